@@ -1,0 +1,112 @@
+//! The shape of a model, the same whether it came from GGUF or a Hugging Face directory.
+
+/// Model architectures that kvik runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arch {
+    /// Llama 1 to 3.x, TinyLlama, SmolLM2 and others of that shape.
+    Llama,
+    /// Qwen2 and Qwen2.5: biases on q, k and v.
+    Qwen2,
+    /// Qwen3: a norm on every query and key head.
+    Qwen3,
+}
+
+impl Arch {
+    /// The value of `general.architecture` in GGUF.
+    pub fn name(self) -> &'static str {
+        match self {
+            Arch::Llama => "llama",
+            Arch::Qwen2 => "qwen2",
+            Arch::Qwen3 => "qwen3",
+        }
+    }
+}
+
+/// How rotary embedding pairs the dimensions of a head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RopeStyle {
+    /// Dimensions `2i` and `2i + 1` (GGUF files of the llama architecture).
+    Interleaved,
+    /// Dimensions `i` and `i + dims/2` (GPT-NeoX; Qwen, and Llama in Hugging Face layout).
+    HalfSplit,
+}
+
+/// How rotary frequencies are stretched for contexts longer than the trained one.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RopeScaling {
+    /// Frequencies as trained.
+    None,
+    /// Every position is divided by `factor`.
+    Linear {
+        /// Stretch, at least 1.
+        factor: f32,
+    },
+    /// Llama 3.1 to 3.3: low frequencies are stretched, high ones kept, smoothly between.
+    Llama3 {
+        /// Stretch of the low frequencies.
+        factor: f32,
+        /// Wavelengths above `original_context / low_freq_factor` are stretched fully.
+        low_freq_factor: f32,
+        /// Wavelengths below `original_context / high_freq_factor` are kept.
+        high_freq_factor: f32,
+        /// Context the model was trained with, in tokens.
+        original_context: usize,
+    },
+    /// YaRN (arXiv 2309.00071), as Qwen2.5 uses for long contexts.
+    Yarn {
+        /// Stretch, at least 1.
+        factor: f32,
+        /// Context the model was trained with, in tokens.
+        original_context: usize,
+        /// Dimensions that turn faster than this many times per context are kept (32).
+        beta_fast: f32,
+        /// Dimensions that turn slower than this many times per context are stretched (1).
+        beta_slow: f32,
+        /// Multiplier on cos and sin; `None` derives it as `0.1 ln(factor) + 1`.
+        attention_factor: Option<f32>,
+    },
+}
+
+/// Rotary position embedding.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RopeConfig {
+    /// Base of the frequencies.
+    pub theta: f32,
+    /// Dimensions of each head that rotate; even, at most the head dimension.
+    pub dims: usize,
+    /// Which dimensions form a pair.
+    pub style: RopeStyle,
+    /// Stretching for long contexts.
+    pub scaling: RopeScaling,
+    // A GGUF may also carry `rope_freqs.weight`, shape [dims/2]: divisors of the frequencies.
+    // They are a tensor, not a setting, and are read with the weights.
+}
+
+/// Shape and constants of a decoder-only transformer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelConfig {
+    /// Architecture.
+    pub arch: Arch,
+    /// Name for people, from the file.
+    pub name: String,
+    /// Transformer layers.
+    pub layers: usize,
+    /// Width of the residual stream.
+    pub d_model: usize,
+    /// Width of the feed-forward layer.
+    pub d_ff: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key/value heads; divides `heads`.
+    pub kv_heads: usize,
+    /// Dimensions of one head.
+    pub head_dim: usize,
+    /// Rows of the embedding matrix.
+    pub vocab: usize,
+    /// Context the model declares, in tokens.
+    pub context: usize,
+    /// Epsilon of RMSNorm.
+    pub norm_eps: f32,
+    /// Rotary embedding.
+    pub rope: RopeConfig,
+}
