@@ -4,5 +4,7 @@
 //! `scalar` states every operation and its order; the variants equal it to the bit.
 
 mod isa;
+mod threads;
 
 pub use isa::Isa;
+pub use threads::{Pool, performance_cores};

@@ -1,0 +1,378 @@
+//! The thread pool: persistent workers that share the tasks of one job at a time.
+//!
+//! A token needs a few hundred short jobs, so workers spin for a moment between them and park
+//! only when nothing comes. The caller is worker 0 and never waits for a worker that has not
+//! woken up yet: workers *join* an open job, and the caller closes it when the tasks have run out.
+//!
+//! All of this is one atomic word, the gate:
+//!
+//! ```text
+//!   63                      19   18       17      16    15 .. 0
+//!  [ round ................. ][ WAITING | ASLEEP | OPEN | joined ]
+//! ```
+//!
+//! Because every transition is a read-modify-write of the same word, all threads agree on their order:
+//! no worker can join a job that its caller has left, and no wake-up can be lost.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use sync::{Arc, AtomicU64, AtomicUsize, Condvar, JoinHandle, Mutex, Ordering, UnsafeCell, hint};
+
+mod disjoint;
+mod sync;
+mod topology;
+
+pub(crate) use disjoint::Disjoint;
+pub use topology::performance_cores;
+
+/// Workers that have joined the open job and not left it yet.
+const JOINED: u64 = (1 << 16) - 1;
+/// Workers may join the job.
+const OPEN: u64 = 1 << 16;
+/// At least one worker sleeps on `job_posted` since the last job.
+const ASLEEP: u64 = 1 << 17;
+/// The caller sleeps on `job_left`.
+const WAITING: u64 = 1 << 18;
+/// One round: a job posted, or the pool's end.
+const ROUND: u64 = 1 << 19;
+
+/// Polls of the gate before a thread parks: about 50 us, longer than any gap between the jobs of a token.
+#[cfg(not(loom))]
+const SPINS: u32 = 4_000;
+#[cfg(loom)]
+const SPINS: u32 = 0;
+
+/// Persistent threads that carry out the tasks of one job at a time.
+///
+/// ```
+/// let pool = kvik_kernels::Pool::new(2);
+/// let mut squares = vec![0; 100];
+/// pool.run_chunks(&mut squares, 10, |chunk, values| {
+///     for (i, value) in values.iter_mut().enumerate() {
+///         *value = (chunk * 10 + i).pow(2);
+///     }
+/// });
+/// assert_eq!(squares[99], 99 * 99);
+/// ```
+pub struct Pool {
+    shared: Arc<Shared>,
+    /// Held by whoever posts jobs.
+    caller: Mutex<()>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+impl Pool {
+    /// Starts `threads - 1` workers; the caller of [`Pool::run`] is the remaining one.
+    ///
+    /// # Panics
+    /// When the operating system refuses a thread.
+    pub fn new(threads: usize) -> Pool {
+        let threads = threads.clamp(1, JOINED as usize);
+        let shared = Arc::new(Shared::new());
+        let spawn = |_| {
+            let shared = Arc::clone(&shared);
+            sync::spawn("kvik-worker", move || shared.serve())
+        };
+        let workers = (1..threads).map(spawn).collect();
+        Pool { shared, caller: Mutex::new(()), workers }
+    }
+
+    /// The number of threads that share a job, the caller included.
+    pub fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Calls `work(i)` once for every `i` in `0..tasks`, in any order, and returns when all calls have.
+    ///
+    /// A call from inside a task, or while another thread runs a job, does its tasks on its own thread.
+    ///
+    /// # Panics
+    /// With the payload of the first task that panicked, after every thread has left the job.
+    /// Tasks not started by then are skipped.
+    pub fn run(&self, tasks: usize, work: &(dyn Fn(usize) + Sync)) {
+        let alone = self.workers.is_empty() || tasks <= 1;
+        let caller = if alone { None } else { self.caller.try_lock().ok() };
+        let Some(caller) = caller else {
+            return (0..tasks).for_each(work);
+        };
+        let outcome = self.shared.run(tasks, work);
+        drop(caller);
+        if let Err(payload) = outcome {
+            resume_unwind(payload);
+        }
+    }
+
+    /// Cuts `data` into pieces of `chunk` elements (the last may be shorter) and calls
+    /// `work(index, piece)` for each.
+    pub fn run_chunks<T: Send>(&self, data: &mut [T], chunk: usize, work: impl Fn(usize, &mut [T]) + Sync) {
+        let len = data.len();
+        let pieces = Disjoint::new(data);
+        self.run(len.div_ceil(chunk), &|index| {
+            let start = index * chunk;
+            // SAFETY: the pool hands out each index once, and pieces of different indices do not overlap.
+            let piece = unsafe { pieces.range(start, chunk.min(len - start)) };
+            work(index, piece);
+        });
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.stop();
+        for worker in self.workers.drain(..) {
+            // A worker catches the panics of its tasks, so it has nothing to report.
+            let _ = worker.join();
+        }
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("threads", &self.threads()).finish()
+    }
+}
+
+/// What the threads of a pool see.
+struct Shared {
+    gate: AtomicU64,
+    /// The next task to hand out. Relaxed: it only has to be unique, the gate orders everything else.
+    next_task: AtomicUsize,
+    /// Written by the caller while the gate is shut and nobody is inside, read by threads that joined.
+    job: UnsafeCell<Option<Job>>,
+    /// The first panic of the job.
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+    sleep: Mutex<()>,
+    job_posted: Condvar,
+    job_left: Condvar,
+}
+
+/// A job, its lifetime erased; `None` in [`Shared::job`] tells the workers to end.
+#[derive(Clone, Copy)]
+struct Job {
+    work: *const (dyn Fn(usize) + Sync),
+    tasks: usize,
+}
+
+// SAFETY: `job` is the only field that is not Sync by itself. The gate orders all access to it (see there),
+// and the closure it points to is Sync and outlives the job: `Shared::run` returns after the last thread left.
+unsafe impl Sync for Shared {}
+// SAFETY: as above; a `Job` is only a borrowed closure that is Sync.
+unsafe impl Send for Shared {}
+
+impl Shared {
+    fn new() -> Shared {
+        Shared {
+            gate: AtomicU64::new(0),
+            next_task: AtomicUsize::new(0),
+            job: UnsafeCell::new(None),
+            panic: Mutex::new(None),
+            sleep: Mutex::new(()),
+            job_posted: Condvar::new(),
+            job_left: Condvar::new(),
+        }
+    }
+
+    /// The caller's side: post, take part, shut the gate, wait for those inside.
+    fn run(&self, tasks: usize, work: &(dyn Fn(usize) + Sync)) -> std::thread::Result<()> {
+        // SAFETY: only the lifetime changes; the job is over, for every thread, before this call returns.
+        let work: *const (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(work) };
+        self.post(Some(Job { work, tasks }));
+        self.take_tasks();
+        self.gate.fetch_and(!OPEN, Ordering::Relaxed);
+        self.wait_until_left();
+        sync::lock(&self.panic).take().map_or(Ok(()), Err)
+    }
+
+    fn stop(&self) {
+        self.post(None);
+    }
+
+    /// Opens the gate for a new round and wakes the workers that sleep.
+    fn post(&self, job: Option<Job>) {
+        self.next_task.store(0, Ordering::Relaxed);
+        // SAFETY: the gate is shut and nobody is inside: the last round ended that way.
+        self.job.with_mut(|slot| unsafe { *slot = job });
+        let round = self.gate.load(Ordering::Relaxed) & !(ROUND - 1);
+        let before = self.gate.swap(round.wrapping_add(ROUND) | OPEN, Ordering::Release);
+        if before & ASLEEP != 0 {
+            // Whoever set ASLEEP holds the lock until it really sleeps.
+            drop(sync::lock(&self.sleep));
+            self.job_posted.notify_all();
+        }
+    }
+
+    /// Waits until no worker is inside, so that the job may be forgotten.
+    fn wait_until_left(&self) {
+        for _ in 0..SPINS {
+            if self.gate.load(Ordering::Acquire) & JOINED == 0 {
+                return;
+            }
+            hint::spin_loop();
+        }
+        let mut sleep = sync::lock(&self.sleep);
+        while self.gate.fetch_or(WAITING, Ordering::Acquire) & JOINED != 0 {
+            sleep = sync::wait(&self.job_left, sleep);
+        }
+    }
+
+    /// A worker's life.
+    fn serve(&self) {
+        let mut round = 0;
+        loop {
+            round = self.next_round(round);
+            if !self.join(round) {
+                continue;
+            }
+            // SAFETY: this thread has joined: the job stays as it is until it leaves.
+            let ended = self.job.with(|job| unsafe { (*job).is_none() });
+            if !ended {
+                self.take_tasks();
+            }
+            self.leave();
+            if ended {
+                return;
+            }
+        }
+    }
+
+    /// Waits for a round that is open and is not `last`.
+    fn next_round(&self, last: u64) -> u64 {
+        let open_round = |gate: u64| {
+            let round = gate & !(ROUND - 1);
+            (gate & OPEN != 0 && round != last).then_some(round)
+        };
+        for _ in 0..SPINS {
+            if let Some(round) = open_round(self.gate.load(Ordering::Relaxed)) {
+                return round;
+            }
+            hint::spin_loop();
+        }
+        let mut sleep = sync::lock(&self.sleep);
+        loop {
+            if let Some(round) = open_round(self.gate.fetch_or(ASLEEP, Ordering::Relaxed)) {
+                return round;
+            }
+            sleep = sync::wait(&self.job_posted, sleep);
+        }
+    }
+
+    /// Enters the job of `round`, unless it has been closed.
+    fn join(&self, round: u64) -> bool {
+        let enter = |gate: u64| (gate & OPEN != 0 && gate & !(ROUND - 1) == round).then_some(gate + 1);
+        self.gate.fetch_update(Ordering::Acquire, Ordering::Relaxed, enter).is_ok()
+    }
+
+    fn leave(&self) {
+        let before = self.gate.fetch_sub(1, Ordering::Release);
+        if before & WAITING != 0 && before & JOINED == 1 {
+            drop(sync::lock(&self.sleep));
+            self.job_left.notify_one();
+        }
+    }
+
+    /// Does tasks until none is left; a panic ends the job for everybody.
+    fn take_tasks(&self) {
+        // SAFETY: the caller of this function is inside the job or has posted it.
+        let job = self.job.with(|job| unsafe { *job }).expect("the pool posts tasks only with a job");
+        // SAFETY: the closure outlives the job, see `run`.
+        let work = unsafe { &*job.work };
+        let tasks = || {
+            loop {
+                let task = self.next_task.fetch_add(1, Ordering::Relaxed);
+                if task >= job.tasks {
+                    return;
+                }
+                work(task);
+            }
+        };
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(tasks)) {
+            self.next_task.store(job.tasks, Ordering::Relaxed);
+            sync::lock(&self.panic).get_or_insert(payload);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn every_task_runs_exactly_once() {
+        for threads in [1, 2, 3, 8] {
+            let pool = Pool::new(threads);
+            for tasks in [0, 1, 2, 7, 100, 1000] {
+                let calls: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
+                pool.run(tasks, &|task| {
+                    calls[task].fetch_add(1, Ordering::Relaxed);
+                });
+                assert!(calls.iter().all(|calls| calls.load(Ordering::Relaxed) == 1), "{threads} {tasks}");
+            }
+        }
+    }
+
+    #[test]
+    fn many_short_jobs_see_the_writes_of_the_one_before() {
+        let pool = Pool::new(4);
+        let mut values = vec![0_u32; 64];
+        for round in 0..20_000 {
+            pool.run_chunks(&mut values, 16, |_, values| {
+                for value in values {
+                    assert_eq!(*value, round);
+                    *value += 1;
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn jobs_after_a_pause_wake_the_workers() {
+        let pool = Pool::new(3);
+        for _ in 0..20 {
+            std::thread::sleep(Duration::from_millis(2));
+            let done = AtomicUsize::new(0);
+            pool.run(50, &|_| {
+                done.fetch_add(1, Ordering::Relaxed);
+            });
+            assert_eq!(done.into_inner(), 50);
+        }
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
+        for threads in [1, 2, 4] {
+            let pool = Pool::new(threads);
+            for panicking in [0, 3, 49] {
+                let job = || pool.run(50, &|task| assert_ne!(task, panicking, "task {task} fails"));
+                let payload = catch_unwind(AssertUnwindSafe(job)).unwrap_err();
+                let message = payload.downcast_ref::<String>().unwrap();
+                assert!(message.contains(&format!("task {panicking} fails")), "{message}");
+                let mut after = vec![0; 10];
+                pool.run_chunks(&mut after, 3, |chunk, values| values.fill(chunk));
+                assert_eq!(after, [0, 0, 0, 1, 1, 1, 2, 2, 2, 3]);
+                assert!(pool.caller.try_lock().is_ok(), "the pool still accepts jobs");
+            }
+        }
+    }
+
+    #[test]
+    fn nested_and_concurrent_jobs_complete() {
+        let pool = Pool::new(3);
+        let done = AtomicUsize::new(0);
+        let job = || {
+            pool.run(10, &|_| {
+                pool.run(10, &|_| {
+                    done.fetch_add(1, Ordering::Relaxed);
+                });
+            });
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(job);
+            scope.spawn(job);
+        });
+        assert_eq!(done.into_inner(), 200);
+    }
+}
