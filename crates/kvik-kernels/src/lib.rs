@@ -3,8 +3,19 @@
 //! The home of SIMD and of nearly all `unsafe`. Knows no sequence, tenant or tree.
 //! `scalar` states every operation and its order; the variants equal it to the bit.
 
+mod activations;
 mod isa;
+mod matmul;
+mod matrix;
+mod quant;
+mod scalar;
+#[cfg(test)]
+mod testing;
 mod threads;
 
+pub use activations::Activations;
 pub use isa::Isa;
+pub use matmul::{matmul, matmul_many};
+pub use matrix::{Matrix, MatrixError};
+pub use quant::{WeightType, dequantize, quantize};
 pub use threads::{Pool, performance_cores};

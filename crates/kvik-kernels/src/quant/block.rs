@@ -28,7 +28,9 @@ impl Block {
     pub(crate) fn read(&mut self, ty: WeightType, bytes: &[u8]) {
         assert_eq!(bytes.len(), ty.block_bytes());
         match ty {
-            WeightType::F32 | WeightType::F16 | WeightType::Bf16 => unreachable!("float types have no blocks"),
+            WeightType::F32 | WeightType::F16 | WeightType::Bf16 => {
+                unreachable!("float types have no blocks")
+            }
             WeightType::Q8_0 => self.read_q8_0(bytes),
             WeightType::Q4_0 | WeightType::Iq4Nl => self.read_nibbles(bytes, 2, None),
             WeightType::Q4_1 => self.read_nibbles(bytes, 4, None),
@@ -61,7 +63,10 @@ impl Block {
         }
         if let Some(at) = high {
             let bits = u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-            self.codes[..32].iter_mut().enumerate().for_each(|(j, code)| *code |= ((bits >> j & 1) as u8) << 4);
+            self.codes[..32]
+                .iter_mut()
+                .enumerate()
+                .for_each(|(j, code)| *code |= ((bits >> j & 1) as u8) << 4);
         }
     }
 

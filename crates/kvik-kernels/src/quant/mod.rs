@@ -6,6 +6,8 @@
 
 mod block;
 mod quantize;
+#[cfg(test)]
+mod tests;
 
 use half::{bf16, f16};
 

@@ -13,8 +13,12 @@ pub fn quantize(ty: WeightType, x: &[f32], out: &mut [u8]) {
     let blocks = x.chunks_exact(ty.block_len()).zip(out.chunks_exact_mut(ty.block_bytes()));
     match ty {
         WeightType::F32 => blocks.for_each(|(x, out)| out.copy_from_slice(&x[0].to_le_bytes())),
-        WeightType::F16 => blocks.for_each(|(x, out)| out.copy_from_slice(&f16::from_f32(x[0]).to_le_bytes())),
-        WeightType::Bf16 => blocks.for_each(|(x, out)| out.copy_from_slice(&bf16::from_f32(x[0]).to_le_bytes())),
+        WeightType::F16 => {
+            blocks.for_each(|(x, out)| out.copy_from_slice(&f16::from_f32(x[0]).to_le_bytes()))
+        }
+        WeightType::Bf16 => {
+            blocks.for_each(|(x, out)| out.copy_from_slice(&bf16::from_f32(x[0]).to_le_bytes()))
+        }
         WeightType::Q8_0 => blocks.for_each(|(x, out)| quantize_q8_0(x, out)),
         WeightType::Q4_0 => blocks.for_each(|(x, out)| quantize_q4_0(x, out)),
         other => panic!("kvik reads {} but does not write it", other.name()),

@@ -1,0 +1,242 @@
+//! The inputs of matrix products, in the forms that the weights want, computed once per set of users.
+//!
+//! Rows are grouped into panels of one, two, four or `WIDE` rows, which the kernels carry in registers.
+//! Inside a panel rows are interleaved, so that a kernel walks one stream with constant offsets:
+//!
+//! ```text
+//!   floats [cols][panel rows] f32
+//!   codes  [chunks of 32 columns][panel rows][32] i8
+//!   scales [blocks][panel rows] f32
+//!   sums   [chunks][panel rows] i32,  half_sums [halves of 16 columns][panel rows] i32
+//! ```
+//!
+//! A row is quantised by itself: `scale = max |x| / 127` over a block, codes round half to even, so
+//! its codes do not depend on the panel it is in.
+
+use std::ops::Range;
+
+use crate::Pool;
+use crate::matrix::{CHUNK, Matrix};
+use crate::threads::Disjoint;
+
+/// Rows of the widest panel.
+pub(crate) const WIDE: usize = 8;
+
+/// Columns whose sum is kept for types with scales per 16.
+pub(crate) const HALF: usize = CHUNK / 2;
+
+/// Adding and subtracting this rounds a float of small magnitude to an integer, half to even.
+const ROUNDER: f32 = 12_582_912.0;
+
+/// Rows of `[n, cols]` inputs, ready to be multiplied. Reused from product to product.
+#[derive(Debug, Default)]
+pub struct Activations {
+    rows: usize,
+    cols: usize,
+    floats: Option<Vec<f32>>,
+    per_32: Option<Quantised>,
+    per_256: Option<Quantised>,
+    spare: Spare,
+}
+
+/// Buffers of forms that the present users do not need.
+#[derive(Debug, Default)]
+struct Spare {
+    floats: Vec<f32>,
+    per_32: Quantised,
+    per_256: Quantised,
+}
+
+/// Rows as bytes with a scale per block.
+#[derive(Debug, Default)]
+pub(crate) struct Quantised {
+    pub(crate) codes: Vec<i8>,
+    pub(crate) scales: Vec<f32>,
+    pub(crate) sums: Vec<i32>,
+    /// Only for blocks of 256.
+    pub(crate) half_sums: Vec<i32>,
+}
+
+/// Consecutive rows that a kernel computes together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Panel {
+    pub(crate) start: usize,
+    pub(crate) rows: usize,
+}
+
+/// The panels of `rows`, whose start is a multiple of `WIDE`.
+pub(crate) fn panels(rows: Range<usize>) -> impl Iterator<Item = Panel> {
+    debug_assert_eq!(rows.start % WIDE, 0);
+    let mut start = rows.start;
+    std::iter::from_fn(move || {
+        let left = rows.end - start;
+        let rows = if left >= WIDE { WIDE } else { (left + 1).next_power_of_two() / 2 };
+        start += rows;
+        (rows > 0).then_some(Panel { start: start - rows, rows })
+    })
+}
+
+impl Activations {
+    /// Empty; [`Activations::set`] fills it.
+    pub fn new() -> Activations {
+        Activations::default()
+    }
+
+    /// Takes `x`, `[n, cols]`, in the forms that `users` need.
+    ///
+    /// # Panics
+    /// Unless `x` is whole rows and every user has `cols` columns.
+    pub fn set(&mut self, pool: &Pool, x: &[f32], cols: usize, users: &[&Matrix]) {
+        assert!(cols > 0 && x.len().is_multiple_of(cols), "{} values are not rows of {cols}", x.len());
+        assert!(users.iter().all(|user| user.cols() == cols), "every user has {cols} columns");
+        let wants = |block_len| users.iter().any(|user| form(user) == block_len);
+        (self.rows, self.cols) = (x.len() / cols, cols);
+        select(&mut self.floats, &mut self.spare.floats, wants(None));
+        select(&mut self.per_32, &mut self.spare.per_32, wants(Some(32)));
+        select(&mut self.per_256, &mut self.spare.per_256, wants(Some(256)));
+        if let Some(floats) = &mut self.floats {
+            interleave(pool, x, cols, floats);
+        }
+        if let Some(codes) = &mut self.per_32 {
+            codes.set::<32>(pool, x, cols);
+        }
+        if let Some(codes) = &mut self.per_256 {
+            codes.set::<256>(pool, x, cols);
+        }
+    }
+
+    /// Rows of inputs held.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Columns of a row.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// The interleaved floats, for a user that `set` was told about.
+    pub(crate) fn floats(&self) -> &[f32] {
+        self.floats.as_deref().expect("the activations were set without a user of floats")
+    }
+
+    /// The codes with one scale per `block_len`, for a user that `set` was told about.
+    pub(crate) fn quantised(&self, block_len: usize) -> &Quantised {
+        let form = if block_len == 32 { &self.per_32 } else { &self.per_256 };
+        form.as_ref().expect("the activations were set without a user of this block length")
+    }
+}
+
+/// The block length of the codes that `user` multiplies with; `None` for floats.
+fn form(user: &Matrix) -> Option<usize> {
+    user.weight_type().codes().map(|codes| codes.block_len)
+}
+
+/// Moves the buffer of a form in or out of use without freeing it.
+fn select<T: Default>(form: &mut Option<T>, spare: &mut T, wanted: bool) {
+    match (form.is_some(), wanted) {
+        (false, true) => *form = Some(std::mem::take(spare)),
+        (true, false) => *spare = form.take().unwrap_or_default(),
+        _ => {}
+    }
+}
+
+/// `x` is `[n, cols]`, `out` panels of `[cols][panel rows]`.
+fn interleave(pool: &Pool, x: &[f32], cols: usize, out: &mut Vec<f32>) {
+    out.resize(x.len(), 0.0);
+    let rows = x.len() / cols;
+    let out = Disjoint::new(out);
+    pool.run(rows.div_ceil(WIDE), &|wide| {
+        for panel in panels(wide * WIDE..rows.min((wide + 1) * WIDE)) {
+            // SAFETY: every panel has its own range, and the pool hands each `wide` out once.
+            let out = unsafe { out.range(panel.start * cols, panel.rows * cols) };
+            for r in 0..panel.rows {
+                let x = &x[(panel.start + r) * cols..][..cols];
+                out.iter_mut().skip(r).step_by(panel.rows).zip(x).for_each(|(out, x)| *out = *x);
+            }
+        }
+    });
+}
+
+impl Quantised {
+    fn set<const BLOCK: usize>(&mut self, pool: &Pool, x: &[f32], cols: usize) {
+        let rows = x.len() / cols;
+        let halves = if BLOCK == 256 { x.len() / HALF } else { 0 };
+        self.codes.resize(x.len(), 0);
+        self.scales.resize(x.len() / BLOCK, 0.0);
+        self.sums.resize(x.len() / CHUNK, 0);
+        self.half_sums.resize(halves, 0);
+        let (codes, scales) = (Disjoint::new(&mut self.codes), Disjoint::new(&mut self.scales));
+        let (sums, half_sums) = (Disjoint::new(&mut self.sums), Disjoint::new(&mut self.half_sums));
+        pool.run(rows.div_ceil(WIDE), &|wide| {
+            for panel in panels(wide * WIDE..rows.min((wide + 1) * WIDE)) {
+                let range = |per: usize| (panel.start * cols / per, panel.rows * cols / per);
+                let ((c, cs), (s, ss), (u, us)) = (range(1), range(BLOCK), range(CHUNK));
+                let (h, hs) = if BLOCK == 256 { range(HALF) } else { (0, 0) };
+                // SAFETY: every panel has its own ranges, and the pool hands each `wide` out once.
+                let mut out = unsafe {
+                    PanelMut {
+                        rows: panel.rows,
+                        codes: codes.range(c, cs),
+                        scales: scales.range(s, ss),
+                        sums: sums.range(u, us),
+                        half_sums: half_sums.range(h, hs),
+                    }
+                };
+                for r in 0..panel.rows {
+                    out.quantise_row::<BLOCK>(r, &x[(panel.start + r) * cols..][..cols]);
+                }
+            }
+        });
+    }
+}
+
+/// One panel being written.
+struct PanelMut<'a> {
+    rows: usize,
+    codes: &'a mut [i8],
+    scales: &'a mut [f32],
+    sums: &'a mut [i32],
+    half_sums: &'a mut [i32],
+}
+
+impl PanelMut<'_> {
+    fn quantise_row<const BLOCK: usize>(&mut self, r: usize, x: &[f32]) {
+        for (block, x) in x.chunks_exact(BLOCK).enumerate() {
+            let largest = x.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
+            let (scale, inverse) = scale_of(largest);
+            self.scales[block * self.rows + r] = scale;
+            for (part, x) in x.chunks_exact(CHUNK).enumerate() {
+                self.quantise_chunk::<BLOCK>(block * (BLOCK / CHUNK) + part, r, x, inverse);
+            }
+        }
+    }
+
+    fn quantise_chunk<const BLOCK: usize>(&mut self, chunk: usize, r: usize, x: &[f32], inverse: f32) {
+        let codes = &mut self.codes[(chunk * self.rows + r) * CHUNK..][..CHUNK];
+        codes.iter_mut().zip(x).for_each(|(code, x)| *code = code_of(x * inverse));
+        let sum = |codes: &[i8]| codes.iter().map(|code| i32::from(*code)).sum();
+        self.sums[chunk * self.rows + r] = sum(codes);
+        if BLOCK == 256 {
+            self.half_sums[chunk * 2 * self.rows + r] = sum(&codes[..HALF]);
+            self.half_sums[(chunk * 2 + 1) * self.rows + r] = sum(&codes[HALF..]);
+        }
+    }
+}
+
+/// The scale of a block and its inverse. A block of (nearly) nothing is zero; infinity stays infinity.
+fn scale_of(largest: f32) -> (f32, f32) {
+    let scale = largest / 127.0;
+    match scale.is_normal() {
+        true => (scale, 1.0 / scale),
+        false if scale.is_finite() => (0.0, 0.0),
+        false => (scale, 0.0),
+    }
+}
+
+/// `x` rounded half to even and limited to a byte without -128; what is not a number becomes -127.
+fn code_of(x: f32) -> i8 {
+    #[expect(clippy::manual_clamp, reason = "clamp keeps what is not a number, whose bits are not portable")]
+    let limited = x.max(-127.0).min(127.0);
+    ((limited + ROUNDER).to_bits().wrapping_sub(ROUNDER.to_bits())) as i8
+}

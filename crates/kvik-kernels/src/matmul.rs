@@ -1,0 +1,99 @@
+//! Matrix products: which tiles and rows a task computes, and with which kernel.
+//!
+//! `out[n, rows] = x[n, cols] · weightsᵀ`. Work is cut by tiles and by rows of `x`, never along the
+//! columns, so the value of an output does not depend on the cut.
+
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+
+use crate::activations::{Activations, Panel, WIDE, panels};
+use crate::matrix::{Matrix, TILE_ROWS};
+use crate::threads::Disjoint;
+use crate::{Isa, Pool, scalar};
+
+/// Input rows of one task when there are many: their codes stay in the second-level cache.
+const TASK_ROWS: usize = 32 * WIDE;
+
+/// Tasks a thread gets of one call, so that a slow core does not hold up the others.
+const TASKS_PER_THREAD: usize = 4;
+
+/// Multiplies the rows of `x` by `weights`: `out` is `[n, rows]`.
+///
+/// # Panics
+/// Unless `x` was set for `weights` and `out` has that shape.
+pub fn matmul(pool: &Pool, weights: &Matrix, x: &Activations, out: &mut [f32]) {
+    matmul_many(pool, &mut [(weights, out)], x);
+}
+
+/// Several products of the same inputs (query, key and value; gate and up) in one round of the pool.
+///
+/// # Panics
+/// As [`matmul`], for each job.
+pub fn matmul_many(pool: &Pool, jobs: &mut [(&Matrix, &mut [f32])], x: &Activations) {
+    matmul_with(Isa::current(), pool, jobs, x);
+}
+
+/// The same with a chosen family of kernels, which must be one of `Isa::available()`.
+pub(crate) fn matmul_with(isa: Isa, pool: &Pool, jobs: &mut [(&Matrix, &mut [f32])], x: &Activations) {
+    for (weights, out) in jobs.iter() {
+        assert_eq!(weights.cols(), x.cols(), "columns of weights and inputs");
+        assert_eq!(out.len(), weights.rows() * x.rows(), "{} rows for {} inputs", weights.rows(), x.rows());
+    }
+    let tiles: usize = jobs.iter().map(|(weights, _)| weights.tiles()).sum();
+    let row_parts = x.rows().div_ceil(TASK_ROWS);
+    if row_parts == 0 {
+        return;
+    }
+    let tile_parts = (pool.threads() * TASKS_PER_THREAD).div_ceil(row_parts).min(tiles);
+    let jobs: Vec<Job> =
+        jobs.iter_mut().map(|(weights, out)| Job { weights, out: Disjoint::new(out) }).collect();
+    pool.run(tile_parts * row_parts, &|task| {
+        let (part, rows) = (task / row_parts, task % row_parts * TASK_ROWS);
+        let span = tiles * part / tile_parts..tiles * (part + 1) / tile_parts;
+        run_span(isa, &jobs, span, x, rows..x.rows().min(rows + TASK_ROWS));
+    });
+}
+
+/// One product of a call.
+struct Job<'a> {
+    weights: &'a Matrix,
+    out: Disjoint<'a, f32>,
+}
+
+/// Computes tiles `span`, counted through all jobs, for the inputs `rows`.
+fn run_span(isa: Isa, jobs: &[Job], span: Range<usize>, x: &Activations, rows: Range<usize>) {
+    let mut first = 0;
+    for job in jobs {
+        let tiles = job.weights.tiles();
+        let of_job = span.start.max(first)..span.end.min(first + tiles);
+        if !of_job.is_empty() {
+            run_tiles(isa, job, of_job.start - first..of_job.end - first, x, rows.clone());
+        }
+        first += tiles;
+    }
+}
+
+fn run_tiles(_isa: Isa, job: &Job, tiles: Range<usize>, x: &Activations, rows: Range<usize>) {
+    let mut values = [[0.0; TILE_ROWS]; WIDE];
+    for tile in tiles {
+        for panel in panels(rows.clone()) {
+            let values = &mut values[..panel.rows];
+            scalar::matmul::tile(job.weights, tile, x, panel, values);
+            store(job, tile, panel, values);
+        }
+    }
+}
+
+/// Copies what a kernel computed, `[panel rows][16]`, to its place in `[n, rows]`.
+fn store(job: &Job, tile: usize, panel: Panel, values: &[[f32; TILE_ROWS]]) {
+    let rows = job.weights.rows();
+    let first = tile * TILE_ROWS;
+    let count = TILE_ROWS.min(rows - first);
+    for (r, values) in values.iter().enumerate() {
+        // SAFETY: a tile and an input row belong to one task, so nobody else writes this range.
+        let out = unsafe { job.out.range((panel.start + r) * rows + first, count) };
+        out.copy_from_slice(&values[..count]);
+    }
+}

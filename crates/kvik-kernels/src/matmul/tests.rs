@@ -1,0 +1,85 @@
+use super::*;
+use crate::testing::{Random, random_blocks};
+use crate::{WeightType, dequantize};
+
+fn inputs(n: usize, cols: usize, seed: u64) -> Vec<f32> {
+    let mut random = Random(seed);
+    (0..n * cols).map(|_| random.float()).collect()
+}
+
+fn product(isa: Isa, threads: usize, weights: &Matrix, x: &[f32]) -> Vec<f32> {
+    let pool = Pool::new(threads);
+    let mut activations = Activations::new();
+    activations.set(&pool, x, weights.cols(), &[weights]);
+    let mut out = vec![f32::NAN; activations.rows() * weights.rows()];
+    matmul_with(isa, &pool, &mut [(weights, &mut out)], &activations);
+    out
+}
+
+#[test]
+fn products_are_those_of_the_dequantised_weights() {
+    for ty in WeightType::ALL {
+        let (rows, cols, n) = (21, 512, 3);
+        let raw = random_blocks(ty, rows * cols, 3);
+        let weights = Matrix::pack(ty, rows, cols, &raw, &Pool::new(1)).unwrap();
+        let x = inputs(n, cols, 4);
+        let mut dense = vec![0.0; rows * cols];
+        dequantize(ty, &raw, &mut dense);
+        let out = product(Isa::current(), 2, &weights, &x);
+        for (i, out) in out.iter().enumerate() {
+            let (w, x) = (&dense[i % rows * cols..][..cols], &x[i / rows * cols..][..cols]);
+            let exact: f64 = w.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum();
+            let norm = |v: &[f32]| v.iter().map(|v| f64::from(v * v)).sum::<f64>().sqrt();
+            let error = (f64::from(*out) - exact).abs() / (norm(w) * norm(x));
+            assert!(error < 2e-3, "{} output {i}: {out} for {exact}", ty.name());
+        }
+    }
+}
+
+#[test]
+fn a_row_does_not_depend_on_its_company() {
+    for ty in WeightType::ALL {
+        let (rows, cols, n) = (40, 256, 29);
+        let raw = random_blocks(ty, rows * cols, 5);
+        let weights = Matrix::pack(ty, rows, cols, &raw, &Pool::new(1)).unwrap();
+        let x = inputs(n, cols, 6);
+        let together = product(Isa::current(), 2, &weights, &x);
+        for r in 0..n {
+            let alone = product(Isa::current(), 1, &weights, &x[r * cols..][..cols]);
+            assert_eq!(alone, together[r * rows..][..rows], "{} row {r}", ty.name());
+        }
+    }
+}
+
+#[test]
+fn many_products_in_one_round_equal_single_ones() {
+    let pool = Pool::new(2);
+    let pack = |ty, rows| Matrix::pack(ty, rows, 512, &random_blocks(ty, rows * 512, 9), &pool).unwrap();
+    let weights = [pack(WeightType::Q8_0, 70), pack(WeightType::Q4K, 33), pack(WeightType::F16, 5)];
+    let mut x = Activations::new();
+    x.set(&pool, &inputs(11, 512, 1), 512, &weights.each_ref());
+    let mut outs = weights.each_ref().map(|weights| vec![0.0; 11 * weights.rows()]);
+    let mut jobs: Vec<(&Matrix, &mut [f32])> =
+        weights.iter().zip(&mut outs).map(|(weights, out)| (weights, out.as_mut_slice())).collect();
+    matmul_many(&pool, &mut jobs, &x);
+    for (weights, out) in weights.iter().zip(&outs) {
+        let mut single = vec![0.0; out.len()];
+        matmul(&pool, weights, &x, &mut single);
+        assert_eq!(*out, single);
+    }
+}
+
+#[test]
+fn activations_change_forms_without_mixing_them_up() {
+    let pool = Pool::new(1);
+    let pack = |ty| Matrix::pack(ty, 16, 256, &random_blocks(ty, 16 * 256, 9), &pool).unwrap();
+    let (q8, q6, f32) = (pack(WeightType::Q8_0), pack(WeightType::Q6K), pack(WeightType::F32));
+    let mut x = Activations::new();
+    for (n, user) in [(3, &q8), (20, &q6), (1, &f32), (9, &q8), (2, &q6)] {
+        let values = inputs(n, 256, n as u64);
+        x.set(&pool, &values, 256, &[user]);
+        let mut out = vec![0.0; n * 16];
+        matmul(&pool, user, &x, &mut out);
+        assert_eq!(out, product(Isa::current(), 1, user, &values));
+    }
+}

@@ -1,0 +1,189 @@
+//! Where everything is inside a tile: sixteen rows of a matrix, whose SIMD lanes are rows.
+//!
+//! A tile is a list of planes, each running over the whole row length, small ones first.
+//! For every `chunk` of 32 columns the code planes hold 64-byte vectors in which byte `4 * row + i`
+//! belongs to column `4 * group + i`; a vector carries one group of bytes, two of nibbles or four of
+//! two-bit codes, the first in the low bits:
+//!
+//! ```text
+//!   d     [blocks][16 rows] f16          high  [chunks][high_bits][64 bytes]
+//!   m     [blocks][16 rows] f16          low   [chunks][low_bits][64 bytes]
+//!   scales, mins [sub-blocks][16 rows] bytes
+//! ```
+//!
+//! Float types have one plane, `[cols][16 rows]` elements.
+
+use crate::quant::{Block, Codes, Scales, WeightType};
+
+/// Rows of a tile: the lanes of a 512-bit vector of 32-bit numbers.
+pub(crate) const TILE_ROWS: usize = 16;
+/// Columns whose codes form one unit of the code planes.
+pub(crate) const CHUNK: usize = 32;
+/// Groups of four columns in a chunk.
+pub(crate) const GROUPS: usize = 8;
+/// Bytes of a vector: one group of every row of the tile.
+pub(crate) const VECTOR: usize = 64;
+
+/// Byte offsets of the planes of a tile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TileLayout {
+    pub(crate) d: usize,
+    pub(crate) m: usize,
+    pub(crate) scales: usize,
+    pub(crate) mins: usize,
+    pub(crate) high: usize,
+    pub(crate) low: usize,
+    /// Bytes of the whole tile, a multiple of 64.
+    pub(crate) bytes: usize,
+}
+
+impl TileLayout {
+    /// The layout of tiles with `cols` columns (whole blocks), or `None` if it overflows.
+    pub(crate) fn new(ty: WeightType, cols: usize) -> Option<TileLayout> {
+        let mut next = 0usize;
+        let mut plane = |bytes: Option<usize>| {
+            let start = next;
+            next = next.checked_add(bytes?.checked_next_multiple_of(VECTOR)?)?;
+            Some(start)
+        };
+        let Some(codes) = ty.codes() else {
+            plane(cols.checked_mul(ty.block_bytes() * TILE_ROWS))?;
+            return Some(TileLayout { d: 0, m: 0, scales: 0, mins: 0, high: 0, low: 0, bytes: next });
+        };
+        let (blocks, subs, chunks) = (cols / codes.block_len, cols / codes.sub_len, cols / CHUNK);
+        let halves = blocks.checked_mul(2 * TILE_ROWS);
+        let bytes = subs.checked_mul(TILE_ROWS);
+        let bits = |bits: usize| chunks.checked_mul(VECTOR * bits);
+        let absent = Some(0);
+        Some(TileLayout {
+            d: plane(halves)?,
+            m: plane(if codes.has_min { halves } else { absent })?,
+            scales: plane(if codes.scales == Scales::None { absent } else { bytes })?,
+            mins: plane(if codes.scales == Scales::WithMins { bytes } else { absent })?,
+            high: plane(bits(codes.high_bits))?,
+            low: plane(bits(codes.low_bits))?,
+            bytes: next,
+        })
+    }
+}
+
+/// One tile of codes, borrowed: reads single elements, for the specification and for whole rows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TileRef<'a> {
+    pub(crate) codes: &'a Codes,
+    pub(crate) layout: &'a TileLayout,
+    pub(crate) bytes: &'a [u8],
+}
+
+impl TileRef<'_> {
+    /// Block number `block` of `row`, as it was in the file.
+    pub(crate) fn read(&self, row: usize, block: usize, out: &mut Block) {
+        let codes = self.codes;
+        out.d = self.half(self.layout.d, block, row);
+        if codes.has_min {
+            out.m = self.half(self.layout.m, block, row);
+        }
+        for index in 0..codes.block_len {
+            out.codes[index] = self.code(row, block * codes.block_len + index);
+        }
+        let subs = codes.block_len / codes.sub_len;
+        for sub in 0..subs {
+            let at = (block * subs + sub) * TILE_ROWS + row;
+            let byte = |plane: usize| self.bytes[plane + at];
+            let (scale, min) = match codes.scales {
+                Scales::None => (1, 1),
+                Scales::Signed => (byte(self.layout.scales), 1),
+                Scales::WithMins => (byte(self.layout.scales), byte(self.layout.mins)),
+                Scales::Nibbles => (byte(self.layout.scales) & 15, byte(self.layout.scales) >> 4),
+            };
+            (out.scales[sub], out.mins[sub]) = (scale as i8, min);
+        }
+    }
+
+    fn half(&self, plane: usize, block: usize, row: usize) -> half::f16 {
+        let at = plane + (block * TILE_ROWS + row) * 2;
+        half::f16::from_le_bytes([self.bytes[at], self.bytes[at + 1]])
+    }
+
+    fn code(&self, row: usize, col: usize) -> u8 {
+        let (chunk, group, byte) = (col / CHUNK, col % CHUNK / 4, row * 4 + col % 4);
+        let bits = |plane: usize, bits: usize| {
+            let groups = 8 / bits;
+            let vector = chunk * bits + group / groups;
+            let shifted = self.bytes[plane + vector * VECTOR + byte] >> (group % groups * bits);
+            (u32::from(shifted) & ((1 << bits) - 1)) as u8
+        };
+        let low = bits(self.layout.low, self.codes.low_bits);
+        match self.codes.high_bits {
+            0 => low,
+            high_bits => low | bits(self.layout.high, high_bits) << self.codes.low_bits,
+        }
+    }
+}
+
+/// One tile being written.
+pub(crate) struct TileMut<'a> {
+    pub(crate) codes: &'a Codes,
+    pub(crate) layout: &'a TileLayout,
+    pub(crate) bytes: &'a mut [u8],
+}
+
+impl TileMut<'_> {
+    /// Puts block number `block` of `row` into the planes.
+    #[inline]
+    pub(crate) fn write(&mut self, row: usize, block: usize, from: &Block) {
+        let (codes, layout) = (self.codes, self.layout);
+        let half_at = (block * TILE_ROWS + row) * 2;
+        self.put(layout.d + half_at, from.d.to_le_bytes());
+        if codes.has_min {
+            self.put(layout.m + half_at, from.m.to_le_bytes());
+        }
+        let subs = codes.block_len / codes.sub_len;
+        for sub in 0..subs {
+            let at = (block * subs + sub) * TILE_ROWS + row;
+            let (scale, min) = (from.scales[sub] as u8, from.mins[sub]);
+            match codes.scales {
+                Scales::None => {}
+                Scales::Signed => self.put(layout.scales + at, [scale]),
+                Scales::Nibbles => self.put(layout.scales + at, [scale | min << 4]),
+                Scales::WithMins => {
+                    self.put(layout.scales + at, [scale]);
+                    self.put(layout.mins + at, [min]);
+                }
+            }
+        }
+        let chunks = codes.block_len / CHUNK;
+        for (chunk, values) in from.codes[..codes.block_len].chunks_exact(CHUNK).enumerate() {
+            let (groups, _) = values.as_chunks::<4>();
+            let words = std::array::from_fn(|group| u32::from_le_bytes(groups[group]));
+            self.write_chunk(row, block * chunks + chunk, words);
+        }
+    }
+
+    /// `words[group]` holds the codes of four columns.
+    #[inline]
+    fn write_chunk(&mut self, row: usize, chunk: usize, words: [u32; GROUPS]) {
+        let (low_bits, high_bits) = (self.codes.low_bits, self.codes.high_bits);
+        self.write_bits(self.layout.low, row, chunk, words, low_bits);
+        if high_bits > 0 {
+            let mask = 0x0101_0101 * ((1 << high_bits) - 1);
+            let high = words.map(|word| word >> low_bits & mask);
+            self.write_bits(self.layout.high, row, chunk, high, high_bits);
+        }
+    }
+
+    #[inline]
+    fn write_bits(&mut self, plane: usize, row: usize, chunk: usize, words: [u32; GROUPS], bits: usize) {
+        let mask = (0x0101_0101u64 * ((1 << bits) - 1)) as u32;
+        for (vector, groups) in words.chunks_exact(8 / bits).enumerate() {
+            let packed =
+                groups.iter().enumerate().fold(0, |packed, (i, word)| packed | (word & mask) << (i * bits));
+            self.put(plane + (chunk * bits + vector) * VECTOR + row * 4, packed.to_le_bytes());
+        }
+    }
+
+    #[inline]
+    fn put<const N: usize>(&mut self, at: usize, bytes: [u8; N]) {
+        self.bytes[at..at + N].copy_from_slice(&bytes);
+    }
+}

@@ -1,0 +1,210 @@
+//! Weight matrices packed for the kernels: tiles of sixteen rows, one layout for every instruction set.
+//!
+//! Owns the packed bytes. Invariants: tiles are 64-byte aligned and padded with zero rows; packing
+//! keeps every bit of the file's blocks, so a packed matrix means exactly what the file said.
+
+mod layout;
+mod memory;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+
+use layout::TileMut;
+pub(crate) use layout::{CHUNK, TILE_ROWS, TileLayout, TileRef};
+use memory::Memory;
+
+use crate::Pool;
+use crate::quant::{Block, Codes, WeightType, dequantize};
+use crate::threads::Disjoint;
+
+/// A `[rows, cols]` matrix of weights, packed for the kernels.
+#[derive(Debug)]
+pub struct Matrix {
+    ty: WeightType,
+    rows: usize,
+    cols: usize,
+    layout: TileLayout,
+    memory: Memory,
+}
+
+/// Why a tensor cannot become a matrix.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MatrixError {
+    /// The tensor has no elements.
+    #[error("a matrix of {rows} x {cols} has no elements")]
+    Empty {
+        /// Rows asked for.
+        rows: usize,
+        /// Columns asked for.
+        cols: usize,
+    },
+    /// Rows are not whole blocks.
+    #[error("{cols} columns are not whole {ty} blocks of {block_len}", ty = .ty.name(), block_len = .ty.block_len())]
+    Columns {
+        /// Type of the tensor.
+        ty: WeightType,
+        /// Columns asked for.
+        cols: usize,
+    },
+    /// The data has another length than the shape says.
+    #[error("a {rows} x {cols} matrix of {ty} needs other data than {bytes} bytes", ty = .ty.name())]
+    Length {
+        /// Type of the tensor.
+        ty: WeightType,
+        /// Rows asked for.
+        rows: usize,
+        /// Columns asked for.
+        cols: usize,
+        /// Bytes given.
+        bytes: usize,
+    },
+    /// The system has no memory for it.
+    #[error("no memory for a {rows} x {cols} matrix: {source}")]
+    Memory {
+        /// Rows asked for.
+        rows: usize,
+        /// Columns asked for.
+        cols: usize,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+impl Matrix {
+    /// Packs `raw`, the `[rows, cols]` tensor as the file holds it.
+    pub fn pack(
+        ty: WeightType,
+        rows: usize,
+        cols: usize,
+        raw: &[u8],
+        pool: &Pool,
+    ) -> Result<Matrix, MatrixError> {
+        if rows == 0 || cols == 0 {
+            return Err(MatrixError::Empty { rows, cols });
+        }
+        let length = MatrixError::Length { ty, rows, cols, bytes: raw.len() };
+        let row_bytes = ty.row_bytes(cols).ok_or(MatrixError::Columns { ty, cols })?;
+        if row_bytes.checked_mul(rows) != Some(raw.len()) {
+            return Err(length);
+        }
+        let layout = TileLayout::new(ty, cols).ok_or(length)?;
+        let bytes = layout.bytes.checked_mul(rows.div_ceil(TILE_ROWS));
+        let memory = bytes.ok_or_else(|| std::io::ErrorKind::OutOfMemory.into()).and_then(Memory::new);
+        let memory = memory.map_err(|source| MatrixError::Memory { rows, cols, source })?;
+        let mut matrix = Matrix { ty, rows, cols, layout, memory };
+        matrix.fill(raw, row_bytes, pool);
+        Ok(matrix)
+    }
+
+    /// Output rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Input columns.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// The type of the weights in the file.
+    pub fn weight_type(&self) -> WeightType {
+        self.ty
+    }
+
+    /// Bytes of memory this matrix occupies.
+    pub fn bytes(&self) -> usize {
+        self.layout.bytes * self.tiles()
+    }
+
+    /// Writes row `row` as numbers, equal to [`dequantize`] of the file's row: an embedding.
+    ///
+    /// # Panics
+    /// Unless `row < rows` and `out` holds `cols` values.
+    pub fn row(&self, row: usize, out: &mut [f32]) {
+        assert!(row < self.rows && out.len() == self.cols, "row {row} of {} into {}", self.rows, out.len());
+        match self.ty.codes() {
+            Some(codes) => self.code_row(&codes, row, out),
+            None => self.float_row(row, out),
+        }
+    }
+
+    pub(crate) fn tiles(&self) -> usize {
+        self.rows.div_ceil(TILE_ROWS)
+    }
+
+    pub(crate) fn layout(&self) -> &TileLayout {
+        &self.layout
+    }
+
+    /// The bytes of tile `tile`.
+    pub(crate) fn tile(&self, tile: usize) -> &[u8] {
+        &self.memory.bytes()[self.tile_range(tile)]
+    }
+
+    fn tile_range(&self, tile: usize) -> Range<usize> {
+        tile * self.layout.bytes..(tile + 1) * self.layout.bytes
+    }
+
+    fn code_row(&self, codes: &Codes, row: usize, out: &mut [f32]) {
+        let bytes = self.tile(row / TILE_ROWS);
+        let tile = TileRef { codes, layout: &self.layout, bytes };
+        let mut block = Block::default();
+        for (number, out) in out.chunks_exact_mut(codes.block_len).enumerate() {
+            tile.read(row % TILE_ROWS, number, &mut block);
+            out.iter_mut().enumerate().for_each(|(index, out)| *out = codes.value(&block, index));
+        }
+    }
+
+    fn float_row(&self, row: usize, out: &mut [f32]) {
+        let (tile, width) = (self.tile(row / TILE_ROWS), self.ty.block_bytes());
+        for (k, out) in out.iter_mut().enumerate() {
+            let at = (k * TILE_ROWS + row % TILE_ROWS) * width;
+            dequantize(self.ty, &tile[at..at + width], std::slice::from_mut(out));
+        }
+    }
+
+    fn fill(&mut self, raw: &[u8], row_bytes: usize, pool: &Pool) {
+        let (ty, cols, layout, tiles) = (self.ty, self.cols, self.layout, self.tiles());
+        let bytes = layout.bytes * tiles;
+        let memory = Disjoint::new(&mut self.memory.bytes_mut()[..bytes]);
+        pool.run(tiles, &|tile| {
+            // SAFETY: every tile has its own range, and the pool hands each tile out once.
+            let bytes = unsafe { memory.range(tile * layout.bytes, layout.bytes) };
+            let end = raw.len().min((tile + 1) * TILE_ROWS * row_bytes);
+            let rows = &raw[tile * TILE_ROWS * row_bytes..end];
+            match ty.block_bytes() {
+                2 => fill_floats::<2>(rows, cols, bytes),
+                4 => fill_floats::<4>(rows, cols, bytes),
+                _ => fill_codes(ty, rows, row_bytes, &layout, bytes),
+            }
+        });
+    }
+}
+
+/// `rows`: up to sixteen file rows, one after another.
+fn fill_codes(ty: WeightType, rows: &[u8], row_bytes: usize, layout: &TileLayout, bytes: &mut [u8]) {
+    let codes = &ty.codes().expect("float types are filled elsewhere");
+    let mut tile = TileMut { codes, layout, bytes };
+    let mut block = Block::default();
+    for (row, blocks) in rows.chunks_exact(row_bytes).enumerate() {
+        for (number, bytes) in blocks.chunks_exact(ty.block_bytes()).enumerate() {
+            block.read(ty, bytes);
+            tile.write(row, number, &block);
+        }
+    }
+}
+
+/// Elements of `N` bytes from `[rows][cols]` to `[cols][16 rows]`, in square pieces that stay in cache.
+fn fill_floats<const N: usize>(rows: &[u8], cols: usize, bytes: &mut [u8]) {
+    let (from, _) = rows.as_chunks::<N>();
+    let (to, _) = bytes.as_chunks_mut::<N>();
+    for start in (0..cols).step_by(CHUNK) {
+        for (row, values) in from.chunks_exact(cols).enumerate() {
+            for k in start..cols.min(start + CHUNK) {
+                to[k * TILE_ROWS + row] = values[k];
+            }
+        }
+    }
+}

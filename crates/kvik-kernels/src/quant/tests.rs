@@ -1,0 +1,75 @@
+//! Against golden vectors of the `gguf` package, see `testdata/quant/generate.py`.
+
+use super::*;
+
+macro_rules! golden {
+    ($name:literal) => {
+        include_bytes!(concat!("../../testdata/quant/", $name)).as_slice()
+    };
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+}
+
+#[test]
+fn blocks_mean_what_the_reference_says() {
+    let check = |ty: WeightType, blocks: &[u8], values: &[u8]| {
+        let expect = floats(values);
+        let mut out = vec![0.0; expect.len()];
+        dequantize(ty, blocks, &mut out);
+        assert_eq!(out, expect, "{}", ty.name());
+    };
+    check(WeightType::Q8_0, golden!("q8_0.blocks"), golden!("q8_0.values"));
+    check(WeightType::Q4_0, golden!("q4_0.blocks"), golden!("q4_0.values"));
+    check(WeightType::Q4_1, golden!("q4_1.blocks"), golden!("q4_1.values"));
+    check(WeightType::Q5_0, golden!("q5_0.blocks"), golden!("q5_0.values"));
+    check(WeightType::Q5_1, golden!("q5_1.blocks"), golden!("q5_1.values"));
+    check(WeightType::Q2K, golden!("q2_k.blocks"), golden!("q2_k.values"));
+    check(WeightType::Q3K, golden!("q3_k.blocks"), golden!("q3_k.values"));
+    check(WeightType::Q4K, golden!("q4_k.blocks"), golden!("q4_k.values"));
+    check(WeightType::Q5K, golden!("q5_k.blocks"), golden!("q5_k.values"));
+    check(WeightType::Q6K, golden!("q6_k.blocks"), golden!("q6_k.values"));
+    check(WeightType::Iq4Nl, golden!("iq4_nl.blocks"), golden!("iq4_nl.values"));
+}
+
+#[test]
+fn quantisers_equal_the_reference_to_the_bit() {
+    let x = floats(golden!("x.values"));
+    let check = |ty: WeightType, expect: &[u8]| {
+        let mut out = vec![0; expect.len()];
+        quantize(ty, &x, &mut out);
+        assert_eq!(out, expect, "{}", ty.name());
+    };
+    check(WeightType::F32, golden!("x.values"));
+    check(WeightType::F16, golden!("f16.quantised"));
+    check(WeightType::Bf16, golden!("bf16.quantised"));
+    check(WeightType::Q8_0, golden!("q8_0.quantised"));
+    check(WeightType::Q4_0, golden!("q4_0.quantised"));
+}
+
+#[test]
+fn float_types_read_back_what_was_written() {
+    let x = floats(golden!("x.values"));
+    for (ty, tolerance) in [(WeightType::F32, 0.0), (WeightType::F16, 1e-3), (WeightType::Bf16, 8e-3)] {
+        let mut raw = vec![0; ty.row_bytes(x.len()).unwrap()];
+        let mut back = vec![0.0; x.len()];
+        quantize(ty, &x, &mut raw);
+        dequantize(ty, &raw, &mut back);
+        let near = |(x, back): (&f32, &f32)| (x - back).abs() <= x.abs() * tolerance + 6e-8;
+        // 1.28e6 is beyond F16; only that block may be infinite.
+        let ok = x.iter().zip(&back).all(|pair| near(pair) || pair.0.abs() > 65_000.0);
+        assert!(ok, "{}", ty.name());
+    }
+}
+
+#[test]
+fn numbers_and_sizes_are_ggml_s() {
+    let ids = WeightType::ALL.map(WeightType::ggml);
+    assert_eq!(ids, [0, 1, 30, 8, 2, 3, 6, 7, 10, 11, 12, 13, 14, 20]);
+    assert!(WeightType::ALL.iter().all(|ty| WeightType::from_ggml(ty.ggml()) == Some(*ty)));
+    assert_eq!(WeightType::from_ggml(9), None, "Q8_1 is no weight type");
+    assert_eq!(WeightType::Q4K.row_bytes(512), Some(288));
+    assert_eq!(WeightType::Q4K.row_bytes(500), None);
+    assert_eq!(WeightType::F32.row_bytes(usize::MAX), None);
+}

@@ -1,0 +1,79 @@
+//! The specification of a matrix product, one output value at a time.
+//!
+//! Every value is one `f32` accumulator that runs over the columns in ascending order:
+//! - float weights: `acc = fma(w, x, acc)` for every column;
+//! - codes: for every block of the weights, with exact integers `dot = Σ scale · Σ level · code` and
+//!   `sum = Σ min · Σ code` over its sub-blocks, `acc = fma(d · dx, dot, acc)` and, if the type has
+//!   mins, `acc = fma(m · dx, sum, acc)`, where `dx` is the scale of the input's block.
+//!
+//! Nothing else enters the order: not the number of rows, their panels, the tiles or the threads.
+
+use crate::activations::{Activations, Panel};
+use crate::matrix::{CHUNK, Matrix, TILE_ROWS, TileRef};
+use crate::quant::{Block, Codes, WeightType, dequantize};
+
+/// Computes outputs `tile * 16 ..` of every row of `panel`: `out` is `[panel rows][16]`.
+pub(crate) fn tile(
+    weights: &Matrix,
+    tile: usize,
+    x: &Activations,
+    panel: Panel,
+    out: &mut [[f32; TILE_ROWS]],
+) {
+    for (r, out) in out.iter_mut().enumerate() {
+        for (row, out) in out.iter_mut().enumerate() {
+            *out = match weights.weight_type().codes() {
+                Some(codes) => dot_codes(weights, &codes, tile, row, x, panel, r),
+                None => dot_floats(weights, tile, row, x, panel, r),
+            };
+        }
+    }
+}
+
+fn dot_floats(weights: &Matrix, tile: usize, row: usize, x: &Activations, panel: Panel, r: usize) -> f32 {
+    let (ty, tile) = (weights.weight_type(), weights.tile(tile));
+    let x = &x.floats()[panel.start * weights.cols()..];
+    (0..weights.cols())
+        .fold(0.0f32, |acc, k| element(ty, tile, k * TILE_ROWS + row).mul_add(x[k * panel.rows + r], acc))
+}
+
+fn element(ty: WeightType, tile: &[u8], index: usize) -> f32 {
+    let mut value = 0.0;
+    let width = ty.block_bytes();
+    dequantize(ty, &tile[index * width..][..width], std::slice::from_mut(&mut value));
+    value
+}
+
+fn dot_codes(
+    weights: &Matrix,
+    codes: &Codes,
+    tile: usize,
+    row: usize,
+    x: &Activations,
+    panel: Panel,
+    r: usize,
+) -> f32 {
+    let cols = weights.cols();
+    let tile = TileRef { codes, layout: weights.layout(), bytes: weights.tile(tile) };
+    let x = x.quantised(codes.block_len);
+    let x_codes = &x.codes[panel.start * cols..];
+    let x_scales = &x.scales[panel.start * cols / codes.block_len..];
+    let mut block = Block::default();
+    let mut acc = 0.0f32;
+    for number in 0..cols / codes.block_len {
+        tile.read(row, number, &mut block);
+        let (mut dot, mut sum) = (0i32, 0i32);
+        for index in 0..codes.block_len {
+            let (sub, col) = (index / codes.sub_len, number * codes.block_len + index);
+            let code = i32::from(x_codes[(col / CHUNK * panel.rows + r) * CHUNK + col % CHUNK]);
+            dot += i32::from(block.scales[sub]) * codes.level(block.codes[index]) * code;
+            sum += i32::from(block.mins[sub]) * code;
+        }
+        let dx = x_scales[number * panel.rows + r];
+        acc = (block.d.to_f32() * dx).mul_add(dot as f32, acc);
+        if codes.has_min {
+            acc = (block.m.to_f32() * dx).mul_add(sum as f32, acc);
+        }
+    }
+    acc
+}

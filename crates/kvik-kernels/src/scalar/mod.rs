@@ -1,0 +1,3 @@
+//! The specification: every operation in plain loops, in the order that all variants keep.
+
+pub(crate) mod matmul;

@@ -1,0 +1,52 @@
+//! Random weights and inputs for the tests of this crate.
+
+use half::f16;
+
+use crate::WeightType;
+
+/// A small generator (splitmix64): tests need reproducible numbers, not good ones.
+#[derive(Debug, Clone)]
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        x ^ (x >> 31)
+    }
+
+    /// Uniform in -1..1.
+    pub(crate) fn float(&mut self) -> f32 {
+        (self.bits() >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+}
+
+/// `len` values of `ty` as a file holds them: random codes and scales, half floats of ordinary size.
+pub(crate) fn random_blocks(ty: WeightType, len: usize, seed: u64) -> Vec<u8> {
+    let mut random = Random(seed);
+    let mut raw: Vec<u8> = (0..ty.row_bytes(len).unwrap()).map(|_| random.bits() as u8).collect();
+    for block in raw.chunks_exact_mut(ty.block_bytes()) {
+        for at in half_floats(ty) {
+            block[*at..at + 2].copy_from_slice(&f16::from_f32(random.float() * 0.02).to_le_bytes());
+        }
+        match ty {
+            WeightType::F32 => block.copy_from_slice(&random.float().to_le_bytes()),
+            WeightType::Bf16 => block.copy_from_slice(&half::bf16::from_f32(random.float()).to_le_bytes()),
+            _ => {}
+        }
+    }
+    raw
+}
+
+/// Where the half floats of a block are.
+pub(crate) fn half_floats(ty: WeightType) -> &'static [usize] {
+    match ty {
+        WeightType::F32 | WeightType::Bf16 => &[],
+        WeightType::Q4_1 | WeightType::Q5_1 | WeightType::Q4K | WeightType::Q5K => &[0, 2],
+        WeightType::Q2K => &[80, 82],
+        WeightType::Q3K => &[108],
+        WeightType::Q6K => &[208],
+        _ => &[0],
+    }
+}
