@@ -1,15 +1,15 @@
 //! Why reuse stopped where it did.
 
 /// Why the known prefix of a prompt ends where it ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StopReason {
     /// The whole prompt was known.
     Complete,
-    /// Nothing like it was seen in this namespace.
+    /// Nothing was ever seen from here on, in this namespace.
     FirstSeen,
     /// A known prompt goes on differently from here.
     Diverged,
-    /// It was known and has been evicted.
+    /// What comes next was known and has been evicted.
     Evicted,
 }

@@ -10,6 +10,38 @@ pub const BLOCK_POSITIONS: usize = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockId(pub u32);
 
-/// A running sequence.
+/// A running sequence; chosen by the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SeqId(pub u64);
+
+/// An interned [`Namespace`](crate::Namespace); valid in the cache that gave it out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NamespaceId(pub(crate) u32);
+
+/// A node of the prefix tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct NodeId(pub(crate) u32);
+
+impl BlockId {
+    /// The block's index in arrays with one entry per block.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl NamespaceId {
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl NodeId {
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Blocks that hold `positions` positions.
+pub fn blocks_for(positions: usize) -> usize {
+    positions.div_ceil(BLOCK_POSITIONS)
+}

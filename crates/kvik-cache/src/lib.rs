@@ -5,8 +5,21 @@
 
 #![forbid(unsafe_code)]
 
+mod cache;
+mod check;
+mod evict;
 mod explain;
+mod hash;
 mod ids;
+mod pool;
+mod radix;
+mod stats;
+mod table;
 
+pub use cache::{Admission, Admitted, Cache, CacheConfig, CacheError, CopyHead, Match, NoSpace};
+pub use check::Violation;
+pub use evict::{Policy, UnknownPolicy};
 pub use explain::StopReason;
-pub use ids::{BLOCK_POSITIONS, BlockId, SeqId, Token};
+pub use hash::{Identity, Namespace};
+pub use ids::{BLOCK_POSITIONS, BlockId, NamespaceId, SeqId, Token, blocks_for};
+pub use stats::{CacheStats, Totals};

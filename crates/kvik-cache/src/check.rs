@@ -1,0 +1,193 @@
+//! The cache's invariants, executable.
+//!
+//! Walks everything, so it costs time in proportion to the cache: after every operation in tests,
+//! when idle in production. Each function below states one family of invariants.
+
+use rustc_hash::FxHashMap;
+
+use crate::cache::Cache;
+use crate::evict::Evictor;
+use crate::ids::{BLOCK_POSITIONS, BlockId, NodeId, SeqId};
+use crate::pool::BlockState;
+use crate::radix::Node;
+
+/// An invariant that does not hold: a defect of this crate, or a use against its contract.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the cache is inconsistent: {0}")]
+pub struct Violation(String);
+
+/// Returns a [`Violation`] with the formatted message unless the condition holds.
+macro_rules! ensure {
+    ($condition:expr, $($message:tt)+) => {
+        if !$condition {
+            return Err(Violation(format!($($message)+)));
+        }
+    };
+}
+
+impl Cache {
+    /// Checks every invariant.
+    pub fn check(&self) -> Result<(), Violation> {
+        self.check_pool()?;
+        self.check_holders()?;
+        self.check_tree()?;
+        self.check_locks()?;
+        self.check_eviction_order()?;
+        self.check_tables()
+    }
+
+    /// Free + owned + shared = all, and the free list names the free blocks, each once.
+    fn check_pool(&self) -> Result<(), Violation> {
+        let mut counts = [0; 3];
+        for index in 0..self.pool.len() as u32 {
+            counts[match self.pool.state(BlockId(index)) {
+                BlockState::Free => 0,
+                BlockState::Owned(_) => 1,
+                BlockState::Shared => 2,
+            }] += 1;
+        }
+        let told = [self.pool.free(), self.pool.owned(), self.pool.shared()];
+        ensure!(counts == told, "free, owned, shared are {counts:?} and are counted as {told:?}");
+        let mut listed = self.pool.free_list().to_vec();
+        listed.sort_unstable();
+        listed.dedup();
+        ensure!(listed.len() == counts[0], "the free list names {} of {} blocks", listed.len(), counts[0]);
+        let used = listed.iter().find(|&&block| self.pool.state(block) != BlockState::Free);
+        ensure!(used.is_none(), "{used:?} is on the free list");
+        Ok(())
+    }
+
+    /// Every block in use has exactly one holder, the one its state names.
+    fn check_holders(&self) -> Result<(), Violation> {
+        let mut holders = 0;
+        for (id, node) in self.radix.arena.iter() {
+            for &block in &node.blocks {
+                let state = self.pool.state(block);
+                ensure!(state == BlockState::Shared, "{block:?} of {id:?} is {state:?}");
+            }
+            holders += node.blocks.len();
+        }
+        ensure!(
+            holders == self.pool.shared(),
+            "nodes hold {holders} of {} shared blocks",
+            self.pool.shared()
+        );
+        let mut holders = 0;
+        for (&seq, table) in &self.sequences {
+            for &block in table.owned() {
+                let state = self.pool.state(block);
+                ensure!(state == BlockState::Owned(seq), "{block:?} of {seq:?} is {state:?}");
+            }
+            holders += table.owned().len();
+        }
+        ensure!(holders == self.pool.owned(), "tables hold {holders} of {} owned blocks", self.pool.owned());
+        Ok(())
+    }
+
+    /// Nodes are well formed, hang together, and are sorted; the sums over them are right.
+    fn check_tree(&self) -> Result<(), Violation> {
+        let mut reached = 0;
+        let mut tokens = 0;
+        let mut open = self.roots.clone();
+        while let Some(id) = open.pop() {
+            let node = &self.radix.arena[id];
+            self.check_node(id, node)?;
+            self.check_children(id, node)?;
+            reached += 1;
+            tokens += node.tokens.len();
+            open.extend(&node.children);
+        }
+        ensure!(reached == self.radix.nodes(), "{reached} of {} nodes are reached", self.radix.nodes());
+        ensure!(tokens == self.radix.tokens(), "{tokens} tokens are counted as {}", self.radix.tokens());
+        Ok(())
+    }
+
+    fn check_node(&self, id: NodeId, node: &Node) -> Result<(), Violation> {
+        let blocks = node.blocks.len();
+        ensure!(node.is_root() == self.roots.contains(&id), "{id:?} is a root or is not");
+        ensure!(node.is_root() == (blocks == 0), "{id:?} has {blocks} blocks");
+        ensure!(
+            node.tokens.len().div_ceil(BLOCK_POSITIONS) == blocks,
+            "tokens of {id:?} do not fit its blocks"
+        );
+        ensure!(node.fingerprints.len() == blocks, "{id:?} lacks fingerprints");
+        ensure!(!node.ends_partial() || node.children.is_empty(), "something follows the partial {id:?}");
+        let mut before = node.before;
+        for (block, &fingerprint) in node.tokens.chunks(BLOCK_POSITIONS).zip(&node.fingerprints) {
+            before = before.child(block);
+            ensure!(before == fingerprint, "a fingerprint of {id:?} is wrong");
+        }
+        Ok(())
+    }
+
+    /// Children know their parent, are sorted, and none begins with all of another.
+    fn check_children(&self, id: NodeId, node: &Node) -> Result<(), Violation> {
+        let arena = &self.radix.arena;
+        for &child in &node.children {
+            ensure!(arena[child].parent == Some(id), "{child:?} does not know its parent {id:?}");
+            let before = node.fingerprint_before(node.blocks.len());
+            ensure!(arena[child].before == before, "the fingerprints of {child:?} start wrong");
+        }
+        for pair in node.children.windows(2) {
+            let [left, right] = [arena[pair[0]].first_block(), arena[pair[1]].first_block()];
+            ensure!(left < right && !right.starts_with(left), "{pair:?} are not in order");
+        }
+        Ok(())
+    }
+
+    /// A node is locked once for every lease that ends at it or below it.
+    fn check_locks(&self) -> Result<(), Violation> {
+        let mut locks: FxHashMap<NodeId, u32> = FxHashMap::default();
+        for table in self.sequences.values() {
+            let mut next = Some(table.lease());
+            while let Some(id) = next {
+                *locks.entry(id).or_default() += 1;
+                next = self.radix.arena[id].parent;
+            }
+        }
+        for (id, node) in self.radix.arena.iter() {
+            let leases = locks.get(&id).copied().unwrap_or(0);
+            ensure!(node.locks == leases, "{id:?} has {} locks and {leases} leases", node.locks);
+        }
+        Ok(())
+    }
+
+    /// The policy ranks the unlocked nodes, each once, and children go before their parents.
+    fn check_eviction_order(&self) -> Result<(), Violation> {
+        let Evictor::Lru(lru) = &self.radix.evictor;
+        let mut ranks: FxHashMap<NodeId, usize> = FxHashMap::default();
+        let mut blocks = 0;
+        for (rank, id) in lru.oldest_first().enumerate() {
+            let node = &self.radix.arena[id];
+            ensure!(ranks.insert(id, rank).is_none(), "{id:?} is ranked twice");
+            ensure!(node.locks == 0 && !node.is_root(), "{id:?} is ranked and in use");
+            blocks += node.blocks.len();
+            let early = node.children.iter().find(|child| !ranks.contains_key(child));
+            ensure!(early.is_none(), "{id:?} would go before its child {early:?}");
+        }
+        let unlocked = self.radix.arena.iter().filter(|(_, node)| node.locks == 0 && !node.is_root()).count();
+        ensure!(ranks.len() == unlocked, "{} of {unlocked} unlocked nodes are ranked", ranks.len());
+        ensure!(blocks == self.radix.evictable(), "{blocks} evictable blocks are counted otherwise");
+        Ok(())
+    }
+
+    /// The shared part of a table is the path of its lease.
+    fn check_tables(&self) -> Result<(), Violation> {
+        for (&seq, table) in &self.sequences {
+            self.check_table(seq, table.lease(), table.shared())?;
+        }
+        Ok(())
+    }
+
+    fn check_table(&self, seq: SeqId, lease: NodeId, mut shared: &[BlockId]) -> Result<(), Violation> {
+        for id in self.radix.path_up(lease) {
+            let node = &self.radix.arena[id];
+            ensure!(!node.ends_partial(), "{seq:?} leases the partial {id:?}");
+            let rest = shared.strip_suffix(&node.blocks[..]);
+            ensure!(rest.is_some(), "the table of {seq:?} differs from its lease at {id:?}");
+            shared = rest.unwrap_or_default();
+        }
+        ensure!(shared.is_empty(), "{} blocks of {seq:?} are not leased", shared.len());
+        Ok(())
+    }
+}

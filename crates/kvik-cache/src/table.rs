@@ -1,0 +1,119 @@
+//! The block table of one running sequence, and its lease on the tree.
+//!
+//! Owns the list of blocks a sequence uses: first those shared with the tree, which its lease
+//! keeps from being evicted, then its own. Never makes room: free blocks are there when it asks.
+//!
+//! ```text
+//! table   [ s0 s1 s2 | o3 o4 o5 ]
+//!           shared     owned          block i holds positions 16 i .. 16 i + 16
+//!           lease ^                   the node that ends with s2; the root when none is shared
+//! ```
+
+use crate::ids::{BLOCK_POSITIONS, BlockId, NodeId, SeqId, Token, blocks_for};
+use crate::pool::Pool;
+use crate::radix::Radix;
+
+/// Block table of a running sequence.
+#[derive(Debug)]
+pub(crate) struct Table {
+    seq: SeqId,
+    blocks: Vec<BlockId>,
+    shared: usize,
+    lease: NodeId,
+}
+
+/// What a publication did.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Published {
+    /// Blocks that passed from the sequence to the tree.
+    pub(crate) blocks: usize,
+    /// Blocks that were in the tree already, so that the sequence's own were freed.
+    pub(crate) duplicates: usize,
+}
+
+impl Table {
+    /// A table that starts with the `shared` blocks on the path to `lease`, which it locks.
+    pub(crate) fn new(seq: SeqId, shared: Vec<BlockId>, lease: NodeId, radix: &mut Radix) -> Table {
+        radix.lock_path(lease);
+        Table { seq, shared: shared.len(), blocks: shared, lease }
+    }
+
+    pub(crate) fn blocks(&self) -> &[BlockId] {
+        &self.blocks
+    }
+
+    /// The leading blocks that belong to the tree.
+    pub(crate) fn shared(&self) -> &[BlockId] {
+        &self.blocks[..self.shared]
+    }
+
+    /// The blocks after them, which belong to this sequence.
+    pub(crate) fn owned(&self) -> &[BlockId] {
+        &self.blocks[self.shared..]
+    }
+
+    pub(crate) fn lease(&self) -> NodeId {
+        self.lease
+    }
+
+    /// Blocks to add so that the table holds `positions`.
+    pub(crate) fn missing(&self, positions: usize) -> usize {
+        blocks_for(positions).saturating_sub(self.blocks.len())
+    }
+
+    /// Adds `count` owned blocks.
+    pub(crate) fn extend(&mut self, count: usize, pool: &mut Pool) {
+        self.blocks.extend((0..count).map(|_| pool.take(self.seq)));
+    }
+
+    /// Moves the blocks that hold `tokens` (from position 0) into the tree, the lease with them.
+    ///
+    /// A last block that is not full becomes a partial leaf, after which the sequence must end.
+    pub(crate) fn publish(&mut self, tokens: &[Token], radix: &mut Radix, pool: &mut Pool) -> Published {
+        assert!(self.missing(tokens.len()) == 0, "{:?} publishes more than its blocks hold", self.seq);
+        let mut published = Published::default();
+        while let Some(rest) = tokens.get(self.shared * BLOCK_POSITIONS..).filter(|rest| !rest.is_empty()) {
+            match radix.closest_child(self.lease, rest) {
+                Some((child, common)) if common == rest.len() || common >= BLOCK_POSITIONS => {
+                    let known =
+                        if common == rest.len() { blocks_for(common) } else { common / BLOCK_POSITIONS };
+                    self.adopt(child, known, radix, pool);
+                    published.duplicates += known;
+                }
+                Some((child, common)) if radix.arena[child].tokens.len() == common => {
+                    let (superseded, _) = radix.pop(child);
+                    pool.release(superseded);
+                }
+                _ => published.blocks += self.give(rest, radix, pool),
+            }
+        }
+        published
+    }
+
+    /// Swaps the next `count` owned blocks for the first ones of `child`, which hold the same.
+    fn adopt(&mut self, child: NodeId, count: usize, radix: &mut Radix, pool: &mut Pool) {
+        self.lease = radix.cut(child, count);
+        radix.lock(self.lease);
+        let tree = &radix.arena[self.lease].blocks;
+        for (own, &shared) in self.blocks[self.shared..].iter_mut().zip(tree) {
+            pool.release(std::mem::replace(own, shared));
+        }
+        self.shared += count;
+    }
+
+    /// Gives the blocks that hold `rest` to the tree, and returns how many they are.
+    fn give(&mut self, rest: &[Token], radix: &mut Radix, pool: &mut Pool) -> usize {
+        let count = blocks_for(rest.len());
+        let given = &self.blocks[self.shared..self.shared + count];
+        self.lease = radix.grow(self.lease, rest, given);
+        given.iter().for_each(|&block| pool.share(block));
+        self.shared += count;
+        count
+    }
+
+    /// Ends the sequence: frees what it owns and lets go of what it shares.
+    pub(crate) fn release(self, radix: &mut Radix, pool: &mut Pool) {
+        self.owned().iter().rev().for_each(|&block| pool.release(block));
+        radix.unlock_path(self.lease);
+    }
+}
