@@ -11,10 +11,6 @@ mod evict;
 mod explain;
 mod hash;
 mod ids;
-#[cfg(test)]
-mod model_test;
-#[cfg(test)]
-mod naive;
 mod pool;
 mod radix;
 mod stats;

@@ -3,6 +3,12 @@
 //! Plain threads and channels, no async. Decisions about KV blocks belong to `kvik-cache`,
 //! arithmetic to `kvik-kernels`.
 
+#![deny(unsafe_code)]
+
 pub mod api;
 pub mod batch;
+pub mod bytes;
+pub mod gguf;
+pub mod load;
 pub mod model;
+pub mod tokenizer;

@@ -1,0 +1,44 @@
+//! Bytes of a model file: mapped, embedded in the binary, or owned.
+//!
+//! The only place in this crate with `unsafe`. Nothing here assumes any alignment.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::ops::Deref;
+use std::path::Path;
+
+/// Read-only bytes that live as long as the value.
+#[derive(Debug)]
+pub enum FileBytes {
+    /// A file mapped into memory; pages are read when they are touched.
+    Mapped(memmap2::Mmap),
+    /// Bytes inside the program, such as the embedded model.
+    Static(&'static [u8]),
+    /// Bytes on the heap.
+    Owned(Vec<u8>),
+}
+
+impl FileBytes {
+    /// Maps a file read-only.
+    pub fn map(path: &Path) -> std::io::Result<FileBytes> {
+        let file = File::open(path)?;
+        // SAFETY: the map is read-only and private. A process that truncates or rewrites the file
+        // while it is mapped can change what is read (values only; nothing here trusts an earlier
+        // read twice) or end this process with SIGBUS. Model files are immutable by convention,
+        // and downloads are renamed into place when complete, so the risk is accepted.
+        let map = unsafe { memmap2::Mmap::map(&file)? };
+        Ok(FileBytes::Mapped(map))
+    }
+}
+
+impl Deref for FileBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            FileBytes::Mapped(map) => map,
+            FileBytes::Static(bytes) => bytes,
+            FileBytes::Owned(bytes) => bytes,
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! What can be wrong with a GGUF file.
+
+/// Why a GGUF file was refused. Offsets are bytes from the start of the file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GgufError {
+    /// The file does not start with the magic.
+    #[error("this is not a GGUF file (it starts with {found:02x?}); give a .gguf file or a model directory")]
+    BadMagic {
+        /// The first bytes, at most four.
+        found: Vec<u8>,
+    },
+    /// A version other than 2 and 3, or a big-endian file.
+    #[error(
+        "GGUF version {version} is not supported (2 and 3 are); convert the file with a current converter"
+    )]
+    BadVersion {
+        /// The version field.
+        version: u32,
+    },
+    /// The file ends inside something.
+    #[error(
+        "the file ends inside {what} at offset {offset}: {needed} bytes are needed and {available} are left; \
+         the file is truncated or corrupt, download it again"
+    )]
+    Truncated {
+        /// What was being read.
+        what: String,
+        /// Where it starts.
+        offset: u64,
+        /// Bytes it needs.
+        needed: u64,
+        /// Bytes that are left.
+        available: u64,
+    },
+    /// A count or length beyond its limit.
+    #[error("{what} is {value}, above the limit of {limit}; the file is corrupt")]
+    Limit {
+        /// What was counted.
+        what: String,
+        /// The value in the file.
+        value: u64,
+        /// The most that is accepted.
+        limit: u64,
+    },
+    /// Text that is not UTF-8.
+    #[error("{what} at offset {offset} is not valid UTF-8; the file is corrupt")]
+    NotUtf8 {
+        /// What was being read.
+        what: String,
+        /// Where it starts.
+        offset: u64,
+    },
+    /// An unknown type of metadata value.
+    #[error("metadata key {key:?} has the unknown value type {value_type}; the file is corrupt or too new")]
+    BadValueType {
+        /// The key.
+        key: String,
+        /// The type field.
+        value_type: u32,
+    },
+    /// A key occurs twice.
+    #[error("metadata key {key:?} occurs twice; the file is corrupt")]
+    DuplicateKey {
+        /// The key.
+        key: String,
+    },
+    /// A key is absent.
+    #[error("metadata key {key:?} is missing; convert the model again")]
+    MissingKey {
+        /// The key.
+        key: String,
+    },
+    /// A key has a value of another type or outside its range.
+    #[error("metadata key {key:?} has {found}, and {expected} is needed")]
+    BadValue {
+        /// The key.
+        key: String,
+        /// What stands there.
+        found: String,
+        /// What is needed.
+        expected: String,
+    },
+    /// The alignment is not a power of two.
+    #[error("general.alignment is {value}; a power of two from 1 to {limit} is needed")]
+    BadAlignment {
+        /// The value in the file.
+        value: u64,
+        /// The largest accepted.
+        limit: u64,
+    },
+    /// Two tensors have one name.
+    #[error("tensor {tensor:?} occurs twice; the file is corrupt")]
+    DuplicateTensor {
+        /// The tensor.
+        tensor: String,
+    },
+    /// A tensor of a type that kvik does not compute.
+    #[error(
+        "tensor {tensor:?} has type {type_id}, which kvik does not support; use a file in one of: {known}"
+    )]
+    UnknownTensorType {
+        /// The tensor.
+        tensor: String,
+        /// The ggml type id.
+        type_id: u32,
+        /// Names of the supported types.
+        known: String,
+    },
+    /// A tensor's dimensions are impossible.
+    #[error("tensor {tensor:?} has the impossible shape {dims:?}: {reason}")]
+    BadShape {
+        /// The tensor.
+        tensor: String,
+        /// Its dimensions, fastest first, as in the file.
+        dims: Vec<u64>,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A tensor's data does not start on an aligned offset.
+    #[error("tensor {tensor:?} starts at data offset {offset}, which is not a multiple of {alignment}")]
+    Misaligned {
+        /// The tensor.
+        tensor: String,
+        /// Offset from the start of the tensor data.
+        offset: u64,
+        /// Required alignment.
+        alignment: u64,
+    },
+    /// A tensor's data reaches beyond the file.
+    #[error(
+        "tensor {tensor:?} needs bytes {start}..{end} and the file has {file_len}; \
+         the file is truncated, download it again"
+    )]
+    OutOfFile {
+        /// The tensor.
+        tensor: String,
+        /// First byte.
+        start: u64,
+        /// One past the last byte.
+        end: u64,
+        /// Length of the file.
+        file_len: u64,
+    },
+    /// Two tensors share bytes.
+    #[error("tensors {first:?} and {second:?} overlap; the file is corrupt")]
+    Overlap {
+        /// The tensor that starts first.
+        first: String,
+        /// The tensor that starts inside it.
+        second: String,
+    },
+    /// A part of a file that was split over several.
+    #[error("this file is part {part} of {parts} of a split model; merge the parts into one GGUF file first")]
+    Split {
+        /// Which part, from 1.
+        part: u64,
+        /// Number of parts.
+        parts: u64,
+    },
+}

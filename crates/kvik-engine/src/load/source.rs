@@ -1,0 +1,67 @@
+//! Tensors by name, wherever they are stored.
+
+use kvik_kernels::WeightType;
+
+use crate::gguf::Gguf;
+
+/// One tensor as it is stored.
+#[derive(Debug, Clone, Copy)]
+pub struct TensorView<'a> {
+    /// Storage type.
+    pub ty: WeightType,
+    /// Product of all dimensions but the fastest; 1 for a vector.
+    pub rows: usize,
+    /// The fastest dimension.
+    pub cols: usize,
+    /// Rows of blocks, shape `[rows, cols]`, of any alignment.
+    pub data: &'a [u8],
+}
+
+/// The tensors of a model under GGUF's canonical names.
+#[derive(Debug)]
+pub struct TensorSource {
+    store: Store,
+}
+
+#[derive(Debug)]
+enum Store {
+    Gguf(Gguf),
+}
+
+impl TensorSource {
+    /// The tensors of a GGUF file.
+    pub fn from_gguf(file: Gguf) -> TensorSource {
+        TensorSource { store: Store::Gguf(file) }
+    }
+
+    /// A tensor by its canonical name, such as `blk.0.attn_q.weight`.
+    pub fn get(&self, name: &str) -> Option<TensorView<'_>> {
+        match &self.store {
+            Store::Gguf(file) => {
+                let info = file.tensor(name)?;
+                Some(TensorView { ty: info.ty, rows: info.rows, cols: info.cols, data: file.data(info) })
+            }
+        }
+    }
+
+    /// All names, in the order of the file.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        match &self.store {
+            Store::Gguf(file) => file.tensors().iter().map(|info| info.name.as_str()),
+        }
+    }
+
+    /// Bytes of all tensors.
+    pub fn total_bytes(&self) -> u64 {
+        match &self.store {
+            Store::Gguf(file) => file.tensors().iter().map(|info| info.data.len() as u64).sum(),
+        }
+    }
+
+    /// The GGUF file behind it, when it is one.
+    pub fn gguf(&self) -> Option<&Gguf> {
+        match &self.store {
+            Store::Gguf(file) => Some(file),
+        }
+    }
+}

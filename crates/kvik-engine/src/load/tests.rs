@@ -1,0 +1,107 @@
+use std::path::PathBuf;
+
+use kvik_kernels::WeightType;
+
+use super::*;
+use crate::gguf::write::Writer;
+use crate::model::{Arch, RopeScaling, RopeStyle};
+
+fn tiny_path() -> PathBuf {
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/tiny/kvik-tiny-q8_0.gguf").into()
+}
+
+#[test]
+fn kvik_tiny_is_read() {
+    let model = LoadedModel::open(&tiny_path()).unwrap();
+    let config = &model.config;
+    assert_eq!((config.arch, config.layers, config.d_model, config.d_ff), (Arch::Qwen3, 6, 256, 768));
+    assert_eq!((config.heads, config.kv_heads, config.head_dim), (4, 2, 64));
+    assert_eq!((config.vocab, config.context, config.name.as_str()), (4096, 2048, "kvik-tiny"));
+    assert_eq!((config.rope.theta, config.rope.style), (100_000.0, RopeStyle::HalfSplit));
+    let embedding = model.tensors.get("token_embd.weight").unwrap();
+    assert_eq!((embedding.ty, embedding.rows, embedding.cols), (WeightType::Q8_0, 4096, 256));
+    assert_eq!(embedding.data.len(), 4096 * 256 / 32 * 34);
+    let norm = model.tensors.get("output_norm.weight").unwrap();
+    assert_eq!((norm.ty, norm.rows, norm.cols), (WeightType::F32, 1, 256));
+    assert!(model.chat_template.unwrap().contains("<|im_start|>"));
+    assert!(model.tensors.get("nothing").is_none());
+}
+
+#[test]
+fn mapped_and_embedded_bytes_are_the_same_model() {
+    let bytes = std::fs::read(tiny_path()).unwrap();
+    // One byte of shift: nothing may depend on the alignment of the file's bytes.
+    let shifted: &'static [u8] = [&[0u8][..], &bytes].concat().leak();
+    let embedded = LoadedModel::from_bytes(FileBytes::Static(&shifted[1..])).unwrap();
+    let mapped = LoadedModel::open(&tiny_path()).unwrap();
+    assert_eq!(embedded.config, mapped.config);
+    for name in mapped.tensors.names() {
+        assert_eq!(mapped.tensors.get(name).unwrap().data, embedded.tensors.get(name).unwrap().data);
+    }
+}
+
+fn base() -> Writer {
+    let mut writer = Writer::new();
+    writer
+        .text("general.architecture", "llama")
+        .u32("llama.block_count", 2)
+        .u32("llama.embedding_length", 64)
+        .u32("llama.feed_forward_length", 96)
+        .u32("llama.attention.head_count", 4)
+        .u32("llama.context_length", 128)
+        .f32("llama.attention.layer_norm_rms_epsilon", 1e-5)
+        .texts("tokenizer.ggml.tokens", &["a", "b"]);
+    writer
+}
+
+fn config(writer: &Writer) -> Result<ModelConfig, ConfigError> {
+    model_config(&Gguf::from_bytes(FileBytes::Owned(writer.to_bytes())).unwrap())
+}
+
+#[test]
+fn absent_keys_have_llama_cpp_defaults() {
+    let config = config(&base()).unwrap();
+    assert_eq!((config.kv_heads, config.head_dim, config.rope.dims), (4, 16, 16));
+    assert_eq!((config.rope.theta, config.rope.style), (10_000.0, RopeStyle::Interleaved));
+    assert_eq!((config.rope.scaling, config.vocab), (RopeScaling::None, 2));
+}
+
+#[test]
+fn rope_scaling_is_read() {
+    let linear = RopeScaling::Linear { factor: 4.0 };
+    assert_eq!(config(base().f32("llama.rope.scale_linear", 4.0)).unwrap().rope.scaling, linear);
+    let mut writer = base();
+    writer.text("llama.rope.scaling.type", "linear").f32("llama.rope.scaling.factor", 4.0);
+    assert_eq!(config(&writer).unwrap().rope.scaling, linear);
+    let mut writer = base();
+    writer
+        .text("llama.rope.scaling.type", "yarn")
+        .f32("llama.rope.scaling.factor", 4.0)
+        .u32("llama.rope.scaling.original_context_length", 32);
+    let yarn = RopeScaling::Yarn {
+        factor: 4.0,
+        original_context: 32,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+        attention_factor: None,
+    };
+    assert_eq!(config(&writer).unwrap().rope.scaling, yarn);
+}
+
+#[test]
+fn impossible_shapes_are_named() {
+    let check = |writer: &mut Writer, expect: &str| {
+        let error = config(writer).unwrap_err().to_string();
+        assert!(error.contains(expect), "{error:?} does not contain {expect:?}");
+    };
+    check(base().u32("llama.attention.head_count_kv", 3), "divisor of the 4 heads");
+    check(base().u32("llama.attention.head_count_kv", 0), "number of key/value heads");
+    check(base().u32("llama.attention.key_length", 15), "even");
+    check(base().u32("llama.rope.dimension_count", 18), "rotary dimensions");
+    check(base().f32("llama.rope.freq_base", f32::NAN), "rotary base");
+    check(base().f32("llama.rope.scale_linear", 0.0), "rope scaling factor");
+    check(base().text("llama.rope.scaling.type", "longrope"), "longrope");
+    check(base().u32("split.count", 3), "part 1 of 3");
+    check(&mut Writer::new(), "general.architecture");
+    check(Writer::new().text("general.architecture", "mamba"), "\"mamba\" is not supported");
+}

@@ -1,0 +1,256 @@
+//! The vocabulary: every token's text, kind and raw bytes, and which of them mean something special.
+
+use kvik_cache::Token;
+use rustc_hash::FxHashMap;
+
+use super::TokenizerError;
+
+/// What a token is for, as numbered in GGUF's `tokenizer.ggml.token_type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A piece of text.
+    Normal,
+    /// Stands for text that the vocabulary cannot express.
+    Unknown,
+    /// Structure, such as `<|im_end|>`; matched only where special tokens are parsed.
+    Control,
+    /// Matched as a whole in any text.
+    UserDefined,
+    /// Never used.
+    Unused,
+    /// One byte, such as `<0x0A>`.
+    Byte,
+}
+
+impl Kind {
+    pub(super) fn from_gguf(id: i64) -> Kind {
+        match id {
+            1 => Kind::Normal,
+            2 => Kind::Unknown,
+            3 => Kind::Control,
+            4 => Kind::UserDefined,
+            6 => Kind::Byte,
+            _ => Kind::Unused,
+        }
+    }
+}
+
+/// How a normal token's text stands for bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Spelling {
+    /// GPT-2's alphabet: every char is one byte.
+    ByteLevel,
+    /// SentencePiece: plain text with `▁` for a space.
+    SentencePiece,
+}
+
+/// Tokens, by id and by text.
+#[derive(Debug)]
+pub(super) struct Vocab {
+    texts: Vec<Box<str>>,
+    kinds: Vec<Kind>,
+    ids: FxHashMap<Box<str>, Token>,
+    /// Raw bytes of all tokens, one after the other; token `i` is `starts[i]..starts[i + 1]`.
+    bytes: Vec<u8>,
+    starts: Vec<u32>,
+    longest_bytes: usize,
+}
+
+impl Vocab {
+    /// `texts` and `kinds` have one entry per token.
+    pub(super) fn new(
+        texts: Vec<Box<str>>,
+        mut kinds: Vec<Kind>,
+        spelling: Spelling,
+    ) -> Result<Vocab, TokenizerError> {
+        check_size(&texts)?;
+        let ids = index(&texts);
+        mark_known_controls(&ids, &mut kinds);
+        let mut vocab = Vocab { texts, kinds, ids, bytes: Vec::new(), starts: vec![0], longest_bytes: 1 };
+        vocab.spell_all(spelling);
+        Ok(vocab)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.texts.len()
+    }
+
+    pub(super) fn text(&self, token: Token) -> Option<&str> {
+        self.texts.get(token as usize).map(|text| &**text)
+    }
+
+    pub(super) fn kind(&self, token: Token) -> Option<Kind> {
+        self.kinds.get(token as usize).copied()
+    }
+
+    pub(super) fn id(&self, text: &str) -> Option<Token> {
+        self.ids.get(text).copied()
+    }
+
+    /// Whether the token is a plain piece of text.
+    pub(super) fn is_normal(&self, token: Token) -> bool {
+        self.kind(token) == Some(Kind::Normal)
+    }
+
+    /// Raw bytes of a token; empty for an id outside the vocabulary.
+    pub(super) fn bytes(&self, token: Token) -> &[u8] {
+        let i = token as usize;
+        match (self.starts.get(i), self.starts.get(i + 1)) {
+            (Some(&start), Some(&end)) => &self.bytes[start as usize..end as usize],
+            _ => &[],
+        }
+    }
+
+    /// Length of the longest token in bytes, at least 1.
+    pub(super) fn longest_bytes(&self) -> usize {
+        self.longest_bytes
+    }
+
+    /// All tokens of the given kinds.
+    pub(super) fn of_kinds(&self, kinds: &[Kind]) -> Vec<Token> {
+        let tokens = self.kinds.iter().enumerate();
+        tokens.filter(|(_, kind)| kinds.contains(kind)).map(|(id, _)| id as Token).collect()
+    }
+
+    fn spell_all(&mut self, spelling: Spelling) {
+        for (text, kind) in self.texts.iter().zip(&self.kinds) {
+            let start = self.bytes.len();
+            spell(text, *kind, spelling, &mut self.bytes);
+            self.longest_bytes = self.longest_bytes.max(self.bytes.len() - start);
+            self.starts.push(self.bytes.len() as u32);
+        }
+    }
+}
+
+/// Total text in bytes that a vocabulary may have; offsets are 32 bits.
+const TEXT_BYTES_MAX: usize = 1 << 30;
+
+fn check_size(texts: &[Box<str>]) -> Result<(), TokenizerError> {
+    let bytes: usize = texts.iter().map(|text| text.len()).sum();
+    match texts.len() {
+        0 => Err(TokenizerError::Empty),
+        _ if bytes > TEXT_BYTES_MAX => Err(TokenizerError::TooLarge { bytes, limit: TEXT_BYTES_MAX }),
+        _ => Ok(()),
+    }
+}
+
+/// Ids by text. Where a text occurs twice, the first id counts; empty texts are never looked up.
+fn index(texts: &[Box<str>]) -> FxHashMap<Box<str>, Token> {
+    let mut ids = FxHashMap::with_capacity_and_hasher(texts.len(), Default::default());
+    for (id, text) in texts.iter().enumerate().filter(|(_, text)| !text.is_empty()) {
+        ids.entry(text.clone()).or_insert(id as Token);
+    }
+    ids
+}
+
+/// Tokens that are structure whatever the file says of them. Converters often mark them as text.
+fn mark_known_controls(ids: &FxHashMap<Box<str>, Token>, kinds: &mut [Kind]) {
+    for text in END_OF_GENERATION {
+        if let Some(&id) = ids.get(text) {
+            kinds[id as usize] = Kind::Control;
+        }
+    }
+}
+
+/// Texts of tokens that end an answer, whatever the metadata says (the list of llama.cpp).
+pub(super) const END_OF_GENERATION: [&str; 23] = [
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "</s>",
+    "<|eom_id|>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<|end_of_text|>",
+    "<end_of_utterance>",
+    "<eos>",
+    "<｜end▁of▁sentence｜>",
+    "<|fim_pad|>",
+    "<fim-pad>",
+    "<|fim_repo|>",
+    "<|repo_name|>",
+    "<|file_sep|>",
+    "<fim_pad>",
+];
+
+/// Appends the raw bytes that a token stands for.
+fn spell(text: &str, kind: Kind, spelling: Spelling, out: &mut Vec<u8>) {
+    match (kind, spelling) {
+        (Kind::Unused, _) => {}
+        (Kind::Control | Kind::UserDefined | Kind::Unknown, _) => out.extend(text.as_bytes()),
+        (Kind::Byte, _) => match byte_of(text) {
+            Some(byte) => out.push(byte),
+            None => out.extend(text.as_bytes()),
+        },
+        (Kind::Normal, Spelling::SentencePiece) => out.extend(text.replace('▁', " ").as_bytes()),
+        (Kind::Normal, Spelling::ByteLevel) => {
+            for c in text.chars() {
+                match byte_of_char(c) {
+                    Some(byte) => out.push(byte),
+                    None => out.extend(c.encode_utf8(&mut [0; 4]).as_bytes()),
+                }
+            }
+        }
+    }
+}
+
+/// The byte that `<0x0A>` stands for.
+fn byte_of(text: &str) -> Option<u8> {
+    let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
+    let is_hex = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    is_hex.then(|| u8::from_str_radix(digits, 16).ok()).flatten()
+}
+
+/// The char that stands for a byte in GPT-2's alphabet: printable Latin-1 is itself, the 68 other
+/// bytes follow from U+0100 in order.
+pub(super) fn char_of_byte(byte: u8) -> char {
+    match byte {
+        b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF => char::from(byte),
+        0..=0x20 => shifted(u32::from(byte)),
+        0x7F..=0xA0 => shifted(u32::from(byte) - 0x7F + 33),
+        0xAD => shifted(67),
+    }
+}
+
+fn shifted(rank: u32) -> char {
+    char::from_u32(0x100 + rank).expect("U+0100 to U+0143 are characters")
+}
+
+fn byte_of_char(c: char) -> Option<u8> {
+    match u32::from(c) {
+        0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF => u8::try_from(u32::from(c)).ok(),
+        rank @ 0x100..=0x120 => u8::try_from(rank - 0x100).ok(),
+        rank @ 0x121..=0x142 => u8::try_from(rank - 0x121 + 0x7F).ok(),
+        0x143 => Some(0xAD),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpt2_alphabet_is_a_bijection() {
+        for byte in 0..=255 {
+            assert_eq!(byte_of_char(char_of_byte(byte)), Some(byte));
+        }
+        assert_eq!(char_of_byte(b' '), 'Ġ');
+        assert_eq!(char_of_byte(b'\n'), 'Ċ');
+        assert_eq!(byte_of_char('▁'), None);
+    }
+
+    #[test]
+    fn byte_tokens_are_read() {
+        assert_eq!(byte_of("<0x0A>"), Some(10));
+        assert_eq!(byte_of("<0xFF>"), Some(255));
+        assert_eq!(byte_of("<0xFFF>"), None);
+        assert_eq!(byte_of("<0x+1>"), None);
+    }
+}
