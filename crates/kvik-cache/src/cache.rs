@@ -153,9 +153,9 @@ impl Cache {
         let root = self.roots[namespace.index()];
         let known = self.radix.walk(root, prompt);
         let stop = self.stop_reason(&known, prompt);
-        let usable = match known.tokens <= reuse_max {
+        let usable = match known.tokens < reuse_max {
             true => known,
-            false => self.radix.walk(root, &prompt[..reuse_max]),
+            false => self.radix.walk(root, &prompt[..reuse_max.min(prompt.len())]),
         };
         let walk = self.affordable(usable, positions).inspect_err(|_| self.totals.refused += 1)?;
         let copy = self.start(seq, &walk, positions);

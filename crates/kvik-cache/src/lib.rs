@@ -11,6 +11,10 @@ mod evict;
 mod explain;
 mod hash;
 mod ids;
+#[cfg(test)]
+mod model_test;
+#[cfg(test)]
+mod naive;
 mod pool;
 mod radix;
 mod stats;

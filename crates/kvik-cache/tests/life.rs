@@ -1,5 +1,7 @@
 //! The life of sequences, told as short stories through the public interface.
 
+#![allow(clippy::unwrap_used)]
+
 use kvik_cache::{
     Admission, Admitted, Cache, CacheConfig, CacheError, Namespace, NamespaceId, NoSpace, Policy, SeqId,
     StopReason, Token,

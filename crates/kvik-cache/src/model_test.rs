@@ -1,0 +1,393 @@
+//! Steps the cache and its naive twin through random operations side by side.
+//!
+//! A small pool, prompts made of few patterns and several sequences at once make collisions,
+//! partial blocks, evictions and refusals happen all the time. Beside the twin stands a picture of
+//! the memory that the blocks name: every position computed or copied leaves a mark there that
+//! stands for all tokens up to it, so a block used for the wrong prefix, or too early, shows.
+//!
+//! `KVIK_MODEL_SEED=7` runs one seed alone.
+
+use std::collections::BTreeMap;
+
+use crate::cache::{Admission, Cache, CacheConfig, CopyHead, NoSpace};
+use crate::evict::{Evictor, Policy};
+use crate::explain::StopReason;
+use crate::hash::Namespace;
+use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, SeqId, Token};
+use crate::naive::{Events, Naive};
+
+const SEEDS: u64 = 200;
+const STEPS_PER_SEED: u64 = 5_000;
+const RUNNING_MAX: usize = 5;
+const PROMPT_BLOCKS_MAX: usize = 7;
+
+#[test]
+fn a_million_random_operations_agree_with_the_naive_twin() {
+    let seeds = match std::env::var("KVIK_MODEL_SEED") {
+        Ok(seed) => vec![seed.parse().unwrap()],
+        Err(_) => (0..SEEDS).collect(),
+    };
+    let mut seen = Seen::default();
+    for &seed in &seeds {
+        let result = std::panic::catch_unwind(|| World::new(seed).run());
+        match result {
+            Ok(more) => seen.add(&more),
+            Err(panic) => {
+                eprintln!("the model test failed with KVIK_MODEL_SEED={seed}");
+                std::panic::resume_unwind(panic);
+            }
+        }
+    }
+    println!("{seen:#?}");
+    if seeds.len() as u64 == SEEDS {
+        assert_eq!(seen.steps, 1_000_000);
+        seen.assert_all();
+    }
+}
+
+/// How often what happened, over all seeds.
+#[derive(Debug, Default)]
+struct Seen {
+    steps: u64,
+    counts: BTreeMap<&'static str, u64>,
+}
+
+impl Seen {
+    fn note(&mut self, what: &'static str, times: u64) {
+        *self.counts.entry(what).or_default() += times;
+    }
+
+    fn add(&mut self, other: &Seen) {
+        self.steps += other.steps;
+        other.counts.iter().for_each(|(what, &times)| self.note(what, times));
+    }
+
+    /// Every event is noted by every seed, if only with zero: none may stay rare.
+    fn assert_all(&self) {
+        for (what, &times) in &self.counts {
+            assert!(times >= 100, "{what} happened {times} times: the test does not reach it");
+        }
+        assert!(self.counts.len() >= 18, "only {} kinds of events are noted", self.counts.len());
+    }
+}
+
+/// A sequence as its user sees it.
+#[derive(Debug, Clone)]
+struct Run {
+    namespace: NamespaceId,
+    tokens: Vec<Token>,
+    /// Leading tokens whose keys and values are in its blocks.
+    computed: usize,
+}
+
+struct World {
+    random: Random,
+    cache: Cache,
+    naive: Naive,
+    namespaces: [NamespaceId; 2],
+    running: BTreeMap<SeqId, Run>,
+    next_seq: u64,
+    /// What each position of each block holds, shape `[blocks][16]`.
+    memory: Vec<[u64; BLOCK_POSITIONS]>,
+    /// Token sequences seen lately, to make prompts that share.
+    history: Vec<Vec<Token>>,
+    seen: Seen,
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        let mut random = Random(seed);
+        let blocks = 8 + random.below(33);
+        let ghosts = [0, 5, 1000][random.below(3)];
+        let mut cache = Cache::new(CacheConfig { blocks, policy: Policy::Lru, ghosts }).unwrap();
+        let namespaces = [0, 1].map(|salt| {
+            let kv_format = "f32/f32".to_owned();
+            cache.namespace(&Namespace { model: [3; 32], kv_format, adapter: None, salt: [salt; 16] })
+        });
+        World {
+            random,
+            cache,
+            naive: Naive::new(blocks, ghosts),
+            namespaces,
+            running: BTreeMap::new(),
+            next_seq: 0,
+            memory: vec![[0; BLOCK_POSITIONS]; blocks],
+            history: vec![vec![]],
+            seen: Seen::default(),
+        }
+    }
+
+    fn run(mut self) -> Seen {
+        for _ in 0..STEPS_PER_SEED {
+            self.step();
+            self.compare();
+            self.cache.check().unwrap();
+            self.seen.steps += 1;
+        }
+        self.note_totals();
+        self.seen
+    }
+
+    fn step(&mut self) {
+        let choice = self.random.below(100);
+        let seq = self.some_running();
+        match (choice, seq) {
+            (0..20, _) => self.lookup(),
+            (20..100, None) => self.admit(),
+            (20..45, Some(_)) if self.running.len() < RUNNING_MAX => self.admit(),
+            (20..60, Some(seq)) => self.compute(seq),
+            (60..68, Some(seq)) => self.reserve(seq),
+            (68..80, Some(seq)) => self.publish(seq),
+            (80..85, Some(seq)) => self.fork(seq),
+            (85..97, Some(seq)) => self.finish(seq),
+            (_, Some(seq)) => self.abandon(seq),
+            (100.., None) => unreachable!("choices are below 100"),
+        }
+    }
+
+    fn lookup(&mut self) {
+        let (namespace, prompt) = (self.some_namespace(), self.some_prompt());
+        let known = self.cache.lookup(namespace, &prompt);
+        assert_eq!(known, self.naive.lookup(namespace, &prompt), "lookup of {prompt:?}");
+        self.note_stop(known.stop);
+    }
+
+    fn admit(&mut self) {
+        let (seq, namespace, prompt) = (self.new_seq(), self.some_namespace(), self.some_prompt());
+        let reuse_max = match self.random.below(8) {
+            0 => self.random.below(prompt.len() + 1),
+            1 => prompt.len() + 3,
+            _ => prompt.len().saturating_sub(1),
+        };
+        let positions = self.random.below(prompt.len() + 20);
+        let admission = Admission { seq, namespace, prompt: &prompt, reuse_max, positions };
+        let known = self.naive.lookup(namespace, &prompt);
+        let expected = self.naive.admit(seq, namespace, &prompt, reuse_max, positions);
+        match self.cache.admit(admission) {
+            Err(refused) => assert_eq!(Err(refused), expected, "{admission:?}"),
+            Ok(admitted) => {
+                assert_eq!((Ok(admitted.reused), admitted.stop), (expected, known.stop), "{admission:?}");
+                let head = admitted.reused % BLOCK_POSITIONS;
+                assert_eq!(admitted.copy.map_or(0, |copy| copy.positions), head);
+                self.seen.note("admitted", 1);
+                self.copy(admitted.copy);
+                self.running.insert(seq, Run { namespace, tokens: prompt, computed: admitted.reused });
+            }
+        }
+    }
+
+    /// Computes some positions that the table holds, past the prompt's end if need be.
+    fn compute(&mut self, seq: SeqId) {
+        let room = self.cache.table(seq).len() * BLOCK_POSITIONS;
+        let Some(run) = self.running.get_mut(&seq) else { return };
+        let end = room.min(run.computed + self.random.below(3 * BLOCK_POSITIONS));
+        while run.tokens.len() < end {
+            run.tokens.push(self.random.below(2) as Token);
+        }
+        let table = self.cache.table(seq);
+        for (position, mark) in marks(run.namespace, &run.tokens[..end]).enumerate().skip(run.computed) {
+            let block = table[position / BLOCK_POSITIONS];
+            self.memory[block.index()][position % BLOCK_POSITIONS] = mark;
+        }
+        run.computed = end;
+    }
+
+    fn reserve(&mut self, seq: SeqId) {
+        let positions = self.running[&seq].computed + self.random.below(4 * BLOCK_POSITIONS);
+        let result = self.cache.reserve(seq, positions);
+        assert_eq!(result, self.naive.reserve(seq, positions), "reserve {positions} for {seq:?}");
+    }
+
+    fn publish(&mut self, seq: SeqId) {
+        let run = &self.running[&seq];
+        self.cache.publish(seq, &run.tokens[..run.computed]);
+        self.naive.publish(seq, &run.tokens[..run.computed]);
+    }
+
+    fn fork(&mut self, parent: SeqId) {
+        let child = self.new_seq();
+        let mut run = self.running[&parent].clone();
+        run.tokens.truncate(run.computed);
+        let expected: Result<(), NoSpace> = self.naive.fork(parent, child, &run.tokens);
+        let result = self.cache.fork(parent, child, &run.tokens);
+        assert_eq!(result.map(|_| ()), expected);
+        if let Ok(copy) = result {
+            assert_eq!(copy.map_or(0, |copy| copy.positions), run.computed % BLOCK_POSITIONS);
+            self.seen.note("forked", 1);
+            self.seen.note("forked with a copy", u64::from(copy.is_some()));
+            self.copy(copy);
+            self.running.insert(child, run);
+        }
+    }
+
+    fn finish(&mut self, seq: SeqId) {
+        let Some(run) = self.running.remove(&seq) else { return };
+        let computed = &run.tokens[..run.computed];
+        self.cache.finish(seq, computed);
+        self.naive.finish(seq, computed);
+        self.history.push(run.tokens);
+        if self.history.len() > 24 {
+            let index = self.random.below(self.history.len());
+            self.history.swap_remove(index);
+        }
+    }
+
+    fn abandon(&mut self, seq: SeqId) {
+        self.running.remove(&seq);
+        self.cache.abandon(seq);
+        self.naive.abandon(seq);
+        self.seen.note("abandoned", 1);
+    }
+
+    fn copy(&mut self, copy: Option<CopyHead>) {
+        if let Some(CopyHead { from, to, positions }) = copy {
+            assert_ne!(from, to);
+            let head = self.memory[from.index()];
+            self.memory[to.index()][..positions].copy_from_slice(&head[..positions]);
+        }
+    }
+
+    /// Both hold the same, would evict in the same order, and every block holds what it should.
+    fn compare(&self) {
+        let stats = self.cache.stats();
+        let real = (stats.free, stats.owned, stats.shared, stats.evictable, stats.tokens);
+        let naive = &self.naive;
+        let twin = (naive.free(), naive.owned(), naive.shared(), naive.evictable(), naive.tokens());
+        assert_eq!(real, twin, "free, owned, shared, evictable, tokens");
+        for (&seq, run) in &self.running {
+            let table = &self.cache.sequences[&seq];
+            assert_eq!((table.shared().len(), table.owned().len()), naive.table(seq));
+            self.assert_memory(run.namespace, &run.tokens[..run.computed], table.blocks());
+        }
+        if self.seen.steps.is_multiple_of(4) {
+            assert_eq!(self.eviction_order(), naive.eviction_order());
+        }
+    }
+
+    /// The unlocked blocks, each by its tokens from position 0, in the order they would go.
+    fn eviction_order(&self) -> Vec<(NamespaceId, Vec<Token>)> {
+        let Evictor::Lru(lru) = &self.cache.radix.evictor;
+        let mut order = Vec::new();
+        for id in lru.oldest_first() {
+            let (namespace, tokens, blocks) = self.path(id);
+            self.assert_memory(namespace, &tokens, &blocks);
+            let start = blocks.len() - self.cache.radix.arena[id].blocks.len();
+            for block in (start..blocks.len()).rev() {
+                let end = tokens.len().min((block + 1) * BLOCK_POSITIONS);
+                order.push((namespace, tokens[..end].to_vec()));
+            }
+        }
+        order
+    }
+
+    /// Namespace, tokens and blocks from the root to the end of a node.
+    fn path(&self, mut id: NodeId) -> (NamespaceId, Vec<Token>, Vec<BlockId>) {
+        let (mut tokens, mut blocks) = (Vec::new(), Vec::new());
+        while let Some(parent) = self.cache.radix.arena[id].parent {
+            let node = &self.cache.radix.arena[id];
+            tokens.splice(..0, node.tokens.iter().copied());
+            blocks.splice(..0, node.blocks.iter().copied());
+            id = parent;
+        }
+        let root = self.cache.roots.iter().position(|&root| root == id).unwrap();
+        (self.namespaces[root], tokens, blocks)
+    }
+
+    fn assert_memory(&self, namespace: NamespaceId, tokens: &[Token], blocks: &[BlockId]) {
+        for (position, mark) in marks(namespace, tokens).enumerate() {
+            let block = blocks[position / BLOCK_POSITIONS];
+            let held = self.memory[block.index()][position % BLOCK_POSITIONS];
+            assert_eq!(held, mark, "position {position} of {tokens:?} in {block:?}");
+        }
+    }
+
+    fn new_seq(&mut self) -> SeqId {
+        self.next_seq += 1;
+        SeqId(self.next_seq)
+    }
+
+    fn some_running(&mut self) -> Option<SeqId> {
+        let count = self.running.len();
+        if count == 0 { None } else { self.running.keys().nth(self.random.below(count)).copied() }
+    }
+
+    /// Mostly the first one.
+    fn some_namespace(&mut self) -> NamespaceId {
+        self.namespaces[usize::from(self.random.below(8) == 0)]
+    }
+
+    /// A head of something seen before, mostly cut near a block's edge, and something new.
+    fn some_prompt(&mut self) -> Vec<Token> {
+        let index = self.random.below(self.history.len());
+        let mut prompt = self.history[index].clone();
+        let cut = match self.random.below(4) {
+            0 => self.random.below(prompt.len() + 1),
+            1 => prompt.len(),
+            _ => (self.random.below(PROMPT_BLOCKS_MAX) * BLOCK_POSITIONS + self.random.below(3))
+                .saturating_sub(1),
+        };
+        prompt.truncate(cut.min(PROMPT_BLOCKS_MAX * BLOCK_POSITIONS));
+        for _ in 0..self.random.below(4) {
+            let length = [1, 3, BLOCK_POSITIONS, 2 * BLOCK_POSITIONS][self.random.below(4)];
+            let token = self.random.below(3) as Token;
+            prompt.extend(std::iter::repeat_n(token, length));
+        }
+        prompt
+    }
+
+    fn note_stop(&mut self, stop: StopReason) {
+        let all = [
+            ("complete", StopReason::Complete),
+            ("first seen", StopReason::FirstSeen),
+            ("diverged", StopReason::Diverged),
+            ("evicted: reason", StopReason::Evicted),
+        ];
+        all.into_iter().for_each(|(what, reason)| self.seen.note(what, u64::from(stop == reason)));
+    }
+
+    fn note_totals(&mut self) {
+        let totals = self.cache.stats().totals;
+        let Events { superseded, tails_known, tails_stored, copies_given_up, sources_in_use } =
+            self.naive.events;
+        for (what, times) in [
+            ("hits", totals.hits),
+            ("misses", totals.admitted - totals.hits),
+            ("refused", totals.refused),
+            ("copies", totals.copies),
+            ("published", totals.published),
+            ("duplicates", totals.duplicates),
+            ("evicted", totals.evicted),
+            ("superseded", superseded),
+            ("tails known", tails_known),
+            ("tails stored", tails_stored),
+            ("copies given up", copies_given_up),
+            ("copies from blocks in use", sources_in_use),
+        ] {
+            self.seen.note(what, times);
+        }
+    }
+}
+
+/// For each position, a mark that stands for all tokens up to it.
+fn marks(namespace: NamespaceId, tokens: &[Token]) -> impl Iterator<Item = u64> {
+    tokens.iter().scan(u64::from(namespace.0) + 1, |mark, &token| {
+        *mark = mix(*mark ^ (u64::from(token) + 1));
+        Some(*mark)
+    })
+}
+
+/// SplitMix64: small, and good enough to choose test operations.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        (mix(self.0) % end as u64) as usize
+    }
+}
+
+fn mix(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}

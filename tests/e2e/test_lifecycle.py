@@ -1,0 +1,103 @@
+"""Start, cancellation, keys and stop."""
+import json
+import threading
+import time
+
+import openai
+import pytest
+from server import Server, sse
+
+LONG = {"prompt": "Once upon a time", "n_predict": 1500, "temperature": 0, "ignore_eos": True, "stream": True}
+
+
+def wait_for(condition, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        time.sleep(0.05)
+
+
+def running(server):
+    return server.metrics()["kvik_requests_running"]
+
+
+def test_a_closed_connection_ends_its_work(server):
+    wait_for(lambda: running(server) == 0)
+    connection, response = server.open_stream("/completion", LONG)
+    next(sse(response))
+    assert running(server) == 1
+    connection.sock.close()
+    response.close()
+    connection.close()
+    wait_for(lambda: running(server) == 0)
+    assert server.post("/completion", {"prompt": "Hello", "n_predict": 2}).status == 200
+
+
+def test_sigterm_ends_streams_whole():
+    """A running stream ends in order: its last event and `[DONE]` arrive, nothing is cut in half."""
+    with Server("--threads", "2") as server:
+        body = {"messages": [{"role": "user", "content": "Tell me a story."}], "stream": True, "max_tokens": 400, "temperature": 0}
+        whole = server.post("/v1/chat/completions", {**body, "stream": False}).json["choices"][0]
+        connection, response = server.open_stream("/v1/chat/completions", body)
+        events = sse(response)
+        first = [next(events) for _ in range(3)]
+        server.terminate()
+        rest = list(events)
+        connection.close()
+        assert rest[-1] == "[DONE]"
+        chunks = [json.loads(event) for event in first + rest[:-1]]
+        text = "".join(c["delta"].get("content") or "" for chunk in chunks for c in chunk["choices"])
+        reasons = [c["finish_reason"] for chunk in chunks for c in chunk["choices"] if c["finish_reason"]]
+        assert (text, reasons) == (whole["message"]["content"], [whole["finish_reason"]])
+        assert server.process.wait(20) == 0, server.logged()
+
+
+def test_new_requests_are_refused_while_stopping():
+    with Server("--threads", "2") as server:
+        connection, response = server.open_stream("/completion", LONG)
+        events = sse(response)
+        next(events)
+        server.terminate()
+        refused = []
+
+        def ask():
+            try:
+                refused.append(server.post("/completion", {"prompt": "Hello", "n_predict": 2}).status)
+            except OSError:
+                refused.append("connection refused")
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        rest = list(events)
+        asking.join()
+        connection.close()
+        assert json.loads(rest[-1] if rest[-1] != "[DONE]" else rest[-2])["stop"] is True
+        assert refused in ([503], ["connection refused"])
+
+
+def test_keys_are_asked_for():
+    with Server("--api-key", "sesame") as server:
+        assert server.get("/health").status == 200, "health needs no key"
+        for key in ("wrong", ""):
+            stranger = openai.OpenAI(base_url=server.base_url, api_key=key or "x", max_retries=0)
+            with pytest.raises(openai.AuthenticationError):
+                stranger.models.list()
+        refused = server.post("/completion", {"prompt": "Hello", "n_predict": 2})
+        assert refused.status == 401 and refused.error["code"] == "invalid_api_key"
+        friend = openai.OpenAI(base_url=server.base_url, api_key="sesame", max_retries=0)
+        assert friend.models.list().data
+
+
+def test_the_first_lines_say_where_and_what_to_paste():
+    with Server() as server:
+        logged = server.logged()
+        assert f"http://127.0.0.1:{server.port}" in logged
+        assert "curl" in logged
+
+
+def test_an_unreadable_model_is_a_clear_error(tmp_path):
+    bad = tmp_path / "bad.gguf"
+    bad.write_bytes(b"GGUF\x03\x00\x00\x00" + b"\xff" * 16)
+    server = Server("-m", bad)
+    assert server.process.wait(30) != 0
+    assert "bad.gguf" in server.logged() and "panicked" not in server.logged()

@@ -1,0 +1,161 @@
+"""A kvik server under test: started on a free port, asked over plain HTTP, stopped by SIGTERM."""
+import contextlib
+import http.client
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+TINY = ROOT / "models/tiny"
+BINARY = pathlib.Path(os.environ.get("KVIK_BINARY", ROOT / "target/release/kvik"))
+START_SECONDS = 120
+STOP_SECONDS = 30
+
+
+class Server:
+    """`kvik serve` with the given flags; a context manager that leaves no process behind."""
+
+    def __init__(self, *flags, env=None):
+        self.port = free_port()
+        self.log = tempfile.TemporaryFile(mode="w+", errors="replace")
+        command = [str(BINARY), "serve", "--port", str(self.port), *map(str, flags)]
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("KVIK_")}
+        self.process = subprocess.Popen(
+            command, env=clean | (env or {}), stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log
+        )
+
+    def __enter__(self):
+        try:
+            self.wait_until_ready()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.terminate()
+            try:
+                self.process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise AssertionError(f"SIGTERM did not stop the server in {STOP_SECONDS} s; its log:\n{self.logged()}")
+        self.log.close()
+
+    def wait_until_ready(self):
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise AssertionError(f"kvik ended with {self.process.returncode} at its start:\n{self.logged()}")
+            with contextlib.suppress(OSError):
+                if self.get("/health").status == 200:
+                    return
+            time.sleep(0.05)
+        raise AssertionError(f"kvik was not ready after {START_SECONDS} s:\n{self.logged()}")
+
+    def terminate(self):
+        self.process.send_signal(signal.SIGTERM)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    @property
+    def base_url(self):
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def get(self, path, **headers):
+        return self.request("GET", path, None, headers)
+
+    def post(self, path, body, **headers):
+        """Sends JSON, or the bytes themselves where `body` is bytes."""
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return self.request("POST", path, raw, {"Content-Type": "application/json", **headers})
+
+    def request(self, method, path, body, headers, timeout=120):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        try:
+            connection.request(method, path, body, headers)
+            return Response(connection.getresponse())
+        finally:
+            connection.close()
+
+    def open_stream(self, path, body, timeout=120):
+        """A stream as a (connection, response) pair; the caller reads or closes it."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        return connection, connection.getresponse()
+
+    def metrics(self):
+        """Samples of /metrics by name; those of one name with several labels are added up."""
+        samples = {}
+        for line in self.get("/metrics").text.splitlines():
+            match = re.match(r"([a-zA-Z_:][\w:]*)(?:\{.*\})? (\S+)", line)
+            if match:
+                samples[match[1]] = samples.get(match[1], 0.0) + float(match[2])
+        return samples
+
+    def resident_bytes(self):
+        """Memory of the process that is in RAM now."""
+        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) * 1024
+
+    def logged(self):
+        self.log.seek(0)
+        return self.log.read()
+
+
+class Response:
+    """A whole answer."""
+
+    def __init__(self, raw):
+        self.status = raw.status
+        self.headers = dict((k.lower(), v) for k, v in raw.getheaders())
+        self.body = raw.read()
+
+    @property
+    def text(self):
+        return self.body.decode()
+
+    @property
+    def json(self):
+        return json.loads(self.body)
+
+    @property
+    def error(self):
+        """The error object of OpenAI's shape."""
+        error = self.json["error"]
+        assert set(error) == {"message", "type", "param", "code"}, error
+        assert error["message"], error
+        return error
+
+
+def sse(response):
+    """The payloads of a stream of server-sent events, `[DONE]` included; comments are skipped."""
+    for line in response:
+        line = line.decode().rstrip("\r\n")
+        if line.startswith("data: "):
+            yield line[len("data: ") :]
+
+
+def eval_cases(name):
+    """The cases of a held-out file of kvik-tiny."""
+    return [json.loads(line) for line in (TINY / f"eval-{name}.jsonl").read_text().splitlines()]
+
+
+def chat_prompt(messages):
+    """The text kvik-tiny's chat template makes of messages."""
+    turns = "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages)
+    return turns + "<|im_start|>assistant\n"
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
