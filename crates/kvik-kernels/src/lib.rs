@@ -5,6 +5,7 @@
 
 mod activations;
 mod isa;
+mod lanes;
 mod matmul;
 mod matrix;
 mod quant;
@@ -12,6 +13,8 @@ mod scalar;
 #[cfg(test)]
 mod testing;
 mod threads;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 pub use activations::Activations;
 pub use isa::Isa;

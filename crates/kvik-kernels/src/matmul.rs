@@ -3,15 +3,18 @@
 //! `out[n, rows] = x[n, cols] · weightsᵀ`. Work is cut by tiles and by rows of `x`, never along the
 //! columns, so the value of an output does not depend on the cut.
 
+mod dispatch;
+mod formats;
+mod kernel;
 #[cfg(test)]
 mod tests;
 
 use std::ops::Range;
 
-use crate::activations::{Activations, Panel, WIDE, panels};
+use crate::activations::{Activations, WIDE};
 use crate::matrix::{Matrix, TILE_ROWS};
 use crate::threads::Disjoint;
-use crate::{Isa, Pool, scalar};
+use crate::{Isa, Pool};
 
 /// Input rows of one task when there are many: their codes stay in the second-level cache.
 const TASK_ROWS: usize = 32 * WIDE;
@@ -37,6 +40,7 @@ pub fn matmul_many(pool: &Pool, jobs: &mut [(&Matrix, &mut [f32])], x: &Activati
 
 /// The same with a chosen family of kernels, which must be one of `Isa::available()`.
 pub(crate) fn matmul_with(isa: Isa, pool: &Pool, jobs: &mut [(&Matrix, &mut [f32])], x: &Activations) {
+    debug_assert!(Isa::available().contains(&isa));
     for (weights, out) in jobs.iter() {
         assert_eq!(weights.cols(), x.cols(), "columns of weights and inputs");
         assert_eq!(out.len(), weights.rows() * x.rows(), "{} rows for {} inputs", weights.rows(), x.rows());
@@ -52,7 +56,9 @@ pub(crate) fn matmul_with(isa: Isa, pool: &Pool, jobs: &mut [(&Matrix, &mut [f32
     pool.run(tile_parts * row_parts, &|task| {
         let (part, rows) = (task / row_parts, task % row_parts * TASK_ROWS);
         let span = tiles * part / tile_parts..tiles * (part + 1) / tile_parts;
-        run_span(isa, &jobs, span, x, rows..x.rows().min(rows + TASK_ROWS));
+        // SAFETY: `isa` is available; the forms are checked when they are taken out of `x`; tasks differ
+        // in their tiles or their rows.
+        unsafe { run_span(isa, &jobs, span, x, rows..x.rows().min(rows + TASK_ROWS)) };
     });
 }
 
@@ -63,37 +69,34 @@ struct Job<'a> {
 }
 
 /// Computes tiles `span`, counted through all jobs, for the inputs `rows`.
-fn run_span(isa: Isa, jobs: &[Job], span: Range<usize>, x: &Activations, rows: Range<usize>) {
+///
+/// # Safety
+/// The machine has `isa`, `x` has the forms of all weights, and the outputs belong to the caller.
+unsafe fn run_span(isa: Isa, jobs: &[Job], span: Range<usize>, x: &Activations, rows: Range<usize>) {
     let mut first = 0;
     for job in jobs {
         let tiles = job.weights.tiles();
         let of_job = span.start.max(first)..span.end.min(first + tiles);
         if !of_job.is_empty() {
-            run_tiles(isa, job, of_job.start - first..of_job.end - first, x, rows.clone());
+            let kernel = dispatch::kernel(isa, job.weights.weight_type());
+            // SAFETY: the kernel is that of the type; the rest is the caller's promise.
+            unsafe { kernel(job, of_job.start - first..of_job.end - first, x, rows.clone()) };
         }
         first += tiles;
     }
 }
 
-fn run_tiles(_isa: Isa, job: &Job, tiles: Range<usize>, x: &Activations, rows: Range<usize>) {
-    let mut values = [[0.0; TILE_ROWS]; WIDE];
-    for tile in tiles {
-        for panel in panels(rows.clone()) {
-            let values = &mut values[..panel.rows];
-            scalar::matmul::tile(job.weights, tile, x, panel, values);
-            store(job, tile, panel, values);
-        }
-    }
-}
-
-/// Copies what a kernel computed, `[panel rows][16]`, to its place in `[n, rows]`.
-fn store(job: &Job, tile: usize, panel: Panel, values: &[[f32; TILE_ROWS]]) {
-    let rows = job.weights.rows();
-    let first = tile * TILE_ROWS;
-    let count = TILE_ROWS.min(rows - first);
+/// Copies what a kernel computed, `[rows][16]`, to its place in `[n, rows]`.
+///
+/// # Safety
+/// Nobody else uses this tile's outputs for the input rows from `first` on.
+#[inline]
+unsafe fn store(job: &Job, tile: usize, first: usize, values: &[[f32; TILE_ROWS]]) {
+    let (rows, start) = (job.weights.rows(), tile * TILE_ROWS);
+    let count = TILE_ROWS.min(rows - start);
     for (r, values) in values.iter().enumerate() {
-        // SAFETY: a tile and an input row belong to one task, so nobody else writes this range.
-        let out = unsafe { job.out.range((panel.start + r) * rows + first, count) };
+        // SAFETY: as the caller promises.
+        let out = unsafe { job.out.range((first + r) * rows + start, count) };
         out.copy_from_slice(&values[..count]);
     }
 }

@@ -83,3 +83,17 @@ fn activations_change_forms_without_mixing_them_up() {
         assert_eq!(out, product(Isa::current(), 1, user, &values));
     }
 }
+
+#[test]
+fn every_variant_equals_the_specification_to_the_bit() {
+    for isa in Isa::available() {
+        for ty in WeightType::ALL {
+            let (rows, cols, n) = (40, 512, 15);
+            let raw = random_blocks(ty, rows * cols, 5);
+            let weights = Matrix::pack(ty, rows, cols, &raw, &Pool::new(1)).unwrap();
+            let x = inputs(n, cols, 6);
+            let expect = product(Isa::Scalar, 1, &weights, &x);
+            assert_eq!(product(isa, 2, &weights, &x), expect, "{} {}", isa.name(), ty.name());
+        }
+    }
+}

@@ -11,7 +11,7 @@ mod tests;
 use std::ops::Range;
 
 use layout::TileMut;
-pub(crate) use layout::{CHUNK, TILE_ROWS, TileLayout, TileRef};
+pub(crate) use layout::{CHUNK, GROUPS, TILE_ROWS, TileLayout, TileRef, VECTOR};
 use memory::Memory;
 
 use crate::Pool;

@@ -1,0 +1,3 @@
+//! aarch64: what NEON calls the words of the kernels.
+
+pub(crate) mod neon;

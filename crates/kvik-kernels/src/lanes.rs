@@ -1,0 +1,105 @@
+//! The words that an instruction set must know for the matrix kernels: sixteen lanes, one per row of a tile.
+//!
+//! `matmul::kernel` is written once in these words; `x86` and `arm` translate them.
+
+/// Vectors of sixteen 32-bit lanes.
+///
+/// A value of the implementing type exists only where the machine has the instructions, and methods
+/// are called only from functions compiled for them.
+///
+/// # Safety
+/// Implementations must compute exactly what each method says, with one rounding where it says fused.
+pub(crate) unsafe trait Lanes: Copy {
+    /// 16 integers, or 64 bytes.
+    type Int: Copy;
+    /// 16 floats.
+    type Float: Copy;
+
+    /// Whether `dot` reads codes as unsigned bytes. If not, codes above 127 are stored into it minus 128.
+    const UNSIGNED: bool;
+
+    /// 64 bytes.
+    ///
+    /// # Safety
+    /// `from` is readable for them.
+    unsafe fn load(self, from: *const u8) -> Self::Int;
+
+    /// 16 unsigned bytes, widened.
+    ///
+    /// # Safety
+    /// `from` is readable for them.
+    unsafe fn load_u8(self, from: *const u8) -> Self::Int;
+
+    /// 16 signed bytes, widened.
+    ///
+    /// # Safety
+    /// `from` is readable for them.
+    unsafe fn load_i8(self, from: *const u8) -> Self::Int;
+
+    /// 16 floats.
+    ///
+    /// # Safety
+    /// `from` is readable for 64 bytes.
+    unsafe fn load_f32(self, from: *const u8) -> Self::Float;
+
+    /// 16 half floats, widened.
+    ///
+    /// # Safety
+    /// `from` is readable for 32 bytes.
+    unsafe fn load_f16(self, from: *const u8) -> Self::Float;
+
+    /// 16 bfloats, widened.
+    ///
+    /// # Safety
+    /// `from` is readable for 32 bytes.
+    unsafe fn load_bf16(self, from: *const u8) -> Self::Float;
+
+    /// Asks for the cache line of `from`, which need not be readable.
+    fn prefetch(self, from: *const u8);
+
+    /// `value` in all lanes.
+    fn splat(self, value: i32) -> Self::Int;
+
+    /// `value` in all lanes.
+    fn splat_f32(self, value: f32) -> Self::Float;
+
+    /// Bitwise and.
+    fn and(self, a: Self::Int, b: Self::Int) -> Self::Int;
+
+    /// Bitwise or.
+    fn or(self, a: Self::Int, b: Self::Int) -> Self::Int;
+
+    /// Bitwise exclusive or.
+    fn xor(self, a: Self::Int, b: Self::Int) -> Self::Int;
+
+    /// Lanes shifted left by a constant.
+    fn shift_left(self, a: Self::Int, by: i32) -> Self::Int;
+
+    /// Lanes shifted right by a constant, zeros moving in.
+    fn shift_right(self, a: Self::Int, by: i32) -> Self::Int;
+
+    /// Byte-wise `table[index]`, `index` in 0..16.
+    fn lookup(self, table: &[u8; 16], index: Self::Int) -> Self::Int;
+
+    /// Wrapping `a + b`.
+    fn add(self, a: Self::Int, b: Self::Int) -> Self::Int;
+
+    /// Wrapping `a + b * c`.
+    fn mul_add(self, a: Self::Int, b: Self::Int, c: Self::Int) -> Self::Int;
+
+    /// Per lane, `acc` plus the four products of `codes` (bytes, signed as `UNSIGNED` says) and `x`
+    /// (signed bytes, never -128). Codes of other than `WIDE` kernels are below 128.
+    fn dot<const WIDE: bool>(self, acc: Self::Int, codes: Self::Int, x: Self::Int) -> Self::Int;
+
+    /// Integers as floats, rounded half to even.
+    fn to_float(self, a: Self::Int) -> Self::Float;
+
+    /// `a * b`.
+    fn mul_f32(self, a: Self::Float, b: Self::Float) -> Self::Float;
+
+    /// Fused `a * b + c`.
+    fn fma(self, a: Self::Float, b: Self::Float, c: Self::Float) -> Self::Float;
+
+    /// The lanes in order.
+    fn to_array(self, a: Self::Float) -> [f32; 16];
+}

@@ -1,0 +1,136 @@
+//! Chooses the compiled kernel for an instruction set and a weight type, once per call.
+
+use std::ops::Range;
+
+use super::formats::*;
+use super::kernel::TILES;
+use super::{Job, store};
+use crate::activations::{Activations, Panel, WIDE, panels};
+use crate::matrix::TILE_ROWS;
+use crate::quant::WeightType;
+use crate::{Isa, scalar};
+
+/// Computes tiles (first range) of a job for rows (second range) of the inputs.
+///
+/// # Safety
+/// The machine has the instructions, the weights are of the type that the kernel was chosen for, the
+/// inputs have their form, and nobody else writes these outputs.
+pub(super) type Kernel = unsafe fn(&Job, Range<usize>, &Activations, Range<usize>);
+
+/// The kernel of `isa`, which the machine must have, for `ty`.
+pub(super) fn kernel(isa: Isa, ty: WeightType) -> Kernel {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => avx2::kernel(ty),
+        #[cfg(target_arch = "x86_64")]
+        Isa::AvxVnni => avx_vnni::kernel(ty),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => avx512::kernel(ty),
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon => neon::kernel(ty),
+        #[cfg(target_arch = "aarch64")]
+        Isa::NeonDot => neon_dot::kernel(ty),
+        _ => specification,
+    }
+}
+
+/// Compiles the kernels of every weight type for one instruction set, for the given numbers of input
+/// rows at a time: powers of two, largest first, one last.
+macro_rules! family {
+    ($name:ident, $lanes:ty, $features:literal, $($rows:literal)*) => {
+        mod $name {
+            use super::*;
+
+            pub(super) fn kernel(ty: WeightType) -> Kernel {
+                match ty {
+                    WeightType::F32 => run::<F32>,
+                    WeightType::F16 => run::<F16>,
+                    WeightType::Bf16 => run::<Bf16>,
+                    WeightType::Q8_0 => run::<Q8_0>,
+                    WeightType::Q4_0 => run::<Q4_0>,
+                    WeightType::Q4_1 => run::<Q4_1>,
+                    WeightType::Q5_0 => run::<Q5_0>,
+                    WeightType::Q5_1 => run::<Q5_1>,
+                    WeightType::Q2K => run::<Q2K>,
+                    WeightType::Q3K => run::<Q3K>,
+                    WeightType::Q4K => run::<Q4K>,
+                    WeightType::Q5K => run::<Q5K>,
+                    WeightType::Q6K => run::<Q6K>,
+                    WeightType::Iq4Nl => run::<Iq4Nl>,
+                }
+            }
+
+            /// # Safety
+            /// As [`Kernel`].
+            unsafe fn run<F: Format>(job: &Job, span: Range<usize>, x: &Activations, rows: Range<usize>) {
+                for group in groups(span) {
+                    for panel in panels(rows.clone()) {
+                        let mut first = 0;
+                        while first < panel.rows {
+                            // SAFETY: as the caller promises; at least so many rows are left.
+                            first += unsafe {
+                                match panel.rows - first {
+                                    $($rows.. => run_rows::<F, $rows>(job, group, x, panel, first),)*
+                                    0 => unreachable!("the loop ends at the last row"),
+                                }
+                            };
+                        }
+                    }
+                }
+            }
+
+            /// # Safety
+            /// As [`Kernel`], and `R` rows of the panel begin at `first`. Returns `R`.
+            #[target_feature(enable = $features)]
+            unsafe fn run_rows<F: Format, const R: usize>(
+                job: &Job,
+                group: [usize; TILES],
+                x: &Activations,
+                panel: Panel,
+                first: usize,
+            ) -> usize {
+                // SAFETY: the features are those of this function; the rest is the caller's promise.
+                unsafe {
+                    let outputs = F::tiles::<_, R>(<$lanes>::new(), job.weights, group, x, panel, first);
+                    for (tile, values) in group.into_iter().zip(&outputs) {
+                        store(job, tile, panel.start + first, values);
+                    }
+                }
+                R
+            }
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+family!(avx2, crate::x86::avx2::Avx2<false>, "avx2,fma,f16c", 2 1);
+#[cfg(target_arch = "x86_64")]
+family!(avx_vnni, crate::x86::avx2::Avx2<true>, "avx2,fma,f16c,avxvnni", 2 1);
+#[cfg(target_arch = "x86_64")]
+family!(avx512, crate::x86::avx512::Avx512, "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni", 8 4 1);
+#[cfg(target_arch = "aarch64")]
+family!(neon, crate::arm::neon::Neon<false>, "neon", 2 1);
+#[cfg(target_arch = "aarch64")]
+family!(neon_dot, crate::arm::neon::Neon<true>, "neon,dotprod", 2 1);
+
+/// The tiles of `span`, `TILES` at a time. The last group may repeat its last tile.
+fn groups(span: Range<usize>) -> impl Iterator<Item = [usize; TILES]> {
+    let last = span.end - 1;
+    span.step_by(TILES).map(move |first| std::array::from_fn(|t| (first + t).min(last)))
+}
+
+/// The scalar family.
+///
+/// # Safety
+/// As [`Kernel`].
+unsafe fn specification(job: &Job, span: Range<usize>, x: &Activations, rows: Range<usize>) {
+    let mut values = [[0.0; TILE_ROWS]; WIDE];
+    for tile in span {
+        for panel in panels(rows.clone()) {
+            let values = &mut values[..panel.rows];
+            scalar::matmul::tile(job.weights, tile, x, panel, values);
+            // SAFETY: as the caller promises.
+            unsafe { store(job, tile, panel.start, values) };
+        }
+    }
+}

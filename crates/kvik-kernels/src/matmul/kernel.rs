@@ -1,0 +1,403 @@
+//! The inner loops of a matrix product, written once over [`Lanes`]: `TILES` tiles of weights against
+//! one panel of inputs, every output in a register from the first column to the last.
+//!
+//! Keeps the order of `scalar::matmul`, lane by lane.
+
+use crate::activations::{Activations, HALF, Panel, WIDE};
+use crate::lanes::Lanes;
+use crate::matrix::{CHUNK, GROUPS, Matrix, TILE_ROWS, TileLayout, VECTOR};
+use crate::quant::{Scales, WeightType};
+
+use super::formats::{Coded, Format};
+
+/// Tiles that a kernel computes together.
+pub(crate) const TILES: usize = 2;
+
+/// Outputs of `TILES` tiles for some rows of a panel: `[tiles][rows][16]`.
+pub(crate) type Outputs<const R: usize> = [[[f32; TILE_ROWS]; R]; TILES];
+
+/// How far ahead of the arithmetic weights are asked for when they are read only once.
+const PREFETCH_BYTES: usize = 4096;
+
+/// Computes `tiles` of float weights for rows `first..first + R` of `panel`.
+///
+/// # Safety
+/// The tiles exist, `weights` are of type `F`, and `x` holds the panel as floats of as many columns.
+#[inline(always)]
+pub(crate) unsafe fn float_tiles<L: Lanes, F: Format, const R: usize>(
+    lanes: L,
+    weights: &Matrix,
+    tiles: [usize; TILES],
+    x: &Activations,
+    panel: Panel,
+    first: usize,
+) -> Outputs<R> {
+    let cols = weights.cols();
+    let tiles = tiles.map(|tile| weights.tile(tile).as_ptr());
+    // SAFETY: `Activations::set` filled every row of the panel; the rest is the caller's promise.
+    let acc = unsafe {
+        let x = x.floats().as_ptr().add(panel.start * cols + first);
+        floats::<L, F, R>(lanes, tiles, x, panel.rows, cols)
+    };
+    acc.map(|acc| acc.map(|acc| lanes.to_array(acc)))
+}
+
+/// Computes `tiles` of codes for rows `first..first + R` of `panel`.
+///
+/// # Safety
+/// As [`float_tiles`], but `x` holds the panel with one scale per block of `F`.
+#[inline(always)]
+pub(crate) unsafe fn code_tiles<L: Lanes, F: Coded, const R: usize>(
+    lanes: L,
+    weights: &Matrix,
+    tiles: [usize; TILES],
+    x: &Activations,
+    panel: Panel,
+    first: usize,
+) -> Outputs<R> {
+    let cols = weights.cols();
+    let tiles = tiles.map(|tile| weights.tile(tile).as_ptr());
+    let form = x.quantised(F::BLOCK);
+    // SAFETY: `Activations::set` filled every row of the panel; the rest is the caller's promise.
+    let acc = unsafe {
+        let x = Inputs {
+            panel: panel.rows,
+            codes: form.codes.as_ptr().add(panel.start * cols + first * CHUNK),
+            scales: form.scales.as_ptr().add(panel.start * cols / F::BLOCK + first),
+            sums: form.sums.as_ptr().add(panel.start * cols / CHUNK + first),
+            half_sums: form.half_sums.as_ptr().wrapping_add(panel.start * cols / HALF + first),
+        };
+        codes::<L, F, R>(lanes, tiles, weights.layout(), x, cols / F::BLOCK)
+    };
+    acc.map(|acc| acc.map(|acc| lanes.to_array(acc)))
+}
+
+/// # Safety
+/// `tiles` hold `cols` columns of 16 weights of type `F`, `x` holds `cols` columns of `panel` values, `R` of them ours.
+#[inline(always)]
+unsafe fn floats<L: Lanes, F: Format, const R: usize>(
+    lanes: L,
+    tiles: [*const u8; TILES],
+    x: *const f32,
+    panel: usize,
+    cols: usize,
+) -> [[L::Float; R]; TILES] {
+    let bytes = F::TYPE.block_bytes() * TILE_ROWS;
+    let mut acc = [[lanes.splat_f32(0.0); R]; TILES];
+    for k in 0..cols {
+        // SAFETY: `k` is below `cols`.
+        unsafe {
+            let w = tiles.map(|tile| {
+                let from = tile.add(k * bytes);
+                if R < WIDE {
+                    lanes.prefetch(from.wrapping_add(PREFETCH_BYTES));
+                }
+                match F::TYPE {
+                    WeightType::F32 => lanes.load_f32(from),
+                    WeightType::F16 => lanes.load_f16(from),
+                    _ => lanes.load_bf16(from),
+                }
+            });
+            for r in 0..R {
+                let x = lanes.splat_f32(*x.add(k * panel + r));
+                for t in 0..TILES {
+                    acc[t][r] = lanes.fma(w[t], x, acc[t][r]);
+                }
+            }
+        }
+    }
+    acc
+}
+
+/// Some rows of a panel of quantised inputs, see `activations`.
+#[derive(Clone, Copy)]
+struct Inputs {
+    /// Rows of the whole panel, which are interleaved.
+    panel: usize,
+    codes: *const i8,
+    scales: *const f32,
+    sums: *const i32,
+    half_sums: *const i32,
+}
+
+/// # Safety
+/// `tiles` are laid out by `layout` for type `F` with `blocks` blocks, and so are the `R` rows of `x`.
+#[inline(always)]
+unsafe fn codes<L: Lanes, F: Coded, const R: usize>(
+    lanes: L,
+    tiles: [*const u8; TILES],
+    layout: &TileLayout,
+    x: Inputs,
+    blocks: usize,
+) -> [[L::Float; R]; TILES] {
+    let mut acc = [[lanes.splat_f32(0.0); R]; TILES];
+    for block in 0..blocks {
+        // SAFETY: `block` is below `blocks`, so every offset lies inside its plane.
+        unsafe {
+            if R < WIDE {
+                prefetch_block::<L, F>(lanes, tiles, layout, block);
+            }
+            let dots = dots::<L, F, R>(lanes, tiles, layout, x, block);
+            let d = tiles.map(|tile| lanes.load_f16(tile.add(layout.d + block * TILE_ROWS * 2)));
+            accumulate(lanes, &mut acc, d, dots, x.scales.add(block * x.panel));
+            if F::CODES.has_min {
+                let sums = min_sums::<L, F, R>(lanes, tiles, layout, x, block);
+                let m = tiles.map(|tile| lanes.load_f16(tile.add(layout.m + block * TILE_ROWS * 2)));
+                accumulate(lanes, &mut acc, m, sums, x.scales.add(block * x.panel));
+            }
+        }
+    }
+    acc
+}
+
+/// `acc = fma(d * dx, dot, acc)`.
+///
+/// # Safety
+/// `scales` holds `R` values.
+#[inline(always)]
+unsafe fn accumulate<L: Lanes, const R: usize>(
+    lanes: L,
+    acc: &mut [[L::Float; R]; TILES],
+    d: [L::Float; TILES],
+    dots: [[L::Int; R]; TILES],
+    scales: *const f32,
+) {
+    for r in 0..R {
+        // SAFETY: `r` is below `R`.
+        let dx = lanes.splat_f32(unsafe { *scales.add(r) });
+        for t in 0..TILES {
+            acc[t][r] = lanes.fma(lanes.mul_f32(d[t], dx), lanes.to_float(dots[t][r]), acc[t][r]);
+        }
+    }
+}
+
+/// The exact dot products of one block, `Σ scale · Σ level · code`.
+///
+/// # Safety
+/// As [`codes`], and `block` is below `blocks`.
+#[inline(always)]
+unsafe fn dots<L: Lanes, F: Coded, const R: usize>(
+    lanes: L,
+    tiles: [*const u8; TILES],
+    layout: &TileLayout,
+    x: Inputs,
+    block: usize,
+) -> [[L::Int; R]; TILES] {
+    // SAFETY: all offsets follow from the block number as the layouts of tiles and panels say.
+    unsafe {
+        if F::CODES.scales == Scales::None {
+            let mut dots = offset_sums::<L, F, R>(lanes, x.sums.add(block * x.panel));
+            dot_chunk::<L, F, R, 0, GROUPS>(lanes, &mut dots, tiles, layout, x, block);
+            return dots;
+        }
+        let mut total = [[lanes.splat(0); R]; TILES];
+        for chunk in block * F::CHUNKS..(block + 1) * F::CHUNKS {
+            if F::CODES.sub_len == CHUNK {
+                let mut dots = offset_sums::<L, F, R>(lanes, x.sums.add(chunk * x.panel));
+                dot_chunk::<L, F, R, 0, GROUPS>(lanes, &mut dots, tiles, layout, x, chunk);
+                add_scaled::<L, F, R>(lanes, &mut total, dots, tiles, layout, chunk);
+            } else {
+                let mut dots = offset_sums::<L, F, R>(lanes, x.half_sums.add(chunk * 2 * x.panel));
+                dot_chunk::<L, F, R, 0, 4>(lanes, &mut dots, tiles, layout, x, chunk);
+                add_scaled::<L, F, R>(lanes, &mut total, dots, tiles, layout, chunk * 2);
+                let mut dots = offset_sums::<L, F, R>(lanes, x.half_sums.add((chunk * 2 + 1) * x.panel));
+                dot_chunk::<L, F, R, 4, GROUPS>(lanes, &mut dots, tiles, layout, x, chunk);
+                add_scaled::<L, F, R>(lanes, &mut total, dots, tiles, layout, chunk * 2 + 1);
+            }
+        }
+        total
+    }
+}
+
+/// Where the dot products of a sub-block start: what the codes' offset will have added too much.
+///
+/// # Safety
+/// `sums` holds `R` values.
+#[inline(always)]
+unsafe fn offset_sums<L: Lanes, F: Coded, const R: usize>(
+    lanes: L,
+    sums: *const i32,
+) -> [[L::Int; R]; TILES] {
+    let recentred = if F::WIDE && !L::UNSIGNED { 128 } else { 0 };
+    let offset = F::CODES.offset - recentred;
+    let mut start = [lanes.splat(0); R];
+    if offset != 0 {
+        // SAFETY: `r` is below `R`.
+        start = std::array::from_fn(|r| lanes.splat(unsafe { *sums.add(r) } * -offset));
+    }
+    [start; TILES]
+}
+
+/// Adds the products of groups `FROM..TO` of a chunk.
+///
+/// # Safety
+/// As [`codes`], and the chunk is one of the row's.
+#[inline(always)]
+unsafe fn dot_chunk<L: Lanes, F: Coded, const R: usize, const FROM: usize, const TO: usize>(
+    lanes: L,
+    dots: &mut [[L::Int; R]; TILES],
+    tiles: [*const u8; TILES],
+    layout: &TileLayout,
+    x: Inputs,
+    chunk: usize,
+) {
+    macro_rules! groups {
+        ($($group:literal)*) => {$(
+            if FROM <= $group && $group < TO {
+                // SAFETY: as the caller promises.
+                unsafe {
+                    let w = tiles.map(|tile| group_codes::<L, F, $group>(lanes, tile, layout, chunk));
+                    for r in 0..R {
+                        let at = x.codes.add((chunk * x.panel + r) * CHUNK + $group * 4);
+                        let x = lanes.splat(at.cast::<i32>().read_unaligned());
+                        for t in 0..TILES {
+                            dots[t][r] = if F::WIDE {
+                                lanes.dot::<true>(dots[t][r], w[t], x)
+                            } else {
+                                lanes.dot::<false>(dots[t][r], w[t], x)
+                            };
+                        }
+                    }
+                }
+            }
+        )*};
+    }
+    groups!(0 1 2 3 4 5 6 7);
+}
+
+/// The codes of one group of four columns, a byte each, put together from the planes.
+///
+/// # Safety
+/// As [`dot_chunk`].
+#[inline(always)]
+unsafe fn group_codes<L: Lanes, F: Coded, const GROUP: usize>(
+    lanes: L,
+    tile: *const u8,
+    layout: &TileLayout,
+    chunk: usize,
+) -> L::Int {
+    let (low_bits, high_bits) = (F::CODES.low_bits, F::CODES.high_bits);
+    let plane = |start: usize, bits: usize| {
+        let vector = chunk * bits + GROUP / (8 / bits);
+        // SAFETY: a chunk has `bits` vectors in a plane of `bits` bits.
+        unsafe { lanes.load(tile.add(start + vector * VECTOR)) }
+    };
+    let mut codes = plane(layout.low, low_bits);
+    if low_bits < 8 {
+        let shift = GROUP % (8 / low_bits) * low_bits;
+        codes = lanes.and(move_bits(lanes, codes, shift, 0), byte_mask(lanes, low_bits, 0));
+    }
+    if high_bits > 0 {
+        let shift = GROUP % (8 / high_bits) * high_bits;
+        let high = move_bits(lanes, plane(layout.high, high_bits), shift, low_bits);
+        codes = lanes.or(codes, lanes.and(high, byte_mask(lanes, high_bits, low_bits)));
+    }
+    let recentre = if L::UNSIGNED { 0 } else { 0x80 };
+    match F::CODES.levels {
+        Some(levels) => lanes.lookup(&levels.map(|level| level ^ recentre), codes),
+        None if F::WIDE && !L::UNSIGNED => lanes.xor(codes, lanes.splat(0x8080_8080u32 as i32)),
+        None => codes,
+    }
+}
+
+/// Moves what is at bit `from` of every byte to bit `to`; other bits become anything.
+#[inline(always)]
+fn move_bits<L: Lanes>(lanes: L, bytes: L::Int, from: usize, to: usize) -> L::Int {
+    match from.cmp(&to) {
+        std::cmp::Ordering::Greater => lanes.shift_right(bytes, (from - to) as i32),
+        std::cmp::Ordering::Less => lanes.shift_left(bytes, (to - from) as i32),
+        std::cmp::Ordering::Equal => bytes,
+    }
+}
+
+/// `bits` ones from bit `at` of every byte.
+#[inline(always)]
+fn byte_mask<L: Lanes>(lanes: L, bits: usize, at: usize) -> L::Int {
+    lanes.splat((((1 << bits) - 1) << at) * 0x0101_0101)
+}
+
+/// `total += scale of sub-block * dots`.
+///
+/// # Safety
+/// As [`codes`], and `sub` is one of the row's sub-blocks.
+#[inline(always)]
+unsafe fn add_scaled<L: Lanes, F: Coded, const R: usize>(
+    lanes: L,
+    total: &mut [[L::Int; R]; TILES],
+    dots: [[L::Int; R]; TILES],
+    tiles: [*const u8; TILES],
+    layout: &TileLayout,
+    sub: usize,
+) {
+    for t in 0..TILES {
+        // SAFETY: as the caller promises.
+        let scale = unsafe {
+            let from = tiles[t].add(layout.scales + sub * TILE_ROWS);
+            match F::CODES.scales {
+                Scales::Signed => lanes.load_i8(from),
+                Scales::Nibbles => lanes.and(lanes.load_u8(from), lanes.splat(15)),
+                _ => lanes.load_u8(from),
+            }
+        };
+        for r in 0..R {
+            total[t][r] = lanes.mul_add(total[t][r], dots[t][r], scale);
+        }
+    }
+}
+
+/// The exact sums of one block, `Σ min · Σ code`.
+///
+/// # Safety
+/// As [`dots`].
+#[inline(always)]
+unsafe fn min_sums<L: Lanes, F: Coded, const R: usize>(
+    lanes: L,
+    tiles: [*const u8; TILES],
+    layout: &TileLayout,
+    x: Inputs,
+    block: usize,
+) -> [[L::Int; R]; TILES] {
+    // SAFETY: all offsets follow from the block number as the layouts of tiles and panels say.
+    unsafe {
+        if F::CODES.scales == Scales::None {
+            return [std::array::from_fn(|r| lanes.splat(*x.sums.add(block * x.panel + r))); TILES];
+        }
+        let subs = F::BLOCK / F::CODES.sub_len;
+        let sums = if F::CODES.sub_len == CHUNK { x.sums } else { x.half_sums };
+        let mut total = [[lanes.splat(0); R]; TILES];
+        for sub in block * subs..(block + 1) * subs {
+            let mins = tiles.map(|tile| match F::CODES.scales {
+                Scales::Nibbles => {
+                    lanes.shift_right(lanes.load_u8(tile.add(layout.scales + sub * TILE_ROWS)), 4)
+                }
+                _ => lanes.load_u8(tile.add(layout.mins + sub * TILE_ROWS)),
+            });
+            for r in 0..R {
+                let sum = lanes.splat(*sums.add(sub * x.panel + r));
+                for t in 0..TILES {
+                    total[t][r] = lanes.mul_add(total[t][r], mins[t], sum);
+                }
+            }
+        }
+        total
+    }
+}
+
+/// Asks for the codes that the block `PREFETCH_BYTES` further on will need.
+#[inline(always)]
+fn prefetch_block<L: Lanes, F: Coded>(
+    lanes: L,
+    tiles: [*const u8; TILES],
+    layout: &TileLayout,
+    block: usize,
+) {
+    let planes = [(layout.low, F::CODES.low_bits), (layout.high, F::CODES.high_bits)];
+    for tile in tiles {
+        for (start, bits) in planes {
+            let bytes = F::CHUNKS * bits * VECTOR;
+            for line in 0..F::CHUNKS * bits {
+                lanes.prefetch(tile.wrapping_add(start + block * bytes + line * VECTOR + PREFETCH_BYTES));
+            }
+        }
+    }
+}
