@@ -3,6 +3,8 @@
 //!
 //! Keeps the order of `scalar::matmul`, lane by lane.
 
+#![allow(clippy::needless_range_loop, reason = "indices name the tile and the row of a register block")]
+
 use crate::activations::{Activations, HALF, Panel, WIDE};
 use crate::lanes::Lanes;
 use crate::matrix::{CHUNK, GROUPS, Matrix, TILE_ROWS, TileLayout, VECTOR};
@@ -287,8 +289,8 @@ unsafe fn group_codes<L: Lanes, F: Coded, const GROUP: usize>(
         let shift = GROUP % (8 / low_bits) * low_bits;
         codes = lanes.and(move_bits(lanes, codes, shift, 0), byte_mask(lanes, low_bits, 0));
     }
-    if high_bits > 0 {
-        let shift = GROUP % (8 / high_bits) * high_bits;
+    if let Some(per_vector) = 8usize.checked_div(high_bits) {
+        let shift = GROUP % per_vector * high_bits;
         let high = move_bits(lanes, plane(layout.high, high_bits), shift, low_bits);
         codes = lanes.or(codes, lanes.and(high, byte_mask(lanes, high_bits, low_bits)));
     }
