@@ -1,0 +1,36 @@
+//! Converting weights gives the bytes that llama.cpp gives: its own files were made from the same F16 file.
+
+use std::path::Path;
+
+use kvik_engine::load::LoadedModel;
+use kvik_kernels::{WeightType, dequantize, quantize};
+
+fn open(file: &str) -> LoadedModel {
+    LoadedModel::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(file)).unwrap()
+}
+
+#[test]
+fn weights_are_quantised_as_llama_cpp_does() {
+    let source = open("type-f16.gguf");
+    let check = |file: &str, target: WeightType| {
+        let quantised = open(file);
+        let mut matrices = 0;
+        for name in source.tensors.names() {
+            let (from, expect) = (source.tensors.get(name).unwrap(), quantised.tensors.get(name).unwrap());
+            if from.ty == WeightType::F32 {
+                continue; // norms are never quantised
+            }
+            let mut values = vec![0.0; from.rows * from.cols];
+            dequantize(from.ty, from.data, &mut values);
+            let mut bytes = vec![0; expect.data.len()];
+            quantize(target, &values, &mut bytes);
+            assert_eq!(expect.ty, target);
+            assert!(bytes == expect.data, "{name} in {target:?} has other bytes");
+            matrices += 1;
+        }
+        assert_eq!(matrices, 9, "{file}");
+    };
+    check("type-q8_0.gguf", WeightType::Q8_0);
+    check("type-q4_0.gguf", WeightType::Q4_0);
+    check("type-bf16.gguf", WeightType::Bf16);
+}
