@@ -226,6 +226,12 @@ impl Cache {
         table.release(&mut self.radix, &mut self.pool);
     }
 
+    /// Evicts until the tree holds at most `blocks`, or only what running sequences use.
+    pub fn shrink(&mut self, blocks: usize) {
+        let excess = self.pool.shared().saturating_sub(blocks).min(self.radix.evictable());
+        self.evict(excess);
+    }
+
     /// The blocks of a running sequence: entry `i` holds positions `16 i .. 16 i + 16`.
     pub fn table(&self, seq: SeqId) -> &[BlockId] {
         self.running(seq).blocks()
@@ -334,13 +340,18 @@ impl Cache {
     /// Evicts until `needed` blocks are free, or changes nothing.
     fn make_room(&mut self, needed: usize) -> Result<(), NoSpace> {
         fits(needed, self.available()).inspect_err(|_| self.totals.refused += 1)?;
-        while self.pool.free() < needed {
+        self.evict(needed.saturating_sub(self.pool.free()));
+        Ok(())
+    }
+
+    /// Evicts `count` blocks, one by one; so many are evictable.
+    fn evict(&mut self, count: usize) {
+        for _ in 0..count {
             let (block, fingerprint) = self.radix.evict();
             self.ghosts.remember(fingerprint);
             self.pool.release(block);
-            self.totals.evicted += 1;
         }
-        Ok(())
+        self.totals.evicted += count as u64;
     }
 }
 

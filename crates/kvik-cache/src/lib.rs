@@ -17,6 +17,7 @@ mod model_test;
 mod naive;
 mod pool;
 mod radix;
+pub mod replay;
 mod stats;
 mod table;
 

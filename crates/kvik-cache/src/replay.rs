@@ -1,0 +1,272 @@
+//! Drives the cache with the blocks of recorded requests, without a model.
+//!
+//! Owns the meaning of a replay and its report. Reads no file and no clock: requests come in as
+//! lists of block ids, the time as a function.
+//!
+//! Each request is looked up, admitted, and finished at once; then the cache is cut back to its
+//! capacity. One id of the trace stands for one block of the cache (in the Mooncake traces, for
+//! 512 tokens), and is told apart from others by its tokens as in real use.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use rustc_hash::FxHashSet;
+
+use crate::cache::{Admission, Cache, CacheConfig, CacheError};
+use crate::evict::Policy;
+use crate::hash::Namespace;
+use crate::ids::{BLOCK_POSITIONS, NamespaceId, SeqId, Token};
+
+/// One request of a trace: the ids of its prompt's blocks, each id standing for the prefix up to it.
+pub type TraceRequest = Vec<u64>;
+
+/// How many blocks are kept between requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Capacity {
+    /// At most so many.
+    Blocks(usize),
+    /// All there ever were.
+    Unlimited,
+}
+
+/// What a replay came to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ReplayReport {
+    /// What was kept between requests.
+    pub capacity: Capacity,
+    /// Which blocks went.
+    pub policy: Policy,
+    /// Requests replayed.
+    pub requests: usize,
+    /// Blocks of their prompts: `hits + first_seen + recomputed`.
+    pub blocks: usize,
+    /// Blocks found in the cache.
+    pub hits: usize,
+    /// Blocks that no request had before: no cache could have had them.
+    pub first_seen: usize,
+    /// Blocks computed though an earlier request had them.
+    pub recomputed: usize,
+    /// Blocks evicted.
+    pub evicted: u64,
+    /// Nodes of the prefix tree at the end.
+    pub nodes: usize,
+    /// Time of a lookup.
+    pub lookup: Latency,
+    /// Time of an insertion: admission, publication, and eviction down to the capacity.
+    pub insert: Latency,
+}
+
+/// How long an operation takes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Latency {
+    /// Half of them take no longer.
+    pub p50: Duration,
+    /// 99 of 100 take no longer.
+    pub p99: Duration,
+    /// None takes longer.
+    pub max: Duration,
+}
+
+impl ReplayReport {
+    /// Share of all blocks that were found.
+    pub fn hit_rate(&self) -> f64 {
+        self.hits as f64 / self.blocks.max(1) as f64
+    }
+}
+
+/// Replays `requests` in order. `clock` gives the time since any fixed moment.
+pub fn replay(
+    requests: &[TraceRequest],
+    capacity: Capacity,
+    policy: Policy,
+    clock: impl FnMut() -> Duration,
+) -> Result<ReplayReport, CacheError> {
+    let mut replay = Replay::new(requests, capacity, policy, clock)?;
+    requests.iter().for_each(|request| replay.step(request));
+    Ok(replay.report())
+}
+
+struct Replay<Clock> {
+    cache: Cache,
+    namespace: NamespaceId,
+    kept_max: usize,
+    clock: Clock,
+    seen: FxHashSet<u64>,
+    lookups: Vec<Duration>,
+    inserts: Vec<Duration>,
+    report: ReplayReport,
+}
+
+impl<Clock: FnMut() -> Duration> Replay<Clock> {
+    /// The pool has room for the longest request beside what is kept, so that a request never
+    /// evicts before it has been inserted.
+    fn new(
+        requests: &[TraceRequest],
+        capacity: Capacity,
+        policy: Policy,
+        clock: Clock,
+    ) -> Result<Replay<Clock>, CacheError> {
+        let kept_max = match capacity {
+            Capacity::Blocks(blocks) => blocks,
+            Capacity::Unlimited => requests.iter().map(Vec::len).sum(),
+        };
+        let longest = requests.iter().map(Vec::len).max().unwrap_or(0);
+        let blocks = kept_max.saturating_add(longest);
+        let mut cache = Cache::new(CacheConfig { blocks, policy, ghosts: 0 })?;
+        let kv_format = "replay".to_owned();
+        let namespace = Namespace { model: [0; 32], kv_format, adapter: None, salt: [0; 16] };
+        Ok(Replay {
+            namespace: cache.namespace(&namespace),
+            cache,
+            kept_max,
+            clock,
+            seen: FxHashSet::default(),
+            lookups: Vec::with_capacity(requests.len()),
+            inserts: Vec::with_capacity(requests.len()),
+            report: ReplayReport::empty(capacity, policy),
+        })
+    }
+
+    fn step(&mut self, request: &[u64]) {
+        let prompt: Vec<Token> = request.iter().flat_map(|&id| tokens_of(id)).collect();
+        let started = (self.clock)();
+        let known = self.cache.lookup(self.namespace, &prompt);
+        let found = (self.clock)();
+        self.insert(&prompt);
+        let inserted = (self.clock)();
+        self.lookups.push(found.saturating_sub(started));
+        self.inserts.push(inserted.saturating_sub(found));
+        self.count(request, known.tokens / BLOCK_POSITIONS);
+    }
+
+    fn insert(&mut self, prompt: &[Token]) {
+        let seq = SeqId(0);
+        let (namespace, reuse_max, positions) = (self.namespace, prompt.len(), prompt.len());
+        let admission = Admission { seq, namespace, prompt, reuse_max, positions };
+        self.cache.admit(admission).expect("the pool has room for the longest request");
+        self.cache.finish(seq, prompt);
+        self.cache.shrink(self.kept_max);
+    }
+
+    fn count(&mut self, request: &[u64], hits: usize) {
+        let first_seen = request.iter().filter(|&&id| self.seen.insert(id)).count();
+        self.report.requests += 1;
+        self.report.blocks += request.len();
+        self.report.hits += hits;
+        self.report.first_seen += first_seen;
+        self.report.recomputed += request.len().saturating_sub(hits + first_seen);
+    }
+
+    fn report(self) -> ReplayReport {
+        let stats = self.cache.stats();
+        ReplayReport {
+            evicted: stats.totals.evicted,
+            nodes: stats.nodes,
+            lookup: Latency::of(self.lookups),
+            insert: Latency::of(self.inserts),
+            ..self.report
+        }
+    }
+}
+
+impl ReplayReport {
+    fn empty(capacity: Capacity, policy: Policy) -> ReplayReport {
+        ReplayReport {
+            capacity,
+            policy,
+            requests: 0,
+            blocks: 0,
+            hits: 0,
+            first_seen: 0,
+            recomputed: 0,
+            evicted: 0,
+            nodes: 0,
+            lookup: Latency::default(),
+            insert: Latency::default(),
+        }
+    }
+}
+
+impl Latency {
+    /// The figures of a list of samples; all zero when it is empty.
+    pub fn of(mut samples: Vec<Duration>) -> Latency {
+        samples.sort_unstable();
+        let rank = |share: f64| {
+            let index = (samples.len() as f64 * share).ceil() as usize;
+            samples.get(index.saturating_sub(1)).copied().unwrap_or_default()
+        };
+        Latency { p50: rank(0.50), p99: rank(0.99), max: rank(1.0) }
+    }
+}
+
+/// The tokens of the block that `id` stands for: different ones for different ids.
+fn tokens_of(id: u64) -> [Token; BLOCK_POSITIONS] {
+    let mut tokens = [0; BLOCK_POSITIONS];
+    (tokens[0], tokens[1]) = (id as Token, (id >> Token::BITS) as Token);
+    tokens
+}
+
+/// The capacity is neither a number of blocks nor `unlimited`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is neither a number of blocks nor `unlimited`")]
+pub struct BadCapacity(pub String);
+
+impl FromStr for Capacity {
+    type Err = BadCapacity;
+
+    fn from_str(text: &str) -> Result<Capacity, BadCapacity> {
+        match text {
+            "unlimited" => Ok(Capacity::Unlimited),
+            number => number.parse().map(Capacity::Blocks).map_err(|_| BadCapacity(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Capacity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Capacity::Blocks(blocks) => blocks.fmt(f),
+            Capacity::Unlimited => f.pad("unlimited"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figures(capacity: Capacity, requests: &[&[u64]]) -> [u64; 4] {
+        let requests: Vec<TraceRequest> = requests.iter().map(|request| request.to_vec()).collect();
+        let report = replay(&requests, capacity, Policy::Lru, || Duration::ZERO).unwrap();
+        [report.hits as u64, report.first_seen as u64, report.recomputed as u64, report.evicted]
+    }
+
+    #[test]
+    fn figures_worked_out_by_hand() {
+        let trace: [&[u64]; 4] = [&[1, 2, 3], &[1, 4], &[1, 2, 3], &[1 << 40, 2]];
+        // 2 stands for a prefix, so after another first block it would have another id; seen it is.
+        assert_eq!(figures(Capacity::Unlimited, &trace), [4, 5, 1, 0]);
+        // After [1 2 3], [1 4]: 1 and 4 are newest, then 2; 3 has gone. The third request finds
+        // 1 2, computes 3, and 4 goes; the last one finds nothing, and 3 and 2 go.
+        assert_eq!(figures(Capacity::Blocks(3), &trace), [3, 5, 2, 4]);
+        assert_eq!(figures(Capacity::Blocks(0), &trace), [0, 5, 5, 10]);
+    }
+
+    #[test]
+    fn ranks_of_samples() {
+        let latency = Latency::of((1..=200).rev().map(Duration::from_micros).collect());
+        assert_eq!(latency.p50, Duration::from_micros(100));
+        assert_eq!(latency.p99, Duration::from_micros(198));
+        assert_eq!(latency.max, Duration::from_micros(200));
+        assert_eq!(Latency::of(vec![]), Latency::default());
+    }
+
+    #[test]
+    fn capacities_are_read_as_written() {
+        for capacity in [Capacity::Blocks(1000), Capacity::Unlimited] {
+            assert_eq!(capacity.to_string().parse(), Ok(capacity));
+        }
+        assert_eq!("1k".parse::<Capacity>(), Err(BadCapacity("1k".to_owned())));
+    }
+}
