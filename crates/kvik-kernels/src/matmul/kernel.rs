@@ -1,7 +1,8 @@
 //! The inner loops of a matrix product, written once over [`Lanes`]: `TILES` tiles of weights against
 //! one panel of inputs, every output in a register from the first column to the last.
 //!
-//! Keeps the order of `scalar::matmul`, lane by lane.
+//! Keeps the order of `scalar::matmul`, lane by lane. Loops are plain on purpose: a closure given to the
+//! standard library is compiled without the instruction set, and its intrinsics become calls.
 
 #![allow(clippy::needless_range_loop, reason = "indices name the tile and the row of a register block")]
 
@@ -41,7 +42,7 @@ pub(crate) unsafe fn float_tiles<L: Lanes, F: Format, const R: usize>(
         let x = x.floats().as_ptr().add(panel.start * cols + first);
         floats::<L, F, R>(lanes, tiles, x, panel.rows, cols)
     };
-    acc.map(|acc| acc.map(|acc| lanes.to_array(acc)))
+    outputs(lanes, acc)
 }
 
 /// Computes `tiles` of codes for rows `first..first + R` of `panel`.
@@ -71,7 +72,18 @@ pub(crate) unsafe fn code_tiles<L: Lanes, F: Coded, const R: usize>(
         };
         codes::<L, F, R>(lanes, tiles, weights.layout(), x, cols / F::BLOCK)
     };
-    acc.map(|acc| acc.map(|acc| lanes.to_array(acc)))
+    outputs(lanes, acc)
+}
+
+#[inline(always)]
+fn outputs<L: Lanes, const R: usize>(lanes: L, acc: [[L::Float; R]; TILES]) -> Outputs<R> {
+    let mut outputs = [[[0.0; TILE_ROWS]; R]; TILES];
+    for t in 0..TILES {
+        for r in 0..R {
+            outputs[t][r] = lanes.to_array(acc[t][r]);
+        }
+    }
+    outputs
 }
 
 /// # Safety
@@ -89,17 +101,18 @@ unsafe fn floats<L: Lanes, F: Format, const R: usize>(
     for k in 0..cols {
         // SAFETY: `k` is below `cols`.
         unsafe {
-            let w = tiles.map(|tile| {
-                let from = tile.add(k * bytes);
+            let mut w = [lanes.splat_f32(0.0); TILES];
+            for t in 0..TILES {
+                let from = tiles[t].add(k * bytes);
                 if R < WIDE {
                     lanes.prefetch(from.wrapping_add(PREFETCH_BYTES));
                 }
-                match F::TYPE {
+                w[t] = match F::TYPE {
                     WeightType::F32 => lanes.load_f32(from),
                     WeightType::F16 => lanes.load_f16(from),
                     _ => lanes.load_bf16(from),
-                }
-            });
+                };
+            }
             for r in 0..R {
                 let x = lanes.splat_f32(*x.add(k * panel + r));
                 for t in 0..TILES {
@@ -140,16 +153,28 @@ unsafe fn codes<L: Lanes, F: Coded, const R: usize>(
                 prefetch_block::<L, F>(lanes, tiles, layout, block);
             }
             let dots = dots::<L, F, R>(lanes, tiles, layout, x, block);
-            let d = tiles.map(|tile| lanes.load_f16(tile.add(layout.d + block * TILE_ROWS * 2)));
+            let d = load_halves(lanes, tiles, layout.d + block * TILE_ROWS * 2);
             accumulate(lanes, &mut acc, d, dots, x.scales.add(block * x.panel));
             if F::CODES.has_min {
                 let sums = min_sums::<L, F, R>(lanes, tiles, layout, x, block);
-                let m = tiles.map(|tile| lanes.load_f16(tile.add(layout.m + block * TILE_ROWS * 2)));
+                let m = load_halves(lanes, tiles, layout.m + block * TILE_ROWS * 2);
                 accumulate(lanes, &mut acc, m, sums, x.scales.add(block * x.panel));
             }
         }
     }
     acc
+}
+
+/// # Safety
+/// At `at`, each tile holds a half float for every row.
+#[inline(always)]
+unsafe fn load_halves<L: Lanes>(lanes: L, tiles: [*const u8; TILES], at: usize) -> [L::Float; TILES] {
+    let mut halves = [lanes.splat_f32(0.0); TILES];
+    for t in 0..TILES {
+        // SAFETY: as the caller promises.
+        halves[t] = unsafe { lanes.load_f16(tiles[t].add(at)) };
+    }
+    halves
 }
 
 /// `acc = fma(d * dx, dot, acc)`.
@@ -224,8 +249,10 @@ unsafe fn offset_sums<L: Lanes, F: Coded, const R: usize>(
     let offset = F::CODES.offset - recentred;
     let mut start = [lanes.splat(0); R];
     if offset != 0 {
-        // SAFETY: `r` is below `R`.
-        start = std::array::from_fn(|r| lanes.splat(unsafe { *sums.add(r) } * -offset));
+        for r in 0..R {
+            // SAFETY: `r` is below `R`.
+            start[r] = lanes.splat(unsafe { *sums.add(r) } * -offset);
+        }
     }
     [start; TILES]
 }
@@ -248,7 +275,10 @@ unsafe fn dot_chunk<L: Lanes, F: Coded, const R: usize, const FROM: usize, const
             if FROM <= $group && $group < TO {
                 // SAFETY: as the caller promises.
                 unsafe {
-                    let w = tiles.map(|tile| group_codes::<L, F, $group>(lanes, tile, layout, chunk));
+                    let mut w = [lanes.splat(0); TILES];
+                    for t in 0..TILES {
+                        w[t] = group_codes::<L, F, $group>(lanes, tiles[t], layout, chunk);
+                    }
                     for r in 0..R {
                         let at = x.codes.add((chunk * x.panel + r) * CHUNK + $group * 4);
                         let x = lanes.splat(at.cast::<i32>().read_unaligned());
@@ -279,19 +309,17 @@ unsafe fn group_codes<L: Lanes, F: Coded, const GROUP: usize>(
     chunk: usize,
 ) -> L::Int {
     let (low_bits, high_bits) = (F::CODES.low_bits, F::CODES.high_bits);
-    let plane = |start: usize, bits: usize| {
-        let vector = chunk * bits + GROUP / (8 / bits);
-        // SAFETY: a chunk has `bits` vectors in a plane of `bits` bits.
-        unsafe { lanes.load(tile.add(start + vector * VECTOR)) }
-    };
-    let mut codes = plane(layout.low, low_bits);
+    // SAFETY: as the caller promises.
+    let mut codes = unsafe { plane::<L, GROUP>(lanes, tile.add(layout.low), chunk, low_bits) };
     if low_bits < 8 {
         let shift = GROUP % (8 / low_bits) * low_bits;
         codes = lanes.and(move_bits(lanes, codes, shift, 0), byte_mask(lanes, low_bits, 0));
     }
     if let Some(per_vector) = 8usize.checked_div(high_bits) {
         let shift = GROUP % per_vector * high_bits;
-        let high = move_bits(lanes, plane(layout.high, high_bits), shift, low_bits);
+        // SAFETY: as the caller promises.
+        let high = unsafe { plane::<L, GROUP>(lanes, tile.add(layout.high), chunk, high_bits) };
+        let high = move_bits(lanes, high, shift, low_bits);
         codes = lanes.or(codes, lanes.and(high, byte_mask(lanes, high_bits, low_bits)));
     }
     let recentre = if L::UNSIGNED { 0 } else { 0x80 };
@@ -300,6 +328,22 @@ unsafe fn group_codes<L: Lanes, F: Coded, const GROUP: usize>(
         None if F::WIDE && !L::UNSIGNED => lanes.xor(codes, lanes.splat(0x8080_8080u32 as i32)),
         None => codes,
     }
+}
+
+/// The vector of a plane of `bits` bits that holds a group of a chunk.
+///
+/// # Safety
+/// The plane has the chunk.
+#[inline(always)]
+unsafe fn plane<L: Lanes, const GROUP: usize>(
+    lanes: L,
+    plane: *const u8,
+    chunk: usize,
+    bits: usize,
+) -> L::Int {
+    let vector = chunk * bits + GROUP / (8 / bits);
+    // SAFETY: a chunk has `bits` vectors.
+    unsafe { lanes.load(plane.add(vector * VECTOR)) }
 }
 
 /// Moves what is at bit `from` of every byte to bit `to`; other bits become anything.
@@ -362,18 +406,25 @@ unsafe fn min_sums<L: Lanes, F: Coded, const R: usize>(
     // SAFETY: all offsets follow from the block number as the layouts of tiles and panels say.
     unsafe {
         if F::CODES.scales == Scales::None {
-            return [std::array::from_fn(|r| lanes.splat(*x.sums.add(block * x.panel + r))); TILES];
+            let mut total = [lanes.splat(0); R];
+            for r in 0..R {
+                total[r] = lanes.splat(*x.sums.add(block * x.panel + r));
+            }
+            return [total; TILES];
         }
         let subs = F::BLOCK / F::CODES.sub_len;
         let sums = if F::CODES.sub_len == CHUNK { x.sums } else { x.half_sums };
         let mut total = [[lanes.splat(0); R]; TILES];
         for sub in block * subs..(block + 1) * subs {
-            let mins = tiles.map(|tile| match F::CODES.scales {
-                Scales::Nibbles => {
-                    lanes.shift_right(lanes.load_u8(tile.add(layout.scales + sub * TILE_ROWS)), 4)
-                }
-                _ => lanes.load_u8(tile.add(layout.mins + sub * TILE_ROWS)),
-            });
+            let mut mins = [lanes.splat(0); TILES];
+            for t in 0..TILES {
+                mins[t] = match F::CODES.scales {
+                    Scales::Nibbles => {
+                        lanes.shift_right(lanes.load_u8(tiles[t].add(layout.scales + sub * TILE_ROWS)), 4)
+                    }
+                    _ => lanes.load_u8(tiles[t].add(layout.mins + sub * TILE_ROWS)),
+                };
+            }
             for r in 0..R {
                 let sum = lanes.splat(*sums.add(sub * x.panel + r));
                 for t in 0..TILES {

@@ -1,0 +1,92 @@
+//! Measures the matrix kernels beside what the machine can do.
+//!
+//! `cargo run --release -p kvik-kernels --example kernels [-- TYPE ...]` prints, for every weight type
+//! and shape, the rate at which a matrix-vector product reads weights and at which a matrix-matrix
+//! product of 512 inputs computes, with one and with all threads. `KVIK_ISA` chooses the instructions.
+
+mod peaks;
+
+use std::time::Instant;
+
+use kvik_kernels::{Activations, Isa, Matrix, Pool, WeightType, matmul, performance_cores};
+
+/// Rows and columns of the matrices of a Qwen3-0.6B: up, down, query, output.
+const SHAPES: [(usize, usize); 4] = [(3072, 1024), (1024, 3072), (2048, 1024), (151_936, 1024)];
+
+/// Inputs of the matrix-matrix product.
+const PREFILL: usize = 512;
+
+/// Weights read between two uses of the same matrix: four times the third-level cache.
+const COLD_BYTES: usize = 128 << 20;
+
+fn main() {
+    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    let pools: Vec<Pool> = [1, performance_cores()].into_iter().map(Pool::new).collect();
+    println!("instructions: {}", Isa::current().name());
+    pools.iter().for_each(peaks::print);
+    println!("\n{:8}{:>15}{:>9}  {:>24}  {:>24}", "type", "shape", "pack", "vector GB/s", "matrix GOPS");
+    for ty in
+        WeightType::ALL.into_iter().filter(|ty| wanted.is_empty() || wanted.iter().any(|w| w == ty.name()))
+    {
+        for (rows, cols) in SHAPES {
+            measure(ty, rows, cols, &pools);
+        }
+    }
+}
+
+fn measure(ty: WeightType, rows: usize, cols: usize, pools: &[Pool]) {
+    let raw = blocks(ty, rows * cols);
+    let copies = COLD_BYTES.div_ceil(raw.len()).min(64);
+    let all = pools.last().expect("there are two pools");
+    let started = Instant::now();
+    let matrices: Vec<Matrix> =
+        (0..copies).map(|_| Matrix::pack(ty, rows, cols, &raw, all).expect("the shape is valid")).collect();
+    let packed = (copies * raw.len()) as f64 / started.elapsed().as_secs_f64() / 1e9;
+    let vector = pools.iter().map(|pool| vector_rate(&matrices, pool));
+    let vector: String = vector.map(|rate| format!("{rate:12.1}")).collect();
+    let matrix = pools.iter().map(|pool| matrix_rate(&matrices, pool));
+    let matrix: String = matrix.map(|rate| format!("{rate:12.0}")).collect();
+    println!("{:8}{:>15}{packed:9.1}  {vector:>24}  {matrix:>24}", ty.name(), format!("{rows}x{cols}"));
+}
+
+/// Gigabytes of weights read per second for one input.
+fn vector_rate(matrices: &[Matrix], pool: &Pool) -> f64 {
+    let (x, mut out) = inputs(&matrices[0], 1, pool);
+    let bytes: usize = matrices.iter().map(Matrix::bytes).sum();
+    let seconds = best(7, || matrices.iter().for_each(|weights| matmul(pool, weights, &x, &mut out)));
+    bytes as f64 / seconds / 1e9
+}
+
+/// Billions of multiplications and additions per second for `PREFILL` inputs.
+fn matrix_rate(matrices: &[Matrix], pool: &Pool) -> f64 {
+    let (x, mut out) = inputs(&matrices[0], PREFILL, pool);
+    let uses = matrices.len().min(4);
+    let seconds = best(3, || matrices[..uses].iter().for_each(|weights| matmul(pool, weights, &x, &mut out)));
+    let values: usize = matrices[..uses].iter().map(|weights| weights.rows() * weights.cols()).sum();
+    (2 * PREFILL * values) as f64 / seconds / 1e9
+}
+
+fn inputs(weights: &Matrix, n: usize, pool: &Pool) -> (Activations, Vec<f32>) {
+    let values: Vec<f32> = (0..n * weights.cols()).map(|i| (i as f32 * 0.37).sin()).collect();
+    let mut x = Activations::new();
+    x.set(pool, &values, weights.cols(), &[weights]);
+    (x, vec![0.0; n * weights.rows()])
+}
+
+/// The shortest time of `rounds` calls, in seconds, after one that warms up: what the code takes when
+/// nothing else wants the cores.
+fn best(rounds: usize, mut work: impl FnMut()) -> f64 {
+    work();
+    let times = (0..rounds).map(|_| {
+        let started = Instant::now();
+        work();
+        started.elapsed()
+    });
+    times.min().unwrap_or_default().as_secs_f64()
+}
+
+/// `len` weights of `ty`. Speed does not depend on their values, except that halves must be numbers.
+fn blocks(ty: WeightType, len: usize) -> Vec<u8> {
+    let bytes = ty.row_bytes(len).expect("shapes are whole blocks");
+    (0..bytes).map(|i| if i % 2 == 0 { (i * 31 >> 3) as u8 } else { 0x2c }).collect()
+}
