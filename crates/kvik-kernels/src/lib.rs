@@ -4,10 +4,14 @@
 //! `scalar` states every operation and its order; the variants equal it to the bit.
 
 mod activations;
+mod attention;
+mod f32x16;
 mod isa;
+mod kv;
 mod lanes;
 mod matmul;
 mod matrix;
+mod ops;
 mod quant;
 mod scalar;
 #[cfg(test)]
@@ -17,8 +21,11 @@ mod threads;
 mod x86;
 
 pub use activations::Activations;
+pub use attention::{AttnRow, AttnScratch, SeqKv, attention};
 pub use isa::Isa;
+pub use kv::{BLOCK_POSITIONS, KvArena, KvFormat, KvLayout, UnknownKvFormat};
 pub use matmul::{matmul, matmul_many};
 pub use matrix::{Matrix, MatrixError};
+pub use ops::{RopeStyle, RopeTable, add, add_bias, rms_norm, rms_norm_in_place, rope, silu_mul};
 pub use quant::{WeightType, dequantize, quantize};
 pub use threads::{Pool, performance_cores};

@@ -70,9 +70,9 @@ impl Pool {
     pub fn new(threads: usize) -> Pool {
         let threads = threads.clamp(1, JOINED as usize);
         let shared = Arc::new(Shared::new());
-        let spawn = |_| {
+        let spawn = |worker| {
             let shared = Arc::clone(&shared);
-            sync::spawn("kvik-worker", move || shared.serve())
+            sync::spawn("kvik-worker", move || shared.serve(worker))
         };
         let workers = (1..threads).map(spawn).collect();
         Pool { shared, caller: Mutex::new(()), workers }
@@ -91,10 +91,16 @@ impl Pool {
     /// With the payload of the first task that panicked, after every thread has left the job.
     /// Tasks not started by then are skipped.
     pub fn run(&self, tasks: usize, work: &(dyn Fn(usize) + Sync)) {
+        self.run_by_worker(tasks, &|_, task| work(task));
+    }
+
+    /// [`Pool::run`], where `work(worker, i)` also learns which worker it is on, from `0..threads`:
+    /// within one call, no two tasks run on the same worker at a time, so each may have its own buffers.
+    pub(crate) fn run_by_worker(&self, tasks: usize, work: &Work<'_>) {
         let alone = self.workers.is_empty() || tasks <= 1;
         let caller = if alone { None } else { self.caller.try_lock().ok() };
         let Some(caller) = caller else {
-            return (0..tasks).for_each(work);
+            return (0..tasks).for_each(|task| work(0, task));
         };
         let outcome = self.shared.run(tasks, work);
         drop(caller);
@@ -147,10 +153,13 @@ struct Shared {
     job_left: Condvar,
 }
 
+/// What a job does: a function of worker and task.
+type Work<'a> = dyn Fn(usize, usize) + Sync + 'a;
+
 /// A job, its lifetime erased; `None` in [`Shared::job`] tells the workers to end.
 #[derive(Clone, Copy)]
 struct Job {
-    work: *const (dyn Fn(usize) + Sync),
+    work: *const Work<'static>,
     tasks: usize,
 }
 
@@ -174,11 +183,11 @@ impl Shared {
     }
 
     /// The caller's side: post, take part, shut the gate, wait for those inside.
-    fn run(&self, tasks: usize, work: &(dyn Fn(usize) + Sync)) -> std::thread::Result<()> {
+    fn run(&self, tasks: usize, work: &Work<'_>) -> std::thread::Result<()> {
         // SAFETY: only the lifetime changes; the job is over, for every thread, before this call returns.
-        let work: *const (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(work) };
+        let work = unsafe { std::mem::transmute::<*const Work<'_>, *const Work<'static>>(work) };
         self.post(Some(Job { work, tasks }));
-        self.take_tasks();
+        self.take_tasks(0);
         self.gate.fetch_and(!OPEN, Ordering::Relaxed);
         self.wait_until_left();
         sync::lock(&self.panic).take().map_or(Ok(()), Err)
@@ -217,7 +226,7 @@ impl Shared {
     }
 
     /// A worker's life.
-    fn serve(&self) {
+    fn serve(&self, worker: usize) {
         let mut round = 0;
         loop {
             round = self.next_round(round);
@@ -227,7 +236,7 @@ impl Shared {
             // SAFETY: this thread has joined: the job stays as it is until it leaves.
             let ended = self.job.with(|job| unsafe { (*job).is_none() });
             if !ended {
-                self.take_tasks();
+                self.take_tasks(worker);
             }
             self.leave();
             if ended {
@@ -272,7 +281,7 @@ impl Shared {
     }
 
     /// Does tasks until none is left; a panic ends the job for everybody.
-    fn take_tasks(&self) {
+    fn take_tasks(&self, worker: usize) {
         // SAFETY: the caller of this function is inside the job or has posted it.
         let job = self.job.with(|job| unsafe { *job }).expect("the pool posts tasks only with a job");
         // SAFETY: the closure outlives the job, see `run`.
@@ -283,7 +292,7 @@ impl Shared {
                 if task >= job.tasks {
                     return;
                 }
-                work(task);
+                work(worker, task);
             }
         };
         if let Err(payload) = catch_unwind(AssertUnwindSafe(tasks)) {

@@ -1,0 +1,159 @@
+//! Who reads what together: rows grouped into units of work.
+//!
+//! A *whole* unit is a tile of rows of one sequence that goes through all its splits and folds them as
+//! it goes: prefill. A *split* unit is one split read by all rows that see the same blocks there,
+//! of whatever sequence: decode, long contexts spread over threads, shared prefixes read once.
+//! Which kind a row belongs to changes the work, never the result.
+
+use super::{AttnRow, SPLIT, SPLIT_BLOCKS, SeqKv};
+use crate::kv::BLOCK_POSITIONS;
+
+/// Rows of a sequence from which a tile is worth folding in place.
+const WHOLE_ROWS_MIN: usize = 8;
+
+/// Rows that read the same keys and values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Unit {
+    /// Start and number of its rows in [`Plan::members`].
+    pub start: usize,
+    pub rows: usize,
+    /// The sequence whose blocks are read.
+    pub seq: u32,
+    pub kind: UnitKind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum UnitKind {
+    /// All splits of its rows, folded in place.
+    Whole,
+    /// This split alone; the results of a row are folded when all its splits are there.
+    Split(usize),
+}
+
+/// A row in a unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Member {
+    pub row: u32,
+    /// Where a split unit leaves the row's partial result.
+    pub partial: usize,
+}
+
+/// A row whose splits are worked on apart and folded afterwards.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SplitRow {
+    pub row: u32,
+    /// Index of its first split's partial result; the others follow.
+    pub first_partial: usize,
+    /// The number of its splits, and how many of them have a unit.
+    pub splits: usize,
+    planned: usize,
+}
+
+/// The units of one call, and the split rows' place among the partial results.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    pub units: Vec<Unit>,
+    /// The rows of the units, unit by unit.
+    pub members: Vec<Member>,
+    /// Rows in split units, ascending.
+    pub split_rows: Vec<SplitRow>,
+    /// Partial results of all split rows: one per row and split.
+    pub partials: usize,
+}
+
+/// What the plan depends on besides the rows.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PlanLimits {
+    /// Most rows of a unit.
+    pub unit_rows_max: usize,
+    /// Whole units below which they would leave threads idle.
+    pub whole_units_min: usize,
+}
+
+impl Plan {
+    /// Groups `rows`; its buffers are kept for the next call.
+    pub(super) fn fill(&mut self, rows: &[AttnRow], seqs: &[SeqKv<'_>], limits: PlanLimits) {
+        self.units.clear();
+        self.members.clear();
+        self.split_rows.clear();
+        self.partials = 0;
+        let tiles = || {
+            let runs = rows.chunk_by(|a, b| a.seq == b.seq);
+            runs.flat_map(|run| run.chunks(limits.unit_rows_max))
+        };
+        let enough = tiles().filter(|tile| tile.len() >= WHOLE_ROWS_MIN).count() >= limits.whole_units_min;
+        let mut first = 0;
+        for tile in tiles() {
+            let one_split = tile.iter().all(|row| row.len as usize <= SPLIT);
+            if one_split || (enough && tile.len() >= WHOLE_ROWS_MIN) {
+                self.push_whole(first, tile);
+            } else {
+                self.push_split_rows(first, tile);
+            }
+            first += tile.len() as u32;
+        }
+        // Later rows of a prompt see more positions: the long units first, so that threads end together.
+        self.units.reverse();
+        self.group_splits(rows, seqs, limits);
+    }
+
+    fn push_whole(&mut self, first: u32, tile: &[AttnRow]) {
+        let start = self.members.len();
+        self.members.extend((first..first + tile.len() as u32).map(|row| Member { row, partial: 0 }));
+        self.units.push(Unit { start, rows: tile.len(), seq: tile[0].seq, kind: UnitKind::Whole });
+    }
+
+    fn push_split_rows(&mut self, first: u32, tile: &[AttnRow]) {
+        for (attn_row, row) in tile.iter().zip(first..) {
+            let splits = (attn_row.len as usize).div_ceil(SPLIT);
+            self.split_rows.push(SplitRow { row, first_partial: self.partials, splits, planned: 0 });
+            self.partials += splits;
+        }
+    }
+
+    /// Puts rows that read the same blocks in a split into one unit of that split.
+    fn group_splits(&mut self, rows: &[AttnRow], seqs: &[SeqKv<'_>], limits: PlanLimits) {
+        let splits = self.split_rows.iter().map(|row| row.splits).max().unwrap_or(0);
+        for split in 0..splits {
+            for i in 0..self.split_rows.len() {
+                let row = self.split_rows[i];
+                if split < row.splits && row.planned == split {
+                    self.gather(i, split, rows, seqs, limits);
+                }
+            }
+        }
+    }
+
+    /// A unit of the split row at `i` and of those after it that read the same blocks, as far as they read.
+    fn gather(&mut self, i: usize, split: usize, rows: &[AttnRow], seqs: &[SeqKv<'_>], limits: PlanLimits) {
+        let start = self.members.len();
+        let mut seq = 0;
+        let mut blocks: &[u32] = &[];
+        for split_row in &mut self.split_rows[i..] {
+            let row = rows[split_row.row as usize];
+            let pending = split < split_row.splits && split_row.planned == split;
+            let row_blocks = split_blocks(row, seqs, split);
+            let common = blocks.len().min(row_blocks.len());
+            if !pending || blocks[..common] != row_blocks[..common] {
+                continue;
+            }
+            if row_blocks.len() > blocks.len() {
+                (seq, blocks) = (row.seq, row_blocks);
+            }
+            split_row.planned += 1;
+            self.members.push(Member { row: split_row.row, partial: split_row.first_partial + split });
+            if self.members.len() - start == limits.unit_rows_max {
+                break;
+            }
+        }
+        let rows = self.members.len() - start;
+        self.units.push(Unit { start, rows, seq, kind: UnitKind::Split(split) });
+    }
+}
+
+/// The blocks of a split that a row reads.
+fn split_blocks<'a>(row: AttnRow, seqs: &[SeqKv<'a>], split: usize) -> &'a [u32] {
+    let end = (row.len as usize).div_ceil(BLOCK_POSITIONS);
+    let blocks = &seqs[row.seq as usize].blocks[..end];
+    &blocks[end.min(split * SPLIT_BLOCKS)..end.min((split + 1) * SPLIT_BLOCKS)]
+}

@@ -1,0 +1,173 @@
+//! Attention against a plain f64 version, and the exactness that the rest of kvik relies on.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::kv::{KvFormat, KvLayout};
+use crate::testing::Random;
+
+/// Roughly normal numbers.
+fn vector(random: &mut Random, len: usize) -> Vec<f32> {
+    (0..len).map(|_| (0..4).map(|_| random.float()).sum()).collect()
+}
+
+/// Sequences of random keys and values, stored in blocks in random order.
+struct Store {
+    arena: KvArena,
+    tables: Vec<Vec<u32>>,
+    /// `[sequences][len, kv_heads, head_dim]`
+    k: Vec<Vec<f32>>,
+    v: Vec<Vec<f32>>,
+}
+
+const LAYERS: usize = 2;
+const LAYER: usize = 1;
+
+impl Store {
+    /// All sequences begin with `shared` blocks of the first.
+    fn new(layout: KvLayout, lens: &[usize], shared: usize, seed: u64) -> Store {
+        let mut random = Random(seed);
+        let row = layout.kv_heads * layout.head_dim;
+        let blocks: usize = lens.iter().map(|len| len.div_ceil(BLOCK_POSITIONS) + 1).sum();
+        let mut arena = KvArena::new(layout, blocks).unwrap();
+        // What lies behind the last position must not matter, so it is the worst there is.
+        (0..blocks as u32).for_each(|block| arena.block_mut(block).fill(0xff));
+        let mut free: Vec<u32> = (0..blocks as u32).collect();
+        let mut take = |random: &mut Random| free.swap_remove(random.bits() as usize % free.len());
+        let mut store = Store { arena, tables: Vec::new(), k: Vec::new(), v: Vec::new() };
+        for &len in lens {
+            let own = len.div_ceil(BLOCK_POSITIONS);
+            let mut table: Vec<u32> = store.tables.first().map_or(vec![], |first| first[..shared].to_vec());
+            table.truncate(own);
+            let (mut k, mut v) = (vector(&mut random, len * row), vector(&mut random, len * row));
+            let common = table.len() * BLOCK_POSITIONS * row;
+            if common > 0 {
+                let common = common.min(len * row);
+                k[..common].copy_from_slice(&store.k[0][..common]);
+                v[..common].copy_from_slice(&store.v[0][..common]);
+            }
+            while table.len() < own {
+                table.push(take(&mut random));
+            }
+            let slots: Vec<(u32, u8)> =
+                (0..len).map(|i| (table[i / BLOCK_POSITIONS], (i % BLOCK_POSITIONS) as u8)).collect();
+            store.arena.write(&Pool::new(1), LAYER, &slots, &k, &v);
+            store.tables.push(table);
+            store.k.push(k);
+            store.v.push(v);
+        }
+        store
+    }
+
+    fn attend(&self, isa: Isa, threads: usize, heads: usize, rows: &[AttnRow], q: &[f32]) -> Vec<f32> {
+        let seqs: Vec<SeqKv<'_>> = self.tables.iter().map(|blocks| SeqKv { blocks }).collect();
+        let mut out = vec![f32::NAN; q.len()];
+        let mut scratch = AttnScratch::new();
+        let (pool, scale) = (Pool::new(threads), 1.0 / (self.arena.layout().head_dim as f32).sqrt());
+        attention_with(isa, &pool, &self.arena, LAYER, q, heads, rows, &seqs, scale, &mut scratch, &mut out);
+        out
+    }
+
+    /// The textbook, in f64, on the keys and values before they were stored.
+    fn naive(&self, heads: usize, rows: &[AttnRow], q: &[f32]) -> Vec<f32> {
+        let KvLayout { kv_heads, head_dim, .. } = *self.arena.layout();
+        let mut out = Vec::new();
+        for (i, row) in rows.iter().enumerate() {
+            for head in 0..heads {
+                let q = &q[(i * heads + head) * head_dim..][..head_dim];
+                let at = |position: usize| (position * kv_heads + head * kv_heads / heads) * head_dim;
+                let (k, v) = (&self.k[row.seq as usize], &self.v[row.seq as usize]);
+                let dot = |a: &[f32], b: &[f32]| -> f64 {
+                    a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
+                };
+                let score = |p: usize| dot(q, &k[at(p)..][..head_dim]) / (head_dim as f64).sqrt();
+                let scores: Vec<f64> = (0..row.len as usize).map(score).collect();
+                let m = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let p: Vec<f64> = scores.iter().map(|s| (s - m).exp()).collect();
+                let l: f64 = p.iter().sum();
+                for d in 0..head_dim {
+                    let sum: f64 = p.iter().enumerate().map(|(i, p)| p * f64::from(v[at(i) + d])).sum();
+                    out.push((sum / l) as f32);
+                }
+            }
+        }
+        out
+    }
+}
+
+/// The greatest difference that storing normal numbers in a format explains.
+fn tolerance(format: KvFormat) -> f32 {
+    match format {
+        KvFormat::F32 => 1e-5,
+        KvFormat::F16 => 2e-3,
+        KvFormat::Bf16 | KvFormat::Q8 => 4e-2,
+    }
+}
+
+#[test]
+fn agrees_with_the_textbook() {
+    let shapes = [(4, 2, 64), (2, 2, 8), (6, 1, 100), (8, 1, 128), (2, 1, 256), (1, 1, 24)];
+    for format in KvFormat::ALL {
+        for (heads, kv_heads, head_dim) in shapes {
+            let layout = KvLayout { layers: LAYERS, kv_heads, head_dim, k: format, v: format };
+            let store = Store::new(layout, &[300, 17, 640], 0, 7);
+            let rows = [(0, 300), (0, 1), (1, 17), (1, 16), (2, 513), (2, 640)];
+            let rows = rows.map(|(seq, len)| AttnRow { seq, len });
+            let q = vector(&mut Random(3), rows.len() * heads * head_dim);
+            let expect = store.naive(heads, &rows, &q);
+            for isa in Isa::available() {
+                let out = store.attend(isa, 2, heads, &rows, &q);
+                let worst = out.iter().zip(&expect).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                assert!(worst < tolerance(format), "{format} {heads}/{kv_heads}x{head_dim} {isa:?}: {worst}");
+                assert!(out.iter().all(|x| x.is_finite()));
+            }
+        }
+    }
+}
+
+/// A shape of model, sequences that share a prefix, and rows of them.
+fn case() -> impl Strategy<Value = (KvLayout, usize, Vec<usize>, usize, Vec<AttnRow>, u64)> {
+    let formats = || prop::sample::select(KvFormat::ALL.to_vec());
+    let shape = (1..3_usize, 1..8_usize, prop::sample::select(vec![8_usize, 40, 64, 80, 128]));
+    let lens = prop::collection::vec(1..700_usize, 1..5);
+    let rows = prop::collection::vec((any::<prop::sample::Index>(), 1..700_usize, 1..40_usize), 1..6);
+    (formats(), formats(), shape, lens, 0..40_usize, rows, any::<u64>()).prop_map(
+        |(k, v, (kv_heads, group, head_dim), lens, shared, runs, seed)| {
+            let layout = KvLayout { layers: LAYERS, kv_heads, head_dim, k, v };
+            let shared = shared.min(lens[0] / BLOCK_POSITIONS);
+            let mut rows = Vec::new();
+            for (seq, end, count) in runs {
+                let seq = seq.index(lens.len());
+                let end = end.min(lens[seq]);
+                let first = end.saturating_sub(count).max(1);
+                rows.extend((first..=end).map(|len| AttnRow { seq: seq as u32, len: len as u32 }));
+            }
+            (layout, kv_heads * group, lens, shared, rows, seed)
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Alone or among others, on any number of threads, with any instructions: the same bits.
+    #[test]
+    fn a_row_depends_on_nothing_but_itself((layout, heads, lens, shared, rows, seed) in case()) {
+        let store = Store::new(layout, &lens, shared, seed);
+        let len = heads * layout.head_dim;
+        let q = vector(&mut Random(seed ^ 1), rows.len() * len);
+        let best = *Isa::available().last().unwrap();
+        let together = bits(&store.attend(best, 1, heads, &rows, &q));
+        prop_assert_eq!(&bits(&store.attend(best, 3, heads, &rows, &q)), &together, "threads");
+        let alone = rows.iter().zip(q.chunks(len));
+        let alone = alone.flat_map(|(row, q)| store.attend(best, 1, heads, &[*row], q));
+        prop_assert_eq!(&bits(&alone.collect::<Vec<_>>()), &together, "alone");
+        for isa in Isa::available() {
+            prop_assert_eq!(&bits(&store.attend(isa, 1, heads, &rows, &q)), &together, "{:?}", isa);
+        }
+    }
+}
+
+fn bits(x: &[f32]) -> Vec<u32> {
+    x.iter().map(|x| x.to_bits()).collect()
+}

@@ -1,0 +1,140 @@
+//! Sixteen f32 lanes: the unit in which attention and the small operations compute.
+//!
+//! An operation is written once, generic over [`F32x16`]. With the scalar lanes it is the specification;
+//! with vector registers it is a variant that equals it to the bit, because every method is one
+//! IEEE operation per lane and reductions go through one fixed tree.
+//!
+//! The methods are `inline(always)`: they become single instructions inside a function that has
+//! the target features of the lanes, and such functions are the only place to use them.
+
+/// The number of lanes, whatever the registers of the machine.
+pub(crate) const LANES: usize = 16;
+
+/// Sixteen f32 values in registers.
+///
+/// A value can only be made by an `unsafe` constructor, whose caller vouches that the machine
+/// executes the instructions of these lanes. So whoever holds a value may compute with it.
+///
+/// Constructors that read need as many readable elements as there are lanes, at any alignment.
+pub(crate) trait F32x16: Copy {
+    /// Whether 24 accumulators fit the registers; otherwise 6 do.
+    const WIDE: bool;
+
+    unsafe fn splat(x: f32) -> Self;
+    unsafe fn load(from: *const f32) -> Self;
+    unsafe fn load_f16(from: *const u16) -> Self;
+    unsafe fn load_bf16(from: *const u16) -> Self;
+    unsafe fn load_i8(from: *const i8) -> Self;
+
+    /// Writes the lanes to 16 elements at `to`.
+    unsafe fn store(self, to: *mut f32);
+
+    fn add(self, other: Self) -> Self;
+    fn sub(self, other: Self) -> Self;
+    fn mul(self, other: Self) -> Self;
+    fn div(self, other: Self) -> Self;
+    /// `self * factor + addend`, rounded once.
+    fn mul_add(self, factor: Self, addend: Self) -> Self;
+    /// The greater of both; `other` where they do not compare.
+    fn max(self, other: Self) -> Self;
+    /// `self` in the first `count` lanes, `other` in the rest.
+    fn first(self, count: usize, other: Self) -> Self;
+    /// `yes` where `self < bound`, else `no`.
+    fn select_less(self, bound: Self, yes: Self, no: Self) -> Self;
+    /// `2^n` for lanes that hold `n + ROUND`, `n` an integer in -126..=127.
+    fn power_of_two(self) -> Self;
+
+    /// The lanes in order.
+    #[inline(always)]
+    fn to_array(self) -> [f32; LANES] {
+        let mut lanes = [0.0; LANES];
+        // SAFETY: the array has 16 elements.
+        unsafe { self.store(lanes.as_mut_ptr()) };
+        lanes
+    }
+
+    /// The sum of all lanes, by halves: lane `i` + lane `i + 8`, then `+ 4`, `+ 2`, `+ 1`.
+    #[inline(always)]
+    fn sum(self) -> f32 {
+        fold_halves(self.to_array(), |a, b| a + b)
+    }
+
+    /// The greatest lane.
+    #[inline(always)]
+    fn maximum(self) -> f32 {
+        fold_halves(self.to_array(), |a, b| if a > b { a } else { b })
+    }
+
+    /// e^x, to 2 units in the last place where the result is normal.
+    ///
+    /// Results below the smallest normal number are 0, those of x > 88.37 are infinite.
+    #[inline(always)]
+    fn exp(self) -> Self {
+        // SAFETY: `self` exists, so the machine has these lanes.
+        let splat = |x: f32| unsafe { Self::splat(x) };
+        // x = n ln 2 + r with |r| <= ln 2 / 2; adding ROUND leaves n in the low bits of the mantissa.
+        let shifted = self.mul_add(splat(std::f32::consts::LOG2_E), splat(ROUND));
+        let n = shifted.sub(splat(ROUND));
+        let r = n.mul_add(splat(-LN_2_HIGH), self);
+        let r = n.mul_add(splat(-LN_2_LOW), r);
+        let mut p = splat(EXP[0]);
+        p = p.mul_add(r, splat(EXP[1]));
+        p = p.mul_add(r, splat(EXP[2]));
+        p = p.mul_add(r, splat(EXP[3]));
+        p = p.mul_add(r, splat(EXP[4]));
+        p = p.mul_add(r, splat(EXP[5]));
+        let y = p.mul_add(r.mul(r), r).add(splat(1.0));
+        let y = y.mul(shifted.power_of_two());
+        let y = self.select_less(splat(EXP_MIN), splat(0.0), y);
+        splat(EXP_MAX).select_less(self, splat(f32::INFINITY), y)
+    }
+}
+
+/// Added to a small number, it rounds it to an integer, which stands in the low bits.
+pub(crate) const ROUND: f32 = 12_582_912.0;
+/// ln 2 in two parts; products of the first with small integers are exact.
+const LN_2_HIGH: f32 = 0.693_359_4;
+const LN_2_LOW: f32 = -2.121_944_4e-4;
+/// e^r = 1 + r + r^2 (...): the polynomial of Cephes' `expf`, highest power first.
+const EXP: [f32; 6] = [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5];
+/// Below, e^x is no normal number.
+const EXP_MIN: f32 = -87.336_54;
+/// Above, n would be 128.
+const EXP_MAX: f32 = 88.37;
+
+/// Reads the first `count` lanes at `from`; the others are 0.
+///
+/// # Safety
+/// `count <= 16` elements are readable, and the machine has the lanes.
+#[inline(always)]
+pub(crate) unsafe fn load_first<L: F32x16>(from: *const f32, count: usize) -> L {
+    let mut lanes = [0.0; LANES];
+    // SAFETY: the caller's promise.
+    unsafe {
+        std::ptr::copy_nonoverlapping(from, lanes.as_mut_ptr(), count);
+        L::load(lanes.as_ptr())
+    }
+}
+
+/// Writes the first `count` lanes to `to`.
+///
+/// # Safety
+/// `count <= 16` elements are writable.
+#[inline(always)]
+pub(crate) unsafe fn store_first<L: F32x16>(lanes: L, to: *mut f32, count: usize) {
+    let lanes = lanes.to_array();
+    // SAFETY: the caller's promise.
+    unsafe { std::ptr::copy_nonoverlapping(lanes.as_ptr(), to, count) };
+}
+
+#[inline(always)]
+fn fold_halves(mut lanes: [f32; LANES], fold: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut width = LANES / 2;
+    while width > 0 {
+        for i in 0..width {
+            lanes[i] = fold(lanes[i], lanes[i + width]);
+        }
+        width /= 2;
+    }
+    lanes[0]
+}

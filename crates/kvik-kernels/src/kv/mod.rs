@@ -1,0 +1,14 @@
+//! Stored keys and values: formats, the layout of a block, and the arena of blocks.
+
+mod arena;
+mod format;
+mod layout;
+mod memory;
+pub(crate) mod tile;
+
+pub use arena::KvArena;
+pub use format::{KvFormat, UnknownKvFormat};
+pub use layout::KvLayout;
+
+/// Positions in a block.
+pub const BLOCK_POSITIONS: usize = 16;

@@ -1,0 +1,196 @@
+//! The arithmetic of the small operations, generic over lanes: with the scalar ones, the specification.
+//!
+//! Elementwise operations do the same to every element wherever it stands; the tail of a slice that
+//! does not fill the lanes is computed in lanes whose rest is ignored.
+
+use crate::f32x16::{F32x16, LANES, load_first, store_first};
+
+/// The functions of one instruction set, which the machine must have.
+#[derive(Clone, Copy)]
+pub(crate) struct OpsKernels {
+    /// The sum of squares: lane `i` adds elements `i, i + 16, ..` by FMA, then the tree of [`F32x16::sum`].
+    pub sum_squares: unsafe fn(x: &[f32]) -> f32,
+    /// `x = x * factor * weight`
+    pub scale: unsafe fn(x: &mut [f32], factor: f32, weight: &[f32]),
+    /// `gate = gate / (1 + exp(-gate)) * up`
+    pub silu_mul: unsafe fn(gate: &mut [f32], up: &[f32]),
+    /// `x = x + y`
+    pub add: unsafe fn(x: &mut [f32], y: &[f32]),
+    /// `x = exp(x)`
+    #[cfg_attr(not(test), expect(dead_code, reason = "attention has it inline; here it is tested"))]
+    pub exp: unsafe fn(x: &mut [f32]),
+    pub rotate: Rotate,
+}
+
+/// Turns the pairs `(low[i], high[i])` by the angles of `cos` and `sin`.
+pub(crate) type Rotate = unsafe fn(low: &mut [f32], high: &mut [f32], cos: &[f32], sin: &[f32]);
+
+/// Declares `KERNELS` for one type of lanes, compiled with its target features.
+macro_rules! ops_kernels {
+    ($lanes:ty $(, $features:literal)?) => {
+        /// The small operations in these lanes.
+        pub(crate) const KERNELS: $crate::ops::kernel::OpsKernels = {
+            use $crate::ops::kernel::{self, OpsKernels};
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn sum_squares(x: &[f32]) -> f32 {
+                // SAFETY: the contract of `OpsKernels`.
+                unsafe { kernel::sum_squares::<$lanes>(x) }
+            }
+            $(#[target_feature(enable = $features)])?
+            unsafe fn scale(x: &mut [f32], factor: f32, weight: &[f32]) {
+                // SAFETY: as above.
+                unsafe { kernel::scale::<$lanes>(x, factor, weight) }
+            }
+            $(#[target_feature(enable = $features)])?
+            unsafe fn silu_mul(gate: &mut [f32], up: &[f32]) {
+                // SAFETY: as above.
+                unsafe { kernel::silu_mul::<$lanes>(gate, up) }
+            }
+            $(#[target_feature(enable = $features)])?
+            unsafe fn add(x: &mut [f32], y: &[f32]) {
+                // SAFETY: as above.
+                unsafe { kernel::add::<$lanes>(x, y) }
+            }
+            $(#[target_feature(enable = $features)])?
+            unsafe fn exp(x: &mut [f32]) {
+                // SAFETY: as above.
+                unsafe { kernel::exp::<$lanes>(x) }
+            }
+            $(#[target_feature(enable = $features)])?
+            unsafe fn rotate(low: &mut [f32], high: &mut [f32], cos: &[f32], sin: &[f32]) {
+                // SAFETY: as above.
+                unsafe { kernel::rotate::<$lanes>(low, high, cos, sin) }
+            }
+            OpsKernels { sum_squares, scale, silu_mul, add, exp, rotate }
+        };
+    };
+}
+pub(crate) use ops_kernels;
+
+/// # Safety
+/// Inlined into a function with the features of `L`.
+#[inline(always)]
+pub(crate) unsafe fn sum_squares<L: F32x16>(x: &[f32]) -> f32 {
+    let (whole, tail) = x.as_chunks::<LANES>();
+    // SAFETY: 16 elements, or those of the tail.
+    unsafe {
+        let mut sums = L::splat(0.0);
+        for x in whole {
+            let x = L::load(x.as_ptr());
+            sums = x.mul_add(x, sums);
+        }
+        let x: L = load_first(tail.as_ptr(), tail.len());
+        x.mul_add(x, sums).sum()
+    }
+}
+
+/// # Safety
+/// Inlined into a function with the features of `L`.
+#[inline(always)]
+pub(crate) unsafe fn scale<L: F32x16>(x: &mut [f32], factor: f32, weight: &[f32]) {
+    // SAFETY: as the caller's.
+    unsafe {
+        let factor = L::splat(factor);
+        update(
+            x,
+            weight,
+            #[inline(always)]
+            |x: L, weight| x.mul(factor).mul(weight),
+        );
+    }
+}
+
+/// # Safety
+/// Inlined into a function with the features of `L`.
+#[inline(always)]
+pub(crate) unsafe fn silu_mul<L: F32x16>(gate: &mut [f32], up: &[f32]) {
+    // SAFETY: as the caller's.
+    unsafe {
+        let (zero, one) = (L::splat(0.0), L::splat(1.0));
+        update(
+            gate,
+            up,
+            #[inline(always)]
+            |gate: L, up| gate.div(one.add(zero.sub(gate).exp())).mul(up),
+        );
+    }
+}
+
+/// # Safety
+/// Inlined into a function with the features of `L`.
+#[inline(always)]
+pub(crate) unsafe fn add<L: F32x16>(x: &mut [f32], y: &[f32]) {
+    // SAFETY: as the caller's.
+    unsafe {
+        update(
+            x,
+            y,
+            #[inline(always)]
+            |x: L, y| x.add(y),
+        );
+    }
+}
+
+/// # Safety
+/// Inlined into a function with the features of `L`.
+#[inline(always)]
+pub(crate) unsafe fn exp<L: F32x16>(x: &mut [f32]) {
+    let (whole, tail) = x.as_chunks_mut::<LANES>();
+    // SAFETY: 16 elements, or those of the tail.
+    unsafe {
+        for x in whole {
+            L::load(x.as_ptr()).exp().store(x.as_mut_ptr());
+        }
+        let x: L = load_first(tail.as_ptr(), tail.len());
+        store_first(x.exp(), tail.as_mut_ptr(), tail.len());
+    }
+}
+
+/// `x = f(x, y)`, element by element.
+#[inline(always)]
+unsafe fn update<L: F32x16>(x: &mut [f32], y: &[f32], f: impl Fn(L, L) -> L) {
+    assert_eq!(x.len(), y.len());
+    let (x, x_tail) = x.as_chunks_mut::<LANES>();
+    let (y, y_tail) = y.as_chunks::<LANES>();
+    // SAFETY: 16 elements of both, or those of the tails, which are equally long.
+    unsafe {
+        for (x, y) in x.iter_mut().zip(y) {
+            f(L::load(x.as_ptr()), L::load(y.as_ptr())).store(x.as_mut_ptr());
+        }
+        let tail = f(load_first(x_tail.as_ptr(), x_tail.len()), load_first(y_tail.as_ptr(), x_tail.len()));
+        store_first(tail, x_tail.as_mut_ptr(), x_tail.len());
+    }
+}
+
+/// `(low, high) = (low cos - high sin, low sin + high cos)`, both by one product and one FMA.
+///
+/// # Safety
+/// Inlined into a function with the features of `L`.
+#[inline(always)]
+pub(crate) unsafe fn rotate<L: F32x16>(low: &mut [f32], high: &mut [f32], cos: &[f32], sin: &[f32]) {
+    let len = low.len();
+    assert!(high.len() == len && cos.len() == len && sin.len() == len);
+    for start in (0..len).step_by(LANES) {
+        let count = (len - start).min(LANES);
+        // SAFETY: `start + count <= len`, the length of all four.
+        unsafe {
+            let (a, b) = (part::<L>(low, start, count), part::<L>(high, start, count));
+            let (c, s) = (part::<L>(cos, start, count), part::<L>(sin, start, count));
+            let minus_bs = L::splat(0.0).sub(b.mul(s));
+            store_first(a.mul_add(c, minus_bs), low.as_mut_ptr().add(start), count);
+            store_first(a.mul_add(s, b.mul(c)), high.as_mut_ptr().add(start), count);
+        }
+    }
+}
+
+/// Elements `start..start + count` of `x`.
+#[inline(always)]
+unsafe fn part<L: F32x16>(x: &[f32], start: usize, count: usize) -> L {
+    debug_assert!(start + count <= x.len());
+    // SAFETY: the caller keeps the part inside the slice.
+    unsafe {
+        let from = x.as_ptr().add(start);
+        if count == LANES { L::load(from) } else { load_first(from, count) }
+    }
+}

@@ -1,0 +1,122 @@
+//! The small operations between matrix products: norms, rotation, activation, sums.
+//!
+//! They run for every layer of every token: nothing is allocated, and the pool is asked only when
+//! there is more work than waking it costs. Results of a row depend on that row alone.
+
+use crate::{Isa, Pool};
+use kernel::OpsKernels;
+
+pub(crate) mod kernel;
+mod rope;
+
+pub use rope::{RopeStyle, RopeTable, rope};
+
+/// Elements below which waking other threads costs more than it saves.
+const PARALLEL_MIN: usize = 32 * 1024;
+/// Elements of a task where the work has no rows.
+const CHUNK: usize = 8 * 1024;
+
+/// Root-mean-square norm of each row: `out = x / sqrt(mean(x^2) + eps) * weight`.
+///
+/// * `x`, `out`: `[n, d]`
+/// * `weight`: `[d]`
+///
+/// Norms of single heads are rows of `head_dim`.
+///
+/// # Panics
+/// When a shape does not fit.
+pub fn rms_norm(pool: &Pool, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    assert_eq!(x.len(), out.len(), "x and out are [n, d]");
+    if out.len() < PARALLEL_MIN {
+        out.copy_from_slice(x);
+    } else {
+        pool.run_chunks(out, CHUNK, |i, out| out.copy_from_slice(&x[i * CHUNK..][..out.len()]));
+    }
+    rms_norm_in_place(pool, out, weight, eps);
+}
+
+/// [`rms_norm`] that replaces `x`, `[n, d]`.
+///
+/// # Panics
+/// When a shape does not fit.
+pub fn rms_norm_in_place(pool: &Pool, x: &mut [f32], weight: &[f32], eps: f32) {
+    rms_norm_with(kernels(), pool, x, weight, eps);
+}
+
+fn rms_norm_with(kernels: OpsKernels, pool: &Pool, x: &mut [f32], weight: &[f32], eps: f32) {
+    let d = weight.len();
+    assert!(d > 0 && x.len().is_multiple_of(d), "x is [n, {d}]");
+    by_rows(pool, x, d, |_, rows| {
+        for row in rows.chunks_exact_mut(d) {
+            // SAFETY: the kernels are those of the machine.
+            unsafe {
+                let mean = (kernels.sum_squares)(row) / d as f32;
+                (kernels.scale)(row, 1.0 / (mean + eps).sqrt(), weight);
+            }
+        }
+    });
+}
+
+/// Gated activation: `gate = silu(gate) * up`, silu(x) = x / (1 + exp(-x)).
+///
+/// # Panics
+/// When the lengths differ.
+pub fn silu_mul(pool: &Pool, gate: &mut [f32], up: &[f32]) {
+    assert_eq!(gate.len(), up.len());
+    let kernels = kernels();
+    by_rows(pool, gate, 1, |start, gate| {
+        // SAFETY: the kernels are those of the machine.
+        unsafe { (kernels.silu_mul)(gate, &up[start..start + gate.len()]) };
+    });
+}
+
+/// `x = x + y`
+///
+/// # Panics
+/// When the lengths differ.
+pub fn add(pool: &Pool, x: &mut [f32], y: &[f32]) {
+    assert_eq!(x.len(), y.len());
+    let kernels = kernels();
+    by_rows(pool, x, 1, |start, x| {
+        // SAFETY: the kernels are those of the machine.
+        unsafe { (kernels.add)(x, &y[start..start + x.len()]) };
+    });
+}
+
+/// Adds `bias` `[d]` to each row of `x` `[n, d]`.
+///
+/// # Panics
+/// When a shape does not fit.
+pub fn add_bias(pool: &Pool, x: &mut [f32], bias: &[f32]) {
+    let d = bias.len();
+    assert!(d > 0 && x.len().is_multiple_of(d), "x is [n, {d}]");
+    let kernels = kernels();
+    by_rows(pool, x, d, |_, rows| {
+        for row in rows.chunks_exact_mut(d) {
+            // SAFETY: the kernels are those of the machine.
+            unsafe { (kernels.add)(row, bias) };
+        }
+    });
+}
+
+/// Calls `work(start, rows)` for pieces of whole rows of `x` `[n, d]`, in parallel when it pays.
+fn by_rows(pool: &Pool, x: &mut [f32], d: usize, work: impl Fn(usize, &mut [f32]) + Sync) {
+    if x.len() < PARALLEL_MIN {
+        return work(0, x);
+    }
+    let chunk = CHUNK.next_multiple_of(d);
+    pool.run_chunks(x, chunk, |i, rows| work(i * chunk, rows));
+}
+
+/// The kernels of this machine.
+fn kernels() -> OpsKernels {
+    kernels_of(Isa::current())
+}
+
+fn kernels_of(isa: Isa) -> OpsKernels {
+    let _ = isa;
+    crate::scalar::ops::KERNELS
+}
+
+#[cfg(test)]
+mod tests;

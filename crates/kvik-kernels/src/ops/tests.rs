@@ -1,0 +1,149 @@
+//! The small operations against f64, and every variant against the specification, to the bit.
+
+use proptest::prelude::*;
+
+use super::rope::rope_with;
+use super::*;
+use crate::testing::Random;
+
+fn vector(seed: u64, len: usize, scale: f32) -> Vec<f32> {
+    let mut random = Random(seed);
+    (0..len).map(|_| random.float() * scale).collect()
+}
+
+fn bits(x: &[f32]) -> Vec<u32> {
+    x.iter().map(|x| x.to_bits()).collect()
+}
+
+fn exp(kernels: OpsKernels, x: &[f32]) -> Vec<f32> {
+    let mut y = x.to_vec();
+    // SAFETY: the caller passes kernels of this machine.
+    unsafe { (kernels.exp)(&mut y) };
+    y
+}
+
+#[test]
+fn exp_is_within_two_units_in_the_last_place() {
+    // Every 61st float of -87.3..88, both signs.
+    let range = |low: f32, high: f32| (low.to_bits()..high.to_bits()).step_by(61).map(f32::from_bits);
+    let xs: Vec<f32> = range(1e-10, 88.0).chain(range(-1e-10, -87.3)).collect();
+    let mut worst = 0.0_f64;
+    for (x, y) in xs.iter().zip(exp(kernels(), &xs)) {
+        let expect = f64::from(*x).exp();
+        let ulp = f64::from((expect as f32).next_up()) - f64::from(expect as f32);
+        worst = worst.max((f64::from(y) - expect).abs() / ulp);
+    }
+    assert!(worst <= 2.0, "{worst} units in the last place");
+}
+
+#[test]
+fn exp_at_its_ends() {
+    let x = [f32::NEG_INFINITY, -1e30, -88.0, 0.0, -0.0, 88.5, 1e30, f32::INFINITY, f32::NAN];
+    for isa in Isa::available() {
+        let y = exp(kernels_of(isa), &x);
+        assert_eq!(y[..8], [0.0, 0.0, 0.0, 1.0, 1.0, f32::INFINITY, f32::INFINITY, f32::INFINITY], "{isa:?}");
+        assert!(y[8].is_nan(), "{isa:?}");
+    }
+}
+
+#[test]
+fn rms_norm_agrees_with_f64() {
+    for (n, d) in [(1, 1), (3, 8), (2, 100), (1, 1024), (40, 1000), (64, 896)] {
+        let (x, weight) = (vector(1, n * d, 3.0), vector(2, d, 1.0));
+        let mut out = vec![0.0; n * d];
+        rms_norm(&Pool::new(2), &x, &weight, 1e-6, &mut out);
+        for (x, out) in x.chunks(d).zip(out.chunks(d)) {
+            let mean = x.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>() / d as f64;
+            for ((x, out), weight) in x.iter().zip(out).zip(&weight) {
+                let expect = f64::from(*x) / (mean + 1e-6).sqrt() * f64::from(*weight);
+                assert!((f64::from(*out) - expect).abs() < 2e-6, "{n}x{d}: {out} for {expect}");
+            }
+        }
+    }
+}
+
+#[test]
+fn silu_mul_agrees_with_f64() {
+    let (mut gate, up) = (vector(1, 70_001, 20.0), vector(2, 70_001, 2.0));
+    let before = gate.clone();
+    silu_mul(&Pool::new(2), &mut gate, &up);
+    for ((x, up), y) in before.iter().zip(&up).zip(&gate) {
+        let expect = f64::from(*x) / (1.0 + f64::from(-*x).exp()) * f64::from(*up);
+        assert!((f64::from(*y) - expect).abs() <= 1e-6 * expect.abs().max(1e-6), "{x} {up}: {y}");
+    }
+}
+
+#[test]
+fn sums_are_plain() {
+    let (mut x, y) = (vector(1, 70_003, 1.0), vector(2, 70_003, 1.0));
+    let expect: Vec<f32> = x.iter().zip(&y).map(|(x, y)| x + y).collect();
+    add(&Pool::new(2), &mut x, &y);
+    assert_eq!(x, expect);
+    let mut rows = vec![1.0; 3 * 5];
+    add_bias(&Pool::new(1), &mut rows, &[0.0, 1.0, 2.0, 3.0, 4.0]);
+    assert_eq!(rows, [1.0, 2.0, 3.0, 4.0, 5.0].repeat(3));
+}
+
+#[test]
+fn rope_turns_pairs_of_either_style() {
+    // One frequency of a quarter turn per position and one that never turns; the last element stays.
+    let table = RopeTable::new(&[std::f32::consts::FRAC_PI_2, 0.0], 8, 1.0);
+    let check = |style, expect: [f32; 5]| {
+        let mut x = [1.0, 2.0, 3.0, 4.0, 5.0].repeat(2);
+        rope(&Pool::new(1), &mut x, 5, &[0, 1], &table, style);
+        assert_eq!(x[..5], [1.0, 2.0, 3.0, 4.0, 5.0]);
+        let close = x[5..].iter().zip(expect).all(|(x, expect)| (x - expect).abs() < 1e-6);
+        assert!(close, "{style:?}: {x:?}");
+    };
+    check(RopeStyle::Interleaved, [-2.0, 1.0, 3.0, 4.0, 5.0]);
+    check(RopeStyle::HalfSplit, [-3.0, 2.0, 1.0, 4.0, 5.0]);
+}
+
+#[test]
+fn rope_keeps_its_precision_far_out() {
+    let frequencies: Vec<f32> = (0..32).map(|i| 10_000_f32.powf(-(i as f32) / 32.0)).collect();
+    let table = RopeTable::new(&frequencies, 40_000, 1.5);
+    let mut x = [1.0, 0.0].repeat(32);
+    rope(&Pool::new(1), &mut x, 64, &[39_999], &table, RopeStyle::Interleaved);
+    for (pair, frequency) in x.chunks(2).zip(frequencies) {
+        let angle = 39_999.0 * f64::from(frequency);
+        assert!((f64::from(pair[0]) - 1.5 * angle.cos()).abs() < 1e-6);
+        assert!((f64::from(pair[1]) - 1.5 * angle.sin()).abs() < 1e-6);
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_variant_equals_the_specification(
+        n in 1..5_usize,
+        d in 1..300_usize,
+        scale in prop::sample::select(vec![1e-3_f32, 1.0, 100.0]),
+        seed in any::<u64>(),
+    ) {
+        let pool = Pool::new(1);
+        let (x, y) = (vector(seed, n * d, scale), vector(seed ^ 1, n * d, 1.0));
+        let frequencies: Vec<f32> = (0..d / 2).map(|i| 1.0 / (1 + i) as f32).collect();
+        let table = RopeTable::new(&frequencies, 100, 1.0);
+        let positions: Vec<u32> = (0..n as u32).map(|i| i * 33 % 100).collect();
+        let all = |isa: Isa| {
+            let kernels = kernels_of(isa);
+            let mut normed = x.clone();
+            rms_norm_with(kernels, &pool, &mut normed, &y[..d], 1e-5);
+            let (mut gated, mut sum) = (x.clone(), x.clone());
+            // SAFETY: the instruction set is available.
+            unsafe {
+                (kernels.silu_mul)(&mut gated, &y);
+                (kernels.add)(&mut sum, &y);
+            }
+            let turned = [RopeStyle::Interleaved, RopeStyle::HalfSplit].map(|style| {
+                let mut turned = x.clone();
+                rope_with(kernels, &pool, &mut turned, d, &positions, &table, style);
+                bits(&turned)
+            });
+            (bits(&normed), bits(&gated), bits(&sum), bits(&exp(kernels, &x)), turned)
+        };
+        for isa in Isa::available() {
+            prop_assert_eq!(all(isa), all(Isa::Scalar), "{:?}", isa);
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! Attention in plain Rust: the specification.
+
+crate::attention::kernel::attention_kernels!(super::f32x16::Scalar);

@@ -1,0 +1,93 @@
+//! The lanes as an array: what every operation means.
+
+use half::{bf16, f16};
+
+use crate::f32x16::{F32x16, LANES};
+
+/// Sixteen values, computed one after the other.
+#[derive(Clone, Copy)]
+pub(crate) struct Scalar([f32; LANES]);
+
+impl Scalar {
+    #[inline(always)]
+    fn zip(self, other: Scalar, f: impl Fn(f32, f32) -> f32) -> Scalar {
+        Scalar(std::array::from_fn(|i| f(self.0[i], other.0[i])))
+    }
+
+    /// # Safety
+    /// 16 elements are readable at `from`.
+    #[inline(always)]
+    unsafe fn convert<T: Copy>(from: *const T, f: impl Fn(T) -> f32) -> Scalar {
+        // SAFETY: the caller's promise.
+        Scalar(std::array::from_fn(|i| f(unsafe { from.add(i).read_unaligned() })))
+    }
+}
+
+impl F32x16 for Scalar {
+    const WIDE: bool = false;
+
+    unsafe fn splat(x: f32) -> Scalar {
+        Scalar([x; LANES])
+    }
+
+    unsafe fn load(from: *const f32) -> Scalar {
+        // SAFETY: the caller's promise.
+        unsafe { Scalar::convert(from, |x| x) }
+    }
+
+    unsafe fn load_f16(from: *const u16) -> Scalar {
+        // SAFETY: the caller's promise.
+        unsafe { Scalar::convert(from, |bits| f16::from_bits(bits).to_f32()) }
+    }
+
+    unsafe fn load_bf16(from: *const u16) -> Scalar {
+        // SAFETY: the caller's promise.
+        unsafe { Scalar::convert(from, |bits| bf16::from_bits(bits).to_f32()) }
+    }
+
+    unsafe fn load_i8(from: *const i8) -> Scalar {
+        // SAFETY: the caller's promise.
+        unsafe { Scalar::convert(from, f32::from) }
+    }
+
+    unsafe fn store(self, to: *mut f32) {
+        // SAFETY: the caller's promise.
+        unsafe { to.cast::<[f32; LANES]>().write_unaligned(self.0) };
+    }
+
+    fn add(self, other: Scalar) -> Scalar {
+        self.zip(other, |a, b| a + b)
+    }
+
+    fn sub(self, other: Scalar) -> Scalar {
+        self.zip(other, |a, b| a - b)
+    }
+
+    fn mul(self, other: Scalar) -> Scalar {
+        self.zip(other, |a, b| a * b)
+    }
+
+    fn div(self, other: Scalar) -> Scalar {
+        self.zip(other, |a, b| a / b)
+    }
+
+    fn mul_add(self, factor: Scalar, addend: Scalar) -> Scalar {
+        Scalar(std::array::from_fn(|i| self.0[i].mul_add(factor.0[i], addend.0[i])))
+    }
+
+    fn max(self, other: Scalar) -> Scalar {
+        self.zip(other, |a, b| if a > b { a } else { b })
+    }
+
+    fn first(self, count: usize, other: Scalar) -> Scalar {
+        Scalar(std::array::from_fn(|i| if i < count { self.0[i] } else { other.0[i] }))
+    }
+
+    fn select_less(self, bound: Scalar, yes: Scalar, no: Scalar) -> Scalar {
+        Scalar(std::array::from_fn(|i| if self.0[i] < bound.0[i] { yes.0[i] } else { no.0[i] }))
+    }
+
+    fn power_of_two(self) -> Scalar {
+        Scalar(self.0.map(|n| f32::from_bits((n.to_bits() << 23).wrapping_add(127 << 23))))
+    }
+}
