@@ -11,4 +11,5 @@ pub mod bytes;
 pub mod gguf;
 pub mod load;
 pub mod model;
+pub mod template;
 pub mod tokenizer;

@@ -1,0 +1,106 @@
+//! Conversations in OpenAI's shape, brought into the shape that templates expect.
+
+use serde_json::{Map, Value, json};
+
+use super::TemplateError;
+
+/// How a template wants the arguments of earlier tool calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Arguments {
+    /// JSON text as the model wrote it. Kept where possible: the prompt then repeats the very tokens
+    /// that were generated, and their keys and values are found in the cache.
+    Text,
+    /// Parsed.
+    Object,
+}
+
+impl Arguments {
+    pub(super) fn expected_by(source: &str) -> Arguments {
+        match source.contains("arguments is string") {
+            true => Arguments::Text,
+            false => Arguments::Object,
+        }
+    }
+}
+
+pub(super) fn normalise(messages: &Value, arguments: Arguments) -> Result<Vec<Value>, TemplateError> {
+    let list = messages.as_array().ok_or_else(|| bad("messages".into(), "an array is needed"))?;
+    list.iter().enumerate().map(|(i, entry)| message(&format!("messages[{i}]"), entry, arguments)).collect()
+}
+
+fn message(field: &str, entry: &Value, arguments: Arguments) -> Result<Value, TemplateError> {
+    let fields = entry.as_object().ok_or_else(|| bad(field.into(), "an object is needed"))?;
+    let mut out = fields.clone();
+    out.insert("role".into(), role(field, fields)?.into());
+    out.insert("content".into(), content(&format!("{field}.content"), fields.get("content"))?.into());
+    if let Some(calls) = fields.get("tool_calls").filter(|calls| !calls.is_null()) {
+        out.insert("tool_calls".into(), tool_calls(&format!("{field}.tool_calls"), calls, arguments)?);
+    } else {
+        out.remove("tool_calls");
+    }
+    Ok(Value::Object(out))
+}
+
+/// `developer` is what newer clients call `system`.
+fn role<'a>(field: &str, fields: &'a Map<String, Value>) -> Result<&'a str, TemplateError> {
+    match fields.get("role").and_then(Value::as_str) {
+        Some("developer") => Ok("system"),
+        Some(role) => Ok(role),
+        None => Err(bad(format!("{field}.role"), "a string is needed")),
+    }
+}
+
+/// Text as it is, parts joined, nothing as empty text.
+fn content(field: &str, content: Option<&Value>) -> Result<String, TemplateError> {
+    match content {
+        None | Some(Value::Null) => Ok(String::new()),
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(Value::Array(parts)) => {
+            parts.iter().enumerate().map(|(i, part)| part_text(&format!("{field}[{i}]"), part)).collect()
+        }
+        Some(_) => Err(bad(field.into(), "a string or an array of text parts is needed")),
+    }
+}
+
+fn part_text<'a>(field: &str, part: &'a Value) -> Result<&'a str, TemplateError> {
+    match part.get("type").and_then(Value::as_str) {
+        Some("text") => part
+            .get("text")
+            .and_then(Value::as_str)
+            .ok_or_else(|| bad(format!("{field}.text"), "a string is needed")),
+        Some(other) => Err(bad(format!("{field}.type"), &format!("{other:?} is not supported; send text"))),
+        None => Err(bad(format!("{field}.type"), "a string is needed")),
+    }
+}
+
+fn tool_calls(field: &str, calls: &Value, arguments: Arguments) -> Result<Value, TemplateError> {
+    let list = calls.as_array().ok_or_else(|| bad(field.into(), "an array is needed"))?;
+    let calls = list.iter().enumerate().map(|(i, call)| tool_call(&format!("{field}[{i}]"), call, arguments));
+    calls.collect()
+}
+
+fn tool_call(field: &str, call: &Value, arguments: Arguments) -> Result<Value, TemplateError> {
+    let function = call.get("function").unwrap_or(call);
+    let field = format!("{field}.function");
+    if function.get("name").and_then(Value::as_str).is_none() {
+        return Err(bad(format!("{field}.name"), "a string is needed"));
+    }
+    let mut function = function.clone();
+    let given = function.get("arguments").cloned().unwrap_or_else(|| json!({}));
+    function["arguments"] = match (given, arguments) {
+        (Value::String(text), Arguments::Object) if text.trim().is_empty() => json!({}),
+        (Value::String(text), Arguments::Object) => serde_json::from_str(&text)
+            .map_err(|error| bad(format!("{field}.arguments"), &format!("not valid JSON: {error}")))?,
+        (given, _) => given,
+    };
+    let mut call = call.clone();
+    match call.get("function") {
+        Some(_) => call["function"] = function,
+        None => call = function,
+    }
+    Ok(call)
+}
+
+fn bad(field: String, reason: &str) -> TemplateError {
+    TemplateError::BadMessages { field, reason: reason.into() }
+}

@@ -1,0 +1,138 @@
+use std::time::{Duration, UNIX_EPOCH};
+
+use serde_json::{Value as Json, json};
+
+use super::*;
+
+fn input(messages: Json) -> RenderInput {
+    RenderInput {
+        messages,
+        tools: None,
+        add_generation_prompt: true,
+        enable_thinking: None,
+        kwargs: Map::new(),
+        // 2026-11-20 09:05:03 UTC
+        now: UNIX_EPOCH + Duration::from_secs(1_795_165_503),
+    }
+}
+
+fn hello() -> RenderInput {
+    input(json!([{"role": "user", "content": "Hi"}]))
+}
+
+fn render(source: &str, input: &RenderInput) -> Result<String, TemplateError> {
+    ChatTemplate::new(source, "<BOS>", "</s>")?.render(input)
+}
+
+fn golden_source(name: &str) -> Option<String> {
+    Some(match name {
+        "tiny" => include_str!("golden/tiny.jinja").into(),
+        "zephyr" => include_str!("golden/zephyr.jinja").into(),
+        "llama3" => include_str!("golden/llama3.jinja").into(),
+        "python" => include_str!("golden/python.jinja").into(),
+        _ => {
+            let Some(dir) = std::env::var_os("KVIK_DATA") else {
+                println!("skipped: KVIK_DATA is not set");
+                return None;
+            };
+            let path = std::path::PathBuf::from(dir).join("templates/Qwen-Qwen3-0.6B.jinja");
+            std::fs::read_to_string(path).unwrap()
+        }
+    })
+}
+
+#[test]
+fn prompts_equal_those_of_python() {
+    let cases: Vec<Json> = serde_json::from_str(include_str!("golden/golden.json")).unwrap();
+    assert!(cases.len() > 20);
+    for case in cases {
+        let name = case["template"].as_str().unwrap();
+        let Some(source) = golden_source(name) else { continue };
+        let input = RenderInput {
+            tools: Some(case["tools"].clone()).filter(|tools| !tools.is_null()),
+            add_generation_prompt: case["add_generation_prompt"].as_bool().unwrap(),
+            enable_thinking: case["enable_thinking"].as_bool(),
+            ..input(case["messages"].clone())
+        };
+        let prompt = render(&source, &input).unwrap();
+        assert_eq!(prompt, case["prompt"].as_str().unwrap(), "{name}: {case}");
+    }
+}
+
+#[test]
+fn content_parts_and_null_become_text() {
+    let messages = json!([
+        {"role": "developer", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+        {"role": "assistant", "content": null},
+    ]);
+    let prompt = render(CHATML, &input(messages)).unwrap();
+    assert_eq!(
+        prompt,
+        "<|im_start|>system\nab<|im_end|>\n<|im_start|>assistant\n<|im_end|>\n<|im_start|>assistant\n"
+    );
+}
+
+#[test]
+fn bad_messages_are_named() {
+    let check = |messages: Json, expect: &str| {
+        let error = render(CHATML, &input(messages)).unwrap_err().to_string();
+        assert!(error.starts_with(expect), "{error:?} does not start with {expect:?}");
+    };
+    check(json!("hi"), "messages: an array");
+    check(json!([3]), "messages[0]: an object");
+    check(json!([{"role": "user"}, {"content": "x"}]), "messages[1].role");
+    check(json!([{"role": "user", "content": 3}]), "messages[0].content");
+    check(
+        json!([{"role": "user", "content": [{"type": "image_url"}]}]),
+        "messages[0].content[0].type: \"image_url\"",
+    );
+    check(
+        json!([{"role": "user", "tool_calls": [{"function": {}}]}]),
+        "messages[0].tool_calls[0].function.name",
+    );
+    let call = json!({"function": {"name": "f", "arguments": "{"}});
+    check(json!([{"role": "user", "tool_calls": [call]}]), "messages[0].tool_calls[0].function.arguments");
+}
+
+#[test]
+fn thinking_can_be_switched_off_in_the_prompt() {
+    let off = RenderInput { enable_thinking: Some(false), ..hello() };
+    assert!(render(CHATML, &off).unwrap().ends_with("assistant\n<think>\n\n</think>\n\n"));
+    assert!(!ends_in_thinking(&render(CHATML, &off).unwrap()));
+    assert!(ends_in_thinking("<|im_start|>assistant\n<think>\n"));
+    assert!(!ends_in_thinking("what does <think> mean?"));
+}
+
+#[test]
+fn kwargs_override() {
+    let mut input = hello();
+    input.kwargs.insert("add_generation_prompt".into(), false.into());
+    input.kwargs.insert("mood".into(), "calm".into());
+    assert_eq!(render("{{ mood }} {{ add_generation_prompt }}", &input).unwrap(), "calm False");
+}
+
+#[test]
+fn hostile_templates_are_stopped() {
+    let forever = "{% macro f() %}{% for i in range(9999) %}{% for j in range(9999) %}{{ i }}{% endfor %}{% endfor %}{% endmacro %}{% for i in range(9999) %}{{ f() }}{% endfor %}";
+    assert!(matches!(render(forever, &hello()), Err(TemplateError::OutOfFuel { .. })));
+    let recursive = "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}";
+    assert!(matches!(render(recursive, &hello()), Err(TemplateError::Failed { .. })));
+    let long = "{% set s = 'x' * 10000000 %}{% for i in range(100) %}{{ s }}{% endfor %}";
+    assert!(matches!(render(long, &hello()), Err(TemplateError::TooLong { .. })));
+    let raises = "{{ raise_exception('no ' + messages[0].role) }}";
+    match render(raises, &hello()) {
+        Err(TemplateError::Raised { message }) => assert_eq!(message, "no user"),
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(render("{% if %}", &hello()), Err(TemplateError::Syntax { .. })));
+    assert!(matches!(render("{{ messages.nothing.at_all }}", &hello()), Err(TemplateError::Failed { .. })));
+    assert!(matches!(render("{{ '%s' % 3 }}", &hello()), Err(TemplateError::Failed { .. })));
+}
+
+#[test]
+fn deep_values_do_not_overflow_the_stack() {
+    let nest = "{% set ns = namespace(x=[]) %}{% for i in range(9999) %}{% for j in range(9999) %}{% set ns.x = [ns.x] %}{% endfor %}{% endfor %}";
+    assert!(matches!(render(nest, &hello()), Err(TemplateError::OutOfFuel { .. })));
+    let shown = "{% set ns = namespace(x=[]) %}{% for i in range(9999) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x | tojson }}";
+    assert!(matches!(render(shown, &hello()), Err(TemplateError::Failed { .. })));
+}
