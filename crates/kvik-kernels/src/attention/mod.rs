@@ -203,8 +203,13 @@ fn check(
 
 fn kernels(isa: Isa, arena: &KvArena) -> AttentionKernels {
     let (k, v) = (arena.layout().k, arena.layout().v);
-    let _ = isa;
-    crate::scalar::attention::kernels(k, v)
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => crate::x86::attention_avx512::kernels(k, v),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 | Isa::AvxVnni => crate::x86::attention_avx2::kernels(k, v),
+        _ => crate::scalar::attention::kernels(k, v),
+    }
 }
 
 /// The operands of a call and where its results go.

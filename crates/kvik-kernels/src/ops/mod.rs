@@ -114,8 +114,13 @@ fn kernels() -> OpsKernels {
 }
 
 fn kernels_of(isa: Isa) -> OpsKernels {
-    let _ = isa;
-    crate::scalar::ops::KERNELS
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => crate::x86::ops_avx512::KERNELS,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 | Isa::AvxVnni => crate::x86::ops_avx2::KERNELS,
+        _ => crate::scalar::ops::KERNELS,
+    }
 }
 
 #[cfg(test)]

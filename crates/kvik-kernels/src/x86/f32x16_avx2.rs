@@ -1,0 +1,147 @@
+//! Sixteen lanes as two AVX2 registers.
+
+use std::arch::x86_64::*;
+
+use crate::f32x16::F32x16;
+
+/// Exists only on machines with AVX2, FMA and F16C.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2(__m256, __m256);
+
+impl Avx2 {
+    /// All bits set in the lanes of `a` below those of `b`.
+    #[inline(always)]
+    fn less(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: the machine has AVX2.
+        unsafe { _mm256_cmp_ps::<_CMP_LT_OQ>(a, b) }
+    }
+}
+
+// Every intrinsic below belongs to AVX2, FMA or F16C, which the machine has: see the contract of `F32x16`.
+impl F32x16 for Avx2 {
+    const WIDE: bool = false;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Avx2 {
+        // SAFETY: the machine has AVX2.
+        let x = unsafe { _mm256_set1_ps(x) };
+        Avx2(x, x)
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Avx2 {
+        // SAFETY: as above; 16 elements are readable.
+        unsafe { Avx2(_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(from: *const u16) -> Avx2 {
+        // SAFETY: as above; 16 elements are readable.
+        unsafe {
+            let (low, high) = (_mm_loadu_si128(from.cast()), _mm_loadu_si128(from.add(8).cast()));
+            Avx2(_mm256_cvtph_ps(low), _mm256_cvtph_ps(high))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const u16) -> Avx2 {
+        // SAFETY: as above; 16 elements are readable.
+        unsafe {
+            let low = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+            let high = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.add(8).cast()));
+            let low = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(low));
+            Avx2(low, _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(from: *const i8) -> Avx2 {
+        // SAFETY: as above; 16 elements are readable.
+        unsafe {
+            let low = _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast()));
+            let high = _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.add(8).cast()));
+            Avx2(_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        // SAFETY: 16 elements are writable.
+        unsafe {
+            _mm256_storeu_ps(to, self.0);
+            _mm256_storeu_ps(to.add(8), self.1);
+        }
+    }
+
+    #[inline(always)]
+    fn add(self, other: Avx2) -> Avx2 {
+        // SAFETY: the machine has AVX2.
+        unsafe { Avx2(_mm256_add_ps(self.0, other.0), _mm256_add_ps(self.1, other.1)) }
+    }
+
+    #[inline(always)]
+    fn sub(self, other: Avx2) -> Avx2 {
+        // SAFETY: the machine has AVX2.
+        unsafe { Avx2(_mm256_sub_ps(self.0, other.0), _mm256_sub_ps(self.1, other.1)) }
+    }
+
+    #[inline(always)]
+    fn mul(self, other: Avx2) -> Avx2 {
+        // SAFETY: the machine has AVX2.
+        unsafe { Avx2(_mm256_mul_ps(self.0, other.0), _mm256_mul_ps(self.1, other.1)) }
+    }
+
+    #[inline(always)]
+    fn div(self, other: Avx2) -> Avx2 {
+        // SAFETY: the machine has AVX2.
+        unsafe { Avx2(_mm256_div_ps(self.0, other.0), _mm256_div_ps(self.1, other.1)) }
+    }
+
+    #[inline(always)]
+    fn mul_add(self, factor: Avx2, addend: Avx2) -> Avx2 {
+        // SAFETY: the machine has FMA.
+        unsafe {
+            let low = _mm256_fmadd_ps(self.0, factor.0, addend.0);
+            Avx2(low, _mm256_fmadd_ps(self.1, factor.1, addend.1))
+        }
+    }
+
+    #[inline(always)]
+    fn max(self, other: Avx2) -> Avx2 {
+        // SAFETY: the machine has AVX2.
+        unsafe { Avx2(_mm256_max_ps(self.0, other.0), _mm256_max_ps(self.1, other.1)) }
+    }
+
+    #[inline(always)]
+    fn first(self, count: usize, other: Avx2) -> Avx2 {
+        // SAFETY: the machine has AVX2.
+        unsafe {
+            let count = _mm256_set1_ps(count as f32);
+            let low = _mm256_setr_ps(0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0);
+            let high = _mm256_setr_ps(8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0);
+            let low = _mm256_blendv_ps(other.0, self.0, Avx2::less(low, count));
+            Avx2(low, _mm256_blendv_ps(other.1, self.1, Avx2::less(high, count)))
+        }
+    }
+
+    #[inline(always)]
+    fn select_less(self, bound: Avx2, yes: Avx2, no: Avx2) -> Avx2 {
+        // SAFETY: the machine has AVX2.
+        unsafe {
+            let low = _mm256_blendv_ps(no.0, yes.0, Avx2::less(self.0, bound.0));
+            Avx2(low, _mm256_blendv_ps(no.1, yes.1, Avx2::less(self.1, bound.1)))
+        }
+    }
+
+    #[inline(always)]
+    fn power_of_two(self) -> Avx2 {
+        // SAFETY: the machine has AVX2.
+        unsafe {
+            let bias = _mm256_set1_epi32(127 << 23);
+            let low = _mm256_slli_epi32::<23>(_mm256_castps_si256(self.0));
+            let high = _mm256_slli_epi32::<23>(_mm256_castps_si256(self.1));
+            let low = _mm256_castsi256_ps(_mm256_add_epi32(low, bias));
+            Avx2(low, _mm256_castsi256_ps(_mm256_add_epi32(high, bias)))
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Sixteen lanes as one AVX-512 register.
+
+use std::arch::x86_64::*;
+
+use crate::f32x16::F32x16;
+
+/// Exists only on machines with AVX-512 F.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512(__m512);
+
+// Every intrinsic below belongs to AVX-512 F, which the machine has: see the contract of `F32x16`.
+impl F32x16 for Avx512 {
+    const WIDE: bool = true;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Avx512 {
+        // SAFETY: the machine has AVX-512.
+        Avx512(unsafe { _mm512_set1_ps(x) })
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Avx512 {
+        // SAFETY: as above; 16 elements are readable.
+        Avx512(unsafe { _mm512_loadu_ps(from) })
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(from: *const u16) -> Avx512 {
+        // SAFETY: as above; 16 elements are readable.
+        Avx512(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) })
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const u16) -> Avx512 {
+        // SAFETY: as above; 16 elements are readable.
+        unsafe {
+            let bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
+            Avx512(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(from: *const i8) -> Avx512 {
+        // SAFETY: as above; 16 elements are readable.
+        Avx512(unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()))) })
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        // SAFETY: 16 elements are writable.
+        unsafe { _mm512_storeu_ps(to, self.0) };
+    }
+
+    #[inline(always)]
+    fn add(self, other: Avx512) -> Avx512 {
+        // SAFETY: the machine has AVX-512.
+        Avx512(unsafe { _mm512_add_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    fn sub(self, other: Avx512) -> Avx512 {
+        // SAFETY: the machine has AVX-512.
+        Avx512(unsafe { _mm512_sub_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    fn mul(self, other: Avx512) -> Avx512 {
+        // SAFETY: the machine has AVX-512.
+        Avx512(unsafe { _mm512_mul_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    fn div(self, other: Avx512) -> Avx512 {
+        // SAFETY: the machine has AVX-512.
+        Avx512(unsafe { _mm512_div_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    fn mul_add(self, factor: Avx512, addend: Avx512) -> Avx512 {
+        // SAFETY: the machine has AVX-512.
+        Avx512(unsafe { _mm512_fmadd_ps(self.0, factor.0, addend.0) })
+    }
+
+    #[inline(always)]
+    fn max(self, other: Avx512) -> Avx512 {
+        // SAFETY: the machine has AVX-512.
+        Avx512(unsafe { _mm512_max_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    fn first(self, count: usize, other: Avx512) -> Avx512 {
+        let mask = if count < 16 { (1 << count) - 1 } else { u16::MAX };
+        // SAFETY: the machine has AVX-512.
+        Avx512(unsafe { _mm512_mask_blend_ps(mask, other.0, self.0) })
+    }
+
+    #[inline(always)]
+    fn select_less(self, bound: Avx512, yes: Avx512, no: Avx512) -> Avx512 {
+        // SAFETY: the machine has AVX-512.
+        unsafe {
+            let less = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(self.0, bound.0);
+            Avx512(_mm512_mask_blend_ps(less, no.0, yes.0))
+        }
+    }
+
+    #[inline(always)]
+    fn power_of_two(self) -> Avx512 {
+        // SAFETY: the machine has AVX-512.
+        unsafe {
+            let exponent = _mm512_slli_epi32::<23>(_mm512_castps_si512(self.0));
+            Avx512(_mm512_castsi512_ps(_mm512_add_epi32(exponent, _mm512_set1_epi32(127 << 23))))
+        }
+    }
+}
