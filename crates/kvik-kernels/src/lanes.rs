@@ -81,9 +81,6 @@ pub(crate) unsafe trait Lanes: Copy {
     /// Byte-wise `table[index]`, `index` in 0..16.
     fn lookup(self, table: &[u8; 16], index: Self::Int) -> Self::Int;
 
-    /// Wrapping `a + b`.
-    fn add(self, a: Self::Int, b: Self::Int) -> Self::Int;
-
     /// Wrapping `a + b * c`.
     fn mul_add(self, a: Self::Int, b: Self::Int, c: Self::Int) -> Self::Int;
 
@@ -100,6 +97,9 @@ pub(crate) unsafe trait Lanes: Copy {
     /// Fused `a * b + c`.
     fn fma(self, a: Self::Float, b: Self::Float, c: Self::Float) -> Self::Float;
 
-    /// The lanes in order.
-    fn to_array(self, a: Self::Float) -> [f32; 16];
+    /// Writes the lanes in order.
+    ///
+    /// # Safety
+    /// `to` is writable for 16 floats.
+    unsafe fn store(self, a: Self::Float, to: *mut f32);
 }

@@ -12,8 +12,7 @@ mod tests;
 use std::ops::Range;
 
 use crate::activations::{Activations, WIDE};
-use crate::matrix::{Matrix, TILE_ROWS};
-use crate::threads::Disjoint;
+use crate::matrix::Matrix;
 use crate::{Isa, Pool};
 
 /// Input rows of one task when there are many: their codes stay in the second-level cache.
@@ -52,7 +51,7 @@ pub(crate) fn matmul_with(isa: Isa, pool: &Pool, jobs: &mut [(&Matrix, &mut [f32
     }
     let tile_parts = (pool.threads() * TASKS_PER_THREAD).div_ceil(row_parts).min(tiles);
     let jobs: Vec<Job> =
-        jobs.iter_mut().map(|(weights, out)| Job { weights, out: Disjoint::new(out) }).collect();
+        jobs.iter_mut().map(|(weights, out)| Job { weights, out: out.as_mut_ptr() }).collect();
     pool.run(tile_parts * row_parts, &|task| {
         let (part, rows) = (task / row_parts, task % row_parts * TASK_ROWS);
         let span = tiles * part / tile_parts..tiles * (part + 1) / tile_parts;
@@ -65,8 +64,12 @@ pub(crate) fn matmul_with(isa: Isa, pool: &Pool, jobs: &mut [(&Matrix, &mut [f32
 /// One product of a call.
 struct Job<'a> {
     weights: &'a Matrix,
-    out: Disjoint<'a, f32>,
+    /// `[n, rows]`; tasks write disjoint parts of it, in pieces of a row.
+    out: *mut f32,
 }
+
+// SAFETY: `out` stands for a `&mut [f32]` whose parts are handed to one task each.
+unsafe impl Sync for Job<'_> {}
 
 /// Computes tiles `span`, counted through all jobs, for the inputs `rows`.
 ///
@@ -83,20 +86,5 @@ unsafe fn run_span(isa: Isa, jobs: &[Job], span: Range<usize>, x: &Activations, 
             unsafe { kernel(job, of_job.start - first..of_job.end - first, x, rows.clone()) };
         }
         first += tiles;
-    }
-}
-
-/// Copies what a kernel computed, `[rows][16]`, to its place in `[n, rows]`.
-///
-/// # Safety
-/// Nobody else uses this tile's outputs for the input rows from `first` on.
-#[inline]
-unsafe fn store(job: &Job, tile: usize, first: usize, values: &[[f32; TILE_ROWS]]) {
-    let (rows, start) = (job.weights.rows(), tile * TILE_ROWS);
-    let count = TILE_ROWS.min(rows - start);
-    for (r, values) in values.iter().enumerate() {
-        // SAFETY: as the caller promises.
-        let out = unsafe { job.out.range((first + r) * rows + start, count) };
-        out.copy_from_slice(&values[..count]);
     }
 }

@@ -50,7 +50,7 @@ mod x86 {
         };
         let pieces: Vec<&[u8]> = memory.chunks_exact(PIECE_BYTES).collect();
         // SAFETY: the caller has found the features.
-        let seconds = best(5, || pool.run(pieces.len(), &|piece| unsafe { read_piece(pieces[piece]) }));
+        let seconds = best(0.3, || pool.run(pieces.len(), &|piece| unsafe { read_piece(pieces[piece]) }));
         READ_BYTES as f64 / seconds / 1e9
     }
 
@@ -73,7 +73,7 @@ mod x86 {
     /// GOPS of `vpdpbusd` on registers.
     pub(crate) fn bytes(pool: &Pool) -> f64 {
         // SAFETY: the caller has found the features.
-        let seconds = best(20, || pool.run(pool.threads(), &|_| unsafe { multiply_bytes() }));
+        let seconds = best(0.1, || pool.run(pool.threads(), &|_| unsafe { multiply_bytes() }));
         (pool.threads() * ROUNDS * SUMS * 128) as f64 / seconds / 1e9
     }
 
@@ -90,7 +90,7 @@ mod x86 {
     /// GFLOPS of fused multiply-adds on registers.
     pub(crate) fn floats(pool: &Pool) -> f64 {
         // SAFETY: the caller has found the features.
-        let seconds = best(20, || pool.run(pool.threads(), &|_| unsafe { multiply_floats() }));
+        let seconds = best(0.1, || pool.run(pool.threads(), &|_| unsafe { multiply_floats() }));
         (pool.threads() * ROUNDS * SUMS * 32) as f64 / seconds / 1e9
     }
 

@@ -2,11 +2,10 @@
 
 use std::ops::Range;
 
+use super::Job;
 use super::formats::*;
-use super::kernel::TILES;
-use super::{Job, store};
-use crate::activations::{Activations, Panel, WIDE, panels};
-use crate::matrix::TILE_ROWS;
+use super::kernel::{TILES, Target};
+use crate::activations::{Activations, panels};
 use crate::quant::WeightType;
 use crate::{Isa, scalar};
 
@@ -63,14 +62,14 @@ macro_rules! family {
             /// # Safety
             /// As [`Kernel`].
             unsafe fn run<F: Format>(job: &Job, span: Range<usize>, x: &Activations, rows: Range<usize>) {
-                for group in groups(span) {
+                for tiles in groups(span) {
                     for panel in panels(rows.clone()) {
-                        let mut first = 0;
-                        while first < panel.rows {
+                        let mut target = Target { weights: job.weights, tiles, x, panel, first: 0, out: job.out };
+                        while target.first < panel.rows {
                             // SAFETY: as the caller promises; at least so many rows are left.
-                            first += unsafe {
-                                match panel.rows - first {
-                                    $($rows.. => run_rows::<F, $rows>(job, group, x, panel, first),)*
+                            target.first += unsafe {
+                                match panel.rows - target.first {
+                                    $($rows.. => run_rows::<F, $rows>(&target),)*
                                     0 => unreachable!("the loop ends at the last row"),
                                 }
                             };
@@ -79,23 +78,14 @@ macro_rules! family {
                 }
             }
 
+            /// Computes `R` rows and says so.
+            ///
             /// # Safety
-            /// As [`Kernel`], and `R` rows of the panel begin at `first`. Returns `R`.
+            /// As [`Kernel`], and so many rows of the panel are left.
             #[target_feature(enable = $features)]
-            unsafe fn run_rows<F: Format, const R: usize>(
-                job: &Job,
-                group: [usize; TILES],
-                x: &Activations,
-                panel: Panel,
-                first: usize,
-            ) -> usize {
+            unsafe fn run_rows<F: Format, const R: usize>(target: &Target) -> usize {
                 // SAFETY: the features are those of this function; the rest is the caller's promise.
-                unsafe {
-                    let outputs = F::tiles::<_, R>(<$lanes>::new(), job.weights, group, x, panel, first);
-                    for (tile, values) in group.into_iter().zip(&outputs) {
-                        store(job, tile, panel.start + first, values);
-                    }
-                }
+                unsafe { F::rows::<_, R>(<$lanes>::new(), target) };
                 R
             }
         }
@@ -124,13 +114,10 @@ fn groups(span: Range<usize>) -> impl Iterator<Item = [usize; TILES]> {
 /// # Safety
 /// As [`Kernel`].
 unsafe fn specification(job: &Job, span: Range<usize>, x: &Activations, rows: Range<usize>) {
-    let mut values = [[0.0; TILE_ROWS]; WIDE];
     for tile in span {
         for panel in panels(rows.clone()) {
-            let values = &mut values[..panel.rows];
-            scalar::matmul::tile(job.weights, tile, x, panel, values);
             // SAFETY: as the caller promises.
-            unsafe { store(job, tile, panel.start, values) };
+            unsafe { scalar::matmul::tile(job.weights, tile, x, panel, job.out) };
         }
     }
 }

@@ -1,27 +1,19 @@
 //! The weight types as types, so that a kernel is compiled for each.
 
-use super::kernel::{Outputs, TILES, code_tiles, float_tiles};
-use crate::activations::{Activations, Panel};
+use super::kernel::{Target, code_rows, float_rows};
 use crate::lanes::Lanes;
-use crate::matrix::{CHUNK, Matrix};
+use crate::matrix::CHUNK;
 use crate::quant::{Codes, WeightType};
 
 /// A weight type at compile time.
 pub(crate) trait Format {
     const TYPE: WeightType;
 
-    /// Computes `tiles` for rows `first..first + R` of `panel`.
+    /// Computes `R` rows of a target.
     ///
     /// # Safety
-    /// The tiles and rows exist, `weights` are of this type, and `x` holds as many columns in its form.
-    unsafe fn tiles<L: Lanes, const R: usize>(
-        lanes: L,
-        weights: &Matrix,
-        tiles: [usize; TILES],
-        x: &Activations,
-        panel: Panel,
-        first: usize,
-    ) -> Outputs<R>;
+    /// As [`float_rows`] for float types, as [`code_rows`] for the others.
+    unsafe fn rows<L: Lanes, const R: usize>(lanes: L, target: &Target);
 }
 
 /// A quantised type at compile time.
@@ -34,23 +26,16 @@ pub(crate) trait Coded: Format {
 }
 
 macro_rules! formats {
-    ($tiles:ident: $($ty:ident)*) => {$(
+    ($rows:ident: $($ty:ident)*) => {$(
         pub(crate) struct $ty;
 
         impl Format for $ty {
             const TYPE: WeightType = WeightType::$ty;
 
             #[inline(always)]
-            unsafe fn tiles<L: Lanes, const R: usize>(
-                lanes: L,
-                weights: &Matrix,
-                tiles: [usize; TILES],
-                x: &Activations,
-                panel: Panel,
-                first: usize,
-            ) -> Outputs<R> {
+            unsafe fn rows<L: Lanes, const R: usize>(lanes: L, target: &Target) {
                 // SAFETY: as the caller promises.
-                unsafe { $tiles::<L, $ty, R>(lanes, weights, tiles, x, panel, first) }
+                unsafe { $rows::<L, $ty, R>(lanes, target) }
             }
         }
     )*};
@@ -58,10 +43,10 @@ macro_rules! formats {
 
 macro_rules! coded {
     ($($ty:ident)*) => {
-        formats!(code_tiles: $($ty)*);
+        formats!(code_rows: $($ty)*);
         $(impl Coded for $ty {})*
     };
 }
 
-formats!(float_tiles: F32 F16 Bf16);
+formats!(float_rows: F32 F16 Bf16);
 coded!(Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q2K Q3K Q4K Q5K Q6K Iq4Nl);

@@ -16,74 +16,91 @@ use super::formats::{Coded, Format};
 /// Tiles that a kernel computes together.
 pub(crate) const TILES: usize = 2;
 
-/// Outputs of `TILES` tiles for some rows of a panel: `[tiles][rows][16]`.
-pub(crate) type Outputs<const R: usize> = [[[f32; TILE_ROWS]; R]; TILES];
+/// Which outputs a kernel computes: `TILES` tiles of the weights for some rows of a panel.
+pub(crate) struct Target<'a> {
+    pub(crate) weights: &'a Matrix,
+    /// The last may repeat the one before it.
+    pub(crate) tiles: [usize; TILES],
+    pub(crate) x: &'a Activations,
+    pub(crate) panel: Panel,
+    /// The first row of the panel to compute.
+    pub(crate) first: usize,
+    /// `[n, rows]`, all of it.
+    pub(crate) out: *mut f32,
+}
 
 /// How far ahead of the arithmetic weights are asked for when they are read only once.
 const PREFETCH_BYTES: usize = 4096;
 
-/// Computes `tiles` of float weights for rows `first..first + R` of `panel`.
+/// Computes `R` rows of a target of float weights.
 ///
 /// # Safety
-/// The tiles exist, `weights` are of type `F`, and `x` holds the panel as floats of as many columns.
+/// The tiles and rows of `target` exist and nobody else uses their outputs, the weights are of type
+/// `F`, and `x` holds as many columns as floats.
 #[inline(always)]
-pub(crate) unsafe fn float_tiles<L: Lanes, F: Format, const R: usize>(
-    lanes: L,
-    weights: &Matrix,
-    tiles: [usize; TILES],
-    x: &Activations,
-    panel: Panel,
-    first: usize,
-) -> Outputs<R> {
-    let cols = weights.cols();
-    let tiles = tiles.map(|tile| weights.tile(tile).as_ptr());
+pub(crate) unsafe fn float_rows<L: Lanes, F: Format, const R: usize>(lanes: L, target: &Target) {
+    let cols = target.weights.cols();
     // SAFETY: `Activations::set` filled every row of the panel; the rest is the caller's promise.
-    let acc = unsafe {
-        let x = x.floats().as_ptr().add(panel.start * cols + first);
-        floats::<L, F, R>(lanes, tiles, x, panel.rows, cols)
-    };
-    outputs(lanes, acc)
+    unsafe {
+        let x = target.x.floats().as_ptr().add(target.panel.start * cols + target.first);
+        let acc = floats::<L, F, R>(lanes, target.tile_starts(), x, target.panel.rows, cols);
+        store(lanes, target, acc);
+    }
 }
 
-/// Computes `tiles` of codes for rows `first..first + R` of `panel`.
+/// Computes `R` rows of a target of codes.
 ///
 /// # Safety
-/// As [`float_tiles`], but `x` holds the panel with one scale per block of `F`.
+/// As [`float_rows`], but `x` holds the panel with one scale per block of `F`.
 #[inline(always)]
-pub(crate) unsafe fn code_tiles<L: Lanes, F: Coded, const R: usize>(
-    lanes: L,
-    weights: &Matrix,
-    tiles: [usize; TILES],
-    x: &Activations,
-    panel: Panel,
-    first: usize,
-) -> Outputs<R> {
-    let cols = weights.cols();
-    let tiles = tiles.map(|tile| weights.tile(tile).as_ptr());
-    let form = x.quantised(F::BLOCK);
+pub(crate) unsafe fn code_rows<L: Lanes, F: Coded, const R: usize>(lanes: L, target: &Target) {
+    let (cols, first) = (target.weights.cols(), target.first);
+    let (form, start) = (target.x.quantised(F::BLOCK), target.panel.start * cols);
     // SAFETY: `Activations::set` filled every row of the panel; the rest is the caller's promise.
-    let acc = unsafe {
+    unsafe {
         let x = Inputs {
-            panel: panel.rows,
-            codes: form.codes.as_ptr().add(panel.start * cols + first * CHUNK),
-            scales: form.scales.as_ptr().add(panel.start * cols / F::BLOCK + first),
-            sums: form.sums.as_ptr().add(panel.start * cols / CHUNK + first),
-            half_sums: form.half_sums.as_ptr().wrapping_add(panel.start * cols / HALF + first),
+            panel: target.panel.rows,
+            codes: form.codes.as_ptr().add(start + first * CHUNK),
+            scales: form.scales.as_ptr().add(start / F::BLOCK + first),
+            sums: form.sums.as_ptr().add(start / CHUNK + first),
+            half_sums: form.half_sums.as_ptr().wrapping_add(start / HALF + first),
         };
-        codes::<L, F, R>(lanes, tiles, weights.layout(), x, cols / F::BLOCK)
-    };
-    outputs(lanes, acc)
+        let acc = codes::<L, F, R>(lanes, target.tile_starts(), target.weights.layout(), x, cols / F::BLOCK);
+        store(lanes, target, acc);
+    }
 }
 
+impl Target<'_> {
+    fn tile_starts(&self) -> [*const u8; TILES] {
+        self.tiles.map(|tile| self.weights.tile(tile).as_ptr())
+    }
+}
+
+/// Writes what was accumulated to its place in `[n, rows]`, without the padding of the last tile.
+///
+/// # Safety
+/// As [`float_rows`].
 #[inline(always)]
-fn outputs<L: Lanes, const R: usize>(lanes: L, acc: [[L::Float; R]; TILES]) -> Outputs<R> {
-    let mut outputs = [[[0.0; TILE_ROWS]; R]; TILES];
+unsafe fn store<L: Lanes, const R: usize>(lanes: L, target: &Target, acc: [[L::Float; R]; TILES]) {
+    let rows = target.weights.rows();
     for t in 0..TILES {
+        let start = target.tiles[t] * TILE_ROWS;
         for r in 0..R {
-            outputs[t][r] = lanes.to_array(acc[t][r]);
+            // SAFETY: the row is one of the inputs and `start` one of the outputs.
+            let to = unsafe { target.out.add((target.panel.start + target.first + r) * rows + start) };
+            if start + TILE_ROWS <= rows {
+                // SAFETY: sixteen outputs are left.
+                unsafe { lanes.store(acc[t][r], to) };
+            } else {
+                let mut values = [0.0; TILE_ROWS];
+                // SAFETY: the array has sixteen places, and `rows - start` outputs are left.
+                unsafe {
+                    lanes.store(acc[t][r], values.as_mut_ptr());
+                    to.copy_from_nonoverlapping(values.as_ptr(), rows - start);
+                }
+            }
         }
     }
-    outputs
 }
 
 /// # Safety

@@ -12,20 +12,19 @@ use crate::activations::{Activations, Panel};
 use crate::matrix::{CHUNK, Matrix, TILE_ROWS, TileRef};
 use crate::quant::{Block, Codes, WeightType, dequantize};
 
-/// Computes outputs `tile * 16 ..` of every row of `panel`: `out` is `[panel rows][16]`.
-pub(crate) fn tile(
-    weights: &Matrix,
-    tile: usize,
-    x: &Activations,
-    panel: Panel,
-    out: &mut [[f32; TILE_ROWS]],
-) {
-    for (r, out) in out.iter_mut().enumerate() {
-        for (row, out) in out.iter_mut().enumerate() {
-            *out = match weights.weight_type().codes() {
+/// Computes the outputs of tile `tile` for every row of `panel`; `out` is `[n, rows]`, all of it.
+///
+/// # Safety
+/// The tile and the panel exist, and nobody else uses their outputs.
+pub(crate) unsafe fn tile(weights: &Matrix, tile: usize, x: &Activations, panel: Panel, out: *mut f32) {
+    for r in 0..panel.rows {
+        for row in 0..TILE_ROWS.min(weights.rows() - tile * TILE_ROWS) {
+            let value = match weights.weight_type().codes() {
                 Some(codes) => dot_codes(weights, &codes, tile, row, x, panel, r),
                 None => dot_floats(weights, tile, row, x, panel, r),
             };
+            // SAFETY: both numbers are below those of `out`.
+            unsafe { *out.add((panel.start + r) * weights.rows() + tile * TILE_ROWS + row) = value };
         }
     }
 }

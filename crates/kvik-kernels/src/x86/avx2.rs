@@ -125,13 +125,8 @@ unsafe impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     }
 
     #[inline(always)]
-    fn add(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
-        unsafe { [_mm256_add_epi32(a[0], b[0]), _mm256_add_epi32(a[1], b[1])] }
-    }
-
-    #[inline(always)]
     fn mul_add(self, a: [__m256i; 2], b: [__m256i; 2], c: [__m256i; 2]) -> [__m256i; 2] {
-        unsafe { self.add(a, [_mm256_mullo_epi32(b[0], c[0]), _mm256_mullo_epi32(b[1], c[1])]) }
+        unsafe { add(a, [_mm256_mullo_epi32(b[0], c[0]), _mm256_mullo_epi32(b[1], c[1])]) }
     }
 
     #[inline(always)]
@@ -142,7 +137,7 @@ unsafe impl<const VNNI: bool> Lanes for Avx2<VNNI> {
                 return [dot(acc[0], codes[0], x[0]), dot(acc[1], codes[1], x[1])];
             }
         }
-        self.add(acc, [dot_pairs::<WIDE>(codes[0], x[0]), dot_pairs::<WIDE>(codes[1], x[1])])
+        add(acc, [dot_pairs::<WIDE>(codes[0], x[0]), dot_pairs::<WIDE>(codes[1], x[1])])
     }
 
     #[inline(always)]
@@ -161,14 +156,17 @@ unsafe impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     }
 
     #[inline(always)]
-    fn to_array(self, a: [__m256; 2]) -> [f32; 16] {
-        let mut array = [0.0; 16];
+    unsafe fn store(self, a: [__m256; 2], to: *mut f32) {
         unsafe {
-            _mm256_storeu_ps(array.as_mut_ptr(), a[0]);
-            _mm256_storeu_ps(array.as_mut_ptr().add(8), a[1]);
+            _mm256_storeu_ps(to, a[0]);
+            _mm256_storeu_ps(to.add(8), a[1]);
         }
-        array
     }
+}
+
+#[inline(always)]
+fn add(a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+    unsafe { [_mm256_add_epi32(a[0], b[0]), _mm256_add_epi32(a[1], b[1])] }
 }
 
 /// Products of four bytes without VNNI. Pairs are summed in 16 bits, which would saturate for unsigned

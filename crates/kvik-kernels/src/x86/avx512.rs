@@ -110,11 +110,6 @@ unsafe impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    fn add(self, a: __m512i, b: __m512i) -> __m512i {
-        unsafe { _mm512_add_epi32(a, b) }
-    }
-
-    #[inline(always)]
     fn mul_add(self, a: __m512i, b: __m512i, c: __m512i) -> __m512i {
         unsafe { _mm512_add_epi32(a, _mm512_mullo_epi32(b, c)) }
     }
@@ -140,9 +135,7 @@ unsafe impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    fn to_array(self, a: __m512) -> [f32; 16] {
-        let mut array = [0.0; 16];
-        unsafe { _mm512_storeu_ps(array.as_mut_ptr(), a) };
-        array
+    unsafe fn store(self, a: __m512, to: *mut f32) {
+        unsafe { _mm512_storeu_ps(to, a) }
     }
 }
