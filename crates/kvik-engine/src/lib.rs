@@ -11,5 +11,6 @@ pub mod bytes;
 pub mod gguf;
 pub mod load;
 pub mod model;
+pub mod sampler;
 pub mod template;
 pub mod tokenizer;

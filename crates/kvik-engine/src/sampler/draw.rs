@@ -1,0 +1,130 @@
+//! Truncation (top-k, top-p, min-p), temperature, and the draw.
+
+use kvik_cache::Token;
+
+use super::select::{self, Candidate};
+use crate::api::Sampling;
+
+/// Draws a token from `logits`, shape `[vocab]`, with `unit` in `[0, 1)`.
+pub(super) fn draw(
+    sampling: &Sampling,
+    logits: &[f32],
+    unit: f64,
+    weights: &mut Vec<f32>,
+    candidates: &mut Vec<Candidate>,
+) -> Option<Token> {
+    let max = select::largest(logits);
+    if !max.is_finite() {
+        return select::likeliest(logits);
+    }
+    if truncate(sampling, logits, max, candidates) {
+        Some(draw_candidate(candidates, max, sampling.temperature, unit, weights))
+    } else {
+        draw_any(logits, max, sampling.temperature, unit, weights)
+    }
+}
+
+/// Fills `candidates` with what top-k, top-p and min-p leave; `false` when they leave everything.
+/// There is always at least one candidate, because `max` is finite.
+fn truncate(sampling: &Sampling, logits: &[f32], max: f32, candidates: &mut Vec<Candidate>) -> bool {
+    let by_count = sampling.top_k > 0 && sampling.top_k < logits.len();
+    let by_mass = sampling.top_p < 1.0;
+    let by_ratio = sampling.min_p > 0.0;
+    let floor = max + sampling.min_p.min(1.0).ln();
+    if by_count {
+        select::top(logits, sampling.top_k, candidates);
+        if by_mass {
+            let total = mass(candidates, max);
+            cut(candidates, max, sampling.top_p, total);
+        }
+    } else if by_mass {
+        nucleus(logits, max, sampling.top_p, candidates);
+    } else if by_ratio {
+        candidates.clear();
+        let tokens = logits.iter().enumerate().filter(|(_, logit)| **logit >= floor);
+        candidates.extend(tokens.map(|(token, &logit)| Candidate { token: token as Token, logit }));
+    }
+    if by_ratio {
+        candidates.retain(|candidate| candidate.logit >= floor);
+    }
+    by_count || by_mass || by_ratio
+}
+
+/// The smallest set of likeliest tokens whose probability reaches `p`.
+fn nucleus(logits: &[f32], max: f32, p: f32, candidates: &mut Vec<Candidate>) {
+    let total = select::exp_sum(logits, max);
+    // Real distributions are done in the first round; a flat one ends with the whole vocabulary.
+    let mut count = 256;
+    loop {
+        select::top(logits, count, candidates);
+        if cut(candidates, max, p, total) || count >= logits.len() {
+            return;
+        }
+        count *= 16;
+    }
+}
+
+/// Cuts sorted candidates where their mass reaches `p * total`; whether it did.
+fn cut(candidates: &mut Vec<Candidate>, max: f32, p: f32, total: f64) -> bool {
+    let mut reached = 0.0;
+    for index in 0..candidates.len() {
+        reached += weight(candidates[index], max);
+        if reached >= f64::from(p) * total {
+            candidates.truncate(index + 1);
+            return true;
+        }
+    }
+    false
+}
+
+fn mass(candidates: &[Candidate], max: f32) -> f64 {
+    candidates.iter().map(|&candidate| weight(candidate, max)).sum()
+}
+
+fn weight(candidate: Candidate, max: f32) -> f64 {
+    f64::from(select::exp(candidate.logit - max))
+}
+
+fn draw_candidate(
+    candidates: &[Candidate],
+    max: f32,
+    temperature: f32,
+    unit: f64,
+    weights: &mut Vec<f32>,
+) -> Token {
+    weights.clear();
+    weights.extend(candidates.iter().map(|c| select::exp((c.logit - max) / temperature)));
+    let total: f64 = weights.iter().map(|&w| f64::from(w)).sum();
+    let index = pick(weights, unit * total).unwrap_or(0);
+    candidates[index].token
+}
+
+/// Draws from the whole vocabulary, in the order of token ids.
+fn draw_any(logits: &[f32], max: f32, temperature: f32, unit: f64, weights: &mut Vec<f32>) -> Option<Token> {
+    const PART: usize = 1024;
+    weights.clear();
+    weights.extend(logits.iter().map(|&logit| select::exp((logit - max) / temperature)));
+    let sum = |part: &[f32]| part.iter().map(|&w| f64::from(w)).sum::<f64>();
+    let total: f64 = weights.chunks(PART).map(sum).sum();
+    let mut target = unit * total;
+    for (index, part) in weights.chunks(PART).enumerate() {
+        let mass = sum(part);
+        if target < mass {
+            return pick(part, target).map(|within| (index * PART + within) as Token);
+        }
+        target -= mass;
+    }
+    // Rounding carried the target past the end: the last possible token.
+    weights.iter().rposition(|&w| w > 0.0).map(|token| token as Token)
+}
+
+/// The index at which the running sum of `weights` passes `target`.
+fn pick(weights: &[f32], mut target: f64) -> Option<usize> {
+    for (index, &weight) in weights.iter().enumerate() {
+        if target < f64::from(weight) {
+            return Some(index);
+        }
+        target -= f64::from(weight);
+    }
+    weights.iter().rposition(|&weight| weight > 0.0)
+}

@@ -1,0 +1,22 @@
+//! Log-probabilities, from the logits as the model gave them.
+
+use kvik_cache::Token;
+
+use super::Scratch;
+use super::select;
+
+/// Log-probability of `token` and of the `count` likeliest tokens of `logits`, shape `[vocab]`.
+pub fn logprobs(
+    logits: &[f32],
+    token: Token,
+    count: usize,
+    scratch: &mut Scratch,
+) -> (f32, Vec<(Token, f32)>) {
+    let max = select::largest(logits);
+    let norm = f64::from(max) + select::exp_sum(logits, max).ln();
+    let logprob = |logit: f32| (f64::from(logit) - norm) as f32;
+    select::top(logits, count, &mut scratch.candidates);
+    let top = scratch.candidates.iter().map(|c| (c.token, logprob(c.logit))).collect();
+    let chosen = logits.get(token as usize).copied().unwrap_or(f32::NEG_INFINITY);
+    (logprob(chosen), top)
+}

@@ -1,0 +1,119 @@
+//! Chooses the next token from a row of logits.
+//!
+//! Order of the rules, as in llama.cpp: logit bias, penalties, grammar mask, then at
+//! temperature 0 the likeliest token, otherwise top-k, top-p, min-p and temperature.
+//! The draw is a function of (seed, choice, index of the token), so it depends neither on
+//! what else runs nor on a preemption in between. Equal logits: the lowest token id wins.
+//! NaN counts as impossible. Never sorts the vocabulary.
+
+mod draw;
+mod logprob;
+mod penalty;
+mod random;
+mod select;
+
+use kvik_cache::Token;
+use toktrie::SimpleVob;
+
+use crate::api::Sampling;
+use penalty::Penalties;
+
+pub use logprob::logprobs;
+
+/// Sampler of one choice.
+#[derive(Debug)]
+pub struct Sampler {
+    sampling: Sampling,
+    seed: u64,
+    /// Tokens accepted so far: the counter of the random draws.
+    drawn: u64,
+    penalties: Option<Penalties>,
+}
+
+/// Buffers that all samplers of one engine take turns with.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    /// Edited logits, `[vocab]`.
+    logits: Vec<f32>,
+    /// Unnormalised probabilities, `[vocab]`.
+    weights: Vec<f32>,
+    candidates: Vec<select::Candidate>,
+}
+
+impl Sampler {
+    /// A sampler for choice `choice` of a request, with `prompt` as its history.
+    pub fn new(sampling: &Sampling, choice: u32, prompt: &[Token]) -> Sampler {
+        Sampler {
+            sampling: sampling.clone(),
+            seed: sampling.seed.wrapping_add(u64::from(choice)),
+            drawn: 0,
+            penalties: Penalties::new(sampling, prompt),
+        }
+    }
+
+    /// Chooses from `logits`, shape `[vocab]`; `mask` holds the tokens that the grammar allows.
+    /// `None` when no token is possible.
+    pub fn sample(&self, logits: &[f32], mask: Option<&SimpleVob>, scratch: &mut Scratch) -> Option<Token> {
+        let Scratch { logits: edited, weights, candidates } = scratch;
+        let logits = if self.edits() || mask.is_some() {
+            edited.clear();
+            edited.extend_from_slice(logits);
+            self.edit(edited, mask);
+            edited
+        } else {
+            logits
+        };
+        if self.sampling.temperature <= 0.0 {
+            return select::likeliest(logits);
+        }
+        let unit = random::unit(self.seed, self.drawn);
+        draw::draw(&self.sampling, logits, unit, weights, candidates)
+    }
+
+    /// Takes note of the token that was chosen.
+    pub fn accept(&mut self, token: Token) {
+        self.drawn += 1;
+        if let Some(penalties) = &mut self.penalties {
+            penalties.accept(token);
+        }
+    }
+
+    fn edits(&self) -> bool {
+        self.penalties.is_some() || !self.sampling.logit_bias.is_empty()
+    }
+
+    fn edit(&self, logits: &mut [f32], mask: Option<&SimpleVob>) {
+        for &(token, bias) in &self.sampling.logit_bias {
+            if let Some(logit) = logits.get_mut(token as usize) {
+                *logit += bias;
+            }
+        }
+        if let Some(penalties) = &self.penalties {
+            penalties.apply(logits);
+        }
+        if let Some(mask) = mask {
+            forbid(logits, mask);
+        }
+    }
+}
+
+/// Sets the logits that `mask` leaves out to negative infinity.
+fn forbid(logits: &mut [f32], mask: &SimpleVob) {
+    let mut words = mask.as_slice().iter();
+    for lane in logits.chunks_mut(32) {
+        match words.next().copied().unwrap_or(0) {
+            u32::MAX => {}
+            0 => lane.fill(f32::NEG_INFINITY),
+            word => {
+                for (bit, logit) in lane.iter_mut().enumerate() {
+                    if word >> bit & 1 == 0 {
+                        *logit = f32::NEG_INFINITY;
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,232 @@
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn neutral() -> Sampling {
+    Sampling {
+        temperature: 1.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        repetition_penalty: 1.0,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
+        penalty_last_n: 0,
+        logit_bias: Vec::new(),
+        seed: 1,
+    }
+}
+
+fn greedy() -> Sampling {
+    Sampling { temperature: 0.0, ..neutral() }
+}
+
+/// Samples once after `prompt` and `answer`.
+fn sample(sampling: &Sampling, prompt: &[Token], answer: &[Token], logits: &[f32]) -> Option<Token> {
+    let mut sampler = Sampler::new(sampling, 0, prompt);
+    answer.iter().for_each(|&token| sampler.accept(token));
+    sampler.sample(logits, None, &mut Scratch::default())
+}
+
+/// The tokens that come up in many draws.
+fn support(sampling: &Sampling, logits: &[f32]) -> BTreeSet<Token> {
+    let mut sampler = Sampler::new(sampling, 0, &[]);
+    let mut scratch = Scratch::default();
+    (0..3000)
+        .map(|_| {
+            let token = sampler.sample(logits, None, &mut scratch).unwrap();
+            sampler.accept(token);
+            token
+        })
+        .collect()
+}
+
+#[test]
+fn greedy_takes_the_largest_and_the_lowest_of_equals() {
+    let cases: &[(&[f32], Option<Token>)] = &[
+        (&[0.0, 2.0, 1.0], Some(1)),
+        (&[3.0, 1.0, 3.0], Some(0)),
+        (&[f32::NAN, -1.0, f32::NAN], Some(1)),
+        (&[1.0, f32::INFINITY, f32::INFINITY], Some(1)),
+        (&[f32::NAN, f32::NAN], None),
+        (&[f32::NEG_INFINITY], None),
+        (&[], None),
+    ];
+    for (logits, expect) in cases {
+        assert_eq!(sample(&greedy(), &[], &[], logits), *expect, "{logits:?}");
+        let drawn = sample(&neutral(), &[], &[], logits);
+        assert_eq!(drawn.is_some(), expect.is_some(), "{logits:?}");
+    }
+    let mut long = vec![0.5; 1000];
+    long[777] = 2.0;
+    long[900] = 2.0;
+    assert_eq!(sample(&greedy(), &[], &[], &long), Some(777));
+}
+
+#[test]
+fn bias_and_penalties_edit_single_logits() {
+    let logits = [1.0, 2.0, 3.0, -1.0];
+    let bias = Sampling { logit_bias: vec![(2, f32::NEG_INFINITY), (99, 5.0)], ..greedy() };
+    assert_eq!(sample(&bias, &[], &[], &logits), Some(1));
+
+    // 3 / 4 < 2; the prompt counts.
+    let repetition = Sampling { repetition_penalty: 4.0, ..greedy() };
+    assert_eq!(sample(&repetition, &[2], &[], &logits), Some(1));
+    // Only the last token is looked at.
+    let short = Sampling { penalty_last_n: 1, ..repetition.clone() };
+    assert_eq!(sample(&short, &[2, 0], &[], &logits), Some(2));
+
+    // Presence and frequency leave the prompt alone.
+    let presence = Sampling { presence_penalty: 1.5, ..greedy() };
+    assert_eq!(sample(&presence, &[2], &[], &logits), Some(2));
+    assert_eq!(sample(&presence, &[], &[2], &logits), Some(1));
+    let frequency = Sampling { frequency_penalty: 0.6, ..greedy() };
+    assert_eq!(sample(&frequency, &[], &[2], &logits), Some(2));
+    assert_eq!(sample(&frequency, &[], &[2, 2], &logits), Some(1));
+}
+
+#[test]
+fn negative_logits_are_multiplied() {
+    let repetition = Sampling { repetition_penalty: 2.0, ..greedy() };
+    assert_eq!(sample(&repetition, &[0], &[], &[-1.0, -1.5]), Some(1));
+}
+
+#[test]
+fn a_mask_forbids_the_rest() {
+    let logits: Vec<f32> = (0..100).map(|i| i as f32).collect();
+    let mut mask = SimpleVob::alloc(100);
+    let sampler = Sampler::new(&greedy(), 0, &[]);
+    let mut scratch = Scratch::default();
+    assert_eq!(sampler.sample(&logits, Some(&mask), &mut scratch), None);
+    mask.allow_token(3);
+    mask.allow_token(65);
+    assert_eq!(sampler.sample(&logits, Some(&mask), &mut scratch), Some(65));
+}
+
+#[test]
+fn truncation_keeps_what_it_says() {
+    // Probabilities 0.4, 0.3, 0.2, 0.1.
+    let logits: Vec<f32> = [0.1f32, 0.4, 0.2, 0.3].map(f32::ln).to_vec();
+    let check = |sampling: Sampling, expect: &[Token]| {
+        let expect: BTreeSet<Token> = expect.iter().copied().collect();
+        assert_eq!(support(&sampling, &logits), expect, "{sampling:?}");
+    };
+    check(neutral(), &[0, 1, 2, 3]);
+    check(Sampling { top_k: 2, ..neutral() }, &[1, 3]);
+    check(Sampling { top_k: 9, ..neutral() }, &[0, 1, 2, 3]);
+    check(Sampling { top_p: 0.65, ..neutral() }, &[1, 3]);
+    check(Sampling { top_p: 0.75, ..neutral() }, &[1, 2, 3]);
+    check(Sampling { top_p: 0.0, ..neutral() }, &[1]);
+    check(Sampling { min_p: 0.6, ..neutral() }, &[1, 3]);
+    check(Sampling { min_p: 1.0, ..neutral() }, &[1]);
+    // After top-k the rest is renormalised: 0.4/0.7 reaches 0.57.
+    check(Sampling { top_k: 2, top_p: 0.57, ..neutral() }, &[1]);
+    check(Sampling { top_k: 3, min_p: 0.6, ..neutral() }, &[1, 3]);
+    check(Sampling { temperature: 1e-6, ..neutral() }, &[1]);
+}
+
+#[test]
+fn draws_follow_the_distribution() {
+    let logits: Vec<f32> = [0.1f32, 0.4, 0.2, 0.3].map(f32::ln).to_vec();
+    for sampling in [neutral(), Sampling { top_k: 3, ..neutral() }] {
+        let mut sampler = Sampler::new(&sampling, 0, &[]);
+        let mut scratch = Scratch::default();
+        let mut counts = [0f64; 4];
+        for _ in 0..20_000 {
+            let token = sampler.sample(&logits, None, &mut scratch).unwrap();
+            sampler.accept(token);
+            counts[token as usize] += 1.0 / 20_000.0;
+        }
+        let expect = if sampling.top_k == 0 { [0.1, 0.4, 0.2, 0.3] } else { [0.0, 0.444, 0.222, 0.333] };
+        for (got, expect) in counts.iter().zip(expect) {
+            assert!((got - expect).abs() < 0.015, "{counts:?}");
+        }
+    }
+}
+
+#[test]
+fn the_draw_depends_on_seed_choice_and_index_only() {
+    let logits = vec![0.0; 1000];
+    let sampling = neutral();
+    let run = |choice: u32, skip: usize| -> Vec<Token> {
+        let mut sampler = Sampler::new(&sampling, choice, &[]);
+        let mut scratch = Scratch::default();
+        let tokens = (0..50).map(|_| {
+            let token = sampler.sample(&logits, None, &mut scratch).unwrap();
+            sampler.accept(token);
+            token
+        });
+        tokens.skip(skip).collect()
+    };
+    assert_eq!(run(0, 0), run(0, 0));
+    assert_ne!(run(0, 0), run(1, 0));
+    assert_eq!(run(0, 10), run(0, 0)[10..]);
+}
+
+#[test]
+fn logprobs_are_normalised() {
+    let logits: Vec<f32> = [0.1f32, 0.4, 0.2, 0.3].map(|p| p.ln() + 7.0).to_vec();
+    let (chosen, top) = logprobs(&logits, 0, 2, &mut Scratch::default());
+    assert!((chosen - 0.1f32.ln()).abs() < 1e-5);
+    assert_eq!(top.iter().map(|t| t.0).collect::<Vec<_>>(), [1, 3]);
+    assert!((top[0].1 - 0.4f32.ln()).abs() < 1e-5);
+    let (nan, _) = logprobs(&[f32::NAN, 1.0], 0, 2, &mut Scratch::default());
+    assert!(nan.is_nan());
+}
+
+#[test]
+fn exp_is_close() {
+    for step in 0..87_000 {
+        let x = -step as f32 / 1000.0;
+        let (got, expect) = (f64::from(select::exp(x)), f64::from(x).exp());
+        assert!((got - expect).abs() <= 3e-7 * expect, "exp({x}) = {got}, not {expect}");
+    }
+    assert_eq!(select::exp(f32::NEG_INFINITY), 0.0);
+    assert_eq!(select::exp(f32::NAN), 0.0);
+    assert_eq!(select::exp(0.0), 1.0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// The selection equals a full stable sort, equal logits included.
+    #[test]
+    fn top_equals_a_sort(
+        logits in prop::collection::vec(prop_oneof![
+            8 => (-40i32..40).prop_map(|x| x as f32 / 4.0),
+            1 => Just(f32::NAN),
+            1 => Just(f32::NEG_INFINITY),
+        ], 0..700),
+        count in 0usize..300,
+    ) {
+        let mut expect: Vec<(Token, f32)> = logits.iter().enumerate()
+            .filter(|(_, x)| **x > f32::NEG_INFINITY)
+            .map(|(i, &x)| (i as Token, x)).collect();
+        expect.sort_by(|a, b| b.1.total_cmp(&a.1));
+        expect.truncate(count);
+        let mut got = Vec::new();
+        select::top(&logits, count, &mut got);
+        let got: Vec<(Token, f32)> = got.iter().map(|c| (c.token, c.logit)).collect();
+        prop_assert_eq!(got, expect);
+    }
+
+    /// Nothing that comes out was forbidden or lies outside the vocabulary, whatever comes in.
+    #[test]
+    fn never_panics_and_never_picks_the_impossible(
+        logits in prop::collection::vec(prop_oneof![
+            6 => -30f32..30.0,
+            1 => prop_oneof![Just(f32::NAN), Just(f32::NEG_INFINITY), Just(f32::INFINITY), Just(f32::MAX), Just(f32::MIN)],
+        ], 1..600),
+        temperature in prop_oneof![Just(0f32), Just(1e-9), 0.1f32..3.0, Just(f32::INFINITY)],
+        top_k in 0usize..50, top_p in 0f32..1.2, min_p in 0f32..1.2, seed in any::<u64>(),
+    ) {
+        let sampling = Sampling { temperature, top_k, top_p, min_p, seed, ..neutral() };
+        let token = sample(&sampling, &[], &[], &logits);
+        match token {
+            Some(token) => prop_assert!(logits[token as usize] > f32::NEG_INFINITY),
+            None => prop_assert!(!logits.iter().any(|&x| x > f32::NEG_INFINITY)),
+        }
+    }
+}
