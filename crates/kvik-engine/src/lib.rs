@@ -8,9 +8,11 @@
 pub mod api;
 pub mod batch;
 pub mod bytes;
+pub mod constraint;
 pub mod gguf;
 pub mod load;
 pub mod model;
 pub mod sampler;
 pub mod template;
+pub mod text;
 pub mod tokenizer;
