@@ -111,6 +111,8 @@ pub struct Report {
     pub cached_tokens: usize,
     /// Prompt tokens computed for this request; with `cached_tokens` the whole prompt.
     pub computed_tokens: usize,
+    /// Tokens computed again after a preemption, because the cache had lost them.
+    pub recomputed_tokens: usize,
     /// Tokens generated, all choices.
     pub generated_tokens: usize,
     /// Waiting for admission.
@@ -197,6 +199,14 @@ pub enum RequestError {
         needed_blocks: usize,
         /// Blocks there are.
         budget_blocks: usize,
+    },
+    /// More continuations than one request may have.
+    #[error("the request wants {choices} choices; it may have 1 to {choices_max}")]
+    BadChoices {
+        /// Choices asked for.
+        choices: u32,
+        /// Choices allowed.
+        choices_max: u32,
     },
     /// The grammar or schema is not usable.
     #[error("the constraint cannot be used: {0}")]

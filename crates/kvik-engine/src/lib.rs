@@ -8,11 +8,16 @@
 pub mod api;
 pub mod batch;
 pub mod bytes;
+pub mod config;
 pub mod constraint;
+pub mod engine;
 pub mod gguf;
 pub mod load;
 pub mod model;
 pub mod sampler;
+pub mod schedule;
+pub mod stats;
 pub mod template;
 pub mod text;
 pub mod tokenizer;
+mod worker;

@@ -2,6 +2,8 @@
 
 use kvik_cache::Token;
 
+use crate::tokenizer::Tokenizer;
+
 /// What a token stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenKind {
@@ -60,5 +62,18 @@ impl Vocabulary {
     /// Bytes that the token adds to an answer.
     pub fn answer_bytes(&self, token: Token, show_special: bool) -> &[u8] {
         if show_special || self.kind(token) == TokenKind::Text { self.bytes(token) } else { &[] }
+    }
+}
+
+impl From<&Tokenizer> for Vocabulary {
+    fn from(tokenizer: &Tokenizer) -> Vocabulary {
+        Vocabulary::new((0..tokenizer.vocab_len() as Token).map(|token| {
+            let kind = match token {
+                token if tokenizer.is_eog(token) => TokenKind::EndOfGeneration,
+                token if tokenizer.is_control(token) => TokenKind::Control,
+                _ => TokenKind::Text,
+            };
+            (tokenizer.token_bytes(token), kind)
+        }))
     }
 }

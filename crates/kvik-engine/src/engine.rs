@@ -1,0 +1,286 @@
+//! The engine as its users see it: submit requests, read numbers, stop.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, SyncSender, TrySendError, channel, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use kvik_cache::{CacheConfig, CacheError};
+
+use crate::api::{Event, EventSink, FinishReason, GeneratedToken, Report, Request, RequestError};
+use crate::batch::Runner;
+use crate::constraint::Compiler;
+use crate::schedule::{Limits, Scheduler, Submission};
+use crate::stats::EngineStats;
+use crate::text::Vocabulary;
+use crate::worker::{Command, Worker};
+
+pub use crate::config::EngineConfig;
+
+/// A running engine; a clone is another handle to the same one. When the last handle is gone,
+/// it finishes what it has and stops.
+#[derive(Clone)]
+pub struct Engine {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    commands: SyncSender<Command>,
+    board: Board,
+    limits: Limits,
+    compiler: Compiler,
+    waiting_max: usize,
+    parallel_max: usize,
+    worker: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the worker shows to the outside.
+#[derive(Clone)]
+pub(crate) struct Board {
+    block_bytes: usize,
+    /// Requests accepted, and those of them that left the queue. Their difference counts those
+    /// on the way to the worker too.
+    accepted: Arc<AtomicU64>,
+    departed: Arc<AtomicU64>,
+    snapshot: Arc<Mutex<Snapshot>>,
+}
+
+#[derive(Clone, Copy)]
+struct Snapshot {
+    stats: EngineStats,
+    /// Mean time that a request runs, once one has ended.
+    service: Option<Duration>,
+}
+
+/// What [`Engine::generate`] collects.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Generated {
+    /// One for each choice.
+    pub choices: Vec<GeneratedChoice>,
+    /// What was computed.
+    pub report: Report,
+}
+
+/// One finished choice.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GeneratedChoice {
+    /// Its text.
+    pub text: String,
+    /// Its tokens.
+    pub tokens: Vec<GeneratedToken>,
+    /// Why it ended.
+    pub reason: FinishReason,
+}
+
+/// The engine cannot be started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The cache's settings are not usable.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+    /// A setting is not usable.
+    #[error("{setting} must be at least 1")]
+    Zero {
+        /// Its name.
+        setting: &'static str,
+    },
+    /// The operating system gave no thread.
+    #[error("the engine's thread cannot be started: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+impl Engine {
+    /// Starts the thread that serves requests.
+    ///
+    /// `runner` must own storage for as many blocks as `cache` has, and take batches of
+    /// [`EngineConfig::batch_rows_max`] rows.
+    pub fn start(
+        runner: impl Runner + Send + 'static,
+        vocabulary: impl Into<Vocabulary>,
+        cache: CacheConfig,
+        config: EngineConfig,
+    ) -> Result<Engine, StartError> {
+        check(&config)?;
+        let vocabulary = Arc::new(vocabulary.into());
+        let vocab_len = runner.vocab_len();
+        let limits = Limits::new(&config, cache.blocks, vocab_len);
+        let (waiting_max, parallel_max, block_bytes) =
+            (config.waiting_max, config.parallel_max, config.block_bytes);
+        let started = Instant::now();
+        let clock = Box::new(move || started.elapsed());
+        let scheduler = Scheduler::new(config, cache, vocabulary.clone(), clock)?;
+        // The queue's places bound the submissions; one more place for each to say stop.
+        let (commands, receiver) = sync_channel(waiting_max + 16);
+        let board = Board::new(&scheduler, block_bytes);
+        let (runner, worker_board) = (Box::new(runner), board.clone());
+        let worker =
+            Worker { scheduler, runner, limits, commands: receiver, board: worker_board, deadline: None };
+        let thread = std::thread::Builder::new().name("kvik-engine".to_owned());
+        let worker = Mutex::new(Some(thread.spawn(move || worker.run())?));
+        let compiler = Compiler::new(vocabulary, vocab_len);
+        let shared = Shared { commands, board, limits, compiler, waiting_max, parallel_max, worker };
+        Ok(Engine { shared: Arc::new(shared) })
+    }
+
+    /// Puts a request into the queue. Its events go to `sink`, until `Done` or `Failed`.
+    ///
+    /// Compiles the request's constraint on the calling thread, which may take tens of
+    /// milliseconds.
+    pub fn submit(&self, request: Request, sink: Box<dyn EventSink>) -> Result<(), RequestError> {
+        let shared = &self.shared;
+        shared.limits.check(&request)?;
+        let guide = request.constraint.as_ref().map(|constraint| shared.compiler.compile(constraint));
+        let guide = guide.transpose()?;
+        shared.take_place()?;
+        let submission = Box::new(Submission { request, guide, sink });
+        shared.commands.try_send(Command::Submit(submission)).map_err(|error| {
+            shared.board.accepted.fetch_sub(1, Ordering::AcqRel);
+            match error {
+                TrySendError::Disconnected(_) => RequestError::Stopping,
+                TrySendError::Full(_) => shared.queue_full(),
+            }
+        })
+    }
+
+    /// Numbers, as of the last step.
+    pub fn stats(&self) -> EngineStats {
+        let board = &self.shared.board;
+        EngineStats { waiting: board.waiting(), ..board.snapshot().stats }
+    }
+
+    /// Refuses new and queued requests, lets running ones end for at most `grace`, fails the rest
+    /// with [`RequestError::Stopping`], and returns when the engine has stopped.
+    pub fn shutdown(&self, grace: Duration) {
+        // Nobody left to tell means that it has stopped already.
+        let _ = self.shared.commands.send(Command::Shutdown { grace });
+        let worker = self.shared.worker.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(worker) = worker
+            && worker.join().is_err()
+        {
+            tracing::error!("the engine's thread panicked");
+        }
+    }
+
+    /// Submits a request and waits for its end.
+    pub fn generate(&self, request: Request) -> Result<Generated, RequestError> {
+        let (sender, events) = channel();
+        let mut texts = vec![(String::new(), Vec::new(), None); request.choices as usize];
+        self.submit(request, Box::new(ChannelSink(sender)))?;
+        for event in events {
+            match event {
+                Event::Prefill { .. } => {}
+                Event::Text { choice, text, tokens } => {
+                    let (all, all_tokens, _) = &mut texts[choice as usize];
+                    all.push_str(&text);
+                    all_tokens.extend(tokens);
+                }
+                Event::Finished { choice, reason } => texts[choice as usize].2 = Some(reason),
+                Event::Done(report) => {
+                    let choice = |(text, tokens, reason): (_, _, Option<_>)| {
+                        let reason = reason.expect("every choice ends before the request does");
+                        GeneratedChoice { text, tokens, reason }
+                    };
+                    return Ok(Generated { choices: texts.into_iter().map(choice).collect(), report });
+                }
+                Event::Failed(error) => return Err(error),
+            }
+        }
+        Err(RequestError::Internal("the engine stopped without an answer".to_owned()))
+    }
+}
+
+impl Shared {
+    /// Takes one of the queue's places, if there is one.
+    fn take_place(&self) -> Result<(), RequestError> {
+        let Board { accepted, departed, .. } = &self.board;
+        let max = self.waiting_max as u64;
+        let free = |accepted: u64| {
+            let waiting = accepted.saturating_sub(departed.load(Ordering::Acquire));
+            (waiting < max).then_some(accepted + 1)
+        };
+        let taken = accepted.fetch_update(Ordering::AcqRel, Ordering::Acquire, free);
+        taken.map(|_| ()).map_err(|_| self.queue_full())
+    }
+
+    /// When to try again: by then those who wait now should have been admitted.
+    fn queue_full(&self) -> RequestError {
+        let waiting = self.board.waiting();
+        let service = self.board.snapshot().service.unwrap_or(Duration::from_secs(1));
+        let seconds = service.as_secs_f64() * waiting as f64 / self.parallel_max as f64;
+        RequestError::QueueFull { waiting, retry_after_s: seconds.ceil().clamp(1.0, 600.0) as u64 }
+    }
+}
+
+impl Board {
+    fn new(scheduler: &Scheduler, block_bytes: usize) -> Board {
+        let snapshot = Arc::new(Mutex::new(Snapshot::of(scheduler, block_bytes)));
+        Board { block_bytes, accepted: Arc::default(), departed: Arc::default(), snapshot }
+    }
+
+    /// Shows how things stand.
+    pub(crate) fn post(&self, scheduler: &Scheduler) {
+        let departed = scheduler.submitted() - scheduler.queued() as u64;
+        self.departed.store(departed, Ordering::Release);
+        *self.lock() = Snapshot::of(scheduler, self.block_bytes);
+    }
+
+    fn waiting(&self) -> usize {
+        let departed = self.departed.load(Ordering::Acquire);
+        self.accepted.load(Ordering::Acquire).saturating_sub(departed) as usize
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        *self.lock()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Snapshot> {
+        // A snapshot is plain data: whoever panicked with the lock left it whole.
+        self.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Snapshot {
+    fn of(scheduler: &Scheduler, block_bytes: usize) -> Snapshot {
+        let cache = scheduler.cache().stats();
+        let stats = EngineStats {
+            running: scheduler.running(),
+            waiting: scheduler.queued(),
+            kv_bytes: cache.blocks * block_bytes,
+            kv_owned_bytes: cache.owned * block_bytes,
+            kv_shared_bytes: cache.shared * block_bytes,
+            kv_free_bytes: cache.free * block_bytes,
+            counters: *scheduler.counters(),
+            cache,
+        };
+        Snapshot { stats, service: scheduler.mean_service() }
+    }
+}
+
+/// Sends events to a waiting thread.
+struct ChannelSink(Sender<Event>);
+
+impl EventSink for ChannelSink {
+    fn send(&mut self, event: Event) -> bool {
+        self.0.send(event).is_ok()
+    }
+
+    fn is_closed(&self) -> bool {
+        // The receiver lives as long as `generate` waits, which is until the end.
+        false
+    }
+}
+
+fn check(config: &EngineConfig) -> Result<(), StartError> {
+    let settings = [
+        ("the context", config.context_tokens),
+        ("the number of parallel sequences", config.parallel_max),
+        ("the length of the queue", config.waiting_max),
+        ("the number of choices", config.choices_max as usize),
+        ("the number of prefill rows", config.prefill_rows_max),
+        ("the number of prefill rows beside decoding", config.prefill_rows_mixed_max),
+    ];
+    let zero = settings.iter().find(|(_, value)| *value == 0);
+    zero.map_or(Ok(()), |(setting, _)| Err(StartError::Zero { setting }))
+}

@@ -1,0 +1,165 @@
+//! What one choice has said so far, and how it goes on: constraint, sampler, text, limits.
+
+use std::sync::Arc;
+
+use kvik_cache::Token;
+
+use crate::api::{FinishReason, GeneratedToken, Request, RequestError, TokenLogprob};
+use crate::constraint::{Allowed, Guide};
+use crate::sampler::{Sampler, Scratch, logprobs};
+use crate::text::{Shown, TextStream, TokenKind, Vocabulary};
+
+/// The answer of one choice.
+#[derive(Debug)]
+pub(super) struct Answer {
+    rules: Arc<Rules>,
+    sampler: Sampler,
+    guide: Option<Guide>,
+    text: TextStream<GeneratedToken>,
+    generated: usize,
+}
+
+/// What all choices of a request go by.
+#[derive(Debug)]
+pub(super) struct Rules {
+    request: Request,
+    /// Tokens of an answer at most: what was asked for, or what the context holds.
+    tokens_max: usize,
+}
+
+/// One step of an answer.
+#[derive(Debug)]
+pub(super) struct Step {
+    /// The token chosen, unless none was possible.
+    pub(super) token: Option<Token>,
+    /// Text that may be shown now.
+    pub(super) text: String,
+    /// The tokens behind it.
+    pub(super) tokens: Vec<GeneratedToken>,
+    /// Set when the answer ends here.
+    pub(super) end: Option<FinishReason>,
+}
+
+impl Rules {
+    pub(super) fn new(request: Request, tokens_max: usize) -> Arc<Rules> {
+        Arc::new(Rules { request, tokens_max })
+    }
+}
+
+impl Answer {
+    /// The answer of choice `choice` after `prompt`.
+    pub(super) fn new(rules: &Arc<Rules>, choice: u32, prompt: &[Token], guide: Option<Guide>) -> Answer {
+        Answer {
+            sampler: Sampler::new(&rules.request.sampling, choice, prompt),
+            text: TextStream::new(&rules.request.stop),
+            rules: rules.clone(),
+            guide,
+            generated: 0,
+        }
+    }
+
+    /// Another choice that has said nothing yet, as this one must not have either.
+    pub(super) fn sibling(&self, choice: u32, prompt: &[Token]) -> Answer {
+        Answer::new(&self.rules, choice, prompt, self.guide.as_ref().map(Guide::fork))
+    }
+
+    /// Whether tokens are to be generated at all.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.rules.tokens_max > 0
+    }
+
+    /// Tokens that may still come.
+    pub(super) fn tokens_left(&self) -> usize {
+        self.rules.tokens_max - self.generated
+    }
+
+    /// Chooses the next token from `logits`, shape `[vocab]`.
+    pub(super) fn advance(
+        &mut self,
+        logits: &[f32],
+        vocabulary: &Vocabulary,
+        scratch: &mut Scratch,
+    ) -> Result<Step, RequestError> {
+        let Some(token) = self.choose(logits, scratch)? else {
+            return Ok(self.end(None, nothing_shown(), FinishReason::ConstraintDone));
+        };
+        self.sampler.accept(token);
+        self.generated += 1;
+        if vocabulary.kind(token) == TokenKind::EndOfGeneration && !self.rules.request.ignore_eos {
+            return Ok(self.end(Some(token), nothing_shown(), FinishReason::Eos));
+        }
+        let complete = self.accept(token)?;
+        let generated = self.describe(token, logits, vocabulary, scratch);
+        let bytes = vocabulary.answer_bytes(token, self.rules.request.show_special);
+        let shown = self.text.push(generated, bytes);
+        let end = match shown.stopped {
+            Some(index) => Some(FinishReason::StopString(index)),
+            None if complete => Some(FinishReason::ConstraintDone),
+            None if self.tokens_left() == 0 => Some(FinishReason::Length),
+            None => None,
+        };
+        Ok(match end {
+            Some(reason) => self.end(Some(token), shown, reason),
+            None => Step { token: Some(token), text: shown.text, tokens: shown.tokens, end },
+        })
+    }
+
+    /// The next token; `None` when the constraint allows nothing.
+    fn choose(&mut self, logits: &[f32], scratch: &mut Scratch) -> Result<Option<Token>, RequestError> {
+        let allowed = self.guide.as_mut().map(Guide::allowed).transpose();
+        let mask = match allowed.map_err(RequestError::BadConstraint)? {
+            Some(Allowed::Nothing) => return Ok(None),
+            Some(Allowed::Tokens(mask)) => Some(mask),
+            None => None,
+        };
+        let token = self.sampler.sample(logits, mask.as_ref(), scratch);
+        if token.is_none() && mask.is_none() {
+            return Err(RequestError::Internal("the model gave no usable logits".to_owned()));
+        }
+        Ok(token)
+    }
+
+    /// Tells the constraint; whether it is satisfied and allows nothing more.
+    fn accept(&mut self, token: Token) -> Result<bool, RequestError> {
+        match &mut self.guide {
+            Some(guide) => guide.accept(token).map_err(RequestError::BadConstraint),
+            None => Ok(false),
+        }
+    }
+
+    /// Ends the answer: what the text held back is text after all, unless a stop string ended it.
+    fn end(&mut self, token: Option<Token>, shown: Shown<GeneratedToken>, reason: FinishReason) -> Step {
+        let Shown { mut text, mut tokens, stopped } = shown;
+        let mut reason = reason;
+        if stopped.is_none() {
+            let rest = self.text.finish();
+            text.push_str(&rest.text);
+            tokens.extend(rest.tokens);
+            reason = rest.stopped.map_or(reason, FinishReason::StopString);
+        }
+        Step { token, text, tokens, end: Some(reason) }
+    }
+
+    fn describe(
+        &self,
+        token: Token,
+        logits: &[f32],
+        vocabulary: &Vocabulary,
+        scratch: &mut Scratch,
+    ) -> GeneratedToken {
+        let describe = |(token, logprob): (Token, f32)| TokenLogprob {
+            token,
+            bytes: vocabulary.bytes(token).to_vec(),
+            logprob,
+        };
+        let logprob = self.rules.request.logprobs.map(|count| {
+            let (chosen, top) = logprobs(logits, token, count, scratch);
+            (describe((token, chosen)), top.into_iter().map(describe).collect())
+        });
+        GeneratedToken { token, logprob }
+    }
+}
+
+fn nothing_shown() -> Shown<GeneratedToken> {
+    Shown { text: String::new(), tokens: Vec::new(), stopped: None }
+}

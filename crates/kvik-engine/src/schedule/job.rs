@@ -1,0 +1,107 @@
+//! A request while the engine has it: its listener, its open choices and its report.
+
+use std::time::Duration;
+
+use kvik_cache::StopReason;
+
+use crate::api::{Event, EventSink, FinishReason, GeneratedToken, Report, RequestError};
+
+/// Names a request; later ones are larger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct JobId(pub(super) u64);
+
+/// A request that has not ended.
+pub(super) struct Job {
+    sink: Box<dyn EventSink>,
+    listening: bool,
+    /// Choices that have not ended.
+    pub(super) open: u32,
+    pub(super) choices: u32,
+    pub(super) report: Report,
+    pub(super) times: Times,
+}
+
+/// When things happened, on the scheduler's clock.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Times {
+    pub(super) submitted: Duration,
+    pub(super) admitted: Option<Duration>,
+    pub(super) first_token: Option<Duration>,
+    pub(super) last_token: Option<Duration>,
+}
+
+impl Job {
+    pub(super) fn new(sink: Box<dyn EventSink>, prompt_tokens: usize, choices: u32, now: Duration) -> Job {
+        Job {
+            sink,
+            listening: true,
+            open: choices,
+            choices,
+            report: Report { prompt_tokens, ..Report::default() },
+            times: Times { submitted: now, admitted: None, first_token: None, last_token: None },
+        }
+    }
+
+    /// Whether nobody listens any more.
+    pub(super) fn is_closed(&self) -> bool {
+        !self.listening || self.sink.is_closed()
+    }
+
+    /// Sequences that it consists of now: choices other than the first begin with the first token.
+    pub(super) fn sequences(&self) -> usize {
+        if self.times.first_token.is_some() { self.open as usize } else { 1 }
+    }
+
+    /// Its prefill begins; `stop` tells why no more of the prompt was known.
+    pub(super) fn admitted(&mut self, now: Duration, stop: StopReason) {
+        self.times.admitted = Some(now);
+        self.report.queued = now.saturating_sub(self.times.submitted);
+        self.report.cache = Some(stop);
+    }
+
+    pub(super) fn prefill_progress(&mut self, done: usize, total: usize) {
+        self.send(Event::Prefill { done, total });
+    }
+
+    /// The prompt is computed.
+    pub(super) fn prefill_done(&mut self, now: Duration) {
+        if let (Some(admitted), None) = (self.times.admitted, self.times.first_token) {
+            self.report.prefill = now.saturating_sub(admitted);
+            self.times.first_token = Some(now);
+        }
+    }
+
+    /// A token was generated.
+    pub(super) fn token(&mut self, now: Duration) {
+        self.report.generated_tokens += 1;
+        self.times.last_token = Some(now);
+        let first = self.times.first_token.unwrap_or(now);
+        self.report.decode = now.saturating_sub(first);
+    }
+
+    pub(super) fn text(&mut self, choice: u32, text: String, tokens: Vec<GeneratedToken>) {
+        if !text.is_empty() || !tokens.is_empty() {
+            self.send(Event::Text { choice, text, tokens });
+        }
+    }
+
+    /// One choice has ended.
+    pub(super) fn finished(&mut self, choice: u32, reason: FinishReason) {
+        self.open -= 1;
+        self.send(Event::Finished { choice, reason });
+    }
+
+    /// All choices have ended.
+    pub(super) fn done(mut self) {
+        let report = self.report.clone();
+        self.send(Event::Done(report));
+    }
+
+    pub(super) fn failed(mut self, error: RequestError) {
+        self.send(Event::Failed(error));
+    }
+
+    fn send(&mut self, event: Event) {
+        self.listening = self.listening && self.sink.send(event);
+    }
+}

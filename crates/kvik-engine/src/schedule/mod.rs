@@ -1,0 +1,157 @@
+//! Decides what the model computes next, and hands out what it computed.
+//!
+//! ```text
+//! submit -> waiting -> running -> ended       a sequence; a request has one per choice
+//!              ^----------'  preempted        its blocks stay in the cache as long as they can
+//! ```
+//!
+//! Owns the cache, the queue and every sequence. A sequence is its tokens and how many of them
+//! are stored in blocks; the rest is to be computed. So prefill, decode and resuming after a
+//! preemption are one thing: decode is when a single token is left. Knows no model, reads no
+//! clock of its own, starts no thread.
+//!
+//! Policy stands in `admission` (who is next) and `plan` (how the rows of a step are divided).
+
+mod admission;
+mod answer;
+mod end;
+mod job;
+mod plan;
+mod publish;
+mod room;
+mod sequence;
+mod submission;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvik_cache::{Cache, CacheConfig, CacheError, SeqId};
+
+use crate::api::RequestError;
+use crate::batch::Runner;
+use crate::config::EngineConfig;
+use crate::sampler::Scratch;
+use crate::stats::Counters;
+use crate::text::Vocabulary;
+use admission::Waiting;
+use job::{Job, JobId};
+use sequence::Sequence;
+
+pub use submission::{Limits, Submission};
+
+/// Tells the time since some fixed moment.
+pub type Clock = Box<dyn Fn() -> Duration + Send>;
+
+/// Schedules the requests of one model.
+pub struct Scheduler {
+    config: EngineConfig,
+    cache_config: CacheConfig,
+    cache: Cache,
+    vocabulary: Arc<Vocabulary>,
+    clock: Clock,
+    jobs: BTreeMap<JobId, Job>,
+    /// Sequences without blocks, oldest first.
+    waiting: Vec<Waiting>,
+    /// Sequences with blocks, oldest first: the last one is preempted first.
+    running: Vec<Sequence>,
+    /// Choices that start as copies of a running sequence, at the next step.
+    forks: Vec<Fork>,
+    /// Requests that fail at the end of this step.
+    doomed: Vec<(JobId, RequestError)>,
+    next_job: u64,
+    next_seq: u64,
+    /// Mean time from admission to the end of a request.
+    service: Option<Duration>,
+    counters: Counters,
+    scratch: Scratch,
+}
+
+/// A choice that goes on from where `parent` is.
+struct Fork {
+    parent: SeqId,
+    child: Sequence,
+}
+
+impl Scheduler {
+    /// A scheduler with an empty cache.
+    pub fn new(
+        config: EngineConfig,
+        cache_config: CacheConfig,
+        vocabulary: Arc<Vocabulary>,
+        clock: Clock,
+    ) -> Result<Scheduler, CacheError> {
+        Ok(Scheduler {
+            cache: Cache::new(cache_config)?,
+            config,
+            cache_config,
+            vocabulary,
+            clock,
+            jobs: BTreeMap::new(),
+            waiting: Vec::new(),
+            running: Vec::new(),
+            forks: Vec::new(),
+            doomed: Vec::new(),
+            next_job: 0,
+            next_seq: 0,
+            service: None,
+            counters: Counters::default(),
+            scratch: Scratch::default(),
+        })
+    }
+
+    /// One round: decides which rows to compute, computes them, and hands out the results.
+    pub fn step(&mut self, runner: &mut dyn Runner) {
+        self.drop_closed();
+        let plan = self.plan(runner);
+        if !plan.is_empty() {
+            let logits = runner.forward(&plan.batch(&self.tables(&plan)));
+            self.publish(&plan, logits);
+        }
+        self.drop_ended();
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_idle(&self) -> bool {
+        self.jobs.is_empty()
+    }
+
+    /// The cache, to look at.
+    pub fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    /// Sequences that hold blocks.
+    pub fn running(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Requests that were never admitted yet.
+    pub fn queued(&self) -> usize {
+        self.waiting.iter().filter(|waiting| waiting.is_new()).count()
+    }
+
+    /// What was done so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Mean time from admission to the end of a request, once one has ended.
+    pub fn mean_service(&self) -> Option<Duration> {
+        self.service
+    }
+
+    /// Requests submitted so far.
+    pub fn submitted(&self) -> u64 {
+        self.next_job
+    }
+
+    fn now(&self) -> Duration {
+        (self.clock)()
+    }
+
+    fn new_seq(&mut self) -> SeqId {
+        self.next_seq += 1;
+        SeqId(self.next_seq)
+    }
+}

@@ -1,0 +1,101 @@
+//! Which rows a step computes.
+//!
+//! Every sequence with a single token left gets its row: that is decode. The rest of the batch
+//! is prefill, bounded so that a step stays short. The oldest prefill gets at least half, so a
+//! long prompt always moves; then the shortest go first, so a short question does not wait
+//! behind a book.
+
+use kvik_cache::BlockId;
+
+use super::Scheduler;
+use super::room::Room;
+use crate::batch::{Batch, Row, Runner};
+
+/// The rows of one step.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    pub(super) rows: Vec<Row>,
+    /// Whose rows they are, in the order of the rows and of the batch's tables.
+    pub(super) spans: Vec<Span>,
+}
+
+/// The rows of one sequence.
+#[derive(Debug)]
+pub(super) struct Span {
+    /// Index into the running sequences.
+    pub(super) index: usize,
+    pub(super) rows: usize,
+    /// Whether the last row's logits are wanted.
+    pub(super) logits: bool,
+}
+
+impl Plan {
+    pub(super) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    pub(super) fn batch<'a>(&'a self, tables: &'a [&'a [BlockId]]) -> Batch<'a> {
+        Batch { rows: &self.rows, tables }
+    }
+}
+
+impl Scheduler {
+    /// Settles who runs and chooses the rows of the next step.
+    pub(super) fn plan(&mut self, runner: &mut dyn Runner) -> Plan {
+        self.start_forks(runner);
+        if self.make_room() == Room::Enough {
+            self.admit(runner);
+        }
+        self.end_what_is_stored();
+        self.choose_rows()
+    }
+
+    /// Block tables of the plan's sequences.
+    pub(super) fn tables(&self, plan: &Plan) -> Vec<&[BlockId]> {
+        plan.spans.iter().map(|span| self.cache.table(self.running[span.index].id)).collect()
+    }
+
+    fn choose_rows(&self) -> Plan {
+        let mut plan = Plan::default();
+        for (index, rows) in self.divide_rows().into_iter().enumerate() {
+            if rows == 0 {
+                continue;
+            }
+            let sequence = &self.running[index];
+            let end = sequence.stored + rows;
+            let logits = end == sequence.tokens.len() && sequence.answer.is_wanted();
+            plan.rows.extend((sequence.stored..end).map(|position| Row {
+                table: plan.spans.len() as u32,
+                token: sequence.tokens[position],
+                position: position as u32,
+                logits: logits && position + 1 == end,
+            }));
+            plan.spans.push(Span { index, rows, logits });
+        }
+        plan
+    }
+
+    /// Rows for each running sequence.
+    fn divide_rows(&self) -> Vec<usize> {
+        let missing: Vec<usize> = self.running.iter().map(|sequence| sequence.missing()).collect();
+        let mut rows: Vec<usize> = missing.iter().map(|&missing| usize::from(missing == 1)).collect();
+        let mut prefills: Vec<usize> = (0..missing.len()).filter(|&index| missing[index] > 1).collect();
+        let somebody_decodes = self.running.iter().any(|sequence| !sequence.in_prefill());
+        let mut budget = match somebody_decodes {
+            true => self.config.prefill_rows_mixed_max,
+            false => self.config.prefill_rows_max,
+        };
+        let half = budget.div_ceil(2);
+        let mut give = |index: usize, most: usize| {
+            let more = (missing[index] - rows[index]).min(most).min(budget);
+            rows[index] += more;
+            budget -= more;
+        };
+        if let Some(&oldest) = prefills.first() {
+            give(oldest, half);
+        }
+        prefills.sort_by_key(|&index| missing[index]);
+        prefills.into_iter().for_each(|index| give(index, usize::MAX));
+        rows
+    }
+}

@@ -1,0 +1,129 @@
+//! One choice of one request: its tokens, and how many of them are stored.
+
+use std::cmp::Ordering;
+
+use kvik_cache::{NamespaceId, SeqId, Token};
+
+use super::answer::Answer;
+use super::job::JobId;
+use crate::api::FinishReason;
+
+/// A sequence, waiting or running.
+#[derive(Debug)]
+pub(super) struct Sequence {
+    /// Its name in the cache; a new one each time it is admitted.
+    pub(super) id: SeqId,
+    pub(super) job: JobId,
+    pub(super) choice: u32,
+    /// The prompt, then what was generated.
+    pub(super) tokens: Vec<Token>,
+    pub(super) prompt_len: usize,
+    /// Leading tokens whose keys and values are in its blocks.
+    pub(super) stored: usize,
+    /// The most that `stored` ever was: what lies below is computed again after a preemption.
+    pub(super) furthest: usize,
+    pub(super) sharing: Sharing,
+    pub(super) answer: Answer,
+    /// Whether it was ever admitted.
+    pub(super) started: bool,
+    pub(super) ended: Option<FinishReason>,
+}
+
+/// With whom a sequence shares blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sharing {
+    /// With everybody in the namespace.
+    Namespace(NamespaceId),
+    /// With nobody: it neither looks up nor publishes.
+    Private(NamespaceId),
+}
+
+impl Sequence {
+    /// Another choice at the end of the same prompt, without blocks. This one must have
+    /// generated nothing yet.
+    pub(super) fn sibling(&self, choice: u32) -> Sequence {
+        Sequence {
+            id: SeqId(0),
+            choice,
+            tokens: self.tokens.clone(),
+            stored: 0,
+            answer: self.answer.sibling(choice, &self.tokens),
+            ended: None,
+            ..*self
+        }
+    }
+
+    /// The tokens that are in its blocks.
+    pub(super) fn stored_tokens(&self) -> &[Token] {
+        &self.tokens[..self.stored]
+    }
+
+    /// Tokens still to be computed.
+    pub(super) fn missing(&self) -> usize {
+        self.tokens.len() - self.stored
+    }
+
+    /// Whether its next row is one of several: a prompt, or what a preemption lost.
+    pub(super) fn in_prefill(&self) -> bool {
+        self.missing() > 1 || self.stored < self.prompt_len
+    }
+
+    /// Tokens that may come from the cache: the last one is computed, for its logits.
+    pub(super) fn reuse_max(&self) -> usize {
+        match self.sharing {
+            Sharing::Private(_) => 0,
+            Sharing::Namespace(_) if self.answer.is_wanted() => self.tokens.len() - 1,
+            Sharing::Namespace(_) => self.tokens.len(),
+        }
+    }
+
+    /// Positions it may come to need: its last token is never stored.
+    pub(super) fn positions_max(&self) -> usize {
+        self.tokens.len() + self.answer.tokens_left().saturating_sub(1)
+    }
+
+    /// Leading tokens in common with `other`.
+    pub(super) fn common(&self, other: &Sequence) -> usize {
+        common_prefix(&self.tokens, &other.tokens)
+    }
+
+    /// Older requests first, then lower choices.
+    pub(super) fn by_age(&self, other: &Sequence) -> Ordering {
+        (self.job, self.choice).cmp(&(other.job, other.choice))
+    }
+}
+
+fn common_prefix(a: &[Token], b: &[Token]) -> usize {
+    // Whole pieces compare as memory does; only the piece that differs is walked.
+    const PIECE: usize = 64;
+    let whole = a.chunks_exact(PIECE).zip(b.chunks_exact(PIECE)).take_while(|(a, b)| a == b).count() * PIECE;
+    whole + a[whole..].iter().zip(&b[whole..]).take_while(|(a, b)| a == b).count()
+}
+
+/// Inserts into a list that is ordered by age.
+pub(super) fn insert_by_age(list: &mut Vec<Sequence>, sequence: Sequence) {
+    let index = list.partition_point(|other| other.by_age(&sequence).is_lt());
+    list.insert(index, sequence);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn common_prefixes() {
+        let long: Vec<Token> = (0..200).collect();
+        let mut other = long.clone();
+        other[130] = 7;
+        let check = |a: &[Token], b: &[Token], expect| {
+            assert_eq!(common_prefix(a, b), expect);
+            assert_eq!(common_prefix(b, a), expect);
+        };
+        check(&long, &long, 200);
+        check(&long, &other, 130);
+        check(&long, &long[..64], 64);
+        check(&long, &long[..65], 65);
+        check(&long, &[], 0);
+        check(&long, &[1], 0);
+    }
+}

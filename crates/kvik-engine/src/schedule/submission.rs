@@ -1,0 +1,116 @@
+//! What is refused at once, and how a request enters the queue.
+
+use std::sync::Arc;
+
+use kvik_cache::{BLOCK_POSITIONS, Namespace, SeqId, blocks_for};
+
+use super::admission::Waiting;
+use super::answer::{Answer, Rules};
+use super::job::{Job, JobId};
+use super::sequence::{Sequence, Sharing};
+use super::{EngineConfig, Scheduler};
+use crate::api::{EventSink, Request, RequestError};
+use crate::constraint::Guide;
+
+/// What a request is checked against before it is submitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    context_tokens: usize,
+    blocks: usize,
+    choices_max: u32,
+    vocab_len: usize,
+}
+
+/// A request that keeps within the limits, with its constraint compiled.
+pub struct Submission {
+    /// What is asked for.
+    pub request: Request,
+    /// The compiled constraint, when the request has one.
+    pub guide: Option<Guide>,
+    /// Where the events go.
+    pub sink: Box<dyn EventSink>,
+}
+
+impl Limits {
+    /// The limits of an engine with `blocks` KV blocks and `vocab_len` logits.
+    pub fn new(config: &EngineConfig, blocks: usize, vocab_len: usize) -> Limits {
+        let EngineConfig { context_tokens, choices_max, .. } = *config;
+        Limits { context_tokens, blocks, choices_max, vocab_len }
+    }
+
+    /// Refuses what can never be served.
+    pub fn check(&self, request: &Request) -> Result<(), RequestError> {
+        let prompt_tokens = request.prompt.len();
+        let unknown = request.prompt.iter().find(|&&token| token as usize >= self.vocab_len);
+        if prompt_tokens == 0 {
+            return Err(RequestError::EmptyPrompt);
+        }
+        if let Some(&token) = unknown {
+            return Err(RequestError::UnknownToken { token, vocab: self.vocab_len });
+        }
+        if request.choices == 0 || request.choices > self.choices_max {
+            let choices = request.choices;
+            return Err(RequestError::BadChoices { choices, choices_max: self.choices_max });
+        }
+        if prompt_tokens > self.context_tokens {
+            let context_tokens = self.context_tokens;
+            return Err(RequestError::PromptTooLong { prompt_tokens, context_tokens });
+        }
+        if blocks_for(prompt_tokens) > self.blocks {
+            let needed_blocks = blocks_for(prompt_tokens);
+            return Err(RequestError::OverBudget { needed_blocks, budget_blocks: self.blocks });
+        }
+        Ok(())
+    }
+
+    /// Tokens that an answer may have: what is asked for, as far as context and budget hold it.
+    /// The last one is never stored, hence one more than there are positions left.
+    fn answer_tokens(&self, request: &Request) -> usize {
+        let positions = self.context_tokens.min(self.blocks * BLOCK_POSITIONS);
+        request.max_tokens.min(positions - request.prompt.len() + 1)
+    }
+}
+
+impl Scheduler {
+    /// Puts a request into the queue. It must keep within `limits`.
+    pub fn submit(&mut self, submission: Submission, limits: &Limits) {
+        let Submission { mut request, guide, sink } = submission;
+        let tokens_max = limits.answer_tokens(&request);
+        let prompt = std::mem::take(&mut request.prompt);
+        let sharing = self.sharing(&request);
+        let job = JobId(self.next_job);
+        self.next_job += 1;
+        self.jobs.insert(job, Job::new(sink, prompt.len(), request.choices, self.now()));
+        let rules: Arc<Rules> = Rules::new(request, tokens_max);
+        self.waiting.push(Waiting::new(Sequence {
+            id: SeqId(0),
+            job,
+            choice: 0,
+            answer: Answer::new(&rules, 0, &prompt, guide),
+            prompt_len: prompt.len(),
+            tokens: prompt,
+            stored: 0,
+            furthest: 0,
+            sharing,
+            started: false,
+            ended: None,
+        }));
+    }
+
+    /// Private requests have a namespace that nobody looks into: choices of one request can
+    /// still share their prompt's blocks there.
+    fn sharing(&mut self, request: &Request) -> Sharing {
+        let EngineConfig { model_digest, kv_format, .. } = &self.config;
+        let mut namespace = Namespace {
+            model: *model_digest,
+            kv_format: kv_format.clone(),
+            adapter: None,
+            salt: request.salt,
+        };
+        if request.reuse {
+            return Sharing::Namespace(self.cache.namespace(&namespace));
+        }
+        namespace.kv_format.push_str(" private");
+        Sharing::Private(self.cache.namespace(&namespace))
+    }
+}
