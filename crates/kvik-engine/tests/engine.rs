@@ -1,0 +1,159 @@
+//! The engine with its thread: submit, refuse, cancel, break, stop.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod fake;
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use fake::*;
+use kvik_engine::api::{Constraint, Event, Request, RequestError};
+use kvik_engine::config::EngineConfig;
+use kvik_engine::engine::Engine;
+
+fn engine(config: EngineConfig, blocks: usize) -> Engine {
+    let runner = FakeRunner::new(blocks, config.batch_rows_max());
+    Engine::start(runner, vocabulary(), cache_config(blocks), config).unwrap()
+}
+
+fn endless(seed: u64, max_tokens: usize) -> Request {
+    Request { ignore_eos: true, ..request(prompt(seed, 30), max_tokens) }
+}
+
+fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !done() {
+        assert!(started.elapsed() < Duration::from_secs(20), "waited too long for {what}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn generates_from_many_threads() {
+    let engine = engine(config(), 200);
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let engine = engine.clone();
+            scope.spawn(move || {
+                for round in 0..10 {
+                    let request = Request { choices: 2, ..request(prompt((thread + round) % 5, 50), 30) };
+                    let generated = engine.generate(request.clone()).unwrap();
+                    for (choice, solo) in generated.choices.iter().zip(solo(&request).choices) {
+                        assert_eq!((&choice.text, Some(choice.reason)), (&solo.0, solo.2));
+                    }
+                }
+            });
+        }
+    });
+    let stats = engine.stats();
+    assert_eq!(stats.counters.completed, 80);
+    assert_eq!(stats.counters.prompt_tokens, 80 * 50);
+    assert_eq!(stats.counters.prompt_tokens, stats.counters.reused_tokens + stats.counters.computed_tokens);
+    assert_eq!((stats.waiting, stats.kv_owned_bytes), (0, 0));
+    engine.shutdown(Duration::ZERO);
+}
+
+#[test]
+fn refuses_what_can_never_be_served() {
+    let engine = engine(EngineConfig { context_tokens: 100, ..config() }, 4);
+    let refused = |request: Request| engine.generate(request).unwrap_err();
+    assert_eq!(refused(request(vec![], 1)), RequestError::EmptyPrompt);
+    assert_eq!(
+        refused(request(prompt(1, 101), 1)),
+        RequestError::PromptTooLong { prompt_tokens: 101, context_tokens: 100 }
+    );
+    assert_eq!(
+        refused(request(prompt(1, 65), 1)),
+        RequestError::OverBudget { needed_blocks: 5, budget_blocks: 4 }
+    );
+    assert_eq!(refused(request(vec![4, 40], 1)), RequestError::UnknownToken { token: 40, vocab: 40 });
+    let none = Request { choices: 0, ..request(vec![4], 1) };
+    assert_eq!(refused(none), RequestError::BadChoices { choices: 0, choices_max: 8 });
+    let bad = Request { constraint: Some(Constraint::Regex("(".into())), ..request(vec![4], 1) };
+    assert!(matches!(refused(bad), RequestError::BadConstraint(_)));
+    // And what just fits is served: the last token is never stored.
+    let generated = engine.generate(endless(1, 1000)).unwrap();
+    assert_eq!(generated.choices[0].tokens.len(), 64 + 1 - 30);
+}
+
+#[test]
+fn constraints_shape_the_answer() {
+    let engine = engine(config(), 100);
+    let regex = Constraint::Regex("(abc|cba)z{3}".into());
+    for seed in 0..20 {
+        let mut request =
+            Request { constraint: Some(regex.clone()), choices: 2, ..request(prompt(seed, 9), 50) };
+        request.sampling.temperature = 1.0;
+        request.sampling.seed = seed;
+        for choice in engine.generate(request).unwrap().choices {
+            assert!(["abczzz", "cbazzz"].contains(&choice.text.as_str()), "{choice:?}");
+        }
+    }
+}
+
+#[test]
+fn a_full_queue_refuses() {
+    let engine = engine(EngineConfig { parallel_max: 1, waiting_max: 3, ..config() }, 300);
+    let clients: Vec<Client> = (0..50).map(|_| Client::default()).collect();
+    let submit = |client: &Client| engine.submit(endless(1, 4000), Box::new(client.clone()));
+    let refused = clients.iter().filter_map(|client| submit(client).err()).collect::<Vec<_>>();
+    assert!(!refused.is_empty());
+    for error in &refused {
+        let RequestError::QueueFull { waiting, retry_after_s } = error else { panic!("{error:?}") };
+        assert!(*waiting <= 3 && (1..=600).contains(retry_after_s), "{error:?}");
+    }
+    clients.iter().for_each(Client::close);
+    wait_for("places in the queue", || engine.stats().waiting == 0);
+    engine.generate(request(prompt(2, 10), 3)).unwrap();
+}
+
+#[test]
+fn a_listener_that_goes_frees_its_blocks() {
+    let engine = engine(config(), 300);
+    let client = Client::default();
+    engine.submit(endless(1, 4000), Box::new(client.clone())).unwrap();
+    wait_for("the first text", || client.events().iter().any(|event| matches!(event, Event::Text { .. })));
+    assert!(engine.stats().kv_owned_bytes > 0);
+    client.close();
+    wait_for("the blocks", || engine.stats().kv_owned_bytes == 0);
+    assert_eq!(engine.stats().counters.cancelled, 1);
+}
+
+#[test]
+fn a_panic_costs_one_request_and_not_the_engine() {
+    let runner = FakeRunner::new(100, config().batch_rows_max());
+    let panic_in = runner.panic_in.clone();
+    let engine = Engine::start(runner, vocabulary(), cache_config(100), config()).unwrap();
+    engine.generate(endless(1, 20)).unwrap();
+    panic_in.store(5, Ordering::Relaxed);
+    let error = engine.generate(endless(2, 20)).unwrap_err();
+    assert_eq!(error, RequestError::Internal("the model broke".to_owned()));
+    let generated = engine.generate(endless(2, 20)).unwrap();
+    assert_eq!(generated.choices[0].text, solo(&endless(2, 20)).choices[0].0);
+    // What was known before is still known.
+    assert_eq!(engine.generate(endless(1, 20)).unwrap().report.cached_tokens, 29);
+}
+
+#[test]
+fn shutdown_lets_running_requests_end() {
+    let engine = engine(EngineConfig { parallel_max: 1, ..config() }, 300);
+    let (running, queued) = (Client::default(), Client::default());
+    engine.submit(endless(1, 200), Box::new(running.clone())).unwrap();
+    wait_for("the first text", || running.events().iter().any(|event| matches!(event, Event::Text { .. })));
+    engine.submit(endless(2, 10), Box::new(queued.clone())).unwrap();
+    engine.shutdown(Duration::from_secs(20));
+    assert_eq!(running.answer().unwrap().choices, solo(&endless(1, 200)).choices);
+    assert!(queued.error() == Some(RequestError::Stopping) || queued.answer().is_some());
+    assert_eq!(engine.generate(endless(1, 1)), Err(RequestError::Stopping));
+}
+
+#[test]
+fn shutdown_without_grace_fails_what_runs() {
+    let engine = engine(config(), 300);
+    let client = Client::default();
+    engine.submit(endless(1, 4000), Box::new(client.clone())).unwrap();
+    wait_for("the first text", || client.events().iter().any(|event| matches!(event, Event::Text { .. })));
+    engine.shutdown(Duration::ZERO);
+    assert_eq!(client.error(), Some(RequestError::Stopping));
+}

@@ -1,0 +1,341 @@
+//! A stand-in for the model, and what tests of the scheduler need around it.
+//!
+//! Its "keys and values" of a position are the token there and a hash of everything that it read
+//! back from the blocks before it, as the keys of a real model depend on all earlier positions.
+//! The logits are a function of what it reads back. So a wrong block, a missed copy, an early
+//! overwrite or a wrong reuse changes the text.
+
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "test support; every binary uses a part")]
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use kvik_cache::{BLOCK_POSITIONS, BlockId, CacheConfig, Policy, Token};
+use kvik_engine::api::{Event, EventSink, FinishReason, Report, Request, RequestError, Sampling};
+use kvik_engine::batch::{Batch, Runner};
+use kvik_engine::config::EngineConfig;
+use kvik_engine::schedule::{Limits, Scheduler, Submission};
+use kvik_engine::text::{TokenKind, Vocabulary};
+
+pub const VOCAB: usize = 40;
+pub const EOS: Token = 0;
+
+/// What stands at one position of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stored {
+    token: Token,
+    chain: u64,
+}
+
+pub struct FakeRunner {
+    arena: Vec<[Option<Stored>; BLOCK_POSITIONS]>,
+    logits: Vec<f32>,
+    batch_rows_max: usize,
+    /// Rows computed so far.
+    pub rows: Arc<AtomicUsize>,
+    /// Panics at the step that brings this to zero.
+    pub panic_in: Arc<AtomicUsize>,
+}
+
+impl FakeRunner {
+    pub fn new(blocks: usize, batch_rows_max: usize) -> FakeRunner {
+        FakeRunner {
+            arena: vec![[None; BLOCK_POSITIONS]; blocks],
+            logits: Vec::new(),
+            batch_rows_max,
+            rows: Arc::default(),
+            panic_in: Arc::default(),
+        }
+    }
+
+    fn read(&self, table: &[BlockId], position: usize) -> Stored {
+        let block = table[position / BLOCK_POSITIONS];
+        self.arena[block.index()][position % BLOCK_POSITIONS]
+            .unwrap_or_else(|| panic!("position {position} is read from {block:?} before it is stored"))
+    }
+
+    fn write(&mut self, table: &[BlockId], position: usize, token: Token) {
+        let before = position.checked_sub(1).map_or(0, |before| self.read(table, before).chain);
+        let chain = mix(before ^ (u64::from(token) + 1));
+        let block = table[position / BLOCK_POSITIONS];
+        self.arena[block.index()][position % BLOCK_POSITIONS] = Some(Stored { token, chain });
+    }
+
+    fn push_logits(&mut self, table: &[BlockId], position: usize) {
+        let seen = (0..=position).fold(0, |hash, position| {
+            let Stored { token, chain } = self.read(table, position);
+            mix(hash ^ chain ^ u64::from(token))
+        });
+        self.logits.extend((0..VOCAB as u64).map(|token| {
+            let spread = (mix(seen ^ (token << 32)) % 1000) as f32 / 100.0;
+            // The end is possible everywhere and likely nowhere.
+            if token == 0 { spread - 2.0 } else { spread }
+        }));
+    }
+}
+
+impl Runner for FakeRunner {
+    fn vocab_len(&self) -> usize {
+        VOCAB
+    }
+
+    fn copy_head(&mut self, from: BlockId, to: BlockId, positions: usize) {
+        assert!((1..BLOCK_POSITIONS).contains(&positions) && from != to);
+        let mut copy = [None; BLOCK_POSITIONS];
+        copy[..positions].copy_from_slice(&self.arena[from.index()][..positions]);
+        assert!(copy[..positions].iter().all(Option::is_some), "a head is copied before it is stored");
+        self.arena[to.index()] = copy;
+    }
+
+    fn forward(&mut self, batch: &Batch<'_>) -> &[f32] {
+        self.rows.fetch_add(batch.rows.len(), Ordering::Relaxed);
+        if self.panic_in.load(Ordering::Relaxed) > 0 && self.panic_in.fetch_sub(1, Ordering::Relaxed) == 1 {
+            panic!("the model broke");
+        }
+        check_batch(batch, self.batch_rows_max);
+        for row in batch.rows {
+            self.write(batch.tables[row.table as usize], row.position as usize, row.token);
+        }
+        self.logits.clear();
+        for row in batch.rows.iter().filter(|row| row.logits) {
+            self.push_logits(batch.tables[row.table as usize], row.position as usize);
+        }
+        &self.logits
+    }
+}
+
+/// What `Batch` promises, and that nobody writes where somebody else reads.
+fn check_batch(batch: &Batch<'_>, rows_max: usize) {
+    assert!(!batch.rows.is_empty() && batch.rows.len() <= rows_max, "{} rows", batch.rows.len());
+    for pair in batch.rows.windows(2).filter(|pair| pair[0].table == pair[1].table) {
+        assert_eq!(pair[0].position + 1, pair[1].position);
+    }
+    let mut users = HashMap::new();
+    for block in batch.tables.iter().flat_map(|table| table.iter()) {
+        *users.entry(block).or_insert(0) += 1;
+    }
+    for row in batch.rows {
+        let block = batch.tables[row.table as usize][row.position as usize / BLOCK_POSITIONS];
+        assert_eq!(users[&block], 1, "{block:?} is written and belongs to several sequences");
+    }
+}
+
+pub fn mix(x: u64) -> u64 {
+    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// Letters, pairs of letters, a control token, the two halves of a character, and an end.
+pub fn vocabulary() -> Vocabulary {
+    let letter = |index: usize| b'a' + (index % 26) as u8;
+    Vocabulary::new((0..VOCAB).map(|index| match index {
+        0 => (b"<end>".to_vec(), TokenKind::EndOfGeneration),
+        1 => (b"<control>".to_vec(), TokenKind::Control),
+        2 => (vec![0xc3], TokenKind::Text),
+        3 => (vec![0xa6], TokenKind::Text),
+        4..30 => (vec![letter(index)], TokenKind::Text),
+        _ => (vec![letter(index), letter(index + 7)], TokenKind::Text),
+    }))
+}
+
+pub fn config() -> EngineConfig {
+    EngineConfig {
+        context_tokens: 4096,
+        parallel_max: 16,
+        waiting_max: 64,
+        choices_max: 8,
+        prefill_rows_max: 64,
+        prefill_rows_mixed_max: 32,
+        block_bytes: 1024,
+        model_digest: [7; 32],
+        kv_format: "f32/f32".to_owned(),
+    }
+}
+
+pub fn cache_config(blocks: usize) -> CacheConfig {
+    CacheConfig { blocks, policy: Policy::Lru, ghosts: 64 }
+}
+
+pub fn request(prompt: Vec<Token>, max_tokens: usize) -> Request {
+    Request {
+        prompt,
+        choices: 1,
+        max_tokens,
+        ignore_eos: false,
+        stop: Vec::new(),
+        sampling: Sampling {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            penalty_last_n: 0,
+            logit_bias: Vec::new(),
+            seed: 0,
+        },
+        logprobs: None,
+        constraint: None,
+        show_special: false,
+        reuse: true,
+        salt: [0; 16],
+    }
+}
+
+/// Tokens that are text, different for every `seed`.
+pub fn prompt(seed: u64, len: usize) -> Vec<Token> {
+    (0..len as u64).map(|i| 4 + (mix(seed ^ (i << 20)) % (VOCAB as u64 - 4)) as Token).collect()
+}
+
+/// The client's end of a request.
+#[derive(Clone, Default)]
+pub struct Client {
+    events: Arc<Mutex<Vec<Event>>>,
+    closed: Arc<AtomicBool>,
+}
+
+/// What a client got, choice by choice.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    pub choices: Vec<(String, Vec<Token>, Option<FinishReason>)>,
+    pub report: Report,
+}
+
+impl Client {
+    /// Stops listening.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    pub fn events(&self) -> Vec<Event> {
+        self.events.lock().unwrap().clone()
+    }
+
+    pub fn has_ended(&self) -> bool {
+        matches!(self.events.lock().unwrap().last(), Some(Event::Done(_) | Event::Failed(_)))
+    }
+
+    pub fn error(&self) -> Option<RequestError> {
+        match self.events().last() {
+            Some(Event::Failed(error)) => Some(error.clone()),
+            _ => None,
+        }
+    }
+
+    /// The answer, when it is complete. Checks the order of the events on the way.
+    pub fn answer(&self) -> Option<Answer> {
+        let events = self.events();
+        let Some(Event::Done(report)) = events.last() else { return None };
+        let choices = events.iter().filter(|event| matches!(event, Event::Finished { .. })).count();
+        let mut answer =
+            Answer { choices: vec![(String::new(), Vec::new(), None); choices], report: report.clone() };
+        for event in &events {
+            match event {
+                Event::Text { choice, text, tokens } => {
+                    let (all, all_tokens, reason) = &mut answer.choices[*choice as usize];
+                    assert_eq!(*reason, None, "text after the end of a choice");
+                    all.push_str(text);
+                    all_tokens.extend(tokens.iter().map(|token| token.token));
+                }
+                Event::Finished { choice, reason } => {
+                    let old = answer.choices[*choice as usize].2.replace(*reason);
+                    assert_eq!(old, None, "a choice ends once");
+                }
+                Event::Prefill { done, total } => assert!(done <= total),
+                Event::Done(_) | Event::Failed(_) => {}
+            }
+        }
+        assert!(answer.choices.iter().all(|choice| choice.2.is_some()));
+        assert_eq!(report.cached_tokens + report.computed_tokens, report.prompt_tokens, "{report:?}");
+        Some(answer)
+    }
+}
+
+impl EventSink for Client {
+    fn send(&mut self, event: Event) -> bool {
+        let listening = !self.is_closed();
+        if listening {
+            self.events.lock().unwrap().push(event);
+        }
+        listening
+    }
+
+    fn is_closed(&self) -> bool {
+        Client::is_closed(self)
+    }
+}
+
+/// A scheduler with its fake model and a clock that counts.
+pub struct World {
+    pub scheduler: Scheduler,
+    pub runner: FakeRunner,
+    pub limits: Limits,
+}
+
+impl World {
+    pub fn new(config: EngineConfig, blocks: usize) -> World {
+        let limits = Limits::new(&config, blocks, VOCAB);
+        let runner = FakeRunner::new(blocks, config.batch_rows_max());
+        let ticks = AtomicUsize::new(0);
+        let clock = move || Duration::from_millis(ticks.fetch_add(1, Ordering::Relaxed) as u64);
+        let scheduler =
+            Scheduler::new(config, cache_config(blocks), Arc::new(vocabulary()), Box::new(clock)).unwrap();
+        World { scheduler, runner, limits }
+    }
+
+    pub fn submit(&mut self, request: Request) -> Client {
+        let client = Client::default();
+        self.limits.check(&request).unwrap();
+        let sink = Box::new(client.clone());
+        self.scheduler.submit(Submission { request, guide: None, sink }, &self.limits);
+        client
+    }
+
+    pub fn step(&mut self) {
+        self.scheduler.step(&mut self.runner);
+        let stats = self.scheduler.cache().stats();
+        assert_eq!(stats.free + stats.owned + stats.shared, stats.blocks);
+    }
+
+    /// Steps until nothing is left; panics when that takes too long.
+    pub fn settle(&mut self) -> usize {
+        for steps in 0..100_000 {
+            if self.scheduler.is_idle() {
+                self.check_idle();
+                return steps;
+            }
+            self.step();
+        }
+        panic!("the scheduler stands still with {} running", self.scheduler.running());
+    }
+
+    /// Nothing is leaked.
+    pub fn check_idle(&self) {
+        self.scheduler.cache().check().unwrap();
+        let stats = self.scheduler.cache().stats();
+        assert_eq!((stats.owned, stats.sequences), (0, 0), "blocks are leaked: {stats:?}");
+        assert_eq!(stats.evictable, stats.shared, "leases are leaked: {stats:?}");
+    }
+
+    pub fn rows(&self) -> usize {
+        self.runner.rows.load(Ordering::Relaxed)
+    }
+}
+
+/// The answer that a request gets when it is alone in a fresh engine with room to spare.
+pub fn solo(request: &Request) -> Answer {
+    let blocks = request.choices as usize * (request.prompt.len() + request.max_tokens + 64) / 8;
+    let mut world = World::new(EngineConfig { choices_max: 64, ..config() }, blocks);
+    let client = world.submit(request.clone());
+    world.settle();
+    client.answer().expect("a request that is alone is answered")
+}

@@ -1,0 +1,326 @@
+//! The scheduler's promises, one by one.
+
+mod fake;
+
+use fake::*;
+use kvik_cache::{StopReason, Token};
+use kvik_engine::api::{Event, FinishReason, Request, RequestError, Sampling};
+use kvik_engine::config::EngineConfig;
+
+/// Greedy, and goes on to the limit.
+fn endless(prompt: Vec<Token>, max_tokens: usize) -> Request {
+    Request { ignore_eos: true, ..request(prompt, max_tokens) }
+}
+
+/// Draws its tokens.
+fn warm(request: Request, seed: u64) -> Request {
+    let sampling = Sampling { temperature: 1.0, seed, ..request.sampling.clone() };
+    Request { sampling, ..request }
+}
+
+/// Text events so far.
+fn texts(client: &Client) -> usize {
+    client.events().iter().filter(|event| matches!(event, Event::Text { .. })).count()
+}
+
+#[test]
+fn a_second_request_computes_only_what_is_new() {
+    let mut world = World::new(config(), 100);
+    let system = prompt(1, 184);
+    let first = world.submit(request([system.clone(), prompt(2, 35)].concat(), 20));
+    world.settle();
+    let second = request([system, prompt(3, 35)].concat(), 20);
+    let client = world.submit(second.clone());
+    world.settle();
+
+    let report = first.answer().unwrap().report;
+    assert_eq!((report.cached_tokens, report.computed_tokens), (0, 219));
+    assert_eq!(report.cache, Some(StopReason::FirstSeen));
+    let answer = client.answer().unwrap();
+    assert_eq!((answer.report.cached_tokens, answer.report.computed_tokens), (184, 35));
+    assert_eq!(answer.report.cache, Some(StopReason::Diverged));
+    assert_eq!(answer.choices, solo(&second).choices);
+}
+
+#[test]
+fn the_same_prompt_again_computes_one_row() {
+    for len in [1, 15, 16, 17, 40, 48, 100] {
+        let mut world = World::new(config(), 100);
+        world.submit(request(prompt(1, len), 5));
+        world.settle();
+        let client = world.submit(request(prompt(1, len), 5));
+        world.settle();
+        let answer = client.answer().unwrap();
+        assert_eq!((answer.report.cached_tokens, answer.report.computed_tokens), (len - 1, 1));
+        assert_eq!(answer.choices, solo(&request(prompt(1, len), 5)).choices);
+    }
+}
+
+#[test]
+fn twins_compute_their_prompt_once() {
+    let mut world = World::new(config(), 200);
+    let clients: Vec<Client> = (0..8).map(|_| world.submit(endless(prompt(1, 320), 1))).collect();
+    world.settle();
+    // The last row of each is its own: its logits are wanted.
+    assert_eq!(world.rows(), 320 + 7);
+    for client in &clients {
+        assert_eq!(client.answer().unwrap().choices, solo(&endless(prompt(1, 320), 1)).choices);
+    }
+}
+
+#[test]
+fn a_shared_head_is_awaited_and_no_more() {
+    let mut world = World::new(config(), 400);
+    let head = prompt(1, 96);
+    let long = world.submit(endless([head.clone(), prompt(2, 2000)].concat(), 1));
+    let short = world.submit(endless([head, prompt(3, 10)].concat(), 1));
+    (0..4).for_each(|_| world.step());
+    assert!(!long.has_ended(), "33 steps are needed for it");
+    assert_eq!(short.answer().unwrap().report.cached_tokens, 96);
+    world.settle();
+}
+
+#[test]
+fn a_twin_goes_on_when_the_other_is_cancelled() {
+    let mut world = World::new(config(), 200);
+    let first = world.submit(endless(prompt(1, 640), 5));
+    let second = world.submit(endless(prompt(1, 640), 5));
+    world.step();
+    world.step();
+    assert_eq!(world.scheduler.running(), 1);
+    first.close();
+    world.settle();
+    let answer = second.answer().unwrap();
+    assert_eq!((answer.report.cached_tokens, answer.report.computed_tokens), (128, 512));
+    assert_eq!(answer.choices, solo(&endless(prompt(1, 640), 5)).choices);
+}
+
+#[test]
+fn running_streams_never_stall_for_longer_than_a_step() {
+    let mut world = World::new(config(), 400);
+    let mut request = endless(prompt(1, 10), 200);
+    // No halves of characters, so that every token is a text at once.
+    request.sampling.logit_bias = vec![(2, f32::NEG_INFINITY), (3, f32::NEG_INFINITY)];
+    let stream = world.submit(request);
+    world.step();
+    world.submit(endless(prompt(2, 3000), 5));
+    world.submit(endless(prompt(3, 500), 5));
+    let mut before = (texts(&stream), world.rows());
+    for _ in 0..100 {
+        world.step();
+        let after = (texts(&stream), world.rows());
+        assert_eq!(after.0, before.0 + 1);
+        assert!(after.1 - before.1 <= config().prefill_rows_mixed_max + 3);
+        before = after;
+    }
+}
+
+#[test]
+fn a_short_prompt_does_not_wait_behind_a_long_one() {
+    let mut world = World::new(config(), 400);
+    let long = world.submit(endless(prompt(1, 3000), 1));
+    world.step();
+    let short = world.submit(endless(prompt(2, 30), 1));
+    world.step();
+    assert!(short.has_ended() && !long.has_ended());
+    world.settle();
+}
+
+#[test]
+fn preempted_sequences_resume_unnoticed() {
+    // Three of them need 3 x 10 blocks in the end and start with 3 x 3.
+    let mut world = World::new(config(), 16);
+    let requests: Vec<Request> = (0..3).map(|seed| warm(endless(prompt(seed, 30), 120), seed)).collect();
+    let clients: Vec<Client> = requests.iter().map(|request| world.submit(request.clone())).collect();
+    world.settle();
+    assert!(world.scheduler.counters().preemptions > 0);
+    for (client, request) in clients.iter().zip(&requests) {
+        let answer = client.answer().unwrap();
+        assert_eq!(answer.choices, solo(request).choices);
+        assert_eq!((answer.report.cached_tokens, answer.report.computed_tokens), (0, 30));
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_text_under_load() {
+    let wanted = warm(request(prompt(1, 50), 60), 42);
+    let expect = solo(&wanted).choices;
+    let mut world = World::new(config(), 60);
+    for seed in 0..10 {
+        world.submit(warm(request(prompt(seed, 40), 80), seed));
+        world.step();
+    }
+    let client = world.submit(wanted);
+    for seed in 10..20 {
+        world.submit(warm(request(prompt(1, 10 + seed as usize), 80), seed));
+        world.step();
+    }
+    world.settle();
+    assert_eq!(client.answer().unwrap().choices, expect);
+}
+
+#[test]
+fn choices_share_the_prompt_and_differ_in_seed() {
+    let mut world = World::new(config(), 100);
+    let request = Request { choices: 4, ..warm(endless(prompt(1, 100), 20), 5) };
+    let client = world.submit(request.clone());
+    world.settle();
+    assert_eq!(world.rows(), 100 + 4 * 19);
+    let answer = client.answer().unwrap();
+    assert_eq!(answer.report.generated_tokens, 80);
+    for (index, choice) in answer.choices.iter().enumerate() {
+        let single = warm(endless(prompt(1, 100), 20), 5 + index as u64);
+        assert_eq!(choice, &solo(&single).choices[0]);
+    }
+    assert_ne!(answer.choices[0], answer.choices[1]);
+}
+
+#[test]
+fn a_thousand_conversations_hold_their_prompt_once() {
+    // The prompt's 125 blocks, four for each conversation, and one for each to grow into.
+    let rows = 10_000;
+    let config =
+        EngineConfig { parallel_max: 1000, prefill_rows_max: rows, prefill_rows_mixed_max: rows, ..config() };
+    let mut world = World::new(config, 125 + 1000 * 5);
+    let system = prompt(1, 2000);
+    world.submit(endless(system.clone(), 1));
+    world.settle();
+    for seed in 0..1000 {
+        world.submit(endless([system.clone(), prompt(10 + seed, 10)].concat(), 40));
+    }
+    let mut most = 0;
+    while !world.scheduler.is_idle() {
+        world.step();
+        most = most.max(world.scheduler.running());
+    }
+    world.check_idle();
+    assert_eq!((most, world.scheduler.counters().preemptions), (1000, 0));
+    // Fewer where two conversations happen to begin with the same words.
+    assert!((2000 + 1000 * 39..=2000 + 1000 * (10 + 39)).contains(&world.rows()));
+}
+
+#[test]
+fn what_a_cancelled_prefill_computed_is_reused() {
+    let mut world = World::new(config(), 100);
+    let client = world.submit(endless(prompt(1, 500), 5));
+    world.step();
+    world.step();
+    client.close();
+    world.settle();
+    assert_eq!(client.answer(), None);
+    let again = world.submit(endless(prompt(1, 500), 5));
+    world.settle();
+    assert_eq!(again.answer().unwrap().report.cached_tokens, 2 * 64);
+}
+
+#[test]
+fn the_next_turn_finds_the_generated_tokens() {
+    let mut world = World::new(config(), 100);
+    let first = world.submit(endless(prompt(1, 20), 50));
+    world.settle();
+    let generated = first.answer().unwrap().choices[0].1.clone();
+    let next = [prompt(1, 20), generated, prompt(2, 10)].concat();
+    let client = world.submit(endless(next, 1));
+    world.settle();
+    // All but the last generated token, which was never put into the model.
+    assert_eq!(client.answer().unwrap().report.cached_tokens, 20 + 49);
+}
+
+#[test]
+fn no_tokens_wanted_means_prompt_only() {
+    let mut world = World::new(config(), 100);
+    for (cached, computed) in [(0, 40), (40, 0)] {
+        let client = world.submit(Request { choices: 2, ..request(prompt(1, 40), 0) });
+        world.settle();
+        let answer = client.answer().unwrap();
+        assert_eq!((answer.report.cached_tokens, answer.report.computed_tokens), (cached, computed));
+        let nothing = (String::new(), Vec::new(), Some(FinishReason::Length));
+        assert_eq!(answer.choices, [nothing.clone(), nothing]);
+    }
+    assert_eq!(world.rows(), 40);
+}
+
+#[test]
+fn private_requests_leave_nothing_and_find_nothing() {
+    let mut world = World::new(config(), 100);
+    let private = Request { reuse: false, ..endless(prompt(1, 100), 20) };
+    for _ in 0..2 {
+        let client = world.submit(private.clone());
+        world.settle();
+        assert_eq!(client.answer().unwrap().report.computed_tokens, 100);
+        assert_eq!(world.scheduler.cache().stats().shared, 0);
+    }
+    let open = world.submit(endless(prompt(1, 100), 20));
+    world.settle();
+    assert_eq!(open.answer().unwrap().report.cached_tokens, 0);
+    let hidden = world.submit(private);
+    world.settle();
+    assert_eq!(hidden.answer().unwrap().report.cached_tokens, 0);
+}
+
+#[test]
+fn tenants_do_not_share() {
+    let mut world = World::new(config(), 100);
+    for (salt, cached) in [(1, 0), (2, 0), (1, 49)] {
+        let client = world.submit(Request { salt: [salt; 16], ..endless(prompt(1, 50), 2) });
+        world.settle();
+        assert_eq!(client.answer().unwrap().report.cached_tokens, cached);
+    }
+}
+
+#[test]
+fn nobody_is_overtaken_for_ever() {
+    // One place, a crowd that always shares a known prompt, and an outsider that never does.
+    let mut world = World::new(EngineConfig { parallel_max: 1, ..config() }, 60);
+    let crowd = prompt(1, 200);
+    world.submit(endless(crowd.clone(), 1));
+    world.settle();
+    let mut fans: Vec<Client> = (0..5).map(|_| world.submit(endless(crowd.clone(), 4))).collect();
+    let outsider = world.submit(endless(prompt(2, 50), 4));
+    let mut served = 0;
+    while !outsider.has_ended() {
+        world.step();
+        for fan in fans.iter_mut().filter(|fan| fan.has_ended()) {
+            served += 1;
+            *fan = world.submit(endless(crowd.clone(), 4));
+        }
+        assert!(served < 30, "the outsider starves");
+    }
+    assert!(served >= 8, "those who share a prompt go first, for a while");
+    world.settle();
+}
+
+#[test]
+fn the_context_ends_an_answer() {
+    let mut world = World::new(EngineConfig { context_tokens: 50, ..config() }, 100);
+    let client = world.submit(endless(prompt(1, 45), 1000));
+    world.settle();
+    let (_, tokens, reason) = &client.answer().unwrap().choices[0];
+    assert_eq!((tokens.len(), *reason), (6, Some(FinishReason::Length)));
+}
+
+#[test]
+fn stop_strings_end_a_choice() {
+    let text = solo(&endless(prompt(1, 30), 60)).choices[0].0.clone();
+    let stop: String = text.chars().skip(20).take(3).collect();
+    let end = text.find(&stop).unwrap();
+    let mut world = World::new(config(), 100);
+    let client = world.submit(Request { stop: vec![stop], ..endless(prompt(1, 30), 60) });
+    world.settle();
+    let (got, _, reason) = &client.answer().unwrap().choices[0];
+    assert_eq!((got.as_str(), *reason), (&text[..end], Some(FinishReason::StopString(0))));
+}
+
+#[test]
+fn refused_and_failed_requests_say_why() {
+    let mut world = World::new(config(), 100);
+    let running = world.submit(endless(prompt(1, 30), 50));
+    world.step();
+    let queued = world.submit(endless(prompt(2, 30), 50));
+    world.scheduler.fail_queued(&RequestError::Stopping);
+    assert_eq!((running.error(), queued.error()), (None, Some(RequestError::Stopping)));
+    world.step();
+    world.scheduler.fail_all(&RequestError::Stopping);
+    assert_eq!(running.error(), Some(RequestError::Stopping));
+    world.check_idle();
+}
