@@ -121,7 +121,7 @@ impl Cache {
         }
         Ok(Cache {
             pool: Pool::new(blocks),
-            radix: Radix::new(config.policy),
+            radix: Radix::new(blocks, config.policy),
             sequences: FxHashMap::default(),
             roots: Vec::new(),
             namespaces: FxHashMap::default(),
@@ -204,7 +204,7 @@ impl Cache {
         );
         let (lease, shared) = (parent.lease(), parent.shared().to_vec());
         let tail = parent.owned().first().copied();
-        let mut table = Table::new(child, shared, lease, &mut self.radix);
+        let mut table = Table::new(shared, lease, &mut self.radix);
         table.extend(blocks_for(positions), &mut self.pool);
         let copy = tail.zip(table.owned().first()).map(|(from, &to)| CopyHead { from, to, positions });
         self.totals.copies += u64::from(copy.is_some());
@@ -301,7 +301,7 @@ impl Cache {
     fn start(&mut self, seq: SeqId, walk: &Walk, positions: usize) -> Option<CopyHead> {
         let shared = self.radix.blocks_of(walk);
         let lease = self.radix.cut(walk.node, walk.blocks);
-        let mut table = Table::new(seq, shared, lease, &mut self.radix);
+        let mut table = Table::new(shared, lease, &mut self.radix);
         let source = walk.head.map(|head| self.hold(head));
         let missing = table.missing(positions.max(walk.tokens));
         self.make_room(missing).expect("it was found affordable");
@@ -347,8 +347,8 @@ impl Cache {
     /// Evicts `count` blocks, one by one; so many are evictable.
     fn evict(&mut self, count: usize) {
         for _ in 0..count {
-            let (block, fingerprint) = self.radix.evict();
-            self.ghosts.remember(fingerprint);
+            let block = self.radix.evict();
+            self.ghosts.remember(self.radix.label(block).fingerprint);
             self.pool.release(block);
         }
         self.totals.evicted += count as u64;

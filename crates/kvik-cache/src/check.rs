@@ -3,11 +3,11 @@
 //! Walks everything, so it costs time in proportion to the cache: after every operation in tests,
 //! when idle in production. Each function below states one family of invariants.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::cache::Cache;
 use crate::evict::Evictor;
-use crate::ids::{BLOCK_POSITIONS, BlockId, NodeId, SeqId};
+use crate::ids::{BlockId, NodeId, SeqId};
 use crate::pool::BlockState;
 use crate::radix::Node;
 
@@ -42,7 +42,7 @@ impl Cache {
         for index in 0..self.pool.len() as u32 {
             counts[match self.pool.state(BlockId(index)) {
                 BlockState::Free => 0,
-                BlockState::Owned(_) => 1,
+                BlockState::Owned => 1,
                 BlockState::Shared => 2,
             }] += 1;
         }
@@ -57,30 +57,20 @@ impl Cache {
         Ok(())
     }
 
-    /// Every block in use has exactly one holder, the one its state names.
+    /// Every block in use has exactly one holder, of the kind that its state names.
     fn check_holders(&self) -> Result<(), Violation> {
-        let mut holders = 0;
-        for (id, node) in self.radix.arena.iter() {
-            for &block in &node.blocks {
-                let state = self.pool.state(block);
-                ensure!(state == BlockState::Shared, "{block:?} of {id:?} is {state:?}");
-            }
-            holders += node.blocks.len();
+        let in_tree = self.radix.arena.iter().flat_map(|(_, node)| &node.blocks);
+        let in_tables = self.sequences.values().flat_map(|table| table.owned());
+        let held = in_tree.map(|block| (block, BlockState::Shared));
+        let held = held.chain(in_tables.map(|block| (block, BlockState::Owned)));
+        let mut holders = FxHashSet::default();
+        for (&block, expected) in held {
+            let state = self.pool.state(block);
+            ensure!(state == expected, "{block:?} is held as {expected:?} and is {state:?}");
+            ensure!(holders.insert(block), "{block:?} is held twice");
         }
-        ensure!(
-            holders == self.pool.shared(),
-            "nodes hold {holders} of {} shared blocks",
-            self.pool.shared()
-        );
-        let mut holders = 0;
-        for (&seq, table) in &self.sequences {
-            for &block in table.owned() {
-                let state = self.pool.state(block);
-                ensure!(state == BlockState::Owned(seq), "{block:?} of {seq:?} is {state:?}");
-            }
-            holders += table.owned().len();
-        }
-        ensure!(holders == self.pool.owned(), "tables hold {holders} of {} owned blocks", self.pool.owned());
+        let used = self.pool.owned() + self.pool.shared();
+        ensure!(holders.len() == used, "{} of {used} blocks in use are held", holders.len());
         Ok(())
     }
 
@@ -91,45 +81,45 @@ impl Cache {
         let mut open = self.roots.clone();
         while let Some(id) = open.pop() {
             let node = &self.radix.arena[id];
-            self.check_node(id, node)?;
+            tokens += self.check_node(id, node)?;
             self.check_children(id, node)?;
             reached += 1;
-            tokens += node.tokens.len();
-            open.extend(&node.children);
+            open.extend(node.children.iter().map(|child| child.node));
         }
         ensure!(reached == self.radix.nodes(), "{reached} of {} nodes are reached", self.radix.nodes());
         ensure!(tokens == self.radix.tokens(), "{tokens} tokens are counted as {}", self.radix.tokens());
         Ok(())
     }
 
-    fn check_node(&self, id: NodeId, node: &Node) -> Result<(), Violation> {
-        let blocks = node.blocks.len();
+    /// Only a root is empty, only a leaf ends in a partial block. Returns the node's tokens.
+    fn check_node(&self, id: NodeId, node: &Node) -> Result<usize, Violation> {
         ensure!(node.is_root() == self.roots.contains(&id), "{id:?} is a root or is not");
-        ensure!(node.is_root() == (blocks == 0), "{id:?} has {blocks} blocks");
-        ensure!(
-            node.tokens.len().div_ceil(BLOCK_POSITIONS) == blocks,
-            "tokens of {id:?} do not fit its blocks"
-        );
-        ensure!(node.fingerprints.len() == blocks, "{id:?} lacks fingerprints");
-        ensure!(!node.ends_partial() || node.children.is_empty(), "something follows the partial {id:?}");
-        let mut before = node.before;
-        for (block, &fingerprint) in node.tokens.chunks(BLOCK_POSITIONS).zip(&node.fingerprints) {
-            before = before.child(block);
-            ensure!(before == fingerprint, "a fingerprint of {id:?} is wrong");
+        ensure!(node.is_root() == node.seed.is_some(), "{id:?} has a seed or lacks one");
+        ensure!(node.is_root() == node.blocks.is_empty(), "{id:?} has {} blocks", node.blocks.len());
+        let mut before = node.parent.map(|parent| self.radix.fingerprint_of(parent));
+        let mut tokens = 0;
+        for (index, &block) in node.blocks.iter().enumerate() {
+            let label = self.radix.label(block);
+            let ends_leaf = index + 1 == node.blocks.len() && node.children.is_empty();
+            ensure!(!label.tokens().is_empty(), "{block:?} of {id:?} holds nothing");
+            ensure!(ends_leaf || !label.is_partial(), "something follows the partial {block:?} of {id:?}");
+            let expected = before.map(|before| before.child(label.tokens()));
+            before = Some(label.fingerprint);
+            ensure!(before == expected, "the fingerprint of {block:?} of {id:?} is wrong");
+            tokens += label.tokens().len();
         }
-        Ok(())
+        Ok(tokens)
     }
 
     /// Children know their parent, are sorted, and none begins with all of another.
     fn check_children(&self, id: NodeId, node: &Node) -> Result<(), Violation> {
-        let arena = &self.radix.arena;
-        for &child in &node.children {
-            ensure!(arena[child].parent == Some(id), "{child:?} does not know its parent {id:?}");
-            let before = node.fingerprint_before(node.blocks.len());
-            ensure!(arena[child].before == before, "the fingerprints of {child:?} start wrong");
+        for child in &node.children {
+            let below = &self.radix.arena[child.node];
+            ensure!(below.parent == Some(id), "{child:?} does not know its parent {id:?}");
+            ensure!(below.blocks.first() == Some(&child.first), "{child:?} starts otherwise");
         }
         for pair in node.children.windows(2) {
-            let [left, right] = [arena[pair[0]].first_block(), arena[pair[1]].first_block()];
+            let [left, right] = [pair[0], pair[1]].map(|child| self.radix.label(child.first).tokens());
             ensure!(left < right && !right.starts_with(left), "{pair:?} are not in order");
         }
         Ok(())
@@ -162,7 +152,7 @@ impl Cache {
             ensure!(ranks.insert(id, rank).is_none(), "{id:?} is ranked twice");
             ensure!(node.locks == 0 && !node.is_root(), "{id:?} is ranked and in use");
             blocks += node.blocks.len();
-            let early = node.children.iter().find(|child| !ranks.contains_key(child));
+            let early = node.children.iter().find(|child| !ranks.contains_key(&child.node));
             ensure!(early.is_none(), "{id:?} would go before its child {early:?}");
         }
         let unlocked = self.radix.arena.iter().filter(|(_, node)| node.locks == 0 && !node.is_root()).count();
@@ -182,7 +172,8 @@ impl Cache {
     fn check_table(&self, seq: SeqId, lease: NodeId, mut shared: &[BlockId]) -> Result<(), Violation> {
         for id in self.radix.path_up(lease) {
             let node = &self.radix.arena[id];
-            ensure!(!node.ends_partial(), "{seq:?} leases the partial {id:?}");
+            let partial = node.blocks.iter().find(|&&block| self.radix.label(block).is_partial());
+            ensure!(partial.is_none(), "{seq:?} leases the partial {partial:?}");
             let rest = shared.strip_suffix(&node.blocks[..]);
             ensure!(rest.is_some(), "the table of {seq:?} differs from its lease at {id:?}");
             shared = rest.unwrap_or_default();

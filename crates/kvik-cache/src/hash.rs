@@ -9,6 +9,7 @@
 //! Neither ever stands in for comparing tokens: every match in the tree compares them.
 
 use std::hash::{Hash, Hasher};
+use std::num::NonZeroU64;
 
 use rustc_hash::FxHasher;
 
@@ -33,7 +34,7 @@ pub struct Identity(pub [u8; 32]);
 
 /// Names a block within this process, for explanations only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Fingerprint(pub(crate) u64);
+pub(crate) struct Fingerprint(pub(crate) NonZeroU64);
 
 /// Separates these keys from every other use of BLAKE3; changing it orphans every stored block.
 const NAMESPACE_CONTEXT: &str = "kvik 2026-11-20 block identity, namespace root v1";
@@ -72,18 +73,25 @@ impl Identity {
 }
 
 impl Fingerprint {
+    /// The fingerprint of no block in particular.
+    pub(crate) const UNUSED: Fingerprint = Fingerprint(NonZeroU64::MIN);
+
     /// The fingerprint before the first block of a prompt.
     pub(crate) fn root(identity: &Identity) -> Fingerprint {
         let mut hasher = FxHasher::default();
         identity.0.hash(&mut hasher);
-        Fingerprint(hasher.finish())
+        Fingerprint::from(&hasher)
     }
 
     /// The fingerprint of the block that holds `tokens` after this one.
     pub(crate) fn child(self, tokens: &[Token]) -> Fingerprint {
         let mut hasher = FxHasher::default();
-        hasher.write_u64(self.0);
+        hasher.write_u64(self.0.get());
         tokens.hash(&mut hasher);
-        Fingerprint(hasher.finish())
+        Fingerprint::from(&hasher)
+    }
+
+    fn from(hasher: &FxHasher) -> Fingerprint {
+        Fingerprint(NonZeroU64::new(hasher.finish()).unwrap_or(NonZeroU64::MIN))
     }
 }

@@ -5,7 +5,7 @@
 //! lock counts, no lists, no physical blocks; every question is a scan. Mirrors the commands of
 //! [`Cache`](crate::Cache) and agrees with it on every answer.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cache::{Match, NoSpace};
 use crate::explain::StopReason;
@@ -17,9 +17,8 @@ pub(crate) struct Naive {
     blocks: usize,
     entries: Vec<Entry>,
     running: BTreeMap<SeqId, Running>,
-    /// Blocks evicted last, oldest first, at most `ghosts`.
-    evicted: VecDeque<(NamespaceId, Vec<Token>)>,
-    ghosts: usize,
+    /// All blocks ever evicted.
+    evicted: BTreeSet<(NamespaceId, Vec<Token>)>,
     /// Counts uses.
     uses: u64,
     pub(crate) events: Events,
@@ -56,13 +55,12 @@ struct Running {
 }
 
 impl Naive {
-    pub(crate) fn new(blocks: usize, ghosts: usize) -> Naive {
+    pub(crate) fn new(blocks: usize) -> Naive {
         Naive {
             blocks,
-            ghosts,
             entries: Vec::new(),
             running: BTreeMap::new(),
-            evicted: VecDeque::new(),
+            evicted: BTreeSet::new(),
             uses: 0,
             events: Events::default(),
         }
@@ -104,23 +102,29 @@ impl Naive {
 
     pub(crate) fn lookup(&self, namespace: NamespaceId, prompt: &[Token]) -> Match {
         let tokens = self.known(namespace, prompt);
-        let whole = tokens - tokens % BLOCK_POSITIONS;
+        let end = tokens - tokens % BLOCK_POSITIONS + BLOCK_POSITIONS;
         let lost = |(space, prefix): &(NamespaceId, Vec<Token>)| {
-            let is_next = prefix.len() > tokens && prefix.len() <= whole + BLOCK_POSITIONS;
-            *space == namespace && is_next && prompt.starts_with(prefix)
+            *space == namespace && (tokens + 1..=end).contains(&prefix.len()) && prompt.starts_with(prefix)
         };
+        let stop = match self.evicted.iter().any(lost) && tokens < prompt.len() {
+            true => StopReason::Evicted,
+            false => self.stop_if_all_is_forgotten(namespace, prompt),
+        };
+        Match { tokens, stop }
+    }
+
+    /// Why the known part of a prompt ends, if nothing was known of what has been evicted.
+    pub(crate) fn stop_if_all_is_forgotten(&self, namespace: NamespaceId, prompt: &[Token]) -> StopReason {
+        let tokens = self.known(namespace, prompt);
         let goes_on =
             |entry: &Entry| entry.prefix.len() > tokens && entry.prefix.starts_with(&prompt[..tokens]);
-        let stop = if tokens == prompt.len() {
+        if tokens == prompt.len() {
             StopReason::Complete
-        } else if self.evicted.iter().any(lost) {
-            StopReason::Evicted
         } else if tokens > 0 && self.entries_of(namespace).any(goes_on) {
             StopReason::Diverged
         } else {
             StopReason::FirstSeen
-        };
-        Match { tokens, stop }
+        }
     }
 
     /// Returns the tokens reused.
@@ -297,16 +301,7 @@ impl Naive {
             let Entry { namespace, prefix, .. } = self.entries.remove(oldest.unwrap());
             let orphan = self.entries_of(namespace).find(|entry| entry.prefix.starts_with(&prefix));
             assert!(orphan.is_none(), "a block goes before what follows it");
-            self.remember(namespace, prefix);
-        }
-    }
-
-    fn remember(&mut self, namespace: NamespaceId, prefix: Vec<Token>) {
-        if self.ghosts > 0 && !self.evicted.contains(&(namespace, prefix.clone())) {
-            self.evicted.push_back((namespace, prefix));
-            if self.evicted.len() > self.ghosts {
-                self.evicted.pop_front();
-            }
+            self.evicted.insert((namespace, prefix));
         }
     }
 }

@@ -12,13 +12,13 @@
 //!
 //! Invariant: free + owned + shared = all, and a block is on the free list exactly when it is free.
 
-use crate::ids::{BlockId, SeqId};
+use crate::ids::BlockId;
 
 /// Who holds a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BlockState {
     Free,
-    Owned(SeqId),
+    Owned,
     Shared,
 }
 
@@ -43,17 +43,17 @@ impl Pool {
         }
     }
 
-    /// Hands a free block to `owner`.
-    pub(crate) fn take(&mut self, owner: SeqId) -> BlockId {
+    /// Hands out a free block to be owned.
+    pub(crate) fn take(&mut self) -> BlockId {
         let block = self.free.pop().expect("room was made before blocks are taken");
         assert_eq!(self.states[block.index()], BlockState::Free, "{block:?} is on the free list");
-        self.states[block.index()] = BlockState::Owned(owner);
+        self.states[block.index()] = BlockState::Owned;
         block
     }
 
     /// Passes a block from its owner to the tree.
     pub(crate) fn share(&mut self, block: BlockId) {
-        assert!(matches!(self.states[block.index()], BlockState::Owned(_)), "{block:?} is owned");
+        assert_eq!(self.states[block.index()], BlockState::Owned, "{block:?} is passed to the tree");
         self.states[block.index()] = BlockState::Shared;
         self.shared += 1;
     }
@@ -62,7 +62,7 @@ impl Pool {
     pub(crate) fn release(&mut self, block: BlockId) {
         match self.states[block.index()] {
             BlockState::Free => panic!("{block:?} is released twice"),
-            BlockState::Owned(_) => {}
+            BlockState::Owned => {}
             BlockState::Shared => self.shared -= 1,
         }
         self.states[block.index()] = BlockState::Free;
@@ -102,12 +102,12 @@ mod tests {
     #[test]
     fn a_block_goes_round() {
         let mut pool = Pool::new(2);
-        let block = pool.take(SeqId(7));
+        let block = pool.take();
         assert_eq!((pool.free(), pool.owned(), pool.shared()), (1, 1, 0));
         pool.share(block);
         assert_eq!((pool.free(), pool.owned(), pool.shared()), (1, 0, 1));
         pool.release(block);
         assert_eq!((pool.free(), pool.owned(), pool.shared()), (2, 0, 0));
-        assert_eq!(pool.take(SeqId(8)), block, "what was used last is used again first");
+        assert_eq!(pool.take(), block, "what was used last is used again first");
     }
 }

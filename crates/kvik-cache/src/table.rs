@@ -9,14 +9,13 @@
 //!           lease ^                   the node that ends with s2; the root when none is shared
 //! ```
 
-use crate::ids::{BLOCK_POSITIONS, BlockId, NodeId, SeqId, Token, blocks_for};
+use crate::ids::{BLOCK_POSITIONS, BlockId, NodeId, Token, blocks_for};
 use crate::pool::Pool;
 use crate::radix::Radix;
 
 /// Block table of a running sequence.
 #[derive(Debug)]
 pub(crate) struct Table {
-    seq: SeqId,
     blocks: Vec<BlockId>,
     shared: usize,
     lease: NodeId,
@@ -33,9 +32,9 @@ pub(crate) struct Published {
 
 impl Table {
     /// A table that starts with the `shared` blocks on the path to `lease`, which it locks.
-    pub(crate) fn new(seq: SeqId, shared: Vec<BlockId>, lease: NodeId, radix: &mut Radix) -> Table {
+    pub(crate) fn new(shared: Vec<BlockId>, lease: NodeId, radix: &mut Radix) -> Table {
         radix.lock_path(lease);
-        Table { seq, shared: shared.len(), blocks: shared, lease }
+        Table { shared: shared.len(), blocks: shared, lease }
     }
 
     pub(crate) fn blocks(&self) -> &[BlockId] {
@@ -63,14 +62,14 @@ impl Table {
 
     /// Adds `count` owned blocks.
     pub(crate) fn extend(&mut self, count: usize, pool: &mut Pool) {
-        self.blocks.extend((0..count).map(|_| pool.take(self.seq)));
+        self.blocks.extend((0..count).map(|_| pool.take()));
     }
 
     /// Moves the blocks that hold `tokens` (from position 0) into the tree, the lease with them.
     ///
     /// A last block that is not full becomes a partial leaf, after which the sequence must end.
     pub(crate) fn publish(&mut self, tokens: &[Token], radix: &mut Radix, pool: &mut Pool) -> Published {
-        assert!(self.missing(tokens.len()) == 0, "{:?} publishes more than its blocks hold", self.seq);
+        assert_eq!(self.missing(tokens.len()), 0, "what is published was reserved");
         let mut published = Published::default();
         while let Some(rest) = tokens.get(self.shared * BLOCK_POSITIONS..).filter(|rest| !rest.is_empty()) {
             match radix.closest_child(self.lease, rest) {
@@ -80,9 +79,8 @@ impl Table {
                     self.adopt(child, known, radix, pool);
                     published.duplicates += known;
                 }
-                Some((child, common)) if radix.arena[child].tokens.len() == common => {
-                    let (superseded, _) = radix.pop(child);
-                    pool.release(superseded);
+                Some((child, common)) if common == radix.first_label(child).tokens().len() => {
+                    pool.release(radix.pop(child))
                 }
                 _ => published.blocks += self.give(rest, radix, pool),
             }

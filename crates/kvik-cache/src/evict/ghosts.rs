@@ -1,36 +1,30 @@
 //! A bounded memory of what was evicted, so that a miss can be explained.
 //!
-//! Owns fingerprints only, oldest forgotten first. Never decides anything.
-
-use std::collections::VecDeque;
-
-use rustc_hash::FxHashSet;
+//! Owns fingerprints only and decides nothing. Each has one place it can be in, so remembering is
+//! one write; what is remembered later on the same place displaces it. A set that forgets the
+//! oldest first took 80 ns a block, a third of the time of an insertion into a full cache.
 
 use crate::hash::Fingerprint;
 use crate::ids::Token;
 
-/// The blocks evicted last.
+/// Blocks evicted lately.
 #[derive(Debug)]
 pub(crate) struct Ghosts {
-    known: FxHashSet<Fingerprint>,
-    oldest_first: VecDeque<Fingerprint>,
-    count_max: usize,
+    /// A power of two of places, or none.
+    places: Vec<Option<Fingerprint>>,
 }
 
 impl Ghosts {
-    pub(crate) fn new(count_max: usize) -> Ghosts {
-        Ghosts { known: FxHashSet::default(), oldest_first: VecDeque::new(), count_max }
+    /// Remembers about `count` blocks: as many places as the next power of two.
+    pub(crate) fn new(count: usize) -> Ghosts {
+        let places = if count == 0 { 0 } else { count.next_power_of_two() };
+        Ghosts { places: vec![None; places] }
     }
 
     /// Notes that a block has been evicted.
     pub(crate) fn remember(&mut self, evicted: Fingerprint) {
-        if self.count_max == 0 || !self.known.insert(evicted) {
-            return;
-        }
-        self.oldest_first.push_back(evicted);
-        if self.oldest_first.len() > self.count_max {
-            let forgotten = self.oldest_first.pop_front().expect("it holds more than it may");
-            self.known.remove(&forgotten);
+        if let Some(place) = self.place(evicted) {
+            self.places[place] = Some(evicted);
         }
     }
 
@@ -39,8 +33,16 @@ impl Ghosts {
     /// `rest` (at most one block) follows the block `before`. A block that was partial when it
     /// went is known by fewer tokens, so every length counts.
     pub(crate) fn lost(&self, before: Fingerprint, rest: &[Token], known: usize) -> bool {
-        !self.known.is_empty()
-            && (known + 1..=rest.len()).rev().any(|n| self.known.contains(&before.child(&rest[..n])))
+        (known + 1..=rest.len()).rev().any(|length| self.remembers(before.child(&rest[..length])))
+    }
+
+    fn remembers(&self, evicted: Fingerprint) -> bool {
+        self.place(evicted).is_some_and(|place| self.places[place] == Some(evicted))
+    }
+
+    fn place(&self, fingerprint: Fingerprint) -> Option<usize> {
+        let mask = self.places.len().checked_sub(1)?;
+        Some(fingerprint.0.get() as usize & mask)
     }
 }
 
@@ -49,19 +51,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_is_forgotten_first() {
-        let root = Fingerprint(1);
-        let mut ghosts = Ghosts::new(2);
-        for token in [1, 2, 2, 3] {
+    fn a_later_one_displaces_an_earlier_one() {
+        let root = Fingerprint::UNUSED;
+        let mut ghosts = Ghosts::new(1);
+        for token in [1, 2] {
             ghosts.remember(root.child(&[token]));
         }
-        let lost = [1, 2, 3].map(|token| ghosts.lost(root, &[token], 0));
-        assert_eq!(lost, [false, true, true]);
+        assert_eq!([1, 2].map(|token| ghosts.lost(root, &[token], 0)), [false, true]);
+    }
+
+    #[test]
+    fn without_places_nothing_is_remembered() {
+        let root = Fingerprint::UNUSED;
+        let mut ghosts = Ghosts::new(0);
+        ghosts.remember(root.child(&[1]));
+        assert!(!ghosts.lost(root, &[1], 0));
     }
 
     #[test]
     fn a_partial_block_is_found_by_its_head() {
-        let root = Fingerprint(1);
+        let root = Fingerprint::UNUSED;
         let mut ghosts = Ghosts::new(8);
         ghosts.remember(root.child(&[5, 6]));
         assert!(ghosts.lost(root, &[5, 6, 7, 8], 0));

@@ -1,35 +1,37 @@
 //! The prefix tree over token ids: which physical blocks hold which prefix.
 //!
-//! Owns the nodes, their lock counts, and the eviction policy that ranks the unlocked ones. Never
-//! touches the pool and never allocates a block: blocks are handed in and handed back.
+//! Owns the nodes with their lock counts, what every block of the tree holds, and the eviction
+//! policy that ranks the unlocked nodes. Never allocates a block: they are handed in and out.
 //!
 //! ```text
-//! root ── [b0 b1 b2] ─┬─ [b3 b4]          an edge is a run of whole blocks, stored in one piece;
+//! root ── [b0 b1 b2] ─┬─ [b3 b4]          a node is a run of whole blocks;
 //!                     ├─ [b5 b6 b7']      a leaf's last block may be partial (b7');
 //!                     └─ [b8]             children are sorted by the tokens of their first block
 //! ```
 //!
 //! Invariants: a locked node's ancestors are locked; a partial block ends a leaf, and its tokens
-//! are the head of no sibling's; no node but a root is empty; all blocks of a node were last used
-//! by the same sequences, which is why a node is split where a use of it ends.
+//! begin no sibling's; no node but a root is empty; the blocks of a node are used by the same
+//! sequences, and were last used by the same one: a node is cut where a use of it ends.
 
 mod node;
 mod walk;
 
-pub(crate) use node::Node;
+pub(crate) use node::{Child, Label, Node};
 pub(crate) use walk::{Head, Walk};
 
 use node::Arena;
 
 use crate::evict::{Evictor, Policy};
 use crate::hash::Fingerprint;
-use crate::ids::{BLOCK_POSITIONS, BlockId, NodeId, Token};
+use crate::ids::{BLOCK_POSITIONS, BlockId, NodeId, Token, blocks_for};
 
 /// The prefixes of all namespaces.
 #[derive(Debug)]
 pub(crate) struct Radix {
     pub(crate) arena: Arena,
     pub(crate) evictor: Evictor,
+    /// What each block holds, shape `[blocks]`; meaningful for those in the tree.
+    labels: Vec<Label>,
     /// Blocks in unlocked nodes: as many as eviction can free.
     evictable: usize,
     /// Valid tokens in all nodes.
@@ -37,12 +39,29 @@ pub(crate) struct Radix {
 }
 
 impl Radix {
-    pub(crate) fn new(policy: Policy) -> Radix {
-        Radix { arena: Arena::default(), evictor: Evictor::new(policy), evictable: 0, tokens: 0 }
+    /// An empty tree for a pool of `blocks`.
+    pub(crate) fn new(blocks: u32, policy: Policy) -> Radix {
+        Radix {
+            arena: Arena::default(),
+            evictor: Evictor::new(policy),
+            labels: vec![Label::UNUSED; blocks as usize],
+            evictable: 0,
+            tokens: 0,
+        }
     }
 
-    pub(crate) fn add_root(&mut self, before: Fingerprint) -> NodeId {
-        self.arena.insert(Node::new(None, before))
+    pub(crate) fn add_root(&mut self, seed: Fingerprint) -> NodeId {
+        self.arena.insert(Node::root(seed))
+    }
+
+    /// What a block of the tree holds.
+    pub(crate) fn label(&self, block: BlockId) -> &Label {
+        &self.labels[block.index()]
+    }
+
+    /// What the first block of a node with blocks holds.
+    pub(crate) fn first_label(&self, node: NodeId) -> &Label {
+        self.label(self.arena[node].blocks[0])
     }
 
     pub(crate) fn evictable(&self) -> usize {
@@ -61,18 +80,22 @@ impl Radix {
     ///
     /// `node` keeps its id, its children and its end, so that leases that end there stay right.
     pub(crate) fn cut(&mut self, node: NodeId, blocks: usize) -> NodeId {
-        if blocks == self.arena[node].blocks.len() {
+        let whole = &self.arena[node];
+        if blocks == whole.blocks.len() {
             return node;
         }
-        let parent = self.arena[node].parent.expect("only a node with blocks is cut");
-        let place = self.child_place(parent, self.arena[node].first_block());
-        let mut head = self.arena[node].take_head(blocks);
-        (head.parent, head.locks) = (Some(parent), self.arena[node].locks);
-        head.children.push(node);
-        let unlocked = head.locks == 0;
-        let upper = self.arena.insert(head);
-        self.arena[node].parent = Some(upper);
-        self.arena[parent].children[place] = upper;
+        let parent = whole.parent.expect("only a node with blocks is cut");
+        let (head, rest) = whole.blocks.split_at(blocks);
+        let (head, rest) = (head.to_vec(), rest.to_vec());
+        let place = self.place_in_parent(node);
+        let mut upper = Node::after(parent, head);
+        upper.locks = whole.locks;
+        upper.children.push(Child { first: rest[0], node });
+        let unlocked = upper.locks == 0;
+        let upper = self.arena.insert(upper);
+        self.arena[parent].children[place].node = upper;
+        let lower = &mut self.arena[node];
+        (lower.parent, lower.blocks) = (Some(upper), rest);
         if unlocked {
             self.evictor.split(upper, node);
         }
@@ -122,52 +145,66 @@ impl Radix {
     /// The run of `at` grows when nobody else uses it and nothing follows it; so a sequence that
     /// publishes block by block makes one node, not one a block.
     pub(crate) fn grow(&mut self, at: NodeId, tokens: &[Token], blocks: &[BlockId]) -> NodeId {
-        debug_assert_eq!(tokens.len().div_ceil(BLOCK_POSITIONS), blocks.len());
-        self.tokens += tokens.len();
+        assert_eq!(blocks_for(tokens.len()), blocks.len(), "every block has its tokens");
+        self.label_blocks(self.fingerprint_of(at), tokens, blocks);
         let node = &mut self.arena[at];
         if !node.is_root() && node.locks == 1 && node.children.is_empty() {
-            node.append(tokens, blocks);
+            node.blocks.extend_from_slice(blocks);
             return at;
         }
-        let mut child = Node::new(Some(at), node.fingerprint_before(node.blocks.len()));
-        child.append(tokens, blocks);
+        let place = self.child_place(at, self.label(blocks[0]).tokens());
+        let mut child = Node::after(at, blocks.to_vec());
         child.locks = 1;
-        let place = self.child_place(at, child.first_block());
-        let id = self.arena.insert(child);
-        self.arena[at].children.insert(place, id);
-        id
+        let node = self.arena.insert(child);
+        self.arena[at].children.insert(place, Child { first: blocks[0], node });
+        node
+    }
+
+    fn label_blocks(&mut self, mut before: Fingerprint, tokens: &[Token], blocks: &[BlockId]) {
+        for (tokens, block) in tokens.chunks(BLOCK_POSITIONS).zip(blocks) {
+            let label = Label::new(before, tokens);
+            before = label.fingerprint;
+            self.labels[block.index()] = label;
+        }
+        self.tokens += tokens.len();
     }
 
     /// Evicts the last block of the policy's victim.
-    pub(crate) fn evict(&mut self) -> (BlockId, Fingerprint) {
+    pub(crate) fn evict(&mut self) -> BlockId {
         let victim = self.evictor.victim().expect("room is made only when enough is evictable");
         self.pop(victim)
     }
 
     /// Drops the last block of an unlocked leaf, and the leaf with its last one.
-    pub(crate) fn pop(&mut self, leaf: NodeId) -> (BlockId, Fingerprint) {
-        let node = &self.arena[leaf];
-        assert!(node.locks == 0 && node.children.is_empty(), "only an unused leaf loses blocks");
-        if node.blocks.len() == 1 {
-            self.detach(leaf);
-        }
+    pub(crate) fn pop(&mut self, leaf: NodeId) -> BlockId {
         let node = &mut self.arena[leaf];
-        let tokens = node.tokens.len();
-        let popped = node.pop().expect("no node in the tree is empty");
-        self.tokens -= tokens - node.tokens.len();
-        self.evictable -= 1;
-        if node.blocks.is_empty() {
-            self.arena.remove(leaf);
+        assert!(node.locks == 0 && node.children.is_empty(), "only an unused leaf loses blocks");
+        let &block = node.blocks.last().expect("no node but a root is empty");
+        if node.blocks.len() == 1 {
+            self.remove(leaf);
+        } else {
+            node.blocks.pop();
         }
-        popped
+        self.evictable -= 1;
+        self.tokens -= self.label(block).tokens().len();
+        block
     }
 
-    /// Takes a leaf out of its parent's children and out of the policy's sight.
-    fn detach(&mut self, leaf: NodeId) {
+    /// Takes a leaf out of the tree.
+    fn remove(&mut self, leaf: NodeId) {
         let parent = self.arena[leaf].parent.expect("a root has no blocks to lose");
-        let place = self.child_place(parent, self.arena[leaf].first_block());
-        debug_assert_eq!(self.arena[parent].children[place], leaf);
+        let place = self.place_in_parent(leaf);
         self.arena[parent].children.remove(place);
         self.evictor.remove(leaf);
+        self.arena.remove(leaf);
+    }
+
+    /// Where among its siblings a node stands.
+    fn place_in_parent(&self, id: NodeId) -> usize {
+        let node = &self.arena[id];
+        let parent = node.parent.expect("a root has no siblings");
+        let place = self.child_place(parent, self.first_label(id).tokens());
+        debug_assert_eq!(self.arena[parent].children[place].node, id);
+        place
     }
 }

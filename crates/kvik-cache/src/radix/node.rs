@@ -1,4 +1,8 @@
-//! One node of the tree and the arena that holds them all.
+//! What the tree is made of: nodes in an arena, and a label for every block.
+//!
+//! Labels stand in one flat array by block, allocated once. A run's blocks were mostly allocated
+//! one after the other, so their labels are compared in memory order, and cutting a node moves
+//! block ids only, never tokens.
 
 use std::ops::{Index, IndexMut};
 
@@ -10,94 +14,79 @@ use crate::ids::{BLOCK_POSITIONS, BlockId, NodeId, Token};
 pub(crate) struct Node {
     /// The node before this one; none for the root of a namespace.
     pub(crate) parent: Option<NodeId>,
-    /// Tokens of all blocks, shape `[blocks * 16]`; shorter when the last block is partial.
-    pub(crate) tokens: Vec<Token>,
-    /// The physical blocks, shape `[blocks]`; empty for a root.
+    /// Fingerprint before the first block of a prompt; roots only.
+    pub(crate) seed: Option<Fingerprint>,
+    /// The physical blocks in order; empty for a root.
     pub(crate) blocks: Vec<BlockId>,
-    /// Fingerprint of each block, shape `[blocks]`.
-    pub(crate) fingerprints: Vec<Fingerprint>,
-    /// Fingerprint of the block before this node.
-    pub(crate) before: Fingerprint,
     /// Nodes that go on from this one's end, in the order of the tokens of their first blocks.
-    pub(crate) children: Vec<NodeId>,
+    pub(crate) children: Vec<Child>,
     /// Running sequences that use this node.
     pub(crate) locks: u32,
 }
 
+/// A child and its first block, by whose tokens it is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Child {
+    pub(crate) first: BlockId,
+    pub(crate) node: NodeId,
+}
+
+/// What a block of the tree holds.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Label {
+    pub(crate) fingerprint: Fingerprint,
+    /// Leading tokens that are valid; fewer than 16 only at the end of a leaf.
+    positions: u32,
+    tokens: [Token; BLOCK_POSITIONS],
+}
+
 impl Node {
-    /// An empty node after `parent`.
-    pub(crate) fn new(parent: Option<NodeId>, before: Fingerprint) -> Node {
-        Node {
-            parent,
-            tokens: Vec::new(),
-            blocks: Vec::new(),
-            fingerprints: Vec::new(),
-            before,
-            children: Vec::new(),
-            locks: 0,
-        }
+    /// The root of a namespace.
+    pub(crate) fn root(seed: Fingerprint) -> Node {
+        Node { parent: None, seed: Some(seed), blocks: Vec::new(), children: Vec::new(), locks: 0 }
+    }
+
+    /// A node after `parent` that nobody uses yet.
+    pub(crate) fn after(parent: NodeId, blocks: Vec<BlockId>) -> Node {
+        Node { parent: Some(parent), seed: None, blocks, children: Vec::new(), locks: 0 }
     }
 
     pub(crate) fn is_root(&self) -> bool {
         self.parent.is_none()
     }
-
-    /// Valid tokens of the first block: what the node is sorted by among its siblings.
-    pub(crate) fn first_block(&self) -> &[Token] {
-        self.block_tokens(0)
-    }
-
-    /// Valid tokens of block `index`, at most 16.
-    pub(crate) fn block_tokens(&self, index: usize) -> &[Token] {
-        let start = (index * BLOCK_POSITIONS).min(self.tokens.len());
-        &self.tokens[start..(start + BLOCK_POSITIONS).min(self.tokens.len())]
-    }
-
-    /// Whether the last block holds fewer than 16 valid tokens.
-    pub(crate) fn ends_partial(&self) -> bool {
-        !self.tokens.len().is_multiple_of(BLOCK_POSITIONS)
-    }
-
-    /// Fingerprint of the block before block `index`; with `index` = blocks, of the last block.
-    pub(crate) fn fingerprint_before(&self, index: usize) -> Fingerprint {
-        index.checked_sub(1).map_or(self.before, |last| self.fingerprints[last])
-    }
-
-    /// Appends blocks whose valid tokens are `tokens`.
-    pub(crate) fn append(&mut self, tokens: &[Token], blocks: &[BlockId]) {
-        let mut before = self.fingerprint_before(self.blocks.len());
-        for block in tokens.chunks(BLOCK_POSITIONS) {
-            before = before.child(block);
-            self.fingerprints.push(before);
-        }
-        self.tokens.extend_from_slice(tokens);
-        self.blocks.extend_from_slice(blocks);
-    }
-
-    /// Drops the last block.
-    pub(crate) fn pop(&mut self) -> Option<(BlockId, Fingerprint)> {
-        let block = self.blocks.pop()?;
-        self.tokens.truncate(self.blocks.len() * BLOCK_POSITIONS);
-        self.fingerprints.pop().map(|fingerprint| (block, fingerprint))
-    }
-
-    /// Cuts the first `blocks` blocks off into a new node without parent, children or locks.
-    pub(crate) fn take_head(&mut self, blocks: usize) -> Node {
-        let mut head = Node::new(None, self.before);
-        head.tokens = take_front(&mut self.tokens, blocks * BLOCK_POSITIONS);
-        head.blocks = take_front(&mut self.blocks, blocks);
-        head.fingerprints = take_front(&mut self.fingerprints, blocks);
-        self.before = head.fingerprint_before(blocks);
-        head
-    }
 }
 
-/// Moves the first `count` items out into a vector of their own; neither keeps slack.
-fn take_front<T>(items: &mut Vec<T>, count: usize) -> Vec<T> {
-    let rest = items.split_off(count);
-    let mut front = std::mem::replace(items, rest);
-    front.shrink_to_fit();
-    front
+impl Label {
+    /// The label of no block in particular.
+    pub(crate) const UNUSED: Label =
+        Label { tokens: [0; BLOCK_POSITIONS], positions: 0, fingerprint: Fingerprint::UNUSED };
+
+    /// A block that holds `tokens` (1 to 16) after the block `before`.
+    pub(crate) fn new(before: Fingerprint, tokens: &[Token]) -> Label {
+        let mut label = Label { positions: tokens.len() as u32, ..Label::UNUSED };
+        label.tokens[..tokens.len()].copy_from_slice(tokens);
+        label.fingerprint = before.child(tokens);
+        label
+    }
+
+    /// The valid tokens.
+    pub(crate) fn tokens(&self) -> &[Token] {
+        &self.tokens[..self.positions as usize]
+    }
+
+    pub(crate) fn is_partial(&self) -> bool {
+        self.tokens().len() < BLOCK_POSITIONS
+    }
+
+    /// Length of the longest common head with `rest`, at most 16.
+    pub(crate) fn common_head(&self, rest: &[Token]) -> usize {
+        // Nearly always the whole block is equal, and that is one comparison.
+        if !self.is_partial() && rest.first_chunk() == Some(&self.tokens) {
+            return BLOCK_POSITIONS;
+        }
+        self.tokens().iter().zip(rest).take_while(|(a, b)| a == b).count()
+    }
 }
 
 /// Nodes by index; the places of removed nodes are used again.

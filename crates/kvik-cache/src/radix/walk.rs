@@ -1,9 +1,11 @@
 //! Matching a prompt against the tree: queries that change nothing.
 //!
-//! A walk compares the tokens of whole runs at once, block after block in memory order, and takes
-//! one binary search at the end of each run.
+//! A walk compares tokens block by block along a run, and takes one binary search at the end of
+//! each run.
 
-use super::Radix;
+use std::iter::successors;
+
+use super::{Label, Radix};
 use crate::hash::Fingerprint;
 use crate::ids::{BLOCK_POSITIONS, BlockId, NodeId, Token};
 
@@ -26,12 +28,12 @@ pub(crate) struct Head {
     pub(crate) node: NodeId,
     /// Which block of `node`.
     pub(crate) index: usize,
-    /// Positions of it that match, 1 to 15, or fewer than its valid ones.
+    /// Positions of it that match, 1 to 15.
     pub(crate) positions: usize,
 }
 
 impl Walk {
-    /// Whole blocks that match.
+    /// Whole blocks that match, from the root on.
     pub(crate) fn whole_blocks(&self) -> usize {
         self.tokens / BLOCK_POSITIONS
     }
@@ -42,8 +44,7 @@ impl Radix {
     pub(crate) fn walk(&self, root: NodeId, prompt: &[Token]) -> Walk {
         let mut walk = Walk { node: root, blocks: 0, head: None, tokens: 0 };
         while let Some((child, common)) = self.closest_child(walk.node, &prompt[walk.tokens..]) {
-            let blocks = common / BLOCK_POSITIONS;
-            let positions = common % BLOCK_POSITIONS;
+            let (blocks, positions) = (common / BLOCK_POSITIONS, common % BLOCK_POSITIONS);
             walk.tokens += common;
             if blocks > 0 {
                 (walk.node, walk.blocks) = (child, blocks);
@@ -51,7 +52,7 @@ impl Radix {
             if positions > 0 {
                 walk.head = Some(Head { node: child, index: blocks, positions });
             }
-            if positions > 0 || blocks < self.arena[child].blocks.len() {
+            if blocks < self.arena[child].blocks.len() {
                 break;
             }
         }
@@ -64,30 +65,44 @@ impl Radix {
     /// Children are sorted, so the longest shared head is at one side of the place where `rest`
     /// would stand. Of two equal ones the later is taken.
     pub(crate) fn closest_child(&self, at: NodeId, rest: &[Token]) -> Option<(NodeId, usize)> {
-        let first = &rest[..rest.len().min(BLOCK_POSITIONS)];
+        let place = self.child_place(at, &rest[..rest.len().min(BLOCK_POSITIONS)]);
         let children = &self.arena[at].children;
-        let place = self.child_place(at, first);
         let shared = |index: usize| {
-            children.get(index).map_or(0, |&child| common_head(self.arena[child].first_block(), first))
+            let child = children.get(index)?;
+            Some((self.label(child.first).common_head(rest), child.node))
         };
-        let (before, after) = (place.checked_sub(1).map_or(0, shared), shared(place));
-        let index = if before > after { place - 1 } else { place };
-        if before.max(after) == 0 {
-            return None;
+        let before = place.checked_sub(1).and_then(shared);
+        let after = shared(place);
+        let heads = [before, after].into_iter().flatten();
+        let (head, child) = heads.max_by_key(|&(head, _)| head).filter(|&(head, _)| head > 0)?;
+        match head {
+            BLOCK_POSITIONS => Some((child, self.common_run(child, rest))),
+            _ => Some((child, head)),
         }
-        let child = children[index];
-        Some((child, common_head(&self.arena[child].tokens, rest)))
     }
 
     /// Where among the children of `at` one stands, or would stand, whose first block is `first`.
     pub(crate) fn child_place(&self, at: NodeId, first: &[Token]) -> usize {
-        self.arena[at].children.partition_point(|&child| self.arena[child].first_block() < first)
+        self.arena[at].children.partition_point(|child| self.label(child.first).tokens() < first)
+    }
+
+    /// Leading tokens of `rest` that the blocks of `node` hold.
+    fn common_run(&self, node: NodeId, rest: &[Token]) -> usize {
+        let mut common = 0;
+        for &block in &self.arena[node].blocks {
+            let head = self.label(block).common_head(&rest[common..]);
+            common += head;
+            if head < BLOCK_POSITIONS {
+                break;
+            }
+        }
+        common
     }
 
     /// Whether the tree goes on beyond the end of a walk that has not used up its prompt.
     pub(crate) fn goes_on(&self, walk: &Walk) -> bool {
         match walk.head {
-            Some(head) => head.positions < self.arena[head.node].block_tokens(head.index).len(),
+            Some(head) => head.positions < self.head_label(&head).tokens().len(),
             None => {
                 let node = &self.arena[walk.node];
                 walk.blocks < node.blocks.len() || !node.children.is_empty()
@@ -95,36 +110,47 @@ impl Radix {
         }
     }
 
+    fn head_label(&self, head: &Head) -> &Label {
+        self.label(self.arena[head.node].blocks[head.index])
+    }
+
     /// Fingerprint of the last whole block of a walk.
     pub(crate) fn fingerprint_at(&self, walk: &Walk) -> Fingerprint {
-        self.arena[walk.node].fingerprint_before(walk.blocks)
+        self.fingerprint_after(&self.arena[walk.node].blocks[..walk.blocks], walk.node)
+    }
+
+    /// Fingerprint at the end of a node.
+    pub(crate) fn fingerprint_of(&self, node: NodeId) -> Fingerprint {
+        self.fingerprint_after(&self.arena[node].blocks, node)
+    }
+
+    /// Fingerprint of the last of `blocks`, or the seed of a root, which has none.
+    fn fingerprint_after(&self, blocks: &[BlockId], node: NodeId) -> Fingerprint {
+        let last = blocks.last().map(|&block| self.label(block).fingerprint);
+        last.or(self.arena[node].seed).expect("only a root has no blocks, and it has a seed")
     }
 
     /// Nodes from `node` up to, and without, the root.
     pub(crate) fn path_up(&self, node: NodeId) -> impl Iterator<Item = NodeId> {
-        std::iter::successors(Some(node), |&id| self.arena[id].parent).filter(|&id| !self.arena[id].is_root())
+        successors(Some(node), |&id| self.arena[id].parent).filter(|&id| !self.arena[id].is_root())
     }
 
     /// Blocks on the path of a walk that nobody uses, and that a lease on it would lock.
     pub(crate) fn unlocked_blocks(&self, walk: &Walk) -> usize {
         let unlocked = self.path_up(walk.node).filter(|&id| self.arena[id].locks == 0);
-        unlocked.map(|id| if id == walk.node { walk.blocks } else { self.arena[id].blocks.len() }).sum()
+        unlocked.map(|id| self.blocks_on(walk, id).len()).sum()
     }
 
     /// Physical blocks of the whole-block part of a walk, first block first.
     pub(crate) fn blocks_of(&self, walk: &Walk) -> Vec<BlockId> {
-        let mut runs: Vec<&[BlockId]> =
-            self.path_up(walk.node).map(|id| &self.arena[id].blocks[..]).collect();
-        if let Some(deepest) = runs.first_mut() {
-            *deepest = &deepest[..walk.blocks];
-        }
-        runs.into_iter().rev().flatten().copied().collect()
+        let mut runs: Vec<&[BlockId]> = self.path_up(walk.node).map(|id| self.blocks_on(walk, id)).collect();
+        runs.reverse();
+        runs.concat()
     }
-}
 
-/// Length of the longest common head of two token runs, a block at a time while they agree.
-fn common_head(a: &[Token], b: &[Token]) -> usize {
-    let pairs = a.chunks_exact(BLOCK_POSITIONS).zip(b.chunks_exact(BLOCK_POSITIONS));
-    let same = pairs.take_while(|(a, b)| a == b).count() * BLOCK_POSITIONS;
-    same + a[same..].iter().zip(&b[same..]).take_while(|(a, b)| a == b).count()
+    /// The blocks of a node on the path of a walk that the walk covers.
+    fn blocks_on(&self, walk: &Walk, id: NodeId) -> &[BlockId] {
+        let blocks = &self.arena[id].blocks;
+        if id == walk.node { &blocks[..walk.blocks] } else { blocks }
+    }
 }
