@@ -5,6 +5,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod answer;
 pub mod api;
 pub mod batch;
 pub mod bytes;
