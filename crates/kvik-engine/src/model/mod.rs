@@ -1,5 +1,102 @@
 //! Models: shape, weights and forward pass.
+//!
+//! `config` is the shape, `arch` what sets architectures apart, `weights` loads and packs,
+//! `decoder` is the forward pass as a list of named steps, `runner` owns the KV blocks and runs batches.
 
+mod arch;
 mod config;
+mod decoder;
+mod digest;
+mod rope;
+mod runner;
+mod weights;
+
+use kvik_kernels::{MatrixError, Pool, WeightType};
+
+use crate::load::{LoadError, TensorSource};
+use weights::{Loader, Weights};
 
 pub use config::{Arch, ModelConfig, RopeConfig, RopeScaling, RopeStyle};
+pub use runner::ModelRunner;
+
+/// A model ready to run: its shape and its packed weights.
+pub struct Model {
+    config: ModelConfig,
+    tensors: TensorSource,
+    weights: Weights,
+    digest: [u8; 32],
+}
+
+impl Model {
+    /// Packs the weights of `tensors` on `pool`.
+    ///
+    /// `target` converts matrices to one type; `None` keeps the file's types.
+    /// `progress` is told `(bytes read, bytes in all)` after each tensor.
+    pub fn load(
+        config: ModelConfig,
+        tensors: TensorSource,
+        target: Option<WeightType>,
+        pool: &Pool,
+        progress: &dyn Fn(u64, u64),
+    ) -> Result<Model, ModelError> {
+        let total_bytes = tensors.total_bytes();
+        let loader =
+            Loader { config: &config, tensors: &tensors, target, pool, progress, done_bytes: 0, total_bytes };
+        let weights = loader.load()?;
+        let digest = digest::digest(&config, &tensors, target, pool);
+        progress(total_bytes, total_bytes);
+        Ok(Model { config, tensors, weights, digest })
+    }
+
+    /// The shape of the model.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// Identity of what the model computes: shape, every weight, and the type it was converted to.
+    pub fn digest(&self) -> [u8; 32] {
+        self.digest
+    }
+
+    /// Bytes of packed weights in memory.
+    pub fn weight_bytes(&self) -> usize {
+        self.weights.bytes()
+    }
+
+    fn rope_divisors(&self) -> Option<&[f32]> {
+        self.weights.rope_divisors.as_deref()
+    }
+}
+
+/// Why a model cannot be loaded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModelError {
+    /// A tensor that the architecture needs is not in the file.
+    #[error("the model has no tensor `{tensor}`; the file is incomplete or of another architecture")]
+    MissingTensor {
+        /// Canonical name.
+        tensor: String,
+    },
+    /// A tensor has another shape than the configuration says.
+    #[error("tensor `{tensor}` is {found:?} and the model's configuration needs {expected:?} (rows, cols)")]
+    WrongShape {
+        /// Canonical name.
+        tensor: String,
+        /// Rows and columns in the file.
+        found: [usize; 2],
+        /// Rows and columns the configuration needs.
+        expected: [usize; 2],
+    },
+    /// A tensor cannot be packed.
+    #[error("tensor `{tensor}`: {source}")]
+    Matrix {
+        /// Canonical name.
+        tensor: String,
+        /// What the kernels object to.
+        source: MatrixError,
+    },
+    /// A tensor cannot be converted.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+}

@@ -1,0 +1,219 @@
+//! The forward pass of a decoder-only transformer, as a list of named steps.
+//!
+//! Shapes: `n` rows in the batch, `w` rows whose logits are wanted. All buffers live in [`Scratch`] and are
+//! reused from step to step. Attention reads keys and values as they are stored, also those of this batch,
+//! so a prompt gives the same bytes however it is cut into batches.
+
+use kvik_kernels::{
+    Activations, AttnRow, AttnScratch, KvArena, Pool, RopeTable, SeqKv, add, add_bias, attention, dequantize,
+    matmul, matmul_many, rms_norm, rms_norm_in_place, rope, silu_mul,
+};
+
+use super::weights::{Layer, Linear};
+use super::{Model, RopeStyle};
+use crate::batch::{Batch, Row};
+
+/// Everything a forward pass reads besides the batch.
+pub(super) struct Context<'a> {
+    pub(super) model: &'a Model,
+    pub(super) pool: &'a Pool,
+    pub(super) rope: &'a RopeTable,
+}
+
+/// Buffers of one forward pass, grown to the largest batch seen.
+#[derive(Default)]
+pub(super) struct Scratch {
+    /// Residual stream, `[n, d_model]`.
+    x: Vec<f32>,
+    /// Normed rows, and outputs of projections back to the stream, `[n, d_model]`.
+    h: Vec<f32>,
+    /// Queries `[n, heads, head_dim]`, keys and values `[n, kv_heads, head_dim]`.
+    q: Vec<f32>,
+    k: Vec<f32>,
+    v: Vec<f32>,
+    /// Output of attention, `[n, heads, head_dim]`.
+    attended: Vec<f32>,
+    /// Feed-forward, `[n, d_ff]` each.
+    gate: Vec<f32>,
+    up: Vec<f32>,
+    /// Logits of the wanted rows, `[w, vocab]`.
+    pub(super) logits: Vec<f32>,
+    /// Quantised forms of the input of a matrix product.
+    inputs: Activations,
+    attention: AttnScratch,
+    places: Places,
+}
+
+/// Where each row is, in the forms the kernels want.
+#[derive(Default)]
+struct Places {
+    positions: Vec<u32>,
+    /// Block and offset that receive the row's keys and values.
+    slots: Vec<(u32, u8)>,
+    rows: Vec<AttnRow>,
+}
+
+/// Computes the batch: stores its keys and values in `arena`, leaves the wanted logits in `scratch`.
+pub(super) fn forward(context: &Context<'_>, arena: &mut KvArena, scratch: &mut Scratch, batch: &Batch<'_>) {
+    let tables: Vec<Vec<u32>> =
+        batch.tables.iter().map(|table| table.iter().map(|block| block.0).collect()).collect();
+    let seqs: Vec<SeqKv<'_>> = tables.iter().map(|blocks| SeqKv { blocks }).collect();
+    scratch.places.locate(batch.rows, &tables);
+    embed(context, scratch, batch.rows);
+    let (last, layers) = context.model.weights.layers.split_last().expect("a model has layers");
+    for (index, layer) in layers.iter().enumerate() {
+        project_qkv(context, scratch, layer);
+        store(context, arena, scratch, index);
+        attend(context, arena, scratch, index, &seqs);
+        add_attention(context, scratch, layer);
+        feed_forward(context, scratch, layer);
+    }
+    project_qkv(context, scratch, last);
+    store(context, arena, scratch, layers.len());
+    if keep_wanted(context, scratch, batch.rows) == 0 {
+        scratch.logits.clear();
+        return;
+    }
+    attend(context, arena, scratch, layers.len(), &seqs);
+    add_attention(context, scratch, last);
+    feed_forward(context, scratch, last);
+    unembed(context, scratch);
+}
+
+impl Places {
+    fn locate(&mut self, rows: &[Row], tables: &[Vec<u32>]) {
+        let slot = |row: &Row| {
+            let block = tables[row.table as usize][row.position as usize / kvik_cache::BLOCK_POSITIONS];
+            (block, (row.position as usize % kvik_cache::BLOCK_POSITIONS) as u8)
+        };
+        self.positions.clear();
+        self.positions.extend(rows.iter().map(|row| row.position));
+        self.slots.clear();
+        self.slots.extend(rows.iter().map(slot));
+        self.rows.clear();
+        self.rows.extend(rows.iter().map(|row| AttnRow { seq: row.table, len: row.position + 1 }));
+    }
+}
+
+/// Looks up the rows of the embedding, straight from the file: only the rows in use are ever read.
+fn embed(context: &Context<'_>, scratch: &mut Scratch, rows: &[Row]) {
+    let d = context.model.config.d_model;
+    let table = context.model.tensors.get("token_embd.weight").expect("checked when the model was loaded");
+    let row_bytes = table.data.len() / table.rows;
+    scratch.x.resize(rows.len() * d, 0.0);
+    for (row, x) in rows.iter().zip(scratch.x.chunks_exact_mut(d)) {
+        let start = row.token as usize * row_bytes;
+        dequantize(table.ty, &table.data[start..start + row_bytes], x);
+    }
+}
+
+/// Norms the stream and projects it to rotated queries and keys, and values.
+fn project_qkv(context: &Context<'_>, scratch: &mut Scratch, layer: &Layer) {
+    let Context { model, pool, .. } = context;
+    let (config, n) = (&model.config, scratch.places.positions.len());
+    let Scratch { x, h, q, k, v, inputs, places, .. } = scratch;
+    norm(context, x, &layer.attn_norm, h);
+    inputs.set(pool, h, config.d_model, &[&layer.q.matrix, &layer.k.matrix, &layer.v.matrix]);
+    q.resize(n * config.heads * config.head_dim, 0.0);
+    k.resize(n * config.kv_heads * config.head_dim, 0.0);
+    v.resize(n * config.kv_heads * config.head_dim, 0.0);
+    let mut jobs =
+        [(&layer.q.matrix, &mut q[..]), (&layer.k.matrix, &mut k[..]), (&layer.v.matrix, &mut v[..])];
+    matmul_many(pool, &mut jobs, inputs);
+    for (projected, linear) in [(&mut *q, &layer.q), (&mut *k, &layer.k), (&mut *v, &layer.v)] {
+        bias(context, projected, linear);
+    }
+    if let Some((q_norm, k_norm)) = &layer.qk_norm {
+        for (heads, weight) in [(&mut *q, q_norm), (&mut *k, k_norm)] {
+            rms_norm_in_place(pool, heads, weight, config.norm_eps);
+        }
+    }
+    for heads in [q, k] {
+        rope(pool, heads, config.head_dim, &places.positions, context.rope, style(config.rope.style));
+    }
+}
+
+/// Stores keys and values in the blocks of their sequences.
+fn store(context: &Context<'_>, arena: &mut KvArena, scratch: &Scratch, layer: usize) {
+    arena.write(context.pool, layer, &scratch.places.slots, &scratch.k, &scratch.v);
+}
+
+/// Each row attends to the stored positions of its sequence up to its own.
+fn attend(context: &Context<'_>, arena: &KvArena, scratch: &mut Scratch, layer: usize, seqs: &[SeqKv<'_>]) {
+    let config = &context.model.config;
+    let scale = 1.0 / (config.head_dim as f32).sqrt();
+    let Scratch { q, attended, attention: buffers, places, .. } = scratch;
+    attended.resize(q.len(), 0.0);
+    attention(context.pool, arena, layer, q, config.heads, &places.rows, seqs, scale, buffers, attended);
+}
+
+fn add_attention(context: &Context<'_>, scratch: &mut Scratch, layer: &Layer) {
+    let Scratch { x, h, attended, inputs, .. } = scratch;
+    let linear = &layer.output;
+    inputs.set(context.pool, attended, linear.matrix.cols(), &[&linear.matrix]);
+    h.resize(x.len(), 0.0);
+    matmul(context.pool, &linear.matrix, inputs, h);
+    bias(context, h, linear);
+    add(context.pool, x, h);
+}
+
+/// SwiGLU: `down(silu(gate(h)) * up(h))`.
+fn feed_forward(context: &Context<'_>, scratch: &mut Scratch, layer: &Layer) {
+    let Context { model, pool, .. } = context;
+    let (d, d_ff) = (model.config.d_model, model.config.d_ff);
+    let Scratch { x, h, gate, up, inputs, .. } = scratch;
+    norm(context, x, &layer.ffn_norm, h);
+    inputs.set(pool, h, d, &[&layer.gate, &layer.up]);
+    gate.resize(x.len() / d * d_ff, 0.0);
+    up.resize(x.len() / d * d_ff, 0.0);
+    matmul_many(pool, &mut [(&layer.gate, &mut gate[..]), (&layer.up, &mut up[..])], inputs);
+    silu_mul(pool, gate, up);
+    inputs.set(pool, gate, d_ff, &[&layer.down]);
+    matmul(pool, &layer.down, inputs, h);
+    add(pool, x, h);
+}
+
+/// After the last layer's keys and values are stored, only rows whose logits are wanted go on: how many.
+fn keep_wanted(context: &Context<'_>, scratch: &mut Scratch, rows: &[Row]) -> usize {
+    let config = &context.model.config;
+    let q_len = config.heads * config.head_dim;
+    let mut kept = 0;
+    for (i, _) in rows.iter().enumerate().filter(|(_, row)| row.logits) {
+        scratch.x.copy_within(i * config.d_model..(i + 1) * config.d_model, kept * config.d_model);
+        scratch.q.copy_within(i * q_len..(i + 1) * q_len, kept * q_len);
+        scratch.places.rows[kept] = scratch.places.rows[i];
+        kept += 1;
+    }
+    scratch.x.truncate(kept * config.d_model);
+    scratch.q.truncate(kept * q_len);
+    scratch.places.rows.truncate(kept);
+    kept
+}
+
+fn unembed(context: &Context<'_>, scratch: &mut Scratch) {
+    let Context { model, pool, .. } = context;
+    let Scratch { x, h, logits, inputs, .. } = scratch;
+    let output = &model.weights.output;
+    norm(context, x, &model.weights.output_norm, h);
+    inputs.set(pool, h, model.config.d_model, &[output]);
+    logits.resize(x.len() / model.config.d_model * model.config.vocab, 0.0);
+    matmul(pool, output, inputs, logits);
+}
+
+fn norm(context: &Context<'_>, x: &[f32], weight: &[f32], out: &mut Vec<f32>) {
+    out.resize(x.len(), 0.0);
+    rms_norm(context.pool, x, weight, context.model.config.norm_eps, out);
+}
+
+fn bias(context: &Context<'_>, projected: &mut [f32], linear: &Linear) {
+    if let Some(bias) = &linear.bias {
+        add_bias(context.pool, projected, bias);
+    }
+}
+
+fn style(style: RopeStyle) -> kvik_kernels::RopeStyle {
+    match style {
+        RopeStyle::Interleaved => kvik_kernels::RopeStyle::Interleaved,
+        RopeStyle::HalfSplit => kvik_kernels::RopeStyle::HalfSplit,
+    }
+}

@@ -1,0 +1,129 @@
+//! Frequencies of rotary position embedding, with every way of stretching them.
+//!
+//! The frequency of pair `i` is `theta^(-2i/dims)`; scaling changes the frequencies once, at load,
+//! so that positions are rotated the same way whether the model was stretched or not.
+
+use std::f64::consts::PI;
+
+use super::{RopeConfig, RopeScaling};
+
+/// Frequencies of every pair and the factor on cos and sin.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct RopeFrequencies {
+    /// Radians per position, shape `[dims / 2]`.
+    pub(crate) radians: Vec<f32>,
+    /// Multiplies cos and sin (YaRN's attention factor; 1 otherwise).
+    pub(crate) attention_factor: f32,
+}
+
+/// Computes the frequencies of `rope`; `divisors` is the tensor `rope_freqs.weight`, shape `[dims / 2]`.
+pub(crate) fn frequencies(rope: &RopeConfig, divisors: Option<&[f32]>) -> RopeFrequencies {
+    let base = |pair: usize| f64::from(rope.theta).powf(-2.0 * pair as f64 / rope.dims as f64);
+    let radians = (0..rope.dims / 2)
+        .map(|pair| {
+            let divisor = divisors.map_or(1.0, |d| f64::from(d[pair]));
+            scaled(rope, pair, base(pair) / divisor) as f32
+        })
+        .collect();
+    RopeFrequencies { radians, attention_factor: attention_factor(&rope.scaling) as f32 }
+}
+
+fn scaled(rope: &RopeConfig, pair: usize, frequency: f64) -> f64 {
+    match rope.scaling {
+        RopeScaling::None => frequency,
+        RopeScaling::Linear { factor } => frequency / f64::from(factor),
+        RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
+            let turns = original_context as f64 * frequency / (2.0 * PI);
+            let (low, high) = (f64::from(low_freq_factor), f64::from(high_freq_factor));
+            let kept = ((turns - low) / (high - low)).clamp(0.0, 1.0);
+            mix(frequency, f64::from(factor), kept)
+        }
+        RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, .. } => {
+            let pair_that_turns = |turns: f32| {
+                let wavelengths = original_context as f64 / (f64::from(turns) * 2.0 * PI);
+                rope.dims as f64 * wavelengths.ln() / (2.0 * f64::from(rope.theta).ln())
+            };
+            let first = pair_that_turns(beta_fast).floor().max(0.0);
+            let last = pair_that_turns(beta_slow).ceil().min(rope.dims as f64 - 1.0);
+            let kept = 1.0 - ((pair as f64 - first) / (last - first).max(0.001)).clamp(0.0, 1.0);
+            mix(frequency, f64::from(factor), kept)
+        }
+    }
+}
+
+/// `kept` of 1 leaves the frequency, 0 divides it by `factor`.
+fn mix(frequency: f64, factor: f64, kept: f64) -> f64 {
+    frequency * kept + frequency / factor * (1.0 - kept)
+}
+
+fn attention_factor(scaling: &RopeScaling) -> f64 {
+    match *scaling {
+        RopeScaling::Yarn { attention_factor: Some(given), .. } => f64::from(given),
+        RopeScaling::Yarn { factor, .. } if factor > 1.0 => 0.1 * f64::from(factor).ln() + 1.0,
+        _ => 1.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::RopeStyle;
+
+    fn rope(scaling: RopeScaling) -> RopeConfig {
+        RopeConfig { theta: 10_000.0, dims: 64, style: RopeStyle::HalfSplit, scaling }
+    }
+
+    #[test]
+    fn unscaled_frequencies_fall_from_one() {
+        let plain = frequencies(&rope(RopeScaling::None), None);
+        assert_eq!(plain.radians[0], 1.0);
+        assert!((plain.radians[16] - 0.01).abs() < 1e-9);
+        assert_eq!(plain.attention_factor, 1.0);
+    }
+
+    #[test]
+    fn linear_and_divisors_divide() {
+        let plain = frequencies(&rope(RopeScaling::None), None).radians;
+        let linear = frequencies(&rope(RopeScaling::Linear { factor: 4.0 }), None).radians;
+        let divided = frequencies(&rope(RopeScaling::None), Some(&[4.0; 32])).radians;
+        assert_eq!(linear, divided);
+        assert!(plain.iter().zip(&linear).all(|(p, l)| (p / l - 4.0).abs() < 1e-5));
+    }
+
+    #[test]
+    fn llama3_and_yarn_keep_fast_pairs_and_stretch_slow_ones() {
+        let plain = frequencies(&rope(RopeScaling::None), None).radians;
+        let llama3 = RopeScaling::Llama3 {
+            factor: 8.0,
+            low_freq_factor: 1.0,
+            high_freq_factor: 4.0,
+            original_context: 8192,
+        };
+        let yarn = RopeScaling::Yarn {
+            factor: 8.0,
+            original_context: 8192,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            attention_factor: None,
+        };
+        for scaling in [llama3, yarn] {
+            let stretched = frequencies(&rope(scaling), None).radians;
+            assert_eq!(stretched[0], plain[0]);
+            assert!((plain[31] / stretched[31] - 8.0).abs() < 1e-5);
+            assert!(stretched.iter().zip(&plain).all(|(s, p)| *s <= p * (1.0 + 1e-6) && *s >= p / 8.0001));
+        }
+    }
+
+    #[test]
+    fn yarn_scales_attention() {
+        let yarn = |given| RopeScaling::Yarn {
+            factor: 4.0,
+            original_context: 32768,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            attention_factor: given,
+        };
+        assert!((frequencies(&rope(yarn(None)), None).attention_factor - 1.138_629).abs() < 1e-5);
+        assert_eq!(frequencies(&rope(yarn(Some(1.0))), None).attention_factor, 1.0);
+    }
+}

@@ -1,0 +1,68 @@
+//! A model with the memory it runs in: KV blocks, scratch, threads.
+
+use std::io;
+use std::sync::Arc;
+
+use kvik_cache::BlockId;
+use kvik_kernels::{KvArena, KvFormat, KvLayout, Pool, RopeTable};
+
+use super::decoder::{Context, Scratch, forward};
+use super::{Model, ModelConfig, rope};
+use crate::batch::{Batch, Runner};
+
+/// Runs batches of one model against KV blocks that it owns.
+pub struct ModelRunner {
+    model: Arc<Model>,
+    pool: Pool,
+    arena: KvArena,
+    rope: RopeTable,
+    scratch: Scratch,
+}
+
+impl ModelRunner {
+    /// Reserves `blocks` KV blocks (memory is touched as they are used) and the rotations of
+    /// `context` positions.
+    pub fn new(
+        model: Arc<Model>,
+        pool: Pool,
+        layout: KvLayout,
+        blocks: usize,
+        context: usize,
+    ) -> io::Result<Self> {
+        let frequencies = rope::frequencies(&model.config().rope, model.rope_divisors());
+        let rope = RopeTable::new(&frequencies.radians, context, frequencies.attention_factor);
+        let arena = KvArena::new(layout, blocks)?;
+        Ok(ModelRunner { model, pool, arena, rope, scratch: Scratch::default() })
+    }
+
+    /// The KV layout of a model with formats `k` and `v`.
+    pub fn layout(config: &ModelConfig, k: KvFormat, v: KvFormat) -> KvLayout {
+        KvLayout { layers: config.layers, kv_heads: config.kv_heads, head_dim: config.head_dim, k, v }
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Arc<Model> {
+        &self.model
+    }
+
+    /// The threads that compute.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+}
+
+impl Runner for ModelRunner {
+    fn vocab_len(&self) -> usize {
+        self.model.config().vocab
+    }
+
+    fn copy_head(&mut self, from: BlockId, to: BlockId, positions: usize) {
+        self.arena.copy_head(from.0, to.0, positions);
+    }
+
+    fn forward(&mut self, batch: &Batch<'_>) -> &[f32] {
+        let context = Context { model: &self.model, pool: &self.pool, rope: &self.rope };
+        forward(&context, &mut self.arena, &mut self.scratch, batch);
+        &self.scratch.logits
+    }
+}

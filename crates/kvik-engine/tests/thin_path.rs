@@ -1,0 +1,75 @@
+//! The thinnest path from text to text: a file, a prompt, greedy tokens.
+
+#![allow(clippy::unwrap_used)] // a test may fail where it stands
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kvik_cache::{BlockId, Token};
+use kvik_engine::batch::{Batch, Row, Runner};
+use kvik_engine::load::LoadedModel;
+use kvik_engine::model::{Model, ModelRunner};
+use kvik_engine::tokenizer::Tokenizer;
+use kvik_kernels::{KvFormat, Pool};
+
+/// Opens a model with `positions` of KV.
+fn open(path: &Path, positions: usize) -> (ModelRunner, Tokenizer) {
+    let pool = Pool::new(2);
+    let LoadedModel { config, tensors, tokenizer, .. } = LoadedModel::open(path).unwrap();
+    let model = Arc::new(Model::load(config, tensors, None, &pool, &|_, _| {}).unwrap());
+    let layout = ModelRunner::layout(model.config(), KvFormat::F16, KvFormat::F16);
+    (ModelRunner::new(model, pool, layout, positions.div_ceil(16), positions).unwrap(), tokenizer)
+}
+
+/// Continues `tokens` by `count` greedy tokens.
+fn greedy(runner: &mut ModelRunner, tokens: &mut Vec<Token>, count: usize, stop: impl Fn(Token) -> bool) {
+    let table: Vec<BlockId> = (0..(tokens.len() + count).div_ceil(16)).map(|b| BlockId(b as u32)).collect();
+    let mut start = 0;
+    for _ in 0..count {
+        let end = tokens.len();
+        let row = |position: usize| Row {
+            table: 0,
+            token: tokens[position],
+            position: position as u32,
+            logits: position + 1 == end,
+        };
+        let rows: Vec<Row> = (start..end).map(row).collect();
+        let logits = runner.forward(&Batch { rows: &rows, tables: &[&table] });
+        let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap() as Token;
+        if stop(best) {
+            break;
+        }
+        tokens.push(best);
+        start = end;
+    }
+}
+
+#[test]
+fn stories_begin_as_the_data_says() {
+    let Some(data) = std::env::var_os("KVIK_DATA") else {
+        println!("skipped: KVIK_DATA is not set");
+        return;
+    };
+    let (mut runner, tokenizer) = open(&PathBuf::from(data).join("stories260K.gguf"), 64);
+    let mut tokens = vec![tokenizer.bos().unwrap()];
+    greedy(&mut runner, &mut tokens, 19, |_| false);
+    let expected =
+        [1, 403, 407, 261, 378, 432, 383, 286, 261, 376, 298, 315, 421, 395, 317, 426, 338, 401, 396, 267];
+    assert_eq!(tokens, expected);
+}
+
+#[test]
+fn the_model_inside_triages_a_notification() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/tiny/kvik-tiny-q8_0.gguf");
+    let (mut runner, tokenizer) = open(&path, 1024);
+    let prompt = "<|im_start|>system\nYou are a notification assistant. Choose one folder and one priority.\n\n\
+        Folders:\n- parcels and couriers: Deliveries\n- chats with friends: Social\n\nPriority:\n\
+        urgent, act now = 5\nnormal, this week = 3\nno action needed = 1\n\n\
+        Reply with exactly one JSON object like {\"folder\": \"...\", \"priority\": 3}.<|im_end|>\n\
+        <|im_start|>user\nApp: PostGo\nTitle: Parcel\nBody: Your parcel arrives on Tuesday. Urgent: act at once!<|im_end|>\n\
+        <|im_start|>assistant\n";
+    let mut tokens = tokenizer.encode(prompt, false, true);
+    let start = tokens.len();
+    greedy(&mut runner, &mut tokens, 60, |token| tokenizer.is_eog(token));
+    assert_eq!(tokenizer.decode(&tokens[start..]), "{\"folder\": \"Deliveries\", \"priority\": 5}");
+}
