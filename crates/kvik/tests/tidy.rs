@@ -1,0 +1,142 @@
+//! House style that a machine can check: arrows between crates, lengths of files and functions, words.
+
+#![allow(clippy::unwrap_used)] // a test may fail where it stands
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A file above this needs a `//! Long because` line that says why.
+const FILE_LINES_MAX: usize = 800;
+/// A function above this does more than one thing.
+const FUNCTION_LINES_MAX: usize = 70;
+
+/// Which crates of the workspace each crate may use.
+const ARROWS: [(&str, &[&str]); 4] = [
+    ("kvik-kernels", &[]),
+    ("kvik-cache", &[]),
+    ("kvik-engine", &["kvik-kernels", "kvik-cache"]),
+    ("kvik", &["kvik-engine", "kvik-kernels", "kvik-cache"]),
+];
+
+/// Words that say nothing, and what to say instead. (Split, so that this file passes its own check.)
+const BANNED: [(&str, &str); 4] = [
+    (concat!("Man", "ager"), "the noun for what it owns"),
+    (concat!("mod ut", "ils"), "the subject of the functions"),
+    (concat!("mod hel", "pers"), "the subject of the functions"),
+    (concat!("todo", "!("), "finished work"),
+];
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Every Rust file of the workspace's crates, with its text.
+fn sources() -> Vec<(PathBuf, String)> {
+    let mut files = Vec::new();
+    let mut folders = vec![workspace().join("crates")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                let text = fs::read_to_string(&path).unwrap();
+                files.push((path, text));
+            }
+        }
+    }
+    assert!(files.len() > 20, "the sources are where this test looks for them");
+    files
+}
+
+fn assert_none(complaints: &[String]) {
+    assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
+}
+
+#[test]
+fn arrows_between_crates_point_down() {
+    for (name, allowed) in ARROWS {
+        let manifest = fs::read_to_string(workspace().join("crates").join(name).join("Cargo.toml")).unwrap();
+        let uses = manifest.lines().filter_map(|line| line.split(['.', ' ']).next());
+        let wrong: Vec<&str> = uses
+            .filter(|dependency| dependency.starts_with("kvik") && !allowed.contains(dependency))
+            .collect();
+        assert!(wrong.is_empty(), "{name} must not use {wrong:?}");
+    }
+}
+
+#[test]
+fn only_the_binary_is_async() {
+    for name in ["kvik-kernels", "kvik-cache", "kvik-engine"] {
+        let manifest = fs::read_to_string(workspace().join("crates").join(name).join("Cargo.toml")).unwrap();
+        assert!(!manifest.contains("tokio"), "{name} must not use tokio");
+    }
+}
+
+#[test]
+fn files_have_one_subject() {
+    let too_long = |(path, text): &(PathBuf, String)| {
+        let lines = text.lines().count();
+        (lines > FILE_LINES_MAX && !text.contains("//! Long because"))
+            .then(|| format!("{}: {lines} lines, at most {FILE_LINES_MAX}", path.display()))
+    };
+    assert_none(&sources().iter().filter_map(too_long).collect::<Vec<_>>());
+}
+
+#[test]
+fn every_module_says_what_it_is() {
+    let mute = |(path, text): &(PathBuf, String)| {
+        (!text.starts_with("//!")).then(|| format!("{}: starts without `//!`", path.display()))
+    };
+    assert_none(&sources().iter().filter_map(mute).collect::<Vec<_>>());
+}
+
+#[test]
+fn functions_do_one_thing() {
+    let complaints: Vec<String> = sources()
+        .iter()
+        .flat_map(|(path, text)| {
+            long_functions(text).into_iter().map(move |(name, lines)| {
+                format!("{}: {name} has {lines} lines, at most {FUNCTION_LINES_MAX}", path.display())
+            })
+        })
+        .collect();
+    assert_none(&complaints);
+}
+
+/// Functions above the limit. rustfmt closes a function at the indentation it opened at.
+fn long_functions(text: &str) -> Vec<(String, usize)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let starts = lines.iter().enumerate().filter(|(_, line)| {
+        let code = line.trim_start();
+        let head = code.split('(').next().unwrap_or_default();
+        !code.starts_with("//") && head.split_whitespace().any(|word| word == "fn")
+    });
+    starts
+        .filter_map(|(start, line)| {
+            let closing = format!("{}}}", " ".repeat(indent(line)));
+            let end = lines[start..].iter().position(|l| **l == closing)?;
+            (end > FUNCTION_LINES_MAX).then(|| (line.trim().to_owned(), end))
+        })
+        .collect()
+}
+
+#[test]
+fn words_mean_something() {
+    let complaints: Vec<String> = sources()
+        .iter()
+        .flat_map(|(path, text)| {
+            let found = BANNED.iter().filter(|(word, _)| text.contains(word));
+            found.map(move |(word, instead)| format!("{}: `{word}`; use {instead}", path.display()))
+        })
+        .collect();
+    assert_none(&complaints);
+}
+
+#[test]
+fn long_functions_are_found() {
+    let body = "    let x = 1;\n".repeat(FUNCTION_LINES_MAX + 1);
+    assert_eq!(long_functions(&format!("fn long() {{\n{body}}}\n")).len(), 1);
+    assert_eq!(long_functions("fn short() {\n    let x = 1;\n}\n").len(), 0);
+}
