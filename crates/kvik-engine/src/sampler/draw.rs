@@ -2,6 +2,7 @@
 
 use kvik_cache::Token;
 
+use super::nucleus;
 use super::select::{self, Candidate};
 use crate::api::Sampling;
 
@@ -35,10 +36,10 @@ fn truncate(sampling: &Sampling, logits: &[f32], max: f32, candidates: &mut Vec<
         select::top(logits, sampling.top_k, candidates);
         if by_mass {
             let total = mass(candidates, max);
-            cut(candidates, max, sampling.top_p, total);
+            nucleus::cut(candidates, max, f64::from(sampling.top_p) * total);
         }
     } else if by_mass {
-        nucleus(logits, max, sampling.top_p, candidates);
+        nucleus::nucleus(logits, max, sampling.top_p, candidates);
     } else if by_ratio {
         candidates.clear();
         let tokens = logits.iter().enumerate().filter(|(_, logit)| **logit >= floor);
@@ -50,39 +51,8 @@ fn truncate(sampling: &Sampling, logits: &[f32], max: f32, candidates: &mut Vec<
     by_count || by_mass || by_ratio
 }
 
-/// The smallest set of likeliest tokens whose probability reaches `p`.
-fn nucleus(logits: &[f32], max: f32, p: f32, candidates: &mut Vec<Candidate>) {
-    let total = select::exp_sum(logits, max);
-    // Real distributions are done in the first round; a flat one ends with the whole vocabulary.
-    let mut count = 256;
-    loop {
-        select::top(logits, count, candidates);
-        if cut(candidates, max, p, total) || count >= logits.len() {
-            return;
-        }
-        count *= 16;
-    }
-}
-
-/// Cuts sorted candidates where their mass reaches `p * total`; whether it did.
-fn cut(candidates: &mut Vec<Candidate>, max: f32, p: f32, total: f64) -> bool {
-    let mut reached = 0.0;
-    for index in 0..candidates.len() {
-        reached += weight(candidates[index], max);
-        if reached >= f64::from(p) * total {
-            candidates.truncate(index + 1);
-            return true;
-        }
-    }
-    false
-}
-
 fn mass(candidates: &[Candidate], max: f32) -> f64 {
-    candidates.iter().map(|&candidate| weight(candidate, max)).sum()
-}
-
-fn weight(candidate: Candidate, max: f32) -> f64 {
-    f64::from(select::exp(candidate.logit - max))
+    candidates.iter().map(|&candidate| nucleus::weight(candidate, max)).sum()
 }
 
 fn draw_candidate(

@@ -8,6 +8,7 @@
 
 mod draw;
 mod logprob;
+mod nucleus;
 mod penalty;
 mod random;
 mod select;

@@ -78,7 +78,7 @@ fn shrink(candidates: &mut Vec<Candidate>, count: usize) -> f32 {
     bar
 }
 
-fn descending(a: &Candidate, b: &Candidate) -> Ordering {
+pub(super) fn descending(a: &Candidate, b: &Candidate) -> Ordering {
     b.logit.total_cmp(&a.logit).then(a.token.cmp(&b.token))
 }
 

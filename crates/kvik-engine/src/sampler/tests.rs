@@ -230,3 +230,37 @@ proptest! {
         }
     }
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Top-p keeps what a full sort in f64 would keep, but for tokens on the very border.
+    #[test]
+    fn nucleus_equals_a_sort(
+        seed in any::<u64>(), len in 1usize..3000, spread in 0.1f32..30.0, p in 0f32..1.0,
+    ) {
+        let logits: Vec<f32> = (0..len as u64)
+            .map(|i| random::unit(seed, i) as f32 * spread - 3.0)
+            .map(|x| if x < spread * 0.05 - 3.0 { f32::NEG_INFINITY } else { x })
+            .collect();
+        prop_assume!(logits.iter().any(|x| x.is_finite()));
+        let mut sorted: Vec<(Token, f64)> =
+            logits.iter().enumerate().map(|(i, &x)| (i as Token, f64::from(x).exp())).collect();
+        sorted.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let total: f64 = sorted.iter().map(|x| x.1).sum();
+        let kept = |p: f64| {
+            let mut reached = 0.0;
+            let more = |x: &&(Token, f64)| {
+                let goes_on = reached < p * total || reached == 0.0;
+                reached += x.1;
+                goes_on
+            };
+            sorted.iter().take_while(more).map(|x| x.0).collect::<BTreeSet<Token>>()
+        };
+        let mut got = Vec::new();
+        nucleus::nucleus(&logits, select::largest(&logits), p, &mut got);
+        let got: BTreeSet<Token> = got.iter().map(|c| c.token).collect();
+        let (least, most) = (kept(f64::from(p) - 1e-6), kept(f64::from(p) + 1e-6));
+        prop_assert!(least.is_subset(&got) && got.is_subset(&most));
+    }
+}
