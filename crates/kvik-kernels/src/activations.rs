@@ -10,23 +10,22 @@
 //!   sums   [chunks][panel rows] i32,  half_sums [halves of 16 columns][panel rows] i32
 //! ```
 //!
-//! A row is quantised by itself: `scale = max |x| / 127` over a block, codes round half to even, so
-//! its codes do not depend on the panel it is in.
+//! A row is quantised by itself, so its codes do not depend on the panel it is in.
+
+mod quantise;
 
 use std::ops::Range;
 
-use crate::Pool;
 use crate::matrix::{CHUNK, Matrix};
 use crate::threads::Disjoint;
+use crate::{Isa, Pool};
+use quantise::PanelMut;
 
 /// Rows of the widest panel.
 pub(crate) const WIDE: usize = 8;
 
 /// Columns whose sum is kept for types with scales per 16.
 pub(crate) const HALF: usize = CHUNK / 2;
-
-/// Adding and subtracting this rounds a float of small magnitude to an integer, half to even.
-const ROUNDER: f32 = 12_582_912.0;
 
 /// Rows of `[n, cols]` inputs, ready to be multiplied. Reused from product to product.
 #[derive(Debug, Default)]
@@ -150,12 +149,24 @@ fn interleave(pool: &Pool, x: &[f32], cols: usize, out: &mut Vec<f32>) {
         for panel in panels(wide * WIDE..rows.min((wide + 1) * WIDE)) {
             // SAFETY: every panel has its own range, and the pool hands each `wide` out once.
             let out = unsafe { out.range(panel.start * cols, panel.rows * cols) };
-            for r in 0..panel.rows {
-                let x = &x[(panel.start + r) * cols..][..cols];
-                out.iter_mut().skip(r).step_by(panel.rows).zip(x).for_each(|(out, x)| *out = *x);
+            let x = &x[panel.start * cols..][..panel.rows * cols];
+            match panel.rows {
+                1 => out.copy_from_slice(x),
+                2 => interleave_rows::<2>(x, out),
+                4 => interleave_rows::<4>(x, out),
+                _ => interleave_rows::<WIDE>(x, out),
             }
         }
     });
+}
+
+/// From `[R][cols]` to `[cols][R]`.
+fn interleave_rows<const R: usize>(x: &[f32], out: &mut [f32]) {
+    let (out, _) = out.as_chunks_mut::<R>();
+    let rows: [&[f32]; R] = std::array::from_fn(|r| &x[r * out.len()..][..out.len()]);
+    for (k, out) in out.iter_mut().enumerate() {
+        *out = std::array::from_fn(|r| rows[r][k]);
+    }
 }
 
 impl Quantised {
@@ -183,60 +194,8 @@ impl Quantised {
                         half_sums: half_sums.range(h, hs),
                     }
                 };
-                for r in 0..panel.rows {
-                    out.quantise_row::<BLOCK>(r, &x[(panel.start + r) * cols..][..cols]);
-                }
+                out.quantise::<BLOCK>(Isa::current(), &x[panel.start * cols..][..panel.rows * cols]);
             }
         });
     }
-}
-
-/// One panel being written.
-struct PanelMut<'a> {
-    rows: usize,
-    codes: &'a mut [i8],
-    scales: &'a mut [f32],
-    sums: &'a mut [i32],
-    half_sums: &'a mut [i32],
-}
-
-impl PanelMut<'_> {
-    fn quantise_row<const BLOCK: usize>(&mut self, r: usize, x: &[f32]) {
-        for (block, x) in x.chunks_exact(BLOCK).enumerate() {
-            let largest = x.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
-            let (scale, inverse) = scale_of(largest);
-            self.scales[block * self.rows + r] = scale;
-            for (part, x) in x.chunks_exact(CHUNK).enumerate() {
-                self.quantise_chunk::<BLOCK>(block * (BLOCK / CHUNK) + part, r, x, inverse);
-            }
-        }
-    }
-
-    fn quantise_chunk<const BLOCK: usize>(&mut self, chunk: usize, r: usize, x: &[f32], inverse: f32) {
-        let codes = &mut self.codes[(chunk * self.rows + r) * CHUNK..][..CHUNK];
-        codes.iter_mut().zip(x).for_each(|(code, x)| *code = code_of(x * inverse));
-        let sum = |codes: &[i8]| codes.iter().map(|code| i32::from(*code)).sum();
-        self.sums[chunk * self.rows + r] = sum(codes);
-        if BLOCK == 256 {
-            self.half_sums[chunk * 2 * self.rows + r] = sum(&codes[..HALF]);
-            self.half_sums[(chunk * 2 + 1) * self.rows + r] = sum(&codes[HALF..]);
-        }
-    }
-}
-
-/// The scale of a block and its inverse. A block of (nearly) nothing is zero; infinity stays infinity.
-fn scale_of(largest: f32) -> (f32, f32) {
-    let scale = largest / 127.0;
-    match scale.is_normal() {
-        true => (scale, 1.0 / scale),
-        false if scale.is_finite() => (0.0, 0.0),
-        false => (scale, 0.0),
-    }
-}
-
-/// `x` rounded half to even and limited to a byte without -128; what is not a number becomes -127.
-fn code_of(x: f32) -> i8 {
-    #[expect(clippy::manual_clamp, reason = "clamp keeps what is not a number, whose bits are not portable")]
-    let limited = x.max(-127.0).min(127.0);
-    ((limited + ROUNDER).to_bits().wrapping_sub(ROUNDER.to_bits())) as i8
 }

@@ -1,0 +1,149 @@
+//! Floats into bytes with a scale per block, one panel at a time.
+//!
+//! `scale = max |x| / 127` over a block; codes round half to even. Written as plain loops that the
+//! compiler turns into vectors; every step is exact or rounds one way only, so all variants agree.
+
+use super::HALF;
+use crate::Isa;
+use crate::matrix::CHUNK;
+
+/// Adding and subtracting this rounds a float of small magnitude to an integer, half to even.
+const ROUNDER: f32 = 12_582_912.0;
+
+/// One panel being written; see `activations` for the shapes.
+pub(super) struct PanelMut<'a> {
+    pub(super) rows: usize,
+    pub(super) codes: &'a mut [i8],
+    pub(super) scales: &'a mut [f32],
+    pub(super) sums: &'a mut [i32],
+    pub(super) half_sums: &'a mut [i32],
+}
+
+impl PanelMut<'_> {
+    /// Takes the rows of `x`, `[panel rows][cols]`, with one scale per `BLOCK` columns.
+    pub(super) fn quantise<const BLOCK: usize>(&mut self, isa: Isa, x: &[f32]) {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the machine has the features of `isa`.
+            Isa::Avx512 => unsafe { quantise_avx512::<BLOCK>(self, x) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Isa::Avx2 | Isa::AvxVnni => unsafe { quantise_avx2::<BLOCK>(self, x) },
+            _ => quantise::<BLOCK>(self, x),
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+fn quantise_avx512<const BLOCK: usize>(panel: &mut PanelMut, x: &[f32]) {
+    quantise::<BLOCK>(panel, x);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn quantise_avx2<const BLOCK: usize>(panel: &mut PanelMut, x: &[f32]) {
+    quantise::<BLOCK>(panel, x);
+}
+
+#[inline(always)]
+fn quantise<const BLOCK: usize>(panel: &mut PanelMut, x: &[f32]) {
+    let cols = x.len() / panel.rows;
+    for (r, row) in x.chunks_exact(cols).enumerate() {
+        for (block, x) in row.chunks_exact(BLOCK).enumerate() {
+            let (scale, inverse) = scale_of(largest(x));
+            panel.scales[block * panel.rows + r] = scale;
+            for (part, x) in x.as_chunks::<CHUNK>().0.iter().enumerate() {
+                quantise_chunk::<BLOCK>(panel, block * (BLOCK / CHUNK) + part, r, x, inverse);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn quantise_chunk<const BLOCK: usize>(
+    panel: &mut PanelMut,
+    chunk: usize,
+    r: usize,
+    x: &[f32; CHUNK],
+    inverse: f32,
+) {
+    let at = chunk * panel.rows + r;
+    let mut codes = [0i8; CHUNK];
+    for i in 0..CHUNK {
+        codes[i] = code_of(x[i] * inverse);
+    }
+    panel.codes[at * CHUNK..][..CHUNK].copy_from_slice(&codes);
+    let (first, second) = (sum(&codes[..HALF]), sum(&codes[HALF..]));
+    panel.sums[at] = first + second;
+    if BLOCK == 256 {
+        panel.half_sums[chunk * 2 * panel.rows + r] = first;
+        panel.half_sums[(chunk * 2 + 1) * panel.rows + r] = second;
+    }
+}
+
+/// The greatest magnitude, passing over what is not a number. Sixteen at a time: the order does not matter.
+#[inline(always)]
+fn largest(x: &[f32]) -> f32 {
+    let mut lanes = [0.0f32; 16];
+    for x in x.as_chunks::<16>().0 {
+        for i in 0..16 {
+            let magnitude = x[i].abs();
+            lanes[i] = if magnitude > lanes[i] { magnitude } else { lanes[i] };
+        }
+    }
+    lanes.iter().fold(0.0, |a, b| a.max(*b))
+}
+
+#[inline(always)]
+fn sum(codes: &[i8]) -> i32 {
+    codes.iter().map(|code| i32::from(*code)).sum()
+}
+
+/// The scale of a block and its inverse. A block of (nearly) nothing is zero; infinity stays infinity.
+#[inline(always)]
+fn scale_of(largest: f32) -> (f32, f32) {
+    let scale = largest / 127.0;
+    match scale.is_normal() {
+        true => (scale, 1.0 / scale),
+        false if scale.is_finite() => (0.0, 0.0),
+        false => (scale, 0.0),
+    }
+}
+
+/// `x` rounded half to even and limited to a byte without -128; what is not a number becomes -127.
+#[inline(always)]
+fn code_of(x: f32) -> i8 {
+    let above = if x > -127.0 { x } else { -127.0 };
+    let limited = if above < 127.0 { above } else { 127.0 };
+    (limited + ROUNDER).to_bits() as i8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_round_half_to_even_within_a_byte() {
+        let check = |x: f32, expect: i8| assert_eq!(code_of(x), expect, "{x}");
+        check(0.0, 0);
+        check(0.5, 0);
+        check(1.5, 2);
+        check(-2.5, -2);
+        check(126.6, 127);
+        check(-127.4, -127);
+        check(f32::INFINITY, 127);
+        check(f32::NEG_INFINITY, -127);
+        check(f32::NAN, -127);
+    }
+
+    #[test]
+    fn scales_of_extreme_blocks_are_defined() {
+        assert_eq!(scale_of(127.0), (1.0, 1.0));
+        assert_eq!(scale_of(0.0), (0.0, 0.0));
+        assert_eq!(scale_of(1e-44), (0.0, 0.0));
+        assert_eq!(scale_of(f32::INFINITY), (f32::INFINITY, 0.0));
+        assert_eq!(largest(&[f32::NAN; 32]), 0.0);
+        assert_eq!(largest(&[-3.0; 32]), 3.0);
+    }
+}
