@@ -4,6 +4,8 @@
 //! `scalar` states every operation and its order; the variants equal it to the bit.
 
 mod activations;
+#[cfg(target_arch = "aarch64")]
+mod arm;
 mod attention;
 mod f32x16;
 mod isa;

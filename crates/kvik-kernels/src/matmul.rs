@@ -15,8 +15,8 @@ use crate::activations::{Activations, WIDE};
 use crate::matrix::Matrix;
 use crate::{Isa, Pool};
 
-/// Input rows of one task when there are many: their codes stay in the second-level cache.
-const TASK_ROWS: usize = 32 * WIDE;
+/// Bytes of inputs of one task when there are many rows: they stay in the second-level cache.
+const TASK_INPUT_BYTES: usize = 512 << 10;
 
 /// Tasks a thread gets of one call, so that a slow core does not hold up the others.
 const TASKS_PER_THREAD: usize = 4;
@@ -45,7 +45,8 @@ pub(crate) fn matmul_with(isa: Isa, pool: &Pool, jobs: &mut [(&Matrix, &mut [f32
         assert_eq!(out.len(), weights.rows() * x.rows(), "{} rows for {} inputs", weights.rows(), x.rows());
     }
     let tiles: usize = jobs.iter().map(|(weights, _)| weights.tiles()).sum();
-    let row_parts = x.rows().div_ceil(TASK_ROWS);
+    let task_rows = task_rows(x, jobs.iter().any(|(weights, _)| weights.weight_type().codes().is_none()));
+    let row_parts = x.rows().div_ceil(task_rows);
     if row_parts == 0 {
         return;
     }
@@ -53,12 +54,18 @@ pub(crate) fn matmul_with(isa: Isa, pool: &Pool, jobs: &mut [(&Matrix, &mut [f32
     let jobs: Vec<Job> =
         jobs.iter_mut().map(|(weights, out)| Job { weights, out: out.as_mut_ptr() }).collect();
     pool.run(tile_parts * row_parts, &|task| {
-        let (part, rows) = (task / row_parts, task % row_parts * TASK_ROWS);
+        let (part, rows) = (task / row_parts, task % row_parts * task_rows);
         let span = tiles * part / tile_parts..tiles * (part + 1) / tile_parts;
         // SAFETY: `isa` is available; the forms are checked when they are taken out of `x`; tasks differ
         // in their tiles or their rows.
-        unsafe { run_span(isa, &jobs, span, x, rows..x.rows().min(rows + TASK_ROWS)) };
+        unsafe { run_span(isa, &jobs, span, x, rows..x.rows().min(rows + task_rows)) };
     });
+}
+
+/// Rows of the inputs that one task takes: whole panels.
+fn task_rows(x: &Activations, floats: bool) -> usize {
+    let row_bytes = x.cols() * if floats { 4 } else { 1 };
+    (TASK_INPUT_BYTES / row_bytes / WIDE).max(1) * WIDE
 }
 
 /// One product of a call.

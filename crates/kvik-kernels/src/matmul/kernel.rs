@@ -167,7 +167,7 @@ unsafe fn codes<L: Lanes, F: Coded, const R: usize>(
         // SAFETY: `block` is below `blocks`, so every offset lies inside its plane.
         unsafe {
             if R < WIDE {
-                prefetch_block::<L, F>(lanes, tiles, layout, block);
+                prefetch_block::<L, F>(lanes, tiles, layout.bytes, block);
             }
             let dots = dots::<L, F, R>(lanes, tiles, layout, x, block);
             let d = load_halves(lanes, tiles, layout.d + block * TILE_ROWS * 2);
@@ -453,21 +453,14 @@ unsafe fn min_sums<L: Lanes, F: Coded, const R: usize>(
     }
 }
 
-/// Asks for the codes that the block `PREFETCH_BYTES` further on will need.
+/// Asks for the part of the next tiles that corresponds to a block: while one group of tiles is
+/// computed, the next one arrives, whatever planes it has.
 #[inline(always)]
-fn prefetch_block<L: Lanes, F: Coded>(
-    lanes: L,
-    tiles: [*const u8; TILES],
-    layout: &TileLayout,
-    block: usize,
-) {
-    let planes = [(layout.low, F::CODES.low_bits), (layout.high, F::CODES.high_bits)];
+fn prefetch_block<L: Lanes, F: Coded>(lanes: L, tiles: [*const u8; TILES], tile_bytes: usize, block: usize) {
     for tile in tiles {
-        for (start, bits) in planes {
-            let bytes = F::CHUNKS * bits * VECTOR;
-            for line in 0..F::CHUNKS * bits {
-                lanes.prefetch(tile.wrapping_add(start + block * bytes + line * VECTOR + PREFETCH_BYTES));
-            }
+        let next = tile.wrapping_add(TILES * tile_bytes + block * F::CODES.tile_block_bytes());
+        for line in 0..F::CODES.tile_block_bytes().div_ceil(VECTOR) {
+            lanes.prefetch(next.wrapping_add(line * VECTOR));
         }
     }
 }

@@ -67,6 +67,20 @@ impl TileLayout {
     }
 }
 
+impl Codes {
+    /// Bytes that a block of columns takes in a tile, over all planes.
+    pub(crate) const fn tile_block_bytes(&self) -> usize {
+        let halves = if self.has_min { 4 } else { 2 };
+        let per_sub = match self.scales {
+            Scales::None => 0,
+            Scales::Signed | Scales::Nibbles => 1,
+            Scales::WithMins => 2,
+        };
+        let small = TILE_ROWS * (halves + per_sub * (self.block_len / self.sub_len));
+        small + self.block_len / CHUNK * VECTOR * (self.low_bits + self.high_bits)
+    }
+}
+
 /// One tile of codes, borrowed: reads single elements, for the specification and for whole rows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TileRef<'a> {
