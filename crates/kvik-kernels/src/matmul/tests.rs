@@ -1,5 +1,8 @@
+use proptest::prelude::*;
+use proptest::sample::select;
+
 use super::*;
-use crate::testing::{Random, random_blocks};
+use crate::testing::{Random, half_floats, random_blocks};
 use crate::{WeightType, dequantize};
 
 fn inputs(n: usize, cols: usize, seed: u64) -> Vec<f32> {
@@ -84,16 +87,81 @@ fn activations_change_forms_without_mixing_them_up() {
     }
 }
 
-#[test]
-fn every_variant_equals_the_specification_to_the_bit() {
-    for isa in Isa::available() {
-        for ty in WeightType::ALL {
-            let (rows, cols, n) = (40, 512, 15);
-            let raw = random_blocks(ty, rows * cols, 5);
-            let weights = Matrix::pack(ty, rows, cols, &raw, &Pool::new(1)).unwrap();
-            let x = inputs(n, cols, 6);
-            let expect = product(Isa::Scalar, 1, &weights, &x);
-            assert_eq!(product(isa, 2, &weights, &x), expect, "{} {}", isa.name(), ty.name());
+/// A product to compare: shapes off every boundary, ordinary and extreme numbers.
+#[derive(Debug, Clone)]
+struct Case {
+    ty: WeightType,
+    rows: usize,
+    blocks: usize,
+    n: usize,
+    seed: u64,
+    extreme: bool,
+}
+
+fn cases() -> impl Strategy<Value = Case> {
+    let ty = select(WeightType::ALL.to_vec());
+    (ty, 1..70usize, 1..5usize, 1..=40usize, any::<u64>(), any::<bool>())
+        .prop_map(|(ty, rows, blocks, n, seed, extreme)| Case { ty, rows, blocks, n, seed, extreme })
+}
+
+/// Halves at the ends of their range: zeros, subnormals, the greatest, both signs.
+const EXTREME_HALVES: [u16; 6] = [0, 0x8000, 1, 0x83ff, 0x7bff, 0xfbff];
+const EXTREME_INPUTS: [f32; 8] = [0.0, -0.0, 1e-45, -1e-38, 3e38, -3e38, f32::INFINITY, 127.5];
+
+impl Case {
+    fn weights(&self) -> Matrix {
+        let cols = self.blocks * self.ty.block_len();
+        let mut raw = random_blocks(self.ty, self.rows * cols, self.seed);
+        let mut random = Random(!self.seed);
+        for block in raw.chunks_exact_mut(self.ty.block_bytes()).filter(|_| self.extreme) {
+            for at in half_floats(self.ty) {
+                let half = EXTREME_HALVES[random.bits() as usize % EXTREME_HALVES.len()];
+                block[*at..at + 2].copy_from_slice(&half.to_le_bytes());
+            }
         }
+        Matrix::pack(self.ty, self.rows, cols, &raw, &Pool::new(1)).unwrap()
     }
+
+    fn inputs(&self) -> Vec<f32> {
+        let mut random = Random(self.seed);
+        let len = self.n * self.blocks * self.ty.block_len();
+        (0..len)
+            .map(|_| match random.bits() % 16 {
+                bits @ 0..8 if self.extreme => EXTREME_INPUTS[bits as usize],
+                _ => random.float(),
+            })
+            .collect()
+    }
+}
+
+/// Equal bits, except that a result that is not a number may be any such.
+fn assert_same(found: &[f32], expect: &[f32]) {
+    for (i, (found, expect)) in found.iter().zip(expect).enumerate() {
+        let same = found.to_bits() == expect.to_bits() || found.is_nan() && expect.is_nan();
+        assert!(same, "output {i}: {found:e} for {expect:e}");
+    }
+}
+
+macro_rules! variants_equal_the_specification {
+    ($($name:ident: $isa:expr;)*) => {$(
+        #[test]
+        fn $name() {
+            if !Isa::available().contains(&$isa) {
+                return println!("skipped: this machine has no {}", $isa.name());
+            }
+            proptest!(ProptestConfig::with_cases(300), |(case in cases())| {
+                let (weights, x) = (case.weights(), case.inputs());
+                let expect = product(Isa::Scalar, 1, &weights, &x);
+                assert_same(&product($isa, 2, &weights, &x), &expect);
+            });
+        }
+    )*};
+}
+
+variants_equal_the_specification! {
+    avx2_equals_the_specification: Isa::Avx2;
+    avx_vnni_equals_the_specification: Isa::AvxVnni;
+    avx512_equals_the_specification: Isa::Avx512;
+    neon_equals_the_specification: Isa::Neon;
+    neon_dot_equals_the_specification: Isa::NeonDot;
 }
