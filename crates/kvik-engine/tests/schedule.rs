@@ -23,6 +23,14 @@ fn texts(client: &Client) -> usize {
     client.events().iter().filter(|event| matches!(event, Event::Text { .. })).count()
 }
 
+/// Tokens of a text event.
+fn tokens_of(event: &Event) -> Vec<Token> {
+    match event {
+        Event::Text { tokens, .. } => tokens.iter().map(|token| token.token).collect(),
+        _ => Vec::new(),
+    }
+}
+
 #[test]
 fn a_second_request_computes_only_what_is_new() {
     let mut world = World::new(config(), 100);
@@ -58,14 +66,43 @@ fn the_same_prompt_again_computes_one_row() {
 
 #[test]
 fn twins_compute_their_prompt_once() {
-    let mut world = World::new(config(), 200);
-    let clients: Vec<Client> = (0..8).map(|_| world.submit(endless(prompt(1, 320), 1))).collect();
-    world.settle();
-    // The last row of each is its own: its logits are wanted.
-    assert_eq!(world.rows(), 320 + 7);
-    for client in &clients {
-        assert_eq!(client.answer().unwrap().choices, solo(&endless(prompt(1, 320), 1)).choices);
+    for len in [1, 2, 15, 16, 17, 47, 48, 49, 320, 333] {
+        let mut world = World::new(config(), 400);
+        let wanted = endless(prompt(1, len), 1);
+        let clients: Vec<Client> = (0..8).map(|_| world.submit(wanted.clone())).collect();
+        world.settle();
+        // The last row of each is its own: its logits are wanted.
+        assert_eq!(world.rows(), len + 7);
+        for client in &clients {
+            let answer = client.answer().unwrap();
+            assert_eq!(answer.choices, solo(&wanted).choices);
+            let known =
+                if answer.report.cached_tokens > 0 { StopReason::Complete } else { StopReason::FirstSeen };
+            assert!(len == 1 || answer.report.cache == Some(known), "{:?}", answer.report);
+        }
     }
+}
+
+#[test]
+fn the_tail_of_a_running_sequence_is_reused() {
+    let mut world = World::new(config(), 100);
+    let first = world.submit(endless(prompt(1, 40), 60));
+    for _ in 0..10 {
+        world.step();
+    }
+    // It holds 49 tokens now, 40 of them the prompt's: one in a block that is not full.
+    let tokens = [prompt(1, 40), first.events().iter().flat_map(tokens_of).collect()].concat();
+    let wanted = endless([tokens[..46].to_vec(), prompt(2, 10)].concat(), 3);
+    let second = world.submit(wanted.clone());
+    let follow = endless([tokens, prompt(3, 5)].concat(), 3);
+    let third = world.submit(follow.clone());
+    world.settle();
+    assert_eq!(second.answer().unwrap().report.cached_tokens, 46);
+    assert_eq!(third.answer().unwrap().report.cached_tokens, 49);
+    assert_eq!(third.answer().unwrap().report.cache, Some(StopReason::Diverged));
+    assert_eq!(second.answer().unwrap().choices, solo(&wanted).choices);
+    assert_eq!(third.answer().unwrap().choices, solo(&follow).choices);
+    assert_eq!(first.answer().unwrap().choices, solo(&endless(prompt(1, 40), 60)).choices);
 }
 
 #[test]

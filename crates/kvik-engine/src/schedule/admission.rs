@@ -6,15 +6,16 @@
 //!    overtaken again: while the first of them does not fit, nobody is admitted.
 //! 3. The rest, longest known prefix first, then oldest. What does not fit may be overtaken.
 //!
-//! A request whose prompt is being computed by a running sequence is held until those blocks are
-//! published, so that twins compute their prompt once. It is held for [`HOLDS_MAX`] different
+//! A request whose prompt is being computed by a running sequence is held until that is done, so
+//! that twins compute their prompt once. It is held for [`HOLDS_MAX`] different
 //! sequences at most. Hence everybody waits for a bounded number of others.
 
-use kvik_cache::{Admission, Admitted, BLOCK_POSITIONS, SeqId, blocks_for};
+use kvik_cache::{SeqId, blocks_for};
 
 use super::Scheduler;
 use super::job::JobId;
-use super::sequence::{Sequence, Sharing, insert_by_age};
+use super::reuse::{Known, Reused, will_compute};
+use super::sequence::{Sequence, insert_by_age};
 use crate::api::RequestError;
 use crate::batch::Runner;
 
@@ -22,8 +23,6 @@ use crate::batch::Runner;
 const OVERTAKEN_MAX: u32 = 8;
 /// Running sequences that a request waits for to share their prefill, one after the other.
 const HOLDS_MAX: u32 = 4;
-/// Positions beyond its tokens that a sequence is admitted with.
-const HEADROOM: usize = BLOCK_POSITIONS;
 /// Waiting sequences that are considered in one step, which bounds the time for looking them up.
 const WINDOW: usize = 32;
 
@@ -90,7 +89,7 @@ impl Scheduler {
     }
 
     /// The waiting sequences in the order in which they may go, with the tokens known of each.
-    fn order(&self) -> Vec<(Rank, usize, (JobId, u32))> {
+    fn order(&self) -> Vec<(Rank, Known, (JobId, u32))> {
         let mut order: Vec<_> = self
             .waiting
             .iter()
@@ -100,7 +99,7 @@ impl Scheduler {
                 let rank = match waiting {
                     waiting if !waiting.is_new() => Rank::Preempted,
                     waiting if waiting.overtaken >= OVERTAKEN_MAX => Rank::Aged,
-                    _ => Rank::New(std::cmp::Reverse(known)),
+                    _ => Rank::New(std::cmp::Reverse(known.tokens)),
                 };
                 (rank, known, waiting.key())
             })
@@ -109,41 +108,28 @@ impl Scheduler {
         order
     }
 
-    /// Leading tokens that the cache can give to a sequence.
-    fn known(&self, sequence: &Sequence) -> usize {
-        match sequence.sharing {
-            Sharing::Private(_) => 0,
-            Sharing::Namespace(namespace) => {
-                let known = self.cache.lookup(namespace, &sequence.tokens).tokens;
-                known.min(sequence.reuse_max())
-            }
-        }
-    }
-
-    fn try_admit(&mut self, key: (JobId, u32), known: usize, runner: &mut dyn Runner) -> Outcome {
+    fn try_admit(&mut self, key: (JobId, u32), known: Known, runner: &mut dyn Runner) -> Outcome {
         let Some(index) = self.waiting.iter().position(|waiting| waiting.key() == key) else {
             return Outcome::Held;
         };
-        if self.hold(index, known) {
+        if self.hold(index, known.tokens) {
             return Outcome::Held;
         }
         let id = self.new_seq();
-        let Some(admitted) = self.take_blocks(index, id, known) else {
+        let Some(reused) = self.take_blocks(index, id, known, runner) else {
             return self.no_room(index);
         };
-        if let Some(copy) = admitted.copy {
-            runner.copy_head(copy.from, copy.to, copy.positions);
-        }
         let waiting = self.waiting.remove(index);
-        self.start(waiting.sequence, id, admitted);
+        self.start(waiting.sequence, id, reused);
         Outcome::Admitted
     }
 
-    /// Whether a waiting sequence should wait on, because a running one is about to publish more
+    /// Whether a waiting sequence should wait on, because a running one is about to compute more
     /// of its tokens than are known.
     fn hold(&mut self, index: usize, known: usize) -> bool {
         let waiting = &self.waiting[index];
-        let shares = self.running.iter().map(|running| (will_share(running, &waiting.sequence), running.id));
+        let shares =
+            self.running.iter().map(|running| (will_compute(running, &waiting.sequence), running.id));
         let source = shares.max_by_key(|&(shared, _)| shared).filter(|&(shared, _)| shared > known);
         let source = source.map(|(_, id)| id);
         let waiting = &mut self.waiting[index];
@@ -152,23 +138,6 @@ impl Scheduler {
         }
         waiting.held_by = source;
         source.is_some() && waiting.holds <= HOLDS_MAX
-    }
-
-    /// Blocks for all tokens of a sequence and some more, so that it does not have to ask for the
-    /// next one at once. While others run, one block for each of them must remain: else the
-    /// newcomer would be preempted by the next that grows.
-    fn take_blocks(&mut self, index: usize, id: SeqId, known: usize) -> Option<Admitted> {
-        let sequence = &self.waiting[index].sequence;
-        let positions = sequence.positions_max().min(sequence.tokens.len() + HEADROOM);
-        let needed = blocks_for(positions) - known / BLOCK_POSITIONS;
-        let stats = self.cache.stats();
-        if !self.running.is_empty() && needed + self.running.len() > stats.free + stats.evictable {
-            return None;
-        }
-        let (Sharing::Namespace(namespace) | Sharing::Private(namespace)) = sequence.sharing;
-        let reuse_max = sequence.reuse_max();
-        let prompt = &sequence.tokens;
-        self.cache.admit(Admission { seq: id, namespace, prompt, reuse_max, positions }).ok()
     }
 
     /// A sequence does not fit now. When nobody else runs it never will, which `Limits` excludes
@@ -183,33 +152,23 @@ impl Scheduler {
         Outcome::NoRoom
     }
 
-    /// A sequence has its blocks, `admitted.reused` tokens of it stored already.
-    fn start(&mut self, mut sequence: Sequence, id: SeqId, admitted: Admitted) {
+    /// A sequence has its blocks, `reused.tokens` of it stored already.
+    fn start(&mut self, mut sequence: Sequence, id: SeqId, reused: Reused) {
         let now = self.now();
         let job = self.jobs.get_mut(&sequence.job).expect("a waiting sequence has a job");
         if !sequence.started {
-            job.admitted(now, admitted.stop);
+            job.admitted(now, reused.stop);
             self.counters.prompt_tokens += sequence.prompt_len as u64;
             let older = self.waiting.iter_mut().take_while(|w| w.sequence.job < sequence.job);
             older.filter(|w| w.is_new() && w.held_by.is_none()).for_each(|w| w.overtaken += 1);
         }
-        let reused = admitted.reused.min(sequence.prompt_len).saturating_sub(sequence.furthest);
-        job.report.cached_tokens += reused;
-        self.counters.reused_tokens += reused as u64;
+        let cached = reused.tokens.min(sequence.prompt_len).saturating_sub(sequence.furthest);
+        job.report.cached_tokens += cached;
+        self.counters.reused_tokens += cached as u64;
         sequence.id = id;
         sequence.started = true;
-        sequence.stored = admitted.reused;
-        sequence.furthest = sequence.furthest.max(admitted.reused);
+        sequence.stored = reused.tokens;
+        sequence.furthest = sequence.furthest.max(reused.tokens);
         insert_by_age(&mut self.running, sequence);
     }
-}
-
-/// Leading tokens that `running` will have published at the end of its prefill and `waiting`
-/// can use.
-fn will_share(running: &Sequence, waiting: &Sequence) -> usize {
-    if !running.in_prefill() || running.sharing != waiting.sharing {
-        return 0;
-    }
-    let published = running.tokens.len() - running.tokens.len() % BLOCK_POSITIONS;
-    running.common(waiting).min(published).min(waiting.reuse_max())
 }

@@ -18,6 +18,7 @@ mod end;
 mod job;
 mod plan;
 mod publish;
+mod reuse;
 mod room;
 mod sequence;
 mod submission;
