@@ -20,12 +20,12 @@ def main():
     with Server("--cache-ram", "512MiB", "--threads", "2", "--parallel", args.clients) as server:
         prompt = long_prompt(server)
         own = [server.post("/tokenize", {"content": f" Guest {i}:"}).json["tokens"] for i in range(args.conversations)]
-        before = server.metrics()["kvik_kv_used_bytes"]
+        before = server.kv_bytes()
         converse(server, prompt, own[0])
-        one = server.metrics()["kvik_kv_used_bytes"] - before
+        one = server.kv_bytes() - before
         with concurrent.futures.ThreadPoolExecutor(args.clients) as clients:
             cached = list(clients.map(lambda tail: converse(server, prompt, tail), own[1:]))
-        all_of_them = server.metrics()["kvik_kv_used_bytes"] - before
+        all_of_them = server.kv_bytes() - before
     sys.exit(judge(args.conversations, own, one, all_of_them, cached))
 
 

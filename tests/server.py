@@ -101,6 +101,11 @@ class Server:
                 samples[match[1]] = samples.get(match[1], 0.0) + float(match[2])
         return samples
 
+    def kv_bytes(self):
+        """Bytes of the KV blocks that hold something."""
+        m = self.metrics()
+        return (m["kvik_kv_blocks_used"] + m["kvik_kv_blocks_cached"]) * m["kvik_kv_block_bytes"]
+
     def resident_bytes(self):
         """Memory of the process that is in RAM now."""
         status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()

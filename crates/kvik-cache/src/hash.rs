@@ -95,3 +95,97 @@ impl Fingerprint {
         Fingerprint(NonZeroU64::new(hasher.finish()).unwrap_or(NonZeroU64::MIN))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hex(identity: Identity) -> String {
+        identity.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn full_namespace() -> Namespace {
+        Namespace {
+            model: std::array::from_fn(|index| index as u8),
+            kv_format: "q8/q4".to_owned(),
+            adapter: Some([7; 32]),
+            salt: [1; 16],
+        }
+    }
+
+    fn plain_namespace() -> Namespace {
+        Namespace { model: [0; 32], kv_format: "f16/f16".to_owned(), adapter: None, salt: [0; 16] }
+    }
+
+    /// Two whole blocks and a partial one.
+    fn prompt() -> Vec<Token> {
+        (0..16).chain(100..116).chain([u32::MAX, 5, 150_000]).collect()
+    }
+
+    /// Stored blocks are found by these: they must never change. Worked out with another
+    /// implementation (Python's `blake3` and `struct.pack`).
+    #[test]
+    fn identities_are_stable_for_ever() {
+        let expected = [
+            (
+                plain_namespace(),
+                [
+                    "75ea42123faa6706b579bca761bbe7919ced2e81bd6fd2e786b6ed4001482648",
+                    "c718548c0b08d0bc881010afb6de23cdf28898b6313d15a743c14f9baad31d7b",
+                    "30e2aa3cb6f772c1ee10b5c40fde0a97eac9ad9363402874326fdbf8c6e89a47",
+                    "69a9eacfe823036ac5a933334b4e436d0a6cee00eab8e481cee5822ee977cf93",
+                ],
+            ),
+            (
+                full_namespace(),
+                [
+                    "42e56ee93c7e796430e7297def1dae56538809314d5e3b6e065555708d3cafe3",
+                    "a74a58006f2ac5282a89ce70f4efe17e362522972b8175b2a8aa75e3519b229c",
+                    "d2e35aef2b3d99b0ee84a841101074aaf8990e7239fe1dc5c9e25d48d21318a2",
+                    "ae8280c247e5610291d35d0254bbf50266c0901aadb94d6e97c83579a8356407",
+                ],
+            ),
+        ];
+        let prompt = prompt();
+        for (namespace, identities) in expected {
+            let root = Identity::root(&namespace);
+            let chain = Identity::chain(&namespace, &prompt);
+            let found: Vec<String> = std::iter::once(root).chain(chain).map(hex).collect();
+            assert_eq!(found, identities);
+        }
+    }
+
+    #[test]
+    fn every_part_of_a_namespace_counts() {
+        let base = full_namespace();
+        let others = [
+            Namespace { model: [9; 32], ..base.clone() },
+            Namespace { kv_format: "q8/q8".to_owned(), ..base.clone() },
+            Namespace { adapter: Some([8; 32]), ..base.clone() },
+            Namespace { adapter: None, ..base.clone() },
+            Namespace { adapter: Some([0; 32]), ..base.clone() },
+            Namespace { salt: [2; 16], ..base.clone() },
+        ];
+        let roots: std::collections::HashSet<Identity> =
+            std::iter::once(&base).chain(&others).map(Identity::root).collect();
+        assert_eq!(roots.len(), 1 + others.len());
+    }
+
+    #[test]
+    fn a_block_is_named_by_all_tokens_before_it() {
+        let (prompt, namespace) = (prompt(), plain_namespace());
+        let mut other = prompt.clone();
+        other[3] += 1;
+        let mut pairs = Identity::chain(&namespace, &prompt).zip(Identity::chain(&namespace, &other));
+        assert!(pairs.all(|(a, b)| a != b));
+    }
+
+    #[test]
+    fn fingerprints_differ_by_parent_tokens_and_length() {
+        let root = Fingerprint::root(&Identity::root(&plain_namespace()));
+        let other = Fingerprint::root(&Identity::root(&full_namespace()));
+        let all = [root, other, root.child(&[0]), root.child(&[0, 0]), root.child(&[1]), other.child(&[0])];
+        let distinct: std::collections::HashSet<Fingerprint> = all.into_iter().collect();
+        assert_eq!(distinct.len(), all.len());
+    }
+}

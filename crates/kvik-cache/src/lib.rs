@@ -1,7 +1,64 @@
-//! The KV cache's decisions: which blocks hold which prefix, and what goes when space is short.
+//! The KV cache of kvik: which blocks hold which prefix, and what goes when space is short.
 //!
-//! Owns the block pool, the prefix tree and the block tables of running sequences.
-//! Never does I/O, reads no clock, starts no thread, knows no tensor and no model.
+//! A *block* holds the keys and values of 16 consecutive positions, all layers and heads. This
+//! crate decides about blocks and never sees their content: it knows no tensor and no model, does
+//! no I/O, reads no clock, starts no thread, and the same calls always give the same answers. So
+//! it can be tested against a naive twin, replayed on recorded traces, and used by other engines.
+//!
+//! ```text
+//!              lookup  admit  reserve  publish  fork  finish  abandon
+//!                 │                     │
+//!            ┌────▼─────────────────────▼────┐
+//!            │             cache             │   one sequence's life, all or nothing
+//!            └──┬──────────┬──────────────┬──┘
+//!        ┌──────▼──┐  ┌────▼────┐   ┌─────▼────┐
+//!        │  table  ├──►  radix  │   │  ghosts  │   tables lease paths of the tree
+//!        └──────┬──┘  └────┬────┘   └──────────┘
+//!          ┌────▼───┐ ┌────▼────┐
+//!          │  pool  │ │  evict  │                   blocks by state; unlocked nodes by rank
+//!          └────────┘ └─────────┘
+//! ```
+//!
+//! | module    | cares about                               | in -> out                               |
+//! |-----------|-------------------------------------------|-----------------------------------------|
+//! | `cache`   | what each command needs, before it acts   | commands -> blocks, copies, refusals    |
+//! | `table`   | one sequence's blocks and its lease       | tokens computed -> blocks published     |
+//! | `radix`   | prefixes: match, cut, lock, grow          | tokens -> nodes                         |
+//! | `pool`    | free, owned, shared                       | counts -> block ids                     |
+//! | `evict`   | which unlocked leaf goes, a file a policy | nodes used and split -> victim          |
+//! | `hash`    | identity of a block, in and out of here   | namespace, tokens -> 32 bytes           |
+//! | `explain` | why a prefix ends where it ends           |                                         |
+//! | `stats`   | numbers                                   |                                         |
+//! | `check`   | the invariants, executable                | cache -> first violation                |
+//! | [`replay`]| recorded traces                           | block ids, capacity -> hit rate, times  |
+//! | `naive`   | the twin that is obviously right (tests)  | the same commands -> the same answers   |
+//!
+//! Modules use those below them in the picture, never those above. A new eviction policy is a file
+//! in `evict`; a new fact about a block in the tree belongs into its label (`radix::node`).
+//!
+//! # A sequence's life
+//!
+//! ```
+//! use kvik_cache::{Admission, Cache, CacheConfig, Namespace, Policy, SeqId};
+//!
+//! let mut cache = Cache::new(CacheConfig { blocks: 64, policy: Policy::Lru, ghosts: 64 })?;
+//! let namespace = cache.namespace(&Namespace {
+//!     model: [0; 32],
+//!     kv_format: "f16/f16".to_owned(),
+//!     adapter: None,
+//!     salt: [0; 16],
+//! });
+//! let prompt: Vec<u32> = (0..40).collect();
+//! for reused in [0, 39] {
+//!     let (seq, positions) = (SeqId(7), prompt.len());
+//!     let admission = Admission { seq, namespace, prompt: &prompt, reuse_max: 39, positions };
+//!     let admitted = cache.admit(admission)?;
+//!     assert_eq!(admitted.reused, reused);
+//!     // Carry out `admitted.copy`, compute the other positions into `cache.table(seq)`, then:
+//!     cache.finish(seq, &prompt);
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![forbid(unsafe_code)]
 
