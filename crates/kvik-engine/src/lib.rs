@@ -13,6 +13,7 @@ pub mod config;
 pub mod constraint;
 pub mod engine;
 pub mod gguf;
+pub mod hf;
 pub mod load;
 pub mod model;
 pub mod sampler;

@@ -15,6 +15,7 @@ pub use source::{TensorSource, TensorView};
 
 use crate::bytes::FileBytes;
 use crate::gguf::{Gguf, GgufError, model_config};
+use crate::hf::{self, HfError, Settings, Shards};
 use crate::model::ModelConfig;
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
@@ -32,9 +33,12 @@ pub struct LoadedModel {
 }
 
 impl LoadedModel {
-    /// Opens a GGUF file.
+    /// Opens a GGUF file or a Hugging Face directory.
     pub fn open(path: &Path) -> Result<LoadedModel, LoadError> {
-        LoadedModel::from_gguf(Gguf::open(path)?)
+        match path.is_dir() {
+            true => LoadedModel::from_directory(path),
+            false => LoadedModel::from_gguf(Gguf::open(path)?),
+        }
     }
 
     /// Reads a GGUF file that is already in memory, such as the model inside the binary.
@@ -48,6 +52,27 @@ impl LoadedModel {
         let chat_template = file.text("tokenizer.chat_template")?.map(str::to_owned);
         Ok(LoadedModel { config, tensors: TensorSource::from_gguf(file), tokenizer, chat_template })
     }
+
+    fn from_directory(path: &Path) -> Result<LoadedModel, LoadError> {
+        let hf_config = required(&path.join("config.json"), hf::read_json)?;
+        let name = path.file_name().map_or("model".into(), |name| name.to_string_lossy());
+        let config = hf::model_config(&hf_config, &name)?;
+        let Settings { chat_template, hints } = Settings::read(path)?;
+        let tokenizer = required(&path.join("tokenizer.json"), hf::read_optional)?;
+        let tokenizer = Tokenizer::from_json(&tokenizer, &hints)?;
+        if tokenizer.vocab_len() > config.vocab {
+            let expected = format!("at most the {} embedding rows", config.vocab);
+            return Err(ConfigError::new("tokenizer.json", tokenizer.vocab_len(), expected).into());
+        }
+        let tensors = TensorSource::from_shards(Shards::open(path, hf_config.tie_word_embeddings)?);
+        Ok(LoadedModel { config, tensors, tokenizer, chat_template })
+    }
+}
+
+/// A file of a model directory that must be there.
+fn required<T>(path: &Path, read: impl Fn(&Path) -> Result<Option<T>, LoadError>) -> Result<T, LoadError> {
+    let missing = || std::io::Error::new(std::io::ErrorKind::NotFound, "a model directory needs this file");
+    read(path)?.ok_or_else(|| LoadError::Io { path: path.to_owned(), source: missing() })
 }
 
 /// Why a model could not be loaded.
@@ -77,6 +102,9 @@ pub enum LoadError {
     /// The GGUF file is not usable.
     #[error(transparent)]
     Gguf(#[from] GgufError),
+    /// The model directory is not usable.
+    #[error(transparent)]
+    Hf(#[from] HfError),
     /// The model's shape is not usable.
     #[error(transparent)]
     Config(#[from] ConfigError),

@@ -3,6 +3,7 @@
 use kvik_kernels::WeightType;
 
 use crate::gguf::Gguf;
+use crate::hf::Shards;
 
 /// One tensor as it is stored.
 #[derive(Debug, Clone, Copy)]
@@ -26,12 +27,18 @@ pub struct TensorSource {
 #[derive(Debug)]
 enum Store {
     Gguf(Gguf),
+    Shards(Shards),
 }
 
 impl TensorSource {
     /// The tensors of a GGUF file.
     pub fn from_gguf(file: Gguf) -> TensorSource {
         TensorSource { store: Store::Gguf(file) }
+    }
+
+    /// The tensors of safetensors files.
+    pub(crate) fn from_shards(shards: Shards) -> TensorSource {
+        TensorSource { store: Store::Shards(shards) }
     }
 
     /// A tensor by its canonical name, such as `blk.0.attn_q.weight`.
@@ -41,20 +48,24 @@ impl TensorSource {
                 let info = file.tensor(name)?;
                 Some(TensorView { ty: info.ty, rows: info.rows, cols: info.cols, data: file.data(info) })
             }
+            Store::Shards(shards) => shards.get(name),
         }
     }
 
     /// All names, in the order of the file.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        match &self.store {
-            Store::Gguf(file) => file.tensors().iter().map(|info| info.name.as_str()),
-        }
+        let names: Box<dyn Iterator<Item = &str>> = match &self.store {
+            Store::Gguf(file) => Box::new(file.tensors().iter().map(|info| info.name.as_str())),
+            Store::Shards(shards) => Box::new(shards.names()),
+        };
+        names
     }
 
     /// Bytes of all tensors.
     pub fn total_bytes(&self) -> u64 {
         match &self.store {
             Store::Gguf(file) => file.tensors().iter().map(|info| info.data.len() as u64).sum(),
+            Store::Shards(shards) => shards.total_bytes(),
         }
     }
 
@@ -62,6 +73,7 @@ impl TensorSource {
     pub fn gguf(&self) -> Option<&Gguf> {
         match &self.store {
             Store::Gguf(file) => Some(file),
+            Store::Shards(_) => None,
         }
     }
 }

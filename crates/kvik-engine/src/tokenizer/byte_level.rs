@@ -4,7 +4,7 @@ use kvik_cache::Token;
 use rustc_hash::FxHashMap;
 
 use super::TokenizerError;
-use super::merge::{Merger, Pairs};
+use super::merge::{Merger, Ranks};
 use super::split::Splitter;
 use super::vocab::{Vocab, char_of_byte};
 
@@ -19,16 +19,6 @@ pub(super) struct ByteLevel {
     ranks: Ranks,
     /// Whole words by their bytes, where a word that is a token is not merged (Llama 3).
     whole_words: Option<FxHashMap<Box<[u8]>, Token>>,
-}
-
-/// `(left, right)` to `(rank, merged)`.
-#[derive(Debug)]
-struct Ranks(FxHashMap<(u32, u32), (u32, u32)>);
-
-impl Pairs for Ranks {
-    fn merge(&self, left: u32, right: u32) -> Option<(u32, u32)> {
-        self.0.get(&(left, right)).copied()
-    }
 }
 
 impl ByteLevel {
@@ -46,7 +36,7 @@ impl ByteLevel {
         Ok(ByteLevel {
             splitter,
             byte_symbols,
-            ranks: ranks(vocab, merges)?,
+            ranks: Ranks::from_merges(vocab, merges)?,
             whole_words: ignore_merges.then(|| whole_words(vocab)),
         })
     }
@@ -66,26 +56,6 @@ impl ByteLevel {
             out.extend(symbols.iter().filter(|&&symbol| symbol < NO_TOKEN));
         });
     }
-}
-
-/// Merges whose parts or result are not in the vocabulary can never be used and are left out.
-fn ranks<'a>(
-    vocab: &Vocab,
-    merges: impl Iterator<Item = (&'a str, &'a str)>,
-) -> Result<Ranks, TokenizerError> {
-    let mut map = FxHashMap::default();
-    let mut merged_text = String::new();
-    for (rank, (left, right)) in merges.enumerate() {
-        let rank = u32::try_from(rank).map_err(|_| TokenizerError::TooManyMerges)?;
-        merged_text.clear();
-        merged_text.push_str(left);
-        merged_text.push_str(right);
-        let ids = (vocab.id(left), vocab.id(right), vocab.id(&merged_text));
-        if let (Some(left), Some(right), Some(merged)) = ids {
-            map.entry((left, right)).or_insert((rank, merged));
-        }
-    }
-    Ok(Ranks(map))
 }
 
 fn whole_words(vocab: &Vocab) -> FxHashMap<Box<[u8]>, Token> {

@@ -1,9 +1,10 @@
 //! A tokenizer from the metadata of a GGUF file.
 
 use kvik_cache::Token;
+use rustc_hash::FxHashMap;
 
 use super::byte_level::ByteLevel;
-use super::sentence_piece::SentencePiece;
+use super::sentence_piece::{SentencePiece, SpacePrefix};
 use super::split::Splitter;
 use super::vocab::{Kind, Spelling, Vocab};
 use super::{Ends, Pieces, Tokenizer, TokenizerError};
@@ -37,7 +38,7 @@ fn byte_level(file: &Gguf) -> Result<Tokenizer, TokenizerError> {
     let llama3 = matches!(pre, "llama-bpe" | "llama3" | "llama-v3");
     let pieces = ByteLevel::new(&vocab, pairs, Splitter::named(pre)?, llama3)?;
     let ends = ends(file, &vocab, llama3)?;
-    Tokenizer::assemble(vocab, Pieces::ByteLevel(Box::new(pieces)), ends)
+    Tokenizer::assemble(vocab, Pieces::ByteLevel(Box::new(pieces)), ends, &FxHashMap::default(), false)
 }
 
 fn sentence_piece(file: &Gguf) -> Result<Tokenizer, TokenizerError> {
@@ -46,10 +47,13 @@ fn sentence_piece(file: &Gguf) -> Result<Tokenizer, TokenizerError> {
     let scores = file.floats(SCORES)?.ok_or_else(|| missing(SCORES))?;
     check_len(SCORES, scores.len(), vocab.len())?;
     let unknown = special_id(file, "unknown", &vocab)?;
-    let space_prefix = file.boolean("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
-    let pieces = SentencePiece::new(&vocab, &scores[..vocab.len()], unknown, space_prefix);
+    let prefix = match file.boolean("tokenizer.ggml.add_space_prefix")? {
+        Some(false) => SpacePrefix::Never,
+        _ => SpacePrefix::Always,
+    };
+    let pieces = SentencePiece::from_scores(&vocab, &scores[..vocab.len()], unknown, prefix);
     let ends = ends(file, &vocab, true)?;
-    Tokenizer::assemble(vocab, Pieces::SentencePiece(Box::new(pieces)), ends)
+    Tokenizer::assemble(vocab, Pieces::SentencePiece(Box::new(pieces)), ends, &FxHashMap::default(), false)
 }
 
 fn vocab(file: &Gguf, spelling: Spelling) -> Result<Vocab, TokenizerError> {

@@ -3,6 +3,11 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use rustc_hash::FxHashMap;
+
+use super::TokenizerError;
+use super::vocab::Vocab;
+
 /// Words up to this many symbols are merged by looking at all pairs each time, which is faster there.
 const SCAN_MAX: usize = 24;
 
@@ -12,6 +17,43 @@ const GONE: u32 = u32::MAX;
 /// A rule for pairs: rank (lowest first; equal ranks go left to right) and the merged symbol.
 pub(super) trait Pairs {
     fn merge(&self, left: u32, right: u32) -> Option<(u32, u32)>;
+}
+
+/// A rule as a table: `(left, right)` to `(rank, merged)`.
+#[derive(Debug)]
+pub(super) struct Ranks(FxHashMap<(u32, u32), (u32, u32)>);
+
+impl Ranks {
+    pub(super) fn new(map: FxHashMap<(u32, u32), (u32, u32)>) -> Ranks {
+        Ranks(map)
+    }
+
+    /// From pairs of token texts, the earliest first. Merges whose parts or result are not in the
+    /// vocabulary can never be used and are left out.
+    pub(super) fn from_merges<'a>(
+        vocab: &Vocab,
+        merges: impl Iterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Ranks, TokenizerError> {
+        let mut map = FxHashMap::default();
+        let mut merged_text = String::new();
+        for (rank, (left, right)) in merges.enumerate() {
+            let rank = u32::try_from(rank).map_err(|_| TokenizerError::TooManyMerges)?;
+            merged_text.clear();
+            merged_text.push_str(left);
+            merged_text.push_str(right);
+            let ids = (vocab.id(left), vocab.id(right), vocab.id(&merged_text));
+            if let (Some(left), Some(right), Some(merged)) = ids {
+                map.entry((left, right)).or_insert((rank, merged));
+            }
+        }
+        Ok(Ranks(map))
+    }
+}
+
+impl Pairs for Ranks {
+    fn merge(&self, left: u32, right: u32) -> Option<(u32, u32)> {
+        self.0.get(&(left, right)).copied()
+    }
 }
 
 /// Scratch space that is kept between words.

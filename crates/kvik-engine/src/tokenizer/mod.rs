@@ -5,21 +5,31 @@
 
 mod byte_level;
 mod gguf;
+mod json;
+mod memory;
 mod merge;
 mod sentence_piece;
 mod special;
 mod split;
 mod vocab;
 
+use std::borrow::Cow;
+use std::sync::{Mutex, PoisonError};
+
 use kvik_cache::Token;
+use rustc_hash::FxHashMap;
+use tokenizers::{NormalizedString, Normalizer, normalizers::NFC};
 
 use crate::gguf::GgufError;
 use byte_level::ByteLevel;
+use memory::Memory;
 use sentence_piece::SentencePiece;
-use special::{Part, Specials};
+use special::{Part, Specials, Strip};
 use vocab::{END_OF_GENERATION, Kind, Vocab};
 
-/// A model's tokenizer. Immutable, shared between threads.
+pub use json::TokenizerHints;
+
+/// A model's tokenizer, shared between threads.
 #[derive(Debug)]
 pub struct Tokenizer {
     vocab: Vocab,
@@ -28,7 +38,16 @@ pub struct Tokenizer {
     ends: Ends,
     /// Tokens that end an answer, ascending.
     eog: Vec<Token>,
+    /// Whether text is composed (Unicode NFC) first.
+    nfc: bool,
+    memory: Mutex<Memory>,
 }
+
+/// Bytes of text and tokens that are remembered.
+const MEMORY_BYTES: usize = 16 << 20;
+
+/// Shorter stretches of text are quicker to encode than to look up.
+const REMEMBERED_MIN: usize = 256;
 
 /// How plain text becomes tokens.
 #[derive(Debug)]
@@ -51,13 +70,20 @@ struct Ends {
 }
 
 impl Tokenizer {
-    fn assemble(vocab: Vocab, pieces: Pieces, ends: Ends) -> Result<Tokenizer, TokenizerError> {
-        let specials = Specials::new(&vocab)?;
+    fn assemble(
+        vocab: Vocab,
+        pieces: Pieces,
+        ends: Ends,
+        strips: &FxHashMap<Token, Strip>,
+        nfc: bool,
+    ) -> Result<Tokenizer, TokenizerError> {
+        let specials = Specials::new(&vocab, strips)?;
         let named = END_OF_GENERATION.iter().filter_map(|text| vocab.id(text));
         let mut eog: Vec<Token> = named.chain(ends.eos).chain(ends.more_eog.iter().copied()).collect();
         eog.sort_unstable();
         eog.dedup();
-        Ok(Tokenizer { vocab, pieces, specials, ends, eog })
+        let memory = Mutex::new(Memory::new(MEMORY_BYTES));
+        Ok(Tokenizer { vocab, pieces, specials, ends, eog, nfc, memory })
     }
 
     /// The tokens of `text`.
@@ -70,20 +96,55 @@ impl Tokenizer {
         if add_special {
             tokens.extend(&self.ends.prefix);
         }
-        self.specials.split(text, parse_special, &mut |part| match part {
-            Part::Special(token) => tokens.push(token),
-            Part::Plain(text) => self.encode_plain(text, &mut tokens),
-        });
+        match parse_special {
+            true => self.encode_remembering(text, &mut tokens),
+            false => self.encode_stretch(text, true, false, &mut tokens),
+        }
         if add_special {
             tokens.extend(&self.ends.suffix);
         }
         tokens
     }
 
-    fn encode_plain(&self, text: &str, out: &mut Vec<Token>) {
+    /// Encodes stretch by stretch, from memory where a stretch was seen before.
+    fn encode_remembering(&self, text: &str, out: &mut Vec<Token>) {
+        let mut start = 0;
+        for end in self.specials.cuts(text) {
+            if end - start >= REMEMBERED_MIN {
+                self.encode_remembered(&text[start..end], start == 0, out);
+                start = end;
+            }
+        }
+        self.encode_stretch(&text[start..], start == 0, true, out);
+    }
+
+    fn encode_remembered(&self, text: &str, first: bool, out: &mut Vec<Token>) {
+        let memory = || self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = memory().get(text, first);
+        if let Some(tokens) = known {
+            out.extend(&*tokens);
+            return;
+        }
+        let start = out.len();
+        self.encode_stretch(text, first, true, out);
+        memory().put(text, &out[start..], first);
+    }
+
+    fn encode_stretch(&self, text: &str, mut first: bool, parse_special: bool, out: &mut Vec<Token>) {
+        self.specials.split(text, parse_special, &mut |part| {
+            match part {
+                Part::Special(token) => out.push(token),
+                Part::Plain(text) => self.encode_plain(text, first, out),
+            }
+            first = false;
+        });
+    }
+
+    fn encode_plain(&self, text: &str, first: bool, out: &mut Vec<Token>) {
+        let text = if self.nfc { composed(text) } else { text.into() };
         match &self.pieces {
-            Pieces::ByteLevel(pieces) => pieces.encode(text, out),
-            Pieces::SentencePiece(pieces) => pieces.encode(text, out),
+            Pieces::ByteLevel(pieces) => pieces.encode(&text, out),
+            Pieces::SentencePiece(pieces) => pieces.encode(&text, first, out),
         }
     }
 
@@ -153,6 +214,19 @@ impl Tokenizer {
     }
 }
 
+/// The text in Unicode's composed form. ASCII is composed already.
+fn composed(text: &str) -> Cow<'_, str> {
+    if text.is_ascii() {
+        return text.into();
+    }
+    let mut normalized = NormalizedString::from(text);
+    match NFC.normalize(&mut normalized) {
+        Ok(()) => normalized.get().to_owned().into(),
+        // The library's signature allows it to fail; composing cannot.
+        Err(_) => text.into(),
+    }
+}
+
 /// Why a vocabulary was refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -180,6 +254,26 @@ pub enum TokenizerError {
         pattern: String,
         /// What is wrong with it.
         reason: String,
+    },
+    /// A step of a tokenizer.json that kvik does not know. Leaving it out would give wrong tokens.
+    #[error("tokenizer.json uses {step}, which kvik does not support; use a GGUF file of this model")]
+    UnknownStep {
+        /// The step.
+        step: String,
+    },
+    /// The tokenizer.json cannot be read.
+    #[error("tokenizer.json cannot be read: {reason}")]
+    BadJson {
+        /// What is wrong, and where.
+        reason: String,
+    },
+    /// A token's id is too large.
+    #[error("token id {id} is above the limit of {limit}; the file is corrupt")]
+    IdTooLarge {
+        /// The id.
+        id: Token,
+        /// The first that is refused.
+        limit: Token,
     },
     /// There are no tokens.
     #[error("the vocabulary is empty; convert the model again, with its tokenizer")]

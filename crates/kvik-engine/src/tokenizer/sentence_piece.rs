@@ -9,7 +9,8 @@
 use kvik_cache::Token;
 use rustc_hash::FxHashMap;
 
-use super::merge::{Merger, Pairs};
+use super::TokenizerError;
+use super::merge::{Merger, Ranks};
 use super::vocab::Vocab;
 
 /// Symbols from here on are characters that are no token: `CHAR | code point`.
@@ -24,51 +25,64 @@ pub(super) struct SentencePiece {
     chars: FxHashMap<char, Token>,
     bytes: [Option<Token>; 256],
     unknown: Option<Token>,
-    add_space_prefix: bool,
+    prefix: SpacePrefix,
     /// No token has a space after another character: no merge crosses such a place, so text can be
     /// cut there without changing the result.
     cut_at_spaces: bool,
 }
 
-#[derive(Debug)]
-struct Ranks(FxHashMap<(u32, u32), (u32, u32)>);
-
-impl Pairs for Ranks {
-    fn merge(&self, left: u32, right: u32) -> Option<(u32, u32)> {
-        self.0.get(&(left, right)).copied()
-    }
+/// When a space is put before a stretch of plain text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SpacePrefix {
+    Never,
+    Always,
+    /// Unless the text begins with one.
+    UnlessSpace,
+    /// Only at the very beginning, unless the text begins with one.
+    FirstUnlessSpace,
 }
 
 impl SentencePiece {
-    /// `scores` has one entry per token.
-    pub(super) fn new(
+    /// From scores, one per token (GGUF).
+    pub(super) fn from_scores(
         vocab: &Vocab,
         scores: &[f32],
         unknown: Option<Token>,
-        add_space_prefix: bool,
+        prefix: SpacePrefix,
     ) -> SentencePiece {
+        SentencePiece::new(vocab, ranks_of_scores(vocab, scores), unknown, prefix)
+    }
+
+    /// From merges, the earliest first (tokenizer.json).
+    pub(super) fn from_merges<'a>(
+        vocab: &Vocab,
+        merges: impl Iterator<Item = (&'a str, &'a str)>,
+        unknown: Option<Token>,
+        prefix: SpacePrefix,
+    ) -> Result<SentencePiece, TokenizerError> {
+        Ok(SentencePiece::new(vocab, Ranks::from_merges(vocab, merges)?, unknown, prefix))
+    }
+
+    fn new(vocab: &Vocab, ranks: Ranks, unknown: Option<Token>, prefix: SpacePrefix) -> SentencePiece {
         let tokens = || (0..vocab.len() as Token).filter_map(|id| Some((id, vocab.text(id)?)));
-        let chars = tokens().filter_map(|(_, text)| single_char(text)).filter_map(|c| {
-            let mut buffer = [0; 4];
-            Some((c, vocab.id(c.encode_utf8(&mut buffer))?))
-        });
+        let chars = tokens().filter_map(|(_, text)| Some((single_char(text)?, vocab.id(text)?)));
         SentencePiece {
             chars: chars.collect(),
-            ranks: ranks(vocab, scores),
+            ranks,
             bytes: std::array::from_fn(|byte| vocab.id(&format!("<0x{byte:02X}>"))),
             unknown,
-            add_space_prefix,
+            prefix,
             cut_at_spaces: tokens().all(|(_, text)| !has_space_inside(text)),
         }
     }
 
-    /// Appends the tokens of `text`, in which there are no special tokens.
-    pub(super) fn encode(&self, text: &str, out: &mut Vec<Token>) {
-        let prefix = self.add_space_prefix.then_some(' ');
+    /// Appends the tokens of `text`, in which there are no special tokens; `first` when nothing
+    /// stands before it.
+    pub(super) fn encode(&self, text: &str, first: bool, out: &mut Vec<Token>) {
         let mut merger = Merger::default();
         let mut symbols = Vec::new();
         let mut last = None;
-        for c in prefix.into_iter().chain(text.chars()) {
+        for c in self.prefix(text, first).into_iter().chain(text.chars()) {
             let c = if c == ' ' { SPACE } else { c };
             if self.cut_at_spaces && c == SPACE && last.is_some_and(|last| last != SPACE) {
                 self.flush(&mut symbols, &mut merger, out);
@@ -77,6 +91,17 @@ impl SentencePiece {
             last = Some(c);
         }
         self.flush(&mut symbols, &mut merger, out);
+    }
+
+    fn prefix(&self, text: &str, first: bool) -> Option<char> {
+        let spaced = text.starts_with([' ', SPACE]);
+        let wanted = match self.prefix {
+            SpacePrefix::Never => false,
+            SpacePrefix::Always => true,
+            SpacePrefix::UnlessSpace => !spaced,
+            SpacePrefix::FirstUnlessSpace => first && !spaced,
+        };
+        wanted.then_some(SPACE)
     }
 
     fn symbol(&self, c: char) -> u32 {
@@ -120,7 +145,7 @@ fn rank_of_tokens(scores: &[f32]) -> Vec<u32> {
     ranks
 }
 
-fn ranks(vocab: &Vocab, scores: &[f32]) -> Ranks {
+fn ranks_of_scores(vocab: &Vocab, scores: &[f32]) -> Ranks {
     let token_ranks = rank_of_tokens(scores);
     let mut map = FxHashMap::default();
     for id in 0..vocab.len() as Token {
@@ -132,7 +157,7 @@ fn ranks(vocab: &Vocab, scores: &[f32]) -> Ranks {
             }
         }
     }
-    Ranks(map)
+    Ranks::new(map)
 }
 
 /// The symbol that a part of a token is while merging: a token, or a single character.

@@ -2,6 +2,7 @@
 
 use aho_corasick::{AhoCorasick, MatchKind};
 use kvik_cache::Token;
+use rustc_hash::FxHashMap;
 
 use super::TokenizerError;
 use super::vocab::{Kind, Vocab};
@@ -23,17 +24,28 @@ pub(super) enum Part<'t> {
     Special(Token),
 }
 
+/// Whether a special token takes the white space beside it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Strip {
+    pub(super) left: bool,
+    pub(super) right: bool,
+}
+
 #[derive(Debug)]
 struct Matcher {
     automaton: AhoCorasick,
     tokens: Vec<Token>,
+    strips: Vec<Strip>,
+    /// Whether text may be cut after the token: no longer token could have matched instead, and the
+    /// token takes nothing of what follows.
+    safe_cut: Vec<bool>,
 }
 
 impl Specials {
-    pub(super) fn new(vocab: &Vocab) -> Result<Specials, TokenizerError> {
+    pub(super) fn new(vocab: &Vocab, strips: &FxHashMap<Token, Strip>) -> Result<Specials, TokenizerError> {
         Ok(Specials {
-            all: Matcher::new(vocab, &[Kind::Control, Kind::UserDefined, Kind::Unknown])?,
-            user_defined: Matcher::new(vocab, &[Kind::UserDefined])?,
+            all: Matcher::new(vocab, &[Kind::Control, Kind::UserDefined, Kind::Unknown], strips)?,
+            user_defined: Matcher::new(vocab, &[Kind::UserDefined], strips)?,
         })
     }
 
@@ -42,28 +54,69 @@ impl Specials {
         let matcher = if parse_control { &self.all } else { &self.user_defined };
         let mut at = 0;
         for found in matcher.automaton.find_iter(text) {
-            if found.start() > at {
-                part(Part::Plain(&text[at..found.start()]));
+            let pattern = found.pattern().as_usize();
+            let strip = matcher.strips[pattern];
+            // White space that the token before has taken may reach up to this one.
+            let mut before = &text[at.min(found.start())..found.start()];
+            if strip.left {
+                before = before.trim_end();
             }
-            part(Part::Special(matcher.tokens[found.pattern().as_usize()]));
+            if !before.is_empty() {
+                part(Part::Plain(before));
+            }
+            part(Part::Special(matcher.tokens[pattern]));
             at = found.end();
+            if strip.right {
+                at = text.len() - text[at..].trim_start().len();
+            }
         }
         if at < text.len() {
             part(Part::Plain(&text[at..]));
         }
     }
+
+    /// Where `text` may be cut when control tokens are parsed: the tokens of the parts are the tokens
+    /// of the whole, whatever follows.
+    pub(super) fn cuts(&self, text: &str) -> impl Iterator<Item = usize> {
+        let matches = self.all.automaton.find_iter(text);
+        matches.filter(|found| self.all.safe_cut[found.pattern().as_usize()]).map(|found| found.end())
+    }
 }
 
 impl Matcher {
-    fn new(vocab: &Vocab, kinds: &[Kind]) -> Result<Matcher, TokenizerError> {
+    fn new(
+        vocab: &Vocab,
+        kinds: &[Kind],
+        strips: &FxHashMap<Token, Strip>,
+    ) -> Result<Matcher, TokenizerError> {
         let mut tokens = vocab.of_kinds(kinds);
         // Of several tokens with one text, the vocabulary's lookup decides.
         tokens.retain(|&token| vocab.text(token).is_some_and(|text| vocab.id(text) == Some(token)));
-        let texts = tokens.iter().filter_map(|&token| vocab.text(token));
-        let automaton = AhoCorasick::builder()
-            .match_kind(MatchKind::LeftmostLongest)
-            .build(texts)
-            .map_err(|error| TokenizerError::TooManySpecials { reason: error.to_string() })?;
-        Ok(Matcher { automaton, tokens })
+        let texts: Vec<&str> = tokens.iter().filter_map(|&token| vocab.text(token)).collect();
+        let strips: Vec<Strip> =
+            tokens.iter().map(|token| strips.get(token).copied().unwrap_or_default()).collect();
+        let mut safe_cut = ends_every_token_it_is_in(&texts)?;
+        safe_cut.iter_mut().zip(&strips).for_each(|(safe, strip)| *safe &= !strip.right);
+        let automaton = build(&texts, MatchKind::LeftmostLongest)?;
+        Ok(Matcher { automaton, tokens, strips, safe_cut })
     }
+}
+
+/// For each text: wherever it occurs in another one, it ends where that one ends.
+fn ends_every_token_it_is_in(texts: &[&str]) -> Result<Vec<bool>, TokenizerError> {
+    let automaton = build(texts, MatchKind::Standard)?;
+    let mut result = vec![true; texts.len()];
+    for text in texts {
+        for found in automaton.find_overlapping_iter(text).filter(|found| found.end() < text.len()) {
+            result[found.pattern().as_usize()] = false;
+        }
+    }
+    Ok(result)
+}
+
+fn build(texts: &[&str], kind: MatchKind) -> Result<AhoCorasick, TokenizerError> {
+    AhoCorasick::builder()
+        .match_kind(kind)
+        .build(texts)
+        .map_err(|error| TokenizerError::TooManySpecials { reason: error.to_string() })
 }

@@ -1,0 +1,71 @@
+//! Hugging Face's tensor names and GGUF's.
+
+/// The canonical name of a tensor.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Name {
+    /// GGUF's name for it.
+    Canonical(String),
+    /// Follows from the configuration and is not read.
+    Derived,
+    /// Not part of a Llama or Qwen decoder.
+    Unknown,
+}
+
+/// `model.layers.0.self_attn.q_proj.weight` is `blk.0.attn_q.weight`.
+pub(super) fn canonical(name: &str) -> Name {
+    // Checkpoints of the bare decoder, without its head, have no prefix.
+    let inner = name.strip_prefix("model.").unwrap_or(name);
+    if inner.ends_with("rotary_emb.inv_freq") {
+        return Name::Derived;
+    }
+    let canonical = match inner {
+        "embed_tokens.weight" => Some("token_embd.weight".into()),
+        "norm.weight" => Some("output_norm.weight".into()),
+        "lm_head.weight" => Some("output.weight".into()),
+        _ => inner.strip_prefix("layers.").and_then(layer),
+    };
+    canonical.map_or(Name::Unknown, Name::Canonical)
+}
+
+fn layer(name: &str) -> Option<String> {
+    let (index, rest) = name.split_once('.')?;
+    // Only the plain spelling of a number: `07` would name layer 7 twice.
+    let number: u32 = index.parse().ok().filter(|number: &u32| number.to_string() == index)?;
+    let (module, kind) = rest.rsplit_once('.').filter(|(_, kind)| matches!(*kind, "weight" | "bias"))?;
+    let part = match module {
+        "input_layernorm" => "attn_norm",
+        "post_attention_layernorm" => "ffn_norm",
+        "self_attn.q_proj" => "attn_q",
+        "self_attn.k_proj" => "attn_k",
+        "self_attn.v_proj" => "attn_v",
+        "self_attn.o_proj" => "attn_output",
+        "self_attn.q_norm" => "attn_q_norm",
+        "self_attn.k_norm" => "attn_k_norm",
+        "mlp.gate_proj" => "ffn_gate",
+        "mlp.up_proj" => "ffn_up",
+        "mlp.down_proj" => "ffn_down",
+        _ => return None,
+    };
+    Some(format!("blk.{number}.{part}.{kind}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_mapped() {
+        let check = |name: &str, expect: &str| assert_eq!(canonical(name), Name::Canonical(expect.into()));
+        check("model.embed_tokens.weight", "token_embd.weight");
+        check("embed_tokens.weight", "token_embd.weight");
+        check("lm_head.weight", "output.weight");
+        check("model.norm.weight", "output_norm.weight");
+        check("model.layers.12.self_attn.q_proj.bias", "blk.12.attn_q.bias");
+        check("model.layers.0.post_attention_layernorm.weight", "blk.0.ffn_norm.weight");
+        assert_eq!(canonical("model.layers.0.self_attn.rotary_emb.inv_freq"), Name::Derived);
+        for unknown in ["model.layers.07.mlp.up_proj.weight", "model.layers.0.mlp.experts.0.weight", "x", ""]
+        {
+            assert_eq!(canonical(unknown), Name::Unknown);
+        }
+    }
+}

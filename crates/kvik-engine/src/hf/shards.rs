@@ -1,0 +1,130 @@
+//! Weights in one or several safetensors files, by canonical name.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use kvik_kernels::WeightType;
+use safetensors::{Dtype, SafeTensors};
+use serde::Deserialize;
+
+use super::names::{Name, canonical};
+use super::{HfError, read_json};
+use crate::bytes::FileBytes;
+use crate::load::{LoadError, TensorView};
+
+/// The mapped files and where each tensor lies.
+#[derive(Debug)]
+pub(crate) struct Shards {
+    files: Vec<FileBytes>,
+    tensors: Vec<Entry>,
+    index: HashMap<String, usize>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    name: String,
+    ty: WeightType,
+    rows: usize,
+    cols: usize,
+    file: usize,
+    data: Range<usize>,
+}
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+impl Shards {
+    /// Maps the safetensors files of a directory. `tied` leaves out an output matrix that the
+    /// configuration says is the embedding.
+    pub(crate) fn open(directory: &Path, tied: bool) -> Result<Shards, LoadError> {
+        let mut shards = Shards { files: Vec::new(), tensors: Vec::new(), index: HashMap::new() };
+        for path in shard_paths(directory)? {
+            let bytes =
+                FileBytes::map(&path).map_err(|source| LoadError::Io { path: path.clone(), source })?;
+            shards.add(&path, bytes, tied)?;
+        }
+        Ok(shards)
+    }
+
+    /// Adds one file.
+    pub(crate) fn add(&mut self, path: &Path, bytes: FileBytes, tied: bool) -> Result<(), HfError> {
+        let bad = |error| HfError::BadShard { path: path.into(), reason: format!("{error}") };
+        let (header_len, metadata) = SafeTensors::read_metadata(&bytes).map_err(bad)?;
+        // The library has checked that the tensors lie one after the other up to the file's end.
+        let data_start = 8 + header_len;
+        for tensor in metadata.offset_keys() {
+            let info = metadata.info(&tensor).expect("the key is the metadata's own");
+            let name = match canonical(&tensor) {
+                Name::Canonical(name) if tied && name == "output.weight" => continue,
+                Name::Canonical(name) => name,
+                Name::Derived => continue,
+                Name::Unknown => return Err(HfError::UnknownTensor { tensor }),
+            };
+            let ty = weight_type(&tensor, info.dtype)?;
+            let (rows, cols) = match info.shape[..] {
+                [cols] if cols > 0 => (1, cols),
+                [rows, cols] if rows > 0 && cols > 0 => (rows, cols),
+                _ => return Err(HfError::BadShape { tensor, shape: info.shape.clone() }),
+            };
+            let (start, end) = info.data_offsets;
+            let data = data_start + start..data_start + end;
+            if self.index.insert(name.clone(), self.tensors.len()).is_some() {
+                return Err(HfError::DuplicateTensor { tensor });
+            }
+            self.tensors.push(Entry { name, ty, rows, cols, file: self.files.len(), data });
+        }
+        self.files.push(bytes);
+        Ok(())
+    }
+
+    /// A tensor by canonical name.
+    pub(crate) fn get(&self, name: &str) -> Option<TensorView<'_>> {
+        let entry = &self.tensors[*self.index.get(name)?];
+        let data = &self.files[entry.file][entry.data.clone()];
+        Some(TensorView { ty: entry.ty, rows: entry.rows, cols: entry.cols, data })
+    }
+
+    /// Canonical names, in the order of the files.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.iter().map(|entry| entry.name.as_str())
+    }
+
+    /// Bytes of all tensors.
+    pub(crate) fn total_bytes(&self) -> u64 {
+        self.tensors.iter().map(|entry| entry.data.len() as u64).sum()
+    }
+}
+
+fn weight_type(tensor: &str, dtype: Dtype) -> Result<WeightType, HfError> {
+    match dtype {
+        Dtype::F32 => Ok(WeightType::F32),
+        Dtype::F16 => Ok(WeightType::F16),
+        Dtype::BF16 => Ok(WeightType::Bf16),
+        other => Err(HfError::UnsupportedType { tensor: tensor.into(), dtype: format!("{other:?}") }),
+    }
+}
+
+/// The files of weights: those of the index, or the one file.
+fn shard_paths(directory: &Path) -> Result<Vec<PathBuf>, LoadError> {
+    if let Some(index) = read_json::<Index>(&directory.join("model.safetensors.index.json"))? {
+        let names: BTreeSet<String> = index.weight_map.into_values().collect();
+        return names.into_iter().map(|name| Ok(directory.join(plain_name(name)?))).collect();
+    }
+    let single = directory.join("model.safetensors");
+    match single.is_file() {
+        true => Ok(vec![single]),
+        false => Err(HfError::NoWeights { path: directory.into() }.into()),
+    }
+}
+
+/// The index comes from outside: it must not lead out of the directory.
+fn plain_name(name: String) -> Result<String, HfError> {
+    let plain = Path::new(&name).file_name().is_some_and(|file| file == name.as_str());
+    match plain && !name.contains('\\') {
+        true => Ok(name),
+        false => Err(HfError::BadShardName { name }),
+    }
+}

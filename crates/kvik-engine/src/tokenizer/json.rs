@@ -1,0 +1,331 @@
+//! A tokenizer from Hugging Face's `tokenizer.json`.
+//!
+//! The pipelines of Llama, Qwen and their kin are recognised and built from this module's parts, which
+//! are linear in the text and cannot fail. Anything else is refused by name: a pipeline that is only
+//! nearly right would give wrong tokens in silence.
+
+use kvik_cache::Token;
+use rustc_hash::FxHashMap;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::byte_level::ByteLevel;
+use super::sentence_piece::{SentencePiece, SpacePrefix};
+use super::special::Strip;
+use super::split::{GPT2, Splitter};
+use super::vocab::{Kind, Spelling, Vocab};
+use super::{Ends, Pieces, Tokenizer, TokenizerError};
+
+/// What other files of a model directory say about its tokens.
+#[derive(Debug, Clone, Default)]
+pub struct TokenizerHints {
+    /// Text of the begin-of-text token.
+    pub bos: Option<String>,
+    /// Text of the end-of-text token.
+    pub eos: Option<String>,
+    /// Ids of tokens that end an answer.
+    pub eog: Vec<Token>,
+}
+
+#[derive(Deserialize)]
+struct File {
+    #[serde(default)]
+    added_tokens: Vec<Added>,
+    normalizer: Option<Value>,
+    pre_tokenizer: Option<Value>,
+    post_processor: Option<Value>,
+    model: Model,
+}
+
+#[derive(Deserialize)]
+struct Added {
+    id: Token,
+    content: String,
+    #[serde(default)]
+    special: bool,
+    #[serde(default)]
+    lstrip: bool,
+    #[serde(default)]
+    rstrip: bool,
+    #[serde(default)]
+    single_word: bool,
+}
+
+#[derive(Deserialize)]
+struct Model {
+    vocab: FxHashMap<String, Token>,
+    merges: Vec<Merge>,
+    unk_token: Option<String>,
+    #[serde(default)]
+    byte_fallback: bool,
+    #[serde(default)]
+    ignore_merges: bool,
+    dropout: Option<f32>,
+    continuing_subword_prefix: Option<String>,
+    end_of_word_suffix: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Merge {
+    Joined(String),
+    Pair([String; 2]),
+}
+
+impl Merge {
+    fn parts(&self) -> Option<(&str, &str)> {
+        match self {
+            Merge::Joined(text) => text.split_once(' '),
+            Merge::Pair([left, right]) => Some((left, right)),
+        }
+    }
+}
+
+/// Ids that a file may use; every one up to the largest takes memory.
+const ID_MAX: Token = 1 << 22;
+
+impl Tokenizer {
+    /// Builds the tokenizer that a `tokenizer.json` describes.
+    pub fn from_json(bytes: &[u8], hints: &TokenizerHints) -> Result<Tokenizer, TokenizerError> {
+        check_model_type(bytes)?;
+        let file: File = serde_json::from_slice(bytes).map_err(bad_json)?;
+        check_model(&file.model)?;
+        let pipeline = Pipeline::read(&file)?;
+        let spelling = match pipeline.byte_level {
+            true => Spelling::ByteLevel,
+            false => Spelling::SentencePiece,
+        };
+        let vocab = vocab(&file, spelling)?;
+        let ends = ends(&file, hints, &vocab)?;
+        let strips = strips(&file.added_tokens)?;
+        let merges = file.model.merges.iter().filter_map(Merge::parts);
+        let pieces = match pipeline.byte_level {
+            true => {
+                let patterns: Vec<&str> = pipeline.patterns.iter().map(String::as_str).collect();
+                let splitter = Splitter::from_patterns(&patterns)?;
+                let pieces = ByteLevel::new(&vocab, merges, splitter, file.model.ignore_merges)?;
+                Pieces::ByteLevel(Box::new(pieces))
+            }
+            false => {
+                let unknown = file.model.unk_token.as_deref().and_then(|text| vocab.id(text));
+                let pieces = SentencePiece::from_merges(&vocab, merges, unknown, pipeline.prefix)?;
+                Pieces::SentencePiece(Box::new(pieces))
+            }
+        };
+        Tokenizer::assemble(vocab, pieces, ends, &strips, pipeline.nfc)
+    }
+}
+
+/// Looked at before the rest, because vocabularies of other models have other shapes.
+fn check_model_type(bytes: &[u8]) -> Result<(), TokenizerError> {
+    #[derive(Deserialize)]
+    struct File {
+        model: Model,
+    }
+    #[derive(Deserialize)]
+    struct Model {
+        r#type: Option<String>,
+    }
+    let file: File = serde_json::from_slice(bytes).map_err(bad_json)?;
+    match file.model.r#type.as_deref() {
+        None | Some("BPE") => Ok(()),
+        Some(other) => Err(TokenizerError::UnknownModel { found: other.into(), known: "BPE" }),
+    }
+}
+
+fn check_model(model: &Model) -> Result<(), TokenizerError> {
+    let empty = |text: &Option<String>| text.as_deref().unwrap_or_default().is_empty();
+    if !empty(&model.continuing_subword_prefix) || !empty(&model.end_of_word_suffix) {
+        return Err(unknown_step("BPE with prefixes or suffixes of words"));
+    }
+    match model.dropout {
+        Some(dropout) if dropout != 0.0 => Err(unknown_step("BPE with dropout")),
+        _ => Ok(()),
+    }
+}
+
+/// What happens to text before merging.
+struct Pipeline {
+    byte_level: bool,
+    patterns: Vec<String>,
+    prefix: SpacePrefix,
+    nfc: bool,
+}
+
+impl Pipeline {
+    fn read(file: &File) -> Result<Pipeline, TokenizerError> {
+        let mut pipeline =
+            Pipeline { byte_level: false, patterns: Vec::new(), prefix: SpacePrefix::Never, nfc: false };
+        let mut replaces_spaces = false;
+        for step in steps(file.normalizer.as_ref(), "normalizers") {
+            pipeline.normalizer(step, &mut replaces_spaces)?;
+        }
+        for step in steps(file.pre_tokenizer.as_ref(), "pretokenizers") {
+            pipeline.pre_tokenizer(step, &mut replaces_spaces)?;
+        }
+        match (pipeline.byte_level, replaces_spaces) {
+            (true, false) => Ok(pipeline),
+            (false, true) if pipeline.patterns.is_empty() && file.model.byte_fallback => Ok(pipeline),
+            _ => Err(unknown_step("neither byte-level BPE nor SentencePiece BPE with byte fallback")),
+        }
+    }
+
+    fn normalizer(&mut self, step: &Value, replaces_spaces: &mut bool) -> Result<(), TokenizerError> {
+        match kind(step) {
+            "NFC" => self.nfc = true,
+            "Prepend" if step["prepend"] == "▁" => self.prefix = SpacePrefix::Always,
+            "Replace" if step["pattern"]["String"] == " " && step["content"] == "▁" => {
+                *replaces_spaces = true
+            }
+            other => return Err(unknown_step(&format!("normalizer {other}"))),
+        }
+        Ok(())
+    }
+
+    fn pre_tokenizer(&mut self, step: &Value, replaces_spaces: &mut bool) -> Result<(), TokenizerError> {
+        match kind(step) {
+            "Split" => self.patterns.push(split_pattern(step)?),
+            "Digits" => {
+                let single = step["individual_digits"] == true;
+                self.patterns.push(if single { r"\p{N}" } else { r"\p{N}+" }.into());
+            }
+            "ByteLevel" if step["add_prefix_space"] != true => {
+                self.byte_level = true;
+                if step["use_regex"] != false {
+                    self.patterns.push(GPT2.into());
+                }
+            }
+            "Metaspace" if step["replacement"] == "▁" => {
+                *replaces_spaces = true;
+                self.prefix = match step["prepend_scheme"].as_str() {
+                    Some("never") => SpacePrefix::Never,
+                    Some("first") => SpacePrefix::FirstUnlessSpace,
+                    Some("always") => SpacePrefix::UnlessSpace,
+                    _ if step["add_prefix_space"] == false => SpacePrefix::Never,
+                    _ => SpacePrefix::UnlessSpace,
+                };
+                // Without `split` merges may cross words; with it they may not, which is another result.
+                if step["split"] != false {
+                    return Err(unknown_step("pre-tokenizer Metaspace with split"));
+                }
+            }
+            other => return Err(unknown_step(&format!("pre-tokenizer {other} with these settings"))),
+        }
+        Ok(())
+    }
+}
+
+/// The pattern of a `Split` that keeps everything.
+fn split_pattern(step: &Value) -> Result<String, TokenizerError> {
+    let keeps_all = match (step["behavior"].as_str(), step["invert"].as_bool().unwrap_or(false)) {
+        (Some("Isolated"), _) => true,
+        // Keeps what matches; the published patterns match everything.
+        (Some("Removed"), true) => true,
+        _ => false,
+    };
+    let pattern = &step["pattern"];
+    match (keeps_all, pattern["Regex"].as_str(), pattern["String"].as_str()) {
+        (true, Some(regex), _) => Ok(regex.to_owned()),
+        (true, _, Some(text)) => Ok(escape(text)),
+        _ => Err(unknown_step("pre-tokenizer Split with these settings")),
+    }
+}
+
+/// A pattern that matches exactly this text.
+fn escape(text: &str) -> String {
+    text.chars().map(|c| format!(r"\x{{{:X}}}", u32::from(c))).collect()
+}
+
+/// The steps of a component, with sequences taken apart.
+fn steps<'v>(component: Option<&'v Value>, list: &str) -> Vec<&'v Value> {
+    match component {
+        None | Some(Value::Null) => Vec::new(),
+        Some(value) => match (kind(value), value[list].as_array()) {
+            ("Sequence", Some(inner)) => inner.iter().flat_map(|step| steps(Some(step), list)).collect(),
+            _ => vec![value],
+        },
+    }
+}
+
+fn kind(step: &Value) -> &str {
+    step["type"].as_str().unwrap_or("without a type")
+}
+
+fn vocab(file: &File, spelling: Spelling) -> Result<Vocab, TokenizerError> {
+    let added = file.added_tokens.iter().map(|added| (added.content.as_str(), added.id));
+    let all = file.model.vocab.iter().map(|(text, &id)| (text.as_str(), id)).chain(added);
+    let largest = all.clone().map(|(_, id)| id).max().ok_or(TokenizerError::Empty)?;
+    if largest >= ID_MAX {
+        return Err(TokenizerError::IdTooLarge { id: largest, limit: ID_MAX });
+    }
+    let mut texts = vec![Box::<str>::from(""); largest as usize + 1];
+    let mut kinds = vec![Kind::Unused; largest as usize + 1];
+    for (text, id) in all {
+        texts[id as usize] = text.into();
+        kinds[id as usize] = match spelling {
+            Spelling::SentencePiece if is_byte(text) => Kind::Byte,
+            _ => Kind::Normal,
+        };
+    }
+    for added in &file.added_tokens {
+        kinds[added.id as usize] = if added.special { Kind::Control } else { Kind::UserDefined };
+    }
+    Vocab::new(texts, kinds, spelling)
+}
+
+fn is_byte(text: &str) -> bool {
+    text.len() == 6 && text.starts_with("<0x") && text.ends_with('>')
+}
+
+fn strips(added: &[Added]) -> Result<FxHashMap<Token, Strip>, TokenizerError> {
+    if added.iter().any(|added| added.single_word) {
+        return Err(unknown_step("an added token that matches single words only"));
+    }
+    Ok(added.iter().map(|added| (added.id, Strip { left: added.lstrip, right: added.rstrip })).collect())
+}
+
+fn ends(file: &File, hints: &TokenizerHints, vocab: &Vocab) -> Result<Ends, TokenizerError> {
+    let id = |text: &Option<String>| text.as_deref().and_then(|text| vocab.id(text));
+    let (prefix, suffix) = template(file.post_processor.as_ref(), vocab)?;
+    let bos = id(&hints.bos).or(prefix.first().copied());
+    Ok(Ends {
+        bos,
+        eos: id(&hints.eos).or(hints.eog.first().copied()),
+        more_eog: hints.eog.iter().copied().filter(|&id| (id as usize) < vocab.len()).collect(),
+        prefix,
+        suffix,
+    })
+}
+
+/// Tokens before and after a text, from `TemplateProcessing`.
+fn template(processor: Option<&Value>, vocab: &Vocab) -> Result<(Vec<Token>, Vec<Token>), TokenizerError> {
+    let (mut prefix, mut suffix) = (Vec::new(), Vec::new());
+    for step in steps(processor, "processors") {
+        match kind(step) {
+            "ByteLevel" => {}
+            "TemplateProcessing" => {
+                let mut text_seen = false;
+                for item in step["single"].as_array().into_iter().flatten() {
+                    match item["SpecialToken"]["id"].as_str() {
+                        None => text_seen = true,
+                        Some(text) => {
+                            let id =
+                                vocab.id(text).ok_or_else(|| unknown_step("template of a missing token"))?;
+                            if text_seen { &mut suffix } else { &mut prefix }.push(id);
+                        }
+                    }
+                }
+            }
+            other => return Err(unknown_step(&format!("post-processor {other}"))),
+        }
+    }
+    Ok((prefix, suffix))
+}
+
+fn unknown_step(step: &str) -> TokenizerError {
+    TokenizerError::UnknownStep { step: step.into() }
+}
+
+fn bad_json(error: serde_json::Error) -> TokenizerError {
+    TokenizerError::BadJson { reason: error.to_string() }
+}
