@@ -11,6 +11,7 @@
 
 use rustc_hash::FxHashMap;
 
+use crate::admission::{Admission, Admitted, CopyHead, Match, NoSpace};
 use crate::evict::{Ghosts, Policy};
 use crate::explain::StopReason;
 use crate::hash::{Fingerprint, Identity, Namespace};
@@ -41,62 +42,6 @@ pub enum CacheError {
     /// More blocks than ids.
     #[error("the KV budget holds {0} blocks and at most {max} can be numbered; lower it", max = u32::MAX)]
     TooManyBlocks(usize),
-}
-
-/// The blocks asked for cannot be had, now. Nothing was changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{needed} KV blocks are needed and {available} can be had while others run")]
-pub struct NoSpace {
-    /// Blocks asked for.
-    pub needed: usize,
-    /// Blocks that are free or evictable.
-    pub available: usize,
-}
-
-/// How much of a prompt is known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Match {
-    /// Leading tokens that are known, exact to the token.
-    pub tokens: usize,
-    /// Why it ends there.
-    pub stop: StopReason,
-}
-
-/// A sequence that wants to run.
-#[derive(Debug, Clone, Copy)]
-pub struct Admission<'a> {
-    /// Its name, not in use by another.
-    pub seq: SeqId,
-    /// What it may share with.
-    pub namespace: NamespaceId,
-    /// Its prompt.
-    pub prompt: &'a [Token],
-    /// Tokens reused at most. One less than the prompt when its last logits are wanted.
-    pub reuse_max: usize,
-    /// Positions that its table must hold from the start; the reused ones always fit.
-    pub positions: usize,
-}
-
-/// A sequence that runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Admitted {
-    /// Leading tokens whose keys and values are in its blocks, once `copy` is done.
-    pub reused: usize,
-    /// To be carried out before the next call into the cache.
-    pub copy: Option<CopyHead>,
-    /// Why no more of the prompt is known; `Complete` also when `reuse_max` is what limits it.
-    pub stop: StopReason,
-}
-
-/// Copy the first `positions` positions of one block to another, all layers and heads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CopyHead {
-    /// Where they are.
-    pub from: BlockId,
-    /// A block of the sequence that gets them.
-    pub to: BlockId,
-    /// How many, 1 to 15.
-    pub positions: usize,
 }
 
 /// The KV cache of one model and one pool of blocks.
@@ -153,9 +98,10 @@ impl Cache {
         let root = self.roots[namespace.index()];
         let known = self.radix.walk(root, prompt);
         let stop = self.stop_reason(&known, prompt);
-        let usable = match known.tokens < reuse_max {
-            true => known,
-            false => self.radix.walk(root, &prompt[..reuse_max.min(prompt.len())]),
+        let usable = if known.tokens < reuse_max {
+            known
+        } else {
+            self.radix.walk(root, &prompt[..reuse_max.min(prompt.len())])
         };
         let walk = self.affordable(usable, positions).inspect_err(|_| self.totals.refused += 1)?;
         let copy = self.start(seq, &walk, positions);
@@ -184,8 +130,10 @@ impl Cache {
         self.publish_exactly(seq, &tokens[..whole]);
     }
 
-    /// Starts `child` as a copy of `parent` after `tokens`, whose keys and values are complete, or
-    /// leaves things as they are. Full blocks are shared; a last partial one is copied.
+    /// Starts `child` as a copy of `parent` after `tokens`, or starts nothing.
+    ///
+    /// `tokens` are all those of `parent`, from position 0, whose keys and values are complete.
+    /// Full blocks are published and shared; a last partial one is copied.
     pub fn fork(
         &mut self,
         parent: SeqId,
@@ -197,11 +145,8 @@ impl Cache {
         let positions = tokens.len() % BLOCK_POSITIONS;
         self.make_room(blocks_for(positions))?;
         let parent = self.running(parent);
-        assert_eq!(
-            parent.shared().len(),
-            tokens.len() / BLOCK_POSITIONS,
-            "a fork takes all that is published"
-        );
+        let whole = tokens.len() / BLOCK_POSITIONS;
+        assert_eq!(parent.shared().len(), whole, "a fork takes all that is published");
         let (lease, shared) = (parent.lease(), parent.shared().to_vec());
         let tail = parent.owned().first().copied();
         let mut table = Table::new(shared, lease, &mut self.radix);
@@ -356,8 +301,5 @@ impl Cache {
 }
 
 fn fits(needed: usize, available: usize) -> Result<(), NoSpace> {
-    match needed <= available {
-        true => Ok(()),
-        false => Err(NoSpace { needed, available }),
-    }
+    if needed <= available { Ok(()) } else { Err(NoSpace { needed, available }) }
 }

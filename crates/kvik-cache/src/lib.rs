@@ -21,6 +21,7 @@
 //!
 //! | module    | cares about                               | in -> out                               |
 //! |-----------|-------------------------------------------|-----------------------------------------|
+//! | `admission` | what is asked and given, as data |                                      |
 //! | `cache`   | what each command needs, before it acts   | commands -> blocks, copies, refusals    |
 //! | `table`   | one sequence's blocks and its lease       | tokens computed -> blocks published     |
 //! | `radix`   | prefixes: match, cut, lock, grow          | tokens -> nodes                         |
@@ -62,6 +63,7 @@
 
 #![forbid(unsafe_code)]
 
+mod admission;
 mod cache;
 mod check;
 mod evict;
@@ -78,7 +80,8 @@ pub mod replay;
 mod stats;
 mod table;
 
-pub use cache::{Admission, Admitted, Cache, CacheConfig, CacheError, CopyHead, Match, NoSpace};
+pub use admission::{Admission, Admitted, CopyHead, Match, NoSpace};
+pub use cache::{Cache, CacheConfig, CacheError};
 pub use check::Violation;
 pub use evict::{Policy, UnknownPolicy};
 pub use explain::StopReason;

@@ -9,7 +9,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::cache::{Admission, Cache, CacheConfig, CopyHead, NoSpace};
+use crate::admission::{Admission, CopyHead, NoSpace};
+use crate::cache::{Cache, CacheConfig};
 use crate::evict::{Evictor, Policy};
 use crate::explain::StopReason;
 use crate::hash::Namespace;

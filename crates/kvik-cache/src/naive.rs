@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::cache::{Match, NoSpace};
+use crate::admission::{Match, NoSpace};
 use crate::explain::StopReason;
 use crate::ids::{BLOCK_POSITIONS, NamespaceId, SeqId, Token, blocks_for};
 
@@ -102,14 +102,10 @@ impl Naive {
 
     pub(crate) fn lookup(&self, namespace: NamespaceId, prompt: &[Token]) -> Match {
         let tokens = self.known(namespace, prompt);
-        let end = tokens - tokens % BLOCK_POSITIONS + BLOCK_POSITIONS;
-        let lost = |(space, prefix): &(NamespaceId, Vec<Token>)| {
-            *space == namespace && (tokens + 1..=end).contains(&prefix.len()) && prompt.starts_with(prefix)
-        };
-        let stop = match self.evicted.iter().any(lost) && tokens < prompt.len() {
-            true => StopReason::Evicted,
-            false => self.stop_if_all_is_forgotten(namespace, prompt),
-        };
+        let next_block_end = tokens - tokens % BLOCK_POSITIONS + BLOCK_POSITIONS;
+        let lost = (tokens + 1..=next_block_end.min(prompt.len()))
+            .any(|end| self.evicted.contains(&(namespace, prompt[..end].to_vec())));
+        let stop = if lost { StopReason::Evicted } else { self.stop_if_all_is_forgotten(namespace, prompt) };
         Match { tokens, stop }
     }
 
@@ -143,9 +139,8 @@ impl Naive {
         let path = |entry: &&Entry| entry.namespace == namespace && lease.starts_with(&entry.prefix);
         let on_path = self.entries.iter().filter(path).filter(|entry| !self.is_locked(entry)).count();
         let available = self.free() + self.evictable() - on_path;
-        let fits = |needed: usize| match needed <= available {
-            true => Ok(()),
-            false => Err(NoSpace { needed, available }),
+        let fits = |needed: usize| {
+            if needed <= available { Ok(()) } else { Err(NoSpace { needed, available }) }
         };
         let blocks = |tokens: usize| blocks_for(positions.max(tokens)) - blocks_for(whole);
         let mut reused = tokens;

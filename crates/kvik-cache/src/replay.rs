@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use rustc_hash::FxHashSet;
 
-use crate::cache::{Admission, Cache, CacheConfig, CacheError};
+use crate::admission::Admission;
+use crate::cache::{Cache, CacheConfig, CacheError};
 use crate::evict::Policy;
 use crate::hash::Namespace;
 use crate::ids::{BLOCK_POSITIONS, NamespaceId, SeqId, Token};

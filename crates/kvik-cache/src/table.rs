@@ -73,14 +73,16 @@ impl Table {
         let mut published = Published::default();
         while let Some(rest) = tokens.get(self.shared * BLOCK_POSITIONS..).filter(|rest| !rest.is_empty()) {
             match radix.closest_child(self.lease, rest) {
-                Some((child, common)) if common == rest.len() || common >= BLOCK_POSITIONS => {
-                    let known =
-                        if common == rest.len() { blocks_for(common) } else { common / BLOCK_POSITIONS };
-                    self.adopt(child, known, radix, pool);
-                    published.duplicates += known;
+                // All the rest is known, be it as the head of a block.
+                Some((child, common)) if common == rest.len() => {
+                    published.duplicates += self.adopt(child, blocks_for(common), radix, pool);
                 }
+                Some((child, common)) if common >= BLOCK_POSITIONS => {
+                    published.duplicates += self.adopt(child, common / BLOCK_POSITIONS, radix, pool);
+                }
+                // A partial leaf that the next block extends is superseded.
                 Some((child, common)) if common == radix.first_label(child).tokens().len() => {
-                    pool.release(radix.pop(child))
+                    pool.release(radix.pop(child));
                 }
                 _ => published.blocks += self.give(rest, radix, pool),
             }
@@ -88,8 +90,9 @@ impl Table {
         published
     }
 
-    /// Swaps the next `count` owned blocks for the first ones of `child`, which hold the same.
-    fn adopt(&mut self, child: NodeId, count: usize, radix: &mut Radix, pool: &mut Pool) {
+    /// Swaps the next `count` owned blocks for the first ones of `child`, which hold the same, and
+    /// returns how many they are.
+    fn adopt(&mut self, child: NodeId, count: usize, radix: &mut Radix, pool: &mut Pool) -> usize {
         self.lease = radix.cut(child, count);
         radix.lock(self.lease);
         let tree = &radix.arena[self.lease].blocks;
@@ -97,6 +100,7 @@ impl Table {
             pool.release(std::mem::replace(own, shared));
         }
         self.shared += count;
+        count
     }
 
     /// Gives the blocks that hold `rest` to the tree, and returns how many they are.

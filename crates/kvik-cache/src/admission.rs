@@ -1,0 +1,60 @@
+//! What a sequence asks of the cache and what it is given: plain data, no behaviour.
+
+use crate::explain::StopReason;
+use crate::ids::{BlockId, NamespaceId, SeqId, Token};
+
+/// The blocks asked for cannot be had, now. Nothing was changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{needed} KV blocks are needed and {available} can be had while others run")]
+pub struct NoSpace {
+    /// Blocks asked for.
+    pub needed: usize,
+    /// Blocks that are free or evictable.
+    pub available: usize,
+}
+
+/// How much of a prompt is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Match {
+    /// Leading tokens that are known, exact to the token.
+    pub tokens: usize,
+    /// Why it ends there.
+    pub stop: StopReason,
+}
+
+/// A sequence that wants to run.
+#[derive(Debug, Clone, Copy)]
+pub struct Admission<'a> {
+    /// Its name, not in use by another.
+    pub seq: SeqId,
+    /// What it may share with.
+    pub namespace: NamespaceId,
+    /// Its prompt.
+    pub prompt: &'a [Token],
+    /// Tokens reused at most. One less than the prompt when its last logits are wanted.
+    pub reuse_max: usize,
+    /// Positions that its table must hold from the start; the reused ones always fit.
+    pub positions: usize,
+}
+
+/// A sequence that runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Admitted {
+    /// Leading tokens whose keys and values are in its blocks, once `copy` is done.
+    pub reused: usize,
+    /// To be carried out before the next call into the cache.
+    pub copy: Option<CopyHead>,
+    /// Why no more of the prompt is known; `Complete` also when `reuse_max` is what limits it.
+    pub stop: StopReason,
+}
+
+/// Copy the first `positions` positions of one block to another, all layers and heads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CopyHead {
+    /// Where they are.
+    pub from: BlockId,
+    /// A block of the sequence that gets them.
+    pub to: BlockId,
+    /// How many, 1 to 15.
+    pub positions: usize,
+}
