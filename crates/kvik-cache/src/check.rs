@@ -84,7 +84,7 @@ impl Cache {
             tokens += self.check_node(id, node)?;
             self.check_children(id, node)?;
             reached += 1;
-            open.extend(node.children.iter().map(|child| child.node));
+            open.extend(node.children.values());
         }
         ensure!(reached == self.radix.nodes(), "{reached} of {} nodes are reached", self.radix.nodes());
         ensure!(tokens == self.radix.tokens(), "{tokens} tokens are counted as {}", self.radix.tokens());
@@ -101,26 +101,29 @@ impl Cache {
         for (index, &block) in node.blocks.iter().enumerate() {
             let label = self.radix.label(block);
             let ends_leaf = index + 1 == node.blocks.len() && node.children.is_empty();
-            ensure!(!label.tokens().is_empty(), "{block:?} of {id:?} holds nothing");
-            ensure!(ends_leaf || !label.is_partial(), "something follows the partial {block:?} of {id:?}");
-            let expected = before.map(|before| before.child(label.tokens()));
+            ensure!(!label.held.valid().is_empty(), "{block:?} of {id:?} holds nothing");
+            ensure!(
+                ends_leaf || !label.held.is_partial(),
+                "something follows the partial {block:?} of {id:?}"
+            );
+            let expected = before.map(|before| before.child(label.held.valid()));
             before = Some(label.fingerprint);
             ensure!(before == expected, "the fingerprint of {block:?} of {id:?} is wrong");
-            tokens += label.tokens().len();
+            tokens += label.held.valid().len();
         }
         Ok(tokens)
     }
 
-    /// Children know their parent, are sorted, and none begins with all of another.
+    /// Children know their parent and their place, and none begins with all of another.
     fn check_children(&self, id: NodeId, node: &Node) -> Result<(), Violation> {
-        for child in &node.children {
-            let below = &self.radix.arena[child.node];
-            ensure!(below.parent == Some(id), "{child:?} does not know its parent {id:?}");
-            ensure!(below.blocks.first() == Some(&child.first), "{child:?} starts otherwise");
-        }
-        for pair in node.children.windows(2) {
-            let [left, right] = [pair[0], pair[1]].map(|child| self.radix.label(child.first).tokens());
-            ensure!(left < right && !right.starts_with(left), "{pair:?} are not in order");
+        let mut before = None;
+        for (place, &child) in &node.children {
+            let parent = self.radix.arena[child].parent;
+            ensure!(parent == Some(id), "{child:?} does not know its parent {id:?}");
+            ensure!(self.radix.first_block(child) == place, "{child:?} is not in its place");
+            let begins = before.is_some_and(|before| place.valid().starts_with(before));
+            ensure!(!begins, "{child:?} of {id:?} begins with all of its sibling");
+            before = Some(place.valid());
         }
         Ok(())
     }
@@ -152,7 +155,7 @@ impl Cache {
             ensure!(ranks.insert(id, rank).is_none(), "{id:?} is ranked twice");
             ensure!(node.locks == 0 && !node.is_root(), "{id:?} is ranked and in use");
             blocks += node.blocks.len();
-            let early = node.children.iter().find(|child| !ranks.contains_key(&child.node));
+            let early = node.children.values().find(|child| !ranks.contains_key(child));
             ensure!(early.is_none(), "{id:?} would go before its child {early:?}");
         }
         let unlocked = self.radix.arena.iter().filter(|(_, node)| node.locks == 0 && !node.is_root()).count();
@@ -172,7 +175,7 @@ impl Cache {
     fn check_table(&self, seq: SeqId, lease: NodeId, mut shared: &[BlockId]) -> Result<(), Violation> {
         for id in self.radix.path_up(lease) {
             let node = &self.radix.arena[id];
-            let partial = node.blocks.iter().find(|&&block| self.radix.label(block).is_partial());
+            let partial = node.blocks.iter().find(|&&block| self.radix.label(block).held.is_partial());
             ensure!(partial.is_none(), "{seq:?} leases the partial {partial:?}");
             let rest = shared.strip_suffix(&node.blocks[..]);
             ensure!(rest.is_some(), "the table of {seq:?} differs from its lease at {id:?}");

@@ -81,7 +81,7 @@ impl Table {
                     published.duplicates += self.adopt(child, common / BLOCK_POSITIONS, radix, pool);
                 }
                 // A partial leaf that the next block extends is superseded.
-                Some((child, common)) if common == radix.first_label(child).tokens().len() => {
+                Some((child, common)) if common == radix.first_block(child).valid().len() => {
                     pool.release(radix.pop(child));
                 }
                 _ => published.blocks += self.give(rest, radix, pool),

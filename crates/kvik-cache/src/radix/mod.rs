@@ -16,7 +16,7 @@
 mod node;
 mod walk;
 
-pub(crate) use node::{Child, Label, Node};
+pub(crate) use node::{BlockTokens, Label, Node};
 pub(crate) use walk::{Head, Walk};
 
 use node::Arena;
@@ -59,9 +59,10 @@ impl Radix {
         &self.labels[block.index()]
     }
 
-    /// What the first block of a node with blocks holds.
-    pub(crate) fn first_label(&self, node: NodeId) -> &Label {
-        self.label(self.arena[node].blocks[0])
+    /// What the first block of a node holds: its place among its siblings.
+    pub(crate) fn first_block(&self, node: NodeId) -> &BlockTokens {
+        let &first = self.arena[node].blocks.first().expect("no node but a root is empty");
+        &self.label(first).held
     }
 
     pub(crate) fn evictable(&self) -> usize {
@@ -87,13 +88,13 @@ impl Radix {
         let parent = whole.parent.expect("only a node with blocks is cut");
         let (head, rest) = whole.blocks.split_at(blocks);
         let (head, rest) = (head.to_vec(), rest.to_vec());
-        let place = self.place_in_parent(node);
+        let place = *self.first_block(node);
         let mut upper = Node::after(parent, head);
         upper.locks = whole.locks;
-        upper.children.push(Child { first: rest[0], node });
+        upper.children.insert(self.label(rest[0]).held, node);
         let unlocked = upper.locks == 0;
         let upper = self.arena.insert(upper);
-        self.arena[parent].children[place].node = upper;
+        self.arena[parent].children.insert(place, upper);
         let lower = &mut self.arena[node];
         (lower.parent, lower.blocks) = (Some(upper), rest);
         if unlocked {
@@ -152,19 +153,18 @@ impl Radix {
             node.blocks.extend_from_slice(blocks);
             return at;
         }
-        let place = self.child_place(at, self.label(blocks[0]).tokens());
         let mut child = Node::after(at, blocks.to_vec());
         child.locks = 1;
-        let node = self.arena.insert(child);
-        self.arena[at].children.insert(place, Child { first: blocks[0], node });
-        node
+        let child = self.arena.insert(child);
+        let place = *self.first_block(child);
+        self.arena[at].children.insert(place, child);
+        child
     }
 
     fn label_blocks(&mut self, mut before: Fingerprint, tokens: &[Token], blocks: &[BlockId]) {
         for (tokens, block) in tokens.chunks(BLOCK_POSITIONS).zip(blocks) {
-            let label = Label::new(before, tokens);
-            before = label.fingerprint;
-            self.labels[block.index()] = label;
+            before = before.child(tokens);
+            self.labels[block.index()] = Label { fingerprint: before, held: BlockTokens::first_of(tokens) };
         }
         self.tokens += tokens.len();
     }
@@ -186,25 +186,16 @@ impl Radix {
             node.blocks.pop();
         }
         self.evictable -= 1;
-        self.tokens -= self.label(block).tokens().len();
+        self.tokens -= self.label(block).held.valid().len();
         block
     }
 
     /// Takes a leaf out of the tree.
     fn remove(&mut self, leaf: NodeId) {
         let parent = self.arena[leaf].parent.expect("a root has no blocks to lose");
-        let place = self.place_in_parent(leaf);
-        self.arena[parent].children.remove(place);
+        let place = *self.first_block(leaf);
+        self.arena[parent].children.remove(&place);
         self.evictor.remove(leaf);
         self.arena.remove(leaf);
-    }
-
-    /// Where among its siblings a node stands.
-    fn place_in_parent(&self, id: NodeId) -> usize {
-        let node = &self.arena[id];
-        let parent = node.parent.expect("a root has no siblings");
-        let place = self.child_place(parent, self.first_label(id).tokens());
-        debug_assert_eq!(self.arena[parent].children[place].node, id);
-        place
     }
 }

@@ -4,6 +4,7 @@
 //! one after the other, so their labels are compared in memory order, and cutting a node moves
 //! block ids only, never tokens.
 
+use std::collections::BTreeMap;
 use std::ops::{Index, IndexMut};
 
 use crate::hash::Fingerprint;
@@ -18,38 +19,37 @@ pub(crate) struct Node {
     pub(crate) seed: Option<Fingerprint>,
     /// The physical blocks in order; empty for a root.
     pub(crate) blocks: Vec<BlockId>,
-    /// Nodes that go on from this one's end, in the order of the tokens of their first blocks.
-    pub(crate) children: Vec<Child>,
+    /// Nodes that go on from this one's end, by what their first blocks hold.
+    pub(crate) children: BTreeMap<BlockTokens, NodeId>,
     /// Running sequences that use this node.
     pub(crate) locks: u32,
 }
 
-/// A child and its first block, by whose tokens it is found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Child {
-    pub(crate) first: BlockId,
-    pub(crate) node: NodeId,
-}
-
 /// What a block of the tree holds.
 #[derive(Debug, Clone, Copy)]
-#[repr(C)]
 pub(crate) struct Label {
     pub(crate) fingerprint: Fingerprint,
-    /// Leading tokens that are valid; fewer than 16 only at the end of a leaf.
-    positions: u32,
+    pub(crate) held: BlockTokens,
+}
+
+/// The valid tokens of one block, ordered as slices are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct BlockTokens {
+    /// Zero, the least token, where not valid: so the derived order is that of the valid tokens,
+    /// and a shorter block stands before those that go on from it.
     tokens: [Token; BLOCK_POSITIONS],
+    count: u32,
 }
 
 impl Node {
     /// The root of a namespace.
     pub(crate) fn root(seed: Fingerprint) -> Node {
-        Node { parent: None, seed: Some(seed), blocks: Vec::new(), children: Vec::new(), locks: 0 }
+        Node { parent: None, seed: Some(seed), blocks: Vec::new(), children: BTreeMap::new(), locks: 0 }
     }
 
     /// A node after `parent` that nobody uses yet.
     pub(crate) fn after(parent: NodeId, blocks: Vec<BlockId>) -> Node {
-        Node { parent: Some(parent), seed: None, blocks, children: Vec::new(), locks: 0 }
+        Node { parent: Some(parent), seed: None, blocks, children: BTreeMap::new(), locks: 0 }
     }
 
     pub(crate) fn is_root(&self) -> bool {
@@ -59,24 +59,27 @@ impl Node {
 
 impl Label {
     /// The label of no block in particular.
-    pub(crate) const UNUSED: Label =
-        Label { tokens: [0; BLOCK_POSITIONS], positions: 0, fingerprint: Fingerprint::UNUSED };
+    pub(crate) const UNUSED: Label = Label { fingerprint: Fingerprint::UNUSED, held: BlockTokens::NONE };
+}
 
-    /// A block that holds `tokens` (1 to 16) after the block `before`.
-    pub(crate) fn new(before: Fingerprint, tokens: &[Token]) -> Label {
-        let mut label = Label { positions: tokens.len() as u32, ..Label::UNUSED };
-        label.tokens[..tokens.len()].copy_from_slice(tokens);
-        label.fingerprint = before.child(tokens);
-        label
+impl BlockTokens {
+    const NONE: BlockTokens = BlockTokens { tokens: [0; BLOCK_POSITIONS], count: 0 };
+
+    /// The first tokens of `rest`, as many as a block holds.
+    pub(crate) fn first_of(rest: &[Token]) -> BlockTokens {
+        let valid = &rest[..rest.len().min(BLOCK_POSITIONS)];
+        let mut block = BlockTokens { count: valid.len() as u32, ..BlockTokens::NONE };
+        block.tokens[..valid.len()].copy_from_slice(valid);
+        block
     }
 
     /// The valid tokens.
-    pub(crate) fn tokens(&self) -> &[Token] {
-        &self.tokens[..self.positions as usize]
+    pub(crate) fn valid(&self) -> &[Token] {
+        &self.tokens[..self.count as usize]
     }
 
     pub(crate) fn is_partial(&self) -> bool {
-        self.tokens().len() < BLOCK_POSITIONS
+        self.valid().len() < BLOCK_POSITIONS
     }
 
     /// Length of the longest common head with `rest`, at most 16.
@@ -85,7 +88,7 @@ impl Label {
         if !self.is_partial() && rest.first_chunk() == Some(&self.tokens) {
             return BLOCK_POSITIONS;
         }
-        self.tokens().iter().zip(rest).take_while(|(a, b)| a == b).count()
+        self.valid().iter().zip(rest).take_while(|(a, b)| a == b).count()
     }
 }
 
@@ -133,5 +136,33 @@ impl Index<NodeId> for Arena {
 impl IndexMut<NodeId> for Arena {
     fn index_mut(&mut self, id: NodeId) -> &mut Node {
         self.nodes[id.index()].as_mut().expect("ids of removed nodes are not kept")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_ordered_as_slices_are() {
+        let blocks: [&[Token]; 7] = [&[], &[0], &[0, 0], &[0, 0, 7], &[0, 1], &[1], &[1; 16]];
+        for (left, right) in blocks.iter().flat_map(|left| blocks.iter().map(move |right| (left, right))) {
+            let order = BlockTokens::first_of(left).cmp(&BlockTokens::first_of(right));
+            assert_eq!(order, left.cmp(right), "{left:?} and {right:?}");
+        }
+    }
+
+    #[test]
+    fn a_common_head_ends_at_the_valid_tokens() {
+        for (held, rest, common) in [
+            (&[5, 6][..], &[5, 6, 7][..], 2),
+            (&[5, 6, 0], &[5, 6], 2),
+            (&[5], &[6], 0),
+            (&[5; 16], &[5; 40], 16),
+            (&[5; 15], &[5; 40], 15),
+            (&[5], &[5, 0, 0], 1),
+        ] {
+            assert_eq!(BlockTokens::first_of(held).common_head(rest), common, "{held:?} and {rest:?}");
+        }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::iter::successors;
 
-use super::{Label, Radix};
+use super::{BlockTokens, Label, Radix};
 use crate::hash::Fingerprint;
 use crate::ids::{BLOCK_POSITIONS, BlockId, NodeId, Token};
 
@@ -62,35 +62,24 @@ impl Radix {
     /// The child of `at` that shares the longest head with `rest`, and how many tokens it shares;
     /// none when no child shares even one.
     ///
-    /// Children are sorted, so the longest shared head is at one side of the place where `rest`
+    /// Children are ordered, so the longest shared head is at one side of the place where `rest`
     /// would stand. Of two equal ones the later is taken.
     pub(crate) fn closest_child(&self, at: NodeId, rest: &[Token]) -> Option<(NodeId, usize)> {
-        let place = self.child_place(at, &rest[..rest.len().min(BLOCK_POSITIONS)]);
-        let children = &self.arena[at].children;
-        let shared = |index: usize| {
-            let child = children.get(index)?;
-            Some((self.label(child.first).common_head(rest), child.node))
-        };
-        let before = place.checked_sub(1).and_then(shared);
-        let after = shared(place);
-        let heads = [before, after].into_iter().flatten();
-        let (head, child) = heads.max_by_key(|&(head, _)| head).filter(|&(head, _)| head > 0)?;
-        match head {
-            BLOCK_POSITIONS => Some((child, self.common_run(child, rest))),
-            _ => Some((child, head)),
+        let (children, place) = (&self.arena[at].children, BlockTokens::first_of(rest));
+        let sides = [children.range(..&place).next_back(), children.range(&place..).next()];
+        let heads = sides.into_iter().flatten().map(|(first, &child)| (child, first.common_head(rest)));
+        match heads.max_by_key(|&(_, head)| head)? {
+            (_, 0) => None,
+            (child, BLOCK_POSITIONS) => Some((child, self.common_run(child, rest))),
+            closest => Some(closest),
         }
-    }
-
-    /// Where among the children of `at` one stands, or would stand, whose first block is `first`.
-    pub(crate) fn child_place(&self, at: NodeId, first: &[Token]) -> usize {
-        self.arena[at].children.partition_point(|child| self.label(child.first).tokens() < first)
     }
 
     /// Leading tokens of `rest` that the blocks of `node` hold.
     fn common_run(&self, node: NodeId, rest: &[Token]) -> usize {
         let mut common = 0;
         for &block in &self.arena[node].blocks {
-            let head = self.label(block).common_head(&rest[common..]);
+            let head = self.label(block).held.common_head(&rest[common..]);
             common += head;
             if head < BLOCK_POSITIONS {
                 break;
@@ -102,7 +91,7 @@ impl Radix {
     /// Whether the tree goes on beyond the end of a walk that has not used up its prompt.
     pub(crate) fn goes_on(&self, walk: &Walk) -> bool {
         match walk.head {
-            Some(head) => head.positions < self.head_label(&head).tokens().len(),
+            Some(head) => head.positions < self.head_label(&head).held.valid().len(),
             None => {
                 let node = &self.arena[walk.node];
                 walk.blocks < node.blocks.len() || !node.children.is_empty()
