@@ -161,6 +161,24 @@ fn a_thousand_conversations_hold_their_common_prompt_once() {
 }
 
 #[test]
+fn the_closest_of_many_siblings_is_found() {
+    let (mut cache, namespace) = cache(40_000);
+    run(&mut cache, namespace, &tokens(0..16));
+    let sibling = |number: u32| [tokens(0..16), vec![number / 100, number % 100, 7], vec![3; 13]].concat();
+    for number in (0..20_000).step_by(2) {
+        let prompt = sibling(number);
+        admit(&mut cache, namespace, 1, &prompt).unwrap();
+        cache.finish(SeqId(1), &prompt);
+    }
+    cache.check().unwrap();
+    for number in 0..20_000 {
+        let known = cache.lookup(namespace, &sibling(number));
+        let expected = if number % 2 == 0 { (32, StopReason::Complete) } else { (17, StopReason::Diverged) };
+        assert_eq!((known.tokens, known.stop), expected, "sibling {number}");
+    }
+}
+
+#[test]
 fn a_cache_without_blocks_is_refused() {
     let config = CacheConfig { blocks: 0, policy: Policy::Lru, ghosts: 0 };
     assert_eq!(Cache::new(config).unwrap_err(), CacheError::NoBlocks);
