@@ -293,7 +293,7 @@ impl Cache {
     fn evict(&mut self, count: usize) {
         for _ in 0..count {
             let block = self.radix.evict();
-            self.ghosts.remember(self.radix.label(block).fingerprint);
+            self.ghosts.remember(self.radix.labels.fingerprint(block));
             self.pool.release(block);
         }
         self.totals.evicted += count as u64;

@@ -99,17 +99,17 @@ impl Cache {
         let mut before = node.parent.map(|parent| self.radix.fingerprint_of(parent));
         let mut tokens = 0;
         for (index, &block) in node.blocks.iter().enumerate() {
-            let label = self.radix.label(block);
+            let (labels, held) = (&self.radix.labels, self.radix.labels.tokens(block));
             let ends_leaf = index + 1 == node.blocks.len() && node.children.is_empty();
-            ensure!(!label.held.valid().is_empty(), "{block:?} of {id:?} holds nothing");
+            ensure!(!held.is_empty(), "{block:?} of {id:?} holds nothing");
             ensure!(
-                ends_leaf || !label.held.is_partial(),
+                ends_leaf || !labels.is_partial(block),
                 "something follows the partial {block:?} of {id:?}"
             );
-            let expected = before.map(|before| before.child(label.held.valid()));
-            before = Some(label.fingerprint);
+            let expected = before.map(|before| before.child(held));
+            before = Some(labels.fingerprint(block));
             ensure!(before == expected, "the fingerprint of {block:?} of {id:?} is wrong");
-            tokens += label.held.valid().len();
+            tokens += held.len();
         }
         Ok(tokens)
     }
@@ -120,7 +120,7 @@ impl Cache {
         for (place, &child) in &node.children {
             let parent = self.radix.arena[child].parent;
             ensure!(parent == Some(id), "{child:?} does not know its parent {id:?}");
-            ensure!(self.radix.first_block(child) == place, "{child:?} is not in its place");
+            ensure!(self.radix.first_block(child) == *place, "{child:?} is not in its place");
             let begins = before.is_some_and(|before| place.valid().starts_with(before));
             ensure!(!begins, "{child:?} of {id:?} begins with all of its sibling");
             before = Some(place.valid());
@@ -175,7 +175,7 @@ impl Cache {
     fn check_table(&self, seq: SeqId, lease: NodeId, mut shared: &[BlockId]) -> Result<(), Violation> {
         for id in self.radix.path_up(lease) {
             let node = &self.radix.arena[id];
-            let partial = node.blocks.iter().find(|&&block| self.radix.label(block).held.is_partial());
+            let partial = node.blocks.iter().find(|&&block| self.radix.labels.is_partial(block));
             ensure!(partial.is_none(), "{seq:?} leases the partial {partial:?}");
             let rest = shared.strip_suffix(&node.blocks[..]);
             ensure!(rest.is_some(), "the table of {seq:?} differs from its lease at {id:?}");

@@ -35,7 +35,7 @@
 //! | `naive`   | the twin that is obviously right (tests)  | the same commands -> the same answers   |
 //!
 //! Modules use those below them in the picture, never those above. A new eviction policy is a file
-//! in `evict`; a new fact about a block in the tree belongs into its label (`radix::node`).
+//! in `evict`; a new fact about a block in the tree belongs to its labels (`radix::labels`).
 //!
 //! # A sequence's life
 //!

@@ -292,10 +292,7 @@ impl World {
         let (mut tokens, mut blocks) = (Vec::new(), Vec::new());
         while let Some(parent) = self.cache.radix.arena[id].parent {
             let run = &self.cache.radix.arena[id].blocks;
-            tokens.splice(
-                ..0,
-                run.iter().flat_map(|&block| self.cache.radix.label(block).held.valid()).copied(),
-            );
+            tokens.splice(..0, run.iter().flat_map(|&block| self.cache.radix.labels.tokens(block)).copied());
             blocks.splice(..0, run.iter().copied());
             id = parent;
         }

@@ -13,12 +13,15 @@
 //! begin no sibling's; no node but a root is empty; the blocks of a node are used by the same
 //! sequences, and were last used by the same one: a node is cut where a use of it ends.
 
+mod labels;
 mod node;
 mod walk;
 
-pub(crate) use node::{BlockTokens, Label, Node};
+pub(crate) use labels::BlockTokens;
+pub(crate) use node::Node;
 pub(crate) use walk::{Head, Walk};
 
+use labels::Labels;
 use node::Arena;
 
 use crate::evict::{Evictor, Policy};
@@ -30,8 +33,7 @@ use crate::ids::{BLOCK_POSITIONS, BlockId, NodeId, Token, blocks_for};
 pub(crate) struct Radix {
     pub(crate) arena: Arena,
     pub(crate) evictor: Evictor,
-    /// What each block holds, shape `[blocks]`; meaningful for those in the tree.
-    labels: Vec<Label>,
+    pub(crate) labels: Labels,
     /// Blocks in unlocked nodes: as many as eviction can free.
     evictable: usize,
     /// Valid tokens in all nodes.
@@ -44,7 +46,7 @@ impl Radix {
         Radix {
             arena: Arena::default(),
             evictor: Evictor::new(policy),
-            labels: vec![Label::UNUSED; blocks as usize],
+            labels: Labels::new(blocks),
             evictable: 0,
             tokens: 0,
         }
@@ -54,15 +56,10 @@ impl Radix {
         self.arena.insert(Node::root(seed))
     }
 
-    /// What a block of the tree holds.
-    pub(crate) fn label(&self, block: BlockId) -> &Label {
-        &self.labels[block.index()]
-    }
-
     /// What the first block of a node holds: its place among its siblings.
-    pub(crate) fn first_block(&self, node: NodeId) -> &BlockTokens {
+    pub(crate) fn first_block(&self, node: NodeId) -> BlockTokens {
         let &first = self.arena[node].blocks.first().expect("no node but a root is empty");
-        &self.label(first).held
+        BlockTokens::first_of(self.labels.tokens(first))
     }
 
     pub(crate) fn evictable(&self) -> usize {
@@ -88,10 +85,10 @@ impl Radix {
         let parent = whole.parent.expect("only a node with blocks is cut");
         let (head, rest) = whole.blocks.split_at(blocks);
         let (head, rest) = (head.to_vec(), rest.to_vec());
-        let place = *self.first_block(node);
+        let place = self.first_block(node);
         let mut upper = Node::after(parent, head);
         upper.locks = whole.locks;
-        upper.children.insert(self.label(rest[0]).held, node);
+        upper.children.insert(BlockTokens::first_of(self.labels.tokens(rest[0])), node);
         let unlocked = upper.locks == 0;
         let upper = self.arena.insert(upper);
         self.arena[parent].children.insert(place, upper);
@@ -156,15 +153,14 @@ impl Radix {
         let mut child = Node::after(at, blocks.to_vec());
         child.locks = 1;
         let child = self.arena.insert(child);
-        let place = *self.first_block(child);
+        let place = self.first_block(child);
         self.arena[at].children.insert(place, child);
         child
     }
 
     fn label_blocks(&mut self, mut before: Fingerprint, tokens: &[Token], blocks: &[BlockId]) {
-        for (tokens, block) in tokens.chunks(BLOCK_POSITIONS).zip(blocks) {
-            before = before.child(tokens);
-            self.labels[block.index()] = Label { fingerprint: before, held: BlockTokens::first_of(tokens) };
+        for (tokens, &block) in tokens.chunks(BLOCK_POSITIONS).zip(blocks) {
+            before = self.labels.set(block, before, tokens);
         }
         self.tokens += tokens.len();
     }
@@ -186,14 +182,14 @@ impl Radix {
             node.blocks.pop();
         }
         self.evictable -= 1;
-        self.tokens -= self.label(block).held.valid().len();
+        self.tokens -= self.labels.count(block);
         block
     }
 
     /// Takes a leaf out of the tree.
     fn remove(&mut self, leaf: NodeId) {
         let parent = self.arena[leaf].parent.expect("a root has no blocks to lose");
-        let place = *self.first_block(leaf);
+        let place = self.first_block(leaf);
         self.arena[parent].children.remove(&place);
         self.evictor.remove(leaf);
         self.arena.remove(leaf);

@@ -5,7 +5,8 @@
 
 use std::iter::successors;
 
-use super::{BlockTokens, Label, Radix};
+use super::labels::common_head;
+use super::{BlockTokens, Radix};
 use crate::hash::Fingerprint;
 use crate::ids::{BLOCK_POSITIONS, BlockId, NodeId, Token};
 
@@ -67,7 +68,8 @@ impl Radix {
     pub(crate) fn closest_child(&self, at: NodeId, rest: &[Token]) -> Option<(NodeId, usize)> {
         let (children, place) = (&self.arena[at].children, BlockTokens::first_of(rest));
         let sides = [children.range(..&place).next_back(), children.range(&place..).next()];
-        let heads = sides.into_iter().flatten().map(|(first, &child)| (child, first.common_head(rest)));
+        let heads =
+            sides.into_iter().flatten().map(|(first, &child)| (child, common_head(first.valid(), rest)));
         match heads.max_by_key(|&(_, head)| head)? {
             (_, 0) => None,
             (child, BLOCK_POSITIONS) => Some((child, self.common_run(child, rest))),
@@ -79,7 +81,7 @@ impl Radix {
     fn common_run(&self, node: NodeId, rest: &[Token]) -> usize {
         let mut common = 0;
         for &block in &self.arena[node].blocks {
-            let head = self.label(block).held.common_head(&rest[common..]);
+            let head = common_head(self.labels.tokens(block), &rest[common..]);
             common += head;
             if head < BLOCK_POSITIONS {
                 break;
@@ -91,16 +93,12 @@ impl Radix {
     /// Whether the tree goes on beyond the end of a walk that has not used up its prompt.
     pub(crate) fn goes_on(&self, walk: &Walk) -> bool {
         match walk.head {
-            Some(head) => head.positions < self.head_label(&head).held.valid().len(),
+            Some(head) => head.positions < self.labels.count(self.arena[head.node].blocks[head.index]),
             None => {
                 let node = &self.arena[walk.node];
                 walk.blocks < node.blocks.len() || !node.children.is_empty()
             }
         }
-    }
-
-    fn head_label(&self, head: &Head) -> &Label {
-        self.label(self.arena[head.node].blocks[head.index])
     }
 
     /// Fingerprint of the last whole block of a walk.
@@ -115,7 +113,7 @@ impl Radix {
 
     /// Fingerprint of the last of `blocks`, or the seed of a root, which has none.
     fn fingerprint_after(&self, blocks: &[BlockId], node: NodeId) -> Fingerprint {
-        let last = blocks.last().map(|&block| self.label(block).fingerprint);
+        let last = blocks.last().map(|&block| self.labels.fingerprint(block));
         last.or(self.arena[node].seed).expect("only a root has no blocks, and it has a seed")
     }
 
