@@ -19,20 +19,20 @@
 //!          └────────┘ └─────────┘
 //! ```
 //!
-//! | module    | cares about                               | in -> out                               |
-//! |-----------|-------------------------------------------|-----------------------------------------|
-//! | `admission` | what is asked and given, as data |                                      |
-//! | `cache`   | what each command needs, before it acts   | commands -> blocks, copies, refusals    |
-//! | `table`   | one sequence's blocks and its lease       | tokens computed -> blocks published     |
-//! | `radix`   | prefixes: match, cut, lock, grow          | tokens -> nodes                         |
-//! | `pool`    | free, owned, shared                       | counts -> block ids                     |
-//! | `evict`   | which unlocked leaf goes, a file a policy | nodes used and split -> victim          |
-//! | `hash`    | identity of a block, in and out of here   | namespace, tokens -> 32 bytes           |
-//! | `explain` | why a prefix ends where it ends           |                                         |
-//! | `stats`   | numbers                                   |                                         |
-//! | `check`   | the invariants, executable                | cache -> first violation                |
-//! | [`replay`]| recorded traces                           | block ids, capacity -> hit rate, times  |
-//! | `naive`   | the twin that is obviously right (tests)  | the same commands -> the same answers   |
+//! | module      | cares about                               | in -> out                              |
+//! |-------------|-------------------------------------------|----------------------------------------|
+//! | `admission` | what is asked and what is given, as data  |                                        |
+//! | `cache`     | what a command needs, before it acts      | commands -> blocks, copies, refusals   |
+//! | `table`     | one sequence's blocks and its lease       | tokens computed -> blocks published    |
+//! | `radix`     | prefixes: match, cut, lock, grow          | tokens -> nodes                        |
+//! | `pool`      | free, owned, shared                       | counts -> block ids                    |
+//! | `evict`     | which unlocked leaf goes, a file a policy | nodes used and cut -> victim           |
+//! | `hash`      | identity of a block, in and out of here   | namespace, tokens -> 32 bytes          |
+//! | `explain`   | why a prefix ends where it ends           |                                        |
+//! | `stats`     | numbers                                   |                                        |
+//! | `check`     | the invariants, executable                | cache -> first violation               |
+//! | [`replay`]  | recorded traces                           | block ids, capacity -> hit rate, times |
+//! | `naive`     | the twin that is obviously right (tests)  | the same commands -> the same answers  |
 //!
 //! Modules use those below them in the picture, never those above. A new eviction policy is a file
 //! in `evict`; a new fact about a block in the tree belongs to its labels (`radix::labels`).
