@@ -3,8 +3,8 @@
 //! Owns two chains over the blocks of a prompt, both starting from the namespace:
 //! - [`Identity`], keyed BLAKE3 of 32 bytes. It is stable for ever and is what may leave the
 //!   process: two caches that agree on it hold the same keys and values. One compression a block.
-//! - [`Fingerprint`], 64 bits, for the memory of evicted blocks inside one process. It is some
-//!   fifteen times cheaper, is kept for every block of the tree and decides nothing but a message.
+//! - [`Fingerprint`], 64 bits, for the memory of evicted blocks inside one process. It is more than
+//!   ten times cheaper, is kept for every block of the tree and decides nothing but a message.
 //!
 //! Neither ever stands in for comparing tokens: every match in the tree compares them.
 
