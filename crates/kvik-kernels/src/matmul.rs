@@ -14,12 +14,16 @@ use std::ops::Range;
 use crate::activations::{Activations, WIDE};
 use crate::matrix::Matrix;
 use crate::{Isa, Pool};
+use kernel::TILES;
 
 /// Bytes of inputs of one task when there are many rows: they stay in the second-level cache.
 const TASK_INPUT_BYTES: usize = 512 << 10;
 
 /// Tasks a thread gets of one call, so that a slow core does not hold up the others.
 const TASKS_PER_THREAD: usize = 4;
+
+/// Products that one round of the pool takes; more take more rounds.
+const ROUND_JOBS: usize = 8;
 
 /// Multiplies the rows of `x` by `weights`: `out` is `[n, rows]`.
 ///
@@ -44,29 +48,47 @@ pub(crate) fn matmul_with(isa: Isa, pool: &Pool, jobs: &mut [(&Matrix, &mut [f32
         assert_eq!(weights.cols(), x.cols(), "columns of weights and inputs");
         assert_eq!(out.len(), weights.rows() * x.rows(), "{} rows for {} inputs", weights.rows(), x.rows());
     }
-    let tiles: usize = jobs.iter().map(|(weights, _)| weights.tiles()).sum();
-    let task_rows = task_rows(x, jobs.iter().any(|(weights, _)| weights.weight_type().codes().is_none()));
-    let row_parts = x.rows().div_ceil(task_rows);
-    if row_parts == 0 {
+    if x.rows() == 0 {
         return;
     }
-    let tile_parts = (pool.threads() * TASKS_PER_THREAD).div_ceil(row_parts).min(tiles);
-    let jobs: Vec<Job> =
-        jobs.iter_mut().map(|(weights, out)| Job { weights, out: out.as_mut_ptr() }).collect();
+    for jobs in jobs.chunks_mut(ROUND_JOBS) {
+        let mut outs = jobs.iter_mut();
+        let jobs =
+            std::array::from_fn(|_| outs.next().map(|(weights, out)| Job { weights, out: out.as_mut_ptr() }));
+        // SAFETY: `isa` is available, and the outputs are ours and as long as they must be.
+        unsafe { run_round(isa, pool, &jobs, x) };
+    }
+}
+
+/// Computes all jobs in one round of the pool.
+///
+/// # Safety
+/// The machine has `isa`, and the outputs have room for their jobs and no other user.
+unsafe fn run_round(isa: Isa, pool: &Pool, jobs: &Round, x: &Activations) {
+    let tiles: usize = jobs.iter().flatten().map(|job| job.weights.tiles()).sum();
+    let floats = jobs.iter().flatten().any(|job| job.weights.weight_type().codes().is_none());
+    let part_rows = part_rows(x, floats);
+    let row_parts = x.rows().div_ceil(part_rows);
+    let tile_parts = (pool.threads() * TASKS_PER_THREAD).div_ceil(row_parts).min(tiles.div_ceil(TILES));
+    let bound =
+        |part: usize| if part == tile_parts { tiles } else { tiles * part / tile_parts / TILES * TILES };
     pool.run(tile_parts * row_parts, &|task| {
-        let (part, rows) = (task / row_parts, task % row_parts * task_rows);
-        let span = tiles * part / tile_parts..tiles * (part + 1) / tile_parts;
-        // SAFETY: `isa` is available; the forms are checked when they are taken out of `x`; tasks differ
-        // in their tiles or their rows.
-        unsafe { run_span(isa, &jobs, span, x, rows..x.rows().min(rows + task_rows)) };
+        let (part, start) = (task / row_parts, task % row_parts * part_rows);
+        let rows = start..x.rows().min(start + part_rows);
+        // SAFETY: tasks differ in their tiles or their rows; the rest is the caller's promise.
+        unsafe { run_span(isa, jobs, bound(part)..bound(part + 1), x, rows) };
     });
 }
 
-/// Rows of the inputs that one task takes: whole panels.
-fn task_rows(x: &Activations, floats: bool) -> usize {
+/// Rows of the inputs that a task takes: equal parts of whole panels that stay in cache.
+fn part_rows(x: &Activations, floats: bool) -> usize {
     let row_bytes = x.cols() * if floats { 4 } else { 1 };
-    (TASK_INPUT_BYTES / row_bytes / WIDE).max(1) * WIDE
+    let parts = x.rows().div_ceil((TASK_INPUT_BYTES / row_bytes).max(WIDE));
+    x.rows().div_ceil(parts).next_multiple_of(WIDE)
 }
+
+/// The products of one round.
+type Round<'a> = [Option<Job<'a>>; ROUND_JOBS];
 
 /// One product of a call.
 struct Job<'a> {
@@ -82,9 +104,9 @@ unsafe impl Sync for Job<'_> {}
 ///
 /// # Safety
 /// The machine has `isa`, `x` has the forms of all weights, and the outputs belong to the caller.
-unsafe fn run_span(isa: Isa, jobs: &[Job], span: Range<usize>, x: &Activations, rows: Range<usize>) {
+unsafe fn run_span(isa: Isa, jobs: &Round, span: Range<usize>, x: &Activations, rows: Range<usize>) {
     let mut first = 0;
-    for job in jobs {
+    for job in jobs.iter().flatten() {
         let tiles = job.weights.tiles();
         let of_job = span.start.max(first)..span.end.min(first + tiles);
         if !of_job.is_empty() {

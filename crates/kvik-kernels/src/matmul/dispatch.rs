@@ -64,7 +64,8 @@ macro_rules! family {
             unsafe fn run<F: Format>(job: &Job, span: Range<usize>, x: &Activations, rows: Range<usize>) {
                 for tiles in groups(span) {
                     for panel in panels(rows.clone()) {
-                        let mut target = Target { weights: job.weights, tiles, x, panel, first: 0, out: job.out };
+                        let (weights, out, fetch) = (job.weights, job.out, panel.start == rows.start);
+                        let mut target = Target { weights, tiles, x, panel, first: 0, fetch, out };
                         while target.first < panel.rows {
                             // SAFETY: as the caller promises; at least so many rows are left.
                             target.first += unsafe {

@@ -6,7 +6,7 @@
 
 #![allow(clippy::needless_range_loop, reason = "indices name the tile and the row of a register block")]
 
-use crate::activations::{Activations, HALF, Panel, WIDE};
+use crate::activations::{Activations, HALF, Panel};
 use crate::lanes::Lanes;
 use crate::matrix::{CHUNK, GROUPS, Matrix, TILE_ROWS, TileLayout, VECTOR};
 use crate::quant::{Scales, WeightType};
@@ -25,12 +25,11 @@ pub(crate) struct Target<'a> {
     pub(crate) panel: Panel,
     /// The first row of the panel to compute.
     pub(crate) first: usize,
+    /// Whether to ask for the next tiles meanwhile: once per group of tiles is enough.
+    pub(crate) fetch: bool,
     /// `[n, rows]`, all of it.
     pub(crate) out: *mut f32,
 }
-
-/// How far ahead of the arithmetic weights are asked for when they are read only once.
-const PREFETCH_BYTES: usize = 4096;
 
 /// Computes `R` rows of a target of float weights.
 ///
@@ -43,7 +42,7 @@ pub(crate) unsafe fn float_rows<L: Lanes, F: Format, const R: usize>(lanes: L, t
     // SAFETY: `Activations::set` filled every row of the panel; the rest is the caller's promise.
     unsafe {
         let x = target.x.floats().as_ptr().add(target.panel.start * cols + target.first);
-        let acc = floats::<L, F, R>(lanes, target.tile_starts(), x, target.panel.rows, cols);
+        let acc = floats::<L, F, R>(lanes, target, x);
         store(lanes, target, acc);
     }
 }
@@ -65,7 +64,7 @@ pub(crate) unsafe fn code_rows<L: Lanes, F: Coded, const R: usize>(lanes: L, tar
             sums: form.sums.as_ptr().add(start / CHUNK + first),
             half_sums: form.half_sums.as_ptr().wrapping_add(start / HALF + first),
         };
-        let acc = codes::<L, F, R>(lanes, target.tile_starts(), target.weights.layout(), x, cols / F::BLOCK);
+        let acc = codes::<L, F, R>(lanes, target, x);
         store(lanes, target, acc);
     }
 }
@@ -104,25 +103,24 @@ unsafe fn store<L: Lanes, const R: usize>(lanes: L, target: &Target, acc: [[L::F
 }
 
 /// # Safety
-/// `tiles` hold `cols` columns of 16 weights of type `F`, `x` holds `cols` columns of `panel` values, `R` of them ours.
+/// As [`float_rows`]; `x` is the first value of ours in the panel.
 #[inline(always)]
 unsafe fn floats<L: Lanes, F: Format, const R: usize>(
     lanes: L,
-    tiles: [*const u8; TILES],
+    target: &Target,
     x: *const f32,
-    panel: usize,
-    cols: usize,
 ) -> [[L::Float; R]; TILES] {
-    let bytes = F::TYPE.block_bytes() * TILE_ROWS;
+    let (tiles, panel) = (target.tile_starts(), target.panel.rows);
+    let (bytes, tile_bytes) = (F::TYPE.block_bytes() * TILE_ROWS, target.weights.layout().bytes);
     let mut acc = [[lanes.splat_f32(0.0); R]; TILES];
-    for k in 0..cols {
-        // SAFETY: `k` is below `cols`.
+    for k in 0..target.weights.cols() {
+        // SAFETY: `k` is below the columns of the tiles and of the panel.
         unsafe {
             let mut w = [lanes.splat_f32(0.0); TILES];
             for t in 0..TILES {
                 let from = tiles[t].add(k * bytes);
-                if R < WIDE {
-                    lanes.prefetch(from.wrapping_add(PREFETCH_BYTES));
+                if target.fetch {
+                    lanes.prefetch(from.wrapping_add(TILES * tile_bytes));
                 }
                 w[t] = match F::TYPE {
                     WeightType::F32 => lanes.load_f32(from),
@@ -153,23 +151,19 @@ struct Inputs {
 }
 
 /// # Safety
-/// `tiles` are laid out by `layout` for type `F` with `blocks` blocks, and so are the `R` rows of `x`.
+/// As [`code_rows`]; `x` points to our first row in the panel.
 #[inline(always)]
 unsafe fn codes<L: Lanes, F: Coded, const R: usize>(
     lanes: L,
-    tiles: [*const u8; TILES],
-    layout: &TileLayout,
+    target: &Target,
     x: Inputs,
-    blocks: usize,
 ) -> [[L::Float; R]; TILES] {
+    let (tiles, layout) = (target.tile_starts(), target.weights.layout());
     let mut acc = [[lanes.splat_f32(0.0); R]; TILES];
-    for block in 0..blocks {
-        // SAFETY: `block` is below `blocks`, so every offset lies inside its plane.
+    for block in 0..target.weights.cols() / F::BLOCK {
+        // SAFETY: `block` is one of the row's, so every offset lies inside its plane.
         unsafe {
-            if R < WIDE {
-                prefetch_block::<L, F>(lanes, tiles, layout.bytes, block);
-            }
-            let dots = dots::<L, F, R>(lanes, tiles, layout, x, block);
+            let dots = dots::<L, F, R>(lanes, target, x, block);
             let d = load_halves(lanes, tiles, layout.d + block * TILE_ROWS * 2);
             accumulate(lanes, &mut acc, d, dots, x.scales.add(block * x.panel));
             if F::CODES.has_min {
@@ -218,25 +212,26 @@ unsafe fn accumulate<L: Lanes, const R: usize>(
 /// The exact dot products of one block, `Σ scale · Σ level · code`.
 ///
 /// # Safety
-/// As [`codes`], and `block` is below `blocks`.
+/// As [`codes`], and the block is one of the row's.
 #[inline(always)]
 unsafe fn dots<L: Lanes, F: Coded, const R: usize>(
     lanes: L,
-    tiles: [*const u8; TILES],
-    layout: &TileLayout,
+    target: &Target,
     x: Inputs,
     block: usize,
 ) -> [[L::Int; R]; TILES] {
-    // SAFETY: all offsets follow from the block number as the layouts of tiles and panels say.
-    unsafe {
-        if F::CODES.scales == Scales::None {
-            let mut dots = offset_sums::<L, F, R>(lanes, x.sums.add(block * x.panel));
-            dot_chunk::<L, F, R, 0, GROUPS>(lanes, &mut dots, tiles, layout, x, block);
-            return dots;
+    let (tiles, layout) = (target.tile_starts(), target.weights.layout());
+    let mut total = [[lanes.splat(0); R]; TILES];
+    for chunk in block * F::CHUNKS..(block + 1) * F::CHUNKS {
+        if target.fetch {
+            prefetch_chunk::<L, F>(lanes, tiles, layout.bytes, chunk);
         }
-        let mut total = [[lanes.splat(0); R]; TILES];
-        for chunk in block * F::CHUNKS..(block + 1) * F::CHUNKS {
-            if F::CODES.sub_len == CHUNK {
+        // SAFETY: all offsets follow from the chunk's number as the layouts of tiles and panels say.
+        unsafe {
+            if F::CODES.scales == Scales::None {
+                total = offset_sums::<L, F, R>(lanes, x.sums.add(chunk * x.panel));
+                dot_chunk::<L, F, R, 0, GROUPS>(lanes, &mut total, tiles, layout, x, chunk);
+            } else if F::CODES.sub_len == CHUNK {
                 let mut dots = offset_sums::<L, F, R>(lanes, x.sums.add(chunk * x.panel));
                 dot_chunk::<L, F, R, 0, GROUPS>(lanes, &mut dots, tiles, layout, x, chunk);
                 add_scaled::<L, F, R>(lanes, &mut total, dots, tiles, layout, chunk);
@@ -249,8 +244,8 @@ unsafe fn dots<L: Lanes, F: Coded, const R: usize>(
                 add_scaled::<L, F, R>(lanes, &mut total, dots, tiles, layout, chunk * 2 + 1);
             }
         }
-        total
     }
+    total
 }
 
 /// Where the dot products of a sub-block start: what the codes' offset will have added too much.
@@ -453,13 +448,14 @@ unsafe fn min_sums<L: Lanes, F: Coded, const R: usize>(
     }
 }
 
-/// Asks for the part of the next tiles that corresponds to a block: while one group of tiles is
-/// computed, the next one arrives, whatever planes it has.
+/// Asks for the part of the next tiles that corresponds to a chunk: while one group of tiles is
+/// computed the next one arrives, whatever planes it has, a few lines at a time.
 #[inline(always)]
-fn prefetch_block<L: Lanes, F: Coded>(lanes: L, tiles: [*const u8; TILES], tile_bytes: usize, block: usize) {
+fn prefetch_chunk<L: Lanes, F: Coded>(lanes: L, tiles: [*const u8; TILES], tile_bytes: usize, chunk: usize) {
+    let bytes = F::CODES.tile_block_bytes() / F::CHUNKS;
     for tile in tiles {
-        let next = tile.wrapping_add(TILES * tile_bytes + block * F::CODES.tile_block_bytes());
-        for line in 0..F::CODES.tile_block_bytes().div_ceil(VECTOR) {
+        let next = tile.wrapping_add(TILES * tile_bytes + chunk * bytes);
+        for line in 0..bytes.div_ceil(VECTOR) {
             lanes.prefetch(next.wrapping_add(line * VECTOR));
         }
     }
