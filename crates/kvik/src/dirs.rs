@@ -1,0 +1,56 @@
+//! Where kvik keeps its files: the platform's directories, or where the environment says.
+
+use std::{env, ffi::OsString, path::PathBuf};
+
+/// Directory of downloads: `KVIK_CACHE_DIR`, else the user's cache directory.
+pub(crate) fn cache() -> Option<PathBuf> {
+    cache_from(env::var_os)
+}
+
+/// Directory of `config.toml` and of the chat history.
+pub(crate) fn config() -> Option<PathBuf> {
+    config_from(env::var_os)
+}
+
+fn cache_from(var: impl Fn(&'static str) -> Option<OsString>) -> Option<PathBuf> {
+    let set = |name| var(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let home = |sub: &str| set("HOME").map(|home| home.join(sub));
+    set("KVIK_CACHE_DIR").or_else(|| {
+        let base = set("XDG_CACHE_HOME").or_else(|| match env::consts::OS {
+            "macos" => home("Library/Caches"),
+            "windows" => set("LOCALAPPDATA"),
+            _ => home(".cache"),
+        });
+        Some(base?.join("kvik"))
+    })
+}
+
+fn config_from(var: impl Fn(&'static str) -> Option<OsString>) -> Option<PathBuf> {
+    let set = |name| var(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let base = set("XDG_CONFIG_HOME").or_else(|| match env::consts::OS {
+        "windows" => set("APPDATA"),
+        _ => set("HOME").map(|home| home.join(".config")),
+    });
+    Some(base?.join("kvik"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vars(pairs: &'static [(&str, &str)]) -> impl Fn(&'static str) -> Option<OsString> {
+        move |name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into())
+    }
+
+    #[test]
+    fn the_environment_decides() {
+        let check = |pairs: &'static [(&str, &str)], expect: &str| {
+            assert_eq!(cache_from(vars(pairs)), Some(PathBuf::from(expect)));
+        };
+        check(&[("KVIK_CACHE_DIR", "/a"), ("XDG_CACHE_HOME", "/b")], "/a");
+        check(&[("XDG_CACHE_HOME", "/b"), ("HOME", "/c")], "/b/kvik");
+        check(&[("KVIK_CACHE_DIR", ""), ("XDG_CACHE_HOME", "/b")], "/b/kvik");
+        assert_eq!(config_from(vars(&[("XDG_CONFIG_HOME", "/b")])), Some(PathBuf::from("/b/kvik")));
+        assert_eq!(config_from(vars(&[])), None);
+    }
+}

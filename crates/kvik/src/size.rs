@@ -1,0 +1,127 @@
+//! Byte sizes as people write them: `512MiB`, `2GiB`, `1.5 GB`, `4096`.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Deserializer, de};
+
+/// A number of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ByteSize(pub(crate) u64);
+
+/// Units and their bytes; the ones that people mean by a bare letter are binary, as in llama.cpp.
+const UNITS: [(&str, u64); 13] = [
+    ("b", 1),
+    ("k", 1 << 10),
+    ("kib", 1 << 10),
+    ("kb", 1_000),
+    ("m", 1 << 20),
+    ("mib", 1 << 20),
+    ("mb", 1_000_000),
+    ("g", 1 << 30),
+    ("gib", 1 << 30),
+    ("gb", 1_000_000_000),
+    ("t", 1 << 40),
+    ("tib", 1 << 40),
+    ("tb", 1_000_000_000_000),
+];
+
+impl FromStr for ByteSize {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+        let (number, unit) = (&text[..end], text[end..].trim().to_ascii_lowercase());
+        let bad = || format!("`{text}` is not a size; write it like 512MiB or 2GiB");
+        let scale = match unit.as_str() {
+            "" => 1,
+            unit => UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(bad)?.1,
+        };
+        let value: f64 = number.parse().map_err(|_| bad())?;
+        let bytes = value * scale as f64;
+        // 2^53: every whole number of bytes below is exact in an f64, and no machine has more.
+        if !(1.0..9.0e15).contains(&bytes) {
+            return Err(format!("`{text}` is out of range; write a size like 512MiB or 2GiB"));
+        }
+        Ok(ByteSize(bytes.round() as u64))
+    }
+}
+
+impl fmt::Display for ByteSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (unit, scale) = match self.0 {
+            n if n >= 1 << 40 => ("TiB", 1u64 << 40),
+            n if n >= 1 << 30 => ("GiB", 1 << 30),
+            n if n >= 1 << 20 => ("MiB", 1 << 20),
+            n if n >= 1 << 10 => ("KiB", 1 << 10),
+            n => return write!(f, "{n} B"),
+        };
+        if self.0.is_multiple_of(scale) {
+            write!(f, "{} {unit}", self.0 / scale)
+        } else {
+            write!(f, "{:.1} {unit}", self.0 as f64 / scale as f64)
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for ByteSize {
+    /// A string with a unit, or a bare number of bytes.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl de::Visitor<'_> for Visitor {
+            type Value = ByteSize;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a size like \"2GiB\" or a number of bytes")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<ByteSize, E> {
+                text.parse().map_err(E::custom)
+            }
+            fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<ByteSize, E> {
+                bytes.to_string().parse().map_err(E::custom)
+            }
+            fn visit_u64<E: de::Error>(self, bytes: u64) -> Result<ByteSize, E> {
+                bytes.to_string().parse().map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses_what_people_write() {
+        let check = |text: &str, bytes: u64| assert_eq!(text.parse(), Ok(ByteSize(bytes)), "{text}");
+        check("1", 1);
+        check("4096", 4096);
+        check("4096 B", 4096);
+        check("2GiB", 2 << 30);
+        check("2gib", 2 << 30);
+        check("2 GiB", 2 << 30);
+        check("2G", 2 << 30);
+        check("2GB", 2_000_000_000);
+        check("1.5MiB", 3 << 19);
+        check("512k", 512 << 10);
+        check(" 1TiB ", 1 << 40);
+    }
+
+    #[test]
+    fn refuses_the_rest() {
+        for text in ["", "GiB", "0", "-1GiB", "2XiB", "1.2.3MiB", "nan", "inf", "1e3", "99999999TiB", "2GiB4"]
+        {
+            let error = text.parse::<ByteSize>().expect_err(text);
+            assert!(error.contains("2GiB"), "{error} shows how to write it");
+        }
+    }
+
+    #[test]
+    fn prints_back() {
+        let check = |bytes: u64, text: &str| assert_eq!(ByteSize(bytes).to_string(), text);
+        check(17, "17 B");
+        check(2 << 30, "2 GiB");
+        check(3 << 19, "1.5 MiB");
+        check(1_234_567, "1.2 MiB");
+    }
+}
