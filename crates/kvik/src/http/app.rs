@@ -1,0 +1,138 @@
+//! What all routes share, and how a request is read off the async threads.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use axum::{http::StatusCode, response::Response};
+use kvik_engine::api::Request;
+use tokio::sync::Semaphore;
+
+use super::{
+    body::JsonBody,
+    error::ApiError,
+    fields::Fields,
+    generation::{Answer, Generation},
+    keys::Keys,
+    metrics::Metrics,
+};
+use crate::{serving::Serving, size::ByteSize};
+
+/// Requests that are parsed, templated and tokenized at the same time: more would only take
+/// the processor from the model.
+const READERS: usize = 2;
+
+/// Bodies in memory at the same time, in units of the body limit.
+const BODIES: u64 = 4;
+
+/// How the server treats its clients.
+#[derive(Debug)]
+pub(crate) struct AppConfig {
+    /// Keys that open the server; with none it is open to all.
+    pub(crate) keys: Keys,
+    /// Origins that browsers may call from; `*` for any.
+    pub(crate) cors: Vec<String>,
+    /// Longest body.
+    pub(crate) body_limit: ByteSize,
+}
+
+/// The state behind the routes.
+pub(crate) struct App {
+    pub(crate) serving: Serving,
+    pub(crate) config: AppConfig,
+    pub(crate) metrics: Arc<Metrics>,
+    /// Room for large bodies, in KiB.
+    pub(crate) bodies: Arc<Semaphore>,
+    readers: Semaphore,
+    stopping: AtomicBool,
+}
+
+/// A request that was understood.
+pub(crate) struct Prepared<A> {
+    /// One per prompt.
+    pub(crate) requests: Vec<Request>,
+    pub(crate) answer: A,
+    pub(crate) stream: bool,
+}
+
+impl App {
+    pub(crate) fn new(serving: Serving, config: AppConfig) -> Arc<App> {
+        let bodies = usize::try_from(config.body_limit.0.saturating_mul(BODIES) >> 10).unwrap_or(usize::MAX);
+        Arc::new(App {
+            serving,
+            config,
+            metrics: Arc::new(Metrics::new()),
+            bodies: Arc::new(Semaphore::new(bodies.clamp(1, Semaphore::MAX_PERMITS))),
+            readers: Semaphore::new(READERS),
+            stopping: AtomicBool::new(false),
+        })
+    }
+
+    /// From now on new requests are refused; running ones go on.
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Parses a body and reads it by `read`, on a thread that may take its time:
+    /// a prompt of megabytes takes seconds to tokenize.
+    pub(crate) async fn read<T: Send + 'static>(
+        self: &Arc<Self>,
+        body: JsonBody,
+        read: impl FnOnce(&App, Fields) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let _permit = self.readers.acquire().await.map_err(|_| ApiError::stopping())?;
+        let app = self.clone();
+        let work = move || read(&app, Fields::of_body(body.parse()?)?);
+        match tokio::task::spawn_blocking(work).await {
+            Ok(result) => result,
+            // Only this request is lost: the panic ended its own closure and held no lock.
+            Err(panic) => Err(ApiError::internal(format!("reading the request failed: {panic}"))),
+        }
+    }
+
+    /// Reads a request, runs it and answers.
+    pub(crate) async fn complete<A: Answer>(
+        self: &Arc<Self>,
+        body: JsonBody,
+        read: fn(&App, Fields) -> Result<Prepared<A>, ApiError>,
+    ) -> Result<Response, ApiError> {
+        // Submitting may compile a grammar, so it belongs to the slow part.
+        let start = move |app: &App, fields: Fields| {
+            let Prepared { requests, answer, stream } = read(app, fields)?;
+            let generation = Generation::start(&*app.serving.engine, &app.metrics, requests)?;
+            Ok((generation, answer, stream))
+        };
+        let (generation, answer, stream) = self.read(body, start).await?;
+        generation.respond(answer, stream).await
+    }
+
+    /// Refuses a text that cannot fit the context, before time is spent on its tokens.
+    pub(crate) fn check_length(&self, text: &str) -> Result<(), ApiError> {
+        let tokens = self.serving.tokenizer.tokens_at_least(text.len());
+        let context = self.serving.model.context;
+        if tokens <= context {
+            return Ok(());
+        }
+        let message = format!(
+            "the prompt has at least {tokens} tokens and the context holds {context}; shorten the prompt or start kvik with a larger --context"
+        );
+        Err(ApiError::new(StatusCode::BAD_REQUEST, Some("context_length_exceeded"), message))
+    }
+
+    /// Whether this server runs the model that a request names.
+    pub(crate) fn check_model(&self, name: &str) -> Result<(), ApiError> {
+        if self.serving.model.answers_to(name) {
+            return Ok(());
+        }
+        let message = format!(
+            "the model `{name}` does not exist here; this server runs `{}` (also called `kvik`)",
+            self.serving.model.name
+        );
+        Err(ApiError::new(StatusCode::NOT_FOUND, Some("model_not_found"), message).at("model"))
+    }
+}

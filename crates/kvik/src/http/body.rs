@@ -1,0 +1,88 @@
+//! Bodies: bounded in size, in time, and in number at once.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    body::Bytes,
+    extract::{DefaultBodyLimit, FromRequest, Request},
+    http::{StatusCode, header},
+};
+use serde_json::Value;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::{app::App, error::ApiError};
+
+/// A client has this long to send its body.
+const BODY_TIME: Duration = Duration::from_secs(60);
+
+/// Bodies up to this length are not counted against the room for large ones.
+const SMALL_BYTES: u64 = 64 << 10;
+
+/// A body that is all there and not parsed yet.
+pub(crate) struct JsonBody {
+    bytes: Bytes,
+    /// Room taken by a large body; given back with it.
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+impl JsonBody {
+    /// Parses it; nesting beyond 128 levels is an error, not a stack overflow.
+    pub(crate) fn parse(&self) -> Result<Value, ApiError> {
+        if let Err(error) = std::str::from_utf8(&self.bytes) {
+            let at = error.valid_up_to();
+            return Err(ApiError::bad_request(format!(
+                "the body is not UTF-8: byte {at} is not part of a character"
+            )));
+        }
+        serde_json::from_slice(&self.bytes)
+            .map_err(|error| ApiError::bad_request(format!("the body is not valid JSON: {error}")))
+    }
+}
+
+/// Makes axum refuse longer bodies, whether they are announced or streamed.
+pub(crate) fn limit(app: &App) -> DefaultBodyLimit {
+    DefaultBodyLimit::max(usize::try_from(app.config.body_limit.0).unwrap_or(usize::MAX))
+}
+
+impl FromRequest<Arc<App>> for JsonBody {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
+        let announced = request.headers().get(header::CONTENT_LENGTH);
+        let announced = announced.and_then(|value| value.to_str().ok()?.parse().ok());
+        let room = room(announced, app).await?;
+        let read = Bytes::from_request(request, app);
+        match tokio::time::timeout(BODY_TIME, read).await {
+            Ok(Ok(bytes)) => Ok(JsonBody { bytes, _room: room }),
+            Ok(Err(rejection)) if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => Err(too_large(app)),
+            Ok(Err(rejection)) => Err(ApiError::bad_request(format!("the body broke off: {rejection}"))),
+            Err(_) => {
+                let message = format!("the body did not arrive within {} s", BODY_TIME.as_secs());
+                Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, Some("body_timeout"), message))
+            }
+        }
+    }
+}
+
+/// Waits until a large body fits in memory beside the others; one of unknown length may be as
+/// large as the limit.
+async fn room(announced_bytes: Option<u64>, app: &App) -> Result<Option<OwnedSemaphorePermit>, ApiError> {
+    let limit = app.config.body_limit.0;
+    let bytes = announced_bytes.unwrap_or(limit);
+    if bytes > limit {
+        return Err(too_large(app));
+    }
+    if bytes <= SMALL_BYTES {
+        return Ok(None);
+    }
+    let kib = u32::try_from(bytes >> 10).unwrap_or(u32::MAX);
+    app.bodies.clone().acquire_many_owned(kib).await.map(Some).map_err(|_| ApiError::stopping())
+}
+
+fn too_large(app: &App) -> ApiError {
+    let message = format!(
+        "the body is larger than {}; shorten the prompt or start kvik with a larger --body-limit",
+        app.config.body_limit
+    );
+    ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, Some("body_too_large"), message)
+}

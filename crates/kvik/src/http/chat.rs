@@ -1,0 +1,187 @@
+//! `POST /v1/chat/completions`
+
+use std::{sync::Arc, time::SystemTime};
+
+use axum::{extract::State, response::Response};
+use kvik_cache::Token;
+use kvik_engine::{
+    api::{Constraint, Request},
+    template::{RenderInput, TemplateError, ends_in_thinking},
+};
+use serde_json::{Map, Value};
+
+use super::{
+    app::{App, Prepared},
+    body::JsonBody,
+    chat_answer::{ChatAnswer, Head, Reading},
+    error::ApiError,
+    fields::Fields,
+    messages::{self, Tools},
+    options::{LOGPROBS_MAX, OPENAI, Options},
+};
+use crate::random::random;
+
+type Result<T> = std::result::Result<T, ApiError>;
+
+/// Answers a conversation.
+pub(crate) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result<Response> {
+    app.complete(body, read).await
+}
+
+fn read(app: &App, mut fields: Fields) -> Result<Prepared<ChatAnswer>> {
+    app.check_model(&fields.string("model")?.unwrap_or_default())?;
+    let mut conversation = Conversation::read(&mut fields)?;
+    let tokenizer = &app.serving.tokenizer;
+    let mut options = Options::read(&mut fields, OPENAI, &|text| tokenizer.encode(text, false, true))?;
+    let forced = conversation.force_call(&mut options)?;
+    let logprobs = logprobs(&mut fields)?;
+    let max_tokens = max_tokens(&mut fields)?;
+    let (stream, include_usage) = stream(&mut fields)?;
+
+    let prompt = conversation.render(app)?;
+    let reading = match (forced, &options.constraint) {
+        (true, _) => Reading::ForcedCall,
+        (false, Some(_)) => Reading::Plain,
+        (false, None) => Reading::Tagged {
+            starts_in_thinking: ends_in_thinking(&prompt),
+            tools: conversation.tools.offered.is_some(),
+        },
+    };
+    let answer =
+        ChatAnswer::new(head(app, "chatcmpl"), options.choices, reading, logprobs.is_some(), include_usage);
+    let tokens = app.serving.encode_rendered(&prompt);
+    let request = options.request(tokens, max_tokens.unwrap_or(app.serving.model.context), logprobs);
+    Ok(Prepared { requests: vec![request], answer, stream })
+}
+
+/// What the chat template is given.
+#[derive(Debug)]
+pub(crate) struct Conversation {
+    messages: Value,
+    tools: Tools,
+    add_generation_prompt: bool,
+    enable_thinking: Option<bool>,
+    kwargs: Map<String, Value>,
+}
+
+impl Conversation {
+    /// Reads the fields that decide the prompt.
+    pub(crate) fn read(fields: &mut Fields) -> Result<Conversation> {
+        let mut kwargs = match fields.take("chat_template_kwargs") {
+            None => Map::new(),
+            Some(Value::Object(kwargs)) => kwargs,
+            Some(other) => {
+                return Err(super::fields::wrong(fields.path("chat_template_kwargs"), "an object", &other));
+            }
+        };
+        let from_kwargs = kwargs.remove("enable_thinking").and_then(|value| value.as_bool());
+        Ok(Conversation {
+            messages: messages::read(fields)?,
+            tools: Tools::read(fields)?,
+            add_generation_prompt: fields.bool("add_generation_prompt")?.unwrap_or(true),
+            enable_thinking: fields.bool("enable_thinking")?.or(from_kwargs),
+            kwargs,
+        })
+    }
+
+    /// Makes a required call a constraint on the answer; tells whether there is one.
+    fn force_call(&mut self, options: &mut Options) -> Result<bool> {
+        let Some(schema) = self.tools.forced.take() else { return Ok(false) };
+        if options.constraint.is_some() {
+            let message =
+                "`tool_choice` asks for a call, and another field constrains the answer; send one of them";
+            return Err(ApiError::field("tool_choice", message));
+        }
+        options.constraint = Some(Constraint::JsonSchema(schema));
+        // The call has to come at once, so there is no room for thinking before it.
+        self.enable_thinking = Some(false);
+        Ok(true)
+    }
+
+    /// The prompt as text.
+    pub(crate) fn render(&self, app: &App) -> Result<String> {
+        let Some(template) = &app.serving.template else {
+            let message = "this model has no chat template; use /v1/completions, or start kvik with --chat-template FILE";
+            return Err(ApiError::field("messages", message));
+        };
+        let input = RenderInput {
+            messages: self.messages.clone(),
+            tools: self.tools.offered.clone(),
+            add_generation_prompt: self.add_generation_prompt,
+            enable_thinking: self.enable_thinking,
+            kwargs: self.kwargs.clone(),
+            now: SystemTime::now(),
+        };
+        let prompt = template.render(&input).map_err(refused)?;
+        app.check_length(&prompt)?;
+        Ok(prompt)
+    }
+}
+
+/// A template's refusal, at the field it names.
+fn refused(error: TemplateError) -> ApiError {
+    let message = error.to_string();
+    match error {
+        TemplateError::BadMessages { field, .. } => ApiError::field(field, message),
+        _ => ApiError::field("messages", message),
+    }
+}
+
+/// What names an answer.
+pub(crate) fn head(app: &App, kind: &str) -> Head {
+    Head {
+        id: format!("{kind}-{:016x}", random()),
+        created: unix_seconds(),
+        model: app.serving.model.name.clone(),
+    }
+}
+
+fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+/// `logprobs` asks for them, `top_logprobs` says how many.
+fn logprobs(fields: &mut Fields) -> Result<Option<usize>> {
+    let wanted = fields.bool("logprobs")?.unwrap_or(false);
+    let top = fields.integer("top_logprobs", 0..=LOGPROBS_MAX)?;
+    if top.is_some_and(|top| top > 0) && !wanted {
+        return Err(fields.error("top_logprobs", "needs `logprobs` to be true"));
+    }
+    Ok(wanted.then(|| top.unwrap_or(0) as usize))
+}
+
+/// OpenAI's two names for the same limit; the newer one wins.
+fn max_tokens(fields: &mut Fields) -> Result<Option<usize>> {
+    let newer = fields.integer("max_completion_tokens", 0..=i64::MAX)?;
+    let older = fields.integer("max_tokens", 0..=i64::MAX)?;
+    Ok(newer.or(older).map(|max| max as usize))
+}
+
+/// Whether to stream, and whether the stream ends with a frame of usage.
+pub(crate) fn stream(fields: &mut Fields) -> Result<(bool, bool)> {
+    let stream = fields.bool("stream")?.unwrap_or(false);
+    let Some(mut options) = fields.object("stream_options")? else { return Ok((stream, false)) };
+    if !stream {
+        return Err(fields.error("stream_options", "is only allowed when `stream` is true"));
+    }
+    Ok((stream, options.bool("include_usage")?.unwrap_or(false)))
+}
+
+impl Options {
+    /// The engine's request for one prompt.
+    pub(crate) fn request(&self, prompt: Vec<Token>, max_tokens: usize, logprobs: Option<usize>) -> Request {
+        Request {
+            prompt,
+            choices: self.choices,
+            max_tokens,
+            ignore_eos: self.ignore_eos,
+            stop: self.stop.clone(),
+            sampling: self.sampling.clone(),
+            logprobs,
+            constraint: self.constraint.clone(),
+            show_special: false,
+            reuse: self.reuse,
+            salt: [0; 16],
+        }
+    }
+}

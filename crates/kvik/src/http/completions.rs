@@ -1,0 +1,60 @@
+//! `POST /v1/completions`
+
+use std::sync::Arc;
+
+use axum::{extract::State, response::Response};
+
+use super::{
+    app::{App, Prepared},
+    body::JsonBody,
+    chat::{head, stream},
+    error::ApiError,
+    fields::Fields,
+    options::{LOGPROBS_MAX, OPENAI, Options},
+    prompt::Prompt,
+    text_answer::TextAnswer,
+};
+
+type Result<T> = std::result::Result<T, ApiError>;
+
+/// OpenAI's default for this endpoint.
+const MAX_TOKENS: i64 = 16;
+
+/// Continues prompts.
+pub(crate) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result<Response> {
+    app.complete(body, read).await
+}
+
+fn read(app: &App, mut fields: Fields) -> Result<Prepared<TextAnswer>> {
+    app.check_model(&fields.string("model")?.unwrap_or_default())?;
+    let tokenizer = &app.serving.tokenizer;
+    let prompts = Prompt::read(&mut fields)?;
+    let options = Options::read(&mut fields, OPENAI, &|text| tokenizer.encode(text, false, true))?;
+    let logprobs = fields.integer("logprobs", 0..=LOGPROBS_MAX)?.map(|top| top as usize);
+    // 0 computes the prompt only, which warms the cache.
+    let max_tokens = fields.integer("max_tokens", 0..=i64::MAX)?.unwrap_or(MAX_TOKENS) as usize;
+    let (stream, include_usage) = stream(&mut fields)?;
+    let echo = fields.bool("echo")?.unwrap_or(false);
+    refuse(&mut fields, &options, echo, logprobs)?;
+
+    let echo = |prompt: &Prompt| if echo { prompt.text(tokenizer) } else { String::new() };
+    let echoes = prompts.iter().map(echo).collect();
+    let choices = options.choices as usize;
+    let answer = TextAnswer::new(head(app, "cmpl"), echoes, choices, logprobs.is_some(), include_usage);
+    let request = |prompt: &Prompt| Ok(options.request(prompt.encode(app)?, max_tokens, logprobs));
+    Ok(Prepared { requests: prompts.iter().map(request).collect::<Result<_>>()?, answer, stream })
+}
+
+/// Fields that would change the answer if they were obeyed and are not: better refused than ignored.
+fn refuse(fields: &mut Fields, options: &Options, echo: bool, logprobs: Option<usize>) -> Result<()> {
+    if fields.string("suffix")?.is_some_and(|suffix| !suffix.is_empty()) {
+        return Err(fields.error("suffix", "is not supported: kvik does not fill in the middle"));
+    }
+    if fields.integer("best_of", 1..=i64::MAX)?.is_some_and(|best| best != i64::from(options.choices)) {
+        return Err(fields.error("best_of", "is not supported; ask for `n` answers and choose yourself"));
+    }
+    if echo && logprobs.is_some() {
+        return Err(fields.error("echo", "together with `logprobs` is not supported: kvik gives log-probabilities of generated tokens only"));
+    }
+    Ok(())
+}

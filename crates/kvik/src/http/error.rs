@@ -1,0 +1,152 @@
+//! Errors as OpenAI's API words them: `{"error": {"message", "type", "param", "code"}}`.
+//!
+//! The one place where a kind of failure meets its status code.
+
+use axum::{
+    Json,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use kvik_engine::api::RequestError;
+use serde_json::{Value, json};
+
+/// A refused or failed request.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ApiError {
+    status: StatusCode,
+    message: String,
+    param: Option<String>,
+    code: Option<&'static str>,
+    retry_after_s: Option<u64>,
+}
+
+impl ApiError {
+    /// The request is wrong at the field `param`.
+    pub(crate) fn field(param: impl Into<String>, message: impl Into<String>) -> ApiError {
+        ApiError { param: Some(param.into()), ..ApiError::bad_request(message) }
+    }
+
+    /// The request is wrong as a whole.
+    pub(crate) fn bad_request(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::BAD_REQUEST, None, message)
+    }
+
+    pub(crate) fn new(
+        status: StatusCode,
+        code: Option<&'static str>,
+        message: impl Into<String>,
+    ) -> ApiError {
+        ApiError { status, message: message.into(), param: None, code, retry_after_s: None }
+    }
+
+    /// Names the offending field, where none is named yet.
+    pub(crate) fn at(mut self, param: &str) -> ApiError {
+        self.param.get_or_insert_with(|| param.to_owned());
+        self
+    }
+
+    pub(crate) fn unauthorized() -> ApiError {
+        let message = "this server wants an API key: send the header `Authorization: Bearer KEY` with a key that was given to `kvik serve --api-key`";
+        ApiError::new(StatusCode::UNAUTHORIZED, Some("invalid_api_key"), message)
+    }
+
+    pub(crate) fn stopping() -> ApiError {
+        RequestError::Stopping.into()
+    }
+
+    pub(crate) fn busy(message: impl Into<String>, retry_after_s: u64) -> ApiError {
+        let error = ApiError::new(StatusCode::TOO_MANY_REQUESTS, Some("queue_full"), message);
+        ApiError { retry_after_s: Some(retry_after_s), ..error }
+    }
+
+    pub(crate) fn internal(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, Some("internal_error"), message)
+    }
+
+    /// OpenAI's error object; also what a stream that fails half-way sends as its last frame.
+    pub(crate) fn body(&self) -> Value {
+        json!({"error": {
+            "message": self.message,
+            "type": self.kind(),
+            "param": self.param,
+            "code": self.code,
+        }})
+    }
+
+    fn kind(&self) -> &'static str {
+        match self.status {
+            StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            StatusCode::SERVICE_UNAVAILABLE => "unavailable_error",
+            status if status.is_server_error() => "server_error",
+            _ => "invalid_request_error",
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, Json(self.body())).into_response();
+        let headers = response.headers_mut();
+        if let Some(seconds) = self.retry_after_s {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+impl From<RequestError> for ApiError {
+    fn from(error: RequestError) -> ApiError {
+        let message = error.to_string();
+        match error {
+            RequestError::PromptTooLong { .. } => {
+                ApiError::new(StatusCode::BAD_REQUEST, Some("context_length_exceeded"), message)
+            }
+            RequestError::OverBudget { .. } => {
+                ApiError::new(StatusCode::BAD_REQUEST, Some("over_kv_budget"), message)
+            }
+            RequestError::BadChoices { .. } => ApiError::field("n", message),
+            RequestError::QueueFull { retry_after_s, .. } => ApiError::busy(message, retry_after_s),
+            RequestError::Stopping => {
+                let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Some("stopping"), message);
+                ApiError { retry_after_s: Some(5), ..error }
+            }
+            RequestError::Internal(_) => ApiError::internal(message),
+            _ => ApiError::bad_request(message),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn engine_errors_meet_their_status() {
+        let check = |error: RequestError, status: u16, code: Option<&str>| {
+            let api = ApiError::from(error.clone());
+            assert_eq!(api.status.as_u16(), status, "{error}");
+            assert_eq!(api.body()["error"]["code"].as_str(), code, "{error}");
+            assert_eq!(api.body()["error"]["message"], error.to_string());
+        };
+        let too_long = RequestError::PromptTooLong { prompt_tokens: 5000, context_tokens: 2048 };
+        check(too_long, 400, Some("context_length_exceeded"));
+        check(RequestError::EmptyPrompt, 400, None);
+        check(RequestError::UnknownToken { token: 9, vocab: 4 }, 400, None);
+        check(RequestError::BadConstraint("x".into()), 400, None);
+        check(RequestError::OverBudget { needed_blocks: 9, budget_blocks: 4 }, 400, Some("over_kv_budget"));
+        check(RequestError::QueueFull { waiting: 1, retry_after_s: 2 }, 429, Some("queue_full"));
+        check(RequestError::Stopping, 503, Some("stopping"));
+        check(RequestError::Internal("x".into()), 500, Some("internal_error"));
+    }
+
+    #[test]
+    fn a_full_queue_says_when_to_come_back() {
+        let response =
+            ApiError::from(RequestError::QueueFull { waiting: 64, retry_after_s: 7 }).into_response();
+        assert_eq!(response.headers()["retry-after"], "7");
+    }
+}

@@ -1,0 +1,154 @@
+//! The answer of `/completion`, in llama-server's words.
+
+use kvik_engine::api::{Event, FinishReason, GeneratedToken, Report, TokenLogprob};
+use serde_json::{Value, json};
+
+use super::{chat_answer::finite, generation::Answer, usage};
+
+/// What the request said that the answer repeats.
+#[derive(Debug, Clone)]
+pub(crate) struct Echo {
+    pub(crate) model: String,
+    /// `generation_settings`.
+    pub(crate) settings: Value,
+    pub(crate) stop: Vec<String>,
+    /// Text of each prompt.
+    pub(crate) prompts: Vec<String>,
+    /// The client asked for the token ids.
+    pub(crate) return_tokens: bool,
+    /// The client asked for log-probabilities.
+    pub(crate) probabilities: bool,
+}
+
+/// The answer as far as it is known: one result per choice of each prompt.
+#[derive(Debug)]
+pub(crate) struct LlamaAnswer {
+    echo: Echo,
+    choices_per_prompt: usize,
+    results: Vec<Choice>,
+}
+
+#[derive(Debug, Default)]
+struct Choice {
+    content: String,
+    tokens: Vec<u32>,
+    probabilities: Vec<Value>,
+    finish: Option<FinishReason>,
+    report: Report,
+}
+
+impl LlamaAnswer {
+    pub(crate) fn new(echo: Echo, choices_per_prompt: usize) -> LlamaAnswer {
+        let count = echo.prompts.len() * choices_per_prompt;
+        LlamaAnswer { echo, choices_per_prompt, results: (0..count).map(|_| Choice::default()).collect() }
+    }
+
+    fn text(&mut self, index: usize, text: &str, tokens: &[GeneratedToken], frames: &mut Vec<Value>) {
+        let Some(result) = self.results.get_mut(index) else { return };
+        let ids: Vec<u32> = tokens.iter().map(|token| token.token).collect();
+        let probabilities: Vec<Value> = tokens.iter().filter_map(probability).collect();
+        result.content.push_str(text);
+        result.tokens.extend_from_slice(&ids);
+        result.probabilities.extend_from_slice(&probabilities);
+        let mut frame = json!({
+            "index": index,
+            "content": text,
+            "tokens": ids,
+            "stop": false,
+            "id_slot": -1,
+            "tokens_predicted": result.tokens.len(),
+        });
+        if !probabilities.is_empty() {
+            frame["completion_probabilities"] = Value::Array(probabilities);
+        }
+        frames.push(frame);
+    }
+
+    /// The report is the whole prompt's; a prompt has one result here unless `n` was sent.
+    fn done(&mut self, prompt: usize, report: &Report, frames: &mut Vec<Value>) {
+        let first = prompt * self.choices_per_prompt;
+        for index in first..first + self.choices_per_prompt {
+            self.results[index].report = report.clone();
+            let mut last = self.result(index);
+            // The content has been streamed already.
+            last["content"] = json!("");
+            last["tokens"] = json!([]);
+            if let Value::Object(last) = &mut last {
+                last.remove("completion_probabilities");
+            }
+            frames.push(last);
+        }
+    }
+
+    fn result(&self, index: usize) -> Value {
+        let result = &self.results[index];
+        let (stop_type, stopping_word) = match result.finish {
+            Some(FinishReason::StopString(i)) => ("word", self.echo.stop.get(i).map_or("", String::as_str)),
+            Some(FinishReason::Length) => ("limit", ""),
+            Some(FinishReason::Eos | FinishReason::ConstraintDone) => ("eos", ""),
+            None => ("none", ""),
+        };
+        let mut json = json!({
+            "index": index,
+            "content": result.content,
+            "tokens": if self.echo.return_tokens { result.tokens.as_slice() } else { &[] },
+            "id_slot": -1,
+            "stop": true,
+            "model": self.echo.model,
+            "tokens_predicted": result.tokens.len(),
+            "tokens_evaluated": result.report.prompt_tokens,
+            "tokens_cached": result.report.cached_tokens,
+            "generation_settings": self.echo.settings,
+            "prompt": self.echo.prompts[index / self.choices_per_prompt],
+            "has_new_line": result.content.contains('\n'),
+            "truncated": false,
+            "stop_type": stop_type,
+            "stopping_word": stopping_word,
+            "usage": usage::usage(&result.report),
+            "timings": usage::timings(&result.report),
+        });
+        if self.echo.probabilities {
+            json["completion_probabilities"] = Value::Array(result.probabilities.clone());
+        }
+        json
+    }
+}
+
+impl Answer for LlamaAnswer {
+    const LAST: Option<&'static str> = None;
+
+    fn take(&mut self, prompt: usize, event: Event, frames: &mut Vec<Value>) {
+        let index = |choice: u32| prompt * self.choices_per_prompt + choice as usize;
+        match event {
+            Event::Text { choice, text, tokens } => self.text(index(choice), &text, &tokens, frames),
+            Event::Finished { choice, reason } => {
+                let index = index(choice);
+                self.results[index].finish = Some(reason);
+            }
+            Event::Done(report) => self.done(prompt, &report, frames),
+            Event::Prefill { .. } | Event::Failed(_) => {}
+        }
+    }
+
+    /// One object, or an array of them where there are several.
+    fn whole(self) -> Value {
+        let mut results: Vec<Value> = (0..self.results.len()).map(|i| self.result(i)).collect();
+        if results.len() == 1 { results.remove(0) } else { Value::Array(results) }
+    }
+}
+
+fn probability(token: &GeneratedToken) -> Option<Value> {
+    let (chosen, likeliest) = token.logprob.as_ref()?;
+    let mut entry = entry(chosen);
+    entry["top_logprobs"] = likeliest.iter().map(self::entry).collect();
+    Some(entry)
+}
+
+fn entry(token: &TokenLogprob) -> Value {
+    json!({
+        "id": token.token,
+        "token": String::from_utf8_lossy(&token.bytes),
+        "bytes": token.bytes,
+        "logprob": finite(token.logprob),
+    })
+}

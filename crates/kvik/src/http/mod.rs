@@ -1,0 +1,160 @@
+//! HTTP: OpenAI's API, llama-server's beside it, health and metrics.
+//!
+//! Every route is the same three steps: read the body off the async threads (parse, check,
+//! template, tokenize), submit to the engine, word the events. Never holds model or cache state.
+
+mod app;
+mod body;
+mod chat;
+mod chat_answer;
+mod completions;
+mod error;
+mod fields;
+mod generation;
+mod keys;
+mod listen;
+mod llama;
+mod llama_answer;
+mod messages;
+mod metrics;
+mod options;
+mod prompt;
+#[cfg(test)]
+mod tests;
+mod text_answer;
+mod usage;
+
+pub(crate) use app::{App, AppConfig};
+pub(crate) use keys::Keys;
+pub(crate) use listen::{Connections, serve};
+
+use std::{sync::Arc, time::Instant};
+
+use axum::{
+    Json, Router,
+    extract::{MatchedPath, Path, Request, State},
+    http::{HeaderValue, Method, StatusCode, header},
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use serde_json::{Value, json};
+use tower_http::cors::{AllowOrigin, Any, CorsLayer};
+
+use error::ApiError;
+
+/// All routes over one application.
+pub(crate) fn router(app: Arc<App>) -> Router {
+    let cors = cors(&app.config.cors);
+    Router::new()
+        .route("/v1/chat/completions", post(chat::route))
+        .route("/v1/completions", post(completions::route))
+        .route("/v1/models", get(models))
+        .route("/v1/models/{*id}", get(model))
+        .route("/completion", post(llama::completion))
+        .route("/tokenize", post(llama::tokenize))
+        .route("/detokenize", post(llama::detokenize))
+        .route("/apply-template", post(llama::apply_template))
+        .route("/props", get(llama::props))
+        .route("/health", get(health))
+        .route("/metrics", get(metrics::route))
+        .fallback(unknown_route)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(middleware::from_fn_with_state(app.clone(), guard))
+        .layer(middleware::from_fn_with_state(app.clone(), count))
+        .layer(cors)
+        .layer(body::limit(&app))
+        .with_state(app)
+}
+
+/// Turns away who has no key, and everybody once the server is stopping.
+async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    if request.uri().path() == "/health" {
+        return next.run(request).await;
+    }
+    if !app.config.keys.admit(request.headers()) {
+        return ApiError::unauthorized().into_response();
+    }
+    if app.is_stopping() {
+        return ApiError::stopping().into_response();
+    }
+    next.run(request).await
+}
+
+/// Counts the request under its route; paths that no route has are one label, so that a scanner
+/// cannot make the metrics grow.
+async fn count(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let route = request.extensions().get::<MatchedPath>().map_or("unknown", MatchedPath::as_str).to_owned();
+    let start = Instant::now();
+    let response = next.run(request).await;
+    tracing::debug!(
+        route,
+        status = response.status().as_u16(),
+        ms = start.elapsed().as_millis() as u64,
+        "http"
+    );
+    app.metrics.request(route, response.status());
+    response
+}
+
+/// Origins that browsers may call from; none are allowed unless the server was told so.
+fn cors(origins: &[String]) -> CorsLayer {
+    if origins.is_empty() {
+        return CorsLayer::new();
+    }
+    let allowed: AllowOrigin = if origins.iter().any(|origin| origin == "*") {
+        Any.into()
+    } else {
+        let values = origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok());
+        AllowOrigin::list(values)
+    };
+    CorsLayer::new()
+        .allow_origin(allowed)
+        .allow_methods([Method::GET, Method::POST])
+        .allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE])
+}
+
+async fn unknown_route(request: Request) -> ApiError {
+    let message = format!(
+        "there is no route {} {}; kvik serves /v1/chat/completions, /v1/completions, /v1/models, /completion, /tokenize, /detokenize, /apply-template, /props, /health and /metrics",
+        request.method(),
+        request.uri().path()
+    );
+    ApiError::new(StatusCode::NOT_FOUND, Some("unknown_route"), message)
+}
+
+async fn wrong_method(request: Request) -> ApiError {
+    let message = format!("{} does not take {}", request.uri().path(), request.method());
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, Some("method_not_allowed"), message)
+}
+
+async fn health(State(app): State<Arc<App>>) -> Response {
+    if app.is_stopping() {
+        return ApiError::stopping().into_response();
+    }
+    Json(json!({"status": "ok"})).into_response()
+}
+
+async fn models(State(app): State<Arc<App>>) -> Json<Value> {
+    Json(json!({"object": "list", "data": [card(&app)]}))
+}
+
+async fn model(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+    app.check_model(&id)?;
+    Ok(Json(card(&app)))
+}
+
+fn card(app: &App) -> Value {
+    let model = &app.serving.model;
+    json!({
+        "id": model.name,
+        "object": "model",
+        "created": model.loaded,
+        "owned_by": "kvik",
+        "meta": {
+            "n_ctx": model.context,
+            "n_vocab": app.serving.tokenizer.vocab_len(),
+            "size": model.bytes,
+        },
+    })
+}

@@ -1,0 +1,404 @@
+//! How to continue a prompt: the fields that all three completion endpoints share.
+//!
+//! OpenAI's names, llama-server's where OpenAI has none. Each endpoint brings its own defaults.
+
+use kvik_cache::Token;
+use kvik_engine::api::{Constraint, Sampling};
+use serde_json::Value;
+
+use super::{
+    error::ApiError,
+    fields::{Fields, whole, wrong},
+};
+use crate::random::random;
+
+type Result<T> = std::result::Result<T, ApiError>;
+
+/// Stop strings that one request may bring.
+const STOP_STRINGS_MAX: usize = 16;
+/// Bytes of one stop string: the engine holds back that much text at most.
+const STOP_BYTES_MAX: usize = 4096;
+/// Entries of `logit_bias`.
+const BIASES_MAX: usize = 1024;
+/// `top_logprobs` at most, as in OpenAI's API.
+pub(crate) const LOGPROBS_MAX: i64 = 20;
+/// `n` at most: choices share the prompt's blocks, and each needs blocks of its own to go on.
+const CHOICES_MAX: i64 = 64;
+
+/// What holds where a request says nothing.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Defaults {
+    temperature: f32,
+    top_k: usize,
+    top_p: f32,
+    min_p: f32,
+    /// Tokens that penalties look back on; 0 means all.
+    penalty_last_n: usize,
+}
+
+/// OpenAI's: sample from the whole distribution, penalties look at the whole answer.
+pub(crate) const OPENAI: Defaults =
+    Defaults { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, penalty_last_n: 0 };
+
+/// llama-server's.
+pub(crate) const LLAMA_SERVER: Defaults =
+    Defaults { temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05, penalty_last_n: 64 };
+
+/// How to continue a prompt.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Options {
+    pub(crate) sampling: Sampling,
+    pub(crate) stop: Vec<String>,
+    pub(crate) ignore_eos: bool,
+    pub(crate) choices: u32,
+    pub(crate) reuse: bool,
+    pub(crate) constraint: Option<Constraint>,
+}
+
+impl Options {
+    /// Reads them; `encode` gives the tokens of a text, for biases that name one.
+    pub(crate) fn read(
+        fields: &mut Fields,
+        defaults: Defaults,
+        encode: &dyn Fn(&str) -> Vec<Token>,
+    ) -> Result<Options> {
+        Ok(Options {
+            sampling: sampling(fields, defaults, encode)?,
+            stop: stop(fields)?,
+            ignore_eos: fields.bool("ignore_eos")?.unwrap_or(false),
+            choices: fields.integer("n", 1..=CHOICES_MAX)?.unwrap_or(1) as u32,
+            reuse: fields.bool("cache_prompt")?.unwrap_or(true),
+            constraint: constraint(fields)?,
+        })
+    }
+}
+
+fn sampling(
+    fields: &mut Fields,
+    defaults: Defaults,
+    encode: &dyn Fn(&str) -> Vec<Token>,
+) -> Result<Sampling> {
+    let number = |fields: &mut Fields, name: &str, range, default: f32| -> Result<f32> {
+        Ok(fields.number(name, range)?.map_or(default, |x| x as f32))
+    };
+    let mut sampling = Sampling {
+        temperature: number(fields, "temperature", 0.0..=f64::INFINITY, defaults.temperature)?,
+        top_k: fields
+            .integer("top_k", -1..=i64::MAX)?
+            .map_or(defaults.top_k, |k| usize::try_from(k).unwrap_or(0)),
+        top_p: number(fields, "top_p", 0.0..=1.0, defaults.top_p)?,
+        min_p: number(fields, "min_p", 0.0..=1.0, defaults.min_p)?,
+        repetition_penalty: repetition_penalty(fields)?,
+        presence_penalty: number(fields, "presence_penalty", -2.0..=2.0, 0.0)?,
+        frequency_penalty: number(fields, "frequency_penalty", -2.0..=2.0, 0.0)?,
+        penalty_last_n: defaults.penalty_last_n,
+        logit_bias: logit_bias(fields, encode)?,
+        // llama-server's clients send -1 for "random"; 4294967295 is how older ones write it.
+        seed: match fields.integer("seed", -1..=i64::MAX)? {
+            None | Some(-1 | 0xffff_ffff) => random(),
+            Some(seed) => seed as u64,
+        },
+    };
+    match fields.integer("repeat_last_n", -1..=i64::MAX)? {
+        Some(0) => {
+            sampling.repetition_penalty = 1.0;
+            sampling.presence_penalty = 0.0;
+            sampling.frequency_penalty = 0.0;
+        }
+        Some(last_n) => sampling.penalty_last_n = usize::try_from(last_n).unwrap_or(0),
+        None => {}
+    }
+    Ok(sampling)
+}
+
+/// `repeat_penalty` is llama-server's name, `repetition_penalty` everybody else's.
+fn repetition_penalty(fields: &mut Fields) -> Result<f32> {
+    let mut penalty = 1.0;
+    for name in ["repetition_penalty", "repeat_penalty"] {
+        penalty = fields.number(name, 0.01..=100.0)?.map_or(penalty, |x| x as f32);
+    }
+    Ok(penalty)
+}
+
+fn stop(fields: &mut Fields) -> Result<Vec<String>> {
+    let path = fields.path("stop");
+    let stop = match fields.take("stop") {
+        None => Vec::new(),
+        Some(Value::String(text)) => vec![text],
+        Some(Value::Array(items)) => strings(&path, items)?,
+        Some(other) => return Err(wrong(path, "a string or an array of strings", &other)),
+    };
+    if stop.len() > STOP_STRINGS_MAX {
+        return Err(ApiError::field(
+            &path,
+            format!("`{path}` has {} strings, the limit is {STOP_STRINGS_MAX}", stop.len()),
+        ));
+    }
+    if stop.iter().any(|text| text.len() > STOP_BYTES_MAX) {
+        return Err(ApiError::field(
+            &path,
+            format!("a string in `{path}` is longer than {STOP_BYTES_MAX} bytes"),
+        ));
+    }
+    // An empty stop string would end every answer before its first character.
+    Ok(stop.into_iter().filter(|text| !text.is_empty()).collect())
+}
+
+/// An array of strings that stands at `path`.
+pub(crate) fn strings(path: &str, items: Vec<Value>) -> Result<Vec<String>> {
+    items
+        .into_iter()
+        .enumerate()
+        .map(|(i, item)| match item {
+            Value::String(text) => Ok(text),
+            other => Err(wrong(format!("{path}[{i}]"), "a string", &other)),
+        })
+        .collect()
+}
+
+/// `{"token id": bias}` (OpenAI) or `[[token id or text, bias], ...]` (llama-server); a bias of
+/// `false` forbids the token.
+fn logit_bias(fields: &mut Fields, encode: &dyn Fn(&str) -> Vec<Token>) -> Result<Vec<(Token, f32)>> {
+    let path = fields.path("logit_bias");
+    let pairs: Vec<(Value, Value)> = match fields.take("logit_bias") {
+        None => return Ok(Vec::new()),
+        Some(Value::Object(map)) => map.into_iter().map(|(id, bias)| (id_of(id), bias)).collect(),
+        Some(Value::Array(items)) => items
+            .into_iter()
+            .enumerate()
+            .map(|(i, item)| match <[Value; 2]>::try_from(array_items(item)) {
+                Ok([token, bias]) => Ok((token, bias)),
+                Err(_) => Err(ApiError::field(
+                    format!("{path}[{i}]"),
+                    format!("`{path}[{i}]` must be a pair: [token id or text, bias]"),
+                )),
+            })
+            .collect::<Result<_>>()?,
+        Some(other) => return Err(wrong(path, "an object from token ids to biases", &other)),
+    };
+    if pairs.len() > BIASES_MAX {
+        return Err(ApiError::field(
+            &path,
+            format!("`{path}` has {} entries, the limit is {BIASES_MAX}", pairs.len()),
+        ));
+    }
+    let mut biases = Vec::new();
+    for (token, bias) in pairs {
+        let bias = bias_of(&path, &bias)?;
+        for token in biased_tokens(&path, &token, encode)? {
+            biases.push((token, bias));
+        }
+    }
+    Ok(biases)
+}
+
+/// A key of the object form is a token id in decimal; anything else stays text.
+fn id_of(key: String) -> Value {
+    key.parse::<Token>().map_or(Value::String(key), Value::from)
+}
+
+fn array_items(value: Value) -> Vec<Value> {
+    if let Value::Array(items) = value { items } else { Vec::new() }
+}
+
+fn bias_of(path: &str, bias: &Value) -> Result<f32> {
+    match bias {
+        Value::Bool(false) => Ok(f32::NEG_INFINITY),
+        // As OpenAI does: -100 is a ban, not merely a nudge.
+        Value::Number(n) if n.as_f64().is_some_and(|x| (-100.0..=100.0).contains(&x)) => {
+            let bias = n.as_f64().unwrap_or(0.0) as f32;
+            Ok(if bias == -100.0 { f32::NEG_INFINITY } else { bias })
+        }
+        other => Err(wrong(path.to_owned(), "a map of biases from -100 to 100 (or false)", other)),
+    }
+}
+
+fn biased_tokens(path: &str, token: &Value, encode: &dyn Fn(&str) -> Vec<Token>) -> Result<Vec<Token>> {
+    match token {
+        Value::String(text) => Ok(encode(text)),
+        id => match whole(id).and_then(|id| Token::try_from(id).ok()) {
+            Some(id) => Ok(vec![id]),
+            None => Err(wrong(path.to_owned(), "a map whose keys are token ids or texts", id)),
+        },
+    }
+}
+
+/// What the answer must look like: at most one of the fields that say so.
+fn constraint(fields: &mut Fields) -> Result<Option<Constraint>> {
+    let found = [
+        ("response_format", response_format(fields)?),
+        ("json_schema", fields.take("json_schema").map(Constraint::JsonSchema)),
+        ("grammar", grammar(fields)?),
+        ("regex", fields.string("regex")?.map(Constraint::Regex)),
+    ];
+    let mut constraint = None;
+    for (name, value) in found {
+        let Some(value) = value else { continue };
+        if let Some((earlier, _)) = constraint {
+            return Err(ApiError::field(
+                name,
+                format!("`{name}` and `{earlier}` both constrain the answer; send one of them"),
+            ));
+        }
+        constraint = Some((name, value));
+    }
+    Ok(constraint.map(|(_, constraint)| constraint))
+}
+
+fn response_format(fields: &mut Fields) -> Result<Option<Constraint>> {
+    let Some(mut format) = fields.object("response_format")? else { return Ok(None) };
+    let kind = format.string("type")?;
+    match format.required("type", kind)?.as_str() {
+        "text" => Ok(None),
+        // llama-server's clients put a schema beside `json_object`.
+        "json_object" => Ok(Some(match format.take("schema") {
+            Some(schema) => Constraint::JsonSchema(schema),
+            None => Constraint::JsonObject,
+        })),
+        "json_schema" => {
+            let object = format.object("json_schema")?;
+            let mut object = format.required("json_schema", object)?;
+            let schema = object.take("schema");
+            Ok(Some(Constraint::JsonSchema(object.required("schema", schema)?)))
+        }
+        other => Err(format.error(
+            "type",
+            format!("is {other:?}; kvik knows \"text\", \"json_object\" and \"json_schema\""),
+        )),
+    }
+}
+
+fn grammar(fields: &mut Fields) -> Result<Option<Constraint>> {
+    let Some(grammar) = fields.string("grammar")?.filter(|text| !text.trim().is_empty()) else {
+        return Ok(None);
+    };
+    if grammar.contains("::=") {
+        return Err(fields.error(
+            "grammar",
+            "looks like GBNF (`::=`); kvik takes Lark grammars, for example `start: \"yes\" | \"no\"`",
+        ));
+    }
+    Ok(Some(Constraint::Lark(grammar)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(body: Value) -> Result<Options> {
+        let encode = |text: &str| text.bytes().map(Token::from).collect();
+        Options::read(&mut Fields::of_body(body).unwrap(), OPENAI, &encode)
+    }
+
+    fn param(body: Value) -> String {
+        let text = body.to_string();
+        let error = read(body).expect_err(&text).body();
+        error["error"]["param"].as_str().unwrap_or_else(|| panic!("{text}: {error}")).to_owned()
+    }
+
+    #[test]
+    fn the_defaults_are_openais() {
+        let options = read(json!({"seed": 3})).unwrap();
+        let sampling = Sampling {
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            penalty_last_n: 0,
+            logit_bias: vec![],
+            seed: 3,
+        };
+        assert_eq!(
+            options,
+            Options { sampling, stop: vec![], ignore_eos: false, choices: 1, reuse: true, constraint: None }
+        );
+    }
+
+    #[test]
+    fn an_absent_seed_is_random() {
+        let seed = |body| read(body).unwrap().sampling.seed;
+        assert_ne!(seed(json!({})), seed(json!({})));
+        assert_ne!(seed(json!({"seed": -1})), seed(json!({"seed": -1})));
+        assert_eq!(seed(json!({"seed": 7})), 7);
+    }
+
+    #[test]
+    fn wrong_values_name_their_field() {
+        let check = |body: Value, at: &str| assert_eq!(param(body), at);
+        check(json!({"temperature": -0.1}), "temperature");
+        check(json!({"temperature": "warm"}), "temperature");
+        check(json!({"top_p": 1.1}), "top_p");
+        check(json!({"min_p": -1}), "min_p");
+        check(json!({"top_k": 2.5}), "top_k");
+        check(json!({"presence_penalty": 3}), "presence_penalty");
+        check(json!({"frequency_penalty": []}), "frequency_penalty");
+        check(json!({"repeat_penalty": 0}), "repeat_penalty");
+        check(json!({"n": 0}), "n");
+        check(json!({"n": 65}), "n");
+        check(json!({"seed": 1.5}), "seed");
+        check(json!({"stop": 1}), "stop");
+        check(json!({"stop": ["a", 2]}), "stop[1]");
+        check(json!({"stop": vec!["x"; 17]}), "stop");
+        check(json!({"ignore_eos": "yes"}), "ignore_eos");
+        check(json!({"logit_bias": 3}), "logit_bias");
+        check(json!({"logit_bias": {"5": 101}}), "logit_bias");
+        check(json!({"logit_bias": [[5]]}), "logit_bias[0]");
+        check(json!({"logit_bias": [[-5, 1]]}), "logit_bias");
+        check(json!({"response_format": "json"}), "response_format");
+        check(json!({"response_format": {}}), "response_format.type");
+        check(json!({"response_format": {"type": "xml"}}), "response_format.type");
+        check(json!({"response_format": {"type": "json_schema"}}), "response_format.json_schema");
+        check(
+            json!({"response_format": {"type": "json_schema", "json_schema": {}}}),
+            "response_format.json_schema.schema",
+        );
+        check(json!({"grammar": "root ::= \"a\""}), "grammar");
+        check(json!({"grammar": "start: \"a\"", "json_schema": {}}), "grammar");
+    }
+
+    #[test]
+    fn biases_in_every_form() {
+        let check = |bias: Value, expect: &[(Token, f32)]| {
+            assert_eq!(read(json!({"logit_bias": bias})).unwrap().sampling.logit_bias, expect);
+        };
+        check(json!({"12": 1.5, "13": -100}), &[(12, 1.5), (13, f32::NEG_INFINITY)]);
+        check(json!([[12, -1], [13, false]]), &[(12, -1.0), (13, f32::NEG_INFINITY)]);
+        check(json!([["AB", 2]]), &[(65, 2.0), (66, 2.0)]);
+        check(json!({}), &[]);
+    }
+
+    #[test]
+    fn penalties_can_be_switched_off_by_their_window() {
+        let sampling =
+            read(json!({"presence_penalty": 1, "repeat_penalty": 1.2, "repeat_last_n": 0})).unwrap().sampling;
+        assert_eq!((sampling.presence_penalty, sampling.repetition_penalty), (0.0, 1.0));
+        assert_eq!(read(json!({"repeat_last_n": 32})).unwrap().sampling.penalty_last_n, 32);
+        assert_eq!(read(json!({"repeat_last_n": -1})).unwrap().sampling.penalty_last_n, 0);
+    }
+
+    #[test]
+    fn constraints_in_every_form() {
+        let schema = json!({"type": "object"});
+        let check =
+            |body: Value, expect: Option<Constraint>| assert_eq!(read(body).unwrap().constraint, expect);
+        check(json!({"response_format": {"type": "text"}}), None);
+        check(json!({"response_format": {"type": "json_object"}}), Some(Constraint::JsonObject));
+        check(
+            json!({"response_format": {"type": "json_object", "schema": schema}}),
+            Some(Constraint::JsonSchema(schema.clone())),
+        );
+        check(
+            json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}),
+            Some(Constraint::JsonSchema(schema.clone())),
+        );
+        check(json!({"json_schema": schema}), Some(Constraint::JsonSchema(schema.clone())));
+        check(json!({"grammar": "start: \"a\""}), Some(Constraint::Lark("start: \"a\"".into())));
+        check(json!({"grammar": ""}), None);
+        check(json!({"regex": "[a-z]+"}), Some(Constraint::Regex("[a-z]+".into())));
+    }
+}

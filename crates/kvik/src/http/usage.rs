@@ -1,0 +1,113 @@
+//! What an answer cost, in OpenAI's words (`usage`) and in llama-server's (`timings`).
+//!
+//! Both come from the engine's report alone, so they say what was really computed.
+
+use std::time::Duration;
+
+use kvik_engine::api::Report;
+use serde_json::{Value, json};
+
+/// OpenAI's `usage` object.
+pub(crate) fn usage(report: &Report) -> Value {
+    json!({
+        "prompt_tokens": report.prompt_tokens,
+        "completion_tokens": report.generated_tokens,
+        "total_tokens": report.prompt_tokens + report.generated_tokens,
+        "prompt_tokens_details": {"cached_tokens": report.cached_tokens},
+    })
+}
+
+/// llama-server's `timings` object; times in milliseconds.
+pub(crate) fn timings(report: &Report) -> Value {
+    let (prompt_ms, predicted_ms) = (ms(report.prefill), ms(report.decode));
+    let (prompt_n, predicted_n) = (report.computed_tokens, report.generated_tokens);
+    json!({
+        "cache_n": report.cached_tokens,
+        "prompt_n": prompt_n,
+        "prompt_ms": prompt_ms,
+        "prompt_per_token_ms": ratio(prompt_ms, prompt_n as f64),
+        "prompt_per_second": ratio(1e3 * prompt_n as f64, prompt_ms),
+        "predicted_n": predicted_n,
+        "predicted_ms": predicted_ms,
+        "predicted_per_token_ms": ratio(predicted_ms, predicted_n as f64),
+        "predicted_per_second": ratio(1e3 * predicted_n as f64, predicted_ms),
+    })
+}
+
+/// Adds the report of another prompt of the same HTTP request.
+pub(crate) fn add(total: &mut Report, report: &Report) {
+    total.prompt_tokens += report.prompt_tokens;
+    total.cached_tokens += report.cached_tokens;
+    total.computed_tokens += report.computed_tokens;
+    total.generated_tokens += report.generated_tokens;
+    total.recomputed_tokens += report.recomputed_tokens;
+    total.queued = total.queued.max(report.queued);
+    total.prefill += report.prefill;
+    total.decode += report.decode;
+    total.cache = report.cache;
+}
+
+/// Milliseconds, to the microsecond.
+pub(crate) fn ms(time: Duration) -> f64 {
+    time.as_micros() as f64 / 1e3
+}
+
+/// A ratio that is 0 where there is nothing to divide by: JSON has no infinity.
+fn ratio(a: f64, b: f64) -> f64 {
+    if b > 0.0 { a / b } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        Report {
+            prompt_tokens: 200,
+            cached_tokens: 160,
+            computed_tokens: 40,
+            generated_tokens: 10,
+            recomputed_tokens: 0,
+            queued: Duration::ZERO,
+            prefill: Duration::from_millis(80),
+            decode: Duration::from_millis(500),
+            cache: None,
+        }
+    }
+
+    #[test]
+    fn timings_agree_with_the_report() {
+        let expect = json!({
+            "cache_n": 160, "prompt_n": 40,
+            "prompt_ms": 80.0, "prompt_per_token_ms": 2.0, "prompt_per_second": 500.0,
+            "predicted_n": 10, "predicted_ms": 500.0, "predicted_per_token_ms": 50.0,
+            "predicted_per_second": 20.0,
+        });
+        assert_eq!(timings(&report()), expect);
+    }
+
+    #[test]
+    fn usage_counts_the_cached_tokens() {
+        let expect = json!({
+            "prompt_tokens": 200, "completion_tokens": 10, "total_tokens": 210,
+            "prompt_tokens_details": {"cached_tokens": 160},
+        });
+        assert_eq!(usage(&report()), expect);
+    }
+
+    #[test]
+    fn nothing_computed_divides_by_nothing() {
+        let timings = timings(&Report::default());
+        assert_eq!(timings["prompt_per_second"], 0.0);
+        assert_eq!(timings["predicted_per_token_ms"], 0.0);
+    }
+
+    #[test]
+    fn reports_of_several_prompts_add_up() {
+        let mut total = Report::default();
+        add(&mut total, &report());
+        add(&mut total, &report());
+        assert_eq!(usage(&total)["total_tokens"], 420);
+        assert_eq!(timings(&total)["prompt_ms"], 160.0);
+    }
+}

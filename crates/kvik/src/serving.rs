@@ -1,0 +1,73 @@
+//! What answers need: the engine with the words of its model.
+//!
+//! Built once at start-up by [`crate::load`]; routes and the terminal commands only read it.
+
+use std::sync::Arc;
+
+use kvik_cache::Token;
+use kvik_engine::{
+    api::{EventSink, Request, RequestError},
+    stats::EngineStats,
+    template::ChatTemplate,
+    tokenizer::Tokenizer,
+};
+
+/// Where requests go: the engine, or a script in tests of the routes.
+pub(crate) trait Inference: Send + Sync {
+    /// Queues a request; its events go to `sink`, from the engine's thread.
+    ///
+    /// May take tens of milliseconds, when a constraint has to be compiled.
+    fn submit(&self, request: Request, sink: Box<dyn EventSink>) -> Result<(), RequestError>;
+
+    /// What the engine holds and has done.
+    fn stats(&self) -> EngineStats;
+}
+
+/// A loaded model with its engine.
+pub(crate) struct Serving {
+    pub(crate) engine: Arc<dyn Inference>,
+    pub(crate) tokenizer: Arc<Tokenizer>,
+    /// Absent when the model brings none and `--chat-template` was not given.
+    pub(crate) template: Option<ChatTemplate>,
+    pub(crate) model: ModelCard,
+}
+
+/// What the server says about its model.
+#[derive(Debug, Clone)]
+pub(crate) struct ModelCard {
+    /// Its name in the API.
+    pub(crate) name: String,
+    /// Where it came from: a path, `hf:...`, or "inside the program".
+    pub(crate) source: String,
+    /// It is the one inside the program, which knows little.
+    pub(crate) embedded: bool,
+    /// Tokens of prompt and answer together.
+    pub(crate) context: usize,
+    /// Sequences that run at the same time.
+    pub(crate) parallel: usize,
+    /// Bytes of its weights.
+    pub(crate) bytes: u64,
+    /// Unix time of its loading, seconds.
+    pub(crate) loaded: u64,
+}
+
+impl ModelCard {
+    /// Whether a request's `model` field means this model.
+    pub(crate) fn answers_to(&self, name: &str) -> bool {
+        name.is_empty() || name == "kvik" || name == self.name
+    }
+}
+
+impl Serving {
+    /// Tokens of a rendered chat. Most templates write the token that begins a text themselves;
+    /// where one does not and the model wants it, it is added.
+    pub(crate) fn encode_rendered(&self, prompt: &str) -> Vec<Token> {
+        let mut tokens = self.tokenizer.encode(prompt, false, true);
+        if let Some(bos) = self.tokenizer.bos().filter(|_| self.tokenizer.add_bos())
+            && tokens.first() != Some(&bos)
+        {
+            tokens.insert(0, bos);
+        }
+        tokens
+    }
+}
