@@ -141,8 +141,10 @@ impl BenchArgs {
     fn tests(&self) -> Vec<Test> {
         let sequences = self.sequences as usize;
         let at_depth = |&depth: &usize| {
-            let prefill = self.prompt.iter().map(move |&prompt| Test { prompt, generate: 0, depth, sequences: 1 });
-            let decode = self.generate.iter().map(move |&generate| Test { prompt: 0, generate, depth, sequences });
+            let prefill =
+                self.prompt.iter().map(move |&prompt| Test { prompt, generate: 0, depth, sequences: 1 });
+            let decode =
+                self.generate.iter().map(move |&generate| Test { prompt: 0, generate, depth, sequences });
             prefill.chain(decode).filter(|test| test.prompt + test.generate > 0)
         };
         self.depth.iter().flat_map(at_depth).collect()
@@ -162,7 +164,8 @@ impl Test {
 
     /// The name llama-bench gives it.
     fn name(&self) -> String {
-        let what = if self.prompt > 0 { format!("pp{}", self.prompt) } else { format!("tg{}", self.generate) };
+        let what =
+            if self.prompt > 0 { format!("pp{}", self.prompt) } else { format!("tg{}", self.generate) };
         let many = if self.sequences > 1 { format!(" x{}", self.sequences) } else { String::new() };
         let depth = if self.depth > 0 { format!(" @ d{}", self.depth) } else { String::new() };
         what + &many + &depth
@@ -251,7 +254,8 @@ struct TokenStream {
 
 impl TokenStream {
     fn row(&mut self, table: u32, position: usize, logits: bool) -> Row {
-        self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.state =
+            self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let token = ((self.state >> 33) % self.vocab) as Token;
         Row { table, token, position: position as u32, logits }
     }

@@ -58,9 +58,8 @@ pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<()> {
 fn facts(loaded: &LoadedModel) -> Vec<(&'static str, String)> {
     let config = &loaded.config;
     let tokenizer = &loaded.tokenizer;
-    let special = |token: Option<u32>| {
-        token.map_or("none".to_owned(), |t| format!("{t} {:?}", tokenizer.decode(&[t])))
-    };
+    let special =
+        |token: Option<u32>| token.map_or("none".to_owned(), |t| format!("{t} {:?}", tokenizer.decode(&[t])));
     let per_token = ModelRunner::layout(config, KvFormat::F16, KvFormat::F16).token_bytes();
     vec![
         ("model", config.name.clone()),
@@ -69,7 +68,10 @@ fn facts(loaded: &LoadedModel) -> Vec<(&'static str, String)> {
         ("weights", format!("{} ({})", ByteSize(loaded.tensors.total_bytes()), types(loaded))),
         ("layers", config.layers.to_string()),
         ("width", format!("{}, feed-forward {}", config.d_model, config.d_ff)),
-        ("heads", format!("{} of {}, {} for keys and values", config.heads, config.head_dim, config.kv_heads)),
+        (
+            "heads",
+            format!("{} of {}, {} for keys and values", config.heads, config.head_dim, config.kv_heads),
+        ),
         ("context", format!("{} tokens", config.context)),
         ("rope", format!("base {}, {} dimensions, {}", config.rope.theta, config.rope.dims, scaling(loaded))),
         ("kv", format!("{} a token in f16", ByteSize(per_token as u64))),
@@ -80,7 +82,8 @@ fn facts(loaded: &LoadedModel) -> Vec<(&'static str, String)> {
 }
 
 fn summary(loaded: &LoadedModel) -> serde_json::Value {
-    let facts: serde_json::Map<_, _> = facts(loaded).into_iter().map(|(k, v)| (k.to_owned(), v.into())).collect();
+    let facts: serde_json::Map<_, _> =
+        facts(loaded).into_iter().map(|(k, v)| (k.to_owned(), v.into())).collect();
     let tensors: Vec<_> = sorted(loaded)
         .into_iter()
         .map(|(name, view)| json!({"name": name, "type": view.ty.name(), "rows": view.rows, "cols": view.cols}))
@@ -108,7 +111,8 @@ fn types(loaded: &LoadedModel) -> String {
 }
 
 fn scaling(loaded: &LoadedModel) -> String {
-    let divisors = if loaded.tensors.get("rope_freqs.weight").is_some() { ", divisors in the file" } else { "" };
+    let divisors =
+        if loaded.tensors.get("rope_freqs.weight").is_some() { ", divisors in the file" } else { "" };
     let scaling = match &loaded.config.rope.scaling {
         RopeScaling::None => "not stretched".to_owned(),
         RopeScaling::Linear { factor } => format!("stretched {factor} times"),

@@ -1,2 +1,53 @@
-//! placeholder
-fn main() {}
+//! kvik: a local LLM server whose centre is the KV cache.
+
+mod bench;
+mod chat;
+mod cli;
+mod config;
+mod dirs;
+mod example;
+mod http;
+mod hub;
+mod inspect;
+mod load;
+mod logging;
+mod memory;
+mod model_args;
+mod plan;
+mod random;
+mod replay;
+mod run;
+mod serve;
+mod serving;
+mod size;
+mod talk;
+
+use std::{ffi::OsString, process::ExitCode};
+
+use clap::{CommandFactory, FromArgMatches};
+
+use cli::{Cli, Task};
+
+fn main() -> ExitCode {
+    match start() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start() -> anyhow::Result<()> {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let matches = config::configure(Cli::command(), &args)?.get_matches_from(args);
+    match Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).task {
+        Task::Serve(args) => serve::run(&args),
+        Task::Chat(args) => chat::run(&args),
+        Task::Run(args) => run::run(&args),
+        Task::Bench(args) => bench::run(&args),
+        Task::Inspect(args) => inspect::run(&args),
+        Task::Plan(args) => plan::run(&args),
+        Task::Replay(args) => replay::run(args),
+    }
+}

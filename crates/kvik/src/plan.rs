@@ -11,7 +11,7 @@ use crate::model_args::ModelArgs;
 use crate::size::ByteSize;
 
 /// Storage formats of keys and values that are compared.
-const FORMATS: [KvFormat; 5] = [KvFormat::F32, KvFormat::F16, KvFormat::Bf16, KvFormat::Q8, KvFormat::Q4];
+const FORMATS: [KvFormat; KvFormat::ALL.len()] = KvFormat::ALL;
 
 /// Shows the memory of weights and of KV per token, per context and per user, and what fits.
 #[derive(Debug, Args)]
@@ -118,10 +118,17 @@ impl Plan {
     fn table(&self) -> String {
         let mut text = format!(
             "{} ({}, {} layers, {} heads, {} KV heads of {})\n{}\n\nweights   {}\nKV        2 x {} layers x {} KV heads x tokens x {} x bytes per value\n\n",
-            self.model, self.architecture, self.layers, self.heads, self.kv_heads, self.head_dim,
+            self.model,
+            self.architecture,
+            self.layers,
+            self.heads,
+            self.kv_heads,
+            self.head_dim,
             self.sharing(),
             ByteSize(self.weight_bytes),
-            self.layers, self.kv_heads, self.head_dim,
+            self.layers,
+            self.kv_heads,
+            self.head_dim,
         );
         let context = format!("{} tokens", self.context_tokens);
         let users = format!("{} users", self.users);

@@ -1,0 +1,265 @@
+//! From flags to a running engine: reads the model, divides the memory, starts the worker.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use anyhow::{Context, bail};
+use clap::{Args, builder::TypedValueParser, value_parser};
+use indicatif::{ProgressBar, ProgressStyle};
+use kvik_cache::{BLOCK_POSITIONS, CacheConfig, Policy};
+use kvik_engine::{
+    api::{EventSink, Request, RequestError},
+    engine::{Engine, EngineConfig},
+    load::LoadedModel,
+    model::{Model, ModelRunner},
+    stats::EngineStats,
+    template::{ChatTemplate, TemplateError},
+    tokenizer::Tokenizer,
+};
+use kvik_kernels::{KvLayout, Pool};
+
+use crate::{
+    memory,
+    model_args::{CacheArgs, ModelArgs},
+    serving::{Inference, ModelCard, Serving},
+    size::ByteSize,
+};
+
+/// Choices of one request at most.
+const CHOICES_MAX: u32 = 64;
+/// Prompt rows of a step while nobody waits for a token: as many as the matrix kernels like.
+const PREFILL_ROWS: usize = 512;
+/// Prompt rows of a step while streams run: what they wait for between two tokens.
+const PREFILL_ROWS_MIXED: usize = 64;
+/// Evicted blocks remembered, to tell why a prompt was not found.
+const GHOSTS_MAX: usize = 1 << 16;
+/// The default KV budget where the system does not say how much memory is free.
+const BUDGET_BLIND: u64 = 2 << 30;
+/// The default KV budget at most: a bigger one should be somebody's decision.
+const BUDGET_DEFAULT_MAX: u64 = 8 << 30;
+
+/// How much is done at a time.
+#[derive(Debug, Clone, Copy, Args)]
+#[command(next_help_heading = "Capacity")]
+pub(crate) struct Capacity {
+    /// Sequences computed at the same time
+    #[arg(long, value_name = "N", default_value = "16", value_parser = value_parser!(u16).range(1..=1024).map(usize::from))]
+    pub(crate) parallel: usize,
+    /// Requests that may wait; more are answered 429
+    #[arg(long, value_name = "N", default_value = "256", value_parser = value_parser!(u16).range(1..).map(usize::from))]
+    pub(crate) queue: usize,
+}
+
+impl Capacity {
+    /// One conversation at a time.
+    pub(crate) const ONE: Capacity = Capacity { parallel: 1, queue: 1 };
+}
+
+/// A model with packed weights, and its words.
+pub(crate) struct Opened {
+    pub(crate) model: Model,
+    pub(crate) tokenizer: Tokenizer,
+    /// Absent when the model has none and speaks no known format.
+    pub(crate) template: Option<ChatTemplate>,
+}
+
+/// Reads a model and packs its weights on `pool`.
+pub(crate) fn model(args: &ModelArgs, pool: &Pool) -> anyhow::Result<Opened> {
+    let loaded = args.load()?;
+    let template = match ChatTemplate::for_model(&loaded, None) {
+        Ok(template) => Some(template),
+        Err(TemplateError::Missing) => None,
+        Err(error) => return Err(error.into()),
+    };
+    let LoadedModel { config, tensors, tokenizer, .. } = loaded;
+    let bar = progress(args.source(), tensors.total_bytes());
+    let target = args.weights.map(Into::into);
+    let model = Model::load(config, tensors, target, pool, &|done, _| bar.set_position(done))
+        .with_context(|| format!("the model {} cannot be loaded", args.source()))?;
+    bar.finish_and_clear();
+    Ok(Opened { model, tokenizer, template })
+}
+
+/// Hidden by itself where standard error is not a terminal.
+fn progress(name: &str, bytes: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("loading {msg} {wide_bar} {bytes}/{total_bytes}");
+    let bar = ProgressBar::new(bytes).with_message(name.to_owned());
+    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+/// A running engine with its model's words, and how its memory was divided.
+pub(crate) struct Loaded {
+    pub(crate) serving: Serving,
+    pub(crate) budget: Budget,
+    pub(crate) handle: Handle,
+}
+
+/// Memory for keys and values.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Budget {
+    pub(crate) blocks: usize,
+    pub(crate) block_bytes: usize,
+    /// Formats of keys and values, as `f16` or `q8/f16`.
+    pub(crate) kv: String,
+    /// Threads that compute.
+    pub(crate) threads: usize,
+}
+
+impl Budget {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.blocks as u64 * self.block_bytes as u64
+    }
+
+    pub(crate) fn tokens(&self) -> usize {
+        self.blocks * BLOCK_POSITIONS
+    }
+}
+
+/// Stops the engine.
+pub(crate) struct Handle(Engine);
+
+impl Handle {
+    /// Lets running requests end for as long as `grace`.
+    pub(crate) fn shutdown(&self, grace: Duration) {
+        self.0.shutdown(grace);
+    }
+}
+
+impl Inference for Engine {
+    fn submit(&self, request: Request, sink: Box<dyn EventSink>) -> Result<(), RequestError> {
+        Engine::submit(self, request, sink)
+    }
+
+    fn stats(&self) -> EngineStats {
+        Engine::stats(self)
+    }
+}
+
+/// Loads the model and starts the engine.
+pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> anyhow::Result<Loaded> {
+    let pool = args.pool();
+    let threads = pool.threads();
+    let Opened { model, tokenizer, template } = model(args, &pool)?;
+    let (k, v) = args.kv_formats();
+    let layout = ModelRunner::layout(model.config(), k, v);
+    let kv = if k == v { k.to_string() } else { format!("{k}/{v}") };
+    let blocks = blocks(cache.cache_ram, &layout)?;
+    let budget = Budget { blocks, block_bytes: layout.block_bytes(), kv, threads };
+    let context = context(cache.context, model.config().context, &budget)?;
+    let card = ModelCard {
+        name: name(model.config().name.as_str()),
+        source: args.source().to_owned(),
+        embedded: args.is_embedded(),
+        context,
+        parallel: capacity.parallel,
+        bytes: model.weight_bytes() as u64,
+        loaded: unix_seconds(),
+    };
+    let config = EngineConfig {
+        context_tokens: context,
+        parallel_max: capacity.parallel,
+        waiting_max: capacity.queue,
+        choices_max: CHOICES_MAX,
+        prefill_rows_max: PREFILL_ROWS,
+        prefill_rows_mixed_max: PREFILL_ROWS_MIXED,
+        block_bytes: budget.block_bytes,
+        model_digest: model.digest(),
+        kv_format: budget.kv.clone(),
+    };
+    let runner =
+        ModelRunner::new(Arc::new(model), pool, layout, budget.blocks, context).with_context(|| {
+            format!("no memory for a KV cache of {}; lower --cache-ram", ByteSize(budget.bytes()))
+        })?;
+    let cache = CacheConfig { blocks, policy: Policy::Lru, ghosts: blocks.min(GHOSTS_MAX) };
+    let engine = Engine::start(runner, &tokenizer, cache, config)?;
+    let handle = Handle(engine.clone());
+    let serving = Serving { engine: Arc::new(engine), tokenizer: Arc::new(tokenizer), template, model: card };
+    Ok(Loaded { serving, budget, handle })
+}
+
+/// Blocks of the budget that was asked for, or of half of the free memory.
+fn blocks(asked: Option<ByteSize>, layout: &KvLayout) -> anyhow::Result<usize> {
+    let block_bytes = layout.block_bytes() as u64;
+    let bytes = asked.map_or_else(default_budget, |size| size.0);
+    let blocks = usize::try_from(bytes / block_bytes).unwrap_or(usize::MAX);
+    if blocks == 0 {
+        bail!(
+            "a KV cache of {} holds not even one block of this model, which takes {}; raise --cache-ram",
+            ByteSize(bytes),
+            ByteSize(block_bytes)
+        );
+    }
+    Ok(blocks)
+}
+
+fn default_budget() -> u64 {
+    memory::available_bytes().map_or(BUDGET_BLIND, |free| (free / 2).min(BUDGET_DEFAULT_MAX))
+}
+
+/// The context that was asked for, if it fits; else the model's own, or as much of it as fits.
+fn context(asked: Option<usize>, own: usize, budget: &Budget) -> anyhow::Result<usize> {
+    let fits = budget.tokens();
+    match asked {
+        Some(asked) if asked > fits => {
+            let needed = asked.div_ceil(BLOCK_POSITIONS) as u64 * budget.block_bytes as u64;
+            bail!(
+                "a context of {asked} tokens needs {} of KV cache and --cache-ram is {}, which holds {fits} tokens; raise --cache-ram or lower --context",
+                ByteSize(needed),
+                ByteSize(budget.bytes())
+            )
+        }
+        Some(asked) => {
+            if asked > own {
+                tracing::warn!("the model was made for {own} tokens; answers beyond may be poor");
+            }
+            Ok(asked)
+        }
+        None => Ok(own.min(fits)),
+    }
+}
+
+/// A name without spaces, for URLs and clients.
+fn name(own: &str) -> String {
+    let name: Vec<&str> = own.split_whitespace().collect();
+    if name.is_empty() { "model".to_owned() } else { name.join("-") }
+}
+
+fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn budget(blocks: usize) -> Budget {
+        Budget { blocks, block_bytes: 48 << 10, kv: "f16".into(), threads: 1 }
+    }
+
+    #[test]
+    fn the_context_fits_the_budget() {
+        let check = |asked, own, blocks, expect| {
+            assert_eq!(context(asked, own, &budget(blocks)).unwrap(), expect);
+        };
+        check(None, 2048, 1000, 2048);
+        check(None, 40_960, 1000, 16_000);
+        check(Some(512), 2048, 1000, 512);
+        check(Some(4096), 2048, 1000, 4096);
+    }
+
+    #[test]
+    fn a_context_that_does_not_fit_is_refused_with_the_numbers() {
+        let error = context(Some(32_768), 40_960, &budget(1000)).unwrap_err().to_string();
+        for word in ["32768", "96 MiB", "46.9 MiB", "16000", "--cache-ram"] {
+            assert!(error.contains(word), "{error} says {word}");
+        }
+    }
+
+    #[test]
+    fn names_are_fit_for_urls() {
+        assert_eq!(name("Qwen3 0.6B Instruct"), "Qwen3-0.6B-Instruct");
+        assert_eq!(name(" "), "model");
+    }
+}

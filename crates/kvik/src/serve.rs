@@ -1,0 +1,216 @@
+//! `kvik serve`: starts the server, says how to use it, and stops it in order.
+
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+
+use anyhow::Context;
+use clap::Args;
+use tokio::{net::TcpListener, sync::watch};
+
+use crate::{
+    example,
+    http::{self, App, AppConfig, Connections, Keys},
+    load::{self, Budget, Capacity, Handle, Loaded},
+    logging::{self, LogFormat},
+    model_args::{CacheArgs, ModelArgs},
+    serving::ModelCard,
+    size::ByteSize,
+};
+
+/// Connections open at the same time.
+const CONNECTIONS_MAX: usize = 1024;
+/// For the head of a request, and for an idle connection.
+const HEAD_TIME: Duration = Duration::from_secs(75);
+/// For a client that takes no byte.
+const WRITE_TIME: Duration = Duration::from_secs(60);
+
+/// Serves OpenAI's API over HTTP, and llama-server's beside it
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  kvik serve                                       the model inside, on http://127.0.0.1:8080
+  kvik serve -m model.gguf --context 8192          a GGUF file
+  kvik serve -m hf:Qwen/Qwen3-0.6B-GGUF            from the Hugging Face hub, downloaded once
+  kvik serve --cache-ram 4GiB --parallel 16        more prompts kept, more requests at a time
+  kvik serve --host 0.0.0.0 --api-key SECRET       for other machines
+
+Each of these flags is also an environment variable (--cache-ram: KVIK_CACHE_RAM) and a key of
+config.toml (cache-ram = \"4GiB\"). KVIK_LOG=debug says more.")]
+pub(crate) struct ServeArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) cache: CacheArgs,
+    #[command(flatten)]
+    pub(crate) capacity: Capacity,
+    /// Address to listen on; 0.0.0.0 for all
+    #[arg(long, default_value = "127.0.0.1", help_heading = "Server")]
+    pub(crate) host: String,
+    /// Port to listen on; 0 for a free one
+    #[arg(long, default_value_t = 8080, help_heading = "Server")]
+    pub(crate) port: u16,
+    /// A key that clients must send; may be repeated
+    #[arg(
+        long,
+        value_name = "KEY",
+        value_delimiter = ',',
+        hide_env_values = true,
+        hide_default_value = true,
+        help_heading = "Server"
+    )]
+    pub(crate) api_key: Vec<String>,
+    /// A file with one key per line
+    #[arg(long, value_name = "FILE", help_heading = "Server")]
+    pub(crate) api_key_file: Option<PathBuf>,
+    /// An origin whose pages may call, as https://example.org, or * for all; may be repeated
+    #[arg(long, value_name = "ORIGIN", value_delimiter = ',', help_heading = "Server")]
+    pub(crate) cors: Vec<String>,
+    /// Longest request body
+    #[arg(long, value_name = "SIZE", default_value = "32MiB", help_heading = "Server")]
+    pub(crate) body_limit: ByteSize,
+    /// Name of the model in the API [default: the model's own]
+    #[arg(long, value_name = "NAME", help_heading = "Server")]
+    pub(crate) alias: Option<String>,
+    /// Seconds that running answers have to end after SIGTERM
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, help_heading = "Server")]
+    pub(crate) grace: u64,
+    /// How log lines look
+    #[arg(long, value_enum, default_value = "text", help_heading = "Server")]
+    pub(crate) log: LogFormat,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
+    logging::start(args.log, "info");
+    let keys = args.keys()?;
+    let mut loaded = load::open(&args.model, &args.cache, args.capacity)?;
+    if let Some(alias) = &args.alias {
+        loaded.serving.model.name.clone_from(alias);
+    }
+    let runtime = tokio::runtime::Runtime::new().context("the server's threads cannot be started")?;
+    runtime.block_on(serve(args, keys, loaded))
+}
+
+async fn serve(args: &ServeArgs, keys: Keys, loaded: Loaded) -> anyhow::Result<()> {
+    let address = format!("{}:{}", args.host, args.port);
+    let listener = TcpListener::bind(&address)
+        .await
+        .with_context(|| format!("cannot listen on {address}; choose another --port"))?;
+    let address = listener.local_addr()?;
+    let Loaded { serving, budget, handle } = loaded;
+    let example =
+        example::curl(&url(address), &serving.model.name, args.model.is_embedded(), !keys.is_empty());
+    println!("{}", banner(&serving.model, &budget, &url(address), &example));
+
+    let config = AppConfig { keys, cors: args.cors.clone(), body_limit: args.body_limit };
+    let app = App::new(serving, config);
+    let (stop, stopped) = watch::channel(false);
+    let grace = Duration::from_secs(args.grace);
+    let stopping = tokio::spawn(stop_on_signal(app.clone(), handle, grace, stop));
+    let connections = Connections {
+        max: CONNECTIONS_MAX,
+        head_time: HEAD_TIME,
+        write_time: WRITE_TIME,
+        // The engine ends what runs within the grace; what it said then still has to arrive.
+        drain_time: grace + Duration::from_secs(5),
+    };
+    let cut_off = http::serve(listener, http::router(app), connections, stopped).await;
+    if cut_off > 0 {
+        tracing::warn!("{cut_off} connections did not end in time and were cut off");
+    }
+    stopping.await?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// The first signal lets running answers end for as long as `grace`, the second ends the process.
+async fn stop_on_signal(app: Arc<App>, handle: Handle, grace: Duration, stop: watch::Sender<bool>) {
+    signal().await;
+    tracing::info!("stopping: running answers may end, new requests are refused; once more to stop at once");
+    app.stop();
+    stop.send_replace(true);
+    tokio::spawn(async {
+        signal().await;
+        // What a shell reports for a process that SIGINT ended.
+        std::process::exit(130);
+    });
+    let stopped = tokio::task::spawn_blocking(move || handle.shutdown(grace)).await;
+    if let Err(panic) = stopped {
+        tracing::error!("the engine did not stop in order: {panic}");
+    }
+}
+
+#[cfg(unix)]
+async fn signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
+        (Ok(mut terminate), Ok(mut interrupt)) => {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        }
+        _ => std::future::pending().await,
+    }
+}
+
+#[cfg(not(unix))]
+async fn signal() {
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending().await
+    }
+}
+
+impl ServeArgs {
+    fn keys(&self) -> anyhow::Result<Keys> {
+        let file = match &self.api_key_file {
+            None => String::new(),
+            Some(path) => std::fs::read_to_string(path)
+                .with_context(|| format!("the keys in {} cannot be read", path.display()))?,
+        };
+        let keys = Keys::new(self.api_key.iter().map(String::as_str).chain(file.lines()));
+        if keys.is_empty() && self.api_key_file.is_some() {
+            // An empty file must not open the server to everybody.
+            anyhow::bail!("the file of --api-key-file holds no key");
+        }
+        Ok(keys)
+    }
+}
+
+/// The address that a client on this machine would use.
+fn url(address: SocketAddr) -> String {
+    let host = match address.ip() {
+        ip if ip.is_unspecified() => "127.0.0.1".to_owned(),
+        ip if ip.is_ipv6() => format!("[{ip}]"),
+        ip => ip.to_string(),
+    };
+    format!("http://{host}:{}", address.port())
+}
+
+fn banner(model: &ModelCard, budget: &Budget, url: &str, example: &str) -> String {
+    format!(
+        "\
+kvik {version}
+  model    {name} ({source}), {bytes}
+  context  {context} tokens
+  cache    {cache}: {tokens} tokens, {block} for {positions} in {kv}
+  runs     {parallel} requests at a time on {threads} threads
+
+listening on {url}
+
+Try it (and paste it a second time to see `cached_tokens`):
+
+{example}
+",
+        version = env!("CARGO_PKG_VERSION"),
+        name = model.name,
+        source = model.source,
+        bytes = ByteSize(model.bytes),
+        context = model.context,
+        cache = ByteSize(budget.bytes()),
+        tokens = budget.tokens(),
+        block = ByteSize(budget.block_bytes as u64),
+        positions = kvik_cache::BLOCK_POSITIONS,
+        kv = budget.kv,
+        parallel = model.parallel,
+        threads = budget.threads,
+    )
+}

@@ -1,0 +1,195 @@
+//! Turns of a conversation in the terminal: what `chat` and `run` share.
+
+use std::{
+    sync::mpsc::{Receiver, Sender, channel},
+    time::{Duration, Instant, SystemTime},
+};
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+use kvik_cache::Token;
+use kvik_engine::{
+    answer::{AnswerDelta, AnswerParser},
+    api::{Event, EventSink, Report, Request, Sampling},
+    template::{RenderInput, ends_in_thinking},
+};
+use serde_json::{Map, Value};
+
+use crate::serving::Serving;
+
+/// How answers are chosen.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Answer")]
+pub(crate) struct TalkArgs {
+    /// What the model is told before the conversation
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) system: Option<String>,
+    /// 0 always takes the likeliest token [default: 0 with the model inside, else 0.7]
+    #[arg(long, value_name = "T")]
+    temperature: Option<f32>,
+    /// Keep the smallest set of tokens whose probability reaches P
+    #[arg(long, value_name = "P", default_value_t = 0.95)]
+    top_p: f32,
+    /// The same seed gives the same text [default: random]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Tokens of one answer at most [default: what the context holds]
+    #[arg(long, value_name = "N")]
+    max_tokens: Option<usize>,
+    /// Answer without thinking first, where the model can
+    #[arg(long)]
+    no_think: bool,
+}
+
+/// One answer and what it took.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    pub(crate) content: String,
+    pub(crate) report: Report,
+    /// From the question to the first text.
+    pub(crate) first_token: Duration,
+}
+
+/// A piece of an answer as it arrives.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Piece<'a> {
+    Reasoning(&'a str),
+    Content(&'a str),
+}
+
+impl TalkArgs {
+    fn sampling(&self, embedded: bool) -> Sampling {
+        Sampling {
+            temperature: self.temperature.unwrap_or(if embedded { 0.0 } else { 0.7 }),
+            top_k: 0,
+            top_p: self.top_p,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            penalty_last_n: 0,
+            logit_bias: Vec::new(),
+            seed: self.seed.unwrap_or_else(crate::random::random),
+        }
+    }
+
+    /// The engine's request for a prompt.
+    pub(crate) fn request(&self, serving: &Serving, prompt: Vec<Token>) -> Request {
+        Request {
+            prompt,
+            choices: 1,
+            max_tokens: self.max_tokens.unwrap_or(serving.model.context),
+            ignore_eos: false,
+            stop: Vec::new(),
+            sampling: self.sampling(serving.model.embedded),
+            logprobs: None,
+            constraint: None,
+            show_special: false,
+            reuse: true,
+            salt: [0; 16],
+        }
+    }
+
+    /// Answers the conversation so far; `show` sees every piece as it arrives.
+    pub(crate) fn chat(
+        &self,
+        serving: &Serving,
+        messages: &[Value],
+        show: &mut dyn FnMut(Piece<'_>),
+    ) -> anyhow::Result<Turn> {
+        let template = serving.template.as_ref().context(
+            "this model has no chat template; give one with --chat-template FILE, or use `kvik run --raw`",
+        )?;
+        let prompt = template.render(&RenderInput {
+            messages: Value::Array(messages.to_vec()),
+            tools: None,
+            add_generation_prompt: true,
+            enable_thinking: self.no_think.then_some(false),
+            kwargs: Map::new(),
+            now: SystemTime::now(),
+        })?;
+        let parser = AnswerParser::new(ends_in_thinking(&prompt), false);
+        let request = self.request(serving, serving.encode_rendered(&prompt));
+        answer(serving, request, Some(parser), show)
+    }
+}
+
+/// Runs a request to its end. With a parser, reasoning is told apart from content.
+pub(crate) fn answer(
+    serving: &Serving,
+    request: Request,
+    mut parser: Option<AnswerParser>,
+    show: &mut dyn FnMut(Piece<'_>),
+) -> anyhow::Result<Turn> {
+    let start = Instant::now();
+    let mut first_token = None;
+    let mut content = String::new();
+    let mut keep = |deltas: Vec<AnswerDelta>| {
+        for delta in deltas {
+            match delta {
+                AnswerDelta::Reasoning(text) => show(Piece::Reasoning(&text)),
+                AnswerDelta::Content(text) => {
+                    show(Piece::Content(&text));
+                    content.push_str(&text);
+                }
+                // No tools were offered.
+                AnswerDelta::ToolCall { .. } => {}
+            }
+        }
+    };
+    for event in submit(serving, request)? {
+        match event {
+            Event::Text { text, tokens, .. } => {
+                if !tokens.is_empty() {
+                    first_token.get_or_insert_with(|| start.elapsed());
+                }
+                keep(match &mut parser {
+                    Some(parser) => parser.push(&text),
+                    None => vec![AnswerDelta::Content(text)],
+                });
+            }
+            Event::Done(report) => {
+                keep(parser.as_mut().map(AnswerParser::finish).unwrap_or_default());
+                let first_token = first_token.unwrap_or_else(|| start.elapsed());
+                return Ok(Turn { content, report, first_token });
+            }
+            Event::Failed(error) => return Err(error.into()),
+            Event::Prefill { .. } | Event::Finished { .. } => {}
+        }
+    }
+    Err(anyhow!("the engine stopped before the answer was complete"))
+}
+
+/// The events of one request, as they come.
+fn submit(serving: &Serving, request: Request) -> anyhow::Result<Receiver<Event>> {
+    struct Events(Sender<Event>);
+    impl EventSink for Events {
+        fn send(&mut self, event: Event) -> bool {
+            self.0.send(event).is_ok()
+        }
+        fn is_closed(&self) -> bool {
+            // This process waits for every answer to end.
+            false
+        }
+    }
+    let (sender, events) = channel();
+    serving.engine.submit(request, Box::new(Events(sender)))?;
+    Ok(events)
+}
+
+impl Turn {
+    /// One line: what was reused, and how fast.
+    pub(crate) fn summary(&self) -> String {
+        let report = &self.report;
+        let seconds = report.decode.as_secs_f64();
+        let speed = if seconds > 0.0 { report.generated_tokens as f64 / seconds } else { 0.0 };
+        format!(
+            "{} prompt tokens: {} reused, {} computed; first token after {:.0} ms; {} generated at {speed:.1} tokens/s",
+            report.prompt_tokens,
+            report.cached_tokens,
+            report.computed_tokens,
+            self.first_token.as_secs_f64() * 1e3,
+            report.generated_tokens,
+        )
+    }
+}
