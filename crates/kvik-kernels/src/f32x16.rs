@@ -25,6 +25,8 @@ pub(crate) trait F32x16: Copy {
     unsafe fn load_f16(from: *const u16) -> Self;
     unsafe fn load_bf16(from: *const u16) -> Self;
     unsafe fn load_i8(from: *const i8) -> Self;
+    /// The four bits of each of 16 bytes that `shift`, 0 or 4, brings down.
+    unsafe fn load_u4(from: *const u8, shift: u32) -> Self;
 
     /// Writes the lanes to 16 elements at `to`.
     unsafe fn store(self, to: *mut f32);

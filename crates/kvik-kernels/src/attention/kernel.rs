@@ -14,6 +14,8 @@
 
 #![expect(clippy::needless_range_loop, reason = "register blocks are written as the matrices they are")]
 
+use std::ops::Range;
+
 use super::SPLIT;
 use crate::f32x16::{F32x16, LANES};
 use crate::kv::BLOCK_POSITIONS;
@@ -122,49 +124,55 @@ macro_rules! attention_kernels {
 }
 pub(crate) use attention_kernels;
 
-/// Step 1: a group of lines at a time, so that each key in registers serves all of them.
+/// Step 1: four tiles at a time, which stay in the first-level cache while groups of lines pass over them.
 ///
 /// # Safety
 /// See [`AttentionKernels`]; inlined into a function with the features of `L`.
 #[inline(always)]
 pub(crate) unsafe fn scores<L: F32x16, T: Tile>(call: &ScoreCall<'_>) {
-    let mut line = 0;
-    while line < call.q.len() {
-        // SAFETY: the group is inside the lines of the call.
-        line += unsafe {
-            match call.q.len() - line {
-                6.. => score_lines::<L, T, 6, 4, 1>(call, line),
-                4.. => score_lines::<L, T, 4, 4, 1>(call, line),
-                2.. => score_lines::<L, T, 2, 4, 2>(call, line),
-                _ => score_lines::<L, T, 1, 4, 4>(call, line),
-            }
-        };
+    for start in (0..call.tiles.len()).step_by(TILES) {
+        let tiles = start..call.tiles.len().min(start + TILES);
+        let mut line = 0;
+        while line < call.q.len() {
+            let tiles = tiles.clone();
+            // SAFETY: the group is inside the lines of the call.
+            line += unsafe {
+                match call.q.len() - line {
+                    6.. => score_lines::<L, T, 6, 1>(call, line, tiles),
+                    4.. => score_lines::<L, T, 4, 1>(call, line, tiles),
+                    2.. => score_lines::<L, T, 2, 2>(call, line, tiles),
+                    _ => score_lines::<L, T, 1, 4>(call, line, tiles),
+                }
+            };
+        }
     }
 }
 
-/// Scores `M` lines, `W` tiles at a time with wide registers and `N` with narrow ones; returns `M`.
+/// Tiles that are worked on at a time.
+const TILES: usize = 4;
+
+/// Scores `M` lines against those of `tiles` that they touch, all four at once with wide registers
+/// and `N` with narrow ones; returns `M`.
 #[inline(always)]
-unsafe fn score_lines<L: F32x16, T: Tile, const M: usize, const W: usize, const N: usize>(
+unsafe fn score_lines<L: F32x16, T: Tile, const M: usize, const N: usize>(
     call: &ScoreCall<'_>,
     line: usize,
+    tiles: Range<usize>,
 ) -> usize {
     let count = call.counts[line..line + M].iter().max().copied().unwrap_or(0) as usize;
-    let tiles = count.div_ceil(BLOCK_POSITIONS);
-    let mut tile = 0;
-    // SAFETY: `line + M` lines exist, and `tiles` tiles.
+    let end = tiles.end.min(count.div_ceil(BLOCK_POSITIONS));
+    let mut tile = tiles.start;
+    // SAFETY: `line + M` lines exist, and `end` tiles.
     unsafe {
-        if L::WIDE {
-            while tile + W <= tiles {
-                score_tiles::<L, T, M, W>(call, line, tile);
-                tile += W;
-            }
-        } else {
-            while tile + N <= tiles {
-                score_tiles::<L, T, M, N>(call, line, tile);
-                tile += N;
-            }
+        if L::WIDE && tile + TILES <= end {
+            score_tiles::<L, T, M, TILES>(call, line, tile);
+            tile += TILES;
         }
-        while tile < tiles {
+        while !L::WIDE && tile + N <= end {
+            score_tiles::<L, T, M, N>(call, line, tile);
+            tile += N;
+        }
+        while tile < end {
             score_tiles::<L, T, M, 1>(call, line, tile);
             tile += 1;
         }
@@ -185,15 +193,21 @@ unsafe fn score_tiles<L: F32x16, T: Tile, const M: usize, const N: usize>(
     // SAFETY: `d` is inside the queries and the tiles, and the scores have a row of SPLIT for every line.
     unsafe {
         let mut sums = [[L::splat(0.0); N]; M];
-        for d in 0..call.head_dim {
-            let mut keys = [L::splat(0.0); N];
-            for n in 0..N {
-                keys[n] = T::key(tiles[n], d);
+        for start in (0..call.head_dim).step_by(T::GROUP) {
+            let mut groups = [T::key_group::<L>(tiles[0], call.head_dim, start); N];
+            for n in 1..N {
+                groups[n] = T::key_group(tiles[n], call.head_dim, start);
             }
-            for m in 0..M {
-                let q = L::splat(*q[m].add(d));
+            for d in start..call.head_dim.min(start.saturating_add(T::GROUP)) {
+                let mut keys = [L::splat(0.0); N];
                 for n in 0..N {
-                    sums[m][n] = q.mul_add(keys[n], sums[m][n]);
+                    keys[n] = T::key(tiles[n], groups[n], d);
+                }
+                for m in 0..M {
+                    let q = L::splat(*q[m].add(d));
+                    for n in 0..N {
+                        sums[m][n] = q.mul_add(keys[n], sums[m][n]);
+                    }
                 }
             }
         }
@@ -234,25 +248,30 @@ pub(crate) unsafe fn softmax<L: F32x16>(scores: *mut f32, count: usize, scale: f
     }
 }
 
-/// Step 3: a group of lines at a time, as in [`scores`].
+/// Step 3: the positions of four tiles at a time, as in [`scores`]; `out` carries the sums from four to four.
 ///
 /// # Safety
 /// See [`AttentionKernels`]; inlined into a function with the features of `L`.
 #[inline(always)]
 pub(crate) unsafe fn values<L: F32x16, T: Tile>(call: &ValueCall<'_>) {
-    let mut line = 0;
-    // SAFETY: the groups are inside the lines of the call.
+    // SAFETY: the groups are inside the lines of the call, whose results have `dims` numbers each.
     unsafe {
         if T::SCALED {
             scale_probabilities::<L, T>(call);
         }
-        while line < call.counts.len() {
-            line += match call.counts.len() - line {
-                6.. => value_lines::<L, T, 6, 4, 1>(call, line),
-                4.. => value_lines::<L, T, 4, 4, 1>(call, line),
-                2.. => value_lines::<L, T, 2, 8, 2>(call, line),
-                _ => value_lines::<L, T, 1, 8, 4>(call, line),
-            };
+        std::slice::from_raw_parts_mut(call.out, call.counts.len() * call.dims).fill(0.0);
+        for start in (0..call.tiles.len() * BLOCK_POSITIONS).step_by(TILES * BLOCK_POSITIONS) {
+            let positions = start..start + TILES * BLOCK_POSITIONS;
+            let mut line = 0;
+            while line < call.counts.len() {
+                let positions = positions.clone();
+                line += match call.counts.len() - line {
+                    6.. => value_lines::<L, T, 6, 4, 1>(call, line, positions),
+                    4.. => value_lines::<L, T, 4, 4, 1>(call, line, positions),
+                    2.. => value_lines::<L, T, 2, 8, 2>(call, line, positions),
+                    _ => value_lines::<L, T, 1, 8, 4>(call, line, positions),
+                };
+            }
         }
     }
 }
@@ -276,6 +295,7 @@ unsafe fn scale_probabilities<L: F32x16, T: Tile>(call: &ValueCall<'_>) {
 unsafe fn value_lines<L: F32x16, T: Tile, const M: usize, const W: usize, const N: usize>(
     call: &ValueCall<'_>,
     line: usize,
+    positions: Range<usize>,
 ) -> usize {
     let vectors = call.dims / LANES;
     let mut vector = 0;
@@ -283,17 +303,17 @@ unsafe fn value_lines<L: F32x16, T: Tile, const M: usize, const W: usize, const 
     unsafe {
         if L::WIDE {
             while vector + W <= vectors {
-                value_vectors::<L, T, M, W>(call, line, vector);
+                value_vectors::<L, T, M, W>(call, line, vector, positions.clone());
                 vector += W;
             }
         } else {
             while vector + N <= vectors {
-                value_vectors::<L, T, M, N>(call, line, vector);
+                value_vectors::<L, T, M, N>(call, line, vector, positions.clone());
                 vector += N;
             }
         }
         while vector < vectors {
-            value_vectors::<L, T, M, 1>(call, line, vector);
+            value_vectors::<L, T, M, 1>(call, line, vector, positions.clone());
             vector += 1;
         }
     }
@@ -305,29 +325,34 @@ unsafe fn value_vectors<L: F32x16, T: Tile, const M: usize, const N: usize>(
     call: &ValueCall<'_>,
     line: usize,
     vector: usize,
+    positions: Range<usize>,
 ) {
     let counts = &call.counts[line..line + M];
-    let common = counts.iter().min().copied().unwrap_or(0) as usize;
+    let Range { start, end } = positions;
+    let common = counts.iter().min().map_or(start, |&count| (count as usize).clamp(start, end));
     // SAFETY: the shapes of the call.
     unsafe {
         let p = call.p.add(line * SPLIT);
+        let out = call.out.add(line * call.dims + vector * LANES);
         let mut sums = [[L::splat(0.0); N]; M];
-        add_positions::<L, T, M, N>(call, p, 0..common, vector, &mut sums);
+        for m in 0..M {
+            for n in 0..N {
+                sums[m][n] = L::load(out.add(m * call.dims + n * LANES));
+            }
+        }
+        add_positions::<L, T, M, N>(call, p, start..common, vector, &mut sums);
         // Beyond the positions that all lines see, each goes its own way.
         for m in 0..M {
-            let mut rest = [sums[m]];
-            add_positions::<L, T, 1, N>(
-                call,
-                p.add(m * SPLIT),
-                common..counts[m] as usize,
-                vector,
-                &mut rest,
-            );
-            sums[m] = rest[0];
+            let rest = common..(counts[m] as usize).min(end);
+            if !rest.is_empty() {
+                let mut sum = [sums[m]];
+                add_positions::<L, T, 1, N>(call, p.add(m * SPLIT), rest, vector, &mut sum);
+                sums[m] = sum[0];
+            }
         }
         for m in 0..M {
             for n in 0..N {
-                sums[m][n].store(call.out.add((line + m) * call.dims + (vector + n) * LANES));
+                sums[m][n].store(out.add(m * call.dims + n * LANES));
             }
         }
     }
@@ -338,7 +363,7 @@ unsafe fn value_vectors<L: F32x16, T: Tile, const M: usize, const N: usize>(
 unsafe fn add_positions<L: F32x16, T: Tile, const M: usize, const N: usize>(
     call: &ValueCall<'_>,
     p: *const f32,
-    positions: std::ops::Range<usize>,
+    positions: Range<usize>,
     vector: usize,
     sums: &mut [[L; N]; M],
 ) {

@@ -4,7 +4,8 @@
 //! to the bit: not on the other rows, the threads, or the bytes behind the last position.
 //! [`kernel`] states the arithmetic, [`plan`] decides which rows share a read, this module runs the plan.
 
-use crate::kv::{BLOCK_POSITIONS, KvArena};
+use crate::kv::q4::rotate;
+use crate::kv::{BLOCK_POSITIONS, HEAD_DIM_MAX, KvArena, tile};
 use crate::threads::Disjoint;
 use crate::{Isa, Pool};
 use kernel::{AttentionKernels, ScoreCall, Softmax, ValueCall};
@@ -21,8 +22,8 @@ const SPLIT_BLOCKS: usize = SPLIT / BLOCK_POSITIONS;
 /// few enough for their scores to stay in the second-level cache.
 const UNIT_LINES: usize = 96;
 
-/// The longest head vector that a layout allows.
-const HEAD_DIM_MAX: usize = 256;
+/// Query heads that a task turns: a decode row's are not worth waking a thread for.
+const ROTATED_HEADS: usize = 64;
 
 /// The stored keys and values of one sequence.
 #[derive(Debug, Clone, Copy)]
@@ -48,6 +49,8 @@ pub struct AttnScratch {
     /// Results of split units: `[partials, heads, dims]` and `[partials, heads]`.
     partial_out: Vec<f32>,
     partial_sums: Vec<Softmax>,
+    /// `[n, heads, head_dim]` where keys are stored rotated.
+    rotated_q: Vec<f32>,
 }
 
 impl AttnScratch {
@@ -141,11 +144,17 @@ fn attention_with(
     let whole_units_min = (2 * pool.threads()).div_ceil(layout.kv_heads);
     scratch.plan.fill(rows, seqs, PlanLimits { unit_rows_max, whole_units_min });
 
-    let AttnScratch { plan, workspaces, partial_out, partial_sums } = scratch;
+    let AttnScratch { plan, workspaces, partial_out, partial_sums, rotated_q } = scratch;
     workspaces.resize_with(pool.threads().max(workspaces.len()), Workspace::default);
     workspaces.iter_mut().for_each(|workspace| workspace.grow(unit_rows_max * group, dims));
     partial_out.resize(partial_out.len().max(plan.partials * heads * dims), 0.0);
     partial_sums.resize(partial_sums.len().max(plan.partials * heads), Softmax::EMPTY);
+    rotated_q.clear();
+    if tile::is_rotated(layout.k) {
+        rotated_q.extend_from_slice(q);
+        rotate_heads(pool, rotated_q, layout.head_dim);
+    }
+    let q = if rotated_q.is_empty() { q } else { rotated_q };
     let call = Call {
         kernels: kernels(isa, arena),
         arena,
@@ -173,6 +182,13 @@ fn attention_with(
         let row = plan.split_rows[task / layout.kv_heads];
         let first_head = task % layout.kv_heads * group;
         (first_head..first_head + group).for_each(|head| call.fold_row(row, head));
+    });
+}
+
+/// Turns every head vector as keys of a rotated format are turned.
+fn rotate_heads(pool: &Pool, q: &mut [f32], head_dim: usize) {
+    pool.run_chunks(q, ROTATED_HEADS * head_dim, |_, heads| {
+        heads.chunks_exact_mut(head_dim).for_each(rotate)
     });
 }
 
@@ -347,6 +363,9 @@ impl Call<'_> {
             (self.kernels.divide)(gathered, sum.l);
             self.out.range(self.row_head(row, head), head_dim)
         };
+        if tile::is_rotated(self.arena.layout().v) {
+            rotate(&mut gathered[..head_dim]);
+        }
         out.copy_from_slice(&gathered[..head_dim]);
     }
 

@@ -101,6 +101,7 @@ fn tolerance(format: KvFormat) -> f32 {
         KvFormat::F32 => 1e-5,
         KvFormat::F16 => 2e-3,
         KvFormat::Bf16 | KvFormat::Q8 => 4e-2,
+        KvFormat::Q4 => 0.6,
     }
 }
 

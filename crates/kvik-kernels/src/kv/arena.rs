@@ -3,8 +3,9 @@
 use std::io;
 
 use super::memory::Mapping;
+use super::q4::rotate;
 use super::tile::{Tile, with_tile};
-use super::{BLOCK_POSITIONS, KvLayout};
+use super::{BLOCK_POSITIONS, HEAD_DIM_MAX, KvLayout};
 use crate::Pool;
 
 /// Blocks of stored keys and values, addressed by number.
@@ -28,7 +29,7 @@ impl KvArena {
     pub fn new(layout: KvLayout, blocks: usize) -> io::Result<KvArena> {
         let KvLayout { layers, kv_heads, head_dim, .. } = layout;
         assert!(layers > 0 && kv_heads > 0, "a layout without layers or heads: {layout:?}");
-        assert!((8..=256).contains(&head_dim), "head dimension {head_dim} is not in 8..=256");
+        assert!((8..=HEAD_DIM_MAX).contains(&head_dim), "head dimension {head_dim} is not in 8..=256");
         let bytes = blocks.checked_mul(layout.block_bytes()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(KvArena { layout, blocks, memory: Mapping::new(bytes)? })
     }
@@ -150,11 +151,23 @@ unsafe fn write_position<K: Tile, V: Tile>(
     k: &[f32],
     v: &[f32],
 ) {
+    let mut buffers = [[0.0; HEAD_DIM_MAX]; 2];
+    let [k_turned, v_turned] = &mut buffers;
+    let k = if K::ROTATED { rotated(k, k_turned) } else { k };
+    let v = if V::ROTATED { rotated(v, v_turned) } else { v };
     // SAFETY: the caller's promise.
     unsafe {
         K::write_key(key_tile, position, k);
         V::write_value(value_tile, layout.value_dims(), position, v);
     }
+}
+
+/// `x` turned, in `buffer`.
+fn rotated<'a>(x: &[f32], buffer: &'a mut [f32; HEAD_DIM_MAX]) -> &'a [f32] {
+    let turned = &mut buffer[..x.len()];
+    turned.copy_from_slice(x);
+    rotate(turned);
+    turned
 }
 
 impl std::fmt::Debug for KvArena {

@@ -14,11 +14,13 @@ pub enum KvFormat {
     Bf16,
     /// Signed 8-bit integers with one scale per head vector.
     Q8,
+    /// 4-bit integers with a scale and a least value per 32 dimensions, of vectors turned by a Hadamard matrix.
+    Q4,
 }
 
 impl KvFormat {
     /// All formats, the most precise first.
-    pub const ALL: [KvFormat; 4] = [KvFormat::F32, KvFormat::F16, KvFormat::Bf16, KvFormat::Q8];
+    pub const ALL: [KvFormat; 5] = [KvFormat::F32, KvFormat::F16, KvFormat::Bf16, KvFormat::Q8, KvFormat::Q4];
 
     /// The name used on the command line and in a cache's namespace.
     pub fn name(self) -> &'static str {
@@ -27,6 +29,7 @@ impl KvFormat {
             KvFormat::F16 => "f16",
             KvFormat::Bf16 => "bf16",
             KvFormat::Q8 => "q8",
+            KvFormat::Q4 => "q4",
         }
     }
 }
@@ -39,7 +42,7 @@ impl fmt::Display for KvFormat {
 
 /// A name that is no KV format.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown KV format {0:?}: use one of f32, f16, bf16, q8")]
+#[error("unknown KV format {0:?}: use one of f32, f16, bf16, q8, q4")]
 pub struct UnknownKvFormat(String);
 
 impl FromStr for KvFormat {
@@ -61,6 +64,6 @@ mod tests {
             assert_eq!(format.name().parse(), Ok(format));
         }
         let error = "q5".parse::<KvFormat>().unwrap_err();
-        assert_eq!(error.to_string(), "unknown KV format \"q5\": use one of f32, f16, bf16, q8");
+        assert_eq!(error.to_string(), "unknown KV format \"q5\": use one of f32, f16, bf16, q8, q4");
     }
 }

@@ -90,5 +90,6 @@ mod tests {
         check(KvFormat::F16, 2 * 28 * 8 * 128 * 2);
         check(KvFormat::Bf16, 2 * 28 * 8 * 128 * 2);
         check(KvFormat::Q8, 2 * 28 * 8 * (128 + 4));
+        check(KvFormat::Q4, 2 * 28 * 8 * (64 + 4 * 4));
     }
 }

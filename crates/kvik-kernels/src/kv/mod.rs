@@ -4,6 +4,7 @@ mod arena;
 mod format;
 mod layout;
 mod memory;
+pub(crate) mod q4;
 pub(crate) mod tile;
 
 pub use arena::KvArena;
@@ -12,3 +13,6 @@ pub use layout::KvLayout;
 
 /// Positions in a block.
 pub const BLOCK_POSITIONS: usize = 16;
+
+/// The longest head vector that a layout allows.
+pub(crate) const HEAD_DIM_MAX: usize = 256;

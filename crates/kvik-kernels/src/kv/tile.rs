@@ -21,12 +21,20 @@ use crate::f32x16::F32x16;
 pub(crate) trait Tile {
     /// Whether the numbers of a position are to be multiplied by its scale.
     const SCALED: bool = false;
+    /// Whether vectors are turned before they are stored: queries and results must be turned too.
+    const ROTATED: bool = false;
+    /// Dimensions of a key that are read with the same [`Tile::Group`].
+    const GROUP: usize = usize::MAX;
+    /// What the keys of one group of dimensions are read with.
+    type Group<L: F32x16>: Copy;
 
     /// Bytes of a tile with `rows * 16` numbers.
     fn bytes(rows: usize) -> usize;
 
+    /// What the group that holds dimension `d` is read with.
+    unsafe fn key_group<L: F32x16>(tile: *const u8, head_dim: usize, d: usize) -> Self::Group<L>;
     /// Dimension `d` of the keys at 16 positions.
-    unsafe fn key<L: F32x16>(tile: *const u8, d: usize) -> L;
+    unsafe fn key<L: F32x16>(tile: *const u8, group: Self::Group<L>, d: usize) -> L;
     /// 16 dimensions of the value at `position`.
     unsafe fn value<L: F32x16>(tile: *const u8, dims: usize, position: usize, vector: usize) -> L;
     /// The scales of the 16 positions of a tile of `rows * 16` numbers, 1 in formats without.
@@ -59,6 +67,10 @@ macro_rules! with_tile {
                 type $tile = $crate::kv::tile::Q8;
                 $body
             }
+            $crate::kv::KvFormat::Q4 => {
+                type $tile = $crate::kv::q4::Q4;
+                $body
+            }
         }
     };
 }
@@ -69,18 +81,28 @@ pub(crate) fn tile_bytes(format: KvFormat, rows: usize) -> usize {
     with_tile!(format, T => T::bytes(rows))
 }
 
+/// Whether a format stores turned vectors.
+pub(crate) fn is_rotated(format: KvFormat) -> bool {
+    with_tile!(format, T => T::ROTATED)
+}
+
 /// Numbers that are converted one by one: `T` in memory, `$load` into lanes, `$convert` from f32.
 macro_rules! float_tile {
     ($name:ident, $number:ty, $load:ident, $convert:expr) => {
         pub(crate) struct $name;
 
         impl Tile for $name {
+            type Group<L: F32x16> = ();
+
+            #[inline(always)]
+            unsafe fn key_group<L: F32x16>(_tile: *const u8, _head_dim: usize, _d: usize) {}
+
             fn bytes(rows: usize) -> usize {
                 rows * BLOCK_POSITIONS * size_of::<$number>()
             }
 
             #[inline(always)]
-            unsafe fn key<L: F32x16>(tile: *const u8, d: usize) -> L {
+            unsafe fn key<L: F32x16>(tile: *const u8, (): (), d: usize) -> L {
                 // SAFETY: row `d` of the tile.
                 unsafe { L::$load(tile.cast::<$number>().add(d * BLOCK_POSITIONS)) }
             }
@@ -133,13 +155,17 @@ impl Q8 {
 
 impl Tile for Q8 {
     const SCALED: bool = true;
+    type Group<L: F32x16> = ();
+
+    #[inline(always)]
+    unsafe fn key_group<L: F32x16>(_tile: *const u8, _head_dim: usize, _d: usize) {}
 
     fn bytes(rows: usize) -> usize {
         rows * BLOCK_POSITIONS + BLOCK_POSITIONS * size_of::<f32>()
     }
 
     #[inline(always)]
-    unsafe fn key<L: F32x16>(tile: *const u8, d: usize) -> L {
+    unsafe fn key<L: F32x16>(tile: *const u8, (): (), d: usize) -> L {
         // SAFETY: row `d` of the tile.
         unsafe { L::load_i8(tile.cast::<i8>().add(d * BLOCK_POSITIONS)) }
     }

@@ -50,6 +50,11 @@ impl F32x16 for Scalar {
         unsafe { Scalar::convert(from, f32::from) }
     }
 
+    unsafe fn load_u4(from: *const u8, shift: u32) -> Scalar {
+        // SAFETY: the caller's promise.
+        unsafe { Scalar::convert(from, |byte| f32::from((byte >> shift) & 15)) }
+    }
+
     unsafe fn store(self, to: *mut f32) {
         // SAFETY: the caller's promise.
         unsafe { to.cast::<[f32; LANES]>().write_unaligned(self.0) };

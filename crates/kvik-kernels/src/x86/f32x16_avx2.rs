@@ -65,6 +65,18 @@ impl F32x16 for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn load_u4(from: *const u8, shift: u32) -> Avx2 {
+        // SAFETY: as above; 16 bytes are readable.
+        unsafe {
+            let bytes = _mm_loadu_si128(from.cast());
+            let codes =
+                _mm_and_si128(_mm_srl_epi16(bytes, _mm_cvtsi32_si128(shift as i32)), _mm_set1_epi8(15));
+            let high = _mm256_cvtepu8_epi32(_mm_unpackhi_epi64(codes, codes));
+            Avx2(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(codes)), _mm256_cvtepi32_ps(high))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
         // SAFETY: 16 elements are writable.
         unsafe {

@@ -46,6 +46,20 @@ impl F32x16 for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn load_u4(from: *const u8, shift: u32) -> Avx512 {
+        // SAFETY: as above; 16 bytes are readable.
+        unsafe {
+            // The permutation looks at four bits of each index, so it masks and converts in one.
+            let numbers = _mm512_setr_ps(
+                0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0,
+            );
+            let codes = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()));
+            let codes = _mm512_srlv_epi32(codes, _mm512_set1_epi32(shift as i32));
+            Avx512(_mm512_permutexvar_ps(codes, numbers))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
         // SAFETY: 16 elements are writable.
         unsafe { _mm512_storeu_ps(to, self.0) };

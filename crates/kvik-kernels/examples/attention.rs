@@ -1,0 +1,164 @@
+//! Speed of attention beside what the machine reads and multiplies at most:
+//! `cargo run --release -p kvik-kernels --example attention [threads ...]`
+//!
+//! The shape is that of Qwen3-0.6B: 16 heads, 8 KV heads of 128. Figures are those of the fastest
+//! tenth of the calls: whatever else runs on the machine only adds time.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use kvik_kernels::{
+    AttnRow, AttnScratch, BLOCK_POSITIONS, KvArena, KvFormat, KvLayout, Pool, SeqKv, attention,
+};
+
+/// Four layers of the model's 28: more than the caches hold.
+const LAYERS: usize = 4;
+const HEADS: usize = 16;
+const KV_HEADS: usize = 8;
+const HEAD_DIM: usize = 128;
+const DEPTH: usize = 4096;
+const PROMPT: usize = 512;
+/// Calls of each kind.
+const CALLS: usize = 40;
+
+fn main() {
+    let threads: Vec<usize> = std::env::args().skip(1).filter_map(|arg| arg.parse().ok()).collect();
+    let threads = if threads.is_empty() { vec![1, 2] } else { threads };
+    for threads in threads {
+        let pool = Pool::new(threads);
+        println!("{threads} threads: reads {:.1} GB/s, FMA {:.0} GFLOPS", read_gbs(&pool), fma_gflops(&pool));
+        println!("  format   decode 1@4096          prefill 512@0   prefill 512@4096   16 sharing 4096");
+        for format in KvFormat::ALL {
+            report(&pool, format);
+        }
+    }
+}
+
+fn report(pool: &Pool, format: KvFormat) {
+    let layout = KvLayout { layers: LAYERS, kv_heads: KV_HEADS, head_dim: HEAD_DIM, k: format, v: format };
+    let tables = Tables::new(16);
+    let mut arena = KvArena::new(layout, tables.blocks).expect("memory for the arena");
+    fill(pool, &mut arena, &tables);
+
+    let decode = [AttnRow { seq: 0, len: DEPTH as u32 }];
+    let bytes = layout.token_bytes() * DEPTH / LAYERS;
+    let decode_s = time(pool, &arena, &tables, &decode);
+    let prefill = |depth: usize| {
+        let rows: Vec<_> = (1..=PROMPT).map(|i| AttnRow { seq: 0, len: (depth + i) as u32 }).collect();
+        let pairs: usize = rows.iter().map(|row| row.len as usize).sum();
+        let flops = pairs * HEADS * HEAD_DIM * 4;
+        flops as f64 / time(pool, &arena, &tables, &rows) / 1e9
+    };
+    let shared: Vec<_> = (0..16).map(|seq| AttnRow { seq, len: (DEPTH + 64) as u32 }).collect();
+    let shared_s = time(pool, &arena, &tables, &shared);
+    println!(
+        "  {format:6} {:6.2} ms {:6.1} GB/s {:10.0} GFLOPS {:10.0} GFLOPS {:12.2} ms",
+        decode_s * 1e3,
+        bytes as f64 / decode_s / 1e9,
+        prefill(0),
+        prefill(DEPTH),
+        shared_s * 1e3
+    );
+}
+
+/// Block tables of sequences that share all but their last blocks.
+struct Tables {
+    tables: Vec<Vec<u32>>,
+    blocks: usize,
+}
+
+impl Tables {
+    fn new(sequences: u32) -> Tables {
+        let shared = (DEPTH / BLOCK_POSITIONS) as u32;
+        let own = (PROMPT / BLOCK_POSITIONS) as u32;
+        let table = |seq: u32| (0..shared).chain(shared + seq * own..shared + (seq + 1) * own).collect();
+        let blocks = (shared + sequences * own) as usize;
+        Tables { tables: (0..sequences).map(table).collect(), blocks }
+    }
+}
+
+fn fill(pool: &Pool, arena: &mut KvArena, tables: &Tables) {
+    let row = KV_HEADS * HEAD_DIM;
+    let mut state = 1_u32;
+    let mut random = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+    };
+    let numbers: Vec<f32> = (0..row * PROMPT).map(|_| random()).collect();
+    for blocks in tables.tables.iter().flat_map(|table| table.chunks(PROMPT / BLOCK_POSITIONS)) {
+        let slots: Vec<(u32, u8)> =
+            blocks.iter().flat_map(|&b| (0..BLOCK_POSITIONS as u8).map(move |i| (b, i))).collect();
+        for layer in 0..LAYERS {
+            arena.write(pool, layer, &slots, &numbers[..slots.len() * row], &numbers[..slots.len() * row]);
+        }
+    }
+}
+
+/// Seconds of one call for one layer; calls go round the layers, so that caches hold nothing of the next.
+fn time(pool: &Pool, arena: &KvArena, tables: &Tables, rows: &[AttnRow]) -> f64 {
+    let seqs: Vec<SeqKv<'_>> = tables.tables.iter().map(|blocks| SeqKv { blocks }).collect();
+    let q: Vec<f32> = (0..rows.len() * HEADS * HEAD_DIM).map(|i| (i % 17) as f32 / 17.0 - 0.5).collect();
+    let mut out = vec![0.0; q.len()];
+    let mut scratch = AttnScratch::new();
+    let scale = 1.0 / (HEAD_DIM as f32).sqrt();
+    fastest(|i| {
+        attention(pool, arena, i % LAYERS, &q, HEADS, rows, &seqs, scale, &mut scratch, black_box(&mut out));
+    })
+}
+
+fn fastest(mut work: impl FnMut(usize)) -> f64 {
+    work(0);
+    let mut seconds: Vec<f64> = (0..CALLS)
+        .map(|i| {
+            let start = Instant::now();
+            work(i);
+            start.elapsed().as_secs_f64()
+        })
+        .collect();
+    seconds.sort_by(f64::total_cmp);
+    seconds[CALLS / 10]
+}
+
+/// Sums memory far larger than the caches.
+fn read_gbs(pool: &Pool) -> f64 {
+    let layout = KvLayout { layers: 1, kv_heads: 1, head_dim: 256, k: KvFormat::F32, v: KvFormat::F32 };
+    let blocks = (32 << 20) / layout.block_bytes();
+    let mut arena = KvArena::new(layout, blocks).expect("memory for the arena");
+    (0..blocks as u32).for_each(|block| arena.block_mut(block).fill(1));
+    let seconds = fastest(|_| {
+        pool.run(blocks, &|block| {
+            let bytes = arena.block(block as u32);
+            let (numbers, _) = bytes.as_chunks::<8>();
+            black_box(numbers.iter().fold(0_u64, |sum, n| sum.wrapping_add(u64::from_le_bytes(*n))));
+        });
+    });
+    (blocks * layout.block_bytes()) as f64 / seconds / 1e9
+}
+
+/// Independent FMAs on registers, as wide as the compiler of this example may make them.
+fn fma_gflops(pool: &Pool) -> f64 {
+    const TIMES: usize = 1 << 14;
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx512f") {
+        // SAFETY: the machine has AVX-512.
+        let work = |_| unsafe { fma_avx512(TIMES) };
+        let seconds = fastest(|_| pool.run(pool.threads(), &work));
+        return (pool.threads() * TIMES * 12 * 16 * 2) as f64 / seconds / 1e9;
+    }
+    let _ = (pool, TIMES);
+    f64::NAN
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+fn fma_avx512(times: usize) {
+    use std::arch::x86_64::{_mm512_fmadd_ps, _mm512_set1_ps};
+    let factor = _mm512_set1_ps(black_box(0.5));
+    let mut sums = [factor; 12];
+    for _ in 0..times {
+        for sum in &mut sums {
+            *sum = _mm512_fmadd_ps(*sum, factor, factor);
+        }
+    }
+    black_box(sums);
+}
