@@ -118,6 +118,49 @@ fn code_of(x: f32) -> i8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::Random;
+
+    /// Codes, scales, sums and half sums of `x`, `[rows][cols]`.
+    fn quantised<const BLOCK: usize>(
+        isa: Isa,
+        x: &[f32],
+        rows: usize,
+    ) -> (Vec<i8>, Vec<u32>, Vec<i32>, Vec<i32>) {
+        let halves = if BLOCK == 256 { x.len() / HALF } else { 0 };
+        let (mut codes, mut scales) = (vec![0; x.len()], vec![0.0f32; x.len() / BLOCK]);
+        let (mut sums, mut half_sums) = (vec![0; x.len() / CHUNK], vec![0; halves]);
+        let mut panel = PanelMut {
+            rows,
+            codes: &mut codes,
+            scales: &mut scales,
+            sums: &mut sums,
+            half_sums: &mut half_sums,
+        };
+        panel.quantise::<BLOCK>(isa, x);
+        (codes, scales.into_iter().map(f32::to_bits).collect(), sums, half_sums)
+    }
+
+    #[test]
+    fn every_variant_gives_the_same_codes() {
+        let mut random = Random(11);
+        let extremes = [0.0, -0.0, 1e-44, 2e-38, 3e38, f32::INFINITY, 0.5, 126.5];
+        for rows in [1, 2, 4, 8] {
+            let x: Vec<f32> = (0..rows * 1024)
+                .map(|i| match random.bits() % 64 {
+                    rare @ 0..8 if i % 512 > 255 => extremes[rare as usize],
+                    _ => random.float() * 10.0,
+                })
+                .collect();
+            for isa in Isa::available() {
+                assert_eq!(quantised::<32>(isa, &x, rows), quantised::<32>(Isa::Scalar, &x, rows), "{isa:?}");
+                assert_eq!(
+                    quantised::<256>(isa, &x, rows),
+                    quantised::<256>(Isa::Scalar, &x, rows),
+                    "{isa:?}"
+                );
+            }
+        }
+    }
 
     #[test]
     fn codes_round_half_to_even_within_a_byte() {

@@ -62,10 +62,12 @@ macro_rules! family {
             /// # Safety
             /// As [`Kernel`].
             unsafe fn run<F: Format>(job: &Job, span: Range<usize>, x: &Activations, rows: Range<usize>) {
+                let weights = job.weights;
                 for tiles in groups(span) {
+                    let starts = tiles.map(|tile| weights.tile(tile).as_ptr());
                     for panel in panels(rows.clone()) {
-                        let (weights, out, fetch) = (job.weights, job.out, panel.start == rows.start);
-                        let mut target = Target { weights, tiles, x, panel, first: 0, fetch, out };
+                        let (out, fetch) = (job.out, panel.start == rows.start);
+                        let mut target = Target { weights, tiles, starts, x, panel, first: 0, fetch, out };
                         while target.first < panel.rows {
                             // SAFETY: as the caller promises; at least so many rows are left.
                             target.first += unsafe {

@@ -21,6 +21,8 @@ pub(crate) struct Target<'a> {
     pub(crate) weights: &'a Matrix,
     /// The last may repeat the one before it.
     pub(crate) tiles: [usize; TILES],
+    /// Where those tiles begin.
+    pub(crate) starts: [*const u8; TILES],
     pub(crate) x: &'a Activations,
     pub(crate) panel: Panel,
     /// The first row of the panel to compute.
@@ -69,12 +71,6 @@ pub(crate) unsafe fn code_rows<L: Lanes, F: Coded, const R: usize>(lanes: L, tar
     }
 }
 
-impl Target<'_> {
-    fn tile_starts(&self) -> [*const u8; TILES] {
-        self.tiles.map(|tile| self.weights.tile(tile).as_ptr())
-    }
-}
-
 /// Writes what was accumulated to its place in `[n, rows]`, without the padding of the last tile.
 ///
 /// # Safety
@@ -110,7 +106,7 @@ unsafe fn floats<L: Lanes, F: Format, const R: usize>(
     target: &Target,
     x: *const f32,
 ) -> [[L::Float; R]; TILES] {
-    let (tiles, panel) = (target.tile_starts(), target.panel.rows);
+    let (tiles, panel) = (target.starts, target.panel.rows);
     let (bytes, tile_bytes) = (F::TYPE.block_bytes() * TILE_ROWS, target.weights.layout().bytes);
     let mut acc = [[lanes.splat_f32(0.0); R]; TILES];
     for k in 0..target.weights.cols() {
@@ -158,7 +154,7 @@ unsafe fn codes<L: Lanes, F: Coded, const R: usize>(
     target: &Target,
     x: Inputs,
 ) -> [[L::Float; R]; TILES] {
-    let (tiles, layout) = (target.tile_starts(), target.weights.layout());
+    let (tiles, layout) = (target.starts, target.weights.layout());
     let mut acc = [[lanes.splat_f32(0.0); R]; TILES];
     for block in 0..target.weights.cols() / F::BLOCK {
         // SAFETY: `block` is one of the row's, so every offset lies inside its plane.
@@ -220,7 +216,7 @@ unsafe fn dots<L: Lanes, F: Coded, const R: usize>(
     x: Inputs,
     block: usize,
 ) -> [[L::Int; R]; TILES] {
-    let (tiles, layout) = (target.tile_starts(), target.weights.layout());
+    let (tiles, layout) = (target.starts, target.weights.layout());
     let mut total = [[lanes.splat(0); R]; TILES];
     for chunk in block * F::CHUNKS..(block + 1) * F::CHUNKS {
         if target.fetch {

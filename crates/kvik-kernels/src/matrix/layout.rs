@@ -97,8 +97,11 @@ impl TileRef<'_> {
         if codes.has_min {
             out.m = self.half(self.layout.m, block, row);
         }
-        for index in 0..codes.block_len {
-            out.codes[index] = self.code(row, block * codes.block_len + index);
+        let chunks = codes.block_len / CHUNK;
+        for (chunk, values) in out.codes[..codes.block_len].as_chunks_mut::<CHUNK>().0.iter_mut().enumerate()
+        {
+            let words = self.read_chunk(row, block * chunks + chunk);
+            values.as_chunks_mut::<4>().0.iter_mut().zip(words).for_each(|(v, word)| *v = word.to_le_bytes());
         }
         let subs = codes.block_len / codes.sub_len;
         for sub in 0..subs {
@@ -119,20 +122,31 @@ impl TileRef<'_> {
         half::f16::from_le_bytes([self.bytes[at], self.bytes[at + 1]])
     }
 
-    fn code(&self, row: usize, col: usize) -> u8 {
-        let (chunk, group, byte) = (col / CHUNK, col % CHUNK / 4, row * 4 + col % 4);
-        let bits = |plane: usize, bits: usize| {
-            let groups = 8 / bits;
-            let vector = chunk * bits + group / groups;
-            let shifted = self.bytes[plane + vector * VECTOR + byte] >> (group % groups * bits);
-            (u32::from(shifted) & ((1 << bits) - 1)) as u8
-        };
-        let low = bits(self.layout.low, self.codes.low_bits);
-        match self.codes.high_bits {
-            0 => low,
-            high_bits => low | bits(self.layout.high, high_bits) << self.codes.low_bits,
+    /// `words[group]` holds the codes of four columns.
+    fn read_chunk(&self, row: usize, chunk: usize) -> [u32; GROUPS] {
+        let (low_bits, high_bits) = (self.codes.low_bits, self.codes.high_bits);
+        let mut words = self.read_bits(self.layout.low, row, chunk, low_bits);
+        if high_bits > 0 {
+            let high = self.read_bits(self.layout.high, row, chunk, high_bits);
+            words.iter_mut().zip(high).for_each(|(word, high)| *word |= high << low_bits);
         }
+        words
     }
+
+    fn read_bits(&self, plane: usize, row: usize, chunk: usize, bits: usize) -> [u32; GROUPS] {
+        let per_vector = 8 / bits;
+        std::array::from_fn(|group| {
+            let vector = chunk * bits + group / per_vector;
+            let at = plane + vector * VECTOR + row * 4;
+            let word = u32::from_le_bytes([0, 1, 2, 3].map(|i| self.bytes[at + i]));
+            word >> (group % per_vector * bits) & byte_mask(bits)
+        })
+    }
+}
+
+/// `bits` ones at the bottom of each byte.
+fn byte_mask(bits: usize) -> u32 {
+    (0x0101_0101u64 * ((1 << bits) - 1)) as u32
 }
 
 /// One tile being written.
@@ -180,15 +194,14 @@ impl TileMut<'_> {
         let (low_bits, high_bits) = (self.codes.low_bits, self.codes.high_bits);
         self.write_bits(self.layout.low, row, chunk, words, low_bits);
         if high_bits > 0 {
-            let mask = 0x0101_0101 * ((1 << high_bits) - 1);
-            let high = words.map(|word| word >> low_bits & mask);
+            let high = words.map(|word| word >> low_bits & byte_mask(high_bits));
             self.write_bits(self.layout.high, row, chunk, high, high_bits);
         }
     }
 
     #[inline]
     fn write_bits(&mut self, plane: usize, row: usize, chunk: usize, words: [u32; GROUPS], bits: usize) {
-        let mask = (0x0101_0101u64 * ((1 << bits) - 1)) as u32;
+        let mask = byte_mask(bits);
         for (vector, groups) in words.chunks_exact(8 / bits).enumerate() {
             let packed =
                 groups.iter().enumerate().fold(0, |packed, (i, word)| packed | (word & mask) << (i * bits));
