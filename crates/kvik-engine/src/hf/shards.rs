@@ -14,7 +14,7 @@ use crate::bytes::FileBytes;
 use crate::load::{LoadError, TensorView};
 
 /// The mapped files and where each tensor lies.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Shards {
     files: Vec<FileBytes>,
     tensors: Vec<Entry>,
@@ -40,7 +40,7 @@ impl Shards {
     /// Maps the safetensors files of a directory. `tied` leaves out an output matrix that the
     /// configuration says is the embedding.
     pub(crate) fn open(directory: &Path, tied: bool) -> Result<Shards, LoadError> {
-        let mut shards = Shards { files: Vec::new(), tensors: Vec::new(), index: HashMap::new() };
+        let mut shards = Shards::default();
         for path in shard_paths(directory)? {
             let bytes =
                 FileBytes::map(&path).map_err(|source| LoadError::Io { path: path.clone(), source })?;

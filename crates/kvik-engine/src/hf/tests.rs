@@ -91,8 +91,10 @@ fn what_would_compute_otherwise_is_refused() {
     check(json!({"partial_rotary_factor": 1e30}), "rotary dimensions");
 }
 
+type Tensor<'a> = (&'a str, Dtype, Vec<usize>);
+
 /// A directory with a one-layer model, its tensors spread over the given files.
-fn directory(config: &Value, files: &[(&str, &[(&str, Dtype, Vec<usize>)])]) -> tempfile::TempDir {
+fn directory(config: &Value, files: &[(&str, &[Tensor<'_>])]) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let write = |name: &str, bytes: &[u8]| std::fs::write(directory.path().join(name), bytes).unwrap();
     write("config.json", config.to_string().as_bytes());
@@ -118,7 +120,7 @@ fn directory(config: &Value, files: &[(&str, &[(&str, Dtype, Vec<usize>)])]) -> 
     directory
 }
 
-fn embedding() -> (&'static str, Dtype, Vec<usize>) {
+fn embedding() -> Tensor<'static> {
     ("model.embed_tokens.weight", Dtype::BF16, vec![4096, 8])
 }
 

@@ -69,6 +69,12 @@ impl LoadedModel {
     }
 }
 
+/// The shape of a model from the text of a Hugging Face `config.json`.
+pub fn config_from_json(json: &[u8], name: &str) -> Result<ModelConfig, LoadError> {
+    let bad = |error: serde_json::Error| HfError::Json { path: name.into(), reason: error.to_string() };
+    Ok(hf::model_config(&serde_json::from_slice(json).map_err(bad)?, name)?)
+}
+
 /// A file of a model directory that must be there.
 fn required<T>(path: &Path, read: impl Fn(&Path) -> Result<Option<T>, LoadError>) -> Result<T, LoadError> {
     let missing = || std::io::Error::new(std::io::ErrorKind::NotFound, "a model directory needs this file");

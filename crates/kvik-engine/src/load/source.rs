@@ -2,6 +2,8 @@
 
 use kvik_kernels::WeightType;
 
+use super::LoadError;
+use crate::bytes::FileBytes;
 use crate::gguf::Gguf;
 use crate::hf::Shards;
 
@@ -39,6 +41,13 @@ impl TensorSource {
     /// The tensors of safetensors files.
     pub(crate) fn from_shards(shards: Shards) -> TensorSource {
         TensorSource { store: Store::Shards(shards) }
+    }
+
+    /// The tensors of one safetensors file that is in memory.
+    pub fn from_safetensors(bytes: Vec<u8>) -> Result<TensorSource, LoadError> {
+        let mut shards = Shards::default();
+        shards.add("model.safetensors".as_ref(), FileBytes::Owned(bytes), false)?;
+        Ok(TensorSource::from_shards(shards))
     }
 
     /// A tensor by its canonical name, such as `blk.0.attn_q.weight`.

@@ -8,18 +8,15 @@ pub(super) fn without_generation_tags(source: &str) -> String {
     while let Some(start) = rest.find("{%") {
         let (before, tag) = rest.split_at(start);
         out.push_str(before);
-        let Some(end) = tag.find("%}").map(|at| at + 2) else {
-            rest = tag;
-            break;
-        };
-        match replacement(&tag[2..end - 2]) {
-            Some((open, word, close)) => {
+        let inside = &tag[2..];
+        match inside.split_once("%}").and_then(|(inside, after)| Some((replacement(inside)?, after))) {
+            Some(((open, word, close), after)) => {
                 out.push_str(&format!("{{%{open} {word} {close}%}}"));
-                rest = &tag[end..];
+                rest = after;
             }
             None => {
                 out.push_str("{%");
-                rest = &tag[2..];
+                rest = inside;
             }
         }
     }
@@ -55,6 +52,6 @@ mod tests {
         check("{% set generation = 1 %}{{ generation }}", "{% set generation = 1 %}{{ generation }}");
         check("{% {% generation %}", "{% {% if true %}");
         check("open {% generation", "open {% generation");
-        check("{%%}{%-%}ü", "{%%}{%-%}ü");
+        check("{%%}{%-%}ü{%}", "{%%}{%-%}ü{%}");
     }
 }

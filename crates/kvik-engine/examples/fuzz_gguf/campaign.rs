@@ -1,0 +1,101 @@
+//! Runs one target on mutated inputs: no panic, no hang, no growth.
+
+use std::fs;
+use std::panic::{self, AssertUnwindSafe};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::mutate::{Random, mutate};
+
+/// What to run.
+pub(crate) struct Campaign {
+    /// The target.
+    pub(crate) target: fn(&[u8]),
+    /// Inputs to start from.
+    pub(crate) corpus: Vec<Vec<u8>>,
+    /// How long.
+    pub(crate) duration: Duration,
+    /// Where the randomness starts.
+    pub(crate) seed: u64,
+}
+
+/// What was run.
+pub(crate) struct Outcome {
+    /// Inputs tried.
+    pub(crate) executions: u64,
+    /// The slowest one.
+    pub(crate) slowest: Duration,
+    /// An input that failed, and how.
+    pub(crate) failure: Option<(Vec<u8>, String)>,
+}
+
+/// An input may not take longer than this, nor the process more memory.
+const INPUT_MAX: Duration = Duration::from_secs(5);
+const MEMORY_KIB_MAX: u64 = 2 << 20;
+
+/// Mutants that are kept as further starting points.
+const KEPT_MAX: usize = 256;
+
+/// All files of a corpus directory.
+pub(crate) fn read_corpus(directory: &Path) -> std::io::Result<Vec<Vec<u8>>> {
+    let mut paths: Vec<PathBuf> =
+        fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
+    paths.sort();
+    paths.iter().map(fs::read).collect()
+}
+
+/// Runs until the time is over or an input fails.
+pub(crate) fn run(campaign: Campaign) -> Outcome {
+    let Campaign { target, mut corpus, duration, seed } = campaign;
+    let seeds = corpus.len();
+    let mut random = Random::new(seed);
+    let mut outcome = Outcome { executions: 0, slowest: Duration::ZERO, failure: None };
+    let start = Instant::now();
+    while outcome.failure.is_none() && start.elapsed() < duration {
+        let input = &corpus[random.below(corpus.len())];
+        let other = &corpus[random.below(corpus.len())];
+        let mutant = match outcome.executions {
+            first if (first as usize) < seeds => corpus[first as usize].clone(),
+            _ => mutate(input, other, &mut random),
+        };
+        outcome.failure = run_one(target, &mutant, &mut outcome.slowest);
+        outcome.executions += 1;
+        keep(&mut corpus, seeds, mutant, &mut random);
+    }
+    outcome
+}
+
+fn run_one(target: fn(&[u8]), input: &[u8], slowest: &mut Duration) -> Option<(Vec<u8>, String)> {
+    let start = Instant::now();
+    let result = panic::catch_unwind(AssertUnwindSafe(|| target(input)));
+    let took = start.elapsed();
+    *slowest = (*slowest).max(took);
+    let complaint = match (result, memory_kib()) {
+        (Err(_), _) => "panicked".to_owned(),
+        _ if took > INPUT_MAX => format!("took {took:?}"),
+        (_, Some(kib)) if kib > MEMORY_KIB_MAX => format!("the process has used {} MiB", kib >> 10),
+        _ => return None,
+    };
+    Some((input.to_vec(), complaint))
+}
+
+/// Some mutants become starting points, so that changes add up; the seeds always stay.
+fn keep(corpus: &mut Vec<Vec<u8>>, seeds: usize, mutant: Vec<u8>, random: &mut Random) {
+    if mutant.len() > 1 << 16 || random.below(64) != 0 {
+        return;
+    }
+    match corpus.len() - seeds < KEPT_MAX {
+        true => corpus.push(mutant),
+        false => {
+            let at = seeds + random.below(KEPT_MAX);
+            corpus[at] = mutant;
+        }
+    }
+}
+
+/// The most memory the process has used, where the system tells.
+fn memory_kib() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.split_whitespace().next()?.parse().ok()
+}

@@ -1,0 +1,146 @@
+//! Mutations that know what model files are made of: counts, lengths, offsets and names.
+
+/// A small fast generator; the same seed gives the same run.
+#[derive(Debug, Clone)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    /// Any seed will do.
+    pub(crate) fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    /// A number below `end`; 0 when there is none.
+    pub(crate) fn below(&mut self, end: usize) -> usize {
+        (self.next() >> 16) as usize % end.max(1)
+    }
+}
+
+/// Values at which counts and offsets go wrong.
+const BOUNDARIES: [u64; 18] = [
+    0,
+    1,
+    2,
+    3,
+    7,
+    31,
+    32,
+    255,
+    256,
+    65_535,
+    1 << 24,
+    (1 << 31) - 1,
+    1 << 31,
+    u32::MAX as u64,
+    1 << 32,
+    1 << 62,
+    i64::MAX as u64,
+    u64::MAX,
+];
+
+/// Changes `input` in one to eight ways; parts of `other` may be mixed in.
+pub(crate) fn mutate(input: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
+    let mut bytes = input.to_vec();
+    for _ in 0..1 + random.below(8) {
+        change(&mut bytes, other, random);
+    }
+    bytes
+}
+
+fn change(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
+    match random.below(10) {
+        0 => flip_bit(bytes, random),
+        1 => bytes.truncate(random.below(bytes.len() + 1)),
+        2 => splice(bytes, other, random),
+        3 => copy_within(bytes, random),
+        4 => remove(bytes, random),
+        5 => swap_names(bytes, random),
+        6 => overwrite_after_name(bytes, random),
+        _ => overwrite(bytes, random),
+    }
+}
+
+fn flip_bit(bytes: &mut [u8], random: &mut Random) {
+    let at = random.below(bytes.len());
+    if let Some(byte) = bytes.get_mut(at) {
+        *byte ^= 1 << random.below(8);
+    }
+}
+
+fn splice(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
+    let (from, at) = (random.below(other.len()), random.below(bytes.len() + 1));
+    let len = random.below(other.len() - from.min(other.len()) + 1).min(4096);
+    bytes.splice(at..at, other[from..from + len].iter().copied());
+}
+
+fn copy_within(bytes: &mut [u8], random: &mut Random) {
+    let (from, to) = (random.below(bytes.len()), random.below(bytes.len()));
+    let len = random.below(64).min(bytes.len() - from.max(to));
+    bytes.copy_within(from..from + len, to);
+}
+
+fn remove(bytes: &mut Vec<u8>, random: &mut Random) {
+    let from = random.below(bytes.len());
+    let to = (from + random.below(32)).min(bytes.len());
+    bytes.drain(from..to);
+}
+
+/// Writes a boundary value, or one near the file's length, over 1, 4 or 8 bytes.
+fn overwrite(bytes: &mut [u8], random: &mut Random) {
+    let at = random.below(bytes.len());
+    overwrite_at(bytes, at, random);
+}
+
+fn overwrite_at(bytes: &mut [u8], at: usize, random: &mut Random) {
+    let value = match random.below(4) {
+        0 => (bytes.len() as u64).wrapping_add(random.below(5) as u64).wrapping_sub(2),
+        1 => random.next() >> random.below(64),
+        _ => BOUNDARIES[random.below(BOUNDARIES.len())],
+    };
+    let width = [1, 4, 8, 8][random.below(4)].min(bytes.len() - at);
+    bytes[at..at + width].copy_from_slice(&value.to_le_bytes()[..width]);
+}
+
+/// Fields stand right behind the names they belong to.
+fn overwrite_after_name(bytes: &mut [u8], random: &mut Random) {
+    let ends = name_ends(bytes);
+    if !ends.is_empty() {
+        let at = ends[random.below(ends.len())] + 4 * random.below(8);
+        overwrite_at(bytes, at.min(bytes.len() - 1), random);
+    }
+}
+
+/// Makes one name's beginning that of another: duplicates, missing keys.
+fn swap_names(bytes: &mut [u8], random: &mut Random) {
+    let ends = name_ends(bytes);
+    if ends.len() > 1 {
+        let (a, b) = (ends[random.below(ends.len())], ends[random.below(ends.len())]);
+        let len = random.below(16).min(a).min(b);
+        bytes.copy_within(a - len..a, b - len);
+    }
+}
+
+/// Ends of stretches of six or more characters that names are made of.
+fn name_ends(bytes: &[u8]) -> Vec<usize> {
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.');
+    let mut ends = Vec::new();
+    let mut len = 0;
+    for (i, &byte) in bytes.iter().enumerate() {
+        if is_name(byte) {
+            len += 1;
+        } else {
+            if len >= 6 {
+                ends.push(i);
+            }
+            len = 0;
+        }
+    }
+    ends
+}

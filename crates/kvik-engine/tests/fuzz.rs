@@ -1,0 +1,30 @@
+//! Two seconds of fuzzing with a fixed seed; `fuzz/README.md` says how to run more.
+
+#[path = "../examples/fuzz_gguf/campaign.rs"]
+mod campaign;
+#[path = "../examples/fuzz_gguf/mutate.rs"]
+mod mutate;
+#[path = "../examples/fuzz_gguf/targets.rs"]
+mod targets;
+
+use std::path::Path;
+use std::time::Duration;
+
+#[test]
+fn no_target_fails() {
+    let corpora = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
+    for (name, target) in targets::TARGETS {
+        let corpus = campaign::read_corpus(&corpora.join(name)).unwrap();
+        assert!(!corpus.is_empty(), "{name} has no seeds");
+        let duration = Duration::from_millis(350);
+        let outcome = campaign::run(campaign::Campaign { target, corpus, duration, seed: 7 });
+        println!("{name}: {} executions, slowest {:?}", outcome.executions, outcome.slowest);
+        if let Some((input, complaint)) = outcome.failure {
+            panic!(
+                "{name}: an input of {} bytes {complaint}: {:?}",
+                input.len(),
+                String::from_utf8_lossy(&input)
+            );
+        }
+    }
+}
