@@ -131,17 +131,12 @@ impl Engine {
     pub fn submit(&self, request: Request, sink: Box<dyn EventSink>) -> Result<(), RequestError> {
         let shared = &self.shared;
         shared.limits.check(&request)?;
-        let guide = request.constraint.as_ref().map(|constraint| shared.compiler.compile(constraint));
-        let guide = guide.transpose()?;
         shared.take_place()?;
-        let submission = Box::new(Submission { request, guide, sink });
-        shared.commands.try_send(Command::Submit(submission)).map_err(|error| {
+        let sent = shared.send(request, sink);
+        if sent.is_err() {
             shared.board.accepted.fetch_sub(1, Ordering::AcqRel);
-            match error {
-                TrySendError::Disconnected(_) => RequestError::Stopping,
-                TrySendError::Full(_) => shared.queue_full(),
-            }
-        })
+        }
+        sent
     }
 
     /// Numbers, as of the last step.
@@ -202,6 +197,17 @@ impl Shared {
         };
         let taken = accepted.fetch_update(Ordering::AcqRel, Ordering::Acquire, free);
         taken.map(|_| ()).map_err(|_| self.queue_full())
+    }
+
+    /// Compiles the constraint and tells the worker.
+    fn send(&self, request: Request, sink: Box<dyn EventSink>) -> Result<(), RequestError> {
+        let constraint = request.constraint.as_ref();
+        let guide = constraint.map(|constraint| self.compiler.compile(constraint)).transpose()?;
+        let submission = Box::new(Submission { request, guide, sink });
+        self.commands.try_send(Command::Submit(submission)).map_err(|error| match error {
+            TrySendError::Disconnected(_) => RequestError::Stopping,
+            TrySendError::Full(_) => self.queue_full(),
+        })
     }
 
     /// When to try again: by then those who wait now should have been admitted.

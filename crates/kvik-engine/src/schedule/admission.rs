@@ -7,8 +7,10 @@
 //! 3. The rest, longest known prefix first, then oldest. What does not fit may be overtaken.
 //!
 //! A request whose prompt is being computed by a running sequence is held until that is done, so
-//! that twins compute their prompt once. It is held for [`HOLDS_MAX`] different
-//! sequences at most. Hence everybody waits for a bounded number of others.
+//! that twins compute their prompt once. It is held for [`HOLDS_MAX`] different sequences at most.
+//! Hence everybody waits for a bounded number of others.
+
+use std::cmp::Reverse;
 
 use kvik_cache::{SeqId, blocks_for};
 
@@ -23,7 +25,7 @@ use crate::batch::Runner;
 const OVERTAKEN_MAX: u32 = 8;
 /// Running sequences that a request waits for to share their prefill, one after the other.
 const HOLDS_MAX: u32 = 4;
-/// Waiting sequences that are considered in one step, which bounds the time for looking them up.
+/// New requests that are considered in one step, which bounds the time for looking them up.
 const WINDOW: usize = 32;
 
 /// A sequence without blocks.
@@ -41,7 +43,7 @@ enum Rank {
     Preempted,
     Aged,
     /// By the tokens known, most first.
-    New(std::cmp::Reverse<usize>),
+    New(Reverse<usize>),
 }
 
 enum Outcome {
@@ -58,6 +60,16 @@ impl Waiting {
     /// Whether it was never admitted.
     pub(super) fn is_new(&self) -> bool {
         !self.sequence.started
+    }
+
+    fn rank(&self, known: Known) -> Rank {
+        if !self.is_new() {
+            Rank::Preempted
+        } else if self.overtaken >= OVERTAKEN_MAX {
+            Rank::Aged
+        } else {
+            Rank::New(Reverse(known.tokens))
+        }
     }
 
     fn key(&self) -> (JobId, u32) {
@@ -90,18 +102,13 @@ impl Scheduler {
 
     /// The waiting sequences in the order in which they may go, with the tokens known of each.
     fn order(&self) -> Vec<(Rank, Known, (JobId, u32))> {
-        let mut order: Vec<_> = self
-            .waiting
-            .iter()
-            .take(WINDOW)
+        let preempted = self.waiting.iter().filter(|waiting| !waiting.is_new());
+        let new = self.waiting.iter().filter(|waiting| waiting.is_new()).take(WINDOW);
+        let mut order: Vec<_> = preempted
+            .chain(new)
             .map(|waiting| {
                 let known = self.known(&waiting.sequence);
-                let rank = match waiting {
-                    waiting if !waiting.is_new() => Rank::Preempted,
-                    waiting if waiting.overtaken >= OVERTAKEN_MAX => Rank::Aged,
-                    _ => Rank::New(std::cmp::Reverse(known.tokens)),
-                };
-                (rank, known, waiting.key())
+                (waiting.rank(known), known, waiting.key())
             })
             .collect();
         order.sort_by_key(|&(rank, _, key)| (rank, key));

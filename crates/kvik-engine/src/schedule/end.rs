@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use kvik_cache::Cache;
+use kvik_cache::{Cache, StopReason};
 
 use super::Scheduler;
 use super::job::{Job, JobId};
@@ -110,7 +110,7 @@ impl Scheduler {
 /// One line about a request, for people.
 fn summary(job: &Job, now: Duration) -> String {
     let report = &job.report;
-    let reuse = report.cache.map_or("not admitted".to_owned(), |stop| format!("{stop:?}").to_lowercase());
+    let reuse = report.cache.map_or("not admitted", why);
     format!(
         "prefill {} tokens, {} reused ({reuse}), {:.1} ms, {:.0} tok/s; \
          generated {} tokens, {:.1} tok/s; queued {:.1} ms, total {:.1} ms",
@@ -123,6 +123,16 @@ fn summary(job: &Job, now: Duration) -> String {
         millis(report.queued),
         millis(now.saturating_sub(job.times.submitted)),
     )
+}
+
+fn why(stop: StopReason) -> &'static str {
+    match stop {
+        StopReason::Complete => "all known",
+        StopReason::FirstSeen => "the rest is new",
+        StopReason::Diverged => "then it differs from what is known",
+        StopReason::Evicted => "the rest was evicted",
+        _ => "the rest is not known",
+    }
 }
 
 fn millis(time: Duration) -> f64 {

@@ -1,0 +1,108 @@
+//! The engine with the model inside: whatever runs beside it, an answer is that of its solo run.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use kvik_cache::{CacheConfig, Policy};
+use kvik_engine::api::{Constraint, Request, Sampling};
+use kvik_engine::engine::{Engine, EngineConfig, Generated};
+use kvik_engine::load::LoadedModel;
+use kvik_engine::model::{Model, ModelRunner};
+use kvik_engine::tokenizer::Tokenizer;
+use kvik_kernels::{KvFormat, Pool};
+
+const CONTEXT: usize = 512;
+
+/// An engine whose pool holds `blocks` blocks.
+fn engine(blocks: usize) -> (Engine, Tokenizer) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/tiny/kvik-tiny-q8_0.gguf");
+    let LoadedModel { config, tensors, tokenizer, .. } = LoadedModel::open(&path).unwrap();
+    let pool = Pool::new(2);
+    let model = Arc::new(Model::load(config, tensors, None, &pool, &|_, _| {}).unwrap());
+    let layout = ModelRunner::layout(model.config(), KvFormat::F16, KvFormat::F16);
+    let config = EngineConfig {
+        context_tokens: CONTEXT,
+        parallel_max: 8,
+        waiting_max: 64,
+        choices_max: 4,
+        prefill_rows_max: 64,
+        prefill_rows_mixed_max: 24,
+        block_bytes: layout.block_bytes(),
+        model_digest: model.digest(),
+        kv_format: "f16".to_owned(),
+    };
+    let runner = ModelRunner::new(model, pool, layout, blocks, CONTEXT).unwrap();
+    let cache = CacheConfig { blocks, policy: Policy::Lru, ghosts: blocks };
+    (Engine::start(runner, &tokenizer, cache, config).unwrap(), tokenizer)
+}
+
+fn requests(tokenizer: &Tokenizer) -> Vec<Request> {
+    let system = "<|im_start|>system\nYou are a notification assistant. Choose one folder and one priority.\n\n\
+        Folders:\n- parcels and couriers: Deliveries\n- chats with friends: Social\n\nPriority:\n\
+        urgent, act now = 5\nnormal, this week = 3\nno action needed = 1\n\n\
+        Reply with exactly one JSON object like {\"folder\": \"...\", \"priority\": 3}.<|im_end|>\n";
+    let bodies =
+        ["Your parcel arrives on Tuesday.", "Ann: see you at eight?", "Urgent: act at once!", "Weather: sun"];
+    let request = |index: usize| {
+        let body = bodies[index % bodies.len()];
+        let system = if index % 5 == 4 { "" } else { system };
+        let text = format!("{system}<|im_start|>user\nBody: {body}<|im_end|>\n<|im_start|>assistant\n");
+        Request {
+            prompt: tokenizer.encode(&text, false, true),
+            choices: if index.is_multiple_of(3) { 2 } else { 1 },
+            max_tokens: 20 + 60 * (index % 3),
+            ignore_eos: index.is_multiple_of(2),
+            stop: Vec::new(),
+            sampling: Sampling {
+                temperature: if index % 4 < 2 { 0.0 } else { 1.0 },
+                top_k: 0,
+                top_p: 0.95,
+                min_p: 0.0,
+                repetition_penalty: 1.1,
+                presence_penalty: 0.0,
+                frequency_penalty: 0.0,
+                penalty_last_n: 64,
+                logit_bias: Vec::new(),
+                seed: index as u64,
+            },
+            logprobs: Some(2),
+            constraint: (index % 7 == 3).then_some(Constraint::JsonObject),
+            show_special: false,
+            reuse: true,
+            salt: [0; 16],
+        }
+    };
+    (0..20).map(request).collect()
+}
+
+/// What must not depend on anything else: texts, tokens and log-probabilities to the bit.
+fn answers(generated: &Generated) -> String {
+    format!("{:?}", generated.choices)
+}
+
+#[test]
+fn answers_do_not_depend_on_the_company() {
+    // Room for two or three of them: they preempt each other.
+    let (engine, tokenizer) = engine(24);
+    let requests = requests(&tokenizer);
+    let together: Vec<Generated> = std::thread::scope(|scope| {
+        let submit = |request: &Request| {
+            let (engine, request) = (engine.clone(), request.clone());
+            scope.spawn(move || engine.generate(request).unwrap())
+        };
+        let threads: Vec<_> = requests.iter().map(submit).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    for (request, together) in requests.iter().zip(&together) {
+        let alone = engine.generate(Request { reuse: false, ..request.clone() }).unwrap();
+        assert_eq!(answers(together), answers(&alone));
+        assert_eq!(alone.report.computed_tokens, request.prompt.len());
+        let report = &together.report;
+        assert_eq!(report.cached_tokens + report.computed_tokens, request.prompt.len());
+    }
+    let stats = engine.stats();
+    assert!(stats.counters.reused_tokens > 1000, "{stats:?}");
+    assert_eq!((stats.running, stats.waiting, stats.kv_owned_bytes), (0, 0, 0));
+}
