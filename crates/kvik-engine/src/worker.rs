@@ -45,6 +45,7 @@ impl Worker {
         while self.listen() == Life::Goes {
             self.step();
             self.board.post(&self.scheduler);
+            self.scheduler.take_leave();
         }
         self.scheduler.fail_all(&RequestError::Stopping);
         while let Ok(Command::Submit(mut submission)) = self.commands.try_recv() {

@@ -49,7 +49,7 @@ impl Scheduler {
         self.service = Some(self.service.map_or(took, |mean| (mean * 7 + took) / 8));
         self.counters.completed += 1;
         tracing::info!("request {}: {}", id.0, summary(&job, now));
-        job.done();
+        self.concluded.push(job);
     }
 
     /// Ends a request with an error.

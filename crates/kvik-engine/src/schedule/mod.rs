@@ -60,6 +60,8 @@ pub struct Scheduler {
     forks: Vec<Fork>,
     /// Requests that fail at the end of this step.
     doomed: Vec<(JobId, RequestError)>,
+    /// Requests that have ended and were not told so yet.
+    concluded: Vec<Job>,
     next_job: u64,
     next_seq: u64,
     /// Mean time from admission to the end of a request.
@@ -93,6 +95,7 @@ impl Scheduler {
             running: Vec::new(),
             forks: Vec::new(),
             doomed: Vec::new(),
+            concluded: Vec::new(),
             next_job: 0,
             next_seq: 0,
             service: None,
@@ -112,9 +115,15 @@ impl Scheduler {
         self.drop_ended();
     }
 
+    /// Tells the requests that ended in the last step. A call of its own, so that numbers can be
+    /// brought up to date first: who has got an answer finds it counted.
+    pub fn take_leave(&mut self) {
+        self.concluded.drain(..).for_each(Job::done);
+    }
+
     /// Whether there is nothing to do.
     pub fn is_idle(&self) -> bool {
-        self.jobs.is_empty()
+        self.jobs.is_empty() && self.concluded.is_empty()
     }
 
     /// The cache, to look at.

@@ -302,6 +302,7 @@ impl World {
 
     pub fn step(&mut self) {
         self.scheduler.step(&mut self.runner);
+        self.scheduler.take_leave();
         let stats = self.scheduler.cache().stats();
         assert_eq!(stats.free + stats.owned + stats.shared, stats.blocks);
     }
