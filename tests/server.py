@@ -103,8 +103,7 @@ class Server:
 
     def kv_bytes(self):
         """Bytes of the KV blocks that hold something."""
-        m = self.metrics()
-        return (m["kvik_kv_blocks_used"] + m["kvik_kv_blocks_cached"]) * m["kvik_kv_block_bytes"]
+        return self.metrics()["kvik_kv_used_bytes"]
 
     def resident_bytes(self):
         """Memory of the process that is in RAM now."""

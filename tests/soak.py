@@ -172,9 +172,12 @@ def idle(server):
 
 
 def leaks(server):
-    """Blocks that are neither free nor kept for reuse while nothing runs."""
-    used = server.metrics()["kvik_kv_blocks_used"]
-    return [f"{used} blocks are still in use when idle"] if used else []
+    """Blocks that are neither free nor in the tree while nothing runs."""
+    m = server.metrics()
+    total, free, cached, owned = (m[f"kvik_blocks_{which}"] for which in ("total", "free", "cached", "owned"))
+    if owned or free + cached != total:
+        return [f"when idle {free} of {total} blocks are free, {cached} cached and {owned} owned"]
+    return []
 
 
 def report(tally, watch, args):
