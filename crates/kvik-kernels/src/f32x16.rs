@@ -28,6 +28,9 @@ pub(crate) trait F32x16: Copy {
     /// The four bits of each of 16 bytes that `shift`, 0 or 4, brings down.
     unsafe fn load_u4(from: *const u8, shift: u32) -> Self;
 
+    /// Asks for the cache line at `at`, which need not be readable.
+    unsafe fn prefetch(at: *const u8);
+
     /// Writes the lanes to 16 elements at `to`.
     unsafe fn store(self, to: *mut f32);
 

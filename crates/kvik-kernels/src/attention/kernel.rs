@@ -14,6 +14,7 @@
 
 #![expect(clippy::needless_range_loop, reason = "register blocks are written as the matrices they are")]
 
+use std::hint::assert_unchecked;
 use std::ops::Range;
 
 use super::SPLIT;
@@ -29,6 +30,8 @@ pub(crate) struct ScoreCall<'a> {
     pub counts: &'a [u32],
     /// K tiles of the split's blocks, enough for the largest count.
     pub tiles: &'a [*const u8],
+    /// V tiles of the same blocks, which are read next.
+    pub value_tiles: &'a [*const u8],
     pub head_dim: usize,
     /// `[lines][SPLIT]`: written for the blocks that a line's count touches.
     pub scores: *mut f32,
@@ -190,6 +193,7 @@ unsafe fn score_tiles<L: F32x16, T: Tile, const M: usize, const N: usize>(
     q.copy_from_slice(&call.q[line..line + M]);
     let mut tiles = [std::ptr::null(); N];
     tiles.copy_from_slice(&call.tiles[tile..tile + N]);
+    let next = next_tiles(call, line, tile, tiles);
     // SAFETY: `d` is inside the queries and the tiles, and the scores have a row of SPLIT for every line.
     unsafe {
         let mut sums = [[L::splat(0.0); N]; M];
@@ -198,17 +202,17 @@ unsafe fn score_tiles<L: F32x16, T: Tile, const M: usize, const N: usize>(
             for n in 1..N {
                 groups[n] = T::key_group(tiles[n], call.head_dim, start);
             }
-            for d in start..call.head_dim.min(start.saturating_add(T::GROUP)) {
-                let mut keys = [L::splat(0.0); N];
-                for n in 0..N {
-                    keys[n] = T::key(tiles[n], groups[n], d);
-                }
-                for m in 0..M {
-                    let q = L::splat(*q[m].add(d));
-                    for n in 0..N {
-                        sums[m][n] = q.mul_add(keys[n], sums[m][n]);
-                    }
-                }
+            let end = call.head_dim.min(start.saturating_add(T::GROUP));
+            let mut d = start;
+            while d + 2 <= end {
+                // Formats that pack two dimensions into a byte then unpack it once.
+                assert_unchecked(d.is_multiple_of(2));
+                add_dimension::<L, T, M, N>(q, tiles, next, groups, d, &mut sums);
+                add_dimension::<L, T, M, N>(q, tiles, next, groups, d + 1, &mut sums);
+                d += 2;
+            }
+            if d < end {
+                add_dimension::<L, T, M, N>(q, tiles, next, groups, d, &mut sums);
             }
         }
         for n in 0..N {
@@ -219,6 +223,52 @@ unsafe fn score_tiles<L: F32x16, T: Tile, const M: usize, const N: usize>(
             }
         }
     }
+}
+
+/// Adds the products of dimension `d` to the scores of `M` lines against `N` tiles.
+#[inline(always)]
+unsafe fn add_dimension<L: F32x16, T: Tile, const M: usize, const N: usize>(
+    q: [*const f32; M],
+    tiles: [*const u8; N],
+    next: [*const u8; N],
+    groups: [T::Group<L>; N],
+    d: usize,
+    sums: &mut [[L; N]; M],
+) {
+    // SAFETY: `d` is inside the queries and the tiles.
+    unsafe {
+        let mut keys = [L::splat(0.0); N];
+        for n in 0..N {
+            L::prefetch(T::key_at(next[n], d));
+            keys[n] = T::key(tiles[n], groups[n], d);
+        }
+        for m in 0..M {
+            let q = L::splat(*q[m].add(d));
+            for n in 0..N {
+                sums[m][n] = q.mul_add(keys[n], sums[m][n]);
+            }
+        }
+    }
+}
+
+/// The tiles that are read after `tiles`, for the first lines to fetch while they compute: blocks are far
+/// apart, and no prefetcher of the processor foresees the next one. Other lines find all in the cache.
+#[inline(always)]
+fn next_tiles<const N: usize>(
+    call: &ScoreCall<'_>,
+    line: usize,
+    tile: usize,
+    tiles: [*const u8; N],
+) -> [*const u8; N] {
+    let mut next = tiles;
+    if line == 0 {
+        for n in 0..N {
+            let ahead = tile + TILES + n;
+            let after = call.value_tiles.get(ahead.wrapping_sub(call.tiles.len()));
+            next[n] = call.tiles.get(ahead).or(after).copied().unwrap_or(tiles[n]);
+        }
+    }
+    next
 }
 
 /// Step 2.
@@ -340,6 +390,10 @@ unsafe fn value_vectors<L: F32x16, T: Tile, const M: usize, const N: usize>(
                 sums[m][n] = L::load(out.add(m * call.dims + n * LANES));
             }
         }
+        if N > 1 {
+            // Vectors are taken N at a time, and formats that pack two of them then unpack them once.
+            assert_unchecked(vector.is_multiple_of(2));
+        }
         add_positions::<L, T, M, N>(call, p, start..common, vector, &mut sums);
         // Beyond the positions that all lines see, each goes its own way.
         for m in 0..M {
@@ -370,12 +424,14 @@ unsafe fn add_positions<L: F32x16, T: Tile, const M: usize, const N: usize>(
     let mut start = positions.start;
     while start < positions.end {
         let tile = call.tiles[start / BLOCK_POSITIONS];
+        let next = call.tiles.get(start / BLOCK_POSITIONS + TILES).copied().unwrap_or(tile);
         let end = positions.end.min((start / BLOCK_POSITIONS + 1) * BLOCK_POSITIONS);
         for position in start..end {
             // SAFETY: the position is inside a tile of the call and inside the lines' rows.
             unsafe {
                 let mut values = [L::splat(0.0); N];
                 for n in 0..N {
+                    L::prefetch(T::value_at(next, call.dims, position % BLOCK_POSITIONS, vector + n));
                     values[n] = T::value(tile, call.dims, position % BLOCK_POSITIONS, vector + n);
                 }
                 for m in 0..M {

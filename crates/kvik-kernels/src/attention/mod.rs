@@ -66,6 +66,7 @@ struct Workspace {
     q: Vec<*const f32>,
     counts: Vec<u32>,
     tiles: Vec<*const u8>,
+    value_tiles: Vec<*const u8>,
     /// `[lines, SPLIT]`
     scores: Vec<f32>,
     /// `[lines, dims]` and `[lines]`: of the split at hand, then gathered over splits.
@@ -92,6 +93,7 @@ impl Workspace {
         self.q.reserve(lines);
         self.counts.reserve(lines);
         self.tiles.reserve(SPLIT_BLOCKS);
+        self.value_tiles.reserve(SPLIT_BLOCKS);
     }
 }
 
@@ -224,6 +226,8 @@ fn kernels(isa: Isa, arena: &KvArena) -> AttentionKernels {
         Isa::Avx512 => crate::x86::attention_avx512::kernels(k, v),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 | Isa::AvxVnni => crate::x86::attention_avx2::kernels(k, v),
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon | Isa::NeonDot => crate::arm::attention_neon::kernels(k, v),
         _ => crate::scalar::attention::kernels(k, v),
     }
 }
@@ -300,9 +304,12 @@ impl Call<'_> {
             &self.seqs[seq as usize].blocks[split * SPLIT_BLOCKS..][..most.div_ceil(BLOCK_POSITIONS)];
         work.tiles.clear();
         work.tiles.extend(blocks.iter().map(|&block| self.arena.key_tile(block, self.layer, kv_head)));
-        let Workspace { q, counts, tiles, scores, .. } = &mut *work;
+        work.value_tiles.clear();
+        work.value_tiles
+            .extend(blocks.iter().map(|&block| self.arena.value_tile(block, self.layer, kv_head)));
+        let Workspace { q, counts, tiles, value_tiles, scores, .. } = &mut *work;
         let head_dim = self.arena.layout().head_dim;
-        let scores = ScoreCall { q, counts, tiles, head_dim, scores: scores.as_mut_ptr() };
+        let scores = ScoreCall { q, counts, tiles, value_tiles, head_dim, scores: scores.as_mut_ptr() };
         // SAFETY: the workspace has room for the lines, the queries are `[head_dim]`, the tiles those of the
         // arena's format, and each count lies within them.
         unsafe { (self.kernels.scores)(&scores) };
@@ -314,9 +321,7 @@ impl Call<'_> {
             work.split_sums[line] = sum;
         }
 
-        work.tiles.clear();
-        work.tiles.extend(blocks.iter().map(|&block| self.arena.value_tile(block, self.layer, kv_head)));
-        let Workspace { counts, tiles, scores, split_out, .. } = work;
+        let Workspace { counts, value_tiles: tiles, scores, split_out, .. } = work;
         let (p, out) = (scores.as_mut_ptr(), split_out.as_mut_ptr());
         let values = ValueCall { p, counts, tiles, dims: self.dims, out };
         // SAFETY: as for the scores.

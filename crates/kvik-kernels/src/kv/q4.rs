@@ -46,7 +46,7 @@ impl Tile for Q4 {
     #[inline(always)]
     unsafe fn key<L: F32x16>(tile: *const u8, (scale, least): (L, L), d: usize) -> L {
         // SAFETY: the codes of dimension `d` share 16 bytes with its neighbour's.
-        let code = unsafe { L::load_u4(tile.add(d / 2 * BLOCK_POSITIONS), 4 * (d as u32 % 2)) };
+        let code = unsafe { L::load_u4(Q4::key_at(tile, d), 4 * (d as u32 % 2)) };
         code.mul_add(scale, least)
     }
 
@@ -57,10 +57,20 @@ impl Tile for Q4 {
         // SAFETY: the codes and the scale of the group that holds the vector.
         unsafe {
             let scale = tile.add(groups * CODES + 4 * at).cast::<u32>().read_unaligned();
-            let code = L::load_u4(tile.add(at * BLOCK_POSITIONS), 4 * (vector as u32 % 2));
+            let code = L::load_u4(Q4::value_at(tile, dims, position, vector), 4 * (vector as u32 % 2));
             let least = L::splat(f32::from_bits(scale << 16));
             code.mul_add(L::splat(f32::from_bits(scale & 0xffff_0000)), least)
         }
+    }
+
+    #[inline(always)]
+    fn key_at(tile: *const u8, d: usize) -> *const u8 {
+        tile.wrapping_add(d / 2 * BLOCK_POSITIONS)
+    }
+
+    #[inline(always)]
+    fn value_at(tile: *const u8, dims: usize, position: usize, vector: usize) -> *const u8 {
+        tile.wrapping_add((position * dims.div_ceil(GROUP) + vector / 2) * BLOCK_POSITIONS)
     }
 
     unsafe fn write_key(tile: *mut u8, position: usize, key: &[f32]) {

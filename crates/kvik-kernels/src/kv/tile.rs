@@ -37,6 +37,9 @@ pub(crate) trait Tile {
     unsafe fn key<L: F32x16>(tile: *const u8, group: Self::Group<L>, d: usize) -> L;
     /// 16 dimensions of the value at `position`.
     unsafe fn value<L: F32x16>(tile: *const u8, dims: usize, position: usize, vector: usize) -> L;
+    /// Where [`Tile::key`] and [`Tile::value`] read.
+    fn key_at(tile: *const u8, d: usize) -> *const u8;
+    fn value_at(tile: *const u8, dims: usize, position: usize, vector: usize) -> *const u8;
     /// The scales of the 16 positions of a tile of `rows * 16` numbers, 1 in formats without.
     unsafe fn scales<L: F32x16>(_tile: *const u8, _rows: usize) -> L {
         // SAFETY: the lanes are those of the machine.
@@ -104,13 +107,23 @@ macro_rules! float_tile {
             #[inline(always)]
             unsafe fn key<L: F32x16>(tile: *const u8, (): (), d: usize) -> L {
                 // SAFETY: row `d` of the tile.
-                unsafe { L::$load(tile.cast::<$number>().add(d * BLOCK_POSITIONS)) }
+                unsafe { L::$load(Self::key_at(tile, d).cast()) }
+            }
+
+            #[inline(always)]
+            fn key_at(tile: *const u8, d: usize) -> *const u8 {
+                tile.cast::<$number>().wrapping_add(d * BLOCK_POSITIONS).cast()
+            }
+
+            #[inline(always)]
+            fn value_at(tile: *const u8, dims: usize, position: usize, vector: usize) -> *const u8 {
+                tile.cast::<$number>().wrapping_add(position * dims + 16 * vector).cast()
             }
 
             #[inline(always)]
             unsafe fn value<L: F32x16>(tile: *const u8, dims: usize, position: usize, vector: usize) -> L {
                 // SAFETY: row `position` of the tile has `dims` numbers.
-                unsafe { L::$load(tile.cast::<$number>().add(position * dims + 16 * vector)) }
+                unsafe { L::$load(Self::value_at(tile, dims, position, vector).cast()) }
             }
 
             unsafe fn write_key(tile: *mut u8, position: usize, key: &[f32]) {
@@ -167,13 +180,23 @@ impl Tile for Q8 {
     #[inline(always)]
     unsafe fn key<L: F32x16>(tile: *const u8, (): (), d: usize) -> L {
         // SAFETY: row `d` of the tile.
-        unsafe { L::load_i8(tile.cast::<i8>().add(d * BLOCK_POSITIONS)) }
+        unsafe { L::load_i8(Q8::key_at(tile, d).cast()) }
+    }
+
+    #[inline(always)]
+    fn key_at(tile: *const u8, d: usize) -> *const u8 {
+        tile.wrapping_add(d * BLOCK_POSITIONS)
+    }
+
+    #[inline(always)]
+    fn value_at(tile: *const u8, dims: usize, position: usize, vector: usize) -> *const u8 {
+        tile.wrapping_add(position * dims + 16 * vector)
     }
 
     #[inline(always)]
     unsafe fn value<L: F32x16>(tile: *const u8, dims: usize, position: usize, vector: usize) -> L {
         // SAFETY: row `position` of the tile has `dims` numbers.
-        unsafe { L::load_i8(tile.cast::<i8>().add(position * dims + 16 * vector)) }
+        unsafe { L::load_i8(Q8::value_at(tile, dims, position, vector).cast()) }
     }
 
     #[inline(always)]

@@ -119,6 +119,8 @@ fn kernels_of(isa: Isa) -> OpsKernels {
         Isa::Avx512 => crate::x86::ops_avx512::KERNELS,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 | Isa::AvxVnni => crate::x86::ops_avx2::KERNELS,
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon | Isa::NeonDot => crate::arm::ops_neon::KERNELS,
         _ => crate::scalar::ops::KERNELS,
     }
 }

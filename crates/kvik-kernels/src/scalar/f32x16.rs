@@ -55,6 +55,8 @@ impl F32x16 for Scalar {
         unsafe { Scalar::convert(from, |byte| f32::from((byte >> shift) & 15)) }
     }
 
+    unsafe fn prefetch(_at: *const u8) {}
+
     unsafe fn store(self, to: *mut f32) {
         // SAFETY: the caller's promise.
         unsafe { to.cast::<[f32; LANES]>().write_unaligned(self.0) };

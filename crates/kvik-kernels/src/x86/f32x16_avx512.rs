@@ -60,6 +60,12 @@ impl F32x16 for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn prefetch(at: *const u8) {
+        // SAFETY: a prefetch reads nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+    }
+
+    #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
         // SAFETY: 16 elements are writable.
         unsafe { _mm512_storeu_ps(to, self.0) };

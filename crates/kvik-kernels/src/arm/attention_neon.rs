@@ -1,0 +1,3 @@
+//! Attention for NEON.
+
+crate::attention::kernel::attention_kernels!(super::f32x16_neon::Neon, "neon");
