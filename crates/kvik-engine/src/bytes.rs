@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use std::fs::File;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::path::Path;
 
 /// Read-only bytes that live as long as the value.
@@ -28,6 +28,20 @@ impl FileBytes {
         // and downloads are renamed into place when complete, so the risk is accepted.
         let map = unsafe { memmap2::Mmap::map(&file)? };
         Ok(FileBytes::Mapped(map))
+    }
+
+    /// Gives the memory of `range` back to the system; reading it again reads the file again.
+    ///
+    /// Weights are packed into memory of their own, and their pages of the file would otherwise stay
+    /// resident beside them. Best effort: bytes that are not mapped stay where they are.
+    pub fn release(&self, range: Range<usize>) {
+        #[cfg(unix)]
+        if let FileBytes::Mapped(map) = self {
+            let advice = memmap2::UncheckedAdvice::DontNeed;
+            // SAFETY: the mapping is read-only and backed by the file, so dropping its pages loses
+            // nothing: the next read finds the same bytes, under the assumptions of `map`.
+            let _ = unsafe { map.unchecked_advise_range(advice, range.start, range.len()) };
+        }
     }
 }
 

@@ -119,6 +119,11 @@ impl Gguf {
         &self.bytes[info.data.clone()]
     }
 
+    /// Gives the memory of a tensor's bytes back to the system until they are read again.
+    pub fn release(&self, info: &TensorInfo) {
+        self.bytes.release(info.data.clone());
+    }
+
     /// The whole file.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes

@@ -87,6 +87,14 @@ impl Shards {
         Some(TensorView { ty: entry.ty, rows: entry.rows, cols: entry.cols, data })
     }
 
+    /// Gives the memory of a tensor's bytes back to the system until they are read again.
+    pub(crate) fn release(&self, name: &str) {
+        if let Some(&entry) = self.index.get(name) {
+            let Entry { file, data, .. } = &self.tensors[entry];
+            self.files[*file].release(data.clone());
+        }
+    }
+
     /// Canonical names, in the order of the files.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.iter().map(|entry| entry.name.as_str())

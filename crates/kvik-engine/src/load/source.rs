@@ -61,6 +61,18 @@ impl TensorSource {
         }
     }
 
+    /// Gives the memory of a tensor's bytes back to the system until they are read again.
+    pub fn release(&self, name: &str) {
+        match &self.store {
+            Store::Gguf(file) => {
+                if let Some(info) = file.tensor(name) {
+                    file.release(info);
+                }
+            }
+            Store::Shards(shards) => shards.release(name),
+        }
+    }
+
     /// All names, in the order of the file.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let names: Box<dyn Iterator<Item = &str>> = match &self.store {

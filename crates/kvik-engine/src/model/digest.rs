@@ -26,6 +26,7 @@ pub(super) fn digest(
         let hash = *blake3::hash(pieces[i]).as_bytes();
         hashes.lock().expect("hashing does not panic")[i] = hash;
     });
+    names.iter().for_each(|name| tensors.release(name));
 
     let mut whole = blake3::Hasher::new_derive_key("kvik 2026-11 model digest");
     whole.update(format!("{config:?} {target:?}").as_bytes());

@@ -40,10 +40,10 @@ impl Model {
         progress: &dyn Fn(u64, u64),
     ) -> Result<Model, ModelError> {
         let total_bytes = tensors.total_bytes();
+        let digest = digest::digest(&config, &tensors, target, pool);
         let loader =
             Loader { config: &config, tensors: &tensors, target, pool, progress, done_bytes: 0, total_bytes };
         let weights = loader.load()?;
-        let digest = digest::digest(&config, &tensors, target, pool);
         progress(total_bytes, total_bytes);
         Ok(Model { config, tensors, weights, digest })
     }

@@ -143,6 +143,7 @@ impl Loader<'_> {
             }
             _ => Matrix::pack(view.ty, rows, cols, view.data, self.pool),
         };
+        self.tensors.release(name);
         self.report(view.data.len());
         packed.map_err(|source| ModelError::Matrix { tensor: name.to_owned(), source })
     }
