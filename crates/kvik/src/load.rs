@@ -149,7 +149,8 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
     let budget = Budget { blocks, block_bytes: layout.block_bytes(), kv, threads };
     let context = context(cache.context, model.config().context, &budget)?;
     let card = ModelCard {
-        name: name(model.config().name.as_str()),
+        name: name(&model.config().name),
+        own_name: name(&model.config().name),
         source: args.source().to_owned(),
         embedded: args.is_embedded(),
         context,

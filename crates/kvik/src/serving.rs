@@ -37,6 +37,8 @@ pub(crate) struct Serving {
 pub(crate) struct ModelCard {
     /// Its name in the API.
     pub(crate) name: String,
+    /// The name that its file gives it; it is answered to as well.
+    pub(crate) own_name: String,
     /// Where it came from: a path, `hf:...`, or "inside the program".
     pub(crate) source: String,
     /// It is the one inside the program, which knows little.
@@ -54,7 +56,7 @@ pub(crate) struct ModelCard {
 impl ModelCard {
     /// Whether a request's `model` field means this model.
     pub(crate) fn answers_to(&self, name: &str) -> bool {
-        name.is_empty() || name == "kvik" || name == self.name
+        name.is_empty() || name == "kvik" || name == self.name || name == self.own_name
     }
 }
 

@@ -113,14 +113,6 @@ enum Choice {
 }
 
 fn forced(fields: &mut Fields, functions: &[Function]) -> Result<Choice> {
-    let one = |(name, parameters): &Function| {
-        json!({
-            "type": "object",
-            "properties": {"name": {"const": name}, "arguments": parameters},
-            "required": ["name", "arguments"],
-            "additionalProperties": false,
-        })
-    };
     let unknown = |what: &str| {
         Err(ApiError::field(
             "tool_choice",
@@ -133,7 +125,11 @@ fn forced(fields: &mut Fields, functions: &[Function]) -> Result<Choice> {
             "none" => Ok(Choice::None),
             "auto" => Ok(Choice::Auto),
             "required" if functions.is_empty() => unknown("a call"),
-            "required" => Ok(Choice::Forced(json!({"anyOf": functions.iter().map(one).collect::<Vec<_>>()}))),
+            "required" => {
+                let call = |(i, function)| call_schema(function, &format!("#/anyOf/{i}"));
+                let calls: Vec<Value> = functions.iter().enumerate().map(call).collect();
+                Ok(Choice::Forced(tight(json!({"anyOf": calls}))))
+            }
             other => Err(fields.error(
                 "tool_choice",
                 format!("is {other:?}; kvik knows \"none\", \"auto\", \"required\" and a named function"),
@@ -146,10 +142,47 @@ fn forced(fields: &mut Fields, functions: &[Function]) -> Result<Choice> {
             let name = function.string("name")?;
             let name = function.required("name", name)?;
             match functions.iter().find(|(known, _)| *known == name) {
-                Some(function) => Ok(Choice::Forced(one(function))),
+                Some(function) => Ok(Choice::Forced(tight(call_schema(function, "#")))),
                 None => unknown(&format!("{name:?}")),
             }
         }
+    }
+}
+
+/// At most one space between the parts of the JSON: a model that was not taught to call might
+/// otherwise write blanks until its tokens are used up.
+fn tight(mut schema: Value) -> Value {
+    schema["x-guidance"] = json!({"whitespace_pattern": " ?"});
+    schema
+}
+
+/// Schema of one call, which stands at `place` of the whole schema.
+fn call_schema((name, parameters): &Function, place: &str) -> Value {
+    let mut arguments = parameters.clone();
+    move_references(&mut arguments, &format!("{place}/properties/arguments"));
+    json!({
+        "type": "object",
+        "properties": {"name": {"const": name}, "arguments": arguments},
+        "required": ["name", "arguments"],
+        "additionalProperties": false,
+    })
+}
+
+/// Parameters refer to their own parts from their root (`#/$defs/item`); that root is at `to` now.
+fn move_references(schema: &mut Value, to: &str) {
+    match schema {
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                match value {
+                    Value::String(text) if key == "$ref" && text.starts_with('#') => {
+                        *text = format!("{to}{}", &text[1..]);
+                    }
+                    other => move_references(other, to),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| move_references(item, to)),
+        _ => {}
     }
 }
 
@@ -207,6 +240,25 @@ mod tests {
         check(json!("none"), false, false);
         check(json!("required"), true, true);
         check(json!({"type": "function", "function": {"name": "weather"}}), true, true);
+    }
+
+    #[test]
+    fn references_inside_parameters_follow_them() {
+        let parameters =
+            json!({"properties": {"x": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"type": "string"}}});
+        let tools = json!([{"function": {"name": "f", "parameters": parameters}}]);
+        let forced = |choice: Value| {
+            let tools = Tools::read(&mut body(json!({"tools": tools, "tool_choice": choice}))).unwrap();
+            tools.forced.unwrap()
+        };
+        let check = |schema: Value, place: &str| {
+            let reference =
+                schema.pointer(&format!("{place}/properties/arguments/properties/x/$ref")).unwrap();
+            let target = reference.as_str().unwrap().strip_prefix('#').unwrap();
+            assert_eq!(schema.pointer(target), Some(&json!({"type": "string"})), "{reference}");
+        };
+        check(forced(json!("required")), "/anyOf/0");
+        check(forced(json!({"function": {"name": "f"}})), "");
     }
 
     #[test]

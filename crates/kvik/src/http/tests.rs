@@ -32,14 +32,20 @@ type Script = Box<dyn Fn(&Request) -> Result<Vec<Event>, RequestError> + Send + 
 struct Scripted {
     script: Script,
     asked: Mutex<Vec<Request>>,
+    /// Sinks of requests that have not ended.
+    open: Mutex<Vec<Box<dyn EventSink>>>,
 }
 
 impl Inference for Scripted {
     fn submit(&self, request: Request, mut sink: Box<dyn EventSink>) -> Result<(), RequestError> {
         let events = (self.script)(&request)?;
         self.asked.lock().unwrap().push(request);
+        let ends = events.is_empty() || matches!(events.last(), Some(Event::Done(_) | Event::Failed(_)));
         for event in events {
             sink.send(event);
+        }
+        if !ends {
+            self.open.lock().unwrap().push(sink);
         }
         Ok(())
     }
@@ -85,11 +91,13 @@ impl Server {
         keys: Keys,
         body_limit: ByteSize,
     ) -> Server {
-        let engine = Arc::new(Scripted { script: Box::new(script), asked: Mutex::default() });
+        let engine =
+            Arc::new(Scripted { script: Box::new(script), asked: Mutex::default(), open: Mutex::default() });
         let loaded: LoadedModel = ModelArgs::embedded().load().unwrap();
         let template = ChatTemplate::new(loaded.chat_template.as_deref().unwrap(), "", "<|im_end|>").unwrap();
         let model = ModelCard {
             name: "tiny".into(),
+            own_name: "kvik-tiny".into(),
             source: "test".into(),
             embedded: true,
             context: 2048,
@@ -545,6 +553,21 @@ async fn a_stream_that_fails_half_way_ends_with_an_error_and_without_done() {
     assert_eq!(last["error"]["code"], "stopping");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_long_prefill_sends_comments_and_a_closed_stream_is_noticed() {
+    let server = Server::new(|request| Ok(vec![Event::Prefill { done: 0, total: request.prompt.len() }]));
+    let body = with(hello(), json!({"stream": true})).to_string();
+    let mut body = server.send("POST", "/v1/chat/completions", body).await.into_body().into_data_stream();
+    for _ in 0..3 {
+        let comment = tokio_stream::StreamExt::next(&mut body).await.unwrap().unwrap();
+        assert_eq!(&comment[..], b":\n\n");
+    }
+    let closed = || server.engine.open.lock().unwrap()[0].is_closed();
+    assert!(!closed());
+    drop(body);
+    assert!(closed(), "the engine can see that nobody listens");
+}
+
 #[tokio::test]
 async fn an_engine_that_has_gone_is_an_error() {
     let server = Server::new(|_| Ok(Vec::new()));
@@ -632,7 +655,7 @@ async fn models_health_props_and_unknown_routes() {
     assert!(props["chat_template"].as_str().unwrap().contains("im_start"));
     assert_eq!(server.get("/nowhere").await.0, 404);
     assert_eq!(server.get("/v1/chat/completions").await.0, 405);
-    for model in ["tiny", "kvik", ""] {
+    for model in ["tiny", "kvik-tiny", "kvik", ""] {
         assert_eq!(server.post("/v1/chat/completions", with(hello(), json!({"model": model}))).await.0, 200);
     }
 }
