@@ -11,9 +11,10 @@ pub(crate) const TRIAGE: &str = "Sort each notification of the user. Choose one 
 Folders:
 - parcels, couriers and shipping updates: Deliveries
 - doctor, pharmacy and test results: Health
-- adverts, discounts and special offers: Adverts
-- chats with friends and plans for going out: Friends
-- anything that fits nowhere else: Other
+- sales, coupons and marketing: Offers
+- chats with friends and plans for going out: Buddies
+- electricity, water, rent and phone bills: Bills
+- all that does not fit above: Other
 
 Priority:
 urgent, act now = 1
@@ -28,14 +29,25 @@ Output one line of JSON with the keys \"folder\" and \"priority\".";
 pub(crate) const NOTIFICATION: &str =
     "App: ClinicOne\nTitle: Vaccine\nBody: Your vaccination is on Tuesday. Urgent: act at once!";
 
-/// A shell command that asks the server at `url`.
+/// What to send next, to see that the first part of the prompt is not computed a second time.
+const AND_THEN: &str =
+    "App: ParcelGo\\nTitle: Delivered\\nBody: Your package was left at the door. Please see to it this week.";
+
+/// A shell command that asks the server at `url`, and what to change in it afterwards.
 pub(crate) fn curl(url: &str, model: &str, embedded: bool, key_wanted: bool) -> String {
     let body = body(model, embedded);
     let pretty = serde_json::to_string_pretty(&body).unwrap_or_default();
     let key = if key_wanted { " -H 'Authorization: Bearer YOUR_KEY'" } else { "" };
     // A single quote would end the shell's string.
     let body = pretty.replace('\'', "'\\''");
-    format!("curl -s {url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'")
+    let next = if embedded {
+        format!("Then send another notification in its place, such as\n\n  {AND_THEN}\n\n")
+    } else {
+        "Then paste it again, or ask on.\n".to_owned()
+    };
+    format!(
+        "curl -s {url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'\n\n{next}`cached_tokens` in the answer counts what was not computed a second time."
+    )
 }
 
 /// The request itself.

@@ -44,9 +44,9 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     let Loaded { serving, handle, .. } = load::open(&args.model, &args.cache, Capacity::ONE)?;
     let mut show = |piece: Piece<'_>| {
         if let Piece::Content(text) = piece {
-            print!("{text}");
-            // A closed pipe is noticed at the end; until then there is nobody to tell.
-            let _ = std::io::stdout().flush();
+            // A reader that has seen enough, as `head`, is no failure.
+            let mut out = std::io::stdout();
+            let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
         }
     };
     let turn = if args.raw {
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
         args.talk.chat(&serving, &args.messages(prompt), &mut show)
     };
     let turn: Turn = turn?;
-    println!();
+    let _ = writeln!(std::io::stdout());
     eprintln!("{}", turn.summary());
     handle.shutdown(Duration::ZERO);
     Ok(())

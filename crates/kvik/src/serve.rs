@@ -1,6 +1,6 @@
 //! `kvik serve`: starts the server, says how to use it, and stops it in order.
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{io::Write, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use clap::Args;
@@ -98,7 +98,8 @@ async fn serve(args: &ServeArgs, keys: Keys, loaded: Loaded) -> anyhow::Result<(
     let Loaded { serving, budget, handle } = loaded;
     let example =
         example::curl(&url(address), &serving.model.name, args.model.is_embedded(), !keys.is_empty());
-    println!("{}", banner(&serving.model, &budget, &url(address), &example));
+    // A server whose output nobody reads still serves.
+    let _ = writeln!(std::io::stdout(), "{}", banner(&serving.model, &budget, &url(address), &example));
 
     let config = AppConfig { keys, cors: args.cors.clone(), body_limit: args.body_limit };
     let app = App::new(serving, config);
@@ -196,7 +197,7 @@ kvik {version}
 
 listening on {url}
 
-Try it (and paste it a second time to see `cached_tokens`):
+Try it:
 
 {example}
 ",
