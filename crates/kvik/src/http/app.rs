@@ -23,6 +23,10 @@ use crate::{serving::Serving, size::ByteSize};
 /// the processor from the model.
 const READERS: usize = 2;
 
+/// Texts that may hold up to this many times the context are counted exactly, so that the error can
+/// say by how much to shorten them; beyond, a lower bound will do.
+const OVERFLOW_COUNTED: usize = 8;
+
 /// Bodies in memory at the same time, in units of the body limit.
 const BODIES: u64 = 4;
 
@@ -122,7 +126,7 @@ impl App {
         }
         let tokens = self.serving.tokenizer.tokens_at_least(text.len());
         let context = self.serving.model.context;
-        if tokens <= context {
+        if tokens <= OVERFLOW_COUNTED * context {
             return Ok(());
         }
         let message = format!(
