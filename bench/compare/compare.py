@@ -46,8 +46,8 @@ def arguments():
     parser.add_argument("--shape", default="qwen3-0.6b", help="a shape of make-shape-model.py")
     parser.add_argument("--weights", type=names, default=["q8_0"], help="types, such as q8_0,q4_0,q4_k_m,f16")
     parser.add_argument("--kv", type=names, default=["f16"], help="KV formats: f16, q8_0")
-    parser.add_argument("--prompt", type=numbers, default=[512], help="prefill lengths")
-    parser.add_argument("--generate", type=numbers, default=[64], help="tokens to decode")
+    parser.add_argument("--prompt", type=numbers, default=[512], help="prefill lengths, 0 for none")
+    parser.add_argument("--generate", type=numbers, default=[64], help="tokens to decode, 0 for none")
     parser.add_argument("--depth", type=numbers, default=[0], help="tokens already in the cache")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
@@ -60,15 +60,15 @@ def names(text):
 
 
 def numbers(text):
-    return [int(number) for number in text.split(",") if int(number) > 0]
+    return [int(number) for number in text.split(",")]
 
 
 def works(args):
     """Each a (kind, tokens, depth, KV format); kind is llama-bench's `pp` or `tg`."""
     for depth in args.depth:
         for kv in args.kv:
-            yield from (("pp", tokens, depth, kv) for tokens in args.prompt)
-            yield from (("tg", tokens, depth, kv) for tokens in args.generate)
+            yield from (("pp", tokens, depth, kv) for tokens in args.prompt if tokens)
+            yield from (("tg", tokens, depth, kv) for tokens in args.generate if tokens)
 
 
 def model_file(args, weights):
