@@ -30,9 +30,6 @@ const OVERFLOW_COUNTED: usize = 8;
 /// Bodies in memory at the same time, in units of the body limit.
 const BODIES: u64 = 4;
 
-/// A text from this length on is not tokenized when it cannot fit anyway.
-const LONG_BYTES: usize = 1 << 20;
-
 /// How the server treats its clients.
 #[derive(Debug)]
 pub(crate) struct AppConfig {
@@ -120,10 +117,6 @@ impl App {
 
     /// Refuses a long text that cannot fit the context, before seconds are spent on its tokens.
     pub(crate) fn check_length(&self, text: &str) -> Result<(), ApiError> {
-        if text.len() < LONG_BYTES {
-            // Counting is quick, and the engine's refusal then has the exact number.
-            return Ok(());
-        }
         let tokens = self.serving.tokenizer.tokens_at_least(text.len());
         let context = self.serving.model.context;
         if tokens <= OVERFLOW_COUNTED * context {
