@@ -2,6 +2,7 @@
 //!
 //! The frequency of pair `i` is `theta^(-2i/dims)`; scaling changes the frequencies once, at load,
 //! so that positions are rotated the same way whether the model was stretched or not.
+//! They are rounded to f32 in the end, because that is what models were trained with.
 
 use std::f64::consts::PI;
 
