@@ -16,6 +16,9 @@ use crate::text::{TokenKind, Vocabulary};
 
 /// Bytes of a schema, expression or grammar at most.
 const SOURCE_BYTES_MAX: usize = 256 * 1024;
+/// Blanks between the parts of JSON: a space, or a new line with its indentation. Without a limit a
+/// model that was not taught to stop writes blanks until its tokens are used up.
+const JSON_BLANKS: &str = r"( |\n[ \t]{0,32})?";
 /// Nesting of a JSON schema at most; deeper ones would exhaust the stack.
 const SCHEMA_DEPTH_MAX: usize = 128;
 /// Work for building a lexer at most; llguidance does about 50,000 a millisecond.
@@ -140,18 +143,26 @@ impl std::fmt::Debug for Guide {
 fn grammar(constraint: &Constraint) -> Result<TopLevelGrammar, String> {
     match constraint {
         Constraint::JsonObject => {
-            Ok(TopLevelGrammar::from_json_schema(serde_json::json!({ "type": "object" })))
+            Ok(TopLevelGrammar::from_json_schema(with_blanks(serde_json::json!({ "type": "object" }))))
         }
         Constraint::JsonSchema(schema) => {
             if depth_exceeds(schema, SCHEMA_DEPTH_MAX) {
                 return Err(format!("the schema is nested deeper than {SCHEMA_DEPTH_MAX} levels"));
             }
             limit_size(&schema.to_string())?;
-            Ok(TopLevelGrammar::from_json_schema(schema.clone()))
+            Ok(TopLevelGrammar::from_json_schema(with_blanks(schema.clone())))
         }
         Constraint::Regex(regex) => limit_size(regex).map(|()| TopLevelGrammar::from_regex(regex)),
         Constraint::Lark(lark) => limit_size(lark).map(|()| TopLevelGrammar::from_lark(lark.clone())),
     }
+}
+
+/// Limits the blanks between parts of the JSON, unless the schema says itself which it wants.
+fn with_blanks(mut schema: serde_json::Value) -> serde_json::Value {
+    if let Some(schema) = schema.as_object_mut() {
+        schema.entry("x-guidance").or_insert(serde_json::json!({ "whitespace_pattern": JSON_BLANKS }));
+    }
+    schema
 }
 
 fn limit_size(source: &str) -> Result<(), String> {
@@ -183,6 +194,19 @@ mod tests {
     use super::*;
 
     const EOS: Token = 256;
+
+    #[test]
+    fn json_has_a_space_or_a_line_between_its_parts_and_no_more() {
+        let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]});
+        for constraint in [Constraint::JsonObject, Constraint::JsonSchema(schema)] {
+            for text in ["{\"a\":1}", "{\"a\": 1}", "{\n    \"a\": 1\n}"] {
+                assert!(accepts(&constraint, text), "{text:?}");
+            }
+            for text in ["{  \"a\":1}", "{\"a\":\n\n1}"] {
+                assert!(!accepts(&constraint, text), "{text:?}");
+            }
+        }
+    }
 
     /// Every byte a token, a few longer ones, and an end.
     fn compiler() -> Compiler {

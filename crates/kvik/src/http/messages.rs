@@ -128,7 +128,7 @@ fn forced(fields: &mut Fields, functions: &[Function]) -> Result<Choice> {
             "required" => {
                 let call = |(i, function)| call_schema(function, &format!("#/anyOf/{i}"));
                 let calls: Vec<Value> = functions.iter().enumerate().map(call).collect();
-                Ok(Choice::Forced(tight(json!({"anyOf": calls}))))
+                Ok(Choice::Forced(json!({"anyOf": calls})))
             }
             other => Err(fields.error(
                 "tool_choice",
@@ -142,18 +142,11 @@ fn forced(fields: &mut Fields, functions: &[Function]) -> Result<Choice> {
             let name = function.string("name")?;
             let name = function.required("name", name)?;
             match functions.iter().find(|(known, _)| *known == name) {
-                Some(function) => Ok(Choice::Forced(tight(call_schema(function, "#")))),
+                Some(function) => Ok(Choice::Forced(call_schema(function, "#"))),
                 None => unknown(&format!("{name:?}")),
             }
         }
     }
-}
-
-/// At most one space between the parts of the JSON: a model that was not taught to call might
-/// otherwise write blanks until its tokens are used up.
-fn tight(mut schema: Value) -> Value {
-    schema["x-guidance"] = json!({"whitespace_pattern": " ?"});
-    schema
 }
 
 /// Schema of one call, which stands at `place` of the whole schema.
