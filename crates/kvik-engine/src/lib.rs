@@ -16,6 +16,7 @@ pub mod gguf;
 pub mod hf;
 pub mod load;
 pub mod model;
+pub mod perplexity;
 pub mod sampler;
 pub mod schedule;
 pub mod stats;

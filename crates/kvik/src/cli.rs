@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    bench::BenchArgs, chat::ChatArgs, inspect::InspectArgs, plan::PlanArgs, replay::ReplayArgs, run::RunArgs,
-    serve::ServeArgs,
+    bench::BenchArgs, chat::ChatArgs, inspect::InspectArgs, perplexity::PerplexityArgs, plan::PlanArgs,
+    replay::ReplayArgs, run::RunArgs, serve::ServeArgs,
 };
 
 /// kvik: a local LLM server whose centre is the KV cache
@@ -47,6 +47,8 @@ pub(crate) enum Task {
     Run(RunArgs),
     /// Measure the speed of prefill and decode
     Bench(BenchArgs),
+    /// Measure how well the model foretells a text
+    Perplexity(PerplexityArgs),
     /// Show what is in a model file
     Inspect(InspectArgs),
     /// Show how much memory a model needs, and how many users fit

@@ -13,6 +13,7 @@ mod load;
 mod logging;
 mod memory;
 mod model_args;
+mod perplexity;
 mod plan;
 mod random;
 mod replay;
@@ -46,6 +47,7 @@ fn start() -> anyhow::Result<()> {
         Task::Chat(args) => chat::run(&args),
         Task::Run(args) => run::run(&args),
         Task::Bench(args) => bench::run(&args),
+        Task::Perplexity(args) => perplexity::run(&args),
         Task::Inspect(args) => inspect::run(&args),
         Task::Plan(args) => plan::run(&args),
         Task::Replay(args) => replay::run(args),

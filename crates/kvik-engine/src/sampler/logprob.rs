@@ -12,11 +12,24 @@ pub fn logprobs(
     count: usize,
     scratch: &mut Scratch,
 ) -> (f32, Vec<(Token, f32)>) {
-    let max = select::largest(logits);
-    let norm = f64::from(max) + select::exp_sum(logits, max).ln();
+    let norm = norm(logits);
     let logprob = |logit: f32| (f64::from(logit) - norm) as f32;
     select::top(logits, count, &mut scratch.candidates);
     let top = scratch.candidates.iter().map(|c| (c.token, logprob(c.logit))).collect();
-    let chosen = logits.get(token as usize).copied().unwrap_or(f32::NEG_INFINITY);
-    (logprob(chosen), top)
+    (logprob(logit(logits, token)), top)
+}
+
+/// Log-probability of `token` by `logits`, shape `[vocab]`.
+pub fn logprob(logits: &[f32], token: Token) -> f64 {
+    f64::from(logit(logits, token)) - norm(logits)
+}
+
+/// Logarithm of the sum of the exponentials.
+fn norm(logits: &[f32]) -> f64 {
+    let max = select::largest(logits);
+    f64::from(max) + select::exp_sum(logits, max).ln()
+}
+
+fn logit(logits: &[f32], token: Token) -> f32 {
+    logits.get(token as usize).copied().unwrap_or(f32::NEG_INFINITY)
 }

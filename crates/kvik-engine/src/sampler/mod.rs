@@ -19,7 +19,7 @@ use toktrie::SimpleVob;
 use crate::api::Sampling;
 use penalty::Penalties;
 
-pub use logprob::logprobs;
+pub use logprob::{logprob, logprobs};
 
 /// Sampler of one choice.
 #[derive(Debug)]
