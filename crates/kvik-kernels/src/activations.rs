@@ -5,6 +5,7 @@
 //!
 //! ```text
 //!   floats [cols][panel rows] f32
+//!   pairs  [pairs of columns][panel rows][2] bfloats
 //!   codes  [chunks of 32 columns][panel rows][32] i8
 //!   scales [blocks][panel rows] f32
 //!   sums   [chunks][panel rows] i32,  half_sums [halves of 16 columns][panel rows] i32
@@ -12,13 +13,14 @@
 //!
 //! A row is quantised by itself, so its codes do not depend on the panel it is in.
 
+mod pairs;
 mod quantise;
 
 use std::ops::Range;
 
 use crate::matrix::{CHUNK, Matrix};
 use crate::threads::Disjoint;
-use crate::{Isa, Pool};
+use crate::{Isa, Pool, WeightType};
 use quantise::PanelMut;
 
 /// Rows of the widest panel.
@@ -33,6 +35,7 @@ pub struct Activations {
     rows: usize,
     cols: usize,
     floats: Option<Vec<f32>>,
+    pairs: Option<Vec<u32>>,
     per_32: Option<Quantised>,
     per_256: Option<Quantised>,
     spare: Spare,
@@ -42,6 +45,7 @@ pub struct Activations {
 #[derive(Debug, Default)]
 struct Spare {
     floats: Vec<f32>,
+    pairs: Vec<u32>,
     per_32: Quantised,
     per_256: Quantised,
 }
@@ -54,6 +58,34 @@ pub(crate) struct Quantised {
     pub(crate) sums: Vec<i32>,
     /// Only for blocks of 256.
     pub(crate) half_sums: Vec<i32>,
+}
+
+/// The form of the inputs that a type of weights is multiplied with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    Floats,
+    Pairs,
+    /// Bytes with a scale for so many columns.
+    Codes(usize),
+}
+
+impl Form {
+    pub(crate) fn of(ty: WeightType) -> Form {
+        match ty.codes() {
+            Some(codes) => Form::Codes(codes.block_len),
+            None if ty == WeightType::Bf16 => Form::Pairs,
+            None => Form::Floats,
+        }
+    }
+
+    /// Bytes of one value.
+    pub(crate) fn bytes(self) -> usize {
+        match self {
+            Form::Floats => 4,
+            Form::Pairs => 2,
+            Form::Codes(_) => 1,
+        }
+    }
 }
 
 /// Consecutive rows that a kernel computes together.
@@ -88,13 +120,17 @@ impl Activations {
     pub fn set(&mut self, pool: &Pool, x: &[f32], cols: usize, users: &[&Matrix]) {
         assert!(cols > 0 && x.len().is_multiple_of(cols), "{} values are not rows of {cols}", x.len());
         assert!(users.iter().all(|user| user.cols() == cols), "every user has {cols} columns");
-        let wants = |block_len| users.iter().any(|user| form(user) == block_len);
+        let wants = |form| users.iter().any(|user| Form::of(user.weight_type()) == form);
         (self.rows, self.cols) = (x.len() / cols, cols);
-        select(&mut self.floats, &mut self.spare.floats, wants(None));
-        select(&mut self.per_32, &mut self.spare.per_32, wants(Some(32)));
-        select(&mut self.per_256, &mut self.spare.per_256, wants(Some(256)));
+        select(&mut self.floats, &mut self.spare.floats, wants(Form::Floats));
+        select(&mut self.pairs, &mut self.spare.pairs, wants(Form::Pairs));
+        select(&mut self.per_32, &mut self.spare.per_32, wants(Form::Codes(32)));
+        select(&mut self.per_256, &mut self.spare.per_256, wants(Form::Codes(256)));
         if let Some(floats) = &mut self.floats {
             interleave(pool, x, cols, floats);
+        }
+        if let Some(pairs) = &mut self.pairs {
+            pairs::set(pool, x, cols, pairs);
         }
         if let Some(codes) = &mut self.per_32 {
             codes.set::<32>(pool, x, cols);
@@ -119,16 +155,16 @@ impl Activations {
         self.floats.as_deref().expect("the activations were set without a user of floats")
     }
 
+    /// The interleaved pairs of bfloats, the even column in the lower half; as `floats`.
+    pub(crate) fn pairs(&self) -> &[u32] {
+        self.pairs.as_deref().expect("the activations were set without a user of bfloats")
+    }
+
     /// The codes with one scale per `block_len`, for a user that `set` was told about.
     pub(crate) fn quantised(&self, block_len: usize) -> &Quantised {
         let form = if block_len == 32 { &self.per_32 } else { &self.per_256 };
         form.as_ref().expect("the activations were set without a user of this block length")
     }
-}
-
-/// The block length of the codes that `user` multiplies with; `None` for floats.
-fn form(user: &Matrix) -> Option<usize> {
-    user.weight_type().codes().map(|codes| codes.block_len)
 }
 
 /// Moves the buffer of a form in or out of use without freeing it.

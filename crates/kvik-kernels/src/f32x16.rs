@@ -4,6 +4,8 @@
 //! with vector registers it is a variant that equals it to the bit, because every method is one
 //! IEEE operation per lane and reductions go through one fixed tree.
 //!
+//! Matrix products have words of their own in `lanes`: they work on codes, not on floats.
+//!
 //! The methods are `inline(always)`: they become single instructions inside a function that has
 //! the target features of the lanes, and such functions are the only place to use them.
 

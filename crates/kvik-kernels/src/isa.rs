@@ -13,6 +13,8 @@ pub enum Isa {
     AvxVnni,
     /// AVX-512 F, BW, VL, DQ and VNNI (Ice Lake, Zen 4 and later).
     Avx512,
+    /// As `Avx512`, with AVX-512 BF16 (Zen 4, Sapphire Rapids and later).
+    Avx512Bf16,
     /// aarch64 NEON without dot products.
     Neon,
     /// NEON with `dotprod` (ARMv8.2 and later).
@@ -41,7 +43,9 @@ impl Isa {
             let avx512 = has!("avx512f") && has!("avx512bw") && has!("avx512vl") && has!("avx512dq");
             isas.extend(avx2.then_some(Isa::Avx2));
             isas.extend((avx2 && has!("avxvnni")).then_some(Isa::AvxVnni));
-            isas.extend((avx2 && avx512 && has!("avx512vnni")).then_some(Isa::Avx512));
+            let avx512 = avx2 && avx512 && has!("avx512vnni");
+            isas.extend(avx512.then_some(Isa::Avx512));
+            isas.extend((avx512 && has!("avx512bf16")).then_some(Isa::Avx512Bf16));
         }
         #[cfg(target_arch = "aarch64")]
         {
@@ -58,6 +62,7 @@ impl Isa {
             Isa::Avx2 => "avx2",
             Isa::AvxVnni => "avxvnni",
             Isa::Avx512 => "avx512",
+            Isa::Avx512Bf16 => "avx512bf16",
             Isa::Neon => "neon",
             Isa::NeonDot => "neondot",
         }

@@ -1,6 +1,10 @@
 //! The words that an instruction set must know for the matrix kernels: sixteen lanes, one per row of a tile.
 //!
-//! `matmul::kernel` is written once in these words; `x86` and `arm` translate them.
+//! `matmul::kernel` is written once in these words; `x86` and `arm` translate them. They are those of
+//! integer codes: bytes in lanes, dot products, shifts. `f32x16` has the other sixteen lanes of this
+//! crate: a float vocabulary that can also be executed as plain Rust, which is how attention and the
+//! small operations have their specification. Matrix products have theirs written out in
+//! `scalar::matmul`, one value at a time, since packed planes would hide it.
 
 /// Vectors of sixteen 32-bit lanes.
 ///
@@ -48,12 +52,6 @@ pub(crate) unsafe trait Lanes: Copy {
     /// `from` is readable for 32 bytes.
     unsafe fn load_f16(self, from: *const u8) -> Self::Float;
 
-    /// 16 bfloats, widened.
-    ///
-    /// # Safety
-    /// `from` is readable for 32 bytes.
-    unsafe fn load_bf16(self, from: *const u8) -> Self::Float;
-
     /// Asks for the cache line of `from`, which need not be readable.
     fn prefetch(self, from: *const u8);
 
@@ -97,9 +95,29 @@ pub(crate) unsafe trait Lanes: Copy {
     /// Fused `a * b + c`.
     fn fma(self, a: Self::Float, b: Self::Float, c: Self::Float) -> Self::Float;
 
+    /// The lanes' bits as floats.
+    fn from_bits(self, a: Self::Int) -> Self::Float;
+
+    /// Per lane, `acc` plus both products of two pairs of bfloats, the upper ones first, each sum fused.
+    /// Where the machine has an instruction for it, numbers too small to be normal count as zero, before
+    /// and after each sum.
+    #[inline(always)]
+    fn dot_bf16(self, acc: Self::Float, w: Self::Int, x: Self::Int) -> Self::Float {
+        dot_pairs(self, acc, w, x)
+    }
+
     /// Writes the lanes in order.
     ///
     /// # Safety
     /// `to` is writable for 16 floats.
     unsafe fn store(self, a: Self::Float, to: *mut f32);
+}
+
+/// [`Lanes::dot_bf16`] in the other words; keeps numbers too small to be normal.
+#[inline(always)]
+pub(crate) fn dot_pairs<L: Lanes>(lanes: L, acc: L::Float, w: L::Int, x: L::Int) -> L::Float {
+    let upper = lanes.splat(0xffff_0000u32 as i32);
+    let acc = lanes.fma(lanes.from_bits(lanes.and(w, upper)), lanes.from_bits(lanes.and(x, upper)), acc);
+    let (w_lower, x_lower) = (lanes.shift_left(w, 16), lanes.shift_left(x, 16));
+    lanes.fma(lanes.from_bits(w_lower), lanes.from_bits(x_lower), acc)
 }

@@ -11,7 +11,7 @@ mod tests;
 
 use std::ops::Range;
 
-use crate::activations::{Activations, WIDE};
+use crate::activations::{Activations, Form, WIDE};
 use crate::matrix::Matrix;
 use crate::{Isa, Pool};
 use kernel::TILES;
@@ -66,8 +66,8 @@ pub(crate) fn matmul_with(isa: Isa, pool: &Pool, jobs: &mut [(&Matrix, &mut [f32
 /// The machine has `isa`, and the outputs have room for their jobs and no other user.
 unsafe fn run_round(isa: Isa, pool: &Pool, jobs: &Round, x: &Activations) {
     let tiles: usize = jobs.iter().flatten().map(|job| job.weights.tiles()).sum();
-    let floats = jobs.iter().flatten().any(|job| job.weights.weight_type().codes().is_none());
-    let part_rows = part_rows(x, floats);
+    let forms = jobs.iter().flatten().map(|job| Form::of(job.weights.weight_type()));
+    let part_rows = part_rows(x, forms.map(Form::bytes).max().unwrap_or(1));
     let row_parts = x.rows().div_ceil(part_rows);
     let tile_parts = (pool.threads() * TASKS_PER_THREAD).div_ceil(row_parts).min(tiles.div_ceil(TILES));
     let bound =
@@ -81,9 +81,8 @@ unsafe fn run_round(isa: Isa, pool: &Pool, jobs: &Round, x: &Activations) {
 }
 
 /// Rows of the inputs that a task takes: equal parts of whole panels that stay in cache.
-fn part_rows(x: &Activations, floats: bool) -> usize {
-    let row_bytes = x.cols() * if floats { 4 } else { 1 };
-    let parts = x.rows().div_ceil((TASK_INPUT_BYTES / row_bytes).max(WIDE));
+fn part_rows(x: &Activations, value_bytes: usize) -> usize {
+    let parts = x.rows().div_ceil((TASK_INPUT_BYTES / (x.cols() * value_bytes)).max(WIDE));
     x.rows().div_ceil(parts).next_multiple_of(WIDE)
 }
 

@@ -42,7 +42,7 @@ pub(crate) fn random_blocks(ty: WeightType, len: usize, seed: u64) -> Vec<u8> {
 /// Where the half floats of a block are.
 pub(crate) fn half_floats(ty: WeightType) -> &'static [usize] {
     match ty {
-        WeightType::F32 | WeightType::Bf16 => &[],
+        WeightType::F32 => &[],
         WeightType::Q4_1 | WeightType::Q5_1 | WeightType::Q4K | WeightType::Q5K => &[0, 2],
         WeightType::Q2K => &[80, 82],
         WeightType::Q3K => &[108],

@@ -104,11 +104,6 @@ unsafe impl<const DOT: bool> Lanes for Neon<DOT> {
     }
 
     #[inline(always)]
-    unsafe fn load_bf16(self, from: *const u8) -> Float {
-        quarters!(i => vreinterpretq_f32_u32(vshll_n_u16::<16>(vreinterpret_u16_u8(vld1_u8(from.add(i * 8))))))
-    }
-
-    #[inline(always)]
     fn prefetch(self, from: *const u8) {
         unsafe { asm!("prfm pldl1keep, [{}]", in(reg) from, options(nostack, preserves_flags, readonly)) }
     }
@@ -180,6 +175,11 @@ unsafe impl<const DOT: bool> Lanes for Neon<DOT> {
     #[inline(always)]
     fn fma(self, a: Float, b: Float, c: Float) -> Float {
         quarters!(i => vfmaq_f32(c[i], a[i], b[i]))
+    }
+
+    #[inline(always)]
+    fn from_bits(self, a: Int) -> Float {
+        quarters!(i => vreinterpretq_f32_s32(a[i]))
     }
 
     #[inline(always)]

@@ -223,7 +223,7 @@ fn kernels(isa: Isa, arena: &KvArena) -> AttentionKernels {
     let (k, v) = (arena.layout().k, arena.layout().v);
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => crate::x86::attention_avx512::kernels(k, v),
+        Isa::Avx512 | Isa::Avx512Bf16 => crate::x86::attention_avx512::kernels(k, v),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 | Isa::AvxVnni => crate::x86::attention_avx2::kernels(k, v),
         #[cfg(target_arch = "aarch64")]

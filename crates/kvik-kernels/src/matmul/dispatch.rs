@@ -20,47 +20,57 @@ pub(super) type Kernel = unsafe fn(&Job, Range<usize>, &Activations, Range<usize
 pub(super) fn kernel(isa: Isa, ty: WeightType) -> Kernel {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => avx2::kernel(ty),
+        Isa::Avx2 => of::<Avx2>(ty),
         #[cfg(target_arch = "x86_64")]
-        Isa::AvxVnni => avx_vnni::kernel(ty),
+        Isa::AvxVnni => of::<AvxVnni>(ty),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => avx512::kernel(ty),
+        Isa::Avx512Bf16 if ty == WeightType::Bf16 => Avx512Bf16::run::<Bf16>,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 | Isa::Avx512Bf16 => of::<Avx512>(ty),
         #[cfg(target_arch = "aarch64")]
-        Isa::Neon => neon::kernel(ty),
+        Isa::Neon => of::<Neon>(ty),
         #[cfg(target_arch = "aarch64")]
-        Isa::NeonDot => neon_dot::kernel(ty),
+        Isa::NeonDot => of::<NeonDot>(ty),
         _ => specification,
     }
 }
 
-/// Compiles the kernels of every weight type for one instruction set, for the given numbers of input
-/// rows at a time: powers of two, largest first, one last.
+/// The kernel of a family for `ty`.
+fn of<K: Family>(ty: WeightType) -> Kernel {
+    match ty {
+        WeightType::F32 => K::run::<F32>,
+        WeightType::F16 => K::run::<F16>,
+        WeightType::Bf16 => K::run::<Bf16>,
+        WeightType::Q8_0 => K::run::<Q8_0>,
+        WeightType::Q4_0 => K::run::<Q4_0>,
+        WeightType::Q4_1 => K::run::<Q4_1>,
+        WeightType::Q5_0 => K::run::<Q5_0>,
+        WeightType::Q5_1 => K::run::<Q5_1>,
+        WeightType::Q2K => K::run::<Q2K>,
+        WeightType::Q3K => K::run::<Q3K>,
+        WeightType::Q4K => K::run::<Q4K>,
+        WeightType::Q5K => K::run::<Q5K>,
+        WeightType::Q6K => K::run::<Q6K>,
+        WeightType::Iq4Nl => K::run::<Iq4Nl>,
+    }
+}
+
+/// The kernels of one instruction set.
+trait Family {
+    /// Computes tiles `span` of `job` for the inputs `rows`.
+    ///
+    /// # Safety
+    /// As [`Kernel`].
+    unsafe fn run<F: Format>(job: &Job, span: Range<usize>, x: &Activations, rows: Range<usize>);
+}
+
+/// Compiles a family for one instruction set, for the given numbers of input rows at a time: powers of
+/// two, largest first, one last.
 macro_rules! family {
     ($name:ident, $lanes:ty, $features:literal, $($rows:literal)*) => {
-        mod $name {
-            use super::*;
+        struct $name;
 
-            pub(super) fn kernel(ty: WeightType) -> Kernel {
-                match ty {
-                    WeightType::F32 => run::<F32>,
-                    WeightType::F16 => run::<F16>,
-                    WeightType::Bf16 => run::<Bf16>,
-                    WeightType::Q8_0 => run::<Q8_0>,
-                    WeightType::Q4_0 => run::<Q4_0>,
-                    WeightType::Q4_1 => run::<Q4_1>,
-                    WeightType::Q5_0 => run::<Q5_0>,
-                    WeightType::Q5_1 => run::<Q5_1>,
-                    WeightType::Q2K => run::<Q2K>,
-                    WeightType::Q3K => run::<Q3K>,
-                    WeightType::Q4K => run::<Q4K>,
-                    WeightType::Q5K => run::<Q5K>,
-                    WeightType::Q6K => run::<Q6K>,
-                    WeightType::Iq4Nl => run::<Iq4Nl>,
-                }
-            }
-
-            /// # Safety
-            /// As [`Kernel`].
+        impl Family for $name {
             unsafe fn run<F: Format>(job: &Job, span: Range<usize>, x: &Activations, rows: Range<usize>) {
                 let weights = job.weights;
                 for tiles in groups(span) {
@@ -72,7 +82,7 @@ macro_rules! family {
                             // SAFETY: as the caller promises; at least so many rows are left.
                             target.first += unsafe {
                                 match panel.rows - target.first {
-                                    $($rows.. => run_rows::<F, $rows>(&target),)*
+                                    $($rows.. => Self::run_rows::<F, $rows>(&target),)*
                                     0 => unreachable!("the loop ends at the last row"),
                                 }
                             };
@@ -80,7 +90,9 @@ macro_rules! family {
                     }
                 }
             }
+        }
 
+        impl $name {
             /// Computes `R` rows and says so.
             ///
             /// # Safety
@@ -96,15 +108,17 @@ macro_rules! family {
 }
 
 #[cfg(target_arch = "x86_64")]
-family!(avx2, crate::x86::avx2::Avx2<false>, "avx2,fma,f16c", 2 1);
+family!(Avx2, crate::x86::avx2::Avx2<false>, "avx2,fma,f16c", 2 1);
 #[cfg(target_arch = "x86_64")]
-family!(avx_vnni, crate::x86::avx2::Avx2<true>, "avx2,fma,f16c,avxvnni", 2 1);
+family!(AvxVnni, crate::x86::avx2::Avx2<true>, "avx2,fma,f16c,avxvnni", 2 1);
 #[cfg(target_arch = "x86_64")]
-family!(avx512, crate::x86::avx512::Avx512, "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni", 8 4 1);
+family!(Avx512, crate::x86::avx512::Avx512<false>, "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni", 8 4 1);
+#[cfg(target_arch = "x86_64")]
+family!(Avx512Bf16, crate::x86::avx512::Avx512<true>, "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16", 8 4 1);
 #[cfg(target_arch = "aarch64")]
-family!(neon, crate::arm::neon::Neon<false>, "neon", 2 1);
+family!(Neon, crate::arm::neon::Neon<false>, "neon", 2 1);
 #[cfg(target_arch = "aarch64")]
-family!(neon_dot, crate::arm::neon::Neon<true>, "neon,dotprod", 2 1);
+family!(NeonDot, crate::arm::neon::Neon<true>, "neon,dotprod", 2 1);
 
 /// The tiles of `span`, `TILES` at a time. The last group may repeat its last tile.
 fn groups(span: Range<usize>) -> impl Iterator<Item = [usize; TILES]> {

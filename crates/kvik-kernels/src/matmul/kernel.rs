@@ -49,6 +49,21 @@ pub(crate) unsafe fn float_rows<L: Lanes, F: Format, const R: usize>(lanes: L, t
     }
 }
 
+/// Computes `R` rows of a target of bfloats.
+///
+/// # Safety
+/// As [`float_rows`], but `x` holds the panel in pairs.
+#[inline(always)]
+pub(crate) unsafe fn pair_rows<L: Lanes, F: Format, const R: usize>(lanes: L, target: &Target) {
+    let pairs = target.weights.cols().div_ceil(2);
+    // SAFETY: `Activations::set` filled every row of the panel; the rest is the caller's promise.
+    unsafe {
+        let x = target.x.pairs().as_ptr().add(target.panel.start * pairs + target.first);
+        let acc = pair_sums::<L, R>(lanes, target, x, pairs);
+        store(lanes, target, acc);
+    }
+}
+
 /// Computes `R` rows of a target of codes.
 ///
 /// # Safety
@@ -120,14 +135,46 @@ unsafe fn floats<L: Lanes, F: Format, const R: usize>(
                 }
                 w[t] = match F::TYPE {
                     WeightType::F32 => lanes.load_f32(from),
-                    WeightType::F16 => lanes.load_f16(from),
-                    _ => lanes.load_bf16(from),
+                    _ => lanes.load_f16(from),
                 };
             }
             for r in 0..R {
                 let x = lanes.splat_f32(*x.add(k * panel + r));
                 for t in 0..TILES {
                     acc[t][r] = lanes.fma(w[t], x, acc[t][r]);
+                }
+            }
+        }
+    }
+    acc
+}
+
+/// # Safety
+/// As [`pair_rows`]; `x` is the first pair of ours in the panel.
+#[inline(always)]
+unsafe fn pair_sums<L: Lanes, const R: usize>(
+    lanes: L,
+    target: &Target,
+    x: *const u32,
+    pairs: usize,
+) -> [[L::Float; R]; TILES] {
+    let (tiles, panel, tile_bytes) = (target.starts, target.panel.rows, target.weights.layout().bytes);
+    let mut acc = [[lanes.splat_f32(0.0); R]; TILES];
+    for pair in 0..pairs {
+        // SAFETY: `pair` is below the pairs of the tiles and of the panel.
+        unsafe {
+            let mut w = [lanes.splat(0); TILES];
+            for t in 0..TILES {
+                let from = tiles[t].add(pair * VECTOR);
+                if target.fetch {
+                    lanes.prefetch(from.wrapping_add(TILES * tile_bytes));
+                }
+                w[t] = lanes.load(from);
+            }
+            for r in 0..R {
+                let x = lanes.splat(*x.add(pair * panel + r) as i32);
+                for t in 0..TILES {
+                    acc[t][r] = lanes.dot_bf16(acc[t][r], w[t], x);
                 }
             }
         }

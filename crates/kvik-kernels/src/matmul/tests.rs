@@ -106,6 +106,8 @@ fn cases() -> impl Strategy<Value = Case> {
 
 /// Halves at the ends of their range: zeros, subnormals, the greatest, both signs.
 const EXTREME_HALVES: [u16; 6] = [0, 0x8000, 1, 0x83ff, 0x7bff, 0xfbff];
+/// The same for bfloats.
+const EXTREME_BFLOATS: [u16; 8] = [0, 0x8000, 1, 0x807f, 0x80, 0x8080, 0x7f7f, 0xff7f];
 const EXTREME_INPUTS: [f32; 8] = [0.0, -0.0, 1e-45, -1e-38, 3e38, -3e38, f32::INFINITY, 127.5];
 
 impl Case {
@@ -115,7 +117,9 @@ impl Case {
         let mut random = Random(!self.seed);
         for block in raw.chunks_exact_mut(self.ty.block_bytes()).filter(|_| self.extreme) {
             for at in half_floats(self.ty) {
-                let half = EXTREME_HALVES[random.bits() as usize % EXTREME_HALVES.len()];
+                let halves: &[u16] =
+                    if self.ty == WeightType::Bf16 { &EXTREME_BFLOATS } else { &EXTREME_HALVES };
+                let half = halves[random.bits() as usize % halves.len()];
                 block[*at..at + 2].copy_from_slice(&half.to_le_bytes());
             }
         }
@@ -150,6 +154,7 @@ macro_rules! variants_equal_the_specification {
                 return println!("skipped: this machine has no {}", $isa.name());
             }
             proptest!(ProptestConfig::with_cases(300), |(case in cases())| {
+                prop_assume!(!case.extreme || case.ty != WeightType::Bf16 || $isa == Isa::Avx512Bf16);
                 let (weights, x) = (case.weights(), case.inputs());
                 let expect = product(Isa::Scalar, 1, &weights, &x);
                 assert_same(&product($isa, 2, &weights, &x), &expect);
@@ -162,6 +167,7 @@ variants_equal_the_specification! {
     avx2_equals_the_specification: Isa::Avx2;
     avx_vnni_equals_the_specification: Isa::AvxVnni;
     avx512_equals_the_specification: Isa::Avx512;
+    avx512_bf16_equals_the_specification: Isa::Avx512Bf16;
     neon_equals_the_specification: Isa::Neon;
     neon_dot_equals_the_specification: Isa::NeonDot;
 }

@@ -11,7 +11,8 @@
 //!   scales, mins [sub-blocks][16 rows] bytes
 //! ```
 //!
-//! Float types have one plane, `[cols][16 rows]` elements.
+//! Float types have one plane, `[cols][16 rows]` elements. Bfloats stand in pairs, as their dot product
+//! takes them: `[pairs of columns][16 rows][2]`, an odd last column beside a zero.
 
 use crate::quant::{Block, Codes, Scales, WeightType};
 
@@ -47,7 +48,8 @@ impl TileLayout {
             Some(start)
         };
         let Some(codes) = ty.codes() else {
-            plane(cols.checked_mul(ty.block_bytes() * TILE_ROWS))?;
+            let padded = cols.checked_next_multiple_of(lane_cols(ty))?;
+            plane(padded.checked_mul(ty.block_bytes() * TILE_ROWS))?;
             return Some(TileLayout { d: 0, m: 0, scales: 0, mins: 0, high: 0, low: 0, bytes: next });
         };
         let (blocks, subs, chunks) = (cols / codes.block_len, cols / codes.sub_len, cols / CHUNK);
@@ -65,6 +67,20 @@ impl TileLayout {
             bytes: next,
         })
     }
+}
+
+/// Columns of a float type that share a lane: two bfloats, one of the others.
+pub(crate) const fn lane_cols(ty: WeightType) -> usize {
+    match ty {
+        WeightType::Bf16 => 2,
+        _ => 1,
+    }
+}
+
+/// Where column `col` of `row` is among the elements of a tile of floats.
+#[inline(always)]
+pub(crate) const fn float_index(lane_cols: usize, row: usize, col: usize) -> usize {
+    (col / lane_cols * TILE_ROWS + row) * lane_cols + col % lane_cols
 }
 
 impl Codes {

@@ -11,7 +11,7 @@ mod tests;
 use std::ops::Range;
 
 use layout::TileMut;
-pub(crate) use layout::{CHUNK, GROUPS, TILE_ROWS, TileLayout, TileRef, VECTOR};
+pub(crate) use layout::{CHUNK, GROUPS, TILE_ROWS, TileLayout, TileRef, VECTOR, float_index, lane_cols};
 use memory::Memory;
 
 use crate::Pool;
@@ -160,7 +160,7 @@ impl Matrix {
     fn float_row(&self, row: usize, out: &mut [f32]) {
         let (tile, width) = (self.tile(row / TILE_ROWS), self.ty.block_bytes());
         for (k, out) in out.iter_mut().enumerate() {
-            let at = (k * TILE_ROWS + row % TILE_ROWS) * width;
+            let at = float_index(lane_cols(self.ty), row % TILE_ROWS, k) * width;
             dequantize(self.ty, &tile[at..at + width], std::slice::from_mut(out));
         }
     }
@@ -174,9 +174,10 @@ impl Matrix {
             let bytes = unsafe { memory.range(tile * layout.bytes, layout.bytes) };
             let end = raw.len().min((tile + 1) * TILE_ROWS * row_bytes);
             let rows = &raw[tile * TILE_ROWS * row_bytes..end];
-            match ty.block_bytes() {
-                2 => fill_floats::<2>(rows, cols, bytes),
-                4 => fill_floats::<4>(rows, cols, bytes),
+            match ty {
+                WeightType::F32 => fill_floats::<4, { lane_cols(WeightType::F32) }>(rows, cols, bytes),
+                WeightType::F16 => fill_floats::<2, { lane_cols(WeightType::F16) }>(rows, cols, bytes),
+                WeightType::Bf16 => fill_floats::<2, { lane_cols(WeightType::Bf16) }>(rows, cols, bytes),
                 _ => fill_codes(ty, rows, row_bytes, &layout, bytes),
             }
         });
@@ -196,14 +197,15 @@ fn fill_codes(ty: WeightType, rows: &[u8], row_bytes: usize, layout: &TileLayout
     }
 }
 
-/// Elements of `N` bytes from `[rows][cols]` to `[cols][16 rows]`, in square pieces that stay in cache.
-fn fill_floats<const N: usize>(rows: &[u8], cols: usize, bytes: &mut [u8]) {
+/// Elements of `N` bytes, `LANE` columns to a lane, from `[rows][cols]` to a tile, in square pieces that
+/// stay in cache.
+fn fill_floats<const N: usize, const LANE: usize>(rows: &[u8], cols: usize, bytes: &mut [u8]) {
     let (from, _) = rows.as_chunks::<N>();
     let (to, _) = bytes.as_chunks_mut::<N>();
     for start in (0..cols).step_by(CHUNK) {
         for (row, values) in from.chunks_exact(cols).enumerate() {
             for k in start..cols.min(start + CHUNK) {
-                to[k * TILE_ROWS + row] = values[k];
+                to[float_index(LANE, row, k)] = values[k];
             }
         }
     }

@@ -116,7 +116,7 @@ fn kernels() -> OpsKernels {
 fn kernels_of(isa: Isa) -> OpsKernels {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => crate::x86::ops_avx512::KERNELS,
+        Isa::Avx512 | Isa::Avx512Bf16 => crate::x86::ops_avx512::KERNELS,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 | Isa::AvxVnni => crate::x86::ops_avx2::KERNELS,
         #[cfg(target_arch = "aarch64")]

@@ -1,7 +1,11 @@
 //! The specification of a matrix product, one output value at a time.
 //!
 //! Every value is one `f32` accumulator that runs over the columns in ascending order:
-//! - float weights: `acc = fma(w, x, acc)` for every column;
+//! - F32 and F16 weights: `acc = fma(w, x, acc)` for every column;
+//! - bfloat weights, with inputs rounded to bfloats half to even: for every pair of columns, the odd one
+//!   first, `acc = fma(w, x, acc)`, where each `w` and each new `acc` that is too small to be normal
+//!   becomes a zero of its sign. This is `vdpbf16ps` as Intel documents it and as Zen 5 computes it.
+//!   Machines without it keep such small numbers, and equal it wherever none occurs;
 //! - codes: for every block of the weights, with exact integers `dot = Σ scale · Σ level · code` and
 //!   `sum = Σ min · Σ code` over its sub-blocks, `acc = fma(d · dx, dot, acc)` and, if the type has
 //!   mins, `acc = fma(m · dx, sum, acc)`, where `dx` is the scale of the input's block.
@@ -9,7 +13,7 @@
 //! Nothing else enters the order: not the number of rows, their panels, the tiles or the threads.
 
 use crate::activations::{Activations, Panel};
-use crate::matrix::{CHUNK, Matrix, TILE_ROWS, TileRef};
+use crate::matrix::{CHUNK, Matrix, TILE_ROWS, TileRef, float_index, lane_cols};
 use crate::quant::{Block, Codes, WeightType, dequantize};
 
 /// Computes the outputs of tile `tile` for every row of `panel`; `out` is `[n, rows]`, all of it.
@@ -21,6 +25,9 @@ pub(crate) unsafe fn tile(weights: &Matrix, tile: usize, x: &Activations, panel:
         for row in 0..TILE_ROWS.min(weights.rows() - tile * TILE_ROWS) {
             let value = match weights.weight_type().codes() {
                 Some(codes) => dot_codes(weights, &codes, tile, row, x, panel, r),
+                None if weights.weight_type() == WeightType::Bf16 => {
+                    dot_pairs(weights, tile, row, x, panel, r)
+                }
                 None => dot_floats(weights, tile, row, x, panel, r),
             };
             // SAFETY: both numbers are below those of `out`.
@@ -32,8 +39,25 @@ pub(crate) unsafe fn tile(weights: &Matrix, tile: usize, x: &Activations, panel:
 fn dot_floats(weights: &Matrix, tile: usize, row: usize, x: &Activations, panel: Panel, r: usize) -> f32 {
     let (ty, tile) = (weights.weight_type(), weights.tile(tile));
     let x = &x.floats()[panel.start * weights.cols()..];
-    (0..weights.cols())
-        .fold(0.0f32, |acc, k| element(ty, tile, k * TILE_ROWS + row).mul_add(x[k * panel.rows + r], acc))
+    let w = |k| element(ty, tile, float_index(lane_cols(ty), row, k));
+    (0..weights.cols()).fold(0.0f32, |acc, k| w(k).mul_add(x[k * panel.rows + r], acc))
+}
+
+fn dot_pairs(weights: &Matrix, tile: usize, row: usize, x: &Activations, panel: Panel, r: usize) -> f32 {
+    let (ty, tile, pairs) = (weights.weight_type(), weights.tile(tile), weights.cols().div_ceil(2));
+    let x = &x.pairs()[panel.start * pairs..];
+    let w = |k| flush(element(ty, tile, float_index(lane_cols(ty), row, k)));
+    (0..pairs).fold(0.0f32, |acc, pair| {
+        let x = x[pair * panel.rows + r];
+        let (even, odd) = (f32::from_bits(x << 16), f32::from_bits(x & 0xffff_0000));
+        let acc = flush(w(pair * 2 + 1).mul_add(odd, acc));
+        flush(w(pair * 2).mul_add(even, acc))
+    })
+}
+
+/// Zero of the same sign for a number that is too small to be normal.
+fn flush(x: f32) -> f32 {
+    if x.is_subnormal() { 0.0f32.copysign(x) } else { x }
 }
 
 fn element(ty: WeightType, tile: &[u8], index: usize) -> f32 {

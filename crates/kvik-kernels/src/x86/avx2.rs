@@ -63,14 +63,6 @@ unsafe impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     }
 
     #[inline(always)]
-    unsafe fn load_bf16(self, from: *const u8) -> [__m256; 2] {
-        let widen = |half: __m128i| unsafe {
-            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(half)))
-        };
-        unsafe { [widen(_mm_loadu_si128(from.cast())), widen(_mm_loadu_si128(from.add(16).cast()))] }
-    }
-
-    #[inline(always)]
     fn prefetch(self, from: *const u8) {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
     }
@@ -153,6 +145,11 @@ unsafe impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     #[inline(always)]
     fn fma(self, a: [__m256; 2], b: [__m256; 2], c: [__m256; 2]) -> [__m256; 2] {
         unsafe { [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])] }
+    }
+
+    #[inline(always)]
+    fn from_bits(self, a: [__m256i; 2]) -> [__m256; 2] {
+        unsafe { [_mm256_castsi256_ps(a[0]), _mm256_castsi256_ps(a[1])] }
     }
 
     #[inline(always)]

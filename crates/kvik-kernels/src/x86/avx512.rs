@@ -1,4 +1,4 @@
-//! AVX-512 with VNNI: sixteen lanes are one register.
+//! AVX-512 with VNNI, with or without BF16: sixteen lanes are one register.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -7,22 +7,22 @@
 
 use std::arch::x86_64::*;
 
-use crate::lanes::Lanes;
+use crate::lanes::{Lanes, dot_pairs};
 
-/// Proof of AVX-512 F, BW, VL, DQ and VNNI.
+/// Proof of AVX-512 F, BW, VL, DQ and VNNI, and of BF16 if `BF16`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Avx512(());
+pub(crate) struct Avx512<const BF16: bool>(());
 
-impl Avx512 {
+impl<const BF16: bool> Avx512<BF16> {
     /// # Safety
     /// The machine has the features.
-    pub(crate) unsafe fn new() -> Avx512 {
+    pub(crate) unsafe fn new() -> Avx512<BF16> {
         Avx512(())
     }
 }
 
 // SAFETY: every method is the instruction of its name.
-unsafe impl Lanes for Avx512 {
+unsafe impl<const BF16: bool> Lanes for Avx512<BF16> {
     type Int = __m512i;
     type Float = __m512;
 
@@ -51,14 +51,6 @@ unsafe impl Lanes for Avx512 {
     #[inline(always)]
     unsafe fn load_f16(self, from: *const u8) -> __m512 {
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_bf16(self, from: *const u8) -> __m512 {
-        unsafe {
-            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
-            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
-        }
     }
 
     #[inline(always)]
@@ -132,6 +124,20 @@ unsafe impl Lanes for Avx512 {
     #[inline(always)]
     fn fma(self, a: __m512, b: __m512, c: __m512) -> __m512 {
         unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    fn from_bits(self, a: __m512i) -> __m512 {
+        unsafe { _mm512_castsi512_ps(a) }
+    }
+
+    #[inline(always)]
+    fn dot_bf16(self, acc: __m512, w: __m512i, x: __m512i) -> __m512 {
+        if BF16 {
+            unsafe { _mm512_dpbf16_ps(acc, std::mem::transmute(w), std::mem::transmute(x)) }
+        } else {
+            dot_pairs(self, acc, w, x)
+        }
     }
 
     #[inline(always)]

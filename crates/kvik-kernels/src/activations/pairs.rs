@@ -1,0 +1,129 @@
+//! Floats into pairs of bfloats, rounded half to even; numbers too small to be normal become zero.
+//!
+//! Plain loops that the compiler turns into vectors, in whole numbers, so all variants agree.
+
+use super::{WIDE, panels};
+use crate::threads::Disjoint;
+use crate::{Isa, Pool};
+
+/// Columns rounded before they are spread over the panel.
+const PIECE: usize = 32;
+
+const SIGN: u32 = 1 << 31;
+const INFINITY: u32 = 0x7f80_0000;
+const SMALLEST_NORMAL: u32 = 0x0080_0000;
+/// A number with this bit of the fraction is not a number, quietly.
+const QUIET: u32 = 0x0040_0000;
+
+/// `x` is `[n, cols]`, `out` panels of `[pairs of columns][panel rows]`; an odd last column has a zero beside it.
+pub(super) fn set(pool: &Pool, x: &[f32], cols: usize, out: &mut Vec<u32>) {
+    let (rows, pairs) = (x.len() / cols, cols.div_ceil(2));
+    out.resize(rows * pairs, 0);
+    let out = Disjoint::new(out);
+    pool.run(rows.div_ceil(WIDE), &|wide| {
+        for panel in panels(wide * WIDE..rows.min((wide + 1) * WIDE)) {
+            // SAFETY: every panel has its own range, and the pool hands each `wide` out once.
+            let out = unsafe { out.range(panel.start * pairs, panel.rows * pairs) };
+            round(Isa::current(), &x[panel.start * cols..][..panel.rows * cols], panel.rows, out);
+        }
+    });
+}
+
+/// One panel: `x` is `[rows][cols]`.
+fn round(isa: Isa, x: &[f32], rows: usize, out: &mut [u32]) {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the machine has the features of `isa`.
+        Isa::Avx512 | Isa::Avx512Bf16 => unsafe { round_avx512(x, rows, out) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::Avx2 | Isa::AvxVnni => unsafe { round_avx2(x, rows, out) },
+        _ => round_panel(x, rows, out),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+fn round_avx512(x: &[f32], rows: usize, out: &mut [u32]) {
+    round_panel(x, rows, out);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn round_avx2(x: &[f32], rows: usize, out: &mut [u32]) {
+    round_panel(x, rows, out);
+}
+
+#[inline(always)]
+fn round_panel(x: &[f32], rows: usize, out: &mut [u32]) {
+    for (r, row) in x.chunks_exact(x.len() / rows).enumerate() {
+        let mut places = out[r..].iter_mut().step_by(rows);
+        let (pieces, rest) = row.as_chunks::<PIECE>();
+        for piece in pieces {
+            round_piece(piece).iter().zip(&mut places).for_each(|(pair, to)| *to = *pair);
+        }
+        let mut last = [0.0; PIECE];
+        last[..rest.len()].copy_from_slice(rest);
+        places.zip(round_piece(&last)).for_each(|(to, pair)| *to = pair);
+    }
+}
+
+#[inline(always)]
+fn round_piece(x: &[f32; PIECE]) -> [u32; PIECE / 2] {
+    let mut pairs = [0; PIECE / 2];
+    for i in 0..PIECE / 2 {
+        pairs[i] = bfloat(x[2 * i]) | bfloat(x[2 * i + 1]) << 16;
+    }
+    pairs
+}
+
+/// The bfloat next to `x`, in the lower half.
+#[inline(always)]
+fn bfloat(x: f32) -> u32 {
+    let bits = x.to_bits();
+    let magnitude = bits & !SIGN;
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
+    let normal = if magnitude < SMALLEST_NORMAL { bits & SIGN } else { rounded };
+    let bits = if magnitude > INFINITY { bits | QUIET } else { normal };
+    bits >> 16
+}
+
+#[cfg(test)]
+mod tests {
+    use half::bf16;
+
+    use super::*;
+    use crate::testing::Random;
+
+    #[test]
+    fn every_variant_rounds_as_the_half_crate_does() {
+        let mut random = Random(3);
+        for (rows, cols) in [(1usize, 1usize), (2, 31), (4, 64), (8, 99)] {
+            let x: Vec<f32> = (0..rows * cols).map(|_| f32::from_bits(random.bits() as u32)).collect();
+            let bits = |x: f32| if x.is_subnormal() { 0.0f32.copysign(x) } else { x };
+            let bits = |x: f32| u32::from(bf16::from_f32(bits(x)).to_bits());
+            for isa in Isa::available() {
+                let mut out = vec![u32::MAX; rows * cols.div_ceil(2)];
+                round(isa, &x, rows, &mut out);
+                for (i, pair) in out.iter().enumerate() {
+                    let (row, col) = (i % rows, i / rows * 2);
+                    let odd = if col + 1 < cols { bits(x[row * cols + col + 1]) } else { 0 };
+                    assert_eq!(*pair, bits(x[row * cols + col]) | odd << 16, "{isa:?} pair {i}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rounding_at_the_ends_of_the_range() {
+        let check = |x: f32, expect: u32| assert_eq!(bfloat(x), expect, "{x:e}");
+        check(1.0, 0x3f80);
+        check(f32::from_bits(0x3f80_8000), 0x3f80);
+        check(f32::from_bits(0x3f81_8000), 0x3f82);
+        check(f32::MIN_POSITIVE, 0x0080);
+        check(-1e-40, 0x8000);
+        check(f32::MAX, 0x7f80);
+        check(f32::NEG_INFINITY, 0xff80);
+        check(f32::NAN, 0x7fc0);
+    }
+}
