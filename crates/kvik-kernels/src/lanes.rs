@@ -96,7 +96,7 @@ pub(crate) unsafe trait Lanes: Copy {
     fn fma(self, a: Self::Float, b: Self::Float, c: Self::Float) -> Self::Float;
 
     /// The lanes' bits as floats.
-    fn from_bits(self, a: Self::Int) -> Self::Float;
+    fn as_float(self, a: Self::Int) -> Self::Float;
 
     /// Per lane, `acc` plus both products of two pairs of bfloats, the upper ones first, each sum fused.
     /// Where the machine has an instruction for it, numbers too small to be normal count as zero, before
@@ -117,7 +117,7 @@ pub(crate) unsafe trait Lanes: Copy {
 #[inline(always)]
 pub(crate) fn dot_pairs<L: Lanes>(lanes: L, acc: L::Float, w: L::Int, x: L::Int) -> L::Float {
     let upper = lanes.splat(0xffff_0000u32 as i32);
-    let acc = lanes.fma(lanes.from_bits(lanes.and(w, upper)), lanes.from_bits(lanes.and(x, upper)), acc);
+    let acc = lanes.fma(lanes.as_float(lanes.and(w, upper)), lanes.as_float(lanes.and(x, upper)), acc);
     let (w_lower, x_lower) = (lanes.shift_left(w, 16), lanes.shift_left(x, 16));
-    lanes.fma(lanes.from_bits(w_lower), lanes.from_bits(x_lower), acc)
+    lanes.fma(lanes.as_float(w_lower), lanes.as_float(x_lower), acc)
 }

@@ -13,6 +13,7 @@ mod kv;
 mod lanes;
 mod matmul;
 mod matrix;
+mod memory;
 mod ops;
 mod quant;
 mod scalar;

@@ -178,7 +178,7 @@ unsafe impl<const DOT: bool> Lanes for Neon<DOT> {
     }
 
     #[inline(always)]
-    fn from_bits(self, a: Int) -> Float {
+    fn as_float(self, a: Int) -> Float {
         quarters!(i => vreinterpretq_f32_s32(a[i]))
     }
 

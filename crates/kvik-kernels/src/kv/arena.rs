@@ -2,11 +2,11 @@
 
 use std::io;
 
-use super::memory::Mapping;
 use super::q4::rotate;
 use super::tile::{Tile, with_tile};
 use super::{BLOCK_POSITIONS, HEAD_DIM_MAX, KvLayout};
 use crate::Pool;
+use crate::memory::Memory;
 
 /// Blocks of stored keys and values, addressed by number.
 ///
@@ -15,7 +15,7 @@ use crate::Pool;
 pub struct KvArena {
     layout: KvLayout,
     blocks: usize,
-    memory: Mapping,
+    memory: Memory,
 }
 
 impl KvArena {
@@ -31,7 +31,7 @@ impl KvArena {
         assert!(layers > 0 && kv_heads > 0, "a layout without layers or heads: {layout:?}");
         assert!((8..=HEAD_DIM_MAX).contains(&head_dim), "head dimension {head_dim} is not in 8..=256");
         let bytes = blocks.checked_mul(layout.block_bytes()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(KvArena { layout, blocks, memory: Mapping::new(bytes)? })
+        Ok(KvArena { layout, blocks, memory: Memory::sparse(bytes)? })
     }
 
     /// What a block stores.

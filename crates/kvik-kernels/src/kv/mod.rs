@@ -3,7 +3,6 @@
 mod arena;
 mod format;
 mod layout;
-mod memory;
 pub(crate) mod q4;
 pub(crate) mod tile;
 

@@ -4,7 +4,6 @@
 //! keeps every bit of the file's blocks, so a packed matrix means exactly what the file said.
 
 mod layout;
-mod memory;
 #[cfg(test)]
 mod tests;
 
@@ -12,9 +11,9 @@ use std::ops::Range;
 
 use layout::TileMut;
 pub(crate) use layout::{CHUNK, GROUPS, TILE_ROWS, TileLayout, TileRef, VECTOR, float_index, lane_cols};
-use memory::Memory;
 
 use crate::Pool;
+use crate::memory::Memory;
 use crate::quant::{Block, Codes, WeightType, dequantize};
 use crate::threads::Disjoint;
 

@@ -148,7 +148,7 @@ unsafe impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     }
 
     #[inline(always)]
-    fn from_bits(self, a: [__m256i; 2]) -> [__m256; 2] {
+    fn as_float(self, a: [__m256i; 2]) -> [__m256; 2] {
         unsafe { [_mm256_castsi256_ps(a[0]), _mm256_castsi256_ps(a[1])] }
     }
 

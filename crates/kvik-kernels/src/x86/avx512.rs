@@ -127,14 +127,15 @@ unsafe impl<const BF16: bool> Lanes for Avx512<BF16> {
     }
 
     #[inline(always)]
-    fn from_bits(self, a: __m512i) -> __m512 {
+    fn as_float(self, a: __m512i) -> __m512 {
         unsafe { _mm512_castsi512_ps(a) }
     }
 
     #[inline(always)]
     fn dot_bf16(self, acc: __m512, w: __m512i, x: __m512i) -> __m512 {
         if BF16 {
-            unsafe { _mm512_dpbf16_ps(acc, std::mem::transmute(w), std::mem::transmute(x)) }
+            let pairs = |a| unsafe { std::mem::transmute::<__m512i, __m512bh>(a) };
+            unsafe { _mm512_dpbf16_ps(acc, pairs(w), pairs(x)) }
         } else {
             dot_pairs(self, acc, w, x)
         }
