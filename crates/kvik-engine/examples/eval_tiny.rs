@@ -31,19 +31,6 @@ const CLIENTS: usize = 16;
 const CONTEXT: usize = 2048;
 /// Blocks of KV; the longest cases of all clients fit, and much of what they share.
 const BLOCKS: usize = 2 * CLIENTS * CONTEXT / BLOCK_POSITIONS;
-/// The likeliest token, with every rule off.
-const GREEDY: Sampling = Sampling {
-    temperature: 0.0,
-    top_k: 0,
-    top_p: 1.0,
-    min_p: 0.0,
-    repetition_penalty: 1.0,
-    presence_penalty: 0.0,
-    frequency_penalty: 0.0,
-    penalty_last_n: 0,
-    logit_bias: Vec::new(),
-    seed: 0,
-};
 /// Cases by which a measure may miss the card: engines round 8-bit activations differently, and a
 /// greedy choice between equals falls either way.
 const CASES_MAX: f64 = 2.0;
@@ -258,7 +245,7 @@ impl Tiny {
             max_tokens: tokens_max,
             ignore_eos: false,
             stop: Vec::new(),
-            sampling: GREEDY,
+            sampling: Sampling::GREEDY,
             logprobs: None,
             constraint: None,
             show_special: false,

@@ -10,18 +10,7 @@ use toktrie::SimpleVob;
 const VOCAB: usize = 151_936;
 
 fn main() {
-    let neutral = Sampling {
-        temperature: 0.0,
-        top_k: 0,
-        top_p: 1.0,
-        min_p: 0.0,
-        repetition_penalty: 1.0,
-        presence_penalty: 0.0,
-        frequency_penalty: 0.0,
-        penalty_last_n: 0,
-        logit_bias: Vec::new(),
-        seed: 1,
-    };
+    let neutral = Sampling { seed: 1, ..Sampling::GREEDY };
     let warm = Sampling { temperature: 0.8, ..neutral.clone() };
     let settings = [
         ("greedy", neutral.clone()),

@@ -29,6 +29,22 @@ pub struct Sampling {
     pub seed: u64,
 }
 
+impl Sampling {
+    /// The likeliest token, with every rule off.
+    pub const GREEDY: Sampling = Sampling {
+        temperature: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        repetition_penalty: 1.0,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
+        penalty_last_n: 0,
+        logit_bias: Vec::new(),
+        seed: 0,
+    };
+}
+
 /// What the answer must look like.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Constraint {

@@ -5,18 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn neutral() -> Sampling {
-    Sampling {
-        temperature: 1.0,
-        top_k: 0,
-        top_p: 1.0,
-        min_p: 0.0,
-        repetition_penalty: 1.0,
-        presence_penalty: 0.0,
-        frequency_penalty: 0.0,
-        penalty_last_n: 0,
-        logit_bias: Vec::new(),
-        seed: 1,
-    }
+    Sampling { temperature: 1.0, seed: 1, ..Sampling::GREEDY }
 }
 
 fn greedy() -> Sampling {
