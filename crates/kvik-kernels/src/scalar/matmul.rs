@@ -4,7 +4,8 @@
 //! - F32 and F16 weights: `acc = fma(w, x, acc)` for every column;
 //! - bfloat weights, with inputs rounded to bfloats half to even: for every pair of columns, the odd one
 //!   first, `acc = fma(w, x, acc)`, where each `w` and each new `acc` that is too small to be normal
-//!   becomes a zero of its sign. This is `vdpbf16ps` as Intel documents it and as Zen 5 computes it.
+//!   becomes a zero of its sign. This is `vdpbf16ps` as Zen 5 computes it (20 million random sums);
+//!   other processors were not at hand.
 //!   Machines without it keep such small numbers, and equal it wherever none occurs;
 //! - codes: for every block of the weights, with exact integers `dot = Σ scale · Σ level · code` and
 //!   `sum = Σ min · Σ code` over its sub-blocks, `acc = fma(d · dx, dot, acc)` and, if the type has
