@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use kvik_cache::{BlockId, Token};
 use kvik_engine::batch::{Batch, Row, Runner};
-use kvik_engine::load::LoadedModel;
-use kvik_engine::model::{Model, ModelRunner};
+use kvik_engine::load::{LoadedModel, TensorSource};
+use kvik_engine::model::{Model, ModelError, ModelRunner};
 use kvik_engine::tokenizer::Tokenizer;
 use kvik_kernels::{KvFormat, Pool};
 
@@ -72,4 +72,16 @@ fn the_model_inside_triages_a_notification() {
     let start = tokens.len();
     greedy(&mut runner, &mut tokens, 60, |token| tokenizer.is_eog(token));
     assert_eq!(tokenizer.decode(&tokens[start..]), "{\"folder\": \"Deliveries\", \"priority\": 5}");
+}
+
+/// The embedding is read at every step, so a model without one must be refused when it is loaded.
+#[test]
+fn a_model_without_an_embedding_is_refused() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/arch-llama-gqa.gguf");
+    let config = LoadedModel::open(&path).unwrap().config;
+    let header = b"{}";
+    let nothing = [&(header.len() as u64).to_le_bytes()[..], header].concat();
+    let tensors = TensorSource::from_safetensors(nothing).unwrap();
+    let error = Model::load(config, tensors, None, &Pool::new(1), &|_, _| {}).err();
+    assert!(matches!(error, Some(ModelError::MissingTensor { tensor }) if tensor == "token_embd.weight"));
 }

@@ -88,6 +88,8 @@ impl Loader<'_> {
     pub(crate) fn load(mut self) -> Result<Weights, ModelError> {
         let config = self.config;
         let parts = config.arch.parts();
+        // Rows of the embedding are read from the source at every step, also where an output matrix is loaded.
+        self.view("token_embd.weight", config.vocab, config.d_model)?;
         let layers = (0..config.layers).map(|i| self.layer(i, parts)).collect::<Result<_, _>>()?;
         let output_name = match self.tensors.get("output.weight") {
             Some(_) => "output.weight",
