@@ -61,15 +61,9 @@ impl TalkArgs {
     fn sampling(&self, embedded: bool) -> Sampling {
         Sampling {
             temperature: self.temperature.unwrap_or(if embedded { 0.0 } else { 0.7 }),
-            top_k: 0,
             top_p: self.top_p,
-            min_p: 0.0,
-            repetition_penalty: 1.0,
-            presence_penalty: 0.0,
-            frequency_penalty: 0.0,
-            penalty_last_n: 0,
-            logit_bias: Vec::new(),
             seed: self.seed.unwrap_or_else(crate::random::random),
+            ..Sampling::GREEDY
         }
     }
 

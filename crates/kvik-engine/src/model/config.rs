@@ -1,5 +1,7 @@
 //! The shape of a model, the same whether it came from GGUF or a Hugging Face directory.
 
+pub use kvik_kernels::RopeStyle;
+
 /// Model architectures that kvik runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arch {
@@ -20,15 +22,6 @@ impl Arch {
             Arch::Qwen3 => "qwen3",
         }
     }
-}
-
-/// How rotary embedding pairs the dimensions of a head.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RopeStyle {
-    /// Dimensions `2i` and `2i + 1` (GGUF files of the llama architecture).
-    Interleaved,
-    /// Dimensions `i` and `i + dims/2` (GPT-NeoX; Qwen, and Llama in Hugging Face layout).
-    HalfSplit,
 }
 
 /// How rotary frequencies are stretched for contexts longer than the trained one.

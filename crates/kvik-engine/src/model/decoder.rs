@@ -9,8 +9,8 @@ use kvik_kernels::{
     matmul, matmul_many, rms_norm, rms_norm_in_place, rope, silu_mul,
 };
 
+use super::Model;
 use super::weights::{Layer, Linear};
-use super::{Model, RopeStyle};
 use crate::batch::{Batch, Row};
 
 /// Everything a forward pass reads besides the batch.
@@ -129,7 +129,7 @@ fn project_qkv(context: &Context<'_>, scratch: &mut Scratch, layer: &Layer) {
         }
     }
     for heads in [q, k] {
-        rope(pool, heads, config.head_dim, &places.positions, context.rope, style(config.rope.style));
+        rope(pool, heads, config.head_dim, &places.positions, context.rope, config.rope.style);
     }
 }
 
@@ -208,12 +208,5 @@ fn norm(context: &Context<'_>, x: &[f32], weight: &[f32], out: &mut Vec<f32>) {
 fn bias(context: &Context<'_>, projected: &mut [f32], linear: &Linear) {
     if let Some(bias) = &linear.bias {
         add_bias(context.pool, projected, bias);
-    }
-}
-
-fn style(style: RopeStyle) -> kvik_kernels::RopeStyle {
-    match style {
-        RopeStyle::Interleaved => kvik_kernels::RopeStyle::Interleaved,
-        RopeStyle::HalfSplit => kvik_kernels::RopeStyle::HalfSplit,
     }
 }
