@@ -95,7 +95,9 @@ fn stories_is_as_perplexed_as_in_llama_cpp() {
 
 #[test]
 fn eight_bit_keys_and_values_cost_stories_nothing() {
-    let Some(case) = Case::stories() else { return };
+    // All of the text: over a hundred windows the two differ by chance as much as by rounding.
+    let Some(stories) = Case::stories() else { return };
+    let case = Case { windows_max: usize::MAX, ..stories };
     let expect = case.perplexity(KvFormat::F32).value();
     assert_equal("q8 against f32", case.perplexity(KvFormat::Q8).value(), expect);
 }

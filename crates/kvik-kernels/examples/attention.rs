@@ -1,5 +1,5 @@
 //! Speed of attention beside what the machine reads and multiplies at most:
-//! `cargo run --release -p kvik-kernels --example attention [threads ...]`
+//! `cargo run --release -p kvik-kernels --example attention [threads ...] [formats ...]`
 //!
 //! The shape is that of Qwen3-0.6B: 16 heads, 8 KV heads of 128. Figures are those of the fastest
 //! tenth of the calls: whatever else runs on the machine only adds time.
@@ -23,12 +23,14 @@ const CALLS: usize = 40;
 
 fn main() {
     let threads: Vec<usize> = std::env::args().skip(1).filter_map(|arg| arg.parse().ok()).collect();
+    let wanted: Vec<KvFormat> = std::env::args().skip(1).filter_map(|arg| arg.parse().ok()).collect();
     let threads = if threads.is_empty() { vec![1, 2] } else { threads };
     for threads in threads {
         let pool = Pool::new(threads);
         println!("{threads} threads: reads {:.1} GB/s, FMA {:.0} GFLOPS", read_gbs(&pool), fma_gflops(&pool));
         println!("  format   decode 1@4096          prefill 512@0   prefill 512@4096   16 sharing 4096");
-        for format in KvFormat::ALL {
+        for format in KvFormat::ALL.into_iter().filter(|format| wanted.is_empty() || wanted.contains(format))
+        {
             report(&pool, format);
         }
     }
@@ -96,7 +98,7 @@ fn fill(pool: &Pool, arena: &mut KvArena, tables: &Tables) {
 
 /// Seconds of one call for one layer; calls go round the layers, so that caches hold nothing of the next.
 fn time(pool: &Pool, arena: &KvArena, tables: &Tables, rows: &[AttnRow]) -> f64 {
-    let seqs: Vec<SeqKv<'_>> = tables.tables.iter().map(|blocks| SeqKv { blocks }).collect();
+    let seqs: Vec<SeqKv<'_>> = tables.tables.iter().map(|blocks| SeqKv { blocks, tails: &[] }).collect();
     let q: Vec<f32> = (0..rows.len() * HEADS * HEAD_DIM).map(|i| (i % 17) as f32 / 17.0 - 0.5).collect();
     let mut out = vec![0.0; q.len()];
     let mut scratch = AttnScratch::new();

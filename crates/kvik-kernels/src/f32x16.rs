@@ -26,15 +26,14 @@ pub(crate) trait F32x16: Copy {
     unsafe fn load(from: *const f32) -> Self;
     unsafe fn load_f16(from: *const u16) -> Self;
     unsafe fn load_bf16(from: *const u16) -> Self;
-    unsafe fn load_i8(from: *const i8) -> Self;
-    /// The four bits of each of 16 bytes that `shift`, 0 or 4, brings down.
-    unsafe fn load_u4(from: *const u8, shift: u32) -> Self;
 
     /// Asks for the cache line at `at`, which need not be readable.
     unsafe fn prefetch(at: *const u8);
 
     /// Writes the lanes to 16 elements at `to`.
     unsafe fn store(self, to: *mut f32);
+    /// Writes the lanes, rounded half to even, to 16 elements at `to`; they are at most 32767 in magnitude.
+    unsafe fn store_i16(self, to: *mut i16);
 
     fn add(self, other: Self) -> Self;
     fn sub(self, other: Self) -> Self;

@@ -19,6 +19,15 @@ pub(crate) unsafe trait Lanes: Copy {
     /// 16 floats.
     type Float: Copy;
 
+    /// Dot products on their way into an `Int`.
+    ///
+    /// Without instructions that sum four products of bytes in 32 bits, they are summed in 16 bits
+    /// for as long as those suffice.
+    type Run: Copy;
+
+    /// Whether registers hold the sums of several rows for one tile only.
+    const NARROW: bool;
+
     /// Whether `dot` reads codes as unsigned bytes. If not, codes above 127 are stored into it minus 128.
     const UNSIGNED: bool;
 
@@ -82,9 +91,16 @@ pub(crate) unsafe trait Lanes: Copy {
     /// Wrapping `a + b * c`.
     fn mul_add(self, a: Self::Int, b: Self::Int, c: Self::Int) -> Self::Int;
 
-    /// Per lane, `acc` plus the four products of `codes` (bytes, signed as `UNSIGNED` says) and `x`
-    /// (signed bytes, never -128). Codes of other than `WIDE` kernels are below 128.
-    fn dot<const WIDE: bool>(self, acc: Self::Int, codes: Self::Int, x: Self::Int) -> Self::Int;
+    /// A run of dot products that will be added to `acc`.
+    fn begin(self, acc: Self::Int) -> Self::Run;
+
+    /// Per lane, `run` plus the four products of `codes` (bytes, signed as `UNSIGNED` says) and `x`
+    /// (signed bytes, never -128). Codes of other than `WIDE` kernels are so small that two products of
+    /// each step of a run fit 16 bits together.
+    fn dot<const WIDE: bool>(self, run: Self::Run, codes: Self::Int, x: Self::Int) -> Self::Run;
+
+    /// `acc`, with which the run began, and the run.
+    fn end<const WIDE: bool>(self, acc: Self::Int, run: Self::Run) -> Self::Int;
 
     /// Integers as floats, rounded half to even.
     fn to_float(self, a: Self::Int) -> Self::Float;

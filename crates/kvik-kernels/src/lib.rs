@@ -8,6 +8,7 @@ mod activations;
 mod arm;
 mod attention;
 mod f32x16;
+mod i32x16;
 mod isa;
 mod kv;
 mod lanes;
@@ -24,7 +25,7 @@ mod threads;
 mod x86;
 
 pub use activations::Activations;
-pub use attention::{AttnRow, AttnScratch, SeqKv, attention};
+pub use attention::{AttnRow, AttnScratch, HeadTail, SeqKv, attention};
 pub use isa::Isa;
 pub use kv::{BLOCK_POSITIONS, KvArena, KvFormat, KvLayout, UnknownKvFormat};
 pub use matmul::{matmul, matmul_many};

@@ -57,7 +57,7 @@ struct Places {
 pub(super) fn forward(context: &Context<'_>, arena: &mut KvArena, scratch: &mut Scratch, batch: &Batch<'_>) {
     let tables: Vec<Vec<u32>> =
         batch.tables.iter().map(|table| table.iter().map(|block| block.0).collect()).collect();
-    let seqs: Vec<SeqKv<'_>> = tables.iter().map(|blocks| SeqKv { blocks }).collect();
+    let seqs: Vec<SeqKv<'_>> = tables.iter().map(|blocks| SeqKv { blocks, tails: &[] }).collect();
     scratch.places.locate(batch.rows, &tables);
     embed(context, scratch, batch.rows);
     let (last, layers) = context.model.weights.layers.split_last().expect("a model has layers");

@@ -15,19 +15,10 @@ impl Neon {
         Neon([f(0), f(1), f(2), f(3)])
     }
 
-    /// Four unsigned bytes of `bytes` for each register, as floats.
+    /// Four lanes each.
     #[inline(always)]
-    unsafe fn from_u8(bytes: uint8x16_t) -> Neon {
-        // SAFETY: the machine has NEON.
-        unsafe {
-            let (low, high) = (vmovl_u8(vget_low_u8(bytes)), vmovl_high_u8(bytes));
-            Neon([
-                vcvtq_f32_u32(vmovl_u16(vget_low_u16(low))),
-                vcvtq_f32_u32(vmovl_high_u16(low)),
-                vcvtq_f32_u32(vmovl_u16(vget_low_u16(high))),
-                vcvtq_f32_u32(vmovl_high_u16(high)),
-            ])
-        }
+    pub(super) fn from_registers(lanes: [float32x4_t; 4]) -> Neon {
+        Neon(lanes)
     }
 }
 
@@ -66,30 +57,6 @@ impl F32x16 for Neon {
     }
 
     #[inline(always)]
-    unsafe fn load_i8(from: *const i8) -> Neon {
-        // SAFETY: as above; 16 elements are readable.
-        unsafe {
-            let bytes = vld1q_s8(from);
-            let (low, high) = (vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes));
-            Neon([
-                vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))),
-                vcvtq_f32_s32(vmovl_high_s16(low)),
-                vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))),
-                vcvtq_f32_s32(vmovl_high_s16(high)),
-            ])
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn load_u4(from: *const u8, shift: u32) -> Neon {
-        // SAFETY: as above; 16 bytes are readable.
-        unsafe {
-            let codes = vshlq_u8(vld1q_u8(from), vdupq_n_s8(-(shift as i8)));
-            Neon::from_u8(vandq_u8(codes, vdupq_n_u8(15)))
-        }
-    }
-
-    #[inline(always)]
     unsafe fn prefetch(at: *const u8) {
         // SAFETY: a prefetch reads nothing.
         unsafe { asm!("prfm pldl1keep, [{0}]", in(reg) at, options(readonly, nostack, preserves_flags)) };
@@ -100,6 +67,14 @@ impl F32x16 for Neon {
         for i in 0..4 {
             // SAFETY: 16 elements are writable.
             unsafe { vst1q_f32(to.add(4 * i), self.0[i]) };
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_i16(self, to: *mut i16) {
+        for i in 0..4 {
+            // SAFETY: 16 elements are writable.
+            unsafe { vst1_s16(to.add(4 * i), vmovn_s32(vcvtnq_s32_f32(self.0[i]))) };
         }
     }
 

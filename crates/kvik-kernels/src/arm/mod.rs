@@ -2,5 +2,6 @@
 
 pub(crate) mod attention_neon;
 mod f32x16_neon;
+mod i32x16_neon;
 pub(crate) mod neon;
 pub(crate) mod ops_neon;

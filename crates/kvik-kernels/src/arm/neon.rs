@@ -58,6 +58,9 @@ unsafe impl<const DOT: bool> Lanes for Neon<DOT> {
     type Int = Int;
     type Float = Float;
 
+    type Run = Int;
+
+    const NARROW: bool = false;
     const UNSIGNED: bool = false;
 
     #[inline(always)]
@@ -151,6 +154,16 @@ unsafe impl<const DOT: bool> Lanes for Neon<DOT> {
     #[inline(always)]
     fn mul_add(self, a: Int, b: Int, c: Int) -> Int {
         quarters!(i => vmlaq_s32(a[i], b[i], c[i]))
+    }
+
+    #[inline(always)]
+    fn begin(self, acc: Int) -> Int {
+        acc
+    }
+
+    #[inline(always)]
+    fn end<const WIDE: bool>(self, _acc: Int, run: Int) -> Int {
+        run
     }
 
     #[inline(always)]

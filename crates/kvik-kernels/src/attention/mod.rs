@@ -4,13 +4,16 @@
 //! to the bit: not on the other rows, the threads, or the bytes behind the last position.
 //! [`kernel`] states the arithmetic, [`plan`] decides which rows share a read, this module runs the plan.
 
-use crate::kv::q4::rotate;
-use crate::kv::{BLOCK_POSITIONS, HEAD_DIM_MAX, KvArena, tile};
+use std::ops::Range;
+
+use crate::kv::{BLOCK_POSITIONS, HEAD_DIM_MAX, KvArena};
 use crate::threads::Disjoint;
 use crate::{Isa, Pool};
 use kernel::{AttentionKernels, ScoreCall, Softmax, ValueCall};
 use plan::{Member, Plan, PlanLimits, SplitRow, Unit, UnitKind};
 
+pub(crate) mod codes;
+pub(crate) mod floats;
 pub(crate) mod kernel;
 mod plan;
 
@@ -22,14 +25,45 @@ const SPLIT_BLOCKS: usize = SPLIT / BLOCK_POSITIONS;
 /// few enough for their scores to stay in the second-level cache.
 const UNIT_LINES: usize = 96;
 
-/// Query heads that a task turns: a decode row's are not worth waking a thread for.
-const ROTATED_HEADS: usize = 64;
+/// Query heads that a task prepares: a decode row's are not worth waking a thread for.
+const QUERY_HEADS: usize = 64;
 
-/// The stored keys and values of one sequence.
+/// The stored keys and values of one sequence in the layer at hand.
 #[derive(Debug, Clone, Copy)]
 pub struct SeqKv<'a> {
-    /// Block `i` holds positions `16 i .. 16 i + 16`.
+    /// Block `i` holds stored positions `16 i .. 16 i + 16` of every KV head; others may read it too.
     pub blocks: &'a [u32],
+    /// What each KV head stores behind the blocks, `[kv_heads]`; or empty if that is nothing.
+    pub tails: &'a [HeadTail<'a>],
+}
+
+/// What one KV head of one sequence stores by itself, behind the blocks that all heads share.
+///
+/// Heads that have dropped positions store the others without gaps, so each has its own count.
+#[derive(Debug, Clone, Copy)]
+pub struct HeadTail<'a> {
+    /// Tile `i`, as [`KvArena::tile`] numbers them, holds the head's stored positions
+    /// `16 (blocks + i) .. 16 (blocks + i) + 16`.
+    pub tiles: &'a [u32],
+    /// Positions of the sequence that this head no longer stores.
+    pub dropped: u32,
+}
+
+impl SeqKv<'_> {
+    /// How many of the first `len` positions a KV head still stores.
+    fn stored(&self, head: usize, len: u32) -> usize {
+        (len - self.tails.get(head).map_or(0, |tail| tail.dropped)) as usize
+    }
+
+    /// The greatest of the heads' [`SeqKv::stored`].
+    fn most_stored(&self, len: u32) -> usize {
+        (len - self.tails.iter().map(|tail| tail.dropped).min().unwrap_or(0)) as usize
+    }
+
+    /// Positions that a KV head has room for.
+    fn held(&self, head: usize) -> usize {
+        (self.blocks.len() + self.tails.get(head).map_or(0, |tail| tail.tiles.len())) * BLOCK_POSITIONS
+    }
 }
 
 /// One row of queries.
@@ -37,7 +71,7 @@ pub struct SeqKv<'a> {
 pub struct AttnRow {
     /// The sequence it belongs to.
     pub seq: u32,
-    /// It attends to positions `0..len` of that sequence.
+    /// It attends to positions `0..len` of that sequence, as far as they are stored.
     pub len: u32,
 }
 
@@ -49,8 +83,8 @@ pub struct AttnScratch {
     /// Results of split units: `[partials, heads, dims]` and `[partials, heads]`.
     partial_out: Vec<f32>,
     partial_sums: Vec<Softmax>,
-    /// `[n, heads, head_dim]` where keys are stored rotated.
-    rotated_q: Vec<f32>,
+    /// `[n, heads]` queries as coded keys meet them.
+    queries: Vec<f32>,
 }
 
 impl AttnScratch {
@@ -69,6 +103,8 @@ struct Workspace {
     value_tiles: Vec<*const u8>,
     /// `[lines, SPLIT]`
     scores: Vec<f32>,
+    /// `[lines]` of what the format of the values needs, in aligned pieces.
+    weights: Vec<[f32; 2]>,
     /// `[lines, dims]` and `[lines]`: of the split at hand, then gathered over splits.
     split_out: Vec<f32>,
     split_sums: Vec<Softmax>,
@@ -82,12 +118,14 @@ unsafe impl Send for Workspace {}
 unsafe impl Sync for Workspace {}
 
 impl Workspace {
-    /// Makes room for units of `lines` lines of `dims` dimensions.
-    fn grow(&mut self, lines: usize, dims: usize) {
+    /// Makes room for units of `lines` lines of `dims` dimensions and `weight_bytes`.
+    fn grow(&mut self, lines: usize, dims: usize, weight_bytes: usize) {
         let larger = |len: usize, needed: usize| len.max(needed);
         self.scores.resize(larger(self.scores.len(), lines * SPLIT), 0.0);
         self.split_out.resize(larger(self.split_out.len(), lines * dims), 0.0);
         self.out.resize(larger(self.out.len(), lines * dims), 0.0);
+        let weights = (lines * weight_bytes).div_ceil(size_of::<[f32; 2]>());
+        self.weights.resize(larger(self.weights.len(), weights), [0.0; 2]);
         self.split_sums.resize(larger(self.split_sums.len(), lines), Softmax::EMPTY);
         self.sums.resize(larger(self.sums.len(), lines), Softmax::EMPTY);
         self.q.reserve(lines);
@@ -106,7 +144,7 @@ impl Workspace {
 ///
 /// # Panics
 /// When a shape does not fit, or a row attends to no position, to an unknown sequence,
-/// or to positions that its sequence's blocks do not hold.
+/// to positions that its sequence's blocks and tails do not hold, or where a head has dropped all it could see.
 #[expect(clippy::too_many_arguments, reason = "the operands of one operation")]
 pub fn attention(
     pool: &Pool,
@@ -146,25 +184,29 @@ fn attention_with(
     let whole_units_min = (2 * pool.threads()).div_ceil(layout.kv_heads);
     scratch.plan.fill(rows, seqs, PlanLimits { unit_rows_max, whole_units_min });
 
-    let AttnScratch { plan, workspaces, partial_out, partial_sums, rotated_q } = scratch;
+    let AttnScratch { plan, workspaces, partial_out, partial_sums, queries } = scratch;
     workspaces.resize_with(pool.threads().max(workspaces.len()), Workspace::default);
-    workspaces.iter_mut().for_each(|workspace| workspace.grow(unit_rows_max * group, dims));
+    let weight_bytes = codes::weight_bytes(layout.v, dims);
+    workspaces.iter_mut().for_each(|workspace| workspace.grow(unit_rows_max * group, dims, weight_bytes));
     partial_out.resize(partial_out.len().max(plan.partials * heads * dims), 0.0);
     partial_sums.resize(partial_sums.len().max(plan.partials * heads), Softmax::EMPTY);
-    rotated_q.clear();
-    if tile::is_rotated(layout.k) {
-        rotated_q.extend_from_slice(q);
-        rotate_heads(pool, rotated_q, layout.head_dim);
+    let kernels = kernels(isa, arena);
+    let query_len = codes::query_len(layout.k, layout.head_dim);
+    if query_len > 0 {
+        queries.resize(rows.len() * heads * query_len, 0.0);
+        prepare_queries(pool, kernels, q, layout.head_dim, queries, query_len);
     }
-    let q = if rotated_q.is_empty() { q } else { rotated_q };
+    let (q, query_len) = if query_len > 0 { (&queries[..], query_len) } else { (q, layout.head_dim) };
     let call = Call {
-        kernels: kernels(isa, arena),
+        kernels,
         arena,
         layer,
         q,
+        query_len,
         heads,
         group,
         dims,
+        value_scales: codes::value_scales(layout.v, dims),
         rows,
         seqs,
         scale,
@@ -187,10 +229,21 @@ fn attention_with(
     });
 }
 
-/// Turns every head vector as keys of a rotated format are turned.
-fn rotate_heads(pool: &Pool, q: &mut [f32], head_dim: usize) {
-    pool.run_chunks(q, ROTATED_HEADS * head_dim, |_, heads| {
-        heads.chunks_exact_mut(head_dim).for_each(rotate)
+/// Makes of every query vector in `q` what coded keys meet, `[n, heads, query_len]`.
+fn prepare_queries(
+    pool: &Pool,
+    kernels: AttentionKernels,
+    q: &[f32],
+    head_dim: usize,
+    queries: &mut [f32],
+    query_len: usize,
+) {
+    pool.run_chunks(queries, QUERY_HEADS * query_len, |chunk, queries| {
+        let q = &q[chunk * QUERY_HEADS * head_dim..];
+        for (q, query) in q.chunks_exact(head_dim).zip(queries.chunks_exact_mut(query_len)) {
+            // SAFETY: the kernels are those of the machine and of the format that `query_len` is of.
+            unsafe { (kernels.query)(q, query) };
+        }
     });
 }
 
@@ -213,9 +266,17 @@ fn check(
     );
     let len = rows.len() * heads * layout.head_dim;
     assert!(q.len() == len && out.len() == len, "q and out are [n, heads, head_dim]");
+    for kv in seqs {
+        let complete = kv.tails.is_empty() || kv.tails.len() == layout.kv_heads;
+        assert!(complete, "{} tails of {} KV heads", kv.tails.len(), layout.kv_heads);
+    }
     for &AttnRow { seq, len } in rows {
-        let held = seqs[seq as usize].blocks.len() * BLOCK_POSITIONS;
-        assert!((1..=held).contains(&(len as usize)), "{len} positions of {held} in sequence {seq}");
+        let kv = &seqs[seq as usize];
+        for head in 0..kv.tails.len().max(1) {
+            let (held, dropped) = (kv.held(head), kv.tails.get(head).map_or(0, |tail| tail.dropped));
+            let some = len > dropped && (len - dropped) as usize <= held;
+            assert!(some, "{len} positions, {dropped} dropped, of {held} in sequence {seq}");
+        }
     }
 }
 
@@ -225,7 +286,9 @@ fn kernels(isa: Isa, arena: &KvArena) -> AttentionKernels {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 | Isa::Avx512Bf16 => crate::x86::attention_avx512::kernels(k, v),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 | Isa::AvxVnni => crate::x86::attention_avx2::kernels(k, v),
+        Isa::AvxVnni => crate::x86::attention_avxvnni::kernels(k, v),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => crate::x86::attention_avx2::kernels(k, v),
         #[cfg(target_arch = "aarch64")]
         Isa::Neon | Isa::NeonDot => crate::arm::attention_neon::kernels(k, v),
         _ => crate::scalar::attention::kernels(k, v),
@@ -237,11 +300,14 @@ struct Call<'a> {
     kernels: AttentionKernels,
     arena: &'a KvArena,
     layer: usize,
+    /// `[n, heads, query_len]`
     q: &'a [f32],
+    query_len: usize,
     heads: usize,
     /// Query heads per KV head.
     group: usize,
     dims: usize,
+    value_scales: Range<usize>,
     rows: &'a [AttnRow],
     seqs: &'a [SeqKv<'a>],
     scale: f32,
@@ -258,8 +324,9 @@ impl Call<'_> {
         let first_head = kv_head * self.group;
         work.q.clear();
         for member in members {
-            let heads = (first_head..first_head + self.group).map(|head| self.row_head(member.row, head));
-            work.q.extend(heads.map(|start| self.q[start..].as_ptr()));
+            let first = (member.row as usize * self.heads + first_head) * self.query_len;
+            let heads = self.q[first..].chunks_exact(self.query_len).take(self.group);
+            work.q.extend(heads.map(<[f32]>::as_ptr));
         }
         match unit.kind {
             UnitKind::Whole => self.run_whole(unit, members, kv_head, work),
@@ -273,10 +340,10 @@ impl Call<'_> {
     /// All splits of a tile of rows, folded as they come.
     fn run_whole(&self, unit: Unit, members: &[Member], kv_head: usize, work: &mut Workspace) {
         let (lines, dims) = (members.len() * self.group, self.dims);
-        let longest = members.iter().map(|member| self.rows[member.row as usize].len).max();
+        let longest = members.iter().map(|member| self.stored(member.row, kv_head)).max();
         work.sums[..lines].fill(Softmax::EMPTY);
         work.out[..lines * dims].fill(0.0);
-        for split in 0..(longest.unwrap_or(0) as usize).div_ceil(SPLIT) {
+        for split in 0..longest.unwrap_or(0).div_ceil(SPLIT) {
             self.run_split(unit.seq, split, members, kv_head, work);
             for line in (0..lines).filter(|&line| work.counts[line] > 0) {
                 let out = &mut work.out[line * dims..][..dims];
@@ -291,41 +358,59 @@ impl Call<'_> {
         }
     }
 
+    /// Positions that a KV head stores of those that a row attends to.
+    fn stored(&self, row: u32, kv_head: usize) -> usize {
+        let AttnRow { seq, len } = self.rows[row as usize];
+        self.seqs[seq as usize].stored(kv_head, len)
+    }
+
     /// One split for the queries in `work.q`: leaves `split_out` and `split_sums`.
     fn run_split(&self, seq: u32, split: usize, members: &[Member], kv_head: usize, work: &mut Workspace) {
         work.counts.clear();
         for member in members {
-            let len = self.rows[member.row as usize].len as usize;
-            let count = len.saturating_sub(split * SPLIT).min(SPLIT) as u32;
+            let stored = self.stored(member.row, kv_head);
+            let count = stored.saturating_sub(split * SPLIT).min(SPLIT) as u32;
             work.counts.extend(std::iter::repeat_n(count, self.group));
         }
         let most = work.counts.iter().max().copied().unwrap_or(0) as usize;
-        let blocks =
-            &self.seqs[seq as usize].blocks[split * SPLIT_BLOCKS..][..most.div_ceil(BLOCK_POSITIONS)];
-        work.tiles.clear();
-        work.tiles.extend(blocks.iter().map(|&block| self.arena.key_tile(block, self.layer, kv_head)));
-        work.value_tiles.clear();
-        work.value_tiles
-            .extend(blocks.iter().map(|&block| self.arena.value_tile(block, self.layer, kv_head)));
+        self.find_tiles(seq, split * SPLIT_BLOCKS, most.div_ceil(BLOCK_POSITIONS), kv_head, work);
         let Workspace { q, counts, tiles, value_tiles, scores, .. } = &mut *work;
         let head_dim = self.arena.layout().head_dim;
-        let scores = ScoreCall { q, counts, tiles, value_tiles, head_dim, scores: scores.as_mut_ptr() };
-        // SAFETY: the workspace has room for the lines, the queries are `[head_dim]`, the tiles those of the
-        // arena's format, and each count lies within them.
+        let (value_scales, scores) = (self.value_scales.clone(), scores.as_mut_ptr());
+        let scores = ScoreCall { q, counts, tiles, value_tiles, value_scales, head_dim, scores };
+        // SAFETY: the workspace has room for the lines, the queries are those of the format, the tiles those
+        // of the arena's, and each count lies within them.
         unsafe { (self.kernels.scores)(&scores) };
 
-        for (line, &count) in work.counts.iter().enumerate().filter(|&(_, &count)| count > 0) {
+        for (line, &count) in work.counts.iter().enumerate() {
             let scores = &mut work.scores[line * SPLIT..][..SPLIT];
-            // SAFETY: a row of SPLIT, written up to the block that holds the last position.
-            let sum = unsafe { (self.kernels.softmax)(scores.as_mut_ptr(), count as usize, self.scale) };
-            work.split_sums[line] = sum;
+            work.split_sums[line] = match count {
+                0 => Softmax::EMPTY,
+                // SAFETY: a row of SPLIT, written up to the block that holds the last position.
+                _ => unsafe { (self.kernels.softmax)(scores.as_mut_ptr(), count as usize, self.scale) },
+            };
         }
 
-        let Workspace { counts, value_tiles: tiles, scores, split_out, .. } = work;
-        let (p, out) = (scores.as_mut_ptr(), split_out.as_mut_ptr());
-        let values = ValueCall { p, counts, tiles, dims: self.dims, out };
+        let Workspace { counts, value_tiles: tiles, scores, weights, split_out, .. } = work;
+        let (p, weights) = (scores.as_ptr(), weights.as_mut_ptr().cast());
+        let values = ValueCall { p, counts, tiles, dims: self.dims, weights, out: split_out.as_mut_ptr() };
         // SAFETY: as for the scores.
         unsafe { (self.kernels.values)(&values) };
+    }
+
+    /// The tiles of `count` blocks from block `first` on that a sequence stores for a KV head.
+    fn find_tiles(&self, seq: u32, first: usize, count: usize, kv_head: usize, work: &mut Workspace) {
+        let SeqKv { blocks, tails } = self.seqs[seq as usize];
+        work.tiles.clear();
+        work.value_tiles.clear();
+        for index in first..first + count {
+            let tile = match blocks.get(index) {
+                Some(&block) => self.arena.tile(block, self.layer, kv_head),
+                None => tails[kv_head].tiles[index - blocks.len()],
+            };
+            work.tiles.push(self.arena.key_tile(tile));
+            work.value_tiles.push(self.arena.value_tile(tile));
+        }
     }
 
     fn leave_partials(&self, members: &[Member], first_head: usize, work: &Workspace) {
@@ -354,7 +439,10 @@ impl Call<'_> {
             unsafe {
                 let sum = self.partial_sums.range(from, 1)[0];
                 let split_out = self.partial_out.range(from * self.dims, self.dims);
-                (self.kernels.fold)(&mut state, out, sum, split_out);
+                // Other heads may store more positions than this one.
+                if sum != Softmax::EMPTY {
+                    (self.kernels.fold)(&mut state, out, sum, split_out);
+                }
             }
         }
         self.finish(row.row, head, state, out);
@@ -363,20 +451,13 @@ impl Call<'_> {
     /// Divides what a row and head have gathered by their sum and puts it out.
     fn finish(&self, row: u32, head: usize, sum: Softmax, gathered: &mut [f32]) {
         let head_dim = self.arena.layout().head_dim;
+        let start = (row as usize * self.heads + head) * head_dim;
         // SAFETY: whole lanes; and a row and head are finished once, by one task.
         let out = unsafe {
-            (self.kernels.divide)(gathered, sum.l);
-            self.out.range(self.row_head(row, head), head_dim)
+            (self.kernels.finish)(gathered, sum.l, head_dim);
+            self.out.range(start, head_dim)
         };
-        if tile::is_rotated(self.arena.layout().v) {
-            rotate(&mut gathered[..head_dim]);
-        }
         out.copy_from_slice(&gathered[..head_dim]);
-    }
-
-    /// Where a row's head starts in `q` and `out`.
-    fn row_head(&self, row: u32, head: usize) -> usize {
-        (row as usize * self.heads + head) * self.arena.layout().head_dim
     }
 }
 

@@ -84,11 +84,11 @@ impl Plan {
         let enough = tiles().filter(|tile| tile.len() >= WHOLE_ROWS_MIN).count() >= limits.whole_units_min;
         let mut first = 0;
         for tile in tiles() {
-            let one_split = tile.iter().all(|row| row.len as usize <= SPLIT);
+            let one_split = tile.iter().all(|row| stored(row, seqs) <= SPLIT);
             if one_split || (enough && tile.len() >= WHOLE_ROWS_MIN) {
                 self.push_whole(first, tile);
             } else {
-                self.push_split_rows(first, tile);
+                self.push_split_rows(first, tile, seqs);
             }
             first += tile.len() as u32;
         }
@@ -103,9 +103,9 @@ impl Plan {
         self.units.push(Unit { start, rows: tile.len(), seq: tile[0].seq, kind: UnitKind::Whole });
     }
 
-    fn push_split_rows(&mut self, first: u32, tile: &[AttnRow]) {
+    fn push_split_rows(&mut self, first: u32, tile: &[AttnRow], seqs: &[SeqKv<'_>]) {
         for (attn_row, row) in tile.iter().zip(first..) {
-            let splits = (attn_row.len as usize).div_ceil(SPLIT);
+            let splits = stored(attn_row, seqs).div_ceil(SPLIT);
             self.split_rows.push(SplitRow { row, first_partial: self.partials, splits, planned: 0 });
             self.partials += splits;
         }
@@ -127,18 +127,12 @@ impl Plan {
     /// A unit of the split row at `i` and of those after it that read the same blocks, as far as they read.
     fn gather(&mut self, i: usize, split: usize, rows: &[AttnRow], seqs: &[SeqKv<'_>], limits: PlanLimits) {
         let start = self.members.len();
-        let mut seq = 0;
-        let mut blocks: &[u32] = &[];
+        let mut reader = SplitReads::default();
         for split_row in &mut self.split_rows[i..] {
             let row = rows[split_row.row as usize];
             let pending = split < split_row.splits && split_row.planned == split;
-            let row_blocks = split_blocks(row, seqs, split);
-            let common = blocks.len().min(row_blocks.len());
-            if !pending || blocks[..common] != row_blocks[..common] {
+            if !pending || !reader.join(SplitReads::of(row, seqs, split)) {
                 continue;
-            }
-            if row_blocks.len() > blocks.len() {
-                (seq, blocks) = (row.seq, row_blocks);
             }
             split_row.planned += 1;
             self.members.push(Member { row: split_row.row, partial: split_row.first_partial + split });
@@ -147,13 +141,46 @@ impl Plan {
             }
         }
         let rows = self.members.len() - start;
-        self.units.push(Unit { start, rows, seq, kind: UnitKind::Split(split) });
+        self.units.push(Unit { start, rows, seq: reader.seq, kind: UnitKind::Split(split) });
     }
 }
 
-/// The blocks of a split that a row reads.
-fn split_blocks<'a>(row: AttnRow, seqs: &[SeqKv<'a>], split: usize) -> &'a [u32] {
-    let end = (row.len as usize).div_ceil(BLOCK_POSITIONS);
-    let blocks = &seqs[row.seq as usize].blocks[..end];
-    &blocks[end.min(split * SPLIT_BLOCKS)..end.min((split + 1) * SPLIT_BLOCKS)]
+/// The greatest number of positions that a head stores of those that a row attends to.
+fn stored(row: &AttnRow, seqs: &[SeqKv<'_>]) -> usize {
+    seqs[row.seq as usize].most_stored(row.len)
+}
+
+/// What rows read in a split.
+#[derive(Debug, Default, Clone, Copy)]
+struct SplitReads<'a> {
+    /// The sequence with the most blocks among them.
+    seq: u32,
+    blocks: &'a [u32],
+    /// Whether the split reaches into the sequence's tails, which are nobody else's.
+    private: bool,
+}
+
+impl<'a> SplitReads<'a> {
+    /// What one row reads.
+    fn of(row: AttnRow, seqs: &[SeqKv<'a>], split: usize) -> SplitReads<'a> {
+        let SeqKv { blocks, .. } = seqs[row.seq as usize];
+        let end = stored(&row, seqs).div_ceil(BLOCK_POSITIONS).min((split + 1) * SPLIT_BLOCKS);
+        let shared = end.min(blocks.len());
+        let start = shared.min(split * SPLIT_BLOCKS);
+        SplitReads { seq: row.seq, blocks: &blocks[start..shared], private: end > shared }
+    }
+
+    /// Takes `other` in if one of both reads all that the other reads.
+    fn join(&mut self, other: SplitReads<'a>) -> bool {
+        let common = self.blocks.len().min(other.blocks.len());
+        let alike = self.blocks[..common] == other.blocks[..common];
+        let first = self.blocks.is_empty() && !self.private;
+        if !first && (!alike || ((self.private || other.private) && self.seq != other.seq)) {
+            return false;
+        }
+        if first || other.blocks.len() > self.blocks.len() || other.private {
+            *self = other;
+        }
+        true
+    }
 }

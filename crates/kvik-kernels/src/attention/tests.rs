@@ -60,11 +60,23 @@ impl Store {
     }
 
     fn attend(&self, isa: Isa, threads: usize, heads: usize, rows: &[AttnRow], q: &[f32]) -> Vec<f32> {
-        let seqs: Vec<SeqKv<'_>> = self.tables.iter().map(|blocks| SeqKv { blocks }).collect();
+        let seqs: Vec<SeqKv<'_>> = self.tables.iter().map(|blocks| SeqKv { blocks, tails: &[] }).collect();
+        self.attend_to(isa, threads, heads, rows, q, &seqs)
+    }
+
+    fn attend_to(
+        &self,
+        isa: Isa,
+        threads: usize,
+        heads: usize,
+        rows: &[AttnRow],
+        q: &[f32],
+        seqs: &[SeqKv<'_>],
+    ) -> Vec<f32> {
         let mut out = vec![f32::NAN; q.len()];
         let mut scratch = AttnScratch::new();
         let (pool, scale) = (Pool::new(threads), 1.0 / (self.arena.layout().head_dim as f32).sqrt());
-        attention_with(isa, &pool, &self.arena, LAYER, q, heads, rows, &seqs, scale, &mut scratch, &mut out);
+        attention_with(isa, &pool, &self.arena, LAYER, q, heads, rows, seqs, scale, &mut scratch, &mut out);
         out
     }
 
@@ -167,6 +179,82 @@ proptest! {
             prop_assert_eq!(&bits(&store.attend(isa, 1, heads, &rows, &q)), &together, "{:?}", isa);
         }
     }
+}
+
+/// A shape, the length of a sequence, how many of its blocks stay shared, and per head which are dropped.
+fn pruned_case() -> impl Strategy<Value = (KvLayout, usize, usize, usize, Vec<Vec<bool>>, u64)> {
+    let formats = || prop::sample::select(KvFormat::ALL.to_vec());
+    (formats(), formats(), 1..4_usize, 1..4_usize, 17..900_usize, 0..60_usize, any::<u64>()).prop_flat_map(
+        |(k, v, kv_heads, group, len, shared, seed)| {
+            let layout = KvLayout { layers: LAYERS, kv_heads, head_dim: 32, k, v };
+            // The last block may be partly filled, so it stays, and the head keeps something.
+            let whole = len.div_ceil(BLOCK_POSITIONS) - 1;
+            let shared = shared.min(whole);
+            let dropped = prop::collection::vec(any::<bool>(), whole - shared);
+            let heads = prop::collection::vec(dropped, kv_heads);
+            (Just(layout), Just(group * kv_heads), Just(len), Just(shared), heads, Just(seed))
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// A head that has dropped positions sees what a sequence without them would show it.
+    #[test]
+    fn heads_may_store_different_positions((layout, heads, len, shared, dropped, seed) in pruned_case()) {
+        let store = Store::new(layout, &[len, len], shared, seed);
+        let (table, group) = (&store.tables[1], heads / layout.kv_heads);
+        let kept_blocks: Vec<Vec<u32>> = dropped.iter().map(|dropped| {
+            let own = table[shared..].iter().enumerate();
+            own.filter(|&(i, _)| !dropped.get(i).copied().unwrap_or(false)).map(|(_, &block)| block).collect()
+        }).collect();
+        let tiles: Vec<Vec<u32>> = kept_blocks.iter().enumerate().map(|(head, blocks)| {
+            blocks.iter().map(|&block| store.arena.tile(block, LAYER, head)).collect()
+        }).collect();
+        let gone: Vec<u32> = dropped.iter().map(|dropped| {
+            (dropped.iter().filter(|&&dropped| dropped).count() * BLOCK_POSITIONS) as u32
+        }).collect();
+        let tails: Vec<HeadTail<'_>> =
+            tiles.iter().zip(&gone).map(|(tiles, &dropped)| HeadTail { tiles, dropped }).collect();
+        let pruned = SeqKv { blocks: &table[..shared], tails: &tails };
+        let whole = SeqKv { blocks: &store.tables[0], tails: &[] };
+
+        // The last positions of the pruned sequence, among rows of one that shares its first blocks.
+        let last = (len - (len - 1) % BLOCK_POSITIONS..=len).map(|len| AttnRow { seq: 0, len: len as u32 });
+        let mut rows: Vec<AttnRow> = last.collect();
+        let pruned_rows = rows.len();
+        rows.push(AttnRow { seq: 1, len: len as u32 });
+        let q = vector(&mut Random(seed ^ 1), rows.len() * heads * layout.head_dim);
+        let best = *Isa::available().last().unwrap();
+        let out = store.attend_to(best, 2, heads, &rows, &q, &[pruned, whole]);
+
+        for head in 0..layout.kv_heads {
+            let blocks = [&table[..shared], &kept_blocks[head]].concat();
+            let rows: Vec<AttnRow> =
+                rows[..pruned_rows].iter().map(|row| AttnRow { seq: 0, len: row.len - gone[head] }).collect();
+            let kept = SeqKv { blocks: &blocks, tails: &[] };
+            let q = &q[..rows.len() * heads * layout.head_dim];
+            let expect = store.attend_to(best, 1, heads, &rows, q, &[kept]);
+            let of_head = |out: &[f32]| -> Vec<u32> {
+                let rows = out[..q.len()].chunks(heads * layout.head_dim);
+                rows.flat_map(|row| bits(&row[head * group * layout.head_dim..][..group * layout.head_dim])).collect()
+            };
+            prop_assert_eq!(of_head(&out), of_head(&expect), "head {}", head);
+        }
+        let alone = store.attend(best, 1, heads, &[AttnRow { seq: 0, len: len as u32 }], &q[out.len() - heads * layout.head_dim..]);
+        prop_assert_eq!(bits(&out[out.len() - alone.len()..]), bits(&alone), "its neighbour");
+    }
+}
+
+#[test]
+#[should_panic(expected = "5 dropped")]
+fn a_head_that_stores_nothing_of_what_it_should_see_is_refused() {
+    let layout = KvLayout { layers: LAYERS, kv_heads: 1, head_dim: 8, k: KvFormat::F16, v: KvFormat::F16 };
+    let store = Store::new(layout, &[16], 0, 1);
+    let tails = [HeadTail { tiles: &[], dropped: 5 }];
+    let seq = SeqKv { blocks: &store.tables[0], tails: &tails };
+    store.attend_to(Isa::Scalar, 1, 1, &[AttnRow { seq: 0, len: 5 }], &[0.0; 8], &[seq]);
 }
 
 fn bits(x: &[f32]) -> Vec<u32> {

@@ -2,11 +2,10 @@
 
 use std::io;
 
-use super::q4::rotate;
-use super::tile::{Tile, with_tile};
+use super::write::{Position, writer};
 use super::{BLOCK_POSITIONS, HEAD_DIM_MAX, KvLayout};
-use crate::Pool;
 use crate::memory::Memory;
+use crate::{Isa, Pool};
 
 /// Blocks of stored keys and values, addressed by number.
 ///
@@ -22,7 +21,7 @@ impl KvArena {
     /// Maps `blocks` blocks.
     ///
     /// # Errors
-    /// When the system has no address space left, or the size overflows.
+    /// When the system has no address space left, or there are more than 2^32 tiles.
     ///
     /// # Panics
     /// When the head dimension is not in 8..=256, or a count of the layout is 0.
@@ -30,6 +29,8 @@ impl KvArena {
         let KvLayout { layers, kv_heads, head_dim, .. } = layout;
         assert!(layers > 0 && kv_heads > 0, "a layout without layers or heads: {layout:?}");
         assert!((8..=HEAD_DIM_MAX).contains(&head_dim), "head dimension {head_dim} is not in 8..=256");
+        let tiles = blocks.checked_mul(layers * kv_heads);
+        tiles.and_then(|tiles| u32::try_from(tiles).ok()).ok_or(io::ErrorKind::OutOfMemory)?;
         let bytes = blocks.checked_mul(layout.block_bytes()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(KvArena { layout, blocks, memory: Memory::sparse(bytes)? })
     }
@@ -86,18 +87,21 @@ impl KvArena {
             let exists = (block as usize) < self.blocks && usize::from(offset) < BLOCK_POSITIONS;
             assert!(exists, "position {offset} of block {block} does not exist");
         }
-        let write = with_tile!(self.layout.k, K => with_tile!(self.layout.v, V => write_position::<K, V>));
+        let write = writer(Isa::current(), &self.layout);
         let arena = &*self;
+        let dims = self.layout.value_dims();
         // A task is a head: its tiles are written by nobody else, even if a slot is named twice.
         let write_head = |head: usize| {
             for (i, &(block, offset)) in slots.iter().enumerate() {
                 let at = i * row + head * head_dim;
                 let (k, v) = (&k[at..at + head_dim], &v[at..at + head_dim]);
-                let key_tile = arena.key_tile(block, layer, head).cast_mut();
-                let value_tile = arena.value_tile(block, layer, head).cast_mut();
+                let tile = arena.tile(block, layer, head);
+                let (key_tile, value_tile) =
+                    (arena.key_tile(tile).cast_mut(), arena.value_tile(tile).cast_mut());
+                let to = Position { key_tile, value_tile, dims, offset: usize::from(offset), k, v };
                 // SAFETY: the tiles are those of an existing block, layer and head, in the formats of the
                 // layout; `&mut self` keeps readers away, and other tasks write other heads.
-                unsafe { write(&arena.layout, key_tile, value_tile, usize::from(offset), k, v) };
+                unsafe { write(&to) };
             }
         };
         if slots.len() * row < PARALLEL_MIN {
@@ -107,24 +111,38 @@ impl KvArena {
         }
     }
 
-    /// The K tile of a block, layer and head.
+    /// The number of the tiles that hold what `block` stores for a layer and KV head.
     ///
     /// # Panics
-    /// When the block does not exist.
-    pub(crate) fn key_tile(&self, block: u32, layer: usize, head: usize) -> *const u8 {
-        let tile = self.layout.key_tile(layer, head);
-        debug_assert!(tile.end <= self.layout.block_bytes());
-        self.block_start(block).wrapping_add(tile.start)
+    /// When the layer or head does not exist.
+    pub fn tile(&self, block: u32, layer: usize, head: usize) -> u32 {
+        let KvLayout { layers, kv_heads, .. } = self.layout;
+        assert!(layer < layers && head < kv_heads, "layer {layer}, head {head} of {layers}, {kv_heads}");
+        block * (layers * kv_heads) as u32 + (layer * kv_heads + head) as u32
     }
 
-    /// The V tile of a block, layer and head.
+    /// A K tile by its number.
     ///
     /// # Panics
-    /// When the block does not exist.
-    pub(crate) fn value_tile(&self, block: u32, layer: usize, head: usize) -> *const u8 {
-        let tile = self.layout.value_tile(layer, head);
-        debug_assert!(tile.end <= self.layout.block_bytes());
-        self.block_start(block).wrapping_add(tile.start)
+    /// When it does not exist.
+    pub(crate) fn key_tile(&self, tile: u32) -> *const u8 {
+        let (block, head) = self.block_and_head(tile);
+        self.block_start(block).wrapping_add(self.layout.key_tile(head).start)
+    }
+
+    /// A V tile by its number.
+    ///
+    /// # Panics
+    /// When it does not exist.
+    pub(crate) fn value_tile(&self, tile: u32) -> *const u8 {
+        let (block, head) = self.block_and_head(tile);
+        self.block_start(block).wrapping_add(self.layout.value_tile(head).start)
+    }
+
+    /// The block that a tile is in, and its place there.
+    fn block_and_head(&self, tile: u32) -> (u32, usize) {
+        let heads = (self.layout.layers * self.layout.kv_heads) as u32;
+        (tile / heads, (tile % heads) as usize)
     }
 
     fn block_start(&self, block: u32) -> *mut u8 {
@@ -138,40 +156,69 @@ impl KvArena {
 /// Numbers below which waking other threads costs more than writing.
 const PARALLEL_MIN: usize = 16 * 1024;
 
-/// Stores one position of one head.
-///
-/// # Safety
-/// The tiles are writable tiles of the formats `K` and `V` in this layout, `position < 16`,
-/// and `k` and `v` have the head dimension.
-unsafe fn write_position<K: Tile, V: Tile>(
-    layout: &KvLayout,
-    key_tile: *mut u8,
-    value_tile: *mut u8,
-    position: usize,
-    k: &[f32],
-    v: &[f32],
-) {
-    let mut buffers = [[0.0; HEAD_DIM_MAX]; 2];
-    let [k_turned, v_turned] = &mut buffers;
-    let k = if K::ROTATED { rotated(k, k_turned) } else { k };
-    let v = if V::ROTATED { rotated(v, v_turned) } else { v };
-    // SAFETY: the caller's promise.
-    unsafe {
-        K::write_key(key_tile, position, k);
-        V::write_value(value_tile, layout.value_dims(), position, v);
-    }
-}
-
-/// `x` turned, in `buffer`.
-fn rotated<'a>(x: &[f32], buffer: &'a mut [f32; HEAD_DIM_MAX]) -> &'a [f32] {
-    let turned = &mut buffer[..x.len()];
-    turned.copy_from_slice(x);
-    rotate(turned);
-    turned
-}
-
 impl std::fmt::Debug for KvArena {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("KvArena").field("layout", &self.layout).field("blocks", &self.blocks).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kv::KvFormat;
+    use crate::testing::Random;
+
+    /// The bytes of a layer and head after `slots` were written with the numbers of `seed`.
+    fn written(format: KvFormat, slots: &[(u32, u8)], before: u8, seed: u64) -> KvArena {
+        let layout = KvLayout { layers: 2, kv_heads: 2, head_dim: 40, k: format, v: format };
+        let mut arena = KvArena::new(layout, 2).unwrap();
+        (0..2).for_each(|block| arena.block_mut(block).fill(before));
+        for &slot in slots {
+            let mut random = Random(seed ^ u64::from(slot.1));
+            let numbers: Vec<f32> = (0..80).map(|_| random.float()).collect();
+            arena.write(&Pool::new(1), 1, &[slot], &numbers, &numbers);
+        }
+        arena
+    }
+
+    #[test]
+    fn positions_are_written_in_any_order_and_leave_the_others_alone() {
+        for format in KvFormat::ALL {
+            let ascending: Vec<(u32, u8)> = (0..16).map(|offset| (1, offset)).collect();
+            let descending: Vec<(u32, u8)> = ascending.iter().rev().copied().collect();
+            let arena = written(format, &ascending, 0, 7);
+            assert_eq!(arena.block(1), written(format, &descending, 0, 7).block(1), "{format}");
+            let again: Vec<(u32, u8)> = [&ascending[..], &ascending[5..6]].concat();
+            assert_eq!(arena.block(1), written(format, &again, 0, 7).block(1), "{format}");
+            assert!(arena.block(0).iter().all(|&byte| byte == 0), "{format}: another block");
+            let layer = arena.layout().block_bytes() / 2;
+            assert!(arena.block(1)[..layer].iter().all(|&byte| byte == 0), "{format}: another layer");
+            assert!(arena.block(1)[layer..].iter().any(|&byte| byte != 0), "{format}: nothing");
+        }
+    }
+
+    #[test]
+    fn what_a_block_held_before_does_not_matter_where_positions_are_written() {
+        for format in KvFormat::ALL {
+            let all: Vec<(u32, u8)> = (0..16).map(|offset| (1, offset)).collect();
+            let (zeros, ones) = (written(format, &all, 0, 7), written(format, &all, 0xff, 7));
+            let changed = |tile: std::ops::Range<usize>| {
+                let pairs = zeros.block(1)[tile.clone()].iter().zip(&ones.block(1)[tile]);
+                pairs.filter(|(a, b)| a != b).count()
+            };
+            // K tiles have no padding; V tiles have that of 8 dimensions.
+            let layout = zeros.layout();
+            assert_eq!(changed(layout.key_tile(2)), 0, "{format}");
+            assert!(changed(layout.value_tile(2)) <= layout.value_tile(2).len() / 5, "{format}");
+        }
+    }
+
+    #[test]
+    fn copies_are_whole_blocks_of_others() {
+        let mut arena = written(KvFormat::Q4, &[(1, 0), (1, 1)], 0, 3);
+        arena.copy_head(1, 0, 0);
+        assert!(arena.block(0).iter().all(|&byte| byte == 0));
+        arena.copy_head(1, 0, 2);
+        assert_eq!(arena.block(0), arena.block(1));
     }
 }

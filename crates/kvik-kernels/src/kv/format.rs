@@ -12,9 +12,9 @@ pub enum KvFormat {
     F16,
     /// The upper half of an f32.
     Bf16,
-    /// Signed 8-bit integers with one scale per head vector.
+    /// Signed 8-bit integers with one scale per head vector, of vectors turned by a Hadamard matrix.
     Q8,
-    /// 4-bit integers with a scale and a least value per 32 dimensions, of vectors turned by a Hadamard matrix.
+    /// 4-bit integers with a scale and a least value per 32 dimensions, of turned vectors.
     Q4,
 }
 

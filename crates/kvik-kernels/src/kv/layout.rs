@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::tile::tile_bytes;
+use super::tile::{key_bytes, value_bytes};
 use super::{BLOCK_POSITIONS, KvFormat};
 use crate::f32x16::LANES;
 
@@ -41,21 +41,21 @@ impl KvLayout {
         self.head_dim.next_multiple_of(LANES)
     }
 
-    /// Where the K tile of a layer and head lies in a block.
-    pub(crate) fn key_tile(&self, layer: usize, head: usize) -> Range<usize> {
-        let start = (layer * self.kv_heads + head) * self.head_bytes();
-        start..start + tile_bytes(self.k, self.head_dim)
+    /// Where the K tile of a head lies in a block; heads are counted through all layers.
+    pub(crate) fn key_tile(&self, head: usize) -> Range<usize> {
+        let start = head * self.head_bytes();
+        start..start + key_bytes(self.k, self.head_dim)
     }
 
-    /// Where the V tile of a layer and head lies in a block.
-    pub(crate) fn value_tile(&self, layer: usize, head: usize) -> Range<usize> {
-        let start = self.key_tile(layer, head).end;
-        start..start + tile_bytes(self.v, self.value_dims())
+    /// Where the V tile of a head lies in a block; heads are counted through all layers.
+    pub(crate) fn value_tile(&self, head: usize) -> Range<usize> {
+        let start = self.key_tile(head).end;
+        start..start + value_bytes(self.v, self.value_dims())
     }
 
     /// Bytes of both tiles of one head.
     fn head_bytes(&self) -> usize {
-        tile_bytes(self.k, self.head_dim) + tile_bytes(self.v, self.value_dims())
+        key_bytes(self.k, self.head_dim) + value_bytes(self.v, self.value_dims())
     }
 }
 
@@ -69,8 +69,8 @@ mod tests {
         for ((k, v), head_dim) in formats.flat_map(|kv| [8, 24, 64, 100, 128, 256].map(|dim| (kv, dim))) {
             let layout = KvLayout { layers: 3, kv_heads: 2, head_dim, k, v };
             let mut end = 0;
-            for (layer, head) in [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)] {
-                for tile in [layout.key_tile(layer, head), layout.value_tile(layer, head)] {
+            for head in 0..6 {
+                for tile in [layout.key_tile(head), layout.value_tile(head)] {
                     assert_eq!(tile.start, end);
                     assert_eq!(tile.start % 32, 0, "{layout:?}");
                     end = tile.end;

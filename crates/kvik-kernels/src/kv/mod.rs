@@ -1,10 +1,12 @@
 //! Stored keys and values: formats, the layout of a block, and the arena of blocks.
 
 mod arena;
+pub(crate) mod codes;
 mod format;
 mod layout;
-pub(crate) mod q4;
+pub(crate) mod rotate;
 pub(crate) mod tile;
+pub(crate) mod write;
 
 pub use arena::KvArena;
 pub use format::{KvFormat, UnknownKvFormat};
@@ -15,3 +17,11 @@ pub const BLOCK_POSITIONS: usize = 16;
 
 /// The longest head vector that a layout allows.
 pub(crate) const HEAD_DIM_MAX: usize = 256;
+
+/// The greatest magnitude of `x`, which is NaN if one is.
+#[inline(always)]
+pub(crate) fn greatest_magnitude(x: &[f32]) -> f32 {
+    // Without their sign, floats are in the order of their bits, and integers have a fast maximum.
+    let magnitudes = x.iter().map(|x| x.to_bits() & !(1 << 31));
+    f32::from_bits(magnitudes.fold(0, |greatest, bits| if bits > greatest { bits } else { greatest }))
+}

@@ -108,9 +108,9 @@ macro_rules! family {
 }
 
 #[cfg(target_arch = "x86_64")]
-family!(Avx2, crate::x86::avx2::Avx2<false>, "avx2,fma,f16c", 2 1);
+family!(Avx2, crate::x86::avx2::Avx2<false>, "avx2,fma,f16c", 4 2 1);
 #[cfg(target_arch = "x86_64")]
-family!(AvxVnni, crate::x86::avx2::Avx2<true>, "avx2,fma,f16c,avxvnni", 2 1);
+family!(AvxVnni, crate::x86::avx2::Avx2<true>, "avx2,fma,f16c,avxvnni", 4 2 1);
 #[cfg(target_arch = "x86_64")]
 family!(Avx512, crate::x86::avx512::Avx512<false>, "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni", 8 4 1);
 #[cfg(target_arch = "x86_64")]

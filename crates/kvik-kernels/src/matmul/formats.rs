@@ -2,7 +2,7 @@
 
 use super::kernel::{Target, code_rows, float_rows, pair_rows};
 use crate::lanes::Lanes;
-use crate::matrix::CHUNK;
+use crate::matrix::{CHUNK, GROUPS};
 use crate::quant::{Codes, WeightType};
 
 /// A weight type at compile time.
@@ -21,6 +21,12 @@ pub(crate) trait Coded: Format {
     const CODES: Codes = Self::TYPE.codes().expect("only quantised types are `Coded`");
     /// Codes of the full range of a byte.
     const WIDE: bool = Self::CODES.low_bits == 8 || Self::CODES.levels.is_some();
+    /// Groups of four columns whose dot products fit a run, see [`Lanes::Run`].
+    const RUN: usize = {
+        let code_max = (1 << (Self::CODES.low_bits + Self::CODES.high_bits)) - 1;
+        let groups = i16::MAX as usize / (2 * 127 * code_max);
+        if Self::WIDE || groups >= GROUPS { GROUPS } else { 1 << groups.ilog2() }
+    };
     const BLOCK: usize = Self::CODES.block_len;
     const CHUNKS: usize = Self::BLOCK / CHUNK;
 }

@@ -1,5 +1,5 @@
-//! The inner loops of a matrix product, written once over [`Lanes`]: `TILES` tiles of weights against
-//! one panel of inputs, every output in a register from the first column to the last.
+//! The inner loops of a matrix product, written once over [`Lanes`]: `TILES` tiles of weights, or one with
+//! narrow registers, against one panel of inputs, every output in a register from the first column to the last.
 //!
 //! Keeps the order of `scalar::matmul`, lane by lane. Loops are plain on purpose: a closure given to the
 //! standard library is compiled without the instruction set, and its intrinsics become calls.
@@ -33,6 +33,21 @@ pub(crate) struct Target<'a> {
     pub(crate) out: *mut f32,
 }
 
+/// Computes and stores all tiles of a target together or, where registers lack room for that, one by one.
+macro_rules! by_tiles {
+    ($sums:ident::<$($generic:ident),*>($lanes:ident, $target:ident, $($x:ident),*)) => {
+        if L::NARROW && R > 2 {
+            for t in 0..TILES {
+                let acc = $sums::<$($generic,)* 1>($lanes, $target, [$target.starts[t]], $($x),*);
+                store($lanes, $target, t, acc);
+            }
+        } else {
+            let acc = $sums::<$($generic,)* TILES>($lanes, $target, $target.starts, $($x),*);
+            store($lanes, $target, 0, acc);
+        }
+    };
+}
+
 /// Computes `R` rows of a target of float weights.
 ///
 /// # Safety
@@ -44,8 +59,7 @@ pub(crate) unsafe fn float_rows<L: Lanes, F: Format, const R: usize>(lanes: L, t
     // SAFETY: `Activations::set` filled every row of the panel; the rest is the caller's promise.
     unsafe {
         let x = target.x.floats().as_ptr().add(target.panel.start * cols + target.first);
-        let acc = floats::<L, F, R>(lanes, target, x);
-        store(lanes, target, acc);
+        by_tiles!(floats::<L, F, R>(lanes, target, x));
     }
 }
 
@@ -59,8 +73,7 @@ pub(crate) unsafe fn pair_rows<L: Lanes, F: Format, const R: usize>(lanes: L, ta
     // SAFETY: `Activations::set` filled every row of the panel; the rest is the caller's promise.
     unsafe {
         let x = target.x.pairs().as_ptr().add(target.panel.start * pairs + target.first);
-        let acc = pair_sums::<L, R>(lanes, target, x, pairs);
-        store(lanes, target, acc);
+        by_tiles!(pair_sums::<L, R>(lanes, target, x, pairs));
     }
 }
 
@@ -81,20 +94,25 @@ pub(crate) unsafe fn code_rows<L: Lanes, F: Coded, const R: usize>(lanes: L, tar
             sums: form.sums.as_ptr().add(start / CHUNK + first),
             half_sums: form.half_sums.as_ptr().wrapping_add(start / HALF + first),
         };
-        let acc = codes::<L, F, R>(lanes, target, x);
-        store(lanes, target, acc);
+        by_tiles!(codes::<L, F, R>(lanes, target, x));
     }
 }
 
-/// Writes what was accumulated to its place in `[n, rows]`, without the padding of the last tile.
+/// Writes what was accumulated for the tiles from `first` on to its place in `[n, rows]`, without the
+/// padding of the last tile.
 ///
 /// # Safety
 /// As [`float_rows`].
 #[inline(always)]
-unsafe fn store<L: Lanes, const R: usize>(lanes: L, target: &Target, acc: [[L::Float; R]; TILES]) {
+unsafe fn store<L: Lanes, const R: usize, const T: usize>(
+    lanes: L,
+    target: &Target,
+    first: usize,
+    acc: [[L::Float; R]; T],
+) {
     let rows = target.weights.rows();
-    for t in 0..TILES {
-        let start = target.tiles[t] * TILE_ROWS;
+    for t in 0..T {
+        let start = target.tiles[first + t] * TILE_ROWS;
         for r in 0..R {
             // SAFETY: the row is one of the inputs and `start` one of the outputs.
             let to = unsafe { target.out.add((target.panel.start + target.first + r) * rows + start) };
@@ -116,19 +134,20 @@ unsafe fn store<L: Lanes, const R: usize>(lanes: L, target: &Target, acc: [[L::F
 /// # Safety
 /// As [`float_rows`]; `x` is the first value of ours in the panel.
 #[inline(always)]
-unsafe fn floats<L: Lanes, F: Format, const R: usize>(
+unsafe fn floats<L: Lanes, F: Format, const R: usize, const T: usize>(
     lanes: L,
     target: &Target,
+    tiles: [*const u8; T],
     x: *const f32,
-) -> [[L::Float; R]; TILES] {
-    let (tiles, panel) = (target.starts, target.panel.rows);
+) -> [[L::Float; R]; T] {
+    let panel = target.panel.rows;
     let (bytes, tile_bytes) = (F::TYPE.block_bytes() * TILE_ROWS, target.weights.layout().bytes);
-    let mut acc = [[lanes.splat_f32(0.0); R]; TILES];
+    let mut acc = [[lanes.splat_f32(0.0); R]; T];
     for k in 0..target.weights.cols() {
         // SAFETY: `k` is below the columns of the tiles and of the panel.
         unsafe {
-            let mut w = [lanes.splat_f32(0.0); TILES];
-            for t in 0..TILES {
+            let mut w = [lanes.splat_f32(0.0); T];
+            for t in 0..T {
                 let from = tiles[t].add(k * bytes);
                 if target.fetch {
                     lanes.prefetch(from.wrapping_add(TILES * tile_bytes));
@@ -140,7 +159,7 @@ unsafe fn floats<L: Lanes, F: Format, const R: usize>(
             }
             for r in 0..R {
                 let x = lanes.splat_f32(*x.add(k * panel + r));
-                for t in 0..TILES {
+                for t in 0..T {
                     acc[t][r] = lanes.fma(w[t], x, acc[t][r]);
                 }
             }
@@ -152,19 +171,20 @@ unsafe fn floats<L: Lanes, F: Format, const R: usize>(
 /// # Safety
 /// As [`pair_rows`]; `x` is the first pair of ours in the panel.
 #[inline(always)]
-unsafe fn pair_sums<L: Lanes, const R: usize>(
+unsafe fn pair_sums<L: Lanes, const R: usize, const T: usize>(
     lanes: L,
     target: &Target,
+    tiles: [*const u8; T],
     x: *const u32,
     pairs: usize,
-) -> [[L::Float; R]; TILES] {
-    let (tiles, panel, tile_bytes) = (target.starts, target.panel.rows, target.weights.layout().bytes);
-    let mut acc = [[lanes.splat_f32(0.0); R]; TILES];
+) -> [[L::Float; R]; T] {
+    let (panel, tile_bytes) = (target.panel.rows, target.weights.layout().bytes);
+    let mut acc = [[lanes.splat_f32(0.0); R]; T];
     for pair in 0..pairs {
         // SAFETY: `pair` is below the pairs of the tiles and of the panel.
         unsafe {
-            let mut w = [lanes.splat(0); TILES];
-            for t in 0..TILES {
+            let mut w = [lanes.splat(0); T];
+            for t in 0..T {
                 let from = tiles[t].add(pair * VECTOR);
                 if target.fetch {
                     lanes.prefetch(from.wrapping_add(TILES * tile_bytes));
@@ -173,7 +193,7 @@ unsafe fn pair_sums<L: Lanes, const R: usize>(
             }
             for r in 0..R {
                 let x = lanes.splat(*x.add(pair * panel + r) as i32);
-                for t in 0..TILES {
+                for t in 0..T {
                     acc[t][r] = lanes.dot_bf16(acc[t][r], w[t], x);
                 }
             }
@@ -196,21 +216,22 @@ struct Inputs {
 /// # Safety
 /// As [`code_rows`]; `x` points to our first row in the panel.
 #[inline(always)]
-unsafe fn codes<L: Lanes, F: Coded, const R: usize>(
+unsafe fn codes<L: Lanes, F: Coded, const R: usize, const T: usize>(
     lanes: L,
     target: &Target,
+    tiles: [*const u8; T],
     x: Inputs,
-) -> [[L::Float; R]; TILES] {
-    let (tiles, layout) = (target.starts, target.weights.layout());
-    let mut acc = [[lanes.splat_f32(0.0); R]; TILES];
+) -> [[L::Float; R]; T] {
+    let layout = target.weights.layout();
+    let mut acc = [[lanes.splat_f32(0.0); R]; T];
     for block in 0..target.weights.cols() / F::BLOCK {
         // SAFETY: `block` is one of the row's, so every offset lies inside its plane.
         unsafe {
-            let dots = dots::<L, F, R>(lanes, target, x, block);
+            let dots = dots::<L, F, R, T>(lanes, target, tiles, x, block);
             let d = load_halves(lanes, tiles, layout.d + block * TILE_ROWS * 2);
             accumulate(lanes, &mut acc, d, dots, x.scales.add(block * x.panel));
             if F::CODES.has_min {
-                let sums = min_sums::<L, F, R>(lanes, tiles, layout, x, block);
+                let sums = min_sums::<L, F, R, T>(lanes, tiles, layout, x, block);
                 let m = load_halves(lanes, tiles, layout.m + block * TILE_ROWS * 2);
                 accumulate(lanes, &mut acc, m, sums, x.scales.add(block * x.panel));
             }
@@ -222,9 +243,9 @@ unsafe fn codes<L: Lanes, F: Coded, const R: usize>(
 /// # Safety
 /// At `at`, each tile holds a half float for every row.
 #[inline(always)]
-unsafe fn load_halves<L: Lanes>(lanes: L, tiles: [*const u8; TILES], at: usize) -> [L::Float; TILES] {
-    let mut halves = [lanes.splat_f32(0.0); TILES];
-    for t in 0..TILES {
+unsafe fn load_halves<L: Lanes, const T: usize>(lanes: L, tiles: [*const u8; T], at: usize) -> [L::Float; T] {
+    let mut halves = [lanes.splat_f32(0.0); T];
+    for t in 0..T {
         // SAFETY: as the caller promises.
         halves[t] = unsafe { lanes.load_f16(tiles[t].add(at)) };
     }
@@ -236,17 +257,17 @@ unsafe fn load_halves<L: Lanes>(lanes: L, tiles: [*const u8; TILES], at: usize) 
 /// # Safety
 /// `scales` holds `R` values.
 #[inline(always)]
-unsafe fn accumulate<L: Lanes, const R: usize>(
+unsafe fn accumulate<L: Lanes, const R: usize, const T: usize>(
     lanes: L,
-    acc: &mut [[L::Float; R]; TILES],
-    d: [L::Float; TILES],
-    dots: [[L::Int; R]; TILES],
+    acc: &mut [[L::Float; R]; T],
+    d: [L::Float; T],
+    dots: [[L::Int; R]; T],
     scales: *const f32,
 ) {
     for r in 0..R {
         // SAFETY: `r` is below `R`.
         let dx = lanes.splat_f32(unsafe { *scales.add(r) });
-        for t in 0..TILES {
+        for t in 0..T {
             acc[t][r] = lanes.fma(lanes.mul_f32(d[t], dx), lanes.to_float(dots[t][r]), acc[t][r]);
         }
     }
@@ -257,34 +278,35 @@ unsafe fn accumulate<L: Lanes, const R: usize>(
 /// # Safety
 /// As [`codes`], and the block is one of the row's.
 #[inline(always)]
-unsafe fn dots<L: Lanes, F: Coded, const R: usize>(
+unsafe fn dots<L: Lanes, F: Coded, const R: usize, const T: usize>(
     lanes: L,
     target: &Target,
+    tiles: [*const u8; T],
     x: Inputs,
     block: usize,
-) -> [[L::Int; R]; TILES] {
-    let (tiles, layout) = (target.starts, target.weights.layout());
-    let mut total = [[lanes.splat(0); R]; TILES];
+) -> [[L::Int; R]; T] {
+    let layout = target.weights.layout();
+    let mut total = [[lanes.splat(0); R]; T];
     for chunk in block * F::CHUNKS..(block + 1) * F::CHUNKS {
         if target.fetch {
-            prefetch_chunk::<L, F>(lanes, tiles, layout.bytes, chunk);
+            prefetch_chunk::<L, F, T>(lanes, tiles, layout.bytes, chunk);
         }
         // SAFETY: all offsets follow from the chunk's number as the layouts of tiles and panels say.
         unsafe {
             if F::CODES.scales == Scales::None {
-                total = offset_sums::<L, F, R>(lanes, x.sums.add(chunk * x.panel));
-                dot_chunk::<L, F, R, 0, GROUPS>(lanes, &mut total, tiles, layout, x, chunk);
+                total = offset_sums::<L, F, R, T>(lanes, x.sums.add(chunk * x.panel));
+                dot_chunk::<L, F, R, T, 0, GROUPS>(lanes, &mut total, tiles, layout, x, chunk);
             } else if F::CODES.sub_len == CHUNK {
-                let mut dots = offset_sums::<L, F, R>(lanes, x.sums.add(chunk * x.panel));
-                dot_chunk::<L, F, R, 0, GROUPS>(lanes, &mut dots, tiles, layout, x, chunk);
-                add_scaled::<L, F, R>(lanes, &mut total, dots, tiles, layout, chunk);
+                let mut dots = offset_sums::<L, F, R, T>(lanes, x.sums.add(chunk * x.panel));
+                dot_chunk::<L, F, R, T, 0, GROUPS>(lanes, &mut dots, tiles, layout, x, chunk);
+                add_scaled::<L, F, R, T>(lanes, &mut total, dots, tiles, layout, chunk);
             } else {
-                let mut dots = offset_sums::<L, F, R>(lanes, x.half_sums.add(chunk * 2 * x.panel));
-                dot_chunk::<L, F, R, 0, 4>(lanes, &mut dots, tiles, layout, x, chunk);
-                add_scaled::<L, F, R>(lanes, &mut total, dots, tiles, layout, chunk * 2);
-                let mut dots = offset_sums::<L, F, R>(lanes, x.half_sums.add((chunk * 2 + 1) * x.panel));
-                dot_chunk::<L, F, R, 4, GROUPS>(lanes, &mut dots, tiles, layout, x, chunk);
-                add_scaled::<L, F, R>(lanes, &mut total, dots, tiles, layout, chunk * 2 + 1);
+                let mut dots = offset_sums::<L, F, R, T>(lanes, x.half_sums.add(chunk * 2 * x.panel));
+                dot_chunk::<L, F, R, T, 0, 4>(lanes, &mut dots, tiles, layout, x, chunk);
+                add_scaled::<L, F, R, T>(lanes, &mut total, dots, tiles, layout, chunk * 2);
+                let mut dots = offset_sums::<L, F, R, T>(lanes, x.half_sums.add((chunk * 2 + 1) * x.panel));
+                dot_chunk::<L, F, R, T, 4, GROUPS>(lanes, &mut dots, tiles, layout, x, chunk);
+                add_scaled::<L, F, R, T>(lanes, &mut total, dots, tiles, layout, chunk * 2 + 1);
             }
         }
     }
@@ -296,10 +318,10 @@ unsafe fn dots<L: Lanes, F: Coded, const R: usize>(
 /// # Safety
 /// `sums` holds `R` values.
 #[inline(always)]
-unsafe fn offset_sums<L: Lanes, F: Coded, const R: usize>(
+unsafe fn offset_sums<L: Lanes, F: Coded, const R: usize, const T: usize>(
     lanes: L,
     sums: *const i32,
-) -> [[L::Int; R]; TILES] {
+) -> [[L::Int; R]; T] {
     let recentred = if F::WIDE && !L::UNSIGNED { 128 } else { 0 };
     let offset = F::CODES.offset - recentred;
     let mut start = [lanes.splat(0); R];
@@ -309,7 +331,7 @@ unsafe fn offset_sums<L: Lanes, F: Coded, const R: usize>(
             start[r] = lanes.splat(unsafe { *sums.add(r) } * -offset);
         }
     }
-    [start; TILES]
+    [start; T]
 }
 
 /// Adds the products of groups `FROM..TO` of a chunk.
@@ -317,39 +339,83 @@ unsafe fn offset_sums<L: Lanes, F: Coded, const R: usize>(
 /// # Safety
 /// As [`codes`], and the chunk is one of the row's.
 #[inline(always)]
-unsafe fn dot_chunk<L: Lanes, F: Coded, const R: usize, const FROM: usize, const TO: usize>(
+unsafe fn dot_chunk<
+    L: Lanes,
+    F: Coded,
+    const R: usize,
+    const T: usize,
+    const FROM: usize,
+    const TO: usize,
+>(
     lanes: L,
-    dots: &mut [[L::Int; R]; TILES],
-    tiles: [*const u8; TILES],
+    dots: &mut [[L::Int; R]; T],
+    tiles: [*const u8; T],
     layout: &TileLayout,
     x: Inputs,
     chunk: usize,
 ) {
+    let mut sums = begin(lanes, *dots);
     macro_rules! groups {
         ($($group:literal)*) => {$(
             if FROM <= $group && $group < TO {
                 // SAFETY: as the caller promises.
                 unsafe {
-                    let mut w = [lanes.splat(0); TILES];
-                    for t in 0..TILES {
+                    let mut w = [lanes.splat(0); T];
+                    for t in 0..T {
                         w[t] = group_codes::<L, F, $group>(lanes, tiles[t], layout, chunk);
                     }
                     for r in 0..R {
                         let at = x.codes.add((chunk * x.panel + r) * CHUNK + $group * 4);
                         let x = lanes.splat(at.cast::<i32>().read_unaligned());
-                        for t in 0..TILES {
-                            dots[t][r] = if F::WIDE {
-                                lanes.dot::<true>(dots[t][r], w[t], x)
+                        for t in 0..T {
+                            sums[t][r] = if F::WIDE {
+                                lanes.dot::<true>(sums[t][r], w[t], x)
                             } else {
-                                lanes.dot::<false>(dots[t][r], w[t], x)
+                                lanes.dot::<false>(sums[t][r], w[t], x)
                             };
                         }
                     }
+                }
+                if ($group + 1) % F::RUN == 0 && $group + 1 < TO {
+                    *dots = end::<L, F, R, T>(lanes, *dots, sums);
+                    sums = begin(lanes, *dots);
                 }
             }
         )*};
     }
     groups!(0 1 2 3 4 5 6 7);
+    *dots = end::<L, F, R, T>(lanes, *dots, sums);
+}
+
+/// Runs that go on from `dots`.
+#[inline(always)]
+fn begin<L: Lanes, const R: usize, const T: usize>(lanes: L, dots: [[L::Int; R]; T]) -> [[L::Run; R]; T] {
+    let mut runs = [[lanes.begin(dots[0][0]); R]; T];
+    for t in 0..T {
+        for r in 0..R {
+            runs[t][r] = lanes.begin(dots[t][r]);
+        }
+    }
+    runs
+}
+
+/// `dots` and what their runs have added.
+#[inline(always)]
+fn end<L: Lanes, F: Coded, const R: usize, const T: usize>(
+    lanes: L,
+    mut dots: [[L::Int; R]; T],
+    runs: [[L::Run; R]; T],
+) -> [[L::Int; R]; T] {
+    for t in 0..T {
+        for r in 0..R {
+            dots[t][r] = if F::WIDE {
+                lanes.end::<true>(dots[t][r], runs[t][r])
+            } else {
+                lanes.end::<false>(dots[t][r], runs[t][r])
+            };
+        }
+    }
+    dots
 }
 
 /// The codes of one group of four columns, a byte each, put together from the planes.
@@ -422,15 +488,15 @@ fn byte_mask<L: Lanes>(lanes: L, bits: usize, at: usize) -> L::Int {
 /// # Safety
 /// As [`codes`], and `sub` is one of the row's sub-blocks.
 #[inline(always)]
-unsafe fn add_scaled<L: Lanes, F: Coded, const R: usize>(
+unsafe fn add_scaled<L: Lanes, F: Coded, const R: usize, const T: usize>(
     lanes: L,
-    total: &mut [[L::Int; R]; TILES],
-    dots: [[L::Int; R]; TILES],
-    tiles: [*const u8; TILES],
+    total: &mut [[L::Int; R]; T],
+    dots: [[L::Int; R]; T],
+    tiles: [*const u8; T],
     layout: &TileLayout,
     sub: usize,
 ) {
-    for t in 0..TILES {
+    for t in 0..T {
         // SAFETY: as the caller promises.
         let scale = unsafe {
             let from = tiles[t].add(layout.scales + sub * TILE_ROWS);
@@ -451,13 +517,13 @@ unsafe fn add_scaled<L: Lanes, F: Coded, const R: usize>(
 /// # Safety
 /// As [`dots`].
 #[inline(always)]
-unsafe fn min_sums<L: Lanes, F: Coded, const R: usize>(
+unsafe fn min_sums<L: Lanes, F: Coded, const R: usize, const T: usize>(
     lanes: L,
-    tiles: [*const u8; TILES],
+    tiles: [*const u8; T],
     layout: &TileLayout,
     x: Inputs,
     block: usize,
-) -> [[L::Int; R]; TILES] {
+) -> [[L::Int; R]; T] {
     // SAFETY: all offsets follow from the block number as the layouts of tiles and panels say.
     unsafe {
         if F::CODES.scales == Scales::None {
@@ -465,14 +531,14 @@ unsafe fn min_sums<L: Lanes, F: Coded, const R: usize>(
             for r in 0..R {
                 total[r] = lanes.splat(*x.sums.add(block * x.panel + r));
             }
-            return [total; TILES];
+            return [total; T];
         }
         let subs = F::BLOCK / F::CODES.sub_len;
         let sums = if F::CODES.sub_len == CHUNK { x.sums } else { x.half_sums };
-        let mut total = [[lanes.splat(0); R]; TILES];
+        let mut total = [[lanes.splat(0); R]; T];
         for sub in block * subs..(block + 1) * subs {
-            let mut mins = [lanes.splat(0); TILES];
-            for t in 0..TILES {
+            let mut mins = [lanes.splat(0); T];
+            for t in 0..T {
                 mins[t] = match F::CODES.scales {
                     Scales::Nibbles => {
                         lanes.shift_right(lanes.load_u8(tiles[t].add(layout.scales + sub * TILE_ROWS)), 4)
@@ -482,7 +548,7 @@ unsafe fn min_sums<L: Lanes, F: Coded, const R: usize>(
             }
             for r in 0..R {
                 let sum = lanes.splat(*sums.add(sub * x.panel + r));
-                for t in 0..TILES {
+                for t in 0..T {
                     total[t][r] = lanes.mul_add(total[t][r], mins[t], sum);
                 }
             }
@@ -494,7 +560,12 @@ unsafe fn min_sums<L: Lanes, F: Coded, const R: usize>(
 /// Asks for the part of the next tiles that corresponds to a chunk: while one group of tiles is
 /// computed the next one arrives, whatever planes it has, a few lines at a time.
 #[inline(always)]
-fn prefetch_chunk<L: Lanes, F: Coded>(lanes: L, tiles: [*const u8; TILES], tile_bytes: usize, chunk: usize) {
+fn prefetch_chunk<L: Lanes, F: Coded, const T: usize>(
+    lanes: L,
+    tiles: [*const u8; T],
+    tile_bytes: usize,
+    chunk: usize,
+) {
     let bytes = F::CODES.tile_block_bytes() / F::CHUNKS;
     for tile in tiles {
         let next = tile.wrapping_add(TILES * tile_bytes + chunk * bytes);

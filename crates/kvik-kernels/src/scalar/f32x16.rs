@@ -45,21 +45,16 @@ impl F32x16 for Scalar {
         unsafe { Scalar::convert(from, |bits| bf16::from_bits(bits).to_f32()) }
     }
 
-    unsafe fn load_i8(from: *const i8) -> Scalar {
-        // SAFETY: the caller's promise.
-        unsafe { Scalar::convert(from, f32::from) }
-    }
-
-    unsafe fn load_u4(from: *const u8, shift: u32) -> Scalar {
-        // SAFETY: the caller's promise.
-        unsafe { Scalar::convert(from, |byte| f32::from((byte >> shift) & 15)) }
-    }
-
     unsafe fn prefetch(_at: *const u8) {}
 
     unsafe fn store(self, to: *mut f32) {
         // SAFETY: the caller's promise.
         unsafe { to.cast::<[f32; LANES]>().write_unaligned(self.0) };
+    }
+
+    unsafe fn store_i16(self, to: *mut i16) {
+        // SAFETY: the caller's promise.
+        unsafe { to.cast::<[i16; LANES]>().write_unaligned(self.0.map(|x| x.round_ties_even() as i16)) };
     }
 
     fn add(self, other: Scalar) -> Scalar {

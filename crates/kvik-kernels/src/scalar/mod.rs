@@ -2,5 +2,6 @@
 
 pub(crate) mod attention;
 mod f32x16;
+mod i32x16;
 pub(crate) mod matmul;
 pub(crate) mod ops;

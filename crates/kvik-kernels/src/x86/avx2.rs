@@ -26,6 +26,9 @@ unsafe impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     type Int = [__m256i; 2];
     type Float = [__m256; 2];
 
+    type Run = [__m256i; 2];
+
+    const NARROW: bool = true;
     const UNSIGNED: bool = VNNI;
 
     #[inline(always)]
@@ -122,14 +125,32 @@ unsafe impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     }
 
     #[inline(always)]
-    fn dot<const WIDE: bool>(self, acc: [__m256i; 2], codes: [__m256i; 2], x: [__m256i; 2]) -> [__m256i; 2] {
-        if VNNI {
-            unsafe {
+    fn begin(self, acc: [__m256i; 2]) -> [__m256i; 2] {
+        if VNNI { acc } else { self.splat(0) }
+    }
+
+    #[inline(always)]
+    fn dot<const WIDE: bool>(self, run: [__m256i; 2], codes: [__m256i; 2], x: [__m256i; 2]) -> [__m256i; 2] {
+        unsafe {
+            if VNNI {
                 let dot = _mm256_dpbusd_avx_epi32;
-                return [dot(acc[0], codes[0], x[0]), dot(acc[1], codes[1], x[1])];
+                return [dot(run[0], codes[0], x[0]), dot(run[1], codes[1], x[1])];
             }
+            if WIDE {
+                return add(run, [wide_dot(codes[0], x[0]), wide_dot(codes[1], x[1])]);
+            }
+            let pairs = _mm256_maddubs_epi16;
+            [_mm256_add_epi16(run[0], pairs(codes[0], x[0])), _mm256_add_epi16(run[1], pairs(codes[1], x[1]))]
         }
-        add(acc, [dot_pairs::<WIDE>(codes[0], x[0]), dot_pairs::<WIDE>(codes[1], x[1])])
+    }
+
+    #[inline(always)]
+    fn end<const WIDE: bool>(self, acc: [__m256i; 2], run: [__m256i; 2]) -> [__m256i; 2] {
+        match (VNNI, WIDE) {
+            (true, _) => run,
+            (false, true) => add(acc, run),
+            (false, false) => add(acc, [add_neighbours(run[0]), add_neighbours(run[1])]),
+        }
     }
 
     #[inline(always)]
@@ -166,15 +187,15 @@ fn add(a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
     unsafe { [_mm256_add_epi32(a[0], b[0]), _mm256_add_epi32(a[1], b[1])] }
 }
 
-/// Products of four bytes without VNNI. Pairs are summed in 16 bits, which would saturate for unsigned
+/// Four products of any bytes without VNNI. Pairs are summed in 16 bits, which would saturate for unsigned
 /// codes above 128; signed ones give the sign to `x` (|-128| * 127 * 2 fits).
 #[inline(always)]
-fn dot_pairs<const WIDE: bool>(codes: __m256i, x: __m256i) -> __m256i {
-    unsafe {
-        let pairs = match WIDE {
-            true => _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes)),
-            false => _mm256_maddubs_epi16(codes, x),
-        };
-        _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))
-    }
+fn wide_dot(codes: __m256i, x: __m256i) -> __m256i {
+    unsafe { add_neighbours(_mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes))) }
+}
+
+/// 16-bit numbers summed by two.
+#[inline(always)]
+fn add_neighbours(pairs: __m256i) -> __m256i {
+    unsafe { _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)) }
 }

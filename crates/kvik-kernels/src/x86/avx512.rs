@@ -26,6 +26,9 @@ unsafe impl<const BF16: bool> Lanes for Avx512<BF16> {
     type Int = __m512i;
     type Float = __m512;
 
+    type Run = __m512i;
+
+    const NARROW: bool = false;
     const UNSIGNED: bool = true;
 
     #[inline(always)]
@@ -104,6 +107,16 @@ unsafe impl<const BF16: bool> Lanes for Avx512<BF16> {
     #[inline(always)]
     fn mul_add(self, a: __m512i, b: __m512i, c: __m512i) -> __m512i {
         unsafe { _mm512_add_epi32(a, _mm512_mullo_epi32(b, c)) }
+    }
+
+    #[inline(always)]
+    fn begin(self, acc: __m512i) -> __m512i {
+        acc
+    }
+
+    #[inline(always)]
+    fn end<const WIDE: bool>(self, _acc: __m512i, run: __m512i) -> __m512i {
+        run
     }
 
     #[inline(always)]

@@ -9,6 +9,12 @@ use crate::f32x16::F32x16;
 pub(crate) struct Avx2(__m256, __m256);
 
 impl Avx2 {
+    /// Lanes 0 to 7 and 8 to 15.
+    #[inline(always)]
+    pub(super) fn from_halves(low: __m256, high: __m256) -> Avx2 {
+        Avx2(low, high)
+    }
+
     /// All bits set in the lanes of `a` below those of `b`.
     #[inline(always)]
     fn less(a: __m256, b: __m256) -> __m256 {
@@ -55,28 +61,6 @@ impl F32x16 for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn load_i8(from: *const i8) -> Avx2 {
-        // SAFETY: as above; 16 elements are readable.
-        unsafe {
-            let low = _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast()));
-            let high = _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.add(8).cast()));
-            Avx2(_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn load_u4(from: *const u8, shift: u32) -> Avx2 {
-        // SAFETY: as above; 16 bytes are readable.
-        unsafe {
-            let bytes = _mm_loadu_si128(from.cast());
-            let codes =
-                _mm_and_si128(_mm_srl_epi16(bytes, _mm_cvtsi32_si128(shift as i32)), _mm_set1_epi8(15));
-            let high = _mm256_cvtepu8_epi32(_mm_unpackhi_epi64(codes, codes));
-            Avx2(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(codes)), _mm256_cvtepi32_ps(high))
-        }
-    }
-
-    #[inline(always)]
     unsafe fn prefetch(at: *const u8) {
         // SAFETY: a prefetch reads nothing.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
@@ -88,6 +72,16 @@ impl F32x16 for Avx2 {
         unsafe {
             _mm256_storeu_ps(to, self.0);
             _mm256_storeu_ps(to.add(8), self.1);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_i16(self, to: *mut i16) {
+        // SAFETY: 16 elements are writable.
+        unsafe {
+            // Packing works within halves of registers: low 0-3, high 0-3, low 4-7, high 4-7.
+            let packed = _mm256_packs_epi32(_mm256_cvtps_epi32(self.0), _mm256_cvtps_epi32(self.1));
+            _mm256_storeu_si256(to.cast(), _mm256_permute4x64_epi64::<0b11_01_10_00>(packed));
         }
     }
 

@@ -8,6 +8,14 @@ use crate::f32x16::F32x16;
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512(__m512);
 
+impl Avx512 {
+    /// The lanes of one register.
+    #[inline(always)]
+    pub(super) fn from_register(lanes: __m512) -> Avx512 {
+        Avx512(lanes)
+    }
+}
+
 // Every intrinsic below belongs to AVX-512 F, which the machine has: see the contract of `F32x16`.
 impl F32x16 for Avx512 {
     const WIDE: bool = true;
@@ -40,26 +48,6 @@ impl F32x16 for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn load_i8(from: *const i8) -> Avx512 {
-        // SAFETY: as above; 16 elements are readable.
-        Avx512(unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()))) })
-    }
-
-    #[inline(always)]
-    unsafe fn load_u4(from: *const u8, shift: u32) -> Avx512 {
-        // SAFETY: as above; 16 bytes are readable.
-        unsafe {
-            // The permutation looks at four bits of each index, so it masks and converts in one.
-            let numbers = _mm512_setr_ps(
-                0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0,
-            );
-            let codes = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()));
-            let codes = _mm512_srlv_epi32(codes, _mm512_set1_epi32(shift as i32));
-            Avx512(_mm512_permutexvar_ps(codes, numbers))
-        }
-    }
-
-    #[inline(always)]
     unsafe fn prefetch(at: *const u8) {
         // SAFETY: a prefetch reads nothing.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
@@ -69,6 +57,12 @@ impl F32x16 for Avx512 {
     unsafe fn store(self, to: *mut f32) {
         // SAFETY: 16 elements are writable.
         unsafe { _mm512_storeu_ps(to, self.0) };
+    }
+
+    #[inline(always)]
+    unsafe fn store_i16(self, to: *mut i16) {
+        // SAFETY: 16 elements are writable.
+        unsafe { _mm256_storeu_si256(to.cast(), _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(self.0))) };
     }
 
     #[inline(always)]

@@ -1,0 +1,104 @@
+//! Sixteen sums as four NEON registers.
+
+use std::arch::aarch64::*;
+
+use super::f32x16_neon::Neon;
+use crate::i32x16::I32x16;
+
+/// Every aarch64 machine has NEON.
+#[derive(Clone, Copy)]
+pub(crate) struct NeonSums([int32x4_t; 4]);
+
+/// The first and the second numbers of sixteen pairs: so each meets its sum's lane without a shuffle.
+#[derive(Clone, Copy)]
+pub(crate) struct NeonPairs {
+    first: [int16x8_t; 2],
+    second: [int16x8_t; 2],
+}
+
+// Every intrinsic below belongs to NEON: see the contract of `I32x16`.
+impl I32x16 for NeonSums {
+    type Floats = Neon;
+    type Pairs = NeonPairs;
+    /// The lower and the upper halves of the lanes.
+    type Word = [[uint16x8_t; 2]; 2];
+
+    #[inline(always)]
+    unsafe fn zero() -> NeonSums {
+        // SAFETY: the machine has NEON.
+        NeonSums([unsafe { vdupq_n_s32(0) }; 4])
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const i32) -> NeonSums {
+        // SAFETY: as above; 16 elements are readable.
+        NeonSums(std::array::from_fn(|i| unsafe { vld1q_s32(from.add(4 * i)) }))
+    }
+
+    #[inline(always)]
+    unsafe fn splat_pair(from: *const i16) -> NeonPairs {
+        // SAFETY: as above; a pair is readable.
+        unsafe { NeonPairs { first: [vdupq_n_s16(*from); 2], second: [vdupq_n_s16(*from.add(1)); 2] } }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes(from: *const i8) -> NeonPairs {
+        // SAFETY: as above; 32 bytes are readable.
+        unsafe {
+            let int8x16x2_t(first, second) = vld2q_s8(from);
+            NeonPairs {
+                first: [vmovl_s8(vget_low_s8(first)), vmovl_high_s8(first)],
+                second: [vmovl_s8(vget_low_s8(second)), vmovl_high_s8(second)],
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_word(from: *const u8) -> Self::Word {
+        // SAFETY: as above; 64 bytes are readable.
+        unsafe {
+            let uint16x8x2_t(low, high) = vld2q_u16(from.cast());
+            let uint16x8x2_t(low_after, high_after) = vld2q_u16(from.add(32).cast());
+            [[low, low_after], [high, high_after]]
+        }
+    }
+
+    #[inline(always)]
+    fn nibbles([low, high]: Self::Word, i: usize) -> NeonPairs {
+        // SAFETY: the machine has NEON.
+        let four = |bits: uint16x8_t| unsafe {
+            let shifted = vshlq_u16(bits, vdupq_n_s16(-4 * i as i16));
+            vreinterpretq_s16_u16(vandq_u16(shifted, vdupq_n_u16(15)))
+        };
+        NeonPairs { first: low.map(four), second: high.map(four) }
+    }
+
+    #[inline(always)]
+    fn add_products(self, a: NeonPairs, b: NeonPairs) -> NeonSums {
+        let NeonSums(mut sums) = self;
+        for half in 0..2 {
+            for (a, b) in [(a.first[half], b.first[half]), (a.second[half], b.second[half])] {
+                // SAFETY: the machine has NEON.
+                unsafe {
+                    sums[2 * half] = vmlal_s16(sums[2 * half], vget_low_s16(a), vget_low_s16(b));
+                    sums[2 * half + 1] = vmlal_high_s16(sums[2 * half + 1], a, b);
+                }
+            }
+        }
+        NeonSums(sums)
+    }
+
+    #[inline(always)]
+    fn to_floats(self) -> Neon {
+        // SAFETY: the machine has NEON.
+        Neon::from_registers(self.0.map(|sums| unsafe { vcvtq_f32_s32(sums) }))
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut i32) {
+        for i in 0..4 {
+            // SAFETY: 16 elements are writable.
+            unsafe { vst1q_s32(to.add(4 * i), self.0[i]) };
+        }
+    }
+}

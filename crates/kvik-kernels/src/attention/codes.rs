@@ -1,0 +1,464 @@
+//! Scores and values where keys and values are stored as codes: sums of integers, scaled afterwards.
+//!
+//! 1. A query is turned and rounded to 16 bits, its greatest magnitude to 32767. Per group of dimensions,
+//!    the sum s of products with the codes is exact; a score is the FMA over ascending groups of
+//!    s times the group's scale, and of the sum of the group's query numbers times its least value;
+//!    all times the query's scale.
+//! 2. The weight of a position, per group of dimensions, is p times the group's scale, rounded to 16 bits,
+//!    the greatest of the split to 32767. The sum of weights times codes is exact; times the weights'
+//!    scale, plus the sum of p times the least values (per lane over ascending blocks, then the tree of
+//!    [`F32x16::sum`]), it is a dimension of the output.
+//!
+//! Sixteen bits lose nothing that 8-bit codes had: against them the error is 1/256.
+
+#![expect(clippy::needless_range_loop, reason = "register blocks are written as the matrices they are")]
+
+use std::ops::Range;
+
+use super::SPLIT;
+use super::kernel::{ScoreCall, TILES, ValueCall, fetch};
+use crate::f32x16::{F32x16, LANES, ROUND};
+use crate::i32x16::I32x16;
+use crate::kv::codes::{Codes, groups, scales_at};
+use crate::kv::rotate::rotate;
+use crate::kv::tile::with_tile;
+use crate::kv::{BLOCK_POSITIONS, HEAD_DIM_MAX, KvFormat, greatest_magnitude};
+
+/// What a 16-bit number's greatest magnitude becomes.
+const GREATEST: f32 = 32767.0;
+
+/// A query vector as coded keys meet it.
+///
+/// ```text
+/// [scale] [groups] { sum of the group's numbers } [head_dim, rounded up to whole words] 16-bit numbers
+/// ```
+#[derive(Clone, Copy)]
+pub(crate) struct Query {
+    scale: f32,
+    sums: *const f32,
+    numbers: *const i16,
+}
+
+impl Query {
+    /// Floats that a query takes.
+    fn len<C: Codes>(head_dim: usize) -> usize {
+        1 + groups::<C>(head_dim) + head_dim.next_multiple_of(C::ROWS) / 2
+    }
+
+    /// # Safety
+    /// At `from` is what [`Query::write`] wrote for this format and dimension.
+    #[inline(always)]
+    unsafe fn read<C: Codes>(from: *const f32, head_dim: usize) -> Query {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let sums = from.add(1);
+            Query { scale: *from, sums, numbers: sums.add(groups::<C>(head_dim)).cast() }
+        }
+    }
+
+    /// Writes `q` to `to`, which has [`query_len`] elements.
+    #[inline(always)]
+    pub(crate) fn write<C: Codes>(q: &[f32], to: &mut [f32]) {
+        let mut buffer = [0.0; HEAD_DIM_MAX];
+        buffer[..q.len()].copy_from_slice(q);
+        rotate(&mut buffer[..q.len()]);
+        let greatest = greatest_magnitude(&buffer);
+        let factor = if greatest > 0.0 { GREATEST / greatest } else { 0.0 };
+        let numbers = buffer.map(|x| round(x * factor));
+        let (head, packed) = to.split_at_mut(1 + groups::<C>(q.len()));
+        head[0] = greatest / GREATEST;
+        for (sum, group) in head[1..].iter_mut().zip(numbers[..q.len()].chunks(C::GROUP)) {
+            *sum = group.iter().map(|&number| i32::from(number)).sum::<i32>() as f32;
+        }
+        for (pair, numbers) in packed.iter_mut().zip(numbers.as_chunks::<2>().0) {
+            let ([a, b], [c, d]) = (numbers[0].to_ne_bytes(), numbers[1].to_ne_bytes());
+            *pair = f32::from_ne_bytes([a, b, c, d]);
+        }
+    }
+}
+
+/// Floats that a query vector takes for keys in `format`, 0 if they are not coded.
+pub(super) fn query_len(format: KvFormat, head_dim: usize) -> usize {
+    with_tile!(format, T => 0, C => Query::len::<C>(head_dim))
+}
+
+/// `x`, which is at most [`GREATEST`] in magnitude, rounded half to even.
+#[inline(always)]
+fn round(x: f32) -> i16 {
+    (x + ROUND).to_bits() as i16
+}
+
+/// Scores of all lines, [`TILES`] tiles at a time; unpacking takes registers that lines then lack.
+///
+/// # Safety
+/// See [`AttentionKernels`](super::kernel::AttentionKernels); inlined into a function with the features of `I`.
+#[inline(always)]
+pub(crate) unsafe fn scores<I: I32x16, C: Codes>(call: &ScoreCall<'_>) {
+    for start in (0..call.tiles.len()).step_by(TILES) {
+        let tiles = start..call.tiles.len().min(start + TILES);
+        let mut line = 0;
+        while line < call.q.len() {
+            let tiles = tiles.clone();
+            // SAFETY: the group is inside the lines of the call.
+            line += unsafe {
+                match call.q.len() - line {
+                    6.. if C::ROWS == 2 || I::Floats::WIDE => score_lines::<I, C, 6, 1>(call, line, tiles),
+                    4.. => score_lines::<I, C, 4, 1>(call, line, tiles),
+                    2.. if C::ROWS == 2 => score_lines::<I, C, 2, 2>(call, line, tiles),
+                    2.. => score_lines::<I, C, 2, 1>(call, line, tiles),
+                    _ if C::ROWS == 2 => score_lines::<I, C, 1, 4>(call, line, tiles),
+                    _ => score_lines::<I, C, 1, 2>(call, line, tiles),
+                }
+            };
+        }
+    }
+}
+
+/// Scores `M` lines against those of `tiles` that they touch, all four at once with wide registers
+/// and `N` with narrow ones; returns `M`.
+#[inline(always)]
+unsafe fn score_lines<I: I32x16, C: Codes, const M: usize, const N: usize>(
+    call: &ScoreCall<'_>,
+    line: usize,
+    tiles: Range<usize>,
+) -> usize {
+    let count = call.counts[line..line + M].iter().max().copied().unwrap_or(0) as usize;
+    let end = tiles.end.min(count.div_ceil(BLOCK_POSITIONS));
+    let mut tile = tiles.start;
+    // SAFETY: `line + M` lines exist, and `end` tiles.
+    unsafe {
+        if I::Floats::WIDE && tile + TILES <= end {
+            score_tiles::<I, C, M, TILES>(call, line, tile);
+            tile += TILES;
+        }
+        while !I::Floats::WIDE && tile + N <= end {
+            score_tiles::<I, C, M, N>(call, line, tile);
+            tile += N;
+        }
+        while tile < end {
+            score_tiles::<I, C, M, 1>(call, line, tile);
+            tile += 1;
+        }
+    }
+    M
+}
+
+#[inline(always)]
+unsafe fn score_tiles<I: I32x16, C: Codes, const M: usize, const N: usize>(
+    call: &ScoreCall<'_>,
+    line: usize,
+    tile: usize,
+) {
+    let head_dim = call.head_dim;
+    let mut tiles = [std::ptr::null(); N];
+    tiles.copy_from_slice(&call.tiles[tile..tile + N]);
+    let next = call.next_tiles::<I::Floats, N>(line, tile, tiles);
+    let stride = BLOCK_POSITIONS * C::WORD;
+    if line == 0 {
+        for next in next {
+            fetch::<I::Floats>(
+                scales_at::<C>(next, head_dim, BLOCK_POSITIONS),
+                groups::<C>(head_dim) * C::SCALES,
+            );
+        }
+    }
+    // SAFETY: the queries are those of the format, every word of a group is inside the tiles,
+    // and the scores have a row of SPLIT for every line.
+    unsafe {
+        let mut queries = [Query::read::<C>(call.q[line], head_dim); M];
+        let mut numbers = [queries[0].numbers; M];
+        for m in 1..M {
+            queries[m] = Query::read::<C>(call.q[line + m], head_dim);
+            numbers[m] = queries[m].numbers;
+        }
+        let to = call.scores.add(line * SPLIT + tile * BLOCK_POSITIONS);
+        for g in 0..groups::<C>(head_dim) {
+            let dims = (head_dim - g * C::GROUP).min(C::GROUP);
+            let mut sums = [[I::zero(); N]; M];
+            let words = Words { codes: tiles, next, stride, count: dims.div_ceil(C::ROWS) };
+            add_words::<I, C, M, N>(numbers, words.after(g * (C::GROUP / C::ROWS)), &mut sums);
+            for m in 0..M {
+                numbers[m] = numbers[m].wrapping_add(C::GROUP);
+            }
+            for n in 0..N {
+                let scales = scales_at::<C>(tiles[n], head_dim, BLOCK_POSITIONS).add(g * C::SCALES);
+                for m in 0..M {
+                    let to = to.add(m * SPLIT + n * BLOCK_POSITIONS);
+                    add_group::<I, C>(sums[m][n], scales, queries[m], g, to);
+                    if g + 1 == groups::<C>(head_dim) {
+                        I::Floats::load(to).mul(I::Floats::splat(queries[m].scale)).store(to);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Adds what group `g` contributes to 16 scores at `to`; the first one begins them.
+#[inline(always)]
+unsafe fn add_group<I: I32x16, C: Codes>(sums: I, scales: *const u8, query: Query, g: usize, to: *mut f32) {
+    // SAFETY: the scales of the group, 16 scores, and as many sums of the query as groups.
+    unsafe {
+        let (sums, scale) = (sums.to_floats(), C::scale::<I::Floats>(scales));
+        let mut scores = if g == 0 { sums.mul(scale) } else { sums.mul_add(scale, I::Floats::load(to)) };
+        if C::LEAST {
+            let sum = I::Floats::splat(*query.sums.add(g));
+            scores = C::least::<I::Floats>(scales).mul_add(sum, scores);
+        }
+        scores.store(to);
+    }
+}
+
+/// Words of 16 columns in `N` places, one below the other.
+#[derive(Clone, Copy)]
+struct Words<const N: usize> {
+    codes: [*const u8; N],
+    /// What to fetch meanwhile.
+    next: [*const u8; N],
+    /// Bytes from one word to that below it.
+    stride: usize,
+    count: usize,
+}
+
+impl<const N: usize> Words<N> {
+    /// The words after the first `skipped`.
+    #[inline(always)]
+    fn after(mut self, skipped: usize) -> Words<N> {
+        for n in 0..N {
+            self.codes[n] = self.codes[n].wrapping_add(skipped * self.stride);
+            self.next[n] = self.next[n].wrapping_add(skipped * self.stride);
+        }
+        self
+    }
+}
+
+/// Adds to `sums[m][n]` the products of the codes at `n` with the numbers at `x[m]`, one for each row.
+#[inline(always)]
+unsafe fn add_words<I: I32x16, C: Codes, const M: usize, const N: usize>(
+    x: [*const i16; M],
+    words: Words<N>,
+    sums: &mut [[I; N]; M],
+) {
+    for w in 0..words.count {
+        // SAFETY: the caller's promise: so many words, and as many numbers as they have rows.
+        unsafe {
+            let mut codes = [C::words::<I>(words.codes[0].add(w * words.stride)); N];
+            for n in 0..N {
+                I::Floats::prefetch(words.next[n].wrapping_add(w * words.stride));
+                codes[n] = C::words::<I>(words.codes[n].add(w * words.stride));
+            }
+            for i in 0..C::ROWS / 2 {
+                for m in 0..M {
+                    let x = I::splat_pair(x[m].add(w * C::ROWS + 2 * i));
+                    for n in 0..N {
+                        sums[m][n] = sums[m][n].add_products(C::pairs::<I>(codes[n], i), x);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The weights of a line, as coded values meet them.
+///
+/// ```text
+/// [groups] { scale, least } [groups][SPLIT] 16-bit weights
+/// ```
+#[derive(Clone, Copy)]
+struct Weights {
+    groups: *mut [f32; 2],
+    weights: *mut i16,
+}
+
+/// Bytes that the weights of a line take for values in `format`, 0 if they are not coded.
+pub(super) fn weight_bytes(format: KvFormat, dims: usize) -> usize {
+    with_tile!(format, T => 0, C => Weights::bytes::<C>(dims))
+}
+
+/// Where the scales of a V tile in `format` are, nowhere if it is not coded.
+pub(super) fn value_scales(format: KvFormat, dims: usize) -> Range<usize> {
+    with_tile!(format, T => 0..0, C => {
+        let start = scales_at::<C>(std::ptr::null(), BLOCK_POSITIONS, dims).addr();
+        start..start + groups::<C>(dims) * C::SCALES
+    })
+}
+
+impl Weights {
+    fn bytes<C: Codes>(dims: usize) -> usize {
+        groups::<C>(dims) * (size_of::<[f32; 2]>() + SPLIT * size_of::<i16>())
+    }
+
+    /// Those of `line`.
+    #[inline(always)]
+    fn of<C: Codes>(call: &ValueCall<'_>, line: usize) -> Weights {
+        let start = call.weights.wrapping_add(line * Weights::bytes::<C>(call.dims));
+        let groups_bytes = groups::<C>(call.dims) * size_of::<[f32; 2]>();
+        Weights { groups: start.cast(), weights: start.wrapping_add(groups_bytes).cast() }
+    }
+}
+
+/// Weighted values, [`TILES`] tiles at a time; `out` carries the sums, as integers until all are there.
+///
+/// # Safety
+/// See [`AttentionKernels`](super::kernel::AttentionKernels); inlined into a function with the features of `I`.
+#[inline(always)]
+pub(crate) unsafe fn values<I: I32x16, C: Codes>(call: &ValueCall<'_>) {
+    let lines = call.counts.len();
+    // SAFETY: the groups are inside the lines of the call, whose results have `dims` numbers each.
+    unsafe {
+        for line in 0..lines {
+            for g in 0..groups::<C>(call.dims) {
+                weigh::<I, C>(call, line, g);
+            }
+        }
+        std::slice::from_raw_parts_mut(call.out, lines * call.dims).fill(0.0);
+        for start in (0..call.tiles.len()).step_by(TILES) {
+            let tiles = start..call.tiles.len().min(start + TILES);
+            let mut line = 0;
+            while line < lines {
+                let tiles = tiles.clone();
+                line += match lines - line {
+                    6.. if C::ROWS == 2 || I::Floats::WIDE => value_lines::<I, C, 6, 1>(call, line, tiles),
+                    4.. => value_lines::<I, C, 4, 1>(call, line, tiles),
+                    2.. if C::ROWS == 2 => value_lines::<I, C, 2, 2>(call, line, tiles),
+                    2.. => value_lines::<I, C, 2, 1>(call, line, tiles),
+                    _ if C::ROWS == 2 => value_lines::<I, C, 1, 4>(call, line, tiles),
+                    _ => value_lines::<I, C, 1, 2>(call, line, tiles),
+                };
+            }
+        }
+        for line in 0..lines {
+            finish::<I, C>(call, line);
+        }
+    }
+}
+
+/// The weights of a line for group `g`, 0 for positions that it does not see.
+#[inline(always)]
+unsafe fn weigh<I: I32x16, C: Codes>(call: &ValueCall<'_>, line: usize, g: usize) {
+    let (count, weights) = (call.counts[line] as usize, Weights::of::<C>(call, line));
+    let mut weighted = [0.0; SPLIT];
+    // SAFETY: a line has a row of SPLIT, each of its blocks a tile, and the tile scales for the group.
+    unsafe {
+        let nothing = I::Floats::splat(0.0);
+        let (mut greatest, mut least) = (nothing, nothing);
+        for start in (0..count).step_by(LANES) {
+            let tile = call.tiles[start / BLOCK_POSITIONS];
+            let scales = scales_at::<C>(tile, BLOCK_POSITIONS, call.dims).add(g * C::SCALES);
+            let p = I::Floats::load(call.p.add(line * SPLIT + start));
+            let mut weight = p.mul(C::scale(scales));
+            let mut offset = if C::LEAST { p.mul(C::least(scales)) } else { nothing };
+            if count - start < LANES {
+                // Scales behind the last position may be anything.
+                weight = weight.first(count - start, nothing);
+                offset = offset.first(count - start, nothing);
+            }
+            weight.store(weighted.as_mut_ptr().add(start));
+            greatest = weight.max(greatest);
+            least = offset.add(least);
+        }
+        let greatest = greatest.maximum();
+        let factor = if greatest > 0.0 { GREATEST / greatest } else { 0.0 };
+        *weights.groups.add(g) = [greatest / GREATEST, if C::LEAST { least.sum() } else { 0.0 }];
+        let to = weights.weights.add(g * SPLIT);
+        for start in (0..call.tiles.len() * BLOCK_POSITIONS).step_by(LANES) {
+            let weight = I::Floats::load(weighted.as_ptr().add(start));
+            weight.mul(I::Floats::splat(factor)).store_i16(to.add(start));
+        }
+    }
+}
+
+/// Adds the positions of `tiles` for `M` lines, several vectors at a time; returns `M`.
+#[inline(always)]
+unsafe fn value_lines<I: I32x16, C: Codes, const M: usize, const N: usize>(
+    call: &ValueCall<'_>,
+    line: usize,
+    tiles: Range<usize>,
+) -> usize {
+    let count = call.counts[line..line + M].iter().max().copied().unwrap_or(0) as usize;
+    let tiles = tiles.start..tiles.end.min(count.div_ceil(BLOCK_POSITIONS));
+    let vectors = call.dims / LANES;
+    let mut vector = 0;
+    // Vectors that are taken together meet the same weights.
+    // SAFETY: `line + M` lines exist, and `vectors` vectors.
+    unsafe {
+        while I::Floats::WIDE && C::GROUP >= 4 * LANES && vector + 4 <= vectors {
+            value_vectors::<I, C, M, 4>(call, line, vector, tiles.clone());
+            vector += 4;
+        }
+        while I::Floats::WIDE && vector + 2 <= vectors {
+            value_vectors::<I, C, M, 2>(call, line, vector, tiles.clone());
+            vector += 2;
+        }
+        while !I::Floats::WIDE && vector + N <= vectors {
+            value_vectors::<I, C, M, N>(call, line, vector, tiles.clone());
+            vector += N;
+        }
+        while vector < vectors {
+            value_vectors::<I, C, M, 1>(call, line, vector, tiles.clone());
+            vector += 1;
+        }
+    }
+    M
+}
+
+#[inline(always)]
+unsafe fn value_vectors<I: I32x16, C: Codes, const M: usize, const N: usize>(
+    call: &ValueCall<'_>,
+    line: usize,
+    vector: usize,
+    tiles: Range<usize>,
+) {
+    let group = vector * LANES / C::GROUP;
+    // SAFETY: the shapes of the call.
+    unsafe {
+        let out = call.out.cast::<i32>().add(line * call.dims + vector * LANES);
+        let mut weights = [std::ptr::null(); M];
+        let mut sums = [[I::zero(); N]; M];
+        for m in 0..M {
+            weights[m] = Weights::of::<C>(call, line + m).weights.add(group * SPLIT).cast_const();
+            for n in 0..N {
+                sums[m][n] = I::load(out.add(m * call.dims + n * LANES));
+            }
+        }
+        for tile in tiles {
+            let codes = call.tiles[tile];
+            let next = if line == 0 { call.tiles.get(tile + TILES).copied().unwrap_or(codes) } else { codes };
+            let mut words = Words {
+                codes: [codes; N],
+                next: [next; N],
+                stride: call.dims * C::WORD,
+                count: BLOCK_POSITIONS / C::ROWS,
+            };
+            let mut numbers = weights;
+            for n in 0..N {
+                words.codes[n] = codes.wrapping_add((vector + n) * LANES * C::WORD);
+                words.next[n] = next.wrapping_add((vector + n) * LANES * C::WORD);
+            }
+            for m in 0..M {
+                numbers[m] = weights[m].add(tile * BLOCK_POSITIONS);
+            }
+            add_words::<I, C, M, N>(numbers, words, &mut sums);
+        }
+        for m in 0..M {
+            for n in 0..N {
+                sums[m][n].store(out.add(m * call.dims + n * LANES));
+            }
+        }
+    }
+}
+
+/// Turns a line's sums into its output.
+#[inline(always)]
+unsafe fn finish<I: I32x16, C: Codes>(call: &ValueCall<'_>, line: usize) {
+    let weights = Weights::of::<C>(call, line);
+    for vector in 0..call.dims / LANES {
+        // SAFETY: the shapes of the call.
+        unsafe {
+            let [scale, least] = *weights.groups.add(vector * LANES / C::GROUP);
+            let out = call.out.add(line * call.dims + vector * LANES);
+            let sums = I::load(out.cast()).to_floats();
+            sums.mul_add(I::Floats::splat(scale), I::Floats::splat(least)).store(out);
+        }
+    }
+}

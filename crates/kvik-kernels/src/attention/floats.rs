@@ -1,0 +1,244 @@
+//! Scores and values where keys and values are stored as floats.
+//!
+//! A score is the FMA over ascending dimensions, in the lane of its position. A dimension of the output is
+//! the FMA of p over ascending positions.
+
+#![expect(clippy::needless_range_loop, reason = "register blocks are written as the matrices they are")]
+
+use std::ops::Range;
+
+use super::SPLIT;
+use super::kernel::{ScoreCall, TILES, ValueCall};
+use crate::f32x16::{F32x16, LANES};
+use crate::kv::BLOCK_POSITIONS;
+use crate::kv::tile::FloatTile;
+
+/// Scores of all lines, [`TILES`] tiles at a time.
+///
+/// # Safety
+/// See [`AttentionKernels`](super::kernel::AttentionKernels); inlined into a function with the features of `L`.
+#[inline(always)]
+pub(crate) unsafe fn scores<L: F32x16, T: FloatTile>(call: &ScoreCall<'_>) {
+    for start in (0..call.tiles.len()).step_by(TILES) {
+        let tiles = start..call.tiles.len().min(start + TILES);
+        let mut line = 0;
+        while line < call.q.len() {
+            let tiles = tiles.clone();
+            // SAFETY: the group is inside the lines of the call.
+            line += unsafe {
+                match call.q.len() - line {
+                    6.. => score_lines::<L, T, 6, 1>(call, line, tiles),
+                    4.. => score_lines::<L, T, 4, 1>(call, line, tiles),
+                    2.. => score_lines::<L, T, 2, 2>(call, line, tiles),
+                    _ => score_lines::<L, T, 1, 4>(call, line, tiles),
+                }
+            };
+        }
+    }
+}
+
+/// Scores `M` lines against those of `tiles` that they touch, all four at once with wide registers
+/// and `N` with narrow ones; returns `M`.
+#[inline(always)]
+unsafe fn score_lines<L: F32x16, T: FloatTile, const M: usize, const N: usize>(
+    call: &ScoreCall<'_>,
+    line: usize,
+    tiles: Range<usize>,
+) -> usize {
+    let count = call.counts[line..line + M].iter().max().copied().unwrap_or(0) as usize;
+    let end = tiles.end.min(count.div_ceil(BLOCK_POSITIONS));
+    let mut tile = tiles.start;
+    // SAFETY: `line + M` lines exist, and `end` tiles.
+    unsafe {
+        if L::WIDE && tile + TILES <= end {
+            score_tiles::<L, T, M, TILES>(call, line, tile);
+            tile += TILES;
+        }
+        while !L::WIDE && tile + N <= end {
+            score_tiles::<L, T, M, N>(call, line, tile);
+            tile += N;
+        }
+        while tile < end {
+            score_tiles::<L, T, M, 1>(call, line, tile);
+            tile += 1;
+        }
+    }
+    M
+}
+
+#[inline(always)]
+unsafe fn score_tiles<L: F32x16, T: FloatTile, const M: usize, const N: usize>(
+    call: &ScoreCall<'_>,
+    line: usize,
+    tile: usize,
+) {
+    let mut q = [std::ptr::null(); M];
+    q.copy_from_slice(&call.q[line..line + M]);
+    let mut tiles = [std::ptr::null(); N];
+    tiles.copy_from_slice(&call.tiles[tile..tile + N]);
+    let next = call.next_tiles::<L, N>(line, tile, tiles);
+    // SAFETY: `d` is inside the queries and the tiles, and the scores have a row of SPLIT for every line.
+    unsafe {
+        let mut sums = [[L::splat(0.0); N]; M];
+        for d in 0..call.head_dim {
+            add_dimension::<L, T, M, N>(q, tiles, next, d, &mut sums);
+        }
+        for m in 0..M {
+            for n in 0..N {
+                sums[m][n].store(call.scores.add((line + m) * SPLIT + (tile + n) * BLOCK_POSITIONS));
+            }
+        }
+    }
+}
+
+/// Adds the products of dimension `d` to the scores of `M` lines against `N` tiles.
+#[inline(always)]
+unsafe fn add_dimension<L: F32x16, T: FloatTile, const M: usize, const N: usize>(
+    q: [*const f32; M],
+    tiles: [*const u8; N],
+    next: [*const u8; N],
+    d: usize,
+    sums: &mut [[L; N]; M],
+) {
+    // SAFETY: `d` is inside the queries and the tiles.
+    unsafe {
+        let mut keys = [L::splat(0.0); N];
+        for n in 0..N {
+            L::prefetch(T::key_at(next[n], d));
+            keys[n] = T::key(tiles[n], d);
+        }
+        for m in 0..M {
+            let q = L::splat(*q[m].add(d));
+            for n in 0..N {
+                sums[m][n] = q.mul_add(keys[n], sums[m][n]);
+            }
+        }
+    }
+}
+
+/// Weighted values, the positions of [`TILES`] tiles at a time; `out` carries the sums.
+///
+/// # Safety
+/// See [`AttentionKernels`](super::kernel::AttentionKernels); inlined into a function with the features of `L`.
+#[inline(always)]
+pub(crate) unsafe fn values<L: F32x16, T: FloatTile>(call: &ValueCall<'_>) {
+    // SAFETY: the groups are inside the lines of the call, whose results have `dims` numbers each.
+    unsafe {
+        std::slice::from_raw_parts_mut(call.out, call.counts.len() * call.dims).fill(0.0);
+        for start in (0..call.tiles.len() * BLOCK_POSITIONS).step_by(TILES * BLOCK_POSITIONS) {
+            let positions = start..start + TILES * BLOCK_POSITIONS;
+            let mut line = 0;
+            while line < call.counts.len() {
+                let positions = positions.clone();
+                line += match call.counts.len() - line {
+                    6.. => value_lines::<L, T, 6, 4, 1>(call, line, positions),
+                    4.. => value_lines::<L, T, 4, 4, 1>(call, line, positions),
+                    2.. => value_lines::<L, T, 2, 8, 2>(call, line, positions),
+                    _ => value_lines::<L, T, 1, 8, 4>(call, line, positions),
+                };
+            }
+        }
+    }
+}
+
+/// Weighs values for `M` lines, `W` vectors at a time with wide registers and `N` with narrow ones; returns `M`.
+#[inline(always)]
+unsafe fn value_lines<L: F32x16, T: FloatTile, const M: usize, const W: usize, const N: usize>(
+    call: &ValueCall<'_>,
+    line: usize,
+    positions: Range<usize>,
+) -> usize {
+    let vectors = call.dims / LANES;
+    let mut vector = 0;
+    // SAFETY: `line + M` lines exist, and `vectors` vectors.
+    unsafe {
+        if L::WIDE {
+            while vector + W <= vectors {
+                value_vectors::<L, T, M, W>(call, line, vector, positions.clone());
+                vector += W;
+            }
+        } else {
+            while vector + N <= vectors {
+                value_vectors::<L, T, M, N>(call, line, vector, positions.clone());
+                vector += N;
+            }
+        }
+        while vector < vectors {
+            value_vectors::<L, T, M, 1>(call, line, vector, positions.clone());
+            vector += 1;
+        }
+    }
+    M
+}
+
+#[inline(always)]
+unsafe fn value_vectors<L: F32x16, T: FloatTile, const M: usize, const N: usize>(
+    call: &ValueCall<'_>,
+    line: usize,
+    vector: usize,
+    positions: Range<usize>,
+) {
+    let counts = &call.counts[line..line + M];
+    let Range { start, end } = positions;
+    let common = counts.iter().min().map_or(start, |&count| (count as usize).clamp(start, end));
+    // SAFETY: the shapes of the call.
+    unsafe {
+        let p = call.p.add(line * SPLIT);
+        let out = call.out.add(line * call.dims + vector * LANES);
+        let mut sums = [[L::splat(0.0); N]; M];
+        for m in 0..M {
+            for n in 0..N {
+                sums[m][n] = L::load(out.add(m * call.dims + n * LANES));
+            }
+        }
+        add_positions::<L, T, M, N>(call, p, start..common, vector, &mut sums);
+        // Beyond the positions that all lines see, each goes its own way.
+        for m in 0..M {
+            let rest = common..(counts[m] as usize).min(end);
+            if !rest.is_empty() {
+                let mut sum = [sums[m]];
+                add_positions::<L, T, 1, N>(call, p.add(m * SPLIT), rest, vector, &mut sum);
+                sums[m] = sum[0];
+            }
+        }
+        for m in 0..M {
+            for n in 0..N {
+                sums[m][n].store(out.add(m * call.dims + n * LANES));
+            }
+        }
+    }
+}
+
+/// Adds the weighted values of `positions` to `sums`, for `M` lines whose probabilities start at `p`.
+#[inline(always)]
+unsafe fn add_positions<L: F32x16, T: FloatTile, const M: usize, const N: usize>(
+    call: &ValueCall<'_>,
+    p: *const f32,
+    positions: Range<usize>,
+    vector: usize,
+    sums: &mut [[L; N]; M],
+) {
+    let mut start = positions.start;
+    while start < positions.end {
+        let tile = call.tiles[start / BLOCK_POSITIONS];
+        let next = call.tiles.get(start / BLOCK_POSITIONS + TILES).copied().unwrap_or(tile);
+        let end = positions.end.min((start / BLOCK_POSITIONS + 1) * BLOCK_POSITIONS);
+        for position in start..end {
+            // SAFETY: the position is inside a tile of the call and inside the lines' rows.
+            unsafe {
+                let mut values = [L::splat(0.0); N];
+                for n in 0..N {
+                    L::prefetch(T::value_at(next, call.dims, position % BLOCK_POSITIONS, vector + n));
+                    values[n] = T::value(tile, call.dims, position % BLOCK_POSITIONS, vector + n);
+                }
+                for m in 0..M {
+                    let p = L::splat(*p.add(m * SPLIT + position));
+                    for n in 0..N {
+                        sums[m][n] = p.mul_add(values[n], sums[m][n]);
+                    }
+                }
+            }
+        }
+        start = end;
+    }
+}

@@ -1,0 +1,256 @@
+//! Formats that store integer codes, which attention multiplies as integers.
+//!
+//! The codes of a tile are a matrix that is summed over its rows: for K a row is a dimension and a column
+//! a position, for V a row is a position and a column a dimension. Rows stand together in words, so that
+//! a register of 16 columns holds pairs of rows, which is what a dot product of 16-bit pairs takes.
+//!
+//! ```text
+//! Q8   [rows / 2][columns] { 2 bytes }        bytes in order
+//! Q4   [rows / 8][columns] { 32 bits }        bits 4 i and 16 + 4 i: rows 2 i and 2 i + 1
+//!
+//! K tile   rows = head_dim, 16 columns, then   [groups of dimensions] scales
+//! V tile   16 rows, columns = dims, then       [groups of dimensions] scales
+//!
+//! scales of Q8   [16 positions] f32                         one group: the head vector
+//! scales of Q4   [16 positions] scale, [16] least: bf16     groups of 32 dimensions
+//! ```
+//!
+//! Vectors are stored [rotated](super::rotate). A stored number is `code * scale`, in Q4 `code * scale + least`.
+
+use half::bf16;
+
+use super::tile::Tile;
+use super::{BLOCK_POSITIONS, greatest_magnitude};
+use crate::f32x16::{F32x16, ROUND};
+use crate::i32x16::I32x16;
+
+/// Reads the codes of one format; pointers as in [`Tile`].
+pub(crate) trait Codes: Tile {
+    /// Rows whose codes stand together.
+    const ROWS: usize;
+    /// Bytes of such a column.
+    const WORD: usize;
+    /// Dimensions that share scales.
+    const GROUP: usize;
+    /// Whether a group has a least value.
+    const LEAST: bool;
+    /// 16 columns of a word in registers.
+    type Words<I: I32x16>: Copy;
+
+    unsafe fn words<I: I32x16>(from: *const u8) -> Self::Words<I>;
+    /// Rows `2 i` and `2 i + 1` of the words.
+    fn pairs<I: I32x16>(words: Self::Words<I>, i: usize) -> I::Pairs;
+    /// The scales of 16 positions, which stand at `scales`.
+    unsafe fn scale<L: F32x16>(scales: *const u8) -> L;
+    /// The least values of 16 positions; 0 in formats without.
+    unsafe fn least<L: F32x16>(scales: *const u8) -> L;
+    /// Bytes of a group's scales.
+    const SCALES: usize;
+
+    /// Chooses the scales of a group and writes those of `position`; returns how numbers become codes.
+    unsafe fn write_scales(scales: *mut u8, position: usize, numbers: &[f32]) -> Coder;
+    /// Writes one code.
+    unsafe fn write(codes: *mut u8, columns: usize, row: usize, column: usize, code: i32);
+}
+
+/// Groups that `dims` dimensions have.
+pub(crate) fn groups<C: Codes>(dims: usize) -> usize {
+    dims.div_ceil(C::GROUP)
+}
+
+/// Where the scales of a tile begin.
+#[inline(always)]
+pub(crate) fn scales_at<C: Codes>(tile: *const u8, rows: usize, columns: usize) -> *const u8 {
+    tile.wrapping_add(rows.div_ceil(C::ROWS) * columns * C::WORD)
+}
+
+/// Turns the numbers of a group into codes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Coder {
+    least: f32,
+    factor: f32,
+    range: (f32, f32),
+}
+
+impl Coder {
+    /// The integer that stands for `x`.
+    #[inline(always)]
+    fn code(self, x: f32) -> i32 {
+        // Whatever is not a number becomes the lower end, never a code out of range.
+        let code = ((x - self.least) * self.factor).max(self.range.0).min(self.range.1);
+        (code + ROUND).to_bits().wrapping_sub(ROUND.to_bits()) as i32
+    }
+}
+
+/// Bytes of both kinds of tile.
+fn bytes<C: Codes>(rows: usize, columns: usize, dims: usize) -> usize {
+    rows.div_ceil(C::ROWS) * columns * C::WORD + groups::<C>(dims) * C::SCALES
+}
+
+/// What [`Tile`] asks, for a format of codes.
+macro_rules! code_tile {
+    ($name:ident) => {
+        impl Tile for $name {
+            const CODED: bool = true;
+
+            fn key_bytes(head_dim: usize) -> usize {
+                bytes::<$name>(head_dim, BLOCK_POSITIONS, head_dim)
+            }
+
+            fn value_bytes(dims: usize) -> usize {
+                bytes::<$name>(BLOCK_POSITIONS, dims, dims)
+            }
+
+            #[inline(always)]
+            unsafe fn write_key(tile: *mut u8, position: usize, key: &[f32]) {
+                let mut scales = scales_at::<$name>(tile, key.len(), BLOCK_POSITIONS).cast_mut();
+                for (g, numbers) in key.chunks(<$name>::GROUP).enumerate() {
+                    // SAFETY: the caller's promise; every dimension is a row, every position a column.
+                    unsafe {
+                        let coder = <$name>::write_scales(scales, position, numbers);
+                        for (i, &x) in numbers.iter().enumerate() {
+                            let row = g * <$name>::GROUP + i;
+                            <$name>::write(tile, BLOCK_POSITIONS, row, position, coder.code(x));
+                        }
+                        scales = scales.add(<$name>::SCALES);
+                    }
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn write_value(tile: *mut u8, dims: usize, position: usize, value: &[f32]) {
+                let mut scales = scales_at::<$name>(tile, BLOCK_POSITIONS, dims).cast_mut();
+                for (g, numbers) in value.chunks(<$name>::GROUP).enumerate() {
+                    // SAFETY: the caller's promise; every position is a row, every dimension a column.
+                    unsafe {
+                        let coder = <$name>::write_scales(scales, position, numbers);
+                        for (i, &x) in numbers.iter().enumerate() {
+                            let column = g * <$name>::GROUP + i;
+                            <$name>::write(tile, dims, position, column, coder.code(x));
+                        }
+                        scales = scales.add(<$name>::SCALES);
+                    }
+                }
+            }
+        }
+    };
+}
+
+/// Symmetric 8-bit numbers; the greatest magnitude of a head vector becomes 127.
+pub(crate) struct Q8;
+
+code_tile!(Q8);
+
+impl Codes for Q8 {
+    const ROWS: usize = 2;
+    const WORD: usize = 2;
+    /// More than a head vector has.
+    const GROUP: usize = 1 << 16;
+    const LEAST: bool = false;
+    const SCALES: usize = 4 * BLOCK_POSITIONS;
+    type Words<I: I32x16> = I::Pairs;
+
+    #[inline(always)]
+    unsafe fn words<I: I32x16>(from: *const u8) -> I::Pairs {
+        // SAFETY: the caller's promise: 16 columns of two bytes.
+        unsafe { I::load_bytes(from.cast()) }
+    }
+
+    #[inline(always)]
+    fn pairs<I: I32x16>(words: I::Pairs, _i: usize) -> I::Pairs {
+        words
+    }
+
+    #[inline(always)]
+    unsafe fn scale<L: F32x16>(scales: *const u8) -> L {
+        // SAFETY: the caller's promise.
+        unsafe { L::load(scales.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn least<L: F32x16>(_scales: *const u8) -> L {
+        // SAFETY: the lanes are those of the machine.
+        unsafe { L::splat(0.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn write_scales(scales: *mut u8, position: usize, numbers: &[f32]) -> Coder {
+        let greatest = greatest_magnitude(numbers);
+        // SAFETY: the caller's promise.
+        unsafe { scales.cast::<f32>().add(position).write_unaligned(greatest / 127.0) };
+        let factor = if greatest > 0.0 { 127.0 / greatest } else { 0.0 };
+        Coder { least: 0.0, factor, range: (-127.0, 127.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn write(codes: *mut u8, columns: usize, row: usize, column: usize, code: i32) {
+        // SAFETY: the caller's promise.
+        unsafe { codes.add((row / 2 * columns + column) * 2 + row % 2).write(code as u8) };
+    }
+}
+
+/// Four-bit numbers in groups of 32 dimensions, each with a scale and a least value.
+pub(crate) struct Q4;
+
+code_tile!(Q4);
+
+impl Codes for Q4 {
+    const ROWS: usize = 8;
+    const WORD: usize = 4;
+    const GROUP: usize = 32;
+    const LEAST: bool = true;
+    const SCALES: usize = 4 * BLOCK_POSITIONS;
+    type Words<I: I32x16> = I::Word;
+
+    #[inline(always)]
+    unsafe fn words<I: I32x16>(from: *const u8) -> I::Word {
+        // SAFETY: the caller's promise: 16 columns of four bytes.
+        unsafe { I::load_word(from) }
+    }
+
+    #[inline(always)]
+    fn pairs<I: I32x16>(words: I::Word, i: usize) -> I::Pairs {
+        I::nibbles(words, i)
+    }
+
+    #[inline(always)]
+    unsafe fn scale<L: F32x16>(scales: *const u8) -> L {
+        // SAFETY: the caller's promise.
+        unsafe { L::load_bf16(scales.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn least<L: F32x16>(scales: *const u8) -> L {
+        // SAFETY: the caller's promise.
+        unsafe { L::load_bf16(scales.add(2 * BLOCK_POSITIONS).cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn write_scales(scales: *mut u8, position: usize, numbers: &[f32]) -> Coder {
+        let least = bf16::from_f32(numbers.iter().copied().fold(f32::INFINITY, f32::min));
+        let most = numbers.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        // Against scale and least value as they are stored; rounding may have put the least above the most.
+        let scale = bf16::from_f32(((most - least.to_f32()) / 15.0).max(0.0));
+        // SAFETY: the caller's promise.
+        unsafe {
+            let scales = scales.cast::<u16>().add(position);
+            scales.write_unaligned(scale.to_bits());
+            scales.add(BLOCK_POSITIONS).write_unaligned(least.to_bits());
+        }
+        let scale = scale.to_f32();
+        let factor = if scale > 0.0 { 1.0 / scale } else { 0.0 };
+        Coder { least: least.to_f32(), factor, range: (0.0, 15.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn write(codes: *mut u8, columns: usize, row: usize, column: usize, code: i32) {
+        let (pair, second) = (row % 8 / 2, row % 2);
+        let word = codes.wrapping_add((row / 8 * columns + column) * 4).cast::<u32>();
+        let shift = 16 * second + 4 * pair;
+        // SAFETY: the caller's promise. Other rows of the word keep their bits.
+        unsafe {
+            let others = u32::from_le(word.read_unaligned()) & !(15 << shift);
+            word.write_unaligned((others | (code as u32) << shift).to_le());
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The rotation that vectors undergo before their numbers become codes.
+
+use crate::f32x16::LANES;
+
+/// Turns a head vector by an orthogonal Hadamard matrix, which is its own inverse.
+///
+/// It spreads outliers over all dimensions, so that few bits lose little. Products of two turned vectors
+/// are those of the vectors themselves. Where the length is no power of two, pieces of the greatest
+/// power of two that divides it are turned one by one.
+#[inline(always)]
+pub(crate) fn rotate(x: &mut [f32]) {
+    let piece = 1 << x.len().trailing_zeros();
+    let norm = 1.0 / (piece as f32).sqrt();
+    let (vectors, rest) = x.as_chunks_mut::<LANES>();
+    // Loops, not closures: only what is inlined is compiled for the machine's registers.
+    for lanes in vectors.iter_mut() {
+        turn_lanes(lanes, piece);
+    }
+    let mut last = [0.0; LANES];
+    last[..rest.len()].copy_from_slice(rest);
+    turn_lanes(&mut last, piece);
+    rest.copy_from_slice(&last[..rest.len()]);
+    let mut half = 1;
+    while LANES * half < piece {
+        for pair in vectors.chunks_exact_mut(2 * half) {
+            let (low, high) = pair.split_at_mut(half);
+            for (a, b) in low.as_flattened_mut().iter_mut().zip(high.as_flattened_mut()) {
+                (*a, *b) = (*a + *b, *a - *b);
+            }
+        }
+        half *= 2;
+    }
+    for x in x {
+        *x *= norm;
+    }
+}
+
+/// The distances below 16 that a piece has, on lanes that stay in registers.
+#[inline(always)]
+fn turn_lanes(lanes: &mut [f32; LANES], piece: usize) {
+    if piece > 1 {
+        turn_distance::<1>(lanes);
+    }
+    if piece > 2 {
+        turn_distance::<2>(lanes);
+    }
+    if piece > 4 {
+        turn_distance::<4>(lanes);
+    }
+    if piece > 8 {
+        turn_distance::<8>(lanes);
+    }
+}
+
+#[inline(always)]
+fn turn_distance<const HALF: usize>(lanes: &mut [f32; LANES]) {
+    let x = *lanes;
+    *lanes = std::array::from_fn(|i| {
+        let other = x[i ^ HALF];
+        if i & HALF == 0 { x[i] + other } else { other - x[i] }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Random;
+
+    #[test]
+    fn rotation_is_its_own_inverse_and_keeps_products() {
+        for len in [8, 24, 40, 64, 80, 100, 128, 256] {
+            let mut random = Random(len as u64);
+            let (x, y): (Vec<f32>, Vec<f32>) = (0..len).map(|_| (random.float(), random.float())).unzip();
+            let dot = |x: &[f32], y: &[f32]| -> f32 { x.iter().zip(y).map(|(x, y)| x * y).sum() };
+            let (mut turned, mut other) = (x.clone(), y.clone());
+            rotate(&mut turned);
+            rotate(&mut other);
+            assert!((dot(&turned, &other) - dot(&x, &y)).abs() < 1e-4);
+            rotate(&mut turned);
+            assert!(turned.iter().zip(&x).all(|(a, b)| (a - b).abs() < 1e-5), "{len}");
+        }
+    }
+
+    #[test]
+    fn rotation_spreads_an_outlier() {
+        for len in [4, 16, 64] {
+            let mut x = vec![0.0; len];
+            x[len / 2 + 1] = (len as f32).sqrt();
+            rotate(&mut x);
+            assert!(x.iter().all(|x| x.abs() == 1.0), "{x:?}");
+        }
+    }
+}

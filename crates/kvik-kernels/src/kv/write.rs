@@ -1,0 +1,64 @@
+//! Storing the keys and values of one position and head.
+
+use super::rotate::rotate;
+use super::tile::Tile;
+use super::{HEAD_DIM_MAX, KvLayout};
+use crate::Isa;
+
+/// Where a position of a head is stored, and what.
+pub(crate) struct Position<'a> {
+    pub key_tile: *mut u8,
+    pub value_tile: *mut u8,
+    /// Length of a row of the V tile.
+    pub dims: usize,
+    /// In its block.
+    pub offset: usize,
+    pub k: &'a [f32],
+    pub v: &'a [f32],
+}
+
+/// [`Position::write`] for two formats, compiled for one instruction set, which the machine must have.
+pub(crate) type WritePosition = unsafe fn(&Position<'_>);
+
+impl Position<'_> {
+    /// # Safety
+    /// The tiles are writable tiles of the formats `K` and `V`, `offset < 16`, and `k` and `v` have the
+    /// head dimension of the tiles.
+    #[inline(always)]
+    pub(crate) unsafe fn write<K: Tile, V: Tile>(&self) {
+        let mut buffers = [[0.0; HEAD_DIM_MAX]; 2];
+        let [k_turned, v_turned] = &mut buffers;
+        let k = if K::CODED { turned(self.k, k_turned) } else { self.k };
+        let v = if V::CODED { turned(self.v, v_turned) } else { self.v };
+        // SAFETY: the caller's promise.
+        unsafe {
+            K::write_key(self.key_tile, self.offset, k);
+            V::write_value(self.value_tile, self.dims, self.offset, v);
+        }
+    }
+}
+
+/// `x` turned, in `buffer`.
+#[inline(always)]
+fn turned<'a>(x: &[f32], buffer: &'a mut [f32; HEAD_DIM_MAX]) -> &'a [f32] {
+    let turned = &mut buffer[..x.len()];
+    turned.copy_from_slice(x);
+    rotate(turned);
+    turned
+}
+
+/// The writer of `isa` for the formats of `layout`.
+pub(crate) fn writer(isa: Isa, layout: &KvLayout) -> WritePosition {
+    let (k, v) = (layout.k, layout.v);
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 | Isa::Avx512Bf16 => crate::x86::attention_avx512::writer(k, v),
+        #[cfg(target_arch = "x86_64")]
+        Isa::AvxVnni => crate::x86::attention_avxvnni::writer(k, v),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => crate::x86::attention_avx2::writer(k, v),
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon | Isa::NeonDot => crate::arm::attention_neon::writer(k, v),
+        _ => crate::scalar::attention::writer(k, v),
+    }
+}

@@ -1,0 +1,94 @@
+//! Sixteen sums as two AVX2 registers, with or without AVX-VNNI.
+
+use std::arch::x86_64::*;
+
+use super::f32x16_avx2::Avx2;
+use crate::i32x16::I32x16;
+
+/// Exists only on machines with AVX2, and with AVX-VNNI if `VNNI`.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2Sums<const VNNI: bool>(__m256i, __m256i);
+
+/// A register plus the products of two pairs per lane.
+#[inline(always)]
+fn add_products<const VNNI: bool>(sum: __m256i, a: __m256i, b: __m256i) -> __m256i {
+    // SAFETY: called for lanes whose existence proves the instructions.
+    unsafe {
+        match VNNI {
+            true => _mm256_dpwssd_avx_epi32(sum, a, b),
+            false => _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)),
+        }
+    }
+}
+
+// Every intrinsic below belongs to AVX2, which the machine has: see the contract of `I32x16`.
+impl<const VNNI: bool> I32x16 for Avx2Sums<VNNI> {
+    type Floats = Avx2;
+    type Pairs = (__m256i, __m256i);
+    type Word = (__m256i, __m256i);
+
+    #[inline(always)]
+    unsafe fn zero() -> Self {
+        // SAFETY: the machine has AVX2.
+        let zero = unsafe { _mm256_setzero_si256() };
+        Avx2Sums(zero, zero)
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const i32) -> Self {
+        // SAFETY: as above; 16 elements are readable.
+        unsafe { Avx2Sums(_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(8).cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn splat_pair(from: *const i16) -> Self::Pairs {
+        // SAFETY: as above; a pair is readable.
+        let pair = unsafe { _mm256_set1_epi32(from.cast::<i32>().read_unaligned()) };
+        (pair, pair)
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes(from: *const i8) -> Self::Pairs {
+        // SAFETY: as above; 32 bytes are readable.
+        unsafe {
+            let (low, high) = (_mm_loadu_si128(from.cast()), _mm_loadu_si128(from.add(16).cast()));
+            (_mm256_cvtepi8_epi16(low), _mm256_cvtepi8_epi16(high))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_word(from: *const u8) -> Self::Word {
+        // SAFETY: as above; 64 bytes are readable.
+        unsafe { (_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast())) }
+    }
+
+    #[inline(always)]
+    fn nibbles(word: Self::Word, i: usize) -> Self::Pairs {
+        // SAFETY: the machine has AVX2.
+        unsafe {
+            let (mask, shift) = (_mm256_set1_epi16(15), _mm_cvtsi32_si128(4 * i as i32));
+            let low = _mm256_and_si256(_mm256_srl_epi16(word.0, shift), mask);
+            (low, _mm256_and_si256(_mm256_srl_epi16(word.1, shift), mask))
+        }
+    }
+
+    #[inline(always)]
+    fn add_products(self, a: Self::Pairs, b: Self::Pairs) -> Self {
+        Avx2Sums(add_products::<VNNI>(self.0, a.0, b.0), add_products::<VNNI>(self.1, a.1, b.1))
+    }
+
+    #[inline(always)]
+    fn to_floats(self) -> Avx2 {
+        // SAFETY: the machine has AVX2.
+        unsafe { Avx2::from_halves(_mm256_cvtepi32_ps(self.0), _mm256_cvtepi32_ps(self.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut i32) {
+        // SAFETY: 16 elements are writable.
+        unsafe {
+            _mm256_storeu_si256(to.cast(), self.0);
+            _mm256_storeu_si256(to.add(8).cast(), self.1);
+        }
+    }
+}
