@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """kvik beside llama.cpp (or ik_llama.cpp): the same model file, threads and settings, in turns, in one run.
 
-    bench/compare/compare.py --peer llama.cpp/build/bin --vocab ggml-vocab-qwen2.gguf
+    bench/compare/compare.py --peer llama.cpp/build/bin --vocab ggml-vocab-qwen2.gguf --table
 
 Every round runs each engine once, the order changing from round to round, so that a machine that slows down slows both.
-A figure is the median of its rounds. The peer is run with flash attention on and off, and its better median counts.
+A figure is the median of its samples. The peer is run in every setting that could suit it, and its best median counts.
+Every measurement is a line on standard error; what was measured is printed even when a run is interrupted.
 """
 import argparse
 import datetime
@@ -12,63 +13,95 @@ import json
 import os
 import pathlib
 import platform
+import signal
 import statistics
-import subprocess
 import sys
+
+from engines import Programs, engines, run, versions
+from works import by_case, combined, published
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-# What `llama-quantize` calls them; unquantised types are written by make-shape-model.py itself.
+# Types that make-shape-model.py writes itself; the others come from `llama-quantize`, under its names.
 WRITTEN = ("f32", "f16", "bf16")
 
 
 def main():
     args = arguments()
-    models = {weights: model_file(args, weights) for weights in args.weights}
-    samples = {}
-    for number in range(args.rounds):
-        for weights, path in models.items():
-            for work in works(args):
-                one_round(args, number, weights, path, work, samples)
-    results = [row(weights, work, samples) for weights in models for work in works(args)]
-    print(table(results))
-    record = {"date": f"{datetime.datetime.now():%Y-%m-%d %H:%M}", "machine": machine(), "settings": settings(args), "results": results}
-    if args.json:
-        args.json.write_text(json.dumps(record, indent=1) + "\n")
+    works = wanted(args)
+    if args.list:
+        print("\n".join(work.name for work in works))
+        return
+    programs = Programs(args.kvik, args.peer, args.threads)
+    models = {weights: model_file(args, weights) for weights in dict.fromkeys(work.case.weights for work in works)}
+    samples = {work: {} for work in works}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))  # as an exception, so that the report comes
+    try:
+        for number in range(args.rounds):
+            for case, together in by_case(works).items():
+                one_round(programs, models[case.weights], case, together, number, args.rounds, samples)
+    finally:
+        report(args, programs, [row(work, samples[work]) for work in works if "kvik" in samples[work]])
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer", type=pathlib.Path, required=True, help="folder with llama-bench and llama-quantize")
+    parser.add_argument("--peer", type=pathlib.Path, help="folder with llama-bench, llama-batched-bench and llama-quantize")
     parser.add_argument("--kvik", type=pathlib.Path, default=ROOT / "target/release/kvik")
     parser.add_argument("--vocab", type=pathlib.Path, help="vocabulary-only GGUF for a model file that is not there yet")
     parser.add_argument("--models", type=pathlib.Path, default=ROOT / "target/models", help="folder that keeps the model files")
     parser.add_argument("--shape", default="qwen3-0.6b", help="a shape of make-shape-model.py")
-    parser.add_argument("--weights", type=names, default=["q8_0"], help="types, such as q8_0,q4_0,q4_k_m,f16")
-    parser.add_argument("--kv", type=names, default=["f16"], help="KV formats: f16, q8_0")
-    parser.add_argument("--prompt", type=numbers, default=[512], help="prefill lengths, 0 for none")
-    parser.add_argument("--generate", type=numbers, default=[64], help="tokens to decode, 0 for none")
-    parser.add_argument("--depth", type=numbers, default=[0], help="tokens already in the cache")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=pathlib.Path, help="also write the figures here")
-    return parser.parse_args()
+    parser.add_argument("--rounds", type=int, default=3, help="samples of each figure (default 3)")
+    parser.add_argument("--json", type=pathlib.Path, help="also write the figures here, with every sample")
+    parser.add_argument("--table", action="store_true", help="the rows of the table that the project publishes")
+    parser.add_argument("--rows", type=names, default=[""], help="of all rows, those whose names contain one of these texts")
+    parser.add_argument("--list", action="store_true", help="print the names of the rows and measure nothing")
+    flags = row_flags(parser)
+    args = parser.parse_args()
+    chosen = [flag for flag in flags if getattr(args, flag.dest) != flag.default]
+    if args.table and chosen:
+        parser.error(f"--table says which rows there are; it does not go with {chosen[0].option_strings[0]}")
+    return args
+
+
+def row_flags(parser):
+    """Adds the flags that say which rows there are, and gives them."""
+    rows = parser.add_argument_group("rows, every combination of these, where --table is not given")
+    return [
+        rows.add_argument("--weights", type=names, default=["q8_0"], help="types, such as q8_0,q4_0,q4_k_m,f16,bf16"),
+        rows.add_argument("--kv", type=kv_formats, default=["f16"], help="KV formats, such as f16,q8,q4"),
+        rows.add_argument("--prompt", type=numbers, default=[512], help="prefill lengths, 0 for none"),
+        rows.add_argument("--generate", type=numbers, default=[64], help="tokens to decode, 0 for none"),
+        rows.add_argument("--depth", type=numbers, default=[0], help="tokens already in the cache"),
+        rows.add_argument("--sequences", type=numbers, default=[], help="also decode so many sequences together, such as 4,16"),
+        rows.add_argument("--prefix", type=numbers, default=[512], help="tokens that the --sequences share"),
+        rows.add_argument("--own-prompts", action="store_true", help="hold the --sequences against kvik without shared reads"),
+    ]
 
 
 def names(text):
     return text.lower().split(",")
 
 
+def kv_formats(text):
+    """By kvik's names; llama.cpp's are understood."""
+    return [name.removesuffix("_0") for name in names(text)]
+
+
 def numbers(text):
     return [int(number) for number in text.split(",")]
 
 
-def works(args):
-    """Each a (kind, tokens, depth, KV format); kind is llama-bench's `pp` or `tg`."""
-    for depth in args.depth:
-        for kv in args.kv:
-            yield from (("pp", tokens, depth, kv) for tokens in args.prompt if tokens)
-            yield from (("tg", tokens, depth, kv) for tokens in args.generate if tokens)
+def wanted(args):
+    """The works of this run. Ends the program where there are none, or no program to hold them against."""
+    every = list(published() if args.table else combined(args))
+    works = [work for work in every if any(text in work.name for text in args.rows)]
+    if not works:
+        sys.exit("no row has such a name; there are\n" + "\n".join(work.name for work in every))
+    if not args.list and not args.peer and not all(work.case.own_prompts for work in works):
+        sys.exit("--peer FOLDER is needed for these rows")
+    return works
 
 
 def model_file(args, weights):
@@ -84,62 +117,54 @@ def model_file(args, weights):
         maker = [sys.executable, HERE / "make-shape-model.py", "--shape", args.shape, "--dtype", weights]
         run([*maker, "--vocab", args.vocab, "--out", partial])
     else:
+        if not args.peer:
+            sys.exit(f"{path} is not there; --peer FOLDER is needed to quantise it")
         source = model_file(args, "f16")
-        run([args.peer / "llama-quantize", source, partial, weights.upper(), args.threads], peer=args.peer)
+        run([args.peer / "llama-quantize", source, partial, weights.upper(), args.threads], libraries=args.peer)
     partial.rename(path)
     return path
 
 
-def one_round(args, number, weights, path, work, samples):
-    """Each engine once; the one that starts changes every round."""
-    engines = ["kvik", "peer, fa off", "peer, fa on"]
-    for engine in engines if number % 2 == 0 else reversed(engines):
-        speed = bench(args, engine, path, work)
-        if speed is not None:
-            samples.setdefault((weights, work, engine), []).append(speed)
+def one_round(programs, model, case, works, number, rounds, samples):
+    """Each engine once; the one that starts changes every round. Adds to `samples`: work -> engine -> tok/s."""
+    if case.in_one_process and number > 0:
+        return
+    count = rounds if case.in_one_process else 1
+    ordered = engines(case) if number % 2 == 0 else reversed(engines(case))
+    for engine in ordered:
+        for work, speeds in engine.measure(programs, model, case, works, count).items():
+            samples[work].setdefault(engine.name, []).extend(speeds)
+            figures = " ".join(f"{speed:.1f}" for speed in speeds)
+            print(f"{number + 1}/{rounds} {work.name} | {engine.name}: {figures} tok/s", file=sys.stderr, flush=True)
 
 
-def bench(args, engine, path, work):
-    """Tokens per second of one run, or None where the engine has no such setting."""
-    kind, tokens, depth, kv = work
-    flags = ["-m", path, "-p", tokens if kind == "pp" else 0, "-n", tokens if kind == "tg" else 0]
-    flags += ["-d", depth, "-t", args.threads, "-r", 1]
-    if engine == "kvik":
-        output = run([args.kvik, "bench", *flags, "--kv", kv.removesuffix("_0"), "--json"])
-    elif engine == "peer, fa off" and kv != "f16":
-        return None  # llama.cpp quantises V only under flash attention
-    else:
-        flash = "1" if engine == "peer, fa on" else "0"
-        output = run([args.peer / "llama-bench", *flags, "-fa", flash, "-ctk", kv, "-ctv", kv, "-o", "json"], peer=args.peer)
-    (result,) = json.loads(output)
-    assert (result["n_prompt"], result["n_gen"], result["n_depth"]) == (flags[3], flags[5], depth), result
-    return result["avg_ts"]
-
-
-def run(command, peer=None):
-    env = os.environ | ({"LD_LIBRARY_PATH": str(peer)} if peer else {})
-    done = subprocess.run([str(part) for part in command], env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        sys.exit(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    return done.stdout
-
-
-def row(weights, work, samples):
-    kind, tokens, depth, kv = work
-    median = {engine: statistics.median(speeds) for (w, k, engine), speeds in samples.items() if (w, k) == (weights, work)}
-    kvik = median.pop("kvik")
-    best = max(median, key=median.get)
+def row(work, samples):
+    """The figures of a work; `samples`: engine -> tok/s."""
+    medians = {engine: statistics.median(speeds) for engine, speeds in samples.items()}
+    others = [engine for engine in medians if engine != "kvik"]
+    best = max(others, key=medians.get, default=None)
+    case = work.case
     return {
-        "weights": weights, "work": f"{kind}{tokens}", "depth": depth, "kv": kv,
-        "kvik_ts": round(kvik, 2), "peer_ts": round(median[best], 2), "peer_setting": best, "ratio": round(kvik / median[best], 3),
-        "samples": {engine: speeds for (w, k, engine), speeds in samples.items() if (w, k) == (weights, work)},
+        "weights": case.weights, "work": work.what, "depth": case.depth, "kv": case.kv,
+        "kvik_ts": round(medians["kvik"], 2),
+        "beside": best, "beside_ts": best and round(medians[best], 2), "ratio": best and round(medians["kvik"] / medians[best], 3),
+        "in_one_process": case.in_one_process, "medians": medians, "samples": samples,
     }  # fmt: skip
 
 
+def report(args, programs, results):
+    print(table(results))
+    if args.json:
+        date = f"{datetime.datetime.now():%Y-%m-%d %H:%M}"
+        about = {"date": date, "machine": machine(), "versions": versions(programs), "settings": settings(args)}
+        args.json.write_text(json.dumps(about | {"results": results}, indent=1) + "\n")
+
+
 def table(results):
-    lines = ["| weights | work | depth | KV | kvik tok/s | peer tok/s | ratio |", "| --- | --- | ---: | --- | ---: | ---: | ---: |"]
+    lines = ["| weights | work | depth | KV | kvik tok/s | beside it | tok/s | ratio |", "| --- | --- | ---: | --- | ---: | --- | ---: | ---: |"]
     for r in results:
-        cells = (r["weights"], r["work"], r["depth"], r["kv"], f"{r['kvik_ts']:.1f}", f"{r['peer_ts']:.1f} ({r['peer_setting'][6:]})", f"{r['ratio']:.2f}x")
+        beside = (r["beside"], f"{r['beside_ts']:.1f}", f"{r['ratio']:.2f}x") if r["beside"] else ("", "", "")
+        cells = (r["weights"], r["work"], r["depth"], r["kv"], f"{r['kvik_ts']:.1f}", *beside)
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
 

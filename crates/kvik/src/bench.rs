@@ -25,7 +25,11 @@ const BATCH_ROWS: usize = 512;
   kvik bench                                   the model inside, 512 tokens of prefill and 128 of decode
   kvik bench -m model.gguf -p 512,2048 -n 64   several sizes
   kvik bench -m model.gguf -d 0,4096 -r 3      at depth 4096 too, three repetitions
-  kvik bench --kv q8 --json                    8-bit KV, one JSON array on standard output")]
+  kvik bench --kv q8 --json                    8-bit KV, one JSON array on standard output
+
+What sharing a prompt of 4096 tokens is worth to 16 sequences that decode together:
+  kvik bench -p 0 -d 4096 --sequences 16                 they read the same keys and values
+  kvik bench -p 0 -d 4096 --sequences 16 --own-prompts   each has a prompt of its own, and 16 are kept")]
 pub(crate) struct BenchArgs {
     #[command(flatten)]
     model: ModelArgs,
@@ -44,6 +48,9 @@ pub(crate) struct BenchArgs {
     /// Sequences decoded together, sharing the depth as their prefix
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=256))]
     sequences: u64,
+    /// Give each of the --sequences a depth of its own, so that they share nothing
+    #[arg(long)]
+    own_prompts: bool,
     /// Print one JSON array, with llama-bench's field names
     #[arg(long)]
     json: bool,
@@ -56,6 +63,8 @@ struct Test {
     generate: usize,
     depth: usize,
     sequences: usize,
+    /// Each sequence reads blocks of its own for its depth.
+    own_prompts: bool,
 }
 
 /// One line of the report; field names are llama-bench's.
@@ -72,6 +81,7 @@ struct Line {
     n_gen: usize,
     n_depth: usize,
     n_sequences: usize,
+    own_prompts: bool,
     avg_ns: f64,
     stddev_ns: f64,
     avg_ts: f64,
@@ -114,8 +124,8 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
 }
 
 const HEADER: &str = "\
-| model                          |       size | threads |   kv    |            test |              t/s |
-| ------------------------------ | ---------: | ------: | ------- | --------------: | ---------------: |";
+| model                          |       size | threads |   kv    |                  test |              t/s |
+| ------------------------------ | ---------: | ------: | ------- | --------------------: | ---------------: |";
 
 impl BenchArgs {
     /// Loads the model with as many KV blocks as the largest test needs.
@@ -139,12 +149,11 @@ impl BenchArgs {
 
     /// Every size at every depth, prefill first, as llama-bench orders them.
     fn tests(&self) -> Vec<Test> {
-        let sequences = self.sequences as usize;
+        let one = Test { prompt: 0, generate: 0, depth: 0, sequences: 1, own_prompts: false };
+        let many = Test { sequences: self.sequences as usize, own_prompts: self.own_prompts, ..one };
         let at_depth = |&depth: &usize| {
-            let prefill =
-                self.prompt.iter().map(move |&prompt| Test { prompt, generate: 0, depth, sequences: 1 });
-            let decode =
-                self.generate.iter().map(move |&generate| Test { prompt: 0, generate, depth, sequences });
+            let prefill = self.prompt.iter().map(move |&prompt| Test { prompt, depth, ..one });
+            let decode = self.generate.iter().map(move |&generate| Test { generate, depth, ..many });
             prefill.chain(decode).filter(|test| test.prompt + test.generate > 0)
         };
         self.depth.iter().flat_map(at_depth).collect()
@@ -166,38 +175,66 @@ impl Test {
     fn name(&self) -> String {
         let what =
             if self.prompt > 0 { format!("pp{}", self.prompt) } else { format!("tg{}", self.generate) };
-        let many = if self.sequences > 1 { format!(" x{}", self.sequences) } else { String::new() };
+        let own = if self.own_prompts { " own" } else { "" };
+        let many = if self.sequences > 1 { format!(" x{}{own}", self.sequences) } else { String::new() };
         let depth = if self.depth > 0 { format!(" @ d{}", self.depth) } else { String::new() };
         what + &many + &depth
     }
 }
 
 /// A model and the block tables of the sequences that are measured.
-struct Bench {
-    runner: ModelRunner,
-    /// One table per sequence; tables share the blocks of the depth.
+struct Bench<R> {
+    runner: R,
+    /// One table per sequence.
     tables: Vec<Vec<BlockId>>,
+    /// What the latest test left as its depth: positions, and the blocks of each sequence that hold them.
+    filled: (usize, Vec<Vec<BlockId>>),
     tokens: TokenStream,
 }
 
-impl Bench {
-    fn new(runner: ModelRunner) -> Bench {
+impl<R: Runner> Bench<R> {
+    fn new(runner: R) -> Bench<R> {
         let tokens = TokenStream { state: 1, vocab: runner.vocab_len() as u64 };
-        Bench { runner, tables: Vec::new(), tokens }
+        Bench { runner, tables: Vec::new(), filled: (0, Vec::new()), tokens }
     }
 
     /// Nanoseconds of each repetition, after one that is not counted.
     fn measure(&mut self, test: Test, repetitions: u64) -> Vec<u64> {
         self.tables = block_tables(test);
-        self.prefill(0, test.depth, false);
+        self.fill(test);
         let mut samples = (0..=repetitions).map(|_| self.once(test));
         samples.next();
         samples.collect()
     }
 
+    /// Sees that the depth is computed; filling 4,096 positions takes longer than what is measured there.
+    fn fill(&mut self, test: Test) {
+        let blocks = test.depth.div_ceil(BLOCK_POSITIONS);
+        let depth = (test.depth, self.tables.iter().map(|table| table[..blocks].to_vec()).collect());
+        // A test writes behind its depth only, so the next one may find it as it was.
+        if self.filled != depth {
+            self.compute_depth(test);
+            self.filled = depth;
+        }
+    }
+
+    /// Computed once; the blocks that a sequence does not share are copies, since speed does not depend
+    /// on what they hold.
+    fn compute_depth(&mut self, test: Test) {
+        self.prefill(test.depth, 0, false);
+        for table in &self.tables[1..] {
+            for (block, (&from, &to)) in self.tables[0].iter().zip(table).enumerate() {
+                let positions = test.depth.saturating_sub(block * BLOCK_POSITIONS).min(BLOCK_POSITIONS);
+                if from != to && positions > 0 {
+                    self.runner.copy_head(from, to, positions);
+                }
+            }
+        }
+    }
+
     fn once(&mut self, test: Test) -> u64 {
         let start = Instant::now();
-        self.prefill(test.depth, test.prompt, true);
+        self.prefill(test.prompt, test.depth, true);
         for position in test.depth..test.depth + test.generate {
             self.decode(position);
         }
@@ -205,7 +242,7 @@ impl Bench {
     }
 
     /// Prefills `count` positions of the first sequence from `start`; the last row's logits may be wanted.
-    fn prefill(&mut self, start: usize, count: usize, logits: bool) {
+    fn prefill(&mut self, count: usize, start: usize, logits: bool) {
         let end = start + count;
         for chunk in (start..end).step_by(BATCH_ROWS) {
             let rows: Vec<Row> = (chunk..end.min(chunk + BATCH_ROWS))
@@ -228,16 +265,16 @@ impl Bench {
     }
 }
 
-/// Blocks that `sequences` tables of `positions` need when they share the first `depth`.
+/// Blocks that the tables of a test need together.
 fn blocks_needed(test: &Test) -> usize {
     block_tables(*test).iter().flatten().map(|block| block.0 as usize + 1).max().unwrap_or(0)
 }
 
-/// Tables that share the whole blocks of the depth and own what follows.
+/// Tables that share the whole blocks of the depth, unless it is each one's own, and own what follows.
 fn block_tables(test: Test) -> Vec<Vec<BlockId>> {
     let all = test.positions().div_ceil(BLOCK_POSITIONS);
     // A partly filled block at the end of the depth cannot be shared: each sequence writes into its own.
-    let shared = if test.sequences == 1 { all } else { test.depth / BLOCK_POSITIONS };
+    let shared = if test.own_prompts { 0 } else { test.depth / BLOCK_POSITIONS };
     let own = all - shared;
     let table = |sequence: usize| {
         let first_own = shared + sequence * own;
@@ -279,6 +316,7 @@ impl Line {
             n_gen: test.generate,
             n_depth: test.depth,
             n_sequences: test.sequences,
+            own_prompts: test.own_prompts,
             avg_ns,
             stddev_ns,
             avg_ts,
@@ -297,7 +335,7 @@ impl Line {
         let name = &self.model_type;
         let size = ByteSize(self.model_size).to_string();
         let speed = format!("{:.2} ± {:.2}", self.avg_ts, self.stddev_ts);
-        format!("| {name:<30} | {size:>10} | {:>7} | {kv:<7} | {test:>15} | {speed:>16} |", self.n_threads)
+        format!("| {name:<30} | {size:>10} | {:>7} | {kv:<7} | {test:>21} | {speed:>16} |", self.n_threads)
     }
 }
 
@@ -311,28 +349,133 @@ fn spread(samples: &[f64]) -> (f64, f64) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
     use super::*;
 
-    fn test(depth: usize, generate: usize, sequences: usize) -> Test {
-        Test { prompt: 0, generate, depth, sequences }
-    }
+    const SHARED: Test = Test { prompt: 0, generate: 0, depth: 0, sequences: 1, own_prompts: false };
+    const OWN: Test = Test { own_prompts: true, ..SHARED };
 
     #[test]
     fn names_are_those_of_llama_bench() {
-        assert_eq!(Test { prompt: 512, generate: 0, depth: 0, sequences: 1 }.name(), "pp512");
-        assert_eq!(test(4096, 128, 1).name(), "tg128 @ d4096");
-        assert_eq!(test(512, 32, 16).name(), "tg32 x16 @ d512");
+        assert_eq!(Test { prompt: 512, ..SHARED }.name(), "pp512");
+        assert_eq!(Test { generate: 128, depth: 4096, ..SHARED }.name(), "tg128 @ d4096");
+        assert_eq!(Test { generate: 32, depth: 512, sequences: 16, ..SHARED }.name(), "tg32 x16 @ d512");
+        assert_eq!(Test { generate: 32, depth: 512, sequences: 16, ..OWN }.name(), "tg32 x16 own @ d512");
+    }
+
+    /// Blocks in the tables of a test, counted once.
+    fn distinct(tables: &[Vec<BlockId>]) -> usize {
+        tables.iter().flatten().collect::<BTreeSet<_>>().len()
     }
 
     #[test]
     fn sequences_share_the_depth_and_nothing_else() {
-        let tables = block_tables(test(40, 10, 3));
+        let test = Test { generate: 10, depth: 40, sequences: 3, ..SHARED };
+        let tables = block_tables(test);
         assert!(tables.iter().all(|table| table.len() == 4 && table[..2] == tables[0][..2]));
-        let mut own: Vec<_> = tables.iter().flat_map(|table| &table[2..]).collect();
-        own.sort();
-        own.dedup();
-        assert_eq!(own.len(), 6);
-        assert_eq!(blocks_needed(&test(40, 10, 3)), 8);
+        assert_eq!(distinct(&tables), 2 + 3 * 2);
+        assert_eq!(blocks_needed(&test), 8);
+    }
+
+    #[test]
+    fn sequences_with_own_prompts_share_nothing() {
+        let test = Test { generate: 10, depth: 40, sequences: 3, ..OWN };
+        let tables = block_tables(test);
+        assert!(tables.iter().all(|table| table.len() == 4));
+        assert_eq!(distinct(&tables), 3 * 4);
+        assert_eq!(blocks_needed(&test), 12);
+    }
+
+    /// Remembers what was stored where, and holds every batch to the contract of [`Batch`].
+    #[derive(Default)]
+    struct Recorder {
+        /// The token stored at each place.
+        stored: BTreeMap<(BlockId, usize), Token>,
+        /// Rows that were computed without their logits, which are those of the depth.
+        filled: usize,
+    }
+
+    fn place(table: &[BlockId], position: usize) -> (BlockId, usize) {
+        (table[position / BLOCK_POSITIONS], position % BLOCK_POSITIONS)
+    }
+
+    impl Runner for Recorder {
+        fn vocab_len(&self) -> usize {
+            1 << 30 // so that no two tokens of a test are the same
+        }
+
+        fn copy_head(&mut self, from: BlockId, to: BlockId, positions: usize) {
+            for offset in 0..positions {
+                self.stored.insert((to, offset), self.stored[&(from, offset)]);
+            }
+        }
+
+        fn forward(&mut self, batch: &Batch<'_>) -> &[f32] {
+            let places = |row: &Row| place(batch.tables[row.table as usize], row.position as usize);
+            let written: BTreeSet<_> = batch.rows.iter().map(places).collect();
+            assert_eq!(written.len(), batch.rows.len(), "two rows write to one place");
+            self.stored.extend(batch.rows.iter().map(|row| (places(row), row.token)));
+            for row in batch.rows {
+                let table = batch.tables[row.table as usize];
+                let hole =
+                    (0..row.position as usize).find(|&at| !self.stored.contains_key(&place(table, at)));
+                assert_eq!(hole, None, "{row:?} reads a position that nobody computed");
+            }
+            self.filled += batch.rows.iter().filter(|row| !row.logits).count();
+            &[]
+        }
+    }
+
+    /// The tokens each sequence has as its depth after a measurement, and the rows computed for them.
+    fn depths(test: Test) -> (Vec<Vec<Token>>, usize) {
+        let mut bench = Bench::new(Recorder::default());
+        assert_eq!(bench.measure(test, 2).len(), 2);
+        let stored = &bench.runner.stored;
+        let depth = |table: &Vec<BlockId>| (0..test.depth).map(|at| stored[&place(table, at)]).collect();
+        (bench.tables.iter().map(depth).collect(), bench.runner.filled)
+    }
+
+    #[test]
+    fn a_shared_depth_is_computed_once_and_read_by_all() {
+        for depth in [0, 5, 32, 40, 1000] {
+            let (prompts, filled) = depths(Test { generate: 20, depth, sequences: 3, ..SHARED });
+            assert!(prompts.iter().all(|prompt| *prompt == prompts[0]), "depth {depth}");
+            assert_eq!(filled, depth);
+        }
+    }
+
+    #[test]
+    fn own_prompts_are_copies_in_blocks_of_their_own() {
+        for depth in [5, 32, 40, 1000] {
+            let test = Test { generate: 20, depth, sequences: 3, ..OWN };
+            let (prompts, filled) = depths(test);
+            assert!(prompts.iter().all(|prompt| *prompt == prompts[0]), "depth {depth}");
+            assert_eq!(filled, depth);
+            let mut blocks = block_tables(test);
+            blocks.iter_mut().for_each(|table| table.truncate(depth.div_ceil(BLOCK_POSITIONS)));
+            assert_eq!(distinct(&blocks), 3 * depth.div_ceil(BLOCK_POSITIONS));
+        }
+    }
+
+    #[test]
+    fn a_depth_is_computed_again_only_when_it_is_another() {
+        let mut bench = Bench::new(Recorder::default());
+        let mut filled = |test| {
+            let before = bench.runner.filled;
+            bench.measure(Test { generate: 20, ..test }, 1);
+            bench.runner.filled - before
+        };
+        let at = |depth| Test { depth, ..SHARED };
+        let three_at = |depth| Test { sequences: 3, ..at(depth) };
+        assert_eq!([filled(at(40)), filled(at(40))], [40, 0]);
+        // As many blocks, another number of positions.
+        assert_eq!(filled(at(41)), 41);
+        // A test without a depth writes where the depth was.
+        assert_eq!([filled(at(0)), filled(at(41))], [0, 41]);
+        // Other blocks.
+        assert_eq!([filled(three_at(41)), filled(three_at(41))], [41, 0]);
+        assert_eq!(filled(Test { own_prompts: true, ..three_at(41) }), 41);
     }
 
     #[test]

@@ -1,0 +1,164 @@
+"""The whole comparison with stand-ins for the programs: which rows, what is asked of whom, which figures count."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+from works import by_case, published  # noqa: E402
+
+# Answers as llama-bench, or as llama-batched-bench, and is faster by 1 tok/s at every sample, from 100 (kvik: 300).
+STAND_IN = """#!{python}
+import json, pathlib, sys
+program = pathlib.Path(sys.argv[0])
+with open(program.parent / "calls", "a") as calls:
+    calls.write(" ".join([program.name, *sys.argv[1:]]) + "\\n")
+if "--version" in sys.argv:
+    sys.exit(print(program.name, "1.2"))
+flag = lambda name, default=None: sys.argv[sys.argv.index(name) + 1] if name in sys.argv else default
+numbers = lambda name: [int(number) for number in flag(name, "0").split(",") if number != "0"]
+counter = program.parent / (program.name + ".samples")
+def sample():
+    taken = len(counter.read_text()) if counter.exists() else 0
+    counter.write_text("." * (taken + 1))
+    return (300 if program.name == "kvik" else 100) + taken
+if program.name == "llama-batched-bench":
+    print("a line that is no result")
+    for pl in numbers("-npl"):
+        print(json.dumps({{"pp": numbers("-npp")[0], "tg": numbers("-ntg")[0], "pl": pl, "is_pp_shared": int("-pps" in sys.argv), "speed_tg": sample()}}))
+    sys.exit()
+kv = {{"type_k": flag("--kv", flag("-ctk")), "type_v": flag("--kv", flag("-ctv")), "n_depth": int(flag("-d"))}}
+many = {{"n_sequences": int(flag("--sequences", 1)), "own_prompts": "--own-prompts" in sys.argv}} if program.name == "kvik" else {{}}
+one = {{"n_sequences": 1, "own_prompts": False}} if program.name == "kvik" else {{}}
+samples = lambda: [sample() for _ in range(int(flag("-r")))]
+results = [{{"n_prompt": p, "n_gen": 0, "samples_ts": samples()}} | kv | one for p in numbers("-p")]
+results += [{{"n_prompt": 0, "n_gen": n, "samples_ts": samples()}} | kv | many for n in numbers("-n")]
+print(json.dumps(results))
+"""
+
+
+@pytest.fixture
+def compare(tmp_path):
+    """Runs compare.py on stand-ins; gives standard output, standard error, the JSON and the calls of programs."""
+    for name in ("kvik", "llama-bench", "llama-batched-bench"):
+        (tmp_path / name).write_text(STAND_IN.format(python=sys.executable))
+        (tmp_path / name).chmod(0o755)
+    for weights in ("q8_0", "q4_0", "q4_k_m", "f16", "bf16"):
+        (tmp_path / f"qwen3-0.6b-{weights}.gguf").touch()
+
+    def run(*flags, status=0):
+        command = [sys.executable, "-B", HERE / "compare.py", "--kvik", tmp_path / "kvik", "--models", tmp_path]
+        done = subprocess.run([*map(str, command), "--json", tmp_path / "out.json", *flags], capture_output=True, text=True)
+        assert done.returncode == status, done.stderr
+        calls = (tmp_path / "calls").read_text().replace(f"{tmp_path}{os.sep}", "").splitlines() if (tmp_path / "calls").exists() else []
+        out = json.loads((tmp_path / "out.json").read_text()) if (tmp_path / "out.json").exists() else None
+        return done.stdout, done.stderr, out, calls
+
+    run.peer = ("--peer", str(tmp_path))
+    return run
+
+
+def test_the_table_has_every_row_with_a_figure_and_a_ratio(compare):
+    stdout, stderr, out, calls = compare(*compare.peer, "--table")
+    assert [(r["weights"], r["work"], r["depth"], r["kv"]) for r in out["results"]] == [
+        ("q8_0", "prefill 512", 0, "f16"),
+        ("q4_0", "prefill 512", 0, "f16"),
+        ("q4_k_m", "prefill 512", 0, "f16"),
+        ("f16", "prefill 512", 0, "f16"),
+        ("bf16", "prefill 512", 0, "f16"),
+        ("q8_0", "prefill 512", 4096, "f16"),
+        ("q8_0", "prefill 512", 4096, "q8"),
+        ("q8_0", "decode 64", 0, "f16"),
+        ("q4_0", "decode 64", 0, "f16"),
+        ("q4_k_m", "decode 64", 0, "f16"),
+        ("f16", "decode 64", 0, "f16"),
+        ("q8_0", "decode 64", 4096, "f16"),
+        ("q8_0", "decode 64", 4096, "q8"),
+        ("q8_0", "decode 64", 4096, "q4"),
+        ("q8_0", "decode 32 x4", 512, "f16"),
+        ("q8_0", "decode 32 x16", 512, "f16"),
+        ("q8_0", "decode 32 x16", 4096, "f16"),
+    ]
+    assert all(len(speeds) == 3 for r in out["results"] for speeds in r["samples"].values())
+    assert all(r["ratio"] == round(r["kvik_ts"] / r["beside_ts"], 3) for r in out["results"])
+    assert [r["beside"] == "kvik, own prompts" for r in out["results"]] == [False] * 16 + [True]
+    assert out["versions"] == {"kvik": "kvik 1.2", "peer": "llama-bench 1.2"}
+    assert len(stdout.splitlines()) == 2 + 17
+    measured = sum(len(r["samples"]) * (1 if r["in_one_process"] else 3) for r in out["results"])
+    assert len(stderr.splitlines()) == measured
+
+
+def test_prefill_and_decode_share_a_process_and_a_filling_of_the_depth():
+    cases = by_case(published())
+    assert sum(len(works) for works in cases.values()) == 17
+    shared = [(case.weights, case.depth, case.kv) for case, works in cases.items() if len(works) == 2]
+    assert shared == [("q8_0", 0, "f16"), ("q4_0", 0, "f16"), ("q4_k_m", 0, "f16"), ("f16", 0, "f16"), ("q8_0", 4096, "f16"), ("q8_0", 4096, "q8")]
+
+
+def test_engines_take_turns_and_the_best_median_of_the_peer_counts(compare):
+    _, _, out, calls = compare(*compare.peer, "--prompt", "0", "--rounds", "2")
+    flags = "-m qwen3-0.6b-q8_0.gguf -p 0 -n 64 -d 0 -t 2 -r 1"
+    kvik = f"kvik bench {flags} --kv f16 --sequences 1 --json"
+    off, on = (f"llama-bench {flags} -fa {fa} -ctk f16 -ctv f16 -o json" for fa in (0, 1))
+    assert calls[:-2] == [kvik, off, on, on, off, kvik]
+    (row,) = out["results"]
+    assert row["samples"] == {"kvik": [300, 301], "peer, fa off": [100, 103], "peer, fa on": [101, 102]}
+    assert (row["kvik_ts"], row["beside_ts"]) == (300.5, 101.5)
+
+
+def test_quantised_kv_at_a_depth_is_one_process_with_all_samples(compare):
+    _, _, out, calls = compare(*compare.peer, "--kv", "q8_0", "--depth", "4096")
+    flags = "-m qwen3-0.6b-q8_0.gguf -p 512 -n 64 -d 4096 -t 2 -r 3"
+    assert calls[:-2] == [
+        f"kvik bench {flags} --kv q8 --sequences 1 --json",
+        f"llama-bench {flags} -fa 1 -ctk q8_0 -ctv q8_0 -o json",
+    ]
+    prefill, decode = out["results"]
+    assert (prefill["samples"]["kvik"], decode["samples"]["kvik"]) == ([300, 301, 302], [303, 304, 305])
+
+
+def test_sequences_are_those_of_batched_bench_and_its_first_does_not_count(compare):
+    _, _, out, calls = compare(*compare.peer, "--sequences", "4", "--generate", "32", "--rows", " x4", "--rounds", "1")
+    batched = "llama-batched-bench -m qwen3-0.6b-q8_0.gguf -t 2 -c {} -npp 512 -ntg 32 -npl 4,4 -pps {} -fa {} -ctk f16 -ctv f16 --output-format jsonl"
+    assert calls[:-2] == [
+        "kvik bench -m qwen3-0.6b-q8_0.gguf -p 0 -n 32 -d 512 -t 2 -r 1 --kv f16 --sequences 4 --json",
+        batched.format(4 * 544, "-no-kvu", "off"),
+        batched.format(512 + 4 * 32, "-kvu", "off"),
+        batched.format(4 * 544, "-no-kvu", "on"),
+        batched.format(512 + 4 * 32, "-kvu", "on"),
+    ]
+    (row,) = out["results"]
+    assert (row["work"], row["depth"], row["beside"], row["beside_ts"]) == ("decode 32 x4", 512, "peer, fa on, one buffer", 107)
+
+
+def test_kvik_without_shared_reads_needs_no_peer(compare):
+    flags = ("--sequences", "16", "--prefix", "4096", "--own-prompts", "--rows", "own prompts", "--rounds", "2")
+    _, _, out, calls = compare(*flags)
+    shared = "kvik bench -m qwen3-0.6b-q8_0.gguf -p 0 -n 64 -d 4096 -t 2 -r 2 --kv f16 --sequences 16 --json"
+    assert calls == [shared, f"{shared} --own-prompts", "kvik --version"]
+    assert out["results"][0]["samples"] == {"kvik": [300, 301], "kvik, own prompts": [302, 303]}
+
+
+@pytest.mark.parametrize(
+    "flags, complaint",
+    [
+        (("--table", "--rows", "q9"), "no row has such a name"),
+        (("--table",), "--peer FOLDER is needed"),
+        (("--table", "--sequences", "4"), "does not go with --sequences"),
+    ],
+)
+def test_what_cannot_be_measured_is_said(compare, flags, complaint):
+    _, stderr, _, calls = compare(*flags, status=2 if "--sequences" in flags else 1)
+    assert complaint in stderr and not calls
+
+
+def test_an_answer_to_another_question_ends_the_run_and_keeps_what_there_is(compare, tmp_path):
+    (tmp_path / "llama-bench").write_text(f"#!{sys.executable}\nprint('[]')\n")
+    stdout, stderr, out, _ = compare(*compare.peer, "--prompt", "0", status=1)
+    assert "0 results with" in stderr
+    assert out["results"][0]["samples"] == {"kvik": [300]} and "| 300.0 |" in stdout
