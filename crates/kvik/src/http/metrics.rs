@@ -2,7 +2,10 @@
 
 use std::{
     fmt,
-    sync::{Arc, atomic::AtomicU64},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use axum::{
@@ -28,6 +31,11 @@ struct RequestLabels {
     status: u16,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct EndLabels {
+    outcome: &'static str,
+}
+
 /// All that the server counts.
 pub(crate) struct Metrics {
     registry: Registry,
@@ -42,8 +50,10 @@ pub(crate) struct Metrics {
     gauges: Gauges,
 }
 
-/// Numbers of the moment, set when they are asked for.
+/// Numbers of the engine, set when they are asked for.
 struct Gauges {
+    ended: Family<EndLabels, Counter>,
+    preemptions: Counter,
     waiting: Gauge,
     running: Gauge,
     kv_bytes: Gauge,
@@ -60,6 +70,12 @@ impl Metrics {
         let mut registry = Registry::with_prefix("kvik");
         let r = &mut registry;
         let gauges = Gauges {
+            ended: add(r, "requests_ended", "Requests by how they ended: completed, cancelled, failed"),
+            preemptions: add(
+                r,
+                "preemptions",
+                "Sequences that gave up their blocks for others and came back",
+            ),
             waiting: add(r, "requests_waiting", "Requests that wait for admission"),
             running: add(r, "requests_running", "Sequences that are computed now"),
             kv_bytes: add(r, "kv_budget_bytes", "Memory for keys and values"),
@@ -114,6 +130,12 @@ impl Metrics {
 
 impl Gauges {
     fn set(&self, stats: &EngineStats) {
+        let done = &stats.counters;
+        let ended = [("completed", done.completed), ("cancelled", done.cancelled), ("failed", done.failed)];
+        for (outcome, value) in ended {
+            self.ended.get_or_create(&EndLabels { outcome }).inner().store(value, Ordering::Relaxed);
+        }
+        self.preemptions.inner().store(done.preemptions, Ordering::Relaxed);
         let pairs = [
             (&self.waiting, stats.waiting),
             (&self.running, stats.running),
