@@ -1,5 +1,9 @@
 //! Why reuse stopped where it did.
 
+use std::time::Duration;
+
+use crate::evict::Policy;
+
 /// Why the known prefix of a prompt ends where it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -12,4 +16,29 @@ pub enum StopReason {
     Diverged,
     /// What comes next was known and has been evicted.
     Evicted,
+    /// What comes next was known and has outlived its time to live.
+    Expired,
+    /// What comes next was computed with another model.
+    OtherModel,
+    /// What comes next was computed with keys and values in another format.
+    OtherKvFormat,
+    /// What comes next was computed by the same tenant and kept from being shared.
+    Private,
+    /// Too little is known to be worth taking over.
+    BelowMinimum,
+    /// A running sequence is computing what comes next.
+    StillComputing,
+    /// What comes next is on disk and could not be read.
+    LoadFailed,
+    /// What comes next is on disk, and computing it takes less time than reading it.
+    RecomputeWasCheaper,
+}
+
+/// How a block came to be evicted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Eviction {
+    /// When, on the caller's clock.
+    pub at: Duration,
+    /// The policy that chose it.
+    pub policy: Policy,
 }

@@ -29,6 +29,7 @@
 //! | `evict`     | which unlocked leaf goes, a file a policy | nodes used and cut -> victim           |
 //! | `hash`      | identity of a block, in and out of here   | namespace, tokens -> 32 bytes          |
 //! | `explain`   | why a prefix ends where it ends           |                                        |
+//! | `retain`    | how long a prefix is kept, as data        |                                        |
 //! | `stats`     | numbers                                   |                                        |
 //! | `check`     | the invariants, executable                | cache -> first violation               |
 //! | [`replay`]  | recorded traces                           | block ids, capacity -> hit rate, times |
@@ -77,6 +78,7 @@ mod naive;
 mod pool;
 mod radix;
 pub mod replay;
+mod retain;
 mod stats;
 mod table;
 
@@ -84,7 +86,8 @@ pub use admission::{Admission, Admitted, CopyHead, Match, NoSpace};
 pub use cache::{Cache, CacheConfig, CacheError};
 pub use check::Violation;
 pub use evict::{Policy, UnknownPolicy};
-pub use explain::StopReason;
+pub use explain::{Eviction, StopReason};
 pub use hash::{Identity, Namespace};
-pub use ids::{BLOCK_POSITIONS, BlockId, NamespaceId, SeqId, Token, blocks_for};
+pub use ids::{BLOCK_POSITIONS, BlockId, NamespaceId, SeqId, TenantId, Token, blocks_for};
+pub use retain::Retain;
 pub use stats::{CacheStats, Totals};

@@ -251,6 +251,8 @@ impl Tiny {
             show_special: false,
             reuse: true,
             salt: [0; 16],
+            tenant: Default::default(),
+            retain: Default::default(),
         };
         self.engine.generate(request).expect("a held-out case is answered").choices.remove(0).text
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kvik_cache::Token;
+use kvik_cache::{Retain, TenantId, Token};
 
 /// How the next token is chosen. Neutral values switch a rule off.
 #[derive(Debug, Clone, PartialEq)]
@@ -83,6 +83,10 @@ pub struct Request {
     pub reuse: bool,
     /// Separates tenants: prompts are shared only within one salt. Zero when there are none.
     pub salt: [u8; 16],
+    /// Who asks: their share of the cache and their turn.
+    pub tenant: TenantId,
+    /// How long the cache keeps what it leaves there.
+    pub retain: Retain,
 }
 
 /// Log-probability of one token.
@@ -125,6 +129,8 @@ pub struct Report {
     pub prompt_tokens: usize,
     /// Prompt tokens whose keys and values came from the cache.
     pub cached_tokens: usize,
+    /// Of these, prompt tokens that were on disk when the request came.
+    pub disk_tokens: usize,
     /// Prompt tokens computed for this request; with `cached_tokens` the whole prompt.
     pub computed_tokens: usize,
     /// Tokens computed again after a preemption, because the cache had lost them.
@@ -139,6 +145,8 @@ pub struct Report {
     pub decode: Duration,
     /// Why reuse stopped where it did.
     pub cache: Option<kvik_cache::StopReason>,
+    /// When that is because what comes next was evicted: how that came about.
+    pub evicted: Option<kvik_cache::Eviction>,
 }
 
 /// What happens to a request, in order. A request ends with `Done` or `Failed`.

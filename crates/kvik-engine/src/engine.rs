@@ -145,6 +145,20 @@ impl Engine {
         EngineStats { waiting: board.waiting(), ..board.snapshot().stats }
     }
 
+    /// Lets the engine's thread do something between two steps and waits for what it gives.
+    pub(crate) fn ask<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&mut Scheduler) -> T + Send + 'static,
+    ) -> Result<T, RequestError> {
+        let (answer, answered) = channel();
+        let ask = move |scheduler: &mut Scheduler| {
+            // Whoever asked may have gone meanwhile.
+            let _ = answer.send(ask(scheduler));
+        };
+        let sent = self.shared.commands.send(Command::Ask(Box::new(ask)));
+        sent.ok().and_then(|()| answered.recv().ok()).ok_or(RequestError::Stopping)
+    }
+
     /// Refuses new and queued requests, lets running ones end for at most `grace`, fails the rest
     /// with [`RequestError::Stopping`], and returns when the engine has stopped.
     pub fn shutdown(&self, grace: Duration) {

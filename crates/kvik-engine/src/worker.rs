@@ -17,6 +17,8 @@ use crate::schedule::{Limits, Scheduler, Submission};
 pub(crate) enum Command {
     /// Serve a request.
     Submit(Box<Submission>),
+    /// Do something between two steps: look at the cache, or change what it keeps.
+    Ask(Box<dyn FnOnce(&mut Scheduler) + Send>),
     /// Refuse what is queued, let the rest run for `grace`, then stop.
     Shutdown { grace: Duration },
 }
@@ -81,6 +83,7 @@ impl Worker {
                 submission.sink.send(crate::api::Event::Failed(RequestError::Stopping));
             }
             Command::Submit(submission) => self.scheduler.submit(*submission, &self.limits),
+            Command::Ask(ask) => ask(&mut self.scheduler),
             Command::Shutdown { grace } => {
                 // A grace too long to add means no deadline that matters.
                 let far = Duration::from_secs(365 * 24 * 3600);

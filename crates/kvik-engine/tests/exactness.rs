@@ -131,6 +131,8 @@ impl World {
             kv_format: format.name().to_owned(),
             adapter: Default::default(),
             salt: Default::default(),
+            tenant: Default::default(),
+            retain: Default::default(),
         };
         World {
             scale,

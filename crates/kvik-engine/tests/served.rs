@@ -72,6 +72,8 @@ fn requests(tokenizer: &Tokenizer) -> Vec<Request> {
             show_special: false,
             reuse: true,
             salt: [0; 16],
+            tenant: Default::default(),
+            retain: Default::default(),
         }
     };
     (0..20).map(request).collect()

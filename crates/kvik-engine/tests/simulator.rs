@@ -72,6 +72,8 @@ fn random_request(dice: &mut Dice, capacity: usize) -> Request {
         logprobs: dice.pick(&[None, None, Some(2)]),
         reuse: dice.roll(8) != 0,
         salt: [dice.pick(&[0, 0, 0, 1]); 16],
+        tenant: Default::default(),
+        retain: Default::default(),
         ..request(tokens, 0)
     }
 }

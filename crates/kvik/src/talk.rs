@@ -81,6 +81,8 @@ impl TalkArgs {
             show_special: false,
             reuse: true,
             salt: [0; 16],
+            tenant: Default::default(),
+            retain: Default::default(),
         }
     }
 

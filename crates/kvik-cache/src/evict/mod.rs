@@ -19,7 +19,7 @@ pub(crate) use lru::Lru;
 use crate::ids::NodeId;
 
 /// Which eviction policy a cache uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Policy {
     /// The block goes whose last use is longest ago.

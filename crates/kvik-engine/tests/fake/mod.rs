@@ -173,6 +173,8 @@ pub fn request(prompt: Vec<Token>, max_tokens: usize) -> Request {
         show_special: false,
         reuse: true,
         salt: [0; 16],
+        tenant: Default::default(),
+        retain: Default::default(),
     }
 }
 

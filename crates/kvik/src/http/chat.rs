@@ -182,6 +182,8 @@ impl Options {
             show_special: false,
             reuse: self.reuse,
             salt: [0; 16],
+            tenant: Default::default(),
+            retain: Default::default(),
         }
     }
 }

@@ -38,6 +38,7 @@ pub(crate) fn timings(report: &Report) -> Value {
 pub(crate) fn add(total: &mut Report, report: &Report) {
     total.prompt_tokens += report.prompt_tokens;
     total.cached_tokens += report.cached_tokens;
+    total.disk_tokens += report.disk_tokens;
     total.computed_tokens += report.computed_tokens;
     total.generated_tokens += report.generated_tokens;
     total.recomputed_tokens += report.recomputed_tokens;
@@ -45,6 +46,7 @@ pub(crate) fn add(total: &mut Report, report: &Report) {
     total.prefill += report.prefill;
     total.decode += report.decode;
     total.cache = report.cache;
+    total.evicted = report.evicted;
 }
 
 /// Milliseconds, to the microsecond.
@@ -65,6 +67,7 @@ mod tests {
         Report {
             prompt_tokens: 200,
             cached_tokens: 160,
+            disk_tokens: 0,
             computed_tokens: 40,
             generated_tokens: 10,
             recomputed_tokens: 0,
@@ -72,6 +75,7 @@ mod tests {
             prefill: Duration::from_millis(80),
             decode: Duration::from_millis(500),
             cache: None,
+            evicted: None,
         }
     }
 
