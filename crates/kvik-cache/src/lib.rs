@@ -30,6 +30,7 @@
 //! | `hash`      | identity of a block, in and out of here   | namespace, tokens -> 32 bytes          |
 //! | `explain`   | why a prefix ends where it ends           |                                        |
 //! | `retain`    | how long a prefix is kept, as data        |                                        |
+//! | [`tier`]    | the tier below RAM: records of blocks     |                                        |
 //! | `stats`     | numbers                                   |                                        |
 //! | `check`     | the invariants, executable                | cache -> first violation               |
 //! | [`replay`]  | recorded traces                           | block ids, capacity -> hit rate, times |
@@ -81,6 +82,7 @@ pub mod replay;
 mod retain;
 mod stats;
 mod table;
+pub mod tier;
 
 pub use admission::{Admission, Admitted, CopyHead, Match, NoSpace};
 pub use cache::{Cache, CacheConfig, CacheError};
