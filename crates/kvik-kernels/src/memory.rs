@@ -5,43 +5,80 @@
 
 use std::io;
 use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rustix::mm::{self, MapFlags, ProtFlags};
 
-/// An anonymous private mapping. Pages that nobody writes take no memory.
+/// Bytes of a mapping that several memories share. A matrix of a small model is smaller than a huge page,
+/// which a mapping of its own could never be given.
+const CHUNK: usize = 64 << 20;
+/// Every memory starts a cache line, and no page that others write while it is read.
+const ALIGNMENT: usize = 4096;
+
+/// Zeroed memory, a mapping or a part of one. Pages that nobody writes take no room.
 #[derive(Debug)]
 pub(crate) struct Memory {
     start: NonNull<u8>,
     len: usize,
+    /// Keeps the bytes mapped; none when there are no bytes.
+    _mapping: Option<Arc<Mapping>>,
 }
 
-// SAFETY: a mapping is plain memory that this value owns.
+/// An anonymous private mapping.
+#[derive(Debug)]
+struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+/// The mapping that the next small memory is taken from, and how much of it is taken.
+static CURRENT: Mutex<(Weak<Mapping>, usize)> = Mutex::new((Weak::new(), 0));
+
+// SAFETY: a memory is plain bytes that this value alone refers to.
 unsafe impl Send for Memory {}
 // SAFETY: as above; it is written through `&mut` or through raw pointers under contracts of their own.
 unsafe impl Sync for Memory {}
+// SAFETY: a mapping is an address and a length, which nobody changes.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
 
 impl Memory {
     /// `len` zero bytes that will all be written; fails where the system cannot hold them.
     pub(crate) fn new(len: usize) -> io::Result<Memory> {
-        Memory::map(len, MapFlags::PRIVATE)
+        if len == 0 {
+            return Ok(Memory { start: NonNull::dangling(), len, _mapping: None });
+        }
+        if len > CHUNK / 4 {
+            return Ok(Memory::whole(Mapping::new(len, MapFlags::PRIVATE)?));
+        }
+        let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
+        let (chunk, used) = &mut *current;
+        let open = chunk.upgrade().filter(|_| CHUNK - *used >= len);
+        let mapping = match open {
+            Some(mapping) => mapping,
+            None => {
+                let mapping = Arc::new(Mapping::new(CHUNK, MapFlags::PRIVATE | MapFlags::NORESERVE)?);
+                (*chunk, *used) = (Arc::downgrade(&mapping), 0);
+                mapping
+            }
+        };
+        // SAFETY: `used + len` is at most `CHUNK`, so the address is inside the mapping.
+        let start = unsafe { mapping.start.add(*used) };
+        *used += len.next_multiple_of(ALIGNMENT);
+        Ok(Memory { start, len, _mapping: Some(mapping) })
     }
 
     /// `len` zero bytes of which perhaps few will be written: only those count against the system's memory.
     pub(crate) fn sparse(len: usize) -> io::Result<Memory> {
-        Memory::map(len, MapFlags::PRIVATE | MapFlags::NORESERVE)
+        match len {
+            0 => Memory::new(0),
+            _ => Ok(Memory::whole(Mapping::new(len, MapFlags::PRIVATE | MapFlags::NORESERVE)?)),
+        }
     }
 
-    fn map(len: usize, flags: MapFlags) -> io::Result<Memory> {
-        if len == 0 {
-            return Ok(Memory { start: NonNull::dangling(), len });
-        }
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new anonymous mapping at an address of the system's choice overlaps nothing.
-        let start = unsafe { mm::mmap_anonymous(std::ptr::null_mut(), len, protection, flags)? };
-        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let memory = Memory { start, len };
-        memory.advise_huge_pages();
-        Ok(memory)
+    fn whole(mapping: Mapping) -> Memory {
+        Memory { start: mapping.start, len: mapping.len, _mapping: Some(Arc::new(mapping)) }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -61,23 +98,33 @@ impl Memory {
         // SAFETY: as in `bytes`, and `self` is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.start(), self.len) }
     }
+}
+
+impl Mapping {
+    fn new(len: usize, flags: MapFlags) -> io::Result<Mapping> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new anonymous mapping at an address of the system's choice overlaps nothing.
+        let start = unsafe { mm::mmap_anonymous(std::ptr::null_mut(), len, protection, flags)? };
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let mapping = Mapping { start, len };
+        mapping.advise_huge_pages();
+        Ok(mapping)
+    }
 
     /// Best effort: without huge pages everything works, slower.
     fn advise_huge_pages(&self) {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         {
             // SAFETY: the range is this mapping, and the advice does not change its contents.
-            let _ = unsafe { mm::madvise(self.start().cast(), self.len, mm::Advice::LinuxHugepage) };
+            let _ = unsafe { mm::madvise(self.start.as_ptr().cast(), self.len, mm::Advice::LinuxHugepage) };
         }
     }
 }
 
-impl Drop for Memory {
+impl Drop for Mapping {
     fn drop(&mut self) {
-        if self.len > 0 {
-            // SAFETY: the mapping is ours, and no borrow outlives it.
-            let unmapped = unsafe { mm::munmap(self.start().cast(), self.len) };
-            debug_assert!(unmapped.is_ok());
-        }
+        // SAFETY: the mapping is ours, and every memory in it keeps it alive.
+        let unmapped = unsafe { mm::munmap(self.start.as_ptr().cast(), self.len) };
+        debug_assert!(unmapped.is_ok());
     }
 }
