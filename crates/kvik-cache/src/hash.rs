@@ -29,7 +29,7 @@ pub struct Namespace {
 }
 
 /// Names a block for ever and everywhere: its tokens, all tokens before it, and its namespace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Identity(pub [u8; 32]);
 
 /// Names a block within this process, for explanations only.

@@ -1,5 +1,29 @@
 //! The tier below RAM: which blocks are kept there, as decisions and without I/O.
+//!
+//! ```text
+//!   find, place, lend, touch ──►  residency  ──► slots to write, read, erase
+//!   written, given back      ──►      │          (whoever has a disk carries them out)
+//!                            ┌────────┼────────┐
+//!                          index     rank     cost
+//! ```
+//!
+//! | module      | cares about                                        |
+//! |-------------|----------------------------------------------------|
+//! | `record`    | what stands beside a block's bytes, as data        |
+//! | `residency` | which block is in which slot, and in which state   |
+//! | `index`     | finding a block by what it is and what is before it |
+//! | `rank`      | who goes when the tier is full                     |
+//! | `cost`      | whether loading is faster than computing           |
 
+mod cost;
+mod index;
+mod rank;
 mod record;
+mod residency;
+#[cfg(test)]
+mod tests;
 
+pub use cost::CostModel;
+pub use rank::DiskShare;
 pub use record::{BlockTokens, IoFault, Kinship, Record, SlotId, Use};
+pub use residency::{Chain, Found, Placement, Tier, TierStats, TierTotals};

@@ -16,8 +16,8 @@ impl SlotId {
     }
 }
 
-/// The tokens of one block: from 1 to [`BLOCK_POSITIONS`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// The tokens of one block: from 1 to [`BLOCK_POSITIONS`]. Ordered as slices are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockTokens {
     /// Zero behind the last one, so that equal tokens are equal values.
     ids: [Token; BLOCK_POSITIONS],
@@ -25,6 +25,9 @@ pub struct BlockTokens {
 }
 
 impl BlockTokens {
+    /// Before all others.
+    pub(crate) const LEAST: BlockTokens = BlockTokens { ids: [0; BLOCK_POSITIONS], count: 0 };
+
     /// Copies `tokens`; `None` when there are none or more than a block holds.
     pub fn new(tokens: &[Token]) -> Option<BlockTokens> {
         let mut ids = [0; BLOCK_POSITIONS];

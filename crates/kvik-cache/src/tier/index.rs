@@ -1,0 +1,97 @@
+//! Where a block is found: by what it is and by what comes before it.
+//!
+//! Children of a block are sorted by their tokens, so the one that shares most with a prompt stands beside
+//! the place where the prompt's own block would be: two neighbours are looked at, however many children
+//! there are.
+
+use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Unbounded};
+
+use rustc_hash::FxHashMap;
+
+use super::record::{BlockTokens, Record, SlotId};
+use crate::hash::Identity;
+use crate::ids::{BLOCK_POSITIONS, Token};
+
+/// Blocks that are written or have outlived their time, passed over on either side of a place.
+const SKIPPED_MAX: usize = 32;
+
+/// A block after a known one, by how much of a prompt it holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Child {
+    pub(super) slot: SlotId,
+    /// Leading tokens in common, at least 1.
+    pub(super) common: usize,
+}
+
+/// The slots in use.
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    by_identity: FxHashMap<Identity, SlotId>,
+    by_place: BTreeMap<(Identity, BlockTokens), SlotId>,
+}
+
+impl Index {
+    /// Adds a block that is not there yet.
+    pub(super) fn insert(&mut self, record: &Record, slot: SlotId) {
+        self.by_identity.insert(record.identity, slot);
+        self.by_place.insert((record.parent, record.tokens), slot);
+    }
+
+    pub(super) fn remove(&mut self, record: &Record) {
+        self.by_identity.remove(&record.identity);
+        self.by_place.remove(&(record.parent, record.tokens));
+    }
+
+    /// The slot of a block.
+    pub(super) fn slot(&self, identity: &Identity) -> Option<SlotId> {
+        self.by_identity.get(identity).copied()
+    }
+
+    /// Whether a block is known to come after this one.
+    pub(super) fn has_children(&self, identity: &Identity) -> bool {
+        self.after(identity, BlockTokens::LEAST).next().is_some()
+    }
+
+    /// The usable child of `parent` that shares most tokens with the head of `rest`.
+    pub(super) fn closest(
+        &self,
+        parent: &Identity,
+        rest: &[Token],
+        usable: impl Fn(SlotId) -> bool,
+    ) -> Option<Child> {
+        let wanted = BlockTokens::new(&rest[..rest.len().min(BLOCK_POSITIONS)])?;
+        let before = self.by_place.range(..=(*parent, wanted)).rev().take_while(|((of, _), _)| of == parent);
+        let before = before.take(SKIPPED_MAX).find(|&(_, &slot)| usable(slot));
+        let after = self.after(parent, wanted).take(SKIPPED_MAX).find(|&(_, &slot)| usable(slot));
+        let both = before.into_iter().chain(after);
+        let common = |((_, held), &slot): (&(Identity, BlockTokens), &SlotId)| {
+            let same = held.as_slice().iter().zip(rest).take_while(|(a, b)| a == b);
+            Child { slot, common: same.count() }
+        };
+        both.map(common).filter(|child| child.common > 0).max_by_key(|child| child.common)
+    }
+
+    /// A child of `parent` whose tokens are a proper head of `tokens`: they make it superfluous.
+    pub(super) fn shorter(&self, parent: &Identity, tokens: &BlockTokens) -> Option<SlotId> {
+        let ((of, held), &slot) = self.by_place.range(..(*parent, *tokens)).next_back()?;
+        (of == parent && tokens.as_slice().starts_with(held.as_slice())).then_some(slot)
+    }
+
+    /// A child of `parent` that holds `tokens`, and maybe more.
+    pub(super) fn longer(&self, parent: &Identity, tokens: &BlockTokens) -> Option<SlotId> {
+        let ((of, held), &slot) = self.by_place.range((*parent, *tokens)..).next()?;
+        (of == parent && held.as_slice().starts_with(tokens.as_slice())).then_some(slot)
+    }
+
+    /// Children of `parent` behind `tokens`, in order.
+    fn after(
+        &self,
+        parent: &Identity,
+        tokens: BlockTokens,
+    ) -> impl Iterator<Item = (&(Identity, BlockTokens), &SlotId)> {
+        let parent = *parent;
+        let behind = self.by_place.range((Excluded((parent, tokens)), Unbounded));
+        behind.take_while(move |((of, _), _)| *of == parent)
+    }
+}

@@ -1,0 +1,110 @@
+//! Who goes when the tier is full: the least recently used leaf of whoever has most for their weight.
+//!
+//! Only leaves are ranked, blocks that nothing stored comes after: without what comes before it a block
+//! is worth nothing. When a leaf goes, the block before it takes over its last use, so a prefix is as
+//! recent as the most recent conversation that began with it.
+
+use std::collections::BTreeSet;
+
+use rustc_hash::FxHashMap;
+
+use super::record::SlotId;
+
+/// What a tenant may take of the tier.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DiskShare {
+    /// Its part beside the others' weights, above 0.
+    pub weight: f64,
+    /// Slots it may fill at most; all when `None`.
+    pub slots_max: Option<usize>,
+}
+
+impl Default for DiskShare {
+    fn default() -> DiskShare {
+        DiskShare { weight: 1.0, slots_max: None }
+    }
+}
+
+/// One tenant's slots.
+#[derive(Debug, Default)]
+struct Owner {
+    share: DiskShare,
+    slots: usize,
+    /// Its leaves by last use.
+    leaves: BTreeSet<(u64, SlotId)>,
+}
+
+/// The leaves of all tenants.
+#[derive(Debug, Default)]
+pub(super) struct Ranks {
+    owners: FxHashMap<u64, Owner>,
+}
+
+impl Ranks {
+    pub(super) fn set_share(&mut self, owner: u64, share: DiskShare) {
+        self.owners.entry(owner).or_default().share = share;
+    }
+
+    /// A slot was given to `owner`.
+    pub(super) fn take(&mut self, owner: u64) {
+        self.owners.entry(owner).or_default().slots += 1;
+    }
+
+    /// A slot was taken from `owner`.
+    pub(super) fn give_back(&mut self, owner: u64) {
+        self.owners.entry(owner).or_default().slots -= 1;
+    }
+
+    /// Ranks a leaf by its last use.
+    pub(super) fn insert(&mut self, owner: u64, stamp: u64, slot: SlotId) {
+        self.owners.entry(owner).or_default().leaves.insert((stamp, slot));
+    }
+
+    /// Takes a leaf out; whether it was in.
+    pub(super) fn remove(&mut self, owner: u64, stamp: u64, slot: SlotId) -> bool {
+        self.owners.entry(owner).or_default().leaves.remove(&(stamp, slot))
+    }
+
+    /// Slots of one tenant.
+    pub(super) fn slots_of(&self, owner: u64) -> usize {
+        self.owners.get(&owner).map_or(0, |owner| owner.slots)
+    }
+
+    /// Whether `owner` has all it may have.
+    pub(super) fn is_full(&self, owner: u64) -> bool {
+        self.owners
+            .get(&owner)
+            .is_some_and(|owner| owner.share.slots_max.is_some_and(|max| owner.slots >= max))
+    }
+
+    /// The leaf of `owner` used longest ago.
+    pub(super) fn oldest_of(&self, owner: u64) -> Option<SlotId> {
+        self.owners.get(&owner)?.oldest()
+    }
+
+    /// The oldest leaf of the tenant that has most for its weight and has a leaf to give.
+    pub(super) fn oldest(&self) -> Option<SlotId> {
+        let able = self.owners.iter().filter(|(_, owner)| !owner.leaves.is_empty());
+        // Equal loads are told apart by name, so that the same calls always choose the same slot.
+        let most = able.max_by(|(a, one), (b, other)| one.load().total_cmp(&other.load()).then(a.cmp(b)));
+        most.and_then(|(_, owner)| owner.oldest())
+    }
+
+    /// Leaves of all tenants, for the checker.
+    pub(super) fn leaves(&self) -> impl Iterator<Item = (u64, u64, SlotId)> {
+        let of = |(&owner, ranked): (&u64, &Owner)| -> Vec<_> {
+            ranked.leaves.iter().map(|&(stamp, slot)| (owner, stamp, slot)).collect()
+        };
+        self.owners.iter().flat_map(of)
+    }
+}
+
+impl Owner {
+    fn oldest(&self) -> Option<SlotId> {
+        self.leaves.first().map(|&(_, slot)| slot)
+    }
+
+    fn load(&self) -> f64 {
+        self.slots as f64 / self.share.weight
+    }
+}

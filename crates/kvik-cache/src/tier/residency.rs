@@ -1,0 +1,471 @@
+//! Which block is in which slot of the disk tier, and in which state: facts in, slots out, no I/O.
+//!
+//! ```text
+//!          place             written
+//!   free ─────────► writing ─────────► stored ◄───► lent      lend, give_back: somebody reads it
+//!    ▲                 │ not written     │            │
+//!    └─────────────────┴─────────────────┴────────────┘       evicted, superseded, expired, damaged
+//! ```
+//!
+//! Invariants: a slot is on the free list exactly when it holds no record; the index names exactly the
+//! others; ranked are exactly the leaves that are stored, not lent and not pinned.
+
+use super::index::Index;
+use super::rank::{DiskShare, Ranks};
+use super::record::{Record, SlotId, Use};
+use crate::hash::Identity;
+use crate::ids::{BLOCK_POSITIONS, Token};
+
+/// Seconds after which a use counts half.
+const HALF_LIFE_S: f64 = 24.0 * 3600.0;
+
+/// The disk tier of one model and KV format.
+#[derive(Debug)]
+pub struct Tier {
+    slots: Vec<Slot>,
+    /// Slots without a record, the next one to be used last.
+    free: Vec<SlotId>,
+    index: Index,
+    pub(super) ranks: Ranks,
+    /// Stamp of the latest use.
+    stamp: u64,
+    totals: TierTotals,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Slot {
+    record: Option<Record>,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum State {
+    #[default]
+    Free,
+    Writing,
+    Stored,
+    /// Read by so many; when `damaged`, it goes with the last of them.
+    Lent {
+        readers: u32,
+        damaged: bool,
+    },
+}
+
+/// What became of a block that should be stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placement {
+    /// It is there already, or a longer one that begins with it.
+    Held(SlotId),
+    /// Its bytes are to be written here; [`Tier::written`] says when that is done.
+    Write(SlotId),
+    /// Nothing can go for it.
+    Full,
+}
+
+/// What the tier has of a prompt.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Found {
+    /// The blocks, in order; of the last one only the head may match.
+    pub slots: Vec<SlotId>,
+    /// Tokens that match.
+    pub tokens: usize,
+    /// Whether more was stored and has outlived its time.
+    pub expired: bool,
+}
+
+/// A stored prefix from the first block on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chain {
+    /// The namespace's root.
+    pub root: Identity,
+    /// Its blocks, in order.
+    pub slots: Vec<SlotId>,
+    /// Its tokens.
+    pub tokens: Vec<Token>,
+}
+
+/// Numbers about the tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TierStats {
+    /// Slots in all.
+    pub slots: usize,
+    /// Slots that hold a block.
+    pub used: usize,
+    /// What was done so far.
+    pub totals: TierTotals,
+}
+
+/// Counts since the tier was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TierTotals {
+    /// Blocks found stored when the tier was made.
+    pub adopted: u64,
+    /// Blocks written.
+    pub written: u64,
+    /// Blocks whose writing failed.
+    pub write_faults: u64,
+    /// Blocks read back.
+    pub read: u64,
+    /// Blocks that could not be read back, or were not what they should be.
+    pub read_faults: u64,
+    /// Blocks that went because space was short.
+    pub evicted: u64,
+    /// Blocks that outlived their time.
+    pub expired: u64,
+}
+
+impl Tier {
+    /// A tier of `slots` empty slots.
+    pub fn new(slots: u32) -> Tier {
+        Tier {
+            slots: vec![Slot::default(); slots as usize],
+            free: (0..slots).rev().map(SlotId).collect(),
+            index: Index::default(),
+            ranks: Ranks::default(),
+            stamp: 0,
+            totals: TierTotals::default(),
+        }
+    }
+
+    /// A tier of `slots` slots of which some hold blocks already, and the slots among them that must be
+    /// erased: those that name a block twice.
+    pub fn with(slots: u32, records: impl IntoIterator<Item = (SlotId, Record)>) -> (Tier, Vec<SlotId>) {
+        let mut tier = Tier::new(slots);
+        let mut surplus = Vec::new();
+        for (slot, record) in records {
+            let known = tier.index.slot(&record.identity).is_some();
+            let vacant = tier.slots.get(slot.index()).is_some_and(|slot| slot.record.is_none());
+            if known || !vacant {
+                surplus.push(slot);
+                continue;
+            }
+            tier.stamp = tier.stamp.max(record.use_.stamp);
+            tier.hold(slot, record, State::Stored);
+            tier.totals.adopted += 1;
+        }
+        tier.free.retain(|slot| tier.slots[slot.index()].record.is_none());
+        let stored: Vec<SlotId> = tier.used().map(|(slot, _)| slot).collect();
+        stored.into_iter().for_each(|slot| tier.rank(slot));
+        (tier, surplus)
+    }
+
+    /// What a tenant may take.
+    pub fn set_share(&mut self, owner: u64, share: DiskShare) {
+        self.ranks.set_share(owner, share);
+    }
+
+    /// The stored blocks that go on with `rest` after the block `parent`. Changes nothing.
+    pub fn find(&self, parent: &Identity, mut rest: &[Token], now_s: u64) -> Found {
+        let (mut at, mut found) = (*parent, Found::default());
+        loop {
+            let readable = |slot: SlotId| self.is_readable(slot, now_s);
+            let Some(child) = self.index.closest(&at, rest, readable) else {
+                found.expired = self.index.closest(&at, rest, |slot| self.is_expired(slot, now_s)).is_some();
+                return found;
+            };
+            found.slots.push(child.slot);
+            found.tokens += child.common;
+            rest = &rest[child.common..];
+            at = self.record(child.slot).identity;
+            if child.common < BLOCK_POSITIONS {
+                return found;
+            }
+        }
+    }
+
+    /// Finds a slot for a block that is computed.
+    pub fn place(&mut self, mut record: Record) -> Placement {
+        if let Some(slot) = self.index.longer(&record.parent, &record.tokens) {
+            return Placement::Held(slot);
+        }
+        // The block before it must not go to make room for it.
+        let parent = self.index.slot(&record.parent);
+        if let Some(parent) = parent {
+            self.unrank(parent);
+        }
+        let slot = self.make_room(&record);
+        if let Some(slot) = slot {
+            record.use_.stamp = self.next_stamp();
+            self.hold(slot, record, State::Writing);
+        }
+        if let Some(parent) = parent {
+            // Making room may have ranked it while it was still a leaf.
+            self.unrank(parent);
+            self.rank(parent);
+        }
+        slot.map_or(Placement::Full, Placement::Write)
+    }
+
+    /// The bytes of a slot were written, or could not be.
+    pub fn written(&mut self, slot: SlotId, ok: bool) {
+        if self.slots[slot.index()].state != State::Writing {
+            return;
+        }
+        if ok {
+            self.slots[slot.index()].state = State::Stored;
+            self.totals.written += 1;
+            self.rank(slot);
+        } else {
+            self.totals.write_faults += 1;
+            self.release(slot);
+        }
+    }
+
+    /// Keeps stored slots while they are read. Each must be given back.
+    pub fn lend(&mut self, slots: &[SlotId]) {
+        for &slot in slots {
+            self.unrank(slot);
+            let state = &mut self.slots[slot.index()].state;
+            *state = match *state {
+                State::Lent { readers, damaged } => State::Lent { readers: readers + 1, damaged },
+                _ => State::Lent { readers: 1, damaged: false },
+            };
+        }
+    }
+
+    /// A slot was read, `intact` or not, or is not read after all (`None`). Whether it is to be erased.
+    pub fn give_back(&mut self, slot: SlotId, intact: Option<bool>) -> bool {
+        let State::Lent { readers, damaged } = self.slots[slot.index()].state else { return false };
+        match intact {
+            Some(true) => self.totals.read += 1,
+            Some(false) => self.totals.read_faults += 1,
+            None => {}
+        }
+        let damaged = damaged || intact == Some(false);
+        self.slots[slot.index()].state = match readers {
+            1 => State::Stored,
+            _ => State::Lent { readers: readers - 1, damaged },
+        };
+        if readers == 1 && damaged {
+            self.release(slot);
+            return true;
+        }
+        self.rank(slot);
+        false
+    }
+
+    /// The prefix that ends with the block `identity` was used: what to note beside the stored block.
+    pub fn touch(&mut self, identity: &Identity, now_s: u64) -> Option<(SlotId, Use)> {
+        let slot = self.index.slot(identity)?;
+        self.unrank(slot);
+        let stamp = self.next_stamp();
+        let record = self.slots[slot.index()].record.as_mut()?;
+        record.use_ = Use { stamp, heat: heat(&record.use_, now_s) + 1.0, at_s: now_s.max(record.use_.at_s) };
+        let use_ = record.use_;
+        self.rank(slot);
+        Some((slot, use_))
+    }
+
+    /// Keeps a block from being evicted, or no longer. Whether it is stored.
+    pub fn pin(&mut self, identity: &Identity, pinned: bool) -> bool {
+        let Some(slot) = self.index.slot(identity) else { return false };
+        self.unrank(slot);
+        if let Some(record) = &mut self.slots[slot.index()].record {
+            record.pinned = pinned;
+        }
+        self.rank(slot);
+        true
+    }
+
+    /// Whether a block is stored or being written.
+    pub fn holds(&self, identity: &Identity) -> bool {
+        self.index.slot(identity).is_some()
+    }
+
+    /// Takes out what has outlived its time, and what `goes` picks; slots to erase. Those that are being
+    /// read or written stay.
+    pub fn remove(&mut self, now_s: u64, goes: impl Fn(&Record) -> bool) -> Vec<SlotId> {
+        let idle = |slot: SlotId| self.slots[slot.index()].state == State::Stored;
+        let old = |record: &Record| is_past(record.expires_s, now_s);
+        let picked = self.used().filter(|&(slot, record)| idle(slot) && (old(record) || goes(record)));
+        let (picked, expired): (Vec<SlotId>, Vec<bool>) =
+            picked.map(|(slot, record)| (slot, old(record))).unzip();
+        self.totals.expired += expired.into_iter().filter(|&expired| expired).count() as u64;
+        picked.iter().for_each(|&slot| self.release(slot));
+        picked
+    }
+
+    /// Whole prefixes worth having in RAM, pinned ones first, then the hottest, `blocks` at most in all.
+    pub fn warmest(&self, blocks: usize, now_s: u64) -> Vec<Chain> {
+        let mut ends: Vec<(bool, f32, u64, SlotId)> = self
+            .used()
+            .filter(|&(slot, _)| self.is_readable(slot, now_s))
+            .map(|(slot, record)| (record.pinned, heat(&record.use_, now_s), record.use_.stamp, slot))
+            .filter(|&(pinned, heat, ..)| pinned || heat > 0.0)
+            .collect();
+        ends.sort_by(|a, b| (b.0.cmp(&a.0)).then(b.1.total_cmp(&a.1)).then(b.2.cmp(&a.2)));
+        let mut taken = vec![false; self.slots.len()];
+        let mut left = blocks;
+        let mut chains = Vec::new();
+        for (.., end) in ends {
+            let Some(chain) = self.chain(end, now_s).filter(|_| !taken[end.index()]) else { continue };
+            let new = chain.slots.iter().filter(|slot| !taken[slot.index()]).count();
+            if new <= left {
+                left -= new;
+                chain.slots.iter().for_each(|slot| taken[slot.index()] = true);
+                chains.push(chain);
+            }
+        }
+        chains
+    }
+
+    /// What a slot holds.
+    ///
+    /// # Panics
+    /// When it holds nothing.
+    pub fn record(&self, slot: SlotId) -> &Record {
+        self.slots[slot.index()].record.as_ref().expect("only slots in use are asked about")
+    }
+
+    /// The slots in use, with what they hold.
+    pub fn used(&self) -> impl Iterator<Item = (SlotId, &Record)> {
+        let slots = self.slots.iter().zip(0..);
+        slots.filter_map(|(slot, index)| Some((SlotId(index), slot.record.as_ref()?)))
+    }
+
+    /// Slots of one tenant.
+    pub fn slots_of(&self, owner: u64) -> usize {
+        self.ranks.slots_of(owner)
+    }
+
+    /// Numbers for metrics.
+    pub fn stats(&self) -> TierStats {
+        let slots = self.slots.len();
+        TierStats { slots, used: slots - self.free.len(), totals: self.totals }
+    }
+
+    /// The prefix that ends in `end`, when all of it is readable.
+    fn chain(&self, end: SlotId, now_s: u64) -> Option<Chain> {
+        let mut slots = vec![end];
+        let mut root = self.record(end).parent;
+        while let Some(slot) = self.index.slot(&root) {
+            // A file may name blocks that come before each other.
+            if !self.is_readable(slot, now_s) || slots.len() > self.slots.len() {
+                return None;
+            }
+            slots.push(slot);
+            root = self.record(slot).parent;
+        }
+        slots.reverse();
+        let tokens = slots.iter().flat_map(|&slot| self.record(slot).tokens.as_slice()).copied().collect();
+        Some(Chain { root, slots, tokens })
+    }
+
+    /// A slot for `record`: of a block that it supersedes, a free one, or one that is evicted.
+    fn make_room(&mut self, record: &Record) -> Option<SlotId> {
+        let superseded = self.index.shorter(&record.parent, &record.tokens);
+        if let Some(slot) = superseded.filter(|slot| self.slots[slot.index()].state == State::Stored) {
+            self.release(slot);
+        } else if self.ranks.is_full(record.owner) {
+            let slot = self.ranks.oldest_of(record.owner)?;
+            self.evict(slot);
+        } else if self.free.is_empty() {
+            let slot = self.ranks.oldest()?;
+            self.evict(slot);
+        }
+        self.free.pop()
+    }
+
+    fn evict(&mut self, slot: SlotId) {
+        let (parent, stamp) = (self.record(slot).parent, self.record(slot).use_.stamp);
+        if let Some(parent) = self.index.slot(&parent) {
+            let ranked = self.unrank(parent);
+            if let Some(record) = &mut self.slots[parent.index()].record {
+                record.use_.stamp = record.use_.stamp.max(stamp);
+            }
+            if ranked {
+                self.rank(parent);
+            }
+        }
+        self.release(slot);
+        self.totals.evicted += 1;
+    }
+
+    /// Puts a record into an empty slot.
+    fn hold(&mut self, slot: SlotId, record: Record, state: State) {
+        self.slots[slot.index()] = Slot { record: Some(record), state };
+        self.index.insert(&record, slot);
+        self.ranks.take(record.owner);
+    }
+
+    /// Empties a slot.
+    fn release(&mut self, slot: SlotId) {
+        self.unrank(slot);
+        let Some(record) = self.slots[slot.index()].record else { return };
+        self.slots[slot.index()] = Slot::default();
+        self.index.remove(&record);
+        self.ranks.give_back(record.owner);
+        self.free.push(slot);
+        if let Some(parent) = self.index.slot(&record.parent) {
+            self.rank(parent);
+        }
+    }
+
+    /// Ranks a slot when it may be evicted.
+    fn rank(&mut self, slot: SlotId) {
+        let Slot { record: Some(record), state: State::Stored } = self.slots[slot.index()] else { return };
+        if !record.pinned && !self.index.has_children(&record.identity) {
+            self.ranks.insert(record.owner, record.use_.stamp, slot);
+        }
+    }
+
+    /// Takes a slot out of the ranking; whether it was in.
+    fn unrank(&mut self, slot: SlotId) -> bool {
+        let Some(record) = self.slots[slot.index()].record else { return false };
+        self.ranks.remove(record.owner, record.use_.stamp, slot)
+    }
+
+    fn next_stamp(&mut self) -> u64 {
+        // A stamp from a file may be anything.
+        self.stamp = self.stamp.saturating_add(1);
+        self.stamp
+    }
+
+    fn is_readable(&self, slot: SlotId, now_s: u64) -> bool {
+        let Slot { record, state } = &self.slots[slot.index()];
+        let sound = matches!(state, State::Stored | State::Lent { damaged: false, .. });
+        sound && record.as_ref().is_some_and(|record| !is_past(record.expires_s, now_s))
+    }
+
+    fn is_expired(&self, slot: SlotId, now_s: u64) -> bool {
+        is_past(self.record(slot).expires_s, now_s)
+    }
+
+    /// Checks the invariants; a message names what does not hold.
+    pub fn check(&self) -> Result<(), String> {
+        let mut ranked = 0;
+        for (slot, record) in self.used() {
+            let state = self.slots[slot.index()].state;
+            let leaf = !self.index.has_children(&record.identity);
+            let evictable = state == State::Stored && leaf && !record.pinned;
+            let key = (record.owner, record.use_.stamp, slot);
+            let is_ranked = self.ranks.leaves().any(|ranked| ranked == key);
+            if self.index.slot(&record.identity) != Some(slot) {
+                return Err(format!("{slot:?} is not found by its identity"));
+            }
+            if evictable != is_ranked {
+                return Err(format!("{slot:?} ({state:?}, leaf: {leaf}) is ranked: {is_ranked}"));
+            }
+            ranked += usize::from(is_ranked);
+        }
+        let (leaves, used) = (self.ranks.leaves().count(), self.used().count());
+        if leaves != ranked {
+            return Err(format!("{leaves} leaves are ranked and {ranked} are there"));
+        }
+        if used + self.free.len() != self.slots.len() {
+            return Err(format!("{used} slots in use and {} free ones are not all", self.free.len()));
+        }
+        Ok(())
+    }
+}
+
+fn is_past(expires_s: u64, now_s: u64) -> bool {
+    expires_s != 0 && expires_s <= now_s
+}
+
+/// Smoothed uses, as of now.
+fn heat(use_: &Use, now_s: u64) -> f32 {
+    let age_s = now_s.saturating_sub(use_.at_s) as f64;
+    let heat = f64::from(use_.heat) * (-age_s / HALF_LIFE_S).exp2();
+    if heat.is_finite() { heat.max(0.0) as f32 } else { 0.0 }
+}

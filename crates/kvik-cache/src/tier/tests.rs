@@ -1,0 +1,209 @@
+//! The tier against a twin that is obviously right: a list of records, searched from end to end.
+
+use super::*;
+use crate::hash::{Identity, Namespace};
+use crate::ids::{BLOCK_POSITIONS, Token};
+
+/// A stream of numbers that is the same for the same seed.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
+
+fn root(salt: u8) -> Identity {
+    let kv_format = "f16/f16".to_owned();
+    Identity::root(&Namespace { model: [0; 32], kv_format, adapter: None, salt: [salt; 16] })
+}
+
+/// Prompts over few tokens, so that they share heads and part at every place.
+fn prompt(dice: &mut Dice) -> Vec<Token> {
+    let length = 1 + dice.below(5 * BLOCK_POSITIONS as u64) as usize;
+    let calm = dice.below(3) > 0;
+    (0..length).map(|_| if calm { 0 } else { Token::from(dice.below(12) == 0) }).collect()
+}
+
+/// The records of a prompt's blocks.
+fn records(owner: u64, prompt: &[Token], expires_s: u64) -> Vec<Record> {
+    let mut parent = root(owner as u8);
+    let blocks = prompt.chunks(BLOCK_POSITIONS).map(|tokens| {
+        let identity = parent.child(tokens);
+        let tokens = BlockTokens::new(tokens).unwrap();
+        let record = Record {
+            identity,
+            parent,
+            owner,
+            lineage: 0,
+            tokens,
+            expires_s,
+            pinned: false,
+            use_: Use::default(),
+        };
+        parent = identity;
+        record
+    });
+    blocks.collect()
+}
+
+/// Tokens that the records in use hold of a prompt: at each step the one that holds most.
+fn naive_find(tier: &Tier, owner: u64, prompt: &[Token], now_s: u64) -> usize {
+    let (mut parent, mut known) = (root(owner as u8), 0);
+    loop {
+        let alive = |record: &&Record| record.expires_s == 0 || record.expires_s > now_s;
+        let next = tier.used().map(|(_, record)| record).filter(|record| record.parent == parent);
+        let common = |record: &Record| {
+            record.tokens.as_slice().iter().zip(&prompt[known..]).take_while(|(a, b)| a == b).count()
+        };
+        let best = next.filter(alive).max_by_key(|record| common(record));
+        let Some((best, common)) = best.map(|best| (best, common(best))).filter(|&(_, common)| common > 0)
+        else {
+            return known;
+        };
+        known += common;
+        parent = best.identity;
+        if common < BLOCK_POSITIONS {
+            return known;
+        }
+    }
+}
+
+#[test]
+fn what_is_stored_is_found_whatever_happened_before() {
+    for seed in 1..=60 {
+        let mut dice = Dice(seed * 0x9e37_79b9);
+        let mut tier = Tier::new(3 + dice.below(30) as u32);
+        let mut lent: Vec<SlotId> = Vec::new();
+        for now_s in 0..300 {
+            let owner = dice.below(2);
+            let prompt = prompt(&mut dice);
+            match dice.below(8) {
+                0..=3 => {
+                    let expires_s = if dice.below(4) == 0 { now_s + dice.below(50) } else { 0 };
+                    for record in records(owner, &prompt, expires_s) {
+                        if let Placement::Write(slot) = tier.place(record) {
+                            tier.check().unwrap();
+                            tier.written(slot, dice.below(10) > 0);
+                        }
+                    }
+                }
+                4 => {
+                    let slots = tier.find(&root(owner as u8), &prompt, now_s).slots;
+                    tier.lend(&slots);
+                    lent.extend(slots);
+                }
+                5 => {
+                    let intact = [Some(true), Some(true), Some(false), None][dice.below(4) as usize];
+                    for slot in lent.drain(..) {
+                        tier.give_back(slot, intact);
+                    }
+                }
+                6 => drop(tier.remove(now_s, |record| record.owner == owner && now_s % 97 == 0)),
+                _ => {
+                    let used: Vec<Identity> = tier.used().map(|(_, record)| record.identity).collect();
+                    if !used.is_empty() {
+                        tier.touch(&used[dice.below(used.len() as u64) as usize], now_s);
+                    }
+                }
+            }
+            tier.check().unwrap_or_else(|problem| panic!("seed {seed}, step {now_s}: {problem}"));
+            let found = tier.find(&root(owner as u8), &prompt, now_s);
+            if lent.is_empty() {
+                let expected = naive_find(&tier, owner, &prompt, now_s);
+                assert_eq!(found.tokens, expected, "seed {seed}, step {now_s}");
+            }
+            let held = found.slots.iter().flat_map(|&slot| tier.record(slot).tokens.as_slice());
+            assert!(held.zip(&prompt).take(found.tokens).all(|(a, b)| a == b));
+        }
+    }
+}
+
+fn store(tier: &mut Tier, owner: u64, prompt: &[Token]) {
+    for record in records(owner, prompt, 0) {
+        if let Placement::Write(slot) = tier.place(record) {
+            tier.written(slot, true);
+        }
+    }
+}
+
+fn numbered(first: Token, blocks: usize) -> Vec<Token> {
+    (first..).take(blocks * BLOCK_POSITIONS).collect()
+}
+
+#[test]
+fn the_end_of_what_was_used_longest_ago_goes_first() {
+    let mut tier = Tier::new(6);
+    store(&mut tier, 0, &numbered(0, 3));
+    store(&mut tier, 0, &numbered(1000, 3));
+    let last = records(0, &numbered(0, 3), 0)[2].identity;
+    assert!(tier.touch(&last, 5).is_some());
+    store(&mut tier, 0, &numbered(2000, 2));
+    assert_eq!(tier.find(&root(0), &numbered(0, 3), 0).tokens, 48, "it was used later");
+    assert_eq!(tier.find(&root(0), &numbered(1000, 3), 0).tokens, 16, "its end went");
+    assert_eq!(tier.stats().totals.evicted, 2);
+}
+
+#[test]
+fn a_flood_takes_from_its_own() {
+    let mut tier = Tier::new(20);
+    store(&mut tier, 1, &numbered(0, 8));
+    for flood in 0..50 {
+        store(&mut tier, 2, &numbered(10_000 + flood * 1000, 3));
+    }
+    assert_eq!(tier.find(&root(1), &numbered(0, 8), 0).tokens, 128, "less than half of the tier stays");
+    tier.set_share(3, DiskShare { weight: 1.0, slots_max: Some(2) });
+    store(&mut tier, 3, &numbered(0, 8));
+    assert_eq!(tier.slots_of(3), 2, "a quota holds");
+}
+
+#[test]
+fn a_longer_tail_takes_the_place_of_a_shorter_one() {
+    let mut tier = Tier::new(4);
+    let prompt = numbered(0, 2);
+    store(&mut tier, 0, &prompt[..20]);
+    store(&mut tier, 0, &prompt[..25]);
+    assert_eq!(tier.stats().used, 2);
+    store(&mut tier, 0, &prompt[..18]);
+    assert_eq!(tier.stats().used, 2, "a shorter one is held by the longer one");
+    assert_eq!(tier.find(&root(0), &prompt, 0).tokens, 25);
+}
+
+#[test]
+fn the_warmest_come_whole_and_within_the_budget() {
+    let mut tier = Tier::new(16);
+    for (first, uses) in [(0, 1), (1000, 3), (2000, 2)] {
+        let prompt = numbered(first, 4);
+        store(&mut tier, 0, &prompt);
+        let end = records(0, &prompt, 0)[3].identity;
+        (0..uses).for_each(|_| assert!(tier.touch(&end, 100).is_some()));
+    }
+    let firsts = |tier: &Tier, blocks| -> Vec<Token> {
+        tier.warmest(blocks, 100).iter().map(|chain| chain.tokens[0]).collect()
+    };
+    assert_eq!(firsts(&tier, 16), [1000, 2000, 0]);
+    assert_eq!(firsts(&tier, 9), [1000, 2000]);
+    let pinned = records(0, &numbered(0, 4), 0)[3].identity;
+    assert!(tier.pin(&pinned, true));
+    assert_eq!(firsts(&tier, 9), [0, 1000]);
+}
+
+#[test]
+fn records_from_a_file_may_be_anything() {
+    let mut cycle = records(0, &numbered(0, 2), 0);
+    cycle[0].parent = cycle[1].identity;
+    for record in &mut cycle {
+        record.use_ = Use { stamp: u64::MAX, heat: f32::NAN, at_s: u64::MAX };
+    }
+    let slots = [SlotId(0), SlotId(1), SlotId(1), SlotId(900), SlotId(2)];
+    let all = [cycle[0], cycle[1], cycle[1], cycle[0], cycle[0]];
+    let (mut tier, surplus) = Tier::with(4, slots.into_iter().zip(all));
+    assert_eq!(surplus, [SlotId(1), SlotId(900), SlotId(2)]);
+    tier.check().unwrap();
+    assert!(tier.warmest(10, 0).is_empty(), "a prefix without a first block is none");
+    store(&mut tier, 0, &numbered(500, 2));
+    tier.check().unwrap();
+}
