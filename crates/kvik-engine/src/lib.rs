@@ -20,6 +20,7 @@ pub mod perplexity;
 pub mod sampler;
 pub mod schedule;
 pub mod stats;
+pub mod store;
 pub mod template;
 pub mod text;
 pub mod tokenizer;

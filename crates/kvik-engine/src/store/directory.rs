@@ -1,0 +1,187 @@
+//! Where a store lies: a directory per model and KV format, private files in it, and its lock.
+//!
+//! ```text
+//! DIR/3f9a…e1.lock         locked by the process that uses 3f9a…e1; its time is that of the last use
+//! DIR/3f9a…e1/headers      superblock, then one header per slot
+//! DIR/3f9a…e1/payloads     one payload per slot
+//! ```
+//!
+//! The lock stands beside the directory, so that the directory can be removed under it. Nothing is
+//! opened through a link, and nothing that is not a plain file is read or written.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use rustix::fs::OFlags;
+
+use super::StoreError;
+
+/// Digits of a fingerprint that name a directory: 128 bits.
+const NAME_DIGITS: usize = 32;
+
+/// The place of one store.
+#[derive(Debug, Clone)]
+pub(super) struct Directory {
+    root: PathBuf,
+    name: String,
+}
+
+/// Held while a store is in use; given back when dropped.
+#[derive(Debug)]
+pub(super) struct Lock {
+    file: File,
+    path: PathBuf,
+}
+
+impl Directory {
+    /// The place under `root` of the store with this fingerprint.
+    pub(super) fn new(root: &Path, fingerprint: &[u8; 32]) -> Directory {
+        let digits = fingerprint.iter().flat_map(|byte| [byte >> 4, byte & 15]).take(NAME_DIGITS);
+        let name = digits.map(|digit| char::from_digit(u32::from(digit), 16).unwrap_or('0')).collect();
+        Directory { root: root.to_owned(), name }
+    }
+
+    /// All stores under `root`, in no order, 4,096 at the most; none when it cannot be read.
+    pub(super) fn all(root: &Path) -> impl Iterator<Item = Directory> {
+        let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        let entries = fs::read_dir(root).into_iter().flatten().flatten().take(4096);
+        entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).filter_map(move |entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let ours = name.len() == NAME_DIGITS && name.bytes().all(is_digit);
+            ours.then(|| Directory { root: root.to_owned(), name })
+        })
+    }
+
+    /// The digits that name it.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Directory of all stores.
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// File of the superblock and the headers.
+    pub(super) fn headers(&self) -> PathBuf {
+        self.root.join(&self.name).join("headers")
+    }
+
+    /// File of the payloads.
+    pub(super) fn payloads(&self) -> PathBuf {
+        self.root.join(&self.name).join("payloads")
+    }
+
+    /// Makes the directories that are missing, for this user alone.
+    pub(super) fn create(&self) -> Result<(), StoreError> {
+        let make = |path: &Path| DirBuilder::new().recursive(true).mode(0o700).create(path);
+        make(&self.root).map_err(StoreError::io(&self.root))?;
+        let path = self.root.join(&self.name);
+        // A link could lead anywhere; what it leads to is left alone.
+        if fs::symlink_metadata(&path).is_ok_and(|found| !found.is_dir()) {
+            fs::remove_file(&path).map_err(StoreError::io(&path))?;
+        }
+        make(&path).map_err(StoreError::io(&path))
+    }
+
+    /// Takes the lock and notes the time.
+    ///
+    /// # Errors
+    /// [`StoreError::InUse`] when another process, or another store of this one, has it.
+    pub(super) fn lock(&self) -> Result<Lock, StoreError> {
+        let path = self.lock_path();
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.root)
+            .map_err(StoreError::io(&self.root))?;
+        let file = open_private(&path, Missing::Create).map_err(StoreError::io(&path))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(StoreError::InUse { path }),
+            Err(TryLockError::Error(source)) => return Err(StoreError::Io { path, source }),
+        }
+        // Without it the store only looks older than it is.
+        let _ = file.set_modified(SystemTime::now());
+        Ok(Lock { file, path })
+    }
+
+    /// When it was last opened, as far as is known.
+    pub(super) fn used(&self) -> SystemTime {
+        let modified = fs::symlink_metadata(self.lock_path()).and_then(|found| found.modified());
+        modified.unwrap_or(SystemTime::UNIX_EPOCH)
+    }
+
+    /// Bytes of disk it takes: what is allocated, for the files are sparse.
+    pub(super) fn bytes(&self) -> u64 {
+        let allocated = |path: PathBuf| fs::symlink_metadata(path).map_or(0, |found| found.blocks() * 512);
+        allocated(self.headers()) + allocated(self.payloads())
+    }
+
+    /// Removes its files unless it is in use. The lock file stays: others may be waiting at it.
+    pub(super) fn remove(&self) -> Result<(), StoreError> {
+        let _lock = self.lock()?;
+        for path in [self.headers(), self.payloads()] {
+            remove_file(&path).map_err(StoreError::io(&path))?;
+        }
+        let path = self.root.join(&self.name);
+        fs::remove_dir(&path).map_err(StoreError::io(&path))
+    }
+
+    fn lock_path(&self) -> PathBuf {
+        self.root.join(format!("{}.lock", self.name))
+    }
+}
+
+impl Lock {
+    /// Whether the file at the lock's path is still the one that is locked.
+    pub(super) fn is_in_place(&self) -> bool {
+        is_at(&self.file, &self.path)
+    }
+}
+
+/// What to do about a file that is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Missing {
+    /// Make it.
+    Create,
+    /// Fail.
+    Fail,
+}
+
+/// Opens a plain file to read and write, for this user alone.
+pub(super) fn open_private(path: &Path, missing: Missing) -> io::Result<File> {
+    // Without NONBLOCK a pipe or a device in its place could make us wait for ever.
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(missing == Missing::Create).mode(0o600);
+    let file = options.custom_flags(flags.bits() as i32).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a plain file")),
+    }
+}
+
+/// Makes an empty file where there may be one already, or something else.
+pub(super) fn replace_file(path: &Path) -> io::Result<File> {
+    remove_file(path)?;
+    // `create_new` fails rather than follow a link that has appeared in the meantime.
+    OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)
+}
+
+/// Whether `path` names this very file.
+pub(super) fn is_at(file: &File, path: &Path) -> bool {
+    let name = |found: fs::Metadata| (found.dev(), found.ino());
+    let held = file.metadata().map(name);
+    held.is_ok_and(|held| fs::symlink_metadata(path).is_ok_and(|found| name(found) == held))
+}
+
+fn remove_file(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}

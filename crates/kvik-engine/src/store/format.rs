@@ -1,0 +1,309 @@
+//! The bytes of a store: what stands where, and how a whole record is told from a torn one.
+//!
+//! `docs/format.md` draws what is laid out here. No I/O. Every checksum is XXH3, which finds
+//! accidents: bit rot, torn writes, bytes that belong elsewhere. Whoever may write the user's
+//! private files can forge it, and gains nothing by it that they do not have.
+//!
+//! Numbers are in the machine's byte order, as keys and values are. The magic is a number too, so
+//! a machine of the other order does not take the file for its own.
+
+use bytemuck::{Pod, Zeroable};
+use kvik_cache::Identity;
+use kvik_cache::tier::{BlockTokens, Record, SlotId, Use};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_64_with_seed};
+
+/// Version of everything in this file; any other version is not read.
+pub(super) const VERSION: u32 = 1;
+/// Bytes before the first header.
+pub(super) const SUPERBLOCK_BYTES: usize = 4096;
+/// Bytes of the header of one slot.
+pub(super) const HEADER_BYTES: usize = 256;
+/// Where a header's mutable part starts. It lies within one sector of 512 bytes.
+pub(super) const USE_OFFSET: usize = 224;
+/// Bytes of a header's mutable part.
+pub(super) const USE_BYTES: usize = HEADER_BYTES - USE_OFFSET;
+/// Payloads start on multiples of this, the page and sector size that disks and kernels share.
+pub(super) const PAYLOAD_ALIGN: u64 = 4096;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"kvikslab");
+/// A header whose slot has been written before and holds no block now.
+const VACANT: u32 = u32::from_le_bytes(*b"free");
+/// A header whose slot holds a block.
+const BLOCK: u32 = u32::from_le_bytes(*b"blok");
+const PINNED: u8 = 1;
+const FINGERPRINT_CONTEXT: &str = "kvik 2026-11-21 store fingerprint v1";
+
+/// What makes keys and values of one store mean the same: the model and the KV format.
+///
+/// Names the directory and stands in the superblock.
+pub(super) fn fingerprint(model: &[u8; 32], kv_format: &str) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new_derive_key(FINGERPRINT_CONTEXT);
+    hasher.update(model);
+    hasher.update(kv_format.as_bytes());
+    *hasher.finalize().as_bytes()
+}
+
+/// The first bytes of the file of headers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Superblock {
+    /// See [`fingerprint`].
+    pub(super) fingerprint: [u8; 32],
+    /// Digest of the model, to tell another model from another KV format.
+    pub(super) model: [u8; 32],
+    /// Bytes of one block's keys and values.
+    pub(super) payload_bytes: u64,
+    /// Random, new with every file: headers of an earlier file in the same place are not taken over.
+    pub(super) creation: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct RawSuperblock {
+    magic: u64,
+    version: u32,
+    zero: u32,
+    payload_bytes: u64,
+    creation: u64,
+    fingerprint: [u8; 32],
+    model: [u8; 32],
+    /// XXH3-64 of all bytes before it.
+    checksum: u64,
+}
+
+const RAW_SUPERBLOCK_BYTES: usize = size_of::<RawSuperblock>();
+const _: () = assert!(RAW_SUPERBLOCK_BYTES == 104 && RAW_SUPERBLOCK_BYTES <= SUPERBLOCK_BYTES);
+
+/// Why a superblock is not used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NotOurs {
+    /// Something else, or damaged.
+    Unknown,
+    /// Written by a version of kvik with another format.
+    Version(u32),
+}
+
+impl Superblock {
+    /// The bytes at the start of the file of headers.
+    pub(super) fn encode(&self) -> [u8; SUPERBLOCK_BYTES] {
+        let mut raw = RawSuperblock {
+            magic: MAGIC,
+            version: VERSION,
+            zero: 0,
+            payload_bytes: self.payload_bytes,
+            creation: self.creation,
+            fingerprint: self.fingerprint,
+            model: self.model,
+            checksum: 0,
+        };
+        raw.checksum = raw.sum();
+        let mut bytes = [0; SUPERBLOCK_BYTES];
+        bytes[..RAW_SUPERBLOCK_BYTES].copy_from_slice(bytemuck::bytes_of(&raw));
+        bytes
+    }
+
+    /// Reads what [`encode`](Superblock::encode) wrote.
+    pub(super) fn decode(bytes: &[u8; SUPERBLOCK_BYTES]) -> Result<Superblock, NotOurs> {
+        let raw: RawSuperblock = bytemuck::pod_read_unaligned(&bytes[..RAW_SUPERBLOCK_BYTES]);
+        match raw {
+            _ if raw.magic != MAGIC => Err(NotOurs::Unknown),
+            _ if raw.version != VERSION => Err(NotOurs::Version(raw.version)),
+            _ if raw.checksum != raw.sum() => Err(NotOurs::Unknown),
+            RawSuperblock { fingerprint, model, payload_bytes, creation, .. } => {
+                Ok(Superblock { fingerprint, model, payload_bytes, creation })
+            }
+        }
+    }
+}
+
+impl RawSuperblock {
+    fn sum(&self) -> u64 {
+        xxh3_64(&bytemuck::bytes_of(self)[..RAW_SUPERBLOCK_BYTES - size_of::<u64>()])
+    }
+}
+
+/// What stands in a slot's header.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Header {
+    /// Never written, or damaged: nothing is known about the slot.
+    Nothing,
+    /// Written before, no block now.
+    Vacant,
+    /// A block.
+    Block {
+        /// What it is.
+        record: Record,
+        /// [`payload_checksum`] of its bytes.
+        checksum: u128,
+    },
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct RawHeader {
+    state: u32,
+    token_count: u8,
+    flags: u8,
+    zero: [u8; 2],
+    owner: u64,
+    lineage: u64,
+    expires_s: u64,
+    identity: [u8; 32],
+    parent: [u8; 32],
+    tokens: [u32; 16],
+    payload_checksum: u128,
+    payload_bytes: u64,
+    /// XXH3-64 of all bytes before it, seeded with the place they stand in.
+    checksum: u64,
+    unused: [u8; 32],
+    use_: RawUse,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct RawUse {
+    stamp: u64,
+    at_s: u64,
+    heat: f32,
+    zero: u32,
+    /// XXH3-64 of all bytes of this part before it, seeded with the place they stand in.
+    checksum: u64,
+}
+
+const SUMMED_BYTES: usize = std::mem::offset_of!(RawHeader, checksum);
+const _: () = assert!(size_of::<RawHeader>() == HEADER_BYTES);
+const _: () = assert!(size_of::<RawUse>() == USE_BYTES);
+const _: () = assert!(SUMMED_BYTES == 184 && std::mem::offset_of!(RawHeader, use_) == USE_OFFSET);
+
+/// Where a header stands: it is read only in the slot and the file it was written for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    /// Of the file.
+    pub(super) creation: u64,
+    /// The slot whose header it is.
+    pub(super) slot: SlotId,
+    /// Of the file.
+    pub(super) payload_bytes: u64,
+}
+
+impl Place {
+    fn seed(&self) -> u64 {
+        self.creation ^ u64::from(self.slot.0)
+    }
+}
+
+impl Header {
+    /// The bytes of this header in `place`.
+    pub(super) fn encode(&self, place: Place) -> [u8; HEADER_BYTES] {
+        let raw = match self {
+            Header::Nothing => RawHeader::zeroed(),
+            Header::Vacant => RawHeader { state: VACANT, ..RawHeader::zeroed() },
+            Header::Block { record, checksum } => RawHeader::block(record, *checksum, place),
+        };
+        bytemuck::cast(raw)
+    }
+
+    /// Reads what [`encode`](Header::encode) wrote for the same place; anything else is nothing.
+    pub(super) fn decode(bytes: &[u8; HEADER_BYTES], place: Place) -> Header {
+        let raw: RawHeader = bytemuck::pod_read_unaligned(bytes);
+        match raw.state {
+            VACANT => Header::Vacant,
+            BLOCK => raw
+                .record(place)
+                .map_or(Header::Nothing, |record| Header::Block { record, checksum: raw.payload_checksum }),
+            _ => Header::Nothing,
+        }
+    }
+}
+
+impl RawHeader {
+    fn block(record: &Record, payload_checksum: u128, place: Place) -> RawHeader {
+        let tokens = record.tokens.as_slice();
+        let mut raw = RawHeader {
+            state: BLOCK,
+            token_count: tokens.len() as u8,
+            flags: if record.pinned { PINNED } else { 0 },
+            owner: record.owner,
+            lineage: record.lineage,
+            expires_s: record.expires_s,
+            identity: record.identity.0,
+            parent: record.parent.0,
+            payload_checksum,
+            payload_bytes: place.payload_bytes,
+            use_: RawUse::new(&record.use_, place),
+            ..RawHeader::zeroed()
+        };
+        raw.tokens[..tokens.len()].copy_from_slice(tokens);
+        raw.checksum = raw.sum(place);
+        raw
+    }
+
+    /// The record, if every byte of the fixed part is as it was written for this place, and the
+    /// identity is that of the tokens after the parent.
+    fn record(&self, place: Place) -> Option<Record> {
+        let whole = self.checksum == self.sum(place) && self.payload_bytes == place.payload_bytes;
+        let tokens = BlockTokens::new(self.tokens.get(..usize::from(self.token_count))?)?;
+        let (identity, parent) = (Identity(self.identity), Identity(self.parent));
+        (whole && parent.child(tokens.as_slice()) == identity).then(|| Record {
+            identity,
+            parent,
+            owner: self.owner,
+            lineage: self.lineage,
+            tokens,
+            expires_s: self.expires_s,
+            pinned: self.flags & PINNED != 0,
+            use_: self.use_.read(place).unwrap_or_default(),
+        })
+    }
+
+    fn sum(&self, place: Place) -> u64 {
+        xxh3_64_with_seed(&bytemuck::bytes_of(self)[..SUMMED_BYTES], place.seed())
+    }
+}
+
+/// The bytes of a header's mutable part.
+pub(super) fn encode_use(use_: &Use, place: Place) -> [u8; USE_BYTES] {
+    bytemuck::cast(RawUse::new(use_, place))
+}
+
+impl RawUse {
+    fn new(use_: &Use, place: Place) -> RawUse {
+        let Use { stamp, heat, at_s } = *use_;
+        let mut raw = RawUse { stamp, at_s, heat, zero: 0, checksum: 0 };
+        raw.checksum = raw.sum(place);
+        raw
+    }
+
+    fn read(&self, place: Place) -> Option<Use> {
+        let sound = self.heat.is_finite() && self.heat >= 0.0 && self.checksum == self.sum(place);
+        sound.then_some(Use { stamp: self.stamp, heat: self.heat, at_s: self.at_s })
+    }
+
+    fn sum(&self, place: Place) -> u64 {
+        xxh3_64_with_seed(&bytemuck::bytes_of(self)[..USE_BYTES - size_of::<u64>()], place.seed())
+    }
+}
+
+/// Checksum of a block's bytes, taken piece by piece.
+///
+/// The identity goes in first: the bytes of one block never pass for those of another, whichever
+/// slot or file they are moved to.
+pub(super) struct PayloadChecksum(Xxh3);
+
+impl PayloadChecksum {
+    /// Of a block's bytes, none of which have been seen.
+    pub(super) fn new(identity: &Identity) -> PayloadChecksum {
+        let mut hasher = Xxh3::new();
+        hasher.update(&identity.0);
+        PayloadChecksum(hasher)
+    }
+
+    /// The next bytes.
+    pub(super) fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// Of all bytes seen.
+    pub(super) fn finish(&self) -> u128 {
+        self.0.digest128()
+    }
+}

@@ -1,0 +1,164 @@
+//! Opening a store: what is on disk is taken over as far as it is whole, and replaced otherwise.
+//!
+//! The headers are one contiguous file, read from front to back once: 300,000 of them are 77 MB.
+//! Payloads are not read; each is judged when it is needed.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use kvik_cache::tier::{Record, SlotId};
+
+use super::StoreError;
+use super::directory::{Directory, Missing, open_private, replace_file};
+use super::format::{HEADER_BYTES, Header, NotOurs, PAYLOAD_ALIGN, Place, SUPERBLOCK_BYTES, Superblock};
+use super::slab::{Slab, header_offset};
+
+/// Headers read at once: 1 MiB.
+const HEADERS_PER_READ: u32 = 4096;
+
+/// What the files of a store must be like to be used.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Geometry {
+    pub(super) fingerprint: [u8; 32],
+    pub(super) model: [u8; 32],
+    pub(super) payload_bytes: u64,
+    pub(super) slots: u32,
+}
+
+/// A store that has been opened.
+#[derive(Debug)]
+pub(super) struct Recovered {
+    pub(super) slab: Slab,
+    /// Blocks whose headers are whole, by slot, each identity once.
+    pub(super) records: Vec<(SlotId, Record)>,
+    /// By slot: whether its bytes may be allocated on disk.
+    pub(super) written: Vec<bool>,
+    /// What happened that an operator may want to know.
+    pub(super) notes: Vec<String>,
+}
+
+/// Opens the files in `directory`, or makes them. The caller holds the lock.
+///
+/// # Errors
+/// Only when files cannot be made: whatever bytes they hold, they are used or replaced.
+pub(super) fn open(directory: &Directory, geometry: &Geometry) -> Result<Recovered, StoreError> {
+    directory.create()?;
+    match take_over(directory, geometry) {
+        Ok(slab) => Ok(read_records(slab, geometry)),
+        Err(reason) => {
+            let notes =
+                reason.map(|reason| format!("disk cache {}: {reason}; starting empty", directory.name()));
+            let written = vec![false; geometry.slots as usize];
+            let slab = make(directory, geometry)?;
+            Ok(Recovered { slab, records: Vec::new(), written, notes: notes.into_iter().collect() })
+        }
+    }
+}
+
+/// The existing files if they fit, cut to the slots that are wanted; otherwise why not, or `None`
+/// where there are none.
+fn take_over(directory: &Directory, geometry: &Geometry) -> Result<Slab, Option<String>> {
+    let open = |path: &Path| {
+        open_private(path, Missing::Fail).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => None,
+            _ => Some(format!("{} cannot be opened ({error})", path.display())),
+        })
+    };
+    let headers = open(&directory.headers())?;
+    let payloads = open(&directory.payloads())?;
+    let found = read_superblock(&headers).map_err(|reason| {
+        Some(match reason {
+            NotOurs::Unknown => "the file is not a disk cache of kvik, or is damaged".to_owned(),
+            NotOurs::Version(version) => format!("the file is of format version {version}"),
+        })
+    })?;
+    if (found.fingerprint, found.payload_bytes) != (geometry.fingerprint, geometry.payload_bytes) {
+        return Err(Some("the file is of another model or has blocks of another size".to_owned()));
+    }
+    cut(&headers, header_offset(SlotId(geometry.slots)));
+    cut(&payloads, u64::from(geometry.slots) * found.payload_bytes.next_multiple_of(PAYLOAD_ALIGN));
+    Ok(Slab { headers, payloads, creation: found.creation, payload_bytes: found.payload_bytes })
+}
+
+/// Gives back what lies behind `length`. Failing costs disk, not truth.
+fn cut(file: &File, length: u64) {
+    if file.metadata().is_ok_and(|found| found.len() > length) {
+        let _ = file.set_len(length);
+    }
+}
+
+/// Reads and checks the first bytes of a file of headers.
+pub(super) fn read_superblock(headers: &File) -> Result<Superblock, NotOurs> {
+    let mut bytes = [0; SUPERBLOCK_BYTES];
+    headers.read_exact_at(&mut bytes, 0).map_err(|_| NotOurs::Unknown)?;
+    Superblock::decode(&bytes)
+}
+
+/// New files, in the place of whatever stands there.
+fn make(directory: &Directory, geometry: &Geometry) -> Result<Slab, StoreError> {
+    let make = |path: &Path| replace_file(path).map_err(StoreError::io(path));
+    let payloads = make(&directory.payloads())?;
+    let headers = make(&directory.headers())?;
+    let &Geometry { fingerprint, model, payload_bytes, .. } = geometry;
+    // Std seeds its hashers from the system: a number that does not come twice.
+    let creation = RandomState::new().hash_one(fingerprint);
+    let superblock = Superblock { fingerprint, model, payload_bytes, creation };
+    headers.write_all_at(&superblock.encode(), 0).map_err(StoreError::io(&directory.headers()))?;
+    Ok(Slab { headers, payloads, creation, payload_bytes })
+}
+
+fn read_records(slab: Slab, geometry: &Geometry) -> Recovered {
+    let mut records = Vec::new();
+    let mut written = vec![false; geometry.slots as usize];
+    let mut known = HashSet::new();
+    scan(&slab.headers, slab.creation, slab.payload_bytes, geometry.slots, |slot, header| {
+        written[slot.index()] = header != Header::Nothing;
+        // Twice the same block is once a block and once a vacant slot.
+        if let Header::Block { record, .. } = header
+            && known.insert(record.identity)
+        {
+            records.push((slot, record));
+        }
+    });
+    Recovered { slab, records, written, notes: Vec::new() }
+}
+
+/// Reads the headers of at most `slots` slots in order. What cannot be read is not there.
+pub(super) fn scan(
+    headers: &File,
+    creation: u64,
+    payload_bytes: u64,
+    slots: u32,
+    mut found: impl FnMut(SlotId, Header),
+) {
+    let length = headers.metadata().map_or(0, |file| file.len());
+    let held = length.saturating_sub(header_offset(SlotId(0))) / HEADER_BYTES as u64;
+    let slots = u32::try_from(held).map_or(slots, |held| held.min(slots));
+    let mut bytes = vec![0; HEADERS_PER_READ.min(slots) as usize * HEADER_BYTES];
+    for first in (0..slots).step_by(HEADERS_PER_READ as usize) {
+        let count = (slots - first).min(HEADERS_PER_READ) as usize;
+        let wanted = &mut bytes[..count * HEADER_BYTES];
+        let length = read_up_to(headers, wanted, header_offset(SlotId(first)));
+        for (slot, header) in (first..).map(SlotId).zip(wanted[..length].as_chunks().0) {
+            found(slot, Header::decode(header, Place { creation, slot, payload_bytes }));
+        }
+    }
+}
+
+/// Fills `bytes` from `offset` as far as the file can be read; returns how far.
+fn read_up_to(file: &File, bytes: &mut [u8], offset: u64) -> usize {
+    let mut length = 0;
+    while length < bytes.len() {
+        match file.read_at(&mut bytes[length..], offset + length as u64) {
+            Ok(0) => break,
+            Ok(count) => length += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => break,
+        }
+    }
+    length
+}

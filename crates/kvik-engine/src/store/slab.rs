@@ -1,0 +1,119 @@
+//! The two files of one store: headers and payloads of its slots, written and read in place.
+//!
+//! A slot is written in three strokes: its header says vacant, the payload, its header says what
+//! it is. Nothing is flushed: after a kill the system has all that was written; after a loss of
+//! power any part of it may be there, and what is torn fails its checksum and is a miss.
+//! Whoever calls sees to it that a slot is not read while it is written.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use kvik_cache::Identity;
+use kvik_cache::tier::{IoFault, Record, SlotId, Use};
+
+use super::directory::{Directory, is_at};
+use super::format::{
+    HEADER_BYTES, Header, PAYLOAD_ALIGN, PayloadChecksum, Place, SUPERBLOCK_BYTES, USE_OFFSET, encode_use,
+};
+
+/// Bytes that are read, then summed while they are still in the core's own cache.
+const PIECE_BYTES: usize = 128 << 10;
+
+/// The open files of a store.
+#[derive(Debug)]
+pub(super) struct Slab {
+    pub(super) headers: File,
+    pub(super) payloads: File,
+    /// Of the file of headers; see [`Superblock`](super::format::Superblock).
+    pub(super) creation: u64,
+    /// Bytes of one payload.
+    pub(super) payload_bytes: u64,
+}
+
+/// Bytes of disk that one slot takes: its header, and its payload up to the next page.
+pub(super) fn slot_bytes(payload_bytes: u64) -> u64 {
+    HEADER_BYTES as u64 + payload_bytes.next_multiple_of(PAYLOAD_ALIGN)
+}
+
+impl Slab {
+    /// Writes a block. When it fails, the slot holds none.
+    pub(super) fn write(&self, slot: SlotId, record: &Record, payload: &[u8]) -> io::Result<()> {
+        debug_assert_eq!(payload.len() as u64, self.payload_bytes);
+        debug_assert_eq!(record.parent.child(record.tokens.as_slice()), record.identity);
+        self.vacate(slot)?;
+        self.payloads.write_all_at(payload, self.payload_offset(slot))?;
+        let mut sum = PayloadChecksum::new(&record.identity);
+        sum.update(payload);
+        self.write_header(slot, Header::Block { record: *record, checksum: sum.finish() })
+    }
+
+    /// Reads the block `identity` into `payload`, of the length of one.
+    ///
+    /// # Errors
+    /// [`IoFault::Corrupt`] unless the slot holds exactly this block and every byte is as it was
+    /// written; `payload` then holds anything.
+    pub(super) fn read(&self, slot: SlotId, identity: Identity, payload: &mut [u8]) -> Result<(), IoFault> {
+        let expected = match self.header(slot).map_err(|error| fault(&error))? {
+            Header::Block { record, checksum } if record.identity == identity => checksum,
+            _ => return Err(IoFault::Corrupt),
+        };
+        let mut sum = PayloadChecksum::new(&identity);
+        let mut offset = self.payload_offset(slot);
+        for piece in payload.chunks_mut(PIECE_BYTES) {
+            self.payloads.read_exact_at(piece, offset).map_err(|error| fault(&error))?;
+            sum.update(piece);
+            offset += piece.len() as u64;
+        }
+        if sum.finish() == expected { Ok(()) } else { Err(IoFault::Corrupt) }
+    }
+
+    /// Makes a slot hold no block.
+    pub(super) fn vacate(&self, slot: SlotId) -> io::Result<()> {
+        self.write_header(slot, Header::Vacant)
+    }
+
+    /// Rewrites how the slot's block is used, and nothing else of it.
+    pub(super) fn touch(&self, slot: SlotId, use_: &Use) -> io::Result<()> {
+        let bytes = encode_use(use_, self.place(slot));
+        self.headers.write_all_at(&bytes, header_offset(slot) + USE_OFFSET as u64)
+    }
+
+    /// Whether the files still stand where they were opened.
+    pub(super) fn is_at(&self, directory: &Directory) -> bool {
+        is_at(&self.headers, &directory.headers()) && is_at(&self.payloads, &directory.payloads())
+    }
+
+    fn header(&self, slot: SlotId) -> io::Result<Header> {
+        let mut bytes = [0; HEADER_BYTES];
+        self.headers.read_exact_at(&mut bytes, header_offset(slot))?;
+        Ok(Header::decode(&bytes, self.place(slot)))
+    }
+
+    fn write_header(&self, slot: SlotId, header: Header) -> io::Result<()> {
+        self.headers.write_all_at(&header.encode(self.place(slot)), header_offset(slot))
+    }
+
+    fn place(&self, slot: SlotId) -> Place {
+        Place { creation: self.creation, slot, payload_bytes: self.payload_bytes }
+    }
+
+    fn payload_offset(&self, slot: SlotId) -> u64 {
+        u64::from(slot.0) * self.payload_bytes.next_multiple_of(PAYLOAD_ALIGN)
+    }
+}
+
+/// Where the header of a slot starts in the file of headers.
+pub(super) fn header_offset(slot: SlotId) -> u64 {
+    SUPERBLOCK_BYTES as u64 + u64::from(slot.0) * HEADER_BYTES as u64
+}
+
+/// What an error of the system means to whoever decides about blocks.
+pub(super) fn fault(error: &io::Error) -> IoFault {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull, UnexpectedEof};
+    match error.kind() {
+        StorageFull | QuotaExceeded | FileTooLarge => IoFault::Full,
+        UnexpectedEof => IoFault::Corrupt,
+        _ => IoFault::Failed,
+    }
+}

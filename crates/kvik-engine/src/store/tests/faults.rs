@@ -1,0 +1,147 @@
+//! Disks that are full, read-only, gone, or lead elsewhere.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::Command;
+
+use super::*;
+
+/// Blocks that fit below the limit on the size of a file that the child is given, and the limit in
+/// units of 512 bytes: the write of the next block stops in its middle.
+const BLOCKS_THAT_FIT: u64 = 8;
+const FILE_LIMIT: &str = "200";
+/// Tells a child process of this test where its store is.
+const CHILD_DIR: &str = "KVIK_FULL_DISK_CHILD";
+
+/// A limit on the size of files stands for a full disk: the system writes what fits and refuses
+/// the rest. The shell sets it, and ignores the signal that would come with it.
+#[test]
+fn on_a_full_disk_blocks_that_are_there_stay_and_writing_rests() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = format!("trap '' XFSZ; ulimit -f {FILE_LIMIT}; exec \"$0\" \"$@\"");
+    let test = std::env::current_exe().unwrap();
+    let mut child = Command::new("sh");
+    child.args(["-c", &script]).arg(test).args(["--exact", "store::tests::faults::full_disk_child"]);
+    let output = child.env(CHILD_DIR, dir.path()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    let mut opened = open(&config(dir.path(), 20)).unwrap();
+    let found: Vec<u32> = opened.records.iter().map(|(slot, _)| slot.0).collect();
+    assert_eq!(found, (0..BLOCKS_THAT_FIT as u32).collect::<Vec<_>>());
+    opened.store.put(8, &record(8)).unwrap();
+}
+
+/// The part of the test above that runs under the limit; on its own it has nothing to do.
+#[test]
+fn full_disk_child() {
+    let Some(dir) = std::env::var_os(CHILD_DIR) else { return };
+    let mut store = open(&config(Path::new(&dir), 20)).unwrap().store;
+    let results: Vec<_> = (0..10).map(|number| store.put(number as u32, &record(number))).collect();
+    let mut expected = vec![Ok(()); BLOCKS_THAT_FIT as usize];
+    expected.extend([Err(IoFault::Full), Err(IoFault::Resting)]);
+    assert_eq!(results, expected);
+    for number in 0..BLOCKS_THAT_FIT {
+        store.get(number as u32, record(number).identity).unwrap();
+    }
+    assert_eq!(store.get(8, record(8).identity), Err(IoFault::Corrupt));
+    // After the rest it tries again, and what needs no more room is written.
+    let again = poll(|| match store.put(0, &record(40)) {
+        Err(IoFault::Resting) => None,
+        other => Some(other),
+    });
+    assert_eq!(again, Ok(()));
+    store.get(0, record(40).identity).unwrap();
+    store.put(0, &record(0)).unwrap();
+}
+
+#[test]
+fn where_nothing_can_be_made_there_is_no_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, "mine").unwrap();
+    for root in [file.clone(), file.join("below"), PathBuf::from("/proc/kvik")] {
+        let error = open(&config(&root, 2)).unwrap_err();
+        assert!(matches!(error, StoreError::Io { .. }), "{error}");
+        assert!(error.to_string().contains(root.to_str().unwrap()), "{error}");
+    }
+    assert_eq!(fs::read_to_string(file).unwrap(), "mine");
+}
+
+#[test]
+fn a_directory_that_is_removed_is_made_again() {
+    let scene = Scene::filled(3);
+    let mut store = scene.open().store;
+    fs::remove_dir_all(&scene.config.dir).unwrap();
+    // What was open can still be read until it is noticed.
+    store.get(0, record(0).identity).unwrap();
+    poll(|| {
+        store.put(1, &record(11)).unwrap();
+        scene.files()[0].exists().then_some(())
+    });
+    assert_eq!(store.get(0, record(0).identity), Err(IoFault::Corrupt));
+    assert_eq!(store.get(1, record(11).identity), Ok(()));
+    assert!(matches!(open(&scene.config), Err(StoreError::InUse { .. })), "the new lock is held too");
+    drop(store);
+    assert_eq!(scene.survivors(), [(1, record(11))]);
+}
+
+#[test]
+fn a_removed_directory_that_cannot_be_made_again_leaves_reading() {
+    let scene = Scene::filled(3);
+    let mut store = scene.open().store;
+    fs::remove_dir_all(&scene.config.dir).unwrap();
+    fs::write(&scene.config.dir, "in the way").unwrap();
+    let fault = poll(|| store.put(1, &record(11)).err());
+    assert_eq!(fault, IoFault::Failed);
+    assert_eq!(store.put(1, &record(11)), Err(IoFault::Resting));
+    store.get(0, record(0).identity).unwrap();
+}
+
+#[test]
+fn links_and_other_things_in_the_place_of_files_are_replaced() {
+    let scene = Scene::filled(2);
+    let [headers, payloads] = scene.files();
+    let target = scene.dir.path().join("target");
+    let held = fs::read(&headers).unwrap();
+    fs::write(&target, &held).unwrap();
+    for path in [&headers, &payloads] {
+        fs::remove_file(path).unwrap();
+        symlink(&target, path).unwrap();
+        let mut opened = scene.open();
+        assert_eq!((opened.records.len(), opened.notes.len()), (0, 1));
+        opened.store.put(0, &record(0)).unwrap();
+        drop(opened);
+        assert_eq!(scene.survivors().len(), 1);
+        assert_eq!(fs::read(&target).unwrap(), held, "what the link led to is as it was");
+    }
+}
+
+#[test]
+fn a_link_in_the_place_of_the_directory_is_replaced() {
+    let scene = Scene::filled(2);
+    let [headers, _] = scene.files();
+    let (ours, elsewhere) = (headers.parent().unwrap(), scene.dir.path().join("elsewhere"));
+    fs::rename(ours, &elsewhere).unwrap();
+    symlink(&elsewhere, ours).unwrap();
+    scene.open().store.put(0, &record(5)).unwrap();
+    assert_eq!(scene.survivors(), [(0, record(5))]);
+    assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 2);
+}
+
+#[test]
+fn a_link_in_the_place_of_the_lock_is_not_followed() {
+    let scene = Scene::filled(1);
+    let [headers, _] = scene.files();
+    let lock = headers.parent().unwrap().with_extension("lock");
+    fs::remove_file(&lock).unwrap();
+    symlink("/dev/null", &lock).unwrap();
+    assert!(matches!(open(&scene.config), Err(StoreError::Io { .. })));
+}
+
+#[test]
+fn a_pipe_in_the_place_of_a_file_does_not_block() {
+    let scene = Scene::filled(1);
+    let [headers, _] = scene.files();
+    fs::remove_file(&headers).unwrap();
+    assert!(Command::new("mkfifo").arg(&headers).status().unwrap().success());
+    assert_eq!(scene.open().notes.len(), 1);
+}
