@@ -21,7 +21,7 @@
 use std::time::{Duration, Instant};
 
 use kvik_cache::replay::Latency;
-use kvik_cache::{Admission, Cache, CacheConfig, Namespace, NamespaceId, Policy, SeqId, Token};
+use kvik_cache::{Admission, Cache, CacheConfig, Namespace, NamespaceId, Policy, Retain, SeqId, Token};
 
 const SEQUENCES: usize = 100_000;
 const SYSTEM_PROMPTS: usize = 300;
@@ -111,8 +111,8 @@ impl Bench {
 
     fn insert(&mut self, prompt: &[Token]) {
         let (seq, reuse_max) = (SeqId(0), prompt.len() - 1);
-        let admission =
-            Admission { seq, namespace: self.namespace, prompt, reuse_max, positions: prompt.len() };
+        let (namespace, positions, retain) = (self.namespace, prompt.len(), Retain::default());
+        let admission = Admission { seq, namespace, prompt, reuse_max, positions, retain };
         self.cache.admit(admission).expect("no other sequence runs");
         self.cache.finish(seq, prompt);
     }

@@ -1,7 +1,8 @@
 //! What a sequence asks of the cache and what it is given: plain data, no behaviour.
 
-use crate::explain::StopReason;
+use crate::explain::{Eviction, StopReason};
 use crate::ids::{BlockId, NamespaceId, SeqId, Token};
+use crate::retain::Retain;
 
 /// The blocks asked for cannot be had, now. Nothing was changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -20,6 +21,8 @@ pub struct Match {
     pub tokens: usize,
     /// Why it ends there.
     pub stop: StopReason,
+    /// How what comes next was evicted; none when it was not.
+    pub evicted: Option<Eviction>,
 }
 
 /// A sequence that wants to run.
@@ -35,6 +38,8 @@ pub struct Admission<'a> {
     pub reuse_max: usize,
     /// Positions that its table must hold from the start; the reused ones always fit.
     pub positions: usize,
+    /// How long what it leaves is to be kept.
+    pub retain: Retain,
 }
 
 /// A sequence that runs.
@@ -46,6 +51,8 @@ pub struct Admitted {
     pub copy: Option<CopyHead>,
     /// Why no more of the prompt is known; `Complete` also when `reuse_max` is what limits it.
     pub stop: StopReason,
+    /// How what comes next was evicted; none when it was not.
+    pub evicted: Option<Eviction>,
 }
 
 /// Copy the first `positions` positions of one block to another, all layers and heads.

@@ -9,15 +9,18 @@
 //! the only place where blocks are evicted. Every command that needs blocks first asks whether all
 //! of them can be had, changes nothing if not, and cannot fail afterwards.
 
-use rustc_hash::FxHashMap;
+use std::time::Duration;
+
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::admission::{Admission, Admitted, CopyHead, Match, NoSpace};
-use crate::evict::{Ghosts, Policy};
-use crate::explain::StopReason;
+use crate::evict::{Cause, Past, Policy, TenantStats};
+use crate::explain::{Eviction, StopReason};
 use crate::hash::{Fingerprint, Identity, Namespace};
-use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, SeqId, Token, blocks_for};
+use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, SeqId, TenantId, Token, blocks_for};
 use crate::pool::Pool;
 use crate::radix::{Head, Radix, Walk};
+use crate::retain::Retain;
 use crate::stats::{CacheStats, Totals};
 use crate::table::Table;
 
@@ -42,6 +45,9 @@ pub enum CacheError {
     /// More blocks than ids.
     #[error("the KV budget holds {0} blocks and at most {max} can be numbered; lower it", max = u32::MAX)]
     TooManyBlocks(usize),
+    /// Shares cannot be compared.
+    #[error("the weight of tenant {} is not a number above 0; give one, 1 is usual", .0.0)]
+    BadWeight(TenantId),
 }
 
 /// The KV cache of one model and one pool of blocks.
@@ -52,9 +58,13 @@ pub struct Cache {
     pub(crate) sequences: FxHashMap<SeqId, Table>,
     /// Root node of each namespace.
     pub(crate) roots: Vec<NodeId>,
+    /// Ends of pinned prefixes; each holds a lock on its path.
+    pub(crate) pins: FxHashSet<NodeId>,
     namespaces: FxHashMap<Identity, NamespaceId>,
-    ghosts: Ghosts,
     totals: Totals,
+    /// What was evicted, in order, for the tests.
+    #[cfg(test)]
+    pub(crate) evictions: Vec<(NamespaceId, Vec<Token>)>,
 }
 
 impl Cache {
@@ -66,12 +76,14 @@ impl Cache {
         }
         Ok(Cache {
             pool: Pool::new(blocks),
-            radix: Radix::new(blocks, config.policy),
+            radix: Radix::new(blocks, config.policy, config.ghosts),
             sequences: FxHashMap::default(),
             roots: Vec::new(),
+            pins: FxHashSet::default(),
             namespaces: FxHashMap::default(),
-            ghosts: Ghosts::new(config.ghosts),
             totals: Totals::default(),
+            #[cfg(test)]
+            evictions: Vec::new(),
         })
     }
 
@@ -79,43 +91,50 @@ impl Cache {
     pub fn namespace(&mut self, namespace: &Namespace) -> NamespaceId {
         let identity = Identity::root(namespace);
         *self.namespaces.entry(identity).or_insert_with(|| {
-            self.roots.push(self.radix.add_root(Fingerprint::root(&identity)));
-            NamespaceId(u32::try_from(self.roots.len() - 1).expect("fewer namespaces than nodes"))
+            let id = NamespaceId(u32::try_from(self.roots.len()).expect("fewer namespaces than nodes"));
+            self.roots.push(self.radix.add_root(id, Fingerprint::root(&identity)));
+            id
         })
+    }
+
+    /// Tells the cache the time, which never goes back here. What has outlived its time to live is
+    /// dropped at once, so that it is never found.
+    pub fn set_now(&mut self, now: Duration) {
+        self.radix.now = self.radix.now.max(now);
+        self.drop_expired();
     }
 
     /// How much of `prompt` is known, and why not more. Changes nothing, not even recency.
     pub fn lookup(&self, namespace: NamespaceId, prompt: &[Token]) -> Match {
         let walk = self.radix.walk(self.roots[namespace.index()], prompt);
-        Match { tokens: walk.tokens, stop: self.stop_reason(&walk, prompt) }
+        let (stop, evicted) = self.stop_reason(&walk, prompt);
+        Match { tokens: walk.tokens, stop, evicted }
     }
 
     /// Starts a sequence: leases the longest known prefix of its prompt and gives it the blocks
     /// for the rest, or changes nothing.
     pub fn admit(&mut self, admission: Admission<'_>) -> Result<Admitted, NoSpace> {
-        let Admission { seq, namespace, prompt, reuse_max, positions } = admission;
+        let Admission { seq, namespace, prompt, reuse_max, positions, retain } = admission;
         assert!(!self.sequences.contains_key(&seq), "{seq:?} is running already");
         let root = self.roots[namespace.index()];
         let known = self.radix.walk(root, prompt);
-        let stop = self.stop_reason(&known, prompt);
+        let (stop, evicted) = self.stop_reason(&known, prompt);
         let usable = if known.tokens < reuse_max {
             known
         } else {
             self.radix.walk(root, &prompt[..reuse_max.min(prompt.len())])
         };
         let walk = self.affordable(usable, positions).inspect_err(|_| self.totals.refused += 1)?;
-        let copy = self.start(seq, &walk, positions);
-        self.totals.admitted += 1;
-        self.totals.hits += u64::from(walk.tokens > 0);
-        self.totals.prompt_tokens += prompt.len() as u64;
-        self.totals.reused_tokens += walk.tokens as u64;
-        Ok(Admitted { reused: walk.tokens, copy, stop })
+        let copy = self.start(seq, &walk, positions, retain);
+        self.count_admission(namespace, prompt.len(), walk.tokens);
+        self.keep_quota(namespace, 0);
+        Ok(Admitted { reused: walk.tokens, copy, stop, evicted })
     }
 
     /// Grows a sequence's table to hold `positions`, or changes nothing.
     pub fn reserve(&mut self, seq: SeqId, positions: usize) -> Result<(), NoSpace> {
         let missing = self.running(seq).missing(positions);
-        self.make_room(missing)?;
+        self.make_room(missing, self.namespace_of(seq))?;
         let table = self.sequences.get_mut(&seq).expect("it was found a moment ago");
         table.extend(missing, &mut self.pool);
         Ok(())
@@ -130,7 +149,8 @@ impl Cache {
         self.publish_exactly(seq, &tokens[..whole]);
     }
 
-    /// Starts `child` as a copy of `parent` after `tokens`, or starts nothing.
+    /// Starts `child` as a copy of `parent` after `tokens`, or starts nothing. What it leaves is
+    /// kept as the parent asked, until [`retain`](Cache::retain) says otherwise.
     ///
     /// `tokens` are all those of `parent`, from position 0, whose keys and values are complete.
     /// Full blocks are published and shared; a last partial one is copied.
@@ -143,13 +163,13 @@ impl Cache {
         assert!(!self.sequences.contains_key(&child), "{child:?} is running already");
         self.publish(parent, tokens);
         let positions = tokens.len() % BLOCK_POSITIONS;
-        self.make_room(blocks_for(positions))?;
+        self.make_room(blocks_for(positions), self.namespace_of(parent))?;
         let parent = self.running(parent);
         let whole = tokens.len() / BLOCK_POSITIONS;
         assert_eq!(parent.shared().len(), whole, "a fork takes all that is published");
-        let (lease, shared) = (parent.lease(), parent.shared().to_vec());
+        let (lease, shared, retain) = (parent.lease(), parent.shared().to_vec(), parent.retain);
         let tail = parent.owned().first().copied();
-        let mut table = Table::new(shared, lease, &mut self.radix);
+        let mut table = Table::new(shared, lease, retain, &mut self.radix);
         table.extend(blocks_for(positions), &mut self.pool);
         let copy = tail.zip(table.owned().first()).map(|(from, &to)| CopyHead { from, to, positions });
         self.totals.copies += u64::from(copy.is_some());
@@ -157,18 +177,29 @@ impl Cache {
         Ok(copy)
     }
 
-    /// Ends a sequence and keeps what it computed, to the exact token.
+    /// Sets how long what a running sequence leaves is to be kept.
+    pub fn retain(&mut self, seq: SeqId, retain: Retain) {
+        self.sequences.get_mut(&seq).expect("the sequence is running").retain = retain;
+    }
+
+    /// Ends a sequence and keeps what it computed, to the exact token and as it asked.
     ///
     /// `tokens` are all those, from position 0, whose keys and values are complete.
     pub fn finish(&mut self, seq: SeqId, tokens: &[Token]) {
         self.publish_exactly(seq, tokens);
+        if self.running(seq).retain.pin {
+            self.pin(self.namespace_of(seq), tokens);
+        }
         self.abandon(seq);
     }
 
-    /// Ends a sequence; what it has not published is lost.
+    /// Ends a sequence; what it has not published is lost, the rest is kept as it asked, unpinned.
     pub fn abandon(&mut self, seq: SeqId) {
+        let namespace = self.namespace_of(seq);
         let table = self.sequences.remove(&seq).expect("only running sequences end");
         table.release(&mut self.radix, &mut self.pool);
+        self.drop_expired();
+        self.keep_quota(namespace, 0);
     }
 
     /// Evicts until the tree holds at most `blocks`, or only what running sequences use.
@@ -208,18 +239,35 @@ impl Cache {
         self.totals.duplicates += published.duplicates as u64;
     }
 
-    fn stop_reason(&self, walk: &Walk, prompt: &[Token]) -> StopReason {
+    fn namespace_of(&self, seq: SeqId) -> NamespaceId {
+        self.radix.arena[self.running(seq).lease()].namespace
+    }
+
+    fn count_admission(&mut self, namespace: NamespaceId, prompt: usize, reused: usize) {
+        let hit = u64::from(reused > 0);
+        let (prompt, reused) = (prompt as u64, reused as u64);
+        self.totals.admitted += 1;
+        self.totals.hits += hit;
+        self.totals.prompt_tokens += prompt;
+        self.totals.reused_tokens += reused;
+        let now = self.radix.now;
+        self.radix.shares.of_mut(namespace).count_admission(prompt, reused, now);
+    }
+
+    fn stop_reason(&self, walk: &Walk, prompt: &[Token]) -> (StopReason, Option<Eviction>) {
         let rest = &prompt[walk.whole_blocks() * BLOCK_POSITIONS..];
         let next = &rest[..rest.len().min(BLOCK_POSITIONS)];
         let before = self.radix.fingerprint_at(walk);
         if walk.tokens == prompt.len() {
-            StopReason::Complete
-        } else if self.ghosts.lost(before, next, walk.tokens % BLOCK_POSITIONS) {
-            StopReason::Evicted
-        } else if walk.tokens > 0 && self.radix.goes_on(walk) {
-            StopReason::Diverged
-        } else {
-            StopReason::FirstSeen
+            return (StopReason::Complete, None);
+        }
+        match self.radix.ghosts.lost(before, next, walk.tokens % BLOCK_POSITIONS) {
+            Some(Past { cause: Cause::Evicted(policy), at, .. }) => {
+                (StopReason::Evicted, Some(Eviction { at, policy }))
+            }
+            Some(Past { cause: Cause::Expired, .. }) => (StopReason::Expired, None),
+            None if walk.tokens > 0 && self.radix.goes_on(walk) => (StopReason::Diverged, None),
+            None => (StopReason::FirstSeen, None),
         }
     }
 
@@ -243,13 +291,14 @@ impl Cache {
     }
 
     /// Leases the blocks of `walk` and allocates the rest, which is known to fit.
-    fn start(&mut self, seq: SeqId, walk: &Walk, positions: usize) -> Option<CopyHead> {
+    fn start(&mut self, seq: SeqId, walk: &Walk, positions: usize, retain: Retain) -> Option<CopyHead> {
         let shared = self.radix.blocks_of(walk);
         let lease = self.radix.cut(walk.node, walk.blocks);
-        let mut table = Table::new(shared, lease, &mut self.radix);
+        let mut table = Table::new(shared, lease, retain, &mut self.radix);
         let source = walk.head.map(|head| self.hold(head));
         let missing = table.missing(positions.max(walk.tokens));
-        self.make_room(missing).expect("it was found affordable");
+        let namespace = self.radix.arena[lease].namespace;
+        self.make_room(missing, namespace).expect("it was found affordable");
         table.extend(missing, &mut self.pool);
         let copy = source.zip(walk.head).map(|(node, head)| {
             self.radix.unlock(node);
@@ -273,7 +322,7 @@ impl Cache {
             0 => self.radix.cut(head.node, 1),
             _ => head.node,
         };
-        self.radix.lock(node);
+        self.radix.lock_reused(node);
         node
     }
 
@@ -282,21 +331,78 @@ impl Cache {
         self.pool.free() + self.radix.evictable()
     }
 
-    /// Evicts until `needed` blocks are free, or changes nothing.
-    fn make_room(&mut self, needed: usize) -> Result<(), NoSpace> {
+    /// Evicts until `needed` blocks are free for a namespace, or changes nothing.
+    fn make_room(&mut self, needed: usize, namespace: NamespaceId) -> Result<(), NoSpace> {
         fits(needed, self.available()).inspect_err(|_| self.totals.refused += 1)?;
+        self.keep_quota(namespace, needed);
         self.evict(needed.saturating_sub(self.pool.free()));
         Ok(())
     }
 
-    /// Evicts `count` blocks, one by one; so many are evictable.
+    /// Evicts `count` blocks; so many are evictable.
     fn evict(&mut self, count: usize) {
+        let mut left = count;
+        while left > 0 {
+            left -= match self.radix.shares.only_holder() {
+                Some(tenant) => self.evict_of(tenant, left),
+                None => self.evict_fairly(),
+            };
+        }
+    }
+
+    /// Evicts a block of the tenant that is the most over its share and has one to give.
+    fn evict_fairly(&mut self) -> usize {
+        let order = self.radix.shares.most_over_first(self.radix.now, |tenant| self.owned_by(tenant));
+        let given = order.into_iter().map(|tenant| self.evict_of(tenant, 1));
+        given.into_iter().find(|&count| count > 0).expect("room is made only when enough is evictable")
+    }
+
+    /// Evicts what has outlived its time to live. It outlives what follows it, so all of it can go.
+    pub(crate) fn drop_expired(&mut self) {
+        while let Some(leaf) = self.radix.expired() {
+            self.evict_from(leaf, usize::MAX, Cause::Expired);
+        }
+    }
+
+    /// Evicts what a tenant keeps beyond its quota, as if `coming` blocks were there already.
+    pub(crate) fn keep_quota(&mut self, namespace: NamespaceId, coming: usize) {
+        let TenantStats { share, blocks, .. } = *self.radix.shares.of(namespace);
+        let Some(quota) = share.quota_blocks else { return };
+        let mut excess = (blocks + self.owned_by(share.tenant) + coming).saturating_sub(quota);
+        while excess > 0 {
+            match self.evict_of(share.tenant, excess) {
+                0 => return,
+                count => excess -= count,
+            }
+        }
+    }
+
+    /// Evicts blocks of a tenant's next victim, at most `count`; returns how many.
+    fn evict_of(&mut self, tenant: TenantId, count: usize) -> usize {
+        let cause = Cause::Evicted(self.radix.evictor.policy());
+        let victim = self.radix.victim(tenant);
+        victim.map_or(0, |leaf| self.evict_from(leaf, count, cause))
+    }
+
+    /// Evicts blocks from the end of an unlocked leaf, at most `count`; returns how many.
+    fn evict_from(&mut self, leaf: NodeId, count: usize, cause: Cause) -> usize {
+        let node = &self.radix.arena[leaf];
+        let (namespace, count) = (node.namespace, count.min(node.blocks.len()));
         for _ in 0..count {
-            let block = self.radix.evict();
-            self.ghosts.remember(self.radix.labels.fingerprint(block));
+            #[cfg(test)]
+            self.evictions.push((namespace, self.radix.prefix(leaf)));
+            let block = self.radix.evict(leaf, cause);
             self.pool.release(block);
         }
         self.totals.evicted += count as u64;
+        self.radix.shares.of_mut(namespace).evicted += count as u64;
+        count
+    }
+
+    /// Blocks of a tenant's running sequences that are not in the tree.
+    pub(crate) fn owned_by(&self, tenant: TenantId) -> usize {
+        let owner = |table: &&Table| self.radix.owner(table.lease()) == tenant;
+        self.sequences.values().filter(owner).map(|table| table.owned().len()).sum()
     }
 }
 

@@ -6,8 +6,8 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::cache::Cache;
-use crate::evict::Evictor;
-use crate::ids::{BlockId, NodeId, SeqId};
+use crate::evict::Lane;
+use crate::ids::{BlockId, NodeId, SeqId, TenantId};
 use crate::pool::BlockState;
 use crate::radix::Node;
 
@@ -32,7 +32,9 @@ impl Cache {
         self.check_holders()?;
         self.check_tree()?;
         self.check_locks()?;
-        self.check_eviction_order()?;
+        self.check_evictable()?;
+        self.check_lives()?;
+        self.check_shares()?;
         self.check_tables()
     }
 
@@ -95,6 +97,8 @@ impl Cache {
     fn check_node(&self, id: NodeId, node: &Node) -> Result<usize, Violation> {
         ensure!(node.is_root() == self.roots.contains(&id), "{id:?} is a root or is not");
         ensure!(node.is_root() == node.seed.is_some(), "{id:?} has a seed or lacks one");
+        let depth = node.parent.map_or(0, |parent| self.radix.arena[parent].end_depth());
+        ensure!(node.depth == depth, "{id:?} is at depth {depth} and counts as {}", node.depth);
         ensure!(node.is_root() == node.blocks.is_empty(), "{id:?} has {} blocks", node.blocks.len());
         let mut before = node.parent.map(|parent| self.radix.fingerprint_of(parent));
         let mut tokens = 0;
@@ -128,11 +132,12 @@ impl Cache {
         Ok(())
     }
 
-    /// A node is locked once for every lease that ends at it or below it.
+    /// A node is locked once for every lease and pin that ends at it or below it.
     fn check_locks(&self) -> Result<(), Violation> {
         let mut locks: FxHashMap<NodeId, u32> = FxHashMap::default();
-        for table in self.sequences.values() {
-            let mut next = Some(table.lease());
+        let leases = self.sequences.values().map(|table| table.lease());
+        for lease in leases.chain(self.pins.iter().copied()) {
+            let mut next = Some(lease);
             while let Some(id) = next {
                 *locks.entry(id).or_default() += 1;
                 next = self.radix.arena[id].parent;
@@ -145,22 +150,64 @@ impl Cache {
         Ok(())
     }
 
-    /// The policy ranks the unlocked nodes, each once, and children go before their parents.
-    fn check_eviction_order(&self) -> Result<(), Violation> {
-        let Evictor::Lru(lru) = &self.radix.evictor;
-        let mut ranks: FxHashMap<NodeId, usize> = FxHashMap::default();
-        let mut blocks = 0;
-        for (rank, id) in lru.oldest_first().enumerate() {
-            let node = &self.radix.arena[id];
-            ensure!(ranks.insert(id, rank).is_none(), "{id:?} is ranked twice");
-            ensure!(node.locks == 0 && !node.is_root(), "{id:?} is ranked and in use");
-            blocks += node.blocks.len();
-            let early = node.children.values().find(|child| !ranks.contains_key(child));
-            ensure!(early.is_none(), "{id:?} would go before its child {early:?}");
+    /// The evictor knows the unlocked leaves, each once and in its lane, and nothing else.
+    fn check_evictable(&self) -> Result<(), Violation> {
+        let mut lanes: FxHashMap<NodeId, Lane> = FxHashMap::default();
+        for (leaf, lane) in self.radix.evictor.leaves() {
+            ensure!(lanes.insert(leaf, lane).is_none(), "{leaf:?} is ranked twice");
         }
-        let unlocked = self.radix.arena.iter().filter(|(_, node)| node.locks == 0 && !node.is_root()).count();
-        ensure!(ranks.len() == unlocked, "{} of {unlocked} unlocked nodes are ranked", ranks.len());
+        let mut blocks = 0;
+        for (id, node) in self.radix.arena.iter() {
+            let expected = self.radix.candidate(id).map(|candidate| candidate.lane);
+            let lane = lanes.remove(&id);
+            ensure!(lane == expected, "{id:?} is ranked in {lane:?} and belongs to {expected:?}");
+            blocks += if node.locks == 0 { node.blocks.len() } else { 0 };
+        }
+        ensure!(lanes.is_empty(), "{lanes:?} are ranked and are not in the tree");
         ensure!(blocks == self.radix.evictable(), "{blocks} evictable blocks are counted otherwise");
+        Ok(())
+    }
+
+    /// Nothing outlives its time, and nothing is kept less than what follows it: last use, time to
+    /// live and priority.
+    fn check_lives(&self) -> Result<(), Violation> {
+        for (id, node) in self.radix.arena.iter().filter(|(_, node)| node.locks == 0 && !node.is_root()) {
+            let (life, expires) = (node.life, node.life.expires());
+            ensure!(expires.is_none_or(|at| at > self.radix.now), "{id:?} outlives its time");
+            let Some(parent) = node.parent.map(|parent| &self.radix.arena[parent]) else { continue };
+            if parent.is_root() || parent.locks > 0 {
+                continue;
+            }
+            ensure!(parent.life.used >= life.used, "{id:?} was used later than what it follows");
+            let before = parent.life.expires();
+            let longer =
+                before.is_none() || expires.is_some_and(|at| before.is_some_and(|before| at <= before));
+            ensure!(longer, "{id:?} outlives what it follows");
+            ensure!(parent.life.keep.priority >= life.keep.priority, "{id:?} is kept more dearly");
+        }
+        Ok(())
+    }
+
+    /// The blocks of every tenant are counted, and none keeps what its quota forbids.
+    fn check_shares(&self) -> Result<(), Violation> {
+        let mut blocks: FxHashMap<TenantId, usize> = FxHashMap::default();
+        for (id, node) in self.radix.arena.iter() {
+            *blocks.entry(self.radix.owner(id)).or_default() += node.blocks.len();
+        }
+        let leaves = self.radix.evictor.leaves();
+        let can_give: FxHashSet<TenantId> = leaves.map(|(_, lane)| lane.tenant).collect();
+        for stats in self.tenants() {
+            let tenant = stats.share.tenant;
+            let counted = blocks.get(&tenant).copied().unwrap_or(0);
+            ensure!(
+                counted == stats.blocks,
+                "{counted} blocks of {tenant:?} are counted as {}",
+                stats.blocks
+            );
+            let held = stats.blocks + self.owned_by(tenant);
+            let kept = stats.share.quota_blocks.is_none_or(|quota| held <= quota);
+            ensure!(kept || !can_give.contains(&tenant), "{tenant:?} keeps {held} blocks against its quota");
+        }
         Ok(())
     }
 

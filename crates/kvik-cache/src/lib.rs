@@ -10,13 +10,13 @@
 //!                 │                     │
 //!            ┌────▼─────────────────────▼────┐
 //!            │             cache             │   one sequence's life, all or nothing
-//!            └──┬──────────┬──────────────┬──┘
-//!        ┌──────▼──┐  ┌────▼────┐   ┌─────▼────┐
-//!        │  table  ├──►  radix  │   │  ghosts  │   tables lease paths of the tree
-//!        └──────┬──┘  └────┬────┘   └──────────┘
+//!            └──┬──────────┬─────────────────┘
+//!        ┌──────▼──┐  ┌────▼────┐
+//!        │  table  ├──►  radix  │                   tables lease paths of the tree
+//!        └──────┬──┘  └────┬────┘
 //!          ┌────▼───┐ ┌────▼────┐
-//!          │  pool  │ │  evict  │                   blocks by state; unlocked nodes by rank
-//!          └────────┘ └─────────┘
+//!          │  pool  │ │  evict  │                   blocks by state; unlocked leaves by tenant,
+//!          └────────┘ └─────────┘                   priority and policy; ghosts of evicted blocks
 //! ```
 //!
 //! | module      | cares about                               | in -> out                              |
@@ -26,7 +26,8 @@
 //! | `table`     | one sequence's blocks and its lease       | tokens computed -> blocks published    |
 //! | `radix`     | prefixes: match, cut, lock, grow          | tokens -> nodes                        |
 //! | `pool`      | free, owned, shared                       | counts -> block ids                    |
-//! | `evict`     | which unlocked leaf goes, a file a policy | nodes used and cut -> victim           |
+//! | `keep`      | pins, and what is meant for each tenant   | commands -> locks, shares              |
+//! | `evict`     | which unlocked leaf goes, a file a policy | leaves that may go -> victim           |
 //! | `hash`      | identity of a block, in and out of here   | namespace, tokens -> 32 bytes          |
 //! | `explain`   | why a prefix ends where it ends           |                                        |
 //! | `retain`    | how long a prefix is kept, as data        |                                        |
@@ -42,7 +43,7 @@
 //! # A sequence's life
 //!
 //! ```
-//! use kvik_cache::{Admission, Cache, CacheConfig, Namespace, Policy, SeqId};
+//! use kvik_cache::{Admission, Cache, CacheConfig, Namespace, Policy, Retain, SeqId};
 //!
 //! let mut cache = Cache::new(CacheConfig { blocks: 64, policy: Policy::Lru, ghosts: 64 })?;
 //! let namespace = cache.namespace(&Namespace {
@@ -53,8 +54,8 @@
 //! });
 //! let prompt: Vec<u32> = (0..40).collect();
 //! for reused in [0, 39] {
-//!     let (seq, positions) = (SeqId(7), prompt.len());
-//!     let admission = Admission { seq, namespace, prompt: &prompt, reuse_max: 39, positions };
+//!     let (seq, positions, retain) = (SeqId(7), prompt.len(), Retain::default());
+//!     let admission = Admission { seq, namespace, prompt: &prompt, reuse_max: 39, positions, retain };
 //!     let admitted = cache.admit(admission)?;
 //!     assert_eq!(admitted.reused, reused);
 //!     // Carry out `admitted.copy`, compute the other positions into `cache.table(seq)`, then:
@@ -72,6 +73,7 @@ mod evict;
 mod explain;
 mod hash;
 mod ids;
+mod keep;
 #[cfg(test)]
 mod model_test;
 #[cfg(test)]
@@ -87,7 +89,7 @@ pub mod tier;
 pub use admission::{Admission, Admitted, CopyHead, Match, NoSpace};
 pub use cache::{Cache, CacheConfig, CacheError};
 pub use check::Violation;
-pub use evict::{Policy, UnknownPolicy};
+pub use evict::{Policy, Share, TenantStats, UnknownPolicy};
 pub use explain::{Eviction, StopReason};
 pub use hash::{Identity, Namespace};
 pub use ids::{BLOCK_POSITIONS, BlockId, NamespaceId, SeqId, TenantId, Token, blocks_for};

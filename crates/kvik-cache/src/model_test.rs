@@ -5,17 +5,23 @@
 //! the memory that the blocks name: every position computed or copied leaves a mark there that
 //! stands for all tokens up to it, so a block used for the wrong prefix, or too early, shows.
 //!
+//! Half of the seeds use LRU, of which the twin knows every victim beforehand; of another policy's
+//! victims it checks that they may go: unlocked leaves, of the tenant and priority whose turn it is.
+//! Half of the seeds ask for times to live, priorities and pins, and half have tenants with shares.
+//!
 //! `KVIK_MODEL_SEED=7` runs one seed alone.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::admission::{Admission, CopyHead, NoSpace};
 use crate::cache::{Cache, CacheConfig};
-use crate::evict::{Evictor, Policy};
-use crate::explain::StopReason;
+use crate::evict::{Policy, Share};
+use crate::explain::{Eviction, StopReason};
 use crate::hash::Namespace;
-use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, SeqId, Token};
-use crate::naive::{Events, Naive};
+use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, SeqId, TenantId, Token};
+use crate::naive::Naive;
+use crate::retain::Retain;
 
 const SEEDS: u64 = 200;
 const STEPS_PER_SEED: u64 = 5_000;
@@ -23,6 +29,7 @@ const STEPS_PER_SEED: u64 = 5_000;
 const GHOSTS_FOR_ALL: usize = 1 << 20;
 const RUNNING_MAX: usize = 5;
 const PROMPT_BLOCKS_MAX: usize = 7;
+const PINS_MAX: usize = 2;
 
 #[test]
 fn a_million_random_operations_agree_with_the_naive_twin() {
@@ -70,7 +77,7 @@ impl Seen {
         for (what, &times) in &self.counts {
             assert!(times >= 100, "{what} happened {times} times: the test does not reach it");
         }
-        assert!(self.counts.len() >= 18, "only {} kinds of events are noted", self.counts.len());
+        assert!(self.counts.len() >= 26, "only {} kinds of events are noted", self.counts.len());
     }
 }
 
@@ -81,14 +88,22 @@ struct Run {
     tokens: Vec<Token>,
     /// Leading tokens whose keys and values are in its blocks.
     computed: usize,
+    retain: Retain,
 }
 
 struct World {
     random: Random,
     cache: Cache,
     ghosts: usize,
+    /// Whether requests ask for times to live, priorities and pins.
+    retains: bool,
+    /// Whether namespaces belong to different tenants.
+    divides: bool,
     naive: Naive,
-    namespaces: [NamespaceId; 2],
+    namespaces: [NamespaceId; 3],
+    now: Duration,
+    /// What was pinned, by a request or otherwise, and not unpinned since.
+    pins: Vec<(NamespaceId, Vec<Token>)>,
     running: BTreeMap<SeqId, Run>,
     next_seq: u64,
     /// What each position of each block holds, shape `[blocks][16]`.
@@ -103,17 +118,25 @@ impl World {
         let mut random = Random(seed);
         let blocks = 8 + random.below(33);
         let ghosts = [0, 64, GHOSTS_FOR_ALL][random.below(3)];
-        let mut cache = Cache::new(CacheConfig { blocks, policy: Policy::Lru, ghosts }).unwrap();
-        let namespaces = [0, 1].map(|salt| {
+        let policy = match random.below(2) {
+            0 => Policy::Lru,
+            _ => Policy::ALL[random.below(Policy::ALL.len())],
+        };
+        let mut cache = Cache::new(CacheConfig { blocks, policy, ghosts }).unwrap();
+        let namespaces = [0, 1, 2].map(|salt| {
             let kv_format = "f32/f32".to_owned();
             cache.namespace(&Namespace { model: [3; 32], kv_format, adapter: None, salt: [salt; 16] })
         });
         World {
+            retains: random.below(2) == 0,
+            divides: random.below(2) == 0,
             random,
             cache,
             ghosts,
-            naive: Naive::new(blocks),
+            naive: Naive::new(blocks, policy),
             namespaces,
+            now: Duration::ZERO,
+            pins: Vec::new(),
             running: BTreeMap::new(),
             next_seq: 0,
             memory: vec![[0; BLOCK_POSITIONS]; blocks],
@@ -137,6 +160,10 @@ impl World {
         let choice = self.random.below(100);
         let seq = self.some_running();
         match (choice, seq) {
+            (0..4, _) => self.pass_time(),
+            (4..6, _) if self.divides => self.set_share(),
+            (6..8, _) if self.retains => self.pin(),
+            (8..10, _) => self.unpin(),
             (0..20, _) => self.lookup(),
             (20..100, None) => self.admit(),
             (20..45, Some(_)) if self.running.len() < RUNNING_MAX => self.admit(),
@@ -155,8 +182,65 @@ impl World {
         let known = self.cache.lookup(namespace, &prompt);
         let expected = self.naive.lookup(namespace, &prompt);
         assert_eq!(known.tokens, expected.tokens, "lookup of {prompt:?}");
-        self.assert_stop(namespace, &prompt, known.stop);
+        self.assert_stop(namespace, &prompt, (known.stop, known.evicted));
         self.note_stop(known.stop);
+    }
+
+    fn pass_time(&mut self) {
+        self.now += Duration::from_secs(self.random.below(300) as u64);
+        self.cache.set_now(self.now);
+        self.tell();
+        self.naive.set_now(self.now);
+    }
+
+    /// Gives a namespace to one of two tenants, or says anew what is meant for its tenant.
+    fn set_share(&mut self) {
+        let index = self.random.below(3);
+        let quota = [None, Some(4), Some(12)][self.random.below(3)];
+        let tenant = TenantId([1, 1, 2][index]);
+        let share = Share { tenant, weight: 1.0 + self.random.below(3) as f64, quota_blocks: quota };
+        self.cache.set_share(self.namespaces[index], share).unwrap();
+        self.tell();
+        self.naive.set_share(self.namespaces[index], share);
+        self.seen.note("shares set", 1);
+    }
+
+    fn pin(&mut self) {
+        let (namespace, prompt) = (self.some_namespace(), self.some_prompt());
+        if self.pins.len() < PINS_MAX {
+            let pinned = self.cache.pin(namespace, &prompt);
+            assert_eq!(pinned, self.naive.pin(namespace, &prompt));
+            self.pins.extend(pinned.then_some((namespace, prompt)));
+            self.seen.note("pinned", u64::from(pinned));
+        }
+    }
+
+    /// Unpins something, most often something that was pinned.
+    fn unpin(&mut self) {
+        let (namespace, prompt) = match self.pins.is_empty() {
+            true => (self.some_namespace(), self.some_prompt()),
+            false => self.pins.swap_remove(self.random.below(self.pins.len())),
+        };
+        let unpinned = self.cache.unpin(namespace, &prompt);
+        self.tell();
+        assert_eq!(unpinned, self.naive.unpin(namespace, &prompt));
+        self.seen.note("unpinned", u64::from(unpinned));
+    }
+
+    /// Tells the twin what was evicted.
+    fn tell(&mut self) {
+        self.naive.told.extend(self.cache.evictions.drain(..));
+    }
+
+    fn some_retain(&mut self) -> Retain {
+        if !self.retains {
+            return Retain::default();
+        }
+        Retain {
+            ttl: [None, Some(0), Some(100), Some(1000)][self.random.below(4)].map(Duration::from_secs),
+            priority: self.random.below(3) as i8 - 1,
+            pin: self.pins.len() < PINS_MAX && self.random.below(16) == 0,
+        }
     }
 
     fn admit(&mut self) {
@@ -167,18 +251,23 @@ impl World {
             _ => prompt.len().saturating_sub(1),
         };
         let positions = self.random.below(prompt.len() + 20);
-        let admission = Admission { seq, namespace, prompt: &prompt, reuse_max, positions };
+        let retain = self.some_retain();
+        let admission = Admission { seq, namespace, prompt: &prompt, reuse_max, positions, retain };
         let known = self.cache.lookup(namespace, &prompt);
-        let expected = self.naive.admit(seq, namespace, &prompt, reuse_max, positions);
-        match self.cache.admit(admission) {
+        let result = self.cache.admit(admission);
+        self.tell();
+        let expected = self.naive.admit(admission);
+        match result {
             Err(refused) => assert_eq!(Err(refused), expected, "{admission:?}"),
             Ok(admitted) => {
-                assert_eq!((Ok(admitted.reused), admitted.stop), (expected, known.stop), "{admission:?}");
+                assert_eq!(Ok(admitted.reused), expected, "{admission:?}");
+                assert_eq!((admitted.stop, admitted.evicted), (known.stop, known.evicted));
                 let head = admitted.reused % BLOCK_POSITIONS;
                 assert_eq!(admitted.copy.map_or(0, |copy| copy.positions), head);
                 self.seen.note("admitted", 1);
                 self.copy(admitted.copy);
-                self.running.insert(seq, Run { namespace, tokens: prompt, computed: admitted.reused });
+                let computed = admitted.reused;
+                self.running.insert(seq, Run { namespace, tokens: prompt, computed, retain });
             }
         }
     }
@@ -202,6 +291,7 @@ impl World {
     fn reserve(&mut self, seq: SeqId) {
         let positions = self.running[&seq].computed + self.random.below(4 * BLOCK_POSITIONS);
         let result = self.cache.reserve(seq, positions);
+        self.tell();
         assert_eq!(result, self.naive.reserve(seq, positions), "reserve {positions} for {seq:?}");
     }
 
@@ -215,8 +305,9 @@ impl World {
         let child = self.new_seq();
         let mut run = self.running[&parent].clone();
         run.tokens.truncate(run.computed);
-        let expected: Result<(), NoSpace> = self.naive.fork(parent, child, &run.tokens);
         let result = self.cache.fork(parent, child, &run.tokens);
+        self.tell();
+        let expected: Result<(), NoSpace> = self.naive.fork(parent, child, &run.tokens);
         assert_eq!(result.map(|_| ()), expected);
         if let Ok(copy) = result {
             assert_eq!(copy.map_or(0, |copy| copy.positions), run.computed % BLOCK_POSITIONS);
@@ -231,7 +322,11 @@ impl World {
         let Some(run) = self.running.remove(&seq) else { return };
         let computed = &run.tokens[..run.computed];
         self.cache.finish(seq, computed);
+        self.naive.told.extend(self.cache.evictions.drain(..));
         self.naive.finish(seq, computed);
+        if run.retain.pin {
+            self.pins.push((run.namespace, computed.to_vec()));
+        }
         self.history.push(run.tokens);
         if self.history.len() > 24 {
             let index = self.random.below(self.history.len());
@@ -242,6 +337,7 @@ impl World {
     fn abandon(&mut self, seq: SeqId) {
         self.running.remove(&seq);
         self.cache.abandon(seq);
+        self.tell();
         self.naive.abandon(seq);
         self.seen.note("abandoned", 1);
     }
@@ -266,19 +362,24 @@ impl World {
             assert_eq!((table.shared().len(), table.owned().len()), naive.table(seq));
             self.assert_memory(run.namespace, &run.tokens[..run.computed], table.blocks());
         }
+        assert!(naive.told.is_empty(), "the twin would not have evicted {:?}", naive.told);
         if self.seen.steps.is_multiple_of(4) {
-            assert_eq!(self.eviction_order(), naive.eviction_order());
+            assert_eq!(self.oldest_first(), naive.oldest_first());
         }
     }
 
-    /// The unlocked blocks, each by its tokens from position 0, in the order they would go.
-    fn eviction_order(&self) -> Vec<(NamespaceId, Vec<Token>)> {
-        let Evictor::Lru(lru) = &self.cache.radix.evictor;
+    /// The unlocked blocks, each by its tokens from position 0, those first that were used longest
+    /// ago; of a node the last ones first.
+    fn oldest_first(&self) -> Vec<(NamespaceId, Vec<Token>)> {
+        let arena = &self.cache.radix.arena;
+        let unlocked = arena.iter().filter(|(_, node)| node.locks == 0 && !node.is_root());
+        let mut nodes: Vec<_> = unlocked.map(|(id, node)| (node.life.used, !node.depth, id)).collect();
+        nodes.sort_unstable();
         let mut order = Vec::new();
-        for id in lru.oldest_first() {
+        for (_, _, id) in nodes {
             let (namespace, tokens, blocks) = self.path(id);
             self.assert_memory(namespace, &tokens, &blocks);
-            let start = blocks.len() - self.cache.radix.arena[id].blocks.len();
+            let start = blocks.len() - arena[id].blocks.len();
             for block in (start..blocks.len()).rev() {
                 let end = tokens.len().min((block + 1) * BLOCK_POSITIONS);
                 order.push((namespace, tokens[..end].to_vec()));
@@ -288,16 +389,12 @@ impl World {
     }
 
     /// Namespace, tokens and blocks from the root to the end of a node.
-    fn path(&self, mut id: NodeId) -> (NamespaceId, Vec<Token>, Vec<BlockId>) {
-        let (mut tokens, mut blocks) = (Vec::new(), Vec::new());
-        while let Some(parent) = self.cache.radix.arena[id].parent {
-            let run = &self.cache.radix.arena[id].blocks;
-            tokens.splice(..0, run.iter().flat_map(|&block| self.cache.radix.labels.tokens(block)).copied());
-            blocks.splice(..0, run.iter().copied());
-            id = parent;
-        }
-        let root = self.cache.roots.iter().position(|&root| root == id).unwrap();
-        (self.namespaces[root], tokens, blocks)
+    fn path(&self, id: NodeId) -> (NamespaceId, Vec<Token>, Vec<BlockId>) {
+        let radix = &self.cache.radix;
+        let mut nodes: Vec<NodeId> = radix.path_up(id).collect();
+        nodes.reverse();
+        let blocks = nodes.into_iter().flat_map(|id| radix.arena[id].blocks.iter().copied()).collect();
+        (radix.arena[id].namespace, radix.prefix(id), blocks)
     }
 
     fn assert_memory(&self, namespace: NamespaceId, tokens: &[Token], blocks: &[BlockId]) {
@@ -308,13 +405,18 @@ impl World {
         }
     }
 
-    /// The reason is the twin's, who forgets nothing; but an eviction may have been forgotten.
-    fn assert_stop(&mut self, namespace: NamespaceId, prompt: &[Token], stop: StopReason) {
-        let expected = self.naive.lookup(namespace, prompt).stop;
-        if stop != expected {
+    /// The reason is the twin's, who forgets nothing; but that it was lost may have been forgotten.
+    fn assert_stop(
+        &mut self,
+        namespace: NamespaceId,
+        prompt: &[Token],
+        stop: (StopReason, Option<Eviction>),
+    ) {
+        let expected = self.naive.lookup(namespace, prompt);
+        if stop != (expected.stop, expected.evicted) {
             assert_ne!(self.ghosts, GHOSTS_FOR_ALL, "there is room to remember every eviction");
-            assert_eq!(expected, StopReason::Evicted, "told as {stop:?}: {prompt:?}");
-            assert_eq!(stop, self.naive.stop_if_all_is_forgotten(namespace, prompt));
+            let was_lost = matches!(expected.stop, StopReason::Evicted | StopReason::Expired);
+            assert!(was_lost, "told as {stop:?}: {prompt:?}");
             self.seen.note("forgotten", 1);
         }
     }
@@ -329,9 +431,13 @@ impl World {
         if count == 0 { None } else { self.running.keys().nth(self.random.below(count)).copied() }
     }
 
-    /// Mostly the first one.
+    /// Mostly the first one; with tenants, the third nearly as often.
     fn some_namespace(&mut self) -> NamespaceId {
-        self.namespaces[usize::from(self.random.below(8) == 0)]
+        self.namespaces[match self.random.below(8) {
+            0 => 1,
+            1..4 if self.divides => 2,
+            _ => 0,
+        }]
     }
 
     /// A head of something seen before, mostly cut near a block's edge, and something new.
@@ -359,14 +465,14 @@ impl World {
             ("first seen", StopReason::FirstSeen),
             ("diverged", StopReason::Diverged),
             ("evicted: reason", StopReason::Evicted),
+            ("expired: reason", StopReason::Expired),
         ];
         all.into_iter().for_each(|(what, reason)| self.seen.note(what, u64::from(stop == reason)));
     }
 
     fn note_totals(&mut self) {
         let totals = self.cache.stats().totals;
-        let Events { superseded, tails_known, tails_stored, copies_given_up, sources_in_use } =
-            self.naive.events;
+        let events = self.naive.events;
         for (what, times) in [
             ("hits", totals.hits),
             ("misses", totals.admitted - totals.hits),
@@ -375,11 +481,15 @@ impl World {
             ("published", totals.published),
             ("duplicates", totals.duplicates),
             ("evicted", totals.evicted),
-            ("superseded", superseded),
-            ("tails known", tails_known),
-            ("tails stored", tails_stored),
-            ("copies given up", copies_given_up),
-            ("copies from blocks in use", sources_in_use),
+            ("superseded", events.superseded),
+            ("tails known", events.tails_known),
+            ("tails stored", events.tails_stored),
+            ("copies given up", events.copies_given_up),
+            ("copies from blocks in use", events.sources_in_use),
+            ("expired", events.expired),
+            ("spared by priority", events.spared_by_priority),
+            ("spared by share", events.spared_by_share),
+            ("over quota", events.over_quota),
         ] {
             self.seen.note(what, times);
         }

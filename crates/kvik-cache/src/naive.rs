@@ -5,20 +5,32 @@
 //! lock counts, no lists, no physical blocks; every question is a scan. Mirrors the commands of
 //! [`Cache`](crate::Cache) and agrees with it on every answer.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
-use crate::admission::{Match, NoSpace};
-use crate::explain::StopReason;
-use crate::ids::{BLOCK_POSITIONS, NamespaceId, SeqId, Token, blocks_for};
+use crate::admission::{Admission, Match, NoSpace};
+use crate::evict::{Policy, Share};
+use crate::explain::{Eviction, StopReason};
+use crate::ids::{BLOCK_POSITIONS, NamespaceId, SeqId, TenantId, Token, blocks_for};
+use crate::retain::{Keep, Retain};
 
 /// All there is.
 #[derive(Debug)]
 pub(crate) struct Naive {
     blocks: usize,
+    policy: Policy,
     entries: Vec<Entry>,
     running: BTreeMap<SeqId, Running>,
-    /// All blocks ever evicted.
-    evicted: BTreeSet<(NamespaceId, Vec<Token>)>,
+    /// Prefixes that are pinned, whole blocks each.
+    pins: BTreeSet<(NamespaceId, Vec<Token>)>,
+    /// All blocks ever lost; by expiry when there is no eviction.
+    lost: BTreeMap<(NamespaceId, Vec<Token>), Option<Eviction>>,
+    /// Whose each namespace is, and when that tenant last admitted something.
+    shares: BTreeMap<NamespaceId, Share>,
+    asked: BTreeMap<TenantId, Duration>,
+    /// What the real cache has evicted, to be followed where the policy is not LRU.
+    pub(crate) told: VecDeque<(NamespaceId, Vec<Token>)>,
+    now: Duration,
     /// Counts uses.
     uses: u64,
     pub(crate) events: Events,
@@ -32,6 +44,10 @@ pub(crate) struct Events {
     pub(crate) tails_stored: u64,
     pub(crate) copies_given_up: u64,
     pub(crate) sources_in_use: u64,
+    pub(crate) expired: u64,
+    pub(crate) spared_by_priority: u64,
+    pub(crate) spared_by_share: u64,
+    pub(crate) over_quota: u64,
 }
 
 /// A cached block.
@@ -42,6 +58,9 @@ struct Entry {
     prefix: Vec<Token>,
     /// When its last user left it.
     used: u64,
+    /// The same on the caller's clock.
+    used_at: Duration,
+    keep: Keep,
 }
 
 /// A running sequence.
@@ -52,15 +71,22 @@ struct Running {
     leased: Vec<Token>,
     /// Blocks of its own.
     owned: usize,
+    retain: Retain,
 }
 
 impl Naive {
-    pub(crate) fn new(blocks: usize) -> Naive {
+    pub(crate) fn new(blocks: usize, policy: Policy) -> Naive {
         Naive {
             blocks,
+            policy,
             entries: Vec::new(),
             running: BTreeMap::new(),
-            evicted: BTreeSet::new(),
+            pins: BTreeSet::new(),
+            lost: BTreeMap::new(),
+            shares: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            told: VecDeque::new(),
+            now: Duration::ZERO,
             uses: 0,
             events: Events::default(),
         }
@@ -93,8 +119,8 @@ impl Naive {
         (blocks_for(running.leased.len()), running.owned)
     }
 
-    /// The unlocked blocks in the order in which they would be evicted.
-    pub(crate) fn eviction_order(&self) -> Vec<(NamespaceId, Vec<Token>)> {
+    /// The unlocked blocks, those first that were used longest ago.
+    pub(crate) fn oldest_first(&self) -> Vec<(NamespaceId, Vec<Token>)> {
         let mut order: Vec<&Entry> = self.entries.iter().filter(|entry| !self.is_locked(entry)).collect();
         order.sort_by_key(|entry| entry.used);
         order.into_iter().map(|entry| (entry.namespace, entry.prefix.clone())).collect()
@@ -104,9 +130,14 @@ impl Naive {
         let tokens = self.known(namespace, prompt);
         let next_block_end = tokens - tokens % BLOCK_POSITIONS + BLOCK_POSITIONS;
         let lost = (tokens + 1..=next_block_end.min(prompt.len()))
-            .any(|end| self.evicted.contains(&(namespace, prompt[..end].to_vec())));
-        let stop = if lost { StopReason::Evicted } else { self.stop_if_all_is_forgotten(namespace, prompt) };
-        Match { tokens, stop }
+            .rev()
+            .find_map(|end| self.lost.get(&(namespace, prompt[..end].to_vec())));
+        let (stop, evicted) = match lost {
+            Some(Some(eviction)) => (StopReason::Evicted, Some(*eviction)),
+            Some(None) => (StopReason::Expired, None),
+            None => (self.stop_if_all_is_forgotten(namespace, prompt), None),
+        };
+        Match { tokens, stop, evicted }
     }
 
     /// Why the known part of a prompt ends, if nothing was known of what has been evicted.
@@ -124,14 +155,8 @@ impl Naive {
     }
 
     /// Returns the tokens reused.
-    pub(crate) fn admit(
-        &mut self,
-        seq: SeqId,
-        namespace: NamespaceId,
-        prompt: &[Token],
-        reuse_max: usize,
-        positions: usize,
-    ) -> Result<usize, NoSpace> {
+    pub(crate) fn admit(&mut self, admission: Admission<'_>) -> Result<usize, NoSpace> {
+        let Admission { seq, namespace, prompt, reuse_max, positions, retain } = admission;
         let usable = &prompt[..reuse_max.min(prompt.len())];
         let tokens = self.known(namespace, usable);
         let whole = tokens - tokens % BLOCK_POSITIONS;
@@ -156,11 +181,13 @@ impl Naive {
         fits(blocks(reused))?;
         self.events.copies_given_up += u64::from(reused < tokens);
 
-        self.running.insert(seq, Running { namespace, leased: lease, owned: 0 });
+        self.running.insert(seq, Running { namespace, leased: lease, owned: 0, retain });
         let source = source.map(|index| self.entries[index].prefix.clone());
-        self.make_room(blocks(reused), source.as_deref().map(|prefix| (namespace, prefix)));
+        self.make_room(blocks(reused), namespace, source.as_deref());
         self.running.get_mut(&seq).unwrap().owned = blocks(reused);
         source.into_iter().for_each(|prefix| self.touch(namespace, &prefix));
+        self.asked.insert(self.tenant(namespace), self.now);
+        self.keep_quota(namespace, 0, None);
         Ok(reused)
     }
 
@@ -168,7 +195,7 @@ impl Naive {
         let (leased, owned) = self.table(seq);
         let needed = blocks_for(positions).saturating_sub(leased + owned);
         self.check_room(needed)?;
-        self.make_room(needed, None);
+        self.make_room(needed, self.running[&seq].namespace, None);
         self.running.get_mut(&seq).unwrap().owned += needed;
         Ok(())
     }
@@ -189,7 +216,7 @@ impl Naive {
         self.publish(parent, tokens);
         let needed = blocks_for(tokens.len() % BLOCK_POSITIONS);
         self.check_room(needed)?;
-        self.make_room(needed, None);
+        self.make_room(needed, self.running[&parent].namespace, None);
         let forked = Running { owned: needed, ..self.running[&parent].clone() };
         self.running.insert(child, forked);
         Ok(())
@@ -197,40 +224,87 @@ impl Naive {
 
     pub(crate) fn finish(&mut self, seq: SeqId, tokens: &[Token]) {
         self.publish(seq, tokens);
-        let Running { namespace, leased, .. } = self.running[&seq].clone();
+        let Running { namespace, leased, retain, .. } = self.running[&seq].clone();
         if leased.len() < tokens.len() {
             let tail = &tokens[leased.len()..];
             let closest = self.entries_of(namespace).filter(|entry| entry.prefix.starts_with(tokens));
-            if closest.count() > 0 {
+            let known = if closest.count() > 0 {
                 self.events.tails_known += 1;
-                let known = self.entries[self.closest(namespace, &leased, tail)].prefix.clone();
-                self.touch(namespace, &known);
+                self.entries[self.closest(namespace, &leased, tail)].prefix.clone()
             } else {
                 self.events.tails_stored += 1;
                 self.store(namespace, tokens);
-                self.touch(namespace, tokens);
-            }
+                tokens.to_vec()
+            };
+            self.keep(namespace, &known, retain);
+            self.touch(namespace, &known);
+        }
+        if retain.pin {
+            self.pin(namespace, tokens);
         }
         self.abandon(seq);
     }
 
     pub(crate) fn abandon(&mut self, seq: SeqId) {
-        let Running { namespace, leased, .. } = self.running.remove(&seq).unwrap();
+        let Running { namespace, leased, retain, .. } = self.running.remove(&seq).unwrap();
         for block in (1..=leased.len() / BLOCK_POSITIONS).rev() {
+            self.keep(namespace, &leased[..block * BLOCK_POSITIONS], retain);
             self.touch(namespace, &leased[..block * BLOCK_POSITIONS]);
         }
+        self.drop_expired();
+        self.keep_quota(namespace, 0, None);
+    }
+
+    pub(crate) fn set_now(&mut self, now: Duration) {
+        self.now = self.now.max(now);
+        self.drop_expired();
+    }
+
+    pub(crate) fn pin(&mut self, namespace: NamespaceId, tokens: &[Token]) -> bool {
+        let whole = tokens[..tokens.len() - tokens.len() % BLOCK_POSITIONS].to_vec();
+        let known = !whole.is_empty() && self.known(namespace, &whole) == whole.len();
+        if known {
+            self.pins.insert((namespace, whole));
+        }
+        known
+    }
+
+    pub(crate) fn unpin(&mut self, namespace: NamespaceId, tokens: &[Token]) -> bool {
+        let whole = tokens[..tokens.len() - tokens.len() % BLOCK_POSITIONS].to_vec();
+        if !self.pins.remove(&(namespace, whole.clone())) {
+            return false;
+        }
+        for block in (1..=whole.len() / BLOCK_POSITIONS).rev() {
+            self.touch(namespace, &whole[..block * BLOCK_POSITIONS]);
+        }
+        self.drop_expired();
+        self.keep_quota(namespace, 0, None);
+        true
+    }
+
+    pub(crate) fn set_share(&mut self, namespace: NamespaceId, share: Share) {
+        self.shares
+            .values_mut()
+            .filter(|other| other.tenant == share.tenant)
+            .for_each(|other| *other = share);
+        self.shares.insert(namespace, share);
+        self.keep_quota(namespace, 0, None);
     }
 
     fn entries_of(&self, namespace: NamespaceId) -> impl Iterator<Item = &Entry> {
         self.entries.iter().filter(move |entry| entry.namespace == namespace)
     }
 
-    /// A block is locked when a running sequence shares it.
+    /// A block is locked when a running sequence or a pin shares it.
     fn is_locked(&self, entry: &Entry) -> bool {
         let shares = |running: &Running| {
             running.namespace == entry.namespace && running.leased.starts_with(&entry.prefix)
         };
-        self.running.values().any(shares)
+        let pinned = self
+            .pins
+            .iter()
+            .any(|(namespace, prefix)| *namespace == entry.namespace && prefix.starts_with(&entry.prefix));
+        pinned || self.running.values().any(shares)
     }
 
     /// Leading tokens of a prompt that some cached block and those before it hold.
@@ -270,14 +344,26 @@ impl Naive {
             !(is_partial && entry.namespace == namespace && prefix.starts_with(&entry.prefix))
         });
         self.events.superseded += (count - self.entries.len()) as u64;
-        self.entries.push(Entry { namespace, prefix: prefix.to_vec(), used: 0 });
+        let (used_at, keep) = (self.now, Keep::NOTHING);
+        self.entries.push(Entry { namespace, prefix: prefix.to_vec(), used: 0, used_at, keep });
     }
 
     /// Notes that a block was used just now; while somebody uses it this means nothing.
     fn touch(&mut self, namespace: NamespaceId, prefix: &[Token]) {
         self.uses += 1;
+        let (used, used_at) = (self.uses, self.now);
+        let entry = self.entry_mut(namespace, prefix);
+        (entry.used, entry.used_at) = (used, used_at);
+    }
+
+    fn keep(&mut self, namespace: NamespaceId, prefix: &[Token], retain: Retain) {
+        let entry = self.entry_mut(namespace, prefix);
+        entry.keep = entry.keep.and(retain);
+    }
+
+    fn entry_mut(&mut self, namespace: NamespaceId, prefix: &[Token]) -> &mut Entry {
         let is_it = |entry: &&mut Entry| entry.namespace == namespace && entry.prefix == prefix;
-        self.entries.iter_mut().find(is_it).unwrap().used = self.uses;
+        self.entries.iter_mut().find(is_it).unwrap()
     }
 
     fn check_room(&self, needed: usize) -> Result<(), NoSpace> {
@@ -285,19 +371,107 @@ impl Naive {
         if needed <= available { Ok(()) } else { Err(NoSpace { needed, available }) }
     }
 
-    /// Evicts what was used longest ago, but never `held`, until `needed` blocks are free.
-    fn make_room(&mut self, needed: usize, held: Option<(NamespaceId, &[Token])>) {
+    /// Evicts, but never `held`, until `needed` blocks are free for a namespace.
+    fn make_room(&mut self, needed: usize, namespace: NamespaceId, held: Option<&[Token]>) {
+        let held = held.map(|prefix| (namespace, prefix));
+        self.keep_quota(namespace, needed, held);
         while self.free() < needed {
-            let may_go = |index: &usize| {
-                let entry = &self.entries[*index];
-                !self.is_locked(entry) && held != Some((entry.namespace, &entry.prefix))
-            };
-            let oldest = (0..self.entries.len()).filter(may_go).min_by_key(|&index| self.entries[index].used);
-            let Entry { namespace, prefix, .. } = self.entries.remove(oldest.unwrap());
-            let orphan = self.entries_of(namespace).find(|entry| entry.prefix.starts_with(&prefix));
-            assert!(orphan.is_none(), "a block goes before what follows it");
-            self.evicted.insert((namespace, prefix));
+            let tenants = self.tenants_with_leaves(held);
+            let most = tenants
+                .iter()
+                .copied()
+                .reduce(|best, tenant| if self.excess(tenant) > self.excess(best) { tenant } else { best });
+            self.events.spared_by_share += u64::from(tenants.len() > 1);
+            self.evict_of(most.unwrap(), held);
         }
+    }
+
+    /// Evicts what a tenant keeps beyond its quota, as if `coming` blocks were there already.
+    fn keep_quota(&mut self, namespace: NamespaceId, coming: usize, held: Option<(NamespaceId, &[Token])>) {
+        let (tenant, share) = (self.tenant(namespace), self.shares.get(&namespace).copied());
+        let Some(quota) = share.and_then(|share| share.quota_blocks) else { return };
+        while self.held_by(tenant) + coming > quota && self.tenants_with_leaves(held).contains(&tenant) {
+            self.events.over_quota += 1;
+            self.evict_of(tenant, held);
+        }
+    }
+
+    /// Evicts a block of a tenant, of the lowest priority: the oldest, or the one that is told.
+    fn evict_of(&mut self, tenant: TenantId, held: Option<(NamespaceId, &[Token])>) {
+        let mut leaves = self.leaves(held);
+        leaves.retain(|&index| self.tenant(self.entries[index].namespace) == tenant);
+        let priority = |index: usize| self.entries[index].keep.priority;
+        let lowest = leaves.iter().map(|&index| priority(index)).min().unwrap();
+        let count = leaves.len();
+        leaves.retain(|&index| priority(index) == lowest);
+        self.events.spared_by_priority += u64::from(leaves.len() < count);
+        let told = self.told.pop_front().unwrap();
+        let is_told = |entry: &Entry| entry.namespace == told.0 && entry.prefix == told.1;
+        let chosen = match self.policy {
+            Policy::Lru => leaves.into_iter().min_by_key(|&index| self.entries[index].used).unwrap(),
+            _ => leaves
+                .into_iter()
+                .find(|&index| is_told(&self.entries[index]))
+                .unwrap_or_else(|| panic!("{told:?} may not go: {self:#?}")),
+        };
+        assert!(is_told(&self.entries[chosen]), "{told:?} went before {:?}", self.entries[chosen]);
+        let Entry { namespace, prefix, .. } = self.entries.remove(chosen);
+        let eviction = Eviction { at: self.now, policy: self.policy };
+        self.lost.insert((namespace, prefix), Some(eviction));
+    }
+
+    /// Drops what has outlived its time, in whatever order it is told.
+    fn drop_expired(&mut self) {
+        let now = self.now;
+        let expired = |entry: &Entry| entry.keep.ttl.is_some_and(|ttl| entry.used_at + ttl <= now);
+        while let Some(index) = self.entries.iter().position(|entry| expired(entry) && !self.is_locked(entry))
+        {
+            let Entry { namespace, prefix, .. } = self.entries.remove(index);
+            let told = self.told.iter().position(|told| *told == (namespace, prefix.clone()));
+            self.told.remove(told.expect("what has expired goes"));
+            self.lost.insert((namespace, prefix), None);
+            self.events.expired += 1;
+        }
+    }
+
+    fn tenant(&self, namespace: NamespaceId) -> TenantId {
+        self.shares.get(&namespace).map_or(TenantId(0), |share| share.tenant)
+    }
+
+    /// Blocks of a tenant, cached or owned by what it runs.
+    fn held_by(&self, tenant: TenantId) -> usize {
+        let cached = self.entries.iter().filter(|entry| self.tenant(entry.namespace) == tenant).count();
+        let running = self.running.values().filter(|running| self.tenant(running.namespace) == tenant);
+        cached + running.map(|running| running.owned).sum::<usize>()
+    }
+
+    /// How many blocks a tenant has for its weight; half the weight without demand.
+    fn excess(&self, tenant: TenantId) -> f64 {
+        let share = self.shares.values().find(|share| share.tenant == tenant);
+        let asked = self.asked.get(&tenant).copied().unwrap_or_default();
+        let demand = if self.now - asked <= Duration::from_secs(600) { 1.0 } else { 0.5 };
+        self.held_by(tenant) as f64 / (share.map_or(1.0, |share| share.weight) * demand)
+    }
+
+    /// Tenants that have something to give, in the order of their ids.
+    fn tenants_with_leaves(&self, held: Option<(NamespaceId, &[Token])>) -> Vec<TenantId> {
+        let leaves = self.leaves(held).into_iter();
+        let tenants: BTreeSet<TenantId> =
+            leaves.map(|index| self.tenant(self.entries[index].namespace)).collect();
+        tenants.into_iter().collect()
+    }
+
+    /// The unlocked blocks that no other follows, but never `held`.
+    fn leaves(&self, held: Option<(NamespaceId, &[Token])>) -> Vec<usize> {
+        let is_leaf = |index: &usize| {
+            let leaf = &self.entries[*index];
+            let follows =
+                |entry: &Entry| entry.prefix != leaf.prefix && entry.prefix.starts_with(&leaf.prefix);
+            !self.is_locked(leaf)
+                && held != Some((leaf.namespace, &leaf.prefix))
+                && !self.entries_of(leaf.namespace).any(follows)
+        };
+        (0..self.entries.len()).filter(is_leaf).collect()
     }
 }
 

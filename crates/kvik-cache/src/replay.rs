@@ -7,10 +7,13 @@
 //! capacity. One id of the trace stands for one block of the cache (in the Mooncake traces, for
 //! 512 tokens), and is told apart from others by its tokens as in real use.
 
+mod optimum;
+
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+pub use optimum::optimum;
 use rustc_hash::FxHashSet;
 
 use crate::admission::Admission;
@@ -18,6 +21,10 @@ use crate::cache::{Cache, CacheConfig, CacheError};
 use crate::evict::Policy;
 use crate::hash::Namespace;
 use crate::ids::{BLOCK_POSITIONS, NamespaceId, SeqId, Token};
+use crate::retain::Retain;
+
+/// Evicted blocks remembered at most, as in the server.
+const GHOSTS_MAX: usize = 1 << 16;
 
 /// One request of a trace: the ids of its prompt's blocks, each id standing for the prefix up to it.
 pub type TraceRequest = Vec<u64>;
@@ -114,7 +121,7 @@ impl<Clock: FnMut() -> Duration> Replay<Clock> {
         };
         let longest = requests.iter().map(Vec::len).max().unwrap_or(0);
         let blocks = kept_max.saturating_add(longest);
-        let mut cache = Cache::new(CacheConfig { blocks, policy, ghosts: 0 })?;
+        let mut cache = Cache::new(CacheConfig { blocks, policy, ghosts: ghosts_for(kept_max, policy) })?;
         let kv_format = "replay".to_owned();
         let namespace = Namespace { model: [0; 32], kv_format, adapter: None, salt: [0; 16] };
         Ok(Replay {
@@ -144,7 +151,8 @@ impl<Clock: FnMut() -> Duration> Replay<Clock> {
     fn insert(&mut self, prompt: &[Token]) {
         let seq = SeqId(0);
         let (namespace, reuse_max, positions) = (self.namespace, prompt.len(), prompt.len());
-        let admission = Admission { seq, namespace, prompt, reuse_max, positions };
+        let retain = Retain::default();
+        let admission = Admission { seq, namespace, prompt, reuse_max, positions, retain };
         self.cache.admit(admission).expect("the pool has room for the longest request");
         self.cache.finish(seq, prompt);
         self.cache.shrink(self.kept_max);
@@ -169,6 +177,12 @@ impl<Clock: FnMut() -> Duration> Replay<Clock> {
             ..self.report
         }
     }
+}
+
+/// Policies that tell what comes back from what is new remember as many blocks as they keep, the
+/// others none.
+fn ghosts_for(kept_max: usize, policy: Policy) -> usize {
+    if policy.minds_the_past() { kept_max.min(GHOSTS_MAX) } else { 0 }
 }
 
 impl ReplayReport {

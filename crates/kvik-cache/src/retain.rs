@@ -3,6 +3,9 @@
 use std::time::Duration;
 
 /// What a request asks for the prefix it leaves in the cache.
+///
+/// A prefix that several requests share gets the strongest of what they ask for: the longest time
+/// to live, the highest priority, any pin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Retain {
     /// After so long without a use it is as if it had never been; for ever when `None`.
@@ -10,5 +13,42 @@ pub struct Retain {
     /// Lower ones go first, whatever the policy says; 0 where nothing is asked for.
     pub priority: i8,
     /// It is never evicted, until it is unpinned. It counts against the budget all the same.
+    /// A last block that is not full is not covered: it may still be replaced by a fuller one.
     pub pin: bool,
+}
+
+/// What the users of a node have asked for so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Keep {
+    /// The longest time to live.
+    pub(crate) ttl: Option<Duration>,
+    /// The highest priority.
+    pub(crate) priority: i8,
+}
+
+impl Keep {
+    /// What nobody has asked for yet.
+    pub(crate) const NOTHING: Keep = Keep { ttl: Some(Duration::ZERO), priority: i8::MIN };
+
+    /// The stronger of both, in each respect.
+    pub(crate) fn and(self, asked: Retain) -> Keep {
+        let ttl = self.ttl.zip(asked.ttl).map(|(kept, asked)| kept.max(asked));
+        Keep { ttl, priority: self.priority.max(asked.priority) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_strongest_wish_counts() {
+        let asked =
+            |secs: Option<u64>, priority| Retain { ttl: secs.map(Duration::from_secs), priority, pin: false };
+        let keep = Keep::NOTHING.and(asked(Some(5), -3));
+        assert_eq!(keep, Keep { ttl: Some(Duration::from_secs(5)), priority: -3 });
+        let keep = keep.and(asked(Some(2), 1));
+        assert_eq!(keep, Keep { ttl: Some(Duration::from_secs(5)), priority: 1 });
+        assert_eq!(keep.and(Retain::default()), Keep { ttl: None, priority: 1 });
+    }
 }

@@ -12,6 +12,7 @@
 use crate::ids::{BLOCK_POSITIONS, BlockId, NodeId, Token, blocks_for};
 use crate::pool::Pool;
 use crate::radix::Radix;
+use crate::retain::Retain;
 
 /// Block table of a running sequence.
 #[derive(Debug)]
@@ -19,6 +20,8 @@ pub(crate) struct Table {
     blocks: Vec<BlockId>,
     shared: usize,
     lease: NodeId,
+    /// How long what it leaves is to be kept.
+    pub(crate) retain: Retain,
 }
 
 /// What a publication did.
@@ -32,9 +35,10 @@ pub(crate) struct Published {
 
 impl Table {
     /// A table that starts with the `shared` blocks on the path to `lease`, which it locks.
-    pub(crate) fn new(shared: Vec<BlockId>, lease: NodeId, radix: &mut Radix) -> Table {
+    pub(crate) fn new(shared: Vec<BlockId>, lease: NodeId, retain: Retain, radix: &mut Radix) -> Table {
         radix.lock_path(lease);
-        Table { shared: shared.len(), blocks: shared, lease }
+        radix.count_reuse(lease);
+        Table { shared: shared.len(), blocks: shared, lease, retain }
     }
 
     pub(crate) fn blocks(&self) -> &[BlockId] {
@@ -94,7 +98,7 @@ impl Table {
     /// returns how many they are.
     fn adopt(&mut self, child: NodeId, count: usize, radix: &mut Radix, pool: &mut Pool) -> usize {
         self.lease = radix.cut(child, count);
-        radix.lock(self.lease);
+        radix.lock_reused(self.lease);
         let tree = &radix.arena[self.lease].blocks;
         for (own, &shared) in self.blocks[self.shared..].iter_mut().zip(tree) {
             pool.release(std::mem::replace(own, shared));
@@ -113,9 +117,11 @@ impl Table {
         count
     }
 
-    /// Ends the sequence: frees what it owns and lets go of what it shares.
+    /// Ends the sequence: frees what it owns and lets go of what it shares, which is kept from now
+    /// on at least as it asked.
     pub(crate) fn release(self, radix: &mut Radix, pool: &mut Pool) {
         self.owned().iter().rev().for_each(|&block| pool.release(block));
+        radix.keep(self.lease, self.retain);
         radix.unlock_path(self.lease);
     }
 }

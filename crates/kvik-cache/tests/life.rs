@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use kvik_cache::{
-    Admission, Admitted, Cache, CacheConfig, CacheError, Namespace, NamespaceId, NoSpace, Policy, SeqId,
-    StopReason, Token,
+    Admission, Admitted, Cache, CacheConfig, CacheError, Namespace, NamespaceId, NoSpace, Policy, Retain,
+    SeqId, StopReason, Token,
 };
 
 fn cache(blocks: usize) -> (Cache, NamespaceId) {
@@ -20,7 +20,8 @@ fn namespace_of(salt: u8) -> Namespace {
 /// Admits `prompt`, leaving its last token to compute.
 fn admit(cache: &mut Cache, namespace: NamespaceId, seq: u64, prompt: &[Token]) -> Result<Admitted, NoSpace> {
     let (reuse_max, positions) = (prompt.len() - 1, prompt.len());
-    cache.admit(Admission { seq: SeqId(seq), namespace, prompt, reuse_max, positions })
+    let retain = Retain::default();
+    cache.admit(Admission { seq: SeqId(seq), namespace, prompt, reuse_max, positions, retain })
 }
 
 /// Runs `tokens` from start to end.

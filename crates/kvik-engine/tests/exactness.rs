@@ -11,7 +11,9 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kvik_cache::{Admission, BlockId, Cache, CacheConfig, Namespace, NamespaceId, Policy, SeqId, Token};
+use kvik_cache::{
+    Admission, BlockId, Cache, CacheConfig, Namespace, NamespaceId, Policy, Retain, SeqId, Token,
+};
 use kvik_engine::batch::{Batch, Row, Runner};
 use kvik_engine::load::LoadedModel;
 use kvik_engine::model::{Model, ModelRunner};
@@ -131,8 +133,6 @@ impl World {
             kv_format: format.name().to_owned(),
             adapter: Default::default(),
             salt: Default::default(),
-            tenant: Default::default(),
-            retain: Default::default(),
         };
         World {
             scale,
@@ -186,6 +186,7 @@ impl World {
             prompt: &prompt,
             reuse_max: prompt.len() - 1,
             positions: prompt.len(),
+            retain: Retain::default(),
         };
         let Ok(admitted) = self.cache.admit(admission) else { return };
         if let Some(copy) = admitted.copy {

@@ -1,7 +1,8 @@
 //! The prefix tree over token ids: which physical blocks hold which prefix.
 //!
-//! Owns the nodes with their lock counts, what every block of the tree holds, and the eviction
-//! policy that ranks the unlocked nodes. Never allocates a block: they are handed in and out.
+//! Owns the nodes with their lock counts, what every block of the tree holds, and what tells the
+//! evictable leaves apart: the evictor, the ghosts and the shares. Never allocates a block: they
+//! are handed in and out.
 //!
 //! ```text
 //! root ── [b0 b1 b2] ─┬─ [b3 b4]          a node is a run of whole blocks;
@@ -11,29 +12,38 @@
 //!
 //! Invariants: a locked node's ancestors are locked; a partial block ends a leaf, and its tokens
 //! begin no sibling's; no node but a root is empty; the blocks of a node are used by the same
-//! sequences, and were last used by the same one: a node is cut where a use of it ends.
+//! sequences, and always were: a node is cut where a use of it ends, and grows only while it is new.
 
 mod labels;
 mod node;
 mod walk;
 
 pub(crate) use labels::BlockTokens;
-pub(crate) use node::Node;
+pub(crate) use node::{Life, Node};
 pub(crate) use walk::{Head, Walk};
+
+use std::time::Duration;
 
 use labels::Labels;
 use node::Arena;
 
-use crate::evict::{Evictor, Policy};
+use crate::evict::{Candidate, Cause, Context, Evictor, Facts, Ghosts, Lane, Past, Policy, Share, Shares};
 use crate::hash::Fingerprint;
-use crate::ids::{BLOCK_POSITIONS, BlockId, NodeId, Token, blocks_for};
+use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, TenantId, Token, blocks_for};
+use crate::retain::Retain;
 
 /// The prefixes of all namespaces.
 #[derive(Debug)]
 pub(crate) struct Radix {
     pub(crate) arena: Arena,
     pub(crate) evictor: Evictor,
+    pub(crate) ghosts: Ghosts,
+    pub(crate) shares: Shares,
     pub(crate) labels: Labels,
+    /// The caller's clock.
+    pub(crate) now: Duration,
+    /// Blocks that users have left so far: the clock by which policies tell the age of a use.
+    clock: u64,
     /// Blocks in unlocked nodes: as many as eviction can free.
     evictable: usize,
     /// Valid tokens in all nodes.
@@ -41,19 +51,24 @@ pub(crate) struct Radix {
 }
 
 impl Radix {
-    /// An empty tree for a pool of `blocks`.
-    pub(crate) fn new(blocks: u32, policy: Policy) -> Radix {
+    /// An empty tree for a pool of `blocks`, with about `ghosts` evicted blocks remembered.
+    pub(crate) fn new(blocks: u32, policy: Policy, ghosts: usize) -> Radix {
         Radix {
             arena: Arena::default(),
             evictor: Evictor::new(policy),
+            ghosts: Ghosts::new(ghosts),
+            shares: Shares::new(),
             labels: Labels::new(blocks),
+            now: Duration::ZERO,
+            clock: 0,
             evictable: 0,
             tokens: 0,
         }
     }
 
-    pub(crate) fn add_root(&mut self, seed: Fingerprint) -> NodeId {
-        self.arena.insert(Node::root(seed))
+    pub(crate) fn add_root(&mut self, namespace: NamespaceId, seed: Fingerprint) -> NodeId {
+        self.shares.add_namespace();
+        self.arena.insert(Node::root(namespace, seed))
     }
 
     /// What the first block of a node holds: its place among its siblings.
@@ -78,36 +93,47 @@ impl Radix {
     ///
     /// `node` keeps its id, its children and its end, so that leases that end there stay right.
     pub(crate) fn cut(&mut self, node: NodeId, blocks: usize) -> NodeId {
-        let whole = &self.arena[node];
-        if blocks == whole.blocks.len() {
+        if blocks == self.arena[node].blocks.len() {
             return node;
         }
-        let parent = whole.parent.expect("only a node with blocks is cut");
-        let (head, rest) = whole.blocks.split_at(blocks);
-        let (head, rest) = (head.to_vec(), rest.to_vec());
+        self.unrank(node);
         let place = self.first_block(node);
-        let mut upper = Node::after(parent, head);
-        upper.locks = whole.locks;
-        upper.children.insert(BlockTokens::first_of(self.labels.tokens(rest[0])), node);
-        let unlocked = upper.locks == 0;
+        let whole = &mut self.arena[node];
+        let rest = whole.blocks.split_off(blocks);
+        let upper = Node {
+            namespace: whole.namespace,
+            parent: whole.parent,
+            seed: None,
+            depth: whole.depth,
+            blocks: std::mem::replace(&mut whole.blocks, rest),
+            children: [(BlockTokens::first_of(self.labels.tokens(whole.blocks[0])), node)].into(),
+            locks: whole.locks,
+            life: whole.life,
+        };
+        whole.depth += blocks as u32;
+        let parent = upper.parent.expect("only a node with blocks is cut");
         let upper = self.arena.insert(upper);
         self.arena[parent].children.insert(place, upper);
-        let lower = &mut self.arena[node];
-        (lower.parent, lower.blocks) = (Some(upper), rest);
-        if unlocked {
-            self.evictor.split(upper, node);
-        }
+        self.arena[node].parent = Some(upper);
+        self.rank(node);
         upper
     }
 
     /// Locks `node` for one more user, who has locked its parent already.
     pub(crate) fn lock(&mut self, id: NodeId) {
+        self.unrank(id);
         let node = &mut self.arena[id];
         node.locks += 1;
-        if node.locks == 1 && !node.is_root() {
+        if node.locks == 1 {
             self.evictable -= node.blocks.len();
-            self.evictor.remove(id);
         }
+    }
+
+    /// Locks `node` for a user who has computed the same, and has locked its parent already.
+    pub(crate) fn lock_reused(&mut self, id: NodeId) {
+        self.lock(id);
+        let life = &mut self.arena[id].life;
+        life.reuses = life.reuses.saturating_add(1);
     }
 
     /// Takes one user's lock off `node`; when it was the last one, the node counts as just used.
@@ -116,7 +142,9 @@ impl Radix {
         node.locks = node.locks.checked_sub(1).expect("what is unlocked was locked");
         if node.locks == 0 && !node.is_root() {
             self.evictable += node.blocks.len();
-            self.evictor.insert(id);
+            self.clock += node.blocks.len() as u64;
+            (node.life.used, node.life.used_at) = (self.clock, self.now);
+            self.rank(id);
         }
     }
 
@@ -138,24 +166,87 @@ impl Radix {
         }
     }
 
+    /// Counts one more use of the locked path to `node`.
+    pub(crate) fn count_reuse(&mut self, node: NodeId) {
+        self.change_path(node, |life| life.reuses = life.reuses.saturating_add(1));
+    }
+
+    /// Keeps the locked path to `node` at least as is asked.
+    pub(crate) fn keep(&mut self, node: NodeId, asked: Retain) {
+        self.change_path(node, |life| life.keep = life.keep.and(asked));
+    }
+
+    /// Changes what is known of a locked path, which no policy ranks.
+    fn change_path(&mut self, node: NodeId, change: impl Fn(&mut Life)) {
+        let mut next = Some(node);
+        while let Some(id) = next {
+            let node = &mut self.arena[id];
+            change(&mut node.life);
+            next = node.parent;
+        }
+    }
+
     /// Adds blocks after `at`, the end of a lease, and returns the node where that lease ends now.
-    ///
-    /// The run of `at` grows when nobody else uses it and nothing follows it; so a sequence that
-    /// publishes block by block makes one node, not one a block.
     pub(crate) fn grow(&mut self, at: NodeId, tokens: &[Token], blocks: &[BlockId]) -> NodeId {
         assert_eq!(blocks_for(tokens.len()), blocks.len(), "every block has its tokens");
         self.label_blocks(self.fingerprint_of(at), tokens, blocks);
+        self.shares.of_mut(self.arena[at].namespace).blocks += blocks.len();
+        let pasts = self.pasts(self.arena[at].namespace, blocks);
+        let (mut end, mut rest) = (at, blocks);
+        for alike in pasts.chunk_by(|a, b| a == b) {
+            let run;
+            (run, rest) = rest.split_at(alike.len());
+            end = self.append(end, run, alike[0]);
+        }
+        end
+    }
+
+    /// Adds blocks that were reused equally often before they were last evicted.
+    ///
+    /// The run of `at` grows when it is new and nothing follows it; so a sequence that publishes
+    /// block by block makes one node, not one a block.
+    fn append(&mut self, at: NodeId, blocks: &[BlockId], reuses: u32) -> NodeId {
         let node = &mut self.arena[at];
-        if !node.is_root() && node.locks == 1 && node.children.is_empty() {
+        let alone = !node.is_root() && node.locks == 1 && node.children.is_empty();
+        if alone && node.is_new() && node.life.reuses == reuses {
             node.blocks.extend_from_slice(blocks);
             return at;
         }
-        let mut child = Node::after(at, blocks.to_vec());
-        child.locks = 1;
+        let child = Node {
+            namespace: node.namespace,
+            parent: Some(at),
+            seed: None,
+            depth: node.end_depth(),
+            blocks: blocks.to_vec(),
+            children: Default::default(),
+            locks: 1,
+            life: Life::new(self.clock, reuses),
+        };
         let child = self.arena.insert(child);
         let place = self.first_block(child);
         self.arena[at].children.insert(place, child);
         child
+    }
+
+    /// How often each of `blocks` had been reused, counting this time for those that come back
+    /// after an eviction; 0 for new ones.
+    ///
+    /// A block was used whenever one after it was, also when its ghost has been displaced.
+    fn pasts(&mut self, namespace: NamespaceId, blocks: &[BlockId]) -> Vec<u32> {
+        let mut pasts = vec![0; blocks.len()];
+        if !self.evictor.policy().minds_the_past() {
+            return pasts;
+        }
+        let (tenant, capacity) = (self.shares.owner(namespace), self.shares.of(namespace).blocks);
+        let mut least = 0;
+        for (past, &block) in pasts.iter_mut().zip(blocks).rev() {
+            if let Some(back) = self.ghosts.back(self.labels.fingerprint(block)) {
+                self.evictor.returned(tenant, back, capacity);
+                least = least.max(back.reuses + 1);
+            }
+            *past = least;
+        }
+        pasts
     }
 
     fn label_blocks(&mut self, mut before: Fingerprint, tokens: &[Token], blocks: &[BlockId]) {
@@ -165,10 +256,28 @@ impl Radix {
         self.tokens += tokens.len();
     }
 
-    /// Evicts the last block of the policy's victim.
-    pub(crate) fn evict(&mut self) -> BlockId {
-        let victim = self.evictor.victim().expect("room is made only when enough is evictable");
-        self.pop(victim)
+    /// The leaf of a tenant whose last block goes next.
+    pub(crate) fn victim(&mut self, tenant: TenantId) -> Option<NodeId> {
+        let capacity = self.shares.blocks_of(tenant);
+        self.evictor.victim(tenant, Context { now: self.clock, capacity })
+    }
+
+    /// A leaf that has outlived its time to live.
+    pub(crate) fn expired(&self) -> Option<NodeId> {
+        self.evictor.expired(self.now)
+    }
+
+    /// Who a node belongs to.
+    pub(crate) fn owner(&self, id: NodeId) -> TenantId {
+        self.shares.owner(self.arena[id].namespace)
+    }
+
+    /// Drops the last block of an unlocked leaf, and remembers why.
+    pub(crate) fn evict(&mut self, leaf: NodeId, cause: Cause) -> BlockId {
+        let reuses = self.arena[leaf].life.reuses.min(u8::MAX.into()) as u8;
+        let block = self.pop(leaf);
+        self.ghosts.remember(self.labels.fingerprint(block), Past { at: self.now, cause, reuses });
+        block
     }
 
     /// Drops the last block of an unlocked leaf, and the leaf with its last one.
@@ -176,10 +285,12 @@ impl Radix {
         let node = &mut self.arena[leaf];
         assert!(node.locks == 0 && node.children.is_empty(), "only an unused leaf loses blocks");
         let &block = node.blocks.last().expect("no node but a root is empty");
+        self.shares.of_mut(node.namespace).blocks -= 1;
         if node.blocks.len() == 1 {
             self.remove(leaf);
         } else {
             node.blocks.pop();
+            self.evictor.shrink(leaf, self.lane(leaf));
         }
         self.evictable -= 1;
         self.tokens -= self.labels.count(block);
@@ -190,8 +301,50 @@ impl Radix {
     fn remove(&mut self, leaf: NodeId) {
         let parent = self.arena[leaf].parent.expect("a root has no blocks to lose");
         let place = self.first_block(leaf);
+        self.unrank(leaf);
         self.arena[parent].children.remove(&place);
-        self.evictor.remove(leaf);
         self.arena.remove(leaf);
+        self.rank(parent);
+    }
+
+    /// Gives a namespace to a tenant; what it holds competes with that tenant's prefixes then.
+    pub(crate) fn set_share(&mut self, namespace: NamespaceId, share: Share) {
+        let moves = self.shares.owner(namespace) != share.tenant;
+        let nodes = self.arena.iter().filter(|(_, node)| moves && node.namespace == namespace);
+        let nodes: Vec<(NodeId, usize)> = nodes.map(|(id, node)| (id, node.blocks.len())).collect();
+        nodes.iter().for_each(|&(id, _)| self.unrank(id));
+        self.shares.set(namespace, share, nodes.iter().map(|&(_, blocks)| blocks).sum());
+        nodes.iter().for_each(|&(id, _)| self.rank(id));
+    }
+
+    /// Tells the evictor of a node, if it is an unlocked leaf.
+    fn rank(&mut self, id: NodeId) {
+        if let Some(candidate) = self.candidate(id) {
+            self.evictor.insert(id, candidate);
+        }
+    }
+
+    /// Takes a node from the evictor, if it is an unlocked leaf.
+    fn unrank(&mut self, id: NodeId) {
+        if let Some(candidate) = self.candidate(id) {
+            self.evictor.remove(id, candidate);
+        }
+    }
+
+    /// What the evictor is told of an unlocked leaf; none for other nodes.
+    pub(crate) fn candidate(&self, id: NodeId) -> Option<Candidate> {
+        let node = &self.arena[id];
+        if node.locks > 0 || !node.children.is_empty() || node.is_root() {
+            return None;
+        }
+        let Life { born, used, reuses, .. } = node.life;
+        let (depth, blocks) = (node.end_depth(), node.blocks.len() as u32);
+        let facts = Facts { used, born, reuses, depth, blocks };
+        Some(Candidate { lane: self.lane(id), expires: node.life.expires(), facts })
+    }
+
+    fn lane(&self, id: NodeId) -> Lane {
+        let node = &self.arena[id];
+        Lane { tenant: self.owner(id), priority: node.life.keep.priority }
     }
 }

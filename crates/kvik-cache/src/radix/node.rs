@@ -2,39 +2,84 @@
 
 use std::collections::BTreeMap;
 use std::ops::{Index, IndexMut};
+use std::time::Duration;
 
 use super::labels::BlockTokens;
 use crate::hash::Fingerprint;
-use crate::ids::{BlockId, NodeId};
+use crate::ids::{BlockId, NamespaceId, NodeId};
+use crate::retain::Keep;
 
 /// A run of consecutive blocks that are used together.
 #[derive(Debug)]
 pub(crate) struct Node {
+    pub(crate) namespace: NamespaceId,
     /// The node before this one; none for the root of a namespace.
     pub(crate) parent: Option<NodeId>,
     /// Fingerprint before the first block of a prompt; roots only.
     pub(crate) seed: Option<Fingerprint>,
+    /// Blocks before the first one.
+    pub(crate) depth: u32,
     /// The physical blocks in order; empty for a root.
     pub(crate) blocks: Vec<BlockId>,
     /// Nodes that go on from this one's end, by what their first blocks hold.
     pub(crate) children: BTreeMap<BlockTokens, NodeId>,
-    /// Running sequences that use this node.
+    /// Running sequences and pins that use this node.
     pub(crate) locks: u32,
+    pub(crate) life: Life,
+}
+
+/// What eviction must know of a node; all its blocks are alike.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Life {
+    /// When it was published, on the clock of blocks used.
+    pub(crate) born: u64,
+    /// When its last user left, on the same clock; 0 while its first user has not.
+    pub(crate) used: u64,
+    /// The same on the caller's clock.
+    pub(crate) used_at: Duration,
+    /// How often it was used again, evictions in between included as far as ghosts remember them.
+    pub(crate) reuses: u32,
+    pub(crate) keep: Keep,
 }
 
 impl Node {
     /// The root of a namespace.
-    pub(crate) fn root(seed: Fingerprint) -> Node {
-        Node { parent: None, seed: Some(seed), blocks: Vec::new(), children: BTreeMap::new(), locks: 0 }
-    }
-
-    /// A node after `parent` that nobody uses yet.
-    pub(crate) fn after(parent: NodeId, blocks: Vec<BlockId>) -> Node {
-        Node { parent: Some(parent), seed: None, blocks, children: BTreeMap::new(), locks: 0 }
+    pub(crate) fn root(namespace: NamespaceId, seed: Fingerprint) -> Node {
+        Node {
+            namespace,
+            parent: None,
+            seed: Some(seed),
+            depth: 0,
+            blocks: Vec::new(),
+            children: BTreeMap::new(),
+            locks: 0,
+            life: Life::new(0, 0),
+        }
     }
 
     pub(crate) fn is_root(&self) -> bool {
-        self.parent.is_none()
+        self.seed.is_some()
+    }
+
+    /// Blocks from the root to its end.
+    pub(crate) fn end_depth(&self) -> u32 {
+        self.depth + self.blocks.len() as u32
+    }
+
+    /// Whether its first user has not left it yet.
+    pub(crate) fn is_new(&self) -> bool {
+        self.life.used == 0
+    }
+}
+
+impl Life {
+    pub(crate) fn new(born: u64, reuses: u32) -> Life {
+        Life { born, used: 0, used_at: Duration::ZERO, reuses, keep: Keep::NOTHING }
+    }
+
+    /// When it outlives its time to live, on the caller's clock, unless it is used before.
+    pub(crate) fn expires(&self) -> Option<Duration> {
+        self.keep.ttl.map(|ttl| self.used_at.saturating_add(ttl))
     }
 }
 

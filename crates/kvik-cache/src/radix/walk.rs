@@ -122,6 +122,14 @@ impl Radix {
         successors(Some(node), |&id| self.arena[id].parent).filter(|&id| !self.arena[id].is_root())
     }
 
+    /// All tokens from the root to the end of a node.
+    #[cfg(test)]
+    pub(crate) fn prefix(&self, node: NodeId) -> Vec<Token> {
+        let mut runs: Vec<&[BlockId]> = self.path_up(node).map(|id| &self.arena[id].blocks[..]).collect();
+        runs.reverse();
+        runs.into_iter().flatten().flat_map(|&block| self.labels.tokens(block)).copied().collect()
+    }
+
     /// Blocks on the path of a walk that nobody uses, and that a lease on it would lock.
     pub(crate) fn unlocked_blocks(&self, walk: &Walk) -> usize {
         let unlocked = self.path_up(walk.node).filter(|&id| self.arena[id].locks == 0);

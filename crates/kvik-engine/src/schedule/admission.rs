@@ -164,7 +164,7 @@ impl Scheduler {
         let now = self.now();
         let job = self.jobs.get_mut(&sequence.job).expect("a waiting sequence has a job");
         if !sequence.started {
-            job.admitted(now, reused.stop);
+            job.admitted(now, reused);
             self.counters.prompt_tokens += sequence.prompt_len as u64;
             let older = self.waiting.iter_mut().take_while(|w| w.sequence.job < sequence.job);
             older.filter(|w| w.is_new() && w.held_by.is_none()).for_each(|w| w.overtaken += 1);

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use kvik_cache::StopReason;
-
+use super::reuse::Reused;
 use crate::api::{Event, EventSink, FinishReason, GeneratedToken, Report, RequestError};
 
 /// Names a request; later ones are larger.
@@ -52,11 +51,12 @@ impl Job {
         if self.times.first_token.is_some() { self.open as usize } else { 1 }
     }
 
-    /// Its prefill begins; `stop` tells why no more of the prompt was known.
-    pub(super) fn admitted(&mut self, now: Duration, stop: StopReason) {
+    /// Its prefill begins; `reused` tells why no more of the prompt was known.
+    pub(super) fn admitted(&mut self, now: Duration, reused: Reused) {
         self.times.admitted = Some(now);
         self.report.queued = now.saturating_sub(self.times.submitted);
-        self.report.cache = Some(stop);
+        self.report.cache = Some(reused.stop);
+        self.report.evicted = reused.evicted;
     }
 
     pub(super) fn prefill_progress(&mut self, done: usize, total: usize) {

@@ -106,6 +106,7 @@ impl Scheduler {
 
     /// One round: decides which rows to compute, computes them, and hands out the results.
     pub fn step(&mut self, runner: &mut dyn Runner) {
+        self.cache.set_now(self.now());
         self.drop_closed();
         let plan = self.plan(runner);
         if !plan.is_empty() {

@@ -4,7 +4,7 @@
 //! sequence, not full yet, is known to that sequence only: a newcomer that shares its tokens
 //! starts as a fork of it. So reuse is exact to the token also among those that run.
 
-use kvik_cache::{Admission, BLOCK_POSITIONS, Cache, SeqId, StopReason, blocks_for};
+use kvik_cache::{Admission, BLOCK_POSITIONS, Cache, Eviction, SeqId, StopReason, blocks_for};
 
 use super::Scheduler;
 use super::sequence::{Sequence, Sharing};
@@ -27,6 +27,8 @@ pub(super) struct Reused {
     pub(super) tokens: usize,
     /// Why it is not more.
     pub(super) stop: StopReason,
+    /// How what comes next was evicted; none when it was not.
+    pub(super) evicted: Option<Eviction>,
 }
 
 impl Scheduler {
@@ -96,12 +98,13 @@ impl Newcomer<'_> {
             prompt: &self.sequence.tokens,
             reuse_max: self.sequence.reuse_max(),
             positions: self.positions,
+            retain: self.sequence.retain,
         };
         let admitted = cache.admit(admission).ok()?;
         if let Some(copy) = admitted.copy {
             runner.copy_head(copy.from, copy.to, copy.positions);
         }
-        Some(Reused { tokens: admitted.reused, stop: admitted.stop })
+        Some(Reused { tokens: admitted.reused, stop: admitted.stop, evicted: admitted.evicted })
     }
 
     /// Takes the first `tokens` tokens of a running sequence.
@@ -117,13 +120,14 @@ impl Newcomer<'_> {
         if let Some(copy) = copy {
             runner.copy_head(copy.from, copy.to, copy.positions);
         }
+        cache.retain(self.id, self.sequence.retain);
         if cache.reserve(self.id, self.positions).is_err() {
             cache.abandon(self.id);
             return None;
         }
         let whole = parent.tokens.starts_with(prompt);
         let stop = if whole { StopReason::Complete } else { StopReason::Diverged };
-        Some(Reused { tokens, stop })
+        Some(Reused { tokens, stop, evicted: None })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use kvik_cache::{NamespaceId, SeqId, Token};
+use kvik_cache::{NamespaceId, Retain, SeqId, Token};
 
 use super::answer::Answer;
 use super::job::JobId;
@@ -23,6 +23,8 @@ pub(super) struct Sequence {
     /// The most that `stored` ever was: what lies below is computed again after a preemption.
     pub(super) furthest: usize,
     pub(super) sharing: Sharing,
+    /// How long what it leaves in the cache is to be kept.
+    pub(super) retain: Retain,
     pub(super) answer: Answer,
     /// Whether it was ever admitted.
     pub(super) started: bool,

@@ -77,7 +77,7 @@ impl Scheduler {
         let Submission { mut request, guide, sink } = submission;
         let tokens_max = limits.answer_tokens(&request);
         let prompt = std::mem::take(&mut request.prompt);
-        let sharing = self.sharing(&request);
+        let (sharing, retain) = (self.sharing(&request), request.retain);
         let job = JobId(self.next_job);
         self.next_job += 1;
         self.jobs.insert(job, Job::new(sink, prompt.len(), request.choices, self.now()));
@@ -92,6 +92,7 @@ impl Scheduler {
             stored: 0,
             furthest: 0,
             sharing,
+            retain,
             started: false,
             ended: None,
         }));

@@ -1,0 +1,85 @@
+//! Leaves in the order of their ranks: what most policies are made of.
+//!
+//! Owns which leaf has which rank and how many blocks they hold together. O(log n) a change.
+
+use std::collections::BTreeSet;
+
+use rustc_hash::FxHashMap;
+
+use crate::ids::NodeId;
+
+/// A leaf's rank; the lowest goes first. The second number mostly tells those apart that are equal
+/// by the first.
+pub(crate) type Rank = (u64, u64);
+
+/// Leaves by rank.
+#[derive(Debug, Default)]
+pub(crate) struct Order {
+    ranked: BTreeSet<(Rank, NodeId)>,
+    places: FxHashMap<NodeId, Place>,
+    blocks: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    rank: Rank,
+    blocks: u32,
+}
+
+impl Order {
+    /// Adds a leaf of `blocks` blocks.
+    pub(crate) fn insert(&mut self, leaf: NodeId, rank: Rank, blocks: u32) {
+        let before = self.places.insert(leaf, Place { rank, blocks });
+        debug_assert!(before.is_none(), "{leaf:?} is ranked already");
+        self.ranked.insert((rank, leaf));
+        self.blocks += blocks as usize;
+    }
+
+    /// Takes a leaf out, and returns how many blocks it has; none when it was not in.
+    pub(crate) fn remove(&mut self, leaf: NodeId) -> Option<u32> {
+        let Place { rank, blocks } = self.places.remove(&leaf)?;
+        self.ranked.remove(&(rank, leaf));
+        self.blocks -= blocks as usize;
+        Some(blocks)
+    }
+
+    /// A leaf has lost a block and has others left. Does nothing when it is not in.
+    pub(crate) fn shrink(&mut self, leaf: NodeId) {
+        if let Some(place) = self.places.get_mut(&leaf) {
+            place.blocks -= 1;
+            self.blocks -= 1;
+        }
+    }
+
+    /// The leaf of the lowest rank.
+    pub(crate) fn first(&self) -> Option<(Rank, NodeId)> {
+        self.ranked.first().copied()
+    }
+
+    /// The leaves, lowest rank first.
+    pub(crate) fn leaves(&self) -> impl Iterator<Item = NodeId> {
+        self.ranked.iter().map(|&(_, leaf)| leaf)
+    }
+
+    /// Blocks of all leaves in it.
+    pub(crate) fn blocks(&self) -> usize {
+        self.blocks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_order_follows_every_change() {
+        let mut order = Order::default();
+        for (leaf, rank) in [(1, 5), (2, 3), (3, 9)] {
+            order.insert(NodeId(leaf), (rank, 0), 2);
+        }
+        assert_eq!((order.first(), order.blocks()), (Some(((3, 0), NodeId(2))), 6));
+        order.shrink(NodeId(2));
+        assert_eq!((order.remove(NodeId(2)), order.remove(NodeId(2))), (Some(1), None));
+        assert_eq!((order.first(), order.blocks()), (Some(((5, 0), NodeId(1))), 4));
+    }
+}

@@ -1,0 +1,87 @@
+//! S3-FIFO (Yang et al. 2023): a small queue that what is used once passes through quickly, and a
+//! main queue whose members get another round for every use.
+//!
+//! A leaf waits in `small`, by the time it was published; the first reuse, or coming back after an
+//! eviction, takes it to the end of `main`. `small` gives as long as it holds more than a tenth of
+//! the blocks. The head of `main` goes when it has no credit; else it pays one and starts over.
+
+use rustc_hash::FxHashMap;
+
+use super::{Context, Facts, Order, Ranking};
+use crate::ids::NodeId;
+
+/// `small` keeps at least one block in so many.
+const SMALL_SHARE: usize = 10;
+const CREDITS_MAX: u32 = 3;
+
+/// The two queues.
+#[derive(Debug, Default)]
+pub(crate) struct S3Fifo {
+    small: Order,
+    main: Order,
+    /// Of nodes that are or were in `main`; one that is gone is told by its birth.
+    turns: FxHashMap<NodeId, Turn>,
+    /// Orders those that start over in one moment.
+    rounds: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Turn {
+    born: u64,
+    /// Where it stands in `main`.
+    since: (u64, u64),
+    credits: u32,
+    /// As many of its reuses are counted.
+    reuses: u32,
+}
+
+impl Ranking for S3Fifo {
+    fn insert(&mut self, leaf: NodeId, facts: Facts) {
+        if facts.reuses == 0 {
+            return self.small.insert(leaf, (facts.born, facts.used), facts.blocks);
+        }
+        let new = Turn { born: facts.born, since: (facts.used, 0), credits: 0, reuses: facts.reuses };
+        let turn = self.turns.entry(leaf).or_insert(new);
+        if turn.born != facts.born {
+            *turn = new;
+        }
+        turn.credits = (turn.credits + facts.reuses.saturating_sub(turn.reuses)).min(CREDITS_MAX);
+        turn.reuses = facts.reuses;
+        self.main.insert(leaf, turn.since, facts.blocks);
+    }
+
+    fn remove(&mut self, leaf: NodeId) {
+        if self.small.remove(leaf).is_none() {
+            self.main.remove(leaf);
+        }
+    }
+
+    fn shrink(&mut self, leaf: NodeId) {
+        self.small.shrink(leaf);
+        self.main.shrink(leaf);
+    }
+
+    fn victim(&mut self, context: Context) -> Option<NodeId> {
+        let small = self.small.first().map(|(_, leaf)| leaf);
+        if self.small.blocks() > context.capacity / SMALL_SHARE {
+            return small;
+        }
+        while let Some((_, leaf)) = self.main.first() {
+            let turn = self.turns.get_mut(&leaf).expect("what is in the main queue has its turn");
+            if turn.credits == 0 {
+                return Some(leaf);
+            }
+            self.rounds += 1;
+            turn.credits -= 1;
+            turn.since = (context.now, self.rounds);
+            let since = turn.since;
+            let blocks = self.main.remove(leaf).expect("it is the first");
+            self.main.insert(leaf, since, blocks);
+        }
+        small
+    }
+
+    fn leaves(&self) -> Vec<NodeId> {
+        self.small.leaves().chain(self.main.leaves()).collect()
+    }
+}

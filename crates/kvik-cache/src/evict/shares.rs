@@ -1,0 +1,203 @@
+//! How the room is divided among tenants when it is short.
+//!
+//! Owns who every namespace belongs to and what each tenant has. The division sought maximises the
+//! sum of `weight x log(blocks)` over the tenants: then the room is split by weight, except that
+//! nobody gets more than he asks for. Evicting from the tenant that has the most blocks for its
+//! weight leads there, one block after the other, and never takes from one that has less than its
+//! part: so a flood of one tenant ends where the working sets of the others begin.
+//!
+//! Who has asked for nothing in the last [`DEMAND`] counts with `floor` times his weight: he keeps
+//! at least that part of his share, and those who do ask may use the rest.
+
+use std::time::Duration;
+
+use crate::ids::{NamespaceId, TenantId};
+
+/// A tenant that has admitted nothing for so long has no demand.
+const DEMAND: Duration = Duration::from_secs(600);
+/// So small that it means nothing, and can be divided by.
+const FLOOR_MIN: f64 = 1e-9;
+
+/// Whose a namespace is, and how much of the room is meant for that tenant.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Share {
+    /// The tenant; it may have several namespaces.
+    pub tenant: TenantId,
+    /// Its part when space is short, beside the weights of the others; more than 0.
+    pub weight: f64,
+    /// Blocks that it keeps at most; what its running sequences use may exceed that.
+    pub quota_blocks: Option<usize>,
+}
+
+/// What a tenant has and did.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TenantStats {
+    /// The tenant, and what is meant for it.
+    pub share: Share,
+    /// Its blocks in the tree.
+    pub blocks: usize,
+    /// Sequences admitted.
+    pub admitted: u64,
+    /// Of these, sequences that reused at least one token.
+    pub hits: u64,
+    /// Tokens of the prompts admitted.
+    pub prompt_tokens: u64,
+    /// Of these, tokens reused.
+    pub reused_tokens: u64,
+    /// Blocks evicted.
+    pub evicted: u64,
+    /// When a sequence was last admitted, on the caller's clock.
+    pub(crate) asked: Duration,
+}
+
+/// All tenants.
+#[derive(Debug)]
+pub(crate) struct Shares {
+    /// Index of the tenant of each namespace.
+    owners: Vec<usize>,
+    tenants: Vec<TenantStats>,
+    /// Part of its share that a tenant without demand keeps, 0 to 1.
+    floor: f64,
+}
+
+impl Shares {
+    /// No namespace yet; all will belong to tenant 0 until they are given away.
+    pub(crate) fn new() -> Shares {
+        Shares { owners: Vec::new(), tenants: Vec::new(), floor: 0.5 }
+    }
+
+    pub(crate) fn set_floor(&mut self, floor: f64) {
+        self.floor = floor.clamp(FLOOR_MIN, 1.0);
+    }
+
+    /// Adds a namespace, which belongs to tenant 0.
+    pub(crate) fn add_namespace(&mut self) {
+        let owner = self.index_of(Share { tenant: TenantId(0), weight: 1.0, quota_blocks: None });
+        self.owners.push(owner);
+    }
+
+    /// Gives a namespace, with its `blocks` in the tree, to a tenant.
+    pub(crate) fn set(&mut self, namespace: NamespaceId, share: Share, blocks: usize) {
+        let (from, to) = (self.owners[namespace.index()], self.index_of(share));
+        self.owners[namespace.index()] = to;
+        self.tenants[to].share = share;
+        self.tenants[from].blocks -= blocks;
+        self.tenants[to].blocks += blocks;
+    }
+
+    fn index_of(&mut self, share: Share) -> usize {
+        let known = self.tenants.iter().position(|tenant| tenant.share.tenant == share.tenant);
+        known.unwrap_or_else(|| {
+            self.tenants.push(TenantStats::new(share));
+            self.tenants.len() - 1
+        })
+    }
+
+    /// Who a namespace belongs to.
+    pub(crate) fn owner(&self, namespace: NamespaceId) -> TenantId {
+        self.of(namespace).share.tenant
+    }
+
+    /// Blocks of a tenant in the tree.
+    pub(crate) fn blocks_of(&self, tenant: TenantId) -> usize {
+        self.tenants.iter().find(|known| known.share.tenant == tenant).map_or(0, |known| known.blocks)
+    }
+
+    pub(crate) fn of(&self, namespace: NamespaceId) -> &TenantStats {
+        &self.tenants[self.owners[namespace.index()]]
+    }
+
+    pub(crate) fn of_mut(&mut self, namespace: NamespaceId) -> &mut TenantStats {
+        &mut self.tenants[self.owners[namespace.index()]]
+    }
+
+    pub(crate) fn all(&self) -> &[TenantStats] {
+        &self.tenants
+    }
+
+    /// The tenant that has all blocks of the tree, when there is only one.
+    pub(crate) fn only_holder(&self) -> Option<TenantId> {
+        let mut holders = self.tenants.iter().filter(|tenant| tenant.blocks > 0);
+        let first = holders.next()?;
+        holders.next().is_none().then_some(first.share.tenant)
+    }
+
+    /// The tenants, those first that have the most blocks for their weight; of equal ones the lower
+    /// id.
+    ///
+    /// `owned` gives the blocks that running sequences of a tenant have outside the tree.
+    pub(crate) fn most_over_first(&self, now: Duration, owned: impl Fn(TenantId) -> usize) -> Vec<TenantId> {
+        let excess = |tenant: &TenantStats| {
+            let demand = if now.saturating_sub(tenant.asked) <= DEMAND { 1.0 } else { self.floor };
+            (tenant.blocks + owned(tenant.share.tenant)) as f64 / (tenant.share.weight * demand)
+        };
+        let mut order: Vec<(f64, TenantId)> =
+            self.tenants.iter().map(|tenant| (excess(tenant), tenant.share.tenant)).collect();
+        order.sort_by(|(a, a_id), (b, b_id)| b.total_cmp(a).then(a_id.cmp(b_id)));
+        order.into_iter().map(|(_, tenant)| tenant).collect()
+    }
+}
+
+impl TenantStats {
+    pub(crate) fn count_admission(&mut self, prompt_tokens: u64, reused_tokens: u64, now: Duration) {
+        self.admitted += 1;
+        self.hits += u64::from(reused_tokens > 0);
+        self.prompt_tokens += prompt_tokens;
+        self.reused_tokens += reused_tokens;
+        self.asked = now;
+    }
+
+    fn new(share: Share) -> TenantStats {
+        TenantStats {
+            share,
+            blocks: 0,
+            admitted: 0,
+            hits: 0,
+            prompt_tokens: 0,
+            reused_tokens: 0,
+            evicted: 0,
+            asked: Duration::ZERO,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shares(blocks: &[(f64, usize)]) -> Shares {
+        let mut shares = Shares::new();
+        for (index, &(weight, blocks)) in blocks.iter().enumerate() {
+            let namespace = NamespaceId(index as u32);
+            shares.add_namespace();
+            shares.of_mut(namespace).blocks += blocks;
+            let tenant = TenantId(index as u32 + 1);
+            shares.set(namespace, Share { tenant, weight, quota_blocks: None }, blocks);
+        }
+        shares
+    }
+
+    #[test]
+    fn who_has_the_most_for_its_weight_gives() {
+        let shares = shares(&[(1.0, 10), (3.0, 24), (1.0, 9)]);
+        let first = |owned: [usize; 3]| {
+            shares.most_over_first(Duration::ZERO, |tenant| {
+                owned.get(tenant.0 as usize - 1).copied().unwrap_or(0)
+            })[0]
+        };
+        assert_eq!(first([0, 0, 0]), TenantId(1));
+        assert_eq!(first([0, 7, 0]), TenantId(2), "what its sequences hold counts");
+        assert_eq!(first([0, 0, 2]), TenantId(3));
+    }
+
+    #[test]
+    fn without_demand_the_floor_is_kept() {
+        let mut shares = shares(&[(1.0, 10), (1.0, 14)]);
+        let later = DEMAND + Duration::from_secs(1);
+        shares.of_mut(NamespaceId(1)).asked = later;
+        let first = |shares: &Shares| shares.most_over_first(later, |_| 0)[0];
+        assert_eq!(first(&shares), TenantId(1), "10 blocks at half a share are more than 14 at a whole one");
+        shares.set_floor(0.9);
+        assert_eq!(first(&shares), TenantId(2));
+    }
+}

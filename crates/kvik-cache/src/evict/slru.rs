@@ -1,0 +1,49 @@
+//! Segmented LRU: what was reused is safe from what was not.
+//!
+//! A leaf is on probation until it is reused, and protected then. The least recently used one on
+//! probation goes, as long as probation holds more than a fifth of the blocks; when it does not,
+//! the least recently used protected leaf is put on probation again, as its newest.
+
+use super::{Context, Facts, Order, Ranking};
+use crate::ids::NodeId;
+
+/// Probation keeps at least one block in so many.
+const PROBATION_SHARE: usize = 5;
+
+/// The two segments, each by last use, or by the moment of demotion.
+#[derive(Debug, Default)]
+pub(crate) struct Slru {
+    probation: Order,
+    protected: Order,
+}
+
+impl Ranking for Slru {
+    fn insert(&mut self, leaf: NodeId, facts: Facts) {
+        let segment = if facts.reuses == 0 { &mut self.probation } else { &mut self.protected };
+        segment.insert(leaf, (facts.used, 0), facts.blocks);
+    }
+
+    fn remove(&mut self, leaf: NodeId) {
+        if self.probation.remove(leaf).is_none() {
+            self.protected.remove(leaf);
+        }
+    }
+
+    fn shrink(&mut self, leaf: NodeId) {
+        self.probation.shrink(leaf);
+        self.protected.shrink(leaf);
+    }
+
+    fn victim(&mut self, context: Context) -> Option<NodeId> {
+        while self.probation.blocks() <= context.capacity / PROBATION_SHARE {
+            let Some(((used, _), leaf)) = self.protected.first() else { break };
+            let blocks = self.protected.remove(leaf)?;
+            self.probation.insert(leaf, (context.now, used), blocks);
+        }
+        self.probation.first().map(|(_, leaf)| leaf)
+    }
+
+    fn leaves(&self) -> Vec<NodeId> {
+        self.probation.leaves().chain(self.protected.leaves()).collect()
+    }
+}

@@ -1,0 +1,72 @@
+//! What is kept though nobody uses it: pins, and how the room is divided among tenants.
+//!
+//! A pin is a lease without a sequence: it locks its path, so eviction never sees it.
+
+use crate::cache::{Cache, CacheError};
+use crate::evict::{Share, TenantStats};
+use crate::ids::{BLOCK_POSITIONS, NamespaceId, NodeId, Token};
+
+impl Cache {
+    /// Keeps the whole blocks of a known prefix until they are unpinned; pinning it twice is
+    /// pinning it once. False, and nothing is pinned, when not all of them are known or there is
+    /// none. The caller bounds how much is pinned: it cannot be evicted for anybody.
+    pub fn pin(&mut self, namespace: NamespaceId, tokens: &[Token]) -> bool {
+        let end = self.whole_prefix(namespace, tokens);
+        end.is_some_and(|(node, blocks)| {
+            let node = self.radix.cut(node, blocks);
+            self.pin_node(node);
+            true
+        })
+    }
+
+    /// Takes back [`pin`](Cache::pin), or the pin of a request; this counts as a use. False when
+    /// the whole blocks of `tokens` are not pinned.
+    pub fn unpin(&mut self, namespace: NamespaceId, tokens: &[Token]) -> bool {
+        let end = self.whole_prefix(namespace, tokens);
+        let node = end.filter(|&(node, blocks)| blocks == self.radix.arena[node].blocks.len());
+        let pinned = node.filter(|(node, _)| self.pins.remove(node));
+        if let Some((node, _)) = pinned {
+            self.radix.unlock_path(node);
+            self.drop_expired();
+            self.keep_quota(namespace, 0);
+        }
+        pinned.is_some()
+    }
+
+    /// Gives a namespace to a tenant, and says what is meant for that tenant.
+    ///
+    /// Costs time in proportion to the tree when the namespace changes hands.
+    pub fn set_share(&mut self, namespace: NamespaceId, share: Share) -> Result<(), CacheError> {
+        if !(share.weight.is_finite() && share.weight > 0.0) {
+            return Err(CacheError::BadWeight(share.tenant));
+        }
+        self.radix.set_share(namespace, share);
+        self.keep_quota(namespace, 0);
+        Ok(())
+    }
+
+    /// Sets which part of its share a tenant keeps that has asked for nothing for ten minutes, when
+    /// others need the room: 0 to 1; 0.5 unless it is set.
+    pub fn set_share_floor(&mut self, floor: f64) {
+        self.radix.shares.set_floor(floor);
+    }
+
+    /// What every tenant has and did.
+    pub fn tenants(&self) -> &[TenantStats] {
+        self.radix.shares.all()
+    }
+
+    fn pin_node(&mut self, node: NodeId) {
+        if self.pins.insert(node) {
+            self.radix.lock_path(node);
+        }
+    }
+
+    /// Where the whole blocks of `tokens` end, when there are any and all are known: a node, and
+    /// how many of its blocks.
+    fn whole_prefix(&self, namespace: NamespaceId, tokens: &[Token]) -> Option<(NodeId, usize)> {
+        let whole = &tokens[..tokens.len() - tokens.len() % BLOCK_POSITIONS];
+        let walk = self.radix.walk(self.roots[namespace.index()], whole);
+        (walk.tokens == whole.len() && walk.blocks > 0).then_some((walk.node, walk.blocks))
+    }
+}
