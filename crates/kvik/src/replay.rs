@@ -6,11 +6,12 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use kvik_cache::Policy;
-use kvik_cache::replay::{Capacity, Latency, ReplayReport, TraceRequest, replay};
+use kvik_cache::replay::{Capacity, Latency, ReplayReport, TraceRequest, optimum, replay};
+use kvik_cache::{Policy, UnknownPolicy};
 
 /// Replay a recorded trace through the cache and print its hit rate.
 #[derive(Debug, clap::Args)]
@@ -26,26 +27,56 @@ pub(crate) struct ReplayArgs {
         default_values = ["1000", "5000", "10000", "30000", "unlimited"]
     )]
     blocks: Vec<Capacity>,
-    /// Which blocks go when space is short.
-    #[arg(long, default_value = "lru")]
-    policy: Policy,
+    /// Which blocks go when space is short: policies to compare, or `all`.
+    #[arg(long, value_name = "POLICY", value_delimiter = ',', default_value = "lru", alias = "policy")]
+    evict: Vec<Choice>,
     /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
 }
 
+/// What to replay with.
+#[derive(Debug, Clone, Copy)]
+enum Choice {
+    One(Policy),
+    All,
+}
+
+impl FromStr for Choice {
+    type Err = UnknownPolicy;
+
+    fn from_str(name: &str) -> Result<Choice, UnknownPolicy> {
+        if name == "all" { Ok(Choice::All) } else { name.parse().map(Choice::One) }
+    }
+}
+
 /// Runs the command.
 pub(crate) fn run(args: ReplayArgs) -> anyhow::Result<()> {
     let requests = read_trace(&args.trace)?;
+    let policies: Vec<Policy> = args.evict.iter().flat_map(Choice::policies).collect();
     let start = Instant::now();
-    let reports =
-        args.blocks.iter().map(|&blocks| replay(&requests, blocks, args.policy, || start.elapsed()));
+    let pairs = policies.iter().flat_map(|&policy| args.blocks.iter().map(move |&blocks| (policy, blocks)));
+    let reports = pairs.map(|(policy, blocks)| replay(&requests, blocks, policy, || start.elapsed()));
     let reports: Vec<ReplayReport> = reports.collect::<Result<_, _>>()?;
-    let text = if args.json { json(&reports) } else { table(&reports) };
+    let best: Vec<usize> = args.blocks.iter().map(|&blocks| optimum(&requests, blocks)).collect();
+    let text = match policies.len() {
+        _ if args.json => json(&reports, &best),
+        1 => table(&reports),
+        _ => comparison(&reports, &best),
+    };
     // A reader that has seen enough, as `head`, is no failure.
     match writeln!(std::io::stdout(), "{text}") {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         result => Ok(result?),
+    }
+}
+
+impl Choice {
+    fn policies(&self) -> Vec<Policy> {
+        match *self {
+            Choice::One(policy) => vec![policy],
+            Choice::All => Policy::ALL.to_vec(),
+        }
     }
 }
 
@@ -113,17 +144,35 @@ fn table(reports: &[ReplayReport]) -> String {
     text
 }
 
+/// A row a policy and a column a capacity, the offline optimum last.
+fn comparison(reports: &[ReplayReport], best: &[usize]) -> String {
+    let Some(ReplayReport { requests, blocks, first_seen, .. }) = reports.first() else {
+        return String::new();
+    };
+    let by_policy: Vec<&[ReplayReport]> = reports.chunks(best.len()).collect();
+    let mut text = format!("{requests} requests, {blocks} blocks, {first_seen} of them new; hit rates\n\n");
+    text += &format!("{:>9}", "blocks");
+    by_policy[0].iter().for_each(|report| text += &format!(" {:>9}", report.capacity));
+    for reports in by_policy {
+        text += &format!("\n{:>9}", reports[0].policy.name());
+        reports.iter().for_each(|report| text += &format!(" {:>9.4}", report.hit_rate()));
+    }
+    text += &format!("\n{:>9}", "optimum");
+    best.iter().for_each(|&hits| text += &format!(" {:>9.4}", hits as f64 / (*blocks).max(1) as f64));
+    text
+}
+
 fn columns(latency: Latency) -> String {
     let [p50, p99, max] = [latency.p50, latency.p99, latency.max].map(micros);
     format!("{p50:>7.1} {p99:>7.1} {max:>7.1}")
 }
 
-fn json(reports: &[ReplayReport]) -> String {
+fn json(reports: &[ReplayReport], best: &[usize]) -> String {
     let latency = |latency: Latency| {
         let [p50, p99, max] = [latency.p50, latency.p99, latency.max].map(micros);
         serde_json::json!({ "p50_us": p50, "p99_us": p99, "max_us": max })
     };
-    let report = |report: &ReplayReport| {
+    let report = |(report, best): (&ReplayReport, &usize)| {
         serde_json::json!({
             "blocks_max": match report.capacity {
                 Capacity::Blocks(blocks) => Some(blocks),
@@ -134,6 +183,7 @@ fn json(reports: &[ReplayReport]) -> String {
             "blocks": report.blocks,
             "hits": report.hits,
             "hit_rate": report.hit_rate(),
+            "hits_optimum": best,
             "first_seen": report.first_seen,
             "recomputed": report.recomputed,
             "evicted": report.evicted,
@@ -142,7 +192,7 @@ fn json(reports: &[ReplayReport]) -> String {
             "insert": latency(report.insert),
         })
     };
-    serde_json::Value::Array(reports.iter().map(report).collect()).to_string()
+    serde_json::Value::Array(reports.iter().zip(best.iter().cycle()).map(report).collect()).to_string()
 }
 
 fn micros(duration: Duration) -> f64 {
@@ -176,8 +226,19 @@ mod tests {
     }
 
     #[test]
+    fn policies_stand_below_each_other() {
+        let sizes = [Capacity::Blocks(1), Capacity::Unlimited];
+        let reports = [reports(TRACE, &sizes).unwrap(), reports(TRACE, &sizes).unwrap()].concat();
+        let comparison = comparison(&reports, &[1, 2]);
+        let rows: Vec<Vec<&str>> = comparison.lines().map(|row| row.split_whitespace().collect()).collect();
+        assert_eq!(rows[2], ["blocks", "1", "unlimited"]);
+        assert_eq!(rows[4], ["lru", "0.1667", "0.3333"]);
+        assert_eq!(rows[5], ["optimum", "0.1667", "0.3333"]);
+    }
+
+    #[test]
     fn the_json_holds_the_same() {
-        let json = json(&reports(TRACE, &[Capacity::Unlimited]).unwrap());
+        let json = json(&reports(TRACE, &[Capacity::Unlimited]).unwrap(), &[2]);
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         assert_eq!(json[0]["blocks_max"], serde_json::Value::Null);
         assert_eq!(json[0]["hits"], 2);
