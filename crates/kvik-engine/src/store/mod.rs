@@ -242,10 +242,15 @@ impl Store {
         }
     }
 
+    /// Notes that a slot's block is pinned, or no longer, for the next start. Not answered.
+    pub fn pin(&mut self, slot: SlotId, pinned: bool) {
+        // Without a writer nothing reaches the disk, and it has said why.
+        self.tell(Change::Pin { slot, pinned });
+    }
+
     /// Makes a slot hold nothing. Not answered; on a failing disk the block may be found again at
     /// the next start.
     pub fn erase(&mut self, slot: SlotId) {
-        // Without a writer nothing reaches the disk, and it has said why.
         self.tell(Change::Erase { slot });
     }
 

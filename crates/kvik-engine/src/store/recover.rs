@@ -3,7 +3,6 @@
 //! The headers are one contiguous file, read from front to back once: 300,000 of them are 77 MB.
 //! Payloads are not read; each is judged when it is needed.
 
-use std::collections::HashSet;
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -11,6 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use kvik_cache::tier::{Record, SlotId};
+use rustc_hash::FxHashSet;
 
 use super::StoreError;
 use super::directory::{Directory, Missing, open_private, replace_file};
@@ -114,7 +114,7 @@ fn make(directory: &Directory, geometry: &Geometry) -> Result<Slab, StoreError> 
 fn read_records(slab: Slab, geometry: &Geometry) -> Recovered {
     let mut records = Vec::new();
     let mut written = vec![false; geometry.slots as usize];
-    let mut known = HashSet::new();
+    let mut known = FxHashSet::default();
     scan(&slab.headers, slab.creation, slab.payload_bytes, geometry.slots, |slot, header| {
         written[slot.index()] = header != Header::Nothing;
         // Twice the same block is once a block and once a vacant slot.

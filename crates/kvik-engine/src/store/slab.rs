@@ -73,6 +73,18 @@ impl Slab {
         self.write_header(slot, Header::Vacant)
     }
 
+    /// Pins the slot's block or unpins it: its header is written again. Does nothing to a slot
+    /// that holds none.
+    pub(super) fn pin(&self, slot: SlotId, pinned: bool) -> io::Result<()> {
+        match self.header(slot)? {
+            Header::Block { record, checksum } => {
+                let record = Record { pinned, ..record };
+                self.write_header(slot, Header::Block { record, checksum })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Rewrites how the slot's block is used, and nothing else of it.
     pub(super) fn touch(&self, slot: SlotId, use_: &Use) -> io::Result<()> {
         let bytes = encode_use(use_, self.place(slot));

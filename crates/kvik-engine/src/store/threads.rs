@@ -31,6 +31,8 @@ pub(super) enum Change {
     Write { slot: SlotId, record: Record, payload: Buffer },
     /// Note how a slot's block is used.
     Touch { slot: SlotId, use_: Use },
+    /// Pin a slot's block, or no longer.
+    Pin { slot: SlotId, pinned: bool },
     /// Make a slot hold nothing.
     Erase { slot: SlotId },
 }
@@ -119,6 +121,14 @@ impl Writer {
                 self.shared.touches.fetch_sub(1, Ordering::Relaxed);
                 // A hint: without it the block only looks less used than it is.
                 let _ = self.change_header(slot, |slab| slab.touch(slot, &use_));
+            }
+            Change::Pin { slot, pinned } => {
+                if let Err(error) = self.change_header(slot, |slab| slab.pin(slot, pinned)) {
+                    tracing::warn!(
+                        "disk cache: slot {} is pinned as before after a restart: {error}",
+                        slot.0
+                    );
+                }
             }
             Change::Erase { slot } => {
                 if let Err(error) = self.change_header(slot, |slab| slab.vacate(slot)) {

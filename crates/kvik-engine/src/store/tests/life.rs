@@ -53,6 +53,21 @@ fn touches_are_kept_and_erased_blocks_are_not() {
 }
 
 #[test]
+fn pins_are_kept() {
+    let scene = Scene::filled(3);
+    let mut opened = scene.open();
+    assert_eq!([0, 1, 2].map(|number| record(number).pinned), [true, false, true]);
+    opened.store.pin(SlotId(0), false);
+    opened.store.pin(SlotId(1), true);
+    opened.store.erase(SlotId(2));
+    opened.store.pin(SlotId(2), true);
+    opened.store.pin(SlotId(9), true);
+    drop(opened);
+    let expected = [(0, false), (1, true)].map(|(number, pinned)| Record { pinned, ..record(number) });
+    assert_eq!(scene.survivors(), [(0, expected[0]), (1, expected[1])]);
+}
+
+#[test]
 fn one_block_in_two_slots_is_found_once() {
     let scene = Scene::filled(3);
     scene.open().store.put(2, &record(0)).unwrap();
