@@ -21,6 +21,8 @@ mod rank;
 mod record;
 mod residency;
 #[cfg(test)]
+mod simulator;
+#[cfg(test)]
 mod tests;
 
 pub use cost::CostModel;

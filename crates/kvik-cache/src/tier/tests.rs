@@ -5,10 +5,10 @@ use crate::hash::{Identity, Namespace};
 use crate::ids::{BLOCK_POSITIONS, Token};
 
 /// A stream of numbers that is the same for the same seed.
-struct Dice(u64);
+pub(super) struct Dice(pub(super) u64);
 
 impl Dice {
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -16,20 +16,20 @@ impl Dice {
     }
 }
 
-fn root(salt: u8) -> Identity {
+pub(super) fn root(salt: u8) -> Identity {
     let kv_format = "f16/f16".to_owned();
     Identity::root(&Namespace { model: [0; 32], kv_format, adapter: None, salt: [salt; 16] })
 }
 
 /// Prompts over few tokens, so that they share heads and part at every place.
-fn prompt(dice: &mut Dice) -> Vec<Token> {
+pub(super) fn prompt(dice: &mut Dice) -> Vec<Token> {
     let length = 1 + dice.below(5 * BLOCK_POSITIONS as u64) as usize;
     let calm = dice.below(3) > 0;
     (0..length).map(|_| if calm { 0 } else { Token::from(dice.below(12) == 0) }).collect()
 }
 
 /// The records of a prompt's blocks.
-fn records(owner: u64, prompt: &[Token], expires_s: u64) -> Vec<Record> {
+pub(super) fn records(owner: u64, prompt: &[Token], expires_s: u64) -> Vec<Record> {
     let mut parent = root(owner as u8);
     let blocks = prompt.chunks(BLOCK_POSITIONS).map(|tokens| {
         let identity = parent.child(tokens);
