@@ -182,7 +182,9 @@ mod tests {
         let shares = shares(&[(1.0, 10), (3.0, 24), (1.0, 9)]);
         let first = |owned: [usize; 3]| {
             shares.most_over_first(Duration::ZERO, |tenant| {
-                owned.get(tenant.0 as usize - 1).copied().unwrap_or(0)
+                // Nobody, 0, owns nothing.
+                let index = (tenant.0 as usize).checked_sub(1);
+                index.and_then(|index| owned.get(index).copied()).unwrap_or(0)
             })[0]
         };
         assert_eq!(first([0, 0, 0]), TenantId(1));
