@@ -4,7 +4,9 @@
 
 use crate::cache::{Cache, CacheError};
 use crate::evict::{Share, TenantStats};
-use crate::ids::{BLOCK_POSITIONS, NamespaceId, NodeId, Token};
+use crate::ids::{BLOCK_POSITIONS, NamespaceId, NodeId, SeqId, Token};
+use crate::retain::Retain;
+use crate::table::Table;
 
 impl Cache {
     /// Keeps the whole blocks of a known prefix until they are unpinned; pinning it twice is
@@ -31,6 +33,20 @@ impl Cache {
             self.keep_quota(namespace, 0);
         }
         pinned.is_some()
+    }
+
+    /// Keeps the known whole blocks of `tokens` in the table of a sequence that computes nothing, until it
+    /// is [abandoned](Cache::abandon); how many tokens that is. It is no request and counts as none.
+    pub fn lease(&mut self, seq: SeqId, namespace: NamespaceId, tokens: &[Token]) -> usize {
+        assert!(!self.sequences.contains_key(&seq), "{seq:?} is running already");
+        let whole = &tokens[..tokens.len() - tokens.len() % BLOCK_POSITIONS];
+        let walk = self.radix.walk(self.roots[namespace.index()], whole);
+        let shared = self.radix.blocks_of(&walk);
+        let held = shared.len() * BLOCK_POSITIONS;
+        let lease = self.radix.cut(walk.node, walk.blocks);
+        let table = Table::new(shared, lease, Retain::default(), &mut self.radix);
+        self.sequences.insert(seq, table);
+        held
     }
 
     /// Gives a namespace to a tenant, and says what is meant for that tenant.

@@ -35,6 +35,12 @@ pub trait Runner {
     /// Copies the first `positions` positions of block `from` to block `to`, all layers and heads.
     fn copy_head(&mut self, from: BlockId, to: BlockId, positions: usize);
 
+    /// Copies the bytes of a block to `bytes`, which has room for exactly those.
+    fn read_block(&self, block: BlockId, bytes: &mut [u8]);
+
+    /// Replaces a block by one that was copied with [`Runner::read_block`].
+    fn write_block(&mut self, block: BlockId, bytes: &[u8]);
+
     /// Computes the batch, stores its keys and values, and returns the wanted logits,
     /// shape `[rows with logits, vocab_len]`, in row order.
     fn forward(&mut self, batch: &Batch<'_>) -> &[f32];

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, SyncSender, TrySendError, channel, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ use kvik_cache::{CacheConfig, CacheError};
 use crate::api::{Event, EventSink, FinishReason, GeneratedToken, Report, Request, RequestError};
 use crate::batch::Runner;
 use crate::constraint::Compiler;
+use crate::schedule::disk::DiskSetup;
 use crate::schedule::{Limits, Scheduler, Submission};
 use crate::stats::EngineStats;
 use crate::text::Vocabulary;
@@ -33,6 +34,26 @@ struct Shared {
     waiting_max: usize,
     parallel_max: usize,
     worker: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Wakes an engine, which may have to be started yet and may be gone.
+#[derive(Clone, Default)]
+pub struct Waker(Arc<OnceLock<Weak<Shared>>>);
+
+impl Waker {
+    /// Lets a resting engine look whether the disk has done something.
+    pub fn wake(&self) {
+        if let Some(shared) = self.0.get().and_then(Weak::upgrade) {
+            // When its queue is full, it is awake.
+            let _ = shared.commands.try_send(Command::Wake);
+        }
+    }
+
+    fn wakes(&self, shared: &Arc<Shared>) {
+        let _ = self.0.set(Arc::downgrade(shared));
+        // What was done before there was anybody to wake.
+        self.wake();
+    }
 }
 
 /// What the worker shows to the outside.
@@ -102,6 +123,17 @@ impl Engine {
         cache: CacheConfig,
         config: EngineConfig,
     ) -> Result<Engine, StartError> {
+        Engine::start_with_disk(runner, vocabulary, cache, config, None)
+    }
+
+    /// As [`Engine::start`], with a tier below RAM.
+    pub fn start_with_disk(
+        runner: impl Runner + Send + 'static,
+        vocabulary: impl Into<Vocabulary>,
+        cache: CacheConfig,
+        config: EngineConfig,
+        disk: Option<DiskSetup>,
+    ) -> Result<Engine, StartError> {
         check(&config)?;
         let vocabulary = Arc::new(vocabulary.into());
         let vocab_len = runner.vocab_len();
@@ -110,7 +142,11 @@ impl Engine {
             (config.waiting_max, config.parallel_max, config.block_bytes);
         let started = Instant::now();
         let clock = Box::new(move || started.elapsed());
-        let scheduler = Scheduler::new(config, cache, vocabulary.clone(), clock)?;
+        let mut scheduler = Scheduler::new(config, cache, vocabulary.clone(), clock)?;
+        let waker = disk.as_ref().map(|disk| disk.waker.clone());
+        if let Some(disk) = disk {
+            scheduler.attach(disk);
+        }
         // The queue's places bound the submissions; one more place for each to say stop.
         let (commands, receiver) = sync_channel(waiting_max + 16);
         let board = Board::new(&scheduler, block_bytes);
@@ -121,7 +157,11 @@ impl Engine {
         let worker = Mutex::new(Some(thread.spawn(move || worker.run())?));
         let compiler = Compiler::new(vocabulary, vocab_len);
         let shared = Shared { commands, board, limits, compiler, waiting_max, parallel_max, worker };
-        Ok(Engine { shared: Arc::new(shared) })
+        let shared = Arc::new(shared);
+        if let Some(waker) = waker {
+            waker.wakes(&shared);
+        }
+        Ok(Engine { shared })
     }
 
     /// Puts a request into the queue. Its events go to `sink`, until `Done` or `Failed`.
@@ -272,6 +312,7 @@ impl Snapshot {
             kv_shared_bytes: cache.shared * block_bytes,
             kv_free_bytes: cache.free * block_bytes,
             counters: *scheduler.counters(),
+            disk: scheduler.disk_stats(),
             cache,
         };
         Snapshot { stats, service: scheduler.mean_service() }

@@ -17,6 +17,7 @@ pub mod hf;
 pub mod load;
 pub mod model;
 pub mod perplexity;
+pub mod prompts;
 pub mod sampler;
 pub mod schedule;
 pub mod stats;

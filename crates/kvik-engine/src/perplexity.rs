@@ -203,6 +203,10 @@ mod tests {
             unreachable!("windows share nothing");
         }
 
+        fn read_block(&self, _: BlockId, _: &mut [u8]) {}
+
+        fn write_block(&mut self, _: BlockId, _: &[u8]) {}
+
         fn forward(&mut self, batch: &Batch<'_>) -> &[f32] {
             self.seen.extend(batch.rows);
             self.logits.clear();

@@ -1,6 +1,7 @@
 //! Numbers about a running engine.
 
 use kvik_cache::CacheStats;
+use kvik_cache::tier::TierStats;
 
 /// What was done since the engine started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -27,6 +28,23 @@ pub struct Counters {
     pub failed: u64,
 }
 
+/// Numbers about the tier below RAM.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DiskStats {
+    /// Its blocks, and what was done with them.
+    pub tier: TierStats,
+    /// Blocks on their way to the disk.
+    pub writing: usize,
+    /// Prefixes that are being read.
+    pub loads: usize,
+    /// Prefixes still to be loaded since the start.
+    pub wishes: usize,
+    /// Measured bytes a second of loading, once something was loaded.
+    pub load_rate: Option<f64>,
+    /// Measured prompt tokens a second of computing, once something was computed.
+    pub compute_rate: Option<f64>,
+}
+
 /// A picture of the engine, as of its last step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EngineStats {
@@ -44,6 +62,8 @@ pub struct EngineStats {
     pub kv_free_bytes: usize,
     /// What the engine did.
     pub counters: Counters,
+    /// What the tier below RAM holds and did, in blocks, when there is one.
+    pub disk: Option<DiskStats>,
     /// What the cache holds and did, in blocks.
     pub cache: CacheStats,
 }

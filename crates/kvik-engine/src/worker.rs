@@ -5,13 +5,13 @@
 //! do, it sleeps until a command comes.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
 use crate::api::RequestError;
 use crate::batch::Runner;
 use crate::engine::Board;
-use crate::schedule::{Limits, Scheduler, Submission};
+use crate::schedule::{Limits, Rest, Scheduler, Submission};
 
 /// What the worker is told.
 pub(crate) enum Command {
@@ -19,6 +19,8 @@ pub(crate) enum Command {
     Submit(Box<Submission>),
     /// Do something between two steps: look at the cache, or change what it keeps.
     Ask(Box<dyn FnOnce(&mut Scheduler) + Send>),
+    /// Look whether the disk has done something.
+    Wake,
     /// Refuse what is queued, let the rest run for `grace`, then stop.
     Shutdown { grace: Duration },
 }
@@ -56,25 +58,35 @@ impl Worker {
         self.board.post(&self.scheduler);
     }
 
-    /// Takes all commands there are; waits for one when there is nothing to do.
+    /// Takes all commands there are; waits for one while there is nothing else to do.
     fn listen(&mut self) -> Life {
+        let mut rest = self.scheduler.rest();
         loop {
-            if self.scheduler.is_idle() && self.deadline.is_none() {
-                self.verify();
-                match self.commands.recv() {
-                    Ok(command) => self.obey(command),
-                    Err(_) => return Life::Ends,
-                }
-            }
-            match self.commands.try_recv() {
+            match self.next_command(rest) {
                 Ok(command) => self.obey(command),
-                Err(TryRecvError::Disconnected) if self.scheduler.is_idle() => return Life::Ends,
+                Err(RecvTimeoutError::Disconnected) if self.scheduler.is_idle() => return Life::Ends,
                 Err(_) => break,
             }
+            rest = Rest::None;
         }
         let expired = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
         let finished = self.deadline.is_some() && self.scheduler.is_idle();
         if expired || finished { Life::Ends } else { Life::Goes }
+    }
+
+    fn next_command(&mut self, rest: Rest) -> Result<Command, RecvTimeoutError> {
+        let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        match rest {
+            Rest::Forever if left.is_none() => {
+                self.verify();
+                self.commands.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            }
+            Rest::For(time) => self.commands.recv_timeout(left.map_or(time, |left| left.min(time))),
+            _ => self.commands.try_recv().map_err(|error| match error {
+                TryRecvError::Empty => RecvTimeoutError::Timeout,
+                TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
+            }),
+        }
     }
 
     fn obey(&mut self, command: Command) {
@@ -84,6 +96,7 @@ impl Worker {
             }
             Command::Submit(submission) => self.scheduler.submit(*submission, &self.limits),
             Command::Ask(ask) => ask(&mut self.scheduler),
+            Command::Wake => {}
             Command::Shutdown { grace } => {
                 // A grace too long to add means no deadline that matters.
                 let far = Duration::from_secs(365 * 24 * 3600);

@@ -27,7 +27,7 @@ mod x86;
 pub use activations::Activations;
 pub use attention::{AttnRow, AttnScratch, HeadTail, SeqKv, attention};
 pub use isa::Isa;
-pub use kv::{BLOCK_POSITIONS, KvArena, KvFormat, KvLayout, UnknownKvFormat};
+pub use kv::{BLOCK_POSITIONS, KV_LAYOUT_VERSION, KvArena, KvFormat, KvLayout, UnknownKvFormat};
 pub use matmul::{matmul, matmul_many};
 pub use matrix::{Matrix, MatrixError};
 pub use ops::{RopeStyle, RopeTable, add, add_bias, rms_norm, rms_norm_in_place, rope, silu_mul};

@@ -267,6 +267,15 @@ impl Tier {
         true
     }
 
+    /// Takes a block out that nothing comes after; its slot, to erase. One that is pinned, read or written
+    /// stays.
+    pub fn drop_leaf(&mut self, identity: &Identity) -> Option<SlotId> {
+        let slot = self.index.slot(identity)?;
+        let pinned = self.record(slot).pinned;
+        let leaf = self.slots[slot.index()].state == State::Stored && !self.index.has_children(identity);
+        (leaf && !pinned).then(|| self.release(slot)).map(|()| slot)
+    }
+
     /// Whether a block is stored or being written.
     pub fn holds(&self, identity: &Identity) -> bool {
         self.index.slot(identity).is_some()

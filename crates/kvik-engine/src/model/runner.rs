@@ -60,6 +60,14 @@ impl Runner for ModelRunner {
         self.arena.copy_head(from.0, to.0, positions);
     }
 
+    fn read_block(&self, block: BlockId, bytes: &mut [u8]) {
+        bytes.copy_from_slice(self.arena.block(block.0));
+    }
+
+    fn write_block(&mut self, block: BlockId, bytes: &[u8]) {
+        self.arena.block_mut(block.0).copy_from_slice(bytes);
+    }
+
     fn forward(&mut self, batch: &Batch<'_>) -> &[f32] {
         let context = Context { model: &self.model, pool: &self.pool, rope: &self.rope };
         forward(&context, &mut self.arena, &mut self.scratch, batch);

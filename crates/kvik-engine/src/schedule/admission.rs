@@ -12,12 +12,13 @@
 
 use std::cmp::Reverse;
 
-use kvik_cache::{SeqId, blocks_for};
+use kvik_cache::{BLOCK_POSITIONS, SeqId, StopReason, blocks_for};
 
 use super::Scheduler;
+use super::disk::{Fetched, Spilled};
 use super::job::JobId;
 use super::reuse::{Known, Reused, will_compute};
-use super::sequence::{Sequence, insert_by_age};
+use super::sequence::{Sequence, Sharing, insert_by_age};
 use crate::api::RequestError;
 use crate::batch::Runner;
 
@@ -35,6 +36,8 @@ pub(super) struct Waiting {
     holds: u32,
     /// The sequence whose prefill it waits for.
     held_by: Option<SeqId>,
+    /// What the disk did for it.
+    pub(super) fetch: Fetched,
 }
 
 /// The place of a waiting sequence in the order of admission; lower is earlier.
@@ -54,7 +57,7 @@ enum Outcome {
 
 impl Waiting {
     pub(super) fn new(sequence: Sequence) -> Waiting {
-        Waiting { sequence, overtaken: 0, holds: 0, held_by: None }
+        Waiting { sequence, overtaken: 0, holds: 0, held_by: None, fetch: Fetched::default() }
     }
 
     /// Whether it was never admitted.
@@ -119,15 +122,17 @@ impl Scheduler {
         let Some(index) = self.waiting.iter().position(|waiting| waiting.key() == key) else {
             return Outcome::Held;
         };
-        if self.hold(index, known.tokens) {
+        if self.hold(index, known.tokens) || self.fetch(index, known.tokens) {
             return Outcome::Held;
         }
         let id = self.new_seq();
-        let Some(reused) = self.take_blocks(index, id, known, runner) else {
-            return self.no_room(index);
-        };
+        let mut reused = self.take_blocks(index, id, known, runner);
+        if reused.is_none() && self.let_disk_go() {
+            reused = self.take_blocks(index, id, known, runner);
+        }
+        let Some(reused) = reused else { return self.no_room(index) };
         let waiting = self.waiting.remove(index);
-        self.start(waiting.sequence, id, reused);
+        self.start(waiting, id, reused);
         Outcome::Admitted
     }
 
@@ -160,22 +165,39 @@ impl Scheduler {
     }
 
     /// A sequence has its blocks, `reused.tokens` of it stored already.
-    fn start(&mut self, mut sequence: Sequence, id: SeqId, reused: Reused) {
+    fn start(&mut self, waiting: Waiting, id: SeqId, reused: Reused) {
         let now = self.now();
+        let Waiting { mut sequence, fetch, .. } = waiting;
+        let stop = self.why(&sequence, reused, fetch);
         let job = self.jobs.get_mut(&sequence.job).expect("a waiting sequence has a job");
         if !sequence.started {
-            job.admitted(now, reused);
+            job.admitted(now, Reused { stop, ..reused });
             self.counters.prompt_tokens += sequence.prompt_len as u64;
             let older = self.waiting.iter_mut().take_while(|w| w.sequence.job < sequence.job);
             older.filter(|w| w.is_new() && w.held_by.is_none()).for_each(|w| w.overtaken += 1);
         }
         let cached = reused.tokens.min(sequence.prompt_len).saturating_sub(sequence.furthest);
         job.report.cached_tokens += cached;
+        job.report.disk_tokens += fetch.from_disk(reused.tokens).min(cached);
         self.counters.reused_tokens += cached as u64;
         sequence.id = id;
         sequence.started = true;
         sequence.stored = reused.tokens;
+        sequence.spilled = Spilled::from_reuse(reused.tokens);
         sequence.furthest = sequence.furthest.max(reused.tokens);
         insert_by_age(&mut self.running, sequence);
+    }
+
+    /// Why no more of a prompt is reused, as far as cache and disk know.
+    fn why(&self, sequence: &Sequence, reused: Reused, fetch: Fetched) -> StopReason {
+        let elsewhere = || {
+            let Sharing::Namespace(namespace) = sequence.sharing else { return None };
+            let unknown = reused.stop == StopReason::FirstSeen && reused.tokens < BLOCK_POSITIONS;
+            self.disk.as_ref().filter(|_| unknown)?.elsewhere(&self.roots[&namespace], &sequence.tokens)
+        };
+        match reused.stop {
+            StopReason::Complete => StopReason::Complete,
+            stop => fetch.verdict.or_else(elsewhere).unwrap_or(stop),
+        }
     }
 }

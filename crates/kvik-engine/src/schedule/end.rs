@@ -6,6 +6,7 @@ use std::time::Duration;
 use kvik_cache::{Cache, StopReason};
 
 use super::Scheduler;
+use super::disk::Disk;
 use super::job::{Job, JobId};
 use crate::api::RequestError;
 
@@ -35,6 +36,7 @@ impl Scheduler {
             }
             let sequence = self.running.remove(index);
             self.release(&sequence);
+            self.spill_later(&sequence);
         }
         let ended = self.jobs.iter().filter(|(_, job)| job.open == 0);
         let ended: Vec<JobId> = ended.map(|(&id, _)| id).collect();
@@ -81,6 +83,8 @@ impl Scheduler {
         let running = std::mem::take(&mut self.running);
         self.forks.clear();
         self.doomed.clear();
+        self.drop_rests();
+        self.drop_loads();
         let free = || running.iter().for_each(|sequence| self.cache.abandon(sequence.id));
         let freed = catch_unwind(AssertUnwindSafe(free)).is_ok();
         let queued = |id: JobId| self.waiting.iter().filter(|w| w.sequence.job == id).count();
@@ -91,6 +95,8 @@ impl Scheduler {
             // Namespaces are names in the old cache, so those who wait for it go as well.
             self.fail_all(error);
             self.cache = Cache::new(self.cache_config).expect("the same settings worked before");
+            self.roots.clear();
+            self.disk.iter_mut().for_each(Disk::drop_wishes);
         }
     }
 

@@ -14,8 +14,10 @@
 
 mod admission;
 mod answer;
+pub mod disk;
 mod end;
 mod job;
+mod kept;
 mod plan;
 mod publish;
 mod reuse;
@@ -33,10 +35,12 @@ use crate::api::RequestError;
 use crate::batch::Runner;
 use crate::config::EngineConfig;
 use crate::sampler::Scratch;
-use crate::stats::Counters;
+use crate::stats::{Counters, DiskStats};
 use crate::text::Vocabulary;
 use admission::Waiting;
+use disk::{Disk, RootTable};
 use job::{Job, JobId};
+use plan::Plan;
 use sequence::Sequence;
 
 pub use submission::{Limits, Submission};
@@ -68,6 +72,21 @@ pub struct Scheduler {
     service: Option<Duration>,
     counters: Counters,
     scratch: Scratch,
+    /// The identities of the namespaces in use.
+    roots: RootTable,
+    /// The tier below RAM, when there is one.
+    disk: Option<Disk>,
+}
+
+/// How long a scheduler may be left alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rest {
+    /// There is something to compute.
+    None,
+    /// Nothing is, until so much time has passed or the disk has done something.
+    For(Duration),
+    /// Nothing is, until somebody asks for it.
+    Forever,
 }
 
 /// A choice that goes on from where `parent` is.
@@ -101,6 +120,8 @@ impl Scheduler {
             service: None,
             counters: Counters::default(),
             scratch: Scratch::default(),
+            roots: RootTable::default(),
+            disk: None,
         })
     }
 
@@ -108,12 +129,40 @@ impl Scheduler {
     pub fn step(&mut self, runner: &mut dyn Runner) {
         self.cache.set_now(self.now());
         self.drop_closed();
+        self.settle_disk(runner);
         let plan = self.plan(runner);
-        if !plan.is_empty() {
-            let logits = runner.forward(&plan.batch(&self.tables(&plan)));
-            self.publish(&plan, logits);
+        if plan.is_empty() {
+            self.warm_up();
+        } else {
+            self.compute(&plan, runner);
         }
+        self.spill(runner);
         self.drop_ended();
+    }
+
+    /// Computes the rows of `plan`, and learns how long prompts take.
+    fn compute(&mut self, plan: &Plan, runner: &mut dyn Runner) {
+        let started = self.now();
+        let logits = runner.forward(&plan.batch(&self.tables(plan)));
+        let elapsed = (self.clock)().saturating_sub(started);
+        let prefill = plan.spans.iter().filter(|span| span.rows > 1).map(|span| span.rows).sum();
+        if let Some(disk) = &mut self.disk {
+            disk.cost.computed(prefill, elapsed);
+        }
+        self.publish(plan, logits);
+    }
+
+    /// How long there is nothing to do unless something happens.
+    pub fn rest(&self) -> Rest {
+        let due = !self.running.is_empty() || !self.forks.is_empty() || !self.concluded.is_empty();
+        let load = self.disk.as_ref().and_then(Disk::next_deadline);
+        let wishes = self.disk.as_ref().is_some_and(Disk::has_wishes);
+        match load {
+            _ if due => Rest::None,
+            Some(deadline) => Rest::For(deadline.saturating_sub(self.now())),
+            None if wishes || !self.is_idle() => Rest::None,
+            None => Rest::Forever,
+        }
     }
 
     /// Tells the requests that ended in the last step. A call of its own, so that numbers can be
@@ -155,6 +204,11 @@ impl Scheduler {
     /// Requests submitted so far.
     pub fn submitted(&self) -> u64 {
         self.next_job
+    }
+
+    /// Numbers about the tier below RAM, when there is one.
+    pub fn disk_stats(&self) -> Option<DiskStats> {
+        self.disk.as_ref().map(|disk| disk.stats(self.config.block_bytes))
     }
 
     fn now(&self) -> Duration {

@@ -54,11 +54,13 @@ impl Scheduler {
         let mut room = Room::Enough;
         let mut index = 0;
         while let Some(sequence) = self.running.get(index) {
+            let job = sequence.job;
             match self.cache.reserve(sequence.id, sequence.tokens.len()) {
                 Ok(()) => index += 1,
+                Err(_) if self.let_disk_go() => {}
                 Err(none) if self.running.len() == 1 => {
                     let (needed_blocks, budget_blocks) = (none.needed, self.cache_config.blocks);
-                    self.fail(sequence.job, RequestError::OverBudget { needed_blocks, budget_blocks });
+                    self.fail(job, RequestError::OverBudget { needed_blocks, budget_blocks });
                 }
                 Err(_) => {
                     self.preempt_youngest();
@@ -67,6 +69,12 @@ impl Scheduler {
             }
         }
         room
+    }
+
+    /// Lets go of blocks that are held for the disk, so that what computes has room: first those that are
+    /// only written, then, when nobody else could give way, those that are read. Whether there were any.
+    pub(super) fn let_disk_go(&mut self) -> bool {
+        self.drop_rests() || (self.running.len() <= 1 && self.drop_loads())
     }
 
     fn preempt_youngest(&mut self) {

@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use kvik_cache::{NamespaceId, Retain, SeqId, Token};
 
 use super::answer::Answer;
+use super::disk::Spilled;
 use super::job::JobId;
 use crate::api::FinishReason;
 
@@ -26,6 +27,8 @@ pub(super) struct Sequence {
     /// How long what it leaves in the cache is to be kept.
     pub(super) retain: Retain,
     pub(super) answer: Answer,
+    /// Which of its blocks the disk has been given.
+    pub(super) spilled: Spilled,
     /// Whether it was ever admitted.
     pub(super) started: bool,
     pub(super) ended: Option<FinishReason>,
@@ -51,6 +54,7 @@ impl Sequence {
             stored: 0,
             answer: self.answer.sibling(choice, &self.tokens),
             ended: None,
+            spilled: Spilled::default(),
             ..*self
         }
     }

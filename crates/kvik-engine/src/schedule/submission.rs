@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use kvik_cache::{BLOCK_POSITIONS, Namespace, SeqId, blocks_for};
+use kvik_cache::{BLOCK_POSITIONS, Namespace, SeqId, Token, blocks_for};
 
 use super::admission::Waiting;
 use super::answer::{Answer, Rules};
+use super::disk::Spilled;
 use super::job::{Job, JobId};
 use super::sequence::{Sequence, Sharing};
 use super::{EngineConfig, Scheduler};
@@ -77,7 +78,7 @@ impl Scheduler {
         let Submission { mut request, guide, sink } = submission;
         let tokens_max = limits.answer_tokens(&request);
         let prompt = std::mem::take(&mut request.prompt);
-        let (sharing, retain) = (self.sharing(&request), request.retain);
+        let (sharing, retain) = (self.sharing(&request, &prompt), request.retain);
         let job = JobId(self.next_job);
         self.next_job += 1;
         self.jobs.insert(job, Job::new(sink, prompt.len(), request.choices, self.now()));
@@ -93,6 +94,7 @@ impl Scheduler {
             furthest: 0,
             sharing,
             retain,
+            spilled: Spilled::default(),
             started: false,
             ended: None,
         }));
@@ -100,18 +102,18 @@ impl Scheduler {
 
     /// Private requests have a namespace that nobody looks into: choices of one request can
     /// still share their prompt's blocks there.
-    fn sharing(&mut self, request: &Request) -> Sharing {
-        let EngineConfig { model_digest, kv_format, .. } = &self.config;
-        let mut namespace = Namespace {
-            model: *model_digest,
-            kv_format: kv_format.clone(),
-            adapter: None,
-            salt: request.salt,
-        };
+    fn sharing(&mut self, request: &Request, prompt: &[Token]) -> Sharing {
+        let id = self.namespace(request.salt);
         if request.reuse {
-            return Sharing::Namespace(self.cache.namespace(&namespace));
+            return Sharing::Namespace(id);
         }
-        namespace.kv_format.push_str(" private");
-        Sharing::Private(self.cache.namespace(&namespace))
+        let roots = self.roots[&id];
+        if let Some(disk) = &mut self.disk {
+            disk.note_private(&roots, prompt);
+        }
+        let EngineConfig { model_digest, kv_format, .. } = &self.config;
+        let kv_format = format!("{kv_format} private");
+        let private = Namespace { model: *model_digest, kv_format, adapter: None, salt: request.salt };
+        Sharing::Private(self.cache.namespace(&private))
     }
 }

@@ -22,6 +22,11 @@ use kvik_engine::text::{TokenKind, Vocabulary};
 pub const VOCAB: usize = 40;
 pub const EOS: Token = 0;
 
+/// Bytes of a position, when a block leaves the arena.
+const STORED_BYTES: usize = 16;
+/// Bytes of a block.
+pub const BLOCK_BYTES: usize = STORED_BYTES * BLOCK_POSITIONS;
+
 /// What stands at one position of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stored {
@@ -87,6 +92,25 @@ impl Runner for FakeRunner {
         copy[..positions].copy_from_slice(&self.arena[from.index()][..positions]);
         assert!(copy[..positions].iter().all(Option::is_some), "a head is copied before it is stored");
         self.arena[to.index()] = copy;
+    }
+
+    fn read_block(&self, block: BlockId, bytes: &mut [u8]) {
+        assert_eq!(bytes.len(), BLOCK_BYTES);
+        for (bytes, stored) in bytes.chunks_exact_mut(STORED_BYTES).zip(&self.arena[block.index()]) {
+            let (mark, token, chain) = stored.map_or((0, 0, 0), |stored| (1, stored.token, stored.chain));
+            bytes[..4].copy_from_slice(&u32::to_le_bytes(mark));
+            bytes[4..8].copy_from_slice(&u32::to_le_bytes(token));
+            bytes[8..].copy_from_slice(&u64::to_le_bytes(chain));
+        }
+    }
+
+    fn write_block(&mut self, block: BlockId, bytes: &[u8]) {
+        assert_eq!(bytes.len(), BLOCK_BYTES);
+        for (bytes, stored) in bytes.chunks_exact(STORED_BYTES).zip(&mut self.arena[block.index()]) {
+            let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+            let chain = u64::from_le_bytes(bytes[8..].try_into().unwrap());
+            *stored = (word(0) == 1).then_some(Stored { token: word(4), chain });
+        }
     }
 
     fn forward(&mut self, batch: &Batch<'_>) -> &[f32] {

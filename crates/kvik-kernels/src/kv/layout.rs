@@ -6,6 +6,10 @@ use super::tile::{key_bytes, value_bytes};
 use super::{BLOCK_POSITIONS, KvFormat};
 use crate::f32x16::LANES;
 
+/// Counts the changes of what the bytes of a block mean: blocks kept by an older kvik are not read by a
+/// newer one. To be raised with every change of a format, of a rotation or of the order of tiles.
+pub const KV_LAYOUT_VERSION: u32 = 1;
+
 /// What a block stores for its 16 positions: keys and values of all layers and KV heads.
 ///
 /// ```text

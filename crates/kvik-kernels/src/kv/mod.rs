@@ -10,7 +10,7 @@ pub(crate) mod write;
 
 pub use arena::KvArena;
 pub use format::{KvFormat, UnknownKvFormat};
-pub use layout::KvLayout;
+pub use layout::{KV_LAYOUT_VERSION, KvLayout};
 
 /// Positions in a block.
 pub const BLOCK_POSITIONS: usize = 16;

@@ -1,0 +1,92 @@
+//! Prompts that are computed ahead and kept: what an application does with its system prompt.
+//!
+//! ```text
+//! cache_system_prompt ──► computed, or found, and pinned in RAM and on disk
+//! is_cached           ──► how much of it a request would find now
+//! invalidate          ──► unpinned and dropped
+//! ```
+
+use kvik_cache::{Retain, TenantId, Token};
+
+use crate::api::{Report, Request, RequestError, Sampling};
+use crate::engine::Engine;
+
+/// A prompt to be kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptPrompt {
+    /// Its tokens, at least one.
+    pub tokens: Vec<Token>,
+    /// Separates tenants, as in [`Request::salt`].
+    pub salt: [u8; 16],
+    /// Whose it is.
+    pub tenant: TenantId,
+}
+
+/// How much of a prompt is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cached {
+    /// Its tokens.
+    pub tokens: usize,
+    /// Leading tokens in RAM.
+    pub ram: usize,
+    /// Tokens after them on disk.
+    pub disk: usize,
+}
+
+impl Cached {
+    /// Whether nothing of it would have to be computed.
+    pub fn is_whole(&self) -> bool {
+        self.ram + self.disk >= self.tokens
+    }
+}
+
+impl KeptPrompt {
+    /// The request that computes it and nothing else.
+    pub fn request(&self) -> Request {
+        Request {
+            prompt: self.tokens.clone(),
+            choices: 1,
+            max_tokens: 0,
+            ignore_eos: true,
+            stop: Vec::new(),
+            sampling: Sampling::GREEDY,
+            logprobs: None,
+            constraint: None,
+            show_special: false,
+            reuse: true,
+            salt: self.salt,
+            tenant: self.tenant,
+            retain: Retain { pin: true, ..Retain::default() },
+        }
+    }
+}
+
+impl Engine {
+    /// Computes a prompt, as far as it is not known, and keeps it until it is
+    /// [invalidated](Engine::invalidate). Returns when it is there.
+    ///
+    /// # Errors
+    /// As for any request: the prompt is too long, the queue is full, the engine stops.
+    pub fn cache_system_prompt(&self, prompt: &KeptPrompt) -> Result<Report, RequestError> {
+        self.generate(prompt.request()).map(|generated| generated.report)
+    }
+
+    /// How much of a prompt is there now. Changes nothing.
+    ///
+    /// # Errors
+    /// When the engine stops.
+    pub fn is_cached(&self, prompt: &KeptPrompt) -> Result<Cached, RequestError> {
+        let prompt = prompt.clone();
+        self.ask(move |scheduler| scheduler.cached(&prompt.tokens, prompt.salt))
+    }
+
+    /// Lets go of a prompt: it is no longer pinned, and what nobody else uses of it is dropped, from RAM
+    /// and from disk.
+    ///
+    /// # Errors
+    /// When the engine stops.
+    pub fn invalidate(&self, prompt: &KeptPrompt) -> Result<(), RequestError> {
+        let prompt = prompt.clone();
+        self.ask(move |scheduler| scheduler.let_go(&prompt.tokens, prompt.salt))
+    }
+}

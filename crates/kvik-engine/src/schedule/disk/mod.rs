@@ -1,0 +1,246 @@
+//! The tier below RAM, as the scheduler uses it: blocks that are computed go down, blocks that a
+//! waiting request needs come up. What is decided is decided in [`kvik_cache::tier`], bytes are moved by
+//! a [`BlockStore`]; here both meet the sequences.
+//!
+//! ```text
+//!   a sequence computes ── spill ──► slot        behind the scenes, a copy at a time
+//!   a request waits ────── load ───► blocks      a sequence in the cache that reads instead of computing
+//! ```
+//!
+//! A load is a sequence like any other, with blocks of its own that are published as they fill. So those
+//! who wait for it find its blocks in the cache, and nobody else needs to know where they came from.
+
+mod load;
+mod spill;
+mod warm;
+
+use std::time::Duration;
+
+use kvik_cache::tier::{CostModel, Kinship, Record, SlotId, Tier, Use};
+use kvik_cache::{Identity, Namespace, NamespaceId, StopReason, Token};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::engine::Waker;
+use crate::stats::DiskStats;
+use crate::store::{Buffer, Completed, Store};
+
+pub(super) use load::{Fetched, Load};
+pub(super) use spill::{Rest, Spilled};
+
+/// Moves bytes of blocks to and from slots, in the background. No call waits for the disk.
+pub trait BlockStore: Send {
+    /// Room for a block; `None` while all of it is under way.
+    fn buffer(&mut self) -> Option<Buffer>;
+    /// Writes a block that was placed in `slot`.
+    fn write(&mut self, slot: SlotId, record: &Record, payload: Buffer);
+    /// Reads the block `identity` from `slot`.
+    fn read(&mut self, ticket: u64, slot: SlotId, identity: Identity, into: Buffer);
+    /// Notes a use beside a stored block.
+    fn touch(&mut self, slot: SlotId, use_: Use);
+    /// Empties a slot.
+    fn erase(&mut self, slot: SlotId);
+    /// What has been done since it was asked last.
+    fn completed(&mut self) -> Option<Completed>;
+}
+
+impl BlockStore for Store {
+    fn buffer(&mut self) -> Option<Buffer> {
+        Store::buffer(self)
+    }
+
+    fn write(&mut self, slot: SlotId, record: &Record, payload: Buffer) {
+        Store::write(self, slot, record, payload);
+    }
+
+    fn read(&mut self, ticket: u64, slot: SlotId, identity: Identity, into: Buffer) {
+        Store::read(self, ticket, slot, identity, into);
+    }
+
+    fn touch(&mut self, slot: SlotId, use_: Use) {
+        Store::touch(self, slot, use_);
+    }
+
+    fn erase(&mut self, slot: SlotId) {
+        Store::erase(self, slot);
+    }
+
+    fn completed(&mut self) -> Option<Completed> {
+        Store::completed(self)
+    }
+}
+
+/// How the tier is set up.
+pub struct DiskSetup {
+    /// What is stored where.
+    pub tier: Tier,
+    /// Where the bytes are.
+    pub store: Box<dyn BlockStore>,
+    /// Prompts known from files of other models and KV formats, by lineage.
+    pub kin: Vec<(Kinship, u64)>,
+    /// Namespaces whose prefixes are loaded at the start, while the budget for that lasts.
+    pub warm: Vec<Namespace>,
+    /// Blocks loaded at the start at most.
+    pub warm_blocks: usize,
+    /// Blocks on their way down at most; the rest of the store's room is for those that come up.
+    pub writes_max: usize,
+    /// Seconds since 1970 when the scheduler's clock was at zero.
+    pub epoch_s: u64,
+    /// Told by `store` when something is completed.
+    pub waker: Waker,
+}
+
+/// What the scheduler knows of the disk.
+pub(super) struct Disk {
+    pub(super) tier: Tier,
+    pub(super) store: Box<dyn BlockStore>,
+    pub(super) cost: CostModel,
+    /// Prefixes being read, oldest first.
+    pub(super) loads: Vec<Load>,
+    /// Sequences that have ended and are still being copied.
+    rests: Vec<Rest>,
+    /// Prefixes to be loaded while nothing else is to do, the best last.
+    warm: Vec<warm::Wish>,
+    kin: FxHashMap<u64, Kinship>,
+    /// Lineages of private prompts, which their own tenant may be told of.
+    private: FxHashSet<u64>,
+    epoch_s: u64,
+    next_ticket: u64,
+    /// Blocks on their way down.
+    writing: usize,
+    writes_max: usize,
+}
+
+/// The identities of one namespace.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Roots {
+    /// Of the blocks.
+    pub(super) identity: Identity,
+    /// The same without model and KV format.
+    pub(super) lineage: Identity,
+    /// Whose blocks they are, on disk.
+    pub(super) owner: u64,
+}
+
+/// Private prompts remembered at most.
+const PRIVATE_MAX: usize = 1 << 14;
+
+impl Disk {
+    pub(super) fn new(setup: DiskSetup) -> Disk {
+        let DiskSetup { tier, store, kin, epoch_s, writes_max, .. } = setup;
+        Disk {
+            tier,
+            store,
+            cost: CostModel::default(),
+            loads: Vec::new(),
+            rests: Vec::new(),
+            warm: Vec::new(),
+            kin: kin.into_iter().map(|(kinship, lineage)| (lineage, kinship)).collect(),
+            private: FxHashSet::default(),
+            epoch_s,
+            next_ticket: 0,
+            writing: 0,
+            writes_max,
+        }
+    }
+
+    /// Seconds since 1970, by the clock that never goes back.
+    pub(super) fn wall_s(&self, now: Duration) -> u64 {
+        self.epoch_s.saturating_add(now.as_secs())
+    }
+
+    /// When the first of the loads under way is given up.
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
+        self.loads.iter().map(|load| load.deadline).min()
+    }
+
+    /// Whether there are prefixes to be loaded when nothing else is to do.
+    pub(super) fn has_wishes(&self) -> bool {
+        !self.warm.is_empty()
+    }
+
+    /// Numbers; a block has `block_bytes`.
+    pub(super) fn stats(&self, block_bytes: usize) -> DiskStats {
+        DiskStats {
+            tier: self.tier.stats(),
+            writing: self.writing + self.rests.iter().map(Rest::blocks).sum::<usize>(),
+            loads: self.loads.len(),
+            wishes: self.warm.len(),
+            load_rate: self.cost.load_rate(block_bytes),
+            compute_rate: self.cost.compute_rate(),
+        }
+    }
+
+    /// Drops the end of a prompt that nothing else goes on from, and no longer keeps the rest of it.
+    pub(super) fn forget(&mut self, roots: &Roots, tokens: &[Token]) {
+        let chain: Vec<Identity> = tokens
+            .chunks(kvik_cache::BLOCK_POSITIONS)
+            .scan(roots.identity, |before, block| {
+                *before = before.child(block);
+                Some(*before)
+            })
+            .collect();
+        for identity in chain.iter().rev() {
+            self.tier.pin(identity, false);
+            if let Some(slot) = self.tier.drop_leaf(identity) {
+                self.store.erase(slot);
+            }
+        }
+    }
+
+    /// Why a prompt is not known here though its tenant may remember it: it was private, or it was
+    /// computed for another model or in another format.
+    pub(super) fn elsewhere(&self, roots: &Roots, tokens: &[Token]) -> Option<StopReason> {
+        let lineage = first_lineage(roots, tokens);
+        if self.private.contains(&lineage) {
+            return Some(StopReason::Private);
+        }
+        self.kin.get(&lineage).map(|kinship| match kinship {
+            Kinship::OtherModel => StopReason::OtherModel,
+            Kinship::OtherKvFormat => StopReason::OtherKvFormat,
+        })
+    }
+
+    /// Remembers that a prompt was computed privately.
+    pub(super) fn note_private(&mut self, roots: &Roots, tokens: &[Token]) {
+        if self.private.len() >= PRIVATE_MAX {
+            self.private.clear();
+        }
+        self.private.insert(first_lineage(roots, tokens));
+    }
+}
+
+/// The lineage of a prompt's first block.
+fn first_lineage(roots: &Roots, tokens: &[Token]) -> u64 {
+    lineage_of(&roots.lineage.child(&tokens[..tokens.len().min(kvik_cache::BLOCK_POSITIONS)]))
+}
+
+/// A lineage as it stands in a record.
+fn lineage_of(chain: &Identity) -> u64 {
+    let (head, _) = chain.0.split_first_chunk().expect("an identity has 32 bytes");
+    u64::from_le_bytes(*head)
+}
+
+impl Roots {
+    pub(super) fn of(namespace: &Namespace) -> Roots {
+        let lineage = lineage_root(namespace.salt);
+        Roots { identity: Identity::root(namespace), lineage, owner: owner(namespace.salt) }
+    }
+
+    /// The identity of the last of the whole blocks `tokens`.
+    pub(super) fn identity_after(&self, tokens: &[Token]) -> Identity {
+        tokens.chunks(kvik_cache::BLOCK_POSITIONS).fold(self.identity, |before, block| before.child(block))
+    }
+}
+
+/// Names a tenant on disk: what a salt comes to. 0 where there are no tenants.
+pub fn owner(salt: [u8; 16]) -> u64 {
+    if salt == [0; 16] { 0 } else { lineage_of(&lineage_root(salt)) }
+}
+
+/// The root of a tenant's prompts, whatever the model and the KV format.
+fn lineage_root(salt: [u8; 16]) -> Identity {
+    Identity::root(&Namespace { model: [0; 32], kv_format: String::new(), adapter: None, salt })
+}
+
+/// Namespaces by id, with their identities.
+pub(super) type RootTable = FxHashMap<NamespaceId, Roots>;

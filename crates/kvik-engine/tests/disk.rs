@@ -1,0 +1,227 @@
+//! The disk tier behind the scheduler: what was computed is there after a restart, to the exact token,
+//! and whatever happens to the files, answers are those of an engine without them.
+
+mod fake;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use fake::*;
+use kvik_cache::tier::Tier;
+use kvik_cache::{Namespace, StopReason, Token};
+use kvik_engine::api::Request;
+use kvik_engine::engine::Waker;
+use kvik_engine::schedule::disk::DiskSetup;
+use kvik_engine::schedule::{Limits, Scheduler};
+use kvik_engine::store::{Opened, Store, StoreConfig};
+
+/// A scheduler on a directory, with the time of day: one life of a server.
+fn life(dir: &Path, warm_blocks: usize) -> World {
+    life_with(dir, warm_blocks, 192)
+}
+
+/// The same with at most so many blocks on their way to the disk.
+fn life_with(dir: &Path, warm_blocks: usize, writes_max: usize) -> World {
+    let (config, blocks) = (config(), 400);
+    let started = Instant::now();
+    let clock = Box::new(move || started.elapsed());
+    let limits = Limits::new(&config, blocks, VOCAB);
+    let runner = FakeRunner::new(blocks, config.batch_rows_max());
+    let namespace = Namespace {
+        model: config.model_digest,
+        kv_format: config.kv_format.clone(),
+        adapter: None,
+        salt: [0; 16],
+    };
+    let store = StoreConfig {
+        dir: dir.to_owned(),
+        bytes_max: 16 << 20,
+        model: config.model_digest,
+        kv_format: config.kv_format.clone(),
+        payload_bytes: BLOCK_BYTES,
+        buffers: 256,
+    };
+    let mut scheduler = Scheduler::new(config, cache_config(blocks), Arc::new(vocabulary()), clock).unwrap();
+    let Opened { store, slots, records, other, .. } = Store::open(&store, || {}).unwrap();
+    let (tier, surplus) = Tier::with(slots, records);
+    assert!(surplus.is_empty());
+    scheduler.attach(DiskSetup {
+        tier,
+        store: Box::new(store),
+        kin: other,
+        warm: vec![namespace],
+        warm_blocks,
+        writes_max,
+        epoch_s: 1_800_000_000,
+        waker: Waker::default(),
+    });
+    World { scheduler, runner, limits }
+}
+
+/// Steps until everybody is answered and what was computed is on disk.
+fn settle(world: &mut World) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        world.step();
+        let disk = world.scheduler.disk_stats().unwrap();
+        let busy = disk.loads + disk.wishes + disk.writing;
+        if world.scheduler.is_idle() && busy == 0 {
+            world.check_idle();
+            return;
+        }
+        assert!(Instant::now() < deadline, "the disk never comes to rest: {disk:?}");
+        sleep(Duration::from_micros(50));
+    }
+}
+
+fn ask(world: &mut World, request: &Request) -> Answer {
+    let client = world.submit(request.clone());
+    settle(world);
+    let answer = client.answer().expect("it is answered");
+    assert_eq!(answer.choices, solo(request).choices, "an answer never depends on what is reused");
+    answer
+}
+
+fn joined(parts: &[&[Token]]) -> Vec<Token> {
+    parts.concat()
+}
+
+#[test]
+fn a_prompt_outlives_the_process_to_the_exact_token() {
+    let dir = tempfile::tempdir().unwrap();
+    let (system, question) = (prompt(1, 184), prompt(2, 35));
+    let first = request(joined(&[&system, &question]), 20);
+    let told = ask(&mut life(dir.path(), 0), &first);
+
+    let mut second_life = life(dir.path(), 0);
+    let again = ask(&mut second_life, &first).report;
+    assert_eq!((again.cached_tokens, again.disk_tokens, again.computed_tokens), (218, 218, 1));
+    assert_eq!(again.cache, Some(StopReason::Complete));
+    let other = ask(&mut second_life, &request(joined(&[&system, &prompt(3, 35)]), 20)).report;
+    assert_eq!((other.cached_tokens, other.disk_tokens), (184, 0), "now it is in RAM");
+    drop(second_life);
+
+    // The conversation goes on where the first life left it, its answer included.
+    let answer: Vec<Token> = told.choices[0].1.clone();
+    let next = request(joined(&[&system, &question, &answer, &prompt(4, 9)]), 5);
+    let report = ask(&mut life(dir.path(), 0), &next).report;
+    assert_eq!(report.cached_tokens, 219 + answer.len() - 1, "all but the last token said was stored");
+    assert_eq!(report.disk_tokens, report.cached_tokens);
+}
+
+#[test]
+fn what_diverges_inside_a_stored_block_is_reused_up_to_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let long = prompt(1, 100);
+    ask(&mut life(dir.path(), 0), &request(long.clone(), 3));
+    for kept in [1, 15, 16, 17, 50, 95] {
+        let mut world = life(dir.path(), 0);
+        let report = ask(&mut world, &request(joined(&[&long[..kept], &prompt(9, 40)]), 3)).report;
+        assert_eq!(report.cached_tokens, kept, "{report:?}");
+        assert_eq!(report.disk_tokens, kept);
+    }
+}
+
+#[test]
+fn the_start_brings_back_what_was_hot() {
+    let dir = tempfile::tempdir().unwrap();
+    let (hot, cold) = (prompt(1, 200), prompt(2, 200));
+    let mut world = life(dir.path(), 0);
+    for _ in 0..3 {
+        ask(&mut world, &request(hot.clone(), 1));
+    }
+    ask(&mut world, &request(cold.clone(), 1));
+    drop(world);
+
+    let mut world = life(dir.path(), 20);
+    settle(&mut world);
+    let report = ask(&mut world, &request(hot, 1)).report;
+    assert_eq!((report.cached_tokens, report.disk_tokens), (199, 0), "it was in RAM before it was asked for");
+    let report = ask(&mut world, &request(cold, 1)).report;
+    assert_eq!((report.cached_tokens, report.disk_tokens), (199, 199), "there was no budget for both");
+}
+
+#[test]
+fn nothing_private_is_written_and_its_tenant_is_told_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut world = life(dir.path(), 0);
+    let shy = Request { reuse: false, ..request(prompt(1, 100), 3) };
+    ask(&mut world, &shy);
+    assert_eq!(world.scheduler.disk_stats().unwrap().tier.used, 0);
+    let report = ask(&mut world, &Request { reuse: true, ..shy }).report;
+    assert_eq!((report.cached_tokens, report.cache), (0, Some(StopReason::Private)));
+}
+
+#[test]
+fn damaged_files_cost_time_and_never_an_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let long = request(prompt(1, 300), 3);
+    ask(&mut life(dir.path(), 0), &long);
+    let files: Vec<_> = walk(dir.path());
+    for round in 0..12_u64 {
+        for file in &files {
+            let mut bytes = std::fs::read(file).unwrap();
+            for hit in 0..40 {
+                if !bytes.is_empty() {
+                    let at = (mix(round * 100 + hit) % bytes.len() as u64) as usize;
+                    bytes[at] ^= 1 << (hit % 8);
+                }
+            }
+            std::fs::write(file, bytes).unwrap();
+        }
+        ask(&mut life(dir.path(), 0), &long);
+    }
+}
+
+fn walk(dir: &Path) -> Vec<std::path::PathBuf> {
+    let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { walk(&path) } else { vec![path] }).collect()
+}
+
+#[test]
+fn a_prompt_that_is_computed_faster_than_written_is_written_all_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let long = request(prompt(1, 1500), 1);
+    let mut world = life_with(dir.path(), 0, 3);
+    ask(&mut world, &long);
+    drop(world);
+    let report = ask(&mut life(dir.path(), 0), &long).report;
+    assert_eq!(report.disk_tokens, 1488, "all but the end, which is no whole block: {report:?}");
+}
+
+#[test]
+fn what_is_written_gives_way_to_what_computes() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut world = life_with(dir.path(), 0, 1);
+    // 400 blocks: two of these and a third of one.
+    let requests: Vec<Request> = (0..6).map(|seed| request(prompt(seed, 2700), 2)).collect();
+    for request in &requests {
+        let client = world.submit(request.clone());
+        while !world.scheduler.is_idle() {
+            world.step();
+        }
+        assert_eq!(client.answer().unwrap().choices, solo(request).choices);
+    }
+    settle(&mut world);
+}
+
+#[test]
+fn many_prompts_come_back_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let requests: Vec<Request> = (0..24).map(|seed| request(prompt(seed, 120), 4)).collect();
+    let mut world = life(dir.path(), 0);
+    let clients: Vec<Client> = requests.iter().map(|request| world.submit(request.clone())).collect();
+    settle(&mut world);
+    assert!(clients.iter().all(|client| client.answer().is_some()));
+    drop(world);
+    let mut world = life(dir.path(), 0);
+    let clients: Vec<Client> = requests.iter().map(|request| world.submit(request.clone())).collect();
+    settle(&mut world);
+    for (client, request) in clients.iter().zip(&requests) {
+        let answer = client.answer().unwrap();
+        assert_eq!(answer.choices, solo(request).choices);
+        assert_eq!(answer.report.cached_tokens, 119, "{:?}", answer.report);
+    }
+}
