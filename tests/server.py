@@ -25,7 +25,7 @@ class Server:
         self.port = free_port()
         self.log = tempfile.TemporaryFile(mode="w+", errors="replace")
         command = [str(BINARY), "serve", "--port", str(self.port), *map(str, flags)]
-        clean = {k: v for k, v in os.environ.items() if not k.startswith("KVIK_")}
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("KVIK_")} | {"KVIK_CACHE_DISK": "off"}
         self.process = subprocess.Popen(
             command, env=clean | (env or {}), stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log
         )
@@ -100,6 +100,10 @@ class Server:
             if match:
                 samples[match[1]] = samples.get(match[1], 0.0) + float(match[2])
         return samples
+
+    def metric(self, name):
+        """One of them."""
+        return self.metrics()[name]
 
     def kv_bytes(self):
         """Bytes of the KV blocks that hold something."""

@@ -411,6 +411,10 @@ mod tests {
             }
         }
 
+        fn read_block(&self, _: BlockId, _: &mut [u8]) {}
+
+        fn write_block(&mut self, _: BlockId, _: &[u8]) {}
+
         fn forward(&mut self, batch: &Batch<'_>) -> &[f32] {
             let places = |row: &Row| place(batch.tables[row.table as usize], row.position as usize);
             let written: BTreeSet<_> = batch.rows.iter().map(places).collect();

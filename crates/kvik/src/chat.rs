@@ -73,7 +73,7 @@ impl<'a> Line<'a> {
 /// Runs the command.
 pub(crate) fn run(args: &ChatArgs) -> anyhow::Result<()> {
     logging::start(LogFormat::Text, "warn");
-    let Loaded { serving, budget, handle } = load::open(&args.model, &args.cache, Capacity::ONE)?;
+    let Loaded { serving, budget, handle, .. } = load::open(&args.model, &args.cache, Capacity::ONE)?;
     println!(
         "{} ({}), context {} tokens, cache {}",
         serving.model.name,

@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context, bail};
 use clap::{Args, builder::TypedValueParser, value_parser};
 use indicatif::{ProgressBar, ProgressStyle};
-use kvik_cache::{BLOCK_POSITIONS, CacheConfig, Policy};
+use kvik_cache::{BLOCK_POSITIONS, CacheConfig, Namespace};
 use kvik_engine::{
     api::{EventSink, Request, RequestError},
     engine::{Engine, EngineConfig},
@@ -21,7 +21,7 @@ use kvik_engine::{
 use kvik_kernels::{KvLayout, Pool};
 
 use crate::{
-    memory,
+    disk, memory,
     model_args::{CacheArgs, ModelArgs},
     serving::{Inference, ModelCard, Serving},
     size::ByteSize,
@@ -93,6 +93,8 @@ fn progress(name: &str, bytes: u64) -> ProgressBar {
 pub(crate) struct Loaded {
     pub(crate) serving: Serving,
     pub(crate) budget: Budget,
+    /// The tier below RAM, in words, when there is one.
+    pub(crate) disk: Option<String>,
     pub(crate) handle: Handle,
 }
 
@@ -169,15 +171,23 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
         model_digest: model.digest(),
         kv_format: budget.kv.clone(),
     };
+    let namespace = Namespace {
+        model: config.model_digest,
+        kv_format: config.kv_format.clone(),
+        adapter: None,
+        salt: [0; 16],
+    };
+    let disk = disk::open(cache, &budget, config.model_digest, vec![namespace]);
     let runner =
         ModelRunner::new(Arc::new(model), pool, layout, budget.blocks, context).with_context(|| {
             format!("no memory for a KV cache of {}; lower --cache-ram", ByteSize(budget.bytes()))
         })?;
-    let cache = CacheConfig { blocks, policy: Policy::Lru, ghosts: blocks.min(GHOSTS_MAX) };
-    let engine = Engine::start(runner, &tokenizer, cache, config)?;
+    let cache = CacheConfig { blocks, policy: cache.evict, ghosts: blocks.min(GHOSTS_MAX) };
+    let (disk, disk_line) = disk.map_or((None, None), |disk| (Some(disk.setup), Some(disk.line)));
+    let engine = Engine::start_with_disk(runner, &tokenizer, cache, config, disk)?;
     let handle = Handle(engine.clone());
     let serving = Serving { engine: Arc::new(engine), tokenizer: Arc::new(tokenizer), template, model: card };
-    Ok(Loaded { serving, budget, handle })
+    Ok(Loaded { serving, budget, disk: disk_line, handle })
 }
 
 /// Blocks of the budget that was asked for, or of half of the free memory.
@@ -227,7 +237,7 @@ fn name(own: &str) -> String {
     if name.is_empty() { "model".to_owned() } else { name.join("-") }
 }
 
-fn unix_seconds() -> u64 {
+pub(crate) fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 

@@ -5,6 +5,7 @@ mod chat;
 mod cli;
 mod config;
 mod dirs;
+mod disk;
 mod example;
 mod http;
 mod hub;

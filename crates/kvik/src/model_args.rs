@@ -10,10 +10,12 @@ use clap::{
     Args, ValueEnum,
     builder::{PossibleValuesParser, TypedValueParser},
 };
+use kvik_cache::Policy;
 use kvik_engine::{bytes::FileBytes, load::LoadedModel};
 use kvik_kernels::{KvFormat, Pool, WeightType, performance_cores};
 
 use crate::{
+    disk::DiskPlace,
     hub::{Hub, HubSpec},
     size::ByteSize,
 };
@@ -55,6 +57,15 @@ pub(crate) struct CacheArgs {
     /// Memory for keys and values, as 512MiB or 2GiB [default: half of the free memory, at most 8 GiB]
     #[arg(long, value_name = "SIZE")]
     pub(crate) cache_ram: Option<ByteSize>,
+    /// Which prompts go when memory is short
+    #[arg(long, value_name = "POLICY", default_value = Policy::default().name())]
+    pub(crate) evict: Policy,
+    /// Directory that keeps computed prompts over a restart, or off [default: the user's cache directory]
+    #[arg(long, value_name = "DIR", default_value = "default", hide_default_value = true)]
+    pub(crate) cache_disk: DiskPlace,
+    /// Disk space for it at most; never more than a tenth of what is free
+    #[arg(long, value_name = "SIZE", default_value = "8GiB")]
+    pub(crate) cache_disk_size: ByteSize,
 }
 
 /// Types that weights can be converted to.

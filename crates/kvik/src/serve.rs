@@ -95,11 +95,15 @@ async fn serve(args: &ServeArgs, keys: Keys, loaded: Loaded) -> anyhow::Result<(
         .await
         .with_context(|| format!("cannot listen on {address}; choose another --port"))?;
     let address = listener.local_addr()?;
-    let Loaded { serving, budget, handle } = loaded;
+    let Loaded { serving, budget, disk, handle } = loaded;
     let example =
         example::curl(&url(address), &serving.model.name, args.model.is_embedded(), !keys.is_empty());
     // A server whose output nobody reads still serves.
-    let _ = writeln!(std::io::stdout(), "{}", banner(&serving.model, &budget, &url(address), &example));
+    let _ = writeln!(
+        std::io::stdout(),
+        "{}",
+        banner(&serving.model, &budget, disk.as_deref(), &url(address), &example)
+    );
 
     let config = AppConfig { keys, cors: args.cors.clone(), body_limit: args.body_limit };
     let app = App::new(serving, config);
@@ -186,13 +190,14 @@ fn url(address: SocketAddr) -> String {
     format!("http://{host}:{}", address.port())
 }
 
-fn banner(model: &ModelCard, budget: &Budget, url: &str, example: &str) -> String {
+fn banner(model: &ModelCard, budget: &Budget, disk: Option<&str>, url: &str, example: &str) -> String {
     format!(
         "\
 kvik {version}
   model    {name} ({source}), {bytes}
   context  {context} tokens
   cache    {cache}: {tokens} tokens, {block} for {positions} in {kv}
+  disk     {disk}
   runs     {parallel} requests at a time on {threads} threads
 
 listening on {url}
@@ -211,6 +216,7 @@ Try it:
         block = ByteSize(budget.block_bytes as u64),
         positions = kvik_cache::BLOCK_POSITIONS,
         kv = budget.kv,
+        disk = disk.unwrap_or("off"),
         parallel = model.parallel,
         threads = budget.threads,
     )

@@ -32,6 +32,7 @@ impl Server {
             .args(["serve", "--port", "0", "--cache-ram", "64MiB", "--threads", "2"])
             .args(flags)
             .env("XDG_CONFIG_HOME", nowhere)
+            .env("KVIK_CACHE_DISK", "off")
             .envs(env.iter().copied())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

@@ -20,7 +20,7 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-use super::{app::App, error::ApiError};
+use super::{app::App, disk_metrics::DiskMetrics, error::ApiError};
 
 /// Seconds; from a cached prompt on a fast machine to a long one on a phone.
 const FIRST_TOKEN_BUCKETS: [f64; 12] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0];
@@ -63,6 +63,7 @@ struct Gauges {
     blocks_cached: Gauge,
     blocks_owned: Gauge,
     tree_tokens: Gauge,
+    disk: DiskMetrics,
 }
 
 impl Metrics {
@@ -85,6 +86,7 @@ impl Metrics {
             blocks_cached: add(r, "blocks_cached", "Blocks in the prefix tree, each counted once"),
             blocks_owned: add(r, "blocks_owned", "Blocks that belong to one running sequence"),
             tree_tokens: add(r, "tree_tokens", "Tokens in the prefix tree"),
+            disk: DiskMetrics::new(r),
         };
         let first_token = Histogram::new(FIRST_TOKEN_BUCKETS);
         let help = "From arrival to the end of the prefill";
@@ -135,6 +137,9 @@ impl Gauges {
         for (outcome, value) in ended {
             self.ended.get_or_create(&EndLabels { outcome }).inner().store(value, Ordering::Relaxed);
         }
+        if let Some(disk) = &stats.disk {
+            self.disk.set(disk);
+        }
         self.preemptions.inner().store(done.preemptions, Ordering::Relaxed);
         let pairs = [
             (&self.waiting, stats.waiting),
@@ -153,7 +158,8 @@ impl Gauges {
     }
 }
 
-fn add<M>(registry: &mut Registry, name: &str, help: &str) -> M
+/// Registers a metric.
+pub(super) fn add<M>(registry: &mut Registry, name: &str, help: &str) -> M
 where
     M: Default + Clone + prometheus_client::registry::Metric,
 {

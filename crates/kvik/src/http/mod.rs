@@ -8,6 +8,7 @@ mod body;
 mod chat;
 mod chat_answer;
 mod completions;
+mod disk_metrics;
 mod error;
 mod fields;
 mod generation;

@@ -59,6 +59,7 @@ impl Inference for Scripted {
             kv_shared_bytes: 1024,
             kv_free_bytes: 2560,
             counters: Default::default(),
+            disk: None,
             cache: kvik_cache::CacheStats {
                 blocks: 8,
                 free: 5,
