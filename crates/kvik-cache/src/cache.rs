@@ -64,7 +64,7 @@ pub struct Cache {
     totals: Totals,
     /// What was evicted, in order, for the tests.
     #[cfg(test)]
-    pub(crate) evictions: Vec<(NamespaceId, Vec<Token>)>,
+    pub(crate) evictions: Vec<(NamespaceId, Vec<Token>, Cause)>,
 }
 
 impl Cache {
@@ -388,15 +388,24 @@ impl Cache {
     fn evict_from(&mut self, leaf: NodeId, count: usize, cause: Cause) -> usize {
         let node = &self.radix.arena[leaf];
         let (namespace, count) = (node.namespace, count.min(node.blocks.len()));
-        for _ in 0..count {
-            #[cfg(test)]
-            self.evictions.push((namespace, self.radix.prefix(leaf)));
-            let block = self.radix.evict(leaf, cause);
+        #[cfg(test)]
+        self.note_evictions(leaf, count, cause);
+        for block in self.radix.evict(leaf, count, cause) {
             self.pool.release(block);
         }
         self.totals.evicted += count as u64;
         self.radix.shares.of_mut(namespace).evicted += count as u64;
         count
+    }
+
+    #[cfg(test)]
+    fn note_evictions(&mut self, leaf: NodeId, count: usize, cause: Cause) {
+        let node = &self.radix.arena[leaf];
+        let prefix = self.radix.prefix(leaf, usize::MAX);
+        for blocks in (1..=node.end_depth() as usize).rev().take(count) {
+            let end = prefix.len().min(blocks * BLOCK_POSITIONS);
+            self.evictions.push((node.namespace, prefix[..end].to_vec(), cause));
+        }
     }
 
     /// Blocks of a tenant's running sequences that are not in the tree.

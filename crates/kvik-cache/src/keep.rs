@@ -80,7 +80,7 @@ impl Cache {
 
     /// Where the whole blocks of `tokens` end, when there are any and all are known: a node, and
     /// how many of its blocks.
-    fn whole_prefix(&self, namespace: NamespaceId, tokens: &[Token]) -> Option<(NodeId, usize)> {
+    pub(crate) fn whole_prefix(&self, namespace: NamespaceId, tokens: &[Token]) -> Option<(NodeId, usize)> {
         let whole = &tokens[..tokens.len() - tokens.len() % BLOCK_POSITIONS];
         let walk = self.radix.walk(self.roots[namespace.index()], whole);
         (walk.tokens == whole.len() && walk.blocks > 0).then_some((walk.node, walk.blocks))

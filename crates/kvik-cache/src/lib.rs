@@ -27,6 +27,7 @@
 //! | `radix`     | prefixes: match, cut, lock, grow          | tokens -> nodes                        |
 //! | `pool`      | free, owned, shared                       | counts -> block ids                    |
 //! | `keep`      | pins, and what is meant for each tenant   | commands -> locks, shares              |
+//! | `look`      | what is there, to be seen and dropped     | order, limit -> prefixes               |
 //! | `evict`     | which unlocked leaf goes, a file a policy | leaves that may go -> victim           |
 //! | `hash`      | identity of a block, in and out of here   | namespace, tokens -> 32 bytes          |
 //! | `explain`   | why a prefix ends where it ends           |                                        |
@@ -74,6 +75,7 @@ mod explain;
 mod hash;
 mod ids;
 mod keep;
+mod look;
 #[cfg(test)]
 mod model_test;
 #[cfg(test)]
@@ -93,5 +95,6 @@ pub use evict::{Policy, Share, TenantStats, UnknownPolicy};
 pub use explain::{Eviction, StopReason};
 pub use hash::{Identity, Namespace};
 pub use ids::{BLOCK_POSITIONS, BlockId, NamespaceId, SeqId, TenantId, Token, blocks_for};
+pub use look::{PrefixInfo, PrefixOrder};
 pub use retain::Retain;
 pub use stats::{CacheStats, Totals};

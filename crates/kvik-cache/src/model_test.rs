@@ -77,7 +77,7 @@ impl Seen {
         for (what, &times) in &self.counts {
             assert!(times >= 100, "{what} happened {times} times: the test does not reach it");
         }
-        assert!(self.counts.len() >= 26, "only {} kinds of events are noted", self.counts.len());
+        assert!(self.counts.len() >= 27, "only {} kinds of events are noted", self.counts.len());
     }
 }
 
@@ -164,6 +164,7 @@ impl World {
             (4..6, _) if self.divides => self.set_share(),
             (6..8, _) if self.retains => self.pin(),
             (8..10, _) => self.unpin(),
+            (10, _) => self.drop_prefix(),
             (0..20, _) => self.lookup(),
             (20..100, None) => self.admit(),
             (20..45, Some(_)) if self.running.len() < RUNNING_MAX => self.admit(),
@@ -225,6 +226,24 @@ impl World {
         self.tell();
         assert_eq!(unpinned, self.naive.unpin(namespace, &prompt));
         self.seen.note("unpinned", u64::from(unpinned));
+    }
+
+    /// Drops a prompt by hand; now and then everything.
+    fn drop_prefix(&mut self) {
+        let (namespace, prompt) = (self.some_namespace(), self.some_prompt());
+        let dropped = match self.random.below(8) {
+            0 => {
+                let dropped = self.cache.clear(Some(namespace));
+                assert_eq!(dropped, self.naive.clear(namespace));
+                dropped
+            }
+            _ => {
+                let dropped = self.cache.evict_prefix(namespace, &prompt);
+                assert_eq!(dropped, self.naive.evict_prefix(namespace, &prompt), "{prompt:?}");
+                dropped
+            }
+        };
+        self.seen.note("dropped by hand", dropped as u64);
     }
 
     /// Tells the twin what was evicted.
@@ -394,7 +413,7 @@ impl World {
         let mut nodes: Vec<NodeId> = radix.path_up(id).collect();
         nodes.reverse();
         let blocks = nodes.into_iter().flat_map(|id| radix.arena[id].blocks.iter().copied()).collect();
-        (radix.arena[id].namespace, radix.prefix(id), blocks)
+        (radix.arena[id].namespace, radix.prefix(id, usize::MAX), blocks)
     }
 
     fn assert_memory(&self, namespace: NamespaceId, tokens: &[Token], blocks: &[BlockId]) {

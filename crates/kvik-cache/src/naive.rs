@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::admission::{Admission, Match, NoSpace};
-use crate::evict::{Policy, Share};
+use crate::evict::{Cause, Policy, Share};
 use crate::explain::{Eviction, StopReason};
 use crate::ids::{BLOCK_POSITIONS, NamespaceId, SeqId, TenantId, Token, blocks_for};
 use crate::retain::{Keep, Retain};
@@ -29,7 +29,7 @@ pub(crate) struct Naive {
     shares: BTreeMap<NamespaceId, Share>,
     asked: BTreeMap<TenantId, Duration>,
     /// What the real cache has evicted, to be followed where the policy is not LRU.
-    pub(crate) told: VecDeque<(NamespaceId, Vec<Token>)>,
+    pub(crate) told: VecDeque<(NamespaceId, Vec<Token>, Cause)>,
     now: Duration,
     /// Counts uses.
     uses: u64,
@@ -282,6 +282,31 @@ impl Naive {
         true
     }
 
+    pub(crate) fn evict_prefix(&mut self, namespace: NamespaceId, tokens: &[Token]) -> usize {
+        let whole = &tokens[..tokens.len() - tokens.len() % BLOCK_POSITIONS];
+        if whole.is_empty() || self.known(namespace, whole) < whole.len() {
+            return 0;
+        }
+        let count = self.entries.len();
+        while let Some(index) = self.leaves(None).into_iter().find(|&index| {
+            let entry = &self.entries[index];
+            let related = entry.prefix.starts_with(whole) || whole.starts_with(&entry.prefix);
+            entry.namespace == namespace && related
+        }) {
+            self.entries.remove(index);
+        }
+        count - self.entries.len()
+    }
+
+    pub(crate) fn clear(&mut self, namespace: NamespaceId) -> usize {
+        let count = self.entries.len();
+        let gone = |naive: &Naive, entry: &Entry| entry.namespace == namespace && !naive.is_locked(entry);
+        while let Some(index) = self.entries.iter().position(|entry| gone(self, entry)) {
+            self.entries.remove(index);
+        }
+        count - self.entries.len()
+    }
+
     pub(crate) fn set_share(&mut self, namespace: NamespaceId, share: Share) {
         self.shares
             .values_mut()
@@ -416,8 +441,9 @@ impl Naive {
         };
         assert!(is_told(&self.entries[chosen]), "{told:?} went before {:?}", self.entries[chosen]);
         let Entry { namespace, prefix, .. } = self.entries.remove(chosen);
-        let eviction = Eviction { at: self.now, policy: self.policy };
-        self.lost.insert((namespace, prefix), Some(eviction));
+        let Cause::Evicted(policy) = told.2 else { panic!("{told:?} has not expired") };
+        assert!(policy == self.policy || self.policy == Policy::Auto, "{policy:?} chose {told:?}");
+        self.lost.insert((namespace, prefix), Some(Eviction { at: self.now, policy }));
     }
 
     /// Drops what has outlived its time, in whatever order it is told.
@@ -427,7 +453,7 @@ impl Naive {
         while let Some(index) = self.entries.iter().position(|entry| expired(entry) && !self.is_locked(entry))
         {
             let Entry { namespace, prefix, .. } = self.entries.remove(index);
-            let told = self.told.iter().position(|told| *told == (namespace, prefix.clone()));
+            let told = self.told.iter().position(|told| *told == (namespace, prefix.clone(), Cause::Expired));
             self.told.remove(told.expect("what has expired goes"));
             self.lost.insert((namespace, prefix), None);
             self.events.expired += 1;

@@ -23,8 +23,8 @@ use crate::hash::Namespace;
 use crate::ids::{BLOCK_POSITIONS, NamespaceId, SeqId, Token};
 use crate::retain::Retain;
 
-/// Evicted blocks remembered at most, as in the server.
-const GHOSTS_MAX: usize = 1 << 16;
+/// Evicted blocks remembered, as in the server.
+const GHOSTS: usize = 1 << 16;
 
 /// One request of a trace: the ids of its prompt's blocks, each id standing for the prefix up to it.
 pub type TraceRequest = Vec<u64>;
@@ -121,7 +121,7 @@ impl<Clock: FnMut() -> Duration> Replay<Clock> {
         };
         let longest = requests.iter().map(Vec::len).max().unwrap_or(0);
         let blocks = kept_max.saturating_add(longest);
-        let mut cache = Cache::new(CacheConfig { blocks, policy, ghosts: ghosts_for(kept_max, policy) })?;
+        let mut cache = Cache::new(CacheConfig { blocks, policy, ghosts: GHOSTS })?;
         let kv_format = "replay".to_owned();
         let namespace = Namespace { model: [0; 32], kv_format, adapter: None, salt: [0; 16] };
         Ok(Replay {
@@ -177,12 +177,6 @@ impl<Clock: FnMut() -> Duration> Replay<Clock> {
             ..self.report
         }
     }
-}
-
-/// Policies that tell what comes back from what is new remember as many blocks as they keep, the
-/// others none.
-fn ghosts_for(kept_max: usize, policy: Policy) -> usize {
-    if policy.minds_the_past() { kept_max.min(GHOSTS_MAX) } else { 0 }
 }
 
 impl ReplayReport {

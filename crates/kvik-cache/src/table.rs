@@ -86,7 +86,7 @@ impl Table {
                 }
                 // A partial leaf that the next block extends is superseded.
                 Some((child, common)) if common == radix.first_block(child).valid().len() => {
-                    pool.release(radix.pop(child));
+                    radix.pop(child, 1).into_iter().for_each(|block| pool.release(block));
                 }
                 _ => published.blocks += self.give(rest, radix, pool),
             }
@@ -122,6 +122,7 @@ impl Table {
     pub(crate) fn release(self, radix: &mut Radix, pool: &mut Pool) {
         self.owned().iter().rev().for_each(|&block| pool.release(block));
         radix.keep(self.lease, self.retain);
+        radix.note_uses(self.lease);
         radix.unlock_path(self.lease);
     }
 }

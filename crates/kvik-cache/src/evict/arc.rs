@@ -30,12 +30,12 @@ impl Ranking for Arc {
         }
     }
 
-    fn shrink(&mut self, leaf: NodeId) {
-        self.recent.shrink(leaf);
-        self.frequent.shrink(leaf);
+    fn shrink(&mut self, leaf: NodeId, by: u32) {
+        self.recent.shrink(leaf, by);
+        self.frequent.shrink(leaf, by);
     }
 
-    fn victim(&mut self, _context: Context) -> Option<NodeId> {
+    fn victim(&mut self, _context: Context<'_>) -> Option<NodeId> {
         let recent = self.recent.first().filter(|_| self.recent.blocks() > self.target);
         recent.or(self.frequent.first()).or(self.recent.first()).map(|(_, leaf)| leaf)
     }

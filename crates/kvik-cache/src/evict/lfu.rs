@@ -24,11 +24,11 @@ impl Ranking for Lfu {
         self.leaves.remove(leaf);
     }
 
-    fn shrink(&mut self, leaf: NodeId) {
-        self.leaves.shrink(leaf);
+    fn shrink(&mut self, leaf: NodeId, by: u32) {
+        self.leaves.shrink(leaf, by);
     }
 
-    fn victim(&mut self, _context: Context) -> Option<NodeId> {
+    fn victim(&mut self, _context: Context<'_>) -> Option<NodeId> {
         let ((rank, _), leaf) = self.leaves.first()?;
         self.ground = self.ground.max(rank);
         Some(leaf)

@@ -22,11 +22,11 @@ impl Ranking for Lru {
         self.leaves.remove(leaf);
     }
 
-    fn shrink(&mut self, leaf: NodeId) {
-        self.leaves.shrink(leaf);
+    fn shrink(&mut self, leaf: NodeId, by: u32) {
+        self.leaves.shrink(leaf, by);
     }
 
-    fn victim(&mut self, _context: Context) -> Option<NodeId> {
+    fn victim(&mut self, _context: Context<'_>) -> Option<NodeId> {
         self.leaves.first().map(|(_, leaf)| leaf)
     }
 

@@ -11,26 +11,34 @@
 //! `docs/eviction.md`.
 
 mod arc;
+mod auto;
 mod cost;
+mod forecast;
 mod ghosts;
 mod lfu;
 mod lru;
 mod order;
 mod policy;
 mod s3_fifo;
+mod shadow;
 mod shares;
 mod slru;
+mod worth;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use auto::Auto;
 pub(crate) use ghosts::{Cause, Ghosts, Past};
 pub(crate) use order::Order;
 pub use policy::{Policy, UnknownPolicy};
 pub(crate) use shares::Shares;
 pub use shares::{Share, TenantStats};
+use worth::Worth;
 
+use crate::hash::Fingerprint;
 use crate::ids::{NodeId, TenantId};
 
 /// What a policy knows of a leaf.
@@ -50,11 +58,13 @@ pub(crate) struct Facts {
 
 /// What a policy knows of the cache when it is asked for a victim.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Context {
+pub(crate) struct Context<'a> {
     /// The tree's clock of blocks used.
     pub(crate) now: u64,
     /// Blocks that the tenant has in the tree.
     pub(crate) capacity: usize,
+    /// What has been learned of ages.
+    pub(crate) worth: &'a Worth,
 }
 
 /// An evicted block that has been computed again.
@@ -76,11 +86,11 @@ pub(crate) trait Ranking: Debug + Send {
     /// A leaf that was inserted is used again, or is gone.
     fn remove(&mut self, leaf: NodeId);
 
-    /// A leaf that was inserted has lost its last block and has others left.
-    fn shrink(&mut self, leaf: NodeId);
+    /// A leaf that was inserted has lost some of its last blocks and has others left.
+    fn shrink(&mut self, leaf: NodeId, by: u32);
 
     /// The leaf whose last block goes next; none when there is no leaf.
-    fn victim(&mut self, context: Context) -> Option<NodeId>;
+    fn victim(&mut self, context: Context<'_>) -> Option<NodeId>;
 
     /// All leaves inserted, for the checker.
     fn leaves(&self) -> Vec<NodeId>;
@@ -108,19 +118,55 @@ pub(crate) struct Candidate {
 /// All evictable leaves.
 #[derive(Debug)]
 pub(crate) struct Evictor {
+    /// The policy that ranks now.
     policy: Policy,
     lanes: BTreeMap<Lane, Box<dyn Ranking>>,
     expiries: BTreeSet<(Duration, NodeId)>,
+    worth: Worth,
+    /// Chooses the policy, when none was chosen.
+    auto: Option<Auto>,
 }
 
 impl Evictor {
-    pub(crate) fn new(policy: Policy) -> Evictor {
-        Evictor { policy, lanes: BTreeMap::new(), expiries: BTreeSet::new() }
+    /// No leaf yet; for a pool of `blocks`, with `ghosts` evicted blocks remembered.
+    pub(crate) fn new(policy: Policy, blocks: usize, ghosts: usize) -> Evictor {
+        let auto = (policy == Policy::Auto).then(|| Auto::new(blocks, ghosts));
+        Evictor {
+            policy: auto.as_ref().map_or(policy, Auto::followed),
+            lanes: BTreeMap::new(),
+            expiries: BTreeSet::new(),
+            worth: Worth::new(blocks),
+            auto,
+        }
     }
 
     /// The policy that ranks now.
     pub(crate) fn policy(&self) -> Policy {
         self.policy
+    }
+
+    /// Whether blocks that come back must be told from new ones.
+    pub(crate) fn minds_the_past(&self) -> bool {
+        self.auto.is_some() || self.policy != Policy::Lru
+    }
+
+    /// Whether it must be told of every use of a block.
+    pub(crate) fn learns(&self) -> bool {
+        self.auto.is_some() || self.policy == Policy::Forecast
+    }
+
+    /// A block was used that stands `depth` blocks deep. When true is returned, another policy
+    /// ranks from now on, and all leaves have to be inserted again.
+    pub(crate) fn note_use(&mut self, block: Fingerprint, depth: u32, now: u64) -> bool {
+        self.worth.note(block, now);
+        let auto = self.auto.as_mut();
+        let Some(policy) = auto.and_then(|auto| auto.note(block, depth, now, &self.worth)) else {
+            return false;
+        };
+        self.policy = policy;
+        self.lanes.clear();
+        self.expiries.clear();
+        true
     }
 
     /// The last user of a leaf, or its last child, is gone.
@@ -139,14 +185,17 @@ impl Evictor {
         }
     }
 
-    /// A leaf has lost its last block and has others left.
-    pub(crate) fn shrink(&mut self, leaf: NodeId, lane: Lane) {
-        self.lane(lane).shrink(leaf);
+    /// A leaf has lost some of its last blocks and has others left.
+    pub(crate) fn shrink(&mut self, leaf: NodeId, lane: Lane, by: u32) {
+        self.lane(lane).shrink(leaf, by);
     }
 
     /// The leaf of a tenant whose last block goes next: of its lowest priority the policy's choice.
-    pub(crate) fn victim(&mut self, tenant: TenantId, context: Context) -> Option<NodeId> {
-        self.lanes_of(tenant).find_map(|ranking| ranking.victim(context))
+    ///
+    /// `now` is the clock of blocks used, `capacity` the blocks that the tenant has in the tree.
+    pub(crate) fn victim(&mut self, tenant: TenantId, now: u64, capacity: usize) -> Option<NodeId> {
+        let context = Context { now, capacity, worth: &self.worth };
+        self.lanes.range_mut(lanes_of(tenant)).find_map(|(_, ranking)| ranking.victim(context))
     }
 
     /// A leaf that has outlived its time to live.
@@ -156,7 +205,8 @@ impl Evictor {
 
     /// An evicted block of a tenant has come back.
     pub(crate) fn returned(&mut self, tenant: TenantId, back: Return, capacity: usize) {
-        self.lanes_of(tenant).for_each(|ranking| ranking.returned(back, capacity));
+        let rankings = self.lanes.range_mut(lanes_of(tenant));
+        rankings.for_each(|(_, ranking)| ranking.returned(back, capacity));
     }
 
     /// All leaves with their lanes, for the checker.
@@ -169,10 +219,10 @@ impl Evictor {
     fn lane(&mut self, lane: Lane) -> &mut dyn Ranking {
         &mut **self.lanes.get_mut(&lane).expect("a leaf is told of only after its insertion")
     }
+}
 
-    /// The rankings of a tenant, lowest priority first.
-    fn lanes_of(&mut self, tenant: TenantId) -> impl Iterator<Item = &mut Box<dyn Ranking>> {
-        let [first, last] = [i8::MIN, i8::MAX].map(|priority| Lane { tenant, priority });
-        self.lanes.range_mut(first..=last).map(|(_, ranking)| ranking)
-    }
+/// The lanes of a tenant, lowest priority first.
+fn lanes_of(tenant: TenantId) -> RangeInclusive<Lane> {
+    let [first, last] = [i8::MIN, i8::MAX].map(|priority| Lane { tenant, priority });
+    first..=last
 }

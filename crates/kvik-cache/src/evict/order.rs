@@ -43,17 +43,22 @@ impl Order {
         Some(blocks)
     }
 
-    /// A leaf has lost a block and has others left. Does nothing when it is not in.
-    pub(crate) fn shrink(&mut self, leaf: NodeId) {
+    /// A leaf has lost some of its blocks. Does nothing when it is not in.
+    pub(crate) fn shrink(&mut self, leaf: NodeId, by: u32) {
         if let Some(place) = self.places.get_mut(&leaf) {
-            place.blocks -= 1;
-            self.blocks -= 1;
+            place.blocks -= by;
+            self.blocks -= by as usize;
         }
     }
 
     /// The leaf of the lowest rank.
     pub(crate) fn first(&self) -> Option<(Rank, NodeId)> {
         self.ranked.first().copied()
+    }
+
+    /// The leaf of the lowest rank that is at least `rank`.
+    pub(crate) fn first_from(&self, rank: Rank) -> Option<(Rank, NodeId)> {
+        self.ranked.range((rank, NodeId(0))..).next().copied()
     }
 
     /// The leaves, lowest rank first.
@@ -78,7 +83,8 @@ mod tests {
             order.insert(NodeId(leaf), (rank, 0), 2);
         }
         assert_eq!((order.first(), order.blocks()), (Some(((3, 0), NodeId(2))), 6));
-        order.shrink(NodeId(2));
+        assert_eq!(order.first_from((4, 0)), Some(((5, 0), NodeId(1))));
+        order.shrink(NodeId(2), 1);
         assert_eq!((order.remove(NodeId(2)), order.remove(NodeId(2))), (Some(1), None));
         assert_eq!((order.first(), order.blocks()), (Some(((5, 0), NodeId(1))), 4));
     }

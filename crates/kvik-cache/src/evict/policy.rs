@@ -5,6 +5,7 @@ use std::str::FromStr;
 use super::Ranking;
 use super::arc::Arc;
 use super::cost::Cost;
+use super::forecast::Forecast;
 use super::lfu::Lfu;
 use super::lru::Lru;
 use super::s3_fifo::S3Fifo;
@@ -15,7 +16,6 @@ use super::slru::Slru;
 #[non_exhaustive]
 pub enum Policy {
     /// The block goes whose last use is longest ago.
-    #[default]
     Lru,
     /// The block goes that was reused least often; what was popular once ages.
     Lfu,
@@ -27,12 +27,29 @@ pub enum Policy {
     Arc,
     /// The block goes that takes the least time to compute again.
     Cost,
+    /// The block goes from which the fewest hits can be hoped for, as learned from past uses.
+    Forecast,
+    /// Whichever of the others would have done best on the traffic so far.
+    #[default]
+    Auto,
 }
 
 impl Policy {
     /// All of them, in the order of the tables.
-    pub const ALL: [Policy; 6] =
-        [Policy::Lru, Policy::Lfu, Policy::Slru, Policy::S3Fifo, Policy::Arc, Policy::Cost];
+    pub const ALL: [Policy; 8] = [
+        Policy::Lru,
+        Policy::Lfu,
+        Policy::Slru,
+        Policy::S3Fifo,
+        Policy::Arc,
+        Policy::Cost,
+        Policy::Forecast,
+        Policy::Auto,
+    ];
+
+    /// Those that `Auto` chooses from, the one it starts with first.
+    pub(crate) const CANDIDATES: [Policy; 7] =
+        [Policy::Lru, Policy::Lfu, Policy::Slru, Policy::S3Fifo, Policy::Arc, Policy::Cost, Policy::Forecast];
 
     /// The name on the command line.
     pub fn name(self) -> &'static str {
@@ -43,23 +60,21 @@ impl Policy {
             Policy::S3Fifo => "s3-fifo",
             Policy::Arc => "arc",
             Policy::Cost => "cost",
+            Policy::Forecast => "forecast",
+            Policy::Auto => "auto",
         }
     }
 
-    /// Whether it tells blocks that came back from those that are new.
-    pub(crate) fn minds_the_past(self) -> bool {
-        !matches!(self, Policy::Lru)
-    }
-
-    /// An empty order of leaves.
+    /// An empty order of leaves. `Auto` has none of its own; it begins as its first candidate.
     pub(crate) fn ranking(self) -> Box<dyn Ranking> {
         match self {
-            Policy::Lru => Box::<Lru>::default(),
+            Policy::Lru | Policy::Auto => Box::<Lru>::default(),
             Policy::Lfu => Box::<Lfu>::default(),
             Policy::Slru => Box::<Slru>::default(),
             Policy::S3Fifo => Box::<S3Fifo>::default(),
             Policy::Arc => Box::<Arc>::default(),
             Policy::Cost => Box::<Cost>::default(),
+            Policy::Forecast => Box::<Forecast>::default(),
         }
     }
 }

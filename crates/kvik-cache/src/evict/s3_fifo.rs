@@ -56,12 +56,12 @@ impl Ranking for S3Fifo {
         }
     }
 
-    fn shrink(&mut self, leaf: NodeId) {
-        self.small.shrink(leaf);
-        self.main.shrink(leaf);
+    fn shrink(&mut self, leaf: NodeId, by: u32) {
+        self.small.shrink(leaf, by);
+        self.main.shrink(leaf, by);
     }
 
-    fn victim(&mut self, context: Context) -> Option<NodeId> {
+    fn victim(&mut self, context: Context<'_>) -> Option<NodeId> {
         let small = self.small.first().map(|(_, leaf)| leaf);
         if self.small.blocks() > context.capacity / SMALL_SHARE {
             return small;

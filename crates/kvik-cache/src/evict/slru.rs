@@ -29,12 +29,12 @@ impl Ranking for Slru {
         }
     }
 
-    fn shrink(&mut self, leaf: NodeId) {
-        self.probation.shrink(leaf);
-        self.protected.shrink(leaf);
+    fn shrink(&mut self, leaf: NodeId, by: u32) {
+        self.probation.shrink(leaf, by);
+        self.protected.shrink(leaf, by);
     }
 
-    fn victim(&mut self, context: Context) -> Option<NodeId> {
+    fn victim(&mut self, context: Context<'_>) -> Option<NodeId> {
         while self.probation.blocks() <= context.capacity / PROBATION_SHARE {
             let Some(((used, _), leaf)) = self.protected.first() else { break };
             let blocks = self.protected.remove(leaf)?;

@@ -27,7 +27,7 @@ use std::time::Duration;
 use labels::Labels;
 use node::Arena;
 
-use crate::evict::{Candidate, Cause, Context, Evictor, Facts, Ghosts, Lane, Past, Policy, Share, Shares};
+use crate::evict::{Candidate, Cause, Evictor, Facts, Ghosts, Lane, Past, Policy, Share, Shares};
 use crate::hash::Fingerprint;
 use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, TenantId, Token, blocks_for};
 use crate::retain::Retain;
@@ -55,7 +55,7 @@ impl Radix {
     pub(crate) fn new(blocks: u32, policy: Policy, ghosts: usize) -> Radix {
         Radix {
             arena: Arena::default(),
-            evictor: Evictor::new(policy),
+            evictor: Evictor::new(policy, blocks as usize, ghosts),
             ghosts: Ghosts::new(ghosts),
             shares: Shares::new(),
             labels: Labels::new(blocks),
@@ -176,6 +176,26 @@ impl Radix {
         self.change_path(node, |life| life.keep = life.keep.and(asked));
     }
 
+    /// Tells the evictor, if it wants to know, that the blocks on the path to `node` were used, the
+    /// deepest first.
+    pub(crate) fn note_uses(&mut self, node: NodeId) {
+        if !self.evictor.learns() {
+            return;
+        }
+        let nodes: Vec<NodeId> = self.path_up(node).collect();
+        let (mut now, mut switched) = (self.clock, false);
+        for node in nodes.into_iter().map(|id| &self.arena[id]) {
+            for (&block, depth) in node.blocks.iter().zip(node.depth..node.end_depth()).rev() {
+                now += 1;
+                switched |= self.evictor.note_use(self.labels.fingerprint(block), depth, now);
+            }
+        }
+        if switched {
+            let ids: Vec<NodeId> = self.arena.iter().map(|(id, _)| id).collect();
+            ids.into_iter().for_each(|id| self.rank(id));
+        }
+    }
+
     /// Changes what is known of a locked path, which no policy ranks.
     fn change_path(&mut self, node: NodeId, change: impl Fn(&mut Life)) {
         let mut next = Some(node);
@@ -234,7 +254,7 @@ impl Radix {
     /// A block was used whenever one after it was, also when its ghost has been displaced.
     fn pasts(&mut self, namespace: NamespaceId, blocks: &[BlockId]) -> Vec<u32> {
         let mut pasts = vec![0; blocks.len()];
-        if !self.evictor.policy().minds_the_past() {
+        if !self.evictor.minds_the_past() {
             return pasts;
         }
         let (tenant, capacity) = (self.shares.owner(namespace), self.shares.of(namespace).blocks);
@@ -258,8 +278,7 @@ impl Radix {
 
     /// The leaf of a tenant whose last block goes next.
     pub(crate) fn victim(&mut self, tenant: TenantId) -> Option<NodeId> {
-        let capacity = self.shares.blocks_of(tenant);
-        self.evictor.victim(tenant, Context { now: self.clock, capacity })
+        self.evictor.victim(tenant, self.clock, self.shares.blocks_of(tenant))
     }
 
     /// A leaf that has outlived its time to live.
@@ -272,39 +291,46 @@ impl Radix {
         self.shares.owner(self.arena[id].namespace)
     }
 
-    /// Drops the last block of an unlocked leaf, and remembers why.
-    pub(crate) fn evict(&mut self, leaf: NodeId, cause: Cause) -> BlockId {
+    /// Drops the last `count` blocks of an unlocked leaf, and remembers why. The last one is first.
+    pub(crate) fn evict(&mut self, leaf: NodeId, count: usize, cause: Cause) -> Vec<BlockId> {
         let reuses = self.arena[leaf].life.reuses.min(u8::MAX.into()) as u8;
-        let block = self.pop(leaf);
-        self.ghosts.remember(self.labels.fingerprint(block), Past { at: self.now, cause, reuses });
-        block
+        let past = Past { at: self.now, cause, reuses };
+        let blocks = self.pop(leaf, count);
+        for &block in &blocks {
+            self.ghosts.remember(self.labels.fingerprint(block), past);
+        }
+        blocks
     }
 
-    /// Drops the last block of an unlocked leaf, and the leaf with its last one.
-    pub(crate) fn pop(&mut self, leaf: NodeId) -> BlockId {
+    /// Drops the last `count` blocks of an unlocked leaf, and the leaf with its first one. The last
+    /// one is first.
+    pub(crate) fn pop(&mut self, leaf: NodeId, count: usize) -> Vec<BlockId> {
+        let place = self.first_block(leaf);
         let node = &mut self.arena[leaf];
         assert!(node.locks == 0 && node.children.is_empty(), "only an unused leaf loses blocks");
-        let &block = node.blocks.last().expect("no node but a root is empty");
-        self.shares.of_mut(node.namespace).blocks -= 1;
-        if node.blocks.len() == 1 {
-            self.remove(leaf);
+        self.shares.of_mut(node.namespace).blocks -= count;
+        let mut popped = if count == node.blocks.len() {
+            self.remove(leaf, &place)
         } else {
-            node.blocks.pop();
-            self.evictor.shrink(leaf, self.lane(leaf));
-        }
-        self.evictable -= 1;
-        self.tokens -= self.labels.count(block);
-        block
+            let kept = node.blocks.len() - count;
+            let popped = node.blocks.split_off(kept);
+            self.evictor.shrink(leaf, self.lane(leaf), count as u32);
+            popped
+        };
+        popped.reverse();
+        self.evictable -= count;
+        self.tokens -= popped.iter().map(|&block| self.labels.count(block)).sum::<usize>();
+        popped
     }
 
-    /// Takes a leaf out of the tree.
-    fn remove(&mut self, leaf: NodeId) {
+    /// Takes a leaf out of the tree, and returns its blocks.
+    fn remove(&mut self, leaf: NodeId, place: &BlockTokens) -> Vec<BlockId> {
         let parent = self.arena[leaf].parent.expect("a root has no blocks to lose");
-        let place = self.first_block(leaf);
         self.unrank(leaf);
-        self.arena[parent].children.remove(&place);
-        self.arena.remove(leaf);
+        self.arena[parent].children.remove(place);
+        let node = self.arena.remove(leaf);
         self.rank(parent);
+        node.blocks
     }
 
     /// Gives a namespace to a tenant; what it holds competes with that tenant's prefixes then.

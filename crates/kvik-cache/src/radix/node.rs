@@ -101,9 +101,9 @@ impl Arena {
         NodeId(index)
     }
 
-    pub(crate) fn remove(&mut self, id: NodeId) {
-        self.nodes[id.index()] = None;
+    pub(crate) fn remove(&mut self, id: NodeId) -> Node {
         self.vacant.push(id);
+        self.nodes[id.index()].take().expect("ids of removed nodes are not kept")
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -122,12 +122,19 @@ impl Radix {
         successors(Some(node), |&id| self.arena[id].parent).filter(|&id| !self.arena[id].is_root())
     }
 
-    /// All tokens from the root to the end of a node.
-    #[cfg(test)]
-    pub(crate) fn prefix(&self, node: NodeId) -> Vec<Token> {
+    /// The first tokens of the prefix that ends with a node, at most `count`.
+    pub(crate) fn prefix(&self, node: NodeId, count: usize) -> Vec<Token> {
         let mut runs: Vec<&[BlockId]> = self.path_up(node).map(|id| &self.arena[id].blocks[..]).collect();
         runs.reverse();
-        runs.into_iter().flatten().flat_map(|&block| self.labels.tokens(block)).copied().collect()
+        let tokens = runs.into_iter().flatten().flat_map(|&block| self.labels.tokens(block));
+        tokens.copied().take(count).collect()
+    }
+
+    /// Tokens of the prefix that ends with a node.
+    pub(crate) fn prefix_tokens(&self, node: NodeId) -> usize {
+        let whole = self.arena[node].end_depth() as usize * BLOCK_POSITIONS;
+        let last = self.arena[node].blocks.last();
+        whole - last.map_or(0, |&block| BLOCK_POSITIONS - self.labels.count(block))
     }
 
     /// Blocks on the path of a walk that nobody uses, and that a lease on it would lock.
