@@ -33,8 +33,8 @@ const CHOICES_MAX: u32 = 64;
 const PREFILL_ROWS: usize = 512;
 /// Prompt rows of a step while streams run: what they wait for between two tokens.
 const PREFILL_ROWS_MIXED: usize = 64;
-/// Evicted blocks remembered, to tell why a prompt was not found.
-const GHOSTS_MAX: usize = 1 << 16;
+/// Evicted blocks remembered, to tell why a prompt was not found and what comes back: 2 MiB.
+const GHOSTS: usize = 1 << 16;
 /// The default KV budget where the system does not say how much memory is free.
 const BUDGET_BLIND: u64 = 2 << 30;
 /// The default KV budget at most: a bigger one should be somebody's decision.
@@ -182,7 +182,7 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
         ModelRunner::new(Arc::new(model), pool, layout, budget.blocks, context).with_context(|| {
             format!("no memory for a KV cache of {}; lower --cache-ram", ByteSize(budget.bytes()))
         })?;
-    let cache = CacheConfig { blocks, policy: cache.evict, ghosts: blocks.min(GHOSTS_MAX) };
+    let cache = CacheConfig { blocks, policy: cache.evict, ghosts: GHOSTS };
     let (disk, disk_line) = disk.map_or((None, None), |disk| (Some(disk.setup), Some(disk.line)));
     let engine = Engine::start_with_disk(runner, &tokenizer, cache, config, disk)?;
     let handle = Handle(engine.clone());

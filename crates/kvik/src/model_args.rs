@@ -57,7 +57,7 @@ pub(crate) struct CacheArgs {
     /// Memory for keys and values, as 512MiB or 2GiB [default: half of the free memory, at most 8 GiB]
     #[arg(long, value_name = "SIZE")]
     pub(crate) cache_ram: Option<ByteSize>,
-    /// Which prompts go when memory is short
+    /// Which prompts go when memory is short: lru, lfu, slru, s3-fifo, arc, cost, forecast, or auto
     #[arg(long, value_name = "POLICY", default_value = Policy::default().name())]
     pub(crate) evict: Policy,
     /// Directory that keeps computed prompts over a restart, or off [default: the user's cache directory]
