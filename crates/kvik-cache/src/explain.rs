@@ -34,6 +34,26 @@ pub enum StopReason {
     RecomputeWasCheaper,
 }
 
+impl StopReason {
+    /// Its name in answers and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            StopReason::Complete => "complete",
+            StopReason::FirstSeen => "first_seen",
+            StopReason::Diverged => "diverged",
+            StopReason::Evicted => "evicted",
+            StopReason::Expired => "expired",
+            StopReason::OtherModel => "other_model",
+            StopReason::OtherKvFormat => "other_kv_format",
+            StopReason::Private => "other_tenant_or_private",
+            StopReason::BelowMinimum => "below_minimum",
+            StopReason::StillComputing => "still_computing",
+            StopReason::LoadFailed => "load_failed",
+            StopReason::RecomputeWasCheaper => "recompute_was_cheaper",
+        }
+    }
+}
+
 /// How a block came to be evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Eviction {

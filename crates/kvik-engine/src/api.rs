@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kvik_cache::{Retain, TenantId, Token};
+use kvik_cache::{Eviction, Retain, StopReason, TenantId, Token};
 
 /// How the next token is chosen. Neutral values switch a rule off.
 #[derive(Debug, Clone, PartialEq)]
@@ -137,6 +137,8 @@ pub struct Report {
     pub recomputed_tokens: usize,
     /// Tokens generated, all choices.
     pub generated_tokens: usize,
+    /// When it was admitted, on the engine's clock.
+    pub admitted_at: Duration,
     /// Waiting for admission.
     pub queued: Duration,
     /// From admission to the end of the prefill.
@@ -144,9 +146,26 @@ pub struct Report {
     /// From the first generated token to the last.
     pub decode: Duration,
     /// Why reuse stopped where it did.
-    pub cache: Option<kvik_cache::StopReason>,
+    pub cache: Option<StopReason>,
     /// When that is because what comes next was evicted: how that came about.
-    pub evicted: Option<kvik_cache::Eviction>,
+    pub evicted: Option<Eviction>,
+}
+
+/// What a request would find in the cache if it were admitted now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Probe {
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Prompt tokens that it would not have to compute.
+    pub known_tokens: usize,
+    /// Of these, prompt tokens that are on disk only.
+    pub disk_tokens: usize,
+    /// Why it is not more.
+    pub stop: StopReason,
+    /// When that is because what comes next was evicted: how that came about.
+    pub evicted: Option<Eviction>,
+    /// When this was found out, on the engine's clock.
+    pub at: Duration,
 }
 
 /// What happens to a request, in order. A request ends with `Done` or `Failed`.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use kvik_cache::{CacheConfig, CacheError};
 
-use crate::api::{Event, EventSink, FinishReason, GeneratedToken, Report, Request, RequestError};
+use crate::api::{Event, EventSink, FinishReason, GeneratedToken, Probe, Report, Request, RequestError};
 use crate::batch::Runner;
 use crate::constraint::Compiler;
 use crate::schedule::disk::DiskSetup;
@@ -183,6 +183,16 @@ impl Engine {
     pub fn stats(&self) -> EngineStats {
         let board = &self.shared.board;
         EngineStats { waiting: board.waiting(), ..board.snapshot().stats }
+    }
+
+    /// What `request` would find in the cache if it were admitted now, and why not more. Runs
+    /// nothing and changes nothing, not even recency.
+    ///
+    /// Refuses what [`submit`](Engine::submit) would refuse for its length or its tokens. Waits
+    /// for the step that is running.
+    pub fn explain(&self, request: Request) -> Result<Probe, RequestError> {
+        self.shared.limits.check(&request)?;
+        self.ask(move |scheduler| scheduler.probe(&request))
     }
 
     /// Lets the engine's thread do something between two steps and waits for what it gives.

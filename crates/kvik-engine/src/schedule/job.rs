@@ -54,6 +54,7 @@ impl Job {
     /// Its prefill begins; `reused` tells why no more of the prompt was known.
     pub(super) fn admitted(&mut self, now: Duration, reused: Reused) {
         self.times.admitted = Some(now);
+        self.report.admitted_at = now;
         self.report.queued = now.saturating_sub(self.times.submitted);
         self.report.cache = Some(reused.stop);
         self.report.evicted = reused.evicted;

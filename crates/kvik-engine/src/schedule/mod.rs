@@ -19,6 +19,7 @@ mod end;
 mod job;
 mod kept;
 mod plan;
+mod probe;
 mod publish;
 mod reuse;
 mod room;

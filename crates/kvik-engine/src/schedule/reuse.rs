@@ -104,7 +104,11 @@ impl Newcomer<'_> {
         if let Some(copy) = admitted.copy {
             runner.copy_head(copy.from, copy.to, copy.positions);
         }
-        Some(Reused { tokens: admitted.reused, stop: admitted.stop, evicted: admitted.evicted })
+        let stop = match self.sequence.sharing {
+            Sharing::Namespace(_) => admitted.stop,
+            Sharing::Private(_) => StopReason::Private,
+        };
+        Some(Reused { tokens: admitted.reused, stop, evicted: admitted.evicted })
     }
 
     /// Takes the first `tokens` tokens of a running sequence.

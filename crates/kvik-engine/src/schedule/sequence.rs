@@ -99,7 +99,8 @@ impl Sequence {
     }
 }
 
-fn common_prefix(a: &[Token], b: &[Token]) -> usize {
+/// Leading tokens that `a` and `b` have in common.
+pub(super) fn common_prefix(a: &[Token], b: &[Token]) -> usize {
     // Whole pieces compare as memory does; only the piece that differs is walked.
     const PIECE: usize = 64;
     let whole = a.chunks_exact(PIECE).zip(b.chunks_exact(PIECE)).take_while(|(a, b)| a == b).count() * PIECE;
