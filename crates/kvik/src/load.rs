@@ -10,7 +10,7 @@ use clap::{Args, builder::TypedValueParser, value_parser};
 use indicatif::{ProgressBar, ProgressStyle};
 use kvik_cache::{BLOCK_POSITIONS, CacheConfig, Namespace};
 use kvik_engine::{
-    api::{EventSink, Request, RequestError},
+    api::{EventSink, Probe, Request, RequestError},
     engine::{Engine, EngineConfig},
     load::LoadedModel,
     model::{Model, ModelRunner},
@@ -132,6 +132,10 @@ impl Handle {
 impl Inference for Engine {
     fn submit(&self, request: Request, sink: Box<dyn EventSink>) -> Result<(), RequestError> {
         Engine::submit(self, request, sink)
+    }
+
+    fn explain(&self, request: Request) -> Result<Probe, RequestError> {
+        Engine::explain(self, request)
     }
 
     fn stats(&self) -> EngineStats {

@@ -15,6 +15,7 @@ mod logging;
 mod memory;
 mod model_args;
 mod perplexity;
+mod places;
 mod plan;
 mod random;
 mod replay;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use kvik_cache::Token;
 use kvik_engine::{
-    api::{EventSink, Request, RequestError},
+    api::{EventSink, Probe, Request, RequestError},
     stats::EngineStats,
     template::ChatTemplate,
     tokenizer::Tokenizer,
@@ -18,6 +18,9 @@ pub(crate) trait Inference: Send + Sync {
     ///
     /// May take tens of milliseconds, when a constraint has to be compiled.
     fn submit(&self, request: Request, sink: Box<dyn EventSink>) -> Result<(), RequestError>;
+
+    /// What a request would find in the cache, without running it.
+    fn explain(&self, request: Request) -> Result<Probe, RequestError>;
 
     /// What the engine holds and has done.
     fn stats(&self) -> EngineStats;
@@ -61,15 +64,20 @@ impl ModelCard {
 }
 
 impl Serving {
-    /// Tokens of a rendered chat. Most templates write the token that begins a text themselves;
-    /// where one does not and the model wants it, it is added.
+    /// Tokens of a rendered chat.
     pub(crate) fn encode_rendered(&self, prompt: &str) -> Vec<Token> {
-        let mut tokens = self.tokenizer.encode(prompt, false, true);
-        if let Some(bos) = self.tokenizer.bos().filter(|_| self.tokenizer.add_bos())
-            && tokens.first() != Some(&bos)
-        {
-            tokens.insert(0, bos);
-        }
-        tokens
+        encode_rendered(&self.tokenizer, prompt)
     }
+}
+
+/// Tokens of a rendered chat. Most templates write the token that begins a text themselves; where
+/// one does not and the model wants it, it is added.
+pub(crate) fn encode_rendered(tokenizer: &Tokenizer, prompt: &str) -> Vec<Token> {
+    let mut tokens = tokenizer.encode(prompt, false, true);
+    if let Some(bos) = tokenizer.bos().filter(|_| tokenizer.add_bos())
+        && tokens.first() != Some(&bos)
+    {
+        tokens.insert(0, bos);
+    }
+    tokens
 }

@@ -11,6 +11,8 @@ use tokio::sync::Semaphore;
 
 use super::{
     body::JsonBody,
+    closing::{Closing, Origin},
+    diagnostics::Answered,
     error::ApiError,
     fields::Fields,
     generation::{Answer, Generation},
@@ -46,6 +48,8 @@ pub(crate) struct App {
     pub(crate) serving: Serving,
     pub(crate) config: AppConfig,
     pub(crate) metrics: Arc<Metrics>,
+    /// The answers that later ones may be compared with.
+    pub(crate) answered: Arc<Answered>,
     /// Room for large bodies, in KiB.
     pub(crate) bodies: Arc<Semaphore>,
     readers: Semaphore,
@@ -56,6 +60,8 @@ pub(crate) struct App {
 pub(crate) struct Prepared<A> {
     /// One per prompt.
     pub(crate) requests: Vec<Request>,
+    /// What they were made from.
+    pub(crate) origin: Origin,
     pub(crate) answer: A,
     pub(crate) stream: bool,
 }
@@ -67,6 +73,7 @@ impl App {
             serving,
             config,
             metrics: Arc::new(Metrics::new()),
+            answered: Arc::default(),
             bodies: Arc::new(Semaphore::new(bodies.clamp(1, Semaphore::MAX_PERMITS))),
             readers: Semaphore::new(READERS),
             stopping: AtomicBool::new(false),
@@ -107,12 +114,13 @@ impl App {
     ) -> Result<Response, ApiError> {
         // Submitting may compile a grammar, so it belongs to the slow part.
         let start = move |app: &App, fields: Fields| {
-            let Prepared { requests, answer, stream } = read(app, fields)?;
+            let Prepared { requests, origin, answer, stream } = read(app, fields)?;
+            let closing = Closing::new(app, origin, &requests);
             let generation = Generation::start(&*app.serving.engine, &app.metrics, requests)?;
-            Ok((generation, answer, stream))
+            Ok((generation, answer, closing, stream))
         };
-        let (generation, answer, stream) = self.read(body, start).await?;
-        generation.respond(answer, stream).await
+        let (generation, answer, closing, stream) = self.read(body, start).await?;
+        generation.respond(answer, closing, stream).await
     }
 
     /// Refuses a long text that cannot fit the context, before seconds are spent on its tokens.

@@ -6,7 +6,7 @@ use axum::{extract::State, response::Response};
 use kvik_cache::Token;
 use kvik_engine::{
     api::{Constraint, Request},
-    template::{RenderInput, TemplateError, ends_in_thinking},
+    template::{ChatTemplate, RenderInput, TemplateError, ends_in_thinking},
 };
 use serde_json::{Map, Value};
 
@@ -14,6 +14,8 @@ use super::{
     app::{App, Prepared},
     body::JsonBody,
     chat_answer::{ChatAnswer, Head, Reading},
+    closing::Origin,
+    diagnostics::{Answered, Comparable, Parts, compared_with},
     error::ApiError,
     fields::Fields,
     messages::{self, Tools},
@@ -28,7 +30,8 @@ pub(crate) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result
     app.complete(body, read).await
 }
 
-fn read(app: &App, mut fields: Fields) -> Result<Prepared<ChatAnswer>> {
+/// Reads the body of a chat.
+pub(crate) fn read(app: &App, mut fields: Fields) -> Result<Prepared<ChatAnswer>> {
     app.check_model(&fields.string("model")?.unwrap_or_default())?;
     let mut conversation = Conversation::read(&mut fields)?;
     let tokenizer = &app.serving.tokenizer;
@@ -37,6 +40,7 @@ fn read(app: &App, mut fields: Fields) -> Result<Prepared<ChatAnswer>> {
     let logprobs = logprobs(&mut fields)?;
     let max_tokens = max_tokens(&mut fields)?;
     let (stream, include_usage) = stream(&mut fields)?;
+    let with = compared_with(&mut fields)?;
 
     let prompt = conversation.render(app)?;
     let reading = match (forced, &options.constraint) {
@@ -47,11 +51,14 @@ fn read(app: &App, mut fields: Fields) -> Result<Prepared<ChatAnswer>> {
             tools: conversation.tools.offered.is_some(),
         },
     };
-    let answer =
-        ChatAnswer::new(head(app, "chatcmpl"), options.choices, reading, logprobs.is_some(), include_usage);
+    let head = head(app, "chatcmpl");
+    let parts = conversation.parts(&app.answered, &head.model);
+    let comparable = Comparable { id: head.id.clone(), parts, with };
+    let answer = ChatAnswer::new(head, options.choices, reading, logprobs.is_some(), include_usage);
     let tokens = app.serving.encode_rendered(&prompt);
     let request = options.request(tokens, max_tokens.unwrap_or(app.serving.model.context), logprobs);
-    Ok(Prepared { requests: vec![request], answer, stream })
+    let origin = Origin { messages: Some(conversation.messages), comparable: Some(comparable) };
+    Ok(Prepared { requests: vec![request], origin, answer, stream })
 }
 
 /// What the chat template is given.
@@ -104,18 +111,44 @@ impl Conversation {
             let message = "this model has no chat template; use /v1/completions, or start kvik with --chat-template FILE";
             return Err(ApiError::field("messages", message));
         };
+        let prompt = self.text(template, SystemTime::now())?;
+        app.check_length(&prompt)?;
+        Ok(prompt)
+    }
+
+    /// Hashes of what decides the prompt, each part as it is written.
+    fn parts(&self, answered: &Answered, model: &str) -> Parts {
+        let messages = self.messages.as_array().map_or(&[][..], Vec::as_slice);
+        let is_system = |message: &&Value| matches!(message["role"].as_str(), Some("system" | "developer"));
+        let (system, others) = messages.split_at(messages.iter().take_while(is_system).count());
+        let settings =
+            (self.add_generation_prompt, self.enable_thinking, Value::from(self.kwargs.clone()).to_string());
+        Parts {
+            model: answered.hash(model),
+            tools: answered.hash(self.tools.offered.as_ref().map(Value::to_string)),
+            system: answered.hash(system.iter().map(Value::to_string).collect::<Vec<_>>()),
+            settings: answered.hash(settings),
+            messages: others.iter().map(|message| answered.hash(message.to_string())).collect(),
+        }
+    }
+
+    /// The prompt as this template writes it at that time.
+    fn text(&self, template: &ChatTemplate, now: SystemTime) -> Result<String> {
         let input = RenderInput {
             messages: self.messages.clone(),
             tools: self.tools.offered.clone(),
             add_generation_prompt: self.add_generation_prompt,
             enable_thinking: self.enable_thinking,
             kwargs: self.kwargs.clone(),
-            now: SystemTime::now(),
+            now,
         };
-        let prompt = template.render(&input).map_err(refused)?;
-        app.check_length(&prompt)?;
-        Ok(prompt)
+        template.render(&input).map_err(refused)
     }
+}
+
+/// The prompt of the body of a chat, as this template writes it at that time; needs no server.
+pub(crate) fn conversation_prompt(body: Value, template: &ChatTemplate, now: SystemTime) -> Result<String> {
+    Conversation::read(&mut Fields::of_body(body)?)?.text(template, now)
 }
 
 /// A template's refusal, at the field it names.
@@ -183,7 +216,7 @@ impl Options {
             reuse: self.reuse,
             salt: [0; 16],
             tenant: Default::default(),
-            retain: Default::default(),
+            retain: self.retain,
         }
     }
 }

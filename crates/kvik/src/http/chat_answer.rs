@@ -2,11 +2,11 @@
 
 use kvik_engine::{
     answer::{AnswerDelta, AnswerParser},
-    api::{Event, FinishReason, GeneratedToken, Report, TokenLogprob},
+    api::{Event, FinishReason, GeneratedToken, TokenLogprob},
 };
 use serde_json::{Map, Value, json};
 
-use super::{generation::Answer, usage};
+use super::{closing::Closing, generation::Answer};
 use crate::random::random;
 
 /// How the text of an answer is read.
@@ -44,8 +44,7 @@ pub(crate) struct ChatAnswer {
     include_usage: bool,
     logprobs: bool,
     choices: Vec<Choice>,
-    report: Report,
-    /// The frame that ends the last choice; it waits for the report, whose timings it carries.
+    /// The frame that ends the last choice; it waits for the closing, which it may carry.
     last: Option<Value>,
 }
 
@@ -76,7 +75,7 @@ impl ChatAnswer {
         include_usage: bool,
     ) -> ChatAnswer {
         let choices = (0..choices).map(|_| Choice::new(reading)).collect();
-        ChatAnswer { head, include_usage, logprobs, choices, report: Report::default(), last: None }
+        ChatAnswer { head, include_usage, logprobs, choices, last: None }
     }
 
     fn text(&mut self, choice: u32, text: &str, tokens: &[GeneratedToken], frames: &mut Vec<Value>) {
@@ -131,18 +130,17 @@ impl ChatAnswer {
         }
     }
 
-    /// The last frame carries the timings: the end of the last choice, or the usage after it.
-    fn done(&mut self, report: Report, frames: &mut Vec<Value>) {
+    /// The last frame carries the closing: the end of the last choice, or the usage after it.
+    fn done(&mut self, closing: &Closing, frames: &mut Vec<Value>) {
         frames.extend(self.last.take());
         if self.include_usage {
             let mut chunk = self.frame("chat.completion.chunk", Vec::new());
-            chunk.insert("usage".to_owned(), usage::usage(&report));
+            chunk.insert("usage".to_owned(), closing.usage());
             frames.push(Value::Object(chunk));
         }
         if let Some(Value::Object(last)) = frames.last_mut() {
-            last.insert("timings".to_owned(), usage::timings(&report));
+            closing.add_to(last);
         }
-        self.report = report;
     }
 
     fn chunk(&self, index: u32, delta: Value, logprobs: Value, finish_reason: Option<&str>) -> Value {
@@ -177,22 +175,22 @@ pub(crate) fn frame(head: &Head, object: &str, choices: Vec<Value>) -> Map<Strin
 impl Answer for ChatAnswer {
     const LAST: Option<&'static str> = Some("[DONE]");
 
-    fn take(&mut self, _prompt: usize, event: Event, frames: &mut Vec<Value>) {
+    fn take(&mut self, _prompt: usize, event: Event, closing: &Closing, frames: &mut Vec<Value>) {
         match event {
             Event::Text { choice, text, tokens } => self.text(choice, &text, &tokens, frames),
             Event::Finished { choice, reason } => self.finished(choice, reason, frames),
-            Event::Done(report) => self.done(report, frames),
+            Event::Done(_) => self.done(closing, frames),
             Event::Prefill { .. } | Event::Failed(_) => {}
         }
     }
 
-    fn whole(self) -> Value {
+    fn whole(self, closing: &Closing) -> Value {
         let logprobs = self.logprobs;
         let choices =
             self.choices.into_iter().enumerate().map(|(i, choice)| choice.whole(i, logprobs)).collect();
         let mut answer = frame(&self.head, "chat.completion", choices);
-        answer.insert("usage".to_owned(), usage::usage(&self.report));
-        answer.insert("timings".to_owned(), usage::timings(&self.report));
+        answer.insert("usage".to_owned(), closing.usage());
+        closing.add_to(&mut answer);
         Value::Object(answer)
     }
 }

@@ -8,6 +8,8 @@ use super::{
     app::{App, Prepared},
     body::JsonBody,
     chat::{head, stream},
+    closing::Origin,
+    diagnostics::{Comparable, Parts, compared_with},
     error::ApiError,
     fields::Fields,
     options::{LOGPROBS_MAX, OPENAI, Options},
@@ -25,7 +27,8 @@ pub(crate) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result
     app.complete(body, read).await
 }
 
-fn read(app: &App, mut fields: Fields) -> Result<Prepared<TextAnswer>> {
+/// Reads the body of a completion.
+pub(crate) fn read(app: &App, mut fields: Fields) -> Result<Prepared<TextAnswer>> {
     app.check_model(&fields.string("model")?.unwrap_or_default())?;
     let tokenizer = &app.serving.tokenizer;
     let prompts = Prompt::read(&mut fields)?;
@@ -34,15 +37,22 @@ fn read(app: &App, mut fields: Fields) -> Result<Prepared<TextAnswer>> {
     // 0 computes the prompt only, which warms the cache.
     let max_tokens = fields.integer("max_tokens", 0..=i64::MAX)?.unwrap_or(MAX_TOKENS) as usize;
     let (stream, include_usage) = stream(&mut fields)?;
+    let with = compared_with(&mut fields)?;
     let echo = fields.bool("echo")?.unwrap_or(false);
     refuse(&mut fields, &options, echo, logprobs)?;
 
     let echo = |prompt: &Prompt| if echo { prompt.text(tokenizer) } else { String::new() };
     let echoes = prompts.iter().map(echo).collect();
     let choices = options.choices as usize;
-    let answer = TextAnswer::new(head(app, "cmpl"), echoes, choices, logprobs.is_some(), include_usage);
+    let head = head(app, "cmpl");
+    // The text alone decides the prompt: what changes in it is seen by its tokens.
+    let messages = prompts.iter().map(|prompt| app.answered.hash(prompt)).collect();
+    let parts = Parts { model: app.answered.hash(&head.model), messages, ..Parts::default() };
+    let comparable = Some(Comparable { id: head.id.clone(), parts, with });
+    let answer = TextAnswer::new(head, echoes, choices, logprobs.is_some(), include_usage);
     let request = |prompt: &Prompt| Ok(options.request(prompt.encode(app)?, max_tokens, logprobs));
-    Ok(Prepared { requests: prompts.iter().map(request).collect::<Result<_>>()?, answer, stream })
+    let requests = prompts.iter().map(request).collect::<Result<_>>()?;
+    Ok(Prepared { requests, origin: Origin { messages: None, comparable }, answer, stream })
 }
 
 /// Fields that would change the answer if they were obeyed and are not: better refused than ignored.

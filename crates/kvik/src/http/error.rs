@@ -2,6 +2,8 @@
 //!
 //! The one place where a kind of failure meets its status code.
 
+use std::fmt;
+
 use axum::{
     Json,
     http::{HeaderValue, StatusCode, header},
@@ -83,6 +85,14 @@ impl ApiError {
         }
     }
 }
+
+impl fmt::Display for ApiError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for ApiError {}
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {

@@ -44,6 +44,11 @@ impl Fields {
         if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
     }
 
+    /// Whether a field is there.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.object.get(name).is_some_and(|value| !value.is_null())
+    }
+
     /// Removes and returns a field of any type.
     pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
         self.object.get_mut(name).map(Value::take).filter(|value| !value.is_null())
@@ -58,6 +63,14 @@ impl Fields {
     /// A field that has to be there.
     pub(crate) fn required<T>(&self, name: &str, value: Option<T>) -> Result<T> {
         value.ok_or_else(|| self.error(name, "is missing"))
+    }
+
+    /// Refuses fields that are not among `known`; for objects that nobody but kvik defines.
+    pub(crate) fn refuse_unknown(&self, known: &[&str]) -> Result<()> {
+        match self.object.keys().find(|name| !known.contains(&name.as_str())) {
+            None => Ok(()),
+            Some(name) => Err(self.error(name, format!("is not known; kvik knows {}", known.join(", ")))),
+        }
     }
 
     pub(crate) fn bool(&mut self, name: &str) -> Result<Option<bool>> {

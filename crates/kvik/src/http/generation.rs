@@ -26,7 +26,7 @@ use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_stream::Stream;
 
-use super::{error::ApiError, metrics::Metrics};
+use super::{closing::Closing, error::ApiError, metrics::Metrics};
 use crate::serving::Inference;
 
 /// Pause after which a silent stream sends a comment: proxies stay patient during a long prefill,
@@ -121,6 +121,7 @@ impl Generation {
     pub(crate) async fn respond<A: Answer>(
         mut self,
         mut answer: A,
+        mut closing: Closing,
         stream: bool,
     ) -> Result<Response, ApiError> {
         if stream {
@@ -128,7 +129,7 @@ impl Generation {
             let mut first = Vec::new();
             answer.start(&mut first);
             let ready = first.iter().map(frame).collect();
-            let frames = Frames { generation: self, answer, ready, ended: false };
+            let frames = Frames { generation: self, answer, closing, ready, ended: false };
             // Proxies that buffer would turn a stream into one late answer.
             let headers = [("cache-control", "no-cache"), ("x-accel-buffering", "no")];
             let sse = Sse::new(frames).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
@@ -136,9 +137,10 @@ impl Generation {
         }
         while let Some(event) = poll_fn(|cx| self.poll_event(cx)).await {
             let (prompt, event) = event?;
-            answer.take(prompt, event, &mut Vec::new());
+            closing.note(prompt, &event);
+            answer.take(prompt, event, &closing, &mut Vec::new());
         }
-        Ok(Json(answer.whole()).into_response())
+        Ok(Json(answer.whole(&closing)).into_response())
     }
 }
 
@@ -150,10 +152,11 @@ pub(crate) trait Answer: Send + Unpin + 'static {
     fn start(&mut self, _frames: &mut Vec<Value>) {}
 
     /// Takes one event of the prompt with this index, and adds what a stream sends for it.
-    fn take(&mut self, prompt: usize, event: Event, frames: &mut Vec<Value>);
+    /// `closing` has noted the event already.
+    fn take(&mut self, prompt: usize, event: Event, closing: &Closing, frames: &mut Vec<Value>);
 
     /// The whole answer, once every prompt has ended.
-    fn whole(self) -> Value;
+    fn whole(self, closing: &Closing) -> Value;
 
     /// What a stream sends last, if anything.
     const LAST: Option<&'static str>;
@@ -163,6 +166,7 @@ pub(crate) trait Answer: Send + Unpin + 'static {
 struct Frames<A> {
     generation: Generation,
     answer: A,
+    closing: Closing,
     ready: VecDeque<sse::Event>,
     ended: bool,
 }
@@ -181,7 +185,9 @@ impl<A: Answer> Stream for Frames<A> {
             match ready!(self.generation.poll_event(cx)) {
                 Some(Ok((prompt, event))) => {
                     let mut frames = Vec::new();
-                    self.answer.take(prompt, event, &mut frames);
+                    let Frames { answer, closing, .. } = &mut *self;
+                    closing.note(prompt, &event);
+                    answer.take(prompt, event, closing, &mut frames);
                     self.ready.extend(frames.iter().map(frame));
                 }
                 // No closing frame: a stream that failed must not look complete.

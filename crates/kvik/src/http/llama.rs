@@ -10,6 +10,7 @@ use super::{
     app::{App, Prepared},
     body::JsonBody,
     chat::Conversation,
+    closing::Origin,
     error::ApiError,
     fields::{Fields, whole, wrong},
     llama_answer::{Echo, LlamaAnswer},
@@ -47,7 +48,8 @@ fn read_completion(app: &App, mut fields: Fields) -> Result<Prepared<LlamaAnswer
     };
     let answer = LlamaAnswer::new(echo, options.choices as usize);
     let request = |prompt: &Prompt| Ok(options.request(prompt.encode(app)?, max_tokens, logprobs));
-    Ok(Prepared { requests: prompts.iter().map(request).collect::<Result<_>>()?, answer, stream })
+    let requests = prompts.iter().map(request).collect::<Result<_>>()?;
+    Ok(Prepared { requests, origin: Origin::default(), answer, stream })
 }
 
 /// `generation_settings`: what was really used.

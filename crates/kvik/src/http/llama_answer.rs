@@ -1,9 +1,9 @@
 //! The answer of `/completion`, in llama-server's words.
 
-use kvik_engine::api::{Event, FinishReason, GeneratedToken, Report, TokenLogprob};
+use kvik_engine::api::{Event, FinishReason, GeneratedToken, TokenLogprob};
 use serde_json::{Value, json};
 
-use super::{chat_answer::finite, generation::Answer, usage};
+use super::{chat_answer::finite, closing::Closing, generation::Answer, usage};
 
 /// What the request said that the answer repeats.
 #[derive(Debug, Clone)]
@@ -34,7 +34,6 @@ struct Choice {
     tokens: Vec<u32>,
     probabilities: Vec<Value>,
     finish: Option<FinishReason>,
-    report: Report,
 }
 
 impl LlamaAnswer {
@@ -65,11 +64,10 @@ impl LlamaAnswer {
     }
 
     /// The report is the whole prompt's; a prompt has one result here unless `n` was sent.
-    fn done(&mut self, prompt: usize, report: &Report, frames: &mut Vec<Value>) {
+    fn done(&self, prompt: usize, closing: &Closing, frames: &mut Vec<Value>) {
         let first = prompt * self.choices_per_prompt;
         for index in first..first + self.choices_per_prompt {
-            self.results[index].report = report.clone();
-            let mut last = self.result(index);
+            let mut last = self.result(index, closing);
             // The content has been streamed already.
             last["content"] = json!("");
             last["tokens"] = json!([]);
@@ -80,8 +78,10 @@ impl LlamaAnswer {
         }
     }
 
-    fn result(&self, index: usize) -> Value {
+    fn result(&self, index: usize, closing: &Closing) -> Value {
         let result = &self.results[index];
+        let prompt = index / self.choices_per_prompt;
+        let report = closing.report(prompt);
         let (stop_type, stopping_word) = match result.finish {
             Some(FinishReason::StopString(i)) => ("word", self.echo.stop.get(i).map_or("", String::as_str)),
             Some(FinishReason::Length) => ("limit", ""),
@@ -96,16 +96,17 @@ impl LlamaAnswer {
             "stop": true,
             "model": self.echo.model,
             "tokens_predicted": result.tokens.len(),
-            "tokens_evaluated": result.report.prompt_tokens,
-            "tokens_cached": result.report.cached_tokens,
+            "tokens_evaluated": report.prompt_tokens,
+            "tokens_cached": report.cached_tokens,
             "generation_settings": self.echo.settings,
-            "prompt": self.echo.prompts[index / self.choices_per_prompt],
+            "prompt": self.echo.prompts[prompt],
             "has_new_line": result.content.contains('\n'),
             "truncated": false,
             "stop_type": stop_type,
             "stopping_word": stopping_word,
-            "usage": usage::usage(&result.report),
-            "timings": usage::timings(&result.report),
+            "usage": usage::usage(&report),
+            "timings": usage::timings(&report),
+            "kvik": closing.kvik(prompt),
         });
         if self.echo.probabilities {
             json["completion_probabilities"] = Value::Array(result.probabilities.clone());
@@ -117,7 +118,7 @@ impl LlamaAnswer {
 impl Answer for LlamaAnswer {
     const LAST: Option<&'static str> = None;
 
-    fn take(&mut self, prompt: usize, event: Event, frames: &mut Vec<Value>) {
+    fn take(&mut self, prompt: usize, event: Event, closing: &Closing, frames: &mut Vec<Value>) {
         let index = |choice: u32| prompt * self.choices_per_prompt + choice as usize;
         match event {
             Event::Text { choice, text, tokens } => self.text(index(choice), &text, &tokens, frames),
@@ -125,14 +126,14 @@ impl Answer for LlamaAnswer {
                 let index = index(choice);
                 self.results[index].finish = Some(reason);
             }
-            Event::Done(report) => self.done(prompt, &report, frames),
+            Event::Done(_) => self.done(prompt, closing, frames),
             Event::Prefill { .. } | Event::Failed(_) => {}
         }
     }
 
     /// One object, or an array of them where there are several.
-    fn whole(self) -> Value {
-        let mut results: Vec<Value> = (0..self.results.len()).map(|i| self.result(i)).collect();
+    fn whole(self, closing: &Closing) -> Value {
+        let mut results: Vec<Value> = (0..self.results.len()).map(|i| self.result(i, closing)).collect();
         if results.len() == 1 { results.remove(0) } else { Value::Array(results) }
     }
 }

@@ -5,13 +5,18 @@
 
 mod app;
 mod body;
+mod cache_report;
 mod chat;
 mod chat_answer;
+mod closing;
 mod completions;
+mod diagnostics;
 mod disk_metrics;
 mod error;
+mod explain;
 mod fields;
 mod generation;
+mod keep;
 mod keys;
 mod listen;
 mod llama;
@@ -21,11 +26,14 @@ mod metrics;
 mod options;
 mod prompt;
 #[cfg(test)]
+mod situations;
+#[cfg(test)]
 mod tests;
 mod text_answer;
 mod usage;
 
 pub(crate) use app::{App, AppConfig};
+pub(crate) use chat::conversation_prompt;
 pub(crate) use keys::Keys;
 pub(crate) use listen::{Connections, serve};
 
@@ -52,6 +60,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/completions", post(completions::route))
         .route("/v1/models", get(models))
         .route("/v1/models/{*id}", get(model))
+        .route("/v1/cache/explain", post(explain::route))
         .route("/completion", post(llama::completion))
         .route("/tokenize", post(llama::tokenize))
         .route("/detokenize", post(llama::detokenize))
@@ -117,7 +126,7 @@ fn cors(origins: &[String]) -> CorsLayer {
 
 async fn unknown_route(request: Request) -> ApiError {
     let message = format!(
-        "there is no route {} {}; kvik serves /v1/chat/completions, /v1/completions, /v1/models, /completion, /tokenize, /detokenize, /apply-template, /props, /health and /metrics",
+        "there is no route {} {}; kvik serves /v1/chat/completions, /v1/completions, /v1/models, /v1/cache/explain, /completion, /tokenize, /detokenize, /apply-template, /props, /health and /metrics",
         request.method(),
         request.uri().path()
     );

@@ -2,13 +2,14 @@
 //!
 //! OpenAI's names, llama-server's where OpenAI has none. Each endpoint brings its own defaults.
 
-use kvik_cache::Token;
+use kvik_cache::{Retain, Token};
 use kvik_engine::api::{Constraint, Sampling};
 use serde_json::Value;
 
 use super::{
     error::ApiError,
     fields::{Fields, whole, wrong},
+    keep::Keep,
 };
 use crate::random::random;
 
@@ -52,6 +53,7 @@ pub(crate) struct Options {
     pub(crate) ignore_eos: bool,
     pub(crate) choices: u32,
     pub(crate) reuse: bool,
+    pub(crate) retain: Retain,
     pub(crate) constraint: Option<Constraint>,
 }
 
@@ -62,12 +64,14 @@ impl Options {
         defaults: Defaults,
         encode: &dyn Fn(&str) -> Vec<Token>,
     ) -> Result<Options> {
+        let Keep { reuse, retain } = Keep::read(fields)?;
         Ok(Options {
             sampling: sampling(fields, defaults, encode)?,
             stop: stop(fields)?,
             ignore_eos: fields.bool("ignore_eos")?.unwrap_or(false),
             choices: fields.integer("n", 1..=CHOICES_MAX)?.unwrap_or(1) as u32,
-            reuse: fields.bool("cache_prompt")?.unwrap_or(true),
+            reuse,
+            retain,
             constraint: constraint(fields)?,
         })
     }
@@ -315,7 +319,15 @@ mod tests {
         };
         assert_eq!(
             options,
-            Options { sampling, stop: vec![], ignore_eos: false, choices: 1, reuse: true, constraint: None }
+            Options {
+                sampling,
+                stop: vec![],
+                ignore_eos: false,
+                choices: 1,
+                reuse: true,
+                retain: Retain::default(),
+                constraint: None
+            }
         );
     }
 

@@ -14,10 +14,10 @@ use super::{
 const PROMPTS_MAX: usize = 64;
 
 /// One prompt, in pieces.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Hash)]
 pub(crate) struct Prompt(Vec<Piece>);
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Hash)]
 enum Piece {
     Text(String),
     Tokens(Vec<Token>),

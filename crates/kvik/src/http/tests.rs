@@ -10,7 +10,9 @@ use axum::{
     response::Response,
 };
 use kvik_engine::{
-    api::{Event, EventSink, FinishReason, GeneratedToken, Report, Request, RequestError, TokenLogprob},
+    api::{
+        Event, EventSink, FinishReason, GeneratedToken, Probe, Report, Request, RequestError, TokenLogprob,
+    },
     load::LoadedModel,
     stats::EngineStats,
     template::ChatTemplate,
@@ -48,6 +50,10 @@ impl Inference for Scripted {
             self.open.lock().unwrap().push(sink);
         }
         Ok(())
+    }
+
+    fn explain(&self, request: Request) -> Result<Probe, RequestError> {
+        unreachable!("no script explains {request:?}")
     }
 
     fn stats(&self) -> EngineStats {

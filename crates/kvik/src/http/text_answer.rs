@@ -1,12 +1,12 @@
 //! The answer of `/v1/completions`: plain text, for one prompt or several.
 
-use kvik_engine::api::{Event, FinishReason, GeneratedToken, Report};
+use kvik_engine::api::{Event, FinishReason, GeneratedToken};
 use serde_json::{Map, Value, json};
 
 use super::{
     chat_answer::{Head, finite, frame},
+    closing::Closing,
     generation::Answer,
-    usage,
 };
 
 /// The answer as far as it is known. Choice `c` of prompt `p` has index `p * n + c`.
@@ -18,9 +18,7 @@ pub(crate) struct TextAnswer {
     /// Choices per prompt.
     choices_per_prompt: usize,
     choices: Vec<Choice>,
-    prompts_open: usize,
-    report: Report,
-    /// The frame that ends the last choice; it waits for the report, whose timings it carries.
+    /// The frame that ends the last choice; it waits for the closing, which it may carry.
     last: Option<Value>,
 }
 
@@ -58,8 +56,6 @@ impl TextAnswer {
             logprobs,
             choices_per_prompt,
             choices: choices.map(|text| Choice::after(text)).collect(),
-            prompts_open: echo.len(),
-            report: Report::default(),
             last: None,
         }
     }
@@ -94,20 +90,19 @@ impl TextAnswer {
         }
     }
 
-    fn done(&mut self, report: &Report, frames: &mut Vec<Value>) {
-        usage::add(&mut self.report, report);
-        self.prompts_open -= 1;
-        if self.prompts_open > 0 {
+    /// The last frame carries the closing: the end of the last choice, or the usage after it.
+    fn done(&mut self, closing: &Closing, frames: &mut Vec<Value>) {
+        if !closing.is_complete() {
             return;
         }
         frames.extend(self.last.take());
         if self.include_usage {
             let mut chunk = frame(&self.head, "text_completion", Vec::new());
-            chunk.insert("usage".to_owned(), usage::usage(&self.report));
+            chunk.insert("usage".to_owned(), closing.usage());
             frames.push(Value::Object(chunk));
         }
         if let Some(Value::Object(last)) = frames.last_mut() {
-            last.insert("timings".to_owned(), usage::timings(&self.report));
+            closing.add_to(last);
         }
     }
 
@@ -131,18 +126,18 @@ impl Answer for TextAnswer {
         frames.extend(echoed.map(|(i, choice)| self.chunk(i, &choice.text, Value::Null, None)));
     }
 
-    fn take(&mut self, prompt: usize, event: Event, frames: &mut Vec<Value>) {
+    fn take(&mut self, prompt: usize, event: Event, closing: &Closing, frames: &mut Vec<Value>) {
         match event {
             Event::Text { choice, text, tokens } => {
                 self.text(self.index(prompt, choice), &text, &tokens, frames);
             }
             Event::Finished { choice, reason } => self.finished(self.index(prompt, choice), reason, frames),
-            Event::Done(report) => self.done(&report, frames),
+            Event::Done(_) => self.done(closing, frames),
             Event::Prefill { .. } | Event::Failed(_) => {}
         }
     }
 
-    fn whole(self) -> Value {
+    fn whole(self, closing: &Closing) -> Value {
         let logprobs = self.logprobs;
         let choice = |(index, choice): (usize, Choice)| {
             let logprobs = if logprobs { choice.logprobs.json(0) } else { Value::Null };
@@ -150,8 +145,8 @@ impl Answer for TextAnswer {
         };
         let choices = self.choices.into_iter().enumerate().map(choice).collect();
         let mut answer = frame(&self.head, "text_completion", choices);
-        answer.insert("usage".to_owned(), usage::usage(&self.report));
-        answer.insert("timings".to_owned(), usage::timings(&self.report));
+        answer.insert("usage".to_owned(), closing.usage());
+        closing.add_to(&mut answer);
         Value::Object(answer)
     }
 }

@@ -71,6 +71,7 @@ mod tests {
             computed_tokens: 40,
             generated_tokens: 10,
             recomputed_tokens: 0,
+            admitted_at: Duration::ZERO,
             queued: Duration::ZERO,
             prefill: Duration::from_millis(80),
             decode: Duration::from_millis(500),

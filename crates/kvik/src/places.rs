@@ -1,0 +1,144 @@
+//! Where the messages of a conversation stand in its prompt.
+//!
+//! A template writes what it likes around the messages, so they are searched by their content, in
+//! order. A short content may also stand elsewhere ("user" is in every header): so all contents
+//! are fitted into the prompt twice, each as far left and each as far right as it goes, and a
+//! message has a place only where both agree.
+
+use std::{borrow::Cow, ops::Range};
+
+use serde_json::Value;
+
+/// Contents that are not found before the search is given up. Each costs a pass over the prompt.
+const MISSES_MAX: usize = 32;
+
+/// One message of a conversation.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Message<'a> {
+    /// `system`, `user` and the like; empty where there is none.
+    pub(crate) role: &'a str,
+    /// Its text; the parts of one that comes in parts are joined.
+    pub(crate) content: Cow<'a, str>,
+}
+
+impl Message<'_> {
+    /// What of the content templates print: they trim it, and leave out the thoughts of earlier
+    /// answers.
+    fn shown(&self) -> &str {
+        let content = match self.role {
+            "assistant" => self.content.rsplit("</think>").next().unwrap_or_default(),
+            _ => &self.content,
+        };
+        content.trim()
+    }
+}
+
+/// The messages in OpenAI's shape; what has another shape has no text.
+pub(crate) fn messages(messages: &Value) -> Vec<Message<'_>> {
+    messages.as_array().map_or_else(Vec::new, |messages| messages.iter().map(message).collect())
+}
+
+fn message(message: &Value) -> Message<'_> {
+    let role = message.get("role").and_then(Value::as_str).unwrap_or_default();
+    Message { role, content: content(message.get("content")) }
+}
+
+fn content(content: Option<&Value>) -> Cow<'_, str> {
+    match content {
+        Some(Value::String(text)) => Cow::Borrowed(text),
+        Some(Value::Array(parts)) => {
+            Cow::Owned(parts.iter().filter_map(|part| part.get("text")?.as_str()).collect())
+        }
+        _ => Cow::Borrowed(""),
+    }
+}
+
+/// Bytes of `prompt` that each message takes; `None` where that cannot be told.
+pub(crate) fn places(prompt: &str, messages: &[Message<'_>]) -> Vec<Option<Range<usize>>> {
+    let contents: Vec<&str> = messages.iter().map(Message::shown).collect();
+    let (mut left, mut right) = (0, prompt.len());
+    let leftmost = fit(contents.iter(), |content| {
+        let at = left + prompt[left..].find(content)?;
+        left = at + content.len();
+        Some(at..left)
+    });
+    let mut rightmost = fit(contents.iter().rev(), |content| {
+        right = prompt[..right].rfind(content)?;
+        Some(right..right + content.len())
+    });
+    rightmost.reverse();
+    let agreed = |(left, right)| if left == right { left } else { None };
+    leftmost.into_iter().zip(rightmost).map(agreed).collect()
+}
+
+/// The place that `find` gives each content, until too many are not found.
+fn fit<'a>(
+    contents: impl Iterator<Item = &'a &'a str>,
+    mut find: impl FnMut(&str) -> Option<Range<usize>>,
+) -> Vec<Option<Range<usize>>> {
+    let mut misses = 0;
+    let place = |content: &&str| {
+        if content.is_empty() || misses == MISSES_MAX {
+            return None;
+        }
+        let place = find(content);
+        misses += usize::from(place.is_none());
+        place
+    };
+    contents.map(place).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// The texts found for a conversation of these contents.
+    fn found<'a>(prompt: &'a str, contents: &[&str]) -> Vec<Option<&'a str>> {
+        let said: Vec<Value> = contents.iter().map(|c| json!({"role": "user", "content": c})).collect();
+        let said = Value::Array(said);
+        places(prompt, &messages(&said)).into_iter().map(|place| place.map(|range| &prompt[range])).collect()
+    }
+
+    #[test]
+    fn contents_are_found_in_order() {
+        let prompt = "<user>hello<end><user>and more<end><user>hello<end>";
+        assert_eq!(
+            found(prompt, &["hello", "and more", "hello"]),
+            [Some("hello"), Some("and more"), Some("hello")]
+        );
+        assert_eq!(found(prompt, &[" hello\n", "and more", "hello"])[0], Some("hello"), "trimmed");
+    }
+
+    #[test]
+    fn what_may_stand_in_two_places_has_none() {
+        let prompt = "<user>user<end><user>and more<end>";
+        assert_eq!(found(prompt, &["user", "and more"]), [None, Some("and more")]);
+    }
+
+    #[test]
+    fn what_the_template_left_out_has_no_place() {
+        let prompt = "<user>hello<end>";
+        assert_eq!(found(prompt, &["gone", "hello", ""]), [None, Some("hello"), None]);
+    }
+
+    #[test]
+    fn parts_are_joined_and_thoughts_left_out() {
+        let said = json!([
+            {"role": "user", "content": [{"type": "text", "text": "one "}, {"type": "text", "text": "two"}]},
+            {"role": "assistant", "content": "<think>hm</think>\n\nthree"},
+            {"role": "tool", "content": null},
+            "no object",
+        ]);
+        let prompt = "one two|three|";
+        assert_eq!(places(prompt, &messages(&said)), [Some(0..7), Some(8..13), None, None]);
+    }
+
+    #[test]
+    fn a_search_that_finds_nothing_ends() {
+        let contents: Vec<String> = (0..100).map(|i| format!("absent {i}")).chain(["here".into()]).collect();
+        let contents: Vec<&str> = contents.iter().map(String::as_str).collect();
+        assert_eq!(found("here", &contents)[100], None, "given up from the left");
+    }
+}
