@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    bench::BenchArgs, chat::ChatArgs, inspect::InspectArgs, perplexity::PerplexityArgs, plan::PlanArgs,
-    replay::ReplayArgs, run::RunArgs, serve::ServeArgs,
+    bench::BenchArgs, chat::ChatArgs, explain::ExplainArgs, inspect::InspectArgs, lint::LintArgs,
+    perplexity::PerplexityArgs, plan::PlanArgs, replay::ReplayArgs, run::RunArgs, serve::ServeArgs,
 };
 
 /// kvik: a local LLM server whose centre is the KV cache
@@ -49,6 +49,10 @@ pub(crate) enum Task {
     Bench(BenchArgs),
     /// Measure how well the model foretells a text
     Perplexity(PerplexityArgs),
+    /// Say what a request would find in the cache of a running server
+    Explain(ExplainArgs),
+    /// Find what in requests will defeat the cache
+    Lint(LintArgs),
     /// Show what is in a model file
     Inspect(InspectArgs),
     /// Show how much memory a model needs, and how many users fit

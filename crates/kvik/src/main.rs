@@ -7,9 +7,11 @@ mod config;
 mod dirs;
 mod disk;
 mod example;
+mod explain;
 mod http;
 mod hub;
 mod inspect;
+mod lint;
 mod load;
 mod logging;
 mod memory;
@@ -33,7 +35,7 @@ use cli::{Cli, Task};
 
 fn main() -> ExitCode {
     match start() {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
@@ -41,7 +43,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn start() -> anyhow::Result<()> {
+fn start() -> anyhow::Result<ExitCode> {
     let args: Vec<OsString> = std::env::args_os().collect();
     let matches = config::configure(Cli::command(), &args)?.get_matches_from(args);
     match Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).task {
@@ -50,8 +52,11 @@ fn start() -> anyhow::Result<()> {
         Task::Run(args) => run::run(&args),
         Task::Bench(args) => bench::run(&args),
         Task::Perplexity(args) => perplexity::run(&args),
+        Task::Explain(args) => explain::run(&args),
+        Task::Lint(args) => return lint::run(&args).map(|found| ExitCode::from(u8::from(found))),
         Task::Inspect(args) => inspect::run(&args),
         Task::Plan(args) => plan::run(&args),
         Task::Replay(args) => replay::run(args),
-    }
+    }?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -68,6 +68,20 @@ pub(crate) struct CacheArgs {
     pub(crate) cache_disk_size: ByteSize,
 }
 
+#[cfg(test)]
+impl CacheArgs {
+    /// A context and memory of this size, and nothing on disk.
+    pub(crate) fn in_ram(context_tokens: usize, cache_ram: ByteSize) -> CacheArgs {
+        CacheArgs {
+            context: Some(context_tokens),
+            cache_ram: Some(cache_ram),
+            cache_disk: DiskPlace::Off,
+            cache_disk_size: ByteSize(0),
+            evict: Policy::Lru,
+        }
+    }
+}
+
 /// Types that weights can be converted to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "lower")]

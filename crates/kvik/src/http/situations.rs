@@ -52,7 +52,7 @@ struct Server {
 
 impl Server {
     fn new(cache_ram: ByteSize) -> Server {
-        let cache = CacheArgs { context: Some(320), cache_ram: Some(cache_ram) };
+        let cache = CacheArgs::in_ram(320, cache_ram);
         let capacity = Capacity { parallel: 2, queue: 8 };
         let mut loaded = load::open(&ModelArgs::embedded(), &cache, capacity).unwrap();
         loaded.serving.template = Some(ChatTemplate::new(TEMPLATE, "", "<|im_end|>").unwrap());
