@@ -143,6 +143,13 @@ impl Lock {
     }
 }
 
+impl Drop for Lock {
+    /// Closing the file is not enough: a process that is being started holds a copy of it for a moment.
+    fn drop(&mut self) {
+        let _ = self.file.unlock();
+    }
+}
+
 /// What to do about a file that is not there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Missing {
