@@ -307,3 +307,65 @@ impl PayloadChecksum {
         self.0.digest128()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MODEL: [u8; 32] = [7; 32];
+    const CREATION: u64 = 0x0123_4567_89ab_cdef;
+    const PAYLOAD_BYTES: u64 = 10_007;
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Files outlive versions of kvik: whoever changes these bytes changes [`VERSION`]. Worked out from
+    /// `docs/format.md` with other implementations (Python's `struct`, `xxhash` and `blake3`).
+    #[test]
+    fn bytes_are_as_they_are_drawn() {
+        let place = Place { creation: CREATION, slot: SlotId(9), payload_bytes: PAYLOAD_BYTES };
+        let superblock = Superblock {
+            fingerprint: fingerprint(&MODEL, "q8/q4"),
+            model: MODEL,
+            payload_bytes: PAYLOAD_BYTES,
+            creation: CREATION,
+        };
+        let header = header();
+        let digest = |bytes: &[u8]| hex(blake3::hash(bytes).as_bytes());
+        assert_eq!(
+            digest(&superblock.encode()),
+            "679b9cc18963affad138bdab2bb648ada50d44f25d5b949b0c9d478347d4027d"
+        );
+        assert_eq!(
+            digest(&header.encode(place)),
+            "673615702db2333c621e39b336266900b83958e05d65b275427967a141df3cca"
+        );
+        assert_eq!(Superblock::decode(&superblock.encode()), Ok(superblock));
+        assert_eq!(Header::decode(&header.encode(place), place), header);
+    }
+
+    fn header() -> Header {
+        let parent = Identity(std::array::from_fn(|index| index as u8));
+        let tokens = BlockTokens::new(&[5, 6, 150_000]).unwrap();
+        let identity = parent.child(tokens.as_slice());
+        let use_ = Use { stamp: 77, heat: 2.5, at_s: 1_700_000_000 };
+        let (owner, lineage, expires_s, pinned) = (11, 22, 1_800_000_000, true);
+        let record = Record { identity, parent, owner, lineage, tokens, expires_s, pinned, use_ };
+        let payload: Vec<u8> = (0..PAYLOAD_BYTES).map(|index| (index * 31 % 251) as u8).collect();
+        let mut sum = PayloadChecksum::new(&identity);
+        payload.chunks(999).for_each(|piece| sum.update(piece));
+        Header::Block { record, checksum: sum.finish() }
+    }
+
+    #[test]
+    fn every_part_of_a_fingerprint_counts() {
+        let all = [
+            fingerprint(&MODEL, "q8/q4"),
+            fingerprint(&MODEL, "q8/q8"),
+            fingerprint(&[8; 32], "q8/q4"),
+            fingerprint(&MODEL, ""),
+        ];
+        assert_eq!(all.into_iter().collect::<std::collections::HashSet<_>>().len(), all.len());
+    }
+}
