@@ -61,6 +61,8 @@ pub struct Cache {
     /// Ends of pinned prefixes; each holds a lock on its path.
     pub(crate) pins: FxHashSet<NodeId>,
     namespaces: FxHashMap<Identity, NamespaceId>,
+    /// Namespaces that continue a prefix of another, by that one and who is apart.
+    pub(crate) grafts: FxHashMap<(NamespaceId, Identity), NamespaceId>,
     totals: Totals,
     /// What was evicted, in order, for the tests.
     #[cfg(test)]
@@ -81,6 +83,7 @@ impl Cache {
             roots: Vec::new(),
             pins: FxHashSet::default(),
             namespaces: FxHashMap::default(),
+            grafts: FxHashMap::default(),
             totals: Totals::default(),
             #[cfg(test)]
             evictions: Vec::new(),
@@ -90,11 +93,21 @@ impl Cache {
     /// The id of a namespace, the same for equal ones.
     pub fn namespace(&mut self, namespace: &Namespace) -> NamespaceId {
         let identity = Identity::root(namespace);
-        *self.namespaces.entry(identity).or_insert_with(|| {
-            let id = NamespaceId(u32::try_from(self.roots.len()).expect("fewer namespaces than nodes"));
-            self.roots.push(self.radix.add_root(id, Fingerprint::root(&identity)));
-            id
-        })
+        if let Some(&known) = self.namespaces.get(&identity) {
+            return known;
+        }
+        let root = self.new_root(Fingerprint::root(&identity));
+        let id = self.radix.arena[root].namespace;
+        self.namespaces.insert(identity, id);
+        id
+    }
+
+    /// Adds the root of a new namespace.
+    pub(crate) fn new_root(&mut self, seed: Fingerprint) -> NodeId {
+        let id = NamespaceId(u32::try_from(self.roots.len()).expect("fewer namespaces than nodes"));
+        let root = self.radix.add_root(id, seed);
+        self.roots.push(root);
+        root
     }
 
     /// Tells the cache the time, which never goes back here. What has outlived its time to live is
@@ -106,17 +119,23 @@ impl Cache {
 
     /// How much of `prompt` is known, and why not more. Changes nothing, not even recency.
     pub fn lookup(&self, namespace: NamespaceId, prompt: &[Token]) -> Match {
-        let walk = self.radix.walk(self.roots[namespace.index()], prompt);
+        let root = self.roots[namespace.index()];
+        let walk = self.radix.walk(root, prompt);
+        if walk.tokens == 0 && !prompt.is_empty() && self.radix.arena[root].depth > 0 {
+            return Match { tokens: 0, stop: StopReason::FirstSeen, evicted: None };
+        }
         let (stop, evicted) = self.stop_reason(&walk, prompt);
         Match { tokens: walk.tokens, stop, evicted }
     }
 
     /// Starts a sequence: leases the longest known prefix of its prompt and gives it the blocks
-    /// for the rest, or changes nothing.
+    /// for the rest, or changes nothing. In a graft the base is reused whatever is asked.
     pub fn admit(&mut self, admission: Admission<'_>) -> Result<Admitted, NoSpace> {
         let Admission { seq, namespace, prompt, reuse_max, positions, retain } = admission;
         assert!(!self.sequences.contains_key(&seq), "{seq:?} is running already");
+        assert!(self.continues(namespace, prompt), "a prompt in a graft begins with its base");
         let root = self.roots[namespace.index()];
+        let reuse_max = reuse_max.max(self.radix.arena[root].depth as usize * BLOCK_POSITIONS);
         let known = self.radix.walk(root, prompt);
         let (stop, evicted) = self.stop_reason(&known, prompt);
         let usable = if known.tokens < reuse_max {

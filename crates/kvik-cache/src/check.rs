@@ -132,11 +132,12 @@ impl Cache {
         Ok(())
     }
 
-    /// A node is locked once for every lease and pin that ends at it or below it.
+    /// A node is locked once for every lease, pin and graft that ends at it or below it.
     fn check_locks(&self) -> Result<(), Violation> {
         let mut locks: FxHashMap<NodeId, u32> = FxHashMap::default();
         let leases = self.sequences.values().map(|table| table.lease());
-        for lease in leases.chain(self.pins.iter().copied()) {
+        let bases = self.roots.iter().filter_map(|&root| self.radix.arena[root].parent);
+        for lease in leases.chain(self.pins.iter().copied()).chain(bases) {
             let mut next = Some(lease);
             while let Some(id) = next {
                 *locks.entry(id).or_default() += 1;

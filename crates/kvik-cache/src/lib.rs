@@ -27,6 +27,7 @@
 //! | `radix`     | prefixes: match, cut, lock, grow          | tokens -> nodes                        |
 //! | `pool`      | free, owned, shared                       | counts -> block ids                    |
 //! | `keep`      | pins, and what is meant for each tenant   | commands -> locks, shares              |
+//! | `graft`     | namespaces that continue a public prompt  | prefix, namespace -> namespace         |
 //! | `look`      | what is there, to be seen and dropped     | order, limit -> prefixes               |
 //! | `evict`     | which unlocked leaf goes, a file a policy | leaves that may go -> victim           |
 //! | `hash`      | identity of a block, in and out of here   | namespace, tokens -> 32 bytes          |
@@ -72,6 +73,7 @@ mod cache;
 mod check;
 mod evict;
 mod explain;
+mod graft;
 mod hash;
 mod ids;
 mod keep;

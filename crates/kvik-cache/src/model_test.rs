@@ -77,7 +77,7 @@ impl Seen {
         for (what, &times) in &self.counts {
             assert!(times >= 100, "{what} happened {times} times: the test does not reach it");
         }
-        assert!(self.counts.len() >= 27, "only {} kinds of events are noted", self.counts.len());
+        assert!(self.counts.len() >= 30, "only {} kinds of events are noted", self.counts.len());
     }
 }
 
@@ -101,6 +101,9 @@ struct World {
     divides: bool,
     naive: Naive,
     namespaces: [NamespaceId; 3],
+    /// A namespace that continues whole blocks of the first one.
+    graft: Option<(NamespaceId, Vec<Token>)>,
+    grafts: u8,
     now: Duration,
     /// What was pinned, by a request or otherwise, and not unpinned since.
     pins: Vec<(NamespaceId, Vec<Token>)>,
@@ -135,6 +138,8 @@ impl World {
             ghosts,
             naive: Naive::new(blocks, policy),
             namespaces,
+            graft: None,
+            grafts: 0,
             now: Duration::ZERO,
             pins: Vec::new(),
             running: BTreeMap::new(),
@@ -165,6 +170,7 @@ impl World {
             (6..8, _) if self.retains => self.pin(),
             (8..10, _) => self.unpin(),
             (10, _) => self.drop_prefix(),
+            (11, _) => self.graft_or_ungraft(),
             (0..20, _) => self.lookup(),
             (20..100, None) => self.admit(),
             (20..45, Some(_)) if self.running.len() < RUNNING_MAX => self.admit(),
@@ -179,7 +185,7 @@ impl World {
     }
 
     fn lookup(&mut self) {
-        let (namespace, prompt) = (self.some_namespace(), self.some_prompt());
+        let (namespace, prompt) = self.some_place();
         let known = self.cache.lookup(namespace, &prompt);
         let expected = self.naive.lookup(namespace, &prompt);
         assert_eq!(known.tokens, expected.tokens, "lookup of {prompt:?}");
@@ -207,7 +213,7 @@ impl World {
     }
 
     fn pin(&mut self) {
-        let (namespace, prompt) = (self.some_namespace(), self.some_prompt());
+        let (namespace, prompt) = self.some_place();
         if self.pins.len() < PINS_MAX {
             let pinned = self.cache.pin(namespace, &prompt);
             assert_eq!(pinned, self.naive.pin(namespace, &prompt));
@@ -228,9 +234,52 @@ impl World {
         self.seen.note("unpinned", u64::from(unpinned));
     }
 
+    fn graft_or_ungraft(&mut self) {
+        let base = self.namespaces[0];
+        if let Some((graft, _)) = self.graft.clone() {
+            let ended = self.cache.ungraft(graft);
+            self.tell();
+            assert_eq!(ended, self.naive.ungraft(graft));
+            self.seen.note("ungrafted", u64::from(ended));
+            self.graft.take_if(|_| ended);
+            return;
+        }
+        let prompt = self.some_prompt();
+        let over =
+            Namespace { model: [3; 32], kv_format: String::new(), adapter: None, salt: [self.grafts; 16] };
+        let known = self.naive.lookup(base, &prompt).tokens;
+        let graft = self.cache.graft(base, &prompt, &over);
+        let whole = prompt.len() - prompt.len() % BLOCK_POSITIONS;
+        assert_eq!(graft.is_some(), whole > 0 && known >= whole);
+        if let Some(graft) = graft {
+            assert_eq!(self.cache.graft(base, &prompt, &over), Some(graft));
+            self.naive.graft(graft, base, &prompt);
+            self.graft = Some((graft, prompt[..whole].to_vec()));
+            self.grafts = self.grafts.wrapping_add(1);
+            self.seen.note("grafted", 1);
+        }
+    }
+
+    /// A namespace and a prompt for it; in a graft, one that continues it.
+    fn some_place(&mut self) -> (NamespaceId, Vec<Token>) {
+        let prompt = self.some_prompt();
+        match self.graft.clone().filter(|_| self.random.below(3) == 0) {
+            None => (self.some_namespace(), prompt),
+            Some((graft, mut tokens)) if prompt.starts_with(&tokens) && prompt.len() > tokens.len() => {
+                tokens = prompt;
+                (graft, tokens)
+            }
+            Some((graft, mut tokens)) => {
+                tokens.extend(prompt.iter().take(40));
+                tokens.push(1);
+                (graft, tokens)
+            }
+        }
+    }
+
     /// Drops a prompt by hand; now and then everything.
     fn drop_prefix(&mut self) {
-        let (namespace, prompt) = (self.some_namespace(), self.some_prompt());
+        let (namespace, prompt) = self.some_place();
         let dropped = match self.random.below(8) {
             0 => {
                 let dropped = self.cache.clear(Some(namespace));
@@ -263,7 +312,7 @@ impl World {
     }
 
     fn admit(&mut self) {
-        let (seq, namespace, prompt) = (self.new_seq(), self.some_namespace(), self.some_prompt());
+        let (seq, (namespace, prompt)) = (self.new_seq(), self.some_place());
         let reuse_max = match self.random.below(8) {
             0 => self.random.below(prompt.len() + 1),
             1 => prompt.len() + 3,
@@ -300,7 +349,8 @@ impl World {
             run.tokens.push(self.random.below(2) as Token);
         }
         let table = self.cache.table(seq);
-        for (position, mark) in marks(run.namespace, &run.tokens[..end]).enumerate().skip(run.computed) {
+        let content = if run.namespace.index() < 3 { run.namespace } else { self.namespaces[0] };
+        for (position, mark) in marks(content, &run.tokens[..end]).enumerate().skip(run.computed) {
             let block = table[position / BLOCK_POSITIONS];
             self.memory[block.index()][position % BLOCK_POSITIONS] = mark;
         }
@@ -417,7 +467,9 @@ impl World {
     }
 
     fn assert_memory(&self, namespace: NamespaceId, tokens: &[Token], blocks: &[BlockId]) {
-        for (position, mark) in marks(namespace, tokens).enumerate() {
+        // What a graft holds is computed after blocks of the first namespace.
+        let content = if namespace.index() < 3 { namespace } else { self.namespaces[0] };
+        for (position, mark) in marks(content, tokens).enumerate() {
             let block = blocks[position / BLOCK_POSITIONS];
             let held = self.memory[block.index()][position % BLOCK_POSITIONS];
             assert_eq!(held, mark, "position {position} of {tokens:?} in {block:?}");
@@ -432,12 +484,15 @@ impl World {
         stop: (StopReason, Option<Eviction>),
     ) {
         let expected = self.naive.lookup(namespace, prompt);
-        if stop != (expected.stop, expected.evicted) {
+        if stop == (expected.stop, expected.evicted) {
+            self.seen.note("evicted: when", u64::from(stop.1.is_some()));
+        } else if stop.0 != expected.stop {
             assert_ne!(self.ghosts, GHOSTS_FOR_ALL, "there is room to remember every eviction");
             let was_lost = matches!(expected.stop, StopReason::Evicted | StopReason::Expired);
             assert!(was_lost, "told as {stop:?}: {prompt:?}");
             self.seen.note("forgotten", 1);
         }
+        // Else the ghost of the longer head was displaced, and that of a shorter one is told.
     }
 
     fn new_seq(&mut self) -> SeqId {

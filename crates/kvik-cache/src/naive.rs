@@ -23,6 +23,8 @@ pub(crate) struct Naive {
     running: BTreeMap<SeqId, Running>,
     /// Prefixes that are pinned, whole blocks each.
     pins: BTreeSet<(NamespaceId, Vec<Token>)>,
+    /// What the grafts continue: a namespace, and whole blocks of it.
+    grafts: BTreeMap<NamespaceId, (NamespaceId, Vec<Token>)>,
     /// All blocks ever lost; by expiry when there is no eviction.
     lost: BTreeMap<(NamespaceId, Vec<Token>), Option<Eviction>>,
     /// Whose each namespace is, and when that tenant last admitted something.
@@ -82,6 +84,7 @@ impl Naive {
             entries: Vec::new(),
             running: BTreeMap::new(),
             pins: BTreeSet::new(),
+            grafts: BTreeMap::new(),
             lost: BTreeMap::new(),
             shares: BTreeMap::new(),
             asked: BTreeMap::new(),
@@ -157,6 +160,7 @@ impl Naive {
     /// Returns the tokens reused.
     pub(crate) fn admit(&mut self, admission: Admission<'_>) -> Result<usize, NoSpace> {
         let Admission { seq, namespace, prompt, reuse_max, positions, retain } = admission;
+        let reuse_max = reuse_max.max(self.base(namespace).len());
         let usable = &prompt[..reuse_max.min(prompt.len())];
         let tokens = self.known(namespace, usable);
         let whole = tokens - tokens % BLOCK_POSITIONS;
@@ -262,7 +266,7 @@ impl Naive {
 
     pub(crate) fn pin(&mut self, namespace: NamespaceId, tokens: &[Token]) -> bool {
         let whole = tokens[..tokens.len() - tokens.len() % BLOCK_POSITIONS].to_vec();
-        let known = !whole.is_empty() && self.known(namespace, &whole) == whole.len();
+        let known = self.is_known(namespace, &whole);
         if known {
             self.pins.insert((namespace, whole));
         }
@@ -284,7 +288,7 @@ impl Naive {
 
     pub(crate) fn evict_prefix(&mut self, namespace: NamespaceId, tokens: &[Token]) -> usize {
         let whole = &tokens[..tokens.len() - tokens.len() % BLOCK_POSITIONS];
-        if whole.is_empty() || self.known(namespace, whole) < whole.len() {
+        if !self.is_known(namespace, whole) {
             return 0;
         }
         let count = self.entries.len();
@@ -307,6 +311,29 @@ impl Naive {
         count - self.entries.len()
     }
 
+    /// The whole blocks of `tokens` must be known in `base`.
+    pub(crate) fn graft(&mut self, graft: NamespaceId, base: NamespaceId, tokens: &[Token]) {
+        let whole = tokens[..tokens.len() - tokens.len() % BLOCK_POSITIONS].to_vec();
+        assert!(self.is_known(base, &whole));
+        self.grafts.insert(graft, (base, whole));
+    }
+
+    pub(crate) fn ungraft(&mut self, graft: NamespaceId) -> bool {
+        let is_used = self.running.values().any(|running| running.namespace == graft)
+            || self.pins.iter().any(|(namespace, _)| *namespace == graft);
+        if is_used {
+            return false;
+        }
+        self.clear(graft);
+        let (base, whole) = self.grafts.remove(&graft).unwrap();
+        for block in (1..=whole.len() / BLOCK_POSITIONS).rev() {
+            self.touch(base, &whole[..block * BLOCK_POSITIONS]);
+        }
+        self.drop_expired();
+        self.keep_quota(base, 0, None);
+        true
+    }
+
     pub(crate) fn set_share(&mut self, namespace: NamespaceId, share: Share) {
         self.shares
             .values_mut()
@@ -320,7 +347,7 @@ impl Naive {
         self.entries.iter().filter(move |entry| entry.namespace == namespace)
     }
 
-    /// A block is locked when a running sequence or a pin shares it.
+    /// A block is locked when a running sequence, a pin or a graft shares it.
     fn is_locked(&self, entry: &Entry) -> bool {
         let shares = |running: &Running| {
             running.namespace == entry.namespace && running.leased.starts_with(&entry.prefix)
@@ -329,12 +356,31 @@ impl Naive {
             .pins
             .iter()
             .any(|(namespace, prefix)| *namespace == entry.namespace && prefix.starts_with(&entry.prefix));
-        pinned || self.running.values().any(shares)
+        let continued = self
+            .grafts
+            .values()
+            .any(|(base, whole)| *base == entry.namespace && whole.starts_with(&entry.prefix));
+        pinned || continued || self.running.values().any(shares)
     }
 
     /// Leading tokens of a prompt that some cached block and those before it hold.
     fn known(&self, namespace: NamespaceId, prompt: &[Token]) -> usize {
-        self.entries_of(namespace).map(|entry| common(&entry.prefix, prompt)).max().unwrap_or(0)
+        let base = self.base(namespace);
+        if !prompt.starts_with(base) {
+            return 0;
+        }
+        let own = self.entries_of(namespace).map(|entry| common(&entry.prefix, prompt)).max();
+        own.unwrap_or(0).max(base.len())
+    }
+
+    /// Whether whole blocks are cached, some of them in the namespace itself.
+    fn is_known(&self, namespace: NamespaceId, whole: &[Token]) -> bool {
+        whole.len() > self.base(namespace).len() && self.known(namespace, whole) == whole.len()
+    }
+
+    /// What a graft continues; nothing for other namespaces.
+    fn base(&self, namespace: NamespaceId) -> &[Token] {
+        self.grafts.get(&namespace).map_or(&[], |(_, base)| base)
     }
 
     /// The block after `before` that shares the most tokens with `rest`: of equal ones the
@@ -387,7 +433,11 @@ impl Naive {
     }
 
     fn entry_mut(&mut self, namespace: NamespaceId, prefix: &[Token]) -> &mut Entry {
-        let is_it = |entry: &&mut Entry| entry.namespace == namespace && entry.prefix == prefix;
+        let home = match self.grafts.get(&namespace) {
+            Some((base, whole)) if whole.starts_with(prefix) => *base,
+            _ => namespace,
+        };
+        let is_it = |entry: &&mut Entry| entry.namespace == home && entry.prefix == prefix;
         self.entries.iter_mut().find(is_it).unwrap()
     }
 

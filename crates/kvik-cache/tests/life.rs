@@ -184,3 +184,27 @@ fn a_cache_without_blocks_is_refused() {
     let config = CacheConfig { blocks: 0, policy: Policy::Lru, ghosts: 0 };
     assert_eq!(Cache::new(config).unwrap_err(), CacheError::NoBlocks);
 }
+
+#[test]
+fn tenants_share_a_public_prompt_and_nothing_else() {
+    let (mut cache, public) = cache(64);
+    let prompt = tokens(0..100);
+    run(&mut cache, public, &prompt);
+    let [a, b] = [1, 2].map(|salt| cache.graft(public, &prompt, &namespace_of(salt)).unwrap());
+    assert_ne!(a, b);
+    let question: Vec<Token> = tokens(0..96).into_iter().chain(tokens(500..540)).collect();
+    assert_eq!(run(&mut cache, a, &question).reused, 96, "whole blocks of the public prompt");
+    assert_eq!(run(&mut cache, a, &question).reused, 135);
+    let known = cache.lookup(b, &question);
+    assert_eq!((known.tokens, known.stop), (96, StopReason::FirstSeen), "as if nobody had asked it");
+    assert_eq!(cache.lookup(public, &question).tokens, 96);
+    assert!(!cache.continues(a, &tokens(0..96)) && !cache.continues(a, &tokens(7..300)));
+    assert_eq!(cache.lookup(a, &tokens(7..300)).tokens, 0);
+
+    assert_eq!(cache.stats().shared, 7 + 3, "the public prompt is there once");
+    cache.clear(Some(public));
+    assert_eq!(cache.lookup(a, &question).tokens, 136, "what a graft stands on stays");
+    assert!(cache.ungraft(a) && cache.ungraft(b) && !cache.ungraft(b) && !cache.ungraft(public));
+    assert_eq!(cache.clear(None), 6);
+    cache.check().unwrap();
+}

@@ -71,6 +71,25 @@ impl Radix {
         self.arena.insert(Node::root(namespace, seed))
     }
 
+    /// Makes a new root follow `end`, the end of a whole block, which it locks from now on.
+    pub(crate) fn hang(&mut self, root: NodeId, end: NodeId) {
+        self.lock_path(end);
+        let depth = self.arena[end].end_depth();
+        let root = &mut self.arena[root];
+        (root.parent, root.depth) = (Some(end), depth);
+    }
+
+    /// Takes the root of an empty and unused graft from what it follows, and returns the namespace
+    /// of that.
+    pub(crate) fn unhang(&mut self, root: NodeId) -> NamespaceId {
+        let root = &mut self.arena[root];
+        assert!(root.locks == 0 && root.children.is_empty(), "only an unused, empty graft is taken off");
+        root.depth = 0;
+        let end = root.parent.take().expect("the root of a graft follows something");
+        self.unlock_path(end);
+        self.arena[end].namespace
+    }
+
     /// What the first block of a node holds: its place among its siblings.
     pub(crate) fn first_block(&self, node: NodeId) -> BlockTokens {
         let &first = self.arena[node].blocks.first().expect("no node but a root is empty");

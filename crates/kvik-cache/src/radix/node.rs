@@ -13,7 +13,7 @@ use crate::retain::Keep;
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) namespace: NamespaceId,
-    /// The node before this one; none for the root of a namespace.
+    /// The node before this one; of a root, the end of what its namespace continues, if anything.
     pub(crate) parent: Option<NodeId>,
     /// Fingerprint before the first block of a prompt; roots only.
     pub(crate) seed: Option<Fingerprint>,

@@ -41,9 +41,14 @@ impl Walk {
 }
 
 impl Radix {
-    /// Follows `prompt` from a namespace's root as far as it is known.
+    /// Follows `prompt` from a namespace's root as far as it is known. The root of a graft follows
+    /// its base; of a prompt that does not begin with that, nothing is known there.
     pub(crate) fn walk(&self, root: NodeId, prompt: &[Token]) -> Walk {
-        let mut walk = Walk { node: root, blocks: 0, head: None, tokens: 0 };
+        let base = self.base(root);
+        let mut walk = Walk { node: root, blocks: 0, head: None, tokens: base.len() };
+        if !prompt.starts_with(&base) {
+            return Walk { tokens: 0, ..walk };
+        }
         while let Some((child, common)) = self.closest_child(walk.node, &prompt[walk.tokens..]) {
             let (blocks, positions) = (common / BLOCK_POSITIONS, common % BLOCK_POSITIONS);
             walk.tokens += common;
@@ -58,6 +63,14 @@ impl Radix {
             }
         }
         walk
+    }
+
+    /// The tokens before the first block of a namespace; none but for a graft.
+    pub(crate) fn base(&self, root: NodeId) -> Vec<Token> {
+        match self.arena[root].parent {
+            Some(end) => self.prefix(end, usize::MAX),
+            None => Vec::new(),
+        }
     }
 
     /// The child of `at` that shares the longest head with `rest`, and how many tokens it shares;
