@@ -14,7 +14,7 @@ use std::time::Duration;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::admission::{Admission, Admitted, CopyHead, Match, NoSpace};
-use crate::evict::{Cause, Past, Policy, TenantStats};
+use crate::evict::{Cause, Policy, TenantStats};
 use crate::explain::{Eviction, StopReason};
 use crate::hash::{Fingerprint, Identity, Namespace};
 use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, SeqId, TenantId, Token, blocks_for};
@@ -281,10 +281,10 @@ impl Cache {
             return (StopReason::Complete, None);
         }
         match self.radix.ghosts.lost(before, next, walk.tokens % BLOCK_POSITIONS) {
-            Some(Past { cause: Cause::Evicted(policy), at, .. }) => {
-                (StopReason::Evicted, Some(Eviction { at, policy }))
-            }
-            Some(Past { cause: Cause::Expired, .. }) => (StopReason::Expired, None),
+            Some(past) => match past.cause {
+                Cause::Evicted(policy) => (StopReason::Evicted, Some(Eviction { at: past.at(), policy })),
+                Cause::Expired => (StopReason::Expired, None),
+            },
             None if walk.tokens > 0 && self.radix.goes_on(walk) => (StopReason::Diverged, None),
             None => (StopReason::FirstSeen, None),
         }

@@ -57,7 +57,7 @@ impl StopReason {
 /// How a block came to be evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Eviction {
-    /// When, on the caller's clock.
+    /// When, on the caller's clock, to a tenth of a second.
     pub at: Duration,
     /// The policy that chose it.
     pub policy: Policy,

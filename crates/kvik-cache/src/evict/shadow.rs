@@ -4,6 +4,8 @@
 //! hits as often as a full one would (spatial sampling, Waldspurger et al. 2015). Every block
 //! stands for itself: no tree.
 
+use std::time::Duration;
+
 use rustc_hash::FxHashMap;
 
 use super::{Cause, Context, Facts, Ghosts, Past, Policy, Ranking, Worth};
@@ -71,8 +73,8 @@ impl Shadow {
         self.ranking.remove(leaf);
         let (block, Facts { reuses, .. }) = self.kept[leaf.index()];
         self.places.remove(&block);
-        let (cause, reuses) = (Cause::Evicted(self.policy), reuses.min(u8::MAX.into()) as u8);
-        self.ghosts.remember(block, Past { at: Default::default(), cause, reuses });
+        let past = Past::new(Duration::ZERO, Cause::Evicted(self.policy), reuses);
+        self.ghosts.remember(block, past);
         leaf.index()
     }
 }

@@ -312,8 +312,7 @@ impl Radix {
 
     /// Drops the last `count` blocks of an unlocked leaf, and remembers why. The last one is first.
     pub(crate) fn evict(&mut self, leaf: NodeId, count: usize, cause: Cause) -> Vec<BlockId> {
-        let reuses = self.arena[leaf].life.reuses.min(u8::MAX.into()) as u8;
-        let past = Past { at: self.now, cause, reuses };
+        let past = Past::new(self.now, cause, self.arena[leaf].life.reuses);
         let blocks = self.pop(leaf, count);
         for &block in &blocks {
             self.ghosts.remember(self.labels.fingerprint(block), past);
