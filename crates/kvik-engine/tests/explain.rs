@@ -84,6 +84,14 @@ impl Runner for Gated {
         self.runner.copy_head(from, to, positions);
     }
 
+    fn read_block(&self, block: BlockId, into: &mut [u8]) {
+        self.runner.read_block(block, into);
+    }
+
+    fn write_block(&mut self, block: BlockId, bytes: &[u8]) {
+        self.runner.write_block(block, bytes);
+    }
+
     fn forward(&mut self, batch: &Batch<'_>) -> &[f32] {
         let _ = self.permits.recv();
         self.runner.forward(batch)
@@ -98,6 +106,10 @@ fn what_a_running_request_is_computing_is_said() {
     let engine = Engine::start(gated, vocabulary(), cache_config(200), config).unwrap();
     let (client, long) = (Client::default(), prompt(1, 1600));
     engine.submit(request(long.clone(), 2), Box::new(client.clone())).unwrap();
+    permits.send(()).unwrap();
+    while engine.stats().running == 0 {
+        std::thread::yield_now();
+    }
     // The answer comes between two of the prefill's 100 steps.
     let probe = std::thread::scope(|scope| {
         let (engine, asked) = (&engine, request(long.clone(), 1));
