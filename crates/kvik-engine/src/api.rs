@@ -267,6 +267,9 @@ pub trait EventSink: Send {
     /// Delivers one event; `false` when nobody listens any more.
     fn send(&mut self, event: Event) -> bool;
 
+    /// Takes what was computed for a request that ends without `Done`.
+    fn given_up(&mut self, _report: &Report) {}
+
     /// Whether the listener has gone: the request is then ended at the next step.
     fn is_closed(&self) -> bool;
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use kvik_cache::{CacheConfig, CacheError};
+use kvik_cache::{CacheConfig, CacheError, TenantId};
 
 use crate::api::{Event, EventSink, FinishReason, GeneratedToken, Probe, Report, Request, RequestError};
 use crate::batch::Runner;
@@ -207,6 +207,11 @@ impl Engine {
         };
         let sent = self.shared.commands.send(Command::Ask(Box::new(ask)));
         sent.ok().and_then(|()| answered.recv().ok()).ok_or(RequestError::Stopping)
+    }
+
+    /// From now on tenants share the model by these weights; others have 1.
+    pub fn set_weights(&self, weights: Vec<(TenantId, f64)>) -> Result<(), RequestError> {
+        self.ask(|scheduler| scheduler.set_weights(weights))
     }
 
     /// Refuses new and queued requests, lets running ones end for at most `grace`, fails the rest

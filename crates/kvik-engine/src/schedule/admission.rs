@@ -1,18 +1,20 @@
 //! Who is admitted next.
 //!
-//! The policy, in order:
-//! 1. Sequences that were preempted, oldest first: their clients are already reading.
-//! 2. Requests that were overtaken [`OVERTAKEN_MAX`] times, oldest first. None of 1 and 2 is
-//!    overtaken again: while the first of them does not fit, nobody is admitted.
-//! 3. The rest, longest known prefix first, then oldest. What does not fit may be overtaken.
+//! Sequences that were preempted come first, oldest first: their clients are already reading. Then
+//! tenants take [turns](super::turns). Among the requests of one tenant, in order:
+//! 1. Those that were overtaken [`OVERTAKEN_MAX`] times, oldest first. None of them and of the
+//!    preempted is overtaken again: while the first does not fit, nobody is admitted.
+//! 2. The rest, longest known prefix first, then oldest. What does not fit may be overtaken, by
+//!    younger requests of its tenant and by others out of their turn.
 //!
 //! A request whose prompt is being computed by a running sequence is held until that is done, so
 //! that twins compute their prompt once. It is held for [`HOLDS_MAX`] different sequences at most.
 //! Hence everybody waits for a bounded number of others.
 
 use std::cmp::Reverse;
+use std::collections::{BTreeMap, VecDeque};
 
-use kvik_cache::{BLOCK_POSITIONS, SeqId, StopReason, blocks_for};
+use kvik_cache::{BLOCK_POSITIONS, SeqId, StopReason, TenantId, blocks_for};
 
 use super::Scheduler;
 use super::disk::{Fetched, Spilled};
@@ -26,8 +28,11 @@ use crate::batch::Runner;
 const OVERTAKEN_MAX: u32 = 8;
 /// Running sequences that a request waits for to share their prefill, one after the other.
 const HOLDS_MAX: u32 = 4;
-/// New requests that are considered in one step, which bounds the time for looking them up.
+/// New requests that are considered in one step, which bounds the time for looking them up. They
+/// are divided among the tenants whose turns come first, so that nobody's flood hides others.
 const WINDOW: usize = 32;
+/// Tenants that are considered in one step.
+const TENANTS_MAX: usize = 8;
 
 /// A sequence without blocks.
 pub(super) struct Waiting {
@@ -48,6 +53,21 @@ enum Rank {
     /// By the tokens known, most first.
     New(Reverse<usize>),
 }
+
+/// Names a waiting sequence.
+type Key = (JobId, u32);
+
+/// A waiting sequence that may go now.
+#[derive(Debug, Clone, Copy)]
+struct Candidate {
+    rank: Rank,
+    known: Known,
+    key: Key,
+    tenant: TenantId,
+}
+
+/// Candidates of each tenant, in the order in which they may go.
+type Lines = BTreeMap<TenantId, VecDeque<Candidate>>;
 
 enum Outcome {
     Admitted,
@@ -75,7 +95,7 @@ impl Waiting {
         }
     }
 
-    fn key(&self) -> (JobId, u32) {
+    fn key(&self) -> Key {
         (self.sequence.job, self.sequence.choice)
     }
 }
@@ -89,36 +109,90 @@ impl Scheduler {
 
     /// Admits waiting sequences, as many as there is room for.
     pub(super) fn admit(&mut self, runner: &mut dyn Runner) {
-        if self.waiting.is_empty() || self.running.len() >= self.config.parallel_max {
+        if self.waiting.is_empty() || self.is_full() {
             return;
         }
-        for (rank, known, key) in self.order() {
-            if self.running.len() >= self.config.parallel_max {
-                return;
-            }
-            match self.try_admit(key, known, runner) {
-                Outcome::NoRoom if !matches!(rank, Rank::New(_)) => return,
-                Outcome::Admitted | Outcome::Held | Outcome::NoRoom => {}
+        let (mut preempted, mut lines) = (self.preempted(), self.lines());
+        let mut passed = Vec::new();
+        while !self.is_full()
+            && let Some(candidate) = preempted.pop_front().or_else(|| self.next_turn(&mut lines))
+        {
+            match self.try_admit(candidate, runner) {
+                Outcome::NoRoom if !matches!(candidate.rank, Rank::New(_)) => return,
+                Outcome::NoRoom => passed.push(candidate),
+                Outcome::Admitted => self.count_overtaken(&passed, candidate.tenant),
+                Outcome::Held => {}
             }
         }
     }
 
-    /// The waiting sequences in the order in which they may go, with the tokens known of each.
-    fn order(&self) -> Vec<(Rank, Known, (JobId, u32))> {
-        let preempted = self.waiting.iter().filter(|waiting| !waiting.is_new());
-        let new = self.waiting.iter().filter(|waiting| waiting.is_new()).take(WINDOW);
-        let mut order: Vec<_> = preempted
-            .chain(new)
-            .map(|waiting| {
-                let known = self.known(&waiting.sequence);
-                (waiting.rank(known), known, waiting.key())
-            })
-            .collect();
-        order.sort_by_key(|&(rank, _, key)| (rank, key));
-        order
+    fn is_full(&self) -> bool {
+        self.running.len() >= self.config.parallel_max
     }
 
-    fn try_admit(&mut self, key: (JobId, u32), known: Known, runner: &mut dyn Runner) -> Outcome {
+    /// Sequences that run again when there is room, oldest first.
+    fn preempted(&self) -> VecDeque<Candidate> {
+        self.waiting
+            .iter()
+            .filter(|waiting| !waiting.is_new())
+            .map(|waiting| self.candidate(waiting))
+            .collect()
+    }
+
+    /// The new requests that are considered, tenant by tenant.
+    fn lines(&self) -> Lines {
+        let mut tenants: Vec<TenantId> = Vec::new();
+        let new = || self.waiting.iter().filter(|waiting| waiting.is_new());
+        for waiting in new() {
+            // Few tenants: a list of those seen is faster than a set.
+            if !tenants.contains(&waiting.sequence.tenant) {
+                tenants.push(waiting.sequence.tenant);
+            }
+        }
+        tenants.sort_by(|&a, &b| self.time(a).total_cmp(&self.time(b)));
+        tenants.truncate(TENANTS_MAX);
+        let window = WINDOW / tenants.len().max(1);
+        let line = |tenant: TenantId| {
+            let own = new().filter(|waiting| waiting.sequence.tenant == tenant).take(window);
+            let mut line: Vec<Candidate> = own.map(|waiting| self.candidate(waiting)).collect();
+            line.sort_by_key(|candidate| (candidate.rank, candidate.key));
+            (tenant, line.into())
+        };
+        tenants.into_iter().map(line).collect()
+    }
+
+    fn candidate(&self, waiting: &Waiting) -> Candidate {
+        let known = self.known(&waiting.sequence);
+        Candidate { rank: waiting.rank(known), known, key: waiting.key(), tenant: waiting.sequence.tenant }
+    }
+
+    /// The first in line of the tenant whose turn it is; of two, whoever waits longer.
+    fn next_turn(&self, lines: &mut Lines) -> Option<Candidate> {
+        let fronts = lines.iter().filter_map(|(&tenant, line)| Some((tenant, line.front()?.key)));
+        let order = |a: &(TenantId, Key), b: &(TenantId, Key)| {
+            self.time(a.0).total_cmp(&self.time(b.0)).then(a.1.cmp(&b.1))
+        };
+        let (tenant, _) = fronts.min_by(order)?;
+        lines.get_mut(&tenant)?.pop_front()
+    }
+
+    /// A tenant's virtual time, with what its running sequences are still to get.
+    fn time(&self, tenant: TenantId) -> f64 {
+        let own = self.running.iter().filter(|running| running.tenant == tenant);
+        self.turns.time(tenant, own.map(Sequence::missing).sum())
+    }
+
+    /// A request of `tenant` was admitted although it was the turn of others, whom it found
+    /// without room.
+    fn count_overtaken(&mut self, passed: &[Candidate], tenant: TenantId) {
+        for candidate in passed.iter().filter(|candidate| candidate.tenant != tenant) {
+            let overtaken = self.waiting.iter_mut().find(|waiting| waiting.key() == candidate.key);
+            overtaken.into_iter().for_each(|waiting| waiting.overtaken += 1);
+        }
+    }
+
+    fn try_admit(&mut self, candidate: Candidate, runner: &mut dyn Runner) -> Outcome {
+        let Candidate { known, key, .. } = candidate;
         let Some(index) = self.waiting.iter().position(|waiting| waiting.key() == key) else {
             return Outcome::Held;
         };
@@ -169,11 +243,13 @@ impl Scheduler {
         let now = self.now();
         let Waiting { mut sequence, fetch, .. } = waiting;
         let stop = self.why(&sequence, reused, fetch);
+        self.turns.admitted(self.time(sequence.tenant));
         let job = self.jobs.get_mut(&sequence.job).expect("a waiting sequence has a job");
         if !sequence.started {
             job.admitted(now, Reused { stop, ..reused });
             self.counters.prompt_tokens += sequence.prompt_len as u64;
             let older = self.waiting.iter_mut().take_while(|w| w.sequence.job < sequence.job);
+            let older = older.filter(|w| w.sequence.tenant == sequence.tenant);
             older.filter(|w| w.is_new() && w.held_by.is_none()).for_each(|w| w.overtaken += 1);
         }
         let cached = reused.tokens.min(sequence.prompt_len).saturating_sub(sequence.furthest);

@@ -19,6 +19,7 @@ impl Scheduler {
             if let Some(job) = self.take_job(id) {
                 self.counters.cancelled += 1;
                 tracing::info!("request {} cancelled: {}", id.0, summary(&job, self.now()));
+                job.cancelled();
             }
         }
     }

@@ -99,7 +99,13 @@ impl Job {
     }
 
     pub(super) fn failed(mut self, error: RequestError) {
+        self.sink.given_up(&self.report);
         self.send(Event::Failed(error));
+    }
+
+    /// Nobody listens any more.
+    pub(super) fn cancelled(mut self) {
+        self.sink.given_up(&self.report);
     }
 
     fn send(&mut self, event: Event) {

@@ -25,12 +25,13 @@ mod reuse;
 mod room;
 mod sequence;
 mod submission;
+mod turns;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvik_cache::{Cache, CacheConfig, CacheError, SeqId};
+use kvik_cache::{Cache, CacheConfig, CacheError, SeqId, TenantId};
 
 use crate::api::RequestError;
 use crate::batch::Runner;
@@ -43,6 +44,7 @@ use disk::{Disk, RootTable};
 use job::{Job, JobId};
 use plan::Plan;
 use sequence::Sequence;
+use turns::Turns;
 
 pub use submission::{Limits, Submission};
 
@@ -61,6 +63,7 @@ pub struct Scheduler {
     waiting: Vec<Waiting>,
     /// Sequences with blocks, oldest first: the last one is preempted first.
     running: Vec<Sequence>,
+    turns: Turns,
     /// Choices that start as copies of a running sequence, at the next step.
     forks: Vec<Fork>,
     /// Requests that fail at the end of this step.
@@ -113,6 +116,7 @@ impl Scheduler {
             jobs: BTreeMap::new(),
             waiting: Vec::new(),
             running: Vec::new(),
+            turns: Turns::default(),
             forks: Vec::new(),
             doomed: Vec::new(),
             concluded: Vec::new(),
@@ -170,6 +174,11 @@ impl Scheduler {
     /// brought up to date first: who has got an answer finds it counted.
     pub fn take_leave(&mut self) {
         self.concluded.drain(..).for_each(Job::done);
+    }
+
+    /// From now on tenants share the model by these weights; others have 1.
+    pub fn set_weights(&mut self, weights: impl IntoIterator<Item = (TenantId, f64)>) {
+        self.turns.set_weights(weights);
     }
 
     /// Whether there is nothing to do.

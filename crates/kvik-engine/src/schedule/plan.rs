@@ -1,9 +1,9 @@
 //! Which rows a step computes.
 //!
 //! Every sequence with a single token left gets its row: that is decode. The rest of the batch
-//! is prefill, bounded so that a step stays short. The oldest prefill gets at least half, so a
-//! long prompt always moves; then the shortest go first, so a short question does not wait
-//! behind a book.
+//! is prefill, bounded so that a step stays short. The oldest prefill of the tenant whose turn it is
+//! gets at least half, so a long prompt always moves; then the shortest go first, so a short
+//! question does not wait behind a book.
 
 use kvik_cache::BlockId;
 
@@ -91,7 +91,9 @@ impl Scheduler {
             rows[index] += more;
             budget -= more;
         };
-        if let Some(&oldest) = prefills.first() {
+        let time = |index: usize| self.turns.time(self.running[index].tenant, 0);
+        // Of those with the same time, as all of one tenant are, the oldest.
+        if let Some(oldest) = prefills.iter().copied().min_by(|&a, &b| time(a).total_cmp(&time(b))) {
             give(oldest, half);
         }
         prefills.sort_by_key(|&index| missing[index]);

@@ -51,6 +51,7 @@ impl Scheduler {
         if new > 0 {
             job.prefill_progress(to.min(sequence.prompt_len), sequence.prompt_len);
         }
+        self.turns.charge(sequence.tenant, span.rows);
         sequence.stored = to;
         sequence.furthest = sequence.furthest.max(to);
         let completes_block = from / BLOCK_POSITIONS < to / BLOCK_POSITIONS;

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use kvik_cache::{NamespaceId, Retain, SeqId, Token};
+use kvik_cache::{NamespaceId, Retain, SeqId, TenantId, Token};
 
 use super::answer::Answer;
 use super::disk::Spilled;
@@ -16,6 +16,7 @@ pub(super) struct Sequence {
     pub(super) id: SeqId,
     pub(super) job: JobId,
     pub(super) choice: u32,
+    pub(super) tenant: TenantId,
     /// The prompt, then what was generated.
     pub(super) tokens: Vec<Token>,
     pub(super) prompt_len: usize,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kvik_cache::{BLOCK_POSITIONS, Namespace, SeqId, Token, blocks_for};
+use kvik_cache::{BLOCK_POSITIONS, Namespace, SeqId, TenantId, Token, blocks_for};
 
 use super::admission::Waiting;
 use super::answer::{Answer, Rules};
@@ -79,6 +79,10 @@ impl Scheduler {
         let tokens_max = limits.answer_tokens(&request);
         let prompt = std::mem::take(&mut request.prompt);
         let (sharing, retain) = (self.sharing(&request, &prompt), request.retain);
+        let tenant = request.tenant;
+        if !self.serves(tenant) {
+            self.turns.come_back(tenant);
+        }
         let job = JobId(self.next_job);
         self.next_job += 1;
         self.jobs.insert(job, Job::new(sink, prompt.len(), request.choices, self.now()));
@@ -87,6 +91,7 @@ impl Scheduler {
             id: SeqId(0),
             job,
             choice: 0,
+            tenant,
             answer: Answer::new(&rules, 0, &prompt, guide),
             prompt_len: prompt.len(),
             tokens: prompt,
@@ -98,6 +103,12 @@ impl Scheduler {
             started: false,
             ended: None,
         }));
+    }
+
+    /// Whether a tenant has anything waiting or running.
+    fn serves(&self, tenant: TenantId) -> bool {
+        let waiting = self.waiting.iter().map(|waiting| &waiting.sequence);
+        waiting.chain(&self.running).any(|sequence| sequence.tenant == tenant)
     }
 
     /// Private requests have a namespace that nobody looks into: choices of one request can

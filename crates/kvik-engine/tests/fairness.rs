@@ -1,0 +1,163 @@
+//! Tenants share the model: however much one of them asks, the others get their part.
+
+#![allow(clippy::unwrap_used)] // a test may fail where it stands
+
+mod fake;
+
+use fake::*;
+use kvik_cache::{TenantId, Token};
+use kvik_engine::api::{Event, Request};
+use kvik_engine::config::EngineConfig;
+
+fn by(tenant: u32, prompt: Vec<Token>, max_tokens: usize) -> Request {
+    Request {
+        tenant: TenantId(tenant),
+        salt: [tenant as u8; 16],
+        ignore_eos: true,
+        ..request(prompt, max_tokens)
+    }
+}
+
+/// Requests of a tenant with prompts of their own.
+fn flood(world: &mut World, tenant: u32, count: u64, tokens: usize) -> Vec<Client> {
+    (0..count).map(|i| world.submit(by(tenant, prompt(1000 * u64::from(tenant) + i, tokens), 4))).collect()
+}
+
+fn narrow(parallel_max: usize) -> EngineConfig {
+    EngineConfig { parallel_max, ..config() }
+}
+
+/// Whether the engine has begun with a request.
+fn is_admitted(client: &Client) -> bool {
+    client.events().iter().any(|event| matches!(event, Event::Prefill { .. } | Event::Text { .. }))
+}
+
+fn admitted(clients: &[Client]) -> usize {
+    clients.iter().filter(|client| is_admitted(client)).count()
+}
+
+/// Steps until `client` was admitted; gives how many of `others` were admitted meanwhile.
+fn admitted_before(world: &mut World, client: &Client, others: &[Client]) -> usize {
+    let before = admitted(others);
+    for _ in 0..100_000 {
+        if is_admitted(client) {
+            return admitted(others) - before;
+        }
+        world.step();
+    }
+    panic!("a request was not admitted");
+}
+
+#[test]
+fn a_flood_delays_anothers_single_request_by_what_runs_already() {
+    for parallel in [1, 2, 8] {
+        for waiting in [10, 300, 2000] {
+            let mut world = World::new(narrow(parallel), 400);
+            let flood = flood(&mut world, 1, waiting, 40);
+            (0..20).for_each(|_| world.step());
+            let single = world.submit(by(2, prompt(7, 40), 4));
+            let others = admitted_before(&mut world, &single, &flood);
+            assert!(others <= parallel, "{others} of {waiting} went first with {parallel} at a time");
+        }
+    }
+}
+
+#[test]
+fn everybodys_first_request_comes_before_anybodys_second() {
+    let mut world = World::new(narrow(1), 400);
+    let crowd = flood(&mut world, 1, 500, 40);
+    let singles: Vec<Client> =
+        (2..30).map(|tenant| world.submit(by(tenant, prompt(u64::from(tenant), 40), 4))).collect();
+    while admitted(&singles) < singles.len() {
+        world.step();
+        assert!(admitted(&crowd) <= 2, "the crowd had its turn again");
+    }
+}
+
+/// Rows computed for each of two tenants that always have something waiting.
+fn shares(weights: [f64; 2], tokens: [usize; 2]) -> f64 {
+    let mut world = World::new(narrow(2), 2000);
+    world.scheduler.set_weights([(TenantId(1), weights[0]), (TenantId(2), weights[1])]);
+    let floods = [1, 2].map(|tenant: u32| flood(&mut world, tenant, 600, tokens[tenant as usize - 1]));
+    let done = |clients: &[Client]| clients.iter().filter(|client| client.has_ended()).count();
+    while floods.iter().all(|clients| done(clients) < 550)
+        && floods.iter().map(|c| done(c)).sum::<usize>() < 700
+    {
+        world.step();
+    }
+    let rows = |i: usize| (done(&floods[i]) * (tokens[i] + 3)) as f64;
+    rows(0) / rows(1)
+}
+
+#[test]
+fn work_is_shared_by_weight_whatever_the_size_of_requests() {
+    for (weights, tokens) in
+        [([1.0, 1.0], [40, 40]), ([1.0, 1.0], [20, 100]), ([3.0, 1.0], [40, 40]), ([1.0, 2.5], [90, 30])]
+    {
+        let (expect, got) = (weights[0] / weights[1], shares(weights, tokens));
+        assert!((0.85..1.18).contains(&(got / expect)), "{weights:?} {tokens:?}: {got} for {expect}");
+    }
+}
+
+/// A request that needs most of the cache, among small ones of others that always fit.
+#[test]
+fn nobody_starves_for_want_of_room() {
+    let mut world = World::new(narrow(8), 40);
+    let small = flood(&mut world, 1, 400, 30);
+    (0..10).for_each(|_| world.step());
+    let large = world.submit(by(2, prompt(7, 560), 4));
+    let others = admitted_before(&mut world, &large, &small);
+    // Overtaken eight times, then nobody goes before it; what runs has to end.
+    assert!(others <= 16, "{others} small ones went first");
+    world.settle();
+    assert!(small.iter().chain([&large]).all(|client| client.answer().is_some()));
+}
+
+#[test]
+fn who_was_away_has_saved_nothing_up() {
+    let mut world = World::new(narrow(1), 400);
+    let busy = flood(&mut world, 1, 200, 40);
+    while busy.iter().filter(|client| client.has_ended()).count() < 100 {
+        world.step();
+    }
+    let back = flood(&mut world, 2, 50, 40);
+    let before = admitted(&busy);
+    while admitted(&back) < 40 {
+        world.step();
+    }
+    let others = admitted(&busy) - before;
+    assert!((38..=42).contains(&others), "{others} of the other tenant beside 40");
+}
+
+/// Order in which requests were admitted.
+fn order(world: &mut World, clients: &[Client]) -> Vec<usize> {
+    let mut order = Vec::new();
+    while !world.scheduler.is_idle() {
+        world.step();
+        let new = (0..clients.len()).filter(|i| is_admitted(&clients[*i]) && !order.contains(i));
+        order.extend(new.collect::<Vec<_>>());
+    }
+    order
+}
+
+/// With one tenant the order is that of the requests, whichever tenant it is and whatever it weighs.
+#[test]
+fn alone_a_tenant_has_the_order_of_before() {
+    let run = |tenant: u32, weight: f64| {
+        let mut world = World::new(narrow(2), 60);
+        world.scheduler.set_weights([(TenantId(tenant), weight)]);
+        let lengths = [40, 300, 20, 55, 200, 35, 35, 90, 310, 25];
+        let clients: Vec<Client> = (0..40)
+            .map(|i| {
+                let mut tokens = prompt(i % 3, 32);
+                tokens.extend(prompt(100 + i, lengths[i as usize % lengths.len()]));
+                world.submit(Request { salt: [1; 16], ..by(tenant, tokens, 6) })
+            })
+            .collect();
+        order(&mut world, &clients)
+    };
+    let expect = run(0, 1.0);
+    assert_eq!(expect.len(), 40);
+    assert!(expect.windows(2).any(|pair| pair[0] > pair[1]), "known prefixes go first");
+    assert_eq!(run(5, 0.01), expect);
+}
