@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 use crate::{
     bench::BenchArgs, chat::ChatArgs, explain::ExplainArgs, inspect::InspectArgs, lint::LintArgs,
     perplexity::PerplexityArgs, plan::PlanArgs, replay::ReplayArgs, run::RunArgs, serve::ServeArgs,
+    tenants::command::TenantArgs, usage::UsageArgs,
 };
 
 /// kvik: a local LLM server whose centre is the KV cache
@@ -59,4 +60,8 @@ pub(crate) enum Task {
     Plan(PlanArgs),
     /// Measure how well a cache of a given size would have served a recorded trace
     Replay(ReplayArgs),
+    /// Make keys for the tenants of a server
+    Tenant(TenantArgs),
+    /// Show what tenants have had, by day and model
+    Usage(UsageArgs),
 }

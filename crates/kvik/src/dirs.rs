@@ -12,6 +12,11 @@ pub(crate) fn config() -> Option<PathBuf> {
     config_from(env::var_os)
 }
 
+/// Directory of what must outlive a restart and is no cache: accounts, secrets.
+pub(crate) fn state() -> Option<PathBuf> {
+    state_from(env::var_os)
+}
+
 fn cache_from(var: impl Fn(&'static str) -> Option<OsString>) -> Option<PathBuf> {
     let set = |name| var(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let home = |sub: &str| set("HOME").map(|home| home.join(sub));
@@ -34,6 +39,17 @@ fn config_from(var: impl Fn(&'static str) -> Option<OsString>) -> Option<PathBuf
     Some(base?.join("kvik"))
 }
 
+fn state_from(var: impl Fn(&'static str) -> Option<OsString>) -> Option<PathBuf> {
+    let set = |name| var(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let home = |sub: &str| set("HOME").map(|home| home.join(sub));
+    let base = set("XDG_STATE_HOME").or_else(|| match env::consts::OS {
+        "macos" => home("Library/Application Support"),
+        "windows" => set("LOCALAPPDATA"),
+        _ => home(".local/state"),
+    });
+    Some(base?.join("kvik"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -52,5 +68,7 @@ mod tests {
         check(&[("KVIK_CACHE_DIR", ""), ("XDG_CACHE_HOME", "/b")], "/b/kvik");
         assert_eq!(config_from(vars(&[("XDG_CONFIG_HOME", "/b")])), Some(PathBuf::from("/b/kvik")));
         assert_eq!(config_from(vars(&[])), None);
+        assert_eq!(state_from(vars(&[("XDG_STATE_HOME", "/b")])), Some(PathBuf::from("/b/kvik")));
+        assert_eq!(state_from(vars(&[("XDG_STATE_HOME", "")])), None);
     }
 }

@@ -25,6 +25,7 @@ use crate::{
     model_args::{CacheArgs, ModelArgs},
     serving::{Inference, ModelCard, Serving},
     size::ByteSize,
+    tenants::Tenants,
 };
 
 /// Choices of one request at most.
@@ -119,13 +120,21 @@ impl Budget {
     }
 }
 
-/// Stops the engine.
+/// Steers the engine: what is no request.
+#[derive(Clone)]
 pub(crate) struct Handle(Engine);
 
 impl Handle {
     /// Lets running requests end for as long as `grace`.
     pub(crate) fn shutdown(&self, grace: Duration) {
         self.0.shutdown(grace);
+    }
+
+    /// From now on the tenants have turns by these weights.
+    pub(crate) fn set_weights(&self, tenants: &Tenants) {
+        let weights = tenants.all().map(|tenant| (tenant.id, tenant.weight)).collect();
+        // Only an engine that is stopping refuses, and it gives no more turns.
+        let _ = self.0.set_weights(weights);
     }
 }
 

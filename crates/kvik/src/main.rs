@@ -1,5 +1,6 @@
 //! kvik: a local LLM server whose centre is the KV cache.
 
+mod account_args;
 mod bench;
 mod chat;
 mod cli;
@@ -11,6 +12,7 @@ mod explain;
 mod http;
 mod hub;
 mod inspect;
+mod ledger;
 mod lint;
 mod load;
 mod logging;
@@ -19,6 +21,7 @@ mod model_args;
 mod perplexity;
 mod places;
 mod plan;
+mod prices;
 mod random;
 mod replay;
 mod run;
@@ -26,6 +29,9 @@ mod serve;
 mod serving;
 mod size;
 mod talk;
+mod tenants;
+mod upkeep;
+mod usage;
 
 use std::{ffi::OsString, process::ExitCode};
 
@@ -57,6 +63,8 @@ fn start() -> anyhow::Result<ExitCode> {
         Task::Inspect(args) => inspect::run(&args),
         Task::Plan(args) => plan::run(&args),
         Task::Replay(args) => replay::run(args),
+        Task::Tenant(args) => tenants::command::run(&args),
+        Task::Usage(args) => usage::run(&args),
     }?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,19 +1,30 @@
 //! `kvik serve`: starts the server, says how to use it, and stops it in order.
 
-use std::{io::Write, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    io::Write,
+    net::SocketAddr,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
 
 use anyhow::Context;
 use clap::Args;
 use tokio::{net::TcpListener, sync::watch};
 
 use crate::{
+    account_args::{AccountArgs, StateArgs},
     example,
-    http::{self, App, AppConfig, Connections, Keys},
+    http::{self, App, AppConfig, Clock, Connections, Keys},
+    ledger::{Ledger, Records},
     load::{self, Budget, Capacity, Handle, Loaded},
     logging::{self, LogFormat},
     model_args::{CacheArgs, ModelArgs},
+    prices::Prices,
     serving::ModelCard,
     size::ByteSize,
+    tenants::{Source, Tenants},
+    upkeep,
 };
 
 /// Connections open at the same time.
@@ -31,6 +42,7 @@ const WRITE_TIME: Duration = Duration::from_secs(60);
   kvik serve -m hf:Qwen/Qwen3-0.6B-GGUF            from the Hugging Face hub, downloaded once
   kvik serve --cache-ram 4GiB --parallel 16        more prompts kept, more requests at a time
   kvik serve --host 0.0.0.0 --api-key SECRET       for other machines
+  kvik serve --tenants tenants.toml --admin-key K  for clients that must not see each other
 
 Each of these flags is also an environment variable (--cache-ram: KVIK_CACHE_RAM) and a key of
 config.toml (cache-ram = \"4GiB\"). KVIK_LOG=debug says more.")]
@@ -75,21 +87,34 @@ pub(crate) struct ServeArgs {
     /// How log lines look
     #[arg(long, value_enum, default_value = "text", help_heading = "Server")]
     pub(crate) log: LogFormat,
+    #[command(flatten)]
+    pub(crate) state: StateArgs,
+    #[command(flatten)]
+    pub(crate) accounts: AccountArgs,
+}
+
+/// What is known about the clients before the first of them comes.
+struct Clients {
+    keys: Keys,
+    /// Where the tenants come from, when there are any.
+    source: Option<Source>,
+    prices: Option<Prices>,
+    records: Option<Records>,
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     logging::start(args.log, "info");
-    let keys = args.keys()?;
+    let clients = args.clients()?;
     let mut loaded = load::open(&args.model, &args.cache, args.capacity)?;
     if let Some(alias) = &args.alias {
         loaded.serving.model.name.clone_from(alias);
     }
     let runtime = tokio::runtime::Runtime::new().context("the server's threads cannot be started")?;
-    runtime.block_on(serve(args, keys, loaded))
+    runtime.block_on(serve(args, clients, loaded))
 }
 
-async fn serve(args: &ServeArgs, keys: Keys, loaded: Loaded) -> anyhow::Result<()> {
+async fn serve(args: &ServeArgs, clients: Clients, loaded: Loaded) -> anyhow::Result<()> {
     let address = format!("{}:{}", args.host, args.port);
     let listener = TcpListener::bind(&address)
         .await
@@ -97,7 +122,7 @@ async fn serve(args: &ServeArgs, keys: Keys, loaded: Loaded) -> anyhow::Result<(
     let address = listener.local_addr()?;
     let Loaded { serving, budget, disk, handle } = loaded;
     let example =
-        example::curl(&url(address), &serving.model.name, args.model.is_embedded(), !keys.is_empty());
+        example::curl(&url(address), &serving.model.name, args.model.is_embedded(), !clients.keys.are_open());
     // A server whose output nobody reads still serves.
     let _ = writeln!(
         std::io::stdout(),
@@ -105,8 +130,13 @@ async fn serve(args: &ServeArgs, keys: Keys, loaded: Loaded) -> anyhow::Result<(
         banner(&serving.model, &budget, disk.as_deref(), &url(address), &example)
     );
 
-    let config = AppConfig { keys, cors: args.cors.clone(), body_limit: args.body_limit };
-    let app = App::new(serving, config);
+    handle.set_weights(clients.keys.tenants());
+    let ledger = Ledger::new(&serving.model.name, clients.records.as_ref(), SystemTime::now);
+    let app = App::new(serving, clients.keys, Arc::new(ledger), args.app_config(clients.prices));
+    let accounts = tokio::spawn(upkeep::keep_accounts(app.clone()));
+    if let Some(source) = clients.source {
+        tokio::spawn(upkeep::follow_tenants(app.clone(), source, handle.clone()));
+    }
     let (stop, stopped) = watch::channel(false);
     let grace = Duration::from_secs(args.grace);
     let stopping = tokio::spawn(stop_on_signal(app.clone(), handle, grace, stop));
@@ -117,11 +147,13 @@ async fn serve(args: &ServeArgs, keys: Keys, loaded: Loaded) -> anyhow::Result<(
         // The engine ends what runs within the grace; what it said then still has to arrive.
         drain_time: grace + Duration::from_secs(5),
     };
-    let cut_off = http::serve(listener, http::router(app), connections, stopped).await;
+    let cut_off = http::serve(listener, http::router(app.clone()), connections, stopped).await;
     if cut_off > 0 {
         tracing::warn!("{cut_off} connections did not end in time and were cut off");
     }
     stopping.await?;
+    accounts.abort();
+    upkeep::write_accounts(app).await;
     tracing::info!("stopped");
     Ok(())
 }
@@ -165,6 +197,22 @@ async fn signal() {
 }
 
 impl ServeArgs {
+    fn clients(&self) -> anyhow::Result<Clients> {
+        let source = self.accounts.source(&self.state)?;
+        let mut keys = self.keys()?.with_admin(self.accounts.admin_key.as_deref());
+        if let Some(source) = &source {
+            keys = keys.with_tenants(source.read(&Tenants::none())?);
+        }
+        Ok(Clients { keys, source, prices: self.accounts.prices()?, records: self.state.records() })
+    }
+
+    fn app_config(&self, prices: Option<Prices>) -> AppConfig {
+        let started = Instant::now();
+        let clock: Clock = Arc::new(move || started.elapsed());
+        let places = self.capacity.parallel + self.capacity.queue;
+        AppConfig { cors: self.cors.clone(), body_limit: self.body_limit, prices, clock, places }
+    }
+
     fn keys(&self) -> anyhow::Result<Keys> {
         let file = match &self.api_key_file {
             None => String::new(),
@@ -172,7 +220,7 @@ impl ServeArgs {
                 .with_context(|| format!("the keys in {} cannot be read", path.display()))?,
         };
         let keys = Keys::new(self.api_key.iter().map(String::as_str).chain(file.lines()));
-        if keys.is_empty() && self.api_key_file.is_some() {
+        if keys.are_open() && self.api_key_file.is_some() {
             // An empty file must not open the server to everybody.
             anyhow::bail!("the file of --api-key-file holds no key");
         }

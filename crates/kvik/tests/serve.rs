@@ -19,6 +19,8 @@ struct Server {
     address: String,
     /// What it printed at its start.
     banner: String,
+    /// Its records; removed with it.
+    _state: tempfile::TempDir,
 }
 
 impl Server {
@@ -28,11 +30,13 @@ impl Server {
 
     fn start_with(flags: &[&str], env: &[(&str, &str)]) -> Server {
         let nowhere = std::env::temp_dir().join("kvik-test-without-config");
+        let state = tempfile::tempdir().unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_kvik"))
             .args(["serve", "--port", "0", "--cache-ram", "64MiB", "--threads", "2"])
             .args(flags)
             .env("XDG_CONFIG_HOME", nowhere)
             .env("KVIK_CACHE_DISK", "off")
+            .env("KVIK_STATE_DIR", state.path())
             .envs(env.iter().copied())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -45,7 +49,7 @@ impl Server {
             assert!(out.read_line(&mut banner).unwrap() > 0, "the server ended at its start:\n{banner}");
         }
         let address = banner.split("listening on http://").nth(1).unwrap().lines().next().unwrap().to_owned();
-        Server { child, address, banner }
+        Server { child, address, banner, _state: state }
     }
 
     fn open(&self, method: &str, path: &str, body: &str) -> TcpStream {

@@ -1,8 +1,11 @@
 //! What all routes share, and how a request is read off the async threads.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use axum::{http::StatusCode, response::Response};
@@ -16,10 +19,12 @@ use super::{
     error::ApiError,
     fields::Fields,
     generation::{Answer, Generation},
-    keys::Keys,
+    keys::{Caller, Keys},
+    limits,
     metrics::Metrics,
+    tab::{Clock, Tab},
 };
-use crate::{serving::Serving, size::ByteSize};
+use crate::{ledger::Ledger, prices::Prices, serving::Serving, size::ByteSize, tenants::Places};
 
 /// Requests that are parsed, templated and tokenized at the same time: more would only take
 /// the processor from the model.
@@ -33,14 +38,17 @@ const OVERFLOW_COUNTED: usize = 8;
 const BODIES: u64 = 4;
 
 /// How the server treats its clients.
-#[derive(Debug)]
 pub(crate) struct AppConfig {
-    /// Keys that open the server; with none it is open to all.
-    pub(crate) keys: Keys,
     /// Origins that browsers may call from; `*` for any.
     pub(crate) cors: Vec<String>,
     /// Longest body.
     pub(crate) body_limit: ByteSize,
+    /// What tokens cost, for tenants without prices of their own.
+    pub(crate) prices: Option<Prices>,
+    /// By which rates are limited.
+    pub(crate) clock: Clock,
+    /// Prompts that the engine takes, running and waiting.
+    pub(crate) places: usize,
 }
 
 /// The state behind the routes.
@@ -50,6 +58,11 @@ pub(crate) struct App {
     pub(crate) metrics: Arc<Metrics>,
     /// The answers that later ones may be compared with.
     pub(crate) answered: Arc<Answered>,
+    pub(crate) ledger: Arc<Ledger>,
+    /// Who may come in; replaced when the tenants file is read again.
+    keys: RwLock<Arc<Keys>>,
+    /// The engine's places, where several tenants share them.
+    places: Option<Arc<Places>>,
     /// Room for large bodies, in KiB.
     pub(crate) bodies: Arc<Semaphore>,
     readers: Semaphore,
@@ -67,17 +80,38 @@ pub(crate) struct Prepared<A> {
 }
 
 impl App {
-    pub(crate) fn new(serving: Serving, config: AppConfig) -> Arc<App> {
+    /// `keys` open the server; with none it is open to all.
+    pub(crate) fn new(serving: Serving, keys: Keys, ledger: Arc<Ledger>, config: AppConfig) -> Arc<App> {
         let bodies = usize::try_from(config.body_limit.0.saturating_mul(BODIES) >> 10).unwrap_or(usize::MAX);
+        let places = keys.tenants().are_named().then(|| Places::new(config.places));
         Arc::new(App {
             serving,
             config,
+            ledger,
+            keys: RwLock::new(Arc::new(keys)),
+            places,
             metrics: Arc::new(Metrics::new()),
             answered: Arc::default(),
             bodies: Arc::new(Semaphore::new(bodies.clamp(1, Semaphore::MAX_PERMITS))),
             readers: Semaphore::new(READERS),
             stopping: AtomicBool::new(false),
         })
+    }
+
+    /// Who may come in.
+    pub(crate) fn keys(&self) -> Arc<Keys> {
+        // The pointer is whole whatever panicked.
+        self.keys.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// From now on these may come in. What runs goes on.
+    pub(crate) fn replace_keys(&self, keys: Keys) {
+        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
+    }
+
+    /// The time by which rates are limited.
+    pub(crate) fn now(&self) -> Duration {
+        (self.config.clock)()
     }
 
     /// From now on new requests are refused; running ones go on.
@@ -112,15 +146,35 @@ impl App {
         body: JsonBody,
         read: fn(&App, Fields) -> Result<Prepared<A>, ApiError>,
     ) -> Result<Response, ApiError> {
+        let caller = body.caller.clone();
+        limits::check_tokens(&caller.tenant, self.now())?;
         // Submitting may compile a grammar, so it belongs to the slow part.
         let start = move |app: &App, fields: Fields| {
-            let Prepared { requests, origin, answer, stream } = read(app, fields)?;
+            let Prepared { mut requests, origin, answer, stream } = read(app, fields)?;
+            let tab = app.open_tab(&caller, requests.len())?;
+            requests.iter_mut().for_each(|request| caller.tenant.sign(request));
             let closing = Closing::new(app, origin, &requests);
-            let generation = Generation::start(&*app.serving.engine, &app.metrics, requests)?;
-            Ok((generation, answer, closing, stream))
+            let started = Generation::start(&*app.serving.engine, tab, requests);
+            // How many wait is the other tenants' business.
+            let hide = |error: ApiError| if app.places.is_some() { error.impersonal() } else { error };
+            Ok((started.map_err(hide)?, answer, closing, stream))
         };
         let (generation, answer, closing, stream) = self.read(body, start).await?;
         generation.respond(answer, closing, stream).await
+    }
+
+    /// Lets `prompts` prompts of a caller into the engine, on the tenant's account.
+    fn open_tab(&self, caller: &Caller, prompts: usize) -> Result<Tab, ApiError> {
+        let tenant = caller.tenant.clone();
+        let pass = tenant.meter.enter(&tenant.limits, self.places.as_ref(), prompts)?;
+        Ok(Tab {
+            prices: tenant.prices.or(self.config.prices),
+            tenant,
+            metrics: self.metrics.clone(),
+            ledger: self.ledger.clone(),
+            clock: self.config.clock.clone(),
+            _pass: pass,
+        })
     }
 
     /// Refuses a long text that cannot fit the context, before seconds are spent on its tokens.

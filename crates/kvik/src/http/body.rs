@@ -10,7 +10,7 @@ use axum::{
 use serde_json::Value;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{app::App, error::ApiError};
+use super::{app::App, error::ApiError, keys::Caller};
 
 /// A client has this long to send its body.
 const BODY_TIME: Duration = Duration::from_secs(60);
@@ -18,9 +18,10 @@ const BODY_TIME: Duration = Duration::from_secs(60);
 /// Bodies up to this length are not counted against the room for large ones.
 const SMALL_BYTES: u64 = 64 << 10;
 
-/// A body that is all there and not parsed yet.
+/// A body that is all there and not parsed yet, and who sent it.
 pub(crate) struct JsonBody {
     bytes: Bytes,
+    pub(crate) caller: Caller,
     /// Room taken by a large body; given back with it.
     _room: Option<OwnedSemaphorePermit>,
 }
@@ -48,12 +49,13 @@ impl FromRequest<Arc<App>> for JsonBody {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
+        let caller = request.extensions().get::<Caller>().cloned().ok_or_else(ApiError::unauthorized)?;
         let announced = request.headers().get(header::CONTENT_LENGTH);
         let announced = announced.and_then(|value| value.to_str().ok()?.parse().ok());
         let room = room(announced, app).await?;
         let read = Bytes::from_request(request, app);
         match tokio::time::timeout(BODY_TIME, read).await {
-            Ok(Ok(bytes)) => Ok(JsonBody { bytes, _room: room }),
+            Ok(Ok(bytes)) => Ok(JsonBody { bytes, caller, _room: room }),
             Ok(Err(rejection)) if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => Err(too_large(app)),
             Ok(Err(rejection)) => Err(ApiError::bad_request(format!("the body broke off: {rejection}"))),
             Err(_) => {

@@ -2,7 +2,7 @@
 //!
 //! The one place where a kind of failure meets its status code.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use axum::{
     Json,
@@ -61,6 +61,33 @@ impl ApiError {
         ApiError { retry_after_s: Some(retry_after_s), ..error }
     }
 
+    /// The same without numbers about other clients.
+    pub(crate) fn impersonal(mut self) -> ApiError {
+        if let (Some("queue_full"), Some(seconds)) = (self.code, self.retry_after_s) {
+            self.message = format!("the server is busy; try again in {seconds} s");
+        }
+        self
+    }
+
+    /// The same for another reason.
+    pub(crate) fn because(self, message: impl Into<String>) -> ApiError {
+        ApiError { message: message.into(), ..self }
+    }
+
+    /// The tenant has had what it may have for now.
+    pub(crate) fn rate_limited(message: impl Into<String>, retry_after: Duration) -> ApiError {
+        let error = ApiError::new(StatusCode::TOO_MANY_REQUESTS, Some("rate_limit_exceeded"), message);
+        // Rounded up: who comes back at that second is let in.
+        let seconds = retry_after.as_secs() + u64::from(retry_after.subsec_nanos() > 0);
+        ApiError { retry_after_s: Some(seconds.max(1)), ..error }
+    }
+
+    /// What concerns all tenants is not for one of them.
+    pub(crate) fn admins_only() -> ApiError {
+        let message = "this concerns all tenants and wants the admin's key: start kvik with --admin-key KEY and send that one";
+        ApiError::new(StatusCode::FORBIDDEN, Some("admin_key_required"), message)
+    }
+
     pub(crate) fn internal(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, Some("internal_error"), message)
     }
@@ -78,6 +105,7 @@ impl ApiError {
     fn kind(&self) -> &'static str {
         match self.status {
             StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::FORBIDDEN => "permission_error",
             StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
             StatusCode::SERVICE_UNAVAILABLE => "unavailable_error",
             status if status.is_server_error() => "server_error",

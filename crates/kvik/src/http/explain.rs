@@ -16,19 +16,22 @@ use super::{
     error::ApiError,
     fields::Fields,
 };
+use crate::tenants::Tenant;
 
 type Result<T> = std::result::Result<T, ApiError>;
 
 /// Answers with the object `kvik` that the answer to the same body would carry now.
 pub(crate) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Value>> {
-    app.read(body, explain).await
+    let tenant = body.caller.tenant.clone();
+    app.read(body, move |app, fields| explain(app, &tenant, fields)).await
 }
 
-fn explain(app: &App, fields: Fields) -> Result<Json<Value>> {
-    let (requests, origin) = match fields.has("messages") {
+fn explain(app: &App, tenant: &Tenant, fields: Fields) -> Result<Json<Value>> {
+    let (mut requests, origin) = match fields.has("messages") {
         true => parts(chat::read(app, fields)?),
         false => parts(completions::read(app, fields)?),
     };
+    requests.iter_mut().for_each(|request| tenant.sign(request));
     let asked = origin.asked(app, &requests);
     let cache = |(asked, request): (&Asked, Request)| {
         let probe = app.serving.engine.explain(request)?;

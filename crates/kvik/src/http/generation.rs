@@ -21,12 +21,12 @@ use axum::{
         sse::{self, KeepAlive},
     },
 };
-use kvik_engine::api::{Event, EventSink, Request};
+use kvik_engine::api::{Event, EventSink, Report, Request};
 use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_stream::Stream;
 
-use super::{closing::Closing, error::ApiError, metrics::Metrics};
+use super::{closing::Closing, error::ApiError, tab::Tab};
 use crate::serving::Inference;
 
 /// Pause after which a silent stream sends a comment: proxies stay patient during a long prefill,
@@ -34,28 +34,33 @@ use crate::serving::Inference;
 const KEEP_ALIVE: Duration = Duration::from_secs(3);
 
 /// Events of the prompts of one HTTP request, merged; each is tagged with the prompt's index.
-#[derive(Debug)]
 pub(crate) struct Generation {
     events: UnboundedReceiver<(usize, Event)>,
     /// An event that has been looked at and not yet handed out.
     first: Option<(usize, Event)>,
     /// Prompts that have not ended.
     running: usize,
+    tab: Arc<Tab>,
 }
 
 /// The engine's end of the channel.
 struct Sink {
     prompt: usize,
     events: UnboundedSender<(usize, Event)>,
-    metrics: Arc<Metrics>,
+    tab: Arc<Tab>,
 }
 
 impl EventSink for Sink {
     fn send(&mut self, event: Event) -> bool {
         if let Event::Done(report) = &event {
-            self.metrics.finished(report);
+            self.tab.charge(report);
+            self.tab.metrics.answered(report);
         }
         self.events.send((self.prompt, event)).is_ok()
+    }
+
+    fn given_up(&mut self, report: &Report) {
+        self.tab.charge(report);
     }
 
     fn is_closed(&self) -> bool {
@@ -67,16 +72,17 @@ impl Generation {
     /// Submits all requests, or none: a refusal drops the channel, which cancels the earlier ones.
     pub(crate) fn start(
         engine: &dyn Inference,
-        metrics: &Arc<Metrics>,
+        tab: Tab,
         requests: Vec<Request>,
     ) -> Result<Generation, ApiError> {
         let (sender, events) = unbounded_channel();
+        let tab = Arc::new(tab);
         let running = requests.len();
         for (prompt, request) in requests.into_iter().enumerate() {
-            let sink = Sink { prompt, events: sender.clone(), metrics: metrics.clone() };
+            let sink = Sink { prompt, events: sender.clone(), tab: tab.clone() };
             engine.submit(request, Box::new(sink))?;
         }
-        Ok(Generation { events, first: None, running })
+        Ok(Generation { events, first: None, running, tab })
     }
 
     /// Waits a moment for the first event, so that a request which the engine gives up at once is
@@ -140,7 +146,9 @@ impl Generation {
             closing.note(prompt, &event);
             answer.take(prompt, event, &closing, &mut Vec::new());
         }
-        Ok(Json(answer.whole(&closing)).into_response())
+        let mut whole = answer.whole(&closing);
+        self.tab.write_cost(&mut whole);
+        Ok(Json(whole).into_response())
     }
 }
 
@@ -185,9 +193,10 @@ impl<A: Answer> Stream for Frames<A> {
             match ready!(self.generation.poll_event(cx)) {
                 Some(Ok((prompt, event))) => {
                     let mut frames = Vec::new();
-                    let Frames { answer, closing, .. } = &mut *self;
+                    let Frames { answer, closing, generation, .. } = &mut *self;
                     closing.note(prompt, &event);
                     answer.take(prompt, event, closing, &mut frames);
+                    frames.iter_mut().for_each(|frame| generation.tab.write_cost(frame));
                     self.ready.extend(frames.iter().map(frame));
                 }
                 // No closing frame: a stream that failed must not look complete.

@@ -21,6 +21,7 @@ use prometheus_client::{
 };
 
 use super::{app::App, disk_metrics::DiskMetrics, error::ApiError};
+use crate::ledger::Totals;
 
 /// Seconds; from a cached prompt on a fast machine to a long one on a phone.
 const FIRST_TOKEN_BUCKETS: [f64; 12] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0];
@@ -30,6 +31,14 @@ struct RequestLabels {
     route: String,
     status: u16,
 }
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TenantLabels {
+    tenant: String,
+}
+
+/// What a tenant has had since the server's start.
+type PerTenant<C = Counter> = Family<TenantLabels, C>;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct EndLabels {
@@ -47,7 +56,19 @@ pub(crate) struct Metrics {
     prefill_seconds: Counter<f64, AtomicU64>,
     decode_seconds: Counter<f64, AtomicU64>,
     first_token: Histogram,
+    tenants: TenantCounters,
     gauges: Gauges,
+}
+
+/// The bill, tenant by tenant.
+struct TenantCounters {
+    requests: PerTenant,
+    prompt_tokens: PerTenant,
+    cached_tokens: PerTenant,
+    computed_tokens: PerTenant,
+    generated_tokens: PerTenant,
+    cost: PerTenant<Counter<f64, AtomicU64>>,
+    saved_seconds: PerTenant<Counter<f64, AtomicU64>>,
 }
 
 /// Numbers of the engine, set when they are asked for.
@@ -100,6 +121,7 @@ impl Metrics {
             prefill_seconds: add(r, "prefill_seconds", "Time spent on prompts"),
             decode_seconds: add(r, "decode_seconds", "Time spent on generating"),
             first_token,
+            tenants: TenantCounters::new(r),
             gauges,
             registry,
         }
@@ -110,14 +132,19 @@ impl Metrics {
         self.requests.get_or_create(&RequestLabels { route, status: status.as_u16() }).inc();
     }
 
-    /// Counts what a finished request has cost.
-    pub(crate) fn finished(&self, report: &Report) {
+    /// Counts what a request of `tenant` has cost, complete or not; `totals` says the same of the bill.
+    pub(crate) fn charged(&self, tenant: &str, report: &Report, totals: &Totals) {
+        self.tenants.add(tenant, totals);
         self.prompt_tokens.inc_by(report.prompt_tokens as u64);
         self.cached_tokens.inc_by(report.cached_tokens as u64);
         self.computed_tokens.inc_by(report.computed_tokens as u64);
         self.generated_tokens.inc_by(report.generated_tokens as u64);
         self.prefill_seconds.inc_by(report.prefill.as_secs_f64());
         self.decode_seconds.inc_by(report.decode.as_secs_f64());
+    }
+
+    /// Counts a complete answer.
+    pub(crate) fn answered(&self, report: &Report) {
         self.first_token.observe((report.queued + report.prefill).as_secs_f64());
     }
 
@@ -127,6 +154,41 @@ impl Metrics {
         let mut text = String::new();
         encode(&mut text, &self.registry)?;
         Ok(text)
+    }
+}
+
+impl TenantCounters {
+    fn new(registry: &mut Registry) -> TenantCounters {
+        let r = registry;
+        TenantCounters {
+            requests: add(r, "tenant_requests", "Prompts of a tenant, given up ones included"),
+            prompt_tokens: add(r, "tenant_prompt_tokens", "Tokens of a tenant's prompts"),
+            cached_tokens: add(
+                r,
+                "tenant_cached_tokens",
+                "A tenant's prompt tokens that came from the cache",
+            ),
+            computed_tokens: add(r, "tenant_computed_tokens", "A tenant's prompt tokens that were computed"),
+            generated_tokens: add(r, "tenant_generated_tokens", "Tokens generated for a tenant"),
+            cost: add(r, "tenant_cost", "What a tenant's requests cost, by the prices that are set"),
+            saved_seconds: add(r, "tenant_saved_seconds", "Prefill time that a tenant's cached tokens saved"),
+        }
+    }
+
+    fn add(&self, tenant: &str, totals: &Totals) {
+        let labels = TenantLabels { tenant: tenant.to_owned() };
+        let counts = [
+            (&self.requests, totals.requests),
+            (&self.prompt_tokens, totals.prompt_tokens),
+            (&self.cached_tokens, totals.cached_tokens),
+            (&self.computed_tokens, totals.computed_tokens),
+            (&self.generated_tokens, totals.generated_tokens),
+        ];
+        for (counter, value) in counts {
+            counter.get_or_create(&labels).inc_by(value);
+        }
+        self.cost.get_or_create(&labels).inc_by(totals.cost.as_f64());
+        self.saved_seconds.get_or_create(&labels).inc_by(totals.saved_seconds());
     }
 }
 

@@ -18,6 +18,7 @@ mod fields;
 mod generation;
 mod keep;
 mod keys;
+mod limits;
 mod listen;
 mod llama;
 mod llama_answer;
@@ -27,8 +28,12 @@ mod options;
 mod prompt;
 #[cfg(test)]
 mod situations;
+mod tab;
+mod tenant_usage;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_tenants;
 mod text_answer;
 mod usage;
 
@@ -36,11 +41,13 @@ pub(crate) use app::{App, AppConfig};
 pub(crate) use chat::conversation_prompt;
 pub(crate) use keys::Keys;
 pub(crate) use listen::{Connections, serve};
+pub(crate) use tab::Clock;
+pub(crate) use tenant_usage::listing as usage_listing;
 
 use std::{sync::Arc, time::Instant};
 
 use axum::{
-    Json, Router,
+    Extension, Json, Router,
     extract::{MatchedPath, Path, Request, State},
     http::{HeaderValue, Method, StatusCode, header},
     middleware::{self, Next},
@@ -51,6 +58,7 @@ use serde_json::{Value, json};
 use tower_http::cors::{AllowOrigin, Any, CorsLayer};
 
 use error::ApiError;
+use keys::Caller;
 
 /// All routes over one application.
 pub(crate) fn router(app: Arc<App>) -> Router {
@@ -66,8 +74,9 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/detokenize", post(llama::detokenize))
         .route("/apply-template", post(llama::apply_template))
         .route("/props", get(llama::props))
+        .route("/v1/usage", get(tenant_usage::route))
         .route("/health", get(health))
-        .route("/metrics", get(metrics::route))
+        .merge(admin_routes())
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(app.clone(), guard))
@@ -77,18 +86,35 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// Turns away who has no key, and everybody once the server is stopping.
-async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+/// Routes that show what concerns all tenants.
+fn admin_routes() -> Router<Arc<App>> {
+    Router::new().route("/metrics", get(metrics::route)).route_layer(middleware::from_fn(admins_only))
+}
+
+async fn admins_only(Extension(caller): Extension<Caller>, request: Request, next: Next) -> Response {
+    if caller.admin { next.run(request).await } else { ApiError::admins_only().into_response() }
+}
+
+/// Finds out who asks. Turns away who has no key or comes too often, and everybody once the server
+/// is stopping.
+async fn guard(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     if request.uri().path() == "/health" {
         return next.run(request).await;
     }
-    if !app.config.keys.admit(request.headers()) {
+    let Some(caller) = app.keys().caller(request.headers()) else {
         return ApiError::unauthorized().into_response();
-    }
+    };
     if app.is_stopping() {
         return ApiError::stopping().into_response();
     }
-    next.run(request).await
+    let tenant = caller.tenant.clone();
+    request.extensions_mut().insert(caller);
+    let mut response = match limits::take_request(&tenant, request.method(), app.now()) {
+        Ok(()) => next.run(request).await,
+        Err(error) => error.into_response(),
+    };
+    limits::add_headers(&tenant, app.now(), response.headers_mut());
+    response
 }
 
 /// Counts the request under its route; paths that no route has are one label, so that a scanner
@@ -126,7 +152,7 @@ fn cors(origins: &[String]) -> CorsLayer {
 
 async fn unknown_route(request: Request) -> ApiError {
     let message = format!(
-        "there is no route {} {}; kvik serves /v1/chat/completions, /v1/completions, /v1/models, /v1/cache/explain, /completion, /tokenize, /detokenize, /apply-template, /props, /health and /metrics",
+        "there is no route {} {}; kvik serves /v1/chat/completions, /v1/completions, /v1/models, /v1/cache/explain, /completion, /tokenize, /detokenize, /apply-template, /props, /v1/usage, /health and /metrics",
         request.method(),
         request.uri().path()
     );

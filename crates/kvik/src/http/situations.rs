@@ -18,6 +18,7 @@ use tower::ServiceExt;
 
 use super::*;
 use crate::{
+    ledger::Ledger,
     load::{self, Capacity},
     model_args::{CacheArgs, ModelArgs},
     size::ByteSize,
@@ -56,8 +57,8 @@ impl Server {
         let capacity = Capacity { parallel: 2, queue: 8 };
         let mut loaded = load::open(&ModelArgs::embedded(), &cache, capacity).unwrap();
         loaded.serving.template = Some(ChatTemplate::new(TEMPLATE, "", "<|im_end|>").unwrap());
-        let config = AppConfig { keys: Keys::new([]), cors: Vec::new(), body_limit: ByteSize(1 << 20) };
-        let app = App::new(loaded.serving, config);
+        let ledger = Ledger::new(&loaded.serving.model.name, None, std::time::SystemTime::now);
+        let app = App::new(loaded.serving, Keys::new([]), Arc::new(ledger), tests::config());
         Server { router: router(app.clone()), app }
     }
 

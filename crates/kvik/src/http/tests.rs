@@ -22,6 +22,7 @@ use tower::ServiceExt;
 
 use super::*;
 use crate::{
+    ledger::Ledger,
     model_args::ModelArgs,
     serving::{Inference, ModelCard, Serving},
     size::ByteSize,
@@ -31,11 +32,11 @@ use crate::{
 type Script = Box<dyn Fn(&Request) -> Result<Vec<Event>, RequestError> + Send + Sync>;
 
 /// An engine that plays a script and remembers what it was asked.
-struct Scripted {
+pub(super) struct Scripted {
     script: Script,
-    asked: Mutex<Vec<Request>>,
+    pub(super) asked: Mutex<Vec<Request>>,
     /// Sinks of requests that have not ended.
-    open: Mutex<Vec<Box<dyn EventSink>>>,
+    pub(super) open: Mutex<Vec<Box<dyn EventSink>>>,
 }
 
 impl Inference for Scripted {
@@ -82,10 +83,21 @@ impl Inference for Scripted {
 }
 
 /// A server over a script.
-struct Server {
-    engine: Arc<Scripted>,
-    app: Arc<App>,
+pub(super) struct Server {
+    pub(super) engine: Arc<Scripted>,
+    pub(super) app: Arc<App>,
     router: Router,
+}
+
+/// How a server treats its clients where a test does not say.
+pub(super) fn config() -> AppConfig {
+    AppConfig {
+        cors: vec!["https://page.example".to_owned()],
+        body_limit: ByteSize(1 << 20),
+        prices: None,
+        clock: Arc::new(|| Duration::ZERO),
+        places: 20,
+    }
 }
 
 impl Server {
@@ -97,6 +109,14 @@ impl Server {
         script: impl Fn(&Request) -> Result<Vec<Event>, RequestError> + Send + Sync + 'static,
         keys: Keys,
         body_limit: ByteSize,
+    ) -> Server {
+        Server::build(script, keys, AppConfig { body_limit, ..config() })
+    }
+
+    pub(super) fn build(
+        script: impl Fn(&Request) -> Result<Vec<Event>, RequestError> + Send + Sync + 'static,
+        keys: Keys,
+        config: AppConfig,
     ) -> Server {
         let engine =
             Arc::new(Scripted { script: Box::new(script), asked: Mutex::default(), open: Mutex::default() });
@@ -118,8 +138,8 @@ impl Server {
             template: Some(template),
             model,
         };
-        let cors = vec!["https://page.example".to_owned()];
-        let app = App::new(serving, AppConfig { keys, cors, body_limit });
+        let ledger = Ledger::new(&serving.model.name, None, || std::time::SystemTime::UNIX_EPOCH);
+        let app = App::new(serving, keys, Arc::new(ledger), config);
         Server { engine, router: router(app.clone()), app }
     }
 
@@ -132,7 +152,7 @@ impl Server {
         self.send_with(method, path, body, &[]).await
     }
 
-    async fn send_with(
+    pub(super) async fn send_with(
         &self,
         method: &str,
         path: &str,
@@ -169,7 +189,7 @@ impl Server {
     }
 }
 
-async fn json_of(response: Response) -> (StatusCode, Value) {
+pub(super) async fn json_of(response: Response) -> (StatusCode, Value) {
     let status = response.status();
     let bytes = to_bytes(response.into_body(), usize::MAX).await.unwrap();
     let text = String::from_utf8_lossy(&bytes);
@@ -182,7 +202,7 @@ fn token(id: u32, text: &str, logprobs: bool) -> GeneratedToken {
 }
 
 /// The events of an answer that says `text` in every choice.
-fn say(request: &Request, text: &str, reason: FinishReason) -> Vec<Event> {
+pub(super) fn say(request: &Request, text: &str, reason: FinishReason) -> Vec<Event> {
     let mut events = vec![Event::Prefill { done: request.prompt.len(), total: request.prompt.len() }];
     for (i, character) in text.chars().enumerate() {
         for choice in 0..request.choices {
@@ -196,7 +216,7 @@ fn say(request: &Request, text: &str, reason: FinishReason) -> Vec<Event> {
     events
 }
 
-fn report(request: &Request, generated: usize) -> Report {
+pub(super) fn report(request: &Request, generated: usize) -> Report {
     Report {
         prompt_tokens: request.prompt.len(),
         cached_tokens: request.prompt.len().min(3),
@@ -208,12 +228,12 @@ fn report(request: &Request, generated: usize) -> Report {
     }
 }
 
-fn hello() -> Value {
+pub(super) fn hello() -> Value {
     json!({"messages": [{"role": "user", "content": "Hello there, my friend."}]})
 }
 
 /// `base` with the fields of `extra`.
-fn with(mut base: Value, extra: Value) -> Value {
+pub(super) fn with(mut base: Value, extra: Value) -> Value {
     base.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
     base
 }

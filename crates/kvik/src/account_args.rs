@@ -1,0 +1,85 @@
+//! Flags about tenants, prices, and where records are kept.
+
+use std::{num::NonZeroU32, path::PathBuf};
+
+use anyhow::Context;
+use clap::Args;
+
+use crate::{
+    dirs,
+    ledger::{Records, RecordsError},
+    prices::{Decimal, PriceList, Prices},
+    tenants::{Secret, Source},
+};
+
+/// Who pays for what.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Tenants")]
+pub(crate) struct AccountArgs {
+    /// A TOML file that names tenants, their keys, shares and limits; SIGHUP reads it again
+    #[arg(long, value_name = "FILE")]
+    tenants: Option<PathBuf>,
+    /// The key for what concerns all tenants: /metrics, and /v1/usage of everybody
+    #[arg(long, value_name = "KEY", hide_env_values = true, hide_default_value = true)]
+    pub(crate) admin_key: Option<String>,
+    /// The file that separates the tenants' caches, made when missing [default: secret in --state-dir]
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+    /// Price of a prompt token that is computed
+    #[arg(long, value_name = "PRICE")]
+    price_input: Option<Decimal>,
+    /// Price of a prompt token from the cache
+    #[arg(long, value_name = "PRICE")]
+    price_cached: Option<Decimal>,
+    /// Price of a generated token
+    #[arg(long, value_name = "PRICE")]
+    price_output: Option<Decimal>,
+    /// Tokens that the prices are for, as 1000000 [default: 1]
+    #[arg(long, value_name = "TOKENS")]
+    price_per: Option<NonZeroU32>,
+}
+
+/// Where small records live.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Server")]
+pub(crate) struct StateArgs {
+    /// Directory of the accounts and the secret [default: kvik in the user's state directory]
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+}
+
+impl AccountArgs {
+    /// The tenants file with the server's secret, when there are tenants.
+    pub(crate) fn source(&self, state: &StateArgs) -> anyhow::Result<Option<Source>> {
+        let Some(path) = self.tenants.clone() else { return Ok(None) };
+        let default = || state.folder().map(|folder| folder.join("secret"));
+        let secret_file = self.secret_file.clone().or_else(default);
+        let secret_file = secret_file.context("there is no home directory; say --secret-file")?;
+        Ok(Some(Source { path, secret: Secret::open(&secret_file)? }))
+    }
+
+    /// The server's prices, when any is set.
+    pub(crate) fn prices(&self) -> anyhow::Result<Option<Prices>> {
+        let (input, cached, output) = (self.price_input, self.price_cached, self.price_output);
+        let list = PriceList { input, cached, output, per: self.price_per };
+        list.prices().map_err(anyhow::Error::msg)
+    }
+}
+
+impl StateArgs {
+    /// The directory; none where the system does not tell the user's.
+    pub(crate) fn folder(&self) -> Option<PathBuf> {
+        self.state_dir.clone().or_else(dirs::state)
+    }
+
+    /// The records of a server. Without them it serves all the same and forgets at its end.
+    pub(crate) fn records(&self) -> Option<Records> {
+        let folder = self.folder()?;
+        let opened = Records::open(&folder);
+        opened.inspect_err(|error| tracing::warn!("{}", without_records(error))).ok()
+    }
+}
+
+fn without_records(error: &RecordsError) -> String {
+    format!("{error}; the accounts of this server end with it")
+}

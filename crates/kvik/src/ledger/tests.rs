@@ -1,0 +1,137 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::*;
+
+const DAY: u64 = 24 * 3600;
+
+fn first_day() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(20_000 * DAY)
+}
+
+fn report(computed_tokens: usize, cached_tokens: usize, generated_tokens: usize) -> Report {
+    Report {
+        prompt_tokens: computed_tokens + cached_tokens,
+        cached_tokens,
+        computed_tokens,
+        generated_tokens,
+        disk_tokens: cached_tokens / 4,
+        prefill: Duration::from_millis(computed_tokens as u64),
+        ..Report::default()
+    }
+}
+
+fn prices() -> Prices {
+    toml::from_str("input = 2.5\ncached = 0.1\noutput = 5").unwrap()
+}
+
+fn sum(ledger: &Ledger) -> Totals {
+    let mut sum = Totals::default();
+    ledger.lines(&Query::default()).unwrap().values().for_each(|totals| sum += totals);
+    sum
+}
+
+#[test]
+fn sums_are_the_same_pending_written_and_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let expect = |requests: u64| Totals {
+        requests,
+        prompt_tokens: 200 * requests,
+        cached_tokens: 160 * requests,
+        disk_tokens: 40 * requests,
+        computed_tokens: 40 * requests,
+        generated_tokens: 10 * requests,
+        cost: (0..requests).map(|_| prices().cost(&report(40, 160, 10))).sum(),
+        // 1 ms per token was measured.
+        saved_us: 160_000 * requests,
+    };
+    for round in 0..3 {
+        let records = Records::open(dir.path()).unwrap();
+        let ledger = Ledger::new("owner/model", Some(&records), first_day);
+        for i in 1..=10 {
+            ledger.enter("acme", &report(40, 160, 10), Some(&prices()));
+            assert_eq!(sum(&ledger), expect(10 * round + i));
+            if i % 4 == 0 {
+                ledger.write().unwrap();
+                assert_eq!(sum(&ledger), expect(10 * round + i));
+            }
+        }
+        ledger.write().unwrap();
+        ledger.write().unwrap();
+        assert_eq!(
+            recorded(&records, &Query::default()).unwrap().into_values().next(),
+            Some(expect(10 * round + 10))
+        );
+    }
+}
+
+#[test]
+fn what_was_not_written_is_lost_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let enter = |write: bool| {
+        let ledger = Ledger::new("m", Some(&Records::open(dir.path()).unwrap()), first_day);
+        ledger.enter("acme", &report(1, 0, 0), None);
+        if write {
+            ledger.write().unwrap();
+        }
+        sum(&ledger).requests
+    };
+    assert_eq!([enter(true), enter(false), enter(true), enter(false)], [1, 2, 2, 3]);
+}
+
+#[test]
+fn without_records_it_counts_all_the_same() {
+    let ledger = Ledger::new("m", None, first_day);
+    ledger.enter("acme", &report(1, 2, 3), None);
+    ledger.write().unwrap();
+    assert_eq!((sum(&ledger).requests, sum(&ledger).cached_tokens), (1, 2));
+}
+
+#[test]
+fn days_follow_the_clock_also_backwards() {
+    static NOW: AtomicU64 = AtomicU64::new(0);
+    let wall = || SystemTime::UNIX_EPOCH + Duration::from_secs(NOW.load(Ordering::Relaxed));
+    let ledger = Ledger::new("m", None, wall);
+    for day in [20_000, 20_001, 20_000, 0, 20_001] {
+        NOW.store(day * DAY, Ordering::Relaxed);
+        ledger.enter("acme", &report(1, 0, 0), None);
+    }
+    let requests = |query: &Query| -> Vec<u64> {
+        ledger.lines(query).unwrap().values().map(|totals| totals.requests).collect()
+    };
+    assert_eq!(requests(&Query::default()), [1, 2, 2]);
+    let day = |day: u64| Some(Day::of(SystemTime::UNIX_EPOCH + Duration::from_secs(day * DAY)));
+    assert_eq!(requests(&Query { since: day(20_000), ..Query::default() }), [2, 2]);
+    assert_eq!(requests(&Query { until: day(20_000), ..Query::default() }), [1, 2]);
+}
+
+#[test]
+fn a_query_names_a_tenant() {
+    let ledger = Ledger::new("m", None, first_day);
+    for tenant in ["acme", "beta", "acme"] {
+        ledger.enter(tenant, &report(1, 0, 0), None);
+    }
+    let of = |tenant: &str| {
+        let lines = ledger.lines(&Query { tenant: Some(tenant.to_owned()), ..Query::default() }).unwrap();
+        lines.into_iter().map(|(line, totals)| (line.tenant, totals.requests)).collect::<Vec<_>>()
+    };
+    assert_eq!(of("acme"), [("acme".to_owned(), 2)]);
+    assert_eq!(of("gamma"), []);
+}
+
+#[test]
+fn short_prompts_do_not_count_as_measurements() {
+    let mut speed = Speed::default();
+    assert_eq!(speed.time_for(100), Duration::ZERO);
+    speed.measure(&Report { computed_tokens: 1, prefill: Duration::from_secs(9), ..Report::default() });
+    speed.measure(&Report { computed_tokens: 500, prefill: Duration::from_secs(1), ..Report::default() });
+    assert_eq!(speed.time_for(100), Duration::from_millis(200));
+}
+
+#[test]
+fn lines_read_back() {
+    for model in ["m", "owner/model", "a/b/c"] {
+        let line = Line { day: Day::of(first_day()), tenant: "acme".to_owned(), model: model.to_owned() };
+        assert_eq!(line.to_string().parse(), Ok(line));
+    }
+    assert!("2024-10-04/acme".parse::<Line>().is_err());
+}

@@ -1,0 +1,362 @@
+//! How much a tenant may take: requests and tokens per minute, and requests at a time.
+//!
+//! Both rates are token buckets that hold a minute's worth. A request takes one from its bucket as
+//! it comes. What it costs in tokens is known only when it has ended, so it may come while its
+//! tenant is not in debt, and is charged afterwards: a debt is bounded by what runs at a time and
+//! is waited off before the next request. Tokens from the cache cost nothing.
+
+use std::{
+    num::NonZeroU32,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+/// One request or token, in the unit of a bucket: a limit of `n` per minute brings `n` of these
+/// units per nanosecond, so that no rounding ever shortens what a tenant may have.
+const ONE: u128 = 60_000_000_000;
+/// When to come back while too many requests of one's own run: when one ends, which nobody knows.
+const PARALLEL_RETRY: Duration = Duration::from_secs(1);
+
+/// A tenant's limits; what is `None` is not limited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Limits {
+    pub(crate) requests_per_minute: Option<NonZeroU32>,
+    /// Prompt tokens computed and tokens generated.
+    pub(crate) tokens_per_minute: Option<NonZeroU32>,
+    /// Prompts in the engine at a time.
+    pub(crate) parallel: Option<NonZeroU32>,
+}
+
+/// What one tenant has taken. It outlives changes of the limits.
+#[derive(Debug, Default)]
+pub(crate) struct Meter(Mutex<Taken>);
+
+#[derive(Debug, Default)]
+struct Taken {
+    requests: Bucket,
+    tokens: Bucket,
+    /// Prompts in the engine.
+    running: usize,
+}
+
+/// A bucket, by what is missing from it, so that a new one is full whatever its size.
+#[derive(Debug, Default)]
+struct Bucket {
+    missing: u128,
+    at: Duration,
+}
+
+/// Why a request may not come now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// Too many requests in the last minute.
+    Requests { limit: u32, retry_after: Duration },
+    /// Too many tokens in the last minute.
+    Tokens { limit: u32, retry_after: Duration },
+    /// Too many at the same time.
+    Parallel { limit: u32, retry_after: Duration },
+    /// It brings more prompts than may ever run at the same time.
+    TooManyPrompts { limit: u32, prompts: usize },
+    /// The engine's queue has room left for others only.
+    Crowded { running: usize },
+}
+
+/// What is left of one rate, as clients are told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Allowance {
+    pub(crate) limit: u32,
+    pub(crate) remaining: u32,
+    /// Until the bucket is full.
+    pub(crate) reset: Duration,
+}
+
+/// The engine's places, running and waiting, which all tenants share.
+#[derive(Debug)]
+pub(crate) struct Places {
+    count: usize,
+    taken: AtomicUsize,
+}
+
+/// The right to have some prompts in the engine; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Pass {
+    meter: Arc<Meter>,
+    places: Option<Arc<Places>>,
+    prompts: usize,
+}
+
+impl Limits {
+    pub(crate) const NONE: Limits =
+        Limits { requests_per_minute: None, tokens_per_minute: None, parallel: None };
+}
+
+impl Meter {
+    /// Takes a request, at `now` on some clock that never goes back.
+    pub(crate) fn take_request(&self, limits: &Limits, now: Duration) -> Result<(), Refusal> {
+        let Some(limit) = limits.requests_per_minute.map(NonZeroU32::get) else { return Ok(()) };
+        let bucket = &mut self.lock().requests;
+        bucket.refill(limit, now);
+        if !bucket.has_one(limit) {
+            return Err(Refusal::Requests { limit, retry_after: bucket.time_until_one(limit) });
+        }
+        bucket.take(1);
+        Ok(())
+    }
+
+    /// Whether the tenant has tokens left.
+    pub(crate) fn check_tokens(&self, limits: &Limits, now: Duration) -> Result<(), Refusal> {
+        let Some(limit) = limits.tokens_per_minute.map(NonZeroU32::get) else { return Ok(()) };
+        let bucket = &mut self.lock().tokens;
+        bucket.refill(limit, now);
+        if !bucket.has_one(limit) {
+            return Err(Refusal::Tokens { limit, retry_after: bucket.time_until_one(limit) });
+        }
+        Ok(())
+    }
+
+    /// Charges `tokens` that were computed or generated.
+    pub(crate) fn charge(&self, limits: &Limits, tokens: usize, now: Duration) {
+        let Some(limit) = limits.tokens_per_minute.map(NonZeroU32::get) else { return };
+        let bucket = &mut self.lock().tokens;
+        bucket.refill(limit, now);
+        bucket.take(tokens);
+    }
+
+    /// Lets `prompts` prompts into the engine.
+    ///
+    /// With a limit of its own a tenant keeps to that. And where tenants share `places`, none has
+    /// more prompts there than places are left free: one that floods takes half of them, two
+    /// take a third each, and there is always room for those who come next.
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        limits: &Limits,
+        places: Option<&Arc<Places>>,
+        prompts: usize,
+    ) -> Result<Pass, Refusal> {
+        let mut taken = self.lock();
+        let wanted = taken.running + prompts;
+        if let Some(limit) = limits.parallel.map(NonZeroU32::get)
+            && wanted > limit as usize
+        {
+            let too_many = prompts > limit as usize;
+            let parallel = Refusal::Parallel { limit, retry_after: PARALLEL_RETRY };
+            return Err(if too_many { Refusal::TooManyPrompts { limit, prompts } } else { parallel });
+        }
+        if places.is_some_and(|places| !places.take(prompts, wanted)) {
+            return Err(Refusal::Crowded { running: taken.running });
+        }
+        taken.running = wanted;
+        Ok(Pass { meter: self.clone(), places: places.cloned(), prompts })
+    }
+
+    /// What is left of the requests and of the tokens, where they are limited.
+    pub(crate) fn allowances(&self, limits: &Limits, now: Duration) -> [Option<Allowance>; 2] {
+        let mut taken = self.lock();
+        let requests = limits.requests_per_minute.map(|limit| taken.requests.allowance(limit.get(), now));
+        let tokens = limits.tokens_per_minute.map(|limit| taken.tokens.allowance(limit.get(), now));
+        [requests, tokens]
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Taken> {
+        // Plain numbers: whoever panicked with the lock left them whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Bucket {
+    fn refill(&mut self, limit: u32, now: Duration) {
+        let passed = now.saturating_sub(self.at);
+        self.missing = self.missing.saturating_sub(u128::from(limit) * passed.as_nanos());
+        self.at = self.at.max(now);
+    }
+
+    fn take(&mut self, count: usize) {
+        self.missing = self.missing.saturating_add(count as u128 * ONE);
+    }
+
+    /// Whether there is one left.
+    fn has_one(&self, limit: u32) -> bool {
+        self.missing + ONE <= full(limit)
+    }
+
+    /// Until no more than `missing` is missing.
+    fn time_until(&self, missing: u128, limit: u32) -> Duration {
+        let nanos = self.missing.saturating_sub(missing).div_ceil(u128::from(limit));
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    fn time_until_one(&self, limit: u32) -> Duration {
+        self.time_until(full(limit) - ONE, limit)
+    }
+
+    fn allowance(&mut self, limit: u32, now: Duration) -> Allowance {
+        self.refill(limit, now);
+        let remaining = full(limit).saturating_sub(self.missing) / ONE;
+        Allowance { limit, remaining: remaining as u32, reset: self.time_until(0, limit) }
+    }
+}
+
+/// What a full bucket holds.
+fn full(limit: u32) -> u128 {
+    u128::from(limit) * ONE
+}
+
+impl Places {
+    /// All places of an engine.
+    pub(crate) fn new(count: usize) -> Arc<Places> {
+        Arc::new(Places { count, taken: AtomicUsize::new(0) })
+    }
+
+    /// Takes `prompts` places for a tenant that has `wanted` then, if as many stay free.
+    fn take(&self, prompts: usize, wanted: usize) -> bool {
+        let fits = |taken: usize| {
+            let taken = taken + prompts;
+            let free = self.count.saturating_sub(taken);
+            // A tenant that has nothing yet may take the last place.
+            let first = wanted == prompts && taken <= self.count;
+            (first || wanted <= free).then_some(taken)
+        };
+        self.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).is_ok()
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        self.meter.lock().running -= self.prompts;
+        if let Some(places) = &self.places {
+            places.taken.fetch_sub(self.prompts, Ordering::AcqRel);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits(requests: u32, tokens: u32, parallel: u32) -> Limits {
+        Limits {
+            requests_per_minute: NonZeroU32::new(requests),
+            tokens_per_minute: NonZeroU32::new(tokens),
+            parallel: NonZeroU32::new(parallel),
+        }
+    }
+
+    fn seconds(seconds: f64) -> Duration {
+        Duration::from_secs_f64(seconds)
+    }
+
+    #[test]
+    fn a_minute_has_as_many_requests_as_it_may() {
+        let (meter, limits) = (Meter::default(), limits(60, 0, 0));
+        let start = seconds(1e6);
+        (0..60).for_each(|_| meter.take_request(&limits, start).unwrap());
+        let refusal = meter.take_request(&limits, start).unwrap_err();
+        assert_eq!(refusal, Refusal::Requests { limit: 60, retry_after: seconds(1.0) });
+        assert!(meter.take_request(&limits, start + seconds(0.9)).is_err());
+        assert!(meter.take_request(&limits, start + seconds(1.0)).is_ok());
+        assert!(meter.take_request(&limits, start + seconds(1.0)).is_err());
+    }
+
+    /// Whatever the pattern of arrival, no window of a minute lets in more than two buckets, and
+    /// a patient client gets its whole rate.
+    #[test]
+    fn the_rate_holds_over_any_time() {
+        for (limit, gap) in [(60, 0.1), (7, 3.0), (600, 0.05), (1, 20.0)] {
+            let (meter, limits) = (Meter::default(), limits(limit, 0, 0));
+            let times = (0..4000).map(|i| f64::from(i) * gap);
+            let admitted: Vec<f64> =
+                times.filter(|&time| meter.take_request(&limits, seconds(time)).is_ok()).collect();
+            let span = 4000.0 * gap;
+            let offered = (span / gap).min(f64::from(limit) * (span / 60.0 + 1.0));
+            let count = admitted.len() as f64;
+            assert!(count <= offered + 1.0 && count >= 0.95 * offered - 1.0, "{count} of {offered}");
+            for (i, from) in admitted.iter().enumerate() {
+                let within = admitted[i..].iter().take_while(|&&time| time < from + 60.0).count();
+                assert!(within <= 2 * limit as usize, "{within} in a minute");
+            }
+        }
+    }
+
+    #[test]
+    fn a_debt_of_tokens_is_waited_off() {
+        let (meter, limits) = (Meter::default(), limits(0, 600, 0));
+        let start = seconds(5.0);
+        meter.check_tokens(&limits, start).unwrap();
+        meter.charge(&limits, 1500, start);
+        let refusal = meter.check_tokens(&limits, start).unwrap_err();
+        let retry_after = seconds(90.1);
+        assert_eq!(refusal, Refusal::Tokens { limit: 600, retry_after });
+        assert!(meter.check_tokens(&limits, start + seconds(90.0)).is_err());
+        meter.check_tokens(&limits, start + retry_after).unwrap();
+    }
+
+    #[test]
+    fn a_clock_that_stands_or_goes_back_gives_nothing() {
+        let (meter, limits) = (Meter::default(), limits(2, 0, 0));
+        meter.take_request(&limits, seconds(100.0)).unwrap();
+        meter.take_request(&limits, seconds(50.0)).unwrap();
+        assert!(meter.take_request(&limits, seconds(0.0)).is_err());
+        assert!(meter.take_request(&limits, seconds(100.0)).is_err());
+    }
+
+    #[test]
+    fn without_limits_everything_may_come() {
+        let meter = Arc::new(Meter::default());
+        let passes: Vec<Pass> = (0..1000)
+            .map(|_| {
+                meter.take_request(&Limits::NONE, Duration::ZERO).unwrap();
+                meter.charge(&Limits::NONE, 1 << 30, Duration::ZERO);
+                meter.check_tokens(&Limits::NONE, Duration::ZERO).unwrap();
+                meter.enter(&Limits::NONE, None, 1).unwrap()
+            })
+            .collect();
+        assert_eq!(passes.len(), 1000);
+        assert_eq!(meter.allowances(&Limits::NONE, Duration::ZERO), [None, None]);
+    }
+
+    #[test]
+    fn passes_are_given_back() {
+        let (meter, places, limits) = (Arc::new(Meter::default()), Places::new(100), limits(0, 0, 3));
+        let two = meter.enter(&limits, Some(&places), 2).unwrap();
+        let refusal = meter.enter(&limits, Some(&places), 2).unwrap_err();
+        assert_eq!(refusal, Refusal::Parallel { limit: 3, retry_after: PARALLEL_RETRY });
+        let one = meter.enter(&limits, Some(&places), 1).unwrap();
+        drop(two);
+        meter.enter(&limits, Some(&places), 2).unwrap();
+        drop(one);
+        let refusal = meter.enter(&limits, Some(&places), 4).unwrap_err();
+        assert_eq!(refusal, Refusal::TooManyPrompts { limit: 3, prompts: 4 });
+        assert_eq!((places.taken.load(Ordering::Relaxed), meter.lock().running), (0, 0));
+    }
+
+    /// Floods of `k` tenants leave at least one part in `k + 1` free, and a newcomer gets in.
+    #[test]
+    fn no_flood_takes_the_last_places() {
+        for floods in 1..6 {
+            let places = Places::new(120);
+            let meters: Vec<Arc<Meter>> = (0..floods).map(|_| Arc::default()).collect();
+            let mut passes = Vec::new();
+            for _ in 0..200 {
+                passes.extend(
+                    meters.iter().filter_map(|meter| meter.enter(&Limits::NONE, Some(&places), 1).ok()),
+                );
+            }
+            let free = 120 - passes.len();
+            assert!(free >= 120 / (floods + 1) && free <= 120 / (floods + 1) + floods, "{free} free");
+            Arc::new(Meter::default()).enter(&Limits::NONE, Some(&places), 1).unwrap();
+        }
+    }
+
+    #[test]
+    fn allowances_say_what_is_left() {
+        let (meter, limits) = (Meter::default(), limits(60, 600, 0));
+        meter.take_request(&limits, Duration::ZERO).unwrap();
+        meter.charge(&limits, 700, Duration::ZERO);
+        let [requests, tokens] = meter.allowances(&limits, Duration::ZERO);
+        assert_eq!(requests, Some(Allowance { limit: 60, remaining: 59, reset: seconds(1.0) }));
+        assert_eq!(tokens, Some(Allowance { limit: 600, remaining: 0, reset: seconds(70.0) }));
+    }
+}

@@ -1,0 +1,159 @@
+//! The server's secret, and the salts derived from it.
+//!
+//! A salt separates the cached prompts of one tenant from those of the others. It depends on the
+//! secret, which never leaves the server, and on what the server knows about the tenant; nothing
+//! that a client sends takes part, so no client can name another's prompts.
+
+use std::{
+    fmt, fs,
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use super::Share;
+
+/// Separates these keys from every other use of BLAKE3; changing it loses every tenant's cache.
+const SALT_CONTEXT: &str = "kvik 2026-11-21 tenant salt v1";
+
+/// 32 random bytes that only this server knows.
+#[derive(Clone)]
+pub(crate) struct Secret([u8; 32]);
+
+/// The secret cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SecretError {
+    /// Reading or writing failed.
+    #[error("the server's secret {} cannot be used: {error}; name another file with --secret-file", path.display())]
+    Io { path: PathBuf, error: io::Error },
+    /// The file holds something else.
+    #[error("{} holds {bytes} bytes and a secret has 32; remove it and a new one is made (the tenants' caches start empty then)", path.display())]
+    NotASecret { path: PathBuf, bytes: usize },
+}
+
+impl Secret {
+    /// Reads the secret in `path`, or makes one that only this user can read.
+    pub(crate) fn open(path: &Path) -> Result<Secret, SecretError> {
+        let failed = |error| SecretError::Io { path: path.to_owned(), error };
+        let bytes = match fs::read(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                create(path).and_then(|()| fs::read(path)).map_err(failed)?
+            }
+            read => read.map_err(failed)?,
+        };
+        super::file::warn_if_readable_by_others(path, "the server's secret");
+        let not_a_secret = |_| SecretError::NotASecret { path: path.to_owned(), bytes: bytes.len() };
+        Ok(Secret(bytes.as_slice().try_into().map_err(not_a_secret)?))
+    }
+
+    /// The salt of the tenant `name`; all who share have the same one.
+    pub(crate) fn salt(&self, name: &str, share: Share) -> [u8; 16] {
+        let mut hasher = blake3::Hasher::new_derive_key(SALT_CONTEXT);
+        hasher.update(&self.0);
+        match share {
+            Share::Shared => hasher.update(b"shared"),
+            Share::Isolated | Share::PublicPrompts => hasher.update(b"tenant ").update(name.as_bytes()),
+        };
+        let mut salt = [0; 16];
+        hasher.finalize_xof().fill(&mut salt);
+        salt
+    }
+}
+
+/// Writes a new secret beside `path` and links it there: whoever comes first wins, and nobody
+/// reads half of one.
+fn create(path: &Path) -> io::Result<()> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes)?;
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let draft = path.with_extension(format!("new-{}", std::process::id()));
+    let written = write_private(&draft, &bytes).and_then(|()| fs::hard_link(&draft, path));
+    let _ = fs::remove_file(&draft);
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.exists() => Ok(()),
+        written => written,
+    }
+}
+
+fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut file = options.open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_made_once_and_only_for_its_owner() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state/secret");
+        let first = Secret::open(&path).unwrap();
+        assert_eq!(Secret::open(&path).unwrap().0, first.0);
+        assert_ne!(first.0, [0; 32]);
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "no draft is left");
+        #[cfg(unix)]
+        {
+            let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&path).unwrap().permissions());
+            assert_eq!(mode & 0o777, 0o600);
+        }
+    }
+
+    #[test]
+    fn servers_that_start_together_agree_on_one_secret() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("secret");
+        write_private(&path, &[7; 32]).unwrap();
+        create(&path).unwrap();
+        assert_eq!(Secret::open(&path).unwrap().0, [7; 32], "who comes second takes the first one's");
+    }
+
+    #[test]
+    fn a_file_that_holds_no_secret_is_not_overwritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("secret");
+        fs::write(&path, "hello").unwrap();
+        let error = Secret::open(&path).unwrap_err().to_string();
+        assert!(error.contains("5 bytes") && error.contains("secret"), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), b"hello");
+    }
+
+    #[test]
+    fn salts_separate_tenants_and_servers_but_not_those_who_share() {
+        let (secret, other) = (Secret([1; 32]), Secret([2; 32]));
+        let salts = [
+            secret.salt("acme", Share::Isolated),
+            secret.salt("beta", Share::Isolated),
+            secret.salt("acme", Share::Shared),
+            other.salt("acme", Share::Isolated),
+            other.salt("acme", Share::Shared),
+            [0; 16],
+        ];
+        let distinct: std::collections::BTreeSet<_> = salts.into_iter().collect();
+        assert_eq!(distinct.len(), salts.len());
+        assert_eq!(secret.salt("acme", Share::Shared), secret.salt("beta", Share::Shared));
+        assert_eq!(secret.salt("acme", Share::Isolated), secret.salt("acme", Share::PublicPrompts));
+    }
+
+    /// Caches on disk are found again by these: they must never change. Worked out with another
+    /// implementation (Python's `blake3`).
+    #[test]
+    fn salts_are_stable_for_ever() {
+        let hex = |salt: [u8; 16]| -> String { salt.iter().map(|byte| format!("{byte:02x}")).collect() };
+        let secret = Secret([1; 32]);
+        assert_eq!(hex(secret.salt("acme", Share::Isolated)), "5ec132ed7990d2958960db6f533f7b31");
+        assert_eq!(hex(secret.salt("acme", Share::Shared)), "87c1dc47692c14bca51750b21b510f7d");
+    }
+}
