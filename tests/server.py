@@ -24,8 +24,10 @@ class Server:
     def __init__(self, *flags, env=None):
         self.port = free_port()
         self.log = tempfile.TemporaryFile(mode="w+", errors="replace")
+        self.state = tempfile.TemporaryDirectory(prefix="kvik-state-")
         command = [str(BINARY), "serve", "--port", str(self.port), *map(str, flags)]
-        clean = {k: v for k, v in os.environ.items() if not k.startswith("KVIK_")} | {"KVIK_CACHE_DISK": "off"}
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("KVIK_")}
+        clean |= {"KVIK_CACHE_DISK": "off", "KVIK_STATE_DIR": self.state.name}
         self.process = subprocess.Popen(
             command, env=clean | (env or {}), stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log
         )
@@ -47,6 +49,7 @@ class Server:
                 self.kill()
                 raise AssertionError(f"SIGTERM did not stop the server in {STOP_SECONDS} s; its log:\n{self.logged()}")
         self.log.close()
+        self.state.cleanup()
 
     def wait_until_ready(self):
         deadline = time.monotonic() + START_SECONDS
@@ -86,10 +89,11 @@ class Server:
         finally:
             connection.close()
 
-    def open_stream(self, path, body, timeout=120):
+    def open_stream(self, path, body, timeout=120, key=None):
         """A stream as a (connection, response) pair; the caller reads or closes it."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
-        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        authorization = {"Authorization": f"Bearer {key}"} if key else {}
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"} | authorization)
         return connection, connection.getresponse()
 
     def metrics(self):

@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""An attack by time: can one tenant find out whether another has sent a prompt?
+
+In every probe the victim sends a prompt of random letters, either the one that the attacker guesses or another of the
+same shape. Then the attacker sends its guess and takes the time to the first token. The area under the ROC curve (AUC)
+says how well that time tells the two cases apart: 0.5 is chance, 1 is certainty.
+
+Isolated tenants must be at chance. The same attack on tenants in `shared` mode must succeed: it shows that the
+measurement could have seen a difference.
+
+    tests/timing.py --probes 2000
+"""
+import argparse
+import bisect
+import hashlib
+import pathlib
+import random
+import string
+import sys
+import tempfile
+import time
+
+from server import Server
+
+# Of the standard deviation of the AUC of equal distributions: a right server fails once in 15 000 runs.
+SIGMAS = 4
+CHANCE = 0.05
+SUCCESS = 0.9
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-m", "--model", type=pathlib.Path, help="default: the embedded model")
+    parser.add_argument("--probes", type=int, default=2000)
+    parser.add_argument("--letters", type=int, default=400, help="length of a prompt")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    tolerance = max(CHANCE, SIGMAS * (args.probes + 1) ** 0.5 / (3**0.5 * args.probes))
+    isolated = attack(args, "isolated", args.probes)
+    shared = attack(args, "shared", max(100, args.probes // 10))
+    print(f"isolated: AUC {isolated:.3f} in {args.probes} probes, chance is 0.5 +- {tolerance:.3f}")
+    print(f"shared:   AUC {shared:.3f}, the same attack on tenants that share (at least {SUCCESS} wanted)")
+    problems = []
+    if abs(isolated - 0.5) > tolerance:
+        problems.append("an isolated tenant can tell by the time what another has sent")
+    if shared < SUCCESS:
+        problems.append("the attack does not work where it should: the measurement shows nothing")
+    for problem in problems:
+        print("timing: FAILED:", problem)
+    sys.exit(bool(problems))
+
+
+def attack(args, share, probes):
+    """The AUC of one attack on a fresh server."""
+    rng = random.Random(f"{args.seed} {share}")
+    flags = ["-m", args.model] if args.model else []
+    with tempfile.TemporaryDirectory() as folder:
+        file = tenants_file(pathlib.Path(folder) / "tenants.toml", share)
+        with Server(*flags, "--tenants", file, "--threads", args.threads, "--cache-ram", "256MiB") as server:
+            for _ in range(10):  # the first ones warm the machine up
+                probe(server, rng, args.letters, hit=False)
+            cases = [i % 2 == 0 for i in range(probes)]
+            rng.shuffle(cases)
+            times = {True: [], False: []}
+            for hit in cases:
+                times[hit].append(probe(server, rng, args.letters, hit))
+    return auc(times[True], times[False])
+
+
+def tenants_file(path, share):
+    digest = lambda key: hashlib.sha256(key.encode()).hexdigest()
+    path.write_text("".join(f'[tenant.{name}]\nkeys = ["sha256:{digest(name)}"]\nshare = "{share}"\n' for name in ("victim", "attacker")))
+    path.chmod(0o600)
+    return path
+
+
+def probe(server, rng, letters, hit):
+    """Seconds to the first token of the attacker's guess; the victim has sent the same before if `hit`."""
+    guess, other = (text(rng, letters) for _ in range(2))
+    ask(server, "victim", guess if hit else other)
+    started = time.perf_counter()
+    ask(server, "attacker", guess)
+    return time.perf_counter() - started
+
+
+def text(rng, letters):
+    """Random words, which no tokenizer has seen either."""
+    word = lambda: "".join(rng.choices(string.ascii_lowercase, k=rng.randrange(3, 9)))
+    words = []
+    while sum(map(len, words)) + len(words) < letters:
+        words.append(word())
+    return " ".join(words)
+
+
+def ask(server, key, prompt):
+    body = dict(prompt=prompt, max_tokens=1, temperature=0, ignore_eos=True)
+    answer = server.post("/v1/completions", body, Authorization=f"Bearer {key}")
+    assert answer.status == 200, answer.text
+
+
+def auc(hits, misses):
+    """How often a hit is faster than a miss; ties count half."""
+    misses = sorted(misses)
+    slower = lambda t: len(misses) - (bisect.bisect_left(misses, t) + bisect.bisect_right(misses, t)) / 2
+    return sum(map(slower, hits)) / (len(hits) * len(misses))
+
+
+if __name__ == "__main__":
+    main()
