@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use kvik_cache::{CacheConfig, CacheError, TenantId};
+use kvik_cache::{CacheConfig, CacheError};
 
 use crate::api::{Event, EventSink, FinishReason, GeneratedToken, Probe, Report, Request, RequestError};
 use crate::batch::Runner;
 use crate::constraint::Compiler;
 use crate::schedule::disk::DiskSetup;
-use crate::schedule::{Limits, Scheduler, Submission};
+use crate::schedule::{Limits, Scheduler, Submission, TenantPart};
 use crate::stats::EngineStats;
 use crate::text::Vocabulary;
 use crate::worker::{Command, Worker};
@@ -209,9 +209,10 @@ impl Engine {
         sent.ok().and_then(|()| answered.recv().ok()).ok_or(RequestError::Stopping)
     }
 
-    /// From now on tenants share the model by these weights; others have 1.
-    pub fn set_weights(&self, weights: Vec<(TenantId, f64)>) -> Result<(), RequestError> {
-        self.ask(|scheduler| scheduler.set_weights(weights))
+    /// From now on tenants share the model and the cache like this; others have the weight 1. A
+    /// tenant's cache follows with its next request.
+    pub fn set_tenants(&self, parts: Vec<TenantPart>) -> Result<(), RequestError> {
+        self.ask(move |scheduler| scheduler.set_tenants(&parts))
     }
 
     /// Refuses new and queued requests, lets running ones end for at most `grace`, fails the rest

@@ -8,6 +8,7 @@ use fake::*;
 use kvik_cache::{TenantId, Token};
 use kvik_engine::api::{Event, Request};
 use kvik_engine::config::EngineConfig;
+use kvik_engine::schedule::TenantPart;
 
 fn by(tenant: u32, prompt: Vec<Token>, max_tokens: usize) -> Request {
     Request {
@@ -77,7 +78,9 @@ fn everybodys_first_request_comes_before_anybodys_second() {
 /// Rows computed for each of two tenants that always have something waiting.
 fn shares(weights: [f64; 2], tokens: [usize; 2]) -> f64 {
     let mut world = World::new(narrow(2), 2000);
-    world.scheduler.set_weights([(TenantId(1), weights[0]), (TenantId(2), weights[1])]);
+    world
+        .scheduler
+        .set_tenants(&[1, 2].map(|i| TenantPart { weight: weights[i - 1], ..part(i as u32, None) }));
     let floods = [1, 2].map(|tenant: u32| flood(&mut world, tenant, 600, tokens[tenant as usize - 1]));
     let done = |clients: &[Client]| clients.iter().filter(|client| client.has_ended()).count();
     while floods.iter().all(|clients| done(clients) < 550)
@@ -145,7 +148,7 @@ fn order(world: &mut World, clients: &[Client]) -> Vec<usize> {
 fn alone_a_tenant_has_the_order_of_before() {
     let run = |tenant: u32, weight: f64| {
         let mut world = World::new(narrow(2), 60);
-        world.scheduler.set_weights([(TenantId(tenant), weight)]);
+        world.scheduler.set_tenants(&[TenantPart { weight, ..part(tenant, None) }]);
         let lengths = [40, 300, 20, 55, 200, 35, 35, 90, 310, 25];
         let clients: Vec<Client> = (0..40)
             .map(|i| {
@@ -160,4 +163,49 @@ fn alone_a_tenant_has_the_order_of_before() {
     assert_eq!(expect.len(), 40);
     assert!(expect.windows(2).any(|pair| pair[0] > pair[1]), "known prefixes go first");
     assert_eq!(run(5, 0.01), expect);
+}
+
+/// Hit rate of a tenant that comes back to its prompts, while another floods with new ones.
+fn hit_rate_beside_a_flood(parts: &[TenantPart], flooding: bool) -> f64 {
+    let mut world = World::new(narrow(4), 120);
+    world.scheduler.set_tenants(parts);
+    let mut clients = Vec::new();
+    for round in 0..30 {
+        for own in 0..6 {
+            clients.push(world.submit(by(1, prompt(own, 128), 2)));
+        }
+        if flooding {
+            (0..20).for_each(|i| drop(world.submit(by(2, prompt(10_000 + 100 * round + i, 128), 2))));
+        }
+        world.settle();
+    }
+    let reports = clients.iter().skip(6).map(|client| client.answer().unwrap().report);
+    let (cached, prompt) = reports.fold((0, 0), |(cached, prompt), report| {
+        (cached + report.cached_tokens, prompt + report.prompt_tokens)
+    });
+    cached as f64 / prompt as f64
+}
+
+fn part(tenant: u32, owner_bytes: Option<u64>) -> TenantPart {
+    let tenant = TenantId(tenant);
+    TenantPart { tenant, weight: 1.0, owner: tenant, owner_weight: 1.0, owner_bytes }
+}
+
+#[test]
+fn a_flood_does_not_push_out_anothers_working_set() {
+    let parts = [part(1, None), part(2, None)];
+    let (quiet, flooded) = (hit_rate_beside_a_flood(&parts, false), hit_rate_beside_a_flood(&parts, true));
+    assert!(quiet > 0.9 && flooded > quiet - 0.02, "{quiet} alone, {flooded} beside a flood");
+    // The same without parts of their own: all prompts belong to one owner.
+    let one = parts.map(|part| TenantPart { owner: TenantId(9), ..part });
+    let shared = hit_rate_beside_a_flood(&one, true);
+    assert!(shared < 0.5, "the flood is big enough to do harm: {shared}");
+}
+
+#[test]
+fn a_quota_bounds_what_a_tenant_keeps() {
+    // Blocks of 1 KiB: six prompts of 8 blocks do not fit into 20.
+    let bounded = hit_rate_beside_a_flood(&[part(1, Some(20 << 10)), part(2, None)], false);
+    let free = hit_rate_beside_a_flood(&[part(1, Some(60 << 10)), part(2, None)], false);
+    assert!(bounded < 0.5 && free > 0.9, "{bounded} within a quota, {free} without");
 }

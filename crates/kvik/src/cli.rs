@@ -41,7 +41,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Task {
     /// Serve OpenAI's API over HTTP
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
     /// Talk with the model in the terminal
     Chat(ChatArgs),
     /// Answer one prompt on standard output

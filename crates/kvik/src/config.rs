@@ -131,7 +131,7 @@ mod tests {
     fn serve(file: &str, args: &[&str]) -> crate::serve::ServeArgs {
         let args: Vec<&str> = std::iter::once("serve").chain(args.iter().copied()).collect();
         match parse_with(file, &args).unwrap().task {
-            Task::Serve(args) => args,
+            Task::Serve(args) => *args,
             _ => panic!("serve was asked for"),
         }
     }

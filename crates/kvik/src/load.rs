@@ -130,11 +130,10 @@ impl Handle {
         self.0.shutdown(grace);
     }
 
-    /// From now on the tenants have turns by these weights.
-    pub(crate) fn set_weights(&self, tenants: &Tenants) {
-        let weights = tenants.all().map(|tenant| (tenant.id, tenant.weight)).collect();
-        // Only an engine that is stopping refuses, and it gives no more turns.
-        let _ = self.0.set_weights(weights);
+    /// From now on the tenants share the model and the cache as they should.
+    pub(crate) fn set_tenants(&self, tenants: &Tenants) {
+        // Only an engine that is stopping refuses, and it divides nothing any more.
+        let _ = self.0.set_tenants(tenants.parts());
     }
 }
 

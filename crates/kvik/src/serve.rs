@@ -130,7 +130,7 @@ async fn serve(args: &ServeArgs, clients: Clients, loaded: Loaded) -> anyhow::Re
         banner(&serving.model, &budget, disk.as_deref(), &url(address), &example)
     );
 
-    handle.set_weights(clients.keys.tenants());
+    handle.set_tenants(clients.keys.tenants());
     let ledger = Ledger::new(&serving.model.name, clients.records.as_ref(), SystemTime::now);
     let app = App::new(serving, clients.keys, Arc::new(ledger), args.app_config(clients.prices));
     let accounts = tokio::spawn(upkeep::keep_accounts(app.clone()));

@@ -45,7 +45,7 @@ fn read_tenants(app: &App, source: &Source, handle: &Handle) {
     let keys = app.keys();
     match source.read(keys.tenants()) {
         Ok(tenants) => {
-            handle.set_weights(&tenants);
+            handle.set_tenants(&tenants);
             tracing::info!("{}: {} tenants", source.path.display(), tenants.all().count() - 1);
             app.replace_keys(keys.with_tenants(tenants));
         }

@@ -95,6 +95,7 @@ impl Scheduler {
         if !freed || self.cache.stats().sequences > 0 || self.cache.check().is_err() {
             // Namespaces are names in the old cache, so those who wait for it go as well.
             self.fail_all(error);
+            self.owners.forget_told();
             self.cache = Cache::new(self.cache_config).expect("the same settings worked before");
             self.roots.clear();
             self.disk.iter_mut().for_each(Disk::drop_wishes);

@@ -18,6 +18,7 @@ pub mod disk;
 mod end;
 mod job;
 mod kept;
+mod parts;
 mod plan;
 mod probe;
 mod publish;
@@ -31,7 +32,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvik_cache::{Cache, CacheConfig, CacheError, SeqId, TenantId};
+use kvik_cache::{Cache, CacheConfig, CacheError, SeqId};
 
 use crate::api::RequestError;
 use crate::batch::Runner;
@@ -42,10 +43,12 @@ use crate::text::Vocabulary;
 use admission::Waiting;
 use disk::{Disk, RootTable};
 use job::{Job, JobId};
+use parts::Owners;
 use plan::Plan;
 use sequence::Sequence;
 use turns::Turns;
 
+pub use parts::TenantPart;
 pub use submission::{Limits, Submission};
 
 /// Tells the time since some fixed moment.
@@ -64,6 +67,7 @@ pub struct Scheduler {
     /// Sequences with blocks, oldest first: the last one is preempted first.
     running: Vec<Sequence>,
     turns: Turns,
+    owners: Owners,
     /// Choices that start as copies of a running sequence, at the next step.
     forks: Vec<Fork>,
     /// Requests that fail at the end of this step.
@@ -117,6 +121,7 @@ impl Scheduler {
             waiting: Vec::new(),
             running: Vec::new(),
             turns: Turns::default(),
+            owners: Owners::default(),
             forks: Vec::new(),
             doomed: Vec::new(),
             concluded: Vec::new(),
@@ -176,9 +181,11 @@ impl Scheduler {
         self.concluded.drain(..).for_each(Job::done);
     }
 
-    /// From now on tenants share the model by these weights; others have 1.
-    pub fn set_weights(&mut self, weights: impl IntoIterator<Item = (TenantId, f64)>) {
-        self.turns.set_weights(weights);
+    /// From now on tenants share the model and the cache like this; others have the weight 1. A
+    /// tenant's cache follows with its next request.
+    pub fn set_tenants(&mut self, parts: &[TenantPart]) {
+        self.turns.set_weights(parts.iter().map(|part| (part.tenant, part.weight)));
+        self.owners = Owners::new(parts, self.config.block_bytes);
     }
 
     /// Whether there is nothing to do.

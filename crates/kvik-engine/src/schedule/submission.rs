@@ -116,6 +116,7 @@ impl Scheduler {
     fn sharing(&mut self, request: &Request, prompt: &[Token]) -> Sharing {
         let id = self.namespace(request.salt);
         if request.reuse {
+            self.owners.tell(&mut self.cache, id, request.tenant);
             return Sharing::Namespace(id);
         }
         let roots = self.roots[&id];
@@ -125,6 +126,8 @@ impl Scheduler {
         let EngineConfig { model_digest, kv_format, .. } = &self.config;
         let kv_format = format!("{kv_format} private");
         let private = Namespace { model: *model_digest, kv_format, adapter: None, salt: request.salt };
-        Sharing::Private(self.cache.namespace(&private))
+        let id = self.cache.namespace(&private);
+        self.owners.tell(&mut self.cache, id, request.tenant);
+        Sharing::Private(id)
     }
 }

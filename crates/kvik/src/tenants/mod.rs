@@ -21,7 +21,7 @@ mod secret;
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use kvik_cache::TenantId;
-use kvik_engine::api::Request;
+use kvik_engine::{api::Request, schedule::TenantPart};
 use serde::Deserialize;
 
 use crate::{prices::Prices, size::ByteSize};
@@ -33,6 +33,9 @@ pub(crate) use secret::Secret;
 
 /// The tenant of those who come with `--api-key`, or without a key where none is asked for.
 pub(crate) const DEFAULT_NAME: &str = "default";
+
+/// Owns the cached prompts of all tenants that share; never a tenant's own id.
+const COMMON_OWNER: TenantId = TenantId(u32::MAX);
 
 /// Whose cached prompts a tenant may use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -49,7 +52,6 @@ pub(crate) enum Share {
 
 /// One tenant.
 #[derive(Debug)]
-#[allow(dead_code, reason = "the registry of prompts and the cache's shares read the rest")]
 pub(crate) struct Tenant {
     pub(crate) name: String,
     /// The same as long as this server runs, whatever becomes of the file.
@@ -61,6 +63,7 @@ pub(crate) struct Tenant {
     /// Memory that its cached prompts may take.
     pub(crate) ram: Option<ByteSize>,
     /// Disk that its cached prompts may take.
+    #[allow(dead_code, reason = "the disk tier has no quotas yet")]
     pub(crate) disk: Option<ByteSize>,
     pub(crate) limits: Limits,
     /// Where they differ from the server's.
@@ -159,6 +162,34 @@ impl Tenants {
         std::iter::once(&self.default).chain(self.named.values())
     }
 
+    /// What the engine is to give each of them. The prompts of those who share belong to all of
+    /// them together: one owner, with the sum of their parts.
+    pub(crate) fn parts(&self) -> Vec<TenantPart> {
+        let sharing = || self.all().filter(|tenant| tenant.share == Share::Shared);
+        let common = TenantPart {
+            tenant: COMMON_OWNER,
+            weight: 1.0,
+            owner: COMMON_OWNER,
+            owner_weight: sharing().map(|tenant| tenant.weight).sum(),
+            owner_bytes: sharing().try_fold(0, |sum: u64, tenant| Some(sum.saturating_add(tenant.ram?.0))),
+        };
+        let part = |tenant: &Arc<Tenant>| {
+            let (tenant, weight) = (tenant, tenant.weight);
+            let own = TenantPart {
+                tenant: tenant.id,
+                weight,
+                owner: tenant.id,
+                owner_weight: weight,
+                owner_bytes: tenant.ram.map(|ram| ram.0),
+            };
+            match tenant.share {
+                Share::Isolated | Share::PublicPrompts => own,
+                Share::Shared => TenantPart { tenant: tenant.id, weight, ..common },
+            }
+        };
+        self.all().map(part).collect()
+    }
+
     /// The digests of all keys and whose they are.
     pub(crate) fn keys(&self) -> &[(KeyDigest, Arc<Tenant>)] {
         &self.keys
@@ -238,6 +269,20 @@ mod tests {
         let (acme, beta) = (sign("acme"), sign("beta"));
         assert!(acme.0 != beta.0 && acme.1 != beta.1);
         assert!(acme.1 != [9; 16] && acme.1 != [0; 16]);
+    }
+
+    #[test]
+    fn the_prompts_of_those_who_share_have_one_owner_with_the_sum_of_their_parts() {
+        let shared = |weight: u32, ram: &str| format!("share = \"shared\"\nweight = {weight}\n{ram}");
+        let text = tenant("a", &shared(2, "ram = \"1GiB\"")) + &tenant("b", &shared(3, "ram = \"2GiB\""));
+        let (_dir, source) = source(&(text + &tenant("c", "weight = 5")));
+        let parts = source.read(&Tenants::none()).unwrap().parts();
+        let [default, a, b, c] = parts.as_slice() else { panic!("{parts:?}") };
+        assert_eq!((a.owner, a.owner_weight, a.owner_bytes), (b.owner, 5.0, Some(3 << 30)));
+        assert_eq!((b.owner_weight, b.owner_bytes), (5.0, Some(3 << 30)));
+        assert_eq!((a.weight, b.weight), (2.0, 3.0));
+        assert_eq!((c.owner, c.owner_weight, c.owner_bytes), (c.tenant, 5.0, None));
+        assert_eq!(default.owner, TenantId::default());
     }
 
     #[test]
