@@ -3,7 +3,7 @@
 //! A pin is a lease without a sequence: it locks its path, so eviction never sees it.
 
 use crate::cache::{Cache, CacheError};
-use crate::evict::{Share, TenantStats};
+use crate::evict::{Policy, Share, TenantStats};
 use crate::ids::{BLOCK_POSITIONS, NamespaceId, NodeId, SeqId, Token};
 use crate::retain::Retain;
 use crate::table::Table;
@@ -65,6 +65,11 @@ impl Cache {
     /// others need the room: 0 to 1; 0.5 unless it is set.
     pub fn set_share_floor(&mut self, floor: f64) {
         self.radix.shares.set_floor(floor);
+    }
+
+    /// The eviction policy that ranks now; under `auto`, the one that is followed.
+    pub fn policy(&self) -> Policy {
+        self.radix.evictor.policy()
     }
 
     /// What every tenant has and did.

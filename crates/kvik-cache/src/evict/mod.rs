@@ -23,6 +23,8 @@ mod s3_fifo;
 mod shadow;
 mod shares;
 mod slru;
+#[cfg(test)]
+mod tests;
 mod worth;
 
 use std::collections::{BTreeMap, BTreeSet};
