@@ -364,16 +364,20 @@ impl Cache {
         while left > 0 {
             left -= match self.radix.shares.only_holder() {
                 Some(tenant) => self.evict_of(tenant, left),
-                None => self.evict_fairly(),
+                None => self.evict_fairly(left),
             };
         }
     }
 
-    /// Evicts a block of the tenant that is the most over its share and has one to give.
-    fn evict_fairly(&mut self) -> usize {
-        let order = self.radix.shares.most_over_first(self.radix.now, |tenant| self.owned_by(tenant));
-        let given = order.into_iter().map(|tenant| self.evict_of(tenant, 1));
-        given.into_iter().find(|&count| count > 0).expect("room is made only when enough is evictable")
+    /// Evicts blocks of the tenant that is the most over its share and has some to give, at most
+    /// `count`; returns how many.
+    fn evict_fairly(&mut self, count: usize) -> usize {
+        let claims = self.radix.shares.most_over_first(self.radix.now, |tenant| self.owned_by(tenant));
+        let mut turns = claims.iter().enumerate().map(|(index, claim)| {
+            let count = claim.gives(count, claims.get(index + 1));
+            self.evict_of(claim.tenant, count)
+        });
+        turns.find(|&given| given > 0).expect("room is made only when enough is evictable")
     }
 
     /// Evicts what has outlived its time to live. It outlives what follows it, so all of it can go.

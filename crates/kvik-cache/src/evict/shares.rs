@@ -9,6 +9,7 @@
 //! Who has asked for nothing in the last [`DEMAND`] counts with `floor` times his weight: he keeps
 //! at least that part of his share, and those who do ask may use the rest.
 
+use std::cmp::Ordering;
 use std::time::Duration;
 
 use crate::ids::{NamespaceId, TenantId};
@@ -122,19 +123,41 @@ impl Shares {
         holders.next().is_none().then_some(first.share.tenant)
     }
 
-    /// The tenants, those first that have the most blocks for their weight; of equal ones the lower
-    /// id.
+    /// The tenants, those first that have the most blocks for their weight.
     ///
     /// `owned` gives the blocks that running sequences of a tenant have outside the tree.
-    pub(crate) fn most_over_first(&self, now: Duration, owned: impl Fn(TenantId) -> usize) -> Vec<TenantId> {
-        let excess = |tenant: &TenantStats| {
-            let demand = if now.saturating_sub(tenant.asked) <= DEMAND { 1.0 } else { self.floor };
-            (tenant.blocks + owned(tenant.share.tenant)) as f64 / (tenant.share.weight * demand)
+    pub(crate) fn most_over_first(&self, now: Duration, owned: impl Fn(TenantId) -> usize) -> Vec<Claim> {
+        let claim = |stats: &TenantStats| {
+            let demand = if now.saturating_sub(stats.asked) <= DEMAND { 1.0 } else { self.floor };
+            let tenant = stats.share.tenant;
+            Claim { tenant, held: stats.blocks + owned(tenant), weight: stats.share.weight * demand }
         };
-        let mut order: Vec<(f64, TenantId)> =
-            self.tenants.iter().map(|tenant| (excess(tenant), tenant.share.tenant)).collect();
-        order.sort_by(|(a, a_id), (b, b_id)| b.total_cmp(a).then(a_id.cmp(b_id)));
-        order.into_iter().map(|(_, tenant)| tenant).collect()
+        let mut claims: Vec<Claim> = self.tenants.iter().map(claim).collect();
+        claims.sort_by(|a, b| a.order(0, b));
+        claims
+    }
+}
+
+/// What a tenant has, and for what weight.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Claim {
+    pub(crate) tenant: TenantId,
+    held: usize,
+    weight: f64,
+}
+
+impl Claim {
+    /// How many blocks it gives, at most `count`, before it is the turn of `next`; at least one.
+    pub(crate) fn gives(&self, count: usize, next: Option<&Claim>) -> usize {
+        let is_first = |given: &usize| next.is_none_or(|next| self.order(*given, next).is_lt());
+        1 + (1..count).take_while(is_first).count()
+    }
+
+    /// Whose turn it is, after this one has given some blocks: of equal ones the lower id's.
+    fn order(&self, given: usize, other: &Claim) -> Ordering {
+        let excess = |claim: &Claim, held: usize| held as f64 / claim.weight;
+        let by_excess = excess(other, other.held).total_cmp(&excess(self, self.held.saturating_sub(given)));
+        by_excess.then(self.tenant.cmp(&other.tenant))
     }
 }
 
@@ -186,6 +209,7 @@ mod tests {
                 let index = (tenant.0 as usize).checked_sub(1);
                 index.and_then(|index| owned.get(index).copied()).unwrap_or(0)
             })[0]
+                .tenant
         };
         assert_eq!(first([0, 0, 0]), TenantId(1));
         assert_eq!(first([0, 7, 0]), TenantId(2), "what its sequences hold counts");
@@ -193,11 +217,23 @@ mod tests {
     }
 
     #[test]
+    fn who_gives_goes_on_until_it_is_anothers_turn() {
+        let claims = [(1, 10, 1.0), (2, 6, 1.0)].map(|(tenant, held, weight)| Claim {
+            tenant: TenantId(tenant),
+            held,
+            weight,
+        });
+        let gives = |from: usize, count| claims[from].gives(count, claims.get(from + 1));
+        // From 10 to 5: at 6 both have the same, and the lower id goes first.
+        assert_eq!((gives(0, 100), gives(0, 3), gives(1, 4)), (5, 3, 4));
+    }
+
+    #[test]
     fn without_demand_the_floor_is_kept() {
         let mut shares = shares(&[(1.0, 10), (1.0, 14)]);
         let later = DEMAND + Duration::from_secs(1);
         shares.of_mut(NamespaceId(1)).asked = later;
-        let first = |shares: &Shares| shares.most_over_first(later, |_| 0)[0];
+        let first = |shares: &Shares| shares.most_over_first(later, |_| 0)[0].tenant;
         assert_eq!(first(&shares), TenantId(1), "10 blocks at half a share are more than 14 at a whole one");
         shares.set_floor(0.9);
         assert_eq!(first(&shares), TenantId(2));

@@ -353,8 +353,10 @@ impl Radix {
 
     /// Gives a namespace to a tenant; what it holds competes with that tenant's prefixes then.
     pub(crate) fn set_share(&mut self, namespace: NamespaceId, share: Share) {
-        let moves = self.shares.owner(namespace) != share.tenant;
-        let nodes = self.arena.iter().filter(|(_, node)| moves && node.namespace == namespace);
+        if self.shares.owner(namespace) == share.tenant {
+            return self.shares.set(namespace, share, 0);
+        }
+        let nodes = self.arena.iter().filter(|(_, node)| node.namespace == namespace);
         let nodes: Vec<(NodeId, usize)> = nodes.map(|(id, node)| (id, node.blocks.len())).collect();
         nodes.iter().for_each(|&(id, _)| self.unrank(id));
         self.shares.set(namespace, share, nodes.iter().map(|&(_, blocks)| blocks).sum());
