@@ -103,9 +103,10 @@ async fn whose_a_request_is_comes_from_its_key_alone() {
     let acme = asked("acme", json!({})).await;
     let claims = json!({
         "cache_salt": "beta", "salt": "beta", "prompt_cache_key": "beta", "user": "beta", "tenant": "beta",
-        "kvik": {"tenant": "beta", "salt": "beta"},
     });
     assert_eq!(asked("acme", claims).await, acme);
+    let own = with(hello(), json!({"kvik": {"tenant": "beta"}}));
+    assert_eq!(post(&server, "acme", "/v1/chat/completions", own).await.0, 400, "kvik has no such field");
     let beta = asked("beta", json!({})).await;
     assert!(acme.0 != beta.0 && acme.1 != beta.1);
     assert!(acme.1 != [0; 16] && beta.1 != [0; 16]);
