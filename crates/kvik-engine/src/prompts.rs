@@ -6,7 +6,9 @@
 //! invalidate          ──► unpinned and dropped
 //! ```
 
-use kvik_cache::{Retain, TenantId, Token};
+use std::time::Duration;
+
+use kvik_cache::{PrefixInfo, PrefixOrder, Retain, TenantId, Token};
 
 use crate::api::{Report, Request, RequestError, Sampling};
 use crate::engine::Engine;
@@ -81,12 +83,34 @@ impl Engine {
     }
 
     /// Lets go of a prompt: it is no longer pinned, and what nobody else uses of it is dropped, from RAM
-    /// and from disk.
+    /// and from disk. Returns how many blocks of RAM were freed.
     ///
     /// # Errors
     /// When the engine stops.
-    pub fn invalidate(&self, prompt: &KeptPrompt) -> Result<(), RequestError> {
+    pub fn invalidate(&self, prompt: &KeptPrompt) -> Result<usize, RequestError> {
         let prompt = prompt.clone();
         self.ask(move |scheduler| scheduler.let_go(&prompt.tokens, prompt.salt))
+    }
+
+    /// Drops all that is neither in use nor pinned, of one tenant or of all. Returns how many blocks of RAM
+    /// and of the disk.
+    ///
+    /// # Errors
+    /// When the engine stops.
+    pub fn clear_cache(&self, salt: Option<[u8; 16]>) -> Result<(usize, usize), RequestError> {
+        self.ask(move |scheduler| scheduler.clear(salt))
+    }
+
+    /// What is kept in RAM, the first prefixes in an order, and the time on the clock by which they tell when
+    /// they were used.
+    ///
+    /// # Errors
+    /// When the engine stops.
+    pub fn prefixes(
+        &self,
+        order: PrefixOrder,
+        limit: usize,
+    ) -> Result<(Vec<PrefixInfo>, Duration), RequestError> {
+        self.ask(move |scheduler| scheduler.prefixes(order, limit))
     }
 }

@@ -1,6 +1,8 @@
 //! The disk tier behind the scheduler: what was computed is there after a restart, to the exact token,
 //! and whatever happens to the files, answers are those of an engine without them.
 
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
 mod fake;
 
 use std::path::Path;
@@ -10,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use fake::*;
 use kvik_cache::tier::Tier;
-use kvik_cache::{Namespace, StopReason, Token};
+use kvik_cache::{StopReason, Token};
 use kvik_engine::api::Request;
 use kvik_engine::engine::Waker;
 use kvik_engine::schedule::disk::DiskSetup;
@@ -29,12 +31,6 @@ fn life_with(dir: &Path, warm_blocks: usize, writes_max: usize) -> World {
     let clock = Box::new(move || started.elapsed());
     let limits = Limits::new(&config, blocks, VOCAB);
     let runner = FakeRunner::new(blocks, config.batch_rows_max());
-    let namespace = Namespace {
-        model: config.model_digest,
-        kv_format: config.kv_format.clone(),
-        adapter: None,
-        salt: [0; 16],
-    };
     let store = StoreConfig {
         dir: dir.to_owned(),
         bytes_max: 16 << 20,
@@ -51,7 +47,6 @@ fn life_with(dir: &Path, warm_blocks: usize, writes_max: usize) -> World {
         tier,
         store: Box::new(store),
         kin: other,
-        warm: vec![namespace],
         warm_blocks,
         writes_max,
         epoch_s: 1_800_000_000,

@@ -188,7 +188,15 @@ fn hit_rate_beside_a_flood(parts: &[TenantPart], flooding: bool) -> f64 {
 
 fn part(tenant: u32, owner_bytes: Option<u64>) -> TenantPart {
     let tenant = TenantId(tenant);
-    TenantPart { tenant, weight: 1.0, owner: tenant, owner_weight: 1.0, owner_bytes }
+    TenantPart {
+        tenant,
+        weight: 1.0,
+        owner: tenant,
+        owner_weight: 1.0,
+        owner_bytes,
+        salt: [tenant.0 as u8; 16],
+        disk_bytes: None,
+    }
 }
 
 #[test]

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    bench::BenchArgs, chat::ChatArgs, explain::ExplainArgs, inspect::InspectArgs, lint::LintArgs,
-    perplexity::PerplexityArgs, plan::PlanArgs, replay::ReplayArgs, run::RunArgs, serve::ServeArgs,
-    tenants::command::TenantArgs, usage::UsageArgs,
+    bench::BenchArgs, cache_cmd::CacheCommandArgs, chat::ChatArgs, explain::ExplainArgs,
+    inspect::InspectArgs, lint::LintArgs, perplexity::PerplexityArgs, plan::PlanArgs, prompt_cmd::PromptArgs,
+    replay::ReplayArgs, run::RunArgs, serve::ServeArgs, tenants::command::TenantArgs, usage::UsageArgs,
 };
 
 /// kvik: a local LLM server whose centre is the KV cache
@@ -54,6 +54,10 @@ pub(crate) enum Task {
     Explain(ExplainArgs),
     /// Find what in requests will defeat the cache
     Lint(LintArgs),
+    /// See and change what a running server keeps
+    Cache(CacheCommandArgs),
+    /// Keep a prompt computed: a system prompt, tools, examples
+    Prompt(PromptArgs),
     /// Show what is in a model file
     Inspect(InspectArgs),
     /// Show how much memory a model needs, and how many users fit

@@ -5,7 +5,7 @@ use std::{
     time::Instant,
 };
 
-use kvik_cache::{Namespace, tier::Tier};
+use kvik_cache::tier::Tier;
 use kvik_engine::{
     engine::Waker,
     schedule::disk::DiskSetup,
@@ -60,14 +60,9 @@ pub(crate) struct OpenDisk {
 }
 
 /// Opens the tier. That there is none is never a reason not to serve: the log says why.
-pub(crate) fn open(
-    args: &CacheArgs,
-    budget: &Budget,
-    model: [u8; 32],
-    warm: Vec<Namespace>,
-) -> Option<OpenDisk> {
+pub(crate) fn open(args: &CacheArgs, budget: &Budget, model: [u8; 32]) -> Option<OpenDisk> {
     let dir = args.cache_disk.directory()?;
-    match open_in(&dir, args.cache_disk_size, budget, model, warm) {
+    match open_in(&dir, args.cache_disk_size, budget, model) {
         Ok(disk) => Some(disk),
         Err(error) => {
             tracing::warn!("serving without a disk cache: {error:#}");
@@ -76,13 +71,7 @@ pub(crate) fn open(
     }
 }
 
-fn open_in(
-    dir: &Path,
-    size: ByteSize,
-    budget: &Budget,
-    model: [u8; 32],
-    warm: Vec<Namespace>,
-) -> anyhow::Result<OpenDisk> {
+fn open_in(dir: &Path, size: ByteSize, budget: &Budget, model: [u8; 32]) -> anyhow::Result<OpenDisk> {
     let allowed = bytes_allowed(dir).map_or(size.0, |allowed| allowed.min(size.0));
     let buffers = (BUFFER_BYTES / budget.block_bytes).clamp(*BUFFERS.start(), *BUFFERS.end());
     let config = StoreConfig {
@@ -109,7 +98,6 @@ fn open_in(
         tier,
         store: Box::new(store),
         kin: other,
-        warm,
         warm_blocks: budget.blocks / WARM_SHARE,
         writes_max: buffers - buffers / 4,
         epoch_s: unix_seconds(),

@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context, bail};
 use clap::{Args, builder::TypedValueParser, value_parser};
 use indicatif::{ProgressBar, ProgressStyle};
-use kvik_cache::{BLOCK_POSITIONS, CacheConfig, Namespace};
+use kvik_cache::{BLOCK_POSITIONS, CacheConfig};
 use kvik_engine::{
     api::{EventSink, Probe, Request, RequestError},
     engine::{Engine, EngineConfig},
@@ -171,6 +171,7 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
         parallel: capacity.parallel,
         bytes: model.weight_bytes() as u64,
         loaded: unix_seconds(),
+        digest: model.digest(),
     };
     let config = EngineConfig {
         context_tokens: context,
@@ -183,13 +184,7 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
         model_digest: model.digest(),
         kv_format: budget.kv.clone(),
     };
-    let namespace = Namespace {
-        model: config.model_digest,
-        kv_format: config.kv_format.clone(),
-        adapter: None,
-        salt: [0; 16],
-    };
-    let disk = disk::open(cache, &budget, config.model_digest, vec![namespace]);
+    let disk = disk::open(cache, &budget, config.model_digest);
     let runner =
         ModelRunner::new(Arc::new(model), pool, layout, budget.blocks, context).with_context(|| {
             format!("no memory for a KV cache of {}; lower --cache-ram", ByteSize(budget.bytes()))
@@ -198,7 +193,9 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
     let (disk, disk_line) = disk.map_or((None, None), |disk| (Some(disk.setup), Some(disk.line)));
     let engine = Engine::start_with_disk(runner, &tokenizer, cache, config, disk)?;
     let handle = Handle(engine.clone());
-    let serving = Serving { engine: Arc::new(engine), tokenizer: Arc::new(tokenizer), template, model: card };
+    let cache = Some(engine.clone());
+    let (engine, tokenizer) = (Arc::new(engine), Arc::new(tokenizer));
+    let serving = Serving { engine, cache, tokenizer, template, model: card };
     Ok(Loaded { serving, budget, disk: disk_line, handle })
 }
 

@@ -2,6 +2,7 @@
 
 mod account_args;
 mod bench;
+mod cache_cmd;
 mod chat;
 mod cli;
 mod config;
@@ -22,7 +23,10 @@ mod perplexity;
 mod places;
 mod plan;
 mod prices;
+mod prompt_cmd;
+mod prompts;
 mod random;
+mod remote;
 mod replay;
 mod run;
 mod serve;
@@ -60,6 +64,8 @@ fn start() -> anyhow::Result<ExitCode> {
         Task::Perplexity(args) => perplexity::run(&args),
         Task::Explain(args) => explain::run(&args),
         Task::Lint(args) => return lint::run(&args).map(|found| ExitCode::from(u8::from(found))),
+        Task::Cache(args) => cache_cmd::run(&args),
+        Task::Prompt(args) => prompt_cmd::run(&args),
         Task::Inspect(args) => inspect::run(&args),
         Task::Plan(args) => plan::run(&args),
         Task::Replay(args) => replay::run(args),

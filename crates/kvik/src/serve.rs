@@ -132,8 +132,11 @@ async fn serve(args: &ServeArgs, clients: Clients, loaded: Loaded) -> anyhow::Re
 
     handle.set_tenants(clients.keys.tenants());
     let ledger = Ledger::new(&serving.model.name, clients.records.as_ref(), SystemTime::now);
-    let app = App::new(serving, clients.keys, Arc::new(ledger), args.app_config(clients.prices));
+    let app =
+        App::new(serving, clients.keys, Arc::new(ledger), args.app_config(clients.prices, clients.records));
     let accounts = tokio::spawn(upkeep::keep_accounts(app.clone()));
+    let restored = app.clone();
+    tokio::task::spawn_blocking(move || http::restore_prompts(&restored));
     if let Some(source) = clients.source {
         tokio::spawn(upkeep::follow_tenants(app.clone(), source, handle.clone()));
     }
@@ -206,11 +209,11 @@ impl ServeArgs {
         Ok(Clients { keys, source, prices: self.accounts.prices()?, records: self.state.records() })
     }
 
-    fn app_config(&self, prices: Option<Prices>) -> AppConfig {
+    fn app_config(&self, prices: Option<Prices>, records: Option<Records>) -> AppConfig {
         let started = Instant::now();
         let clock: Clock = Arc::new(move || started.elapsed());
         let places = self.capacity.parallel + self.capacity.queue;
-        AppConfig { cors: self.cors.clone(), body_limit: self.body_limit, prices, clock, places }
+        AppConfig { cors: self.cors.clone(), body_limit: self.body_limit, prices, clock, places, records }
     }
 
     fn keys(&self) -> anyhow::Result<Keys> {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use kvik_cache::Token;
 use kvik_engine::{
     api::{EventSink, Probe, Request, RequestError},
+    engine::Engine,
     stats::EngineStats,
     template::ChatTemplate,
     tokenizer::Tokenizer,
@@ -29,6 +30,8 @@ pub(crate) trait Inference: Send + Sync {
 /// A loaded model with its engine.
 pub(crate) struct Serving {
     pub(crate) engine: Arc<dyn Inference>,
+    /// The same engine, to look at its cache and to change what it keeps; a script has none.
+    pub(crate) cache: Option<Engine>,
     pub(crate) tokenizer: Arc<Tokenizer>,
     /// Absent when the model brings none and `--chat-template` was not given.
     pub(crate) template: Option<ChatTemplate>,
@@ -54,6 +57,8 @@ pub(crate) struct ModelCard {
     pub(crate) bytes: u64,
     /// Unix time of its loading, seconds.
     pub(crate) loaded: u64,
+    /// Digest of its weights and configuration.
+    pub(crate) digest: [u8; 32],
 }
 
 impl ModelCard {

@@ -256,15 +256,18 @@ impl Tier {
         Some((slot, use_))
     }
 
-    /// Keeps a block from being evicted, or no longer. Whether it is stored.
-    pub fn pin(&mut self, identity: &Identity, pinned: bool) -> bool {
-        let Some(slot) = self.index.slot(identity) else { return false };
+    /// Keeps a block from being evicted, or no longer. Its slot, when that is news.
+    pub fn pin(&mut self, identity: &Identity, pinned: bool) -> Option<SlotId> {
+        let slot = self.index.slot(identity)?;
+        if self.record(slot).pinned == pinned {
+            return None;
+        }
         self.unrank(slot);
         if let Some(record) = &mut self.slots[slot.index()].record {
             record.pinned = pinned;
         }
         self.rank(slot);
-        true
+        Some(slot)
     }
 
     /// Takes a block out that nothing comes after; its slot, to erase. One that is pinned, read or written

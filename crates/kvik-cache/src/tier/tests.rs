@@ -187,7 +187,7 @@ fn the_warmest_come_whole_and_within_the_budget() {
     assert_eq!(firsts(&tier, 16), [1000, 2000, 0]);
     assert_eq!(firsts(&tier, 9), [1000, 2000]);
     let pinned = records(0, &numbered(0, 4), 0)[3].identity;
-    assert!(tier.pin(&pinned, true));
+    assert!(tier.pin(&pinned, true).is_some());
     assert_eq!(firsts(&tier, 9), [0, 1000]);
 }
 

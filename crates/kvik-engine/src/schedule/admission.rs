@@ -254,7 +254,7 @@ impl Scheduler {
         }
         let cached = reused.tokens.min(sequence.prompt_len).saturating_sub(sequence.furthest);
         job.report.cached_tokens += cached;
-        job.report.disk_tokens += fetch.from_disk(reused.tokens).min(cached);
+        job.report.disk_tokens += fetch.loaded(reused.tokens).min(cached);
         self.counters.reused_tokens += cached as u64;
         sequence.id = id;
         sequence.started = true;

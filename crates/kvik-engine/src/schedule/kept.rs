@@ -1,8 +1,11 @@
 //! Looking for kept prompts, and letting go of them.
 
-use kvik_cache::{BLOCK_POSITIONS, Namespace, NamespaceId, Token};
+use std::time::Duration;
+
+use kvik_cache::{BLOCK_POSITIONS, Namespace, NamespaceId, PrefixInfo, PrefixOrder, Token};
 
 use super::Scheduler;
+use super::disk::owner;
 use crate::prompts::Cached;
 
 impl Scheduler {
@@ -36,13 +39,28 @@ impl Scheduler {
         (whole + found.tokens).saturating_sub(ram)
     }
 
-    /// Unpins a prompt and drops what nobody else uses of it.
-    pub(crate) fn let_go(&mut self, tokens: &[Token], salt: [u8; 16]) {
+    /// Unpins a prompt and drops what nobody else uses of it; how many blocks of RAM that is.
+    pub(crate) fn let_go(&mut self, tokens: &[Token], salt: [u8; 16]) -> usize {
         let namespace = self.namespace(salt);
         self.cache.unpin(namespace, tokens);
+        let blocks = self.cache.evict_prefix(namespace, tokens);
         let roots = self.roots[&namespace];
         if let Some(disk) = &mut self.disk {
             disk.forget(&roots, tokens);
         }
+        blocks
+    }
+
+    /// Drops all that is neither in use nor pinned, of one tenant or of all; blocks of RAM and of the disk.
+    pub(crate) fn clear(&mut self, salt: Option<[u8; 16]>) -> (usize, usize) {
+        let namespace = salt.map(|salt| self.namespace(salt));
+        let now = self.now();
+        let disk = self.disk.as_mut().map_or(0, |disk| disk.clear(salt.map(owner), now));
+        (self.cache.clear(namespace), disk)
+    }
+
+    /// The first prefixes in an order, and the time by the same clock as theirs.
+    pub(crate) fn prefixes(&self, order: PrefixOrder, limit: usize) -> (Vec<PrefixInfo>, Duration) {
+        (self.cache.prefixes(order, limit), self.now())
     }
 }

@@ -186,6 +186,7 @@ impl Scheduler {
     pub fn set_tenants(&mut self, parts: &[TenantPart]) {
         self.turns.set_weights(parts.iter().map(|part| (part.tenant, part.weight)));
         self.owners = Owners::new(parts, self.config.block_bytes);
+        self.share_disk(parts);
     }
 
     /// Whether there is nothing to do.

@@ -17,6 +17,10 @@ pub struct TenantPart {
     pub owner_weight: f64,
     /// Memory that the owner's cached prompts take at most, bytes.
     pub owner_bytes: Option<u64>,
+    /// Separates its prompts, as in its requests.
+    pub salt: [u8; 16],
+    /// Disk that the owner's cached prompts take at most, bytes.
+    pub disk_bytes: Option<u64>,
 }
 
 /// To whom namespaces belong.

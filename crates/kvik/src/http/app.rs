@@ -24,7 +24,14 @@ use super::{
     metrics::Metrics,
     tab::{Clock, Tab},
 };
-use crate::{ledger::Ledger, prices::Prices, serving::Serving, size::ByteSize, tenants::Places};
+use crate::{
+    ledger::{Ledger, Records},
+    prices::Prices,
+    prompts::Registry,
+    serving::Serving,
+    size::ByteSize,
+    tenants::Places,
+};
 
 /// Requests that are parsed, templated and tokenized at the same time: more would only take
 /// the processor from the model.
@@ -49,6 +56,8 @@ pub(crate) struct AppConfig {
     pub(crate) clock: Clock,
     /// Prompts that the engine takes, running and waiting.
     pub(crate) places: usize,
+    /// Where kept prompts are written down; absent where nothing can be.
+    pub(crate) records: Option<Records>,
 }
 
 /// The state behind the routes.
@@ -59,6 +68,8 @@ pub(crate) struct App {
     /// The answers that later ones may be compared with.
     pub(crate) answered: Arc<Answered>,
     pub(crate) ledger: Arc<Ledger>,
+    /// Prompts that are computed ahead and kept.
+    pub(crate) registry: Registry,
     /// Who may come in; replaced when the tenants file is read again.
     keys: RwLock<Arc<Keys>>,
     /// The engine's places, where several tenants share them.
@@ -86,6 +97,7 @@ impl App {
         let places = keys.tenants().are_named().then(|| Places::new(config.places));
         Arc::new(App {
             serving,
+            registry: Registry::open(config.records.as_ref()),
             config,
             ledger,
             keys: RwLock::new(Arc::new(keys)),

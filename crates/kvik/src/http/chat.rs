@@ -8,7 +8,7 @@ use kvik_engine::{
     api::{Constraint, Request},
     template::{ChatTemplate, RenderInput, TemplateError, ends_in_thinking},
 };
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::{
     app::{App, Prepared},
@@ -62,7 +62,7 @@ pub(crate) fn read(app: &App, mut fields: Fields) -> Result<Prepared<ChatAnswer>
 }
 
 /// What the chat template is given.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Conversation {
     messages: Value,
     tools: Tools,
@@ -72,6 +72,15 @@ pub(crate) struct Conversation {
 }
 
 impl Conversation {
+    /// The same with a question of the user at the end.
+    pub(crate) fn and_asked(&self, question: &str) -> Conversation {
+        let mut asked = self.clone();
+        if let Value::Array(messages) = &mut asked.messages {
+            messages.push(json!({"role": "user", "content": question}));
+        }
+        asked
+    }
+
     /// Reads the fields that decide the prompt.
     pub(crate) fn read(fields: &mut Fields) -> Result<Conversation> {
         let mut kwargs = match fields.take("chat_template_kwargs") {

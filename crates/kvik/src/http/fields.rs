@@ -49,6 +49,11 @@ impl Fields {
         self.object.get(name).is_some_and(|value| !value.is_null())
     }
 
+    /// All that has not been taken yet.
+    pub(crate) fn rest(&self) -> Value {
+        Value::Object(self.object.clone())
+    }
+
     /// Removes and returns a field of any type.
     pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
         self.object.get_mut(name).map(Value::take).filter(|value| !value.is_null())

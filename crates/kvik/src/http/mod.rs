@@ -6,6 +6,7 @@
 mod app;
 mod body;
 mod cache_report;
+mod cache_view;
 mod chat;
 mod chat_answer;
 mod closing;
@@ -26,6 +27,7 @@ mod messages;
 mod metrics;
 mod options;
 mod prompt;
+mod prompts;
 #[cfg(test)]
 mod situations;
 mod tab;
@@ -41,6 +43,7 @@ pub(crate) use app::{App, AppConfig};
 pub(crate) use chat::conversation_prompt;
 pub(crate) use keys::Keys;
 pub(crate) use listen::{Connections, serve};
+pub(crate) use prompts::restore as restore_prompts;
 pub(crate) use tab::Clock;
 pub(crate) use tenant_usage::listing as usage_listing;
 
@@ -68,7 +71,13 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/completions", post(completions::route))
         .route("/v1/models", get(models))
         .route("/v1/models/{*id}", get(model))
+        .route("/v1/cache", get(cache_view::list).delete(cache_view::clear))
         .route("/v1/cache/explain", post(explain::route))
+        .route("/v1/cache/evict", post(cache_view::evict))
+        .route("/v1/cache/pin", post(cache_view::pin))
+        .route("/v1/prompts", get(prompts::list))
+        .route("/v1/prompts/{name}", get(prompts::get).put(prompts::put).delete(prompts::delete))
+        .route("/v1/prompts/{name}/check", post(prompts::check))
         .route("/completion", post(llama::completion))
         .route("/tokenize", post(llama::tokenize))
         .route("/detokenize", post(llama::detokenize))
@@ -146,13 +155,13 @@ fn cors(origins: &[String]) -> CorsLayer {
     };
     CorsLayer::new()
         .allow_origin(allowed)
-        .allow_methods([Method::GET, Method::POST])
+        .allow_methods([Method::GET, Method::POST, Method::PUT, Method::DELETE])
         .allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE])
 }
 
 async fn unknown_route(request: Request) -> ApiError {
     let message = format!(
-        "there is no route {} {}; kvik serves /v1/chat/completions, /v1/completions, /v1/models, /v1/cache/explain, /completion, /tokenize, /detokenize, /apply-template, /props, /v1/usage, /health and /metrics",
+        "there is no route {} {}; kvik serves /v1/chat/completions, /v1/completions, /v1/models, /v1/cache (and /explain, /pin, /evict), /v1/prompts, /completion, /tokenize, /detokenize, /apply-template, /props, /v1/usage, /health and /metrics",
         request.method(),
         request.uri().path()
     );

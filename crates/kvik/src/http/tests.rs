@@ -97,6 +97,7 @@ pub(super) fn config() -> AppConfig {
         prices: None,
         clock: Arc::new(|| Duration::ZERO),
         places: 20,
+        records: None,
     }
 }
 
@@ -131,8 +132,10 @@ impl Server {
             parallel: 4,
             bytes: 1,
             loaded: 7,
+            digest: [0; 32],
         };
         let serving = Serving {
+            cache: None,
             engine: engine.clone(),
             tokenizer: Arc::new(loaded.tokenizer),
             template: Some(template),

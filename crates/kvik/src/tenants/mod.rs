@@ -123,6 +123,11 @@ impl Tenant {
         }
     }
 
+    /// What separates its prompts from those of others.
+    pub(crate) fn salt(&self) -> [u8; 16] {
+        self.salt
+    }
+
     /// Makes a request this tenant's: nothing in it that says whose it is may come from elsewhere.
     pub(crate) fn sign(&self, request: &mut Request) {
         request.tenant = self.id;
@@ -166,28 +171,43 @@ impl Tenants {
     /// them together: one owner, with the sum of their parts.
     pub(crate) fn parts(&self) -> Vec<TenantPart> {
         let sharing = || self.all().filter(|tenant| tenant.share == Share::Shared);
-        let common = TenantPart {
-            tenant: COMMON_OWNER,
-            weight: 1.0,
-            owner: COMMON_OWNER,
-            owner_weight: sharing().map(|tenant| tenant.weight).sum(),
-            owner_bytes: sharing().try_fold(0, |sum: u64, tenant| Some(sum.saturating_add(tenant.ram?.0))),
+        let sum = |size: fn(&Tenant) -> Option<ByteSize>| {
+            sharing().try_fold(0, |sum: u64, tenant| Some(sum.saturating_add(size(tenant)?.0)))
         };
+        let common_weight = sharing().map(|tenant| tenant.weight).sum();
+        let (common_ram, common_disk) = (sum(|tenant| tenant.ram), sum(|tenant| tenant.disk));
         let part = |tenant: &Arc<Tenant>| {
-            let (tenant, weight) = (tenant, tenant.weight);
             let own = TenantPart {
                 tenant: tenant.id,
-                weight,
+                weight: tenant.weight,
                 owner: tenant.id,
-                owner_weight: weight,
+                owner_weight: tenant.weight,
                 owner_bytes: tenant.ram.map(|ram| ram.0),
+                salt: tenant.salt,
+                disk_bytes: tenant.disk.map(|disk| disk.0),
             };
             match tenant.share {
                 Share::Isolated | Share::PublicPrompts => own,
-                Share::Shared => TenantPart { tenant: tenant.id, weight, ..common },
+                Share::Shared => TenantPart {
+                    owner: COMMON_OWNER,
+                    owner_weight: common_weight,
+                    owner_bytes: common_ram,
+                    disk_bytes: common_disk,
+                    ..own
+                },
             }
         };
         self.all().map(part).collect()
+    }
+
+    /// The tenant of this name.
+    pub(crate) fn named(&self, name: &str) -> Option<Arc<Tenant>> {
+        self.all().find(|tenant| tenant.name == name).cloned()
+    }
+
+    /// The name of a tenant; those who share go by a common one.
+    pub(crate) fn name_of(&self, id: TenantId) -> &str {
+        self.all().find(|tenant| tenant.id == id).map_or("shared", |tenant| &tenant.name)
     }
 
     /// The digests of all keys and whose they are.

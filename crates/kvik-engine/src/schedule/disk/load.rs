@@ -326,7 +326,7 @@ impl Fetched {
     }
 
     /// Of `cached` tokens, those that were on disk.
-    pub(in crate::schedule) fn from_disk(&self, cached: usize) -> usize {
+    pub(in crate::schedule) fn loaded(&self, cached: usize) -> usize {
         cached.min(self.tokens.1).saturating_sub(self.tokens.0)
     }
 }

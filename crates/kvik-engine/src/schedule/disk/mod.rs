@@ -16,7 +16,7 @@ mod warm;
 
 use std::time::Duration;
 
-use kvik_cache::tier::{CostModel, Kinship, Record, SlotId, Tier, Use};
+use kvik_cache::tier::{self, CostModel, Kinship, Record, SlotId, Tier, Use};
 use kvik_cache::{Identity, Namespace, NamespaceId, StopReason, Token};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -37,6 +37,8 @@ pub trait BlockStore: Send {
     fn read(&mut self, ticket: u64, slot: SlotId, identity: Identity, into: Buffer);
     /// Notes a use beside a stored block.
     fn touch(&mut self, slot: SlotId, use_: Use);
+    /// Notes beside a stored block whether it is kept.
+    fn pin(&mut self, slot: SlotId, pinned: bool);
     /// Empties a slot.
     fn erase(&mut self, slot: SlotId);
     /// What has been done since it was asked last.
@@ -60,6 +62,10 @@ impl BlockStore for Store {
         Store::touch(self, slot, use_);
     }
 
+    fn pin(&mut self, slot: SlotId, pinned: bool) {
+        Store::pin(self, slot, pinned);
+    }
+
     fn erase(&mut self, slot: SlotId) {
         Store::erase(self, slot);
     }
@@ -77,8 +83,6 @@ pub struct DiskSetup {
     pub store: Box<dyn BlockStore>,
     /// Prompts known from files of other models and KV formats, by lineage.
     pub kin: Vec<(Kinship, u64)>,
-    /// Namespaces whose prefixes are loaded at the start, while the budget for that lasts.
-    pub warm: Vec<Namespace>,
     /// Blocks loaded at the start at most.
     pub warm_blocks: usize,
     /// Blocks on their way down at most; the rest of the store's room is for those that come up.
@@ -98,6 +102,8 @@ pub(super) struct Disk {
     pub(super) loads: Vec<Load>,
     /// Sequences that have ended and are still being copied.
     rests: Vec<Rest>,
+    /// Prefixes that were hot before the start, whose tenants have not been told of yet, the best first.
+    found: Vec<tier::Chain>,
     /// Prefixes to be loaded while nothing else is to do, the best last.
     warm: Vec<warm::Wish>,
     kin: FxHashMap<u64, Kinship>,
@@ -126,8 +132,9 @@ const PRIVATE_MAX: usize = 1 << 14;
 
 impl Disk {
     pub(super) fn new(setup: DiskSetup) -> Disk {
-        let DiskSetup { tier, store, kin, epoch_s, writes_max, .. } = setup;
+        let DiskSetup { tier, store, kin, epoch_s, writes_max, warm_blocks, .. } = setup;
         Disk {
+            found: tier.warmest(warm_blocks, epoch_s),
             tier,
             store,
             cost: CostModel::default(),
@@ -170,6 +177,21 @@ impl Disk {
         }
     }
 
+    /// Keeps a block from being evicted, or no longer, over a restart too.
+    pub(super) fn pin(&mut self, identity: &Identity, pinned: bool) {
+        if let Some(slot) = self.tier.pin(identity, pinned) {
+            self.store.pin(slot, pinned);
+        }
+    }
+
+    /// Drops all that is neither pinned nor in use, of one tenant or of all; how many blocks.
+    pub(super) fn clear(&mut self, owner: Option<u64>, now: Duration) -> usize {
+        let goes = |record: &Record| !record.pinned && owner.is_none_or(|owner| record.owner == owner);
+        let slots = self.tier.remove(self.wall_s(now), goes);
+        slots.iter().for_each(|&slot| self.store.erase(slot));
+        slots.len()
+    }
+
     /// Drops the end of a prompt that nothing else goes on from, and no longer keeps the rest of it.
     pub(super) fn forget(&mut self, roots: &Roots, tokens: &[Token]) {
         let chain: Vec<Identity> = tokens
@@ -180,7 +202,7 @@ impl Disk {
             })
             .collect();
         for identity in chain.iter().rev() {
-            self.tier.pin(identity, false);
+            self.pin(identity, false);
             if let Some(slot) = self.tier.drop_leaf(identity) {
                 self.store.erase(slot);
             }

@@ -172,7 +172,7 @@ impl Disk {
                 }
             }
             if source.retain.pin {
-                self.tier.pin(&link.identity, true);
+                self.pin(&link.identity, true);
             }
             spilled.end = Some(link);
             spilled.blocks += 1;
@@ -188,7 +188,7 @@ impl Disk {
         let placement = self.tier.place(record);
         if let Placement::Write(slot) = placement {
             runner.read_block(block, &mut buffer);
-            self.store.write(slot, &record, buffer);
+            self.store.write(slot, self.tier.record(slot), buffer);
             self.writing += 1;
         }
         placement != Placement::Full

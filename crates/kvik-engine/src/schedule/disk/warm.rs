@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use kvik_cache::tier::{Chain, SlotId};
+use kvik_cache::tier::{Chain, DiskShare, SlotId};
 use kvik_cache::{BLOCK_POSITIONS, Identity, NamespaceId};
 use rustc_hash::FxHashMap;
 
-use super::{Disk, DiskSetup, Roots};
-use crate::schedule::Scheduler;
+use super::{Disk, DiskSetup, owner};
+use crate::schedule::{Scheduler, TenantPart};
 
 /// Time that one prefix may take; a request that waits for it has less patience.
 const WARM_PATIENCE: Duration = Duration::from_secs(30);
@@ -21,21 +21,26 @@ pub(super) struct Wish {
 }
 
 impl Scheduler {
-    /// Gives the scheduler its disk, with the wishes of the start.
+    /// Gives the scheduler its disk, with the wishes of the start; tenants' come when they are told.
     pub fn attach(&mut self, setup: DiskSetup) {
-        let roots = setup.warm.iter().map(|namespace| {
-            let id = self.cache.namespace(namespace);
-            self.roots.entry(id).or_insert_with(|| Roots::of(namespace));
-            (Identity::root(namespace), id)
-        });
-        let roots: FxHashMap<Identity, NamespaceId> = roots.collect();
-        let chains = setup.tier.warmest(setup.warm_blocks, setup.epoch_s);
-        let mut wishes: Vec<Wish> = chains
-            .into_iter()
-            .filter_map(|chain| Some(Wish { namespace: *roots.get(&chain.root)?, chain }))
-            .collect();
-        wishes.reverse();
-        self.disk = Some(Disk { warm: wishes, ..Disk::new(setup) });
+        let mut disk = Disk::new(setup);
+        let namespace = self.namespace([0; 16]);
+        disk.wish(&FxHashMap::from_iter([(self.roots[&namespace].identity, namespace)]));
+        self.disk = Some(disk);
+    }
+
+    /// Divides the disk among tenants, and brings back what they had in use at the start.
+    pub(in crate::schedule) fn share_disk(&mut self, parts: &[TenantPart]) {
+        let block_bytes = self.config.block_bytes.max(1) as u64;
+        let namespaces: Vec<NamespaceId> = parts.iter().map(|part| self.namespace(part.salt)).collect();
+        let Some(disk) = &mut self.disk else { return };
+        for part in parts {
+            let slots_max = part.disk_bytes.map(|bytes| (bytes / block_bytes) as usize);
+            disk.tier.set_share(owner(part.salt), DiskShare { weight: part.owner_weight, slots_max });
+        }
+        let roots: FxHashMap<Identity, NamespaceId> =
+            namespaces.into_iter().map(|id| (self.roots[&id].identity, id)).collect();
+        disk.wish(&roots);
     }
 
     /// Begins to load the next prefix of the start when nothing else is read or waits.
@@ -56,6 +61,16 @@ impl Scheduler {
 }
 
 impl Disk {
+    /// Wishes for what was hot under these roots when the process before this one ended; once.
+    fn wish(&mut self, roots: &FxHashMap<Identity, NamespaceId>) {
+        let (mine, others): (Vec<Chain>, Vec<Chain>) =
+            std::mem::take(&mut self.found).into_iter().partition(|chain| roots.contains_key(&chain.root));
+        self.found = others;
+        // The best ones last, where they are taken from.
+        let wishes = mine.into_iter().rev().map(|chain| Wish { namespace: roots[&chain.root], chain });
+        self.warm.splice(0..0, wishes);
+    }
+
     /// Forgets what was to be brought back: the namespaces are names in another cache.
     pub(in crate::schedule) fn drop_wishes(&mut self) {
         self.warm.clear();

@@ -1,0 +1,64 @@
+//! Talking to a running server, for the commands that ask or change what it keeps.
+
+use anyhow::{Context, bail};
+use clap::Args;
+use serde_json::Value;
+use ureq::http::{Method, Request};
+
+/// Which server.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ServerArgs {
+    /// The server
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080", global = true)]
+    url: String,
+    /// The key, where the server wants one
+    #[arg(long, value_name = "KEY", env = "KVIK_KEY", hide_env_values = true, global = true)]
+    key: Option<String>,
+}
+
+impl ServerArgs {
+    /// Sends a request, with a JSON body or none, and returns the JSON it is answered with.
+    pub(crate) fn call(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
+        let url = format!("{}{path}", self.url.trim_end_matches('/'));
+        let mut request =
+            Request::builder().method(method).uri(&url).header("content-type", "application/json");
+        if let Some(key) = &self.key {
+            request = request.header("authorization", format!("Bearer {key}"));
+        }
+        let request = request.body(body.map(Value::to_string).unwrap_or_default())?;
+        let config =
+            ureq::Agent::config_builder().http_status_as_error(false).allow_non_standard_methods(true);
+        let answered = ureq::Agent::from(config.build()).run(request);
+        let mut response = answered.with_context(|| {
+            format!("there is no answer from {url}; is `kvik serve` running, or somewhere else (--url)?")
+        })?;
+        let text =
+            response.body_mut().read_to_string().with_context(|| format!("the answer of {url} broke off"))?;
+        let answer: Value =
+            serde_json::from_str(&text).with_context(|| format!("{url} did not answer as kvik does"))?;
+        if !response.status().is_success() {
+            bail!("{}", answer["error"]["message"].as_str().unwrap_or("the server refused the request"));
+        }
+        Ok(answer)
+    }
+}
+
+/// A name as a part of a path.
+pub(crate) fn escaped(name: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    name.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_stay_one_part_of_a_path() {
+        assert_eq!(escaped("notify-1.2_x"), "notify-1.2_x");
+        assert_eq!(escaped("a/b?c d"), "a%2Fb%3Fc%20d");
+        assert_eq!(escaped("é"), "%C3%A9");
+    }
+}
