@@ -1,0 +1,133 @@
+"""The disk tier under a server: whatever happens to the directory, it serves, and answers do not change."""
+import os
+import pathlib
+import random
+import shutil
+import sys
+import time
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from server import Server  # noqa: E402
+
+PROMPTS = [f"Story number {i}. " + "Once upon a time there was a folder full of letters. " * 6 for i in range(12)]
+
+
+def start(folder, *flags):
+    return Server("--cache-ram", "32MiB", *flags, env={"KVIK_CACHE_DISK": str(folder)})
+
+
+def ask(server, prompt, **options):
+    body = dict(prompt=prompt, n_predict=6, temperature=0, ignore_eos=True, n_probs=2)
+    answer = server.post("/completion", body | options)
+    assert answer.status == 200, answer.text
+    json = answer.json
+    return (json["content"], str(json.get("completion_probabilities"))), json
+
+
+@pytest.fixture(scope="module")
+def right():
+    """The answers of a server without any cache."""
+    with Server("--cache-ram", "32MiB") as server:
+        return [ask(server, prompt, cache_prompt=False)[0] for prompt in PROMPTS]
+
+
+def check(server, right):
+    for prompt, expected in zip(PROMPTS, right):
+        assert ask(server, prompt)[0] == expected
+
+
+def settle(server):
+    deadline = time.monotonic() + 20
+    while server.metric("kvik_disk_writes_pending") > 0:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def fill(folder, right):
+    with start(folder) as server:
+        check(server, right)
+        settle(server)
+        server.kill()
+
+
+def test_what_was_computed_is_read_back_and_said_so(tmp_path, right):
+    fill(tmp_path, right)
+    with start(tmp_path) as server:
+        for prompt, expected in zip(PROMPTS, right):
+            said, json = ask(server, prompt)
+            cache = json["kvik"]["cache"]
+            assert said == expected
+            assert cache["cached_tokens"] == json["timings"]["cache_n"] == cache["prompt_tokens"] - 1
+            assert cache["by_tier"]["ram"] + cache["by_tier"]["disk"] == cache["cached_tokens"]
+            assert cache["reason"] == "complete"
+
+
+def test_two_servers_on_one_directory_both_serve(tmp_path, right):
+    with start(tmp_path) as one, start(tmp_path) as other:
+        assert "serving without a disk cache" in other.logged()
+        check(one, right), check(other, right)
+        assert one.metric("kvik_disk_blocks") > 0 and other.metric("kvik_disk_blocks") == 0
+
+
+def test_the_directory_goes_while_the_server_runs(tmp_path, right):
+    folder = tmp_path / "kv"
+    with start(folder) as server:
+        check(server, right)
+        settle(server)
+        shutil.rmtree(folder)
+        check(server, right)
+        server.request("DELETE", "/v1/cache", None, {})
+        check(server, right)
+        assert server.metric("kvik_blocks_owned") == 0
+
+
+def test_files_are_damaged_between_two_lives(tmp_path, right):
+    dice = random.Random(7)
+    fill(tmp_path, right)
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size > 64]
+    assert files
+    for round in range(4):
+        for path in files:
+            with path.open("r+b") as file:
+                for _ in range(30):
+                    at = dice.randrange(path.stat().st_size)
+                    file.seek(at)
+                    file.write(bytes([dice.randrange(256)]))
+                if round == 3:
+                    file.truncate(path.stat().st_size // 2)
+        with start(tmp_path) as server:
+            check(server, right)
+
+
+def test_a_disk_that_holds_next_to_nothing(tmp_path, right):
+    with start(tmp_path, "--cache-disk-size", "300KiB") as server:
+        check(server, right)
+        check(server, right)
+        assert server.metric("kvik_disk_blocks_evicted_total") > 0
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_directory_that_cannot_be_written(tmp_path, right):
+    tmp_path.chmod(0o500)
+    with start(tmp_path / "kv") as server:
+        assert "serving without a disk cache" in server.logged()
+        check(server, right)
+
+
+def test_a_path_that_is_a_file(tmp_path, right):
+    (tmp_path / "kv").write_text("not a directory")
+    with start(tmp_path / "kv") as server:
+        assert "serving without a disk cache" in server.logged()
+        check(server, right)
+
+
+def test_another_kv_format_finds_nothing_and_says_so(tmp_path, right):
+    fill(tmp_path, right)
+    with start(tmp_path, "--kv", "q8") as server:
+        _, json = ask(server, PROMPTS[0])
+        assert json["timings"]["cache_n"] == 0
+        assert json["kvik"]["cache"]["reason"] == "other_kv_format"
+    with start(tmp_path) as server:
+        assert ask(server, PROMPTS[0])[1]["timings"]["cache_n"] > 0, "the first one's files are still there"
