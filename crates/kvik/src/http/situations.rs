@@ -4,13 +4,14 @@
 //! How many tokens are reused is checked against the longest prefix that any earlier prompt shares,
 //! against what the engine says it computed, and against the explanation asked for beforehand.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc, time::Duration};
 
 use axum::{
     Router,
     body::{Body, to_bytes},
     http::Request as HttpRequest,
 };
+use clap::Parser;
 use kvik_cache::Token;
 use kvik_engine::template::ChatTemplate;
 use serde_json::{Value, json};
@@ -18,8 +19,9 @@ use tower::ServiceExt;
 
 use super::*;
 use crate::{
+    disk::DiskPlace,
     ledger::Ledger,
-    load::{self, Capacity},
+    load::{self, Capacity, Handle},
     model_args::{CacheArgs, ModelArgs},
     size::ByteSize,
 };
@@ -49,17 +51,37 @@ const TEMPLATE: &str = "\
 struct Server {
     app: Arc<App>,
     router: Router,
+    handle: Handle,
 }
 
 impl Server {
     fn new(cache_ram: ByteSize) -> Server {
-        let cache = CacheArgs::in_ram(320, cache_ram);
+        Server::with(&ModelArgs::embedded(), &CacheArgs::in_ram(320, cache_ram))
+    }
+
+    /// One that keeps what it computes in `directory`, with keys and values in this format.
+    fn on_disk(directory: &Path, kv: &str) -> Server {
+        #[derive(Parser)]
+        struct Flags {
+            #[command(flatten)]
+            model: ModelArgs,
+        }
+        let Flags { model } = Flags::parse_from(["kvik", "--kv", kv]);
+        let cache = CacheArgs {
+            cache_disk: DiskPlace::Directory(directory.to_owned()),
+            cache_disk_size: ByteSize(64 << 20),
+            ..CacheArgs::in_ram(320, ByteSize(1 << 20))
+        };
+        Server::with(&model, &cache)
+    }
+
+    fn with(model: &ModelArgs, cache: &CacheArgs) -> Server {
         let capacity = Capacity { parallel: 2, queue: 8 };
-        let mut loaded = load::open(&ModelArgs::embedded(), &cache, capacity).unwrap();
+        let mut loaded = load::open(model, cache, capacity).unwrap();
         loaded.serving.template = Some(ChatTemplate::new(TEMPLATE, "", "<|im_end|>").unwrap());
         let ledger = Ledger::new(&loaded.serving.model.name, None, std::time::SystemTime::now);
         let app = App::new(loaded.serving, Keys::new([]), Arc::new(ledger), tests::config());
-        Server { router: router(app.clone()), app }
+        Server { router: router(app.clone()), app, handle: loaded.handle }
     }
 
     async fn text(&self, path: &str, body: &Value) -> String {
@@ -526,4 +548,52 @@ async fn an_answer_is_compared_with_an_earlier_one() {
         compare(TEXT, json!({"prompt": ["a", "b"], "max_tokens": 1}), &id).await["type"],
         "unavailable"
     );
+}
+
+#[tokio::test]
+async fn after_a_restart_the_disk_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    // More than is warmed up at the start.
+    let long = ids(&(300..540).collect::<Vec<_>>()).1;
+    let server = Server::on_disk(directory.path(), "f16");
+    server.post(TEXT, &long).await;
+    server.handle.shutdown(Duration::from_secs(20));
+    drop(server);
+
+    let server = Server::on_disk(directory.path(), "f16");
+    let found = server.post("/v1/cache/explain", &long).await["kvik"]["cache"].clone();
+    assert_eq!((&found["reason"], &found["cached_tokens"]), (&json!("complete"), &json!(239)), "{found}");
+    let answer = server.post(TEXT, &long).await;
+    let cache = &answer["kvik"]["cache"];
+    assert_eq!((&cache["reason"], &cache["cached_tokens"]), (&json!("complete"), &json!(239)), "{cache}");
+    let [ram, disk] = ["ram", "disk"].map(|tier| cache["by_tier"][tier].as_u64().unwrap());
+    assert!(ram + disk == 239 && disk > 0, "{cache}");
+    assert_eq!(answer["timings"]["prompt_n"], 1);
+    let warm = server.post(TEXT, &long).await;
+    assert_eq!(warm["kvik"]["cache"]["by_tier"], json!({"ram": 239, "disk": 0}));
+    server.handle.shutdown(Duration::from_secs(20));
+    drop(server);
+
+    let server = Server::on_disk(directory.path(), "q8");
+    for path in ["/v1/cache/explain", TEXT] {
+        let cache = server.post(path, &long).await["kvik"]["cache"].clone();
+        assert_eq!(cache["reason"], "other_kv_format", "{path}: {cache}");
+        assert_eq!(cache["cached_tokens"], 0, "{path}: {cache}");
+    }
+}
+
+#[tokio::test]
+async fn what_has_outlived_its_time_is_said_to_be_expired() {
+    let server = Server::new(ByteSize(1 << 20));
+    let (path, brief) = with(ids(&[5; 40]), json!({"kvik": {"ttl_s": 1}}));
+    server.post(path, &brief).await;
+    let reason = async || server.post("/v1/cache/explain", &brief).await["kvik"]["cache"]["reason"].clone();
+    for _ in 0..1000 {
+        if reason().await != "complete" {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(reason().await, "expired");
+    assert_eq!(server.post(path, &brief).await["kvik"]["cache"]["reason"], "expired");
 }
