@@ -86,7 +86,10 @@ fn sentences(cache: &Value) -> String {
             _ => String::new(),
         };
         text += &format!("\nreuse stops at token {}{message}: {reason}", number(&stopped["token"]));
-        text += &format!("\n  {before:?} is there, {after:?} is not");
+        text += &match before {
+            "" => format!("\n  {after:?}"),
+            before => format!("\n  {before:?} is there, {after:?} is not"),
+        };
     }
     if let Some(seconds) = cache["evicted"]["seconds_ago"].as_f64() {
         let policy = cache["evicted"]["policy"].as_str().unwrap_or_default();

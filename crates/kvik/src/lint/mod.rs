@@ -142,10 +142,14 @@ pub(crate) fn lint(requests: &[RequestBody], words: Words<'_>) -> anyhow::Result
     let Some((first, others)) = requests.split_first() else { return Ok(Vec::new()) };
     let mut findings: Vec<Finding> = Vec::new();
     let pairs = others.iter().map(|other| compared(first, other)).chain([alone(first)]);
-    for (pair, candidates) in pairs {
-        let new = candidates.into_iter().filter(|new| !findings.iter().any(|old| old.is_same(new)));
-        let new = new.take(CANDIDATES_MAX).collect();
-        findings.extend(gains(&pair, new, words)?);
+    for (pair, mut candidates) in pairs {
+        candidates.truncate(CANDIDATES_MAX);
+        // What was found before is fixed here too, so that what stands behind it is seen.
+        for finding in gains(&pair, candidates, words)? {
+            if !findings.iter().any(|old| old.is_same(&finding)) {
+                findings.push(finding);
+            }
+        }
     }
     Ok(findings)
 }

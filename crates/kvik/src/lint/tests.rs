@@ -102,6 +102,15 @@ fn of_several_each_is_told_with_its_own_gain() {
 }
 
 #[test]
+fn what_is_the_same_in_all_files_is_found_beside_what_differs() {
+    let model = Model::new();
+    let at =
+        |time: &str| chat(&format!("It is {time} now. {RULES} Build 20261121.3. {RULES}"), "Parcel arrived");
+    let findings = model.lint(&[at("13:05:59"), at("14:11:02")]);
+    assert_eq!(kinds(&findings), [("timestamp", "system", Some(0)), ("version", "system", Some(0))]);
+}
+
+#[test]
 fn plain_prompts_are_read_too() {
     let model = Model::new();
     let findings = model.lint(&[json!({"prompt": format!("Time: 13:05:59\n{RULES}\nParcel arrived:")})]);
