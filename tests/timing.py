@@ -32,7 +32,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-m", "--model", type=pathlib.Path, help="default: the embedded model")
     parser.add_argument("--probes", type=int, default=2000)
-    parser.add_argument("--letters", type=int, default=400, help="length of a prompt")
+    parser.add_argument("--letters", type=int, default=800, help="length of a prompt")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
@@ -57,7 +57,8 @@ def attack(args, share, probes):
     flags = ["-m", args.model] if args.model else []
     with tempfile.TemporaryDirectory() as folder:
         file = tenants_file(pathlib.Path(folder) / "tenants.toml", share)
-        with Server(*flags, "--tenants", file, "--threads", args.threads, "--cache-ram", "256MiB") as server:
+        flags += ["--tenants", file, "--threads", args.threads, "--cache-ram", "256MiB", "--cache-disk", f"{folder}/cache"]
+        with Server(*flags) as server:
             for _ in range(10):  # the first ones warm the machine up
                 probe(server, rng, args.letters, hit=False)
             cases = [i % 2 == 0 for i in range(probes)]

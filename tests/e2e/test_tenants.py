@@ -83,6 +83,18 @@ def test_a_tenant_sees_nothing_of_the_others(tmp_path):
         assert 'tenant="beta"' in server.get("/metrics", Authorization="Bearer root").text
 
 
+def test_explanations_are_for_those_who_asked(tmp_path):
+    with Server(*flags(tmp_path, acme="", beta="")) as server:
+        chat = dict(messages=[{"role": "user", "content": PROMPT}], max_tokens=4, temperature=0)
+        ask = lambda key, **more: server.post("/v1/chat/completions", chat | more, Authorization=f"Bearer {key}").json
+        explain = lambda key: server.post("/v1/cache/explain", chat, Authorization=f"Bearer {key}").json["kvik"]["cache"]
+        unknown, own = explain("acme"), ask("beta")
+        assert explain("beta")["cached_tokens"] > 0
+        assert explain("acme") == unknown, "nothing about it has changed for others"
+        compared = ask("acme", prompt_cache_options={"comparison_response_id": own["id"]})
+        assert compared["prompt_cache_diagnostics"] == {"type": "comparison_response_not_found"}
+
+
 def test_rates_are_limited_and_said(tmp_path):
     with Server(*flags(tmp_path, acme="requests-per-minute = 3", beta="tokens-per-minute = 20")) as server:
         client = openai.OpenAI(base_url=server.base_url, api_key="acme", max_retries=0)
