@@ -209,8 +209,8 @@ impl Engine {
         sent.ok().and_then(|()| answered.recv().ok()).ok_or(RequestError::Stopping)
     }
 
-    /// From now on tenants share the model and the cache like this; others have the weight 1. A
-    /// tenant's cache follows with its next request.
+    /// From now on tenants share the model, the cache and the disk like this; others have the weight
+    /// 1. What they keep follows with their next request.
     pub fn set_tenants(&self, parts: Vec<TenantPart>) -> Result<(), RequestError> {
         self.ask(move |scheduler| scheduler.set_tenants(&parts))
     }

@@ -181,12 +181,12 @@ impl Scheduler {
         self.concluded.drain(..).for_each(Job::done);
     }
 
-    /// From now on tenants share the model and the cache like this; others have the weight 1. A
-    /// tenant's cache follows with its next request.
+    /// From now on tenants share the model, the cache and the disk like this; others have the weight
+    /// 1. What they keep follows with their next request.
     pub fn set_tenants(&mut self, parts: &[TenantPart]) {
         self.turns.set_weights(parts.iter().map(|part| (part.tenant, part.weight)));
-        self.owners = Owners::new(parts, self.config.block_bytes);
-        self.share_disk(parts);
+        self.owners = Owners::new(parts);
+        self.wish_for(parts);
     }
 
     /// Whether there is nothing to do.

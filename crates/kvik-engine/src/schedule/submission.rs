@@ -116,7 +116,7 @@ impl Scheduler {
     fn sharing(&mut self, request: &Request, prompt: &[Token]) -> Sharing {
         let id = self.namespace(request.salt);
         if request.reuse {
-            self.owners.tell(&mut self.cache, id, request.tenant);
+            self.settle_owner(id, request);
             return Sharing::Namespace(id);
         }
         let roots = self.roots[&id];
@@ -127,7 +127,7 @@ impl Scheduler {
         let kv_format = format!("{kv_format} private");
         let private = Namespace { model: *model_digest, kv_format, adapter: None, salt: request.salt };
         let id = self.cache.namespace(&private);
-        self.owners.tell(&mut self.cache, id, request.tenant);
+        self.settle_owner(id, request);
         Sharing::Private(id)
     }
 }

@@ -63,7 +63,6 @@ pub(crate) struct Tenant {
     /// Memory that its cached prompts may take.
     pub(crate) ram: Option<ByteSize>,
     /// Disk that its cached prompts may take.
-    #[allow(dead_code, reason = "the disk tier has no quotas yet")]
     pub(crate) disk: Option<ByteSize>,
     pub(crate) limits: Limits,
     /// Where they differ from the server's.
@@ -170,31 +169,21 @@ impl Tenants {
     /// What the engine is to give each of them. The prompts of those who share belong to all of
     /// them together: one owner, with the sum of their parts.
     pub(crate) fn parts(&self) -> Vec<TenantPart> {
-        let sharing = || self.all().filter(|tenant| tenant.share == Share::Shared);
-        let sum = |size: fn(&Tenant) -> Option<ByteSize>| {
-            sharing().try_fold(0, |sum: u64, tenant| Some(sum.saturating_add(size(tenant)?.0)))
-        };
-        let common_weight = sharing().map(|tenant| tenant.weight).sum();
-        let (common_ram, common_disk) = (sum(|tenant| tenant.ram), sum(|tenant| tenant.disk));
+        let sharing: Vec<&Arc<Tenant>> = self.all().filter(|tenant| tenant.share == Share::Shared).collect();
         let part = |tenant: &Arc<Tenant>| {
-            let own = TenantPart {
+            let (owner, of) = match tenant.share {
+                Share::Isolated | Share::PublicPrompts => (tenant.id, std::slice::from_ref(&tenant)),
+                Share::Shared => (COMMON_OWNER, sharing.as_slice()),
+            };
+            TenantPart {
                 tenant: tenant.id,
                 weight: tenant.weight,
-                owner: tenant.id,
-                owner_weight: tenant.weight,
-                owner_bytes: tenant.ram.map(|ram| ram.0),
+                owner,
+                owner_weight: of.iter().map(|tenant| tenant.weight).sum(),
+                owner_ram_bytes: sum(of.iter().map(|tenant| tenant.ram)),
+                owner_disk_bytes: sum(of.iter().map(|tenant| tenant.disk)),
                 salt: tenant.salt,
-                disk_bytes: tenant.disk.map(|disk| disk.0),
-            };
-            match tenant.share {
-                Share::Isolated | Share::PublicPrompts => own,
-                Share::Shared => TenantPart {
-                    owner: COMMON_OWNER,
-                    owner_weight: common_weight,
-                    owner_bytes: common_ram,
-                    disk_bytes: common_disk,
-                    ..own
-                },
+                public: tenant.share == Share::PublicPrompts,
             }
         };
         self.all().map(part).collect()
@@ -214,6 +203,11 @@ impl Tenants {
     pub(crate) fn keys(&self) -> &[(KeyDigest, Arc<Tenant>)] {
         &self.keys
     }
+}
+
+/// Quotas together; without a bound as soon as one has none.
+fn sum(mut quotas: impl Iterator<Item = Option<ByteSize>>) -> Option<u64> {
+    quotas.try_fold(0, |sum: u64, quota| Some(sum.saturating_add(quota?.0)))
 }
 
 impl Source {
@@ -298,10 +292,10 @@ mod tests {
         let (_dir, source) = source(&(text + &tenant("c", "weight = 5")));
         let parts = source.read(&Tenants::none()).unwrap().parts();
         let [default, a, b, c] = parts.as_slice() else { panic!("{parts:?}") };
-        assert_eq!((a.owner, a.owner_weight, a.owner_bytes), (b.owner, 5.0, Some(3 << 30)));
-        assert_eq!((b.owner_weight, b.owner_bytes), (5.0, Some(3 << 30)));
+        assert_eq!((a.owner, a.owner_weight, a.owner_ram_bytes), (b.owner, 5.0, Some(3 << 30)));
+        assert_eq!((b.owner_weight, b.owner_ram_bytes, b.owner_disk_bytes), (5.0, Some(3 << 30), None));
         assert_eq!((a.weight, b.weight), (2.0, 3.0));
-        assert_eq!((c.owner, c.owner_weight, c.owner_bytes), (c.tenant, 5.0, None));
+        assert_eq!((c.owner, c.owner_weight, c.owner_ram_bytes), (c.tenant, 5.0, None));
         assert_eq!(default.owner, TenantId::default());
     }
 

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use kvik_cache::tier::{Chain, DiskShare, SlotId};
+use kvik_cache::tier::{Chain, SlotId};
 use kvik_cache::{BLOCK_POSITIONS, Identity, NamespaceId};
 use rustc_hash::FxHashMap;
 
-use super::{Disk, DiskSetup, owner};
+use super::{Disk, DiskSetup};
 use crate::schedule::{Scheduler, TenantPart};
 
 /// Time that one prefix may take; a request that waits for it has less patience.
@@ -29,18 +29,14 @@ impl Scheduler {
         self.disk = Some(disk);
     }
 
-    /// Divides the disk among tenants, and brings back what they had in use at the start.
-    pub(in crate::schedule) fn share_disk(&mut self, parts: &[TenantPart]) {
-        let block_bytes = self.config.block_bytes.max(1) as u64;
+    /// Brings back what these tenants had in use before the start.
+    pub(in crate::schedule) fn wish_for(&mut self, parts: &[TenantPart]) {
         let namespaces: Vec<NamespaceId> = parts.iter().map(|part| self.namespace(part.salt)).collect();
-        let Some(disk) = &mut self.disk else { return };
-        for part in parts {
-            let slots_max = part.disk_bytes.map(|bytes| (bytes / block_bytes) as usize);
-            disk.tier.set_share(owner(part.salt), DiskShare { weight: part.owner_weight, slots_max });
-        }
         let roots: FxHashMap<Identity, NamespaceId> =
             namespaces.into_iter().map(|id| (self.roots[&id].identity, id)).collect();
-        disk.wish(&roots);
+        if let Some(disk) = &mut self.disk {
+            disk.wish(&roots);
+        }
     }
 
     /// Begins to load the next prefix of the start when nothing else is read or waits.
