@@ -92,6 +92,15 @@ impl Engine {
         self.ask(move |scheduler| scheduler.let_go(&prompt.tokens, prompt.salt))
     }
 
+    /// From now on these kept prompts are public: requests of tenants whose part says so read them where they
+    /// are kept, and go on for themselves.
+    ///
+    /// # Errors
+    /// When the engine stops.
+    pub fn set_public_prompts(&self, prompts: Vec<KeptPrompt>) -> Result<(), RequestError> {
+        self.ask(move |scheduler| scheduler.set_public(&prompts))
+    }
+
     /// Drops all that is neither in use nor pinned, of one tenant or of all. Returns how many blocks of RAM
     /// and of the disk.
     ///

@@ -98,6 +98,7 @@ impl Scheduler {
             self.owners.forget_told();
             self.cache = Cache::new(self.cache_config).expect("the same settings worked before");
             self.roots.clear();
+            self.public.clear();
             self.disk.iter_mut().for_each(Disk::drop_wishes);
         }
     }

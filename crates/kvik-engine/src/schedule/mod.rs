@@ -21,6 +21,7 @@ mod kept;
 mod parts;
 mod plan;
 mod probe;
+mod public;
 mod publish;
 mod reuse;
 mod room;
@@ -45,6 +46,7 @@ use disk::{Disk, RootTable};
 use job::{Job, JobId};
 use parts::Owners;
 use plan::Plan;
+use public::Public;
 use sequence::Sequence;
 use turns::Turns;
 
@@ -84,6 +86,8 @@ pub struct Scheduler {
     roots: RootTable,
     /// The tier below RAM, when there is one.
     disk: Option<Disk>,
+    /// Prompts that tenants who keep apart may share.
+    public: Vec<Public>,
 }
 
 /// How long a scheduler may be left alone.
@@ -132,6 +136,7 @@ impl Scheduler {
             scratch: Scratch::default(),
             roots: RootTable::default(),
             disk: None,
+            public: Vec::new(),
         })
     }
 

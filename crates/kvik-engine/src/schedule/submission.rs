@@ -114,11 +114,12 @@ impl Scheduler {
     /// Private requests have a namespace that nobody looks into: choices of one request can
     /// still share their prompt's blocks there.
     fn sharing(&mut self, request: &Request, prompt: &[Token]) -> Sharing {
-        let id = self.namespace(request.salt);
         if request.reuse {
+            let id = self.shared_namespace(request, prompt);
             self.settle_owner(id, request);
             return Sharing::Namespace(id);
         }
+        let id = self.namespace(request.salt);
         let roots = self.roots[&id];
         if let Some(disk) = &mut self.disk {
             disk.note_private(&roots, prompt);

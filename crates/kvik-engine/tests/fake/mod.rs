@@ -334,6 +334,17 @@ impl World {
         panic!("the scheduler stands still with {} running", self.scheduler.running());
     }
 
+    /// Steps until nothing is left, where something may stay pinned.
+    pub fn run_until_idle(&mut self) {
+        for _ in 0..100_000 {
+            if self.scheduler.is_idle() {
+                return;
+            }
+            self.step();
+        }
+        panic!("the scheduler stands still");
+    }
+
     /// Nothing is leaked.
     pub fn check_idle(&self) {
         self.scheduler.cache().check().unwrap();

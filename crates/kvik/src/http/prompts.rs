@@ -95,6 +95,7 @@ pub(crate) async fn delete(
         let key = key(&caller.tenant, &name);
         let record = app.registry.remove(&key).map_err(|error| ApiError::internal(error.to_string()))?;
         let record = record.ok_or_else(|| unknown(&name))?;
+        publish(&app)?;
         engine(&app)?.invalidate(&kept(record.tokens, &caller.tenant))?;
         Ok(Json(json!({"object": "prompt.deleted", "name": name, "deleted": true})))
     })
@@ -159,6 +160,7 @@ impl Asked {
         let builds = builds + u64::from(built);
         let record = PromptRecord { body, public, sha256, tokens: prompt.tokens, builds };
         app.registry.keep(&key, record).map_err(|error| ApiError::internal(error.to_string()))?;
+        publish(app)?;
         Ok(Json(answer))
     }
 
@@ -183,6 +185,15 @@ impl Asked {
             "cached_tokens": cached,
         })
     }
+}
+
+/// Tells the engine which prompts are public.
+fn publish(app: &App) -> Result<()> {
+    let keys = app.keys();
+    let public = app.registry.all().into_iter().filter(|(_, record)| record.public);
+    let kept =
+        public.filter_map(|(key, record)| Some(kept(record.tokens, &*keys.tenants().named(&key.tenant)?)));
+    Ok(engine(app)?.set_public_prompts(kept.collect())?)
 }
 
 /// What all requests that begin so have in common.

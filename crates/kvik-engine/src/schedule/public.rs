@@ -1,0 +1,71 @@
+//! Prompts that tenants who keep apart may share: requests that begin with one run in a graft on it, which
+//! reads the public blocks and shows what follows to nobody else.
+
+use kvik_cache::{BLOCK_POSITIONS, Namespace, NamespaceId, Token};
+
+use super::Scheduler;
+use super::disk::Roots;
+use crate::api::Request;
+use crate::prompts::KeptPrompt;
+
+/// A public prompt.
+#[derive(Debug)]
+pub(super) struct Public {
+    /// Where it is kept.
+    base: NamespaceId,
+    /// Its whole blocks: only those are shared.
+    tokens: Vec<Token>,
+    /// The namespaces that go on from it.
+    grafts: Vec<NamespaceId>,
+}
+
+impl Scheduler {
+    /// From now on these prompts are public. They must be kept, else nothing of them is shared.
+    pub fn set_public(&mut self, prompts: &[KeptPrompt]) {
+        let before = std::mem::take(&mut self.public);
+        for prompt in prompts {
+            let base = self.namespace(prompt.salt);
+            let whole = prompt.tokens.len() - prompt.tokens.len() % BLOCK_POSITIONS;
+            let tokens = prompt.tokens[..whole].to_vec();
+            self.public.push(Public { base, tokens, grafts: Vec::new() });
+        }
+        for old in before {
+            let same = |public: &&mut Public| public.base == old.base && public.tokens == old.tokens;
+            match self.public.iter_mut().find(same) {
+                Some(public) => public.grafts = old.grafts,
+                // What is in use stays until it is evicted.
+                None => old.grafts.into_iter().for_each(|graft| {
+                    self.cache.ungraft(graft);
+                }),
+            }
+        }
+    }
+
+    /// The namespace that a request shares: its tenant's own, or a graft on the longest public prompt that
+    /// it begins with, when its tenant may.
+    pub(super) fn shared_namespace(&mut self, request: &Request, prompt: &[Token]) -> NamespaceId {
+        let public = self.owners.is_public(request.tenant).then(|| self.public_namespace(request, prompt));
+        public.flatten().unwrap_or_else(|| self.namespace(request.salt))
+    }
+
+    fn public_namespace(&mut self, request: &Request, prompt: &[Token]) -> Option<NamespaceId> {
+        let own = self.namespace(request.salt);
+        let fits = |public: &&mut Public| {
+            public.base != own && prompt.len() > public.tokens.len() && prompt.starts_with(&public.tokens)
+        };
+        let longest = self.public.iter_mut().filter(fits).max_by_key(|public| public.tokens.len())?;
+        let namespace = Namespace {
+            model: self.config.model_digest,
+            kv_format: self.config.kv_format.clone(),
+            adapter: None,
+            salt: request.salt,
+        };
+        let graft = self.cache.graft(longest.base, &longest.tokens, &namespace)?;
+        if !longest.grafts.contains(&graft) {
+            longest.grafts.push(graft);
+        }
+        // On disk a tenant's blocks stand under its own root, whatever it shares in RAM.
+        self.roots.entry(graft).or_insert_with(|| Roots::of(&namespace));
+        self.cache.continues(graft, prompt).then_some(graft)
+    }
+}

@@ -1,0 +1,60 @@
+//! Public prompts: computed once for all tenants that may share them, and nothing else is shared.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+mod fake;
+
+use fake::*;
+use kvik_cache::{TenantId, Token};
+use kvik_engine::api::Request;
+use kvik_engine::prompts::KeptPrompt;
+use kvik_engine::schedule::TenantPart;
+
+fn part(tenant: u32, public: bool) -> TenantPart {
+    let tenant = TenantId(tenant);
+    TenantPart {
+        tenant,
+        weight: 1.0,
+        owner: tenant,
+        owner_weight: 1.0,
+        owner_ram_bytes: None,
+        owner_disk_bytes: None,
+        salt: [tenant.0 as u8; 16],
+        public,
+    }
+}
+
+fn ask(world: &mut World, tenant: u32, tokens: &[Token]) -> usize {
+    let request = Request {
+        salt: [tenant as u8; 16],
+        tenant: TenantId(tenant),
+        ..request(tokens.to_vec(), 3)
+    };
+    let client = world.submit(request.clone());
+    world.run_until_idle();
+    let answer = client.answer().unwrap();
+    assert_eq!(answer.choices, solo(&request).choices);
+    answer.report.cached_tokens
+}
+
+#[test]
+fn a_public_prompt_is_shared_and_what_follows_is_not() {
+    let mut world = World::new(config(), 200);
+    let system = prompt(1, 100);
+    world.scheduler.set_tenants(&[part(1, true), part(2, true), part(3, true), part(4, false)]);
+    let kept = KeptPrompt { tokens: system.clone(), salt: [1; 16], tenant: TenantId(1) };
+    world.submit(kept.request());
+    world.run_until_idle();
+    world.scheduler.set_public(std::slice::from_ref(&kept));
+
+    let secret = [system.clone(), prompt(2, 60)].concat();
+    assert_eq!(ask(&mut world, 2, &secret), 96, "the whole blocks of the public prompt");
+    assert_eq!(ask(&mut world, 3, &secret), 96, "and nothing of what another tenant asked");
+    assert_eq!(ask(&mut world, 2, &secret), 159, "its own it finds again");
+    assert_eq!(ask(&mut world, 4, &secret), 0, "one that keeps to itself shares nothing");
+    assert_eq!(ask(&mut world, 1, &secret), 100, "its keeper has it to the exact token");
+
+    world.scheduler.set_public(&[]);
+    assert_eq!(ask(&mut world, 2, &secret), 0, "no longer public");
+    world.scheduler.cache().check().unwrap();
+}
