@@ -25,11 +25,8 @@ fn part(tenant: u32, public: bool) -> TenantPart {
 }
 
 fn ask(world: &mut World, tenant: u32, tokens: &[Token]) -> usize {
-    let request = Request {
-        salt: [tenant as u8; 16],
-        tenant: TenantId(tenant),
-        ..request(tokens.to_vec(), 3)
-    };
+    let request =
+        Request { salt: [tenant as u8; 16], tenant: TenantId(tenant), ..request(tokens.to_vec(), 3) };
     let client = world.submit(request.clone());
     world.run_until_idle();
     let answer = client.answer().unwrap();
