@@ -5,19 +5,20 @@
 
 mod fake;
 
+use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use fake::*;
-use kvik_cache::tier::Tier;
-use kvik_cache::{StopReason, Token};
+use kvik_cache::tier::{Record, SlotId, Tier, Use};
+use kvik_cache::{Identity, StopReason, Token};
 use kvik_engine::api::Request;
 use kvik_engine::engine::Waker;
-use kvik_engine::schedule::disk::DiskSetup;
+use kvik_engine::schedule::disk::{BlockStore, DiskSetup};
 use kvik_engine::schedule::{Limits, Scheduler};
-use kvik_engine::store::{Opened, Store, StoreConfig};
+use kvik_engine::store::{Buffer, Completed, Opened, Store, StoreConfig};
 
 /// A scheduler on a directory, with the time of day: one life of a server.
 fn life(dir: &Path, warm_blocks: usize) -> World {
@@ -26,6 +27,16 @@ fn life(dir: &Path, warm_blocks: usize) -> World {
 
 /// The same with at most so many blocks on their way to the disk.
 fn life_with(dir: &Path, warm_blocks: usize, writes_max: usize) -> World {
+    life_on(dir, warm_blocks, writes_max, |store| Box::new(store))
+}
+
+/// The same with something between the scheduler and the store.
+fn life_on(
+    dir: &Path,
+    warm_blocks: usize,
+    writes_max: usize,
+    between: impl FnOnce(Store) -> Box<dyn BlockStore>,
+) -> World {
     let (config, blocks) = (config(), 400);
     let started = Instant::now();
     let clock = Box::new(move || started.elapsed());
@@ -45,7 +56,7 @@ fn life_with(dir: &Path, warm_blocks: usize, writes_max: usize) -> World {
     assert!(surplus.is_empty());
     scheduler.attach(DiskSetup {
         tier,
-        store: Box::new(store),
+        store: between(store),
         kin: other,
         warm_blocks,
         writes_max,
@@ -200,6 +211,71 @@ fn what_is_written_gives_way_to_what_computes() {
         assert_eq!(client.answer().unwrap().choices, solo(request).choices);
     }
     settle(&mut world);
+}
+
+#[test]
+fn a_block_that_rotted_is_told_apart_from_one_that_was_never_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let long = request(prompt(1, 300), 3);
+    ask(&mut life(dir.path(), 0), &long);
+    let payloads: Vec<_> = walk(dir.path()).into_iter().filter(|path| path.ends_with("payloads")).collect();
+    for path in &payloads {
+        let bytes: Vec<u8> = std::fs::read(path).unwrap().iter().map(|byte| byte ^ 1).collect();
+        std::fs::write(path, bytes).unwrap();
+    }
+    assert!(!payloads.is_empty());
+    let report = ask(&mut life(dir.path(), 0), &long).report;
+    assert_eq!((report.cached_tokens, report.cache), (0, Some(StopReason::LoadFailed)));
+}
+
+#[test]
+fn a_disk_that_is_slower_than_computing_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let requests: Vec<Request> = (0..3).map(|seed| request(prompt(seed, 200), 2)).collect();
+    let mut world = life(dir.path(), 0);
+    requests.iter().for_each(|request| drop(ask(&mut world, request)));
+    drop(world);
+
+    let mut world = life_on(dir.path(), 0, 192, |store| Box::new(Slow { store, late: VecDeque::new() }));
+    ask(&mut world, &request(prompt(9, 200), 2));
+    let first = ask(&mut world, &requests[0]).report;
+    let second = ask(&mut world, &requests[1]).report;
+    let told = [first.cache, second.cache];
+    assert!(told.contains(&Some(StopReason::RecomputeWasCheaper)), "{told:?}");
+    assert_eq!(second.disk_tokens, 0, "{second:?}");
+}
+
+/// A disk that takes 30 ms for everything.
+struct Slow {
+    store: Store,
+    late: VecDeque<(Instant, Completed)>,
+}
+
+impl BlockStore for Slow {
+    fn buffer(&mut self) -> Option<Buffer> {
+        self.store.buffer()
+    }
+    fn write(&mut self, slot: SlotId, record: &Record, payload: Buffer) {
+        self.store.write(slot, record, payload);
+    }
+    fn read(&mut self, ticket: u64, slot: SlotId, identity: Identity, into: Buffer) {
+        self.store.read(ticket, slot, identity, into);
+    }
+    fn touch(&mut self, slot: SlotId, use_: Use) {
+        self.store.touch(slot, use_);
+    }
+    fn pin(&mut self, slot: SlotId, pinned: bool) {
+        self.store.pin(slot, pinned);
+    }
+    fn erase(&mut self, slot: SlotId) {
+        self.store.erase(slot);
+    }
+    fn completed(&mut self) -> Option<Completed> {
+        let due = Instant::now() + Duration::from_millis(30);
+        self.late.extend(std::iter::from_fn(|| self.store.completed()).map(|completed| (due, completed)));
+        let is_due = self.late.front().is_some_and(|(due, _)| *due <= Instant::now());
+        is_due.then(|| self.late.pop_front()).flatten().map(|(_, completed)| completed)
+    }
 }
 
 #[test]

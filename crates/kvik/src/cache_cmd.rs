@@ -1,13 +1,15 @@
 //! `kvik cache`: what a running server keeps.
 
-use std::{fs, path::PathBuf};
+use std::path::PathBuf;
 
-use anyhow::Context;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 use ureq::http::Method;
 
-use crate::{remote::ServerArgs, size::ByteSize};
+use crate::{
+    remote::{ServerArgs, read_json},
+    size::ByteSize,
+};
 
 /// See and change what a running server keeps
 #[derive(Debug, Args)]
@@ -62,11 +64,11 @@ pub(crate) fn run(args: &CacheCommandArgs) -> anyhow::Result<()> {
         }
         Task::Show => show(&server.call(Method::GET, "/v1/cache?limit=0", None)?),
         Task::Pin { file } => {
-            let answer = server.call(Method::POST, "/v1/cache/pin", Some(&body(file)?))?;
+            let answer = server.call(Method::POST, "/v1/cache/pin", Some(&read_json(file)?))?;
             println!("{} tokens pinned, {} of them computed", answer["tokens"], answer["computed_tokens"]);
         }
         Task::Evict { file } => {
-            let answer = server.call(Method::POST, "/v1/cache/evict", Some(&body(file)?))?;
+            let answer = server.call(Method::POST, "/v1/cache/evict", Some(&read_json(file)?))?;
             println!("{} blocks of {} tokens dropped", answer["blocks"], answer["tokens"]);
         }
         Task::Clear => {
@@ -78,11 +80,6 @@ pub(crate) fn run(args: &CacheCommandArgs) -> anyhow::Result<()> {
         }
     }
     Ok(())
-}
-
-fn body(file: &PathBuf) -> anyhow::Result<Value> {
-    let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-    serde_json::from_str(&text).with_context(|| format!("{} is not JSON", file.display()))
 }
 
 fn list(answer: &Value) {

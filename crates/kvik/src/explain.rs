@@ -1,10 +1,12 @@
 //! `kvik explain`: asks a running server what a request would find in its cache.
 
-use std::{fs, path::PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, bail};
 use clap::Args;
 use serde_json::Value;
+use ureq::http::Method;
+
+use crate::remote::{ServerArgs, read_json};
 
 /// Says what a request would find in the cache of a running server, without running it
 #[derive(Debug, Args)]
@@ -19,12 +21,8 @@ pub(crate) struct ExplainArgs {
     /// The body of a request, as JSON
     #[arg(value_name = "REQUEST.JSON")]
     request: PathBuf,
-    /// The server
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
-    url: String,
-    /// The key, where the server wants one
-    #[arg(long, value_name = "KEY", hide_env_values = true, hide_default_value = true)]
-    key: Option<String>,
+    #[command(flatten)]
+    server: ServerArgs,
     /// Print the answer as JSON
     #[arg(long)]
     json: bool,
@@ -32,9 +30,8 @@ pub(crate) struct ExplainArgs {
 
 /// Runs the command.
 pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
-    let body = fs::read_to_string(&args.request)
-        .with_context(|| format!("cannot read {}", args.request.display()))?;
-    let answer = ask(args, &body)?;
+    let body = read_json(&args.request)?;
+    let answer = args.server.call(Method::POST, "/v1/cache/explain", Some(&body))?;
     if args.json {
         println!("{answer:#}");
         return Ok(());
@@ -48,24 +45,6 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
         cache => println!("{}", sentences(cache)),
     }
     Ok(())
-}
-
-fn ask(args: &ExplainArgs, body: &str) -> anyhow::Result<Value> {
-    let url = format!("{}/v1/cache/explain", args.url.trim_end_matches('/'));
-    let config = ureq::Agent::config_builder().http_status_as_error(false).build();
-    let mut request = ureq::Agent::from(config).post(&url).header("content-type", "application/json");
-    if let Some(key) = &args.key {
-        request = request.header("authorization", format!("Bearer {key}"));
-    }
-    let mut response = request.send(body).with_context(|| format!("there is no answer from {url}"))?;
-    let text =
-        response.body_mut().read_to_string().with_context(|| format!("the answer of {url} broke off"))?;
-    let answer: Value =
-        serde_json::from_str(&text).with_context(|| format!("{url} did not answer as kvik does"))?;
-    if !response.status().is_success() {
-        bail!("{}", answer["error"]["message"].as_str().unwrap_or("the server refused the request"));
-    }
-    Ok(answer)
 }
 
 /// The object `kvik.cache` for people.

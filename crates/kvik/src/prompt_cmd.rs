@@ -1,13 +1,13 @@
 //! `kvik prompt`: prompts that a running server computes ahead and keeps.
 
-use std::{fs, path::PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use ureq::http::Method;
 
-use crate::remote::{ServerArgs, escaped};
+use crate::remote::{ServerArgs, escaped, read_json};
 
 /// Keep a prompt computed: a system prompt, tools, examples
 #[derive(Debug, Args)]
@@ -65,10 +65,7 @@ impl Content {
         if let Some(text) = &self.system {
             return Ok(Some(json!({"messages": [{"role": "system", "content": text}]})));
         }
-        let Some(path) = &self.file else { return Ok(None) };
-        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let body = serde_json::from_str(&text).with_context(|| format!("{} is not JSON", path.display()))?;
-        Ok(Some(body))
+        self.file.as_deref().map(read_json).transpose()
     }
 }
 

@@ -1,5 +1,7 @@
 //! Talking to a running server, for the commands that ask or change what it keeps.
 
+use std::{fs, path::Path};
+
 use anyhow::{Context, bail};
 use clap::Args;
 use serde_json::Value;
@@ -41,6 +43,12 @@ impl ServerArgs {
         }
         Ok(answer)
     }
+}
+
+/// The JSON in a file.
+pub(crate) fn read_json(path: &Path) -> anyhow::Result<Value> {
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("{} is not JSON", path.display()))
 }
 
 /// A name as a part of a path.

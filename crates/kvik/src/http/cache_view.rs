@@ -9,7 +9,10 @@ use axum::{
     extract::{Query as Parameters, State},
 };
 use kvik_cache::{PrefixInfo, PrefixOrder};
-use kvik_engine::stats::{DiskStats, EngineStats};
+use kvik_engine::{
+    prompts::KeptPrompt,
+    stats::{DiskStats, EngineStats},
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -68,9 +71,7 @@ pub(crate) async fn list(
 
 /// `POST /v1/cache/evict`: drops what is known of a prompt, in RAM and on disk.
 pub(crate) async fn evict(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Value>> {
-    let caller = body.caller.clone();
-    let prompt =
-        app.read(body, move |app, mut fields| Ok(kept(tokens(app, &mut fields)?, &caller.tenant))).await?;
+    let prompt = prompt(&app, body).await?;
     blocking(move || {
         let blocks = engine(&app)?.invalidate(&prompt)?;
         Ok(Json(json!({"object": "cache.evicted", "tokens": prompt.tokens.len(), "blocks": blocks})))
@@ -80,9 +81,7 @@ pub(crate) async fn evict(State(app): State<Arc<App>>, body: JsonBody) -> Result
 
 /// `POST /v1/cache/pin`: computes a prompt and keeps it until it is evicted by hand.
 pub(crate) async fn pin(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Value>> {
-    let caller = body.caller.clone();
-    let prompt =
-        app.read(body, move |app, mut fields| Ok(kept(tokens(app, &mut fields)?, &caller.tenant))).await?;
+    let prompt = prompt(&app, body).await?;
     blocking(move || {
         let report = engine(&app)?.cache_system_prompt(&prompt)?;
         let (tokens, computed) = (prompt.tokens.len(), report.computed_tokens);
@@ -102,6 +101,12 @@ pub(crate) async fn clear(
         Ok(Json(json!({"object": "cache.cleared", "blocks": {"ram": ram, "disk": disk}})))
     })
     .await
+}
+
+/// What a body describes, as the caller's tenant has it.
+async fn prompt(app: &Arc<App>, body: JsonBody) -> Result<KeptPrompt> {
+    let caller = body.caller.clone();
+    app.read(body, move |app, mut fields| Ok(kept(tokens(app, &mut fields)?, &caller.tenant))).await
 }
 
 fn ram(stats: &EngineStats) -> Value {

@@ -37,8 +37,7 @@ pub(crate) async fn put(
     Path(name): Path<String>,
     body: JsonBody,
 ) -> Result<Json<Value>> {
-    let caller = body.caller.clone();
-    let asked = app.read(body, move |app, fields| Asked::read(app, &caller.tenant, name, fields)).await?;
+    let asked = asked(&app, name, body).await?;
     blocking(move || asked.keep(&app)).await
 }
 
@@ -48,8 +47,7 @@ pub(crate) async fn check(
     Path(name): Path<String>,
     body: JsonBody,
 ) -> Result<Json<Value>> {
-    let caller = body.caller.clone();
-    let asked = app.read(body, move |app, fields| Asked::read(app, &caller.tenant, name, fields)).await?;
+    let asked = asked(&app, name, body).await?;
     blocking(move || {
         let record = app.registry.get(&asked.key).ok_or_else(|| unknown(&asked.key.name))?;
         let mut state = state(&app, &asked.key.name, &record, asked.prompt.salt)?;
@@ -57,6 +55,12 @@ pub(crate) async fn check(
         Ok(Json(state))
     })
     .await
+}
+
+/// Reads what a caller asks to be kept under a name.
+async fn asked(app: &Arc<App>, name: String, body: JsonBody) -> Result<Asked> {
+    let caller = body.caller.clone();
+    app.read(body, move |app, fields| Asked::read(app, &caller.tenant, name, fields)).await
 }
 
 /// `GET /v1/prompts`
