@@ -123,11 +123,14 @@ def test_a_path_that_is_a_file(tmp_path, right):
         check(server, right)
 
 
-def test_another_kv_format_finds_nothing_and_says_so(tmp_path, right):
+@pytest.mark.parametrize(
+    "flags, reason", [(["--kv", "q8"], "other_kv_format"), (["--weights", "bf16"], "other_model")]
+)
+def test_another_model_or_kv_format_finds_nothing_and_says_so(tmp_path, right, flags, reason):
     fill(tmp_path, right)
-    with start(tmp_path, "--kv", "q8") as server:
+    with start(tmp_path, *flags) as server:
         _, json = ask(server, PROMPTS[0])
         assert json["timings"]["cache_n"] == 0
-        assert json["kvik"]["cache"]["reason"] == "other_kv_format"
+        assert json["kvik"]["cache"]["reason"] == reason
     with start(tmp_path) as server:
         assert ask(server, PROMPTS[0])[1]["timings"]["cache_n"] > 0, "the first one's files are still there"

@@ -7,7 +7,8 @@ use super::{BLOCK_POSITIONS, KvFormat};
 use crate::f32x16::LANES;
 
 /// Counts the changes of what the bytes of a block mean: blocks kept by an older kvik are not read by a
-/// newer one. To be raised with every change of a format, of a rotation or of the order of tiles.
+/// newer one. To be raised with every change of a format, of a rotation, of the order of tiles, and of the
+/// order of any sum that keys and values come from.
 pub const KV_LAYOUT_VERSION: u32 = 1;
 
 /// What a block stores for its 16 positions: keys and values of all layers and KV heads.
