@@ -134,3 +134,24 @@ def test_another_model_or_kv_format_finds_nothing_and_says_so(tmp_path, right, f
         assert json["kvik"]["cache"]["reason"] == reason
     with start(tmp_path) as server:
         assert ask(server, PROMPTS[0])[1]["timings"]["cache_n"] > 0, "the first one's files are still there"
+
+
+FAKETIME = next(iter(sorted(pathlib.Path("/usr/lib").rglob("libfaketime.so.1"))), None)
+
+
+@pytest.mark.skipif(FAKETIME is None, reason="libfaketime is not installed")
+@pytest.mark.parametrize(
+    "clock, reason",
+    [("@1970-01-02 00:00:00", "complete"), ("@2020-01-01 00:00:00", "complete"), ("@2090-01-01 00:00:00", "expired")],
+)
+def test_the_clock_is_another_one_after_the_restart(tmp_path, right, clock, reason):
+    """Set back, a prompt with a time to live is still there; far ahead it has outlived it; no answer changes."""
+    with start(tmp_path) as server:
+        assert ask(server, PROMPTS[0], kvik={"ttl_s": 3600})[0] == right[0]
+        settle(server)
+        server.kill()
+    env = {"KVIK_CACHE_DISK": str(tmp_path), "LD_PRELOAD": str(FAKETIME), "FAKETIME": clock}
+    with Server("--cache-ram", "32MiB", env=env | {"FAKETIME_DONT_FAKE_MONOTONIC": "1"}) as server:
+        said, json = ask(server, PROMPTS[0])
+        assert (said, json["kvik"]["cache"]["reason"]) == (right[0], reason)
+        check(server, right)
