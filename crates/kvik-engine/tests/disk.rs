@@ -20,14 +20,22 @@ use kvik_engine::schedule::disk::{BlockStore, DiskSetup};
 use kvik_engine::schedule::{Limits, Scheduler};
 use kvik_engine::store::{Buffer, Completed, Opened, Store, StoreConfig};
 
+/// The day of most tests.
+const EPOCH_S: u64 = 1_800_000_000;
+
 /// A scheduler on a directory, with the time of day: one life of a server.
 fn life(dir: &Path, warm_blocks: usize) -> World {
     life_with(dir, warm_blocks, 192)
 }
 
+/// The same on another day.
+fn life_at(dir: &Path, warm_blocks: usize, epoch_s: u64) -> World {
+    life_on(dir, warm_blocks, 192, epoch_s, |store| Box::new(store))
+}
+
 /// The same with at most so many blocks on their way to the disk.
 fn life_with(dir: &Path, warm_blocks: usize, writes_max: usize) -> World {
-    life_on(dir, warm_blocks, writes_max, |store| Box::new(store))
+    life_on(dir, warm_blocks, writes_max, EPOCH_S, |store| Box::new(store))
 }
 
 /// The same with something between the scheduler and the store.
@@ -35,6 +43,7 @@ fn life_on(
     dir: &Path,
     warm_blocks: usize,
     writes_max: usize,
+    epoch_s: u64,
     between: impl FnOnce(Store) -> Box<dyn BlockStore>,
 ) -> World {
     let (config, blocks) = (config(), 400);
@@ -60,7 +69,7 @@ fn life_on(
         kin: other,
         warm_blocks,
         writes_max,
-        epoch_s: 1_800_000_000,
+        epoch_s,
         waker: Waker::default(),
     });
     World { scheduler, runner, limits }
@@ -150,6 +159,17 @@ fn the_start_brings_back_what_was_hot() {
 }
 
 #[test]
+fn the_start_does_not_bring_back_what_is_not_expected_to_pay() {
+    let dir = tempfile::tempdir().unwrap();
+    let prompt = request(prompt(1, 200), 1);
+    ask(&mut life(dir.path(), 0), &prompt);
+    let mut world = life_at(dir.path(), 100, EPOCH_S + 10 * 24 * 3600);
+    settle(&mut world);
+    let report = ask(&mut world, &prompt).report;
+    assert_eq!(report.disk_tokens, 199, "one use ten days ago: it is read when it is asked for");
+}
+
+#[test]
 fn nothing_private_is_written_and_its_tenant_is_told_why() {
     let dir = tempfile::tempdir().unwrap();
     let mut world = life(dir.path(), 0);
@@ -236,7 +256,8 @@ fn a_disk_that_is_slower_than_computing_is_left_alone() {
     requests.iter().for_each(|request| drop(ask(&mut world, request)));
     drop(world);
 
-    let mut world = life_on(dir.path(), 0, 192, |store| Box::new(Slow { store, late: VecDeque::new() }));
+    let mut world =
+        life_on(dir.path(), 0, 192, EPOCH_S, |store| Box::new(Slow { store, late: VecDeque::new() }));
     ask(&mut world, &request(prompt(9, 200), 2));
     let first = ask(&mut world, &requests[0]).report;
     let second = ask(&mut world, &requests[1]).report;

@@ -74,8 +74,10 @@ pub struct Found {
 }
 
 /// A stored prefix from the first block on.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Chain {
+    /// Uses to be expected before it is half forgotten, at the rate of late; infinite when it is pinned.
+    pub expected_uses: f64,
     /// The namespace's root.
     pub root: Identity,
     /// Its blocks, in order.
@@ -360,7 +362,10 @@ impl Tier {
         }
         slots.reverse();
         let tokens = slots.iter().flat_map(|&slot| self.record(slot).tokens.as_slice()).copied().collect();
-        Some(Chain { root, slots, tokens })
+        let Record { pinned, use_, .. } = self.record(end);
+        let expected_uses =
+            if *pinned { f64::INFINITY } else { f64::from(heat(use_, now_s)) * std::f64::consts::LN_2 };
+        Some(Chain { expected_uses, root, slots, tokens })
     }
 
     /// A slot for `record`: of a block that it supersedes, a free one, or one that is evicted.

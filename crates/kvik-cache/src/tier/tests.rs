@@ -186,6 +186,9 @@ fn the_warmest_come_whole_and_within_the_budget() {
     };
     assert_eq!(firsts(&tier, 16), [1000, 2000, 0]);
     assert_eq!(firsts(&tier, 9), [1000, 2000]);
+    let expected = |tier: &Tier, now_s| tier.warmest(4, now_s)[0].expected_uses;
+    let (now, a_day_later) = (expected(&tier, 100), expected(&tier, 100 + 24 * 3600));
+    assert!(now > 1.0 && (a_day_later / now - 0.5).abs() < 1e-3, "{now} and {a_day_later}");
     let pinned = records(0, &numbered(0, 4), 0)[3].identity;
     assert!(tier.pin(&pinned, true).is_some());
     assert_eq!(firsts(&tier, 9), [0, 1000]);

@@ -13,6 +13,10 @@ use crate::schedule::{Scheduler, TenantPart};
 /// Time that one prefix may take; a request that waits for it has less patience.
 const WARM_PATIENCE: Duration = Duration::from_secs(30);
 
+/// What loading costs while nobody waits for it, beside the time that it saves who would wait: bandwidth
+/// and RAM that others may need.
+const IDLE_COST: f64 = 0.1;
+
 /// A prefix to be loaded.
 #[derive(Debug)]
 pub(super) struct Wish {
@@ -72,9 +76,25 @@ impl Disk {
         self.warm.clear();
     }
 
-    /// The best wish, unless a load is under way.
+    /// The best wish that pays, unless a load is under way.
     fn next_wish(&mut self) -> Option<Wish> {
-        if self.loads.is_empty() { self.warm.pop() } else { None }
+        if !self.loads.is_empty() {
+            return None;
+        }
+        while let Some(wish) = self.warm.pop() {
+            if self.pays(&wish.chain) {
+                return Some(wish);
+            }
+        }
+        None
+    }
+
+    /// Whether the time that a prefix is expected to save exceeds what bringing it back costs. A use saves
+    /// the waiting for a load, or less where computing is faster.
+    fn pays(&self, chain: &Chain) -> bool {
+        let load_s = self.cost.load_time(chain.slots.len()).map_or(1.0, |time| time.as_secs_f64());
+        let compute_s = self.cost.compute_time(chain.tokens.len()).map_or(load_s, |time| time.as_secs_f64());
+        chain.expected_uses * load_s.min(compute_s) > IDLE_COST * load_s
     }
 
     /// The slots of a wish from its block `known` on, when the disk still has all of them.
