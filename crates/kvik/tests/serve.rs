@@ -331,6 +331,7 @@ fn the_environment_stands_between_the_flags_and_the_file() {
 fn run_prints_one_answer() {
     let output = Command::new(env!("CARGO_BIN_EXE_kvik"))
         .args(["run", "--cache-ram", "16MiB", "--max-tokens", "24", "Who are you?"])
+        .env("KVIK_CACHE_DISK", "off")
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");
