@@ -94,9 +94,12 @@ impl Scheduler {
         for &slot in &load.slots[load.issued..] {
             disk.tier.give_back(slot, None);
         }
-        let failed = load.failed;
+        let (failed, late) = (load.failed, ready < load.slots.len());
+        if late {
+            // A pin is of a whole prompt; of a part nobody would ever take it back.
+            self.cache.retain(load.seq, Retain::default());
+        }
         self.cache.finish(load.seq, load.ready_tokens());
-        let late = ready < load.slots.len();
         let verdict = if failed { StopReason::LoadFailed } else { StopReason::RecomputeWasCheaper };
         let mine = self.waiting.iter_mut().filter(|waiting| late && waiting.fetch.tokens.1 > 0);
         let of = |sequence: &Sequence| sequence.sharing == Sharing::Namespace(load.namespace);
@@ -190,26 +193,20 @@ impl Scheduler {
             self.cache.abandon(seq);
             return false;
         }
-        disk.tier.lend(&slots);
-        let ticket = disk.next_ticket;
-        disk.next_ticket += slots.len() as u64;
-        let arrived = vec![false; slots.len()];
-        let started = now;
-        disk.loads.push(Load {
+        disk.begin(Load {
             seq,
             namespace,
             tokens,
             first,
+            arrived: vec![false; slots.len()],
             slots,
             issued: 0,
-            arrived,
             open: 0,
             failed: false,
-            ticket,
-            started,
+            ticket: disk.next_ticket,
+            started: now,
             deadline,
         });
-        disk.issue(disk.loads.len() - 1);
         true
     }
 }
@@ -240,6 +237,14 @@ impl Disk {
             return (Vec::new(), Some(StopReason::RecomputeWasCheaper));
         }
         (found.slots, None)
+    }
+
+    /// Begins to read a prefix.
+    fn begin(&mut self, load: Load) {
+        self.tier.lend(&load.slots);
+        self.next_ticket += load.slots.len() as u64;
+        self.loads.push(load);
+        self.issue(self.loads.len() - 1);
     }
 
     /// How long the prefix that ends in a slot is to be kept.
