@@ -12,41 +12,12 @@
 //! between 4,000 and 14,000 tokens; 4,096 are taken. A leaf's rank is that time, multiplied by its
 //! uses, on the ground that rises with every victim (GreedyDual-Size-Frequency, Cherkasova 1998).
 
-use super::{Context, Facts, Order, Ranking};
-use crate::ids::NodeId;
+use super::aged::Aged;
 
 /// Blocks before one for which attention takes as long as the weights.
 const EVEN_DEPTH: u64 = 256;
 
-/// Leaves by the time to compute their last block again, from the ground at their last use.
-#[derive(Debug, Default)]
-pub(crate) struct Cost {
-    leaves: Order,
-    ground: u64,
-}
-
-impl Ranking for Cost {
-    fn insert(&mut self, leaf: NodeId, facts: Facts) {
-        let time = EVEN_DEPTH + u64::from(facts.depth);
-        let rank = self.ground + (1 + u64::from(facts.reuses)) * time;
-        self.leaves.insert(leaf, (rank, facts.used), facts.blocks);
-    }
-
-    fn remove(&mut self, leaf: NodeId) {
-        self.leaves.remove(leaf);
-    }
-
-    fn shrink(&mut self, leaf: NodeId, by: u32) {
-        self.leaves.shrink(leaf, by);
-    }
-
-    fn victim(&mut self, _context: Context<'_>) -> Option<NodeId> {
-        let ((rank, _), leaf) = self.leaves.first()?;
-        self.ground = self.ground.max(rank);
-        Some(leaf)
-    }
-
-    fn leaves(&self) -> Vec<NodeId> {
-        self.leaves.leaves().collect()
-    }
+/// Leaves by the time to compute their last block again, times their uses.
+pub(super) fn cost() -> Aged {
+    Aged::by(|facts| (1 + u64::from(facts.reuses)) * (EVEN_DEPTH + u64::from(facts.depth)))
 }

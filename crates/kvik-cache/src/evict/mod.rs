@@ -10,6 +10,7 @@
 //! remember of evicted blocks, the ghosts do. To add one: a file, a variant in [`Policy`], a row in
 //! `docs/eviction.md`.
 
+mod aged;
 mod arc;
 mod auto;
 mod cost;

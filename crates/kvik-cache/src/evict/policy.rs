@@ -4,9 +4,9 @@ use std::str::FromStr;
 
 use super::Ranking;
 use super::arc::Arc;
-use super::cost::Cost;
+use super::cost::cost;
 use super::forecast::Forecast;
-use super::lfu::Lfu;
+use super::lfu::lfu;
 use super::lru::Lru;
 use super::s3_fifo::S3Fifo;
 use super::slru::Slru;
@@ -69,11 +69,11 @@ impl Policy {
     pub(crate) fn ranking(self) -> Box<dyn Ranking> {
         match self {
             Policy::Lru | Policy::Auto => Box::<Lru>::default(),
-            Policy::Lfu => Box::<Lfu>::default(),
+            Policy::Lfu => Box::new(lfu()),
             Policy::Slru => Box::<Slru>::default(),
             Policy::S3Fifo => Box::<S3Fifo>::default(),
             Policy::Arc => Box::<Arc>::default(),
-            Policy::Cost => Box::<Cost>::default(),
+            Policy::Cost => Box::new(cost()),
             Policy::Forecast => Box::<Forecast>::default(),
         }
     }
