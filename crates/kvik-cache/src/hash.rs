@@ -65,7 +65,12 @@ impl Identity {
 
     /// The identities of the blocks of a prompt, the last one possibly partial.
     pub fn chain(namespace: &Namespace, tokens: &[Token]) -> impl Iterator<Item = Identity> {
-        tokens.chunks(BLOCK_POSITIONS).scan(Identity::root(namespace), |parent, block| {
+        Identity::root(namespace).blocks(tokens)
+    }
+
+    /// The identities of the blocks that hold `tokens` after this one, the last one possibly partial.
+    pub fn blocks(self, tokens: &[Token]) -> impl Iterator<Item = Identity> {
+        tokens.chunks(BLOCK_POSITIONS).scan(self, |parent, block| {
             *parent = parent.child(block);
             Some(*parent)
         })

@@ -60,9 +60,9 @@ impl Ranks {
         self.owners.entry(owner).or_default().leaves.insert((stamp, slot));
     }
 
-    /// Takes a leaf out; whether it was in.
-    pub(super) fn remove(&mut self, owner: u64, stamp: u64, slot: SlotId) -> bool {
-        self.owners.entry(owner).or_default().leaves.remove(&(stamp, slot))
+    /// Takes a leaf out, if it is in.
+    pub(super) fn remove(&mut self, owner: u64, stamp: u64, slot: SlotId) {
+        self.owners.entry(owner).or_default().leaves.remove(&(stamp, slot));
     }
 
     /// Slots of one tenant.

@@ -292,9 +292,8 @@ impl Tier {
         let idle = |slot: SlotId| self.slots[slot.index()].state == State::Stored;
         let old = |record: &Record| is_past(record.expires_s, now_s);
         let picked = self.used().filter(|&(slot, record)| idle(slot) && (old(record) || goes(record)));
-        let (picked, expired): (Vec<SlotId>, Vec<bool>) =
-            picked.map(|(slot, record)| (slot, old(record))).unzip();
-        self.totals.expired += expired.into_iter().filter(|&expired| expired).count() as u64;
+        let picked: Vec<SlotId> = picked.map(|(slot, _)| slot).collect();
+        self.totals.expired += picked.iter().filter(|&&slot| old(self.record(slot))).count() as u64;
         picked.iter().for_each(|&slot| self.release(slot));
         picked
     }
@@ -385,14 +384,10 @@ impl Tier {
 
     fn evict(&mut self, slot: SlotId) {
         let (parent, stamp) = (self.record(slot).parent, self.record(slot).use_.stamp);
-        if let Some(parent) = self.index.slot(&parent) {
-            let ranked = self.unrank(parent);
-            if let Some(record) = &mut self.slots[parent.index()].record {
-                record.use_.stamp = record.use_.stamp.max(stamp);
-            }
-            if ranked {
-                self.rank(parent);
-            }
+        // What something comes after is not ranked, so its stamp may change.
+        let parent = self.index.slot(&parent).map(|parent| &mut self.slots[parent.index()].record);
+        if let Some(Some(parent)) = parent {
+            parent.use_.stamp = parent.use_.stamp.max(stamp);
         }
         self.release(slot);
         self.totals.evicted += 1;
@@ -426,10 +421,11 @@ impl Tier {
         }
     }
 
-    /// Takes a slot out of the ranking; whether it was in.
-    fn unrank(&mut self, slot: SlotId) -> bool {
-        let Some(record) = self.slots[slot.index()].record else { return false };
-        self.ranks.remove(record.owner, record.use_.stamp, slot)
+    /// Takes a slot out of the ranking, if it is in.
+    fn unrank(&mut self, slot: SlotId) {
+        if let Some(record) = &self.slots[slot.index()].record {
+            self.ranks.remove(record.owner, record.use_.stamp, slot);
+        }
     }
 
     fn next_stamp(&mut self) -> u64 {

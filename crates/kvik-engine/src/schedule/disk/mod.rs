@@ -194,13 +194,7 @@ impl Disk {
 
     /// Drops the end of a prompt that nothing else goes on from, and no longer keeps the rest of it.
     pub(super) fn forget(&mut self, roots: &Roots, tokens: &[Token]) {
-        let chain: Vec<Identity> = tokens
-            .chunks(kvik_cache::BLOCK_POSITIONS)
-            .scan(roots.identity, |before, block| {
-                *before = before.child(block);
-                Some(*before)
-            })
-            .collect();
+        let chain: Vec<Identity> = roots.identity.blocks(tokens).collect();
         for identity in chain.iter().rev() {
             self.pin(identity, false);
             if let Some(slot) = self.tier.drop_leaf(identity) {
@@ -250,7 +244,7 @@ impl Roots {
 
     /// The identity of the last of the whole blocks `tokens`.
     pub(super) fn identity_after(&self, tokens: &[Token]) -> Identity {
-        tokens.chunks(kvik_cache::BLOCK_POSITIONS).fold(self.identity, |before, block| before.child(block))
+        self.identity.blocks(tokens).last().unwrap_or(self.identity)
     }
 }
 
