@@ -27,7 +27,7 @@ pub(crate) trait F32x16: Copy {
     unsafe fn load_f16(from: *const u16) -> Self;
     unsafe fn load_bf16(from: *const u16) -> Self;
 
-    /// Asks for the cache line at `at`, which need not be readable.
+    /// Asks for the cache line at `at`, which need not be readable, to come to the second-level cache.
     unsafe fn prefetch(at: *const u8);
 
     /// Writes the lanes to 16 elements at `to`.

@@ -61,7 +61,8 @@ pub(crate) unsafe trait Lanes: Copy {
     /// `from` is readable for 32 bytes.
     unsafe fn load_f16(self, from: *const u8) -> Self::Float;
 
-    /// Asks for the cache line of `from`, which need not be readable.
+    /// Asks for the cache line of `from`, which need not be readable, to come to the second-level cache:
+    /// what is fetched ahead is more than the first level holds, and more lines than it can wait for.
     fn prefetch(self, from: *const u8);
 
     /// `value` in all lanes.

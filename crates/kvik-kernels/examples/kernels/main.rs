@@ -1,8 +1,8 @@
 //! Measures the matrix kernels beside what the machine can do.
 //!
 //! `cargo run --release -p kvik-kernels --example kernels [-- TYPE ...]` prints, for every weight type
-//! and shape, the rate at which a matrix-vector product reads weights and at which a matrix-matrix
-//! product of 512 inputs computes, with one and with all threads. `KVIK_ISA` chooses the instructions.
+//! and shape, the rate at which products of 1, 4 and 16 inputs read weights that no cache holds, and at which
+//! a product of 512 inputs computes, each with one and with all threads. `KVIK_ISA` chooses the instructions.
 
 mod peaks;
 
@@ -12,6 +12,9 @@ use kvik_kernels::{Activations, Isa, Matrix, Pool, WeightType, matmul, performan
 
 /// Rows and columns of the matrices of a Qwen3-0.6B: up, down, query, output.
 const SHAPES: [(usize, usize); 4] = [(3072, 1024), (1024, 3072), (2048, 1024), (151_936, 1024)];
+
+/// Inputs of the products that weights are read for: decode of one sequence and of several.
+const DECODE: [usize; 3] = [1, 4, 16];
 
 /// Inputs of the matrix-matrix product.
 const PREFILL: usize = 512;
@@ -24,7 +27,8 @@ fn main() {
     let pools: Vec<Pool> = [1, performance_cores()].into_iter().map(Pool::new).collect();
     println!("instructions: {}", Isa::current().name());
     pools.iter().for_each(peaks::print);
-    println!("\n{:8}{:>15}{:>9}  {:>24}  {:>24}", "type", "shape", "pack", "vector GB/s", "matrix GOPS");
+    let columns = DECODE.map(|n| format!("{:>16}", format!("{n} inputs GB/s"))).concat();
+    println!("\n{:8}{:>15}{:>6}{columns}{:>18}", "type", "shape", "pack", format!("{PREFILL} inputs GOPS"));
     for ty in
         WeightType::ALL.into_iter().filter(|ty| wanted.is_empty() || wanted.iter().any(|w| w == ty.name()))
     {
@@ -42,16 +46,17 @@ fn measure(ty: WeightType, rows: usize, cols: usize, pools: &[Pool]) {
     let matrices: Vec<Matrix> =
         (0..copies).map(|_| Matrix::pack(ty, rows, cols, &raw, all).expect("the shape is valid")).collect();
     let packed = (copies * raw.len()) as f64 / started.elapsed().as_secs_f64() / 1e9;
-    let vector = pools.iter().map(|pool| vector_rate(&matrices, pool));
-    let vector: String = vector.map(|rate| format!("{rate:12.1}")).collect();
-    let matrix = pools.iter().map(|pool| matrix_rate(&matrices, pool));
-    let matrix: String = matrix.map(|rate| format!("{rate:12.0}")).collect();
-    println!("{:8}{:>15}{packed:9.1}  {vector:>24}  {matrix:>24}", ty.name(), format!("{rows}x{cols}"));
+    print!("{:8}{:>15}{packed:6.1}", ty.name(), format!("{rows}x{cols}"));
+    for n in DECODE {
+        pools.iter().for_each(|pool| print!("{:8.1}", read_rate(&matrices, n, pool)));
+    }
+    pools.iter().for_each(|pool| print!("{:9.0}", matrix_rate(&matrices, pool)));
+    println!();
 }
 
-/// Gigabytes of weights read per second for one input.
-fn vector_rate(matrices: &[Matrix], pool: &Pool) -> f64 {
-    let (x, mut out) = inputs(&matrices[0], 1, pool);
+/// Gigabytes of weights read per second for `n` inputs.
+fn read_rate(matrices: &[Matrix], n: usize, pool: &Pool) -> f64 {
+    let (x, mut out) = inputs(&matrices[0], n, pool);
     let bytes: usize = matrices.iter().map(Matrix::bytes).sum();
     let seconds = best(0.1, || matrices.iter().for_each(|weights| matmul(pool, weights, &x, &mut out)));
     bytes as f64 / seconds / 1e9

@@ -59,7 +59,7 @@ impl F32x16 for Neon {
     #[inline(always)]
     unsafe fn prefetch(at: *const u8) {
         // SAFETY: a prefetch reads nothing.
-        unsafe { asm!("prfm pldl1keep, [{0}]", in(reg) at, options(readonly, nostack, preserves_flags)) };
+        unsafe { asm!("prfm pldl2keep, [{0}]", in(reg) at, options(readonly, nostack, preserves_flags)) };
     }
 
     #[inline(always)]

@@ -108,7 +108,7 @@ unsafe impl<const DOT: bool> Lanes for Neon<DOT> {
 
     #[inline(always)]
     fn prefetch(self, from: *const u8) {
-        unsafe { asm!("prfm pldl1keep, [{}]", in(reg) from, options(nostack, preserves_flags, readonly)) }
+        unsafe { asm!("prfm pldl2keep, [{}]", in(reg) from, options(nostack, preserves_flags, readonly)) }
     }
 
     #[inline(always)]

@@ -67,7 +67,7 @@ unsafe impl<const VNNI: bool> Lanes for Avx2<VNNI> {
 
     #[inline(always)]
     fn prefetch(self, from: *const u8) {
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(from.cast()) }
     }
 
     #[inline(always)]

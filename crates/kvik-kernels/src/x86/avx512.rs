@@ -58,7 +58,7 @@ unsafe impl<const BF16: bool> Lanes for Avx512<BF16> {
 
     #[inline(always)]
     fn prefetch(self, from: *const u8) {
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(from.cast()) }
     }
 
     #[inline(always)]

@@ -63,7 +63,7 @@ impl F32x16 for Avx2 {
     #[inline(always)]
     unsafe fn prefetch(at: *const u8) {
         // SAFETY: a prefetch reads nothing.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) };
     }
 
     #[inline(always)]
