@@ -183,7 +183,27 @@ unsafe fn value_vectors<L: F32x16, T: FloatTile, const M: usize, const N: usize>
     let common = counts.iter().min().map_or(start, |&count| (count as usize).clamp(start, end));
     // SAFETY: the shapes of the call.
     unsafe {
-        let p = call.p.add(line * SPLIT);
+        gather::<L, T, M, N>(call, line, vector, start..common);
+        // Beyond the positions that all lines see, each goes its own way.
+        for (m, &count) in counts.iter().enumerate() {
+            let rest = common..(count as usize).min(end);
+            if !rest.is_empty() {
+                gather::<L, T, 1, N>(call, line + m, vector, rest);
+            }
+        }
+    }
+}
+
+/// Adds the values of `positions` to the sums in `out`, for `M` lines that see them all.
+#[inline(always)]
+unsafe fn gather<L: F32x16, T: FloatTile, const M: usize, const N: usize>(
+    call: &ValueCall<'_>,
+    line: usize,
+    vector: usize,
+    positions: Range<usize>,
+) {
+    // SAFETY: the shapes of the call.
+    unsafe {
         let out = call.out.add(line * call.dims + vector * LANES);
         let mut sums = [[L::splat(0.0); N]; M];
         for m in 0..M {
@@ -191,16 +211,7 @@ unsafe fn value_vectors<L: F32x16, T: FloatTile, const M: usize, const N: usize>
                 sums[m][n] = L::load(out.add(m * call.dims + n * LANES));
             }
         }
-        add_positions::<L, T, M, N>(call, p, start..common, vector, &mut sums);
-        // Beyond the positions that all lines see, each goes its own way.
-        for m in 0..M {
-            let rest = common..(counts[m] as usize).min(end);
-            if !rest.is_empty() {
-                let mut sum = [sums[m]];
-                add_positions::<L, T, 1, N>(call, p.add(m * SPLIT), rest, vector, &mut sum);
-                sums[m] = sum[0];
-            }
-        }
+        add_positions::<L, T, M, N>(call, call.p.add(line * SPLIT), positions, vector, &mut sums);
         for m in 0..M {
             for n in 0..N {
                 sums[m][n].store(out.add(m * call.dims + n * LANES));
