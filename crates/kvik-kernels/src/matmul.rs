@@ -75,8 +75,11 @@ unsafe fn run_round(isa: Isa, pool: &Pool, jobs: &Round, x: &Activations) {
     pool.run(tile_parts * row_parts, &|task| {
         let (part, start) = (task / row_parts, task % row_parts * part_rows);
         let rows = start..x.rows().min(start + part_rows);
+        // While all threads keep pace, this one goes on with the task that is as many further.
+        let next_part = tile_parts.min((task + pool.threads()) / row_parts);
+        let after = tile_start(jobs, bound(next_part));
         // SAFETY: tasks differ in their tiles or their rows; the rest is the caller's promise.
-        unsafe { run_span(isa, jobs, bound(part)..bound(part + 1), x, rows) };
+        unsafe { run_span(isa, jobs, bound(part)..bound(part + 1), after, x, rows) };
     });
 }
 
@@ -99,19 +102,41 @@ struct Job<'a> {
 // SAFETY: `out` stands for a `&mut [f32]` whose parts are handed to one task each.
 unsafe impl Sync for Job<'_> {}
 
-/// Computes tiles `span`, counted through all jobs, for the inputs `rows`.
+/// Where tile `tile`, counted through all jobs, begins; behind the last one, where that ends.
+fn tile_start(jobs: &Round, mut tile: usize) -> *const u8 {
+    let mut end = std::ptr::null();
+    for Job { weights, .. } in jobs.iter().flatten() {
+        if tile < weights.tiles() {
+            return weights.tile(tile).as_ptr();
+        }
+        tile -= weights.tiles();
+        end = weights.tile(weights.tiles() - 1).as_ptr_range().end;
+    }
+    end
+}
+
+/// Computes tiles `span`, counted through all jobs, for the inputs `rows`; the tiles that its thread probably
+/// computes then begin at `after`.
 ///
 /// # Safety
 /// The machine has `isa`, `x` has the forms of all weights, and the outputs belong to the caller.
-unsafe fn run_span(isa: Isa, jobs: &Round, span: Range<usize>, x: &Activations, rows: Range<usize>) {
+unsafe fn run_span(
+    isa: Isa,
+    jobs: &Round,
+    span: Range<usize>,
+    after: *const u8,
+    x: &Activations,
+    rows: Range<usize>,
+) {
     let mut first = 0;
     for job in jobs.iter().flatten() {
         let tiles = job.weights.tiles();
         let of_job = span.start.max(first)..span.end.min(first + tiles);
         if !of_job.is_empty() {
             let kernel = dispatch::kernel(isa, job.weights.weight_type());
+            let after = if of_job.end < span.end { tile_start(jobs, of_job.end) } else { after };
             // SAFETY: the kernel is that of the type; the rest is the caller's promise.
-            unsafe { kernel(job, of_job.start - first..of_job.end - first, x, rows.clone()) };
+            unsafe { kernel(job, of_job.start - first..of_job.end - first, after, x, rows.clone()) };
         }
         first += tiles;
     }

@@ -6,15 +6,17 @@ use super::Job;
 use super::formats::*;
 use super::kernel::{TILES, Target};
 use crate::activations::{Activations, panels};
+use crate::matrix::Matrix;
 use crate::quant::WeightType;
 use crate::{Isa, scalar};
 
-/// Computes tiles (first range) of a job for rows (second range) of the inputs.
+/// Computes tiles (first range) of a job for rows (second range) of the inputs, after which its thread goes
+/// on with tiles that begin at the pointer.
 ///
 /// # Safety
 /// The machine has the instructions, the weights are of the type that the kernel was chosen for, the
 /// inputs have their form, and nobody else writes these outputs.
-pub(super) type Kernel = unsafe fn(&Job, Range<usize>, &Activations, Range<usize>);
+pub(super) type Kernel = unsafe fn(&Job, Range<usize>, *const u8, &Activations, Range<usize>);
 
 /// The kernel of `isa`, which the machine must have, for `ty`.
 pub(super) fn kernel(isa: Isa, ty: WeightType) -> Kernel {
@@ -61,7 +63,13 @@ trait Family {
     ///
     /// # Safety
     /// As [`Kernel`].
-    unsafe fn run<F: Format>(job: &Job, span: Range<usize>, x: &Activations, rows: Range<usize>);
+    unsafe fn run<F: Format>(
+        job: &Job,
+        span: Range<usize>,
+        after: *const u8,
+        x: &Activations,
+        rows: Range<usize>,
+    );
 }
 
 /// Compiles a family for one instruction set, for the given numbers of input rows at a time: powers of
@@ -71,13 +79,20 @@ macro_rules! family {
         struct $name;
 
         impl Family for $name {
-            unsafe fn run<F: Format>(job: &Job, span: Range<usize>, x: &Activations, rows: Range<usize>) {
-                let weights = job.weights;
-                for tiles in groups(span) {
+            unsafe fn run<F: Format>(
+                job: &Job,
+                span: Range<usize>,
+                after: *const u8,
+                x: &Activations,
+                rows: Range<usize>,
+            ) {
+                let (weights, out) = (job.weights, job.out);
+                for tiles in groups(span.clone()) {
                     let starts = tiles.map(|tile| weights.tile(tile).as_ptr());
+                    let next = next_group(weights, tiles[0] + TILES, span.end, after);
                     for panel in panels(rows.clone()) {
-                        let (out, fetch) = (job.out, panel.start == rows.start);
-                        let mut target = Target { weights, tiles, starts, x, panel, first: 0, fetch, out };
+                        let next = (panel.start == rows.start).then_some(next);
+                        let mut target = Target { weights, tiles, starts, x, panel, first: 0, next, out };
                         while target.first < panel.rows {
                             // SAFETY: as the caller promises; at least so many rows are left.
                             target.first += unsafe {
@@ -126,11 +141,23 @@ fn groups(span: Range<usize>) -> impl Iterator<Item = [usize; TILES]> {
     span.step_by(TILES).map(move |first| std::array::from_fn(|t| (first + t).min(last)))
 }
 
+/// Where the tiles from `first` on begin, and what comes after `end`.
+fn next_group(weights: &Matrix, first: usize, end: usize, after: *const u8) -> [*const u8; TILES] {
+    let start = if first < end { weights.tile(first).as_ptr() } else { after };
+    std::array::from_fn(|t| start.wrapping_add(t * weights.layout().bytes))
+}
+
 /// The scalar family.
 ///
 /// # Safety
 /// As [`Kernel`].
-unsafe fn specification(job: &Job, span: Range<usize>, x: &Activations, rows: Range<usize>) {
+unsafe fn specification(
+    job: &Job,
+    span: Range<usize>,
+    _after: *const u8,
+    x: &Activations,
+    rows: Range<usize>,
+) {
     for tile in span {
         for panel in panels(rows.clone()) {
             // SAFETY: as the caller promises.

@@ -27,8 +27,9 @@ pub(crate) struct Target<'a> {
     pub(crate) panel: Panel,
     /// The first row of the panel to compute.
     pub(crate) first: usize,
-    /// Whether to ask for the next tiles meanwhile: once per group of tiles is enough.
-    pub(crate) fetch: bool,
+    /// Where the tiles begin that are computed after these, to ask for meanwhile: once per group of tiles
+    /// is enough.
+    pub(crate) next: Option<[*const u8; TILES]>,
     /// `[n, rows]`, all of it.
     pub(crate) out: *mut f32,
 }
@@ -38,11 +39,12 @@ macro_rules! by_tiles {
     ($sums:ident::<$($generic:ident),*>($lanes:ident, $target:ident, $($x:ident),*)) => {
         if L::NARROW && R > 2 {
             for t in 0..TILES {
-                let acc = $sums::<$($generic,)* 1>($lanes, $target, [$target.starts[t]], $($x),*);
+                let next = $target.next.map(|next| [next[t]]);
+                let acc = $sums::<$($generic,)* 1>($lanes, $target, [$target.starts[t]], next, $($x),*);
                 store($lanes, $target, t, acc);
             }
         } else {
-            let acc = $sums::<$($generic,)* TILES>($lanes, $target, $target.starts, $($x),*);
+            let acc = $sums::<$($generic,)* TILES>($lanes, $target, $target.starts, $target.next, $($x),*);
             store($lanes, $target, 0, acc);
         }
     };
@@ -138,10 +140,10 @@ unsafe fn floats<L: Lanes, F: Format, const R: usize, const T: usize>(
     lanes: L,
     target: &Target,
     tiles: [*const u8; T],
+    next: Option<[*const u8; T]>,
     x: *const f32,
 ) -> [[L::Float; R]; T] {
-    let panel = target.panel.rows;
-    let (bytes, tile_bytes) = (F::TYPE.block_bytes() * TILE_ROWS, target.weights.layout().bytes);
+    let (panel, bytes) = (target.panel.rows, F::TYPE.block_bytes() * TILE_ROWS);
     let mut acc = [[lanes.splat_f32(0.0); R]; T];
     for k in 0..target.weights.cols() {
         // SAFETY: `k` is below the columns of the tiles and of the panel.
@@ -149,8 +151,8 @@ unsafe fn floats<L: Lanes, F: Format, const R: usize, const T: usize>(
             let mut w = [lanes.splat_f32(0.0); T];
             for t in 0..T {
                 let from = tiles[t].add(k * bytes);
-                if target.fetch {
-                    lanes.prefetch(from.wrapping_add(TILES * tile_bytes));
+                if let Some(next) = next {
+                    lanes.prefetch(next[t].wrapping_add(k * bytes));
                 }
                 w[t] = match F::TYPE {
                     WeightType::F32 => lanes.load_f32(from),
@@ -175,21 +177,21 @@ unsafe fn pair_sums<L: Lanes, const R: usize, const T: usize>(
     lanes: L,
     target: &Target,
     tiles: [*const u8; T],
+    next: Option<[*const u8; T]>,
     x: *const u32,
     pairs: usize,
 ) -> [[L::Float; R]; T] {
-    let (panel, tile_bytes) = (target.panel.rows, target.weights.layout().bytes);
+    let panel = target.panel.rows;
     let mut acc = [[lanes.splat_f32(0.0); R]; T];
     for pair in 0..pairs {
         // SAFETY: `pair` is below the pairs of the tiles and of the panel.
         unsafe {
             let mut w = [lanes.splat(0); T];
             for t in 0..T {
-                let from = tiles[t].add(pair * VECTOR);
-                if target.fetch {
-                    lanes.prefetch(from.wrapping_add(TILES * tile_bytes));
+                if let Some(next) = next {
+                    lanes.prefetch(next[t].wrapping_add(pair * VECTOR));
                 }
-                w[t] = lanes.load(from);
+                w[t] = lanes.load(tiles[t].add(pair * VECTOR));
             }
             for r in 0..R {
                 let x = lanes.splat(*x.add(pair * panel + r) as i32);
@@ -220,6 +222,7 @@ unsafe fn codes<L: Lanes, F: Coded, const R: usize, const T: usize>(
     lanes: L,
     target: &Target,
     tiles: [*const u8; T],
+    next: Option<[*const u8; T]>,
     x: Inputs,
 ) -> [[L::Float; R]; T] {
     let layout = target.weights.layout();
@@ -227,7 +230,7 @@ unsafe fn codes<L: Lanes, F: Coded, const R: usize, const T: usize>(
     for block in 0..target.weights.cols() / F::BLOCK {
         // SAFETY: `block` is one of the row's, so every offset lies inside its plane.
         unsafe {
-            let dots = dots::<L, F, R, T>(lanes, target, tiles, x, block);
+            let dots = dots::<L, F, R, T>(lanes, layout, tiles, next, x, block);
             let d = load_halves(lanes, tiles, layout.d + block * TILE_ROWS * 2);
             accumulate(lanes, &mut acc, d, dots, x.scales.add(block * x.panel));
             if F::CODES.has_min {
@@ -280,16 +283,16 @@ unsafe fn accumulate<L: Lanes, const R: usize, const T: usize>(
 #[inline(always)]
 unsafe fn dots<L: Lanes, F: Coded, const R: usize, const T: usize>(
     lanes: L,
-    target: &Target,
+    layout: &TileLayout,
     tiles: [*const u8; T],
+    next: Option<[*const u8; T]>,
     x: Inputs,
     block: usize,
 ) -> [[L::Int; R]; T] {
-    let layout = target.weights.layout();
     let mut total = [[lanes.splat(0); R]; T];
     for chunk in block * F::CHUNKS..(block + 1) * F::CHUNKS {
-        if target.fetch {
-            prefetch_chunk::<L, F, T>(lanes, tiles, layout.bytes, chunk);
+        if let Some(next) = next {
+            prefetch_chunk::<L, F, T>(lanes, next, chunk);
         }
         // SAFETY: all offsets follow from the chunk's number as the layouts of tiles and panels say.
         unsafe {
@@ -560,17 +563,11 @@ unsafe fn min_sums<L: Lanes, F: Coded, const R: usize, const T: usize>(
 /// Asks for the part of the next tiles that corresponds to a chunk: while one group of tiles is
 /// computed the next one arrives, whatever planes it has, a few lines at a time.
 #[inline(always)]
-fn prefetch_chunk<L: Lanes, F: Coded, const T: usize>(
-    lanes: L,
-    tiles: [*const u8; T],
-    tile_bytes: usize,
-    chunk: usize,
-) {
+fn prefetch_chunk<L: Lanes, F: Coded, const T: usize>(lanes: L, next: [*const u8; T], chunk: usize) {
     let bytes = F::CODES.tile_block_bytes() / F::CHUNKS;
-    for tile in tiles {
-        let next = tile.wrapping_add(TILES * tile_bytes + chunk * bytes);
+    for tile in next {
         for line in 0..bytes.div_ceil(VECTOR) {
-            lanes.prefetch(next.wrapping_add(line * VECTOR));
+            lanes.prefetch(tile.wrapping_add(chunk * bytes + line * VECTOR));
         }
     }
 }
