@@ -77,15 +77,6 @@ impl Form {
             None => Form::Floats,
         }
     }
-
-    /// Bytes of one value.
-    pub(crate) fn bytes(self) -> usize {
-        match self {
-            Form::Floats => 4,
-            Form::Pairs => 2,
-            Form::Codes(_) => 1,
-        }
-    }
 }
 
 /// Consecutive rows that a kernel computes together.

@@ -11,13 +11,14 @@ mod tests;
 
 use std::ops::Range;
 
-use crate::activations::{Activations, Form, WIDE};
+use crate::activations::{Activations, WIDE};
 use crate::matrix::Matrix;
 use crate::{Isa, Pool};
 use kernel::TILES;
 
-/// Bytes of inputs of one task when there are many rows: they stay in the second-level cache.
-const TASK_INPUT_BYTES: usize = 512 << 10;
+/// Inputs of one task when there are many rows: as codes they stay in the second-level cache, and floats, which
+/// take more time to multiply, may come from the third.
+const TASK_VALUES: usize = 512 << 10;
 
 /// Tasks a thread gets of one call, so that a slow core does not hold up the others.
 const TASKS_PER_THREAD: usize = 4;
@@ -66,8 +67,7 @@ pub(crate) fn matmul_with(isa: Isa, pool: &Pool, jobs: &mut [(&Matrix, &mut [f32
 /// The machine has `isa`, and the outputs have room for their jobs and no other user.
 unsafe fn run_round(isa: Isa, pool: &Pool, jobs: &Round, x: &Activations) {
     let tiles: usize = jobs.iter().flatten().map(|job| job.weights.tiles()).sum();
-    let forms = jobs.iter().flatten().map(|job| Form::of(job.weights.weight_type()));
-    let part_rows = part_rows(x, forms.map(Form::bytes).max().unwrap_or(1));
+    let part_rows = part_rows(x);
     let row_parts = x.rows().div_ceil(part_rows);
     let tile_parts = (pool.threads() * TASKS_PER_THREAD).div_ceil(row_parts).min(tiles.div_ceil(TILES));
     let bound =
@@ -83,9 +83,9 @@ unsafe fn run_round(isa: Isa, pool: &Pool, jobs: &Round, x: &Activations) {
     });
 }
 
-/// Rows of the inputs that a task takes: equal parts of whole panels that stay in cache.
-fn part_rows(x: &Activations, value_bytes: usize) -> usize {
-    let parts = x.rows().div_ceil((TASK_INPUT_BYTES / (x.cols() * value_bytes)).max(WIDE));
+/// Rows of the inputs that a task takes: equal parts of whole panels.
+fn part_rows(x: &Activations) -> usize {
+    let parts = x.rows().div_ceil((TASK_VALUES / x.cols()).max(WIDE));
     x.rows().div_ceil(parts).next_multiple_of(WIDE)
 }
 

@@ -1,12 +1,13 @@
 //! Chooses the compiled kernel for an instruction set and a weight type, once per call.
 
+use std::cell::Cell;
 use std::ops::Range;
 
 use super::Job;
 use super::formats::*;
-use super::kernel::{TILES, Target};
-use crate::activations::{Activations, panels};
-use crate::matrix::Matrix;
+use super::kernel::{TILES, Target, widen_tiles};
+use crate::activations::{Activations, WIDE, panels};
+use crate::matrix::{Matrix, TILE_ROWS};
 use crate::quant::WeightType;
 use crate::{Isa, scalar};
 
@@ -57,6 +58,15 @@ fn of<K: Family>(ty: WeightType) -> Kernel {
     }
 }
 
+/// Rows from which half floats are widened once for all panels, instead of once for each: widening takes the
+/// place of products.
+const WIDEN_ROWS: usize = 4 * WIDE;
+
+thread_local! {
+    /// Room for tiles of half floats widened.
+    static WIDENED: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+}
+
 /// The kernels of one instruction set.
 trait Family {
     /// Computes tiles `span` of `job` for the inputs `rows`.
@@ -87,27 +97,64 @@ macro_rules! family {
                 rows: Range<usize>,
             ) {
                 let (weights, out) = (job.weights, job.out);
+                let widen = F::TYPE == WeightType::F16 && rows.len() >= WIDEN_ROWS;
+                let mut widened = WIDENED.take();
                 for tiles in groups(span.clone()) {
-                    let starts = tiles.map(|tile| weights.tile(tile).as_ptr());
+                    let mut starts = tiles.map(|tile| weights.tile(tile).as_ptr());
                     let next = next_group(weights, tiles[0] + TILES, span.end, after);
+                    if widen {
+                        // SAFETY: the features are those of this family; these are tiles of half floats.
+                        starts = unsafe { Self::widen(starts, next, weights.cols(), &mut widened) };
+                    }
                     for panel in panels(rows.clone()) {
-                        let next = (panel.start == rows.start).then_some(next);
-                        let mut target = Target { weights, tiles, starts, x, panel, first: 0, next, out };
-                        while target.first < panel.rows {
-                            // SAFETY: as the caller promises; at least so many rows are left.
-                            target.first += unsafe {
-                                match panel.rows - target.first {
-                                    $($rows.. => Self::run_rows::<F, $rows>(&target),)*
-                                    0 => unreachable!("the loop ends at the last row"),
-                                }
-                            };
+                        let next = (panel.start == rows.start && !widen).then_some(next);
+                        let target = Target { weights, tiles, starts, x, panel, first: 0, next, out };
+                        // SAFETY: as the caller promises.
+                        unsafe {
+                            match widen {
+                                true => Self::run_panel::<F32>(target),
+                                false => Self::run_panel::<F>(target),
+                            }
                         }
                     }
                 }
+                WIDENED.set(widened);
             }
         }
 
         impl $name {
+            /// Computes the rows of a panel.
+            ///
+            /// # Safety
+            /// As [`Kernel`].
+            unsafe fn run_panel<F: Format>(mut target: Target) {
+                while target.first < target.panel.rows {
+                    // SAFETY: as the caller promises; at least so many rows are left.
+                    target.first += unsafe {
+                        match target.panel.rows - target.first {
+                            $($rows.. => Self::run_rows::<F, $rows>(&target),)*
+                            0 => unreachable!("the loop ends at the last row"),
+                        }
+                    };
+                }
+            }
+
+            /// Tiles of half floats as tiles of floats in `to`.
+            ///
+            /// # Safety
+            /// The machine has the features, and `tiles` are such tiles of `cols` columns.
+            #[target_feature(enable = $features)]
+            unsafe fn widen(
+                tiles: [*const u8; TILES],
+                next: [*const u8; TILES],
+                cols: usize,
+                to: &mut Vec<f32>,
+            ) -> [*const u8; TILES] {
+                to.resize(TILES * cols * TILE_ROWS, 0.0);
+                // SAFETY: the features are those of this function, and `to` has room for all tiles.
+                unsafe { widen_tiles(<$lanes>::new(), tiles, next, cols, to.as_mut_ptr()) }
+            }
+
             /// Computes `R` rows and says so.
             ///
             /// # Safety
