@@ -25,8 +25,8 @@ pub(crate) unsafe trait Lanes: Copy {
     /// for as long as those suffice.
     type Run: Copy;
 
-    /// Whether registers hold the sums of several rows for one tile only.
-    const NARROW: bool;
+    /// Vectors of sums that registers hold beside what is added to them.
+    const SUMS: usize;
 
     /// Whether `dot` reads codes as unsigned bytes. If not, codes above 127 are stored into it minus 128.
     const UNSIGNED: bool;

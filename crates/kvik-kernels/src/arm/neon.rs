@@ -60,7 +60,7 @@ unsafe impl<const DOT: bool> Lanes for Neon<DOT> {
 
     type Run = Int;
 
-    const NARROW: bool = false;
+    const SUMS: usize = 6;
     const UNSIGNED: bool = false;
 
     #[inline(always)]

@@ -34,10 +34,11 @@ pub(crate) struct Target<'a> {
     pub(crate) out: *mut f32,
 }
 
-/// Computes and stores all tiles of a target together or, where registers lack room for that, one by one.
+/// Computes and stores all tiles of a target together or, where registers lack room for as many sums for each
+/// output, one by one.
 macro_rules! by_tiles {
-    ($sums:ident::<$($generic:ident),*>($lanes:ident, $target:ident, $($x:ident),*)) => {
-        if L::NARROW && R > 2 {
+    ($per_output:literal, $sums:ident::<$($generic:ident),*>($lanes:ident, $target:ident, $($x:ident),*)) => {
+        if TILES * R * $per_output > L::SUMS {
             for t in 0..TILES {
                 let next = $target.next.map(|next| [next[t]]);
                 let acc = $sums::<$($generic,)* 1>($lanes, $target, [$target.starts[t]], next, $($x),*);
@@ -61,7 +62,7 @@ pub(crate) unsafe fn float_rows<L: Lanes, F: Format, const R: usize>(lanes: L, t
     // SAFETY: `Activations::set` filled every row of the panel; the rest is the caller's promise.
     unsafe {
         let x = target.x.floats().as_ptr().add(target.panel.start * cols + target.first);
-        by_tiles!(floats::<L, F, R>(lanes, target, x));
+        by_tiles!(1, floats::<L, F, R>(lanes, target, x));
     }
 }
 
@@ -75,7 +76,7 @@ pub(crate) unsafe fn pair_rows<L: Lanes, F: Format, const R: usize>(lanes: L, ta
     // SAFETY: `Activations::set` filled every row of the panel; the rest is the caller's promise.
     unsafe {
         let x = target.x.pairs().as_ptr().add(target.panel.start * pairs + target.first);
-        by_tiles!(pair_sums::<L, R>(lanes, target, x, pairs));
+        by_tiles!(1, pair_sums::<L, R>(lanes, target, x, pairs));
     }
 }
 
@@ -96,7 +97,7 @@ pub(crate) unsafe fn code_rows<L: Lanes, F: Coded, const R: usize>(lanes: L, tar
             sums: form.sums.as_ptr().add(start / CHUNK + first),
             half_sums: form.half_sums.as_ptr().wrapping_add(start / HALF + first),
         };
-        by_tiles!(codes::<L, F, R>(lanes, target, x));
+        by_tiles!(2, codes::<L, F, R>(lanes, target, x));
     }
 }
 

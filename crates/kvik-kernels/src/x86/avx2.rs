@@ -28,7 +28,7 @@ unsafe impl<const VNNI: bool> Lanes for Avx2<VNNI> {
 
     type Run = [__m256i; 2];
 
-    const NARROW: bool = true;
+    const SUMS: usize = 6;
     const UNSIGNED: bool = VNNI;
 
     #[inline(always)]

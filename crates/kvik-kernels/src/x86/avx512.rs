@@ -28,7 +28,7 @@ unsafe impl<const BF16: bool> Lanes for Avx512<BF16> {
 
     type Run = __m512i;
 
-    const NARROW: bool = false;
+    const SUMS: usize = 24;
     const UNSIGNED: bool = true;
 
     #[inline(always)]
