@@ -17,7 +17,8 @@ import signal
 import statistics
 import sys
 
-from engines import Programs, engines, run, versions
+from engines import engines, versions
+from programs import Programs, run
 from works import by_case, combined, published
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -46,10 +47,10 @@ def main():
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer", type=pathlib.Path, help="folder with llama-bench, llama-batched-bench and llama-quantize")
-    parser.add_argument("--kvik", type=pathlib.Path, default=ROOT / "target/release/kvik")
+    parser.add_argument("--peer", type=absolute, help="folder with the programs of llama.cpp or ik_llama.cpp; the README names them")
+    parser.add_argument("--kvik", type=absolute, default=ROOT / "target/release/kvik")
     parser.add_argument("--vocab", type=pathlib.Path, help="vocabulary-only GGUF for a model file that is not there yet")
-    parser.add_argument("--models", type=pathlib.Path, default=ROOT / "target/models", help="folder that keeps the model files")
+    parser.add_argument("--models", type=absolute, default=ROOT / "target/models", help="folder that keeps the model files")
     parser.add_argument("--shape", default="qwen3-0.6b", help="a shape of make-shape-model.py")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3, help="samples of each figure (default 3)")
@@ -78,6 +79,11 @@ def row_flags(parser):
         rows.add_argument("--prefix", type=numbers, default=[512], help="tokens that the --sequences share"),
         rows.add_argument("--own-prompts", action="store_true", help="hold the --sequences against kvik without shared reads"),
     ]
+
+
+def absolute(text):
+    """As a program that runs in another folder needs it; and without a folder its name would be looked up in PATH."""
+    return pathlib.Path(text).absolute()
 
 
 def names(text):
@@ -130,7 +136,8 @@ def one_round(programs, model, case, works, number, rounds, samples):
     if case.in_one_process and number > 0:
         return
     count = rounds if case.in_one_process else 1
-    ordered = engines(case) if number % 2 == 0 else reversed(engines(case))
+    every = engines(programs, case)
+    ordered = every if number % 2 == 0 else reversed(every)
     for engine in ordered:
         for work, speeds in engine.measure(programs, model, case, works, count).items():
             samples[work].setdefault(engine.name, []).extend(speeds)

@@ -12,14 +12,12 @@ sys.path.insert(0, str(HERE))
 
 from works import by_case, published  # noqa: E402
 
-# Answers as llama-bench, or as llama-batched-bench, and is faster by 1 tok/s at every sample, from 100 (kvik: 300).
-STAND_IN = """#!{python}
+# Every stand-in is faster by 1 tok/s at every sample, from 100 (kvik: 300).
+EVERY_STAND_IN = """#!{python}
 import json, pathlib, sys
 program = pathlib.Path(sys.argv[0])
 with open(program.parent / "calls", "a") as calls:
     calls.write(" ".join([program.name, *sys.argv[1:]]) + "\\n")
-if "--version" in sys.argv:
-    sys.exit(print(program.name, "1.2"))
 flag = lambda name, default=None: sys.argv[sys.argv.index(name) + 1] if name in sys.argv else default
 numbers = lambda name: [int(number) for number in flag(name, "0").split(",") if number != "0"]
 counter = program.parent / (program.name + ".samples")
@@ -27,6 +25,14 @@ def sample():
     taken = len(counter.read_text()) if counter.exists() else 0
     counter.write_text("." * (taken + 1))
     return (300 if program.name == "kvik" else 100) + taken
+samples = lambda: [sample() for _ in range(int(flag("-r")))]
+"""
+# Answers as kvik, as llama-bench, or as llama-batched-bench.
+STAND_IN = """
+if "--version" in sys.argv:
+    sys.exit(print(program.name, "1.2"))
+if "--help" in sys.argv:
+    sys.exit(print("-d, --n-depth <n>"))
 if program.name == "llama-batched-bench":
     print("a line that is no result")
     for pl in numbers("-npl"):
@@ -35,19 +41,48 @@ if program.name == "llama-batched-bench":
 kv = {{"type_k": flag("--kv", flag("-ctk")), "type_v": flag("--kv", flag("-ctv")), "n_depth": int(flag("-d"))}}
 many = {{"n_sequences": int(flag("--sequences", 1)), "own_prompts": "--own-prompts" in sys.argv}} if program.name == "kvik" else {{}}
 one = {{"n_sequences": 1, "own_prompts": False}} if program.name == "kvik" else {{}}
-samples = lambda: [sample() for _ in range(int(flag("-r")))]
 results = [{{"n_prompt": p, "n_gen": 0, "samples_ts": samples()}} | kv | one for p in numbers("-p")]
 results += [{{"n_prompt": 0, "n_gen": n, "samples_ts": samples()}} | kv | many for n in numbers("-n")]
 print(json.dumps(results))
 """
+# Answers as the programs of ik_llama.cpp, which know fewer flags, and write to standard error and to a file beside them.
+IK_STAND_IN = """
+if "--version" in sys.argv:
+    sys.exit(program.name == "llama-bench" or print(program.name, "4", file=sys.stderr))
+if "--help" in sys.argv:
+    sys.exit(print("-rtr, --run-time-repack <0|1>"))
+if unknown := {{"-d", "-kvu", "-no-kvu"}}.intersection(sys.argv):
+    sys.exit(f"error: unknown argument: {{unknown}}")
+if program.name == "llama-bench":
+    same = {{"type_k": flag("-ctk"), "type_v": flag("-ctv"), "flash_attn": flag("-fa") == "1", "repack": flag("-rtr") == "1"}}
+    sizes = [(p, 0) for p in numbers("-p")] + [(0, n) for n in numbers("-n")]
+    sizes += [tuple(map(int, size.split(","))) for name, size in zip(sys.argv, sys.argv[1:]) if name == "-gp"]
+    sys.exit(print(json.dumps([{{"n_prompt": p, "n_gen": n, "samples_ts": samples()}} | same for p, n in sizes])))
+answers = ["a line that is no result"]
+if program.name == "llama-sweep-bench":
+    pp, fa = int(flag("-ub")), int(flag("-fa") == "on")
+    for n_kv in range(0, int(flag("-c")), pp):
+        answers += [json.dumps({{"pp": pp, "tg": int(flag("-n")), "n_kv": n_kv, "flash_attn": fa, "speed_pp": sample(), "speed_tg": 9}})]
+else:
+    answers += ["|    PP |     TG |    B |   N_KV | S_PP t/s | S_TG t/s |", "|-------|--------|------|--------|----------|----------|"]
+    for pl in numbers("-npl"):
+        pp, tg = int(flag("-npp")), int(flag("-ntg"))
+        answers += [f"|{{pp:6}} | {{tg:6}} | {{pl:4}} | {{pp + pl * tg:6}} | {{9:8.2f}} | {{sample():8.2f}} |"]
+print("\\n".join(answers), file=sys.stderr)
+pathlib.Path("llama.log").touch()
+"""
+
+
+def stand_in(folder, answers, *names):
+    for name in names:
+        (folder / name).write_text((EVERY_STAND_IN + answers).format(python=sys.executable))
+        (folder / name).chmod(0o755)
 
 
 @pytest.fixture
 def compare(tmp_path):
     """Runs compare.py on stand-ins; gives standard output, standard error, the JSON and the calls of programs."""
-    for name in ("kvik", "llama-bench", "llama-batched-bench"):
-        (tmp_path / name).write_text(STAND_IN.format(python=sys.executable))
-        (tmp_path / name).chmod(0o755)
+    stand_in(tmp_path, STAND_IN, "kvik", "llama-bench", "llama-batched-bench")
     for weights in ("q8_0", "q4_0", "q4_k_m", "f16", "bf16"):
         (tmp_path / f"qwen3-0.6b-{weights}.gguf").touch()
 
@@ -61,6 +96,13 @@ def compare(tmp_path):
 
     run.peer = ("--peer", str(tmp_path))
     return run
+
+
+@pytest.fixture
+def compare_ik(compare, tmp_path):
+    """The same where the peer's programs are ik_llama.cpp's."""
+    stand_in(tmp_path, IK_STAND_IN, "llama-bench", "llama-batched-bench", "llama-sweep-bench")
+    return compare
 
 
 def test_the_table_has_every_row_with_a_figure_and_a_ratio(compare):
@@ -87,7 +129,7 @@ def test_the_table_has_every_row_with_a_figure_and_a_ratio(compare):
     assert all(len(speeds) == 3 for r in out["results"] for speeds in r["samples"].values())
     assert all(r["ratio"] == round(r["kvik_ts"] / r["beside_ts"], 3) for r in out["results"])
     assert [r["beside"] == "kvik, own prompts" for r in out["results"]] == [False] * 16 + [True]
-    assert out["versions"] == {"kvik": "kvik 1.2", "peer": "llama-bench 1.2"}
+    assert out["versions"] == {"kvik": "kvik 1.2", "peer": "llama.cpp, llama-bench 1.2"}
     assert len(stdout.splitlines()) == 2 + 17
     measured = sum(len(r["samples"]) * (1 if r["in_one_process"] else 3) for r in out["results"])
     assert len(stderr.splitlines()) == measured
@@ -105,16 +147,16 @@ def test_engines_take_turns_and_the_best_median_of_the_peer_counts(compare):
     flags = "-m qwen3-0.6b-q8_0.gguf -p 0 -n 64 -d 0 -t 2 -r 1"
     kvik = f"kvik bench {flags} --kv f16 --sequences 1 --json"
     off, on = (f"llama-bench {flags} -fa {fa} -ctk f16 -ctv f16 -o json" for fa in (0, 1))
-    assert calls[:-2] == [kvik, off, on, on, off, kvik]
+    assert calls[:-2] == ["llama-bench --help", kvik, off, on, on, off, kvik]
     (row,) = out["results"]
-    assert row["samples"] == {"kvik": [300, 301], "peer, fa off": [100, 103], "peer, fa on": [101, 102]}
+    assert row["samples"] == {"kvik": [300, 301], "llama.cpp, fa off": [100, 103], "llama.cpp, fa on": [101, 102]}
     assert (row["kvik_ts"], row["beside_ts"]) == (300.5, 101.5)
 
 
 def test_quantised_kv_at_a_depth_is_one_process_with_all_samples(compare):
     _, _, out, calls = compare(*compare.peer, "--kv", "q8_0", "--depth", "4096")
     flags = "-m qwen3-0.6b-q8_0.gguf -p 512 -n 64 -d 4096 -t 2 -r 3"
-    assert calls[:-2] == [
+    assert calls[1:-2] == [
         f"kvik bench {flags} --kv q8 --sequences 1 --json",
         f"llama-bench {flags} -fa 1 -ctk q8_0 -ctv q8_0 -o json",
     ]
@@ -125,7 +167,7 @@ def test_quantised_kv_at_a_depth_is_one_process_with_all_samples(compare):
 def test_sequences_are_those_of_batched_bench_and_its_first_does_not_count(compare):
     _, _, out, calls = compare(*compare.peer, "--sequences", "4", "--generate", "32", "--rows", " x4", "--rounds", "1")
     batched = "llama-batched-bench -m qwen3-0.6b-q8_0.gguf -t 2 -c {} -npp 512 -ntg 32 -npl 4,4 -pps {} -fa {} -ctk f16 -ctv f16 --output-format jsonl"
-    assert calls[:-2] == [
+    assert calls[1:-2] == [
         "kvik bench -m qwen3-0.6b-q8_0.gguf -p 0 -n 32 -d 512 -t 2 -r 1 --kv f16 --sequences 4 --json",
         batched.format(4 * 544, "-no-kvu", "off"),
         batched.format(512 + 4 * 32, "-kvu", "off"),
@@ -133,7 +175,62 @@ def test_sequences_are_those_of_batched_bench_and_its_first_does_not_count(compa
         batched.format(512 + 4 * 32, "-kvu", "on"),
     ]
     (row,) = out["results"]
-    assert (row["work"], row["depth"], row["beside"], row["beside_ts"]) == ("decode 32 x4", 512, "peer, fa on, one buffer", 107)
+    assert (row["work"], row["depth"], row["beside"], row["beside_ts"]) == ("decode 32 x4", 512, "llama.cpp, fa on, one buffer", 107)
+
+
+IK_SETTINGS = [("off", False), ("off", True), ("on", False), ("on", True)]
+
+
+def test_ik_is_recognised_and_its_best_median_counts_repacked_or_not(compare_ik):
+    _, _, out, calls = compare_ik(*compare_ik.peer, "--rounds", "1")
+    flags = "-m qwen3-0.6b-q8_0.gguf -p 512 -n 64 -t 2 -r 1"
+    assert calls == [
+        "llama-bench --help",
+        "kvik bench -m qwen3-0.6b-q8_0.gguf -p 512 -n 64 -d 0 -t 2 -r 1 --kv f16 --sequences 1 --json",
+        *(f"llama-bench {flags} -fa {int(fa == 'on')} -rtr {int(rtr)} -ctk f16 -ctv f16 -o json" for fa, rtr in IK_SETTINGS),
+        "kvik --version",
+        "llama-batched-bench --version",
+    ]
+    prefill, decode = out["results"]
+    assert list(prefill["samples"]) == ["kvik", "ik, fa off", "ik, fa off, repacked", "ik, fa on", "ik, fa on, repacked"]
+    assert [(r["beside"], r["beside_ts"]) for r in (prefill, decode)] == [("ik, fa on, repacked", 106), ("ik, fa on, repacked", 107)]
+    assert out["versions"] == {"kvik": "kvik 1.2", "peer": "ik_llama.cpp, llama-batched-bench 4"}
+
+
+def test_ik_sweeps_to_the_depth_for_prefill_and_benches_decode_after_a_prompt(compare_ik):
+    _, _, out, calls = compare_ik(*compare_ik.peer, "--kv", "q8", "--depth", "1024", "--rounds", "2")
+    sweep = "llama-sweep-bench -m qwen3-0.6b-q8_0.gguf -t 2 -c 1536 -ub 512 -n 1 -fa on {}-ctk q8_0 -ctv q8_0 --output-format jsonl"
+    bench = "llama-bench -m qwen3-0.6b-q8_0.gguf -p 0 -n 0 -gp 1024,64 -t 2 -r 2 -fa 1 -rtr {} -ctk q8_0 -ctv q8_0 -o json"
+    assert calls[2:-2] == [bench.format(0), sweep.format(""), sweep.format(""), bench.format(1), sweep.format("-rtr "), sweep.format("-rtr ")]
+    prefill, decode = out["results"]
+    # Of each sweep the third step, the one that starts at the depth.
+    assert prefill["samples"] == {"kvik": [300, 301], "ik, fa on": [102, 105], "ik, fa on, repacked": [108, 111]}
+    assert decode["samples"] == {"kvik": [302, 303], "ik, fa on": [100, 101], "ik, fa on, repacked": [102, 103]}
+
+
+def test_ik_takes_sequences_in_one_buffer_and_answers_in_markdown(compare_ik):
+    _, _, out, calls = compare_ik(*compare_ik.peer, "--sequences", "4", "--generate", "32", "--rows", " x4", "--rounds", "1")
+    batched = "llama-batched-bench -m qwen3-0.6b-q8_0.gguf -t 2 -c 640 -npp 512 -ntg 32 -npl 4,4 -pps -fa {} {}-ctk f16 -ctv f16"
+    assert calls[2:-2] == [batched.format(fa, "-rtr " * rtr) for fa, rtr in IK_SETTINGS]
+    (row,) = out["results"]
+    assert (row["work"], row["depth"], row["beside"], row["beside_ts"]) == ("decode 32 x4", 512, "ik, fa on, repacked", 107)
+
+
+def test_a_depth_that_ik_cannot_reach_is_said(compare_ik):
+    _, stderr, _, _ = compare_ik(*compare_ik.peer, "--depth", "1000", status=1)
+    assert "1000 is no multiple of 512" in stderr
+
+
+def test_ik_leaves_no_log_behind(compare_ik, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    compare_ik("--peer", ".", "--sequences", "4", "--depth", "512", "--rounds", "1")
+    assert not (tmp_path / "llama.log").exists()
+
+
+def test_a_program_that_is_not_there_is_named(compare, tmp_path):
+    (tmp_path / "llama-bench").unlink()
+    _, stderr, _, _ = compare(*compare.peer, status=1)
+    assert "llama-bench is not there" in stderr
 
 
 def test_kvik_without_shared_reads_needs_no_peer(compare):

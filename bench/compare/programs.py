@@ -1,0 +1,67 @@
+"""What every engine is made of: the programs, how one is run, and which of its results is meant."""
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable
+
+
+@dataclass(frozen=True)
+class Programs:
+    kvik: Path
+    peer: Path | None
+    """The folder of llama-bench, llama-batched-bench and llama-quantize; of ik_llama.cpp also llama-sweep-bench."""
+    threads: int
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A program in one of its settings. `measure` gives the samples of each work, in tok/s."""
+
+    name: str
+    measure: Callable
+
+
+def lengths(works, kind):
+    """The tokens of the works of a kind, as llama-bench and `kvik bench` take them."""
+    return ",".join(str(work.tokens) for work in works if work.kind == kind) or 0
+
+
+def only(results, expected):
+    """The one result that has these fields."""
+    found = [result for result in results if expected.items() <= result.items()]
+    if len(found) != 1:
+        sys.exit(f"{len(found)} results with {expected} in\n{json.dumps(results, indent=1)}")
+    return found[0]
+
+
+def run(command, libraries=None):
+    """What a program writes to standard output; an error ends everything."""
+    return finished(command, libraries).stdout
+
+
+def finished(command, libraries=None, folder=None):
+    """A program that ended well, with what it wrote; an error ends everything. It runs in `folder`, or here."""
+    done = started(command, libraries, capture_output=True, cwd=folder)
+    if done.returncode:
+        sys.exit(f"{' '.join(done.args)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    return done
+
+
+def about(command, libraries=None):
+    """What a program says of itself, wherever and with whatever status: some end `--help` with an error."""
+    return started(command, libraries, stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout.strip()
+
+
+def started(command, libraries, **settings):
+    try:
+        command = [str(part) for part in command]
+        return subprocess.run(command, env=environment(libraries), text=True, stdin=subprocess.DEVNULL, **settings)
+    except FileNotFoundError:
+        sys.exit(f"{command[0]} is not there")
+
+
+def environment(libraries):
+    return os.environ | ({"LD_LIBRARY_PATH": str(libraries)} if libraries else {})
