@@ -70,8 +70,7 @@ unsafe fn run_round(isa: Isa, pool: &Pool, jobs: &Round, x: &Activations) {
     let part_rows = part_rows(x);
     let row_parts = x.rows().div_ceil(part_rows);
     let tile_parts = (pool.threads() * TASKS_PER_THREAD).div_ceil(row_parts).min(tiles.div_ceil(TILES));
-    let bound =
-        |part: usize| if part == tile_parts { tiles } else { tiles * part / tile_parts / TILES * TILES };
+    let bound = |part| part_start(tiles, part, tile_parts);
     pool.run(tile_parts * row_parts, &|task| {
         let (part, start) = (task / row_parts, task % row_parts * part_rows);
         let rows = start..x.rows().min(start + part_rows);
@@ -81,6 +80,17 @@ unsafe fn run_round(isa: Isa, pool: &Pool, jobs: &Round, x: &Activations) {
         // SAFETY: tasks differ in their tiles or their rows; the rest is the caller's promise.
         unsafe { run_span(isa, jobs, bound(part)..bound(part + 1), after, x, rows) };
     });
+}
+
+/// The first tile of a part: later parts are smaller, so that threads end together, but where there are as many
+/// parts as groups of tiles.
+fn part_start(tiles: usize, part: usize, parts: usize) -> usize {
+    let left = parts - part;
+    match left {
+        0 => tiles,
+        _ if parts * TILES >= tiles => part * TILES,
+        _ => (tiles - tiles * left * left / (parts * parts)) / TILES * TILES,
+    }
 }
 
 /// Rows of the inputs that a task takes: equal parts of whole panels.
