@@ -19,6 +19,8 @@ pub enum Isa {
     Neon,
     /// NEON with `dotprod` (ARMv8.2 and later).
     NeonDot,
+    /// As `NeonDot`, with `i8mm` (ARMv8.6 and later).
+    NeonI8mm,
 }
 
 impl Isa {
@@ -49,8 +51,11 @@ impl Isa {
         }
         #[cfg(target_arch = "aarch64")]
         {
+            use std::arch::is_aarch64_feature_detected as has;
+            let dotprod = has!("dotprod");
             isas.push(Isa::Neon);
-            isas.extend(std::arch::is_aarch64_feature_detected!("dotprod").then_some(Isa::NeonDot));
+            isas.extend(dotprod.then_some(Isa::NeonDot));
+            isas.extend((dotprod && has!("i8mm")).then_some(Isa::NeonI8mm));
         }
         isas
     }
@@ -65,6 +70,7 @@ impl Isa {
             Isa::Avx512Bf16 => "avx512bf16",
             Isa::Neon => "neon",
             Isa::NeonDot => "neondot",
+            Isa::NeonI8mm => "neoni8mm",
         }
     }
 }

@@ -1,6 +1,6 @@
-//! NEON, with or without dot products: sixteen lanes are four registers.
+//! NEON, with or without products of vectors and of matrices: sixteen lanes are four registers.
 //!
-//! The dot product is inline assembly: its intrinsic is not stable yet.
+//! Those products are inline assembly: their intrinsics are not stable yet.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -12,14 +12,14 @@ use std::arch::asm;
 
 use crate::lanes::Lanes;
 
-/// Proof of NEON, and of `dotprod` if `DOT`.
+/// Proof of NEON, of `dotprod` if `DOT`, and of `i8mm` if `MATRIX`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Neon<const DOT: bool>(());
+pub(crate) struct Neon<const DOT: bool, const MATRIX: bool>(());
 
-impl<const DOT: bool> Neon<DOT> {
+impl<const DOT: bool, const MATRIX: bool> Neon<DOT, MATRIX> {
     /// # Safety
     /// The machine has the features.
-    pub(crate) unsafe fn new() -> Neon<DOT> {
+    pub(crate) unsafe fn new() -> Neon<DOT, MATRIX> {
         Neon(())
     }
 }
@@ -54,13 +54,14 @@ macro_rules! quarters {
 }
 
 // SAFETY: every method is the instruction of its name, once per quarter.
-unsafe impl<const DOT: bool> Lanes for Neon<DOT> {
+unsafe impl<const DOT: bool, const MATRIX: bool> Lanes for Neon<DOT, MATRIX> {
     type Int = Int;
     type Float = Float;
 
     type Run = Int;
 
     const SUMS: usize = 6;
+    const TWO_INPUTS: bool = MATRIX;
     const UNSIGNED: bool = false;
 
     #[inline(always)]
@@ -175,6 +176,44 @@ unsafe impl<const DOT: bool> Lanes for Neon<DOT> {
         }
     }
 
+    /// Each register of `runs` is a matrix of two rows of the tile and both inputs.
+    #[inline(always)]
+    fn begin_two(self, [a, b]: [Int; 2]) -> [Int; 2] {
+        unsafe { zip(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn dot_two<const WIDE: bool>(
+        self,
+        [low, high]: [Int; 2],
+        [a, b]: [Int; 2],
+        x: [*const i8; 2],
+    ) -> [Int; 2] {
+        let x = unsafe { vcombine_s32(vld1_s32(x[0].cast()), vld1_s32(x[1].cast())) };
+        let [first, second] = unsafe { zip(a, b) };
+        [quarters!(i => smmla(low[i], first[i], x)), quarters!(i => smmla(high[i], second[i], x))]
+    }
+
+    #[inline(always)]
+    fn end_two<const WIDE: bool>(self, _acc: [Int; 2], [low, high]: [Int; 2]) -> [Int; 2] {
+        unsafe {
+            [
+                [
+                    vuzp1q_s32(low[0], low[1]),
+                    vuzp1q_s32(low[2], low[3]),
+                    vuzp1q_s32(high[0], high[1]),
+                    vuzp1q_s32(high[2], high[3]),
+                ],
+                [
+                    vuzp2q_s32(low[0], low[1]),
+                    vuzp2q_s32(low[2], low[3]),
+                    vuzp2q_s32(high[0], high[1]),
+                    vuzp2q_s32(high[2], high[3]),
+                ],
+            ]
+        }
+    }
+
     #[inline(always)]
     fn to_float(self, a: Int) -> Float {
         quarters!(i => vcvtq_f32_s32(a[i]))
@@ -201,6 +240,17 @@ unsafe impl<const DOT: bool> Lanes for Neon<DOT> {
     }
 }
 
+/// The lanes of `a` and `b` in turns.
+#[inline(always)]
+unsafe fn zip(a: Int, b: Int) -> [Int; 2] {
+    unsafe {
+        [
+            [vzip1q_s32(a[0], b[0]), vzip2q_s32(a[0], b[0]), vzip1q_s32(a[1], b[1]), vzip2q_s32(a[1], b[1])],
+            [vzip1q_s32(a[2], b[2]), vzip2q_s32(a[2], b[2]), vzip1q_s32(a[3], b[3]), vzip2q_s32(a[3], b[3])],
+        ]
+    }
+}
+
 /// # Safety
 /// The machine has `dotprod`.
 #[inline(always)]
@@ -218,7 +268,26 @@ unsafe fn sdot(mut acc: int32x4_t, codes: int32x4_t, x: int32x4_t) -> int32x4_t 
     acc
 }
 
-/// The same without `dotprod`: two products of magnitude 128 * 127 fit 16 bits.
+/// Adds the products of two rows of eight codes with two of eight inputs: a matrix of two by two.
+///
+/// # Safety
+/// The machine has `i8mm`.
+#[inline(always)]
+unsafe fn smmla(mut acc: int32x4_t, codes: int32x4_t, x: int32x4_t) -> int32x4_t {
+    unsafe {
+        asm!(
+            ".arch_extension i8mm",
+            "smmla {acc:v}.4s, {codes:v}.16b, {x:v}.16b",
+            acc = inout(vreg) acc,
+            codes = in(vreg) codes,
+            x = in(vreg) x,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    acc
+}
+
+/// The same as [`sdot`] without `dotprod`: two products of magnitude 128 * 127 fit 16 bits.
 #[inline(always)]
 unsafe fn dot_pairs(acc: int32x4_t, codes: int32x4_t, x: int32x4_t) -> int32x4_t {
     unsafe {

@@ -290,7 +290,7 @@ fn kernels(isa: Isa, arena: &KvArena) -> AttentionKernels {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => crate::x86::attention_avx2::kernels(k, v),
         #[cfg(target_arch = "aarch64")]
-        Isa::Neon | Isa::NeonDot => crate::arm::attention_neon::kernels(k, v),
+        Isa::Neon | Isa::NeonDot | Isa::NeonI8mm => crate::arm::attention_neon::kernels(k, v),
         _ => crate::scalar::attention::kernels(k, v),
     }
 }

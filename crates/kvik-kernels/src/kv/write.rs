@@ -58,7 +58,7 @@ pub(crate) fn writer(isa: Isa, layout: &KvLayout) -> WritePosition {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => crate::x86::attention_avx2::writer(k, v),
         #[cfg(target_arch = "aarch64")]
-        Isa::Neon | Isa::NeonDot => crate::arm::attention_neon::writer(k, v),
+        Isa::Neon | Isa::NeonDot | Isa::NeonI8mm => crate::arm::attention_neon::writer(k, v),
         _ => crate::scalar::attention::writer(k, v),
     }
 }

@@ -34,6 +34,8 @@ pub(super) fn kernel(isa: Isa, ty: WeightType) -> Kernel {
         Isa::Neon => of::<Neon>(ty),
         #[cfg(target_arch = "aarch64")]
         Isa::NeonDot => of::<NeonDot>(ty),
+        #[cfg(target_arch = "aarch64")]
+        Isa::NeonI8mm => of::<NeonI8mm>(ty),
         _ => specification,
     }
 }
@@ -178,9 +180,11 @@ family!(Avx512, crate::x86::avx512::Avx512<false>, "avx512f,avx512bw,avx512vl,av
 #[cfg(target_arch = "x86_64")]
 family!(Avx512Bf16, crate::x86::avx512::Avx512<true>, "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16", 8 4 1);
 #[cfg(target_arch = "aarch64")]
-family!(Neon, crate::arm::neon::Neon<false>, "neon", 2 1);
+family!(Neon, crate::arm::neon::Neon<false, false>, "neon", 2 1);
 #[cfg(target_arch = "aarch64")]
-family!(NeonDot, crate::arm::neon::Neon<true>, "neon,dotprod", 2 1);
+family!(NeonDot, crate::arm::neon::Neon<true, false>, "neon,dotprod", 2 1);
+#[cfg(target_arch = "aarch64")]
+family!(NeonI8mm, crate::arm::neon::Neon<true, true>, "neon,dotprod,i8mm", 2 1);
 
 /// The tiles of `span`, `TILES` at a time. The last group may repeat its last tile.
 fn groups(span: Range<usize>) -> impl Iterator<Item = [usize; TILES]> {

@@ -383,6 +383,10 @@ unsafe fn dot_chunk<
     x: Inputs,
     chunk: usize,
 ) {
+    if L::TWO_INPUTS && R.is_multiple_of(2) {
+        // SAFETY: as the caller promises.
+        return unsafe { dot_chunk_two::<L, F, R, T, FROM, TO>(lanes, dots, tiles, layout, x, chunk) };
+    }
     let mut sums = begin(lanes, *dots);
     macro_rules! groups {
         ($($group:literal)*) => {$(
@@ -414,6 +418,61 @@ unsafe fn dot_chunk<
     }
     groups!(0 1 2 3 4 5 6 7);
     *dots = end::<L, F, R, T>(lanes, *dots, sums);
+}
+
+/// As [`dot_chunk`], two groups and two rows at a time.
+///
+/// # Safety
+/// As [`dot_chunk`].
+#[inline(always)]
+unsafe fn dot_chunk_two<
+    L: Lanes,
+    F: Coded,
+    const R: usize,
+    const T: usize,
+    const FROM: usize,
+    const TO: usize,
+>(
+    lanes: L,
+    dots: &mut [[L::Int; R]; T],
+    tiles: [*const u8; T],
+    layout: &TileLayout,
+    x: Inputs,
+    chunk: usize,
+) {
+    for t in 0..T {
+        for r in (0..R).step_by(2) {
+            let begun = [dots[t][r], dots[t][r + 1]];
+            let mut runs = lanes.begin_two(begun);
+            macro_rules! pairs {
+                ($($first:literal $second:literal),*) => {$(
+                    if FROM <= $first && $first < TO {
+                        // SAFETY: as the caller promises.
+                        unsafe {
+                            let w = [
+                                group_codes::<L, F, $first>(lanes, tiles[t], layout, chunk),
+                                group_codes::<L, F, $second>(lanes, tiles[t], layout, chunk),
+                            ];
+                            let at = x.codes.add((chunk * x.panel + r) * CHUNK + $first * 4);
+                            let x = [at, at.add(CHUNK)];
+                            runs = if F::WIDE {
+                                lanes.dot_two::<true>(runs, w, x)
+                            } else {
+                                lanes.dot_two::<false>(runs, w, x)
+                            };
+                        }
+                    }
+                )*};
+            }
+            pairs!(0 1, 2 3, 4 5, 6 7);
+            let ended = if F::WIDE {
+                lanes.end_two::<true>(begun, runs)
+            } else {
+                lanes.end_two::<false>(begun, runs)
+            };
+            (dots[t][r], dots[t][r + 1]) = (ended[0], ended[1]);
+        }
+    }
 }
 
 /// Runs that go on from `dots`.

@@ -184,4 +184,5 @@ variants_equal_the_specification! {
     avx512_bf16_equals_the_specification: Isa::Avx512Bf16;
     neon_equals_the_specification: Isa::Neon;
     neon_dot_equals_the_specification: Isa::NeonDot;
+    neon_i8mm_equals_the_specification: Isa::NeonI8mm;
 }

@@ -120,7 +120,7 @@ fn kernels_of(isa: Isa) -> OpsKernels {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 | Isa::AvxVnni => crate::x86::ops_avx2::KERNELS,
         #[cfg(target_arch = "aarch64")]
-        Isa::Neon | Isa::NeonDot => crate::arm::ops_neon::KERNELS,
+        Isa::Neon | Isa::NeonDot | Isa::NeonI8mm => crate::arm::ops_neon::KERNELS,
         _ => crate::scalar::ops::KERNELS,
     }
 }
