@@ -28,7 +28,7 @@ pub(crate) unsafe trait Lanes: Copy {
     /// Vectors of sums that registers hold beside what is added to them.
     const SUMS: usize;
 
-    /// Whether two inputs are multiplied at a time, by `dot_two`.
+    /// Whether two inputs are multiplied at a time, by `dot_two`, in sums of 32 bits.
     const TWO_INPUTS: bool = false;
 
     /// Whether `dot` reads codes as unsigned bytes. If not, codes above 127 are stored into it minus 128.
@@ -106,38 +106,28 @@ pub(crate) unsafe trait Lanes: Copy {
     /// `acc`, with which the run began, and the run.
     fn end<const WIDE: bool>(self, acc: Self::Int, run: Self::Run) -> Self::Int;
 
-    /// Runs of two inputs that will be added to `acc`, for [`Lanes::dot_two`].
-    #[inline(always)]
-    fn begin_two(self, [a, b]: [Self::Int; 2]) -> [Self::Run; 2] {
-        [self.begin(a), self.begin(b)]
+    /// Where `TWO_INPUTS`: runs of two inputs that go on from their sums.
+    fn begin_two(self, _sums: [Self::Int; 2]) -> [Self::Run; 2] {
+        unreachable!("asked for only where `TWO_INPUTS`")
     }
 
-    /// For two inputs, `runs` plus the products of two groups of codes with the eight bytes at each `x`, as
+    /// Where `TWO_INPUTS`: `runs` plus the products of two groups of codes with the eight bytes at each `x`, as
     /// [`Lanes::dot`] has them one by one.
     ///
     /// # Safety
     /// Eight bytes are readable at each `x`.
-    #[inline(always)]
-    unsafe fn dot_two<const WIDE: bool>(
+    unsafe fn dot_two(
         self,
-        mut runs: [Self::Run; 2],
-        codes: [Self::Int; 2],
-        x: [*const i8; 2],
+        _runs: [Self::Run; 2],
+        _codes: [Self::Int; 2],
+        _x: [*const i8; 2],
     ) -> [Self::Run; 2] {
-        for (run, x) in runs.iter_mut().zip(x) {
-            for (group, codes) in codes.into_iter().enumerate() {
-                // SAFETY: as the caller promises.
-                let x = unsafe { x.cast::<i32>().add(group).read_unaligned() };
-                *run = self.dot::<WIDE>(*run, codes, self.splat(x));
-            }
-        }
-        runs
+        unreachable!("asked for only where `TWO_INPUTS`")
     }
 
-    /// `acc`, with which the runs of two inputs began, and the runs.
-    #[inline(always)]
-    fn end_two<const WIDE: bool>(self, [a, b]: [Self::Int; 2], runs: [Self::Run; 2]) -> [Self::Int; 2] {
-        [self.end::<WIDE>(a, runs[0]), self.end::<WIDE>(b, runs[1])]
+    /// Where `TWO_INPUTS`: the sums that two runs have come to.
+    fn end_two(self, _runs: [Self::Run; 2]) -> [Self::Int; 2] {
+        unreachable!("asked for only where `TWO_INPUTS`")
     }
 
     /// Integers as floats, rounded half to even.

@@ -183,19 +183,14 @@ unsafe impl<const DOT: bool, const MATRIX: bool> Lanes for Neon<DOT, MATRIX> {
     }
 
     #[inline(always)]
-    unsafe fn dot_two<const WIDE: bool>(
-        self,
-        [low, high]: [Int; 2],
-        [a, b]: [Int; 2],
-        x: [*const i8; 2],
-    ) -> [Int; 2] {
+    unsafe fn dot_two(self, [low, high]: [Int; 2], [a, b]: [Int; 2], x: [*const i8; 2]) -> [Int; 2] {
         let x = unsafe { vcombine_s32(vld1_s32(x[0].cast()), vld1_s32(x[1].cast())) };
         let [first, second] = unsafe { zip(a, b) };
         [quarters!(i => smmla(low[i], first[i], x)), quarters!(i => smmla(high[i], second[i], x))]
     }
 
     #[inline(always)]
-    fn end_two<const WIDE: bool>(self, _acc: [Int; 2], [low, high]: [Int; 2]) -> [Int; 2] {
+    fn end_two(self, [low, high]: [Int; 2]) -> [Int; 2] {
         unsafe {
             [
                 [

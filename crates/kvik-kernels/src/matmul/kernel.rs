@@ -442,8 +442,7 @@ unsafe fn dot_chunk_two<
 ) {
     for t in 0..T {
         for r in (0..R).step_by(2) {
-            let begun = [dots[t][r], dots[t][r + 1]];
-            let mut runs = lanes.begin_two(begun);
+            let mut runs = lanes.begin_two([dots[t][r], dots[t][r + 1]]);
             macro_rules! pairs {
                 ($($first:literal $second:literal),*) => {$(
                     if FROM <= $first && $first < TO {
@@ -455,22 +454,13 @@ unsafe fn dot_chunk_two<
                             ];
                             let at = x.codes.add((chunk * x.panel + r) * CHUNK + $first * 4);
                             let x = [at, at.add(CHUNK)];
-                            runs = if F::WIDE {
-                                lanes.dot_two::<true>(runs, w, x)
-                            } else {
-                                lanes.dot_two::<false>(runs, w, x)
-                            };
+                            runs = lanes.dot_two(runs, w, x);
                         }
                     }
                 )*};
             }
             pairs!(0 1, 2 3, 4 5, 6 7);
-            let ended = if F::WIDE {
-                lanes.end_two::<true>(begun, runs)
-            } else {
-                lanes.end_two::<false>(begun, runs)
-            };
-            (dots[t][r], dots[t][r + 1]) = (ended[0], ended[1]);
+            [dots[t][r], dots[t][r + 1]] = lanes.end_two(runs);
         }
     }
 }
