@@ -188,16 +188,7 @@ fn hit_rate_beside_a_flood(parts: &[TenantPart], flooding: bool) -> f64 {
 
 fn part(tenant: u32, owner_ram_bytes: Option<u64>) -> TenantPart {
     let tenant = TenantId(tenant);
-    TenantPart {
-        tenant,
-        weight: 1.0,
-        owner: tenant,
-        owner_weight: 1.0,
-        owner_ram_bytes,
-        owner_disk_bytes: None,
-        salt: [tenant.0 as u8; 16],
-        public: false,
-    }
+    TenantPart { owner_ram_bytes, salt: [tenant.0 as u8; 16], ..TenantPart::own(tenant) }
 }
 
 #[test]

@@ -12,16 +12,7 @@ use kvik_engine::schedule::TenantPart;
 
 fn part(tenant: u32, public: bool) -> TenantPart {
     let tenant = TenantId(tenant);
-    TenantPart {
-        tenant,
-        weight: 1.0,
-        owner: tenant,
-        owner_weight: 1.0,
-        owner_ram_bytes: None,
-        owner_disk_bytes: None,
-        salt: [tenant.0 as u8; 16],
-        public,
-    }
+    TenantPart { salt: [tenant.0 as u8; 16], public, ..TenantPart::own(tenant) }
 }
 
 fn ask(world: &mut World, tenant: u32, tokens: &[Token]) -> usize {

@@ -64,7 +64,7 @@ impl Owners {
 
 impl TenantPart {
     /// The part of a tenant of whom nothing was said.
-    fn own(tenant: TenantId) -> TenantPart {
+    pub fn own(tenant: TenantId) -> TenantPart {
         let (owner_ram_bytes, owner_disk_bytes) = (None, None);
         TenantPart {
             tenant,
