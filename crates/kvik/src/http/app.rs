@@ -144,7 +144,7 @@ impl App {
     ) -> Result<T, ApiError> {
         let _permit = self.readers.acquire().await.map_err(|_| ApiError::stopping())?;
         let app = self.clone();
-        let work = move || read(&app, Fields::of_body(body.parse()?)?);
+        let work = move || read(&app, body.parse()?);
         match tokio::task::spawn_blocking(work).await {
             Ok(result) => result,
             // Only this request is lost: the panic ended its own closure and held no lock.

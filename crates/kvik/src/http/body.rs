@@ -7,10 +7,9 @@ use axum::{
     extract::{DefaultBodyLimit, FromRequest, Request},
     http::{StatusCode, header},
 };
-use serde_json::Value;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{app::App, error::ApiError, keys::Caller};
+use super::{app::App, error::ApiError, fields::Fields, keys::Caller};
 
 /// A client has this long to send its body.
 const BODY_TIME: Duration = Duration::from_secs(60);
@@ -27,16 +26,15 @@ pub(crate) struct JsonBody {
 }
 
 impl JsonBody {
-    /// Parses it; nesting beyond 128 levels is an error, not a stack overflow.
-    pub(crate) fn parse(&self) -> Result<Value, ApiError> {
+    /// Finds its fields; nothing is built before it is read.
+    pub(crate) fn parse(&self) -> Result<Fields, ApiError> {
         if let Err(error) = std::str::from_utf8(&self.bytes) {
             let at = error.valid_up_to();
             return Err(ApiError::bad_request(format!(
                 "the body is not UTF-8: byte {at} is not part of a character"
             )));
         }
-        serde_json::from_slice(&self.bytes)
-            .map_err(|error| ApiError::bad_request(format!("the body is not valid JSON: {error}")))
+        Fields::parse(&self.bytes)
     }
 }
 

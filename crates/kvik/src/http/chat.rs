@@ -83,7 +83,7 @@ impl Conversation {
 
     /// Reads the fields that decide the prompt.
     pub(crate) fn read(fields: &mut Fields) -> Result<Conversation> {
-        let mut kwargs = match fields.take("chat_template_kwargs") {
+        let mut kwargs = match fields.take("chat_template_kwargs")? {
             None => Map::new(),
             Some(Value::Object(kwargs)) => kwargs,
             Some(other) => {

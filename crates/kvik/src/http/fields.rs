@@ -2,13 +2,18 @@
 //!
 //! Hand-written rather than derived: a wrong value is answered with the path of the field, what it
 //! may be and what it was, in words that are the same for every endpoint.
-//! An explicit `null` counts as absent, and fields that nobody asks for are ignored, as OpenAI does.
+//! An explicit `null` counts as absent, and fields that nobody asks for are ignored, as OpenAI does:
+//! a field of the body is built when it is asked for, the others never are.
 
-use std::ops::RangeInclusive;
+use std::{collections::BTreeMap, ops::RangeInclusive};
 
+use axum::body::Bytes;
 use serde_json::{Map, Value};
 
-use super::error::ApiError;
+use super::{
+    error::ApiError,
+    json::{Budget, JsonError, split},
+};
 
 type Result<T> = std::result::Result<T, ApiError>;
 
@@ -18,13 +23,33 @@ pub(crate) struct Fields {
     /// Empty for the body itself.
     path: String,
     object: Map<String, Value>,
+    /// Fields that are not built yet, by their text.
+    unread: BTreeMap<String, Bytes>,
+    /// For building them.
+    budget: Budget,
 }
 
 impl Fields {
+    /// The text of a request's body, which must be an object.
+    pub(crate) fn parse(body: &Bytes) -> Result<Fields> {
+        let whole = |error: JsonError| ApiError::bad_request(format!("the body {error}"));
+        if let Some(other) = body.trim_ascii_start().first().filter(|&&first| first != b'{') {
+            // Building a long array would cost more than the name of its kind is worth.
+            let value = if *other == b'[' {
+                Value::Array(Vec::new())
+            } else {
+                Budget::new().build(body).map_err(whole)?
+            };
+            return Fields::of_body(value);
+        }
+        let unread = split(body).map_err(whole)?;
+        Ok(Fields { unread, ..Fields::new(String::new(), Map::new()) })
+    }
+
     /// The body of a request, which must be an object.
     pub(crate) fn of_body(body: Value) -> Result<Fields> {
         match body {
-            Value::Object(object) => Ok(Fields { path: String::new(), object }),
+            Value::Object(object) => Ok(Fields::new(String::new(), object)),
             other => {
                 Err(ApiError::bad_request(format!("the body must be a JSON object, not {}", kind(&other))))
             }
@@ -34,9 +59,13 @@ impl Fields {
     /// The object `value`, which stands at `path`.
     pub(crate) fn of(path: String, value: Value) -> Result<Fields> {
         match value {
-            Value::Object(object) => Ok(Fields { path, object }),
+            Value::Object(object) => Ok(Fields::new(path, object)),
             other => Err(wrong(path, "an object", &other)),
         }
+    }
+
+    fn new(path: String, object: Map<String, Value>) -> Fields {
+        Fields { path, object, unread: BTreeMap::new(), budget: Budget::new() }
     }
 
     /// Path of the field `name` from the body: `response_format.type`.
@@ -46,17 +75,31 @@ impl Fields {
 
     /// Whether a field is there.
     pub(crate) fn has(&self, name: &str) -> bool {
-        self.object.get(name).is_some_and(|value| !value.is_null())
+        let unread = self.unread.get(name).is_some_and(|text| &text[..] != b"null");
+        unread || self.object.get(name).is_some_and(|value| !value.is_null())
     }
 
-    /// All that has not been taken yet.
-    pub(crate) fn rest(&self) -> Value {
-        Value::Object(self.object.clone())
+    /// A copy of these fields, as far as they are there and have not been taken yet.
+    pub(crate) fn copy(&mut self, names: &[&str]) -> Result<Value> {
+        names.iter().try_for_each(|name| self.build(name))?;
+        let field = |name: &&str| Some(((*name).to_owned(), self.object.get(*name)?.clone()));
+        Ok(Value::Object(names.iter().filter_map(field).collect()))
     }
 
     /// Removes and returns a field of any type.
-    pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
-        self.object.get_mut(name).map(Value::take).filter(|value| !value.is_null())
+    pub(crate) fn take(&mut self, name: &str) -> Result<Option<Value>> {
+        self.build(name)?;
+        Ok(self.object.get_mut(name).map(Value::take).filter(|value| !value.is_null()))
+    }
+
+    /// Builds a field of which there is only the text.
+    fn build(&mut self, name: &str) -> Result<()> {
+        if let Some(text) = self.unread.remove(name) {
+            let value = self.budget.build(&text);
+            let value = value.map_err(|error| self.error(name, error.to_string()))?;
+            self.object.insert(name.to_owned(), value);
+        }
+        Ok(())
     }
 
     /// A complaint about the field `name`.
@@ -83,7 +126,7 @@ impl Fields {
     }
 
     pub(crate) fn string(&mut self, name: &str) -> Result<Option<String>> {
-        match self.take(name) {
+        match self.take(name)? {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
             Some(other) => Err(wrong(self.path(name), "a string", &other)),
@@ -91,7 +134,7 @@ impl Fields {
     }
 
     pub(crate) fn array(&mut self, name: &str) -> Result<Option<Vec<Value>>> {
-        match self.take(name) {
+        match self.take(name)? {
             None => Ok(None),
             Some(Value::Array(items)) => Ok(Some(items)),
             Some(other) => Err(wrong(self.path(name), "an array", &other)),
@@ -99,7 +142,7 @@ impl Fields {
     }
 
     pub(crate) fn object(&mut self, name: &str) -> Result<Option<Fields>> {
-        self.take(name).map(|value| Fields::of(self.path(name), value)).transpose()
+        self.take(name)?.map(|value| Fields::of(self.path(name), value)).transpose()
     }
 
     /// A number inside `range`.
@@ -139,7 +182,7 @@ impl Fields {
         expected: &str,
         read: impl Fn(&Value) -> Option<T>,
     ) -> Result<Option<T>> {
-        match self.take(name) {
+        match self.take(name)? {
             None => Ok(None),
             Some(value) => match read(&value) {
                 Some(read) => Ok(Some(read)),
@@ -243,6 +286,30 @@ mod tests {
 
     #[test]
     fn a_body_is_an_object() {
-        assert!(Fields::of_body(json!([1])).unwrap_err().body()["error"]["param"].is_null());
+        let check = |text: &'static str, message: &str| {
+            let error = Fields::parse(&Bytes::from_static(text.as_bytes())).unwrap_err().body();
+            assert_eq!(
+                (&error["error"]["param"], &error["error"]["message"]),
+                (&json!(null), &json!(message))
+            );
+        };
+        check(" [1]", "the body must be a JSON object, not an array");
+        check("7", "the body must be a JSON object, not 7");
+        check("seven", "the body is not valid JSON: expected value at line 1 column 1");
+    }
+
+    #[test]
+    fn a_field_is_built_when_it_is_read() {
+        let deep = "[".repeat(100_000) + &"]".repeat(100_000);
+        let body = format!(r#"{{"deep": {deep}, "a": {{"b": [1]}}, "none": null, "odd": "\ud800"}}"#);
+        let mut fields = Fields::parse(&Bytes::from(body)).unwrap();
+        assert!(fields.has("a") && fields.has("deep") && !fields.has("none") && !fields.has("b"));
+        assert_eq!(fields.copy(&["a", "c"]), Ok(json!({"a": {"b": [1]}})));
+        assert_eq!(fields.take("a"), Ok(Some(json!({"b": [1]}))));
+        assert_eq!(fields.take("a"), Ok(None));
+        assert_eq!(fields.take("none"), Ok(None));
+        for name in ["deep", "odd"] {
+            assert_eq!(message(&fields.take(name).unwrap_err()).0, name);
+        }
     }
 }

@@ -62,7 +62,7 @@ impl Keep {
 fn priority(own: &mut Fields) -> Result<i8> {
     let path = own.path("priority");
     let expected = "a whole number from -100 to 100, or \"low\", \"normal\" or \"high\"";
-    let Some(priority) = own.take("priority") else { return Ok(0) };
+    let Some(priority) = own.take("priority")? else { return Ok(0) };
     let read = match &priority {
         Value::String(name) => PRIORITIES.iter().find(|(known, _)| known == name).map(|&(_, n)| n),
         number => whole(number).filter(|n| (-100..=100).contains(n)).map(|n| n as i8),

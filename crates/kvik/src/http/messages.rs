@@ -98,7 +98,7 @@ fn function(i: usize, tool: &Value) -> Result<Function> {
     let mut function = tool.required("function", function)?;
     let name = function.string("name")?;
     let name = function.required("name", name)?;
-    let parameters = function.take("parameters").unwrap_or_else(|| json!({"type": "object"}));
+    let parameters = function.take("parameters")?.unwrap_or_else(|| json!({"type": "object"}));
     if !parameters.is_object() {
         return Err(wrong(function.path("parameters"), "a JSON schema (an object)", &parameters));
     }
@@ -119,7 +119,7 @@ fn forced(fields: &mut Fields, functions: &[Function]) -> Result<Choice> {
             format!("`tool_choice` asks for {what}, which `tools` does not have"),
         ))
     };
-    match fields.take("tool_choice") {
+    match fields.take("tool_choice")? {
         None => Ok(Choice::Auto),
         Some(Value::String(choice)) => match choice.as_str() {
             "none" => Ok(Choice::None),

@@ -17,6 +17,7 @@ mod error;
 mod explain;
 mod fields;
 mod generation;
+mod json;
 mod keep;
 mod keys;
 mod limits;
@@ -34,6 +35,8 @@ mod tab;
 mod tenant_usage;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_bodies;
 #[cfg(test)]
 mod tests_tenants;
 mod text_answer;

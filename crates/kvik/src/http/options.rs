@@ -126,7 +126,7 @@ fn repetition_penalty(fields: &mut Fields) -> Result<f32> {
 
 fn stop(fields: &mut Fields) -> Result<Vec<String>> {
     let path = fields.path("stop");
-    let stop = match fields.take("stop") {
+    let stop = match fields.take("stop")? {
         None => Vec::new(),
         Some(Value::String(text)) => vec![text],
         Some(Value::Array(items)) => strings(&path, items)?,
@@ -164,7 +164,7 @@ pub(crate) fn strings(path: &str, items: Vec<Value>) -> Result<Vec<String>> {
 /// `false` forbids the token.
 fn logit_bias(fields: &mut Fields, encode: &dyn Fn(&str) -> Vec<Token>) -> Result<Vec<(Token, f32)>> {
     let path = fields.path("logit_bias");
-    let pairs: Vec<(Value, Value)> = match fields.take("logit_bias") {
+    let pairs: Vec<(Value, Value)> = match fields.take("logit_bias")? {
         None => return Ok(Vec::new()),
         Some(Value::Object(map)) => map.into_iter().map(|(id, bias)| (id_of(id), bias)).collect(),
         Some(Value::Array(items)) => items
@@ -231,7 +231,7 @@ fn biased_tokens(path: &str, token: &Value, encode: &dyn Fn(&str) -> Vec<Token>)
 fn constraint(fields: &mut Fields) -> Result<Option<Constraint>> {
     let found = [
         ("response_format", response_format(fields)?),
-        ("json_schema", fields.take("json_schema").map(Constraint::JsonSchema)),
+        ("json_schema", fields.take("json_schema")?.map(Constraint::JsonSchema)),
         ("grammar", grammar(fields)?),
         ("regex", fields.string("regex")?.map(Constraint::Regex)),
     ];
@@ -255,14 +255,14 @@ fn response_format(fields: &mut Fields) -> Result<Option<Constraint>> {
     match format.required("type", kind)?.as_str() {
         "text" => Ok(None),
         // llama-server's clients put a schema beside `json_object`.
-        "json_object" => Ok(Some(match format.take("schema") {
+        "json_object" => Ok(Some(match format.take("schema")? {
             Some(schema) => Constraint::JsonSchema(schema),
             None => Constraint::JsonObject,
         })),
         "json_schema" => {
             let object = format.object("json_schema")?;
             let mut object = format.required("json_schema", object)?;
-            let schema = object.take("schema");
+            let schema = object.take("schema")?;
             Ok(Some(Constraint::JsonSchema(object.required("schema", schema)?)))
         }
         other => Err(format.error(

@@ -29,7 +29,7 @@ impl Prompt {
     /// An array that holds a bare number is one prompt of token ids and texts; any other array
     /// holds one prompt per entry.
     pub(crate) fn read(fields: &mut Fields) -> Result<Vec<Prompt>, ApiError> {
-        let prompt = fields.take("prompt");
+        let prompt = fields.take("prompt")?;
         let path = fields.path("prompt");
         let prompts = match fields.required("prompt", prompt)? {
             Value::Array(items) if !items.iter().any(Value::is_number) => items

@@ -31,6 +31,18 @@ const NAME_MAX: usize = 128;
 /// Questions that begin with different tokens, whatever comes before them.
 const QUESTIONS: [&str; 2] = ["a", "0"];
 
+/// Fields of a body that are written down, to compute the prompt anew after a change of the model.
+const WRITTEN: [&str; 8] = [
+    "messages",
+    "tools",
+    "tool_choice",
+    "chat_template_kwargs",
+    "add_generation_prompt",
+    "enable_thinking",
+    "prompt",
+    "public",
+];
+
 /// `PUT /v1/prompts/{name}`: computes a prompt and keeps it; nothing happens when it is kept already.
 pub(crate) async fn put(
     State(app): State<Arc<App>>,
@@ -134,7 +146,7 @@ struct Asked {
 impl Asked {
     fn read(app: &App, tenant: &Tenant, name: String, mut fields: Fields) -> Result<Asked> {
         check_name(&name)?;
-        let body = fields.rest();
+        let body = fields.copy(&WRITTEN)?;
         let public = fields.bool("public")?.unwrap_or(false);
         let prompt = kept(tokens(app, &mut fields)?, tenant);
         let sha256 = sha256(&app.serving.model.digest, &prompt);
