@@ -206,7 +206,7 @@ pub enum Event {
 pub enum RequestError {
     /// The prompt does not fit the context.
     #[error(
-        "the prompt has {prompt_tokens} tokens and the context holds {context_tokens}; shorten the prompt or start kvik with a larger --context"
+        "this model's maximum context length is {context_tokens} tokens and the prompt has {prompt_tokens}, which exceeds the available context size; shorten the prompt or start kvik with a larger --context"
     )]
     PromptTooLong {
         /// Tokens of the prompt.

@@ -20,6 +20,14 @@ pub(crate) struct ApiError {
     param: Option<String>,
     code: Option<&'static str>,
     retry_after_s: Option<u64>,
+    overflow: Option<Overflow>,
+}
+
+/// A prompt that is longer than the context.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Overflow {
+    prompt_tokens: usize,
+    context_tokens: usize,
 }
 
 impl ApiError {
@@ -38,7 +46,7 @@ impl ApiError {
         code: Option<&'static str>,
         message: impl Into<String>,
     ) -> ApiError {
-        ApiError { status, message: message.into(), param: None, code, retry_after_s: None }
+        ApiError { status, message: message.into(), param: None, code, retry_after_s: None, overflow: None }
     }
 
     /// Names the offending field, where none is named yet.
@@ -94,16 +102,23 @@ impl ApiError {
 
     /// OpenAI's error object; also what a stream that fails half-way sends as its last frame.
     pub(crate) fn body(&self) -> Value {
-        json!({"error": {
+        let mut error = json!({
             "message": self.message,
             "type": self.kind(),
             "param": self.param,
             "code": self.code,
-        }})
+        });
+        if let Some(Overflow { prompt_tokens, context_tokens }) = self.overflow {
+            error["n_prompt_tokens"] = json!(prompt_tokens);
+            error["n_ctx"] = json!(context_tokens);
+        }
+        json!({"error": error})
     }
 
     fn kind(&self) -> &'static str {
         match self.status {
+            // llama-server's; OpenAI's clients look at the code.
+            _ if self.overflow.is_some() => "exceed_context_size_error",
             StatusCode::UNAUTHORIZED => "authentication_error",
             StatusCode::FORBIDDEN => "permission_error",
             StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
@@ -140,8 +155,10 @@ impl From<RequestError> for ApiError {
     fn from(error: RequestError) -> ApiError {
         let message = error.to_string();
         match error {
-            RequestError::PromptTooLong { .. } => {
-                ApiError::new(StatusCode::BAD_REQUEST, Some("context_length_exceeded"), message)
+            RequestError::PromptTooLong { prompt_tokens, context_tokens } => {
+                let code = Some("context_length_exceeded");
+                let overflow = Some(Overflow { prompt_tokens, context_tokens });
+                ApiError { overflow, ..ApiError::new(StatusCode::BAD_REQUEST, code, message) }
             }
             RequestError::OverBudget { .. } => {
                 ApiError::new(StatusCode::BAD_REQUEST, Some("over_kv_budget"), message)
@@ -179,6 +196,20 @@ mod tests {
         check(RequestError::QueueFull { waiting: 1, retry_after_s: 2 }, 429, Some("queue_full"));
         check(RequestError::Stopping, 503, Some("stopping"));
         check(RequestError::Internal("x".into()), 500, Some("internal_error"));
+    }
+
+    /// litellm looks for either of two phrases, OpenAI's clients for the code, llama-server's for the
+    /// type and the numbers.
+    #[test]
+    fn an_overflow_has_what_every_client_looks_for() {
+        let error = RequestError::PromptTooLong { prompt_tokens: 5000, context_tokens: 2048 };
+        let error = ApiError::from(error).body()["error"].take();
+        let message = error["message"].as_str().unwrap().to_lowercase();
+        assert!(message.contains("this model's maximum context length is 2048 tokens"), "{message}");
+        assert!(message.contains("exceeds the available context size"), "{message}");
+        assert_eq!(error["type"], "exceed_context_size_error");
+        assert_eq!(error["code"], "context_length_exceeded");
+        assert_eq!((&error["n_prompt_tokens"], &error["n_ctx"]), (&json!(5000), &json!(2048)));
     }
 
     #[test]
