@@ -9,7 +9,8 @@ use std::{
 };
 
 use axum::{http::StatusCode, response::Response};
-use kvik_engine::api::Request;
+use kvik_cache::Token;
+use kvik_engine::api::{Request, RequestError};
 use tokio::sync::Semaphore;
 
 use super::{
@@ -37,9 +38,10 @@ use crate::{
 /// the processor from the model.
 const READERS: usize = 2;
 
-/// Texts that may hold up to this many times the context are counted exactly, so that the error can
-/// say by how much to shorten them; beyond, a lower bound will do.
-const OVERFLOW_COUNTED: usize = 8;
+/// Bytes of text that are tokenized for every token of the context. Texts have three to five bytes per
+/// token: one that is a few times too long is counted exactly, so that the error can say by how much
+/// to shorten it, and one beyond this cannot fit and costs nothing.
+const TOKENIZED_BYTES_PER_TOKEN: usize = 32;
 
 /// Bodies in memory at the same time, in units of the body limit.
 const BODIES: u64 = 4;
@@ -189,17 +191,31 @@ impl App {
         })
     }
 
-    /// Refuses a long text that cannot fit the context, before seconds are spent on its tokens.
+    /// Refuses a text that cannot fit the context, before seconds and memory are spent on its tokens.
     pub(crate) fn check_length(&self, text: &str) -> Result<(), ApiError> {
-        let tokens = self.serving.tokenizer.tokens_at_least(text.len());
-        let context = self.serving.model.context;
-        if tokens <= OVERFLOW_COUNTED * context {
+        if text.len() <= self.text_bytes_max() {
             return Ok(());
         }
-        let message = format!(
-            "the prompt has at least {tokens} tokens and the context holds {context}; shorten the prompt or start kvik with a larger --context"
-        );
-        Err(ApiError::new(StatusCode::BAD_REQUEST, Some("context_length_exceeded"), message))
+        let context = self.serving.model.context;
+        let least = self.serving.tokenizer.tokens_at_least(text.len()).max(context + 1);
+        let error =
+            ApiError::from(RequestError::PromptTooLong { prompt_tokens: least, context_tokens: context });
+        let message = error.to_string().replace("the prompt has", "the prompt has at least");
+        Err(error.because(message))
+    }
+
+    /// Longest text that is tokenized as part of a prompt.
+    pub(crate) fn text_bytes_max(&self) -> usize {
+        TOKENIZED_BYTES_PER_TOKEN.saturating_mul(self.serving.model.context)
+    }
+
+    /// Refuses a prompt that does not fit the context, before anything else is made of it.
+    pub(crate) fn check_tokens(&self, prompt: &[Token]) -> Result<(), ApiError> {
+        let (prompt_tokens, context_tokens) = (prompt.len(), self.serving.model.context);
+        if prompt_tokens <= context_tokens {
+            return Ok(());
+        }
+        Err(RequestError::PromptTooLong { prompt_tokens, context_tokens }.into())
     }
 
     /// Whether this server runs the model that a request names.

@@ -41,17 +41,20 @@ pub(crate) fn read(app: &App, mut fields: Fields) -> Result<Prepared<TextAnswer>
     let echo = fields.bool("echo")?.unwrap_or(false);
     refuse(&mut fields, &options, echo, logprobs)?;
 
-    let echo = |prompt: &Prompt| if echo { prompt.text(tokenizer) } else { String::new() };
-    let echoes = prompts.iter().map(echo).collect();
+    // What cannot run is refused before anything is made for its answer.
+    let request = |prompt: &Prompt| Ok(options.request(prompt.encode(app)?, max_tokens, logprobs));
+    let requests = prompts.iter().map(request).collect::<Result<_>>()?;
     let choices = options.choices as usize;
+    let echoes = match echo {
+        true => Prompt::texts(&prompts, tokenizer, choices, "echo")?,
+        false => vec!["".into(); prompts.len()],
+    };
     let head = head(app, "cmpl");
     // The text alone decides the prompt: what changes in it is seen by its tokens.
     let messages = prompts.iter().map(|prompt| app.answered.hash(prompt)).collect();
     let parts = Parts { model: app.answered.hash(&head.model), messages, ..Parts::default() };
     let comparable = Some(Comparable { id: head.id.clone(), parts, with });
     let answer = TextAnswer::new(head, echoes, choices, logprobs.is_some(), include_usage);
-    let request = |prompt: &Prompt| Ok(options.request(prompt.encode(app)?, max_tokens, logprobs));
-    let requests = prompts.iter().map(request).collect::<Result<_>>()?;
     Ok(Prepared { requests, origin: Origin { messages: None, comparable }, answer, stream })
 }
 

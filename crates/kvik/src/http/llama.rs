@@ -2,8 +2,13 @@
 
 use std::sync::Arc;
 
-use axum::{Json, extract::State, response::Response};
+use axum::{
+    Json,
+    extract::State,
+    response::{IntoResponse, Response},
+};
 use kvik_cache::Token;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
@@ -38,17 +43,17 @@ fn read_completion(app: &App, mut fields: Fields) -> Result<Prepared<LlamaAnswer
     let logprobs = (probabilities > 0).then_some(probabilities);
     let stream = fields.bool("stream")?.unwrap_or(false);
 
+    let request = |prompt: &Prompt| Ok(options.request(prompt.encode(app)?, max_tokens, logprobs));
+    let requests = prompts.iter().map(request).collect::<Result<_>>()?;
     let echo = Echo {
         model: app.serving.model.name.clone(),
         settings: settings(&options, max_tokens, probabilities, stream),
         stop: options.stop.clone(),
-        prompts: prompts.iter().map(|prompt| prompt.text(tokenizer)).collect(),
+        prompts: Prompt::texts(&prompts, tokenizer, options.choices as usize, "n")?,
         return_tokens: fields.bool("return_tokens")?.unwrap_or(false),
         probabilities: logprobs.is_some(),
     };
     let answer = LlamaAnswer::new(echo, options.choices as usize);
-    let request = |prompt: &Prompt| Ok(options.request(prompt.encode(app)?, max_tokens, logprobs));
-    let requests = prompts.iter().map(request).collect::<Result<_>>()?;
     Ok(Prepared { requests, origin: Origin::default(), answer, stream })
 }
 
@@ -75,27 +80,59 @@ fn settings(options: &Options, max_tokens: usize, n_probs: usize, stream: bool) 
     })
 }
 
+/// Longest text that `/tokenize` takes where the context allows no longer ones.
+const TOKENIZE_BYTES: usize = 1 << 20;
+
 /// `POST /tokenize`: `{"content": text}` to `{"tokens": [...]}`.
-pub(crate) async fn tokenize(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Value>> {
+pub(crate) async fn tokenize(State(app): State<Arc<App>>, body: JsonBody) -> Result<Response> {
     app.read(body, |app, mut fields| {
         let content = fields.string("content")?;
         let content = fields.required("content", content)?;
+        let limit = app.text_bytes_max().max(TOKENIZE_BYTES);
+        if content.len() > limit {
+            let message = format!("has {} bytes, the limit is {limit}; send it in parts", content.len());
+            return Err(fields.error("content", message));
+        }
         let add_special = fields.bool("add_special")?.unwrap_or(false);
         let parse_special = fields.bool("parse_special")?.unwrap_or(true);
         let tokens = app.serving.tokenizer.encode(&content, add_special, parse_special);
-        let tokens: Vec<Value> = match fields.bool("with_pieces")? {
-            Some(true) => tokens.into_iter().map(|id| json!({"id": id, "piece": piece(app, id)})).collect(),
-            _ => tokens.into_iter().map(Value::from).collect(),
-        };
-        Ok(Json(json!({"tokens": tokens})))
+        match fields.bool("with_pieces")? {
+            Some(true) => {
+                written(tokens.iter().map(|&id| TokenPiece { id, piece: piece(app, id) }).collect())
+            }
+            _ => written(tokens),
+        }
     })
     .await
 }
 
+/// A token with its text.
+#[derive(Serialize)]
+struct TokenPiece<'a> {
+    id: Token,
+    piece: Piece<'a>,
+}
+
 /// The text of a token, or its bytes where they are not text by themselves.
-fn piece(app: &App, token: Token) -> Value {
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Piece<'a> {
+    Text(&'a str),
+    Bytes(&'a [u8]),
+}
+
+fn piece(app: &App, token: Token) -> Piece<'_> {
     let bytes = app.serving.tokenizer.token_bytes(token);
-    std::str::from_utf8(bytes).map_or_else(|_| json!(bytes), Value::from)
+    std::str::from_utf8(bytes).map_or(Piece::Bytes(bytes), Piece::Text)
+}
+
+/// The answer as text at once: a tree of JSON values would take fifty times the memory.
+fn written<T: Serialize>(tokens: Vec<T>) -> Result<Response> {
+    #[derive(Serialize)]
+    struct Tokens<T> {
+        tokens: Vec<T>,
+    }
+    Ok(Json(Tokens { tokens }).into_response())
 }
 
 /// `POST /detokenize`: `{"tokens": [...]}` to `{"content": text}`.

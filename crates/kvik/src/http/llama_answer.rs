@@ -1,5 +1,7 @@
 //! The answer of `/completion`, in llama-server's words.
 
+use std::sync::Arc;
+
 use kvik_engine::api::{Event, FinishReason, GeneratedToken, TokenLogprob};
 use serde_json::{Value, json};
 
@@ -13,7 +15,7 @@ pub(crate) struct Echo {
     pub(crate) settings: Value,
     pub(crate) stop: Vec<String>,
     /// Text of each prompt.
-    pub(crate) prompts: Vec<String>,
+    pub(crate) prompts: Vec<Arc<str>>,
     /// The client asked for the token ids.
     pub(crate) return_tokens: bool,
     /// The client asked for log-probabilities.
@@ -99,7 +101,7 @@ impl LlamaAnswer {
             "tokens_evaluated": report.prompt_tokens,
             "tokens_cached": report.cached_tokens,
             "generation_settings": self.echo.settings,
-            "prompt": self.echo.prompts[prompt],
+            "prompt": &*self.echo.prompts[prompt],
             "has_new_line": result.content.contains('\n'),
             "truncated": false,
             "stop_type": stop_type,

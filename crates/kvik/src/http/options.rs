@@ -19,8 +19,10 @@ type Result<T> = std::result::Result<T, ApiError>;
 const STOP_STRINGS_MAX: usize = 16;
 /// Bytes of one stop string: the engine holds back that much text at most.
 const STOP_BYTES_MAX: usize = 4096;
-/// Entries of `logit_bias`.
+/// Entries of `logit_bias`, and tokens that they name.
 const BIASES_MAX: usize = 1024;
+/// Bytes of a text whose tokens are biased: a word or a phrase.
+const BIASED_BYTES_MAX: usize = 256;
 /// `top_logprobs` at most, as in OpenAI's API.
 pub(crate) const LOGPROBS_MAX: i64 = 20;
 /// `n` at most: choices share the prompt's blocks, and each needs blocks of its own to go on.
@@ -192,6 +194,10 @@ fn logit_bias(fields: &mut Fields, encode: &dyn Fn(&str) -> Vec<Token>) -> Resul
         for token in biased_tokens(&path, &token, encode)? {
             biases.push((token, bias));
         }
+        if biases.len() > BIASES_MAX {
+            let message = format!("`{path}` names more than {BIASES_MAX} tokens, which is the limit");
+            return Err(ApiError::field(path, message));
+        }
     }
     Ok(biases)
 }
@@ -219,6 +225,11 @@ fn bias_of(path: &str, bias: &Value) -> Result<f32> {
 
 fn biased_tokens(path: &str, token: &Value, encode: &dyn Fn(&str) -> Vec<Token>) -> Result<Vec<Token>> {
     match token {
+        Value::String(text) if text.len() > BIASED_BYTES_MAX => {
+            let message =
+                format!("a text in `{path}` has {} bytes, the limit is {BIASED_BYTES_MAX}", text.len());
+            Err(ApiError::field(path, message))
+        }
         Value::String(text) => Ok(encode(text)),
         id => match whole(id).and_then(|id| Token::try_from(id).ok()) {
             Some(id) => Ok(vec![id]),
@@ -382,6 +393,24 @@ mod tests {
         check(json!([[12, -1], [13, false]]), &[(12, -1.0), (13, f32::NEG_INFINITY)]);
         check(json!([["AB", 2]]), &[(65, 2.0), (66, 2.0)]);
         check(json!({}), &[]);
+    }
+
+    #[test]
+    fn biased_texts_are_limited_before_they_are_tokenized() {
+        let encode = |text: &str| {
+            assert!(text.len() <= BIASED_BYTES_MAX, "{} bytes were tokenized", text.len());
+            vec![7; text.len()]
+        };
+        let read = |bias: Value| {
+            let fields = &mut Fields::of_body(json!({"logit_bias": bias})).unwrap();
+            Options::read(fields, OPENAI, &encode).map(|options| options.sampling.logit_bias.len())
+        };
+        let text = |bytes: usize| "x".repeat(bytes);
+        assert_eq!(read(json!({text(256): 1})), Ok(256));
+        assert!(read(json!({text(257): 1})).is_err());
+        assert!(read(json!([[text(1 << 20), 1]])).is_err());
+        assert_eq!(read(json!(vec![json!([text(256), 1]); 4])), Ok(1024));
+        assert!(read(json!(vec![json!([text(256), 1]); 5])).is_err());
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The forms in which a prompt may come: text, token ids, both mixed, or several prompts at once.
 
+use std::sync::Arc;
+
 use kvik_cache::Token;
 use kvik_engine::tokenizer::Tokenizer;
 use serde_json::Value;
@@ -12,6 +14,8 @@ use super::{
 
 /// Prompts that one request may bring: each becomes a request to the engine of its own.
 const PROMPTS_MAX: usize = 64;
+/// Bytes of prompts that one answer repeats at most.
+const REPEATED_BYTES_MAX: usize = 16 << 20;
 
 /// One prompt, in pieces.
 #[derive(Debug, Clone, PartialEq, Hash)]
@@ -65,7 +69,8 @@ impl Prompt {
         }
     }
 
-    /// The tokens; a prompt that begins with text begins as the model's texts do (with `<s>` and the like).
+    /// The tokens; a prompt that begins with text begins as the model's texts do (with `<s>` and the
+    /// like). One that does not fit the context is refused as soon as that is known.
     pub(crate) fn encode(&self, app: &App) -> Result<Vec<Token>, ApiError> {
         let tokenizer = &app.serving.tokenizer;
         let mut tokens = Vec::new();
@@ -77,17 +82,41 @@ impl Prompt {
                 }
                 Piece::Tokens(ids) => tokens.extend_from_slice(ids),
             }
+            app.check_tokens(&tokens)?;
         }
         Ok(tokens)
     }
 
-    /// The prompt as text, for `echo`.
-    pub(crate) fn text(&self, tokenizer: &Tokenizer) -> String {
+    /// The texts of `prompts`, for answers that repeat each of them `copies` times; `field` is what
+    /// asks for the copies. All prompts fit the context already.
+    pub(crate) fn texts(
+        prompts: &[Prompt],
+        tokenizer: &Tokenizer,
+        copies: usize,
+        field: &str,
+    ) -> Result<Vec<Arc<str>>, ApiError> {
+        let mut bytes = 0;
+        let text = |prompt: &Prompt| {
+            let text = prompt.text(tokenizer);
+            bytes += text.len() * copies;
+            if bytes > REPEATED_BYTES_MAX {
+                let limit = REPEATED_BYTES_MAX >> 20;
+                let message = format!(
+                    "`{field}` makes the answer repeat more than {limit} MiB of prompts; ask for fewer answers at a time"
+                );
+                return Err(ApiError::field(field, message));
+            }
+            Ok(text)
+        };
+        prompts.iter().map(text).collect()
+    }
+
+    fn text(&self, tokenizer: &Tokenizer) -> Arc<str> {
         let piece = |piece: &Piece| match piece {
             Piece::Text(text) => text.clone(),
             Piece::Tokens(ids) => tokenizer.decode(&known(ids, tokenizer)),
         };
-        self.0.iter().map(piece).collect()
+        self.0.iter().map(piece).collect::<String>().into()
     }
 }
 

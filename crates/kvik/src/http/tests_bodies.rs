@@ -61,3 +61,57 @@ async fn what_is_read_is_built_within_a_budget() {
     check("/completion", "stop").await;
     check("/completion", "json_schema").await;
 }
+
+/// A body with as long a prompt as the context of the tests' model holds many times over.
+fn long(more: &str) -> String {
+    format!("{{\"prompt\": \"{}\"{more}}}", "a ".repeat(300_000))
+}
+
+#[tokio::test]
+async fn a_prompt_that_cannot_fit_is_refused_before_it_is_copied() {
+    let server = server();
+    for route in ["/v1/completions", "/completion"] {
+        let (status, answer) = post(&server, route, long(r#", "echo": true, "n": 64"#)).await;
+        assert_eq!((status.as_u16(), &answer["error"]["code"]), (400, &json!("context_length_exceeded")));
+        let tokens = answer["error"]["n_prompt_tokens"].as_u64().unwrap();
+        assert!(tokens > 2048 && answer["error"]["n_ctx"] == 2048, "{answer}");
+    }
+    assert!(server.engine.asked.lock().unwrap().is_empty(), "nothing was submitted");
+}
+
+#[tokio::test]
+async fn answers_repeat_prompts_up_to_a_limit() {
+    let server = server();
+    let tokenizer = &server.app.serving.tokenizer;
+    let longest = (0..tokenizer.vocab_len() as u32).max_by_key(|&id| tokenizer.decode(&[id]).len()).unwrap();
+    let ask = async |route: &str, prompts: usize, n: usize| {
+        let body =
+            json!({"prompt": vec![vec![longest; 2000]; prompts], "n": n, "echo": true, "max_tokens": 0});
+        post(&server, route, body.to_string()).await
+    };
+    for (route, field) in [("/v1/completions", "echo"), ("/completion", "n")] {
+        let (status, answer) = ask(route, 64, 64).await;
+        assert_eq!((status.as_u16(), &answer["error"]["param"]), (400, &json!(field)));
+    }
+    let (_, answer) = ask("/v1/completions", 1, 3).await;
+    let echoed = answer["choices"][2]["text"].as_str().unwrap();
+    assert_eq!(echoed.len(), 2000 * tokenizer.decode(&[longest]).len());
+}
+
+#[tokio::test]
+async fn tokenize_takes_texts_up_to_a_limit() {
+    let config = AppConfig { body_limit: ByteSize(8 << 20), ..config() };
+    let server = Server::build(done, Keys::new([]), config);
+    let tokenize = async |bytes: usize, more: &str| {
+        post(&server, "/tokenize", format!("{{\"content\": \"{}\"{more}}}", "a".repeat(bytes))).await
+    };
+    let (status, answer) = tokenize(1 << 20, "").await;
+    let count = answer["tokens"].as_array().unwrap().len();
+    assert!(status == 200 && count > 1000, "{count}");
+    let (status, answer) = tokenize(1 << 20, ", \"with_pieces\": true").await;
+    let pieces = answer["tokens"].as_array().unwrap();
+    let bytes: usize = pieces.iter().map(|token| token["piece"].as_str().unwrap().len()).sum();
+    assert_eq!((status.as_u16(), pieces.len(), bytes), (200, count, 1 << 20));
+    let (status, answer) = tokenize((1 << 20) + 1, "").await;
+    assert_eq!((status.as_u16(), &answer["error"]["param"]), (400, &json!("content")));
+}

@@ -1,5 +1,7 @@
 //! The answer of `/v1/completions`: plain text, for one prompt or several.
 
+use std::sync::Arc;
+
 use kvik_engine::api::{Event, FinishReason, GeneratedToken};
 use serde_json::{Map, Value, json};
 
@@ -22,8 +24,10 @@ pub(crate) struct TextAnswer {
     last: Option<Value>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Choice {
+    /// Stands before the text; one copy for all choices of a prompt.
+    echo: Arc<str>,
     text: String,
     logprobs: Logprobs,
     finish: Option<&'static str>,
@@ -44,7 +48,7 @@ impl TextAnswer {
     /// `echo` holds, per prompt, the text that stands before its answers.
     pub(crate) fn new(
         head: Head,
-        echo: Vec<String>,
+        echo: Vec<Arc<str>>,
         choices_per_prompt: usize,
         logprobs: bool,
         include_usage: bool,
@@ -55,7 +59,7 @@ impl TextAnswer {
             include_usage,
             logprobs,
             choices_per_prompt,
-            choices: choices.map(|text| Choice::after(text)).collect(),
+            choices: choices.map(Choice::after).collect(),
             last: None,
         }
     }
@@ -122,8 +126,8 @@ impl Answer for TextAnswer {
 
     /// With `echo`, a stream begins by repeating the prompts.
     fn start(&mut self, frames: &mut Vec<Value>) {
-        let echoed = self.choices.iter().enumerate().filter(|(_, choice)| !choice.text.is_empty());
-        frames.extend(echoed.map(|(i, choice)| self.chunk(i, &choice.text, Value::Null, None)));
+        let echoed = self.choices.iter().enumerate().filter(|(_, choice)| !choice.echo.is_empty());
+        frames.extend(echoed.map(|(i, choice)| self.chunk(i, &choice.echo, Value::Null, None)));
     }
 
     fn take(&mut self, prompt: usize, event: Event, closing: &Closing, frames: &mut Vec<Value>) {
@@ -141,7 +145,8 @@ impl Answer for TextAnswer {
         let logprobs = self.logprobs;
         let choice = |(index, choice): (usize, Choice)| {
             let logprobs = if logprobs { choice.logprobs.json(0) } else { Value::Null };
-            json!({"index": index, "text": choice.text, "logprobs": logprobs, "finish_reason": choice.finish})
+            let text = choice.echo.to_string() + &choice.text;
+            json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": choice.finish})
         };
         let choices = self.choices.into_iter().enumerate().map(choice).collect();
         let mut answer = frame(&self.head, "text_completion", choices);
@@ -152,9 +157,9 @@ impl Answer for TextAnswer {
 }
 
 impl Choice {
-    fn after(text: &str) -> Choice {
-        let logprobs = Logprobs { offset: text.chars().count(), ..Logprobs::default() };
-        Choice { text: text.to_owned(), logprobs, finish: None }
+    fn after(echo: &Arc<str>) -> Choice {
+        let logprobs = Logprobs { offset: echo.chars().count(), ..Logprobs::default() };
+        Choice { echo: echo.clone(), text: String::new(), logprobs, finish: None }
     }
 }
 
