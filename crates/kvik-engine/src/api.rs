@@ -56,6 +56,58 @@ pub enum Constraint {
     Regex(String),
     /// Text that a Lark grammar (llguidance dialect) accepts.
     Lark(String),
+    /// Calls of tools, and text beside them.
+    Calls(Calls),
+}
+
+/// Calls of tools, written in the form that the model was taught.
+///
+/// Where a text names a control token of the vocabulary, that token is meant.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Calls {
+    /// When calls begin.
+    pub start: CallStart,
+    /// One for each tool; every call has one of these forms.
+    pub tools: Vec<CallForm>,
+    /// Text before the first call; may be empty, as the next two.
+    pub opening: String,
+    /// Text between two calls.
+    pub separator: String,
+    /// Text after the last call.
+    pub closing: String,
+    /// Calls in one answer at most.
+    pub calls_max: usize,
+}
+
+/// How a call of one tool is written.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CallForm {
+    /// Text before the JSON.
+    pub begin: String,
+    /// Schema of the JSON: the arguments, or a whole call with its name.
+    pub schema: serde_json::Value,
+    /// Text after the JSON.
+    pub end: String,
+}
+
+/// When an answer becomes a call.
+#[derive(Debug, Clone, PartialEq)]
+pub enum CallStart {
+    /// At once; with `after`, behind free text that ends with it (`</think>`).
+    Forced {
+        /// The end of the free text.
+        after: Option<String>,
+    },
+    /// As soon as the model writes `trigger`; text is free before it and after the calls.
+    Lazy {
+        /// The beginning of `opening` and `begin` of every tool.
+        trigger: String,
+    },
+    /// When the answer starts with `trigger`; every other answer is free text.
+    LazyAtStart {
+        /// The beginning of `opening` and `begin` of every tool.
+        trigger: String,
+    },
 }
 
 /// One request: a prompt and how to continue it.

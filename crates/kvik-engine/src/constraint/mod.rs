@@ -3,6 +3,8 @@
 //! A grammar is compiled where the request is submitted, so a bad one is refused there and the
 //! thread that runs the model never compiles. Size and compile time are limited.
 
+mod calls;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 
@@ -66,7 +68,7 @@ impl Compiler {
     }
 
     fn try_compile(&self, constraint: &Constraint) -> Result<Guide, String> {
-        let grammar = grammar(constraint)?;
+        let grammar = self.grammar(constraint)?;
         let factory = self.factory.get_or_init(|| self.build_factory());
         let factory = factory.as_ref().map_err(Clone::clone)?;
         let parser = factory.create_parser(grammar).map_err(|error| first_lines(&format!("{error:#}")))?;
@@ -75,6 +77,21 @@ impl Compiler {
             Ok(Allowed::Tokens(_)) => Ok(guide),
             Ok(Allowed::Nothing) => Err("no answer can satisfy it".to_owned()),
             Err(error) => Err(first_lines(&error)),
+        }
+    }
+
+    fn grammar(&self, constraint: &Constraint) -> Result<TopLevelGrammar, String> {
+        match constraint {
+            Constraint::JsonObject => {
+                Ok(TopLevelGrammar::from_json_schema(with_blanks(serde_json::json!({ "type": "object" }))))
+            }
+            Constraint::JsonSchema(schema) => Ok(TopLevelGrammar::from_json_schema(checked_schema(schema)?)),
+            Constraint::Regex(regex) => limit_size(regex).map(|()| TopLevelGrammar::from_regex(regex)),
+            Constraint::Lark(lark) => limit_size(lark).map(|()| TopLevelGrammar::from_lark(lark.clone())),
+            Constraint::Calls(calls) => {
+                let lark = calls::lark(calls, &self.vocabulary)?;
+                limit_size(&lark).map(|()| TopLevelGrammar::from_lark(lark))
+            }
         }
     }
 
@@ -140,21 +157,13 @@ impl std::fmt::Debug for Guide {
     }
 }
 
-fn grammar(constraint: &Constraint) -> Result<TopLevelGrammar, String> {
-    match constraint {
-        Constraint::JsonObject => {
-            Ok(TopLevelGrammar::from_json_schema(with_blanks(serde_json::json!({ "type": "object" }))))
-        }
-        Constraint::JsonSchema(schema) => {
-            if depth_exceeds(schema, SCHEMA_DEPTH_MAX) {
-                return Err(format!("the schema is nested deeper than {SCHEMA_DEPTH_MAX} levels"));
-            }
-            limit_size(&schema.to_string())?;
-            Ok(TopLevelGrammar::from_json_schema(with_blanks(schema.clone())))
-        }
-        Constraint::Regex(regex) => limit_size(regex).map(|()| TopLevelGrammar::from_regex(regex)),
-        Constraint::Lark(lark) => limit_size(lark).map(|()| TopLevelGrammar::from_lark(lark.clone())),
+/// The schema as llguidance is to read it.
+fn checked_schema(schema: &serde_json::Value) -> Result<serde_json::Value, String> {
+    if depth_exceeds(schema, SCHEMA_DEPTH_MAX) {
+        return Err(format!("the schema is nested deeper than {SCHEMA_DEPTH_MAX} levels"));
     }
+    limit_size(&schema.to_string())?;
+    Ok(with_blanks(schema.clone()))
 }
 
 /// Limits the blanks between parts of the JSON, unless the schema says itself which it wants.
@@ -194,6 +203,8 @@ mod tests {
     use super::*;
 
     const EOS: Token = 256;
+    /// The control token `<|x|>`.
+    pub(super) const CONTROL: Token = 261;
 
     #[test]
     fn json_has_a_space_or_a_line_between_its_parts_and_no_more() {
@@ -209,7 +220,7 @@ mod tests {
     }
 
     /// Every byte a token, a few longer ones, and an end.
-    fn compiler() -> Compiler {
+    pub(super) fn compiler() -> Compiler {
         let bytes = (0..=255u8).map(|byte| (vec![byte], TokenKind::Text));
         let end = (b"<|end|>".to_vec(), TokenKind::EndOfGeneration);
         let longer = [&b"true"[..], b"{\"", b"\":", b"}"].map(|word| (word.to_vec(), TokenKind::Text));
@@ -219,14 +230,19 @@ mod tests {
     }
 
     /// Whether `text` is a complete answer.
-    fn accepts(constraint: &Constraint, text: &str) -> bool {
+    pub(super) fn accepts(constraint: &Constraint, text: &str) -> bool {
+        accepted_tokens(constraint, &text.bytes().map(Token::from).collect::<Vec<_>>())
+    }
+
+    /// Whether these tokens are a complete answer.
+    pub(super) fn accepted_tokens(constraint: &Constraint, tokens: &[Token]) -> bool {
         let mut guide = compiler().compile(constraint).unwrap();
-        for byte in text.bytes() {
+        for &token in tokens {
             match guide.allowed().unwrap() {
-                Allowed::Tokens(mask) if mask.is_allowed(Token::from(byte)) => {}
+                Allowed::Tokens(mask) if mask.is_allowed(token) => {}
                 _ => return false,
             }
-            guide.accept(Token::from(byte)).unwrap();
+            guide.accept(token).unwrap();
         }
         match guide.allowed().unwrap() {
             Allowed::Tokens(mask) => mask.is_allowed(EOS),
@@ -270,7 +286,7 @@ b: "b"*"#
         let Allowed::Tokens(mask) = guide.allowed().unwrap() else { panic!("nothing is allowed") };
         assert!(mask.is_allowed(Token::from(b'<')));
         assert!(mask.is_allowed(257));
-        assert!(!mask.is_allowed(261));
+        assert!(!mask.is_allowed(CONTROL));
         assert!(!mask.is_allowed(299));
         assert!(mask.is_allowed(EOS));
     }
