@@ -23,6 +23,7 @@ use super::{
     keys::{Caller, Keys},
     limits,
     metrics::Metrics,
+    readers::{Presence, Reader, Readers},
     tab::{Clock, Tab},
 };
 use crate::{
@@ -33,10 +34,6 @@ use crate::{
     size::ByteSize,
     tenants::Places,
 };
-
-/// Requests that are parsed, templated and tokenized at the same time: more would only take
-/// the processor from the model.
-const READERS: usize = 2;
 
 /// Bytes of text that are tokenized for every token of the context. Texts have three to five bytes per
 /// token: one that is a few times too long is counted exactly, so that the error can say by how much
@@ -78,7 +75,7 @@ pub(crate) struct App {
     places: Option<Arc<Places>>,
     /// Room for large bodies, in KiB.
     pub(crate) bodies: Arc<Semaphore>,
-    readers: Semaphore,
+    readers: Arc<Readers>,
     stopping: AtomicBool,
 }
 
@@ -96,7 +93,8 @@ impl App {
     /// `keys` open the server; with none it is open to all.
     pub(crate) fn new(serving: Serving, keys: Keys, ledger: Arc<Ledger>, config: AppConfig) -> Arc<App> {
         let bodies = usize::try_from(config.body_limit.0.saturating_mul(BODIES) >> 10).unwrap_or(usize::MAX);
-        let places = keys.tenants().are_named().then(|| Places::new(config.places));
+        let shared = keys.tenants().are_named();
+        let (places, readers) = (shared.then(|| Places::new(config.places)), Readers::new(shared));
         Arc::new(App {
             serving,
             registry: Registry::open(config.records.as_ref()),
@@ -107,7 +105,7 @@ impl App {
             metrics: Arc::new(Metrics::new()),
             answered: Arc::default(),
             bodies: Arc::new(Semaphore::new(bodies.clamp(1, Semaphore::MAX_PERMITS))),
-            readers: Semaphore::new(READERS),
+            readers,
             stopping: AtomicBool::new(false),
         })
     }
@@ -138,15 +136,22 @@ impl App {
     }
 
     /// Parses a body and reads it by `read`, on a thread that may take its time:
-    /// a prompt of megabytes takes seconds to tokenize.
+    /// a prompt of megabytes takes seconds to tokenize. When the client leaves, reading stops at the next
+    /// field or prompt; the place is free only then.
     pub(crate) async fn read<T: Send + 'static>(
         self: &Arc<Self>,
         body: JsonBody,
         read: impl FnOnce(&App, Fields) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let _permit = self.readers.acquire().await.map_err(|_| ApiError::stopping())?;
+        let reader = Reader { tenant: body.caller.tenant.id, large: body.is_large() };
+        let place = self.readers.enter(reader).await?;
+        let presence = Presence::default();
+        let _client = presence.client();
         let app = self.clone();
-        let work = move || read(&app, body.parse()?);
+        let work = move || {
+            let _place = place;
+            read(&app, body.parse()?.wanted_by(presence))
+        };
         match tokio::task::spawn_blocking(work).await {
             Ok(result) => result,
             // Only this request is lost: the panic ended its own closure and held no lock.

@@ -26,6 +26,11 @@ pub(crate) struct JsonBody {
 }
 
 impl JsonBody {
+    /// Whether reading it may take seconds.
+    pub(crate) fn is_large(&self) -> bool {
+        self.bytes.len() as u64 > SMALL_BYTES
+    }
+
     /// Finds its fields; nothing is built before it is read.
     pub(crate) fn parse(&self) -> Result<Fields, ApiError> {
         if let Err(error) = std::str::from_utf8(&self.bytes) {

@@ -42,7 +42,9 @@ pub(crate) fn read(app: &App, mut fields: Fields) -> Result<Prepared<ChatAnswer>
     let (stream, include_usage) = stream(&mut fields)?;
     let with = compared_with(&mut fields)?;
 
+    fields.still_wanted()?;
     let prompt = conversation.render(app)?;
+    fields.still_wanted()?;
     let reading = match (forced, &options.constraint) {
         (true, _) => Reading::ForcedCall,
         (false, Some(_)) => Reading::Plain,

@@ -42,7 +42,10 @@ pub(crate) fn read(app: &App, mut fields: Fields) -> Result<Prepared<TextAnswer>
     refuse(&mut fields, &options, echo, logprobs)?;
 
     // What cannot run is refused before anything is made for its answer.
-    let request = |prompt: &Prompt| Ok(options.request(prompt.encode(app)?, max_tokens, logprobs));
+    let request = |prompt: &Prompt| {
+        fields.still_wanted()?;
+        Ok(options.request(prompt.encode(app)?, max_tokens, logprobs))
+    };
     let requests = prompts.iter().map(request).collect::<Result<_>>()?;
     let choices = options.choices as usize;
     let echoes = match echo {

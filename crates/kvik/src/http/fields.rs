@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 use super::{
     error::ApiError,
     json::{Budget, JsonError, split},
+    readers::Presence,
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
@@ -27,6 +28,7 @@ pub(crate) struct Fields {
     unread: BTreeMap<String, Bytes>,
     /// For building them.
     budget: Budget,
+    presence: Presence,
 }
 
 impl Fields {
@@ -64,8 +66,18 @@ impl Fields {
         }
     }
 
+    /// The same, as long as somebody waits for what is made of them.
+    pub(crate) fn wanted_by(self, presence: Presence) -> Fields {
+        Fields { presence, ..self }
+    }
+
+    /// An error once the client has left, to be asked before long work.
+    pub(crate) fn still_wanted(&self) -> Result<()> {
+        self.presence.check()
+    }
+
     fn new(path: String, object: Map<String, Value>) -> Fields {
-        Fields { path, object, unread: BTreeMap::new(), budget: Budget::new() }
+        Fields { path, object, unread: BTreeMap::new(), budget: Budget::new(), presence: Presence::default() }
     }
 
     /// Path of the field `name` from the body: `response_format.type`.
@@ -95,6 +107,7 @@ impl Fields {
     /// Builds a field of which there is only the text.
     fn build(&mut self, name: &str) -> Result<()> {
         if let Some(text) = self.unread.remove(name) {
+            self.still_wanted()?;
             let value = self.budget.build(&text);
             let value = value.map_err(|error| self.error(name, error.to_string()))?;
             self.object.insert(name.to_owned(), value);
@@ -296,6 +309,17 @@ mod tests {
         check(" [1]", "the body must be a JSON object, not an array");
         check("7", "the body must be a JSON object, not 7");
         check("seven", "the body is not valid JSON: expected value at line 1 column 1");
+    }
+
+    #[test]
+    fn nothing_is_read_for_a_client_that_has_left() {
+        let presence = Presence::default();
+        let client = presence.client();
+        let body = Bytes::from_static(br#"{"a": 1, "b": 2}"#);
+        let mut fields = Fields::parse(&body).unwrap().wanted_by(presence);
+        assert_eq!(fields.integer("a", 0..=9), Ok(Some(1)));
+        drop(client);
+        assert!(fields.integer("b", 0..=9).is_err() && fields.still_wanted().is_err());
     }
 
     #[test]

@@ -43,7 +43,10 @@ fn read_completion(app: &App, mut fields: Fields) -> Result<Prepared<LlamaAnswer
     let logprobs = (probabilities > 0).then_some(probabilities);
     let stream = fields.bool("stream")?.unwrap_or(false);
 
-    let request = |prompt: &Prompt| Ok(options.request(prompt.encode(app)?, max_tokens, logprobs));
+    let request = |prompt: &Prompt| {
+        fields.still_wanted()?;
+        Ok(options.request(prompt.encode(app)?, max_tokens, logprobs))
+    };
     let requests = prompts.iter().map(request).collect::<Result<_>>()?;
     let echo = Echo {
         model: app.serving.model.name.clone(),

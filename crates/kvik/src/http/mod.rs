@@ -29,6 +29,7 @@ mod metrics;
 mod options;
 mod prompt;
 mod prompts;
+mod readers;
 #[cfg(test)]
 mod situations;
 mod tab;

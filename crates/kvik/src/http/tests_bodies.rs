@@ -1,5 +1,7 @@
 //! What bodies may cost: hostile and large ones over a scripted engine.
 
+use std::time::Duration;
+
 use kvik_engine::api::{Event, Report, Request};
 use serde_json::{Value, json};
 
@@ -114,4 +116,31 @@ async fn tokenize_takes_texts_up_to_a_limit() {
     assert_eq!((status.as_u16(), pieces.len(), bytes), (200, count, 1 << 20));
     let (status, answer) = tokenize((1 << 20) + 1, "").await;
     assert_eq!((status.as_u16(), &answer["error"]["param"]), (400, &json!("content")));
+}
+
+/// The engine's door is where reading ends: a request that stands there keeps its place for reading.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_body_that_takes_its_time_holds_up_no_small_one() {
+    let (open, door) = std::sync::mpsc::channel::<()>();
+    let door = std::sync::Mutex::new(door);
+    let script = move |request: &Request| {
+        if request.prompt.len() > 1000 {
+            door.lock().unwrap().recv().ok();
+        }
+        done(request)
+    };
+    let server = Arc::new(Server::build(script, Keys::new([]), config()));
+    let large = |server: Arc<Server>| {
+        let body = json!({"prompt": vec![5; 1500], "user": "x".repeat(70_000)}).to_string();
+        tokio::spawn(async move { post(&server, "/v1/completions", body).await.0 })
+    };
+    let slow: Vec<_> = (0..3).map(|_| large(server.clone())).collect();
+    for route in ROUTES {
+        let small = tokio::time::timeout(Duration::from_secs(60), post(&server, route, with(route, "")));
+        assert_eq!(small.await.expect("it does not wait").0, 200);
+    }
+    drop(open);
+    for answer in slow {
+        assert_eq!(answer.await.unwrap(), 200);
+    }
 }

@@ -1,0 +1,258 @@
+//! Who may read a body next: parsing, templating and tokenizing take processors from the model, so few
+//! requests do it at a time.
+//!
+//! Large bodies never hold all places, so a small one waits for small ones only. Among those that wait
+//! the tenant goes first whose last turn is longest ago, and where there are several tenants none holds
+//! all places. One tenant's bodies go in the order in which they came.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use kvik_cache::TenantId;
+use tokio::sync::oneshot;
+
+use super::error::ApiError;
+
+/// Bodies that are read at the same time.
+const READERS: usize = 2;
+
+/// The places for reading, and who waits for one.
+#[derive(Debug)]
+pub(crate) struct Readers {
+    /// Places that one tenant may hold.
+    per_tenant: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    reading: Vec<Reader>,
+    /// In the order in which they came.
+    waiting: VecDeque<Waiter>,
+    /// When each tenant had its last turn, counted in turns.
+    turns: BTreeMap<TenantId, u64>,
+    turn: u64,
+}
+
+/// Who reads a body, or wants to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Reader {
+    pub(crate) tenant: TenantId,
+    /// The body is of the size that may take seconds.
+    pub(crate) large: bool,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    reader: Reader,
+    go: oneshot::Sender<Place>,
+}
+
+/// The right to read one body; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    /// Absent when the place was given back already.
+    readers: Option<Arc<Readers>>,
+    reader: Reader,
+}
+
+impl Readers {
+    /// `shared` where several tenants are served.
+    pub(crate) fn new(shared: bool) -> Arc<Readers> {
+        let per_tenant = if shared { READERS - 1 } else { READERS };
+        Arc::new(Readers { per_tenant, state: Mutex::default() })
+    }
+
+    /// Waits for a place. Dropping the future gives up the turn.
+    pub(crate) async fn enter(self: &Arc<Self>, reader: Reader) -> Result<Place, ApiError> {
+        self.line_up(reader).await.map_err(|_| ApiError::stopping())
+    }
+
+    fn line_up(self: &Arc<Self>, reader: Reader) -> oneshot::Receiver<Place> {
+        let (go, turn) = oneshot::channel();
+        let mut state = self.lock();
+        state.waiting.push_back(Waiter { reader, go });
+        self.fill(&mut state);
+        turn
+    }
+
+    /// Gives free places to those whose turn it is.
+    fn fill(self: &Arc<Self>, state: &mut State) {
+        state.waiting.retain(|waiter| !waiter.go.is_closed());
+        while let Some(index) = state.next(self.per_tenant) {
+            let Some(Waiter { reader, go }) = state.waiting.remove(index) else { return };
+            let place = Place { readers: Some(self.clone()), reader };
+            match go.send(place) {
+                Ok(()) => state.seat(reader),
+                // The client has left in this moment; nobody was seated.
+                Err(mut place) => place.readers = None,
+            }
+        }
+    }
+
+    fn leave(self: &Arc<Self>, reader: Reader) {
+        let mut state = self.lock();
+        if let Some(index) = state.reading.iter().position(|seated| *seated == reader) {
+            state.reading.swap_remove(index);
+        }
+        self.fill(&mut state);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics between two changes that belong together.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Index of the waiter that gets a place now, if there is one for anybody.
+    fn next(&self, per_tenant: usize) -> Option<usize> {
+        if self.reading.len() >= READERS {
+            return None;
+        }
+        let seated = |of: &dyn Fn(&Reader) -> bool| self.reading.iter().filter(|reader| of(reader)).count();
+        let may_enter = |waiter: &Waiter| {
+            let Reader { tenant, large } = waiter.reader;
+            // One large body at a time: whatever small ones wait for is short.
+            let fits = !large || seated(&|reader| reader.large) == 0;
+            fits && seated(&|reader| reader.tenant == tenant) < per_tenant
+        };
+        let waiting = self.waiting.iter().enumerate().filter(|(_, waiter)| may_enter(waiter));
+        let last_turn = |waiter: &Waiter| self.turns.get(&waiter.reader.tenant).copied().unwrap_or(0);
+        waiting.min_by_key(|(index, waiter)| (last_turn(waiter), *index)).map(|(index, _)| index)
+    }
+
+    fn seat(&mut self, reader: Reader) {
+        self.turn += 1;
+        self.turns.insert(reader.tenant, self.turn);
+        self.reading.push(reader);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(readers) = self.readers.take() {
+            readers.leave(self.reader);
+        }
+    }
+}
+
+/// Tells the thread that reads a body whether its client is still there.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Presence(Arc<AtomicBool>);
+
+/// Held by the connection; dropped when the client leaves.
+#[derive(Debug)]
+pub(crate) struct Client(Presence);
+
+impl Presence {
+    pub(crate) fn client(&self) -> Client {
+        Client(self.clone())
+    }
+
+    /// An error, which nobody will see, once the client has left: what is being read is not wanted.
+    pub(crate) fn check(&self) -> Result<(), ApiError> {
+        match self.0.load(Ordering::Acquire) {
+            false => Ok(()),
+            true => Err(ApiError::bad_request("the client has left")),
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.0.0.store(true, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        future::Future,
+        pin::Pin,
+        task::{Context, Poll, Waker},
+    };
+
+    use super::*;
+
+    type Entering = Pin<Box<dyn Future<Output = Result<Place, ApiError>>>>;
+
+    const SMALL: bool = false;
+    const LARGE: bool = true;
+
+    /// A request that has asked for a place, and its place once it has one.
+    struct Asked(Option<Entering>, Option<Place>);
+
+    fn ask(readers: &Arc<Readers>, tenant: u32, large: bool) -> Asked {
+        let readers = readers.clone();
+        let entering = async move { readers.enter(Reader { tenant: TenantId(tenant), large }).await };
+        let mut asked = Asked(Some(Box::pin(entering)), None);
+        asked.is_in();
+        asked
+    }
+
+    impl Asked {
+        fn is_in(&mut self) -> bool {
+            if let Some(entering) = &mut self.0
+                && let Poll::Ready(place) = entering.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+            {
+                (self.0, self.1) = (None, Some(place.unwrap()));
+            }
+            self.1.is_some()
+        }
+    }
+
+    #[test]
+    fn a_small_body_never_waits_for_large_ones() {
+        let readers = Readers::new(false);
+        let mut large: Vec<Asked> = (0..5).map(|_| ask(&readers, 0, LARGE)).collect();
+        assert_eq!(large.iter_mut().filter_map(|asked| asked.is_in().then_some(())).count(), 1);
+        assert!(ask(&readers, 0, SMALL).is_in());
+        large.remove(0);
+        assert!(large[0].is_in(), "the next large one");
+        assert!(ask(&readers, 0, SMALL).is_in());
+    }
+
+    #[test]
+    fn a_large_body_waits_for_the_small_ones_before_it_only() {
+        let readers = Readers::new(false);
+        let mut before: Vec<Asked> = (0..3).map(|_| ask(&readers, 0, SMALL)).collect();
+        let mut large = ask(&readers, 0, LARGE);
+        let mut after = ask(&readers, 0, SMALL);
+        before.remove(0);
+        assert!(before[1].is_in() && !large.is_in());
+        before.remove(0);
+        assert!(large.is_in() && !after.is_in());
+    }
+
+    #[test]
+    fn a_tenant_that_floods_leaves_the_others_their_turns() {
+        let readers = Readers::new(true);
+        let mut flood: Vec<Asked> = (0..10).map(|i| ask(&readers, 1, i % 2 == 0)).collect();
+        assert_eq!(flood.iter_mut().filter_map(|asked| asked.is_in().then_some(())).count(), 1);
+        let (mut second, mut third) = (ask(&readers, 2, SMALL), ask(&readers, 3, SMALL));
+        assert!(second.is_in() && !third.is_in());
+        flood.remove(0);
+        assert!(third.is_in(), "before the flood's next");
+    }
+
+    #[test]
+    fn who_leaves_gives_up_the_turn_or_the_place() {
+        let readers = Readers::new(false);
+        let (first, second) = (ask(&readers, 0, SMALL), ask(&readers, 0, SMALL));
+        let (third, mut fourth) = (ask(&readers, 0, SMALL), ask(&readers, 0, SMALL));
+        drop(third);
+        drop(first);
+        assert!(fourth.is_in());
+        // Given a place and gone before taking it.
+        let fifth = ask(&readers, 0, SMALL);
+        drop(second);
+        drop(fifth);
+        assert!(ask(&readers, 0, SMALL).is_in());
+    }
+}
