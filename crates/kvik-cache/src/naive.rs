@@ -409,13 +409,20 @@ impl Naive {
         if self.entries_of(namespace).any(|entry| entry.prefix == prefix) {
             return;
         }
-        let count = self.entries.len();
-        self.entries.retain(|entry| {
+        let superseded = |entry: &mut Entry| {
             let is_partial = !entry.prefix.len().is_multiple_of(BLOCK_POSITIONS);
-            !(is_partial && entry.namespace == namespace && prefix.starts_with(&entry.prefix))
-        });
-        self.events.superseded += (count - self.entries.len()) as u64;
-        let (used_at, keep) = (self.now, Keep::NOTHING);
+            is_partial && entry.namespace == namespace && prefix.starts_with(&entry.prefix)
+        };
+        let superseded: Vec<Entry> = self.entries.extract_if(.., superseded).collect();
+        self.events.superseded += superseded.len() as u64;
+        // Whoever asked for what is replaced asked for what it begins with as well.
+        let asked = superseded.iter().fold(Keep::NOTHING, |keep, entry| keep.join(entry.keep));
+        for entry in self.entries.iter_mut().filter(|entry| entry.namespace == namespace) {
+            if prefix.starts_with(&entry.prefix) {
+                entry.keep = entry.keep.join(asked);
+            }
+        }
+        let (used_at, keep) = (self.now, asked);
         self.entries.push(Entry { namespace, prefix: prefix.to_vec(), used: 0, used_at, keep });
     }
 

@@ -35,6 +35,11 @@ impl Keep {
         let ttl = self.ttl.zip(asked.ttl).map(|(kept, asked)| kept.max(asked));
         Keep { ttl, priority: self.priority.max(asked.priority) }
     }
+
+    /// The same for what others have asked for.
+    pub(crate) fn join(self, other: Keep) -> Keep {
+        self.and(Retain { ttl: other.ttl, priority: other.priority, pin: false })
+    }
 }
 
 #[cfg(test)]

@@ -84,9 +84,13 @@ impl Table {
                 Some((child, common)) if common >= BLOCK_POSITIONS => {
                     published.duplicates += self.adopt(child, common / BLOCK_POSITIONS, radix, pool);
                 }
-                // A partial leaf that the next block extends is superseded.
+                // A partial leaf that the next block extends is superseded; what was asked for it holds on.
                 Some((child, common)) if common == radix.first_block(child).valid().len() => {
+                    let asked = radix.arena[child].life.keep;
                     radix.pop(child, 1).into_iter().for_each(|block| pool.release(block));
+                    let next = &rest[..rest.len().min(BLOCK_POSITIONS)];
+                    published.blocks += self.give(next, radix, pool);
+                    radix.keep_as(self.lease, asked);
                 }
                 _ => published.blocks += self.give(rest, radix, pool),
             }

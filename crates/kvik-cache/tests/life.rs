@@ -208,3 +208,23 @@ fn tenants_share_a_public_prompt_and_nothing_else() {
     assert_eq!(cache.clear(None), 6);
     cache.check().unwrap();
 }
+
+/// The simulator found it: 17 tokens that were to be kept for ever went with the 40 that continued them.
+#[test]
+fn what_replaces_a_partial_block_is_kept_as_long_as_that_was_asked_for() {
+    let (mut cache, namespace) = cache(16);
+    run(&mut cache, namespace, &tokens(0..17));
+    let (prompt, ttl) = (tokens(0..40), Some(std::time::Duration::from_secs(60)));
+    let retain = Retain { ttl, ..Retain::default() };
+    let admission =
+        Admission { seq: SeqId(1), namespace, prompt: &prompt, reuse_max: 40, positions: 40, retain };
+    cache.admit(admission).unwrap();
+    cache.finish(SeqId(1), &prompt);
+    cache.check().unwrap();
+    cache.set_now(std::time::Duration::from_secs(61));
+    assert_eq!(
+        cache.lookup(namespace, &prompt).tokens,
+        32,
+        "the block that holds token 16 stays, the last one goes"
+    );
+}

@@ -30,7 +30,7 @@ use node::Arena;
 use crate::evict::{Candidate, Cause, Evictor, Facts, Ghosts, Lane, Past, Policy, Share, Shares};
 use crate::hash::Fingerprint;
 use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, TenantId, Token, blocks_for};
-use crate::retain::Retain;
+use crate::retain::{Keep, Retain};
 
 /// The prefixes of all namespaces.
 #[derive(Debug)]
@@ -195,6 +195,11 @@ impl Radix {
         self.change_path(node, |life| life.keep = life.keep.and(asked));
     }
 
+    /// Keeps the locked path to `node` at least as others asked for what it replaces.
+    pub(crate) fn keep_as(&mut self, node: NodeId, others: Keep) {
+        self.change_path(node, |life| life.keep = life.keep.join(others));
+    }
+
     /// Tells the evictor, if it wants to know, that the blocks on the path to `node` were used, the
     /// deepest first.
     pub(crate) fn note_uses(&mut self, node: NodeId) {
@@ -242,11 +247,12 @@ impl Radix {
 
     /// Adds blocks that were reused equally often before they were last evicted.
     ///
-    /// The run of `at` grows when it is new and nothing follows it; so a sequence that publishes
-    /// block by block makes one node, not one a block.
+    /// The run of `at` grows when it is new, nothing follows it and nobody has asked anything for it; so a
+    /// sequence that publishes block by block makes one node, not one a block.
     fn append(&mut self, at: NodeId, blocks: &[BlockId], reuses: u32) -> NodeId {
         let node = &mut self.arena[at];
         let alone = !node.is_root() && node.locks == 1 && node.children.is_empty();
+        let alone = alone && node.life.keep == Keep::NOTHING;
         if alone && node.is_new() && node.life.reuses == reuses {
             node.blocks.extend_from_slice(blocks);
             return at;
