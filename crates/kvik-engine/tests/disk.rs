@@ -139,6 +139,25 @@ fn what_diverges_inside_a_stored_block_is_reused_up_to_there() {
     }
 }
 
+/// The simulator found it: what was to be brought back had been dropped meanwhile, as many blocks were found
+/// that began alike, and they were read as if they were it.
+#[test]
+fn what_is_dropped_before_it_is_brought_back_is_not_mistaken_for_what_begins_alike() {
+    let dir = tempfile::tempdir().unwrap();
+    let stem = prompt(1, 5);
+    let (dropped, alike) = (joined(&[&stem, &prompt(2, 4)]), joined(&[&stem, &prompt(3, 11)]));
+    let mut world = life(dir.path(), 0);
+    for tokens in [&dropped, &alike] {
+        ask(&mut world, &request(tokens.clone(), 0));
+    }
+    drop(world);
+    let mut world = life(dir.path(), 100);
+    world.scheduler.let_go(&dropped, [0; 16]);
+    settle(&mut world);
+    let report = ask(&mut world, &request(joined(&[&dropped, &prompt(4, 3)]), 8)).report;
+    assert_eq!(report.cached_tokens, stem.len());
+}
+
 #[test]
 fn the_start_brings_back_what_was_hot() {
     let dir = tempfile::tempdir().unwrap();

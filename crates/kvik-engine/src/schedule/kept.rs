@@ -23,7 +23,7 @@ impl Scheduler {
     }
 
     /// How much of a prompt is in RAM, and how much more on disk.
-    pub(crate) fn cached(&mut self, tokens: &[Token], salt: [u8; 16]) -> Cached {
+    pub fn cached(&mut self, tokens: &[Token], salt: [u8; 16]) -> Cached {
         let namespace = self.namespace(salt);
         let ram = self.cache.lookup(namespace, tokens).tokens;
         let disk = self.on_disk(namespace, tokens, ram);
@@ -40,7 +40,7 @@ impl Scheduler {
     }
 
     /// Unpins a prompt and drops what nobody else uses of it; how many blocks of RAM that is.
-    pub(crate) fn let_go(&mut self, tokens: &[Token], salt: [u8; 16]) -> usize {
+    pub fn let_go(&mut self, tokens: &[Token], salt: [u8; 16]) -> usize {
         let namespace = self.namespace(salt);
         self.cache.unpin(namespace, tokens);
         let blocks = self.cache.evict_prefix(namespace, tokens);
@@ -52,7 +52,7 @@ impl Scheduler {
     }
 
     /// Drops all that is neither in use nor pinned, of one tenant or of all; blocks of RAM and of the disk.
-    pub(crate) fn clear(&mut self, salt: Option<[u8; 16]>) -> (usize, usize) {
+    pub fn clear(&mut self, salt: Option<[u8; 16]>) -> (usize, usize) {
         let namespace = salt.map(|salt| self.namespace(salt));
         let now = self.now();
         let disk = self.disk.as_mut().map_or(0, |disk| disk.clear(salt.map(owner), now));

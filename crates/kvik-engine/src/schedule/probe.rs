@@ -13,7 +13,7 @@ use crate::api::{Probe, Request};
 impl Scheduler {
     /// What `request` would find if it were admitted now. Only its namespace is noted, when
     /// nobody has asked in it before, and what has outlived its time goes, as at every step.
-    pub(crate) fn probe(&mut self, request: &Request) -> Probe {
+    pub fn probe(&mut self, request: &Request) -> Probe {
         self.cache.set_now(self.now());
         let prompt = &request.prompt;
         // The last token is computed for its logits, when an answer is wanted.

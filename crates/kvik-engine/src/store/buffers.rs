@@ -15,7 +15,7 @@ pub struct Buffer {
 
 /// The buffers of one store.
 #[derive(Debug)]
-pub(super) struct Buffers {
+pub struct Buffers {
     idle: Arc<Mutex<Vec<Vec<u8>>>>,
     payload_bytes: usize,
     /// Buffers that may still be made: memory is taken when it is first needed.
@@ -24,12 +24,12 @@ pub(super) struct Buffers {
 
 impl Buffers {
     /// `count` buffers of `payload_bytes` bytes each.
-    pub(super) fn new(count: usize, payload_bytes: usize) -> Buffers {
+    pub fn new(count: usize, payload_bytes: usize) -> Buffers {
         Buffers { idle: Arc::default(), payload_bytes, unmade: count }
     }
 
     /// An idle buffer, its bytes as they were left; `None` while all are in use.
-    pub(super) fn take(&mut self) -> Option<Buffer> {
+    pub fn take(&mut self) -> Option<Buffer> {
         let idle = lock(&self.idle).pop();
         let bytes = idle.or_else(|| {
             self.unmade = self.unmade.checked_sub(1)?;

@@ -34,10 +34,9 @@ use std::time::{Duration, Instant};
 use kvik_cache::Identity;
 use kvik_cache::tier::{IoFault, Kinship, Record, SlotId, Use};
 
-pub use buffers::Buffer;
+pub use buffers::{Buffer, Buffers};
 pub use neighbours::bytes_allowed;
 
-use buffers::Buffers;
 use directory::Directory;
 use neighbours::{Room, store_bytes};
 use recover::{Geometry, Recovered};

@@ -97,9 +97,11 @@ impl Disk {
         chain.expected_uses * load_s.min(compute_s) > IDLE_COST * load_s
     }
 
-    /// The slots of a wish from its block `known` on, when the disk still has all of them.
+    /// The slots of a wish from its block `known` on, when the disk still has all of them: as many blocks
+    /// may be there that end with other tokens.
     fn still_there(&self, chain: &Chain, known: usize, now_s: u64) -> Vec<SlotId> {
-        let found = self.tier.find(&chain.root, &chain.tokens, now_s).slots;
-        if found.len() == chain.slots.len() { found[known.min(found.len())..].to_vec() } else { Vec::new() }
+        let found = self.tier.find(&chain.root, &chain.tokens, now_s);
+        let whole = found.tokens == chain.tokens.len() && found.slots.len() == chain.slots.len();
+        if whole { found.slots[known.min(found.slots.len())..].to_vec() } else { Vec::new() }
     }
 }
