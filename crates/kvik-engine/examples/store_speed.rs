@@ -64,7 +64,6 @@ fn record(number: u32) -> Record {
         owner: 0,
         lineage: u64::from(number),
         tokens: BlockTokens::new(&tokens).expect("a block holds 16"),
-        expires_s: 0,
         pinned: false,
         use_: Use::default(),
     }

@@ -50,7 +50,7 @@ impl Index {
 
     /// Whether a block is known to come after this one.
     pub(super) fn has_children(&self, identity: &Identity) -> bool {
-        self.after(identity, BlockTokens::LEAST).next().is_some()
+        self.children(identity).next().is_some()
     }
 
     /// The usable child of `parent` that shares most tokens with the head of `rest`.
@@ -78,10 +78,22 @@ impl Index {
         (of == parent && tokens.as_slice().starts_with(held.as_slice())).then_some(slot)
     }
 
-    /// A child of `parent` that holds `tokens`, and maybe more.
-    pub(super) fn longer(&self, parent: &Identity, tokens: &BlockTokens) -> Option<SlotId> {
-        let ((of, held), &slot) = self.by_place.range((*parent, *tokens)..).next()?;
-        (of == parent && held.as_slice().starts_with(tokens.as_slice())).then_some(slot)
+    /// A usable child of `parent` that holds `tokens`, and maybe more.
+    pub(super) fn longer(
+        &self,
+        parent: &Identity,
+        tokens: &BlockTokens,
+        usable: impl Fn(SlotId) -> bool,
+    ) -> Option<SlotId> {
+        let behind = self.by_place.range((*parent, *tokens)..).map(|((of, held), &slot)| (of, held, slot));
+        let holds = |held: &BlockTokens| held.as_slice().starts_with(tokens.as_slice());
+        let longer = behind.take_while(|(of, held, _)| *of == parent && holds(held)).take(SKIPPED_MAX);
+        longer.map(|(.., slot)| slot).find(|&slot| usable(slot))
+    }
+
+    /// All children of `parent`.
+    pub(super) fn children(&self, parent: &Identity) -> impl Iterator<Item = SlotId> {
+        self.after(parent, BlockTokens::LEAST).map(|(_, &slot)| slot)
     }
 
     /// Children of `parent` behind `tokens`, in order.

@@ -13,10 +13,12 @@
 //! | `residency` | which block is in which slot, and in which state   |
 //! | `index`     | finding a block by what it is and what is before it |
 //! | `rank`      | who goes when the tier is full                     |
+//! | `lifetime`  | uses, and what outlives the time it was given      |
 //! | `cost`      | whether loading is faster than computing           |
 
 mod cost;
 mod index;
+mod lifetime;
 mod rank;
 mod record;
 mod residency;

@@ -55,8 +55,6 @@ pub struct Record {
     pub lineage: u64,
     /// What the block holds.
     pub tokens: BlockTokens,
-    /// When it is as if it had never been, in seconds since 1970; 0 for never.
-    pub expires_s: u64,
     /// Whether it must not be evicted.
     pub pinned: bool,
     /// What changes while the bytes stay.
@@ -70,8 +68,10 @@ pub struct Use {
     pub stamp: u64,
     /// Exponentially smoothed count of uses, as of `at_s`.
     pub heat: f32,
-    /// When `heat` was brought up to date, in seconds since 1970.
+    /// When `heat` was brought up to date and the time to live began anew, in seconds since 1970.
     pub at_s: u64,
+    /// When it is as if it had never been, unless it is used before, in seconds since 1970; 0 for never.
+    pub expires_s: u64,
 }
 
 /// How a block kept under another fingerprint is related to this one's.

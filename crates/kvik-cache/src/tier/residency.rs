@@ -8,7 +8,12 @@
 //! ```
 //!
 //! Invariants: a slot is on the free list exactly when it holds no record; the index names exactly the
-//! others; ranked are exactly the leaves that are stored, not lent and not pinned.
+//! others; ranked are exactly the leaves that are stored, not lent and not pinned; of all that are stored,
+//! not lent and not pinned, those with a time to live are listed by its end.
+
+use std::collections::BTreeSet;
+
+use rustc_hash::FxHashSet;
 
 use super::index::Index;
 use super::rank::{DiskShare, Ranks};
@@ -22,24 +27,28 @@ const HALF_LIFE_S: f64 = 24.0 * 3600.0;
 /// The disk tier of one model and KV format.
 #[derive(Debug)]
 pub struct Tier {
-    slots: Vec<Slot>,
+    pub(super) slots: Vec<Slot>,
     /// Slots without a record, the next one to be used last.
     free: Vec<SlotId>,
-    index: Index,
+    pub(super) index: Index,
     pub(super) ranks: Ranks,
+    /// When times to live end, the first to do so first.
+    pub(super) expiries: BTreeSet<(u64, SlotId)>,
+    /// Blocks swept lately, so that a miss can be explained.
+    pub(super) swept: FxHashSet<Identity>,
     /// Stamp of the latest use.
     stamp: u64,
-    totals: TierTotals,
+    pub(super) totals: TierTotals,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Slot {
-    record: Option<Record>,
-    state: State,
+pub(super) struct Slot {
+    pub(super) record: Option<Record>,
+    pub(super) state: State,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum State {
+pub(super) enum State {
     #[default]
     Free,
     Writing,
@@ -58,6 +67,8 @@ pub enum Placement {
     Held(SlotId),
     /// Its bytes are to be written here; [`Tier::written`] says when that is done.
     Write(SlotId),
+    /// What comes before it is not there, so nobody would find it.
+    Unreachable,
     /// Nothing can go for it.
     Full,
 }
@@ -124,6 +135,8 @@ impl Tier {
             free: (0..slots).rev().map(SlotId).collect(),
             index: Index::default(),
             ranks: Ranks::default(),
+            expiries: BTreeSet::new(),
+            swept: FxHashSet::default(),
             stamp: 0,
             totals: TierTotals::default(),
         }
@@ -162,7 +175,7 @@ impl Tier {
         loop {
             let readable = |slot: SlotId| self.is_readable(slot, now_s);
             let Some(child) = self.index.closest(&at, rest, readable) else {
-                found.expired = self.index.closest(&at, rest, |slot| self.is_expired(slot, now_s)).is_some();
+                found.expired = self.has_expired(&at, rest, now_s);
                 return found;
             };
             found.slots.push(child.slot);
@@ -175,17 +188,28 @@ impl Tier {
         }
     }
 
-    /// Finds a slot for a block that is computed.
-    pub fn place(&mut self, mut record: Record) -> Placement {
-        if let Some(slot) = self.index.longer(&record.parent, &record.tokens) {
+    /// Finds a slot for a block that is computed, in the namespace with this root.
+    pub fn place(&mut self, mut record: Record, root: &Identity, now_s: u64) -> Placement {
+        let fresh = |slot: SlotId| !self.is_stale(slot, now_s);
+        if let Some(slot) = self.index.longer(&record.parent, &record.tokens, fresh) {
             return Placement::Held(slot);
         }
-        // The block before it must not go to make room for it.
         let parent = self.index.slot(&record.parent);
+        if record.parent != *root && !parent.is_some_and(fresh) {
+            return Placement::Unreachable;
+        }
+        // The block before it must not go to make room for it.
         if let Some(parent) = parent {
             self.unrank(parent);
         }
-        let slot = self.make_room(&record);
+        let slot = match self.index.slot(&record.identity) {
+            // It was there and has outlived its time.
+            Some(stale) => {
+                self.release(stale);
+                self.free.pop()
+            }
+            None => self.make_room(&record),
+        };
         if let Some(slot) = slot {
             record.use_.stamp = self.next_stamp();
             self.hold(slot, record, State::Writing);
@@ -246,18 +270,6 @@ impl Tier {
         false
     }
 
-    /// The prefix that ends with the block `identity` was used: what to note beside the stored block.
-    pub fn touch(&mut self, identity: &Identity, now_s: u64) -> Option<(SlotId, Use)> {
-        let slot = self.index.slot(identity)?;
-        self.unrank(slot);
-        let stamp = self.next_stamp();
-        let record = self.slots[slot.index()].record.as_mut()?;
-        record.use_ = Use { stamp, heat: heat(&record.use_, now_s) + 1.0, at_s: now_s.max(record.use_.at_s) };
-        let use_ = record.use_;
-        self.rank(slot);
-        Some((slot, use_))
-    }
-
     /// Keeps a block from being evicted, or no longer. Its slot, when that is news.
     pub fn pin(&mut self, identity: &Identity, pinned: bool) -> Option<SlotId> {
         let slot = self.index.slot(identity)?;
@@ -281,16 +293,21 @@ impl Tier {
         (leaf && !pinned).then(|| self.release(slot)).map(|()| slot)
     }
 
-    /// Whether a block is stored or being written.
-    pub fn holds(&self, identity: &Identity) -> bool {
-        self.index.slot(identity).is_some()
+    /// Whether a block is stored or being written, and has not outlived its time.
+    pub fn holds(&self, identity: &Identity, now_s: u64) -> bool {
+        self.index.slot(identity).is_some_and(|slot| !self.is_stale(slot, now_s))
+    }
+
+    /// Whether a block is kept from being evicted.
+    pub fn is_pinned(&self, identity: &Identity) -> bool {
+        self.index.slot(identity).is_some_and(|slot| self.record(slot).pinned)
     }
 
     /// Takes out what has outlived its time, and what `goes` picks; slots to erase. Those that are being
     /// read or written stay.
     pub fn remove(&mut self, now_s: u64, goes: impl Fn(&Record) -> bool) -> Vec<SlotId> {
         let idle = |slot: SlotId| self.slots[slot.index()].state == State::Stored;
-        let old = |record: &Record| is_past(record.expires_s, now_s);
+        let old = |record: &Record| is_past(record, now_s);
         let picked = self.used().filter(|&(slot, record)| idle(slot) && (old(record) || goes(record)));
         let picked: Vec<SlotId> = picked.map(|(slot, _)| slot).collect();
         self.totals.expired += picked.iter().filter(|&&slot| old(self.record(slot))).count() as u64;
@@ -401,7 +418,7 @@ impl Tier {
     }
 
     /// Empties a slot.
-    fn release(&mut self, slot: SlotId) {
+    pub(super) fn release(&mut self, slot: SlotId) {
         self.unrank(slot);
         let Some(record) = self.slots[slot.index()].record else { return };
         self.slots[slot.index()] = Slot::default();
@@ -413,22 +430,29 @@ impl Tier {
         }
     }
 
-    /// Ranks a slot when it may be evicted.
-    fn rank(&mut self, slot: SlotId) {
+    /// Ranks a slot when it may be evicted, and lists it when its time may end.
+    pub(super) fn rank(&mut self, slot: SlotId) {
         let Slot { record: Some(record), state: State::Stored } = self.slots[slot.index()] else { return };
-        if !record.pinned && !self.index.has_children(&record.identity) {
+        if record.pinned {
+            return;
+        }
+        if record.use_.expires_s != 0 {
+            self.expiries.insert((record.use_.expires_s, slot));
+        }
+        if !self.index.has_children(&record.identity) {
             self.ranks.insert(record.owner, record.use_.stamp, slot);
         }
     }
 
-    /// Takes a slot out of the ranking, if it is in.
-    fn unrank(&mut self, slot: SlotId) {
+    /// Takes a slot out of the ranking and the list, if it is in.
+    pub(super) fn unrank(&mut self, slot: SlotId) {
         if let Some(record) = &self.slots[slot.index()].record {
+            self.expiries.remove(&(record.use_.expires_s, slot));
             self.ranks.remove(record.owner, record.use_.stamp, slot);
         }
     }
 
-    fn next_stamp(&mut self) -> u64 {
+    pub(super) fn next_stamp(&mut self) -> u64 {
         // A stamp from a file may be anything.
         self.stamp = self.stamp.saturating_add(1);
         self.stamp
@@ -437,16 +461,17 @@ impl Tier {
     fn is_readable(&self, slot: SlotId, now_s: u64) -> bool {
         let Slot { record, state } = &self.slots[slot.index()];
         let sound = matches!(state, State::Stored | State::Lent { damaged: false, .. });
-        sound && record.as_ref().is_some_and(|record| !is_past(record.expires_s, now_s))
+        sound && record.as_ref().is_some_and(|record| !is_past(record, now_s))
     }
 
-    fn is_expired(&self, slot: SlotId, now_s: u64) -> bool {
-        is_past(self.record(slot).expires_s, now_s)
+    /// Whether a block has outlived its time and nobody reads or writes it: it is as if it were not there.
+    fn is_stale(&self, slot: SlotId, now_s: u64) -> bool {
+        self.slots[slot.index()].state == State::Stored && is_past(self.record(slot), now_s)
     }
 
     /// Checks the invariants; a message names what does not hold.
     pub fn check(&self) -> Result<(), String> {
-        let mut ranked = 0;
+        let (mut ranked, mut listed) = (0, 0);
         for (slot, record) in self.used() {
             let state = self.slots[slot.index()].state;
             let leaf = !self.index.has_children(&record.identity);
@@ -459,11 +484,19 @@ impl Tier {
             if evictable != is_ranked {
                 return Err(format!("{slot:?} ({state:?}, leaf: {leaf}) is ranked: {is_ranked}"));
             }
+            let ends = state == State::Stored && !record.pinned && record.use_.expires_s != 0;
+            if ends != self.expiries.contains(&(record.use_.expires_s, slot)) {
+                return Err(format!("{slot:?} ({state:?}) is not listed as its time to live wants it"));
+            }
             ranked += usize::from(is_ranked);
+            listed += usize::from(ends);
         }
         let (leaves, used) = (self.ranks.leaves().count(), self.used().count());
-        if leaves != ranked {
-            return Err(format!("{leaves} leaves are ranked and {ranked} are there"));
+        if leaves != ranked || self.expiries.len() != listed {
+            let times = self.expiries.len();
+            return Err(format!(
+                "{leaves} leaves and {times} times are listed, {ranked} and {listed} are there"
+            ));
         }
         if used + self.free.len() != self.slots.len() {
             return Err(format!("{used} slots in use and {} free ones are not all", self.free.len()));
@@ -472,12 +505,13 @@ impl Tier {
     }
 }
 
-fn is_past(expires_s: u64, now_s: u64) -> bool {
-    expires_s != 0 && expires_s <= now_s
+/// Whether the time of a block is over; while it is pinned, it never is.
+pub(super) fn is_past(record: &Record, now_s: u64) -> bool {
+    !record.pinned && record.use_.expires_s != 0 && record.use_.expires_s <= now_s
 }
 
 /// Smoothed uses, as of now.
-fn heat(use_: &Use, now_s: u64) -> f32 {
+pub(super) fn heat(use_: &Use, now_s: u64) -> f32 {
     let age_s = now_s.saturating_sub(use_.at_s) as f64;
     let heat = f64::from(use_.heat) * (-age_s / HALF_LIFE_S).exp2();
     if heat.is_finite() { heat.max(0.0) as f32 } else { 0.0 }

@@ -167,8 +167,17 @@ impl Disk {
     }
 
     /// The process is killed: what was not carried out never will be. Returns what a new one finds.
+    ///
+    /// Uses that were not noted are lost as well, and with them time to live; they are noted here, so that
+    /// the rest can be compared.
     fn kill(&mut self) -> Vec<(SlotId, Record)> {
-        self.changes.clear();
+        for change in self.changes.drain(..) {
+            if let Change::Touch { slot, use_ } = change
+                && let Some(record) = &mut self.cells[slot.index()].header
+            {
+                record.use_ = use_;
+            }
+        }
         self.reads.clear();
         self.completed.clear();
         self.strokes = 0;
@@ -208,6 +217,7 @@ impl World {
         match self.dice.below(40) {
             0 => self.restart(),
             1 => self.erase(|record| record.lineage % 7 == 3),
+            6..=9 => self.sweep(),
             2..=5 => self.touch(),
             _ => self.request(),
         }
@@ -238,7 +248,8 @@ impl World {
                 break;
             }
             (record.lineage, record.pinned) = (number as u64 + self.now_s, self.dice.below(40) == 0);
-            if let Placement::Write(slot) = self.tier.place(record) {
+            let root = root(owner as u8);
+            if let Placement::Write(slot) = self.tier.place(record, &root, self.now_s) {
                 self.disk.write(slot, *self.tier.record(slot));
             }
         }
@@ -252,13 +263,21 @@ impl World {
             return;
         }
         let identity = used[self.dice.below(used.len() as u64) as usize];
-        if let Some((slot, use_)) = self.tier.touch(&identity, self.now_s) {
-            self.disk.changes.push_back(Change::Touch { slot, use_ });
-        }
+        let ttl_s = [None, Some(0), Some(20)][self.dice.below(3) as usize];
+        let mut news = self.tier.keep_path(&identity, ttl_s, self.now_s);
+        news.extend(self.tier.touch(&identity, ttl_s, self.now_s));
+        let touches = news.into_iter().map(|(slot, use_)| Change::Touch { slot, use_ });
+        self.disk.changes.extend(touches);
     }
 
     fn erase(&mut self, goes: impl Fn(&Record) -> bool) {
         for slot in self.tier.remove(self.now_s, goes) {
+            self.disk.changes.push_back(Change::Erase { slot });
+        }
+    }
+
+    fn sweep(&mut self) {
+        for slot in self.tier.sweep(self.now_s, 3) {
             self.disk.changes.push_back(Change::Erase { slot });
         }
     }

@@ -28,6 +28,9 @@ pub(super) fn prompt(dice: &mut Dice) -> Vec<Token> {
     (0..length).map(|_| if calm { 0 } else { Token::from(dice.below(12) == 0) }).collect()
 }
 
+/// How long what expires was kept for.
+const TTL_S: u64 = 20;
+
 /// The records of a prompt's blocks.
 pub(super) fn records(owner: u64, prompt: &[Token], expires_s: u64) -> Vec<Record> {
     let mut parent = root(owner as u8);
@@ -40,9 +43,8 @@ pub(super) fn records(owner: u64, prompt: &[Token], expires_s: u64) -> Vec<Recor
             owner,
             lineage: 0,
             tokens,
-            expires_s,
             pinned: false,
-            use_: Use::default(),
+            use_: Use { expires_s, at_s: expires_s.saturating_sub(TTL_S), ..Use::default() },
         };
         parent = identity;
         record
@@ -54,7 +56,7 @@ pub(super) fn records(owner: u64, prompt: &[Token], expires_s: u64) -> Vec<Recor
 fn naive_find(tier: &Tier, owner: u64, prompt: &[Token], now_s: u64) -> usize {
     let (mut parent, mut known) = (root(owner as u8), 0);
     loop {
-        let alive = |record: &&Record| record.expires_s == 0 || record.expires_s > now_s;
+        let alive = |record: &&Record| !is_over(record, now_s);
         let next = tier.used().map(|(_, record)| record).filter(|record| record.parent == parent);
         let common = |record: &Record| {
             record.tokens.as_slice().iter().zip(&prompt[known..]).take_while(|(a, b)| a == b).count()
@@ -72,6 +74,12 @@ fn naive_find(tier: &Tier, owner: u64, prompt: &[Token], now_s: u64) -> usize {
     }
 }
 
+/// Whether a block is as if it had never been.
+pub(super) fn is_over(record: &Record, now_s: u64) -> bool {
+    let expires_s = record.use_.expires_s;
+    !record.pinned && expires_s != 0 && expires_s <= now_s
+}
+
 #[test]
 fn what_is_stored_is_found_whatever_happened_before() {
     for seed in 1..=60 {
@@ -81,11 +89,11 @@ fn what_is_stored_is_found_whatever_happened_before() {
         for now_s in 0..300 {
             let owner = dice.below(2);
             let prompt = prompt(&mut dice);
-            match dice.below(8) {
+            match dice.below(9) {
                 0..=3 => {
                     let expires_s = if dice.below(4) == 0 { now_s + dice.below(50) } else { 0 };
                     for record in records(owner, &prompt, expires_s) {
-                        if let Placement::Write(slot) = tier.place(record) {
+                        if let Placement::Write(slot) = tier.place(record, &root(owner as u8), now_s) {
                             tier.check().unwrap();
                             tier.written(slot, dice.below(10) > 0);
                         }
@@ -103,10 +111,15 @@ fn what_is_stored_is_found_whatever_happened_before() {
                     }
                 }
                 6 => drop(tier.remove(now_s, |record| record.owner == owner && now_s % 97 == 0)),
+                7 => {
+                    let most = dice.below(5) as usize;
+                    assert!(tier.sweep(now_s, most).len() <= most);
+                }
                 _ => {
                     let used: Vec<Identity> = tier.used().map(|(_, record)| record.identity).collect();
                     if !used.is_empty() {
-                        tier.touch(&used[dice.below(used.len() as u64) as usize], now_s);
+                        let ttl_s = [None, Some(0), Some(30)][dice.below(3) as usize];
+                        tier.touch(&used[dice.below(used.len() as u64) as usize], ttl_s, now_s);
                     }
                 }
             }
@@ -124,10 +137,134 @@ fn what_is_stored_is_found_whatever_happened_before() {
 
 fn store(tier: &mut Tier, owner: u64, prompt: &[Token]) {
     for record in records(owner, prompt, 0) {
-        if let Placement::Write(slot) = tier.place(record) {
+        if let Placement::Write(slot) = tier.place(record, &root(owner as u8), 0) {
             tier.written(slot, true);
         }
     }
+}
+
+/// What a sequence does that leaves a prompt at `now_s`, to be kept for `ttl_s`; the slots that are written.
+fn leave(tier: &mut Tier, prompt: &[Token], ttl_s: Option<u64>, now_s: u64) -> Vec<SlotId> {
+    let mut written = Vec::new();
+    let expires_s = ttl_s.map_or(0, |ttl_s| now_s + ttl_s);
+    for mut record in records(0, prompt, expires_s) {
+        record.use_.at_s = now_s;
+        match tier.place(record, &root(0), now_s) {
+            Placement::Write(slot) => {
+                tier.written(slot, true);
+                written.push(slot);
+            }
+            Placement::Held(_) => drop(tier.keep(&record.identity, ttl_s, now_s)),
+            other => panic!("{other:?}"),
+        }
+        tier.check().unwrap();
+    }
+    written
+}
+
+fn known(tier: &Tier, prompt: &[Token], now_s: u64) -> usize {
+    tier.find(&root(0), prompt, now_s).tokens
+}
+
+#[test]
+fn a_use_begins_the_time_to_live_anew_for_the_whole_prefix() {
+    let mut tier = Tier::new(20);
+    let prompt = numbered(0, 3);
+    assert_eq!(leave(&mut tier, &prompt[..32], Some(60), 100).len(), 2);
+    assert_eq!(leave(&mut tier, &prompt[..32], Some(10), 150), [], "it is there");
+    assert_eq!(
+        known(&tier, &prompt, 209),
+        32,
+        "the longest time that anybody asked for, from the last use on"
+    );
+    assert_eq!(known(&tier, &prompt, 210), 0);
+    // Somebody who came in time goes on from it, and wants it for ever.
+    assert_eq!(leave(&mut tier, &prompt, None, 200).len(), 1);
+    assert_eq!(known(&tier, &prompt, 1_000_000), 48, "with all that it follows");
+    assert_eq!(tier.next_expiry_s(), None);
+}
+
+#[test]
+fn the_end_of_a_sequence_prolongs_what_it_used() {
+    let mut tier = Tier::new(20);
+    let prompt = numbered(0, 3);
+    leave(&mut tier, &prompt[..16], None, 100);
+    leave(&mut tier, &prompt, Some(60), 100);
+    let end = records(0, &prompt, 0)[2].identity;
+    let news = tier.keep_path(&end, Some(5), 140);
+    assert_eq!(news.len(), 2, "the first block is for ever as it is");
+    assert!(news.iter().all(|(_, use_)| use_.expires_s == 200), "{news:?}");
+    assert!(tier.keep_path(&end, None, 150).iter().all(|(_, use_)| use_.expires_s == 0));
+    assert_eq!(known(&tier, &prompt, 1_000_000), 48);
+}
+
+#[test]
+fn what_has_outlived_its_time_is_written_again() {
+    let mut tier = Tier::new(3);
+    let prompt = numbered(0, 3);
+    let first = leave(&mut tier, &prompt[..32], Some(60), 100);
+    let mut again = leave(&mut tier, &prompt, None, 200);
+    again.sort_unstable();
+    assert_eq!(again.len(), 3, "nothing of it counted as held");
+    assert!(first.iter().all(|slot| again.contains(slot)), "each in its own place");
+    assert_eq!(known(&tier, &prompt, 1_000_000), 48, "and what continues it is found");
+}
+
+#[test]
+fn what_has_outlived_its_time_is_swept_with_what_follows_it_a_bit_at_a_time() {
+    let mut tier = Tier::new(100);
+    leave(&mut tier, &numbered(0, 10), Some(60), 100);
+    leave(&mut tier, &numbered(5000, 3), None, 100);
+    // A file may say that a block outlives what comes before it.
+    let mut odd = records(0, &numbered(0, 12), 0);
+    odd.drain(..10).for_each(drop);
+    for record in odd {
+        let Placement::Write(slot) = tier.place(record, &root(0), 100) else { panic!() };
+        tier.written(slot, true);
+    }
+    assert_eq!((tier.next_expiry_s(), tier.sweep(159, 100)), (Some(160), vec![]));
+    let mut swept = Vec::new();
+    for _ in 0..100 {
+        let some = tier.sweep(160, 4);
+        assert!(some.len() <= 4);
+        tier.check().unwrap();
+        swept.extend(some);
+    }
+    assert_eq!((swept.len(), tier.stats().used), (12, 3));
+    assert_eq!((tier.stats().totals.expired, tier.next_expiry_s()), (12, None));
+    let found = tier.find(&root(0), &numbered(0, 10), 161);
+    assert!(found.slots.is_empty() && found.expired, "a miss is still explained");
+    assert!(!tier.find(&root(0), &numbered(7000, 2), 161).expired);
+}
+
+#[test]
+fn what_is_pinned_does_not_outlive_its_time() {
+    let mut tier = Tier::new(10);
+    let prompt = numbered(0, 2);
+    leave(&mut tier, &prompt, Some(60), 100);
+    for record in records(0, &prompt, 0) {
+        assert!(tier.pin(&record.identity, true).is_some());
+    }
+    assert_eq!((known(&tier, &prompt, 500), tier.sweep(500, 10)), (32, vec![]));
+    for record in records(0, &prompt, 0) {
+        assert!(tier.pin(&record.identity, false).is_some());
+    }
+    assert_eq!((known(&tier, &prompt, 500), tier.sweep(500, 10).len()), (0, 2));
+}
+
+/// A block whose parent was evicted, or could not be written, would never be found.
+#[test]
+fn a_block_is_stored_only_behind_what_is_there() {
+    let mut tier = Tier::new(10);
+    let blocks = records(0, &numbered(0, 3), 0);
+    let Placement::Write(first) = tier.place(blocks[0], &root(0), 0) else { panic!() };
+    let Placement::Write(second) = tier.place(blocks[1], &root(0), 0) else { panic!() };
+    tier.written(first, false);
+    tier.written(second, true);
+    assert_eq!(tier.place(blocks[0], &root(1), 0), Placement::Unreachable, "another namespace's root");
+    assert_eq!(tier.drop_leaf(&blocks[1].identity), Some(second));
+    assert_eq!(tier.place(blocks[2], &root(0), 0), Placement::Unreachable);
+    assert_eq!(tier.stats().used, 0);
 }
 
 fn numbered(first: Token, blocks: usize) -> Vec<Token> {
@@ -140,7 +277,7 @@ fn the_end_of_what_was_used_longest_ago_goes_first() {
     store(&mut tier, 0, &numbered(0, 3));
     store(&mut tier, 0, &numbered(1000, 3));
     let last = records(0, &numbered(0, 3), 0)[2].identity;
-    assert!(tier.touch(&last, 5).is_some());
+    assert!(tier.touch(&last, None, 5).is_some());
     store(&mut tier, 0, &numbered(2000, 2));
     assert_eq!(tier.find(&root(0), &numbered(0, 3), 0).tokens, 48, "it was used later");
     assert_eq!(tier.find(&root(0), &numbered(1000, 3), 0).tokens, 16, "its end went");
@@ -179,7 +316,7 @@ fn the_warmest_come_whole_and_within_the_budget() {
         let prompt = numbered(first, 4);
         store(&mut tier, 0, &prompt);
         let end = records(0, &prompt, 0)[3].identity;
-        (0..uses).for_each(|_| assert!(tier.touch(&end, 100).is_some()));
+        (0..uses).for_each(|_| assert!(tier.touch(&end, None, 100).is_some()));
     }
     let firsts = |tier: &Tier, blocks| -> Vec<Token> {
         tier.warmest(blocks, 100).iter().map(|chain| chain.tokens[0]).collect()
@@ -199,7 +336,7 @@ fn records_from_a_file_may_be_anything() {
     let mut cycle = records(0, &numbered(0, 2), 0);
     cycle[0].parent = cycle[1].identity;
     for record in &mut cycle {
-        record.use_ = Use { stamp: u64::MAX, heat: f32::NAN, at_s: u64::MAX };
+        record.use_ = Use { stamp: u64::MAX, heat: f32::NAN, at_s: u64::MAX, expires_s: 7 };
     }
     let slots = [SlotId(0), SlotId(1), SlotId(1), SlotId(900), SlotId(2)];
     let all = [cycle[0], cycle[1], cycle[1], cycle[0], cycle[0]];

@@ -153,7 +153,9 @@ impl Scheduler {
         tenants.truncate(TENANTS_MAX);
         let window = WINDOW / tenants.len().max(1);
         let line = |tenant: TenantId| {
-            let own = new().filter(|waiting| waiting.sequence.tenant == tenant).take(window);
+            let (mut places, now) = (self.load_places(), self.now());
+            let own = new().filter(|waiting| waiting.sequence.tenant == tenant);
+            let own = own.filter(|waiting| waiting.fetch.may_go_on(&mut places, now)).take(window);
             let mut line: Vec<Candidate> = own.map(|waiting| self.candidate(waiting)).collect();
             line.sort_by_key(|candidate| (candidate.rank, candidate.key));
             (tenant, line.into())
@@ -199,12 +201,14 @@ impl Scheduler {
         if self.hold(index, known.tokens) || self.fetch(index, known.tokens) {
             return Outcome::Held;
         }
-        let id = self.new_seq();
-        let mut reused = self.take_blocks(index, id, known, runner);
-        if reused.is_none() && self.let_disk_go() {
-            reused = self.take_blocks(index, id, known, runner);
-        }
-        let Some(reused) = reused else { return self.no_room(index) };
+        let (id, mut known) = (self.new_seq(), known);
+        let reused = loop {
+            match self.take_blocks(index, id, known, runner) {
+                Some(reused) => break reused,
+                None if self.let_disk_go() => known = self.known(&self.waiting[index].sequence),
+                None => return self.no_room(index),
+            }
+        };
         let waiting = self.waiting.remove(index);
         self.start(waiting, id, reused);
         Outcome::Admitted

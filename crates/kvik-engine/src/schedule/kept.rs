@@ -47,6 +47,7 @@ impl Scheduler {
         let roots = self.roots[&namespace];
         if let Some(disk) = &mut self.disk {
             disk.forget(&roots, tokens);
+            disk.unpin_rests(&roots, tokens);
         }
         blocks
     }

@@ -152,6 +152,7 @@ impl Scheduler {
             self.compute(&plan, runner);
         }
         self.spill(runner);
+        self.sweep_disk();
         self.drop_ended();
     }
 
@@ -170,14 +171,13 @@ impl Scheduler {
     /// How long there is nothing to do unless something happens.
     pub fn rest(&self) -> Rest {
         let due = !self.running.is_empty() || !self.forks.is_empty() || !self.concluded.is_empty();
-        let load = self.disk.as_ref().and_then(Disk::next_deadline);
+        let (patience, expiry) = (self.next_deadline(), self.disk.as_ref().and_then(Disk::next_expiry));
         let wishes = self.disk.as_ref().is_some_and(Disk::has_wishes);
-        match load {
-            _ if due => Rest::None,
-            Some(deadline) => Rest::For(deadline.saturating_sub(self.now())),
-            None if wishes || !self.is_idle() => Rest::None,
-            None => Rest::Forever,
+        if due || (patience.is_none() && (wishes || !self.is_idle())) {
+            return Rest::None;
         }
+        let next = patience.into_iter().chain(expiry).min();
+        next.map_or(Rest::Forever, |next| Rest::For(next.saturating_sub(self.now())))
     }
 
     /// Tells the requests that ended in the last step. A call of its own, so that numbers can be

@@ -31,6 +31,10 @@ const VACANT: u32 = u32::from_le_bytes(*b"free");
 /// A header whose slot holds a block.
 const BLOCK: u32 = u32::from_le_bytes(*b"blok");
 const PINNED: u8 = 1;
+/// The block expires when the fixed part of its header says; so do all that were not used since.
+const AS_WRITTEN: u32 = 0;
+/// The block does not expire, whatever the fixed part says.
+const FOR_EVER: u32 = u32::MAX;
 const FINGERPRINT_CONTEXT: &str = "kvik 2026-11-21 store fingerprint v1";
 
 /// What makes keys and values of one store mean the same: the model and the KV format.
@@ -164,7 +168,8 @@ struct RawUse {
     stamp: u64,
     at_s: u64,
     heat: f32,
-    zero: u32,
+    /// Seconds after `at_s` at which the block expires, [`AS_WRITTEN`] or [`FOR_EVER`].
+    lifetime_s: u32,
     /// XXH3-64 of all bytes of this part before it, seeded with the place they stand in.
     checksum: u64,
 }
@@ -224,12 +229,12 @@ impl RawHeader {
             flags: if record.pinned { PINNED } else { 0 },
             owner: record.owner,
             lineage: record.lineage,
-            expires_s: record.expires_s,
+            expires_s: record.use_.expires_s,
             identity: record.identity.0,
             parent: record.parent.0,
             payload_checksum,
             payload_bytes: place.payload_bytes,
-            use_: RawUse::new(&record.use_, place),
+            use_: RawUse::new(&record.use_, AS_WRITTEN, place),
             ..RawHeader::zeroed()
         };
         raw.tokens[..tokens.len()].copy_from_slice(tokens);
@@ -249,9 +254,8 @@ impl RawHeader {
             owner: self.owner,
             lineage: self.lineage,
             tokens,
-            expires_s: self.expires_s,
             pinned: self.flags & PINNED != 0,
-            use_: self.use_.read(place).unwrap_or_default(),
+            use_: self.use_.read(self.expires_s, place).unwrap_or_else(|| unused(self.expires_s)),
         })
     }
 
@@ -262,20 +266,41 @@ impl RawHeader {
 
 /// The bytes of a header's mutable part.
 pub(super) fn encode_use(use_: &Use, place: Place) -> [u8; USE_BYTES] {
-    bytemuck::cast(RawUse::new(use_, place))
+    let lifetime_s = match use_.expires_s {
+        0 => FOR_EVER,
+        expires_s => lifetime(expires_s.saturating_sub(use_.at_s)),
+    };
+    bytemuck::cast(RawUse::new(use_, lifetime_s, place))
+}
+
+/// As many seconds as can be told from the two that mean something else.
+fn lifetime(seconds: u64) -> u32 {
+    u32::try_from(seconds).map_or(FOR_EVER - 1, |seconds| seconds.clamp(AS_WRITTEN + 1, FOR_EVER - 1))
+}
+
+/// What is left to know of a block whose use cannot be read: it was not used, and expires as it was written.
+fn unused(expires_s: u64) -> Use {
+    Use { at_s: expires_s, expires_s, ..Use::default() }
 }
 
 impl RawUse {
-    fn new(use_: &Use, place: Place) -> RawUse {
-        let Use { stamp, heat, at_s } = *use_;
-        let mut raw = RawUse { stamp, at_s, heat, zero: 0, checksum: 0 };
+    fn new(use_: &Use, lifetime_s: u32, place: Place) -> RawUse {
+        let Use { stamp, heat, at_s, .. } = *use_;
+        let mut raw = RawUse { stamp, at_s, heat, lifetime_s, checksum: 0 };
         raw.checksum = raw.sum(place);
         raw
     }
 
-    fn read(&self, place: Place) -> Option<Use> {
-        let sound = self.heat.is_finite() && self.heat >= 0.0 && self.checksum == self.sum(place);
-        sound.then_some(Use { stamp: self.stamp, heat: self.heat, at_s: self.at_s })
+    /// The use of a block that was written to expire at `written_s`.
+    fn read(&self, written_s: u64, place: Place) -> Option<Use> {
+        let RawUse { stamp, at_s, heat, lifetime_s, .. } = *self;
+        let expires_s = match lifetime_s {
+            AS_WRITTEN => written_s,
+            FOR_EVER => 0,
+            seconds => at_s.saturating_add(u64::from(seconds)),
+        };
+        let sound = heat.is_finite() && heat >= 0.0 && self.checksum == self.sum(place);
+        sound.then_some(Use { stamp, heat, at_s, expires_s })
     }
 
     fn sum(&self, place: Place) -> u64 {
@@ -349,13 +374,37 @@ mod tests {
         let parent = Identity(std::array::from_fn(|index| index as u8));
         let tokens = BlockTokens::new(&[5, 6, 150_000]).unwrap();
         let identity = parent.child(tokens.as_slice());
-        let use_ = Use { stamp: 77, heat: 2.5, at_s: 1_700_000_000 };
-        let (owner, lineage, expires_s, pinned) = (11, 22, 1_800_000_000, true);
-        let record = Record { identity, parent, owner, lineage, tokens, expires_s, pinned, use_ };
+        let use_ = Use { stamp: 77, heat: 2.5, at_s: 1_700_000_000, expires_s: 1_800_000_000 };
+        let (owner, lineage, pinned) = (11, 22, true);
+        let record = Record { identity, parent, owner, lineage, tokens, pinned, use_ };
         let payload: Vec<u8> = (0..PAYLOAD_BYTES).map(|index| (index * 31 % 251) as u8).collect();
         let mut sum = PayloadChecksum::new(&identity);
         payload.chunks(999).for_each(|piece| sum.update(piece));
         Header::Block { record, checksum: sum.finish() }
+    }
+
+    /// A use moves the expiry without the fixed part, and a version that knows nothing of that reads the rest.
+    #[test]
+    fn a_use_says_anew_when_a_block_expires() {
+        let place = Place { creation: CREATION, slot: SlotId(9), payload_bytes: PAYLOAD_BYTES };
+        let Header::Block { record, .. } = header() else { panic!("a block") };
+        let after = |expires_s: u64| {
+            let use_ = Use { at_s: 1_790_000_000, expires_s, ..record.use_ };
+            let mut bytes = header().encode(place);
+            bytes[USE_OFFSET..].copy_from_slice(&encode_use(&use_, place));
+            let Header::Block { record, .. } = Header::decode(&bytes, place) else { panic!("a block") };
+            record.use_.expires_s
+        };
+        for expires_s in [0, 1_790_000_001, 1_790_000_060, 1_800_000_000, 1_790_000_000 + (1 << 31)] {
+            assert_eq!(after(expires_s), expires_s);
+        }
+        assert_eq!(after(1), 1_790_000_001, "what is over is over a second later");
+        assert_eq!(after(u64::MAX), 1_790_000_000 + u64::from(u32::MAX - 1), "for more than a century");
+        let mut torn = header().encode(place);
+        torn[USE_OFFSET] ^= 1;
+        let Header::Block { record: read, .. } = Header::decode(&torn, place) else { panic!("a block") };
+        assert_eq!(read.use_, Use { at_s: 1_800_000_000, expires_s: 1_800_000_000, ..Use::default() });
+        assert_eq!(encode_use(&Use { expires_s: 0, ..record.use_ }, place)[20..24], [0xff; 4]);
     }
 
     #[test]

@@ -7,8 +7,11 @@
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "test support; every binary uses a part")]
 
+pub mod shelf;
+
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -42,6 +45,12 @@ pub struct FakeRunner {
     pub rows: Arc<AtomicUsize>,
     /// Panics at the step that brings this to zero.
     pub panic_in: Arc<AtomicUsize>,
+    /// Panics whenever it is to compute this token, when there is one.
+    pub poison: Option<Token>,
+    /// When given, every step waits for a permit, until there is no giver any more.
+    pub permits: Option<Receiver<()>>,
+    /// When given, a row takes a millisecond of this clock.
+    pub millis: Option<Arc<AtomicU64>>,
 }
 
 impl FakeRunner {
@@ -52,6 +61,9 @@ impl FakeRunner {
             batch_rows_max,
             rows: Arc::default(),
             panic_in: Arc::default(),
+            poison: None,
+            permits: None,
+            millis: None,
         }
     }
 
@@ -87,7 +99,7 @@ impl Runner for FakeRunner {
     }
 
     fn copy_head(&mut self, from: BlockId, to: BlockId, positions: usize) {
-        assert!((1..BLOCK_POSITIONS).contains(&positions) && from != to);
+        assert!((1..=BLOCK_POSITIONS).contains(&positions) && from != to);
         let mut copy = [None; BLOCK_POSITIONS];
         copy[..positions].copy_from_slice(&self.arena[from.index()][..positions]);
         assert!(copy[..positions].iter().all(Option::is_some), "a head is copied before it is stored");
@@ -114,12 +126,19 @@ impl Runner for FakeRunner {
     }
 
     fn forward(&mut self, batch: &Batch<'_>) -> &[f32] {
+        if let Some(permits) = &self.permits {
+            let _ = permits.recv();
+        }
+        if let Some(millis) = &self.millis {
+            millis.fetch_add(batch.rows.len() as u64, Ordering::Relaxed);
+        }
         self.rows.fetch_add(batch.rows.len(), Ordering::Relaxed);
         if self.panic_in.load(Ordering::Relaxed) > 0 && self.panic_in.fetch_sub(1, Ordering::Relaxed) == 1 {
             panic!("the model broke");
         }
         check_batch(batch, self.batch_rows_max);
         for row in batch.rows {
+            assert_ne!(Some(row.token), self.poison, "the model broke");
             self.write(batch.tables[row.table as usize], row.position as usize, row.token);
         }
         self.logits.clear();

@@ -1,12 +1,15 @@
 //! Bringing stored blocks back before a waiting request is admitted.
 //!
 //! A load takes the blocks it needs like any sequence, has them filled in any order, and publishes them
-//! in order. It ends when all are there, when one cannot be read, or when computing would have been done
-//! by now; what it has published by then stays.
+//! in order. It ends when all are there, when one cannot be read, when its time is up, or when nobody waits
+//! for it any more; what it has published by then stays.
+//!
+//! Everybody who waits has a patience of their own: as long as computing would take. Whoever has nothing on
+//! disk never waits for those who have.
 
 use std::time::Duration;
 
-use kvik_cache::tier::{CostModel, IoFault, SlotId};
+use kvik_cache::tier::{CostModel, IoFault, Record, SlotId, Use};
 use kvik_cache::{
     Admission, BLOCK_POSITIONS, Cache, Identity, NamespaceId, Retain, SeqId, StopReason, Token, blocks_for,
 };
@@ -14,7 +17,8 @@ use kvik_cache::{
 use super::Disk;
 use crate::batch::Runner;
 use crate::schedule::Scheduler;
-use crate::schedule::sequence::{Sequence, Sharing};
+use crate::schedule::admission::Waiting;
+use crate::schedule::sequence::{Sharing, common_prefix};
 use crate::store::{Buffer, Completed};
 
 /// What a load may take while it is not known how long computing would.
@@ -32,6 +36,8 @@ pub(in crate::schedule) struct Load {
     pub(super) namespace: NamespaceId,
     /// From the first token on to the last one that is read.
     pub(in crate::schedule) tokens: Vec<Token>,
+    /// The last block that is read.
+    end: Identity,
     /// Whole blocks that were in RAM already.
     pub(super) first: usize,
     /// The blocks after them.
@@ -45,18 +51,44 @@ pub(in crate::schedule) struct Load {
     failed: bool,
     ticket: u64,
     started: Duration,
-    pub(in crate::schedule) deadline: Duration,
+    /// When it is given up, whoever waits for it.
+    deadline: Duration,
+    reason: Reason,
+    /// How long what is read is kept in RAM without another use.
+    ttl: Option<Duration>,
+}
+
+/// Why a prefix is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reason {
+    /// A request waits for it. When none is left that does, it ends.
+    Wanted,
+    /// It was hot before the start.
+    Warm,
 }
 
 /// What the disk did for a waiting request.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::schedule) struct Fetched {
-    /// Whether the disk has been asked.
-    pub(in crate::schedule) asked: bool,
-    /// Tokens that were in RAM then, and those that were in RAM and on disk.
-    pub(in crate::schedule) tokens: (usize, usize),
+    wait: Wait,
+    /// Tokens that were in RAM when it began to wait for a load, and those that it was to have then.
+    tokens: (usize, usize),
     /// Why the disk did not help, where it had something.
     pub(in crate::schedule) verdict: Option<StopReason>,
+}
+
+/// For what of the disk a request waits, and for how long.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Wait {
+    /// The disk has not been asked.
+    #[default]
+    Unasked,
+    /// There is something to be read, and too much is being read already.
+    Place { until: Duration },
+    /// A load.
+    Load { seq: SeqId, until: Duration },
+    /// Nothing, any more.
+    Over,
 }
 
 impl Scheduler {
@@ -72,96 +104,141 @@ impl Scheduler {
             let load = &disk.loads[index];
             self.cache.publish(load.seq, load.ready_tokens());
         }
-        let ended = |disk: &Disk| disk.loads.iter().position(|load| load.has_ended(now));
-        while let Some(index) = self.disk.as_ref().and_then(ended) {
-            self.end_load(index, now);
+        self.end_waits(now);
+        let ended: Vec<SeqId> = self.ended_loads(now).collect();
+        ended.into_iter().for_each(|seq| self.end_load(seq, now));
+    }
+
+    /// Loads that are done, whose time is up, or that nobody wants any more.
+    fn ended_loads(&self, now: Duration) -> impl Iterator<Item = SeqId> {
+        let waits = |load: &Load| self.waiting.iter().any(|waiting| waiting.fetch.waits_for(load));
+        let unwanted = move |load: &Load| load.reason == Reason::Wanted && !waits(load);
+        let loads = self.disk.iter().flat_map(|disk| &disk.loads);
+        loads.filter(move |load| load.has_ended(now) || unwanted(load)).map(|load| load.seq)
+    }
+
+    /// Lets those go on who have what they wait for, and those whose patience has ended.
+    fn end_waits(&mut self, now: Duration) {
+        let Some(disk) = &self.disk else { return };
+        for fetch in self.waiting.iter_mut().map(|waiting| &mut waiting.fetch) {
+            if let Wait::Load { seq, until } = fetch.wait
+                && let Some(load) = disk.loads.iter().find(|load| load.seq == seq)
+            {
+                let is_there = load.ready_tokens().len() >= fetch.tokens.1;
+                if !is_there && now >= until {
+                    fetch.verdict = Some(StopReason::RecomputeWasCheaper);
+                }
+                if is_there || now >= until {
+                    fetch.wait = Wait::Over;
+                }
+            }
         }
+    }
+
+    /// When the first load, or the patience of somebody who waits for the disk, ends.
+    pub(in crate::schedule) fn next_deadline(&self) -> Option<Duration> {
+        let loads = self.disk.iter().flat_map(|disk| &disk.loads).map(|load| load.deadline);
+        loads.chain(self.waiting.iter().filter_map(|waiting| waiting.fetch.until())).min()
+    }
+
+    /// Prefixes that may be read beside those that are.
+    pub(in crate::schedule) fn load_places(&self) -> usize {
+        self.disk.as_ref().map_or(0, |disk| LOADS_MAX.saturating_sub(disk.loads.len()))
     }
 
     /// Ends all loads with what they have by now. Whether there were any.
     pub(in crate::schedule) fn drop_loads(&mut self) -> bool {
-        let count = self.disk.as_ref().map_or(0, |disk| disk.loads.len());
+        let loads: Vec<SeqId> = self.disk.iter().flat_map(|disk| &disk.loads).map(|load| load.seq).collect();
         let now = self.now();
-        (0..count).for_each(|_| self.end_load(0, now));
-        count > 0
+        loads.iter().for_each(|&seq| self.end_load(seq, now));
+        !loads.is_empty()
     }
 
-    fn end_load(&mut self, index: usize, now: Duration) {
+    fn end_load(&mut self, seq: SeqId, now: Duration) {
         let Some(disk) = &mut self.disk else { return };
+        let Some(index) = disk.loads.iter().position(|load| load.seq == seq) else { return };
         let load = disk.loads.remove(index);
         let ready = load.ready();
-        disk.cost.loaded(ready.max(1), now.saturating_sub(load.started));
+        // One that had to make way before it had read anything says nothing about the disk.
+        if ready > 0 || load.failed || now >= load.deadline {
+            disk.cost.loaded(ready.max(1), now.saturating_sub(load.started));
+        }
         for &slot in &load.slots[load.issued..] {
             disk.tier.give_back(slot, None);
         }
-        let (failed, late) = (load.failed, ready < load.slots.len());
-        if late {
-            // A pin is of a whole prompt; of a part nobody would ever take it back.
-            self.cache.retain(load.seq, Retain::default());
-        }
+        // A pin is of a whole prompt; of a part nobody would ever take it back. And it may have been taken
+        // back since the load began.
+        let pin = ready == load.slots.len() && disk.tier.is_pinned(&load.end);
+        self.cache.retain(load.seq, Retain { ttl: load.ttl, pin, ..Retain::default() });
         self.cache.finish(load.seq, load.ready_tokens());
-        let verdict = if failed { StopReason::LoadFailed } else { StopReason::RecomputeWasCheaper };
-        let mine = self.waiting.iter_mut().filter(|waiting| late && waiting.fetch.tokens.1 > 0);
-        let of = |sequence: &Sequence| sequence.sharing == Sharing::Namespace(load.namespace);
-        for waiting in mine.filter(|waiting| of(&waiting.sequence)) {
-            if common(&waiting.sequence, &load.tokens) > load.ready_tokens().len() {
-                waiting.fetch.verdict = Some(verdict);
+        let verdict = if load.failed { StopReason::LoadFailed } else { StopReason::RecomputeWasCheaper };
+        let mine = self.waiting.iter_mut().map(|waiting| &mut waiting.fetch);
+        for fetch in mine.filter(|fetch| fetch.waits_for(&load)) {
+            fetch.wait = Wait::Over;
+            if fetch.tokens.1 > load.ready_tokens().len() {
+                fetch.verdict = Some(verdict);
             }
         }
     }
 
     /// Whether a waiting sequence should wait on, because the disk has more of it than is known.
     pub(in crate::schedule) fn fetch(&mut self, index: usize, known: usize) -> bool {
-        let sequence = &self.waiting[index].sequence;
-        let (Some(disk), Sharing::Namespace(namespace)) = (&self.disk, sequence.sharing) else {
+        let (now, places) = (self.now(), self.load_places());
+        let waiting = &mut self.waiting[index];
+        let (Some(_), Sharing::Namespace(namespace)) = (&self.disk, waiting.sequence.sharing) else {
             return false;
         };
-        if self.waiting[index].fetch.asked {
-            return self.join_load(index, namespace, known, known + 1);
+        match waiting.fetch.wait {
+            Wait::Unasked => self.ask_disk(index, namespace, known),
+            Wait::Place { until } if now >= until => {
+                waiting.fetch.wait = Wait::Over;
+                waiting.fetch.verdict = Some(StopReason::RecomputeWasCheaper);
+                false
+            }
+            Wait::Place { .. } => places == 0 || self.ask_disk(index, namespace, known),
+            Wait::Load { .. } => true,
+            Wait::Over => false,
         }
-        // Those who come while many prefixes are read are asked for when one is done.
-        disk.loads.len() >= LOADS_MAX || self.ask_disk(index, namespace, known)
-    }
-
-    /// Waits for a load that will have at least `wanted` tokens of a sequence; whether there is one.
-    fn join_load(&mut self, index: usize, namespace: NamespaceId, known: usize, wanted: usize) -> bool {
-        let now = self.now();
-        let sequence = &self.waiting[index].sequence;
-        let Some(disk) = &mut self.disk else { return false };
-        let reach = |load: &Load| common(sequence, &load.tokens).min(sequence.reuse_max());
-        let mine = |load: &&mut Load| load.namespace == namespace && reach(load) >= wanted;
-        let Some(load) = disk.loads.iter_mut().find(mine) else { return false };
-        // Nobody waits longer than computing would take, whoever began the load and why.
-        let reach = reach(load);
-        load.deadline = load.deadline.min(now + patience(&disk.cost, reach.saturating_sub(known)));
-        self.waiting[index].fetch.wait(known, reach);
-        true
     }
 
     /// Looks a waiting sequence up on disk and begins to load; whether it waits for that.
     fn ask_disk(&mut self, index: usize, namespace: NamespaceId, known: usize) -> bool {
         let now = self.now();
-        self.waiting[index].fetch.asked = true;
-        let sequence = &self.waiting[index].sequence;
+        let Waiting { sequence, fetch, .. } = &mut self.waiting[index];
         let Some(disk) = &mut self.disk else { return false };
         let wanted = &sequence.tokens[..sequence.reuse_max()];
-        let first = known / BLOCK_POSITIONS;
-        let parent = self.roots[&namespace].identity_after(&wanted[..first * BLOCK_POSITIONS]);
-        let (slots, verdict) = disk.look_up(&parent, &wanted[first * BLOCK_POSITIONS..], known, now);
-        self.waiting[index].fetch.verdict = verdict;
+        let (head, rest) = wanted.split_at(known - known % BLOCK_POSITIONS);
+        let parent = self.roots[&namespace].identity_after(head);
+        let (slots, verdict) = disk.look_up(&parent, rest, known, now);
+        let until = fetch.until();
+        (fetch.wait, fetch.verdict) = (Wait::Over, verdict);
         if slots.is_empty() {
             return false;
         }
-        let sequence = &self.waiting[index].sequence;
-        let mut tokens = sequence.tokens[..first * BLOCK_POSITIONS].to_vec();
+        let mut tokens = head.to_vec();
         tokens.extend(slots.iter().flat_map(|&slot| disk.tier.record(slot).tokens.as_slice()));
-        let reach = common(sequence, &tokens).min(sequence.reuse_max());
-        let deadline = now + patience(&disk.cost, reach.saturating_sub(known));
-        if self.join_load(index, namespace, known, reach) {
-            return true;
+        let gain = (known, common_prefix(wanted, &tokens));
+        let patience = patience(&disk.cost, gain.1.saturating_sub(known));
+        let covers =
+            |load: &&Load| load.namespace == namespace && common_prefix(wanted, &load.tokens) >= gain.1;
+        let load = disk.loads.iter().find(covers).map(|load| load.seq);
+        let full = disk.loads.len() >= LOADS_MAX;
+        // For less than a block nobody waits until others are done.
+        let small = gain.1 < known + BLOCK_POSITIONS;
+        let load = match load {
+            Some(load) => (!small).then_some(load),
+            None if full => None,
+            None => self.start_load(namespace, tokens, slots, now + patience, Reason::Wanted),
+        };
+        // Where there is no room for a load, there is none for the sequence either, unless nobody runs.
+        let waits = !small && (full || !self.running.is_empty());
+        let fetch = &mut self.waiting[index].fetch;
+        match load {
+            Some(seq) => fetch.wait_for(seq, until.unwrap_or(now + patience), gain),
+            None if waits => fetch.wait = Wait::Place { until: until.unwrap_or(now + patience) },
+            None => fetch.verdict = Some(StopReason::RecomputeWasCheaper),
         }
-        self.waiting[index].fetch.wait(known, reach);
-        self.start_load(namespace, tokens, slots, deadline)
+        fetch.wait != Wait::Over
     }
 
     /// Takes blocks for a prefix and begins to read it; changes nothing when there are none to be had.
@@ -171,13 +248,14 @@ impl Scheduler {
         tokens: Vec<Token>,
         slots: Vec<SlotId>,
         deadline: Duration,
-    ) -> bool {
+        reason: Reason,
+    ) -> Option<SeqId> {
         let (seq, now) = (self.new_seq(), self.now());
-        let retain = self.disk.as_ref().zip(slots.last()).map(|(disk, &end)| disk.retain(end, now));
+        let (end, ttl) = self.disk.as_ref()?.end_of(*slots.last()?, reason, now);
         let first = blocks_for(tokens.len()) - slots.len();
         let stats = self.cache.stats();
         if slots.len() + self.running.len() > stats.free + stats.evictable {
-            return false;
+            return None;
         }
         let admission = Admission {
             seq,
@@ -185,18 +263,19 @@ impl Scheduler {
             prompt: &tokens,
             reuse_max: first * BLOCK_POSITIONS,
             positions: tokens.len(),
-            retain: retain.unwrap_or_default(),
+            retain: Retain { ttl, ..Retain::default() },
         };
-        let Ok(admitted) = self.cache.admit(admission) else { return false };
-        let Some(disk) = &mut self.disk else { return false };
+        let admitted = self.cache.admit(admission).ok()?;
+        let disk = self.disk.as_mut()?;
         if admitted.reused != first * BLOCK_POSITIONS {
             self.cache.abandon(seq);
-            return false;
+            return None;
         }
         disk.begin(Load {
             seq,
             namespace,
             tokens,
+            end,
             first,
             arrived: vec![false; slots.len()],
             slots,
@@ -206,8 +285,10 @@ impl Scheduler {
             ticket: disk.next_ticket,
             started: now,
             deadline,
+            reason,
+            ttl,
         });
-        true
+        Some(seq)
     }
 }
 
@@ -247,12 +328,13 @@ impl Disk {
         self.issue(self.loads.len() - 1);
     }
 
-    /// How long the prefix that ends in a slot is to be kept.
-    fn retain(&self, end: SlotId, now: Duration) -> Retain {
-        let record = self.tier.record(end);
-        let left_s = record.expires_s.saturating_sub(self.wall_s(now));
-        let ttl = (record.expires_s != 0).then(|| Duration::from_secs(left_s));
-        Retain { ttl, pin: record.pinned, ..Retain::default() }
+    /// The block in a slot, the last one of a prefix that is read, and how long that is kept in RAM without
+    /// another use. Who wants it uses it, which begins its time to live anew; bringing it back is no use.
+    fn end_of(&self, end: SlotId, reason: Reason, now: Duration) -> (Identity, Option<Duration>) {
+        let Record { identity, use_: Use { at_s, expires_s, .. }, .. } = *self.tier.record(end);
+        let since_s = if reason == Reason::Wanted { at_s } else { self.wall_s(now) };
+        let ttl = Duration::from_secs(expires_s.saturating_sub(since_s));
+        (identity, (expires_s != 0).then_some(ttl))
     }
 
     /// Reads on, as far as there is room.
@@ -324,10 +406,36 @@ impl Load {
 }
 
 impl Fetched {
-    /// Waits for a load that will have `reach` tokens, of which `known` are known.
-    fn wait(&mut self, known: usize, reach: usize) {
-        let first = if self.tokens.1 == 0 { known } else { self.tokens.0 };
-        self.tokens = (first, self.tokens.1.max(reach));
+    /// Whether there is anything to be done for it now, when so many more prefixes may be read; of those who
+    /// wait to be among them each takes a place.
+    pub(in crate::schedule) fn may_go_on(&self, places: &mut usize, now: Duration) -> bool {
+        match self.wait {
+            Wait::Unasked | Wait::Over => true,
+            Wait::Load { .. } => false,
+            Wait::Place { until } if now >= until => true,
+            Wait::Place { .. } => {
+                let free = *places > 0;
+                *places = places.saturating_sub(1);
+                free
+            }
+        }
+    }
+
+    fn waits_for(&self, load: &Load) -> bool {
+        matches!(self.wait, Wait::Load { seq, .. } if seq == load.seq)
+    }
+
+    /// When its patience ends: nobody waits longer than computing would take.
+    fn until(&self) -> Option<Duration> {
+        match self.wait {
+            Wait::Place { until } | Wait::Load { until, .. } => Some(until),
+            Wait::Unasked | Wait::Over => None,
+        }
+    }
+
+    /// Waits for a load; `tokens` are those known and those that it is to have then.
+    fn wait_for(&mut self, seq: SeqId, until: Duration, tokens: (usize, usize)) {
+        (self.wait, self.tokens) = (Wait::Load { seq, until }, tokens);
     }
 
     /// Of `cached` tokens, those that were on disk.
@@ -339,8 +447,4 @@ impl Fetched {
 /// How long to wait for `tokens` that could be computed meanwhile.
 fn patience(cost: &CostModel, tokens: usize) -> Duration {
     cost.compute_time(tokens).map_or(PATIENCE, |compute| compute + GRACE)
-}
-
-fn common(sequence: &Sequence, tokens: &[Token]) -> usize {
-    sequence.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count()
 }

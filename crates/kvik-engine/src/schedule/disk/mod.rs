@@ -155,9 +155,10 @@ impl Disk {
         self.epoch_s.saturating_add(now.as_secs())
     }
 
-    /// When the first of the loads under way is given up.
-    pub(super) fn next_deadline(&self) -> Option<Duration> {
-        self.loads.iter().map(|load| load.deadline).min()
+    /// When there will be something to sweep, by the scheduler's clock.
+    pub(super) fn next_expiry(&self) -> Option<Duration> {
+        let at_s = self.tier.next_expiry_s()?.saturating_sub(self.epoch_s);
+        Some(Duration::from_secs(at_s))
     }
 
     /// Whether there are prefixes to be loaded when nothing else is to do.

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use kvik_cache::tier::{BlockTokens, Placement, Record, Use};
+use kvik_cache::tier::{BlockTokens, Placement, Record, SlotId, Use};
 use kvik_cache::{BLOCK_POSITIONS, BlockId, Identity, Retain, SeqId, Token};
 
 use super::{Disk, Roots, lineage_of};
@@ -17,6 +17,8 @@ use crate::store::Buffer;
 
 /// Sequences at most that have ended and are still being copied.
 const RESTS_MAX: usize = 256;
+/// Blocks looked at in one step to find those that have outlived their time.
+const SWEEP_MAX: usize = 64;
 
 /// How far the blocks of a sequence have been handed over.
 #[derive(Debug, Clone, Copy, Default)]
@@ -26,6 +28,8 @@ pub(in crate::schedule) struct Spilled {
     end: Option<Link>,
     /// Whole blocks that were reused: the end of a prefix that somebody came back to.
     reused: usize,
+    /// When the time to live of what was handed over last began anew, in seconds since 1970.
+    kept_s: u64,
     /// The tier has no place for it: what comes later would not be found without what is missing.
     is_given_up: bool,
 }
@@ -100,9 +104,17 @@ impl Scheduler {
             };
             let handed = disk.hand_over(&mut sequence.spilled, &source, runner);
             if let (true, Handed::All, Some(end)) = (ends, handed, sequence.spilled.end) {
-                disk.touch(&end.identity, now_s);
+                disk.touch(&end.identity, ttl_s(sequence.retain), now_s);
             }
         }
+    }
+
+    /// Takes out of the disk what has outlived its time, a bit at every step.
+    pub(in crate::schedule) fn sweep_disk(&mut self) {
+        let now = self.now();
+        let Some(disk) = &mut self.disk else { return };
+        let slots = disk.tier.sweep(disk.wall_s(now), SWEEP_MAX);
+        slots.into_iter().for_each(|slot| disk.store.erase(slot));
     }
 
     /// Holds the blocks of a sequence that has ended, when the disk has not taken them all.
@@ -137,7 +149,7 @@ impl Scheduler {
                 continue;
             }
             if let Some(end) = spilled.end {
-                disk.touch(&end.identity, now_s);
+                disk.touch(&end.identity, ttl_s(rest.retain), now_s);
             }
             self.cache.abandon(rest.seq);
         }
@@ -153,45 +165,83 @@ impl Scheduler {
 }
 
 impl Disk {
+    /// A pin was taken back: sequences that have ended and are still being copied bring it no more.
+    pub(in crate::schedule) fn unpin_rests(&mut self, roots: &Roots, tokens: &[Token]) {
+        let same =
+            |rest: &&mut Rest| rest.roots.identity == roots.identity && tokens.starts_with(&rest.tokens);
+        self.rests.iter_mut().filter(same).for_each(|rest| rest.retain.pin = false);
+    }
+
     /// Hands over the blocks of `source` that were not yet.
     fn hand_over(&mut self, spilled: &mut Spilled, source: &Source<'_>, runner: &dyn Runner) -> Handed {
         if spilled.is_given_up {
             return Handed::Nothing;
         }
+        self.keep_in_use(spilled, source);
+        let ttl_s = ttl_s(source.retain);
         let roots = Link { identity: source.roots.identity, lineage: source.roots.lineage };
         let rest = source.tokens.chunks(BLOCK_POSITIONS).zip(source.table).skip(spilled.blocks);
         for (tokens, &block) in rest {
             let before = spilled.end.unwrap_or(roots);
             let link = before.child(tokens);
-            if !self.tier.holds(&link.identity) {
+            let mut held = Some(link.identity);
+            if !self.tier.holds(&link.identity, source.now_s) {
                 let Some(buffer) = self.take_buffer() else { return Handed::Some };
                 let record = source.record(before, link, tokens);
-                if !record.is_some_and(|record| self.write(record, block, buffer, runner)) {
-                    spilled.is_given_up = true;
-                    return Handed::Nothing;
-                }
+                held = record.and_then(|record| self.write(record, source, block, buffer, runner));
             }
+            let Some(identity) = held else {
+                spilled.is_given_up = true;
+                return Handed::Nothing;
+            };
+            let news = self.tier.keep(&identity, ttl_s, source.now_s);
+            self.note_uses(news);
             if source.retain.pin {
-                self.pin(&link.identity, true);
+                self.pin(&identity, true);
             }
-            spilled.end = Some(link);
+            spilled.end = Some(Link { identity, ..link });
             spilled.blocks += 1;
             if spilled.blocks == spilled.reused {
-                self.touch(&link.identity, source.now_s);
+                self.touch(&identity, ttl_s, source.now_s);
             }
         }
         Handed::All
     }
 
-    /// Writes a block when the tier has a place for it; whether the blocks after it can follow.
-    fn write(&mut self, record: Record, block: BlockId, mut buffer: Buffer, runner: &dyn Runner) -> bool {
-        let placement = self.tier.place(record);
-        if let Placement::Write(slot) = placement {
-            runner.read_block(block, &mut buffer);
-            self.store.write(slot, self.tier.record(slot), buffer);
-            self.writing += 1;
+    /// What a sequence has handed over does not outlive its time while the sequence is there. Its time begins
+    /// anew when half of it is over, which is often enough.
+    fn keep_in_use(&mut self, spilled: &mut Spilled, source: &Source<'_>) {
+        let ttl_s = ttl_s(source.retain);
+        let due = ttl_s.is_some_and(|ttl_s| source.now_s >= spilled.kept_s + (ttl_s / 2).max(1));
+        if due {
+            spilled.kept_s = source.now_s;
+            let end = spilled.end.map(|end| end.identity);
+            let news = end.map(|end| self.tier.keep_path(&end, ttl_s, source.now_s));
+            self.note_uses(news.unwrap_or_default());
         }
-        placement != Placement::Full
+    }
+
+    /// Writes a block when the tier has a place for it; the block that holds its tokens then, unless there is
+    /// none and those after it cannot follow.
+    fn write(
+        &mut self,
+        record: Record,
+        source: &Source<'_>,
+        block: BlockId,
+        mut buffer: Buffer,
+        runner: &dyn Runner,
+    ) -> Option<Identity> {
+        let slot = match self.tier.place(record, &source.roots.identity, source.now_s) {
+            Placement::Write(slot) => {
+                runner.read_block(block, &mut buffer);
+                self.store.write(slot, self.tier.record(slot), buffer);
+                self.writing += 1;
+                slot
+            }
+            Placement::Held(slot) => slot,
+            Placement::Unreachable | Placement::Full => return None,
+        };
+        Some(self.tier.record(slot).identity)
     }
 
     /// Room to write a block, if that leaves enough for reading.
@@ -202,26 +252,35 @@ impl Disk {
         self.store.buffer()
     }
 
-    /// Notes that the prefix up to a block was used.
-    pub(super) fn touch(&mut self, identity: &Identity, now_s: u64) {
-        if let Some((slot, use_)) = self.tier.touch(identity, now_s) {
-            self.store.touch(slot, use_);
-        }
+    /// Notes that the prefix up to a block was used by somebody who wants it kept for so long.
+    fn touch(&mut self, identity: &Identity, ttl_s: Option<u64>, now_s: u64) {
+        let news = self.tier.keep_path(identity, ttl_s, now_s);
+        self.note_uses(news);
+        let use_ = self.tier.touch(identity, ttl_s, now_s);
+        self.note_uses(use_);
     }
+
+    fn note_uses(&mut self, news: impl IntoIterator<Item = (SlotId, Use)>) {
+        news.into_iter().for_each(|(slot, use_)| self.store.touch(slot, use_));
+    }
+}
+
+/// A time to live in whole seconds; for ever when `None`.
+fn ttl_s(retain: Retain) -> Option<u64> {
+    retain.ttl.map(|ttl| ttl.as_secs().max(1))
 }
 
 impl Source<'_> {
     fn record(&self, before: Link, link: Link, tokens: &[Token]) -> Option<Record> {
-        let ttl_s = self.retain.ttl.map(|ttl| ttl.as_secs().max(1));
+        let expires_s = ttl_s(self.retain).map_or(0, |ttl_s| self.now_s.saturating_add(ttl_s));
         Some(Record {
             identity: link.identity,
             parent: before.identity,
             owner: self.roots.owner,
             lineage: lineage_of(&link.lineage),
             tokens: BlockTokens::new(tokens)?,
-            expires_s: ttl_s.map_or(0, |ttl| self.now_s.saturating_add(ttl)),
             pinned: self.retain.pin,
-            use_: Use { at_s: self.now_s, ..Use::default() },
+            use_: Use { at_s: self.now_s, expires_s, ..Use::default() },
         })
     }
 }

@@ -7,10 +7,11 @@ use kvik_cache::tier::{Chain, SlotId};
 use kvik_cache::{BLOCK_POSITIONS, Identity, NamespaceId};
 use rustc_hash::FxHashMap;
 
+use super::load::Reason;
 use super::{Disk, DiskSetup};
 use crate::schedule::{Scheduler, TenantPart};
 
-/// Time that one prefix may take; a request that waits for it has less patience.
+/// Time that one prefix may take; a request that waits for it too has a patience of its own.
 const WARM_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What loading costs while nobody waits for it, beside the time that it saves who would wait: bandwidth
@@ -53,7 +54,8 @@ impl Scheduler {
             let known = self.cache.lookup(namespace, &chain.tokens).tokens / BLOCK_POSITIONS;
             let slots = self.disk.as_ref().map(|disk| disk.still_there(&chain, known, disk.wall_s(now)));
             let slots = slots.unwrap_or_default();
-            if !slots.is_empty() && self.start_load(namespace, chain.tokens, slots, now + WARM_PATIENCE) {
+            let deadline = now + WARM_PATIENCE;
+            if self.start_load(namespace, chain.tokens, slots, deadline, Reason::Warm).is_some() {
                 return;
             }
         }

@@ -76,7 +76,7 @@ fn every_bit_of_a_header_counts_and_costs_its_slot_alone() {
 #[test]
 fn a_torn_use_is_forgotten_and_the_block_stays() {
     let intact = Intact::new();
-    let forgotten = Record { use_: Use::default(), ..record(2) };
+    let forgotten = Record { use_: Use { at_s: 2, expires_s: 2, ..Use::default() }, ..record(2) };
     for bit in 0..(HEADER_BYTES - USE_OFFSET) * 8 {
         let mut bytes = intact.bytes.clone();
         bytes[HEADERS][header(2) + USE_OFFSET + bit / 8] ^= 1 << (bit % 8);
@@ -183,7 +183,7 @@ fn a_mix_of_old_and_new_sectors_gives_no_wrong_block() {
         store.put(slot, &record(number)).unwrap();
     }
     store.erase(SlotId(3));
-    store.touch(SlotId(1), Use { stamp: 1000, heat: 9.0, at_s: 1000 });
+    store.touch(SlotId(1), Use { stamp: 1000, heat: 9.0, at_s: 1000, expires_s: 0 });
     drop(store);
     let after = before.scene.files().map(|path| fs::read(path).unwrap());
     let mut random = Random(2);

@@ -30,7 +30,7 @@ fn child() {
                 println!("erase {slot} 0");
                 store.erase(SlotId(slot));
             }
-            1 => store.touch(SlotId(slot), Use { stamp: number, heat: 1.0, at_s: number }),
+            1 => store.touch(SlotId(slot), Use { stamp: number, heat: 1.0, at_s: number, expires_s: 0 }),
             _ => {
                 println!("write {slot} {number}");
                 store.put(slot, &record(number)).unwrap();

@@ -42,7 +42,7 @@ fn everything_is_found_again() {
 #[test]
 fn touches_are_kept_and_erased_blocks_are_not() {
     let scene = Scene::filled(3);
-    let used = Use { stamp: 99, heat: 2.5, at_s: 1_800_000_000 };
+    let used = Use { stamp: 99, heat: 2.5, at_s: 1_800_000_000, expires_s: 1_800_000_060 };
     let mut opened = scene.open();
     opened.store.touch(SlotId(0), used);
     opened.store.erase(SlotId(1));

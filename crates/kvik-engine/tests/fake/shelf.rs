@@ -1,0 +1,137 @@
+//! A disk in memory that is told when to move, and a scheduler on it whose time does not pass by itself.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use kvik_cache::Identity;
+use kvik_cache::tier::{IoFault, Record, SlotId, Tier, Use};
+use kvik_engine::config::EngineConfig;
+use kvik_engine::engine::Waker;
+use kvik_engine::schedule::disk::{BlockStore, DiskSetup};
+use kvik_engine::schedule::{Limits, Scheduler};
+use kvik_engine::store::{Buffer, Buffers, Completed};
+
+use super::{BLOCK_BYTES, FakeRunner, VOCAB, World, cache_config, vocabulary};
+
+/// The day it is when the clock is at zero.
+pub const EPOCH_S: u64 = 1_800_000_000;
+const SLOTS: u32 = 1000;
+
+/// What outlives the scheduler: the disk, and the time.
+#[derive(Clone, Default)]
+pub struct Shelf {
+    state: Arc<Mutex<State>>,
+    pub millis: Arc<AtomicU64>,
+}
+
+#[derive(Default)]
+pub struct State {
+    /// What is stored.
+    pub blocks: BTreeMap<u32, (Record, Vec<u8>)>,
+    /// Whether reads stay under way.
+    pub reads_stop: bool,
+    /// Whether writes do.
+    pub writes_stop: bool,
+    reads: VecDeque<Completed>,
+    writes: VecDeque<Completed>,
+}
+
+struct Handle {
+    shelf: Shelf,
+    buffers: Buffers,
+}
+
+impl Shelf {
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    pub fn pass(&self, time: Duration) {
+        self.millis.fetch_add(time.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// A scheduler that finds what the one before it left.
+    pub fn life(&self, config: EngineConfig, blocks: usize, warm_blocks: usize) -> World {
+        self.life_with(config, blocks, warm_blocks, 64)
+    }
+
+    /// The same with at most so many blocks on their way down.
+    pub fn life_with(
+        &self,
+        config: EngineConfig,
+        blocks: usize,
+        warm_blocks: usize,
+        writes_max: usize,
+    ) -> World {
+        let limits = Limits::new(&config, blocks, VOCAB);
+        let mut runner = FakeRunner::new(blocks, config.batch_rows_max());
+        runner.millis = Some(self.millis.clone());
+        let millis = self.millis.clone();
+        let clock = Box::new(move || Duration::from_millis(millis.load(Ordering::Relaxed)));
+        let mut scheduler =
+            Scheduler::new(config, cache_config(blocks), Arc::new(vocabulary()), clock).unwrap();
+        let setup = self.setup(warm_blocks, writes_max);
+        scheduler.attach(setup);
+        World { scheduler, runner, limits }
+    }
+
+    pub fn setup(&self, warm_blocks: usize, writes_max: usize) -> DiskSetup {
+        let state = &mut *self.state();
+        state.reads.clear();
+        state.writes.clear();
+        let records = state.blocks.iter().map(|(&slot, (record, _))| (SlotId(slot), *record));
+        let (tier, surplus) = Tier::with(SLOTS, records);
+        assert!(surplus.is_empty());
+        let store = Box::new(Handle { shelf: self.clone(), buffers: Buffers::new(256, BLOCK_BYTES) });
+        let (waker, kin, epoch_s) = (Waker::default(), Vec::new(), EPOCH_S);
+        DiskSetup { tier, store, kin, warm_blocks, writes_max, epoch_s, waker }
+    }
+}
+
+impl BlockStore for Handle {
+    fn buffer(&mut self) -> Option<Buffer> {
+        self.buffers.take()
+    }
+
+    fn write(&mut self, slot: SlotId, record: &Record, payload: Buffer) {
+        let mut state = self.shelf.state();
+        state.blocks.insert(slot.0, (*record, payload.to_vec()));
+        state.writes.push_back(Completed::Written { slot, result: Ok(Duration::ZERO) });
+    }
+
+    fn read(&mut self, ticket: u64, slot: SlotId, identity: Identity, mut into: Buffer) {
+        let mut state = self.shelf.state();
+        let result = match state.blocks.get(&slot.0) {
+            Some((record, bytes)) if record.identity == identity => {
+                into.copy_from_slice(bytes);
+                Ok((into, Duration::ZERO))
+            }
+            _ => Err(IoFault::Corrupt),
+        };
+        state.reads.push_back(Completed::Read { ticket, slot, result });
+    }
+
+    fn touch(&mut self, slot: SlotId, use_: Use) {
+        if let Some((record, _)) = self.shelf.state().blocks.get_mut(&slot.0) {
+            record.use_ = use_;
+        }
+    }
+
+    fn pin(&mut self, slot: SlotId, pinned: bool) {
+        if let Some((record, _)) = self.shelf.state().blocks.get_mut(&slot.0) {
+            record.pinned = pinned;
+        }
+    }
+
+    fn erase(&mut self, slot: SlotId) {
+        self.shelf.state().blocks.remove(&slot.0);
+    }
+
+    fn completed(&mut self) -> Option<Completed> {
+        let state = &mut *self.shelf.state();
+        let read = if state.reads_stop { None } else { state.reads.pop_front() };
+        read.or_else(|| if state.writes_stop { None } else { state.writes.pop_front() })
+    }
+}

@@ -1,0 +1,308 @@
+//! The scheduler and its disk where they meet: times to live, patience, pins, and who holds what.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+mod fake;
+
+use std::time::Duration;
+
+use fake::shelf::Shelf;
+use fake::*;
+use kvik_cache::{Retain, StopReason, Token};
+use kvik_engine::api::Request;
+use kvik_engine::schedule::Rest;
+
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// A request whose prompt is kept for so many seconds.
+fn brief(prompt: Vec<Token>, ttl_s: u64) -> Request {
+    Request { retain: Retain { ttl: Some(secs(ttl_s)), ..Retain::default() }, ..request(prompt, 2) }
+}
+
+/// The answer, when everything has come to rest.
+fn ask(world: &mut World, request: &Request) -> Answer {
+    let client = world.submit(request.clone());
+    world.settle();
+    let answer = client.answer().unwrap();
+    assert_eq!(answer.choices, solo(request).choices, "an answer never depends on what is reused");
+    answer
+}
+
+fn steps(world: &mut World, count: usize) {
+    (0..count).for_each(|_| world.step());
+}
+
+/// Tokens of a prompt that a new process finds on disk.
+fn found(shelf: &Shelf, prompt: &[Token]) -> usize {
+    shelf.life(config(), 100, 0).scheduler.cached(prompt, [0; 16]).disk
+}
+
+#[test]
+fn a_use_begins_the_time_to_live_anew_on_disk_too() {
+    let shelf = Shelf::default();
+    let long = prompt(1, 100);
+    let mut world = shelf.life(config(), 100, 0);
+    ask(&mut world, &brief(long.clone(), 60));
+    shelf.pass(secs(50));
+    ask(&mut world, &brief(long.clone(), 5));
+    shelf.pass(secs(50));
+    assert_eq!(found(&shelf, &long), 100, "the last use is 50 s ago, and somebody asked for 60");
+    shelf.pass(secs(11));
+    assert_eq!(found(&shelf, &long), 0);
+}
+
+#[test]
+fn a_use_without_a_time_to_live_keeps_for_ever() {
+    let shelf = Shelf::default();
+    let long = prompt(1, 100);
+    let mut world = shelf.life(config(), 100, 0);
+    ask(&mut world, &brief(long.clone(), 60));
+    ask(&mut world, &request(long.clone(), 2));
+    shelf.pass(secs(1_000_000));
+    assert_eq!(found(&shelf, &long), 100);
+}
+
+/// As in RAM, where what is in use does not expire.
+#[test]
+fn what_a_long_answer_stands_on_does_not_expire_meanwhile() {
+    let shelf = Shelf::default();
+    let mut world = shelf.life(config(), 100, 0);
+    let request = Request { max_tokens: 200, ignore_eos: true, ..brief(prompt(1, 100), 10) };
+    let client = world.submit(request.clone());
+    while !world.scheduler.is_idle() {
+        world.step();
+        shelf.pass(secs(1));
+    }
+    let answer = client.answer().unwrap().choices[0].1.clone();
+    let whole = [request.prompt, answer].concat();
+    assert_eq!(found(&shelf, &whole), 299, "all but the last token said");
+}
+
+#[test]
+fn what_has_outlived_its_time_is_written_again_and_so_is_what_follows() {
+    let shelf = Shelf::default();
+    let (system, whole) = (prompt(1, 96), [prompt(1, 96), prompt(2, 50)].concat());
+    let mut world = shelf.life(config(), 100, 0);
+    ask(&mut world, &brief(system.clone(), 60));
+    shelf.pass(secs(61));
+    let report = ask(&mut world, &request(whole.clone(), 2)).report;
+    assert_eq!((report.cached_tokens, report.cache), (0, Some(StopReason::Expired)));
+    drop(world);
+    shelf.pass(secs(1000));
+    assert_eq!(found(&shelf, &whole), 146, "nothing is unreachable");
+}
+
+#[test]
+fn what_has_outlived_its_time_leaves_the_disk_a_bit_at_a_time() {
+    let shelf = Shelf::default();
+    let mut world = shelf.life(config(), 400, 0);
+    ask(&mut world, &request(prompt(2, 48), 1));
+    let clients: Vec<Client> = (10..30).map(|seed| world.submit(brief(prompt(seed, 160), 60))).collect();
+    world.settle();
+    assert!(clients.iter().all(|client| client.answer().is_some()));
+    let kept = shelf.state().blocks.len();
+    assert!(kept > 200, "{kept}");
+    let Rest::For(rest) = world.scheduler.rest() else { panic!("there is something to wake up for") };
+    assert!(rest <= secs(61), "{rest:?}");
+    // They were asked for one after the other.
+    shelf.pass(rest + secs(20));
+    let mut before = kept;
+    for _ in 0..50 {
+        assert!(before == 3 || world.scheduler.rest() == Rest::For(Duration::ZERO), "{before} are left");
+        world.step();
+        let now = shelf.state().blocks.len();
+        assert!(before - now <= 64, "{before} to {now} in one step");
+        before = now;
+    }
+    assert_eq!((before, world.scheduler.rest()), (3, Rest::Forever));
+    let report = ask(&mut world, &brief(prompt(10, 160), 60)).report;
+    assert_eq!(report.cache, Some(StopReason::Expired), "which is said");
+}
+
+/// What is read for a request is kept in RAM as it was on disk, also when not all of it came.
+#[test]
+fn a_time_to_live_survives_a_load() {
+    let shelf = Shelf::default();
+    let long = prompt(1, 200);
+    ask(&mut shelf.life(config(), 100, 0), &brief(long.clone(), 60));
+    for whole in [true, false] {
+        let mut world = shelf.life(config(), 100, 0);
+        shelf.state().reads_stop = !whole;
+        let client = world.submit(brief(long.clone(), 60));
+        steps(&mut world, 2);
+        client.close();
+        shelf.state().reads_stop = false;
+        steps(&mut world, 20);
+        shelf.pass(secs(30));
+        world.step();
+        shelf.pass(secs(31));
+        world.step();
+        assert_eq!(world.scheduler.cached(&long, [0; 16]).ram, 0, "whole: {whole}");
+    }
+}
+
+/// A long prompt on disk, which is being read for somebody, and how long computing takes is known.
+fn long_load(shelf: &Shelf, long: &[Token]) -> (World, Client) {
+    ask(&mut shelf.life(config(), 100, 0), &request(long.to_vec(), 2));
+    let mut world = shelf.life(config(), 100, 0);
+    ask(&mut world, &request(prompt(9, 64), 2));
+    shelf.state().reads_stop = true;
+    let client = world.submit(request(long.to_vec(), 2));
+    steps(&mut world, 3);
+    assert_eq!(world.scheduler.disk_stats().unwrap().loads, 1);
+    (world, client)
+}
+
+#[test]
+fn a_newcomer_does_not_end_anothers_load() {
+    let shelf = Shelf::default();
+    let long = prompt(1, 320);
+    let (mut world, client) = long_load(&shelf, &long);
+    let short = world.submit(request([&long[..32], &prompt(2, 20)].concat(), 2));
+    steps(&mut world, 3);
+    // Computing 32 tokens takes 32 ms, and 320 take ten times as long.
+    shelf.pass(Duration::from_millis(100));
+    steps(&mut world, 10);
+    let report = short.answer().expect("its own patience has ended").report;
+    assert_eq!(report.cache, Some(StopReason::RecomputeWasCheaper));
+    assert_eq!(world.scheduler.disk_stats().unwrap().loads, 1, "the other one still waits");
+    shelf.state().reads_stop = false;
+    world.settle();
+    let report = client.answer().unwrap().report;
+    assert_eq!(report.cached_tokens, 319, "{report:?}");
+    // What the newcomer computed meanwhile is not read for nothing, nor counted as read.
+    assert!(report.disk_tokens >= 280, "{report:?}");
+}
+
+#[test]
+fn who_joins_a_load_goes_on_as_soon_as_its_part_is_there() {
+    let shelf = Shelf::default();
+    let long = prompt(1, 320);
+    let (mut world, _client) = long_load(&shelf, &long);
+    let joined = world.submit(request([&long[..32], &prompt(2, 20)].concat(), 2));
+    steps(&mut world, 2);
+    shelf.state().reads_stop = false;
+    world.settle();
+    assert_eq!(joined.answer().unwrap().report.disk_tokens, 32);
+}
+
+#[test]
+fn a_load_that_nobody_waits_for_ends() {
+    let shelf = Shelf::default();
+    let (mut world, client) = long_load(&shelf, &prompt(1, 320));
+    client.close();
+    world.step();
+    assert_eq!(world.scheduler.disk_stats().unwrap().loads, 0);
+    shelf.state().reads_stop = false;
+    world.settle();
+}
+
+#[test]
+fn who_has_nothing_on_disk_does_not_wait_for_those_who_have() {
+    let shelf = Shelf::default();
+    let stored: Vec<Request> = (100..150).map(|seed| request(prompt(seed, 40), 2)).collect();
+    let mut world = shelf.life(config(), 400, 0);
+    stored.iter().for_each(|request| drop(ask(&mut world, request)));
+    let mut world = shelf.life(config(), 400, 0);
+    shelf.state().reads_stop = true;
+    let clients: Vec<Client> = stored.iter().map(|request| world.submit(request.clone())).collect();
+    steps(&mut world, 5);
+    assert_eq!(world.scheduler.disk_stats().unwrap().loads, 16);
+    let new = world.submit(request(prompt(1, 40), 2));
+    steps(&mut world, 5);
+    assert!(new.answer().is_some(), "it has nothing to wait for");
+    assert!(clients.iter().all(|client| !client.has_ended()));
+    shelf.state().reads_stop = false;
+    world.settle();
+    for client in &clients {
+        assert!(client.answer().unwrap().report.disk_tokens >= 32, "each has had its turn");
+    }
+}
+
+#[test]
+fn nobody_waits_for_a_place_longer_than_computing_takes() {
+    let shelf = Shelf::default();
+    let stored: Vec<Request> = (100..140).map(|seed| request(prompt(seed, 40), 2)).collect();
+    let mut world = shelf.life(config(), 400, 0);
+    stored.iter().for_each(|request| drop(ask(&mut world, request)));
+    let mut world = shelf.life(config(), 400, 0);
+    ask(&mut world, &request(prompt(9, 64), 2));
+    shelf.state().reads_stop = true;
+    let clients: Vec<Client> = stored.iter().map(|request| world.submit(request.clone())).collect();
+    while !world.scheduler.is_idle() {
+        match world.scheduler.rest() {
+            Rest::None => world.step(),
+            Rest::For(rest) => {
+                assert!(rest <= Duration::from_millis(100), "{rest:?}");
+                shelf.pass(rest);
+                world.step();
+            }
+            Rest::Forever => panic!("they wait for ever"),
+        }
+    }
+    for client in &clients {
+        assert_eq!(client.answer().unwrap().report.cache, Some(StopReason::RecomputeWasCheaper));
+    }
+}
+
+/// Twenty blocks: eight are held until they are written, seven are being read, and somebody needs nineteen.
+#[test]
+fn the_disk_lets_go_of_all_it_holds_before_a_request_fails() {
+    let shelf = Shelf::default();
+    let stored = request(prompt(1, 100), 1);
+    ask(&mut shelf.life(config(), 20, 0), &stored);
+    let mut world = shelf.life_with(config(), 20, 0, 1);
+    shelf.state().writes_stop = true;
+    let written = world.submit(request(prompt(2, 130), 1));
+    world.run_until_idle();
+    assert!(written.answer().is_some());
+    shelf.state().reads_stop = true;
+    let read = world.submit(stored.clone());
+    world.step();
+    assert_eq!(world.scheduler.disk_stats().unwrap().loads, 1);
+    let large = world.submit(request(prompt(3, 300), 1));
+    (0..30).for_each(|_| world.step());
+    assert!(large.answer().is_some(), "{:?}", large.error());
+    assert_eq!(read.answer().unwrap().choices, solo(&stored).choices);
+}
+
+#[test]
+fn a_pin_that_is_taken_back_while_it_is_read_does_not_return() {
+    let shelf = Shelf::default();
+    let system = prompt(1, 96);
+    let pinned = Request { retain: Retain { pin: true, ..Retain::default() }, ..request(system.clone(), 0) };
+    let mut world = shelf.life(config(), 100, 0);
+    world.submit(pinned);
+    world.run_until_idle();
+    assert!(shelf.state().blocks.values().all(|(record, _)| record.pinned));
+    let mut world = shelf.life(config(), 100, 50);
+    shelf.state().reads_stop = true;
+    steps(&mut world, 2);
+    assert_eq!(world.scheduler.disk_stats().unwrap().loads, 1);
+    world.scheduler.let_go(&system, [0; 16]);
+    shelf.state().reads_stop = false;
+    steps(&mut world, 5);
+    assert_eq!(world.scheduler.disk_stats().unwrap().loads, 0);
+    world.check_idle();
+    assert!(shelf.state().blocks.values().all(|(record, _)| !record.pinned));
+}
+
+/// The same while what has ended is still being written.
+#[test]
+fn a_pin_that_is_taken_back_while_it_is_written_does_not_return() {
+    let shelf = Shelf::default();
+    let system = prompt(1, 160);
+    let pinned = Request { retain: Retain { pin: true, ..Retain::default() }, ..request(system.clone(), 0) };
+    let mut world = shelf.life_with(config(), 100, 0, 2);
+    shelf.state().writes_stop = true;
+    world.submit(pinned);
+    world.run_until_idle();
+    world.scheduler.let_go(&system, [0; 16]);
+    shelf.state().writes_stop = false;
+    steps(&mut world, 20);
+    assert_eq!(world.scheduler.disk_stats().unwrap().writing, 0);
+    assert!(shelf.state().blocks.values().all(|(record, _)| !record.pinned));
+    world.check_idle();
+}
