@@ -3,7 +3,7 @@
 mod fake;
 
 use fake::*;
-use kvik_cache::{StopReason, Token};
+use kvik_cache::{PrefixOrder, StopReason, Token};
 use kvik_engine::api::{Event, FinishReason, Request, RequestError, Sampling};
 use kvik_engine::config::EngineConfig;
 
@@ -360,4 +360,39 @@ fn refused_and_failed_requests_say_why() {
     world.scheduler.fail_all(&RequestError::Stopping);
     assert_eq!(running.error(), Some(RequestError::Stopping));
     world.check_idle();
+}
+
+/// What is private is in nobody's tree, however many choices it has, neither while it runs nor afterwards.
+#[test]
+fn private_choices_are_seen_by_nobody() {
+    let mut world = World::new(EngineConfig { parallel_max: 3, ..config() }, 60);
+    let asked: Vec<Request> = [0, 16, 17, 40, 64]
+        .map(|extra| Request {
+            choices: 4,
+            reuse: false,
+            ignore_eos: true,
+            sampling: Sampling { temperature: 1.0, seed: 3, ..Sampling::GREEDY },
+            ..request(prompt(1, 32 + extra), 30)
+        })
+        .to_vec();
+    let clients: Vec<Client> = asked.iter().map(|request| world.submit(request.clone())).collect();
+    while !world.scheduler.is_idle() {
+        world.step();
+        assert_eq!(world.scheduler.cache().stats().shared, 0);
+        assert_eq!(world.scheduler.cache().prefixes(PrefixOrder::Blocks, 100), []);
+    }
+    for (client, request) in clients.iter().zip(&asked) {
+        assert_eq!(client.answer().unwrap().choices, solo(request).choices);
+    }
+    world.check_idle();
+}
+
+/// Choices of a private request copy their prompt instead of computing it again.
+#[test]
+fn private_choices_do_not_compute_their_prompt_again() {
+    let mut world = World::new(config(), 300);
+    let asked = Request { choices: 4, reuse: false, ..request(prompt(1, 100), 1) };
+    world.submit(Request { max_tokens: 3, ignore_eos: true, ..asked });
+    world.settle();
+    assert_eq!(world.rows(), 100 + 4 * 2);
 }

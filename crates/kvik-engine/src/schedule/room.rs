@@ -1,6 +1,6 @@
 //! Blocks for sequences that run: growing, forking, and preemption when there are none left.
 
-use kvik_cache::SeqId;
+use kvik_cache::{BLOCK_POSITIONS, BlockId, NamespaceId, SeqId, Token, blocks_for};
 
 use super::sequence::{Sequence, Sharing, insert_by_age};
 use super::{Fork, Scheduler};
@@ -37,15 +37,53 @@ impl Scheduler {
         let Some(parent) = parent else { return Some(child) };
         let (parent, stored) = (parent.id, parent.stored);
         let id = self.new_seq();
-        let Ok(copy) = self.cache.fork(parent, id, &child.tokens[..stored]) else { return Some(child) };
-        if let Some(copy) = copy {
-            runner.copy_head(copy.from, copy.to, copy.positions);
+        let started = match child.sharing {
+            Sharing::Namespace(_) => self.fork_shared(parent, id, &child.tokens[..stored], runner),
+            Sharing::Private(namespace) => self.fork_private(parent, id, namespace, stored, runner),
+        };
+        if !started {
+            return Some(child);
         }
         child.id = id;
         child.stored = stored;
         child.furthest = stored;
         insert_by_age(&mut self.running, child);
         None
+    }
+
+    /// Shares the whole blocks of `parent`, which are in the tree from now on, and copies the last one.
+    fn fork_shared(&mut self, parent: SeqId, id: SeqId, tokens: &[Token], runner: &mut dyn Runner) -> bool {
+        let Ok(copy) = self.cache.fork(parent, id, tokens) else { return false };
+        if let Some(copy) = copy {
+            runner.copy_head(copy.from, copy.to, copy.positions);
+        }
+        true
+    }
+
+    /// Copies all blocks of `parent`: to be shared they would have to be in the tree, where others look.
+    fn fork_private(
+        &mut self,
+        parent: SeqId,
+        id: SeqId,
+        namespace: NamespaceId,
+        positions: usize,
+        runner: &mut dyn Runner,
+    ) -> bool {
+        let stats = self.cache.stats();
+        if blocks_for(positions) + self.running.len() > stats.free + stats.evictable {
+            return false;
+        }
+        self.cache.lease(id, namespace, &[]);
+        if self.cache.reserve(id, positions).is_err() {
+            self.cache.abandon(id);
+            return false;
+        }
+        let copies: Vec<(BlockId, BlockId)> =
+            self.cache.table(parent).iter().copied().zip(self.cache.table(id).iter().copied()).collect();
+        for ((from, to), start) in copies.into_iter().zip((0..positions).step_by(BLOCK_POSITIONS)) {
+            runner.copy_head(from, to, (positions - start).min(BLOCK_POSITIONS));
+        }
+        true
     }
 
     /// Gives every running sequence blocks for all its tokens, the oldest first. When there are
