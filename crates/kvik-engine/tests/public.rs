@@ -7,6 +7,7 @@ mod fake;
 use fake::*;
 use kvik_cache::{TenantId, Token};
 use kvik_engine::api::Request;
+use kvik_engine::config::EngineConfig;
 use kvik_engine::prompts::KeptPrompt;
 use kvik_engine::schedule::TenantPart;
 
@@ -45,4 +46,35 @@ fn a_public_prompt_is_shared_and_what_follows_is_not() {
     world.scheduler.set_public(&[]);
     assert_eq!(ask(&mut world, 2, &secret), 0, "no longer public");
     world.scheduler.cache().check().unwrap();
+}
+
+/// A prompt may be withdrawn while somebody uses it, or is about to: what holds it lets go when they have ended.
+#[test]
+fn a_prompt_that_is_withdrawn_while_it_is_used_is_let_go_of_afterwards() {
+    let parallel_max = 1;
+    let mut world = World::new(EngineConfig { parallel_max, ..config() }, 200);
+    let system = prompt(1, 96);
+    world.scheduler.set_tenants(&[part(1, true), part(2, true), part(3, true)]);
+    let kept = KeptPrompt { tokens: system.clone(), salt: [1; 16], tenant: TenantId(1) };
+    world.submit(kept.request());
+    world.run_until_idle();
+    world.scheduler.set_public(std::slice::from_ref(&kept));
+    let clients: Vec<Client> = [2, 3]
+        .map(|tenant: u32| {
+            let request = request([&system[..], &prompt(2, 20)].concat(), 20);
+            let (salt, tenant) = ([tenant as u8; 16], TenantId(tenant));
+            world.submit(Request { salt, tenant, ignore_eos: true, ..request })
+        })
+        .to_vec();
+    (0..3).for_each(|_| world.step());
+    assert_eq!((world.scheduler.running(), world.scheduler.queued()), (1, 1));
+    world.scheduler.set_public(&[]);
+    world.scheduler.let_go(&system, [1; 16]);
+    world.run_until_idle();
+    world.check_idle();
+    for client in clients {
+        assert_eq!(client.answer().unwrap().report.cached_tokens, 96);
+    }
+    world.scheduler.clear(None);
+    assert_eq!(world.scheduler.cache().stats().shared, 0, "nothing holds on to it");
 }

@@ -33,7 +33,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvik_cache::{Cache, CacheConfig, CacheError, SeqId};
+use kvik_cache::{Cache, CacheConfig, CacheError, NamespaceId, SeqId};
 
 use crate::api::RequestError;
 use crate::batch::Runner;
@@ -88,6 +88,8 @@ pub struct Scheduler {
     disk: Option<Disk>,
     /// Prompts that tenants who keep apart may share.
     public: Vec<Public>,
+    /// Grafts on prompts that are public no longer, which end when nobody uses them.
+    leaving: Vec<NamespaceId>,
 }
 
 /// How long a scheduler may be left alone.
@@ -137,6 +139,7 @@ impl Scheduler {
             roots: RootTable::default(),
             disk: None,
             public: Vec::new(),
+            leaving: Vec::new(),
         })
     }
 
@@ -154,6 +157,7 @@ impl Scheduler {
         self.spill(runner);
         self.sweep_disk();
         self.drop_ended();
+        self.end_grafts();
     }
 
     /// Computes the rows of `plan`, and learns how long prompts take.

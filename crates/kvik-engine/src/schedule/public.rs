@@ -5,12 +5,15 @@ use kvik_cache::{BLOCK_POSITIONS, Namespace, NamespaceId, Token};
 
 use super::Scheduler;
 use super::disk::Roots;
+use super::sequence::Sharing;
 use crate::api::Request;
 use crate::prompts::KeptPrompt;
 
 /// A public prompt.
 #[derive(Debug)]
 pub(super) struct Public {
+    /// Separates who keeps it.
+    salt: [u8; 16],
     /// Where it is kept.
     base: NamespaceId,
     /// Its whole blocks: only those are shared.
@@ -27,18 +30,38 @@ impl Scheduler {
             let base = self.namespace(prompt.salt);
             let whole = prompt.tokens.len() - prompt.tokens.len() % BLOCK_POSITIONS;
             let tokens = prompt.tokens[..whole].to_vec();
-            self.public.push(Public { base, tokens, grafts: Vec::new() });
+            self.public.push(Public { salt: prompt.salt, base, tokens, grafts: Vec::new() });
         }
         for old in before {
             let same = |public: &&mut Public| public.base == old.base && public.tokens == old.tokens;
             match self.public.iter_mut().find(same) {
                 Some(public) => public.grafts = old.grafts,
-                // What is in use stays until it is evicted.
-                None => old.grafts.into_iter().for_each(|graft| {
-                    self.cache.ungraft(graft);
-                }),
+                None => self.leaving.extend(old.grafts),
             }
         }
+        self.end_grafts();
+    }
+
+    /// Ends the grafts on prompts that are public no longer, as soon as nobody uses them.
+    pub(super) fn end_grafts(&mut self) {
+        let mut leaving = std::mem::take(&mut self.leaving);
+        leaving.retain(|&graft| self.is_awaited(graft) || !self.cache.ungraft(graft));
+        self.leaving = leaving;
+    }
+
+    /// Whether a request in the queue will run in a namespace.
+    fn is_awaited(&self, namespace: NamespaceId) -> bool {
+        self.waiting.iter().any(|waiting| waiting.sequence.sharing == Sharing::Namespace(namespace))
+    }
+
+    /// The cache is a new one.
+    pub(super) fn renew_public(&mut self) {
+        let mut public = std::mem::take(&mut self.public);
+        for prompt in &mut public {
+            prompt.base = self.namespace(prompt.salt);
+            prompt.grafts.clear();
+        }
+        self.public = public;
     }
 
     /// The namespace that a request shares: its tenant's own, or a graft on the longest public prompt that
@@ -64,6 +87,8 @@ impl Scheduler {
         if !longest.grafts.contains(&graft) {
             longest.grafts.push(graft);
         }
+        // It may be one that has not ended since the prompt was public before.
+        self.leaving.retain(|&leaving| leaving != graft);
         // On disk a tenant's blocks stand under its own root, whatever it shares in RAM.
         self.roots.entry(graft).or_insert_with(|| Roots::of(&namespace));
         self.cache.continues(graft, prompt).then_some(graft)
