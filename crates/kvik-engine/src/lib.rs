@@ -16,6 +16,7 @@ pub mod gguf;
 pub mod hf;
 pub mod load;
 pub mod model;
+mod panics;
 pub mod perplexity;
 pub mod prompts;
 pub mod sampler;

@@ -1,6 +1,5 @@
 //! How requests end: as they should, because nobody listens, or because something failed.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use kvik_cache::{Cache, StopReason};
@@ -9,6 +8,7 @@ use super::Scheduler;
 use super::disk::Disk;
 use super::job::{Job, JobId};
 use crate::api::RequestError;
+use crate::panics::contain;
 
 impl Scheduler {
     /// Ends the requests whose listener has gone. What they computed stays in the cache.
@@ -77,17 +77,32 @@ impl Scheduler {
         all.into_iter().for_each(|id| self.fail(id, error.clone()));
     }
 
-    /// Brings order after a panic inside a step: requests that had a part in it fail, those in
+    /// Brings order after a panic that no request could be blamed for: requests that run fail, those in
     /// the queue stay. The cache stays too when its invariants hold; blocks become known only
-    /// after they are computed, so what a panic left half-written is not in it.
+    /// after they are computed, so what a panic left half-written is not in it. Never panics.
     pub fn recover(&mut self, error: &RequestError) {
+        if let Err(again) = contain(|| self.mend(error)) {
+            tracing::error!(
+                "what a panic left cannot be mended: {again}; the cache starts anew, without its disk"
+            );
+            self.start_over(error);
+        }
+    }
+
+    /// Recovers if something that panicked has left the cache in disorder. Never panics.
+    pub(crate) fn mistrust(&mut self, error: &RequestError) {
+        if !contain(|| self.cache.check().is_ok()).unwrap_or(false) {
+            self.recover(error);
+        }
+    }
+
+    fn mend(&mut self, error: &RequestError) {
         let running = std::mem::take(&mut self.running);
         self.forks.clear();
         self.doomed.clear();
         self.drop_rests();
         self.drop_loads();
-        let free = || running.iter().for_each(|sequence| self.cache.abandon(sequence.id));
-        let freed = catch_unwind(AssertUnwindSafe(free)).is_ok();
+        let freed = contain(|| running.iter().for_each(|sequence| self.cache.abandon(sequence.id))).is_ok();
         let queued = |id: JobId| self.waiting.iter().filter(|w| w.sequence.job == id).count();
         let hit = self.jobs.iter().filter(|(id, job)| queued(**id) != job.sequences());
         let hit: Vec<JobId> = hit.map(|(&id, _)| id).collect();
@@ -95,12 +110,35 @@ impl Scheduler {
         if !freed || self.cache.stats().sequences > 0 || self.cache.check().is_err() {
             // Namespaces are names in the old cache, so those who wait for it go as well.
             self.fail_all(error);
-            self.owners.forget_told();
-            self.cache = Cache::new(self.cache_config).expect("the same settings worked before");
-            self.roots.clear();
-            self.public.clear();
-            self.disk.iter_mut().for_each(Disk::drop_wishes);
+            self.renew_cache();
         }
+    }
+
+    /// Fails everybody and begins with an empty cache. Trusts nothing but the listeners.
+    fn start_over(&mut self, error: &RequestError) {
+        for (_, job) in std::mem::take(&mut self.jobs) {
+            self.counters.failed += 1;
+            job.failed(error.clone());
+        }
+        let (waiting, running) = (std::mem::take(&mut self.waiting), std::mem::take(&mut self.running));
+        let (forks, disk) = (std::mem::take(&mut self.forks), self.disk.take());
+        self.doomed.clear();
+        // What is in disorder may panic even when it is dropped.
+        let _ = contain(|| drop((waiting, running, forks)));
+        let _ = contain(|| drop(disk));
+        self.renew_cache();
+    }
+
+    /// An empty cache, with the public prompts that are to be shared as soon as they are there again.
+    fn renew_cache(&mut self) {
+        self.owners.forget_told();
+        let cache = Cache::new(self.cache_config).expect("the same settings worked before");
+        let old = std::mem::replace(&mut self.cache, cache);
+        let _ = contain(|| drop(old));
+        self.roots.clear();
+        self.leaving.clear();
+        self.renew_public();
+        self.disk.iter_mut().for_each(Disk::drop_wishes);
     }
 
     /// Removes a request with all its sequences.

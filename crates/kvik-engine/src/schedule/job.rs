@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::reuse::Reused;
 use crate::api::{Event, EventSink, FinishReason, GeneratedToken, Report, RequestError};
+use crate::panics::contain;
 
 /// Names a request; later ones are larger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,7 +44,7 @@ impl Job {
 
     /// Whether nobody listens any more.
     pub(super) fn is_closed(&self) -> bool {
-        !self.listening || self.sink.is_closed()
+        !self.listening || contain(|| self.sink.is_closed()).unwrap_or(true)
     }
 
     /// Sequences that it consists of now: choices other than the first begin with the first token.
@@ -99,16 +100,22 @@ impl Job {
     }
 
     pub(super) fn failed(mut self, error: RequestError) {
-        self.sink.given_up(&self.report);
+        self.give_up();
         self.send(Event::Failed(error));
     }
 
     /// Nobody listens any more.
     pub(super) fn cancelled(mut self) {
-        self.sink.given_up(&self.report);
+        self.give_up();
     }
 
+    fn give_up(&mut self) {
+        // It has no way to say that it panicked, and there is nobody to tell.
+        let _ = contain(|| self.sink.given_up(&self.report));
+    }
+
+    /// A listener that panics does not listen any more.
     fn send(&mut self, event: Event) {
-        self.listening = self.listening && self.sink.send(event);
+        self.listening = self.listening && contain(|| self.sink.send(event)).unwrap_or(false);
     }
 }

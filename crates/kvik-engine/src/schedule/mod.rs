@@ -36,8 +36,9 @@ use std::time::Duration;
 use kvik_cache::{Cache, CacheConfig, CacheError, NamespaceId, SeqId};
 
 use crate::api::RequestError;
-use crate::batch::Runner;
+use crate::batch::{Batch, Row, Runner};
 use crate::config::EngineConfig;
+use crate::panics::contain;
 use crate::sampler::Scratch;
 use crate::stats::{Counters, DiskStats};
 use crate::text::Vocabulary;
@@ -152,7 +153,7 @@ impl Scheduler {
         if plan.is_empty() {
             self.warm_up();
         } else {
-            self.compute(&plan, runner);
+            self.compute(plan, runner);
         }
         self.spill(runner);
         self.sweep_disk();
@@ -161,15 +162,49 @@ impl Scheduler {
     }
 
     /// Computes the rows of `plan`, and learns how long prompts take.
-    fn compute(&mut self, plan: &Plan, runner: &mut dyn Runner) {
+    fn compute(&mut self, plan: Plan, runner: &mut dyn Runner) {
         let started = self.now();
-        let logits = runner.forward(&plan.batch(&self.tables(plan)));
+        let computed = contain(|| runner.forward(&plan.batch(&self.tables(&plan))));
         let elapsed = (self.clock)().saturating_sub(started);
-        let prefill = plan.spans.iter().filter(|span| span.rows > 1).map(|span| span.rows).sum();
-        if let Some(disk) = &mut self.disk {
-            disk.cost.computed(prefill, elapsed);
+        match computed {
+            Ok(logits) => {
+                let prefill = plan.spans.iter().filter(|span| span.rows > 1).map(|span| span.rows).sum();
+                if let Some(disk) = &mut self.disk {
+                    disk.cost.computed(prefill, elapsed);
+                }
+                self.publish(&plan.spans, logits);
+            }
+            Err(error) => self.compute_apart(plan, error, runner),
         }
-        self.publish(plan, logits);
+    }
+
+    /// Computes the sequences of `plan` one by one, after a panic of all together: the request of one that
+    /// panics alone fails. The others get what they would have got, to the bit: results do not depend on who
+    /// is in the batch, and positions that were stored before the panic are stored again.
+    fn compute_apart(&mut self, plan: Plan, error: RequestError, runner: &mut dyn Runner) {
+        let Plan { rows, spans } = plan;
+        tracing::error!("a batch of {} sequences panicked: {error}", spans.len());
+        let alone = spans.len() == 1;
+        let (mut rest, mut done, mut logits) = (rows.as_slice(), Vec::new(), Vec::new());
+        for span in spans {
+            let rows;
+            (rows, rest) = rest.split_at(span.rows);
+            let rows: Vec<Row> = rows.iter().map(|row| Row { table: 0, ..*row }).collect();
+            let tables = [self.cache.table(self.running[span.index].id)];
+            let batch = Batch { rows: &rows, tables: &tables };
+            let computed = match alone {
+                true => Err(error.clone()),
+                false => contain(|| runner.forward(&batch)),
+            };
+            match computed {
+                Ok(row) => {
+                    logits.extend_from_slice(if span.logits { row } else { &[] });
+                    done.push(span);
+                }
+                Err(error) => self.doomed.push((self.running[span.index].job, error)),
+            }
+        }
+        self.publish(&done, &logits);
     }
 
     /// How long there is nothing to do unless something happens.

@@ -5,10 +5,11 @@ use std::time::Duration;
 use kvik_cache::BLOCK_POSITIONS;
 
 use super::job::Job;
-use super::plan::{Plan, Span};
+use super::plan::Span;
 use super::sequence::{Sequence, Sharing};
 use super::{Fork, Scheduler};
 use crate::api::{FinishReason, RequestError};
+use crate::panics::contain;
 use crate::sampler::Scratch;
 use crate::stats::Counters;
 use crate::text::Vocabulary;
@@ -22,19 +23,28 @@ struct Desk<'a> {
 }
 
 impl Scheduler {
-    /// Publishes the results of `plan`; `logits` has shape `[rows with logits, vocab]`.
-    pub(super) fn publish(&mut self, plan: &Plan, logits: &[f32]) {
+    /// Publishes the results of `spans`; `logits` has shape `[spans with logits, vocab]`.
+    pub(super) fn publish(&mut self, spans: &[Span], logits: &[f32]) {
         self.counters.steps += 1;
-        let wanted = plan.spans.iter().filter(|span| span.logits).count();
+        let wanted = spans.iter().filter(|span| span.logits).count();
         let mut rows = logits.chunks_exact((logits.len() / wanted.max(1)).max(1));
-        for span in &plan.spans {
+        for span in spans {
             self.store(span);
             if span.logits {
                 let row = rows.next().expect("the runner returns every row of logits it was asked for");
-                self.speak(span.index, row);
+                self.speak_or_fail(span.index, row);
             }
         }
         self.end_what_is_stored();
+    }
+
+    /// Chooses a sequence's next token. A panic in that is the end of its request alone.
+    fn speak_or_fail(&mut self, index: usize, logits: &[f32]) {
+        let job = self.running[index].job;
+        if let Err(error) = contain(|| self.speak(index, logits)) {
+            self.scratch = Scratch::default();
+            self.doomed.push((job, error));
+        }
     }
 
     /// Notes that the rows of `span` are stored, and publishes the blocks they complete.

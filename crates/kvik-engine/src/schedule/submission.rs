@@ -12,6 +12,7 @@ use super::sequence::{Sequence, Sharing};
 use super::{EngineConfig, Scheduler};
 use crate::api::{EventSink, Request, RequestError};
 use crate::constraint::Guide;
+use crate::panics::contain;
 
 /// What a request is checked against before it is submitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,9 +74,19 @@ impl Limits {
 }
 
 impl Scheduler {
-    /// Puts a request into the queue. It must keep within `limits`.
+    /// Puts a request into the queue. It must keep within `limits`. A panic in that fails the request.
     pub fn submit(&mut self, submission: Submission, limits: &Limits) {
-        let Submission { mut request, guide, sink } = submission;
+        let Submission { request, guide, sink } = submission;
+        let job = JobId(self.next_job);
+        self.next_job += 1;
+        self.jobs.insert(job, Job::new(sink, request.prompt.len(), request.choices, self.now()));
+        if let Err(error) = contain(|| self.enqueue(job, request, guide, limits)) {
+            self.fail(job, error.clone());
+            self.mistrust(&error);
+        }
+    }
+
+    fn enqueue(&mut self, job: JobId, mut request: Request, guide: Option<Guide>, limits: &Limits) {
         let tokens_max = limits.answer_tokens(&request);
         let prompt = std::mem::take(&mut request.prompt);
         let (sharing, retain) = (self.sharing(&request, &prompt), request.retain);
@@ -83,9 +94,6 @@ impl Scheduler {
         if !self.serves(tenant) {
             self.turns.come_back(tenant);
         }
-        let job = JobId(self.next_job);
-        self.next_job += 1;
-        self.jobs.insert(job, Job::new(sink, prompt.len(), request.choices, self.now()));
         let rules: Arc<Rules> = Rules::new(request, tokens_max);
         self.waiting.push(Waiting::new(Sequence {
             id: SeqId(0),
@@ -111,8 +119,7 @@ impl Scheduler {
         waiting.chain(&self.running).any(|sequence| sequence.tenant == tenant)
     }
 
-    /// Private requests have a namespace that nobody looks into: choices of one request can
-    /// still share their prompt's blocks there.
+    /// Private requests have a namespace of their own in which nothing is ever published.
     fn sharing(&mut self, request: &Request, prompt: &[Token]) -> Sharing {
         if request.reuse {
             let id = self.shared_namespace(request, prompt);
