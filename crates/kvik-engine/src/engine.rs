@@ -1,7 +1,7 @@
 //! The engine as its users see it: submit requests, read numbers, stop.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Sender, SyncSender, TrySendError, channel, sync_channel};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{SendError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -11,11 +11,12 @@ use kvik_cache::{CacheConfig, CacheError};
 use crate::api::{Event, EventSink, FinishReason, GeneratedToken, Probe, Report, Request, RequestError};
 use crate::batch::Runner;
 use crate::constraint::Compiler;
+use crate::panics::contain;
 use crate::schedule::disk::DiskSetup;
 use crate::schedule::{Limits, Scheduler, Submission, TenantPart};
 use crate::stats::EngineStats;
 use crate::text::Vocabulary;
-use crate::worker::{Command, Worker};
+use crate::worker::{Command, Pending, Worker};
 
 pub use crate::config::EngineConfig;
 
@@ -27,8 +28,12 @@ pub struct Engine {
 }
 
 struct Shared {
-    commands: SyncSender<Command>,
+    /// Unbounded, but never full of more than `waiting_max` submissions, a wake, and a command of each
+    /// thread that waits for its answer.
+    commands: Sender<Command>,
     board: Board,
+    /// Whether a wake is on its way.
+    woken: Arc<AtomicBool>,
     limits: Limits,
     compiler: Compiler,
     waiting_max: usize,
@@ -43,9 +48,11 @@ pub struct Waker(Arc<OnceLock<Weak<Shared>>>);
 impl Waker {
     /// Lets a resting engine look whether the disk has done something.
     pub fn wake(&self) {
-        if let Some(shared) = self.0.get().and_then(Weak::upgrade) {
-            // When its queue is full, it is awake.
-            let _ = shared.commands.try_send(Command::Wake);
+        if let Some(shared) = self.0.get().and_then(Weak::upgrade)
+            && !shared.woken.swap(true, Ordering::AcqRel)
+        {
+            // Nobody left to tell means that it has stopped.
+            let _ = shared.commands.send(Command::Wake);
         }
     }
 
@@ -147,16 +154,21 @@ impl Engine {
         if let Some(disk) = disk {
             scheduler.attach(disk);
         }
-        // The queue's places bound the submissions; one more place for each to say stop.
-        let (commands, receiver) = sync_channel(waiting_max + 16);
-        let board = Board::new(&scheduler, block_bytes);
-        let (runner, worker_board) = (Box::new(runner), board.clone());
-        let worker =
-            Worker { scheduler, runner, limits, commands: receiver, board: worker_board, deadline: None };
+        let (commands, receiver) = channel();
+        let (board, woken) = (Board::new(&scheduler, block_bytes), Arc::<AtomicBool>::default());
+        let worker = Worker {
+            scheduler,
+            runner: Box::new(runner),
+            limits,
+            commands: receiver,
+            board: board.clone(),
+            woken: woken.clone(),
+            deadline: None,
+        };
         let thread = std::thread::Builder::new().name("kvik-engine".to_owned());
         let worker = Mutex::new(Some(thread.spawn(move || worker.run())?));
         let compiler = Compiler::new(vocabulary, vocab_len);
-        let shared = Shared { commands, board, limits, compiler, waiting_max, parallel_max, worker };
+        let shared = Shared { commands, board, woken, limits, compiler, waiting_max, parallel_max, worker };
         let shared = Arc::new(shared);
         if let Some(waker) = waker {
             waker.wakes(&shared);
@@ -195,18 +207,24 @@ impl Engine {
         self.ask(move |scheduler| scheduler.probe(&request))
     }
 
-    /// Lets the engine's thread do something between two steps and waits for what it gives.
+    /// Lets the engine's thread do something between two steps and waits for what it gives. A panic in that
+    /// is an error for who asked, and nobody else's.
     pub(crate) fn ask<T: Send + 'static>(
         &self,
         ask: impl FnOnce(&mut Scheduler) -> T + Send + 'static,
     ) -> Result<T, RequestError> {
         let (answer, answered) = channel();
         let ask = move |scheduler: &mut Scheduler| {
+            let given = contain(|| ask(scheduler));
+            if let Err(error) = &given {
+                tracing::error!("a look into the engine panicked: {error}");
+                scheduler.mistrust(error);
+            }
             // Whoever asked may have gone meanwhile.
-            let _ = answer.send(ask(scheduler));
+            let _ = answer.send(given);
         };
         let sent = self.shared.commands.send(Command::Ask(Box::new(ask)));
-        sent.ok().and_then(|()| answered.recv().ok()).ok_or(RequestError::Stopping)
+        sent.ok().and_then(|()| answered.recv().ok()).unwrap_or(Err(RequestError::Stopping))
     }
 
     /// From now on tenants share the model, the cache and the disk like this; others have the weight
@@ -273,10 +291,13 @@ impl Shared {
     fn send(&self, request: Request, sink: Box<dyn EventSink>) -> Result<(), RequestError> {
         let constraint = request.constraint.as_ref();
         let guide = constraint.map(|constraint| self.compiler.compile(constraint)).transpose()?;
-        let submission = Box::new(Submission { request, guide, sink });
-        self.commands.try_send(Command::Submit(submission)).map_err(|error| match error {
-            TrySendError::Disconnected(_) => RequestError::Stopping,
-            TrySendError::Full(_) => self.queue_full(),
+        let pending = Pending::new(Submission { request, guide, sink });
+        self.commands.send(Command::Submit(pending)).map_err(|SendError(command)| {
+            // Who submits is told; its listener need not be as well.
+            if let Command::Submit(pending) = command {
+                drop(pending.take());
+            }
+            RequestError::Stopping
         })
     }
 
@@ -290,7 +311,7 @@ impl Shared {
 }
 
 impl Board {
-    fn new(scheduler: &Scheduler, block_bytes: usize) -> Board {
+    pub(crate) fn new(scheduler: &Scheduler, block_bytes: usize) -> Board {
         let snapshot = Arc::new(Mutex::new(Snapshot::of(scheduler, block_bytes)));
         Board { block_bytes, accepted: Arc::default(), departed: Arc::default(), snapshot }
     }

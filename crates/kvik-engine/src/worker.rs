@@ -1,28 +1,53 @@
 //! The thread that owns the model, the cache and the scheduler.
 //!
-//! Commands come in by a bounded channel, results go out through the requests' sinks, numbers
+//! Commands come in by a channel, results go out through the requests' sinks, numbers
 //! through a snapshot. Nothing is shared with it that could block it. When there is nothing to
 //! do, it sleeps until a command comes.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
-use crate::api::RequestError;
+use crate::api::{Event, RequestError};
 use crate::batch::Runner;
 use crate::engine::Board;
+use crate::panics::contain;
 use crate::schedule::{Limits, Rest, Scheduler, Submission};
 
 /// What the worker is told.
 pub(crate) enum Command {
     /// Serve a request.
-    Submit(Box<Submission>),
-    /// Do something between two steps: look at the cache, or change what it keeps.
+    Submit(Pending),
+    /// Do something between two steps: look at the cache, or change what it keeps. It does not panic.
     Ask(Box<dyn FnOnce(&mut Scheduler) + Send>),
-    /// Look whether the disk has done something.
+    /// Look whether the disk has done something. There is one of these at a time.
     Wake,
     /// Refuse what is queued, let the rest run for `grace`, then stop.
     Shutdown { grace: Duration },
+}
+
+/// A submission on its way to the scheduler. Whoever drops it, its listener is told that the engine stops.
+pub(crate) struct Pending(Option<Box<Submission>>);
+
+impl Pending {
+    pub(crate) fn new(submission: Submission) -> Pending {
+        Pending(Some(Box::new(submission)))
+    }
+
+    /// The submission, whose listener is no longer told anything from here.
+    pub(crate) fn take(mut self) -> Option<Box<Submission>> {
+        self.0.take()
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if let Some(mut submission) = self.0.take() {
+            // A listener that panics hears nothing.
+            let _ = contain(|| submission.sink.send(Event::Failed(RequestError::Stopping)));
+        }
+    }
 }
 
 /// The worker's state.
@@ -32,6 +57,8 @@ pub(crate) struct Worker {
     pub(crate) limits: Limits,
     pub(crate) commands: Receiver<Command>,
     pub(crate) board: Board,
+    /// Whether a [`Command::Wake`] is on its way.
+    pub(crate) woken: Arc<AtomicBool>,
     /// When what still runs is given up; set once the engine is stopping.
     pub(crate) deadline: Option<Instant>,
 }
@@ -52,10 +79,8 @@ impl Worker {
             self.scheduler.take_leave();
         }
         self.scheduler.fail_all(&RequestError::Stopping);
-        while let Ok(Command::Submit(mut submission)) = self.commands.try_recv() {
-            submission.sink.send(crate::api::Event::Failed(RequestError::Stopping));
-        }
         self.board.post(&self.scheduler);
+        // What is still on its way is dropped with the channel, and says so to who waits for it.
     }
 
     /// Takes all commands there are; waits for one while there is nothing else to do.
@@ -91,12 +116,14 @@ impl Worker {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Submit(mut submission) if self.deadline.is_some() => {
-                submission.sink.send(crate::api::Event::Failed(RequestError::Stopping));
+            Command::Submit(pending) if self.deadline.is_some() => drop(pending),
+            Command::Submit(pending) => {
+                if let Some(submission) = pending.take() {
+                    self.scheduler.submit(*submission, &self.limits);
+                }
             }
-            Command::Submit(submission) => self.scheduler.submit(*submission, &self.limits),
             Command::Ask(ask) => ask(&mut self.scheduler),
-            Command::Wake => {}
+            Command::Wake => self.woken.store(false, Ordering::Release),
             Command::Shutdown { grace } => {
                 // A grace too long to add means no deadline that matters.
                 let far = Duration::from_secs(365 * 24 * 3600);
@@ -106,13 +133,12 @@ impl Worker {
         }
     }
 
-    /// One step. A panic in it costs the requests that took part, not the engine.
+    /// One step. A panic in it that no request could be blamed for costs those that run, not the engine.
     fn step(&mut self) {
         let (scheduler, runner) = (&mut self.scheduler, self.runner.as_mut());
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| scheduler.step(runner))) {
-            let message = panic_message(panic.as_ref());
-            tracing::error!("a step of the model panicked: {message}");
-            self.scheduler.recover(&RequestError::Internal(message));
+        if let Err(error) = contain(|| scheduler.step(runner)) {
+            tracing::error!("a step panicked: {error}");
+            self.scheduler.recover(&error);
         }
     }
 
@@ -127,7 +153,127 @@ impl Worker {
     }
 }
 
-fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "panic".to_owned())
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::mpsc::{Sender, channel};
+
+    use kvik_cache::{BlockId, CacheConfig, Policy};
+
+    use super::*;
+    use crate::api::{EventSink, Request};
+    use crate::batch::Batch;
+    use crate::config::EngineConfig;
+    use crate::engine::Engine;
+    use crate::prompts::KeptPrompt;
+    use crate::text::{TokenKind, Vocabulary};
+
+    /// A model that always says the same, and stops the engine when it has somebody to tell.
+    struct Dull(Option<Sender<Command>>);
+
+    impl Runner for Dull {
+        fn vocab_len(&self) -> usize {
+            2
+        }
+
+        fn copy_head(&mut self, _: BlockId, _: BlockId, _: usize) {}
+
+        fn read_block(&self, _: BlockId, _: &mut [u8]) {}
+
+        fn write_block(&mut self, _: BlockId, _: &[u8]) {}
+
+        fn forward(&mut self, _: &Batch<'_>) -> &[f32] {
+            if let Some(commands) = self.0.take() {
+                commands.send(Command::Shutdown { grace: Duration::ZERO }).unwrap();
+            }
+            &[1.0, 0.0]
+        }
+    }
+
+    fn config() -> EngineConfig {
+        EngineConfig {
+            context_tokens: 1000,
+            parallel_max: 1,
+            waiting_max: 10,
+            choices_max: 1,
+            prefill_rows_max: 64,
+            prefill_rows_mixed_max: 64,
+            block_bytes: 1024,
+            model_digest: [7; 32],
+            kv_format: "f32/f32".to_owned(),
+        }
+    }
+
+    fn cache() -> CacheConfig {
+        CacheConfig { blocks: 100, policy: Policy::Lru, ghosts: 0 }
+    }
+
+    fn vocabulary() -> Vocabulary {
+        Vocabulary::new([(b"a".to_vec(), TokenKind::Text), (b"b".to_vec(), TokenKind::Text)])
+    }
+
+    fn request() -> Request {
+        let kept = KeptPrompt { tokens: vec![1; 40], salt: [0; 16], tenant: Default::default() };
+        Request { max_tokens: 500, retain: Default::default(), ..kept.request() }
+    }
+
+    /// Notes that it was told of a failure, and then does something.
+    struct Told<F>(Arc<Mutex<Option<RequestError>>>, F);
+
+    impl<F: FnMut() + Send> EventSink for Told<F> {
+        fn send(&mut self, event: Event) -> bool {
+            if let Event::Failed(error) = event {
+                *self.0.lock().unwrap() = Some(error);
+                self.1();
+            }
+            true
+        }
+
+        fn is_closed(&self) -> bool {
+            false
+        }
+    }
+
+    /// Commands may come while the last requests are told that the engine stops.
+    #[test]
+    fn whatever_is_still_on_its_way_at_the_end_is_told() {
+        let clock = Box::new(|| Duration::ZERO);
+        let scheduler = Scheduler::new(config(), cache(), Arc::new(vocabulary()), clock).unwrap();
+        let (sender, commands) = channel();
+        let limits = Limits::new(&config(), 100, 2);
+        let (first, last): (Arc<Mutex<_>>, Arc<Mutex<_>>) = Default::default();
+        let (asked, answered) = channel::<()>();
+        let (late, asked) = (sender.clone(), Mutex::new(Some(asked)));
+        let told = last.clone();
+        let then = move || {
+            let ask: Option<Sender<()>> = asked.lock().unwrap().take();
+            late.send(Command::Ask(Box::new(move |_| drop(ask)))).unwrap();
+            let sink = Box::new(Told(told.clone(), || {}));
+            let submission = Submission { request: request(), guide: None, sink };
+            late.send(Command::Submit(Pending::new(submission))).unwrap();
+        };
+        let sink = Box::new(Told(first.clone(), then));
+        let submission = Submission { request: request(), guide: None, sink };
+        sender.send(Command::Submit(Pending::new(submission))).unwrap();
+        let board = Board::new(&scheduler, 1024);
+        let runner = Box::new(Dull(Some(sender)));
+        Worker { scheduler, runner, limits, commands, board, woken: Arc::default(), deadline: None }.run();
+        assert_eq!(*first.lock().unwrap(), Some(RequestError::Stopping));
+        assert_eq!(*last.lock().unwrap(), Some(RequestError::Stopping), "also behind what is no submission");
+        assert!(answered.recv().is_err(), "and who asked does not wait for ever");
+    }
+
+    #[test]
+    fn a_panic_of_a_look_into_the_engine_is_an_error_of_who_looks() {
+        let engine = Engine::start(Dull(None), vocabulary(), cache(), config()).unwrap();
+        let before = engine.generate(request()).unwrap();
+        for _ in 0..3 {
+            let error = engine.ask(|_| -> usize { panic!("it broke") }).unwrap_err();
+            assert_eq!(error, RequestError::Internal("it broke".to_owned()));
+        }
+        let after = engine.generate(request()).unwrap();
+        assert_eq!(after.choices, before.choices);
+        assert_eq!(after.report.cached_tokens, 39, "what was known before still is");
+        engine.shutdown(Duration::ZERO);
+    }
 }

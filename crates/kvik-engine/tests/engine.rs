@@ -157,3 +157,51 @@ fn shutdown_without_grace_fails_what_runs() {
     engine.shutdown(Duration::ZERO);
     assert_eq!(client.error(), Some(RequestError::Stopping));
 }
+
+/// What the disk has to say takes no place from those who ask.
+#[test]
+fn wakes_of_the_disk_take_no_place_in_the_queue() {
+    let config = EngineConfig { parallel_max: 1, waiting_max: 3, ..config() };
+    let (permits, gate) = std::sync::mpsc::channel();
+    let mut runner = FakeRunner::new(300, config.batch_rows_max());
+    runner.permits = Some(gate);
+    let disk = shelf::Shelf::default().setup(0, 4);
+    let waker = disk.waker.clone();
+    let engine =
+        Engine::start_with_disk(runner, vocabulary(), cache_config(300), config, Some(disk)).unwrap();
+    let running = Client::default();
+    engine.submit(endless(1, 20), Box::new(running.clone())).unwrap();
+    permits.send(()).unwrap();
+    wait_for("the first step", || engine.stats().running == 1 && engine.stats().waiting == 0);
+    (0..1000).for_each(|_| waker.wake());
+    let clients: Vec<Client> = (0..3).map(|_| Client::default()).collect();
+    for client in &clients {
+        engine.submit(endless(2, 5), Box::new(client.clone())).unwrap();
+    }
+    drop(permits);
+    wait_for("all answers", || clients.iter().all(|client| client.answer().is_some()));
+}
+
+#[test]
+fn what_is_asked_while_the_engine_stops_is_answered() {
+    let (permits, gate) = std::sync::mpsc::channel();
+    let mut runner = FakeRunner::new(300, config().batch_rows_max());
+    runner.permits = Some(gate);
+    let engine = Engine::start(runner, vocabulary(), cache_config(300), config()).unwrap();
+    let running = Client::default();
+    engine.submit(endless(1, 4000), Box::new(running.clone())).unwrap();
+    std::thread::scope(|scope| {
+        let stop = scope.spawn(|| engine.shutdown(Duration::ZERO));
+        let asks: Vec<_> = (0..4).map(|_| scope.spawn(|| engine.explain(endless(2, 5)))).collect();
+        let clients: Vec<Client> = (0..20).map(|_| Client::default()).collect();
+        for client in &clients {
+            if engine.submit(endless(3, 5), Box::new(client.clone())).is_err() {
+                client.clone().close();
+            }
+        }
+        drop(permits);
+        stop.join().unwrap();
+        asks.into_iter().for_each(|ask| drop(ask.join().unwrap()));
+        assert!(clients.iter().all(|client| client.is_closed() || client.has_ended()));
+    });
+}
