@@ -14,6 +14,7 @@ pub mod constraint;
 pub mod engine;
 pub mod gguf;
 pub mod hf;
+mod jinja;
 pub mod load;
 pub mod model;
 mod panics;

@@ -1,31 +1,36 @@
 //! Chat templates: from a conversation to the text of a prompt, as the model was trained to see it.
 //!
-//! Templates are Jinja and come from model files, so they are hostile too: instructions, recursion and
-//! output are limited, and what they raise is an error for the caller. The clock is an argument.
+//! Templates are Jinja and come from model files, so they are hostile too: work, memory and output are
+//! limited, and what they raise is an error for the caller. The clock is an argument.
 
-mod json;
 mod messages;
-mod source;
-mod strftime;
 
-use std::fmt;
+use std::ops::Range;
 use std::time::SystemTime;
 
-use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Serde};
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 use serde_json::Map;
 
+use crate::jinja::{Fault, Limits, Program, Variable, Written};
 use crate::load::LoadedModel;
 use messages::Arguments;
 
 /// A compiled chat template.
 #[derive(Debug)]
 pub struct ChatTemplate {
-    environment: Environment<'static>,
+    program: Program,
     source: String,
     bos_text: String,
     eos_text: String,
+}
+
+/// A rendered conversation.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Prompt {
+    /// What the model reads.
+    pub text: String,
+    /// Ranges of the text that were written by the request and not by the template, ascending: a
+    /// control token's name in there is text like any other.
+    pub inputs: Vec<Range<usize>>,
 }
 
 /// What a prompt is made from.
@@ -48,28 +53,28 @@ pub struct RenderInput {
 /// The template of models that have none but speak ChatML.
 const CHATML: &str = include_str!("chatml.jinja");
 
-const NAME: &str = "chat_template";
+/// Steps that any template may take, more for every message and tool, and one for every byte of them:
+/// the templates in use take some hundred a message. Four million take about a quarter of a second.
+const STEPS_BASE: u64 = 4_000_000;
+const STEPS_PER_ITEM: u64 = 5_000;
 
-/// Instructions that any template may spend, and more for every message and tool.
-const FUEL_BASE: u64 = 1_000_000;
-const FUEL_PER_ITEM: u64 = 5_000;
+/// Bytes of values alive at the same time, and more for every byte of the conversation: small values
+/// take more room than their text.
+const MEMORY_BASE: usize = 128 << 20;
+const MEMORY_PER_BYTE: usize = 8;
+const MEMORY_MAX: usize = 1 << 30;
 
-/// Bytes of a prompt beyond those of the conversation itself.
+/// Bytes of a prompt.
 const OUTPUT_MAX: usize = 64 << 20;
-
-/// A template can nest values about as deep as its fuel lasts, and dropping them recurses.
-/// The stack is only reserved, pages that are not reached cost nothing.
-const STACK_BYTES: usize = 512 << 20;
 
 impl ChatTemplate {
     /// Compiles a template. The texts are those of the model's begin and end tokens, or empty.
     pub fn new(source: &str, bos_text: &str, eos_text: &str) -> Result<ChatTemplate, TemplateError> {
-        let mut environment = environment();
-        environment
-            .add_template_owned(NAME, source::without_generation_tags(source))
-            .map_err(|error| TemplateError::Syntax { reason: describe(&error) })?;
+        let program = Program::new(source).map_err(|error| TemplateError::Syntax {
+            reason: format!("{} (line {})", error.reason, error.line),
+        })?;
         Ok(ChatTemplate {
-            environment,
+            program,
             source: source.into(),
             bos_text: bos_text.into(),
             eos_text: eos_text.into(),
@@ -97,51 +102,34 @@ impl ChatTemplate {
     }
 
     /// Renders a prompt.
-    pub fn render(&self, input: &RenderInput) -> Result<String, TemplateError> {
+    pub fn render(&self, input: &RenderInput) -> Result<Prompt, TemplateError> {
         let arguments = Arguments::expected_by(&self.source);
         let messages = messages::normalise(&input.messages, arguments)?;
-        let context = self.context(input, messages);
-        let fuel = FUEL_BASE + FUEL_PER_ITEM * items(input);
-        // A thread of its own, for its stack; starting one takes some 30 us.
-        std::thread::scope(|scope| {
-            let builder = std::thread::Builder::new().name("chat-template".into()).stack_size(STACK_BYTES);
-            let thread = builder
-                .spawn_scoped(scope, || self.render_here(context, fuel))
-                .map_err(|error| TemplateError::Failed { reason: error.to_string() })?;
-            let gone = |_| TemplateError::Failed { reason: "the template engine panicked".into() };
-            thread.join().map_err(gone)?
-        })
+        let variables = self.variables(input, &messages);
+        let limits = limits(input);
+        let written = self.program.render(&variables, &limits, input.now);
+        let Written { text, inputs } = written.map_err(|fault| TemplateError::of(fault, &limits))?;
+        Ok(Prompt { text, inputs })
     }
 
-    fn context(&self, input: &RenderInput, messages: Vec<serde_json::Value>) -> Value {
-        let now = input.now;
-        let mut pairs = vec![
-            ("messages", Value::from(Serde(&messages))),
-            ("tools", input.tools.as_ref().map_or(Value::from(()), |tools| Value::from(Serde(tools)))),
-            ("documents", Value::from(())),
-            ("add_generation_prompt", input.add_generation_prompt.into()),
-            ("bos_token", self.bos_text.as_str().into()),
-            ("eos_token", self.eos_text.as_str().into()),
-            ("strftime_now", Value::from_function(move |format: &str| strftime::format(now, format))),
+    fn variables<'a>(
+        &'a self,
+        input: &'a RenderInput,
+        messages: &'a [serde_json::Value],
+    ) -> Vec<(&'a str, Variable<'a>)> {
+        let mut variables = vec![
+            ("messages", Variable::Messages(messages)),
+            ("tools", input.tools.as_ref().map_or(Variable::None, Variable::Input)),
+            ("documents", Variable::None),
+            ("add_generation_prompt", Variable::Flag(input.add_generation_prompt)),
+            ("bos_token", Variable::Trusted(&self.bos_text)),
+            ("eos_token", Variable::Trusted(&self.eos_text)),
         ];
-        pairs.extend(input.enable_thinking.map(|on| ("enable_thinking", on.into())));
-        let kwargs = input.kwargs.iter().map(|(key, value)| (key.as_str(), Value::from(Serde(value))));
-        Value::from_pairs(pairs.into_iter().chain(kwargs))
-    }
-
-    fn render_here(&self, context: Value, fuel: u64) -> Result<String, TemplateError> {
-        let mut environment = self.environment.clone();
-        environment.set_fuel(Some(fuel));
-        let mut output = Capped { bytes: Vec::new(), left: OUTPUT_MAX };
-        let result = environment
-            .get_template(NAME)
-            .and_then(|template| template.render_captured_to(context, &mut output).map(drop));
-        match result {
-            Ok(()) => String::from_utf8(output.bytes)
-                .map_err(|_| TemplateError::Failed { reason: "the prompt is not UTF-8".into() }),
-            Err(_) if output.left == 0 => Err(TemplateError::TooLong { limit: OUTPUT_MAX }),
-            Err(error) => Err(TemplateError::from_error(&error, fuel)),
-        }
+        variables.extend(input.enable_thinking.map(|on| ("enable_thinking", Variable::Flag(on))));
+        let given = |name: &str| input.kwargs.contains_key(name);
+        variables.retain(|(name, _)| !given(name));
+        variables.extend(input.kwargs.iter().map(|(name, value)| (name.as_str(), Variable::Input(value))));
+        variables
     }
 }
 
@@ -150,69 +138,27 @@ pub fn ends_in_thinking(prompt: &str) -> bool {
     prompt.trim_end().ends_with("<think>")
 }
 
-fn items(input: &RenderInput) -> u64 {
-    let len = |value: &serde_json::Value| value.as_array().map_or(0, Vec::len) as u64;
-    len(&input.messages) + input.tools.as_ref().map_or(0, len)
-}
-
-fn environment() -> Environment<'static> {
-    let mut environment = Environment::new();
-    let mut syntax = SyntaxConfig::builder();
-    syntax.trim_blocks(true).lstrip_blocks(true);
-    environment.set_syntax(syntax.build().expect("the delimiters are the default ones"));
-    environment.set_auto_escape_callback(|_| AutoEscape::None);
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-    environment.add_filter("tojson", to_json);
-    environment.add_function("raise_exception", raise);
-    environment
-}
-
-/// Python's `json.dumps` as Hugging Face calls it: no HTML escaping, Unicode kept.
-fn to_json(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
-    let indent: Option<usize> = kwargs.get("indent")?;
-    let ascii: Option<bool> = kwargs.get("ensure_ascii")?;
-    let sorted: Option<bool> = kwargs.get("sort_keys")?;
-    let separators: Option<Vec<String>> = kwargs.get("separators")?;
-    kwargs.assert_all_used()?;
-    let style = json::Style::new(indent, ascii.unwrap_or(false), sorted.unwrap_or(false), separators)?;
-    json::dumps(value, &style)
-}
-
-fn raise(message: String) -> Result<Value, Error> {
-    Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
-}
-
-/// What a template raised, carried through the engine's own error.
-#[derive(Debug)]
-struct Raised(String);
-
-impl fmt::Display for Raised {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+/// What a template may use for this conversation.
+fn limits(input: &RenderInput) -> Limits {
+    let parts = || [Some(&input.messages), input.tools.as_ref()].into_iter().flatten();
+    let items: u64 = parts().map(|part| part.as_array().map_or(0, Vec::len) as u64).sum();
+    let bytes: usize = parts().chain(input.kwargs.values()).map(text_bytes).sum();
+    Limits {
+        steps: STEPS_BASE + STEPS_PER_ITEM * items + bytes as u64,
+        memory_bytes: (MEMORY_BASE + MEMORY_PER_BYTE * bytes).min(MEMORY_MAX),
+        output_bytes: OUTPUT_MAX,
     }
 }
 
-impl std::error::Error for Raised {}
-
-/// Output that ends when it is full.
-struct Capped {
-    bytes: Vec<u8>,
-    left: usize,
-}
-
-impl std::io::Write for Capped {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        if bytes.len() > self.left {
-            self.left = 0;
-            return Err(std::io::Error::other("the prompt is too long"));
+/// Bytes of the strings of a value.
+fn text_bytes(value: &serde_json::Value) -> usize {
+    match value {
+        serde_json::Value::String(text) => text.len(),
+        serde_json::Value::Array(items) => items.iter().map(text_bytes).sum(),
+        serde_json::Value::Object(fields) => {
+            fields.iter().map(|(name, value)| name.len() + text_bytes(value)).sum()
         }
-        self.left -= bytes.len();
-        self.bytes.extend(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
+        _ => 0,
     }
 }
 
@@ -244,10 +190,16 @@ pub enum TemplateError {
         message: String,
     },
     /// The template does not come to an end.
-    #[error("the chat template was stopped after {fuel} instructions; it probably loops forever")]
-    OutOfFuel {
+    #[error("the chat template was stopped after {steps} steps; it probably loops forever")]
+    OutOfSteps {
         /// The limit.
-        fuel: u64,
+        steps: u64,
+    },
+    /// The template builds values without end.
+    #[error("the chat template was stopped at {limit} bytes of memory; its values are too large")]
+    OutOfMemory {
+        /// The limit.
+        limit: usize,
     },
     /// The prompt is too long.
     #[error("the chat template was stopped after {limit} bytes of output")]
@@ -264,34 +216,17 @@ pub enum TemplateError {
 }
 
 impl TemplateError {
-    fn from_error(error: &Error, fuel: u64) -> TemplateError {
-        if let Some(Raised(message)) = raised(error) {
-            return TemplateError::Raised { message: message.clone() };
+    fn of(fault: Fault, limits: &Limits) -> TemplateError {
+        match fault {
+            Fault::Steps => TemplateError::OutOfSteps { steps: limits.steps },
+            Fault::Memory => TemplateError::OutOfMemory { limit: limits.memory_bytes },
+            Fault::Output => TemplateError::TooLong { limit: limits.output_bytes },
+            Fault::Raised(message) => TemplateError::Raised { message },
+            Fault::Failed { reason, line: Some(line) } => {
+                TemplateError::Failed { reason: format!("{reason} (line {line})") }
+            }
+            Fault::Failed { reason, line: None } => TemplateError::Failed { reason },
         }
-        match error.kind() {
-            ErrorKind::OutOfFuel => TemplateError::OutOfFuel { fuel },
-            _ => TemplateError::Failed { reason: describe(error) },
-        }
-    }
-}
-
-fn raised(error: &Error) -> Option<&Raised> {
-    let mut source = std::error::Error::source(error);
-    while let Some(error) = source {
-        if let Some(raised) = error.downcast_ref() {
-            return Some(raised);
-        }
-        source = error.source();
-    }
-    None
-}
-
-/// One line: what and where.
-fn describe(error: &Error) -> String {
-    let what = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
-    match error.line() {
-        Some(line) => format!("{what} (line {line})"),
-        None => what,
     }
 }
 

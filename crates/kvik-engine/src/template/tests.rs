@@ -21,7 +21,7 @@ fn hello() -> RenderInput {
 }
 
 fn render(source: &str, input: &RenderInput) -> Result<String, TemplateError> {
-    ChatTemplate::new(source, "<BOS>", "</s>")?.render(input)
+    Ok(ChatTemplate::new(source, "<BOS>", "</s>")?.render(input)?.text)
 }
 
 fn golden_source(name: &str) -> Option<String> {
@@ -114,7 +114,7 @@ fn kwargs_override() {
 #[test]
 fn hostile_templates_are_stopped() {
     let forever = "{% macro f() %}{% for i in range(9999) %}{% for j in range(9999) %}{{ i }}{% endfor %}{% endfor %}{% endmacro %}{% for i in range(9999) %}{{ f() }}{% endfor %}";
-    assert!(matches!(render(forever, &hello()), Err(TemplateError::OutOfFuel { .. })));
+    assert!(matches!(render(forever, &hello()), Err(TemplateError::OutOfSteps { .. })));
     let recursive = "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}";
     assert!(matches!(render(recursive, &hello()), Err(TemplateError::Failed { .. })));
     let long = "{% set s = 'x' * 10000000 %}{% for i in range(100) %}{{ s }}{% endfor %}";
@@ -126,13 +126,45 @@ fn hostile_templates_are_stopped() {
     }
     assert!(matches!(render("{% if %}", &hello()), Err(TemplateError::Syntax { .. })));
     assert!(matches!(render("{{ messages.nothing.at_all }}", &hello()), Err(TemplateError::Failed { .. })));
-    assert!(matches!(render("{{ '%s' % 3 }}", &hello()), Err(TemplateError::Failed { .. })));
+    assert!(matches!(render("{{ '%s' - 3 }}", &hello()), Err(TemplateError::Failed { .. })));
+}
+
+/// Each of these ended the server, or held it up for longer than ten seconds.
+#[test]
+fn memory_is_limited() {
+    let check = |source: &str| match render(source, &hello()) {
+        Err(TemplateError::OutOfMemory { .. } | TemplateError::OutOfSteps { .. }) => {}
+        other => panic!("{source} gives {other:?}"),
+    };
+    check("{{ 'x' | indent(4000000000, true) }}");
+    check("{{ 'x' * 10**9 }}");
+    check("{{ 'x'.center(10**12) }}{{ 'x' | center(10**12) }}");
+    check("{{ '%999999999999s' % 'x' }}");
+    check("{{ [0] * 10**9 }}");
+    check("{{ ('x' * 100000) | replace('x', 'y' * 100000) }}");
+    check("{{ range(99999) | join('x' * 100000) }}");
+    let doubled =
+        "{% set ns = namespace(x='x') %}{% for i in range(99) %}{% set ns.x = ns.x + ns.x %}{% endfor %}";
+    check(doubled);
+    check(&doubled.replace('+', "~"));
+    check(&doubled.replace("ns.x + ns.x", "[ns.x, ns.x]").replace("{% endfor %}", "{% endfor %}{{ ns.x }}"));
+    assert_eq!(render("{{ 'x' | indent(4000000000) }}", &hello()).unwrap(), "x");
 }
 
 #[test]
 fn deep_values_do_not_overflow_the_stack() {
     let nest = "{% set ns = namespace(x=[]) %}{% for i in range(9999) %}{% for j in range(9999) %}{% set ns.x = [ns.x] %}{% endfor %}{% endfor %}";
-    assert!(matches!(render(nest, &hello()), Err(TemplateError::OutOfFuel { .. })));
+    match render(nest, &hello()) {
+        Err(TemplateError::Failed { reason }) => assert!(reason.contains("nested too deeply"), "{reason}"),
+        other => panic!("{other:?}"),
+    }
     let shown = "{% set ns = namespace(x=[]) %}{% for i in range(9999) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x | tojson }}";
     assert!(matches!(render(shown, &hello()), Err(TemplateError::Failed { .. })));
+}
+
+#[test]
+fn a_prompt_says_what_the_request_wrote() {
+    let prompt = ChatTemplate::new(CHATML, "", "").unwrap().render(&hello()).unwrap();
+    assert_eq!(prompt.text, "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+    assert_eq!(prompt.inputs.iter().map(|input| &prompt.text[input.clone()]).collect::<String>(), "Hi");
 }

@@ -153,7 +153,7 @@ impl Conversation {
             kwargs: self.kwargs.clone(),
             now,
         };
-        template.render(&input).map_err(refused)
+        template.render(&input).map(|prompt| prompt.text).map_err(refused)
     }
 }
 

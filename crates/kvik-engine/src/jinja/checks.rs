@@ -1,0 +1,142 @@
+//! Tests: what stands behind `is`.
+
+use std::rc::Rc;
+
+use super::arguments::Args;
+use super::ast::Comparison;
+use super::eval::{Interpreter, contains, equal, holds};
+use super::filters;
+use super::limits::{Result, failed};
+use super::value::Value;
+
+/// Names of all tests.
+const NAMES: [&str; 42] = [
+    "!=",
+    "<",
+    "<=",
+    "==",
+    ">",
+    ">=",
+    "boolean",
+    "callable",
+    "containing",
+    "defined",
+    "divisibleby",
+    "endingwith",
+    "eq",
+    "equalto",
+    "escaped",
+    "even",
+    "false",
+    "filter",
+    "float",
+    "ge",
+    "greaterthan",
+    "gt",
+    "in",
+    "integer",
+    "iterable",
+    "le",
+    "lessthan",
+    "lower",
+    "lt",
+    "mapping",
+    "ne",
+    "none",
+    "number",
+    "odd",
+    "sameas",
+    "sequence",
+    "startingwith",
+    "string",
+    "test",
+    "true",
+    "undefined",
+    "upper",
+];
+
+/// Whether there is such a test.
+pub(super) fn exists(name: &str) -> bool {
+    NAMES.contains(&name)
+}
+
+/// `value is name(args)`
+pub(super) fn check(
+    interpreter: &mut Interpreter,
+    name: &str,
+    value: &Value,
+    mut args: Args,
+) -> Result<bool> {
+    let meter = interpreter.meter.clone();
+    let holds = match name {
+        "defined" => !matches!(value, Value::Undefined),
+        "undefined" => matches!(value, Value::Undefined),
+        "none" => matches!(value, Value::None),
+        "boolean" => matches!(value, Value::Bool(_)),
+        "true" => matches!(value, Value::Bool(true)),
+        "false" => matches!(value, Value::Bool(false)),
+        "integer" => matches!(value, Value::Int(_)),
+        "float" => matches!(value, Value::Float(_)),
+        "number" => matches!(value, Value::Int(_) | Value::Float(_) | Value::Bool(_)),
+        "string" => matches!(value, Value::Text(_)),
+        "mapping" => matches!(value, Value::Map(_)),
+        // Python's sequences have a length and items.
+        "sequence" => matches!(value, Value::List(_) | Value::Text(_) | Value::Map(_)),
+        "iterable" => matches!(value, Value::List(_) | Value::Text(_) | Value::Map(_) | Value::Undefined),
+        "callable" => matches!(value, Value::Macro(_) | Value::Function(_) | Value::Loop(_)),
+        "escaped" => false,
+        "odd" => number(value)? % 2 != 0,
+        "even" => number(value)? % 2 == 0,
+        "divisibleby" => {
+            let divisor = args.int("num")?.filter(|divisor| *divisor != 0);
+            let divisor = divisor.ok_or_else(|| failed("a number cannot be divided by that"))?;
+            number(value)?.checked_rem(divisor) == Some(0)
+        }
+        "lower" => value.as_str().is_some_and(|text| text.to_lowercase() == text),
+        "upper" => value.as_str().is_some_and(|text| text.to_uppercase() == text),
+        "sameas" => same(value, &args.required("other")?),
+        "in" => contains(&args.required("seq")?, value, &meter)?,
+        "containing" => contains(value, &args.required("item")?, &meter)?,
+        "startingwith" => text(value)?.starts_with(args.required_text("prefix")?.as_str()),
+        "endingwith" => text(value)?.ends_with(args.required_text("suffix")?.as_str()),
+        "eq" | "equalto" | "==" => equal(value, &args.required("other")?, &meter)?,
+        "filter" => value.as_str().is_some_and(filters::exists),
+        "test" => value.as_str().is_some_and(exists),
+        _ => match comparison(name) {
+            Some(comparison) => holds(comparison, value, &args.required("other")?, &meter)?,
+            None => return Err(failed(format!("there is no test {name:?}"))),
+        },
+    };
+    args.finish()?;
+    Ok(holds)
+}
+
+fn comparison(name: &str) -> Option<Comparison> {
+    Some(match name {
+        "ne" | "!=" => Comparison::NotEqual,
+        "lt" | "lessthan" | "<" => Comparison::Less,
+        "le" | "<=" => Comparison::LessEqual,
+        "gt" | "greaterthan" | ">" => Comparison::Greater,
+        "ge" | ">=" => Comparison::GreaterEqual,
+        _ => return None,
+    })
+}
+
+/// Python's `is`: the same object, or the same of the few that there is one of.
+fn same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::List(a), Value::List(b)) => Rc::ptr_eq(a, b),
+        (Value::Map(a), Value::Map(b)) => Rc::ptr_eq(a, b),
+        (Value::Bool(a), Value::Bool(b)) => a == b,
+        (Value::Bool(_), _) | (_, Value::Bool(_)) => false,
+        _ => a.same_scalar(b),
+    }
+}
+
+fn number(value: &Value) -> Result<i128> {
+    value.as_int().ok_or_else(|| failed(format!("{} is no integer", value.kind())))
+}
+
+fn text(value: &Value) -> Result<&str> {
+    value.as_str().ok_or_else(|| failed(format!("{} is no string", value.kind())))
+}

@@ -1,0 +1,325 @@
+//! Runs the statements of a template.
+
+mod call;
+mod expression;
+mod operators;
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use super::arguments::Args;
+use super::ast::{Body, For, Statement, StatementKind, Step, Target};
+use super::display::write_value;
+use super::limits::{Charge, Fault, Limits, Meter, Result, failed};
+use super::text::{Builder, Text};
+use super::value::{Closure, List, LoopValue, Value};
+
+pub(super) use operators::{compare, contains, equal, holds, iterate, reserve};
+
+/// Statements, expressions and macros inside one another while running, at most.
+const DEPTH_MAX: usize = 3000;
+
+/// The state of one rendering.
+pub(super) struct Interpreter {
+    pub(super) meter: Rc<Meter>,
+    /// Local variables; the first frame is the template's own.
+    frames: Vec<Frame>,
+    /// Where names are looked up first.
+    current: usize,
+    namespaces: Vec<Namespace>,
+    /// What is being written: the prompt, then captures inside of it.
+    outputs: Vec<Builder>,
+    output_bytes_max: usize,
+    depth: usize,
+    pub(super) now: SystemTime,
+}
+
+/// Names and their values.
+pub(super) type Variables = Vec<(Arc<str>, Value)>;
+
+/// Variables of a scope.
+#[derive(Debug, Default)]
+struct Frame {
+    variables: Variables,
+    /// The scope around it.
+    parent: Option<usize>,
+}
+
+/// Fields of a namespace, which are the only values that change.
+struct Namespace {
+    fields: Variables,
+    _charge: Charge,
+}
+
+/// Where a statement leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Flow {
+    On,
+    Break,
+    Continue,
+}
+
+/// Runs a template; returns what it wrote.
+pub(super) fn render(
+    body: &Body,
+    variables: impl FnOnce(&Rc<Meter>) -> Result<Variables>,
+    limits: &Limits,
+    now: SystemTime,
+) -> Result<Builder> {
+    let meter = Meter::new(limits);
+    let root = Frame { variables: variables(&meter)?, parent: None };
+    let mut interpreter = Interpreter {
+        frames: vec![root],
+        current: 0,
+        namespaces: Vec::new(),
+        outputs: vec![Builder::new(&meter)?],
+        output_bytes_max: limits.output_bytes,
+        depth: 0,
+        now,
+        meter,
+    };
+    interpreter.run(body)?;
+    Ok(interpreter.outputs.swap_remove(0))
+}
+
+impl Interpreter {
+    fn run(&mut self, body: &Body) -> Result<Flow> {
+        self.deeper(|this| {
+            for statement in body {
+                let flow = this.statement(statement).map_err(|fault| at_line(fault, statement.line))?;
+                if flow != Flow::On {
+                    return Ok(flow);
+                }
+            }
+            Ok(Flow::On)
+        })
+    }
+
+    /// Runs one level deeper; the stack has room for so many.
+    fn deeper<T>(&mut self, run: impl FnOnce(&mut Interpreter) -> Result<T>) -> Result<T> {
+        self.depth += 1;
+        if self.depth > DEPTH_MAX {
+            return Err(failed("macros or expressions are nested too deeply"));
+        }
+        let result = run(self);
+        self.depth -= 1;
+        result
+    }
+
+    fn statement(&mut self, statement: &Statement) -> Result<Flow> {
+        self.meter.spend(1)?;
+        match &statement.kind {
+            StatementKind::Raw(text) => self.write(&Value::Text(Text::constant(text)))?,
+            StatementKind::Emit(value) => {
+                let value = self.evaluate(value)?;
+                self.write(&value)?;
+            }
+            StatementKind::For(definition) => {
+                let items = self.evaluate(&definition.items)?;
+                self.for_loop(definition, &items, 0)?;
+            }
+            StatementKind::If { branches, otherwise } => {
+                for (condition, body) in branches {
+                    if self.evaluate(condition)?.is_true() {
+                        return self.run(body);
+                    }
+                }
+                return self.run(otherwise);
+            }
+            StatementKind::Set { target, value } => {
+                let value = self.evaluate(value)?;
+                self.assign(target, value)?;
+            }
+            StatementKind::Capture { target, filters, body } => {
+                let (text, flow) = self.captured(body)?;
+                let value = self.filtered(text, filters)?;
+                self.assign(target, value)?;
+                return Ok(flow);
+            }
+            StatementKind::Macro(definition) => {
+                let closure = Closure { definition: definition.clone(), frame: self.current };
+                self.set(&definition.name, Value::Macro(Rc::new(closure)));
+            }
+            StatementKind::Call { call, caller } => {
+                let caller = Closure { definition: caller.clone(), frame: self.current };
+                let value = self.evaluate_calling(call, Value::Macro(Rc::new(caller)))?;
+                self.write(&value)?;
+            }
+            StatementKind::Filter { filters, body } => {
+                let (text, flow) = self.scoped(|this| this.captured(body))?;
+                let value = self.filtered(text, filters)?;
+                self.write(&value)?;
+                return Ok(flow);
+            }
+            StatementKind::With { values, body } => return self.with(values, body),
+            StatementKind::Block(body) => return self.run(body),
+            StatementKind::Break => return Ok(Flow::Break),
+            StatementKind::Continue => return Ok(Flow::Continue),
+        }
+        Ok(Flow::On)
+    }
+
+    fn with(&mut self, values: &[(Target, super::ast::Expr)], body: &Body) -> Result<Flow> {
+        let values = values.iter().map(|(target, value)| Ok((target, self.evaluate(value)?)));
+        let values = values.collect::<Result<Vec<_>>>()?;
+        self.scoped(|this| {
+            for (target, value) in values {
+                this.assign(target, value)?;
+            }
+            this.run(body)
+        })
+    }
+
+    /// Writes to the innermost output.
+    fn write(&mut self, value: &Value) -> Result<()> {
+        let whole = self.outputs.len() == 1;
+        let out = self.outputs.last_mut().expect("the first output stays");
+        let bytes = out.len() + value.as_str().map_or(0, str::len);
+        if whole && bytes > self.output_bytes_max {
+            return Err(Fault::Output);
+        }
+        write_value(value, out)
+    }
+
+    /// What the statements write, as a text.
+    fn captured(&mut self, body: &Body) -> Result<(Value, Flow)> {
+        self.outputs.push(Builder::new(&self.meter)?);
+        let flow = self.run(body)?;
+        let text = self.outputs.pop().expect("it was pushed above").finish();
+        Ok((Value::Text(text), flow))
+    }
+
+    fn filtered(&mut self, value: Value, filters: &[Step]) -> Result<Value> {
+        filters.iter().try_fold(value, |value, filter| self.step(value, filter, None))
+    }
+
+    /// Runs in a scope of its own, inside the current one.
+    fn scoped<T>(&mut self, run: impl FnOnce(&mut Interpreter) -> Result<T>) -> Result<T> {
+        self.scoped_in(self.current, run)
+    }
+
+    /// Runs in a scope of its own, inside the given one.
+    fn scoped_in<T>(&mut self, parent: usize, run: impl FnOnce(&mut Interpreter) -> Result<T>) -> Result<T> {
+        let outer = self.current;
+        self.current = self.frames.len();
+        self.frames.push(Frame { variables: Vec::new(), parent: Some(parent) });
+        let result = run(self);
+        self.frames.pop();
+        self.current = outer;
+        result
+    }
+
+    /// Runs a loop over the items, which is inside so many turns of itself.
+    fn for_loop(&mut self, definition: &Arc<For>, items: &Value, depth0: usize) -> Result<()> {
+        let mut items = iterate(items, &self.meter)?;
+        if let Some(filter) = &definition.filter {
+            let mut kept = Vec::new();
+            for item in &items.items {
+                let keep = self.scoped(|this| {
+                    this.assign(&definition.target, item.clone())?;
+                    Ok(this.evaluate(filter)?.is_true())
+                })?;
+                kept.extend(keep.then(|| item.clone()));
+            }
+            items = Rc::new(List::new(kept, false, &self.meter)?);
+        }
+        if items.items.is_empty() {
+            return self.scoped(|this| this.run(&definition.otherwise)).map(drop);
+        }
+        for (index0, item) in items.items.iter().enumerate() {
+            let state = LoopValue { items: items.clone(), index0, depth0, definition: definition.clone() };
+            let flow = self.scoped(|this| {
+                this.set(&"loop".into(), Value::Loop(Rc::new(state)));
+                this.assign(&definition.target, item.clone())?;
+                this.run(&definition.body)
+            })?;
+            if flow == Flow::Break {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn assign(&mut self, target: &Target, value: Value) -> Result<()> {
+        match target {
+            Target::Name(name) => self.set(name, value),
+            Target::Field(name, field) => match self.lookup(name) {
+                Value::Namespace(namespace) => self.set_field(namespace, field, value)?,
+                other => {
+                    return Err(failed(format!(
+                        "only fields of a namespace can be set, not of {}",
+                        other.kind()
+                    )));
+                }
+            },
+            Target::Tuple(targets) => {
+                let items = iterate(&value, &self.meter)?;
+                if items.items.len() != targets.len() {
+                    let (wanted, found) = (targets.len(), items.items.len());
+                    return Err(failed(format!("{found} values cannot be unpacked into {wanted} names")));
+                }
+                for (target, item) in targets.iter().zip(&items.items) {
+                    self.assign(target, item.clone())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets a variable of the current scope.
+    fn set(&mut self, name: &Arc<str>, value: Value) {
+        let variables = &mut self.frames[self.current].variables;
+        match variables.iter_mut().find(|(known, _)| known == name) {
+            Some(variable) => variable.1 = value,
+            None => variables.push((name.clone(), value)),
+        }
+    }
+
+    fn lookup(&self, name: &str) -> Value {
+        let mut frame = Some(self.current);
+        while let Some(Frame { variables, parent }) = frame.and_then(|at| self.frames.get(at)) {
+            if let Some((_, value)) = variables.iter().find(|(known, _)| &**known == name) {
+                return value.clone();
+            }
+            frame = *parent;
+        }
+        call::function(name).map_or(Value::Undefined, Value::Function)
+    }
+
+    fn new_namespace(&mut self, mut args: Args) -> Result<Value> {
+        let charge = Charge::new(&self.meter, size_of::<Namespace>())?;
+        let namespace = self.namespaces.len();
+        self.namespaces.push(Namespace { fields: Vec::new(), _charge: charge });
+        for (name, value) in args.rest_named() {
+            self.set_field(namespace, &name, value)?;
+        }
+        args.finish()?;
+        Ok(Value::Namespace(namespace))
+    }
+
+    fn set_field(&mut self, namespace: usize, name: &Arc<str>, value: Value) -> Result<()> {
+        let Namespace { fields, _charge: charge } = &mut self.namespaces[namespace];
+        self.meter.spend(1 + fields.len() / 8)?;
+        match fields.iter_mut().find(|(known, _)| known == name) {
+            Some(field) => field.1 = value,
+            None => {
+                charge.grow(size_of::<(Arc<str>, Value)>() + name.len())?;
+                fields.push((name.clone(), value));
+            }
+        }
+        Ok(())
+    }
+
+    fn field(&self, namespace: usize, name: &str) -> Value {
+        let fields = &self.namespaces[namespace].fields;
+        fields.iter().find(|(known, _)| &**known == name).map_or(Value::Undefined, |(_, value)| value.clone())
+    }
+}
+
+fn at_line(fault: Fault, line: u32) -> Fault {
+    match fault {
+        Fault::Failed { reason, line: None } => Fault::Failed { reason, line: Some(line) },
+        other => other,
+    }
+}

@@ -1,0 +1,156 @@
+//! `tojson` as Hugging Face renders it: Python's `json.dumps`, to the character.
+
+use std::fmt::Write;
+
+use super::arguments::Args;
+use super::display::finite_float;
+use super::limits::{Result, failed};
+use super::text::{Builder, Text};
+use super::value::Value;
+
+/// Blanks of one level at most.
+const INDENT_MAX: i128 = 64;
+
+/// How to write JSON.
+struct Style {
+    indent: Option<usize>,
+    ascii: bool,
+    sorted: bool,
+    item_separator: String,
+    key_separator: String,
+}
+
+/// Writes a value as JSON, as the arguments of the filter ask for.
+pub(super) fn dumps(value: &Value, mut args: Args, out: &mut Builder) -> Result<()> {
+    let style = Style::read(&mut args)?;
+    args.finish()?;
+    style.value(value, 0, out)
+}
+
+impl Style {
+    fn read(args: &mut Args) -> Result<Style> {
+        // The order of the filter's arguments in transformers.
+        let ascii = args.bool("ensure_ascii")?.unwrap_or(false);
+        let indent = args.int("indent")?;
+        if indent.is_some_and(|indent| !(0..=INDENT_MAX).contains(&indent)) {
+            return Err(failed(format!("tojson: `indent` is not in 0..={INDENT_MAX}")));
+        }
+        let separators = args.next("separators").filter(|value| !matches!(value, Value::None));
+        let sorted = args.bool("sort_keys")?.unwrap_or(false);
+        let default_item = if indent.is_some() { "," } else { ", " };
+        let (item, key) = match &separators {
+            None => (default_item, ": "),
+            Some(Value::List(pair)) => match &pair.items[..] {
+                [Value::Text(item), Value::Text(key)] => (item.as_str(), key.as_str()),
+                _ => return Err(failed("tojson: `separators` must be a pair of strings")),
+            },
+            Some(_) => return Err(failed("tojson: `separators` must be a pair of strings")),
+        };
+        let indent = indent.map(|indent| indent as usize);
+        Ok(Style { indent, ascii, sorted, item_separator: item.into(), key_separator: key.into() })
+    }
+
+    fn value(&self, value: &Value, level: usize, out: &mut Builder) -> Result<()> {
+        match value {
+            Value::None => out.push_template("null"),
+            Value::Bool(value) => out.push_template(if *value { "true" } else { "false" }),
+            Value::Int(value) => out.push_template(&value.to_string()),
+            Value::Float(value) => out.push_template(&float(*value)),
+            Value::Text(text) => self.text(text, out),
+            Value::List(list) => {
+                let write = |item: &Value, out: &mut Builder| self.value(item, level + 1, out);
+                self.list("[", &list.items, "]", level, out, write)
+            }
+            Value::Map(map) => {
+                let mut pairs: Vec<&(Value, Value)> = map.entries.iter().collect();
+                if self.sorted {
+                    out.meter().spend(pairs.len() * 8)?;
+                    pairs.sort_by(|a, b| a.0.as_str().cmp(&b.0.as_str()));
+                }
+                self.list("{", &pairs, "}", level, out, |(key, item), out| {
+                    self.key(key, out)?;
+                    out.push_template(&self.key_separator)?;
+                    self.value(item, level + 1, out)
+                })
+            }
+            other => Err(failed(format!("tojson: {} is not JSON serializable", other.kind()))),
+        }
+    }
+
+    fn list<T>(
+        &self,
+        open: &str,
+        items: &[T],
+        close: &str,
+        level: usize,
+        out: &mut Builder,
+        write_item: impl Fn(&T, &mut Builder) -> Result<()>,
+    ) -> Result<()> {
+        out.push_template(open)?;
+        for (i, item) in items.iter().enumerate() {
+            if i > 0 {
+                out.push_template(&self.item_separator)?;
+            }
+            self.new_line(level + 1, out)?;
+            write_item(item, out)?;
+        }
+        if !items.is_empty() {
+            self.new_line(level, out)?;
+        }
+        out.push_template(close)
+    }
+
+    fn new_line(&self, level: usize, out: &mut Builder) -> Result<()> {
+        match self.indent {
+            Some(indent) => out.push_template(&format!("\n{}", " ".repeat(indent * level))),
+            None => Ok(()),
+        }
+    }
+
+    /// Python turns keys that are no strings into their JSON text.
+    fn key(&self, key: &Value, out: &mut Builder) -> Result<()> {
+        if let Value::Text(text) = key {
+            return self.text(text, out);
+        }
+        out.push_template("\"")?;
+        self.value(key, 0, out)?;
+        out.push_template("\"")
+    }
+
+    fn text(&self, text: &Text, out: &mut Builder) -> Result<()> {
+        out.push_template("\"")?;
+        for (piece, input) in text.pieces() {
+            let mut escaped = String::with_capacity(piece.len());
+            piece.chars().for_each(|c| self.character(c, &mut escaped));
+            out.push(&escaped, input)?;
+        }
+        out.push_template("\"")
+    }
+
+    fn character(&self, c: char, out: &mut String) {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            c if u32::from(c) < 0x20 || (self.ascii && !matches!(c, ' '..='~')) => {
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    write!(out, "\\u{unit:04x}").expect("writing to a string cannot fail");
+                }
+            }
+            c => out.push(c),
+        }
+    }
+}
+
+fn float(x: f64) -> String {
+    match x {
+        x if x.is_nan() => "NaN".into(),
+        f64::INFINITY => "Infinity".into(),
+        f64::NEG_INFINITY => "-Infinity".into(),
+        x => finite_float(x),
+    }
+}

@@ -1,0 +1,238 @@
+//! The values that a template computes with. All of them but namespaces are immutable.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use serde_json::Value as Json;
+
+use super::ast::{For, Macro};
+use super::limits::{Charge, Meter, Result, failed};
+use super::text::Text;
+
+/// Values inside values at most. Comparing, writing and dropping them recurse.
+const DEPTH_MAX: u32 = 200;
+
+#[derive(Debug, Clone)]
+pub(super) enum Value {
+    /// A variable or a part that does not exist.
+    Undefined,
+    None,
+    Bool(bool),
+    Int(i128),
+    Float(f64),
+    Text(Text),
+    List(Rc<List>),
+    Map(Rc<Map>),
+    /// Its number among the namespaces of this rendering: a namespace may hold itself.
+    Namespace(usize),
+    Macro(Rc<Closure>),
+    Loop(Rc<LoopValue>),
+    Function(Function),
+}
+
+/// A list, or a tuple.
+#[derive(Debug)]
+pub(super) struct List {
+    pub(super) items: Vec<Value>,
+    pub(super) is_tuple: bool,
+    depth: u32,
+    _charge: Charge,
+}
+
+/// Pairs in the order in which they were written; keys differ.
+#[derive(Debug)]
+pub(super) struct Map {
+    pub(super) entries: Vec<(Value, Value)>,
+    depth: u32,
+    _charge: Charge,
+}
+
+/// A macro, and the frame in which it was defined.
+#[derive(Debug)]
+pub(super) struct Closure {
+    pub(super) definition: Arc<Macro>,
+    pub(super) frame: usize,
+}
+
+/// The variable `loop` in one turn.
+#[derive(Debug)]
+pub(super) struct LoopValue {
+    pub(super) items: Rc<List>,
+    pub(super) index0: usize,
+    /// Loops around this one that it is a recursion of.
+    pub(super) depth0: usize,
+    /// For calling it again on other items.
+    pub(super) definition: Arc<For>,
+}
+
+/// What kvik puts into every template.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Function {
+    Range,
+    Dict,
+    Namespace,
+    RaiseException,
+    StrftimeNow,
+}
+
+impl Value {
+    pub(super) fn list(items: Vec<Value>, meter: &Rc<Meter>) -> Result<Value> {
+        List::new(items, false, meter).map(|list| Value::List(Rc::new(list)))
+    }
+
+    pub(super) fn tuple(items: Vec<Value>, meter: &Rc<Meter>) -> Result<Value> {
+        List::new(items, true, meter).map(|list| Value::List(Rc::new(list)))
+    }
+
+    /// Later pairs replace earlier ones of the same key.
+    pub(super) fn map(pairs: Vec<(Value, Value)>, meter: &Rc<Meter>) -> Result<Value> {
+        let mut entries: Vec<(Value, Value)> = Vec::with_capacity(pairs.len());
+        for (key, value) in pairs {
+            if matches!(key, Value::List(_) | Value::Map(_) | Value::Undefined) {
+                return Err(failed(format!("{} cannot be a key", key.kind())));
+            }
+            meter.spend(1 + entries.len() / 8)?;
+            match entries.iter_mut().find(|(known, _)| known.same_scalar(&key)) {
+                Some(entry) => entry.1 = value,
+                None => entries.push((key, value)),
+            }
+        }
+        Map::new(entries, meter).map(|map| Value::Map(Rc::new(map)))
+    }
+
+    /// What a request brought.
+    pub(super) fn from_json(json: &Json, meter: &Rc<Meter>) -> Result<Value> {
+        Ok(match json {
+            Json::Null => Value::None,
+            Json::Bool(value) => Value::Bool(*value),
+            Json::Number(number) => match (number.as_i64(), number.as_u64()) {
+                (Some(value), _) => Value::Int(value.into()),
+                (None, Some(value)) => Value::Int(value.into()),
+                (None, None) => Value::Float(number.as_f64().unwrap_or(f64::NAN)),
+            },
+            Json::String(text) => Value::Text(Text::input(text, meter)?),
+            Json::Array(items) => {
+                let items = items.iter().map(|item| Value::from_json(item, meter));
+                Value::list(items.collect::<Result<_>>()?, meter)?
+            }
+            Json::Object(fields) => {
+                let entry = |(key, value): (&String, &Json)| {
+                    Ok((Value::Text(Text::input(key, meter)?), Value::from_json(value, meter)?))
+                };
+                // The keys of a JSON object differ already.
+                let entries = fields.iter().map(entry).collect::<Result<_>>()?;
+                Value::Map(Rc::new(Map::new(entries, meter)?))
+            }
+        })
+    }
+
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Value::Undefined => "an undefined value",
+            Value::None => "none",
+            Value::Bool(_) => "a boolean",
+            Value::Int(_) => "an integer",
+            Value::Float(_) => "a float",
+            Value::Text(_) => "a string",
+            Value::List(list) if list.is_tuple => "a tuple",
+            Value::List(_) => "a list",
+            Value::Map(_) => "a mapping",
+            Value::Namespace(_) => "a namespace",
+            Value::Macro(_) => "a macro",
+            Value::Loop(_) => "a loop",
+            Value::Function(_) => "a function",
+        }
+    }
+
+    pub(super) fn is_true(&self) -> bool {
+        match self {
+            Value::Undefined | Value::None => false,
+            Value::Bool(value) => *value,
+            Value::Int(value) => *value != 0,
+            Value::Float(value) => *value != 0.0,
+            Value::Text(text) => !text.as_str().is_empty(),
+            Value::List(list) => !list.items.is_empty(),
+            Value::Map(map) => !map.entries.is_empty(),
+            Value::Namespace(_) | Value::Macro(_) | Value::Loop(_) | Value::Function(_) => true,
+        }
+    }
+
+    pub(super) fn as_str(&self) -> Option<&str> {
+        match self {
+            Value::Text(text) => Some(text.as_str()),
+            _ => None,
+        }
+    }
+
+    /// Python counts booleans among the integers.
+    pub(super) fn as_int(&self) -> Option<i128> {
+        match self {
+            Value::Int(value) => Some(*value),
+            Value::Bool(value) => Some((*value).into()),
+            _ => None,
+        }
+    }
+
+    pub(super) fn as_float(&self) -> Option<f64> {
+        match self {
+            Value::Float(value) => Some(*value),
+            other => other.as_int().map(|value| value as f64),
+        }
+    }
+
+    /// Equality of what can be a key; other values are never the same.
+    pub(super) fn same_scalar(&self, other: &Value) -> bool {
+        match (self, other) {
+            (Value::Undefined, Value::Undefined) | (Value::None, Value::None) => true,
+            (Value::Text(a), Value::Text(b)) => a.as_str() == b.as_str(),
+            (Value::Namespace(a), Value::Namespace(b)) => a == b,
+            (Value::Function(a), Value::Function(b)) => a == b,
+            (Value::Macro(a), Value::Macro(b)) => Rc::ptr_eq(a, b),
+            (Value::Loop(a), Value::Loop(b)) => Rc::ptr_eq(a, b),
+            (Value::Float(_), _) | (_, Value::Float(_)) => {
+                matches!((self.as_float(), other.as_float()), (Some(a), Some(b)) if a == b)
+            }
+            _ => matches!((self.as_int(), other.as_int()), (Some(a), Some(b)) if a == b),
+        }
+    }
+
+    fn depth(&self) -> u32 {
+        match self {
+            Value::List(list) => list.depth,
+            Value::Map(map) => map.depth,
+            Value::Loop(state) => state.items.depth,
+            _ => 0,
+        }
+    }
+}
+
+impl List {
+    pub(super) fn new(items: Vec<Value>, is_tuple: bool, meter: &Rc<Meter>) -> Result<List> {
+        let depth = depth_above(items.iter())?;
+        let charge = Charge::new(meter, items.len() * size_of::<Value>())?;
+        Ok(List { items, is_tuple, depth, _charge: charge })
+    }
+}
+
+impl Map {
+    fn new(entries: Vec<(Value, Value)>, meter: &Rc<Meter>) -> Result<Map> {
+        let depth = depth_above(entries.iter().map(|(_, value)| value))?;
+        let charge = Charge::new(meter, entries.len() * size_of::<(Value, Value)>())?;
+        Ok(Map { entries, depth, _charge: charge })
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<&Value> {
+        self.entries.iter().find(|(known, _)| known.as_str() == Some(key)).map(|(_, value)| value)
+    }
+
+    pub(super) fn get_value(&self, key: &Value) -> Option<&Value> {
+        self.entries.iter().find(|(known, _)| known.same_scalar(key)).map(|(_, value)| value)
+    }
+}
+
+fn depth_above<'v>(values: impl Iterator<Item = &'v Value>) -> Result<u32> {
+    match values.map(Value::depth).max().unwrap_or(0) + 1 {
+        depth if depth > DEPTH_MAX => Err(failed("values are nested too deeply")),
+        depth => Ok(depth),
+    }
+}
