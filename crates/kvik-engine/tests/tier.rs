@@ -217,7 +217,8 @@ fn who_has_nothing_on_disk_does_not_wait_for_those_who_have() {
     shelf.state().reads_stop = false;
     world.settle();
     for client in &clients {
-        assert!(client.answer().unwrap().report.disk_tokens >= 32, "each has had its turn");
+        let report = client.answer().unwrap().report;
+        assert!(report.cached_tokens >= 32 && report.disk_tokens > 16, "each has had its turn: {report:?}");
     }
 }
 
@@ -304,5 +305,25 @@ fn a_pin_that_is_taken_back_while_it_is_written_does_not_return() {
     steps(&mut world, 20);
     assert_eq!(world.scheduler.disk_stats().unwrap().writing, 0);
     assert!(shelf.state().blocks.values().all(|(record, _)| !record.pinned));
+    world.check_idle();
+}
+
+/// A pin is of a whole prompt: who reads its head brings back no pin, which nobody would ever take back.
+#[test]
+fn the_head_of_what_is_pinned_is_not_pinned() {
+    let shelf = Shelf::default();
+    let system = prompt(1, 96);
+    let pinned = Request { retain: Retain { pin: true, ..Retain::default() }, ..request(system.clone(), 0) };
+    let mut world = shelf.life(config(), 100, 0);
+    world.submit(pinned);
+    world.run_until_idle();
+    let mut world = shelf.life(config(), 100, 0);
+    let report = ask(&mut world, &request([&system[..48], &prompt(2, 20)].concat(), 2)).report;
+    assert_eq!(report.disk_tokens, 48);
+    world.submit(request(system.clone(), 2));
+    world.run_until_idle();
+    let stats = world.scheduler.cache().stats();
+    assert_eq!(stats.shared - stats.evictable, 6, "the whole of it is");
+    world.scheduler.let_go(&system, [0; 16]);
     world.check_idle();
 }

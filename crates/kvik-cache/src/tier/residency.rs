@@ -298,9 +298,10 @@ impl Tier {
         self.index.slot(identity).is_some_and(|slot| !self.is_stale(slot, now_s))
     }
 
-    /// Whether a block is kept from being evicted.
-    pub fn is_pinned(&self, identity: &Identity) -> bool {
-        self.index.slot(identity).is_some_and(|slot| self.record(slot).pinned)
+    /// Whether a pin ends with this block: of what is pinned every block is marked, up to the last.
+    pub fn ends_pin(&self, identity: &Identity) -> bool {
+        let pinned = |slot: SlotId| self.record(slot).pinned;
+        self.index.slot(identity).is_some_and(pinned) && !self.index.children(identity).any(pinned)
     }
 
     /// Takes out what has outlived its time, and what `goes` picks; slots to erase. Those that are being

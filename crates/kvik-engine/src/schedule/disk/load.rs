@@ -168,7 +168,7 @@ impl Scheduler {
         }
         // A pin is of a whole prompt; of a part nobody would ever take it back. And it may have been taken
         // back since the load began.
-        let pin = ready == load.slots.len() && disk.tier.is_pinned(&load.end);
+        let pin = ready == load.slots.len() && disk.tier.ends_pin(&load.end);
         self.cache.retain(load.seq, Retain { ttl: load.ttl, pin, ..Retain::default() });
         self.cache.finish(load.seq, load.ready_tokens());
         let verdict = if load.failed { StopReason::LoadFailed } else { StopReason::RecomputeWasCheaper };
