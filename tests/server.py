@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -19,18 +20,25 @@ STOP_SECONDS = 30
 
 
 class Server:
-    """`kvik serve` with the given flags; a context manager that leaves no process behind."""
+    """`kvik serve` with the given flags; a context manager that leaves no process behind.
 
-    def __init__(self, *flags, env=None):
+    `memory_bytes` bounds its address space and `file_bytes` the length of a file that it writes; `wrap` is a
+    command that starts it.
+    """
+
+    def __init__(self, *flags, env=None, memory_bytes=None, file_bytes=None, wrap=()):
         self.port = free_port()
         self.log = tempfile.TemporaryFile(mode="w+", errors="replace")
         self.state = tempfile.TemporaryDirectory(prefix="kvik-state-")
-        command = [str(BINARY), "serve", "--port", str(self.port), *map(str, flags)]
+        command = [*wrap, str(BINARY), "serve", "--port", str(self.port), *map(str, flags)]
         clean = {k: v for k, v in os.environ.items() if not k.startswith("KVIK_")}
         clean |= {"KVIK_CACHE_DISK": "off", "KVIK_STATE_DIR": self.state.name}
         self.process = subprocess.Popen(
             command, env=clean | (env or {}), stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log
         )
+        for which, most in ((resource.RLIMIT_AS, memory_bytes), (resource.RLIMIT_FSIZE, file_bytes)):
+            if most is not None:
+                resource.prlimit(self.process.pid, which, (most, most))
 
     def __enter__(self):
         try:
@@ -51,8 +59,8 @@ class Server:
         self.log.close()
         self.state.cleanup()
 
-    def wait_until_ready(self):
-        deadline = time.monotonic() + START_SECONDS
+    def wait_until_ready(self, seconds=START_SECONDS):
+        deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 raise AssertionError(f"kvik ended with {self.process.returncode} at its start:\n{self.logged()}")
@@ -60,7 +68,7 @@ class Server:
                 if self.get("/health").status == 200:
                     return
             time.sleep(0.05)
-        raise AssertionError(f"kvik was not ready after {START_SECONDS} s:\n{self.logged()}")
+        raise AssertionError(f"kvik was not ready after {seconds} s:\n{self.logged()}")
 
     def terminate(self):
         self.process.send_signal(signal.SIGTERM)
@@ -115,8 +123,15 @@ class Server:
 
     def resident_bytes(self):
         """Memory of the process that is in RAM now."""
+        return self.status_bytes("VmRSS")
+
+    def peak_bytes(self):
+        """The most of it that was in RAM at any time."""
+        return self.status_bytes("VmHWM")
+
+    def status_bytes(self, field):
         status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) * 1024
+        return int(re.search(rf"{field}:\s+(\d+) kB", status)[1]) * 1024
 
     def logged(self):
         self.log.seek(0)
