@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../skipped.rs"]
+mod skipped;
+
 use std::collections::VecDeque;
-use std::path::Path;
 use std::time::Duration;
 
 use kvik_cache::Policy;
@@ -74,15 +76,12 @@ fn traffic_that_changes() {
 
 #[test]
 fn the_recorded_trace() {
-    let Ok(data) = std::env::var("KVIK_DATA") else {
-        println!("skipped: KVIK_DATA is not set");
-        return;
-    };
+    let Some(data) = skipped::outside_data() else { return };
     #[derive(serde::Deserialize)]
     struct Line {
         hash_ids: TraceRequest,
     }
-    let text = std::fs::read_to_string(Path::new(&data).join("mooncake_conversation_trace.jsonl")).unwrap();
+    let text = std::fs::read_to_string(data.join("mooncake_conversation_trace.jsonl")).unwrap();
     let line = |line| serde_json::from_str::<Line>(line).unwrap().hash_ids;
     let requests: Vec<TraceRequest> = text.lines().map(line).collect();
     // 1.35 times what LRU has at 1,000 and 5,000 blocks.

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::path::Path;
+#[path = "../../skipped.rs"]
+mod skipped;
+
 use std::time::Duration;
 
 use kvik_cache::Policy;
@@ -15,11 +17,8 @@ struct Line {
 
 #[test]
 fn hit_rates_of_the_mooncake_conversation_trace() {
-    let Ok(data) = std::env::var("KVIK_DATA") else {
-        println!("skipped: KVIK_DATA is not set");
-        return;
-    };
-    let text = std::fs::read_to_string(Path::new(&data).join("mooncake_conversation_trace.jsonl")).unwrap();
+    let Some(data) = skipped::outside_data() else { return };
+    let text = std::fs::read_to_string(data.join("mooncake_conversation_trace.jsonl")).unwrap();
     let line = |line| serde_json::from_str::<Line>(line).unwrap().hash_ids;
     let requests: Vec<TraceRequest> = text.lines().map(line).collect();
     assert_eq!(requests.len(), 12_031);

@@ -22,6 +22,9 @@ pub mod perplexity;
 pub mod prompts;
 pub mod sampler;
 pub mod schedule;
+#[cfg(test)]
+#[path = "../../skipped.rs"]
+mod skipped;
 pub mod stats;
 pub mod store;
 pub mod template;

@@ -4,6 +4,9 @@
 
 #![allow(clippy::unwrap_used)] // a test may fail where it stands
 
+#[path = "../../skipped.rs"]
+mod skipped;
+
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -61,11 +64,8 @@ fn every_architecture_agrees_in_f32() {
 
 #[test]
 fn a_trained_model_agrees_in_f32() {
-    let Some(data) = env::var_os("KVIK_DATA") else {
-        println!("skipped: KVIK_DATA is not set");
-        return;
-    };
-    let complaints = equal_continuation("stories260K", &Path::new(&data).join("stories260K.gguf"));
+    let Some(data) = skipped::outside_data() else { return };
+    let complaints = equal_continuation("stories260K", &data.join("stories260K.gguf"));
     assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
 }
 

@@ -9,6 +9,9 @@
 
 #![allow(clippy::unwrap_used)] // a test may fail where it stands
 
+#[path = "../../skipped.rs"]
+mod skipped;
+
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -44,10 +47,7 @@ impl Case {
 
     /// A model whose windows begin with a begin-of-text token: stories260K on WikiText-2.
     fn stories() -> Option<Case> {
-        let Some(data) = env::var_os("KVIK_DATA").map(PathBuf::from) else {
-            println!("skipped: KVIK_DATA is not set");
-            return None;
-        };
+        let data = skipped::outside_data()?;
         let (model, text) = (data.join("stories260K.gguf"), data.join("wikitext-2-raw.test.txt"));
         Some(Case { model, text, window_tokens: 256, windows_max: 100 })
     }

@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used)] // a test may fail where it stands
 
-use std::path::{Path, PathBuf};
+#[path = "../../skipped.rs"]
+mod skipped;
+
+use std::path::Path;
 use std::sync::Arc;
 
 use kvik_cache::{BlockId, Token};
@@ -46,11 +49,8 @@ fn greedy(runner: &mut ModelRunner, tokens: &mut Vec<Token>, count: usize, stop:
 
 #[test]
 fn stories_begin_as_the_data_says() {
-    let Some(data) = std::env::var_os("KVIK_DATA") else {
-        println!("skipped: KVIK_DATA is not set");
-        return;
-    };
-    let (mut runner, tokenizer) = open(&PathBuf::from(data).join("stories260K.gguf"), 64);
+    let Some(data) = skipped::outside_data() else { return };
+    let (mut runner, tokenizer) = open(&data.join("stories260K.gguf"), 64);
     let mut tokens = vec![tokenizer.bos().unwrap()];
     greedy(&mut runner, &mut tokens, 19, |_| false);
     let expected =

@@ -31,11 +31,7 @@ fn golden_source(name: &str) -> Option<String> {
         "llama3" => include_str!("golden/llama3.jinja").into(),
         "python" => include_str!("golden/python.jinja").into(),
         _ => {
-            let Some(dir) = std::env::var_os("KVIK_DATA") else {
-                println!("skipped: KVIK_DATA is not set");
-                return None;
-            };
-            let path = std::path::PathBuf::from(dir).join("templates/Qwen-Qwen3-0.6B.jinja");
+            let path = crate::skipped::outside_data()?.join("templates/Qwen-Qwen3-0.6B.jinja");
             std::fs::read_to_string(path).unwrap()
         }
     })

@@ -1,18 +1,8 @@
-use std::path::PathBuf;
-
 use proptest::prelude::*;
 
 use super::*;
 use crate::bytes::FileBytes;
 use crate::gguf::Gguf;
-
-fn data() -> Option<PathBuf> {
-    let dir = std::env::var_os("KVIK_DATA").map(PathBuf::from);
-    if dir.is_none() {
-        println!("skipped: KVIK_DATA is not set");
-    }
-    dir
-}
 
 const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/tiny/");
 
@@ -32,7 +22,7 @@ type Case = (String, Vec<Token>);
 
 /// Cases and their ids, as llama.cpp publishes them.
 fn vectors(name: &str) -> Option<(Tokenizer, Vec<Case>)> {
-    let base = data()?.join("tokenizers");
+    let base = crate::skipped::outside_data()?.join("tokenizers");
     let file = Gguf::open(&base.join(format!("ggml-vocab-{name}.gguf"))).unwrap();
     let read = |ext| std::fs::read_to_string(base.join(format!("ggml-vocab-{name}.gguf.{ext}"))).unwrap();
     let (inputs, outputs) = (read("inp"), read("out"));
@@ -191,7 +181,7 @@ fn naive_sentence_piece(pieces: &[&str], scores: &[f32], text: &str) -> Vec<Toke
 
 #[test]
 fn sentence_piece_equals_the_naive_loop() {
-    let Some(data) = data() else { return };
+    let Some(data) = crate::skipped::outside_data() else { return };
     let file = Gguf::open(&data.join("stories260K.gguf")).unwrap();
     let tokenizer = Tokenizer::from_gguf(&file).unwrap();
     let pieces = file.strings("tokenizer.ggml.tokens").unwrap().unwrap();
@@ -246,7 +236,7 @@ fn sentence_piece_json(file: &Gguf, normalizer: &str, pre_tokenizer: &str) -> Ve
 
 #[test]
 fn sentence_piece_from_json_equals_the_library() {
-    let Some(data) = data() else { return };
+    let Some(data) = crate::skipped::outside_data() else { return };
     let file = Gguf::open(&data.join("stories260K.gguf")).unwrap();
     let replace = r#"{"type":"Replace","pattern":{"String":" "},"content":"▁"}"#;
     let prepend =

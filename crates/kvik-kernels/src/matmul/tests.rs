@@ -5,6 +5,9 @@ use super::*;
 use crate::testing::{Random, half_floats, random_blocks};
 use crate::{WeightType, dequantize};
 
+#[path = "../../../skipped.rs"]
+mod skipped;
+
 fn inputs(n: usize, cols: usize, seed: u64) -> Vec<f32> {
     let mut random = Random(seed);
     (0..n * cols).map(|_| random.float()).collect()
@@ -165,7 +168,7 @@ macro_rules! variants_equal_the_specification {
         #[test]
         fn $name() {
             if !Isa::available().contains(&$isa) {
-                return println!("skipped: this machine has no {}", $isa.name());
+                return skipped::skip(&format!("this machine has no {}", $isa.name()));
             }
             proptest!(ProptestConfig::with_cases(300), |(case in cases())| {
                 prop_assume!(!case.extreme || case.ty != WeightType::Bf16 || $isa == Isa::Avx512Bf16);
