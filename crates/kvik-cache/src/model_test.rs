@@ -491,8 +491,12 @@ impl World {
             let was_lost = matches!(expected.stop, StopReason::Evicted | StopReason::Expired);
             assert!(was_lost, "told as {stop:?}: {prompt:?}");
             self.seen.note("forgotten", 1);
+        } else {
+            // The ghost of the longest was displaced, and that of a shorter one is told: with its own time.
+            let told = self.naive.losses(namespace, prompt).any(|loss| *loss == stop.1);
+            assert!(told, "no loss of {prompt:?} was told as {stop:?}");
+            self.seen.note("displaced", 1);
         }
-        // Else the ghost of the longer head was displaced, and that of a shorter one is told.
     }
 
     fn new_seq(&mut self) -> SeqId {

@@ -131,16 +131,26 @@ impl Naive {
 
     pub(crate) fn lookup(&self, namespace: NamespaceId, prompt: &[Token]) -> Match {
         let tokens = self.known(namespace, prompt);
-        let next_block_end = tokens - tokens % BLOCK_POSITIONS + BLOCK_POSITIONS;
-        let lost = (tokens + 1..=next_block_end.min(prompt.len()))
-            .rev()
-            .find_map(|end| self.lost.get(&(namespace, prompt[..end].to_vec())));
-        let (stop, evicted) = match lost {
+        let (stop, evicted) = match self.losses(namespace, prompt).next() {
             Some(Some(eviction)) => (StopReason::Evicted, Some(*eviction)),
             Some(None) => (StopReason::Expired, None),
             None => (self.stop_if_all_is_forgotten(namespace, prompt), None),
         };
         Match { tokens, stop, evicted }
+    }
+
+    /// What was lost of the block that goes on from the known part of a prompt, the longest first; by expiry
+    /// where there is no eviction.
+    pub(crate) fn losses(
+        &self,
+        namespace: NamespaceId,
+        prompt: &[Token],
+    ) -> impl Iterator<Item = &Option<Eviction>> {
+        let tokens = self.known(namespace, prompt);
+        let next_block_end = tokens - tokens % BLOCK_POSITIONS + BLOCK_POSITIONS;
+        (tokens + 1..=next_block_end.min(prompt.len()))
+            .rev()
+            .filter_map(move |end| self.lost.get(&(namespace, prompt[..end].to_vec())))
     }
 
     /// Why the known part of a prompt ends, if nothing was known of what has been evicted.
