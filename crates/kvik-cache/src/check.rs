@@ -1,7 +1,7 @@
 //! The cache's invariants, executable.
 //!
 //! Walks everything, so it costs time in proportion to the cache: after every operation in tests,
-//! when idle in production. Each function below states one family of invariants.
+//! and when idle in builds with debug assertions; release builds never run it. Each function below states one family of invariants.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
