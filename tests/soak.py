@@ -28,7 +28,7 @@ def main():
         watch = Watch(server, args.budget_mib * MIB)
         tally = run_clients(server, requests, alone, args, watch)
         idle(server)
-        problems = tally.problems + watch.stop(base) + leaks(server)
+        problems = tally.problems + too_few(tally.counts, args) + watch.stop(base) + leaks(server)
         report(tally, watch, args)
     for problem in problems[:20]:
         print("soak: FAILED:", problem)
@@ -162,6 +162,12 @@ class Watch(threading.Thread):
         if self.resident_max > base + self.budget + OTHER_MEMORY:
             self.problems.append(f"{self.resident_max} bytes resident, {base} before, the budget is {self.budget}")
         return self.problems
+
+
+def too_few(counts, args):
+    """A soak in which hardly anything was finished or cut off has shown nothing."""
+    wanted = {"finished": args.clients, "cancelled": args.clients // 4 if args.cancel else 0}
+    return [f"only {counts[what]} streams were {what}, at least {least} wanted" for what, least in wanted.items() if counts[what] < least]
 
 
 def idle(server):
