@@ -24,6 +24,8 @@ use crate::{
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Model")]
 pub(crate) struct ModelArgs {
+    // The words of `--help`, in which rustdoc sees links.
+    #[allow(rustdoc::broken_intra_doc_links)]
     /// A GGUF file, a Hugging Face directory, or hf:owner/repo[:file]; absent: the model inside the program
     #[arg(short, long, value_name = "MODEL")]
     model: Option<String>,

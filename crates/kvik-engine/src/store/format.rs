@@ -136,7 +136,7 @@ pub(super) enum Header {
     Block {
         /// What it is.
         record: Record,
-        /// [`payload_checksum`] of its bytes.
+        /// The checksum of its bytes, `RawHeader::payload_checksum`.
         checksum: u128,
     },
 }
