@@ -362,29 +362,32 @@ fn refused_and_failed_requests_say_why() {
     world.check_idle();
 }
 
-/// What is private is in nobody's tree, however many choices it has, neither while it runs nor afterwards.
+/// What is private is in nobody's tree, however many choices it has, neither while it runs nor afterwards: where
+/// all choices start at once, where only some do, and where they push each other out.
 #[test]
 fn private_choices_are_seen_by_nobody() {
-    let mut world = World::new(EngineConfig { parallel_max: 3, ..config() }, 60);
-    let asked: Vec<Request> = [0, 16, 17, 40, 64]
-        .map(|extra| Request {
-            choices: 4,
-            reuse: false,
-            ignore_eos: true,
-            sampling: Sampling { temperature: 1.0, seed: 3, ..Sampling::GREEDY },
-            ..request(prompt(1, 32 + extra), 30)
-        })
-        .to_vec();
-    let clients: Vec<Client> = asked.iter().map(|request| world.submit(request.clone())).collect();
-    while !world.scheduler.is_idle() {
-        world.step();
-        assert_eq!(world.scheduler.cache().stats().shared, 0);
-        assert_eq!(world.scheduler.cache().prefixes(PrefixOrder::Blocks, 100), []);
+    for (parallel_max, blocks) in [(32, 300), (3, 300), (32, 24)] {
+        let mut world = World::new(EngineConfig { parallel_max, ..config() }, blocks);
+        let asked: Vec<Request> = [0, 16, 17, 40, 64]
+            .map(|extra| Request {
+                choices: 4,
+                reuse: false,
+                ignore_eos: true,
+                sampling: Sampling { temperature: 1.0, seed: 3, ..Sampling::GREEDY },
+                ..request(prompt(1, 32 + extra), 30)
+            })
+            .to_vec();
+        let clients: Vec<Client> = asked.iter().map(|request| world.submit(request.clone())).collect();
+        while !world.scheduler.is_idle() {
+            world.step();
+            assert_eq!(world.scheduler.cache().stats().shared, 0);
+            assert_eq!(world.scheduler.cache().prefixes(PrefixOrder::Blocks, 100), []);
+        }
+        for (client, request) in clients.iter().zip(&asked) {
+            assert_eq!(client.answer().unwrap().choices, solo(request).choices);
+        }
+        world.check_idle();
     }
-    for (client, request) in clients.iter().zip(&asked) {
-        assert_eq!(client.answer().unwrap().choices, solo(request).choices);
-    }
-    world.check_idle();
 }
 
 /// Choices of a private request copy their prompt instead of computing it again.
