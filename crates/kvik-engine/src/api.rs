@@ -25,6 +25,9 @@ pub struct Sampling {
     pub penalty_last_n: usize,
     /// Added to the logits of single tokens; negative infinity forbids one.
     pub logit_bias: Vec<(Token, f32)>,
+    /// Tokens before which an answer does not end by itself; a constraint that allows nothing but the
+    /// end still ends it.
+    pub min_tokens: usize,
     /// Seed of the sampler; the same seed gives the same text whatever else is running.
     pub seed: u64,
 }
@@ -41,6 +44,7 @@ impl Sampling {
         frequency_penalty: 0.0,
         penalty_last_n: 0,
         logit_bias: Vec::new(),
+        min_tokens: 0,
         seed: 0,
     };
 }

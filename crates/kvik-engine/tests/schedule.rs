@@ -349,6 +349,26 @@ fn stop_strings_end_a_choice() {
 }
 
 #[test]
+fn an_answer_does_not_end_before_it_has_its_least_tokens() {
+    let asking = |seed: u64, min_tokens: usize| {
+        let request = warm(request(prompt(1, 30), 80), seed);
+        let sampling = Sampling { min_tokens, ..request.sampling.clone() };
+        let (_, tokens, reason) = solo(&Request { sampling, ..request }).choices[0].clone();
+        (tokens.len(), reason.unwrap())
+    };
+    let ended = (0..100).map(|seed| (seed, asking(seed, 0)));
+    let early: Vec<u64> = ended
+        .filter(|(_, (n, reason))| *n < 40 && *reason == FinishReason::Eos)
+        .map(|(seed, _)| seed)
+        .collect();
+    assert!(!early.is_empty(), "no answer of this model ends early");
+    for seed in early {
+        let (tokens, _) = asking(seed, 40);
+        assert!(tokens >= 40, "seed {seed}: {tokens}");
+    }
+}
+
+#[test]
 fn refused_and_failed_requests_say_why() {
     let mut world = World::new(config(), 100);
     let running = world.submit(endless(prompt(1, 30), 50));

@@ -65,6 +65,7 @@ fn requests(tokenizer: &Tokenizer) -> Vec<Request> {
                 frequency_penalty: 0.0,
                 penalty_last_n: 64,
                 logit_bias: Vec::new(),
+                min_tokens: 0,
                 seed: index as u64,
             },
             logprobs: Some(2),

@@ -29,6 +29,8 @@ pub struct Sampler {
     /// Tokens accepted so far: the counter of the random draws.
     drawn: u64,
     penalties: Option<Penalties>,
+    /// Tokens that are not chosen before there are `min_tokens`.
+    ends: Vec<Token>,
 }
 
 /// Buffers that all samplers of one engine take turns with.
@@ -49,7 +51,14 @@ impl Sampler {
             seed: sampling.seed.wrapping_add(u64::from(choice)),
             drawn: 0,
             penalties: Penalties::new(sampling, prompt),
+            ends: Vec::new(),
         }
+    }
+
+    /// The same, which chooses none of `ends` before there are `min_tokens`.
+    pub fn holding_back(self, ends: &[Token]) -> Sampler {
+        let ends = if self.sampling.min_tokens > 0 { ends.to_vec() } else { Vec::new() };
+        Sampler { ends, ..self }
     }
 
     /// Chooses from `logits`, shape `[vocab]`; `mask` holds the tokens that the grammar allows.
@@ -80,7 +89,11 @@ impl Sampler {
     }
 
     fn edits(&self) -> bool {
-        self.penalties.is_some() || !self.sampling.logit_bias.is_empty()
+        self.penalties.is_some() || !self.sampling.logit_bias.is_empty() || !self.held_back().is_empty()
+    }
+
+    fn held_back(&self) -> &[Token] {
+        if self.drawn < self.sampling.min_tokens as u64 { &self.ends } else { &[] }
     }
 
     fn edit(&self, logits: &mut [f32], mask: Option<&SimpleVob>) {
@@ -94,6 +107,11 @@ impl Sampler {
         }
         if let Some(mask) = mask {
             forbid(logits, mask);
+        }
+        for &token in self.held_back() {
+            if let Some(logit) = logits.get_mut(token as usize) {
+                *logit = f32::NEG_INFINITY;
+            }
         }
     }
 }

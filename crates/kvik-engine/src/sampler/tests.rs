@@ -55,6 +55,24 @@ fn greedy_takes_the_largest_and_the_lowest_of_equals() {
 }
 
 #[test]
+fn ends_are_held_back_until_there_are_enough_tokens() {
+    let logits = [9.0, 1.0, 2.0, 8.0];
+    for sampling in [greedy(), neutral()] {
+        let sampling = Sampling { min_tokens: 3, ..sampling };
+        let mut sampler = Sampler::new(&sampling, 0, &[]).holding_back(&[0, 3, 99]);
+        let mut scratch = Scratch::default();
+        for _ in 0..3 {
+            let token = sampler.sample(&logits, None, &mut scratch).unwrap();
+            assert!(token == 1 || token == 2);
+            sampler.accept(token);
+        }
+        if sampling.temperature == 0.0 {
+            assert_eq!(sampler.sample(&logits, None, &mut scratch), Some(0));
+        }
+    }
+}
+
+#[test]
 fn bias_and_penalties_edit_single_logits() {
     let logits = [1.0, 2.0, 3.0, -1.0];
     let bias = Sampling { logit_bias: vec![(2, f32::NEG_INFINITY), (99, 5.0)], ..greedy() };

@@ -25,6 +25,8 @@ pub(super) struct Rules {
     request: Request,
     /// Tokens of an answer at most: what was asked for, or what the context holds.
     tokens_max: usize,
+    /// Tokens that end an answer.
+    ends: Vec<Token>,
 }
 
 /// One step of an answer.
@@ -41,8 +43,8 @@ pub(super) struct Step {
 }
 
 impl Rules {
-    pub(super) fn new(request: Request, tokens_max: usize) -> Arc<Rules> {
-        Arc::new(Rules { request, tokens_max })
+    pub(super) fn new(request: Request, tokens_max: usize, vocabulary: &Vocabulary) -> Arc<Rules> {
+        Arc::new(Rules { request, tokens_max, ends: vocabulary.end_tokens().to_vec() })
     }
 }
 
@@ -50,7 +52,7 @@ impl Answer {
     /// The answer of choice `choice` after `prompt`.
     pub(super) fn new(rules: &Arc<Rules>, choice: u32, prompt: &[Token], guide: Option<Guide>) -> Answer {
         Answer {
-            sampler: Sampler::new(&rules.request.sampling, choice, prompt),
+            sampler: Sampler::new(&rules.request.sampling, choice, prompt).holding_back(&rules.ends),
             text: TextStream::new(&rules.request.stop),
             rules: rules.clone(),
             guide,

@@ -94,7 +94,7 @@ impl Scheduler {
         if !self.serves(tenant) {
             self.turns.come_back(tenant);
         }
-        let rules: Arc<Rules> = Rules::new(request, tokens_max);
+        let rules: Arc<Rules> = Rules::new(request, tokens_max, &self.vocabulary);
         self.waiting.push(Waiting::new(Sequence {
             id: SeqId(0),
             job,

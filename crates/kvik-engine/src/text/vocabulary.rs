@@ -22,13 +22,19 @@ pub struct Vocabulary {
     /// Where each token's bytes end, `[vocab]`.
     ends: Vec<usize>,
     kinds: Vec<TokenKind>,
+    /// The tokens that end an answer.
+    end_tokens: Vec<Token>,
 }
 
 impl Vocabulary {
     /// A vocabulary from the tokens in order of their ids.
     pub fn new<B: AsRef<[u8]>>(tokens: impl IntoIterator<Item = (B, TokenKind)>) -> Vocabulary {
-        let mut vocabulary = Vocabulary { bytes: Vec::new(), ends: Vec::new(), kinds: Vec::new() };
+        let mut vocabulary =
+            Vocabulary { bytes: Vec::new(), ends: Vec::new(), kinds: Vec::new(), end_tokens: Vec::new() };
         for (bytes, kind) in tokens {
+            if kind == TokenKind::EndOfGeneration {
+                vocabulary.end_tokens.push(vocabulary.kinds.len() as Token);
+            }
             vocabulary.bytes.extend_from_slice(bytes.as_ref());
             vocabulary.ends.push(vocabulary.bytes.len());
             vocabulary.kinds.push(kind);
@@ -57,6 +63,11 @@ impl Vocabulary {
     /// What the token stands for. Ids that only pad the model's output count as control tokens.
     pub fn kind(&self, token: Token) -> TokenKind {
         self.kinds.get(token as usize).copied().unwrap_or(TokenKind::Control)
+    }
+
+    /// The tokens that end an answer.
+    pub fn end_tokens(&self) -> &[Token] {
+        &self.end_tokens
     }
 
     /// Bytes that the token adds to an answer.

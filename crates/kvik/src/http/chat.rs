@@ -19,11 +19,15 @@ use super::{
     error::ApiError,
     fields::Fields,
     messages::{self, Tools},
-    options::{LOGPROBS_MAX, OPENAI, Options},
+    options::{LOGPROBS_MAX, OPENAI, Options, max_tokens},
+    unsupported,
 };
 use crate::random::random;
 
 type Result<T> = std::result::Result<T, ApiError>;
+
+/// What `reasoning_effort` may be.
+const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 
 /// Answers a conversation.
 pub(crate) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result<Response> {
@@ -38,7 +42,7 @@ pub(crate) fn read(app: &App, mut fields: Fields) -> Result<Prepared<ChatAnswer>
     let mut options = Options::read(&mut fields, OPENAI, &|text| tokenizer.encode(text, false, true))?;
     let forced = conversation.force_call(&mut options)?;
     let logprobs = logprobs(&mut fields)?;
-    let max_tokens = max_tokens(&mut fields)?;
+    let max_tokens = max_tokens(&mut fields, app.serving.model.context)?;
     let (stream, include_usage) = stream(&mut fields)?;
     let with = compared_with(&mut fields)?;
 
@@ -85,6 +89,7 @@ impl Conversation {
 
     /// Reads the fields that decide the prompt.
     pub(crate) fn read(fields: &mut Fields) -> Result<Conversation> {
+        unsupported::refuse_conversing(fields)?;
         let mut kwargs = match fields.take("chat_template_kwargs")? {
             None => Map::new(),
             Some(Value::Object(kwargs)) => kwargs,
@@ -93,11 +98,12 @@ impl Conversation {
             }
         };
         let from_kwargs = kwargs.remove("enable_thinking").and_then(|value| value.as_bool());
+        let from_effort = reasoning_effort(fields, &mut kwargs)?;
         Ok(Conversation {
             messages: messages::read(fields)?,
             tools: Tools::read(fields)?,
             add_generation_prompt: fields.bool("add_generation_prompt")?.unwrap_or(true),
-            enable_thinking: fields.bool("enable_thinking")?.or(from_kwargs),
+            enable_thinking: fields.bool("enable_thinking")?.or(from_kwargs).or(from_effort),
             kwargs,
         })
     }
@@ -194,11 +200,19 @@ fn logprobs(fields: &mut Fields) -> Result<Option<usize>> {
     Ok(wanted.then(|| top.unwrap_or(0) as usize))
 }
 
-/// OpenAI's two names for the same limit; the newer one wins.
-fn max_tokens(fields: &mut Fields) -> Result<Option<usize>> {
-    let newer = fields.integer("max_completion_tokens", 0..=i64::MAX)?;
-    let older = fields.integer("max_tokens", 0..=i64::MAX)?;
-    Ok(newer.or(older).map(|max| max as usize))
+/// How much to think, in OpenAI's words: a variable for templates that know it (`gpt-oss`). For those
+/// that can only be told whether to think, `none` and `minimal` mean not at all.
+fn reasoning_effort(fields: &mut Fields, kwargs: &mut Map<String, Value>) -> Result<Option<bool>> {
+    let Some(effort) = fields.string("reasoning_effort")? else { return Ok(None) };
+    if !EFFORTS.contains(&effort.as_str()) {
+        let message = format!("is {effort:?}; kvik knows {}", EFFORTS.join(", "));
+        return Err(fields.error("reasoning_effort", message));
+    }
+    let thinks = if matches!(effort.as_str(), "none" | "minimal") { Some(false) } else { None };
+    if effort != "none" {
+        kwargs.entry("reasoning_effort").or_insert(Value::String(effort));
+    }
+    Ok(thinks)
 }
 
 /// Whether to stream, and whether the stream ends with a frame of usage.

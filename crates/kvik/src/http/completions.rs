@@ -12,7 +12,7 @@ use super::{
     diagnostics::{Comparable, Parts, compared_with},
     error::ApiError,
     fields::Fields,
-    options::{LOGPROBS_MAX, OPENAI, Options},
+    options::{LOGPROBS_MAX, OPENAI, Options, max_tokens},
     prompt::Prompt,
     text_answer::TextAnswer,
 };
@@ -20,7 +20,7 @@ use super::{
 type Result<T> = std::result::Result<T, ApiError>;
 
 /// OpenAI's default for this endpoint.
-const MAX_TOKENS: i64 = 16;
+const MAX_TOKENS: usize = 16;
 
 /// Continues prompts.
 pub(crate) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result<Response> {
@@ -35,7 +35,7 @@ pub(crate) fn read(app: &App, mut fields: Fields) -> Result<Prepared<TextAnswer>
     let options = Options::read(&mut fields, OPENAI, &|text| tokenizer.encode(text, false, true))?;
     let logprobs = fields.integer("logprobs", 0..=LOGPROBS_MAX)?.map(|top| top as usize);
     // 0 computes the prompt only, which warms the cache.
-    let max_tokens = fields.integer("max_tokens", 0..=i64::MAX)?.unwrap_or(MAX_TOKENS) as usize;
+    let max_tokens = max_tokens(&mut fields, app.serving.model.context)?.unwrap_or(MAX_TOKENS);
     let (stream, include_usage) = stream(&mut fields)?;
     let with = compared_with(&mut fields)?;
     let echo = fields.bool("echo")?.unwrap_or(false);

@@ -41,6 +41,7 @@ mod tests_bodies;
 #[cfg(test)]
 mod tests_tenants;
 mod text_answer;
+mod unsupported;
 mod usage;
 
 pub(crate) use app::{App, AppConfig};

@@ -9,14 +9,14 @@ use serde_json::Value;
 use super::{
     error::ApiError,
     fields::{Fields, whole, wrong},
+    json::Budget,
     keep::Keep,
+    unsupported,
 };
 use crate::random::random;
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// Stop strings that one request may bring.
-const STOP_STRINGS_MAX: usize = 16;
 /// Bytes of one stop string: the engine holds back that much text at most.
 const STOP_BYTES_MAX: usize = 4096;
 /// Entries of `logit_bias`, and tokens that they name.
@@ -25,6 +25,10 @@ const BIASES_MAX: usize = 1024;
 const BIASED_BYTES_MAX: usize = 256;
 /// `top_logprobs` at most, as in OpenAI's API.
 pub(crate) const LOGPROBS_MAX: i64 = 20;
+/// Seeds that kvik draws and reports: JavaScript's numbers hold them.
+const SEED_BITS: u64 = (1 << 53) - 1;
+/// Asks for such a seed.
+const RANDOM_SEED: u64 = 0xffff_ffff;
 /// `n` at most: choices share the prompt's blocks, and each needs blocks of its own to go on.
 const CHOICES_MAX: i64 = 64;
 
@@ -37,15 +41,37 @@ pub(crate) struct Defaults {
     min_p: f32,
     /// Tokens that penalties look back on; 0 means all.
     penalty_last_n: usize,
+    /// Lowest temperature; below 0 is greedy as well.
+    temperature_min: f64,
+    /// Largest bias, either way.
+    bias_max: f64,
+    /// Stop strings that one request may bring.
+    stop_strings_max: usize,
 }
 
 /// OpenAI's: sample from the whole distribution, penalties look at the whole answer.
-pub(crate) const OPENAI: Defaults =
-    Defaults { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, penalty_last_n: 0 };
+pub(crate) const OPENAI: Defaults = Defaults {
+    temperature: 1.0,
+    top_k: 0,
+    top_p: 1.0,
+    min_p: 0.0,
+    penalty_last_n: 0,
+    temperature_min: 0.0,
+    bias_max: 100.0,
+    stop_strings_max: 16,
+};
 
 /// llama-server's.
-pub(crate) const LLAMA_SERVER: Defaults =
-    Defaults { temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05, penalty_last_n: 64 };
+pub(crate) const LLAMA_SERVER: Defaults = Defaults {
+    temperature: 0.8,
+    top_k: 40,
+    top_p: 0.95,
+    min_p: 0.05,
+    penalty_last_n: 64,
+    temperature_min: f64::MIN,
+    bias_max: 1e9,
+    stop_strings_max: 256,
+};
 
 /// How to continue a prompt.
 #[derive(Debug, Clone, PartialEq)]
@@ -66,10 +92,11 @@ impl Options {
         defaults: Defaults,
         encode: &dyn Fn(&str) -> Vec<Token>,
     ) -> Result<Options> {
+        unsupported::refuse_generating(fields)?;
         let Keep { reuse, retain } = Keep::read(fields)?;
         Ok(Options {
             sampling: sampling(fields, defaults, encode)?,
-            stop: stop(fields)?,
+            stop: stop(fields, defaults.stop_strings_max)?,
             ignore_eos: fields.bool("ignore_eos")?.unwrap_or(false),
             choices: fields.integer("n", 1..=CHOICES_MAX)?.unwrap_or(1) as u32,
             reuse,
@@ -88,7 +115,12 @@ fn sampling(
         Ok(fields.number(name, range)?.map_or(default, |x| x as f32))
     };
     let mut sampling = Sampling {
-        temperature: number(fields, "temperature", 0.0..=f64::INFINITY, defaults.temperature)?,
+        temperature: number(
+            fields,
+            "temperature",
+            defaults.temperature_min..=f64::INFINITY,
+            defaults.temperature,
+        )?,
         top_k: fields
             .integer("top_k", -1..=i64::MAX)?
             .map_or(defaults.top_k, |k| usize::try_from(k).unwrap_or(0)),
@@ -98,12 +130,9 @@ fn sampling(
         presence_penalty: number(fields, "presence_penalty", -2.0..=2.0, 0.0)?,
         frequency_penalty: number(fields, "frequency_penalty", -2.0..=2.0, 0.0)?,
         penalty_last_n: defaults.penalty_last_n,
-        logit_bias: logit_bias(fields, encode)?,
-        // llama-server's clients send -1 for "random"; 4294967295 is how older ones write it.
-        seed: match fields.integer("seed", -1..=i64::MAX)? {
-            None | Some(-1 | 0xffff_ffff) => random(),
-            Some(seed) => seed as u64,
-        },
+        logit_bias: logit_bias(fields, defaults.bias_max, encode)?,
+        min_tokens: fields.integer("min_tokens", 0..=i64::MAX)?.unwrap_or(0) as usize,
+        seed: seed(fields)?,
     };
     match fields.integer("repeat_last_n", -1..=i64::MAX)? {
         Some(0) => {
@@ -117,6 +146,30 @@ fn sampling(
     Ok(sampling)
 }
 
+/// Tokens of an answer at most, by whichever name; -1 (and -2, in older clients) is as many as the
+/// context holds.
+pub(crate) fn max_tokens(fields: &mut Fields, context: usize) -> Result<Option<usize>> {
+    let mut max_tokens = None;
+    for name in ["max_completion_tokens", "max_tokens", "n_predict"] {
+        let asked = fields.integer(name, -2..=i64::MAX)?;
+        max_tokens = max_tokens.or(asked.map(|max| usize::try_from(max).unwrap_or(context)));
+    }
+    Ok(max_tokens)
+}
+
+/// Any number that fits 64 bits. Clients send -1 for "random"; 4294967295 is how older ones of
+/// llama-server write it.
+fn seed(fields: &mut Fields) -> Result<u64> {
+    let path = fields.path("seed");
+    let Some(value) = fields.take("seed")? else { return Ok(random() & SEED_BITS) };
+    let seed =
+        value.as_u64().or_else(|| whole(&value).map(|seed| u64::try_from(seed).unwrap_or(RANDOM_SEED)));
+    match seed.ok_or_else(|| wrong(path, "a whole number", &value))? {
+        RANDOM_SEED => Ok(random() & SEED_BITS),
+        seed => Ok(seed),
+    }
+}
+
 /// `repeat_penalty` is llama-server's name, `repetition_penalty` everybody else's.
 fn repetition_penalty(fields: &mut Fields) -> Result<f32> {
     let mut penalty = 1.0;
@@ -126,7 +179,7 @@ fn repetition_penalty(fields: &mut Fields) -> Result<f32> {
     Ok(penalty)
 }
 
-fn stop(fields: &mut Fields) -> Result<Vec<String>> {
+fn stop(fields: &mut Fields, strings_max: usize) -> Result<Vec<String>> {
     let path = fields.path("stop");
     let stop = match fields.take("stop")? {
         None => Vec::new(),
@@ -134,10 +187,10 @@ fn stop(fields: &mut Fields) -> Result<Vec<String>> {
         Some(Value::Array(items)) => strings(&path, items)?,
         Some(other) => return Err(wrong(path, "a string or an array of strings", &other)),
     };
-    if stop.len() > STOP_STRINGS_MAX {
+    if stop.len() > strings_max {
         return Err(ApiError::field(
             &path,
-            format!("`{path}` has {} strings, the limit is {STOP_STRINGS_MAX}", stop.len()),
+            format!("`{path}` has {} strings, the limit is {strings_max}", stop.len()),
         ));
     }
     if stop.iter().any(|text| text.len() > STOP_BYTES_MAX) {
@@ -164,7 +217,11 @@ pub(crate) fn strings(path: &str, items: Vec<Value>) -> Result<Vec<String>> {
 
 /// `{"token id": bias}` (OpenAI) or `[[token id or text, bias], ...]` (llama-server); a bias of
 /// `false` forbids the token.
-fn logit_bias(fields: &mut Fields, encode: &dyn Fn(&str) -> Vec<Token>) -> Result<Vec<(Token, f32)>> {
+fn logit_bias(
+    fields: &mut Fields,
+    bias_max: f64,
+    encode: &dyn Fn(&str) -> Vec<Token>,
+) -> Result<Vec<(Token, f32)>> {
     let path = fields.path("logit_bias");
     let pairs: Vec<(Value, Value)> = match fields.take("logit_bias")? {
         None => return Ok(Vec::new()),
@@ -190,7 +247,7 @@ fn logit_bias(fields: &mut Fields, encode: &dyn Fn(&str) -> Vec<Token>) -> Resul
     }
     let mut biases = Vec::new();
     for (token, bias) in pairs {
-        let bias = bias_of(&path, &bias)?;
+        let bias = bias_of(&path, &bias, bias_max)?;
         for token in biased_tokens(&path, &token, encode)? {
             biases.push((token, bias));
         }
@@ -211,15 +268,16 @@ fn array_items(value: Value) -> Vec<Value> {
     if let Value::Array(items) = value { items } else { Vec::new() }
 }
 
-fn bias_of(path: &str, bias: &Value) -> Result<f32> {
-    match bias {
-        Value::Bool(false) => Ok(f32::NEG_INFINITY),
+fn bias_of(path: &str, bias: &Value, bias_max: f64) -> Result<f32> {
+    match (bias, bias.as_f64()) {
+        (Value::Bool(false), _) => Ok(f32::NEG_INFINITY),
         // As OpenAI does: -100 is a ban, not merely a nudge.
-        Value::Number(n) if n.as_f64().is_some_and(|x| (-100.0..=100.0).contains(&x)) => {
-            let bias = n.as_f64().unwrap_or(0.0) as f32;
-            Ok(if bias == -100.0 { f32::NEG_INFINITY } else { bias })
+        (_, Some(bias)) if (-bias_max..=-100.0).contains(&bias) => Ok(f32::NEG_INFINITY),
+        (_, Some(bias)) if (-100.0..=bias_max).contains(&bias) => Ok(bias as f32),
+        (other, _) => {
+            let expected = format!("a map of biases from -{bias_max} to {bias_max} (or false)");
+            Err(wrong(path.to_owned(), &expected, other))
         }
-        other => Err(wrong(path.to_owned(), "a map of biases from -100 to 100 (or false)", other)),
     }
 }
 
@@ -245,6 +303,9 @@ fn constraint(fields: &mut Fields) -> Result<Option<Constraint>> {
         ("json_schema", fields.take("json_schema")?.map(Constraint::JsonSchema)),
         ("grammar", grammar(fields)?),
         ("regex", fields.string("regex")?.map(Constraint::Regex)),
+        ("guided_json", fields.take("guided_json")?.map(|schema| guided_json(fields, schema)).transpose()?),
+        ("guided_regex", fields.string("guided_regex")?.map(Constraint::Regex)),
+        ("guided_choice", guided_choice(fields)?),
     ];
     let mut constraint = None;
     for (name, value) in found {
@@ -283,13 +344,44 @@ fn response_format(fields: &mut Fields) -> Result<Option<Constraint>> {
     }
 }
 
+/// vLLM takes a schema as an object or as the text of one.
+fn guided_json(fields: &Fields, schema: Value) -> Result<Constraint> {
+    let schema = match schema {
+        Value::String(text) => Budget::new()
+            .build(text.as_bytes())
+            .map_err(|error| fields.error("guided_json", error.to_string()))?,
+        schema => schema,
+    };
+    Ok(Constraint::JsonSchema(schema))
+}
+
+/// One of these texts.
+fn guided_choice(fields: &mut Fields) -> Result<Option<Constraint>> {
+    let Some(items) = fields.array("guided_choice")? else { return Ok(None) };
+    let choices = strings(&fields.path("guided_choice"), items)?;
+    if choices.is_empty() {
+        return Err(fields.error("guided_choice", "is empty; send at least one text"));
+    }
+    let escaped = |text: &String| {
+        let escaped = |c: char| if c.is_ascii_punctuation() { vec!['\\', c] } else { vec![c] };
+        text.chars().flat_map(escaped).collect::<String>()
+    };
+    let choices: Vec<String> = choices.iter().map(escaped).collect();
+    Ok(Some(Constraint::Regex(format!("(?:{})", choices.join("|")))))
+}
+
+/// kvik's own field, and vLLM's.
 fn grammar(fields: &mut Fields) -> Result<Option<Constraint>> {
-    let Some(grammar) = fields.string("grammar")?.filter(|text| !text.trim().is_empty()) else {
+    let own = fields.string("grammar")?.filter(|text| !text.trim().is_empty());
+    let Some((name, grammar)) = (match own {
+        Some(grammar) => Some(("grammar", grammar)),
+        None => fields.string("guided_grammar")?.map(|grammar| ("guided_grammar", grammar)),
+    }) else {
         return Ok(None);
     };
     if grammar.contains("::=") {
         return Err(fields.error(
-            "grammar",
+            name,
             "looks like GBNF (`::=`); kvik takes Lark grammars, for example `start: \"yes\" | \"no\"`",
         ));
     }
@@ -326,6 +418,7 @@ mod tests {
             frequency_penalty: 0.0,
             penalty_last_n: 0,
             logit_bias: vec![],
+            min_tokens: 0,
             seed: 3,
         };
         assert_eq!(
@@ -351,8 +444,61 @@ mod tests {
     }
 
     #[test]
+    fn every_seed_is_accepted_and_those_that_are_drawn_fit_javascripts_numbers() {
+        let check = |seed: Value, expect: u64| {
+            assert_eq!(read(json!({"seed": seed})).unwrap().sampling.seed, expect);
+        };
+        check(json!(u64::MAX), u64::MAX);
+        check(json!(1_u64 << 63), 1 << 63);
+        check(json!(7.0), 7);
+        check(json!(0), 0);
+        for asked in [json!(null), json!(-1), json!(-5), json!(0xffff_ffff_u32)] {
+            let drawn: Vec<u64> =
+                (0..50).map(|_| read(json!({"seed": asked})).unwrap().sampling.seed).collect();
+            assert!(drawn.iter().all(|&seed| seed < 1 << 53) && drawn[0] != drawn[1], "{asked}: {drawn:?}");
+            check(json!(drawn[0]), drawn[0]);
+        }
+    }
+
+    #[test]
+    fn the_length_of_an_answer_has_three_names_and_no_limit_but_the_context() {
+        let check = |body: Value, expect: Option<usize>| {
+            assert_eq!(max_tokens(&mut Fields::of_body(body.clone()).unwrap(), 2048), Ok(expect), "{body}");
+        };
+        check(json!({}), None);
+        for name in ["max_completion_tokens", "max_tokens", "n_predict"] {
+            check(json!({name: 4}), Some(4));
+            check(json!({name: 0}), Some(0));
+            check(json!({name: -1}), Some(2048));
+            assert!(max_tokens(&mut Fields::of_body(json!({name: -3})).unwrap(), 9).is_err(), "{name}");
+        }
+        check(json!({"max_tokens": 4, "max_completion_tokens": 5, "n_predict": 6}), Some(5));
+    }
+
+    #[test]
+    fn llama_servers_bounds_are_wider() {
+        let read = |body: Value| {
+            let encode = |_: &str| Vec::new();
+            Options::read(&mut Fields::of_body(body).unwrap(), LLAMA_SERVER, &encode)
+        };
+        assert!(read(json!({"temperature": -1})).unwrap().sampling.temperature <= 0.0);
+        assert_eq!(read(json!({"stop": vec!["x"; 256]})).unwrap().stop.len(), 256);
+        assert!(read(json!({"stop": vec!["x"; 257]})).is_err());
+        let biases = read(json!({"logit_bias": [[5, 1000], [6, -1000]]})).unwrap().sampling.logit_bias;
+        assert_eq!(biases, [(5, 1000.0), (6, f32::NEG_INFINITY)]);
+        assert!(read(json!({"logit_bias": [[5, 1e30]]})).is_err());
+    }
+
+    #[test]
     fn wrong_values_name_their_field() {
         let check = |body: Value, at: &str| assert_eq!(param(body), at);
+        check(json!({"min_tokens": -1}), "min_tokens");
+        check(json!({"mirostat": 1}), "mirostat");
+        check(json!({"guided_choice": []}), "guided_choice");
+        check(json!({"guided_choice": [1]}), "guided_choice[0]");
+        check(json!({"guided_json": "{"}), "guided_json");
+        check(json!({"guided_json": {}, "regex": "a"}), "guided_json");
+        check(json!({"guided_grammar": "root ::= \"a\""}), "guided_grammar");
         check(json!({"temperature": -0.1}), "temperature");
         check(json!({"temperature": "warm"}), "temperature");
         check(json!({"top_p": 1.1}), "top_p");
@@ -441,5 +587,11 @@ mod tests {
         check(json!({"grammar": "start: \"a\""}), Some(Constraint::Lark("start: \"a\"".into())));
         check(json!({"grammar": ""}), None);
         check(json!({"regex": "[a-z]+"}), Some(Constraint::Regex("[a-z]+".into())));
+        check(json!({"guided_regex": "[a-z]+"}), Some(Constraint::Regex("[a-z]+".into())));
+        check(json!({"guided_json": schema}), Some(Constraint::JsonSchema(schema.clone())));
+        check(json!({"guided_json": schema.to_string()}), Some(Constraint::JsonSchema(schema.clone())));
+        check(json!({"guided_grammar": "start: \"a\""}), Some(Constraint::Lark("start: \"a\"".into())));
+        let choice = json!({"guided_choice": ["yes", "no (1.5)", "jå"]});
+        check(choice, Some(Constraint::Regex(r"(?:yes|no \(1\.5\)|jå)".into())));
     }
 }
