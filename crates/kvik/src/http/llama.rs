@@ -19,11 +19,14 @@ use super::{
     error::ApiError,
     fields::{Fields, whole, wrong},
     llama_answer::{Echo, LlamaAnswer},
-    options::{LLAMA_SERVER, LOGPROBS_MAX, Options},
+    options::{LLAMA_SERVER, Options, max_tokens},
     prompt::Prompt,
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
+
+/// `n_probs` at most.
+const PROBABILITIES_MAX: i64 = 256;
 
 /// `POST /completion`: continues prompts, with llama-server's fields and defaults.
 pub(crate) async fn completion(State(app): State<Arc<App>>, body: JsonBody) -> Result<Response> {
@@ -34,12 +37,9 @@ fn read_completion(app: &App, mut fields: Fields) -> Result<Prepared<LlamaAnswer
     let tokenizer = &app.serving.tokenizer;
     let prompts = Prompt::read(&mut fields)?;
     let options = Options::read(&mut fields, LLAMA_SERVER, &|text| tokenizer.encode(text, false, true))?;
-    // -1 means no limit but the context, -2 the same in older clients.
-    let max_tokens = match fields.integer("n_predict", -2..=i64::MAX)? {
-        None | Some(..0) => app.serving.model.context,
-        Some(max) => max as usize,
-    };
-    let probabilities = fields.integer("n_probs", 0..=LOGPROBS_MAX)?.unwrap_or(0) as usize;
+    let context = app.serving.model.context;
+    let max_tokens = max_tokens(&mut fields, context)?.unwrap_or(context);
+    let probabilities = fields.integer("n_probs", 0..=PROBABILITIES_MAX)?.unwrap_or(0) as usize;
     let logprobs = (probabilities > 0).then_some(probabilities);
     let stream = fields.bool("stream")?.unwrap_or(false);
 
@@ -53,6 +53,8 @@ fn read_completion(app: &App, mut fields: Fields) -> Result<Prepared<LlamaAnswer
         settings: settings(&options, max_tokens, probabilities, stream),
         stop: options.stop.clone(),
         prompts: Prompt::texts(&prompts, tokenizer, options.choices as usize, "n")?,
+        max_tokens,
+        context,
         return_tokens: fields.bool("return_tokens")?.unwrap_or(false),
         probabilities: logprobs.is_some(),
     };

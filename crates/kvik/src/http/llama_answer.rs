@@ -16,6 +16,10 @@ pub(crate) struct Echo {
     pub(crate) stop: Vec<String>,
     /// Text of each prompt.
     pub(crate) prompts: Vec<Arc<str>>,
+    /// Tokens of an answer at most.
+    pub(crate) max_tokens: usize,
+    /// Tokens of prompt and answer together at most.
+    pub(crate) context: usize,
     /// The client asked for the token ids.
     pub(crate) return_tokens: bool,
     /// The client asked for log-probabilities.
@@ -36,6 +40,13 @@ struct Choice {
     tokens: Vec<u32>,
     probabilities: Vec<Value>,
     finish: Option<FinishReason>,
+}
+
+impl Choice {
+    /// Tokens generated: the one that ended the answer is none of its text.
+    fn generated(&self) -> usize {
+        self.tokens.len() + usize::from(self.finish == Some(FinishReason::Eos))
+    }
 }
 
 impl LlamaAnswer {
@@ -90,6 +101,13 @@ impl LlamaAnswer {
             Some(FinishReason::Eos | FinishReason::ConstraintDone) => ("eos", ""),
             None => ("none", ""),
         };
+        let predicted = match self.choices_per_prompt {
+            1 => report.generated_tokens,
+            _ => result.generated(),
+        };
+        // The context was full before the answer was as long as it might be.
+        let ran_out =
+            predicted < self.echo.max_tokens || report.prompt_tokens + predicted > self.echo.context;
         let mut json = json!({
             "index": index,
             "content": result.content,
@@ -97,13 +115,13 @@ impl LlamaAnswer {
             "id_slot": -1,
             "stop": true,
             "model": self.echo.model,
-            "tokens_predicted": result.tokens.len(),
+            "tokens_predicted": predicted,
             "tokens_evaluated": report.prompt_tokens,
             "tokens_cached": report.cached_tokens,
             "generation_settings": self.echo.settings,
             "prompt": &*self.echo.prompts[prompt],
             "has_new_line": result.content.contains('\n'),
-            "truncated": false,
+            "truncated": result.finish == Some(FinishReason::Length) && ran_out,
             "stop_type": stop_type,
             "stopping_word": stopping_word,
             "usage": usage::usage(&report),

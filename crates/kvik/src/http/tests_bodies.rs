@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use kvik_engine::api::{Event, Report, Request};
+use kvik_engine::{
+    api::{Event, Report, Request},
+    template::ChatTemplate,
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -143,4 +146,88 @@ async fn a_large_body_that_takes_its_time_holds_up_no_small_one() {
     for answer in slow {
         assert_eq!(answer.await.unwrap(), 200);
     }
+}
+
+#[tokio::test]
+async fn the_length_of_an_answer_is_understood_on_every_route() {
+    let server = server();
+    let max_tokens = async |route: &str, more: &str| {
+        let (status, answer) = post(&server, route, with(route, more)).await;
+        assert_eq!(status, 200, "{route} {more} {answer}");
+        server.engine.asked.lock().unwrap().last().unwrap().max_tokens
+    };
+    for route in ROUTES {
+        for name in ["max_tokens", "max_completion_tokens", "n_predict"] {
+            assert_eq!(max_tokens(route, &format!("\"{name}\": 4")).await, 4, "{route} {name}");
+            assert_eq!(max_tokens(route, &format!("\"{name}\": -1")).await, 2048, "{route} {name}");
+        }
+    }
+    assert_eq!(max_tokens("/v1/completions", "").await, 16);
+}
+
+#[tokio::test]
+async fn what_is_not_obeyed_is_refused_on_every_route() {
+    let server = server();
+    for route in ROUTES {
+        let (status, answer) = post(&server, route, with(route, r#""mirostat": 2"#)).await;
+        assert_eq!((status.as_u16(), &answer["error"]["param"]), (400, &json!("mirostat")), "{route}");
+        let (status, _) =
+            post(&server, route, with(route, r#""mirostat": 0, "typical_p": 1, "lora": []"#)).await;
+        assert_eq!(status, 200, "{route}");
+    }
+    let chat = ROUTES[0];
+    let (_, answer) = post(&server, chat, with(chat, r#""functions": [{"name": "f"}]"#)).await;
+    assert_eq!(answer["error"]["param"], "functions");
+    let (_, answer) = post(&server, chat, with(chat, r#""reasoning_effort": "immense""#)).await;
+    assert_eq!(answer["error"]["param"], "reasoning_effort");
+}
+
+#[tokio::test]
+async fn effort_decides_whether_to_think_where_nothing_else_does() {
+    let template = "{{ enable_thinking if enable_thinking is defined else 'open' }} {{ reasoning_effort }}";
+    let template = ChatTemplate::new(template, "", "").unwrap();
+    let check = |more: Value, expect: &str| {
+        let mut body = json!({"messages": [{"role": "user", "content": "hi"}]});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let prompt = conversation_prompt(body, &template, std::time::SystemTime::UNIX_EPOCH).unwrap();
+        assert_eq!(prompt.to_lowercase().trim(), expect, "{more}");
+    };
+    check(json!({}), "open");
+    check(json!({"reasoning_effort": "none"}), "false");
+    check(json!({"reasoning_effort": "minimal"}), "false minimal");
+    check(json!({"reasoning_effort": "high"}), "open high");
+    check(json!({"reasoning_effort": "none", "enable_thinking": true}), "true");
+    check(
+        json!({"reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "high"}}),
+        "open high",
+    );
+}
+
+#[tokio::test]
+async fn an_answer_of_llama_server_counts_all_tokens_and_says_when_the_context_ran_out() {
+    use kvik_engine::api::{FinishReason, GeneratedToken};
+    let answer = async |generated: usize, reason: FinishReason, more: &str| {
+        let script = move |_: &Request| {
+            let token = || GeneratedToken { token: 5, logprob: None };
+            let shown = generated - usize::from(reason == FinishReason::Eos);
+            let tokens = (0..shown).map(|_| token()).collect();
+            let report = Report { prompt_tokens: 5, generated_tokens: generated, ..Report::default() };
+            Ok(vec![
+                Event::Text { choice: 0, text: "x".into(), tokens },
+                Event::Finished { choice: 0, reason },
+                Event::Done(report),
+            ])
+        };
+        let server = Server::build(script, Keys::new([]), config());
+        post(&server, "/completion", with("/completion", more)).await.1
+    };
+    let check = |answer: Value, predicted: usize, truncated: bool| {
+        assert_eq!(answer["tokens_predicted"], predicted);
+        assert_eq!(answer["timings"]["predicted_n"], predicted);
+        assert_eq!(answer["truncated"], truncated, "{answer}");
+    };
+    check(answer(8, FinishReason::Eos, "").await, 8, false);
+    check(answer(8, FinishReason::Length, r#""n_predict": 8"#).await, 8, false);
+    check(answer(2044, FinishReason::Length, "").await, 2044, true);
+    check(answer(2044, FinishReason::Length, r#""n_predict": 9000"#).await, 2044, true);
 }
