@@ -15,6 +15,7 @@ use super::{
     body::JsonBody,
     chat_answer::{ChatAnswer, Head, Reading},
     closing::Origin,
+    continuation,
     diagnostics::{Answered, Comparable, Parts, compared_with},
     error::ApiError,
     fields::Fields,
@@ -53,7 +54,7 @@ pub(crate) fn read(app: &App, mut fields: Fields) -> Result<Prepared<ChatAnswer>
         (true, _) => Reading::ForcedCall,
         (false, Some(_)) => Reading::Plain,
         (false, None) => Reading::Tagged {
-            starts_in_thinking: ends_in_thinking(&prompt),
+            starts_in_thinking: conversation.starts_in_thinking(&prompt),
             tools: conversation.tools.offered.is_some(),
         },
     };
@@ -73,6 +74,8 @@ pub(crate) struct Conversation {
     messages: Value,
     tools: Tools,
     add_generation_prompt: bool,
+    /// The answer goes on from the last message.
+    continues: bool,
     enable_thinking: Option<bool>,
     kwargs: Map<String, Value>,
 }
@@ -84,6 +87,7 @@ impl Conversation {
         if let Value::Array(messages) = &mut asked.messages {
             messages.push(json!({"role": "user", "content": question}));
         }
+        asked.continues = false;
         asked
     }
 
@@ -99,10 +103,14 @@ impl Conversation {
         };
         let from_kwargs = kwargs.remove("enable_thinking").and_then(|value| value.as_bool());
         let from_effort = reasoning_effort(fields, &mut kwargs)?;
+        let messages = messages::read(fields)?;
+        let add_generation_prompt = fields.bool("add_generation_prompt")?;
+        let continues = continuation::is_wanted(fields, &messages, add_generation_prompt)?;
         Ok(Conversation {
-            messages: messages::read(fields)?,
+            messages,
             tools: Tools::read(fields)?,
-            add_generation_prompt: fields.bool("add_generation_prompt")?.unwrap_or(true),
+            add_generation_prompt: add_generation_prompt.unwrap_or(!continues),
+            continues,
             enable_thinking: fields.bool("enable_thinking")?.or(from_kwargs).or(from_effort),
             kwargs,
         })
@@ -138,8 +146,8 @@ impl Conversation {
         let messages = self.messages.as_array().map_or(&[][..], Vec::as_slice);
         let is_system = |message: &&Value| matches!(message["role"].as_str(), Some("system" | "developer"));
         let (system, others) = messages.split_at(messages.iter().take_while(is_system).count());
-        let settings =
-            (self.add_generation_prompt, self.enable_thinking, Value::from(self.kwargs.clone()).to_string());
+        let prompt_end = (self.add_generation_prompt, self.continues);
+        let settings = (prompt_end, self.enable_thinking, Value::from(self.kwargs.clone()).to_string());
         Parts {
             model: answered.hash(model),
             tools: answered.hash(self.tools.offered.as_ref().map(Value::to_string)),
@@ -151,15 +159,25 @@ impl Conversation {
 
     /// The prompt as this template writes it at that time.
     fn text(&self, template: &ChatTemplate, now: SystemTime) -> Result<String> {
+        let mut messages = self.messages.clone();
+        if self.continues {
+            continuation::mark(&mut messages);
+        }
         let input = RenderInput {
-            messages: self.messages.clone(),
+            messages,
             tools: self.tools.offered.clone(),
             add_generation_prompt: self.add_generation_prompt,
             enable_thinking: self.enable_thinking,
             kwargs: self.kwargs.clone(),
             now,
         };
-        template.render(&input).map(|prompt| prompt.text).map_err(refused)
+        let prompt = template.render(&input).map_err(refused)?.text;
+        if self.continues { continuation::cut(prompt) } else { Ok(prompt) }
+    }
+
+    /// Whether the answer begins inside a thought.
+    fn starts_in_thinking(&self, prompt: &str) -> bool {
+        if self.continues { continuation::ends_in_thought(&self.messages) } else { ends_in_thinking(prompt) }
     }
 }
 

@@ -11,6 +11,7 @@ mod chat;
 mod chat_answer;
 mod closing;
 mod completions;
+mod continuation;
 mod diagnostics;
 mod disk_metrics;
 mod error;

@@ -32,13 +32,15 @@ const NAME_MAX: usize = 128;
 const QUESTIONS: [&str; 2] = ["a", "0"];
 
 /// Fields of a body that are written down, to compute the prompt anew after a change of the model.
-const WRITTEN: [&str; 8] = [
+const WRITTEN: [&str; 10] = [
     "messages",
     "tools",
     "tool_choice",
     "chat_template_kwargs",
     "add_generation_prompt",
     "enable_thinking",
+    "reasoning_effort",
+    "continue_final_message",
     "prompt",
     "public",
 ];
