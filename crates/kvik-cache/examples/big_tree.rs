@@ -70,7 +70,7 @@ impl Bench {
         });
         let system_prompts = system_prompts.collect();
         // A little less than the sequences need, so that the pool is full at the end.
-        let config = CacheConfig { blocks: 11_400_000, policy: Policy::Lru, ghosts: 100_000 };
+        let config = CacheConfig { blocks: 11_400_000, policy: Policy::Lru, ghosts: 100_000, pinned_max: 0 };
         let mut cache = Cache::new(config).expect("the configuration is valid");
         let kv_format = "f16/f16".to_owned();
         let namespace = Namespace { model: [0; 32], kv_format, adapter: None, salt: [0; 16] };

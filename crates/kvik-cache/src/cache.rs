@@ -11,13 +11,14 @@
 
 use std::time::Duration;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use crate::admission::{Admission, Admitted, CopyHead, Match, NoSpace};
 use crate::evict::{Cause, Policy, TenantStats};
 use crate::explain::{Eviction, StopReason};
 use crate::hash::{Fingerprint, Identity, Namespace};
 use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, SeqId, TenantId, Token, blocks_for};
+use crate::pins::Pins;
 use crate::pool::Pool;
 use crate::radix::{Head, Radix, Walk};
 use crate::retain::Retain;
@@ -33,6 +34,8 @@ pub struct CacheConfig {
     pub policy: Policy,
     /// Evicted blocks remembered, so that a miss can be explained; 0 remembers none.
     pub ghosts: usize,
+    /// Blocks that may be pinned, all tenants together: what is pinned is lost to all others.
+    pub pinned_max: usize,
 }
 
 /// The cache cannot be made as asked.
@@ -58,8 +61,8 @@ pub struct Cache {
     pub(crate) sequences: FxHashMap<SeqId, Table>,
     /// Root node of each namespace.
     pub(crate) roots: Vec<NodeId>,
-    /// Ends of pinned prefixes; each holds a lock on its path.
-    pub(crate) pins: FxHashSet<NodeId>,
+    pub(crate) pins: Pins,
+    pub(crate) pinned_max: usize,
     namespaces: FxHashMap<Identity, NamespaceId>,
     /// Namespaces that continue a prefix of another, by that one and who is apart.
     pub(crate) grafts: FxHashMap<(NamespaceId, Identity), NamespaceId>,
@@ -81,7 +84,8 @@ impl Cache {
             radix: Radix::new(blocks, config.policy, config.ghosts),
             sequences: FxHashMap::default(),
             roots: Vec::new(),
-            pins: FxHashSet::default(),
+            pins: Pins::default(),
+            pinned_max: config.pinned_max,
             namespaces: FxHashMap::default(),
             grafts: FxHashMap::default(),
             totals: Totals::default(),
@@ -206,13 +210,10 @@ impl Cache {
     /// `tokens` are all those, from position 0, whose keys and values are complete.
     pub fn finish(&mut self, seq: SeqId, tokens: &[Token]) {
         self.publish_exactly(seq, tokens);
-        if self.running(seq).retain.pin {
-            self.pin(self.namespace_of(seq), tokens);
-        }
         self.abandon(seq);
     }
 
-    /// Ends a sequence; what it has not published is lost, the rest is kept as it asked, unpinned.
+    /// Ends a sequence; what it has not published is lost, the rest is kept as it asked.
     pub fn abandon(&mut self, seq: SeqId) {
         let namespace = self.namespace_of(seq);
         let table = self.sequences.remove(&seq).expect("only running sequences end");
@@ -240,6 +241,8 @@ impl Cache {
             owned: self.pool.owned(),
             shared: self.pool.shared(),
             evictable: self.radix.evictable(),
+            pinned: self.radix.pinned(),
+            pinned_max: self.pinned_max,
             nodes: self.radix.nodes(),
             tokens: self.radix.tokens(),
             sequences: self.sequences.len(),

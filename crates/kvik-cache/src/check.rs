@@ -32,6 +32,7 @@ impl Cache {
         self.check_holders()?;
         self.check_tree()?;
         self.check_locks()?;
+        self.check_pins()?;
         self.check_evictable()?;
         self.check_lives()?;
         self.check_shares()?;
@@ -137,7 +138,7 @@ impl Cache {
         let mut locks: FxHashMap<NodeId, u32> = FxHashMap::default();
         let leases = self.sequences.values().map(|table| table.lease());
         let bases = self.roots.iter().filter_map(|&root| self.radix.arena[root].parent);
-        for lease in leases.chain(self.pins.iter().copied()).chain(bases) {
+        for lease in leases.chain(self.pins.nodes()).chain(bases) {
             let mut next = Some(lease);
             while let Some(id) = next {
                 *locks.entry(id).or_default() += 1;
@@ -147,6 +148,31 @@ impl Cache {
         for (id, node) in self.radix.arena.iter() {
             let leases = locks.get(&id).copied().unwrap_or(0);
             ensure!(node.locks == leases, "{id:?} has {} locks and {leases} leases", node.locks);
+        }
+        Ok(())
+    }
+
+    /// A node counts the pins of its namespace that end at it or below, and what they keep is counted.
+    fn check_pins(&self) -> Result<(), Violation> {
+        let mut pins: FxHashMap<NodeId, u32> = FxHashMap::default();
+        for end in self.pins.nodes() {
+            let namespace = self.radix.arena[end].namespace;
+            let root = self.roots[namespace.index()];
+            self.radix.own_path(end).chain([root]).for_each(|id| *pins.entry(id).or_default() += 1);
+        }
+        let mut pinned: FxHashMap<TenantId, usize> = FxHashMap::default();
+        for (id, node) in self.radix.arena.iter() {
+            let counted = pins.get(&id).copied().unwrap_or(0);
+            ensure!(node.pins == counted, "{id:?} counts {} pins and has {counted}", node.pins);
+            let blocks = if node.pins > 0 { node.blocks.len() } else { 0 };
+            *pinned.entry(self.radix.owner(id)).or_default() += blocks;
+        }
+        let all: usize = pinned.values().sum();
+        ensure!(all == self.radix.pinned(), "{all} pinned blocks count as {}", self.radix.pinned());
+        for stats in self.tenants() {
+            let (tenant, counted) = (stats.share.tenant, stats.pinned);
+            let blocks = pinned.get(&tenant).copied().unwrap_or(0);
+            ensure!(blocks == counted, "{blocks} pinned blocks of {tenant:?} count as {counted}");
         }
         Ok(())
     }

@@ -13,7 +13,7 @@
 
 use crate::cache::Cache;
 use crate::hash::{Fingerprint, Identity, Namespace};
-use crate::ids::{BLOCK_POSITIONS, NamespaceId, NodeId, Token};
+use crate::ids::{BLOCK_POSITIONS, NamespaceId, NodeId, Token, whole_blocks};
 
 impl Cache {
     /// A namespace of its own that begins with the whole blocks of `tokens` as `base` has them,
@@ -37,13 +37,16 @@ impl Cache {
         Some(graft)
     }
 
-    /// Ends a graft: drops what it holds and lets go of its base. False, and nothing is done, when
-    /// it is none, or something of it is in use or pinned.
+    /// Ends a graft: drops what it holds, pinned or not, and lets go of its base: nobody can come to
+    /// it any more. False, and nothing is done, when it is none, or something of it is in use.
     pub fn ungraft(&mut self, graft: NamespaceId) -> bool {
         let root = self.roots[graft.index()];
-        if self.radix.arena[root].locks > 0 || !self.grafts.values().any(|&known| known == graft) {
+        let node = &self.radix.arena[root];
+        if node.locks > node.pins || !self.grafts.values().any(|&known| known == graft) {
             return false;
         }
+        let pins = self.pins_from(root);
+        self.take_back(&pins);
         self.clear(Some(graft));
         let base = self.radix.unhang(root);
         self.drop_expired();
@@ -56,6 +59,13 @@ impl Cache {
     pub fn continues(&self, namespace: NamespaceId, prompt: &[Token]) -> bool {
         let base = self.radix.base(self.roots[namespace.index()]);
         prompt.len() > base.len() && prompt.starts_with(&base) || base.is_empty()
+    }
+
+    /// Whether the whole blocks of `tokens`, and there are some, are no more than what a graft
+    /// continues.
+    pub(crate) fn is_in_base(&self, namespace: NamespaceId, tokens: &[Token]) -> bool {
+        let whole = whole_blocks(tokens);
+        !whole.is_empty() && self.radix.base(self.roots[namespace.index()]).starts_with(whole)
     }
 
     fn whole_tokens(&self, node: NodeId, blocks: usize) -> usize {

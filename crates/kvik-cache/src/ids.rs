@@ -22,6 +22,10 @@ pub struct NamespaceId(pub(crate) u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct TenantId(pub u32);
 
+/// A pin; valid in the cache that gave it out, and never given out again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PinId(pub u64);
+
 /// A node of the prefix tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct NodeId(pub(crate) u32);
@@ -43,6 +47,11 @@ impl NodeId {
     pub(crate) fn index(self) -> usize {
         self.0 as usize
     }
+}
+
+/// The whole blocks of `tokens`.
+pub(crate) fn whole_blocks(tokens: &[Token]) -> &[Token] {
+    &tokens[..tokens.len() - tokens.len() % BLOCK_POSITIONS]
 }
 
 /// Blocks that hold `positions` positions.

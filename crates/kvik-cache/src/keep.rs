@@ -1,45 +1,17 @@
-//! What is kept though nobody uses it: pins, and how the room is divided among tenants.
-//!
-//! A pin is a lease without a sequence: it locks its path, so eviction never sees it.
+//! Leases of sequences that compute nothing, and how the room is divided among tenants.
 
 use crate::cache::{Cache, CacheError};
 use crate::evict::{Policy, Share, TenantStats};
-use crate::ids::{BLOCK_POSITIONS, NamespaceId, NodeId, SeqId, Token};
+use crate::ids::{BLOCK_POSITIONS, NamespaceId, NodeId, SeqId, Token, whole_blocks};
 use crate::retain::Retain;
 use crate::table::Table;
 
 impl Cache {
-    /// Keeps the whole blocks of a known prefix until they are unpinned; pinning it twice is
-    /// pinning it once. False, and nothing is pinned, when not all of them are known or there is
-    /// none. The caller bounds how much is pinned: it cannot be evicted for anybody.
-    pub fn pin(&mut self, namespace: NamespaceId, tokens: &[Token]) -> bool {
-        let end = self.whole_prefix(namespace, tokens);
-        end.is_some_and(|(node, blocks)| {
-            let node = self.radix.cut(node, blocks);
-            self.pin_node(node);
-            true
-        })
-    }
-
-    /// Takes back [`pin`](Cache::pin), or the pin of a request; this counts as a use. False when
-    /// the whole blocks of `tokens` are not pinned.
-    pub fn unpin(&mut self, namespace: NamespaceId, tokens: &[Token]) -> bool {
-        let end = self.whole_prefix(namespace, tokens);
-        let node = end.filter(|&(node, blocks)| blocks == self.radix.arena[node].blocks.len());
-        let pinned = node.filter(|(node, _)| self.pins.remove(node));
-        if let Some((node, _)) = pinned {
-            self.radix.unlock_path(node);
-            self.drop_expired();
-            self.keep_quota(namespace, 0);
-        }
-        pinned.is_some()
-    }
-
     /// Keeps the known whole blocks of `tokens` in the table of a sequence that computes nothing, until it
     /// is [abandoned](Cache::abandon); how many tokens that is. It is no request and counts as none.
     pub fn lease(&mut self, seq: SeqId, namespace: NamespaceId, tokens: &[Token]) -> usize {
         assert!(!self.sequences.contains_key(&seq), "{seq:?} is running already");
-        let whole = &tokens[..tokens.len() - tokens.len() % BLOCK_POSITIONS];
+        let whole = whole_blocks(tokens);
         let walk = self.radix.walk(self.roots[namespace.index()], whole);
         let shared = self.radix.blocks_of(&walk);
         let held = shared.len() * BLOCK_POSITIONS;
@@ -77,16 +49,10 @@ impl Cache {
         self.radix.shares.all()
     }
 
-    fn pin_node(&mut self, node: NodeId) {
-        if self.pins.insert(node) {
-            self.radix.lock_path(node);
-        }
-    }
-
     /// Where the whole blocks of `tokens` end, when there are any and all are known: a node, and
     /// how many of its blocks.
     pub(crate) fn whole_prefix(&self, namespace: NamespaceId, tokens: &[Token]) -> Option<(NodeId, usize)> {
-        let whole = &tokens[..tokens.len() - tokens.len() % BLOCK_POSITIONS];
+        let whole = whole_blocks(tokens);
         let walk = self.radix.walk(self.roots[namespace.index()], whole);
         (walk.tokens == whole.len() && walk.blocks > 0).then_some((walk.node, walk.blocks))
     }

@@ -26,7 +26,8 @@
 //! | `table`     | one sequence's blocks and its lease       | tokens computed -> blocks published    |
 //! | `radix`     | prefixes: match, cut, lock, grow          | tokens -> nodes                        |
 //! | `pool`      | free, owned, shared                       | counts -> block ids                    |
-//! | `keep`      | pins, and what is meant for each tenant   | commands -> locks, shares              |
+//! | `pins`      | what is never evicted, and how much       | commands -> locks, refusals            |
+//! | `keep`      | leases without a request, tenants' shares | commands -> locks, shares              |
 //! | `graft`     | namespaces that continue a public prompt  | prefix, namespace -> namespace         |
 //! | `look`      | what is there, to be seen and dropped     | order, limit -> prefixes               |
 //! | `evict`     | which unlocked leaf goes, a file a policy | leaves that may go -> victim           |
@@ -47,7 +48,8 @@
 //! ```
 //! use kvik_cache::{Admission, Cache, CacheConfig, Namespace, Policy, Retain, SeqId};
 //!
-//! let mut cache = Cache::new(CacheConfig { blocks: 64, policy: Policy::Lru, ghosts: 64 })?;
+//! let config = CacheConfig { blocks: 64, policy: Policy::Lru, ghosts: 64, pinned_max: 32 };
+//! let mut cache = Cache::new(config)?;
 //! let namespace = cache.namespace(&Namespace {
 //!     model: [0; 32],
 //!     kv_format: "f16/f16".to_owned(),
@@ -82,6 +84,7 @@ mod look;
 mod model_test;
 #[cfg(test)]
 mod naive;
+mod pins;
 mod pool;
 mod radix;
 pub mod replay;
@@ -96,7 +99,8 @@ pub use check::Violation;
 pub use evict::{Policy, Share, TenantStats, UnknownPolicy};
 pub use explain::{Eviction, StopReason};
 pub use hash::{Identity, Namespace};
-pub use ids::{BLOCK_POSITIONS, BlockId, NamespaceId, SeqId, TenantId, Token, blocks_for};
-pub use look::{PrefixInfo, PrefixOrder};
+pub use ids::{BLOCK_POSITIONS, BlockId, NamespaceId, PinId, SeqId, TenantId, Token, blocks_for};
+pub use look::{PrefixInfo, PrefixOrder, PrefixScan};
+pub use pins::{PinInfo, PinLimit, PinScope, Unpinned};
 pub use retain::Retain;
 pub use stats::{CacheStats, Totals};

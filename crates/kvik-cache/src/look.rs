@@ -1,9 +1,8 @@
 //! Looking into the cache, and dropping by hand what is seen there.
 
 use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::time::Duration;
-
-use rustc_hash::FxHashSet;
 
 use crate::cache::Cache;
 use crate::ids::{NamespaceId, NodeId, TenantId, Token};
@@ -11,7 +10,9 @@ use crate::radix::Node;
 
 /// Tokens of a prefix that are shown.
 const HEAD_TOKENS: usize = 64;
-/// Nodes that are looked at, which bounds the time: some ten milliseconds.
+/// Nodes that are looked at in one call, which bounds the time that others wait: about a millisecond.
+const SLICE_NODES: usize = 1 << 14;
+/// Nodes that are looked at in all.
 const NODES_MAX: usize = 1 << 17;
 
 /// Which prefixes come first.
@@ -49,27 +50,73 @@ pub struct PrefixInfo {
     pub expires: Option<Duration>,
 }
 
-impl Cache {
-    /// The first prefixes in an order, at most `limit`. Of a very large tree only a part is looked
-    /// at, the first 131,072 nodes.
-    pub fn prefixes(&self, order: PrefixOrder, limit: usize) -> Vec<PrefixInfo> {
-        let key = |node: &Node| match order {
-            PrefixOrder::Blocks => (node.blocks.len() as u64, u64::from(node.life.reuses)),
-            PrefixOrder::Reuses => (u64::from(node.life.reuses), node.blocks.len() as u64),
-        };
-        let nodes = self.radix.arena.iter().take(NODES_MAX).filter(|(_, node)| !node.is_root());
-        let mut ranked: Vec<_> = nodes.map(|(id, node)| (Reverse(key(node)), id)).collect();
-        if limit < ranked.len() {
-            ranked.select_nth_unstable(limit);
-            ranked.truncate(limit);
-        }
-        ranked.sort_unstable();
-        let paths = self.pins.iter().flat_map(|&pin| self.radix.path_up(pin));
-        let pinned: FxHashSet<NodeId> = paths.collect();
-        ranked.into_iter().map(|(_, id)| self.prefix_info(id, pinned.contains(&id))).collect()
+/// A search for the first prefixes in an order, which is made in slices: between two of them others may use
+/// the cache. What changes meanwhile may be shown as it was or as it is.
+#[derive(Debug)]
+pub struct PrefixScan {
+    order: PrefixOrder,
+    /// Whose prefixes are asked for; all when `None`.
+    tenant: Option<TenantId>,
+    limit: usize,
+    /// Where in the arena the next slice begins.
+    next: usize,
+    /// The best so far, the least of them on top.
+    best: BinaryHeap<Reverse<Ranked>>,
+}
+
+/// A node by its place in an order: the greater, the better; of equals the older place in the arena.
+type Ranked = ((u64, u64), Reverse<NodeId>);
+
+impl PrefixScan {
+    /// A search for the first `limit` prefixes of a tenant, or of all.
+    pub fn new(order: PrefixOrder, tenant: Option<TenantId>, limit: usize) -> PrefixScan {
+        PrefixScan { order, tenant, limit, next: 0, best: BinaryHeap::new() }
     }
 
-    fn prefix_info(&self, id: NodeId, pinned: bool) -> PrefixInfo {
+    fn note(&mut self, id: NodeId, node: &Node) {
+        let (blocks, reuses) = (node.blocks.len() as u64, u64::from(node.life.reuses));
+        let key = match self.order {
+            PrefixOrder::Blocks => (blocks, reuses),
+            PrefixOrder::Reuses => (reuses, blocks),
+        };
+        let ranked = (key, Reverse(id));
+        if self.best.len() < self.limit {
+            self.best.push(Reverse(ranked));
+        } else if let Some(mut least) = self.best.peek_mut().filter(|least| least.0 < ranked) {
+            *least = Reverse(ranked);
+        }
+    }
+}
+
+impl Cache {
+    /// Looks at the next slice of the tree; whether there is another one. Of a very large tree only the first
+    /// 131,072 nodes are looked at.
+    pub fn scan(&self, scan: &mut PrefixScan) -> bool {
+        let end = scan.next.saturating_add(SLICE_NODES).min(NODES_MAX);
+        let wanted = |id: NodeId| scan.tenant.is_none_or(|tenant| self.radix.owner(id) == tenant);
+        let slice = self.radix.arena.iter_from(scan.next).take_while(|(id, _)| id.index() < end);
+        let found: Vec<(NodeId, &Node)> = slice.filter(|&(id, node)| !node.is_root() && wanted(id)).collect();
+        found.into_iter().for_each(|(id, node)| scan.note(id, node));
+        scan.next = end;
+        scan.limit > 0 && end < self.radix.arena.places().min(NODES_MAX)
+    }
+
+    /// What a search has found, the first one first.
+    pub fn scanned(&self, scan: PrefixScan) -> Vec<PrefixInfo> {
+        let still = |id: &NodeId| self.radix.arena.get(*id).is_some_and(|node| !node.is_root());
+        let mine = |id: &NodeId| scan.tenant.is_none_or(|tenant| self.radix.owner(*id) == tenant);
+        let best = scan.best.into_sorted_vec().into_iter().map(|Reverse((_, Reverse(id)))| id);
+        best.filter(still).filter(mine).map(|id| self.prefix_info(id)).collect()
+    }
+
+    /// The first prefixes of a tenant, or of all, in an order, at most `limit`, by a search of all slices.
+    pub fn prefixes(&self, order: PrefixOrder, tenant: Option<TenantId>, limit: usize) -> Vec<PrefixInfo> {
+        let mut scan = PrefixScan::new(order, tenant, limit);
+        while self.scan(&mut scan) {}
+        self.scanned(scan)
+    }
+
+    fn prefix_info(&self, id: NodeId) -> PrefixInfo {
         let (radix, node) = (&self.radix, &self.radix.arena[id]);
         let unused = node.locks == 0;
         PrefixInfo {
@@ -80,7 +127,7 @@ impl Cache {
             blocks: node.blocks.len(),
             reuses: node.life.reuses,
             last_use: unused.then_some(node.life.used_at),
-            pinned,
+            pinned: node.pins > 0,
             priority: node.life.keep.priority,
             expires: node.life.expires().filter(|_| unused),
         }
@@ -88,8 +135,12 @@ impl Cache {
 
     /// Drops what is known of a prompt: all that follows its whole blocks, and of these as many as
     /// no other prefix shares. What is in use or pinned stays. Returns how many blocks were freed;
-    /// none when not all its whole blocks are known. It is as if they had never been.
+    /// none when not all its whole blocks are known. It is as if they had never been. All of a graft
+    /// follows what is no more than its base, and that base stays.
     pub fn evict_prefix(&mut self, namespace: NamespaceId, tokens: &[Token]) -> usize {
+        if self.is_in_base(namespace, tokens) {
+            return self.clear(Some(namespace));
+        }
         let Some((node, blocks)) = self.whole_prefix(namespace, tokens) else { return 0 };
         let end = self.radix.cut(node, blocks);
         let mut next = self.radix.arena[end].parent;
@@ -135,10 +186,11 @@ impl Cache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Admission, CacheConfig, Namespace, Policy, Retain, SeqId};
+    use crate::{Admission, CacheConfig, Namespace, Policy, Retain, SeqId, Share};
 
     fn cache() -> (Cache, NamespaceId) {
-        let mut cache = Cache::new(CacheConfig { blocks: 64, policy: Policy::Lru, ghosts: 64 }).unwrap();
+        let mut cache =
+            Cache::new(CacheConfig { blocks: 64, policy: Policy::Lru, ghosts: 64, pinned_max: 32 }).unwrap();
         let kv_format = "f16/f16".to_owned();
         let namespace =
             cache.namespace(&Namespace { model: [0; 32], kv_format, adapter: None, salt: [0; 16] });
@@ -162,15 +214,59 @@ mod tests {
             let prompt: Vec<Token> = system.iter().copied().chain(1000 * user..1000 * user + 20).collect();
             run(&mut cache, namespace, &prompt, Retain { ttl, priority: 2, pin: false });
         }
-        let first = &cache.prefixes(PrefixOrder::Reuses, 1)[0];
+        let first = &cache.prefixes(PrefixOrder::Reuses, None, 1)[0];
         assert_eq!((first.tokens, first.blocks, first.reuses), (96, 6, 2));
         assert_eq!(first.head, system[..64]);
         assert_eq!((first.last_use, first.priority), (Some(Duration::from_secs(5)), 2));
         assert_eq!(first.expires, Some(Duration::from_secs(65)));
-        assert!(cache.pin(namespace, &system));
-        let first = &cache.prefixes(PrefixOrder::Blocks, 9)[0];
+        assert_eq!(cache.pin(namespace, &system), Ok(true));
+        let first = &cache.prefixes(PrefixOrder::Blocks, None, 9)[0];
         assert_eq!((first.pinned, first.last_use, first.expires), (true, None, None));
-        assert_eq!(cache.prefixes(PrefixOrder::Blocks, 9).len(), 4);
+        assert_eq!(cache.prefixes(PrefixOrder::Blocks, None, 9).len(), 4);
+    }
+
+    #[test]
+    fn a_search_goes_on_while_the_tree_changes_and_shows_one_tenant_its_own() {
+        let config = CacheConfig { blocks: 40_000, policy: Policy::Lru, ghosts: 0, pinned_max: 0 };
+        let mut cache = Cache::new(config).unwrap();
+        let namespaces = [0, 1].map(|salt| {
+            let kv_format = "f16/f16".to_owned();
+            let namespace = Namespace { model: [0; 32], kv_format, adapter: None, salt: [salt; 16] };
+            let namespace = cache.namespace(&namespace);
+            let share = Share {
+                tenant: TenantId(u32::from(salt)),
+                weight: 1.0,
+                quota_blocks: None,
+                pinned_max: None,
+            };
+            cache.set_share(namespace, share).unwrap();
+            namespace
+        });
+        // One node each; of the second tenant a few among many, the longest last.
+        for number in 0..20_000 {
+            let blocks = if number % 1000 == 999 { 1 + number as usize / 1000 } else { 1 };
+            let namespace = namespaces[usize::from(blocks > 1)];
+            let prompt: Vec<Token> = (number * 100..).take(blocks * 16).collect();
+            run(&mut cache, namespace, &prompt, Retain::default());
+        }
+        let mut scan = PrefixScan::new(PrefixOrder::Blocks, Some(TenantId(1)), 3);
+        let mut slices = 1;
+        while cache.scan(&mut scan) {
+            slices += 1;
+            let evicted = cache.evict_prefix(namespaces[1], &(1999 * 100..).take(32).collect::<Vec<Token>>());
+            assert!(evicted == 2 || evicted == 0);
+        }
+        assert!(slices >= 2, "{slices} slices of at most {SLICE_NODES} nodes");
+        let blocks = |found: Vec<PrefixInfo>| found.iter().map(|prefix| prefix.blocks).collect::<Vec<_>>();
+        assert_eq!(blocks(cache.scanned(scan)), [20, 19, 18]);
+        assert_eq!(cache.prefixes(PrefixOrder::Blocks, Some(TenantId(1)), 99).len(), 18);
+        assert_eq!(cache.prefixes(PrefixOrder::Blocks, None, 2)[0].tenant, TenantId(1));
+        assert_eq!(cache.prefixes(PrefixOrder::Blocks, None, 0), []);
+
+        let mut gone = PrefixScan::new(PrefixOrder::Blocks, Some(TenantId(1)), 3);
+        while cache.scan(&mut gone) {}
+        cache.clear(None);
+        assert_eq!(cache.scanned(gone), [], "what is gone is not shown");
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //!
 //! Half of the seeds use LRU, of which the twin knows every victim beforehand; of another policy's
 //! victims it checks that they may go: unlocked leaves, of the tenant and priority whose turn it is.
-//! Half of the seeds ask for times to live, priorities and pins, and half have tenants with shares.
+//! Half of the seeds ask for times to live and priorities and pin, and half have tenants with shares.
 //!
 //! `KVIK_MODEL_SEED=7` runs one seed alone.
 
@@ -25,11 +25,12 @@ use crate::retain::Retain;
 
 const SEEDS: u64 = 200;
 const STEPS_PER_SEED: u64 = 5_000;
-/// So many places that two of the few hundred evictions of a seed do not meet.
-const GHOSTS_FOR_ALL: usize = 1 << 20;
+/// So many places that two of the evictions of a seed do not meet.
+const GHOSTS_FOR_ALL: usize = 1 << 22;
 const RUNNING_MAX: usize = 5;
 const PROMPT_BLOCKS_MAX: usize = 7;
-const PINS_MAX: usize = 2;
+/// Pins remembered, to be unpinned again.
+const PINS_MAX: usize = 16;
 
 #[test]
 fn a_million_random_operations_agree_with_the_naive_twin() {
@@ -88,7 +89,6 @@ struct Run {
     tokens: Vec<Token>,
     /// Leading tokens whose keys and values are in its blocks.
     computed: usize,
-    retain: Retain,
 }
 
 struct World {
@@ -125,7 +125,8 @@ impl World {
             0 => Policy::Lru,
             _ => Policy::ALL[random.below(Policy::ALL.len())],
         };
-        let mut cache = Cache::new(CacheConfig { blocks, policy, ghosts }).unwrap();
+        let pinned_max = 2 + random.below(blocks / 5);
+        let mut cache = Cache::new(CacheConfig { blocks, policy, ghosts, pinned_max }).unwrap();
         let namespaces = [0, 1, 2].map(|salt| {
             let kv_format = "f32/f32".to_owned();
             cache.namespace(&Namespace { model: [3; 32], kv_format, adapter: None, salt: [salt; 16] })
@@ -136,7 +137,7 @@ impl World {
             random,
             cache,
             ghosts,
-            naive: Naive::new(blocks, policy),
+            naive: Naive::new(blocks, policy, pinned_max),
             namespaces,
             graft: None,
             grafts: 0,
@@ -168,7 +169,8 @@ impl World {
             (0..4, _) => self.pass_time(),
             (4..6, _) if self.divides => self.set_share(),
             (6..8, _) if self.retains => self.pin(),
-            (8..10, _) => self.unpin(),
+            (8, _) => self.unpin(),
+            (9, _) => self.unpin_under(),
             (10, _) => self.drop_prefix(),
             (11, _) => self.graft_or_ungraft(),
             (0..20, _) => self.lookup(),
@@ -205,7 +207,9 @@ impl World {
         let index = self.random.below(3);
         let quota = [None, Some(4), Some(12)][self.random.below(3)];
         let tenant = TenantId([1, 1, 2][index]);
-        let share = Share { tenant, weight: 1.0 + self.random.below(3) as f64, quota_blocks: quota };
+        let pinned_max = [None, Some(2), Some(6)][self.random.below(3)];
+        let weight = 1.0 + self.random.below(3) as f64;
+        let share = Share { tenant, weight, quota_blocks: quota, pinned_max };
         self.cache.set_share(self.namespaces[index], share).unwrap();
         self.tell();
         self.naive.set_share(self.namespaces[index], share);
@@ -213,12 +217,15 @@ impl World {
     }
 
     fn pin(&mut self) {
-        let (namespace, prompt) = self.some_place();
+        let (namespace, mut prompt) = self.some_place();
+        if self.random.below(2) == 0 {
+            prompt.truncate(self.naive.lookup(namespace, &prompt).tokens);
+        }
         if self.pins.len() < PINS_MAX {
             let pinned = self.cache.pin(namespace, &prompt);
             assert_eq!(pinned, self.naive.pin(namespace, &prompt));
-            self.pins.extend(pinned.then_some((namespace, prompt)));
-            self.seen.note("pinned", u64::from(pinned));
+            self.pins.extend((pinned == Ok(true)).then_some((namespace, prompt)));
+            self.seen.note("pinned", u64::from(pinned == Ok(true)));
         }
     }
 
@@ -232,6 +239,19 @@ impl World {
         self.tell();
         assert_eq!(unpinned, self.naive.unpin(namespace, &prompt));
         self.seen.note("unpinned", u64::from(unpinned));
+    }
+
+    /// Unpins all that lies at or under some place.
+    fn unpin_under(&mut self) {
+        let (namespace, mut prompt) = match self.pins.is_empty() {
+            true => self.some_place(),
+            false => self.pins[self.random.below(self.pins.len())].clone(),
+        };
+        prompt.truncate(self.random.below(prompt.len() + 1));
+        let unpinned = self.cache.unpin_under(namespace, &prompt);
+        self.tell();
+        assert_eq!(unpinned, self.naive.unpin_under(namespace, &prompt), "{prompt:?}");
+        self.seen.note("unpinned under", unpinned as u64);
     }
 
     fn graft_or_ungraft(&mut self) {
@@ -307,7 +327,7 @@ impl World {
         Retain {
             ttl: [None, Some(0), Some(100), Some(1000)][self.random.below(4)].map(Duration::from_secs),
             priority: self.random.below(3) as i8 - 1,
-            pin: self.pins.len() < PINS_MAX && self.random.below(16) == 0,
+            pin: false,
         }
     }
 
@@ -335,7 +355,7 @@ impl World {
                 self.seen.note("admitted", 1);
                 self.copy(admitted.copy);
                 let computed = admitted.reused;
-                self.running.insert(seq, Run { namespace, tokens: prompt, computed, retain });
+                self.running.insert(seq, Run { namespace, tokens: prompt, computed });
             }
         }
     }
@@ -393,9 +413,6 @@ impl World {
         self.cache.finish(seq, computed);
         self.naive.told.extend(self.cache.evictions.drain(..));
         self.naive.finish(seq, computed);
-        if run.retain.pin {
-            self.pins.push((run.namespace, computed.to_vec()));
-        }
         self.history.push(run.tokens);
         if self.history.len() > 24 {
             let index = self.random.below(self.history.len());
@@ -422,10 +439,11 @@ impl World {
     /// Both hold the same, would evict in the same order, and every block holds what it should.
     fn compare(&self) {
         let stats = self.cache.stats();
-        let real = (stats.free, stats.owned, stats.shared, stats.evictable, stats.tokens);
+        let real = (stats.free, stats.owned, stats.shared, stats.evictable, stats.tokens, stats.pinned);
         let naive = &self.naive;
-        let twin = (naive.free(), naive.owned(), naive.shared(), naive.evictable(), naive.tokens());
-        assert_eq!(real, twin, "free, owned, shared, evictable, tokens");
+        let twin =
+            (naive.free(), naive.owned(), naive.shared(), naive.evictable(), naive.tokens(), naive.pinned());
+        assert_eq!(real, twin, "free, owned, shared, evictable, tokens, pinned");
         for (&seq, run) in &self.running {
             let table = &self.cache.sequences[&seq];
             assert_eq!((table.shared().len(), table.owned().len()), naive.table(seq));
@@ -568,6 +586,7 @@ impl World {
             ("spared by priority", events.spared_by_priority),
             ("spared by share", events.spared_by_share),
             ("over quota", events.over_quota),
+            ("pins refused", events.pins_refused),
         ] {
             self.seen.note(what, times);
         }

@@ -12,6 +12,7 @@ use crate::admission::{Admission, Match, NoSpace};
 use crate::evict::{Cause, Policy, Share};
 use crate::explain::{Eviction, StopReason};
 use crate::ids::{BLOCK_POSITIONS, NamespaceId, SeqId, TenantId, Token, blocks_for};
+use crate::pins::{PinLimit, PinScope};
 use crate::retain::{Keep, Retain};
 
 /// All there is.
@@ -23,6 +24,8 @@ pub(crate) struct Naive {
     running: BTreeMap<SeqId, Running>,
     /// Prefixes that are pinned, whole blocks each.
     pins: BTreeSet<(NamespaceId, Vec<Token>)>,
+    /// Blocks that may be pinned in all.
+    pinned_max: usize,
     /// What the grafts continue: a namespace, and whole blocks of it.
     grafts: BTreeMap<NamespaceId, (NamespaceId, Vec<Token>)>,
     /// All blocks ever lost; by expiry when there is no eviction.
@@ -50,6 +53,7 @@ pub(crate) struct Events {
     pub(crate) spared_by_priority: u64,
     pub(crate) spared_by_share: u64,
     pub(crate) over_quota: u64,
+    pub(crate) pins_refused: u64,
 }
 
 /// A cached block.
@@ -77,13 +81,14 @@ struct Running {
 }
 
 impl Naive {
-    pub(crate) fn new(blocks: usize, policy: Policy) -> Naive {
+    pub(crate) fn new(blocks: usize, policy: Policy, pinned_max: usize) -> Naive {
         Naive {
             blocks,
             policy,
             entries: Vec::new(),
             running: BTreeMap::new(),
             pins: BTreeSet::new(),
+            pinned_max,
             grafts: BTreeMap::new(),
             lost: BTreeMap::new(),
             shares: BTreeMap::new(),
@@ -253,9 +258,6 @@ impl Naive {
             self.keep(namespace, &known, retain);
             self.touch(namespace, &known);
         }
-        if retain.pin {
-            self.pin(namespace, tokens);
-        }
         self.abandon(seq);
     }
 
@@ -274,30 +276,89 @@ impl Naive {
         self.drop_expired();
     }
 
-    pub(crate) fn pin(&mut self, namespace: NamespaceId, tokens: &[Token]) -> bool {
+    pub(crate) fn pin(&mut self, namespace: NamespaceId, tokens: &[Token]) -> Result<bool, PinLimit> {
         let whole = tokens[..tokens.len() - tokens.len() % BLOCK_POSITIONS].to_vec();
-        let known = self.is_known(namespace, &whole);
-        if known {
-            self.pins.insert((namespace, whole));
+        if !self.is_known(namespace, &whole) {
+            return Ok(false);
         }
-        known
+        let mut more = self.pins.clone();
+        more.insert((namespace, whole));
+        self.check_pins(&more, namespace).inspect_err(|_| self.events.pins_refused += 1)?;
+        self.pins = more;
+        Ok(true)
+    }
+
+    /// Whether there may be `more` pins than there are: one more, in a namespace.
+    fn check_pins(
+        &self,
+        more: &BTreeSet<(NamespaceId, Vec<Token>)>,
+        namespace: NamespaceId,
+    ) -> Result<(), PinLimit> {
+        let (tenant, share) = (self.tenant(namespace), self.shares.get(&namespace));
+        let quota = share.and_then(|share| share.quota_blocks).unwrap_or(usize::MAX);
+        let part = share.and_then(|share| share.pinned_max).unwrap_or(usize::MAX).min(quota);
+        let needed = self.pinned_by(more, None) - self.pinned();
+        let scopes = [(PinScope::Tenant, Some(tenant), part), (PinScope::All, None, self.pinned_max)];
+        for (scope, tenant, limit) in scopes {
+            let pinned = self.pinned_by(&self.pins, tenant);
+            if needed > 0 && pinned + needed > limit {
+                return Err(PinLimit { needed, pinned, limit, scope });
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn pinned(&self) -> usize {
+        self.pinned_by(&self.pins, None)
+    }
+
+    /// Blocks that some pins keep, of a tenant or of all.
+    fn pinned_by(&self, pins: &BTreeSet<(NamespaceId, Vec<Token>)>, tenant: Option<TenantId>) -> usize {
+        let keeps = |entry: &&Entry| {
+            pins.iter().any(|(namespace, whole)| {
+                *namespace == entry.namespace
+                    && tenant.is_none_or(|tenant| self.tenant(*namespace) == tenant)
+                    && whole.starts_with(&entry.prefix)
+            })
+        };
+        self.entries.iter().filter(keeps).count()
     }
 
     pub(crate) fn unpin(&mut self, namespace: NamespaceId, tokens: &[Token]) -> bool {
         let whole = tokens[..tokens.len() - tokens.len() % BLOCK_POSITIONS].to_vec();
-        if !self.pins.remove(&(namespace, whole.clone())) {
-            return false;
+        let is_pinned = self.pins.contains(&(namespace, whole.clone()));
+        if is_pinned {
+            self.take_back(vec![(namespace, whole)]);
         }
-        for block in (1..=whole.len() / BLOCK_POSITIONS).rev() {
-            self.touch(namespace, &whole[..block * BLOCK_POSITIONS]);
+        is_pinned
+    }
+
+    pub(crate) fn unpin_under(&mut self, namespace: NamespaceId, tokens: &[Token]) -> usize {
+        let whole = &tokens[..tokens.len() - tokens.len() % BLOCK_POSITIONS];
+        let under = |(of, pin): &&(NamespaceId, Vec<Token>)| *of == namespace && pin.starts_with(whole);
+        let pins: Vec<_> = self.pins.iter().filter(under).filter(|_| !whole.is_empty()).cloned().collect();
+        let count = pins.len();
+        self.take_back(pins);
+        count
+    }
+
+    /// Takes back pins, the shorter ones first.
+    fn take_back(&mut self, pins: Vec<(NamespaceId, Vec<Token>)>) {
+        for (namespace, whole) in &pins {
+            self.pins.remove(&(*namespace, whole.clone()));
+            for block in (1..=whole.len() / BLOCK_POSITIONS).rev() {
+                self.touch(*namespace, &whole[..block * BLOCK_POSITIONS]);
+            }
         }
         self.drop_expired();
-        self.keep_quota(namespace, 0, None);
-        true
+        pins.iter().for_each(|(namespace, _)| self.keep_quota(*namespace, 0, None));
     }
 
     pub(crate) fn evict_prefix(&mut self, namespace: NamespaceId, tokens: &[Token]) -> usize {
         let whole = &tokens[..tokens.len() - tokens.len() % BLOCK_POSITIONS];
+        if !whole.is_empty() && self.base(namespace).starts_with(whole) {
+            return self.clear(namespace);
+        }
         if !self.is_known(namespace, whole) {
             return 0;
         }
@@ -329,11 +390,10 @@ impl Naive {
     }
 
     pub(crate) fn ungraft(&mut self, graft: NamespaceId) -> bool {
-        let is_used = self.running.values().any(|running| running.namespace == graft)
-            || self.pins.iter().any(|(namespace, _)| *namespace == graft);
-        if is_used {
+        if self.running.values().any(|running| running.namespace == graft) {
             return false;
         }
+        self.take_back(self.pins.iter().filter(|(namespace, _)| *namespace == graft).cloned().collect());
         self.clear(graft);
         let (base, whole) = self.grafts.remove(&graft).unwrap();
         for block in (1..=whole.len() / BLOCK_POSITIONS).rev() {
@@ -444,7 +504,11 @@ impl Naive {
         (entry.used, entry.used_at) = (used, used_at);
     }
 
+    /// Keeps a block as is asked, unless a graft only continues it.
     fn keep(&mut self, namespace: NamespaceId, prefix: &[Token], retain: Retain) {
+        if self.base(namespace).starts_with(prefix) {
+            return;
+        }
         let entry = self.entry_mut(namespace, prefix);
         entry.keep = entry.keep.and(retain);
     }

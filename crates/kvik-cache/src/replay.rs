@@ -121,7 +121,7 @@ impl<Clock: FnMut() -> Duration> Replay<Clock> {
         };
         let longest = requests.iter().map(Vec::len).max().unwrap_or(0);
         let blocks = kept_max.saturating_add(longest);
-        let mut cache = Cache::new(CacheConfig { blocks, policy, ghosts: GHOSTS })?;
+        let mut cache = Cache::new(CacheConfig { blocks, policy, ghosts: GHOSTS, pinned_max: 0 })?;
         let kv_format = "replay".to_owned();
         let namespace = Namespace { model: [0; 32], kv_format, adapter: None, salt: [0; 16] };
         Ok(Replay {

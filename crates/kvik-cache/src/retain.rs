@@ -12,7 +12,8 @@ pub struct Retain {
     pub ttl: Option<Duration>,
     /// Lower ones go first, whatever the policy says; 0 where nothing is asked for.
     pub priority: i8,
-    /// It is never evicted, until it is unpinned. It counts against the budget all the same.
+    /// Its prompt is to be pinned: never evicted, until it is unpinned. A pin can be refused, so who
+    /// runs the sequence asks for it, by [`Cache::pin`](crate::Cache::pin), and tells the client.
     /// A last block that is not full is not covered: it may still be replaced by a fuller one.
     pub pin: bool,
 }

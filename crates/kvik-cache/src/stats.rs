@@ -13,6 +13,10 @@ pub struct CacheStats {
     pub shared: usize,
     /// Shared blocks that no running sequence uses. With the free ones, all that can be allocated.
     pub evictable: usize,
+    /// Shared blocks that pins keep, each counted once.
+    pub pinned: usize,
+    /// Blocks that pins may keep.
+    pub pinned_max: usize,
     /// Nodes of the prefix tree, roots included.
     pub nodes: usize,
     /// Tokens in the tree.

@@ -22,14 +22,15 @@ struct Service {
 
 impl Service {
     fn new(blocks: usize, policy: Policy, shared: bool) -> Service {
-        let mut cache = Cache::new(CacheConfig { blocks, policy, ghosts: blocks }).unwrap();
+        let mut cache = Cache::new(CacheConfig { blocks, policy, ghosts: blocks, pinned_max: 0 }).unwrap();
         let [a, b] = [1, 2].map(|salt| {
             let kv_format = "f16/f16".to_owned();
             cache.namespace(&Namespace { model: [0; 32], kv_format, adapter: None, salt: [salt; 16] })
         });
         if !shared {
             for (namespace, tenant) in [(a, 1), (b, 2)] {
-                let share = Share { tenant: TenantId(tenant), weight: 1.0, quota_blocks: None };
+                let share =
+                    Share { tenant: TenantId(tenant), weight: 1.0, quota_blocks: None, pinned_max: None };
                 cache.set_share(namespace, share).unwrap();
             }
         }

@@ -8,7 +8,8 @@ use kvik_cache::{
 };
 
 fn cache(blocks: usize) -> (Cache, NamespaceId) {
-    let mut cache = Cache::new(CacheConfig { blocks, policy: Policy::Lru, ghosts: 64 }).unwrap();
+    let mut cache =
+        Cache::new(CacheConfig { blocks, policy: Policy::Lru, ghosts: 64, pinned_max: blocks / 2 }).unwrap();
     let namespace = cache.namespace(&namespace_of(0));
     (cache, namespace)
 }
@@ -181,7 +182,7 @@ fn the_closest_of_many_siblings_is_found() {
 
 #[test]
 fn a_cache_without_blocks_is_refused() {
-    let config = CacheConfig { blocks: 0, policy: Policy::Lru, ghosts: 0 };
+    let config = CacheConfig { blocks: 0, policy: Policy::Lru, ghosts: 0, pinned_max: 0 };
     assert_eq!(Cache::new(config).unwrap_err(), CacheError::NoBlocks);
 }
 

@@ -45,14 +45,16 @@ fn best_division(tenants: &[Tenant]) -> Vec<f64> {
 
 fn check(seed: u64) {
     let mut random = Random(seed);
-    let mut cache = Cache::new(CacheConfig { blocks: BLOCKS, policy: Policy::Lru, ghosts: 0 }).unwrap();
+    let mut cache =
+        Cache::new(CacheConfig { blocks: BLOCKS, policy: Policy::Lru, ghosts: 0, pinned_max: 0 }).unwrap();
     let count = 2 + random.below(4);
     let mut tenants: Vec<Tenant> = (0..count)
         .map(|index| {
             let (kv_format, salt) = ("f16/f16".to_owned(), [index as u8; 16]);
             let namespace = cache.namespace(&Namespace { model: [0; 32], kv_format, adapter: None, salt });
             let weight = 0.5 + random.below(8) as f64 / 2.0;
-            let share = Share { tenant: TenantId(index as u32 + 1), weight, quota_blocks: None };
+            let share =
+                Share { tenant: TenantId(index as u32 + 1), weight, quota_blocks: None, pinned_max: None };
             cache.set_share(namespace, share).unwrap();
             let demand = REQUEST * (5 + random.below([20, 400][index as usize % 2]) as usize);
             Tenant { namespace, weight, demand, asked: 0 }

@@ -214,7 +214,7 @@ impl Tiny {
             kv_format: "f16".to_owned(),
         };
         let runner = ModelRunner::new(model, pool, layout, BLOCKS, CONTEXT)?;
-        let cache = CacheConfig { blocks: BLOCKS, policy: Policy::Lru, ghosts: 0 };
+        let cache = CacheConfig { blocks: BLOCKS, policy: Policy::Lru, ghosts: 0, pinned_max: 0 };
         let engine = Engine::start(runner, Vocabulary::from(&tokenizer), cache, settings)?;
         Ok(Tiny { engine, tokenizer })
     }

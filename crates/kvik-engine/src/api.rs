@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kvik_cache::{Eviction, Retain, StopReason, TenantId, Token};
+use kvik_cache::{Eviction, PinLimit, PinScope, Retain, StopReason, TenantId, Token};
 
 /// How the next token is chosen. Neutral values switch a rule off.
 #[derive(Debug, Clone, PartialEq)]
@@ -299,6 +299,21 @@ pub enum RequestError {
         /// Blocks there are.
         budget_blocks: usize,
     },
+    /// The request could run if less were pinned.
+    #[error(
+        "the request needs {needed_blocks} KV blocks and {pinned_blocks} of the {budget_blocks} there are are pinned; shorten it, or unpin some (`kvik cache pins`, `kvik cache unpin`)"
+    )]
+    Pinned {
+        /// Blocks it needs.
+        needed_blocks: usize,
+        /// Blocks that pins keep.
+        pinned_blocks: usize,
+        /// Blocks there are.
+        budget_blocks: usize,
+    },
+    /// The prompt cannot be pinned: too much is.
+    #[error("{}", pin_limit(.0))]
+    PinLimit(PinLimit),
     /// More continuations than one request may have.
     #[error("the request wants {choices} choices; it may have 1 to {choices_max}")]
     BadChoices {
@@ -316,6 +331,19 @@ pub enum RequestError {
     /// Something failed inside the engine.
     #[error("internal error: {0}")]
     Internal(String),
+}
+
+/// What others have pinned is not said.
+fn pin_limit(limit: &PinLimit) -> String {
+    let PinLimit { needed, pinned, limit, scope } = limit;
+    match scope {
+        PinScope::Tenant => format!(
+            "pinning this prompt takes {needed} more KV blocks; {pinned} of the {limit} that may be pinned are; unpin some (`kvik cache pins`, `kvik cache unpin`) or raise the limit (--cache-pin, or `pin` in the tenants file)"
+        ),
+        PinScope::All => format!(
+            "pinning this prompt takes {needed} more KV blocks, and of the {limit} that may be pinned in all fewer are left; unpin some (`kvik cache pins`, `kvik cache unpin`) or raise --cache-pin"
+        ),
+    }
 }
 
 /// Where a request's events go. Sending must never block the engine.

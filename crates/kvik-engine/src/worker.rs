@@ -205,7 +205,7 @@ mod tests {
     }
 
     fn cache() -> CacheConfig {
-        CacheConfig { blocks: 100, policy: Policy::Lru, ghosts: 0 }
+        CacheConfig { blocks: 100, policy: Policy::Lru, ghosts: 0, pinned_max: 0 }
     }
 
     fn vocabulary() -> Vocabulary {

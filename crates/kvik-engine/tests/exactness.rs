@@ -126,7 +126,7 @@ impl World {
         let vocab = model.config().vocab;
         let mut stem = || (0..scale.prompt_max).map(|_| random.below(vocab) as Token).collect();
         let stems = (0..4).map(|_| stem()).collect();
-        let config = CacheConfig { blocks: scale.blocks, policy: Policy::Lru, ghosts: 64 };
+        let config = CacheConfig { blocks: scale.blocks, policy: Policy::Lru, ghosts: 64, pinned_max: 0 };
         let mut cache = Cache::new(config).unwrap();
         let namespace = Namespace {
             model: model.digest(),

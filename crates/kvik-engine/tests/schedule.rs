@@ -401,7 +401,7 @@ fn private_choices_are_seen_by_nobody() {
         while !world.scheduler.is_idle() {
             world.step();
             assert_eq!(world.scheduler.cache().stats().shared, 0);
-            assert_eq!(world.scheduler.cache().prefixes(PrefixOrder::Blocks, 100), []);
+            assert_eq!(world.scheduler.cache().prefixes(PrefixOrder::Blocks, None, 100), []);
         }
         for (client, request) in clients.iter().zip(&asked) {
             assert_eq!(client.answer().unwrap().choices, solo(request).choices);

@@ -34,7 +34,7 @@ fn engine(blocks: usize) -> (Engine, Tokenizer) {
         kv_format: "f16".to_owned(),
     };
     let runner = ModelRunner::new(model, pool, layout, blocks, CONTEXT).unwrap();
-    let cache = CacheConfig { blocks, policy: Policy::Lru, ghosts: blocks };
+    let cache = CacheConfig { blocks, policy: Policy::Lru, ghosts: blocks, pinned_max: 0 };
     (Engine::start(runner, &tokenizer, cache, config).unwrap(), tokenizer)
 }
 

@@ -189,7 +189,8 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
         ModelRunner::new(Arc::new(model), pool, layout, budget.blocks, context).with_context(|| {
             format!("no memory for a KV cache of {}; lower --cache-ram", ByteSize(budget.bytes()))
         })?;
-    let cache = CacheConfig { blocks, policy: cache.evict, ghosts: GHOSTS };
+    let pinned_max = pinned_max(cache.cache_pin, &budget);
+    let cache = CacheConfig { blocks, policy: cache.evict, ghosts: GHOSTS, pinned_max };
     let (disk, disk_line) = disk.map_or((None, None), |disk| (Some(disk.setup), Some(disk.line)));
     let engine = Engine::start_with_disk(runner, &tokenizer, cache, config, disk)?;
     let handle = Handle(engine.clone());
@@ -212,6 +213,12 @@ fn blocks(asked: Option<ByteSize>, layout: &KvLayout) -> anyhow::Result<usize> {
         );
     }
     Ok(blocks)
+}
+
+/// Blocks that may be pinned: what was asked for, or half of them, so that there is always room to work in.
+fn pinned_max(asked: Option<ByteSize>, budget: &Budget) -> usize {
+    let asked = asked.map(|size| size.0 / budget.block_bytes as u64);
+    asked.map_or(budget.blocks / 2, |blocks| usize::try_from(blocks).unwrap_or(usize::MAX).min(budget.blocks))
 }
 
 fn default_budget() -> u64 {
@@ -275,6 +282,17 @@ mod tests {
         for word in ["32768", "96 MiB", "46.9 MiB", "16000", "--cache-ram"] {
             assert!(error.contains(word), "{error} says {word}");
         }
+    }
+
+    #[test]
+    fn half_of_the_budget_may_be_pinned_where_nothing_else_is_said() {
+        let check = |asked: Option<u64>, blocks| {
+            assert_eq!(pinned_max(asked.map(ByteSize), &budget(1000)), blocks, "{asked:?}");
+        };
+        check(None, 500);
+        check(Some(1), 0);
+        check(Some(300 * (48 << 10)), 300);
+        check(Some(u64::MAX), 1000);
     }
 
     #[test]

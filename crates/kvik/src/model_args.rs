@@ -59,6 +59,9 @@ pub(crate) struct CacheArgs {
     /// Memory for keys and values, as 512MiB or 2GiB [default: half of the free memory, at most 8 GiB]
     #[arg(long, value_name = "SIZE")]
     pub(crate) cache_ram: Option<ByteSize>,
+    /// Memory that pinned prompts may take, all tenants together [default: half of --cache-ram]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) cache_pin: Option<ByteSize>,
     /// Which prompts go when memory is short: lru, lfu, slru, s3-fifo, arc, cost, forecast, or auto
     #[arg(long, value_name = "POLICY", default_value = Policy::default().name())]
     pub(crate) evict: Policy,
@@ -79,6 +82,7 @@ impl CacheArgs {
             cache_ram: Some(cache_ram),
             cache_disk: DiskPlace::Off,
             cache_disk_size: ByteSize(0),
+            cache_pin: None,
             evict: Policy::Lru,
         }
     }

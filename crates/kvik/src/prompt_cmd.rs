@@ -34,7 +34,7 @@ enum Task {
         name: String,
         #[command(flatten)]
         content: Content,
-        /// Tenants whose mode is public-prompts share it
+        /// Tenants whose mode is public-prompts share it; takes the admin's key
         #[arg(long)]
         public: bool,
     },

@@ -97,21 +97,34 @@ impl Registry {
         }
     }
 
-    /// Writes a prompt down.
-    pub(crate) fn keep(&self, key: &PromptKey, record: PromptRecord) -> Result<(), RecordsError> {
+    /// Whether any prompt is such.
+    pub(crate) fn any(&self, mut is_such: impl FnMut(&PromptKey, &PromptRecord) -> bool) -> bool {
+        self.lock().iter().any(|(key, record)| is_such(key, record))
+    }
+
+    /// Writes a prompt down, and returns what had its name.
+    pub(crate) fn keep(
+        &self,
+        key: &PromptKey,
+        record: PromptRecord,
+    ) -> Result<Option<PromptRecord>, RecordsError> {
+        let mut prompts = self.lock();
+        if prompts.get(key) == Some(&record) {
+            return Ok(Some(record));
+        }
         if let Some(table) = &self.table {
             table.change([key.text().as_str()], |_, _| Some(record.clone()))?;
         }
-        self.lock().insert(key.clone(), record);
-        Ok(())
+        Ok(prompts.insert(key.clone(), record))
     }
 
     /// Takes a prompt out and returns it.
     pub(crate) fn remove(&self, key: &PromptKey) -> Result<Option<PromptRecord>, RecordsError> {
+        let mut prompts = self.lock();
         if let Some(table) = &self.table {
             table.change([key.text().as_str()], |_, _| None)?;
         }
-        Ok(self.lock().remove(key))
+        Ok(prompts.remove(key))
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<PromptKey, PromptRecord>> {

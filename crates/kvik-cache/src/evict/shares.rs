@@ -28,6 +28,8 @@ pub struct Share {
     pub weight: f64,
     /// Blocks that it keeps at most; what its running sequences use may exceed that.
     pub quota_blocks: Option<usize>,
+    /// Blocks that its pins keep at most, within the quota; only the limit for all when `None`.
+    pub pinned_max: Option<usize>,
 }
 
 /// What a tenant has and did.
@@ -37,6 +39,8 @@ pub struct TenantStats {
     pub share: Share,
     /// Its blocks in the tree.
     pub blocks: usize,
+    /// Of these, blocks that pins keep.
+    pub pinned: usize,
     /// Sequences admitted.
     pub admitted: u64,
     /// Of these, sequences that reused at least one token.
@@ -73,17 +77,20 @@ impl Shares {
 
     /// Adds a namespace, which belongs to tenant 0.
     pub(crate) fn add_namespace(&mut self) {
-        let owner = self.index_of(Share { tenant: TenantId(0), weight: 1.0, quota_blocks: None });
+        let owner =
+            self.index_of(Share { tenant: TenantId(0), weight: 1.0, quota_blocks: None, pinned_max: None });
         self.owners.push(owner);
     }
 
-    /// Gives a namespace, with its `blocks` in the tree, to a tenant.
-    pub(crate) fn set(&mut self, namespace: NamespaceId, share: Share, blocks: usize) {
+    /// Gives a namespace, with its `blocks` in the tree and the `pinned` ones of them, to a tenant.
+    pub(crate) fn set(&mut self, namespace: NamespaceId, share: Share, blocks: usize, pinned: usize) {
         let (from, to) = (self.owners[namespace.index()], self.index_of(share));
         self.owners[namespace.index()] = to;
         self.tenants[to].share = share;
         self.tenants[from].blocks -= blocks;
         self.tenants[to].blocks += blocks;
+        self.tenants[from].pinned -= pinned;
+        self.tenants[to].pinned += pinned;
     }
 
     fn index_of(&mut self, share: Share) -> usize {
@@ -174,6 +181,7 @@ impl TenantStats {
         TenantStats {
             share,
             blocks: 0,
+            pinned: 0,
             admitted: 0,
             hits: 0,
             prompt_tokens: 0,
@@ -195,7 +203,7 @@ mod tests {
             shares.add_namespace();
             shares.of_mut(namespace).blocks += blocks;
             let tenant = TenantId(index as u32 + 1);
-            shares.set(namespace, Share { tenant, weight, quota_blocks: None }, blocks);
+            shares.set(namespace, Share { tenant, weight, quota_blocks: None, pinned_max: None }, blocks, 0);
         }
         shares
     }

@@ -46,6 +46,8 @@ pub(crate) struct Radix {
     clock: u64,
     /// Blocks in unlocked nodes: as many as eviction can free.
     evictable: usize,
+    /// Blocks in nodes that pins keep.
+    pinned: usize,
     /// Valid tokens in all nodes.
     tokens: usize,
 }
@@ -62,6 +64,7 @@ impl Radix {
             now: Duration::ZERO,
             clock: 0,
             evictable: 0,
+            pinned: 0,
             tokens: 0,
         }
     }
@@ -100,6 +103,10 @@ impl Radix {
         self.evictable
     }
 
+    pub(crate) fn pinned(&self) -> usize {
+        self.pinned
+    }
+
     pub(crate) fn tokens(&self) -> usize {
         self.tokens
     }
@@ -127,6 +134,7 @@ impl Radix {
             blocks: std::mem::replace(&mut whole.blocks, rest),
             children: [(BlockTokens::first_of(self.labels.tokens(whole.blocks[0])), node)].into(),
             locks: whole.locks,
+            pins: whole.pins,
             life: whole.life,
         };
         whole.depth += blocks as u32;
@@ -185,6 +193,35 @@ impl Radix {
         }
     }
 
+    /// Counts a pin that ends at `node`.
+    pub(crate) fn pin_path(&mut self, node: NodeId) {
+        let blocks = self.change_pins(node, |pins| pins + 1);
+        self.pinned += blocks;
+        self.shares.of_mut(self.arena[node].namespace).pinned += blocks;
+    }
+
+    /// Takes back [`pin_path`](Radix::pin_path).
+    pub(crate) fn unpin_path(&mut self, node: NodeId) {
+        let blocks = self.change_pins(node, |pins| pins.checked_sub(1).expect("it was pinned"));
+        self.pinned -= blocks;
+        self.shares.of_mut(self.arena[node].namespace).pinned -= blocks;
+    }
+
+    /// Changes the pins of a path, its root's included; blocks of which none is now the first or was
+    /// the last one.
+    fn change_pins(&mut self, node: NodeId, change: impl Fn(u32) -> u32) -> usize {
+        let mut blocks = 0;
+        let mut next = Some(node);
+        while let Some(id) = next {
+            let node = &mut self.arena[id];
+            let before = node.pins;
+            node.pins = change(before);
+            blocks += if before == 0 || node.pins == 0 { node.blocks.len() } else { 0 };
+            next = node.parent.filter(|_| !node.is_root());
+        }
+        blocks
+    }
+
     /// Counts one more use of the locked path to `node`.
     pub(crate) fn count_reuse(&mut self, node: NodeId) {
         self.change_path(node, |life| life.reuses = life.reuses.saturating_add(1));
@@ -220,13 +257,14 @@ impl Radix {
         }
     }
 
-    /// Changes what is known of a locked path, which no policy ranks.
+    /// Changes what is known of a locked path, which no policy ranks. What a graft continues is left
+    /// as it is: it belongs to somebody else, who may look and must not see this use.
     fn change_path(&mut self, node: NodeId, change: impl Fn(&mut Life)) {
         let mut next = Some(node);
         while let Some(id) = next {
             let node = &mut self.arena[id];
             change(&mut node.life);
-            next = node.parent;
+            next = node.parent.filter(|_| !node.is_root());
         }
     }
 
@@ -265,6 +303,7 @@ impl Radix {
             blocks: blocks.to_vec(),
             children: Default::default(),
             locks: 1,
+            pins: 0,
             life: Life::new(self.clock, reuses),
         };
         let child = self.arena.insert(child);
@@ -360,13 +399,18 @@ impl Radix {
     /// Gives a namespace to a tenant; what it holds competes with that tenant's prefixes then.
     pub(crate) fn set_share(&mut self, namespace: NamespaceId, share: Share) {
         if self.shares.owner(namespace) == share.tenant {
-            return self.shares.set(namespace, share, 0);
+            return self.shares.set(namespace, share, 0, 0);
         }
         let nodes = self.arena.iter().filter(|(_, node)| node.namespace == namespace);
-        let nodes: Vec<(NodeId, usize)> = nodes.map(|(id, node)| (id, node.blocks.len())).collect();
-        nodes.iter().for_each(|&(id, _)| self.unrank(id));
-        self.shares.set(namespace, share, nodes.iter().map(|&(_, blocks)| blocks).sum());
-        nodes.iter().for_each(|&(id, _)| self.rank(id));
+        let nodes: Vec<NodeId> = nodes.map(|(id, _)| id).collect();
+        nodes.iter().for_each(|&id| self.unrank(id));
+        let (mut blocks, mut pinned) = (0, 0);
+        for node in nodes.iter().map(|&id| &self.arena[id]) {
+            blocks += node.blocks.len();
+            pinned += if node.pins > 0 { node.blocks.len() } else { 0 };
+        }
+        self.shares.set(namespace, share, blocks, pinned);
+        nodes.iter().for_each(|&id| self.rank(id));
     }
 
     /// Tells the evictor of a node, if it is an unlocked leaf.

@@ -25,6 +25,8 @@ pub(crate) struct Node {
     pub(crate) children: BTreeMap<BlockTokens, NodeId>,
     /// Running sequences and pins that use this node.
     pub(crate) locks: u32,
+    /// Pins of this namespace that end here or below; of a root, all of its namespace.
+    pub(crate) pins: u32,
     pub(crate) life: Life,
 }
 
@@ -53,6 +55,7 @@ impl Node {
             blocks: Vec::new(),
             children: BTreeMap::new(),
             locks: 0,
+            pins: 0,
             life: Life::new(0, 0),
         }
     }
@@ -110,8 +113,23 @@ impl Arena {
         self.nodes.len() - self.vacant.len()
     }
 
+    /// Places, vacant ones included.
+    pub(crate) fn places(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// A node, if its place is not vacant.
+    pub(crate) fn get(&self, id: NodeId) -> Option<&Node> {
+        self.nodes.get(id.index())?.as_ref()
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (NodeId, &Node)> {
-        let nodes = self.nodes.iter().zip(0..);
+        self.iter_from(0)
+    }
+
+    /// The nodes from a place on.
+    pub(crate) fn iter_from(&self, first: usize) -> impl Iterator<Item = (NodeId, &Node)> {
+        let nodes = self.nodes.get(first..).unwrap_or_default().iter().zip(first as u32..);
         nodes.filter_map(|(node, index)| Some((NodeId(index), node.as_ref()?)))
     }
 }

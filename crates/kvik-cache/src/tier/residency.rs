@@ -284,6 +284,23 @@ impl Tier {
         Some(slot)
     }
 
+    /// Whether a block is there and pinned.
+    pub fn is_pinned(&self, identity: &Identity) -> bool {
+        self.index.slot(identity).is_some_and(|slot| self.record(slot).pinned)
+    }
+
+    /// The block `identity` and all that comes after it, each before what comes after it; nothing when
+    /// it is not there.
+    pub fn under(&self, identity: &Identity) -> Vec<Identity> {
+        let mut under: Vec<Identity> = self.index.slot(identity).map(|_| *identity).into_iter().collect();
+        let mut next = 0;
+        while let Some(&at) = under.get(next).filter(|_| under.len() <= self.slots.len()) {
+            under.extend(self.index.children(&at).map(|slot| self.record(slot).identity));
+            next += 1;
+        }
+        under
+    }
+
     /// Takes a block out that nothing comes after; its slot, to erase. One that is pinned, read or written
     /// stays.
     pub fn drop_leaf(&mut self, identity: &Identity) -> Option<SlotId> {
@@ -296,12 +313,6 @@ impl Tier {
     /// Whether a block is stored or being written, and has not outlived its time.
     pub fn holds(&self, identity: &Identity, now_s: u64) -> bool {
         self.index.slot(identity).is_some_and(|slot| !self.is_stale(slot, now_s))
-    }
-
-    /// Whether a pin ends with this block: of what is pinned every block is marked, up to the last.
-    pub fn ends_pin(&self, identity: &Identity) -> bool {
-        let pinned = |slot: SlotId| self.record(slot).pinned;
-        self.index.slot(identity).is_some_and(pinned) && !self.index.children(identity).any(pinned)
     }
 
     /// Takes out what has outlived its time, and what `goes` picks; slots to erase. Those that are being

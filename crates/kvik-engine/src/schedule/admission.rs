@@ -235,11 +235,18 @@ impl Scheduler {
     fn no_room(&mut self, index: usize) -> Outcome {
         if self.running.is_empty() {
             let sequence = &self.waiting[index].sequence;
-            let needed_blocks = blocks_for(sequence.tokens.len());
-            let budget_blocks = self.cache_config.blocks;
-            self.fail(sequence.job, RequestError::OverBudget { needed_blocks, budget_blocks });
+            self.fail(sequence.job, self.over_budget(sequence.tokens.len()));
         }
         Outcome::NoRoom
+    }
+
+    /// Why so many tokens do not fit though nobody else runs.
+    pub(super) fn over_budget(&self, tokens: usize) -> RequestError {
+        let (needed_blocks, budget_blocks) = (blocks_for(tokens), self.cache_config.blocks);
+        match self.cache.stats().pinned {
+            0 => RequestError::OverBudget { needed_blocks, budget_blocks },
+            pinned_blocks => RequestError::Pinned { needed_blocks, pinned_blocks, budget_blocks },
+        }
     }
 
     /// A sequence has its blocks, `reused.tokens` of it stored already.

@@ -1,12 +1,14 @@
-//! Looking for kept prompts, and letting go of them.
+//! Looking for kept prompts, and taking back what is pinned.
 
 use std::time::Duration;
 
-use kvik_cache::{BLOCK_POSITIONS, Namespace, NamespaceId, PrefixInfo, PrefixOrder, Token};
+use kvik_cache::{
+    BLOCK_POSITIONS, Namespace, NamespaceId, PinInfo, PrefixInfo, PrefixScan, TenantId, Token, Unpinned,
+};
 
 use super::Scheduler;
-use super::disk::owner;
-use crate::prompts::Cached;
+use super::disk::{self, Roots, owner};
+use crate::prompts::{Cached, Evicted, KeptPrompt, Unpin};
 
 impl Scheduler {
     /// The namespace that requests with this salt share.
@@ -18,16 +20,28 @@ impl Scheduler {
             salt,
         };
         let id = self.cache.namespace(&namespace);
-        self.roots.entry(id).or_insert_with(|| super::disk::Roots::of(&namespace));
+        self.roots.entry(id).or_insert_with(|| Roots::of(&namespace));
         id
     }
 
-    /// How much of a prompt is in RAM, and how much more on disk.
-    pub fn cached(&mut self, tokens: &[Token], salt: [u8; 16]) -> Cached {
-        let namespace = self.namespace(salt);
+    /// The namespaces that requests with this salt may have run in: their own, and grafts.
+    fn namespaces_of(&mut self, salt: [u8; 16]) -> Vec<NamespaceId> {
+        let own = self.namespace(salt);
+        let identity = self.roots[&own].identity;
+        let same = self.roots.iter().filter(|(_, roots)| roots.identity == identity);
+        let mut namespaces: Vec<NamespaceId> = same.map(|(&id, _)| id).collect();
+        namespaces.sort_unstable();
+        namespaces
+    }
+
+    /// How much of a prompt a request of its tenant would find in RAM, and how much more on disk.
+    pub fn cached(&mut self, prompt: &KeptPrompt) -> Cached {
+        let tokens = &prompt.tokens;
+        let namespace = self.shared_namespace(prompt.tenant, prompt.salt, tokens);
         let ram = self.cache.lookup(namespace, tokens).tokens;
         let disk = self.on_disk(namespace, tokens, ram);
-        Cached { tokens: tokens.len(), ram, disk }
+        let pinned = self.cache.is_pinned(namespace, tokens);
+        Cached { tokens: tokens.len(), ram, disk, pinned }
     }
 
     /// Tokens after the first `ram` that could be loaded.
@@ -39,17 +53,63 @@ impl Scheduler {
         (whole + found.tokens).saturating_sub(ram)
     }
 
-    /// Unpins a prompt and drops what nobody else uses of it; how many blocks of RAM that is.
+    /// Unpins exactly this prompt, and drops what nobody else uses of it unless something pinned goes on
+    /// from it; how many blocks of RAM that is.
     pub fn let_go(&mut self, tokens: &[Token], salt: [u8; 16]) -> usize {
-        let namespace = self.namespace(salt);
-        self.cache.unpin(namespace, tokens);
-        let blocks = self.cache.evict_prefix(namespace, tokens);
-        let roots = self.roots[&namespace];
+        let mut blocks = 0;
+        for namespace in self.namespaces_of(salt) {
+            self.cache.unpin(namespace, tokens);
+            if !self.cache.is_pinned_under(namespace, tokens) {
+                blocks += self.cache.evict_prefix(namespace, tokens);
+            }
+        }
+        let roots = self.own_roots(salt);
         if let Some(disk) = &mut self.disk {
-            disk.forget(&roots, tokens);
-            disk.unpin_rests(&roots, tokens);
+            disk.release(&roots, tokens);
         }
         blocks
+    }
+
+    /// Takes back every pin that lies at or under a prompt, and drops what nobody uses of that.
+    pub fn evict(&mut self, tokens: &[Token], salt: [u8; 16]) -> Evicted {
+        let mut evicted = Evicted { blocks: 0, pins: 0 };
+        for namespace in self.namespaces_of(salt) {
+            evicted.pins += self.cache.unpin_under(namespace, tokens);
+            evicted.blocks += self.cache.evict_prefix(namespace, tokens);
+        }
+        let roots = self.own_roots(salt);
+        if let Some(disk) = &mut self.disk {
+            disk.forget(&roots, tokens);
+        }
+        evicted
+    }
+
+    /// Takes back pins, of one tenant or whoever's they are, in RAM and on disk; how many there were in RAM.
+    pub fn unpin(&mut self, which: Unpin, tenant: Option<TenantId>) -> usize {
+        let owner = tenant.map(|tenant| self.owners.owner(tenant));
+        let unpinned = match which {
+            Unpin::All => self.cache.unpin_all(owner),
+            Unpin::One(id) => self.cache.unpin_one(id, owner).into_iter().collect(),
+        };
+        let disk_owner = tenant.map(|tenant| disk::owner(self.owners.salt(tenant)));
+        let Some(disk) = &mut self.disk else { return unpinned.len() };
+        for Unpinned { namespace, tokens } in &unpinned {
+            disk.pin(&self.roots[namespace].identity_after(tokens), false);
+        }
+        if which == Unpin::All {
+            disk.unpin_all(disk_owner);
+        }
+        unpinned.len()
+    }
+
+    /// The pins of one tenant or of all, oldest first.
+    pub fn pins(&self, tenant: Option<TenantId>, limit: usize) -> Vec<PinInfo> {
+        self.cache.pins(tenant.map(|tenant| self.owners.owner(tenant)), limit)
+    }
+
+    fn own_roots(&mut self, salt: [u8; 16]) -> Roots {
+        let own = self.namespace(salt);
+        self.roots[&own]
     }
 
     /// Drops all that is neither in use nor pinned, of one tenant or of all; blocks of RAM and of the disk.
@@ -60,8 +120,18 @@ impl Scheduler {
         (self.cache.clear(namespace), disk)
     }
 
-    /// The first prefixes in an order, and the time by the same clock as theirs.
-    pub(crate) fn prefixes(&self, order: PrefixOrder, limit: usize) -> (Vec<PrefixInfo>, Duration) {
-        (self.cache.prefixes(order, limit), self.now())
+    /// Looks at a slice of what is in RAM; whether there is another one.
+    pub(crate) fn scan(&self, scan: &mut PrefixScan) -> bool {
+        self.cache.scan(scan)
+    }
+
+    /// What a search has found, and the time by the same clock as theirs.
+    pub(crate) fn scanned(&self, scan: PrefixScan) -> (Vec<PrefixInfo>, Duration) {
+        (self.cache.scanned(scan), self.now())
+    }
+
+    /// Who owns the prompts of a tenant.
+    pub(crate) fn owner(&self, tenant: TenantId) -> TenantId {
+        self.owners.owner(tenant)
     }
 }

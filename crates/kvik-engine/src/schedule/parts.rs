@@ -6,7 +6,6 @@ use kvik_cache::tier::DiskShare;
 use kvik_cache::{NamespaceId, Share, TenantId};
 
 use super::{Scheduler, disk};
-use crate::api::Request;
 
 /// A tenant's part of the engine.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -25,6 +24,9 @@ pub struct TenantPart {
     pub owner_disk_bytes: Option<u64>,
     /// Separates its prompts, as in its requests.
     pub salt: [u8; 16],
+    /// Memory that the owner's pins keep at most, bytes; its part by weight of what may be pinned in all
+    /// when `None`.
+    pub owner_pin_bytes: Option<u64>,
     /// Whether its requests may share public prompts.
     pub public: bool,
 }
@@ -33,6 +35,8 @@ pub struct TenantPart {
 #[derive(Debug, Default)]
 pub(super) struct Owners {
     parts: BTreeMap<TenantId, TenantPart>,
+    /// The weights of all owners together.
+    weight: f64,
     /// Namespaces whose owner the cache knows: telling it again costs a walk of the tree.
     told: HashSet<NamespaceId>,
 }
@@ -40,8 +44,26 @@ pub(super) struct Owners {
 impl Owners {
     /// The owners of these tenants' prompts; others own their own.
     pub(super) fn new(parts: &[TenantPart]) -> Owners {
+        let owners: BTreeMap<TenantId, f64> =
+            parts.iter().map(|part| (part.owner, part.owner_weight)).collect();
         let parts = parts.iter().map(|&part| (part.tenant, part)).collect();
-        Owners { parts, told: HashSet::new() }
+        Owners { parts, weight: owners.values().sum(), told: HashSet::new() }
+    }
+
+    /// Who owns the prompts of a tenant.
+    pub(super) fn owner(&self, tenant: TenantId) -> TenantId {
+        self.parts.get(&tenant).map_or(tenant, |part| part.owner)
+    }
+
+    /// What separates the prompts of a tenant.
+    pub(super) fn salt(&self, tenant: TenantId) -> [u8; 16] {
+        self.parts.get(&tenant).map_or([0; 16], |part| part.salt)
+    }
+
+    /// The part of `blocks` that is an owner's by its weight; all where nobody else is known.
+    fn by_weight(&self, blocks: usize, part: &TenantPart) -> usize {
+        let others = (self.weight - part.owner_weight).max(0.0);
+        (blocks as f64 * part.owner_weight / (part.owner_weight + others)) as usize
     }
 
     /// The cache is a new one.
@@ -73,6 +95,7 @@ impl TenantPart {
             owner_weight: 1.0,
             owner_ram_bytes,
             owner_disk_bytes,
+            owner_pin_bytes: None,
             salt: [0; 16],
             public: false,
         }
@@ -80,18 +103,21 @@ impl TenantPart {
 }
 
 impl Scheduler {
-    /// Tells cache and disk to whom the prompts belong that `request` leaves in `namespace`.
-    pub(super) fn settle_owner(&mut self, namespace: NamespaceId, request: &Request) {
-        let Some(part) = self.owners.untold(namespace, request.tenant) else { return };
+    /// Tells cache and disk to whom the prompts belong that a tenant leaves in `namespace`.
+    pub(super) fn settle_owner(&mut self, namespace: NamespaceId, tenant: TenantId, salt: [u8; 16]) {
+        let Some(part) = self.owners.untold(namespace, tenant) else { return };
         let blocks = |bytes: Option<u64>| bytes.map(|bytes| blocks_in(bytes, self.config.block_bytes));
         let (tenant, weight) = (part.owner, part.owner_weight);
-        let share = Share { tenant, weight, quota_blocks: blocks(part.owner_ram_bytes) };
+        let pins = blocks(part.owner_pin_bytes);
+        let pins = pins.unwrap_or_else(|| self.owners.by_weight(self.cache_config.pinned_max, &part));
+        let share =
+            Share { tenant, weight, quota_blocks: blocks(part.owner_ram_bytes), pinned_max: Some(pins) };
         if let Err(error) = self.cache.set_share(namespace, share) {
             tracing::warn!("the cache does not take the share of tenant {}: {error}", tenant.0);
         }
         let share = DiskShare { weight, slots_max: blocks(part.owner_disk_bytes) };
         if let Some(disk) = &mut self.disk {
-            disk.tier.set_share(disk::owner(request.salt), share);
+            disk.tier.set_share(disk::owner(salt), share);
         }
     }
 }

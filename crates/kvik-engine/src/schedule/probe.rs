@@ -21,7 +21,7 @@ impl Scheduler {
         let (known, from_disk) = match request.reuse {
             false => (Match { tokens: 0, stop: StopReason::Private, evicted: None }, 0),
             true => {
-                let namespace = self.shared_namespace(request, prompt);
+                let namespace = self.shared_namespace(request.tenant, request.salt, prompt);
                 self.below(namespace, prompt, self.above(namespace, prompt))
             }
         };

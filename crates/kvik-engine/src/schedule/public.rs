@@ -1,12 +1,11 @@
 //! Prompts that tenants who keep apart may share: requests that begin with one run in a graft on it, which
 //! reads the public blocks and shows what follows to nobody else.
 
-use kvik_cache::{BLOCK_POSITIONS, Namespace, NamespaceId, Token};
+use kvik_cache::{BLOCK_POSITIONS, Namespace, NamespaceId, TenantId, Token};
 
 use super::Scheduler;
 use super::disk::Roots;
 use super::sequence::Sharing;
-use crate::api::Request;
 use crate::prompts::KeptPrompt;
 
 /// A public prompt.
@@ -65,14 +64,26 @@ impl Scheduler {
     }
 
     /// The namespace that a request shares: its tenant's own, or a graft on the longest public prompt that
-    /// it begins with, when its tenant may.
-    pub(super) fn shared_namespace(&mut self, request: &Request, prompt: &[Token]) -> NamespaceId {
-        let public = self.owners.is_public(request.tenant).then(|| self.public_namespace(request, prompt));
-        public.flatten().unwrap_or_else(|| self.namespace(request.salt))
+    /// it begins with, when its tenant may. What a tenant had before a prompt became public stays its own:
+    /// it goes where more of its prompt is known.
+    pub(super) fn shared_namespace(
+        &mut self,
+        tenant: TenantId,
+        salt: [u8; 16],
+        prompt: &[Token],
+    ) -> NamespaceId {
+        let own = self.namespace(salt);
+        let public = self.owners.is_public(tenant).then(|| self.public_namespace(own, salt, prompt));
+        let known = |namespace| self.cache.lookup(namespace, prompt).tokens;
+        public.flatten().filter(|&public| known(public) >= known(own)).unwrap_or(own)
     }
 
-    fn public_namespace(&mut self, request: &Request, prompt: &[Token]) -> Option<NamespaceId> {
-        let own = self.namespace(request.salt);
+    fn public_namespace(
+        &mut self,
+        own: NamespaceId,
+        salt: [u8; 16],
+        prompt: &[Token],
+    ) -> Option<NamespaceId> {
         let fits = |public: &&mut Public| {
             public.base != own && prompt.len() > public.tokens.len() && prompt.starts_with(&public.tokens)
         };
@@ -81,7 +92,7 @@ impl Scheduler {
             model: self.config.model_digest,
             kv_format: self.config.kv_format.clone(),
             adapter: None,
-            salt: request.salt,
+            salt,
         };
         let graft = self.cache.graft(longest.base, &longest.tokens, &namespace)?;
         if !longest.grafts.contains(&graft) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kvik_cache::BLOCK_POSITIONS;
+use kvik_cache::{BLOCK_POSITIONS, PinLimit};
 
 use super::job::Job;
 use super::plan::Span;
@@ -30,9 +30,12 @@ impl Scheduler {
         let mut rows = logits.chunks_exact((logits.len() / wanted.max(1)).max(1));
         for span in spans {
             self.store(span);
+            let pinned = self.pin_prompt(span.index);
             if span.logits {
                 let row = rows.next().expect("the runner returns every row of logits it was asked for");
-                self.speak_or_fail(span.index, row);
+                if pinned.is_ok() {
+                    self.speak_or_fail(span.index, row);
+                }
             }
         }
         self.end_what_is_stored();
@@ -70,6 +73,22 @@ impl Scheduler {
         }
     }
 
+    /// Pins the prompt of a sequence that asks for it, once it is stored and before the answer begins; else
+    /// its request fails. What is pinned then is the prompt alone, which its client can name again.
+    fn pin_prompt(&mut self, index: usize) -> Result<(), PinLimit> {
+        let sequence = &mut self.running[index];
+        let Sharing::Namespace(namespace) = sequence.sharing else { return Ok(()) };
+        if !sequence.retain.pin || sequence.stored < sequence.prompt_len {
+            return Ok(());
+        }
+        sequence.retain.pin = false;
+        let pinned = self.cache.pin(namespace, sequence.prompt());
+        if let Err(limit) = pinned {
+            self.doomed.push((sequence.job, RequestError::PinLimit(limit)));
+        }
+        pinned.map(|_| ())
+    }
+
     /// Chooses a sequence's next token. With the prompt's logits, all choices begin.
     fn speak(&mut self, index: usize, logits: &[f32]) {
         let now = self.now();
@@ -101,7 +120,14 @@ impl Scheduler {
 
     /// Ends requests that want no tokens and have their prompt stored.
     pub(super) fn end_what_is_stored(&mut self) {
-        for sequence in self.running.iter_mut().filter(|sequence| sequence.missing() == 0) {
+        let stored = (0..self.running.len()).filter(|&index| self.running[index].missing() == 0);
+        for index in stored.collect::<Vec<usize>>() {
+            let pinned = self.pin_prompt(index);
+            let sequence = &mut self.running[index];
+            if pinned.is_err() {
+                sequence.ended = Some(FinishReason::Length);
+                continue;
+            }
             let job = self.jobs.get_mut(&sequence.job).expect("a running sequence has a job");
             if sequence.ended.is_none() && !sequence.answer.is_wanted() {
                 job.prefill_done((self.clock)());

@@ -4,7 +4,6 @@ use kvik_cache::{BLOCK_POSITIONS, BlockId, NamespaceId, SeqId, Token, blocks_for
 
 use super::sequence::{Sequence, Sharing, insert_by_age};
 use super::{Fork, Scheduler};
-use crate::api::RequestError;
 use crate::batch::Runner;
 
 /// Whether the blocks sufficed.
@@ -92,14 +91,11 @@ impl Scheduler {
         let mut room = Room::Enough;
         let mut index = 0;
         while let Some(sequence) = self.running.get(index) {
-            let job = sequence.job;
+            let (job, tokens) = (sequence.job, sequence.tokens.len());
             match self.cache.reserve(sequence.id, sequence.tokens.len()) {
                 Ok(()) => index += 1,
                 Err(_) if self.let_disk_go() => {}
-                Err(none) if self.running.len() == 1 => {
-                    let (needed_blocks, budget_blocks) = (none.needed, self.cache_config.blocks);
-                    self.fail(job, RequestError::OverBudget { needed_blocks, budget_blocks });
-                }
+                Err(_) if self.running.len() == 1 => self.fail(job, self.over_budget(tokens)),
                 Err(_) => {
                     self.preempt_youngest();
                     room = Room::Short;

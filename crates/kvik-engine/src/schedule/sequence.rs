@@ -60,6 +60,11 @@ impl Sequence {
         }
     }
 
+    /// The tokens that it was asked to continue.
+    pub(super) fn prompt(&self) -> &[Token] {
+        &self.tokens[..self.prompt_len]
+    }
+
     /// The tokens that are in its blocks.
     pub(super) fn stored_tokens(&self) -> &[Token] {
         &self.tokens[..self.stored]

@@ -122,8 +122,8 @@ impl Scheduler {
     /// Private requests have a namespace of their own in which nothing is ever published.
     fn sharing(&mut self, request: &Request, prompt: &[Token]) -> Sharing {
         if request.reuse {
-            let id = self.shared_namespace(request, prompt);
-            self.settle_owner(id, request);
+            let id = self.shared_namespace(request.tenant, request.salt, prompt);
+            self.settle_owner(id, request.tenant, request.salt);
             return Sharing::Namespace(id);
         }
         let id = self.namespace(request.salt);
@@ -135,7 +135,7 @@ impl Scheduler {
         let kv_format = format!("{kv_format} private");
         let private = Namespace { model: *model_digest, kv_format, adapter: None, salt: request.salt };
         let id = self.cache.namespace(&private);
-        self.settle_owner(id, request);
+        self.settle_owner(id, request.tenant, request.salt);
         Sharing::Private(id)
     }
 }

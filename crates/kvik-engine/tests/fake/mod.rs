@@ -200,7 +200,7 @@ pub fn config() -> EngineConfig {
 }
 
 pub fn cache_config(blocks: usize) -> CacheConfig {
-    CacheConfig { blocks, policy: Policy::Lru, ghosts: 64 }
+    CacheConfig { blocks, policy: Policy::Lru, ghosts: 64, pinned_max: blocks / 2 }
 }
 
 pub fn request(prompt: Vec<Token>, max_tokens: usize) -> Request {

@@ -10,7 +10,8 @@ use std::{
 
 use axum::{http::StatusCode, response::Response};
 use kvik_cache::Token;
-use kvik_engine::api::{Request, RequestError};
+use kvik_engine::api::{Report, Request, RequestError};
+use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use super::{
@@ -173,13 +174,28 @@ impl App {
             let tab = app.open_tab(&caller, requests.len())?;
             requests.iter_mut().for_each(|request| caller.tenant.sign(request));
             let closing = Closing::new(app, origin, &requests);
-            let started = Generation::start(&*app.serving.engine, tab, requests);
-            // How many wait is the other tenants' business.
-            let hide = |error: ApiError| if app.places.is_some() { error.impersonal() } else { error };
-            Ok((started.map_err(hide)?, answer, closing, stream))
+            Ok((app.submit(tab, requests)?, answer, closing, stream))
         };
         let (generation, answer, closing, stream) = self.read(body, start).await?;
         generation.respond(answer, closing, stream).await
+    }
+
+    /// Computes a prompt of a caller for what it leaves in the cache, on the tenant's account, and waits for
+    /// its end; whoever stops waiting cancels. What was computed, and `usage` as an answer has it.
+    pub(crate) async fn compute(
+        &self,
+        caller: &Caller,
+        mut request: Request,
+    ) -> Result<(Report, Value), ApiError> {
+        let tab = self.open_tab(caller, 1)?;
+        caller.tenant.sign(&mut request);
+        self.submit(tab, vec![request])?.report().await
+    }
+
+    fn submit(&self, tab: Tab, requests: Vec<Request>) -> Result<Generation, ApiError> {
+        let started = Generation::start(&*self.serving.engine, tab, requests);
+        // How many wait is the other tenants' business.
+        started.map_err(|error| if self.places.is_some() { error.impersonal() } else { error })
     }
 
     /// Lets `prompts` prompts of a caller into the engine, on the tenant's account.

@@ -163,6 +163,10 @@ impl From<RequestError> for ApiError {
             RequestError::OverBudget { .. } => {
                 ApiError::new(StatusCode::BAD_REQUEST, Some("over_kv_budget"), message)
             }
+            RequestError::Pinned { .. } => {
+                ApiError::new(StatusCode::BAD_REQUEST, Some("over_kv_budget"), message)
+            }
+            RequestError::PinLimit(_) => ApiError::new(StatusCode::BAD_REQUEST, Some("pin_limit"), message),
             RequestError::BadChoices { .. } => ApiError::field("n", message),
             RequestError::QueueFull { retry_after_s, .. } => ApiError::busy(message, retry_after_s),
             RequestError::Stopping => {
@@ -177,6 +181,8 @@ impl From<RequestError> for ApiError {
 
 #[cfg(test)]
 mod tests {
+    use kvik_cache::{PinLimit, PinScope};
+
     use super::*;
 
     #[test]
@@ -193,6 +199,14 @@ mod tests {
         check(RequestError::UnknownToken { token: 9, vocab: 4 }, 400, None);
         check(RequestError::BadConstraint("x".into()), 400, None);
         check(RequestError::OverBudget { needed_blocks: 9, budget_blocks: 4 }, 400, Some("over_kv_budget"));
+        let pinned = RequestError::Pinned { needed_blocks: 9, pinned_blocks: 4, budget_blocks: 10 };
+        check(pinned, 400, Some("over_kv_budget"));
+        for scope in [PinScope::Tenant, PinScope::All] {
+            let limit = PinLimit { needed: 9, pinned: 4321, limit: 10, scope };
+            check(RequestError::PinLimit(limit), 400, Some("pin_limit"));
+            let told = RequestError::PinLimit(limit).to_string().contains("4321");
+            assert_eq!(told, scope == PinScope::Tenant, "what others have pinned is not said");
+        }
         check(RequestError::QueueFull { waiting: 1, retry_after_s: 2 }, 429, Some("queue_full"));
         check(RequestError::Stopping, 503, Some("stopping"));
         check(RequestError::Internal("x".into()), 500, Some("internal_error"));

@@ -22,11 +22,11 @@ use axum::{
     },
 };
 use kvik_engine::api::{Event, EventSink, Report, Request};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_stream::Stream;
 
-use super::{closing::Closing, error::ApiError, tab::Tab};
+use super::{closing::Closing, error::ApiError, tab::Tab, usage::usage};
 use crate::serving::Inference;
 
 /// Pause after which a silent stream sends a comment: proxies stay patient during a long prefill,
@@ -121,6 +121,19 @@ impl Generation {
                 Poll::Ready(Some(Ok((prompt, event))))
             }
         }
+    }
+
+    /// Waits for the end of one prompt that wants no tokens: what was computed, and `usage` as an answer
+    /// has it. Whoever stops waiting cancels.
+    pub(crate) async fn report(mut self) -> Result<(Report, Value), ApiError> {
+        while let Some(event) = poll_fn(|cx| self.poll_event(cx)).await {
+            if let (_, Event::Done(report)) = event? {
+                let mut answer = json!({"usage": usage(&report)});
+                self.tab.write_cost(&mut answer);
+                return Ok((report, answer["usage"].take()));
+            }
+        }
+        Err(ApiError::internal("the engine has stopped"))
     }
 
     /// Answers with one JSON object, or with a stream of them.

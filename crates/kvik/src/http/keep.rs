@@ -54,7 +54,11 @@ impl Keep {
             priority: priority(&mut own)?,
             pin: own.bool("pin")?.unwrap_or(false),
         };
-        Ok(Keep { reuse: shared.or(cache_prompt).unwrap_or(true), retain })
+        let reuse = shared.or(cache_prompt).unwrap_or(true);
+        if retain.pin && !reuse {
+            return Err(own.error("pin", "keeps a prompt in the cache, and this one is to stay out of it"));
+        }
+        Ok(Keep { reuse, retain })
     }
 }
 
@@ -116,6 +120,8 @@ mod tests {
         check(json!({"kvik": {"priority": 0.5}}), "kvik.priority");
         check(json!({"kvik": {"priority": "urgent"}}), "kvik.priority");
         check(json!({"kvik": {"pin": 1}}), "kvik.pin");
+        check(json!({"kvik": {"pin": true, "cache": "private"}}), "kvik.pin");
+        check(json!({"cache_prompt": false, "kvik": {"pin": true}}), "kvik.pin");
         check(json!({"kvik": {"cache": "public"}}), "kvik.cache");
         check(json!({"cache_prompt": true, "kvik": {"cache": "private"}}), "kvik.cache");
     }

@@ -40,6 +40,8 @@ mod tests;
 #[cfg(test)]
 mod tests_bodies;
 #[cfg(test)]
+mod tests_kept;
+#[cfg(test)]
 mod tests_tenants;
 mod text_answer;
 mod unsupported;
@@ -61,7 +63,7 @@ use axum::{
     http::{HeaderValue, Method, StatusCode, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
-    routing::{get, post},
+    routing::{delete, get, post},
 };
 use serde_json::{Value, json};
 use tower_http::cors::{AllowOrigin, Any, CorsLayer};
@@ -81,6 +83,8 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/cache/explain", post(explain::route))
         .route("/v1/cache/evict", post(cache_view::evict))
         .route("/v1/cache/pin", post(cache_view::pin))
+        .route("/v1/cache/pins", get(cache_view::pins).delete(cache_view::unpin_all))
+        .route("/v1/cache/pins/{id}", delete(cache_view::unpin))
         .route("/v1/prompts", get(prompts::list))
         .route("/v1/prompts/{name}", get(prompts::get).put(prompts::put).delete(prompts::delete))
         .route("/v1/prompts/{name}/check", post(prompts::check))
@@ -167,7 +171,7 @@ fn cors(origins: &[String]) -> CorsLayer {
 
 async fn unknown_route(request: Request) -> ApiError {
     let message = format!(
-        "there is no route {} {}; kvik serves /v1/chat/completions, /v1/completions, /v1/models, /v1/cache (and /explain, /pin, /evict), /v1/prompts, /completion, /tokenize, /detokenize, /apply-template, /props, /v1/usage, /health and /metrics",
+        "there is no route {} {}; kvik serves /v1/chat/completions, /v1/completions, /v1/models, /v1/cache (and /explain, /pin, /pins, /evict), /v1/prompts, /completion, /tokenize, /detokenize, /apply-template, /props, /v1/usage, /health and /metrics",
         request.method(),
         request.uri().path()
     );

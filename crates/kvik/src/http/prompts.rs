@@ -9,19 +9,21 @@ use axum::{
     Extension, Json,
     extract::{Path, State},
 };
+use kvik_cache::BLOCK_POSITIONS;
 use kvik_engine::{
+    api::Report,
     engine::Engine,
     prompts::{Cached, KeptPrompt},
 };
 use serde_json::{Value, json};
 
 use super::{
-    app::App, body::JsonBody, chat::Conversation, error::ApiError, fields::Fields, keys::Caller,
+    app::App, body::JsonBody, chat::Conversation, error::ApiError, fields::Fields, keys::Caller, limits,
     prompt::Prompt,
 };
 use crate::{
     prompts::{Change, PROMPTS_MAX, PromptKey, PromptRecord, common, sha256},
-    tenants::Tenant,
+    tenants::{DEFAULT_NAME, Tenant},
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
@@ -45,14 +47,28 @@ const WRITTEN: [&str; 10] = [
     "public",
 ];
 
-/// `PUT /v1/prompts/{name}`: computes a prompt and keeps it; nothing happens when it is kept already.
+/// `PUT /v1/prompts/{name}`: computes a prompt and keeps it; nothing is computed when it is kept already.
+/// It is a request like any other: limited, billed, and given up when the client leaves.
 pub(crate) async fn put(
     State(app): State<Arc<App>>,
     Path(name): Path<String>,
     body: JsonBody,
 ) -> Result<Json<Value>> {
-    let asked = asked(&app, name, body).await?;
-    blocking(move || asked.keep(&app)).await
+    let caller = body.caller.clone();
+    limits::check_tokens(&caller.tenant, app.now())?;
+    let asked = Arc::new(asked(&app, name, body).await?);
+    may_publish(&app, &caller, &asked.key, asked.public)?;
+    let (of, work) = (app.clone(), asked.clone());
+    let step = blocking(move || work.begin(&of)).await?;
+    let (report, usage) = match step {
+        Step::Kept => (Report { cached_tokens: asked.prompt.tokens.len(), ..Report::default() }, Value::Null),
+        Step::Compute { .. } => app.compute(&caller, asked.prompt.request()).await?,
+    };
+    blocking(move || {
+        asked.write_down(&app, &step, &report)?;
+        Ok(Json(asked.json(&report, &usage)))
+    })
+    .await
 }
 
 /// `POST /v1/prompts/{name}/check`: whether this is what is kept under the name.
@@ -64,7 +80,7 @@ pub(crate) async fn check(
     let asked = asked(&app, name, body).await?;
     blocking(move || {
         let record = app.registry.get(&asked.key).ok_or_else(|| unknown(&asked.key.name))?;
-        let mut state = state(&app, &asked.key.name, &record, asked.prompt.salt)?;
+        let mut state = state(&app, &asked.key.name, &record, &asked.prompt)?;
         state["changed"] = json!(record.sha256 != asked.sha256);
         Ok(Json(state))
     })
@@ -82,9 +98,11 @@ pub(crate) async fn list(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
 ) -> Result<Json<Value>> {
+    limits::take_look(&caller.tenant, app.now())?;
     blocking(move || {
-        let kept = app.registry.of(&caller.tenant.name);
-        let states = kept.iter().map(|(name, record)| state(&app, name, record, caller.tenant.salt()));
+        let all = app.registry.of(&caller.tenant.name);
+        let of = kept(Vec::new(), &caller.tenant);
+        let states = all.iter().map(|(name, record)| state(&app, name, record, &of));
         Ok(Json(json!({"object": "list", "data": states.collect::<Result<Vec<Value>>>()?})))
     })
     .await
@@ -96,9 +114,10 @@ pub(crate) async fn get(
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
 ) -> Result<Json<Value>> {
+    limits::take_look(&caller.tenant, app.now())?;
     blocking(move || {
         let record = app.registry.get(&key(&caller.tenant, &name)).ok_or_else(|| unknown(&name))?;
-        state(&app, &name, &record, caller.tenant.salt()).map(Json)
+        state(&app, &name, &record, &kept(Vec::new(), &caller.tenant)).map(Json)
     })
     .await
 }
@@ -111,10 +130,11 @@ pub(crate) async fn delete(
 ) -> Result<Json<Value>> {
     blocking(move || {
         let key = key(&caller.tenant, &name);
+        may_publish(&app, &caller, &key, false)?;
         let record = app.registry.remove(&key).map_err(|error| ApiError::internal(error.to_string()))?;
         let record = record.ok_or_else(|| unknown(&name))?;
         publish(&app)?;
-        engine(&app)?.invalidate(&kept(record.tokens, &caller.tenant))?;
+        release(&app, &key, &kept(record.tokens, &caller.tenant))?;
         Ok(Json(json!({"object": "prompt.deleted", "name": name, "deleted": true})))
     })
     .await
@@ -134,6 +154,9 @@ pub(crate) fn restore(app: &App) {
             tracing::warn!("the prompt `{}` cannot be kept any more: {}", key.name, error);
         }
     }
+    if let Err(error) = publish(app) {
+        tracing::warn!("public prompts are not shared: {error}");
+    }
 }
 
 /// A prompt to be kept, or compared with one that is.
@@ -143,6 +166,14 @@ struct Asked {
     public: bool,
     prompt: KeptPrompt,
     sha256: String,
+}
+
+/// What is to be done for a prompt.
+enum Step {
+    /// Nothing: it is computed and pinned.
+    Kept,
+    /// It was computed so many times, and is to be computed once more.
+    Compute { builds: u64 },
 }
 
 impl Asked {
@@ -155,31 +186,51 @@ impl Asked {
         Ok(Asked { key: key(tenant, &name), body, public, prompt, sha256 })
     }
 
-    /// Computes it if need be, and writes it down.
-    fn keep(self, app: &App) -> Result<Json<Value>> {
-        let engine = engine(app)?;
-        let change = app.registry.change(&self.key, &self.sha256);
-        if change == Change::None && engine.is_cached(&self.prompt)?.ram >= self.prompt.tokens.len() {
-            return Ok(Json(self.json(false, 0, self.prompt.tokens.len())));
-        }
-        let builds = match change {
-            Change::New => self.make_room(app).map(|()| 0)?,
-            Change::None => app.registry.get(&self.key).map_or(0, |record| record.builds),
-            Change::Replaces(old) => {
-                engine.invalidate(&KeptPrompt { tokens: old.tokens, ..self.prompt.clone() })?;
-                old.builds
+    /// Finds out what is to be done, and makes room for it: what had this name before is let go.
+    fn begin(&self, app: &App) -> Result<Step> {
+        match app.registry.change(&self.key, &self.sha256) {
+            Change::New => self.make_room(app).map(|()| Step::Compute { builds: 0 }),
+            Change::None => {
+                let there = engine(app)?.is_cached(&self.prompt)?;
+                let builds = app.registry.get(&self.key).map_or(0, |record| record.builds);
+                let is_kept = there.pinned && there.ram >= there.tokens;
+                Ok(if is_kept { Step::Kept } else { Step::Compute { builds } })
             }
+            Change::Replaces(old) => {
+                release(app, &self.key, &KeptPrompt { tokens: old.tokens, ..self.prompt.clone() })?;
+                Ok(Step::Compute { builds: old.builds })
+            }
+        }
+    }
+
+    /// Computes it if need be, on nobody's account, and writes it down.
+    fn keep(&self, app: &App) -> Result<()> {
+        let step = self.begin(app)?;
+        let report = match step {
+            Step::Kept => Report::default(),
+            Step::Compute { .. } => engine(app)?.cache_system_prompt(&self.prompt)?,
         };
-        let report = engine.cache_system_prompt(&self.prompt)?;
-        let built = report.computed_tokens > 0;
-        let (computed, cached) = (report.computed_tokens, report.cached_tokens);
-        let answer = self.json(built, computed, cached);
-        let Asked { key, body, public, prompt, sha256 } = self;
-        let builds = builds + u64::from(built);
-        let record = PromptRecord { body, public, sha256, tokens: prompt.tokens, builds };
-        app.registry.keep(&key, record).map_err(|error| ApiError::internal(error.to_string()))?;
+        self.write_down(app, &step, &report)
+    }
+
+    /// Writes it down and publishes it, or no longer. What somebody else has kept under its name meanwhile
+    /// is let go.
+    fn write_down(&self, app: &App, step: &Step, report: &Report) -> Result<()> {
+        let builds = match step {
+            Step::Kept => app.registry.get(&self.key).map_or(0, |record| record.builds),
+            Step::Compute { builds } => builds + u64::from(report.computed_tokens > 0),
+        };
+        let (body, public, sha256) = (self.body.clone(), self.public, self.sha256.clone());
+        let record = PromptRecord { body, public, sha256, tokens: self.prompt.tokens.clone(), builds };
+        let before = app.registry.keep(&self.key, record);
+        let before = before.map_err(|error| ApiError::internal(error.to_string()))?;
         publish(app)?;
-        Ok(Json(answer))
+        match before.filter(|before| before.sha256 != self.sha256) {
+            Some(before) => {
+                release(app, &self.key, &KeptPrompt { tokens: before.tokens, ..self.prompt.clone() })
+            }
+            None => Ok(()),
+        }
     }
 
     fn make_room(&self, app: &App) -> Result<()> {
@@ -191,24 +242,55 @@ impl Asked {
         )))
     }
 
-    fn json(&self, built: bool, computed: usize, cached: usize) -> Value {
+    fn json(&self, report: &Report, usage: &Value) -> Value {
         json!({
             "object": "prompt",
             "name": self.key.name,
             "tokens": self.prompt.tokens.len(),
             "sha256": self.sha256,
             "public": self.public,
-            "built": built,
-            "computed_tokens": computed,
-            "cached_tokens": cached,
+            "built": report.computed_tokens > 0,
+            "computed_tokens": report.computed_tokens,
+            "cached_tokens": report.cached_tokens,
+            "usage": usage,
         })
     }
 }
 
-/// Tells the engine which prompts are public.
+/// What all tenants read is the admin's to say: who may come in with a tenant's key neither publishes a
+/// prompt nor changes one that is public.
+fn may_publish(app: &App, caller: &Caller, key: &PromptKey, public: bool) -> Result<()> {
+    let is_public = app.registry.get(key).is_some_and(|record| record.public);
+    if caller.admin || !(public || is_public) {
+        return Ok(());
+    }
+    let message = "a public prompt is read by other tenants: to publish, change or delete one takes the admin's key (kvik serve --admin-key)";
+    Err(ApiError::admins_only().because(message).at("public"))
+}
+
+/// Lets go of a prompt that had a name, unless another name keeps the same blocks.
+fn release(app: &App, key: &PromptKey, prompt: &KeptPrompt) -> Result<()> {
+    let keys = app.keys();
+    let shares =
+        |tenant: &str| keys.tenants().named(tenant).is_some_and(|tenant| tenant.salt() == prompt.salt);
+    let held = app.registry.any(|other, record| {
+        other != key && whole_blocks(&record.tokens) == whole_blocks(&prompt.tokens) && shares(&other.tenant)
+    });
+    if !held {
+        engine(app)?.invalidate(prompt)?;
+    }
+    Ok(())
+}
+
+fn whole_blocks(tokens: &[u32]) -> &[u32] {
+    &tokens[..tokens.len() - tokens.len() % BLOCK_POSITIONS]
+}
+
+/// Tells the engine which prompts are public: those that the admin has published.
 fn publish(app: &App) -> Result<()> {
     let keys = app.keys();
-    let public = app.registry.all().into_iter().filter(|(_, record)| record.public);
+    let admins = |tenant: &str| tenant == DEFAULT_NAME || !keys.tenants().are_named();
+    let public = app.registry.all().into_iter().filter(|(key, record)| record.public && admins(&key.tenant));
     let kept =
         public.filter_map(|(key, record)| Some(kept(record.tokens, &*keys.tenants().named(&key.tenant)?)));
     Ok(engine(app)?.set_public_prompts(kept.collect())?)
@@ -226,7 +308,11 @@ pub(crate) fn tokens(app: &App, fields: &mut Fields) -> Result<Vec<u32>> {
         };
         return prompt.encode(app);
     }
-    let conversation = Conversation::read(fields)?;
+    shared_tokens(app, &Conversation::read(fields)?)
+}
+
+/// What all conversations that begin so have in common.
+pub(crate) fn shared_tokens(app: &App, conversation: &Conversation) -> Result<Vec<u32>> {
     let [one, other] = QUESTIONS.map(|question| conversation.and_asked(question));
     let one = app.serving.encode_rendered(&one.render(app)?);
     let other = app.serving.encode_rendered(&other.render(app)?);
@@ -237,9 +323,9 @@ pub(crate) fn tokens(app: &App, fields: &mut Fields) -> Result<Vec<u32>> {
     Ok(one[..shared].to_vec())
 }
 
-/// What is kept under a name, and how much of it is there.
-fn state(app: &App, name: &str, record: &PromptRecord, salt: [u8; 16]) -> Result<Value> {
-    let prompt = KeptPrompt { tokens: record.tokens.clone(), salt, tenant: Default::default() };
+/// What is kept under a name, and how much of it is there for the tenant `of`.
+fn state(app: &App, name: &str, record: &PromptRecord, of: &KeptPrompt) -> Result<Value> {
+    let prompt = KeptPrompt { tokens: record.tokens.clone(), ..of.clone() };
     let cached: Cached = engine(app)?.is_cached(&prompt)?;
     Ok(json!({
         "object": "prompt",
@@ -249,6 +335,7 @@ fn state(app: &App, name: &str, record: &PromptRecord, salt: [u8; 16]) -> Result
         "public": record.public,
         "builds": record.builds,
         "cached": cached.is_whole(),
+        "pinned": cached.pinned,
         "ram": cached.ram,
         "disk": cached.disk,
     }))

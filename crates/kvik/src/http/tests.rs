@@ -73,6 +73,8 @@ impl Inference for Scripted {
                 owned: 1,
                 shared: 2,
                 evictable: 2,
+                pinned: 0,
+                pinned_max: 4,
                 nodes: 2,
                 tokens: 32,
                 sequences: 1,

@@ -36,7 +36,7 @@ fn tenants(text: &str, before: &Tenants) -> Tenants {
 
 const PAIR: &str = "[tenant.acme]\nKEY:acme;\n[tenant.beta]\nKEY:beta;\n";
 
-fn keys(text: &str) -> Keys {
+pub(super) fn keys(text: &str) -> Keys {
     Keys::new([]).with_admin(Some("root")).with_tenants(tenants(text, &Tenants::none()))
 }
 
@@ -45,7 +45,7 @@ fn server(text: &str) -> Server {
 }
 
 /// A server that never ends what it is asked.
-fn busy_server(text: &str) -> Server {
+pub(super) fn busy_server(text: &str) -> Server {
     Server::build(
         |request| Ok(vec![Event::Prefill { done: 0, total: request.prompt.len() }]),
         keys(text),
@@ -53,7 +53,7 @@ fn busy_server(text: &str) -> Server {
     )
 }
 
-async fn ask(server: &Server, key: &str, method: &str, path: &str, body: Value) -> Response {
+pub(super) async fn ask(server: &Server, key: &str, method: &str, path: &str, body: Value) -> Response {
     let bearer = format!("Bearer {key}");
     let body = if body.is_null() { String::new() } else { body.to_string() };
     server.send_with(method, path, body, &[("authorization", &bearer)]).await
@@ -75,7 +75,7 @@ async fn status(server: &Server, key: &str) -> u16 {
     chat(server, key).await.status().as_u16()
 }
 
-fn code(answer: &Value) -> &str {
+pub(super) fn code(answer: &Value) -> &str {
     answer["error"]["code"].as_str().unwrap_or_default()
 }
 

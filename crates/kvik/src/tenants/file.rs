@@ -39,6 +39,7 @@ pub(crate) struct TenantSpec {
     pub(crate) weight: f64,
     pub(crate) ram: Option<ByteSize>,
     pub(crate) disk: Option<ByteSize>,
+    pub(crate) pin: Option<ByteSize>,
     pub(crate) requests_per_minute: Option<NonZeroU32>,
     pub(crate) tokens_per_minute: Option<NonZeroU32>,
     pub(crate) parallel: Option<NonZeroU32>,
@@ -149,6 +150,7 @@ mod tests {
              weight = 2.5
              ram = \"2GiB\"
              disk = \"4GiB\"
+             pin = \"1GiB\"
              requests-per-minute = 600
              tokens-per-minute = 100000
              parallel = 4
@@ -164,6 +166,7 @@ mod tests {
         assert_eq!(acme.keys, [KeyDigest::of("one"), KeyDigest::of("two")]);
         assert_eq!((acme.share, acme.weight), (Share::PublicPrompts, 2.5));
         assert_eq!((acme.ram, acme.disk), (Some(ByteSize(2 << 30)), Some(ByteSize(4 << 30))));
+        assert_eq!(acme.pin, Some(ByteSize(1 << 30)));
         let limits = Limits {
             requests_per_minute: NonZeroU32::new(600),
             tokens_per_minute: NonZeroU32::new(100_000),

@@ -64,6 +64,8 @@ pub(crate) struct Tenant {
     pub(crate) ram: Option<ByteSize>,
     /// Disk that its cached prompts may take.
     pub(crate) disk: Option<ByteSize>,
+    /// Memory that its pins may take; its part by weight when `None`.
+    pub(crate) pin: Option<ByteSize>,
     pub(crate) limits: Limits,
     /// Where they differ from the server's.
     pub(crate) prices: Option<Prices>,
@@ -99,6 +101,7 @@ impl Tenant {
             weight: spec.weight,
             ram: spec.ram,
             disk: spec.disk,
+            pin: spec.pin,
             limits: spec.limits(),
             prices: spec.prices,
             meter,
@@ -115,6 +118,7 @@ impl Tenant {
             weight: 1.0,
             ram: None,
             disk: None,
+            pin: None,
             limits: Limits::NONE,
             prices: None,
             meter: Arc::default(),
@@ -182,6 +186,7 @@ impl Tenants {
                 owner_weight: of.iter().map(|tenant| tenant.weight).sum(),
                 owner_ram_bytes: sum(of.iter().map(|tenant| tenant.ram)),
                 owner_disk_bytes: sum(of.iter().map(|tenant| tenant.disk)),
+                owner_pin_bytes: sum(of.iter().map(|tenant| tenant.pin)),
                 salt: tenant.salt,
                 public: tenant.share == Share::PublicPrompts,
             }

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use kvik_cache::tier::{CostModel, IoFault, Record, SlotId, Use};
+use kvik_cache::tier::{CostModel, IoFault, SlotId, Use};
 use kvik_cache::{
     Admission, BLOCK_POSITIONS, Cache, Identity, NamespaceId, Retain, SeqId, StopReason, Token, blocks_for,
 };
@@ -36,8 +36,6 @@ pub(in crate::schedule) struct Load {
     pub(super) namespace: NamespaceId,
     /// From the first token on to the last one that is read.
     pub(in crate::schedule) tokens: Vec<Token>,
-    /// The last block that is read.
-    end: Identity,
     /// Whole blocks that were in RAM already.
     pub(super) first: usize,
     /// The blocks after them.
@@ -166,17 +164,29 @@ impl Scheduler {
         for &slot in &load.slots[load.issued..] {
             disk.tier.give_back(slot, None);
         }
-        // A pin is of a whole prompt; of a part nobody would ever take it back. And it may have been taken
-        // back since the load began.
-        let pin = ready == load.slots.len() && disk.tier.ends_pin(&load.end);
-        self.cache.retain(load.seq, Retain { ttl: load.ttl, pin, ..Retain::default() });
+        self.cache.retain(load.seq, Retain { ttl: load.ttl, ..Retain::default() });
         self.cache.finish(load.seq, load.ready_tokens());
+        self.pin_as_on_disk(load.namespace, load.ready_tokens());
         let verdict = if load.failed { StopReason::LoadFailed } else { StopReason::RecomputeWasCheaper };
         let mine = self.waiting.iter_mut().map(|waiting| &mut waiting.fetch);
         for fetch in mine.filter(|fetch| fetch.waits_for(&load)) {
             fetch.wait = Wait::Over;
             if fetch.tokens.1 > load.ready_tokens().len() {
                 fetch.verdict = Some(verdict);
+            }
+        }
+    }
+
+    /// Pins in RAM what is pinned on disk now, as far as so much may be pinned.
+    pub(super) fn pin_as_on_disk(&mut self, namespace: NamespaceId, tokens: &[Token]) {
+        let Some(disk) = &self.disk else { return };
+        let whole = &tokens[..tokens.len() - tokens.len() % BLOCK_POSITIONS];
+        let ends = self.roots[&namespace].identity.blocks(whole).zip(1..);
+        for (identity, blocks) in ends.filter(|(identity, _)| disk.tier.is_pinned(identity)) {
+            if let Err(limit) = self.cache.pin(namespace, &whole[..blocks * BLOCK_POSITIONS]) {
+                tracing::warn!(
+                    "a prompt that is pinned on disk is not pinned in memory: {limit}, {identity:?}"
+                );
             }
         }
     }
@@ -251,7 +261,7 @@ impl Scheduler {
         reason: Reason,
     ) -> Option<SeqId> {
         let (seq, now) = (self.new_seq(), self.now());
-        let (end, ttl) = self.disk.as_ref()?.end_of(*slots.last()?, reason, now);
+        let ttl = self.disk.as_ref()?.ttl_of(*slots.last()?, reason, now);
         let first = blocks_for(tokens.len()) - slots.len();
         let stats = self.cache.stats();
         if slots.len() + self.running.len() > stats.free + stats.evictable {
@@ -275,7 +285,6 @@ impl Scheduler {
             seq,
             namespace,
             tokens,
-            end,
             first,
             arrived: vec![false; slots.len()],
             slots,
@@ -328,13 +337,12 @@ impl Disk {
         self.issue(self.loads.len() - 1);
     }
 
-    /// The block in a slot, the last one of a prefix that is read, and how long that is kept in RAM without
-    /// another use. Who wants it uses it, which begins its time to live anew; bringing it back is no use.
-    fn end_of(&self, end: SlotId, reason: Reason, now: Duration) -> (Identity, Option<Duration>) {
-        let Record { identity, use_: Use { at_s, expires_s, .. }, .. } = *self.tier.record(end);
+    /// How long a prefix that is read, by the slot of its last block, is kept in RAM without another use. Who
+    /// wants it uses it, which begins its time to live anew; bringing it back is no use.
+    fn ttl_of(&self, end: SlotId, reason: Reason, now: Duration) -> Option<Duration> {
+        let Use { at_s, expires_s, .. } = self.tier.record(end).use_;
         let since_s = if reason == Reason::Wanted { at_s } else { self.wall_s(now) };
-        let ttl = Duration::from_secs(expires_s.saturating_sub(since_s));
-        (identity, (expires_s != 0).then_some(ttl))
+        (expires_s != 0).then(|| Duration::from_secs(expires_s.saturating_sub(since_s)))
     }
 
     /// Reads on, as far as there is room.

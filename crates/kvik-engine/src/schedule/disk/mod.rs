@@ -17,7 +17,7 @@ mod warm;
 use std::time::Duration;
 
 use kvik_cache::tier::{self, CostModel, Kinship, Record, SlotId, Tier, Use};
-use kvik_cache::{Identity, Namespace, NamespaceId, StopReason, Token};
+use kvik_cache::{BLOCK_POSITIONS, Identity, Namespace, NamespaceId, StopReason, Token};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::engine::Waker;
@@ -193,14 +193,42 @@ impl Disk {
         slots.len()
     }
 
-    /// Drops the end of a prompt that nothing else goes on from, and no longer keeps the rest of it.
+    /// Unpins exactly this prompt, and drops of it what nothing else goes on from.
+    pub(super) fn release(&mut self, roots: &Roots, tokens: &[Token]) {
+        self.pin(&roots.identity_after(tokens), false);
+        self.drop_chain(roots, tokens);
+    }
+
+    /// Unpins and drops a prompt, all that comes after it, and of what is before it as much as nothing
+    /// else goes on from.
     pub(super) fn forget(&mut self, roots: &Roots, tokens: &[Token]) {
-        let chain: Vec<Identity> = roots.identity.blocks(tokens).collect();
-        for identity in chain.iter().rev() {
+        let end = roots.identity_after(tokens);
+        // A prompt without a whole block names nothing, least of all everything.
+        let under = if end == roots.identity { Vec::new() } else { self.tier.under(&end) };
+        for identity in under.iter().rev() {
             self.pin(identity, false);
-            if let Some(slot) = self.tier.drop_leaf(identity) {
-                self.store.erase(slot);
-            }
+            self.drop_leaf(identity);
+        }
+        self.drop_chain(roots, tokens);
+    }
+
+    /// Unpins all of one tenant, or of all.
+    pub(super) fn unpin_all(&mut self, owner: Option<u64>) {
+        let used = self.tier.used().map(|(_, record)| record);
+        let pinned = used.filter(|record| record.pinned && owner.is_none_or(|owner| record.owner == owner));
+        let pinned: Vec<Identity> = pinned.map(|record| record.identity).collect();
+        pinned.iter().for_each(|identity| self.pin(identity, false));
+    }
+
+    /// Drops blocks of a prompt from its end on, until one is pinned or something goes on from it.
+    fn drop_chain(&mut self, roots: &Roots, tokens: &[Token]) {
+        let chain: Vec<Identity> = roots.identity.blocks(tokens).collect();
+        chain.iter().rev().for_each(|identity| self.drop_leaf(identity));
+    }
+
+    fn drop_leaf(&mut self, identity: &Identity) {
+        if let Some(slot) = self.tier.drop_leaf(identity) {
+            self.store.erase(slot);
         }
     }
 
@@ -228,7 +256,7 @@ impl Disk {
 
 /// The lineage of a prompt's first block.
 fn first_lineage(roots: &Roots, tokens: &[Token]) -> u64 {
-    lineage_of(&roots.lineage.child(&tokens[..tokens.len().min(kvik_cache::BLOCK_POSITIONS)]))
+    lineage_of(&roots.lineage.child(&tokens[..tokens.len().min(BLOCK_POSITIONS)]))
 }
 
 /// A lineage as it stands in a record.
@@ -243,9 +271,10 @@ impl Roots {
         Roots { identity: Identity::root(namespace), lineage, owner: owner(namespace.salt) }
     }
 
-    /// The identity of the last of the whole blocks `tokens`.
+    /// The identity of the last of the whole blocks of `tokens`; the root's when there is none.
     pub(super) fn identity_after(&self, tokens: &[Token]) -> Identity {
-        self.identity.blocks(tokens).last().unwrap_or(self.identity)
+        let whole = &tokens[..tokens.len() - tokens.len() % BLOCK_POSITIONS];
+        self.identity.blocks(whole).last().unwrap_or(self.identity)
     }
 }
 

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use kvik_cache::tier::{BlockTokens, Placement, Record, SlotId, Use};
-use kvik_cache::{BLOCK_POSITIONS, BlockId, Identity, Retain, SeqId, Token};
+use kvik_cache::{BLOCK_POSITIONS, BlockId, Cache, Identity, NamespaceId, Retain, SeqId, Token};
 
 use super::{Disk, Roots, lineage_of};
 use crate::batch::Runner;
@@ -49,6 +49,13 @@ impl Spilled {
     pub(in crate::schedule) fn from_reuse(tokens: usize) -> Spilled {
         Spilled { reused: tokens / BLOCK_POSITIONS, ..Spilled::default() }
     }
+
+    /// Blocks of a prompt whose last one is still to be handed over, when a pin ends with them now: one
+    /// that was taken back meanwhile must not come back from the disk.
+    fn pinned_blocks(&self, cache: &Cache, namespace: NamespaceId, prompt: &[Token]) -> Option<usize> {
+        let blocks = prompt.len() / BLOCK_POSITIONS;
+        (blocks > self.blocks && cache.is_pinned(namespace, prompt)).then_some(blocks)
+    }
 }
 
 /// A block in the two chains.
@@ -64,6 +71,8 @@ struct Source<'a> {
     tokens: &'a [Token],
     table: &'a [BlockId],
     retain: Retain,
+    /// Blocks of its prompt, when a pin ends with them.
+    pinned_blocks: Option<usize>,
     now_s: u64,
 }
 
@@ -72,7 +81,9 @@ struct Source<'a> {
 pub(in crate::schedule) struct Rest {
     seq: SeqId,
     tokens: Vec<Token>,
-    roots: Roots,
+    /// Tokens of its prompt, which may be more.
+    prompt_len: usize,
+    namespace: NamespaceId,
     retain: Retain,
     spilled: Spilled,
 }
@@ -100,6 +111,7 @@ impl Scheduler {
                 tokens: &sequence.tokens[..if ends { sequence.stored } else { whole }],
                 table: self.cache.table(sequence.id),
                 retain: sequence.retain,
+                pinned_blocks: sequence.spilled.pinned_blocks(&self.cache, namespace, sequence.prompt()),
                 now_s,
             };
             let handed = disk.hand_over(&mut sequence.spilled, &source, runner);
@@ -129,8 +141,8 @@ impl Scheduler {
         }
         let held = self.cache.lease(seq, namespace, &sequence.tokens[..whole]);
         let tokens = sequence.tokens[..held].to_vec();
-        let (roots, retain) = (self.roots[&namespace], sequence.retain);
-        disk.rests.push(Rest { seq, tokens, roots, retain, spilled });
+        let (retain, prompt_len) = (sequence.retain, sequence.prompt_len);
+        disk.rests.push(Rest { seq, tokens, prompt_len, namespace, retain, spilled });
     }
 
     /// Hands over what is left of sequences that have ended.
@@ -139,10 +151,12 @@ impl Scheduler {
         let now_s = disk.wall_s(now);
         let mut open = Vec::new();
         for mut rest in std::mem::take(&mut disk.rests) {
-            let Rest { seq, tokens, roots, retain, .. } = &rest;
-            let (table, retain, roots) = (self.cache.table(*seq), *retain, *roots);
-            let source = Source { roots, tokens, table, retain, now_s };
-            let mut spilled = rest.spilled;
+            let Rest { seq, ref tokens, prompt_len, namespace, retain, spilled } = rest;
+            let prompt = tokens.get(..prompt_len).unwrap_or_default();
+            let pinned_blocks = spilled.pinned_blocks(&self.cache, namespace, prompt);
+            let (table, roots) = (self.cache.table(seq), self.roots[&namespace]);
+            let source = Source { roots, tokens, table, retain, pinned_blocks, now_s };
+            let mut spilled = spilled;
             if disk.hand_over(&mut spilled, &source, runner) == Handed::Some {
                 rest.spilled = spilled;
                 open.push(rest);
@@ -165,13 +179,6 @@ impl Scheduler {
 }
 
 impl Disk {
-    /// A pin was taken back: sequences that have ended and are still being copied bring it no more.
-    pub(in crate::schedule) fn unpin_rests(&mut self, roots: &Roots, tokens: &[Token]) {
-        let same =
-            |rest: &&mut Rest| rest.roots.identity == roots.identity && tokens.starts_with(&rest.tokens);
-        self.rests.iter_mut().filter(same).for_each(|rest| rest.retain.pin = false);
-    }
-
     /// Hands over the blocks of `source` that were not yet.
     fn hand_over(&mut self, spilled: &mut Spilled, source: &Source<'_>, runner: &dyn Runner) -> Handed {
         if spilled.is_given_up {
@@ -196,7 +203,7 @@ impl Disk {
             };
             let news = self.tier.keep(&identity, ttl_s, source.now_s);
             self.note_uses(news);
-            if source.retain.pin {
+            if source.pinned_blocks == Some(spilled.blocks + 1) {
                 self.pin(&identity, true);
             }
             spilled.end = Some(Link { identity, ..link });
@@ -279,7 +286,7 @@ impl Source<'_> {
             owner: self.roots.owner,
             lineage: lineage_of(&link.lineage),
             tokens: BlockTokens::new(tokens)?,
-            pinned: self.retain.pin,
+            pinned: false,
             use_: Use { at_s: self.now_s, expires_s, ..Use::default() },
         })
     }

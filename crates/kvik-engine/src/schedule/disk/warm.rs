@@ -37,6 +37,8 @@ impl Scheduler {
     /// Brings back what these tenants had in use before the start.
     pub(in crate::schedule) fn wish_for(&mut self, parts: &[TenantPart]) {
         let namespaces: Vec<NamespaceId> = parts.iter().map(|part| self.namespace(part.salt)).collect();
+        // Whose they are must be known before they come back: their pins count.
+        parts.iter().zip(&namespaces).for_each(|(part, &id)| self.settle_owner(id, part.tenant, part.salt));
         let roots: FxHashMap<Identity, NamespaceId> =
             namespaces.into_iter().map(|id| (self.roots[&id].identity, id)).collect();
         if let Some(disk) = &mut self.disk {
@@ -52,6 +54,11 @@ impl Scheduler {
         while let Some(Wish { namespace, chain }) = self.disk.as_mut().and_then(Disk::next_wish) {
             let now = self.now();
             let known = self.cache.lookup(namespace, &chain.tokens).tokens / BLOCK_POSITIONS;
+            if known == chain.slots.len() {
+                // A request was faster.
+                self.pin_as_on_disk(namespace, &chain.tokens);
+                continue;
+            }
             let slots = self.disk.as_ref().map(|disk| disk.still_there(&chain, known, disk.wall_s(now)));
             let slots = slots.unwrap_or_default();
             let deadline = now + WARM_PATIENCE;
