@@ -15,7 +15,7 @@ pub(super) enum Name {
 pub(super) fn canonical(name: &str) -> Name {
     // Checkpoints of the bare decoder, without its head, have no prefix.
     let inner = name.strip_prefix("model.").unwrap_or(name);
-    if inner.ends_with("rotary_emb.inv_freq") {
+    if is_rotary_buffer(inner) {
         return Name::Derived;
     }
     let canonical = match inner {
@@ -27,10 +27,23 @@ pub(super) fn canonical(name: &str) -> Name {
     canonical.map_or(Name::Unknown, Name::Canonical)
 }
 
-fn layer(name: &str) -> Option<String> {
+/// Old checkpoints store the rotary frequencies, once or in every layer.
+fn is_rotary_buffer(name: &str) -> bool {
+    let in_layer = name.strip_prefix("layers.").and_then(numbered).map(|(_, rest)| rest);
+    name == "rotary_emb.inv_freq" || in_layer == Some("self_attn.rotary_emb.inv_freq")
+}
+
+/// The layer in `7.self_attn.q_proj.weight`, and the rest of the name.
+fn numbered(name: &str) -> Option<(u32, &str)> {
     let (index, rest) = name.split_once('.')?;
     // Only the plain spelling of a number: `07` would name layer 7 twice.
-    let number: u32 = index.parse().ok().filter(|number: &u32| number.to_string() == index)?;
+    let number = index.parse().ok().filter(|number: &u32| number.to_string() == index)?;
+    Some((number, rest))
+}
+
+/// A bias gets a name wherever a module could have one: whether the model adds it is decided by `model::expected`.
+fn layer(name: &str) -> Option<String> {
+    let (number, rest) = numbered(name)?;
     let (module, kind) = rest.rsplit_once('.').filter(|(_, kind)| matches!(*kind, "weight" | "bias"))?;
     let part = match module {
         "input_layernorm" => "attn_norm",
@@ -63,9 +76,16 @@ mod tests {
         check("model.layers.12.self_attn.q_proj.bias", "blk.12.attn_q.bias");
         check("model.layers.0.post_attention_layernorm.weight", "blk.0.ffn_norm.weight");
         assert_eq!(canonical("model.layers.0.self_attn.rotary_emb.inv_freq"), Name::Derived);
-        for unknown in ["model.layers.07.mlp.up_proj.weight", "model.layers.0.mlp.experts.0.weight", "x", ""]
-        {
-            assert_eq!(canonical(unknown), Name::Unknown);
+        assert_eq!(canonical("model.rotary_emb.inv_freq"), Name::Derived);
+        for unknown in [
+            "model.layers.07.mlp.up_proj.weight",
+            "model.layers.0.mlp.experts.0.weight",
+            "model.layers.0.mlp.rotary_emb.inv_freq",
+            "vision.rotary_emb.inv_freq",
+            "x",
+            "",
+        ] {
+            assert_eq!(canonical(unknown), Name::Unknown, "{unknown}");
         }
     }
 }

@@ -23,7 +23,10 @@ pub(crate) struct Shards {
 
 #[derive(Debug)]
 struct Entry {
+    /// GGUF's name for it.
     name: String,
+    /// The file's name for it.
+    stored: String,
     ty: WeightType,
     rows: usize,
     cols: usize,
@@ -74,7 +77,7 @@ impl Shards {
             if self.index.insert(name.clone(), self.tensors.len()).is_some() {
                 return Err(HfError::DuplicateTensor { tensor });
             }
-            self.tensors.push(Entry { name, ty, rows, cols, file: self.files.len(), data });
+            self.tensors.push(Entry { name, stored: tensor, ty, rows, cols, file: self.files.len(), data });
         }
         self.files.push(bytes);
         Ok(())
@@ -85,6 +88,11 @@ impl Shards {
         let entry = &self.tensors[*self.index.get(name)?];
         let data = &self.files[entry.file][entry.data.clone()];
         Some(TensorView { ty: entry.ty, rows: entry.rows, cols: entry.cols, data })
+    }
+
+    /// The file's own name of a tensor.
+    pub(crate) fn stored_name(&self, name: &str) -> Option<&str> {
+        self.index.get(name).map(|&entry| self.tensors[entry].stored.as_str())
     }
 
     /// Gives the memory of a tensor's bytes back to the system until they are read again.

@@ -61,6 +61,14 @@ impl TensorSource {
         }
     }
 
+    /// What the file itself calls the tensor of a canonical name.
+    pub fn stored_name<'n>(&'n self, name: &'n str) -> &'n str {
+        match &self.store {
+            Store::Gguf(_) => name,
+            Store::Shards(shards) => shards.stored_name(name).unwrap_or(name),
+        }
+    }
+
     /// Gives the memory of a tensor's bytes back to the system until they are read again.
     pub fn release(&self, name: &str) {
         match &self.store {

@@ -1,12 +1,13 @@
 //! Models: shape, weights and forward pass.
 //!
-//! `config` is the shape, `arch` what sets architectures apart, `weights` loads and packs,
-//! `decoder` is the forward pass as a list of named steps, `runner` owns the KV blocks and runs batches.
+//! `config` is the shape, `arch` what sets architectures apart, `expected` which tensors there are,
+//! `weights` loads and packs, `decoder` is the forward pass as a list of named steps, `runner` owns the KV blocks and runs batches.
 
 mod arch;
 mod config;
 mod decoder;
 mod digest;
+mod expected;
 mod rope;
 mod runner;
 mod weights;
@@ -31,7 +32,8 @@ impl Model {
     /// Packs the weights of `tensors` on `pool`.
     ///
     /// `target` converts matrices to one type; `None` keeps the file's types.
-    /// `progress` is told `(bytes read, bytes in all)` after each tensor.
+    /// `progress` is told `(bytes read, bytes in all)` after each tensor. Every tensor is used:
+    /// a file with others is refused before anything is read.
     pub fn load(
         config: ModelConfig,
         tensors: TensorSource,
@@ -39,10 +41,19 @@ impl Model {
         pool: &Pool,
         progress: &dyn Fn(u64, u64),
     ) -> Result<Model, ModelError> {
+        let left = expected::check(&config, &tensors)?;
         let total_bytes = tensors.total_bytes();
         let digest = digest::digest(&config, &tensors, target, pool);
-        let loader =
-            Loader { config: &config, tensors: &tensors, target, pool, progress, done_bytes: 0, total_bytes };
+        let loader = Loader {
+            config: &config,
+            tensors: &tensors,
+            left,
+            target,
+            pool,
+            progress,
+            done_bytes: 0,
+            total_bytes,
+        };
         let weights = loader.load()?;
         progress(total_bytes, total_bytes);
         Ok(Model { config, tensors, weights, digest })
@@ -87,6 +98,21 @@ pub enum ModelError {
         found: [usize; 2],
         /// Rows and columns the configuration needs.
         expected: [usize; 2],
+    },
+    /// Tensors that no computation reads: without them the answers would be another model's.
+    #[error(
+        "the file has {count} tensors that kvik's {arch} does not compute with, so the model is refused: {}{}; \
+         use a variant of the model without them",
+        first.join(", "),
+        if *count > first.len() { ", and more" } else { "" }
+    )]
+    UnusedTensors {
+        /// The architecture.
+        arch: &'static str,
+        /// The first few, as the file names them, each with the reason.
+        first: Vec<String>,
+        /// How many there are.
+        count: usize,
     },
     /// A tensor cannot be packed.
     #[error("tensor `{tensor}`: {source}")]

@@ -1,11 +1,12 @@
 //! The weights of a decoder, packed for the kernels.
 //!
-//! Every tensor is looked up under its canonical (GGUF) name and checked against the shape that the
-//! configuration demands, so the forward pass can index without checks of its own.
+//! `expected` has checked names and shapes against the configuration, so the forward pass can index
+//! without checks of its own. Every tensor of the file is taken from its list exactly once.
+
+use std::collections::BTreeSet;
 
 use kvik_kernels::{Matrix, Pool, WeightType, dequantize};
 
-use super::arch::{Parts, Presence};
 use super::{ModelConfig, ModelError};
 use crate::load::{TensorSource, TensorView, convert};
 
@@ -75,6 +76,8 @@ impl Layer {
 pub(crate) struct Loader<'a> {
     pub(crate) config: &'a ModelConfig,
     pub(crate) tensors: &'a TensorSource,
+    /// Names of the tensors that have not been taken yet.
+    pub(crate) left: BTreeSet<String>,
     /// The type matrices are converted to; `None` keeps the file's.
     pub(crate) target: Option<WeightType>,
     pub(crate) pool: &'a Pool,
@@ -84,60 +87,51 @@ pub(crate) struct Loader<'a> {
     pub(crate) total_bytes: u64,
 }
 
-impl Loader<'_> {
+impl<'a> Loader<'a> {
     pub(crate) fn load(mut self) -> Result<Weights, ModelError> {
-        let config = self.config;
-        let parts = config.arch.parts();
-        // Rows of the embedding are read from the source at every step, also where an output matrix is loaded.
-        self.view("token_embd.weight", config.vocab, config.d_model)?;
-        let layers = (0..config.layers).map(|i| self.layer(i, parts)).collect::<Result<_, _>>()?;
-        let output_name = match self.tensors.get("output.weight") {
-            Some(_) => "output.weight",
-            None => "token_embd.weight",
+        let layers = (0..self.config.layers).map(|i| self.layer(i)).collect::<Result<_, _>>()?;
+        let output_norm = self.vector("output_norm.weight")?;
+        let rope_divisors = self.optional_vector("rope_freqs.weight")?;
+        let output = match self.left.contains("output.weight") {
+            // Rows of the embedding are read from the source at every step, so it is not packed.
+            true => {
+                self.take("token_embd.weight")?;
+                self.matrix("output.weight")?
+            }
+            false => self.matrix("token_embd.weight")?,
         };
-        Ok(Weights {
-            layers,
-            output_norm: self.vector("output_norm.weight", config.d_model)?,
-            output: self.matrix(output_name, config.vocab, config.d_model)?,
-            rope_divisors: self.optional_vector("rope_freqs.weight", config.rope.dims / 2)?,
-        })
+        debug_assert!(self.left.is_empty(), "expected and never read: {:?}", self.left);
+        Ok(Weights { layers, output_norm, output, rope_divisors })
     }
 
-    fn layer(&mut self, index: usize, parts: Parts) -> Result<Layer, ModelError> {
-        let config = self.config;
-        let (d, ff) = (config.d_model, config.d_ff);
-        let (q_rows, kv_rows) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
+    fn layer(&mut self, index: usize) -> Result<Layer, ModelError> {
         let name = |part: &str| format!("blk.{index}.{part}");
+        let q_norm = self.optional_vector(&name("attn_q_norm.weight"))?;
+        let k_norm = self.optional_vector(&name("attn_k_norm.weight"))?;
         Ok(Layer {
-            attn_norm: self.vector(&name("attn_norm.weight"), d)?,
-            q: self.linear(&name("attn_q"), q_rows, d, parts.qkv_bias)?,
-            k: self.linear(&name("attn_k"), kv_rows, d, parts.qkv_bias)?,
-            v: self.linear(&name("attn_v"), kv_rows, d, parts.qkv_bias)?,
-            qk_norm: self.qk_norm(&name("attn"), parts.qk_norm)?,
-            output: self.linear(&name("attn_output"), d, q_rows, parts.output_bias)?,
-            ffn_norm: self.vector(&name("ffn_norm.weight"), d)?,
-            gate: self.matrix(&name("ffn_gate.weight"), ff, d)?,
-            up: self.matrix(&name("ffn_up.weight"), ff, d)?,
-            down: self.matrix(&name("ffn_down.weight"), d, ff)?,
+            attn_norm: self.vector(&name("attn_norm.weight"))?,
+            q: self.linear(&name("attn_q"))?,
+            k: self.linear(&name("attn_k"))?,
+            v: self.linear(&name("attn_v"))?,
+            qk_norm: q_norm.zip(k_norm),
+            output: self.linear(&name("attn_output"))?,
+            ffn_norm: self.vector(&name("ffn_norm.weight"))?,
+            gate: self.matrix(&name("ffn_gate.weight"))?,
+            up: self.matrix(&name("ffn_up.weight"))?,
+            down: self.matrix(&name("ffn_down.weight"))?,
         })
     }
 
-    fn linear(&mut self, name: &str, rows: usize, cols: usize, bias: Presence) -> Result<Linear, ModelError> {
+    fn linear(&mut self, name: &str) -> Result<Linear, ModelError> {
         Ok(Linear {
-            matrix: self.matrix(&format!("{name}.weight"), rows, cols)?,
-            bias: self.present_vector(&format!("{name}.bias"), rows, bias)?,
+            matrix: self.matrix(&format!("{name}.weight"))?,
+            bias: self.optional_vector(&format!("{name}.bias"))?,
         })
     }
 
-    fn qk_norm(&mut self, name: &str, presence: Presence) -> Result<Option<HeadNorms>, ModelError> {
-        let len = self.config.head_dim;
-        let q = self.present_vector(&format!("{name}_q_norm.weight"), len, presence)?;
-        let k = self.present_vector(&format!("{name}_k_norm.weight"), len, presence)?;
-        Ok(q.zip(k))
-    }
-
-    fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix, ModelError> {
-        let view = self.view(name, rows, cols)?;
+    fn matrix(&mut self, name: &str) -> Result<Matrix, ModelError> {
+        let view = self.take(name)?;
+        let (rows, cols) = (view.rows, view.cols);
         let packed = match self.target {
             Some(target) if target != view.ty && cols.is_multiple_of(target.block_len()) => {
                 let converted = convert(&view, target, self.pool)?;
@@ -150,43 +144,22 @@ impl Loader<'_> {
         packed.map_err(|source| ModelError::Matrix { tensor: name.to_owned(), source })
     }
 
-    fn present_vector(
-        &mut self,
-        name: &str,
-        len: usize,
-        presence: Presence,
-    ) -> Result<Option<Vec<f32>>, ModelError> {
-        match presence {
-            Presence::Required => self.vector(name, len).map(Some),
-            Presence::Optional => self.optional_vector(name, len),
-            Presence::Absent => Ok(None),
-        }
+    fn optional_vector(&mut self, name: &str) -> Result<Option<Vec<f32>>, ModelError> {
+        self.left.contains(name).then(|| self.vector(name)).transpose()
     }
 
-    fn optional_vector(&mut self, name: &str, len: usize) -> Result<Option<Vec<f32>>, ModelError> {
-        self.tensors.get(name).is_some().then(|| self.vector(name, len)).transpose()
-    }
-
-    fn vector(&mut self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
-        let view = self.view(name, 1, len)?;
-        let mut values = vec![0.0; len];
+    fn vector(&mut self, name: &str) -> Result<Vec<f32>, ModelError> {
+        let view = self.take(name)?;
+        let mut values = vec![0.0; view.cols];
         dequantize(view.ty, view.data, &mut values);
         self.report(view.data.len());
         Ok(values)
     }
 
-    fn view(&self, name: &str, rows: usize, cols: usize) -> Result<TensorView<'_>, ModelError> {
-        let view =
-            self.tensors.get(name).ok_or_else(|| ModelError::MissingTensor { tensor: name.to_owned() })?;
-        let whole_blocks = cols.is_multiple_of(view.ty.block_len());
-        if (view.rows, view.cols) == (rows, cols) && whole_blocks {
-            return Ok(view);
-        }
-        Err(ModelError::WrongShape {
-            tensor: name.to_owned(),
-            found: [view.rows, view.cols],
-            expected: [rows, cols],
-        })
+    fn take(&mut self, name: &str) -> Result<TensorView<'a>, ModelError> {
+        let listed = self.left.remove(name);
+        debug_assert!(listed, "{name} is read and was not expected");
+        self.tensors.get(name).ok_or_else(|| ModelError::MissingTensor { tensor: name.to_owned() })
     }
 
     fn report(&mut self, bytes: usize) {

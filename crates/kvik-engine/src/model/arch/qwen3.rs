@@ -1,6 +1,6 @@
-//! Qwen3: no biases, a norm on every query and key head.
+//! Qwen3: a norm on every query and key head; with `attention_bias`, biases on all four projections.
 
 use super::{Parts, Presence};
 
 pub(super) const PARTS: Parts =
-    Parts { qkv_bias: Presence::Optional, output_bias: Presence::Absent, qk_norm: Presence::Required };
+    Parts { qkv_bias: Presence::Optional, output_bias: Presence::Optional, qk_norm: Presence::Required };

@@ -1,0 +1,211 @@
+//! Which tensors a model has: every tensor of its file is one of these, or the model is refused.
+//!
+//! A tensor that is left out changes the answers without a word, so none is ever skipped here. What a
+//! file may hold and no computation reads (buffers that follow from the configuration, the second copy
+//! of a tied embedding) is left out by the reader of that kind of file, by name.
+
+use std::collections::BTreeSet;
+
+use super::arch::Presence;
+use super::{ModelConfig, ModelError};
+use crate::load::{TensorSource, TensorView};
+
+/// Unused tensors that an error names.
+const NAMED_MAX: usize = 4;
+
+/// One tensor of a model, by its canonical name.
+struct Expected {
+    name: String,
+    rows: usize,
+    cols: usize,
+    presence: Presence,
+}
+
+/// Names of the tensors that the model is loaded from: all that are needed, and those of the optional ones
+/// that the file has. Their shapes are those of the configuration, and the file has no others.
+pub(super) fn check(config: &ModelConfig, tensors: &TensorSource) -> Result<BTreeSet<String>, ModelError> {
+    let mut names = BTreeSet::new();
+    for expected in expected(config) {
+        match tensors.get(&expected.name) {
+            Some(view) => check_shape(&expected, &view)?,
+            None if expected.presence == Presence::Required => {
+                return Err(ModelError::MissingTensor { tensor: expected.name });
+            }
+            None => continue,
+        }
+        names.insert(expected.name);
+    }
+    refuse_unused(config, tensors, &names)?;
+    Ok(names)
+}
+
+/// Every tensor that the forward pass of this configuration can read.
+fn expected(config: &ModelConfig) -> Vec<Expected> {
+    let mut list = List::default();
+    let (d, ff, dim) = (config.d_model, config.d_ff, config.head_dim);
+    let (q, kv) = (config.heads * dim, config.kv_heads * dim);
+    let parts = config.arch.parts();
+    list.add("token_embd.weight", config.vocab, d, Presence::Required);
+    list.add("output_norm.weight", 1, d, Presence::Required);
+    // Without it the embedding is the output matrix.
+    list.add("output.weight", config.vocab, d, Presence::Optional);
+    list.add("rope_freqs.weight", 1, config.rope.dims / 2, Presence::Optional);
+    for layer in 0..config.layers {
+        list.prefix = format!("blk.{layer}.");
+        for norm in ["attn_norm.weight", "ffn_norm.weight"] {
+            list.add(norm, 1, d, Presence::Required);
+        }
+        for norm in ["attn_q_norm.weight", "attn_k_norm.weight"] {
+            list.add(norm, 1, dim, parts.qk_norm);
+        }
+        list.linear("attn_q", q, d, parts.qkv_bias);
+        list.linear("attn_k", kv, d, parts.qkv_bias);
+        list.linear("attn_v", kv, d, parts.qkv_bias);
+        list.linear("attn_output", d, q, parts.output_bias);
+        list.add("ffn_gate.weight", ff, d, Presence::Required);
+        list.add("ffn_up.weight", ff, d, Presence::Required);
+        list.add("ffn_down.weight", d, ff, Presence::Required);
+    }
+    list.tensors
+}
+
+/// Collects tensors under one prefix.
+#[derive(Default)]
+struct List {
+    prefix: String,
+    tensors: Vec<Expected>,
+}
+
+impl List {
+    fn add(&mut self, name: &str, rows: usize, cols: usize, presence: Presence) {
+        if presence != Presence::Absent {
+            let name = format!("{}{name}", self.prefix);
+            self.tensors.push(Expected { name, rows, cols, presence });
+        }
+    }
+
+    fn linear(&mut self, name: &str, rows: usize, cols: usize, bias: Presence) {
+        self.add(&format!("{name}.weight"), rows, cols, Presence::Required);
+        self.add(&format!("{name}.bias"), 1, rows, bias);
+    }
+}
+
+fn check_shape(expected: &Expected, view: &TensorView<'_>) -> Result<(), ModelError> {
+    let whole_blocks = expected.cols.is_multiple_of(view.ty.block_len());
+    if (view.rows, view.cols) == (expected.rows, expected.cols) && whole_blocks {
+        return Ok(());
+    }
+    Err(ModelError::WrongShape {
+        tensor: expected.name.clone(),
+        found: [view.rows, view.cols],
+        expected: [expected.rows, expected.cols],
+    })
+}
+
+fn refuse_unused(
+    config: &ModelConfig,
+    tensors: &TensorSource,
+    used: &BTreeSet<String>,
+) -> Result<(), ModelError> {
+    let unused: Vec<&str> = tensors.names().filter(|name| !used.contains(*name)).collect();
+    if unused.is_empty() {
+        return Ok(());
+    }
+    let explain = |name: &&str| format!("`{}` ({})", tensors.stored_name(name), why_unused(config, name));
+    Err(ModelError::UnusedTensors {
+        arch: config.arch.name(),
+        first: unused.iter().take(NAMED_MAX).map(explain).collect(),
+        count: unused.len(),
+    })
+}
+
+/// Why no computation reads a tensor.
+fn why_unused(config: &ModelConfig, name: &str) -> String {
+    let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
+    match layer {
+        Some(layer) if layer >= config.layers => format!("the configuration has {} layers", config.layers),
+        _ if name.ends_with(".bias") => "kvik adds no bias there".to_owned(),
+        _ => "not a part of this architecture".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use kvik_kernels::{Pool, WeightType};
+
+    use super::*;
+    use crate::bytes::FileBytes;
+    use crate::gguf::Gguf;
+    use crate::gguf::write::Writer;
+    use crate::load::LoadedModel;
+    use crate::model::Model;
+
+    /// A golden file with further tensors.
+    fn with(file: &str, extra: &[&str]) -> (ModelConfig, TensorSource) {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(file);
+        let loaded = LoadedModel::open(&path).unwrap();
+        let mut writer = Writer::new();
+        for name in loaded.tensors.names() {
+            let view = loaded.tensors.get(name).unwrap();
+            writer.tensor(name, view.ty, &[view.rows, view.cols], view.data);
+        }
+        for name in extra {
+            writer.tensor(name, WeightType::F32, &[1], &[0; 4]);
+        }
+        let file = Gguf::from_bytes(FileBytes::Owned(writer.to_bytes())).unwrap();
+        (loaded.config, TensorSource::from_gguf(file))
+    }
+
+    #[test]
+    fn a_tensor_that_nothing_reads_is_refused_by_name() {
+        let refused = |file: &str, extra: &[&str]| {
+            let (config, tensors) = with(file, extra);
+            let error = Model::load(config, tensors, None, &Pool::new(1), &|_, _| {}).err();
+            error.map(|error| error.to_string())
+        };
+        let llama = "arch-llama-gqa.gguf";
+        assert_eq!(refused(llama, &[]), None);
+        for extra in [
+            "blk.0.ffn_gate.bias",
+            "blk.0.ffn_up.bias",
+            "blk.1.ffn_down.bias",
+            "blk.0.attn_norm.bias",
+            "output_norm.bias",
+            "output.bias",
+            "blk.0.attn_q_norm.weight",
+            "blk.77.attn_q.weight",
+            "cls.weight",
+        ] {
+            let error = refused(llama, &[extra]).unwrap();
+            assert!(error.contains(&format!("`{extra}`")) && error.contains("llama"), "{error}");
+        }
+        assert!(refused("arch-qwen2.gguf", &["blk.0.attn_output.bias"]).unwrap().contains("no bias"));
+        let layers = refused(llama, &["blk.77.attn_q.weight"]).unwrap();
+        assert!(layers.contains("the configuration has"), "{layers}");
+        let many = refused(llama, &["a", "b", "c", "d", "e", "f"]).unwrap();
+        assert!(many.contains("6 tensors") && many.contains("`d`") && !many.contains("`e`"), "{many}");
+    }
+
+    #[test]
+    fn optional_tensors_are_used_and_not_refused() {
+        for (file, name, len) in [
+            ("arch-llama-gqa.gguf", "blk.0.attn_output.bias", None),
+            ("arch-llama-gqa.gguf", "rope_freqs.weight", Some(())),
+            ("arch-qwen3.gguf", "blk.1.attn_output.bias", None),
+        ] {
+            let (config, tensors) = with(file, &[]);
+            let len = len.map_or(config.d_model, |()| config.rope.dims / 2);
+            let mut writer = Writer::new();
+            for stored in tensors.names() {
+                let view = tensors.get(stored).unwrap();
+                writer.tensor(stored, view.ty, &[view.rows, view.cols], view.data);
+            }
+            writer.tensor(name, WeightType::F32, &[len], &vec![0; 4 * len]);
+            let file = Gguf::from_bytes(FileBytes::Owned(writer.to_bytes())).unwrap();
+            let names = check(&config, &TensorSource::from_gguf(file)).unwrap();
+            assert!(names.contains(name));
+        }
+    }
+}
