@@ -51,6 +51,12 @@ pub enum HfError {
         /// The name.
         name: String,
     },
+    /// There is no output matrix, and nothing says which one to use instead.
+    #[error(
+        "the directory stores no lm_head.weight, and config.json does not say that the embedding is used for it; \
+         where it is, set \"tie_word_embeddings\": true there"
+    )]
+    NoHead,
     /// A tensor that the model's architecture does not have.
     #[error("tensor {tensor:?} is not part of the architectures that kvik runs")]
     UnknownTensor {

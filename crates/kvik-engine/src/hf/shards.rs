@@ -13,6 +13,9 @@ use super::{HfError, read_json};
 use crate::bytes::FileBytes;
 use crate::load::{LoadError, TensorView};
 
+const EMBEDDING: &str = "token_embd.weight";
+const OUTPUT: &str = "output.weight";
+
 /// The mapped files and where each tensor lies.
 #[derive(Debug, Default)]
 pub(crate) struct Shards {
@@ -40,20 +43,40 @@ struct Index {
 }
 
 impl Shards {
-    /// Maps the safetensors files of a directory. `tied` leaves out an output matrix that the
-    /// configuration says is the embedding.
+    /// Maps the safetensors files of a directory. `tied` is whether the configuration says that the
+    /// output matrix is the embedding.
     pub(crate) fn open(directory: &Path, tied: bool) -> Result<Shards, LoadError> {
         let mut shards = Shards::default();
         for path in shard_paths(directory)? {
             let bytes =
                 FileBytes::map(&path).map_err(|source| LoadError::Io { path: path.clone(), source })?;
-            shards.add(&path, bytes, tied)?;
+            shards.add(&path, bytes)?;
+        }
+        match tied {
+            true => shards.tie(),
+            false if shards.get(OUTPUT).is_none() => return Err(HfError::NoHead.into()),
+            false => {}
         }
         Ok(shards)
     }
 
+    /// Makes one of the two matrices that a tied model has in common: a checkpoint stores either or both.
+    fn tie(&mut self) {
+        let Some(head) = self.index.remove(OUTPUT) else { return };
+        match self.index.contains_key(EMBEDDING) {
+            true => {
+                self.tensors.remove(head);
+                self.index.values_mut().filter(|at| **at > head).for_each(|at| *at -= 1);
+            }
+            false => {
+                EMBEDDING.clone_into(&mut self.tensors[head].name);
+                self.index.insert(EMBEDDING.to_owned(), head);
+            }
+        }
+    }
+
     /// Adds one file.
-    pub(crate) fn add(&mut self, path: &Path, bytes: FileBytes, tied: bool) -> Result<(), HfError> {
+    pub(crate) fn add(&mut self, path: &Path, bytes: FileBytes) -> Result<(), HfError> {
         let bad = |error| HfError::BadShard { path: path.into(), reason: format!("{error}") };
         let (header_len, metadata) = SafeTensors::read_metadata(&bytes).map_err(bad)?;
         // The library has checked that the tensors lie one after the other up to the file's end.
@@ -61,7 +84,6 @@ impl Shards {
         for tensor in metadata.offset_keys() {
             let info = metadata.info(&tensor).expect("the key is the metadata's own");
             let name = match canonical(&tensor) {
-                Name::Canonical(name) if tied && name == "output.weight" => continue,
                 Name::Canonical(name) => name,
                 Name::Derived => continue,
                 Name::Unknown => return Err(HfError::UnknownTensor { tensor }),

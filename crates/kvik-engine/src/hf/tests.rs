@@ -1,12 +1,12 @@
 use std::collections::HashMap;
 
-use kvik_kernels::WeightType;
+use kvik_kernels::{Pool, WeightType};
 use safetensors::{Dtype, tensor::TensorView as Stored};
 use serde_json::{Value, json};
 
 use super::*;
 use crate::load::{LoadError, LoadedModel};
-use crate::model::{Arch, ModelConfig, RopeScaling, RopeStyle};
+use crate::model::{Arch, Model, ModelConfig, RopeScaling, RopeStyle};
 
 fn base() -> Value {
     json!({
@@ -130,7 +130,7 @@ fn sharded_directories_are_one_model() {
         ("model-1.safetensors", &[embedding(), ("model.norm.weight", Dtype::F32, vec![8])]),
         ("model-2.safetensors", &[("model.layers.0.self_attn.q_proj.weight", Dtype::F16, vec![8, 8])]),
     ];
-    let directory = directory(&base(), &shards);
+    let directory = directory(&with(json!({"tie_word_embeddings": true})), &shards);
     let extra = |name: &str, value: Value| {
         std::fs::write(directory.path().join(name), value.to_string()).unwrap();
     };
@@ -153,15 +153,71 @@ fn sharded_directories_are_one_model() {
     assert!(model.tokenizer.is_eog(7) && model.tokenizer.is_eog(4093));
 }
 
+/// Names and first bytes of the tensors that are left of a directory with these.
+fn opened(config: &Value, files: &[(&str, &[Tensor<'_>])]) -> Result<Vec<(String, u8)>, String> {
+    let directory = directory(config, files);
+    let model = LoadedModel::open(directory.path()).map_err(|error| error.to_string())?;
+    let first = |name: &str| (name.to_owned(), model.tensors.get(name).unwrap().data[0]);
+    Ok(model.tensors.names().map(first).collect())
+}
+
+fn head() -> Tensor<'static> {
+    ("lm_head.weight", Dtype::BF16, vec![4096, 8])
+}
+
 #[test]
-fn a_tied_output_is_left_out() {
-    let tensors = [embedding(), ("lm_head.weight", Dtype::BF16, vec![4096, 8])];
-    let open = |config: &Value| {
-        let directory = directory(config, &[("model.safetensors", &tensors)]);
-        LoadedModel::open(directory.path()).unwrap().tensors.get("output.weight").is_some()
+fn a_tied_model_stores_either_matrix_or_both() {
+    let norm = || ("model.norm.weight", Dtype::F32, vec![8]);
+    // The test directory fills a tensor with the length of its name.
+    let (embedding_byte, head_byte) = (25, 14);
+    let tied = with(json!({"tie_word_embeddings": true}));
+    let check = |files: &[(&str, &[Tensor<'_>])], byte: u8| {
+        let names = opened(&tied, files).unwrap();
+        let mut sorted = names.clone();
+        sorted.sort();
+        assert_eq!(sorted, [("output_norm.weight".into(), 17), ("token_embd.weight".into(), byte)]);
     };
-    assert!(open(&base()));
-    assert!(!open(&with(json!({"tie_word_embeddings": true}))));
+    check(&[("model.safetensors", &[embedding(), norm()])], embedding_byte);
+    check(&[("model.safetensors", &[head(), norm()])], head_byte);
+    check(&[("model.safetensors", &[head(), embedding(), norm()])], embedding_byte);
+    check(&[("a.safetensors", &[head(), norm()]), ("b.safetensors", &[embedding()])], embedding_byte);
+    check(&[("a.safetensors", &[embedding()]), ("b.safetensors", &[norm(), head()])], embedding_byte);
+}
+
+#[test]
+fn an_untied_model_has_both_matrices() {
+    let one = |tensors: &[Tensor<'_>]| opened(&base(), &[("model.safetensors", tensors)]);
+    assert_eq!(one(&[embedding(), head()]).unwrap().len(), 2);
+    assert!(one(&[embedding()]).unwrap_err().contains("tie_word_embeddings"));
+}
+
+#[test]
+fn a_bias_that_nothing_adds_is_refused_under_its_own_name() {
+    let tensors = [
+        embedding(),
+        head(),
+        ("model.norm.weight", Dtype::F32, vec![8]),
+        ("model.layers.0.input_layernorm.weight", Dtype::F32, vec![8]),
+        ("model.layers.0.post_attention_layernorm.weight", Dtype::F32, vec![8]),
+        ("model.layers.0.self_attn.q_proj.weight", Dtype::F32, vec![8, 8]),
+        ("model.layers.0.self_attn.k_proj.weight", Dtype::F32, vec![8, 8]),
+        ("model.layers.0.self_attn.v_proj.weight", Dtype::F32, vec![8, 8]),
+        ("model.layers.0.self_attn.o_proj.weight", Dtype::F32, vec![8, 8]),
+        ("model.layers.0.mlp.gate_proj.weight", Dtype::F32, vec![12, 8]),
+        ("model.layers.0.mlp.up_proj.weight", Dtype::F32, vec![12, 8]),
+        ("model.layers.0.mlp.down_proj.weight", Dtype::F32, vec![8, 12]),
+        ("model.layers.0.self_attn.rotary_emb.inv_freq", Dtype::F32, vec![2]),
+        ("model.layers.0.mlp.up_proj.bias", Dtype::F32, vec![12]),
+    ];
+    let load = |tensors: &[Tensor<'_>]| {
+        let directory = directory(&base(), &[("model.safetensors", tensors)]);
+        let LoadedModel { config, tensors, .. } = LoadedModel::open(directory.path()).unwrap();
+        Model::load(config, tensors, None, &Pool::new(1), &|_, _| {}).err().map(|error| error.to_string())
+    };
+    let (bias, rest) = tensors.split_last().unwrap();
+    assert_eq!(load(rest), None);
+    let refused = load(&tensors).unwrap();
+    assert!(refused.contains(bias.0) && refused.contains("adds no bias"), "{refused}");
 }
 
 #[test]

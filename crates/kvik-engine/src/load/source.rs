@@ -46,7 +46,7 @@ impl TensorSource {
     /// The tensors of one safetensors file that is in memory.
     pub fn from_safetensors(bytes: Vec<u8>) -> Result<TensorSource, LoadError> {
         let mut shards = Shards::default();
-        shards.add("model.safetensors".as_ref(), FileBytes::Owned(bytes), false)?;
+        shards.add("model.safetensors".as_ref(), FileBytes::Owned(bytes))?;
         Ok(TensorSource::from_shards(shards))
     }
 
