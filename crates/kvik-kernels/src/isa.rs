@@ -23,17 +23,45 @@ pub enum Isa {
     NeonI8mm,
 }
 
+/// `KVIK_ISA` names no family that this machine executes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "KVIK_ISA is {found:?}, and this machine has {available}; use one of these, or unset it for the best"
+)]
+pub struct UnknownIsa {
+    /// What stands there.
+    pub found: String,
+    /// The names that would do, slowest first.
+    pub available: String,
+}
+
 impl Isa {
-    /// The best family of this machine, or the one that `KVIK_ISA` names if the machine has it.
+    /// The family that kernels are of: the one [`Isa::chosen`] gives, or where that is an error the best.
+    ///
+    /// A program should ask [`Isa::chosen`] first and say what is wrong: here nobody would hear it.
     pub fn current() -> Isa {
         static CURRENT: OnceLock<Isa> = OnceLock::new();
-        *CURRENT.get_or_init(|| {
-            let available = Isa::available();
-            let wanted = std::env::var("KVIK_ISA").unwrap_or_default();
-            let named = available.iter().find(|isa| isa.name() == wanted);
-            *named.or(available.last()).expect("Scalar is always available")
-        })
+        *CURRENT.get_or_init(|| Isa::chosen().unwrap_or_else(|_| best(&Isa::available())))
     }
+
+    /// The family that `KVIK_ISA` names; the best of this machine where it is empty or not set.
+    ///
+    /// # Errors
+    /// When the name is unknown, or is that of a family that this machine does not execute.
+    pub fn chosen() -> Result<Isa, UnknownIsa> {
+        let wanted = std::env::var_os("KVIK_ISA").unwrap_or_default();
+        choose(&wanted.to_string_lossy(), &Isa::available())
+    }
+
+    /// The families that machines of this architecture may have.
+    #[cfg(test)]
+    pub(crate) const OF_THIS_ARCHITECTURE: &[Isa] = if cfg!(target_arch = "x86_64") {
+        &[Isa::Scalar, Isa::Avx2, Isa::AvxVnni, Isa::Avx512, Isa::Avx512Bf16]
+    } else if cfg!(target_arch = "aarch64") {
+        &[Isa::Scalar, Isa::Neon, Isa::NeonDot, Isa::NeonI8mm]
+    } else {
+        &[Isa::Scalar]
+    };
 
     /// All families that this machine executes, slowest first.
     pub fn available() -> Vec<Isa> {
@@ -71,6 +99,47 @@ impl Isa {
             Isa::Neon => "neon",
             Isa::NeonDot => "neondot",
             Isa::NeonI8mm => "neoni8mm",
+        }
+    }
+}
+
+fn best(available: &[Isa]) -> Isa {
+    *available.last().expect("Scalar is always available")
+}
+
+fn choose(wanted: &str, available: &[Isa]) -> Result<Isa, UnknownIsa> {
+    if wanted.is_empty() {
+        return Ok(best(available));
+    }
+    let named = available.iter().copied().find(|isa| isa.name() == wanted);
+    named.ok_or_else(|| {
+        let names: Vec<&str> = available.iter().map(|isa| isa.name()).collect();
+        UnknownIsa { found: wanted.to_owned(), available: names.join(", ") }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_obeyed_or_refused() {
+        let available = [Isa::Scalar, Isa::Avx2, Isa::Avx512];
+        assert_eq!(choose("", &available), Ok(Isa::Avx512));
+        assert_eq!(choose("scalar", &available), Ok(Isa::Scalar));
+        assert_eq!(choose("avx2", &available), Ok(Isa::Avx2));
+        for wrong in ["avx3", "AVX2", " avx2", "neon", "avxvnni"] {
+            let error = choose(wrong, &available).unwrap_err().to_string();
+            assert!(error.contains(wrong) && error.contains("scalar, avx2, avx512"), "{error}");
+        }
+    }
+
+    #[test]
+    fn every_family_of_this_machine_has_a_name_that_chooses_it() {
+        let available = Isa::available();
+        for isa in &available {
+            assert_eq!(choose(isa.name(), &available), Ok(*isa));
+            assert!(Isa::OF_THIS_ARCHITECTURE.contains(isa));
         }
     }
 }

@@ -26,7 +26,7 @@ mod x86;
 
 pub use activations::Activations;
 pub use attention::{AttnRow, AttnScratch, HeadTail, SeqKv, attention};
-pub use isa::Isa;
+pub use isa::{Isa, UnknownIsa};
 pub use kv::{BLOCK_POSITIONS, KV_LAYOUT_VERSION, KvArena, KvFormat, KvLayout, UnknownKvFormat};
 pub use matmul::{matmul, matmul_many};
 pub use matrix::{Matrix, MatrixError};

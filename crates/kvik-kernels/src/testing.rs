@@ -2,7 +2,40 @@
 
 use half::f16;
 
-use crate::WeightType;
+use crate::{Isa, WeightType};
+
+/// The families that this machine executes, slowest first; says which ones a test does without.
+pub(crate) fn isas() -> Vec<Isa> {
+    let available = Isa::available();
+    for isa in Isa::OF_THIS_ARCHITECTURE.iter().filter(|isa| !available.contains(isa)) {
+        println!("skipped: this machine has no {}", isa.name());
+    }
+    available
+}
+
+/// Makes of `check(isa)` one test for every family, in a module; on machines that lack it, it says so.
+macro_rules! for_each_isa {
+    ($module:ident: $check:path) => {
+        mod $module {
+            use crate::Isa;
+
+            $crate::testing::for_each_isa! {@each $check;
+                scalar: Scalar, avx2: Avx2, avx_vnni: AvxVnni, avx512: Avx512, avx512_bf16: Avx512Bf16,
+                neon: Neon, neon_dot: NeonDot, neon_i8mm: NeonI8mm,
+            }
+        }
+    };
+    (@each $check:path; $($name:ident: $isa:ident,)*) => {$(
+        #[test]
+        fn $name() {
+            match Isa::available().contains(&Isa::$isa) {
+                true => $check(Isa::$isa),
+                false => println!("skipped: this machine has no {}", Isa::$isa.name()),
+            }
+        }
+    )*};
+}
+pub(crate) use for_each_isa;
 
 /// A small generator (splitmix64): tests need reproducible numbers, not good ones.
 #[derive(Debug, Clone)]

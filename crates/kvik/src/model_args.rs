@@ -12,7 +12,7 @@ use clap::{
 };
 use kvik_cache::Policy;
 use kvik_engine::{bytes::FileBytes, load::LoadedModel};
-use kvik_kernels::{KvFormat, Pool, WeightType, performance_cores};
+use kvik_kernels::{Isa, KvFormat, Pool, WeightType, performance_cores};
 
 use crate::{
     disk::DiskPlace,
@@ -165,6 +165,8 @@ impl ModelArgs {
 
     /// Finds the model, downloads it if need be, and reads its headers and vocabulary.
     pub(crate) fn load(&self) -> anyhow::Result<LoadedModel> {
+        // Before minutes are spent on a model that the wrong instructions would then compute.
+        Isa::chosen()?;
         let mut loaded = match &self.model {
             None => embedded()?,
             Some(model) => {

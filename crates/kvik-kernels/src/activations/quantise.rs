@@ -151,7 +151,7 @@ mod tests {
                     _ => random.float() * 10.0,
                 })
                 .collect();
-            for isa in Isa::available() {
+            for isa in crate::testing::isas() {
                 assert_eq!(quantised::<32>(isa, &x, rows), quantised::<32>(Isa::Scalar, &x, rows), "{isa:?}");
                 assert_eq!(
                     quantised::<256>(isa, &x, rows),
