@@ -32,7 +32,8 @@ pub(crate) trait F32x16: Copy {
 
     /// Writes the lanes to 16 elements at `to`.
     unsafe fn store(self, to: *mut f32);
-    /// Writes the lanes, rounded half to even, to 16 elements at `to`; they are at most 32767 in magnitude.
+    /// Writes the lanes, rounded half to even, to 16 elements at `to`; they are at most 32767 in magnitude
+    /// or not a number, which becomes 0.
     unsafe fn store_i16(self, to: *mut i16);
 
     fn add(self, other: Self) -> Self;

@@ -9,6 +9,9 @@
 //!    scale, plus the sum of p times the least values (per lane over ascending blocks, then the tree of
 //!    [`F32x16::sum`]), it is a dimension of the output.
 //!
+//! Where the greatest is so small that no finite factor takes it to 32767 (below 1e-34), all are 0: see
+//! [`factor_to`].
+//!
 //! Sixteen bits lose nothing that 8-bit codes had: against them the error is 1/256.
 
 #![expect(clippy::needless_range_loop, reason = "register blocks are written as the matrices they are")]
@@ -22,7 +25,7 @@ use crate::i32x16::I32x16;
 use crate::kv::codes::{Codes, groups, scales_at};
 use crate::kv::rotate::rotate;
 use crate::kv::tile::with_tile;
-use crate::kv::{BLOCK_POSITIONS, HEAD_DIM_MAX, KvFormat, greatest_magnitude};
+use crate::kv::{BLOCK_POSITIONS, HEAD_DIM_MAX, KvFormat, factor_to, greatest_magnitude};
 
 /// What a 16-bit number's greatest magnitude becomes.
 const GREATEST: f32 = 32767.0;
@@ -63,7 +66,7 @@ impl Query {
         buffer[..q.len()].copy_from_slice(q);
         rotate(&mut buffer[..q.len()]);
         let greatest = greatest_magnitude(&buffer);
-        let factor = if greatest > 0.0 { GREATEST / greatest } else { 0.0 };
+        let factor = factor_to(GREATEST, greatest);
         let numbers = buffer.map(|x| round(x * factor));
         let (head, packed) = to.split_at_mut(1 + groups::<C>(q.len()));
         head[0] = greatest / GREATEST;
@@ -358,7 +361,7 @@ unsafe fn weigh<I: I32x16, C: Codes>(call: &ValueCall<'_>, line: usize, g: usize
             least = offset.add(least);
         }
         let greatest = greatest.maximum();
-        let factor = if greatest > 0.0 { GREATEST / greatest } else { 0.0 };
+        let factor = factor_to(GREATEST, greatest);
         *weights.groups.add(g) = [greatest / GREATEST, if C::LEAST { least.sum() } else { 0.0 }];
         let to = weights.weights.add(g * SPLIT);
         for start in (0..call.tiles.len() * BLOCK_POSITIONS).step_by(LANES) {

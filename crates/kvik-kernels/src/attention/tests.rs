@@ -26,6 +26,11 @@ const LAYER: usize = 1;
 impl Store {
     /// All sequences begin with `shared` blocks of the first.
     fn new(layout: KvLayout, lens: &[usize], shared: usize, seed: u64) -> Store {
+        Store::scaled(layout, lens, shared, seed, [1.0, 1.0])
+    }
+
+    /// [`Store::new`] with every key and every value multiplied by a factor.
+    fn scaled(layout: KvLayout, lens: &[usize], shared: usize, seed: u64, [by_k, by_v]: [f32; 2]) -> Store {
         let mut random = Random(seed);
         let row = layout.kv_heads * layout.head_dim;
         let blocks: usize = lens.iter().map(|len| len.div_ceil(BLOCK_POSITIONS) + 1).sum();
@@ -40,6 +45,8 @@ impl Store {
             let mut table: Vec<u32> = store.tables.first().map_or(vec![], |first| first[..shared].to_vec());
             table.truncate(own);
             let (mut k, mut v) = (vector(&mut random, len * row), vector(&mut random, len * row));
+            k.iter_mut().for_each(|k| *k *= by_k);
+            v.iter_mut().for_each(|v| *v *= by_v);
             let common = table.len() * BLOCK_POSITIONS * row;
             if common > 0 {
                 let common = common.min(len * row);
@@ -128,7 +135,7 @@ fn agrees_with_the_textbook() {
             let rows = rows.map(|(seq, len)| AttnRow { seq, len });
             let q = vector(&mut Random(3), rows.len() * heads * head_dim);
             let expect = store.naive(heads, &rows, &q);
-            for isa in Isa::available() {
+            for isa in crate::testing::isas() {
                 let out = store.attend(isa, 2, heads, &rows, &q);
                 let worst = out.iter().zip(&expect).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
                 assert!(worst < tolerance(format), "{format} {heads}/{kv_heads}x{head_dim} {isa:?}: {worst}");
@@ -137,6 +144,67 @@ fn agrees_with_the_textbook() {
         }
     }
 }
+
+/// Magnitudes around the places where a scale, its inverse, or both leave the normal numbers.
+const TINY: [f32; 16] = [
+    0.0, 1e-45, 1e-43, 1e-40, 5e-39, 1.2e-38, 1e-37, 1e-36, 5e-36, 1e-35, 1e-34, 4e-34, 1e-33, 1e-32, 1e-31,
+    1e-30,
+];
+
+/// Where numbers are so small that no finite factor makes codes of them, they count as nothing:
+/// in all variants alike, and never as codes out of range.
+fn tiny_numbers_are_nothing(isa: Isa) {
+    let rows = [(0, 40), (1, 17)].map(|(seq, len)| AttnRow { seq, len });
+    let (heads, kv_heads, head_dim) = (2, 1, 40);
+    for format in [KvFormat::Q8, KvFormat::Q4] {
+        let layout = KvLayout { layers: LAYERS, kv_heads, head_dim, k: format, v: format };
+        for tiny in TINY {
+            for [q_factor, k_factor, v_factor] in
+                [[tiny, 1.0, 1.0], [1.0, tiny, 1.0], [1.0, 1.0, tiny], [tiny; 3]]
+            {
+                let store = Store::scaled(layout, &[40, 17], 0, 5, [k_factor, v_factor]);
+                let mut q = vector(&mut Random(3), rows.len() * heads * head_dim);
+                q.iter_mut().for_each(|q| *q *= q_factor);
+                let out = store.attend(isa, 1, heads, &rows, &q);
+                let expect = store.attend(Isa::Scalar, 1, heads, &rows, &q);
+                assert_eq!(
+                    bits(&out),
+                    bits(&expect),
+                    "{format} {isa:?} q {q_factor} k {k_factor} v {v_factor}"
+                );
+                let right = store.naive(heads, &rows, &q);
+                let bound = tolerance(format) * v_factor + 1e-30;
+                let worst = out.iter().zip(&right).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                assert!(worst <= bound, "{format} q {q_factor} k {k_factor} v {v_factor}: {worst}");
+            }
+        }
+    }
+}
+
+crate::testing::for_each_isa!(tiny_numbers: super::tiny_numbers_are_nothing);
+
+/// What is not a number stays what it is, in all variants, and is never a code out of range.
+fn what_is_not_a_number_is_nowhere_a_code(isa: Isa) {
+    for format in [KvFormat::Q8, KvFormat::Q4] {
+        let layout = KvLayout { layers: LAYERS, kv_heads: 1, head_dim: 32, k: format, v: format };
+        for wrong in [f32::INFINITY, f32::NAN] {
+            let mut store = Store::new(layout, &[20], 0, 5);
+            let (mut k, mut v) = (vector(&mut Random(1), 32), vector(&mut Random(2), 32));
+            (k[3], v[5]) = (1.0, wrong);
+            let slot = (store.tables[0][0], 7);
+            store.arena.write(&Pool::new(1), LAYER, &[slot], &k, &v);
+            k[9] = 2.0;
+            let rows = [AttnRow { seq: 0, len: 20 }];
+            let marks = |isa| -> Vec<u32> {
+                let out = store.attend(isa, 1, 1, &rows, &k);
+                out.iter().map(|x| if x.is_nan() { u32::MAX } else { x.to_bits() }).collect()
+            };
+            assert_eq!(marks(isa), marks(Isa::Scalar), "{format} {wrong} {isa:?}");
+        }
+    }
+}
+
+crate::testing::for_each_isa!(no_numbers: super::what_is_not_a_number_is_nowhere_a_code);
 
 /// A shape of model, sequences that share a prefix, and rows of them.
 fn case() -> impl Strategy<Value = (KvLayout, usize, Vec<usize>, usize, Vec<AttnRow>, u64)> {
@@ -175,7 +243,7 @@ proptest! {
         let alone = rows.iter().zip(q.chunks(len));
         let alone = alone.flat_map(|(row, q)| store.attend(best, 1, heads, &[*row], q));
         prop_assert_eq!(&bits(&alone.collect::<Vec<_>>()), &together, "alone");
-        for isa in Isa::available() {
+        for isa in crate::testing::isas() {
             prop_assert_eq!(&bits(&store.attend(isa, 1, heads, &rows, &q)), &together, "{:?}", isa);
         }
     }

@@ -20,7 +20,7 @@
 use half::bf16;
 
 use super::tile::Tile;
-use super::{BLOCK_POSITIONS, greatest_magnitude};
+use super::{BLOCK_POSITIONS, factor_to, greatest_magnitude};
 use crate::f32x16::{F32x16, ROUND};
 use crate::i32x16::I32x16;
 
@@ -178,7 +178,7 @@ impl Codes for Q8 {
         let greatest = greatest_magnitude(numbers);
         // SAFETY: the caller's promise.
         unsafe { scales.cast::<f32>().add(position).write_unaligned(greatest / 127.0) };
-        let factor = if greatest > 0.0 { 127.0 / greatest } else { 0.0 };
+        let factor = factor_to(127.0, greatest);
         Coder { least: 0.0, factor, range: (-127.0, 127.0) }
     }
 
@@ -238,7 +238,7 @@ impl Codes for Q4 {
             scales.add(BLOCK_POSITIONS).write_unaligned(least.to_bits());
         }
         let scale = scale.to_f32();
-        let factor = if scale > 0.0 { 1.0 / scale } else { 0.0 };
+        let factor = factor_to(1.0, scale);
         Coder { least: least.to_f32(), factor, range: (0.0, 15.0) }
     }
 

@@ -25,3 +25,13 @@ pub(crate) fn greatest_magnitude(x: &[f32]) -> f32 {
     let magnitudes = x.iter().map(|x| x.to_bits() & !(1 << 31));
     f32::from_bits(magnitudes.fold(0, |greatest, bits| if bits > greatest { bits } else { greatest }))
 }
+
+/// What turns numbers of up to `greatest` in magnitude into numbers of up to `to`.
+///
+/// It is 0 where no finite factor does: `greatest` is 0 or nearly so (below `to / f32::MAX`, where numbers
+/// then count as nothing), infinite, or not a number.
+#[inline(always)]
+pub(crate) fn factor_to(to: f32, greatest: f32) -> f32 {
+    let factor = to / greatest;
+    if factor.is_finite() { factor } else { 0.0 }
+}

@@ -15,6 +15,17 @@ impl Avx2 {
         Avx2(low, high)
     }
 
+    /// The lanes rounded half to even; 0 where a lane is not a number, which the conversion alone makes
+    /// the least integer.
+    #[inline(always)]
+    fn integers(x: __m256) -> __m256i {
+        // SAFETY: the machine has AVX2.
+        unsafe {
+            let numbers = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_ORD_Q>(x, x));
+            _mm256_and_si256(_mm256_cvtps_epi32(x), numbers)
+        }
+    }
+
     /// All bits set in the lanes of `a` below those of `b`.
     #[inline(always)]
     fn less(a: __m256, b: __m256) -> __m256 {
@@ -80,7 +91,7 @@ impl F32x16 for Avx2 {
         // SAFETY: 16 elements are writable.
         unsafe {
             // Packing works within halves of registers: low 0-3, high 0-3, low 4-7, high 4-7.
-            let packed = _mm256_packs_epi32(_mm256_cvtps_epi32(self.0), _mm256_cvtps_epi32(self.1));
+            let packed = _mm256_packs_epi32(Avx2::integers(self.0), Avx2::integers(self.1));
             _mm256_storeu_si256(to.cast(), _mm256_permute4x64_epi64::<0b11_01_10_00>(packed));
         }
     }
