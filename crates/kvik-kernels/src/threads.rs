@@ -17,13 +17,17 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use sync::{Arc, AtomicU64, AtomicUsize, Condvar, JoinHandle, Mutex, Ordering, UnsafeCell, hint};
+use sync::{Arc, AtomicU64, AtomicUsize, Condvar, JoinHandle, Mutex, Ordering, UnsafeCell};
 
+mod apart;
 mod disjoint;
+mod spin;
 mod sync;
 mod topology;
 
+use apart::Apart;
 pub(crate) use disjoint::Disjoint;
+use spin::spin;
 pub use topology::performance_cores;
 
 /// Workers that have joined the open job and not left it yet.
@@ -36,12 +40,6 @@ const ASLEEP: u64 = 1 << 17;
 const WAITING: u64 = 1 << 18;
 /// One round: a job posted, or the pool's end.
 const ROUND: u64 = 1 << 19;
-
-/// Polls of the gate before a thread parks: about 50 us, longer than any gap between the jobs of a token.
-#[cfg(not(loom))]
-const SPINS: u32 = 4_000;
-#[cfg(loom)]
-const SPINS: u32 = 0;
 
 /// Persistent threads that carry out the tasks of one job at a time.
 ///
@@ -141,9 +139,11 @@ impl std::fmt::Debug for Pool {
 
 /// What the threads of a pool see.
 struct Shared {
-    gate: AtomicU64,
+    /// Polled by everybody who waits, while others take tasks: the two would otherwise move one line of
+    /// cache to and fro.
+    gate: Apart<AtomicU64>,
     /// The next task to hand out. Relaxed: it only has to be unique, the gate orders everything else.
-    next_task: AtomicUsize,
+    next_task: Apart<AtomicUsize>,
     /// Written by the caller while the gate is shut and nobody is inside, read by threads that joined.
     job: UnsafeCell<Option<Job>>,
     /// The first panic of the job.
@@ -172,8 +172,8 @@ unsafe impl Send for Shared {}
 impl Shared {
     fn new() -> Shared {
         Shared {
-            gate: AtomicU64::new(0),
-            next_task: AtomicUsize::new(0),
+            gate: Apart(AtomicU64::new(0)),
+            next_task: Apart(AtomicUsize::new(0)),
             job: UnsafeCell::new(None),
             panic: Mutex::new(None),
             sleep: Mutex::new(()),
@@ -213,11 +213,9 @@ impl Shared {
 
     /// Waits until no worker is inside, so that the job may be forgotten.
     fn wait_until_left(&self) {
-        for _ in 0..SPINS {
-            if self.gate.load(Ordering::Acquire) & JOINED == 0 {
-                return;
-            }
-            hint::spin_loop();
+        let nobody_inside = || (self.gate.load(Ordering::Acquire) & JOINED == 0).then_some(());
+        if spin(nobody_inside).is_some() {
+            return;
         }
         let mut sleep = sync::lock(&self.sleep);
         while self.gate.fetch_or(WAITING, Ordering::Acquire) & JOINED != 0 {
@@ -251,11 +249,8 @@ impl Shared {
             let round = gate & !(ROUND - 1);
             (gate & OPEN != 0 && round != last).then_some(round)
         };
-        for _ in 0..SPINS {
-            if let Some(round) = open_round(self.gate.load(Ordering::Relaxed)) {
-                return round;
-            }
-            hint::spin_loop();
+        if let Some(round) = spin(|| open_round(self.gate.load(Ordering::Relaxed))) {
+            return round;
         }
         let mut sleep = sync::lock(&self.sleep);
         loop {
@@ -308,6 +303,18 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn what_is_polled_and_what_is_taken_share_no_line() {
+        let shared = Shared::new();
+        let address = |at: *const u8| at.addr();
+        let gate = address((&raw const *shared.gate).cast());
+        let task = address((&raw const *shared.next_task).cast());
+        let job = address((&raw const shared.job).cast());
+        for (one, other) in [(gate, task), (gate, job), (task, job)] {
+            assert!(one / 128 != other / 128, "{one:x} and {other:x}");
+        }
+    }
 
     #[test]
     fn every_task_runs_exactly_once() {

@@ -2,7 +2,6 @@
 
 #[cfg(not(loom))]
 pub(super) use std::{
-    hint,
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
     sync::{Arc, Condvar, Mutex, MutexGuard},
     thread::{Builder, JoinHandle},
@@ -11,7 +10,6 @@ pub(super) use std::{
 #[cfg(loom)]
 pub(super) use loom::{
     cell::UnsafeCell,
-    hint,
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
     sync::{Arc, Condvar, Mutex, MutexGuard},
     thread::{Builder, JoinHandle},
