@@ -1,5 +1,7 @@
 //! Limits on the shape of a model, whatever file it came from.
 
+use kvik_kernels::KvLayout;
+
 use crate::gguf::GgufError;
 use crate::model::{ModelConfig, RopeConfig, RopeScaling};
 
@@ -43,16 +45,26 @@ pub(crate) fn check_config(config: &ModelConfig) -> Result<(), ConfigError> {
     within("feed-forward length", config.d_ff, 1 << 20)?;
     within("number of heads", config.heads, 1024)?;
     within("number of key/value heads", config.kv_heads, 1024)?;
-    within("head dimension", config.head_dim, 1024)?;
+    head_dim(config.head_dim)?;
     within("vocabulary", config.vocab, 1 << 21)?;
     within("context length", config.context, 1 << 27)?;
     if !config.heads.is_multiple_of(config.kv_heads) {
         let expected = format!("a divisor of the {} heads", config.heads);
         return Err(ConfigError::new("number of key/value heads", config.kv_heads, expected));
     }
-    even("head dimension", config.head_dim)?;
     real("norm epsilon", config.norm_eps, 0.0, 1.0)?;
     check_rope(&config.rope, config.head_dim)
+}
+
+/// What blocks of keys and values can be made of, and even, because dimensions turn in pairs.
+fn head_dim(value: usize) -> Result<(), ConfigError> {
+    let (least, most) = KvLayout::HEAD_DIMS.into_inner();
+    match KvLayout::HEAD_DIMS.contains(&value) && value.is_multiple_of(2) {
+        true => Ok(()),
+        false => {
+            Err(ConfigError::new("head dimension", value, format!("an even number from {least} to {most}")))
+        }
+    }
 }
 
 fn check_rope(rope: &RopeConfig, head_dim: usize) -> Result<(), ConfigError> {

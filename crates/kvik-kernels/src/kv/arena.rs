@@ -3,7 +3,7 @@
 use std::io;
 
 use super::write::{Position, writer};
-use super::{BLOCK_POSITIONS, HEAD_DIM_MAX, KvLayout};
+use super::{BLOCK_POSITIONS, KvLayout};
 use crate::memory::Memory;
 use crate::{Isa, Pool};
 
@@ -24,11 +24,12 @@ impl KvArena {
     /// When the system has no address space left, or there are more than 2^32 tiles.
     ///
     /// # Panics
-    /// When the head dimension is not in 8..=256, or a count of the layout is 0.
+    /// When the head dimension is not in [`KvLayout::HEAD_DIMS`], or a count of the layout is 0.
     pub fn new(layout: KvLayout, blocks: usize) -> io::Result<KvArena> {
         let KvLayout { layers, kv_heads, head_dim, .. } = layout;
         assert!(layers > 0 && kv_heads > 0, "a layout without layers or heads: {layout:?}");
-        assert!((8..=HEAD_DIM_MAX).contains(&head_dim), "head dimension {head_dim} is not in 8..=256");
+        let dims = KvLayout::HEAD_DIMS;
+        assert!(dims.contains(&head_dim), "head dimension {head_dim} is not in {dims:?}");
         let tiles = blocks.checked_mul(layers * kv_heads);
         tiles.and_then(|tiles| u32::try_from(tiles).ok()).ok_or(io::ErrorKind::OutOfMemory)?;
         let bytes = blocks.checked_mul(layout.block_bytes()).ok_or(io::ErrorKind::OutOfMemory)?;

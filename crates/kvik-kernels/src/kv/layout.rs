@@ -1,9 +1,9 @@
 //! Where the tiles of a block lie.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use super::tile::{key_bytes, value_bytes};
-use super::{BLOCK_POSITIONS, KvFormat};
+use super::{BLOCK_POSITIONS, HEAD_DIM_MAX, KvFormat};
 use crate::f32x16::LANES;
 
 /// Counts the changes of what the bytes of a block mean: blocks kept by an older kvik are not read by a
@@ -22,7 +22,7 @@ pub struct KvLayout {
     pub layers: usize,
     /// Key and value heads of a layer.
     pub kv_heads: usize,
-    /// Length of a key or value vector, 8 to 256.
+    /// Length of a key or value vector, one of [`KvLayout::HEAD_DIMS`].
     pub head_dim: usize,
     /// Format of the keys.
     pub k: KvFormat,
@@ -31,6 +31,9 @@ pub struct KvLayout {
 }
 
 impl KvLayout {
+    /// Lengths that a key or value vector may have.
+    pub const HEAD_DIMS: RangeInclusive<usize> = 8..=HEAD_DIM_MAX;
+
     /// Bytes of one block.
     pub fn block_bytes(&self) -> usize {
         self.layers * self.kv_heads * self.head_bytes()
