@@ -12,7 +12,7 @@ fn base() -> Value {
     json!({
         "architectures": ["LlamaForCausalLM"],
         "num_hidden_layers": 1,
-        "hidden_size": 8,
+        "hidden_size": 16,
         "intermediate_size": 12,
         "num_attention_heads": 2,
         "vocab_size": 4096,
@@ -38,7 +38,7 @@ fn config(fields: Value) -> Result<ModelConfig, String> {
 #[test]
 fn configurations_are_read() {
     let plain = config(json!({})).unwrap();
-    assert_eq!((plain.arch, plain.kv_heads, plain.head_dim), (Arch::Llama, 2, 4));
+    assert_eq!((plain.arch, plain.kv_heads, plain.head_dim), (Arch::Llama, 2, 8));
     assert_eq!((plain.rope.theta, plain.rope.style), (10_000.0, RopeStyle::HalfSplit));
     assert_eq!(plain.rope.scaling, RopeScaling::None);
     let qwen = config(json!({"architectures": ["Qwen3ForCausalLM"], "num_key_value_heads": 1,
@@ -121,14 +121,14 @@ fn directory(config: &Value, files: &[(&str, &[Tensor<'_>])]) -> tempfile::TempD
 }
 
 fn embedding() -> Tensor<'static> {
-    ("model.embed_tokens.weight", Dtype::BF16, vec![4096, 8])
+    ("model.embed_tokens.weight", Dtype::BF16, vec![4096, 16])
 }
 
 #[test]
 fn sharded_directories_are_one_model() {
     let shards: [(&str, &[_]); 2] = [
-        ("model-1.safetensors", &[embedding(), ("model.norm.weight", Dtype::F32, vec![8])]),
-        ("model-2.safetensors", &[("model.layers.0.self_attn.q_proj.weight", Dtype::F16, vec![8, 8])]),
+        ("model-1.safetensors", &[embedding(), ("model.norm.weight", Dtype::F32, vec![16])]),
+        ("model-2.safetensors", &[("model.layers.0.self_attn.q_proj.weight", Dtype::F16, vec![16, 16])]),
     ];
     let directory = directory(&with(json!({"tie_word_embeddings": true})), &shards);
     let extra = |name: &str, value: Value| {
@@ -143,11 +143,11 @@ fn sharded_directories_are_one_model() {
     let model = LoadedModel::open(directory.path()).unwrap();
     assert_eq!(model.config.vocab, 4096);
     let q = model.tensors.get("blk.0.attn_q.weight").unwrap();
-    assert_eq!((q.ty, q.rows, q.cols, q.data), (WeightType::F16, 8, 8, &[38u8; 128][..]));
+    assert_eq!((q.ty, q.rows, q.cols, q.data), (WeightType::F16, 16, 16, &[38u8; 512][..]));
     let norm = model.tensors.get("output_norm.weight").unwrap();
-    assert_eq!((norm.ty, norm.rows, norm.cols), (WeightType::F32, 1, 8));
+    assert_eq!((norm.ty, norm.rows, norm.cols), (WeightType::F32, 1, 16));
     assert_eq!(model.tensors.names().count(), 3);
-    assert_eq!(model.tensors.total_bytes(), 4096 * 8 * 2 + 32 + 128);
+    assert_eq!(model.tensors.total_bytes(), 4096 * 16 * 2 + 64 + 512);
     assert_eq!(model.chat_template.as_deref(), Some("T"));
     assert_eq!(model.tokenizer.eos(), Some(4093));
     assert!(model.tokenizer.is_eog(7) && model.tokenizer.is_eog(4093));
@@ -162,12 +162,12 @@ fn opened(config: &Value, files: &[(&str, &[Tensor<'_>])]) -> Result<Vec<(String
 }
 
 fn head() -> Tensor<'static> {
-    ("lm_head.weight", Dtype::BF16, vec![4096, 8])
+    ("lm_head.weight", Dtype::BF16, vec![4096, 16])
 }
 
 #[test]
 fn a_tied_model_stores_either_matrix_or_both() {
-    let norm = || ("model.norm.weight", Dtype::F32, vec![8]);
+    let norm = || ("model.norm.weight", Dtype::F32, vec![16]);
     // The test directory fills a tensor with the length of its name.
     let (embedding_byte, head_byte) = (25, 14);
     let tied = with(json!({"tie_word_embeddings": true}));
@@ -196,16 +196,16 @@ fn a_bias_that_nothing_adds_is_refused_under_its_own_name() {
     let tensors = [
         embedding(),
         head(),
-        ("model.norm.weight", Dtype::F32, vec![8]),
-        ("model.layers.0.input_layernorm.weight", Dtype::F32, vec![8]),
-        ("model.layers.0.post_attention_layernorm.weight", Dtype::F32, vec![8]),
-        ("model.layers.0.self_attn.q_proj.weight", Dtype::F32, vec![8, 8]),
-        ("model.layers.0.self_attn.k_proj.weight", Dtype::F32, vec![8, 8]),
-        ("model.layers.0.self_attn.v_proj.weight", Dtype::F32, vec![8, 8]),
-        ("model.layers.0.self_attn.o_proj.weight", Dtype::F32, vec![8, 8]),
-        ("model.layers.0.mlp.gate_proj.weight", Dtype::F32, vec![12, 8]),
-        ("model.layers.0.mlp.up_proj.weight", Dtype::F32, vec![12, 8]),
-        ("model.layers.0.mlp.down_proj.weight", Dtype::F32, vec![8, 12]),
+        ("model.norm.weight", Dtype::F32, vec![16]),
+        ("model.layers.0.input_layernorm.weight", Dtype::F32, vec![16]),
+        ("model.layers.0.post_attention_layernorm.weight", Dtype::F32, vec![16]),
+        ("model.layers.0.self_attn.q_proj.weight", Dtype::F32, vec![16, 16]),
+        ("model.layers.0.self_attn.k_proj.weight", Dtype::F32, vec![16, 16]),
+        ("model.layers.0.self_attn.v_proj.weight", Dtype::F32, vec![16, 16]),
+        ("model.layers.0.self_attn.o_proj.weight", Dtype::F32, vec![16, 16]),
+        ("model.layers.0.mlp.gate_proj.weight", Dtype::F32, vec![12, 16]),
+        ("model.layers.0.mlp.up_proj.weight", Dtype::F32, vec![12, 16]),
+        ("model.layers.0.mlp.down_proj.weight", Dtype::F32, vec![16, 12]),
         ("model.layers.0.self_attn.rotary_emb.inv_freq", Dtype::F32, vec![2]),
         ("model.layers.0.mlp.up_proj.bias", Dtype::F32, vec![12]),
     ];
@@ -221,6 +221,26 @@ fn a_bias_that_nothing_adds_is_refused_under_its_own_name() {
 }
 
 #[test]
+fn a_directory_may_be_renamed() {
+    let tensors = [embedding(), head(), ("model.norm.weight", Dtype::F32, vec![16])];
+    let parent = directory(&base(), &[("model.safetensors", &tensors)]);
+    let digest = |path: &Path| {
+        let model = LoadedModel::open(path).unwrap();
+        let digest = crate::model::digest(&model.config, &model.tensors, None, &Pool::new(1));
+        (model.config.name, digest)
+    };
+    let (name, before) = digest(parent.path());
+    let other = tempfile::tempdir().unwrap();
+    for file in std::fs::read_dir(parent.path()).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), other.path().join(file.file_name())).unwrap();
+    }
+    let (renamed, after) = digest(other.path());
+    assert_ne!(renamed, name);
+    assert_eq!(after, before);
+}
+
+#[test]
 fn bad_directories_are_named() {
     let check = |directory: &tempfile::TempDir, expect: &str| {
         let error = LoadedModel::open(directory.path()).unwrap_err().to_string();
@@ -232,10 +252,10 @@ fn bad_directories_are_named() {
     let one = |tensor| directory(&base(), &[("model.safetensors", &[embedding(), tensor])]);
     check(&directory(&base(), &[]), "neither model.safetensors");
     check(&one(("model.layers.0.moe.weight", Dtype::F32, vec![1])), "model.layers.0.moe.weight");
-    check(&one(("model.norm.weight", Dtype::I8, vec![8])), "I8");
+    check(&one(("model.norm.weight", Dtype::I8, vec![16])), "I8");
     check(&one(("model.norm.weight", Dtype::F32, vec![])), "shape []");
-    check(&one(("embed_tokens.weight", Dtype::F32, vec![8])), "occurs twice");
-    let broken = one(("model.norm.weight", Dtype::F32, vec![8]));
+    check(&one(("embed_tokens.weight", Dtype::F32, vec![16])), "occurs twice");
+    let broken = one(("model.norm.weight", Dtype::F32, vec![16]));
     write(&broken, "model.safetensors", "nonsense that is no header");
     check(&broken, "model.safetensors is not usable");
     write(&broken, "model.safetensors.index.json", "{\"weight_map\":{\"x\":\"../../etc/passwd\"}}");

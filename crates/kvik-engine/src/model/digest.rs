@@ -1,17 +1,24 @@
-//! Identity of a model: a hash of everything that decides what it computes.
+//! Identity of a model: a hash of everything that decides what it computes, and of nothing else.
+//!
+//! The name is left out, because a model that is renamed or moved should find its cache again, and so is
+//! the context that the file declares: positions within it are computed alike whatever it is.
 
 use std::sync::Mutex;
 
 use kvik_kernels::{Pool, WeightType};
 
-use super::ModelConfig;
+use super::{ModelConfig, RopeConfig, RopeScaling, RopeStyle};
 use crate::load::TensorSource;
+
+/// The domain of the hash. Its version is raised with every change of what is hashed or how it is written:
+/// caches of another version are then not found.
+const DOMAIN: &str = "kvik 2026-11-22 model digest v2";
 
 /// Tensors are hashed in pieces of this size, so that large ones spread over the threads.
 const PIECE_BYTES: usize = 4 << 20;
 
 /// Hashes the shape and every byte of every tensor (BLAKE3, about 1 GB/s and thread).
-pub(super) fn digest(
+pub(crate) fn digest(
     config: &ModelConfig,
     tensors: &TensorSource,
     target: Option<WeightType>,
@@ -28,13 +35,154 @@ pub(super) fn digest(
     });
     names.iter().for_each(|name| tensors.release(name));
 
-    let mut whole = blake3::Hasher::new_derive_key("kvik 2026-11 model digest");
-    whole.update(format!("{config:?} {target:?}").as_bytes());
+    let mut whole = blake3::Hasher::new_derive_key(DOMAIN);
+    whole.update(canonical(config).as_bytes());
+    whole.update(format!("weights {}\n", target.map_or("stored", WeightType::name)).as_bytes());
     for (name, view) in names.iter().zip(&views) {
-        whole.update(format!("\n{name} {:?} {} {}", view.ty, view.rows, view.cols).as_bytes());
+        whole.update(format!("tensor {name} {} {} {}\n", view.ty.name(), view.rows, view.cols).as_bytes());
     }
     for hash in hashes.into_inner().expect("hashing does not panic") {
         whole.update(&hash);
     }
     *whole.finalize().as_bytes()
+}
+
+/// What decides the numbers, a line per value. Floats are written as their bits.
+fn canonical(config: &ModelConfig) -> String {
+    // Without `..`, so that a new field cannot be forgotten here.
+    let ModelConfig {
+        arch,
+        name: _,
+        layers,
+        d_model,
+        d_ff,
+        heads,
+        kv_heads,
+        head_dim,
+        vocab,
+        context: _,
+        norm_eps,
+        rope,
+    } = config;
+    format!(
+        "arch {}\nlayers {layers}\nd_model {d_model}\nd_ff {d_ff}\nheads {heads}\nkv_heads {kv_heads}\n\
+         head_dim {head_dim}\nvocab {vocab}\nnorm_eps {}\n{}",
+        arch.name(),
+        bits(*norm_eps),
+        canonical_rope(rope)
+    )
+}
+
+fn canonical_rope(rope: &RopeConfig) -> String {
+    let RopeConfig { theta, dims, style, scaling } = rope;
+    let style = match style {
+        RopeStyle::Interleaved => "interleaved",
+        RopeStyle::HalfSplit => "half-split",
+    };
+    let scaling = match *scaling {
+        RopeScaling::None => "none".to_owned(),
+        RopeScaling::Linear { factor } => format!("linear {}", bits(factor)),
+        RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => format!(
+            "llama3 {} {} {} {original_context}",
+            bits(factor),
+            bits(low_freq_factor),
+            bits(high_freq_factor)
+        ),
+        RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, attention_factor } => format!(
+            "yarn {} {original_context} {} {} {}",
+            bits(factor),
+            bits(beta_fast),
+            bits(beta_slow),
+            attention_factor.map_or("derived".to_owned(), bits)
+        ),
+    };
+    format!("rope_theta {}\nrope_dims {dims}\nrope_style {style}\nrope_scaling {scaling}\n", bits(*theta))
+}
+
+fn bits(x: f32) -> String {
+    format!("{:08x}", x.to_bits())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::load::LoadedModel;
+    use crate::model::Arch;
+
+    fn tiny() -> LoadedModel {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/tiny/kvik-tiny-q8_0.gguf");
+        LoadedModel::open(&path).unwrap()
+    }
+
+    #[test]
+    fn what_does_not_decide_the_numbers_does_not_decide_the_digest() {
+        let (LoadedModel { config, tensors, .. }, pool) = (tiny(), Pool::new(1));
+        let before = digest(&config, &tensors, None, &pool);
+        let renamed = ModelConfig { name: "elsewhere".into(), context: 77, ..config };
+        assert_eq!(digest(&renamed, &tensors, None, &pool), before);
+        assert_eq!(digest(&renamed, &tensors, None, &Pool::new(3)), before);
+    }
+
+    #[test]
+    fn what_decides_the_numbers_decides_the_digest() {
+        let config = tiny().config;
+        let change = |change: &dyn Fn(&mut ModelConfig)| {
+            let mut config = config.clone();
+            change(&mut config);
+            canonical(&config)
+        };
+        let scaling = |scaling: RopeScaling| change(&|config| config.rope.scaling = scaling.clone());
+        let llama3 = |low_freq_factor, original_context| {
+            let (factor, high_freq_factor) = (8.0, 4.0);
+            scaling(RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context })
+        };
+        let yarn = |original_context, beta_fast, attention_factor| {
+            let (factor, beta_slow) = (4.0, 1.0);
+            scaling(RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, attention_factor })
+        };
+        let mut texts = vec![
+            canonical(&config),
+            change(&|config| config.arch = Arch::Llama),
+            change(&|config| config.layers += 1),
+            change(&|config| config.d_model += 1),
+            change(&|config| config.d_ff += 1),
+            change(&|config| config.heads += 1),
+            change(&|config| config.kv_heads += 1),
+            change(&|config| config.head_dim += 1),
+            change(&|config| config.vocab += 1),
+            change(&|config| config.norm_eps = config.norm_eps.next_up()),
+            change(&|config| config.rope.theta = config.rope.theta.next_up()),
+            change(&|config| config.rope.dims += 2),
+            change(&|config| config.rope.style = RopeStyle::Interleaved),
+            scaling(RopeScaling::Linear { factor: 2.0 }),
+            scaling(RopeScaling::Linear { factor: 4.0 }),
+            llama3(1.0, 8192),
+            llama3(2.0, 8192),
+            llama3(1.0, 4096),
+            yarn(8192, 32.0, None),
+            yarn(8192, 32.0, Some(1.0)),
+            yarn(8192, 16.0, None),
+            yarn(4096, 32.0, None),
+        ];
+        let count = texts.len();
+        texts.sort();
+        texts.dedup();
+        assert_eq!(texts.len(), count);
+        let (tensors, pool) = (tiny().tensors, Pool::new(1));
+        let stored = digest(&config, &tensors, None, &pool);
+        assert_ne!(digest(&config, &tensors, Some(WeightType::F32), &pool), stored);
+    }
+
+    /// Whoever changes this orphans every cache on disk, and says so in `docs/format.md`.
+    #[test]
+    fn the_digest_of_the_model_inside_stays() {
+        let LoadedModel { config, tensors, .. } = tiny();
+        let digest = blake3::Hash::from(digest(&config, &tensors, None, &Pool::new(1)));
+        assert_eq!(
+            digest.to_hex().as_str(),
+            "2252a1c686913f2e68934e8bae3665064dfaf1c35f6d633a74bd6a32615653fa"
+        );
+    }
 }

@@ -17,6 +17,8 @@ use kvik_kernels::{MatrixError, Pool, WeightType};
 use crate::load::{LoadError, TensorSource};
 use weights::{Loader, Weights};
 
+pub(crate) use digest::digest;
+
 pub use config::{Arch, ModelConfig, RopeConfig, RopeScaling, RopeStyle};
 pub use runner::ModelRunner;
 
@@ -43,7 +45,7 @@ impl Model {
     ) -> Result<Model, ModelError> {
         let left = expected::check(&config, &tensors)?;
         let total_bytes = tensors.total_bytes();
-        let digest = digest::digest(&config, &tensors, target, pool);
+        let digest = digest(&config, &tensors, target, pool);
         let loader = Loader {
             config: &config,
             tensors: &tensors,
