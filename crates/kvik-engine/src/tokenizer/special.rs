@@ -93,6 +93,7 @@ impl Matcher {
         // Of several tokens with one text, the vocabulary's lookup decides.
         tokens.retain(|&token| vocab.text(token).is_some_and(|text| vocab.id(text) == Some(token)));
         let texts: Vec<&str> = tokens.iter().filter_map(|&token| vocab.text(token)).collect();
+        check_size(&texts)?;
         let strips: Vec<Strip> =
             tokens.iter().map(|token| strips.get(token).copied().unwrap_or_default()).collect();
         let mut safe_cut = ends_every_token_it_is_in(&texts)?;
@@ -100,6 +101,48 @@ impl Matcher {
         let automaton = build(&texts, MatchKind::LeftmostLongest)?;
         Ok(Matcher { automaton, tokens, strips, safe_cut })
     }
+}
+
+/// Bytes of a special token; those of published models have less than a hundred.
+const TOKEN_BYTES_MAX: usize = 512;
+
+/// Special tokens that end with one another, times their bytes: the automaton lists, for every byte of
+/// every token, all tokens that end there. Published models stay below two million.
+const NESTED_BYTES_MAX: usize = 1 << 24;
+
+/// Bounds the memory of the automaton and the time to build it.
+fn check_size(texts: &[&str]) -> Result<(), TokenizerError> {
+    let bytes: usize = texts.iter().map(|text| text.len()).sum();
+    let longest = texts.iter().map(|text| text.len()).max().unwrap_or(0);
+    if longest > TOKEN_BYTES_MAX {
+        let reason = format!("one has {longest} bytes, above the limit of {TOKEN_BYTES_MAX}");
+        return Err(TokenizerError::TooManySpecials { reason });
+    }
+    let nested = bytes.saturating_mul(deepest_nesting(texts));
+    match nested <= NESTED_BYTES_MAX {
+        true => Ok(()),
+        false => {
+            let reason = format!(
+                "{bytes} bytes of tokens that end with one another count {nested}, above the limit of {NESTED_BYTES_MAX}"
+            );
+            Err(TokenizerError::TooManySpecials { reason })
+        }
+    }
+}
+
+/// The most tokens of which each ends with the one before.
+fn deepest_nesting(texts: &[&str]) -> usize {
+    let mut sorted = texts.to_vec();
+    sorted.sort_unstable_by(|a, b| a.bytes().rev().cmp(b.bytes().rev()));
+    let (mut open, mut deepest): (Vec<&str>, usize) = (Vec::new(), 0);
+    for text in sorted {
+        while open.last().is_some_and(|last| !text.ends_with(last)) {
+            open.pop();
+        }
+        open.push(text);
+        deepest = deepest.max(open.len());
+    }
+    deepest
 }
 
 /// For each text: wherever it occurs in another one, it ends where that one ends.

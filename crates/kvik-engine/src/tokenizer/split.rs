@@ -25,6 +25,9 @@ struct Stage {
     look_ahead: bool,
 }
 
+/// Stages that cut one after the other; the published pre-tokenizers have up to six.
+const STAGES_MAX: usize = 32;
+
 pub(super) const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -88,6 +91,10 @@ impl Splitter {
 
     /// A pre-tokenizer from its stages' patterns.
     pub(super) fn from_patterns(patterns: &[&str]) -> Result<Splitter, TokenizerError> {
+        if patterns.len() > STAGES_MAX {
+            let step = format!("{} patterns to cut text by, above the limit of {STAGES_MAX}", patterns.len());
+            return Err(TokenizerError::UnknownStep { step });
+        }
         Ok(Splitter { stages: patterns.iter().map(|pattern| Stage::new(pattern)).collect::<Result<_, _>>()? })
     }
 

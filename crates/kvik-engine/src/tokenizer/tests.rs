@@ -297,6 +297,38 @@ fn unknown_pipelines_are_named() {
     assert!(Tokenizer::from_json(b"{", &TokenizerHints::default()).is_err());
 }
 
+/// A file with these tokens of one kind, SentencePiece without scores that matter.
+fn of_kind(tokens: &[String], kind: i32) -> Result<Tokenizer, TokenizerError> {
+    let mut writer = crate::gguf::write::Writer::new();
+    writer
+        .text("tokenizer.ggml.model", "llama")
+        .texts("tokenizer.ggml.tokens", tokens)
+        .f32s("tokenizer.ggml.scores", &vec![0.0; tokens.len()])
+        .i32s("tokenizer.ggml.token_type", &vec![kind; tokens.len()]);
+    Tokenizer::from_gguf(&Gguf::from_bytes(FileBytes::Owned(writer.to_bytes())).unwrap())
+}
+
+/// Vocabularies that would take hours or all memory.
+#[test]
+fn hostile_vocabularies_are_loaded_or_refused_at_once() {
+    let (normal, control, user_defined) = (1, 3, 4);
+    let nested = |most: usize| (1..=most).map(|len| "a".repeat(len)).collect::<Vec<_>>();
+    let refused = |tokens: &[String], kind| of_kind(tokens, kind).unwrap_err().to_string();
+    assert_eq!(of_kind(&["a".repeat(8 << 20), "b".into()], normal).unwrap().vocab_len(), 2);
+    for kind in [control, user_defined] {
+        assert!(refused(&["a".repeat(600)], kind).contains("600 bytes"));
+        assert!(refused(&nested(500), kind).contains("end with one another"));
+        assert_eq!(of_kind(&nested(200), kind).unwrap().vocab_len(), 200);
+    }
+    let mut json: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(format!("{TINY}tokenizer.json")).unwrap()).unwrap();
+    let step = serde_json::json!({"type": "Digits", "individual_digits": true});
+    let steps = json["pre_tokenizer"]["pretokenizers"].as_array_mut().unwrap();
+    steps.extend(vec![step; 5000]);
+    let error = Tokenizer::from_json(json.to_string().as_bytes(), &TokenizerHints::default());
+    assert!(error.unwrap_err().to_string().contains("patterns to cut text by"));
+}
+
 /// Shapes that make backtracking or quadratic tokenizers give up or take hours.
 #[test]
 fn long_prompts_are_encoded_whole() {
