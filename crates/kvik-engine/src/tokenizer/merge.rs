@@ -1,7 +1,7 @@
 //! Merging: neighbouring symbols become one until no pair is left, the best pair first.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 
 use rustc_hash::FxHashMap;
 
@@ -11,8 +11,14 @@ use super::vocab::Vocab;
 /// Words up to this many symbols are merged by looking at all pairs each time, which is faster there.
 const SCAN_MAX: usize = 24;
 
-/// Marks a symbol that was merged into its left neighbour.
-const GONE: u32 = u32::MAX;
+/// From here on a number is no symbol: its place belongs to a longer one, see [`Chain`].
+pub(super) const NO_SYMBOL: u32 = 3 << 30;
+
+/// Longest word, in symbols; the lengths of merged symbols must fit below [`NO_SYMBOL`].
+const LEN_MAX: usize = 1 << 30;
+
+/// Places in one piece of a queue.
+const PIECE: usize = 4096;
 
 /// A rule for pairs: rank (lowest first; equal ranks go left to right) and the merged symbol.
 pub(super) trait Pairs {
@@ -60,9 +66,44 @@ impl Pairs for Ranks {
 #[derive(Debug, Default)]
 pub(super) struct Merger {
     pairs: Vec<Option<(u32, u32)>>,
-    prev: Vec<u32>,
-    next: Vec<u32>,
     queue: Queue,
+}
+
+/// The symbols of a word while it is merged, each at the place of its first one.
+///
+/// A symbol of several places has its length in the second and in the last, marked by [`NO_SYMBOL`]:
+/// neighbours are found in both directions without a byte beside the symbols themselves.
+struct Chain<'s>(&'s mut [u32]);
+
+impl Chain<'_> {
+    fn len_of(number: u32) -> Option<usize> {
+        number.checked_sub(NO_SYMBOL).map(|len| len as usize)
+    }
+
+    /// The symbol at a place, unless a longer one has taken it.
+    fn symbol(&self, at: usize) -> Option<u32> {
+        self.0.get(at).copied().filter(|&symbol| symbol < NO_SYMBOL)
+    }
+
+    /// Where the symbol after that at `at` begins, or the end.
+    fn after(&self, at: usize) -> usize {
+        at + self.0.get(at + 1).and_then(|&number| Chain::len_of(number)).unwrap_or(1)
+    }
+
+    /// Where the symbol before that at `at` begins.
+    fn before(&self, at: usize) -> Option<usize> {
+        let last = at.checked_sub(1)?;
+        Some(at - Chain::len_of(self.0[last]).unwrap_or(1))
+    }
+
+    /// Makes `merged` of the symbol at `at` and the one at `right`, which is after it.
+    fn merge(&mut self, at: usize, right: usize, merged: u32) {
+        let end = self.after(right);
+        self.0[at] = merged;
+        for gone in [at + 1, right, end - 1] {
+            self.0[gone] = NO_SYMBOL + (end - at) as u32;
+        }
+    }
 }
 
 /// Places of possible merges by rank, then from left to right.
@@ -75,12 +116,14 @@ struct Queue {
     places: FxHashMap<u32, Places>,
 }
 
-/// The places of one rank.
+/// The places of one rank: in pieces, so that what is done is freed while the rest grows.
 #[derive(Debug, Default)]
 struct Places {
     /// Ascending; those before `at` are done.
     ordered: Vec<u32>,
     at: usize,
+    /// What comes after `ordered`, once that is a whole piece.
+    more: VecDeque<Vec<u32>>,
     /// Found too late to be put in order.
     late: BinaryHeap<Reverse<u32>>,
 }
@@ -91,10 +134,7 @@ impl Queue {
             self.ranks.push(Reverse(rank));
             Places::default()
         });
-        match places.ordered.last() {
-            Some(&last) if last > place => places.late.push(Reverse(place)),
-            _ => places.ordered.push(place),
-        }
+        places.push(place);
     }
 
     fn pop(&mut self) -> Option<(u32, u32)> {
@@ -111,14 +151,28 @@ impl Queue {
 }
 
 impl Places {
+    fn push(&mut self, place: u32) {
+        let piece = self.more.back_mut().unwrap_or(&mut self.ordered);
+        match piece.last() {
+            Some(&last) if last > place => self.late.push(Reverse(place)),
+            _ if piece.len() < PIECE => piece.push(place),
+            _ => self.more.push_back(vec![place]),
+        }
+    }
+
     fn pop(&mut self) -> Option<u32> {
+        if self.at == self.ordered.len()
+            && let Some(piece) = self.more.pop_front()
+        {
+            (self.ordered, self.at) = (piece, 0);
+        }
         let ordered = self.ordered.get(self.at).copied();
         let late = self.late.peek().map(|&Reverse(place)| place);
         match (ordered, late) {
             (Some(ordered), Some(late)) if late < ordered => self.late.pop().map(|Reverse(place)| place),
             (None, Some(_)) => self.late.pop().map(|Reverse(place)| place),
             (ordered, _) => {
-                self.at += 1;
+                self.at += usize::from(ordered.is_some());
                 ordered
             }
         }
@@ -126,7 +180,7 @@ impl Places {
 }
 
 impl Merger {
-    /// Merges `symbols` in place. Symbols are never [`u32::MAX`].
+    /// Merges `symbols` in place. Symbols are below [`NO_SYMBOL`].
     pub(super) fn merge(&mut self, symbols: &mut Vec<u32>, rule: &impl Pairs) {
         if symbols.len() <= SCAN_MAX {
             self.merge_by_scan(symbols, rule);
@@ -153,48 +207,37 @@ impl Merger {
     }
 
     fn merge_by_queue(&mut self, symbols: &mut Vec<u32>, rule: &impl Pairs) {
-        let len = u32::try_from(symbols.len()).expect("no request has 4 GiB of text");
-        self.prev.clear();
-        self.prev.extend((0..len).map(|i| i.wrapping_sub(1)));
-        self.next.clear();
-        self.next.extend(1..=len);
-        (0..len).for_each(|left| self.offer(left, symbols, rule));
+        assert!(symbols.len() < LEN_MAX, "no request has a gibibyte of text");
+        let mut chain = Chain(symbols);
+        (0..chain.0.len()).for_each(|left| self.offer(left, &chain, rule));
         while let Some((rank, left)) = self.queue.pop() {
             // The place may be stale: its symbols have been merged with others since.
-            let Some((right, merged)) = self.pair(left, symbols, rule, rank) else { continue };
-            symbols[left as usize] = merged;
-            symbols[right as usize] = GONE;
-            let (before, after) = (self.prev[left as usize], self.next[right as usize]);
-            self.next[left as usize] = after;
-            if after < len {
-                self.prev[after as usize] = left;
+            let Some((now, right, merged)) = pair(left as usize, &chain, rule) else { continue };
+            if now != rank {
+                continue;
             }
-            if before < len {
-                self.offer(before, symbols, rule);
+            chain.merge(left as usize, right, merged);
+            if let Some(before) = chain.before(left as usize) {
+                self.offer(before, &chain, rule);
             }
-            self.offer(left, symbols, rule);
+            self.offer(left as usize, &chain, rule);
         }
-        symbols.retain(|&symbol| symbol != GONE);
+        symbols.retain(|&symbol| symbol < NO_SYMBOL);
     }
 
-    /// The right neighbour of `left` and what both become, if they merge at this rank now.
-    fn pair(&self, left: u32, symbols: &[u32], rule: &impl Pairs, rank: u32) -> Option<(u32, u32)> {
-        let right = self.next[left as usize];
-        let pair = (symbols[left as usize], *symbols.get(right as usize)?);
-        if pair.0 == GONE {
-            return None;
+    fn offer(&mut self, left: usize, chain: &Chain<'_>, rule: &impl Pairs) {
+        if let Some((rank, ..)) = pair(left, chain, rule) {
+            self.queue.push(rank, left as u32);
         }
-        let (now, merged) = rule.merge(pair.0, pair.1)?;
-        (now == rank).then_some((right, merged))
     }
+}
 
-    fn offer(&mut self, left: u32, symbols: &[u32], rule: &impl Pairs) {
-        let right = self.next[left as usize] as usize;
-        let Some(&right) = symbols.get(right) else { return };
-        if let Some((rank, _)) = rule.merge(symbols[left as usize], right) {
-            self.queue.push(rank, left);
-        }
-    }
+/// The rank at which the symbol at `left` merges with the next one, where that is, and what both become.
+fn pair(left: usize, chain: &Chain<'_>, rule: &impl Pairs) -> Option<(u32, usize, u32)> {
+    let symbol = chain.symbol(left)?;
+    let right = chain.after(left);
+    let (rank, merged) = rule.merge(symbol, chain.symbol(right)?)?;
+    Some((rank, right, merged))
 }
 
 /// Index of the pair of lowest rank, the leftmost where several are equal.

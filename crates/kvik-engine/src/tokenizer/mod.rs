@@ -18,7 +18,7 @@ use std::sync::{Mutex, PoisonError};
 
 use kvik_cache::Token;
 use rustc_hash::FxHashMap;
-use tokenizers::{NormalizedString, Normalizer, normalizers::NFC};
+use unicode_normalization_alignments::UnicodeNormalization;
 
 use crate::gguf::GgufError;
 use byte_level::ByteLevel;
@@ -215,16 +215,14 @@ impl Tokenizer {
 }
 
 /// The text in Unicode's composed form. ASCII is composed already.
+///
+/// The normaliser of the `tokenizers` crate does the same with the same tables, and keeps 32 bytes beside
+/// every byte of the text to tell where it came from.
 fn composed(text: &str) -> Cow<'_, str> {
     if text.is_ascii() {
         return text.into();
     }
-    let mut normalized = NormalizedString::from(text);
-    match NFC.normalize(&mut normalized) {
-        Ok(()) => normalized.get().to_owned().into(),
-        // The library's signature allows it to fail; composing cannot.
-        Err(_) => text.into(),
-    }
+    text.nfc().map(|(composed, _)| composed).collect::<String>().into()
 }
 
 /// Why a vocabulary was refused.
