@@ -171,8 +171,9 @@ impl Conversation {
             kwargs: self.kwargs.clone(),
             now,
         };
-        let prompt = template.render(&input).map_err(refused)?.text;
-        if self.continues { continuation::cut(prompt) } else { Ok(prompt) }
+        let prompt = template.render(&input).map_err(refused)?;
+        let prompt = if self.continues { continuation::cut(prompt)? } else { prompt };
+        Ok(prompt.text)
     }
 
     /// Whether the answer begins inside a thought.

@@ -4,6 +4,7 @@
 //! its content, and what comes after the mark is cut off. The prompt is a prefix of the one in which the
 //! message is complete, and is cached like any other.
 
+use kvik_engine::template::Prompt;
 use serde_json::Value;
 
 use super::{error::ApiError, fields::Fields};
@@ -48,13 +49,17 @@ pub(crate) fn mark(messages: &mut Value) {
 }
 
 /// Cuts off what the template writes behind the mark.
-pub(crate) fn cut(mut prompt: String) -> Result<String, ApiError> {
-    let Some(end) = prompt.rfind(MARK) else {
-        let message = "the chat template does not write the last message as it is, so that it cannot be continued; send `continue_final_message: false`";
+pub(crate) fn cut(mut prompt: Prompt) -> Result<Prompt, ApiError> {
+    let Some(end) = prompt.text.find(MARK).filter(|&end| prompt.text.rfind(MARK) == Some(end)) else {
+        let message = "the chat template does not write the last message as it is and once, so that it cannot be continued; send `continue_final_message: false`";
         return Err(ApiError::field("messages", message));
     };
-    prompt.truncate(end);
-    Ok(if prompt.contains(MARK) { prompt.replace(MARK, "") } else { prompt })
+    prompt.text.truncate(end);
+    prompt.inputs.retain_mut(|range| {
+        range.end = range.end.min(end);
+        range.start < range.end
+    });
+    Ok(prompt)
 }
 
 /// Whether the last message ends inside a thought.
@@ -127,6 +132,16 @@ mod tests {
         refused(calls, json!({"continue_final_message": true}));
         let text = json!({"role": "assistant", "content": "Once"});
         refused(text, json!({"continue_final_message": true, "add_generation_prompt": true}));
+    }
+
+    #[test]
+    fn what_the_request_wrote_ends_where_the_prompt_does() {
+        let text = format!("hi there{MARK}<end>");
+        let inputs = vec![0..2, 3..text.len() - 5, text.len() - 5..text.len()];
+        let prompt = cut(Prompt { text, inputs }).unwrap();
+        assert_eq!(prompt, Prompt { text: "hi there".to_owned(), inputs: vec![0..2, 3..8] });
+        assert!(cut(Prompt { text: format!("{MARK} twice {MARK}"), inputs: Vec::new() }).is_err());
+        assert!(cut(Prompt::default()).is_err());
     }
 
     #[test]
