@@ -42,6 +42,7 @@ pub(crate) fn read(app: &App, mut fields: Fields) -> Result<Prepared<TextAnswer>
     refuse(&mut fields, &options, echo, logprobs)?;
 
     // What cannot run is refused before anything is made for its answer.
+    options.check_copies(prompts.len())?;
     let request = |prompt: &Prompt| {
         fields.still_wanted()?;
         Ok(options.request(prompt.encode(app)?, max_tokens, logprobs))

@@ -43,6 +43,7 @@ fn read_completion(app: &App, mut fields: Fields) -> Result<Prepared<LlamaAnswer
     let logprobs = (probabilities > 0).then_some(probabilities);
     let stream = fields.bool("stream")?.unwrap_or(false);
 
+    options.check_copies(prompts.len())?;
     let request = |prompt: &Prompt| {
         fields.still_wanted()?;
         Ok(options.request(prompt.encode(app)?, max_tokens, logprobs))

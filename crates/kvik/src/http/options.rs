@@ -25,6 +25,8 @@ const BIASES_MAX: usize = 1024;
 const BIASED_BYTES_MAX: usize = 256;
 /// `top_logprobs` at most, as in OpenAI's API.
 pub(crate) const LOGPROBS_MAX: i64 = 20;
+/// Bytes of a constraint, times the prompts that it holds for.
+const COPIED_CONSTRAINT_BYTES_MAX: usize = 1 << 20;
 /// Seeds that kvik draws and reports: JavaScript's numbers hold them.
 const SEED_BITS: u64 = (1 << 53) - 1;
 /// Asks for such a seed.
@@ -103,6 +105,25 @@ impl Options {
             retain,
             constraint: constraint(fields)?,
         })
+    }
+}
+
+impl Options {
+    /// Refuses a large constraint for many prompts: each of them takes a copy.
+    pub(crate) fn check_copies(&self, prompts: usize) -> Result<()> {
+        let bytes = match &self.constraint {
+            _ if prompts == 1 => return Ok(()),
+            Some(Constraint::JsonSchema(schema)) => schema.to_string().len(),
+            Some(Constraint::Regex(text) | Constraint::Lark(text)) => text.len(),
+            _ => return Ok(()),
+        };
+        if bytes.saturating_mul(prompts) <= COPIED_CONSTRAINT_BYTES_MAX {
+            return Ok(());
+        }
+        let message = format!(
+            "`prompt` holds {prompts} prompts under a constraint of {bytes} bytes; together these may be {COPIED_CONSTRAINT_BYTES_MAX}: send fewer prompts at a time"
+        );
+        Err(ApiError::field("prompt", message))
     }
 }
 

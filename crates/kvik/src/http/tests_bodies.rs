@@ -104,6 +104,22 @@ async fn answers_repeat_prompts_up_to_a_limit() {
 }
 
 #[tokio::test]
+async fn a_large_constraint_is_not_copied_for_many_prompts() {
+    let server = server();
+    let ask = async |route: &str, prompts: usize, items: usize| {
+        let schema = json!({"enum": vec![[[1]]; items]});
+        let body = json!({"prompt": vec!["hi"; prompts], "json_schema": schema});
+        post(&server, route, body.to_string()).await
+    };
+    for route in ["/v1/completions", "/completion"] {
+        assert_eq!(ask(route, 64, 1000).await.0, 200);
+        assert_eq!(ask(route, 1, 10_000).await.0, 200);
+        let (status, answer) = ask(route, 64, 10_000).await;
+        assert_eq!((status.as_u16(), &answer["error"]["param"]), (400, &json!("prompt")), "{answer}");
+    }
+}
+
+#[tokio::test]
 async fn tokenize_takes_texts_up_to_a_limit() {
     let config = AppConfig { body_limit: ByteSize(8 << 20), ..config() };
     let server = Server::build(done, Keys::new([]), config);
