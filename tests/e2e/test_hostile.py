@@ -91,7 +91,7 @@ def test_a_prompt_of_ten_mebibytes(server):
 def test_a_body_beyond_the_limit(server):
     connection = socket.create_connection(("127.0.0.1", server.port))
     connection.settimeout(30)
-    head = b"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99999999999\r\n\r\n"
+    head = b"POST /completion HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99999999999\r\n\r\n"
     connection.sendall(head + b'{"prompt": "')
     status = connection.recv(64).split(b" ")[1]
     connection.close()
@@ -188,7 +188,7 @@ def test_a_client_that_never_reads():
         silent = socket.socket()
         silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         silent.connect(("127.0.0.1", server.port))
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         silent.sendall((head + body).encode())
         deadline = time.monotonic() + 8
         while time.monotonic() < deadline:

@@ -2,10 +2,11 @@
 
 use std::{num::NonZeroU32, path::PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Args;
 
 use crate::{
+    access_args::{key, keys_in},
     dirs,
     ledger::{Records, RecordsError},
     prices::{Decimal, PriceList, Prices},
@@ -20,8 +21,11 @@ pub(crate) struct AccountArgs {
     #[arg(long, value_name = "FILE")]
     tenants: Option<PathBuf>,
     /// The key for what concerns all tenants: /metrics, and /v1/usage of everybody
-    #[arg(long, value_name = "KEY", hide_env_values = true, hide_default_value = true)]
-    pub(crate) admin_key: Option<String>,
+    #[arg(long, value_name = "KEY", value_parser = key, hide_env_values = true, hide_default_value = true)]
+    admin_key: Option<String>,
+    /// A file with that key
+    #[arg(long, value_name = "FILE")]
+    admin_key_file: Option<PathBuf>,
     /// The file that separates the tenants' caches, made when missing [default: secret in --state-dir]
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
@@ -58,6 +62,23 @@ impl AccountArgs {
         Ok(Some(Source { path, secret: Secret::open(&secret_file)? }))
     }
 
+    /// The admin's key, when there is one.
+    pub(crate) fn admin_key(&self) -> anyhow::Result<Option<String>> {
+        let Some(path) = &self.admin_key_file else { return Ok(self.admin_key.clone()) };
+        if self.admin_key.is_some() {
+            bail!("--admin-key and --admin-key-file are both set; leave one out");
+        }
+        let mut keys = keys_in(path, "--admin-key-file")?;
+        if keys.len() > 1 {
+            bail!(
+                "the file {} of --admin-key-file holds {} keys and there is one admin",
+                path.display(),
+                keys.len()
+            );
+        }
+        Ok(keys.pop())
+    }
+
     /// The server's prices, when any is set.
     pub(crate) fn prices(&self) -> anyhow::Result<Option<Prices>> {
         let (input, cached, output) = (self.price_input, self.price_cached, self.price_output);
@@ -82,4 +103,37 @@ impl StateArgs {
 
 fn without_records(error: &RecordsError) -> String {
     format!("{error}; the accounts of this server end with it")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Flags {
+        #[command(flatten)]
+        accounts: AccountArgs,
+    }
+
+    #[test]
+    fn the_admins_key_is_one_and_never_empty() {
+        let admin_key = |flags: &[&str]| {
+            let flags = std::iter::once("kvik").chain(flags.iter().copied());
+            Flags::try_parse_from(flags)?.accounts.admin_key()
+        };
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = file.path().to_str().unwrap();
+        assert_eq!(admin_key(&[]).unwrap(), None);
+        assert_eq!(admin_key(&["--admin-key", " root"]).unwrap().as_deref(), Some("root"));
+        assert!(admin_key(&["--admin-key", " "]).unwrap_err().to_string().contains("the key is empty"));
+        for (text, expect) in [("root\n", Some("root")), ("", None), ("\n", None), ("a\nb\n", None)] {
+            std::fs::write(path, text).unwrap();
+            assert_eq!(admin_key(&["--admin-key-file", path]).ok().flatten().as_deref(), expect, "{text:?}");
+        }
+        std::fs::write(path, "root").unwrap();
+        let both = admin_key(&["--admin-key", "root", "--admin-key-file", path]).unwrap_err();
+        assert!(both.to_string().contains("leave one out"), "{both}");
+    }
 }

@@ -138,9 +138,9 @@ mod tests {
 
     #[test]
     fn a_flag_wins_over_the_file_and_the_file_over_the_default() {
-        assert_eq!(serve("", &[]).port, 8080);
-        assert_eq!(serve("port = 9000", &[]).port, 9000);
-        assert_eq!(serve("port = 9000", &["--port", "9100"]).port, 9100);
+        assert_eq!(serve("", &[]).access.port, 8080);
+        assert_eq!(serve("port = 9000", &[]).access.port, 9000);
+        assert_eq!(serve("port = 9000", &["--port", "9100"]).access.port, 9100);
     }
 
     #[test]
@@ -165,10 +165,10 @@ mod tests {
             "host = \"0.0.0.0\"\ncontext = 4096\ncache-ram = \"1GiB\"\napi-key = [\"a\", \"b\"]\nkv = \"f32\"",
             &[],
         );
-        assert_eq!(args.host, "0.0.0.0");
+        assert_eq!(args.access.host, "0.0.0.0");
         assert_eq!(args.cache.context, Some(4096));
         assert_eq!(args.cache.cache_ram.map(|size| size.0), Some(1 << 30));
-        assert_eq!(args.api_key, ["a", "b"]);
+        assert_eq!(args.access.api_key, ["a", "b"]);
     }
 
     #[test]

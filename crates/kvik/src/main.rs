@@ -1,5 +1,6 @@
 //! kvik: a local LLM server whose centre is the KV cache.
 
+mod access_args;
 mod account_args;
 mod bench;
 mod cache_cmd;

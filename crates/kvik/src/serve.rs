@@ -3,19 +3,19 @@
 use std::{
     io::Write,
     net::SocketAddr,
-    path::PathBuf,
     sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
 
 use anyhow::Context;
 use clap::Args;
-use tokio::{net::TcpListener, sync::watch};
+use tokio::sync::watch;
 
 use crate::{
+    access_args::AccessArgs,
     account_args::{AccountArgs, StateArgs},
     example,
-    http::{self, App, AppConfig, Clock, Connections, Keys},
+    http::{self, App, AppConfig, Clock, Connections, Hosts, Keys},
     ledger::{Ledger, Records},
     load::{self, Budget, Capacity, Handle, Loaded},
     logging::{self, LogFormat},
@@ -53,28 +53,8 @@ pub(crate) struct ServeArgs {
     pub(crate) cache: CacheArgs,
     #[command(flatten)]
     pub(crate) capacity: Capacity,
-    /// Address to listen on; 0.0.0.0 for all
-    #[arg(long, default_value = "127.0.0.1", help_heading = "Server")]
-    pub(crate) host: String,
-    /// Port to listen on; 0 for a free one
-    #[arg(long, default_value_t = 8080, help_heading = "Server")]
-    pub(crate) port: u16,
-    /// A key that clients must send; may be repeated
-    #[arg(
-        long,
-        value_name = "KEY",
-        value_delimiter = ',',
-        hide_env_values = true,
-        hide_default_value = true,
-        help_heading = "Server"
-    )]
-    pub(crate) api_key: Vec<String>,
-    /// A file with one key per line
-    #[arg(long, value_name = "FILE", help_heading = "Server")]
-    pub(crate) api_key_file: Option<PathBuf>,
-    /// An origin whose pages may call, as https://example.org, or * for all; may be repeated
-    #[arg(long, value_name = "ORIGIN", value_delimiter = ',', help_heading = "Server")]
-    pub(crate) cors: Vec<String>,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
     /// Longest request body
     #[arg(long, value_name = "SIZE", default_value = "32MiB", help_heading = "Server")]
     pub(crate) body_limit: ByteSize,
@@ -115,11 +95,9 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
 }
 
 async fn serve(args: &ServeArgs, clients: Clients, loaded: Loaded) -> anyhow::Result<()> {
-    let address = format!("{}:{}", args.host, args.port);
-    let listener = TcpListener::bind(&address)
-        .await
-        .with_context(|| format!("cannot listen on {address}; choose another --port"))?;
+    let listener = args.access.listen().await?;
     let address = listener.local_addr()?;
+    args.access.check_exposure(address, &clients.keys)?;
     let Loaded { serving, budget, disk, handle } = loaded;
     let example =
         example::curl(&url(address), &serving.model.name, args.model.is_embedded(), !clients.keys.are_open());
@@ -132,8 +110,8 @@ async fn serve(args: &ServeArgs, clients: Clients, loaded: Loaded) -> anyhow::Re
 
     handle.set_tenants(clients.keys.tenants());
     let ledger = Ledger::new(&serving.model.name, clients.records.as_ref(), SystemTime::now);
-    let app =
-        App::new(serving, clients.keys, Arc::new(ledger), args.app_config(clients.prices, clients.records));
+    let config = args.app_config(args.access.hosts(address.ip()), clients.prices, clients.records);
+    let app = App::new(serving, clients.keys, Arc::new(ledger), config);
     let accounts = tokio::spawn(upkeep::keep_accounts(app.clone()));
     let restored = app.clone();
     tokio::task::spawn_blocking(move || http::restore_prompts(&restored));
@@ -202,32 +180,19 @@ async fn signal() {
 impl ServeArgs {
     fn clients(&self) -> anyhow::Result<Clients> {
         let source = self.accounts.source(&self.state)?;
-        let mut keys = self.keys()?.with_admin(self.accounts.admin_key.as_deref());
+        let mut keys = self.access.keys()?.with_admin(self.accounts.admin_key()?.as_deref());
         if let Some(source) = &source {
             keys = keys.with_tenants(source.read(&Tenants::none())?);
         }
         Ok(Clients { keys, source, prices: self.accounts.prices()?, records: self.state.records() })
     }
 
-    fn app_config(&self, prices: Option<Prices>, records: Option<Records>) -> AppConfig {
+    fn app_config(&self, hosts: Hosts, prices: Option<Prices>, records: Option<Records>) -> AppConfig {
         let started = Instant::now();
         let clock: Clock = Arc::new(move || started.elapsed());
         let places = self.capacity.parallel + self.capacity.queue;
-        AppConfig { cors: self.cors.clone(), body_limit: self.body_limit, prices, clock, places, records }
-    }
-
-    fn keys(&self) -> anyhow::Result<Keys> {
-        let file = match &self.api_key_file {
-            None => String::new(),
-            Some(path) => std::fs::read_to_string(path)
-                .with_context(|| format!("the keys in {} cannot be read", path.display()))?,
-        };
-        let keys = Keys::new(self.api_key.iter().map(String::as_str).chain(file.lines()));
-        if keys.are_open() && self.api_key_file.is_some() {
-            // An empty file must not open the server to everybody.
-            anyhow::bail!("the file of --api-key-file holds no key");
-        }
-        Ok(keys)
+        let cors = self.access.cors.clone();
+        AppConfig { hosts, cors, body_limit: self.body_limit, prices, clock, places, records }
     }
 }
 

@@ -57,7 +57,7 @@ impl Server {
         stream.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
         write!(
             stream,
-            "{method} {path} HTTP/1.1\r\nhost: kvik\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
         )
         .unwrap();

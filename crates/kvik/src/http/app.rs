@@ -24,6 +24,7 @@ use super::{
     keys::{Caller, Keys},
     limits,
     metrics::Metrics,
+    origins::{AllowedOrigin, Hosts},
     readers::{Presence, Reader, Readers},
     tab::{Clock, Tab},
 };
@@ -46,8 +47,10 @@ const BODIES: u64 = 4;
 
 /// How the server treats its clients.
 pub(crate) struct AppConfig {
-    /// Origins that browsers may call from; `*` for any.
-    pub(crate) cors: Vec<String>,
+    /// Hosts by which the server may be called where it asks for no key.
+    pub(crate) hosts: Hosts,
+    /// Origins whose pages may call.
+    pub(crate) cors: Vec<AllowedOrigin>,
     /// Longest body.
     pub(crate) body_limit: ByteSize,
     /// What tokens cost, for tenants without prices of their own.

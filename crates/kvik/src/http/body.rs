@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use axum::{
     body::Bytes,
     extract::{DefaultBodyLimit, FromRequest, Request},
-    http::{StatusCode, header},
+    http::{HeaderMap, StatusCode, header},
 };
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -53,6 +53,7 @@ impl FromRequest<Arc<App>> for JsonBody {
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
         let caller = request.extensions().get::<Caller>().cloned().ok_or_else(ApiError::unauthorized)?;
+        check_form(request.headers())?;
         let announced = request.headers().get(header::CONTENT_LENGTH);
         let announced = announced.and_then(|value| value.to_str().ok()?.parse().ok());
         let room = room(announced, app).await?;
@@ -82,6 +83,37 @@ async fn room(announced_bytes: Option<u64>, app: &App) -> Result<Option<OwnedSem
     }
     let kib = u32::try_from(bytes >> 10).unwrap_or(u32::MAX);
     app.bodies.clone().acquire_many_owned(kib).await.map(Some).map_err(|_| ApiError::stopping())
+}
+
+/// Refuses what does not say that it is plain JSON. A foreign page can make a browser send forms
+/// and text unasked, but not this type.
+fn check_form(headers: &HeaderMap) -> Result<(), ApiError> {
+    let encoding = headers.get(header::CONTENT_ENCODING).map(|value| value.to_str().unwrap_or("?"));
+    if let Some(encoding) = encoding.filter(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
+        let message = format!(
+            "the body is encoded as `{encoding}` (its content-encoding), which kvik does not read; send it as it is"
+        );
+        return Err(unsupported("content_encoding_not_supported", message));
+    }
+    let kind = headers.get(header::CONTENT_TYPE).map(|value| value.to_str().unwrap_or("?"));
+    if kind.is_some_and(is_json) {
+        return Ok(());
+    }
+    let found = kind.map_or("has no content-type".to_owned(), |kind| format!("says that it is `{kind}`"));
+    let message = format!(
+        "the body {found} and kvik reads JSON only; send the header `Content-Type: application/json` (curl: -H 'Content-Type: application/json')"
+    );
+    Err(unsupported("content_type_not_json", message))
+}
+
+/// Whether a content type is `application/json` or a relative of it, with or without parameters.
+fn is_json(kind: &str) -> bool {
+    let essence = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    essence.strip_prefix("application/").is_some_and(|form| form == "json" || form.ends_with("+json"))
+}
+
+fn unsupported(code: &'static str, message: String) -> ApiError {
+    ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, Some(code), message)
 }
 
 fn too_large(app: &App) -> ApiError {

@@ -45,6 +45,11 @@ impl Keys {
         self.api.is_empty() && !self.tenants.are_named()
     }
 
+    /// Whether there is an admin's key.
+    pub(crate) fn have_admin(&self) -> bool {
+        self.admin.is_some()
+    }
+
     pub(crate) fn tenants(&self) -> &Tenants {
         &self.tenants
     }

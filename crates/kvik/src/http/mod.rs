@@ -18,6 +18,7 @@ mod error;
 mod explain;
 mod fields;
 mod generation;
+mod guard;
 mod json;
 mod keep;
 mod keys;
@@ -28,6 +29,7 @@ mod llama_answer;
 mod messages;
 mod metrics;
 mod options;
+mod origins;
 mod prompt;
 mod prompts;
 mod readers;
@@ -40,6 +42,8 @@ mod tests;
 #[cfg(test)]
 mod tests_bodies;
 #[cfg(test)]
+mod tests_doors;
+#[cfg(test)]
 mod tests_kept;
 #[cfg(test)]
 mod tests_tenants;
@@ -51,29 +55,27 @@ pub(crate) use app::{App, AppConfig};
 pub(crate) use chat::conversation_prompt;
 pub(crate) use keys::Keys;
 pub(crate) use listen::{Connections, serve};
+pub(crate) use origins::{AllowedHost, AllowedOrigin, Hosts};
 pub(crate) use prompts::restore as restore_prompts;
 pub(crate) use tab::Clock;
 pub(crate) use tenant_usage::listing as usage_listing;
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
 use axum::{
-    Extension, Json, Router,
-    extract::{MatchedPath, Path, Request, State},
-    http::{HeaderValue, Method, StatusCode, header},
-    middleware::{self, Next},
+    Json, Router,
+    extract::{Path, Request, State},
+    http::StatusCode,
+    middleware,
     response::{IntoResponse, Response},
     routing::{delete, get, post},
 };
 use serde_json::{Value, json};
-use tower_http::cors::{AllowOrigin, Any, CorsLayer};
 
 use error::ApiError;
-use keys::Caller;
 
 /// All routes over one application.
 pub(crate) fn router(app: Arc<App>) -> Router {
-    let cors = cors(&app.config.cors);
     Router::new()
         .route("/v1/chat/completions", post(chat::route))
         .route("/v1/completions", post(completions::route))
@@ -98,75 +100,17 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .merge(admin_routes())
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
-        .layer(middleware::from_fn_with_state(app.clone(), guard))
-        .layer(middleware::from_fn_with_state(app.clone(), count))
-        .layer(cors)
+        .layer(middleware::from_fn_with_state(app.clone(), guard::admit))
+        .layer(origins::cors(&app.config.cors))
+        .layer(middleware::from_fn_with_state(app.clone(), guard::check_sender))
+        .layer(middleware::from_fn_with_state(app.clone(), guard::count))
         .layer(body::limit(&app))
         .with_state(app)
 }
 
 /// Routes that show what concerns all tenants.
 fn admin_routes() -> Router<Arc<App>> {
-    Router::new().route("/metrics", get(metrics::route)).route_layer(middleware::from_fn(admins_only))
-}
-
-async fn admins_only(Extension(caller): Extension<Caller>, request: Request, next: Next) -> Response {
-    if caller.admin { next.run(request).await } else { ApiError::admins_only().into_response() }
-}
-
-/// Finds out who asks. Turns away who has no key or comes too often, and everybody once the server
-/// is stopping.
-async fn guard(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
-    if request.uri().path() == "/health" {
-        return next.run(request).await;
-    }
-    let Some(caller) = app.keys().caller(request.headers()) else {
-        return ApiError::unauthorized().into_response();
-    };
-    if app.is_stopping() {
-        return ApiError::stopping().into_response();
-    }
-    let tenant = caller.tenant.clone();
-    request.extensions_mut().insert(caller);
-    let mut response = match limits::take_request(&tenant, request.method(), app.now()) {
-        Ok(()) => next.run(request).await,
-        Err(error) => error.into_response(),
-    };
-    limits::add_headers(&tenant, app.now(), response.headers_mut());
-    response
-}
-
-/// Counts the request under its route; paths that no route has are one label, so that a scanner
-/// cannot make the metrics grow.
-async fn count(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let route = request.extensions().get::<MatchedPath>().map_or("unknown", MatchedPath::as_str).to_owned();
-    let start = Instant::now();
-    let response = next.run(request).await;
-    tracing::debug!(
-        route,
-        status = response.status().as_u16(),
-        ms = start.elapsed().as_millis() as u64,
-        "http"
-    );
-    app.metrics.request(route, response.status());
-    response
-}
-
-/// Origins that browsers may call from; none are allowed unless the server was told so.
-fn cors(origins: &[String]) -> CorsLayer {
-    if origins.is_empty() {
-        return CorsLayer::new();
-    }
-    let allowed: AllowOrigin = if origins.iter().any(|origin| origin == "*") {
-        Any.into()
-    } else {
-        let values = origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok());
-        AllowOrigin::list(values)
-    };
-    CorsLayer::new()
-        .allow_origin(allowed)
-        .allow_methods([Method::GET, Method::POST, Method::PUT, Method::DELETE])
-        .allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE])
+    Router::new().route("/metrics", get(metrics::route)).route_layer(middleware::from_fn(guard::admins_only))
 }
 
 async fn unknown_route(request: Request) -> ApiError {

@@ -85,7 +85,10 @@ impl Server {
     }
 
     async fn text(&self, path: &str, body: &Value) -> String {
-        let request = HttpRequest::post(path).body(Body::from(body.to_string())).unwrap();
+        let request = HttpRequest::post(path)
+            .header("content-type", "application/json")
+            .body(Body::from(body.to_string()))
+            .unwrap();
         let response = self.router.clone().oneshot(request).await.unwrap();
         let bytes = to_bytes(response.into_body(), usize::MAX).await.unwrap();
         String::from_utf8(bytes.to_vec()).unwrap()

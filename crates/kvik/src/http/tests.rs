@@ -94,7 +94,8 @@ pub(super) struct Server {
 /// How a server treats its clients where a test does not say.
 pub(super) fn config() -> AppConfig {
     AppConfig {
-        cors: vec!["https://page.example".to_owned()],
+        hosts: Hosts::new([127, 0, 0, 1].into(), Vec::new()),
+        cors: vec!["https://page.example".parse().unwrap()],
         body_limit: ByteSize(1 << 20),
         prices: None,
         clock: Arc::new(|| Duration::ZERO),
@@ -167,6 +168,9 @@ impl Server {
         let mut request = HttpRequest::builder().method(method).uri(path);
         for (name, value) in headers {
             request = request.header(*name, *value);
+        }
+        if !headers.iter().any(|(name, _)| *name == "content-type") {
+            request = request.header("content-type", "application/json");
         }
         self.router.clone().oneshot(request.body(body.into()).unwrap()).await.unwrap()
     }

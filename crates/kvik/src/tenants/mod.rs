@@ -26,7 +26,7 @@ use serde::Deserialize;
 
 use crate::{prices::Prices, size::ByteSize};
 
-pub(crate) use file::{FileError, TenantSpec};
+pub(crate) use file::{FileError, TenantSpec, warn_if_readable_by_others};
 pub(crate) use key::KeyDigest;
 pub(crate) use meter::{Allowance, Limits, Meter, Pass, Places, Refusal};
 pub(crate) use secret::Secret;

@@ -1,0 +1,307 @@
+//! Whom a browser may speak for: hosts by which the server is called, and origins of pages.
+//!
+//! A browser sends requests for every page it shows, also to `127.0.0.1`. A foreign page is known by
+//! its `Origin`; one whose name was pointed at this machine after it was loaded (DNS rebinding) has
+//! the right origin and is known by its `Host`, which is still that name. An address in `Host` can
+//! only be the address that was asked.
+
+use std::{net::IpAddr, str::FromStr};
+
+use axum::http::{
+    HeaderMap, HeaderValue, Method, StatusCode, Uri, header,
+    uri::{Authority, Scheme},
+};
+use tower_http::cors::{AllowHeaders, AllowOrigin, Any, CorsLayer};
+
+use super::error::ApiError;
+
+/// Names of hosts and origins are repeated in an error up to this length.
+const NAMED_CHARS: usize = 100;
+
+/// The hosts by which a server may be called.
+#[derive(Debug, Clone)]
+pub(crate) struct Hosts {
+    /// Where it listens.
+    bound: IpAddr,
+    allowed: Vec<AllowedHost>,
+}
+
+/// A host that was allowed by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum AllowedHost {
+    /// `*`
+    Any,
+    /// In lower case, without a port.
+    Named(String),
+}
+
+/// An origin whose pages may call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum AllowedOrigin {
+    /// `*`
+    Any,
+    /// As browsers write it: `https://example.org`, or `null`.
+    Page(HeaderValue),
+}
+
+impl FromStr for AllowedHost {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<AllowedHost, String> {
+        if text == "*" {
+            return Ok(AllowedHost::Any);
+        }
+        let bracketed = if text.parse::<IpAddr>().is_ok_and(|ip| ip.is_ipv6()) {
+            format!("[{text}]")
+        } else {
+            text.to_owned()
+        };
+        match bracketed.parse::<Authority>() {
+            Ok(authority) if authority.as_str() == authority.host() && !text.is_empty() => {
+                Ok(AllowedHost::Named(host_name(&authority)))
+            }
+            _ => Err(format!("`{text}` is no host; write a name or an address without port, or * for all")),
+        }
+    }
+}
+
+impl FromStr for AllowedOrigin {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<AllowedOrigin, String> {
+        let origin = text.trim_end_matches('/').to_ascii_lowercase();
+        let is_origin = origin == "null"
+            || origin.split_once("://").is_some_and(|(scheme, host)| {
+                !scheme.is_empty() && !host.is_empty() && !host.contains(['/', '?', '#', '@'])
+            });
+        match HeaderValue::from_str(&origin) {
+            _ if text == "*" => Ok(AllowedOrigin::Any),
+            Ok(value) if is_origin => Ok(AllowedOrigin::Page(value)),
+            _ => Err(format!("`{text}` is no origin; write it as https://example.org, or * for all")),
+        }
+    }
+}
+
+impl Hosts {
+    /// The hosts of a server that listens at `bound`.
+    pub(crate) fn new(bound: IpAddr, allowed: Vec<AllowedHost>) -> Hosts {
+        Hosts { bound: bound.to_canonical(), allowed }
+    }
+
+    /// Refuses a request for another host. One that names none comes from no browser.
+    pub(crate) fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
+        if self.allowed.contains(&AllowedHost::Any) {
+            return Ok(());
+        }
+        let named = headers.get_all(header::HOST).iter().filter(|host| !host.is_empty());
+        named
+            .map(|host| host.to_str().unwrap_or("?"))
+            .chain(uri.authority().map(Authority::as_str))
+            .try_for_each(|host| if self.are_called(host) { Ok(()) } else { Err(foreign_host(host)) })
+    }
+
+    /// Whether the server may be called by this host, with or without a port.
+    fn are_called(&self, host: &str) -> bool {
+        let Ok(authority) = host.parse::<Authority>() else { return false };
+        if host.contains('@') {
+            return false;
+        }
+        let name = host_name(&authority);
+        let is_own = match name.parse::<IpAddr>().map(|ip| ip.to_canonical()) {
+            Ok(ip) => ip.is_loopback() || self.bound.is_unspecified() || ip == self.bound,
+            Err(_) => name == "localhost" || name.ends_with(".localhost"),
+        };
+        is_own || self.allowed.contains(&AllowedHost::Named(name))
+    }
+}
+
+/// Refuses a request that a foreign page makes its visitor's browser send.
+pub(crate) fn check_origin(headers: &HeaderMap, allowed: &[AllowedOrigin]) -> Result<(), ApiError> {
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let is_welcome = |origin: &HeaderValue| {
+        let is_allowed = |allowed: &AllowedOrigin| match allowed {
+            AllowedOrigin::Any => true,
+            AllowedOrigin::Page(page) => page == origin,
+        };
+        allowed.iter().any(is_allowed) || is_same_origin(origin, host)
+    };
+    match headers.get_all(header::ORIGIN).iter().find(|origin| !is_welcome(origin)) {
+        None => Ok(()),
+        Some(origin) => Err(foreign_origin(origin)),
+    }
+}
+
+/// Whether a page of `origin` was served under the name by which it calls now. Its scheme does not
+/// count: a proxy may speak TLS for this server.
+fn is_same_origin(origin: &HeaderValue, host: Option<&str>) -> bool {
+    let Some(origin) = origin.to_str().ok().and_then(|origin| origin.parse::<Uri>().ok()) else {
+        return false;
+    };
+    let default_port = match origin.scheme() {
+        Some(scheme) if *scheme == Scheme::HTTP => 80,
+        Some(scheme) if *scheme == Scheme::HTTPS => 443,
+        _ => return false,
+    };
+    let place = |authority: &Authority| (host_name(authority), authority.port_u16().unwrap_or(default_port));
+    let host = host.and_then(|host| host.parse::<Authority>().ok());
+    host.is_some_and(|host| origin.authority().is_some_and(|origin| place(origin) == place(&host)))
+}
+
+/// The host in lower case: without port, without the brackets of IPv6, without the root's dot.
+fn host_name(authority: &Authority) -> String {
+    let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+    host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase()
+}
+
+fn foreign_host(host: &str) -> ApiError {
+    let host = shortened(host);
+    let message = format!(
+        "the request is for the host `{host}`, which is not this server's: a page elsewhere could have pointed that name here; use 127.0.0.1 or localhost, or start kvik with --allow-host and that name"
+    );
+    ApiError::new(StatusCode::FORBIDDEN, Some("host_not_allowed"), message)
+}
+
+fn foreign_origin(origin: &HeaderValue) -> ApiError {
+    let origin = shortened(origin.to_str().unwrap_or("?"));
+    let message = format!(
+        "pages of `{origin}` may not call this server; if they should, start kvik with --cors {origin}"
+    );
+    ApiError::new(StatusCode::FORBIDDEN, Some("origin_not_allowed"), message)
+}
+
+fn shortened(text: &str) -> String {
+    text.chars().take(NAMED_CHARS).collect()
+}
+
+/// What browsers are told: pages of these origins may call, with the headers they ask for.
+pub(crate) fn cors(allowed: &[AllowedOrigin]) -> CorsLayer {
+    let pages = allowed.iter().filter_map(|origin| match origin {
+        AllowedOrigin::Any => None,
+        AllowedOrigin::Page(page) => Some(page.clone()),
+    });
+    let origins = match allowed {
+        [] => return CorsLayer::new(),
+        _ if allowed.contains(&AllowedOrigin::Any) => Any.into(),
+        _ => AllowOrigin::list(pages),
+    };
+    // Who may call at all may send any header: clients have their own, as `x-stainless-os`.
+    CorsLayer::new()
+        .allow_origin(origins)
+        .allow_methods([Method::GET, Method::POST, Method::PUT, Method::DELETE])
+        .allow_headers(AllowHeaders::mirror_request())
+        .expose_headers(Any)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        pairs
+            .iter()
+            .map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()))
+            .collect::<HeaderMap>()
+    }
+
+    #[test]
+    fn a_server_answers_to_its_own_hosts() {
+        let check = |bound: &str, allowed: &[&str], host: &str, expect: bool| {
+            let allowed = allowed.iter().map(|host| host.parse().unwrap()).collect();
+            let hosts = Hosts::new(bound.parse().unwrap(), allowed);
+            let answered = hosts.check(&Uri::from_static("/health"), &headers(&[("host", host)])).is_ok();
+            assert_eq!(answered, expect, "{host} at {bound}");
+        };
+        for host in [
+            "127.0.0.1:8080",
+            "127.1.2.3",
+            "localhost",
+            "LOCALHOST:1",
+            "kvik.localhost",
+            "localhost.",
+            "[::1]:8080",
+        ] {
+            check("127.0.0.1", &[], host, true);
+            check("0.0.0.0", &[], host, true);
+            check("10.0.0.7", &[], host, true);
+        }
+        for host in [
+            "evil.example",
+            "localhost.evil.example",
+            "evillocalhost",
+            "a@localhost",
+            "127.0.0.1.evil.example",
+            "[::1",
+            "10.0.0.7",
+            "ü",
+        ] {
+            check("127.0.0.1", &[], host, false);
+        }
+        check("10.0.0.7", &[], "10.0.0.7:8080", true);
+        check("10.0.0.7", &[], "10.0.0.8", false);
+        check("0.0.0.0", &[], "192.168.1.5", true);
+        check("::", &[], "[fe80::1]:80", true);
+        check("::", &[], "evil.example", false);
+        check("127.0.0.1", &["kvik.lan", "fd00::7"], "KVIK.lan:80", true);
+        check("127.0.0.1", &["kvik.lan", "fd00::7"], "[fd00::7]:80", true);
+        check("127.0.0.1", &["kvik.lan"], "other.lan", false);
+        check("127.0.0.1", &["*"], "evil.example", true);
+        check("127.0.0.1", &[], "", true);
+    }
+
+    #[test]
+    fn every_host_that_a_request_names_counts() {
+        let hosts = Hosts::new([127, 0, 0, 1].into(), Vec::new());
+        let check = |uri: &str, pairs: &[(&'static str, &str)], expect: bool| {
+            assert_eq!(
+                hosts.check(&uri.parse().unwrap(), &headers(pairs)).is_ok(),
+                expect,
+                "{uri} {pairs:?}"
+            );
+        };
+        check("/", &[], true);
+        check("http://evil.example/", &[("host", "localhost")], false);
+        check("http://localhost/", &[("host", "evil.example")], false);
+        check("/", &[("host", "localhost"), ("host", "evil.example")], false);
+    }
+
+    #[test]
+    fn pages_call_the_server_that_served_them_and_others_if_they_may() {
+        let allowed = ["https://page.example/".parse().unwrap()];
+        let check = |allowed: &[AllowedOrigin], origin: &str, host: &str, expect: bool| {
+            let headers = headers(&[("origin", origin), ("host", host)]);
+            assert_eq!(check_origin(&headers, allowed).is_ok(), expect, "{origin} to {host}");
+        };
+        check(&allowed, "http://127.0.0.1:8080", "127.0.0.1:8080", true);
+        check(&allowed, "http://localhost", "localhost:80", true);
+        check(&allowed, "https://kvik.example", "kvik.example", true);
+        check(&allowed, "http://127.0.0.1:3000", "127.0.0.1:8080", false);
+        check(&allowed, "http://localhost:8080", "127.0.0.1:8080", false);
+        check(&allowed, "https://page.example", "127.0.0.1:8080", true);
+        for origin in [
+            "https://evil.example",
+            "null",
+            "",
+            "http://page.example",
+            "https://page.example.evil.example",
+            "file://",
+        ] {
+            check(&allowed, origin, "127.0.0.1:8080", false);
+            check(&[AllowedOrigin::Any], origin, "127.0.0.1:8080", true);
+        }
+        check_origin(&headers(&[("host", "127.0.0.1")]), &[]).unwrap();
+        assert!(
+            check_origin(&headers(&[("origin", "http://127.0.0.1")]), &[]).is_err(),
+            "no host to be the same as"
+        );
+    }
+
+    #[test]
+    fn what_is_no_host_or_no_origin_is_refused_at_the_start() {
+        for text in ["", "http://kvik.lan", "kvik.lan:8080", "a b", "a@b", "[::1]:80"] {
+            assert!(text.parse::<AllowedHost>().is_err(), "{text}");
+        }
+        for text in ["", "page.example", "https://", "https://page.example/path", "://x", "https://a b\n"] {
+            assert!(text.parse::<AllowedOrigin>().is_err(), "{text}");
+        }
+    }
+}
