@@ -10,7 +10,7 @@ use clap::{Args, builder::FalseyValueParser};
 use tokio::net::TcpListener;
 
 use crate::{
-    http::{AllowedHost, AllowedOrigin, Hosts, Keys},
+    http::{AllowedHost, AllowedOrigin, Hosts, Keys, Senders},
     tenants::warn_if_readable_by_others,
 };
 
@@ -45,7 +45,7 @@ pub(crate) struct AccessArgs {
     allow_host: Vec<AllowedHost>,
     /// An origin whose pages may call, as https://example.org, or * for all; may be repeated
     #[arg(long, value_name = "ORIGIN", value_delimiter = ',')]
-    pub(crate) cors: Vec<AllowedOrigin>,
+    cors: Vec<AllowedOrigin>,
 }
 
 /// A key from a flag, the environment or the configuration. An empty one is a mistake, as of a
@@ -87,11 +87,12 @@ impl AccessArgs {
         listener.with_context(|| format!("cannot listen on {host}, port {port}; choose another --port"))
     }
 
-    /// The hosts by which a server that listens at `bound` may be called.
-    pub(crate) fn hosts(&self, bound: IpAddr) -> Hosts {
+    /// Whom requests to a server that listens at `bound` may come from.
+    pub(crate) fn senders(&self, bound: IpAddr) -> Senders {
         // A name to listen on is one to call by.
         let own = self.host.parse::<AllowedHost>().ok().filter(|host| *host != AllowedHost::Any);
-        Hosts::new(bound, self.allow_host.iter().cloned().chain(own).collect())
+        let hosts = Hosts::new(bound, self.allow_host.iter().cloned().chain(own).collect());
+        Senders { hosts, origins: self.cors.clone() }
     }
 
     /// Refuses to be open to other machines by oversight, and says aloud where it is open.
@@ -176,8 +177,8 @@ mod tests {
 
     #[test]
     fn a_name_to_listen_on_is_one_to_call_by() {
-        let hosts = parse(&["--host", "kvik.lan", "--allow-host", "a.lan,b.lan"]).unwrap();
-        let hosts = hosts.hosts([10, 0, 0, 7].into());
+        let access = parse(&["--host", "kvik.lan", "--allow-host", "a.lan,b.lan"]).unwrap();
+        let hosts = access.senders([10, 0, 0, 7].into()).hosts;
         for (host, expect) in [("kvik.lan:80", true), ("b.lan", true), ("c.lan", false), ("10.0.0.7", true)] {
             let headers = [(axum::http::header::HOST, host.parse().unwrap())].into_iter().collect();
             assert_eq!(hosts.check(&"/".parse().unwrap(), &headers).is_ok(), expect, "{host}");

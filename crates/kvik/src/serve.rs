@@ -7,15 +7,15 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use anyhow::Context;
-use clap::Args;
-use tokio::sync::watch;
+use anyhow::{Context, bail};
+use clap::{Args, builder::FalseyValueParser};
+use tokio::{sync::watch, task::JoinHandle};
 
 use crate::{
     access_args::AccessArgs,
     account_args::{AccountArgs, StateArgs},
     example,
-    http::{self, App, AppConfig, Clock, Connections, Hosts, Keys},
+    http::{self, App, AppConfig, Clock, ConnectionLimits, Front, Keys, Senders},
     ledger::{Ledger, Records},
     load::{self, Budget, Capacity, Handle, Loaded},
     logging::{self, LogFormat},
@@ -27,8 +27,10 @@ use crate::{
     upkeep,
 };
 
-/// Connections open at the same time.
-const CONNECTIONS_MAX: usize = 1024;
+/// Connections open at the same time,
+const CONNECTIONS_MAX: u64 = 1024;
+/// where as many file descriptors are left for everything else.
+const FILES_RESERVED: u64 = 128;
 /// For the head of a request, and for an idle connection.
 const HEAD_TIME: Duration = Duration::from_secs(75);
 /// For a client that takes no byte.
@@ -61,6 +63,9 @@ pub(crate) struct ServeArgs {
     /// Name of the model in the API [default: the model's own]
     #[arg(long, value_name = "NAME", help_heading = "Server")]
     pub(crate) alias: Option<String>,
+    /// Refuse requests that name another model, instead of answering them with this one
+    #[arg(long, value_parser = FalseyValueParser::new(), help_heading = "Server")]
+    strict_model: bool,
     /// Seconds that running answers have to end after SIGTERM
     #[arg(long, value_name = "SECONDS", default_value_t = 30, help_heading = "Server")]
     pub(crate) grace: u64,
@@ -82,35 +87,60 @@ struct Clients {
     records: Option<Records>,
 }
 
+/// The open port, before and after the model is loaded.
+struct Port {
+    address: SocketAddr,
+    front: Arc<Front>,
+    stop: watch::Sender<bool>,
+    /// Ends with the number of connections that were cut off.
+    connections: JoinHandle<usize>,
+}
+
 /// Runs the command.
 pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     logging::start(args.log, "info");
+    check_clock(SystemTime::now())?;
     let clients = args.clients()?;
+    let runtime = tokio::runtime::Runtime::new().context("the server's threads cannot be started")?;
+    let port = runtime.block_on(open_port(args, &clients.keys))?;
     let mut loaded = load::open(&args.model, &args.cache, args.capacity)?;
     if let Some(alias) = &args.alias {
         loaded.serving.model.name.clone_from(alias);
     }
-    let runtime = tokio::runtime::Runtime::new().context("the server's threads cannot be started")?;
-    runtime.block_on(serve(args, clients, loaded))
+    runtime.block_on(serve(args, clients, loaded, port))
 }
 
-async fn serve(args: &ServeArgs, clients: Clients, loaded: Loaded) -> anyhow::Result<()> {
+/// Refuses a clock that HTTP cannot write down: every answer has a `Date` of four digits for the year.
+fn check_clock(now: SystemTime) -> anyhow::Result<()> {
+    const FROM_1970_TO_9999: Duration = Duration::from_secs(253_402_300_800);
+    match now.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(since) if since < FROM_1970_TO_9999 => Ok(()),
+        _ => bail!("the clock of this machine is not between the years 1970 and 9999; set it right"),
+    }
+}
+
+/// Listens, and tells whoever comes that the model loads.
+async fn open_port(args: &ServeArgs, keys: &Keys) -> anyhow::Result<Port> {
     let listener = args.access.listen().await?;
     let address = listener.local_addr()?;
-    args.access.check_exposure(address, &clients.keys)?;
+    args.access.check_exposure(address, keys)?;
+    let front = Front::new(http::loading_router(args.access.senders(address.ip()), keys.are_open()));
+    let (stop, stopped) = watch::channel(false);
+    let connections = tokio::spawn(http::serve(listener, front.clone(), args.connection_limits(), stopped));
+    tracing::info!("{} answers 503 until the model is loaded", url(address));
+    Ok(Port { address, front, stop, connections })
+}
+
+async fn serve(args: &ServeArgs, clients: Clients, loaded: Loaded, port: Port) -> anyhow::Result<()> {
     let Loaded { serving, budget, disk, handle } = loaded;
+    let url = url(port.address);
     let example =
-        example::curl(&url(address), &serving.model.name, args.model.is_embedded(), !clients.keys.are_open());
-    // A server whose output nobody reads still serves.
-    let _ = writeln!(
-        std::io::stdout(),
-        "{}",
-        banner(&serving.model, &budget, disk.as_deref(), &url(address), &example)
-    );
+        example::curl(&url, &serving.model.name, args.model.is_embedded(), !clients.keys.are_open());
+    let banner = banner(&serving.model, &budget, disk.as_deref(), &url, &example);
 
     handle.set_tenants(clients.keys.tenants());
     let ledger = Ledger::new(&serving.model.name, clients.records.as_ref(), SystemTime::now);
-    let config = args.app_config(args.access.hosts(address.ip()), clients.prices, clients.records);
+    let config = args.app_config(args.access.senders(port.address.ip()), clients.prices, clients.records);
     let app = App::new(serving, clients.keys, Arc::new(ledger), config);
     let accounts = tokio::spawn(upkeep::keep_accounts(app.clone()));
     let restored = app.clone();
@@ -118,17 +148,11 @@ async fn serve(args: &ServeArgs, clients: Clients, loaded: Loaded) -> anyhow::Re
     if let Some(source) = clients.source {
         tokio::spawn(upkeep::follow_tenants(app.clone(), source, handle.clone()));
     }
-    let (stop, stopped) = watch::channel(false);
-    let grace = Duration::from_secs(args.grace);
-    let stopping = tokio::spawn(stop_on_signal(app.clone(), handle, grace, stop));
-    let connections = Connections {
-        max: CONNECTIONS_MAX,
-        head_time: HEAD_TIME,
-        write_time: WRITE_TIME,
-        // The engine ends what runs within the grace; what it said then still has to arrive.
-        drain_time: grace + Duration::from_secs(5),
-    };
-    let cut_off = http::serve(listener, http::router(app.clone()), connections, stopped).await;
+    let stopping = tokio::spawn(stop_on_signal(app.clone(), handle, args.grace(), port.stop));
+    port.front.replace(http::router(app.clone()));
+    // A server whose output nobody reads still serves.
+    let _ = writeln!(std::io::stdout(), "{banner}");
+    let cut_off = port.connections.await?;
     if cut_off > 0 {
         tracing::warn!("{cut_off} connections did not end in time and were cut off");
     }
@@ -137,6 +161,33 @@ async fn serve(args: &ServeArgs, clients: Clients, loaded: Loaded) -> anyhow::Re
     upkeep::write_accounts(app).await;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// As many connections as there are file descriptors for, of which the system may give more than
+/// it does at first.
+#[cfg(unix)]
+fn connections_max() -> usize {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let wanted = CONNECTIONS_MAX + FILES_RESERVED;
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current.is_some_and(|current| current < wanted) {
+        let more = Some(maximum.map_or(wanted, |maximum| maximum.min(wanted)));
+        // Where it is refused there are fewer connections.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: more, maximum });
+    }
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(wanted);
+    let connections = files.saturating_sub(FILES_RESERVED).clamp(16, CONNECTIONS_MAX);
+    if connections < CONNECTIONS_MAX {
+        tracing::warn!(
+            "{files} open files are allowed, so {connections} connections are; `ulimit -n` raises it"
+        );
+    }
+    connections as usize
+}
+
+#[cfg(not(unix))]
+fn connections_max() -> usize {
+    CONNECTIONS_MAX as usize
 }
 
 /// The first signal lets running answers end for as long as `grace`, the second ends the process.
@@ -187,12 +238,26 @@ impl ServeArgs {
         Ok(Clients { keys, source, prices: self.accounts.prices()?, records: self.state.records() })
     }
 
-    fn app_config(&self, hosts: Hosts, prices: Option<Prices>, records: Option<Records>) -> AppConfig {
+    fn grace(&self) -> Duration {
+        Duration::from_secs(self.grace)
+    }
+
+    fn connection_limits(&self) -> ConnectionLimits {
+        ConnectionLimits {
+            max: connections_max(),
+            head_time: HEAD_TIME,
+            write_time: WRITE_TIME,
+            // The engine ends what runs within the grace; what it said then still has to arrive.
+            drain_time: self.grace() + Duration::from_secs(5),
+        }
+    }
+
+    fn app_config(&self, senders: Senders, prices: Option<Prices>, records: Option<Records>) -> AppConfig {
         let started = Instant::now();
         let clock: Clock = Arc::new(move || started.elapsed());
         let places = self.capacity.parallel + self.capacity.queue;
-        let cors = self.access.cors.clone();
-        AppConfig { hosts, cors, body_limit: self.body_limit, prices, clock, places, records }
+        let (body_limit, strict_model) = (self.body_limit, self.strict_model);
+        AppConfig { senders, strict_model, body_limit, prices, clock, places, records }
     }
 }
 
@@ -236,4 +301,19 @@ Try it:
         parallel = model.parallel,
         threads = budget.threads,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_http_cannot_write_down_is_refused() {
+        let epoch = SystemTime::UNIX_EPOCH;
+        let second = Duration::from_secs(1);
+        let end = epoch + Duration::from_secs(253_402_300_799);
+        for (now, expect) in [(epoch - second, false), (epoch, true), (end, true), (end + second, false)] {
+            assert_eq!(check_clock(now).is_ok(), expect, "{now:?}");
+        }
+    }
 }

@@ -12,7 +12,6 @@ use axum::{http::StatusCode, response::Response};
 use kvik_cache::Token;
 use kvik_engine::api::{Report, Request, RequestError};
 use serde_json::Value;
-use tokio::sync::Semaphore;
 
 use super::{
     body::JsonBody,
@@ -24,8 +23,9 @@ use super::{
     keys::{Caller, Keys},
     limits,
     metrics::Metrics,
-    origins::{AllowedOrigin, Hosts},
+    origins::Senders,
     readers::{Presence, Reader, Readers},
+    room::Room,
     tab::{Clock, Tab},
 };
 use crate::{
@@ -42,15 +42,12 @@ use crate::{
 /// to shorten it, and one beyond this cannot fit and costs nothing.
 const TOKENIZED_BYTES_PER_TOKEN: usize = 32;
 
-/// Bodies in memory at the same time, in units of the body limit.
-const BODIES: u64 = 4;
-
 /// How the server treats its clients.
 pub(crate) struct AppConfig {
-    /// Hosts by which the server may be called where it asks for no key.
-    pub(crate) hosts: Hosts,
-    /// Origins whose pages may call.
-    pub(crate) cors: Vec<AllowedOrigin>,
+    /// Whom requests may come from.
+    pub(crate) senders: Senders,
+    /// Requests for other models are refused, not answered by this one.
+    pub(crate) strict_model: bool,
     /// Longest body.
     pub(crate) body_limit: ByteSize,
     /// What tokens cost, for tenants without prices of their own.
@@ -77,8 +74,8 @@ pub(crate) struct App {
     keys: RwLock<Arc<Keys>>,
     /// The engine's places, where several tenants share them.
     places: Option<Arc<Places>>,
-    /// Room for large bodies, in KiB.
-    pub(crate) bodies: Arc<Semaphore>,
+    /// Memory for bodies.
+    pub(crate) bodies: Arc<Room>,
     readers: Arc<Readers>,
     stopping: AtomicBool,
 }
@@ -96,8 +93,8 @@ pub(crate) struct Prepared<A> {
 impl App {
     /// `keys` open the server; with none it is open to all.
     pub(crate) fn new(serving: Serving, keys: Keys, ledger: Arc<Ledger>, config: AppConfig) -> Arc<App> {
-        let bodies = usize::try_from(config.body_limit.0.saturating_mul(BODIES) >> 10).unwrap_or(usize::MAX);
         let shared = keys.tenants().are_named();
+        let bodies = Room::new(config.body_limit.0, shared);
         let (places, readers) = (shared.then(|| Places::new(config.places)), Readers::new(shared));
         Arc::new(App {
             serving,
@@ -108,7 +105,7 @@ impl App {
             places,
             metrics: Arc::new(Metrics::new()),
             answered: Arc::default(),
-            bodies: Arc::new(Semaphore::new(bodies.clamp(1, Semaphore::MAX_PERMITS))),
+            bodies,
             readers,
             stopping: AtomicBool::new(false),
         })
@@ -242,7 +239,13 @@ impl App {
         Err(RequestError::PromptTooLong { prompt_tokens, context_tokens }.into())
     }
 
-    /// Whether this server runs the model that a request names.
+    /// Takes the model that a request names: there is one, and it answers whatever clients were
+    /// set up for, unless the server is to be strict. An answer names the real one.
+    pub(crate) fn accept_model(&self, name: &str) -> Result<(), ApiError> {
+        if self.config.strict_model { self.check_model(name) } else { Ok(()) }
+    }
+
+    /// Whether this server runs the model of that name.
     pub(crate) fn check_model(&self, name: &str) -> Result<(), ApiError> {
         if self.serving.model.answers_to(name) {
             return Ok(());

@@ -1,28 +1,33 @@
 //! Bodies: bounded in size, in time, and in number at once.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use axum::{
-    body::Bytes,
-    extract::{DefaultBodyLimit, FromRequest, Request},
+    body::{Body, Bytes, HttpBody},
+    extract::{FromRequest, Request},
     http::{HeaderMap, StatusCode, header},
 };
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, timeout_at};
 
-use super::{app::App, error::ApiError, fields::Fields, keys::Caller};
+use super::{
+    app::App,
+    error::ApiError,
+    fields::Fields,
+    keys::Caller,
+    room::{BodyRoom, SMALL_BYTES, TooSlow},
+};
 
-/// A client has this long to send its body.
+/// A client has this long to send its body,
 const BODY_TIME: Duration = Duration::from_secs(60);
-
-/// Bodies up to this length are not counted against the room for large ones.
-const SMALL_BYTES: u64 = 64 << 10;
+/// and another second for each of these.
+const RATE_MIN: u64 = 64 << 10;
 
 /// A body that is all there and not parsed yet, and who sent it.
 pub(crate) struct JsonBody {
     bytes: Bytes,
     pub(crate) caller: Caller,
-    /// Room taken by a large body; given back with it.
-    _room: Option<OwnedSemaphorePermit>,
+    /// Its part of the memory for bodies; free again with it.
+    _room: BodyRoom,
 }
 
 impl JsonBody {
@@ -43,46 +48,45 @@ impl JsonBody {
     }
 }
 
-/// Makes axum refuse longer bodies, whether they are announced or streamed.
-pub(crate) fn limit(app: &App) -> DefaultBodyLimit {
-    DefaultBodyLimit::max(usize::try_from(app.config.body_limit.0).unwrap_or(usize::MAX))
-}
-
 impl FromRequest<Arc<App>> for JsonBody {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
         let caller = request.extensions().get::<Caller>().cloned().ok_or_else(ApiError::unauthorized)?;
         check_form(request.headers())?;
-        let announced = request.headers().get(header::CONTENT_LENGTH);
-        let announced = announced.and_then(|value| value.to_str().ok()?.parse().ok());
-        let room = room(announced, app).await?;
-        let read = Bytes::from_request(request, app);
-        match tokio::time::timeout(BODY_TIME, read).await {
-            Ok(Ok(bytes)) => Ok(JsonBody { bytes, caller, _room: room }),
-            Ok(Err(rejection)) if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => Err(too_large(app)),
-            Ok(Err(rejection)) => Err(ApiError::bad_request(format!("the body broke off: {rejection}"))),
-            Err(_) => {
-                let message = format!("the body did not arrive within {} s", BODY_TIME.as_secs());
-                Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, Some("body_timeout"), message))
-            }
-        }
+        let room = app.bodies.begin(caller.tenant.id);
+        let bytes = read(request.into_body(), &room, app).await?;
+        room.complete();
+        Ok(JsonBody { bytes: bytes.into(), caller, _room: room })
     }
 }
 
-/// Waits until a large body fits in memory beside the others; one of unknown length may be as
-/// large as the limit.
-async fn room(announced_bytes: Option<u64>, app: &App) -> Result<Option<OwnedSemaphorePermit>, ApiError> {
+/// Reads a body as fast as it comes and there is room.
+async fn read(mut body: Body, room: &BodyRoom, app: &App) -> Result<Vec<u8>, ApiError> {
     let limit = app.config.body_limit.0;
-    let bytes = announced_bytes.unwrap_or(limit);
-    if bytes > limit {
+    if body.size_hint().lower() > limit {
         return Err(too_large(app));
     }
-    if bytes <= SMALL_BYTES {
-        return Ok(None);
+    let mut bytes = Vec::new();
+    // What it has to be there by; waiting for room is not the client's fault.
+    let mut due = Instant::now() + BODY_TIME;
+    loop {
+        let frame = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx));
+        let frame = tokio::select! {
+            frame = timeout_at(due, frame) => frame.map_err(|_| too_slow())?,
+            TooSlow = room.given_up() => return Err(given_up()),
+        };
+        let Some(frame) = frame else { return Ok(bytes) };
+        let frame = frame.map_err(|error| ApiError::bad_request(format!("the body broke off: {error}")))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if (bytes.len() + data.len()) as u64 > limit {
+            return Err(too_large(app));
+        }
+        let waiting = Instant::now();
+        room.take(data.len()).await.map_err(|TooSlow| given_up())?;
+        due += waiting.elapsed() + Duration::from_secs_f64(data.len() as f64 / RATE_MIN as f64);
+        bytes.extend_from_slice(&data);
     }
-    let kib = u32::try_from(bytes >> 10).unwrap_or(u32::MAX);
-    app.bodies.clone().acquire_many_owned(kib).await.map(Some).map_err(|_| ApiError::stopping())
 }
 
 /// Refuses what does not say that it is plain JSON. A foreign page can make a browser send forms
@@ -122,4 +126,18 @@ fn too_large(app: &App) -> ApiError {
         app.config.body_limit
     );
     ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, Some("body_too_large"), message)
+}
+
+fn too_slow() -> ApiError {
+    let message = format!(
+        "the body came too slowly: it may take {} s, and another one for each {} KiB",
+        BODY_TIME.as_secs(),
+        RATE_MIN >> 10
+    );
+    ApiError::new(StatusCode::REQUEST_TIMEOUT, Some("body_timeout"), message)
+}
+
+fn given_up() -> ApiError {
+    let message = "the body came slowly while others waited for the memory that it takes; send it again";
+    ApiError::new(StatusCode::REQUEST_TIMEOUT, Some("body_timeout"), message)
 }

@@ -37,7 +37,7 @@ pub(crate) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result
 
 /// Reads the body of a chat.
 pub(crate) fn read(app: &App, mut fields: Fields) -> Result<Prepared<ChatAnswer>> {
-    app.check_model(&fields.string("model")?.unwrap_or_default())?;
+    app.accept_model(&fields.string("model")?.unwrap_or_default())?;
     let mut conversation = Conversation::read(&mut fields)?;
     let tokenizer = &app.serving.tokenizer;
     let mut options = Options::read(&mut fields, OPENAI, &|text| tokenizer.encode(text, false, true))?;

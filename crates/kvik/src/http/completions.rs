@@ -29,7 +29,7 @@ pub(crate) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result
 
 /// Reads the body of a completion.
 pub(crate) fn read(app: &App, mut fields: Fields) -> Result<Prepared<TextAnswer>> {
-    app.check_model(&fields.string("model")?.unwrap_or_default())?;
+    app.accept_model(&fields.string("model")?.unwrap_or_default())?;
     let tokenizer = &app.serving.tokenizer;
     let prompts = Prompt::read(&mut fields)?;
     let options = Options::read(&mut fields, OPENAI, &|text| tokenizer.encode(text, false, true))?;

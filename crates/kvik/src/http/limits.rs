@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::http::{HeaderMap, HeaderValue, Method, header::HeaderName};
+use axum::http::{HeaderMap, HeaderValue, header::HeaderName};
 
 use super::error::ApiError;
 use crate::tenants::{Allowance, Refusal, Tenant};
@@ -13,11 +13,8 @@ const HEADERS: [[&str; 3]; 2] = [
     ["x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"],
 ];
 
-/// Counts a request that asks for work; looking at what there is costs nothing.
-pub(crate) fn take_request(tenant: &Tenant, method: &Method, now: Duration) -> Result<(), ApiError> {
-    if method == Method::GET {
-        return Ok(());
-    }
+/// Counts a request: looking at what there is takes time as well.
+pub(crate) fn take_request(tenant: &Tenant, now: Duration) -> Result<(), ApiError> {
     Ok(tenant.meter.take_request(&tenant.limits, now)?)
 }
 

@@ -4,32 +4,39 @@
 //! writing an answer.
 
 use std::{
-    future::Future,
+    future::{Future, poll_fn},
     io,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, PoisonError, RwLock, atomic::Ordering},
     task::{Context, Poll},
     time::Duration,
 };
 
 use axum::Router;
 use hyper::server::conn::http1;
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    service::TowerToHyperService,
-};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf},
     net::{TcpListener, TcpStream},
-    sync::{Semaphore, watch},
+    sync::watch,
     task::JoinSet,
     time::{Instant, Sleep, sleep_until, timeout},
 };
 
+use super::{
+    connections::{Connections, Open},
+    exchange::Exchange,
+    half_open::HalfOpen,
+};
+
+/// A client that has been answered before its request was read may send the rest of it for this
+/// long: what arrives at a closed socket would take the answer with it.
+const LINGER_TIME: Duration = Duration::from_secs(5);
+
 /// Limits on connections.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Connections {
-    /// Open at the same time; more wait in the system's backlog.
+pub(crate) struct ConnectionLimits {
+    /// Open at the same time; beyond, the one that is silent for longest is closed.
     pub(crate) max: usize,
     /// A client has this long to send a request's head, and an idle connection lives this long.
     pub(crate) head_time: Duration,
@@ -39,35 +46,50 @@ pub(crate) struct Connections {
     pub(crate) drain_time: Duration,
 }
 
+/// What answers: one router until the model is loaded, another afterwards.
+pub(crate) struct Front(RwLock<Router>);
+
+impl Front {
+    pub(crate) fn new(router: Router) -> Arc<Front> {
+        Arc::new(Front(RwLock::new(router)))
+    }
+
+    /// From now on `router` answers, also on connections that are open.
+    pub(crate) fn replace(&self, router: Router) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = router;
+    }
+
+    pub(super) fn router(&self) -> Router {
+        // A router is whole whatever panicked.
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
 /// Serves until `stop` turns true, then lets running answers end.
 ///
 /// Returns how many connections were cut off because they did not end in time.
 pub(crate) async fn serve(
     listener: TcpListener,
-    router: Router,
-    limits: Connections,
+    front: Arc<Front>,
+    limits: ConnectionLimits,
     stop: watch::Receiver<bool>,
 ) -> usize {
-    let mut connections = JoinSet::new();
-    let places = Arc::new(Semaphore::new(limits.max));
+    let mut tasks = JoinSet::new();
+    let connections = Connections::new(limits.max);
     let mut stopping = stop.clone();
     loop {
         let accepted = tokio::select! {
             () = stopped(&mut stopping) => break,
-            accepted = accept(&listener, &places) => accepted,
+            accepted = accept(&listener, &connections) => accepted,
         };
-        while connections.try_join_next().is_some() {}
-        let Some((stream, place)) = accepted else { continue };
-        let connection = connection(stream, router.clone(), limits, stop.clone());
-        connections.spawn(async move {
-            connection.await;
-            drop(place);
-        });
+        while tasks.try_join_next().is_some() {}
+        let Some((stream, open)) = accepted else { continue };
+        tasks.spawn(connection(stream, open, front.clone(), limits, stop.clone()));
     }
     drop(listener);
-    let _ = timeout(limits.drain_time, async { while connections.join_next().await.is_some() {} }).await;
-    let cut_off = connections.len();
-    connections.shutdown().await;
+    let _ = timeout(limits.drain_time, async { while tasks.join_next().await.is_some() {} }).await;
+    let cut_off = tasks.len();
+    tasks.shutdown().await;
     cut_off
 }
 
@@ -76,41 +98,72 @@ async fn stopped(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
-/// Waits for a free place, then for a client.
-async fn accept(
-    listener: &TcpListener,
-    places: &Arc<Semaphore>,
-) -> Option<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
-    let place = places.clone().acquire_owned().await.ok()?;
+/// Waits for a client, then for its place.
+async fn accept(listener: &TcpListener, connections: &Arc<Connections>) -> Option<(TcpStream, Arc<Open>)> {
     match listener.accept().await {
-        Ok((stream, _)) => Some((stream, place)),
+        Ok((stream, _)) => Some((stream, connections.open().await)),
         Err(error) => {
             // Out of file descriptors, most likely: without a pause this would spin.
             tracing::warn!("a connection could not be accepted: {error}");
+            connections.displace();
             tokio::time::sleep(Duration::from_millis(100)).await;
             None
         }
     }
 }
 
-async fn connection(stream: TcpStream, router: Router, limits: Connections, mut stop: watch::Receiver<bool>) {
+async fn connection(
+    stream: TcpStream,
+    open: Arc<Open>,
+    front: Arc<Front>,
+    limits: ConnectionLimits,
+    stop: watch::Receiver<bool>,
+) {
     // Tokens are small frames: Nagle's algorithm would hold each until the one before is acknowledged.
     let _ = stream.set_nodelay(true);
-    let io = TokioIo::new(TimedWrites::new(stream, limits.write_time));
+    tokio::select! {
+        ended = exchanges(stream, open.clone(), front, limits, stop) => {
+            if let Err(error) = ended {
+                tracing::debug!("connection ended: {error}");
+            }
+        }
+        () = open.displaced() => tracing::debug!("an idle connection makes room"),
+    }
+}
+
+/// Answers the requests of a connection until it ends.
+async fn exchanges(
+    stream: TcpStream,
+    open: Arc<Open>,
+    front: Arc<Front>,
+    limits: ConnectionLimits,
+    mut stop: watch::Receiver<bool>,
+) -> hyper::Result<()> {
+    let exchange = Exchange::new(front, open.clone());
+    let left_unread = exchange.left_unread();
+    let io = TokioIo::new(TimedWrites::new(HalfOpen::new(stream, open), limits.write_time));
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(limits.head_time);
-    let connection = builder.serve_connection(io, TowerToHyperService::new(router));
-    let mut connection = std::pin::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
+    let mut connection = builder.serve_connection(io, exchange);
+    tokio::select! {
+        ended = poll_fn(|cx| connection.poll_without_shutdown(cx)) => ended?,
         () = stopped(&mut stop) => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+            Pin::new(&mut connection).graceful_shutdown();
+            poll_fn(|cx| connection.poll_without_shutdown(cx)).await?;
         }
-    };
-    if let Err(error) = ended {
-        tracing::debug!("connection ended: {error}");
     }
+    let mut stream = connection.into_parts().io.into_inner();
+    let _ = stream.shutdown().await;
+    if left_unread.load(Ordering::Relaxed) {
+        let _ = timeout(LINGER_TIME, read_to_nowhere(&mut stream)).await;
+    }
+    Ok(())
+}
+
+/// Reads what still comes, and forgets it.
+async fn read_to_nowhere(stream: &mut (impl AsyncRead + Unpin)) {
+    let mut bytes = [0; 8 << 10];
+    while stream.read(&mut bytes).await.is_ok_and(|read| read > 0) {}
 }
 
 /// A stream whose writes fail when the other side takes nothing for too long.

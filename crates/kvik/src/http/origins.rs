@@ -18,6 +18,14 @@ use super::error::ApiError;
 /// Names of hosts and origins are repeated in an error up to this length.
 const NAMED_CHARS: usize = 100;
 
+/// Whom requests may come from.
+#[derive(Debug, Clone)]
+pub(crate) struct Senders {
+    pub(crate) hosts: Hosts,
+    /// Origins whose pages may call.
+    pub(crate) origins: Vec<AllowedOrigin>,
+}
+
 /// The hosts by which a server may be called.
 #[derive(Debug, Clone)]
 pub(crate) struct Hosts {
@@ -115,8 +123,20 @@ impl Hosts {
     }
 }
 
-/// Refuses a request that a foreign page makes its visitor's browser send.
-pub(crate) fn check_origin(headers: &HeaderMap, allowed: &[AllowedOrigin]) -> Result<(), ApiError> {
+impl Senders {
+    /// Refuses a request for another host and one of a foreign page.
+    ///
+    /// The host matters where no key is asked for: a page that took another name has no key. The
+    /// origin matters always, because a proxy may add the key.
+    pub(crate) fn check(&self, uri: &Uri, headers: &HeaderMap, asks_no_key: bool) -> Result<(), ApiError> {
+        if asks_no_key {
+            self.hosts.check(uri, headers)?;
+        }
+        check_origin(headers, &self.origins)
+    }
+}
+
+fn check_origin(headers: &HeaderMap, allowed: &[AllowedOrigin]) -> Result<(), ApiError> {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let is_welcome = |origin: &HeaderValue| {
         let is_allowed = |allowed: &AllowedOrigin| match allowed {

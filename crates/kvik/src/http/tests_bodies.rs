@@ -1,7 +1,8 @@
 //! What bodies may cost: hostile and large ones over a scripted engine.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use axum::http::StatusCode;
 use kvik_engine::{
     api::{Event, Report, Request},
     template::ChatTemplate,

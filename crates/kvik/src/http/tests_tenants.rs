@@ -194,7 +194,8 @@ async fn too_many_requests_are_refused_in_openais_shape() {
     let (status_code, answer) = json_of(refused).await;
     assert_eq!((status_code.as_u16(), code(&answer)), (429, "rate_limit_exceeded"));
     assert_eq!(answer["error"]["type"], "rate_limit_error");
-    assert_eq!(get(&server, "acme", "/v1/models").await.0, 200, "looking costs nothing");
+    assert_eq!(get(&server, "acme", "/v1/models").await.0, 429, "looking counts as well");
+    assert_eq!(get(&server, "acme", "/health").await.0, 200, "but not at its health");
     assert_eq!(status(&server, "beta").await, 200, "others have limits of their own");
 
     ms.store(30_000, Ordering::Relaxed);

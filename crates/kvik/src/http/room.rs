@@ -1,0 +1,328 @@
+//! Room for bodies: how much of them is in memory at a time, and who has it.
+//!
+//! Counted is what has arrived beyond 64 KiB of each, never what was announced. Where the room is
+//! full a body waits, and those that come slowly are given up; a slow body harms nobody otherwise.
+//! Where no body is complete the oldest may go on, into a part that is kept for it, so that they
+//! cannot all wait for each other. Tenants leave as much free as they have.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use kvik_cache::TenantId;
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout},
+};
+
+/// What is not counted of each body: one up to this length is small.
+pub(super) const SMALL_BYTES: u64 = 64 << 10;
+/// All bodies together, in units of the largest one.
+const BODIES: u64 = 4;
+/// Bytes per second that a body brings while others wait for its room.
+const WANTED_RATE: u64 = 256 << 10;
+/// By how much it may be late.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How often one that waits looks for a body that has become slow.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Memory for the bodies of all requests.
+pub(crate) struct Room {
+    /// The largest body.
+    body_bytes: u64,
+    /// Several tenants share it.
+    is_divided: bool,
+    state: Mutex<State>,
+    freed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    next: u64,
+    /// Counted bytes of all bodies.
+    taken: u64,
+    /// By age.
+    bodies: BTreeMap<u64, Taken>,
+}
+
+/// What one body has.
+struct Taken {
+    tenant: TenantId,
+    arrived: u64,
+    progress: Progress,
+    given_up: Arc<Notify>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    /// It comes in; the next bytes are due by then.
+    Due(Instant),
+    /// It waits for room.
+    Waiting,
+    /// All of it is there.
+    Complete,
+    /// It was too slow while others waited.
+    GivenUp,
+}
+
+/// One body's part of the room, free again when dropped.
+pub(crate) struct BodyRoom {
+    room: Arc<Room>,
+    id: u64,
+    given_up: Arc<Notify>,
+}
+
+/// The body came slowly while others waited for its room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TooSlow;
+
+impl Room {
+    pub(crate) fn new(body_bytes: u64, is_divided: bool) -> Arc<Room> {
+        Arc::new(Room { body_bytes, is_divided, state: Mutex::default(), freed: Notify::new() })
+    }
+
+    /// Begins a body of this tenant.
+    pub(crate) fn begin(self: &Arc<Self>, tenant: TenantId) -> BodyRoom {
+        let given_up: Arc<Notify> = Arc::default();
+        let mut state = self.lock();
+        let id = state.next;
+        state.next += 1;
+        let progress = Progress::Due(Instant::now() + PATIENCE);
+        state.bodies.insert(id, Taken { tenant, arrived: 0, progress, given_up: given_up.clone() });
+        drop(state);
+        BodyRoom { room: self.clone(), id, given_up }
+    }
+
+    /// Counts `bytes` more of a body, if there is room; else looks for one to give up.
+    fn try_take(&self, id: u64, bytes: u64, now: Instant) -> Result<bool, TooSlow> {
+        let mut state = self.lock();
+        let body = &state.bodies[&id];
+        if body.progress == Progress::GivenUp {
+            return Err(TooSlow);
+        }
+        let (tenant, arrived) = (body.tenant, body.arrived + bytes);
+        let taken = state.taken + counted(arrived) - counted(body.arrived);
+        let fits = taken == state.taken || self.fits(&state, id, tenant, taken);
+        if fits {
+            state.taken = taken;
+        } else {
+            let is_full = taken > self.common_bytes();
+            state.give_up_slowest(now, |other| is_full || other.tenant == tenant);
+        }
+        let body = state.bodies.get_mut(&id).expect("it is there until its part is dropped");
+        if fits {
+            body.arrived = arrived;
+            body.progress = body.progress.after(bytes, now);
+        } else {
+            body.progress = Progress::Waiting;
+        }
+        Ok(fits)
+    }
+
+    /// Whether the room may hold `taken` bytes by letting this body have more.
+    fn fits(&self, state: &State, id: u64, tenant: TenantId, taken: u64) -> bool {
+        let all = self.body_bytes.saturating_mul(BODIES);
+        // Bodies that are complete make room by themselves.
+        if state.oldest_incomplete() == Some(id) && !state.has_complete() {
+            return taken <= all;
+        }
+        let more = taken - state.taken;
+        let is_fair = !self.is_divided || state.of_tenant(tenant) + more <= all.saturating_sub(taken);
+        taken <= self.common_bytes() && is_fair
+    }
+
+    /// What is there for all but the oldest.
+    fn common_bytes(&self) -> u64 {
+        self.body_bytes.saturating_mul(BODIES - 1)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Sums and entries change together, without anything between that could panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn oldest_incomplete(&self) -> Option<u64> {
+        let is_incomplete = |body: &Taken| matches!(body.progress, Progress::Due(_) | Progress::Waiting);
+        self.bodies.iter().find(|(_, body)| is_incomplete(body)).map(|(id, _)| *id)
+    }
+
+    fn has_complete(&self) -> bool {
+        self.bodies.values().any(|body| body.progress == Progress::Complete)
+    }
+
+    fn of_tenant(&self, tenant: TenantId) -> u64 {
+        self.bodies.values().filter(|body| body.tenant == tenant).map(|body| counted(body.arrived)).sum()
+    }
+
+    /// Gives up the largest of the bodies that are late, among those that stand in the way.
+    fn give_up_slowest(&mut self, now: Instant, is_in_the_way: impl Fn(&Taken) -> bool) {
+        let is_late = |body: &&mut Taken| {
+            counted(body.arrived) > 0 && matches!(body.progress, Progress::Due(due) if due < now)
+        };
+        let late = self.bodies.values_mut().filter(|body| is_in_the_way(body)).filter(is_late);
+        if let Some(body) = late.max_by_key(|body| body.arrived) {
+            body.progress = Progress::GivenUp;
+            body.given_up.notify_one();
+        }
+    }
+}
+
+impl Progress {
+    /// The same after `bytes` have arrived: they are as late or as early as the wanted rate says.
+    fn after(self, bytes: u64, now: Instant) -> Progress {
+        let due = match self {
+            // What it is late by counts, for as long as it was to be early.
+            Progress::Due(due) => due.max(now.checked_sub(PATIENCE).unwrap_or(due)),
+            _ => now + PATIENCE,
+        };
+        let earned = Duration::from_micros(bytes.saturating_mul(1_000_000) / WANTED_RATE);
+        Progress::Due((due + earned).min(now + PATIENCE))
+    }
+}
+
+/// What counts of a body of which so much has arrived.
+fn counted(arrived: u64) -> u64 {
+    arrived.saturating_sub(SMALL_BYTES)
+}
+
+impl BodyRoom {
+    /// Counts `bytes` that have arrived; waits until there is room for them.
+    pub(crate) async fn take(&self, bytes: usize) -> Result<(), TooSlow> {
+        loop {
+            let freed = self.room.freed.notified();
+            if self.room.try_take(self.id, bytes as u64, Instant::now())? {
+                return Ok(());
+            }
+            let _ = timeout(LOOK, freed).await;
+        }
+    }
+
+    /// Waits until the body has to be given up.
+    pub(crate) async fn given_up(&self) -> TooSlow {
+        self.given_up.notified().await;
+        TooSlow
+    }
+
+    /// All of the body is there: it is not slow any more.
+    pub(crate) fn complete(&self) {
+        if let Some(body) = self.room.lock().bodies.get_mut(&self.id) {
+            body.progress = Progress::Complete;
+        }
+        // Another one is the oldest now.
+        self.room.freed.notify_waiters();
+    }
+}
+
+impl Drop for BodyRoom {
+    fn drop(&mut self) {
+        let mut state = self.room.lock();
+        if let Some(body) = state.bodies.remove(&self.id) {
+            state.taken -= counted(body.arrived);
+        }
+        drop(state);
+        self.room.freed.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LARGEST: u64 = 1 << 20;
+    const ACME: TenantId = TenantId(1);
+    const BETA: TenantId = TenantId(2);
+
+    /// Takes `bytes`, in the pieces in which a network brings them; tells how long that took.
+    async fn send(body: &BodyRoom, bytes: u64) -> Result<Duration, TooSlow> {
+        let start = Instant::now();
+        for _ in 0..bytes >> 14 {
+            body.take(1 << 14).await?;
+        }
+        Ok(start.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bodies_that_were_begun_and_do_not_come_hold_nobody_up() {
+        let room = Room::new(LARGEST, false);
+        let slow: Vec<BodyRoom> = (0..100).map(|_| room.begin(ACME)).collect();
+        for body in &slow {
+            send(body, SMALL_BYTES).await.unwrap();
+        }
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        for _ in 0..10 {
+            assert_eq!(send(&room.begin(ACME), LARGEST).await, Ok(Duration::ZERO));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bodies_that_fill_the_room_and_stop_are_given_up_for_others() {
+        let room = Room::new(LARGEST, false);
+        let mut stopped = tokio::task::JoinSet::new();
+        for _ in 0..5 {
+            let body = room.begin(ACME);
+            send(&body, LARGEST * 5 / 8).await.unwrap();
+            stopped.spawn(async move { body.given_up().await });
+        }
+        tokio::time::sleep(2 * PATIENCE).await;
+        let took = send(&room.begin(ACME), LARGEST).await.unwrap();
+        assert!(took <= 2 * LOOK, "{took:?}");
+        tokio::task::yield_now().await;
+        let given_up = std::iter::from_fn(|| stopped.try_join_next()).count();
+        assert_eq!(given_up, 2, "as many as had to");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_at_the_wanted_rate_stays_and_one_below_it_goes() {
+        for (pause_ms, stays) in [(50, true), (100, false)] {
+            let room = Room::new(LARGEST, false);
+            let steady = room.begin(ACME);
+            send(&steady, LARGEST / 2).await.unwrap();
+            let half = Duration::from_millis(pause_ms / 2);
+            let mut sent = Ok(());
+            for _ in 0..40 {
+                tokio::time::sleep(half).await;
+                // Somebody waits for room.
+                room.lock().give_up_slowest(Instant::now(), |_| true);
+                tokio::time::sleep(half).await;
+                sent = sent.and(steady.take(1 << 14).await);
+            }
+            assert_eq!(sent.is_ok(), stays, "16 KiB every {pause_ms} ms");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bodies_that_all_wait_go_on_one_after_another() {
+        let room = Room::new(LARGEST, false);
+        let whole = (0..12).map(|_| {
+            let body = room.begin(ACME);
+            tokio::spawn(async move {
+                // All get half-way before any is whole.
+                send(&body, LARGEST / 2).await?;
+                tokio::task::yield_now().await;
+                send(&body, LARGEST / 2).await?;
+                body.complete();
+                Ok::<_, TooSlow>(())
+            })
+        });
+        for body in whole.collect::<Vec<_>>() {
+            body.await.unwrap().unwrap();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tenant_leaves_room_for_others() {
+        let room = Room::new(LARGEST, true);
+        let flood: Vec<BodyRoom> = (0..8).map(|_| room.begin(ACME)).collect();
+        for body in &flood {
+            let _ = timeout(Duration::from_millis(1), send(body, LARGEST)).await;
+            body.complete();
+        }
+        let held = room.lock().of_tenant(ACME);
+        assert!(held <= 2 * LARGEST, "{held}");
+        assert_eq!(send(&room.begin(BETA), LARGEST).await, Ok(Duration::ZERO));
+    }
+}
