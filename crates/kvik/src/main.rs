@@ -11,6 +11,7 @@ mod dirs;
 mod disk;
 mod example;
 mod explain;
+mod file_limit;
 mod http;
 mod hub;
 mod inspect;
@@ -45,6 +46,7 @@ use clap::{CommandFactory, FromArgMatches};
 use cli::{Cli, Task};
 
 fn main() -> ExitCode {
+    file_limit::make_it_an_error();
     match start() {
         Ok(code) => code,
         Err(error) => {
