@@ -55,7 +55,6 @@ pub(crate) async fn list(
         Some("hits") => PrefixOrder::Reuses,
         Some(_) => return Err(ApiError::field("order", "`order` is `blocks` or `hits`")),
     };
-    limits::take_look(&caller.tenant, app.now())?;
     let limit = wanted.limit.unwrap_or(LISTED).min(LISTED_MAX);
     blocking(move || {
         let (prefixes, now) = engine(&app)?.prefixes(order, mine(&caller), limit)?;
@@ -119,7 +118,6 @@ pub(crate) async fn pins(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
 ) -> Result<Json<Value>> {
-    limits::take_look(&caller.tenant, app.now())?;
     blocking(move || {
         let pins = engine(&app)?.pins(mine(&caller), LISTED_MAX)?;
         let stats = app.serving.engine.stats();

@@ -18,11 +18,6 @@ pub(crate) fn take_request(tenant: &Tenant, now: Duration) -> Result<(), ApiErro
     Ok(tenant.meter.take_request(&tenant.limits, now)?)
 }
 
-/// Counts a look that makes the engine search its cache, like a request that asks for work.
-pub(crate) fn take_look(tenant: &Tenant, now: Duration) -> Result<(), ApiError> {
-    Ok(tenant.meter.take_request(&tenant.limits, now)?)
-}
-
 /// Refuses a tenant that has had its tokens, before its next prompt is read.
 pub(crate) fn check_tokens(tenant: &Tenant, now: Duration) -> Result<(), ApiError> {
     Ok(tenant.meter.check_tokens(&tenant.limits, now)?)

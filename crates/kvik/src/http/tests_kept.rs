@@ -298,5 +298,5 @@ async fn looking_into_the_cache_is_a_request() {
     }
     let (status, answer) = server.send("acme", "GET", "/v1/cache", Value::Null).await;
     assert_eq!((status.as_u16(), code(&answer)), (429, "rate_limit_exceeded"));
-    server.done("acme", "GET", "/v1/models", Value::Null).await;
+    server.done("acme", "GET", "/health", Value::Null).await;
 }
