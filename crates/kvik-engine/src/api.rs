@@ -325,6 +325,12 @@ pub enum RequestError {
     /// The grammar or schema is not usable.
     #[error("the constraint cannot be used: {0}")]
     BadConstraint(String),
+    /// Too many constraints wait to be compiled, or those in use take too much memory.
+    #[error("too many constraints are in use at the same time; try again in {retry_after_s} s")]
+    ConstraintsBusy {
+        /// Seconds after which to try again.
+        retry_after_s: u64,
+    },
     /// The server is stopping.
     #[error("the server is stopping")]
     Stopping,

@@ -10,7 +10,7 @@ use kvik_cache::{CacheConfig, CacheError};
 
 use crate::api::{Event, EventSink, FinishReason, GeneratedToken, Probe, Report, Request, RequestError};
 use crate::batch::Runner;
-use crate::constraint::Compiler;
+use crate::constraint::{Compiler, Guide, Pool, Waiter};
 use crate::panics::contain;
 use crate::schedule::disk::DiskSetup;
 use crate::schedule::{Limits, Scheduler, Submission, TenantPart};
@@ -35,7 +35,8 @@ struct Shared {
     /// Whether a wake is on its way.
     woken: Arc<AtomicBool>,
     limits: Limits,
-    compiler: Compiler,
+    /// Compiles constraints.
+    pool: Pool,
     waiting_max: usize,
     parallel_max: usize,
     worker: Mutex<Option<JoinHandle<()>>>,
@@ -167,8 +168,8 @@ impl Engine {
         };
         let thread = std::thread::Builder::new().name("kvik-engine".to_owned());
         let worker = Mutex::new(Some(thread.spawn(move || worker.run())?));
-        let compiler = Compiler::new(vocabulary, vocab_len);
-        let shared = Shared { commands, board, woken, limits, compiler, waiting_max, parallel_max, worker };
+        let pool = Pool::new(Compiler::new(vocabulary, vocab_len));
+        let shared = Shared { commands, board, woken, limits, pool, waiting_max, parallel_max, worker };
         let shared = Arc::new(shared);
         if let Some(waker) = waker {
             waker.wakes(&shared);
@@ -178,17 +179,21 @@ impl Engine {
 
     /// Puts a request into the queue. Its events go to `sink`, until `Done` or `Failed`.
     ///
-    /// Compiles the request's constraint on the calling thread, which may take tens of
-    /// milliseconds.
+    /// A constraint is compiled beside it: a bad one makes the request fail.
     pub fn submit(&self, request: Request, sink: Box<dyn EventSink>) -> Result<(), RequestError> {
         let shared = &self.shared;
         shared.limits.check(&request)?;
-        shared.take_place()?;
-        let sent = shared.send(request, sink);
-        if sent.is_err() {
-            shared.board.accepted.fetch_sub(1, Ordering::AcqRel);
-        }
-        sent
+        let place = shared.take_place()?;
+        let Some(constraint) = request.constraint.clone() else {
+            let sent = place.keep(Submission { request, guide: None, sink });
+            return sent.map_err(|refused| {
+                // Who submits is told; its listener need not be as well.
+                drop(refused.take());
+                RequestError::Stopping
+            });
+        };
+        let tenant = request.tenant;
+        shared.pool.compile(tenant, &constraint, Box::new(Uncompiled { request, sink, place }))
     }
 
     /// Numbers, as of the last step.
@@ -276,7 +281,7 @@ impl Engine {
 
 impl Shared {
     /// Takes one of the queue's places, if there is one.
-    fn take_place(&self) -> Result<(), RequestError> {
+    fn take_place(self: &Arc<Self>) -> Result<Place, RequestError> {
         let Board { accepted, departed, .. } = &self.board;
         let max = self.waiting_max as u64;
         let free = |accepted: u64| {
@@ -284,21 +289,7 @@ impl Shared {
             (waiting < max).then_some(accepted + 1)
         };
         let taken = accepted.fetch_update(Ordering::AcqRel, Ordering::Acquire, free);
-        taken.map(|_| ()).map_err(|_| self.queue_full())
-    }
-
-    /// Compiles the constraint and tells the worker.
-    fn send(&self, request: Request, sink: Box<dyn EventSink>) -> Result<(), RequestError> {
-        let constraint = request.constraint.as_ref();
-        let guide = constraint.map(|constraint| self.compiler.compile(constraint)).transpose()?;
-        let pending = Pending::new(Submission { request, guide, sink });
-        self.commands.send(Command::Submit(pending)).map_err(|SendError(command)| {
-            // Who submits is told; its listener need not be as well.
-            if let Command::Submit(pending) = command {
-                drop(pending.take());
-            }
-            RequestError::Stopping
-        })
+        taken.map(|_| Place { shared: Some(self.clone()) }).map_err(|_| self.queue_full())
     }
 
     /// When to try again: by then those who wait now should have been admitted.
@@ -307,6 +298,58 @@ impl Shared {
         let service = self.board.snapshot().service.unwrap_or(Duration::from_secs(1));
         let seconds = service.as_secs_f64() * waiting as f64 / self.parallel_max as f64;
         RequestError::QueueFull { waiting, retry_after_s: seconds.ceil().clamp(1.0, 600.0) as u64 }
+    }
+}
+
+/// A place in the queue; given back when it is dropped.
+struct Place {
+    shared: Option<Arc<Shared>>,
+}
+
+impl Place {
+    /// Tells the worker, which gives the place back when the request leaves the queue. A worker
+    /// that has stopped takes nothing.
+    fn keep(mut self, submission: Submission) -> Result<(), Pending> {
+        let pending = Pending::new(submission);
+        let Some(shared) = self.shared.take() else { return Err(pending) };
+        shared.commands.send(Command::Submit(pending)).map_err(|SendError(command)| {
+            self.shared = Some(shared.clone());
+            if let Command::Submit(pending) = command { pending } else { unreachable!("it was a submission") }
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(shared) = &self.shared {
+            shared.board.accepted.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// A request that waits for its constraint.
+struct Uncompiled {
+    request: Request,
+    sink: Box<dyn EventSink>,
+    place: Place,
+}
+
+impl Waiter for Uncompiled {
+    fn is_closed(&self) -> bool {
+        self.sink.is_closed()
+    }
+
+    fn done(self: Box<Self>, guide: Result<Guide, RequestError>) {
+        let Uncompiled { request, mut sink, place } = *self;
+        match guide {
+            // A submission that the worker does not take tells its listener when it is dropped.
+            Ok(guide) => drop(place.keep(Submission { request, guide: Some(guide), sink })),
+            Err(error) => {
+                // Whoever hears of the failure may come back at once.
+                drop(place);
+                sink.send(Event::Failed(error));
+            }
+        }
     }
 }
 

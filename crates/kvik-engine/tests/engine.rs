@@ -92,6 +92,46 @@ fn constraints_shape_the_answer() {
     }
 }
 
+/// A grammar that needs an automaton of millions of states; no two are equal.
+fn hostile(index: usize) -> Request {
+    let lark = format!("start: %json {{\"type\": \"integer\", \"multipleOf\": {}}}", 10_000_019 + index);
+    Request { constraint: Some(Constraint::Lark(lark)), ..request(vec![4], 5) }
+}
+
+#[test]
+fn hostile_constraints_hold_up_nobody_and_end() {
+    let engine = engine(EngineConfig { waiting_max: 50, ..config() }, 200);
+    let clients: Vec<Client> = (0..20).map(|_| Client::default()).collect();
+    let started = Instant::now();
+    for (index, client) in clients.iter().enumerate() {
+        engine.submit(hostile(index), Box::new(client.clone())).unwrap();
+        if index % 2 == 0 {
+            client.close();
+        }
+    }
+    engine.generate(request(prompt(1, 30), 5)).unwrap();
+    assert!(started.elapsed() < Duration::from_secs(10), "a neighbour waited {:?}", started.elapsed());
+    for client in clients.iter().filter(|client| !client.is_closed()) {
+        wait_for("a refusal", || client.has_ended());
+        assert!(matches!(client.error(), Some(RequestError::BadConstraint(_))), "{:?}", client.error());
+    }
+    wait_for("places in the queue", || engine.stats().waiting == 0);
+}
+
+#[test]
+fn a_stop_does_not_wait_for_constraints() {
+    let engine = engine(EngineConfig { waiting_max: 50, ..config() }, 200);
+    let clients: Vec<Client> = (0..30).map(|_| Client::default()).collect();
+    for (index, client) in clients.iter().enumerate() {
+        engine.submit(hostile(index), Box::new(client.clone())).unwrap();
+    }
+    let started = Instant::now();
+    engine.shutdown(Duration::ZERO);
+    assert!(started.elapsed() < Duration::from_secs(5), "stopping took {:?}", started.elapsed());
+    // Whoever waits still hears of the end.
+    clients.iter().for_each(|client| wait_for("an end", || client.has_ended()));
+}
+
 #[test]
 fn a_full_queue_refuses() {
     let engine = engine(EngineConfig { parallel_max: 1, waiting_max: 3, ..config() }, 300);

@@ -17,7 +17,7 @@ use kvik_engine::{
 pub(crate) trait Inference: Send + Sync {
     /// Queues a request; its events go to `sink`, from the engine's thread.
     ///
-    /// May take tens of milliseconds, when a constraint has to be compiled.
+    /// A constraint is compiled beside it; a bad one makes the request fail.
     fn submit(&self, request: Request, sink: Box<dyn EventSink>) -> Result<(), RequestError>;
 
     /// What a request would find in the cache, without running it.

@@ -1,83 +1,77 @@
-//! Constrained answers: JSON, JSON schema, regular expressions and Lark grammars, by llguidance.
+//! Constrained answers: JSON, JSON schema, regular expressions, Lark grammars and calls of tools, by
+//! llguidance.
 //!
-//! A grammar is compiled where the request is submitted, so a bad one is refused there and the
-//! thread that runs the model never compiles. Size and compile time are limited.
+//! Grammars come from strangers. What one may cost is decided before it is compiled (`limits`),
+//! compiling happens on threads of its own (`pool`), each mask has a limit on its time (`watch`),
+//! and compiled grammars share a budget of memory (`budget`).
 
+mod budget;
 mod calls;
+mod guide;
+#[cfg(test)]
+mod hostile;
+mod limits;
+mod pool;
+mod watch;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 
 use kvik_cache::Token;
-use llguidance::api::TopLevelGrammar;
-use llguidance::{Matcher, ParserFactory};
-use toktrie::{ApproximateTokEnv, SimpleVob, TokRxInfo, TokTrie};
+use llguidance::ParserFactory;
+use llguidance::api::{GrammarInit, TopLevelGrammar};
+use toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 
 use crate::api::{Constraint, RequestError};
 use crate::text::{TokenKind, Vocabulary};
+use guide::{Template, first_lines};
+use watch::Watch;
 
-/// Bytes of a schema, expression or grammar at most.
-const SOURCE_BYTES_MAX: usize = 256 * 1024;
+pub use guide::{Allowed, Guide};
+pub(crate) use pool::{Pool, Waiter};
+
 /// Blanks between the parts of JSON: a space, or a new line with its indentation. Without a limit a
 /// model that was not taught to stop writes blanks until its tokens are used up.
 const JSON_BLANKS: &str = r"( |\n[ \t]{0,32})?";
 /// Nesting of a JSON schema at most; deeper ones would exhaust the stack.
 const SCHEMA_DEPTH_MAX: usize = 128;
-/// Work for building a lexer at most; llguidance does about 50,000 a millisecond.
-const LEXER_FUEL_MAX: u64 = 1_000_000;
-/// Symbols in the productions of a grammar at most.
-const GRAMMAR_SYMBOLS_MAX: usize = 200_000;
-/// States of a lexer at most, 1 to 2 KiB each.
-const LEXER_STATES_MAX: usize = 50_000;
 
 /// Compiles constraints for one vocabulary.
-pub struct Compiler {
+pub(crate) struct Compiler {
     vocabulary: Arc<Vocabulary>,
     /// Length of a row of logits: the masks have as many bits.
     vocab_len: usize,
     /// Built at the first use: most servers never see a constraint.
     factory: OnceLock<Result<ParserFactory, String>>,
-}
-
-/// A constraint together with the answer so far.
-#[derive(Clone)]
-pub struct Guide {
-    matcher: Matcher,
-}
-
-/// What a constraint says about the next token.
-pub enum Allowed {
-    /// One of these tokens.
-    Tokens(SimpleVob),
-    /// Nothing more: the answer is complete.
-    Nothing,
+    watch: Watch,
 }
 
 impl Compiler {
     /// A compiler for `vocabulary` and a model with `vocab_len` logits.
-    pub fn new(vocabulary: Arc<Vocabulary>, vocab_len: usize) -> Compiler {
-        Compiler { vocabulary, vocab_len, factory: OnceLock::new() }
+    pub(crate) fn new(vocabulary: Arc<Vocabulary>, vocab_len: usize) -> Compiler {
+        Compiler { vocabulary, vocab_len, factory: OnceLock::new(), watch: Watch::default() }
     }
 
     /// Compiles a constraint, and makes sure that some answer can satisfy it.
-    pub fn compile(&self, constraint: &Constraint) -> Result<Guide, RequestError> {
+    fn template(&self, constraint: &Constraint) -> Result<Template, RequestError> {
         // llguidance is fed by strangers here; should it panic, that is a bad constraint too.
-        catch_unwind(AssertUnwindSafe(|| self.try_compile(constraint)))
+        catch_unwind(AssertUnwindSafe(|| self.try_template(constraint)))
             .unwrap_or_else(|_| Err("the compiler failed on it".to_owned()))
             .map_err(RequestError::BadConstraint)
     }
 
-    fn try_compile(&self, constraint: &Constraint) -> Result<Guide, String> {
+    fn try_template(&self, constraint: &Constraint) -> Result<Template, String> {
         let grammar = self.grammar(constraint)?;
         let factory = self.factory.get_or_init(|| self.build_factory());
         let factory = factory.as_ref().map_err(Clone::clone)?;
-        let parser = factory.create_parser(grammar).map_err(|error| first_lines(&format!("{error:#}")))?;
-        let mut guide = Guide { matcher: Matcher::new(Ok(parser)) };
-        match guide.allowed() {
-            Ok(Allowed::Tokens(_)) => Ok(guide),
-            Ok(Allowed::Nothing) => Err("no answer can satisfy it".to_owned()),
-            Err(error) => Err(first_lines(&error)),
-        }
+        let (env, limits) = (factory.tok_env().clone(), factory.limits().clone());
+        let (grammar, lexer) =
+            GrammarInit::Serialized(grammar).to_internal(Some(env), limits).map_err(worded)?;
+        let lexer_bytes = limits::rehearse(&lexer, &factory.extra_lexemes())?;
+        let bytes = limits::grammar_bytes(grammar.num_symbols(), lexer_bytes);
+        let grammar = GrammarInit::Internal(grammar, lexer);
+        let parser = factory.create_parser_from_init_default(grammar).map_err(worded)?;
+        Template::new(parser, bytes, &self.watch)
     }
 
     fn grammar(&self, constraint: &Constraint) -> Result<TopLevelGrammar, String> {
@@ -86,25 +80,25 @@ impl Compiler {
                 Ok(TopLevelGrammar::from_json_schema(with_blanks(serde_json::json!({ "type": "object" }))))
             }
             Constraint::JsonSchema(schema) => Ok(TopLevelGrammar::from_json_schema(checked_schema(schema)?)),
-            Constraint::Regex(regex) => limit_size(regex).map(|()| TopLevelGrammar::from_regex(regex)),
-            Constraint::Lark(lark) => limit_size(lark).map(|()| TopLevelGrammar::from_lark(lark.clone())),
+            Constraint::Regex(regex) => {
+                limits::check_regex(regex).map(|()| TopLevelGrammar::from_regex(regex))
+            }
+            Constraint::Lark(lark) => {
+                limits::check_lark(lark).map(|()| TopLevelGrammar::from_lark(lark.clone()))
+            }
             Constraint::Calls(calls) => {
                 let lark = calls::lark(calls, &self.vocabulary)?;
-                limit_size(&lark).map(|()| TopLevelGrammar::from_lark(lark))
+                limits::check_schema_bytes(lark.len()).map(|()| TopLevelGrammar::from_lark(lark))
             }
         }
     }
 
     fn build_factory(&self) -> Result<ParserFactory, String> {
         let trie = self.trie().ok_or("the vocabulary has no end-of-generation token")?;
-        let env: toktrie::TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+        let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
         let mut factory = ParserFactory::new_simple(&env).map_err(|error| format!("{error:#}"))?;
         factory.quiet();
-        let limits = factory.limits_mut();
-        limits.initial_lexer_fuel = LEXER_FUEL_MAX;
-        limits.max_grammar_size = GRAMMAR_SYMBOLS_MAX;
-        limits.max_lexer_states = LEXER_STATES_MAX;
-        limits.verbose_errors = false;
+        *factory.limits_mut() = limits::parser_limits();
         Ok(factory)
     }
 
@@ -129,32 +123,8 @@ impl Compiler {
     }
 }
 
-impl Guide {
-    /// The tokens that may come next.
-    pub fn allowed(&mut self) -> Result<Allowed, String> {
-        if self.matcher.is_stopped() && !self.matcher.is_error() {
-            return Ok(Allowed::Nothing);
-        }
-        let mask = self.matcher.compute_mask().map_err(|error| first_lines(&format!("{error:#}")))?;
-        Ok(if mask.is_zero() { Allowed::Nothing } else { Allowed::Tokens(mask) })
-    }
-
-    /// Takes note of the token that was chosen; whether the answer is complete with it.
-    pub fn accept(&mut self, token: Token) -> Result<bool, String> {
-        self.matcher.consume_token(token).map_err(|error| first_lines(&format!("{error:#}")))?;
-        Ok(self.matcher.is_stopped())
-    }
-
-    /// A copy with its own lexer caches, for another choice.
-    pub fn fork(&self) -> Guide {
-        Guide { matcher: self.matcher.deep_clone() }
-    }
-}
-
-impl std::fmt::Debug for Guide {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Guide").finish_non_exhaustive()
-    }
+fn worded(error: impl std::fmt::Display) -> String {
+    first_lines(&format!("{error:#}"))
 }
 
 /// The schema as llguidance is to read it.
@@ -162,7 +132,7 @@ fn checked_schema(schema: &serde_json::Value) -> Result<serde_json::Value, Strin
     if depth_exceeds(schema, SCHEMA_DEPTH_MAX) {
         return Err(format!("the schema is nested deeper than {SCHEMA_DEPTH_MAX} levels"));
     }
-    limit_size(&schema.to_string())?;
+    limits::check_schema_bytes(schema.to_string().len())?;
     Ok(with_blanks(schema.clone()))
 }
 
@@ -174,13 +144,6 @@ fn with_blanks(mut schema: serde_json::Value) -> serde_json::Value {
     schema
 }
 
-fn limit_size(source: &str) -> Result<(), String> {
-    if source.len() <= SOURCE_BYTES_MAX {
-        return Ok(());
-    }
-    Err(format!("it has {} bytes and the limit is {SOURCE_BYTES_MAX}", source.len()))
-}
-
 fn depth_exceeds(value: &serde_json::Value, max: usize) -> bool {
     let Some(max) = max.checked_sub(1) else { return true };
     match value {
@@ -188,12 +151,6 @@ fn depth_exceeds(value: &serde_json::Value, max: usize) -> bool {
         serde_json::Value::Object(items) => items.values().any(|item| depth_exceeds(item, max)),
         _ => false,
     }
-}
-
-/// The start of a message; the rest of llguidance's is its own state.
-fn first_lines(message: &str) -> String {
-    let end = message.find("\n<state>").unwrap_or(message.len());
-    message[..end].chars().take(500).collect::<String>().trim().to_owned()
 }
 
 #[cfg(test)]
@@ -216,6 +173,12 @@ mod tests {
             for text in ["{  \"a\":1}", "{\"a\":\n\n1}"] {
                 assert!(!accepts(&constraint, text), "{text:?}");
             }
+        }
+    }
+
+    impl Compiler {
+        pub(super) fn compile(&self, constraint: &Constraint) -> Result<Guide, RequestError> {
+            Ok(Guide::new(Arc::new(self.template(constraint)?)))
         }
     }
 

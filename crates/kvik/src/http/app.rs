@@ -168,7 +168,7 @@ impl App {
     ) -> Result<Response, ApiError> {
         let caller = body.caller.clone();
         limits::check_tokens(&caller.tenant, self.now())?;
-        // Submitting may compile a grammar, so it belongs to the slow part.
+        // Submitting hashes the constraint, so it belongs to the slow part.
         let start = move |app: &App, fields: Fields| {
             let Prepared { mut requests, origin, answer, stream } = read(app, fields)?;
             let tab = app.open_tab(&caller, requests.len())?;

@@ -168,7 +168,8 @@ impl From<RequestError> for ApiError {
             }
             RequestError::PinLimit(_) => ApiError::new(StatusCode::BAD_REQUEST, Some("pin_limit"), message),
             RequestError::BadChoices { .. } => ApiError::field("n", message),
-            RequestError::QueueFull { retry_after_s, .. } => ApiError::busy(message, retry_after_s),
+            RequestError::QueueFull { retry_after_s, .. }
+            | RequestError::ConstraintsBusy { retry_after_s } => ApiError::busy(message, retry_after_s),
             RequestError::Stopping => {
                 let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Some("stopping"), message);
                 ApiError { retry_after_s: Some(5), ..error }
@@ -198,6 +199,7 @@ mod tests {
         check(RequestError::EmptyPrompt, 400, None);
         check(RequestError::UnknownToken { token: 9, vocab: 4 }, 400, None);
         check(RequestError::BadConstraint("x".into()), 400, None);
+        check(RequestError::ConstraintsBusy { retry_after_s: 1 }, 429, Some("queue_full"));
         check(RequestError::OverBudget { needed_blocks: 9, budget_blocks: 4 }, 400, Some("over_kv_budget"));
         let pinned = RequestError::Pinned { needed_blocks: 9, pinned_blocks: 4, budget_blocks: 10 };
         check(pinned, 400, Some("over_kv_budget"));

@@ -1,0 +1,131 @@
+//! What a constraint may cost, decided before it is paid.
+//!
+//! llguidance counts its own work ("fuel") nearly everywhere. Two places it leaves open are closed
+//! here: the first 256 steps of its lexer, where a `multipleOf` with a large divisor explores one
+//! state for each remainder, are rehearsed with fuel; and its recursion, which follows rules and
+//! references, gets grammars of bounded length and a stack that holds them ([`STACK_BYTES`]).
+
+use llguidance::api::ParserLimits;
+use llguidance::earley::lexerspec::LexerSpec;
+
+/// Bytes of a schema at most, and of the tools of one request.
+pub(super) const SCHEMA_BYTES_MAX: usize = 256 * 1024;
+/// Bytes of a regular expression at most: each of its classes can cost thousands of nodes.
+const REGEX_BYTES_MAX: usize = 16 * 1024;
+/// Bytes of a Lark grammar at most.
+const LARK_BYTES_MAX: usize = 64 * 1024;
+/// Names and literals of a Lark grammar at most: the first row of its parser is quadratic in them
+/// when it is ambiguous, and a chain of rules takes 5 KB of stack for each.
+const LARK_WORDS_MAX: usize = 6_000;
+/// Stack of a thread that compiles: several times what the deepest permitted grammar takes.
+pub(super) const STACK_BYTES: usize = 64 << 20;
+/// Work for building a lexer at most: 20 ms, and 6 MB.
+const LEXER_FUEL_MAX: u64 = 1_000_000;
+/// The same for one mask.
+const MASK_FUEL_MAX: u64 = 200_000;
+/// Symbols of a grammar at most.
+const GRAMMAR_SYMBOLS_MAX: usize = 30_000;
+/// States of a lexer at most, 1 to 2 KB each.
+const LEXER_STATES_MAX: usize = 10_000;
+/// Items of the parser for one mask at most; comparing them is quadratic.
+const MASK_ITEMS_MAX: usize = 20_000;
+
+/// Bytes that a symbol of a compiled grammar takes, about.
+const SYMBOL_BYTES: usize = 500;
+
+/// The limits that llguidance knows.
+pub(super) fn parser_limits() -> ParserLimits {
+    ParserLimits {
+        initial_lexer_fuel: LEXER_FUEL_MAX,
+        step_lexer_fuel: MASK_FUEL_MAX,
+        max_grammar_size: GRAMMAR_SYMBOLS_MAX,
+        max_lexer_states: LEXER_STATES_MAX,
+        step_max_items: MASK_ITEMS_MAX,
+        // It walks the whole vocabulary for each large lexeme, without a limit on their number.
+        precompute_large_lexemes: false,
+        verbose_errors: false,
+        ..ParserLimits::default()
+    }
+}
+
+/// Takes the first steps of the lexer as llguidance will take them, but with fuel. Returns the bytes
+/// that the lexer takes then.
+pub(super) fn rehearse(spec: &LexerSpec, extra_lexemes: &[String]) -> Result<usize, String> {
+    let mut limits = parser_limits();
+    let mut spec = spec.clone();
+    spec.add_extra_lexemes(extra_lexemes);
+    let too_complex = |error: &str| {
+        format!(
+            "it is too complex to be enforced while decoding ({error}); use shorter patterns, a smaller `multipleOf` or smaller counts"
+        )
+    };
+    let mut lexer = spec.to_regex_vec(&mut limits).map_err(|error| too_complex(&error.to_string()))?;
+    lexer.set_fuel(LEXER_FUEL_MAX);
+    lexer.set_max_states(LEXER_STATES_MAX);
+    let start = lexer.initial_state(&spec.all_lexemes());
+    for byte in 0..=u8::MAX {
+        lexer.transition(start, byte);
+        if let Some(error) = lexer.get_error() {
+            return Err(too_complex(&error));
+        }
+    }
+    Ok(lexer.num_bytes())
+}
+
+/// Bytes that a compiled grammar takes, about.
+pub(super) fn grammar_bytes(symbols: usize, lexer_bytes: usize) -> usize {
+    // Once in the grammar's lexer and once in the parser's.
+    symbols * SYMBOL_BYTES + 2 * lexer_bytes
+}
+
+/// Refuses a long schema.
+pub(super) fn check_schema_bytes(bytes: usize) -> Result<(), String> {
+    at_most("bytes", bytes, SCHEMA_BYTES_MAX)
+}
+
+/// Refuses a long expression.
+pub(super) fn check_regex(regex: &str) -> Result<(), String> {
+    at_most("bytes", regex.len(), REGEX_BYTES_MAX)
+}
+
+/// Refuses a long grammar.
+pub(super) fn check_lark(lark: &str) -> Result<(), String> {
+    at_most("bytes", lark.len(), LARK_BYTES_MAX)?;
+    at_most("names and literals", words(lark), LARK_WORDS_MAX)
+}
+
+fn at_most(what: &str, count: usize, max: usize) -> Result<(), String> {
+    if count <= max { Ok(()) } else { Err(format!("it has {count} {what} and the limit is {max}")) }
+}
+
+/// Names and literals of a grammar: runs of letters, and quotation marks in pairs.
+fn words(lark: &str) -> usize {
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || !byte.is_ascii();
+    let mut inside = false;
+    let starts = lark.bytes().filter(|&byte| {
+        let starts = is_word(byte) && !inside;
+        inside = is_word(byte);
+        starts
+    });
+    starts.count() + lark.bytes().filter(|&byte| byte == b'"').count() / 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_names_and_literals() {
+        for (lark, expect) in [("", 0), ("start: a b \"\" \"\"", 5), ("a:b|c_1", 3), ("a: /x/", 2)] {
+            assert_eq!(words(lark), expect, "{lark:?}");
+        }
+    }
+
+    #[test]
+    fn long_sources_name_their_limit() {
+        let error = check_lark(&"a ".repeat(7000)).unwrap_err();
+        assert_eq!(error, "it has 7000 names and literals and the limit is 6000");
+        assert!(check_regex(&"a".repeat(20_000)).is_err());
+        assert!(check_schema_bytes(300_000).is_err());
+    }
+}

@@ -1,0 +1,316 @@
+//! Where constraints are compiled: threads of their own, fair among tenants, each grammar once.
+//!
+//! Compiling is bounded (`limits`), so nothing is interrupted; what nobody waits for any more is
+//! not begun. The threads are never waited for: an engine stops without them.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use kvik_cache::TenantId;
+
+use super::Compiler;
+use super::budget::Budget;
+use super::guide::{Guide, Template};
+use super::limits::STACK_BYTES;
+use crate::api::{Constraint, RequestError};
+
+/// Threads: more would only take the processor from the model.
+const THREADS: usize = 2;
+/// Grammars that wait at most, in all and of one tenant.
+const WAITING_MAX: usize = 64;
+const TENANT_WAITING_MAX: usize = WAITING_MAX / 2;
+/// Grammars that are kept for later requests.
+const KEPT_MAX: usize = 32;
+/// A larger grammar is not kept.
+const KEPT_BYTES_MAX: usize = 4 << 20;
+
+/// Who waits for a compiled constraint.
+pub(crate) trait Waiter: Send {
+    /// Whether nobody listens any more.
+    fn is_closed(&self) -> bool;
+    /// Takes the result.
+    fn done(self: Box<Self>, guide: Result<Guide, RequestError>);
+}
+
+/// The threads and what they have to do.
+pub(crate) struct Pool {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    compiler: Compiler,
+    budget: Budget,
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// The tenants that wait, in turn, each with what it wants; none is empty.
+    waiting: VecDeque<(TenantId, VecDeque<Job>)>,
+    /// What the threads are compiling.
+    running: Vec<(Key, Vec<Box<dyn Waiter>>)>,
+    /// Latest last.
+    kept: VecDeque<(Key, Arc<Template>)>,
+    threads: usize,
+    /// Nobody asks any more.
+    closed: bool,
+}
+
+struct Job {
+    key: Key,
+    constraint: Constraint,
+    waiters: Vec<Box<dyn Waiter>>,
+}
+
+/// Whose constraint it is, and a digest of it. Tenants share nothing: how long an answer takes
+/// would tell one of them what another one asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Key {
+    tenant: TenantId,
+    digest: u128,
+}
+
+impl Key {
+    fn of(tenant: TenantId, constraint: &Constraint) -> Key {
+        Key { tenant, digest: xxhash_rust::xxh3::xxh3_128(format!("{constraint:?}").as_bytes()) }
+    }
+}
+
+impl Pool {
+    pub(crate) fn new(compiler: Compiler) -> Pool {
+        let (budget, state, wake) = (Budget::default(), Mutex::default(), Condvar::new());
+        Pool { shared: Arc::new(Shared { compiler, budget, state, wake }) }
+    }
+
+    /// Compiles a constraint for a tenant and tells `waiter`; gives it back when too many wait.
+    pub(crate) fn compile(
+        &self,
+        tenant: TenantId,
+        constraint: &Constraint,
+        waiter: Box<dyn Waiter>,
+    ) -> Result<(), RequestError> {
+        let key = Key::of(tenant, constraint);
+        let mut state = self.shared.lock();
+        if let Some(template) = state.find_kept(key) {
+            drop(state);
+            waiter.done(Ok(Guide::new(template)));
+            return Ok(());
+        }
+        if let Some(waiters) = state.find_waiters(key) {
+            waiters.push(waiter);
+            return Ok(());
+        }
+        state.push(Job { key, constraint: constraint.clone(), waiters: vec![waiter] })?;
+        self.add_thread(&mut state)?;
+        self.shared.wake.notify_one();
+        Ok(())
+    }
+
+    fn add_thread(&self, state: &mut State) -> Result<(), RequestError> {
+        if state.threads == THREADS {
+            return Ok(());
+        }
+        let shared = self.shared.clone();
+        let thread = std::thread::Builder::new().name("kvik-grammar".to_owned()).stack_size(STACK_BYTES);
+        match thread.spawn(move || shared.work()) {
+            Ok(_) => state.threads += 1,
+            Err(_) if state.threads > 0 => {}
+            Err(error) => return Err(RequestError::Internal(format!("no thread to compile on: {error}"))),
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.lock().closed = true;
+        self.shared.wake.notify_all();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing that can panic runs under the lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a thread does as long as anybody asks.
+    fn work(&self) {
+        while let Some((key, constraint)) = self.next() {
+            let compiled = self.compile(key, &constraint);
+            let waiters = self.finish(key, compiled.as_ref().ok());
+            for waiter in waiters {
+                let guide = compiled.clone().map(Guide::new);
+                // A listener that panics has only itself to blame; the thread serves others too.
+                let _ = catch_unwind(AssertUnwindSafe(|| waiter.done(guide)));
+            }
+        }
+    }
+
+    /// Waits for a job that somebody wants.
+    fn next(&self) -> Option<(Key, Constraint)> {
+        let mut state = self.lock();
+        loop {
+            if state.closed {
+                return None;
+            }
+            if let Some(Job { key, constraint, waiters }) = state.pop() {
+                state.running.push((key, waiters));
+                return Some((key, constraint));
+            }
+            state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn compile(&self, key: Key, constraint: &Constraint) -> Result<Arc<Template>, RequestError> {
+        let template = self.compiler.template(constraint)?;
+        let take = || self.budget.take(key.tenant, template.bytes);
+        let charge = take().or_else(|| {
+            self.lock().kept.clear();
+            take()
+        });
+        let charge = charge.ok_or(RequestError::ConstraintsBusy { retry_after_s: 1 })?;
+        template.charge.lock().unwrap_or_else(PoisonError::into_inner).replace(charge);
+        Ok(Arc::new(template))
+    }
+
+    /// Keeps what was compiled, and returns who waits for it.
+    fn finish(&self, key: Key, template: Option<&Arc<Template>>) -> Vec<Box<dyn Waiter>> {
+        let mut state = self.lock();
+        if let Some(template) = template.filter(|template| template.bytes <= KEPT_BYTES_MAX) {
+            if state.kept.len() == KEPT_MAX {
+                state.kept.pop_front();
+            }
+            state.kept.push_back((key, template.clone()));
+        }
+        let running = state.running.iter().position(|(running, _)| *running == key);
+        running.map(|index| state.running.swap_remove(index).1).unwrap_or_default()
+    }
+}
+
+impl State {
+    fn find_kept(&mut self, key: Key) -> Option<Arc<Template>> {
+        let index = self.kept.iter().position(|(kept, _)| *kept == key)?;
+        let found = self.kept.remove(index)?;
+        let template = found.1.clone();
+        self.kept.push_back(found);
+        Some(template)
+    }
+
+    /// The list of those who wait for this constraint already.
+    fn find_waiters(&mut self, key: Key) -> Option<&mut Vec<Box<dyn Waiter>>> {
+        let waiting = self.waiting.iter_mut().flat_map(|(_, jobs)| jobs.iter_mut());
+        let waiting = waiting.map(|job| (job.key, &mut job.waiters));
+        let running = self.running.iter_mut().map(|(key, waiters)| (*key, waiters));
+        waiting.chain(running).find(|(known, _)| *known == key).map(|(_, waiters)| waiters)
+    }
+
+    fn push(&mut self, job: Job) -> Result<(), RequestError> {
+        let tenant = job.key.tenant;
+        let all: usize = self.waiting.iter().map(|(_, jobs)| jobs.len()).sum();
+        let own = self.waiting.iter_mut().find(|(waiting, _)| *waiting == tenant);
+        let own_len = own.as_ref().map_or(0, |(_, jobs)| jobs.len());
+        if all >= WAITING_MAX || own_len >= TENANT_WAITING_MAX {
+            return Err(RequestError::ConstraintsBusy { retry_after_s: 1 });
+        }
+        match own {
+            Some((_, jobs)) => jobs.push_back(job),
+            None => self.waiting.push_back((tenant, VecDeque::from([job]))),
+        }
+        Ok(())
+    }
+
+    /// The next job of the tenant whose turn it is, without those that nobody waits for.
+    fn pop(&mut self) -> Option<Job> {
+        while let Some((tenant, mut jobs)) = self.waiting.pop_front() {
+            let job = jobs.pop_front();
+            if !jobs.is_empty() {
+                self.waiting.push_back((tenant, jobs));
+            }
+            if let Some(job) = job.filter(|job| job.waiters.iter().any(|waiter| !waiter.is_closed())) {
+                return Some(job);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::super::tests::compiler;
+    use super::*;
+
+    /// What became of a waiter.
+    type Outcome = Result<Guide, RequestError>;
+
+    struct Client {
+        closed: bool,
+        outcome: Sender<Outcome>,
+    }
+
+    impl Waiter for Client {
+        fn is_closed(&self) -> bool {
+            self.closed
+        }
+
+        fn done(self: Box<Self>, guide: Outcome) {
+            // A test may have ended without them.
+            let _ = self.outcome.send(guide);
+        }
+    }
+
+    fn hostile(divisor: u64) -> Constraint {
+        Constraint::JsonSchema(json!({"type": "integer", "multipleOf": divisor}))
+    }
+
+    #[test]
+    fn equal_constraints_of_one_tenant_are_compiled_once() {
+        let pool = Pool::new(compiler());
+        let (sender, outcomes) = channel();
+        let ask = |tenant, text: &str| {
+            let client = Client { closed: false, outcome: sender.clone() };
+            pool.compile(TenantId(tenant), &Constraint::Regex(text.into()), Box::new(client)).unwrap();
+        };
+        (0..64).for_each(|_| ask(1, "a+"));
+        let guides: Vec<Guide> = outcomes.iter().take(64).map(Result::unwrap).collect();
+        assert!(guides.iter().all(|guide| guide.is_one_with(&guides[0])));
+        for (tenant, text, same) in [(1, "a+", true), (1, "b+", false), (2, "a+", false)] {
+            ask(tenant, text);
+            assert_eq!(outcomes.recv().unwrap().unwrap().is_one_with(&guides[0]), same, "{tenant} {text}");
+        }
+    }
+
+    #[test]
+    fn too_many_are_refused_and_a_tenant_leaves_room_for_others() {
+        let pool = Pool::new(compiler());
+        let (sender, outcomes) = channel();
+        let ask = |tenant, divisor| {
+            let client = Client { closed: false, outcome: sender.clone() };
+            pool.compile(TenantId(tenant), &hostile(divisor), Box::new(client))
+        };
+        let refused = (0..200).find_map(|i| ask(1, 10_000_019 + i).err());
+        assert_eq!(refused, Some(RequestError::ConstraintsBusy { retry_after_s: 1 }));
+        ask(2, 10_000_019).unwrap();
+        drop(outcomes);
+    }
+
+    #[test]
+    fn what_nobody_waits_for_is_not_compiled() {
+        let pool = Pool::new(compiler());
+        let (sender, outcomes) = channel();
+        for i in 0..30 {
+            let client = Client { closed: true, outcome: sender.clone() };
+            pool.compile(TenantId(1), &hostile(10_000_019 + i), Box::new(client)).unwrap();
+        }
+        drop(sender);
+        // Each of them is dropped, and none is told anything.
+        assert!(outcomes.recv_timeout(Duration::from_secs(60)).is_err());
+    }
+}
