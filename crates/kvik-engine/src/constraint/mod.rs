@@ -12,6 +12,7 @@ mod guide;
 mod hostile;
 mod limits;
 mod pool;
+pub mod schema;
 mod watch;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,11 +21,13 @@ use std::sync::{Arc, OnceLock};
 use kvik_cache::Token;
 use llguidance::ParserFactory;
 use llguidance::api::{GrammarInit, TopLevelGrammar};
+use serde_json::{Value, json};
 use toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 
 use crate::api::{Constraint, RequestError};
 use crate::text::{TokenKind, Vocabulary};
 use guide::{Template, first_lines};
+use schema::{Strictness, normalise};
 use watch::Watch;
 
 pub use guide::{Allowed, Guide};
@@ -33,9 +36,6 @@ pub(crate) use pool::{Pool, Waiter};
 /// Blanks between the parts of JSON: a space, or a new line with its indentation. Without a limit a
 /// model that was not taught to stop writes blanks until its tokens are used up.
 const JSON_BLANKS: &str = r"( |\n[ \t]{0,32})?";
-/// Nesting of a JSON schema at most; deeper ones would exhaust the stack.
-const SCHEMA_DEPTH_MAX: usize = 128;
-
 /// Compiles constraints for one vocabulary.
 pub(crate) struct Compiler {
     vocabulary: Arc<Vocabulary>,
@@ -77,7 +77,7 @@ impl Compiler {
     fn grammar(&self, constraint: &Constraint) -> Result<TopLevelGrammar, String> {
         match constraint {
             Constraint::JsonObject => {
-                Ok(TopLevelGrammar::from_json_schema(with_blanks(serde_json::json!({ "type": "object" }))))
+                Ok(TopLevelGrammar::from_json_schema(with_blanks(json!({ "type": "object" }))))
             }
             Constraint::JsonSchema(schema) => Ok(TopLevelGrammar::from_json_schema(checked_schema(schema)?)),
             Constraint::Regex(regex) => {
@@ -128,35 +128,25 @@ fn worded(error: impl std::fmt::Display) -> String {
 }
 
 /// The schema as llguidance is to read it.
-fn checked_schema(schema: &serde_json::Value) -> Result<serde_json::Value, String> {
-    if depth_exceeds(schema, SCHEMA_DEPTH_MAX) {
-        return Err(format!("the schema is nested deeper than {SCHEMA_DEPTH_MAX} levels"));
-    }
+fn checked_schema(schema: &Value) -> Result<Value, String> {
     limits::check_schema_bytes(schema.to_string().len())?;
-    Ok(with_blanks(schema.clone()))
+    let normal = normalise(schema, Strictness::Lenient).map_err(|error| error.to_string())?;
+    Ok(with_blanks(normal.schema))
 }
 
 /// Limits the blanks between parts of the JSON, unless the schema says itself which it wants.
-fn with_blanks(mut schema: serde_json::Value) -> serde_json::Value {
+fn with_blanks(mut schema: Value) -> Value {
+    if schema == Value::Bool(true) {
+        schema = json!({});
+    }
     if let Some(schema) = schema.as_object_mut() {
-        schema.entry("x-guidance").or_insert(serde_json::json!({ "whitespace_pattern": JSON_BLANKS }));
+        schema.entry("x-guidance").or_insert(json!({ "whitespace_pattern": JSON_BLANKS }));
     }
     schema
 }
 
-fn depth_exceeds(value: &serde_json::Value, max: usize) -> bool {
-    let Some(max) = max.checked_sub(1) else { return true };
-    match value {
-        serde_json::Value::Array(items) => items.iter().any(|item| depth_exceeds(item, max)),
-        serde_json::Value::Object(items) => items.values().any(|item| depth_exceeds(item, max)),
-        _ => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     const EOS: Token = 256;

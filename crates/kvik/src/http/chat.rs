@@ -64,7 +64,8 @@ pub(crate) fn read(app: &App, mut fields: Fields) -> Result<Prepared<ChatAnswer>
     let answer = ChatAnswer::new(head, options.choices, reading, logprobs.is_some(), include_usage);
     let tokens = app.serving.encode_rendered(&prompt);
     let request = options.request(tokens, max_tokens.unwrap_or(app.serving.model.context), logprobs);
-    let origin = Origin { messages: Some(conversation.messages), comparable: Some(comparable) };
+    let schema_notes = options.schema_notes;
+    let origin = Origin { messages: Some(conversation.messages), comparable: Some(comparable), schema_notes };
     Ok(Prepared { requests: vec![request], origin, answer, stream })
 }
 

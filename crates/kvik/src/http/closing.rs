@@ -17,6 +17,8 @@ pub(crate) struct Origin {
     pub(crate) messages: Option<Value>,
     /// What the answer can be compared by, where the API has a way to ask for it.
     pub(crate) comparable: Option<Comparable>,
+    /// What of a schema is not enforced.
+    pub(crate) schema_notes: Vec<String>,
 }
 
 impl Origin {
@@ -39,6 +41,7 @@ pub(crate) struct Closing {
     /// What the engine reported of each, and how that is worded; absent until it has ended.
     ended: Vec<Option<Ended>>,
     comparison: Option<Comparison>,
+    schema_notes: Vec<String>,
 }
 
 struct Ended {
@@ -53,7 +56,8 @@ impl Closing {
         let ended = requests.iter().map(|_| None).collect();
         let comparable = origin.comparable.take();
         let comparison = comparable.map(|asked| Comparison::new(&app.answered, asked, requests));
-        Closing { asked: origin.asked(app, requests), ended, comparison }
+        let schema_notes = std::mem::take(&mut origin.schema_notes);
+        Closing { asked: origin.asked(app, requests), ended, comparison, schema_notes }
     }
 
     /// Notes what happens to the prompt with this index: the end is what counts.
@@ -82,7 +86,7 @@ impl Closing {
     pub(crate) fn add_to(&self, answer: &mut Map<String, Value>) {
         let caches = self.ended.iter().flatten().map(|ended| ended.cache.clone()).collect();
         answer.insert("timings".to_owned(), usage::timings(&self.total()));
-        answer.insert("kvik".to_owned(), json!({"cache": one_or_all(caches)}));
+        answer.insert("kvik".to_owned(), self.with_notes(json!({"cache": one_or_all(caches)})));
         if let Some(diagnosis) = self.comparison.as_ref().and_then(Comparison::diagnosis) {
             answer.insert("prompt_cache_diagnostics".to_owned(), diagnosis.openai(&self.total()));
         }
@@ -95,7 +99,15 @@ impl Closing {
 
     /// The object `kvik` of one prompt.
     pub(crate) fn kvik(&self, prompt: usize) -> Value {
-        json!({"cache": self.ended[prompt].as_ref().map(|ended| &ended.cache)})
+        self.with_notes(json!({"cache": self.ended[prompt].as_ref().map(|ended| &ended.cache)}))
+    }
+
+    /// The object `kvik` with what of the schema was not enforced, if anything was not.
+    fn with_notes(&self, mut kvik: Value) -> Value {
+        if !self.schema_notes.is_empty() {
+            kvik["schema_notes"] = json!(self.schema_notes);
+        }
+        kvik
     }
 
     fn total(&self) -> Report {

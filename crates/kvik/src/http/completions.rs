@@ -59,7 +59,8 @@ pub(crate) fn read(app: &App, mut fields: Fields) -> Result<Prepared<TextAnswer>
     let parts = Parts { model: app.answered.hash(&head.model), messages, ..Parts::default() };
     let comparable = Some(Comparable { id: head.id.clone(), parts, with });
     let answer = TextAnswer::new(head, echoes, choices, logprobs.is_some(), include_usage);
-    Ok(Prepared { requests, origin: Origin { messages: None, comparable }, answer, stream })
+    let origin = Origin { messages: None, comparable, schema_notes: options.schema_notes };
+    Ok(Prepared { requests, origin, answer, stream })
 }
 
 /// Fields that would change the answer if they were obeyed and are not: better refused than ignored.

@@ -60,7 +60,8 @@ fn read_completion(app: &App, mut fields: Fields) -> Result<Prepared<LlamaAnswer
         probabilities: logprobs.is_some(),
     };
     let answer = LlamaAnswer::new(echo, options.choices as usize);
-    Ok(Prepared { requests, origin: Origin::default(), answer, stream })
+    let origin = Origin { schema_notes: options.schema_notes, ..Origin::default() };
+    Ok(Prepared { requests, origin, answer, stream })
 }
 
 /// `generation_settings`: what was really used.

@@ -3,7 +3,10 @@
 //! OpenAI's names, llama-server's where OpenAI has none. Each endpoint brings its own defaults.
 
 use kvik_cache::{Retain, Token};
-use kvik_engine::api::{Constraint, Sampling};
+use kvik_engine::{
+    api::{Constraint, Sampling},
+    constraint::schema::{Strictness, normalise},
+};
 use serde_json::Value;
 
 use super::{
@@ -85,6 +88,8 @@ pub(crate) struct Options {
     pub(crate) reuse: bool,
     pub(crate) retain: Retain,
     pub(crate) constraint: Option<Constraint>,
+    /// What of a schema is not enforced, and why.
+    pub(crate) schema_notes: Vec<String>,
 }
 
 impl Options {
@@ -96,6 +101,7 @@ impl Options {
     ) -> Result<Options> {
         unsupported::refuse_generating(fields)?;
         let Keep { reuse, retain } = Keep::read(fields)?;
+        let mut schema_notes = Vec::new();
         Ok(Options {
             sampling: sampling(fields, defaults, encode)?,
             stop: stop(fields, defaults.stop_strings_max)?,
@@ -103,7 +109,8 @@ impl Options {
             choices: fields.integer("n", 1..=CHOICES_MAX)?.unwrap_or(1) as u32,
             reuse,
             retain,
-            constraint: constraint(fields)?,
+            constraint: constraint(fields, &mut schema_notes)?,
+            schema_notes,
         })
     }
 }
@@ -318,13 +325,16 @@ fn biased_tokens(path: &str, token: &Value, encode: &dyn Fn(&str) -> Vec<Token>)
 }
 
 /// What the answer must look like: at most one of the fields that say so.
-fn constraint(fields: &mut Fields) -> Result<Option<Constraint>> {
+fn constraint(fields: &mut Fields, notes: &mut Vec<String>) -> Result<Option<Constraint>> {
+    let schema = fields.take("json_schema")?;
+    let schema = schema.map(|schema| read_schema(fields, "json_schema", &schema, Strictness::Lenient, notes));
+    let guided = fields.take("guided_json")?.map(|schema| guided_json(fields, schema, notes));
     let found = [
-        ("response_format", response_format(fields)?),
-        ("json_schema", fields.take("json_schema")?.map(Constraint::JsonSchema)),
+        ("response_format", response_format(fields, notes)?),
+        ("json_schema", schema.transpose()?),
         ("grammar", grammar(fields)?),
         ("regex", fields.string("regex")?.map(Constraint::Regex)),
-        ("guided_json", fields.take("guided_json")?.map(|schema| guided_json(fields, schema)).transpose()?),
+        ("guided_json", guided.transpose()?),
         ("guided_regex", fields.string("guided_regex")?.map(Constraint::Regex)),
         ("guided_choice", guided_choice(fields)?),
     ];
@@ -342,21 +352,24 @@ fn constraint(fields: &mut Fields) -> Result<Option<Constraint>> {
     Ok(constraint.map(|(_, constraint)| constraint))
 }
 
-fn response_format(fields: &mut Fields) -> Result<Option<Constraint>> {
+fn response_format(fields: &mut Fields, notes: &mut Vec<String>) -> Result<Option<Constraint>> {
     let Some(mut format) = fields.object("response_format")? else { return Ok(None) };
     let kind = format.string("type")?;
     match format.required("type", kind)?.as_str() {
         "text" => Ok(None),
         // llama-server's clients put a schema beside `json_object`.
-        "json_object" => Ok(Some(match format.take("schema")? {
-            Some(schema) => Constraint::JsonSchema(schema),
-            None => Constraint::JsonObject,
-        })),
+        "json_object" => match format.take("schema")? {
+            Some(schema) => read_schema(&format, "schema", &schema, Strictness::Lenient, notes).map(Some),
+            None => Ok(Some(Constraint::JsonObject)),
+        },
         "json_schema" => {
             let object = format.object("json_schema")?;
             let mut object = format.required("json_schema", object)?;
+            let strict = object.bool("strict")?.unwrap_or(false);
+            let strictness = if strict { Strictness::Strict } else { Strictness::Lenient };
             let schema = object.take("schema")?;
-            Ok(Some(Constraint::JsonSchema(object.required("schema", schema)?)))
+            let schema = object.required("schema", schema)?;
+            read_schema(&object, "schema", &schema, strictness, notes).map(Some)
         }
         other => Err(format.error(
             "type",
@@ -366,14 +379,14 @@ fn response_format(fields: &mut Fields) -> Result<Option<Constraint>> {
 }
 
 /// vLLM takes a schema as an object or as the text of one.
-fn guided_json(fields: &Fields, schema: Value) -> Result<Constraint> {
+fn guided_json(fields: &Fields, schema: Value, notes: &mut Vec<String>) -> Result<Constraint> {
     let schema = match schema {
         Value::String(text) => Budget::new()
             .build(text.as_bytes())
             .map_err(|error| fields.error("guided_json", error.to_string()))?,
         schema => schema,
     };
-    Ok(Constraint::JsonSchema(schema))
+    read_schema(fields, "guided_json", &schema, Strictness::Lenient, notes)
 }
 
 /// One of these texts.
@@ -389,6 +402,25 @@ fn guided_choice(fields: &mut Fields) -> Result<Option<Constraint>> {
     };
     let choices: Vec<String> = choices.iter().map(escaped).collect();
     Ok(Some(Constraint::Regex(format!("(?:{})", choices.join("|")))))
+}
+
+/// The schema that stands in a field, as it can be enforced.
+fn read_schema(
+    fields: &Fields,
+    name: &str,
+    schema: &Value,
+    strictness: Strictness,
+    notes: &mut Vec<String>,
+) -> Result<Constraint> {
+    let path = fields.path(name);
+    let normal = normalise(schema, strictness).map_err(|error| {
+        // Paths in a schema start with `$`, which is this field.
+        let place = error.path.strip_prefix('$').map(|rest| format!("{path}{rest}"));
+        let place = place.unwrap_or_else(|| format!("{path}: {}", error.path));
+        ApiError::field(&place, format!("`{place}` {}", error.message))
+    })?;
+    notes.extend(normal.notes);
+    Ok(Constraint::JsonSchema(normal.schema))
 }
 
 /// kvik's own field, and vLLM's.
@@ -451,7 +483,8 @@ mod tests {
                 choices: 1,
                 reuse: true,
                 retain: Retain::default(),
-                constraint: None
+                constraint: None,
+                schema_notes: vec![]
             }
         );
     }
@@ -587,6 +620,28 @@ mod tests {
         assert_eq!((sampling.presence_penalty, sampling.repetition_penalty), (0.0, 1.0));
         assert_eq!(read(json!({"repeat_last_n": 32})).unwrap().sampling.penalty_last_n, 32);
         assert_eq!(read(json!({"repeat_last_n": -1})).unwrap().sampling.penalty_last_n, 0);
+    }
+
+    #[test]
+    fn what_a_schema_wants_and_cannot_have_is_noted_or_refused() {
+        let format = |strict: bool, schema: Value| {
+            json!({"response_format": {"type": "json_schema",
+                "json_schema": {"name": "x", "strict": strict, "schema": schema}}})
+        };
+        let secret = json!({"type": "object", "properties": {"x": {"type": "string", "format": "password"}}});
+        for body in
+            [format(false, secret.clone()), format(true, secret.clone()), json!({"json_schema": secret})]
+        {
+            let options = read(body).unwrap();
+            assert_eq!(options.schema_notes.len(), 1, "{:?}", options.schema_notes);
+            assert!(options.schema_notes[0].starts_with("$.properties.x.format: "));
+            let Some(Constraint::JsonSchema(schema)) = options.constraint else { panic!("no schema") };
+            assert_eq!(schema["additionalProperties"], json!(false));
+        }
+        let unequal = json!({"type": "object", "properties": {"x": {"not": {"type": "string"}}}});
+        assert!(read(format(false, unequal.clone())).is_ok());
+        assert_eq!(param(format(true, unequal)), "response_format.json_schema.schema.properties.x.not");
+        assert_eq!(param(json!({"json_schema": {"type": "nonsense"}})), "json_schema.type");
     }
 
     #[test]

@@ -406,6 +406,24 @@ async fn a_required_call_is_a_constraint() {
 }
 
 #[tokio::test]
+async fn an_answer_says_what_of_its_schema_was_not_enforced() {
+    let server = Server::saying("{\"tags\": []}");
+    let schema = json!({"type": "object", "properties": {"tags": {"type": "array", "uniqueItems": true}}});
+    let format =
+        json!({"type": "json_schema", "json_schema": {"name": "x", "strict": true, "schema": schema}});
+    let body = with(hello(), json!({"response_format": format}));
+    let (_, answer) = server.post("/v1/chat/completions", body.clone()).await;
+    let notes = json!(["$.properties.tags.uniqueItems: not enforced: it can only be checked at the end"]);
+    assert_eq!(answer["kvik"]["schema_notes"], notes, "{answer}");
+    let chunks = chunks(&server.stream("/v1/chat/completions", with(body, json!({"stream": true}))).await);
+    assert!(chunks.iter().any(|chunk| chunk["kvik"]["schema_notes"] == notes), "{chunks:?}");
+    let (_, answer) = server.post("/completion", json!({"prompt": "a", "json_schema": schema})).await;
+    assert_eq!(answer["kvik"]["schema_notes"], notes, "{answer}");
+    let (_, answer) = server.post("/v1/chat/completions", hello()).await;
+    assert_eq!(answer["kvik"]["schema_notes"], Value::Null);
+}
+
+#[tokio::test]
 async fn completions_of_several_prompts_keep_their_order() {
     let server = Server::new(|request| {
         let text = format!("<{}>", request.prompt.len());

@@ -1,0 +1,323 @@
+//! JSON schemas as people's tools print them, made into what can be enforced while decoding.
+//!
+//! A schema describes texts that exist; a grammar writes new ones. So objects that list their
+//! properties are closed (a small model never stops adding keys), a schema without a type gets the
+//! one that its keywords speak of, and what can only be checked at the end (`uniqueItems`, `not`,
+//! `if`) is left out with a note. References and combinations (`allOf`, alternatives with
+//! siblings) are resolved here: intersecting them in llguidance has no useful bound.
+
+mod literal;
+mod merge;
+mod object;
+mod pattern;
+mod scalar;
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+/// Schemas within the schema at most, each counted as often as it is used in a combination.
+const NODES_MAX: usize = 20_000;
+/// Nesting at most.
+const DEPTH_MAX: usize = 128;
+/// Nesting of all definitions together at most: that deep llguidance can recurse.
+const LEVELS_MAX: usize = 2_000;
+/// States of patterns that are counted at most.
+const STATES_COUNTED_MAX: usize = 1_000;
+/// Notes at most; more than that nobody reads.
+const NOTES_MAX: usize = 50;
+
+/// What to do about keywords that cannot be enforced while decoding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Strictness {
+    /// Refuse those that OpenAI refuses under `strict`.
+    Strict,
+    /// Leave them out with a note.
+    Lenient,
+}
+
+/// A schema that can be compiled.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Normalised {
+    /// The schema.
+    pub schema: Value,
+    /// What was left out: `$.properties.x.pattern: why`.
+    pub notes: Vec<String>,
+}
+
+/// A schema cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{path}: {message}")]
+pub struct SchemaError {
+    /// Where, from `$`.
+    pub path: String,
+    /// Why.
+    pub message: String,
+}
+
+type Result<T> = std::result::Result<T, SchemaError>;
+type Fields = Map<String, Value>;
+
+/// Rewrites a schema; a rewritten one stays as it is.
+pub fn normalise(schema: &Value, strictness: Strictness) -> Result<Normalised> {
+    let mut walk = Walk {
+        root: schema,
+        strictness,
+        notes: Vec::new(),
+        definitions: Vec::new(),
+        names: BTreeMap::new(),
+        nodes: 0,
+        deepest: 0,
+        patterns: pattern::Reader::default(),
+        patterns_bytes: 0,
+        states_left: STATES_COUNTED_MAX,
+    };
+    let mut levels = 0;
+    let mut normal = walk.node(schema, "$", 0)?;
+    let mut definitions = Map::new();
+    // Walking a definition may find more of them.
+    for index in 0.. {
+        levels += walk.deepest + 1;
+        if levels > LEVELS_MAX {
+            return Err(failed("$", "its definitions refer to each other through too many levels"));
+        }
+        let Some(reference) = walk.definitions.get(index).cloned() else { break };
+        walk.deepest = 0;
+        let target = walk.resolve(&reference, "$")?;
+        definitions.insert(format!("r{index}"), walk.node(target, &reference, 0)?);
+    }
+    if let (Value::Object(normal), false) = (&mut normal, definitions.is_empty()) {
+        normal.insert("$defs".to_owned(), Value::Object(definitions));
+    }
+    if let (Value::Object(normal), Some(options)) = (&mut normal, schema.get("x-guidance")) {
+        normal.insert("x-guidance".to_owned(), options.clone());
+    }
+    Ok(Normalised { schema: normal, notes: walk.notes })
+}
+
+fn object_of(keyword: &str, value: Value) -> Value {
+    Value::Object(Map::from_iter([(keyword.to_owned(), value)]))
+}
+
+fn failed(path: &str, message: impl Into<String>) -> SchemaError {
+    SchemaError { path: path.to_owned(), message: message.into() }
+}
+
+struct Walk<'a> {
+    root: &'a Value,
+    strictness: Strictness,
+    notes: Vec<String>,
+    /// References found so far; the `i`-th becomes the definition `ri`.
+    definitions: Vec<String>,
+    names: BTreeMap<String, usize>,
+    nodes: usize,
+    deepest: usize,
+    patterns: pattern::Reader,
+    patterns_bytes: usize,
+    /// States of patterns that may still be counted.
+    states_left: usize,
+}
+
+/// How a keyword is treated under `strict` that cannot be enforced.
+#[derive(PartialEq, Eq)]
+enum Under {
+    /// Tools print it for ordinary types: it is left out there too.
+    Tolerated,
+    /// It is refused, as OpenAI does.
+    Refused,
+}
+
+impl<'a> Walk<'a> {
+    /// One schema at `at`, `depth` levels below the last definition.
+    fn node(&mut self, schema: &Value, at: &str, depth: usize) -> Result<Value> {
+        self.nodes += 1;
+        self.deepest = self.deepest.max(depth);
+        if self.nodes > NODES_MAX {
+            return Err(failed(
+                at,
+                format!("the schema has more than {NODES_MAX} parts, with its combinations"),
+            ));
+        }
+        if depth > DEPTH_MAX {
+            return Err(failed(at, format!("the schema is nested deeper than {DEPTH_MAX} levels")));
+        }
+        match schema {
+            Value::Bool(_) => Ok(schema.clone()),
+            Value::Object(fields) => {
+                if !["$ref", "allOf"].iter().any(|keyword| fields.contains_key(*keyword)) {
+                    return self.fields(fields, at, depth);
+                }
+                let fields = self.flatten(fields, at)?;
+                self.fields(&fields, at, depth)
+            }
+            _ => Err(failed(at, "a schema is an object or a boolean")),
+        }
+    }
+
+    /// A schema whose combinations are resolved.
+    fn fields(&mut self, fields: &Fields, at: &str, depth: usize) -> Result<Value> {
+        if let Some(reference) = fields.get("$ref") {
+            let reference = text(reference, at, "$ref")?;
+            return Ok(json!({"$ref": format!("#/$defs/r{}", self.definition(reference, at)?)}));
+        }
+        for keyword in ["anyOf", "oneOf"] {
+            if let Some(options) = fields.get(keyword) {
+                return self.options(keyword, options, fields, at, depth);
+            }
+        }
+        self.refuse_combinations(fields, at)?;
+        if let Some(literal) = literal::literal(fields, at)? {
+            return Ok(literal);
+        }
+        self.typed(fields, at, depth)
+    }
+
+    /// Alternatives of `fields`; what stands beside them holds for each.
+    fn options(
+        &mut self,
+        keyword: &str,
+        options: &Value,
+        fields: &Fields,
+        at: &str,
+        depth: usize,
+    ) -> Result<Value> {
+        let Some(options) = options.as_array().filter(|options| !options.is_empty()) else {
+            return Err(failed(&format!("{at}.{keyword}"), "must be an array with at least one schema"));
+        };
+        if keyword == "oneOf" && !merge::are_disjoint(self, options) {
+            let why = "the alternatives may overlap, and any of them is accepted";
+            self.leave_out(at, keyword, why, Under::Tolerated)?;
+        }
+        // A type beside alternatives only repeats theirs.
+        let alone = |key: &str| key == keyword || key == "type" || merge::is_annotation(key);
+        let beside = (!fields.keys().all(|key| alone(key))).then(|| {
+            let mut beside = fields.clone();
+            beside.shift_remove(keyword);
+            Value::Object(beside)
+        });
+        let mut normal = Vec::new();
+        for (index, option) in options.iter().enumerate() {
+            let at = format!("{at}.{keyword}[{index}]");
+            normal.push(match &beside {
+                None => self.node(option, &at, depth + 1)?,
+                Some(beside) => self.node(&json!({"allOf": [beside, option]}), &at, depth + 1)?,
+            });
+        }
+        Ok(if normal.len() == 1 { normal.remove(0) } else { object_of("anyOf", Value::Array(normal)) })
+    }
+
+    /// Keywords that restrict what other keywords describe.
+    fn refuse_combinations(&mut self, fields: &Fields, at: &str) -> Result<()> {
+        let why = "it can only be checked at the end";
+        for keyword in ["not", "if", "dependentRequired", "dependentSchemas", "dependencies"] {
+            if fields.contains_key(keyword) {
+                self.leave_out(at, keyword, why, Under::Refused)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A schema that says what type it has, or lets it be seen.
+    fn typed(&mut self, fields: &Fields, at: &str, depth: usize) -> Result<Value> {
+        let Some(types) = types(fields, at)? else {
+            return Ok(Value::Bool(true));
+        };
+        let mut normal = Map::new();
+        for kind in &types {
+            match *kind {
+                "object" => self.object(fields, &mut normal, at, depth)?,
+                "array" => self.array(fields, &mut normal, at, depth)?,
+                "string" => self.string(fields, &mut normal, at)?,
+                "integer" | "number" => self.number(fields, &mut normal, at)?,
+                _ => {}
+            }
+        }
+        let kind = if let [kind] = types[..] { json!(kind) } else { json!(types) };
+        normal.insert("type".to_owned(), kind);
+        Ok(Value::Object(normal))
+    }
+
+    /// Leaves a keyword out, which says why, or refuses it.
+    fn leave_out(&mut self, at: &str, keyword: &str, why: &str, under: Under) -> Result<()> {
+        if self.strictness == Strictness::Strict && under == Under::Refused {
+            let message =
+                format!("cannot be enforced while decoding: {why}; leave it out, or send `strict: false`");
+            return Err(failed(&format!("{at}.{keyword}"), message));
+        }
+        let note = format!("{at}.{keyword}: not enforced: {why}");
+        if self.notes.len() < NOTES_MAX && !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+        Ok(())
+    }
+
+    /// The number of the definition that a reference names.
+    fn definition(&mut self, reference: &str, at: &str) -> Result<usize> {
+        if let Some(index) = self.names.get(reference) {
+            return Ok(*index);
+        }
+        self.resolve(reference, at)?;
+        let index = self.definitions.len();
+        self.definitions.push(reference.to_owned());
+        self.names.insert(reference.to_owned(), index);
+        Ok(index)
+    }
+
+    fn resolve(&self, reference: &str, at: &str) -> Result<&'a Value> {
+        let target = reference.strip_prefix('#').and_then(|pointer| self.root.pointer(pointer));
+        target.ok_or_else(|| {
+            let message =
+                format!("refers to {reference:?}, which is not in the schema; refer to `#/$defs/NAME`");
+            failed(&format!("{at}.$ref"), message)
+        })
+    }
+}
+
+/// The types of a schema, or those that its keywords speak of.
+fn types(fields: &Fields, at: &str) -> Result<Option<Vec<&'static str>>> {
+    let mut types = Vec::new();
+    match fields.get("type") {
+        None => types.extend(spoken_of(fields)),
+        Some(Value::String(kind)) => types.push(known_type(kind, at)?),
+        Some(Value::Array(kinds)) if !kinds.is_empty() => {
+            for kind in kinds {
+                let kind = known_type(text(kind, at, "type")?, at)?;
+                if !types.contains(&kind) {
+                    types.push(kind);
+                }
+            }
+        }
+        Some(_) => {
+            return Err(failed(&format!("{at}.type"), "must be the name of a type, or an array of them"));
+        }
+    }
+    // As OpenAPI 3.0 writes it.
+    if fields.get("nullable") == Some(&Value::Bool(true)) && !types.is_empty() && !types.contains(&"null") {
+        types.push("null");
+    }
+    Ok((!types.is_empty()).then_some(types))
+}
+
+fn known_type(kind: &str, at: &str) -> Result<&'static str> {
+    const TYPES: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
+    let known = TYPES.into_iter().find(|known| *known == kind);
+    known.ok_or_else(|| failed(&format!("{at}.type"), format!("is {kind:?}; JSON has {}", TYPES.join(", "))))
+}
+
+fn spoken_of(fields: &Fields) -> Option<&'static str> {
+    const KEYWORDS: [(&str, &[&str]); 4] = [
+        ("object", &["properties", "required", "additionalProperties", "patternProperties", "propertyNames"]),
+        ("array", &["items", "prefixItems", "minItems", "maxItems", "uniqueItems", "contains"]),
+        ("string", &["pattern", "format", "minLength", "maxLength"]),
+        ("number", &["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"]),
+    ];
+    let spoken = |(_, keywords): &(_, &[&str])| keywords.iter().any(|keyword| fields.contains_key(*keyword));
+    KEYWORDS.into_iter().find(spoken).map(|(kind, _)| kind)
+}
+
+fn text<'v>(value: &'v Value, at: &str, keyword: &str) -> Result<&'v str> {
+    value.as_str().ok_or_else(|| failed(&format!("{at}.{keyword}"), "must be a string"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,125 @@
+//! Patterns: what of them llguidance can read, and how large their automata are.
+
+use llguidance::derivre::{ExprRef, RegexBuilder, StateID};
+use llguidance::regex_to_lark;
+
+/// Bytes of one pattern at most.
+const PATTERN_BYTES_MAX: usize = 4096;
+/// Work for each step of the count.
+const FUEL: u64 = 10_000;
+
+/// Reads patterns; what a class of Unicode consists of is worked out once for all of them.
+#[derive(Default)]
+pub(super) struct Reader {
+    builder: RegexBuilder,
+}
+
+impl Reader {
+    /// Says why a pattern cannot be enforced.
+    pub(super) fn check(&mut self, pattern: &str) -> Result<(), String> {
+        self.read(pattern).map(|_| ())
+    }
+
+    fn read(&mut self, pattern: &str) -> Result<ExprRef, String> {
+        if pattern.len() > PATTERN_BYTES_MAX {
+            return Err(format!("it has {} bytes and the limit is {PATTERN_BYTES_MAX}", pattern.len()));
+        }
+        let expression = self.builder.mk_regex_for_serach(&regex_to_lark(pattern, "dw"));
+        expression.map_err(|_| "kvik cannot read this expression".to_owned())
+    }
+
+    /// The states of a pattern's automaton; `None` where there are more than `max`.
+    pub(super) fn states(&mut self, pattern: &str, max: usize) -> Option<usize> {
+        let expression = self.read(pattern).ok()?;
+        // Only `&` and `~` need fuel here, which patterns do not have.
+        let mut regex = self.builder.to_regex_limited(expression, FUEL).ok()?;
+        let mut letters: Vec<u8> = (0..=u8::MAX).collect();
+        letters.sort_by_key(|&byte| regex.alpha().map(byte));
+        letters.dedup_by_key(|byte| regex.alpha().map(*byte));
+        let mut found = vec![regex.initial_state()];
+        let mut next = 0;
+        while next < found.len() {
+            if found.len() > max {
+                return None;
+            }
+            for &letter in &letters {
+                let state = regex.transition(found[next], letter);
+                if state != StateID::DEAD && !found.contains(&state) {
+                    found.push(state);
+                }
+            }
+            next += 1;
+        }
+        Some(found.len())
+    }
+}
+
+/// The pattern without its lookaheads, and whether it has any: they only exclude texts, so what
+/// is left accepts all that the whole accepts.
+pub(super) fn without_lookaheads(pattern: &str) -> (String, bool) {
+    let mut left = String::new();
+    let mut rest = pattern;
+    let mut found = false;
+    while let Some(letter) = rest.chars().next() {
+        if rest.starts_with("(?!") || rest.starts_with("(?=") {
+            let Some(length) = group_length(rest) else { return (pattern.to_owned(), found) };
+            rest = &rest[length..];
+            found = true;
+            continue;
+        }
+        let length =
+            if letter == '\\' { rest.chars().take(2).map(char::len_utf8).sum() } else { letter.len_utf8() };
+        left.push_str(&rest[..length]);
+        rest = &rest[length..];
+    }
+    (left, found)
+}
+
+/// Bytes of the group that `text` starts with.
+fn group_length(text: &str) -> Option<usize> {
+    let (mut open, mut in_class, mut escaped) = (0, false, false);
+    for (at, letter) in text.char_indices() {
+        if std::mem::take(&mut escaped) {
+            continue;
+        }
+        match letter {
+            '\\' => escaped = true,
+            '[' => in_class = true,
+            ']' => in_class = false,
+            '(' if !in_class => open += 1,
+            ')' if !in_class => {
+                open -= 1;
+                if open == 0 {
+                    return Some(at + 1);
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn automata_are_counted() {
+        assert_eq!(Reader::default().states("^a{3}$", 100), Some(4));
+        assert_eq!(Reader::default().states("^(a|b)*a(a|b){30}$", 100), None);
+        for bad in ["(?<=a)b", "(", r"(a)\1"] {
+            assert!(Reader::default().check(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn lookaheads_are_taken_out() {
+        let check = |pattern: &str, left: &str| {
+            assert_eq!(without_lookaheads(pattern), (left.to_owned(), left != pattern), "{pattern}");
+        };
+        check(r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$", r"^[+-]?0*\d*\.?\d*$");
+        check(r"(?=.*[)])(?!(a|(b)))c", "c");
+        check(r"\(?=a", r"\(?=a");
+        check("(a)|b", "(a)|b");
+    }
+}

@@ -1,0 +1,181 @@
+//! Strings and numbers.
+
+use serde_json::{Value, json};
+
+use super::{Fields, Result, Under, Walk, failed, pattern, text};
+
+/// Counts above it are never reached: the context is shorter.
+const COUNT_MAX: u64 = 10_000_000;
+/// States of the automaton of `multipleOf`, one for each remainder, at most.
+const REMAINDERS_MAX: f64 = 1000.0;
+/// States of a pattern's automaton, times the length that it is combined with, at most.
+const PATTERN_LENGTHS_MAX: u64 = 20_000;
+/// Bytes of all patterns of a schema at most.
+const PATTERNS_BYTES_MAX: usize = 16 * 1024;
+/// States of one pattern that are counted at most.
+const STATES_MAX: usize = 100;
+/// The formats that llguidance knows.
+const FORMATS: [&str; 10] =
+    ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
+
+impl Walk<'_> {
+    pub(super) fn string(&mut self, fields: &Fields, out: &mut Fields, at: &str) -> Result<()> {
+        let pattern = self.pattern(fields, at)?;
+        let format = self.format(fields, at, pattern.is_some())?;
+        let min = count(fields, "minLength", at)?.filter(|min| *min > 0);
+        let max = count(fields, "maxLength", at)?;
+        let why_not = match (&pattern, max.or(min)) {
+            (Some(pattern), Some(length)) if !self.counts_along(pattern, length) => {
+                Some("the pattern is, and both at once are too large")
+            }
+            _ => format.map(|_| "the format is"),
+        };
+        if let Some(pattern) = pattern {
+            out.insert("pattern".to_owned(), json!(pattern));
+        }
+        if let Some(format) = format {
+            out.insert("format".to_owned(), json!(format));
+        }
+        for (keyword, length) in [("minLength", min), ("maxLength", max)] {
+            let Some(length) = length else { continue };
+            match why_not {
+                None => insert(out, keyword, Some(&json!(length))),
+                Some(why) => self.leave_out(at, keyword, why, Under::Tolerated)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a pattern can be enforced together with a length: that needs an automaton with a
+    /// state for each pair.
+    fn counts_along(&mut self, pattern: &str, length: u64) -> bool {
+        let states = self.patterns.states(pattern, STATES_MAX.min(self.states_left));
+        self.states_left -= states.unwrap_or(STATES_MAX).min(self.states_left);
+        states.is_some_and(|states| states as u64 * length <= PATTERN_LENGTHS_MAX)
+    }
+
+    /// The pattern as far as it can be enforced.
+    fn pattern(&mut self, fields: &Fields, at: &str) -> Result<Option<String>> {
+        let Some(pattern) = fields.get("pattern") else { return Ok(None) };
+        let pattern = text(pattern, at, "pattern")?;
+        self.count_pattern(pattern, &format!("{at}.pattern"))?;
+        let (without, looks) = pattern::without_lookaheads(pattern);
+        match self.patterns.check(&without) {
+            Ok(()) => {
+                if looks {
+                    let why = "(the rest of the pattern is) it looks ahead";
+                    self.leave_out(at, "pattern", why, Under::Tolerated)?;
+                }
+                Ok(Some(without))
+            }
+            Err(why) => {
+                self.leave_out(at, "pattern", &why, Under::Tolerated)?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Refuses more patterns than a schema may have.
+    pub(super) fn count_pattern(&mut self, pattern: &str, at: &str) -> Result<()> {
+        self.patterns_bytes += pattern.len();
+        if self.patterns_bytes <= PATTERNS_BYTES_MAX {
+            return Ok(());
+        }
+        Err(failed(
+            at,
+            format!("all patterns of the schema together have more than {PATTERNS_BYTES_MAX} bytes"),
+        ))
+    }
+
+    fn format(&mut self, fields: &Fields, at: &str, has_pattern: bool) -> Result<Option<&'static str>> {
+        let Some(format) = fields.get("format") else { return Ok(None) };
+        let format = text(format, at, "format")?;
+        let known = match format {
+            "uuid1" | "uuid3" | "uuid4" | "uuid5" => Some("uuid"),
+            "url" => Some("uri"),
+            _ => FORMATS.into_iter().find(|known| *known == format),
+        };
+        let why = match known {
+            Some(known) if !has_pattern => return Ok(Some(known)),
+            Some(_) => "the pattern is".to_owned(),
+            None => format!("{format:?} describes no form of text that kvik knows"),
+        };
+        self.leave_out(at, "format", &why, Under::Tolerated)?;
+        Ok(None)
+    }
+
+    pub(super) fn number(&mut self, fields: &Fields, out: &mut Fields, at: &str) -> Result<()> {
+        for (bound, exclusive) in [("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")] {
+            let value = number(fields, bound, at)?;
+            match fields.get(exclusive) {
+                // As draft 4 wrote it.
+                Some(Value::Bool(true)) => insert(out, exclusive, value),
+                Some(Value::Bool(false)) | None => insert(out, bound, value),
+                Some(_) => {
+                    insert(out, bound, value);
+                    insert(out, exclusive, number(fields, exclusive, at)?);
+                }
+            }
+        }
+        let Some(divisor) = number(fields, "multipleOf", at)? else { return Ok(()) };
+        match remainders(divisor) {
+            None => Err(failed(&format!("{at}.multipleOf"), "must be above 0")),
+            Some(states) if states <= REMAINDERS_MAX => {
+                insert(out, "multipleOf", Some(divisor));
+                Ok(())
+            }
+            Some(_) => {
+                let why = format!("it needs an automaton with more than {REMAINDERS_MAX} states");
+                self.leave_out(at, "multipleOf", &why, Under::Refused)
+            }
+        }
+    }
+}
+
+/// Remainders that a division leaves, in units of the divisor's last digit.
+fn remainders(divisor: &Value) -> Option<f64> {
+    let mut divisor = divisor.as_f64().map(f64::abs).filter(|divisor| *divisor > 0.0)?;
+    // As llguidance counts: a fraction that has no short decimal form ends far above the limit.
+    while divisor.fract() != 0.0 && divisor <= REMAINDERS_MAX {
+        divisor *= 10.0;
+    }
+    Some(if divisor.fract() == 0.0 { divisor } else { f64::INFINITY })
+}
+
+fn insert(out: &mut Fields, keyword: &str, value: Option<&Value>) {
+    if let Some(value) = value {
+        out.insert(keyword.to_owned(), value.clone());
+    }
+}
+
+fn number<'f>(fields: &'f Fields, keyword: &str, at: &str) -> Result<Option<&'f Value>> {
+    match fields.get(keyword) {
+        Some(value) if !value.is_number() => Err(failed(&format!("{at}.{keyword}"), "must be a number")),
+        value => Ok(value),
+    }
+}
+
+/// A count that something has to have, or may have.
+pub(super) fn count(fields: &Fields, keyword: &str, at: &str) -> Result<Option<u64>> {
+    let Some(value) = fields.get(keyword) else { return Ok(None) };
+    let whole = value.as_f64().filter(|count| count.fract() == 0.0 && *count >= 0.0);
+    let count =
+        whole.ok_or_else(|| failed(&format!("{at}.{keyword}"), "must be a whole number from 0 on"))?;
+    if count <= COUNT_MAX as f64 {
+        return Ok(Some(count as u64));
+    }
+    if keyword.starts_with("max") {
+        return Ok(None);
+    }
+    Err(failed(&format!("{at}.{keyword}"), format!("is above {COUNT_MAX}, which no answer can reach")))
+}
+
+/// The least and the greatest count.
+pub(super) fn counts(fields: &Fields, out: &mut Fields, least: &str, greatest: &str, at: &str) -> Result<()> {
+    for keyword in [least, greatest] {
+        if let Some(count) = count(fields, keyword, at)? {
+            out.insert(keyword.to_owned(), json!(count));
+        }
+    }
+    Ok(())
+}
