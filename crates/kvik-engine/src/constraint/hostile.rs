@@ -105,6 +105,7 @@ fn expressions() -> Vec<(&'static str, Constraint)> {
         ("counts of counts", regex("((a{1,1000}){1,1000}){1,1000}")),
         ("an exponential expression", regex("(a|b)*a(a|b){500}c")),
         ("many classes", regex(&many(700, |i| format!("[\\w!{i}]{{1,9}}{i}")).join("|"))),
+        ("classes of both cases", regex(&format!("(?i){}", many(480, |i| format!("[\\pL{i}]?")).concat()))),
         ("words", regex(&"(\\w+\\s?)+".repeat(200))),
         ("nested stars", regex(&format!("{}a*{}", "(".repeat(80), ")*".repeat(80)))),
         ("optional and needed", regex("(a?){1000}a{1000}")),

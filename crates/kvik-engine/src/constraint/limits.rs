@@ -17,6 +17,9 @@ const LARK_BYTES_MAX: usize = 64 * 1024;
 /// Names and literals of a Lark grammar at most: the first row of its parser is quadratic in them
 /// when it is ambiguous, and a chain of rules takes 5 KB of stack for each.
 const LARK_WORDS_MAX: usize = 6_000;
+/// Classes such as `\pL` and `\w` in an expression or grammar at most: each can have hundreds of
+/// ranges, which take up to 230 us, and 35 KB.
+const UNICODE_CLASSES_MAX: usize = 500;
 /// Stack of a thread that compiles: several times what the deepest permitted grammar takes.
 pub(super) const STACK_BYTES: usize = 64 << 20;
 /// Work for building a lexer at most: 20 ms, and 6 MB.
@@ -85,13 +88,25 @@ pub(super) fn check_schema_bytes(bytes: usize) -> Result<(), String> {
 
 /// Refuses a long expression.
 pub(super) fn check_regex(regex: &str) -> Result<(), String> {
-    at_most("bytes", regex.len(), REGEX_BYTES_MAX)
+    at_most("bytes", regex.len(), REGEX_BYTES_MAX)?;
+    check_classes(unicode_classes(regex))
 }
 
 /// Refuses a long grammar.
 pub(super) fn check_lark(lark: &str) -> Result<(), String> {
     at_most("bytes", lark.len(), LARK_BYTES_MAX)?;
+    check_classes(unicode_classes(lark))?;
     at_most("names and literals", words(lark), LARK_WORDS_MAX)
+}
+
+/// Refuses too many classes of Unicode.
+pub(super) fn check_classes(classes: usize) -> Result<(), String> {
+    at_most("classes of Unicode", classes, UNICODE_CLASSES_MAX)
+}
+
+/// Classes of Unicode in an expression, about.
+pub(super) fn unicode_classes(text: &str) -> usize {
+    ["\\p", "\\P", "\\w", "\\W"].iter().map(|class| text.matches(class).count()).sum()
 }
 
 fn at_most(what: &str, count: usize, max: usize) -> Result<(), String> {
@@ -126,6 +141,9 @@ mod tests {
         let error = check_lark(&"a ".repeat(7000)).unwrap_err();
         assert_eq!(error, "it has 7000 names and literals and the limit is 6000");
         assert!(check_regex(&"a".repeat(20_000)).is_err());
+        let classes = r"[\pL\w]".repeat(251);
+        assert_eq!(check_regex(&classes).unwrap_err(), "it has 502 classes of Unicode and the limit is 500");
+        assert!(check_lark(&format!("start: /{classes}/")).is_err());
         assert!(check_schema_bytes(300_000).is_err());
     }
 }

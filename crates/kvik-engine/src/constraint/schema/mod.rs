@@ -70,6 +70,7 @@ pub fn normalise(schema: &Value, strictness: Strictness) -> Result<Normalised> {
         deepest: 0,
         patterns: pattern::Reader::default(),
         patterns_bytes: 0,
+        classes: 0,
         states_left: STATES_COUNTED_MAX,
     };
     let mut levels = 0;
@@ -114,6 +115,8 @@ struct Walk<'a> {
     deepest: usize,
     patterns: pattern::Reader,
     patterns_bytes: usize,
+    /// Classes of Unicode in the patterns so far.
+    classes: usize,
     /// States of patterns that may still be counted.
     states_left: usize,
 }

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::super::limits::{check_classes, unicode_classes};
 use super::{Fields, Result, Under, Walk, failed, pattern, text};
 
 /// Counts above it are never reached: the context is shorter.
@@ -78,6 +79,8 @@ impl Walk<'_> {
     /// Refuses more patterns than a schema may have.
     pub(super) fn count_pattern(&mut self, pattern: &str, at: &str) -> Result<()> {
         self.patterns_bytes += pattern.len();
+        self.classes += unicode_classes(pattern);
+        check_classes(self.classes).map_err(|error| failed(at, format!("all patterns together: {error}")))?;
         if self.patterns_bytes <= PATTERNS_BYTES_MAX {
             return Ok(());
         }
