@@ -342,3 +342,20 @@ fn run_prints_one_answer() {
     let stats = String::from_utf8(output.stderr).unwrap();
     assert!(stats.contains("prompt tokens") && stats.contains("first token after"), "{stats}");
 }
+
+#[test]
+fn unknown_instructions_are_refused_by_name() {
+    for command in [&["run", "hello"][..], &["serve", "--port", "0"]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_kvik"))
+            .args(command)
+            .env("KVIK_ISA", "avx3")
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            !output.status.success() && error.contains("\"avx3\"") && error.contains("scalar"),
+            "{error}"
+        );
+    }
+}
