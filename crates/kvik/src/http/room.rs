@@ -268,7 +268,9 @@ mod tests {
             stopped.spawn(async move { body.given_up().await });
         }
         tokio::time::sleep(2 * PATIENCE).await;
-        let took = send(&room.begin(ACME), LARGEST).await.unwrap();
+        let newcomer = room.begin(ACME);
+        let took =
+            timeout(60 * PATIENCE, send(&newcomer, LARGEST)).await.expect("somebody is given up").unwrap();
         assert!(took <= 2 * LOOK, "{took:?}");
         tokio::task::yield_now().await;
         let given_up = std::iter::from_fn(|| stopped.try_join_next()).count();
