@@ -138,7 +138,7 @@ impl World {
             scale,
             namespace: cache.namespace(&namespace),
             cache,
-            runner: runner(model, format, 1 + random.below(3), scale),
+            runner: runner(model, format, [1, 2, 3, 5, 8][random.below(5)], scale),
             solo: Solo { runner: runner(model, format, 1, scale), known: HashMap::new() },
             random,
             stems,
