@@ -2,7 +2,7 @@
 
 use std::{
     io::Write,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
@@ -21,7 +21,7 @@ use crate::{
     logging::{self, LogFormat},
     model_args::{CacheArgs, ModelArgs},
     prices::Prices,
-    serving::ModelCard,
+    serving::{ModelCard, Serving},
     size::ByteSize,
     tenants::{Source, Tenants},
     upkeep,
@@ -131,7 +131,7 @@ async fn open_port(args: &ServeArgs, keys: &Keys) -> anyhow::Result<Port> {
     Ok(Port { address, front, stop, connections })
 }
 
-async fn serve(args: &ServeArgs, clients: Clients, loaded: Loaded, port: Port) -> anyhow::Result<()> {
+async fn serve(args: &ServeArgs, mut clients: Clients, loaded: Loaded, port: Port) -> anyhow::Result<()> {
     let Loaded { serving, budget, disk, handle } = loaded;
     let url = url(port.address);
     let example =
@@ -139,13 +139,12 @@ async fn serve(args: &ServeArgs, clients: Clients, loaded: Loaded, port: Port) -
     let banner = banner(&serving.model, &budget, disk.as_deref(), &url, &example);
 
     handle.set_tenants(clients.keys.tenants());
-    let ledger = Ledger::new(&serving.model.name, clients.records.as_ref(), SystemTime::now);
-    let config = args.app_config(args.access.senders(port.address.ip()), clients.prices, clients.records);
-    let app = App::new(serving, clients.keys, Arc::new(ledger), config);
+    let source = clients.source.take();
+    let app = app(args, clients, serving, port.address.ip());
     let accounts = tokio::spawn(upkeep::keep_accounts(app.clone()));
     let restored = app.clone();
     tokio::task::spawn_blocking(move || http::restore_prompts(&restored));
-    if let Some(source) = clients.source {
+    if let Some(source) = source {
         tokio::spawn(upkeep::follow_tenants(app.clone(), source, handle.clone()));
     }
     let stopping = tokio::spawn(stop_on_signal(app.clone(), handle, args.grace(), port.stop));
@@ -161,6 +160,22 @@ async fn serve(args: &ServeArgs, clients: Clients, loaded: Loaded, port: Port) -
     upkeep::write_accounts(app).await;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// What the routes share, for clients that come to this address.
+fn app(args: &ServeArgs, clients: Clients, serving: Serving, ip: IpAddr) -> Arc<App> {
+    let ledger = Ledger::new(&serving.model.name, clients.records.as_ref(), SystemTime::now);
+    let config = args.app_config(args.access.senders(ip), clients.prices, clients.records);
+    App::new(serving, clients.keys, Arc::new(ledger), config)
+}
+
+/// The same without a port, for tests that call the routes in process.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn without_port(args: &ServeArgs) -> anyhow::Result<Arc<App>> {
+    let clients = args.clients()?;
+    let Loaded { serving, handle, .. } = load::open(&args.model, &args.cache, args.capacity)?;
+    handle.set_tenants(clients.keys.tenants());
+    Ok(app(args, clients, serving, std::net::Ipv4Addr::LOCALHOST.into()))
 }
 
 /// As many connections as there are file descriptors for, of which the system may give more than

@@ -1,0 +1,142 @@
+//! One request over all routes and the real engine, in process: what fuzzing drives.
+//!
+//! An input is a line with a method and a path, as `POST /v1/completions`, and then the body.
+//! `fuzz/fuzz_targets/http_body.rs` calls [`http_body`] under libFuzzer, `tests.rs` on mutants of
+//! the corpus.
+
+#[cfg(test)]
+mod mutate;
+#[cfg(test)]
+mod tests;
+
+use std::{sync::OnceLock, time::Duration};
+
+use axum::{
+    Router,
+    body::{Body, to_bytes},
+    http::{Method, Request, StatusCode, header},
+};
+use clap::Parser;
+use hyper::service::Service;
+use hyper_util::service::TowerToHyperService;
+use serde_json::Value;
+use tokio::runtime::Runtime;
+
+use crate::{
+    cli::{Cli, Task},
+    http, serve,
+};
+
+/// Answers are read for this long; then the client goes, as one does that has waited enough.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// No answer is longer.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// A server without a port.
+struct Server {
+    runtime: Runtime,
+    router: Router,
+}
+
+impl Server {
+    /// The one of this process, with the model inside and little memory.
+    fn shared() -> &'static Server {
+        static SERVER: OnceLock<Server> = OnceLock::new();
+        SERVER.get_or_init(|| Server::start().expect("the server starts"))
+    }
+
+    fn start() -> anyhow::Result<Server> {
+        let state = std::env::temp_dir().join(format!("kvik-fuzz-{}", std::process::id()));
+        let state = state.to_string_lossy();
+        let flags = ["--cache-ram", "8MiB", "--context", "256", "--threads", "1", "--cache-disk", "off"];
+        let command = ["kvik", "serve", "--state-dir", &state].into_iter().chain(flags);
+        let Task::Serve(args) = Cli::try_parse_from(command)?.task else {
+            anyhow::bail!("`kvik serve` is no server");
+        };
+        let runtime = Runtime::new()?;
+        let router = http::router(runtime.block_on(async { serve::without_port(&args) })?);
+        Ok(Server { runtime, router })
+    }
+
+    /// The answer, or nothing where it was not there in time.
+    fn send(&self, method: Method, path: &str, body: &[u8]) -> Option<(StatusCode, String, Vec<u8>)> {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, "127.0.0.1")
+            .header(header::CONTENT_TYPE, "application/json")
+            .header(header::CONTENT_LENGTH, body.len())
+            .body(Body::from(body.to_vec()))
+            .ok()?;
+        let answer = async {
+            let Ok(response) = TowerToHyperService::new(self.router.clone()).call(request).await;
+            let status = response.status();
+            let kind = response.headers().get(header::CONTENT_TYPE);
+            let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default().to_owned();
+            let bytes = to_bytes(response.into_body(), ANSWER_BYTES_MAX).await.expect("an answer is whole");
+            (status, kind, bytes.to_vec())
+        };
+        self.runtime.block_on(async { tokio::time::timeout(PATIENCE, answer).await.ok() })
+    }
+}
+
+/// Sends one input.
+///
+/// # Panics
+///
+/// Where the answer is no answer: a failure of the server's own, an error of another shape than all
+/// have, or a stream that breaks off without a word.
+pub fn http_body(input: &[u8]) {
+    answer_to(input);
+}
+
+/// Checks the answer to an input and gives its status; none where the input is no request, or where
+/// nobody waited long enough.
+fn answer_to(input: &[u8]) -> Option<StatusCode> {
+    let end = input.iter().position(|&byte| byte == b'\n')?;
+    let (head, body) = (std::str::from_utf8(&input[..end]).ok()?, &input[end + 1..]);
+    let (method, path) = head.split_once(' ')?;
+    let method = Method::from_bytes(method.as_bytes()).ok()?;
+    let (status, kind, answer) = Server::shared().send(method, path, body)?;
+    check(head, status, &kind, &String::from_utf8_lossy(&answer));
+    Some(status)
+}
+
+fn check(head: &str, status: StatusCode, kind: &str, answer: &str) {
+    assert!(!status.is_server_error(), "{head}: {status} {answer}");
+    if status.is_client_error() {
+        let answer: Value =
+            serde_json::from_str(answer).unwrap_or_else(|_| panic!("{head}: {status} {answer}"));
+        check_error(head, &answer);
+    } else if kind == "text/event-stream" {
+        check_stream(head, answer);
+    } else if kind == "application/json" {
+        assert!(serde_json::from_str::<Value>(answer).is_ok(), "{head}: {answer}");
+    }
+}
+
+/// The four fields of OpenAI's error; some have more.
+fn check_error(head: &str, answer: &Value) {
+    let error = &answer["error"];
+    assert!(error["message"].as_str().is_some_and(|message| !message.is_empty()), "{head}: {answer}");
+    assert!(error["type"].is_string(), "{head}: {answer}");
+    for field in ["param", "code"] {
+        let value = error.get(field);
+        assert!(
+            value.is_some_and(|value| value.is_string() || value.is_null() || value.is_number()),
+            "{head}: {answer}"
+        );
+    }
+}
+
+/// Frames are JSON; the last says that it is the last, or what went wrong.
+fn check_stream(head: &str, answer: &str) {
+    let frames: Vec<&str> = answer.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
+    let last = frames.last().unwrap_or_else(|| panic!("{head}: an empty stream"));
+    for frame in frames.iter().filter(|frame| **frame != "[DONE]") {
+        let value: Value = serde_json::from_str(frame).unwrap_or_else(|_| panic!("{head}: {frame}"));
+        assert!(value["error"]["code"] != "internal_error", "{head}: {frame}");
+    }
+    let ended = *last == "[DONE]" || last.contains("\"error\"") || last.contains("\"stop\":true");
+    assert!(ended, "{head}: the stream ends with {last}");
+}
