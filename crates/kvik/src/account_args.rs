@@ -8,7 +8,7 @@ use clap::Args;
 use crate::{
     access_args::{key, keys_in},
     dirs,
-    ledger::{Records, RecordsError},
+    ledger::{LOCK_WAIT, Records, RecordsError},
     prices::{Decimal, PriceList, Prices},
     tenants::{Secret, Source},
 };
@@ -93,16 +93,16 @@ impl StateArgs {
         self.state_dir.clone().or_else(dirs::state)
     }
 
-    /// The records of a server. Without them it serves all the same and forgets at its end.
+    /// The records of a server. Without them, because another process keeps them, it serves all the same and
+    /// forgets at its end.
     pub(crate) fn records(&self) -> Option<Records> {
         let folder = self.folder()?;
-        let opened = Records::open(&folder);
-        opened.inspect_err(|error| tracing::warn!("{}", without_records(error))).ok()
+        let opened = Records::open(&folder, LOCK_WAIT);
+        let without = |error: &RecordsError| {
+            tracing::error!("{error}; the accounts and the kept prompts of this server end with it");
+        };
+        opened.inspect_err(without).ok()
     }
-}
-
-fn without_records(error: &RecordsError) -> String {
-    format!("{error}; the accounts of this server end with it")
 }
 
 #[cfg(test)]

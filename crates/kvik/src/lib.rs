@@ -78,7 +78,7 @@ fn start() -> anyhow::Result<ExitCode> {
         Task::Plan(args) => plan::run(&args),
         Task::Replay(args) => replay::run(args),
         Task::Tenant(args) => tenants::command::run(&args),
-        Task::Usage(args) => usage::run(&args),
+        Task::Usage(args) => usage::run(&args, matches.subcommand().map_or(&matches, |(_, matches)| matches)),
     }?;
     Ok(ExitCode::SUCCESS)
 }

@@ -67,7 +67,7 @@ impl Registry {
             tracing::warn!("the kept prompts cannot be read: {error}");
             None
         });
-        let prompts = kept.unwrap_or_default().into_iter();
+        let prompts = kept.map(|found| found.records).unwrap_or_default().into_iter();
         let prompts = prompts.filter_map(|(key, record)| Some((PromptKey::parse(&key)?, record))).collect();
         Registry { table, prompts: Mutex::new(prompts) }
     }
@@ -177,13 +177,14 @@ mod tests {
     fn what_is_kept_outlives_the_process() {
         let dir = tempfile::tempdir().unwrap();
         {
-            let registry = Registry::open(Some(&Records::open(dir.path()).unwrap()));
+            let registry =
+                Registry::open(Some(&Records::open(dir.path(), std::time::Duration::ZERO).unwrap()));
             registry.keep(&key("a", "x"), record("1")).unwrap();
             registry.keep(&key("b", "x"), record("2")).unwrap();
             registry.keep(&key("a", "y"), record("3")).unwrap();
             assert_eq!(registry.remove(&key("a", "y")).unwrap(), Some(record("3")));
         }
-        let registry = Registry::open(Some(&Records::open(dir.path()).unwrap()));
+        let registry = Registry::open(Some(&Records::open(dir.path(), std::time::Duration::ZERO).unwrap()));
         assert_eq!(registry.of("a"), [("x".to_owned(), record("1"))]);
         assert_eq!(registry.get(&key("b", "x")), Some(record("2")));
         assert_eq!(registry.all().len(), 2);

@@ -19,6 +19,19 @@ pub(crate) struct ServerArgs {
 }
 
 impl ServerArgs {
+    /// The same, at another address.
+    pub(crate) fn at(self, url: String) -> ServerArgs {
+        ServerArgs { url, ..self }
+    }
+
+    pub(crate) fn key(&self) -> Option<&str> {
+        self.key.as_deref()
+    }
+
+    pub(crate) fn with_key(self, key: Option<String>) -> ServerArgs {
+        ServerArgs { key, ..self }
+    }
+
     /// Sends a request, with a JSON body or none, and returns the JSON it is answered with.
     pub(crate) fn call(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
         let url = format!("{}{path}", self.url.trim_end_matches('/'));

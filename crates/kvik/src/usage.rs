@@ -3,23 +3,26 @@
 use std::{collections::BTreeMap, time::SystemTime};
 
 use anyhow::{Context, bail};
-use clap::Args;
+use clap::{ArgMatches, Args, parser::ValueSource};
 use serde_json::Value;
+use ureq::http::Method;
 
 use crate::{
     account_args::StateArgs,
-    ledger::{self, Day, Records, RecordsError},
+    ledger::{self, Bill, Day, Records, RecordsError},
+    remote::{ServerArgs, escaped},
 };
 
 /// Shows requests, tokens, hit rates and costs
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Reads the records in the state directory. While a server uses them, it is asked instead,
-at --host and --port, with --admin-key for all tenants or --key for one of them.
+    after_help = "Reads the records in the state directory. While a server uses them, or where --url names one, the
+server is asked: with the admin's key for all tenants, with a tenant's for its own.
 
 Examples:
   kvik usage                        every day, tenant and model
   kvik usage --day today            this day (UTC)
+  kvik usage --url http://10.0.0.5:8080 --key SECRET
   kvik usage --tenant acme --since 2026-11-01 --json"
 )]
 pub(crate) struct UsageArgs {
@@ -37,43 +40,35 @@ pub(crate) struct UsageArgs {
     json: bool,
     #[command(flatten)]
     state: StateArgs,
-    /// Where the running server listens
-    #[arg(long, default_value = "127.0.0.1")]
-    host: String,
-    /// Its port
-    #[arg(long, default_value_t = 8080)]
-    port: u16,
-    /// Its admin's key
-    #[arg(long, value_name = "KEY", hide_env_values = true, hide_default_value = true)]
+    #[command(flatten)]
+    server: ServerArgs,
+    /// What --url said before; the settings of `kvik serve` say where its server listens
+    #[arg(long, hide = true, conflicts_with = "url")]
+    host: Option<String>,
+    #[arg(long, hide = true, conflicts_with = "url")]
+    port: Option<u16>,
+    /// What --key said before
+    #[arg(long, value_name = "KEY", hide = true, hide_env_values = true)]
     admin_key: Option<String>,
-    /// The key of one of its tenants
-    #[arg(long, value_name = "KEY", conflicts_with = "admin_key")]
-    key: Option<String>,
 }
 
 fn day(text: &str) -> Result<Day, String> {
     if text == "today" { Ok(Day::of(SystemTime::now())) } else { text.parse() }
 }
 
-/// Runs the command.
-pub(crate) fn run(args: &UsageArgs) -> anyhow::Result<()> {
-    let folder = args.state.folder().context("there is no home directory; say --state-dir")?;
-    let listing = if !folder.is_dir() {
-        bail!(
-            "there is no state directory {}; no server has run here yet, or it has another --state-dir",
-            folder.display()
-        )
-    } else {
-        match Records::open(&folder) {
-            Ok(records) => crate::http::usage_listing(&ledger::recorded(&records, &args.query())?),
-            Err(RecordsError::InUse(_)) => args.ask_the_server()?,
-            Err(error) => return Err(error.into()),
-        }
-    };
+/// Runs the command; `matches` tell what of it was said on the command line.
+pub(crate) fn run(args: &UsageArgs, matches: &ArgMatches) -> anyhow::Result<()> {
+    let said = |name: &str| matches.value_source(name) == Some(ValueSource::CommandLine);
+    let server = args.server(said("admin_key"));
+    let listing =
+        if ["url", "host", "port"].into_iter().any(said) { args.ask(&server)? } else { args.look(&server)? };
     if args.json {
         println!("{}", serde_json::to_string_pretty(&listing)?);
     } else {
         print!("{}", table(listing["data"].as_array().map_or(&[], Vec::as_slice)));
+    }
+    for line in listing["unreadable"].as_array().into_iter().flatten() {
+        eprintln!("warning: a record of {} cannot be read and is not in these sums; it is kept", text(line));
     }
     Ok(())
 }
@@ -83,25 +78,44 @@ impl UsageArgs {
         ledger::Query { tenant: self.tenant.clone(), since: self.day.or(self.since), until: self.day }
     }
 
-    fn ask_the_server(&self) -> anyhow::Result<Value> {
+    /// The records, or what a server says that uses them.
+    fn look(&self, server: &ServerArgs) -> anyhow::Result<Value> {
+        let folder = self.state.folder().context("there is no home directory; say --state-dir")?;
+        if !folder.is_dir() {
+            bail!(
+                "there is no state directory {}; no server has run here yet, or it has another --state-dir",
+                folder.display()
+            )
+        }
+        let bill = match Records::copy(&folder) {
+            Ok(Some(records)) => ledger::recorded(&records, &self.query())?,
+            Ok(None) => Bill::default(),
+            Err(RecordsError::InUse(_)) => {
+                return self.ask(server).context("a server uses the records; say its --url and --key");
+            }
+            Err(error) => return Err(error.into()),
+        };
+        Ok(crate::http::usage_listing(&bill))
+    }
+
+    fn ask(&self, server: &ServerArgs) -> anyhow::Result<Value> {
         let ledger::Query { tenant, since, until } = self.query();
         let days = [("since", since), ("until", until)].map(|(name, day)| Some((name, day?.to_string())));
-        let url = format!("http://{}:{}/v1/usage", self.host, self.port);
         let parameters = days.into_iter().flatten().chain(tenant.map(|tenant| ("tenant", tenant)));
-        let mut request = ureq::get(&url).query_pairs(parameters);
-        if let Some(key) = self.admin_key.as_ref().or(self.key.as_ref()) {
-            request = request.header("Authorization", format!("Bearer {key}"));
+        let parameters: Vec<String> =
+            parameters.map(|(name, value)| format!("{name}={}", escaped(&value))).collect();
+        server.call(Method::GET, &format!("/v1/usage?{}", parameters.join("&")), None)
+    }
+
+    /// Where the server is and with which key to ask it: a key on the command line before others.
+    fn server(&self, admin_first: bool) -> ServerArgs {
+        let mut server = self.server.clone();
+        if self.host.is_some() || self.port.is_some() {
+            let host = self.host.as_deref().unwrap_or("127.0.0.1");
+            server = server.at(format!("http://{host}:{}", self.port.unwrap_or(8080)));
         }
-        let mut response =
-            request.config().http_status_as_error(false).build().call().with_context(|| {
-                format!("a server uses the records and does not answer at {url}; say its --host and --port")
-            })?;
-        let text = response.body_mut().read_to_string()?;
-        let answer: Value = serde_json::from_str(&text).with_context(|| format!("{url} answers: {text}"))?;
-        match answer["error"]["message"].as_str() {
-            Some(message) => bail!("{url} answers: {message}"),
-            None => Ok(answer),
-        }
+        let (own, admins) = (server.key().map(str::to_owned), self.admin_key.clone());
+        server.with_key(if admin_first { admins.or(own) } else { own.or(admins) })
     }
 }
 
@@ -153,6 +167,7 @@ fn number(value: &Value) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use clap::{CommandFactory, FromArgMatches, Parser};
     use serde_json::json;
 
     use super::*;
@@ -172,6 +187,57 @@ day         tenant  model      requests  prompt  cached  of disk  generated  hit
 2026-11-21  acme    kvik-tiny        12    2400    1920      120         96     80.0%  0.0001  4.2 s
 ";
         assert_eq!(table(&[line("a", "1872"), line("acme", "0.0001")]), expect);
+    }
+
+    #[derive(Debug, Parser)]
+    struct Flags {
+        #[command(flatten)]
+        usage: UsageArgs,
+    }
+
+    /// What a server is asked for, and with which key, when the command is run with these flags.
+    fn asked(flags: &[&str]) -> (String, String) {
+        use std::io::{Read, Write};
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let flags = flags.iter().map(|flag| {
+            flag.replace("URL", &format!("http://{address}")).replace("PORT", &address.port().to_string())
+        });
+        let flags: Vec<String> = std::iter::once("usage".to_owned()).chain(flags).collect();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut head = [0; 4096];
+            let length = stream.read(&mut head).unwrap();
+            let body = r#"{"data": []}"#;
+            write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
+            String::from_utf8_lossy(&head[..length]).into_owned()
+        });
+        let matches = Flags::command().get_matches_from(flags);
+        run(&Flags::from_arg_matches(&matches).unwrap().usage, &matches).unwrap();
+        let head = server.join().unwrap();
+        let mut lines = head.lines();
+        let line = lines.next().unwrap().to_owned();
+        let key = lines.find_map(|line| line.strip_prefix("authorization: Bearer ")).unwrap_or_default();
+        (line, key.to_owned())
+    }
+
+    #[test]
+    fn a_server_that_is_named_is_asked_whatever_lies_in_the_state_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().to_str().unwrap();
+        let check = |flags: &[&str], path: &str, key: &str| {
+            let flags = [&["--state-dir", state], flags].concat();
+            assert_eq!(asked(&flags), (format!("GET {path} HTTP/1.1"), key.to_owned()), "{flags:?}");
+        };
+        check(&["--url", "URL", "--key", "k"], "/v1/usage?", "k");
+        check(&["--host", "127.0.0.1", "--port", "PORT", "--admin-key", "root"], "/v1/usage?", "root");
+        check(&["--port", "PORT", "--key", "k"], "/v1/usage?", "k");
+        check(
+            &["--url", "URL", "--tenant", "a&b", "--since", "2026-11-21"],
+            "/v1/usage?since=2026-11-21&tenant=a%26b",
+            "",
+        );
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is made there");
     }
 
     #[test]

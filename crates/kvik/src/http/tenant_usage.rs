@@ -1,6 +1,6 @@
 //! `GET /v1/usage`: what the caller's tenant has had; the admin sees all tenants.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use axum::{
     Extension, Json,
@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{app::App, error::ApiError, keys::Caller};
-use crate::ledger::{Day, Line, Query, Totals};
+use crate::ledger::{Bill, Day, Query};
 
 /// The parameters `tenant`, `since` and `until`; days as 2026-11-21.
 #[derive(Debug, Default, Deserialize)]
@@ -32,16 +32,20 @@ pub(crate) async fn route(
     // Reads the disk.
     let lines = tokio::task::spawn_blocking(move || app.ledger.lines(&query)).await;
     match lines {
-        Ok(Ok(lines)) => Ok(Json(listing(&lines))),
+        Ok(Ok(bill)) => Ok(Json(listing(&bill))),
         Ok(Err(error)) => Err(ApiError::internal(error.to_string())),
         Err(panic) => Err(ApiError::internal(format!("reading the accounts failed: {panic}"))),
     }
 }
 
-/// The lines as this route and `kvik usage --json` give them.
-pub(crate) fn listing(lines: &BTreeMap<Line, Totals>) -> Value {
-    let data: Vec<Value> = lines.iter().map(|(line, totals)| totals.json(line)).collect();
-    json!({"object": "list", "data": data})
+/// The bill as this route and `kvik usage --json` give it.
+pub(crate) fn listing(bill: &Bill) -> Value {
+    let data: Vec<Value> = bill.lines.iter().map(|(line, totals)| totals.json(line)).collect();
+    let mut listing = json!({"object": "list", "data": data});
+    if !bill.unreadable.is_empty() {
+        listing["unreadable"] = json!(bill.unreadable);
+    }
+    listing
 }
 
 impl Wanted {

@@ -23,7 +23,7 @@ use kvik_engine::api::Report;
 use crate::prices::{Cost, Prices};
 
 pub(crate) use day::Day;
-pub(crate) use records::{Records, RecordsError, Table};
+pub(crate) use records::{LOCK_WAIT, Records, RecordsError, Table};
 pub(crate) use totals::{Line, Totals};
 
 /// Name of the table.
@@ -66,6 +66,14 @@ pub(crate) struct Query {
     pub(crate) since: Option<Day>,
     /// The last day.
     pub(crate) until: Option<Day>,
+}
+
+/// What is asked for.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Bill {
+    pub(crate) lines: BTreeMap<Line, Totals>,
+    /// Lines with records that cannot be read; a sum of them lacks what these say.
+    pub(crate) unreadable: Vec<String>,
 }
 
 impl Ledger {
@@ -115,14 +123,14 @@ impl Ledger {
     }
 
     /// The sums that `query` asks for, in the order of days, tenants and models.
-    pub(crate) fn lines(&self, query: &Query) -> Result<BTreeMap<Line, Totals>, RecordsError> {
+    pub(crate) fn lines(&self, query: &Query) -> Result<Bill, RecordsError> {
         let records = self.records.as_ref().map(lock);
         let pending = lock(&self.state).pending.clone();
-        let mut lines = records.map_or_else(|| Ok(BTreeMap::new()), |records| stored(&records, query))?;
+        let mut bill = records.map_or_else(|| Ok(Bill::default()), |records| stored(&records, query))?;
         for (line, totals) in pending.into_iter().filter(|(line, _)| query.asks_for(line)) {
-            *lines.entry(line).or_default() += &totals;
+            *bill.lines.entry(line).or_default() += &totals;
         }
-        Ok(lines)
+        Ok(bill)
     }
 }
 
@@ -132,15 +140,24 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The sums in the records of a server that does not run.
-pub(crate) fn recorded(records: &Records, query: &Query) -> Result<BTreeMap<Line, Totals>, RecordsError> {
+pub(crate) fn recorded(records: &Records, query: &Query) -> Result<Bill, RecordsError> {
     stored(&records.table(TABLE), query)
 }
 
-fn stored(records: &Table<Totals>, query: &Query) -> Result<BTreeMap<Line, Totals>, RecordsError> {
+fn stored(records: &Table<Totals>, query: &Query) -> Result<Bill, RecordsError> {
     let from = query.since.map(|day| day.to_string()).unwrap_or_default();
-    let parsed = |(key, totals): (String, Totals)| Some((key.parse::<Line>().ok()?, totals));
-    let lines = records.all_from(&from)?.into_iter().filter_map(parsed);
-    Ok(lines.filter(|(line, _)| query.asks_for(line)).collect())
+    let mut bill = Bill::default();
+    let found = records.all_from(&from)?;
+    for (key, totals) in found.records {
+        match key.parse::<Line>() {
+            Ok(line) if query.asks_for(&line) => drop(bill.lines.insert(line, totals)),
+            Ok(_) => {}
+            Err(_) => bill.unreadable.extend(query.tenant.is_none().then_some(key)),
+        }
+    }
+    let asked = |key: &String| key.parse().map_or(query.tenant.is_none(), |line| query.asks_for(&line));
+    bill.unreadable.extend(found.unreadable.into_iter().filter(asked));
+    Ok(bill)
 }
 
 impl Query {

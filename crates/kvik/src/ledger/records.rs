@@ -3,18 +3,25 @@
 //! A record is JSON under a text key, so that later versions can add fields and people can read
 //! them. What is written in one call is there as a whole or not at all, whenever the process ends.
 //! A file that is broken or not ours is renamed aside and a new one begun: records are worth
-//! keeping, never worth a server that does not start.
+//! keeping, never worth a server that does not start. A record that cannot be read is kept beside
+//! the one that replaces it, and named.
+//!
+//! One process at a time writes. Who only looks takes a copy, and holds the file no longer than
+//! reading it takes; who writes waits for that.
 
 use std::{
-    fs,
+    fs::{self, File, OpenOptions, TryLockError},
+    io::{ErrorKind, Read},
     marker::PhantomData,
     path::{Path, PathBuf},
     sync::Arc,
-    time::SystemTime,
+    time::{Duration, Instant, SystemTime},
 };
 
 use redb::{
-    Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError, TableDefinition, TableError,
+    Database, DatabaseError, ReadableDatabase, ReadableTable, StorageBackend, StorageError, TableDefinition,
+    TableError, WriteTransaction,
+    backends::{FileBackend, InMemoryBackend},
 };
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -22,6 +29,12 @@ use serde::{Serialize, de::DeserializeOwned};
 pub(crate) const FILE_NAME: &str = "records.redb";
 /// Memory for its pages: records are few.
 const CACHE_BYTES: usize = 1 << 20;
+/// How long a server waits for a process that has the file: one that reads it, or is about to end.
+pub(crate) const LOCK_WAIT: Duration = Duration::from_secs(5);
+/// Between two tries.
+const LOCK_RETRY: Duration = Duration::from_millis(10);
+/// Name of the table of records that could not be read when others took their places.
+const SET_ASIDE: &str = "unreadable";
 
 /// The open file; a clone is another handle to it.
 #[derive(Clone)]
@@ -33,6 +46,13 @@ pub(crate) struct Table<T> {
     database: Arc<Database>,
     name: &'static str,
     kind: PhantomData<fn() -> T>,
+}
+
+/// Some records, and the keys of those among them that cannot be read.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Found<T> {
+    pub(crate) records: Vec<(String, T)>,
+    pub(crate) unreadable: Vec<String>,
 }
 
 /// The records cannot be read or written.
@@ -50,26 +70,50 @@ pub(crate) enum RecordsError {
 }
 
 impl Records {
-    /// Opens the records in `folder`, or begins new ones there.
-    pub(crate) fn open(folder: &Path) -> Result<Records, RecordsError> {
+    /// Opens the records in `folder`, or begins new ones there; waits for at most so long until no other
+    /// process has them.
+    pub(crate) fn open(folder: &Path, patience: Duration) -> Result<Records, RecordsError> {
         let path = folder.join(FILE_NAME);
-        let failed = |error: Box<dyn std::error::Error + Send + Sync>| RecordsError::Open {
-            path: path.clone(),
-            error,
-        };
-        fs::create_dir_all(folder).map_err(|error| failed(error.into()))?;
-        let opened = match database(&path) {
-            Err(error) if is_broken(&error) => {
-                set_aside(&path, &error).map_err(|error| failed(error.into()))?;
-                database(&path)
-            }
-            opened => opened,
-        };
+        fs::create_dir_all(folder).map_err(|error| unopened(&path, error))?;
+        let start = Instant::now();
+        let mut opened = database(&path);
+        while matches!(opened, Err(DatabaseError::DatabaseAlreadyOpen)) && start.elapsed() < patience {
+            std::thread::sleep(LOCK_RETRY);
+            opened = database(&path);
+        }
+        if let Err(error) = &opened
+            && is_broken(error)
+        {
+            set_aside(&path, error).map_err(|error| unopened(&path, error))?;
+            opened = database(&path);
+        }
         match opened {
             Ok(database) => Ok(Records(Arc::new(database))),
             Err(DatabaseError::DatabaseAlreadyOpen) => Err(RecordsError::InUse(path)),
-            Err(error) => Err(failed(error.into())),
+            Err(error) => Err(unopened(&path, error)),
         }
+    }
+
+    /// A copy, in memory, of the records in `folder`; none where there are none. Changes nothing there, and
+    /// keeps nobody from the file for longer than reading it takes.
+    pub(crate) fn copy(folder: &Path) -> Result<Option<Records>, RecordsError> {
+        let path = folder.join(FILE_NAME);
+        let mut file = match File::open(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            opened => opened.map_err(|error| unopened(&path, error))?,
+        };
+        match file.try_lock_shared() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(RecordsError::InUse(path)),
+            Err(TryLockError::Error(error)) => return Err(unopened(&path, error)),
+        }
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(|error| unopened(&path, error))?;
+        // The lock ends with the file.
+        drop(file);
+        let memory = in_memory(&bytes).map_err(|error| unopened(&path, error))?;
+        let database = builder().create_with_backend(memory).map_err(|error| unopened(&path, error))?;
+        Ok(Some(Records(Arc::new(database))))
     }
 
     /// The records of one kind. Two kinds must not have one name.
@@ -80,23 +124,51 @@ impl Records {
 
 /// Opens or creates the file and checks all of it: it may have been damaged while nobody looked.
 fn database(path: &Path) -> Result<Database, DatabaseError> {
-    let mut builder = Database::builder();
-    builder.set_cache_size(CACHE_BYTES).set_check_integrity_on_open(true);
-    let database = builder.create(path)?;
-    private(path);
-    Ok(database)
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    only_for_its_owner(&mut options);
+    let file = options.open(path)?;
+    close_to_others(&file);
+    builder().create_with_backend(FileBackend::new(file)?)
 }
 
-/// What tenants have asked and paid is nobody else's business.
+fn builder() -> redb::Builder {
+    let mut builder = Database::builder();
+    builder.set_cache_size(CACHE_BYTES).set_check_integrity_on_open(true);
+    builder
+}
+
+fn in_memory(bytes: &[u8]) -> std::io::Result<InMemoryBackend> {
+    let memory = InMemoryBackend::new();
+    memory.set_len(bytes.len() as u64)?;
+    StorageBackend::write(&memory, 0, bytes)?;
+    Ok(memory)
+}
+
+/// What tenants have asked and paid is nobody else's business, from the first byte on.
 #[cfg(unix)]
-fn private(path: &Path) {
-    use std::os::unix::fs::PermissionsExt;
-    // Where it fails, the folder's permissions still hold.
-    let _ = fs::set_permissions(path, fs::Permissions::from_mode(0o600));
+fn only_for_its_owner(options: &mut OpenOptions) {
+    use std::os::unix::fs::OpenOptionsExt;
+    options.mode(0o600);
 }
 
 #[cfg(not(unix))]
-fn private(_path: &Path) {}
+fn only_for_its_owner(_options: &mut OpenOptions) {}
+
+/// The same for a file that was there already.
+#[cfg(unix)]
+fn close_to_others(file: &File) {
+    use std::os::unix::fs::PermissionsExt;
+    // Where it fails, the folder's permissions still hold.
+    let _ = file.set_permissions(fs::Permissions::from_mode(0o600));
+}
+
+#[cfg(not(unix))]
+fn close_to_others(_file: &File) {}
+
+fn unopened(path: &Path, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> RecordsError {
+    RecordsError::Open { path: path.to_owned(), error: error.into() }
+}
 
 /// Whether the content is at fault, not the file system or another process.
 fn is_broken(error: &DatabaseError) -> bool {
@@ -104,7 +176,7 @@ fn is_broken(error: &DatabaseError) -> bool {
         DatabaseError::UpgradeRequired(_) | DatabaseError::RepairAborted => true,
         DatabaseError::Storage(StorageError::Corrupted(_)) => true,
         DatabaseError::Storage(StorageError::Io(error)) => {
-            matches!(error.kind(), std::io::ErrorKind::InvalidData | std::io::ErrorKind::UnexpectedEof)
+            matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::UnexpectedEof)
         }
         _ => false,
     }
@@ -119,31 +191,32 @@ fn set_aside(path: &Path, error: &DatabaseError) -> std::io::Result<()> {
 }
 
 impl<T: Serialize + DeserializeOwned> Table<T> {
-    /// The record of `key`; one that cannot be read counts as absent.
-    #[allow(dead_code, reason = "for the registry of prompts")]
-    pub(crate) fn get(&self, key: &str) -> Result<Option<T>, RecordsError> {
-        let read = self.database.begin_read().map_err(access)?;
-        let Some(table) = absent_as_none(read.open_table(self.definition()))? else { return Ok(None) };
-        let value = table.get(key).map_err(access)?;
-        Ok(value.and_then(|value| self.decode(key, value.value())))
-    }
-
     /// All records whose key is at least `from`, in the order of their keys.
-    pub(crate) fn all_from(&self, from: &str) -> Result<Vec<(String, T)>, RecordsError> {
+    pub(crate) fn all_from(&self, from: &str) -> Result<Found<T>, RecordsError> {
         let read = self.database.begin_read().map_err(access)?;
-        let Some(table) = absent_as_none(read.open_table(self.definition()))? else { return Ok(Vec::new()) };
-        let mut records = Vec::new();
-        for entry in table.range(from..).map_err(access)? {
-            let (key, value) = entry.map_err(access)?;
-            if let Some(record) = self.decode(key.value(), value.value()) {
-                records.push((key.value().to_owned(), record));
+        let mut found = Found { records: Vec::new(), unreadable: Vec::new() };
+        if let Some(table) = absent_as_none(read.open_table(self.definition()))? {
+            for entry in table.range(from..).map_err(access)? {
+                let (key, value) = entry.map_err(access)?;
+                match self.decode(key.value(), value.value()) {
+                    Some(record) => found.records.push((key.value().to_owned(), record)),
+                    None => found.unreadable.push(key.value().to_owned()),
+                }
             }
         }
-        Ok(records)
+        if let Some(aside) = absent_as_none(read.open_table(aside()))? {
+            for entry in aside.range(self.aside_key(from, 0).as_str()..).map_err(access)? {
+                let (key, _) = entry.map_err(access)?;
+                let Some(key) = self.parse_aside(key.value()) else { break };
+                found.unreadable.push(key.to_owned());
+            }
+        }
+        Ok(found)
     }
 
     /// Replaces each record of `keys` by what `change` makes of it; `None` removes or leaves it out.
-    /// All of it happens, and is on disk, when this returns without an error; else none of it.
+    /// All of it happens, and is on disk, when this returns without an error; else none of it. A record
+    /// that cannot be read counts as absent and is set aside.
     pub(crate) fn change<'a>(
         &self,
         keys: impl IntoIterator<Item = &'a str>,
@@ -153,8 +226,11 @@ impl<T: Serialize + DeserializeOwned> Table<T> {
         {
             let mut table = write.open_table(self.definition()).map_err(access)?;
             for key in keys {
-                let before =
-                    table.get(key).map_err(access)?.and_then(|value| self.decode(key, value.value()));
+                let stored = table.get(key).map_err(access)?.map(|value| value.value().to_vec());
+                let before = stored.as_ref().and_then(|bytes| self.decode(key, bytes));
+                if let Some(bytes) = stored.filter(|_| before.is_none()) {
+                    self.set_aside(&write, key, &bytes)?;
+                }
                 match change(key, before).and_then(|record| serde_json::to_vec(&record).ok()) {
                     Some(bytes) => drop(table.insert(key, bytes.as_slice()).map_err(access)?),
                     None => drop(table.remove(key).map_err(access)?),
@@ -164,14 +240,43 @@ impl<T: Serialize + DeserializeOwned> Table<T> {
         write.commit().map_err(access)
     }
 
+    /// Keeps the bytes of a record that cannot be read.
+    fn set_aside(&self, write: &WriteTransaction, key: &str, bytes: &[u8]) -> Result<(), RecordsError> {
+        let mut table = write.open_table(aside()).map_err(access)?;
+        let mut number = 0;
+        while table.get(self.aside_key(key, number).as_str()).map_err(access)?.is_some() {
+            number += 1;
+        }
+        table.insert(self.aside_key(key, number).as_str(), bytes).map_err(access)?;
+        tracing::error!("the record {} {key} cannot be read; it is kept in the table {SET_ASIDE}", self.name);
+        Ok(())
+    }
+
+    /// Where the `number`th unreadable record of a key is kept; sorts as the keys do.
+    fn aside_key(&self, key: &str, number: u32) -> String {
+        format!("{}\0{key}\0{number:04}", self.name)
+    }
+
+    /// The key behind [`aside_key`](Table::aside_key), if it is of this table.
+    fn parse_aside<'k>(&self, aside: &'k str) -> Option<&'k str> {
+        let key = aside.strip_prefix(self.name)?.strip_prefix('\0')?;
+        key.rsplit_once('\0').map(|(key, _)| key)
+    }
+
     fn definition(&self) -> TableDefinition<'static, &'static str, &'static [u8]> {
         TableDefinition::new(self.name)
     }
 
     fn decode(&self, key: &str, bytes: &[u8]) -> Option<T> {
         let record = serde_json::from_slice(bytes);
-        record.inspect_err(|error| tracing::warn!("a record is lost: {} {key}: {error}", self.name)).ok()
+        record
+            .inspect_err(|error| tracing::warn!("a record cannot be read: {} {key}: {error}", self.name))
+            .ok()
     }
+}
+
+fn aside() -> TableDefinition<'static, &'static str, &'static [u8]> {
+    TableDefinition::new(SET_ASIDE)
 }
 
 /// A table that nobody has written to yet has no records.
@@ -191,7 +296,7 @@ mod tests {
     use super::*;
 
     fn fill(folder: &Path, count: u64) {
-        let table = Records::open(folder).unwrap().table::<u64>("numbers");
+        let table = Records::open(folder, Duration::ZERO).unwrap().table::<u64>("numbers");
         let keys: Vec<String> = (0..count).map(|i| format!("{i:04}")).collect();
         table.change(keys.iter().map(String::as_str), |key, _| key.parse().ok()).unwrap();
     }
@@ -205,22 +310,21 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("state");
         fill(&folder, 300);
-        let records = Records::open(&folder).unwrap();
+        let records = Records::open(&folder, Duration::ZERO).unwrap();
         let table = records.table::<u64>("numbers");
-        assert_eq!(table.get("0007").unwrap(), Some(7));
-        assert_eq!(table.get("7").unwrap(), None);
-        let tail: Vec<u64> = table.all_from("0297").unwrap().into_iter().map(|(_, number)| number).collect();
+        let tail: Vec<u64> =
+            table.all_from("0297").unwrap().records.into_iter().map(|(_, number)| number).collect();
         assert_eq!(tail, [297, 298, 299]);
         table.change(["0298", "0299"], |key, before| (key == "0299").then_some(before.unwrap() + 1)).unwrap();
-        assert_eq!(table.all_from("0298").unwrap(), [("0299".to_owned(), 300)]);
-        assert_eq!(records.table::<String>("words").all_from("").unwrap(), []);
+        assert_eq!(table.all_from("0298").unwrap().records, [("0299".to_owned(), 300)]);
+        assert_eq!(records.table::<String>("words").all_from("").unwrap().records, []);
     }
 
     #[test]
     fn one_process_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
-        let _records = Records::open(dir.path()).unwrap();
-        let Err(error) = Records::open(dir.path()) else { panic!("opened twice") };
+        let _records = Records::open(dir.path(), Duration::ZERO).unwrap();
+        let Err(error) = Records::open(dir.path(), Duration::ZERO) else { panic!("opened twice") };
         assert!(matches!(error, RecordsError::InUse(_)) && error.to_string().contains("--state-dir"));
     }
 
@@ -231,7 +335,8 @@ mod tests {
         fs::write(&path, "this is a letter to my aunt".repeat(1000)).unwrap();
         fill(dir.path(), 3);
         assert_eq!(files(dir.path()), 2);
-        assert_eq!(Records::open(dir.path()).unwrap().table::<u64>("numbers").all_from("").unwrap().len(), 3);
+        let records = Records::open(dir.path(), Duration::ZERO).unwrap();
+        assert_eq!(records.table::<u64>("numbers").all_from("").unwrap().records.len(), 3);
     }
 
     /// Whatever happens to the file, it opens again, and a record is the right one or absent.
@@ -252,8 +357,8 @@ mod tests {
                 _ => damaged[at..].iter_mut().take(512).for_each(|byte| *byte = 0),
             }
             fs::write(damaged_dir.path().join(FILE_NAME), &damaged).unwrap();
-            let table = Records::open(damaged_dir.path()).unwrap().table::<u64>("numbers");
-            for (key, number) in table.all_from("").unwrap() {
+            let table = Records::open(damaged_dir.path(), Duration::ZERO).unwrap().table::<u64>("numbers");
+            for (key, number) in table.all_from("").unwrap().records {
                 assert_eq!(key.parse(), Ok(number), "damage {i}");
             }
             table.change(["new"], |_, _| Some(1)).unwrap();
@@ -263,10 +368,103 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_another_shape_counts_as_absent() {
+    fn a_record_that_cannot_be_read_is_kept_and_named() {
         let dir = tempfile::tempdir().unwrap();
-        let records = Records::open(dir.path()).unwrap();
-        records.table::<String>("numbers").change(["a"], |_, _| Some("seven".to_owned())).unwrap();
-        assert_eq!(records.table::<u64>("numbers").get("a").unwrap(), None);
+        let records = Records::open(dir.path(), Duration::ZERO).unwrap();
+        let (words, numbers) = (records.table::<String>("numbers"), records.table::<u64>("numbers"));
+        let unreadable = |from: &str| numbers.all_from(from).unwrap().unreadable;
+        // Whoever writes words finds a number in the second round, which is set aside like the words.
+        for (word, named) in [("seven", vec!["b"]), ("eight", vec!["b"; 3])] {
+            words.change(["b"], |_, _| Some(word.to_owned())).unwrap();
+            assert_eq!(unreadable(""), named, "while it is in its place");
+            numbers.change(["a", "b"], |_, before| Some(before.unwrap_or(0) + 1)).unwrap();
+            assert_eq!(unreadable(""), named, "and when another one is");
+        }
+        let found = numbers.all_from("").unwrap();
+        assert_eq!(found.records, [("a".to_owned(), 2), ("b".to_owned(), 1)]);
+        assert_eq!((unreadable("b").len(), unreadable("c").len()), (3, 0));
+        assert_eq!(records.table::<u64>("number").all_from("").unwrap().unreadable, [""; 0]);
+        let kept: Vec<String> = records
+            .table::<String>(SET_ASIDE)
+            .all_from("")
+            .unwrap()
+            .records
+            .into_iter()
+            .map(|(_, word)| word)
+            .collect();
+        assert_eq!(kept, ["seven", "eight"], "word for word");
+    }
+
+    /// However often somebody looks, whoever writes gets the file.
+    #[test]
+    fn looking_keeps_nobody_from_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(Records::copy(dir.path()).unwrap().is_none());
+        assert_eq!(files(dir.path()), 0, "looking makes no file");
+        fill(dir.path(), 3);
+        let path = dir.path().join(FILE_NAME);
+        let before = fs::read(&path).unwrap();
+        let copy = Records::copy(dir.path()).unwrap().unwrap();
+        let records = Records::open(dir.path(), Duration::ZERO).unwrap();
+        assert_eq!(
+            copy.table::<u64>("numbers").all_from("").unwrap().records.len(),
+            3,
+            "a copy holds nothing"
+        );
+        assert!(matches!(Records::copy(dir.path()), Err(RecordsError::InUse(_))));
+        drop(records);
+        assert_eq!(fs::read(&path).unwrap().len(), before.len());
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                        let _ = Records::copy(dir.path());
+                    }
+                });
+            }
+            for _ in 0..15 {
+                Records::open(dir.path(), LOCK_WAIT).unwrap();
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+    }
+
+    #[test]
+    fn who_waits_gets_what_another_process_lets_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::open(dir.path(), Duration::ZERO).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(50));
+                drop(records);
+            });
+            Records::open(dir.path(), LOCK_WAIT).unwrap();
+        });
+    }
+
+    #[test]
+    fn a_broken_file_is_left_to_whoever_writes() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(FILE_NAME), "this is a letter to my aunt".repeat(1000)).unwrap();
+        assert!(matches!(Records::copy(dir.path()), Err(RecordsError::Open { .. })));
+        assert_eq!(files(dir.path()), 1);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_file_is_its_owners_from_the_start() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FILE_NAME);
+        let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        let mut options = OpenOptions::new();
+        options.write(true).create(true);
+        only_for_its_owner(&mut options);
+        options.open(&path).unwrap();
+        assert_eq!(mode(), 0o600, "as it is made, before anything is in it");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        fill(dir.path(), 1);
+        assert_eq!(mode(), 0o600, "and one that was open to others is closed");
     }
 }

@@ -26,7 +26,7 @@ fn prices() -> Prices {
 
 fn sum(ledger: &Ledger) -> Totals {
     let mut sum = Totals::default();
-    ledger.lines(&Query::default()).unwrap().values().for_each(|totals| sum += totals);
+    ledger.lines(&Query::default()).unwrap().lines.values().for_each(|totals| sum += totals);
     sum
 }
 
@@ -45,7 +45,7 @@ fn sums_are_the_same_pending_written_and_after_a_restart() {
         saved_us: 160_000 * requests,
     };
     for round in 0..3 {
-        let records = Records::open(dir.path()).unwrap();
+        let records = Records::open(dir.path(), Duration::ZERO).unwrap();
         let ledger = Ledger::new("owner/model", Some(&records), first_day);
         for i in 1..=10 {
             ledger.enter("acme", &report(40, 160, 10), Some(&prices()));
@@ -58,7 +58,7 @@ fn sums_are_the_same_pending_written_and_after_a_restart() {
         ledger.write().unwrap();
         ledger.write().unwrap();
         assert_eq!(
-            recorded(&records, &Query::default()).unwrap().into_values().next(),
+            recorded(&records, &Query::default()).unwrap().lines.into_values().next(),
             Some(expect(10 * round + 10))
         );
     }
@@ -68,7 +68,7 @@ fn sums_are_the_same_pending_written_and_after_a_restart() {
 fn what_was_not_written_is_lost_and_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
     let enter = |write: bool| {
-        let ledger = Ledger::new("m", Some(&Records::open(dir.path()).unwrap()), first_day);
+        let ledger = Ledger::new("m", Some(&Records::open(dir.path(), Duration::ZERO).unwrap()), first_day);
         ledger.enter("acme", &report(1, 0, 0), None);
         if write {
             ledger.write().unwrap();
@@ -96,7 +96,7 @@ fn days_follow_the_clock_also_backwards() {
         ledger.enter("acme", &report(1, 0, 0), None);
     }
     let requests = |query: &Query| -> Vec<u64> {
-        ledger.lines(query).unwrap().values().map(|totals| totals.requests).collect()
+        ledger.lines(query).unwrap().lines.values().map(|totals| totals.requests).collect()
     };
     assert_eq!(requests(&Query::default()), [1, 2, 2]);
     let day = |day: u64| Some(Day::of(SystemTime::UNIX_EPOCH + Duration::from_secs(day * DAY)));
@@ -111,7 +111,8 @@ fn a_query_names_a_tenant() {
         ledger.enter(tenant, &report(1, 0, 0), None);
     }
     let of = |tenant: &str| {
-        let lines = ledger.lines(&Query { tenant: Some(tenant.to_owned()), ..Query::default() }).unwrap();
+        let lines =
+            ledger.lines(&Query { tenant: Some(tenant.to_owned()), ..Query::default() }).unwrap().lines;
         lines.into_iter().map(|(line, totals)| (line.tenant, totals.requests)).collect::<Vec<_>>()
     };
     assert_eq!(of("acme"), [("acme".to_owned(), 2)]);
@@ -134,4 +135,28 @@ fn lines_read_back() {
         assert_eq!(line.to_string().parse(), Ok(line));
     }
     assert!("2024-10-04/acme".parse::<Line>().is_err());
+}
+
+/// A record from another version, or damaged beyond reading, is not overwritten, and the bill says that it is
+/// not whole.
+#[test]
+fn what_cannot_be_read_is_kept_and_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let records = Records::open(dir.path(), Duration::ZERO).unwrap();
+    let line = "2024-10-04/acme/m";
+    records.table::<String>(TABLE).change([line], |_, _| Some("from another time".to_owned())).unwrap();
+    let ledger = Ledger::new("m", Some(&records), first_day);
+    let of = |tenant: Option<&str>| {
+        let bill = ledger.lines(&Query { tenant: tenant.map(str::to_owned), ..Query::default() }).unwrap();
+        (bill.lines.into_values().map(|totals| totals.requests).sum::<u64>(), bill.unreadable)
+    };
+    let unreadable = || vec![line.to_owned()];
+    assert_eq!(of(None), (0, unreadable()));
+    for requests in 1..3 {
+        ledger.enter("acme", &report(1, 0, 0), None);
+        ledger.write().unwrap();
+        assert_eq!(of(None), (requests, unreadable()), "beside what comes after it");
+    }
+    assert_eq!(of(Some("acme")).1, unreadable());
+    assert_eq!(of(Some("beta")).1, Vec::<String>::new(), "it is nobody else's business");
 }
