@@ -9,7 +9,7 @@ use kvik_engine::{
     api::{EventSink, Probe, Request, RequestError},
     engine::Engine,
     stats::EngineStats,
-    template::ChatTemplate,
+    template::{ChatTemplate, Prompt},
     tokenizer::Tokenizer,
 };
 
@@ -70,15 +70,16 @@ impl ModelCard {
 
 impl Serving {
     /// Tokens of a rendered chat.
-    pub(crate) fn encode_rendered(&self, prompt: &str) -> Vec<Token> {
+    pub(crate) fn encode_rendered(&self, prompt: &Prompt) -> Vec<Token> {
         encode_rendered(&self.tokenizer, prompt)
     }
 }
 
 /// Tokens of a rendered chat. Most templates write the token that begins a text themselves; where
-/// one does not and the model wants it, it is added.
-pub(crate) fn encode_rendered(tokenizer: &Tokenizer, prompt: &str) -> Vec<Token> {
-    let mut tokens = tokenizer.encode(prompt, false, true);
+/// one does not and the model wants it, it is added. What the request wrote is text throughout: a
+/// control token's name in there is no control token.
+pub(crate) fn encode_rendered(tokenizer: &Tokenizer, prompt: &Prompt) -> Vec<Token> {
+    let mut tokens = tokenizer.encode_prompt(&prompt.text, &prompt.inputs);
     if let Some(bos) = tokenizer.bos().filter(|_| tokenizer.add_bos())
         && tokens.first() != Some(&bos)
     {

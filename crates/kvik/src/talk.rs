@@ -96,17 +96,15 @@ impl TalkArgs {
         let template = serving.template.as_ref().context(
             "this model has no chat template; give one with --chat-template FILE, or use `kvik run --raw`",
         )?;
-        let prompt = template
-            .render(&RenderInput {
-                messages: Value::Array(messages.to_vec()),
-                tools: None,
-                add_generation_prompt: true,
-                enable_thinking: self.no_think.then_some(false),
-                kwargs: Map::new(),
-                now: SystemTime::now(),
-            })?
-            .text;
-        let parser = AnswerParser::new(ends_in_thinking(&prompt), false);
+        let prompt = template.render(&RenderInput {
+            messages: Value::Array(messages.to_vec()),
+            tools: None,
+            add_generation_prompt: true,
+            enable_thinking: self.no_think.then_some(false),
+            kwargs: Map::new(),
+            now: SystemTime::now(),
+        })?;
+        let parser = AnswerParser::new(ends_in_thinking(&prompt.text), false);
         let request = self.request(serving, serving.encode_rendered(&prompt));
         answer(serving, request, Some(parser), show)
     }

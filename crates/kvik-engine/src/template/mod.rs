@@ -21,6 +21,8 @@ pub struct ChatTemplate {
     source: String,
     bos_text: String,
     eos_text: String,
+    /// The template reads `enable_thinking` and takes for granted that it is set.
+    needs_thinking_set: bool,
 }
 
 /// A rendered conversation.
@@ -42,13 +44,29 @@ pub struct RenderInput {
     pub tools: Option<serde_json::Value>,
     /// End the prompt where the assistant begins to speak.
     pub add_generation_prompt: bool,
-    /// For models that can think before they answer; `None` leaves it to the template.
+    /// For models that can think before they answer; `None` leaves it to the template. `false` closes a
+    /// thought that the template opens without asking.
     pub enable_thinking: Option<bool>,
-    /// Further variables; they override the ones above.
+    /// Further variables; none may have a name of [`RESERVED`].
     pub kwargs: Map<String, serde_json::Value>,
     /// The time that `strftime_now` sees.
     pub now: SystemTime,
 }
+
+/// Variables that a request cannot set: what it says in its own fields, and what the model file says.
+pub const RESERVED: [&str; 11] = [
+    "messages",
+    "tools",
+    "add_generation_prompt",
+    "enable_thinking",
+    "bos_token",
+    "eos_token",
+    "strftime_now",
+    "raise_exception",
+    "namespace",
+    "range",
+    "dict",
+];
 
 /// The template of models that have none but speak ChatML.
 const CHATML: &str = include_str!("chatml.jinja");
@@ -78,6 +96,7 @@ impl ChatTemplate {
             source: source.into(),
             bos_text: bos_text.into(),
             eos_text: eos_text.into(),
+            needs_thinking_set: needs_thinking_set(source),
         })
     }
 
@@ -103,13 +122,20 @@ impl ChatTemplate {
 
     /// Renders a prompt.
     pub fn render(&self, input: &RenderInput) -> Result<Prompt, TemplateError> {
+        if let Some(name) = RESERVED.iter().find(|name| input.kwargs.contains_key(**name)) {
+            return Err(TemplateError::Reserved { name });
+        }
         let arguments = Arguments::expected_by(&self.source);
         let messages = messages::normalise(&input.messages, arguments)?;
         let variables = self.variables(input, &messages);
         let limits = limits(input);
         let written = self.program.render(&variables, &limits, input.now);
         let Written { text, inputs } = written.map_err(|fault| TemplateError::of(fault, &limits))?;
-        Ok(Prompt { text, inputs })
+        let mut prompt = Prompt { text, inputs };
+        if input.add_generation_prompt && input.enable_thinking == Some(false) {
+            prompt.close_thought();
+        }
+        Ok(prompt)
     }
 
     fn variables<'a>(
@@ -125,12 +151,35 @@ impl ChatTemplate {
             ("bos_token", Variable::Trusted(&self.bos_text)),
             ("eos_token", Variable::Trusted(&self.eos_text)),
         ];
-        variables.extend(input.enable_thinking.map(|on| ("enable_thinking", Variable::Flag(on))));
-        let given = |name: &str| input.kwargs.contains_key(name);
-        variables.retain(|(name, _)| !given(name));
+        // A template that takes the variable for granted means thinking where it is true; undefined, it
+        // would be false, and close the thought of every answer.
+        let thinking = input.enable_thinking.or(self.needs_thinking_set.then_some(true));
+        variables.extend(thinking.map(|on| ("enable_thinking", Variable::Flag(on))));
+        // `documents` is the one of them that a request may set, for templates that retrieve.
+        variables.retain(|(name, _)| !input.kwargs.contains_key(*name));
         variables.extend(input.kwargs.iter().map(|(name, value)| (name.as_str(), Variable::Input(value))));
         variables
     }
+}
+
+impl Prompt {
+    /// Ends a thought that the prompt has opened, in the way of models that can leave it out.
+    fn close_thought(&mut self) {
+        if ends_in_thinking(&self.text) {
+            self.text.truncate(self.text.trim_end().len());
+            self.text.push_str("\n\n</think>\n\n");
+        }
+    }
+}
+
+/// Whether a template reads `enable_thinking` without asking whether it is set.
+fn needs_thinking_set(source: &str) -> bool {
+    let source: String = source.split_whitespace().collect();
+    let asks = ["isdefined", "isnotdefined", "isundefined", "isnotundefined", "isnone", "isnotnone", "|d"];
+    let mut uses = source.match_indices("enable_thinking").map(|(at, name)| &source[at + name.len()..]);
+    let asked = |rest: &str| asks.iter().any(|question| rest.starts_with(question));
+    let assigned = |rest: &str| rest.starts_with('=') && !rest.starts_with("==");
+    source.contains("enable_thinking") && !uses.any(|rest| asked(rest) || assigned(rest))
 }
 
 /// Whether a prompt leaves the model inside an open thought, so that its answer begins there.
@@ -182,6 +231,14 @@ pub enum TemplateError {
         field: String,
         /// What is wrong with it.
         reason: String,
+    },
+    /// A variable of the request has a name that is taken.
+    #[error(
+        "`chat_template_kwargs.{name}` cannot be set: the name belongs to kvik; send it as a field of its own, or leave it out"
+    )]
+    Reserved {
+        /// The name.
+        name: &'static str,
     },
     /// The template refuses the conversation, in its own words.
     #[error("the chat template refuses this conversation: {message}")]

@@ -100,11 +100,44 @@ fn thinking_can_be_switched_off_in_the_prompt() {
 }
 
 #[test]
-fn kwargs_override() {
+fn a_thought_is_open_unless_the_request_closes_it() {
+    let prompt = |end: &str, enable_thinking: Option<bool>| {
+        let source = format!("{{{{ messages[0].content }}}}{end}");
+        render(&source, &RenderInput { enable_thinking, ..hello() }).unwrap()
+    };
+    // Asks for no more than its truth: without it the thought would be closed.
+    let bare = "{{ '<think>\n' }}{% if not enable_thinking %}</think>{% endif %}";
+    assert_eq!(prompt(bare, None), "Hi<think>\n");
+    assert_eq!(prompt(bare, Some(true)), "Hi<think>\n");
+    assert_eq!(prompt(bare, Some(false)), "Hi<think>\n</think>");
+    // Has its own idea of what an unset variable means.
+    let asks = "{% if enable_thinking is defined and enable_thinking %}<think>{% endif %}";
+    assert_eq!(prompt(asks, None), "Hi");
+    let sets = "{% if not enable_thinking is defined %}{% set enable_thinking = false %}{% endif %}{% if enable_thinking %}<think>{% endif %}";
+    assert_eq!(prompt(sets, None), "Hi");
+    let compares = "{% if enable_thinking == false %}off{% endif %}{% if enable_thinking %}on{% endif %}";
+    assert_eq!(prompt(compares, None), "Hion");
+    // Always opens it.
+    assert_eq!(prompt("{{ '<think>\n' }}", None), "Hi<think>\n");
+    assert_eq!(prompt("{{ '<think>\n' }}", Some(false)), "Hi<think>\n\n</think>\n\n");
+    assert_eq!(prompt("", Some(false)), "Hi");
+}
+
+#[test]
+fn kwargs_add_variables_and_replace_none() {
+    let with = |name: &str, value: Json| {
+        let mut input = hello();
+        input.kwargs.insert(name.into(), value);
+        render("{{ mood }} {{ messages[0].content }}", &input)
+    };
+    assert_eq!(with("mood", json!("calm")).unwrap(), "calm Hi");
+    for name in RESERVED {
+        let error = with(name, json!([])).unwrap_err();
+        assert!(error.to_string().contains(&format!("`chat_template_kwargs.{name}`")), "{error}");
+    }
     let mut input = hello();
-    input.kwargs.insert("add_generation_prompt".into(), false.into());
-    input.kwargs.insert("mood".into(), "calm".into());
-    assert_eq!(render("{{ mood }} {{ add_generation_prompt }}", &input).unwrap(), "calm False");
+    input.kwargs.insert("documents".into(), json!(["a"]));
+    assert_eq!(render("{{ documents[0] }}", &input).unwrap(), "a");
 }
 
 #[test]

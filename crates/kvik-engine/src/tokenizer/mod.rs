@@ -14,6 +14,7 @@ mod split;
 mod vocab;
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use kvik_cache::Token;
@@ -24,7 +25,7 @@ use crate::gguf::GgufError;
 use byte_level::ByteLevel;
 use memory::Memory;
 use sentence_piece::SentencePiece;
-use special::{Part, Specials, Strip};
+use special::{Controls, Part, Specials, Strip};
 use vocab::{END_OF_GENERATION, Kind, Vocab};
 
 pub use json::TokenizerHints;
@@ -98,10 +99,24 @@ impl Tokenizer {
         }
         match parse_special {
             true => self.encode_remembering(text, &mut tokens),
-            false => self.encode_stretch(text, true, false, &mut tokens),
+            false => self.encode_stretch(text, true, Controls::Text, &mut tokens),
         }
         if add_special {
             tokens.extend(&self.ends.suffix);
+        }
+        tokens
+    }
+
+    /// The tokens of a prompt of which the given ranges, ascending, were written by somebody else.
+    ///
+    /// Control tokens are read as `encode` does with `parse_special`, but not where their names reach into
+    /// one of the ranges: there they are plain text. Other texts give the very tokens of `encode`.
+    pub fn encode_prompt(&self, text: &str, inputs: &[Range<usize>]) -> Vec<Token> {
+        let mut tokens = Vec::new();
+        match self.specials.controls_in(text, inputs) {
+            // Rare, so it does without the memory, which knows texts and not who wrote them.
+            true => self.encode_stretch(text, true, Controls::ParsedOutside(inputs), &mut tokens),
+            false => self.encode_remembering(text, &mut tokens),
         }
         tokens
     }
@@ -115,7 +130,7 @@ impl Tokenizer {
                 start = end;
             }
         }
-        self.encode_stretch(&text[start..], start == 0, true, out);
+        self.encode_stretch(&text[start..], start == 0, Controls::Parsed, out);
     }
 
     fn encode_remembered(&self, text: &str, first: bool, out: &mut Vec<Token>) {
@@ -126,12 +141,12 @@ impl Tokenizer {
             return;
         }
         let start = out.len();
-        self.encode_stretch(text, first, true, out);
+        self.encode_stretch(text, first, Controls::Parsed, out);
         memory().put(text, &out[start..], first);
     }
 
-    fn encode_stretch(&self, text: &str, mut first: bool, parse_special: bool, out: &mut Vec<Token>) {
-        self.specials.split(text, parse_special, &mut |part| {
+    fn encode_stretch(&self, text: &str, mut first: bool, controls: Controls<'_>, out: &mut Vec<Token>) {
+        self.specials.split(text, controls, &mut |part| {
             match part {
                 Part::Special(token) => out.push(token),
                 Part::Plain(text) => self.encode_plain(text, first, out),

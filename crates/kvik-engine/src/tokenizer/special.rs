@@ -1,6 +1,8 @@
 //! Finding special tokens in text.
 
-use aho_corasick::{AhoCorasick, MatchKind};
+use std::ops::Range;
+
+use aho_corasick::{AhoCorasick, Input, MatchKind};
 use kvik_cache::Token;
 use rustc_hash::FxHashMap;
 
@@ -24,6 +26,26 @@ pub(super) enum Part<'t> {
     Special(Token),
 }
 
+/// Which control tokens are read in a text.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Controls<'a> {
+    /// All.
+    Parsed,
+    /// None: their names are plain text.
+    Text,
+    /// Those that do not reach into one of these ranges, which are ascending.
+    ParsedOutside(&'a [Range<usize>]),
+}
+
+/// A special token in a text.
+#[derive(Debug)]
+struct Found {
+    span: Range<usize>,
+    token: Token,
+    strip: Strip,
+    control: bool,
+}
+
 /// Whether a special token takes the white space beside it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Strip {
@@ -36,6 +58,8 @@ struct Matcher {
     automaton: AhoCorasick,
     tokens: Vec<Token>,
     strips: Vec<Strip>,
+    /// Whether it is a control token, and not one that any text may name.
+    controls: Vec<bool>,
     /// Whether text may be cut after the token: no longer token could have matched instead, and the
     /// token takes nothing of what follows.
     safe_cut: Vec<bool>,
@@ -50,29 +74,55 @@ impl Specials {
     }
 
     /// Calls `part` with every part of `text`, in order; plain parts are never empty.
-    pub(super) fn split<'t>(&self, text: &'t str, parse_control: bool, part: &mut dyn FnMut(Part<'t>)) {
-        let matcher = if parse_control { &self.all } else { &self.user_defined };
-        let mut at = 0;
-        for found in matcher.automaton.find_iter(text) {
-            let pattern = found.pattern().as_usize();
-            let strip = matcher.strips[pattern];
+    pub(super) fn split<'t>(&self, text: &'t str, controls: Controls<'_>, part: &mut dyn FnMut(Part<'t>)) {
+        let (mut at, mut searched) = (0, 0);
+        while let Some(found) = self.next(text, searched, controls) {
+            searched = found.span.end;
             // White space that the token before has taken may reach up to this one.
-            let mut before = &text[at.min(found.start())..found.start()];
-            if strip.left {
+            let mut before = &text[at.min(found.span.start)..found.span.start];
+            if found.strip.left {
                 before = before.trim_end();
             }
             if !before.is_empty() {
                 part(Part::Plain(before));
             }
-            part(Part::Special(matcher.tokens[pattern]));
-            at = found.end();
-            if strip.right {
+            part(Part::Special(found.token));
+            at = found.span.end;
+            if found.strip.right {
                 at = text.len() - text[at..].trim_start().len();
             }
         }
         if at < text.len() {
             part(Part::Plain(&text[at..]));
         }
+    }
+
+    /// The first special token from `from` on, the longest of several.
+    fn next(&self, text: &str, mut from: usize, controls: Controls<'_>) -> Option<Found> {
+        let inputs = match controls {
+            Controls::Parsed => return self.all.find(text, from..text.len()),
+            Controls::Text => return self.user_defined.find(text, from..text.len()),
+            Controls::ParsedOutside(inputs) => inputs,
+        };
+        loop {
+            let found = self.all.find(text, from..text.len())?;
+            let (start, end) = (found.span.start, found.span.end);
+            if !found.control || !touches(inputs, &found.span) {
+                return Some(found);
+            }
+            // A shorter token that is no control token may begin at the same place.
+            if let Some(found) = self.user_defined.find(text, start..end).filter(|f| f.span.start == start) {
+                return Some(found);
+            }
+            from = start + text[start..].chars().next().map_or(1, char::len_utf8);
+        }
+    }
+
+    /// Whether the name of a control token reaches into one of these ranges of the text.
+    pub(super) fn controls_in(&self, text: &str, inputs: &[Range<usize>]) -> bool {
+        let matches = self.all.automaton.find_iter(text);
+        let mut controls = matches.filter(|found| self.all.controls[found.pattern().as_usize()]);
+        controls.any(|found| touches(inputs, &found.range()))
     }
 
     /// Where `text` may be cut when control tokens are parsed: the tokens of the parts are the tokens
@@ -91,16 +141,36 @@ impl Matcher {
     ) -> Result<Matcher, TokenizerError> {
         let mut tokens = vocab.of_kinds(kinds);
         // Of several tokens with one text, the vocabulary's lookup decides.
-        tokens.retain(|&token| vocab.text(token).is_some_and(|text| vocab.id(text) == Some(token)));
+        tokens.retain(|&token| {
+            vocab.text(token).is_some_and(|text| !text.is_empty() && vocab.id(text) == Some(token))
+        });
         let texts: Vec<&str> = tokens.iter().filter_map(|&token| vocab.text(token)).collect();
         check_size(&texts)?;
         let strips: Vec<Strip> =
             tokens.iter().map(|token| strips.get(token).copied().unwrap_or_default()).collect();
         let mut safe_cut = ends_every_token_it_is_in(&texts)?;
         safe_cut.iter_mut().zip(&strips).for_each(|(safe, strip)| *safe &= !strip.right);
+        let controls = tokens.iter().map(|&token| vocab.kind(token) != Some(Kind::UserDefined)).collect();
         let automaton = build(&texts, MatchKind::LeftmostLongest)?;
-        Ok(Matcher { automaton, tokens, strips, safe_cut })
+        Ok(Matcher { automaton, tokens, strips, controls, safe_cut })
     }
+
+    fn find(&self, text: &str, range: Range<usize>) -> Option<Found> {
+        let found = self.automaton.find(Input::new(text).range(range))?;
+        let pattern = found.pattern().as_usize();
+        Some(Found {
+            span: found.range(),
+            token: self.tokens[pattern],
+            strip: self.strips[pattern],
+            control: self.controls[pattern],
+        })
+    }
+}
+
+/// Whether a span overlaps one of the ranges, which are ascending.
+fn touches(ranges: &[Range<usize>], span: &Range<usize>) -> bool {
+    let next = ranges.partition_point(|range| range.end <= span.start);
+    ranges.get(next).is_some_and(|range| range.start < span.end)
 }
 
 /// Bytes of a special token; those of published models have less than a hundred.

@@ -6,7 +6,7 @@ use axum::{extract::State, response::Response};
 use kvik_cache::Token;
 use kvik_engine::{
     api::{Constraint, Request},
-    template::{ChatTemplate, RenderInput, TemplateError, ends_in_thinking},
+    template::{ChatTemplate, Prompt, RESERVED, RenderInput, TemplateError, ends_in_thinking},
 };
 use serde_json::{Map, Value, json};
 
@@ -18,7 +18,7 @@ use super::{
     continuation,
     diagnostics::{Answered, Comparable, Parts, compared_with},
     error::ApiError,
-    fields::Fields,
+    fields::{Fields, wrong},
     messages::{self, Tools},
     options::{LOGPROBS_MAX, OPENAI, Options, max_tokens},
     unsupported,
@@ -54,7 +54,7 @@ pub(crate) fn read(app: &App, mut fields: Fields) -> Result<Prepared<ChatAnswer>
         (true, _) => Reading::ForcedCall,
         (false, Some(_)) => Reading::Plain,
         (false, None) => Reading::Tagged {
-            starts_in_thinking: conversation.starts_in_thinking(&prompt),
+            starts_in_thinking: conversation.starts_in_thinking(&prompt.text),
             tools: conversation.tools.offered.is_some(),
         },
     };
@@ -95,14 +95,7 @@ impl Conversation {
     /// Reads the fields that decide the prompt.
     pub(crate) fn read(fields: &mut Fields) -> Result<Conversation> {
         unsupported::refuse_conversing(fields)?;
-        let mut kwargs = match fields.take("chat_template_kwargs")? {
-            None => Map::new(),
-            Some(Value::Object(kwargs)) => kwargs,
-            Some(other) => {
-                return Err(super::fields::wrong(fields.path("chat_template_kwargs"), "an object", &other));
-            }
-        };
-        let from_kwargs = kwargs.remove("enable_thinking").and_then(|value| value.as_bool());
+        let (mut kwargs, from_kwargs) = template_variables(fields)?;
         let from_effort = reasoning_effort(fields, &mut kwargs)?;
         let messages = messages::read(fields)?;
         let add_generation_prompt = fields.bool("add_generation_prompt")?;
@@ -131,14 +124,14 @@ impl Conversation {
         Ok(true)
     }
 
-    /// The prompt as text.
-    pub(crate) fn render(&self, app: &App) -> Result<String> {
+    /// The prompt, and what of it the request wrote.
+    pub(crate) fn render(&self, app: &App) -> Result<Prompt> {
         let Some(template) = &app.serving.template else {
             let message = "this model has no chat template; use /v1/completions, or start kvik with --chat-template FILE";
             return Err(ApiError::field("messages", message));
         };
         let prompt = self.text(template, SystemTime::now())?;
-        app.check_length(&prompt)?;
+        app.check_length(&prompt.text)?;
         Ok(prompt)
     }
 
@@ -159,7 +152,7 @@ impl Conversation {
     }
 
     /// The prompt as this template writes it at that time.
-    fn text(&self, template: &ChatTemplate, now: SystemTime) -> Result<String> {
+    fn text(&self, template: &ChatTemplate, now: SystemTime) -> Result<Prompt> {
         let mut messages = self.messages.clone();
         if self.continues {
             continuation::mark(&mut messages);
@@ -173,8 +166,7 @@ impl Conversation {
             now,
         };
         let prompt = template.render(&input).map_err(refused)?;
-        let prompt = if self.continues { continuation::cut(prompt)? } else { prompt };
-        Ok(prompt.text)
+        if self.continues { continuation::cut(prompt) } else { Ok(prompt) }
     }
 
     /// Whether the answer begins inside a thought.
@@ -184,8 +176,29 @@ impl Conversation {
 }
 
 /// The prompt of the body of a chat, as this template writes it at that time; needs no server.
-pub(crate) fn conversation_prompt(body: Value, template: &ChatTemplate, now: SystemTime) -> Result<String> {
+pub(crate) fn conversation_prompt(body: Value, template: &ChatTemplate, now: SystemTime) -> Result<Prompt> {
     Conversation::read(&mut Fields::of_body(body)?)?.text(template, now)
+}
+
+/// `chat_template_kwargs`; the switch for thinking in it is the one of the request.
+fn template_variables(fields: &mut Fields) -> Result<(Map<String, Value>, Option<bool>)> {
+    const FIELD: &str = "chat_template_kwargs";
+    let mut kwargs = match fields.take(FIELD)? {
+        None => return Ok((Map::new(), None)),
+        Some(Value::Object(kwargs)) => kwargs,
+        Some(other) => return Err(wrong(fields.path(FIELD), "an object", &other)),
+    };
+    let enable_thinking = match kwargs.remove("enable_thinking") {
+        None | Some(Value::Null) => None,
+        Some(Value::Bool(on)) => Some(on),
+        Some(other) => {
+            return Err(wrong(format!("{FIELD}.enable_thinking"), "a boolean", &other));
+        }
+    };
+    if let Some(name) = RESERVED.iter().find(|name| kwargs.contains_key(**name)) {
+        return Err(refused(TemplateError::Reserved { name }));
+    }
+    Ok((kwargs, enable_thinking))
 }
 
 /// A template's refusal, at the field it names.
@@ -193,6 +206,7 @@ fn refused(error: TemplateError) -> ApiError {
     let message = error.to_string();
     match error {
         TemplateError::BadMessages { field, .. } => ApiError::field(field, message),
+        TemplateError::Reserved { name } => ApiError::field(format!("chat_template_kwargs.{name}"), message),
         _ => ApiError::field("messages", message),
     }
 }

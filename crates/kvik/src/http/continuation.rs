@@ -99,7 +99,7 @@ mod tests {
         let template = ChatTemplate::new(TEMPLATE, "", "").unwrap();
         let mut body = json!({"messages": [{"role": "user", "content": "hi"}, last]});
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        conversation_prompt(body, &template, SystemTime::UNIX_EPOCH)
+        conversation_prompt(body, &template, SystemTime::UNIX_EPOCH).map(|prompt| prompt.text)
     }
 
     #[test]

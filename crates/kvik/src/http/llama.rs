@@ -166,7 +166,7 @@ fn token(app: &App, i: usize, item: &Value) -> Result<Token> {
 pub(crate) async fn apply_template(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Value>> {
     app.read(body, |app, mut fields| {
         let prompt = Conversation::read(&mut fields)?.render(app)?;
-        Ok(Json(json!({"prompt": prompt})))
+        Ok(Json(json!({"prompt": prompt.text})))
     })
     .await
 }

@@ -55,6 +55,8 @@ mod tests_doors;
 mod tests_kept;
 #[cfg(test)]
 mod tests_tenants;
+#[cfg(test)]
+mod tests_tools;
 mod text_answer;
 mod unsupported;
 mod usage;

@@ -108,7 +108,9 @@ pub(super) fn config() -> AppConfig {
 }
 
 impl Server {
-    fn new(script: impl Fn(&Request) -> Result<Vec<Event>, RequestError> + Send + Sync + 'static) -> Server {
+    pub(super) fn new(
+        script: impl Fn(&Request) -> Result<Vec<Event>, RequestError> + Send + Sync + 'static,
+    ) -> Server {
         Server::with(script, Keys::new([]), ByteSize(1 << 20))
     }
 
@@ -153,7 +155,7 @@ impl Server {
     }
 
     /// Says `text` in pieces of one character, with token ids from 100 on.
-    fn saying(text: &'static str) -> Server {
+    pub(super) fn saying(text: &'static str) -> Server {
         Server::new(move |request| Ok(say(request, text, FinishReason::Eos)))
     }
 
@@ -178,7 +180,7 @@ impl Server {
         self.router.clone().oneshot(request.body(body.into()).unwrap()).await.unwrap()
     }
 
-    async fn post(&self, path: &str, body: Value) -> (StatusCode, Value) {
+    pub(super) async fn post(&self, path: &str, body: Value) -> (StatusCode, Value) {
         json_of(self.send("POST", path, body.to_string()).await).await
     }
 
@@ -196,7 +198,7 @@ impl Server {
         text.lines().filter_map(|line| line.strip_prefix("data: ")).map(str::to_owned).collect()
     }
 
-    fn asked(&self) -> Request {
+    pub(super) fn asked(&self) -> Request {
         self.engine.asked.lock().unwrap().last().unwrap().clone()
     }
 }

@@ -207,7 +207,7 @@ async fn effort_decides_whether_to_think_where_nothing_else_does() {
         let mut body = json!({"messages": [{"role": "user", "content": "hi"}]});
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let prompt = conversation_prompt(body, &template, std::time::SystemTime::UNIX_EPOCH).unwrap();
-        assert_eq!(prompt.to_lowercase().trim(), expect, "{more}");
+        assert_eq!(prompt.text.to_lowercase().trim(), expect, "{more}");
     };
     check(json!({}), "open");
     check(json!({"reasoning_effort": "none"}), "false");
