@@ -9,6 +9,7 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from server import BINARY, Server  # noqa: E402
 
+JSON = {"Content-Type": "application/json"}
 FOLDERS = ["Work", "Family", "Bills", "Travel", "News"]
 
 
@@ -36,7 +37,7 @@ def classify(server, folders, text):
 
 def keep(server, folders):
     body = {"messages": [{"role": "system", "content": system(folders)}]}
-    answer = server.request("PUT", "/v1/prompts/notify", json.dumps(body).encode(), {})
+    answer = server.request("PUT", "/v1/prompts/notify", json.dumps(body).encode(), JSON)
     assert answer.status == 200, answer.text
     return answer.json
 
@@ -89,7 +90,7 @@ def settle(server):
 def test_a_prompt_of_another_shape_is_refused_with_its_place(tmp_path):
     with start(tmp_path) as server:
         for body, at in [({}, "prompt"), ({"messages": 5}, "messages"), ({"prompt": ["a", "b"]}, "prompt")]:
-            answer = server.request("PUT", "/v1/prompts/x", json.dumps(body).encode(), {})
+            answer = server.request("PUT", "/v1/prompts/x", json.dumps(body).encode(), JSON)
             assert answer.status == 400 and answer.error["param"] == at, answer.text
         assert server.get("/v1/prompts/unknown").error["code"] == "prompt_not_found"
 
