@@ -8,6 +8,7 @@
 
 mod literal;
 mod merge;
+mod moments;
 mod object;
 mod pattern;
 mod scalar;

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::super::limits::{check_classes, unicode_classes};
-use super::{Fields, Result, Under, Walk, failed, pattern, text};
+use super::{Fields, Result, Under, Walk, failed, moments, pattern, text};
 
 /// Counts above it are never reached: the context is shorter.
 const COUNT_MAX: u64 = 10_000_000;
@@ -35,7 +35,10 @@ impl Walk<'_> {
             out.insert("pattern".to_owned(), json!(pattern));
         }
         if let Some(format) = format {
-            out.insert("format".to_owned(), json!(format));
+            match moments::pattern(format) {
+                Some(pattern) => out.insert("pattern".to_owned(), json!(pattern)),
+                None => out.insert("format".to_owned(), json!(format)),
+            };
         }
         for (keyword, length) in [("minLength", min), ("maxLength", max)] {
             let Some(length) = length else { continue };
