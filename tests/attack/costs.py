@@ -158,7 +158,9 @@ def template(name, source):
         with trial.server("--chat-template", path) as server, trial.neighbour(server):
             body = {"messages": [{"role": "user", "content": "Hello."}], "max_tokens": 1}
             answer = trial.send(server, "/v1/chat/completions", body)
-            trial.expect(answer.status == 400 and is_ours(answer), f"answered {answer.status or 'nothing'}: {answer.text[:100]}")
+            # An indentation of nothing costs nothing, and is right.
+            refused = answer.status == 400 and is_ours(answer)
+            trial.expect(refused or (name == "template-indent" and answer.status == 200), f"answered {answer.status or 'nothing'}: {answer.text[:100]}")
         trial.bound(seconds=5, peak_mib=AT_REST + 400, neighbour_ms=3000)
 
 

@@ -116,13 +116,13 @@ def usage_lock(trial):
 # What other servers understand and a client may rely on; each would change the answer if it were obeyed.
 UNOBEYED = {
     "/completion": dict(
-        typical_p=0.01, mirostat=2, mirostat_tau=0.1, dry_multiplier=5.0, xtc_probability=1.0, samplers=["top_k"],
-        min_tokens=50, bad_words=["the"], guided_json={"type": "integer"}, lora=[{"id": 0, "scale": 1.0}], n_keep=5,
+        typical_p=0.01, mirostat=2, dry_multiplier=5.0, xtc_probability=1.0, samplers=["top_k"],
+        bad_words=["the"], guided_json={"type": "integer"}, lora=[{"id": 0, "scale": 1.0}], n_keep=5,
         image_data=[{"data": "AA==", "id": 1}], post_sampling_probs=True,
     ),
     "/v1/chat/completions": dict(
         functions=[{"name": "f", "parameters": {"type": "object"}}], function_call={"name": "f"}, modalities=["audio"],
-        audio={"voice": "alloy", "format": "wav"}, guided_json={"type": "integer"}, reasoning_effort="high",
+        audio={"voice": "alloy", "format": "wav"}, guided_json={"type": "integer"},
     ),
 }  # fmt: skip
 

@@ -60,8 +60,8 @@ const shapes = {
   nested: z.object({ place: z.object({ city: z.enum(["Oslo", "Bergen"]), floor: z.number().int().min(0).max(9) }) }),
   nullable: z.object({ floor: z.number().int().min(0).max(9).nullable() }),
   list: z.object({ names: z.array(z.enum(["anna", "ben"])).max(3) }),
-  dated: z.object({ due: z.iso.datetime(), day: z.iso.date() }),
-  formats: z.object({ mail: z.email().max(20), link: z.url().max(30), id: z.uuid() }),
+  // Without a precision the pattern has a fraction without end, in which a tiny model may stay.
+  dated: z.object({ due: z.iso.datetime({ precision: 3 }), day: z.iso.date(), id: z.uuid() }),
   union: z.object({ what: z.union([z.literal("none"), z.object({ paid: z.boolean() })]) }),
 };
 
@@ -81,6 +81,12 @@ for (const [name, shape] of Object.entries(shapes)) {
     assert.ok(ended > 0, "every answer was cut off at its length");
   });
 }
+
+test("formats that cannot be enforced while decoding are not refused", async () => {
+  const shape = z.object({ mail: z.email(), link: z.url().max(30), when: z.iso.datetime() });
+  const answer = await ask({ response_format: zodResponseFormat(shape, "formats"), max_tokens: 8 });
+  assert.ok(answer.choices[0].message.content.startsWith("{"));
+});
 
 test("cancel in mid-stream", async () => {
   const stream = await ask({ stream: true, max_tokens: 1800, ignore_eos: true });
