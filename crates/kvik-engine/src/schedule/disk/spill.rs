@@ -32,6 +32,8 @@ pub(in crate::schedule) struct Spilled {
     kept_s: u64,
     /// The tier has no place for it: what comes later would not be found without what is missing.
     is_given_up: bool,
+    /// It has ended, and that this was a use has been noted.
+    is_noted: bool,
 }
 
 /// What has been handed over of a sequence.
@@ -115,8 +117,8 @@ impl Scheduler {
                 now_s,
             };
             let handed = disk.hand_over(&mut sequence.spilled, &source, runner);
-            if let (true, Handed::All, Some(end)) = (ends, handed, sequence.spilled.end) {
-                disk.touch(&end.identity, ttl_s(sequence.retain), now_s);
+            if ends && handed == Handed::All {
+                disk.note_end(&mut sequence.spilled, sequence.retain, now_s);
             }
         }
     }
@@ -133,13 +135,20 @@ impl Scheduler {
     pub(in crate::schedule) fn spill_later(&mut self, sequence: &Sequence) {
         let Sharing::Namespace(namespace) = sequence.sharing else { return };
         let seq = self.new_seq();
+        let now = self.now();
         let Some(disk) = &mut self.disk else { return };
+        let now_s = disk.wall_s(now);
         let whole = sequence.stored - sequence.stored % BLOCK_POSITIONS;
-        let spilled = sequence.spilled;
+        let mut spilled = sequence.spilled;
         if spilled.is_given_up || spilled.blocks * BLOCK_POSITIONS >= whole || disk.rests.len() >= RESTS_MAX {
-            return;
+            return disk.note_end(&mut spilled, sequence.retain, now_s);
         }
         let held = self.cache.lease(seq, namespace, &sequence.tokens[..whole]);
+        if held <= spilled.blocks * BLOCK_POSITIONS {
+            // What was left went when the sequence let go of it: its tenant has its quota.
+            self.cache.abandon(seq);
+            return disk.note_end(&mut spilled, sequence.retain, now_s);
+        }
         let tokens = sequence.tokens[..held].to_vec();
         let (retain, prompt_len) = (sequence.retain, sequence.prompt_len);
         disk.rests.push(Rest { seq, tokens, prompt_len, namespace, retain, spilled });
@@ -162,9 +171,7 @@ impl Scheduler {
                 open.push(rest);
                 continue;
             }
-            if let Some(end) = spilled.end {
-                disk.touch(&end.identity, ttl_s(rest.retain), now_s);
-            }
+            disk.note_end(&mut spilled, rest.retain, now_s);
             self.cache.abandon(rest.seq);
         }
         disk.rests = open;
@@ -257,6 +264,13 @@ impl Disk {
             return None;
         }
         self.store.buffer()
+    }
+
+    /// A sequence has ended: what the disk has of it was used.
+    fn note_end(&mut self, spilled: &mut Spilled, retain: Retain, now_s: u64) {
+        if let Some(end) = spilled.end.filter(|_| !std::mem::replace(&mut spilled.is_noted, true)) {
+            self.touch(&end.identity, ttl_s(retain), now_s);
+        }
     }
 
     /// Notes that the prefix up to a block was used by somebody who wants it kept for so long.
