@@ -6,7 +6,7 @@
 //! says so: then it goes with that.
 
 use super::record::{SlotId, Use};
-use super::residency::{Tier, heat, is_past};
+use super::residency::{Tier, heat, is_past, later};
 use crate::hash::Identity;
 use crate::ids::{BLOCK_POSITIONS, Token};
 
@@ -83,12 +83,13 @@ impl Tier {
         self.expiries.first().map(|&(expires_s, _)| expires_s)
     }
 
-    /// Whether what comes after the block `at` was there and has outlived its time.
-    pub(super) fn has_expired(&self, at: &Identity, rest: &[Token], now_s: u64) -> bool {
+    /// Tokens of `rest` after the block `at` that were there and have outlived their time.
+    pub(super) fn expired_after(&self, at: &Identity, rest: &[Token], now_s: u64) -> usize {
         let next = &rest[..rest.len().min(BLOCK_POSITIONS)];
-        let swept = || !next.is_empty() && self.swept.contains(&at.child(next));
+        let swept = !next.is_empty() && self.swept.contains(&at.child(next));
         let past = |slot: SlotId| is_past(self.record(slot), now_s);
-        self.index.closest(at, rest, past).is_some() || swept()
+        let past = self.index.closest(at, rest, past).map_or(0, |child| child.common);
+        if swept { next.len() } else { past }
     }
 
     /// Begins the time to live of a block that is not ranked anew.
@@ -97,7 +98,7 @@ impl Tier {
         let own_ttl_s = use_.expires_s.saturating_sub(use_.at_s);
         let expires_s = ttl_s.map_or(0, |asked_s| now_s.saturating_add(asked_s.max(own_ttl_s)));
         if use_.expires_s != 0 {
-            use_.expires_s = if expires_s == 0 { 0 } else { expires_s.max(use_.expires_s) };
+            use_.expires_s = later(expires_s, use_.expires_s);
         }
         (use_.heat, use_.at_s) = (heat(use_, now_s), now_s.max(use_.at_s));
         Some(use_)

@@ -80,8 +80,8 @@ pub struct Found {
     pub slots: Vec<SlotId>,
     /// Tokens that match.
     pub tokens: usize,
-    /// Whether more was stored and has outlived its time.
-    pub expired: bool,
+    /// Tokens that would match if what has outlived its time had not.
+    pub expired: usize,
 }
 
 /// A stored prefix from the first block on.
@@ -175,7 +175,7 @@ impl Tier {
         loop {
             let readable = |slot: SlotId| self.is_readable(slot, now_s);
             let Some(child) = self.index.closest(&at, rest, readable) else {
-                found.expired = self.has_expired(&at, rest, now_s);
+                found.expired = found.tokens + self.expired_after(&at, rest, now_s);
                 return found;
             };
             found.slots.push(child.slot);
@@ -197,6 +197,11 @@ impl Tier {
         let parent = self.index.slot(&record.parent);
         if record.parent != *root && !parent.is_some_and(fresh) {
             return Placement::Unreachable;
+        }
+        // Whoever asked for what it replaces asked for what it begins with.
+        if let Some(replaced) = self.index.shorter(&record.parent, &record.tokens).filter(|&slot| fresh(slot))
+        {
+            record.use_.expires_s = later(record.use_.expires_s, self.record(replaced).use_.expires_s);
         }
         // The block before it must not go to make room for it.
         if let Some(parent) = parent {
@@ -515,6 +520,11 @@ impl Tier {
         }
         Ok(())
     }
+}
+
+/// The later of two ends of a time to live; 0 is for ever.
+pub(super) fn later(a_s: u64, b_s: u64) -> u64 {
+    if a_s == 0 || b_s == 0 { 0 } else { a_s.max(b_s) }
 }
 
 /// Whether the time of a block is over; while it is pinned, it never is.

@@ -233,8 +233,8 @@ fn what_has_outlived_its_time_is_swept_with_what_follows_it_a_bit_at_a_time() {
     assert_eq!((swept.len(), tier.stats().used), (12, 3));
     assert_eq!((tier.stats().totals.expired, tier.next_expiry_s()), (12, None));
     let found = tier.find(&root(0), &numbered(0, 10), 161);
-    assert!(found.slots.is_empty() && found.expired, "a miss is still explained");
-    assert!(!tier.find(&root(0), &numbered(7000, 2), 161).expired);
+    assert!(found.slots.is_empty() && found.expired > 0, "a miss is still explained");
+    assert_eq!(tier.find(&root(0), &numbered(7000, 2), 161).expired, 0);
 }
 
 #[test]

@@ -49,13 +49,16 @@ impl Scheduler {
         let Some(disk) = self.disk.as_ref().filter(|_| !settled) else { return (ram, 0) };
         let roots = &self.roots[&namespace];
         let (whole, rest) = prompt.split_at(ram.tokens - ram.tokens % BLOCK_POSITIONS);
-        let found = disk.tier.find(&roots.identity_after(whole), rest, disk.wall_s(self.now()));
+        let mut found = disk.tier.find(&roots.identity_after(whole), rest, disk.wall_s(self.now()));
+        let trimmed = disk.trim(&mut found);
         let tokens = whole.len() + found.tokens;
         let because = |stop| (Match { stop, evicted: None, ..ram }, 0);
         if tokens <= ram.tokens {
             let unknown = ram.stop == StopReason::FirstSeen && ram.tokens < BLOCK_POSITIONS;
             let elsewhere = || disk.elsewhere(roots, prompt).filter(|_| unknown);
-            let expired = found.expired.then_some(StopReason::Expired);
+            let cheaper = trimmed.then_some(StopReason::RecomputeWasCheaper);
+            let expired = whole.len() + found.expired > ram.tokens;
+            let expired = cheaper.or(expired.then_some(StopReason::Expired));
             return expired.or_else(elsewhere).map_or((ram, 0), because);
         }
         if !disk.would_load(&found, tokens - ram.tokens) {
@@ -63,6 +66,7 @@ impl Scheduler {
         }
         let stop = match tokens == prompt.len() {
             true => StopReason::Complete,
+            false if trimmed => StopReason::RecomputeWasCheaper,
             false if disk.goes_on(&found) => StopReason::Diverged,
             false => StopReason::FirstSeen,
         };

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use kvik_cache::tier::{CostModel, IoFault, SlotId, Use};
+use kvik_cache::tier::{CostModel, Found, IoFault, SlotId, Use};
 use kvik_cache::{
     Admission, BLOCK_POSITIONS, Cache, Identity, NamespaceId, Retain, SeqId, StopReason, Token, blocks_for,
 };
@@ -303,7 +303,7 @@ impl Scheduler {
 
 impl Disk {
     /// The slots worth loading for the head of `rest`, of which `known` tokens counted from the prompt's
-    /// start are known; and, when that is none though something is there, why.
+    /// start are known; and, when something more is there, why it is not worth it.
     fn look_up(
         &mut self,
         parent: &Identity,
@@ -313,20 +313,28 @@ impl Disk {
     ) -> (Vec<SlotId>, Option<StopReason>) {
         let mut found = self.tier.find(parent, rest, self.wall_s(now));
         let known = known % BLOCK_POSITIONS;
-        // A last block of which little is wanted may not be worth its reading.
-        let head = found.tokens % BLOCK_POSITIONS;
-        let costs = self.cost.load_time(1).zip(self.cost.compute_time(head));
-        if head > 0 && found.slots.len() > 1 && costs.is_some_and(|(load, compute)| load > compute) {
-            found.slots.pop();
-            found.tokens -= head;
-        }
+        let expired = (found.expired > known).then_some(StopReason::Expired);
+        let trimmed = self.trim(&mut found).then_some(StopReason::RecomputeWasCheaper);
         if found.tokens <= known {
-            return (Vec::new(), found.expired.then_some(StopReason::Expired));
+            return (Vec::new(), trimmed.or(expired));
         }
         if !self.cost.decide(found.slots.len(), found.tokens - known) {
             return (Vec::new(), Some(StopReason::RecomputeWasCheaper));
         }
-        (found.slots, None)
+        (found.slots, trimmed)
+    }
+
+    /// Leaves out a last block of which so little is wanted that it is not worth its reading; whether it did.
+    pub(in crate::schedule) fn trim(&self, found: &mut Found) -> bool {
+        let partial = found.tokens % BLOCK_POSITIONS;
+        let costs = self.cost.load_time(1).zip(self.cost.compute_time(partial));
+        let costly = costs.is_some_and(|(load, compute)| load > compute);
+        let trims = partial > 0 && found.slots.len() > 1 && costly;
+        if trims {
+            found.slots.pop();
+            found.tokens -= partial;
+        }
+        trims
     }
 
     /// Begins to read a prefix.
