@@ -50,7 +50,7 @@ impl NodeId {
 }
 
 /// The whole blocks of `tokens`.
-pub(crate) fn whole_blocks(tokens: &[Token]) -> &[Token] {
+pub fn whole_blocks(tokens: &[Token]) -> &[Token] {
     &tokens[..tokens.len() - tokens.len() % BLOCK_POSITIONS]
 }
 

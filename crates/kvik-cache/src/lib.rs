@@ -99,7 +99,9 @@ pub use check::Violation;
 pub use evict::{Policy, Share, TenantStats, UnknownPolicy};
 pub use explain::{Eviction, StopReason};
 pub use hash::{Identity, Namespace};
-pub use ids::{BLOCK_POSITIONS, BlockId, NamespaceId, PinId, SeqId, TenantId, Token, blocks_for};
+pub use ids::{
+    BLOCK_POSITIONS, BlockId, NamespaceId, PinId, SeqId, TenantId, Token, blocks_for, whole_blocks,
+};
 pub use look::{PrefixInfo, PrefixOrder, PrefixScan};
 pub use pins::{PinInfo, PinLimit, PinScope, Unpinned};
 pub use retain::Retain;

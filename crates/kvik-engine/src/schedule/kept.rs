@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use kvik_cache::{
     BLOCK_POSITIONS, Namespace, NamespaceId, PinInfo, PrefixInfo, PrefixScan, TenantId, Token, Unpinned,
+    whole_blocks,
 };
 
 use super::Scheduler;
 use super::disk::{self, Roots, owner};
+use super::sequence::Sharing;
 use crate::prompts::{Cached, Evicted, KeptPrompt, Unpin};
 
 impl Scheduler {
@@ -57,6 +59,8 @@ impl Scheduler {
     /// from it; how many blocks of RAM that is.
     pub fn let_go(&mut self, tokens: &[Token], salt: [u8; 16]) -> usize {
         let mut blocks = 0;
+        let whole = whole_blocks(tokens);
+        self.give_up_pins(salt, |prompt| whole_blocks(prompt) == whole);
         for namespace in self.namespaces_of(salt) {
             self.cache.unpin(namespace, tokens);
             if !self.cache.is_pinned_under(namespace, tokens) {
@@ -70,9 +74,21 @@ impl Scheduler {
         blocks
     }
 
+    /// Requests that are under way pin these prompts no more: who took a pin back does not find it again.
+    fn give_up_pins(&mut self, salt: [u8; 16], gives_up: impl Fn(&[Token]) -> bool) {
+        let namespaces = self.namespaces_of(salt);
+        let waiting = self.waiting.iter_mut().map(|waiting| &mut waiting.sequence);
+        for sequence in waiting.chain(&mut self.running) {
+            let theirs = matches!(sequence.sharing, Sharing::Namespace(id) if namespaces.contains(&id));
+            sequence.retain.pin &= !(theirs && gives_up(sequence.prompt()));
+        }
+    }
+
     /// Takes back every pin that lies at or under a prompt, and drops what nobody uses of that.
     pub fn evict(&mut self, tokens: &[Token], salt: [u8; 16]) -> Evicted {
         let mut evicted = Evicted { blocks: 0, pins: 0 };
+        let whole = whole_blocks(tokens);
+        self.give_up_pins(salt, |prompt| !whole.is_empty() && prompt.starts_with(whole));
         for namespace in self.namespaces_of(salt) {
             evicted.pins += self.cache.unpin_under(namespace, tokens);
             evicted.blocks += self.cache.evict_prefix(namespace, tokens);
