@@ -19,7 +19,7 @@ use kvik_cache::{BLOCK_POSITIONS, SeqId, StopReason, TenantId, blocks_for};
 use super::Scheduler;
 use super::disk::{Fetched, Spilled};
 use super::job::JobId;
-use super::reuse::{Known, Reused, will_compute};
+use super::reuse::{HEADROOM, Known, Reused, will_compute};
 use super::sequence::{Sequence, Sharing, insert_by_age};
 use crate::api::RequestError;
 use crate::batch::Runner;
@@ -201,11 +201,13 @@ impl Scheduler {
         if self.hold(index, known.tokens) || self.fetch(index, known.tokens) {
             return Outcome::Held;
         }
-        let (id, mut known) = (self.new_seq(), known);
+        let (id, mut known, mut headroom) = (self.new_seq(), known, HEADROOM);
         let reused = loop {
-            match self.take_blocks(index, id, known, runner) {
+            match self.take_blocks(index, id, known, headroom, runner) {
                 Some(reused) => break reused,
                 None if self.let_disk_go() => known = self.known(&self.waiting[index].sequence),
+                // Alone it may do with what its tokens need, and its answer may be short.
+                None if self.running.is_empty() && headroom > 0 => headroom = 0,
                 None => return self.no_room(index),
             }
         };

@@ -11,7 +11,7 @@ use super::sequence::{Sequence, Sharing};
 use crate::batch::Runner;
 
 /// Positions beyond its tokens that a sequence is admitted with.
-const HEADROOM: usize = BLOCK_POSITIONS;
+pub(super) const HEADROOM: usize = BLOCK_POSITIONS;
 
 /// Leading tokens of a sequence that are computed.
 #[derive(Debug, Clone, Copy)]
@@ -61,10 +61,11 @@ impl Scheduler {
         index: usize,
         id: SeqId,
         known: Known,
+        headroom: usize,
         runner: &mut dyn Runner,
     ) -> Option<Reused> {
         let sequence = &self.waiting[index].sequence;
-        let positions = sequence.positions_max().min(sequence.tokens.len() + HEADROOM);
+        let positions = sequence.positions_max().min(sequence.tokens.len() + headroom);
         let needed = blocks_for(positions) - known.tokens / BLOCK_POSITIONS;
         let stats = self.cache.stats();
         if !self.running.is_empty() && needed + self.running.len() > stats.free + stats.evictable {
