@@ -1,0 +1,107 @@
+//! The engine below HTTP as a whole: scheduler, cache, disk tier, tenants, pins, times to live, public
+//! prompts, choices, private requests, cancellations, a model that panics, a disk that is slow, full, torn or
+//! lying, a clock, and restarts, driven together by one seed, with a naive model beside it.
+//!
+//! Whatever the history: every answer is, token for token, what the model says without any cache; what is
+//! reused is what the naive model says (exactly where there is room for everything, within its bounds where
+//! there is not) and for the reason that it says; nobody starves; nothing is leaked; no budget is passed;
+//! what was computed is on disk.
+//!
+//! ```text
+//! cargo test --release -p kvik-engine --test simulator                    10,000 seeds of 1,000 steps
+//! SEED=n cargo test --release -p kvik-engine --test simulator             seed n alone
+//! SEEDS=n STEPS=m cargo test --release -p kvik-engine --test simulator    as many as you like
+//! ```
+//!
+//! `TRACE=1` beside a `SEED` tells what happens. Without `--release` it runs on a sample.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+
+mod client;
+mod disk;
+#[path = "../fake/mod.rs"]
+mod fake;
+mod memory;
+mod regime;
+mod runner;
+mod time;
+mod upkeep;
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use runner::Broken;
+use world::{Coverage, World};
+
+const SEEDS: u64 = if cfg!(debug_assertions) { 400 } else { 10_000 };
+const STEPS: u64 = 1000;
+
+fn simulate(seed: u64, steps: u64) -> Coverage {
+    let mut world = World::new(seed);
+    (0..steps).for_each(|_| world.live());
+    world.end()
+}
+
+fn variable(name: &str) -> Option<u64> {
+    std::env::var(name)
+        .ok()
+        .map(|value| value.parse().unwrap_or_else(|_| panic!("{name}={value:?} is no number")))
+}
+
+/// The model breaks on purpose; only what is not on purpose is worth a line.
+fn quiet_panics() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !panic.payload().is::<Broken>() {
+            usual(panic);
+        }
+    }));
+}
+
+/// Runs seeds from `next` on until there are none or one fails; that one.
+fn run(next: &AtomicU64, end: u64, steps: u64, coverage: &Mutex<Coverage>) -> Option<u64> {
+    loop {
+        let seed = next.fetch_add(1, Ordering::Relaxed);
+        if seed >= end {
+            return None;
+        }
+        match catch_unwind(AssertUnwindSafe(|| simulate(seed, steps))) {
+            Ok(seen) => coverage.lock().unwrap().add(&seen),
+            Err(_) => {
+                next.store(end, Ordering::Relaxed);
+                return Some(seed);
+            }
+        }
+    }
+}
+
+#[test]
+fn any_history_is_as_the_naive_model_says() {
+    quiet_panics();
+    let steps = variable("STEPS").unwrap_or(STEPS);
+    if let Some(seed) = variable("SEED") {
+        println!("{:#?}", simulate(seed, steps));
+        return;
+    }
+    let (seeds, started) = (variable("SEEDS").unwrap_or(SEEDS), Instant::now());
+    let (next, coverage) = (AtomicU64::new(0), Mutex::new(Coverage::default()));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let failed = std::thread::scope(|scope| {
+        let workers: Vec<_> =
+            (0..threads).map(|_| scope.spawn(|| run(&next, seeds, steps, &coverage))).collect();
+        workers.into_iter().filter_map(|worker| worker.join().unwrap()).min()
+    });
+    if let Some(seed) = failed {
+        panic!(
+            "seed {seed} fails; to see it alone: SEED={seed} STEPS={steps} cargo test -p kvik-engine --test simulator"
+        );
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    println!("{seeds} seeds of {steps} steps, {:.0} seeds a second: {coverage:#?}", seeds as f64 / seconds);
+    if seeds >= 200 && steps >= 1000 {
+        coverage.lock().unwrap().check(seeds);
+    }
+}

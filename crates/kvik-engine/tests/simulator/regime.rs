@@ -1,0 +1,131 @@
+//! What a world is like: drawn once from its seed.
+
+use kvik_cache::{CacheConfig, Policy, TenantId};
+use kvik_engine::config::EngineConfig;
+use kvik_engine::schedule::TenantPart;
+
+use crate::disk::{Faults, Platter};
+use crate::fake::config;
+use crate::runner::BLOCK_BYTES;
+use crate::time::Dice;
+
+/// Whose prompts stand apart: no tenants, and three.
+pub(crate) const SALTS: u8 = 4;
+
+/// Blocks and slots of a world in which nothing is ever evicted for want of room.
+const ROOMY: usize = 2048;
+
+/// The properties of a world.
+#[derive(Debug, Clone)]
+pub(crate) struct Regime {
+    pub(crate) engine: EngineConfig,
+    pub(crate) blocks: usize,
+    /// No block is evicted for want of room, in RAM or on disk.
+    pub(crate) roomy: bool,
+    pub(crate) disk: Option<DiskRegime>,
+    pub(crate) tenants: bool,
+    pub(crate) ttl: bool,
+    pub(crate) pins: bool,
+    pub(crate) public: bool,
+    pub(crate) private: bool,
+    pub(crate) panics: bool,
+    /// Requests at a time.
+    pub(crate) crowd: usize,
+}
+
+/// The properties of its disk.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DiskRegime {
+    pub(crate) slots: usize,
+    /// Slots that fit before the disk is full.
+    pub(crate) room: usize,
+    pub(crate) faults: Faults,
+    pub(crate) writes_max: usize,
+    pub(crate) warm_blocks: usize,
+}
+
+impl Regime {
+    pub(crate) fn draw(dice: &mut Dice) -> Regime {
+        let roomy = dice.once_in(2);
+        let rows = dice.pick(&[7, 16, 33, 64, 200]);
+        let tenants = dice.once_in(2);
+        Regime {
+            engine: EngineConfig {
+                context_tokens: if roomy { 4096 } else { dice.pick(&[60, 120, 4096]) },
+                parallel_max: dice.pick(&[1, 2, 4, 16]),
+                waiting_max: 64,
+                prefill_rows_max: rows,
+                prefill_rows_mixed_max: 1 + dice.roll(rows as u64) as usize,
+                block_bytes: BLOCK_BYTES,
+                ..config()
+            },
+            blocks: if roomy { ROOMY } else { dice.pick(&[6, 8, 12, 20, 40, 100]) },
+            roomy,
+            disk: (!dice.once_in(4)).then(|| DiskRegime::draw(dice, roomy)),
+            tenants,
+            ttl: dice.once_in(2),
+            pins: dice.once_in(2),
+            public: tenants && dice.once_in(2),
+            private: dice.once_in(2),
+            panics: dice.once_in(3),
+            crowd: dice.pick(&[1, 1, 2, 5, 12]),
+        }
+    }
+
+    pub(crate) fn cache(&self) -> CacheConfig {
+        CacheConfig { blocks: self.blocks, policy: Policy::Lru, ghosts: 4096, pinned_max: self.pinned_max() }
+    }
+
+    /// Blocks that may be pinned.
+    pub(crate) fn pinned_max(&self) -> usize {
+        self.blocks / 2
+    }
+
+    /// Whether what was written is there as long as the process lives that wrote it, and longer.
+    pub(crate) fn has_sound_disk(&self) -> bool {
+        self.roomy && self.disk.is_some_and(|disk| disk.is_sound())
+    }
+
+    /// What each tenant may take.
+    pub(crate) fn parts(&self) -> Vec<TenantPart> {
+        let part = |salt: u8| TenantPart {
+            weight: f64::from(salt) + 0.5,
+            owner_weight: f64::from(4 - salt),
+            owner_ram_bytes: (!self.roomy && salt == 3).then_some((self.blocks / 2 * BLOCK_BYTES) as u64),
+            salt: [salt; 16],
+            public: self.public && salt != 1,
+            ..TenantPart::own(TenantId(salt.into()))
+        };
+        (1..SALTS).map(part).collect()
+    }
+}
+
+impl DiskRegime {
+    fn draw(dice: &mut Dice, roomy: bool) -> DiskRegime {
+        let kind = dice.roll(3);
+        let faults = match kind {
+            0 => Faults::default(),
+            1 => Faults { stalls: dice.pick(&[500, 950]), ..Faults::default() },
+            _ => Faults {
+                writes: dice.pick(&[0, 50, 200]),
+                reads: dice.pick(&[0, 50, 200]),
+                rot: dice.pick(&[0, 10, 30]),
+                stalls: dice.pick(&[0, 100]),
+                lies: dice.pick(&[0, 20]),
+            },
+        };
+        let slots = if roomy { ROOMY } else { 4 + dice.roll(120) as usize };
+        let room = if kind == 2 && dice.once_in(2) { 1 + dice.roll(slots as u64) as usize } else { slots };
+        let (writes_max, warm_blocks) = (dice.pick(&[1, 4, 18]), dice.pick(&[0, 10, 1000]));
+        DiskRegime { slots, room, faults, writes_max, warm_blocks }
+    }
+
+    pub(crate) fn platter(&self) -> Platter {
+        Platter::new(self.slots, self.room, self.faults)
+    }
+
+    pub(crate) fn is_sound(&self) -> bool {
+        self.faults.writes + self.faults.reads + self.faults.rot + self.faults.lies == 0
+            && self.room == self.slots
+    }
+}

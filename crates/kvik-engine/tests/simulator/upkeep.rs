@@ -1,0 +1,299 @@
+//! What happens to a world beside requests: restarts, pauses, prompts that are kept and let go.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use kvik_cache::tier::Tier;
+use kvik_cache::{BLOCK_POSITIONS, Identity, Namespace, PrefixOrder, PrefixScan, TenantId, Token};
+use kvik_engine::api::RequestError;
+use kvik_engine::engine::Waker;
+use kvik_engine::prompts::KeptPrompt;
+use kvik_engine::schedule::disk::DiskSetup;
+use kvik_engine::schedule::{Rest, Scheduler};
+
+use crate::disk::{Drive, Platter, common};
+use crate::fake::vocabulary;
+use crate::memory::{Known, View};
+use crate::regime::{Regime, SALTS};
+use crate::runner::{SECRET, SimRunner};
+use crate::time::Time;
+use crate::world::World;
+
+/// Seconds since 1970 when the world began.
+const EPOCH_S: u64 = 1_800_000_000;
+/// Prompts kept at a time.
+const KEPT_MAX: usize = 3;
+/// Nothing comes to rest more slowly.
+const REST_STEPS_MAX: u64 = 60_000;
+
+/// A prompt that is kept, and whether it is there.
+pub(crate) struct Kept {
+    pub(crate) id: u64,
+    pub(crate) salt: u8,
+    pub(crate) tokens: Vec<Token>,
+    pub(crate) public: bool,
+    pub(crate) ready: bool,
+}
+
+impl Kept {
+    pub(crate) fn whole(&self) -> &[Token] {
+        &self.tokens[..self.tokens.len() - self.tokens.len() % BLOCK_POSITIONS]
+    }
+
+    fn prompt(&self) -> KeptPrompt {
+        KeptPrompt { tokens: self.tokens.clone(), salt: [self.salt; 16], tenant: TenantId(self.salt.into()) }
+    }
+}
+
+/// An engine on a platter: one process.
+pub(crate) fn scheduler(regime: &Regime, time: &Time, platter: &Arc<Mutex<Platter>>) -> Scheduler {
+    let (clock, started) = (time.clone(), time.now());
+    let clock = Box::new(move || clock.now() - started);
+    let vocabulary = Arc::new(vocabulary());
+    let mut scheduler = Scheduler::new(regime.engine.clone(), regime.cache(), vocabulary, clock).unwrap();
+    if let Some(disk) = regime.disk {
+        let found = platter.lock().unwrap().kill();
+        let (tier, surplus) = Tier::with(disk.slots as u32, found);
+        let mut store = Box::new(Drive::new(platter));
+        surplus
+            .into_iter()
+            .for_each(|slot| kvik_engine::schedule::disk::BlockStore::erase(&mut *store, slot));
+        scheduler.attach(DiskSetup {
+            tier,
+            store,
+            kin: Vec::new(),
+            warm_blocks: disk.warm_blocks,
+            writes_max: disk.writes_max,
+            epoch_s: EPOCH_S + started.as_secs(),
+            waker: Waker::default(),
+        });
+    }
+    if regime.tenants {
+        scheduler.set_tenants(&regime.parts());
+    }
+    scheduler
+}
+
+/// Before the first block of a tenant's prompts, on disk.
+fn root(regime: &Regime, salt: u8) -> Identity {
+    let (model, kv_format) = (regime.engine.model_digest, regime.engine.kv_format.clone());
+    Identity::root(&Namespace { model, kv_format, adapter: None, salt: [salt; 16] })
+}
+
+impl World {
+    /// Everybody is served and the disk has done what it was told; nothing is left behind.
+    pub(crate) fn rest_a_while(&mut self) {
+        let from = self.steps;
+        while !self.is_at_rest() {
+            let disk = self.scheduler.disk_stats();
+            assert!(
+                self.steps - from < REST_STEPS_MAX,
+                "it never comes to rest: {disk:?} {}",
+                self.platter.lock().unwrap().queues()
+            );
+            // Somebody waits for the disk; where nobody does, its slowness must not outlive what it stores.
+            if let (Rest::For(time), false) = (self.scheduler.rest(), self.scheduler.is_idle()) {
+                self.time.advance(time / 8);
+            }
+            self.step();
+        }
+        let cache = self.scheduler.cache();
+        cache.check().unwrap();
+        let stats = cache.stats();
+        assert_eq!((stats.owned, stats.sequences), (0, 0), "blocks are leaked: {stats:?}");
+        assert!(self.active.is_empty(), "a request was forgotten");
+        self.check_disk();
+        self.check_secrets();
+    }
+
+    /// Nothing of a private prompt is where others could find it.
+    fn check_secrets(&self) {
+        let mut scan = PrefixScan::new(PrefixOrder::Blocks, None, usize::MAX);
+        while self.scheduler.cache().scan(&mut scan) {}
+        for prefix in self.scheduler.cache().scanned(scan) {
+            assert_ne!(prefix.head[0], SECRET, "a private prompt is in the tree: {prefix:?}");
+        }
+        let catalog = self.platter.lock().unwrap().catalog();
+        let stored = (0..SALTS).any(|salt| catalog.begins_with(root(&self.regime, salt), SECRET));
+        assert!(!stored, "a private prompt is on disk");
+    }
+
+    fn is_at_rest(&self) -> bool {
+        let disk = self.scheduler.disk_stats();
+        let busy = disk.map_or(0, |disk| disk.loads + disk.wishes + disk.writing);
+        self.scheduler.is_idle() && busy == 0 && self.platter.lock().unwrap().is_idle()
+    }
+
+    /// What was computed is on disk, where there is room and the disk is sound.
+    fn check_disk(&self) {
+        if !self.regime.has_sound_disk() {
+            return;
+        }
+        self.tell(|| "all is at rest".to_owned());
+        let catalog = self.platter.lock().unwrap().catalog();
+        let soon = self.time.now() + Duration::from_secs(3);
+        let whole = |known: &&Known| known.lives(soon) && !known.took_long() && !known.is_torn;
+        for known in self.memory.known.iter().filter(whole) {
+            let stored = catalog.stored(root(&self.regime, known.view.salt), &known.tokens);
+            let whole = known.disk.max(known.ram - known.ram % BLOCK_POSITIONS);
+            assert!(stored >= whole || known.is_base, "{stored} of {whole} tokens are on disk: {known:?}");
+        }
+    }
+
+    /// The process ends, by itself or by force, and another one starts.
+    pub(crate) fn restart(&mut self) {
+        self.tell(|| "the process ends".to_owned());
+        self.coverage.restarts += 1;
+        self.note_counters();
+        if self.dice.once_in(2) {
+            self.scheduler.fail_all(&RequestError::Stopping);
+            self.collect();
+        }
+        let quiet = self.platter.lock().unwrap().is_idle();
+        self.is_cut_off |= !quiet;
+        for active in std::mem::take(&mut self.active) {
+            self.leave(&active, None);
+        }
+        self.started = self.time.now();
+        self.runner =
+            SimRunner::new(self.regime.blocks, self.regime.engine.batch_rows_max(), self.time.clone());
+        self.scheduler = scheduler(&self.regime, &self.time, &self.platter);
+        self.is_restarted = true;
+        self.private.clear();
+        self.forget_ram(quiet);
+        self.bring_back();
+    }
+
+    /// Of all that was known only what is on disk is left; for sure when nothing was on its way there.
+    fn forget_ram(&mut self, quiet: bool) {
+        let catalog = self.platter.lock().unwrap().catalog();
+        let sure = quiet && self.regime.has_sound_disk();
+        for known in self.memory.known.iter_mut().filter(|known| !known.is_base) {
+            let stored = catalog.stored(root(&self.regime, known.view.salt), &known.tokens);
+            let mut was_known = known.ram.max(known.disk);
+            if self.regime.ttl {
+                // A last block that had to wait for the disk is given up; somebody else may have written it,
+                // for as long as they wanted it.
+                was_known -= was_known % BLOCK_POSITIONS;
+            }
+            known.ram = 0;
+            // Behind a block that is missing others may be found again once it is written anew; so may be
+            // blocks that are damaged now.
+            if self.regime.disk.is_none_or(|disk| disk.is_sound()) {
+                known.maybe =
+                    known.maybe.min(catalog.reach(root(&self.regime, known.view.salt), &known.tokens));
+            }
+            known.disk = if sure && !known.took_long() && !known.is_torn { stored.min(was_known) } else { 0 };
+        }
+    }
+
+    /// What a server does at its start: it says what is public, and keeps what is to be kept.
+    fn bring_back(&mut self) {
+        self.kept.iter_mut().for_each(|kept| kept.ready = false);
+        for known in self.memory.known.iter_mut().filter(|known| known.is_base) {
+            known.ram = 0;
+        }
+        self.tell_public();
+        for index in 0..self.kept.len() {
+            self.compute_kept(index);
+        }
+    }
+
+    /// Somebody keeps a prompt.
+    pub(crate) fn keep(&mut self) {
+        self.tell(|| "a prompt is to be kept".to_owned());
+        if self.kept.len() >= KEPT_MAX {
+            return;
+        }
+        let salt = if self.regime.tenants { 1 + self.dice.roll(u64::from(SALTS) - 1) as u8 } else { 0 };
+        let len = self.dice.pick(&[16, 20, 32, 50]);
+        let tokens = crate::fake::prompt(self.dice.roll(3), len);
+        if self.kept.iter().any(|kept| common(&kept.tokens, &tokens) >= BLOCK_POSITIONS) {
+            return;
+        }
+        self.next_kept += 1;
+        self.kept.push(Kept { id: self.next_kept, salt, tokens, public: false, ready: false });
+        self.coverage.pins += 1;
+        self.compute_kept(self.kept.len() - 1);
+    }
+
+    fn compute_kept(&mut self, index: usize) {
+        let kept = &self.kept[index];
+        let (request, id) = (kept.prompt().request(), kept.id);
+        self.submit(request, Some(id));
+    }
+
+    /// Somebody no longer keeps a prompt.
+    pub(crate) fn let_go(&mut self) {
+        if self.kept.is_empty() {
+            return;
+        }
+        let index = self.dice.roll(self.kept.len() as u64) as usize;
+        let kept = self.kept.swap_remove(index);
+        if kept.public {
+            self.tell_public();
+            self.forget_derived(kept.salt, kept.whole());
+        }
+        self.unpin(&kept);
+    }
+
+    pub(crate) fn unpin(&mut self, kept: &Kept) {
+        self.is_dropped = true;
+        self.tell(|| format!("{:?} of {} is no longer kept", kept.tokens, kept.salt));
+        self.scheduler.let_go(&kept.tokens, [kept.salt; 16]);
+        let own = View { salt: kept.salt, base: None };
+        for known in self.memory.known.iter_mut().filter(|known| known.view == own) {
+            if common(&known.tokens, &kept.tokens) > 0 {
+                known.drop_by_hand();
+                known.pinned &= !kept.tokens.starts_with(&known.tokens);
+            }
+        }
+    }
+
+    /// Somebody drops all that is not in use and not pinned.
+    pub(crate) fn clear(&mut self) {
+        self.tell(|| "the cache is cleared".to_owned());
+        self.is_dropped = true;
+        self.scheduler.clear(None);
+        self.memory.known.iter_mut().filter(|known| !known.is_base).for_each(Known::drop_by_hand);
+    }
+
+    /// A prompt that is kept becomes public, or is no longer.
+    pub(crate) fn publish(&mut self) {
+        let ready: Vec<usize> = (0..self.kept.len()).filter(|&index| self.kept[index].ready).collect();
+        if ready.is_empty() {
+            return;
+        }
+        let index = self.dice.pick(&ready);
+        self.kept[index].public ^= true;
+        self.tell(|| format!("{:?} is public: {}", self.kept[index].tokens, self.kept[index].public));
+        self.tell_public();
+        let kept = &self.kept[index];
+        let (salt, whole) = (kept.salt, kept.whole().to_vec());
+        if !kept.public {
+            return self.forget_derived(salt, &whole);
+        }
+        for other in (0..SALTS).filter(|&other| other != salt) {
+            self.memory.known.push(Known::base(other, salt, &whole, self.time.now(), self.steps));
+        }
+    }
+
+    /// A prompt is no longer public: what continued it may stay, and need not be found.
+    fn forget_derived(&mut self, salt: u8, whole: &[Token]) {
+        let derived = |view: &View| view.base.as_ref().is_some_and(|base| base.0 == salt && base.1 == whole);
+        for known in self.memory.known.iter_mut().filter(|known| derived(&known.view)) {
+            known.drop_by_hand();
+            known.pinned = false;
+        }
+    }
+
+    fn tell_public(&mut self) {
+        let public: Vec<KeptPrompt> = self.kept.iter().filter(|kept| kept.public).map(Kept::prompt).collect();
+        self.scheduler.set_public(&public);
+    }
+
+    pub(crate) fn note_counters(&mut self) {
+        self.coverage.preemptions += self.scheduler.counters().preemptions;
+        self.coverage.evicted += self.scheduler.cache().stats().totals.evicted;
+    }
+}

@@ -1,0 +1,627 @@
+//! One world: an engine, its disk, its clients, and the model of what must be known.
+
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use kvik_cache::{BLOCK_POSITIONS, StopReason, TenantId, Token, blocks_for};
+use kvik_engine::api::{FinishReason, Report, Request, RequestError};
+use kvik_engine::prompts::Unpin;
+use kvik_engine::schedule::{Limits, Scheduler, Submission};
+
+use crate::client::Client;
+use crate::disk::{Platter, common};
+use crate::fake::VOCAB;
+use crate::memory::{Expected, Known, Memory, Reading, View};
+use crate::regime::{Regime, SALTS};
+use crate::runner::{self, POISON, SECRET, SimRunner};
+use crate::time::{Dice, Time};
+use crate::upkeep::{Kept, scheduler};
+
+/// Steps that the disk may take beside those that the rows take.
+const PATIENCE_STEPS: u64 = 4000;
+
+/// What happened over all worlds: the simulator must reach the corners it is made for.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Coverage {
+    pub(crate) finished: u64,
+    pub(crate) cancelled: u64,
+    pub(crate) poisoned: u64,
+    pub(crate) refused: u64,
+    pub(crate) preemptions: u64,
+    pub(crate) evicted: u64,
+    pub(crate) restarts: u64,
+    pub(crate) from_disk: u64,
+    /// Answers whose `cached_tokens` and reason the model told to the token.
+    pub(crate) exact: u64,
+    /// The same after a restart, where the disk has it.
+    pub(crate) exact_after_restart: u64,
+    pub(crate) expired: u64,
+    pub(crate) private: u64,
+    pub(crate) public: u64,
+    pub(crate) pins: u64,
+}
+
+/// A request that has not ended.
+pub(crate) struct Active {
+    client: Client,
+    request: Request,
+    answers: Vec<(Vec<Token>, FinishReason)>,
+    /// Where it looks; two places where it is not sure whether its public prompt is there yet.
+    views: Vec<View>,
+    /// Its own entries in the memory.
+    own: std::ops::Range<usize>,
+    /// Nobody else was there while it was.
+    alone: bool,
+    came: u64,
+    /// Rows of all that was there when it came, and that came until it ended.
+    rows_before: u64,
+    kept: Option<u64>,
+}
+
+/// An engine, its disk, its clients, and what must be known.
+pub(crate) struct World {
+    pub(crate) dice: Dice,
+    pub(crate) regime: Regime,
+    pub(crate) time: Time,
+    pub(crate) platter: Arc<Mutex<Platter>>,
+    pub(crate) scheduler: Scheduler,
+    pub(crate) runner: SimRunner,
+    pub(crate) limits: Limits,
+    /// When this process started.
+    pub(crate) started: Duration,
+    pub(crate) active: Vec<Active>,
+    pub(crate) memory: Memory,
+    /// Conversations to go on from.
+    pub(crate) told: Vec<(u8, Vec<Token>)>,
+    pub(crate) kept: Vec<Kept>,
+    /// First blocks of private prompts, by tenant, that this process has seen.
+    pub(crate) private: HashSet<(u8, Vec<Token>)>,
+    pub(crate) next_kept: u64,
+    pub(crate) steps: u64,
+    /// Rows that all requests so far need at most.
+    pub(crate) rows: u64,
+    /// Something was dropped by hand.
+    pub(crate) is_dropped: bool,
+    pub(crate) is_restarted: bool,
+    /// The process was killed before the disk had done what it was told: a pin that was taken back may be
+    /// there again.
+    pub(crate) is_cut_off: bool,
+    is_told: bool,
+    pub(crate) coverage: Coverage,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64) -> World {
+        let mut dice = Dice(seed.wrapping_mul(0x1234_5678_9abc_def1));
+        let regime = Regime::draw(&mut dice);
+        let time = Time::default();
+        let platter = Arc::new(Mutex::new(regime.disk.map_or_else(Platter::default, |disk| disk.platter())));
+        let limits = Limits::new(&regime.engine, regime.blocks, VOCAB);
+        let runner = SimRunner::new(regime.blocks, regime.engine.batch_rows_max(), time.clone());
+        let world = World {
+            scheduler: scheduler(&regime, &time, &platter),
+            dice,
+            regime,
+            time,
+            platter,
+            runner,
+            limits,
+            started: Duration::ZERO,
+            active: Vec::new(),
+            memory: Memory::default(),
+            told: Vec::new(),
+            kept: Vec::new(),
+            private: HashSet::new(),
+            next_kept: 0,
+            steps: 0,
+            rows: 0,
+            is_dropped: false,
+            is_restarted: false,
+            is_cut_off: false,
+            is_told: std::env::var_os("TRACE").is_some(),
+            coverage: Coverage::default(),
+        };
+        world.tell(|| format!("{:?}", world.regime));
+        world
+    }
+
+    /// Something happens, the engine steps, the disk moves on.
+    pub(crate) fn live(&mut self) {
+        match self.dice.roll(200) {
+            0 => self.restart(),
+            1..=3 => self.rest_a_while(),
+            4..=12 => self.cancel(),
+            13..=30 => self.wait(),
+            31..=34 if self.regime.pins => self.keep(),
+            35..=37 if self.regime.pins => self.let_go(),
+            38 if self.regime.pins => self.clear(),
+            39..=41 if self.regime.public => self.publish(),
+            42..=43 if self.regime.panics => self.runner.stumbles.store(true, Ordering::Relaxed),
+            _ if self.active.len() < self.regime.crowd && self.dice.once_in(3) => {
+                let request = self.request();
+                self.submit(request, None);
+            }
+            _ => {}
+        }
+        self.step();
+    }
+
+    /// Lets everything end, takes everything out, and looks whether anything is left.
+    pub(crate) fn end(mut self) -> Coverage {
+        self.rest_a_while();
+        while let Some(kept) = self.kept.pop() {
+            self.unpin(&kept);
+        }
+        self.scheduler.set_public(&[]);
+        self.rest_a_while();
+        self.scheduler.set_public(&[]);
+        if self.is_cut_off {
+            self.scheduler.unpin(Unpin::All, None);
+        }
+        self.clear();
+        self.rest_a_while();
+        let stats = self.scheduler.cache().stats();
+        assert_eq!(self.scheduler.pins(None, 9), [], "a pin is left");
+        assert_eq!(
+            (stats.shared, stats.owned, stats.free),
+            (0, 0, stats.blocks),
+            "blocks are kept for nobody"
+        );
+        self.note_counters();
+        self.coverage
+    }
+
+    /// Says what happens, when it is wanted.
+    pub(crate) fn tell(&self, what: impl FnOnce() -> String) {
+        if self.is_told {
+            eprintln!("{:>6} {:>12.6} s  {}", self.steps, self.time.now().as_secs_f64(), what());
+        }
+    }
+
+    pub(crate) fn step(&mut self) {
+        self.steps += 1;
+        self.scheduler.step(&mut self.runner);
+        self.scheduler.take_leave();
+        let stats = self.scheduler.cache().stats();
+        assert_eq!(stats.free + stats.owned + stats.shared, stats.blocks, "blocks are lost");
+        assert!(stats.pinned <= self.regime.pinned_max(), "more is pinned than may be: {stats:?}");
+        self.time.advance(Duration::from_micros(50));
+        self.move_disk();
+        self.collect();
+    }
+
+    fn move_disk(&mut self) {
+        if self.regime.disk.is_some() {
+            let mut platter = self.platter.lock().unwrap();
+            (0..1 + self.dice.roll(8)).for_each(|_| platter.step(&mut self.dice));
+        }
+    }
+
+    /// Time passes; or a lot of it.
+    fn wait(&mut self) {
+        let millis = self.dice.pick(&[1, 10, 100, 1000, 5000, 20_000, 100_000]);
+        self.time.advance(Duration::from_millis(millis));
+        self.tell(|| format!("{millis} ms have passed"));
+    }
+
+    fn request(&mut self) -> Request {
+        let salt = if self.regime.tenants { 1 + self.dice.roll(u64::from(SALTS) - 1) as u8 } else { 0 };
+        let mut prompt = self.prompt(salt);
+        let capacity = self.regime.engine.context_tokens.min(self.regime.blocks * BLOCK_POSITIONS);
+        prompt.truncate(capacity);
+        if self.regime.panics && self.dice.once_in(20) {
+            let at = self.dice.roll(prompt.len() as u64) as usize;
+            prompt[at] = POISON;
+        }
+        let is_private = self.regime.private && self.dice.once_in(6);
+        if is_private && self.dice.once_in(2) {
+            prompt[0] = SECRET;
+        }
+        let warm = self.dice.once_in(4);
+        let mut request = crate::fake::request(prompt, self.dice.pick(&[0, 1, 1, 5, 20, 40]));
+        request.choices = self.dice.pick(&[1, 1, 1, 1, 2, 4]);
+        request.ignore_eos = self.dice.once_in(2);
+        request.sampling.temperature = if warm { 1.0 } else { 0.0 };
+        request.sampling.seed = self.dice.roll(5);
+        request.reuse = !is_private;
+        request.salt = [salt; 16];
+        request.tenant = TenantId(salt.into());
+        if self.regime.ttl && self.dice.once_in(2) {
+            request.retain.ttl = Some(Duration::from_secs(self.dice.pick(&[1, 10, 60, 600])));
+        }
+        request
+    }
+
+    /// Something new after something known, mostly.
+    fn prompt(&mut self, salt: u8) -> Vec<Token> {
+        let mine: Vec<usize> = (0..self.told.len()).filter(|&index| self.told[index].0 == salt).collect();
+        let mut tokens = match self.dice.roll(4) {
+            0 if !mine.is_empty() => self.told[self.dice.pick(&mine)].1.clone(),
+            1 if self.kept.iter().any(|kept| kept.public) => {
+                self.kept.iter().find(|kept| kept.public).unwrap().tokens.clone()
+            }
+            _ => {
+                let len = self.dice.pick(&[0, 5, 16, 31, 32, 40, 64]);
+                crate::fake::prompt(self.dice.roll(3), len)
+            }
+        };
+        let len = self.dice.pick(&[0, 1, 3, 8, 16, 30]);
+        tokens.extend(crate::fake::prompt(100 + self.dice.roll(4), 1 + len));
+        tokens
+    }
+
+    pub(crate) fn submit(&mut self, request: Request, kept: Option<u64>) {
+        if self.limits.check(&request).is_err() {
+            self.coverage.refused += 1;
+            return;
+        }
+        let positions = self.regime.engine.context_tokens.min(self.regime.blocks * BLOCK_POSITIONS);
+        let tokens_max = request.max_tokens.min(positions + 1 - request.prompt.len());
+        let answers = runner::answers(&request, tokens_max);
+        let views = self.views(&request);
+        self.tell(|| format!("{} comes, looks in {views:?}, answers {answers:?}", words(&request)));
+        let before = self.memory.known.len();
+        self.remember(&request, &answers, &views, kept.is_some());
+        self.active.iter_mut().for_each(|active| active.alone = false);
+        let outstanding: u64 = self.active.iter().map(Active::rows).sum();
+        let client = Client::new(request.choices);
+        let submission = Submission { request: request.clone(), guide: None, sink: Box::new(client.clone()) };
+        self.scheduler.submit(submission, &self.limits);
+        let active = Active {
+            client,
+            answers,
+            views,
+            own: before..self.memory.known.len(),
+            alone: self.active.is_empty(),
+            came: self.steps,
+            rows_before: self.rows.saturating_sub(outstanding),
+            kept,
+            request,
+        };
+        self.rows += active.rows();
+        self.active.push(active);
+    }
+
+    /// Where a request looks and leaves what it computes.
+    fn views(&self, request: &Request) -> Vec<View> {
+        let salt = request.salt[0];
+        let own = View { salt, base: None };
+        let may = self.regime.public && salt > 1;
+        let fits = |kept: &&Kept| {
+            let base = kept.whole();
+            let goes_on = request.prompt.len() > base.len() && request.prompt.starts_with(base);
+            kept.public && kept.salt != salt && goes_on
+        };
+        let longest = self.kept.iter().filter(|_| may).filter(fits).max_by_key(|kept| kept.whole().len());
+        let Some(kept) = longest else { return vec![own] };
+        let derived = View { salt, base: Some((kept.salt, kept.whole().to_vec())) };
+        // Who has more of their own, or may have, goes on there.
+        let has_own = |known: &Known| {
+            let common = common(&known.tokens, &request.prompt).min(known.maybe);
+            known.view.salt == salt && !known.is_base && common > kept.whole().len()
+        };
+        let has_own = self.memory.known.iter().any(has_own);
+        if kept.ready && !has_own { vec![derived] } else { vec![derived, own] }
+    }
+
+    /// Notes what a request may come to leave.
+    fn remember(
+        &mut self,
+        request: &Request,
+        answers: &[(Vec<Token>, FinishReason)],
+        views: &[View],
+        pinned: bool,
+    ) {
+        if !request.reuse {
+            self.private.insert(first_block(request));
+            return;
+        }
+        let poison = request.prompt.iter().position(|&token| token == POISON);
+        for view in views {
+            for (said, _) in answers {
+                let tokens = [&request.prompt, said.as_slice()].concat();
+                let maybe = poison.unwrap_or(tokens.len());
+                self.memory.known.push(Known {
+                    view: view.clone(),
+                    tokens,
+                    ram: 0,
+                    disk: 0,
+                    since: self.steps,
+                    maybe,
+                    is_torn: false,
+                    in_use: true,
+                    began: self.time.now(),
+                    used: self.time.now(),
+                    ttl: request.retain.ttl,
+                    pinned,
+                    is_base: false,
+                });
+            }
+        }
+    }
+
+    fn cancel(&mut self) {
+        if self.active.is_empty() {
+            return;
+        }
+        let index = self.dice.roll(self.active.len() as u64) as usize;
+        let active = self.active.swap_remove(index);
+        self.tell(|| format!("{} leaves", words(&active.request)));
+        active.client.inbox().closed = true;
+        self.leave(&active, None);
+        self.coverage.cancelled += 1;
+        self.active.iter_mut().for_each(|active| active.alone = false);
+        // It is still there until the next step.
+        self.step();
+    }
+
+    /// Takes the answers of those who have ended.
+    pub(crate) fn collect(&mut self) {
+        let ended = |active: &Active| active.client.inbox().end.is_some();
+        while let Some(index) = self.active.iter().position(ended) {
+            let active = self.active.remove(index);
+            let end = active.client.inbox().end.clone().unwrap();
+            self.tell(|| format!("{} ends: {end:?}", words(&active.request)));
+            self.check_age(&active);
+            match end {
+                Ok(report) => {
+                    self.check_answer(&active);
+                    self.check_reuse(&active, &report);
+                    self.leave(&active, Some(&report));
+                }
+                Err(error) => {
+                    self.check_error(&active, &error);
+                    self.leave(&active, None);
+                }
+            }
+        }
+    }
+
+    /// Nobody starves: who is there ends within the rows of all who were there meanwhile.
+    fn check_age(&self, active: &Active) {
+        let (steps, rows) = (self.steps - active.came, self.rows - active.rows_before);
+        assert!(
+            steps <= 4 * rows + PATIENCE_STEPS,
+            "{steps} steps for {rows} rows: {}",
+            words(&active.request)
+        );
+    }
+
+    fn check_answer(&mut self, active: &Active) {
+        let inbox = active.client.inbox();
+        assert!(!active.is_poisoned(), "the model cannot have answered {}", words(&active.request));
+        for ((tokens, end), (said, reason)) in inbox.choices.iter().zip(&active.answers) {
+            assert_eq!((tokens, *end), (said, Some(*reason)), "{}", words(&active.request));
+        }
+        self.coverage.finished += 1;
+    }
+
+    fn check_error(&mut self, active: &Active, error: &RequestError) {
+        match error {
+            RequestError::Internal(_) if active.is_poisoned() => self.coverage.poisoned += 1,
+            // It was alone when the model stumbled, so it is the one to blame.
+            RequestError::Internal(_) if self.runner.stumbled_alone > 0 => self.runner.stumbled_alone -= 1,
+            RequestError::Stopping => {}
+            RequestError::OverBudget { .. } | RequestError::Pinned { .. } => {
+                let longest = active.answers.iter().map(|(said, _)| said.len()).max().unwrap_or(0);
+                let needed = blocks_for(active.request.prompt.len() + longest + 1);
+                let held = self.scheduler.cache().stats().pinned + self.public_blocks();
+                assert!(
+                    needed + held > self.regime.blocks,
+                    "{needed} blocks would fit beside {held}: {error}"
+                );
+                self.coverage.refused += 1;
+            }
+            RequestError::PinLimit(limit) if active.kept.is_some() => {
+                assert!(limit.pinned + limit.needed > limit.limit && limit.needed > 0, "{error}");
+                self.coverage.refused += 1;
+            }
+            _ => panic!("{error}: {}", words(&active.request)),
+        }
+    }
+
+    /// A public prompt stays while others go on from it or wait to, pinned or not.
+    fn public_blocks(&self) -> usize {
+        let kept = self.kept.iter().filter(|kept| kept.public).map(|kept| (kept.salt, kept.whole().to_vec()));
+        let awaited = self.active.iter().filter_map(|active| active.views[0].base.clone());
+        let public: HashSet<(u8, Vec<Token>)> = kept.chain(awaited).collect();
+        public.iter().map(|(_, tokens)| blocks_for(tokens.len())).sum()
+    }
+
+    fn check_reuse(&mut self, active: &Active, report: &Report) {
+        let (request, cached) = (&active.request, report.cached_tokens);
+        let reason = report.cache.expect("it was admitted");
+        assert_eq!(cached + report.computed_tokens, report.prompt_tokens, "{report:?}");
+        assert!(report.disk_tokens <= cached && (self.regime.disk.is_some() || report.disk_tokens == 0));
+        self.coverage.from_disk += report.disk_tokens as u64;
+        if !request.reuse {
+            assert_eq!((cached, reason), (0, StopReason::Private), "{}", words(request));
+            self.coverage.private += 1;
+            return;
+        }
+        let now = self.started + report.admitted_at;
+        let expected = self.expected(active, now, Reading::May);
+        // What it waited for may have outlived its time meanwhile.
+        let gave_up =
+            matches!(reason, StopReason::RecomputeWasCheaper | StopReason::LoadFailed | StopReason::Expired);
+        let least = if gave_up { expected.ram } else { expected.least };
+        assert!(
+            least <= cached && cached <= expected.most,
+            "{cached} of {} tokens are reused ({reason:?}), expected are {expected:?}: {}",
+            request.prompt.len(),
+            words(request),
+        );
+        self.coverage.public += u64::from(active.views[0].base.is_some() && cached > 0);
+        self.check_reason(active, reason, cached, now);
+    }
+
+    /// What must be found of a request, wherever it looked.
+    fn expected(&self, active: &Active, now: Duration, reading: Reading) -> Expected {
+        let request = &active.request;
+        let most = request.prompt.len() - usize::from(request.max_tokens > 0);
+        let views = active.views.iter();
+        let of = views
+            .map(|view| self.memory.expected(view, &request.prompt, active.came, &active.own, now, reading));
+        let whole = of.reduce(|one, other| Expected {
+            ram: one.ram.min(other.ram),
+            least: one.least.min(other.least),
+            most: one.most.max(other.most),
+        });
+        let Expected { mut ram, mut least, most: maybe } = whole.expect("there is a view");
+        if !self.regime.roomy {
+            // The copy of a partial block is given up when that one block is what is lacking.
+            (ram, least) = (ram - ram % BLOCK_POSITIONS, least - least % BLOCK_POSITIONS);
+        }
+        Expected { ram: ram.min(most), least: least.min(most), most: maybe.min(most) }
+    }
+
+    fn check_reason(&mut self, active: &Active, reason: StopReason, cached: usize, now: Duration) {
+        let [view] = active.views.as_slice() else { return };
+        let prompt = &active.request.prompt;
+        let expected = self.expected(active, now, Reading::Cannot);
+        // A slow disk holds what it has not taken yet, which prolongs its life in RAM.
+        let timely = !self.regime.ttl || self.regime.disk.is_none();
+        let known = self.regime.roomy && active.alone && timely && expected.least == expected.most;
+        if !known || self.memory.is_doubtful(view, prompt, cached, &active.own, now) {
+            return;
+        }
+        if self.is_restarted {
+            self.coverage.exact_after_restart += u64::from(expected.least > expected.ram);
+            return;
+        }
+        if self.is_dropped || expected.ram != expected.least {
+            return;
+        }
+        // All of it may be known although its last token is computed for its logits.
+        let whole = self.memory.expected(view, prompt, active.came, &active.own, now, Reading::Cannot);
+        let told = self.memory.reason(view, prompt, whole.ram.max(cached), active.came, now);
+        let Some(told) = told.filter(|_| whole.ram == whole.most) else { return };
+        // A tenant is told that what it looks for was private.
+        let was_private = self.regime.disk.is_some()
+            && cached < BLOCK_POSITIONS
+            && self.private.contains(&first_block(&active.request));
+        let told = if told == StopReason::FirstSeen && was_private { StopReason::Private } else { told };
+        assert_eq!(reason, told, "{cached} tokens of {}", words(&active.request));
+        self.coverage.exact += 1;
+        self.coverage.expired += u64::from(reason == StopReason::Expired);
+    }
+
+    /// A request is gone: what it left is known, if it ended as it should.
+    pub(crate) fn leave(&mut self, active: &Active, report: Option<&Report>) {
+        let now = self.time.now();
+        for (number, index) in active.own.clone().enumerate() {
+            let known = &mut self.memory.known[index];
+            (known.in_use, known.used, known.since) = (false, now, self.steps);
+            known.pinned &= report.is_some();
+            let (said, reason) = &active.answers[number % active.answers.len()];
+            // The last token that was said is never computed.
+            let unsaid = usize::from(*reason == FinishReason::Length && !said.is_empty());
+            let stored = known.tokens.len() - unsaid;
+            let single = active.views.len() == 1;
+            // Of several choices it is not known when each of them ended.
+            let soon = known.used - known.began < Duration::from_secs(1);
+            let timely = active.request.choices == 1 || known.ttl.is_none() || soon;
+            if report.is_some() && single && timely && !known.is_torn && self.regime.roomy {
+                known.ram = stored;
+            } else if known.pinned && single {
+                known.ram = known.tokens.len() / BLOCK_POSITIONS * BLOCK_POSITIONS;
+            }
+            known.maybe = known.maybe.min(stored);
+        }
+        if active.kept.is_some() {
+            return self.note_kept(active, report);
+        }
+        let is_secret = active.request.prompt[0] == SECRET;
+        if report.is_some() && !is_secret && self.told.len() < 40 {
+            let tokens = [active.request.prompt.as_slice(), &active.answers[0].0].concat();
+            self.told.push((active.request.salt[0], tokens));
+        }
+    }
+
+    fn note_kept(&mut self, active: &Active, report: Option<&Report>) {
+        let mine = |kept: &&mut Kept| Some(kept.id) == active.kept;
+        if let Some(kept) = self.kept.iter_mut().find(mine) {
+            kept.ready = report.is_some();
+        }
+    }
+}
+
+fn first_block(request: &Request) -> (u8, Vec<Token>) {
+    (request.salt[0], request.prompt[..request.prompt.len().min(BLOCK_POSITIONS)].to_vec())
+}
+
+/// A request in a line.
+fn words(request: &Request) -> String {
+    let Request { prompt, choices, max_tokens, salt, reuse, retain, sampling, .. } = request;
+    let (salt, warm, seed) = (salt[0], sampling.temperature, sampling.seed);
+    format!(
+        "[{} tokens {prompt:?}, salt {salt}, {choices} x {max_tokens}, reuse {reuse}, {warm} by {seed}, {retain:?}]",
+        prompt.len()
+    )
+}
+
+impl Active {
+    fn rows(&self) -> u64 {
+        let rows = |said: &[Token]| self.request.prompt.len() + said.len() + 1;
+        self.answers.iter().map(|(said, _)| rows(said) as u64).sum()
+    }
+
+    fn is_poisoned(&self) -> bool {
+        self.request.prompt.contains(&POISON)
+    }
+}
+
+impl Coverage {
+    pub(crate) fn add(&mut self, other: &Coverage) {
+        for (sum, (_, count)) in self.fields_mut().into_iter().zip(other.fields()) {
+            *sum += count;
+        }
+    }
+
+    /// Every corner was reached, so many times for each seed on average.
+    pub(crate) fn check(&self, seeds: u64) {
+        for (name, count) in self.fields() {
+            assert!(count * 1000 >= seeds, "too little happened: {count} times {name} in {seeds} seeds");
+        }
+    }
+
+    fn fields(&self) -> [(&'static str, u64); 14] {
+        [
+            ("finished", self.finished),
+            ("cancelled", self.cancelled),
+            ("poisoned", self.poisoned),
+            ("refused", self.refused),
+            ("preempted", self.preemptions),
+            ("evicted", self.evicted),
+            ("restarted", self.restarts),
+            ("from disk", self.from_disk),
+            ("told exactly", self.exact),
+            ("told exactly after a restart", self.exact_after_restart),
+            ("expired", self.expired),
+            ("private", self.private),
+            ("public", self.public),
+            ("pinned", self.pins),
+        ]
+    }
+
+    fn fields_mut(&mut self) -> [&mut u64; 14] {
+        [
+            &mut self.finished,
+            &mut self.cancelled,
+            &mut self.poisoned,
+            &mut self.refused,
+            &mut self.preemptions,
+            &mut self.evicted,
+            &mut self.restarts,
+            &mut self.from_disk,
+            &mut self.exact,
+            &mut self.exact_after_restart,
+            &mut self.expired,
+            &mut self.private,
+            &mut self.public,
+            &mut self.pins,
+        ]
+    }
+}
