@@ -249,6 +249,7 @@ impl Tiny {
             logprobs: None,
             constraint: None,
             show_special: false,
+            show: Vec::new(),
             reuse: true,
             salt: [0; 16],
             tenant: Default::default(),

@@ -135,6 +135,8 @@ pub struct Request {
     pub constraint: Option<Constraint>,
     /// Keep control tokens (`<|im_end|>` and the like) in the answer's text.
     pub show_special: bool,
+    /// Control tokens to keep in the answer's text though others are not.
+    pub show: Vec<Token>,
     /// Look for the prompt in the cache and leave it there.
     pub reuse: bool,
     /// Separates tenants: prompts are shared only within one salt. Zero when there are none.

@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 
 use kvik_cache::{CacheConfig, CacheError};
 
-use crate::api::{Event, EventSink, FinishReason, GeneratedToken, Probe, Report, Request, RequestError};
+use crate::api::{
+    CallStart, Constraint, Event, EventSink, FinishReason, GeneratedToken, Probe, Report, Request,
+    RequestError,
+};
 use crate::batch::Runner;
 use crate::constraint::{Compiler, Guide, Pool, Waiter};
 use crate::panics::contain;
@@ -327,6 +330,13 @@ impl Drop for Place {
     }
 }
 
+/// Whether the constraint is there to help the model where it makes calls, and the request did not ask
+/// for it.
+fn helps_only(request: &Request) -> bool {
+    let Some(Constraint::Calls(calls)) = &request.constraint else { return false };
+    matches!(calls.start, CallStart::Lazy { .. } | CallStart::LazyAtStart { .. })
+}
+
 /// A request that waits for its constraint.
 struct Uncompiled {
     request: Request,
@@ -344,6 +354,10 @@ impl Waiter for Uncompiled {
         match guide {
             // A submission that the worker does not take tells its listener when it is dropped.
             Ok(guide) => drop(place.keep(Submission { request, guide: Some(guide), sink })),
+            // Nobody asked for calls in a form; the model is not held to it then.
+            Err(RequestError::BadConstraint(_)) if helps_only(&request) => {
+                drop(place.keep(Submission { request, guide: None, sink }));
+            }
             Err(error) => {
                 // Whoever hears of the failure may come back at once.
                 drop(place);

@@ -76,6 +76,7 @@ impl KeptPrompt {
             logprobs: None,
             constraint: None,
             show_special: false,
+            show: Vec::new(),
             reuse: true,
             salt: self.salt,
             tenant: self.tenant,

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use fake::*;
-use kvik_engine::api::{Constraint, Event, Request, RequestError};
+use kvik_engine::api::{CallForm, CallStart, Calls, Constraint, Event, Request, RequestError};
 use kvik_engine::config::EngineConfig;
 use kvik_engine::engine::Engine;
 
@@ -75,6 +75,43 @@ fn refuses_what_can_never_be_served() {
     // And what just fits is served: the last token is never stored.
     let generated = engine.generate(endless(1, 1000)).unwrap();
     assert_eq!(generated.choices[0].tokens.len(), 64 + 1 - 30);
+}
+
+/// A schema of a tool that cannot be enforced, in an answer that only has to be a call when it wants to,
+/// costs the client nothing.
+#[test]
+fn calls_that_cannot_be_enforced_are_free_unless_they_are_forced() {
+    let engine = engine(config(), 200);
+    let calls = |start: CallStart| {
+        let schema = serde_json::json!({"type": "nonsense"});
+        let tools = vec![CallForm { begin: "<c>".into(), schema, end: String::new() }];
+        let (opening, separator, closing) = Default::default();
+        let calls = Calls { start, tools, opening, separator, closing, calls_max: 1 };
+        Request { constraint: Some(Constraint::Calls(calls)), ..request(prompt(1, 9), 20) }
+    };
+    let free = solo(&request(prompt(1, 9), 20));
+    let generated = engine.generate(calls(CallStart::Lazy { trigger: "<c>".into() })).unwrap();
+    assert_eq!(generated.choices[0].text, free.choices[0].0);
+    let forced = engine.generate(calls(CallStart::Forced { after: None }));
+    assert!(matches!(forced, Err(RequestError::BadConstraint(_))));
+    engine.shutdown(Duration::ZERO);
+}
+
+#[test]
+fn control_tokens_that_are_asked_for_are_part_of_the_text() {
+    let engine = engine(config(), 200);
+    let only = |token, show| {
+        let mut request = Request { ignore_eos: true, show, ..request(prompt(1, 9), 3) };
+        request.sampling.logit_bias = vec![(token, 1e9)];
+        engine.generate(request).unwrap().choices[0].text.clone()
+    };
+    let vocabulary = vocabulary();
+    let is_control = |&token: &u32| vocabulary.kind(token) == kvik_engine::text::TokenKind::Control;
+    let control = (0..VOCAB as u32).find(is_control).unwrap();
+    let name = String::from_utf8_lossy(vocabulary.bytes(control)).repeat(3);
+    assert_eq!(only(control, Vec::new()), "");
+    assert_eq!(only(control, vec![control]), name);
+    engine.shutdown(Duration::ZERO);
 }
 
 #[test]

@@ -71,6 +71,7 @@ fn requests(tokenizer: &Tokenizer) -> Vec<Request> {
             logprobs: Some(2),
             constraint: (index % 7 == 3).then_some(Constraint::JsonObject),
             show_special: false,
+            show: Vec::new(),
             reuse: true,
             salt: [0; 16],
             tenant: Default::default(),

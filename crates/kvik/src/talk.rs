@@ -79,6 +79,7 @@ impl TalkArgs {
             logprobs: None,
             constraint: None,
             show_special: false,
+            show: Vec::new(),
             reuse: true,
             salt: [0; 16],
             tenant: Default::default(),
@@ -104,7 +105,7 @@ impl TalkArgs {
             kwargs: Map::new(),
             now: SystemTime::now(),
         })?;
-        let parser = AnswerParser::new(ends_in_thinking(&prompt.text), false);
+        let parser = AnswerParser::new(ends_in_thinking(&prompt.text), None);
         let request = self.request(serving, serving.encode_rendered(&prompt));
         answer(serving, request, Some(parser), show)
     }

@@ -1,8 +1,9 @@
 //! What is fuzzed: everything that reads bytes from outside. A target must return, whatever it gets.
 
+use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use kvik_engine::answer::{AnswerDelta, AnswerParser};
+use kvik_engine::answer::{AnswerDelta, AnswerParser, Offer, ToolForm};
 use kvik_engine::bytes::FileBytes;
 use kvik_engine::gguf::Gguf;
 use kvik_engine::load::{LoadedModel, TensorSource, config_from_json};
@@ -81,6 +82,7 @@ fn use_tokenizer(tokenizer: &Tokenizer) {
 pub(crate) fn template(data: &[u8]) {
     let Ok(template) = ChatTemplate::new(&String::from_utf8_lossy(data), "<s>", "</s>") else { return };
     let message = |role: &str, content: &str| serde_json::json!({"role": role, "content": content});
+    let _ = template.tool_form();
     let _ = template.render(&RenderInput {
         messages: serde_json::json!([
             message("system", "a"),
@@ -114,7 +116,8 @@ fn parse(
     tools: bool,
     push: &mut dyn FnMut(&mut AnswerParser) -> Vec<AnswerDelta>,
 ) -> [String; 3] {
-    let mut parser = AnswerParser::new(thinking, tools);
+    let offer = Offer { form: ToolForm::tagged(), tools: Vec::new(), calls_max: usize::MAX };
+    let mut parser = AnswerParser::new(thinking, tools.then(|| Arc::new(offer)));
     let mut deltas = push(&mut parser);
     deltas.extend(parser.finish());
     let mut joined: [String; 3] = Default::default();

@@ -7,7 +7,7 @@ use super::arguments::Args;
 use super::eval::{Interpreter, compare, equal, iterate, reserve};
 use super::limits::{Meter, Result, failed};
 use super::text::Text;
-use super::value::Value;
+use super::value::{List, Value};
 use super::{checks, filters, methods};
 
 /// `value | name(args)`; `None` when there is no such filter of sequences.
@@ -232,10 +232,15 @@ fn sum(interpreter: &Interpreter, value: &Value, args: &mut Args) -> Result<Valu
     Ok(total)
 }
 
+/// Nothing at all has no items, whatever it is: Jinja looks at nothing in `none | select`.
+fn iterate_if_true(value: &Value, meter: &Rc<Meter>) -> Result<Rc<List>> {
+    iterate(if value.is_true() { value } else { &Value::Undefined }, meter)
+}
+
 /// `map('filter', ..)` or `map(attribute='a', default=..)`
 fn map(interpreter: &mut Interpreter, value: &Value, args: &mut Args) -> Result<Value> {
     let meter = interpreter.meter.clone();
-    let list = iterate(value, &meter)?;
+    let list = iterate_if_true(value, &meter)?;
     let mut mapped = Vec::new();
     if let Some(path) = args.named("attribute") {
         let (path, default) = (filters::text_of(&path, &meter)?, args.named("default"));
@@ -269,7 +274,7 @@ fn select(
     let test = args.text("test")?;
     let (positional, named) = (args.rest(), args.rest_named());
     let mut kept = Vec::new();
-    for item in &iterate(value, &meter)?.items {
+    for item in &iterate_if_true(value, &meter)?.items {
         let tested = match &path {
             Some(path) => attribute(interpreter, item, path.as_str())?,
             None => item.clone(),

@@ -92,7 +92,8 @@ impl Answer {
         }
         let complete = self.accept(token)?;
         let generated = self.describe(token, logits, vocabulary, scratch);
-        let bytes = vocabulary.answer_bytes(token, self.rules.request.show_special);
+        let request = &self.rules.request;
+        let bytes = vocabulary.answer_bytes(token, request.show_special || request.show.contains(&token));
         let shown = self.text.push(generated, bytes);
         let end = match shown.stopped {
             Some(index) => Some(FinishReason::StopString(index)),

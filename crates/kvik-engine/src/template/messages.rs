@@ -1,5 +1,6 @@
 //! Conversations in OpenAI's shape, brought into the shape that templates expect.
 
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Map, Value, json};
 
 use super::TemplateError;
@@ -10,31 +11,58 @@ pub(super) enum Arguments {
     /// JSON text as the model wrote it. Kept where possible: the prompt then repeats the very tokens
     /// that were generated, and their keys and values are found in the cache.
     Text,
+    /// JSON text, whatever the request sent: it is put between other texts.
+    TextOnly,
     /// Parsed.
     Object,
 }
 
-impl Arguments {
-    pub(super) fn expected_by(source: &str) -> Arguments {
-        match source.contains("arguments is string") {
+/// What a template expects of messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Expected {
+    pub(super) arguments: Arguments,
+    /// A message that is nothing but calls has no content, and not an empty one.
+    pub(super) null_content: bool,
+}
+
+impl Expected {
+    /// As the template's own words suggest.
+    pub(super) fn by(source: &str) -> Expected {
+        let arguments = match source.contains("arguments is string") {
             true => Arguments::Text,
             false => Arguments::Object,
-        }
+        };
+        // The others print the content, whatever it is.
+        let source: String = source.split_whitespace().collect();
+        let asks = [
+            "content']isnotnone",
+            "content\"]isnotnone",
+            ".contentisnotnone",
+            "content']isnone",
+            ".contentisnone",
+        ];
+        Expected { arguments, null_content: asks.iter().any(|question| source.contains(question)) }
     }
 }
 
-pub(super) fn normalise(messages: &Value, arguments: Arguments) -> Result<Vec<Value>, TemplateError> {
+pub(super) fn normalise(messages: &Value, expected: Expected) -> Result<Vec<Value>, TemplateError> {
     let list = messages.as_array().ok_or_else(|| bad("messages".into(), "an array is needed"))?;
-    list.iter().enumerate().map(|(i, entry)| message(&format!("messages[{i}]"), entry, arguments)).collect()
+    list.iter().enumerate().map(|(i, entry)| message(&format!("messages[{i}]"), entry, expected)).collect()
 }
 
-fn message(field: &str, entry: &Value, arguments: Arguments) -> Result<Value, TemplateError> {
+fn message(field: &str, entry: &Value, expected: Expected) -> Result<Value, TemplateError> {
     let fields = entry.as_object().ok_or_else(|| bad(field.into(), "an object is needed"))?;
     let mut out = fields.clone();
     out.insert("role".into(), role(field, fields)?.into());
     out.insert("content".into(), content(&format!("{field}.content"), fields.get("content"))?.into());
     if let Some(calls) = fields.get("tool_calls").filter(|calls| !calls.is_null()) {
-        out.insert("tool_calls".into(), tool_calls(&format!("{field}.tool_calls"), calls, arguments)?);
+        out.insert(
+            "tool_calls".into(),
+            tool_calls(&format!("{field}.tool_calls"), calls, expected.arguments)?,
+        );
+        if expected.null_content && out["content"] == "" {
+            out.insert("content".into(), Value::Null);
+        }
     } else {
         out.remove("tool_calls");
     }
@@ -89,8 +117,14 @@ fn tool_call(field: &str, call: &Value, arguments: Arguments) -> Result<Value, T
     let given = function.get("arguments").cloned().unwrap_or_else(|| json!({}));
     function["arguments"] = match (given, arguments) {
         (Value::String(text), Arguments::Object) if text.trim().is_empty() => json!({}),
-        (Value::String(text), Arguments::Object) => serde_json::from_str(&text)
-            .map_err(|error| bad(format!("{field}.arguments"), &format!("not valid JSON: {error}")))?,
+        (Value::String(text), Arguments::Object) => json_or_bad(&field, &text)?,
+        (Value::String(text), Arguments::TextOnly) if text.trim().is_empty() => "{}".into(),
+        (Value::String(text), Arguments::TextOnly) => {
+            // Kept as it is, and JSON: what the model reads should be what it could have written.
+            json_or_bad::<IgnoredAny>(&field, &text)?;
+            Value::String(text)
+        }
+        (Value::Object(given), Arguments::TextOnly) => Value::Object(given).to_string().into(),
         (given, _) => given,
     };
     let mut call = call.clone();
@@ -99,6 +133,11 @@ fn tool_call(field: &str, call: &Value, arguments: Arguments) -> Result<Value, T
         None => call = function,
     }
     Ok(call)
+}
+
+fn json_or_bad<T: DeserializeOwned>(field: &str, text: &str) -> Result<T, TemplateError> {
+    let read = serde_json::from_str(text);
+    read.map_err(|error| bad(format!("{field}.arguments"), &format!("not valid JSON: {error}")))
 }
 
 fn bad(field: String, reason: &str) -> TemplateError {

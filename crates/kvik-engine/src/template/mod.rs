@@ -3,16 +3,21 @@
 //! Templates are Jinja and come from model files, so they are hostile too: work, memory and output are
 //! limited, and what they raise is an error for the caller. The clock is an argument.
 
+mod generic;
+mod learn;
 mod messages;
 
 use std::ops::Range;
+use std::sync::OnceLock;
 use std::time::SystemTime;
 
 use serde_json::Map;
 
+use crate::answer::ToolForm;
 use crate::jinja::{Fault, Limits, Program, Variable, Written};
 use crate::load::LoadedModel;
-use messages::Arguments;
+use learn::Learned;
+use messages::Expected;
 
 /// A compiled chat template.
 #[derive(Debug)]
@@ -23,6 +28,8 @@ pub struct ChatTemplate {
     eos_text: String,
     /// The template reads `enable_thinking` and takes for granted that it is set.
     needs_thinking_set: bool,
+    /// What it does with tools; learned when it is first asked.
+    learned: OnceLock<Learned>,
 }
 
 /// A rendered conversation.
@@ -97,6 +104,7 @@ impl ChatTemplate {
             bos_text: bos_text.into(),
             eos_text: eos_text.into(),
             needs_thinking_set: needs_thinking_set(source),
+            learned: OnceLock::new(),
         })
     }
 
@@ -115,9 +123,18 @@ impl ChatTemplate {
         &self.source
     }
 
-    /// Whether the template looks at tool definitions at all.
-    pub fn uses_tools(&self) -> bool {
-        self.source.contains("tools")
+    /// How the model writes calls of tools: as its template does, else as it is asked to.
+    pub fn tool_form(&self) -> ToolForm {
+        let learned = self.learned();
+        match (&learned.form, learned.offers) {
+            (Some(form), true) => form.clone(),
+            (None, true) => ToolForm::mentioned_in(&self.source).unwrap_or_else(ToolForm::tagged),
+            (_, false) => ToolForm::tagged(),
+        }
+    }
+
+    fn learned(&self) -> &Learned {
+        self.learned.get_or_init(|| Learned::from(self))
     }
 
     /// Renders a prompt.
@@ -125,17 +142,30 @@ impl ChatTemplate {
         if let Some(name) = RESERVED.iter().find(|name| input.kwargs.contains_key(**name)) {
             return Err(TemplateError::Reserved { name });
         }
-        let arguments = Arguments::expected_by(&self.source);
-        let messages = messages::normalise(&input.messages, arguments)?;
-        let variables = self.variables(input, &messages);
-        let limits = limits(input);
-        let written = self.program.render(&variables, &limits, input.now);
-        let Written { text, inputs } = written.map_err(|fault| TemplateError::of(fault, &limits))?;
-        let mut prompt = Prompt { text, inputs };
+        let learned = uses_tools(input).then(|| self.learned());
+        let expected = learned.map_or_else(|| Expected::by(&self.source), |learned| learned.expected);
+        let mut messages = messages::normalise(&input.messages, expected)?;
+        if let Some(learned) = learned {
+            generic::explain(&mut messages, input.tools.as_ref(), learned);
+        }
+        let mut prompt = self.write(input, &messages)?;
         if input.add_generation_prompt && input.enable_thinking == Some(false) {
             prompt.close_thought();
         }
         Ok(prompt)
+    }
+
+    /// What the template itself makes of a conversation.
+    fn render_as_is(&self, input: &RenderInput, expected: Expected) -> Result<Prompt, TemplateError> {
+        self.write(input, &messages::normalise(&input.messages, expected)?)
+    }
+
+    fn write(&self, input: &RenderInput, messages: &[serde_json::Value]) -> Result<Prompt, TemplateError> {
+        let variables = self.variables(input, messages);
+        let limits = limits(input);
+        let written = self.program.render(&variables, &limits, input.now);
+        let Written { text, inputs } = written.map_err(|fault| TemplateError::of(fault, &limits))?;
+        Ok(Prompt { text, inputs })
     }
 
     fn variables<'a>(
@@ -185,6 +215,13 @@ fn needs_thinking_set(source: &str) -> bool {
 /// Whether a prompt leaves the model inside an open thought, so that its answer begins there.
 pub fn ends_in_thinking(prompt: &str) -> bool {
     prompt.trim_end().ends_with("<think>")
+}
+
+/// Whether tools are offered, or were called.
+fn uses_tools(input: &RenderInput) -> bool {
+    let messages = input.messages.as_array().map_or(&[][..], Vec::as_slice);
+    let called = |message: &serde_json::Value| message["role"] == "tool" || !message["tool_calls"].is_null();
+    input.tools.is_some() || messages.iter().any(called)
 }
 
 /// What a template may use for this conversation.
@@ -289,3 +326,5 @@ impl TemplateError {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_tools;

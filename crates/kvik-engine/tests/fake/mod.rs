@@ -214,6 +214,7 @@ pub fn request(prompt: Vec<Token>, max_tokens: usize) -> Request {
         logprobs: None,
         constraint: None,
         show_special: false,
+        show: Vec::new(),
         reuse: true,
         salt: [0; 16],
         tenant: Default::default(),

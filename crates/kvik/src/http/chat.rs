@@ -19,8 +19,9 @@ use super::{
     diagnostics::{Answered, Comparable, Parts, compared_with},
     error::ApiError,
     fields::{Fields, wrong},
-    messages::{self, Tools},
+    messages,
     options::{LOGPROBS_MAX, OPENAI, Options, max_tokens},
+    tools::Tools,
     unsupported,
 };
 use crate::random::random;
@@ -41,7 +42,7 @@ pub(crate) fn read(app: &App, mut fields: Fields) -> Result<Prepared<ChatAnswer>
     let mut conversation = Conversation::read(&mut fields)?;
     let tokenizer = &app.serving.tokenizer;
     let mut options = Options::read(&mut fields, OPENAI, &|text| tokenizer.encode(text, false, true))?;
-    let forced = conversation.force_call(&mut options)?;
+    conversation.make_room_for_a_call(&options)?;
     let logprobs = logprobs(&mut fields)?;
     let max_tokens = max_tokens(&mut fields, app.serving.model.context)?;
     let (stream, include_usage) = stream(&mut fields)?;
@@ -50,20 +51,14 @@ pub(crate) fn read(app: &App, mut fields: Fields) -> Result<Prepared<ChatAnswer>
     fields.still_wanted()?;
     let prompt = conversation.render(app)?;
     fields.still_wanted()?;
-    let reading = match (forced, &options.constraint) {
-        (true, _) => Reading::ForcedCall,
-        (false, Some(_)) => Reading::Plain,
-        (false, None) => Reading::Tagged {
-            starts_in_thinking: conversation.starts_in_thinking(&prompt.text),
-            tools: conversation.tools.offered.is_some(),
-        },
-    };
+    let (reading, show) = conversation.reading(app, &prompt, &mut options);
     let head = head(app, "chatcmpl");
     let parts = conversation.parts(&app.answered, &head.model);
     let comparable = Comparable { id: head.id.clone(), parts, with };
     let answer = ChatAnswer::new(head, options.choices, reading, logprobs.is_some(), include_usage);
     let tokens = app.serving.encode_rendered(&prompt);
-    let request = options.request(tokens, max_tokens.unwrap_or(app.serving.model.context), logprobs);
+    let mut request = options.request(tokens, max_tokens.unwrap_or(app.serving.model.context), logprobs);
+    request.show = show;
     let schema_notes = options.schema_notes;
     let origin = Origin { messages: Some(conversation.messages), comparable: Some(comparable), schema_notes };
     Ok(Prepared { requests: vec![request], origin, answer, stream })
@@ -110,18 +105,41 @@ impl Conversation {
         })
     }
 
-    /// Makes a required call a constraint on the answer; tells whether there is one.
-    fn force_call(&mut self, options: &mut Options) -> Result<bool> {
-        let Some(schema) = self.tools.forced.take() else { return Ok(false) };
+    /// A call that has to be made leaves no room for another constraint, nor for thinking before it.
+    fn make_room_for_a_call(&mut self, options: &Options) -> Result<()> {
+        if !self.tools.forced {
+            return Ok(());
+        }
         if options.constraint.is_some() {
             let message =
                 "`tool_choice` asks for a call, and another field constrains the answer; send one of them";
             return Err(ApiError::field("tool_choice", message));
         }
-        options.constraint = Some(Constraint::JsonSchema(schema));
-        // The call has to come at once, so there is no room for thinking before it.
         self.enable_thinking = Some(false);
-        Ok(true)
+        Ok(())
+    }
+
+    /// How the answer is read, and the control tokens that calls are written with. Where tools are
+    /// offered, the answer is constrained to their form.
+    fn reading(&self, app: &App, prompt: &Prompt, options: &mut Options) -> (Reading, Vec<Token>) {
+        if options.constraint.is_some() {
+            return (Reading::Plain, Vec::new());
+        }
+        let starts_in_thinking = self.starts_in_thinking(&prompt.text);
+        let template = app.serving.template.as_ref().filter(|_| self.tools.offered.is_some());
+        let Some(form) = template.map(ChatTemplate::tool_form) else {
+            return (Reading::Tagged { starts_in_thinking, offer: None }, Vec::new());
+        };
+        let after = starts_in_thinking.then_some("</think>");
+        options.constraint = self.tools.constraint(&form, after);
+        if self.tools.forced && options.constraint.is_none() {
+            options.constraint = Some(Constraint::JsonSchema(self.tools.one_call()));
+            return (Reading::ForcedCall, Vec::new());
+        }
+        let tokenizer = &app.serving.tokenizer;
+        let tokens = form.texts().flat_map(|text| tokenizer.encode(text, false, true));
+        let show = tokens.filter(|&token| tokenizer.is_control(token)).collect();
+        (Reading::Tagged { starts_in_thinking, offer: Some(self.tools.offer(form)) }, show)
     }
 
     /// The prompt, and what of it the request wrote.
@@ -272,6 +290,7 @@ impl Options {
             logprobs,
             constraint: self.constraint.clone(),
             show_special: false,
+            show: Vec::new(),
             reuse: self.reuse,
             salt: [0; 16],
             tenant: Default::default(),

@@ -1,7 +1,9 @@
 //! The answer of `/v1/chat/completions`: events become messages, or deltas of messages.
 
+use std::sync::Arc;
+
 use kvik_engine::{
-    answer::{AnswerDelta, AnswerParser},
+    answer::{AnswerDelta, AnswerParser, Offer},
     api::{Event, FinishReason, GeneratedToken, TokenLogprob},
 };
 use serde_json::{Map, Value, json};
@@ -10,14 +12,14 @@ use super::{closing::Closing, generation::Answer};
 use crate::random::random;
 
 /// How the text of an answer is read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) enum Reading {
     /// Reasoning, content and tool calls are told apart by their tags.
     Tagged {
         /// The prompt has opened the thinking block.
         starts_in_thinking: bool,
-        /// The request brought tools.
-        tools: bool,
+        /// Tools that the request brought.
+        offer: Option<Arc<Offer>>,
     },
     /// A constraint shapes the answer: all of it is content.
     Plain,
@@ -74,7 +76,7 @@ impl ChatAnswer {
         logprobs: bool,
         include_usage: bool,
     ) -> ChatAnswer {
-        let choices = (0..choices).map(|_| Choice::new(reading)).collect();
+        let choices = (0..choices).map(|_| Choice::new(&reading)).collect();
         ChatAnswer { head, include_usage, logprobs, choices, last: None }
     }
 
@@ -196,12 +198,13 @@ impl Answer for ChatAnswer {
 }
 
 impl Choice {
-    fn new(reading: Reading) -> Choice {
+    fn new(reading: &Reading) -> Choice {
         // Calls of different answers must have different ids: their results name them.
         let salt = format!("{:016x}", random());
         let reader = match reading {
-            Reading::Tagged { starts_in_thinking, tools } => {
-                Reader::Tagged(Box::new(AnswerParser::new(starts_in_thinking, tools).with_salt(&salt)))
+            Reading::Tagged { starts_in_thinking, offer } => {
+                let parser = AnswerParser::new(*starts_in_thinking, offer.clone());
+                Reader::Tagged(Box::new(parser.with_salt(&salt)))
             }
             Reading::Plain => Reader::Plain,
             Reading::ForcedCall => Reader::ForcedCall(String::new()),

@@ -58,6 +58,7 @@ mod tests_tenants;
 #[cfg(test)]
 mod tests_tools;
 mod text_answer;
+mod tools;
 mod unsupported;
 mod usage;
 

@@ -127,10 +127,26 @@ impl Server {
         keys: Keys,
         config: AppConfig,
     ) -> Server {
+        Server::build_with(script, keys, config, None)
+    }
+
+    /// With another chat template than the model's own; says `text`.
+    pub(super) fn with_template(template: &str, text: &'static str) -> Server {
+        let script = move |request: &Request| Ok(say(request, text, FinishReason::Eos));
+        Server::build_with(script, Keys::new([]), config(), Some(template))
+    }
+
+    fn build_with(
+        script: impl Fn(&Request) -> Result<Vec<Event>, RequestError> + Send + Sync + 'static,
+        keys: Keys,
+        config: AppConfig,
+        template: Option<&str>,
+    ) -> Server {
         let engine =
             Arc::new(Scripted { script: Box::new(script), asked: Mutex::default(), open: Mutex::default() });
         let loaded: LoadedModel = ModelArgs::embedded().load().unwrap();
-        let template = ChatTemplate::new(loaded.chat_template.as_deref().unwrap(), "", "<|im_end|>").unwrap();
+        let source = template.or(loaded.chat_template.as_deref()).unwrap();
+        let template = ChatTemplate::new(source, "", "<|im_end|>").unwrap();
         let model = ModelCard {
             name: "tiny".into(),
             own_name: "kvik-tiny".into(),
@@ -392,17 +408,20 @@ async fn reasoning_and_calls_are_told_apart_from_content() {
 
 #[tokio::test]
 async fn a_required_call_is_a_constraint() {
-    use kvik_engine::api::Constraint;
-    let server = Server::saying("{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}");
+    use kvik_engine::api::{CallStart, Constraint};
+    let server = Server::saying(
+        "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call>",
+    );
     let tools =
         json!([{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]);
     let body = with(hello(), json!({"tools": tools, "tool_choice": "required"}));
     let (_, answer) = server.post("/v1/chat/completions", body.clone()).await;
-    assert!(matches!(server.asked().constraint, Some(Constraint::JsonSchema(_))));
+    let Some(Constraint::Calls(calls)) = server.asked().constraint else { panic!("calls are forced") };
+    assert_eq!((calls.start, calls.calls_max), (CallStart::Forced { after: None }, 1));
     let choice = &answer["choices"][0];
     assert_eq!(choice["finish_reason"], "tool_calls");
     assert_eq!(choice["message"]["content"], Value::Null);
-    assert_eq!(choice["message"]["tool_calls"][0]["function"]["arguments"], "{\"city\":\"Oslo\"}");
+    assert_eq!(choice["message"]["tool_calls"][0]["function"]["arguments"], "{\"city\": \"Oslo\"}");
     let chunks = chunks(&server.stream("/v1/chat/completions", with(body, json!({"stream": true}))).await);
     assert_eq!(joined(&chunks, 0, "content"), "");
 }

@@ -207,6 +207,7 @@ fn reused(loaded: &Loaded, salt: u8, prompts: [Vec<Token>; 2]) -> usize {
         logprobs: None,
         constraint: None,
         show_special: false,
+        show: Vec::new(),
         reuse: true,
         salt: [salt; 16],
         tenant: Default::default(),

@@ -245,6 +245,7 @@ mod tests {
             logprobs: None,
             constraint: None,
             show_special: false,
+            show: Vec::new(),
             reuse: true,
             salt: [9; 16],
             tenant: TenantId(77),

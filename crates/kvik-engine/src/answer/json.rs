@@ -1,0 +1,95 @@
+//! JSON inside of an answer that is still being written.
+
+use serde::de::{DeserializeOwned, IgnoredAny};
+
+/// Finds the end of a JSON object, byte by byte.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Balance {
+    depth: usize,
+    in_text: bool,
+    escaped: bool,
+}
+
+impl Balance {
+    /// Takes more bytes; the number of bytes up to the end of the object, once it is there.
+    pub(super) fn feed(&mut self, bytes: &[u8]) -> Option<usize> {
+        for (at, byte) in bytes.iter().enumerate() {
+            match byte {
+                _ if self.escaped => self.escaped = false,
+                b'\\' if self.in_text => self.escaped = true,
+                b'"' => self.in_text = !self.in_text,
+                _ if self.in_text => {}
+                b'{' | b'[' => self.depth += 1,
+                b'}' | b']' => {
+                    self.depth = self.depth.saturating_sub(1);
+                    if self.depth == 0 {
+                        return Some(at + 1);
+                    }
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+}
+
+/// Name and arguments of `{"name": ..., "arguments": {...}}`.
+///
+/// The arguments are cut out of the text, not parsed and written again: when they come back as part
+/// of the next prompt they must be the same tokens, or the cache cannot serve them.
+pub(super) fn parse_call(text: &str) -> Option<(String, String)> {
+    let (mut name, mut arguments) = (None, "{}");
+    let mut rest = text.trim().strip_prefix('{')?.trim_start();
+    while !rest.starts_with('}') {
+        let (key, after_key) = split_value::<String>(rest)?;
+        let value_text = after_key.trim_start().strip_prefix(':')?.trim_start();
+        let (_, after_value) = split_value::<IgnoredAny>(value_text)?;
+        let value = &value_text[..value_text.len() - after_value.len()];
+        match key.as_str() {
+            "name" | "tool_name" => name = Some(serde_json::from_str(value).ok()?),
+            // Llama 3 says `parameters`; `function` is an object with the two, or the name alone.
+            "arguments" | "parameters" => arguments = value,
+            "function" if value.starts_with('{') => return parse_call(value),
+            "function" => name = Some(serde_json::from_str(value).ok()?),
+            _ => {}
+        }
+        rest = after_value.trim_start();
+        match rest.strip_prefix(',') {
+            Some(next) => rest = Some(next.trim_start()).filter(|next| next.starts_with('"'))?,
+            None if rest == "}" => {}
+            None => return None,
+        }
+    }
+    (rest == "}").then_some(())?;
+    Some((name?, arguments_text(arguments)?))
+}
+
+/// The first JSON value of `text`, and what follows it.
+pub(super) fn split_value<T: DeserializeOwned>(text: &str) -> Option<(T, &str)> {
+    let mut values = serde_json::Deserializer::from_str(text).into_iter();
+    let value = values.next()?.ok()?;
+    Some((value, &text[values.byte_offset()..]))
+}
+
+fn arguments_text(value: &str) -> Option<String> {
+    match value {
+        "null" => Some("{}".into()),
+        object if object.starts_with('{') => Some(object.into()),
+        // Some models write the arguments as a string of JSON.
+        text => serde_json::from_str(text).ok(),
+    }
+}
+
+/// Keys that a call without a tag begins with.
+const FIRST_KEYS: [&str; 6] = ["name", "type", "function", "parameters", "arguments", "id"];
+
+/// Whether `text` may still become a call; decided by its first key.
+pub(super) fn may_be_call(text: &str) -> bool {
+    let Some(inside) = text.strip_prefix('{') else { return text.is_empty() };
+    let inside = inside.trim_start();
+    let Some(key) = inside.strip_prefix('"') else { return inside.is_empty() };
+    match key.split_once('"') {
+        Some((key, _)) => FIRST_KEYS.contains(&key),
+        None => FIRST_KEYS.iter().any(|known| known.starts_with(key)),
+    }
+}

@@ -1,0 +1,356 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+/// Deltas as text: `R(..)`, `C(..)`, `T0:name(arguments)`, neighbours of one kind joined.
+fn show(deltas: &[AnswerDelta]) -> String {
+    let mut out: Vec<(char, String)> = Vec::new();
+    for delta in deltas {
+        let (kind, text) = match delta {
+            AnswerDelta::Reasoning(text) => ('R', text.clone()),
+            AnswerDelta::Content(text) => ('C', text.clone()),
+            AnswerDelta::ToolCall { index, name, arguments, .. } => {
+                ('T', format!("{index}:{name}:{arguments}"))
+            }
+        };
+        match out.last_mut() {
+            Some((last, joined)) if *last == kind && kind != 'T' => joined.push_str(&text),
+            _ => out.push((kind, text)),
+        }
+    }
+    out.into_iter().map(|(kind, text)| format!("{kind}({text})")).collect()
+}
+
+/// Offers the tools `f` and `g`, whose argument `t` is text.
+fn offer(form: ToolForm) -> Option<Arc<Offer>> {
+    let schema = json!({"type": "object", "properties": {"t": {"type": "string"}}});
+    let tools = ["f", "g"].map(|name| (name.to_owned(), schema.clone())).to_vec();
+    Some(Arc::new(Offer { form, tools, calls_max: usize::MAX }))
+}
+
+fn run(pieces: &[&str], thinking: bool, tools: bool) -> String {
+    run_with(pieces, thinking, if tools { offer(ToolForm::tagged()) } else { None })
+}
+
+fn run_with(pieces: &[&str], thinking: bool, offer: Option<Arc<Offer>>) -> String {
+    let mut parser = AnswerParser::new(thinking, offer);
+    let mut deltas: Vec<_> = pieces.iter().flat_map(|piece| parser.push(piece)).collect();
+    deltas.extend(parser.finish());
+    show(&deltas)
+}
+
+#[test]
+fn answers_are_taken_apart() {
+    let check = |text: &str, expect: &str| assert_eq!(run(&[text], false, true), expect, "{text:?}");
+    check("Hello <b>.\n", "C(Hello <b>.\n)");
+    check(" \n Hi", "C( \n Hi)");
+    check("<think>\nHm.\n\n</think>\n\nYes", "R(Hm.)C(Yes)");
+    check("\n<think></think>Yes ", "C(Yes )");
+    check("<think>\nnever ends\n", "R(never ends\n)");
+    check("Say <think> now", "C(Say <think> now)");
+    check("a </think> b", "C(a </think> b)");
+    check(
+        "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1, 2]}}\n</tool_call>",
+        "T(0:f:{\"a\": [1, 2]})",
+    );
+    check(
+        "Wait.\n\n<tool_call>{\"name\":\"f\",\"arguments\":\"{}\"}</tool_call>\n <tool_call>{\"name\":\"g\"}</tool_call>\n",
+        "C(Wait.)T(0:f:{})T(1:g:{})",
+    );
+    check("<tool_call>{\"name\":\"f\",\"parameters\":{}}", "T(0:f:{})");
+    check("</think><think><tool_call>{\"name\":\"f\"}", "C(</think><think>)T(0:f:{})");
+    check("<tool_call>{\"name\":\"f\",}", "C(<tool_call>{\"name\":\"f\",})");
+    check("<tool_call>{\"name\":\"f\" \"x\":1}", "C(<tool_call>{\"name\":\"f\" \"x\":1})");
+    check("<tool_call>{\"name\":\"f\"}}", "C(<tool_call>{\"name\":\"f\"}})");
+    check("<tool_call>{\"arguments\":{}}", "C(<tool_call>{\"arguments\":{}})");
+    check("<tool_call>{\"x\":1, \"name\" : \"f\" , \"arguments\" : { } }", "T(0:f:{ })");
+    check("x<tool_call>{oops}</tool_call>\ny", "C(x<tool_call>{oops}</tool_call>\ny)");
+    check("<tool_call>{\"name\": \"f", "C(<tool_call>{\"name\": \"f)");
+    check(
+        "<tool_call>{\"name\":\"f\",\"arguments\":{\"t\":\"</tool_call>\"}}</tool_call>",
+        "T(0:f:{\"t\":\"</tool_call>\"})",
+    );
+    check(
+        "<tool_call>{\"name\":\"f</tool_call><tool_call>{\"name\":\"g\"}</tool_call>",
+        "C(<tool_call>{\"name\":\"f</tool_call>)T(0:g:{})",
+    );
+}
+
+#[test]
+fn a_thought_opened_by_the_prompt_is_a_thought() {
+    assert_eq!(run(&["Hm.\n</think>\n\nYes"], true, false), "R(Hm.)C(Yes)");
+    assert_eq!(run(&["\n<think>\nHm.</think>Yes"], true, false), "R(Hm.)C(Yes)");
+    assert_eq!(run(&["<thinking>x"], true, false), "R(<thinking>x)");
+}
+
+#[test]
+fn without_tools_their_tags_are_text() {
+    let text = "<tool_call>{\"name\":\"f\"}</tool_call>";
+    assert_eq!(run(&[text], false, false), format!("C({text})"));
+}
+
+#[test]
+fn content_streams_at_once() {
+    let mut parser = AnswerParser::new(false, offer(ToolForm::tagged()));
+    assert_eq!(parser.push("Hello"), [AnswerDelta::Content("Hello".into())]);
+    assert_eq!(parser.push(" <to"), []);
+    assert_eq!(parser.push("p> x"), [AnswerDelta::Content(" <top> x".into())]);
+}
+
+#[test]
+fn ids_differ_by_salt_and_place() {
+    let text = "<tool_call>{\"name\":\"f\"}</tool_call>".repeat(2);
+    let ids = |salt: &str| -> Vec<String> {
+        let deltas = AnswerParser::new(false, offer(ToolForm::tagged())).with_salt(salt).push(&text);
+        let id = |delta| match delta {
+            AnswerDelta::ToolCall { id, .. } => id,
+            other => panic!("{other:?}"),
+        };
+        deltas.into_iter().map(id).collect()
+    };
+    let (a, b) = (ids("a"), ids("b"));
+    assert_eq!(a.len(), 2);
+    assert!(a[0] != a[1] && a[0] != b[0]);
+}
+
+fn fragment() -> impl Strategy<Value = String> {
+    let fixed = prop::sample::select(vec![
+        "<think>",
+        "</think>",
+        "<tool_call>",
+        "</tool_call>",
+        "{\"name\": \"f\", \"arguments\": {\"x\": 1}}",
+        "{\"name\":\"g\"}",
+        "{\"name\":",
+        "\"",
+        "\\",
+        "\n",
+        " ",
+        "\n\n",
+        "<",
+        "hello",
+        "é🦙",
+        "<thin",
+        "</",
+    ]);
+    prop_oneof![8 => fixed.prop_map(str::to_owned), 1 => "\\PC{0,4}"]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..Default::default() })]
+    #[test]
+    fn any_cutting_gives_the_same(
+        fragments in prop::collection::vec(fragment(), 0..14),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..10),
+        thinking: bool,
+        tools: bool,
+    ) {
+        let text = fragments.concat();
+        let places: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| places[cut.index(places.len())]).collect();
+        cuts.extend([0, text.len()]);
+        cuts.sort_unstable();
+        let pieces: Vec<&str> = cuts.windows(2).map(|pair| &text[pair[0]..pair[1]]).collect();
+        let chars: Vec<&str> = places.windows(2).map(|pair| &text[pair[0]..pair[1]]).collect();
+        let whole = run(&[&text], thinking, tools);
+        prop_assert_eq!(&whole, &run(&pieces, thinking, tools), "{:?}", pieces);
+        prop_assert_eq!(&whole, &run(&chars, thinking, tools), "{:?}", text);
+    }
+
+    #[test]
+    fn plain_text_is_kept(text in "[a-z<>/ \n\"{}]{0,60}") {
+        prop_assume!(!text.contains("<think>") && !text.contains("<tool_call>"));
+        let expect = if text.is_empty() { String::new() } else { format!("C({text})") };
+        prop_assert_eq!(run(&[&text], false, true), expect);
+    }
+}
+
+/// `[TOOL_CALLS][{"name": .., "arguments": ..}, ..]`
+fn listed() -> ToolForm {
+    ToolForm {
+        opening: "[TOOL_CALLS][".into(),
+        separator: ", ".into(),
+        closing: "]".into(),
+        end: "}".into(),
+        begin: "{\"name\": \"".into(),
+        ..ToolForm::tagged()
+    }
+}
+
+fn bare() -> ToolForm {
+    ToolForm { opening: String::new(), closing: String::new(), ..listed() }
+}
+
+fn functions() -> ToolForm {
+    ToolForm {
+        begin: "<function=".into(),
+        middle: ">".into(),
+        end: "</function>".into(),
+        separator: String::new(),
+        ..ToolForm::tagged()
+    }
+}
+
+fn sections() -> ToolForm {
+    ToolForm {
+        opening: "<calls>".into(),
+        begin: "<call>".into(),
+        middle: "<sep>".into(),
+        end: "</call>".into(),
+        closing: "</calls>".into(),
+        ..ToolForm::tagged()
+    }
+}
+
+fn parameters() -> ToolForm {
+    let arguments = ArgumentsForm::Parameters {
+        key: "\n<parameter=".into(),
+        value: ">\n".into(),
+        end: "\n</parameter>".into(),
+    };
+    ToolForm {
+        begin: "<tool_call>\n<function=".into(),
+        middle: String::new(),
+        end: "\n</function>\n</tool_call>".into(),
+        arguments,
+        ..ToolForm::tagged()
+    }
+}
+
+#[test]
+fn calls_are_read_in_the_form_of_the_model() {
+    let check = |form: fn() -> ToolForm, text: &str, expect: &str| {
+        assert_eq!(run_with(&[text], false, offer(form())), expect, "{text:?}");
+    };
+    // Mistral's list, with and without white space, brackets and identifiers.
+    check(listed, "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"a\": 1}}]", "T(0:f:{\"a\": 1})");
+    check(
+        listed,
+        "Wait.[TOOL_CALLS] [{\"name\":\"f\"}, {\"name\":\"g\",\"id\":\"x\"}]",
+        "C(Wait.)T(0:f:{})T(1:g:{})",
+    );
+    check(listed, "[TOOL_CALLS]{\"name\":\"f\"}", "T(0:f:{})");
+    check(listed, "[TOOL_CALLS][{\"name\":\"f\"}] done", "T(0:f:{})C( done)");
+    check(listed, "[TOOL_CALLS] are great", "C([TOOL_CALLS] are great)");
+    check(listed, "[TOOL_CALLS][{\"name\":\"f\"", "C([TOOL_CALLS][{\"name\":\"f\")");
+    // Llama's bare JSON: only at the start, and only with the name of a tool.
+    check(bare, "{\"name\": \"f\", \"parameters\": {\"a\": 1}}", "T(0:f:{\"a\": 1})");
+    check(bare, "\n<|python_tag|>{\"name\": \"f\", \"parameters\": {}}", "T(0:f:{})");
+    check(bare, "{\"type\": \"function\", \"name\": \"f\", \"parameters\": {}}", "T(0:f:{})");
+    check(bare, "{\"name\":\"f\"}; {\"name\":\"g\"}\n", "T(0:f:{})T(1:g:{})");
+    check(bare, "{\"name\": \"Ann\", \"age\": 3}", "C({\"name\": \"Ann\", \"age\": 3})");
+    check(bare, " {\"answer\": 3}", "C( {\"answer\": 3})");
+    check(bare, "So: {\"name\":\"f\"}", "C(So: {\"name\":\"f\"})");
+    check(bare, "<think>Hm.</think>\n{\"name\":\"f\"}", "R(Hm.)T(0:f:{})");
+    // Functions with JSON.
+    check(functions, "<function=f>{\"a\": \"</function>\"}</function>", "T(0:f:{\"a\": \"</function>\"})");
+    check(
+        functions,
+        "Hm <function=f>{}</function><function=g>{\"x\":2}</function>",
+        "C(Hm )T(0:f:{})T(1:g:{\"x\":2})",
+    );
+    check(functions, "<function=f>nothing", "C(<function=f>nothing)");
+    check(functions, "a <function= b", "C(a <function= b)");
+    // Sections of calls, as DeepSeek writes them.
+    check(
+        sections,
+        "<calls><call>f<sep>{\"a\":1}</call>\n<call>g<sep>{}</call></calls>",
+        "T(0:f:{\"a\":1})T(1:g:{})",
+    );
+    check(sections, "<calls><call>f<sep>{}</call></calls>after", "T(0:f:{})C(after)");
+    // Parameters, whose types the schema knows.
+    check(
+        parameters,
+        "<tool_call>\n<function=f>\n<parameter=t>\n3\n</parameter>\n<parameter=n>\n3\n</parameter>\n</function>\n</tool_call>",
+        "T(0:f:{\"t\":\"3\",\"n\":3})",
+    );
+    check(parameters, "<tool_call>\n<function=g>\n</function>\n</tool_call>", "T(0:g:{})");
+    check(
+        parameters,
+        "<tool_call><function=f><parameter=t>\na\n</function>\nb\n</parameter>\n</function></tool_call>",
+        "T(0:f:{\"t\":\"a\\n</function>\\nb\"})",
+    );
+}
+
+#[test]
+fn no_more_calls_are_read_than_wanted() {
+    let one = |form: ToolForm, text: &str| {
+        let mut offer = offer(form).unwrap();
+        Arc::get_mut(&mut offer).unwrap().calls_max = 1;
+        run_with(&[text], false, Some(offer))
+    };
+    let tagged = "<tool_call>{\"name\":\"f\"}</tool_call>";
+    assert_eq!(one(ToolForm::tagged(), &format!("Hm.{tagged}\n{tagged} x")), "C(Hm.)T(0:f:{})");
+    assert_eq!(one(listed(), "[TOOL_CALLS][{\"name\":\"f\"}, {\"name\":\"g\"}]"), "T(0:f:{})");
+}
+
+#[test]
+fn text_before_a_call_streams() {
+    let mut parser = AnswerParser::new(false, offer(listed()));
+    assert_eq!(parser.push("I look"), [AnswerDelta::Content("I look".into())]);
+    assert_eq!(parser.push(". [TOOL_"), [AnswerDelta::Content(".".into())]);
+    let mut parser = AnswerParser::new(false, offer(bare()));
+    assert_eq!(parser.push("{\"na"), []);
+    assert_eq!(parser.push("ture\":"), [AnswerDelta::Content("{\"nature\":".into())]);
+}
+
+fn part_of_a_call() -> impl Strategy<Value = String> {
+    prop::sample::select(&PARTS[..]).prop_map(str::to_owned)
+}
+
+const PARTS: [&str; 34] = [
+    "[TOOL_CALLS]",
+    "[",
+    "]",
+    ", ",
+    ";",
+    "{\"name\": \"f\", \"arguments\": {\"t\": 1}}",
+    "{\"name\":\"g\"}",
+    "{\"a\":",
+    "<function=f>",
+    "<function=",
+    "{}",
+    "</function>",
+    "<calls>",
+    "</calls>",
+    "<call>",
+    "f",
+    "<sep>",
+    "</call>",
+    "<tool_call>",
+    "</tool_call>",
+    "<parameter=t>",
+    "</parameter>",
+    "\n",
+    " ",
+    "hello",
+    "\"",
+    "}",
+    "<think>",
+    "</think>",
+    "<|python_tag|>",
+    "<",
+    "\\",
+    "é🦙",
+    "{",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..Default::default() })]
+    #[test]
+    fn any_cutting_gives_the_same_in_every_form(
+        parts in prop::collection::vec(part_of_a_call(), 0..16),
+        cut in any::<prop::sample::Index>(),
+        form in 0..6usize,
+    ) {
+        let forms = [ToolForm::tagged, listed, bare, functions, sections, parameters];
+        let text = parts.concat();
+        let places: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
+        let (left, right) = text.split_at(places[cut.index(places.len())]);
+        let chars: Vec<&str> = places.windows(2).map(|pair| &text[pair[0]..pair[1]]).collect();
+        let whole = run_with(&[&text], false, offer(forms[form]()));
+        prop_assert_eq!(&whole, &run_with(&[left, right], false, offer(forms[form]())), "{:?}|{:?}", left, right);
+        prop_assert_eq!(&whole, &run_with(&chars, false, offer(forms[form]())), "{:?}", text);
+    }
+}
