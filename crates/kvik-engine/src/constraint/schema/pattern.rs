@@ -99,6 +99,27 @@ fn group_length(text: &str) -> Option<usize> {
     None
 }
 
+/// Whether every group and class of an expression ends, which all dialects want.
+pub(super) fn is_closed(pattern: &str) -> bool {
+    let (mut groups, mut in_class) = (0_i64, false);
+    let mut letters = pattern.chars();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '\\' => drop(letters.next()),
+            ']' => in_class = false,
+            _ if in_class => {}
+            '[' => in_class = true,
+            '(' => groups += 1,
+            ')' => groups -= 1,
+            _ => {}
+        }
+        if groups < 0 {
+            return false;
+        }
+    }
+    groups == 0 && !in_class
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,5 +142,15 @@ mod tests {
         check(r"(?=.*[)])(?!(a|(b)))c", "c");
         check(r"\(?=a", r"\(?=a");
         check("(a)|b", "(a)|b");
+    }
+
+    #[test]
+    fn groups_and_classes_are_closed() {
+        for closed in ["", "a", "(a(b)|[(])", r"\(\[", r"[\]]", "[^)(]+", "(?<=a)(?!b)", "]"] {
+            assert!(is_closed(closed), "{closed}");
+        }
+        for open in ["(", ")", "a)(", "[a", r"(\)", "((a)", "[(a)"] {
+            assert!(!is_closed(open), "{open}");
+        }
     }
 }

@@ -72,6 +72,9 @@ impl Walk<'_> {
                 }
                 Ok(Some(without))
             }
+            Err(_) if !pattern::is_closed(pattern) => {
+                Err(failed(&format!("{at}.pattern"), "has a group or a class that is not closed"))
+            }
             Err(why) => {
                 self.leave_out(at, "pattern", &why, Under::Tolerated)?;
                 Ok(None)
