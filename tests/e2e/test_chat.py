@@ -200,10 +200,9 @@ def test_completions_continue_text(client, model):
     assert whole.usage.completion_tokens == 24
 
 
-def test_an_unknown_model_is_not_found(client):
-    with pytest.raises(openai.NotFoundError) as caught:
-        client.chat.completions.create(model="gpt-none", messages=say("Hello."))
-    assert "gpt-none" in str(caught.value)
+def test_another_models_name_is_answered_under_our_own(client, model):
+    """As every local server does; `--strict-model`, which tests/clients uses, refuses it."""
+    assert client.chat.completions.create(model="gpt-none", messages=say("Hello."), max_tokens=2).model == model
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("gpt-none")
 
@@ -212,7 +211,7 @@ def test_overflow_says_both_numbers(client, model):
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(model=model, messages=say("word " * 6000))
     error = caught.value.body
-    numbers = [int(word) for word in error["message"].replace(";", " ").split() if word.isdigit()]
+    numbers = [int(word) for word in error["message"].replace(";", " ").replace(",", " ").split() if word.isdigit()]
     assert len(numbers) >= 2 and max(numbers) > 6000, error
     assert error["code"] == "context_length_exceeded"
 
