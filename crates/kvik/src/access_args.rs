@@ -43,6 +43,8 @@ pub(crate) struct AccessArgs {
     /// A host by which the server may be called, beside its address and localhost, or * for any; may be repeated
     #[arg(long, value_name = "HOST", value_delimiter = ',')]
     allow_host: Vec<AllowedHost>,
+    // The words of `--help`, in which rustdoc wants a link.
+    #[allow(rustdoc::bare_urls)]
     /// An origin whose pages may call, as https://example.org, or * for all; may be repeated
     #[arg(long, value_name = "ORIGIN", value_delimiter = ',')]
     cors: Vec<AllowedOrigin>,
