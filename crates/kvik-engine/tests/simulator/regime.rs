@@ -29,6 +29,7 @@ pub(crate) struct Regime {
     pub(crate) public: bool,
     pub(crate) private: bool,
     pub(crate) panics: bool,
+    pub(crate) restarts: bool,
     /// Requests at a time.
     pub(crate) crowd: usize,
 }
@@ -68,6 +69,7 @@ impl Regime {
             public: tenants && dice.once_in(2),
             private: dice.once_in(2),
             panics: dice.once_in(3),
+            restarts: !dice.once_in(3),
             crowd: dice.pick(&[1, 1, 2, 5, 12]),
         }
     }

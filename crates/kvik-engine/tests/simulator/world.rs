@@ -130,7 +130,7 @@ impl World {
     /// Something happens, the engine steps, the disk moves on.
     pub(crate) fn live(&mut self) {
         match self.dice.roll(200) {
-            0 => self.restart(),
+            0 if self.regime.restarts => self.restart(),
             1..=3 => self.rest_a_while(),
             4..=12 => self.cancel(),
             13..=30 => self.wait(),

@@ -1,0 +1,101 @@
+"""Puts bugs back, one at a time, and asks the simulator: each must be found within 1,000 seeds.
+
+    python3 tests/mutants.py                 all of them; about half a minute each
+    python3 tests/mutants.py --only ttl      those whose name contains this
+
+A test that cannot fail proves nothing. These are bugs that kvik once had. The sources are copied, so the
+checkout is not touched; a text that is no longer in its file is an error, so that the list stays true.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SEEDS = 1000
+
+SCHEDULE = "crates/kvik-engine/src/schedule/"
+CACHE = "crates/kvik-cache/src/"
+
+# Name, file, what stands there, what stood there once.
+MUTANTS = [
+    ("a ttl is set at the first write and a use does not extend it", CACHE + "tier/lifetime.rs",
+     "use_.expires_s = later(expires_s, use_.expires_s);", "let _ = expires_s;"),
+    ("the disk is asked once to let go", SCHEDULE + "room.rs",
+     "self.drop_rests() || (self.running.len() <= 1 && self.drop_loads())", "self.drop_rests()"),
+    ("what begins alike is brought back for what was dropped", SCHEDULE + "disk/warm.rs",
+     "let whole = found.tokens == chain.tokens.len() && found.slots.len() == chain.slots.len();",
+     "let whole = found.slots.len() == chain.slots.len();"),
+    ("choices of a private request publish", SCHEDULE + "room.rs",
+     "Sharing::Private(namespace) => self.fork_private(parent, id, namespace, stored, runner),",
+     "Sharing::Private(_) => self.fork_shared(parent, id, &child.tokens[..stored], runner),"),
+    ("a graft in use is forgotten", SCHEDULE + "public.rs",
+     "None => self.leaving.extend(old.grafts),",
+     "None => old.grafts.into_iter().for_each(|graft| { self.cache.ungraft(graft); }),"),
+    ("a pin that is taken back while it is computed returns", SCHEDULE + "kept.rs",
+     "sequence.retain.pin &= !(theirs && gives_up(sequence.prompt()));", "let _ = (theirs, &gives_up);"),
+    ("one panic fails the whole batch", SCHEDULE + "mod.rs",
+     "false => contain(|| runner.forward(&batch)),", "false => { let _ = &batch; Err(error.clone()) }"),
+    ("what replaces a partial block is kept no longer than itself", CACHE + "table.rs",
+     "radix.keep_as(self.lease, asked);", "let _ = asked;"),
+    ("the same on disk", CACHE + "tier/residency.rs",
+     "record.use_.expires_s = later(record.use_.expires_s, self.record(replaced).use_.expires_s);",
+     "let _ = replaced;"),
+    ("an end is not noted when the disk is behind", SCHEDULE + "disk/spill.rs",
+     "            return disk.note_end(&mut spilled, sequence.retain, now_s);\n        }\n        let held",
+     "            let _ = (&mut spilled, now_s);\n            return;\n        }\n        let held"),
+    ("a load that ends early publishes what it has not read", SCHEDULE + "disk/load.rs",
+     "self.cache.finish(load.seq, load.ready_tokens());", "self.cache.finish(load.seq, &load.tokens);"),
+]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="mutants whose name contains this")
+    only = parser.parse_args().only
+    with tempfile.TemporaryDirectory(prefix="kvik-mutants-") as folder:
+        copy = Path(folder) / "kvik"
+        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns("target", ".git", "node_modules"))
+        found, _, _ = simulate(copy)
+        if found:
+            sys.exit(f"the simulator finds something without any mutant: {found}")
+        missed = [mutant[0] for mutant in MUTANTS if only in mutant[0] and not is_found(copy, *mutant)]
+    if missed:
+        sys.exit("not found: " + "; ".join(missed))
+
+
+def is_found(copy, name, file, now, once):
+    """Whether the simulator finds this bug."""
+    path = copy / file
+    text = path.read_text()
+    if text.count(now) != 1:
+        sys.exit(f"{file} has {text.count(now)} times {now!r}; the mutant {name!r} needs a new text")
+    path.write_text(text.replace(now, once))
+    found, seconds, output = simulate(copy)
+    path.write_text(text)
+    if not found and "test result: ok" not in output:
+        sys.exit(f"the mutant {name!r} does not build:\n{output[-3000:]}")
+    print(f"{'found' if found else 'MISSED':<7} {name:<62} {found or '':<12} {seconds:5.0f} s", flush=True)
+    return bool(found)
+
+
+def simulate(copy):
+    """The first seed that fails, if any, the time with building, and what was printed."""
+    started = time.monotonic()
+    command = ["cargo", "test", "--release", "-q", "-p", "kvik-engine", "--test", "simulator"]
+    environment = {**os.environ, "SEEDS": str(SEEDS), "RUST_BACKTRACE": "0",
+                   "CARGO_TARGET_DIR": str(ROOT / "target" / "mutants")}
+    run = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
+    output = run.stdout + run.stderr
+    failed = re.search(r"seed \d+", output) if run.returncode else None
+    return failed and failed.group(), time.monotonic() - started, output
+
+
+if __name__ == "__main__":
+    main()
