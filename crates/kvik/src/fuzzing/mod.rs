@@ -48,7 +48,7 @@ impl Server {
     fn start() -> anyhow::Result<Server> {
         let state = std::env::temp_dir().join(format!("kvik-fuzz-{}", std::process::id()));
         let state = state.to_string_lossy();
-        let flags = ["--cache-ram", "8MiB", "--context", "256", "--threads", "1", "--cache-disk", "off"];
+        let flags = ["--cache-ram", "8MiB", "--context", "1024", "--threads", "1", "--cache-disk", "off"];
         let command = ["kvik", "serve", "--state-dir", &state].into_iter().chain(flags);
         let Task::Serve(args) = Cli::try_parse_from(command)?.task else {
             anyhow::bail!("`kvik serve` is no server");
