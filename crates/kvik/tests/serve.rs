@@ -229,7 +229,8 @@ fn a_schema_shapes_the_answer_and_a_required_call_is_one() {
     assert!((1..=5).contains(&triage["priority"].as_i64().unwrap()), "{triage}");
 
     let tools = json!([{"type": "function", "function": {"name": "move_it", "parameters": schema}}]);
-    let answer = server.chat(with(say("Move it."), json!({"tools": tools, "tool_choice": "required"})));
+    let answer = server
+        .chat(with(say("Move it."), json!({"tools": tools, "tool_choice": "required", "max_tokens": 200})));
     let choice = &answer["choices"][0];
     assert_eq!(choice["finish_reason"], "tool_calls", "{answer}");
     let call = &choice["message"]["tool_calls"][0]["function"];
@@ -247,7 +248,8 @@ fn a_schema_shapes_the_answer_and_a_required_call_is_one() {
         {"type": "function", "function": {"name": "go", "parameters": referring}},
         {"type": "function", "function": {"name": "fly", "parameters": referring}},
     ]);
-    let answer = server.chat(with(say("Go."), json!({"tools": tools, "tool_choice": "required"})));
+    let answer =
+        server.chat(with(say("Go."), json!({"tools": tools, "tool_choice": "required", "max_tokens": 200})));
     let call = &answer["choices"][0]["message"]["tool_calls"][0]["function"];
     let arguments: Value = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
     assert!(["Oslo", "Cork"].contains(&arguments["place"].as_str().unwrap()), "{answer}");

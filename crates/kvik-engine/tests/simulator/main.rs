@@ -101,7 +101,7 @@ fn any_history_is_as_the_naive_model_says() {
     }
     let seconds = started.elapsed().as_secs_f64();
     println!("{seeds} seeds of {steps} steps, {:.0} seeds a second: {coverage:#?}", seeds as f64 / seconds);
-    if seeds >= 200 && steps >= 1000 {
+    if seeds >= 5000 && steps >= 1000 {
         coverage.lock().unwrap().check(seeds);
     }
 }
