@@ -255,7 +255,7 @@ fn indent(text: &Text, args: &mut Args, meter: &Rc<Meter>) -> Result<Text> {
 }
 
 fn escape(text: &Text, meter: &Rc<Meter>) -> Result<Text> {
-    mapped(text, meter, |c, out| match c {
+    methods::map_characters(text, meter, |c, out| match c {
         '&' => out.push_str("&amp;"),
         '<' => out.push_str("&lt;"),
         '>' => out.push_str("&gt;"),
@@ -266,18 +266,8 @@ fn escape(text: &Text, meter: &Rc<Meter>) -> Result<Text> {
 }
 
 fn url_encode(text: &Text, meter: &Rc<Meter>) -> Result<Text> {
-    mapped(text, meter, |c, out| match c {
+    methods::map_characters(text, meter, |c, out| match c {
         'a'..='z' | 'A'..='Z' | '0'..='9' | '_' | '.' | '-' | '~' | '/' => out.push(c),
         c => c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| out.push_str(&format!("%{byte:02X}"))),
     })
-}
-
-fn mapped(text: &Text, meter: &Rc<Meter>, map: impl Fn(char, &mut String)) -> Result<Text> {
-    let mut out = Builder::new(meter)?;
-    for (piece, input) in text.pieces() {
-        let mut mapped = String::with_capacity(piece.len());
-        piece.chars().for_each(|c| map(c, &mut mapped));
-        out.push(&mapped, input)?;
-    }
-    Ok(out.finish())
 }

@@ -77,7 +77,11 @@ fn predicate(name: &str) -> Option<fn(&str) -> bool> {
 }
 
 /// Each character replaced; what it becomes has its origin.
-fn map_characters(text: &Text, meter: &Rc<Meter>, mut map: impl FnMut(char, &mut String)) -> Result<Text> {
+pub(super) fn map_characters(
+    text: &Text,
+    meter: &Rc<Meter>,
+    mut map: impl FnMut(char, &mut String),
+) -> Result<Text> {
     let mut out = Builder::new(meter)?;
     for (piece, input) in text.pieces() {
         let mut mapped = String::with_capacity(piece.len());
