@@ -9,6 +9,7 @@ use kvik_cache::Token;
 use serde_json::{Value, json};
 
 use super::checked_schema;
+use super::schema::move_references;
 use crate::api::{CallForm, CallStart, Calls};
 use crate::text::{TokenKind, Vocabulary};
 
@@ -144,24 +145,6 @@ fn any_of(schemas: &[&Value]) -> Value {
         schema
     });
     json!({ "anyOf": moved.collect::<Vec<_>>() })
-}
-
-/// A schema refers to its own parts from its root (`#/$defs/item`); that root is at `to` now.
-fn move_references(schema: &mut Value, to: &str) {
-    match schema {
-        Value::Object(fields) => {
-            for (key, value) in fields {
-                match value {
-                    Value::String(text) if key == "$ref" && text.starts_with('#') => {
-                        *text = format!("{to}{}", &text[1..]);
-                    }
-                    other => move_references(other, to),
-                }
-            }
-        }
-        Value::Array(items) => items.iter_mut().for_each(|item| move_references(item, to)),
-        _ => {}
-    }
 }
 
 /// An expression for all texts that do not start with `trigger`.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kvik_engine::{
     answer::{ForcedCall, Offer, ToolForm},
     api::Constraint,
+    constraint::schema::move_references,
 };
 use serde_json::{Value, json};
 
@@ -148,24 +149,6 @@ fn call_schema((name, parameters): &Function, place: &str) -> Value {
         "required": ["name", "arguments"],
         "additionalProperties": false,
     })
-}
-
-/// Parameters refer to their own parts from their root (`#/$defs/item`); that root is at `to` now.
-fn move_references(schema: &mut Value, to: &str) {
-    match schema {
-        Value::Object(fields) => {
-            for (key, value) in fields {
-                match value {
-                    Value::String(text) if key == "$ref" && text.starts_with('#') => {
-                        *text = format!("{to}{}", &text[1..]);
-                    }
-                    other => move_references(other, to),
-                }
-            }
-        }
-        Value::Array(items) => items.iter_mut().for_each(|item| move_references(item, to)),
-        _ => {}
-    }
 }
 
 #[cfg(test)]

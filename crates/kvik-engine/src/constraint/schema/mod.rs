@@ -11,11 +11,14 @@ mod merge;
 mod moments;
 mod object;
 mod pattern;
+mod references;
 mod scalar;
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
+
+pub use references::move_references;
 
 /// Schemas within the schema at most, each counted as often as it is used in a combination.
 const NODES_MAX: usize = 20_000;
