@@ -33,7 +33,7 @@ pub trait Runner {
     fn vocab_len(&self) -> usize;
 
     /// Copies the first `positions` positions of block `from` to block `to`, all layers and heads.
-    fn copy_head(&mut self, from: BlockId, to: BlockId, positions: usize);
+    fn copy_partial(&mut self, from: BlockId, to: BlockId, positions: usize);
 
     /// Copies the bytes of a block to `bytes`, which has room for exactly those.
     fn read_block(&self, block: BlockId, bytes: &mut [u8]);

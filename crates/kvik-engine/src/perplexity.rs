@@ -199,7 +199,7 @@ mod tests {
             VOCAB
         }
 
-        fn copy_head(&mut self, _: BlockId, _: BlockId, _: usize) {
+        fn copy_partial(&mut self, _: BlockId, _: BlockId, _: usize) {
             unreachable!("windows share nothing");
         }
 

@@ -176,7 +176,7 @@ mod tests {
             2
         }
 
-        fn copy_head(&mut self, _: BlockId, _: BlockId, _: usize) {}
+        fn copy_partial(&mut self, _: BlockId, _: BlockId, _: usize) {}
 
         fn read_block(&self, _: BlockId, _: &mut [u8]) {}
 

@@ -190,7 +190,7 @@ impl World {
         };
         let Ok(admitted) = self.cache.admit(admission) else { return };
         if let Some(copy) = admitted.copy {
-            self.runner.copy_head(copy.from, copy.to, copy.positions);
+            self.runner.copy_partial(copy.from, copy.to, copy.positions);
             self.seen.copies += 1;
         }
         self.next += 1;

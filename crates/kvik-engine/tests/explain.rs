@@ -80,8 +80,8 @@ impl Runner for Gated {
         self.runner.vocab_len()
     }
 
-    fn copy_head(&mut self, from: BlockId, to: BlockId, positions: usize) {
-        self.runner.copy_head(from, to, positions);
+    fn copy_partial(&mut self, from: BlockId, to: BlockId, positions: usize) {
+        self.runner.copy_partial(from, to, positions);
     }
 
     fn read_block(&self, block: BlockId, into: &mut [u8]) {

@@ -226,7 +226,7 @@ impl<R: Runner> Bench<R> {
             for (block, (&from, &to)) in self.tables[0].iter().zip(table).enumerate() {
                 let positions = test.depth.saturating_sub(block * BLOCK_POSITIONS).min(BLOCK_POSITIONS);
                 if from != to && positions > 0 {
-                    self.runner.copy_head(from, to, positions);
+                    self.runner.copy_partial(from, to, positions);
                 }
             }
         }
@@ -405,7 +405,7 @@ mod tests {
             1 << 30 // so that no two tokens of a test are the same
         }
 
-        fn copy_head(&mut self, from: BlockId, to: BlockId, positions: usize) {
+        fn copy_partial(&mut self, from: BlockId, to: BlockId, positions: usize) {
             for offset in 0..positions {
                 self.stored.insert((to, offset), self.stored[&(from, offset)]);
             }

@@ -56,8 +56,8 @@ impl Runner for ModelRunner {
         self.model.config().vocab
     }
 
-    fn copy_head(&mut self, from: BlockId, to: BlockId, positions: usize) {
-        self.arena.copy_head(from.0, to.0, positions);
+    fn copy_partial(&mut self, from: BlockId, to: BlockId, positions: usize) {
+        self.arena.copy_partial(from.0, to.0, positions);
     }
 
     fn read_block(&self, block: BlockId, bytes: &mut [u8]) {

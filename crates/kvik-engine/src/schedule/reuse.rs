@@ -103,7 +103,7 @@ impl Newcomer<'_> {
         };
         let admitted = cache.admit(admission).ok()?;
         if let Some(copy) = admitted.copy {
-            runner.copy_head(copy.from, copy.to, copy.positions);
+            runner.copy_partial(copy.from, copy.to, copy.positions);
         }
         let stop = match self.sequence.sharing {
             Sharing::Namespace(_) => admitted.stop,
@@ -123,7 +123,7 @@ impl Newcomer<'_> {
         let prompt = &self.sequence.tokens;
         let copy = cache.fork(parent.id, self.id, &prompt[..tokens]).ok()?;
         if let Some(copy) = copy {
-            runner.copy_head(copy.from, copy.to, copy.positions);
+            runner.copy_partial(copy.from, copy.to, copy.positions);
         }
         cache.retain(self.id, self.sequence.retain);
         if cache.reserve(self.id, self.positions).is_err() {

@@ -54,7 +54,7 @@ impl Scheduler {
     fn fork_shared(&mut self, parent: SeqId, id: SeqId, tokens: &[Token], runner: &mut dyn Runner) -> bool {
         let Ok(copy) = self.cache.fork(parent, id, tokens) else { return false };
         if let Some(copy) = copy {
-            runner.copy_head(copy.from, copy.to, copy.positions);
+            runner.copy_partial(copy.from, copy.to, copy.positions);
         }
         true
     }
@@ -80,7 +80,7 @@ impl Scheduler {
         let copies: Vec<(BlockId, BlockId)> =
             self.cache.table(parent).iter().copied().zip(self.cache.table(id).iter().copied()).collect();
         for ((from, to), start) in copies.into_iter().zip((0..positions).step_by(BLOCK_POSITIONS)) {
-            runner.copy_head(from, to, (positions - start).min(BLOCK_POSITIONS));
+            runner.copy_partial(from, to, (positions - start).min(BLOCK_POSITIONS));
         }
         true
     }

@@ -98,7 +98,7 @@ impl Runner for FakeRunner {
         VOCAB
     }
 
-    fn copy_head(&mut self, from: BlockId, to: BlockId, positions: usize) {
+    fn copy_partial(&mut self, from: BlockId, to: BlockId, positions: usize) {
         assert!((1..=BLOCK_POSITIONS).contains(&positions) && from != to);
         let mut copy = [None; BLOCK_POSITIONS];
         copy[..positions].copy_from_slice(&self.arena[from.index()][..positions]);

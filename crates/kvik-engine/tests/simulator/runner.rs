@@ -101,7 +101,7 @@ impl Runner for SimRunner {
         VOCAB
     }
 
-    fn copy_head(&mut self, from: BlockId, to: BlockId, positions: usize) {
+    fn copy_partial(&mut self, from: BlockId, to: BlockId, positions: usize) {
         assert!((1..=BLOCK_POSITIONS).contains(&positions) && from != to);
         let source = self.arena[from.index()];
         assert!(source[..positions].iter().all(|&stored| stored != 0), "copied before it is stored");

@@ -62,7 +62,7 @@ impl KvArena {
     ///
     /// # Panics
     /// When a block does not exist or `positions` exceeds a block.
-    pub fn copy_head(&mut self, from: u32, to: u32, positions: usize) {
+    pub fn copy_partial(&mut self, from: u32, to: u32, positions: usize) {
         assert!(positions <= BLOCK_POSITIONS, "{positions} positions exceed a block");
         // The bytes of later positions come along: they are nobody's, and whole tiles copy fastest.
         let (source, target) = (self.block_start(from), self.block_start(to));
@@ -217,9 +217,9 @@ mod tests {
     #[test]
     fn copies_are_whole_blocks_of_others() {
         let mut arena = written(KvFormat::Q4, &[(1, 0), (1, 1)], 0, 3);
-        arena.copy_head(1, 0, 0);
+        arena.copy_partial(1, 0, 0);
         assert!(arena.block(0).iter().all(|&byte| byte == 0));
-        arena.copy_head(1, 0, 2);
+        arena.copy_partial(1, 0, 2);
         assert_eq!(arena.block(0), arena.block(1));
     }
 }
