@@ -23,8 +23,8 @@ use serde_json::Value;
 use tokio::runtime::Runtime;
 
 use crate::{
-    cli::{Cli, Task},
-    http, serve,
+    api,
+    command::{Cli, Task, serve},
 };
 
 /// Answers are read for this long; then the client goes, as one does that has waited enough.
@@ -54,7 +54,7 @@ impl Server {
             anyhow::bail!("`kvik serve` is no server");
         };
         let runtime = Runtime::new()?;
-        let router = http::router(runtime.block_on(async { serve::without_port(&args) })?);
+        let router = api::router(runtime.block_on(async { serve::without_port(&args) })?);
         Ok(Server { runtime, router })
     }
 

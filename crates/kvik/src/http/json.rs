@@ -29,7 +29,7 @@ const FIRST_PLACES: usize = 4;
 
 /// Why a text was not read.
 #[derive(Debug, PartialEq)]
-pub(super) enum JsonError {
+pub(crate) enum JsonError {
     /// It is not valid JSON, or nested too deeply.
     Syntax(String),
     /// The body has more fields than any request needs.
@@ -51,7 +51,7 @@ impl fmt::Display for JsonError {
 }
 
 /// The texts of the fields of `body`, whose bytes they share. The last of several with one name wins.
-pub(super) fn split(body: &Bytes) -> Result<BTreeMap<String, Bytes>, JsonError> {
+pub(crate) fn split(body: &Bytes) -> Result<BTreeMap<String, Bytes>, JsonError> {
     let mut parser = serde_json::Deserializer::from_slice(body);
     let fields = parser.deserialize_map(Split { body }).and_then(|fields| parser.end().map(|()| fields));
     fields.map_err(syntax)?.ok_or(JsonError::TooManyFields)
@@ -89,23 +89,23 @@ fn syntax(error: serde_json::Error) -> JsonError {
 
 /// Memory that may still be spent on the values of one body.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub(crate) struct Budget {
     bytes_left: usize,
     spent: bool,
 }
 
 impl Budget {
-    pub(super) fn new() -> Budget {
+    pub(crate) fn new() -> Budget {
         Budget { bytes_left: TREE_BYTES_MAX, spent: false }
     }
 
     /// Builds the value of a text.
-    pub(super) fn build(&mut self, text: &[u8]) -> Result<Value, JsonError> {
+    pub(crate) fn build(&mut self, text: &[u8]) -> Result<Value, JsonError> {
         self.read(text, |parser, budget| Building(budget).deserialize(parser))
     }
 
     /// Reads a text by `read`, which charges what it builds.
-    pub(super) fn read<'t, T>(
+    pub(crate) fn read<'t, T>(
         &mut self,
         text: &'t [u8],
         read: impl FnOnce(&mut Parser<'t>, &mut Budget) -> Result<T, serde_json::Error>,
@@ -115,7 +115,7 @@ impl Budget {
         read.map_err(|error| if self.spent { JsonError::OverBudget } else { syntax(error) })
     }
 
-    pub(super) fn charge<E: de::Error>(&mut self, bytes: usize) -> Result<(), E> {
+    pub(crate) fn charge<E: de::Error>(&mut self, bytes: usize) -> Result<(), E> {
         match self.bytes_left.checked_sub(bytes) {
             Some(left) => self.bytes_left = left,
             None => {
@@ -136,7 +136,7 @@ impl Budget {
     }
 }
 
-pub(super) type Parser<'t> = serde_json::Deserializer<serde_json::de::SliceRead<'t>>;
+pub(crate) type Parser<'t> = serde_json::Deserializer<serde_json::de::SliceRead<'t>>;
 
 /// Builds one value and charges it.
 struct Building<'b>(&'b mut Budget);

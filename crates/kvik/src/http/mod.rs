@@ -1,74 +1,17 @@
-//! HTTP: OpenAI's API, llama-server's beside it, health and metrics.
+//! Connections and what is the same for every body that comes over one: bounded, slow, hostile or not.
 //!
-//! Every route is the same three steps: read the body off the async threads (parse, check,
-//! template, tokenize), submit to the engine, word the events. Never holds model or cache state.
+//! It knows neither model nor tenants.
 
-mod app;
-mod body;
-mod cache_report;
-mod cache_view;
-mod chat;
-mod chat_answer;
-mod closing;
-mod completions;
 mod connections;
-mod continuation;
-mod diagnostics;
-mod disk_metrics;
-mod error;
+pub(crate) mod error;
 mod exchange;
-mod explain;
-mod fields;
-mod generation;
-mod guard;
+pub(crate) mod fields;
 mod half_open;
-mod json;
-mod keep;
-mod keys;
-mod limits;
+pub(crate) mod json;
 mod listen;
-mod llama;
-mod llama_answer;
-mod loading;
-mod messages;
-mod metrics;
-mod options;
-mod origins;
-mod prompt;
-mod prompts;
-mod readers;
-mod room;
-mod routes;
-#[cfg(test)]
-mod situations;
-mod tab;
-mod tenant_usage;
-#[cfg(test)]
-mod tests;
-#[cfg(test)]
-mod tests_bodies;
-#[cfg(test)]
-mod tests_connections;
-#[cfg(test)]
-mod tests_doors;
-#[cfg(test)]
-mod tests_kept;
-#[cfg(test)]
-mod tests_tenants;
-#[cfg(test)]
-mod tests_tools;
-mod text_answer;
-mod tools;
-mod unsupported;
-mod usage;
+pub(crate) mod origins;
+pub(crate) mod readers;
+pub(crate) mod room;
 
-pub(crate) use app::{App, AppConfig};
-pub(crate) use chat::conversation_prompt;
-pub(crate) use keys::Keys;
 pub(crate) use listen::{ConnectionLimits, Front, serve};
-pub(crate) use loading::router as loading_router;
 pub(crate) use origins::{AllowedHost, AllowedOrigin, Hosts, Senders};
-pub(crate) use prompts::restore as restore_prompts;
-pub(crate) use routes::router;
-pub(crate) use tab::Clock;
-pub(crate) use tenant_usage::listing as usage_listing;

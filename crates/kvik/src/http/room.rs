@@ -18,7 +18,7 @@ use tokio::{
 };
 
 /// What is not counted of each body: one up to this length is small.
-pub(super) const SMALL_BYTES: u64 = 64 << 10;
+pub(crate) const SMALL_BYTES: u64 = 64 << 10;
 /// All bodies together, in units of the largest one.
 const BODIES: u64 = 4;
 /// Bytes per second that a body brings while others wait for its room.

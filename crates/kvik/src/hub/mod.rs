@@ -22,7 +22,7 @@ use ureq::{
     http::{Response, StatusCode, header},
 };
 
-use crate::dirs;
+use crate::settings::dirs;
 
 /// Redirects that one request follows.
 const REDIRECTS_MAX: usize = 5;

@@ -1,0 +1,119 @@
+//! What was computed and what it cost, added up.
+
+use std::{fmt, ops::AddAssign, str::FromStr, time::Duration};
+
+use kvik_engine::api::Report;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::Day;
+use crate::accounts::prices::Cost;
+
+/// What a sum is of: one tenant's requests to one model on one UTC day.
+///
+/// Written as `2026-11-21/acme/model`, which sorts by day. A tenant's name has no slash; a
+/// model's may have.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Line {
+    pub(crate) day: Day,
+    pub(crate) tenant: String,
+    pub(crate) model: String,
+}
+
+/// A sum. Fields that a record lacks are 0, so that more can be added.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Totals {
+    /// Prompts, each with its answers; given up ones included.
+    pub(crate) requests: u64,
+    pub(crate) prompt_tokens: u64,
+    /// Prompt tokens whose keys and values came from the cache.
+    pub(crate) cached_tokens: u64,
+    /// Of these, from disk.
+    pub(crate) disk_tokens: u64,
+    /// Prompt tokens computed.
+    pub(crate) computed_tokens: u64,
+    pub(crate) generated_tokens: u64,
+    pub(crate) cost: Cost,
+    /// Prefill time that the cached tokens would have taken, microseconds.
+    pub(crate) saved_us: u64,
+}
+
+impl Totals {
+    /// One request.
+    pub(crate) fn of(report: &Report, cost: Cost, saved: Duration) -> Totals {
+        Totals {
+            requests: 1,
+            prompt_tokens: report.prompt_tokens as u64,
+            cached_tokens: report.cached_tokens as u64,
+            disk_tokens: report.disk_tokens as u64,
+            computed_tokens: report.computed_tokens as u64,
+            generated_tokens: report.generated_tokens as u64,
+            cost,
+            saved_us: u64::try_from(saved.as_micros()).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// The part of the prompt tokens that came from the cache; 0 where there were none.
+    pub(crate) fn hit_rate(&self) -> f64 {
+        if self.prompt_tokens == 0 { 0.0 } else { self.cached_tokens as f64 / self.prompt_tokens as f64 }
+    }
+
+    pub(crate) fn saved_seconds(&self) -> f64 {
+        self.saved_us as f64 / 1e6
+    }
+
+    /// For people's programs; the cost is text, so that it stays exact.
+    pub(crate) fn json(&self, line: &Line) -> Value {
+        json!({
+            "day": line.day.to_string(),
+            "tenant": line.tenant,
+            "model": line.model,
+            "requests": self.requests,
+            "prompt_tokens": self.prompt_tokens,
+            "cached_tokens": {
+                "ram": self.cached_tokens.saturating_sub(self.disk_tokens),
+                "disk": self.disk_tokens,
+            },
+            "computed_tokens": self.computed_tokens,
+            "generated_tokens": self.generated_tokens,
+            "hit_rate": self.hit_rate(),
+            "cost": self.cost.to_string(),
+            "saved_seconds": self.saved_seconds(),
+        })
+    }
+}
+
+impl AddAssign<&Totals> for Totals {
+    fn add_assign(&mut self, other: &Totals) {
+        let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
+        add(&mut self.requests, other.requests);
+        add(&mut self.prompt_tokens, other.prompt_tokens);
+        add(&mut self.cached_tokens, other.cached_tokens);
+        add(&mut self.disk_tokens, other.disk_tokens);
+        add(&mut self.computed_tokens, other.computed_tokens);
+        add(&mut self.generated_tokens, other.generated_tokens);
+        add(&mut self.saved_us, other.saved_us);
+        self.cost += other.cost;
+    }
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.day, self.tenant, self.model)
+    }
+}
+
+impl FromStr for Line {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Line, String> {
+        let mut parts = text.splitn(3, '/');
+        match (parts.next(), parts.next(), parts.next()) {
+            (Some(day), Some(tenant), Some(model)) => {
+                Ok(Line { day: day.parse()?, tenant: tenant.to_owned(), model: model.to_owned() })
+            }
+            _ => Err(format!("`{text}` is not DAY/TENANT/MODEL")),
+        }
+    }
+}

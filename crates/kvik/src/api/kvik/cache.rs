@@ -1,0 +1,285 @@
+//! `/v1/cache`: what is kept, where, how often it was used; and dropping or pinning it by hand.
+//!
+//! A tenant sees and touches its own prefixes, the admin all.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    Extension, Json,
+    extract::{Path, Query as Parameters, State},
+    http::StatusCode,
+};
+use kvik_cache::{BLOCK_POSITIONS, PinId, PinInfo, PrefixInfo, PrefixOrder, TenantId, Token};
+use kvik_engine::{
+    prompts::Unpin,
+    stats::{DiskStats, EngineStats},
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::prompts::{blocking, engine, kept, shared_tokens, tokens};
+use crate::{
+    accounts::tenants::Share,
+    api::openai::chat::Conversation,
+    app::{body::JsonBody, keys::Caller, limits, prompts::common, state::App},
+    http::{error::ApiError, fields::Fields},
+};
+
+type Result<T> = std::result::Result<T, ApiError>;
+
+/// Prefixes that are listed where nothing is asked for, and at most.
+const LISTED: usize = 20;
+const LISTED_MAX: usize = 1000;
+
+/// The parameters of the list.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Wanted {
+    limit: Option<usize>,
+    /// `blocks` or `hits`.
+    order: Option<String>,
+}
+
+/// `GET /v1/cache`: a summary and the top prefixes.
+pub(crate) async fn list(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Parameters(wanted): Parameters<Wanted>,
+) -> Result<Json<Value>> {
+    let order = match wanted.order.as_deref() {
+        None | Some("blocks") => PrefixOrder::Blocks,
+        Some("hits") => PrefixOrder::Reuses,
+        Some(_) => return Err(ApiError::field("order", "`order` is `blocks` or `hits`")),
+    };
+    let limit = wanted.limit.unwrap_or(LISTED).min(LISTED_MAX);
+    blocking(move || {
+        let (prefixes, now) = engine(&app)?.prefixes(order, mine(&caller), limit)?;
+        let stats = app.serving.engine.stats();
+        let data = prefixes.iter().map(|prefix| prefix_json(&app, &caller, &stats, prefix, now));
+        let mut answer = json!({"object": "cache", "prefixes": data.collect::<Vec<Value>>()});
+        if caller.admin {
+            answer["ram"] = ram(&stats);
+            answer["disk"] = stats.disk.as_ref().map_or(Value::Null, |disk| disk_json(disk, &stats));
+        }
+        Ok(Json(answer))
+    })
+    .await
+}
+
+/// `POST /v1/cache/evict`: drops what is known of a prompt and of all that begins with it, pinned or not, in
+/// RAM and on disk. Kept prompts that begin so keep their names and are computed again at the next start.
+pub(crate) async fn evict(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Value>> {
+    let caller = body.caller.clone();
+    let names = app.read(body, |app, mut fields| names(app, &mut fields)).await?;
+    blocking(move || {
+        let (mut blocks, mut pins) = (0, 0);
+        for tokens in &names {
+            let evicted = engine(&app)?.evict(&kept(tokens.clone(), &caller.tenant))?;
+            (blocks, pins) = (blocks + evicted.blocks, pins + evicted.pins);
+        }
+        let begins = |tokens: &Vec<Token>| names.iter().any(|name| tokens.starts_with(name));
+        let of_tenant = app.registry.of(&caller.tenant.name).into_iter();
+        let prompts: Vec<String> =
+            of_tenant.filter(|(_, record)| begins(&record.tokens)).map(|(name, _)| name).collect();
+        let tokens = names.last().map_or(0, Vec::len);
+        Ok(Json(json!({
+            "object": "cache.evicted",
+            "tokens": tokens,
+            "blocks": blocks,
+            "pins": pins,
+            "prompts": prompts,
+        })))
+    })
+    .await
+}
+
+/// `POST /v1/cache/pin`: computes a prompt and keeps it until it is evicted or unpinned by hand.
+pub(crate) async fn pin(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Value>> {
+    let caller = body.caller.clone();
+    limits::check_tokens(&caller.tenant, app.now())?;
+    let tenant = caller.tenant.clone();
+    let prompt = app.read(body, move |app, mut fields| Ok(kept(tokens(app, &mut fields)?, &tenant))).await?;
+    let (report, usage) = app.compute(&caller, prompt.request()).await?;
+    let (tokens, computed) = (prompt.tokens.len(), report.computed_tokens);
+    Ok(Json(json!({
+        "object": "cache.pinned",
+        "tokens": tokens,
+        "computed_tokens": computed,
+        "usage": usage,
+    })))
+}
+
+/// `GET /v1/cache/pins`: what is pinned and by whom, oldest first, and how much may be.
+pub(crate) async fn pins(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Json<Value>> {
+    blocking(move || {
+        let pins = engine(&app)?.pins(mine(&caller), LISTED_MAX)?;
+        let stats = app.serving.engine.stats();
+        let data: Vec<Value> = pins.iter().map(|pin| pin_json(&app, &caller, &stats, pin)).collect();
+        let mut answer = json!({"object": "list", "data": data});
+        if caller.admin {
+            answer["blocks"] = json!({"pinned": stats.cache.pinned, "limit": stats.cache.pinned_max});
+        }
+        Ok(Json(answer))
+    })
+    .await
+}
+
+/// `DELETE /v1/cache/pins/{id}`: takes back one pin; what it kept can be evicted from now on.
+pub(crate) async fn unpin(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>> {
+    let pin = id.parse().map(|id| Unpin::One(PinId(id)));
+    let pin = pin.map_err(|_| ApiError::field("id", format!("`{id}` is not the number of a pin")))?;
+    let tenant = mine(&caller);
+    let count = blocking(move || Ok(engine(&app)?.unpin(pin, tenant)?)).await?;
+    if count == 0 {
+        let message = format!("there is no pin {id}; GET /v1/cache/pins lists them");
+        return Err(ApiError::new(StatusCode::NOT_FOUND, Some("pin_not_found"), message));
+    }
+    Ok(unpinned(count))
+}
+
+/// The parameter of `DELETE /v1/cache/pins`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Whose {
+    tenant: Option<String>,
+}
+
+/// `DELETE /v1/cache/pins`: takes back all pins of the caller's tenant; the admin's key those of the tenant
+/// that is named, or all.
+pub(crate) async fn unpin_all(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Parameters(whose): Parameters<Whose>,
+) -> Result<Json<Value>> {
+    let tenant = match (whose.tenant, caller.admin) {
+        (None, _) => mine(&caller),
+        (Some(name), false) if name == caller.tenant.name => mine(&caller),
+        (Some(_), false) => return Err(ApiError::admins_only().at("tenant")),
+        (Some(name), true) => {
+            let tenant = app.keys().tenants().named(&name);
+            let unknown = || ApiError::field("tenant", format!("there is no tenant `{name}`"));
+            Some(tenant.ok_or_else(unknown)?.id)
+        }
+    };
+    blocking(move || Ok(unpinned(engine(&app)?.unpin(Unpin::All, tenant)?))).await
+}
+
+fn unpinned(count: usize) -> Json<Value> {
+    Json(json!({"object": "cache.unpinned", "pins": count}))
+}
+
+/// `DELETE /v1/cache`: drops all that is neither in use nor pinned, of a tenant or, for the admin, of all.
+pub(crate) async fn clear(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Json<Value>> {
+    blocking(move || {
+        let salt = (!caller.admin).then(|| caller.tenant.salt());
+        let (ram, disk) = engine(&app)?.clear_cache(salt)?;
+        Ok(Json(json!({"object": "cache.cleared", "blocks": {"ram": ram, "disk": disk}})))
+    })
+    .await
+}
+
+/// Whose prefixes a caller may see and touch: those of its tenant; the admin all.
+fn mine(caller: &Caller) -> Option<TenantId> {
+    (!caller.admin).then_some(caller.tenant.id)
+}
+
+/// Prefixes that a body names, so that every pin is found which a request with the same body has left: a
+/// conversation stands in a pin as it was asked, and in a kept prompt as it goes on.
+fn names(app: &App, fields: &mut Fields) -> Result<Vec<Vec<Token>>> {
+    if !fields.has("messages") {
+        return Ok(vec![tokens(app, fields)?]);
+    }
+    let conversation = Conversation::read(fields)?;
+    let asked = app.serving.encode_rendered(&conversation.render(app)?);
+    let goes_on = shared_tokens(app, &conversation)?;
+    let both = asked[..common(&asked, &goes_on)].to_vec();
+    // Less than a block names nothing.
+    let both = (both.len() >= BLOCK_POSITIONS).then_some(both);
+    Ok(both.into_iter().chain([asked, goes_on]).collect())
+}
+
+fn ram(stats: &EngineStats) -> Value {
+    let totals = &stats.cache.totals;
+    json!({
+        "bytes": stats.kv_bytes,
+        "used_bytes": stats.kv_owned_bytes + stats.kv_shared_bytes,
+        "blocks": stats.cache.blocks,
+        "cached_blocks": stats.cache.shared,
+        "tokens": stats.cache.tokens,
+        "pinned_blocks": stats.cache.pinned,
+        "pinned_blocks_limit": stats.cache.pinned_max,
+        "evicted_blocks": totals.evicted,
+        "hit_rate": rate(stats.counters.reused_tokens, stats.counters.prompt_tokens),
+    })
+}
+
+fn disk_json(disk: &DiskStats, stats: &EngineStats) -> Value {
+    let block_bytes = block_bytes(stats);
+    let totals = &disk.tier.totals;
+    json!({
+        "bytes": disk.tier.slots * block_bytes,
+        "used_bytes": disk.tier.used * block_bytes,
+        "blocks": disk.tier.slots,
+        "used_blocks": disk.tier.used,
+        "found_at_start": totals.adopted,
+        "written_blocks": totals.written,
+        "read_blocks": totals.read,
+        "faults": totals.write_faults + totals.read_faults,
+        "evicted_blocks": totals.evicted,
+        "bytes_per_second": disk.load_rate,
+        "prefill_tokens_per_second": disk.compute_rate,
+    })
+}
+
+fn rate(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+fn prefix_json(app: &App, caller: &Caller, stats: &EngineStats, prefix: &PrefixInfo, now: Duration) -> Value {
+    let ago = |then: Duration| now.saturating_sub(then).as_secs_f64();
+    json!({
+        "text": text(app, caller, &prefix.head),
+        "tokens": prefix.tokens,
+        "blocks": prefix.blocks,
+        "bytes": prefix.blocks * block_bytes(stats),
+        "hits": prefix.reuses,
+        "tenant": app.keys().tenants().name_of(prefix.tenant),
+        "in_use": prefix.last_use.is_none() && !prefix.pinned,
+        "idle_s": prefix.last_use.map(ago),
+        "pinned": prefix.pinned,
+        "priority": prefix.priority,
+        "expires_in_s": prefix.expires.map(|at| at.saturating_sub(now).as_secs_f64()),
+    })
+}
+
+fn pin_json(app: &App, caller: &Caller, stats: &EngineStats, pin: &PinInfo) -> Value {
+    json!({
+        "id": pin.id.0,
+        "text": text(app, caller, &pin.head),
+        "tokens": pin.tokens,
+        "blocks": pin.blocks,
+        "bytes": pin.blocks * block_bytes(stats),
+        "tenant": app.keys().tenants().name_of(pin.tenant),
+    })
+}
+
+fn block_bytes(stats: &EngineStats) -> usize {
+    stats.kv_bytes / stats.cache.blocks.max(1)
+}
+
+/// How a prefix begins. Tenants that share have one cache, in which nobody can tell whose a text is: of that
+/// they see numbers only.
+fn text(app: &App, caller: &Caller, head: &[Token]) -> Option<String> {
+    let shown = caller.admin || caller.tenant.share != Share::Shared;
+    shown.then(|| app.serving.tokenizer.decode(head))
+}

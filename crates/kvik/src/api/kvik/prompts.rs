@@ -1,0 +1,382 @@
+//! `/v1/prompts`: prompts that are computed ahead and kept.
+//!
+//! What is kept of a conversation is what every request that begins with it has in common: its template
+//! is rendered with two different questions at the end, and the tokens before they part are the prompt.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension, Json,
+    extract::{Path, State},
+};
+use kvik_cache::BLOCK_POSITIONS;
+use kvik_engine::{
+    api::Report,
+    engine::Engine,
+    prompts::{Cached, KeptPrompt},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    accounts::tenants::{DEFAULT_NAME, Tenant},
+    api::{openai::chat::Conversation, request::prompt::Prompt},
+    app::{
+        body::JsonBody,
+        keys::Caller,
+        limits,
+        prompts::{Change, PROMPTS_MAX, PromptKey, PromptRecord, common, sha256},
+        state::App,
+    },
+    http::{error::ApiError, fields::Fields},
+};
+
+type Result<T> = std::result::Result<T, ApiError>;
+
+/// Bytes of a name at most.
+const NAME_MAX: usize = 128;
+/// Questions that begin with different tokens, whatever comes before them.
+const QUESTIONS: [&str; 2] = ["a", "0"];
+
+/// Fields of a body that are written down, to compute the prompt anew after a change of the model.
+const WRITTEN: [&str; 10] = [
+    "messages",
+    "tools",
+    "tool_choice",
+    "chat_template_kwargs",
+    "add_generation_prompt",
+    "enable_thinking",
+    "reasoning_effort",
+    "continue_final_message",
+    "prompt",
+    "public",
+];
+
+/// `PUT /v1/prompts/{name}`: computes a prompt and keeps it; nothing is computed when it is kept already.
+/// It is a request like any other: limited, billed, and given up when the client leaves.
+pub(crate) async fn put(
+    State(app): State<Arc<App>>,
+    Path(name): Path<String>,
+    body: JsonBody,
+) -> Result<Json<Value>> {
+    let caller = body.caller.clone();
+    limits::check_tokens(&caller.tenant, app.now())?;
+    let asked = Arc::new(asked(&app, name, body).await?);
+    may_publish(&app, &caller, &asked.key, asked.public)?;
+    let (of, work) = (app.clone(), asked.clone());
+    let step = blocking(move || work.begin(&of)).await?;
+    let (report, usage) = match step {
+        Step::Kept => (Report { cached_tokens: asked.prompt.tokens.len(), ..Report::default() }, Value::Null),
+        Step::Compute { .. } => app.compute(&caller, asked.prompt.request()).await?,
+    };
+    blocking(move || {
+        asked.write_down(&app, &step, &report)?;
+        Ok(Json(asked.json(&report, &usage)))
+    })
+    .await
+}
+
+/// `POST /v1/prompts/{name}/check`: whether this is what is kept under the name.
+pub(crate) async fn check(
+    State(app): State<Arc<App>>,
+    Path(name): Path<String>,
+    body: JsonBody,
+) -> Result<Json<Value>> {
+    let asked = asked(&app, name, body).await?;
+    blocking(move || {
+        let record = app.registry.get(&asked.key).ok_or_else(|| unknown(&asked.key.name))?;
+        let mut state = state(&app, &asked.key.name, &record, &asked.prompt)?;
+        state["changed"] = json!(record.sha256 != asked.sha256);
+        Ok(Json(state))
+    })
+    .await
+}
+
+/// Reads what a caller asks to be kept under a name.
+async fn asked(app: &Arc<App>, name: String, body: JsonBody) -> Result<Asked> {
+    let caller = body.caller.clone();
+    app.read(body, move |app, fields| Asked::read(app, &caller.tenant, name, fields)).await
+}
+
+/// `GET /v1/prompts`
+pub(crate) async fn list(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Json<Value>> {
+    blocking(move || {
+        let all = app.registry.of(&caller.tenant.name);
+        let of = kept(Vec::new(), &caller.tenant);
+        let states = all.iter().map(|(name, record)| state(&app, name, record, &of));
+        Ok(Json(json!({"object": "list", "data": states.collect::<Result<Vec<Value>>>()?})))
+    })
+    .await
+}
+
+/// `GET /v1/prompts/{name}`
+pub(crate) async fn get(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>> {
+    blocking(move || {
+        let record = app.registry.get(&key(&caller.tenant, &name)).ok_or_else(|| unknown(&name))?;
+        state(&app, &name, &record, &kept(Vec::new(), &caller.tenant)).map(Json)
+    })
+    .await
+}
+
+/// `DELETE /v1/prompts/{name}`: lets go of a prompt, in RAM and on disk.
+pub(crate) async fn delete(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>> {
+    blocking(move || {
+        let key = key(&caller.tenant, &name);
+        may_publish(&app, &caller, &key, false)?;
+        let record = app.registry.remove(&key).map_err(|error| ApiError::internal(error.to_string()))?;
+        let record = record.ok_or_else(|| unknown(&name))?;
+        publish(&app)?;
+        release(&app, &key, &kept(record.tokens, &caller.tenant))?;
+        Ok(Json(json!({"object": "prompt.deleted", "name": name, "deleted": true})))
+    })
+    .await
+}
+
+/// Computes what is kept, as far as the disk does not have it: at the start. A prompt whose tokens have
+/// changed with the model is computed anew.
+pub(crate) fn restore(app: &App) {
+    for (key, record) in app.registry.all() {
+        let Some(tenant) = app.keys().tenants().named(&key.tenant) else {
+            tracing::warn!("the kept prompt `{}` belongs to the unknown tenant `{}`", key.name, key.tenant);
+            continue;
+        };
+        let fields = Fields::of_body(record.body.clone());
+        let asked = fields.and_then(|fields| Asked::read(app, &tenant, key.name.clone(), fields));
+        if let Err(error) = asked.and_then(|asked| asked.keep(app)) {
+            tracing::warn!("the prompt `{}` cannot be kept any more: {}", key.name, error);
+        }
+    }
+    if let Err(error) = publish(app) {
+        tracing::warn!("public prompts are not shared: {error}");
+    }
+}
+
+/// A prompt to be kept, or compared with one that is.
+struct Asked {
+    key: PromptKey,
+    body: Value,
+    public: bool,
+    prompt: KeptPrompt,
+    sha256: String,
+}
+
+/// What is to be done for a prompt.
+enum Step {
+    /// Nothing: it is computed and pinned.
+    Kept,
+    /// It was computed so many times, and is to be computed once more.
+    Compute { builds: u64 },
+}
+
+impl Asked {
+    fn read(app: &App, tenant: &Tenant, name: String, mut fields: Fields) -> Result<Asked> {
+        check_name(&name)?;
+        let body = fields.copy(&WRITTEN)?;
+        let public = fields.bool("public")?.unwrap_or(false);
+        let prompt = kept(tokens(app, &mut fields)?, tenant);
+        let sha256 = sha256(&app.serving.model.digest, &prompt);
+        Ok(Asked { key: key(tenant, &name), body, public, prompt, sha256 })
+    }
+
+    /// Finds out what is to be done, and makes room for it: what had this name before is let go.
+    fn begin(&self, app: &App) -> Result<Step> {
+        match app.registry.change(&self.key, &self.sha256) {
+            Change::New => self.make_room(app).map(|()| Step::Compute { builds: 0 }),
+            Change::None => {
+                let there = engine(app)?.is_cached(&self.prompt)?;
+                let builds = app.registry.get(&self.key).map_or(0, |record| record.builds);
+                let is_kept = there.pinned && there.ram >= there.tokens;
+                Ok(if is_kept { Step::Kept } else { Step::Compute { builds } })
+            }
+            Change::Replaces(old) => {
+                release(app, &self.key, &KeptPrompt { tokens: old.tokens, ..self.prompt.clone() })?;
+                Ok(Step::Compute { builds: old.builds })
+            }
+        }
+    }
+
+    /// Computes it if need be, on nobody's account, and writes it down.
+    fn keep(&self, app: &App) -> Result<()> {
+        let step = self.begin(app)?;
+        let report = match step {
+            Step::Kept => Report::default(),
+            Step::Compute { .. } => engine(app)?.cache_system_prompt(&self.prompt)?,
+        };
+        self.write_down(app, &step, &report)
+    }
+
+    /// Writes it down and publishes it, or no longer. What somebody else has kept under its name meanwhile
+    /// is let go.
+    fn write_down(&self, app: &App, step: &Step, report: &Report) -> Result<()> {
+        let builds = match step {
+            Step::Kept => app.registry.get(&self.key).map_or(0, |record| record.builds),
+            Step::Compute { builds } => builds + u64::from(report.computed_tokens > 0),
+        };
+        let (body, public, sha256) = (self.body.clone(), self.public, self.sha256.clone());
+        let record = PromptRecord { body, public, sha256, tokens: self.prompt.tokens.clone(), builds };
+        let before = app.registry.keep(&self.key, record);
+        let before = before.map_err(|error| ApiError::internal(error.to_string()))?;
+        publish(app)?;
+        match before.filter(|before| before.sha256 != self.sha256) {
+            Some(before) => {
+                release(app, &self.key, &KeptPrompt { tokens: before.tokens, ..self.prompt.clone() })
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn make_room(&self, app: &App) -> Result<()> {
+        if app.registry.of(&self.key.tenant).len() < PROMPTS_MAX {
+            return Ok(());
+        }
+        Err(ApiError::bad_request(format!(
+            "{PROMPTS_MAX} prompts are kept, which is the limit; delete one first"
+        )))
+    }
+
+    fn json(&self, report: &Report, usage: &Value) -> Value {
+        json!({
+            "object": "prompt",
+            "name": self.key.name,
+            "tokens": self.prompt.tokens.len(),
+            "sha256": self.sha256,
+            "public": self.public,
+            "built": report.computed_tokens > 0,
+            "computed_tokens": report.computed_tokens,
+            "cached_tokens": report.cached_tokens,
+            "usage": usage,
+        })
+    }
+}
+
+/// What all tenants read is the admin's to say: who may come in with a tenant's key neither publishes a
+/// prompt nor changes one that is public.
+fn may_publish(app: &App, caller: &Caller, key: &PromptKey, public: bool) -> Result<()> {
+    let is_public = app.registry.get(key).is_some_and(|record| record.public);
+    if caller.admin || !(public || is_public) {
+        return Ok(());
+    }
+    let message = "a public prompt is read by other tenants: to publish, change or delete one takes the admin's key (kvik serve --admin-key)";
+    Err(ApiError::admins_only().because(message).at("public"))
+}
+
+/// Lets go of a prompt that had a name, unless another name keeps the same blocks.
+fn release(app: &App, key: &PromptKey, prompt: &KeptPrompt) -> Result<()> {
+    let keys = app.keys();
+    let shares =
+        |tenant: &str| keys.tenants().named(tenant).is_some_and(|tenant| tenant.salt() == prompt.salt);
+    let held = app.registry.any(|other, record| {
+        other != key && whole_blocks(&record.tokens) == whole_blocks(&prompt.tokens) && shares(&other.tenant)
+    });
+    if !held {
+        engine(app)?.invalidate(prompt)?;
+    }
+    Ok(())
+}
+
+fn whole_blocks(tokens: &[u32]) -> &[u32] {
+    &tokens[..tokens.len() - tokens.len() % BLOCK_POSITIONS]
+}
+
+/// Tells the engine which prompts are public: those that the admin has published.
+fn publish(app: &App) -> Result<()> {
+    let keys = app.keys();
+    let admins = |tenant: &str| tenant == DEFAULT_NAME || !keys.tenants().are_named();
+    let public = app.registry.all().into_iter().filter(|(key, record)| record.public && admins(&key.tenant));
+    let kept =
+        public.filter_map(|(key, record)| Some(kept(record.tokens, &*keys.tenants().named(&key.tenant)?)));
+    Ok(engine(app)?.set_public_prompts(kept.collect())?)
+}
+
+/// What all requests that begin so have in common.
+pub(crate) fn tokens(app: &App, fields: &mut Fields) -> Result<Vec<u32>> {
+    if !fields.has("messages") {
+        let prompts = Prompt::read(fields)?;
+        let [prompt] = prompts.as_slice() else {
+            return Err(ApiError::field(
+                "prompt",
+                "`prompt` must be one prompt; keep others under other names",
+            ));
+        };
+        return prompt.encode(app);
+    }
+    shared_tokens(app, &Conversation::read(fields)?)
+}
+
+/// What all conversations that begin so have in common.
+pub(crate) fn shared_tokens(app: &App, conversation: &Conversation) -> Result<Vec<u32>> {
+    let [one, other] = QUESTIONS.map(|question| conversation.and_asked(question));
+    let one = app.serving.encode_rendered(&one.render(app)?);
+    let other = app.serving.encode_rendered(&other.render(app)?);
+    let shared = common(&one, &other);
+    if shared == 0 {
+        return Err(ApiError::field("messages", "requests with these messages have no token in common"));
+    }
+    Ok(one[..shared].to_vec())
+}
+
+/// What is kept under a name, and how much of it is there for the tenant `of`.
+fn state(app: &App, name: &str, record: &PromptRecord, of: &KeptPrompt) -> Result<Value> {
+    let prompt = KeptPrompt { tokens: record.tokens.clone(), ..of.clone() };
+    let cached: Cached = engine(app)?.is_cached(&prompt)?;
+    Ok(json!({
+        "object": "prompt",
+        "name": name,
+        "tokens": cached.tokens,
+        "sha256": record.sha256,
+        "public": record.public,
+        "builds": record.builds,
+        "cached": cached.is_whole(),
+        "pinned": cached.pinned,
+        "ram": cached.ram,
+        "disk": cached.disk,
+    }))
+}
+
+pub(crate) fn kept(tokens: Vec<u32>, tenant: &Tenant) -> KeptPrompt {
+    KeptPrompt { tokens, salt: tenant.salt(), tenant: tenant.id }
+}
+
+fn key(tenant: &Tenant, name: &str) -> PromptKey {
+    PromptKey { tenant: tenant.name.clone(), name: name.to_owned() }
+}
+
+fn check_name(name: &str) -> Result<()> {
+    if name.is_empty() || name.len() > NAME_MAX || name.chars().any(char::is_control) {
+        return Err(ApiError::field(
+            "name",
+            format!("a name has 1 to {NAME_MAX} bytes and no control characters"),
+        ));
+    }
+    Ok(())
+}
+
+fn unknown(name: &str) -> ApiError {
+    let message = format!("no prompt is kept under the name `{name}`; PUT /v1/prompts/{{name}} keeps one");
+    ApiError::new(axum::http::StatusCode::NOT_FOUND, Some("prompt_not_found"), message)
+}
+
+/// The engine with its cache; the scripts that tests of routes use have none.
+pub(crate) fn engine(app: &App) -> Result<&Engine> {
+    app.serving.cache.as_ref().ok_or_else(|| ApiError::internal("this server has no cache"))
+}
+
+/// Runs what waits for the engine on a thread that may wait.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(panic) => Err(ApiError::internal(format!("the request failed: {panic}"))),
+    }
+}

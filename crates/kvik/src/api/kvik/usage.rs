@@ -1,0 +1,75 @@
+//! `GET /v1/usage`: what the caller's tenant has had; the admin sees all tenants.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension, Json,
+    extract::{Query as Parameters, State, rejection::QueryRejection},
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::{
+    accounts::ledger::{Bill, Day, Query},
+    app::{keys::Caller, state::App},
+    http::error::ApiError,
+};
+
+/// The parameters `tenant`, `since` and `until`; days as 2026-11-21.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Wanted {
+    tenant: Option<String>,
+    since: Option<String>,
+    until: Option<String>,
+}
+
+/// Answers with one line per day, tenant and model.
+pub(crate) async fn route(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    wanted: Result<Parameters<Wanted>, QueryRejection>,
+) -> Result<Json<Value>, ApiError> {
+    let Parameters(wanted) = wanted.map_err(|error| ApiError::bad_request(error.body_text()))?;
+    let query = wanted.query(&caller)?;
+    // Reads the disk.
+    let lines = tokio::task::spawn_blocking(move || app.ledger.lines(&query)).await;
+    match lines {
+        Ok(Ok(bill)) => Ok(Json(listing(&bill))),
+        Ok(Err(error)) => Err(ApiError::internal(error.to_string())),
+        Err(panic) => Err(ApiError::internal(format!("reading the accounts failed: {panic}"))),
+    }
+}
+
+/// The bill as this route and `kvik usage --json` give it.
+pub(crate) fn listing(bill: &Bill) -> Value {
+    let data: Vec<Value> = bill.lines.iter().map(|(line, totals)| totals.json(line)).collect();
+    let mut listing = json!({"object": "list", "data": data});
+    if !bill.unreadable.is_empty() {
+        listing["unreadable"] = json!(bill.unreadable);
+    }
+    listing
+}
+
+impl Wanted {
+    /// What the caller may see of it: a tenant sees itself, whatever it asks for.
+    fn query(&self, caller: &Caller) -> Result<Query, ApiError> {
+        let own = &caller.tenant.name;
+        if let Some(other) = self.tenant.as_ref().filter(|name| !caller.admin && *name != own) {
+            let message =
+                format!("this key is not the admin's and sees the usage of `{own}` only, not of `{other}`");
+            return Err(ApiError::admins_only().because(message).at("tenant"));
+        }
+        Ok(Query {
+            tenant: if caller.admin { self.tenant.clone() } else { Some(own.clone()) },
+            since: day("since", self.since.as_deref())?,
+            until: day("until", self.until.as_deref())?,
+        })
+    }
+}
+
+fn day(name: &str, text: Option<&str>) -> Result<Option<Day>, ApiError> {
+    text.map(str::parse)
+        .transpose()
+        .map_err(|error: String| ApiError::field(name, format!("`{name}`: {error}")))
+}

@@ -1,0 +1,17 @@
+//! What programs ask for over HTTP: one folder a dialect.
+//!
+//! A route reads its body off the async threads (parse, check, template, tokenize) into the one
+//! request that the engine takes, and words the engine's events. Dialects hold no state and use nothing
+//! of one another but what `request` has for all.
+
+mod kvik;
+mod llama;
+mod openai;
+mod request;
+mod routes;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use kvik::{prompts::restore as restore_prompts, usage::listing as usage_listing};
+pub(crate) use openai::chat::conversation_prompt;
+pub(crate) use routes::router;

@@ -1,0 +1,322 @@
+//! The answer of `/v1/chat/completions`: events become messages, or deltas of messages.
+
+use std::sync::Arc;
+
+use kvik_engine::{
+    answer::{AnswerDelta, AnswerParser, Offer},
+    api::{Event, FinishReason, GeneratedToken, TokenLogprob},
+};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    app::{generation::Answer, report::closing::Closing},
+    random::random,
+};
+
+/// How the text of an answer is read.
+#[derive(Debug, Clone)]
+pub(crate) enum Reading {
+    /// Reasoning, content and tool calls are told apart by their tags.
+    Tagged {
+        /// The prompt has opened the thinking block.
+        starts_in_thinking: bool,
+        /// Tools that the request brought.
+        offer: Option<Arc<Offer>>,
+    },
+    /// A constraint shapes the answer: all of it is content.
+    Plain,
+    /// A constraint makes the whole answer one call: `{"name": ..., "arguments": {...}}`.
+    ForcedCall,
+}
+
+/// What the frames of one answer have in common.
+#[derive(Debug, Clone)]
+pub(crate) struct Head {
+    /// `chatcmpl-...`
+    pub(crate) id: String,
+    /// Unix time of the request, seconds.
+    pub(crate) created: u64,
+    /// The model's name.
+    pub(crate) model: String,
+}
+
+/// The answer as far as it is known.
+#[derive(Debug)]
+pub(crate) struct ChatAnswer {
+    head: Head,
+    /// The stream ends with a frame of usage.
+    include_usage: bool,
+    logprobs: bool,
+    choices: Vec<Choice>,
+    /// The frame that ends the last choice; it waits for the closing, which it may carry.
+    last: Option<Value>,
+}
+
+#[derive(Debug)]
+struct Choice {
+    reader: Reader,
+    started: bool,
+    content: String,
+    reasoning: String,
+    calls: Vec<Value>,
+    logprobs: Vec<Value>,
+    finish: Option<&'static str>,
+}
+
+#[derive(Debug)]
+enum Reader {
+    Tagged(Box<AnswerParser>),
+    Plain,
+    ForcedCall(String),
+}
+
+impl ChatAnswer {
+    pub(crate) fn new(
+        head: Head,
+        choices: u32,
+        reading: Reading,
+        logprobs: bool,
+        include_usage: bool,
+    ) -> ChatAnswer {
+        let choices = (0..choices).map(|_| Choice::new(&reading)).collect();
+        ChatAnswer { head, include_usage, logprobs, choices, last: None }
+    }
+
+    fn text(&mut self, choice: u32, text: &str, tokens: &[GeneratedToken], frames: &mut Vec<Value>) {
+        let logprobs: Vec<Value> =
+            if self.logprobs { tokens.iter().filter_map(logprob).collect() } else { Vec::new() };
+        let Some(state) = self.choices.get_mut(choice as usize) else { return };
+        state.logprobs.extend_from_slice(&logprobs);
+        let mut deltas = state.push(text);
+        // Tokens may arrive before the text they are part of; their log-probabilities are not kept back.
+        if deltas.is_empty() && !logprobs.is_empty() {
+            deltas.push(json!({"content": ""}));
+        }
+        self.deltas(choice, deltas, logprobs, frames);
+    }
+
+    /// Frames for these deltas; the first carries the log-probabilities of the tokens behind them.
+    fn deltas(&mut self, choice: u32, deltas: Vec<Value>, logprobs: Vec<Value>, frames: &mut Vec<Value>) {
+        let mut logprobs =
+            if self.logprobs { json!({"content": logprobs, "refusal": null}) } else { Value::Null };
+        for delta in deltas {
+            let state = &mut self.choices[choice as usize];
+            if !std::mem::replace(&mut state.started, true) {
+                frames.push(self.chunk(
+                    choice,
+                    json!({"role": "assistant", "content": ""}),
+                    Value::Null,
+                    None,
+                ));
+            }
+            frames.push(self.chunk(choice, delta, logprobs.take(), None));
+        }
+    }
+
+    fn finished(&mut self, choice: u32, reason: FinishReason, frames: &mut Vec<Value>) {
+        let Some(state) = self.choices.get_mut(choice as usize) else { return };
+        let mut rest = state.flush();
+        let reason = match reason {
+            FinishReason::Length => "length",
+            _ if !state.calls.is_empty() => "tool_calls",
+            _ => "stop",
+        };
+        state.finish = Some(reason);
+        if !state.started && rest.is_empty() {
+            rest.push(json!({"content": ""}));
+        }
+        self.deltas(choice, rest, Vec::new(), frames);
+        let end = self.chunk(choice, json!({}), Value::Null, Some(reason));
+        if self.choices.iter().all(|choice| choice.finish.is_some()) {
+            self.last = Some(end);
+        } else {
+            frames.push(end);
+        }
+    }
+
+    /// The last frame carries the closing: the end of the last choice, or the usage after it.
+    fn done(&mut self, closing: &Closing, frames: &mut Vec<Value>) {
+        frames.extend(self.last.take());
+        if self.include_usage {
+            let mut chunk = self.frame("chat.completion.chunk", Vec::new());
+            chunk.insert("usage".to_owned(), closing.usage());
+            frames.push(Value::Object(chunk));
+        }
+        if let Some(Value::Object(last)) = frames.last_mut() {
+            closing.add_to(last);
+        }
+    }
+
+    fn chunk(&self, index: u32, delta: Value, logprobs: Value, finish_reason: Option<&str>) -> Value {
+        let choice =
+            json!({"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason});
+        let mut chunk = self.frame("chat.completion.chunk", vec![choice]);
+        if self.include_usage {
+            chunk.insert("usage".to_owned(), Value::Null);
+        }
+        Value::Object(chunk)
+    }
+
+    fn frame(&self, object: &str, choices: Vec<Value>) -> Map<String, Value> {
+        frame(&self.head, object, choices)
+    }
+}
+
+/// The fields that every frame of both of OpenAI's completion endpoints has.
+pub(crate) fn frame(head: &Head, object: &str, choices: Vec<Value>) -> Map<String, Value> {
+    let frame = json!({
+        "id": head.id,
+        "object": object,
+        "created": head.created,
+        "model": head.model,
+        "system_fingerprint": concat!("kvik-", env!("CARGO_PKG_VERSION")),
+        "choices": choices,
+    });
+    let Value::Object(frame) = frame else { unreachable!("json! of braces is an object") };
+    frame
+}
+
+impl Answer for ChatAnswer {
+    const LAST: Option<&'static str> = Some("[DONE]");
+
+    fn take(&mut self, _prompt: usize, event: Event, closing: &Closing, frames: &mut Vec<Value>) {
+        match event {
+            Event::Text { choice, text, tokens } => self.text(choice, &text, &tokens, frames),
+            Event::Finished { choice, reason } => self.finished(choice, reason, frames),
+            Event::Done(_) => self.done(closing, frames),
+            Event::Prefill { .. } | Event::Failed(_) => {}
+        }
+    }
+
+    fn whole(self, closing: &Closing) -> Value {
+        let logprobs = self.logprobs;
+        let choices =
+            self.choices.into_iter().enumerate().map(|(i, choice)| choice.whole(i, logprobs)).collect();
+        let mut answer = frame(&self.head, "chat.completion", choices);
+        answer.insert("usage".to_owned(), closing.usage());
+        closing.add_to(&mut answer);
+        Value::Object(answer)
+    }
+}
+
+impl Choice {
+    fn new(reading: &Reading) -> Choice {
+        // Calls of different answers must have different ids: their results name them.
+        let salt = format!("{:016x}", random());
+        let reader = match reading {
+            Reading::Tagged { starts_in_thinking, offer } => {
+                let parser = AnswerParser::new(*starts_in_thinking, offer.clone());
+                Reader::Tagged(Box::new(parser.with_salt(&salt)))
+            }
+            Reading::Plain => Reader::Plain,
+            Reading::ForcedCall => Reader::ForcedCall(String::new()),
+        };
+        Choice {
+            reader,
+            started: false,
+            content: String::new(),
+            reasoning: String::new(),
+            calls: Vec::new(),
+            logprobs: Vec::new(),
+            finish: None,
+        }
+    }
+
+    /// Reads more text; returns the deltas it makes.
+    fn push(&mut self, text: &str) -> Vec<Value> {
+        let deltas = match &mut self.reader {
+            Reader::Tagged(parser) => parser.push(text),
+            Reader::Plain if text.is_empty() => Vec::new(),
+            Reader::Plain => vec![AnswerDelta::Content(text.to_owned())],
+            Reader::ForcedCall(json) => {
+                json.push_str(text);
+                Vec::new()
+            }
+        };
+        self.keep(deltas)
+    }
+
+    /// What was held back, now that no more text comes.
+    fn flush(&mut self) -> Vec<Value> {
+        let deltas = match &mut self.reader {
+            Reader::Tagged(parser) => parser.finish(),
+            Reader::Plain => Vec::new(),
+            Reader::ForcedCall(json) => vec![forced_call(json)],
+        };
+        self.keep(deltas)
+    }
+
+    fn keep(&mut self, deltas: Vec<AnswerDelta>) -> Vec<Value> {
+        deltas.into_iter().map(|delta| self.keep_one(delta)).collect()
+    }
+
+    fn keep_one(&mut self, delta: AnswerDelta) -> Value {
+        match delta {
+            AnswerDelta::Content(text) => {
+                self.content.push_str(&text);
+                json!({"content": text})
+            }
+            AnswerDelta::Reasoning(text) => {
+                self.reasoning.push_str(&text);
+                json!({"reasoning_content": text})
+            }
+            AnswerDelta::ToolCall { index, id, name, arguments } => {
+                let function = json!({"name": name, "arguments": arguments});
+                self.calls.push(json!({"id": id, "type": "function", "function": function}));
+                let call = json!({"index": index, "id": id, "type": "function", "function": function});
+                json!({"tool_calls": [call]})
+            }
+        }
+    }
+
+    fn whole(self, index: usize, logprobs: bool) -> Value {
+        let only_calls = self.content.is_empty() && !self.calls.is_empty();
+        let content = if only_calls { Value::Null } else { Value::String(self.content) };
+        let mut message = json!({"role": "assistant", "content": content, "refusal": null});
+        if !self.reasoning.is_empty() {
+            message["reasoning_content"] = Value::String(self.reasoning);
+        }
+        if !self.calls.is_empty() {
+            message["tool_calls"] = Value::Array(self.calls);
+        }
+        let logprobs =
+            if logprobs { json!({"content": self.logprobs, "refusal": null}) } else { Value::Null };
+        json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": self.finish})
+    }
+}
+
+/// The call that a constrained answer spells; text that was cut short by `max_tokens` stays content.
+fn forced_call(json: &str) -> AnswerDelta {
+    let call: Option<Value> = serde_json::from_str(json).ok();
+    let name = call.as_ref().and_then(|call| call["name"].as_str());
+    match (name, &call) {
+        (Some(name), Some(call)) => AnswerDelta::ToolCall {
+            index: 0,
+            id: format!("call_{:016x}", random()),
+            name: name.to_owned(),
+            arguments: call["arguments"].to_string(),
+        },
+        _ => AnswerDelta::Content(json.to_owned()),
+    }
+}
+
+/// OpenAI's entry of one token, when the engine was asked for log-probabilities.
+fn logprob(token: &GeneratedToken) -> Option<Value> {
+    let (chosen, likeliest) = token.logprob.as_ref()?;
+    let mut entry = token_logprob(chosen);
+    entry["top_logprobs"] = likeliest.iter().map(token_logprob).collect();
+    Some(entry)
+}
+
+fn token_logprob(token: &TokenLogprob) -> Value {
+    json!({
+        "token": String::from_utf8_lossy(&token.bytes),
+        "logprob": finite(token.logprob),
+        "bytes": token.bytes,
+    })
+}
+
+/// JSON has no infinity; a forbidden token gets OpenAI's -9999.
+pub(crate) fn finite(logprob: f32) -> f32 {
+    if logprob.is_finite() { logprob } else { -9999.0 }
+}

@@ -1,0 +1,201 @@
+//! Fields of OpenAI, llama-server and vLLM that would change the answer and that kvik does not obey:
+//! better refused than ignored. A value that switches the feature off, or asks for what kvik does
+//! anyway, passes: many clients send every field they know.
+
+use serde_json::Value;
+
+use crate::http::{error::ApiError, fields::Fields};
+
+/// A field, which of its values change nothing, and what to do instead.
+type Unsupported = (&'static str, fn(&Value) -> bool, &'static str);
+
+/// For everything that generates.
+const GENERATING: [Unsupported; 31] = [
+    ("typical_p", at_least_one, "use `top_p` or `min_p`"),
+    ("tfs_z", at_least_one, "use `top_p` or `min_p`"),
+    ("top_n_sigma", not_positive, "use `top_p` or `min_p`"),
+    ("mirostat", off, "use `temperature` and `top_p`"),
+    ("dynatemp_range", off, "use `temperature`"),
+    ("dry_multiplier", off, "use `repeat_penalty` or `frequency_penalty`"),
+    ("xtc_probability", off, "use `temperature`"),
+    ("samplers", our_order, "kvik's order is penalties, top_k, top_p, min_p, temperature"),
+    ("n_keep", not_positive, "kvik never shifts the context: an answer ends where it is full"),
+    ("n_discard", not_positive, "kvik never shifts the context: an answer ends where it is full"),
+    ("n_indent", off, "use `regex` or `grammar`"),
+    ("t_max_predict_ms", not_positive, "use `max_tokens`, or close the connection"),
+    ("lora", off, "start kvik with the merged model"),
+    ("image_data", off, "kvik reads text only"),
+    ("multimodal_data", off, "kvik reads text only"),
+    ("post_sampling_probs", off, "probabilities are the model's own, before sampling"),
+    ("grammar_lazy", off, "a grammar holds from the first token on"),
+    ("bad_words", off, "forbid tokens with `logit_bias`"),
+    ("stop_token_ids", off, "use `stop`"),
+    ("allowed_token_ids", never, "use `grammar`, `regex` or `logit_bias`"),
+    ("include_stop_str_in_output", off, "append the string yourself"),
+    ("skip_special_tokens", on, "control tokens are never part of the text"),
+    ("use_beam_search", off, "ask for `n` answers and choose yourself"),
+    ("length_penalty", at_one, "it is for beam search"),
+    ("early_stopping", off, "it is for beam search"),
+    ("truncate_prompt_tokens", never, "shorten the prompt yourself"),
+    ("prompt_logprobs", off, "kvik gives log-probabilities of generated tokens only"),
+    ("logits_processors", off, "use `logit_bias` or a constraint"),
+    ("guided_whitespace_pattern", never, "use `grammar`"),
+    ("structural_tag", never, "use `grammar`"),
+    ("thinking_budget_tokens", negative, "use `reasoning_effort` or `enable_thinking`"),
+];
+
+/// For conversations.
+const CONVERSING: [Unsupported; 9] = [
+    ("functions", off, "use `tools`"),
+    ("function_call", no_call, "use `tool_choice`"),
+    ("modalities", text_only, "kvik reads and writes text only"),
+    ("audio", off, "kvik reads and writes text only"),
+    ("web_search_options", never, "offer a tool that searches"),
+    ("documents", off, "put them into a message"),
+    ("chat_template", never, "start kvik with --chat-template FILE"),
+    ("reasoning_format", ours, "thoughts come as `reasoning_content`"),
+    ("thinking_forced_open", off, "it is the template's to open a thought"),
+];
+
+/// Refuses what no answer would obey.
+pub(crate) fn refuse_generating(fields: &mut Fields) -> Result<(), ApiError> {
+    refuse(fields, &GENERATING)
+}
+
+/// Refuses what no conversation would obey.
+pub(crate) fn refuse_conversing(fields: &mut Fields) -> Result<(), ApiError> {
+    refuse(fields, &CONVERSING)
+}
+
+fn refuse(fields: &mut Fields, unsupported: &[Unsupported]) -> Result<(), ApiError> {
+    for (name, is_neutral, remedy) in unsupported {
+        if fields.take(name)?.is_some_and(|value| !is_neutral(&value)) {
+            return Err(fields.error(name, format!("is not supported with this value: {remedy}")));
+        }
+    }
+    Ok(())
+}
+
+fn off(value: &Value) -> bool {
+    match value {
+        Value::Bool(on) => !on,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        Value::Null => true,
+    }
+}
+
+fn on(value: &Value) -> bool {
+    *value == Value::Bool(true)
+}
+
+fn never(_: &Value) -> bool {
+    false
+}
+
+fn at_one(value: &Value) -> bool {
+    value.as_f64() == Some(1.0)
+}
+
+fn at_least_one(value: &Value) -> bool {
+    value.as_f64().is_some_and(|number| number >= 1.0)
+}
+
+fn not_positive(value: &Value) -> bool {
+    value.as_f64().is_some_and(|number| number <= 0.0)
+}
+
+fn negative(value: &Value) -> bool {
+    value.as_f64().is_some_and(|number| number < 0.0)
+}
+
+fn no_call(value: &Value) -> bool {
+    matches!(value.as_str(), Some("none" | "auto"))
+}
+
+fn text_only(value: &Value) -> bool {
+    value.as_array().is_some_and(|kinds| kinds.iter().all(|kind| kind == "text"))
+}
+
+fn ours(value: &Value) -> bool {
+    matches!(value.as_str(), Some("auto" | "deepseek"))
+}
+
+/// llama-server's samplers by name and by letter, in kvik's order; without a name, those that are
+/// always off here.
+const SAMPLERS: [(&str, char); 5] =
+    [("penalties", 'e'), ("top_k", 'k'), ("top_p", 'p'), ("min_p", 'm'), ("temperature", 't')];
+const SAMPLERS_OFF: [(&str, char); 5] =
+    [("dry", 'd'), ("top_n_sigma", 's'), ("typ_p", 'y'), ("typical_p", 'y'), ("xtc", 'x')];
+
+/// Whether a list of samplers is kvik's own, those left out that are off.
+fn our_order(value: &Value) -> bool {
+    match value {
+        Value::Array(names) => {
+            let known = |name: &&Value| !SAMPLERS_OFF.iter().any(|(off, _)| name.as_str() == Some(off));
+            names.is_empty() || names.iter().filter(known).eq(SAMPLERS.iter().map(|(name, _)| name))
+        }
+        Value::String(letters) => {
+            let known = |letter: &char| !SAMPLERS_OFF.iter().any(|(_, off)| letter == off);
+            letters.is_empty() || letters.chars().filter(known).eq(SAMPLERS.map(|(_, letter)| letter))
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn refused(body: Value) -> Option<String> {
+        let mut fields = Fields::of_body(body).unwrap();
+        let read = refuse_generating(&mut fields).and_then(|()| refuse_conversing(&mut fields));
+        read.err().map(|error| error.body()["error"]["param"].as_str().unwrap().to_owned())
+    }
+
+    #[test]
+    fn what_is_switched_off_passes() {
+        let check = |body: Value| assert_eq!(refused(body.clone()), None, "{body}");
+        check(json!({"typical_p": 1, "tfs_z": 1.0, "top_n_sigma": -1, "mirostat": 0, "mirostat_tau": 5}));
+        check(json!({"dynatemp_range": 0.0, "dynatemp_exponent": 1, "dry_multiplier": 0, "dry_base": 1.75}));
+        check(json!({"xtc_probability": 0, "xtc_threshold": 0.1, "n_keep": 0, "n_discard": 0, "lora": []}));
+        check(json!({"n_keep": -1, "image_data": [], "post_sampling_probs": false, "bad_words": []}));
+        check(json!({"functions": [], "function_call": "auto", "modalities": ["text"], "audio": null}));
+        check(
+            json!({"samplers": ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]}),
+        );
+        check(json!({"samplers": "edskypmxt"}));
+        check(json!({"skip_special_tokens": true, "length_penalty": 1, "thinking_budget_tokens": -1}));
+        let names = GENERATING.iter().chain(&CONVERSING).map(|(name, ..)| ((*name).to_owned(), Value::Null));
+        check(Value::Object(names.collect()));
+    }
+
+    #[test]
+    fn what_would_change_the_answer_is_refused_by_name() {
+        let check = |name: &str, value: Value| {
+            assert_eq!(refused(json!({name: value})).as_deref(), Some(name), "{value}");
+        };
+        check("typical_p", json!(0.5));
+        check("mirostat", json!(2));
+        check("dry_multiplier", json!(0.8));
+        check("xtc_probability", json!(0.5));
+        check("samplers", json!(["top_k"]));
+        check("samplers", json!("kt"));
+        check("n_keep", json!(24));
+        check("lora", json!([{"id": 0, "scale": 1.0}]));
+        check("image_data", json!([{"data": "x"}]));
+        check("post_sampling_probs", json!(true));
+        check("bad_words", json!(["no"]));
+        check("functions", json!([{"name": "f"}]));
+        check("function_call", json!({"name": "f"}));
+        check("modalities", json!(["text", "audio"]));
+        check("audio", json!({"voice": "x"}));
+        check("chat_template", json!("x"));
+        let odd = GENERATING.iter().chain(&CONVERSING).map(|(name, ..)| *name);
+        odd.for_each(|name| check(name, json!({"odd": 1})));
+    }
+}

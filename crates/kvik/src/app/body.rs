@@ -1,0 +1,142 @@
+//! Bodies: bounded in size, in time, and in number at once.
+
+use std::{pin::Pin, sync::Arc, time::Duration};
+
+use axum::{
+    body::{Body, Bytes, HttpBody},
+    extract::{FromRequest, Request},
+    http::{HeaderMap, StatusCode, header},
+};
+use tokio::time::{Instant, timeout_at};
+
+use super::{keys::Caller, state::App};
+use crate::http::{
+    error::ApiError,
+    fields::Fields,
+    room::{BodyRoom, SMALL_BYTES, TooSlow},
+};
+
+/// A client has this long to send its body,
+const BODY_TIME: Duration = Duration::from_secs(60);
+/// and another second for each of these.
+const RATE_MIN: u64 = 64 << 10;
+
+/// A body that is all there and not parsed yet, and who sent it.
+pub(crate) struct JsonBody {
+    bytes: Bytes,
+    pub(crate) caller: Caller,
+    /// Its part of the memory for bodies; free again with it.
+    _room: BodyRoom,
+}
+
+impl JsonBody {
+    /// Whether reading it may take seconds.
+    pub(crate) fn is_large(&self) -> bool {
+        self.bytes.len() as u64 > SMALL_BYTES
+    }
+
+    /// Finds its fields; nothing is built before it is read.
+    pub(crate) fn parse(&self) -> Result<Fields, ApiError> {
+        if let Err(error) = std::str::from_utf8(&self.bytes) {
+            let at = error.valid_up_to();
+            return Err(ApiError::bad_request(format!(
+                "the body is not UTF-8: byte {at} is not part of a character"
+            )));
+        }
+        Fields::parse(&self.bytes)
+    }
+}
+
+impl FromRequest<Arc<App>> for JsonBody {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
+        let caller = request.extensions().get::<Caller>().cloned().ok_or_else(ApiError::unauthorized)?;
+        check_form(request.headers())?;
+        let room = app.bodies.begin(caller.tenant.id);
+        let bytes = read(request.into_body(), &room, app).await?;
+        room.complete();
+        Ok(JsonBody { bytes: bytes.into(), caller, _room: room })
+    }
+}
+
+/// Reads a body as fast as it comes and there is room.
+async fn read(mut body: Body, room: &BodyRoom, app: &App) -> Result<Vec<u8>, ApiError> {
+    let limit = app.config.body_limit.0;
+    if body.size_hint().lower() > limit {
+        return Err(too_large(app));
+    }
+    let mut bytes = Vec::new();
+    // What it has to be there by; waiting for room is not the client's fault.
+    let mut due = Instant::now() + BODY_TIME;
+    loop {
+        let frame = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx));
+        let frame = tokio::select! {
+            frame = timeout_at(due, frame) => frame.map_err(|_| too_slow())?,
+            TooSlow = room.given_up() => return Err(given_up()),
+        };
+        let Some(frame) = frame else { return Ok(bytes) };
+        let frame = frame.map_err(|error| ApiError::bad_request(format!("the body broke off: {error}")))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if (bytes.len() + data.len()) as u64 > limit {
+            return Err(too_large(app));
+        }
+        let waiting = Instant::now();
+        room.take(data.len()).await.map_err(|TooSlow| given_up())?;
+        due += waiting.elapsed() + Duration::from_secs_f64(data.len() as f64 / RATE_MIN as f64);
+        bytes.extend_from_slice(&data);
+    }
+}
+
+/// Refuses what does not say that it is plain JSON. A foreign page can make a browser send forms
+/// and text unasked, but not this type.
+fn check_form(headers: &HeaderMap) -> Result<(), ApiError> {
+    let encoding = headers.get(header::CONTENT_ENCODING).map(|value| value.to_str().unwrap_or("?"));
+    if let Some(encoding) = encoding.filter(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
+        let message = format!(
+            "the body is encoded as `{encoding}` (its content-encoding), which kvik does not read; send it as it is"
+        );
+        return Err(unsupported("content_encoding_not_supported", message));
+    }
+    let kind = headers.get(header::CONTENT_TYPE).map(|value| value.to_str().unwrap_or("?"));
+    if kind.is_some_and(is_json) {
+        return Ok(());
+    }
+    let found = kind.map_or("has no content-type".to_owned(), |kind| format!("says that it is `{kind}`"));
+    let message = format!(
+        "the body {found} and kvik reads JSON only; send the header `Content-Type: application/json` (curl: -H 'Content-Type: application/json')"
+    );
+    Err(unsupported("content_type_not_json", message))
+}
+
+/// Whether a content type is `application/json` or a relative of it, with or without parameters.
+fn is_json(kind: &str) -> bool {
+    let essence = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    essence.strip_prefix("application/").is_some_and(|form| form == "json" || form.ends_with("+json"))
+}
+
+fn unsupported(code: &'static str, message: String) -> ApiError {
+    ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, Some(code), message)
+}
+
+fn too_large(app: &App) -> ApiError {
+    let message = format!(
+        "the body is larger than {}; shorten the prompt or start kvik with a larger --body-limit",
+        app.config.body_limit
+    );
+    ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, Some("body_too_large"), message)
+}
+
+fn too_slow() -> ApiError {
+    let message = format!(
+        "the body came too slowly: it may take {} s, and another one for each {} KiB",
+        BODY_TIME.as_secs(),
+        RATE_MIN >> 10
+    );
+    ApiError::new(StatusCode::REQUEST_TIMEOUT, Some("body_timeout"), message)
+}
+
+fn given_up() -> ApiError {
+    let message = "the body came slowly while others waited for the memory that it takes; send it again";
+    ApiError::new(StatusCode::REQUEST_TIMEOUT, Some("body_timeout"), message)
+}

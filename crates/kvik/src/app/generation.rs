@@ -1,0 +1,234 @@
+//! A generation as the HTTP side sees it: requests go to the engine, events come back.
+//!
+//! The engine's thread must never wait for a client, so events go through a channel without a
+//! bound of its own: what bounds it is the request's `max_tokens` or the context.
+//! Dropping a [`Generation`] closes the channel, which ends the work at the engine's next step:
+//! that is how a closed connection cancels.
+
+use std::{
+    collections::VecDeque,
+    future::poll_fn,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use axum::{
+    Json,
+    response::{
+        IntoResponse, Response, Sse,
+        sse::{self, KeepAlive},
+    },
+};
+use kvik_engine::api::{Event, EventSink, Report, Request};
+use serde_json::{Value, json};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio_stream::Stream;
+
+use super::{
+    report::{closing::Closing, usage::usage},
+    tab::Tab,
+};
+use crate::{http::error::ApiError, serving::Inference};
+
+/// Pause after which a silent stream sends a comment: proxies stay patient during a long prefill,
+/// and a client that has vanished without a word is noticed by the write.
+const KEEP_ALIVE: Duration = Duration::from_secs(3);
+
+/// Events of the prompts of one HTTP request, merged; each is tagged with the prompt's index.
+pub(crate) struct Generation {
+    events: UnboundedReceiver<(usize, Event)>,
+    /// An event that has been looked at and not yet handed out.
+    first: Option<(usize, Event)>,
+    /// Prompts that have not ended.
+    running: usize,
+    tab: Arc<Tab>,
+}
+
+/// The engine's end of the channel.
+struct Sink {
+    prompt: usize,
+    events: UnboundedSender<(usize, Event)>,
+    tab: Arc<Tab>,
+}
+
+impl EventSink for Sink {
+    fn send(&mut self, event: Event) -> bool {
+        if let Event::Done(report) = &event {
+            self.tab.charge(report);
+            self.tab.metrics.answered(report);
+        }
+        self.events.send((self.prompt, event)).is_ok()
+    }
+
+    fn given_up(&mut self, report: &Report) {
+        self.tab.charge(report);
+    }
+
+    fn is_closed(&self) -> bool {
+        self.events.is_closed()
+    }
+}
+
+impl Generation {
+    /// Submits all requests, or none: a refusal drops the channel, which cancels the earlier ones.
+    pub(crate) fn start(
+        engine: &dyn Inference,
+        tab: Tab,
+        requests: Vec<Request>,
+    ) -> Result<Generation, ApiError> {
+        let (sender, events) = unbounded_channel();
+        let tab = Arc::new(tab);
+        let running = requests.len();
+        for (prompt, request) in requests.into_iter().enumerate() {
+            let sink = Sink { prompt, events: sender.clone(), tab: tab.clone() };
+            engine.submit(request, Box::new(sink))?;
+        }
+        Ok(Generation { events, first: None, running, tab })
+    }
+
+    /// Waits a moment for the first event, so that a request which the engine gives up at once is
+    /// answered with a status code instead of a stream that breaks off.
+    async fn settle(&mut self, patience: Duration) -> Result<(), ApiError> {
+        match tokio::time::timeout(patience, poll_fn(|cx| self.poll_event(cx))).await {
+            Ok(Some(Ok(event))) => self.first = Some(event),
+            Ok(Some(Err(error))) => return Err(error),
+            Ok(None) | Err(_) => {}
+        }
+        Ok(())
+    }
+
+    /// The next event; `None` when every prompt has ended.
+    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<(usize, Event), ApiError>>> {
+        if let Some(event) = self.first.take() {
+            return Poll::Ready(Some(Ok(event)));
+        }
+        if self.running == 0 {
+            return Poll::Ready(None);
+        }
+        let (prompt, event) = match ready!(self.events.poll_recv(cx)) {
+            Some(event) => event,
+            None => {
+                self.running = 0;
+                return Poll::Ready(Some(Err(ApiError::internal("the engine has stopped"))));
+            }
+        };
+        match event {
+            Event::Failed(error) => {
+                self.running = 0;
+                Poll::Ready(Some(Err(error.into())))
+            }
+            event => {
+                self.running -= usize::from(matches!(event, Event::Done(_)));
+                Poll::Ready(Some(Ok((prompt, event))))
+            }
+        }
+    }
+
+    /// Waits for the end of one prompt that wants no tokens: what was computed, and `usage` as an answer
+    /// has it. Whoever stops waiting cancels.
+    pub(crate) async fn report(mut self) -> Result<(Report, Value), ApiError> {
+        while let Some(event) = poll_fn(|cx| self.poll_event(cx)).await {
+            if let (_, Event::Done(report)) = event? {
+                let mut answer = json!({"usage": usage(&report)});
+                self.tab.write_cost(&mut answer);
+                return Ok((report, answer["usage"].take()));
+            }
+        }
+        Err(ApiError::internal("the engine has stopped"))
+    }
+
+    /// Answers with one JSON object, or with a stream of them.
+    pub(crate) async fn respond<A: Answer>(
+        mut self,
+        mut answer: A,
+        mut closing: Closing,
+        stream: bool,
+    ) -> Result<Response, ApiError> {
+        if stream {
+            self.settle(KEEP_ALIVE).await?;
+            let mut first = Vec::new();
+            answer.start(&mut first);
+            let ready = first.iter().map(frame).collect();
+            let frames = Frames { generation: self, answer, closing, ready, ended: false };
+            // Proxies that buffer would turn a stream into one late answer.
+            let headers = [("cache-control", "no-cache"), ("x-accel-buffering", "no")];
+            let sse = Sse::new(frames).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
+            return Ok((headers, sse).into_response());
+        }
+        while let Some(event) = poll_fn(|cx| self.poll_event(cx)).await {
+            let (prompt, event) = event?;
+            closing.note(prompt, &event);
+            answer.take(prompt, event, &closing, &mut Vec::new());
+        }
+        let mut whole = answer.whole(&closing);
+        self.tab.write_cost(&mut whole);
+        Ok(Json(whole).into_response())
+    }
+}
+
+/// How one API words a generation.
+///
+/// Streams and whole answers come from the same `take`, so they cannot say different things.
+pub(crate) trait Answer: Send + Unpin + 'static {
+    /// What a stream sends before the first event.
+    fn start(&mut self, _frames: &mut Vec<Value>) {}
+
+    /// Takes one event of the prompt with this index, and adds what a stream sends for it.
+    /// `closing` has noted the event already.
+    fn take(&mut self, prompt: usize, event: Event, closing: &Closing, frames: &mut Vec<Value>);
+
+    /// The whole answer, once every prompt has ended.
+    fn whole(self, closing: &Closing) -> Value;
+
+    /// What a stream sends last, if anything.
+    const LAST: Option<&'static str>;
+}
+
+/// The body of a streamed answer.
+struct Frames<A> {
+    generation: Generation,
+    answer: A,
+    closing: Closing,
+    ready: VecDeque<sse::Event>,
+    ended: bool,
+}
+
+impl<A: Answer> Stream for Frames<A> {
+    type Item = Result<sse::Event, std::convert::Infallible>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            if let Some(frame) = self.ready.pop_front() {
+                return Poll::Ready(Some(Ok(frame)));
+            }
+            if self.ended {
+                return Poll::Ready(None);
+            }
+            match ready!(self.generation.poll_event(cx)) {
+                Some(Ok((prompt, event))) => {
+                    let mut frames = Vec::new();
+                    let Frames { answer, closing, generation, .. } = &mut *self;
+                    closing.note(prompt, &event);
+                    answer.take(prompt, event, closing, &mut frames);
+                    frames.iter_mut().for_each(|frame| generation.tab.write_cost(frame));
+                    self.ready.extend(frames.iter().map(frame));
+                }
+                // No closing frame: a stream that failed must not look complete.
+                Some(Err(error)) => {
+                    self.ended = true;
+                    self.ready.push_back(frame(&error.body()));
+                }
+                None => {
+                    self.ended = true;
+                    self.ready.extend(A::LAST.map(|last| sse::Event::default().data(last)));
+                }
+            }
+        }
+    }
+}
+
+fn frame(json: &Value) -> sse::Event {
+    sse::Event::default().data(json.to_string())
+}

@@ -1,0 +1,105 @@
+//! What every request passes on its way in: whom it is for, who sends it, how often.
+
+use std::{sync::Arc, time::Instant};
+
+use axum::{
+    Extension,
+    body::to_bytes,
+    extract::{MatchedPath, Request, State},
+    http::{StatusCode, header},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+
+use super::{keys::Caller, limits, state::App};
+use crate::http::error::ApiError;
+
+/// The only routes that want no key and that no rate limits.
+pub(crate) const PUBLIC: [&str; 2] = ["/health", "/v1/health"];
+
+/// The longest text of an error that axum words.
+const WORDED_BYTES: usize = 4 << 10;
+
+/// Turns away what a foreign page makes a browser send.
+pub(crate) async fn check_sender(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let is_open = is_public(&request) || app.keys().are_open();
+    match app.config.senders.check(request.uri(), request.headers(), is_open) {
+        Ok(()) => next.run(request).await,
+        Err(error) => error.into_response(),
+    }
+}
+
+/// Finds out who asks. Turns away who has no key or comes too often, and everybody once the server
+/// is stopping.
+pub(crate) async fn admit(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+    if is_public(&request) {
+        return next.run(request).await;
+    }
+    let Some(caller) = app.keys().caller(request.headers()) else {
+        return ApiError::unauthorized().into_response();
+    };
+    if app.is_stopping() {
+        return ApiError::stopping().into_response();
+    }
+    let tenant = caller.tenant.clone();
+    request.extensions_mut().insert(caller);
+    let mut response = match limits::take_request(&tenant, app.now()) {
+        Ok(()) => next.run(request).await,
+        Err(error) => error.into_response(),
+    };
+    limits::add_headers(&tenant, app.now(), response.headers_mut());
+    response
+}
+
+/// Whether a request wants no key.
+pub(crate) fn is_public(request: &Request) -> bool {
+    PUBLIC.contains(&request.uri().path())
+}
+
+/// Lets only the admin through.
+pub(crate) async fn admins_only(
+    Extension(caller): Extension<Caller>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if caller.admin { next.run(request).await } else { ApiError::admins_only().into_response() }
+}
+
+/// Words in JSON what axum itself refuses in plain text, as a path or a query that it cannot read.
+pub(crate) async fn word_in_json(request: Request, next: Next) -> Response {
+    let response = next.run(request).await;
+    let status = response.status();
+    let is_json = response.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/json");
+    if is_json || !(status.is_client_error() || status.is_server_error()) {
+        return response;
+    }
+    let (mut parts, body) = response.into_parts();
+    let text = to_bytes(body, WORDED_BYTES).await.unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let message = if text.is_empty() { reason(status) } else { &text };
+    parts.headers.remove(header::CONTENT_TYPE);
+    parts.headers.remove(header::CONTENT_LENGTH);
+    let mut worded = ApiError::new(status, None, message).into_response();
+    worded.headers_mut().extend(parts.headers);
+    worded
+}
+
+fn reason(status: StatusCode) -> &'static str {
+    status.canonical_reason().unwrap_or("the request failed")
+}
+
+/// Counts the request under its route; paths that no route has are one label, so that a scanner
+/// cannot make the metrics grow.
+pub(crate) async fn count(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let route = request.extensions().get::<MatchedPath>().map_or("unknown", MatchedPath::as_str).to_owned();
+    let start = Instant::now();
+    let response = next.run(request).await;
+    tracing::debug!(
+        route,
+        status = response.status().as_u16(),
+        ms = start.elapsed().as_millis() as u64,
+        "http"
+    );
+    app.metrics.request(route, response.status());
+    response
+}

@@ -1,0 +1,45 @@
+//! What is answered while the model loads: come back in a moment, in llama-server's words.
+
+use std::sync::Arc;
+
+use axum::{
+    Json, Router,
+    extract::{Request, State},
+    http::{StatusCode, header},
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
+};
+use serde_json::json;
+
+use super::guard::is_public;
+use crate::http::origins::{self, Senders};
+
+/// Seconds after which a client may ask again.
+const RETRY_AFTER: &str = "1";
+
+/// Every route of a server whose model loads. `is_open` when it will ask for no key.
+pub(crate) fn router(senders: Senders, is_open: bool) -> Router {
+    let cors = origins::cors(&senders.origins);
+    let check = middleware::from_fn_with_state(Arc::new((senders, is_open)), check_sender);
+    Router::new().fallback(loading).layer(cors).layer(check)
+}
+
+async fn check_sender(State(state): State<Arc<(Senders, bool)>>, request: Request, next: Next) -> Response {
+    let (senders, is_open) = &*state;
+    match senders.check(request.uri(), request.headers(), *is_open || is_public(&request)) {
+        Ok(()) => next.run(request).await,
+        Err(error) => error.into_response(),
+    }
+}
+
+/// Its clients know this very text and the number as the code.
+async fn loading() -> Response {
+    let error = json!({
+        "message": "Loading model",
+        "type": "unavailable_error",
+        "param": null,
+        "code": StatusCode::SERVICE_UNAVAILABLE.as_u16(),
+    });
+    let retry = [(header::RETRY_AFTER, RETRY_AFTER)];
+    (StatusCode::SERVICE_UNAVAILABLE, retry, Json(json!({"error": error}))).into_response()
+}

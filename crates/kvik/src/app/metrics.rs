@@ -1,0 +1,242 @@
+//! Prometheus metrics: an explicit registry, no global.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use axum::{
+    extract::State,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use kvik_engine::{api::Report, stats::EngineStats};
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text::encode},
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::{Registry, Unit},
+};
+
+use super::{disk_metrics::DiskMetrics, state::App};
+use crate::{accounts::ledger::Totals, http::error::ApiError};
+
+/// Seconds; from a cached prompt on a fast machine to a long one on a phone.
+const FIRST_TOKEN_BUCKETS: [f64; 12] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0];
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    route: String,
+    status: u16,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TenantLabels {
+    tenant: String,
+}
+
+/// What a tenant has had since the server's start.
+type PerTenant<C = Counter> = Family<TenantLabels, C>;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct EndLabels {
+    outcome: &'static str,
+}
+
+/// All that the server counts.
+pub(crate) struct Metrics {
+    registry: Registry,
+    requests: Family<RequestLabels, Counter>,
+    prompt_tokens: Counter,
+    cached_tokens: Counter,
+    computed_tokens: Counter,
+    generated_tokens: Counter,
+    prefill_seconds: Counter<f64, AtomicU64>,
+    decode_seconds: Counter<f64, AtomicU64>,
+    first_token: Histogram,
+    tenants: TenantCounters,
+    gauges: Gauges,
+}
+
+/// The bill, tenant by tenant.
+struct TenantCounters {
+    requests: PerTenant,
+    prompt_tokens: PerTenant,
+    cached_tokens: PerTenant,
+    computed_tokens: PerTenant,
+    generated_tokens: PerTenant,
+    cost: PerTenant<Counter<f64, AtomicU64>>,
+    saved_seconds: PerTenant<Counter<f64, AtomicU64>>,
+}
+
+/// Numbers of the engine, set when they are asked for.
+struct Gauges {
+    ended: Family<EndLabels, Counter>,
+    preemptions: Counter,
+    waiting: Gauge,
+    running: Gauge,
+    kv_bytes: Gauge,
+    kv_used_bytes: Gauge,
+    blocks: Gauge,
+    blocks_free: Gauge,
+    blocks_cached: Gauge,
+    blocks_owned: Gauge,
+    tree_tokens: Gauge,
+    disk: DiskMetrics,
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Metrics {
+        let mut registry = Registry::with_prefix("kvik");
+        let r = &mut registry;
+        let gauges = Gauges {
+            ended: add(r, "requests_ended", "Requests by how they ended: completed, cancelled, failed"),
+            preemptions: add(
+                r,
+                "preemptions",
+                "Sequences that gave up their blocks for others and came back",
+            ),
+            waiting: add(r, "requests_waiting", "Requests that wait for admission"),
+            running: add(r, "requests_running", "Sequences that are computed now"),
+            kv_bytes: add(r, "kv_budget_bytes", "Memory for keys and values"),
+            kv_used_bytes: add(r, "kv_used_bytes", "Of it, memory of blocks that hold something"),
+            blocks: add(r, "blocks_total", "Blocks of 16 positions in the budget"),
+            blocks_free: add(r, "blocks_free", "Blocks that hold nothing"),
+            blocks_cached: add(r, "blocks_cached", "Blocks in the prefix tree, each counted once"),
+            blocks_owned: add(r, "blocks_owned", "Blocks that belong to one running sequence"),
+            tree_tokens: add(r, "tree_tokens", "Tokens in the prefix tree"),
+            disk: DiskMetrics::new(r),
+        };
+        let first_token = Histogram::new(FIRST_TOKEN_BUCKETS);
+        let help = "From arrival to the end of the prefill";
+        r.register_with_unit("time_to_first_token", help, Unit::Seconds, first_token.clone());
+        Metrics {
+            requests: add(r, "http_requests", "HTTP requests by route and status"),
+            prompt_tokens: add(r, "prompt_tokens", "Tokens of prompts"),
+            cached_tokens: add(r, "cached_tokens", "Prompt tokens whose keys and values came from the cache"),
+            computed_tokens: add(r, "computed_tokens", "Prompt tokens that were computed"),
+            generated_tokens: add(r, "generated_tokens", "Tokens generated"),
+            prefill_seconds: add(r, "prefill_seconds", "Time spent on prompts"),
+            decode_seconds: add(r, "decode_seconds", "Time spent on generating"),
+            first_token,
+            tenants: TenantCounters::new(r),
+            gauges,
+            registry,
+        }
+    }
+
+    /// Counts an HTTP request.
+    pub(crate) fn request(&self, route: String, status: StatusCode) {
+        self.requests.get_or_create(&RequestLabels { route, status: status.as_u16() }).inc();
+    }
+
+    /// Counts what a request of `tenant` has cost, complete or not; `totals` says the same of the bill.
+    pub(crate) fn charged(&self, tenant: &str, report: &Report, totals: &Totals) {
+        self.tenants.add(tenant, totals);
+        self.prompt_tokens.inc_by(report.prompt_tokens as u64);
+        self.cached_tokens.inc_by(report.cached_tokens as u64);
+        self.computed_tokens.inc_by(report.computed_tokens as u64);
+        self.generated_tokens.inc_by(report.generated_tokens as u64);
+        self.prefill_seconds.inc_by(report.prefill.as_secs_f64());
+        self.decode_seconds.inc_by(report.decode.as_secs_f64());
+    }
+
+    /// Counts a complete answer.
+    pub(crate) fn answered(&self, report: &Report) {
+        self.first_token.observe((report.queued + report.prefill).as_secs_f64());
+    }
+
+    /// The text that Prometheus reads.
+    fn text(&self, stats: &EngineStats) -> Result<String, fmt::Error> {
+        self.gauges.set(stats);
+        let mut text = String::new();
+        encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+impl TenantCounters {
+    fn new(registry: &mut Registry) -> TenantCounters {
+        let r = registry;
+        TenantCounters {
+            requests: add(r, "tenant_requests", "Prompts of a tenant, given up ones included"),
+            prompt_tokens: add(r, "tenant_prompt_tokens", "Tokens of a tenant's prompts"),
+            cached_tokens: add(
+                r,
+                "tenant_cached_tokens",
+                "A tenant's prompt tokens that came from the cache",
+            ),
+            computed_tokens: add(r, "tenant_computed_tokens", "A tenant's prompt tokens that were computed"),
+            generated_tokens: add(r, "tenant_generated_tokens", "Tokens generated for a tenant"),
+            cost: add(r, "tenant_cost", "What a tenant's requests cost, by the prices that are set"),
+            saved_seconds: add(r, "tenant_saved_seconds", "Prefill time that a tenant's cached tokens saved"),
+        }
+    }
+
+    fn add(&self, tenant: &str, totals: &Totals) {
+        let labels = TenantLabels { tenant: tenant.to_owned() };
+        let counts = [
+            (&self.requests, totals.requests),
+            (&self.prompt_tokens, totals.prompt_tokens),
+            (&self.cached_tokens, totals.cached_tokens),
+            (&self.computed_tokens, totals.computed_tokens),
+            (&self.generated_tokens, totals.generated_tokens),
+        ];
+        for (counter, value) in counts {
+            counter.get_or_create(&labels).inc_by(value);
+        }
+        self.cost.get_or_create(&labels).inc_by(totals.cost.as_f64());
+        self.saved_seconds.get_or_create(&labels).inc_by(totals.saved_seconds());
+    }
+}
+
+impl Gauges {
+    fn set(&self, stats: &EngineStats) {
+        let done = &stats.counters;
+        let ended = [("completed", done.completed), ("cancelled", done.cancelled), ("failed", done.failed)];
+        for (outcome, value) in ended {
+            self.ended.get_or_create(&EndLabels { outcome }).inner().store(value, Ordering::Relaxed);
+        }
+        if let Some(disk) = &stats.disk {
+            self.disk.set(disk);
+        }
+        self.preemptions.inner().store(done.preemptions, Ordering::Relaxed);
+        let pairs = [
+            (&self.waiting, stats.waiting),
+            (&self.running, stats.running),
+            (&self.kv_bytes, stats.kv_bytes),
+            (&self.kv_used_bytes, stats.kv_owned_bytes + stats.kv_shared_bytes),
+            (&self.blocks, stats.cache.blocks),
+            (&self.blocks_free, stats.cache.free),
+            (&self.blocks_cached, stats.cache.shared),
+            (&self.blocks_owned, stats.cache.owned),
+            (&self.tree_tokens, stats.cache.tokens),
+        ];
+        for (gauge, value) in pairs {
+            gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+        }
+    }
+}
+
+/// Registers a metric.
+pub(crate) fn add<M>(registry: &mut Registry, name: &str, help: &str) -> M
+where
+    M: Default + Clone + prometheus_client::registry::Metric,
+{
+    let metric = M::default();
+    registry.register(name, help, metric.clone());
+    metric
+}
+
+/// `GET /metrics`
+pub(crate) async fn route(State(app): State<Arc<App>>) -> Response {
+    match app.metrics.text(&app.serving.engine.stats()) {
+        Ok(text) => {
+            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            ([(header::CONTENT_TYPE, kind)], text).into_response()
+        }
+        Err(error) => ApiError::internal(format!("the metrics cannot be written: {error}")).into_response(),
+    }
+}

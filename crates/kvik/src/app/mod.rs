@@ -1,0 +1,18 @@
+//! A running server without its words: who may ask, how a request reaches the engine, and what every
+//! answer reports. It knows no dialect; those are in [`crate::api`].
+
+pub(crate) mod body;
+mod disk_metrics;
+pub(crate) mod generation;
+pub(crate) mod guard;
+pub(crate) mod keys;
+pub(crate) mod limits;
+pub(crate) mod loading;
+pub(crate) mod metrics;
+pub(crate) mod prompts;
+pub(crate) mod report;
+pub(crate) mod state;
+pub(crate) mod tab;
+pub(crate) mod upkeep;
+
+pub(crate) use state::{App, AppConfig};

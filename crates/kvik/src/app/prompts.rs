@@ -1,0 +1,216 @@
+//! The registry of prompts that are computed ahead and kept.
+//!
+//! A prompt is known by its name, within its tenant, and by the SHA-256 of its tokens and the model. While
+//! that stays the same, keeping it again does nothing; when it changes, the old one is let go and the new
+//! one computed. Records outlive the process, and so, on disk, do the blocks.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use kvik_engine::prompts::KeptPrompt;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::accounts::ledger::{Records, RecordsError, Table};
+
+/// Prompts of one tenant at most: each is pinned.
+pub(crate) const PROMPTS_MAX: usize = 256;
+
+/// A kept prompt, as it is written down.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct PromptRecord {
+    /// What was asked to be kept: `messages` and `tools`, or `prompt`.
+    pub(crate) body: Value,
+    /// Tenants whose mode is `public-prompts` share it.
+    #[serde(default)]
+    pub(crate) public: bool,
+    /// Of its tokens and the model, in hexadecimal.
+    pub(crate) sha256: String,
+    /// Its tokens, to let go of it when it has changed.
+    pub(crate) tokens: Vec<u32>,
+    /// Times it was computed.
+    pub(crate) builds: u64,
+}
+
+/// Whose prompt, and which.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PromptKey {
+    pub(crate) tenant: String,
+    pub(crate) name: String,
+}
+
+/// All kept prompts.
+pub(crate) struct Registry {
+    /// Absent where nothing can be written: prompts then last as long as the process.
+    table: Option<Table<PromptRecord>>,
+    prompts: Mutex<BTreeMap<PromptKey, PromptRecord>>,
+}
+
+/// What is to be done so that a prompt is kept.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Change {
+    /// It is kept already, word for word.
+    None,
+    /// It is new.
+    New,
+    /// It replaces this one.
+    Replaces(Box<PromptRecord>),
+}
+
+impl Registry {
+    /// The prompts that were kept when the records were closed.
+    pub(crate) fn open(records: Option<&Records>) -> Registry {
+        let table = records.map(|records| records.table("prompts"));
+        let kept = table.as_ref().map(|table| table.all_from(""));
+        let kept = kept.transpose().unwrap_or_else(|error| {
+            tracing::warn!("the kept prompts cannot be read: {error}");
+            None
+        });
+        let prompts = kept.map(|found| found.records).unwrap_or_default().into_iter();
+        let prompts = prompts.filter_map(|(key, record)| Some((PromptKey::parse(&key)?, record))).collect();
+        Registry { table, prompts: Mutex::new(prompts) }
+    }
+
+    /// The prompts of a tenant.
+    pub(crate) fn of(&self, tenant: &str) -> Vec<(String, PromptRecord)> {
+        let prompts = self.lock();
+        let mine = prompts.iter().filter(|(key, _)| key.tenant == tenant);
+        mine.map(|(key, record)| (key.name.clone(), record.clone())).collect()
+    }
+
+    /// All prompts.
+    pub(crate) fn all(&self) -> Vec<(PromptKey, PromptRecord)> {
+        self.lock().iter().map(|(key, record)| (key.clone(), record.clone())).collect()
+    }
+
+    pub(crate) fn get(&self, key: &PromptKey) -> Option<PromptRecord> {
+        self.lock().get(key).cloned()
+    }
+
+    /// What keeping a prompt with this hash under this name would change.
+    pub(crate) fn change(&self, key: &PromptKey, sha256: &str) -> Change {
+        match self.lock().get(key) {
+            None => Change::New,
+            Some(record) if record.sha256 == sha256 => Change::None,
+            Some(record) => Change::Replaces(Box::new(record.clone())),
+        }
+    }
+
+    /// Whether any prompt is such.
+    pub(crate) fn any(&self, mut is_such: impl FnMut(&PromptKey, &PromptRecord) -> bool) -> bool {
+        self.lock().iter().any(|(key, record)| is_such(key, record))
+    }
+
+    /// Writes a prompt down, and returns what had its name.
+    pub(crate) fn keep(
+        &self,
+        key: &PromptKey,
+        record: PromptRecord,
+    ) -> Result<Option<PromptRecord>, RecordsError> {
+        let mut prompts = self.lock();
+        if prompts.get(key) == Some(&record) {
+            return Ok(Some(record));
+        }
+        if let Some(table) = &self.table {
+            table.change([key.text().as_str()], |_, _| Some(record.clone()))?;
+        }
+        Ok(prompts.insert(key.clone(), record))
+    }
+
+    /// Takes a prompt out and returns it.
+    pub(crate) fn remove(&self, key: &PromptKey) -> Result<Option<PromptRecord>, RecordsError> {
+        let mut prompts = self.lock();
+        if let Some(table) = &self.table {
+            table.change([key.text().as_str()], |_, _| None)?;
+        }
+        Ok(prompts.remove(key))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<PromptKey, PromptRecord>> {
+        // Every change of the map is one call, so it is whole whatever panicked.
+        self.prompts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl PromptKey {
+    /// As the key of a record; names hold no control characters.
+    fn text(&self) -> String {
+        format!("{}\0{}", self.tenant, self.name)
+    }
+
+    fn parse(text: &str) -> Option<PromptKey> {
+        let (tenant, name) = text.split_once('\0')?;
+        Some(PromptKey { tenant: tenant.to_owned(), name: name.to_owned() })
+    }
+}
+
+/// The hash by which a change is noticed: of the model and of the prompt's tokens.
+pub(crate) fn sha256(model: &[u8; 32], prompt: &KeptPrompt) -> String {
+    let mut hasher = Sha256::new();
+    hasher.update(model);
+    prompt.tokens.iter().for_each(|token| hasher.update(token.to_le_bytes()));
+    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Leading tokens that two lists share.
+pub(crate) fn common(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn record(sha256: &str) -> PromptRecord {
+        let (sha256, tokens) = (sha256.to_owned(), vec![1, 2, 3]);
+        PromptRecord { body: json!({"prompt": "x"}), public: false, sha256, tokens, builds: 1 }
+    }
+
+    fn key(tenant: &str, name: &str) -> PromptKey {
+        PromptKey { tenant: tenant.to_owned(), name: name.to_owned() }
+    }
+
+    #[test]
+    fn what_is_kept_outlives_the_process() {
+        let dir = tempfile::tempdir().unwrap();
+        {
+            let registry =
+                Registry::open(Some(&Records::open(dir.path(), std::time::Duration::ZERO).unwrap()));
+            registry.keep(&key("a", "x"), record("1")).unwrap();
+            registry.keep(&key("b", "x"), record("2")).unwrap();
+            registry.keep(&key("a", "y"), record("3")).unwrap();
+            assert_eq!(registry.remove(&key("a", "y")).unwrap(), Some(record("3")));
+        }
+        let registry = Registry::open(Some(&Records::open(dir.path(), std::time::Duration::ZERO).unwrap()));
+        assert_eq!(registry.of("a"), [("x".to_owned(), record("1"))]);
+        assert_eq!(registry.get(&key("b", "x")), Some(record("2")));
+        assert_eq!(registry.all().len(), 2);
+    }
+
+    #[test]
+    fn a_change_is_noticed_by_its_hash() {
+        let registry = Registry::open(None);
+        assert_eq!(registry.change(&key("a", "x"), "1"), Change::New);
+        registry.keep(&key("a", "x"), record("1")).unwrap();
+        assert_eq!(registry.change(&key("a", "x"), "1"), Change::None);
+        assert_eq!(registry.change(&key("a", "x"), "2"), Change::Replaces(Box::new(record("1"))));
+        assert_eq!(registry.change(&key("b", "x"), "1"), Change::New, "another tenant's is another one");
+    }
+
+    #[test]
+    fn the_hash_is_of_tokens_and_model() {
+        let prompt = |tokens: &[u32]| KeptPrompt {
+            tokens: tokens.to_vec(),
+            salt: [0; 16],
+            tenant: Default::default(),
+        };
+        let base = sha256(&[0; 32], &prompt(&[1, 2]));
+        assert_eq!(base.len(), 64);
+        assert_eq!(base, sha256(&[0; 32], &prompt(&[1, 2])));
+        assert_ne!(base, sha256(&[1; 32], &prompt(&[1, 2])));
+        assert_ne!(base, sha256(&[0; 32], &prompt(&[1, 2, 0])));
+    }
+}

@@ -1,0 +1,217 @@
+//! `kvik.cache`: how much of a prompt came from the cache, from where, and why and where that ended.
+
+use std::{ops::Range, sync::Arc, time::Duration};
+
+use kvik_cache::{Eviction, StopReason, Token};
+use kvik_engine::{
+    api::{Probe, Report},
+    tokenizer::Tokenizer,
+};
+use serde_json::{Value, json};
+
+use super::spans::{messages, places};
+
+/// Characters of text shown on each side of the place where reuse stopped.
+const AROUND_CHARS: usize = 60;
+
+/// A prompt as it was asked, to say where in it a token stands.
+pub(crate) struct Asked {
+    pub(crate) tokenizer: Arc<Tokenizer>,
+    pub(crate) tokens: Vec<Token>,
+    /// The conversation that the tokens were made from; absent when there was none.
+    pub(crate) messages: Option<Value>,
+}
+
+/// What of a prompt was, or would be, found.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Found {
+    /// Prompt tokens that need not be computed.
+    pub(crate) cached_tokens: usize,
+    /// Of these, those that come from disk.
+    pub(crate) disk_tokens: usize,
+    /// Why it is not more; `None` when the engine does not say.
+    pub(crate) stop: Option<StopReason>,
+    /// How what comes next was lost, when it was evicted.
+    pub(crate) evicted: Option<Eviction>,
+    /// When that was found out, on the clock of the eviction.
+    pub(crate) now: Duration,
+}
+
+impl From<&Report> for Found {
+    fn from(report: &Report) -> Found {
+        Found {
+            cached_tokens: report.cached_tokens,
+            disk_tokens: report.disk_tokens,
+            stop: report.cache,
+            evicted: report.evicted,
+            now: report.admitted_at,
+        }
+    }
+}
+
+impl From<Probe> for Found {
+    fn from(probe: Probe) -> Found {
+        Found {
+            cached_tokens: probe.known_tokens,
+            disk_tokens: probe.disk_tokens,
+            stop: Some(probe.stop),
+            evicted: probe.evicted,
+            now: probe.at,
+        }
+    }
+}
+
+impl Asked {
+    /// The object `kvik.cache`.
+    pub(crate) fn cache_report(&self, found: Found) -> Value {
+        let ended = !matches!(found.stop, None | Some(StopReason::Complete));
+        let stopped_at = if ended { self.stopped_at(found.cached_tokens) } else { Value::Null };
+        let mut report = json!({
+            "prompt_tokens": self.tokens.len(),
+            "cached_tokens": found.cached_tokens,
+            "by_tier": {
+                "ram": found.cached_tokens.saturating_sub(found.disk_tokens),
+                "disk": found.disk_tokens,
+            },
+            "stopped_at": stopped_at,
+            "reason": found.stop.map(StopReason::name),
+        });
+        if let Some(Eviction { at, policy }) = found.evicted {
+            let ago = found.now.saturating_sub(at).as_millis() as f64 / 1e3;
+            report["evicted"] = json!({"seconds_ago": ago, "policy": policy.name()});
+        }
+        report
+    }
+
+    /// Where the token with index `token` stands; null at the end of the prompt.
+    fn stopped_at(&self, token: usize) -> Value {
+        let Some(&stopped) = self.tokens.get(token) else { return Value::Null };
+        let bytes = |token: &Token| self.tokenizer.token_bytes(*token);
+        let text: Vec<u8> = self.tokens.iter().flat_map(bytes).copied().collect();
+        let start = self.tokens[..token].iter().map(|token| bytes(token).len()).sum();
+        let (before, after) = around(&text, start);
+        let message = self.message_at(&text, start..start + bytes(&stopped).len());
+        let (message, role) = message.unzip();
+        json!({"token": token, "message": message, "role": role, "before": before, "after": after})
+    }
+
+    /// Index and role of the message that a piece of the prompt is part of.
+    fn message_at(&self, text: &[u8], piece: Range<usize>) -> Option<(usize, String)> {
+        let messages = messages(self.messages.as_ref()?);
+        let places = places(std::str::from_utf8(text).ok()?, &messages);
+        let touches = |place: &Range<usize>| place.start < piece.end && piece.start < place.end;
+        let index = places.iter().position(|place| place.as_ref().is_some_and(touches))?;
+        Some((index, messages[index].role.to_owned()))
+    }
+}
+
+/// The text on both sides of byte `at`, a bounded number of whole characters; bytes that are no
+/// text become U+FFFD. A character that begins before `at` belongs to the right side.
+fn around(text: &[u8], at: usize) -> (String, String) {
+    let start = |at: usize| (at.saturating_sub(3)..=at).rev().find(|&i| is_start(text, i)).unwrap_or(at);
+    let at = start(at);
+    // No character has more than four bytes.
+    let from = start(at.saturating_sub(4 * AROUND_CHARS));
+    let to = start((at + 4 * AROUND_CHARS).min(text.len()));
+    let before = String::from_utf8_lossy(&text[from..at]);
+    let after = String::from_utf8_lossy(&text[at..to]);
+    let skipped = before.chars().count().saturating_sub(AROUND_CHARS);
+    (before.chars().skip(skipped).collect(), after.chars().take(AROUND_CHARS).collect())
+}
+
+/// Whether a character begins at byte `at`, or the text ends there.
+fn is_start(text: &[u8], at: usize) -> bool {
+    text.get(at).is_none_or(|byte| byte & 0xC0 != 0x80)
+}
+
+#[cfg(test)]
+mod tests {
+    use kvik_cache::Policy;
+
+    use super::*;
+    use crate::settings::model::ModelArgs;
+
+    fn asked(text: &str, messages: Option<Value>) -> Asked {
+        let tokenizer = Arc::new(ModelArgs::embedded().load().unwrap().tokenizer);
+        let tokens = tokenizer.encode(text, false, true);
+        Asked { tokenizer, tokens, messages }
+    }
+
+    fn stopped(cached_tokens: usize, stop: StopReason) -> Found {
+        Found { cached_tokens, disk_tokens: 0, stop: Some(stop), evicted: None, now: Duration::ZERO }
+    }
+
+    #[test]
+    fn characters_stay_whole_and_few() {
+        let check = |text: &str, at: usize, before: &str, after: &str| {
+            assert_eq!(around(text.as_bytes(), at), (before.to_owned(), after.to_owned()));
+        };
+        check("Grüße", 2, "Gr", "üße");
+        check("Grüße", 3, "Gr", "üße");
+        check("日本", 0, "", "日本");
+        check("日本", 6, "日本", "");
+        let (before, after) = around("🎉".repeat(500).as_bytes(), 1001);
+        assert_eq!((before, after), ("🎉".repeat(60), "🎉".repeat(60)));
+        let (before, after) = around(&[0x80; 1000], 500);
+        assert!(before.chars().count() <= 60 && after.chars().count() <= 60);
+    }
+
+    #[test]
+    fn a_token_is_found_in_its_message() {
+        let said = json!([
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "Which day is it today?"},
+        ]);
+        let prompt =
+            "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWhich day is it today?<|im_end|>\n";
+        let asked = asked(prompt, Some(said));
+        let inside = |text: &str, piece: &Range<usize>| {
+            let start = prompt.find(text).unwrap();
+            piece.start < start + text.len() && start < piece.end
+        };
+        for token in 0..asked.tokens.len() {
+            let report = asked.cache_report(stopped(token, StopReason::Diverged));
+            let end = |tokens| asked.tokenizer.decode(&asked.tokens[..tokens]).len();
+            let piece = end(token)..end(token + 1);
+            let expect = match piece {
+                piece if inside("Be brief.", &piece) => json!([0, "system"]),
+                piece if inside("Which day is it today?", &piece) => json!([1, "user"]),
+                _ => json!([null, null]),
+            };
+            let stopped = &report["stopped_at"];
+            assert_eq!(json!([stopped["message"], stopped["role"]]), expect, "{stopped}");
+            assert_eq!(stopped["token"], token);
+            let (before, after) = (stopped["before"].as_str().unwrap(), stopped["after"].as_str().unwrap());
+            assert!(prompt.contains(&format!("{before}{after}")), "{stopped}");
+        }
+    }
+
+    #[test]
+    fn what_is_complete_stops_nowhere() {
+        let asked = asked("Once upon a time", None);
+        for stop in [Some(StopReason::Complete), None] {
+            let found = Found { stop, ..stopped(3, StopReason::Complete) };
+            assert_eq!(asked.cache_report(found)["stopped_at"], Value::Null);
+        }
+        let past_the_end = asked.cache_report(stopped(asked.tokens.len(), StopReason::Diverged));
+        assert_eq!(past_the_end["stopped_at"], Value::Null);
+    }
+
+    #[test]
+    fn an_eviction_says_when_and_by_whom() {
+        let asked = asked("Once upon a time", None);
+        let evicted = Some(Eviction { at: Duration::from_millis(2500), policy: Policy::Lru });
+        let found = Found { evicted, now: Duration::from_secs(4), ..stopped(1, StopReason::Evicted) };
+        let report = asked.cache_report(found);
+        assert_eq!(report["reason"], "evicted");
+        assert_eq!(report["evicted"], json!({"seconds_ago": 1.5, "policy": "lru"}));
+        assert!(asked.cache_report(stopped(1, StopReason::Diverged)).get("evicted").is_none());
+    }
+
+    #[test]
+    fn tiers_add_up() {
+        let asked = asked("Once upon a time", None);
+        let found = Found { disk_tokens: 2, ..stopped(3, StopReason::LoadFailed) };
+        assert_eq!(asked.cache_report(found)["by_tier"], json!({"ram": 1, "disk": 2}));
+    }
+}

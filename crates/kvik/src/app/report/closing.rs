@@ -1,0 +1,123 @@
+//! What every answer says at its end: what it cost, how long it took, and what the cache did.
+
+use kvik_engine::api::{Event, Report, Request};
+use serde_json::{Map, Value, json};
+
+use super::{
+    cache::Asked,
+    comparison::{Comparable, Comparison},
+    usage,
+};
+use crate::app::state::App;
+
+/// What the prompts of a request were made from.
+#[derive(Debug, Default)]
+pub(crate) struct Origin {
+    /// The conversation, of a chat.
+    pub(crate) messages: Option<Value>,
+    /// What the answer can be compared by, where the API has a way to ask for it.
+    pub(crate) comparable: Option<Comparable>,
+    /// What of a schema is not enforced.
+    pub(crate) schema_notes: Vec<String>,
+}
+
+impl Origin {
+    /// The prompts of `requests`, one each; a conversation has one prompt.
+    pub(crate) fn asked(self, app: &App, requests: &[Request]) -> Vec<Asked> {
+        let mut messages = self.messages;
+        let asked = |request: &Request| Asked {
+            tokenizer: app.serving.tokenizer.clone(),
+            tokens: request.prompt.clone(),
+            messages: messages.take(),
+        };
+        requests.iter().map(asked).collect()
+    }
+}
+
+/// Gathers the reports of the prompts of one request.
+pub(crate) struct Closing {
+    /// One per prompt.
+    asked: Vec<Asked>,
+    /// What the engine reported of each, and how that is worded; absent until it has ended.
+    ended: Vec<Option<Ended>>,
+    comparison: Option<Comparison>,
+    schema_notes: Vec<String>,
+}
+
+struct Ended {
+    report: Report,
+    /// The object `kvik.cache`.
+    cache: Value,
+}
+
+impl Closing {
+    /// The closing of an answer to `requests`, one per prompt, which were made from `origin`.
+    pub(crate) fn new(app: &App, mut origin: Origin, requests: &[Request]) -> Closing {
+        let ended = requests.iter().map(|_| None).collect();
+        let comparable = origin.comparable.take();
+        let comparison = comparable.map(|asked| Comparison::new(&app.answered, asked, requests));
+        let schema_notes = std::mem::take(&mut origin.schema_notes);
+        Closing { asked: origin.asked(app, requests), ended, comparison, schema_notes }
+    }
+
+    /// Notes what happens to the prompt with this index: the end is what counts.
+    pub(crate) fn note(&mut self, prompt: usize, event: &Event) {
+        if let Event::Done(report) = event {
+            let cache = self.asked[prompt].cache_report(report.into());
+            self.ended[prompt] = Some(Ended { report: report.clone(), cache });
+        }
+        if self.is_complete() {
+            self.comparison.iter_mut().for_each(Comparison::remember);
+        }
+    }
+
+    /// Whether all prompts have ended.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.ended.iter().all(Option::is_some)
+    }
+
+    /// OpenAI's `usage`, of all prompts together.
+    pub(crate) fn usage(&self) -> Value {
+        usage::usage(&self.total())
+    }
+
+    /// Adds what all prompts together cost in time, what the cache did for each (an object for a
+    /// single prompt, an array for several), and the comparison that was asked for.
+    pub(crate) fn add_to(&self, answer: &mut Map<String, Value>) {
+        let caches = self.ended.iter().flatten().map(|ended| ended.cache.clone()).collect();
+        answer.insert("timings".to_owned(), usage::timings(&self.total()));
+        answer.insert("kvik".to_owned(), self.with_notes(json!({"cache": one_or_all(caches)})));
+        if let Some(diagnosis) = self.comparison.as_ref().and_then(Comparison::diagnosis) {
+            answer.insert("prompt_cache_diagnostics".to_owned(), diagnosis.openai(&self.total()));
+        }
+    }
+
+    /// The report of one prompt; an empty one while it has not ended.
+    pub(crate) fn report(&self, prompt: usize) -> Report {
+        self.ended[prompt].as_ref().map(|ended| ended.report.clone()).unwrap_or_default()
+    }
+
+    /// The object `kvik` of one prompt.
+    pub(crate) fn kvik(&self, prompt: usize) -> Value {
+        self.with_notes(json!({"cache": self.ended[prompt].as_ref().map(|ended| &ended.cache)}))
+    }
+
+    /// The object `kvik` with what of the schema was not enforced, if anything was not.
+    fn with_notes(&self, mut kvik: Value) -> Value {
+        if !self.schema_notes.is_empty() {
+            kvik["schema_notes"] = json!(self.schema_notes);
+        }
+        kvik
+    }
+
+    fn total(&self) -> Report {
+        let mut total = Report::default();
+        self.ended.iter().flatten().for_each(|ended| usage::add(&mut total, &ended.report));
+        total
+    }
+}
+
+/// A single one as it is, several as an array.
+pub(crate) fn one_or_all(mut caches: Vec<Value>) -> Value {
+    if caches.len() == 1 { caches.remove(0) } else { Value::Array(caches) }
+}

@@ -1,0 +1,348 @@
+//! How a request differs from an earlier one: OpenAI's diagnostics of the prompt cache.
+//!
+//! Of every answer hashes and counts are remembered, never text, and the hashes are keyed anew at
+//! every start. Only the tenant who got an answer can compare with it.
+//!
+//! What the comparison finds is a [`Diagnosis`]; each API words it in a function of its own.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    hash::{BuildHasher, Hash, RandomState},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use kvik_cache::{BLOCK_POSITIONS, Token};
+use kvik_engine::api::{Report, Request};
+use serde_json::{Value, json};
+
+use crate::http::{error::ApiError, fields::Fields};
+
+/// Answers remembered.
+const ANSWERS_MAX: usize = 4096;
+/// Hashes of blocks remembered in all; each is one of 16 tokens and takes 8 bytes.
+const BLOCKS_MAX: usize = 2 << 20;
+/// Tokens at the end of a prompt that open the answer: they give way when the conversation goes on.
+const OPENING_TOKENS: usize = 2 * BLOCK_POSITIONS;
+
+/// What a prompt was made from, as hashes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Parts {
+    pub(crate) model: u64,
+    pub(crate) tools: u64,
+    /// The system messages before every other.
+    pub(crate) system: u64,
+    /// What else the template is told.
+    pub(crate) settings: u64,
+    /// The other messages.
+    pub(crate) messages: Vec<u64>,
+}
+
+/// A part of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    Model,
+    Tools,
+    System,
+    Settings,
+    Messages,
+}
+
+/// How a request differs from an earlier one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Diagnosis {
+    /// The earlier one is not, or no longer, known to this tenant.
+    NotFound,
+    /// Nothing can be said, because one of them has several prompts.
+    Several,
+    /// This prompt goes on from the earlier one, of which it has `reusable` tokens.
+    GoesOn { reusable: usize },
+    /// `part` is the first that has changed, after `common` of the `reusable` tokens of the
+    /// earlier prompt.
+    Changed { part: Part, common: usize, reusable: usize },
+}
+
+impl Diagnosis {
+    /// OpenAI's `prompt_cache_diagnostics`, given what was really reused.
+    pub(crate) fn openai(self, report: &Report) -> Value {
+        match self {
+            Diagnosis::NotFound => json!({"type": "comparison_response_not_found"}),
+            Diagnosis::Changed { part, common, reusable } => json!({
+                "type": "cache_miss",
+                "reason": match part {
+                    Part::Model => "model_changed",
+                    Part::Tools => "tools_changed",
+                    Part::System | Part::Settings | Part::Messages => "input_changed",
+                },
+                "cache_missed_tokens": reusable - common,
+                "comparison_reusable_tokens": reusable,
+            }),
+            Diagnosis::GoesOn { reusable } if report.cached_tokens >= reusable => {
+                json!({"type": "cache_hit"})
+            }
+            // The request is not to blame; `kvik.cache.reason` says what is.
+            Diagnosis::GoesOn { .. } | Diagnosis::Several => json!({"type": "unavailable"}),
+        }
+    }
+}
+
+/// What is remembered of an answered prompt.
+#[derive(Debug, PartialEq, Eq)]
+struct Print {
+    parts: Parts,
+    tokens: usize,
+    /// For each block of 16 tokens, the last one possibly shorter, the hash of all up to its end.
+    chain: Vec<u64>,
+}
+
+/// Names an answer among those of all tenants.
+type Key = ([u8; 16], String);
+
+/// The answers given lately.
+#[derive(Debug, Default)]
+pub(crate) struct Answered {
+    hasher: RandomState,
+    memory: Mutex<Memory>,
+}
+
+#[derive(Debug, Default)]
+struct Memory {
+    prints: HashMap<Key, Arc<Print>>,
+    /// Oldest first.
+    order: VecDeque<Key>,
+    blocks: usize,
+}
+
+impl Answered {
+    /// The hash of a part of a request; JSON counts as it is written.
+    pub(crate) fn hash(&self, part: impl Hash) -> u64 {
+        self.hasher.hash_one(part)
+    }
+
+    fn print(&self, parts: Parts, tokens: &[Token]) -> Print {
+        let chain = tokens.chunks(BLOCK_POSITIONS).scan(0, |before, block| {
+            *before = self.hash((*before, block));
+            Some(*before)
+        });
+        Print { parts, tokens: tokens.len(), chain: chain.collect() }
+    }
+
+    /// Leading tokens that a prompt has in common with an earlier one, in whole blocks of that one.
+    fn common(&self, earlier: &Print, tokens: &[Token]) -> usize {
+        let mut before = 0;
+        let mut common = 0;
+        for &hash in &earlier.chain {
+            let end = (common + BLOCK_POSITIONS).min(earlier.tokens);
+            let Some(block) = tokens.get(common..end) else { break };
+            before = self.hash((before, block));
+            if before != hash {
+                break;
+            }
+            common = end;
+        }
+        common
+    }
+
+    fn find(&self, key: &Key) -> Option<Arc<Print>> {
+        self.lock().prints.get(key).cloned()
+    }
+
+    fn remember(&self, key: Key, print: Print) {
+        let mut memory = self.lock();
+        memory.blocks += print.chain.len();
+        memory.order.push_back(key.clone());
+        memory.prints.insert(key, Arc::new(print));
+        while memory.order.len() > ANSWERS_MAX || memory.blocks > BLOCKS_MAX {
+            let Some(oldest) = memory.order.pop_front() else { break };
+            let forgotten = memory.prints.remove(&oldest);
+            memory.blocks -= forgotten.map_or(0, |print| print.chain.len());
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Memory> {
+        // Whoever panicked with the lock lost a print at most.
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Id of the earlier answer that a client wants this one compared with. The other fields of
+/// `prompt_cache_options` are OpenAI's bills and have no meaning here.
+pub(crate) fn compared_with(fields: &mut Fields) -> Result<Option<String>, ApiError> {
+    let options = fields.object("prompt_cache_options")?;
+    options.map_or(Ok(None), |mut options| options.string("comparison_response_id"))
+}
+
+/// What an answer can be compared by.
+#[derive(Debug)]
+pub(crate) struct Comparable {
+    /// Its id.
+    pub(crate) id: String,
+    pub(crate) parts: Parts,
+    /// Id of the earlier answer that the client wants this one compared with.
+    pub(crate) with: Option<String>,
+}
+
+/// The comparison that a request asked for, and what is remembered when it has been answered.
+pub(crate) struct Comparison {
+    answered: Arc<Answered>,
+    key: Key,
+    print: Option<Print>,
+    diagnosis: Option<Diagnosis>,
+}
+
+impl Comparison {
+    /// Compares the only one of `requests`; several prompts are neither compared nor remembered.
+    pub(crate) fn new(answered: &Arc<Answered>, asked: Comparable, requests: &[Request]) -> Comparison {
+        let Comparable { id, parts, with } = asked;
+        let answered = answered.clone();
+        let [request] = requests else {
+            let diagnosis = with.map(|_| Diagnosis::Several);
+            return Comparison { answered, key: ([0; 16], id), print: None, diagnosis };
+        };
+        let print = answered.print(parts, &request.prompt);
+        let diagnose = |with| match answered.find(&(request.salt, with)) {
+            None => Diagnosis::NotFound,
+            Some(earlier) => diagnose(&earlier, &print, answered.common(&earlier, &request.prompt)),
+        };
+        let diagnosis = with.map(diagnose);
+        Comparison { key: (request.salt, id), print: Some(print), diagnosis, answered }
+    }
+
+    /// What was found, when it was asked for.
+    pub(crate) fn diagnosis(&self) -> Option<Diagnosis> {
+        self.diagnosis
+    }
+
+    /// The answer is complete: later ones can be compared with it.
+    pub(crate) fn remember(&mut self) {
+        if let Some(print) = self.print.take() {
+            self.answered.remember(self.key.clone(), print);
+        }
+    }
+}
+
+fn diagnose(earlier: &Print, print: &Print, common: usize) -> Diagnosis {
+    let reusable = earlier.tokens.min(print.tokens);
+    // The last token of a prompt is always computed.
+    let goes_on = Diagnosis::GoesOn { reusable: common.min(print.tokens.saturating_sub(1)) };
+    match first_change(&earlier.parts, &print.parts) {
+        _ if common == earlier.tokens => goes_on,
+        Some(part) => Diagnosis::Changed { part, common, reusable },
+        None if common + OPENING_TOKENS >= earlier.tokens => goes_on,
+        // The template writes what was said otherwise than before.
+        None => Diagnosis::Changed { part: Part::Messages, common, reusable },
+    }
+}
+
+/// The first part of an earlier request that this one does not have as it was.
+fn first_change(earlier: &Parts, now: &Parts) -> Option<Part> {
+    let changed = [
+        (Part::Model, earlier.model != now.model),
+        (Part::Tools, earlier.tools != now.tools),
+        (Part::System, earlier.system != now.system),
+        (Part::Settings, earlier.settings != now.settings),
+        (Part::Messages, !now.messages.starts_with(&earlier.messages)),
+    ];
+    changed.into_iter().find(|(_, changed)| *changed).map(|(part, _)| part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(messages: &[u64]) -> Parts {
+        Parts { messages: messages.to_vec(), ..Parts::default() }
+    }
+
+    /// What a prompt of `now` is told about one of `earlier`, both made from `parts`.
+    fn diagnosis(earlier: (Parts, &[Token]), now: (Parts, &[Token])) -> Diagnosis {
+        let answered = Answered::default();
+        let earlier = answered.print(earlier.0, earlier.1);
+        let common = answered.common(&earlier, now.1);
+        diagnose(&earlier, &answered.print(now.0, now.1), common)
+    }
+
+    #[test]
+    fn a_conversation_that_goes_on() {
+        let long: Vec<Token> = (0..100).collect();
+        for tokens in [16, 17, 40, 99] {
+            let found = diagnosis((parts(&[1]), &long[..tokens]), (parts(&[1, 2]), &long));
+            assert_eq!(found, Diagnosis::GoesOn { reusable: tokens });
+        }
+        let again = diagnosis((parts(&[1]), &long), (parts(&[1]), &long));
+        assert_eq!(again, Diagnosis::GoesOn { reusable: 99 }, "the last token is always computed");
+    }
+
+    #[test]
+    fn the_first_part_that_changed_is_named() {
+        let (long, mut other): (Vec<Token>, Vec<Token>) = ((0..100).collect(), (0..100).collect());
+        other[40] = 7;
+        let base = || parts(&[1, 2]);
+        let check = |now: Parts, part| {
+            let found = diagnosis((base(), &long), (now, &other));
+            assert_eq!(found, Diagnosis::Changed { part, common: 32, reusable: 100 });
+        };
+        check(Parts { model: 9, tools: 9, ..base() }, Part::Model);
+        check(Parts { tools: 9, system: 9, ..base() }, Part::Tools);
+        check(Parts { system: 9, settings: 9, ..base() }, Part::System);
+        check(Parts { settings: 9, ..parts(&[3]) }, Part::Settings);
+        check(parts(&[1, 3]), Part::Messages);
+        check(parts(&[1]), Part::Messages);
+        check(parts(&[1, 2, 3]), Part::Messages);
+    }
+
+    #[test]
+    fn the_opening_of_an_answer_may_give_way() {
+        let (long, mut other): (Vec<Token>, Vec<Token>) = ((0..100).collect(), (0..200).collect());
+        other[97] = 7;
+        assert_eq!(
+            diagnosis((parts(&[1]), &long), (parts(&[1, 2]), &other)),
+            Diagnosis::GoesOn { reusable: 96 }
+        );
+    }
+
+    #[test]
+    fn openais_words() {
+        let report = |cached_tokens| Report { cached_tokens, ..Report::default() };
+        let check =
+            |found: Diagnosis, cached, expect: Value| assert_eq!(found.openai(&report(cached)), expect);
+        check(Diagnosis::NotFound, 0, json!({"type": "comparison_response_not_found"}));
+        check(Diagnosis::Several, 0, json!({"type": "unavailable"}));
+        check(Diagnosis::GoesOn { reusable: 96 }, 97, json!({"type": "cache_hit"}));
+        check(Diagnosis::GoesOn { reusable: 96 }, 95, json!({"type": "unavailable"}));
+        for (part, reason) in [
+            (Part::Model, "model_changed"),
+            (Part::Tools, "tools_changed"),
+            (Part::System, "input_changed"),
+            (Part::Messages, "input_changed"),
+        ] {
+            let miss = json!({
+                "type": "cache_miss", "reason": reason,
+                "cache_missed_tokens": 70, "comparison_reusable_tokens": 100,
+            });
+            check(Diagnosis::Changed { part, common: 30, reusable: 100 }, 30, miss);
+        }
+    }
+
+    #[test]
+    fn the_memory_is_bounded_and_forgets_the_oldest() {
+        let answered = Answered::default();
+        let key = |i: usize| ([0; 16], format!("answer-{i}"));
+        for i in 0..ANSWERS_MAX + 10 {
+            answered.remember(key(i), answered.print(Parts::default(), &[1, 2, 3]));
+        }
+        assert_eq!(answered.lock().prints.len(), ANSWERS_MAX);
+        assert!(answered.find(&key(9)).is_none() && answered.find(&key(10)).is_some());
+        let long = Print { parts: Parts::default(), tokens: 16, chain: vec![0; BLOCKS_MAX] };
+        answered.remember(key(0), long);
+        assert_eq!(answered.lock().prints.len(), 1, "the long one alone fills the memory");
+        assert_eq!(answered.lock().blocks, BLOCKS_MAX);
+    }
+
+    #[test]
+    fn another_tenants_answer_is_not_found() {
+        let answered = Answered::default();
+        answered.remember(([1; 16], "a".into()), answered.print(Parts::default(), &[1]));
+        assert!(answered.find(&([1; 16], "a".into())).is_some());
+        assert!(answered.find(&([2; 16], "a".into())).is_none());
+    }
+}

@@ -1,0 +1,491 @@
+//! `kvik bench`: tokens per second of prefill and decode, with the flags and fields of llama-bench.
+//!
+//! It drives the model directly, without scheduler or server, so that the figures are those of the kernels.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use clap::Args;
+use kvik_cache::{BLOCK_POSITIONS, BlockId, Token};
+use kvik_engine::batch::{Batch, Row, Runner};
+use kvik_engine::model::ModelRunner;
+use kvik_kernels::KvFormat;
+use serde::Serialize;
+
+use crate::{
+    serving::load,
+    settings::{model::ModelArgs, size::ByteSize},
+};
+
+/// Rows of one prefill batch, llama-bench's `-b`.
+const BATCH_ROWS: usize = 512;
+
+/// Measures prefill (-p) and decode (-n) speed, with the flags of llama-bench.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  kvik bench                                   the model inside, 512 tokens of prefill and 128 of decode
+  kvik bench -m model.gguf -p 512,2048 -n 64   several sizes
+  kvik bench -m model.gguf -d 0,4096 -r 3      at depth 4096 too, three repetitions
+  kvik bench --kv q8 --json                    8-bit KV, one JSON array on standard output
+
+What sharing a prompt of 4096 tokens is worth to 16 sequences that decode together:
+  kvik bench -p 0 -d 4096 --sequences 16                 they read the same keys and values
+  kvik bench -p 0 -d 4096 --sequences 16 --own-prompts   each has a prompt of its own, and 16 are kept")]
+pub(crate) struct BenchArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Tokens of prefill to measure; 0 for none
+    #[arg(short = 'p', long = "n-prompt", value_delimiter = ',', default_value = "512")]
+    prompt: Vec<usize>,
+    /// Tokens of decode to measure; 0 for none
+    #[arg(short = 'n', long = "n-gen", value_delimiter = ',', default_value = "128")]
+    generate: Vec<usize>,
+    /// Tokens already in the cache before measuring
+    #[arg(short = 'd', long = "n-depth", value_delimiter = ',', default_value = "0")]
+    depth: Vec<usize>,
+    /// Repetitions of each measurement
+    #[arg(short = 'r', long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    repetitions: u64,
+    /// Sequences decoded together, sharing the depth as their prefix
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=256))]
+    sequences: u64,
+    /// Give each of the --sequences a depth of its own, so that they share nothing
+    #[arg(long)]
+    own_prompts: bool,
+    /// Print one JSON array, with llama-bench's field names
+    #[arg(long)]
+    json: bool,
+}
+
+/// One measurement: `n_prompt` or `n_gen` tokens at `n_depth`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Test {
+    prompt: usize,
+    generate: usize,
+    depth: usize,
+    sequences: usize,
+    /// Each sequence reads blocks of its own for its depth.
+    own_prompts: bool,
+}
+
+/// One line of the report; field names are llama-bench's.
+#[derive(Debug, Serialize)]
+struct Line {
+    build: &'static str,
+    model_filename: String,
+    model_type: String,
+    model_size: u64,
+    n_threads: usize,
+    type_k: String,
+    type_v: String,
+    n_prompt: usize,
+    n_gen: usize,
+    n_depth: usize,
+    n_sequences: usize,
+    own_prompts: bool,
+    avg_ns: f64,
+    stddev_ns: f64,
+    avg_ts: f64,
+    stddev_ts: f64,
+    samples_ns: Vec<u64>,
+    samples_ts: Vec<f64>,
+}
+
+/// What was measured, the same in every line.
+#[derive(Debug, Clone)]
+struct About {
+    filename: String,
+    name: String,
+    weight_bytes: u64,
+    threads: usize,
+    kv: (KvFormat, KvFormat),
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
+    let tests = args.tests();
+    anyhow::ensure!(!tests.is_empty(), "nothing to measure: give -p or -n a number above 0");
+    let (runner, about) = args.open(&tests)?;
+    let mut bench = Bench::new(runner);
+    if !args.json {
+        println!("{HEADER}");
+    }
+    let mut lines = Vec::new();
+    for test in tests {
+        let line = Line::new(&about, test, bench.measure(test, args.repetitions));
+        if !args.json {
+            println!("{}", line.row(&test.name()));
+        }
+        lines.push(line);
+    }
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&lines)?);
+    }
+    Ok(())
+}
+
+const HEADER: &str = "\
+| model                          |       size | threads |   kv    |                  test |              t/s |
+| ------------------------------ | ---------: | ------: | ------- | --------------------: | ---------------: |";
+
+impl BenchArgs {
+    /// Loads the model with as many KV blocks as the largest test needs.
+    fn open(&self, tests: &[Test]) -> anyhow::Result<(ModelRunner, About)> {
+        let pool = self.model.pool();
+        let threads = pool.threads();
+        let model = load::model(&self.model, &pool)?.model;
+        let kv = self.model.kv_formats();
+        let layout = ModelRunner::layout(model.config(), kv.0, kv.1);
+        let blocks = tests.iter().map(blocks_needed).max().unwrap_or(1);
+        let positions = tests.iter().map(Test::positions).max().unwrap_or(1);
+        let about = About {
+            filename: self.model.source().to_owned(),
+            name: model.config().name.clone(),
+            weight_bytes: model.weight_bytes() as u64,
+            threads,
+            kv,
+        };
+        Ok((ModelRunner::new(Arc::new(model), pool, layout, blocks, positions)?, about))
+    }
+
+    /// Every size at every depth, prefill first, as llama-bench orders them.
+    fn tests(&self) -> Vec<Test> {
+        let one = Test { prompt: 0, generate: 0, depth: 0, sequences: 1, own_prompts: false };
+        let many = Test { sequences: self.sequences as usize, own_prompts: self.own_prompts, ..one };
+        let at_depth = |&depth: &usize| {
+            let prefill = self.prompt.iter().map(move |&prompt| Test { prompt, depth, ..one });
+            let decode = self.generate.iter().map(move |&generate| Test { generate, depth, ..many });
+            prefill.chain(decode).filter(|test| test.prompt + test.generate > 0)
+        };
+        self.depth.iter().flat_map(at_depth).collect()
+    }
+}
+
+impl Test {
+    /// Positions the longest sequence reaches.
+    fn positions(&self) -> usize {
+        self.depth + self.prompt.max(self.generate)
+    }
+
+    /// Tokens that the time is divided by.
+    fn tokens(&self) -> usize {
+        self.prompt + self.generate * self.sequences
+    }
+
+    /// The name llama-bench gives it.
+    fn name(&self) -> String {
+        let what =
+            if self.prompt > 0 { format!("pp{}", self.prompt) } else { format!("tg{}", self.generate) };
+        let own = if self.own_prompts { " own" } else { "" };
+        let many = if self.sequences > 1 { format!(" x{}{own}", self.sequences) } else { String::new() };
+        let depth = if self.depth > 0 { format!(" @ d{}", self.depth) } else { String::new() };
+        what + &many + &depth
+    }
+}
+
+/// A model and the block tables of the sequences that are measured.
+struct Bench<R> {
+    runner: R,
+    /// One table per sequence.
+    tables: Vec<Vec<BlockId>>,
+    /// What the latest test left as its depth: positions, and the blocks of each sequence that hold them.
+    filled: (usize, Vec<Vec<BlockId>>),
+    tokens: TokenStream,
+}
+
+impl<R: Runner> Bench<R> {
+    fn new(runner: R) -> Bench<R> {
+        let tokens = TokenStream { state: 1, vocab: runner.vocab_len() as u64 };
+        Bench { runner, tables: Vec::new(), filled: (0, Vec::new()), tokens }
+    }
+
+    /// Nanoseconds of each repetition, after one that is not counted.
+    fn measure(&mut self, test: Test, repetitions: u64) -> Vec<u64> {
+        self.tables = block_tables(test);
+        self.fill(test);
+        let mut samples = (0..=repetitions).map(|_| self.once(test));
+        samples.next();
+        samples.collect()
+    }
+
+    /// Sees that the depth is computed; filling 4,096 positions takes longer than what is measured there.
+    fn fill(&mut self, test: Test) {
+        let blocks = test.depth.div_ceil(BLOCK_POSITIONS);
+        let depth = (test.depth, self.tables.iter().map(|table| table[..blocks].to_vec()).collect());
+        // A test writes behind its depth only, so the next one may find it as it was.
+        if self.filled != depth {
+            self.compute_depth(test);
+            self.filled = depth;
+        }
+    }
+
+    /// Computed once; the blocks that a sequence does not share are copies, since speed does not depend
+    /// on what they hold.
+    fn compute_depth(&mut self, test: Test) {
+        self.prefill(test.depth, 0, false);
+        for table in &self.tables[1..] {
+            for (block, (&from, &to)) in self.tables[0].iter().zip(table).enumerate() {
+                let positions = test.depth.saturating_sub(block * BLOCK_POSITIONS).min(BLOCK_POSITIONS);
+                if from != to && positions > 0 {
+                    self.runner.copy_partial(from, to, positions);
+                }
+            }
+        }
+    }
+
+    fn once(&mut self, test: Test) -> u64 {
+        let start = Instant::now();
+        self.prefill(test.prompt, test.depth, true);
+        for position in test.depth..test.depth + test.generate {
+            self.decode(position);
+        }
+        start.elapsed().as_nanos() as u64
+    }
+
+    /// Prefills `count` positions of the first sequence from `start`; the last row's logits may be wanted.
+    fn prefill(&mut self, count: usize, start: usize, logits: bool) {
+        let end = start + count;
+        for chunk in (start..end).step_by(BATCH_ROWS) {
+            let rows: Vec<Row> = (chunk..end.min(chunk + BATCH_ROWS))
+                .map(|position| self.tokens.row(0, position, logits && position + 1 == end))
+                .collect();
+            self.forward(&rows);
+        }
+    }
+
+    /// One token of every sequence.
+    fn decode(&mut self, position: usize) {
+        let rows: Vec<Row> =
+            (0..self.tables.len()).map(|table| self.tokens.row(table as u32, position, true)).collect();
+        self.forward(&rows);
+    }
+
+    fn forward(&mut self, rows: &[Row]) {
+        let tables: Vec<&[BlockId]> = self.tables.iter().map(Vec::as_slice).collect();
+        std::hint::black_box(self.runner.forward(&Batch { rows, tables: &tables }));
+    }
+}
+
+/// Blocks that the tables of a test need together.
+fn blocks_needed(test: &Test) -> usize {
+    block_tables(*test).iter().flatten().map(|block| block.0 as usize + 1).max().unwrap_or(0)
+}
+
+/// Tables that share the whole blocks of the depth, unless it is each one's own, and own what follows.
+fn block_tables(test: Test) -> Vec<Vec<BlockId>> {
+    let all = test.positions().div_ceil(BLOCK_POSITIONS);
+    // A partly filled block at the end of the depth cannot be shared: each sequence writes into its own.
+    let shared = if test.own_prompts { 0 } else { test.depth / BLOCK_POSITIONS };
+    let own = all - shared;
+    let table = |sequence: usize| {
+        let first_own = shared + sequence * own;
+        (0..shared).chain(first_own..first_own + own).map(|block| BlockId(block as u32)).collect()
+    };
+    (0..test.sequences).map(table).collect()
+}
+
+/// A fixed stream of tokens: speed must not depend on luck.
+struct TokenStream {
+    state: u64,
+    vocab: u64,
+}
+
+impl TokenStream {
+    fn row(&mut self, table: u32, position: usize, logits: bool) -> Row {
+        self.state =
+            self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let token = ((self.state >> 33) % self.vocab) as Token;
+        Row { table, token, position: position as u32, logits }
+    }
+}
+
+impl Line {
+    fn new(about: &About, test: Test, samples_ns: Vec<u64>) -> Line {
+        let speed = |ns: &u64| test.tokens() as f64 * 1e9 / *ns as f64;
+        let samples_ts: Vec<f64> = samples_ns.iter().map(speed).collect();
+        let (avg_ns, stddev_ns) = spread(&samples_ns.iter().map(|&ns| ns as f64).collect::<Vec<_>>());
+        let (avg_ts, stddev_ts) = spread(&samples_ts);
+        Line {
+            build: env!("CARGO_PKG_VERSION"),
+            model_filename: about.filename.clone(),
+            model_type: about.name.clone(),
+            model_size: about.weight_bytes,
+            n_threads: about.threads,
+            type_k: about.kv.0.name().to_owned(),
+            type_v: about.kv.1.name().to_owned(),
+            n_prompt: test.prompt,
+            n_gen: test.generate,
+            n_depth: test.depth,
+            n_sequences: test.sequences,
+            own_prompts: test.own_prompts,
+            avg_ns,
+            stddev_ns,
+            avg_ts,
+            stddev_ts,
+            samples_ns,
+            samples_ts,
+        }
+    }
+
+    fn row(&self, test: &str) -> String {
+        let kv = if self.type_k == self.type_v {
+            self.type_k.clone()
+        } else {
+            format!("{}/{}", self.type_k, self.type_v)
+        };
+        let name = &self.model_type;
+        let size = ByteSize(self.model_size).to_string();
+        let speed = format!("{:.2} ± {:.2}", self.avg_ts, self.stddev_ts);
+        format!("| {name:<30} | {size:>10} | {:>7} | {kv:<7} | {test:>21} | {speed:>16} |", self.n_threads)
+    }
+}
+
+/// Mean and sample standard deviation.
+fn spread(samples: &[f64]) -> (f64, f64) {
+    let count = samples.len() as f64;
+    let mean = samples.iter().sum::<f64>() / count;
+    let squares: f64 = samples.iter().map(|sample| (sample - mean).powi(2)).sum();
+    (mean, if samples.len() > 1 { (squares / (count - 1.0)).sqrt() } else { 0.0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::*;
+
+    const SHARED: Test = Test { prompt: 0, generate: 0, depth: 0, sequences: 1, own_prompts: false };
+    const OWN: Test = Test { own_prompts: true, ..SHARED };
+
+    #[test]
+    fn names_are_those_of_llama_bench() {
+        assert_eq!(Test { prompt: 512, ..SHARED }.name(), "pp512");
+        assert_eq!(Test { generate: 128, depth: 4096, ..SHARED }.name(), "tg128 @ d4096");
+        assert_eq!(Test { generate: 32, depth: 512, sequences: 16, ..SHARED }.name(), "tg32 x16 @ d512");
+        assert_eq!(Test { generate: 32, depth: 512, sequences: 16, ..OWN }.name(), "tg32 x16 own @ d512");
+    }
+
+    /// Blocks in the tables of a test, counted once.
+    fn distinct(tables: &[Vec<BlockId>]) -> usize {
+        tables.iter().flatten().collect::<BTreeSet<_>>().len()
+    }
+
+    #[test]
+    fn sequences_share_the_depth_and_nothing_else() {
+        let test = Test { generate: 10, depth: 40, sequences: 3, ..SHARED };
+        let tables = block_tables(test);
+        assert!(tables.iter().all(|table| table.len() == 4 && table[..2] == tables[0][..2]));
+        assert_eq!(distinct(&tables), 2 + 3 * 2);
+        assert_eq!(blocks_needed(&test), 8);
+    }
+
+    #[test]
+    fn sequences_with_own_prompts_share_nothing() {
+        let test = Test { generate: 10, depth: 40, sequences: 3, ..OWN };
+        let tables = block_tables(test);
+        assert!(tables.iter().all(|table| table.len() == 4));
+        assert_eq!(distinct(&tables), 3 * 4);
+        assert_eq!(blocks_needed(&test), 12);
+    }
+
+    /// Remembers what was stored where, and holds every batch to the contract of [`Batch`].
+    #[derive(Default)]
+    struct Recorder {
+        /// The token stored at each place.
+        stored: BTreeMap<(BlockId, usize), Token>,
+        /// Rows that were computed without their logits, which are those of the depth.
+        filled: usize,
+    }
+
+    fn place(table: &[BlockId], position: usize) -> (BlockId, usize) {
+        (table[position / BLOCK_POSITIONS], position % BLOCK_POSITIONS)
+    }
+
+    impl Runner for Recorder {
+        fn vocab_len(&self) -> usize {
+            1 << 30 // so that no two tokens of a test are the same
+        }
+
+        fn copy_partial(&mut self, from: BlockId, to: BlockId, positions: usize) {
+            for offset in 0..positions {
+                self.stored.insert((to, offset), self.stored[&(from, offset)]);
+            }
+        }
+
+        fn read_block(&self, _: BlockId, _: &mut [u8]) {}
+
+        fn write_block(&mut self, _: BlockId, _: &[u8]) {}
+
+        fn forward(&mut self, batch: &Batch<'_>) -> &[f32] {
+            let places = |row: &Row| place(batch.tables[row.table as usize], row.position as usize);
+            let written: BTreeSet<_> = batch.rows.iter().map(places).collect();
+            assert_eq!(written.len(), batch.rows.len(), "two rows write to one place");
+            self.stored.extend(batch.rows.iter().map(|row| (places(row), row.token)));
+            for row in batch.rows {
+                let table = batch.tables[row.table as usize];
+                let hole =
+                    (0..row.position as usize).find(|&at| !self.stored.contains_key(&place(table, at)));
+                assert_eq!(hole, None, "{row:?} reads a position that nobody computed");
+            }
+            self.filled += batch.rows.iter().filter(|row| !row.logits).count();
+            &[]
+        }
+    }
+
+    /// The tokens each sequence has as its depth after a measurement, and the rows computed for them.
+    fn depths(test: Test) -> (Vec<Vec<Token>>, usize) {
+        let mut bench = Bench::new(Recorder::default());
+        assert_eq!(bench.measure(test, 2).len(), 2);
+        let stored = &bench.runner.stored;
+        let depth = |table: &Vec<BlockId>| (0..test.depth).map(|at| stored[&place(table, at)]).collect();
+        (bench.tables.iter().map(depth).collect(), bench.runner.filled)
+    }
+
+    #[test]
+    fn a_shared_depth_is_computed_once_and_read_by_all() {
+        for depth in [0, 5, 32, 40, 1000] {
+            let (prompts, filled) = depths(Test { generate: 20, depth, sequences: 3, ..SHARED });
+            assert!(prompts.iter().all(|prompt| *prompt == prompts[0]), "depth {depth}");
+            assert_eq!(filled, depth);
+        }
+    }
+
+    #[test]
+    fn own_prompts_are_copies_in_blocks_of_their_own() {
+        for depth in [5, 32, 40, 1000] {
+            let test = Test { generate: 20, depth, sequences: 3, ..OWN };
+            let (prompts, filled) = depths(test);
+            assert!(prompts.iter().all(|prompt| *prompt == prompts[0]), "depth {depth}");
+            assert_eq!(filled, depth);
+            let mut blocks = block_tables(test);
+            blocks.iter_mut().for_each(|table| table.truncate(depth.div_ceil(BLOCK_POSITIONS)));
+            assert_eq!(distinct(&blocks), 3 * depth.div_ceil(BLOCK_POSITIONS));
+        }
+    }
+
+    #[test]
+    fn a_depth_is_computed_again_only_when_it_is_another() {
+        let mut bench = Bench::new(Recorder::default());
+        let mut filled = |test| {
+            let before = bench.runner.filled;
+            bench.measure(Test { generate: 20, ..test }, 1);
+            bench.runner.filled - before
+        };
+        let at = |depth| Test { depth, ..SHARED };
+        let three_at = |depth| Test { sequences: 3, ..at(depth) };
+        assert_eq!([filled(at(40)), filled(at(40))], [40, 0]);
+        // As many blocks, another number of positions.
+        assert_eq!(filled(at(41)), 41);
+        // A test without a depth writes where the depth was.
+        assert_eq!([filled(at(0)), filled(at(41))], [0, 41]);
+        // Other blocks.
+        assert_eq!([filled(three_at(41)), filled(three_at(41))], [41, 0]);
+        assert_eq!(filled(Test { own_prompts: true, ..three_at(41) }), 41);
+    }
+
+    #[test]
+    fn spread_is_mean_and_sample_deviation() {
+        assert_eq!(spread(&[1.0, 2.0, 3.0]), (2.0, 1.0));
+        assert_eq!(spread(&[5.0]), (5.0, 0.0));
+    }
+}

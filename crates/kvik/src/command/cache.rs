@@ -1,0 +1,173 @@
+//! `kvik cache`: what a running server keeps.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use serde_json::Value;
+use ureq::http::Method;
+
+use super::remote::{ServerArgs, escaped, read_json};
+use crate::settings::size::ByteSize;
+
+/// See and change what a running server keeps
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  kvik cache ls                     the largest prefixes
+  kvik cache ls --by hits -n 50     the most used ones
+  kvik cache show                   memory, disk, hit rate
+  kvik cache pin agent.json         compute a prompt and keep it
+  kvik cache pins                   what is pinned
+  kvik cache unpin 7                let pin 7 be evicted; --tenant NAME, --all for more
+  kvik cache evict agent.json       drop what is known of it, pinned or not
+  kvik cache clear                  drop all that is not in use and not pinned")]
+pub(crate) struct CacheCommandArgs {
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Lists prefixes
+    Ls {
+        /// Largest or most used first: blocks, hits
+        #[arg(long, value_name = "ORDER", default_value = "blocks", value_parser = ["blocks", "hits"])]
+        by: String,
+        /// How many
+        #[arg(short, long, value_name = "N", default_value_t = 20)]
+        n: usize,
+    },
+    /// Shows memory, disk and hit rate
+    Show,
+    /// Computes a prompt and keeps it
+    Pin {
+        /// `messages` or `prompt`, as a request has them
+        file: PathBuf,
+    },
+    /// Lists pins
+    Pins,
+    /// Lets pinned prompts be evicted again, in memory and on disk
+    Unpin {
+        /// The number that `kvik cache pins` shows
+        #[arg(value_name = "PIN", required_unless_present_any = ["tenant", "all"])]
+        pin: Option<u64>,
+        /// All pins of a tenant
+        #[arg(long, value_name = "NAME", conflicts_with = "pin")]
+        tenant: Option<String>,
+        /// All pins that this key may take back: the admin's everybody's
+        #[arg(long, conflicts_with_all = ["pin", "tenant"])]
+        all: bool,
+    },
+    /// Drops what is known of a prompt and of all that begins with it, in memory and on disk
+    Evict {
+        /// `messages` or `prompt`, as a request has them
+        file: PathBuf,
+    },
+    /// Drops all that is neither in use nor pinned
+    Clear,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &CacheCommandArgs) -> anyhow::Result<()> {
+    let server = &args.server;
+    match &args.task {
+        Task::Ls { by, n } => {
+            let path = format!("/v1/cache?order={by}&limit={n}");
+            list(&server.call(Method::GET, &path, None)?);
+        }
+        Task::Show => show(&server.call(Method::GET, "/v1/cache?limit=0", None)?),
+        Task::Pin { file } => {
+            let answer = server.call(Method::POST, "/v1/cache/pin", Some(&read_json(file)?))?;
+            println!("{} tokens pinned, {} of them computed", answer["tokens"], answer["computed_tokens"]);
+        }
+        Task::Evict { file } => {
+            let answer = server.call(Method::POST, "/v1/cache/evict", Some(&read_json(file)?))?;
+            println!("{} blocks dropped, {} pins taken back", answer["blocks"], answer["pins"]);
+            for name in answer["prompts"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+                println!("the prompt {name} is still to be kept: kvik prompt rm {name} ends that");
+            }
+        }
+        Task::Pins => pins(&server.call(Method::GET, "/v1/cache/pins", None)?),
+        Task::Unpin { pin, tenant, .. } => {
+            let path = match (pin, tenant) {
+                (Some(pin), _) => format!("/v1/cache/pins/{pin}"),
+                (None, Some(tenant)) => format!("/v1/cache/pins?tenant={}", escaped(tenant)),
+                (None, None) => "/v1/cache/pins".to_owned(),
+            };
+            println!("{} pins taken back", server.call(Method::DELETE, &path, None)?["pins"]);
+        }
+        Task::Clear => {
+            let answer = server.call(Method::DELETE, "/v1/cache", None)?;
+            println!(
+                "dropped {} blocks in memory and {} on disk",
+                answer["blocks"]["ram"], answer["blocks"]["disk"]
+            );
+        }
+    }
+    Ok(())
+}
+
+fn list(answer: &Value) {
+    let prefixes = answer["prefixes"].as_array().map_or(&[][..], Vec::as_slice);
+    if prefixes.is_empty() {
+        println!("nothing is kept");
+        return;
+    }
+    println!("{:>8} {:>10} {:>6} {:>9}  {:<7} text", "tokens", "size", "hits", "idle", "");
+    for prefix in prefixes {
+        let size = ByteSize(prefix["bytes"].as_u64().unwrap_or_default()).to_string();
+        let idle = prefix["idle_s"].as_f64().map_or_else(|| "in use".to_owned(), |s| format!("{s:.0} s"));
+        let mark = if prefix["pinned"] == Value::Bool(true) { "pinned" } else { "" };
+        let text = beginning(prefix);
+        println!("{:>8} {size:>10} {:>6} {idle:>9}  {mark:<7} {text}", prefix["tokens"], prefix["hits"]);
+    }
+}
+
+fn pins(answer: &Value) {
+    let pins = answer["data"].as_array().map_or(&[][..], Vec::as_slice);
+    if pins.is_empty() {
+        println!("nothing is pinned");
+        return;
+    }
+    println!("{:>6} {:>8} {:>10}  {:<16} text", "pin", "tokens", "size", "tenant");
+    for pin in pins {
+        let size = ByteSize(pin["bytes"].as_u64().unwrap_or_default()).to_string();
+        let tenant = pin["tenant"].as_str().unwrap_or_default();
+        println!("{:>6} {:>8} {size:>10}  {tenant:<16} {}", pin["id"], pin["tokens"], beginning(pin));
+    }
+    if let Some(limit) = answer["blocks"]["limit"].as_u64() {
+        println!("{} of the {limit} blocks that may be pinned", answer["blocks"]["pinned"]);
+    }
+}
+
+/// How a prefix begins, on one line.
+fn beginning(prefix: &Value) -> String {
+    let text: String = prefix["text"].as_str().unwrap_or_default().chars().take(60).collect();
+    text.replace(char::is_control, " ")
+}
+
+fn show(answer: &Value) {
+    let bytes = |value: &Value| ByteSize(value.as_u64().unwrap_or_default()).to_string();
+    let (ram, disk) = (&answer["ram"], &answer["disk"]);
+    if ram.is_null() {
+        println!("this key sees its own prefixes only: kvik cache ls");
+        return;
+    }
+    println!("memory  {} of {}, {} tokens", bytes(&ram["used_bytes"]), bytes(&ram["bytes"]), ram["tokens"]);
+    println!(
+        "        {} of {} blocks pinned, {} may be",
+        ram["pinned_blocks"], ram["blocks"], ram["pinned_blocks_limit"]
+    );
+    println!("        {:.1}% of prompt tokens reused", 100.0 * ram["hit_rate"].as_f64().unwrap_or_default());
+    match disk {
+        Value::Null => println!("disk    off"),
+        disk => {
+            println!("disk    {} of {}", bytes(&disk["used_bytes"]), bytes(&disk["bytes"]));
+            println!(
+                "        {} blocks found at the start, {} written, {} read, {} faults",
+                disk["found_at_start"], disk["written_blocks"], disk["read_blocks"], disk["faults"]
+            );
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! `kvik inspect`: what is in a model file, and whether kvik runs it.
+
+use std::collections::BTreeMap;
+
+use clap::Args;
+use kvik_engine::load::{LoadedModel, TensorView};
+use kvik_engine::model::{ModelRunner, RopeScaling};
+use kvik_kernels::KvFormat;
+use serde_json::json;
+
+use crate::settings::{model::ModelArgs, size::ByteSize};
+
+/// Shows a model's shape, tokenizer, template and tensors.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  kvik inspect                      the model inside
+  kvik inspect -m model.gguf        a GGUF file
+  kvik inspect -m ./Qwen3-0.6B/     a Hugging Face directory
+  kvik inspect --tensors            every tensor with type and shape")]
+pub(crate) struct InspectArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// List every tensor
+    #[arg(long)]
+    tensors: bool,
+    /// Show the chat template
+    #[arg(long)]
+    template: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<()> {
+    let loaded = args.model.load()?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&summary(&loaded))?);
+        return Ok(());
+    }
+    for (name, value) in facts(&loaded) {
+        println!("{name:<12} {value}");
+    }
+    if args.tensors {
+        println!("\n{:<10} {:>16}  tensor", "type", "rows x cols");
+        for (name, view) in sorted(&loaded) {
+            println!("{:<10} {:>16}  {name}", view.ty.name(), format!("{} x {}", view.rows, view.cols));
+        }
+    }
+    if args.template {
+        println!("\n{}", loaded.chat_template.as_deref().unwrap_or("no chat template"));
+    }
+    Ok(())
+}
+
+/// Facts in the order a reader wants them.
+fn facts(loaded: &LoadedModel) -> Vec<(&'static str, String)> {
+    let config = &loaded.config;
+    let tokenizer = &loaded.tokenizer;
+    let special =
+        |token: Option<u32>| token.map_or("none".to_owned(), |t| format!("{t} {:?}", tokenizer.decode(&[t])));
+    let per_token = ModelRunner::layout(config, KvFormat::F16, KvFormat::F16).token_bytes();
+    vec![
+        ("model", config.name.clone()),
+        ("runs as", config.arch.name().to_owned()),
+        ("parameters", format!("{:.1} M", parameters(loaded) as f64 / 1e6)),
+        ("weights", format!("{} ({})", ByteSize(loaded.tensors.total_bytes()), types(loaded))),
+        ("layers", config.layers.to_string()),
+        ("width", format!("{}, feed-forward {}", config.d_model, config.d_ff)),
+        (
+            "heads",
+            format!("{} of {}, {} for keys and values", config.heads, config.head_dim, config.kv_heads),
+        ),
+        ("context", format!("{} tokens", config.context)),
+        ("rope", format!("base {}, {} dimensions, {}", config.rope.theta, config.rope.dims, scaling(loaded))),
+        ("kv", format!("{} a token in f16", ByteSize(per_token as u64))),
+        ("vocabulary", format!("{} tokens", config.vocab)),
+        ("bos, eos", format!("{}, {}", special(tokenizer.bos()), special(tokenizer.eos()))),
+        ("template", if loaded.chat_template.is_some() { "in the model" } else { "none" }.to_owned()),
+    ]
+}
+
+fn summary(loaded: &LoadedModel) -> serde_json::Value {
+    let facts: serde_json::Map<_, _> =
+        facts(loaded).into_iter().map(|(k, v)| (k.to_owned(), v.into())).collect();
+    let tensors: Vec<_> = sorted(loaded)
+        .into_iter()
+        .map(|(name, view)| json!({"name": name, "type": view.ty.name(), "rows": view.rows, "cols": view.cols}))
+        .collect();
+    json!({"facts": facts, "tensors": tensors, "chat_template": loaded.chat_template})
+}
+
+fn sorted(loaded: &LoadedModel) -> BTreeMap<&str, TensorView<'_>> {
+    loaded.tensors.names().filter_map(|name| Some((name, loaded.tensors.get(name)?))).collect()
+}
+
+fn parameters(loaded: &LoadedModel) -> usize {
+    sorted(loaded).values().map(|view| view.rows * view.cols).sum()
+}
+
+/// Tensor types with their counts, the commonest first.
+fn types(loaded: &LoadedModel) -> String {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for view in sorted(loaded).values() {
+        *counts.entry(view.ty.name()).or_default() += 1;
+    }
+    let mut counts: Vec<_> = counts.into_iter().collect();
+    counts.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
+    counts.iter().map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>().join(", ")
+}
+
+fn scaling(loaded: &LoadedModel) -> String {
+    let divisors =
+        if loaded.tensors.get("rope_freqs.weight").is_some() { ", divisors in the file" } else { "" };
+    let scaling = match &loaded.config.rope.scaling {
+        RopeScaling::None => "not stretched".to_owned(),
+        RopeScaling::Linear { factor } => format!("stretched {factor} times"),
+        RopeScaling::Llama3 { factor, .. } => format!("low frequencies stretched {factor} times (Llama 3)"),
+        RopeScaling::Yarn { factor, .. } => format!("stretched {factor} times by YaRN"),
+    };
+    scaling + divisors
+}

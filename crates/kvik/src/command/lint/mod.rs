@@ -1,0 +1,277 @@
+//! `kvik lint`: what will defeat the cache, across requests.
+//!
+//! A prompt is reused up to its first token that differs. Lint looks for what differs at every
+//! request: with one request by what texts look like, with several by comparing them as well. It
+//! then applies the fix that it would advise, tokenizes both versions, and counts: what it tells is
+//! the gain of that very fix, beside those told before it.
+
+mod fix;
+mod report;
+mod request;
+#[cfg(test)]
+mod tests;
+mod volatile;
+
+use std::{
+    fs,
+    ops::Range,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use anyhow::Context;
+use clap::Args;
+use kvik_engine::template::{ChatTemplate, TemplateError};
+use serde_json::Value;
+
+use crate::settings::model::ModelArgs;
+use fix::{Fix, Pair, alike, equal};
+use request::RequestBody;
+
+pub(crate) use request::Words;
+
+/// A fix that gains fewer tokens is not worth a word: it is a block of the cache.
+const GAIN_MIN: usize = 16;
+/// Things that are tried in one pair of requests: each takes two prompts to be made.
+const CANDIDATES_MAX: usize = 24;
+
+/// Finds what will defeat the cache: dates, ids, counters and reordered tools near the front
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  kvik lint request.json                 what looks as if it changed from request to request
+  kvik lint monday.json tuesday.json     and what really differs between them
+  kvik lint -m model.gguf request.json   counted with the tokens and the template of that model
+  kvik lint --json request.json          for programs
+
+A request is the body of a chat (`messages`) or of a completion (`prompt`, a text). A prompt is
+reused up to its first token that differs, so what changes belongs at its end: each line says
+how many tokens of every later request a move would save.
+
+Exit status: 0 when nothing was found, 1 when something was.")]
+pub(crate) struct LintArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Bodies of requests, as JSON
+    #[arg(required = true, value_name = "REQUEST.JSON")]
+    requests: Vec<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Something that defeats the cache, and what to do about it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Finding {
+    /// What it is, in a word.
+    pub(crate) kind: &'static str,
+    /// Index of the message, or of the tool; absent where neither is meant.
+    pub(crate) index: Option<usize>,
+    /// Role of the message, `prompt`, `tools` or `template`.
+    pub(crate) role: String,
+    /// Bytes of the text before it.
+    pub(crate) offset: usize,
+    /// The text itself.
+    pub(crate) text: String,
+    /// Leading tokens that two requests share with the fix, beyond those with the fixes before it.
+    pub(crate) saved_tokens: usize,
+    fix: Fix,
+}
+
+impl Finding {
+    /// A sentence of a text; its bytes in either request.
+    fn of_text(
+        kind: &'static str,
+        index: usize,
+        role: &str,
+        text: &str,
+        sentence: [Range<usize>; 2],
+    ) -> Finding {
+        Finding {
+            kind,
+            index: Some(index),
+            role: role.to_owned(),
+            offset: sentence[0].start,
+            text: text[sentence[0].clone()].to_owned(),
+            saved_tokens: 0,
+            fix: Fix::MoveToEnd { text: index, sentence },
+        }
+    }
+
+    fn of_tools(kind: &'static str, index: Option<usize>, text: String, fix: Fix) -> Finding {
+        Finding { kind, index, role: "tools".to_owned(), offset: 0, text, saved_tokens: 0, fix }
+    }
+
+    fn of_template() -> Finding {
+        let (role, text) = ("template".to_owned(), String::new());
+        Finding { kind: "time", index: None, role, offset: 0, text, saved_tokens: 0, fix: Fix::OneTime }
+    }
+
+    /// Whether both are about the same thing.
+    fn is_same(&self, other: &Finding) -> bool {
+        (&self.role, self.index, &self.text) == (&other.role, other.index, &other.text)
+    }
+}
+
+/// Runs the command; tells whether something was found.
+pub(crate) fn run(args: &LintArgs) -> anyhow::Result<bool> {
+    let loaded = args.model.load()?;
+    let template = match ChatTemplate::for_model(&loaded, None) {
+        Err(TemplateError::Missing) => None,
+        template => Some(template?),
+    };
+    let words = Words { tokenizer: &loaded.tokenizer, template: template.as_ref() };
+    let now = SystemTime::now();
+    let requests: Vec<RequestBody> =
+        args.requests.iter().map(|path| read(path, now)).collect::<anyhow::Result<_>>()?;
+    let findings = lint(&requests, words)?;
+    match args.json {
+        true => println!("{}", Value::Array(findings.iter().map(Finding::json).collect())),
+        false => println!("{}", report::table(&findings)),
+    }
+    Ok(!findings.is_empty())
+}
+
+fn read(path: &Path, now: SystemTime) -> anyhow::Result<RequestBody> {
+    let place = || format!("the request {}", path.display());
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    RequestBody::new(serde_json::from_str(&text).with_context(place)?, now).with_context(place)
+}
+
+/// What defeats the cache in these requests, each alone and compared with the first.
+pub(crate) fn lint(requests: &[RequestBody], words: Words<'_>) -> anyhow::Result<Vec<Finding>> {
+    let Some((first, others)) = requests.split_first() else { return Ok(Vec::new()) };
+    let mut findings: Vec<Finding> = Vec::new();
+    let pairs = others.iter().map(|other| compared(first, other)).chain([alone(first)]);
+    for (pair, mut candidates) in pairs {
+        candidates.truncate(CANDIDATES_MAX);
+        // What was found before is fixed here too, so that what stands behind it is seen.
+        for finding in gains(&pair, candidates, words)? {
+            if !findings.iter().any(|old| old.is_same(&finding)) {
+                findings.push(finding);
+            }
+        }
+    }
+    Ok(findings)
+}
+
+/// The candidates that gain something when they are fixed, one after the other.
+///
+/// What stands further back gains nothing while something before it still differs: so those that
+/// gained nothing are tried again after one that did.
+fn gains(pair: &Pair, mut candidates: Vec<Finding>, words: Words<'_>) -> anyhow::Result<Vec<Finding>> {
+    let (mut fixes, mut found) = (Vec::new(), Vec::new());
+    let mut shared = pair.shared_tokens(words)?;
+    let mut at = 0;
+    while at < candidates.len() {
+        fixes.push(candidates[at].fix.clone());
+        let with = pair.fixed(&fixes).shared_tokens(words)?;
+        if with < shared + GAIN_MIN {
+            fixes.pop();
+            at += 1;
+            continue;
+        }
+        let finding = candidates.remove(at);
+        found.push(Finding { saved_tokens: with - shared, ..finding });
+        (shared, at) = (with, 0);
+    }
+    Ok(found)
+}
+
+/// A request beside itself as it may come the next time, and what might differ between the two.
+fn alone(request: &RequestBody) -> (Pair, Vec<Finding>) {
+    let mut twin = request.clone();
+    // A day and a little, so that no part of a date or of a time stays the same.
+    twin.now += Duration::from_secs(3600 * 24 * 40 + 3723);
+    let mut candidates = vec![Finding::of_template()];
+    let mut tools = twin.tools().to_vec();
+    for (index, tool) in tools.iter_mut().enumerate() {
+        candidates.extend(twin_of_tool(index, tool));
+    }
+    if !tools.is_empty() {
+        twin.set_tools(tools);
+    }
+    for (index, (role, text)) in request.texts().into_iter().enumerate() {
+        // What was said is said: only what the application writes anew can change.
+        if matches!(role.as_str(), "system" | "developer" | "prompt") {
+            candidates.extend(volatile_sentences(index, &role, &text));
+            twin.set_text(index, volatile::twin(&text));
+        }
+    }
+    (Pair([request.clone(), twin]), candidates)
+}
+
+/// Changes what is volatile in the texts of a tool; tells what that was.
+fn twin_of_tool(index: usize, tool: &mut Value) -> Option<Finding> {
+    match tool {
+        Value::String(text) => {
+            let piece = volatile::find(text).into_iter().next()?;
+            let (kind, shown) = (piece.kind.name(), text[piece.range].to_owned());
+            *text = volatile::twin(text);
+            Some(Finding::of_tools(kind, Some(index), shown, Fix::OneTool(index)))
+        }
+        Value::Array(items) => first(items.iter_mut().map(|item| twin_of_tool(index, item))),
+        Value::Object(fields) => first(fields.values_mut().map(|value| twin_of_tool(index, value))),
+        _ => None,
+    }
+}
+
+/// The first of these, after all of them were made.
+fn first<T>(all: impl Iterator<Item = Option<T>>) -> Option<T> {
+    all.fold(None, |first, next| first.or(next))
+}
+
+/// The sentences of a text that hold something volatile.
+fn volatile_sentences(index: usize, role: &str, text: &str) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = Vec::new();
+    for piece in volatile::find(text) {
+        let sentence = volatile::sentence(text, &piece.range);
+        let kind = piece.kind.name();
+        if findings.last().is_none_or(|last| last.offset != sentence.start) {
+            findings.push(Finding::of_text(kind, index, role, text, [sentence.clone(), sentence]));
+        }
+    }
+    findings
+}
+
+/// Two requests, and what differs between them.
+fn compared(first: &RequestBody, other: &RequestBody) -> (Pair, Vec<Finding>) {
+    let mut candidates = Vec::new();
+    let (tools, other_tools) = (first.tools(), other.tools());
+    let same = |a: &[Value], b: &[Value]| a.iter().all(|tool| b.iter().any(|other| equal(tool, other)));
+    if !alike(tools, other_tools) && same(tools, other_tools) && same(other_tools, tools) {
+        let reordered = tools.iter().zip(other_tools).position(|(tool, other)| !equal(tool, other));
+        let kind = if reordered.is_some() { "tool_order" } else { "key_order" };
+        let text =
+            reordered.map(|index| tools[index]["function"]["name"].as_str().unwrap_or_default().to_owned());
+        candidates.push(Finding::of_tools(kind, reordered, text.unwrap_or_default(), Fix::OneToolOrder));
+    }
+    let texts = first.texts().into_iter().zip(other.texts()).enumerate();
+    for (index, ((role, left), (other_role, right))) in texts {
+        if role == other_role && left != right && matches!(role.as_str(), "system" | "developer" | "prompt") {
+            candidates.extend(differing_sentences(index, &role, &left, &right));
+        }
+    }
+    (Pair([first.clone(), other.clone()]), candidates)
+}
+
+/// The sentences that differ between two texts of the same role, as far as they can be paired.
+fn differing_sentences(index: usize, role: &str, left: &str, right: &str) -> Vec<Finding> {
+    let (left_sentences, right_sentences) = (ranges(left), ranges(right));
+    let paired = left_sentences.len() == right_sentences.len();
+    let differ = left_sentences
+        .into_iter()
+        .zip(right_sentences)
+        .filter(|(a, b)| left[a.clone()] != right[b.clone()])
+        .take(if paired { usize::MAX } else { 1 });
+    let finding = |(a, b): (Range<usize>, Range<usize>)| {
+        let kind = volatile::find(&left[a.clone()]).first().map_or("differs", |piece| piece.kind.name());
+        Finding::of_text(kind, index, role, left, [a, b])
+    };
+    differ.map(finding).collect()
+}
+
+fn ranges(text: &str) -> Vec<Range<usize>> {
+    let ends = volatile::sentences(text);
+    let starts = std::iter::once(0).chain(ends.iter().copied());
+    starts.zip(ends.clone()).map(|(start, end)| start..end).collect()
+}

@@ -1,0 +1,98 @@
+//! A request as lint sees it: texts that can be edited, and the tokens of its prompt.
+
+use std::time::SystemTime;
+
+use anyhow::{Context, bail};
+use kvik_cache::Token;
+use kvik_engine::{template::ChatTemplate, tokenizer::Tokenizer};
+use serde_json::{Map, Value};
+
+use crate::{api::conversation_prompt, app::report::spans, serving::encode_rendered};
+
+/// What turns requests into tokens.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Words<'a> {
+    pub(crate) tokenizer: &'a Tokenizer,
+    /// Absent when the model has none; then only plain prompts can be read.
+    pub(crate) template: Option<&'a ChatTemplate>,
+}
+
+/// The body of a chat, or of a completion with one prompt of text.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct RequestBody {
+    fields: Map<String, Value>,
+    /// The time that the template sees.
+    pub(crate) now: SystemTime,
+}
+
+impl RequestBody {
+    /// A body that has either `messages` or `prompt`.
+    pub(crate) fn new(body: Value, now: SystemTime) -> anyhow::Result<RequestBody> {
+        let Value::Object(mut fields) = body else { bail!("a request is a JSON object") };
+        match (fields.get("messages"), fields.get("prompt")) {
+            (Some(Value::Array(_)), _) | (None, Some(Value::String(_))) => {}
+            _ => bail!("a request has `messages` (an array) or `prompt` (a string)"),
+        }
+        if let Some(messages) = fields.get_mut("messages") {
+            join_parts(messages);
+        }
+        Ok(RequestBody { fields, now })
+    }
+
+    /// Roles and texts of the messages; a plain prompt is one text with the role `prompt`.
+    pub(crate) fn texts(&self) -> Vec<(String, String)> {
+        match (self.fields.get("messages"), self.fields.get("prompt")) {
+            (Some(messages), _) => spans::messages(messages)
+                .into_iter()
+                .map(|message| (message.role.to_owned(), message.content.into_owned()))
+                .collect(),
+            (None, Some(Value::String(prompt))) => vec![("prompt".to_owned(), prompt.clone())],
+            _ => Vec::new(),
+        }
+    }
+
+    /// Replaces one of the texts.
+    pub(crate) fn set_text(&mut self, index: usize, text: String) {
+        let slot = match self.fields.get_mut("messages") {
+            Some(messages) => messages.get_mut(index).and_then(|message| message.get_mut("content")),
+            None => self.fields.get_mut("prompt"),
+        };
+        if let Some(slot) = slot {
+            *slot = Value::String(text);
+        }
+    }
+
+    /// The tools offered.
+    pub(crate) fn tools(&self) -> &[Value] {
+        self.fields.get("tools").and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    }
+
+    pub(crate) fn set_tools(&mut self, tools: Vec<Value>) {
+        self.fields.insert("tools".to_owned(), Value::Array(tools));
+    }
+
+    /// The tokens of the prompt, as the server would compute them.
+    pub(crate) fn tokens(&self, words: Words<'_>) -> anyhow::Result<Vec<Token>> {
+        if let Some(Value::String(prompt)) = self.fields.get("prompt")
+            && !self.fields.contains_key("messages")
+        {
+            return Ok(words.tokenizer.encode(prompt, true, true));
+        }
+        let template =
+            words.template.context("this model has no chat template; name one with --chat-template")?;
+        let prompt = conversation_prompt(Value::Object(self.fields.clone()), template, self.now)?;
+        Ok(encode_rendered(words.tokenizer, &prompt))
+    }
+}
+
+/// Makes the content of every message one text; templates see it so.
+fn join_parts(messages: &mut Value) {
+    let texts: Vec<String> =
+        spans::messages(messages).into_iter().map(|message| message.content.into_owned()).collect();
+    let Value::Array(messages) = messages else { return };
+    for (message, text) in messages.iter_mut().zip(texts) {
+        if let Some(content @ Value::Array(_)) = message.get_mut("content") {
+            *content = Value::String(text);
+        }
+    }
+}

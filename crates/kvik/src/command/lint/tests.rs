@@ -1,0 +1,257 @@
+use std::sync::{Arc, mpsc};
+
+use kvik_cache::Token;
+use kvik_engine::{
+    api::{Event, EventSink, Request, Sampling},
+    load::LoadedModel,
+};
+use serde_json::json;
+
+use super::*;
+use crate::{
+    serving::load::{self, Capacity, Loaded},
+    settings::{model::CacheArgs, size::ByteSize},
+};
+
+/// The model inside, to count with.
+struct Model {
+    loaded: LoadedModel,
+    template: ChatTemplate,
+}
+
+impl Model {
+    fn new() -> Model {
+        let loaded = ModelArgs::embedded().load().unwrap();
+        Model { template: ChatTemplate::for_model(&loaded, None).unwrap(), loaded }
+    }
+
+    fn words(&self) -> Words<'_> {
+        Words { tokenizer: &self.loaded.tokenizer, template: Some(&self.template) }
+    }
+
+    fn lint(&self, bodies: &[Value]) -> Vec<Finding> {
+        let bodies: Vec<RequestBody> = bodies.iter().map(request).collect();
+        lint(&bodies, self.words()).unwrap()
+    }
+}
+
+fn request(body: &Value) -> RequestBody {
+    RequestBody::new(body.clone(), SystemTime::UNIX_EPOCH + Duration::from_secs(1_763_730_000)).unwrap()
+}
+
+const RULES: &str = "You sort the notifications of a phone into folders. A notification belongs to the folder \
+    whose description fits it best. When none fits, say so in one word. Never invent a folder.";
+
+fn chat(system: &str, user: &str) -> Value {
+    json!({"messages": [{"role": "system", "content": system}, {"role": "user", "content": user}]})
+}
+
+fn tool(name: &str) -> Value {
+    json!({"type": "function", "function": {"name": name, "description": format!("Does {name}."), "parameters": {"type": "object", "properties": {}}}})
+}
+
+fn kinds(findings: &[Finding]) -> Vec<(&str, &str, Option<usize>)> {
+    findings.iter().map(|finding| (finding.kind, finding.role.as_str(), finding.index)).collect()
+}
+
+#[test]
+fn a_volatile_sentence_near_the_front_is_found() {
+    let model = Model::new();
+    for (sentence, kind) in [
+        ("It is 2026-11-21T13:05:59Z.", "timestamp"),
+        ("Today is 21 November 2026.", "date"),
+        ("Session 123e4567-e89b-12d3-a456-426614174000.", "uuid"),
+        ("This is request #4711.", "counter"),
+        ("You run in build 20261121.3 of the app.", "version"),
+        ("The user has the id 123456789012.", "id"),
+    ] {
+        let system = format!("{sentence} {RULES}");
+        let findings = model.lint(&[chat(&system, "Parcel arrived")]);
+        assert_eq!(kinds(&findings), [(kind, "system", Some(0))], "{sentence}");
+        assert_eq!((findings[0].offset, findings[0].text.trim()), (0, sentence));
+        assert!(findings[0].saved_tokens > 40, "{findings:?}");
+    }
+}
+
+#[test]
+fn what_is_in_its_place_is_not() {
+    let model = Model::new();
+    let dated = "Parcel arrived at 2026-11-21T13:05:59Z";
+    assert_eq!(model.lint(&[chat(RULES, "Parcel arrived")]), [], "nothing volatile");
+    assert_eq!(model.lint(&[chat(RULES, dated)]), [], "at the end");
+    let earlier = json!({"messages": [
+        {"role": "system", "content": RULES},
+        {"role": "user", "content": dated}, {"role": "assistant", "content": RULES},
+        {"role": "user", "content": RULES},
+    ]});
+    assert_eq!(model.lint(&[earlier]), [], "what was said stays said");
+    assert_eq!(
+        model.lint(&[chat(RULES, "Parcel arrived"), chat(RULES, "Mail from Ann")]),
+        [],
+        "another question"
+    );
+}
+
+#[test]
+fn of_several_each_is_told_with_its_own_gain() {
+    let model = Model::new();
+    let system = format!("It is 13:05:59 now. {RULES} Today is 2026-11-21. {RULES}");
+    let findings = model.lint(&[chat(&system, "Parcel arrived")]);
+    assert_eq!(kinds(&findings), [("timestamp", "system", Some(0)), ("date", "system", Some(0))]);
+}
+
+#[test]
+fn what_is_the_same_in_all_files_is_found_beside_what_differs() {
+    let model = Model::new();
+    let at =
+        |time: &str| chat(&format!("It is {time} now. {RULES} Build 20261121.3. {RULES}"), "Parcel arrived");
+    let findings = model.lint(&[at("13:05:59"), at("14:11:02")]);
+    assert_eq!(kinds(&findings), [("timestamp", "system", Some(0)), ("version", "system", Some(0))]);
+}
+
+#[test]
+fn plain_prompts_are_read_too() {
+    let model = Model::new();
+    let findings = model.lint(&[json!({"prompt": format!("Time: 13:05:59\n{RULES}\nParcel arrived:")})]);
+    assert_eq!(kinds(&findings), [("timestamp", "prompt", Some(0))]);
+}
+
+#[test]
+fn tools_in_another_order_or_spelling_are_found() {
+    // The model's own template does not print tools.
+    let mut model = Model::new();
+    let source = format!("{{{{ tools | tojson }}}}\n{}", model.template.source());
+    model.template = ChatTemplate::new(&source, "", "").unwrap();
+    let with = |tools: Value| {
+        let mut body = chat(RULES, "Parcel arrived");
+        body["tools"] = tools;
+        body
+    };
+    let (a, b) = (tool("find_folder"), tool("add_folder"));
+    let first = with(json!([a, b]));
+    assert_eq!(kinds(&model.lint(&[first.clone(), with(json!([b, a]))])), [("tool_order", "tools", Some(0))]);
+    assert_eq!(model.lint(&[first.clone(), first.clone()]), []);
+    let function = &a["function"];
+    let respelled = json!({"type": "function", "function": {
+        "parameters": function["parameters"], "description": function["description"], "name": function["name"],
+    }});
+    assert_eq!(kinds(&model.lint(&[first, with(json!([respelled, b]))])), [("key_order", "tools", None)]);
+    let mut dated = tool("find_folder");
+    dated["function"]["description"] = json!("Finds a folder. Index of 2026-11-21.");
+    assert_eq!(kinds(&model.lint(&[with(json!([dated, b]))])), [("date", "tools", Some(0))]);
+}
+
+#[test]
+fn what_differs_without_looking_volatile_is_found_by_comparing() {
+    let model = Model::new();
+    let [monday, tuesday] =
+        ["cheerful", "sleepy"].map(|mood| chat(&format!("You feel {mood}. {RULES}"), "Hello"));
+    let findings = model.lint(&[monday, tuesday]);
+    assert_eq!(kinds(&findings), [("differs", "system", Some(0))]);
+    assert_eq!(findings[0].text.trim(), "You feel cheerful.");
+}
+
+#[test]
+fn a_template_that_prints_the_time_is_found() {
+    let mut model = Model::new();
+    let source = format!("{{{{ strftime_now('%d %b %Y') }}}}\n{}", model.template.source());
+    model.template = ChatTemplate::new(&source, "", "").unwrap();
+    assert_eq!(kinds(&model.lint(&[chat(RULES, "Parcel arrived")])), [("time", "template", None)]);
+}
+
+#[test]
+fn bodies_that_are_no_requests_are_refused() {
+    for body in
+        [json!([]), json!({}), json!({"messages": "hi"}), json!({"prompt": [1, 2]}), json!({"prompt": null})]
+    {
+        assert!(RequestBody::new(body.clone(), SystemTime::UNIX_EPOCH).is_err(), "{body}");
+    }
+}
+
+#[test]
+fn a_table_has_a_line_for_each_and_no_control_characters() {
+    let model = Model::new();
+    let findings = model.lint(&[chat(&format!("Now\u{1b}[31m: 13:05:59\n{RULES}"), "Parcel arrived")]);
+    let table = report::table(&findings);
+    assert_eq!(table.lines().count(), 5, "{table}");
+    assert!(!table.contains('\u{1b}') && table.contains("messages[0] (system)"), "{table}");
+}
+
+/// Hands the end of a request to whoever waits for it.
+struct End(mpsc::Sender<()>);
+
+impl EventSink for End {
+    fn send(&mut self, event: Event) -> bool {
+        match event {
+            Event::Done(_) => self.0.send(()).is_ok(),
+            Event::Failed(error) => panic!("{error}"),
+            _ => true,
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        false
+    }
+}
+
+/// Tokens that a real engine reuses for the second of two prompts.
+fn reused(loaded: &Loaded, salt: u8, prompts: [Vec<Token>; 2]) -> usize {
+    let [first, second] = prompts.map(|prompt| Request {
+        prompt,
+        choices: 1,
+        max_tokens: 0,
+        ignore_eos: false,
+        stop: Vec::new(),
+        sampling: Sampling::GREEDY,
+        logprobs: None,
+        constraint: None,
+        show_special: false,
+        show: Vec::new(),
+        reuse: true,
+        salt: [salt; 16],
+        tenant: Default::default(),
+        retain: Default::default(),
+    });
+    let (sender, ended) = mpsc::channel();
+    loaded.serving.engine.submit(first, Box::new(End(sender))).unwrap();
+    ended.recv().unwrap();
+    loaded.serving.engine.explain(second).unwrap().known_tokens
+}
+
+/// What lint promises is what the engine then does: for pairs of requests that differ in sentences
+/// at places of every kind, applying the fixes raises the reused tokens by the sum of the gains.
+#[test]
+fn the_gain_that_is_told_is_the_gain_that_is_had() {
+    let model = Model::new();
+    let cache = CacheArgs::in_ram(1024, ByteSize(16 << 20));
+    let loaded = load::open(&ModelArgs::embedded(), &cache, Capacity::ONE).unwrap();
+    let loaded = Arc::new(loaded);
+    let moods = ["cheerful", "sleepy and cross"];
+    let bodies = |place: usize, moving: &str| {
+        let sentences: Vec<&str> = RULES.split_inclusive(". ").collect();
+        moods.map(|mood| {
+            let mut sentences = sentences.clone();
+            let own = moving.replace("{}", mood);
+            sentences.insert(place.min(sentences.len()), &own);
+            chat(&sentences.concat(), "Parcel arrived")
+        })
+    };
+    let mut salt = 0;
+    for place in 0..4 {
+        for moving in ["You feel {}. ", "Today: {}, 2026-11-21.\n", "{}! "] {
+            let [first, second] = bodies(place, moving);
+            let (pair, candidates) = compared(&request(&first), &request(&second));
+            let findings = gains(&pair, candidates, model.words()).unwrap();
+            let fixes: Vec<Fix> = findings.iter().map(|finding| finding.fix.clone()).collect();
+            let mut run = |pair: &Pair| {
+                salt += 1;
+                let tokens = [0, 1].map(|side: usize| pair.0[side].tokens(model.words()).unwrap());
+                reused(&loaded, salt, tokens)
+            };
+            let (before, after) = (run(&pair), run(&pair.fixed(&fixes)));
+            let told: usize = findings.iter().map(|finding| finding.saved_tokens).sum();
+            assert_eq!(after - before, told, "{moving:?} at {place}");
+            assert!(place == 3 || told > 0, "{moving:?} at {place}");
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! What `kvik` does, one file a command: read the flags, do it, print it.
+
+mod bench;
+mod cache;
+mod chat;
+mod cli;
+mod example;
+mod explain;
+mod inspect;
+mod lint;
+mod perplexity;
+mod plan;
+mod prompt;
+mod remote;
+mod replay;
+mod run;
+pub(crate) mod serve;
+mod talk;
+mod tenant;
+mod usage;
+
+use std::{ffi::OsString, process::ExitCode};
+
+use clap::{CommandFactory, FromArgMatches};
+
+pub(crate) use cli::{Cli, Task};
+
+use crate::settings::config;
+
+/// Runs the command that the arguments of this process name.
+pub(crate) fn run() -> anyhow::Result<ExitCode> {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let matches = config::configure(Cli::command(), &args)?.get_matches_from(args);
+    match Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).task {
+        Task::Serve(args) => serve::run(&args),
+        Task::Chat(args) => chat::run(&args),
+        Task::Run(args) => run::run(&args),
+        Task::Bench(args) => bench::run(&args),
+        Task::Perplexity(args) => perplexity::run(&args),
+        Task::Explain(args) => explain::run(&args),
+        Task::Lint(args) => return lint::run(&args).map(|found| ExitCode::from(u8::from(found))),
+        Task::Cache(args) => cache::run(&args),
+        Task::Prompt(args) => prompt::run(&args),
+        Task::Inspect(args) => inspect::run(&args),
+        Task::Plan(args) => plan::run(&args),
+        Task::Replay(args) => replay::run(args),
+        Task::Tenant(args) => tenant::run(&args),
+        Task::Usage(args) => usage::run(&args, matches.subcommand().map_or(&matches, |(_, matches)| matches)),
+    }?;
+    Ok(ExitCode::SUCCESS)
+}

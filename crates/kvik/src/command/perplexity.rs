@@ -1,0 +1,144 @@
+//! `kvik perplexity`: how well a model foretells a text, with the flags and the rules of llama-perplexity.
+//!
+//! It drives the model directly, without scheduler or cache: every window is computed cold.
+
+use std::{
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context;
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use kvik_engine::{
+    model::ModelRunner,
+    perplexity::{Perplexity, WINDOW_TOKENS, WINDOW_TOKENS_MIN, Windows},
+};
+use kvik_kernels::KvFormat;
+use serde_json::json;
+
+use crate::{serving::load, settings::model::ModelArgs};
+
+/// Measures how well a model foretells a text, with the flags and the rules of llama-perplexity
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Perplexity is e to the mean negative log-likelihood of a token: a model of perplexity 6 is on
+average as unsure of the next token as of the throw of a die. Lower is better, and only figures of
+the same tokenizer, text and window compare. Run it once with each format of weights, or of keys and
+values, to see what the format costs. The text is cut into windows of N tokens; each is computed
+from nothing, and its second half is scored.
+
+Examples:
+  kvik perplexity -m model.gguf -f wiki.test.raw             the whole text in windows of 512 tokens
+  kvik perplexity -m model.gguf -f wiki.test.raw --chunks 40 its first 40 windows
+  kvik perplexity -m model.gguf -f wiki.test.raw --kv q8     what 8-bit keys and values cost
+  kvik perplexity -f letter.txt -c 256 --json                the model inside, one JSON object"
+)]
+pub(crate) struct PerplexityArgs {
+    /// The text, in UTF-8
+    #[arg(short, long, value_name = "FILE")]
+    file: PathBuf,
+    /// Tokens of a window, --ctx-size of llama-perplexity
+    #[arg(short = 'c', long = "window", visible_alias = "ctx-size", value_name = "N", default_value_t = WINDOW_TOKENS as u32,
+        value_parser = clap::value_parser!(u32).range(WINDOW_TOKENS_MIN as i64..=1 << 24))]
+    window: u32,
+    /// Windows to score at most [default: all]
+    #[arg(long, value_name = "N")]
+    chunks: Option<NonZeroUsize>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    model: ModelArgs,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &PerplexityArgs) -> anyhow::Result<()> {
+    let text = read(&args.file)?;
+    let (mut runner, windows) = args.open(&text)?;
+    let bar = progress(windows.count());
+    let start = Instant::now();
+    let perplexity = windows.score(&mut runner, &mut |so_far| {
+        bar.set_message(format!("{:.4}", so_far.value()));
+        bar.set_position(so_far.windows as u64);
+    });
+    bar.finish_and_clear();
+    let elapsed = start.elapsed();
+    match args.json {
+        true => println!("{}", serde_json::to_string_pretty(&args.summary(&perplexity, elapsed))?),
+        false => println!("{}", args.line(&perplexity, elapsed)),
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    std::fs::read_to_string(path)
+        .with_context(|| format!("the text {} cannot be read; it must be UTF-8", path.display()))
+}
+
+impl PerplexityArgs {
+    /// Loads the model with the KV blocks of one window, and cuts the text.
+    fn open(&self, text: &str) -> anyhow::Result<(ModelRunner, Windows)> {
+        let pool = self.model.pool();
+        let opened = load::model(&self.model, &pool)?;
+        let (model, window) = (opened.model, self.window as usize);
+        if window > model.config().context {
+            tracing::warn!(
+                "the model was made for {} tokens and a window is {window}",
+                model.config().context
+            );
+        }
+        let windows_max = self.chunks.map_or(usize::MAX, NonZeroUsize::get);
+        let windows = Windows::new(&opened.tokenizer, text, window, windows_max)
+            .with_context(|| format!("the text {} cannot be scored", self.file.display()))?;
+        let (k, v) = self.model.kv_formats();
+        let layout = ModelRunner::layout(model.config(), k, v);
+        let runner = ModelRunner::new(Arc::new(model), pool, layout, windows.blocks(), window)
+            .with_context(|| format!("no memory for windows of {window} tokens"))?;
+        Ok((runner, windows))
+    }
+
+    fn line(&self, perplexity: &Perplexity, elapsed: Duration) -> String {
+        format!(
+            "perplexity {:.4} +/- {:.4}   ({} tokens scored in {} windows of {}, kv {}, {:.1} s)",
+            perplexity.value(),
+            perplexity.error(),
+            perplexity.tokens,
+            perplexity.windows,
+            self.window,
+            kv_name(self.model.kv_formats()),
+            elapsed.as_secs_f64()
+        )
+    }
+
+    fn summary(&self, perplexity: &Perplexity, elapsed: Duration) -> serde_json::Value {
+        let (k, v) = self.model.kv_formats();
+        json!({
+            "model": self.model.source(),
+            "file": self.file.display().to_string(),
+            "type_k": k.name(),
+            "type_v": v.name(),
+            "n_ctx": self.window,
+            "n_chunks": perplexity.windows,
+            "n_scored": perplexity.tokens,
+            "perplexity": perplexity.value(),
+            "error": perplexity.error(),
+            "mean_nll": perplexity.mean(),
+            "seconds": elapsed.as_secs_f64(),
+        })
+    }
+}
+
+/// `f16` or `q8/f16`.
+fn kv_name((k, v): (KvFormat, KvFormat)) -> String {
+    if k == v { k.to_string() } else { format!("{k}/{v}") }
+}
+
+/// Hidden by itself where standard error is not a terminal.
+fn progress(windows: usize) -> ProgressBar {
+    let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} windows, {eta} left, perplexity {msg}");
+    let bar = ProgressBar::new(windows as u64).with_message("?");
+    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}

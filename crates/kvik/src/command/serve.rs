@@ -1,0 +1,341 @@
+//! `kvik serve`: starts the server, says how to use it, and stops it in order.
+
+use std::{
+    io::Write,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use anyhow::{Context, bail};
+use clap::{Args, builder::FalseyValueParser};
+use tokio::{sync::watch, task::JoinHandle};
+
+use super::example;
+use crate::{
+    accounts::{
+        ledger::{Ledger, Records},
+        prices::Prices,
+        tenants::{Source, Tenants},
+    },
+    api,
+    app::{App, AppConfig, keys::Keys, loading, tab::Clock, upkeep},
+    http::{self, ConnectionLimits, Front, Senders},
+    serving::{
+        ModelCard, Serving,
+        load::{self, Budget, Capacity, Handle, Loaded},
+    },
+    settings::{
+        access::AccessArgs,
+        accounts::{AccountArgs, StateArgs},
+        logging::{self, LogFormat},
+        model::{CacheArgs, ModelArgs},
+        size::ByteSize,
+    },
+};
+
+/// Connections open at the same time,
+const CONNECTIONS_MAX: u64 = 1024;
+/// where as many file descriptors are left for everything else.
+const FILES_RESERVED: u64 = 128;
+/// For the head of a request, and for an idle connection.
+const HEAD_TIME: Duration = Duration::from_secs(75);
+/// For a client that takes no byte.
+const WRITE_TIME: Duration = Duration::from_secs(60);
+
+/// Serves OpenAI's API over HTTP, and llama-server's beside it
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  kvik serve                                       the model inside, on http://127.0.0.1:8080
+  kvik serve -m model.gguf --context 8192          a GGUF file
+  kvik serve -m hf:Qwen/Qwen3-0.6B-GGUF            from the Hugging Face hub, downloaded once
+  kvik serve --cache-ram 4GiB --parallel 16        more prompts kept, more requests at a time
+  kvik serve --host 0.0.0.0 --api-key SECRET       for other machines
+  kvik serve --tenants tenants.toml --admin-key K  for clients that must not see each other
+
+Each of these flags is also an environment variable (--cache-ram: KVIK_CACHE_RAM) and a key of
+config.toml (cache-ram = \"4GiB\"). KVIK_LOG=debug says more.")]
+pub(crate) struct ServeArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) cache: CacheArgs,
+    #[command(flatten)]
+    pub(crate) capacity: Capacity,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+    /// Longest request body
+    #[arg(long, value_name = "SIZE", default_value = "32MiB", help_heading = "Server")]
+    pub(crate) body_limit: ByteSize,
+    /// Name of the model in the API [default: the model's own]
+    #[arg(long, value_name = "NAME", help_heading = "Server")]
+    pub(crate) alias: Option<String>,
+    /// Refuse requests that name another model, instead of answering them with this one
+    #[arg(long, value_parser = FalseyValueParser::new(), help_heading = "Server")]
+    strict_model: bool,
+    /// Seconds that running answers have to end after SIGTERM
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, help_heading = "Server")]
+    pub(crate) grace: u64,
+    /// How log lines look
+    #[arg(long, value_enum, default_value = "text", help_heading = "Server")]
+    pub(crate) log: LogFormat,
+    #[command(flatten)]
+    pub(crate) state: StateArgs,
+    #[command(flatten)]
+    pub(crate) accounts: AccountArgs,
+}
+
+/// What is known about the clients before the first of them comes.
+struct Clients {
+    keys: Keys,
+    /// Where the tenants come from, when there are any.
+    source: Option<Source>,
+    prices: Option<Prices>,
+    records: Option<Records>,
+}
+
+/// The open port, before and after the model is loaded.
+struct Port {
+    address: SocketAddr,
+    front: Arc<Front>,
+    stop: watch::Sender<bool>,
+    /// Ends with the number of connections that were cut off.
+    connections: JoinHandle<usize>,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
+    logging::start(args.log, "info");
+    check_clock(SystemTime::now())?;
+    let clients = args.clients()?;
+    let runtime = tokio::runtime::Runtime::new().context("the server's threads cannot be started")?;
+    let port = runtime.block_on(open_port(args, &clients.keys))?;
+    let mut loaded = load::open(&args.model, &args.cache, args.capacity)?;
+    if let Some(alias) = &args.alias {
+        loaded.serving.model.name.clone_from(alias);
+    }
+    runtime.block_on(serve(args, clients, loaded, port))
+}
+
+/// Refuses a clock that HTTP cannot write down: every answer has a `Date` of four digits for the year.
+fn check_clock(now: SystemTime) -> anyhow::Result<()> {
+    const FROM_1970_TO_9999: Duration = Duration::from_secs(253_402_300_800);
+    match now.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(since) if since < FROM_1970_TO_9999 => Ok(()),
+        _ => bail!("the clock of this machine is not between the years 1970 and 9999; set it right"),
+    }
+}
+
+/// Listens, and tells whoever comes that the model loads.
+async fn open_port(args: &ServeArgs, keys: &Keys) -> anyhow::Result<Port> {
+    let listener = args.access.listen().await?;
+    let address = listener.local_addr()?;
+    args.access.check_exposure(address, keys)?;
+    let front = Front::new(loading::router(args.access.senders(address.ip()), keys.are_open()));
+    let (stop, stopped) = watch::channel(false);
+    let connections = tokio::spawn(http::serve(listener, front.clone(), args.connection_limits(), stopped));
+    tracing::info!("{} answers 503 until the model is loaded", url(address));
+    Ok(Port { address, front, stop, connections })
+}
+
+async fn serve(args: &ServeArgs, mut clients: Clients, loaded: Loaded, port: Port) -> anyhow::Result<()> {
+    let Loaded { serving, budget, disk, handle } = loaded;
+    let url = url(port.address);
+    let example =
+        example::curl(&url, &serving.model.name, args.model.is_embedded(), !clients.keys.are_open());
+    let banner = banner(&serving.model, &budget, disk.as_deref(), &url, &example);
+
+    handle.set_tenants(clients.keys.tenants());
+    let source = clients.source.take();
+    let app = app(args, clients, serving, port.address.ip());
+    let accounts = tokio::spawn(upkeep::keep_accounts(app.clone()));
+    let restored = app.clone();
+    tokio::task::spawn_blocking(move || api::restore_prompts(&restored));
+    if let Some(source) = source {
+        tokio::spawn(upkeep::follow_tenants(app.clone(), source, handle.clone()));
+    }
+    let stopping = tokio::spawn(stop_on_signal(app.clone(), handle, args.grace(), port.stop));
+    port.front.replace(api::router(app.clone()));
+    // A server whose output nobody reads still serves.
+    let _ = writeln!(std::io::stdout(), "{banner}");
+    let cut_off = port.connections.await?;
+    if cut_off > 0 {
+        tracing::warn!("{cut_off} connections did not end in time and were cut off");
+    }
+    stopping.await?;
+    accounts.abort();
+    upkeep::write_accounts(app).await;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// What the routes share, for clients that come to this address.
+fn app(args: &ServeArgs, clients: Clients, serving: Serving, ip: IpAddr) -> Arc<App> {
+    let ledger = Ledger::new(&serving.model.name, clients.records.as_ref(), SystemTime::now);
+    let config = args.app_config(args.access.senders(ip), clients.prices, clients.records);
+    App::new(serving, clients.keys, Arc::new(ledger), config)
+}
+
+/// The same without a port, for tests that call the routes in process.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn without_port(args: &ServeArgs) -> anyhow::Result<Arc<App>> {
+    let clients = args.clients()?;
+    let Loaded { serving, handle, .. } = load::open(&args.model, &args.cache, args.capacity)?;
+    handle.set_tenants(clients.keys.tenants());
+    Ok(app(args, clients, serving, std::net::Ipv4Addr::LOCALHOST.into()))
+}
+
+/// As many connections as there are file descriptors for, of which the system may give more than
+/// it does at first.
+#[cfg(unix)]
+fn connections_max() -> usize {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let wanted = CONNECTIONS_MAX + FILES_RESERVED;
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current.is_some_and(|current| current < wanted) {
+        let more = Some(maximum.map_or(wanted, |maximum| maximum.min(wanted)));
+        // Where it is refused there are fewer connections.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: more, maximum });
+    }
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(wanted);
+    let connections = files.saturating_sub(FILES_RESERVED).clamp(16, CONNECTIONS_MAX);
+    if connections < CONNECTIONS_MAX {
+        tracing::warn!(
+            "{files} open files are allowed, so {connections} connections are; `ulimit -n` raises it"
+        );
+    }
+    connections as usize
+}
+
+#[cfg(not(unix))]
+fn connections_max() -> usize {
+    CONNECTIONS_MAX as usize
+}
+
+/// The first signal lets running answers end for as long as `grace`, the second ends the process.
+async fn stop_on_signal(app: Arc<App>, handle: Handle, grace: Duration, stop: watch::Sender<bool>) {
+    signal().await;
+    tracing::info!("stopping: running answers may end, new requests are refused; once more to stop at once");
+    app.stop();
+    stop.send_replace(true);
+    tokio::spawn(async {
+        signal().await;
+        // What a shell reports for a process that SIGINT ended.
+        std::process::exit(130);
+    });
+    let stopped = tokio::task::spawn_blocking(move || handle.shutdown(grace)).await;
+    if let Err(panic) = stopped {
+        tracing::error!("the engine did not stop in order: {panic}");
+    }
+}
+
+#[cfg(unix)]
+async fn signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
+        (Ok(mut terminate), Ok(mut interrupt)) => {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        }
+        _ => std::future::pending().await,
+    }
+}
+
+#[cfg(not(unix))]
+async fn signal() {
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending().await
+    }
+}
+
+impl ServeArgs {
+    fn clients(&self) -> anyhow::Result<Clients> {
+        let source = self.accounts.source(&self.state)?;
+        let mut keys = self.access.keys()?.with_admin(self.accounts.admin_key()?.as_deref());
+        if let Some(source) = &source {
+            keys = keys.with_tenants(source.read(&Tenants::none())?);
+        }
+        Ok(Clients { keys, source, prices: self.accounts.prices()?, records: self.state.records() })
+    }
+
+    fn grace(&self) -> Duration {
+        Duration::from_secs(self.grace)
+    }
+
+    fn connection_limits(&self) -> ConnectionLimits {
+        ConnectionLimits {
+            max: connections_max(),
+            head_time: HEAD_TIME,
+            write_time: WRITE_TIME,
+            // The engine ends what runs within the grace; what it said then still has to arrive.
+            drain_time: self.grace() + Duration::from_secs(5),
+        }
+    }
+
+    fn app_config(&self, senders: Senders, prices: Option<Prices>, records: Option<Records>) -> AppConfig {
+        let started = Instant::now();
+        let clock: Clock = Arc::new(move || started.elapsed());
+        let places = self.capacity.parallel + self.capacity.queue;
+        let (body_limit, strict_model) = (self.body_limit, self.strict_model);
+        AppConfig { senders, strict_model, body_limit, prices, clock, places, records }
+    }
+}
+
+/// The address that a client on this machine would use.
+fn url(address: SocketAddr) -> String {
+    let host = match address.ip() {
+        ip if ip.is_unspecified() => "127.0.0.1".to_owned(),
+        ip if ip.is_ipv6() => format!("[{ip}]"),
+        ip => ip.to_string(),
+    };
+    format!("http://{host}:{}", address.port())
+}
+
+fn banner(model: &ModelCard, budget: &Budget, disk: Option<&str>, url: &str, example: &str) -> String {
+    format!(
+        "\
+kvik {version}
+  model    {name} ({source}), {bytes}
+  context  {context} tokens
+  cache    {cache}: {tokens} tokens, {block} for {positions} in {kv}
+  disk     {disk}
+  runs     {parallel} requests at a time on {threads} threads
+
+listening on {url}
+
+Try it:
+
+{example}
+",
+        version = env!("CARGO_PKG_VERSION"),
+        name = model.name,
+        source = model.source,
+        bytes = ByteSize(model.bytes),
+        context = model.context,
+        cache = ByteSize(budget.bytes()),
+        tokens = budget.tokens(),
+        block = ByteSize(budget.block_bytes as u64),
+        positions = kvik_cache::BLOCK_POSITIONS,
+        kv = budget.kv,
+        disk = disk.unwrap_or("off"),
+        parallel = model.parallel,
+        threads = budget.threads,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_http_cannot_write_down_is_refused() {
+        let epoch = SystemTime::UNIX_EPOCH;
+        let second = Duration::from_secs(1);
+        let end = epoch + Duration::from_secs(253_402_300_799);
+        for (now, expect) in [(epoch - second, false), (epoch, true), (end, true), (end + second, false)] {
+            assert_eq!(check_clock(now).is_ok(), expect, "{now:?}");
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! `kvik usage`: what tenants have had, by day and model.
+
+use std::{collections::BTreeMap, time::SystemTime};
+
+use anyhow::{Context, bail};
+use clap::{ArgMatches, Args, parser::ValueSource};
+use serde_json::Value;
+use ureq::http::Method;
+
+use super::remote::{ServerArgs, escaped};
+use crate::{
+    accounts::ledger::{self, Bill, Day, Records, RecordsError},
+    settings::accounts::StateArgs,
+};
+
+/// Shows requests, tokens, hit rates and costs
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Reads the records in the state directory. While a server uses them, or where --url names one, the
+server is asked: with the admin's key for all tenants, with a tenant's for its own.
+
+Examples:
+  kvik usage                        every day, tenant and model
+  kvik usage --day today            this day (UTC)
+  kvik usage --url http://10.0.0.5:8080 --key SECRET
+  kvik usage --tenant acme --since 2026-11-01 --json"
+)]
+pub(crate) struct UsageArgs {
+    /// Only this tenant
+    #[arg(long, value_name = "NAME")]
+    tenant: Option<String>,
+    /// Only this day, as 2026-11-21 or today (UTC)
+    #[arg(long, value_name = "DAY", value_parser = day, conflicts_with = "since")]
+    day: Option<Day>,
+    /// From this day on
+    #[arg(long, value_name = "DAY", value_parser = day)]
+    since: Option<Day>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    state: StateArgs,
+    #[command(flatten)]
+    server: ServerArgs,
+    /// What --url said before; the settings of `kvik serve` say where its server listens
+    #[arg(long, hide = true, conflicts_with = "url")]
+    host: Option<String>,
+    #[arg(long, hide = true, conflicts_with = "url")]
+    port: Option<u16>,
+    /// What --key said before
+    #[arg(long, value_name = "KEY", hide = true, hide_env_values = true)]
+    admin_key: Option<String>,
+}
+
+fn day(text: &str) -> Result<Day, String> {
+    if text == "today" { Ok(Day::of(SystemTime::now())) } else { text.parse() }
+}
+
+/// Runs the command; `matches` tell what of it was said on the command line.
+pub(crate) fn run(args: &UsageArgs, matches: &ArgMatches) -> anyhow::Result<()> {
+    let said = |name: &str| matches.value_source(name) == Some(ValueSource::CommandLine);
+    let server = args.server(said("admin_key"));
+    let listing =
+        if ["url", "host", "port"].into_iter().any(said) { args.ask(&server)? } else { args.look(&server)? };
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&listing)?);
+    } else {
+        print!("{}", table(listing["data"].as_array().map_or(&[], Vec::as_slice)));
+    }
+    for line in listing["unreadable"].as_array().into_iter().flatten() {
+        eprintln!("warning: a record of {} cannot be read and is not in these sums; it is kept", text(line));
+    }
+    Ok(())
+}
+
+impl UsageArgs {
+    fn query(&self) -> ledger::Query {
+        ledger::Query { tenant: self.tenant.clone(), since: self.day.or(self.since), until: self.day }
+    }
+
+    /// The records, or what a server says that uses them.
+    fn look(&self, server: &ServerArgs) -> anyhow::Result<Value> {
+        let folder = self.state.folder().context("there is no home directory; say --state-dir")?;
+        if !folder.is_dir() {
+            bail!(
+                "there is no state directory {}; no server has run here yet, or it has another --state-dir",
+                folder.display()
+            )
+        }
+        let bill = match Records::copy(&folder) {
+            Ok(Some(records)) => ledger::recorded(&records, &self.query())?,
+            Ok(None) => Bill::default(),
+            Err(RecordsError::InUse(_)) => {
+                return self.ask(server).context("a server uses the records; say its --url and --key");
+            }
+            Err(error) => return Err(error.into()),
+        };
+        Ok(crate::api::usage_listing(&bill))
+    }
+
+    fn ask(&self, server: &ServerArgs) -> anyhow::Result<Value> {
+        let ledger::Query { tenant, since, until } = self.query();
+        let days = [("since", since), ("until", until)].map(|(name, day)| Some((name, day?.to_string())));
+        let parameters = days.into_iter().flatten().chain(tenant.map(|tenant| ("tenant", tenant)));
+        let parameters: Vec<String> =
+            parameters.map(|(name, value)| format!("{name}={}", escaped(&value))).collect();
+        server.call(Method::GET, &format!("/v1/usage?{}", parameters.join("&")), None)
+    }
+
+    /// Where the server is and with which key to ask it: a key on the command line before others.
+    fn server(&self, admin_first: bool) -> ServerArgs {
+        let mut server = self.server.clone();
+        if self.host.is_some() || self.port.is_some() {
+            let host = self.host.as_deref().unwrap_or("127.0.0.1");
+            server = server.at(format!("http://{host}:{}", self.port.unwrap_or(8080)));
+        }
+        let (own, admins) = (server.key().map(str::to_owned), self.admin_key.clone());
+        server.with_key(if admin_first { admins.or(own) } else { own.or(admins) })
+    }
+}
+
+/// Head of a column, and how a line fills it.
+type Column = (&'static str, fn(&Value) -> String);
+
+const COLUMNS: [Column; 11] = [
+    ("day", |line| text(&line["day"])),
+    ("tenant", |line| text(&line["tenant"])),
+    ("model", |line| text(&line["model"])),
+    ("requests", |line| text(&line["requests"])),
+    ("prompt", |line| text(&line["prompt_tokens"])),
+    ("cached", |line| {
+        (number(&line["cached_tokens"]["ram"]) + number(&line["cached_tokens"]["disk"])).to_string()
+    }),
+    ("of disk", |line| text(&line["cached_tokens"]["disk"])),
+    ("generated", |line| text(&line["generated_tokens"])),
+    ("hit rate", |line| format!("{:.1}%", 100.0 * line["hit_rate"].as_f64().unwrap_or(0.0))),
+    ("cost", |line| text(&line["cost"])),
+    ("saved", |line| format!("{:.1} s", line["saved_seconds"].as_f64().unwrap_or(0.0))),
+];
+
+/// The lines below their heads; names to the left, numbers to the right.
+fn table(lines: &[Value]) -> String {
+    let heads = COLUMNS.map(|(head, _)| head.to_owned());
+    let cells = lines.iter().map(|line| COLUMNS.map(|(_, cell)| cell(line)));
+    let rows: Vec<[String; COLUMNS.len()]> = std::iter::once(heads).chain(cells).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: BTreeMap<usize, usize> = (0..COLUMNS.len()).map(|column| (column, width(column))).collect();
+    let mut text = String::new();
+    for row in &rows {
+        let padded = row.iter().enumerate().map(|(column, cell)| match column {
+            0..3 => format!("{cell:<width$}", width = widths[&column]),
+            _ => format!("{cell:>width$}", width = widths[&column]),
+        });
+        text.push_str(padded.collect::<Vec<_>>().join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, FromArgMatches, Parser};
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_table_lines_up() {
+        let line = |tenant: &str, cost: &str| {
+            json!({
+                "day": "2026-11-21", "tenant": tenant, "model": "kvik-tiny", "requests": 12,
+                "prompt_tokens": 2400, "cached_tokens": {"ram": 1800, "disk": 120}, "computed_tokens": 480,
+                "generated_tokens": 96, "hit_rate": 0.8, "cost": cost, "saved_seconds": 4.25,
+            })
+        };
+        let expect = "\
+day         tenant  model      requests  prompt  cached  of disk  generated  hit rate    cost  saved
+2026-11-21  a       kvik-tiny        12    2400    1920      120         96     80.0%    1872  4.2 s
+2026-11-21  acme    kvik-tiny        12    2400    1920      120         96     80.0%  0.0001  4.2 s
+";
+        assert_eq!(table(&[line("a", "1872"), line("acme", "0.0001")]), expect);
+    }
+
+    #[derive(Debug, Parser)]
+    struct Flags {
+        #[command(flatten)]
+        usage: UsageArgs,
+    }
+
+    /// What a server is asked for, and with which key, when the command is run with these flags.
+    fn asked(flags: &[&str]) -> (String, String) {
+        use std::io::{Read, Write};
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let flags = flags.iter().map(|flag| {
+            flag.replace("URL", &format!("http://{address}")).replace("PORT", &address.port().to_string())
+        });
+        let flags: Vec<String> = std::iter::once("usage".to_owned()).chain(flags).collect();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut head = [0; 4096];
+            let length = stream.read(&mut head).unwrap();
+            let body = r#"{"data": []}"#;
+            write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
+            String::from_utf8_lossy(&head[..length]).into_owned()
+        });
+        let matches = Flags::command().get_matches_from(flags);
+        run(&Flags::from_arg_matches(&matches).unwrap().usage, &matches).unwrap();
+        let head = server.join().unwrap();
+        let mut lines = head.lines();
+        let line = lines.next().unwrap().to_owned();
+        let key = lines.find_map(|line| line.strip_prefix("authorization: Bearer ")).unwrap_or_default();
+        (line, key.to_owned())
+    }
+
+    #[test]
+    fn a_server_that_is_named_is_asked_whatever_lies_in_the_state_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().to_str().unwrap();
+        let check = |flags: &[&str], path: &str, key: &str| {
+            let flags = [&["--state-dir", state], flags].concat();
+            assert_eq!(asked(&flags), (format!("GET {path} HTTP/1.1"), key.to_owned()), "{flags:?}");
+        };
+        check(&["--url", "URL", "--key", "k"], "/v1/usage?", "k");
+        check(&["--host", "127.0.0.1", "--port", "PORT", "--admin-key", "root"], "/v1/usage?", "root");
+        check(&["--port", "PORT", "--key", "k"], "/v1/usage?", "k");
+        check(
+            &["--url", "URL", "--tenant", "a&b", "--since", "2026-11-21"],
+            "/v1/usage?since=2026-11-21&tenant=a%26b",
+            "",
+        );
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is made there");
+    }
+
+    #[test]
+    fn no_lines_give_the_heads() {
+        assert!(table(&[]).starts_with("day"));
+    }
+}

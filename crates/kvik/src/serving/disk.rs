@@ -1,0 +1,108 @@
+//! The tier below RAM: where it is, how much it may take, and why there is none.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+use kvik_cache::tier::Tier;
+use kvik_engine::{
+    engine::Waker,
+    schedule::disk::DiskSetup,
+    store::{Opened, Store, StoreConfig, bytes_allowed},
+};
+use kvik_kernels::{Isa, KV_LAYOUT_VERSION};
+
+use super::load::{Budget, unix_seconds};
+use crate::settings::{dirs, model::CacheArgs, size::ByteSize};
+
+/// Memory for blocks on their way to and from the disk.
+const BUFFER_BYTES: usize = 64 << 20;
+/// Buffers, however large or small a block is.
+const BUFFERS: std::ops::RangeInclusive<usize> = 8..=4096;
+/// Part of the RAM budget that is filled at the start.
+const WARM_SHARE: usize = 2;
+
+/// Where blocks are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum DiskPlace {
+    Off,
+    Default,
+    Directory(PathBuf),
+}
+
+impl std::str::FromStr for DiskPlace {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<DiskPlace, Self::Err> {
+        Ok(match text {
+            "off" => DiskPlace::Off,
+            "default" => DiskPlace::Default,
+            path => DiskPlace::Directory(path.into()),
+        })
+    }
+}
+
+impl DiskPlace {
+    fn directory(&self) -> Option<PathBuf> {
+        match self {
+            DiskPlace::Off => None,
+            DiskPlace::Default => Some(dirs::cache()?.join("kv")),
+            DiskPlace::Directory(path) => Some(path.clone()),
+        }
+    }
+}
+
+/// The tier below RAM, opened.
+pub(crate) struct OpenDisk {
+    pub(crate) setup: DiskSetup,
+    /// One line for people.
+    pub(crate) line: String,
+}
+
+/// Opens the tier. That there is none is never a reason not to serve: the log says why.
+pub(crate) fn open(args: &CacheArgs, budget: &Budget, model: [u8; 32]) -> Option<OpenDisk> {
+    let dir = args.cache_disk.directory()?;
+    match open_in(&dir, args.cache_disk_size, budget, model) {
+        Ok(disk) => Some(disk),
+        Err(error) => {
+            tracing::warn!("serving without a disk cache: {error:#}");
+            None
+        }
+    }
+}
+
+fn open_in(dir: &Path, size: ByteSize, budget: &Budget, model: [u8; 32]) -> anyhow::Result<OpenDisk> {
+    let allowed = bytes_allowed(dir).map_or(size.0, |allowed| allowed.min(size.0));
+    let buffers = (BUFFER_BYTES / budget.block_bytes).clamp(*BUFFERS.start(), *BUFFERS.end());
+    let config = StoreConfig {
+        dir: dir.to_owned(),
+        bytes_max: allowed,
+        model,
+        // Other instructions may round differently, and a block must equal what would be computed.
+        kv_format: format!("{}, layout {KV_LAYOUT_VERSION}, {}", budget.kv, Isa::current().name()),
+        payload_bytes: budget.block_bytes,
+        buffers,
+    };
+    let started = Instant::now();
+    let waker = Waker::default();
+    let wake = waker.clone();
+    let Opened { mut store, slots, records, notes, other } = Store::open(&config, move || wake.wake())?;
+    notes.iter().for_each(|note| tracing::info!("disk cache: {note}"));
+    let held = records.len();
+    let (tier, surplus) = Tier::with(slots, records);
+    surplus.into_iter().for_each(|slot| store.erase(slot));
+    let took_ms = started.elapsed().as_secs_f64() * 1e3;
+    tracing::info!("disk cache: {held} blocks found, opened in {took_ms:.1} ms");
+    let line = format!("{} in {}, {held} of {slots} blocks held", ByteSize(allowed), dir.display());
+    let setup = DiskSetup {
+        tier,
+        store: Box::new(store),
+        kin: other,
+        warm_blocks: budget.blocks / WARM_SHARE,
+        writes_max: buffers - buffers / 4,
+        epoch_s: unix_seconds(),
+        waker,
+    };
+    Ok(OpenDisk { setup, line })
+}

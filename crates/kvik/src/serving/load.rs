@@ -1,0 +1,305 @@
+//! From flags to a running engine: reads the model, divides the memory, starts the worker.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use anyhow::{Context, bail};
+use clap::{Args, builder::TypedValueParser, value_parser};
+use indicatif::{ProgressBar, ProgressStyle};
+use kvik_cache::{BLOCK_POSITIONS, CacheConfig};
+use kvik_engine::{
+    api::{EventSink, Probe, Request, RequestError},
+    engine::{Engine, EngineConfig},
+    load::LoadedModel,
+    model::{Model, ModelRunner},
+    stats::EngineStats,
+    template::{ChatTemplate, TemplateError},
+    tokenizer::Tokenizer,
+};
+use kvik_kernels::{KvLayout, Pool};
+
+use super::{disk, memory};
+use crate::{
+    accounts::tenants::Tenants,
+    serving::{Inference, ModelCard, Serving},
+    settings::{
+        model::{CacheArgs, ModelArgs},
+        size::ByteSize,
+    },
+};
+
+/// Choices of one request at most.
+const CHOICES_MAX: u32 = 64;
+/// Prompt rows of a step while nobody waits for a token: as many as the matrix kernels like.
+const PREFILL_ROWS: usize = 512;
+/// Prompt rows of a step while streams run: what they wait for between two tokens.
+const PREFILL_ROWS_MIXED: usize = 64;
+/// Evicted blocks remembered, to tell why a prompt was not found and what comes back: 2 MiB.
+const GHOSTS: usize = 1 << 16;
+/// The default KV budget where the system does not say how much memory is free.
+const BUDGET_BLIND: u64 = 2 << 30;
+/// The default KV budget at most: a bigger one should be somebody's decision.
+const BUDGET_DEFAULT_MAX: u64 = 8 << 30;
+
+/// How much is done at a time.
+#[derive(Debug, Clone, Copy, Args)]
+#[command(next_help_heading = "Capacity")]
+pub(crate) struct Capacity {
+    /// Sequences computed at the same time
+    #[arg(long, value_name = "N", default_value = "16", value_parser = value_parser!(u16).range(1..=1024).map(usize::from))]
+    pub(crate) parallel: usize,
+    /// Requests that may wait; more are answered 429
+    #[arg(long, value_name = "N", default_value = "256", value_parser = value_parser!(u16).range(1..).map(usize::from))]
+    pub(crate) queue: usize,
+}
+
+impl Capacity {
+    /// One conversation at a time.
+    pub(crate) const ONE: Capacity = Capacity { parallel: 1, queue: 1 };
+}
+
+/// A model with packed weights, and its words.
+pub(crate) struct Opened {
+    pub(crate) model: Model,
+    pub(crate) tokenizer: Tokenizer,
+    /// Absent when the model has none and speaks no known format.
+    pub(crate) template: Option<ChatTemplate>,
+}
+
+/// Reads a model and packs its weights on `pool`.
+pub(crate) fn model(args: &ModelArgs, pool: &Pool) -> anyhow::Result<Opened> {
+    let loaded = args.load()?;
+    let template = match ChatTemplate::for_model(&loaded, None) {
+        Ok(template) => Some(template),
+        Err(TemplateError::Missing) => None,
+        Err(error) => return Err(error.into()),
+    };
+    let LoadedModel { config, tensors, tokenizer, .. } = loaded;
+    let bar = progress(args.source(), tensors.total_bytes());
+    let target = args.weights.map(Into::into);
+    let model = Model::load(config, tensors, target, pool, &|done, _| bar.set_position(done))
+        .with_context(|| format!("the model {} cannot be loaded", args.source()))?;
+    bar.finish_and_clear();
+    Ok(Opened { model, tokenizer, template })
+}
+
+/// Hidden by itself where standard error is not a terminal.
+fn progress(name: &str, bytes: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("loading {msg} {wide_bar} {bytes}/{total_bytes}");
+    let bar = ProgressBar::new(bytes).with_message(name.to_owned());
+    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+/// A running engine with its model's words, and how its memory was divided.
+pub(crate) struct Loaded {
+    pub(crate) serving: Serving,
+    pub(crate) budget: Budget,
+    /// The tier below RAM, in words, when there is one.
+    pub(crate) disk: Option<String>,
+    pub(crate) handle: Handle,
+}
+
+/// Memory for keys and values.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Budget {
+    pub(crate) blocks: usize,
+    pub(crate) block_bytes: usize,
+    /// Formats of keys and values, as `f16` or `q8/f16`.
+    pub(crate) kv: String,
+    /// Threads that compute.
+    pub(crate) threads: usize,
+}
+
+impl Budget {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.blocks as u64 * self.block_bytes as u64
+    }
+
+    pub(crate) fn tokens(&self) -> usize {
+        self.blocks * BLOCK_POSITIONS
+    }
+}
+
+/// Steers the engine: what is no request.
+#[derive(Clone)]
+pub(crate) struct Handle(Engine);
+
+impl Handle {
+    /// Lets running requests end for as long as `grace`.
+    pub(crate) fn shutdown(&self, grace: Duration) {
+        self.0.shutdown(grace);
+    }
+
+    /// From now on the tenants share the model and the cache as they should.
+    pub(crate) fn set_tenants(&self, tenants: &Tenants) {
+        // Only an engine that is stopping refuses, and it divides nothing any more.
+        let _ = self.0.set_tenants(tenants.parts());
+    }
+}
+
+impl Inference for Engine {
+    fn submit(&self, request: Request, sink: Box<dyn EventSink>) -> Result<(), RequestError> {
+        Engine::submit(self, request, sink)
+    }
+
+    fn explain(&self, request: Request) -> Result<Probe, RequestError> {
+        Engine::explain(self, request)
+    }
+
+    fn stats(&self) -> EngineStats {
+        Engine::stats(self)
+    }
+}
+
+/// Loads the model and starts the engine.
+pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> anyhow::Result<Loaded> {
+    let pool = args.pool();
+    let threads = pool.threads();
+    let Opened { model, tokenizer, template } = model(args, &pool)?;
+    let (k, v) = args.kv_formats();
+    let layout = ModelRunner::layout(model.config(), k, v);
+    let kv = if k == v { k.to_string() } else { format!("{k}/{v}") };
+    let blocks = blocks(cache.cache_ram, &layout)?;
+    let budget = Budget { blocks, block_bytes: layout.block_bytes(), kv, threads };
+    let context = context(cache.context, model.config().context, &budget)?;
+    let card = ModelCard {
+        name: name(&model.config().name),
+        own_name: name(&model.config().name),
+        source: args.source().to_owned(),
+        embedded: args.is_embedded(),
+        context,
+        parallel: capacity.parallel,
+        bytes: model.weight_bytes() as u64,
+        loaded: unix_seconds(),
+        digest: model.digest(),
+    };
+    let config = EngineConfig {
+        context_tokens: context,
+        parallel_max: capacity.parallel,
+        waiting_max: capacity.queue,
+        choices_max: CHOICES_MAX,
+        prefill_rows_max: PREFILL_ROWS,
+        prefill_rows_mixed_max: PREFILL_ROWS_MIXED,
+        block_bytes: budget.block_bytes,
+        model_digest: model.digest(),
+        kv_format: budget.kv.clone(),
+    };
+    let disk = disk::open(cache, &budget, config.model_digest);
+    let runner =
+        ModelRunner::new(Arc::new(model), pool, layout, budget.blocks, context).with_context(|| {
+            format!("no memory for a KV cache of {}; lower --cache-ram", ByteSize(budget.bytes()))
+        })?;
+    let pinned_max = pinned_max(cache.cache_pin, &budget);
+    let cache = CacheConfig { blocks, policy: cache.evict, ghosts: GHOSTS, pinned_max };
+    let (disk, disk_line) = disk.map_or((None, None), |disk| (Some(disk.setup), Some(disk.line)));
+    let engine = Engine::start_with_disk(runner, &tokenizer, cache, config, disk)?;
+    let handle = Handle(engine.clone());
+    let cache = Some(engine.clone());
+    let (engine, tokenizer) = (Arc::new(engine), Arc::new(tokenizer));
+    let serving = Serving { engine, cache, tokenizer, template, model: card };
+    Ok(Loaded { serving, budget, disk: disk_line, handle })
+}
+
+/// Blocks of the budget that was asked for, or of half of the free memory.
+fn blocks(asked: Option<ByteSize>, layout: &KvLayout) -> anyhow::Result<usize> {
+    let block_bytes = layout.block_bytes() as u64;
+    let bytes = asked.map_or_else(default_budget, |size| size.0);
+    let blocks = usize::try_from(bytes / block_bytes).unwrap_or(usize::MAX);
+    if blocks == 0 {
+        bail!(
+            "a KV cache of {} holds not even one block of this model, which takes {}; raise --cache-ram",
+            ByteSize(bytes),
+            ByteSize(block_bytes)
+        );
+    }
+    Ok(blocks)
+}
+
+/// Blocks that may be pinned: what was asked for, or half of them, so that there is always room to work in.
+fn pinned_max(asked: Option<ByteSize>, budget: &Budget) -> usize {
+    let asked = asked.map(|size| size.0 / budget.block_bytes as u64);
+    asked.map_or(budget.blocks / 2, |blocks| usize::try_from(blocks).unwrap_or(usize::MAX).min(budget.blocks))
+}
+
+fn default_budget() -> u64 {
+    memory::available_bytes().map_or(BUDGET_BLIND, |free| (free / 2).min(BUDGET_DEFAULT_MAX))
+}
+
+/// The context that was asked for, if it fits; else the model's own, or as much of it as fits.
+fn context(asked: Option<usize>, own: usize, budget: &Budget) -> anyhow::Result<usize> {
+    let fits = budget.tokens();
+    match asked {
+        Some(asked) if asked > fits => {
+            let needed = asked.div_ceil(BLOCK_POSITIONS) as u64 * budget.block_bytes as u64;
+            bail!(
+                "a context of {asked} tokens needs {} of KV cache and --cache-ram is {}, which holds {fits} tokens; raise --cache-ram or lower --context",
+                ByteSize(needed),
+                ByteSize(budget.bytes())
+            )
+        }
+        Some(asked) => {
+            if asked > own {
+                tracing::warn!("the model was made for {own} tokens; answers beyond may be poor");
+            }
+            Ok(asked)
+        }
+        None => Ok(own.min(fits)),
+    }
+}
+
+/// A name without spaces, for URLs and clients.
+fn name(own: &str) -> String {
+    let name: Vec<&str> = own.split_whitespace().collect();
+    if name.is_empty() { "model".to_owned() } else { name.join("-") }
+}
+
+pub(crate) fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn budget(blocks: usize) -> Budget {
+        Budget { blocks, block_bytes: 48 << 10, kv: "f16".into(), threads: 1 }
+    }
+
+    #[test]
+    fn the_context_fits_the_budget() {
+        let check = |asked, own, blocks, expect| {
+            assert_eq!(context(asked, own, &budget(blocks)).unwrap(), expect);
+        };
+        check(None, 2048, 1000, 2048);
+        check(None, 40_960, 1000, 16_000);
+        check(Some(512), 2048, 1000, 512);
+        check(Some(4096), 2048, 1000, 4096);
+    }
+
+    #[test]
+    fn a_context_that_does_not_fit_is_refused_with_the_numbers() {
+        let error = context(Some(32_768), 40_960, &budget(1000)).unwrap_err().to_string();
+        for word in ["32768", "96 MiB", "46.9 MiB", "16000", "--cache-ram"] {
+            assert!(error.contains(word), "{error} says {word}");
+        }
+    }
+
+    #[test]
+    fn half_of_the_budget_may_be_pinned_where_nothing_else_is_said() {
+        let check = |asked: Option<u64>, blocks| {
+            assert_eq!(pinned_max(asked.map(ByteSize), &budget(1000)), blocks, "{asked:?}");
+        };
+        check(None, 500);
+        check(Some(1), 0);
+        check(Some(300 * (48 << 10)), 300);
+        check(Some(u64::MAX), 1000);
+    }
+
+    #[test]
+    fn names_are_fit_for_urls() {
+        assert_eq!(name("Qwen3 0.6B Instruct"), "Qwen3-0.6B-Instruct");
+        assert_eq!(name(" "), "model");
+    }
+}

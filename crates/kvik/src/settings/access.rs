@@ -1,0 +1,190 @@
+//! Flags about who may reach the server and by which keys.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, bail};
+use clap::{Args, builder::FalseyValueParser};
+use tokio::net::TcpListener;
+
+use crate::{
+    accounts::tenants::warn_if_readable_by_others,
+    app::keys::Keys,
+    http::{AllowedHost, AllowedOrigin, Hosts, Senders},
+};
+
+/// Where the server listens, and to whom.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Server")]
+pub(crate) struct AccessArgs {
+    /// Address to listen on; 0.0.0.0 for all
+    #[arg(long, default_value = "127.0.0.1")]
+    pub(crate) host: String,
+    /// Port to listen on; 0 for a free one
+    #[arg(long, default_value_t = 8080)]
+    pub(crate) port: u16,
+    /// A key that clients must send; may be repeated
+    #[arg(
+        long,
+        value_name = "KEY",
+        value_delimiter = ',',
+        value_parser = key,
+        hide_env_values = true,
+        hide_default_value = true
+    )]
+    pub(crate) api_key: Vec<String>,
+    /// A file with one key per line
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Listen on an address that other machines can reach although no key is asked for
+    #[arg(long, value_parser = FalseyValueParser::new())]
+    allow_no_key: bool,
+    /// A host by which the server may be called, beside its address and localhost, or * for any; may be repeated
+    #[arg(long, value_name = "HOST", value_delimiter = ',')]
+    allow_host: Vec<AllowedHost>,
+    // The words of `--help`, in which rustdoc wants a link.
+    #[allow(rustdoc::bare_urls)]
+    /// An origin whose pages may call, as https://example.org, or * for all; may be repeated
+    #[arg(long, value_name = "ORIGIN", value_delimiter = ',')]
+    cors: Vec<AllowedOrigin>,
+}
+
+/// A key from a flag, the environment or the configuration. An empty one is a mistake, as of a
+/// variable that is not set, and must not open the server.
+pub(crate) fn key(text: &str) -> Result<String, String> {
+    match text.trim() {
+        "" => Err("the key is empty; give a key, or leave the setting out to ask for none".to_owned()),
+        key => Ok(key.to_owned()),
+    }
+}
+
+/// The keys in a file, one per line.
+pub(crate) fn keys_in(path: &Path, flag: &str) -> anyhow::Result<Vec<String>> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("the keys in {} cannot be read", path.display()))?;
+    warn_if_readable_by_others(path, "the file of keys");
+    let keys: Vec<String> = text.lines().filter_map(|line| key(line).ok()).collect();
+    if keys.is_empty() {
+        // An empty file must not open the server to everybody.
+        bail!("the file {} of {flag} holds no key", path.display());
+    }
+    Ok(keys)
+}
+
+impl AccessArgs {
+    /// The keys that open the server for the default tenant.
+    pub(crate) fn keys(&self) -> anyhow::Result<Keys> {
+        let of_file = match &self.api_key_file {
+            None => Vec::new(),
+            Some(path) => keys_in(path, "--api-key-file")?,
+        };
+        Ok(Keys::new(self.api_key.iter().chain(&of_file).map(String::as_str)))
+    }
+
+    /// Begins to listen.
+    pub(crate) async fn listen(&self) -> anyhow::Result<TcpListener> {
+        let (host, port) = (self.host.trim_matches(['[', ']']), self.port);
+        let listener = TcpListener::bind((host, port)).await;
+        listener.with_context(|| format!("cannot listen on {host}, port {port}; choose another --port"))
+    }
+
+    /// Whom requests to a server that listens at `bound` may come from.
+    pub(crate) fn senders(&self, bound: IpAddr) -> Senders {
+        // A name to listen on is one to call by.
+        let own = self.host.parse::<AllowedHost>().ok().filter(|host| *host != AllowedHost::Any);
+        let hosts = Hosts::new(bound, self.allow_host.iter().cloned().chain(own).collect());
+        Senders { hosts, origins: self.cors.clone() }
+    }
+
+    /// Refuses to be open to other machines by oversight, and says aloud where it is open.
+    pub(crate) fn check_exposure(&self, bound: SocketAddr, keys: &Keys) -> anyhow::Result<()> {
+        if !keys.are_open() {
+            return Ok(());
+        }
+        let address = bound.ip().to_canonical();
+        if !address.is_loopback() && !self.allow_no_key {
+            bail!(
+                "other machines can reach {address} and no key is asked for: set --api-key, --api-key-file or --tenants, listen on 127.0.0.1 only, or say --allow-no-key if everybody may use the model"
+            );
+        }
+        if !address.is_loopback() {
+            tracing::warn!("NO KEY: everybody who can reach {bound} can use the model (--allow-no-key)");
+        }
+        if keys.have_admin() {
+            tracing::warn!(
+                "--admin-key protects what concerns all tenants only: without --api-key or --tenants everybody who can reach {bound} can use the model without a key"
+            );
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Flags {
+        #[command(flatten)]
+        access: AccessArgs,
+    }
+
+    fn parse(flags: &[&str]) -> Result<AccessArgs, String> {
+        let flags = std::iter::once("kvik").chain(flags.iter().copied());
+        Flags::try_parse_from(flags).map(|flags| flags.access).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn an_empty_key_is_a_mistake() {
+        for flags in [&["--api-key", ""], &["--api-key", " "], &["--api-key", ","], &["--api-key", "a,"]] {
+            let error = parse(flags).unwrap_err();
+            assert!(error.contains("--api-key") && error.contains("the key is empty"), "{error}");
+        }
+        assert_eq!(parse(&["--api-key", "a, b"]).unwrap().api_key, ["a", "b"]);
+        assert!(parse(&[]).unwrap().api_key.is_empty());
+    }
+
+    #[test]
+    fn a_file_without_a_key_is_a_mistake() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "\n \n").unwrap();
+        assert!(keys_in(file.path(), "--api-key-file").unwrap_err().to_string().contains("--api-key-file"));
+        std::fs::write(file.path(), "alpha\r\n\n beta\n").unwrap();
+        assert_eq!(keys_in(file.path(), "--api-key-file").unwrap(), ["alpha", "beta"]);
+    }
+
+    #[test]
+    fn who_can_be_reached_by_others_asks_for_a_key_or_says_that_it_does_not() {
+        let check = |bound: &str, flags: &[&str], keys: Keys, expect: bool| {
+            let checked = parse(flags).unwrap().check_exposure(bound.parse().unwrap(), &keys);
+            assert_eq!(checked.is_ok(), expect, "{bound} {flags:?}");
+            if let Err(error) = checked {
+                assert!(error.to_string().contains("--allow-no-key"), "{error}");
+            }
+        };
+        let open = || Keys::new([]);
+        check("127.0.0.1:80", &[], open(), true);
+        check("[::1]:80", &[], open(), true);
+        check("[::ffff:127.0.0.1]:80", &[], open(), true);
+        for bound in ["0.0.0.0:80", "[::]:80", "192.168.1.5:80"] {
+            check(bound, &[], open(), false);
+            check(bound, &[], open().with_admin(Some("root")), false);
+            check(bound, &["--allow-no-key"], open(), true);
+            check(bound, &[], Keys::new(["sesame"]), true);
+        }
+    }
+
+    #[test]
+    fn a_name_to_listen_on_is_one_to_call_by() {
+        let access = parse(&["--host", "kvik.lan", "--allow-host", "a.lan,b.lan"]).unwrap();
+        let hosts = access.senders([10, 0, 0, 7].into()).hosts;
+        for (host, expect) in [("kvik.lan:80", true), ("b.lan", true), ("c.lan", false), ("10.0.0.7", true)] {
+            let headers = [(axum::http::header::HOST, host.parse().unwrap())].into_iter().collect();
+            assert_eq!(hosts.check(&"/".parse().unwrap(), &headers).is_ok(), expect, "{host}");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Flags about tenants, prices, and where records are kept.
+
+use std::{num::NonZeroU32, path::PathBuf};
+
+use anyhow::{Context, bail};
+use clap::Args;
+
+use super::{
+    access::{key, keys_in},
+    dirs,
+};
+use crate::accounts::{
+    ledger::{LOCK_WAIT, Records, RecordsError},
+    prices::{Decimal, PriceList, Prices},
+    tenants::{Secret, Source},
+};
+
+/// Who pays for what.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Tenants")]
+pub(crate) struct AccountArgs {
+    /// A TOML file that names tenants, their keys, shares and limits; SIGHUP reads it again
+    #[arg(long, value_name = "FILE")]
+    tenants: Option<PathBuf>,
+    /// The key for what concerns all tenants: /metrics, and /v1/usage of everybody
+    #[arg(long, value_name = "KEY", value_parser = key, hide_env_values = true, hide_default_value = true)]
+    admin_key: Option<String>,
+    /// A file with that key
+    #[arg(long, value_name = "FILE")]
+    admin_key_file: Option<PathBuf>,
+    /// The file that separates the tenants' caches, made when missing [default: secret in --state-dir]
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+    /// Price of a prompt token that is computed
+    #[arg(long, value_name = "PRICE")]
+    price_input: Option<Decimal>,
+    /// Price of a prompt token from the cache
+    #[arg(long, value_name = "PRICE")]
+    price_cached: Option<Decimal>,
+    /// Price of a generated token
+    #[arg(long, value_name = "PRICE")]
+    price_output: Option<Decimal>,
+    /// Tokens that the prices are for, as 1000000 [default: 1]
+    #[arg(long, value_name = "TOKENS")]
+    price_per: Option<NonZeroU32>,
+}
+
+/// Where small records live.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Server")]
+pub(crate) struct StateArgs {
+    /// Directory of the accounts and the secret [default: kvik in the user's state directory]
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+}
+
+impl AccountArgs {
+    /// The tenants file with the server's secret, when there are tenants.
+    pub(crate) fn source(&self, state: &StateArgs) -> anyhow::Result<Option<Source>> {
+        let Some(path) = self.tenants.clone() else { return Ok(None) };
+        let default = || state.folder().map(|folder| folder.join("secret"));
+        let secret_file = self.secret_file.clone().or_else(default);
+        let secret_file = secret_file.context("there is no home directory; say --secret-file")?;
+        Ok(Some(Source { path, secret: Secret::open(&secret_file)? }))
+    }
+
+    /// The admin's key, when there is one.
+    pub(crate) fn admin_key(&self) -> anyhow::Result<Option<String>> {
+        let Some(path) = &self.admin_key_file else { return Ok(self.admin_key.clone()) };
+        if self.admin_key.is_some() {
+            bail!("--admin-key and --admin-key-file are both set; leave one out");
+        }
+        let mut keys = keys_in(path, "--admin-key-file")?;
+        if keys.len() > 1 {
+            bail!(
+                "the file {} of --admin-key-file holds {} keys and there is one admin",
+                path.display(),
+                keys.len()
+            );
+        }
+        Ok(keys.pop())
+    }
+
+    /// The server's prices, when any is set.
+    pub(crate) fn prices(&self) -> anyhow::Result<Option<Prices>> {
+        let (input, cached, output) = (self.price_input, self.price_cached, self.price_output);
+        let list = PriceList { input, cached, output, per: self.price_per };
+        list.prices().map_err(anyhow::Error::msg)
+    }
+}
+
+impl StateArgs {
+    /// The directory; none where the system does not tell the user's.
+    pub(crate) fn folder(&self) -> Option<PathBuf> {
+        self.state_dir.clone().or_else(dirs::state)
+    }
+
+    /// The records of a server. Without them, because another process keeps them, it serves all the same and
+    /// forgets at its end.
+    pub(crate) fn records(&self) -> Option<Records> {
+        let folder = self.folder()?;
+        let opened = Records::open(&folder, LOCK_WAIT);
+        let without = |error: &RecordsError| {
+            tracing::error!("{error}; the accounts and the kept prompts of this server end with it");
+        };
+        opened.inspect_err(without).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Flags {
+        #[command(flatten)]
+        accounts: AccountArgs,
+    }
+
+    #[test]
+    fn the_admins_key_is_one_and_never_empty() {
+        let admin_key = |flags: &[&str]| {
+            let flags = std::iter::once("kvik").chain(flags.iter().copied());
+            Flags::try_parse_from(flags)?.accounts.admin_key()
+        };
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = file.path().to_str().unwrap();
+        assert_eq!(admin_key(&[]).unwrap(), None);
+        assert_eq!(admin_key(&["--admin-key", " root"]).unwrap().as_deref(), Some("root"));
+        assert!(admin_key(&["--admin-key", " "]).unwrap_err().to_string().contains("the key is empty"));
+        for (text, expect) in [("root\n", Some("root")), ("", None), ("\n", None), ("a\nb\n", None)] {
+            std::fs::write(path, text).unwrap();
+            assert_eq!(admin_key(&["--admin-key-file", path]).ok().flatten().as_deref(), expect, "{text:?}");
+        }
+        std::fs::write(path, "root").unwrap();
+        let both = admin_key(&["--admin-key", "root", "--admin-key-file", path]).unwrap_err();
+        assert!(both.to_string().contains("leave one out"), "{both}");
+    }
+}

@@ -1,0 +1,197 @@
+//! Configuration: flags over environment over a TOML file.
+//!
+//! There is one list of settings, the flags of `kvik serve`. Each can also be set by an environment
+//! variable, `--cache-ram` by `KVIK_CACHE_RAM`, and by a key of the file, `cache-ram = "2GiB"`.
+//! The file's values become clap's defaults, so `--help` shows what is in force.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, bail};
+use clap::{Arg, Command};
+use toml::{Table, Value};
+
+use super::dirs;
+
+/// The command with environment and file behind its flags.
+pub(crate) fn configure(mut command: Command, args: &[OsString]) -> anyhow::Result<Command> {
+    let settings = settings(&command);
+    let (path, table) = read_file(args)?;
+    check_keys(&table, &settings).with_context(|| format!("in {}", path.display()))?;
+    let names: Vec<String> = command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
+    for name in names {
+        command = command.mut_subcommand(name, |sub| {
+            sub.mut_args(|arg| match setting_of(&arg, &settings) {
+                Some(setting) => with_defaults(arg, &setting, &table),
+                None => arg,
+            })
+        });
+    }
+    Ok(command)
+}
+
+/// Long flags of `kvik serve`.
+fn settings(command: &Command) -> Vec<String> {
+    let serve = command.find_subcommand("serve").expect("the command `serve` exists");
+    let long = |arg: &Arg| arg.get_long().map(str::to_owned);
+    serve.get_arguments().filter_map(long).filter(|name| name != "help" && name != "version").collect()
+}
+
+fn setting_of(arg: &Arg, settings: &[String]) -> Option<String> {
+    let long = arg.get_long()?;
+    settings.iter().find(|setting| *setting == long).cloned()
+}
+
+fn with_defaults(arg: Arg, setting: &str, table: &Table) -> Arg {
+    let arg = arg.env(format!("KVIK_{}", setting.to_uppercase().replace('-', "_")));
+    match table.get(setting).map(words) {
+        Some(values) => arg.default_values(values),
+        None => arg,
+    }
+}
+
+/// A value as clap would read it from the command line.
+fn words(value: &Value) -> Vec<String> {
+    match value {
+        Value::String(text) => vec![text.clone()],
+        Value::Array(items) => items.iter().flat_map(words).collect(),
+        other => vec![other.to_string()],
+    }
+}
+
+fn check_keys(table: &Table, settings: &[String]) -> anyhow::Result<()> {
+    for (key, value) in table {
+        if !settings.contains(key) {
+            bail!("unknown key `{key}`; the keys are {}", settings.join(", "));
+        }
+        if matches!(value, Value::Table(_) | Value::Datetime(_)) {
+            bail!("`{key}` must be a string, a number or an array of them");
+        }
+    }
+    Ok(())
+}
+
+/// The file named by `--config` or `KVIK_CONFIG`, which must exist, else the user's, which may.
+fn read_file(args: &[OsString]) -> anyhow::Result<(PathBuf, Table)> {
+    let named = flag_value(args).or_else(|| std::env::var_os("KVIK_CONFIG")).filter(|path| !path.is_empty());
+    let must_exist = named.is_some();
+    let Some(path) = named.map(PathBuf::from).or_else(|| Some(dirs::config()?.join("config.toml"))) else {
+        return Ok((PathBuf::new(), Table::new()));
+    };
+    let table = match fs::read_to_string(&path) {
+        Ok(text) => parse(&path, &text)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !must_exist => Table::new(),
+        Err(error) => {
+            return Err(error)
+                .with_context(|| format!("the configuration {} cannot be read", path.display()));
+        }
+    };
+    Ok((path, table))
+}
+
+fn parse(path: &Path, text: &str) -> anyhow::Result<Table> {
+    text.parse().with_context(|| format!("the configuration {} is not valid TOML", path.display()))
+}
+
+/// The value of `--config` before clap has run; clap checks it again later.
+fn flag_value(args: &[OsString]) -> Option<OsString> {
+    let mut args = args.iter().take_while(|arg| *arg != OsStr::new("--"));
+    while let Some(arg) = args.next() {
+        if arg == "--config" {
+            return args.next().cloned();
+        }
+        if let Some(value) = arg.to_str().and_then(|arg| arg.strip_prefix("--config=")) {
+            return Some(value.into());
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, FromArgMatches};
+
+    use super::*;
+    use crate::command::{Cli, Task};
+
+    /// Parses `kvik ARGS` with `file` as its configuration.
+    fn parse_with(file: &str, args: &[&str]) -> anyhow::Result<Cli> {
+        let dir = tempfile::tempdir()?;
+        let path = dir.path().join("config.toml");
+        fs::write(&path, file)?;
+        let mut all: Vec<OsString> = vec!["kvik".into(), "--config".into(), path.into()];
+        all.extend(args.iter().map(OsString::from));
+        let matches = configure(Cli::command(), &all)?.try_get_matches_from(all)?;
+        Ok(Cli::from_arg_matches(&matches)?)
+    }
+
+    fn serve(file: &str, args: &[&str]) -> crate::command::serve::ServeArgs {
+        let args: Vec<&str> = std::iter::once("serve").chain(args.iter().copied()).collect();
+        match parse_with(file, &args).unwrap().task {
+            Task::Serve(args) => *args,
+            _ => panic!("serve was asked for"),
+        }
+    }
+
+    #[test]
+    fn a_flag_wins_over_the_file_and_the_file_over_the_default() {
+        assert_eq!(serve("", &[]).access.port, 8080);
+        assert_eq!(serve("port = 9000", &[]).access.port, 9000);
+        assert_eq!(serve("port = 9000", &["--port", "9100"]).access.port, 9100);
+    }
+
+    #[test]
+    fn the_environment_stands_between_flag_and_file() {
+        // The names are a table of clap's; reading the environment itself is clap's work.
+        // Setting a variable here would race with the other tests of this process:
+        // `tests/serve.rs` does it with a process of its own.
+        let command = configure(Cli::command(), &["kvik".into(), "--config=/dev/null".into()]).unwrap();
+        let serve = command.find_subcommand("serve").unwrap();
+        let env = |long: &str| {
+            let arg = serve.get_arguments().find(|arg| arg.get_long() == Some(long)).unwrap();
+            arg.get_env().unwrap().to_str().unwrap().to_owned()
+        };
+        assert_eq!(env("port"), "KVIK_PORT");
+        assert_eq!(env("cache-ram"), "KVIK_CACHE_RAM");
+        assert_eq!(env("api-key"), "KVIK_API_KEY");
+    }
+
+    #[test]
+    fn values_of_every_type() {
+        let args = serve(
+            "host = \"0.0.0.0\"\ncontext = 4096\ncache-ram = \"1GiB\"\napi-key = [\"a\", \"b\"]\nkv = \"f32\"",
+            &[],
+        );
+        assert_eq!(args.access.host, "0.0.0.0");
+        assert_eq!(args.cache.context, Some(4096));
+        assert_eq!(args.cache.cache_ram.map(|size| size.0), Some(1 << 30));
+        assert_eq!(args.access.api_key, ["a", "b"]);
+    }
+
+    #[test]
+    fn mistakes_name_the_key() {
+        let check = |file: &str, args: &[&str], words: &[&str]| {
+            let error = format!("{:#}", parse_with(file, args).expect_err(file));
+            for word in words {
+                assert!(error.contains(word), "{error} says {word}");
+            }
+        };
+        check("prot = 9000", &["serve"], &["config.toml", "`prot`", "port"]);
+        check("help = true", &["serve"], &["`help`"]);
+        check("port = 99999", &["serve"], &["99999", "--port"]);
+        check("cache-ram = \"much\"", &["serve"], &["much", "2GiB"]);
+        check("[serve]\nport = 1", &["serve"], &["`serve`"]);
+        check("port = ", &["serve"], &["TOML"]);
+    }
+
+    #[test]
+    fn a_named_file_must_exist() {
+        let args: Vec<OsString> =
+            ["kvik", "--config=/nowhere/kvik.toml", "serve"].map(OsString::from).to_vec();
+        let error = configure(Cli::command(), &args).unwrap_err();
+        assert!(format!("{error:#}").contains("/nowhere/kvik.toml"), "{error:#}");
+    }
+}

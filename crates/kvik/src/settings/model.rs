@@ -1,0 +1,206 @@
+//! Which model to run and in what formats: flags that every command shares.
+
+use std::{
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, bail};
+use clap::{
+    Args, ValueEnum,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
+use kvik_cache::Policy;
+use kvik_engine::{bytes::FileBytes, load::LoadedModel};
+use kvik_kernels::{Isa, KvFormat, Pool, WeightType, performance_cores};
+
+use super::size::ByteSize;
+use crate::{
+    hub::{Hub, HubSpec},
+    serving::disk::DiskPlace,
+};
+
+/// The model and the formats of its weights and of the KV cache.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Model")]
+pub(crate) struct ModelArgs {
+    // The words of `--help`, in which rustdoc sees links.
+    #[allow(rustdoc::broken_intra_doc_links)]
+    /// A GGUF file, a Hugging Face directory, or hf:owner/repo[:file]; absent: the model inside the program
+    #[arg(short, long, value_name = "MODEL")]
+    model: Option<String>,
+    /// Convert the weights while loading
+    #[arg(long, value_enum, value_name = "TYPE")]
+    pub(crate) weights: Option<WeightsArg>,
+    /// Use this Jinja template instead of the model's own
+    #[arg(long, value_name = "FILE")]
+    chat_template: Option<PathBuf>,
+    /// Format of keys and values in the cache
+    #[arg(long, value_name = "FORMAT", default_value = "f16", value_parser = kv_format())]
+    kv: KvFormat,
+    /// Format of keys, where it differs from --kv
+    #[arg(long, value_name = "FORMAT", value_parser = kv_format())]
+    kv_k: Option<KvFormat>,
+    /// Format of values, where it differs from --kv
+    #[arg(long, value_name = "FORMAT", value_parser = kv_format())]
+    kv_v: Option<KvFormat>,
+    /// Threads that compute [default: the number of performance cores]
+    #[arg(short, long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
+}
+
+/// How much is kept.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Cache")]
+pub(crate) struct CacheArgs {
+    /// Tokens of prompt and answer together [default: the model's own, or what fits --cache-ram]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(16..).map(|n| n as usize))]
+    pub(crate) context: Option<usize>,
+    /// Memory for keys and values, as 512MiB or 2GiB [default: half of the free memory, at most 8 GiB]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) cache_ram: Option<ByteSize>,
+    /// Memory that pinned prompts may take, all tenants together [default: half of --cache-ram]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) cache_pin: Option<ByteSize>,
+    /// Which prompts go when memory is short: lru, lfu, slru, s3-fifo, arc, cost, forecast, or auto
+    #[arg(long, value_name = "POLICY", default_value = Policy::default().name())]
+    pub(crate) evict: Policy,
+    /// Directory that keeps computed prompts over a restart, or off [default: the user's cache directory]
+    #[arg(long, value_name = "DIR", default_value = "default", hide_default_value = true)]
+    pub(crate) cache_disk: DiskPlace,
+    /// Disk space for it at most; never more than a tenth of what is free
+    #[arg(long, value_name = "SIZE", default_value = "8GiB")]
+    pub(crate) cache_disk_size: ByteSize,
+}
+
+#[cfg(test)]
+impl CacheArgs {
+    /// A context and memory of this size, and nothing on disk.
+    pub(crate) fn in_ram(context_tokens: usize, cache_ram: ByteSize) -> CacheArgs {
+        CacheArgs {
+            context: Some(context_tokens),
+            cache_ram: Some(cache_ram),
+            cache_disk: DiskPlace::Off,
+            cache_disk_size: ByteSize(0),
+            cache_pin: None,
+            evict: Policy::Lru,
+        }
+    }
+}
+
+/// Types that weights can be converted to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "lower")]
+pub(crate) enum WeightsArg {
+    /// 8 bits in blocks of 32
+    #[value(name = "q8_0")]
+    Q8,
+    /// 4 bits in blocks of 32
+    #[value(name = "q4_0")]
+    Q4,
+    /// bfloat16
+    Bf16,
+    /// 32-bit floats
+    F32,
+}
+
+impl From<WeightsArg> for WeightType {
+    fn from(arg: WeightsArg) -> WeightType {
+        match arg {
+            WeightsArg::Q8 => WeightType::Q8_0,
+            WeightsArg::Q4 => WeightType::Q4_0,
+            WeightsArg::Bf16 => WeightType::Bf16,
+            WeightsArg::F32 => WeightType::F32,
+        }
+    }
+}
+
+/// Reads a KV format and lists those there are.
+fn kv_format() -> impl TypedValueParser<Value = KvFormat> {
+    PossibleValuesParser::new(KvFormat::ALL.map(KvFormat::name))
+        .map(|name| name.parse().expect("the possible values are names of formats"))
+}
+
+/// The model inside the program.
+#[cfg(feature = "embedded-model")]
+const EMBEDDED: Option<&[u8]> =
+    Some(include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/tiny/kvik-tiny-q8_0.gguf")));
+#[cfg(not(feature = "embedded-model"))]
+const EMBEDDED: Option<&[u8]> = None;
+
+impl ModelArgs {
+    /// The model inside the program, in the default formats.
+    #[cfg(test)]
+    pub(crate) fn embedded() -> ModelArgs {
+        ModelArgs {
+            model: None,
+            weights: None,
+            chat_template: None,
+            kv: KvFormat::F16,
+            kv_k: None,
+            kv_v: None,
+            threads: None,
+        }
+    }
+
+    /// Whether this is the model inside the program.
+    pub(crate) fn is_embedded(&self) -> bool {
+        self.model.is_none()
+    }
+
+    /// Where the model comes from, in words.
+    pub(crate) fn source(&self) -> &str {
+        self.model.as_deref().unwrap_or("inside the program")
+    }
+
+    /// Formats of keys and of values.
+    pub(crate) fn kv_formats(&self) -> (KvFormat, KvFormat) {
+        (self.kv_k.unwrap_or(self.kv), self.kv_v.unwrap_or(self.kv))
+    }
+
+    /// The threads that compute.
+    pub(crate) fn pool(&self) -> Pool {
+        Pool::new(self.threads.map_or_else(performance_cores, NonZeroUsize::get))
+    }
+
+    /// Finds the model, downloads it if need be, and reads its headers and vocabulary.
+    pub(crate) fn load(&self) -> anyhow::Result<LoadedModel> {
+        // Before minutes are spent on a model that the wrong instructions would then compute.
+        Isa::chosen()?;
+        let mut loaded = match &self.model {
+            None => embedded()?,
+            Some(model) => {
+                let path = locate(model)?;
+                LoadedModel::open(&path).with_context(|| format!("the model {model} cannot be loaded"))?
+            }
+        };
+        if let Some(path) = &self.chat_template {
+            let template = std::fs::read_to_string(path)
+                .with_context(|| format!("the chat template {} cannot be read", path.display()))?;
+            loaded.chat_template = Some(template);
+        }
+        Ok(loaded)
+    }
+}
+
+fn embedded() -> anyhow::Result<LoadedModel> {
+    let Some(bytes) = EMBEDDED else {
+        bail!("this kvik was built without a model inside; name one with -m MODEL");
+    };
+    LoadedModel::from_bytes(FileBytes::Static(bytes)).context("the model inside cannot be loaded")
+}
+
+/// The path of a model that may have to be downloaded first.
+fn locate(model: &str) -> anyhow::Result<PathBuf> {
+    if let Some(spec) = model.strip_prefix("hf:") {
+        let spec: HubSpec = spec.parse()?;
+        return Ok(Hub::from_env()?.fetch(&spec)?);
+    }
+    let path = Path::new(model);
+    if !path.exists() {
+        bail!(
+            "there is no model at {model}; -m takes a GGUF file, a Hugging Face directory, or hf:owner/repo[:file]"
+        );
+    }
+    Ok(path.to_owned())
+}
