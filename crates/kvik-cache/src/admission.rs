@@ -48,7 +48,7 @@ pub struct Admitted {
     /// Leading tokens whose keys and values are in its blocks, once `copy` is done.
     pub reused: usize,
     /// To be carried out before the next call into the cache.
-    pub copy: Option<CopyHead>,
+    pub copy: Option<CopyPartial>,
     /// Why no more of the prompt is known; `Complete` also when `reuse_max` is what limits it.
     pub stop: StopReason,
     /// How what comes next was evicted; none when it was not.
@@ -57,7 +57,7 @@ pub struct Admitted {
 
 /// Copy the first `positions` positions of one block to another, all layers and heads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CopyHead {
+pub struct CopyPartial {
     /// Where they are.
     pub from: BlockId,
     /// A block of the sequence that gets them.

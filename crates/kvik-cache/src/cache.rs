@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
-use crate::admission::{Admission, Admitted, CopyHead, Match, NoSpace};
+use crate::admission::{Admission, Admitted, CopyPartial, Match, NoSpace};
 use crate::evict::{Cause, Policy, TenantStats};
 use crate::explain::{Eviction, StopReason};
 use crate::hash::{Fingerprint, Identity, Namespace};
@@ -182,7 +182,7 @@ impl Cache {
         parent: SeqId,
         child: SeqId,
         tokens: &[Token],
-    ) -> Result<Option<CopyHead>, NoSpace> {
+    ) -> Result<Option<CopyPartial>, NoSpace> {
         assert!(!self.sequences.contains_key(&child), "{child:?} is running already");
         self.publish(parent, tokens);
         let positions = tokens.len() % BLOCK_POSITIONS;
@@ -194,7 +194,7 @@ impl Cache {
         let tail = parent.owned().first().copied();
         let mut table = Table::new(shared, lease, retain, &mut self.radix);
         table.extend(blocks_for(positions), &mut self.pool);
-        let copy = tail.zip(table.owned().first()).map(|(from, &to)| CopyHead { from, to, positions });
+        let copy = tail.zip(table.owned().first()).map(|(from, &to)| CopyPartial { from, to, positions });
         self.totals.copies += u64::from(copy.is_some());
         self.sequences.insert(child, table);
         Ok(copy)
@@ -313,7 +313,7 @@ impl Cache {
     }
 
     /// Leases the blocks of `walk` and allocates the rest, which is known to fit.
-    fn start(&mut self, seq: SeqId, walk: &Walk, positions: usize, retain: Retain) -> Option<CopyHead> {
+    fn start(&mut self, seq: SeqId, walk: &Walk, positions: usize, retain: Retain) -> Option<CopyPartial> {
         let shared = self.radix.blocks_of(walk);
         let lease = self.radix.cut(walk.node, walk.blocks);
         let mut table = Table::new(shared, lease, retain, &mut self.radix);
@@ -325,7 +325,7 @@ impl Cache {
         let copy = source.zip(walk.head).map(|(node, head)| {
             self.radix.unlock(node);
             self.totals.copies += 1;
-            CopyHead {
+            CopyPartial {
                 from: self.radix.arena[node].blocks[0],
                 to: table.owned()[0],
                 positions: head.positions,

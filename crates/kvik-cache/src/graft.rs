@@ -22,7 +22,12 @@ impl Cache {
     ///
     /// The prefix is never evicted while the graft lives. Its prompts must begin with it, see
     /// [`continues`](Cache::continues).
-    pub fn graft(&mut self, base: NamespaceId, tokens: &[Token], over: &Namespace) -> Option<NamespaceId> {
+    pub fn derive_namespace(
+        &mut self,
+        base: NamespaceId,
+        tokens: &[Token],
+        over: &Namespace,
+    ) -> Option<NamespaceId> {
         let (node, blocks) = self.whole_prefix(base, tokens)?;
         let base_tokens = self.whole_tokens(node, blocks);
         let identity = Identity::chain(over, &tokens[..base_tokens]).last()?;
@@ -39,7 +44,7 @@ impl Cache {
 
     /// Ends a graft: drops what it holds, pinned or not, and lets go of its base: nobody can come to
     /// it any more. False, and nothing is done, when it is none, or something of it is in use.
-    pub fn ungraft(&mut self, graft: NamespaceId) -> bool {
+    pub fn drop_derived(&mut self, graft: NamespaceId) -> bool {
         let root = self.roots[graft.index()];
         let node = &self.radix.arena[root];
         if node.locks > node.pins || !self.grafts.values().any(|&known| known == graft) {

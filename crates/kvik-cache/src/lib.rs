@@ -93,7 +93,7 @@ mod stats;
 mod table;
 pub mod tier;
 
-pub use admission::{Admission, Admitted, CopyHead, Match, NoSpace};
+pub use admission::{Admission, Admitted, CopyPartial, Match, NoSpace};
 pub use cache::{Cache, CacheConfig, CacheError};
 pub use check::Violation;
 pub use evict::{Policy, Share, TenantStats, UnknownPolicy};

@@ -9,7 +9,7 @@ use crate::ids::{NamespaceId, NodeId, TenantId, Token};
 use crate::radix::Node;
 
 /// Tokens of a prefix that are shown.
-const HEAD_TOKENS: usize = 64;
+const SHOWN_TOKENS: usize = 64;
 /// Nodes that are looked at in one call, which bounds the time that others wait: about a millisecond.
 const SLICE_NODES: usize = 1 << 14;
 /// Nodes that are looked at in all.
@@ -32,7 +32,7 @@ pub struct PrefixInfo {
     /// Who it belongs to.
     pub tenant: TenantId,
     /// Its first tokens, at most 64.
-    pub head: Vec<Token>,
+    pub first_tokens: Vec<Token>,
     /// All its tokens.
     pub tokens: usize,
     /// Blocks that it has beyond the prefix it continues.
@@ -122,7 +122,7 @@ impl Cache {
         PrefixInfo {
             namespace: node.namespace,
             tenant: radix.owner(id),
-            head: radix.prefix(id, HEAD_TOKENS),
+            first_tokens: radix.prefix(id, SHOWN_TOKENS),
             tokens: radix.prefix_tokens(id),
             blocks: node.blocks.len(),
             reuses: node.life.reuses,
@@ -216,7 +216,7 @@ mod tests {
         }
         let first = &cache.prefixes(PrefixOrder::Reuses, None, 1)[0];
         assert_eq!((first.tokens, first.blocks, first.reuses), (96, 6, 2));
-        assert_eq!(first.head, system[..64]);
+        assert_eq!(first.first_tokens, system[..64]);
         assert_eq!((first.last_use, first.priority), (Some(Duration::from_secs(5)), 2));
         assert_eq!(first.expires, Some(Duration::from_secs(65)));
         assert_eq!(cache.pin(namespace, &system), Ok(true));

@@ -14,7 +14,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::admission::{Admission, CopyHead, NoSpace};
+use crate::admission::{Admission, CopyPartial, NoSpace};
 use crate::cache::{Cache, CacheConfig};
 use crate::evict::{Policy, Share};
 use crate::explain::{Eviction, StopReason};
@@ -257,9 +257,9 @@ impl World {
     fn graft_or_ungraft(&mut self) {
         let base = self.namespaces[0];
         if let Some((graft, _)) = self.graft.clone() {
-            let ended = self.cache.ungraft(graft);
+            let ended = self.cache.drop_derived(graft);
             self.tell();
-            assert_eq!(ended, self.naive.ungraft(graft));
+            assert_eq!(ended, self.naive.drop_derived(graft));
             self.seen.note("ungrafted", u64::from(ended));
             self.graft.take_if(|_| ended);
             return;
@@ -268,12 +268,12 @@ impl World {
         let over =
             Namespace { model: [3; 32], kv_format: String::new(), adapter: None, salt: [self.grafts; 16] };
         let known = self.naive.lookup(base, &prompt).tokens;
-        let graft = self.cache.graft(base, &prompt, &over);
+        let graft = self.cache.derive_namespace(base, &prompt, &over);
         let whole = prompt.len() - prompt.len() % BLOCK_POSITIONS;
         assert_eq!(graft.is_some(), whole > 0 && known >= whole);
         if let Some(graft) = graft {
-            assert_eq!(self.cache.graft(base, &prompt, &over), Some(graft));
-            self.naive.graft(graft, base, &prompt);
+            assert_eq!(self.cache.derive_namespace(base, &prompt, &over), Some(graft));
+            self.naive.derive_namespace(graft, base, &prompt);
             self.graft = Some((graft, prompt[..whole].to_vec()));
             self.grafts = self.grafts.wrapping_add(1);
             self.seen.note("grafted", 1);
@@ -428,8 +428,8 @@ impl World {
         self.seen.note("abandoned", 1);
     }
 
-    fn copy(&mut self, copy: Option<CopyHead>) {
-        if let Some(CopyHead { from, to, positions }) = copy {
+    fn copy(&mut self, copy: Option<CopyPartial>) {
+        if let Some(CopyPartial { from, to, positions }) = copy {
             assert_ne!(from, to);
             let head = self.memory[from.index()];
             self.memory[to.index()][..positions].copy_from_slice(&head[..positions]);

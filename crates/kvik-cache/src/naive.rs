@@ -383,13 +383,13 @@ impl Naive {
     }
 
     /// The whole blocks of `tokens` must be known in `base`.
-    pub(crate) fn graft(&mut self, graft: NamespaceId, base: NamespaceId, tokens: &[Token]) {
+    pub(crate) fn derive_namespace(&mut self, graft: NamespaceId, base: NamespaceId, tokens: &[Token]) {
         let whole = tokens[..tokens.len() - tokens.len() % BLOCK_POSITIONS].to_vec();
         assert!(self.is_known(base, &whole));
         self.grafts.insert(graft, (base, whole));
     }
 
-    pub(crate) fn ungraft(&mut self, graft: NamespaceId) -> bool {
+    pub(crate) fn drop_derived(&mut self, graft: NamespaceId) -> bool {
         if self.running.values().any(|running| running.namespace == graft) {
             return false;
         }

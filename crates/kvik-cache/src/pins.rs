@@ -13,7 +13,7 @@ use crate::evict::TenantStats;
 use crate::ids::{NamespaceId, NodeId, PinId, TenantId, Token};
 
 /// Tokens of a pinned prefix that are shown.
-const HEAD_TOKENS: usize = 64;
+const SHOWN_TOKENS: usize = 64;
 
 /// What a limit of pins is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub struct PinInfo {
     /// Whose it is.
     pub tenant: TenantId,
     /// Its first tokens, at most 64.
-    pub head: Vec<Token>,
+    pub first_tokens: Vec<Token>,
     /// All its tokens.
     pub tokens: usize,
     /// Blocks that it keeps, some of them maybe together with other pins.
@@ -162,7 +162,7 @@ impl Cache {
             id,
             namespace: self.radix.arena[node].namespace,
             tenant: self.radix.owner(node),
-            head: self.radix.prefix(node, HEAD_TOKENS),
+            first_tokens: self.radix.prefix(node, SHOWN_TOKENS),
             tokens: self.radix.prefix_tokens(node),
             blocks: self.radix.own_path(node).map(|id| self.radix.arena[id].blocks.len()).sum(),
         }
@@ -341,7 +341,7 @@ mod tests {
         let base = tokens(0, 96);
         run(&mut cache, public, &base);
         cache.pin(public, &base).unwrap();
-        let graft = cache.graft(public, &base, &named(1)).unwrap();
+        let graft = cache.derive_namespace(public, &base, &named(1)).unwrap();
         let share = Share { tenant: TenantId(1), weight: 1.0, quota_blocks: None, pinned_max: Some(2) };
         cache.set_share(graft, share).unwrap();
         let own = [base.clone(), tokens(500, 40)].concat();
@@ -352,7 +352,7 @@ mod tests {
         assert_eq!(cache.pin(graft, &own), Ok(true));
         assert!(cache.unpin(public, &base));
         assert_eq!(cache.evict_prefix(public, &base), 0, "the graft stands on it");
-        assert!(cache.ungraft(graft), "a pin that nobody can come to holds nothing");
+        assert!(cache.drop_derived(graft), "a pin that nobody can come to holds nothing");
         assert_eq!((cache.stats().pinned, cache.evict_prefix(public, &base)), (0, 6));
         cache.check().unwrap();
     }
@@ -363,7 +363,7 @@ mod tests {
         run(&mut cache, namespace, &tokens(0, 100));
         cache.pin(namespace, &tokens(0, 100)).unwrap();
         let pin = cache.pins(None, 1).remove(0);
-        assert_eq!((pin.tokens, pin.blocks, pin.head), (96, 6, tokens(0, 64)));
+        assert_eq!((pin.tokens, pin.blocks, pin.first_tokens), (96, 6, tokens(0, 64)));
         assert_eq!(cache.unpin_one(pin.id, Some(TenantId(1))), None, "another tenant's");
         let unpinned = cache.unpin_one(pin.id, None).unwrap();
         assert_eq!(unpinned, Unpinned { namespace, tokens: tokens(0, 96) });
@@ -378,7 +378,7 @@ mod tests {
         let base = tokens(0, 64);
         run(&mut cache, public, &base);
         let before = cache.prefixes(crate::PrefixOrder::Blocks, None, 1);
-        let graft = cache.graft(public, &base, &named(1)).unwrap();
+        let graft = cache.derive_namespace(public, &base, &named(1)).unwrap();
         let prompt = [base.clone(), tokens(500, 40)].concat();
         let retain = Retain { priority: 9, ..Retain::default() };
         for seq in [SeqId(1), SeqId(2), SeqId(3)] {

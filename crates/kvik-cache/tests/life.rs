@@ -191,7 +191,7 @@ fn tenants_share_a_public_prompt_and_nothing_else() {
     let (mut cache, public) = cache(64);
     let prompt = tokens(0..100);
     run(&mut cache, public, &prompt);
-    let [a, b] = [1, 2].map(|salt| cache.graft(public, &prompt, &namespace_of(salt)).unwrap());
+    let [a, b] = [1, 2].map(|salt| cache.derive_namespace(public, &prompt, &namespace_of(salt)).unwrap());
     assert_ne!(a, b);
     let question: Vec<Token> = tokens(0..96).into_iter().chain(tokens(500..540)).collect();
     assert_eq!(run(&mut cache, a, &question).reused, 96, "whole blocks of the public prompt");
@@ -205,7 +205,12 @@ fn tenants_share_a_public_prompt_and_nothing_else() {
     assert_eq!(cache.stats().shared, 7 + 3, "the public prompt is there once");
     cache.clear(Some(public));
     assert_eq!(cache.lookup(a, &question).tokens, 136, "what a graft stands on stays");
-    assert!(cache.ungraft(a) && cache.ungraft(b) && !cache.ungraft(b) && !cache.ungraft(public));
+    assert!(
+        cache.drop_derived(a)
+            && cache.drop_derived(b)
+            && !cache.drop_derived(b)
+            && !cache.drop_derived(public)
+    );
     assert_eq!(cache.clear(None), 6);
     cache.check().unwrap();
 }

@@ -62,7 +62,7 @@ fn record(number: u32) -> Record {
         identity: parent.child(&tokens),
         parent,
         owner: 0,
-        lineage: u64::from(number),
+        content_key: u64::from(number),
         tokens: BlockTokens::new(&tokens).expect("a block holds 16"),
         pinned: false,
         use_: Use::default(),

@@ -29,5 +29,5 @@ mod tests;
 
 pub use cost::CostModel;
 pub use rank::DiskShare;
-pub use record::{BlockTokens, IoFault, Kinship, Record, SlotId, Use};
+pub use record::{BlockTokens, IoFault, Record, Relation, SlotId, Use};
 pub use residency::{Chain, Found, Placement, Tier, TierStats, TierTotals};

@@ -46,12 +46,12 @@ impl Ranks {
     }
 
     /// A slot was given to `owner`.
-    pub(super) fn take(&mut self, owner: u64) {
+    pub(super) fn add_slot(&mut self, owner: u64) {
         self.owners.entry(owner).or_default().slots += 1;
     }
 
     /// A slot was taken from `owner`.
-    pub(super) fn give_back(&mut self, owner: u64) {
+    pub(super) fn remove_slot(&mut self, owner: u64) {
         self.owners.entry(owner).or_default().slots -= 1;
     }
 

@@ -52,7 +52,7 @@ pub struct Record {
     pub owner: u64,
     /// Hash of the salt and all tokens from the first on, without model and KV format, so that the
     /// same prompt is recognised under another model.
-    pub lineage: u64,
+    pub content_key: u64,
     /// What the block holds.
     pub tokens: BlockTokens,
     /// Whether it must not be evicted.
@@ -76,7 +76,7 @@ pub struct Use {
 
 /// How a block kept under another fingerprint is related to this one's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kinship {
+pub enum Relation {
     /// The same model, keys and values in another format.
     OtherKvFormat,
     /// Another model.

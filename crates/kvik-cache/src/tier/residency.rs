@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!          place             written
-//!   free ─────────► writing ─────────► stored ◄───► lent      lend, give_back: somebody reads it
+//!   free ─────────► writing ─────────► stored ◄───► reading   pinned for reading, until the last reader unpins it
 //!    ▲                 │ not written     │            │
 //!    └─────────────────┴─────────────────┴────────────┘       evicted, superseded, expired, damaged
 //! ```
 //!
 //! Invariants: a slot is on the free list exactly when it holds no record; the index names exactly the
-//! others; ranked are exactly the leaves that are stored, not lent and not pinned; of all that are stored,
-//! not lent and not pinned, those with a time to live are listed by its end.
+//! others; ranked are exactly the leaves that are stored, not read and not pinned; of all that are stored,
+//! not read and not pinned, those with a time to live are listed by its end.
 
 use std::collections::BTreeSet;
 
@@ -54,7 +54,7 @@ pub(super) enum State {
     Writing,
     Stored,
     /// Read by so many; when `damaged`, it goes with the last of them.
-    Lent {
+    Reading {
         readers: u32,
         damaged: bool,
     },
@@ -243,20 +243,20 @@ impl Tier {
     }
 
     /// Keeps stored slots while they are read. Each must be given back.
-    pub fn lend(&mut self, slots: &[SlotId]) {
+    pub fn pin_for_reading(&mut self, slots: &[SlotId]) {
         for &slot in slots {
             self.unrank(slot);
             let state = &mut self.slots[slot.index()].state;
             *state = match *state {
-                State::Lent { readers, damaged } => State::Lent { readers: readers + 1, damaged },
-                _ => State::Lent { readers: 1, damaged: false },
+                State::Reading { readers, damaged } => State::Reading { readers: readers + 1, damaged },
+                _ => State::Reading { readers: 1, damaged: false },
             };
         }
     }
 
     /// A slot was read, `intact` or not, or is not read after all (`None`). Whether it is to be erased.
-    pub fn give_back(&mut self, slot: SlotId, intact: Option<bool>) -> bool {
-        let State::Lent { readers, damaged } = self.slots[slot.index()].state else { return false };
+    pub fn unpin_after_reading(&mut self, slot: SlotId, intact: Option<bool>) -> bool {
+        let State::Reading { readers, damaged } = self.slots[slot.index()].state else { return false };
         match intact {
             Some(true) => self.totals.read += 1,
             Some(false) => self.totals.read_faults += 1,
@@ -265,7 +265,7 @@ impl Tier {
         let damaged = damaged || intact == Some(false);
         self.slots[slot.index()].state = match readers {
             1 => State::Stored,
-            _ => State::Lent { readers: readers - 1, damaged },
+            _ => State::Reading { readers: readers - 1, damaged },
         };
         if readers == 1 && damaged {
             self.release(slot);
@@ -431,7 +431,7 @@ impl Tier {
     fn hold(&mut self, slot: SlotId, record: Record, state: State) {
         self.slots[slot.index()] = Slot { record: Some(record), state };
         self.index.insert(&record, slot);
-        self.ranks.take(record.owner);
+        self.ranks.add_slot(record.owner);
     }
 
     /// Empties a slot.
@@ -440,7 +440,7 @@ impl Tier {
         let Some(record) = self.slots[slot.index()].record else { return };
         self.slots[slot.index()] = Slot::default();
         self.index.remove(&record);
-        self.ranks.give_back(record.owner);
+        self.ranks.remove_slot(record.owner);
         self.free.push(slot);
         if let Some(parent) = self.index.slot(&record.parent) {
             self.rank(parent);
@@ -477,7 +477,7 @@ impl Tier {
 
     fn is_readable(&self, slot: SlotId, now_s: u64) -> bool {
         let Slot { record, state } = &self.slots[slot.index()];
-        let sound = matches!(state, State::Stored | State::Lent { damaged: false, .. });
+        let sound = matches!(state, State::Stored | State::Reading { damaged: false, .. });
         sound && record.as_ref().is_some_and(|record| !is_past(record, now_s))
     }
 

@@ -216,7 +216,7 @@ impl World {
         self.now_s += self.dice.below(2);
         match self.dice.below(40) {
             0 => self.restart(),
-            1 => self.erase(|record| record.lineage % 7 == 3),
+            1 => self.erase(|record| record.content_key % 7 == 3),
             6..=9 => self.sweep(),
             2..=5 => self.touch(),
             _ => self.request(),
@@ -237,7 +237,7 @@ impl World {
         };
         let found = self.tier.find(&root(owner as u8), &prompt, self.now_s).slots;
         if self.disk.reads.len() + found.len() <= IN_FLIGHT_MAX {
-            self.tier.lend(&found);
+            self.tier.pin_for_reading(&found);
             for slot in found {
                 self.disk.read(slot, self.tier.record(slot).identity);
             }
@@ -247,7 +247,7 @@ impl World {
             if self.disk.changes.len() >= IN_FLIGHT_MAX {
                 break;
             }
-            (record.lineage, record.pinned) = (number as u64 + self.now_s, self.dice.below(40) == 0);
+            (record.content_key, record.pinned) = (number as u64 + self.now_s, self.dice.below(40) == 0);
             let root = root(owner as u8);
             if let Placement::Write(slot) = self.tier.place(record, &root, self.now_s) {
                 self.disk.write(slot, *self.tier.record(slot));
@@ -302,7 +302,7 @@ impl World {
         // What the tier takes for stored is there: only rot can have come between.
         let rotten = self.disk.cells[slot.index()].rotten;
         assert!(intact != Some(false) || rotten, "{slot:?} was to hold {identity:?} and does not");
-        if self.tier.give_back(slot, intact) {
+        if self.tier.unpin_after_reading(slot, intact) {
             self.disk.changes.push_back(Change::Erase { slot });
         }
     }

@@ -41,7 +41,7 @@ pub(super) fn records(owner: u64, prompt: &[Token], expires_s: u64) -> Vec<Recor
             identity,
             parent,
             owner,
-            lineage: 0,
+            content_key: 0,
             tokens,
             pinned: false,
             use_: Use { expires_s, at_s: expires_s.saturating_sub(TTL_S), ..Use::default() },
@@ -101,13 +101,13 @@ fn what_is_stored_is_found_whatever_happened_before() {
                 }
                 4 => {
                     let slots = tier.find(&root(owner as u8), &prompt, now_s).slots;
-                    tier.lend(&slots);
+                    tier.pin_for_reading(&slots);
                     lent.extend(slots);
                 }
                 5 => {
                     let intact = [Some(true), Some(true), Some(false), None][dice.below(4) as usize];
                     for slot in lent.drain(..) {
-                        tier.give_back(slot, intact);
+                        tier.unpin_after_reading(slot, intact);
                     }
                 }
                 6 => drop(tier.remove(now_s, |record| record.owner == owner && now_s % 97 == 0)),

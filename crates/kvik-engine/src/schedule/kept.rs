@@ -26,7 +26,7 @@ impl Scheduler {
         id
     }
 
-    /// The namespaces that requests with this salt may have run in: their own, and grafts.
+    /// The namespaces that requests with this salt may have run in: their own, and those derived from public prompts.
     fn namespaces_of(&mut self, salt: [u8; 16]) -> Vec<NamespaceId> {
         let own = self.namespace(salt);
         let identity = self.roots[&own].identity;

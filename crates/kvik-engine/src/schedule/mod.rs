@@ -89,7 +89,7 @@ pub struct Scheduler {
     disk: Option<Disk>,
     /// Prompts that tenants who keep apart may share.
     public: Vec<Public>,
-    /// Grafts on prompts that are public no longer, which end when nobody uses them.
+    /// Namespaces derived from prompts that are public no longer, dropped when nobody uses them.
     leaving: Vec<NamespaceId>,
 }
 
@@ -158,7 +158,7 @@ impl Scheduler {
         self.spill(runner);
         self.sweep_disk();
         self.drop_ended();
-        self.end_grafts();
+        self.drop_derived();
     }
 
     /// Computes the rows of `plan`, and learns how long prompts take.

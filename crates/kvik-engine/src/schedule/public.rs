@@ -1,5 +1,5 @@
-//! Prompts that tenants who keep apart may share: requests that begin with one run in a graft on it, which
-//! reads the public blocks and shows what follows to nobody else.
+//! Prompts that tenants who keep apart may share: requests that begin with one run in a namespace derived from
+//! it, which reads the public blocks and shows what follows to nobody else.
 
 use kvik_cache::{BLOCK_POSITIONS, Namespace, NamespaceId, TenantId, Token};
 
@@ -18,7 +18,7 @@ pub(super) struct Public {
     /// Its whole blocks: only those are shared.
     tokens: Vec<Token>,
     /// The namespaces that go on from it.
-    grafts: Vec<NamespaceId>,
+    derived: Vec<NamespaceId>,
 }
 
 impl Scheduler {
@@ -29,22 +29,22 @@ impl Scheduler {
             let base = self.namespace(prompt.salt);
             let whole = prompt.tokens.len() - prompt.tokens.len() % BLOCK_POSITIONS;
             let tokens = prompt.tokens[..whole].to_vec();
-            self.public.push(Public { salt: prompt.salt, base, tokens, grafts: Vec::new() });
+            self.public.push(Public { salt: prompt.salt, base, tokens, derived: Vec::new() });
         }
         for old in before {
             let same = |public: &&mut Public| public.base == old.base && public.tokens == old.tokens;
             match self.public.iter_mut().find(same) {
-                Some(public) => public.grafts = old.grafts,
-                None => self.leaving.extend(old.grafts),
+                Some(public) => public.derived = old.derived,
+                None => self.leaving.extend(old.derived),
             }
         }
-        self.end_grafts();
+        self.drop_derived();
     }
 
-    /// Ends the grafts on prompts that are public no longer, as soon as nobody uses them.
-    pub(super) fn end_grafts(&mut self) {
+    /// Drops the namespaces derived from prompts that are public no longer, as soon as nobody uses them.
+    pub(super) fn drop_derived(&mut self) {
         let mut leaving = std::mem::take(&mut self.leaving);
-        leaving.retain(|&graft| self.is_awaited(graft) || !self.cache.ungraft(graft));
+        leaving.retain(|&derived| self.is_awaited(derived) || !self.cache.drop_derived(derived));
         self.leaving = leaving;
     }
 
@@ -58,12 +58,12 @@ impl Scheduler {
         let mut public = std::mem::take(&mut self.public);
         for prompt in &mut public {
             prompt.base = self.namespace(prompt.salt);
-            prompt.grafts.clear();
+            prompt.derived.clear();
         }
         self.public = public;
     }
 
-    /// The namespace that a request shares: its tenant's own, or a graft on the longest public prompt that
+    /// The namespace that a request shares: its tenant's own, or one derived from the longest public prompt that
     /// it begins with, when its tenant may. What a tenant had before a prompt became public stays its own:
     /// it goes where more of its prompt is known.
     pub(super) fn shared_namespace(
@@ -94,14 +94,14 @@ impl Scheduler {
             adapter: None,
             salt,
         };
-        let graft = self.cache.graft(longest.base, &longest.tokens, &namespace)?;
-        if !longest.grafts.contains(&graft) {
-            longest.grafts.push(graft);
+        let derived = self.cache.derive_namespace(longest.base, &longest.tokens, &namespace)?;
+        if !longest.derived.contains(&derived) {
+            longest.derived.push(derived);
         }
         // It may be one that has not ended since the prompt was public before.
-        self.leaving.retain(|&leaving| leaving != graft);
+        self.leaving.retain(|&leaving| leaving != derived);
         // On disk a tenant's blocks stand under its own root, whatever it shares in RAM.
-        self.roots.entry(graft).or_insert_with(|| Roots::of(&namespace));
-        self.cache.continues(graft, prompt).then_some(graft)
+        self.roots.entry(derived).or_insert_with(|| Roots::of(&namespace));
+        self.cache.continues(derived, prompt).then_some(derived)
     }
 }

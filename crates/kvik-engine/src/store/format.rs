@@ -228,7 +228,7 @@ impl RawHeader {
             token_count: tokens.len() as u8,
             flags: if record.pinned { PINNED } else { 0 },
             owner: record.owner,
-            lineage: record.lineage,
+            lineage: record.content_key,
             expires_s: record.use_.expires_s,
             identity: record.identity.0,
             parent: record.parent.0,
@@ -252,7 +252,7 @@ impl RawHeader {
             identity,
             parent,
             owner: self.owner,
-            lineage: self.lineage,
+            content_key: self.lineage,
             tokens,
             pinned: self.flags & PINNED != 0,
             use_: self.use_.read(self.expires_s, place).unwrap_or_else(|| unused(self.expires_s)),
@@ -375,8 +375,8 @@ mod tests {
         let tokens = BlockTokens::new(&[5, 6, 150_000]).unwrap();
         let identity = parent.child(tokens.as_slice());
         let use_ = Use { stamp: 77, heat: 2.5, at_s: 1_700_000_000, expires_s: 1_800_000_000 };
-        let (owner, lineage, pinned) = (11, 22, true);
-        let record = Record { identity, parent, owner, lineage, tokens, pinned, use_ };
+        let (owner, content_key, pinned) = (11, 22, true);
+        let record = Record { identity, parent, owner, content_key, tokens, pinned, use_ };
         let payload: Vec<u8> = (0..PAYLOAD_BYTES).map(|index| (index * 31 % 251) as u8).collect();
         let mut sum = PayloadChecksum::new(&identity);
         payload.chunks(999).for_each(|piece| sum.update(piece));

@@ -32,7 +32,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use kvik_cache::Identity;
-use kvik_cache::tier::{IoFault, Kinship, Record, SlotId, Use};
+use kvik_cache::tier::{IoFault, Record, Relation, SlotId, Use};
 
 pub use buffers::{Buffer, Buffers};
 pub use neighbours::bytes_allowed;
@@ -81,7 +81,7 @@ pub struct Opened {
     /// What happened that an operator may want to know.
     pub notes: Vec<String>,
     /// Lineages of blocks in the stores of other models and formats, 65,536 at the most.
-    pub other: Vec<(Kinship, u64)>,
+    pub other: Vec<(Relation, u64)>,
 }
 
 /// What a store has done.

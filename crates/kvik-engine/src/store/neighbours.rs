@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use kvik_cache::tier::{Kinship, SlotId};
+use kvik_cache::tier::{Relation, SlotId};
 
 use super::directory::{Directory, Missing, open_private};
 use super::format::{HEADER_BYTES, Header};
@@ -39,20 +39,20 @@ fn beside(own: &Directory) -> Vec<Directory> {
 
 /// What prompts the other stores hold: how each is related to `model`, and its lineage. The most
 /// recently used store comes first, and [`LINEAGES_MAX`] headers are read in all.
-pub(super) fn lineages(own: &Directory, model: &[u8; 32]) -> Vec<(Kinship, u64)> {
+pub(super) fn lineages(own: &Directory, model: &[u8; 32]) -> Vec<(Relation, u64)> {
     let mut found = Vec::new();
     let mut unread = LINEAGES_MAX;
     for store in beside(own).iter().rev() {
         let Ok(headers) = open_private(&store.headers(), Missing::Fail) else { continue };
         let Ok(superblock) = read_superblock(&headers) else { continue };
-        let kinship = match superblock.model == *model {
-            true => Kinship::OtherKvFormat,
-            false => Kinship::OtherModel,
+        let relation = match superblock.model == *model {
+            true => Relation::OtherKvFormat,
+            false => Relation::OtherModel,
         };
         scan(&headers, superblock.creation, superblock.payload_bytes, unread, |_, header| {
             unread -= 1;
             if let Header::Block { record, .. } = header {
-                found.push((kinship, record.lineage));
+                found.push((relation, record.content_key));
             }
         });
     }

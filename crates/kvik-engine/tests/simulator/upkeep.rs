@@ -111,7 +111,7 @@ impl World {
         let mut scan = PrefixScan::new(PrefixOrder::Blocks, None, usize::MAX);
         while self.scheduler.cache().scan(&mut scan) {}
         for prefix in self.scheduler.cache().scanned(scan) {
-            assert_ne!(prefix.head[0], SECRET, "a private prompt is in the tree: {prefix:?}");
+            assert_ne!(prefix.first_tokens[0], SECRET, "a private prompt is in the tree: {prefix:?}");
         }
         let catalog = self.platter.lock().unwrap().catalog();
         let stored = (0..SALTS).any(|salt| catalog.begins_with(root(&self.regime, salt), SECRET));

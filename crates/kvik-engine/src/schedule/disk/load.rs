@@ -162,7 +162,7 @@ impl Scheduler {
             disk.cost.loaded(ready.max(1), now.saturating_sub(load.started));
         }
         for &slot in &load.slots[load.issued..] {
-            disk.tier.give_back(slot, None);
+            disk.tier.unpin_after_reading(slot, None);
         }
         self.cache.retain(load.seq, Retain { ttl: load.ttl, ..Retain::default() });
         self.cache.finish(load.seq, load.ready_tokens());
@@ -339,7 +339,7 @@ impl Disk {
 
     /// Begins to read a prefix.
     fn begin(&mut self, load: Load) {
-        self.tier.lend(&load.slots);
+        self.tier.pin_for_reading(&load.slots);
         self.next_ticket += load.slots.len() as u64;
         self.loads.push(load);
         self.issue(self.loads.len() - 1);
@@ -375,9 +375,9 @@ impl Disk {
             Completed::Read { ticket, slot, result } => {
                 // Bytes that cannot be had now may be had later; bytes that are not what they should be never.
                 let erase = match &result {
-                    Err(IoFault::Corrupt) => self.tier.give_back(slot, Some(false)),
-                    Err(_) => self.tier.give_back(slot, None),
-                    Ok(_) => self.tier.give_back(slot, Some(true)),
+                    Err(IoFault::Corrupt) => self.tier.unpin_after_reading(slot, Some(false)),
+                    Err(_) => self.tier.unpin_after_reading(slot, None),
+                    Ok(_) => self.tier.unpin_after_reading(slot, Some(true)),
                 };
                 if erase {
                     self.store.erase(slot);

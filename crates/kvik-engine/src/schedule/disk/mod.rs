@@ -16,7 +16,7 @@ mod warm;
 
 use std::time::Duration;
 
-use kvik_cache::tier::{self, CostModel, Kinship, Record, SlotId, Tier, Use};
+use kvik_cache::tier::{self, CostModel, Record, Relation, SlotId, Tier, Use};
 use kvik_cache::{BLOCK_POSITIONS, Identity, Namespace, NamespaceId, StopReason, Token};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -82,7 +82,7 @@ pub struct DiskSetup {
     /// Where the bytes are.
     pub store: Box<dyn BlockStore>,
     /// Prompts known from files of other models and KV formats, by lineage.
-    pub kin: Vec<(Kinship, u64)>,
+    pub kin: Vec<(Relation, u64)>,
     /// Blocks loaded at the start at most.
     pub warm_blocks: usize,
     /// Blocks on their way down at most; the rest of the store's room is for those that come up.
@@ -106,7 +106,7 @@ pub(super) struct Disk {
     found: Vec<tier::Chain>,
     /// Prefixes to be loaded while nothing else is to do, the best last.
     warm: Vec<warm::Wish>,
-    kin: FxHashMap<u64, Kinship>,
+    kin: FxHashMap<u64, Relation>,
     /// Lineages of private prompts, which their own tenant may be told of.
     private: FxHashSet<u64>,
     epoch_s: u64,
@@ -141,7 +141,7 @@ impl Disk {
             loads: Vec::new(),
             rests: Vec::new(),
             warm: Vec::new(),
-            kin: kin.into_iter().map(|(kinship, lineage)| (lineage, kinship)).collect(),
+            kin: kin.into_iter().map(|(relation, lineage)| (lineage, relation)).collect(),
             private: FxHashSet::default(),
             epoch_s,
             next_ticket: 0,
@@ -239,9 +239,9 @@ impl Disk {
         if self.private.contains(&lineage) {
             return Some(StopReason::Private);
         }
-        self.kin.get(&lineage).map(|kinship| match kinship {
-            Kinship::OtherModel => StopReason::OtherModel,
-            Kinship::OtherKvFormat => StopReason::OtherKvFormat,
+        self.kin.get(&lineage).map(|relation| match relation {
+            Relation::OtherModel => StopReason::OtherModel,
+            Relation::OtherKvFormat => StopReason::OtherKvFormat,
         })
     }
 

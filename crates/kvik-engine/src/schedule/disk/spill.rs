@@ -298,7 +298,7 @@ impl Source<'_> {
             identity: link.identity,
             parent: before.identity,
             owner: self.roots.owner,
-            lineage: lineage_of(&link.lineage),
+            content_key: lineage_of(&link.lineage),
             tokens: BlockTokens::new(tokens)?,
             pinned: false,
             use_: Use { at_s: self.now_s, expires_s, ..Use::default() },

@@ -38,7 +38,7 @@ pub(super) fn record(number: u64) -> Record {
         identity: parent.child(&tokens),
         parent,
         owner: number % 3,
-        lineage: number.wrapping_mul(0x9E37_79B9_7F4A_7C15),
+        content_key: number.wrapping_mul(0x9E37_79B9_7F4A_7C15),
         tokens: BlockTokens::new(&tokens).unwrap(),
         pinned: number.is_multiple_of(2),
         use_: Use { stamp: number, heat: number as f32 / 4.0, at_s: number + 1, expires_s: number % 5 },

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use kvik_cache::tier::Kinship;
+use kvik_cache::tier::Relation;
 
 use super::*;
 use crate::store::bytes_allowed;
@@ -39,10 +39,10 @@ fn lineages_of_relatives_are_told() {
         other.sort_unstable();
         other
     };
-    let mut lineages = [0, 1, 2].map(|number| record(number).lineage);
+    let mut lineages = [0, 1, 2].map(|number| record(number).content_key);
     lineages.sort_unstable();
-    assert_eq!(told(&other_format), lineages.map(|lineage| (Kinship::OtherKvFormat, lineage)));
-    assert_eq!(told(&other_model), lineages.map(|lineage| (Kinship::OtherModel, lineage)));
+    assert_eq!(told(&other_format), lineages.map(|lineage| (Relation::OtherKvFormat, lineage)));
+    assert_eq!(told(&other_model), lineages.map(|lineage| (Relation::OtherModel, lineage)));
     assert_eq!(told(&scene.config), []);
 }
 

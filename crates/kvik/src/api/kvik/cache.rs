@@ -248,7 +248,7 @@ fn rate(part: u64, whole: u64) -> f64 {
 fn prefix_json(app: &App, caller: &Caller, stats: &EngineStats, prefix: &PrefixInfo, now: Duration) -> Value {
     let ago = |then: Duration| now.saturating_sub(then).as_secs_f64();
     json!({
-        "text": text(app, caller, &prefix.head),
+        "text": text(app, caller, &prefix.first_tokens),
         "tokens": prefix.tokens,
         "blocks": prefix.blocks,
         "bytes": prefix.blocks * block_bytes(stats),
@@ -265,7 +265,7 @@ fn prefix_json(app: &App, caller: &Caller, stats: &EngineStats, prefix: &PrefixI
 fn pin_json(app: &App, caller: &Caller, stats: &EngineStats, pin: &PinInfo) -> Value {
     json!({
         "id": pin.id.0,
-        "text": text(app, caller, &pin.head),
+        "text": text(app, caller, &pin.first_tokens),
         "tokens": pin.tokens,
         "blocks": pin.blocks,
         "bytes": pin.blocks * block_bytes(stats),
