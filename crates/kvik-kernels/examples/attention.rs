@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use kvik_kernels::{
-    AttnRow, AttnScratch, BLOCK_POSITIONS, KvArena, KvFormat, KvLayout, Pool, SeqKv, attention,
+    Attention, AttnScratch, BLOCK_POSITIONS, KvArena, KvFormat, KvLayer, KvLayout, Pool, SeqKv, SeqRow,
 };
 
 /// Four layers of the model's 28: more than the caches hold.
@@ -37,21 +37,21 @@ fn main() {
 }
 
 fn report(pool: &Pool, format: KvFormat) {
-    let layout = KvLayout { layers: LAYERS, kv_heads: KV_HEADS, head_dim: HEAD_DIM, k: format, v: format };
+    let layout = KvLayout::uniform(LAYERS, KvLayer::full(KV_HEADS, HEAD_DIM, format, format));
     let tables = Tables::new(16);
+    let bytes = layout.token_bytes() * DEPTH / LAYERS;
     let mut arena = KvArena::new(layout, tables.blocks).expect("memory for the arena");
     fill(pool, &mut arena, &tables);
 
-    let decode = [AttnRow { seq: 0, len: DEPTH as u32 }];
-    let bytes = layout.token_bytes() * DEPTH / LAYERS;
+    let decode = [SeqRow { seq: 0, len: DEPTH as u32 }];
     let decode_s = time(pool, &arena, &tables, &decode);
     let prefill = |depth: usize| {
-        let rows: Vec<_> = (1..=PROMPT).map(|i| AttnRow { seq: 0, len: (depth + i) as u32 }).collect();
+        let rows: Vec<_> = (1..=PROMPT).map(|i| SeqRow { seq: 0, len: (depth + i) as u32 }).collect();
         let pairs: usize = rows.iter().map(|row| row.len as usize).sum();
         let flops = pairs * HEADS * HEAD_DIM * 4;
         flops as f64 / time(pool, &arena, &tables, &rows) / 1e9
     };
-    let shared: Vec<_> = (0..16).map(|seq| AttnRow { seq, len: (DEPTH + 64) as u32 }).collect();
+    let shared: Vec<_> = (0..16).map(|seq| SeqRow { seq, len: (DEPTH + 64) as u32 }).collect();
     let shared_s = time(pool, &arena, &tables, &shared);
     println!(
         "  {format:6} {:6.2} ms {:6.1} GB/s {:10.0} GFLOPS {:10.0} GFLOPS {:12.2} ms",
@@ -88,23 +88,25 @@ fn fill(pool: &Pool, arena: &mut KvArena, tables: &Tables) {
     };
     let numbers: Vec<f32> = (0..row * PROMPT).map(|_| random()).collect();
     for blocks in tables.tables.iter().flat_map(|table| table.chunks(PROMPT / BLOCK_POSITIONS)) {
-        let slots: Vec<(u32, u8)> =
-            blocks.iter().flat_map(|&b| (0..BLOCK_POSITIONS as u8).map(move |i| (b, i))).collect();
+        let len = blocks.len() * BLOCK_POSITIONS;
+        let rows: Vec<SeqRow> = (1..=len as u32).map(|len| SeqRow { seq: 0, len }).collect();
+        let (seqs, numbers) = ([SeqKv { blocks, tails: &[] }], &numbers[..len * row]);
         for layer in 0..LAYERS {
-            arena.write(pool, layer, &slots, &numbers[..slots.len() * row], &numbers[..slots.len() * row]);
+            arena.write(pool, layer, &rows, &seqs, [numbers, numbers]);
         }
     }
 }
 
 /// Seconds of one call for one layer; calls go round the layers, so that caches hold nothing of the next.
-fn time(pool: &Pool, arena: &KvArena, tables: &Tables, rows: &[AttnRow]) -> f64 {
+fn time(pool: &Pool, arena: &KvArena, tables: &Tables, rows: &[SeqRow]) -> f64 {
     let seqs: Vec<SeqKv<'_>> = tables.tables.iter().map(|blocks| SeqKv { blocks, tails: &[] }).collect();
     let q: Vec<f32> = (0..rows.len() * HEADS * HEAD_DIM).map(|i| (i % 17) as f32 / 17.0 - 0.5).collect();
     let mut out = vec![0.0; q.len()];
     let mut scratch = AttnScratch::new();
     let scale = 1.0 / (HEAD_DIM as f32).sqrt();
     fastest(|i| {
-        attention(pool, arena, i % LAYERS, &q, HEADS, rows, &seqs, scale, &mut scratch, black_box(&mut out));
+        let attention = Attention { arena, layer: i % LAYERS, q: &q, heads: HEADS, rows, seqs: &seqs, scale };
+        attention.run(pool, &mut scratch, black_box(&mut out));
     })
 }
 
@@ -123,8 +125,9 @@ fn fastest(mut work: impl FnMut(usize)) -> f64 {
 
 /// Sums memory far larger than the caches.
 fn read_gbs(pool: &Pool) -> f64 {
-    let layout = KvLayout { layers: 1, kv_heads: 1, head_dim: 256, k: KvFormat::F32, v: KvFormat::F32 };
-    let blocks = (32 << 20) / layout.block_bytes();
+    let layout = KvLayout::uniform(1, KvLayer::full(1, 256, KvFormat::F32, KvFormat::F32));
+    let block_bytes = layout.block_bytes();
+    let blocks = (32 << 20) / block_bytes;
     let mut arena = KvArena::new(layout, blocks).expect("memory for the arena");
     (0..blocks as u32).for_each(|block| arena.block_mut(block).fill(1));
     let seconds = fastest(|_| {
@@ -134,7 +137,7 @@ fn read_gbs(pool: &Pool) -> f64 {
             black_box(numbers.iter().fold(0_u64, |sum, n| sum.wrapping_add(u64::from_le_bytes(*n))));
         });
     });
-    (blocks * layout.block_bytes()) as f64 / seconds / 1e9
+    (blocks * block_bytes) as f64 / seconds / 1e9
 }
 
 /// Independent FMAs on registers, as wide as the compiler of this example may make them.

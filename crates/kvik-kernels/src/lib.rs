@@ -25,9 +25,12 @@ mod threads;
 mod x86;
 
 pub use activations::Activations;
-pub use attention::{AttnRow, AttnScratch, HeadTail, SeqKv, attention};
+pub use attention::{Attention, AttnScratch};
 pub use isa::{Isa, UnknownIsa};
-pub use kv::{BLOCK_POSITIONS, KV_LAYOUT_VERSION, KvArena, KvFormat, KvLayout, UnknownKvFormat};
+pub use kv::{
+    BLOCK_POSITIONS, HeadTail, KV_LAYOUT_VERSION, KvArena, KvFormat, KvKind, KvLayer, KvLayout, SeqKv,
+    SeqRow, UnknownKvFormat,
+};
 pub use matmul::{matmul, matmul_many};
 pub use matrix::{Matrix, MatrixError};
 pub use ops::{RopeStyle, RopeTable, add, add_bias, rms_norm, rms_norm_in_place, rope, silu_mul};

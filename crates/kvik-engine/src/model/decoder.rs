@@ -5,7 +5,7 @@
 //! so a prompt gives the same bytes however it is cut into batches.
 
 use kvik_kernels::{
-    Activations, AttnRow, AttnScratch, KvArena, Pool, RopeTable, SeqKv, add, add_bias, attention, dequantize,
+    Activations, Attention, AttnScratch, KvArena, Pool, RopeTable, SeqKv, SeqRow, add, add_bias, dequantize,
     matmul, matmul_many, rms_norm, rms_norm_in_place, rope, silu_mul,
 };
 
@@ -41,16 +41,16 @@ pub(super) struct Scratch {
     /// Quantised forms of the input of a matrix product.
     inputs: Activations,
     attention: AttnScratch,
-    places: Places,
+    rows: RowPositions,
 }
 
-/// Where each row is, in the forms the kernels want.
+/// Where each row is, in the forms the kernels want, `[n]` each.
 #[derive(Default)]
-struct Places {
-    positions: Vec<u32>,
-    /// Block and offset that receive the row's keys and values.
-    slots: Vec<(u32, u8)>,
-    rows: Vec<AttnRow>,
+struct RowPositions {
+    /// By which queries and keys are rotated.
+    rotated: Vec<u32>,
+    /// In which sequence keys and values are stored, and up to where the row attends.
+    stored: Vec<SeqRow>,
 }
 
 /// Computes the batch: stores its keys and values in `arena`, leaves the wanted logits in `scratch`.
@@ -58,18 +58,18 @@ pub(super) fn forward(context: &Context<'_>, arena: &mut KvArena, scratch: &mut 
     let tables: Vec<Vec<u32>> =
         batch.tables.iter().map(|table| table.iter().map(|block| block.0).collect()).collect();
     let seqs: Vec<SeqKv<'_>> = tables.iter().map(|blocks| SeqKv { blocks, tails: &[] }).collect();
-    scratch.places.locate(batch.rows, &tables);
+    scratch.rows.set(batch.rows);
     embed(context, scratch, batch.rows);
     let (last, layers) = context.model.weights.layers.split_last().expect("a model has layers");
     for (index, layer) in layers.iter().enumerate() {
         project_qkv(context, scratch, layer);
-        store(context, arena, scratch, index);
+        store(context, arena, scratch, index, &seqs);
         attend(context, arena, scratch, index, &seqs);
         add_attention(context, scratch, layer);
         feed_forward(context, scratch, layer);
     }
     project_qkv(context, scratch, last);
-    store(context, arena, scratch, layers.len());
+    store(context, arena, scratch, layers.len(), &seqs);
     if keep_wanted(context, scratch, batch.rows) == 0 {
         scratch.logits.clear();
         return;
@@ -80,18 +80,12 @@ pub(super) fn forward(context: &Context<'_>, arena: &mut KvArena, scratch: &mut 
     unembed(context, scratch);
 }
 
-impl Places {
-    fn locate(&mut self, rows: &[Row], tables: &[Vec<u32>]) {
-        let slot = |row: &Row| {
-            let block = tables[row.table as usize][row.position as usize / kvik_cache::BLOCK_POSITIONS];
-            (block, (row.position as usize % kvik_cache::BLOCK_POSITIONS) as u8)
-        };
-        self.positions.clear();
-        self.positions.extend(rows.iter().map(|row| row.position));
-        self.slots.clear();
-        self.slots.extend(rows.iter().map(slot));
-        self.rows.clear();
-        self.rows.extend(rows.iter().map(|row| AttnRow { seq: row.table, len: row.position + 1 }));
+impl RowPositions {
+    fn set(&mut self, rows: &[Row]) {
+        self.rotated.clear();
+        self.rotated.extend(rows.iter().map(|row| row.position));
+        self.stored.clear();
+        self.stored.extend(rows.iter().map(|row| SeqRow { seq: row.table, len: row.position + 1 }));
     }
 }
 
@@ -110,8 +104,8 @@ fn embed(context: &Context<'_>, scratch: &mut Scratch, rows: &[Row]) {
 /// Norms the stream and projects it to rotated queries and keys, and values.
 fn project_qkv(context: &Context<'_>, scratch: &mut Scratch, layer: &Layer) {
     let Context { model, pool, .. } = context;
-    let (config, n) = (&model.config, scratch.places.positions.len());
-    let Scratch { x, h, q, k, v, inputs, places, .. } = scratch;
+    let (config, n) = (&model.config, scratch.rows.rotated.len());
+    let Scratch { x, h, q, k, v, inputs, rows, .. } = scratch;
     norm(context, x, &layer.attn_norm, h);
     inputs.set(pool, h, config.d_model, &[&layer.q.matrix, &layer.k.matrix, &layer.v.matrix]);
     q.resize(n * config.heads * config.head_dim, 0.0);
@@ -129,22 +123,23 @@ fn project_qkv(context: &Context<'_>, scratch: &mut Scratch, layer: &Layer) {
         }
     }
     for heads in [q, k] {
-        rope(pool, heads, config.head_dim, &places.positions, context.rope, config.rope.style);
+        rope(pool, heads, config.head_dim, &rows.rotated, context.rope, config.rope.style);
     }
 }
 
-/// Stores keys and values in the blocks of their sequences.
-fn store(context: &Context<'_>, arena: &mut KvArena, scratch: &Scratch, layer: usize) {
-    arena.write(context.pool, layer, &scratch.places.slots, &scratch.k, &scratch.v);
+/// Stores keys and values where their sequences keep them.
+fn store(context: &Context<'_>, arena: &mut KvArena, scratch: &Scratch, layer: usize, seqs: &[SeqKv<'_>]) {
+    arena.write(context.pool, layer, &scratch.rows.stored, seqs, [&scratch.k, &scratch.v]);
 }
 
 /// Each row attends to the stored positions of its sequence up to its own.
 fn attend(context: &Context<'_>, arena: &KvArena, scratch: &mut Scratch, layer: usize, seqs: &[SeqKv<'_>]) {
     let config = &context.model.config;
     let scale = 1.0 / (config.head_dim as f32).sqrt();
-    let Scratch { q, attended, attention: buffers, places, .. } = scratch;
+    let Scratch { q, attended, attention, rows, .. } = scratch;
     attended.resize(q.len(), 0.0);
-    attention(context.pool, arena, layer, q, config.heads, &places.rows, seqs, scale, buffers, attended);
+    let operands = Attention { arena, layer, q, heads: config.heads, rows: &rows.stored, seqs, scale };
+    operands.run(context.pool, attention, attended);
 }
 
 fn add_attention(context: &Context<'_>, scratch: &mut Scratch, layer: &Layer) {
@@ -181,12 +176,12 @@ fn keep_wanted(context: &Context<'_>, scratch: &mut Scratch, rows: &[Row]) -> us
     for (i, _) in rows.iter().enumerate().filter(|(_, row)| row.logits) {
         scratch.x.copy_within(i * config.d_model..(i + 1) * config.d_model, kept * config.d_model);
         scratch.q.copy_within(i * q_len..(i + 1) * q_len, kept * q_len);
-        scratch.places.rows[kept] = scratch.places.rows[i];
+        scratch.rows.stored[kept] = scratch.rows.stored[i];
         kept += 1;
     }
     scratch.x.truncate(kept * config.d_model);
     scratch.q.truncate(kept * q_len);
-    scratch.places.rows.truncate(kept);
+    scratch.rows.stored.truncate(kept);
     kept
 }
 

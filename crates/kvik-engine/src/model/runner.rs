@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use kvik_cache::BlockId;
-use kvik_kernels::{KvArena, KvFormat, KvLayout, Pool, RopeTable};
+use kvik_kernels::{KvArena, KvFormat, KvLayer, KvLayout, Pool, RopeTable};
 
 use super::decoder::{Context, Scratch, forward};
 use super::{Model, ModelConfig, rope};
@@ -37,7 +37,7 @@ impl ModelRunner {
 
     /// The KV layout of a model with formats `k` and `v`.
     pub fn layout(config: &ModelConfig, k: KvFormat, v: KvFormat) -> KvLayout {
-        KvLayout { layers: config.layers, kv_heads: config.kv_heads, head_dim: config.head_dim, k, v }
+        KvLayout::uniform(config.layers, KvLayer::full(config.kv_heads, config.head_dim, k, v))
     }
 
     /// The model.

@@ -5,8 +5,8 @@
 //! of whatever sequence: decode, long contexts spread over threads, shared prefixes read once.
 //! Which kind a row belongs to changes the work, never the result.
 
-use super::{AttnRow, SPLIT, SPLIT_BLOCKS, SeqKv};
-use crate::kv::BLOCK_POSITIONS;
+use super::{SPLIT, SPLIT_BLOCKS};
+use crate::kv::{BLOCK_POSITIONS, SeqKv, SeqRow};
 
 /// Rows of a sequence from which a tile is worth folding in place.
 const WHOLE_ROWS_MIN: usize = 8;
@@ -72,7 +72,7 @@ pub(super) struct PlanLimits {
 
 impl Plan {
     /// Groups `rows`; its buffers are kept for the next call.
-    pub(super) fn fill(&mut self, rows: &[AttnRow], seqs: &[SeqKv<'_>], limits: PlanLimits) {
+    pub(super) fn fill(&mut self, rows: &[SeqRow], seqs: &[SeqKv<'_>], limits: PlanLimits) {
         self.units.clear();
         self.members.clear();
         self.split_rows.clear();
@@ -97,13 +97,13 @@ impl Plan {
         self.group_splits(rows, seqs, limits);
     }
 
-    fn push_whole(&mut self, first: u32, tile: &[AttnRow]) {
+    fn push_whole(&mut self, first: u32, tile: &[SeqRow]) {
         let start = self.members.len();
         self.members.extend((first..first + tile.len() as u32).map(|row| Member { row, partial: 0 }));
         self.units.push(Unit { start, rows: tile.len(), seq: tile[0].seq, kind: UnitKind::Whole });
     }
 
-    fn push_split_rows(&mut self, first: u32, tile: &[AttnRow], seqs: &[SeqKv<'_>]) {
+    fn push_split_rows(&mut self, first: u32, tile: &[SeqRow], seqs: &[SeqKv<'_>]) {
         for (attn_row, row) in tile.iter().zip(first..) {
             let splits = stored(attn_row, seqs).div_ceil(SPLIT);
             self.split_rows.push(SplitRow { row, first_partial: self.partials, splits, planned: 0 });
@@ -112,7 +112,7 @@ impl Plan {
     }
 
     /// Puts rows that read the same blocks in a split into one unit of that split.
-    fn group_splits(&mut self, rows: &[AttnRow], seqs: &[SeqKv<'_>], limits: PlanLimits) {
+    fn group_splits(&mut self, rows: &[SeqRow], seqs: &[SeqKv<'_>], limits: PlanLimits) {
         let splits = self.split_rows.iter().map(|row| row.splits).max().unwrap_or(0);
         for split in 0..splits {
             for i in 0..self.split_rows.len() {
@@ -125,7 +125,7 @@ impl Plan {
     }
 
     /// A unit of the split row at `i` and of those after it that read the same blocks, as far as they read.
-    fn gather(&mut self, i: usize, split: usize, rows: &[AttnRow], seqs: &[SeqKv<'_>], limits: PlanLimits) {
+    fn gather(&mut self, i: usize, split: usize, rows: &[SeqRow], seqs: &[SeqKv<'_>], limits: PlanLimits) {
         let start = self.members.len();
         let mut reader = SplitReads::default();
         for split_row in &mut self.split_rows[i..] {
@@ -145,9 +145,9 @@ impl Plan {
     }
 }
 
-/// The greatest number of positions that a head stores of those that a row attends to.
-fn stored(row: &AttnRow, seqs: &[SeqKv<'_>]) -> usize {
-    seqs[row.seq as usize].most_stored(row.len)
+/// The maximum of the positions that a head stores of those that a row attends to.
+fn stored(row: &SeqRow, seqs: &[SeqKv<'_>]) -> usize {
+    seqs[row.seq as usize].stored_max(row.len)
 }
 
 /// What rows read in a split.
@@ -162,7 +162,7 @@ struct SplitReads<'a> {
 
 impl<'a> SplitReads<'a> {
     /// What one row reads.
-    fn of(row: AttnRow, seqs: &[SeqKv<'a>], split: usize) -> SplitReads<'a> {
+    fn of(row: SeqRow, seqs: &[SeqKv<'a>], split: usize) -> SplitReads<'a> {
         let SeqKv { blocks, .. } = seqs[row.seq as usize];
         let end = stored(&row, seqs).div_ceil(BLOCK_POSITIONS).min((split + 1) * SPLIT_BLOCKS);
         let shared = end.min(blocks.len());

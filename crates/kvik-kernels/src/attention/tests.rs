@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::kv::{KvFormat, KvLayout};
+use crate::kv::{HeadTail, KvFormat, KvLayer, KvLayout};
 use crate::testing::Random;
 
 /// Roughly normal numbers.
@@ -20,19 +20,21 @@ struct Store {
     v: Vec<Vec<f32>>,
 }
 
-const LAYERS: usize = 2;
+/// The layer under test, between two that store something else.
 const LAYER: usize = 1;
 
 impl Store {
     /// All sequences begin with `shared` blocks of the first.
-    fn new(layout: KvLayout, lens: &[usize], shared: usize, seed: u64) -> Store {
-        Store::scaled(layout, lens, shared, seed, [1.0, 1.0])
+    fn new(layer: KvLayer, lens: &[usize], shared: usize, seed: u64) -> Store {
+        Store::scaled(layer, lens, shared, seed, [1.0, 1.0])
     }
 
     /// [`Store::new`] with every key and every value multiplied by a factor.
-    fn scaled(layout: KvLayout, lens: &[usize], shared: usize, seed: u64, [by_k, by_v]: [f32; 2]) -> Store {
+    fn scaled(layer: KvLayer, lens: &[usize], shared: usize, seed: u64, [by_k, by_v]: [f32; 2]) -> Store {
         let mut random = Random(seed);
-        let row = layout.kv_heads * layout.head_dim;
+        let [k_row, v_row] = [layer.key_dim, layer.value_dim].map(|dim| layer.kv_heads * dim);
+        let neighbour = KvLayer { value_dim: 40, ..KvLayer::full(3, 24, KvFormat::Q8, KvFormat::F16) };
+        let layout = KvLayout::new(vec![neighbour, layer, neighbour]);
         let blocks: usize = lens.iter().map(|len| len.div_ceil(BLOCK_POSITIONS) + 1).sum();
         let mut arena = KvArena::new(layout, blocks).unwrap();
         // What lies behind the last position must not matter, so it is the worst there is.
@@ -44,21 +46,20 @@ impl Store {
             let own = len.div_ceil(BLOCK_POSITIONS);
             let mut table: Vec<u32> = store.tables.first().map_or(vec![], |first| first[..shared].to_vec());
             table.truncate(own);
-            let (mut k, mut v) = (vector(&mut random, len * row), vector(&mut random, len * row));
+            let (mut k, mut v) = (vector(&mut random, len * k_row), vector(&mut random, len * v_row));
             k.iter_mut().for_each(|k| *k *= by_k);
             v.iter_mut().for_each(|v| *v *= by_v);
-            let common = table.len() * BLOCK_POSITIONS * row;
+            let common = (table.len() * BLOCK_POSITIONS).min(len);
             if common > 0 {
-                let common = common.min(len * row);
-                k[..common].copy_from_slice(&store.k[0][..common]);
-                v[..common].copy_from_slice(&store.v[0][..common]);
+                k[..common * k_row].copy_from_slice(&store.k[0][..common * k_row]);
+                v[..common * v_row].copy_from_slice(&store.v[0][..common * v_row]);
             }
             while table.len() < own {
                 table.push(take(&mut random));
             }
-            let slots: Vec<(u32, u8)> =
-                (0..len).map(|i| (table[i / BLOCK_POSITIONS], (i % BLOCK_POSITIONS) as u8)).collect();
-            store.arena.write(&Pool::new(1), LAYER, &slots, &k, &v);
+            let rows: Vec<SeqRow> = (1..=len as u32).map(|len| SeqRow { seq: 0, len }).collect();
+            let seqs = [SeqKv { blocks: &table, tails: &[] }];
+            store.arena.write(&Pool::new(1), LAYER, &rows, &seqs, [&k, &v]);
             store.tables.push(table);
             store.k.push(k);
             store.v.push(v);
@@ -66,7 +67,11 @@ impl Store {
         store
     }
 
-    fn attend(&self, isa: Isa, threads: usize, heads: usize, rows: &[AttnRow], q: &[f32]) -> Vec<f32> {
+    fn layer(&self) -> KvLayer {
+        self.arena.layout().layers()[LAYER]
+    }
+
+    fn attend(&self, isa: Isa, threads: usize, heads: usize, rows: &[SeqRow], q: &[f32]) -> Vec<f32> {
         let seqs: Vec<SeqKv<'_>> = self.tables.iter().map(|blocks| SeqKv { blocks, tails: &[] }).collect();
         self.attend_to(isa, threads, heads, rows, q, &seqs)
     }
@@ -76,36 +81,38 @@ impl Store {
         isa: Isa,
         threads: usize,
         heads: usize,
-        rows: &[AttnRow],
+        rows: &[SeqRow],
         q: &[f32],
         seqs: &[SeqKv<'_>],
     ) -> Vec<f32> {
-        let mut out = vec![f32::NAN; q.len()];
-        let mut scratch = AttnScratch::new();
-        let (pool, scale) = (Pool::new(threads), 1.0 / (self.arena.layout().head_dim as f32).sqrt());
-        attention_with(isa, &pool, &self.arena, LAYER, q, heads, rows, seqs, scale, &mut scratch, &mut out);
+        let KvLayer { key_dim, value_dim, .. } = self.layer();
+        let mut out = vec![f32::NAN; rows.len() * heads * value_dim];
+        let scale = 1.0 / (key_dim as f32).sqrt();
+        let attention = Attention { arena: &self.arena, layer: LAYER, q, heads, rows, seqs, scale };
+        attention.run_with(isa, &Pool::new(threads), &mut AttnScratch::new(), &mut out);
         out
     }
 
     /// The textbook, in f64, on the keys and values before they were stored.
-    fn naive(&self, heads: usize, rows: &[AttnRow], q: &[f32]) -> Vec<f32> {
-        let KvLayout { kv_heads, head_dim, .. } = *self.arena.layout();
+    fn naive(&self, heads: usize, rows: &[SeqRow], q: &[f32]) -> Vec<f32> {
+        let KvLayer { kv_heads, key_dim, value_dim, .. } = self.layer();
         let mut out = Vec::new();
         for (i, row) in rows.iter().enumerate() {
             for head in 0..heads {
-                let q = &q[(i * heads + head) * head_dim..][..head_dim];
-                let at = |position: usize| (position * kv_heads + head * kv_heads / heads) * head_dim;
+                let q = &q[(i * heads + head) * key_dim..][..key_dim];
+                let at = |position: usize, dim: usize| (position * kv_heads + head * kv_heads / heads) * dim;
                 let (k, v) = (&self.k[row.seq as usize], &self.v[row.seq as usize]);
                 let dot = |a: &[f32], b: &[f32]| -> f64 {
                     a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
                 };
-                let score = |p: usize| dot(q, &k[at(p)..][..head_dim]) / (head_dim as f64).sqrt();
+                let score = |p: usize| dot(q, &k[at(p, key_dim)..][..key_dim]) / (key_dim as f64).sqrt();
                 let scores: Vec<f64> = (0..row.len as usize).map(score).collect();
                 let m = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                 let p: Vec<f64> = scores.iter().map(|s| (s - m).exp()).collect();
                 let l: f64 = p.iter().sum();
-                for d in 0..head_dim {
-                    let sum: f64 = p.iter().enumerate().map(|(i, p)| p * f64::from(v[at(i) + d])).sum();
+                for d in 0..value_dim {
+                    let value = |i: usize| f64::from(v[at(i, value_dim) + d]);
+                    let sum: f64 = p.iter().enumerate().map(|(i, p)| p * value(i)).sum();
                     out.push((sum / l) as f32);
                 }
             }
@@ -126,19 +133,29 @@ fn tolerance(format: KvFormat) -> f32 {
 
 #[test]
 fn agrees_with_the_textbook() {
-    let shapes = [(4, 2, 64), (2, 2, 8), (6, 1, 100), (8, 1, 128), (2, 1, 256), (1, 1, 24)];
+    // Query heads, KV heads, length of keys and of values.
+    let shapes = [
+        (4, 2, 64, 64),
+        (2, 2, 8, 8),
+        (6, 1, 100, 100),
+        (8, 1, 128, 128),
+        (2, 1, 256, 256),
+        (1, 1, 24, 24),
+        (4, 2, 96, 64),
+        (2, 1, 40, 72),
+    ];
     for format in KvFormat::ALL {
-        for (heads, kv_heads, head_dim) in shapes {
-            let layout = KvLayout { layers: LAYERS, kv_heads, head_dim, k: format, v: format };
-            let store = Store::new(layout, &[300, 17, 640], 0, 7);
+        for (heads, kv_heads, key_dim, value_dim) in shapes {
+            let layer = KvLayer { value_dim, ..KvLayer::full(kv_heads, key_dim, format, format) };
+            let store = Store::new(layer, &[300, 17, 640], 0, 7);
             let rows = [(0, 300), (0, 1), (1, 17), (1, 16), (2, 513), (2, 640)];
-            let rows = rows.map(|(seq, len)| AttnRow { seq, len });
-            let q = vector(&mut Random(3), rows.len() * heads * head_dim);
+            let rows = rows.map(|(seq, len)| SeqRow { seq, len });
+            let q = vector(&mut Random(3), rows.len() * heads * key_dim);
             let expect = store.naive(heads, &rows, &q);
             for isa in crate::testing::isas() {
                 let out = store.attend(isa, 2, heads, &rows, &q);
                 let worst = out.iter().zip(&expect).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-                assert!(worst < tolerance(format), "{format} {heads}/{kv_heads}x{head_dim} {isa:?}: {worst}");
+                assert!(worst < tolerance(format), "{format} {heads}/{layer:?} {isa:?}: {worst}");
                 assert!(out.iter().all(|x| x.is_finite()));
             }
         }
@@ -154,15 +171,15 @@ const TINY: [f32; 16] = [
 /// Where numbers are so small that no finite factor makes codes of them, they count as nothing:
 /// in all variants alike, and never as codes out of range.
 fn tiny_numbers_are_nothing(isa: Isa) {
-    let rows = [(0, 40), (1, 17)].map(|(seq, len)| AttnRow { seq, len });
+    let rows = [(0, 40), (1, 17)].map(|(seq, len)| SeqRow { seq, len });
     let (heads, kv_heads, head_dim) = (2, 1, 40);
     for format in [KvFormat::Q8, KvFormat::Q4] {
-        let layout = KvLayout { layers: LAYERS, kv_heads, head_dim, k: format, v: format };
+        let layer = KvLayer::full(kv_heads, head_dim, format, format);
         for tiny in TINY {
             for [q_factor, k_factor, v_factor] in
                 [[tiny, 1.0, 1.0], [1.0, tiny, 1.0], [1.0, 1.0, tiny], [tiny; 3]]
             {
-                let store = Store::scaled(layout, &[40, 17], 0, 5, [k_factor, v_factor]);
+                let store = Store::scaled(layer, &[40, 17], 0, 5, [k_factor, v_factor]);
                 let mut q = vector(&mut Random(3), rows.len() * heads * head_dim);
                 q.iter_mut().for_each(|q| *q *= q_factor);
                 let out = store.attend(isa, 1, heads, &rows, &q);
@@ -186,15 +203,15 @@ crate::testing::for_each_isa!(tiny_numbers: super::tiny_numbers_are_nothing);
 /// What is not a number stays what it is, in all variants, and is never a code out of range.
 fn what_is_not_a_number_is_nowhere_a_code(isa: Isa) {
     for format in [KvFormat::Q8, KvFormat::Q4] {
-        let layout = KvLayout { layers: LAYERS, kv_heads: 1, head_dim: 32, k: format, v: format };
+        let layer = KvLayer::full(1, 32, format, format);
         for wrong in [f32::INFINITY, f32::NAN] {
-            let mut store = Store::new(layout, &[20], 0, 5);
+            let mut store = Store::new(layer, &[20], 0, 5);
             let (mut k, mut v) = (vector(&mut Random(1), 32), vector(&mut Random(2), 32));
             (k[3], v[5]) = (1.0, wrong);
-            let slot = (store.tables[0][0], 7);
-            store.arena.write(&Pool::new(1), LAYER, &[slot], &k, &v);
+            let seqs = [SeqKv { blocks: &store.tables[0], tails: &[] }];
+            store.arena.write(&Pool::new(1), LAYER, &[SeqRow { seq: 0, len: 8 }], &seqs, [&k, &v]);
             k[9] = 2.0;
-            let rows = [AttnRow { seq: 0, len: 20 }];
+            let rows = [SeqRow { seq: 0, len: 20 }];
             let marks = |isa| -> Vec<u32> {
                 let out = store.attend(isa, 1, 1, &rows, &k);
                 out.iter().map(|x| if x.is_nan() { u32::MAX } else { x.to_bits() }).collect()
@@ -207,23 +224,24 @@ fn what_is_not_a_number_is_nowhere_a_code(isa: Isa) {
 crate::testing::for_each_isa!(no_numbers: super::what_is_not_a_number_is_nowhere_a_code);
 
 /// A shape of model, sequences that share a prefix, and rows of them.
-fn case() -> impl Strategy<Value = (KvLayout, usize, Vec<usize>, usize, Vec<AttnRow>, u64)> {
+fn case() -> impl Strategy<Value = (KvLayer, usize, Vec<usize>, usize, Vec<SeqRow>, u64)> {
     let formats = || prop::sample::select(KvFormat::ALL.to_vec());
-    let shape = (1..3_usize, 1..8_usize, prop::sample::select(vec![8_usize, 40, 64, 80, 128]));
+    let dim = || prop::sample::select(vec![8_usize, 40, 64, 80, 128]);
+    let shape = (1..3_usize, 1..8_usize, dim(), dim());
     let lens = prop::collection::vec(1..700_usize, 1..5);
     let rows = prop::collection::vec((any::<prop::sample::Index>(), 1..700_usize, 1..40_usize), 1..6);
     (formats(), formats(), shape, lens, 0..40_usize, rows, any::<u64>()).prop_map(
-        |(k, v, (kv_heads, group, head_dim), lens, shared, runs, seed)| {
-            let layout = KvLayout { layers: LAYERS, kv_heads, head_dim, k, v };
+        |(k, v, (kv_heads, group, key_dim, value_dim), lens, shared, runs, seed)| {
+            let layer = KvLayer { value_dim, ..KvLayer::full(kv_heads, key_dim, k, v) };
             let shared = shared.min(lens[0] / BLOCK_POSITIONS);
             let mut rows = Vec::new();
             for (seq, end, count) in runs {
                 let seq = seq.index(lens.len());
                 let end = end.min(lens[seq]);
                 let first = end.saturating_sub(count).max(1);
-                rows.extend((first..=end).map(|len| AttnRow { seq: seq as u32, len: len as u32 }));
+                rows.extend((first..=end).map(|len| SeqRow { seq: seq as u32, len: len as u32 }));
             }
-            (layout, kv_heads * group, lens, shared, rows, seed)
+            (layer, kv_heads * group, lens, shared, rows, seed)
         },
     )
 }
@@ -233,9 +251,9 @@ proptest! {
 
     /// Alone or among others, on any number of threads, with any instructions: the same bits.
     #[test]
-    fn a_row_depends_on_nothing_but_itself((layout, heads, lens, shared, rows, seed) in case()) {
-        let store = Store::new(layout, &lens, shared, seed);
-        let len = heads * layout.head_dim;
+    fn a_row_depends_on_nothing_but_itself((layer, heads, lens, shared, rows, seed) in case()) {
+        let store = Store::new(layer, &lens, shared, seed);
+        let len = heads * layer.key_dim;
         let q = vector(&mut Random(seed ^ 1), rows.len() * len);
         let best = *Isa::available().last().unwrap();
         let together = bits(&store.attend(best, 1, heads, &rows, &q));
@@ -250,17 +268,17 @@ proptest! {
 }
 
 /// A shape, the length of a sequence, how many of its blocks stay shared, and per head which are dropped.
-fn pruned_case() -> impl Strategy<Value = (KvLayout, usize, usize, usize, Vec<Vec<bool>>, u64)> {
+fn pruned_case() -> impl Strategy<Value = (KvLayer, usize, usize, usize, Vec<Vec<bool>>, u64)> {
     let formats = || prop::sample::select(KvFormat::ALL.to_vec());
     (formats(), formats(), 1..4_usize, 1..4_usize, 17..900_usize, 0..60_usize, any::<u64>()).prop_flat_map(
         |(k, v, kv_heads, group, len, shared, seed)| {
-            let layout = KvLayout { layers: LAYERS, kv_heads, head_dim: 32, k, v };
+            let layer = KvLayer::full(kv_heads, 32, k, v);
             // The last block may be partly filled, so it stays, and the head keeps something.
             let whole = len.div_ceil(BLOCK_POSITIONS) - 1;
             let shared = shared.min(whole);
             let dropped = prop::collection::vec(any::<bool>(), whole - shared);
             let heads = prop::collection::vec(dropped, kv_heads);
-            (Just(layout), Just(group * kv_heads), Just(len), Just(shared), heads, Just(seed))
+            (Just(layer), Just(group * kv_heads), Just(len), Just(shared), heads, Just(seed))
         },
     )
 }
@@ -270,9 +288,9 @@ proptest! {
 
     /// A head that has dropped positions sees what a sequence without them would show it.
     #[test]
-    fn heads_may_store_different_positions((layout, heads, len, shared, dropped, seed) in pruned_case()) {
-        let store = Store::new(layout, &[len, len], shared, seed);
-        let (table, group) = (&store.tables[1], heads / layout.kv_heads);
+    fn heads_may_store_different_positions((layer, heads, len, shared, dropped, seed) in pruned_case()) {
+        let store = Store::new(layer, &[len, len], shared, seed);
+        let (table, group) = (&store.tables[1], heads / layer.kv_heads);
         let kept_blocks: Vec<Vec<u32>> = dropped.iter().map(|dropped| {
             let own = table[shared..].iter().enumerate();
             own.filter(|&(i, _)| !dropped.get(i).copied().unwrap_or(false)).map(|(_, &block)| block).collect()
@@ -289,28 +307,28 @@ proptest! {
         let whole = SeqKv { blocks: &store.tables[0], tails: &[] };
 
         // The last positions of the pruned sequence, among rows of one that shares its first blocks.
-        let last = (len - (len - 1) % BLOCK_POSITIONS..=len).map(|len| AttnRow { seq: 0, len: len as u32 });
-        let mut rows: Vec<AttnRow> = last.collect();
+        let last = (len - (len - 1) % BLOCK_POSITIONS..=len).map(|len| SeqRow { seq: 0, len: len as u32 });
+        let mut rows: Vec<SeqRow> = last.collect();
         let pruned_rows = rows.len();
-        rows.push(AttnRow { seq: 1, len: len as u32 });
-        let q = vector(&mut Random(seed ^ 1), rows.len() * heads * layout.head_dim);
+        rows.push(SeqRow { seq: 1, len: len as u32 });
+        let q = vector(&mut Random(seed ^ 1), rows.len() * heads * layer.key_dim);
         let best = *Isa::available().last().unwrap();
         let out = store.attend_to(best, 2, heads, &rows, &q, &[pruned, whole]);
 
-        for head in 0..layout.kv_heads {
+        for head in 0..layer.kv_heads {
             let blocks = [&table[..shared], &kept_blocks[head]].concat();
-            let rows: Vec<AttnRow> =
-                rows[..pruned_rows].iter().map(|row| AttnRow { seq: 0, len: row.len - gone[head] }).collect();
+            let rows: Vec<SeqRow> =
+                rows[..pruned_rows].iter().map(|row| SeqRow { seq: 0, len: row.len - gone[head] }).collect();
             let kept = SeqKv { blocks: &blocks, tails: &[] };
-            let q = &q[..rows.len() * heads * layout.head_dim];
+            let q = &q[..rows.len() * heads * layer.key_dim];
             let expect = store.attend_to(best, 1, heads, &rows, q, &[kept]);
             let of_head = |out: &[f32]| -> Vec<u32> {
-                let rows = out[..q.len()].chunks(heads * layout.head_dim);
-                rows.flat_map(|row| bits(&row[head * group * layout.head_dim..][..group * layout.head_dim])).collect()
+                let rows = out[..q.len()].chunks(heads * layer.key_dim);
+                rows.flat_map(|row| bits(&row[head * group * layer.key_dim..][..group * layer.key_dim])).collect()
             };
             prop_assert_eq!(of_head(&out), of_head(&expect), "head {}", head);
         }
-        let alone = store.attend(best, 1, heads, &[AttnRow { seq: 0, len: len as u32 }], &q[out.len() - heads * layout.head_dim..]);
+        let alone = store.attend(best, 1, heads, &[SeqRow { seq: 0, len: len as u32 }], &q[out.len() - heads * layer.key_dim..]);
         prop_assert_eq!(bits(&out[out.len() - alone.len()..]), bits(&alone), "its neighbour");
     }
 }
@@ -318,11 +336,11 @@ proptest! {
 #[test]
 #[should_panic(expected = "5 dropped")]
 fn a_head_that_stores_nothing_of_what_it_should_see_is_refused() {
-    let layout = KvLayout { layers: LAYERS, kv_heads: 1, head_dim: 8, k: KvFormat::F16, v: KvFormat::F16 };
-    let store = Store::new(layout, &[16], 0, 1);
+    let layer = KvLayer::full(1, 8, KvFormat::F16, KvFormat::F16);
+    let store = Store::new(layer, &[16], 0, 1);
     let tails = [HeadTail { tiles: &[], dropped: 5 }];
     let seq = SeqKv { blocks: &store.tables[0], tails: &tails };
-    store.attend_to(Isa::Scalar, 1, 1, &[AttnRow { seq: 0, len: 5 }], &[0.0; 8], &[seq]);
+    store.attend_to(Isa::Scalar, 1, 1, &[SeqRow { seq: 0, len: 5 }], &[0.0; 8], &[seq]);
 }
 
 fn bits(x: &[f32]) -> Vec<u32> {

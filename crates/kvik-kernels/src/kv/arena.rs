@@ -2,8 +2,9 @@
 
 use std::io;
 
+use super::sequence::check;
 use super::write::{Position, writer};
-use super::{BLOCK_POSITIONS, KvLayout};
+use super::{BLOCK_POSITIONS, KvLayer, KvLayout, SeqKv, SeqRow};
 use crate::memory::Memory;
 use crate::{Isa, Pool};
 
@@ -22,15 +23,8 @@ impl KvArena {
     ///
     /// # Errors
     /// When the system has no address space left, or there are more than 2^32 tiles.
-    ///
-    /// # Panics
-    /// When the head dimension is not in [`KvLayout::HEAD_DIMS`], or a count of the layout is 0.
     pub fn new(layout: KvLayout, blocks: usize) -> io::Result<KvArena> {
-        let KvLayout { layers, kv_heads, head_dim, .. } = layout;
-        assert!(layers > 0 && kv_heads > 0, "a layout without layers or heads: {layout:?}");
-        let dims = KvLayout::HEAD_DIMS;
-        assert!(dims.contains(&head_dim), "head dimension {head_dim} is not in {dims:?}");
-        let tiles = blocks.checked_mul(layers * kv_heads);
+        let tiles = blocks.checked_mul(layout.heads());
         tiles.and_then(|tiles| u32::try_from(tiles).ok()).ok_or(io::ErrorKind::OutOfMemory)?;
         let bytes = blocks.checked_mul(layout.block_bytes()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(KvArena { layout, blocks, memory: Memory::sparse(bytes)? })
@@ -58,13 +52,13 @@ impl KvArena {
         unsafe { std::slice::from_raw_parts_mut(self.block_start(block), self.layout.block_bytes()) }
     }
 
-    /// Makes the first `positions` positions of block `to` equal to those of block `from`.
+    /// Copies the first `positions` positions of block `from` to block `to`, all layers and heads.
     ///
     /// # Panics
     /// When a block does not exist or `positions` exceeds a block.
     pub fn copy_partial(&mut self, from: u32, to: u32, positions: usize) {
         assert!(positions <= BLOCK_POSITIONS, "{positions} positions exceed a block");
-        // The bytes of later positions come along: they are nobody's, and whole tiles copy fastest.
+        // This also copies the bytes of later positions: nobody reads them, and whole tiles copy fastest.
         let (source, target) = (self.block_start(from), self.block_start(to));
         if positions > 0 && from != to {
             // SAFETY: both are whole blocks of the mapping, and different ones.
@@ -72,43 +66,57 @@ impl KvArena {
         }
     }
 
-    /// Stores the keys and values of `n` positions of a layer, converted to the formats of the arena.
+    /// Stores the keys and values of `n` rows of a layer, converted to the formats of the layer.
     ///
-    /// * `slots`: `[n]` block and offset of each position
-    /// * `k`, `v`: `[n, kv_heads, head_dim]`
+    /// * `rows`: `[n]` each is stored as the last of the positions that it attends to
+    /// * `seqs`: what the rows' `seq` refers to
+    /// * `k`: `[n, kv_heads, key_dim]`; `v`: `[n, kv_heads, value_dim]`
     ///
     /// # Panics
-    /// When a shape does not fit, or a layer, block or offset does not exist.
-    pub fn write(&mut self, pool: &Pool, layer: usize, slots: &[(u32, u8)], k: &[f32], v: &[f32]) {
-        let KvLayout { layers, kv_heads, head_dim, .. } = self.layout;
-        let row = kv_heads * head_dim;
-        assert!(layer < layers, "layer {layer} of {layers}");
-        assert!(k.len() == slots.len() * row && v.len() == k.len(), "k and v are [n, kv_heads, head_dim]");
-        for &(block, offset) in slots {
-            let exists = (block as usize) < self.blocks && usize::from(offset) < BLOCK_POSITIONS;
-            assert!(exists, "position {offset} of block {block} does not exist");
-        }
-        let write = writer(Isa::current(), &self.layout);
+    /// When a shape does not fit, the layer does not exist, or a row's position has no place in the blocks
+    /// and tails of its sequence.
+    pub fn write(
+        &mut self,
+        pool: &Pool,
+        layer: usize,
+        rows: &[SeqRow],
+        seqs: &[SeqKv<'_>],
+        [k, v]: [&[f32]; 2],
+    ) {
+        let shape = self.layout.layers()[layer];
+        let KvLayer { kv_heads, key_dim, value_dim, .. } = shape;
+        let (key_row, value_row) = (kv_heads * key_dim, kv_heads * value_dim);
+        assert!(k.len() == rows.len() * key_row, "k is [n, kv_heads, key_dim]");
+        assert!(v.len() == rows.len() * value_row, "v is [n, kv_heads, value_dim]");
+        check(&shape, rows, seqs);
+        let write = writer(Isa::current(), &shape);
         let arena = &*self;
-        let dims = self.layout.value_dims();
-        // A task is a head: its tiles are written by nobody else, even if a slot is named twice.
         let write_head = |head: usize| {
-            for (i, &(block, offset)) in slots.iter().enumerate() {
-                let at = i * row + head * head_dim;
-                let (k, v) = (&k[at..at + head_dim], &v[at..at + head_dim]);
-                let tile = arena.tile(block, layer, head);
-                let (key_tile, value_tile) =
-                    (arena.key_tile(tile).cast_mut(), arena.value_tile(tile).cast_mut());
-                let to = Position { key_tile, value_tile, dims, offset: usize::from(offset), k, v };
-                // SAFETY: the tiles are those of an existing block, layer and head, in the formats of the
-                // layout; `&mut self` keeps readers away, and other tasks write other heads.
+            for (i, row) in rows.iter().enumerate() {
+                let seq = &seqs[row.seq as usize];
+                let position = seq.stored(head, row.len) - 1;
+                let tile = seq.tile(arena, layer, head, position / BLOCK_POSITIONS);
+                let [key_tile, value_tile] = arena.tiles(tile, layer).map(<*const u8>::cast_mut);
+                let to = Position {
+                    key_tile,
+                    value_tile,
+                    value_lanes: shape.value_lanes(),
+                    offset: position % BLOCK_POSITIONS,
+                    k: &k[i * key_row + head * key_dim..][..key_dim],
+                    v: &v[i * value_row + head * value_dim..][..value_dim],
+                };
+                // SAFETY: the tiles exist and have the shape and formats of the layer; `&mut self` keeps
+                // readers away, and no two tasks write the same tile.
                 unsafe { write(&to) };
             }
         };
-        if slots.len() * row < PARALLEL_MIN {
-            (0..kv_heads).for_each(write_head);
-        } else {
+        // A task is a head: nobody else writes its tiles in a block, however often a row names a position.
+        // Nothing keeps two heads from naming the same tile in their tails, so these take turns.
+        let own_tiles = seqs.iter().all(|seq| seq.tails.is_empty());
+        if own_tiles && rows.len() * key_row >= PARALLEL_MIN {
             pool.run(kv_heads, &write_head);
+        } else {
+            (0..kv_heads).for_each(write_head);
         }
     }
 
@@ -117,33 +125,20 @@ impl KvArena {
     /// # Panics
     /// When the layer or head does not exist.
     pub fn tile(&self, block: u32, layer: usize, head: usize) -> u32 {
-        let KvLayout { layers, kv_heads, .. } = self.layout;
-        assert!(layer < layers && head < kv_heads, "layer {layer}, head {head} of {layers}, {kv_heads}");
-        block * (layers * kv_heads) as u32 + (layer * kv_heads + head) as u32
+        block * self.layout.heads() as u32 + self.layout.head(layer, head) as u32
     }
 
-    /// A K tile by its number.
+    /// The K and the V tile of a number, for use as tiles of `layer`.
     ///
     /// # Panics
-    /// When it does not exist.
-    pub(crate) fn key_tile(&self, tile: u32) -> *const u8 {
-        let (block, head) = self.block_and_head(tile);
-        self.block_start(block).wrapping_add(self.layout.key_tile(head).start)
-    }
-
-    /// A V tile by its number.
-    ///
-    /// # Panics
-    /// When it does not exist.
-    pub(crate) fn value_tile(&self, tile: u32) -> *const u8 {
-        let (block, head) = self.block_and_head(tile);
-        self.block_start(block).wrapping_add(self.layout.value_tile(head).start)
-    }
-
-    /// The block that a tile is in, and its place there.
-    fn block_and_head(&self, tile: u32) -> (u32, usize) {
-        let heads = (self.layout.layers * self.layout.kv_heads) as u32;
-        (tile / heads, (tile % heads) as usize)
+    /// When they do not exist, or their shape or formats are not those of the layer.
+    pub(crate) fn tiles(&self, tile: u32, layer: usize) -> [*const u8; 2] {
+        let heads = self.layout.heads() as u32;
+        let tiles = self.layout.tiles((tile % heads) as usize);
+        let like = self.layout.tiles(self.layout.head(layer, 0)).tiles_of;
+        assert!(tiles.tiles_of == like, "tile {tile} is not one of layer {layer}");
+        let block = self.block_start(tile / heads).cast_const();
+        [block.wrapping_add(tiles.key.start), block.wrapping_add(tiles.value.start)]
     }
 
     fn block_start(&self, block: u32) -> *mut u8 {
@@ -166,18 +161,25 @@ impl std::fmt::Debug for KvArena {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kv::KvFormat;
+    use crate::kv::{HeadTail, KvFormat};
     use crate::testing::Random;
 
-    /// The bytes of a layer and head after `slots` were written with the numbers of `seed`.
-    fn written(format: KvFormat, slots: &[(u32, u8)], before: u8, seed: u64) -> KvArena {
-        let layout = KvLayout { layers: 2, kv_heads: 2, head_dim: 40, k: format, v: format };
+    /// Stores `numbers` as the keys and values of one position of a layer.
+    fn write(arena: &mut KvArena, layer: usize, (block, offset): (u32, u8), numbers: &[f32]) {
+        let seqs = [SeqKv { blocks: &[block], tails: &[] }];
+        let rows = [SeqRow { seq: 0, len: u32::from(offset) + 1 }];
+        arena.write(&Pool::new(1), layer, &rows, &seqs, [numbers, numbers]);
+    }
+
+    /// An arena after positions of layer 1 were written with the numbers of `seed`.
+    fn written(format: KvFormat, positions: &[(u32, u8)], before: u8, seed: u64) -> KvArena {
+        let layout = KvLayout::uniform(2, KvLayer::full(2, 40, format, format));
         let mut arena = KvArena::new(layout, 2).unwrap();
         (0..2).for_each(|block| arena.block_mut(block).fill(before));
-        for &slot in slots {
-            let mut random = Random(seed ^ u64::from(slot.1));
+        for &position in positions {
+            let mut random = Random(seed ^ u64::from(position.1));
             let numbers: Vec<f32> = (0..80).map(|_| random.float()).collect();
-            arena.write(&Pool::new(1), 1, &[slot], &numbers, &numbers);
+            write(&mut arena, 1, position, &numbers);
         }
         arena
     }
@@ -203,14 +205,14 @@ mod tests {
         for format in KvFormat::ALL {
             let all: Vec<(u32, u8)> = (0..16).map(|offset| (1, offset)).collect();
             let (zeros, ones) = (written(format, &all, 0, 7), written(format, &all, 0xff, 7));
-            let changed = |tile: std::ops::Range<usize>| {
-                let pairs = zeros.block(1)[tile.clone()].iter().zip(&ones.block(1)[tile]);
+            let changed = |tile: &std::ops::Range<usize>| {
+                let pairs = zeros.block(1)[tile.clone()].iter().zip(&ones.block(1)[tile.clone()]);
                 pairs.filter(|(a, b)| a != b).count()
             };
             // K tiles have no padding; V tiles have that of 8 dimensions.
-            let layout = zeros.layout();
-            assert_eq!(changed(layout.key_tile(2)), 0, "{format}");
-            assert!(changed(layout.value_tile(2)) <= layout.value_tile(2).len() / 5, "{format}");
+            let tiles = zeros.layout().tiles(2);
+            assert_eq!(changed(&tiles.key), 0, "{format}");
+            assert!(changed(&tiles.value) <= tiles.value.len() / 5, "{format}");
         }
     }
 
@@ -221,5 +223,81 @@ mod tests {
         assert!(arena.block(0).iter().all(|&byte| byte == 0));
         arena.copy_partial(1, 0, 2);
         assert_eq!(arena.block(0), arena.block(1));
+    }
+
+    /// Layers that differ in everything.
+    fn mixed() -> KvLayout {
+        let wide = KvLayer::full(1, 40, KvFormat::F32, KvFormat::Q8);
+        KvLayout::new(vec![
+            wide,
+            KvLayer { value_dim: 24, ..KvLayer::full(3, 64, KvFormat::Q4, KvFormat::F16) },
+            KvLayer::full(2, 8, KvFormat::Bf16, KvFormat::Q4),
+            wide,
+        ])
+    }
+
+    #[test]
+    fn layers_that_differ_are_written_where_they_lie_and_as_if_alone() {
+        for (index, layer) in mixed().layers().iter().enumerate() {
+            let (mut among, mut alone) =
+                (KvArena::new(mixed(), 2).unwrap(), KvArena::new(KvLayout::uniform(1, *layer), 2).unwrap());
+            let mut random = Random(index as u64);
+            for len in 1..=20 {
+                let mut vectors =
+                    |dim: usize| -> Vec<f32> { (0..layer.kv_heads * dim).map(|_| random.float()).collect() };
+                let (k, v) = (vectors(layer.key_dim), vectors(layer.value_dim));
+                let (rows, seqs) = ([SeqRow { seq: 0, len }], [SeqKv { blocks: &[1, 0], tails: &[] }]);
+                among.write(&Pool::new(1), index, &rows, &seqs, [&k, &v]);
+                alone.write(&Pool::new(1), 0, &rows, &seqs, [&k, &v]);
+            }
+            let start = among.layout().tiles(among.layout().head(index, 0)).key.start;
+            for block in 0..2 {
+                let (before, rest) = among.block(block).split_at(start);
+                let (own, after) = rest.split_at(alone.layout().block_bytes());
+                assert_eq!(own, alone.block(block), "layer {index}");
+                assert!(before.iter().chain(after).all(|&byte| byte == 0), "layer {index}: another layer");
+            }
+        }
+    }
+
+    #[test]
+    fn copies_take_all_layers_along() {
+        let mut arena = KvArena::new(mixed(), 2).unwrap();
+        let bytes = arena.layout().block_bytes();
+        arena.block_mut(1).iter_mut().enumerate().for_each(|(i, byte)| *byte = (i % 251) as u8);
+        arena.copy_partial(1, 0, 3);
+        assert_eq!(arena.block(0), arena.block(1));
+        assert_eq!(arena.block(0).len(), bytes);
+    }
+
+    #[test]
+    fn a_tail_is_written_where_it_lies() {
+        let layer = KvLayer::full(2, 40, KvFormat::F16, KvFormat::Q8);
+        let layout = KvLayout::new(vec![layer, KvLayer { kv_heads: 3, ..layer }]);
+        let numbers: Vec<f32> = (0..80).map(|i| i as f32).collect();
+        let mut in_blocks = KvArena::new(layout.clone(), 3).unwrap();
+        write(&mut in_blocks, 0, (1, 4), &numbers);
+
+        // Position 36 of head 0 is its 20th after 16 are dropped, and position 36 of head 1 its 36th.
+        let mut in_tails = KvArena::new(layout, 3).unwrap();
+        let tiles = [vec![in_tails.tile(2, 1, 2)], vec![0, in_tails.tile(2, 0, 1)]];
+        let tails = [(&tiles[0], 16), (&tiles[1], 0)].map(|(tiles, dropped)| HeadTail { tiles, dropped });
+        let seqs = [SeqKv { blocks: &[0], tails: &tails }];
+        in_tails.write(&Pool::new(1), 0, &[SeqRow { seq: 0, len: 37 }], &seqs, [&numbers, &numbers]);
+
+        let tile = |arena: &KvArena, block: u32, head: usize| {
+            let tiles = arena.layout().tiles(head);
+            arena.block(block)[tiles.key.start..tiles.value.end].to_vec()
+        };
+        assert_eq!(tile(&in_tails, 2, 4), tile(&in_blocks, 1, 0));
+        assert_eq!(tile(&in_tails, 2, 1), tile(&in_blocks, 1, 1));
+        assert!(in_tails.block(0).iter().chain(in_tails.block(1)).all(|&byte| byte == 0));
+    }
+
+    #[test]
+    #[should_panic(expected = "is not one of layer 1")]
+    fn tiles_of_another_shape_are_refused() {
+        let arena = KvArena::new(mixed(), 1).unwrap();
+        arena.tiles(arena.tile(0, 0, 0), 1);
     }
 }

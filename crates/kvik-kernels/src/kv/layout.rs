@@ -1,4 +1,4 @@
-//! Where the tiles of a block lie.
+//! What the layers of a model store in a block, and where in the block it lies.
 
 use std::ops::{Range, RangeInclusive};
 
@@ -11,59 +11,186 @@ use crate::f32x16::LANES;
 /// order of any sum that keys and values come from.
 pub const KV_LAYOUT_VERSION: u32 = 1;
 
-/// What a block stores for its 16 positions: keys and values of all layers and KV heads.
+/// Which positions of a sequence a layer keeps.
 ///
-/// ```text
-/// block = [layers][kv_heads] { K tile, V tile }
-/// ```
+/// A sliding window (the last positions) and a recurrent state (no positions: one state a sequence, which no
+/// block holds) become variants here; [`KvLayer::format_name`] and `sequence::check` ask for their share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KvLayout {
-    /// Layers that store keys and values.
-    pub layers: usize,
-    /// Key and value heads of a layer.
+pub enum KvKind {
+    /// All of them: full attention.
+    Full,
+}
+
+/// What one layer stores for a position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvLayer {
+    /// For which positions.
+    pub kind: KvKind,
+    /// Key and value heads.
     pub kv_heads: usize,
-    /// Length of a key or value vector, one of [`KvLayout::HEAD_DIMS`].
-    pub head_dim: usize,
+    /// Length of a key vector, one of [`KvLayout::HEAD_DIMS`].
+    pub key_dim: usize,
+    /// Length of a value vector, one of [`KvLayout::HEAD_DIMS`].
+    pub value_dim: usize,
     /// Format of the keys.
     pub k: KvFormat,
     /// Format of the values.
     pub v: KvFormat,
 }
 
+impl KvLayer {
+    /// A layer of full attention whose keys and values have the same length.
+    pub fn full(kv_heads: usize, head_dim: usize, k: KvFormat, v: KvFormat) -> KvLayer {
+        KvLayer { kind: KvKind::Full, kv_heads, key_dim: head_dim, value_dim: head_dim, k, v }
+    }
+
+    /// Its kind and formats as text: `f16`, or `q8/q4` where keys and values differ.
+    fn format_name(&self) -> String {
+        let KvLayer { kind, k, v, .. } = self;
+        match kind {
+            KvKind::Full if k == v => k.to_string(),
+            KvKind::Full => format!("{k}/{v}"),
+        }
+    }
+
+    /// Length of a row of a V tile: the length of a value rounded up to whole lanes.
+    pub(crate) fn value_lanes(&self) -> usize {
+        self.value_dim.next_multiple_of(LANES)
+    }
+
+    /// Whether a tile of one may stand for a tile of the other.
+    fn has_tiles_of(&self, other: &KvLayer) -> bool {
+        let shape = |layer: &KvLayer| (layer.key_dim, layer.value_dim, layer.k, layer.v);
+        shape(self) == shape(other)
+    }
+}
+
+/// What a block stores for its 16 positions: keys and values of all layers and KV heads.
+///
+/// ```text
+/// block = [layers][KV heads of the layer] { K tile, V tile }
+/// ```
+///
+/// Heads are counted through all layers, in this order, so that a head of a layer is one number.
+#[derive(Clone, PartialEq, Eq)]
+pub struct KvLayout {
+    layers: Vec<KvLayer>,
+    /// The number of each layer's first head, `[layers]`.
+    first_heads: Vec<usize>,
+    /// `[heads of all layers]`
+    heads: Vec<HeadTiles>,
+    block_bytes: usize,
+}
+
+/// Where in a block the tiles of one head of one layer lie.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HeadTiles {
+    pub key: Range<usize>,
+    pub value: Range<usize>,
+    /// The first layer with tiles of the same shape and formats.
+    pub tiles_of: usize,
+}
+
 impl KvLayout {
     /// Lengths that a key or value vector may have.
     pub const HEAD_DIMS: RangeInclusive<usize> = 8..=HEAD_DIM_MAX;
 
+    /// A block of `layers`, the first one first.
+    ///
+    /// # Panics
+    /// When there is no layer, a layer has no heads, or a length is not in [`KvLayout::HEAD_DIMS`].
+    pub fn new(layers: Vec<KvLayer>) -> KvLayout {
+        assert!(!layers.is_empty(), "a layout without layers");
+        let (mut first_heads, mut heads, mut block_bytes) = (Vec::new(), Vec::new(), 0);
+        for layer in &layers {
+            check(layer);
+            first_heads.push(heads.len());
+            let tiles_of = layers.iter().take_while(|first| !first.has_tiles_of(layer)).count();
+            for _ in 0..layer.kv_heads {
+                let key = block_bytes..block_bytes + key_bytes(layer.k, layer.key_dim);
+                let value = key.end..key.end + value_bytes(layer.v, layer.value_lanes());
+                block_bytes = value.end;
+                heads.push(HeadTiles { key, value, tiles_of });
+            }
+        }
+        KvLayout { layers, first_heads, heads, block_bytes }
+    }
+
+    /// A block of `layers` layers that store the same.
+    ///
+    /// # Panics
+    /// As [`KvLayout::new`].
+    pub fn uniform(layers: usize, layer: KvLayer) -> KvLayout {
+        KvLayout::new(vec![layer; layers])
+    }
+
+    /// What each layer stores, `[layers]`.
+    pub fn layers(&self) -> &[KvLayer] {
+        &self.layers
+    }
+
     /// Bytes of one block.
     pub fn block_bytes(&self) -> usize {
-        self.layers * self.kv_heads * self.head_bytes()
+        self.block_bytes
     }
 
     /// Bytes that one position takes: a sixteenth of a block.
     pub fn token_bytes(&self) -> usize {
-        self.block_bytes() / BLOCK_POSITIONS
+        self.block_bytes / BLOCK_POSITIONS
     }
 
-    /// Length of a row of a V tile: the head dimension rounded up to whole lanes.
-    pub(crate) fn value_dims(&self) -> usize {
-        self.head_dim.next_multiple_of(LANES)
+    /// The formats as text, by which namespaces and disk caches tell blocks apart.
+    ///
+    /// It is the format of all layers, `f16` or `q8/q4` (keys, values); or the layers in runs that store
+    /// the same, `0-3:f16,4-27:q8/q4`. Heads and lengths belong to the model, whose identity stands beside it.
+    pub fn format_name(&self) -> String {
+        let mut runs = Vec::new();
+        let mut first = 0;
+        for run in self.layers.chunk_by(|a, b| a.format_name() == b.format_name()) {
+            let last = first + run.len() - 1;
+            let numbers = if first == last { first.to_string() } else { format!("{first}-{last}") };
+            runs.push(format!("{numbers}:{}", run[0].format_name()));
+            first = last + 1;
+        }
+        match runs.as_slice() {
+            [_] => self.layers[0].format_name(),
+            runs => runs.join(","),
+        }
     }
 
-    /// Where the K tile of a head lies in a block; heads are counted through all layers.
-    pub(crate) fn key_tile(&self, head: usize) -> Range<usize> {
-        let start = head * self.head_bytes();
-        start..start + key_bytes(self.k, self.head_dim)
+    /// Where the tiles of a head lie.
+    pub(crate) fn tiles(&self, head: usize) -> &HeadTiles {
+        &self.heads[head]
     }
 
-    /// Where the V tile of a head lies in a block; heads are counted through all layers.
-    pub(crate) fn value_tile(&self, head: usize) -> Range<usize> {
-        let start = self.key_tile(head).end;
-        start..start + value_bytes(self.v, self.value_dims())
+    /// The KV heads of all layers.
+    pub(crate) fn heads(&self) -> usize {
+        self.heads.len()
     }
 
-    /// Bytes of both tiles of one head.
-    fn head_bytes(&self) -> usize {
-        key_bytes(self.k, self.head_dim) + value_bytes(self.v, self.value_dims())
+    /// The number of a layer's head among those of all layers.
+    ///
+    /// # Panics
+    /// When the layer or head does not exist.
+    pub(crate) fn head(&self, layer: usize, head: usize) -> usize {
+        let kv_heads = self.layers[layer].kv_heads;
+        assert!(head < kv_heads, "head {head} of {kv_heads} in layer {layer}");
+        self.first_heads[layer] + head
+    }
+}
+
+fn check(layer: &KvLayer) {
+    assert!(layer.kv_heads > 0, "a layer without KV heads");
+    for dim in [layer.key_dim, layer.value_dim] {
+        let dims = KvLayout::HEAD_DIMS;
+        assert!(dims.contains(&dim), "head dimension {dim} is not in {dims:?}");
+    }
+}
+
+impl std::fmt::Debug for KvLayout {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The rest follows from the layers.
+        f.debug_tuple("KvLayout").field(&self.layers).finish()
     }
 }
 
@@ -71,27 +198,39 @@ impl KvLayout {
 mod tests {
     use super::*;
 
+    /// Every head's tiles follow the ones before, in the order of layers and heads.
+    fn check_tiles(layout: &KvLayout) {
+        let mut end = 0;
+        for (index, layer) in layout.layers().iter().enumerate() {
+            for head in 0..layer.kv_heads {
+                let HeadTiles { key, value, .. } = layout.tiles(layout.head(index, head));
+                assert_eq!((key.start, value.start), (end, key.end));
+                assert_eq!((key.start % 32, value.start % 32), (0, 0), "{layout:?}");
+                assert_eq!(key.len(), key_bytes(layer.k, layer.key_dim));
+                assert_eq!(value.len(), value_bytes(layer.v, layer.value_lanes()));
+                end = value.end;
+            }
+        }
+        assert_eq!(end, layout.block_bytes());
+        assert_eq!(layout.heads(), layout.layers().iter().map(|layer| layer.kv_heads).sum());
+    }
+
     #[test]
     fn tiles_follow_one_another_and_fill_the_block() {
         let formats = KvFormat::ALL.into_iter().flat_map(|k| KvFormat::ALL.map(|v| (k, v)));
+        let mut mixed = Vec::new();
         for ((k, v), head_dim) in formats.flat_map(|kv| [8, 24, 64, 100, 128, 256].map(|dim| (kv, dim))) {
-            let layout = KvLayout { layers: 3, kv_heads: 2, head_dim, k, v };
-            let mut end = 0;
-            for head in 0..6 {
-                for tile in [layout.key_tile(head), layout.value_tile(head)] {
-                    assert_eq!(tile.start, end);
-                    assert_eq!(tile.start % 32, 0, "{layout:?}");
-                    end = tile.end;
-                }
-            }
-            assert_eq!(end, layout.block_bytes());
+            let layer = KvLayer::full(2, head_dim, k, v);
+            check_tiles(&KvLayout::uniform(3, layer));
+            mixed.push(KvLayer { kv_heads: 1 + mixed.len() % 3, value_dim: 264 - head_dim, ..layer });
         }
+        check_tiles(&KvLayout::new(mixed));
     }
 
     #[test]
     fn a_token_of_qwen3_takes_what_the_formula_says() {
         let check = |format, expect: usize| {
-            let layout = KvLayout { layers: 28, kv_heads: 8, head_dim: 128, k: format, v: format };
+            let layout = KvLayout::uniform(28, KvLayer::full(8, 128, format, format));
             assert_eq!(layout.token_bytes(), expect, "{format}");
         };
         check(KvFormat::F32, 2 * 28 * 8 * 128 * 4);
@@ -99,5 +238,35 @@ mod tests {
         check(KvFormat::Bf16, 2 * 28 * 8 * 128 * 2);
         check(KvFormat::Q8, 2 * 28 * 8 * (128 + 4));
         check(KvFormat::Q4, 2 * 28 * 8 * (64 + 4 * 4));
+    }
+
+    /// What uniform layouts are called stands in the identity of every cache on disk.
+    #[test]
+    fn formats_have_one_name() {
+        let layers = |runs: &[(usize, KvFormat, KvFormat)]| {
+            let run = |&(count, k, v): &_| vec![KvLayer::full(2, 64, k, v); count];
+            KvLayout::new(runs.iter().flat_map(run).collect())
+        };
+        let (f16, q8, q4) = (KvFormat::F16, KvFormat::Q8, KvFormat::Q4);
+        assert_eq!(layers(&[(28, f16, f16)]).format_name(), "f16");
+        assert_eq!(layers(&[(28, q8, q4)]).format_name(), "q8/q4");
+        assert_eq!(layers(&[(4, f16, f16), (24, q8, q4)]).format_name(), "0-3:f16,4-27:q8/q4");
+        assert_eq!(layers(&[(1, q8, q8), (1, f16, f16)]).format_name(), "0:q8,1:f16");
+    }
+
+    #[test]
+    fn tiles_of_equal_shape_and_formats_are_known() {
+        let layer = KvLayer::full(2, 64, KvFormat::F16, KvFormat::Q8);
+        let more_heads = KvLayer { kv_heads: 3, ..layer };
+        let narrow = KvLayer { value_dim: 32, ..layer };
+        let layout = KvLayout::new(vec![layer, narrow, more_heads, narrow]);
+        let tiles_of: Vec<usize> = (0..4).map(|layer| layout.tiles(layout.head(layer, 1)).tiles_of).collect();
+        assert_eq!(tiles_of, [0, 1, 0, 1]);
+    }
+
+    #[test]
+    #[should_panic(expected = "head dimension 512")]
+    fn a_vector_that_is_too_long_is_refused() {
+        KvLayout::uniform(1, KvLayer::full(1, 512, KvFormat::F16, KvFormat::F16));
     }
 }

@@ -1,16 +1,19 @@
-//! Stored keys and values: formats, the layout of a block, and the arena of blocks.
+//! Stored keys and values: formats, what layers store in a block, the arena of blocks, and what a sequence
+//! stores where.
 
 mod arena;
 pub(crate) mod codes;
 mod format;
 mod layout;
 pub(crate) mod rotate;
+pub(crate) mod sequence;
 pub(crate) mod tile;
 pub(crate) mod write;
 
 pub use arena::KvArena;
 pub use format::{KvFormat, UnknownKvFormat};
-pub use layout::{KV_LAYOUT_VERSION, KvLayout};
+pub use layout::{KV_LAYOUT_VERSION, KvKind, KvLayer, KvLayout};
+pub use sequence::{HeadTail, SeqKv, SeqRow};
 
 /// Positions in a block.
 pub const BLOCK_POSITIONS: usize = 16;

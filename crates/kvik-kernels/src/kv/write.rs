@@ -2,7 +2,7 @@
 
 use super::rotate::rotate;
 use super::tile::Tile;
-use super::{HEAD_DIM_MAX, KvLayout};
+use super::{HEAD_DIM_MAX, KvLayer};
 use crate::Isa;
 
 /// Where a position of a head is stored, and what.
@@ -10,7 +10,7 @@ pub(crate) struct Position<'a> {
     pub key_tile: *mut u8,
     pub value_tile: *mut u8,
     /// Length of a row of the V tile.
-    pub dims: usize,
+    pub value_lanes: usize,
     /// In its block.
     pub offset: usize,
     pub k: &'a [f32],
@@ -23,33 +23,33 @@ pub(crate) type WritePosition = unsafe fn(&Position<'_>);
 impl Position<'_> {
     /// # Safety
     /// The tiles are writable tiles of the formats `K` and `V`, `offset < 16`, and `k` and `v` have the
-    /// head dimension of the tiles.
+    /// lengths of the tiles.
     #[inline(always)]
     pub(crate) unsafe fn write<K: Tile, V: Tile>(&self) {
         let mut buffers = [[0.0; HEAD_DIM_MAX]; 2];
-        let [k_turned, v_turned] = &mut buffers;
-        let k = if K::CODED { turned(self.k, k_turned) } else { self.k };
-        let v = if V::CODED { turned(self.v, v_turned) } else { self.v };
+        let [k_rotated, v_rotated] = &mut buffers;
+        let k = if K::CODED { rotated(self.k, k_rotated) } else { self.k };
+        let v = if V::CODED { rotated(self.v, v_rotated) } else { self.v };
         // SAFETY: the caller's promise.
         unsafe {
             K::write_key(self.key_tile, self.offset, k);
-            V::write_value(self.value_tile, self.dims, self.offset, v);
+            V::write_value(self.value_tile, self.value_lanes, self.offset, v);
         }
     }
 }
 
-/// `x` turned, in `buffer`.
+/// `x` rotated, in `buffer`.
 #[inline(always)]
-fn turned<'a>(x: &[f32], buffer: &'a mut [f32; HEAD_DIM_MAX]) -> &'a [f32] {
-    let turned = &mut buffer[..x.len()];
-    turned.copy_from_slice(x);
-    rotate(turned);
-    turned
+fn rotated<'a>(x: &[f32], buffer: &'a mut [f32; HEAD_DIM_MAX]) -> &'a [f32] {
+    let rotated = &mut buffer[..x.len()];
+    rotated.copy_from_slice(x);
+    rotate(rotated);
+    rotated
 }
 
-/// The writer of `isa` for the formats of `layout`.
-pub(crate) fn writer(isa: Isa, layout: &KvLayout) -> WritePosition {
-    let (k, v) = (layout.k, layout.v);
+/// The writer of `isa` for the formats of `layer`.
+pub(crate) fn writer(isa: Isa, layer: &KvLayer) -> WritePosition {
+    let (k, v) = (layer.k, layer.v);
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 | Isa::Avx512Bf16 => crate::x86::attention_avx512::writer(k, v),

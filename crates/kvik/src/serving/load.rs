@@ -160,9 +160,8 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
     let Opened { model, tokenizer, template } = model(args, &pool)?;
     let (k, v) = args.kv_formats();
     let layout = ModelRunner::layout(model.config(), k, v);
-    let kv = if k == v { k.to_string() } else { format!("{k}/{v}") };
     let blocks = blocks(cache.cache_ram, &layout)?;
-    let budget = Budget { blocks, block_bytes: layout.block_bytes(), kv, threads };
+    let budget = Budget { blocks, block_bytes: layout.block_bytes(), kv: layout.format_name(), threads };
     let context = context(cache.context, model.config().context, &budget)?;
     let card = ModelCard {
         name: name(&model.config().name),

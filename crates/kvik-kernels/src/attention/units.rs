@@ -1,0 +1,230 @@
+//! Runs the units of a plan, and folds what units of one split each have left.
+
+use std::ops::Range;
+
+use super::kernel::{AttentionKernels, ScoreCall, Softmax, ValueCall};
+use super::plan::{Member, Plan, SplitRow, Unit, UnitKind};
+use super::{Attention, SPLIT, SPLIT_BLOCKS};
+use crate::Pool;
+use crate::kv::{BLOCK_POSITIONS, HEAD_DIM_MAX, KvLayer, SeqRow};
+use crate::threads::Disjoint;
+
+/// The units of a call, with its operands and where their results go.
+pub(super) struct Units<'a> {
+    /// Their `q` is `[n, heads, query_len]`: queries as the keys of the layer meet them.
+    pub operands: Attention<'a>,
+    /// What the layer stores.
+    pub shape: &'a KvLayer,
+    pub kernels: AttentionKernels,
+    pub query_len: usize,
+    /// Query heads per KV head.
+    pub group: usize,
+    pub value_lanes: usize,
+    pub value_scales: Range<usize>,
+    pub plan: &'a Plan,
+    pub out: Disjoint<'a, f32>,
+    pub partial_out: Disjoint<'a, f32>,
+    pub partial_sums: Disjoint<'a, Softmax>,
+}
+
+impl Units<'_> {
+    /// Runs all units, each thread in its own of `workspaces`.
+    pub(super) fn run(&self, pool: &Pool, workspaces: &mut [Workspace]) {
+        let kv_heads = self.shape.kv_heads;
+        let workspaces = Disjoint::new(workspaces);
+        pool.run_by_worker(self.plan.units.len() * kv_heads, &|worker, task| {
+            // SAFETY: a worker is one thread and does one task at a time.
+            let workspace = unsafe { &mut workspaces.range(worker, 1)[0] };
+            self.run_unit(self.plan.units[task / kv_heads], task % kv_heads, workspace);
+        });
+        pool.run(self.plan.split_rows.len() * kv_heads, &|task| {
+            let row = self.plan.split_rows[task / kv_heads];
+            let first_head = task % kv_heads * self.group;
+            (first_head..first_head + self.group).for_each(|head| self.fold_row(row, head));
+        });
+    }
+
+    /// One unit for one KV head.
+    fn run_unit(&self, unit: Unit, kv_head: usize, work: &mut Workspace) {
+        let members = &self.plan.members[unit.start..unit.start + unit.rows];
+        let first_head = kv_head * self.group;
+        work.q.clear();
+        for member in members {
+            let first = (member.row as usize * self.operands.heads + first_head) * self.query_len;
+            let heads = self.operands.q[first..].chunks_exact(self.query_len).take(self.group);
+            work.q.extend(heads.map(<[f32]>::as_ptr));
+        }
+        match unit.kind {
+            UnitKind::Whole => self.run_whole(unit, members, kv_head, work),
+            UnitKind::Split(split) => {
+                self.run_split(unit.seq, split, members, kv_head, work);
+                self.leave_partials(members, first_head, work);
+            }
+        }
+    }
+
+    /// All splits of a tile of rows, folded as they come.
+    fn run_whole(&self, unit: Unit, members: &[Member], kv_head: usize, work: &mut Workspace) {
+        let (lines, lanes) = (members.len() * self.group, self.value_lanes);
+        let longest = members.iter().map(|member| self.stored(member.row, kv_head)).max();
+        work.sums[..lines].fill(Softmax::EMPTY);
+        work.out[..lines * lanes].fill(0.0);
+        for split in 0..longest.unwrap_or(0).div_ceil(SPLIT) {
+            self.run_split(unit.seq, split, members, kv_head, work);
+            for line in (0..lines).filter(|&line| work.counts[line] > 0) {
+                let out = &mut work.out[line * lanes..][..lanes];
+                let split_out = &work.split_out[line * lanes..][..lanes];
+                // SAFETY: both are `[value_lanes]`, whole lanes.
+                unsafe { (self.kernels.fold)(&mut work.sums[line], out, work.split_sums[line], split_out) };
+            }
+        }
+        for (line, out) in work.out[..lines * lanes].chunks_exact_mut(lanes).enumerate() {
+            let row = members[line / self.group].row;
+            self.finish(row, kv_head * self.group + line % self.group, work.sums[line], out);
+        }
+    }
+
+    /// Positions that a KV head stores of those that a row attends to.
+    fn stored(&self, row: u32, kv_head: usize) -> usize {
+        let SeqRow { seq, len } = self.operands.rows[row as usize];
+        self.operands.seqs[seq as usize].stored(kv_head, len)
+    }
+
+    /// One split for the queries in `work.q`: leaves `split_out` and `split_sums`.
+    fn run_split(&self, seq: u32, split: usize, members: &[Member], kv_head: usize, work: &mut Workspace) {
+        work.counts.clear();
+        for member in members {
+            let stored = self.stored(member.row, kv_head);
+            let count = stored.saturating_sub(split * SPLIT).min(SPLIT) as u32;
+            work.counts.extend(std::iter::repeat_n(count, self.group));
+        }
+        let most = work.counts.iter().max().copied().unwrap_or(0) as usize;
+        self.find_tiles(seq, split * SPLIT_BLOCKS, most.div_ceil(BLOCK_POSITIONS), kv_head, work);
+        let Workspace { q, counts, tiles, value_tiles, scores, .. } = &mut *work;
+        let head_dim = self.shape.key_dim;
+        let (value_scales, scores) = (self.value_scales.clone(), scores.as_mut_ptr());
+        let scores = ScoreCall { q, counts, tiles, value_tiles, value_scales, head_dim, scores };
+        // SAFETY: the workspace has room for the lines, the queries are those of the format, the tiles those
+        // of the layer, and each count lies within them.
+        unsafe { (self.kernels.scores)(&scores) };
+
+        for (line, &count) in work.counts.iter().enumerate() {
+            let scores = &mut work.scores[line * SPLIT..][..SPLIT];
+            work.split_sums[line] = match count {
+                0 => Softmax::EMPTY,
+                // SAFETY: a row of SPLIT, written up to the block that holds the last position.
+                _ => unsafe {
+                    (self.kernels.softmax)(scores.as_mut_ptr(), count as usize, self.operands.scale)
+                },
+            };
+        }
+
+        let Workspace { counts, value_tiles: tiles, scores, weights, split_out, .. } = work;
+        let (p, weights) = (scores.as_ptr(), weights.as_mut_ptr().cast());
+        let values =
+            ValueCall { p, counts, tiles, dims: self.value_lanes, weights, out: split_out.as_mut_ptr() };
+        // SAFETY: as for the scores.
+        unsafe { (self.kernels.values)(&values) };
+    }
+
+    /// The tiles of `count` blocks from block `first` on that a sequence stores for a KV head.
+    fn find_tiles(&self, seq: u32, first: usize, count: usize, kv_head: usize, work: &mut Workspace) {
+        let Attention { arena, layer, seqs, .. } = self.operands;
+        work.tiles.clear();
+        work.value_tiles.clear();
+        for index in first..first + count {
+            let [key_tile, value_tile] =
+                arena.tiles(seqs[seq as usize].tile(arena, layer, kv_head, index), layer);
+            work.tiles.push(key_tile);
+            work.value_tiles.push(value_tile);
+        }
+    }
+
+    fn leave_partials(&self, members: &[Member], first_head: usize, work: &Workspace) {
+        for (i, member) in members.iter().enumerate() {
+            let line = i * self.group;
+            let to = member.partial * self.operands.heads + first_head;
+            // SAFETY: a row, split and head belong to one unit, so nobody else has these ranges.
+            let (sums, out) = unsafe {
+                let out = self.partial_out.range(to * self.value_lanes, self.group * self.value_lanes);
+                (self.partial_sums.range(to, self.group), out)
+            };
+            sums.copy_from_slice(&work.split_sums[line..][..self.group]);
+            out.copy_from_slice(&work.split_out[line * self.value_lanes..][..self.group * self.value_lanes]);
+        }
+    }
+
+    /// Folds the partial results of one row and head, in ascending order of splits.
+    fn fold_row(&self, row: SplitRow, head: usize) {
+        let mut buffer = [0.0; HEAD_DIM_MAX];
+        let out = &mut buffer[..self.value_lanes];
+        let mut state = Softmax::EMPTY;
+        for split in row.first_partial..row.first_partial + row.splits {
+            let from = split * self.operands.heads + head;
+            // SAFETY: all units have ended, and this task alone folds this row and head.
+            // Both slices are `[value_lanes]`, whole lanes.
+            unsafe {
+                let sum = self.partial_sums.range(from, 1)[0];
+                let split_out = self.partial_out.range(from * self.value_lanes, self.value_lanes);
+                // Other heads may store more positions than this one.
+                if sum != Softmax::EMPTY {
+                    (self.kernels.fold)(&mut state, out, sum, split_out);
+                }
+            }
+        }
+        self.finish(row.row, head, state, out);
+    }
+
+    /// Divides what a row and head have gathered by their sum and puts it out.
+    fn finish(&self, row: u32, head: usize, sum: Softmax, gathered: &mut [f32]) {
+        let value_dim = self.shape.value_dim;
+        let start = (row as usize * self.operands.heads + head) * value_dim;
+        // SAFETY: whole lanes; and a row and head are finished once, by one task.
+        let out = unsafe {
+            (self.kernels.finish)(gathered, sum.l, value_dim);
+            self.out.range(start, value_dim)
+        };
+        out.copy_from_slice(&gathered[..value_dim]);
+    }
+}
+
+/// What one thread needs for a unit.
+#[derive(Debug, Default)]
+pub(super) struct Workspace {
+    q: Vec<*const f32>,
+    counts: Vec<u32>,
+    tiles: Vec<*const u8>,
+    value_tiles: Vec<*const u8>,
+    /// `[lines, SPLIT]`
+    scores: Vec<f32>,
+    /// `[lines]` of what the format of the values needs, in aligned pieces.
+    weights: Vec<[f32; 2]>,
+    /// `[lines, value_lanes]` and `[lines]`: of the split at hand, then gathered over splits.
+    split_out: Vec<f32>,
+    split_sums: Vec<Softmax>,
+    out: Vec<f32>,
+    sums: Vec<Softmax>,
+}
+
+// SAFETY: the pointers are only used within the call that puts them there.
+unsafe impl Send for Workspace {}
+// SAFETY: as above.
+unsafe impl Sync for Workspace {}
+
+impl Workspace {
+    /// Makes room for units of `lines` lines whose values have `lanes` lanes and `weight_bytes`.
+    pub(super) fn grow(&mut self, lines: usize, lanes: usize, weight_bytes: usize) {
+        let larger = |len: usize, needed: usize| len.max(needed);
+        self.scores.resize(larger(self.scores.len(), lines * SPLIT), 0.0);
+        self.split_out.resize(larger(self.split_out.len(), lines * lanes), 0.0);
+        self.out.resize(larger(self.out.len(), lines * lanes), 0.0);
+        let weights = (lines * weight_bytes).div_ceil(size_of::<[f32; 2]>());
+        self.weights.resize(larger(self.weights.len(), weights), [0.0; 2]);
+        self.split_sums.resize(larger(self.split_sums.len(), lines), Softmax::EMPTY);
+        self.sums.resize(larger(self.sums.len(), lines), Softmax::EMPTY);
+        self.q.reserve(lines);
+        self.counts.reserve(lines);
+        self.tiles.reserve(SPLIT_BLOCKS);
+        self.value_tiles.reserve(SPLIT_BLOCKS);
+    }
+}
