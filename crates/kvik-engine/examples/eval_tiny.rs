@@ -21,8 +21,8 @@ use kvik_engine::api::{Request, Sampling};
 use kvik_engine::engine::{Engine, EngineConfig};
 use kvik_engine::load::LoadedModel;
 use kvik_engine::model::{Model, ModelRunner};
-use kvik_engine::text::Vocabulary;
-use kvik_engine::tokenizer::Tokenizer;
+use kvik_engine::text::stream::Vocabulary;
+use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_kernels::{KvFormat, Pool, performance_cores};
 use serde_json::Value;
 

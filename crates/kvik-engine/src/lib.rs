@@ -5,21 +5,13 @@
 
 #![deny(unsafe_code)]
 
-pub mod answer;
 pub mod api;
-pub mod batch;
-pub mod bytes;
 pub mod config;
-pub mod constraint;
 pub mod engine;
-pub mod gguf;
-pub mod hf;
-mod jinja;
+pub mod files;
 pub mod load;
 pub mod model;
 mod panics;
-pub mod perplexity;
-pub mod prompts;
 pub mod sampler;
 pub mod schedule;
 #[cfg(test)]
@@ -27,7 +19,4 @@ pub mod schedule;
 mod skipped;
 pub mod stats;
 pub mod store;
-pub mod template;
 pub mod text;
-pub mod tokenizer;
-mod worker;

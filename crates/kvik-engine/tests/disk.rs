@@ -15,9 +15,9 @@ use fake::*;
 use kvik_cache::tier::{Record, SlotId, Tier, Use};
 use kvik_cache::{Identity, StopReason, Token};
 use kvik_engine::api::Request;
-use kvik_engine::engine::Waker;
 use kvik_engine::schedule::disk::{BlockStore, DiskSetup};
 use kvik_engine::schedule::{Limits, Scheduler};
+use kvik_engine::store::Waker;
 use kvik_engine::store::{Buffer, Completed, Opened, Store, StoreConfig};
 
 /// The day of most tests.

@@ -106,7 +106,7 @@ fn control_tokens_that_are_asked_for_are_part_of_the_text() {
         engine.generate(request).unwrap().choices[0].text.clone()
     };
     let vocabulary = vocabulary();
-    let is_control = |&token: &u32| vocabulary.kind(token) == kvik_engine::text::TokenKind::Control;
+    let is_control = |&token: &u32| vocabulary.kind(token) == kvik_engine::text::stream::TokenKind::Control;
     let control = (0..VOCAB as u32).find(is_control).unwrap();
     let name = String::from_utf8_lossy(vocabulary.bytes(control)).repeat(3);
     assert_eq!(only(control, Vec::new()), "");

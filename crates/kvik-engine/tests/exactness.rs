@@ -14,8 +14,8 @@ use std::sync::Arc;
 use kvik_cache::{
     Admission, BlockId, Cache, CacheConfig, Namespace, NamespaceId, Policy, Retain, SeqId, Token,
 };
-use kvik_engine::batch::{Batch, Row, Runner};
 use kvik_engine::load::LoadedModel;
+use kvik_engine::model::batch::{Batch, Row, Runner};
 use kvik_engine::model::{Model, ModelRunner};
 use kvik_kernels::{KvFormat, Pool};
 

@@ -10,9 +10,9 @@ use std::time::Duration;
 use fake::*;
 use kvik_cache::{BlockId, StopReason};
 use kvik_engine::api::{Probe, Request, RequestError};
-use kvik_engine::batch::{Batch, Runner};
 use kvik_engine::config::EngineConfig;
 use kvik_engine::engine::Engine;
+use kvik_engine::model::batch::{Batch, Runner};
 use proptest::prelude::*;
 
 fn engine(blocks: usize) -> Engine {

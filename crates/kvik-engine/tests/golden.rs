@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kvik_cache::{BLOCK_POSITIONS, BlockId, Token};
-use kvik_engine::batch::{Batch, Row, Runner};
 use kvik_engine::load::LoadedModel;
+use kvik_engine::model::batch::{Batch, Row, Runner};
 use kvik_engine::model::{Model, ModelRunner};
-use kvik_engine::tokenizer::Tokenizer;
+use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_kernels::{KvFormat, Pool};
 use serde_json::Value;
 

@@ -17,9 +17,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use kvik_engine::engine::perplexity::{Perplexity, Windows};
 use kvik_engine::load::LoadedModel;
 use kvik_engine::model::{Model, ModelRunner};
-use kvik_engine::perplexity::{Perplexity, Windows};
 use kvik_kernels::{KvFormat, Pool};
 
 /// Largest relative difference of two perplexities that count as equal.

@@ -14,10 +14,10 @@ use fake::*;
 use kvik_cache::tier::Tier;
 use kvik_cache::{PinLimit, PinScope, Retain, TenantId, Token};
 use kvik_engine::api::{Event, Request, RequestError};
-use kvik_engine::engine::Waker;
-use kvik_engine::prompts::{Evicted, KeptPrompt, Unpin};
+use kvik_engine::api::{Evicted, KeptPrompt, Unpin};
 use kvik_engine::schedule::disk::DiskSetup;
 use kvik_engine::schedule::{Limits, Scheduler, TenantPart};
+use kvik_engine::store::Waker;
 use kvik_engine::store::{Opened, Store, StoreConfig};
 
 fn pinning(prompt: &[Token], max_tokens: usize) -> Request {

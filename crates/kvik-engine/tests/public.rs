@@ -6,9 +6,9 @@ mod fake;
 
 use fake::*;
 use kvik_cache::{TenantId, Token};
+use kvik_engine::api::KeptPrompt;
 use kvik_engine::api::Request;
 use kvik_engine::config::EngineConfig;
-use kvik_engine::prompts::KeptPrompt;
 use kvik_engine::schedule::TenantPart;
 
 fn part(tenant: u32, public: bool) -> TenantPart {

@@ -10,7 +10,7 @@ use kvik_engine::api::{Constraint, Request, Sampling};
 use kvik_engine::engine::{Engine, EngineConfig, Generated};
 use kvik_engine::load::LoadedModel;
 use kvik_engine::model::{Model, ModelRunner};
-use kvik_engine::tokenizer::Tokenizer;
+use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_kernels::{KvFormat, Pool};
 
 const CONTEXT: usize = 512;

@@ -6,10 +6,10 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use kvik_cache::{BLOCK_POSITIONS, BlockId, Token};
-use kvik_engine::batch::{Batch, Row, Runner};
-use kvik_engine::bytes::FileBytes;
-use kvik_engine::gguf::write::Writer;
+use kvik_engine::files::bytes::FileBytes;
+use kvik_engine::files::gguf::write::Writer;
 use kvik_engine::load::LoadedModel;
+use kvik_engine::model::batch::{Batch, Row, Runner};
 use kvik_engine::model::{Model, ModelRunner};
 use kvik_kernels::{KvFormat, Pool, WeightType, quantize};
 use proptest::prelude::*;

@@ -9,10 +9,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use kvik_cache::{BlockId, Token};
-use kvik_engine::batch::{Batch, Row, Runner};
-use kvik_engine::load::{LoadedModel, TensorSource};
+use kvik_engine::files::TensorSource;
+use kvik_engine::load::LoadedModel;
+use kvik_engine::model::batch::{Batch, Row, Runner};
 use kvik_engine::model::{Model, ModelError, ModelRunner};
-use kvik_engine::tokenizer::Tokenizer;
+use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_kernels::{KvFormat, Pool};
 
 /// Opens a model with `positions` of KV.

@@ -9,8 +9,8 @@ use std::time::Duration;
 use fake::shelf::Shelf;
 use fake::*;
 use kvik_cache::{Retain, StopReason, Token};
+use kvik_engine::api::KeptPrompt;
 use kvik_engine::api::Request;
-use kvik_engine::prompts::KeptPrompt;
 use kvik_engine::schedule::Rest;
 
 fn secs(seconds: u64) -> Duration {

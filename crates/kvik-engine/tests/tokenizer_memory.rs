@@ -4,9 +4,10 @@
 
 use std::path::Path;
 
-use kvik_engine::bytes::FileBytes;
-use kvik_engine::gguf::{Gguf, write::Writer};
-use kvik_engine::tokenizer::{Tokenizer, TokenizerHints};
+use kvik_engine::files::bytes::FileBytes;
+use kvik_engine::files::gguf::Gguf;
+use kvik_engine::files::gguf::write::Writer;
+use kvik_engine::text::tokenizer::{Tokenizer, TokenizerHints};
 
 const TEXT_BYTES: usize = 16 << 20;
 

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use kvik_engine::answer::{AnswerDelta, AnswerParser, Offer, ToolForm};
-use kvik_engine::bytes::FileBytes;
-use kvik_engine::gguf::Gguf;
-use kvik_engine::load::{LoadedModel, TensorSource, config_from_json};
-use kvik_engine::template::{ChatTemplate, RenderInput};
-use kvik_engine::tokenizer::{Tokenizer, TokenizerHints};
+use kvik_engine::files::TensorSource;
+use kvik_engine::files::bytes::FileBytes;
+use kvik_engine::files::gguf::Gguf;
+use kvik_engine::load::{LoadedModel, config_from_json};
+use kvik_engine::text::answer::{AnswerDelta, AnswerParser, Offer, ToolForm};
+use kvik_engine::text::template::{ChatTemplate, RenderInput};
+use kvik_engine::text::tokenizer::{Tokenizer, TokenizerHints};
 
 /// Takes bytes from outside.
 pub(crate) type Target = fn(&[u8]);

@@ -2,7 +2,7 @@
 
 use kvik_kernels::KvLayout;
 
-use crate::gguf::GgufError;
+use crate::files::gguf::GgufError;
 use crate::model::{ModelConfig, RopeConfig, RopeScaling};
 
 /// Why the shape of a model was refused.

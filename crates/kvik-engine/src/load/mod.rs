@@ -3,21 +3,21 @@
 //! Reads headers, vocabulary and settings; weights stay where they are until they are packed.
 
 mod check;
-mod convert;
-mod source;
+mod gguf;
+mod hf;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 pub use check::ConfigError;
-pub(crate) use check::check_config;
-pub use convert::{CONVERT_TARGETS, convert};
-pub use source::{TensorSource, TensorView};
+use check::check_config;
+pub use gguf::model_config;
 
-use crate::bytes::FileBytes;
-use crate::gguf::{Gguf, GgufError, model_config};
-use crate::hf::{self, HfError, Settings, Shards};
+use crate::files::bytes::FileBytes;
+use crate::files::gguf::{Gguf, GgufError};
+use crate::files::hf::{HfError, Settings, Shards, read_json, read_optional};
+use crate::files::{FileError, TensorSource};
 use crate::model::ModelConfig;
-use crate::tokenizer::{Tokenizer, TokenizerError};
+use crate::text::tokenizer::{Tokenizer, TokenizerError};
 
 /// A model whose files have been read and checked, and whose weights have not been packed yet.
 #[derive(Debug)]
@@ -54,11 +54,11 @@ impl LoadedModel {
     }
 
     fn from_directory(path: &Path) -> Result<LoadedModel, LoadError> {
-        let hf_config = required(&path.join("config.json"), hf::read_json)?;
+        let hf_config = required(&path.join("config.json"), read_json)?;
         let name = path.file_name().map_or("model".into(), |name| name.to_string_lossy());
         let config = hf::model_config(&hf_config, &name)?;
         let Settings { chat_template, hints } = Settings::read(path)?;
-        let tokenizer = required(&path.join("tokenizer.json"), hf::read_optional)?;
+        let tokenizer = required(&path.join("tokenizer.json"), read_optional)?;
         let tokenizer = Tokenizer::from_json(&tokenizer, &hints)?;
         if tokenizer.vocab_len() > config.vocab {
             let expected = format!("at most the {} embedding rows", config.vocab);
@@ -76,47 +76,36 @@ pub fn config_from_json(json: &[u8], name: &str) -> Result<ModelConfig, LoadErro
 }
 
 /// A file of a model directory that must be there.
-fn required<T>(path: &Path, read: impl Fn(&Path) -> Result<Option<T>, LoadError>) -> Result<T, LoadError> {
+fn required<T>(path: &Path, read: impl Fn(&Path) -> Result<Option<T>, FileError>) -> Result<T, FileError> {
     let missing = || std::io::Error::new(std::io::ErrorKind::NotFound, "a model directory needs this file");
-    read(path)?.ok_or_else(|| LoadError::Io { path: path.to_owned(), source: missing() })
+    read(path)?.ok_or_else(|| FileError::io(path, missing()))
 }
 
 /// Why a model could not be loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// A file cannot be read.
-    #[error("{path}: {source}", path = path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        source: std::io::Error,
-    },
-    /// A tensor cannot be rewritten in the type asked for.
-    #[error(
-        "a tensor of {from} with rows of {cols} cannot be converted to {to}; choose f32, f16, bf16, q8_0 or q4_0"
-    )]
-    NoConversion {
-        /// Type in the file.
-        from: &'static str,
-        /// Type asked for.
-        to: &'static str,
-        /// Columns of the tensor.
-        cols: usize,
-    },
-    /// The GGUF file is not usable.
+    /// A file is not usable.
     #[error(transparent)]
-    Gguf(#[from] GgufError),
-    /// The model directory is not usable.
-    #[error(transparent)]
-    Hf(#[from] HfError),
+    File(#[from] FileError),
     /// The model's shape is not usable.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The vocabulary is not usable.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
+}
+
+impl From<GgufError> for LoadError {
+    fn from(error: GgufError) -> LoadError {
+        FileError::from(error).into()
+    }
+}
+
+impl From<HfError> for LoadError {
+    fn from(error: HfError) -> LoadError {
+        FileError::from(error).into()
+    }
 }
 
 #[cfg(test)]

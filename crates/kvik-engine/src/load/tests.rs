@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use kvik_kernels::WeightType;
 
 use super::*;
-use crate::gguf::write::Writer;
+use crate::files::gguf::write::Writer;
 use crate::model::{Arch, RopeScaling, RopeStyle};
 
 fn tiny_path() -> PathBuf {

@@ -10,8 +10,8 @@ use kvik_kernels::{
 };
 
 use super::Model;
+use super::batch::{Batch, Row};
 use super::weights::{Layer, Linear};
-use crate::batch::{Batch, Row};
 
 /// Everything a forward pass reads besides the batch.
 pub(super) struct Context<'a> {

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use kvik_kernels::{Pool, WeightType};
 
 use super::{ModelConfig, RopeConfig, RopeScaling, RopeStyle};
-use crate::load::TensorSource;
+use crate::files::TensorSource;
 
 /// The domain of the hash. Its version is raised with every change of what is hashed or how it is written:
 /// caches of another version are then not found.

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use super::arch::Presence;
 use super::{ModelConfig, ModelError};
-use crate::load::{TensorSource, TensorView};
+use crate::files::{TensorSource, TensorView};
 
 /// Unused tensors that an error names.
 const NAMED_MAX: usize = 4;
@@ -136,9 +136,9 @@ mod tests {
     use kvik_kernels::{Pool, WeightType};
 
     use super::*;
-    use crate::bytes::FileBytes;
-    use crate::gguf::Gguf;
-    use crate::gguf::write::Writer;
+    use crate::files::bytes::FileBytes;
+    use crate::files::gguf::Gguf;
+    use crate::files::gguf::write::Writer;
     use crate::load::LoadedModel;
     use crate::model::Model;
 

@@ -4,7 +4,9 @@
 //! `weights` loads and packs, `decoder` is the forward pass as a list of named steps, `runner` owns the KV blocks and runs batches.
 
 mod arch;
+pub mod batch;
 mod config;
+mod convert;
 mod decoder;
 mod digest;
 mod expected;
@@ -14,12 +16,13 @@ mod weights;
 
 use kvik_kernels::{MatrixError, Pool, WeightType};
 
-use crate::load::{LoadError, TensorSource};
+use crate::files::TensorSource;
 use weights::{Loader, Weights};
 
 pub(crate) use digest::digest;
 
 pub use config::{Arch, ModelConfig, RopeConfig, RopeScaling, RopeStyle};
+pub use convert::{CONVERT_TARGETS, convert};
 pub use runner::ModelRunner;
 
 /// A model ready to run: its shape and its packed weights.
@@ -124,7 +127,16 @@ pub enum ModelError {
         /// What the kernels object to.
         source: MatrixError,
     },
-    /// A tensor cannot be converted.
-    #[error(transparent)]
-    Load(#[from] LoadError),
+    /// A tensor cannot be rewritten in the type asked for.
+    #[error(
+        "a tensor of {from} with rows of {cols} cannot be converted to {to}; choose f32, f16, bf16, q8_0 or q4_0"
+    )]
+    NoConversion {
+        /// Type in the file.
+        from: &'static str,
+        /// Type asked for.
+        to: &'static str,
+        /// Columns of the tensor.
+        cols: usize,
+    },
 }

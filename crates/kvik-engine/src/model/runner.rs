@@ -6,9 +6,9 @@ use std::sync::Arc;
 use kvik_cache::BlockId;
 use kvik_kernels::{KvArena, KvFormat, KvLayer, KvLayout, Pool, RopeTable};
 
+use super::batch::{Batch, Runner};
 use super::decoder::{Context, Scratch, forward};
 use super::{Model, ModelConfig, rope};
-use crate::batch::{Batch, Runner};
 
 /// Runs batches of one model against KV blocks that it owns.
 pub struct ModelRunner {

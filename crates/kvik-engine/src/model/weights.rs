@@ -7,8 +7,9 @@ use std::collections::BTreeSet;
 
 use kvik_kernels::{Matrix, Pool, WeightType, dequantize};
 
+use super::convert::convert;
 use super::{ModelConfig, ModelError};
-use crate::load::{TensorSource, TensorView, convert};
+use crate::files::{TensorSource, TensorView};
 
 /// Weights of one transformer layer.
 pub(crate) struct Layer {

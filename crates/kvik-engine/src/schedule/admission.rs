@@ -22,7 +22,7 @@ use super::job::JobId;
 use super::reuse::{HEADROOM, Known, Reused, will_compute};
 use super::sequence::{Sequence, Sharing, insert_by_age};
 use crate::api::RequestError;
-use crate::batch::Runner;
+use crate::model::batch::Runner;
 
 /// Younger requests that may go first.
 const OVERTAKEN_MAX: u32 = 8;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use kvik_cache::Token;
 
 use crate::api::{FinishReason, GeneratedToken, Request, RequestError, TokenLogprob};
-use crate::constraint::{Allowed, Guide};
 use crate::sampler::{Sampler, Scratch, logprobs};
-use crate::text::{Shown, TextStream, TokenKind, Vocabulary};
+use crate::text::constraint::{Allowed, Guide};
+use crate::text::stream::{Shown, TextStream, TokenKind, Vocabulary};
 
 /// The answer of one choice.
 #[derive(Debug)]

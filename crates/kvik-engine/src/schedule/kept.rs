@@ -10,7 +10,7 @@ use kvik_cache::{
 use super::Scheduler;
 use super::disk::{self, Roots, owner};
 use super::sequence::Sharing;
-use crate::prompts::{Cached, Evicted, KeptPrompt, Unpin};
+use crate::api::{Cached, Evicted, KeptPrompt, Unpin};
 
 impl Scheduler {
     /// The namespace that requests with this salt share.

@@ -36,12 +36,12 @@ use std::time::Duration;
 use kvik_cache::{Cache, CacheConfig, CacheError, NamespaceId, SeqId};
 
 use crate::api::RequestError;
-use crate::batch::{Batch, Row, Runner};
 use crate::config::EngineConfig;
+use crate::model::batch::{Batch, Row, Runner};
 use crate::panics::contain;
 use crate::sampler::Scratch;
 use crate::stats::{Counters, DiskStats};
-use crate::text::Vocabulary;
+use crate::text::stream::Vocabulary;
 use admission::Waiting;
 use disk::{Disk, RootTable};
 use job::{Job, JobId};

@@ -9,7 +9,7 @@ use kvik_cache::BlockId;
 
 use super::Scheduler;
 use super::room::Room;
-use crate::batch::{Batch, Row, Runner};
+use crate::model::batch::{Batch, Row, Runner};
 
 /// The rows of one step.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@ use kvik_cache::{BLOCK_POSITIONS, Namespace, NamespaceId, TenantId, Token};
 use super::Scheduler;
 use super::disk::Roots;
 use super::sequence::Sharing;
-use crate::prompts::KeptPrompt;
+use crate::api::KeptPrompt;
 
 /// A public prompt.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use crate::api::{FinishReason, RequestError};
 use crate::panics::contain;
 use crate::sampler::Scratch;
 use crate::stats::Counters;
-use crate::text::Vocabulary;
+use crate::text::stream::Vocabulary;
 
 /// What an answer needs to go on.
 struct Desk<'a> {

@@ -8,7 +8,7 @@ use kvik_cache::{Admission, BLOCK_POSITIONS, Cache, Eviction, SeqId, StopReason,
 
 use super::Scheduler;
 use super::sequence::{Sequence, Sharing};
-use crate::batch::Runner;
+use crate::model::batch::Runner;
 
 /// Positions beyond its tokens that a sequence is admitted with.
 pub(super) const HEADROOM: usize = BLOCK_POSITIONS;

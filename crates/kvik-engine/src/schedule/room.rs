@@ -4,7 +4,7 @@ use kvik_cache::{BLOCK_POSITIONS, BlockId, NamespaceId, SeqId, Token, blocks_for
 
 use super::sequence::{Sequence, Sharing, insert_by_age};
 use super::{Fork, Scheduler};
-use crate::batch::Runner;
+use crate::model::batch::Runner;
 
 /// Whether the blocks sufficed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

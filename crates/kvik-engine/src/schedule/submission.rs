@@ -11,8 +11,8 @@ use super::job::{Job, JobId};
 use super::sequence::{Sequence, Sharing};
 use super::{EngineConfig, Scheduler};
 use crate::api::{EventSink, Request, RequestError};
-use crate::constraint::Guide;
 use crate::panics::contain;
+use crate::text::constraint::Guide;
 
 /// What a request is checked against before it is submitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -22,6 +22,7 @@ mod slab;
 #[cfg(test)]
 mod tests;
 mod threads;
+mod waker;
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -36,6 +37,7 @@ use kvik_cache::tier::{IoFault, Record, Relation, SlotId, Use};
 
 pub use buffers::{Buffer, Buffers};
 pub use neighbours::bytes_allowed;
+pub use waker::Waker;
 
 use directory::Directory;
 use neighbours::{Room, store_bytes};

@@ -17,10 +17,10 @@ use std::time::Duration;
 
 use kvik_cache::{BLOCK_POSITIONS, BlockId, CacheConfig, Policy, Token};
 use kvik_engine::api::{Event, EventSink, FinishReason, Report, Request, RequestError, Sampling};
-use kvik_engine::batch::{Batch, Runner};
 use kvik_engine::config::EngineConfig;
+use kvik_engine::model::batch::{Batch, Runner};
 use kvik_engine::schedule::{Limits, Scheduler, Submission};
-use kvik_engine::text::{TokenKind, Vocabulary};
+use kvik_engine::text::stream::{TokenKind, Vocabulary};
 
 pub const VOCAB: usize = 40;
 pub const EOS: Token = 0;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use kvik_cache::{BLOCK_POSITIONS, BlockId, Token};
 use kvik_engine::api::{FinishReason, Request};
-use kvik_engine::batch::{Batch, Runner};
+use kvik_engine::model::batch::{Batch, Runner};
 use kvik_engine::sampler::{Sampler, Scratch};
 
 use crate::fake::{EOS, VOCAB, mix};

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use kvik_cache::tier::Tier;
 use kvik_cache::{BLOCK_POSITIONS, Identity, Namespace, PrefixOrder, PrefixScan, TenantId, Token};
+use kvik_engine::api::KeptPrompt;
 use kvik_engine::api::RequestError;
-use kvik_engine::engine::Waker;
-use kvik_engine::prompts::KeptPrompt;
 use kvik_engine::schedule::disk::DiskSetup;
 use kvik_engine::schedule::{Rest, Scheduler};
+use kvik_engine::store::Waker;
 
 use crate::disk::{Drive, Platter, common};
 use crate::fake::vocabulary;

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kvik_cache::{BLOCK_POSITIONS, StopReason, TenantId, Token, blocks_for};
+use kvik_engine::api::Unpin;
 use kvik_engine::api::{FinishReason, Report, Request, RequestError};
-use kvik_engine::prompts::Unpin;
 use kvik_engine::schedule::{Limits, Scheduler, Submission};
 
 use crate::client::Client;

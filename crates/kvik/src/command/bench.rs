@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use clap::Args;
 use kvik_cache::{BLOCK_POSITIONS, BlockId, Token};
-use kvik_engine::batch::{Batch, Row, Runner};
 use kvik_engine::model::ModelRunner;
+use kvik_engine::model::batch::{Batch, Row, Runner};
 use kvik_kernels::KvFormat;
 use serde::Serialize;
 

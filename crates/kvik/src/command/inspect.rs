@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use clap::Args;
-use kvik_engine::load::{LoadedModel, TensorView};
 use kvik_engine::model::{ModelRunner, RopeScaling};
+use kvik_engine::{files::TensorView, load::LoadedModel};
 use kvik_kernels::KvFormat;
 use serde_json::json;
 

@@ -12,10 +12,8 @@ use std::{
 use anyhow::Context;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use kvik_engine::{
-    model::ModelRunner,
-    perplexity::{Perplexity, WINDOW_TOKENS, WINDOW_TOKENS_MIN, Windows},
-};
+use kvik_engine::engine::perplexity::{Perplexity, WINDOW_TOKENS, WINDOW_TOKENS_MIN, Windows};
+use kvik_engine::model::ModelRunner;
 use kvik_kernels::KvFormat;
 use serde_json::json;
 

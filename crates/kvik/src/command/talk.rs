@@ -8,11 +8,9 @@ use std::{
 use anyhow::{Context, anyhow};
 use clap::Args;
 use kvik_cache::Token;
-use kvik_engine::{
-    answer::{AnswerDelta, AnswerParser},
-    api::{Event, EventSink, Report, Request, Sampling},
-    template::{RenderInput, ends_in_thinking},
-};
+use kvik_engine::api::{Event, EventSink, Report, Request, Sampling};
+use kvik_engine::text::answer::{AnswerDelta, AnswerParser};
+use kvik_engine::text::template::{RenderInput, ends_in_thinking};
 use serde_json::{Map, Value};
 
 use crate::serving::Serving;

@@ -7,9 +7,8 @@ use std::{
 
 use kvik_cache::tier::Tier;
 use kvik_engine::{
-    engine::Waker,
     schedule::disk::DiskSetup,
-    store::{Opened, Store, StoreConfig, bytes_allowed},
+    store::{Opened, Store, StoreConfig, Waker, bytes_allowed},
 };
 use kvik_kernels::{Isa, KV_LAYOUT_VERSION};
 

@@ -9,15 +9,13 @@ use anyhow::{Context, bail};
 use clap::{Args, builder::TypedValueParser, value_parser};
 use indicatif::{ProgressBar, ProgressStyle};
 use kvik_cache::{BLOCK_POSITIONS, CacheConfig};
-use kvik_engine::{
-    api::{EventSink, Probe, Request, RequestError},
-    engine::{Engine, EngineConfig},
-    load::LoadedModel,
-    model::{Model, ModelRunner},
-    stats::EngineStats,
-    template::{ChatTemplate, TemplateError},
-    tokenizer::Tokenizer,
-};
+use kvik_engine::api::{EventSink, Probe, Request, RequestError};
+use kvik_engine::engine::{Engine, EngineConfig};
+use kvik_engine::load::LoadedModel;
+use kvik_engine::model::{Model, ModelRunner};
+use kvik_engine::stats::EngineStats;
+use kvik_engine::text::template::{ChatTemplate, TemplateError};
+use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_kernels::{KvLayout, Pool};
 
 use super::{disk, memory};

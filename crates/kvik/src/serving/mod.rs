@@ -10,13 +10,11 @@ mod memory;
 use std::sync::Arc;
 
 use kvik_cache::Token;
-use kvik_engine::{
-    api::{EventSink, Probe, Request, RequestError},
-    engine::Engine,
-    stats::EngineStats,
-    template::{ChatTemplate, Prompt},
-    tokenizer::Tokenizer,
-};
+use kvik_engine::api::{EventSink, Probe, Request, RequestError};
+use kvik_engine::engine::Engine;
+use kvik_engine::stats::EngineStats;
+use kvik_engine::text::template::{ChatTemplate, Prompt};
+use kvik_engine::text::tokenizer::Tokenizer;
 
 /// Where requests go: the engine, or a script in tests of the routes.
 pub(crate) trait Inference: Send + Sync {

@@ -11,7 +11,8 @@ use clap::{
     builder::{PossibleValuesParser, TypedValueParser},
 };
 use kvik_cache::Policy;
-use kvik_engine::{bytes::FileBytes, load::LoadedModel};
+use kvik_engine::files::bytes::FileBytes;
+use kvik_engine::load::LoadedModel;
 use kvik_kernels::{Isa, KvFormat, Pool, WeightType, performance_cores};
 
 use super::size::ByteSize;

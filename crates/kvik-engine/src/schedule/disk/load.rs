@@ -15,7 +15,7 @@ use kvik_cache::{
 };
 
 use super::Disk;
-use crate::batch::Runner;
+use crate::model::batch::Runner;
 use crate::schedule::Scheduler;
 use crate::schedule::admission::Waiting;
 use crate::schedule::sequence::{Sharing, common_prefix};

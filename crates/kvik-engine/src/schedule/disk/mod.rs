@@ -20,8 +20,8 @@ use kvik_cache::tier::{self, CostModel, Record, Relation, SlotId, Tier, Use};
 use kvik_cache::{BLOCK_POSITIONS, Identity, Namespace, NamespaceId, StopReason, Token};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::engine::Waker;
 use crate::stats::DiskStats;
+use crate::store::Waker;
 use crate::store::{Buffer, Completed, Store};
 
 pub(super) use load::{Fetched, Load};

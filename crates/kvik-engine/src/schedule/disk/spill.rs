@@ -10,7 +10,7 @@ use kvik_cache::tier::{BlockTokens, Placement, Record, SlotId, Use};
 use kvik_cache::{BLOCK_POSITIONS, BlockId, Cache, Identity, NamespaceId, Retain, SeqId, Token};
 
 use super::{Disk, Roots, lineage_of};
-use crate::batch::Runner;
+use crate::model::batch::Runner;
 use crate::schedule::Scheduler;
 use crate::schedule::sequence::{Sequence, Sharing};
 use crate::store::Buffer;

@@ -10,10 +10,8 @@ use axum::{
     http::StatusCode,
 };
 use kvik_cache::{BLOCK_POSITIONS, PinId, PinInfo, PrefixInfo, PrefixOrder, TenantId, Token};
-use kvik_engine::{
-    prompts::Unpin,
-    stats::{DiskStats, EngineStats},
-};
+use kvik_engine::api::Unpin;
+use kvik_engine::stats::{DiskStats, EngineStats};
 use serde::Deserialize;
 use serde_json::{Value, json};
 

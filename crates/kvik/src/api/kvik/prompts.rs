@@ -10,11 +10,9 @@ use axum::{
     extract::{Path, State},
 };
 use kvik_cache::BLOCK_POSITIONS;
-use kvik_engine::{
-    api::Report,
-    engine::Engine,
-    prompts::{Cached, KeptPrompt},
-};
+use kvik_engine::api::Report;
+use kvik_engine::api::{Cached, KeptPrompt};
+use kvik_engine::engine::Engine;
 use serde_json::{Value, json};
 
 use crate::{

@@ -4,9 +4,9 @@ use std::{sync::Arc, time::SystemTime};
 
 use axum::{extract::State, response::Response};
 use kvik_cache::Token;
-use kvik_engine::{
-    api::{Constraint, Request},
-    template::{ChatTemplate, Prompt, RESERVED, RenderInput, TemplateError, ends_in_thinking},
+use kvik_engine::api::{Constraint, Request};
+use kvik_engine::text::template::{
+    ChatTemplate, Prompt, RESERVED, RenderInput, TemplateError, ends_in_thinking,
 };
 use serde_json::{Map, Value, json};
 

@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use kvik_engine::{
-    answer::{AnswerDelta, AnswerParser, Offer},
-    api::{Event, FinishReason, GeneratedToken, TokenLogprob},
-};
+use kvik_engine::api::{Event, FinishReason, GeneratedToken, TokenLogprob};
+use kvik_engine::text::answer::{AnswerDelta, AnswerParser, Offer};
 use serde_json::{Map, Value, json};
 
 use crate::{

@@ -4,7 +4,7 @@
 //! its content, and what comes after the mark is cut off. The prompt is a prefix of the one in which the
 //! message is complete, and is cached like any other.
 
-use kvik_engine::template::Prompt;
+use kvik_engine::text::template::Prompt;
 use serde_json::Value;
 
 use crate::http::{error::ApiError, fields::Fields};
@@ -86,7 +86,7 @@ fn content_end(messages: &Value) -> Option<&str> {
 mod tests {
     use std::time::SystemTime;
 
-    use kvik_engine::template::ChatTemplate;
+    use kvik_engine::text::template::ChatTemplate;
     use serde_json::json;
 
     use super::*;

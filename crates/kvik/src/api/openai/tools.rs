@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use kvik_engine::{
-    answer::{ForcedCall, Offer, ToolForm},
-    api::Constraint,
-    constraint::schema::move_references,
-};
+use kvik_engine::api::Constraint;
+use kvik_engine::text::answer::{ForcedCall, Offer, ToolForm};
+use kvik_engine::text::constraint::schema::move_references;
 use serde_json::{Value, json};
 
 use crate::http::{

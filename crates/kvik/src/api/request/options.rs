@@ -3,10 +3,8 @@
 //! OpenAI's names, llama-server's where OpenAI has none. Each endpoint brings its own defaults.
 
 use kvik_cache::{Retain, Token};
-use kvik_engine::{
-    api::{Constraint, Sampling},
-    constraint::schema::{Strictness, normalise},
-};
+use kvik_engine::api::{Constraint, Sampling};
+use kvik_engine::text::constraint::schema::{Strictness, normalise};
 use serde_json::Value;
 
 use super::keep::Keep;

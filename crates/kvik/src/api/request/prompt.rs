@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvik_cache::Token;
-use kvik_engine::tokenizer::Tokenizer;
+use kvik_engine::text::tokenizer::Tokenizer;
 use serde_json::Value;
 
 use crate::{

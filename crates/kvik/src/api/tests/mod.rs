@@ -17,14 +17,12 @@ use axum::{
     http::{Request as HttpRequest, StatusCode, header},
     response::Response,
 };
-use kvik_engine::{
-    api::{
-        Event, EventSink, FinishReason, GeneratedToken, Probe, Report, Request, RequestError, TokenLogprob,
-    },
-    load::LoadedModel,
-    stats::EngineStats,
-    template::ChatTemplate,
+use kvik_engine::api::{
+    Event, EventSink, FinishReason, GeneratedToken, Probe, Report, Request, RequestError, TokenLogprob,
 };
+use kvik_engine::load::LoadedModel;
+use kvik_engine::stats::EngineStats;
+use kvik_engine::text::template::ChatTemplate;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 

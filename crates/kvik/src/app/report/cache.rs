@@ -3,10 +3,8 @@
 use std::{ops::Range, sync::Arc, time::Duration};
 
 use kvik_cache::{Eviction, StopReason, Token};
-use kvik_engine::{
-    api::{Probe, Report},
-    tokenizer::Tokenizer,
-};
+use kvik_engine::api::{Probe, Report};
+use kvik_engine::text::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
 use super::spans::{messages, places};

@@ -21,7 +21,7 @@ use std::{
 
 use anyhow::Context;
 use clap::Args;
-use kvik_engine::template::{ChatTemplate, TemplateError};
+use kvik_engine::text::template::{ChatTemplate, TemplateError};
 use serde_json::Value;
 
 use crate::settings::model::ModelArgs;

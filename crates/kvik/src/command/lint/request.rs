@@ -4,7 +4,8 @@ use std::time::SystemTime;
 
 use anyhow::{Context, bail};
 use kvik_cache::Token;
-use kvik_engine::{template::ChatTemplate, tokenizer::Tokenizer};
+use kvik_engine::text::template::ChatTemplate;
+use kvik_engine::text::tokenizer::Tokenizer;
 use serde_json::{Map, Value};
 
 use crate::{api::conversation_prompt, app::report::spans, serving::encode_rendered};

@@ -1,0 +1,76 @@
+//! Prompts that are computed ahead and kept, as data.
+
+use kvik_cache::{PinId, Retain, TenantId, Token};
+
+use super::{Request, Sampling};
+
+/// A prompt to be kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptPrompt {
+    /// Its tokens, at least one.
+    pub tokens: Vec<Token>,
+    /// Separates tenants, as in [`Request::salt`].
+    pub salt: [u8; 16],
+    /// Whose it is.
+    pub tenant: TenantId,
+}
+
+/// How much of a prompt is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cached {
+    /// Its tokens.
+    pub tokens: usize,
+    /// Leading tokens in RAM.
+    pub ram: usize,
+    /// Tokens after them on disk.
+    pub disk: usize,
+    /// Whether its whole blocks are pinned in RAM.
+    pub pinned: bool,
+}
+
+/// What was dropped by hand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Evicted {
+    /// Blocks of RAM that were freed.
+    pub blocks: usize,
+    /// Pins that were taken back.
+    pub pins: usize,
+}
+
+/// Which pins to take back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unpin {
+    /// This one.
+    One(PinId),
+    /// All there are.
+    All,
+}
+
+impl Cached {
+    /// Whether nothing of it would have to be computed.
+    pub fn is_whole(&self) -> bool {
+        self.ram + self.disk >= self.tokens
+    }
+}
+
+impl KeptPrompt {
+    /// The request that computes it and nothing else.
+    pub fn request(&self) -> Request {
+        Request {
+            prompt: self.tokens.clone(),
+            choices: 1,
+            max_tokens: 0,
+            ignore_eos: true,
+            stop: Vec::new(),
+            sampling: Sampling::GREEDY,
+            logprobs: None,
+            constraint: None,
+            show_special: false,
+            show: Vec::new(),
+            reuse: true,
+            salt: self.salt,
+            tenant: self.tenant,
+            retain: Retain { pin: true, ..Retain::default() },
+        }
+    }
+}

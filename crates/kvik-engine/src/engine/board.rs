@@ -1,0 +1,72 @@
+//! How the engine stands, as the worker shows it to other threads.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::schedule::Scheduler;
+use crate::stats::EngineStats;
+
+/// What the worker shows to the outside.
+#[derive(Clone)]
+pub(crate) struct Board {
+    block_bytes: usize,
+    /// Requests accepted, and those of them that left the queue. Their difference counts those
+    /// on the way to the worker too.
+    pub(super) accepted: Arc<AtomicU64>,
+    pub(super) departed: Arc<AtomicU64>,
+    snapshot: Arc<Mutex<Snapshot>>,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Snapshot {
+    pub(super) stats: EngineStats,
+    /// Mean time that a request runs, once one has ended.
+    pub(super) service: Option<Duration>,
+}
+
+impl Board {
+    pub(crate) fn new(scheduler: &Scheduler, block_bytes: usize) -> Board {
+        let snapshot = Arc::new(Mutex::new(Snapshot::of(scheduler, block_bytes)));
+        Board { block_bytes, accepted: Arc::default(), departed: Arc::default(), snapshot }
+    }
+
+    /// Shows how things stand.
+    pub(crate) fn post(&self, scheduler: &Scheduler) {
+        let departed = scheduler.submitted() - scheduler.queued() as u64;
+        self.departed.store(departed, Ordering::Release);
+        *self.lock() = Snapshot::of(scheduler, self.block_bytes);
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        let departed = self.departed.load(Ordering::Acquire);
+        self.accepted.load(Ordering::Acquire).saturating_sub(departed) as usize
+    }
+
+    pub(super) fn snapshot(&self) -> Snapshot {
+        *self.lock()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Snapshot> {
+        // A snapshot is plain data: whoever panicked with the lock left it whole.
+        self.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Snapshot {
+    fn of(scheduler: &Scheduler, block_bytes: usize) -> Snapshot {
+        let cache = scheduler.cache().stats();
+        let stats = EngineStats {
+            running: scheduler.running(),
+            waiting: scheduler.queued(),
+            kv_bytes: cache.blocks * block_bytes,
+            kv_owned_bytes: cache.owned * block_bytes,
+            kv_shared_bytes: cache.shared * block_bytes,
+            kv_free_bytes: cache.free * block_bytes,
+            counters: *scheduler.counters(),
+            disk: scheduler.disk_stats(),
+            cache,
+        };
+        Snapshot { stats, service: scheduler.mean_service() }
+    }
+}

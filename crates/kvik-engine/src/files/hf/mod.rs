@@ -1,0 +1,114 @@
+//! Hugging Face model directories: safetensors, `tokenizer.json` and their companions.
+//!
+//! Tensors get GGUF's canonical names. Nothing is converted here.
+
+mod names;
+mod settings;
+mod shards;
+
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+
+use super::FileError;
+
+pub(crate) use settings::Settings;
+pub(crate) use shards::Shards;
+
+/// What can be wrong with a model directory.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HfError {
+    /// A JSON file cannot be understood.
+    #[error("{path}: {reason}", path = path.display())]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        reason: String,
+    },
+    /// There are no weights.
+    #[error(
+        "{path} has neither model.safetensors nor model.safetensors.index.json; \
+         kvik does not read pickled weights (pytorch_model.bin)",
+        path = path.display()
+    )]
+    NoWeights {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A file of weights is damaged.
+    #[error("{path} is not usable: {reason}; download it again", path = path.display())]
+    BadShard {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The index names a file outside the directory.
+    #[error("the index names {name:?}, which is no file name; the directory is not trustworthy")]
+    BadShardName {
+        /// The name.
+        name: String,
+    },
+    /// There is no output matrix, and nothing says which one to use instead.
+    #[error(
+        "the directory stores no lm_head.weight, and config.json does not say that the embedding is used for it; \
+         where it is, set \"tie_word_embeddings\": true there"
+    )]
+    NoHead,
+    /// A tensor that the model's architecture does not have.
+    #[error("tensor {tensor:?} is not part of the architectures that kvik runs")]
+    UnknownTensor {
+        /// Its name in the file.
+        tensor: String,
+    },
+    /// A tensor occurs twice.
+    #[error("tensor {tensor:?} occurs twice; remove the files that do not belong to the model")]
+    DuplicateTensor {
+        /// Its name in the file.
+        tensor: String,
+    },
+    /// A tensor of a type other than F32, F16 and BF16.
+    #[error(
+        "tensor {tensor:?} has type {dtype}; kvik reads F32, F16 and BF16 (use a GGUF file for quantised weights)"
+    )]
+    UnsupportedType {
+        /// Its name in the file.
+        tensor: String,
+        /// Its type.
+        dtype: String,
+    },
+    /// A tensor without dimensions.
+    #[error("tensor {tensor:?} has the shape {shape:?}; one or two dimensions are needed")]
+    BadShape {
+        /// Its name in the file.
+        tensor: String,
+        /// Its shape.
+        shape: Vec<usize>,
+    },
+}
+
+/// JSON files larger than this are not read.
+const JSON_BYTES_MAX: u64 = 64 << 20;
+
+/// Reads a small file; `None` when there is none.
+pub(crate) fn read_optional(path: &Path) -> Result<Option<Vec<u8>>, FileError> {
+    let io = |source| FileError::io(path, source);
+    match std::fs::metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(io(error)),
+        Ok(metadata) if metadata.len() > JSON_BYTES_MAX => {
+            let reason = format!("{} bytes is above the limit of {JSON_BYTES_MAX}", metadata.len());
+            Err(HfError::Json { path: path.into(), reason }.into())
+        }
+        Ok(_) => std::fs::read(path).map(Some).map_err(io),
+    }
+}
+
+/// Reads a JSON file; `None` when there is none.
+pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FileError> {
+    let Some(bytes) = read_optional(path)? else { return Ok(None) };
+    let bad = |error: serde_json::Error| HfError::Json { path: path.into(), reason: error.to_string() };
+    Ok(Some(serde_json::from_slice(&bytes).map_err(bad)?))
+}

@@ -1,0 +1,90 @@
+//! The small files beside the weights: chat template, special tokens, ends of generation.
+
+use std::path::Path;
+
+use kvik_cache::Token;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{read_json, read_optional};
+use crate::files::FileError;
+use crate::text::tokenizer::TokenizerHints;
+
+/// What the small files say.
+#[derive(Debug, Default)]
+pub(crate) struct Settings {
+    pub(crate) chat_template: Option<String>,
+    pub(crate) hints: TokenizerHints,
+}
+
+#[derive(Default, Deserialize)]
+struct TokenizerConfig {
+    chat_template: Option<Template>,
+    bos_token: Option<TokenText>,
+    eos_token: Option<TokenText>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Template {
+    One(String),
+    Named(Vec<NamedTemplate>),
+}
+
+#[derive(Deserialize)]
+struct NamedTemplate {
+    name: String,
+    template: String,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum TokenText {
+    Text(String),
+    Added { content: String },
+}
+
+impl TokenText {
+    fn into_text(self) -> String {
+        match self {
+            TokenText::Text(text) | TokenText::Added { content: text } => text,
+        }
+    }
+}
+
+impl Settings {
+    pub(crate) fn read(directory: &Path) -> Result<Settings, FileError> {
+        let tokens: TokenizerConfig =
+            read_json(&directory.join("tokenizer_config.json"))?.unwrap_or_default();
+        let generation: Value = read_json(&directory.join("generation_config.json"))?.unwrap_or_default();
+        let model: Value = read_json(&directory.join("config.json"))?.unwrap_or_default();
+        let file = read_optional(&directory.join("chat_template.jinja"))?;
+        let file = file.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        let mut eog = ids(&generation["eos_token_id"]);
+        eog.extend(ids(&model["eos_token_id"]));
+        let hints = TokenizerHints {
+            bos: tokens.bos_token.map(TokenText::into_text),
+            eos: tokens.eos_token.map(TokenText::into_text),
+            eog,
+        };
+        Ok(Settings { chat_template: file.or(tokens.chat_template.and_then(default_template)), hints })
+    }
+}
+
+fn default_template(template: Template) -> Option<String> {
+    match template {
+        Template::One(text) => Some(text),
+        Template::Named(list) => {
+            list.into_iter().find(|named| named.name == "default").map(|named| named.template)
+        }
+    }
+}
+
+/// One id or a list of them.
+fn ids(value: &Value) -> Vec<Token> {
+    let one = |value: &Value| value.as_u64().and_then(|id| Token::try_from(id).ok());
+    match value {
+        Value::Array(list) => list.iter().filter_map(one).collect(),
+        value => one(value).into_iter().collect(),
+    }
+}

@@ -1,0 +1,14 @@
+//! Model files, which are hostile input: GGUF, Hugging Face directories, and the tensors in both.
+//!
+//! Knows no model: what the numbers in a file mean for one is read in [`crate::load`].
+
+pub mod bytes;
+mod error;
+pub mod gguf;
+pub mod hf;
+mod source;
+mod view;
+
+pub use error::FileError;
+pub use source::TensorSource;
+pub use view::TensorView;

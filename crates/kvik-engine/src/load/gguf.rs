@@ -1,0 +1,142 @@
+//! From GGUF metadata to the shape of a model.
+
+use super::{ConfigError, check_config};
+use crate::files::gguf::{Gguf, GgufError};
+use crate::model::{Arch, ModelConfig, RopeConfig, RopeScaling, RopeStyle};
+
+/// Reads the shape of a model and checks it against the limits.
+pub fn model_config(file: &Gguf) -> Result<ModelConfig, ConfigError> {
+    check_not_split(file)?;
+    let arch = arch(file)?;
+    let keys = Keys { file, arch };
+    let d_model = keys.count("embedding_length")?;
+    let heads = keys.count("attention.head_count")?;
+    let head_dim = match keys.optional_count("attention.key_length")? {
+        Some(dim) => dim,
+        None => d_model.checked_div(heads).unwrap_or(0),
+    };
+    let context = keys.count("context_length")?;
+    let config = ModelConfig {
+        arch,
+        name: file.text("general.name")?.unwrap_or(arch.name()).to_owned(),
+        layers: keys.count("block_count")?,
+        d_model,
+        d_ff: keys.count("feed_forward_length")?,
+        heads,
+        kv_heads: keys.optional_count("attention.head_count_kv")?.unwrap_or(heads),
+        head_dim,
+        vocab: vocab(file)?,
+        context,
+        norm_eps: keys
+            .number("attention.layer_norm_rms_epsilon")?
+            .ok_or_else(|| GgufError::MissingKey { key: keys.key("attention.layer_norm_rms_epsilon") })?,
+        rope: rope(&keys, head_dim, context)?,
+    };
+    let value_dim = keys.optional_count("attention.value_length")?.unwrap_or(head_dim);
+    if value_dim != head_dim {
+        return Err(ConfigError::new("value_length", value_dim, format!("the key length, {head_dim}")));
+    }
+    check_config(&config)?;
+    Ok(config)
+}
+
+fn check_not_split(file: &Gguf) -> Result<(), GgufError> {
+    let parts = file.integer("split.count")?.unwrap_or(0);
+    match parts {
+        0 | 1 => Ok(()),
+        parts => {
+            let part = file.integer("split.no")?.unwrap_or(0).saturating_add(1);
+            Err(GgufError::Split { part, parts })
+        }
+    }
+}
+
+fn arch(file: &Gguf) -> Result<Arch, ConfigError> {
+    const KEY: &str = "general.architecture";
+    let name = file.text(KEY)?.ok_or(GgufError::MissingKey { key: KEY.into() })?;
+    let known = [Arch::Llama, Arch::Qwen2, Arch::Qwen3];
+    known
+        .into_iter()
+        .find(|arch| arch.name() == name)
+        .ok_or_else(|| ConfigError::UnknownArch { found: name.into(), known: "llama, qwen2, qwen3" })
+}
+
+/// Rows of the embedding; in a file without tensors, the length of the token list.
+fn vocab(file: &Gguf) -> Result<usize, ConfigError> {
+    let tokens = file.array_len("tokenizer.ggml.tokens")?;
+    let rows = file.tensor("token_embd.weight").map(|info| info.rows);
+    match (rows, tokens) {
+        (Some(rows), Some(tokens)) if tokens > rows => Err(ConfigError::new(
+            "tokenizer.ggml.tokens",
+            tokens,
+            format!("at most the {rows} embedding rows"),
+        )),
+        (Some(rows), _) => Ok(rows),
+        (None, Some(tokens)) => Ok(tokens),
+        (None, None) => Err(GgufError::MissingKey { key: "tokenizer.ggml.tokens".into() }.into()),
+    }
+}
+
+fn rope(keys: &Keys<'_>, head_dim: usize, context: usize) -> Result<RopeConfig, ConfigError> {
+    Ok(RopeConfig {
+        theta: keys.number("rope.freq_base")?.unwrap_or(10_000.0),
+        dims: keys.optional_count("rope.dimension_count")?.unwrap_or(head_dim),
+        style: match keys.arch {
+            Arch::Llama => RopeStyle::Interleaved,
+            Arch::Qwen2 | Arch::Qwen3 => RopeStyle::HalfSplit,
+        },
+        scaling: scaling(keys, context)?,
+    })
+}
+
+fn scaling(keys: &Keys<'_>, context: usize) -> Result<RopeScaling, ConfigError> {
+    let legacy = keys.number("rope.scale_linear")?;
+    let factor = keys.number("rope.scaling.factor")?.or(legacy).unwrap_or(1.0);
+    let default_kind = if factor == 1.0 { "none" } else { "linear" };
+    let kind_key = keys.key("rope.scaling.type");
+    match keys.file.text(&kind_key)?.unwrap_or(default_kind) {
+        "none" => Ok(RopeScaling::None),
+        "linear" => Ok(RopeScaling::Linear { factor }),
+        "yarn" => yarn(keys, factor, context),
+        other => Err(ConfigError::new(&kind_key, other, "none, linear or yarn")),
+    }
+}
+
+fn yarn(keys: &Keys<'_>, factor: f32, context: usize) -> Result<RopeScaling, ConfigError> {
+    // Both keys multiply the derived factor, as in llama.cpp.
+    let attn = keys.number("rope.scaling.attn_factor")?.unwrap_or(1.0)
+        * keys.number("rope.scaling.yarn_attn_factor")?.unwrap_or(1.0);
+    Ok(RopeScaling::Yarn {
+        factor,
+        original_context: keys.optional_count("rope.scaling.original_context_length")?.unwrap_or(context),
+        beta_fast: keys.number("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
+        beta_slow: keys.number("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
+        attention_factor: (attn != 1.0).then(|| attn * (0.1 * factor.ln() + 1.0)),
+    })
+}
+
+/// Keys of one architecture: `llama.block_count` is asked for as `block_count`.
+struct Keys<'a> {
+    file: &'a Gguf,
+    arch: Arch,
+}
+
+impl Keys<'_> {
+    fn key(&self, suffix: &str) -> String {
+        format!("{}.{suffix}", self.arch.name())
+    }
+
+    fn optional_count(&self, suffix: &str) -> Result<Option<usize>, GgufError> {
+        let value = self.file.integer(&self.key(suffix))?;
+        // A count beyond usize is as wrong as the largest usize; `check_config` refuses both.
+        Ok(value.map(|value| usize::try_from(value).unwrap_or(usize::MAX)))
+    }
+
+    fn count(&self, suffix: &str) -> Result<usize, GgufError> {
+        self.optional_count(suffix)?.ok_or_else(|| GgufError::MissingKey { key: self.key(suffix) })
+    }
+
+    fn number(&self, suffix: &str) -> Result<Option<f32>, GgufError> {
+        Ok(self.file.number(&self.key(suffix))?.map(|value| value as f32))
+    }
+}

@@ -1,0 +1,373 @@
+//! The grammar of tool calls: free text, and calls in the form that the model was taught.
+//!
+//! The text of a form is taken literally; where it names a control token of the vocabulary, the
+//! grammar wants that token, because such a token never counts as the text that it is written as.
+
+use std::fmt::Write;
+
+use kvik_cache::Token;
+use serde_json::{Value, json};
+
+use super::checked_schema;
+use super::schema::move_references;
+use crate::api::{CallForm, CallStart, Calls};
+use crate::text::stream::{TokenKind, Vocabulary};
+
+/// Calls in one answer at most, whatever is asked for.
+const CALLS_MAX: usize = 128;
+/// Free text.
+const TEXT: &str = "(?s:.+)";
+
+/// The Lark grammar of an answer with these calls.
+pub(super) fn lark(calls: &Calls, vocabulary: &Vocabulary) -> Result<String, String> {
+    if calls.tools.is_empty() {
+        return Err("there is no tool to call".to_owned());
+    }
+    let words = Words::of(vocabulary);
+    match &calls.start {
+        CallStart::Forced { after } => {
+            let lead = after.as_ref().map(|after| lead("lead", after, &words)).transpose()?;
+            let lead =
+                lead.unwrap_or_else(|| Lead { rules: String::new(), reference: String::new(), skipped: 0 });
+            let body = section(calls, 0, &words)?;
+            Ok(format!("start: {} section\n{}{body}", lead.reference, lead.rules))
+        }
+        CallStart::Lazy { trigger } => {
+            check_trigger(calls, trigger)?;
+            let lead = lead("lead", trigger, &words)?;
+            let body = section(calls, lead.skipped, &words)?;
+            // Without a text that opens all calls, each call starts with the trigger again.
+            let sections = if calls.opening.is_empty() { calls_max(calls) } else { 1 };
+            let repeated = format!("({} section){{0,{sections}}}", lead.reference);
+            Ok(format!("start: {repeated} text?\ntext: /{TEXT}/\n{}{body}", lead.rules))
+        }
+        CallStart::LazyAtStart { trigger } => {
+            check_trigger(calls, trigger)?;
+            let other = other_beginnings(trigger, &words);
+            Ok(format!("start: section | other\nother: /{other}/\n{}", section(calls, 0, &words)?))
+        }
+    }
+}
+
+fn check_trigger(calls: &Calls, trigger: &str) -> Result<(), String> {
+    let begins = |tool: &CallForm| format!("{}{}", calls.opening, tool.begin).starts_with(trigger);
+    if !trigger.is_empty() && calls.tools.iter().all(begins) {
+        return Ok(());
+    }
+    Err(format!("the trigger {trigger:?} does not begin every call"))
+}
+
+fn calls_max(calls: &Calls) -> usize {
+    calls.calls_max.clamp(1, CALLS_MAX)
+}
+
+/// Free text that ends with a certain text.
+struct Lead {
+    rules: String,
+    reference: String,
+    /// Bytes of the text that the lead covers.
+    skipped: usize,
+}
+
+fn lead(name: &str, end: &str, words: &Words) -> Result<Lead, String> {
+    match words.split(end).first() {
+        None => Err("the text that begins a call is empty".to_owned()),
+        // A control token ends text by itself.
+        Some(Piece::Control(token, length)) => Ok(Lead {
+            rules: format!("{name}: /{TEXT}/? <[{token}]>\n"),
+            reference: name.to_owned(),
+            skipped: *length,
+        }),
+        // Lazy: the text ends where `end` appears first.
+        Some(Piece::Text(text)) => Ok(Lead {
+            rules: format!("{name}[lazy]: /(?s:.*)/ {}\n", quoted(text)),
+            reference: name.to_owned(),
+            skipped: text.len(),
+        }),
+    }
+}
+
+/// The rules of `section`: calls with what stands around them, without the first `skipped` bytes.
+fn section(calls: &Calls, skipped: usize, words: &Words) -> Result<String, String> {
+    let first = one_of(calls, &calls.opening, skipped, words)?;
+    let more = match (calls_max(calls) - 1, calls.opening.is_empty() && skipped > 0) {
+        (0, _) | (_, true) => String::new(),
+        (more, false) => {
+            let next = one_of(calls, &calls.separator, 0, words)?;
+            format!(" next{{0,{more}}}\nnext: {next}")
+        }
+    };
+    let (repeat, rule) = more.split_once('\n').unwrap_or((&more, ""));
+    let closing = words.lark(&calls.closing);
+    Ok(format!("section: first{repeat} {closing}\nfirst: {first}\n{rule}\n{}", argument_rules(calls)?))
+}
+
+/// One call of any tool behind `before`, without its first `skipped` bytes.
+fn one_of(calls: &Calls, before: &str, skipped: usize, words: &Words) -> Result<String, String> {
+    let mut options = Vec::new();
+    for (index, (form, _)) in shapes(calls).iter().enumerate() {
+        let head = format!("{before}{}", form.begin);
+        let head = head.get(skipped..).ok_or("the trigger is longer than what begins a call")?;
+        options.push(format!("{} json_{index} {}", words.lark(head), words.lark(&form.end)));
+    }
+    Ok(options.join(" | "))
+}
+
+fn argument_rules(calls: &Calls) -> Result<String, String> {
+    let mut rules = String::new();
+    for (index, (_, schemas)) in shapes(calls).iter().enumerate() {
+        // Writing to a string cannot fail.
+        let _ = writeln!(rules, "json_{index}: %json {}", checked_schema(&any_of(schemas))?);
+    }
+    Ok(rules)
+}
+
+/// The forms by what stands around their JSON: of several that differ in their schema alone, only
+/// the JSON itself tells which one it is.
+fn shapes(calls: &Calls) -> Vec<(&CallForm, Vec<&Value>)> {
+    let mut shapes: Vec<(&CallForm, Vec<&Value>)> = Vec::new();
+    for tool in &calls.tools {
+        match shapes.iter_mut().find(|(form, _)| form.begin == tool.begin && form.end == tool.end) {
+            Some((_, schemas)) => schemas.push(&tool.schema),
+            None => shapes.push((tool, vec![&tool.schema])),
+        }
+    }
+    shapes
+}
+
+fn any_of(schemas: &[&Value]) -> Value {
+    if let [schema] = schemas {
+        return (*schema).clone();
+    }
+    let moved = schemas.iter().enumerate().map(|(index, &schema)| {
+        let mut schema = schema.clone();
+        move_references(&mut schema, &format!("#/anyOf/{index}"));
+        schema
+    });
+    json!({ "anyOf": moved.collect::<Vec<_>>() })
+}
+
+/// An expression for all texts that do not start with `trigger`.
+fn other_beginnings(trigger: &str, words: &Words) -> String {
+    let Some(Piece::Text(text)) = words.split(trigger).into_iter().next() else {
+        return TEXT.to_owned();
+    };
+    let mut options = Vec::new();
+    let mut same = String::new();
+    for letter in text.chars() {
+        let one = escaped(letter);
+        options.push(format!("{same}[^{one}](?s:.*)"));
+        same.push_str(&one);
+        options.push(same.clone());
+    }
+    // The last one is the whole trigger.
+    options.pop();
+    options.join("|")
+}
+
+/// A character as an expression and in a class.
+fn escaped(letter: char) -> String {
+    if letter.is_ascii_alphanumeric() { letter.to_string() } else { format!("\\x{{{:x}}}", letter as u32) }
+}
+
+fn quoted(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+/// The control tokens of a vocabulary by their texts.
+struct Words<'a> {
+    controls: Vec<(&'a str, Token)>,
+}
+
+enum Piece<'t> {
+    Text(&'t str),
+    /// A control token, and the bytes of its text.
+    Control(Token, usize),
+}
+
+impl<'a> Words<'a> {
+    fn of(vocabulary: &'a Vocabulary) -> Words<'a> {
+        let ids = 0..vocabulary.len() as Token;
+        let control = |id: Token| {
+            let text = std::str::from_utf8(vocabulary.bytes(id)).ok()?;
+            (vocabulary.kind(id) != TokenKind::Text && !text.is_empty()).then_some((text, id))
+        };
+        Words { controls: ids.filter_map(control).collect() }
+    }
+
+    /// Text and control tokens in turn.
+    fn split<'t>(&self, mut text: &'t str) -> Vec<Piece<'t>> {
+        let mut pieces = Vec::new();
+        while let Some((at, length, token)) = self.first_in(text) {
+            if at > 0 {
+                pieces.push(Piece::Text(&text[..at]));
+            }
+            pieces.push(Piece::Control(token, length));
+            text = &text[at + length..];
+        }
+        if !text.is_empty() {
+            pieces.push(Piece::Text(text));
+        }
+        pieces
+    }
+
+    /// Where the first control token stands, its length, and which it is; the longest of several.
+    fn first_in(&self, text: &str) -> Option<(usize, usize, Token)> {
+        let found =
+            self.controls.iter().filter_map(|(word, token)| Some((text.find(word)?, word.len(), *token)));
+        found.min_by_key(|&(at, length, _)| (at, std::cmp::Reverse(length)))
+    }
+
+    /// The text as a sequence of Lark.
+    fn lark(&self, text: &str) -> String {
+        let piece = |piece: Piece<'_>| match piece {
+            Piece::Text(text) => quoted(text),
+            Piece::Control(token, _) => format!("<[{token}]>"),
+        };
+        self.split(text).into_iter().map(piece).collect::<Vec<_>>().join(" ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{CONTROL, accepted_tokens, accepts};
+    use super::*;
+    use crate::api::Constraint;
+
+    fn arguments() -> Value {
+        json!({"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"],
+               "additionalProperties": false})
+    }
+
+    fn whole(name: &str) -> Value {
+        json!({"type": "object", "properties": {"name": {"const": name}, "arguments": {"$ref": "#/$defs/a"}},
+               "required": ["name", "arguments"], "additionalProperties": false, "$defs": {"a": arguments()}})
+    }
+
+    /// Calls as Hermes and Qwen write them.
+    fn tagged(start: CallStart, calls_max: usize) -> Constraint {
+        let form = |name| CallForm {
+            begin: "<tool_call>\n".into(),
+            schema: whole(name),
+            end: "\n</tool_call>".into(),
+        };
+        Constraint::Calls(Calls {
+            start,
+            tools: vec![form("f"), form("g")],
+            opening: String::new(),
+            separator: "\n".into(),
+            closing: String::new(),
+            calls_max,
+        })
+    }
+
+    /// Calls as functions with a list around them.
+    fn listed(start: CallStart) -> Constraint {
+        let form = |name: &str| CallForm { begin: format!("{name}("), schema: arguments(), end: ")".into() };
+        Constraint::Calls(Calls {
+            start,
+            tools: vec![form("f"), form("g")],
+            opening: "CALLS[".into(),
+            separator: ", ".into(),
+            closing: "]".into(),
+            calls_max: 2,
+        })
+    }
+
+    const F: &str = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>";
+    const G: &str = "<tool_call>\n{\"name\":\"g\",\"arguments\":{\"x\":2}}\n</tool_call>";
+
+    #[test]
+    fn forced_calls_are_the_whole_answer() {
+        let forced = || CallStart::Forced { after: None };
+        let cases = [
+            (tagged(forced(), 2), F.to_owned(), true),
+            (tagged(forced(), 2), format!("{F}\n{G}"), true),
+            (tagged(forced(), 1), format!("{F}\n{G}"), false),
+            (tagged(forced(), 2), "I think".into(), false),
+            (tagged(forced(), 2), F.replace("\"f\"", "\"h\""), false),
+            (tagged(forced(), 2), F.replace('1', "true"), false),
+            (listed(forced()), "CALLS[f({\"x\":1})]".into(), true),
+            (listed(forced()), "CALLS[f({\"x\":1}), g({\"x\": 2})]".into(), true),
+            (listed(forced()), "CALLS[f({\"x\":1}), g({\"x\": 2}), f({\"x\":1})]".into(), false),
+        ];
+        for (constraint, text, expect) in cases {
+            assert_eq!(accepts(&constraint, &text), expect, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn thoughts_may_come_before_a_forced_call() {
+        let start = || CallStart::Forced { after: Some("</think>".into()) };
+        assert!(accepts(&tagged(start(), 1), &format!("well, <f> or <g>?</think>{F}")));
+        assert!(!accepts(&tagged(start(), 1), &format!("</think>then{F}")));
+    }
+
+    #[test]
+    fn a_lazy_call_is_held_to_its_form_and_text_is_free() {
+        let start = || CallStart::Lazy { trigger: "<tool_call>".into() };
+        let cases = [
+            (String::from("Just <b>text</b>."), true),
+            (F.to_owned(), true),
+            (format!("Wait.\n{F}\n{G}\nDone."), true),
+            (F.replace("\"f\"", "\"h\""), false),
+            ("text <tool_call> free".into(), false),
+        ];
+        for (text, expect) in cases {
+            assert_eq!(accepts(&tagged(start(), 3), &text), expect, "{text:?}");
+        }
+        let listed = || listed(CallStart::Lazy { trigger: "CALLS".into() });
+        assert!(accepts(&listed(), "so: CALLS[g({\"x\":1}), f({\"x\":2})]"));
+        assert!(!accepts(&listed(), "so: CALLS g"));
+    }
+
+    #[test]
+    fn at_the_start_only_the_start_counts() {
+        let schema = whole("f");
+        let form = CallForm { begin: String::new(), schema, end: String::new() };
+        let calls = Constraint::Calls(Calls {
+            start: CallStart::LazyAtStart { trigger: String::new() },
+            tools: vec![CallForm { begin: "{".into(), ..form }],
+            opening: String::new(),
+            separator: String::new(),
+            closing: String::new(),
+            calls_max: 1,
+        });
+        assert!(crate::text::constraint::tests::compiler().compile(&calls).is_err(), "an empty trigger");
+        let listed = listed(CallStart::LazyAtStart { trigger: "CALLS[".into() });
+        for (text, expect) in [
+            ("CALLS[f({\"x\":1})]", true),
+            ("CALLS[f", false),
+            ("CALL", true),
+            ("a CALLS[f", true),
+            ("CALLS(", true),
+        ] {
+            assert_eq!(accepts(&listed, text), expect, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_control_token_is_wanted_as_the_token() {
+        let form = CallForm { begin: "f(".into(), schema: arguments(), end: ")".into() };
+        let calls = |start| {
+            Constraint::Calls(Calls {
+                start,
+                tools: vec![form.clone()],
+                opening: "<|x|>".into(),
+                separator: String::new(),
+                closing: String::new(),
+                calls_max: 1,
+            })
+        };
+        let text = |text: &str| text.bytes().map(Token::from).collect::<Vec<_>>();
+        let call = [vec![CONTROL], text("f({\"x\":1})")].concat();
+        for start in [CallStart::Forced { after: None }, CallStart::Lazy { trigger: "<|x|>".into() }] {
+            assert!(accepted_tokens(&calls(start.clone()), &call), "{start:?}");
+            let bad = [vec![CONTROL], text("g(")].concat();
+            assert!(!accepted_tokens(&calls(start.clone()), &bad), "{start:?}");
+        }
+        let lazy = calls(CallStart::Lazy { trigger: "<|x|>".into() });
+        assert!(accepted_tokens(&lazy, &[text("well: <|x|> "), call].concat()));
+        assert!(!accepts(&calls(CallStart::Forced { after: None }), "<|x|>f({\"x\":1})"));
+    }
+}

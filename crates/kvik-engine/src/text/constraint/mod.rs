@@ -1,0 +1,285 @@
+//! Constrained answers: JSON, JSON schema, regular expressions, Lark grammars and calls of tools, by
+//! llguidance.
+//!
+//! Grammars come from strangers. What one may cost is decided before it is compiled (`limits`),
+//! compiling happens on threads of its own (`pool`), each mask has a limit on its time (`watch`),
+//! and compiled grammars share a budget of memory (`budget`).
+
+mod budget;
+mod calls;
+mod guide;
+#[cfg(test)]
+mod hostile;
+mod limits;
+mod pool;
+pub mod schema;
+mod watch;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, OnceLock};
+
+use kvik_cache::Token;
+use llguidance::ParserFactory;
+use llguidance::api::{GrammarInit, TopLevelGrammar};
+use serde_json::{Value, json};
+use toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
+
+use super::stream::{TokenKind, Vocabulary};
+use crate::api::{Constraint, RequestError};
+use guide::{Template, first_lines};
+use schema::{Strictness, normalise};
+use watch::Watch;
+
+pub use guide::{Allowed, Guide};
+pub(crate) use pool::{Pool, Waiter};
+
+/// Blanks between the parts of JSON: a space, or a new line with its indentation. Without a limit a
+/// model that was not taught to stop writes blanks until its tokens are used up.
+const JSON_BLANKS: &str = r"( |\n[ \t]{0,32})?";
+/// Compiles constraints for one vocabulary.
+pub(crate) struct Compiler {
+    vocabulary: Arc<Vocabulary>,
+    /// Length of a row of logits: the masks have as many bits.
+    vocab_len: usize,
+    /// Built at the first use: most servers never see a constraint.
+    factory: OnceLock<Result<ParserFactory, String>>,
+    watch: Watch,
+}
+
+impl Compiler {
+    /// A compiler for `vocabulary` and a model with `vocab_len` logits.
+    pub(crate) fn new(vocabulary: Arc<Vocabulary>, vocab_len: usize) -> Compiler {
+        Compiler { vocabulary, vocab_len, factory: OnceLock::new(), watch: Watch::default() }
+    }
+
+    /// Compiles a constraint, and makes sure that some answer can satisfy it.
+    fn template(&self, constraint: &Constraint) -> Result<Template, RequestError> {
+        // llguidance is fed by strangers here; should it panic, that is a bad constraint too.
+        catch_unwind(AssertUnwindSafe(|| self.try_template(constraint)))
+            .unwrap_or_else(|_| Err("the compiler failed on it".to_owned()))
+            .map_err(RequestError::BadConstraint)
+    }
+
+    fn try_template(&self, constraint: &Constraint) -> Result<Template, String> {
+        let grammar = self.grammar(constraint)?;
+        let factory = self.factory.get_or_init(|| self.build_factory());
+        let factory = factory.as_ref().map_err(Clone::clone)?;
+        let (env, limits) = (factory.tok_env().clone(), factory.limits().clone());
+        let (grammar, lexer) =
+            GrammarInit::Serialized(grammar).to_internal(Some(env), limits).map_err(worded)?;
+        let lexer_bytes = limits::rehearse(&lexer, &factory.extra_lexemes())?;
+        let bytes = limits::grammar_bytes(grammar.num_symbols(), lexer_bytes);
+        let grammar = GrammarInit::Internal(grammar, lexer);
+        let parser = factory.create_parser_from_init_default(grammar).map_err(worded)?;
+        Template::new(parser, bytes, &self.watch)
+    }
+
+    fn grammar(&self, constraint: &Constraint) -> Result<TopLevelGrammar, String> {
+        match constraint {
+            Constraint::JsonObject => {
+                Ok(TopLevelGrammar::from_json_schema(with_blanks(json!({ "type": "object" }))))
+            }
+            Constraint::JsonSchema(schema) => Ok(TopLevelGrammar::from_json_schema(checked_schema(schema)?)),
+            Constraint::Regex(regex) => {
+                limits::check_regex(regex).map(|()| TopLevelGrammar::from_regex(regex))
+            }
+            Constraint::Lark(lark) => {
+                limits::check_lark(lark).map(|()| TopLevelGrammar::from_lark(lark.clone()))
+            }
+            Constraint::Calls(calls) => {
+                let lark = calls::lark(calls, &self.vocabulary)?;
+                limits::check_schema_bytes(lark.len()).map(|()| TopLevelGrammar::from_lark(lark))
+            }
+        }
+    }
+
+    fn build_factory(&self) -> Result<ParserFactory, String> {
+        let trie = self.trie().ok_or("the vocabulary has no end-of-generation token")?;
+        let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+        let mut factory = ParserFactory::new_simple(&env).map_err(|error| format!("{error:#}"))?;
+        factory.quiet();
+        *factory.limits_mut() = limits::parser_limits();
+        Ok(factory)
+    }
+
+    fn trie(&self) -> Option<TokTrie> {
+        let ids = 0..self.vocab_len as Token;
+        let kind = |&id: &Token| self.vocabulary.kind(id) == TokenKind::EndOfGeneration;
+        let ends: Vec<Token> = ids.clone().filter(kind).collect();
+        let words: Vec<Vec<u8>> = ids.map(|id| self.word(id)).collect();
+        let info = TokRxInfo::new(self.vocab_len as u32, *ends.first()?);
+        Some(TokTrie::from(&info, &words).with_eos_tokens(&ends))
+    }
+
+    /// The bytes of a token as the trie wants them: control tokens are marked, so that they
+    /// never count as the text that they are written as.
+    fn word(&self, token: Token) -> Vec<u8> {
+        let bytes = self.vocabulary.bytes(token);
+        match self.vocabulary.kind(token) {
+            TokenKind::Text => bytes.to_vec(),
+            _ if bytes.is_empty() => Vec::new(),
+            _ => [&[TokTrie::SPECIAL_TOKEN_MARKER], bytes].concat(),
+        }
+    }
+}
+
+fn worded(error: impl std::fmt::Display) -> String {
+    first_lines(&format!("{error:#}"))
+}
+
+/// The schema as llguidance is to read it.
+fn checked_schema(schema: &Value) -> Result<Value, String> {
+    limits::check_schema_bytes(schema.to_string().len())?;
+    let normal = normalise(schema, Strictness::Lenient).map_err(|error| error.to_string())?;
+    Ok(with_blanks(normal.schema))
+}
+
+/// Limits the blanks between parts of the JSON, unless the schema says itself which it wants.
+fn with_blanks(mut schema: Value) -> Value {
+    if schema == Value::Bool(true) {
+        schema = json!({});
+    }
+    if let Some(schema) = schema.as_object_mut() {
+        schema.entry("x-guidance").or_insert(json!({ "whitespace_pattern": JSON_BLANKS }));
+    }
+    schema
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EOS: Token = 256;
+    /// The control token `<|x|>`.
+    pub(super) const CONTROL: Token = 261;
+
+    #[test]
+    fn json_has_a_space_or_a_line_between_its_parts_and_no_more() {
+        let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]});
+        for constraint in [Constraint::JsonObject, Constraint::JsonSchema(schema)] {
+            for text in ["{\"a\":1}", "{\"a\": 1}", "{\n    \"a\": 1\n}"] {
+                assert!(accepts(&constraint, text), "{text:?}");
+            }
+            for text in ["{  \"a\":1}", "{\"a\":\n\n1}"] {
+                assert!(!accepts(&constraint, text), "{text:?}");
+            }
+        }
+    }
+
+    impl Compiler {
+        pub(super) fn compile(&self, constraint: &Constraint) -> Result<Guide, RequestError> {
+            Ok(Guide::new(Arc::new(self.template(constraint)?)))
+        }
+    }
+
+    /// Every byte a token, a few longer ones, and an end.
+    pub(super) fn compiler() -> Compiler {
+        let bytes = (0..=255u8).map(|byte| (vec![byte], TokenKind::Text));
+        let end = (b"<|end|>".to_vec(), TokenKind::EndOfGeneration);
+        let longer = [&b"true"[..], b"{\"", b"\":", b"}"].map(|word| (word.to_vec(), TokenKind::Text));
+        let control = (b"<|x|>".to_vec(), TokenKind::Control);
+        let vocabulary = Vocabulary::new(bytes.chain([end]).chain(longer).chain([control]));
+        Compiler::new(Arc::new(vocabulary), 300)
+    }
+
+    /// Whether `text` is a complete answer.
+    pub(super) fn accepts(constraint: &Constraint, text: &str) -> bool {
+        accepted_tokens(constraint, &text.bytes().map(Token::from).collect::<Vec<_>>())
+    }
+
+    /// Whether these tokens are a complete answer.
+    pub(super) fn accepted_tokens(constraint: &Constraint, tokens: &[Token]) -> bool {
+        let mut guide = compiler().compile(constraint).unwrap();
+        for &token in tokens {
+            match guide.allowed().unwrap() {
+                Allowed::Tokens(mask) if mask.is_allowed(token) => {}
+                _ => return false,
+            }
+            guide.accept(token).unwrap();
+        }
+        match guide.allowed().unwrap() {
+            Allowed::Tokens(mask) => mask.is_allowed(EOS),
+            Allowed::Nothing => true,
+        }
+    }
+
+    #[test]
+    fn accepts_what_it_describes() {
+        let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}},
+                            "required": ["a"], "additionalProperties": false});
+        let cases: &[(Constraint, &str, bool)] = &[
+            (Constraint::JsonObject, r#"{"a":[1,"x",{}]}"#, true),
+            (Constraint::JsonObject, "[1]", false),
+            (Constraint::JsonObject, r#"{"a":"#, false),
+            (Constraint::JsonSchema(schema.clone()), r#"{"a":12}"#, true),
+            (Constraint::JsonSchema(schema.clone()), r#"{"a":"x"}"#, false),
+            (Constraint::JsonSchema(schema), "{}", false),
+            (Constraint::Regex("(yes|no)!*".into()), "yes!!", true),
+            (Constraint::Regex("(yes|no)!*".into()), "maybe", false),
+            (Constraint::Regex("æ+".into()), "ææ", true),
+            (
+                Constraint::Lark(
+                    r#"start: "a" b"c" | "d"
+b: "b"*"#
+                        .replace("b\"c\"", "b \"c\""),
+                ),
+                "abbc",
+                true,
+            ),
+            (Constraint::Lark("start: \"d\"".into()), "e", false),
+        ];
+        for (constraint, text, expect) in cases {
+            assert_eq!(accepts(constraint, text), *expect, "{constraint:?} on {text:?}");
+        }
+    }
+
+    #[test]
+    fn control_tokens_are_not_text_and_padding_is_not_allowed() {
+        let mut guide = compiler().compile(&Constraint::Regex(".*".into())).unwrap();
+        let Allowed::Tokens(mask) = guide.allowed().unwrap() else { panic!("nothing is allowed") };
+        assert!(mask.is_allowed(Token::from(b'<')));
+        assert!(mask.is_allowed(257));
+        assert!(!mask.is_allowed(CONTROL));
+        assert!(!mask.is_allowed(299));
+        assert!(mask.is_allowed(EOS));
+    }
+
+    #[test]
+    fn bad_constraints_are_refused() {
+        let mut deep = json!({"type": "null"});
+        for _ in 0..200 {
+            deep = json!({"type": "array", "items": deep});
+        }
+        let cases = [
+            Constraint::JsonSchema(json!({"type": "nonsense"})),
+            Constraint::JsonSchema(json!({"allOf": [{"type": "string"}, {"type": "integer"}]})),
+            Constraint::JsonSchema(json!(false)),
+            Constraint::JsonSchema(json!({"type": "object", "required": ["a"], "properties": {"a": false}})),
+            Constraint::JsonSchema(json!({"type": "integer", "minimum": 5, "maximum": 1})),
+            Constraint::JsonSchema(json!({"$ref": "https://example.com/x"})),
+            Constraint::JsonSchema(deep),
+            Constraint::Regex("(".into()),
+            Constraint::Lark("start: nothing".into()),
+            Constraint::Lark("x".repeat(300_000)),
+        ];
+        for constraint in cases {
+            let started = std::time::Instant::now();
+            let error = compiler().compile(&constraint).err();
+            let label = format!("{constraint:?}").chars().take(80).collect::<String>();
+            assert!(matches!(&error, Some(RequestError::BadConstraint(_))), "{label}: {error:?}");
+            let took = started.elapsed();
+            assert!(took.as_secs() < 5, "{label} took {took:?}");
+        }
+    }
+
+    #[test]
+    fn a_fork_goes_its_own_way() {
+        let mut one = compiler().compile(&Constraint::Regex("ab|cd".into())).unwrap();
+        let mut two = one.fork();
+        one.accept(Token::from(b'a')).unwrap();
+        two.accept(Token::from(b'c')).unwrap();
+        assert!(one.accept(Token::from(b'b')).unwrap());
+        assert!(two.accept(Token::from(b'd')).unwrap());
+        assert!(matches!(one.allowed().unwrap(), Allowed::Nothing));
+    }
+}

@@ -1,0 +1,159 @@
+//! From tokens to text: whole characters, stop strings, and which tokens a text came from.
+//!
+//! The text of an answer is the bytes of its tokens, joined; invalid UTF-8 becomes U+FFFD as
+//! in [`String::from_utf8_lossy`]. It ends before the stop string that is complete first;
+//! of several complete at the same character, the longest. How the text is cut into tokens
+//! never changes what comes out.
+
+mod stop;
+mod vocabulary;
+
+use std::collections::VecDeque;
+
+use stop::StopMatcher;
+
+pub use vocabulary::{TokenKind, Vocabulary};
+
+/// Turns the tokens of one choice into text that may be shown. `T` describes a token.
+#[derive(Debug)]
+pub struct TextStream<T> {
+    stops: Vec<StopMatcher>,
+    /// Bytes of a character that is not complete yet.
+    partial: Vec<u8>,
+    /// Text that is decoded and not yet given out: the possible head of a stop string.
+    held: String,
+    /// Bytes of text given out.
+    shown_bytes: usize,
+    /// Token bytes that came in, and those that `held` and the text before it account for.
+    raw_bytes: usize,
+    decoded_bytes: usize,
+    tokens: VecDeque<Pending<T>>,
+}
+
+/// A token that is not reported yet.
+#[derive(Debug)]
+struct Pending<T> {
+    token: T,
+    raw_end: usize,
+    /// Where its text starts, and where it ends once its last character is complete.
+    text_start: usize,
+    text_end: Option<usize>,
+}
+
+/// What may be shown after a token.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Shown<T> {
+    /// New text, whole characters only.
+    pub text: String,
+    /// Tokens whose text is now completely out, in order.
+    pub tokens: Vec<T>,
+    /// The stop string that ended the text, by its index.
+    pub stopped: Option<usize>,
+}
+
+impl<T> TextStream<T> {
+    /// A stream that ends at any of `stops`; empty ones are passed over.
+    pub fn new(stops: &[String]) -> TextStream<T> {
+        let matchers = stops.iter().enumerate().filter(|(_, stop)| !stop.is_empty());
+        TextStream {
+            stops: matchers.map(|(index, stop)| StopMatcher::new(index, stop)).collect(),
+            partial: Vec::new(),
+            held: String::new(),
+            shown_bytes: 0,
+            raw_bytes: 0,
+            decoded_bytes: 0,
+            tokens: VecDeque::new(),
+        }
+    }
+
+    /// Adds a token with its bytes. After a stop string nothing may be added.
+    pub fn push(&mut self, token: T, bytes: &[u8]) -> Shown<T> {
+        self.raw_bytes += bytes.len();
+        let text_start = self.shown_bytes + self.held.len();
+        self.tokens.push_back(Pending { token, raw_end: self.raw_bytes, text_start, text_end: None });
+        self.partial.extend_from_slice(bytes);
+        let stopped = self.decode(false);
+        self.show(stopped)
+    }
+
+    /// Gives out what was held back: nothing more is coming.
+    pub fn finish(&mut self) -> Shown<T> {
+        let stopped = self.decode(true);
+        if stopped.is_none() {
+            self.stops.clear();
+        }
+        self.show(stopped)
+    }
+
+    /// Moves whole characters from `partial` to `held`, up to the end of a stop string.
+    fn decode(&mut self, last: bool) -> Option<usize> {
+        let bytes = std::mem::take(&mut self.partial);
+        let mut rest = bytes.as_slice();
+        let mut stopped = None;
+        while let Some((character, length)) = next_character(rest, last) {
+            rest = &rest[length..];
+            stopped = self.take(character, length);
+            if stopped.is_some() {
+                break;
+            }
+        }
+        self.partial = rest.to_vec();
+        self.settle_tokens();
+        stopped
+    }
+
+    /// Takes one character made of `length` raw bytes. At the end of a stop string, drops the
+    /// string and returns its index.
+    fn take(&mut self, character: char, length: usize) -> Option<usize> {
+        self.held.push(character);
+        self.decoded_bytes += length;
+        self.settle_tokens();
+        let mut utf8 = [0; 4];
+        let complete = stop::advance(&mut self.stops, character.encode_utf8(&mut utf8).as_bytes())?;
+        self.held.truncate(self.held.len() - complete.length);
+        Some(complete.index)
+    }
+
+    /// Notes where the text of each token ends whose bytes are all decoded.
+    fn settle_tokens(&mut self) {
+        let text_end = self.shown_bytes + self.held.len();
+        let open = self.tokens.iter_mut().rev().take_while(|token| token.text_end.is_none());
+        for token in open.filter(|token| token.raw_end <= self.decoded_bytes) {
+            token.text_end = Some(text_end);
+        }
+    }
+
+    fn show(&mut self, stopped: Option<usize>) -> Shown<T> {
+        let hold_bytes = if stopped.is_some() { 0 } else { stop::longest_head(&self.stops) };
+        let text: String = self.held.drain(..self.held.len() - hold_bytes).collect();
+        self.shown_bytes += text.len();
+        let shown = self.shown_bytes;
+        // A token that a stop string cuts is reported when some of its text is shown.
+        let out = |token: &Pending<T>| match stopped {
+            Some(_) => token.text_start < shown || token.text_end.is_some_and(|end| end <= shown),
+            None => token.text_end.is_some_and(|end| end <= shown),
+        };
+        let count = self.tokens.iter().take_while(|token| out(token)).count();
+        let tokens = self.tokens.drain(..count).map(|pending| pending.token).collect();
+        Shown { text, tokens, stopped }
+    }
+}
+
+/// The first character of `bytes` and its length in bytes; U+FFFD for what is not UTF-8.
+/// `None` at the end, or when more bytes could complete the character and `last` is not set.
+fn next_character(bytes: &[u8], last: bool) -> Option<(char, usize)> {
+    // Four bytes hold any character; a chunk of them tells which case it is.
+    let head = &bytes[..bytes.len().min(4)];
+    let chunk = head.utf8_chunks().next()?;
+    if let Some(character) = chunk.valid().chars().next() {
+        return Some((character, character.len_utf8()));
+    }
+    let incomplete = std::str::from_utf8(head).is_err_and(|error| error.error_len().is_none());
+    if incomplete && !last {
+        return None;
+    }
+    Some((char::REPLACEMENT_CHARACTER, chunk.invalid().len()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,108 @@
+//! A tokenizer from the metadata of a GGUF file.
+
+use kvik_cache::Token;
+use rustc_hash::FxHashMap;
+
+use super::byte_level::ByteLevel;
+use super::sentence_piece::{SentencePiece, SpacePrefix};
+use super::split::Splitter;
+use super::vocab::{Kind, Spelling, Vocab};
+use super::{Ends, Pieces, Tokenizer, TokenizerError};
+use crate::files::gguf::{Gguf, GgufError};
+
+const MODEL: &str = "tokenizer.ggml.model";
+const TOKENS: &str = "tokenizer.ggml.tokens";
+
+impl Tokenizer {
+    /// Builds the tokenizer that a GGUF file describes.
+    pub fn from_gguf(file: &Gguf) -> Result<Tokenizer, TokenizerError> {
+        match file.text(MODEL)?.ok_or_else(|| missing(MODEL))? {
+            "gpt2" => byte_level(file),
+            "llama" => sentence_piece(file),
+            other => Err(TokenizerError::UnknownModel { found: other.into(), known: "gpt2, llama" }),
+        }
+    }
+}
+
+fn byte_level(file: &Gguf) -> Result<Tokenizer, TokenizerError> {
+    const MERGES: &str = "tokenizer.ggml.merges";
+    let vocab = vocab(file, Spelling::ByteLevel)?;
+    let merges = file.strings(MERGES)?.ok_or_else(|| missing(MERGES))?;
+    // The first character of a part may itself be a space.
+    let pairs = merges.iter().filter_map(|merge| {
+        let second = merge.char_indices().nth(1)?.0;
+        let space = second + merge[second..].find(' ')?;
+        Some((&merge[..space], &merge[space + 1..]))
+    });
+    let pre = file.text("tokenizer.ggml.pre")?.unwrap_or("default");
+    let llama3 = matches!(pre, "llama-bpe" | "llama3" | "llama-v3");
+    let pieces = ByteLevel::new(&vocab, pairs, Splitter::named(pre)?, llama3)?;
+    let ends = ends(file, &vocab, llama3)?;
+    Tokenizer::assemble(vocab, Pieces::ByteLevel(Box::new(pieces)), ends, &FxHashMap::default(), false)
+}
+
+fn sentence_piece(file: &Gguf) -> Result<Tokenizer, TokenizerError> {
+    const SCORES: &str = "tokenizer.ggml.scores";
+    let vocab = vocab(file, Spelling::SentencePiece)?;
+    let scores = file.floats(SCORES)?.ok_or_else(|| missing(SCORES))?;
+    check_len(SCORES, scores.len(), vocab.len())?;
+    let unknown = special_id(file, "unknown", &vocab)?;
+    let prefix = match file.boolean("tokenizer.ggml.add_space_prefix")? {
+        Some(false) => SpacePrefix::Never,
+        _ => SpacePrefix::Always,
+    };
+    let pieces = SentencePiece::from_scores(&vocab, &scores[..vocab.len()], unknown, prefix);
+    let ends = ends(file, &vocab, true)?;
+    Tokenizer::assemble(vocab, Pieces::SentencePiece(Box::new(pieces)), ends, &FxHashMap::default(), false)
+}
+
+fn vocab(file: &Gguf, spelling: Spelling) -> Result<Vocab, TokenizerError> {
+    const TYPES: &str = "tokenizer.ggml.token_type";
+    let texts: Vec<Box<str>> =
+        file.strings(TOKENS)?.ok_or_else(|| missing(TOKENS))?.into_iter().map(Box::from).collect();
+    let kinds = match file.integers(TYPES)? {
+        None => vec![Kind::Normal; texts.len()],
+        Some(types) => {
+            check_len(TYPES, types.len(), texts.len())?;
+            types[..texts.len()].iter().map(|&id| Kind::from_gguf(id)).collect()
+        }
+    };
+    Vocab::new(texts, kinds, spelling)
+}
+
+fn ends(file: &Gguf, vocab: &Vocab, add_bos_default: bool) -> Result<Ends, TokenizerError> {
+    let more = ["eot", "eom"].map(|name| special_id(file, name, vocab));
+    let [eot, eom] = more;
+    let bos = special_id(file, "bos", vocab)?;
+    let eos = special_id(file, "eos", vocab)?;
+    let add_bos = file.boolean("tokenizer.ggml.add_bos_token")?.unwrap_or(add_bos_default);
+    let add_eos = file.boolean("tokenizer.ggml.add_eos_token")?.unwrap_or(false);
+    Ok(Ends {
+        bos,
+        eos,
+        more_eog: [eot?, eom?].into_iter().flatten().collect(),
+        prefix: bos.filter(|_| add_bos).into_iter().collect(),
+        suffix: eos.filter(|_| add_eos).into_iter().collect(),
+    })
+}
+
+/// A special token's id. Ids outside the vocabulary mean "none": converters write -1 for it.
+fn special_id(file: &Gguf, name: &str, vocab: &Vocab) -> Result<Option<Token>, GgufError> {
+    let id = file.integer(&format!("tokenizer.ggml.{name}_token_id"))?;
+    Ok(id.filter(|&id| id < vocab.len() as u64).map(|id| id as Token))
+}
+
+fn check_len(key: &str, found: usize, needed: usize) -> Result<(), GgufError> {
+    if found >= needed {
+        return Ok(());
+    }
+    Err(GgufError::BadValue {
+        key: key.into(),
+        found: format!("{found} entries"),
+        expected: format!("one for each of the {needed} tokens"),
+    })
+}
+
+fn missing(key: &str) -> GgufError {
+    GgufError::MissingKey { key: key.into() }
+}
