@@ -26,11 +26,11 @@ class Server:
     command that starts it.
     """
 
-    def __init__(self, *flags, env=None, memory_bytes=None, file_bytes=None, wrap=()):
+    def __init__(self, *flags, env=None, memory_bytes=None, file_bytes=None, wrap=(), binary=BINARY):
         self.port = free_port()
         self.log = tempfile.TemporaryFile(mode="w+", errors="replace")
         self.state = tempfile.TemporaryDirectory(prefix="kvik-state-")
-        command = [*wrap, str(BINARY), "serve", "--port", str(self.port), *map(str, flags)]
+        command = [*wrap, str(binary), "serve", "--port", str(self.port), *map(str, flags)]
         clean = {k: v for k, v in os.environ.items() if not k.startswith("KVIK_")}
         clean |= {"KVIK_CACHE_DISK": "off", "KVIK_STATE_DIR": self.state.name}
         self.process = subprocess.Popen(
