@@ -21,7 +21,7 @@
 use std::time::{Duration, Instant};
 
 use kvik_cache::replay::Latency;
-use kvik_cache::{Admission, Cache, CacheConfig, Namespace, NamespaceId, Policy, Retain, SeqId, Token};
+use kvik_cache::{Admission, Cache, CacheConfig, NamespaceId, Namespaces, Policy, Retain, SeqId, Token};
 
 const SEQUENCES: usize = 100_000;
 const SYSTEM_PROMPTS: usize = 300;
@@ -72,9 +72,8 @@ impl Bench {
         // A little less than the sequences need, so that the pool is full at the end.
         let config = CacheConfig { blocks: 11_400_000, policy: Policy::Lru, ghosts: 100_000, pinned_max: 0 };
         let mut cache = Cache::new(config).expect("the configuration is valid");
-        let kv_format = "f16/f16".to_owned();
-        let namespace = Namespace { model: [0; 32], kv_format, adapter: None, salt: [0; 16] };
-        let namespace = cache.namespace(&namespace);
+        let namespaces = Namespaces { model: [0; 32], kv_format: "f16/f16", adapter: None };
+        let namespace = cache.namespace(&namespaces.shared([0; 16]));
         Bench { cache, namespace, random, system_prompts, documents: Vec::new() }
     }
 

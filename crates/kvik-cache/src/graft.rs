@@ -12,8 +12,9 @@
 //! locks and block tables hold the public blocks like any others.
 
 use crate::cache::Cache;
-use crate::hash::{Fingerprint, Identity, Namespace};
+use crate::hash::{Fingerprint, Identity};
 use crate::ids::{BLOCK_POSITIONS, NamespaceId, NodeId, Token, whole_blocks};
+use crate::namespace::Namespace;
 
 impl Cache {
     /// A namespace of its own that begins with the whole blocks of `tokens` as `base` has them,

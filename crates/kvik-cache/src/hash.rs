@@ -14,19 +14,7 @@ use std::num::NonZeroU64;
 use rustc_hash::FxHasher;
 
 use crate::ids::{BLOCK_POSITIONS, Token};
-
-/// What must be equal for two sequences to share keys and values.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Namespace {
-    /// Digest of the model's weights and configuration.
-    pub model: [u8; 32],
-    /// Name of the KV format, keys and values, as `q8/q4`.
-    pub kv_format: String,
-    /// Digest of the adapter on top of the model, when there is one.
-    pub adapter: Option<[u8; 32]>,
-    /// Separates tenants; zero when there are none. Comes from the server, never from a client.
-    pub salt: [u8; 16],
-}
+use crate::namespace::{Namespace, Scope};
 
 /// Names a block for ever and everywhere: its tokens, all tokens before it, and its namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -39,15 +27,21 @@ pub(crate) struct Fingerprint(pub(crate) NonZeroU64);
 /// Separates these keys from every other use of BLAKE3; changing it orphans every stored block.
 const NAMESPACE_CONTEXT: &str = "kvik 2026-11-20 block identity, namespace root v1";
 
+/// Flags of a namespace in its root.
+const HAS_ADAPTER: u8 = 1;
+const IS_PRIVATE: u8 = 2;
+
 impl Identity {
     /// The identity before the first block of a prompt.
     ///
-    /// The lengths are fixed or written out, so that no two namespaces give the same bytes.
+    /// All lengths but that of the format, which is last, are fixed, so that no two namespaces give the same bytes.
     pub fn root(namespace: &Namespace) -> Identity {
         let mut hasher = blake3::Hasher::new_derive_key(NAMESPACE_CONTEXT);
+        let mut flags = if namespace.adapter.is_some() { HAS_ADAPTER } else { 0 };
+        flags |= if namespace.scope == Scope::Private { IS_PRIVATE } else { 0 };
         hasher.update(&namespace.model);
         hasher.update(&namespace.salt);
-        hasher.update(&[u8::from(namespace.adapter.is_some())]);
+        hasher.update(&[flags]);
         hasher.update(&namespace.adapter.unwrap_or_default());
         hasher.update(namespace.kv_format.as_bytes());
         Identity(*hasher.finalize().as_bytes())
@@ -104,6 +98,7 @@ impl Fingerprint {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::namespace::Namespaces;
 
     fn hex(identity: Identity) -> String {
         identity.0.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -115,11 +110,12 @@ mod tests {
             kv_format: "q8/q4".to_owned(),
             adapter: Some([7; 32]),
             salt: [1; 16],
+            scope: Scope::Shared,
         }
     }
 
     fn plain_namespace() -> Namespace {
-        Namespace { model: [0; 32], kv_format: "f16/f16".to_owned(), adapter: None, salt: [0; 16] }
+        Namespaces { model: [0; 32], kv_format: "f16/f16", adapter: None }.shared([0; 16])
     }
 
     /// Two whole blocks and a partial one.
@@ -160,6 +156,17 @@ mod tests {
         }
     }
 
+    /// What files of earlier versions hold: the root and a first block of a tenant's namespace, with the format's
+    /// name as the server writes it.
+    #[test]
+    fn a_shared_namespace_is_found_in_files_of_earlier_versions() {
+        let namespaces = Namespaces { model: [7; 32], kv_format: "q8/q4, layout 3, avx2", adapter: None };
+        let root = Identity::root(&namespaces.shared([9; 16]));
+        assert_eq!(hex(root), "ebccbdaf7b0315ef112f6f6a92ba458de4b5e4f72587cc30dc452c7863251ea3");
+        let block = root.child(&(0..16).collect::<Vec<Token>>());
+        assert_eq!(hex(block), "751899d6c5e6fea1c7a69b44e6a00c37cc536a71baca51fbfba936fd97a78115");
+    }
+
     #[test]
     fn every_part_of_a_namespace_counts() {
         let base = full_namespace();
@@ -170,6 +177,8 @@ mod tests {
             Namespace { adapter: None, ..base.clone() },
             Namespace { adapter: Some([0; 32]), ..base.clone() },
             Namespace { salt: [2; 16], ..base.clone() },
+            Namespace { scope: Scope::Private, ..base.clone() },
+            Namespace { scope: Scope::Private, adapter: None, ..base.clone() },
         ];
         let roots: std::collections::HashSet<Identity> =
             std::iter::once(&base).chain(&others).map(Identity::root).collect();

@@ -31,6 +31,7 @@
 //! | `graft`     | namespaces that continue a public prompt  | prefix, namespace -> namespace         |
 //! | `look`      | what is there, to be seen and dropped     | order, limit -> prefixes               |
 //! | `evict`     | which unlocked leaf goes, a file a policy | leaves that may go -> victim           |
+//! | `namespace` | who may share blocks with whom            | model, format, salt -> namespace       |
 //! | `hash`      | identity of a block, in and out of here   | namespace, tokens -> 32 bytes          |
 //! | `explain`   | why a prefix ends where it ends           |                                        |
 //! | `retain`    | how long a prefix is kept, as data        |                                        |
@@ -46,16 +47,12 @@
 //! # A sequence's life
 //!
 //! ```
-//! use kvik_cache::{Admission, Cache, CacheConfig, Namespace, Policy, Retain, SeqId};
+//! use kvik_cache::{Admission, Cache, CacheConfig, Namespaces, Policy, Retain, SeqId};
 //!
 //! let config = CacheConfig { blocks: 64, policy: Policy::Lru, ghosts: 64, pinned_max: 32 };
 //! let mut cache = Cache::new(config)?;
-//! let namespace = cache.namespace(&Namespace {
-//!     model: [0; 32],
-//!     kv_format: "f16/f16".to_owned(),
-//!     adapter: None,
-//!     salt: [0; 16],
-//! });
+//! let namespaces = Namespaces { model: [0; 32], kv_format: "f16/f16", adapter: None };
+//! let namespace = cache.namespace(&namespaces.shared([0; 16]));
 //! let prompt: Vec<u32> = (0..40).collect();
 //! for reused in [0, 39] {
 //!     let (seq, positions, retain) = (SeqId(7), prompt.len(), Retain::default());
@@ -84,6 +81,7 @@ mod look;
 mod model_test;
 #[cfg(test)]
 mod naive;
+mod namespace;
 mod pins;
 mod pool;
 mod radix;
@@ -98,11 +96,12 @@ pub use cache::{Cache, CacheConfig, CacheError};
 pub use check::Violation;
 pub use evict::{Policy, Share, TenantStats, UnknownPolicy};
 pub use explain::{Eviction, StopReason};
-pub use hash::{Identity, Namespace};
+pub use hash::Identity;
 pub use ids::{
     BLOCK_POSITIONS, BlockId, NamespaceId, PinId, SeqId, TenantId, Token, blocks_for, whole_blocks,
 };
 pub use look::{PrefixInfo, PrefixOrder, PrefixScan};
+pub use namespace::{Namespace, Namespaces};
 pub use pins::{PinInfo, PinLimit, PinScope, Unpinned};
 pub use retain::Retain;
 pub use stats::{CacheStats, Totals};

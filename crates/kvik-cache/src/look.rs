@@ -186,14 +186,14 @@ impl Cache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Admission, CacheConfig, Namespace, Policy, Retain, SeqId, Share};
+    use crate::{Admission, CacheConfig, Namespaces, Policy, Retain, SeqId, Share};
+
+    const NAMESPACES: Namespaces<'_> = Namespaces { model: [0; 32], kv_format: "f16/f16", adapter: None };
 
     fn cache() -> (Cache, NamespaceId) {
         let mut cache =
             Cache::new(CacheConfig { blocks: 64, policy: Policy::Lru, ghosts: 64, pinned_max: 32 }).unwrap();
-        let kv_format = "f16/f16".to_owned();
-        let namespace =
-            cache.namespace(&Namespace { model: [0; 32], kv_format, adapter: None, salt: [0; 16] });
+        let namespace = cache.namespace(&NAMESPACES.shared([0; 16]));
         (cache, namespace)
     }
 
@@ -230,9 +230,7 @@ mod tests {
         let config = CacheConfig { blocks: 40_000, policy: Policy::Lru, ghosts: 0, pinned_max: 0 };
         let mut cache = Cache::new(config).unwrap();
         let namespaces = [0, 1].map(|salt| {
-            let kv_format = "f16/f16".to_owned();
-            let namespace = Namespace { model: [0; 32], kv_format, adapter: None, salt: [salt; 16] };
-            let namespace = cache.namespace(&namespace);
+            let namespace = cache.namespace(&NAMESPACES.shared([salt; 16]));
             let share = Share {
                 tenant: TenantId(u32::from(salt)),
                 weight: 1.0,

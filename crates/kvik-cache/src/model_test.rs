@@ -18,9 +18,9 @@ use crate::admission::{Admission, CopyPartial, NoSpace};
 use crate::cache::{Cache, CacheConfig};
 use crate::evict::{Policy, Share};
 use crate::explain::{Eviction, StopReason};
-use crate::hash::Namespace;
 use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, SeqId, TenantId, Token};
 use crate::naive::Naive;
+use crate::namespace::Namespaces;
 use crate::retain::Retain;
 
 const SEEDS: u64 = 200;
@@ -128,8 +128,8 @@ impl World {
         let pinned_max = 2 + random.below(blocks / 5);
         let mut cache = Cache::new(CacheConfig { blocks, policy, ghosts, pinned_max }).unwrap();
         let namespaces = [0, 1, 2].map(|salt| {
-            let kv_format = "f32/f32".to_owned();
-            cache.namespace(&Namespace { model: [3; 32], kv_format, adapter: None, salt: [salt; 16] })
+            let namespaces = Namespaces { model: [3; 32], kv_format: "f32/f32", adapter: None };
+            cache.namespace(&namespaces.shared([salt; 16]))
         });
         World {
             retains: random.below(2) == 0,
@@ -265,8 +265,7 @@ impl World {
             return;
         }
         let prompt = self.some_prompt();
-        let over =
-            Namespace { model: [3; 32], kv_format: String::new(), adapter: None, salt: [self.grafts; 16] };
+        let over = Namespaces { model: [3; 32], kv_format: "", adapter: None }.shared([self.grafts; 16]);
         let known = self.naive.lookup(base, &prompt).tokens;
         let graft = self.cache.derive_namespace(base, &prompt, &over);
         let whole = prompt.len() - prompt.len() % BLOCK_POSITIONS;

@@ -247,10 +247,10 @@ impl crate::radix::Radix {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Admission, CacheConfig, Namespace, Policy, Retain, SeqId, Share};
+    use crate::{Admission, CacheConfig, Namespace, Namespaces, Policy, Retain, SeqId, Share};
 
     fn named(salt: u8) -> Namespace {
-        Namespace { model: [0; 32], kv_format: "f16/f16".to_owned(), adapter: None, salt: [salt; 16] }
+        Namespaces { model: [0; 32], kv_format: "f16/f16", adapter: None }.shared([salt; 16])
     }
 
     /// 40 blocks, of which 10 may be pinned.

@@ -19,8 +19,8 @@ use rustc_hash::FxHashSet;
 use crate::admission::Admission;
 use crate::cache::{Cache, CacheConfig, CacheError};
 use crate::evict::Policy;
-use crate::hash::Namespace;
 use crate::ids::{BLOCK_POSITIONS, NamespaceId, SeqId, Token};
+use crate::namespace::Namespaces;
 use crate::retain::Retain;
 
 /// Evicted blocks remembered, as in the server.
@@ -122,10 +122,9 @@ impl<Clock: FnMut() -> Duration> Replay<Clock> {
         let longest = requests.iter().map(Vec::len).max().unwrap_or(0);
         let blocks = kept_max.saturating_add(longest);
         let mut cache = Cache::new(CacheConfig { blocks, policy, ghosts: GHOSTS, pinned_max: 0 })?;
-        let kv_format = "replay".to_owned();
-        let namespace = Namespace { model: [0; 32], kv_format, adapter: None, salt: [0; 16] };
+        let namespaces = Namespaces { model: [0; 32], kv_format: "replay", adapter: None };
         Ok(Replay {
-            namespace: cache.namespace(&namespace),
+            namespace: cache.namespace(&namespaces.shared([0; 16])),
             cache,
             kept_max,
             clock,

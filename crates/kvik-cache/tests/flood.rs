@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use kvik_cache::{
-    Admission, Cache, CacheConfig, Namespace, NamespaceId, Policy, Retain, SeqId, Share, TenantId, Token,
+    Admission, Cache, CacheConfig, NamespaceId, Namespaces, Policy, Retain, SeqId, Share, TenantId, Token,
 };
 
 const BLOCKS: usize = 2_000;
@@ -24,8 +24,8 @@ impl Service {
     fn new(blocks: usize, policy: Policy, shared: bool) -> Service {
         let mut cache = Cache::new(CacheConfig { blocks, policy, ghosts: blocks, pinned_max: 0 }).unwrap();
         let [a, b] = [1, 2].map(|salt| {
-            let kv_format = "f16/f16".to_owned();
-            cache.namespace(&Namespace { model: [0; 32], kv_format, adapter: None, salt: [salt; 16] })
+            let namespaces = Namespaces { model: [0; 32], kv_format: "f16/f16", adapter: None };
+            cache.namespace(&namespaces.shared([salt; 16]))
         });
         if !shared {
             for (namespace, tenant) in [(a, 1), (b, 2)] {

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use kvik_cache::{
-    Admission, Admitted, Cache, CacheConfig, CacheError, Namespace, NamespaceId, NoSpace, Policy, Retain,
-    SeqId, StopReason, Token,
+    Admission, Admitted, Cache, CacheConfig, CacheError, Namespace, NamespaceId, Namespaces, NoSpace, Policy,
+    Retain, SeqId, StopReason, Token,
 };
 
 fn cache(blocks: usize) -> (Cache, NamespaceId) {
@@ -15,7 +15,7 @@ fn cache(blocks: usize) -> (Cache, NamespaceId) {
 }
 
 fn namespace_of(salt: u8) -> Namespace {
-    Namespace { model: [1; 32], kv_format: "f16/f16".to_owned(), adapter: None, salt: [salt; 16] }
+    Namespaces { model: [1; 32], kv_format: "f16/f16", adapter: None }.shared([salt; 16])
 }
 
 /// Admits `prompt`, leaving its last token to compute.

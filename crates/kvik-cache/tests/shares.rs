@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use kvik_cache::{
-    Admission, Cache, CacheConfig, Namespace, NamespaceId, Policy, Retain, SeqId, Share, TenantId, Token,
+    Admission, Cache, CacheConfig, NamespaceId, Namespaces, Policy, Retain, SeqId, Share, TenantId, Token,
 };
 
 const BLOCKS: usize = 1_000;
@@ -50,8 +50,8 @@ fn check(seed: u64) {
     let count = 2 + random.below(4);
     let mut tenants: Vec<Tenant> = (0..count)
         .map(|index| {
-            let (kv_format, salt) = ("f16/f16".to_owned(), [index as u8; 16]);
-            let namespace = cache.namespace(&Namespace { model: [0; 32], kv_format, adapter: None, salt });
+            let namespaces = Namespaces { model: [0; 32], kv_format: "f16/f16", adapter: None };
+            let namespace = cache.namespace(&namespaces.shared([index as u8; 16]));
             let weight = 0.5 + random.below(8) as f64 / 2.0;
             let share =
                 Share { tenant: TenantId(index as u32 + 1), weight, quota_blocks: None, pinned_max: None };

@@ -1,5 +1,7 @@
 //! How an engine is set up.
 
+use kvik_cache::Namespaces;
+
 /// Settings of an engine, beside those of its cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineConfig {
@@ -24,6 +26,11 @@ pub struct EngineConfig {
 }
 
 impl EngineConfig {
+    /// What requests of this engine may share in: the namespaces of its model and KV format.
+    pub fn namespaces(&self) -> Namespaces<'_> {
+        Namespaces { model: self.model_digest, kv_format: &self.kv_format, adapter: None }
+    }
+
     /// Rows of a batch at most: a decode row for each sequence, and prefill.
     pub fn batch_rows_max(&self) -> usize {
         self.parallel_max + self.prefill_rows_max.max(self.prefill_rows_mixed_max)

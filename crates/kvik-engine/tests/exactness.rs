@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kvik_cache::{
-    Admission, BlockId, Cache, CacheConfig, Namespace, NamespaceId, Policy, Retain, SeqId, Token,
+    Admission, BlockId, Cache, CacheConfig, NamespaceId, Namespaces, Policy, Retain, SeqId, Token,
 };
 use kvik_engine::load::LoadedModel;
 use kvik_engine::model::batch::{Batch, Row, Runner};
@@ -128,15 +128,10 @@ impl World {
         let stems = (0..4).map(|_| stem()).collect();
         let config = CacheConfig { blocks: scale.blocks, policy: Policy::Lru, ghosts: 64, pinned_max: 0 };
         let mut cache = Cache::new(config).unwrap();
-        let namespace = Namespace {
-            model: model.digest(),
-            kv_format: format.name().to_owned(),
-            adapter: Default::default(),
-            salt: Default::default(),
-        };
+        let namespaces = Namespaces { model: model.digest(), kv_format: format.name(), adapter: None };
         World {
             scale,
-            namespace: cache.namespace(&namespace),
+            namespace: cache.namespace(&namespaces.shared([0; 16])),
             cache,
             runner: runner(model, format, [1, 2, 3, 5, 8][random.below(5)], scale),
             solo: Solo { runner: runner(model, format, 1, scale), known: HashMap::new() },

@@ -1,8 +1,9 @@
 //! The tier against a twin that is obviously right: a list of records, searched from end to end.
 
 use super::*;
-use crate::hash::{Identity, Namespace};
+use crate::hash::Identity;
 use crate::ids::{BLOCK_POSITIONS, Token};
+use crate::namespace::Namespaces;
 
 /// A stream of numbers that is the same for the same seed.
 pub(super) struct Dice(pub(super) u64);
@@ -17,8 +18,8 @@ impl Dice {
 }
 
 pub(super) fn root(salt: u8) -> Identity {
-    let kv_format = "f16/f16".to_owned();
-    Identity::root(&Namespace { model: [0; 32], kv_format, adapter: None, salt: [salt; 16] })
+    let namespaces = Namespaces { model: [0; 32], kv_format: "f16/f16", adapter: None };
+    Identity::root(&namespaces.shared([salt; 16]))
 }
 
 /// Prompts over few tokens, so that they share heads and part at every place.

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use kvik_cache::{
-    BLOCK_POSITIONS, Namespace, NamespaceId, PinInfo, PrefixInfo, PrefixScan, TenantId, Token, Unpinned,
-    whole_blocks,
+    BLOCK_POSITIONS, NamespaceId, PinInfo, PrefixInfo, PrefixScan, TenantId, Token, Unpinned, whole_blocks,
 };
 
 use super::Scheduler;
@@ -15,12 +14,7 @@ use crate::api::{Cached, Evicted, KeptPrompt, Unpin};
 impl Scheduler {
     /// The namespace that requests with this salt share.
     pub(super) fn namespace(&mut self, salt: [u8; 16]) -> NamespaceId {
-        let namespace = Namespace {
-            model: self.config.model_digest,
-            kv_format: self.config.kv_format.clone(),
-            adapter: None,
-            salt,
-        };
+        let namespace = self.config.namespaces().shared(salt);
         let id = self.cache.namespace(&namespace);
         self.roots.entry(id).or_insert_with(|| Roots::of(&namespace));
         id

@@ -1,7 +1,7 @@
 //! Prompts that tenants who keep apart may share: requests that begin with one run in a namespace derived from
 //! it, which reads the public blocks and shows what follows to nobody else.
 
-use kvik_cache::{BLOCK_POSITIONS, Namespace, NamespaceId, TenantId, Token};
+use kvik_cache::{BLOCK_POSITIONS, NamespaceId, TenantId, Token};
 
 use super::Scheduler;
 use super::disk::Roots;
@@ -88,12 +88,7 @@ impl Scheduler {
             public.base != own && prompt.len() > public.tokens.len() && prompt.starts_with(&public.tokens)
         };
         let longest = self.public.iter_mut().filter(fits).max_by_key(|public| public.tokens.len())?;
-        let namespace = Namespace {
-            model: self.config.model_digest,
-            kv_format: self.config.kv_format.clone(),
-            adapter: None,
-            salt,
-        };
+        let namespace = self.config.namespaces().shared(salt);
         let derived = self.cache.derive_namespace(longest.base, &longest.tokens, &namespace)?;
         if !longest.derived.contains(&derived) {
             longest.derived.push(derived);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kvik_cache::{BLOCK_POSITIONS, Namespace, SeqId, TenantId, Token, blocks_for};
+use kvik_cache::{BLOCK_POSITIONS, SeqId, TenantId, Token, blocks_for};
 
 use super::admission::Waiting;
 use super::answer::{Answer, Rules};
@@ -131,10 +131,7 @@ impl Scheduler {
         if let Some(disk) = &mut self.disk {
             disk.note_private(&roots, prompt);
         }
-        let EngineConfig { model_digest, kv_format, .. } = &self.config;
-        let kv_format = format!("{kv_format} private");
-        let private = Namespace { model: *model_digest, kv_format, adapter: None, salt: request.salt };
-        let id = self.cache.namespace(&private);
+        let id = self.cache.namespace(&self.config.namespaces().private(request.salt));
         self.settle_owner(id, request.tenant, request.salt);
         Sharing::Private(id)
     }

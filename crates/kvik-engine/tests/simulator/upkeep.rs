@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kvik_cache::tier::Tier;
-use kvik_cache::{BLOCK_POSITIONS, Identity, Namespace, PrefixOrder, PrefixScan, TenantId, Token};
+use kvik_cache::{BLOCK_POSITIONS, Identity, PrefixOrder, PrefixScan, TenantId, Token};
 use kvik_engine::api::KeptPrompt;
 use kvik_engine::api::RequestError;
 use kvik_engine::schedule::disk::DiskSetup;
@@ -76,8 +76,7 @@ pub(crate) fn scheduler(regime: &Regime, time: &Time, platter: &Arc<Mutex<Platte
 
 /// Before the first block of a tenant's prompts, on disk.
 fn root(regime: &Regime, salt: u8) -> Identity {
-    let (model, kv_format) = (regime.engine.model_digest, regime.engine.kv_format.clone());
-    Identity::root(&Namespace { model, kv_format, adapter: None, salt: [salt; 16] })
+    Identity::root(&regime.engine.namespaces().shared([salt; 16]))
 }
 
 impl World {

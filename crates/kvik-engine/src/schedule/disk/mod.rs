@@ -267,8 +267,8 @@ fn lineage_of(chain: &Identity) -> u64 {
 
 impl Roots {
     pub(super) fn of(namespace: &Namespace) -> Roots {
-        let lineage = lineage_root(namespace.salt);
-        Roots { identity: Identity::root(namespace), lineage, owner: owner(namespace.salt) }
+        let lineage = lineage_root(namespace.salt());
+        Roots { identity: Identity::root(namespace), lineage, owner: owner(namespace.salt()) }
     }
 
     /// The identity of the last of the whole blocks of `tokens`; the root's when there is none.
@@ -285,7 +285,7 @@ pub fn owner(salt: [u8; 16]) -> u64 {
 
 /// The root of a tenant's prompts, whatever the model and the KV format.
 fn lineage_root(salt: [u8; 16]) -> Identity {
-    Identity::root(&Namespace { model: [0; 32], kv_format: String::new(), adapter: None, salt })
+    Identity::root(&Namespace::of_content(salt))
 }
 
 /// Namespaces by id, with their identities.
