@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a test may fail where it stands
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -63,6 +64,78 @@ fn arrows_between_crates_point_down() {
             .collect();
         assert!(wrong.is_empty(), "{name} must not use {wrong:?}");
     }
+}
+
+#[test]
+fn folders_of_a_crate_do_not_import_in_circles() {
+    for name in ["kvik-engine", "kvik"] {
+        let root = workspace().join("crates").join(name).join("src");
+        let mut imports: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for (path, text) in sources().iter().filter(|(path, _)| is_code(path, &root)) {
+            let folder = first_name(path.strip_prefix(&root).unwrap().to_str().unwrap());
+            let others = imported(text).into_iter().filter(|other| *other != folder);
+            imports.entry(folder.clone()).or_default().extend(others);
+        }
+        assert!(imports.len() > 5, "{name}: the imports are where this test looks for them");
+        // Whatever imports nothing that is left stands on what was taken away; a circle stays.
+        let leaf = |imports: &BTreeMap<String, BTreeSet<String>>| {
+            let is_leaf = |uses: &BTreeSet<String>| uses.iter().all(|other| !imports.contains_key(other));
+            imports.iter().find(|(_, uses)| is_leaf(uses)).map(|(folder, _)| folder.clone())
+        };
+        while let Some(folder) = leaf(&imports) {
+            imports.remove(&folder);
+        }
+        assert!(imports.is_empty(), "{name}: these import in a circle, or stand on one: {imports:#?}");
+    }
+}
+
+/// A file under `root` that is no test and not the root itself.
+fn is_code(path: &Path, root: &Path) -> bool {
+    let Ok(inside) = path.strip_prefix(root) else { return false };
+    let inside = inside.to_str().unwrap();
+    !inside.contains("test") && !matches!(inside, "lib.rs" | "main.rs" | "naive.rs")
+}
+
+/// The folder, or the file without a folder, at the start of a path.
+fn first_name(path: &str) -> String {
+    path.split(['/', '.']).next().unwrap_or_default().to_owned()
+}
+
+/// The modules at the root of the crate that a file names, but for what its tests name.
+fn imported(text: &str) -> BTreeSet<String> {
+    let code = text.split("\n#[cfg(test)]\nmod ").next().unwrap_or_default();
+    let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let code: String = lines.flat_map(|line| [line, "\n"]).collect();
+    let after = |rest: &str| match rest.strip_prefix('{') {
+        Some(group) => first_level(group),
+        None => vec![rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or("").to_owned()],
+    };
+    let names = code.split("crate::").skip(1).flat_map(after);
+    // A name of the crate itself, such as a macro or a re-export, is no module.
+    names.filter(|name| name.starts_with(|c: char| c.is_lowercase())).collect()
+}
+
+/// The first names of the parts of a group of imports, `a::B, c::{D, e::F}, ...}`.
+fn first_level(group: &str) -> Vec<String> {
+    let (mut depth, mut part, mut parts) = (1, String::new(), Vec::new());
+    for c in group.chars() {
+        depth += i32::from(c == '{') - i32::from(c == '}');
+        match c {
+            _ if depth == 0 => break,
+            ',' if depth == 1 => parts.push(std::mem::take(&mut part)),
+            _ => part.push(c),
+        }
+    }
+    parts.push(part);
+    parts.iter().filter_map(|part| part.trim().split("::").next().map(str::to_owned)).collect()
+}
+
+#[test]
+fn imports_are_read() {
+    let text = "use crate::a::B;\nuse crate::{\n    c::{D, e::F},\n    g,\n};\n// crate::h\nfn f() { crate::i::j() }\n";
+    let found: Vec<String> = imported(text).into_iter().collect();
+    assert_eq!(found, ["a", "c", "g", "i"]);
+    assert_eq!(imported("x\n#[cfg(test)]\nmod tests {\n    use crate::a;\n}\n").len(), 0);
 }
 
 #[test]

@@ -43,7 +43,7 @@ pub(crate) fn gguf(data: &[u8]) {
     }
     if let Ok(model) = LoadedModel::from_bytes(FileBytes::Owned(data.to_vec())) {
         assert!(model.tokenizer.vocab_len() <= model.config.vocab);
-        let _ = ChatTemplate::for_model(&model, None);
+        let _ = model.template(None);
     }
 }
 

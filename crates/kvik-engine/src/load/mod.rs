@@ -17,6 +17,7 @@ use crate::files::gguf::{Gguf, GgufError};
 use crate::files::hf::{HfError, Settings, Shards, read_json, read_optional};
 use crate::files::{FileError, TensorSource};
 use crate::model::ModelConfig;
+use crate::text::template::{ChatTemplate, TemplateError};
 use crate::text::tokenizer::{Tokenizer, TokenizerError};
 
 /// A model whose files have been read and checked, and whose weights have not been packed yet.
@@ -66,6 +67,14 @@ impl LoadedModel {
         }
         let tensors = TensorSource::from_shards(Shards::open(path, hf_config.tie_word_embeddings)?);
         Ok(LoadedModel { config, tensors, tokenizer, chat_template })
+    }
+}
+
+impl LoadedModel {
+    /// The chat template: the one given, else the model's own, else ChatML where the vocabulary has it.
+    pub fn template(&self, given: Option<&str>) -> Result<ChatTemplate, TemplateError> {
+        let own = self.chat_template.as_deref().or_else(|| ChatTemplate::chatml(&self.tokenizer));
+        ChatTemplate::with_tokens_of(given.or(own).ok_or(TemplateError::Missing)?, &self.tokenizer)
     }
 }
 

@@ -6,6 +6,7 @@ mod chat;
 mod cli;
 mod example;
 mod explain;
+pub(crate) mod flags;
 mod inspect;
 mod lint;
 mod perplexity;

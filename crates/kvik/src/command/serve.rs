@@ -12,6 +12,10 @@ use clap::{Args, builder::FalseyValueParser};
 use tokio::{sync::watch, task::JoinHandle};
 
 use super::example;
+use super::flags::{
+    access::AccessArgs,
+    accounts::{AccountArgs, StateArgs},
+};
 use crate::{
     accounts::{
         ledger::{Ledger, Records},
@@ -26,8 +30,6 @@ use crate::{
         load::{self, Budget, Capacity, Handle, Loaded},
     },
     settings::{
-        access::AccessArgs,
-        accounts::{AccountArgs, StateArgs},
         logging::{self, LogFormat},
         model::{CacheArgs, ModelArgs},
         size::ByteSize,

@@ -10,7 +10,7 @@ use ureq::http::Method;
 use super::remote::{ServerArgs, escaped};
 use crate::{
     accounts::ledger::{self, Bill, Day, Records, RecordsError},
-    settings::accounts::StateArgs,
+    command::flags::accounts::StateArgs,
 };
 
 /// Shows requests, tokens, hit rates and costs

@@ -1,9 +1,6 @@
 //! The tier below RAM: where it is, how much it may take, and why there is none.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Instant,
-};
+use std::{path::Path, time::Instant};
 
 use kvik_cache::tier::Tier;
 use kvik_engine::{
@@ -13,7 +10,7 @@ use kvik_engine::{
 use kvik_kernels::{Isa, KV_LAYOUT_VERSION};
 
 use super::load::{Budget, unix_seconds};
-use crate::settings::{dirs, model::CacheArgs, size::ByteSize};
+use crate::settings::{model::CacheArgs, size::ByteSize};
 
 /// Memory for blocks on their way to and from the disk.
 const BUFFER_BYTES: usize = 64 << 20;
@@ -21,36 +18,6 @@ const BUFFER_BYTES: usize = 64 << 20;
 const BUFFERS: std::ops::RangeInclusive<usize> = 8..=4096;
 /// Part of the RAM budget that is filled at the start.
 const WARM_SHARE: usize = 2;
-
-/// Where blocks are kept.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum DiskPlace {
-    Off,
-    Default,
-    Directory(PathBuf),
-}
-
-impl std::str::FromStr for DiskPlace {
-    type Err = std::convert::Infallible;
-
-    fn from_str(text: &str) -> Result<DiskPlace, Self::Err> {
-        Ok(match text {
-            "off" => DiskPlace::Off,
-            "default" => DiskPlace::Default,
-            path => DiskPlace::Directory(path.into()),
-        })
-    }
-}
-
-impl DiskPlace {
-    fn directory(&self) -> Option<PathBuf> {
-        match self {
-            DiskPlace::Off => None,
-            DiskPlace::Default => Some(dirs::cache()?.join("kv")),
-            DiskPlace::Directory(path) => Some(path.clone()),
-        }
-    }
-}
 
 /// The tier below RAM, opened.
 pub(crate) struct OpenDisk {

@@ -69,7 +69,7 @@ pub(crate) struct Opened {
 /// Reads a model and packs its weights on `pool`.
 pub(crate) fn model(args: &ModelArgs, pool: &Pool) -> anyhow::Result<Opened> {
     let loaded = args.load()?;
-    let template = match ChatTemplate::for_model(&loaded, None) {
+    let template = match loaded.template(None) {
         Ok(template) => Some(template),
         Err(TemplateError::Missing) => None,
         Err(error) => return Err(error.into()),

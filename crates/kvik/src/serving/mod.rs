@@ -6,6 +6,7 @@ pub(crate) mod disk;
 
 pub(crate) mod load;
 mod memory;
+mod open;
 
 use std::sync::Arc;
 

@@ -1,9 +1,8 @@
 //! Settings of the commands: groups of flags, the configuration file, and where files are kept.
 
-pub(crate) mod access;
-pub(crate) mod accounts;
 pub(crate) mod config;
 pub(crate) mod dirs;
+pub(crate) mod disk_place;
 pub(crate) mod file_limit;
 pub(crate) mod logging;
 pub(crate) mod model;

@@ -1,25 +1,16 @@
 //! Which model to run and in what formats: flags that every command shares.
 
-use std::{
-    num::NonZeroUsize,
-    path::{Path, PathBuf},
-};
+use std::{num::NonZeroUsize, path::PathBuf};
 
-use anyhow::{Context, bail};
 use clap::{
     Args, ValueEnum,
     builder::{PossibleValuesParser, TypedValueParser},
 };
 use kvik_cache::Policy;
-use kvik_engine::files::bytes::FileBytes;
-use kvik_engine::load::LoadedModel;
-use kvik_kernels::{Isa, KvFormat, Pool, WeightType, performance_cores};
+use kvik_kernels::{KvFormat, Pool, WeightType, performance_cores};
 
+use super::disk_place::DiskPlace;
 use super::size::ByteSize;
-use crate::{
-    hub::{Hub, HubSpec},
-    serving::disk::DiskPlace,
-};
 
 /// The model and the formats of its weights and of the KV cache.
 #[derive(Debug, Clone, Args)]
@@ -29,13 +20,13 @@ pub(crate) struct ModelArgs {
     #[allow(rustdoc::broken_intra_doc_links)]
     /// A GGUF file, a Hugging Face directory, or hf:owner/repo[:file]; absent: the model inside the program
     #[arg(short, long, value_name = "MODEL")]
-    model: Option<String>,
+    pub(crate) model: Option<String>,
     /// Convert the weights while loading
     #[arg(long, value_enum, value_name = "TYPE")]
     pub(crate) weights: Option<WeightsArg>,
     /// Use this Jinja template instead of the model's own
     #[arg(long, value_name = "FILE")]
-    chat_template: Option<PathBuf>,
+    pub(crate) chat_template: Option<PathBuf>,
     /// Format of keys and values in the cache
     #[arg(long, value_name = "FORMAT", default_value = "f16", value_parser = kv_format())]
     kv: KvFormat,
@@ -122,13 +113,6 @@ fn kv_format() -> impl TypedValueParser<Value = KvFormat> {
         .map(|name| name.parse().expect("the possible values are names of formats"))
 }
 
-/// The model inside the program.
-#[cfg(feature = "embedded-model")]
-const EMBEDDED: Option<&[u8]> =
-    Some(include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/tiny/kvik-tiny-q8_0.gguf")));
-#[cfg(not(feature = "embedded-model"))]
-const EMBEDDED: Option<&[u8]> = None;
-
 impl ModelArgs {
     /// The model inside the program, in the default formats.
     #[cfg(test)]
@@ -163,45 +147,4 @@ impl ModelArgs {
     pub(crate) fn pool(&self) -> Pool {
         Pool::new(self.threads.map_or_else(performance_cores, NonZeroUsize::get))
     }
-
-    /// Finds the model, downloads it if need be, and reads its headers and vocabulary.
-    pub(crate) fn load(&self) -> anyhow::Result<LoadedModel> {
-        // Before minutes are spent on a model that the wrong instructions would then compute.
-        Isa::chosen()?;
-        let mut loaded = match &self.model {
-            None => embedded()?,
-            Some(model) => {
-                let path = locate(model)?;
-                LoadedModel::open(&path).with_context(|| format!("the model {model} cannot be loaded"))?
-            }
-        };
-        if let Some(path) = &self.chat_template {
-            let template = std::fs::read_to_string(path)
-                .with_context(|| format!("the chat template {} cannot be read", path.display()))?;
-            loaded.chat_template = Some(template);
-        }
-        Ok(loaded)
-    }
-}
-
-fn embedded() -> anyhow::Result<LoadedModel> {
-    let Some(bytes) = EMBEDDED else {
-        bail!("this kvik was built without a model inside; name one with -m MODEL");
-    };
-    LoadedModel::from_bytes(FileBytes::Static(bytes)).context("the model inside cannot be loaded")
-}
-
-/// The path of a model that may have to be downloaded first.
-fn locate(model: &str) -> anyhow::Result<PathBuf> {
-    if let Some(spec) = model.strip_prefix("hf:") {
-        let spec: HubSpec = spec.parse()?;
-        return Ok(Hub::from_env()?.fetch(&spec)?);
-    }
-    let path = Path::new(model);
-    if !path.exists() {
-        bail!(
-            "there is no model at {model}; -m takes a GGUF file, a Hugging Face directory, or hf:owner/repo[:file]"
-        );
-    }
-    Ok(path.to_owned())
 }

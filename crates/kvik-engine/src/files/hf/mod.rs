@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use super::FileError;
 
 pub(crate) use settings::Settings;
+pub use settings::TokenizerHints;
 pub(crate) use shards::Shards;
 
 /// What can be wrong with a model directory.

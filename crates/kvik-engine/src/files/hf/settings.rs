@@ -8,13 +8,23 @@ use serde_json::Value;
 
 use super::{read_json, read_optional};
 use crate::files::FileError;
-use crate::text::tokenizer::TokenizerHints;
 
 /// What the small files say.
 #[derive(Debug, Default)]
 pub(crate) struct Settings {
     pub(crate) chat_template: Option<String>,
     pub(crate) hints: TokenizerHints,
+}
+
+/// What other files of a model directory say about its tokens.
+#[derive(Debug, Clone, Default)]
+pub struct TokenizerHints {
+    /// Text of the begin-of-text token.
+    pub bos: Option<String>,
+    /// Text of the end-of-text token.
+    pub eos: Option<String>,
+    /// Ids of tokens that end an answer.
+    pub eog: Vec<Token>,
 }
 
 #[derive(Default, Deserialize)]

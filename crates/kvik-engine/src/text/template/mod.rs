@@ -15,7 +15,7 @@ use serde_json::Map;
 
 use super::answer::ToolForm;
 use super::jinja::{Fault, Limits, Program, Variable, Written};
-use crate::load::LoadedModel;
+use super::tokenizer::Tokenizer;
 use learn::Learned;
 use messages::Expected;
 
@@ -108,12 +108,13 @@ impl ChatTemplate {
         })
     }
 
-    /// The template for a model: the one given, else the model's own, else ChatML where the
-    /// vocabulary speaks it.
-    pub fn for_model(model: &LoadedModel, given: Option<&str>) -> Result<ChatTemplate, TemplateError> {
-        let tokenizer = &model.tokenizer;
-        let chatml = tokenizer.token_of("<|im_start|>").map(|_| CHATML);
-        let source = given.or(model.chat_template.as_deref()).or(chatml).ok_or(TemplateError::Missing)?;
+    /// ChatML, for models that come without a template and whose vocabulary has its tokens.
+    pub(crate) fn chatml(tokenizer: &Tokenizer) -> Option<&'static str> {
+        tokenizer.token_of("<|im_start|>").map(|_| CHATML)
+    }
+
+    /// A template in the words of a tokenizer's special tokens.
+    pub fn with_tokens_of(source: &str, tokenizer: &Tokenizer) -> Result<ChatTemplate, TemplateError> {
         let text = |token: Option<_>| token.and_then(|token| tokenizer.token_text(token)).unwrap_or_default();
         ChatTemplate::new(source, text(tokenizer.bos()), text(tokenizer.eos()))
     }

@@ -15,17 +15,7 @@ use super::special::Strip;
 use super::split::{GPT2, Splitter};
 use super::vocab::{Kind, Spelling, Vocab};
 use super::{Ends, Pieces, Tokenizer, TokenizerError};
-
-/// What other files of a model directory say about its tokens.
-#[derive(Debug, Clone, Default)]
-pub struct TokenizerHints {
-    /// Text of the begin-of-text token.
-    pub bos: Option<String>,
-    /// Text of the end-of-text token.
-    pub eos: Option<String>,
-    /// Ids of tokens that end an answer.
-    pub eog: Vec<Token>,
-}
+use crate::files::hf::TokenizerHints;
 
 #[derive(Deserialize)]
 struct File {

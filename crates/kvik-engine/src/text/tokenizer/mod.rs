@@ -28,7 +28,7 @@ use sentence_piece::SentencePiece;
 use special::{Controls, Part, Specials, Strip};
 use vocab::{END_OF_GENERATION, Kind, Vocab};
 
-pub use json::TokenizerHints;
+pub use crate::files::hf::TokenizerHints;
 
 /// A model's tokenizer, shared between threads.
 #[derive(Debug)]

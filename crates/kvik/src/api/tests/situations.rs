@@ -23,11 +23,9 @@ use crate::{
     api::router,
     app::App,
     app::keys::Keys,
-    serving::{
-        disk::DiskPlace,
-        load::{self, Capacity, Handle},
-    },
+    serving::load::{self, Capacity, Handle},
     settings::{
+        disk_place::DiskPlace,
         model::{CacheArgs, ModelArgs},
         size::ByteSize,
     },

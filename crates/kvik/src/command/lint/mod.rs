@@ -21,7 +21,7 @@ use std::{
 
 use anyhow::Context;
 use clap::Args;
-use kvik_engine::text::template::{ChatTemplate, TemplateError};
+use kvik_engine::text::template::TemplateError;
 use serde_json::Value;
 
 use crate::settings::model::ModelArgs;
@@ -115,7 +115,7 @@ impl Finding {
 /// Runs the command; tells whether something was found.
 pub(crate) fn run(args: &LintArgs) -> anyhow::Result<bool> {
     let loaded = args.model.load()?;
-    let template = match ChatTemplate::for_model(&loaded, None) {
+    let template = match loaded.template(None) {
         Err(TemplateError::Missing) => None,
         template => Some(template?),
     };

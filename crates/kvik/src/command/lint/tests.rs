@@ -7,6 +7,8 @@ use kvik_engine::{
 };
 use serde_json::json;
 
+use kvik_engine::text::template::ChatTemplate;
+
 use super::*;
 use crate::{
     serving::load::{self, Capacity, Loaded},
@@ -22,7 +24,7 @@ struct Model {
 impl Model {
     fn new() -> Model {
         let loaded = ModelArgs::embedded().load().unwrap();
-        Model { template: ChatTemplate::for_model(&loaded, None).unwrap(), loaded }
+        Model { template: loaded.template(None).unwrap(), loaded }
     }
 
     fn words(&self) -> Words<'_> {

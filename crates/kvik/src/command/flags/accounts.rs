@@ -5,14 +5,14 @@ use std::{num::NonZeroU32, path::PathBuf};
 use anyhow::{Context, bail};
 use clap::Args;
 
-use super::{
-    access::{key, keys_in},
-    dirs,
-};
-use crate::accounts::{
-    ledger::{LOCK_WAIT, Records, RecordsError},
-    prices::{Decimal, PriceList, Prices},
-    tenants::{Secret, Source},
+use super::access::{key, keys_in};
+use crate::{
+    accounts::{
+        ledger::{LOCK_WAIT, Records, RecordsError},
+        prices::{Decimal, PriceList, Prices},
+        tenants::{Secret, Source},
+    },
+    settings::dirs,
 };
 
 /// Who pays for what.

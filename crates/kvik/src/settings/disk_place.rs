@@ -1,0 +1,36 @@
+//! Where computed prompts are kept over a restart.
+
+use std::path::PathBuf;
+
+use super::dirs;
+
+/// Where blocks are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum DiskPlace {
+    Off,
+    Default,
+    Directory(PathBuf),
+}
+
+impl std::str::FromStr for DiskPlace {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<DiskPlace, Self::Err> {
+        Ok(match text {
+            "off" => DiskPlace::Off,
+            "default" => DiskPlace::Default,
+            path => DiskPlace::Directory(path.into()),
+        })
+    }
+}
+
+impl DiskPlace {
+    /// The directory; none where nothing is kept.
+    pub(crate) fn directory(&self) -> Option<PathBuf> {
+        match self {
+            DiskPlace::Off => None,
+            DiskPlace::Default => Some(dirs::cache()?.join("kv")),
+            DiskPlace::Directory(path) => Some(path.clone()),
+        }
+    }
+}
