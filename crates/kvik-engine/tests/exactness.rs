@@ -15,7 +15,7 @@ use kvik_cache::{
     Admission, BlockId, Cache, CacheConfig, NamespaceId, Namespaces, Policy, Retain, SeqId, Token,
 };
 use kvik_engine::load::LoadedModel;
-use kvik_engine::model::batch::{Batch, Row, Runner};
+use kvik_engine::model::batch::{Batch, Row, Runner, SequenceKv};
 use kvik_engine::model::{Model, ModelRunner};
 use kvik_kernels::{KvFormat, Pool};
 
@@ -76,15 +76,18 @@ impl Solo {
         let all = self.known.entry(prompt.to_vec()).or_insert_with(|| {
             let rows: Vec<Row> = (0..prompt.len()).map(|position| row(0, prompt, position, true)).collect();
             let table: Vec<BlockId> = (0..prompt.len().div_ceil(16) as u32).map(BlockId).collect();
-            let logits = self.runner.forward(&Batch { rows: &rows, tables: &[&table] });
+            let logits =
+                self.runner.forward(&Batch { rows: &rows, sequences: &[SequenceKv::in_blocks(&table)] });
             logits.iter().map(|logit| logit.to_bits()).collect()
         });
         &all[position * vocab..(position + 1) * vocab]
     }
 }
 
-fn row(table: usize, prompt: &[Token], position: usize, logits: bool) -> Row {
-    Row { table: table as u32, token: prompt[position], position: position as u32, logits }
+fn row(sequence: usize, prompt: &[Token], position: usize, logits: bool) -> Row {
+    let token = prompt[position];
+    let position = position as u32;
+    Row { sequence: sequence as u32, token, position, cache_position: position, logits }
 }
 
 /// A prompt on its way through the model.
@@ -227,12 +230,12 @@ impl World {
             }
             running.done = end;
         }
-        let tables: Vec<&[BlockId]> =
-            self.running[..taking].iter().map(|running| self.cache.table(running.seq)).collect();
-        let logits = self.runner.forward(&Batch { rows: &rows, tables: &tables });
+        let stored = self.running[..taking].iter().map(|running| self.cache.table(running.seq));
+        let sequences: Vec<SequenceKv<'_>> = stored.map(SequenceKv::in_blocks).collect();
+        let logits = self.runner.forward(&Batch { rows: &rows, sequences: &sequences });
         let wanted = rows.iter().filter(|row| row.logits);
         for (row, logits) in wanted.zip(logits.chunks_exact(self.solo.runner.vocab_len())) {
-            let prompt = &self.running[row.table as usize].prompt;
+            let prompt = &self.running[row.sequence as usize].prompt;
             let alone = self.solo.logits(prompt, row.position as usize);
             let same = logits.iter().map(|logit| logit.to_bits()).eq(alone.iter().copied());
             assert!(same, "position {} of {} differs", row.position, prompt.len());

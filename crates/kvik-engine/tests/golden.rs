@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use kvik_cache::{BLOCK_POSITIONS, BlockId, Token};
 use kvik_engine::load::LoadedModel;
-use kvik_engine::model::batch::{Batch, Row, Runner};
+use kvik_engine::model::batch::{Batch, Row, Runner, SequenceKv};
 use kvik_engine::model::{Model, ModelRunner};
 use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_kernels::{KvFormat, Pool};
@@ -241,14 +241,15 @@ impl Sequence {
     /// Appends tokens and returns the logits after the last, `[vocab]`.
     fn feed(&mut self, tokens: &[Token]) -> &[f32] {
         let row = |(i, &token): (usize, &Token)| Row {
-            table: 0,
+            sequence: 0,
             token,
             position: (self.len + i) as u32,
+            cache_position: (self.len + i) as u32,
             logits: i + 1 == tokens.len(),
         };
         let rows: Vec<Row> = tokens.iter().enumerate().map(row).collect();
         self.len += tokens.len();
-        self.runner.forward(&Batch { rows: &rows, tables: &[&self.table] })
+        self.runner.forward(&Batch { rows: &rows, sequences: &[SequenceKv::in_blocks(&self.table)] })
     }
 
     /// The greedy answer to a prompt, at most `tokens_max` long, without the token that ends it.

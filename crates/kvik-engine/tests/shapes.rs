@@ -9,7 +9,7 @@ use kvik_cache::{BLOCK_POSITIONS, BlockId, Token};
 use kvik_engine::files::bytes::FileBytes;
 use kvik_engine::files::gguf::write::Writer;
 use kvik_engine::load::LoadedModel;
-use kvik_engine::model::batch::{Batch, Row, Runner};
+use kvik_engine::model::batch::{Batch, Row, Runner, SequenceKv};
 use kvik_engine::model::{Model, ModelRunner};
 use kvik_kernels::{KvFormat, Pool, WeightType, quantize};
 use proptest::prelude::*;
@@ -143,16 +143,17 @@ fn logits(file: Vec<u8>, kv: KvFormat) -> Result<Vec<f32>, String> {
     let mut runner = ModelRunner::new(Arc::new(model), pool, layout, blocks, context).unwrap();
     let table: Vec<BlockId> = (0..blocks as u32).map(BlockId).collect();
     let row = |position: usize| Row {
-        table: 0,
+        sequence: 0,
         token: (position % vocab) as Token,
         position: position as u32,
+        cache_position: position as u32,
         logits: position + 2 >= context,
     };
     let rows: Vec<Row> = (0..context).map(row).collect();
     let (prompt, last) = rows.split_at(context - 1);
     let mut logits = Vec::new();
     for rows in [prompt, last].into_iter().filter(|rows| !rows.is_empty()) {
-        logits.extend(runner.forward(&Batch { rows, tables: &[&table] }));
+        logits.extend(runner.forward(&Batch { rows, sequences: &[SequenceKv::in_blocks(&table)] }));
     }
     assert_eq!(logits.len(), vocab * context.min(2));
     Ok(logits)

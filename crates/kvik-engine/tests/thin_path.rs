@@ -11,7 +11,7 @@ use std::sync::Arc;
 use kvik_cache::{BlockId, Token};
 use kvik_engine::files::TensorSource;
 use kvik_engine::load::LoadedModel;
-use kvik_engine::model::batch::{Batch, Row, Runner};
+use kvik_engine::model::batch::{Batch, Row, Runner, SequenceKv};
 use kvik_engine::model::{Model, ModelError, ModelRunner};
 use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_kernels::{KvFormat, Pool};
@@ -32,13 +32,14 @@ fn greedy(runner: &mut ModelRunner, tokens: &mut Vec<Token>, count: usize, stop:
     for _ in 0..count {
         let end = tokens.len();
         let row = |position: usize| Row {
-            table: 0,
+            sequence: 0,
             token: tokens[position],
             position: position as u32,
+            cache_position: position as u32,
             logits: position + 1 == end,
         };
         let rows: Vec<Row> = (start..end).map(row).collect();
-        let logits = runner.forward(&Batch { rows: &rows, tables: &[&table] });
+        let logits = runner.forward(&Batch { rows: &rows, sequences: &[SequenceKv::in_blocks(&table)] });
         let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap() as Token;
         if stop(best) {
             break;

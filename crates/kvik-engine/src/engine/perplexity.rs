@@ -14,7 +14,7 @@
 
 use kvik_cache::{BLOCK_POSITIONS, BlockId, Token};
 
-use crate::model::batch::{Batch, Row, Runner};
+use crate::model::batch::{Batch, Row, Runner, SequenceKv};
 use crate::sampler;
 use crate::text::tokenizer::Tokenizer;
 
@@ -135,16 +135,17 @@ impl Windows {
 fn score_window(runner: &mut dyn Runner, table: &[BlockId], window: &[Token], perplexity: &mut Perplexity) {
     let scored = window.len() / 2..window.len() - 1;
     let row = |position: usize| Row {
-        table: 0,
+        sequence: 0,
         token: window[position],
         position: position as u32,
+        cache_position: position as u32,
         logits: scored.contains(&position),
     };
     for start in (0..scored.end).step_by(ROWS_MAX) {
         let end = scored.end.min(start + ROWS_MAX);
         let rows: Vec<Row> = (start..end).map(row).collect();
         let vocab = runner.vocab_len();
-        let logits = runner.forward(&Batch { rows: &rows, tables: &[table] });
+        let logits = runner.forward(&Batch { rows: &rows, sequences: &[SequenceKv::in_blocks(table)] });
         let first = scored.start.max(start);
         for (row, position) in logits.chunks_exact(vocab).zip(first..end) {
             perplexity.score(row, window[position + 1]);

@@ -1,30 +1,68 @@
-//! What one step asks of the model: rows of tokens against block tables.
+//! What one step asks of the model: rows of tokens, and what their sequences store.
 
 use kvik_cache::{BlockId, Token};
+use kvik_kernels::HeadTail;
 
-/// One position of one sequence to compute.
+/// One token of one sequence to compute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
-    /// Index into [`Batch::tables`]: whose keys and values this row reads and extends.
-    pub table: u32,
-    /// The token at this position.
+    /// Index into [`Batch::sequences`]: whose keys and values this row reads and extends.
+    pub sequence: u32,
+    /// The token.
     pub token: Token,
-    /// Position in its sequence, from 0. The row attends to positions `0..=position`.
+    /// The position by which query and key are rotated.
     pub position: u32,
+    /// Where its keys and values are stored among those of its sequence, from 0. The row attends to cache
+    /// positions `0..=cache_position`, as far as heads still store them. The same as `position` unless
+    /// positions were dropped from between and the rest is counted anew.
+    pub cache_position: u32,
     /// Whether the logits of this row are wanted.
     pub logits: bool,
 }
 
+/// Where the keys and values of one sequence are stored.
+#[derive(Debug, Clone, Copy)]
+pub struct SequenceKv<'a> {
+    /// Block `i` holds cache positions `16 i .. 16 i + 16` of every layer and KV head.
+    pub blocks: &'a [BlockId],
+    /// What layers store differently, `[layers]`; or empty where all is in the blocks.
+    pub tails: &'a [LayerTails<'a>],
+}
+
+/// What the KV heads of one layer store behind the first blocks of their sequence.
+#[derive(Debug, Clone, Copy)]
+pub struct LayerTails<'a> {
+    /// The layer uses so many of the sequence's blocks.
+    pub blocks: usize,
+    /// What follows them, `[kv_heads]`; or empty where nothing does. Tiles are numbered as
+    /// [`KvLayout::tile`](kvik_kernels::KvLayout::tile) says.
+    pub heads: &'a [HeadTail<'a>],
+}
+
+impl<'a> SequenceKv<'a> {
+    /// A sequence that stores everything in blocks.
+    pub fn in_blocks(blocks: &'a [BlockId]) -> SequenceKv<'a> {
+        SequenceKv { blocks, tails: &[] }
+    }
+}
+
 /// The work of one step.
 ///
-/// Rows of one sequence stand in ascending positions without gaps, and every position
-/// before the first row of a sequence is already stored in its blocks.
+/// Rows of one sequence stand in ascending cache positions without gaps, and every cache position
+/// before the first row of a sequence is already stored, unless a head has dropped it.
 #[derive(Debug, Clone)]
 pub struct Batch<'a> {
     /// Rows to compute, prefill and decode mixed.
     pub rows: &'a [Row],
-    /// Block table of each sequence: entry `i` holds positions `16 i .. 16 i + 16`.
-    pub tables: &'a [&'a [BlockId]],
+    /// What the rows' `sequence` refers to.
+    pub sequences: &'a [SequenceKv<'a>],
+}
+
+impl<'a> Batch<'a> {
+    /// The blocks of a row's sequence.
+    pub fn blocks(&self, row: &Row) -> &'a [BlockId] {
+        self.sequences[row.sequence as usize].blocks
+    }
 }
 
 /// Runs batches: the model, or a stand-in for tests of the scheduler.

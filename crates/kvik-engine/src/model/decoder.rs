@@ -10,7 +10,7 @@ use kvik_kernels::{
 };
 
 use super::Model;
-use super::batch::{Batch, Row};
+use super::batch::{Batch, Row, SequenceKv};
 use super::weights::{Layer, Linear};
 
 /// Everything a forward pass reads besides the batch.
@@ -55,29 +55,54 @@ struct RowPositions {
 
 /// Computes the batch: stores its keys and values in `arena`, leaves the wanted logits in `scratch`.
 pub(super) fn forward(context: &Context<'_>, arena: &mut KvArena, scratch: &mut Scratch, batch: &Batch<'_>) {
-    let tables: Vec<Vec<u32>> =
-        batch.tables.iter().map(|table| table.iter().map(|block| block.0).collect()).collect();
-    let seqs: Vec<SeqKv<'_>> = tables.iter().map(|blocks| SeqKv { blocks, tails: &[] }).collect();
+    let layers = &context.model.weights.layers;
+    let stored = StoredKv::new(batch.sequences, layers.len());
     scratch.rows.set(batch.rows);
     embed(context, scratch, batch.rows);
-    let (last, layers) = context.model.weights.layers.split_last().expect("a model has layers");
     for (index, layer) in layers.iter().enumerate() {
+        let seqs = stored.of_layer(index);
         project_qkv(context, scratch, layer);
         store(context, arena, scratch, index, &seqs);
+        let is_last = index + 1 == layers.len();
+        if is_last && keep_wanted(context, scratch, batch.rows) == 0 {
+            scratch.logits.clear();
+            return;
+        }
         attend(context, arena, scratch, index, &seqs);
         add_attention(context, scratch, layer);
         feed_forward(context, scratch, layer);
     }
-    project_qkv(context, scratch, last);
-    store(context, arena, scratch, layers.len(), &seqs);
-    if keep_wanted(context, scratch, batch.rows) == 0 {
-        scratch.logits.clear();
-        return;
-    }
-    attend(context, arena, scratch, layers.len(), &seqs);
-    add_attention(context, scratch, last);
-    feed_forward(context, scratch, last);
     unembed(context, scratch);
+}
+
+/// What the sequences of a batch store, in the form the kernels want.
+struct StoredKv<'a> {
+    sequences: &'a [SequenceKv<'a>],
+    /// The blocks of each sequence.
+    blocks: Vec<Vec<u32>>,
+}
+
+impl<'a> StoredKv<'a> {
+    fn new(sequences: &'a [SequenceKv<'a>], layers: usize) -> StoredKv<'a> {
+        for SequenceKv { tails, .. } in sequences {
+            assert!(
+                tails.is_empty() || tails.len() == layers,
+                "tails of {} layers, not {layers}",
+                tails.len()
+            );
+        }
+        let blocks = sequences.iter().map(|sequence| sequence.blocks.iter().map(|block| block.0).collect());
+        StoredKv { sequences, blocks: blocks.collect() }
+    }
+
+    fn of_layer(&self, layer: usize) -> Vec<SeqKv<'_>> {
+        let sequences = self.sequences.iter().zip(&self.blocks);
+        let of_layer = sequences.map(|(sequence, blocks)| match sequence.tails.get(layer) {
+            Some(tails) => SeqKv { blocks: &blocks[..tails.blocks], tails: tails.heads },
+            None => SeqKv { blocks, tails: &[] },
+        });
+        of_layer.collect()
+    }
 }
 
 impl RowPositions {
@@ -85,7 +110,7 @@ impl RowPositions {
         self.rotated.clear();
         self.rotated.extend(rows.iter().map(|row| row.position));
         self.stored.clear();
-        self.stored.extend(rows.iter().map(|row| SeqRow { seq: row.table, len: row.position + 1 }));
+        self.stored.extend(rows.iter().map(|row| SeqRow { seq: row.sequence, len: row.cache_position + 1 }));
     }
 }
 

@@ -37,7 +37,7 @@ use kvik_cache::{Cache, CacheConfig, CacheError, NamespaceId, SeqId};
 
 use crate::api::RequestError;
 use crate::config::EngineConfig;
-use crate::model::batch::{Batch, Row, Runner};
+use crate::model::batch::{Batch, Row, Runner, SequenceKv};
 use crate::panics::contain;
 use crate::sampler::Scratch;
 use crate::stats::{Counters, DiskStats};
@@ -164,7 +164,7 @@ impl Scheduler {
     /// Computes the rows of `plan`, and learns how long prompts take.
     fn compute(&mut self, plan: Plan, runner: &mut dyn Runner) {
         let started = self.now();
-        let computed = contain(|| runner.forward(&plan.batch(&self.tables(&plan))));
+        let computed = contain(|| runner.forward(&plan.batch(&self.stored(&plan))));
         let elapsed = (self.clock)().saturating_sub(started);
         match computed {
             Ok(logits) => {
@@ -189,9 +189,9 @@ impl Scheduler {
         for span in spans {
             let rows;
             (rows, rest) = rest.split_at(span.rows);
-            let rows: Vec<Row> = rows.iter().map(|row| Row { table: 0, ..*row }).collect();
-            let tables = [self.cache.table(self.running[span.index].id)];
-            let batch = Batch { rows: &rows, tables: &tables };
+            let rows: Vec<Row> = rows.iter().map(|row| Row { sequence: 0, ..*row }).collect();
+            let sequences = [SequenceKv::in_blocks(self.cache.table(self.running[span.index].id))];
+            let batch = Batch { rows: &rows, sequences: &sequences };
             let computed = match alone {
                 true => Err(error.clone()),
                 false => contain(|| runner.forward(&batch)),

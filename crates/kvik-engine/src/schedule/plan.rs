@@ -5,17 +5,15 @@
 //! gets at least half, so a long prompt always moves; then the shortest go first, so a short
 //! question does not wait behind a book.
 
-use kvik_cache::BlockId;
-
 use super::Scheduler;
 use super::room::Room;
-use crate::model::batch::{Batch, Row, Runner};
+use crate::model::batch::{Batch, Row, Runner, SequenceKv};
 
 /// The rows of one step.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     pub(super) rows: Vec<Row>,
-    /// Whose rows they are, in the order of the rows and of the batch's tables.
+    /// Whose rows they are, in the order of the rows and of the batch's sequences.
     pub(super) spans: Vec<Span>,
 }
 
@@ -34,8 +32,8 @@ impl Plan {
         self.rows.is_empty()
     }
 
-    pub(super) fn batch<'a>(&'a self, tables: &'a [&'a [BlockId]]) -> Batch<'a> {
-        Batch { rows: &self.rows, tables }
+    pub(super) fn batch<'a>(&'a self, sequences: &'a [SequenceKv<'a>]) -> Batch<'a> {
+        Batch { rows: &self.rows, sequences }
     }
 }
 
@@ -50,9 +48,10 @@ impl Scheduler {
         self.choose_rows()
     }
 
-    /// Block tables of the plan's sequences.
-    pub(super) fn tables(&self, plan: &Plan) -> Vec<&[BlockId]> {
-        plan.spans.iter().map(|span| self.cache.table(self.running[span.index].id)).collect()
+    /// What the plan's sequences store.
+    pub(super) fn stored(&self, plan: &Plan) -> Vec<SequenceKv<'_>> {
+        let table = |span: &Span| self.cache.table(self.running[span.index].id);
+        plan.spans.iter().map(|span| SequenceKv::in_blocks(table(span))).collect()
     }
 
     fn choose_rows(&self) -> Plan {
@@ -65,9 +64,10 @@ impl Scheduler {
             let end = sequence.stored + rows;
             let logits = end == sequence.tokens.len() && sequence.answer.is_wanted();
             plan.rows.extend((sequence.stored..end).map(|position| Row {
-                table: plan.spans.len() as u32,
+                sequence: plan.spans.len() as u32,
                 token: sequence.tokens[position],
                 position: position as u32,
+                cache_position: position as u32,
                 logits: logits && position + 1 == end,
             }));
             plan.spans.push(Span { index, rows, logits });

@@ -139,11 +139,11 @@ impl Runner for FakeRunner {
         check_batch(batch, self.batch_rows_max);
         for row in batch.rows {
             assert_ne!(Some(row.token), self.poison, "the model broke");
-            self.write(batch.tables[row.table as usize], row.position as usize, row.token);
+            self.write(batch.blocks(row), row.cache_position as usize, row.token);
         }
         self.logits.clear();
         for row in batch.rows.iter().filter(|row| row.logits) {
-            self.push_logits(batch.tables[row.table as usize], row.position as usize);
+            self.push_logits(batch.blocks(row), row.cache_position as usize);
         }
         &self.logits
     }
@@ -152,15 +152,15 @@ impl Runner for FakeRunner {
 /// What `Batch` promises, and that nobody writes where somebody else reads.
 fn check_batch(batch: &Batch<'_>, rows_max: usize) {
     assert!(!batch.rows.is_empty() && batch.rows.len() <= rows_max, "{} rows", batch.rows.len());
-    for pair in batch.rows.windows(2).filter(|pair| pair[0].table == pair[1].table) {
-        assert_eq!(pair[0].position + 1, pair[1].position);
+    for pair in batch.rows.windows(2).filter(|pair| pair[0].sequence == pair[1].sequence) {
+        assert_eq!(pair[0].cache_position + 1, pair[1].cache_position);
     }
     let mut users = HashMap::new();
-    for block in batch.tables.iter().flat_map(|table| table.iter()) {
+    for block in batch.sequences.iter().flat_map(|sequence| sequence.blocks) {
         *users.entry(block).or_insert(0) += 1;
     }
     for row in batch.rows {
-        let block = batch.tables[row.table as usize][row.position as usize / BLOCK_POSITIONS];
+        let block = batch.blocks(row)[row.cache_position as usize / BLOCK_POSITIONS];
         assert_eq!(users[&block], 1, "{block:?} is written and belongs to several sequences");
     }
 }

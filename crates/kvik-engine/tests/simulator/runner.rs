@@ -77,16 +77,16 @@ impl SimRunner {
     /// What `Batch` promises, and that nobody writes where somebody else reads.
     fn check(&mut self, batch: &Batch<'_>) {
         assert!(!batch.rows.is_empty() && batch.rows.len() <= self.rows_max, "{} rows", batch.rows.len());
-        for pair in batch.rows.windows(2).filter(|pair| pair[0].table == pair[1].table) {
-            assert_eq!(pair[0].position + 1, pair[1].position);
+        for pair in batch.rows.windows(2).filter(|pair| pair[0].sequence == pair[1].sequence) {
+            assert_eq!(pair[0].cache_position + 1, pair[1].cache_position);
         }
         self.batches += 1;
-        for block in batch.tables.iter().flat_map(|table| table.iter()) {
+        for block in batch.sequences.iter().flat_map(|sequence| sequence.blocks) {
             let user = &mut self.users[block.index()];
             *user = if user.0 == self.batches { (user.0, user.1 + 1) } else { (self.batches, 1) };
         }
         for row in batch.rows {
-            let block = batch.tables[row.table as usize][row.position as usize / BLOCK_POSITIONS];
+            let block = batch.blocks(row)[row.cache_position as usize / BLOCK_POSITIONS];
             assert_eq!(
                 self.users[block.index()].1,
                 1,
@@ -129,18 +129,18 @@ impl Runner for SimRunner {
         // Half of it is computed when it breaks, as it may be.
         let poisoned = batch.rows.iter().any(|row| row.token == POISON);
         let stumbles = self.stumbles.swap(false, Ordering::Relaxed);
-        self.stumbled_alone += u32::from(stumbles && !poisoned && batch.tables.len() == 1);
+        self.stumbled_alone += u32::from(stumbles && !poisoned && batch.sequences.len() == 1);
         let broken = poisoned || stumbles;
         let rows = if broken { &batch.rows[..batch.rows.len() / 2] } else { batch.rows };
         for row in rows {
-            self.write(batch.tables[row.table as usize], row.position as usize, row.token);
+            self.write(batch.blocks(row), row.cache_position as usize, row.token);
         }
         if broken {
             std::panic::panic_any(Broken);
         }
         self.logits.clear();
         for row in batch.rows.iter().filter(|row| row.logits) {
-            self.push_logits(batch.tables[row.table as usize], row.position as usize);
+            self.push_logits(batch.blocks(row), row.cache_position as usize);
         }
         &self.logits
     }

@@ -296,7 +296,7 @@ proptest! {
             own.filter(|&(i, _)| !dropped.get(i).copied().unwrap_or(false)).map(|(_, &block)| block).collect()
         }).collect();
         let tiles: Vec<Vec<u32>> = kept_blocks.iter().enumerate().map(|(head, blocks)| {
-            blocks.iter().map(|&block| store.arena.tile(block, LAYER, head)).collect()
+            blocks.iter().map(|&block| store.arena.layout().tile(block, LAYER, head)).collect()
         }).collect();
         let gone: Vec<u32> = dropped.iter().map(|dropped| {
             (dropped.iter().filter(|&&dropped| dropped).count() * BLOCK_POSITIONS) as u32

@@ -120,24 +120,16 @@ impl KvArena {
         }
     }
 
-    /// The number of the tiles that hold what `block` stores for a layer and KV head.
-    ///
-    /// # Panics
-    /// When the layer or head does not exist.
-    pub fn tile(&self, block: u32, layer: usize, head: usize) -> u32 {
-        block * self.layout.heads() as u32 + self.layout.head(layer, head) as u32
-    }
-
     /// The K and the V tile of a number, for use as tiles of `layer`.
     ///
     /// # Panics
     /// When they do not exist, or their shape or formats are not those of the layer.
     pub(crate) fn tiles(&self, tile: u32, layer: usize) -> [*const u8; 2] {
-        let heads = self.layout.heads() as u32;
-        let tiles = self.layout.tiles((tile % heads) as usize);
+        let (block, head) = self.layout.block_and_head(tile);
+        let tiles = self.layout.tiles(head);
         let like = self.layout.tiles(self.layout.head(layer, 0)).tiles_of;
         assert!(tiles.tiles_of == like, "tile {tile} is not one of layer {layer}");
-        let block = self.block_start(tile / heads).cast_const();
+        let block = self.block_start(block).cast_const();
         [block.wrapping_add(tiles.key.start), block.wrapping_add(tiles.value.start)]
     }
 
@@ -280,7 +272,7 @@ mod tests {
 
         // Position 36 of head 0 is its 20th after 16 are dropped, and position 36 of head 1 its 36th.
         let mut in_tails = KvArena::new(layout, 3).unwrap();
-        let tiles = [vec![in_tails.tile(2, 1, 2)], vec![0, in_tails.tile(2, 0, 1)]];
+        let tiles = [vec![in_tails.layout().tile(2, 1, 2)], vec![0, in_tails.layout().tile(2, 0, 1)]];
         let tails = [(&tiles[0], 16), (&tiles[1], 0)].map(|(tiles, dropped)| HeadTail { tiles, dropped });
         let seqs = [SeqKv { blocks: &[0], tails: &tails }];
         in_tails.write(&Pool::new(1), 0, &[SeqRow { seq: 0, len: 37 }], &seqs, [&numbers, &numbers]);
@@ -298,6 +290,6 @@ mod tests {
     #[should_panic(expected = "is not one of layer 1")]
     fn tiles_of_another_shape_are_refused() {
         let arena = KvArena::new(mixed(), 1).unwrap();
-        arena.tiles(arena.tile(0, 0, 0), 1);
+        arena.tiles(arena.layout().tile(0, 0, 0), 1);
     }
 }

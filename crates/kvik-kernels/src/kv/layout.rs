@@ -158,6 +158,20 @@ impl KvLayout {
         }
     }
 
+    /// The number of the K and V tile that hold what `block` stores for a layer and KV head.
+    ///
+    /// # Panics
+    /// When the layer or head does not exist.
+    pub fn tile(&self, block: u32, layer: usize, head: usize) -> u32 {
+        block * self.heads() as u32 + self.head(layer, head) as u32
+    }
+
+    /// The block that a tile is in, and its head among those of all layers.
+    pub(crate) fn block_and_head(&self, tile: u32) -> (u32, usize) {
+        let heads = self.heads() as u32;
+        (tile / heads, (tile % heads) as usize)
+    }
+
     /// Where the tiles of a head lie.
     pub(crate) fn tiles(&self, head: usize) -> &HeadTiles {
         &self.heads[head]

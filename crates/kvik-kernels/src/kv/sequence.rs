@@ -16,7 +16,7 @@ pub struct SeqKv<'a> {
 /// Heads that have dropped positions store the others without gaps, so each has its own count.
 #[derive(Debug, Clone, Copy)]
 pub struct HeadTail<'a> {
-    /// Tile `i`, as [`KvArena::tile`] numbers them, holds the head's stored positions
+    /// Tile `i`, as [`KvLayout::tile`](super::KvLayout::tile) numbers them, holds the head's stored positions
     /// `16 (blocks + i) .. 16 (blocks + i) + 16`. It may be that of another layer or head in its block
     /// if its shape and formats are those of this layer.
     pub tiles: &'a [u32],
@@ -50,7 +50,7 @@ impl SeqKv<'_> {
     /// When the sequence has no such tile.
     pub(crate) fn tile(&self, arena: &KvArena, layer: usize, head: usize, index: usize) -> u32 {
         match self.blocks.get(index) {
-            Some(&block) => arena.tile(block, layer, head),
+            Some(&block) => arena.layout().tile(block, layer, head),
             None => self.tails[head].tiles[index - self.blocks.len()],
         }
     }

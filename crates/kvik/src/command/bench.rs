@@ -8,7 +8,7 @@ use std::time::Instant;
 use clap::Args;
 use kvik_cache::{BLOCK_POSITIONS, BlockId, Token};
 use kvik_engine::model::ModelRunner;
-use kvik_engine::model::batch::{Batch, Row, Runner};
+use kvik_engine::model::batch::{Batch, Row, Runner, SequenceKv};
 use kvik_kernels::KvFormat;
 use serde::Serialize;
 
@@ -256,13 +256,14 @@ impl<R: Runner> Bench<R> {
     /// One token of every sequence.
     fn decode(&mut self, position: usize) {
         let rows: Vec<Row> =
-            (0..self.tables.len()).map(|table| self.tokens.row(table as u32, position, true)).collect();
+            (0..self.tables.len()).map(|sequence| self.tokens.row(sequence as u32, position, true)).collect();
         self.forward(&rows);
     }
 
     fn forward(&mut self, rows: &[Row]) {
-        let tables: Vec<&[BlockId]> = self.tables.iter().map(Vec::as_slice).collect();
-        std::hint::black_box(self.runner.forward(&Batch { rows, tables: &tables }));
+        let sequences: Vec<SequenceKv<'_>> =
+            self.tables.iter().map(|table| SequenceKv::in_blocks(table)).collect();
+        std::hint::black_box(self.runner.forward(&Batch { rows, sequences: &sequences }));
     }
 }
 
@@ -291,11 +292,12 @@ struct TokenStream {
 }
 
 impl TokenStream {
-    fn row(&mut self, table: u32, position: usize, logits: bool) -> Row {
+    fn row(&mut self, sequence: u32, position: usize, logits: bool) -> Row {
         self.state =
             self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let token = ((self.state >> 33) % self.vocab) as Token;
-        Row { table, token, position: position as u32, logits }
+        let position = position as u32;
+        Row { sequence, token, position, cache_position: position, logits }
     }
 }
 
@@ -417,14 +419,14 @@ mod tests {
         fn write_block(&mut self, _: BlockId, _: &[u8]) {}
 
         fn forward(&mut self, batch: &Batch<'_>) -> &[f32] {
-            let places = |row: &Row| place(batch.tables[row.table as usize], row.position as usize);
+            let places = |row: &Row| place(batch.blocks(row), row.cache_position as usize);
             let written: BTreeSet<_> = batch.rows.iter().map(places).collect();
             assert_eq!(written.len(), batch.rows.len(), "two rows write to one place");
             self.stored.extend(batch.rows.iter().map(|row| (places(row), row.token)));
             for row in batch.rows {
-                let table = batch.tables[row.table as usize];
+                let table = batch.blocks(row);
                 let hole =
-                    (0..row.position as usize).find(|&at| !self.stored.contains_key(&place(table, at)));
+                    (0..row.cache_position as usize).find(|&at| !self.stored.contains_key(&place(table, at)));
                 assert_eq!(hole, None, "{row:?} reads a position that nobody computed");
             }
             self.filled += batch.rows.iter().filter(|row| !row.logits).count();
