@@ -125,7 +125,7 @@ pub(crate) struct AttentionKernels {
 macro_rules! attention_kernels {
     ($floats:ty, $sums:ty $(, $features:literal)?) => {
         /// The kernels for keys in format `k` and values in format `v`.
-        pub(crate) fn kernels(
+        pub(super) fn kernels(
             k: $crate::kv::KvFormat,
             v: $crate::kv::KvFormat,
         ) -> $crate::attention::kernel::AttentionKernels {
@@ -182,21 +182,6 @@ macro_rules! attention_kernels {
                 fold,
                 finish: with_tile!(v, T => finish::<T>),
             }
-        }
-
-        /// Stores one position of one head for keys in format `k` and values in format `v`.
-        pub(crate) fn writer(
-            k: $crate::kv::KvFormat,
-            v: $crate::kv::KvFormat,
-        ) -> $crate::kv::write::WritePosition {
-            use $crate::kv::tile::{Tile, with_tile};
-
-            $(#[target_feature(enable = $features)])?
-            unsafe fn write<K: Tile, V: Tile>(to: &$crate::kv::write::Position<'_>) {
-                // SAFETY: the contract of `WritePosition`.
-                unsafe { to.write::<K, V>() }
-            }
-            with_tile!(k, K => with_tile!(v, V => write::<K, V>))
         }
     };
 }

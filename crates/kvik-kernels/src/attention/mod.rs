@@ -17,6 +17,7 @@ pub(crate) mod floats;
 pub(crate) mod kernel;
 mod plan;
 mod units;
+mod variants;
 
 /// Positions that are worked on at a time. Part of the arithmetic: results change with it.
 const SPLIT: usize = 256;
@@ -96,7 +97,7 @@ impl Attention<'_> {
         scratch.plan.fill(self.rows, self.seqs, limits);
         scratch.grow(pool.threads(), self.heads, limits.unit_rows_max * group, shape);
         let AttnScratch { plan, workspaces, partial_out, partial_sums, queries } = scratch;
-        let kernels = kernels(isa, shape);
+        let kernels = variants::kernels(isa, shape);
         let query_len = codes::query_len(shape.k, shape.key_dim);
         if query_len > 0 {
             queries.resize(self.rows.len() * self.heads * query_len, 0.0);
@@ -160,21 +161,6 @@ fn prepare_queries(
             unsafe { (kernels.query)(q, query) };
         }
     });
-}
-
-fn kernels(isa: Isa, layer: &KvLayer) -> AttentionKernels {
-    let (k, v) = (layer.k, layer.v);
-    match isa {
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Avx512Bf16 => crate::x86::attention_avx512::kernels(k, v),
-        #[cfg(target_arch = "x86_64")]
-        Isa::AvxVnni => crate::x86::attention_avxvnni::kernels(k, v),
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => crate::x86::attention_avx2::kernels(k, v),
-        #[cfg(target_arch = "aarch64")]
-        Isa::Neon | Isa::NeonDot | Isa::NeonI8mm => crate::arm::attention_neon::kernels(k, v),
-        _ => crate::scalar::attention::kernels(k, v),
-    }
 }
 
 #[cfg(test)]

@@ -47,18 +47,63 @@ fn rotated<'a>(x: &[f32], buffer: &'a mut [f32; HEAD_DIM_MAX]) -> &'a [f32] {
     rotated
 }
 
+/// Declares `writer(k, v)`, compiled with the target features of one instruction set.
+macro_rules! writers {
+    ($($features:literal)?) => {
+        /// Stores one position of one head for keys in format `k` and values in format `v`.
+        pub(super) fn writer(
+            k: $crate::kv::KvFormat,
+            v: $crate::kv::KvFormat,
+        ) -> $crate::kv::write::WritePosition {
+            use $crate::kv::tile::{Tile, with_tile};
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn write<K: Tile, V: Tile>(to: &$crate::kv::write::Position<'_>) {
+                // SAFETY: the contract of `WritePosition`.
+                unsafe { to.write::<K, V>() }
+            }
+            with_tile!(k, K => with_tile!(v, V => write::<K, V>))
+        }
+    };
+}
+
+mod scalar {
+    super::writers!();
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    super::writers!("avx2,fma,f16c");
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avxvnni {
+    super::writers!("avx2,fma,f16c,avxvnni");
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx512 {
+    super::writers!("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c");
+}
+
+#[cfg(target_arch = "aarch64")]
+mod neon {
+    super::writers!("neon");
+}
+use writers;
+
 /// The writer of `isa` for the formats of `layer`.
 pub(crate) fn writer(isa: Isa, layer: &KvLayer) -> WritePosition {
     let (k, v) = (layer.k, layer.v);
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Avx512Bf16 => crate::x86::attention_avx512::writer(k, v),
+        Isa::Avx512 | Isa::Avx512Bf16 => avx512::writer(k, v),
         #[cfg(target_arch = "x86_64")]
-        Isa::AvxVnni => crate::x86::attention_avxvnni::writer(k, v),
+        Isa::AvxVnni => avxvnni::writer(k, v),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => crate::x86::attention_avx2::writer(k, v),
+        Isa::Avx2 => avx2::writer(k, v),
         #[cfg(target_arch = "aarch64")]
-        Isa::Neon | Isa::NeonDot | Isa::NeonI8mm => crate::arm::attention_neon::writer(k, v),
-        _ => crate::scalar::attention::writer(k, v),
+        Isa::Neon | Isa::NeonDot | Isa::NeonI8mm => neon::writer(k, v),
+        _ => scalar::writer(k, v),
     }
 }

@@ -29,7 +29,7 @@ pub(crate) type Rotate = unsafe fn(low: &mut [f32], high: &mut [f32], cos: &[f32
 macro_rules! ops_kernels {
     ($lanes:ty $(, $features:literal)?) => {
         /// The small operations in these lanes.
-        pub(crate) const KERNELS: $crate::ops::kernel::OpsKernels = {
+        pub(super) const KERNELS: $crate::ops::kernel::OpsKernels = {
             use $crate::ops::kernel::{self, OpsKernels};
 
             $(#[target_feature(enable = $features)])?

@@ -5,9 +5,11 @@
 
 use crate::{Isa, Pool};
 use kernel::OpsKernels;
+use variants::kernels_of;
 
 pub(crate) mod kernel;
 mod rope;
+mod variants;
 
 pub use rope::{RopeStyle, RopeTable, rope};
 
@@ -111,18 +113,6 @@ fn by_rows(pool: &Pool, x: &mut [f32], d: usize, work: impl Fn(usize, &mut [f32]
 /// The kernels of this machine.
 fn kernels() -> OpsKernels {
     kernels_of(Isa::current())
-}
-
-fn kernels_of(isa: Isa) -> OpsKernels {
-    match isa {
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Avx512Bf16 => crate::x86::ops_avx512::KERNELS,
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 | Isa::AvxVnni => crate::x86::ops_avx2::KERNELS,
-        #[cfg(target_arch = "aarch64")]
-        Isa::Neon | Isa::NeonDot | Isa::NeonI8mm => crate::arm::ops_neon::KERNELS,
-        _ => crate::scalar::ops::KERNELS,
-    }
 }
 
 #[cfg(test)]

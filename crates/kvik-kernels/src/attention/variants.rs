@@ -1,0 +1,57 @@
+//! The arithmetic of attention, compiled for each instruction set.
+
+use super::kernel::{AttentionKernels, attention_kernels};
+use crate::Isa;
+use crate::kv::KvLayer;
+
+mod scalar {
+    super::attention_kernels!(crate::scalar::f32x16::Scalar, crate::scalar::i32x16::ScalarSums);
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    super::attention_kernels!(
+        crate::x86::f32x16_avx2::Avx2,
+        crate::x86::i32x16_avx2::Avx2Sums<false>,
+        "avx2,fma,f16c"
+    );
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avxvnni {
+    super::attention_kernels!(
+        crate::x86::f32x16_avx2::Avx2,
+        crate::x86::i32x16_avx2::Avx2Sums<true>,
+        "avx2,fma,f16c,avxvnni"
+    );
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx512 {
+    super::attention_kernels!(
+        crate::x86::f32x16_avx512::Avx512,
+        crate::x86::i32x16_avx512::Avx512Sums,
+        "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c"
+    );
+}
+
+#[cfg(target_arch = "aarch64")]
+mod neon {
+    super::attention_kernels!(crate::arm::f32x16_neon::Neon, crate::arm::i32x16_neon::NeonSums, "neon");
+}
+
+/// The kernels of `isa` for the formats of `layer`.
+pub(super) fn kernels(isa: Isa, layer: &KvLayer) -> AttentionKernels {
+    let (k, v) = (layer.k, layer.v);
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 | Isa::Avx512Bf16 => avx512::kernels(k, v),
+        #[cfg(target_arch = "x86_64")]
+        Isa::AvxVnni => avxvnni::kernels(k, v),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => avx2::kernels(k, v),
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon | Isa::NeonDot | Isa::NeonI8mm => neon::kernels(k, v),
+        _ => scalar::kernels(k, v),
+    }
+}
