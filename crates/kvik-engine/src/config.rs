@@ -1,21 +1,21 @@
-//! How an engine is set up.
+//! Settings of an engine.
 
 use kvik_cache::Namespaces;
 
-/// Settings of an engine, beside those of its cache.
+/// Settings of an engine, without those of its cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineConfig {
-    /// Positions a sequence may have at most.
+    /// Maximum positions of a sequence.
     pub context_tokens: usize,
-    /// Sequences that run at the same time at most.
+    /// Maximum sequences that run at the same time.
     pub parallel_max: usize,
-    /// Requests that wait at most.
+    /// Maximum requests that wait.
     pub waiting_max: usize,
-    /// Choices of one request at most.
+    /// Maximum choices of one request.
     pub choices_max: u32,
-    /// Prefill rows of a step at most, while nobody decodes.
+    /// Maximum prefill rows of a step without decode rows.
     pub prefill_rows_max: usize,
-    /// Prefill rows of a step at most, while somebody decodes: the longest that a stream stalls.
+    /// Maximum prefill rows of a step with decode rows: bounds how long a stream stalls.
     pub prefill_rows_mixed_max: usize,
     /// Bytes of one KV block, for reports.
     pub block_bytes: usize,
@@ -26,12 +26,12 @@ pub struct EngineConfig {
 }
 
 impl EngineConfig {
-    /// What requests of this engine may share in: the namespaces of its model and KV format.
+    /// The namespaces of this engine's model and KV format: requests share blocks within one.
     pub fn namespaces(&self) -> Namespaces<'_> {
         Namespaces { model: self.model_digest, kv_format: &self.kv_format, adapter: None }
     }
 
-    /// Rows of a batch at most: a decode row for each sequence, and prefill.
+    /// Maximum rows of a batch: a decode row for each sequence, and prefill.
     pub fn batch_rows_max(&self) -> usize {
         self.parallel_max + self.prefill_rows_max.max(self.prefill_rows_mixed_max)
     }

@@ -1,11 +1,11 @@
-//! Keeping a panic where it belongs: with the request whose work it ended.
+//! Contains a panic in the request that caused it.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::api::RequestError;
 
-/// Does something and makes an error of its panic. Whoever calls sees to what a panic may have left half done.
+/// Runs `action` and turns its panic into an error. The caller repairs any state that the panic left inconsistent.
 pub(crate) fn contain<T>(action: impl FnOnce() -> T) -> Result<T, RequestError> {
     catch_unwind(AssertUnwindSafe(action)).map_err(|panic| RequestError::Internal(message(panic.as_ref())))
 }

@@ -1,16 +1,16 @@
-//! Numbers about a running engine.
+//! Statistics of a running engine.
 
 use kvik_cache::CacheStats;
 use kvik_cache::tier::TierStats;
 
-/// What was done since the engine started.
+/// Totals since the engine started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Batches computed.
     pub steps: u64,
-    /// Prompt tokens of the requests admitted.
+    /// Prompt tokens of admitted requests.
     pub prompt_tokens: u64,
-    /// Prompt tokens that came from the cache.
+    /// Prompt tokens reused from the cache.
     pub reused_tokens: u64,
     /// Prompt tokens computed.
     pub computed_tokens: u64,
@@ -18,34 +18,34 @@ pub struct Counters {
     pub recomputed_tokens: u64,
     /// Tokens generated.
     pub generated_tokens: u64,
-    /// Sequences preempted for want of blocks.
+    /// Sequences preempted because no block was free.
     pub preemptions: u64,
-    /// Requests that ended as they should.
+    /// Requests that ended without an error.
     pub completed: u64,
-    /// Requests whose listener went away.
+    /// Requests whose client disconnected.
     pub cancelled: u64,
     /// Requests that failed.
     pub failed: u64,
 }
 
-/// Numbers about the tier below RAM.
+/// Statistics of the disk tier.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DiskStats {
-    /// Its blocks, and what was done with them.
+    /// Its blocks and their operations.
     pub tier: TierStats,
-    /// Blocks on their way to the disk.
+    /// Blocks queued for the disk or being written.
     pub writing: usize,
-    /// Prefixes that are being read.
+    /// Prefixes being read.
     pub loads: usize,
-    /// Prefixes still to be loaded since the start.
-    pub wishes: usize,
-    /// Measured bytes a second of loading, once something was loaded.
+    /// Prefixes that the warm start has still to load.
+    pub prefetch_candidates: usize,
+    /// Measured loading rate in bytes per second, after the first load.
     pub load_rate: Option<f64>,
-    /// Measured prompt tokens a second of computing, once something was computed.
+    /// Measured prefill rate in prompt tokens per second, after the first prefill.
     pub compute_rate: Option<f64>,
 }
 
-/// A picture of the engine, as of its last step.
+/// Snapshot of the engine after its last step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EngineStats {
     /// Sequences that hold blocks.
@@ -54,16 +54,16 @@ pub struct EngineStats {
     pub waiting: usize,
     /// Bytes of the KV budget.
     pub kv_bytes: usize,
-    /// Bytes of blocks that belong to one running sequence.
+    /// Bytes of blocks owned by running sequences.
     pub kv_owned_bytes: usize,
     /// Bytes of blocks in the prefix tree.
     pub kv_shared_bytes: usize,
-    /// Bytes of blocks that hold nothing.
+    /// Bytes of free blocks.
     pub kv_free_bytes: usize,
-    /// What the engine did.
+    /// Totals since the engine started.
     pub counters: Counters,
-    /// What the tier below RAM holds and did, in blocks, when there is one.
+    /// The disk tier, if the engine has one.
     pub disk: Option<DiskStats>,
-    /// What the cache holds and did, in blocks.
+    /// Contents and operations of the cache, in blocks.
     pub cache: CacheStats,
 }

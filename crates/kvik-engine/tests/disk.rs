@@ -60,13 +60,13 @@ fn life_on(
         buffers: 256,
     };
     let mut scheduler = Scheduler::new(config, cache_config(blocks), Arc::new(vocabulary()), clock).unwrap();
-    let Opened { store, slots, records, other, .. } = Store::open(&store, || {}).unwrap();
+    let Opened { store, slots, records, related, .. } = Store::open(&store, || {}).unwrap();
     let (tier, surplus) = Tier::with(slots, records);
     assert!(surplus.is_empty());
     scheduler.attach(DiskSetup {
         tier,
         store: between(store),
-        kin: other,
+        kin: related,
         warm_blocks,
         writes_max,
         epoch_s,
@@ -81,7 +81,7 @@ fn settle(world: &mut World) {
     loop {
         world.step();
         let disk = world.scheduler.disk_stats().unwrap();
-        let busy = disk.loads + disk.wishes + disk.writing;
+        let busy = disk.loads + disk.prefetch_candidates + disk.writing;
         if world.scheduler.is_idle() && busy == 0 {
             world.check_idle();
             return;

@@ -243,11 +243,11 @@ fn life(dir: &Path, warm_blocks: usize, pinned_max: usize) -> World {
     let cache = kvik_cache::CacheConfig { pinned_max, ..cache_config(blocks) };
     let clock = Box::new(move || started.elapsed());
     let mut scheduler = Scheduler::new(config, cache, Arc::new(vocabulary()), clock).unwrap();
-    let Opened { store, slots, records, other, .. } = Store::open(&store, || {}).unwrap();
+    let Opened { store, slots, records, related, .. } = Store::open(&store, || {}).unwrap();
     let setup = DiskSetup {
         tier: Tier::with(slots, records).0,
         store: Box::new(store),
-        kin: other,
+        kin: related,
         warm_blocks,
         writes_max: 192,
         epoch_s: 1_800_000_000,
@@ -263,7 +263,7 @@ fn settle(world: &mut World) {
     loop {
         world.step();
         let disk = world.scheduler.disk_stats().unwrap();
-        if world.scheduler.is_idle() && disk.loads + disk.wishes + disk.writing == 0 {
+        if world.scheduler.is_idle() && disk.loads + disk.prefetch_candidates + disk.writing == 0 {
             return world.scheduler.cache().check().unwrap();
         }
         assert!(Instant::now() < deadline, "the disk never comes to rest: {disk:?}");

@@ -1,21 +1,21 @@
-//! Prompts that are computed ahead and kept, as data.
+//! Prompts that are computed in advance and pinned, as data.
 
 use kvik_cache::{PinId, Retain, TenantId, Token};
 
 use super::{Request, Sampling};
 
-/// A prompt to be kept.
+/// A prompt to compute and pin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeptPrompt {
     /// Its tokens, at least one.
     pub tokens: Vec<Token>,
     /// Separates tenants, as in [`Request::salt`].
     pub salt: [u8; 16],
-    /// Whose it is.
+    /// The tenant that owns it.
     pub tenant: TenantId,
 }
 
-/// How much of a prompt is there.
+/// How much of a prompt is cached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cached {
     /// Its tokens.
@@ -28,33 +28,33 @@ pub struct Cached {
     pub pinned: bool,
 }
 
-/// What was dropped by hand.
+/// What an explicit eviction removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Evicted {
-    /// Blocks of RAM that were freed.
+    /// RAM blocks freed.
     pub blocks: usize,
-    /// Pins that were taken back.
+    /// Pins removed.
     pub pins: usize,
 }
 
-/// Which pins to take back.
+/// Which pins to remove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unpin {
     /// This one.
     One(PinId),
-    /// All there are.
+    /// Every pin.
     All,
 }
 
 impl Cached {
-    /// Whether nothing of it would have to be computed.
+    /// Whether no token of it would have to be computed.
     pub fn is_whole(&self) -> bool {
         self.ram + self.disk >= self.tokens
     }
 }
 
 impl KeptPrompt {
-    /// The request that computes it and nothing else.
+    /// The request that computes it and generates nothing.
     pub fn request(&self) -> Request {
         Request {
             prompt: self.tokens.clone(),

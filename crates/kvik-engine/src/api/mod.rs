@@ -1,4 +1,4 @@
-//! What the engine is asked and what it answers: plain data, no behaviour.
+//! Requests to the engine and its events: plain data, no behaviour.
 
 mod kept;
 
@@ -25,11 +25,11 @@ pub struct Sampling {
     pub presence_penalty: f32,
     /// Subtracted per occurrence from every generated token; 0 is off.
     pub frequency_penalty: f32,
-    /// Tokens that the penalties look back on; 0 means all.
+    /// How many of the last tokens the penalties cover; 0 means all.
     pub penalty_last_n: usize,
     /// Added to the logits of single tokens; negative infinity forbids one.
     pub logit_bias: Vec<(Token, f32)>,
-    /// Tokens before which an answer does not end by itself; a constraint that allows nothing but the
+    /// Tokens an answer has before an end-of-generation token may end it; a constraint that allows only the
     /// end still ends it.
     pub min_tokens: usize,
     /// Seed of the sampler; the same seed gives the same text whatever else is running.
@@ -53,7 +53,7 @@ impl Sampling {
     };
 }
 
-/// What the answer must look like.
+/// Constrains the form of the answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Constraint {
     /// Any JSON object.
@@ -64,30 +64,30 @@ pub enum Constraint {
     Regex(String),
     /// Text that a Lark grammar (llguidance dialect) accepts.
     Lark(String),
-    /// Calls of tools, and text beside them.
+    /// Tool calls, and free text around them.
     Calls(Calls),
 }
 
-/// Calls of tools, written in the form that the model was taught.
+/// Tool calls in the form that the model was trained on.
 ///
-/// Where a text names a control token of the vocabulary, that token is meant.
+/// Where a text contains the name of a control token, it stands for that token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Calls {
     /// When calls begin.
     pub start: CallStart,
-    /// One for each tool; every call has one of these forms.
+    /// One form for each tool; every call has one of these forms.
     pub tools: Vec<CallForm>,
-    /// Text before the first call; may be empty, as the next two.
+    /// Text before the first call; this and the next two may be empty.
     pub opening: String,
     /// Text between two calls.
     pub separator: String,
     /// Text after the last call.
     pub closing: String,
-    /// Calls in one answer at most.
+    /// Maximum calls in one answer.
     pub calls_max: usize,
 }
 
-/// How a call of one tool is written.
+/// The form of a call of one tool.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CallForm {
     /// Text before the JSON.
@@ -101,12 +101,12 @@ pub struct CallForm {
 /// When an answer becomes a call.
 #[derive(Debug, Clone, PartialEq)]
 pub enum CallStart {
-    /// At once; with `after`, behind free text that ends with it (`</think>`).
+    /// Immediately; with `after`, following free text that ends with it (`</think>`).
     Forced {
         /// The end of the free text.
         after: Option<String>,
     },
-    /// As soon as the model writes `trigger`; text is free before it and after the calls.
+    /// When the model writes `trigger`; text is free before it and after the calls.
     Lazy {
         /// The beginning of `opening` and `begin` of every tool.
         trigger: String,
@@ -125,29 +125,29 @@ pub struct Request {
     pub prompt: Vec<Token>,
     /// Continuations wanted; they share the prompt's blocks.
     pub choices: u32,
-    /// Tokens to generate at most, per choice; 0 computes the prompt only.
+    /// Maximum tokens to generate per choice; 0 computes the prompt only.
     pub max_tokens: usize,
-    /// Go on after an end-of-generation token.
+    /// Continue after an end-of-generation token.
     pub ignore_eos: bool,
-    /// End when the text contains one of these; it is not part of the answer.
+    /// Stop strings: the answer ends before the first of them.
     pub stop: Vec<String>,
     /// How tokens are chosen. Choice `i` uses `seed + i`.
     pub sampling: Sampling,
-    /// Log-probabilities wanted: `Some(k)` gives the chosen token's and the `k` likeliest.
+    /// `Some(k)` returns log-probabilities of the chosen token and of the `k` likeliest.
     pub logprobs: Option<usize>,
-    /// What the answer must look like.
+    /// Constrains the form of the answer.
     pub constraint: Option<Constraint>,
     /// Keep control tokens (`<|im_end|>` and the like) in the answer's text.
     pub show_special: bool,
-    /// Control tokens to keep in the answer's text though others are not.
+    /// Control tokens to keep in the answer's text even when `show_special` is off.
     pub show: Vec<Token>,
-    /// Look for the prompt in the cache and leave it there.
+    /// Reuse the cached prefix of the prompt, and publish its blocks to the cache.
     pub reuse: bool,
-    /// Separates tenants: prompts are shared only within one salt. Zero when there are none.
+    /// Separates tenants: prompts are shared only within one salt. Zero without tenants.
     pub salt: [u8; 16],
-    /// Who asks: their share of the cache and their turn.
+    /// The tenant that pays with its share of the cache and of the model's time.
     pub tenant: TenantId,
-    /// How long the cache keeps what it leaves there.
+    /// How long the cache keeps the blocks of this request.
     pub retain: Retain,
 }
 
@@ -167,7 +167,7 @@ pub struct TokenLogprob {
 pub struct GeneratedToken {
     /// Token id.
     pub token: Token,
-    /// Log-probabilities, when asked for: the chosen token, then the likeliest.
+    /// Log-probabilities, if requested: of the chosen token, then of the likeliest.
     pub logprob: Option<(TokenLogprob, Vec<TokenLogprob>)>,
 }
 
@@ -184,32 +184,32 @@ pub enum FinishReason {
     ConstraintDone,
 }
 
-/// What was computed and how long it took.
+/// Token counts and times of a request.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Report {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
     /// Prompt tokens whose keys and values came from the cache.
     pub cached_tokens: usize,
-    /// Of these, prompt tokens that were on disk when the request came.
+    /// Of these, prompt tokens that were on disk when the request arrived.
     pub disk_tokens: usize,
     /// Prompt tokens computed for this request; with `cached_tokens` the whole prompt.
     pub computed_tokens: usize,
-    /// Tokens computed again after a preemption, because the cache had lost them.
+    /// Tokens computed again after a preemption, because their blocks had been evicted.
     pub recomputed_tokens: usize,
     /// Tokens generated, all choices.
     pub generated_tokens: usize,
-    /// When it was admitted, on the engine's clock.
+    /// When the request was admitted, on the engine's clock.
     pub admitted_at: Duration,
-    /// Waiting for admission.
+    /// Time in the queue.
     pub queued: Duration,
-    /// From admission to the end of the prefill.
+    /// Time from admission to the end of the prefill.
     pub prefill: Duration,
-    /// From the first generated token to the last.
+    /// Time from the first generated token to the last.
     pub decode: Duration,
-    /// Why reuse stopped where it did.
+    /// Why no more was reused.
     pub cache: Option<StopReason>,
-    /// When that is because what comes next was evicted: how that came about.
+    /// If the next block was evicted: when and why.
     pub evicted: Option<Eviction>,
 }
 
@@ -218,19 +218,19 @@ pub struct Report {
 pub struct Probe {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Prompt tokens that it would not have to compute.
+    /// Prompt tokens it would not have to compute.
     pub known_tokens: usize,
-    /// Of these, prompt tokens that are on disk only.
+    /// Of these, prompt tokens on disk only.
     pub disk_tokens: usize,
-    /// Why it is not more.
+    /// Why no more are known.
     pub stop: StopReason,
-    /// When that is because what comes next was evicted: how that came about.
+    /// If the next block was evicted: when and why.
     pub evicted: Option<Eviction>,
-    /// When this was found out, on the engine's clock.
+    /// When the cache was looked up, on the engine's clock.
     pub at: Duration,
 }
 
-/// What happens to a request, in order. A request ends with `Done` or `Failed`.
+/// An event of a request, in order. A request ends with `Done` or `Failed`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// The prefill has reached `done` of `total` prompt tokens.
@@ -240,13 +240,13 @@ pub enum Event {
         /// Prompt tokens in all.
         total: usize,
     },
-    /// New text of one choice: whole characters, never the head of a stop string.
+    /// New text of one choice: whole characters, never the beginning of a stop string.
     Text {
         /// Which choice, from 0.
         choice: u32,
         /// The text; empty while a character or a possible stop string is held back.
         text: String,
-        /// The tokens behind it, in order; each token is reported once.
+        /// Its tokens, in order; each token is reported once.
         tokens: Vec<GeneratedToken>,
     },
     /// One choice has ended.
@@ -258,11 +258,11 @@ pub enum Event {
     },
     /// All choices have ended.
     Done(Report),
-    /// The request was given up.
+    /// The request failed.
     Failed(RequestError),
 }
 
-/// Why a request was refused or given up.
+/// Why a request was refused or failed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
@@ -290,7 +290,7 @@ pub enum RequestError {
     /// The waiting queue is full.
     #[error("{waiting} requests are waiting, which is the limit; try again in {retry_after_s} s")]
     QueueFull {
-        /// Requests that wait now.
+        /// Requests waiting now.
         waiting: usize,
         /// Seconds after which to try again.
         retry_after_s: u64,
@@ -305,19 +305,19 @@ pub enum RequestError {
         /// Blocks there are.
         budget_blocks: usize,
     },
-    /// The request could run if less were pinned.
+    /// The request would fit if fewer blocks were pinned.
     #[error(
         "the request needs {needed_blocks} KV blocks and {pinned_blocks} of the {budget_blocks} there are are pinned; shorten it, or unpin some (`kvik cache pins`, `kvik cache unpin`)"
     )]
     Pinned {
         /// Blocks it needs.
         needed_blocks: usize,
-        /// Blocks that pins keep.
+        /// Blocks that are pinned.
         pinned_blocks: usize,
         /// Blocks there are.
         budget_blocks: usize,
     },
-    /// The prompt cannot be pinned: too much is.
+    /// Pinning the prompt would exceed a limit on pinned blocks.
     #[error("{}", pin_limit(.0))]
     PinLimit(PinLimit),
     /// More continuations than one request may have.
@@ -331,7 +331,7 @@ pub enum RequestError {
     /// The grammar or schema is not usable.
     #[error("the constraint cannot be used: {0}")]
     BadConstraint(String),
-    /// Too many constraints wait to be compiled, or those in use take too much memory.
+    /// Too many constraints wait for compilation, or those in use take too much memory.
     #[error("too many constraints are in use at the same time; try again in {retry_after_s} s")]
     ConstraintsBusy {
         /// Seconds after which to try again.
@@ -345,7 +345,7 @@ pub enum RequestError {
     Internal(String),
 }
 
-/// What others have pinned is not said.
+/// The message never reveals how many blocks other tenants have pinned.
 fn pin_limit(limit: &PinLimit) -> String {
     let PinLimit { needed, pinned, limit, scope } = limit;
     match scope {
@@ -358,14 +358,14 @@ fn pin_limit(limit: &PinLimit) -> String {
     }
 }
 
-/// Where a request's events go. Sending must never block the engine.
+/// Receives a request's events. Sending must never block the engine.
 pub trait EventSink: Send {
-    /// Delivers one event; `false` when nobody listens any more.
+    /// Delivers one event; returns `false` when the receiver has disconnected.
     fn send(&mut self, event: Event) -> bool;
 
-    /// Takes what was computed for a request that ends without `Done`.
+    /// Receives the report of a request that ends without `Done`.
     fn given_up(&mut self, _report: &Report) {}
 
-    /// Whether the listener has gone: the request is then ended at the next step.
+    /// Whether the receiver has disconnected: the next step then ends the request.
     fn is_closed(&self) -> bool;
 }

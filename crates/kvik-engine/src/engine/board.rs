@@ -1,4 +1,4 @@
-//! How the engine stands, as the worker shows it to other threads.
+//! The engine's status, published by the worker for other threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,12 +7,12 @@ use std::time::Duration;
 use crate::schedule::Scheduler;
 use crate::stats::EngineStats;
 
-/// What the worker shows to the outside.
+/// Status that the worker publishes.
 #[derive(Clone)]
 pub(crate) struct Board {
     block_bytes: usize,
-    /// Requests accepted, and those of them that left the queue. Their difference counts those
-    /// on the way to the worker too.
+    /// Requests accepted, and requests that have left the queue. The difference includes requests
+    /// on their way to the worker.
     pub(super) accepted: Arc<AtomicU64>,
     pub(super) departed: Arc<AtomicU64>,
     snapshot: Arc<Mutex<Snapshot>>,
@@ -21,7 +21,7 @@ pub(crate) struct Board {
 #[derive(Clone, Copy)]
 pub(super) struct Snapshot {
     pub(super) stats: EngineStats,
-    /// Mean time that a request runs, once one has ended.
+    /// Mean running time of a request, after the first has ended.
     pub(super) service: Option<Duration>,
 }
 
@@ -31,8 +31,8 @@ impl Board {
         Board { block_bytes, accepted: Arc::default(), departed: Arc::default(), snapshot }
     }
 
-    /// Shows how things stand.
-    pub(crate) fn post(&self, scheduler: &Scheduler) {
+    /// Publishes the scheduler's current status.
+    pub(crate) fn publish(&self, scheduler: &Scheduler) {
         let departed = scheduler.submitted() - scheduler.queued() as u64;
         self.departed.store(departed, Ordering::Release);
         *self.lock() = Snapshot::of(scheduler, self.block_bytes);
@@ -48,7 +48,7 @@ impl Board {
     }
 
     fn lock(&self) -> MutexGuard<'_, Snapshot> {
-        // A snapshot is plain data: whoever panicked with the lock left it whole.
+        // A snapshot is plain data: a panic under the lock leaves it consistent.
         self.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,10 +1,10 @@
-//! Prompts that are computed ahead and kept: what an application does with its system prompt.
+//! Prompts that are computed in advance and pinned, as an application does with its system prompt.
 //!
 //! ```text
-//! cache_system_prompt ──► computed, or found, and pinned in RAM and on disk
+//! cache_system_prompt ──► computes or finds the prompt, and pins it in RAM and on disk
 //! is_cached           ──► how much of it a request would find now
-//! invalidate          ──► unpinned and dropped; evict: with all that begins so
-//! pins, unpin         ──► what is pinned, and taking it back
+//! invalidate          ──► unpins and drops it; evict: also every prompt that begins with it
+//! pins, unpin         ──► lists pins, removes pins
 //! ```
 
 use std::time::Duration;
@@ -15,8 +15,8 @@ use super::Engine;
 use crate::api::{Cached, Evicted, KeptPrompt, Report, RequestError, Unpin};
 
 impl Engine {
-    /// Computes a prompt, as far as it is not known, and keeps it until it is
-    /// [invalidated](Engine::invalidate). Returns when it is there.
+    /// Computes the part of a prompt that is not cached, and pins the prompt until it is
+    /// [invalidated](Engine::invalidate). Returns when that is done.
     ///
     /// # Errors
     /// As for any request: the prompt is too long, the queue is full, the engine stops.
@@ -24,73 +24,73 @@ impl Engine {
         self.generate(prompt.request()).map(|generated| generated.report)
     }
 
-    /// How much of a prompt is there now. Changes nothing.
+    /// How much of a prompt is cached now. Changes nothing.
     ///
     /// # Errors
     /// When the engine stops.
     pub fn is_cached(&self, prompt: &KeptPrompt) -> Result<Cached, RequestError> {
         let prompt = prompt.clone();
-        self.ask(move |scheduler| scheduler.cached(&prompt))
+        self.with_scheduler(move |scheduler| scheduler.cached(&prompt))
     }
 
-    /// Lets go of a prompt: it is no longer pinned, and what nobody else uses of it is dropped, from RAM
-    /// and from disk. Pins of longer prompts that begin with it stay, and so does what they need. Returns how
-    /// many blocks of RAM were freed.
+    /// Unpins a prompt and drops its blocks that nothing else uses, from RAM and from disk. Pins of longer
+    /// prompts that begin with it stay, and so do the blocks they need. Returns how many blocks of RAM were
+    /// freed.
     ///
     /// # Errors
     /// When the engine stops.
     pub fn invalidate(&self, prompt: &KeptPrompt) -> Result<usize, RequestError> {
         let prompt = prompt.clone();
-        self.ask(move |scheduler| scheduler.let_go(&prompt.tokens, prompt.salt))
+        self.with_scheduler(move |scheduler| scheduler.let_go(&prompt.tokens, prompt.salt))
     }
 
-    /// Drops what is known of a prompt and of all that begins with its whole blocks, pinned or not, from RAM
-    /// and from disk; what runs keeps what it uses.
+    /// Drops the blocks of a prompt and of every prompt that begins with its whole blocks, pinned or not, from
+    /// RAM and from disk; running sequences keep the blocks they use.
     ///
     /// # Errors
     /// When the engine stops.
     pub fn evict(&self, prompt: &KeptPrompt) -> Result<Evicted, RequestError> {
         let prompt = prompt.clone();
-        self.ask(move |scheduler| scheduler.evict(&prompt.tokens, prompt.salt))
+        self.with_scheduler(move |scheduler| scheduler.evict(&prompt.tokens, prompt.salt))
     }
 
-    /// The pins of one tenant or of all, oldest first, at most `limit`.
+    /// The first `limit` pins of one tenant or of all tenants, oldest first.
     ///
     /// # Errors
     /// When the engine stops.
     pub fn pins(&self, tenant: Option<TenantId>, limit: usize) -> Result<Vec<PinInfo>, RequestError> {
-        self.ask(move |scheduler| scheduler.pins(tenant, limit))
+        self.with_scheduler(move |scheduler| scheduler.pins(tenant, limit))
     }
 
-    /// Takes back pins of one tenant, or whoever's they are; also after a restart they stay taken back.
-    /// What they kept stays until it is evicted. Returns how many there were.
+    /// Removes pins of one tenant or of any tenant; they stay removed after a restart.
+    /// The blocks stay until they are evicted. Returns how many pins were removed.
     ///
     /// # Errors
     /// When the engine stops.
     pub fn unpin(&self, which: Unpin, tenant: Option<TenantId>) -> Result<usize, RequestError> {
-        self.ask(move |scheduler| scheduler.unpin(which, tenant))
+        self.with_scheduler(move |scheduler| scheduler.unpin(which, tenant))
     }
 
-    /// From now on these kept prompts are public: requests of tenants whose part says so read them where they
-    /// are kept, and go on for themselves.
+    /// Makes these prompts the public ones: requests of tenants whose [`TenantPart`](crate::schedule::TenantPart)
+    /// allows it read their blocks in place and continue in their own namespace.
     ///
     /// # Errors
     /// When the engine stops.
     pub fn set_public_prompts(&self, prompts: Vec<KeptPrompt>) -> Result<(), RequestError> {
-        self.ask(move |scheduler| scheduler.set_public(&prompts))
+        self.with_scheduler(move |scheduler| scheduler.set_public(&prompts))
     }
 
-    /// Drops all that is neither in use nor pinned, of one tenant or of all. Returns how many blocks of RAM
-    /// and of the disk.
+    /// Drops all blocks that are neither in use nor pinned, of one tenant or of all. Returns how many blocks of
+    /// RAM and of the disk were dropped.
     ///
     /// # Errors
     /// When the engine stops.
     pub fn clear_cache(&self, salt: Option<[u8; 16]>) -> Result<(usize, usize), RequestError> {
-        self.ask(move |scheduler| scheduler.clear(salt))
+        self.with_scheduler(move |scheduler| scheduler.clear(salt))
     }
 
-    /// What is kept in RAM of one tenant or of all, the first prefixes in an order, and the time on the clock by
-    /// which they tell when they were used. Of a large tree a slice is looked at between two steps.
+    /// The first `limit` prefixes in RAM of one tenant or of all, in an order, and the time of the scan on the clock
+    /// that their times of use refer to. A large tree is scanned in slices between steps.
     ///
     /// # Errors
     /// When the engine stops.
@@ -100,16 +100,17 @@ impl Engine {
         tenant: Option<TenantId>,
         limit: usize,
     ) -> Result<(Vec<PrefixInfo>, Duration), RequestError> {
-        let owner = tenant.map(|tenant| self.ask(move |scheduler| scheduler.owner(tenant))).transpose()?;
+        let owner =
+            tenant.map(|tenant| self.with_scheduler(move |scheduler| scheduler.owner(tenant))).transpose()?;
         let mut scan = PrefixScan::new(order, owner, limit);
         loop {
-            let (scanned, more) = self.ask(move |scheduler| {
+            let (scanned, more) = self.with_scheduler(move |scheduler| {
                 let more = scheduler.scan(&mut scan);
                 (scan, more)
             })?;
             scan = scanned;
             if !more {
-                return self.ask(move |scheduler| scheduler.scanned(scan));
+                return self.with_scheduler(move |scheduler| scheduler.scanned(scan));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The engine as its users see it: submit requests, read numbers, stop.
+//! The engine's public handle: submit requests, read statistics, stop.
 
 mod board;
 mod kept;
@@ -22,41 +22,41 @@ use crate::panics::contain;
 use crate::schedule::disk::DiskSetup;
 use crate::schedule::{Limits, Scheduler, Submission, TenantPart};
 use crate::stats::EngineStats;
-use crate::text::constraint::{Compiler, Guide, Pool, Waiter};
+use crate::text::constraint::{Compiler, CompilerPool, Guide, Waiter};
 use crate::text::stream::Vocabulary;
 use board::Board;
 use worker::{Command, Pending, Worker};
 
 pub use crate::config::EngineConfig;
 
-/// A running engine; a clone is another handle to the same one. When the last handle is gone,
-/// it finishes what it has and stops.
+/// A running engine; a clone is another handle to the same one. When the last handle is dropped,
+/// the engine finishes its requests and stops.
 #[derive(Clone)]
 pub struct Engine {
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    /// Unbounded, but never full of more than `waiting_max` submissions, a wake, and a command of each
-    /// thread that waits for its answer.
+    /// Unbounded, but holds at most `waiting_max` submissions, a wake, and one command of each
+    /// thread that waits for its result.
     commands: Sender<Command>,
     board: Board,
-    /// Whether a wake is on its way.
+    /// Whether a wake is queued.
     woken: Arc<AtomicBool>,
     limits: Limits,
     /// Compiles constraints.
-    pool: Pool,
+    compilers: CompilerPool,
     waiting_max: usize,
     parallel_max: usize,
     worker: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What [`Engine::generate`] collects.
+/// The result of [`Engine::generate`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Generated {
     /// One for each choice.
     pub choices: Vec<GeneratedChoice>,
-    /// What was computed.
+    /// Token counts and times.
     pub report: Report,
 }
 
@@ -84,7 +84,7 @@ pub enum StartError {
         /// Its name.
         setting: &'static str,
     },
-    /// The operating system gave no thread.
+    /// The operating system refused a thread.
     #[error("the engine's thread cannot be started: {0}")]
     Thread(#[from] std::io::Error),
 }
@@ -103,7 +103,7 @@ impl Engine {
         Engine::start_with_disk(runner, vocabulary, cache, config, None)
     }
 
-    /// As [`Engine::start`], with a tier below RAM.
+    /// As [`Engine::start`], with a disk tier.
     pub fn start_with_disk(
         runner: impl Runner + Send + 'static,
         vocabulary: impl Into<Vocabulary>,
@@ -137,8 +137,8 @@ impl Engine {
         };
         let thread = std::thread::Builder::new().name("kvik-engine".to_owned());
         let worker = Mutex::new(Some(thread.spawn(move || worker.run())?));
-        let pool = Pool::new(Compiler::new(vocabulary, vocab_len));
-        let shared = Shared { commands, board, woken, limits, pool, waiting_max, parallel_max, worker };
+        let compilers = CompilerPool::new(Compiler::new(vocabulary, vocab_len));
+        let shared = Shared { commands, board, woken, limits, compilers, waiting_max, parallel_max, worker };
         let shared = Arc::new(shared);
         if let Some(waker) = waker {
             let shared = Arc::downgrade(&shared);
@@ -147,71 +147,71 @@ impl Engine {
         Ok(Engine { shared })
     }
 
-    /// Puts a request into the queue. Its events go to `sink`, until `Done` or `Failed`.
+    /// Queues a request. `sink` receives its events, until `Done` or `Failed`.
     ///
-    /// A constraint is compiled beside it: a bad one makes the request fail.
+    /// A constraint is compiled on another thread; an invalid one fails the request.
     pub fn submit(&self, request: Request, sink: Box<dyn EventSink>) -> Result<(), RequestError> {
         let shared = &self.shared;
         shared.limits.check(&request)?;
-        let place = shared.take_place()?;
+        let slot = shared.take_slot()?;
         let Some(constraint) = request.constraint.clone() else {
-            let sent = place.keep(Submission { request, guide: None, sink });
+            let sent = slot.submit(Submission { request, guide: None, sink });
             return sent.map_err(|refused| {
-                // Who submits is told; its listener need not be as well.
+                // The caller gets the error; the sink need not get it too.
                 drop(refused.take());
                 RequestError::Stopping
             });
         };
         let tenant = request.tenant;
-        shared.pool.compile(tenant, &constraint, Box::new(Uncompiled { request, sink, place }))
+        shared.compilers.compile(tenant, &constraint, Box::new(Uncompiled { request, sink, slot }))
     }
 
-    /// Numbers, as of the last step.
+    /// Statistics as of the last step.
     pub fn stats(&self) -> EngineStats {
         let board = &self.shared.board;
         EngineStats { waiting: board.waiting(), ..board.snapshot().stats }
     }
 
-    /// What `request` would find in the cache if it were admitted now, and why not more. Runs
+    /// What `request` would find in the cache if it were admitted now, and why not more. Computes
     /// nothing and changes nothing, not even recency.
     ///
-    /// Refuses what [`submit`](Engine::submit) would refuse for its length or its tokens. Waits
-    /// for the step that is running.
+    /// Refuses requests that [`submit`](Engine::submit) would refuse for their length or tokens. Waits
+    /// for the running step to end.
     pub fn explain(&self, request: Request) -> Result<Probe, RequestError> {
         self.shared.limits.check(&request)?;
-        self.ask(move |scheduler| scheduler.probe(&request))
+        self.with_scheduler(move |scheduler| scheduler.probe(&request))
     }
 
-    /// Lets the engine's thread do something between two steps and waits for what it gives. A panic in that
-    /// is an error for who asked, and nobody else's.
-    pub(crate) fn ask<T: Send + 'static>(
+    /// Runs `action` on the engine's thread between two steps and waits for its result. A panic in it
+    /// fails this call only.
+    pub(crate) fn with_scheduler<T: Send + 'static>(
         &self,
-        ask: impl FnOnce(&mut Scheduler) -> T + Send + 'static,
+        action: impl FnOnce(&mut Scheduler) -> T + Send + 'static,
     ) -> Result<T, RequestError> {
-        let (answer, answered) = channel();
-        let ask = move |scheduler: &mut Scheduler| {
-            let given = contain(|| ask(scheduler));
-            if let Err(error) = &given {
-                tracing::error!("a look into the engine panicked: {error}");
+        let (sender, receiver) = channel();
+        let call = move |scheduler: &mut Scheduler| {
+            let result = contain(|| action(scheduler));
+            if let Err(error) = &result {
+                tracing::error!("a call between two steps panicked: {error}");
                 scheduler.mistrust(error);
             }
-            // Whoever asked may have gone meanwhile.
-            let _ = answer.send(given);
+            // The caller may have been cancelled meanwhile.
+            let _ = sender.send(result);
         };
-        let sent = self.shared.commands.send(Command::Ask(Box::new(ask)));
-        sent.ok().and_then(|()| answered.recv().ok()).unwrap_or(Err(RequestError::Stopping))
+        let sent = self.shared.commands.send(Command::Call(Box::new(call)));
+        sent.ok().and_then(|()| receiver.recv().ok()).unwrap_or(Err(RequestError::Stopping))
     }
 
-    /// From now on tenants share the model, the cache and the disk like this; others have the weight
-    /// 1. What they keep follows with their next request.
+    /// Sets the shares of tenants in the model, the cache and the disk; other tenants have weight 1. The
+    /// blocks a tenant keeps follow its share from its next request on.
     pub fn set_tenants(&self, parts: Vec<TenantPart>) -> Result<(), RequestError> {
-        self.ask(move |scheduler| scheduler.set_tenants(&parts))
+        self.with_scheduler(move |scheduler| scheduler.set_tenants(&parts))
     }
 
-    /// Refuses new and queued requests, lets running ones end for at most `grace`, fails the rest
+    /// Refuses new and queued requests, gives running ones at most `grace` to end, fails the others
     /// with [`RequestError::Stopping`], and returns when the engine has stopped.
     pub fn shutdown(&self, grace: Duration) {
-        // Nobody left to tell means that it has stopped already.
+        // A send that fails means that the engine has stopped already.
         let _ = self.shared.commands.send(Command::Shutdown { grace });
         let worker = self.shared.worker.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(worker) = worker
@@ -250,8 +250,8 @@ impl Engine {
 }
 
 impl Shared {
-    /// Takes one of the queue's places, if there is one.
-    fn take_place(self: &Arc<Self>) -> Result<Place, RequestError> {
+    /// Takes an admission slot of the queue, if one is free.
+    fn take_slot(self: &Arc<Self>) -> Result<AdmissionSlot, RequestError> {
         let Board { accepted, departed, .. } = &self.board;
         let max = self.waiting_max as u64;
         let free = |accepted: u64| {
@@ -259,10 +259,10 @@ impl Shared {
             (waiting < max).then_some(accepted + 1)
         };
         let taken = accepted.fetch_update(Ordering::AcqRel, Ordering::Acquire, free);
-        taken.map(|_| Place { shared: Some(self.clone()) }).map_err(|_| self.queue_full())
+        taken.map(|_| AdmissionSlot { shared: Some(self.clone()) }).map_err(|_| self.queue_full())
     }
 
-    /// When to try again: by then those who wait now should have been admitted.
+    /// The error that says when to retry: by then the requests that wait now should have been admitted.
     fn queue_full(&self) -> RequestError {
         let waiting = self.board.waiting();
         let service = self.board.snapshot().service.unwrap_or(Duration::from_secs(1));
@@ -271,15 +271,15 @@ impl Shared {
     }
 }
 
-/// A place in the queue; given back when it is dropped.
-struct Place {
+/// A slot in the queue; dropping it frees the slot.
+struct AdmissionSlot {
     shared: Option<Arc<Shared>>,
 }
 
-impl Place {
-    /// Tells the worker, which gives the place back when the request leaves the queue. A worker
-    /// that has stopped takes nothing.
-    fn keep(mut self, submission: Submission) -> Result<(), Pending> {
+impl AdmissionSlot {
+    /// Sends the submission to the worker, which frees the slot when the request leaves the queue. Returns
+    /// the submission if the worker has stopped.
+    fn submit(mut self, submission: Submission) -> Result<(), Pending> {
         let pending = Pending::new(submission);
         let Some(shared) = self.shared.take() else { return Err(pending) };
         shared.commands.send(Command::Submit(pending)).map_err(|SendError(command)| {
@@ -289,7 +289,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for AdmissionSlot {
     fn drop(&mut self) {
         if let Some(shared) = &self.shared {
             shared.board.accepted.fetch_sub(1, Ordering::AcqRel);
@@ -297,9 +297,9 @@ impl Drop for Place {
     }
 }
 
-/// Whether the constraint is there to help the model where it makes calls, and the request did not ask
-/// for it.
-fn helps_only(request: &Request) -> bool {
+/// Whether the constraint only guides tool calls that the model starts by itself, without the request
+/// having required it.
+fn is_optional_guide(request: &Request) -> bool {
     let Some(Constraint::Calls(calls)) = &request.constraint else { return false };
     matches!(calls.start, CallStart::Lazy { .. } | CallStart::LazyAtStart { .. })
 }
@@ -308,7 +308,7 @@ fn helps_only(request: &Request) -> bool {
 struct Uncompiled {
     request: Request,
     sink: Box<dyn EventSink>,
-    place: Place,
+    slot: AdmissionSlot,
 }
 
 impl Waiter for Uncompiled {
@@ -317,29 +317,29 @@ impl Waiter for Uncompiled {
     }
 
     fn done(self: Box<Self>, guide: Result<Guide, RequestError>) {
-        let Uncompiled { request, mut sink, place } = *self;
+        let Uncompiled { request, mut sink, slot } = *self;
         match guide {
-            // A submission that the worker does not take tells its listener when it is dropped.
-            Ok(guide) => drop(place.keep(Submission { request, guide: Some(guide), sink })),
-            // Nobody asked for calls in a form; the model is not held to it then.
-            Err(RequestError::BadConstraint(_)) if helps_only(&request) => {
-                drop(place.keep(Submission { request, guide: None, sink }));
+            // Dropping a submission that the worker did not take notifies its sink.
+            Ok(guide) => drop(slot.submit(Submission { request, guide: Some(guide), sink })),
+            // The request did not require the form of calls, so the model generates without it.
+            Err(RequestError::BadConstraint(_)) if is_optional_guide(&request) => {
+                drop(slot.submit(Submission { request, guide: None, sink }));
             }
             Err(error) => {
-                // Whoever hears of the failure may come back at once.
-                drop(place);
+                // A client that is told of the failure may retry at once and needs the slot.
+                drop(slot);
                 sink.send(Event::Failed(error));
             }
         }
     }
 }
 
-/// Lets a resting engine look whether the disk has done something; it may be gone.
+/// Wakes a sleeping engine to collect completions of the disk; does nothing after the engine was dropped.
 fn wake(engine: &Weak<Shared>) {
     if let Some(shared) = engine.upgrade()
         && !shared.woken.swap(true, Ordering::AcqRel)
     {
-        // Nobody left to tell means that it has stopped.
+        // A send that fails means that the engine has stopped.
         let _ = shared.commands.send(Command::Wake);
     }
 }
@@ -353,7 +353,7 @@ impl EventSink for ChannelSink {
     }
 
     fn is_closed(&self) -> bool {
-        // The receiver lives as long as `generate` waits, which is until the end.
+        // `generate` holds the receiver until the request has ended.
         false
     }
 }

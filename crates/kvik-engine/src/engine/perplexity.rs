@@ -1,16 +1,16 @@
-//! Perplexity: how surprised a model is by a text, computed as llama.cpp's `llama-perplexity` does,
-//! so that the two can be compared digit by digit.
+//! Perplexity of a model on a text, computed as llama.cpp's `llama-perplexity` does, so that the two can
+//! be compared digit by digit.
 //!
 //! The tokens of the text are cut into windows. Each window is computed cold, in the same blocks, and
-//! its first token gives way to the begin-of-text token where the model wants one. The first half of a
-//! window is context only; each token of the second half but the last is scored on what follows it:
+//! the begin-of-text token replaces its first token if the model wants one. The first half of a
+//! window is context only; each position of the second half but the last is scored on the next token:
 //!
 //! ```text
 //! position   0 .. w/2-1    w/2 .. w-2       w-1
 //!            context       predicts next    only predicted
 //! ```
 //!
-//! What is left after the last whole window is not scored.
+//! Tokens after the last whole window are not scored.
 
 use kvik_cache::{BLOCK_POSITIONS, BlockId, Token};
 
@@ -18,7 +18,7 @@ use crate::model::batch::{Batch, Row, Runner, SequenceKv};
 use crate::sampler;
 use crate::text::tokenizer::Tokenizer;
 
-/// Tokens a window has unless somebody says otherwise.
+/// Default tokens of a window.
 pub const WINDOW_TOKENS: usize = 512;
 /// The shortest window with a token to score.
 pub const WINDOW_TOKENS_MIN: usize = 3;
@@ -26,7 +26,7 @@ pub const WINDOW_TOKENS_MIN: usize = 3;
 /// vocabulary (256 rows of 150,000 tokens are 150 MB).
 const ROWS_MAX: usize = 256;
 
-/// How surprised the model was, over the tokens scored so far.
+/// Perplexity over the tokens scored so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Perplexity {
     /// Windows computed.
@@ -49,7 +49,7 @@ impl Perplexity {
         self.mean().exp()
     }
 
-    /// Standard error of [`value`](Perplexity::value), carried over from that of the mean.
+    /// Standard error of [`value`](Perplexity::value), propagated from that of the mean.
     pub fn error(&self) -> f64 {
         let variance = self.sum_of_squares / self.tokens as f64 - self.mean().powi(2);
         self.value() * (variance.max(0.0) / self.tokens.saturating_sub(1).max(1) as f64).sqrt()
@@ -74,7 +74,7 @@ pub struct Windows {
 impl Windows {
     /// Cuts `text` into windows of `window_tokens`, the first `windows_max` of them.
     ///
-    /// One newline at the end of `text` does not count, as in llama.cpp's reading of prompt files.
+    /// One newline at the end of `text` is dropped, as llama.cpp does for prompt files.
     pub fn new(
         tokenizer: &Tokenizer,
         text: &str,
@@ -107,7 +107,7 @@ impl Windows {
         Ok(Windows { tokens, window_tokens })
     }
 
-    /// How many windows there are.
+    /// Number of windows.
     pub fn count(&self) -> usize {
         self.tokens.len() / self.window_tokens
     }
@@ -118,7 +118,7 @@ impl Windows {
     }
 
     /// Scores every window on `runner`, which must have [`blocks`](Windows::blocks) blocks from 0 and
-    /// positions for a window. `progress` is told the perplexity so far after each.
+    /// positions for a window. Calls `progress` with the perplexity so far after each window.
     pub fn score(&self, runner: &mut dyn Runner, progress: &mut dyn FnMut(&Perplexity)) -> Perplexity {
         let table: Vec<BlockId> = (0..self.blocks()).map(|block| BlockId(block as u32)).collect();
         let mut perplexity = Perplexity::default();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_that_knows_nothing_is_as_perplexed_as_its_vocabulary_is_large() {
+    fn the_perplexity_of_a_uniform_model_is_its_vocabulary_size() {
         let windows = Windows::cut(counting(64), None, 32, usize::MAX).unwrap();
         let perplexity = score(&windows, &mut Successor::new(0.0));
         assert!((perplexity.value() - VOCAB as f64).abs() < 1e-5, "{}", perplexity.value());
@@ -251,14 +251,14 @@ mod tests {
     }
 
     #[test]
-    fn each_token_is_scored_on_the_one_that_follows() {
+    fn each_position_is_scored_on_the_next_token() {
         let windows = Windows::cut(counting(2048), None, 1024, usize::MAX).unwrap();
         let perplexity = score(&windows, &mut Successor::new(50.0));
         assert!((perplexity.value() - 1.0).abs() < 1e-6, "{}", perplexity.value());
     }
 
     #[test]
-    fn the_error_is_that_of_the_mean() {
+    fn the_error_is_propagated_from_the_error_of_the_mean() {
         // Half of the scored tokens cost nothing and half cost 50 nats: deviation 25 over the root of n - 1.
         let mut tokens = counting(512);
         tokens[384..].fill(0);
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_nothing_to_score_is_refused() {
+    fn texts_and_windows_with_no_token_to_score_are_refused() {
         let check = |tokens, window_tokens, expect| {
             assert_eq!(Windows::cut(counting(tokens), None, window_tokens, 9).unwrap_err(), expect);
         };

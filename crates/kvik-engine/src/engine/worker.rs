@@ -1,9 +1,10 @@
 //! The thread that owns the model, the cache and the scheduler.
 //!
-//! Commands come in by a channel, results go out through the requests' sinks, numbers
-//! through a snapshot. Nothing is shared with it that could block it. When there is nothing to
-//! do, it sleeps until a command comes.
+//! It receives commands through a channel, sends results through the requests' sinks, and publishes
+//! statistics as a snapshot. It shares nothing that could block it. When it has nothing to do, it
+//! sleeps until a command arrives.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
@@ -15,19 +16,19 @@ use crate::model::batch::Runner;
 use crate::panics::contain;
 use crate::schedule::{Limits, Rest, Scheduler, Submission};
 
-/// What the worker is told.
+/// A command to the worker.
 pub(crate) enum Command {
     /// Serve a request.
     Submit(Pending),
-    /// Do something between two steps: look at the cache, or change what it keeps. It does not panic.
-    Ask(Box<dyn FnOnce(&mut Scheduler) + Send>),
-    /// Look whether the disk has done something. There is one of these at a time.
+    /// Run a closure between two steps, which reads the cache or changes what it keeps. It does not panic.
+    Call(Box<dyn FnOnce(&mut Scheduler) + Send>),
+    /// Collect completions of the disk. At most one is queued.
     Wake,
-    /// Refuse what is queued, let the rest run for `grace`, then stop.
+    /// Refuse queued requests, let running ones run for `grace`, then stop.
     Shutdown { grace: Duration },
 }
 
-/// A submission on its way to the scheduler. Whoever drops it, its listener is told that the engine stops.
+/// A submission on its way to the scheduler. Dropping it sends [`RequestError::Stopping`] to its sink.
 pub(crate) struct Pending(Option<Box<Submission>>);
 
 impl Pending {
@@ -35,7 +36,7 @@ impl Pending {
         Pending(Some(Box::new(submission)))
     }
 
-    /// The submission, whose listener is no longer told anything from here.
+    /// The submission, whose sink the caller now has to notify.
     pub(crate) fn take(mut self) -> Option<Box<Submission>> {
         self.0.take()
     }
@@ -44,7 +45,7 @@ impl Pending {
 impl Drop for Pending {
     fn drop(&mut self) {
         if let Some(mut submission) = self.0.take() {
-            // A listener that panics hears nothing.
+            // A sink that panics gets no event.
             let _ = contain(|| submission.sink.send(Event::Failed(RequestError::Stopping)));
         }
     }
@@ -57,46 +58,41 @@ pub(crate) struct Worker {
     pub(crate) limits: Limits,
     pub(crate) commands: Receiver<Command>,
     pub(crate) board: Board,
-    /// Whether a [`Command::Wake`] is on its way.
+    /// Whether a [`Command::Wake`] is queued.
     pub(crate) woken: Arc<AtomicBool>,
-    /// When what still runs is given up; set once the engine is stopping.
+    /// When running requests fail; set when the engine is stopping.
     pub(crate) deadline: Option<Instant>,
 }
 
-/// Whether the worker goes on.
-#[derive(PartialEq, Eq)]
-enum Life {
-    Goes,
-    Ends,
-}
-
 impl Worker {
-    /// Serves until it is told to stop or nobody can tell it anything any more.
+    /// Serves until a shutdown is complete or every sender of commands has been dropped.
     pub(crate) fn run(mut self) {
-        while self.listen() == Life::Goes {
+        while self.receive_commands().is_continue() {
             self.step();
-            self.board.post(&self.scheduler);
+            self.board.publish(&self.scheduler);
             self.scheduler.take_leave();
         }
         self.scheduler.fail_all(&RequestError::Stopping);
-        self.board.post(&self.scheduler);
-        // What is still on its way is dropped with the channel, and says so to who waits for it.
+        self.board.publish(&self.scheduler);
+        // Dropping the channel drops the commands left in it, which notifies their senders.
     }
 
-    /// Takes all commands there are; waits for one while there is nothing else to do.
-    fn listen(&mut self) -> Life {
+    /// Executes all queued commands; waits for one while the scheduler has nothing to do.
+    fn receive_commands(&mut self) -> ControlFlow<()> {
         let mut rest = self.scheduler.rest();
         loop {
             match self.next_command(rest) {
-                Ok(command) => self.obey(command),
-                Err(RecvTimeoutError::Disconnected) if self.scheduler.is_idle() => return Life::Ends,
+                Ok(command) => self.execute(command),
+                Err(RecvTimeoutError::Disconnected) if self.scheduler.is_idle() => {
+                    return ControlFlow::Break(());
+                }
                 Err(_) => break,
             }
             rest = Rest::None;
         }
         let expired = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
         let finished = self.deadline.is_some() && self.scheduler.is_idle();
-        if expired || finished { Life::Ends } else { Life::Goes }
+        if expired || finished { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
     fn next_command(&mut self, rest: Rest) -> Result<Command, RecvTimeoutError> {
@@ -114,7 +110,7 @@ impl Worker {
         }
     }
 
-    fn obey(&mut self, command: Command) {
+    fn execute(&mut self, command: Command) {
         match command {
             Command::Submit(pending) if self.deadline.is_some() => drop(pending),
             Command::Submit(pending) => {
@@ -122,10 +118,10 @@ impl Worker {
                     self.scheduler.submit(*submission, &self.limits);
                 }
             }
-            Command::Ask(ask) => ask(&mut self.scheduler),
+            Command::Call(call) => call(&mut self.scheduler),
             Command::Wake => self.woken.store(false, Ordering::Release),
             Command::Shutdown { grace } => {
-                // A grace too long to add means no deadline that matters.
+                // Caps a grace that would overflow the clock.
                 let far = Duration::from_secs(365 * 24 * 3600);
                 self.deadline = Some(Instant::now() + grace.min(far));
                 self.scheduler.fail_queued(&RequestError::Stopping);
@@ -133,7 +129,7 @@ impl Worker {
         }
     }
 
-    /// One step. A panic in it that no request could be blamed for costs those that run, not the engine.
+    /// One step. A panic that cannot be attributed to a request fails the running requests, not the engine.
     fn step(&mut self) {
         let (scheduler, runner) = (&mut self.scheduler, self.runner.as_mut());
         if let Err(error) = contain(|| scheduler.step(runner)) {
@@ -142,7 +138,7 @@ impl Worker {
         }
     }
 
-    /// Checks the cache's invariants in builds that are for finding errors.
+    /// Checks the cache's invariants in debug builds.
     fn verify(&mut self) {
         if cfg!(debug_assertions)
             && let Err(violation) = self.scheduler.cache().check()
@@ -168,10 +164,10 @@ mod tests {
     use crate::model::batch::Batch;
     use crate::text::stream::{TokenKind, Vocabulary};
 
-    /// A model that always says the same, and stops the engine when it has somebody to tell.
-    struct Dull(Option<Sender<Command>>);
+    /// A model that always generates the same token, and stops the engine at its first step if it has a channel.
+    struct ConstantRunner(Option<Sender<Command>>);
 
-    impl Runner for Dull {
+    impl Runner for ConstantRunner {
         fn vocab_len(&self) -> usize {
             2
         }
@@ -217,10 +213,10 @@ mod tests {
         Request { max_tokens: 500, retain: Default::default(), ..kept.request() }
     }
 
-    /// Notes that it was told of a failure, and then does something.
-    struct Told<F>(Arc<Mutex<Option<RequestError>>>, F);
+    /// Records the failure it receives, then calls a closure.
+    struct FailureSink<F>(Arc<Mutex<Option<RequestError>>>, F);
 
-    impl<F: FnMut() + Send> EventSink for Told<F> {
+    impl<F: FnMut() + Send> EventSink for FailureSink<F> {
         fn send(&mut self, event: Event) -> bool {
             if let Event::Failed(error) = event {
                 *self.0.lock().unwrap() = Some(error);
@@ -234,46 +230,50 @@ mod tests {
         }
     }
 
-    /// Commands may come while the last requests are told that the engine stops.
+    /// Commands may arrive while the last requests are notified that the engine stops.
     #[test]
-    fn whatever_is_still_on_its_way_at_the_end_is_told() {
+    fn commands_still_queued_at_shutdown_are_notified() {
         let clock = Box::new(|| Duration::ZERO);
         let scheduler = Scheduler::new(config(), cache(), Arc::new(vocabulary()), clock).unwrap();
         let (sender, commands) = channel();
         let limits = Limits::new(&config(), 100, 2);
         let (first, last): (Arc<Mutex<_>>, Arc<Mutex<_>>) = Default::default();
-        let (asked, answered) = channel::<()>();
-        let (late, asked) = (sender.clone(), Mutex::new(Some(asked)));
-        let told = last.clone();
+        let (result, received) = channel::<()>();
+        let (late, result) = (sender.clone(), Mutex::new(Some(result)));
+        let last_failure = last.clone();
         let then = move || {
-            let ask: Option<Sender<()>> = asked.lock().unwrap().take();
-            late.send(Command::Ask(Box::new(move |_| drop(ask)))).unwrap();
-            let sink = Box::new(Told(told.clone(), || {}));
+            let result: Option<Sender<()>> = result.lock().unwrap().take();
+            late.send(Command::Call(Box::new(move |_| drop(result)))).unwrap();
+            let sink = Box::new(FailureSink(last_failure.clone(), || {}));
             let submission = Submission { request: request(), guide: None, sink };
             late.send(Command::Submit(Pending::new(submission))).unwrap();
         };
-        let sink = Box::new(Told(first.clone(), then));
+        let sink = Box::new(FailureSink(first.clone(), then));
         let submission = Submission { request: request(), guide: None, sink };
         sender.send(Command::Submit(Pending::new(submission))).unwrap();
         let board = Board::new(&scheduler, 1024);
-        let runner = Box::new(Dull(Some(sender)));
+        let runner = Box::new(ConstantRunner(Some(sender)));
         Worker { scheduler, runner, limits, commands, board, woken: Arc::default(), deadline: None }.run();
         assert_eq!(*first.lock().unwrap(), Some(RequestError::Stopping));
-        assert_eq!(*last.lock().unwrap(), Some(RequestError::Stopping), "also behind what is no submission");
-        assert!(answered.recv().is_err(), "and who asked does not wait for ever");
+        assert_eq!(
+            *last.lock().unwrap(),
+            Some(RequestError::Stopping),
+            "also after a command of another kind"
+        );
+        assert!(received.recv().is_err(), "the caller does not wait for ever");
     }
 
     #[test]
-    fn a_panic_of_a_look_into_the_engine_is_an_error_of_who_looks() {
-        let engine = Engine::start(Dull(None), vocabulary(), cache(), config()).unwrap();
+    fn a_panic_in_a_call_between_steps_fails_that_call_only() {
+        let engine = Engine::start(ConstantRunner(None), vocabulary(), cache(), config()).unwrap();
         let before = engine.generate(request()).unwrap();
         for _ in 0..3 {
-            let error = engine.ask(|_| -> usize { panic!("it broke") }).unwrap_err();
+            let error = engine.with_scheduler(|_| -> usize { panic!("it broke") }).unwrap_err();
             assert_eq!(error, RequestError::Internal("it broke".to_owned()));
         }
         let after = engine.generate(request()).unwrap();
         assert_eq!(after.choices, before.choices);
-        assert_eq!(after.report.cached_tokens, 39, "what was known before still is");
+        assert_eq!(after.report.cached_tokens, 39, "the cache keeps what it held before");
         engine.shutdown(Duration::ZERO);
     }
 }

@@ -1,16 +1,16 @@
-//! Memory for blocks on their way to and from the disk: a fixed number, handed out and taken back.
+//! A fixed number of buffers for blocks on their way to and from the disk.
 //!
-//! Whoever needs one and gets none waits or goes without. So the queues of the store are bounded
-//! by the buffers, and its memory by their size.
+//! A caller that gets no buffer waits or skips its operation. The number of buffers therefore bounds
+//! the queues of the store, and their size bounds its memory.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Room for the bytes of one block. Comes back to its store when it is dropped.
+/// A buffer for the bytes of one block. Dropping it returns it to its store.
 #[derive(Debug)]
 pub struct Buffer {
     bytes: Vec<u8>,
-    shelf: Arc<Mutex<Vec<Vec<u8>>>>,
+    idle: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
 /// The buffers of one store.
@@ -18,30 +18,30 @@ pub struct Buffer {
 pub struct Buffers {
     idle: Arc<Mutex<Vec<Vec<u8>>>>,
     payload_bytes: usize,
-    /// Buffers that may still be made: memory is taken when it is first needed.
-    unmade: usize,
+    /// Buffers not yet allocated: each is allocated at its first use.
+    unallocated: usize,
 }
 
 impl Buffers {
     /// `count` buffers of `payload_bytes` bytes each.
     pub fn new(count: usize, payload_bytes: usize) -> Buffers {
-        Buffers { idle: Arc::default(), payload_bytes, unmade: count }
+        Buffers { idle: Arc::default(), payload_bytes, unallocated: count }
     }
 
-    /// An idle buffer, its bytes as they were left; `None` while all are in use.
+    /// An idle buffer with unspecified bytes; `None` while all are in use.
     pub fn take(&mut self) -> Option<Buffer> {
         let idle = lock(&self.idle).pop();
         let bytes = idle.or_else(|| {
-            self.unmade = self.unmade.checked_sub(1)?;
+            self.unallocated = self.unallocated.checked_sub(1)?;
             Some(vec![0; self.payload_bytes])
         })?;
-        Some(Buffer { bytes, shelf: Arc::clone(&self.idle) })
+        Some(Buffer { bytes, idle: Arc::clone(&self.idle) })
     }
 }
 
-/// A list of vectors is whole whatever happened to the thread that held it.
-fn lock(shelf: &Mutex<Vec<Vec<u8>>>) -> MutexGuard<'_, Vec<Vec<u8>>> {
-    shelf.lock().unwrap_or_else(PoisonError::into_inner)
+/// A panic under the lock leaves the list of vectors consistent.
+fn lock(idle: &Mutex<Vec<Vec<u8>>>) -> MutexGuard<'_, Vec<Vec<u8>>> {
+    idle.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Deref for Buffer {
@@ -60,7 +60,7 @@ impl DerefMut for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        lock(&self.shelf).push(std::mem::take(&mut self.bytes));
+        lock(&self.idle).push(std::mem::take(&mut self.bytes));
     }
 }
 
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_never_more_buffers_than_stated() {
+    fn no_more_buffers_exist_than_configured() {
         let mut buffers = Buffers::new(2, 8);
         let mut first = buffers.take().unwrap();
         first.copy_from_slice(&[7; 8]);

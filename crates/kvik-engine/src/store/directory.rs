@@ -1,13 +1,13 @@
-//! Where a store lies: a directory per model and KV format, private files in it, and its lock.
+//! The directory of a store, one per model and KV format, with private files and a lock.
 //!
 //! ```text
-//! DIR/3f9a…e1.lock         locked by the process that uses 3f9a…e1; its time is that of the last use
+//! DIR/3f9a…e1.lock         locked by the process that uses 3f9a…e1; its mtime is the last use
 //! DIR/3f9a…e1/headers      superblock, then one header per slot
 //! DIR/3f9a…e1/payloads     one payload per slot
 //! ```
 //!
-//! The lock stands beside the directory, so that the directory can be removed under it. Nothing is
-//! opened through a link, and nothing that is not a plain file is read or written.
+//! The lock file lies next to the directory, so that the directory can be removed while it is held.
+//! Symbolic links are never followed, and only plain files are read or written.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
@@ -19,17 +19,17 @@ use rustix::fs::OFlags;
 
 use super::StoreError;
 
-/// Digits of a fingerprint that name a directory: 128 bits.
+/// Hexadecimal digits of a fingerprint in a directory's name: 128 bits.
 const NAME_DIGITS: usize = 32;
 
-/// The place of one store.
+/// The paths of one store.
 #[derive(Debug, Clone)]
 pub(super) struct Directory {
     root: PathBuf,
     name: String,
 }
 
-/// Held while a store is in use; given back when dropped.
+/// Held while a store is in use; dropping it unlocks.
 #[derive(Debug)]
 pub(super) struct Lock {
     file: File,
@@ -37,14 +37,14 @@ pub(super) struct Lock {
 }
 
 impl Directory {
-    /// The place under `root` of the store with this fingerprint.
+    /// The directory under `root` of the store with this fingerprint.
     pub(super) fn new(root: &Path, fingerprint: &[u8; 32]) -> Directory {
         let digits = fingerprint.iter().flat_map(|byte| [byte >> 4, byte & 15]).take(NAME_DIGITS);
         let name = digits.map(|digit| char::from_digit(u32::from(digit), 16).unwrap_or('0')).collect();
         Directory { root: root.to_owned(), name }
     }
 
-    /// All stores under `root`, in no order, 4,096 at the most; none when it cannot be read.
+    /// At most 4,096 stores under `root`, in no order; none if it cannot be read.
     pub(super) fn all(root: &Path) -> impl Iterator<Item = Directory> {
         let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
         let entries = fs::read_dir(root).into_iter().flatten().flatten().take(4096);
@@ -55,7 +55,7 @@ impl Directory {
         })
     }
 
-    /// The digits that name it.
+    /// Its name, the digits of the fingerprint.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
@@ -75,22 +75,22 @@ impl Directory {
         self.root.join(&self.name).join("payloads")
     }
 
-    /// Makes the directories that are missing, for this user alone.
+    /// Creates missing directories, accessible to this user only.
     pub(super) fn create(&self) -> Result<(), StoreError> {
         let make = |path: &Path| DirBuilder::new().recursive(true).mode(0o700).create(path);
         make(&self.root).map_err(StoreError::io(&self.root))?;
         let path = self.root.join(&self.name);
-        // A link could lead anywhere; what it leads to is left alone.
+        // A link could point anywhere; its target is left alone.
         if fs::symlink_metadata(&path).is_ok_and(|found| !found.is_dir()) {
             fs::remove_file(&path).map_err(StoreError::io(&path))?;
         }
         make(&path).map_err(StoreError::io(&path))
     }
 
-    /// Takes the lock and notes the time.
+    /// Takes the lock and sets its time.
     ///
     /// # Errors
-    /// [`StoreError::InUse`] when another process, or another store of this one, has it.
+    /// [`StoreError::InUse`] if another process, or another store of this process, holds it.
     pub(super) fn lock(&self) -> Result<Lock, StoreError> {
         let path = self.lock_path();
         DirBuilder::new()
@@ -104,24 +104,24 @@ impl Directory {
             Err(TryLockError::WouldBlock) => return Err(StoreError::InUse { path }),
             Err(TryLockError::Error(source)) => return Err(StoreError::Io { path, source }),
         }
-        // Without it the store only looks older than it is.
+        // If this fails, the store only looks older than it is.
         let _ = file.set_modified(SystemTime::now());
         Ok(Lock { file, path })
     }
 
-    /// When it was last opened, as far as is known.
+    /// When it was last opened; the epoch if that is unknown.
     pub(super) fn used(&self) -> SystemTime {
         let modified = fs::symlink_metadata(self.lock_path()).and_then(|found| found.modified());
         modified.unwrap_or(SystemTime::UNIX_EPOCH)
     }
 
-    /// Bytes of disk it takes: what is allocated, for the files are sparse.
+    /// Allocated bytes of disk; the files are sparse.
     pub(super) fn bytes(&self) -> u64 {
         let allocated = |path: PathBuf| fs::symlink_metadata(path).map_or(0, |found| found.blocks() * 512);
         allocated(self.headers()) + allocated(self.payloads())
     }
 
-    /// Removes its files unless it is in use. The lock file stays: others may be waiting at it.
+    /// Removes its files unless it is in use. The lock file stays: other processes may wait for it.
     pub(super) fn remove(&self) -> Result<(), StoreError> {
         let _lock = self.lock()?;
         for path in [self.headers(), self.payloads()] {
@@ -144,24 +144,24 @@ impl Lock {
 }
 
 impl Drop for Lock {
-    /// Closing the file is not enough: a process that is being started holds a copy of it for a moment.
+    /// Closing the file is not enough: a child process that is being started briefly holds a copy of it.
     fn drop(&mut self) {
         let _ = self.file.unlock();
     }
 }
 
-/// What to do about a file that is not there.
+/// What to do if the file is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Missing {
-    /// Make it.
+    /// Create it.
     Create,
     /// Fail.
     Fail,
 }
 
-/// Opens a plain file to read and write, for this user alone.
+/// Opens a plain file to read and write, accessible to this user only.
 pub(super) fn open_private(path: &Path, missing: Missing) -> io::Result<File> {
-    // Without NONBLOCK a pipe or a device in its place could make us wait for ever.
+    // Without NONBLOCK, opening a pipe or a device at this path could block for ever.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(missing == Missing::Create).mode(0o600);
@@ -172,14 +172,14 @@ pub(super) fn open_private(path: &Path, missing: Missing) -> io::Result<File> {
     }
 }
 
-/// Makes an empty file where there may be one already, or something else.
+/// Creates an empty file, replacing whatever file or link has its path.
 pub(super) fn replace_file(path: &Path) -> io::Result<File> {
     remove_file(path)?;
-    // `create_new` fails rather than follow a link that has appeared in the meantime.
+    // `create_new` fails instead of following a link created in the meantime.
     OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)
 }
 
-/// Whether `path` names this very file.
+/// Whether `path` refers to this file.
 pub(super) fn is_at(file: &File, path: &Path) -> bool {
     let name = |found: fs::Metadata| (found.dev(), found.ino());
     let held = file.metadata().map(name);

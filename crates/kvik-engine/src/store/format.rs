@@ -1,18 +1,18 @@
-//! The bytes of a store: what stands where, and how a whole record is told from a torn one.
+//! The byte layout of a store's files, and the checksums that detect torn records.
 //!
-//! `docs/format.md` draws what is laid out here. No I/O. Every checksum is XXH3, which finds
-//! accidents: bit rot, torn writes, bytes that belong elsewhere. Whoever may write the user's
-//! private files can forge it, and gains nothing by it that they do not have.
+//! `docs/format.md` draws this layout. No I/O. Every checksum is XXH3, which detects accidents:
+//! bit rot, torn writes, misplaced bytes. A process that may write the user's private files can
+//! forge it, but gains no access that it does not have already.
 //!
 //! Numbers are in the machine's byte order, as keys and values are. The magic is a number too, so
-//! a machine of the other order does not take the file for its own.
+//! a machine of the other byte order rejects the file.
 
 use bytemuck::{Pod, Zeroable};
 use kvik_cache::Identity;
 use kvik_cache::tier::{BlockTokens, Record, SlotId, Use};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_64_with_seed};
 
-/// Version of everything in this file; any other version is not read.
+/// Version of this layout; files of any other version are not read.
 pub(super) const VERSION: u32 = 1;
 /// Bytes before the first header.
 pub(super) const SUPERBLOCK_BYTES: usize = 4096;
@@ -26,20 +26,20 @@ pub(super) const USE_BYTES: usize = HEADER_BYTES - USE_OFFSET;
 pub(super) const PAYLOAD_ALIGN: u64 = 4096;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"kvikslab");
-/// A header whose slot has been written before and holds no block now.
+/// A header whose slot was written before and holds no block now.
 const VACANT: u32 = u32::from_le_bytes(*b"free");
 /// A header whose slot holds a block.
 const BLOCK: u32 = u32::from_le_bytes(*b"blok");
 const PINNED: u8 = 1;
-/// The block expires when the fixed part of its header says; so do all that were not used since.
+/// The block expires as the fixed part of its header says; so does every block not used since it was written.
 const AS_WRITTEN: u32 = 0;
-/// The block does not expire, whatever the fixed part says.
+/// The block never expires, whatever the fixed part says.
 const FOR_EVER: u32 = u32::MAX;
 const FINGERPRINT_CONTEXT: &str = "kvik 2026-11-21 store fingerprint v1";
 
-/// What makes keys and values of one store mean the same: the model and the KV format.
+/// Identifies the model and the KV format, on which the meaning of a store's bytes depends.
 ///
-/// Names the directory and stands in the superblock.
+/// It names the directory and is part of the superblock.
 pub(super) fn fingerprint(model: &[u8; 32], kv_format: &str) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new_derive_key(FINGERPRINT_CONTEXT);
     hasher.update(model);
@@ -56,7 +56,7 @@ pub(super) struct Superblock {
     pub(super) model: [u8; 32],
     /// Bytes of one block's keys and values.
     pub(super) payload_bytes: u64,
-    /// Random, new with every file: headers of an earlier file in the same place are not taken over.
+    /// Random, new with every file: headers of an earlier file at the same path are rejected.
     pub(super) creation: u64,
 }
 
@@ -77,10 +77,10 @@ struct RawSuperblock {
 const RAW_SUPERBLOCK_BYTES: usize = size_of::<RawSuperblock>();
 const _: () = assert!(RAW_SUPERBLOCK_BYTES == 104 && RAW_SUPERBLOCK_BYTES <= SUPERBLOCK_BYTES);
 
-/// Why a superblock is not used.
+/// Why a superblock is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NotOurs {
-    /// Something else, or damaged.
+pub(super) enum SuperblockError {
+    /// Not a superblock, or damaged.
     Unknown,
     /// Written by a version of kvik with another format.
     Version(u32),
@@ -106,12 +106,12 @@ impl Superblock {
     }
 
     /// Reads what [`encode`](Superblock::encode) wrote.
-    pub(super) fn decode(bytes: &[u8; SUPERBLOCK_BYTES]) -> Result<Superblock, NotOurs> {
+    pub(super) fn decode(bytes: &[u8; SUPERBLOCK_BYTES]) -> Result<Superblock, SuperblockError> {
         let raw: RawSuperblock = bytemuck::pod_read_unaligned(&bytes[..RAW_SUPERBLOCK_BYTES]);
         match raw {
-            _ if raw.magic != MAGIC => Err(NotOurs::Unknown),
-            _ if raw.version != VERSION => Err(NotOurs::Version(raw.version)),
-            _ if raw.checksum != raw.sum() => Err(NotOurs::Unknown),
+            _ if raw.magic != MAGIC => Err(SuperblockError::Unknown),
+            _ if raw.version != VERSION => Err(SuperblockError::Version(raw.version)),
+            _ if raw.checksum != raw.sum() => Err(SuperblockError::Unknown),
             RawSuperblock { fingerprint, model, payload_bytes, creation, .. } => {
                 Ok(Superblock { fingerprint, model, payload_bytes, creation })
             }
@@ -125,16 +125,16 @@ impl RawSuperblock {
     }
 }
 
-/// What stands in a slot's header.
+/// The content of a slot's header.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Header {
-    /// Never written, or damaged: nothing is known about the slot.
+    /// Never written, or damaged: the state of the slot is unknown.
     Nothing,
-    /// Written before, no block now.
+    /// Written before, holds no block now.
     Vacant,
     /// A block.
     Block {
-        /// What it is.
+        /// Its metadata.
         record: Record,
         /// The checksum of its bytes, `RawHeader::payload_checksum`.
         checksum: u128,
@@ -149,14 +149,14 @@ struct RawHeader {
     flags: u8,
     zero: [u8; 2],
     owner: u64,
-    lineage: u64,
+    content_key: u64,
     expires_s: u64,
     identity: [u8; 32],
     parent: [u8; 32],
     tokens: [u32; 16],
     payload_checksum: u128,
     payload_bytes: u64,
-    /// XXH3-64 of all bytes before it, seeded with the place they stand in.
+    /// XXH3-64 of all bytes before it, seeded with their location.
     checksum: u64,
     unused: [u8; 32],
     use_: RawUse,
@@ -170,7 +170,7 @@ struct RawUse {
     heat: f32,
     /// Seconds after `at_s` at which the block expires, [`AS_WRITTEN`] or [`FOR_EVER`].
     lifetime_s: u32,
-    /// XXH3-64 of all bytes of this part before it, seeded with the place they stand in.
+    /// XXH3-64 of all bytes of this part before it, seeded with their location.
     checksum: u64,
 }
 
@@ -179,41 +179,41 @@ const _: () = assert!(size_of::<RawHeader>() == HEADER_BYTES);
 const _: () = assert!(size_of::<RawUse>() == USE_BYTES);
 const _: () = assert!(SUMMED_BYTES == 184 && std::mem::offset_of!(RawHeader, use_) == USE_OFFSET);
 
-/// Where a header stands: it is read only in the slot and the file it was written for.
+/// Where a header lies: it is valid only in the slot and the file it was written for.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
-    /// Of the file.
+pub(super) struct HeaderLocation {
+    /// [`Superblock::creation`] of the file.
     pub(super) creation: u64,
-    /// The slot whose header it is.
+    /// The slot of the header.
     pub(super) slot: SlotId,
-    /// Of the file.
+    /// [`Superblock::payload_bytes`] of the file.
     pub(super) payload_bytes: u64,
 }
 
-impl Place {
+impl HeaderLocation {
     fn seed(&self) -> u64 {
         self.creation ^ u64::from(self.slot.0)
     }
 }
 
 impl Header {
-    /// The bytes of this header in `place`.
-    pub(super) fn encode(&self, place: Place) -> [u8; HEADER_BYTES] {
+    /// The bytes of this header at `location`.
+    pub(super) fn encode(&self, location: HeaderLocation) -> [u8; HEADER_BYTES] {
         let raw = match self {
             Header::Nothing => RawHeader::zeroed(),
             Header::Vacant => RawHeader { state: VACANT, ..RawHeader::zeroed() },
-            Header::Block { record, checksum } => RawHeader::block(record, *checksum, place),
+            Header::Block { record, checksum } => RawHeader::block(record, *checksum, location),
         };
         bytemuck::cast(raw)
     }
 
-    /// Reads what [`encode`](Header::encode) wrote for the same place; anything else is nothing.
-    pub(super) fn decode(bytes: &[u8; HEADER_BYTES], place: Place) -> Header {
+    /// Reads what [`encode`](Header::encode) wrote for the same location; any other bytes give [`Header::Nothing`].
+    pub(super) fn decode(bytes: &[u8; HEADER_BYTES], location: HeaderLocation) -> Header {
         let raw: RawHeader = bytemuck::pod_read_unaligned(bytes);
         match raw.state {
             VACANT => Header::Vacant,
             BLOCK => raw
-                .record(place)
+                .record(location)
                 .map_or(Header::Nothing, |record| Header::Block { record, checksum: raw.payload_checksum }),
             _ => Header::Nothing,
         }
@@ -221,113 +221,113 @@ impl Header {
 }
 
 impl RawHeader {
-    fn block(record: &Record, payload_checksum: u128, place: Place) -> RawHeader {
+    fn block(record: &Record, payload_checksum: u128, location: HeaderLocation) -> RawHeader {
         let tokens = record.tokens.as_slice();
         let mut raw = RawHeader {
             state: BLOCK,
             token_count: tokens.len() as u8,
             flags: if record.pinned { PINNED } else { 0 },
             owner: record.owner,
-            lineage: record.content_key,
+            content_key: record.content_key,
             expires_s: record.use_.expires_s,
             identity: record.identity.0,
             parent: record.parent.0,
             payload_checksum,
-            payload_bytes: place.payload_bytes,
-            use_: RawUse::new(&record.use_, AS_WRITTEN, place),
+            payload_bytes: location.payload_bytes,
+            use_: RawUse::new(&record.use_, AS_WRITTEN, location),
             ..RawHeader::zeroed()
         };
         raw.tokens[..tokens.len()].copy_from_slice(tokens);
-        raw.checksum = raw.sum(place);
+        raw.checksum = raw.sum(location);
         raw
     }
 
-    /// The record, if every byte of the fixed part is as it was written for this place, and the
-    /// identity is that of the tokens after the parent.
-    fn record(&self, place: Place) -> Option<Record> {
-        let whole = self.checksum == self.sum(place) && self.payload_bytes == place.payload_bytes;
+    /// The record, if the fixed part is intact and was written for this location, and the identity is
+    /// that of the tokens after the parent.
+    fn record(&self, location: HeaderLocation) -> Option<Record> {
+        let whole = self.checksum == self.sum(location) && self.payload_bytes == location.payload_bytes;
         let tokens = BlockTokens::new(self.tokens.get(..usize::from(self.token_count))?)?;
         let (identity, parent) = (Identity(self.identity), Identity(self.parent));
         (whole && parent.child(tokens.as_slice()) == identity).then(|| Record {
             identity,
             parent,
             owner: self.owner,
-            content_key: self.lineage,
+            content_key: self.content_key,
             tokens,
             pinned: self.flags & PINNED != 0,
-            use_: self.use_.read(self.expires_s, place).unwrap_or_else(|| unused(self.expires_s)),
+            use_: self.use_.read(self.expires_s, location).unwrap_or_else(|| unused(self.expires_s)),
         })
     }
 
-    fn sum(&self, place: Place) -> u64 {
-        xxh3_64_with_seed(&bytemuck::bytes_of(self)[..SUMMED_BYTES], place.seed())
+    fn sum(&self, location: HeaderLocation) -> u64 {
+        xxh3_64_with_seed(&bytemuck::bytes_of(self)[..SUMMED_BYTES], location.seed())
     }
 }
 
 /// The bytes of a header's mutable part.
-pub(super) fn encode_use(use_: &Use, place: Place) -> [u8; USE_BYTES] {
+pub(super) fn encode_use(use_: &Use, location: HeaderLocation) -> [u8; USE_BYTES] {
     let lifetime_s = match use_.expires_s {
         0 => FOR_EVER,
         expires_s => lifetime(expires_s.saturating_sub(use_.at_s)),
     };
-    bytemuck::cast(RawUse::new(use_, lifetime_s, place))
+    bytemuck::cast(RawUse::new(use_, lifetime_s, location))
 }
 
-/// As many seconds as can be told from the two that mean something else.
+/// Clamps to the values other than [`AS_WRITTEN`] and [`FOR_EVER`], which mean something else.
 fn lifetime(seconds: u64) -> u32 {
     u32::try_from(seconds).map_or(FOR_EVER - 1, |seconds| seconds.clamp(AS_WRITTEN + 1, FOR_EVER - 1))
 }
 
-/// What is left to know of a block whose use cannot be read: it was not used, and expires as it was written.
+/// The use of a block whose mutable part is damaged: never used, expires as it was written.
 fn unused(expires_s: u64) -> Use {
     Use { at_s: expires_s, expires_s, ..Use::default() }
 }
 
 impl RawUse {
-    fn new(use_: &Use, lifetime_s: u32, place: Place) -> RawUse {
+    fn new(use_: &Use, lifetime_s: u32, location: HeaderLocation) -> RawUse {
         let Use { stamp, heat, at_s, .. } = *use_;
         let mut raw = RawUse { stamp, at_s, heat, lifetime_s, checksum: 0 };
-        raw.checksum = raw.sum(place);
+        raw.checksum = raw.sum(location);
         raw
     }
 
     /// The use of a block that was written to expire at `written_s`.
-    fn read(&self, written_s: u64, place: Place) -> Option<Use> {
+    fn read(&self, written_s: u64, location: HeaderLocation) -> Option<Use> {
         let RawUse { stamp, at_s, heat, lifetime_s, .. } = *self;
         let expires_s = match lifetime_s {
             AS_WRITTEN => written_s,
             FOR_EVER => 0,
             seconds => at_s.saturating_add(u64::from(seconds)),
         };
-        let sound = heat.is_finite() && heat >= 0.0 && self.checksum == self.sum(place);
+        let sound = heat.is_finite() && heat >= 0.0 && self.checksum == self.sum(location);
         sound.then_some(Use { stamp, heat, at_s, expires_s })
     }
 
-    fn sum(&self, place: Place) -> u64 {
-        xxh3_64_with_seed(&bytemuck::bytes_of(self)[..USE_BYTES - size_of::<u64>()], place.seed())
+    fn sum(&self, location: HeaderLocation) -> u64 {
+        xxh3_64_with_seed(&bytemuck::bytes_of(self)[..USE_BYTES - size_of::<u64>()], location.seed())
     }
 }
 
-/// Checksum of a block's bytes, taken piece by piece.
+/// Incremental checksum of a block's bytes.
 ///
-/// The identity goes in first: the bytes of one block never pass for those of another, whichever
+/// The identity is hashed first: the bytes of one block never pass for those of another, whichever
 /// slot or file they are moved to.
 pub(super) struct PayloadChecksum(Xxh3);
 
 impl PayloadChecksum {
-    /// Of a block's bytes, none of which have been seen.
+    /// Starts the checksum of a block.
     pub(super) fn new(identity: &Identity) -> PayloadChecksum {
         let mut hasher = Xxh3::new();
         hasher.update(&identity.0);
         PayloadChecksum(hasher)
     }
 
-    /// The next bytes.
+    /// Adds the next bytes.
     pub(super) fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    /// Of all bytes seen.
+    /// The checksum of all bytes added.
     pub(super) fn finish(&self) -> u128 {
         self.0.digest128()
     }
@@ -345,11 +345,11 @@ mod tests {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Files outlive versions of kvik: whoever changes these bytes changes [`VERSION`]. Worked out from
-    /// `docs/format.md` with other implementations (Python's `struct`, `xxhash` and `blake3`).
+    /// Files outlive versions of kvik: a change of these bytes requires another [`VERSION`]. The digests were
+    /// computed from `docs/format.md` with other implementations (Python's `struct`, `xxhash` and `blake3`).
     #[test]
-    fn bytes_are_as_they_are_drawn() {
-        let place = Place { creation: CREATION, slot: SlotId(9), payload_bytes: PAYLOAD_BYTES };
+    fn bytes_match_the_documented_layout() {
+        let location = HeaderLocation { creation: CREATION, slot: SlotId(9), payload_bytes: PAYLOAD_BYTES };
         let superblock = Superblock {
             fingerprint: fingerprint(&MODEL, "q8/q4"),
             model: MODEL,
@@ -363,11 +363,11 @@ mod tests {
             "679b9cc18963affad138bdab2bb648ada50d44f25d5b949b0c9d478347d4027d"
         );
         assert_eq!(
-            digest(&header.encode(place)),
+            digest(&header.encode(location)),
             "673615702db2333c621e39b336266900b83958e05d65b275427967a141df3cca"
         );
         assert_eq!(Superblock::decode(&superblock.encode()), Ok(superblock));
-        assert_eq!(Header::decode(&header.encode(place), place), header);
+        assert_eq!(Header::decode(&header.encode(location), location), header);
     }
 
     fn header() -> Header {
@@ -383,32 +383,33 @@ mod tests {
         Header::Block { record, checksum: sum.finish() }
     }
 
-    /// A use moves the expiry without the fixed part, and a version that knows nothing of that reads the rest.
+    /// A use changes the expiry without rewriting the fixed part; versions that do not know this still read the
+    /// fixed part.
     #[test]
-    fn a_use_says_anew_when_a_block_expires() {
-        let place = Place { creation: CREATION, slot: SlotId(9), payload_bytes: PAYLOAD_BYTES };
+    fn a_use_overrides_when_a_block_expires() {
+        let location = HeaderLocation { creation: CREATION, slot: SlotId(9), payload_bytes: PAYLOAD_BYTES };
         let Header::Block { record, .. } = header() else { panic!("a block") };
         let after = |expires_s: u64| {
             let use_ = Use { at_s: 1_790_000_000, expires_s, ..record.use_ };
-            let mut bytes = header().encode(place);
-            bytes[USE_OFFSET..].copy_from_slice(&encode_use(&use_, place));
-            let Header::Block { record, .. } = Header::decode(&bytes, place) else { panic!("a block") };
+            let mut bytes = header().encode(location);
+            bytes[USE_OFFSET..].copy_from_slice(&encode_use(&use_, location));
+            let Header::Block { record, .. } = Header::decode(&bytes, location) else { panic!("a block") };
             record.use_.expires_s
         };
         for expires_s in [0, 1_790_000_001, 1_790_000_060, 1_800_000_000, 1_790_000_000 + (1 << 31)] {
             assert_eq!(after(expires_s), expires_s);
         }
-        assert_eq!(after(1), 1_790_000_001, "what is over is over a second later");
+        assert_eq!(after(1), 1_790_000_001, "an expiry in the past becomes one second after the use");
         assert_eq!(after(u64::MAX), 1_790_000_000 + u64::from(u32::MAX - 1), "for more than a century");
-        let mut torn = header().encode(place);
+        let mut torn = header().encode(location);
         torn[USE_OFFSET] ^= 1;
-        let Header::Block { record: read, .. } = Header::decode(&torn, place) else { panic!("a block") };
+        let Header::Block { record: read, .. } = Header::decode(&torn, location) else { panic!("a block") };
         assert_eq!(read.use_, Use { at_s: 1_800_000_000, expires_s: 1_800_000_000, ..Use::default() });
-        assert_eq!(encode_use(&Use { expires_s: 0, ..record.use_ }, place)[20..24], [0xff; 4]);
+        assert_eq!(encode_use(&Use { expires_s: 0, ..record.use_ }, location)[20..24], [0xff; 4]);
     }
 
     #[test]
-    fn every_part_of_a_fingerprint_counts() {
+    fn a_fingerprint_depends_on_the_model_and_the_format() {
         let all = [
             fingerprint(&MODEL, "q8/q4"),
             fingerprint(&MODEL, "q8/q8"),

@@ -1,8 +1,8 @@
-//! The disk tier's hands: blocks on disk, and the threads that write and read them.
+//! The disk tier's I/O: blocks on disk, and the threads that write and read them.
 //!
-//! It decides nothing. `kvik_cache::tier` says what is written, read, touched and erased, and in
-//! which slot; this carries it out, reports how it went, and at the start says what is there.
-//! Whatever bytes the files hold, a block that is read is the block that was asked for.
+//! It makes no decisions. `kvik_cache::tier` decides what is written, read, touched and erased, and in
+//! which slot; the store executes that, reports the results, and lists the stored blocks when it opens.
+//! Whatever bytes the files hold, a read returns the requested block or an error.
 //!
 //! ```text
 //!    engine's thread              │ threads of the store
@@ -40,75 +40,75 @@ pub use neighbours::bytes_allowed;
 pub use waker::Waker;
 
 use directory::Directory;
-use neighbours::{Room, store_bytes};
+use neighbours::{DiskBudget, store_bytes};
 use recover::{Geometry, Recovered};
 use slab::slot_bytes;
-use threads::{Change, Read, Rest, Shared, Writer};
+use threads::{Backoff, Change, ReadRequest, Shared, Writer};
 
-/// Slots a store has at the most: 256 MiB of headers are read at the start.
+/// Maximum slots of a store: 256 MiB of headers are read at the start.
 const SLOTS_MAX: u32 = 1 << 20;
-/// Touches that may wait for the writer.
+/// Maximum touches that wait for the writer.
 const TOUCHES_MAX: usize = 8192;
-/// Enough for an SSD to work on one read while the checksum of another is taken.
+/// Two readers let an SSD work on one read while the checksum of another is computed.
 const READERS: usize = 2;
-/// How long a store that is dropped waits for what it was told to write.
+/// How long dropping a store waits for its queued writes.
 const DRAIN_MAX: Duration = Duration::from_secs(2);
 
-/// What a store is opened for.
+/// How to open a store.
 #[derive(Debug, Clone)]
 pub struct StoreConfig {
-    /// Directory of all stores, of this model and of others. Made when it is missing.
+    /// Directory of all stores, of this model and of others. Created if it is missing.
     pub dir: PathBuf,
     /// Bytes of disk for all stores in `dir` together.
     pub bytes_max: u64,
     /// Digest of the model.
     pub model: [u8; 32],
-    /// Name of the KV format, and of whatever else decides about the bits of keys and values.
+    /// Name of the KV format, and of anything else that determines the bits of keys and values.
     pub kv_format: String,
     /// Bytes of one block's keys and values.
     pub payload_bytes: usize,
-    /// Buffers, of `payload_bytes` each: so many reads and writes can wait.
+    /// Buffers of `payload_bytes` each, which bound how many reads and writes can wait.
     pub buffers: usize,
 }
 
-/// A store, and what was found in it.
+/// An open store and its contents.
 #[derive(Debug)]
 pub struct Opened {
     /// The store.
     pub store: Store,
-    /// How many slots it has, from 0 up.
+    /// Number of slots; their ids start at 0.
     pub slots: u32,
-    /// Blocks that are in it, by slot; each identity once. The other slots are free.
+    /// Its blocks by slot, each identity once. The other slots are free.
     pub records: Vec<(SlotId, Record)>,
-    /// What happened that an operator may want to know.
+    /// Messages for the operator.
     pub notes: Vec<String>,
-    /// Lineages of blocks in the stores of other models and formats, 65,536 at the most.
-    pub other: Vec<(Relation, u64)>,
+    /// Content keys of blocks in related stores, those of other models and formats; at most 65,536.
+    pub related: Vec<(Relation, u64)>,
 }
 
-/// What a store has done.
+/// A completed operation.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Completed {
-    /// An answer to [`Store::write`].
+    /// Completes [`Store::write`].
     Written {
-        /// The slot that was written; it holds nothing after a fault.
+        /// The written slot; it holds no block after a fault.
         slot: SlotId,
-        /// How long it took, without waiting in the queue.
+        /// Time it took, without the wait in the queue.
         result: Result<Duration, IoFault>,
     },
-    /// An answer to [`Store::read`].
+    /// Completes [`Store::read`].
     Read {
-        /// As it was given.
+        /// As given to [`Store::read`].
         ticket: u64,
         /// The slot that was read.
         slot: SlotId,
-        /// The block's bytes, and how long it took without waiting in the queue.
+        /// The block's bytes, and the time it took without the wait in the queue.
         result: Result<(Buffer, Duration), IoFault>,
     },
 }
 
-/// Why there is no store. A server then serves without one.
+/// Why a store cannot be opened. A server then runs without it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -118,68 +118,67 @@ pub enum StoreError {
         /// The lock.
         path: PathBuf,
     },
-    /// The directory or a file in it cannot be made or used.
+    /// The directory or a file in it cannot be created or used.
     #[error("{}: {source}; choose a directory that can be written", path.display())]
     Io {
-        /// What was being used.
+        /// The directory or file.
         path: PathBuf,
         /// Why not.
         source: std::io::Error,
     },
-    /// Not one block fits.
+    /// The limit holds no block.
     #[error(
         "{bytes_max} bytes of disk hold no block, which takes {needed}; allow more, or turn the disk cache off"
     )]
     TooSmall {
-        /// The limit that was given.
+        /// The configured limit.
         bytes_max: u64,
-        /// The least that is of use.
+        /// Bytes that one block needs.
         needed: u64,
     },
 }
 
 impl StoreError {
-    /// Names the path to an error of the system.
+    /// Adds the path to an I/O error.
     fn io(path: &Path) -> impl Fn(std::io::Error) -> StoreError {
         move |source| StoreError::Io { path: path.to_owned(), source }
     }
 }
 
-/// Blocks on disk. Used by one thread, which it never keeps waiting; dropped, it waits a moment
-/// for what is still to be written.
+/// Blocks on disk. One thread uses the store, and no call blocks it; dropping the store waits at most
+/// two seconds for queued writes.
 ///
-/// The caller sees to it that a slot is read only when its write is completed, and written only
-/// when its reads are.
+/// The caller ensures that a slot is read only after its write has completed, and written only after
+/// its reads have.
 pub struct Store {
     buffers: Buffers,
     shared: Arc<Shared>,
     completed: Receiver<Completed>,
-    /// `None` only while being dropped.
+    /// `None` only while the store is being dropped.
     queues: Option<Queues>,
     threads: Vec<JoinHandle<()>>,
-    /// Disconnected when all threads have ended.
+    /// Disconnects when all threads have ended.
     ended: Receiver<Infallible>,
 }
 
-/// The ways to the threads.
+/// The channels to the threads.
 struct Queues {
     changes: Sender<Change>,
-    reads: Sender<Read>,
+    reads: Sender<ReadRequest>,
 }
 
 impl Store {
-    /// Opens the store of a model and KV format, makes it where there is none, and starts its
-    /// threads. `wake` is called on one of them whenever there is something
-    /// [`completed`](Store::completed).
+    /// Opens or creates the store of a model and KV format, and starts its threads. They call `wake` whenever
+    /// an operation has [`completed`](Store::completed).
     ///
     /// # Errors
-    /// When another process has it, when files cannot be made, and when no block would fit. What
-    /// existing files hold is never an error: what is not understood is replaced.
+    /// If another process uses it, if files cannot be created, or if no block would fit. The content
+    /// of existing files is never an error: files that cannot be read are replaced.
     pub fn open(config: &StoreConfig, wake: impl Fn() + Send + Sync + 'static) -> Result<Opened, StoreError> {
         let geometry = geometry(config)?;
         let directory = Directory::new(&config.dir, &geometry.fingerprint);
         let lock = directory.lock()?;
-        let other = neighbours::lineages(&directory, &config.model);
+        let related = neighbours::content_keys(&directory, &config.model);
         let Recovered { slab, records, written, notes } = recover::open(&directory, &geometry)?;
         let (sender, completed) = channel();
         let shared = Arc::new(Shared {
@@ -193,13 +192,13 @@ impl Store {
         let writer = Writer {
             shared: Arc::clone(&shared),
             changes: changes_waiting,
-            room: Room::new(directory.clone(), config.bytes_max),
+            budget: DiskBudget::new(directory.clone(), config.bytes_max),
             directory,
             geometry,
             lock,
             written_count: written.iter().map(|&written| u32::from(written)).sum(),
             written,
-            rest: Rest::default(),
+            backoff: Backoff::default(),
             seen: Instant::now(),
         };
         let (reads, reads_waiting) = channel();
@@ -207,67 +206,67 @@ impl Store {
         let buffers = Buffers::new(config.buffers, config.payload_bytes);
         let queues = Some(Queues { changes, reads });
         let store = Store { buffers, shared, completed, queues, threads, ended };
-        Ok(Opened { store, slots: geometry.slots, records, notes, other })
+        Ok(Opened { store, slots: geometry.slots, records, notes, related })
     }
 
-    /// A buffer for the bytes of one block, whatever they were before. `None` while all are in
-    /// use, by the queues or by whoever holds a block that was read.
+    /// A buffer for one block, with unspecified bytes. `None` while all are in use, by the queues or by
+    /// blocks that were read and not yet dropped.
     pub fn buffer(&mut self) -> Option<Buffer> {
         self.buffers.take()
     }
 
-    /// Writes a block into a slot, over whatever it holds. `record.identity` must be the child of
-    /// `record.parent` with its tokens. Answered by [`Completed::Written`].
+    /// Writes a block into a slot, replacing its content. `record.identity` must be the child of
+    /// `record.parent` with its tokens. Completes with [`Completed::Written`].
     pub fn write(&mut self, slot: SlotId, record: &Record, payload: Buffer) {
         let change = Change::Write { slot, record: *record, payload };
-        if !self.tell(change) {
+        if !self.send(change) {
             self.shared.complete(Completed::Written { slot, result: Err(IoFault::Failed) });
         }
     }
 
-    /// Reads the block `identity` from a slot. Answered by [`Completed::Read`] with `ticket`.
+    /// Reads the block `identity` from a slot. Completes with [`Completed::Read`] and `ticket`.
     pub fn read(&mut self, ticket: u64, slot: SlotId, identity: Identity, into: Buffer) {
-        let read = Read { ticket, slot, identity, into };
-        let queues = self.queues.as_ref().expect("there until the store is dropped");
+        let read = ReadRequest { ticket, slot, identity, into };
+        let queues = self.queues.as_ref().expect("the queues exist until the store is dropped");
         if queues.reads.send(read).is_err() {
             self.shared.complete(Completed::Read { ticket, slot, result: Err(IoFault::Failed) });
         }
     }
 
-    /// Notes how a slot's block is used. A hint: it is not answered, and may be lost.
+    /// Records the use of a slot's block. A hint: it has no completion and may be lost.
     pub fn touch(&mut self, slot: SlotId, use_: Use) {
         if self.shared.touches.fetch_add(1, Ordering::Relaxed) >= TOUCHES_MAX
-            || !self.tell(Change::Touch { slot, use_ })
+            || !self.send(Change::Touch { slot, use_ })
         {
             self.shared.touches.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// Notes that a slot's block is pinned, or no longer, for the next start. Not answered.
+    /// Pins or unpins a slot's block on disk, for the next start. Has no completion.
     pub fn pin(&mut self, slot: SlotId, pinned: bool) {
-        // Without a writer nothing reaches the disk, and it has said why.
-        self.tell(Change::Pin { slot, pinned });
+        // If the writer has ended, it has logged why.
+        self.send(Change::Pin { slot, pinned });
     }
 
-    /// Makes a slot hold nothing. Not answered; on a failing disk the block may be found again at
-    /// the next start.
+    /// Erases the block of a slot. Has no completion; on a failing disk the next start may find the block
+    /// again.
     pub fn erase(&mut self, slot: SlotId) {
-        self.tell(Change::Erase { slot });
+        self.send(Change::Erase { slot });
     }
 
-    /// The next answer, if there is one. Never waits.
+    /// The next completed operation, if any. Never waits.
     pub fn completed(&mut self) -> Option<Completed> {
         self.completed.try_recv().ok()
     }
 
-    /// Tells the writer; whether it is there to be told.
-    fn tell(&self, change: Change) -> bool {
-        let queues = self.queues.as_ref().expect("there until the store is dropped");
+    /// Queues a change; returns `false` if the writer has ended.
+    fn send(&self, change: Change) -> bool {
+        let queues = self.queues.as_ref().expect("the queues exist until the store is dropped");
         queues.changes.send(change).is_ok()
     }
 }
 
-/// What the files must be like, and how many slots fit into the bytes that are allowed.
+/// The required layout of the files, and how many slots fit into the allowed bytes.
 fn geometry(config: &StoreConfig) -> Result<Geometry, StoreError> {
     let payload_bytes = config.payload_bytes as u64;
     let slot_bytes = slot_bytes(payload_bytes);
@@ -281,11 +280,11 @@ fn geometry(config: &StoreConfig) -> Result<Geometry, StoreError> {
     Ok(Geometry { fingerprint, model: config.model, payload_bytes, slots })
 }
 
-/// Starts the writer and the readers. The receiver is disconnected when all have ended.
+/// Starts the writer and the readers. The receiver disconnects when all have ended.
 fn start(
     writer: Writer,
     shared: &Arc<Shared>,
-    reads: Receiver<Read>,
+    reads: Receiver<ReadRequest>,
 ) -> std::io::Result<(Vec<JoinHandle<()>>, Receiver<Infallible>)> {
     let (alive, ended) = channel();
     let mut threads = Vec::new();
@@ -308,7 +307,7 @@ impl Drop for Store {
     fn drop(&mut self) {
         self.queues = None;
         match self.ended.recv_timeout(DRAIN_MAX) {
-            // They have let go of the lock as well, once they are joined.
+            // Joining the threads also releases the lock.
             Err(RecvTimeoutError::Disconnected) => {
                 for thread in self.threads.drain(..) {
                     let _ = thread.join();

@@ -1,4 +1,4 @@
-//! The other stores of the same directory: what they hold, and their removal when space is short.
+//! The other stores in the same directory: their content keys, and their removal when space is short.
 
 use std::path::Path;
 
@@ -9,20 +9,20 @@ use super::format::{HEADER_BYTES, Header};
 use super::recover::{read_superblock, scan};
 use super::slab::header_offset;
 
-/// Lineages of other models and formats that are remembered: 16 MiB of headers, half a MiB of memory.
-pub(super) const LINEAGES_MAX: u32 = 65_536;
+/// Maximum content keys of other models and formats: 16 MiB of headers, half a MiB of memory.
+pub(super) const CONTENT_KEYS_MAX: u32 = 65_536;
 
-/// How much this store may grow before the others are measured again: they may belong to other
-/// processes, which grow too.
+/// How much this store grows before the others are measured again: other processes may own them and
+/// let them grow too.
 const MEASURE_BYTES: u64 = 64 << 20;
 
-/// The share of the free space that all stores of a directory take when nothing else is said.
+/// By default the stores of a directory take one part in this many of the free space.
 const FREE_SHARE: u64 = 10;
 
-/// Bytes that all stores under `root` may take: a tenth of what would be free without them.
+/// Default bytes of all stores under `root`: a tenth of the space that would be free without them.
 ///
 /// # Errors
-/// When the system does not say what is free, as where neither `root` nor what it lies in exists.
+/// If the system does not report the free space, as when neither `root` nor any parent of it exists.
 pub fn bytes_allowed(root: &Path) -> std::io::Result<u64> {
     let existing = root.ancestors().find(|path| path.exists()).unwrap_or(root);
     let found = rustix::fs::statvfs(existing)?;
@@ -30,19 +30,19 @@ pub fn bytes_allowed(root: &Path) -> std::io::Result<u64> {
     Ok(found.f_bavail.saturating_mul(found.f_frsize).saturating_add(held) / FREE_SHARE)
 }
 
-/// The stores beside `own`, the one that was used longest ago first.
-fn beside(own: &Directory) -> Vec<Directory> {
+/// The neighbours of `own`, least recently used first.
+fn neighbours(own: &Directory) -> Vec<Directory> {
     let mut stores: Vec<_> = Directory::all(own.root()).filter(|store| store.name() != own.name()).collect();
     stores.sort_by_cached_key(|store| (store.used(), store.name().to_owned()));
     stores
 }
 
-/// What prompts the other stores hold: how each is related to `model`, and its lineage. The most
-/// recently used store comes first, and [`LINEAGES_MAX`] headers are read in all.
-pub(super) fn lineages(own: &Directory, model: &[u8; 32]) -> Vec<(Relation, u64)> {
+/// The content keys of the neighbours' blocks, with the relation of each store to `model`. Reads at most
+/// [`CONTENT_KEYS_MAX`] headers, starting with the most recently used store.
+pub(super) fn content_keys(own: &Directory, model: &[u8; 32]) -> Vec<(Relation, u64)> {
     let mut found = Vec::new();
-    let mut unread = LINEAGES_MAX;
-    for store in beside(own).iter().rev() {
+    let mut unread = CONTENT_KEYS_MAX;
+    for store in neighbours(own).iter().rev() {
         let Ok(headers) = open_private(&store.headers(), Missing::Fail) else { continue };
         let Ok(superblock) = read_superblock(&headers) else { continue };
         let relation = match superblock.model == *model {
@@ -59,39 +59,39 @@ pub(super) fn lineages(own: &Directory, model: &[u8; 32]) -> Vec<(Relation, u64)
     found
 }
 
-/// Keeps this store and its neighbours within one budget.
+/// Keeps this store and its neighbours within one limit.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct DiskBudget {
     own: Directory,
     bytes_max: u64,
-    /// What the neighbours held when they were last measured.
-    beside_bytes: u64,
-    /// Size of the own store from which they are measured again.
+    /// Bytes of the neighbours when they were last measured.
+    neighbour_bytes: u64,
+    /// Bytes of the own store at which they are measured again.
     measure_at: u64,
 }
 
-impl Room {
-    /// `bytes_max` for `own` and everything beside it.
-    pub(super) fn new(own: Directory, bytes_max: u64) -> Room {
-        Room { own, bytes_max, beside_bytes: 0, measure_at: 0 }
+impl DiskBudget {
+    /// Allows `bytes_max` for `own` and its neighbours together.
+    pub(super) fn new(own: Directory, bytes_max: u64) -> DiskBudget {
+        DiskBudget { own, bytes_max, neighbour_bytes: 0, measure_at: 0 }
     }
 
-    /// Whether the own store may take `own_bytes`. Neighbours that nobody uses are removed for it,
-    /// the one used longest ago first.
+    /// Whether the own store may take `own_bytes`. Removes neighbours that are not in use to make room,
+    /// least recently used first.
     pub(super) fn admits(&mut self, own_bytes: u64) -> bool {
-        let fits = own_bytes.saturating_add(self.beside_bytes) <= self.bytes_max;
+        let fits = own_bytes.saturating_add(self.neighbour_bytes) <= self.bytes_max;
         if !fits || own_bytes >= self.measure_at {
-            self.beside_bytes = make_room(&self.own, self.bytes_max.saturating_sub(own_bytes));
+            self.neighbour_bytes = make_room(&self.own, self.bytes_max.saturating_sub(own_bytes));
             self.measure_at = own_bytes.saturating_add(MEASURE_BYTES);
         }
-        own_bytes.saturating_add(self.beside_bytes) <= self.bytes_max
+        own_bytes.saturating_add(self.neighbour_bytes) <= self.bytes_max
     }
 }
 
-/// Removes neighbours of `own` until they hold at most `bytes`, as far as nobody uses them; returns
-/// what they then hold.
+/// Removes neighbours of `own` that are not in use until they hold at most `bytes`; returns the bytes
+/// they then hold.
 fn make_room(own: &Directory, bytes: u64) -> u64 {
-    let stores = beside(own);
+    let stores = neighbours(own);
     let sizes: Vec<u64> = stores.iter().map(Directory::bytes).collect();
     let mut held: u64 = sizes.iter().sum();
     for (store, store_bytes) in stores.iter().zip(sizes) {
@@ -103,9 +103,9 @@ fn make_room(own: &Directory, bytes: u64) -> u64 {
     held
 }
 
-/// Bytes of disk of a store with `written` slots that have ever been written.
+/// Bytes of disk of a store in which `written` slots have ever been written.
 pub(super) fn store_bytes(written: u32, slot_bytes: u64) -> u64 {
     header_offset(SlotId(0)) + u64::from(written) * slot_bytes
 }
 
-const _: () = assert!(LINEAGES_MAX as usize * HEADER_BYTES == 16 << 20);
+const _: () = assert!(CONTENT_KEYS_MAX as usize * HEADER_BYTES == 16 << 20);

@@ -1,7 +1,7 @@
-//! Opening a store: what is on disk is taken over as far as it is whole, and replaced otherwise.
+//! Opening a store: recovers intact headers from existing files, or creates new files.
 //!
-//! The headers are one contiguous file, read from front to back once: 300,000 of them are 77 MB.
-//! Payloads are not read; each is judged when it is needed.
+//! The headers are one contiguous file, read once from front to back: 300,000 of them are 77 MB.
+//! Payloads are not read here; each is verified when it is read.
 
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
@@ -14,13 +14,15 @@ use rustc_hash::FxHashSet;
 
 use super::StoreError;
 use super::directory::{Directory, Missing, open_private, replace_file};
-use super::format::{HEADER_BYTES, Header, NotOurs, PAYLOAD_ALIGN, Place, SUPERBLOCK_BYTES, Superblock};
+use super::format::{
+    HEADER_BYTES, Header, HeaderLocation, PAYLOAD_ALIGN, SUPERBLOCK_BYTES, Superblock, SuperblockError,
+};
 use super::slab::{Slab, header_offset};
 
 /// Headers read at once: 1 MiB.
 const HEADERS_PER_READ: u32 = 4096;
 
-/// What the files of a store must be like to be used.
+/// The layout that the files of a store must have.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Geometry {
     pub(super) fingerprint: [u8; 32],
@@ -29,39 +31,39 @@ pub(super) struct Geometry {
     pub(super) slots: u32,
 }
 
-/// A store that has been opened.
+/// An opened store.
 #[derive(Debug)]
 pub(super) struct Recovered {
     pub(super) slab: Slab,
-    /// Blocks whose headers are whole, by slot, each identity once.
+    /// Blocks with intact headers, by slot, each identity once.
     pub(super) records: Vec<(SlotId, Record)>,
     /// By slot: whether its bytes may be allocated on disk.
     pub(super) written: Vec<bool>,
-    /// What happened that an operator may want to know.
+    /// Messages for the operator.
     pub(super) notes: Vec<String>,
 }
 
-/// Opens the files in `directory`, or makes them. The caller holds the lock.
+/// Opens the files in `directory`, or creates them. The caller holds the lock.
 ///
 /// # Errors
-/// Only when files cannot be made: whatever bytes they hold, they are used or replaced.
+/// Only if files cannot be created: existing files are used or replaced, whatever bytes they hold.
 pub(super) fn open(directory: &Directory, geometry: &Geometry) -> Result<Recovered, StoreError> {
     directory.create()?;
-    match take_over(directory, geometry) {
+    match open_existing(directory, geometry) {
         Ok(slab) => Ok(read_records(slab, geometry)),
         Err(reason) => {
             let notes =
                 reason.map(|reason| format!("disk cache {}: {reason}; starting empty", directory.name()));
             let written = vec![false; geometry.slots as usize];
-            let slab = make(directory, geometry)?;
+            let slab = create(directory, geometry)?;
             Ok(Recovered { slab, records: Vec::new(), written, notes: notes.into_iter().collect() })
         }
     }
 }
 
-/// The existing files if they fit, cut to the slots that are wanted; otherwise why not, or `None`
-/// where there are none.
-fn take_over(directory: &Directory, geometry: &Geometry) -> Result<Slab, Option<String>> {
+/// The existing files if they have the layout, truncated to the configured slots; otherwise the reason,
+/// or `None` if there are none.
+fn open_existing(directory: &Directory, geometry: &Geometry) -> Result<Slab, Option<String>> {
     let open = |path: &Path| {
         open_private(path, Missing::Fail).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => None,
@@ -72,39 +74,39 @@ fn take_over(directory: &Directory, geometry: &Geometry) -> Result<Slab, Option<
     let payloads = open(&directory.payloads())?;
     let found = read_superblock(&headers).map_err(|reason| {
         Some(match reason {
-            NotOurs::Unknown => "the file is not a disk cache of kvik, or is damaged".to_owned(),
-            NotOurs::Version(version) => format!("the file is of format version {version}"),
+            SuperblockError::Unknown => "the file is not a disk cache of kvik, or is damaged".to_owned(),
+            SuperblockError::Version(version) => format!("the file is of format version {version}"),
         })
     })?;
     if (found.fingerprint, found.payload_bytes) != (geometry.fingerprint, geometry.payload_bytes) {
         return Err(Some("the file is of another model or has blocks of another size".to_owned()));
     }
-    cut(&headers, header_offset(SlotId(geometry.slots)));
-    cut(&payloads, u64::from(geometry.slots) * found.payload_bytes.next_multiple_of(PAYLOAD_ALIGN));
+    truncate(&headers, header_offset(SlotId(geometry.slots)));
+    truncate(&payloads, u64::from(geometry.slots) * found.payload_bytes.next_multiple_of(PAYLOAD_ALIGN));
     Ok(Slab { headers, payloads, creation: found.creation, payload_bytes: found.payload_bytes })
 }
 
-/// Gives back what lies behind `length`. Failing costs disk, not truth.
-fn cut(file: &File, length: u64) {
+/// Truncates a longer file to `length`. A failure wastes disk space and is otherwise harmless.
+fn truncate(file: &File, length: u64) {
     if file.metadata().is_ok_and(|found| found.len() > length) {
         let _ = file.set_len(length);
     }
 }
 
 /// Reads and checks the first bytes of a file of headers.
-pub(super) fn read_superblock(headers: &File) -> Result<Superblock, NotOurs> {
+pub(super) fn read_superblock(headers: &File) -> Result<Superblock, SuperblockError> {
     let mut bytes = [0; SUPERBLOCK_BYTES];
-    headers.read_exact_at(&mut bytes, 0).map_err(|_| NotOurs::Unknown)?;
+    headers.read_exact_at(&mut bytes, 0).map_err(|_| SuperblockError::Unknown)?;
     Superblock::decode(&bytes)
 }
 
-/// New files, in the place of whatever stands there.
-fn make(directory: &Directory, geometry: &Geometry) -> Result<Slab, StoreError> {
-    let make = |path: &Path| replace_file(path).map_err(StoreError::io(path));
-    let payloads = make(&directory.payloads())?;
-    let headers = make(&directory.headers())?;
+/// Creates new files, replacing existing ones.
+fn create(directory: &Directory, geometry: &Geometry) -> Result<Slab, StoreError> {
+    let replace = |path: &Path| replace_file(path).map_err(StoreError::io(path));
+    let payloads = replace(&directory.payloads())?;
+    let headers = replace(&directory.headers())?;
     let &Geometry { fingerprint, model, payload_bytes, .. } = geometry;
-    // Std seeds its hashers from the system: a number that does not come twice.
+    // The standard library seeds its hashers from the system: the number does not repeat.
     let creation = RandomState::new().hash_one(fingerprint);
     let superblock = Superblock { fingerprint, model, payload_bytes, creation };
     headers.write_all_at(&superblock.encode(), 0).map_err(StoreError::io(&directory.headers()))?;
@@ -117,7 +119,7 @@ fn read_records(slab: Slab, geometry: &Geometry) -> Recovered {
     let mut known = FxHashSet::default();
     scan(&slab.headers, slab.creation, slab.payload_bytes, geometry.slots, |slot, header| {
         written[slot.index()] = header != Header::Nothing;
-        // Twice the same block is once a block and once a vacant slot.
+        // A second slot with the same block counts as vacant.
         if let Header::Block { record, .. } = header
             && known.insert(record.identity)
         {
@@ -127,7 +129,7 @@ fn read_records(slab: Slab, geometry: &Geometry) -> Recovered {
     Recovered { slab, records, written, notes: Vec::new() }
 }
 
-/// Reads the headers of at most `slots` slots in order. What cannot be read is not there.
+/// Reads the headers of at most `slots` slots in order. Skips headers that cannot be read.
 pub(super) fn scan(
     headers: &File,
     creation: u64,
@@ -144,12 +146,12 @@ pub(super) fn scan(
         let wanted = &mut bytes[..count * HEADER_BYTES];
         let length = read_up_to(headers, wanted, header_offset(SlotId(first)));
         for (slot, header) in (first..).map(SlotId).zip(wanted[..length].as_chunks().0) {
-            found(slot, Header::decode(header, Place { creation, slot, payload_bytes }));
+            found(slot, Header::decode(header, HeaderLocation { creation, slot, payload_bytes }));
         }
     }
 }
 
-/// Fills `bytes` from `offset` as far as the file can be read; returns how far.
+/// Fills `bytes` from `offset` as far as the file can be read; returns the length read.
 fn read_up_to(file: &File, bytes: &mut [u8], offset: u64) -> usize {
     let mut length = 0;
     while length < bytes.len() {

@@ -1,9 +1,9 @@
 //! The two files of one store: headers and payloads of its slots, written and read in place.
 //!
-//! A slot is written in three strokes: its header says vacant, the payload, its header says what
-//! it is. Nothing is flushed: after a kill the system has all that was written; after a loss of
-//! power any part of it may be there, and what is torn fails its checksum and is a miss.
-//! Whoever calls sees to it that a slot is not read while it is written.
+//! A slot is written in three phases: a vacant header, the payload, the block's header. Nothing is
+//! flushed: after a kill the system still has every completed write; after a power loss any part of
+//! it may be missing, and a torn record fails its checksum and is a miss.
+//! The caller ensures that a slot is not read while it is written.
 
 use std::fs::File;
 use std::io;
@@ -14,10 +14,11 @@ use kvik_cache::tier::{IoFault, Record, SlotId, Use};
 
 use super::directory::{Directory, is_at};
 use super::format::{
-    HEADER_BYTES, Header, PAYLOAD_ALIGN, PayloadChecksum, Place, SUPERBLOCK_BYTES, USE_OFFSET, encode_use,
+    HEADER_BYTES, Header, HeaderLocation, PAYLOAD_ALIGN, PayloadChecksum, SUPERBLOCK_BYTES, USE_OFFSET,
+    encode_use,
 };
 
-/// Bytes that are read, then summed while they are still in the core's own cache.
+/// Bytes that are read at once, then hashed while they are still in the core's L2 cache.
 const PIECE_BYTES: usize = 128 << 10;
 
 /// The open files of a store.
@@ -31,13 +32,13 @@ pub(super) struct Slab {
     pub(super) payload_bytes: u64,
 }
 
-/// Bytes of disk that one slot takes: its header, and its payload up to the next page.
+/// Bytes of disk of one slot: its header, and its payload rounded up to pages.
 pub(super) fn slot_bytes(payload_bytes: u64) -> u64 {
     HEADER_BYTES as u64 + payload_bytes.next_multiple_of(PAYLOAD_ALIGN)
 }
 
 impl Slab {
-    /// Writes a block. When it fails, the slot holds none.
+    /// Writes a block. After a failure the slot holds none.
     pub(super) fn write(&self, slot: SlotId, record: &Record, payload: &[u8]) -> io::Result<()> {
         debug_assert_eq!(payload.len() as u64, self.payload_bytes);
         debug_assert_eq!(record.parent.child(record.tokens.as_slice()), record.identity);
@@ -48,11 +49,11 @@ impl Slab {
         self.write_header(slot, Header::Block { record: *record, checksum: sum.finish() })
     }
 
-    /// Reads the block `identity` into `payload`, of the length of one.
+    /// Reads the block `identity` into `payload`, which has the length of a payload.
     ///
     /// # Errors
     /// [`IoFault::Corrupt`] unless the slot holds exactly this block and every byte is as it was
-    /// written; `payload` then holds anything.
+    /// written; the content of `payload` is then unspecified.
     pub(super) fn read(&self, slot: SlotId, identity: Identity, payload: &mut [u8]) -> Result<(), IoFault> {
         let expected = match self.header(slot).map_err(|error| fault(&error))? {
             Header::Block { record, checksum } if record.identity == identity => checksum,
@@ -68,13 +69,12 @@ impl Slab {
         if sum.finish() == expected { Ok(()) } else { Err(IoFault::Corrupt) }
     }
 
-    /// Makes a slot hold no block.
+    /// Marks a slot as holding no block.
     pub(super) fn vacate(&self, slot: SlotId) -> io::Result<()> {
         self.write_header(slot, Header::Vacant)
     }
 
-    /// Pins the slot's block or unpins it: its header is written again. Does nothing to a slot
-    /// that holds none.
+    /// Pins or unpins the slot's block by rewriting its header. Does nothing if the slot holds none.
     pub(super) fn pin(&self, slot: SlotId, pinned: bool) -> io::Result<()> {
         match self.header(slot)? {
             Header::Block { record, checksum } => {
@@ -85,13 +85,13 @@ impl Slab {
         }
     }
 
-    /// Rewrites how the slot's block is used, and nothing else of it.
+    /// Rewrites the mutable part of the slot's header.
     pub(super) fn touch(&self, slot: SlotId, use_: &Use) -> io::Result<()> {
-        let bytes = encode_use(use_, self.place(slot));
+        let bytes = encode_use(use_, self.location(slot));
         self.headers.write_all_at(&bytes, header_offset(slot) + USE_OFFSET as u64)
     }
 
-    /// Whether the files still stand where they were opened.
+    /// Whether the files are still at the paths where they were opened.
     pub(super) fn is_at(&self, directory: &Directory) -> bool {
         is_at(&self.headers, &directory.headers()) && is_at(&self.payloads, &directory.payloads())
     }
@@ -99,15 +99,15 @@ impl Slab {
     fn header(&self, slot: SlotId) -> io::Result<Header> {
         let mut bytes = [0; HEADER_BYTES];
         self.headers.read_exact_at(&mut bytes, header_offset(slot))?;
-        Ok(Header::decode(&bytes, self.place(slot)))
+        Ok(Header::decode(&bytes, self.location(slot)))
     }
 
     fn write_header(&self, slot: SlotId, header: Header) -> io::Result<()> {
-        self.headers.write_all_at(&header.encode(self.place(slot)), header_offset(slot))
+        self.headers.write_all_at(&header.encode(self.location(slot)), header_offset(slot))
     }
 
-    fn place(&self, slot: SlotId) -> Place {
-        Place { creation: self.creation, slot, payload_bytes: self.payload_bytes }
+    fn location(&self, slot: SlotId) -> HeaderLocation {
+        HeaderLocation { creation: self.creation, slot, payload_bytes: self.payload_bytes }
     }
 
     fn payload_offset(&self, slot: SlotId) -> u64 {
@@ -115,12 +115,12 @@ impl Slab {
     }
 }
 
-/// Where the header of a slot starts in the file of headers.
+/// Offset of a slot's header in the file of headers.
 pub(super) fn header_offset(slot: SlotId) -> u64 {
     SUPERBLOCK_BYTES as u64 + u64::from(slot.0) * HEADER_BYTES as u64
 }
 
-/// What an error of the system means to whoever decides about blocks.
+/// Maps an I/O error to the fault that the cache decides on.
 pub(super) fn fault(error: &io::Error) -> IoFault {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull, UnexpectedEof};
     match error.kind() {

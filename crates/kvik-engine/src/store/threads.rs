@@ -1,7 +1,7 @@
-//! The threads of a store: one writes, in the order it is told; two read.
+//! The threads of a store: one writer, which keeps the order of its queue, and two readers.
 //!
-//! They alone wait for the disk. What they have done goes into a queue, and whoever wants to know
-//! is woken. They end when the store is dropped.
+//! Only they wait for the disk. They put completed operations into a queue and wake the engine. They
+//! end when the store is dropped.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,46 +14,46 @@ use kvik_cache::tier::{IoFault, Record, SlotId, Use};
 
 use super::buffers::Buffer;
 use super::directory::{Directory, Lock};
-use super::neighbours::{Room, store_bytes};
+use super::neighbours::{DiskBudget, store_bytes};
 use super::recover::{Geometry, open};
 use super::slab::{Slab, fault, slot_bytes};
 use super::{Completed, StoreError};
 
-/// How often the writer looks whether its files are still where they were.
+/// How often the writer checks that its files are still at their paths.
 const PRESENCE_INTERVAL: Duration = Duration::from_secs(1);
-/// How long nothing is written after the first fault, and at the most after many.
-const REST_FIRST: Duration = Duration::from_secs(1);
-const REST_LONGEST: Duration = Duration::from_secs(60);
+/// How long the writer pauses after the first fault, and at most after many.
+const BACKOFF_FIRST: Duration = Duration::from_secs(1);
+const BACKOFF_MAX: Duration = Duration::from_secs(60);
 
-/// What the writer is told.
+/// A command to the writer.
 pub(super) enum Change {
-    /// Put a block into a slot.
+    /// Write a block into a slot.
     Write { slot: SlotId, record: Record, payload: Buffer },
-    /// Note how a slot's block is used.
+    /// Record the use of a slot's block.
     Touch { slot: SlotId, use_: Use },
-    /// Pin a slot's block, or no longer.
+    /// Pin or unpin a slot's block.
     Pin { slot: SlotId, pinned: bool },
-    /// Make a slot hold nothing.
+    /// Erase a slot's block.
     Erase { slot: SlotId },
 }
 
-/// What a reader is told.
-pub(super) struct Read {
+/// A command to a reader.
+pub(super) struct ReadRequest {
     pub(super) ticket: u64,
     pub(super) slot: SlotId,
     pub(super) identity: Identity,
     pub(super) into: Buffer,
 }
 
-/// What the threads share with each other and with the store.
+/// State shared by the threads and the store.
 pub(super) struct Shared {
-    /// Replaced by the writer when its files have gone.
+    /// The writer replaces it if the files were removed.
     pub(super) slab: RwLock<Arc<Slab>>,
     pub(super) completed: Sender<Completed>,
     pub(super) wake: Box<dyn Fn() + Send + Sync>,
-    /// Touches that wait; beyond a limit they are dropped, being hints.
+    /// Touches in the queue; beyond a limit they are dropped, because they are hints.
     pub(super) touches: AtomicUsize,
-    /// Set when the store is gone and nobody waits any longer.
+    /// Set when the dropped store no longer waits for the threads.
     pub(super) abandoned: AtomicBool,
 }
 
@@ -62,17 +62,17 @@ impl Shared {
         Arc::clone(&self.slab.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Hands out what was done. The store may be gone: then nobody is interested.
+    /// Queues a completion and wakes the engine. A dropped store ignores it.
     pub(super) fn complete(&self, completed: Completed) {
         let _ = self.completed.send(completed);
         (self.wake)();
     }
 }
 
-/// Reads until the store is gone. Readers take turns at the queue.
-pub(super) fn read_all(shared: &Shared, reads: &Mutex<Receiver<Read>>) {
+/// Reads until the store is dropped. Readers take turns at the queue.
+pub(super) fn read_all(shared: &Shared, reads: &Mutex<Receiver<ReadRequest>>) {
     let next = || reads.lock().unwrap_or_else(PoisonError::into_inner).recv();
-    while let Ok(Read { ticket, slot, identity, mut into }) = next() {
+    while let Ok(ReadRequest { ticket, slot, identity, mut into }) = next() {
         if shared.abandoned.load(Ordering::Relaxed) {
             break;
         }
@@ -89,28 +89,28 @@ pub(super) struct Writer {
     pub(super) directory: Directory,
     pub(super) geometry: Geometry,
     pub(super) lock: Lock,
-    pub(super) room: Room,
+    pub(super) budget: DiskBudget,
     /// By slot: whether its bytes may be allocated on disk.
     pub(super) written: Vec<bool>,
-    /// How many of them are.
+    /// Number of `true` values in `written`.
     pub(super) written_count: u32,
-    pub(super) rest: Rest,
-    /// When the files were last seen where they belong.
+    pub(super) backoff: Backoff,
+    /// When the files were last seen at their paths.
     pub(super) seen: Instant,
 }
 
 impl Writer {
-    /// Writes until the store is gone and everything is written, or nobody waits any longer.
+    /// Writes until the store is dropped and the queue is empty, or the dropped store no longer waits.
     pub(super) fn write_all(mut self) {
         while let Ok(change) = self.changes.recv() {
             if self.shared.abandoned.load(Ordering::Relaxed) {
                 break;
             }
-            self.carry_out(change);
+            self.execute(change);
         }
     }
 
-    fn carry_out(&mut self, change: Change) {
+    fn execute(&mut self, change: Change) {
         match change {
             Change::Write { slot, record, payload } => {
                 let result = self.write(slot, &record, &payload);
@@ -119,7 +119,7 @@ impl Writer {
             }
             Change::Touch { slot, use_ } => {
                 self.shared.touches.fetch_sub(1, Ordering::Relaxed);
-                // A hint: without it the block only looks less used than it is.
+                // A hint: if it fails, the block only looks less used than it is.
                 let _ = self.change_header(slot, |slab| slab.touch(slot, &use_));
             }
             Change::Pin { slot, pinned } => {
@@ -141,7 +141,7 @@ impl Writer {
         }
     }
 
-    /// Changes the header of a slot that has one.
+    /// Changes the header of a slot that was written before.
     fn change_header(&self, slot: SlotId, change: impl FnOnce(&Slab) -> io::Result<()>) -> io::Result<()> {
         match self.written.get(slot.index()) {
             Some(true) => change(&self.shared.slab()),
@@ -151,12 +151,12 @@ impl Writer {
 
     fn write(&mut self, slot: SlotId, record: &Record, payload: &[u8]) -> Result<Duration, IoFault> {
         let started = Instant::now();
-        if self.rest.is_on(started) {
+        if self.backoff.is_active(started) {
             return Err(IoFault::Resting);
         }
         let result = self.try_write(slot, record, payload, started);
-        self.rest.learn(&result, started);
-        result.map(|()| started.elapsed()).map_err(|trouble| trouble.fault())
+        self.backoff.record(&result, started);
+        result.map(|()| started.elapsed()).map_err(|error| error.fault())
     }
 
     fn try_write(
@@ -165,37 +165,40 @@ impl Writer {
         record: &Record,
         payload: &[u8],
         now: Instant,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), WriteError> {
         if now.duration_since(self.seen) >= PRESENCE_INTERVAL {
-            self.stay_in_place()?;
+            self.restore_files()?;
             self.seen = now;
         }
-        self.take_room(slot)?;
+        self.reserve_bytes(slot)?;
         Ok(self.shared.slab().write(slot, record, payload)?)
     }
 
-    /// Makes new files when somebody has removed ours. What was in them is lost: reads of it miss.
-    fn stay_in_place(&mut self) -> Result<(), Trouble> {
+    /// Creates new files if they were removed. Their blocks are lost: reads of them miss.
+    fn restore_files(&mut self) -> Result<(), WriteError> {
         if !self.lock.is_in_place() {
             self.lock = self.directory.lock()?;
         } else if self.shared.slab().is_at(&self.directory) {
             return Ok(());
         }
         let opened = open(&self.directory, &self.geometry)?;
-        tracing::warn!("disk cache: the files of {} had gone and are new", self.directory.name());
+        tracing::warn!(
+            "disk cache: the files of {} were removed and are created again",
+            self.directory.name()
+        );
         self.written_count = opened.written.iter().map(|&written| u32::from(written)).sum();
         self.written = opened.written;
         *self.shared.slab.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(opened.slab);
         Ok(())
     }
 
-    /// Sees to it that a slot that has never been written may take its bytes of disk.
-    fn take_room(&mut self, slot: SlotId) -> Result<(), Trouble> {
-        let written = self.written.get_mut(slot.index()).ok_or(Trouble::NoSuchSlot)?;
+    /// Reserves the disk bytes of a slot at its first write.
+    fn reserve_bytes(&mut self, slot: SlotId) -> Result<(), WriteError> {
+        let written = self.written.get_mut(slot.index()).ok_or(WriteError::NoSuchSlot)?;
         if !*written {
             let slot_bytes = slot_bytes(self.geometry.payload_bytes);
-            if !self.room.admits(store_bytes(self.written_count + 1, slot_bytes)) {
-                return Err(Trouble::NoRoom);
+            if !self.budget.admits(store_bytes(self.written_count + 1, slot_bytes)) {
+                return Err(WriteError::BudgetUsed);
             }
             *written = true;
             self.written_count += 1;
@@ -206,52 +209,52 @@ impl Writer {
 
 /// Why a block was not written.
 #[derive(Debug, thiserror::Error)]
-enum Trouble {
+enum WriteError {
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("{0}")]
     Store(#[from] StoreError),
     #[error("the caches of other running processes leave no room")]
-    NoRoom,
+    BudgetUsed,
     #[error("there is no such slot")]
     NoSuchSlot,
 }
 
-impl Trouble {
+impl WriteError {
     fn fault(&self) -> IoFault {
         match self {
-            Trouble::Io(error) | Trouble::Store(StoreError::Io { source: error, .. }) => fault(error),
-            Trouble::NoRoom => IoFault::Full,
-            Trouble::Store(_) | Trouble::NoSuchSlot => IoFault::Failed,
+            WriteError::Io(error) | WriteError::Store(StoreError::Io { source: error, .. }) => fault(error),
+            WriteError::BudgetUsed => IoFault::Full,
+            WriteError::Store(_) | WriteError::NoSuchSlot => IoFault::Failed,
         }
     }
 }
 
-/// Keeps the writer from a disk that fails: each fault in a row doubles the pause after it.
+/// Pauses writing to a failing disk: each consecutive fault doubles the pause.
 #[derive(Debug, Default)]
-pub(super) struct Rest {
+pub(super) struct Backoff {
     until: Option<Instant>,
     pause: Duration,
 }
 
-impl Rest {
-    fn is_on(&self, now: Instant) -> bool {
+impl Backoff {
+    fn is_active(&self, now: Instant) -> bool {
         self.until.is_some_and(|until| now < until)
     }
 
-    /// Takes note of an attempt, and says once when faults begin and once when they end.
-    fn learn(&mut self, result: &Result<(), Trouble>, now: Instant) {
+    /// Records the result of a write, and logs once when faults begin and once when they end.
+    fn record(&mut self, result: &Result<(), WriteError>, now: Instant) {
         match result {
             Ok(()) if self.until.take().is_some() => {
                 tracing::info!("disk cache: writing again");
                 self.pause = Duration::ZERO;
             }
             Ok(()) => {}
-            Err(trouble) => {
+            Err(error) => {
                 if self.until.is_none() {
-                    tracing::warn!("disk cache: not writing for a while: {trouble}");
+                    tracing::warn!("disk cache: not writing for a while: {error}");
                 }
-                self.pause = (self.pause * 2).clamp(REST_FIRST, REST_LONGEST);
+                self.pause = (self.pause * 2).clamp(BACKOFF_FIRST, BACKOFF_MAX);
                 self.until = Some(now + self.pause);
             }
         }
@@ -263,18 +266,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn faults_in_a_row_double_the_pause_and_success_ends_it() {
-        let mut rest = Rest::default();
+    fn consecutive_faults_double_the_pause_and_a_success_ends_it() {
+        let mut backoff = Backoff::default();
         let mut now = Instant::now();
         for pause_s in [1, 2, 4, 8, 16, 32, 60, 60] {
-            assert!(!rest.is_on(now));
-            rest.learn(&Err(Trouble::NoRoom), now);
-            assert!(rest.is_on(now + Duration::from_millis(pause_s * 1000 - 1)));
+            assert!(!backoff.is_active(now));
+            backoff.record(&Err(WriteError::BudgetUsed), now);
+            assert!(backoff.is_active(now + Duration::from_millis(pause_s * 1000 - 1)));
             now += Duration::from_secs(pause_s);
         }
-        rest.learn(&Ok(()), now);
-        assert!(!rest.is_on(now));
-        rest.learn(&Err(Trouble::NoRoom), now);
-        assert!(!rest.is_on(now + REST_FIRST));
+        backoff.record(&Ok(()), now);
+        assert!(!backoff.is_active(now));
+        backoff.record(&Err(WriteError::BudgetUsed), now);
+        assert!(!backoff.is_active(now + BACKOFF_FIRST));
     }
 }

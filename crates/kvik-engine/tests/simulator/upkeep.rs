@@ -119,7 +119,7 @@ impl World {
 
     fn is_at_rest(&self) -> bool {
         let disk = self.scheduler.disk_stats();
-        let busy = disk.map_or(0, |disk| disk.loads + disk.wishes + disk.writing);
+        let busy = disk.map_or(0, |disk| disk.loads + disk.prefetch_candidates + disk.writing);
         self.scheduler.is_idle() && busy == 0 && self.platter.lock().unwrap().is_idle()
     }
 

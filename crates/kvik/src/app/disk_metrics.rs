@@ -54,7 +54,7 @@ impl DiskMetrics {
             (&self.used, tier.used),
             (&self.writing, stats.writing),
             (&self.loads, stats.loads),
-            (&self.wishes, stats.wishes),
+            (&self.wishes, stats.prefetch_candidates),
             (&self.load_rate, stats.load_rate.unwrap_or_default() as usize),
             (&self.compute_rate, stats.compute_rate.unwrap_or_default() as usize),
         ];

@@ -53,7 +53,7 @@ fn open_in(dir: &Path, size: ByteSize, budget: &Budget, model: [u8; 32]) -> anyh
     let started = Instant::now();
     let waker = Waker::default();
     let wake = waker.clone();
-    let Opened { mut store, slots, records, notes, other } = Store::open(&config, move || wake.wake())?;
+    let Opened { mut store, slots, records, notes, related } = Store::open(&config, move || wake.wake())?;
     notes.iter().for_each(|note| tracing::info!("disk cache: {note}"));
     let held = records.len();
     let (tier, surplus) = Tier::with(slots, records);
@@ -64,7 +64,7 @@ fn open_in(dir: &Path, size: ByteSize, budget: &Budget, model: [u8; 32]) -> anyh
     let setup = DiskSetup {
         tier,
         store: Box::new(store),
-        kin: other,
+        kin: related,
         warm_blocks: budget.blocks / WARM_SHARE,
         writes_max: buffers - buffers / 4,
         epoch_s: unix_seconds(),

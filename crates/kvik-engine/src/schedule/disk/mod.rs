@@ -172,7 +172,7 @@ impl Disk {
             tier: self.tier.stats(),
             writing: self.writing + self.rests.iter().map(Rest::blocks).sum::<usize>(),
             loads: self.loads.len(),
-            wishes: self.warm.len(),
+            prefetch_candidates: self.warm.len(),
             load_rate: self.cost.load_rate(block_bytes),
             compute_rate: self.cost.compute_rate(),
         }

@@ -1,6 +1,6 @@
-//! Files that are not as they were left: whatever is done to them, blocks are lost and never wrong.
+//! Damaged files: whatever happens to them, blocks are lost but never wrong.
 //!
-//! [`Scene::survivors`] compares every block that is read with the bytes that belong to it.
+//! [`Scene::survivors`] compares every block that it reads with the bytes of its identity.
 
 use std::fs;
 
@@ -10,10 +10,10 @@ use super::*;
 use crate::store::format::{HEADER_BYTES, SUPERBLOCK_BYTES, USE_OFFSET};
 
 const SLOTS: u64 = 4;
-/// From one payload to the next.
+/// Distance from one payload to the next.
 const STRIDE: usize = 3 * 4096;
 
-/// A filled store and its files' bytes, from which it can be made again.
+/// A filled store and the bytes of its files, from which it can be restored.
 struct Intact {
     scene: Scene,
     bytes: [Vec<u8>; 2],
@@ -33,7 +33,7 @@ impl Intact {
         Intact { scene, bytes }
     }
 
-    /// The records that are read when the files hold `bytes`.
+    /// The records that can be read when the files hold `bytes`.
     fn survivors_of(&self, bytes: &[Vec<u8>; 2]) -> Vec<(u32, Record)> {
         for (path, bytes) in self.scene.files().iter().zip(bytes) {
             fs::write(path, bytes).unwrap();
@@ -41,7 +41,7 @@ impl Intact {
         self.scene.survivors()
     }
 
-    /// The same after something was done to the files, as slots.
+    /// The slots that can be read after `damage`.
     fn slots_after(&self, damage: impl FnOnce(&mut [Vec<u8>; 2])) -> Vec<u32> {
         let mut bytes = self.bytes.clone();
         damage(&mut bytes);
@@ -54,18 +54,18 @@ fn header(slot: usize) -> usize {
 }
 
 #[test]
-fn every_bit_of_the_superblock_counts() {
+fn a_flip_of_any_bit_of_the_superblock_is_detected() {
     let intact = Intact::new();
     for bit in 0..104 * 8 {
         let slots = intact.slots_after(|bytes| bytes[HEADERS][bit / 8] ^= 1 << (bit % 8));
         assert_eq!(slots, NONE, "bit {bit}");
     }
     let slots = intact.slots_after(|bytes| bytes[HEADERS][104..SUPERBLOCK_BYTES].fill(0xFF));
-    assert_eq!(slots, [0, 1, 2, 3], "what is behind it does not");
+    assert_eq!(slots, [0, 1, 2, 3], "padding is not checked");
 }
 
 #[test]
-fn every_bit_of_a_header_counts_and_costs_its_slot_alone() {
+fn a_flip_of_any_bit_of_a_header_loses_that_slot_only() {
     let intact = Intact::new();
     for bit in 0..184 * 8 + 64 {
         let slots = intact.slots_after(|bytes| bytes[HEADERS][header(2) + bit / 8] ^= 1 << (bit % 8));
@@ -74,18 +74,18 @@ fn every_bit_of_a_header_counts_and_costs_its_slot_alone() {
 }
 
 #[test]
-fn a_torn_use_is_forgotten_and_the_block_stays() {
+fn a_torn_use_is_reset_and_the_block_stays() {
     let intact = Intact::new();
-    let forgotten = Record { use_: Use { at_s: 2, expires_s: 2, ..Use::default() }, ..record(2) };
+    let reset = Record { use_: Use { at_s: 2, expires_s: 2, ..Use::default() }, ..record(2) };
     for bit in 0..(HEADER_BYTES - USE_OFFSET) * 8 {
         let mut bytes = intact.bytes.clone();
         bytes[HEADERS][header(2) + USE_OFFSET + bit / 8] ^= 1 << (bit % 8);
-        assert_eq!(intact.survivors_of(&bytes)[2], (2, forgotten), "bit {bit}");
+        assert_eq!(intact.survivors_of(&bytes)[2], (2, reset), "bit {bit}");
     }
 }
 
 #[test]
-fn every_byte_of_a_payload_counts() {
+fn a_flip_in_any_byte_of_a_payload_is_detected() {
     let intact = Intact::new();
     let mut random = Random(1);
     let edges = [0, 1, 4095, 4096, 4097, 8191, 8192, PAYLOAD_BYTES - 1];
@@ -96,11 +96,11 @@ fn every_byte_of_a_payload_counts() {
         assert_eq!(slots, [0, 2, 3], "byte {byte}");
     }
     let slots = intact.slots_after(|bytes| bytes[PAYLOADS][STRIDE + PAYLOAD_BYTES..2 * STRIDE].fill(9));
-    assert_eq!(slots, [0, 1, 2, 3], "what is behind it does not");
+    assert_eq!(slots, [0, 1, 2, 3], "padding is not checked");
 }
 
 #[test]
-fn a_truncated_file_keeps_what_is_before_its_end() {
+fn a_truncated_file_keeps_the_blocks_before_its_end() {
     let intact = Intact::new();
     let all = [0, 1, 2, 3];
     for length in [0, 1, 103, 104, SUPERBLOCK_BYTES - 1] {
@@ -126,7 +126,7 @@ fn swap(bytes: &mut [u8], at: usize, other: usize, length: usize) {
 }
 
 #[test]
-fn slots_swapped_within_a_file_are_not_taken_for_each_other() {
+fn swapped_slots_are_detected() {
     let intact = Intact::new();
     let headers = |bytes: &mut [Vec<u8>; 2]| swap(&mut bytes[HEADERS], header(1), header(2), HEADER_BYTES);
     let payloads = |bytes: &mut [Vec<u8>; 2]| swap(&mut bytes[PAYLOADS], STRIDE, 2 * STRIDE, STRIDE);
@@ -140,9 +140,9 @@ fn slots_swapped_within_a_file_are_not_taken_for_each_other() {
 }
 
 #[test]
-fn files_of_another_model_are_not_taken_for_ours() {
+fn files_of_another_model_are_rejected() {
     let intact = Intact::new();
-    // With room for both: neither removes the other.
+    // The limit has room for both, so neither removes the other.
     let other = StoreConfig { model: [2; 32], ..config(&intact.scene.config.dir, 4 * SLOTS) };
     let mut store = open(&other).unwrap().store;
     for number in 0..SLOTS {
@@ -158,12 +158,12 @@ fn files_of_another_model_are_not_taken_for_ours() {
     assert_eq!(survivors(their_headers, our_payloads), 0);
     assert_eq!(survivors(our_headers, their_payloads), 0);
     let slots = [our_headers[..header(0)].to_vec(), their_headers[header(0)..].to_vec()].concat();
-    assert_eq!(survivors(&slots, their_payloads), 0, "headers of theirs under a superblock of ours");
+    assert_eq!(survivors(&slots, their_payloads), 0, "their headers after our superblock");
     assert_eq!(survivors(our_headers, our_payloads), 4);
 }
 
 #[test]
-fn a_header_of_an_earlier_file_in_the_same_place_is_not_taken_over() {
+fn a_header_of_an_earlier_file_at_the_same_path_is_rejected() {
     let intact = Intact::new();
     for path in intact.scene.files() {
         fs::remove_file(path).unwrap();
@@ -174,9 +174,9 @@ fn a_header_of_an_earlier_file_in_the_same_place_is_not_taken_over() {
     assert_eq!(slots, NONE);
 }
 
-/// Sectors of 512 bytes reach the disk in any order, or not at all, when the power is lost.
+/// On a power loss, sectors of 512 bytes may have reached the disk in any order, or not at all.
 #[test]
-fn a_mix_of_old_and_new_sectors_gives_no_wrong_block() {
+fn a_mix_of_old_and_new_sectors_yields_no_wrong_block() {
     let before = Intact::new();
     let mut store = before.scene.open().store;
     for (slot, number) in [(0, 10), (1, 11), (2, 2)] {
@@ -189,7 +189,7 @@ fn a_mix_of_old_and_new_sectors_gives_no_wrong_block() {
     let mut random = Random(2);
     let mut outcomes = std::collections::HashSet::new();
     for _ in 0..300 {
-        // From a loss right after the first stroke to one just before the last.
+        // From a power loss right after the first write phase to one just before the last.
         let new_in_8 = random.below(9);
         let mut mixed = before.bytes.clone();
         for (mixed, after) in mixed.iter_mut().zip(&after) {
@@ -207,7 +207,7 @@ fn a_mix_of_old_and_new_sectors_gives_no_wrong_block() {
     assert!(outcomes.len() > 2, "{outcomes:?}");
 }
 
-/// One thing done to a file; positions are shares of its length.
+/// One kind of damage to a file; positions are fractions of its length.
 #[derive(Debug, Clone)]
 enum Damage {
     Flip { at: f64, bit: u8 },
@@ -219,7 +219,7 @@ enum Damage {
 }
 
 fn damage() -> impl Strategy<Value = Damage> {
-    // Half of all positions are near the front of the file, where most of its structure is.
+    // Half of all positions are near the front of the file, which has most of its structure.
     let at = || prop_oneof![0.0..1.0f64, 0.0..0.01f64];
     let length = || prop_oneof![1..40usize, Just(HEADER_BYTES), Just(4096), Just(STRIDE)];
     prop_oneof![
@@ -236,11 +236,11 @@ fn damage() -> impl Strategy<Value = Damage> {
 
 impl Damage {
     fn apply(&self, bytes: &mut Vec<u8>) {
-        let place = |at: f64| (bytes.len() as f64 * at) as usize;
-        let range = |at: f64, length: usize| place(at)..(place(at) + length).min(bytes.len());
+        let position = |at: f64| (bytes.len() as f64 * at) as usize;
+        let range = |at: f64, length: usize| position(at)..(position(at) + length).min(bytes.len());
         match self {
             Damage::Flip { at, bit } => {
-                let at = place(*at);
+                let at = position(*at);
                 bytes.get_mut(at).into_iter().for_each(|byte| *byte ^= 1 << bit);
             }
             Damage::Fill { at, length, byte } => {
@@ -258,7 +258,7 @@ impl Damage {
                 bytes.copy_within(from.start..from.start + length, to.start);
             }
             Damage::Truncate { at } => {
-                let length = place(*at);
+                let length = position(*at);
                 bytes.truncate(length);
             }
             Damage::Extend { length, byte } => bytes.extend(std::iter::repeat_n(*byte, *length)),
@@ -267,7 +267,7 @@ impl Damage {
 }
 
 #[test]
-fn any_damage_gives_misses_and_a_store_that_works() {
+fn any_damage_leaves_misses_and_a_working_store() {
     let intact = Intact::new();
     let known = [0, 1, 2, 3].map(|number| record(number).identity);
     let mut runner = proptest::test_runner::TestRunner::default();

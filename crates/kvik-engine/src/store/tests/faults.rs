@@ -1,4 +1,4 @@
-//! Disks that are full, read-only, gone, or lead elsewhere.
+//! Disks that are full, read-only or removed, and paths that are links.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -6,17 +6,17 @@ use std::process::Command;
 
 use super::*;
 
-/// Blocks that fit below the limit on the size of a file that the child is given, and the limit in
-/// units of 512 bytes: the write of the next block stops in its middle.
+/// Blocks that fit below the child's file size limit, and that limit in units of 512 bytes: the write of
+/// the next block stops in its middle.
 const BLOCKS_THAT_FIT: u64 = 8;
 const FILE_LIMIT: &str = "200";
-/// Tells a child process of this test where its store is.
+/// Variable with the directory of the child process's store.
 const CHILD_DIR: &str = "KVIK_FULL_DISK_CHILD";
 
-/// A limit on the size of files stands for a full disk: the system writes what fits and refuses
-/// the rest. The shell sets it, and ignores the signal that would come with it.
+/// A file size limit simulates a full disk: the system writes what fits and refuses the rest. The shell
+/// sets it, and ignores its signal.
 #[test]
-fn on_a_full_disk_blocks_that_are_there_stay_and_writing_rests() {
+fn on_a_full_disk_stored_blocks_stay_and_writing_pauses() {
     let dir = tempfile::tempdir().unwrap();
     let script = format!("trap '' XFSZ; ulimit -f {FILE_LIMIT}; exec \"$0\" \"$@\"");
     let test = std::env::current_exe().unwrap();
@@ -30,7 +30,7 @@ fn on_a_full_disk_blocks_that_are_there_stay_and_writing_rests() {
     opened.store.put(8, &record(8)).unwrap();
 }
 
-/// The part of the test above that runs under the limit; on its own it has nothing to do.
+/// The child of the test above, which runs under the limit; does nothing by itself.
 #[test]
 fn full_disk_child() {
     let Some(dir) = std::env::var_os(CHILD_DIR) else { return };
@@ -43,7 +43,7 @@ fn full_disk_child() {
         store.get(number as u32, record(number).identity).unwrap();
     }
     assert_eq!(store.get(8, record(8).identity), Err(IoFault::Corrupt));
-    // After the rest it tries again, and what needs no more room is written.
+    // After the pause it writes again: rewriting a slot needs no more space.
     let again = poll(|| match store.put(0, &record(40)) {
         Err(IoFault::Resting) => None,
         other => Some(other),
@@ -54,7 +54,7 @@ fn full_disk_child() {
 }
 
 #[test]
-fn where_nothing_can_be_made_there_is_no_store() {
+fn a_store_needs_a_writable_directory() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     fs::write(&file, "mine").unwrap();
@@ -67,11 +67,11 @@ fn where_nothing_can_be_made_there_is_no_store() {
 }
 
 #[test]
-fn a_directory_that_is_removed_is_made_again() {
+fn a_removed_directory_is_created_again() {
     let scene = Scene::filled(3);
     let mut store = scene.open().store;
     fs::remove_dir_all(&scene.config.dir).unwrap();
-    // What was open can still be read until it is noticed.
+    // The open files can still be read until the writer notices.
     store.get(0, record(0).identity).unwrap();
     poll(|| {
         store.put(1, &record(11)).unwrap();
@@ -85,7 +85,7 @@ fn a_directory_that_is_removed_is_made_again() {
 }
 
 #[test]
-fn a_removed_directory_that_cannot_be_made_again_leaves_reading() {
+fn a_removed_directory_that_cannot_be_created_again_leaves_the_store_readable() {
     let scene = Scene::filled(3);
     let mut store = scene.open().store;
     fs::remove_dir_all(&scene.config.dir).unwrap();
@@ -97,7 +97,7 @@ fn a_removed_directory_that_cannot_be_made_again_leaves_reading() {
 }
 
 #[test]
-fn links_and_other_things_in_the_place_of_files_are_replaced() {
+fn links_and_other_files_at_the_paths_of_a_store_are_replaced() {
     let scene = Scene::filled(2);
     let [headers, payloads] = scene.files();
     let target = scene.dir.path().join("target");
@@ -111,12 +111,12 @@ fn links_and_other_things_in_the_place_of_files_are_replaced() {
         opened.store.put(0, &record(0)).unwrap();
         drop(opened);
         assert_eq!(scene.survivors().len(), 1);
-        assert_eq!(fs::read(&target).unwrap(), held, "what the link led to is as it was");
+        assert_eq!(fs::read(&target).unwrap(), held, "the link's target is unchanged");
     }
 }
 
 #[test]
-fn a_link_in_the_place_of_the_directory_is_replaced() {
+fn a_link_at_the_path_of_the_directory_is_replaced() {
     let scene = Scene::filled(2);
     let [headers, _] = scene.files();
     let (ours, elsewhere) = (headers.parent().unwrap(), scene.dir.path().join("elsewhere"));
@@ -128,7 +128,7 @@ fn a_link_in_the_place_of_the_directory_is_replaced() {
 }
 
 #[test]
-fn a_link_in_the_place_of_the_lock_is_not_followed() {
+fn a_link_at_the_path_of_the_lock_is_not_followed() {
     let scene = Scene::filled(1);
     let [headers, _] = scene.files();
     let lock = headers.parent().unwrap().with_extension("lock");
@@ -138,7 +138,7 @@ fn a_link_in_the_place_of_the_lock_is_not_followed() {
 }
 
 #[test]
-fn a_pipe_in_the_place_of_a_file_does_not_block() {
+fn a_pipe_at_the_path_of_a_file_does_not_block() {
     let scene = Scene::filled(1);
     let [headers, _] = scene.files();
     fs::remove_file(&headers).unwrap();

@@ -1,8 +1,8 @@
 //! Processes that are killed while they write.
 //!
-//! A child writes, touches and erases blocks as fast as it can and says what it is about to do and
-//! what is done. It is killed at a random instant, again and again over the same files. Each time
-//! all that it said was done is found, and nothing that is read is wrong.
+//! A child writes, touches and erases blocks as fast as it can, and prints each operation before and
+//! after it. The test kills it at a random instant, again and again over the same files. Each time
+//! every operation that it printed as done is found, and no block that is read is wrong.
 //! `KVIK_KILLS=500 cargo test -p kvik-engine --lib store::tests::kill` takes longer.
 
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ const SLOTS: u64 = 64;
 const CHILD_DIR: &str = "KVIK_KILL_CHILD";
 const CHILD_SEED: &str = "KVIK_KILL_CHILD_SEED";
 
-/// The part that is killed; on its own it has nothing to do.
+/// The child that is killed; does nothing by itself.
 #[test]
 fn child() {
     let Some(dir) = std::env::var_os(CHILD_DIR) else { return };
@@ -47,11 +47,11 @@ fn spawn(dir: &Path, seed: u64) -> Child {
     command.stdout(Stdio::piped()).spawn().unwrap()
 }
 
-/// What must be in a slot: `Some` block or, while that is not certain, anything.
+/// What a slot must hold: `Some` block, or anything while that is not certain.
 type Expected = HashMap<u32, Option<u64>>;
 
-/// Takes in one line of what a child says.
-fn take_in(line: &str, expected: &mut Expected) {
+/// Applies one line that a child printed.
+fn apply(line: &str, expected: &mut Expected) {
     let words: Vec<&str> = line.split(' ').collect();
     let [verb, slot, number] = words[..] else { return };
     let (Ok(slot), Ok(number)) = (slot.parse(), number.parse()) else { return };
@@ -62,19 +62,19 @@ fn take_in(line: &str, expected: &mut Expected) {
     };
 }
 
-/// Lets a child write for so long; returns what it has said.
+/// Lets a child write for `life`; returns the lines it printed.
 fn run_and_kill(dir: &Path, seed: u64, life: Duration) -> Vec<String> {
     let mut child = spawn(dir, seed);
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let said = std::thread::spawn(move || lines.map_while(Result::ok).collect());
+    let printed = std::thread::spawn(move || lines.map_while(Result::ok).collect());
     std::thread::sleep(life);
     child.kill().unwrap();
     child.wait().unwrap();
-    said.join().unwrap()
+    printed.join().unwrap()
 }
 
 #[test]
-fn a_killed_writer_leaves_all_it_had_done_and_nothing_wrong() {
+fn a_killed_writer_loses_no_completed_write_and_leaves_no_wrong_block() {
     let dir = tempfile::tempdir().unwrap();
     let config = config(dir.path(), SLOTS);
     let kills = std::env::var("KVIK_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(KILLS);
@@ -83,7 +83,7 @@ fn a_killed_writer_leaves_all_it_had_done_and_nothing_wrong() {
     for seed in 0..kills {
         let life = Duration::from_micros(random.below(80_000));
         for line in run_and_kill(dir.path(), seed, life) {
-            take_in(&line, &mut expected);
+            apply(&line, &mut expected);
         }
         check(&config, &expected);
     }
@@ -97,7 +97,7 @@ fn check(config: &StoreConfig, expected: &Expected) {
     assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
     let found: HashMap<SlotId, Identity> =
         opened.records.iter().map(|(slot, record)| (*slot, record.identity)).collect();
-    // A kill does not take back what the system has: every header speaks of a whole payload.
+    // The system keeps completed writes after a kill: every header belongs to a complete payload.
     for (slot, identity) in &found {
         opened.store.get(slot.0, *identity).unwrap();
     }
@@ -109,7 +109,7 @@ fn check(config: &StoreConfig, expected: &Expected) {
 }
 
 #[test]
-fn another_process_is_kept_out_until_it_is_killed() {
+fn a_store_in_use_is_locked_until_its_process_is_killed() {
     let dir = tempfile::tempdir().unwrap();
     let config = config(dir.path(), SLOTS);
     let mut child = spawn(dir.path(), 0);

@@ -1,4 +1,4 @@
-//! What a store does while nothing goes wrong.
+//! A store without faults.
 
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ fn blocks_are_read_as_they_were_written() {
 }
 
 #[test]
-fn a_slot_holds_what_was_written_last() {
+fn a_slot_holds_the_block_written_last() {
     let scene = Scene::filled(3);
     let mut opened = scene.open();
     opened.store.put(1, &record(9)).unwrap();
@@ -32,7 +32,7 @@ fn a_slot_holds_what_was_written_last() {
 }
 
 #[test]
-fn everything_is_found_again() {
+fn a_reopened_store_finds_every_block() {
     let scene = Scene::filled(20);
     let expected: Vec<_> = (0..20).map(|number| (number as u32, record(number))).collect();
     assert_eq!(scene.survivors(), expected);
@@ -82,7 +82,7 @@ fn a_slot_that_does_not_exist_is_not_written() {
 }
 
 #[test]
-fn a_smaller_budget_keeps_what_fits_and_a_larger_one_everything() {
+fn a_smaller_limit_keeps_the_blocks_that_fit_and_a_larger_one_all() {
     let mut scene = Scene::filled(6);
     for (slots, kept) in [(9, 6), (4, 4), (6, 4)] {
         scene.config = config(&scene.config.dir, slots);
@@ -97,7 +97,7 @@ fn a_smaller_budget_keeps_what_fits_and_a_larger_one_everything() {
 }
 
 #[test]
-fn a_budget_without_room_for_a_block_is_refused() {
+fn a_limit_below_one_block_is_refused() {
     let scene = Scene::new(0);
     let error = open(&scene.config).unwrap_err();
     assert!(matches!(error, StoreError::TooSmall { .. }), "{error}");
@@ -106,7 +106,7 @@ fn a_budget_without_room_for_a_block_is_refused() {
 }
 
 #[test]
-fn other_sizes_models_and_formats_never_meet() {
+fn blocks_of_other_sizes_models_and_formats_are_never_found() {
     let scene = Scene::filled(4);
     let check = |config: StoreConfig, notes: usize| {
         let opened = open(&config).unwrap();
@@ -115,12 +115,12 @@ fn other_sizes_models_and_formats_never_meet() {
     check(StoreConfig { model: [2; 32], ..scene.config.clone() }, 0);
     check(StoreConfig { kv_format: "q8/q4".to_owned(), ..scene.config.clone() }, 0);
     assert_eq!(scene.survivors().len(), 4);
-    // The same name with blocks of another size: somebody forgot to say what makes them differ.
+    // The same name with blocks of another size: the KV format's name fails to distinguish them.
     check(StoreConfig { payload_bytes: PAYLOAD_BYTES - 1, ..scene.config.clone() }, 1);
 }
 
 #[test]
-fn buffers_bound_what_is_in_flight_and_every_answer_wakes() {
+fn buffers_bound_operations_in_flight_and_every_completion_wakes() {
     let scene = Scene::filled(8);
     let woken = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&woken);
@@ -133,15 +133,15 @@ fn buffers_bound_what_is_in_flight_and_every_answer_wakes() {
     for (number, buffer) in (0..).zip(held) {
         store.read(number, SlotId(number as u32), record(number).identity, buffer);
     }
-    let answers: Vec<Completed> = (0..scene.config.buffers).map(|_| poll(|| store.completed())).collect();
-    poll(|| (woken.load(Ordering::SeqCst) == answers.len()).then_some(()));
-    assert!(store.buffer().is_none(), "the answers hold the buffers");
-    drop(answers);
+    let completions: Vec<Completed> = (0..scene.config.buffers).map(|_| poll(|| store.completed())).collect();
+    poll(|| (woken.load(Ordering::SeqCst) == completions.len()).then_some(()));
+    assert!(store.buffer().is_none(), "the completions hold the buffers");
+    drop(completions);
     assert!(store.buffer().is_some());
 }
 
 #[test]
-fn what_was_told_before_the_end_is_written() {
+fn writes_queued_before_the_drop_are_written() {
     let scene = Scene::new(16);
     let mut store = scene.open().store;
     for number in 0..16 {
@@ -155,7 +155,7 @@ fn what_was_told_before_the_end_is_written() {
 }
 
 #[test]
-fn files_are_for_the_user_alone() {
+fn files_are_accessible_to_the_user_only() {
     let scene = Scene::filled(1);
     let [headers, payloads] = scene.files();
     let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;

@@ -1,4 +1,4 @@
-//! A store in a directory of its own, filled with blocks whose bytes follow from their identity.
+//! Test stores, filled with blocks whose bytes are derived from their identities.
 
 mod damage;
 mod faults;
@@ -18,7 +18,7 @@ use super::{Buffer, Completed, Opened, Store, StoreConfig, StoreError};
 /// Neither a multiple of a page nor of a vector.
 pub(super) const PAYLOAD_BYTES: usize = 10_007;
 
-/// What a store of `slots` slots is opened for.
+/// Configuration of a store of `slots` slots.
 pub(super) fn config(dir: &Path, slots: u64) -> StoreConfig {
     StoreConfig {
         dir: dir.to_owned(),
@@ -30,7 +30,7 @@ pub(super) fn config(dir: &Path, slots: u64) -> StoreConfig {
     }
 }
 
-/// The record of the `number`th block: every number gives another.
+/// The record of the `number`th block, different for every number.
 pub(super) fn record(number: u64) -> Record {
     let parent = Identity(*blake3::hash(&number.to_le_bytes()).as_bytes());
     let tokens: Vec<Token> = (0..1 + number % 16).map(|token| (number + token) as Token).collect();
@@ -45,12 +45,12 @@ pub(super) fn record(number: u64) -> Record {
     }
 }
 
-/// The bytes that belong to an identity, and to no other.
+/// The bytes of the block with an identity, different for every identity.
 pub(super) fn content(identity: Identity, bytes: &mut [u8]) {
     blake3::Hasher::new().update(&identity.0).finalize_xof().fill(bytes);
 }
 
-/// A small generator of test cases; the same state gives the same numbers.
+/// A small deterministic generator of random numbers.
 pub(super) struct Random(pub(super) u64);
 
 impl Random {
@@ -66,7 +66,7 @@ impl Random {
     }
 }
 
-/// A directory that goes with the test, and what is opened in it.
+/// A temporary directory and the configuration of a store in it.
 pub(super) struct Scene {
     pub(super) dir: TempDir,
     pub(super) config: StoreConfig,
@@ -79,7 +79,7 @@ impl Scene {
         Scene { dir, config }
     }
 
-    /// With blocks 0, 1, 2, ... in the slots of the same numbers.
+    /// A scene with block `n` in slot `n`.
     pub(super) fn filled(slots: u64) -> Scene {
         let scene = Scene::new(slots);
         let mut opened = scene.open();
@@ -98,7 +98,7 @@ impl Scene {
         files(&self.config)
     }
 
-    /// Slots and numbers of the blocks that are found again and read, all of them as they should be.
+    /// Slots and records of the blocks that a reopened store finds and can read.
     pub(super) fn survivors(&self) -> Vec<(u32, Record)> {
         let mut opened = self.open();
         let records = std::mem::take(&mut opened.records);
@@ -120,7 +120,7 @@ pub(super) fn files(config: &StoreConfig) -> [PathBuf; 2] {
 }
 
 impl Store {
-    /// Writes a block with the bytes that belong to it and waits.
+    /// Writes a block with its bytes and waits.
     pub(super) fn put(&mut self, slot: u32, record: &Record) -> Result<(), IoFault> {
         let mut buffer = self.wait_for_buffer();
         content(record.identity, &mut buffer);
@@ -134,7 +134,7 @@ impl Store {
         }
     }
 
-    /// Reads a block and waits. Bytes that are read are always the right ones.
+    /// Reads a block and waits. Asserts that a successful read returns the block's bytes.
     pub(super) fn get(&mut self, slot: u32, identity: Identity) -> Result<(), IoFault> {
         let buffer = self.wait_for_buffer();
         self.read(7, SlotId(slot), identity, buffer);
@@ -160,7 +160,7 @@ impl Store {
     }
 }
 
-/// What `ready` gives, as soon as it gives something.
+/// Calls `ready` until it returns a value.
 pub(super) fn poll<T>(mut ready: impl FnMut() -> Option<T>) -> T {
     let started = Instant::now();
     loop {

@@ -7,7 +7,7 @@ use kvik_cache::tier::Relation;
 use super::*;
 use crate::store::bytes_allowed;
 
-/// The scene's store for another model, filled with one block for each of its slots.
+/// A store of another model in the scene's directory, with `blocks` blocks.
 fn fill(scene: &Scene, model: u8, blocks: u64) -> StoreConfig {
     let config = StoreConfig { model: [model; 32], ..scene.config.clone() };
     let mut store = open(&config).unwrap().store;
@@ -17,7 +17,7 @@ fn fill(scene: &Scene, model: u8, blocks: u64) -> StoreConfig {
     config
 }
 
-/// Says that a store was used so long ago.
+/// Sets the last use of a store to `seconds` ago.
 fn age(config: &StoreConfig, seconds: u64) {
     let [headers, _] = files(config);
     let lock = headers.parent().unwrap().with_extension("lock");
@@ -30,24 +30,24 @@ fn exists(config: &StoreConfig) -> bool {
 }
 
 #[test]
-fn lineages_of_relatives_are_told() {
+fn content_keys_of_related_stores_are_reported() {
     let scene = Scene::filled(3);
     let other_format = StoreConfig { kv_format: "f16/f16".to_owned(), ..scene.config.clone() };
     let other_model = StoreConfig { model: [2; 32], ..scene.config.clone() };
-    let told = |config: &StoreConfig| {
-        let mut other = open(config).unwrap().other;
-        other.sort_unstable();
-        other
+    let related = |config: &StoreConfig| {
+        let mut related = open(config).unwrap().related;
+        related.sort_unstable();
+        related
     };
-    let mut lineages = [0, 1, 2].map(|number| record(number).content_key);
-    lineages.sort_unstable();
-    assert_eq!(told(&other_format), lineages.map(|lineage| (Relation::OtherKvFormat, lineage)));
-    assert_eq!(told(&other_model), lineages.map(|lineage| (Relation::OtherModel, lineage)));
-    assert_eq!(told(&scene.config), []);
+    let mut keys = [0, 1, 2].map(|number| record(number).content_key);
+    keys.sort_unstable();
+    assert_eq!(related(&other_format), keys.map(|key| (Relation::OtherKvFormat, key)));
+    assert_eq!(related(&other_model), keys.map(|key| (Relation::OtherModel, key)));
+    assert_eq!(related(&scene.config), []);
 }
 
 #[test]
-fn neighbours_go_when_space_is_short_the_oldest_first() {
+fn neighbours_are_removed_when_space_is_short_least_recently_used_first() {
     let scene = Scene::new(10);
     let [old, newer] = [fill(&scene, 2, 3), fill(&scene, 3, 3)];
     age(&old, 1000);
@@ -68,7 +68,7 @@ fn neighbours_go_when_space_is_short_the_oldest_first() {
 }
 
 #[test]
-fn a_neighbour_in_use_stays_and_writing_rests() {
+fn a_neighbour_in_use_stays_and_writing_pauses() {
     let scene = Scene::new(10);
     let neighbour = fill(&scene, 2, 8);
     let in_use = open(&neighbour).unwrap();
@@ -96,7 +96,7 @@ fn nothing_else_in_the_directory_is_touched() {
 }
 
 #[test]
-fn the_share_of_the_free_space_is_asked_of_the_nearest_directory_that_exists() {
+fn the_free_space_is_that_of_the_nearest_existing_directory() {
     let scene = Scene::new(2);
     let missing = scene.config.dir.join("not").join("there");
     assert!(bytes_allowed(&missing).unwrap() > 0);

@@ -158,7 +158,7 @@ fn peak_bytes() -> usize {
 #[test]
 fn the_worst_grammars_end_soon_and_stay_small() {
     let before = peak_bytes();
-    let pool = Pool::new(compiler());
+    let pool = CompilerPool::new(compiler());
     let (sender, outcomes) = channel();
     for (name, constraint) in [schemas(), expressions(), grammars()].concat() {
         let started = Instant::now();

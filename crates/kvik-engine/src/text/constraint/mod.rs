@@ -31,7 +31,7 @@ use schema::{Strictness, normalise};
 use watch::Watch;
 
 pub use guide::{Allowed, Guide};
-pub(crate) use pool::{Pool, Waiter};
+pub(crate) use pool::{CompilerPool, Waiter};
 
 /// Blanks between the parts of JSON: a space, or a new line with its indentation. Without a limit a
 /// model that was not taught to stop writes blanks until its tokens are used up.

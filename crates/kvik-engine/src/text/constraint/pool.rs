@@ -34,7 +34,7 @@ pub(crate) trait Waiter: Send {
 }
 
 /// The threads and what they have to do.
-pub(crate) struct Pool {
+pub(crate) struct CompilerPool {
     shared: Arc<Shared>,
 }
 
@@ -78,10 +78,10 @@ impl Key {
     }
 }
 
-impl Pool {
-    pub(crate) fn new(compiler: Compiler) -> Pool {
+impl CompilerPool {
+    pub(crate) fn new(compiler: Compiler) -> CompilerPool {
         let (budget, state, wake) = (Budget::default(), Mutex::default(), Condvar::new());
-        Pool { shared: Arc::new(Shared { compiler, budget, state, wake }) }
+        CompilerPool { shared: Arc::new(Shared { compiler, budget, state, wake }) }
     }
 
     /// Compiles a constraint for a tenant and tells `waiter`; gives it back when too many wait.
@@ -123,7 +123,7 @@ impl Pool {
     }
 }
 
-impl Drop for Pool {
+impl Drop for CompilerPool {
     fn drop(&mut self) {
         self.shared.lock().closed = true;
         self.shared.wake.notify_all();
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn equal_constraints_of_one_tenant_are_compiled_once() {
-        let pool = Pool::new(compiler());
+        let pool = CompilerPool::new(compiler());
         let (sender, outcomes) = channel();
         let ask = |tenant, text: &str| {
             let client = Client { closed: false, outcome: sender.clone() };
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn too_many_are_refused_and_a_tenant_leaves_room_for_others() {
-        let pool = Pool::new(compiler());
+        let pool = CompilerPool::new(compiler());
         let (sender, outcomes) = channel();
         let ask = |tenant, divisor| {
             let client = Client { closed: false, outcome: sender.clone() };
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn what_nobody_waits_for_is_not_compiled() {
-        let pool = Pool::new(compiler());
+        let pool = CompilerPool::new(compiler());
         let (sender, outcomes) = channel();
         for i in 0..30 {
             let client = Client { closed: true, outcome: sender.clone() };
