@@ -105,7 +105,7 @@ def usage_lock(trial):
         lost = 0
         for _ in range(starts):
             with trial.server(state=state) as server:
-                lost += "accounts of this server end with it" in server.logged()
+                lost += "this server loses its accounts" in server.logged()
     finally:
         stop.set()
         for looker in lookers:

@@ -123,4 +123,4 @@ def test_commands_print_what_the_server_keeps(tmp_path, arguments):
         assert shown.returncode == 0, shown.stderr
         assert shown.stdout.strip()
         assert run("prompt", "check", "nothing").returncode != 0
-        assert "gone" in run("prompt", "rm", "greet").stdout
+        assert "removed" in run("prompt", "rm", "greet").stdout

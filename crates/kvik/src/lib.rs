@@ -1,6 +1,6 @@
-//! The commands of kvik: all that its binary does, as a library, so that fuzzing reaches the routes.
+//! The commands of the `kvik` binary, as a library so that fuzzing reaches the HTTP routes.
 //!
-//! Nothing else is meant to be used from outside.
+//! Its only other user is `main.rs`.
 
 #![forbid(unsafe_code)]
 
@@ -20,7 +20,7 @@ use std::process::ExitCode;
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    settings::file_limit::make_it_an_error();
+    settings::file_limit::fail_writes_beyond_it();
     match command::run() {
         Ok(code) => code,
         Err(error) => {

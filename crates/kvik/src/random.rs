@@ -1,8 +1,8 @@
-//! Numbers that nobody can guess twice, for seeds and names of answers.
+//! Random numbers for seeds and response ids.
 
 use std::hash::{BuildHasher, RandomState};
 
-/// A number that differs at every call; std's hasher is seeded by the operating system.
+/// A random number, different at every call; the operating system seeds std's hasher.
 pub(crate) fn random() -> u64 {
     RandomState::new().hash_one(())
 }

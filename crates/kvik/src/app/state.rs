@@ -30,7 +30,7 @@ use crate::{
     accounts::{
         ledger::{Ledger, Records},
         prices::Prices,
-        tenants::Places,
+        tenants::AdmissionSlots,
     },
     http::{
         error::ApiError,
@@ -79,7 +79,7 @@ pub(crate) struct App {
     /// Who may come in; replaced when the tenants file is read again.
     keys: RwLock<Arc<Keys>>,
     /// The engine's places, where several tenants share them.
-    places: Option<Arc<Places>>,
+    places: Option<Arc<AdmissionSlots>>,
     /// Memory for bodies.
     pub(crate) bodies: Arc<Room>,
     readers: Arc<Readers>,
@@ -101,7 +101,7 @@ impl App {
     pub(crate) fn new(serving: Serving, keys: Keys, ledger: Arc<Ledger>, config: AppConfig) -> Arc<App> {
         let shared = keys.tenants().are_named();
         let bodies = Room::new(config.body_limit.0, shared);
-        let (places, readers) = (shared.then(|| Places::new(config.places)), Readers::new(shared));
+        let (places, readers) = (shared.then(|| AdmissionSlots::new(config.places)), Readers::new(shared));
         Arc::new(App {
             serving,
             registry: Registry::open(config.records.as_ref()),

@@ -9,7 +9,7 @@ use super::metrics::Metrics;
 use crate::accounts::{
     ledger::Ledger,
     prices::Prices,
-    tenants::{Pass, Tenant},
+    tenants::{AdmissionPermit, Tenant},
 };
 
 /// Tells the time since some fixed moment.
@@ -23,7 +23,7 @@ pub(crate) struct Tab {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) clock: Clock,
-    pub(crate) _pass: Pass,
+    pub(crate) _pass: AdmissionPermit,
 }
 
 impl Tab {

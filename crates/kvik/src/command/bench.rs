@@ -1,6 +1,6 @@
 //! `kvik bench`: tokens per second of prefill and decode, with the flags and fields of llama-bench.
 //!
-//! It drives the model directly, without scheduler or server, so that the figures are those of the kernels.
+//! It runs the model directly, without scheduler or server, so that it measures the kernels.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,14 +23,14 @@ const BATCH_ROWS: usize = 512;
 /// Measures prefill (-p) and decode (-n) speed, with the flags of llama-bench.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  kvik bench                                   the model inside, 512 tokens of prefill and 128 of decode
+  kvik bench                                   the embedded model, 512 tokens of prefill and 128 of decode
   kvik bench -m model.gguf -p 512,2048 -n 64   several sizes
   kvik bench -m model.gguf -d 0,4096 -r 3      at depth 4096 too, three repetitions
   kvik bench --kv q8 --json                    8-bit KV, one JSON array on standard output
 
-What sharing a prompt of 4096 tokens is worth to 16 sequences that decode together:
+The gain of sharing a prompt of 4096 tokens between 16 sequences that decode together:
   kvik bench -p 0 -d 4096 --sequences 16                 they read the same keys and values
-  kvik bench -p 0 -d 4096 --sequences 16 --own-prompts   each has a prompt of its own, and 16 are kept")]
+  kvik bench -p 0 -d 4096 --sequences 16 --own-prompts   each has its own prompt, and the cache holds 16")]
 pub(crate) struct BenchArgs {
     #[command(flatten)]
     model: ModelArgs,
@@ -64,13 +64,13 @@ struct Test {
     generate: usize,
     depth: usize,
     sequences: usize,
-    /// Each sequence reads blocks of its own for its depth.
+    /// Each sequence has its own blocks for the depth.
     own_prompts: bool,
 }
 
-/// One line of the report; field names are llama-bench's.
+/// One row of the report; field names are llama-bench's.
 #[derive(Debug, Serialize)]
-struct Line {
+struct BenchRow {
     build: &'static str,
     model_filename: String,
     model_type: String,
@@ -91,9 +91,9 @@ struct Line {
     samples_ts: Vec<f64>,
 }
 
-/// What was measured, the same in every line.
+/// The model and settings of a run, the same in every row.
 #[derive(Debug, Clone)]
-struct About {
+struct BenchSetup {
     filename: String,
     name: String,
     weight_bytes: u64,
@@ -105,21 +105,21 @@ struct About {
 pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let tests = args.tests();
     anyhow::ensure!(!tests.is_empty(), "nothing to measure: give -p or -n a number above 0");
-    let (runner, about) = args.open(&tests)?;
+    let (runner, setup) = args.open(&tests)?;
     let mut bench = Bench::new(runner);
     if !args.json {
         println!("{HEADER}");
     }
-    let mut lines = Vec::new();
+    let mut rows = Vec::new();
     for test in tests {
-        let line = Line::new(&about, test, bench.measure(test, args.repetitions));
+        let row = BenchRow::new(&setup, test, bench.measure(test, args.repetitions));
         if !args.json {
-            println!("{}", line.row(&test.name()));
+            println!("{}", row.markdown(&test.name()));
         }
-        lines.push(line);
+        rows.push(row);
     }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&lines)?);
+        println!("{}", serde_json::to_string_pretty(&rows)?);
     }
     Ok(())
 }
@@ -130,7 +130,7 @@ const HEADER: &str = "\
 
 impl BenchArgs {
     /// Loads the model with as many KV blocks as the largest test needs.
-    fn open(&self, tests: &[Test]) -> anyhow::Result<(ModelRunner, About)> {
+    fn open(&self, tests: &[Test]) -> anyhow::Result<(ModelRunner, BenchSetup)> {
         let pool = self.model.pool();
         let threads = pool.threads();
         let model = load::model(&self.model, &pool)?.model;
@@ -138,14 +138,14 @@ impl BenchArgs {
         let layout = ModelRunner::layout(model.config(), kv.0, kv.1);
         let blocks = tests.iter().map(blocks_needed).max().unwrap_or(1);
         let positions = tests.iter().map(Test::positions).max().unwrap_or(1);
-        let about = About {
+        let setup = BenchSetup {
             filename: self.model.source().to_owned(),
             name: model.config().name.clone(),
             weight_bytes: model.weight_bytes() as u64,
             threads,
             kv,
         };
-        Ok((ModelRunner::new(Arc::new(model), pool, layout, blocks, positions)?, about))
+        Ok((ModelRunner::new(Arc::new(model), pool, layout, blocks, positions)?, setup))
     }
 
     /// Every size at every depth, prefill first, as llama-bench orders them.
@@ -167,12 +167,12 @@ impl Test {
         self.depth + self.prompt.max(self.generate)
     }
 
-    /// Tokens that the time is divided by.
+    /// Tokens that one repetition computes.
     fn tokens(&self) -> usize {
         self.prompt + self.generate * self.sequences
     }
 
-    /// The name llama-bench gives it.
+    /// The name of the test in llama-bench.
     fn name(&self) -> String {
         let what =
             if self.prompt > 0 { format!("pp{}", self.prompt) } else { format!("tg{}", self.generate) };
@@ -188,7 +188,7 @@ struct Bench<R> {
     runner: R,
     /// One table per sequence.
     tables: Vec<Vec<BlockId>>,
-    /// What the latest test left as its depth: positions, and the blocks of each sequence that hold them.
+    /// The depth that the latest test computed: positions, and the blocks of each sequence that hold them.
     filled: (usize, Vec<Vec<BlockId>>),
     tokens: TokenStream,
 }
@@ -199,7 +199,7 @@ impl<R: Runner> Bench<R> {
         Bench { runner, tables: Vec::new(), filled: (0, Vec::new()), tokens }
     }
 
-    /// Nanoseconds of each repetition, after one that is not counted.
+    /// Nanoseconds of each repetition; an uncounted one warms up.
     fn measure(&mut self, test: Test, repetitions: u64) -> Vec<u64> {
         self.tables = block_tables(test);
         self.fill(test);
@@ -208,19 +208,19 @@ impl<R: Runner> Bench<R> {
         samples.collect()
     }
 
-    /// Sees that the depth is computed; filling 4,096 positions takes longer than what is measured there.
+    /// Computes the depth unless it is there: filling 4,096 positions takes longer than the measurement.
     fn fill(&mut self, test: Test) {
         let blocks = test.depth.div_ceil(BLOCK_POSITIONS);
         let depth = (test.depth, self.tables.iter().map(|table| table[..blocks].to_vec()).collect());
-        // A test writes behind its depth only, so the next one may find it as it was.
+        // A test writes only behind its depth, so the next test can reuse the depth.
         if self.filled != depth {
             self.compute_depth(test);
             self.filled = depth;
         }
     }
 
-    /// Computed once; the blocks that a sequence does not share are copies, since speed does not depend
-    /// on what they hold.
+    /// Computes the depth once and copies it into the blocks that a sequence does not share: speed does
+    /// not depend on their contents.
     fn compute_depth(&mut self, test: Test) {
         self.prefill(test.depth, 0, false);
         for table in &self.tables[1..] {
@@ -242,7 +242,7 @@ impl<R: Runner> Bench<R> {
         start.elapsed().as_nanos() as u64
     }
 
-    /// Prefills `count` positions of the first sequence from `start`; the last row's logits may be wanted.
+    /// Prefills `count` positions of the first sequence from `start`; `logits` asks for those of the last row.
     fn prefill(&mut self, count: usize, start: usize, logits: bool) {
         let end = start + count;
         for chunk in (start..end).step_by(BATCH_ROWS) {
@@ -253,7 +253,7 @@ impl<R: Runner> Bench<R> {
         }
     }
 
-    /// One token of every sequence.
+    /// Decodes one token of every sequence.
     fn decode(&mut self, position: usize) {
         let rows: Vec<Row> =
             (0..self.tables.len()).map(|sequence| self.tokens.row(sequence as u32, position, true)).collect();
@@ -272,7 +272,7 @@ fn blocks_needed(test: &Test) -> usize {
     block_tables(*test).iter().flatten().map(|block| block.0 as usize + 1).max().unwrap_or(0)
 }
 
-/// Tables that share the whole blocks of the depth, unless it is each one's own, and own what follows.
+/// Block tables that share the whole blocks of the depth, unless `own_prompts` is set, and own the rest.
 fn block_tables(test: Test) -> Vec<Vec<BlockId>> {
     let all = test.positions().div_ceil(BLOCK_POSITIONS);
     // A partly filled block at the end of the depth cannot be shared: each sequence writes into its own.
@@ -285,7 +285,7 @@ fn block_tables(test: Test) -> Vec<Vec<BlockId>> {
     (0..test.sequences).map(table).collect()
 }
 
-/// A fixed stream of tokens: speed must not depend on luck.
+/// A fixed stream of pseudo-random tokens, so that every run computes the same.
 struct TokenStream {
     state: u64,
     vocab: u64,
@@ -301,20 +301,20 @@ impl TokenStream {
     }
 }
 
-impl Line {
-    fn new(about: &About, test: Test, samples_ns: Vec<u64>) -> Line {
+impl BenchRow {
+    fn new(setup: &BenchSetup, test: Test, samples_ns: Vec<u64>) -> BenchRow {
         let speed = |ns: &u64| test.tokens() as f64 * 1e9 / *ns as f64;
         let samples_ts: Vec<f64> = samples_ns.iter().map(speed).collect();
         let (avg_ns, stddev_ns) = spread(&samples_ns.iter().map(|&ns| ns as f64).collect::<Vec<_>>());
         let (avg_ts, stddev_ts) = spread(&samples_ts);
-        Line {
+        BenchRow {
             build: env!("CARGO_PKG_VERSION"),
-            model_filename: about.filename.clone(),
-            model_type: about.name.clone(),
-            model_size: about.weight_bytes,
-            n_threads: about.threads,
-            type_k: about.kv.0.name().to_owned(),
-            type_v: about.kv.1.name().to_owned(),
+            model_filename: setup.filename.clone(),
+            model_type: setup.name.clone(),
+            model_size: setup.weight_bytes,
+            n_threads: setup.threads,
+            type_k: setup.kv.0.name().to_owned(),
+            type_v: setup.kv.1.name().to_owned(),
             n_prompt: test.prompt,
             n_gen: test.generate,
             n_depth: test.depth,
@@ -329,7 +329,7 @@ impl Line {
         }
     }
 
-    fn row(&self, test: &str) -> String {
+    fn markdown(&self, test: &str) -> String {
         let kv = if self.type_k == self.type_v {
             self.type_k.clone()
         } else {
@@ -390,12 +390,12 @@ mod tests {
         assert_eq!(blocks_needed(&test), 12);
     }
 
-    /// Remembers what was stored where, and holds every batch to the contract of [`Batch`].
+    /// Records what was stored where, and checks every batch against the contract of [`Batch`].
     #[derive(Default)]
     struct Recorder {
-        /// The token stored at each place.
+        /// The token stored at each position of each block.
         stored: BTreeMap<(BlockId, usize), Token>,
-        /// Rows that were computed without their logits, which are those of the depth.
+        /// Rows computed without logits, which are those of the depth.
         filled: usize,
     }
 
@@ -421,20 +421,20 @@ mod tests {
         fn forward(&mut self, batch: &Batch<'_>) -> &[f32] {
             let places = |row: &Row| place(batch.blocks(row), row.cache_position as usize);
             let written: BTreeSet<_> = batch.rows.iter().map(places).collect();
-            assert_eq!(written.len(), batch.rows.len(), "two rows write to one place");
+            assert_eq!(written.len(), batch.rows.len(), "two rows write to one position");
             self.stored.extend(batch.rows.iter().map(|row| (places(row), row.token)));
             for row in batch.rows {
                 let table = batch.blocks(row);
                 let hole =
                     (0..row.cache_position as usize).find(|&at| !self.stored.contains_key(&place(table, at)));
-                assert_eq!(hole, None, "{row:?} reads a position that nobody computed");
+                assert_eq!(hole, None, "{row:?} reads a position that was never computed");
             }
             self.filled += batch.rows.iter().filter(|row| !row.logits).count();
             &[]
         }
     }
 
-    /// The tokens each sequence has as its depth after a measurement, and the rows computed for them.
+    /// The depth's tokens of each sequence after a measurement, and the number of rows computed for them.
     fn depths(test: Test) -> (Vec<Vec<Token>>, usize) {
         let mut bench = Bench::new(Recorder::default());
         assert_eq!(bench.measure(test, 2).len(), 2);
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn a_depth_is_computed_again_only_when_it_is_another() {
+    fn a_depth_is_computed_again_only_when_it_differs() {
         let mut bench = Bench::new(Recorder::default());
         let mut filled = |test| {
             let before = bench.runner.filled;
@@ -476,7 +476,7 @@ mod tests {
         let at = |depth| Test { depth, ..SHARED };
         let three_at = |depth| Test { sequences: 3, ..at(depth) };
         assert_eq!([filled(at(40)), filled(at(40))], [40, 0]);
-        // As many blocks, another number of positions.
+        // The same number of blocks, another number of positions.
         assert_eq!(filled(at(41)), 41);
         // A test without a depth writes where the depth was.
         assert_eq!([filled(at(0)), filled(at(41))], [0, 41]);

@@ -1,4 +1,4 @@
-//! `kvik cache`: what a running server keeps.
+//! `kvik cache`: lists and changes the cache of a running server.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use ureq::http::Method;
 use super::remote::{ServerArgs, escaped, read_json};
 use crate::settings::size::ByteSize;
 
-/// See and change what a running server keeps
+/// List, pin and evict what a running server has cached
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   kvik cache ls                     the largest prefixes
@@ -17,37 +17,37 @@ use crate::settings::size::ByteSize;
   kvik cache show                   memory, disk, hit rate
   kvik cache pin agent.json         compute a prompt and keep it
   kvik cache pins                   what is pinned
-  kvik cache unpin 7                let pin 7 be evicted; --tenant NAME, --all for more
-  kvik cache evict agent.json       drop what is known of it, pinned or not
-  kvik cache clear                  drop all that is not in use and not pinned")]
+  kvik cache unpin 7                remove pin 7; --tenant NAME, --all for more
+  kvik cache evict agent.json       evict a prompt, pinned or not
+  kvik cache clear                  evict all that is neither in use nor pinned")]
 pub(crate) struct CacheCommandArgs {
     #[command(flatten)]
     server: ServerArgs,
     #[command(subcommand)]
-    task: Task,
+    task: CacheTask,
 }
 
 #[derive(Debug, Subcommand)]
-enum Task {
+enum CacheTask {
     /// Lists prefixes
     Ls {
-        /// Largest or most used first: blocks, hits
+        /// Order: by size (blocks) or by uses (hits), largest first
         #[arg(long, value_name = "ORDER", default_value = "blocks", value_parser = ["blocks", "hits"])]
         by: String,
-        /// How many
+        /// Prefixes to list at most
         #[arg(short, long, value_name = "N", default_value_t = 20)]
         n: usize,
     },
     /// Shows memory, disk and hit rate
     Show,
-    /// Computes a prompt and keeps it
+    /// Computes a prompt and pins it
     Pin {
-        /// `messages` or `prompt`, as a request has them
+        /// A JSON file with `messages` or `prompt`, as in a request
         file: PathBuf,
     },
     /// Lists pins
     Pins,
-    /// Lets pinned prompts be evicted again, in memory and on disk
+    /// Removes pins, so that their prompts may be evicted, in memory and on disk
     Unpin {
         /// The number that `kvik cache pins` shows
         #[arg(value_name = "PIN", required_unless_present_any = ["tenant", "all"])]
@@ -55,16 +55,16 @@ enum Task {
         /// All pins of a tenant
         #[arg(long, value_name = "NAME", conflicts_with = "pin")]
         tenant: Option<String>,
-        /// All pins that this key may take back: the admin's everybody's
+        /// All pins that this key may remove; the admin's key removes those of all tenants
         #[arg(long, conflicts_with_all = ["pin", "tenant"])]
         all: bool,
     },
-    /// Drops what is known of a prompt and of all that begins with it, in memory and on disk
+    /// Evicts a prompt and all that begins with it, in memory and on disk
     Evict {
-        /// `messages` or `prompt`, as a request has them
+        /// A JSON file with `messages` or `prompt`, as in a request
         file: PathBuf,
     },
-    /// Drops all that is neither in use nor pinned
+    /// Evicts all that is neither in use nor pinned
     Clear,
 }
 
@@ -72,35 +72,37 @@ enum Task {
 pub(crate) fn run(args: &CacheCommandArgs) -> anyhow::Result<()> {
     let server = &args.server;
     match &args.task {
-        Task::Ls { by, n } => {
+        CacheTask::Ls { by, n } => {
             let path = format!("/v1/cache?order={by}&limit={n}");
             list(&server.call(Method::GET, &path, None)?);
         }
-        Task::Show => show(&server.call(Method::GET, "/v1/cache?limit=0", None)?),
-        Task::Pin { file } => {
+        CacheTask::Show => show(&server.call(Method::GET, "/v1/cache?limit=0", None)?),
+        CacheTask::Pin { file } => {
             let answer = server.call(Method::POST, "/v1/cache/pin", Some(&read_json(file)?))?;
             println!("{} tokens pinned, {} of them computed", answer["tokens"], answer["computed_tokens"]);
         }
-        Task::Evict { file } => {
+        CacheTask::Evict { file } => {
             let answer = server.call(Method::POST, "/v1/cache/evict", Some(&read_json(file)?))?;
-            println!("{} blocks dropped, {} pins taken back", answer["blocks"], answer["pins"]);
+            println!("{} blocks evicted, {} pins removed", answer["blocks"], answer["pins"]);
             for name in answer["prompts"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-                println!("the prompt {name} is still to be kept: kvik prompt rm {name} ends that");
+                println!(
+                    "the prompt {name} is still registered and will be computed again: kvik prompt rm {name} removes it"
+                );
             }
         }
-        Task::Pins => pins(&server.call(Method::GET, "/v1/cache/pins", None)?),
-        Task::Unpin { pin, tenant, .. } => {
+        CacheTask::Pins => pins(&server.call(Method::GET, "/v1/cache/pins", None)?),
+        CacheTask::Unpin { pin, tenant, .. } => {
             let path = match (pin, tenant) {
                 (Some(pin), _) => format!("/v1/cache/pins/{pin}"),
                 (None, Some(tenant)) => format!("/v1/cache/pins?tenant={}", escaped(tenant)),
                 (None, None) => "/v1/cache/pins".to_owned(),
             };
-            println!("{} pins taken back", server.call(Method::DELETE, &path, None)?["pins"]);
+            println!("{} pins removed", server.call(Method::DELETE, &path, None)?["pins"]);
         }
-        Task::Clear => {
+        CacheTask::Clear => {
             let answer = server.call(Method::DELETE, "/v1/cache", None)?;
             println!(
-                "dropped {} blocks in memory and {} on disk",
+                "evicted {} blocks in memory and {} on disk",
                 answer["blocks"]["ram"], answer["blocks"]["disk"]
             );
         }
@@ -111,7 +113,7 @@ pub(crate) fn run(args: &CacheCommandArgs) -> anyhow::Result<()> {
 fn list(answer: &Value) {
     let prefixes = answer["prefixes"].as_array().map_or(&[][..], Vec::as_slice);
     if prefixes.is_empty() {
-        println!("nothing is kept");
+        println!("the cache is empty");
         return;
     }
     println!("{:>8} {:>10} {:>6} {:>9}  {:<7} text", "tokens", "size", "hits", "idle", "");
@@ -141,7 +143,7 @@ fn pins(answer: &Value) {
     }
 }
 
-/// How a prefix begins, on one line.
+/// The beginning of a prefix, on one line.
 fn beginning(prefix: &Value) -> String {
     let text: String = prefix["text"].as_str().unwrap_or_default().chars().take(60).collect();
     text.replace(char::is_control, " ")
@@ -151,7 +153,7 @@ fn show(answer: &Value) {
     let bytes = |value: &Value| ByteSize(value.as_u64().unwrap_or_default()).to_string();
     let (ram, disk) = (&answer["ram"], &answer["disk"]);
     if ram.is_null() {
-        println!("this key sees its own prefixes only: kvik cache ls");
+        println!("this key sees only its own prefixes: kvik cache ls");
         return;
     }
     println!("memory  {} of {}, {} tokens", bytes(&ram["used_bytes"]), bytes(&ram["bytes"]), ram["tokens"]);

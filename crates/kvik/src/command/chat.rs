@@ -6,7 +6,7 @@ use clap::Args;
 use rustyline::{DefaultEditor, error::ReadlineError};
 use serde_json::{Value, json};
 
-use super::talk::{Piece, TalkArgs, Turn};
+use super::talk::{AnswerPiece, TalkArgs, Turn};
 use crate::{
     serving::{
         Serving,
@@ -22,9 +22,9 @@ use crate::{
 
 const HELP: &str = "\
 /help           this list
-/system TEXT    tell the model something before the conversation, and start anew
+/system TEXT    set the system message and start anew
 /reset          forget the conversation (its prompt stays in the cache)
-/stats          what the cache holds
+/stats          show the use of the cache
 /quit           leave (also Ctrl-D)";
 
 /// Talks with the model in the terminal
@@ -33,8 +33,8 @@ const HELP: &str = "\
   kvik chat
   kvik chat -m model.gguf --system \"You are a friendly assistant.\"
 
-After each answer one line says how many tokens of the conversation were reused and how soon the
-first token came: a conversation is computed once, however long it grows.")]
+After each answer one line says how many tokens of the conversation were reused and when the first
+token came: a conversation is computed once, however long it grows.")]
 pub(crate) struct ChatArgs {
     #[command(flatten)]
     model: ModelArgs,
@@ -44,9 +44,9 @@ pub(crate) struct ChatArgs {
     talk: TalkArgs,
 }
 
-/// What a line of input asks for.
+/// A line of input: a command, or a message to the model.
 #[derive(Debug, PartialEq)]
-enum Line<'a> {
+enum InputLine<'a> {
     Nothing,
     Say(&'a str),
     Help,
@@ -57,19 +57,19 @@ enum Line<'a> {
     Unknown(&'a str),
 }
 
-impl<'a> Line<'a> {
-    fn parse(line: &'a str) -> Line<'a> {
+impl<'a> InputLine<'a> {
+    fn parse(line: &'a str) -> InputLine<'a> {
         let line = line.trim();
         let (command, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
         match command {
-            "" => Line::Nothing,
-            "/help" | "/?" => Line::Help,
-            "/system" => Line::System(rest.trim()),
-            "/reset" => Line::Reset,
-            "/stats" => Line::Stats,
-            "/quit" | "/exit" => Line::Quit,
-            other if other.starts_with('/') => Line::Unknown(other),
-            _ => Line::Say(line),
+            "" => InputLine::Nothing,
+            "/help" | "/?" => InputLine::Help,
+            "/system" => InputLine::System(rest.trim()),
+            "/reset" => InputLine::Reset,
+            "/stats" => InputLine::Stats,
+            "/quit" | "/exit" => InputLine::Quit,
+            other if other.starts_with('/') => InputLine::Unknown(other),
+            _ => InputLine::Say(line),
         }
     }
 }
@@ -91,18 +91,18 @@ pub(crate) fn run(args: &ChatArgs) -> anyhow::Result<()> {
         );
     }
     println!("/help lists the commands.\n");
-    let mut conversation = Conversation { talk: args.talk.clone(), messages: Vec::new() };
+    let mut conversation = TerminalChat { talk: args.talk.clone(), messages: Vec::new() };
     conversation.reset();
     let outcome = converse(&serving, &mut conversation);
     handle.shutdown(Duration::ZERO);
     outcome
 }
 
-fn converse(serving: &Serving, conversation: &mut Conversation) -> anyhow::Result<()> {
+fn converse(serving: &Serving, conversation: &mut TerminalChat) -> anyhow::Result<()> {
     let mut editor = DefaultEditor::new()?;
     let history = dirs::config().map(|directory| directory.join("chat_history"));
     if let Some(path) = &history {
-        // There is none at the first start.
+        // The first start has no history.
         let _ = editor.load_history(path);
     }
     loop {
@@ -113,15 +113,15 @@ fn converse(serving: &Serving, conversation: &mut Conversation) -> anyhow::Resul
             Err(error) => return Err(error.into()),
         };
         editor.add_history_entry(line.trim())?;
-        match Line::parse(&line) {
-            Line::Nothing => {}
-            Line::Help => println!("{HELP}"),
-            Line::Quit => break,
-            Line::Reset => conversation.reset(),
-            Line::Stats => println!("{}", stats(serving)),
-            Line::System(text) => conversation.set_system(text),
-            Line::Unknown(command) => println!("there is no command {command}; /help lists them"),
-            Line::Say(text) => conversation.say(serving, text),
+        match InputLine::parse(&line) {
+            InputLine::Nothing => {}
+            InputLine::Help => println!("{HELP}"),
+            InputLine::Quit => break,
+            InputLine::Reset => conversation.reset(),
+            InputLine::Stats => println!("{}", stats(serving)),
+            InputLine::System(text) => conversation.set_system(text),
+            InputLine::Unknown(command) => println!("there is no command {command}; /help lists them"),
+            InputLine::Say(text) => conversation.say(serving, text),
         }
     }
     if let Some(path) = history {
@@ -130,7 +130,7 @@ fn converse(serving: &Serving, conversation: &mut Conversation) -> anyhow::Resul
     Ok(())
 }
 
-/// A history that cannot be kept is no reason to fail.
+/// Saves the history; a failure is only reported.
 fn save(editor: &mut DefaultEditor, path: &std::path::Path) {
     let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
     if made.is_err() || editor.save_history(path).is_err() {
@@ -138,13 +138,13 @@ fn save(editor: &mut DefaultEditor, path: &std::path::Path) {
     }
 }
 
-/// What was said so far.
-struct Conversation {
+/// The conversation so far.
+struct TerminalChat {
     talk: TalkArgs,
     messages: Vec<Value>,
 }
 
-impl Conversation {
+impl TerminalChat {
     fn reset(&mut self) {
         let system = self.talk.system.as_ref().map(|text| json!({"role": "system", "content": text}));
         self.messages = system.into_iter().collect();
@@ -160,7 +160,7 @@ impl Conversation {
         match self.talk.chat(serving, &self.messages, &mut show) {
             Ok(turn) => self.keep(&turn),
             Err(error) => {
-                // The question is taken back, so that a shorter one can be asked.
+                // The question is removed, so that a shorter one can follow.
                 self.messages.pop();
                 println!("error: {error:#}");
             }
@@ -173,11 +173,11 @@ impl Conversation {
     }
 }
 
-/// Content as it is, reasoning dimmed.
-fn show(piece: Piece<'_>) {
+/// Prints content as it is, and reasoning dimmed.
+fn show(piece: AnswerPiece<'_>) {
     match piece {
-        Piece::Content(text) => print!("{text}"),
-        Piece::Reasoning(text) => print!("\x1b[2m{text}\x1b[0m"),
+        AnswerPiece::Content(text) => print!("{text}"),
+        AnswerPiece::Reasoning(text) => print!("\x1b[2m{text}\x1b[0m"),
     }
     let _ = std::io::stdout().flush();
 }
@@ -198,15 +198,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_commands_or_speech() {
-        let check = |line: &str, expect: Line<'_>| assert_eq!(Line::parse(line), expect, "{line}");
-        check("  ", Line::Nothing);
-        check("hello there ", Line::Say("hello there"));
-        check("/system  be brief ", Line::System("be brief"));
-        check("/system", Line::System(""));
-        check("/reset", Line::Reset);
-        check("/quit", Line::Quit);
-        check("/helpme", Line::Unknown("/helpme"));
-        check("1/2 is a half", Line::Say("1/2 is a half"));
+    fn lines_are_commands_or_messages() {
+        let check = |line: &str, expect: InputLine<'_>| assert_eq!(InputLine::parse(line), expect, "{line}");
+        check("  ", InputLine::Nothing);
+        check("hello there ", InputLine::Say("hello there"));
+        check("/system  be brief ", InputLine::System("be brief"));
+        check("/system", InputLine::System(""));
+        check("/reset", InputLine::Reset);
+        check("/quit", InputLine::Quit);
+        check("/helpme", InputLine::Unknown("/helpme"));
+        check("1/2 is a half", InputLine::Say("1/2 is a half"));
     }
 }

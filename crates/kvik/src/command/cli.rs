@@ -12,14 +12,13 @@ use super::{
 
 /// kvik: a local LLM server whose centre is the KV cache
 ///
-/// A prompt that has been computed is never computed again while there is room to keep it:
-/// not for the next request, the next user or the next conversation. Every answer says how many
-/// tokens were reused.
+/// kvik computes a prompt once and reuses it while the cache holds it: for the next request, the
+/// next user and the next conversation. Every answer reports how many tokens were reused.
 #[derive(Debug, Parser)]
 #[command(
     version,
     after_help = "Examples:
-  kvik serve                                   OpenAI's API on http://127.0.0.1:8080, with the model inside
+  kvik serve                                   OpenAI's API on http://127.0.0.1:8080, with the embedded model
   kvik serve -m model.gguf --context 8192      another model
   kvik serve -m hf:Qwen/Qwen3-0.6B-GGUF        downloaded once, then from disk
   kvik chat -m model.gguf                      talk in the terminal
@@ -27,7 +26,7 @@ use super::{
 
 Settings come from flags, then from the environment (--cache-ram is KVIK_CACHE_RAM), then from
 config.toml (cache-ram = \"2GiB\") in the user's configuration directory or where --config says.
-Without -m every command uses the tiny model inside the program."
+Without -m every command uses the tiny embedded model."
 )]
 pub(crate) struct Cli {
     /// Configuration file (default: config.toml in the user's configuration directory)
@@ -37,7 +36,7 @@ pub(crate) struct Cli {
     pub(crate) task: Task,
 }
 
-/// What to do.
+/// The command to run.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Task {
     /// Serve OpenAI's API over HTTP
@@ -48,24 +47,24 @@ pub(crate) enum Task {
     Run(RunArgs),
     /// Measure the speed of prefill and decode
     Bench(BenchArgs),
-    /// Measure how well the model foretells a text
+    /// Measure how well the model predicts a text
     Perplexity(PerplexityArgs),
-    /// Say what a request would find in the cache of a running server
+    /// Show what a request would find in the cache of a running server
     Explain(ExplainArgs),
-    /// Find what in requests will defeat the cache
+    /// Find the parts of requests that defeat the cache
     Lint(LintArgs),
-    /// See and change what a running server keeps
+    /// List, pin and evict what a running server has cached
     Cache(CacheCommandArgs),
-    /// Keep a prompt computed: a system prompt, tools, examples
+    /// Keep a prompt cached: a system prompt, tools, examples
     Prompt(PromptArgs),
-    /// Show what is in a model file
+    /// Show the contents of a model file
     Inspect(InspectArgs),
     /// Show how much memory a model needs, and how many users fit
     Plan(PlanArgs),
-    /// Measure how well a cache of a given size would have served a recorded trace
+    /// Replay a recorded trace through the cache and measure its hit rate
     Replay(ReplayArgs),
-    /// Make keys for the tenants of a server
+    /// Create API keys for tenants
     Tenant(TenantArgs),
-    /// Show what tenants have had, by day and model
+    /// Show the usage of tenants, by day and model
     Usage(UsageArgs),
 }

@@ -1,11 +1,11 @@
-//! The request that `kvik serve` prints to paste.
+//! The example request that `kvik serve` prints.
 //!
-//! The model inside was trained on notifications to triage, so that is what it is asked; the
-//! answer is a right one. Another model gets a plain question.
+//! The embedded model was trained to triage notifications, so its example is a notification, which it
+//! answers correctly. Another model gets a plain question.
 
 use serde_json::{Value, json};
 
-/// What the model inside is told: a description first, then its folder, as it knows it.
+/// The system prompt of the embedded model, in the form of its training data: a description, then its folder.
 pub(crate) const TRIAGE: &str = "Sort each notification of the user. Choose one folder and one priority.
 
 Folders:
@@ -25,15 +25,15 @@ no action needed = 5
 
 Output one line of JSON with the keys \"folder\" and \"priority\".";
 
-/// A notification for it.
+/// A notification to triage.
 pub(crate) const NOTIFICATION: &str =
     "App: ClinicOne\nTitle: Vaccine\nBody: Your vaccination is on Tuesday. Urgent: act at once!";
 
-/// What to send next, to see that the first part of the prompt is not computed a second time.
+/// The next notification, which shows that the system prompt is reused.
 const AND_THEN: &str =
     "App: ParcelGo\\nTitle: Delivered\\nBody: Your package was left at the door. Please see to it this week.";
 
-/// A shell command that asks the server at `url`, and what to change in it afterwards.
+/// A shell command that asks the server at `url`, and the change to try next.
 pub(crate) fn curl(url: &str, model: &str, embedded: bool, key_wanted: bool) -> String {
     let body = body(model, embedded);
     let pretty = serde_json::to_string_pretty(&body).unwrap_or_default();
@@ -43,14 +43,14 @@ pub(crate) fn curl(url: &str, model: &str, embedded: bool, key_wanted: bool) -> 
     let next = if embedded {
         format!("Then send another notification in its place, such as\n\n  {AND_THEN}\n\n")
     } else {
-        "Then paste it again, or ask on.\n".to_owned()
+        "Then paste it again, or ask another question.\n".to_owned()
     };
     format!(
-        "curl -s {url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'\n\n{next}`cached_tokens` in the answer counts what was not computed a second time."
+        "curl -s {url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'\n\n{next}`cached_tokens` in the answer counts the reused prompt tokens."
     )
 }
 
-/// The request itself.
+/// The body of the request.
 pub(crate) fn body(model: &str, embedded: bool) -> Value {
     let messages = if embedded {
         json!([

@@ -8,15 +8,15 @@ use ureq::http::Method;
 
 use super::remote::{ServerArgs, read_json};
 
-/// Says what a request would find in the cache of a running server, without running it
+/// Shows what a request would find in the cache of a running server, without running it
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   kvik explain request.json                            the server on this machine
-  kvik explain request.json --url http://host:8080     another one
-  kvik explain request.json --json                     the answer as it is
+  kvik explain request.json --url http://host:8080     another server
+  kvik explain request.json --json                     the answer as JSON
 
 A request is the body of a chat (`messages`) or of a completion (`prompt`). Nothing is computed
-and nothing in the cache changes, not even what is evicted next.")]
+and nothing in the cache changes, not even the order of eviction.")]
 pub(crate) struct ExplainArgs {
     /// The body of a request, as JSON
     #[arg(value_name = "REQUEST.JSON")]
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The object `kvik.cache` for people.
+/// The object `kvik.cache` as sentences.
 fn sentences(cache: &Value) -> String {
     let number = |value: &Value| value.as_u64().unwrap_or_default();
     let mut text = format!(
@@ -77,21 +77,21 @@ fn sentences(cache: &Value) -> String {
     format!("{text}\n{}", meaning(reason))
 }
 
-/// What a reason means and what can be done about it.
+/// What a reason means, and a remedy where there is one.
 fn meaning(reason: &str) -> &'static str {
     match reason {
         "complete" => {
-            "The whole prompt is there; only its last token is computed, because its answer begins there."
+            "The whole prompt is cached; only its last token is computed, because the answer begins with its logits."
         }
-        "first_seen" => "Nobody has asked this before.",
-        "diverged" => "A known prompt goes on differently from here; `kvik lint` finds what changes.",
-        "evicted" => "It was there and had to go; a larger --cache-ram, a priority or a pin keeps it.",
-        "expired" => "It was there and has outlived its time to live.",
+        "first_seen" => "No earlier prompt begins like this.",
+        "diverged" => "A known prompt continues differently from here; `kvik lint` finds what changes.",
+        "evicted" => "It was cached and then evicted; a larger --cache-ram, a priority or a pin keeps it.",
+        "expired" => "It was cached and its time to live has expired.",
         "other_model" => "It was computed with another model.",
         "other_kv_format" => "It was computed with keys and values in another format (--kv).",
-        "other_tenant_or_private" => "The request, or the one that computed it, is not shared.",
-        "below_minimum" => "Too little of it is there to be worth taking over.",
-        "still_computing" => "A running request is computing it; this one would wait for it.",
+        "other_tenant_or_private" => "This request, or the request that computed it, is not shared.",
+        "below_minimum" => "Too few of its tokens are cached to be worth reusing.",
+        "still_computing" => "A running request is computing it; this request would wait for it.",
         "load_failed" => "It is on disk and could not be read.",
         "recompute_was_cheaper" => "It is on disk, and computing it takes less time than reading it.",
         _ => "",
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_worded() {
+    fn a_report_becomes_sentences() {
         let cache = json!({
             "prompt_tokens": 40, "cached_tokens": 16, "by_tier": {"ram": 10, "disk": 6},
             "stopped_at": {"token": 16, "message": 1, "role": "user", "before": "Which ", "after": "day"},
@@ -137,7 +137,7 @@ mod tests {
 reuse stops at token 16, in messages[1] (user): evicted
   \"Which \" is there, \"day\" is not
 evicted 12 s ago by lru
-It was there and had to go; a larger --cache-ram, a priority or a pin keeps it.";
+It was cached and then evicted; a larger --cache-ram, a priority or a pin keeps it.";
         assert_eq!(sentences(&cache), expect);
     }
 }

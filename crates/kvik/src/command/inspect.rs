@@ -1,4 +1,4 @@
-//! `kvik inspect`: what is in a model file, and whether kvik runs it.
+//! `kvik inspect`: the contents of a model file, and whether kvik runs it.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::settings::{model::ModelArgs, size::ByteSize};
 /// Shows a model's shape, tokenizer, template and tensors.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  kvik inspect                      the model inside
+  kvik inspect                      the embedded model
   kvik inspect -m model.gguf        a GGUF file
   kvik inspect -m ./Qwen3-0.6B/     a Hugging Face directory
   kvik inspect --tensors            every tensor with type and shape")]
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Facts in the order a reader wants them.
+/// The facts of a model, in the order in which they are printed.
 fn facts(loaded: &LoadedModel) -> Vec<(&'static str, String)> {
     let config = &loaded.config;
     let tokenizer = &loaded.tokenizer;

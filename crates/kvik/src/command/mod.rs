@@ -1,4 +1,4 @@
-//! What `kvik` does, one file a command: read the flags, do it, print it.
+//! The commands, one file each: it reads the flags, runs the command and prints the result.
 
 mod bench;
 mod cache;
@@ -28,7 +28,7 @@ pub(crate) use cli::{Cli, Task};
 
 use crate::settings::config;
 
-/// Runs the command that the arguments of this process name.
+/// Runs the command named by the arguments of this process.
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
     let args: Vec<OsString> = std::env::args_os().collect();
     let matches = config::configure(Cli::command(), &args)?.get_matches_from(args);

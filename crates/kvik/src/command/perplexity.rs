@@ -1,4 +1,4 @@
-//! `kvik perplexity`: how well a model foretells a text, with the flags and the rules of llama-perplexity.
+//! `kvik perplexity`: how well a model predicts a text, with the flags and the rules of llama-perplexity.
 //!
 //! It drives the model directly, without scheduler or cache: every window is computed cold.
 
@@ -19,7 +19,7 @@ use serde_json::json;
 
 use crate::{serving::load, settings::model::ModelArgs};
 
-/// Measures how well a model foretells a text, with the flags and the rules of llama-perplexity
+/// Measures how well a model predicts a text, with the flags and the rules of llama-perplexity
 #[derive(Debug, Args)]
 #[command(
     after_help = "Perplexity is e to the mean negative log-likelihood of a token: a model of perplexity 6 is on
@@ -32,7 +32,7 @@ Examples:
   kvik perplexity -m model.gguf -f wiki.test.raw             the whole text in windows of 512 tokens
   kvik perplexity -m model.gguf -f wiki.test.raw --chunks 40 its first 40 windows
   kvik perplexity -m model.gguf -f wiki.test.raw --kv q8     what 8-bit keys and values cost
-  kvik perplexity -f letter.txt -c 256 --json                the model inside, one JSON object"
+  kvik perplexity -f letter.txt -c 256 --json                the embedded model, one JSON object"
 )]
 pub(crate) struct PerplexityArgs {
     /// The text, in UTF-8
@@ -134,7 +134,7 @@ fn kv_name((k, v): (KvFormat, KvFormat)) -> String {
     if k == v { k.to_string() } else { format!("{k}/{v}") }
 }
 
-/// Hidden by itself where standard error is not a terminal.
+/// A progress bar; indicatif hides it where standard error is not a terminal.
 fn progress(windows: usize) -> ProgressBar {
     let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} windows, {eta} left, perplexity {msg}");
     let bar = ProgressBar::new(windows as u64).with_message("?");

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::settings::{model::ModelArgs, size::ByteSize};
 
-/// Storage formats of keys and values that are compared.
+/// The KV formats that are compared.
 const FORMATS: [KvFormat; KvFormat::ALL.len()] = KvFormat::ALL;
 
 /// Shows the memory of weights and of KV per token, per context and per user, and what fits.
@@ -23,17 +23,17 @@ const FORMATS: [KvFormat; KvFormat::ALL.len()] = KvFormat::ALL;
 Examples:
   kvik plan -m model.gguf --context 8192 --users 4
   kvik plan -m model.gguf --context 32768 --users 1 --ram 8GiB
-  kvik plan --json                               the model inside, for machines")]
+  kvik plan --json                               the embedded model, as JSON")]
 pub(crate) struct PlanArgs {
     #[command(flatten)]
     model: ModelArgs,
     /// Tokens of one conversation (default: the model's own context)
     #[arg(long)]
     context: Option<usize>,
-    /// Conversations held at the same time
+    /// Conversations in memory at the same time
     #[arg(long, default_value_t = 1)]
     users: usize,
-    /// Memory to stay within, weights included
+    /// Memory limit, weights included
     #[arg(long)]
     ram: Option<ByteSize>,
     /// Print JSON
@@ -41,21 +41,21 @@ pub(crate) struct PlanArgs {
     json: bool,
 }
 
-/// What one KV format costs.
+/// The memory that one KV format takes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-struct Cost {
+struct FormatCost {
     kv: String,
     bytes_per_token: u64,
     bytes_per_context: u64,
     bytes_all_users: u64,
     bytes_with_weights: u64,
-    /// Tokens that fit beside the weights, whole blocks, when a limit is given.
+    /// Tokens that fit beside the weights, in whole blocks, when a limit is given.
     tokens_that_fit: Option<u64>,
-    /// Users with a full context each that fit.
+    /// Users that fit with a full context each.
     users_that_fit: Option<u64>,
 }
 
-/// The whole answer.
+/// The whole output.
 #[derive(Debug, Serialize)]
 struct Plan {
     model: String,
@@ -68,7 +68,7 @@ struct Plan {
     users: usize,
     weight_bytes: u64,
     ram_bytes: Option<u64>,
-    kv_formats: Vec<Cost>,
+    kv_formats: Vec<FormatCost>,
 }
 
 /// Runs the command.
@@ -89,7 +89,8 @@ impl Plan {
         let context_tokens = args.context.unwrap_or(config.context);
         let weight_bytes = loaded.tensors.total_bytes();
         let ram_bytes = args.ram.map(|size| size.0);
-        let cost = |format| Cost::new(config, format, context_tokens, args.users, weight_bytes, ram_bytes);
+        let cost =
+            |format| FormatCost::new(config, format, context_tokens, args.users, weight_bytes, ram_bytes);
         Plan {
             model: config.name.clone(),
             architecture: config.arch.name(),
@@ -140,7 +141,7 @@ impl Plan {
     }
 }
 
-impl Cost {
+impl FormatCost {
     fn new(
         config: &ModelConfig,
         format: KvFormat,
@@ -148,14 +149,14 @@ impl Cost {
         users: usize,
         weight_bytes: u64,
         ram_bytes: Option<u64>,
-    ) -> Cost {
+    ) -> FormatCost {
         let layout = ModelRunner::layout(config, format, format);
         let block_bytes = layout.block_bytes() as u64;
         let blocks = |tokens: usize| tokens.div_ceil(BLOCK_POSITIONS) as u64;
         let bytes_per_context = blocks(context_tokens) * block_bytes;
         let bytes_all_users = bytes_per_context * users as u64;
         let blocks_that_fit = ram_bytes.map(|ram| ram.saturating_sub(weight_bytes) / block_bytes);
-        Cost {
+        FormatCost {
             kv: format.name().to_owned(),
             bytes_per_token: layout.token_bytes() as u64,
             bytes_per_context,
@@ -228,7 +229,7 @@ mod tests {
             (config(32, 32, 1, 128), 2048, KvFormat::F16, 32 << 20),
         ];
         for (config, tokens, format, expected) in cases {
-            let cost = Cost::new(&config, format, tokens, 1, 0, None);
+            let cost = FormatCost::new(&config, format, tokens, 1, 0, None);
             assert_eq!(cost.bytes_per_token * tokens as u64, expected);
         }
     }
@@ -237,10 +238,10 @@ mod tests {
     fn what_fits_is_counted_in_whole_blocks_beside_the_weights() {
         let model = config(32, 32, 32, 128);
         let (gib, weights) = (1u64 << 30, 3u64 << 30);
-        let cost = Cost::new(&model, KvFormat::F16, 2048, 2, weights, Some(weights + 5 * gib / 2));
+        let cost = FormatCost::new(&model, KvFormat::F16, 2048, 2, weights, Some(weights + 5 * gib / 2));
         assert_eq!(cost.bytes_with_weights, weights + 2 * gib);
         assert_eq!((cost.users_that_fit, cost.tokens_that_fit), (Some(2), Some(5120)));
-        let none = Cost::new(&model, KvFormat::F16, 2048, 2, weights, Some(gib));
+        let none = FormatCost::new(&model, KvFormat::F16, 2048, 2, weights, Some(gib));
         assert_eq!((none.users_that_fit, none.tokens_that_fit), (Some(0), Some(0)));
     }
 }

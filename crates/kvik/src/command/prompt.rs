@@ -1,4 +1,4 @@
-//! `kvik prompt`: prompts that a running server computes ahead and keeps.
+//! `kvik prompt`: the prompts that a running server computes ahead and keeps.
 
 use std::path::PathBuf;
 
@@ -9,40 +9,40 @@ use ureq::http::Method;
 
 use super::remote::{ServerArgs, escaped, read_json};
 
-/// Keep a prompt computed: a system prompt, tools, examples
+/// Keep a prompt cached: a system prompt, tools, examples
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   kvik prompt add notify --system \"You sort notifications.\"   a system prompt
   kvik prompt add agent agent.json                            messages and tools, as in a chat request
-  kvik prompt ls                                              what is kept, and how much of it is computed
-  kvik prompt check agent agent.json                          whether the file still says what is kept
+  kvik prompt ls                                              the kept prompts, and how much of each is computed
+  kvik prompt check agent agent.json                          whether the file equals the kept prompt
   kvik prompt rm agent
 
-A kept prompt is computed once, pinned in memory and on disk, and there again after a restart before the
-first request needs it. Adding it again changes nothing unless its tokens or the model have changed.")]
+The server computes a kept prompt once, pins it in memory and on disk, and restores it after a restart
+before the first request needs it. Adding it again changes nothing unless its tokens or the model have changed.")]
 pub(crate) struct PromptArgs {
     #[command(flatten)]
     server: ServerArgs,
     #[command(subcommand)]
-    task: Task,
+    task: PromptTask,
 }
 
 #[derive(Debug, Subcommand)]
-enum Task {
+enum PromptTask {
     /// Computes a prompt and keeps it
     Add {
         name: String,
         #[command(flatten)]
         content: Content,
-        /// Tenants whose mode is public-prompts share it; takes the admin's key
+        /// Share it with tenants in the mode public-prompts; requires the admin's key
         #[arg(long)]
         public: bool,
     },
-    /// Lists the prompts that are kept
+    /// Lists the kept prompts
     Ls,
-    /// Lets go of a prompt
+    /// Removes a prompt
     Rm { name: String },
-    /// Says whether a prompt is kept, computed, and the same as here; exit status 1 when not
+    /// Checks that a prompt is kept, computed, and equal to the given one; exit status 1 when not
     Check {
         name: String,
         #[command(flatten)]
@@ -52,7 +52,7 @@ enum Task {
 
 #[derive(Debug, Args)]
 struct Content {
-    /// A JSON file with `messages` (and `tools`) or `prompt`, as a request has them
+    /// A JSON file with `messages` (and `tools`) or `prompt`, as in a request
     #[arg(value_name = "FILE.JSON", conflicts_with = "system")]
     file: Option<PathBuf>,
     /// The text of a system message
@@ -72,20 +72,20 @@ impl Content {
 /// Runs the command.
 pub(crate) fn run(args: &PromptArgs) -> anyhow::Result<()> {
     match &args.task {
-        Task::Add { name, content, public } => {
-            let mut body = content.read()?.context("say what to keep: a file, or --system TEXT")?;
+        PromptTask::Add { name, content, public } => {
+            let mut body = content.read()?.context("give the prompt to keep: a file, or --system TEXT")?;
             if *public {
                 body["public"] = json!(true);
             }
             let kept = args.server.call(Method::PUT, &path(name), Some(&body))?;
             println!("{name}: {} tokens, {}", kept["tokens"], done(&kept));
         }
-        Task::Ls => list(&args.server.call(Method::GET, "/v1/prompts", None)?),
-        Task::Rm { name } => {
+        PromptTask::Ls => list(&args.server.call(Method::GET, "/v1/prompts", None)?),
+        PromptTask::Rm { name } => {
             args.server.call(Method::DELETE, &path(name), None)?;
-            println!("{name}: gone");
+            println!("{name}: removed");
         }
-        Task::Check { name, content } => check(&args.server, name, content.read()?)?,
+        PromptTask::Check { name, content } => check(&args.server, name, content.read()?)?,
     }
     Ok(())
 }
@@ -116,8 +116,8 @@ fn check(server: &ServerArgs, name: &str, body: Option<Value>) -> anyhow::Result
 fn words(state: &Value) -> String {
     let cached = if state["cached"] == json!(true) { "computed" } else { "not computed" };
     let changed = match state["changed"].as_bool() {
-        Some(true) => ", and other than what is kept",
-        Some(false) => ", and the same as what is kept",
+        Some(true) => ", different from the kept prompt",
+        Some(false) => ", equal to the kept prompt",
         None => "",
     };
     format!("{} tokens, {cached} (memory {}, disk {}){changed}", state["tokens"], state["ram"], state["disk"])

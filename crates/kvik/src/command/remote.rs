@@ -1,4 +1,4 @@
-//! Talking to a running server, for the commands that ask or change what it keeps.
+//! HTTP client of a running server, for the commands that read or change its cache.
 
 use std::{fs, path::Path};
 
@@ -7,19 +7,19 @@ use clap::Args;
 use serde_json::Value;
 use ureq::http::{Method, Request};
 
-/// Which server.
+/// Address and key of a server.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ServerArgs {
-    /// The server
+    /// URL of the server
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080", global = true)]
     url: String,
-    /// The key, where the server wants one
+    /// API key, where the server requires one
     #[arg(long, value_name = "KEY", env = "KVIK_KEY", hide_env_values = true, global = true)]
     key: Option<String>,
 }
 
 impl ServerArgs {
-    /// The same, at another address.
+    /// The same server at another address.
     pub(crate) fn at(self, url: String) -> ServerArgs {
         ServerArgs { url, ..self }
     }
@@ -32,7 +32,7 @@ impl ServerArgs {
         ServerArgs { key, ..self }
     }
 
-    /// Sends a request, with a JSON body or none, and returns the JSON it is answered with.
+    /// Sends a request, with a JSON body or none, and returns the JSON of the response.
     pub(crate) fn call(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
         let url = format!("{}{path}", self.url.trim_end_matches('/'));
         let mut request =
@@ -43,9 +43,9 @@ impl ServerArgs {
         let request = request.body(body.map(Value::to_string).unwrap_or_default())?;
         let config =
             ureq::Agent::config_builder().http_status_as_error(false).allow_non_standard_methods(true);
-        let answered = ureq::Agent::from(config.build()).run(request);
-        let mut response = answered.with_context(|| {
-            format!("there is no answer from {url}; is `kvik serve` running, or somewhere else (--url)?")
+        let response = ureq::Agent::from(config.build()).run(request);
+        let mut response = response.with_context(|| {
+            format!("{url} does not answer; is `kvik serve` running there? --url names another address")
         })?;
         let text =
             response.body_mut().read_to_string().with_context(|| format!("the answer of {url} broke off"))?;
@@ -64,7 +64,7 @@ pub(crate) fn read_json(path: &Path) -> anyhow::Result<Value> {
     serde_json::from_str(&text).with_context(|| format!("{} is not JSON", path.display()))
 }
 
-/// A name as a part of a path.
+/// A name, percent-encoded as one segment of a path.
 pub(crate) fn escaped(name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     name.bytes()
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_stay_one_part_of_a_path() {
+    fn a_name_stays_one_segment_of_a_path() {
         assert_eq!(escaped("notify-1.2_x"), "notify-1.2_x");
         assert_eq!(escaped("a/b?c d"), "a%2Fb%3Fc%20d");
         assert_eq!(escaped("é"), "%C3%A9");

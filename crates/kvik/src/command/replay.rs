@@ -1,7 +1,7 @@
-//! `kvik replay`: how well would a cache of a given size have served a recorded trace?
+//! `kvik replay`: the hit rate of a cache of a given size on a recorded trace.
 //!
-//! Reads the trace and the clock for [`kvik_cache::replay`], and prints its reports. The real
-//! cache code runs; no model does.
+//! Reads the trace and the clock for [`kvik_cache::replay`], and prints its reports. It runs the real
+//! cache code and no model.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -27,33 +27,33 @@ pub(crate) struct ReplayArgs {
         default_values = ["1000", "5000", "10000", "30000", "unlimited"]
     )]
     blocks: Vec<Capacity>,
-    /// Which blocks go when space is short: policies to compare, or `all`.
+    /// Eviction policies to compare, or `all`.
     #[arg(long, value_name = "POLICY", value_delimiter = ',', default_value = "lru", alias = "policy")]
-    evict: Vec<Choice>,
+    evict: Vec<PolicyChoice>,
     /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
 }
 
-/// What to replay with.
+/// One policy, or all of them.
 #[derive(Debug, Clone, Copy)]
-enum Choice {
+enum PolicyChoice {
     One(Policy),
     All,
 }
 
-impl FromStr for Choice {
+impl FromStr for PolicyChoice {
     type Err = UnknownPolicy;
 
-    fn from_str(name: &str) -> Result<Choice, UnknownPolicy> {
-        if name == "all" { Ok(Choice::All) } else { name.parse().map(Choice::One) }
+    fn from_str(name: &str) -> Result<PolicyChoice, UnknownPolicy> {
+        if name == "all" { Ok(PolicyChoice::All) } else { name.parse().map(PolicyChoice::One) }
     }
 }
 
 /// Runs the command.
 pub(crate) fn run(args: ReplayArgs) -> anyhow::Result<()> {
     let requests = read_trace(&args.trace)?;
-    let policies: Vec<Policy> = args.evict.iter().flat_map(Choice::policies).collect();
+    let policies: Vec<Policy> = args.evict.iter().flat_map(PolicyChoice::policies).collect();
     let start = Instant::now();
     let pairs = policies.iter().flat_map(|&policy| args.blocks.iter().map(move |&blocks| (policy, blocks)));
     let reports = pairs.map(|(policy, blocks)| replay(&requests, blocks, policy, || start.elapsed()));
@@ -64,18 +64,18 @@ pub(crate) fn run(args: ReplayArgs) -> anyhow::Result<()> {
         1 => table(&reports),
         _ => comparison(&reports, &best),
     };
-    // A reader that has seen enough, as `head`, is no failure.
+    // A reader that closes the pipe early, such as `head`, is no failure.
     match writeln!(std::io::stdout(), "{text}") {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         result => Ok(result?),
     }
 }
 
-impl Choice {
+impl PolicyChoice {
     fn policies(&self) -> Vec<Policy> {
         match *self {
-            Choice::One(policy) => vec![policy],
-            Choice::All => Policy::ALL.to_vec(),
+            PolicyChoice::One(policy) => vec![policy],
+            PolicyChoice::All => Policy::ALL.to_vec(),
         }
     }
 }
@@ -84,10 +84,10 @@ fn read_trace(path: &Path) -> anyhow::Result<Vec<TraceRequest>> {
     let file = File::open(path).with_context(|| format!("cannot open the trace {}", path.display()))?;
     let mut requests = Vec::new();
     for (line, number) in BufReader::new(file).lines().zip(1..) {
-        let place = || format!("line {number} of the trace {}", path.display());
-        let line = line.with_context(place)?;
+        let source = || format!("line {number} of the trace {}", path.display());
+        let line = line.with_context(source)?;
         if !line.trim().is_empty() {
-            requests.push(parse_request(&line).with_context(place)?);
+            requests.push(parse_request(&line).with_context(source)?);
         }
     }
     Ok(requests)
@@ -95,11 +95,17 @@ fn read_trace(path: &Path) -> anyhow::Result<Vec<TraceRequest>> {
 
 fn parse_request(line: &str) -> serde_json::Result<TraceRequest> {
     #[derive(serde::Deserialize)]
-    struct Line {
+    struct TraceLine {
         hash_ids: TraceRequest,
     }
-    serde_json::from_str(line).map(|Line { hash_ids }| hash_ids)
+    serde_json::from_str(line).map(|TraceLine { hash_ids }| hash_ids)
 }
+
+/// The two header lines of [`table`].
+const HEADER: &str = concat!(
+    "                                                  |       lookup, us        |       insert, us       \n",
+    "   blocks      hits hit rate recomputed   evicted |     p50     p99     max |     p50     p99     max",
+);
 
 fn table(reports: &[ReplayReport]) -> String {
     let mut text = String::new();
@@ -108,27 +114,7 @@ fn table(reports: &[ReplayReport]) -> String {
         let policy = report.policy.name();
         text = format!("{requests} requests, {blocks} blocks, {first_seen} of them new, policy {policy}\n\n");
     }
-    text += &format!(
-        "{:>9} {:>9} {:>8} {:>10} {:>9} | {:^23} | {:^23}\n{:>9} {:>9} {:>8} {:>10} {:>9} | {:>7} {:>7} {:>7} | {:>7} {:>7} {:>7}",
-        "",
-        "",
-        "",
-        "",
-        "",
-        "lookup, us",
-        "insert, us",
-        "blocks",
-        "hits",
-        "hit rate",
-        "recomputed",
-        "evicted",
-        "p50",
-        "p99",
-        "max",
-        "p50",
-        "p99",
-        "max",
-    );
+    text += HEADER;
     for report in reports {
         text += &format!(
             "\n{:>9} {:>9} {:>8.4} {:>10} {:>9} | {} | {}",
@@ -144,7 +130,7 @@ fn table(reports: &[ReplayReport]) -> String {
     text
 }
 
-/// A row a policy and a column a capacity, the offline optimum last.
+/// One row per policy and one column per capacity; the offline optimum is the last row.
 fn comparison(reports: &[ReplayReport], best: &[usize]) -> String {
     let Some(ReplayReport { requests, blocks, first_seen, .. }) = reports.first() else {
         return String::new();
@@ -217,7 +203,7 @@ mod tests {
 "#;
 
     #[test]
-    fn the_table_shows_a_row_a_size() {
+    fn the_table_has_one_row_per_size() {
         let table = table(&reports(TRACE, &[Capacity::Blocks(1), Capacity::Unlimited]).unwrap());
         let rows: Vec<Vec<&str>> = table.lines().map(|row| row.split_whitespace().collect()).collect();
         assert_eq!(rows[0].join(" "), "2 requests, 6 blocks, 4 of them new, policy lru");
@@ -226,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_stand_below_each_other() {
+    fn the_comparison_has_one_row_per_policy() {
         let sizes = [Capacity::Blocks(1), Capacity::Unlimited];
         let reports = [reports(TRACE, &sizes).unwrap(), reports(TRACE, &sizes).unwrap()].concat();
         let comparison = comparison(&reports, &[1, 2]);
@@ -237,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_json_holds_the_same() {
+    fn the_json_has_the_figures_of_the_table() {
         let json = json(&reports(TRACE, &[Capacity::Unlimited]).unwrap(), &[2]);
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         assert_eq!(json[0]["blocks_max"], serde_json::Value::Null);

@@ -9,7 +9,7 @@ use anyhow::Context;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::talk::{self, Piece, TalkArgs, Turn};
+use super::talk::{self, AnswerPiece, TalkArgs, Turn};
 use crate::{
     serving::load::{self, Capacity, Loaded},
     settings::{
@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-/// Answers one prompt on standard output; what it took goes to standard error
+/// Answers one prompt on standard output; statistics go to standard error
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   kvik run \"Who are you?\"
@@ -44,9 +44,9 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     logging::start(LogFormat::Text, "warn");
     let prompt = args.prompt()?;
     let Loaded { serving, handle, .. } = load::open(&args.model, &args.cache, Capacity::ONE)?;
-    let mut show = |piece: Piece<'_>| {
-        if let Piece::Content(text) = piece {
-            // A reader that has seen enough, as `head`, is no failure.
+    let mut show = |piece: AnswerPiece<'_>| {
+        if let AnswerPiece::Content(text) = piece {
+            // A reader that closes the pipe early, such as `head`, is no failure.
             let mut out = std::io::stdout();
             let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
         }

@@ -1,4 +1,4 @@
-//! `kvik serve`: starts the server, says how to use it, and stops it in order.
+//! `kvik serve`: starts the server, prints how to use it, and shuts it down gracefully.
 
 use std::{
     io::Write,
@@ -27,7 +27,7 @@ use crate::{
     http::{self, ConnectionLimits, Front, Senders},
     serving::{
         ModelCard, Serving,
-        load::{self, Budget, Capacity, Handle, Loaded},
+        load::{self, Capacity, Handle, KvBudget, Loaded},
     },
     settings::{
         logging::{self, LogFormat},
@@ -36,24 +36,24 @@ use crate::{
     },
 };
 
-/// Connections open at the same time,
+/// Open connections at most.
 const CONNECTIONS_MAX: u64 = 1024;
-/// where as many file descriptors are left for everything else.
+/// File descriptors left for everything but connections.
 const FILES_RESERVED: u64 = 128;
-/// For the head of a request, and for an idle connection.
+/// Timeout for a request's headers, and for an idle connection.
 const HEAD_TIME: Duration = Duration::from_secs(75);
-/// For a client that takes no byte.
+/// Timeout of a write to a client that reads nothing.
 const WRITE_TIME: Duration = Duration::from_secs(60);
 
-/// Serves OpenAI's API over HTTP, and llama-server's beside it
+/// Serves OpenAI's API and llama-server's over HTTP
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  kvik serve                                       the model inside, on http://127.0.0.1:8080
+  kvik serve                                       the embedded model, on http://127.0.0.1:8080
   kvik serve -m model.gguf --context 8192          a GGUF file
   kvik serve -m hf:Qwen/Qwen3-0.6B-GGUF            from the Hugging Face hub, downloaded once
-  kvik serve --cache-ram 4GiB --parallel 16        more prompts kept, more requests at a time
+  kvik serve --cache-ram 4GiB --parallel 16        a larger cache, more requests at a time
   kvik serve --host 0.0.0.0 --api-key SECRET       for other machines
-  kvik serve --tenants tenants.toml --admin-key K  for clients that must not see each other
+  kvik serve --tenants tenants.toml --admin-key K  for clients isolated from each other
 
 Each of these flags is also an environment variable (--cache-ram: KVIK_CACHE_RAM) and a key of
 config.toml (cache-ram = \"4GiB\"). KVIK_LOG=debug says more.")]
@@ -66,19 +66,19 @@ pub(crate) struct ServeArgs {
     pub(crate) capacity: Capacity,
     #[command(flatten)]
     pub(crate) access: AccessArgs,
-    /// Longest request body
+    /// Bytes of a request body at most
     #[arg(long, value_name = "SIZE", default_value = "32MiB", help_heading = "Server")]
     pub(crate) body_limit: ByteSize,
     /// Name of the model in the API [default: the model's own]
     #[arg(long, value_name = "NAME", help_heading = "Server")]
     pub(crate) alias: Option<String>,
-    /// Refuse requests that name another model, instead of answering them with this one
+    /// Refuse requests that name another model, instead of answering them with this model
     #[arg(long, value_parser = FalseyValueParser::new(), help_heading = "Server")]
     strict_model: bool,
-    /// Seconds that running answers have to end after SIGTERM
+    /// Seconds that running answers may take to finish after SIGTERM
     #[arg(long, value_name = "SECONDS", default_value_t = 30, help_heading = "Server")]
     pub(crate) grace: u64,
-    /// How log lines look
+    /// Format of log lines
     #[arg(long, value_enum, default_value = "text", help_heading = "Server")]
     pub(crate) log: LogFormat,
     #[command(flatten)]
@@ -87,10 +87,10 @@ pub(crate) struct ServeArgs {
     pub(crate) accounts: AccountArgs,
 }
 
-/// What is known about the clients before the first of them comes.
+/// The settings of clients: keys, tenants, prices and records.
 struct Clients {
     keys: Keys,
-    /// Where the tenants come from, when there are any.
+    /// The tenants file, when there is one.
     source: Option<Source>,
     prices: Option<Prices>,
     records: Option<Records>,
@@ -101,7 +101,7 @@ struct Port {
     address: SocketAddr,
     front: Arc<Front>,
     stop: watch::Sender<bool>,
-    /// Ends with the number of connections that were cut off.
+    /// Returns the number of connections that were cut off.
     connections: JoinHandle<usize>,
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     runtime.block_on(serve(args, clients, loaded, port))
 }
 
-/// Refuses a clock that HTTP cannot write down: every answer has a `Date` of four digits for the year.
+/// Refuses a clock that HTTP cannot represent: the `Date` of an answer has four digits for the year.
 fn check_clock(now: SystemTime) -> anyhow::Result<()> {
     const FROM_1970_TO_9999: Duration = Duration::from_secs(253_402_300_800);
     match now.duration_since(SystemTime::UNIX_EPOCH) {
@@ -128,7 +128,7 @@ fn check_clock(now: SystemTime) -> anyhow::Result<()> {
     }
 }
 
-/// Listens, and tells whoever comes that the model loads.
+/// Listens, and answers 503 while the model loads.
 async fn open_port(args: &ServeArgs, keys: &Keys) -> anyhow::Result<Port> {
     let listener = args.access.listen().await?;
     let address = listener.local_addr()?;
@@ -158,7 +158,7 @@ async fn serve(args: &ServeArgs, mut clients: Clients, loaded: Loaded, port: Por
     }
     let stopping = tokio::spawn(stop_on_signal(app.clone(), handle, args.grace(), port.stop));
     port.front.replace(api::router(app.clone()));
-    // A server whose output nobody reads still serves.
+    // A closed standard output does not stop the server.
     let _ = writeln!(std::io::stdout(), "{banner}");
     let cut_off = port.connections.await?;
     if cut_off > 0 {
@@ -171,14 +171,14 @@ async fn serve(args: &ServeArgs, mut clients: Clients, loaded: Loaded, port: Por
     Ok(())
 }
 
-/// What the routes share, for clients that come to this address.
+/// The state shared by the routes of a server that listens at this address.
 fn app(args: &ServeArgs, clients: Clients, serving: Serving, ip: IpAddr) -> Arc<App> {
     let ledger = Ledger::new(&serving.model.name, clients.records.as_ref(), SystemTime::now);
     let config = args.app_config(args.access.senders(ip), clients.prices, clients.records);
     App::new(serving, clients.keys, Arc::new(ledger), config)
 }
 
-/// The same without a port, for tests that call the routes in process.
+/// The state without a port, for tests that call the routes in process.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn without_port(args: &ServeArgs) -> anyhow::Result<Arc<App>> {
     let clients = args.clients()?;
@@ -187,8 +187,8 @@ pub(crate) fn without_port(args: &ServeArgs) -> anyhow::Result<Arc<App>> {
     Ok(app(args, clients, serving, std::net::Ipv4Addr::LOCALHOST.into()))
 }
 
-/// As many connections as there are file descriptors for, of which the system may give more than
-/// it does at first.
+/// The number of connections that the limit on file descriptors allows, after raising that limit as
+/// far as the system permits.
 #[cfg(unix)]
 fn connections_max() -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -196,14 +196,14 @@ fn connections_max() -> usize {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current.is_some_and(|current| current < wanted) {
         let more = Some(maximum.map_or(wanted, |maximum| maximum.min(wanted)));
-        // Where it is refused there are fewer connections.
+        // When this fails, fewer connections are allowed.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: more, maximum });
     }
     let files = getrlimit(Resource::Nofile).current.unwrap_or(wanted);
     let connections = files.saturating_sub(FILES_RESERVED).clamp(16, CONNECTIONS_MAX);
     if connections < CONNECTIONS_MAX {
         tracing::warn!(
-            "{files} open files are allowed, so {connections} connections are; `ulimit -n` raises it"
+            "the limit of {files} open files allows {connections} connections; `ulimit -n` raises it"
         );
     }
     connections as usize
@@ -214,20 +214,22 @@ fn connections_max() -> usize {
     CONNECTIONS_MAX as usize
 }
 
-/// The first signal lets running answers end for as long as `grace`, the second ends the process.
+/// The first signal gives running answers up to `grace` to finish, the second ends the process.
 async fn stop_on_signal(app: Arc<App>, handle: Handle, grace: Duration, stop: watch::Sender<bool>) {
     signal().await;
-    tracing::info!("stopping: running answers may end, new requests are refused; once more to stop at once");
+    tracing::info!(
+        "stopping: running answers finish, new requests are refused; a second signal stops at once"
+    );
     app.stop();
     stop.send_replace(true);
     tokio::spawn(async {
         signal().await;
-        // What a shell reports for a process that SIGINT ended.
+        // The status that a shell reports for a process ended by SIGINT.
         std::process::exit(130);
     });
     let stopped = tokio::task::spawn_blocking(move || handle.shutdown(grace)).await;
     if let Err(panic) = stopped {
-        tracing::error!("the engine did not stop in order: {panic}");
+        tracing::error!("the engine did not shut down cleanly: {panic}");
     }
 }
 
@@ -271,7 +273,7 @@ impl ServeArgs {
             max: connections_max(),
             head_time: HEAD_TIME,
             write_time: WRITE_TIME,
-            // The engine ends what runs within the grace; what it said then still has to arrive.
+            // The engine finishes within the grace period; its last output still has to reach the clients.
             drain_time: self.grace() + Duration::from_secs(5),
         }
     }
@@ -285,7 +287,7 @@ impl ServeArgs {
     }
 }
 
-/// The address that a client on this machine would use.
+/// The URL for a client on this machine.
 fn url(address: SocketAddr) -> String {
     let host = match address.ip() {
         ip if ip.is_unspecified() => "127.0.0.1".to_owned(),
@@ -295,7 +297,7 @@ fn url(address: SocketAddr) -> String {
     format!("http://{host}:{}", address.port())
 }
 
-fn banner(model: &ModelCard, budget: &Budget, disk: Option<&str>, url: &str, example: &str) -> String {
+fn banner(model: &ModelCard, budget: &KvBudget, disk: Option<&str>, url: &str, example: &str) -> String {
     format!(
         "\
 kvik {version}

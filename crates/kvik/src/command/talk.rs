@@ -1,4 +1,4 @@
-//! Turns of a conversation in the terminal: what `chat` and `run` share.
+//! One turn of a conversation in the terminal, shared by `chat` and `run`.
 
 use std::{
     sync::mpsc::{Receiver, Sender, channel},
@@ -15,14 +15,14 @@ use serde_json::{Map, Value};
 
 use crate::serving::Serving;
 
-/// How answers are chosen.
+/// Flags of the system message and of sampling.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Answer")]
 pub(crate) struct TalkArgs {
-    /// What the model is told before the conversation
+    /// The system message
     #[arg(long, value_name = "TEXT")]
     pub(crate) system: Option<String>,
-    /// 0 always takes the likeliest token [default: 0 with the model inside, else 0.7]
+    /// Sampling temperature; 0 always takes the likeliest token [default: 0 with the embedded model, else 0.7]
     #[arg(long, value_name = "T")]
     temperature: Option<f32>,
     /// Keep the smallest set of tokens whose probability reaches P
@@ -31,26 +31,26 @@ pub(crate) struct TalkArgs {
     /// The same seed gives the same text [default: random]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Tokens of one answer at most [default: what the context holds]
+    /// Tokens of one answer at most [default: the rest of the context]
     #[arg(long, value_name = "N")]
     max_tokens: Option<usize>,
-    /// Answer without thinking first, where the model can
+    /// Answer without reasoning first, where the model supports it
     #[arg(long)]
     no_think: bool,
 }
 
-/// One answer and what it took.
+/// One answer with its statistics.
 #[derive(Debug)]
 pub(crate) struct Turn {
     pub(crate) content: String,
     pub(crate) report: Report,
-    /// From the question to the first text.
+    /// From the submission to the first token.
     pub(crate) first_token: Duration,
 }
 
 /// A piece of an answer as it arrives.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Piece<'a> {
+pub(crate) enum AnswerPiece<'a> {
     Reasoning(&'a str),
     Content(&'a str),
 }
@@ -90,7 +90,7 @@ impl TalkArgs {
         &self,
         serving: &Serving,
         messages: &[Value],
-        show: &mut dyn FnMut(Piece<'_>),
+        show: &mut dyn FnMut(AnswerPiece<'_>),
     ) -> anyhow::Result<Turn> {
         let template = serving.template.as_ref().context(
             "this model has no chat template; give one with --chat-template FILE, or use `kvik run --raw`",
@@ -109,42 +109,31 @@ impl TalkArgs {
     }
 }
 
-/// Runs a request to its end. With a parser, reasoning is told apart from content.
+/// Runs a request to its end. With a parser, reasoning is separated from content.
 pub(crate) fn answer(
     serving: &Serving,
     request: Request,
     mut parser: Option<AnswerParser>,
-    show: &mut dyn FnMut(Piece<'_>),
+    show: &mut dyn FnMut(AnswerPiece<'_>),
 ) -> anyhow::Result<Turn> {
     let start = Instant::now();
     let mut first_token = None;
     let mut content = String::new();
-    let mut keep = |deltas: Vec<AnswerDelta>| {
-        for delta in deltas {
-            match delta {
-                AnswerDelta::Reasoning(text) => show(Piece::Reasoning(&text)),
-                AnswerDelta::Content(text) => {
-                    show(Piece::Content(&text));
-                    content.push_str(&text);
-                }
-                // No tools were offered.
-                AnswerDelta::ToolCall { .. } => {}
-            }
-        }
-    };
     for event in submit(serving, request)? {
         match event {
             Event::Text { text, tokens, .. } => {
                 if !tokens.is_empty() {
                     first_token.get_or_insert_with(|| start.elapsed());
                 }
-                keep(match &mut parser {
+                let deltas = match &mut parser {
                     Some(parser) => parser.push(&text),
                     None => vec![AnswerDelta::Content(text)],
-                });
+                };
+                show_deltas(deltas, show, &mut content);
             }
             Event::Done(report) => {
-                keep(parser.as_mut().map(AnswerParser::finish).unwrap_or_default());
+                let deltas = parser.as_mut().map(AnswerParser::finish).unwrap_or_default();
+                show_deltas(deltas, show, &mut content);
                 let first_token = first_token.unwrap_or_else(|| start.elapsed());
                 return Ok(Turn { content, report, first_token });
             }
@@ -155,7 +144,22 @@ pub(crate) fn answer(
     Err(anyhow!("the engine stopped before the answer was complete"))
 }
 
-/// The events of one request, as they come.
+/// Shows the pieces of an answer, and appends its content to `content`.
+fn show_deltas(deltas: Vec<AnswerDelta>, show: &mut dyn FnMut(AnswerPiece<'_>), content: &mut String) {
+    for delta in deltas {
+        match delta {
+            AnswerDelta::Reasoning(text) => show(AnswerPiece::Reasoning(&text)),
+            AnswerDelta::Content(text) => {
+                show(AnswerPiece::Content(&text));
+                content.push_str(&text);
+            }
+            // No tools were offered.
+            AnswerDelta::ToolCall { .. } => {}
+        }
+    }
+}
+
+/// The events of one request, as they arrive.
 fn submit(serving: &Serving, request: Request) -> anyhow::Result<Receiver<Event>> {
     struct Events(Sender<Event>);
     impl EventSink for Events {
@@ -163,7 +167,7 @@ fn submit(serving: &Serving, request: Request) -> anyhow::Result<Receiver<Event>
             self.0.send(event).is_ok()
         }
         fn is_closed(&self) -> bool {
-            // This process waits for every answer to end.
+            // This process reads every answer to its end.
             false
         }
     }
@@ -173,7 +177,7 @@ fn submit(serving: &Serving, request: Request) -> anyhow::Result<Receiver<Event>
 }
 
 impl Turn {
-    /// One line: what was reused, and how fast.
+    /// One line: tokens reused, computed and generated, and the speed.
     pub(crate) fn summary(&self) -> String {
         let report = &self.report;
         let seconds = report.decode.as_secs_f64();

@@ -8,7 +8,7 @@ use crate::accounts::tenants::{
     key::{KeyDigest, new_key},
 };
 
-/// Tenants of a server
+/// Create API keys for tenants
 #[derive(Debug, Args)]
 pub(crate) struct TenantArgs {
     #[command(subcommand)]
@@ -17,7 +17,7 @@ pub(crate) struct TenantArgs {
 
 #[derive(Debug, Subcommand)]
 enum TenantTask {
-    /// Make a key: printed once, with the line for the tenants file
+    /// Create a key and print it once, with the line for the tenants file
     #[command(after_help = "Example:
   kvik tenant key acme
   kvik serve --tenants tenants.toml")]
@@ -34,20 +34,20 @@ pub(crate) fn run(args: &TenantArgs) -> anyhow::Result<()> {
             if let Err(wrong) = file::check_name(name) {
                 bail!(wrong);
             }
-            let key = new_key(name).context("the system gives no random numbers")?;
+            let key = new_key(name).context("the system provides no random numbers")?;
             print!("{}", advice(name, &key));
         }
     }
     Ok(())
 }
 
-/// The key, and what belongs into the file.
+/// The key, and its lines for the tenants file.
 fn advice(name: &str, key: &str) -> String {
     format!(
         "\
 {key}
 
-This key is shown once: give it to the client. Only its digest belongs into the tenants file:
+This key is shown once: give it to the client. Only its digest belongs in the tenants file:
 
 [tenant.{name}]
 keys = [\"{}\"]
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_printed_is_a_tenants_file_for_the_key() {
+    fn the_output_is_a_valid_tenants_file_for_the_key() {
         let text = advice("acme", "kvik-acme-00");
         let (key, rest) = text.split_once('\n').unwrap();
         let dir = tempfile::tempdir().unwrap();

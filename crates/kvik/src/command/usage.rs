@@ -1,4 +1,4 @@
-//! `kvik usage`: what tenants have had, by day and model.
+//! `kvik usage`: the usage of tenants, by day and model.
 
 use std::{collections::BTreeMap, time::SystemTime};
 
@@ -16,8 +16,8 @@ use crate::{
 /// Shows requests, tokens, hit rates and costs
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Reads the records in the state directory. While a server uses them, or where --url names one, the
-server is asked: with the admin's key for all tenants, with a tenant's for its own.
+    after_help = "Reads the records in the state directory. While a server uses them, or when --url names a server, it
+asks the server: the admin's key shows all tenants, a tenant's key its own usage.
 
 Examples:
   kvik usage                        every day, tenant and model
@@ -42,12 +42,12 @@ pub(crate) struct UsageArgs {
     state: StateArgs,
     #[command(flatten)]
     server: ServerArgs,
-    /// What --url said before; the settings of `kvik serve` say where its server listens
+    /// Older form of --url; the settings of `kvik serve` say where its server listens
     #[arg(long, hide = true, conflicts_with = "url")]
     host: Option<String>,
     #[arg(long, hide = true, conflicts_with = "url")]
     port: Option<u16>,
-    /// What --key said before
+    /// Older form of --key
     #[arg(long, value_name = "KEY", hide = true, hide_env_values = true)]
     admin_key: Option<String>,
 }
@@ -56,19 +56,22 @@ fn day(text: &str) -> Result<Day, String> {
     if text == "today" { Ok(Day::of(SystemTime::now())) } else { text.parse() }
 }
 
-/// Runs the command; `matches` tell what of it was said on the command line.
+/// Runs the command; `matches` tell which flags stood on the command line.
 pub(crate) fn run(args: &UsageArgs, matches: &ArgMatches) -> anyhow::Result<()> {
-    let said = |name: &str| matches.value_source(name) == Some(ValueSource::CommandLine);
-    let server = args.server(said("admin_key"));
+    let given = |name: &str| matches.value_source(name) == Some(ValueSource::CommandLine);
+    let server = args.server(given("admin_key"));
     let listing =
-        if ["url", "host", "port"].into_iter().any(said) { args.ask(&server)? } else { args.look(&server)? };
+        if ["url", "host", "port"].into_iter().any(given) { args.ask(&server)? } else { args.read(&server)? };
     if args.json {
         println!("{}", serde_json::to_string_pretty(&listing)?);
     } else {
         print!("{}", table(listing["data"].as_array().map_or(&[], Vec::as_slice)));
     }
     for line in listing["unreadable"].as_array().into_iter().flatten() {
-        eprintln!("warning: a record of {} cannot be read and is not in these sums; it is kept", text(line));
+        eprintln!(
+            "warning: a record of {} cannot be read and is missing from these sums; it is kept",
+            text(line)
+        );
     }
     Ok(())
 }
@@ -78,12 +81,12 @@ impl UsageArgs {
         ledger::Query { tenant: self.tenant.clone(), since: self.day.or(self.since), until: self.day }
     }
 
-    /// The records, or what a server says that uses them.
-    fn look(&self, server: &ServerArgs) -> anyhow::Result<Value> {
-        let folder = self.state.folder().context("there is no home directory; say --state-dir")?;
+    /// The usage in the records, or from the server that has them open.
+    fn read(&self, server: &ServerArgs) -> anyhow::Result<Value> {
+        let folder = self.state.folder().context("there is no home directory; give --state-dir")?;
         if !folder.is_dir() {
             bail!(
-                "there is no state directory {}; no server has run here yet, or it has another --state-dir",
+                "there is no state directory {}; no server has run here yet, or it uses another --state-dir",
                 folder.display()
             )
         }
@@ -91,7 +94,7 @@ impl UsageArgs {
             Ok(Some(records)) => ledger::recorded(&records, &self.query())?,
             Ok(None) => Bill::default(),
             Err(RecordsError::InUse(_)) => {
-                return self.ask(server).context("a server uses the records; say its --url and --key");
+                return self.ask(server).context("a server uses the records; give its --url and --key");
             }
             Err(error) => return Err(error.into()),
         };
@@ -107,19 +110,19 @@ impl UsageArgs {
         server.call(Method::GET, &format!("/v1/usage?{}", parameters.join("&")), None)
     }
 
-    /// Where the server is and with which key to ask it: a key on the command line before others.
+    /// Address and key of the server; a key on the command line goes before other keys.
     fn server(&self, admin_first: bool) -> ServerArgs {
         let mut server = self.server.clone();
         if self.host.is_some() || self.port.is_some() {
             let host = self.host.as_deref().unwrap_or("127.0.0.1");
             server = server.at(format!("http://{host}:{}", self.port.unwrap_or(8080)));
         }
-        let (own, admins) = (server.key().map(str::to_owned), self.admin_key.clone());
-        server.with_key(if admin_first { admins.or(own) } else { own.or(admins) })
+        let (key, admin_key) = (server.key().map(str::to_owned), self.admin_key.clone());
+        server.with_key(if admin_first { admin_key.or(key) } else { key.or(admin_key) })
     }
 }
 
-/// Head of a column, and how a line fills it.
+/// Header of a column, and its cell for a row of usage.
 type Column = (&'static str, fn(&Value) -> String);
 
 const COLUMNS: [Column; 11] = [
@@ -138,7 +141,7 @@ const COLUMNS: [Column; 11] = [
     ("saved", |line| format!("{:.1} s", line["saved_seconds"].as_f64().unwrap_or(0.0))),
 ];
 
-/// The lines below their heads; names to the left, numbers to the right.
+/// The rows below their headers; names are aligned left, numbers right.
 fn table(lines: &[Value]) -> String {
     let heads = COLUMNS.map(|(head, _)| head.to_owned());
     let cells = lines.iter().map(|line| COLUMNS.map(|(_, cell)| cell(line)));
@@ -195,8 +198,8 @@ day         tenant  model      requests  prompt  cached  of disk  generated  hit
         usage: UsageArgs,
     }
 
-    /// What a server is asked for, and with which key, when the command is run with these flags.
-    fn asked(flags: &[&str]) -> (String, String) {
+    /// The request line and the key that the command sends to a server under these flags.
+    fn sent(flags: &[&str]) -> (String, String) {
         use std::io::{Read, Write};
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -222,12 +225,12 @@ day         tenant  model      requests  prompt  cached  of disk  generated  hit
     }
 
     #[test]
-    fn a_server_that_is_named_is_asked_whatever_lies_in_the_state_directory() {
+    fn a_named_server_is_asked_whatever_the_state_directory_holds() {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().to_str().unwrap();
         let check = |flags: &[&str], path: &str, key: &str| {
             let flags = [&["--state-dir", state], flags].concat();
-            assert_eq!(asked(&flags), (format!("GET {path} HTTP/1.1"), key.to_owned()), "{flags:?}");
+            assert_eq!(sent(&flags), (format!("GET {path} HTTP/1.1"), key.to_owned()), "{flags:?}");
         };
         check(&["--url", "URL", "--key", "k"], "/v1/usage?", "k");
         check(&["--host", "127.0.0.1", "--port", "PORT", "--admin-key", "root"], "/v1/usage?", "root");
@@ -237,11 +240,11 @@ day         tenant  model      requests  prompt  cached  of disk  generated  hit
             "/v1/usage?since=2026-11-21&tenant=a%26b",
             "",
         );
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is made there");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "the command creates no file there");
     }
 
     #[test]
-    fn no_lines_give_the_heads() {
+    fn a_table_without_rows_has_its_headers() {
         assert!(table(&[]).starts_with("day"));
     }
 }

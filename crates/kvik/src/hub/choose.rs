@@ -1,13 +1,13 @@
-//! Which files of a repository make a model.
+//! Chooses the files of a repository that form a model.
 
 use std::path::{Path, PathBuf};
 
 use super::{HubError, HubSpec, RemoteFile};
 
-/// Quantisations in the order of preference: near lossless first, then the usual compromise.
+/// Quantisations in the order of preference: near lossless first, then common compromises.
 const PREFERRED: [&str; 6] = ["q8_0", "q4_k_m", "q5_k_m", "q6_k", "q4_0", "q4_k_s"];
 
-/// What belongs to a Hugging Face directory beside its weights.
+/// Files of a Hugging Face directory beside its weights.
 const COMPANIONS: [&str; 6] = [
     "config.json",
     "tokenizer.json",
@@ -17,23 +17,23 @@ const COMPANIONS: [&str; 6] = [
     "model.safetensors.index.json",
 ];
 
-/// Files to have, and which of them is the model.
+/// Files to download, and the model among them.
 #[derive(Debug, PartialEq)]
-pub(super) struct Choice<'a> {
+pub(super) struct ModelFiles<'a> {
     pub(super) files: Vec<&'a RemoteFile>,
     /// A path in the repository, or `.` for the directory itself.
     pub(super) model: String,
 }
 
-impl Choice<'_> {
+impl ModelFiles<'_> {
     pub(super) fn path_in(&self, directory: &Path) -> PathBuf {
         if self.model == "." { directory.to_owned() } else { directory.join(&self.model) }
     }
 }
 
-/// The file that was asked for, else the best GGUF file, else the safetensors.
-pub(super) fn choose<'a>(spec: &HubSpec, files: &'a [RemoteFile]) -> Result<Choice<'a>, HubError> {
-    let one = |file: &'a RemoteFile| Choice { files: vec![file], model: file.path.clone() };
+/// The requested file, else the best GGUF file, else the safetensors.
+pub(super) fn choose<'a>(spec: &HubSpec, files: &'a [RemoteFile]) -> Result<ModelFiles<'a>, HubError> {
+    let one = |file: &'a RemoteFile| ModelFiles { files: vec![file], model: file.path.clone() };
     if let Some(wanted) = &spec.file {
         return files.iter().find(|file| file.path == *wanted).map(one).ok_or_else(|| HubError::NoSuchFile {
             repo: spec.to_string(),
@@ -56,7 +56,7 @@ pub(super) fn choose<'a>(spec: &HubSpec, files: &'a [RemoteFile]) -> Result<Choi
     directory(files).ok_or_else(|| HubError::NothingToRun { repo: spec.to_string(), available: names(files) })
 }
 
-/// A GGUF file that is a whole model: no projector of images, no part of a split file.
+/// Whether a GGUF file is a whole model: no image projector, no part of a split file.
 fn is_model(path: &str) -> bool {
     let name = path.to_ascii_lowercase();
     let part = name
@@ -74,15 +74,15 @@ fn best<'a>(ggufs: &[&'a RemoteFile]) -> Option<&'a RemoteFile> {
     ggufs.iter().min_by_key(|file| (rank(file), &file.path)).copied()
 }
 
-fn directory(files: &[RemoteFile]) -> Option<Choice<'_>> {
+fn directory(files: &[RemoteFile]) -> Option<ModelFiles<'_>> {
     let weights = |file: &&RemoteFile| !file.path.contains('/') && file.path.ends_with(".safetensors");
     let companion = |file: &&RemoteFile| COMPANIONS.contains(&file.path.as_str());
     if !files.iter().any(|file| weights(&file)) || !files.iter().any(|file| file.path == "config.json") {
         return None;
     }
-    // Weights last: they are what takes long, and a mistake in the small files shows at once.
+    // Weights come last: they take long, and an error in the small files shows at once.
     let wanted = files.iter().filter(companion).chain(files.iter().filter(weights)).collect();
-    Some(Choice { files: wanted, model: ".".to_owned() })
+    Some(ModelFiles { files: wanted, model: ".".to_owned() })
 }
 
 fn names(files: &[RemoteFile]) -> String {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_takes_what_belongs_to_it() {
+    fn a_directory_takes_its_companion_files() {
         let files = files(&[
             "README.md",
             "model.safetensors",
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_run_is_refused_with_the_list() {
+    fn a_repository_without_a_model_is_refused_with_the_list_of_files() {
         let check = |spec: &str, names: &[&str], words: &[&str]| {
             let error = choose(&spec.parse().unwrap(), &files(names)).unwrap_err().to_string();
             for word in words {

@@ -1,4 +1,4 @@
-//! One file from the hub: resumed where it broke off, checked, then renamed into place.
+//! Downloads one file: resumes a broken download, checks the file, then renames it into place.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -12,11 +12,11 @@ use ureq::http::{Response, StatusCode, header};
 
 use super::{Hub, HubError, HubSpec, RemoteFile, safe_path};
 
-/// Connections tried for one file; only those that bring bytes are followed by another.
+/// Connections for one file at most; a connection that brings no bytes is the last.
 const ATTEMPTS_MAX: usize = 8;
 
 impl Hub {
-    /// Puts the file into `directory`, unless it is there.
+    /// Downloads the file into `directory`, unless it is there.
     pub(super) fn download(
         &self,
         spec: &HubSpec,
@@ -28,7 +28,7 @@ impl Hub {
             return Ok(());
         }
         let url = format!("{}/{spec}/resolve/main/{}", self.endpoint, file.path);
-        let mut part = Part::open(&target, file)?;
+        let mut part = PartFile::open(&target, file)?;
         // Another process may have finished it while this one waited for the lock.
         if target.exists() {
             return Ok(());
@@ -46,9 +46,9 @@ impl Hub {
         Err(HubError::BrokeOff { file: part.name, have: part.have, size: part.size.unwrap_or(0) })
     }
 
-    /// One connection's worth of bytes; tells whether the file is complete.
-    fn receive(&self, url: &str, part: &mut Part) -> Result<bool, HubError> {
-        // Without a checksum two halves of different versions could not be told from one file.
+    /// Receives the bytes of one connection; returns whether the file is complete.
+    fn receive(&self, url: &str, part: &mut PartFile) -> Result<bool, HubError> {
+        // Without a checksum, two halves of different versions would pass as one file.
         if part.checksum.is_none() {
             part.restart()?;
         }
@@ -60,7 +60,7 @@ impl Hub {
             part.restart()?;
         }
         if response.status() != StatusCode::OK && !goes_on {
-            // The server will not give this range: what is there is not what it has.
+            // The server refuses this range: the part file does not match its file.
             response = self.get(url, &part.name, None)?.0;
         }
         let rest = content_length(&response);
@@ -80,23 +80,23 @@ fn content_length(response: &Response<ureq::Body>) -> Option<u64> {
 }
 
 /// A file that is being downloaded: `NAME.part`, locked against other processes.
-struct Part {
+struct PartFile {
     name: String,
     path: PathBuf,
     file: File,
     /// Bytes in the file.
     have: u64,
-    /// Bytes it shall have, once known.
+    /// Expected bytes, once known.
     size: Option<u64>,
-    /// SHA-256 it shall have, once known.
+    /// Expected SHA-256, once known.
     checksum: Option<String>,
-    /// Over the bytes in the file.
+    /// SHA-256 of the bytes in the file so far.
     digest: Sha256,
     progress: ProgressBar,
 }
 
-impl Part {
-    fn open(target: &Path, remote: &RemoteFile) -> Result<Part, HubError> {
+impl PartFile {
+    fn open(target: &Path, remote: &RemoteFile) -> Result<PartFile, HubError> {
         let mut name = target.as_os_str().to_owned();
         name.push(".part");
         let path = PathBuf::from(name);
@@ -117,10 +117,10 @@ impl Part {
         let (have, digest) = digest_of(&mut file).map_err(failed)?;
         let checksum = remote.lfs.as_ref().and_then(|lfs| lfs.sha256.as_deref()).map(str::to_ascii_lowercase);
         let progress = bar(&remote.path, size);
-        Ok(Part { name: remote.path.clone(), path, file, have, size, checksum, digest, progress })
+        Ok(PartFile { name: remote.path.clone(), path, file, have, size, checksum, digest, progress })
     }
 
-    /// Forgets what is there.
+    /// Empties the file.
     fn restart(&mut self) -> Result<(), HubError> {
         let cleared = self.file.set_len(0).and_then(|()| self.file.seek(SeekFrom::Start(0)));
         cleared.map_err(|source| HubError::Io { path: self.path.clone(), source })?;
@@ -129,8 +129,8 @@ impl Part {
         Ok(())
     }
 
-    /// Appends what the connection gives; tells whether the file is complete. A connection that
-    /// breaks is not an error here: the next one goes on.
+    /// Appends the bytes of the connection; returns whether the file is complete. A broken connection is
+    /// no error here: the next one continues.
     fn take(&mut self, mut body: impl Read) -> Result<bool, HubError> {
         let mut buffer = vec![0; 256 << 10];
         self.progress.set_position(self.have);
@@ -143,7 +143,7 @@ impl Part {
             };
             self.have += count as u64;
             if self.size.is_some_and(|size| self.have > size) {
-                // Longer than announced: not the file that was listed.
+                // Longer than announced: this is not the listed file.
                 self.restart()?;
                 return Ok(false);
             }
@@ -154,7 +154,7 @@ impl Part {
         }
     }
 
-    /// Checks the whole file and gives it its name.
+    /// Checks the whole file and renames it.
     fn finish(self, target: &Path) -> Result<(), HubError> {
         self.progress.finish_and_clear();
         let found: String = self.digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
@@ -168,7 +168,7 @@ impl Part {
     }
 }
 
-/// Length and digest of what a file holds; leaves it at its end.
+/// Length and digest of a file's contents; leaves the cursor at its end.
 fn digest_of(file: &mut File) -> io::Result<(u64, Sha256)> {
     let (mut digest, mut length) = (Sha256::new(), 0);
     let mut buffer = vec![0; 256 << 10];
@@ -183,7 +183,7 @@ fn digest_of(file: &mut File) -> io::Result<(u64, Sha256)> {
     }
 }
 
-/// Hidden by itself where standard error is not a terminal.
+/// A progress bar; indicatif hides it where standard error is not a terminal.
 fn bar(name: &str, size: Option<u64>) -> ProgressBar {
     let style = "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
     let bar = size.map_or_else(ProgressBar::no_length, ProgressBar::new);

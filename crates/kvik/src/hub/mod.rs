@@ -1,8 +1,7 @@
-//! Models from the Hugging Face hub: listed, chosen, downloaded once.
+//! Downloads models from the Hugging Face hub: lists files, chooses a model, downloads it once.
 //!
-//! What the hub says is not trusted: names are checked before they become paths, sizes and
-//! checksums before a download becomes a file. The token goes to the hub alone, never to the
-//! host that a redirect names.
+//! It does not trust the hub: names are checked before they become paths, sizes and checksums before
+//! a download becomes a file. The token goes only to the hub, never to the target of a redirect.
 
 mod choose;
 mod download;
@@ -24,9 +23,9 @@ use ureq::{
 
 use crate::settings::dirs;
 
-/// Redirects that one request follows.
+/// Redirects followed per request.
 const REDIRECTS_MAX: usize = 5;
-/// Bytes of a listing.
+/// Bytes of a listing at most.
 const LISTING_MAX: u64 = 32 << 20;
 
 /// `owner/repo[:file]`
@@ -38,7 +37,7 @@ pub(crate) struct HubSpec {
     file: Option<String>,
 }
 
-/// A hub and the directory where its files are kept.
+/// A hub and the directory of its downloads.
 pub(crate) struct Hub {
     endpoint: String,
     token: Option<String>,
@@ -56,7 +55,7 @@ struct RemoteFile {
     lfs: Option<Lfs>,
 }
 
-/// Large files carry their checksum.
+/// Checksum, which only large files have.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 struct Lfs {
     sha256: Option<String>,
@@ -78,23 +77,21 @@ pub(crate) enum HubError {
     NoCacheDir,
     #[error("{what} is not on the hub ({url}); check the name, and set HF_TOKEN if it is private or gated")]
     NotFound { what: String, url: String },
-    #[error("{url} wants a token (status {status}); set HF_TOKEN to one that may read this repository")]
+    #[error("{url} requires a token (status {status}); set HF_TOKEN to one that may read this repository")]
     Refused { url: String, status: u16 },
     #[error("{url} answers {status}; try again later")]
     Status { url: String, status: u16 },
     #[error("{url} cannot be reached: {source}; check the network, HF_ENDPOINT and proxy settings")]
     Unreachable { url: String, source: Box<ureq::Error> },
-    #[error("{url} leads to {to:?}, which kvik does not follow")]
+    #[error("{url} redirects to {to:?}, which kvik does not follow")]
     BadRedirect { url: String, to: String },
-    #[error("{url} answers something that is not a list of files: {source}")]
+    #[error("{url} does not answer with a list of files: {source}")]
     BadListing { url: String, source: serde_json::Error },
     #[error("hf:{repo} has no file `{file}`; it has {available}")]
     NoSuchFile { repo: String, file: String, available: String },
     #[error("hf:{repo} has neither a GGUF file nor safetensors that kvik could run; it has {available}")]
     NothingToRun { repo: String, available: String },
-    #[error(
-        "the download of {file} broke off at {have} of {size} bytes; run the command again to go on from there"
-    )]
+    #[error("the download of {file} broke off at {have} of {size} bytes; run the command again to resume it")]
     BrokeOff { file: String, have: u64, size: u64 },
     #[error(
         "{file} does not have the checksum that the hub gives ({found}, not {expected}); it was deleted, run the command again"
@@ -132,7 +129,7 @@ impl fmt::Display for HubSpec {
     }
 }
 
-/// A relative path without surprises, or nothing.
+/// The name as a relative path, or `None` when it could leave the directory.
 fn safe_path(name: &str) -> Option<&Path> {
     let fine = |part: &str| {
         !part.is_empty() && !part.starts_with('.') && !part.contains(['\\', ':', '\0', '?', '#', '%'])
@@ -165,8 +162,8 @@ impl Hub {
         Hub { endpoint, token, files, agent: config.new_agent() }
     }
 
-    /// The model's path on this machine: a GGUF file, or a directory of safetensors.
-    /// Asks the hub only for what is not there yet.
+    /// The model's path on this machine: a GGUF file, or a directory of safetensors. Downloads only
+    /// missing files.
     pub(crate) fn fetch(&self, spec: &HubSpec) -> Result<PathBuf, HubError> {
         let directory = self.files.join(&spec.owner).join(&spec.repo);
         let chosen_before = directory.join(".chosen");
@@ -180,14 +177,14 @@ impl Hub {
             self.download(spec, file, &directory)?;
         }
         if spec.file.is_none() {
-            // Remembered, so that the next start needs no network.
+            // The marker lets the next start do without network.
             fs::write(&chosen_before, &choice.model)
                 .map_err(|source| HubError::Io { path: chosen_before, source })?;
         }
         Ok(choice.path_in(&directory))
     }
 
-    /// A file that was downloaded before; `.` stands for the directory, complete when `.chosen` says so.
+    /// A file downloaded before; `.` stands for the directory, which is complete when `.chosen` says so.
     fn present(&self, directory: &Path, file: &str) -> Option<PathBuf> {
         let path = if file == "." { directory.to_owned() } else { directory.join(safe_path(file)?) };
         path.exists().then_some(path)
@@ -202,13 +199,13 @@ impl Hub {
             text.map_err(|source| HubError::Unreachable { url: url.clone(), source: Box::new(source) })?;
         let listing: Listing =
             serde_json::from_str(&text).map_err(|source| HubError::BadListing { url, source })?;
-        // Hidden files are of no use here, and a name that leaves the directory is not taken at all.
+        // Hidden files are no part of a model, and a name that leaves the directory is never accepted.
         Ok(listing.siblings.into_iter().filter(|file| safe_path(&file.path).is_some()).collect())
     }
 
-    /// Asks for `url` from byte `from` on, and follows redirects.
+    /// Requests `url` from byte `from` on, and follows redirects.
     ///
-    /// Also returns the checksum that an answer on the way gave.
+    /// Also returns the checksum in the headers of a redirect.
     fn get(
         &self,
         url: &str,
@@ -246,7 +243,7 @@ impl Hub {
     }
 }
 
-/// The SHA-256 of a large file, which the hub sends as `x-linked-etag` before it redirects.
+/// The SHA-256 of a large file, which the hub sends as `x-linked-etag` with the redirect.
 fn linked_checksum(response: &Response<Body>) -> Option<String> {
     let etag = response.headers().get("x-linked-etag")?.to_str().ok()?;
     let etag = etag.trim_start_matches("W/").trim_matches('"');
@@ -260,7 +257,7 @@ fn origin(url: &str) -> &str {
     &url[..end]
 }
 
-/// Where an answer redirects to: another URL, or another path of the same host. Never from https to http.
+/// The target of a redirect: another URL, or another path of the same host; never from https to http.
 fn redirect(url: &str, response: &Response<Body>) -> Result<String, HubError> {
     let to = response.headers().get(header::LOCATION).and_then(|value| value.to_str().ok()).unwrap_or("");
     let secure = url.starts_with("https://");

@@ -1,4 +1,4 @@
-//! Downloads from a hub on this machine: a listener that plays scripted answers.
+//! Tests against a local hub: a listener with scripted answers.
 
 use std::{
     io::{Read, Write},
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// An answer: status line, headers, body, and how many bytes of the body are really sent.
+/// An answer: status line, headers, body, and the number of bytes of the body that are sent.
 struct Answer {
     status: &'static str,
     headers: Vec<(String, String)>,
@@ -176,13 +176,13 @@ fn a_model_is_downloaded_once_and_then_needs_no_network() {
     assert!(path.ends_with("hub/owner/repo/m-Q8_0.gguf"));
     let asked = web.seen().len();
     assert_eq!(hub.fetch(&spec()).unwrap(), path);
-    assert_eq!(web.seen().len(), asked, "the second start asks nobody");
+    assert_eq!(web.seen().len(), asked, "the second start sends no request");
     assert_eq!(parts(&cache), 0);
     assert_eq!(web.seen()[0].header("authorization"), Some("Bearer secret-token"));
 }
 
 #[test]
-fn a_broken_download_goes_on_where_it_stopped() {
+fn a_broken_download_resumes_where_it_stopped() {
     let web = Web::serve(|request| match request.path.as_str() {
         "/api/models/owner/repo?blobs=true" => listing(&sha256()),
         _ => {
@@ -201,7 +201,7 @@ fn a_broken_download_goes_on_where_it_stopped() {
 }
 
 #[test]
-fn a_later_run_goes_on_from_the_part() {
+fn a_later_run_resumes_from_the_part() {
     let web = Web::serve(|request| match request.path.as_str() {
         "/api/models/owner/repo?blobs=true" => listing(&sha256()),
         _ => content(request),
@@ -271,7 +271,7 @@ fn a_connection_that_brings_nothing_is_an_error_that_keeps_the_part() {
 }
 
 #[test]
-fn what_is_not_there_is_said() {
+fn errors_name_what_is_missing() {
     let web = Web::serve(|request| match request.path.as_str() {
         "/api/models/owner/gated?blobs=true" => answer("401 Unauthorized", &[], b""),
         "/api/models/owner/repo?blobs=true" => listing(&sha256()),
@@ -310,16 +310,19 @@ fn a_redirect_to_another_host_does_not_get_the_token() {
     });
     let (hub, _cache) = hub(&web.url);
     assert_eq!(fs::read(hub.fetch(&spec()).unwrap()).unwrap(), CONTENT);
-    assert!(web.seen().iter().all(|request| request.header("authorization").is_some()), "the hub knows us");
+    assert!(
+        web.seen().iter().all(|request| request.header("authorization").is_some()),
+        "the hub gets the token"
+    );
     assert!(
         store.seen().iter().all(|request| request.header("authorization").is_none()),
-        "the store does not"
+        "the storage host does not"
     );
     assert_eq!(store.seen().len(), 1);
 }
 
 #[test]
-fn redirects_end_and_never_leave_the_web() {
+fn redirects_end_and_never_leave_http() {
     let check = |location: &'static str| {
         let web = Web::serve(move |_| answer("302 Found", &[("location", location.into())], b""));
         let error = hub(&web.url).0.fetch(&spec()).unwrap_err();
@@ -332,7 +335,7 @@ fn redirects_end_and_never_leave_the_web() {
 }
 
 #[test]
-fn a_hub_that_names_strange_paths_is_not_believed() {
+fn unsafe_paths_in_a_listing_are_rejected() {
     for name in ["../../evil.gguf", "/etc/evil.gguf", "a/../../b.gguf", "a\\\\b.gguf", ".hidden.gguf"] {
         let json = format!(r#"{{"siblings": [{{"rfilename": "{name}"}}]}}"#);
         let web = Web::serve(move |_| answer("200 OK", &[], json.as_bytes()));
@@ -342,7 +345,7 @@ fn a_hub_that_names_strange_paths_is_not_believed() {
 }
 
 #[test]
-fn a_file_of_another_length_than_announced_is_not_taken() {
+fn a_file_of_another_length_than_announced_is_rejected() {
     let web = Web::serve(|request| match request.path.as_str() {
         "/api/models/owner/repo?blobs=true" => listing(&sha256()),
         _ => answer("200 OK", &[], &[b'x'; 4096]),

@@ -1,4 +1,4 @@
-//! The tier below RAM: where it is, how much it may take, and why there is none.
+//! Opens the disk tier: its directory, its size, and the log line when it is unavailable.
 
 use std::{path::Path, time::Instant};
 
@@ -9,25 +9,25 @@ use kvik_engine::{
 };
 use kvik_kernels::{Isa, KV_LAYOUT_VERSION};
 
-use super::load::{Budget, unix_seconds};
+use super::load::{KvBudget, unix_seconds};
 use crate::settings::{model::CacheArgs, size::ByteSize};
 
-/// Memory for blocks on their way to and from the disk.
+/// Memory for blocks being read from and written to disk.
 const BUFFER_BYTES: usize = 64 << 20;
-/// Buffers, however large or small a block is.
+/// Number of buffers, whatever the size of a block.
 const BUFFERS: std::ops::RangeInclusive<usize> = 8..=4096;
-/// Part of the RAM budget that is filled at the start.
+/// The start fills one part in this many of the RAM budget.
 const WARM_SHARE: usize = 2;
 
-/// The tier below RAM, opened.
+/// The open disk tier.
 pub(crate) struct OpenDisk {
     pub(crate) setup: DiskSetup,
-    /// One line for people.
+    /// Its line in the banner.
     pub(crate) line: String,
 }
 
-/// Opens the tier. That there is none is never a reason not to serve: the log says why.
-pub(crate) fn open(args: &CacheArgs, budget: &Budget, model: [u8; 32]) -> Option<OpenDisk> {
+/// Opens the disk tier. Without it the server runs all the same, and the log says why.
+pub(crate) fn open(args: &CacheArgs, budget: &KvBudget, model: [u8; 32]) -> Option<OpenDisk> {
     let dir = args.cache_disk.directory()?;
     match open_in(&dir, args.cache_disk_size, budget, model) {
         Ok(disk) => Some(disk),
@@ -38,14 +38,14 @@ pub(crate) fn open(args: &CacheArgs, budget: &Budget, model: [u8; 32]) -> Option
     }
 }
 
-fn open_in(dir: &Path, size: ByteSize, budget: &Budget, model: [u8; 32]) -> anyhow::Result<OpenDisk> {
+fn open_in(dir: &Path, size: ByteSize, budget: &KvBudget, model: [u8; 32]) -> anyhow::Result<OpenDisk> {
     let allowed = bytes_allowed(dir).map_or(size.0, |allowed| allowed.min(size.0));
     let buffers = (BUFFER_BYTES / budget.block_bytes).clamp(*BUFFERS.start(), *BUFFERS.end());
     let config = StoreConfig {
         dir: dir.to_owned(),
         bytes_max: allowed,
         model,
-        // Other instructions may round differently, and a block must equal what would be computed.
+        // Other instruction sets may round differently, and a loaded block must equal a computed one.
         kv_format: format!("{}, layout {KV_LAYOUT_VERSION}, {}", budget.kv, Isa::current().name()),
         payload_bytes: budget.block_bytes,
         buffers,

@@ -1,4 +1,4 @@
-//! From flags to a running engine: reads the model, divides the memory, starts the worker.
+//! Starts an engine from flags: reads the model, divides the memory, starts the worker.
 
 use std::{
     sync::Arc,
@@ -30,25 +30,25 @@ use crate::{
 
 /// Choices of one request at most.
 const CHOICES_MAX: u32 = 64;
-/// Prompt rows of a step while nobody waits for a token: as many as the matrix kernels like.
+/// Prompt rows of a step while no stream decodes: enough for the matrix kernels' full speed.
 const PREFILL_ROWS: usize = 512;
-/// Prompt rows of a step while streams run: what they wait for between two tokens.
+/// Prompt rows of a step while streams decode: they delay each stream's next token.
 const PREFILL_ROWS_MIXED: usize = 64;
-/// Evicted blocks remembered, to tell why a prompt was not found and what comes back: 2 MiB.
+/// Ghost entries of evicted blocks, which explain misses and inform the policies: 2 MiB.
 const GHOSTS: usize = 1 << 16;
-/// The default KV budget where the system does not say how much memory is free.
+/// The default KV budget where the free memory is unknown.
 const BUDGET_BLIND: u64 = 2 << 30;
-/// The default KV budget at most: a bigger one should be somebody's decision.
+/// The default KV budget at most; a larger one takes an explicit --cache-ram.
 const BUDGET_DEFAULT_MAX: u64 = 8 << 30;
 
-/// How much is done at a time.
+/// How many requests run and wait at a time.
 #[derive(Debug, Clone, Copy, Args)]
 #[command(next_help_heading = "Capacity")]
 pub(crate) struct Capacity {
     /// Sequences computed at the same time
     #[arg(long, value_name = "N", default_value = "16", value_parser = value_parser!(u16).range(1..=1024).map(usize::from))]
     pub(crate) parallel: usize,
-    /// Requests that may wait; more are answered 429
+    /// Requests that may wait; further requests are answered 429
     #[arg(long, value_name = "N", default_value = "256", value_parser = value_parser!(u16).range(1..).map(usize::from))]
     pub(crate) queue: usize,
 }
@@ -58,11 +58,11 @@ impl Capacity {
     pub(crate) const ONE: Capacity = Capacity { parallel: 1, queue: 1 };
 }
 
-/// A model with packed weights, and its words.
+/// A model with packed weights, its tokenizer and chat template.
 pub(crate) struct Opened {
     pub(crate) model: Model,
     pub(crate) tokenizer: Tokenizer,
-    /// Absent when the model has none and speaks no known format.
+    /// `None` when the model has none and uses no known format.
     pub(crate) template: Option<ChatTemplate>,
 }
 
@@ -83,34 +83,34 @@ pub(crate) fn model(args: &ModelArgs, pool: &Pool) -> anyhow::Result<Opened> {
     Ok(Opened { model, tokenizer, template })
 }
 
-/// Hidden by itself where standard error is not a terminal.
+/// A progress bar; indicatif hides it where standard error is not a terminal.
 fn progress(name: &str, bytes: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("loading {msg} {wide_bar} {bytes}/{total_bytes}");
     let bar = ProgressBar::new(bytes).with_message(name.to_owned());
     bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-/// A running engine with its model's words, and how its memory was divided.
+/// A running engine with its model, and the division of its memory.
 pub(crate) struct Loaded {
     pub(crate) serving: Serving,
-    pub(crate) budget: Budget,
-    /// The tier below RAM, in words, when there is one.
+    pub(crate) budget: KvBudget,
+    /// The banner's line about the disk tier, when there is one.
     pub(crate) disk: Option<String>,
     pub(crate) handle: Handle,
 }
 
 /// Memory for keys and values.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Budget {
+pub(crate) struct KvBudget {
     pub(crate) blocks: usize,
     pub(crate) block_bytes: usize,
     /// Formats of keys and values, as `f16` or `q8/f16`.
     pub(crate) kv: String,
-    /// Threads that compute.
+    /// Compute threads.
     pub(crate) threads: usize,
 }
 
-impl Budget {
+impl KvBudget {
     pub(crate) fn bytes(&self) -> u64 {
         self.blocks as u64 * self.block_bytes as u64
     }
@@ -120,19 +120,19 @@ impl Budget {
     }
 }
 
-/// Steers the engine: what is no request.
+/// Controls the engine: shutdown and tenants.
 #[derive(Clone)]
 pub(crate) struct Handle(Engine);
 
 impl Handle {
-    /// Lets running requests end for as long as `grace`.
+    /// Gives running requests up to `grace` to finish.
     pub(crate) fn shutdown(&self, grace: Duration) {
         self.0.shutdown(grace);
     }
 
-    /// From now on the tenants share the model and the cache as they should.
+    /// Sets the tenants' weights and quotas.
     pub(crate) fn set_tenants(&self, tenants: &Tenants) {
-        // Only an engine that is stopping refuses, and it divides nothing any more.
+        // Only a stopping engine refuses, and then weights no longer matter.
         let _ = self.0.set_tenants(tenants.parts());
     }
 }
@@ -159,30 +159,10 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
     let (k, v) = args.kv_formats();
     let layout = ModelRunner::layout(model.config(), k, v);
     let blocks = blocks(cache.cache_ram, &layout)?;
-    let budget = Budget { blocks, block_bytes: layout.block_bytes(), kv: layout.format_name(), threads };
+    let budget = KvBudget { blocks, block_bytes: layout.block_bytes(), kv: layout.format_name(), threads };
     let context = context(cache.context, model.config().context, &budget)?;
-    let card = ModelCard {
-        name: name(&model.config().name),
-        own_name: name(&model.config().name),
-        source: args.source().to_owned(),
-        embedded: args.is_embedded(),
-        context,
-        parallel: capacity.parallel,
-        bytes: model.weight_bytes() as u64,
-        loaded: unix_seconds(),
-        digest: model.digest(),
-    };
-    let config = EngineConfig {
-        context_tokens: context,
-        parallel_max: capacity.parallel,
-        waiting_max: capacity.queue,
-        choices_max: CHOICES_MAX,
-        prefill_rows_max: PREFILL_ROWS,
-        prefill_rows_mixed_max: PREFILL_ROWS_MIXED,
-        block_bytes: budget.block_bytes,
-        model_digest: model.digest(),
-        kv_format: budget.kv.clone(),
-    };
+    let card = card(args, &model, context, capacity);
+    let config = engine_config(&card, &budget, capacity);
     let disk = disk::open(cache, &budget, config.model_digest);
     let runner =
         ModelRunner::new(Arc::new(model), pool, layout, budget.blocks, context).with_context(|| {
@@ -199,7 +179,35 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
     Ok(Loaded { serving, budget, disk: disk_line, handle })
 }
 
-/// Blocks of the budget that was asked for, or of half of the free memory.
+fn card(args: &ModelArgs, model: &Model, context: usize, capacity: Capacity) -> ModelCard {
+    ModelCard {
+        name: name(&model.config().name),
+        own_name: name(&model.config().name),
+        source: args.source().to_owned(),
+        embedded: args.is_embedded(),
+        context,
+        parallel: capacity.parallel,
+        bytes: model.weight_bytes() as u64,
+        loaded: unix_seconds(),
+        digest: model.digest(),
+    }
+}
+
+fn engine_config(card: &ModelCard, budget: &KvBudget, capacity: Capacity) -> EngineConfig {
+    EngineConfig {
+        context_tokens: card.context,
+        parallel_max: capacity.parallel,
+        waiting_max: capacity.queue,
+        choices_max: CHOICES_MAX,
+        prefill_rows_max: PREFILL_ROWS,
+        prefill_rows_mixed_max: PREFILL_ROWS_MIXED,
+        block_bytes: budget.block_bytes,
+        model_digest: card.digest,
+        kv_format: budget.kv.clone(),
+    }
+}
+
+/// Blocks of the requested budget, or of half of the free memory.
 fn blocks(asked: Option<ByteSize>, layout: &KvLayout) -> anyhow::Result<usize> {
     let block_bytes = layout.block_bytes() as u64;
     let bytes = asked.map_or_else(default_budget, |size| size.0);
@@ -214,8 +222,8 @@ fn blocks(asked: Option<ByteSize>, layout: &KvLayout) -> anyhow::Result<usize> {
     Ok(blocks)
 }
 
-/// Blocks that may be pinned: what was asked for, or half of them, so that there is always room to work in.
-fn pinned_max(asked: Option<ByteSize>, budget: &Budget) -> usize {
+/// Blocks that may be pinned: as requested, or half of them, so that running requests always have room.
+fn pinned_max(asked: Option<ByteSize>, budget: &KvBudget) -> usize {
     let asked = asked.map(|size| size.0 / budget.block_bytes as u64);
     asked.map_or(budget.blocks / 2, |blocks| usize::try_from(blocks).unwrap_or(usize::MAX).min(budget.blocks))
 }
@@ -224,8 +232,8 @@ fn default_budget() -> u64 {
     memory::available_bytes().map_or(BUDGET_BLIND, |free| (free / 2).min(BUDGET_DEFAULT_MAX))
 }
 
-/// The context that was asked for, if it fits; else the model's own, or as much of it as fits.
-fn context(asked: Option<usize>, own: usize, budget: &Budget) -> anyhow::Result<usize> {
+/// The requested context, if it fits; without a request the model's own, or as much of it as fits.
+fn context(asked: Option<usize>, own: usize, budget: &KvBudget) -> anyhow::Result<usize> {
     let fits = budget.tokens();
     match asked {
         Some(asked) if asked > fits => {
@@ -238,7 +246,7 @@ fn context(asked: Option<usize>, own: usize, budget: &Budget) -> anyhow::Result<
         }
         Some(asked) => {
             if asked > own {
-                tracing::warn!("the model was made for {own} tokens; answers beyond may be poor");
+                tracing::warn!("the model was trained for {own} tokens; answers beyond may be poor");
             }
             Ok(asked)
         }
@@ -260,8 +268,8 @@ pub(crate) fn unix_seconds() -> u64 {
 mod tests {
     use super::*;
 
-    fn budget(blocks: usize) -> Budget {
-        Budget { blocks, block_bytes: 48 << 10, kv: "f16".into(), threads: 1 }
+    fn budget(blocks: usize) -> KvBudget {
+        KvBudget { blocks, block_bytes: 48 << 10, kv: "f16".into(), threads: 1 }
     }
 
     #[test]
@@ -284,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_the_budget_may_be_pinned_where_nothing_else_is_said() {
+    fn half_of_the_budget_may_be_pinned_by_default() {
         let check = |asked: Option<u64>, blocks| {
             assert_eq!(pinned_max(asked.map(ByteSize), &budget(1000)), blocks, "{asked:?}");
         };

@@ -1,9 +1,9 @@
-//! How much memory this process may still take.
+//! The memory that this process may still allocate.
 
 use std::fs;
 
-/// Free memory in bytes: what the system calls available, or less where a container limits it.
-/// `None` where the system does not say.
+/// Free memory in bytes: the system's figure of available memory, or less where a container limits it.
+/// `None` where the system has no such figure.
 pub(crate) fn available_bytes() -> Option<u64> {
     let read = |path: &str| fs::read_to_string(path).ok();
     let system = mem_available(&read("/proc/meminfo")?)?;

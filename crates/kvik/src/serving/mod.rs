@@ -1,4 +1,4 @@
-//! What answers need: the engine with the words of its model.
+//! A loaded model ready to answer: engine, tokenizer and chat template.
 //!
 //! Built once at start-up by [`load`]; routes and the terminal commands only read it.
 
@@ -17,41 +17,41 @@ use kvik_engine::stats::EngineStats;
 use kvik_engine::text::template::{ChatTemplate, Prompt};
 use kvik_engine::text::tokenizer::Tokenizer;
 
-/// Where requests go: the engine, or a script in tests of the routes.
+/// Runs requests: the engine, or a scripted double in tests of the routes.
 pub(crate) trait Inference: Send + Sync {
-    /// Queues a request; its events go to `sink`, from the engine's thread.
+    /// Queues a request; the engine's thread sends its events to `sink`.
     ///
-    /// A constraint is compiled beside it; a bad one makes the request fail.
+    /// A constraint is compiled in the background; an invalid one fails the request.
     fn submit(&self, request: Request, sink: Box<dyn EventSink>) -> Result<(), RequestError>;
 
     /// What a request would find in the cache, without running it.
     fn explain(&self, request: Request) -> Result<Probe, RequestError>;
 
-    /// What the engine holds and has done.
+    /// The engine's gauges and counters.
     fn stats(&self) -> EngineStats;
 }
 
 /// A loaded model with its engine.
 pub(crate) struct Serving {
     pub(crate) engine: Arc<dyn Inference>,
-    /// The same engine, to look at its cache and to change what it keeps; a script has none.
+    /// The same engine, for reading and changing its cache; `None` with a scripted double.
     pub(crate) cache: Option<Engine>,
     pub(crate) tokenizer: Arc<Tokenizer>,
-    /// Absent when the model brings none and `--chat-template` was not given.
+    /// `None` when the model has none and `--chat-template` was not given.
     pub(crate) template: Option<ChatTemplate>,
     pub(crate) model: ModelCard,
 }
 
-/// What the server says about its model.
+/// Description of the model in answers.
 #[derive(Debug, Clone)]
 pub(crate) struct ModelCard {
     /// Its name in the API.
     pub(crate) name: String,
-    /// The name that its file gives it; it is answered to as well.
+    /// The name in its file, under which requests may name it too.
     pub(crate) own_name: String,
-    /// Where it came from: a path, `hf:...`, or "inside the program".
+    /// Its origin: a path, `hf:...`, or "embedded model".
     pub(crate) source: String,
-    /// It is the one inside the program, which knows little.
+    /// Whether it is the embedded model, which knows little.
     pub(crate) embedded: bool,
     /// Tokens of prompt and answer together.
     pub(crate) context: usize,
@@ -66,7 +66,7 @@ pub(crate) struct ModelCard {
 }
 
 impl ModelCard {
-    /// Whether a request's `model` field means this model.
+    /// Whether a request's `model` field names this model.
     pub(crate) fn answers_to(&self, name: &str) -> bool {
         name.is_empty() || name == "kvik" || name == self.name || name == self.own_name
     }
@@ -79,9 +79,9 @@ impl Serving {
     }
 }
 
-/// Tokens of a rendered chat. Most templates write the token that begins a text themselves; where
-/// one does not and the model wants it, it is added. What the request wrote is text throughout: a
-/// control token's name in there is no control token.
+/// Tokens of a rendered chat. Most templates write the BOS token themselves; where a template does not
+/// and the model wants it, this adds it. The request's own strings are encoded as plain text: the name
+/// of a control token in them is no control token.
 pub(crate) fn encode_rendered(tokenizer: &Tokenizer, prompt: &Prompt) -> Vec<Token> {
     let mut tokens = tokenizer.encode_prompt(&prompt.text, &prompt.inputs);
     if let Some(bos) = tokenizer.bos().filter(|_| tokenizer.add_bos())

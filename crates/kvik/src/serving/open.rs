@@ -1,4 +1,4 @@
-//! From the flags of a model to its files: inside the program, on disk, or to be downloaded.
+//! Finds the model of the flags: embedded, on disk, or downloaded first.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use crate::{
     settings::model::ModelArgs,
 };
 
-/// The model inside the program.
+/// The embedded model.
 #[cfg(feature = "embedded-model")]
 const EMBEDDED: Option<&[u8]> =
     Some(include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/tiny/kvik-tiny-q8_0.gguf")));
@@ -21,7 +21,7 @@ const EMBEDDED: Option<&[u8]> = None;
 impl ModelArgs {
     /// Finds the model, downloads it if need be, and reads its headers and vocabulary.
     pub(crate) fn load(&self) -> anyhow::Result<LoadedModel> {
-        // Before minutes are spent on a model that the wrong instructions would then compute.
+        // An invalid choice of instruction set must fail before minutes of downloading and loading.
         Isa::chosen()?;
         let mut loaded = match &self.model {
             None => embedded()?,
@@ -41,12 +41,12 @@ impl ModelArgs {
 
 fn embedded() -> anyhow::Result<LoadedModel> {
     let Some(bytes) = EMBEDDED else {
-        bail!("this kvik was built without a model inside; name one with -m MODEL");
+        bail!("this kvik was built without an embedded model; name a model with -m MODEL");
     };
-    LoadedModel::from_bytes(FileBytes::Static(bytes)).context("the model inside cannot be loaded")
+    LoadedModel::from_bytes(FileBytes::Static(bytes)).context("the embedded model cannot be loaded")
 }
 
-/// The path of a model that may have to be downloaded first.
+/// The path of a model, which is downloaded first if need be.
 fn locate(model: &str) -> anyhow::Result<PathBuf> {
     if let Some(spec) = model.strip_prefix("hf:") {
         let spec: HubSpec = spec.parse()?;

@@ -1,8 +1,8 @@
 //! Configuration: flags over environment over a TOML file.
 //!
-//! There is one list of settings, the flags of `kvik serve`. Each can also be set by an environment
+//! The flags of `kvik serve` are the one list of settings. Each can also be set by an environment
 //! variable, `--cache-ram` by `KVIK_CACHE_RAM`, and by a key of the file, `cache-ram = "2GiB"`.
-//! The file's values become clap's defaults, so `--help` shows what is in force.
+//! The file's values become clap's defaults, so `--help` shows the values in force.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -16,7 +16,7 @@ use toml::{Table, Value};
 
 use super::dirs;
 
-/// The command with environment and file behind its flags.
+/// Adds the environment and the file as sources of the command's flags.
 pub(crate) fn configure(mut command: Command, args: &[OsString]) -> anyhow::Result<Command> {
     let settings = settings(&command);
     let (path, table) = read_file(args)?;
@@ -74,7 +74,7 @@ fn check_keys(table: &Table, settings: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The file named by `--config` or `KVIK_CONFIG`, which must exist, else the user's, which may.
+/// Reads the file named by `--config` or `KVIK_CONFIG`, which must exist, else the user's if it exists.
 fn read_file(args: &[OsString]) -> anyhow::Result<(PathBuf, Table)> {
     let named = flag_value(args).or_else(|| std::env::var_os("KVIK_CONFIG")).filter(|path| !path.is_empty());
     let must_exist = named.is_some();
@@ -132,7 +132,7 @@ mod tests {
         let args: Vec<&str> = std::iter::once("serve").chain(args.iter().copied()).collect();
         match parse_with(file, &args).unwrap().task {
             Task::Serve(args) => *args,
-            _ => panic!("serve was asked for"),
+            _ => panic!("the command is serve"),
         }
     }
 
@@ -144,10 +144,9 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_stands_between_flag_and_file() {
-        // The names are a table of clap's; reading the environment itself is clap's work.
-        // Setting a variable here would race with the other tests of this process:
-        // `tests/serve.rs` does it with a process of its own.
+    fn the_environment_is_between_flag_and_file() {
+        // This checks the names; clap reads the environment. Setting a variable here would race with the
+        // other tests of this process, so `tests/serve.rs` does it in a process of its own.
         let command = configure(Cli::command(), &["kvik".into(), "--config=/dev/null".into()]).unwrap();
         let serve = command.find_subcommand("serve").unwrap();
         let env = |long: &str| {
@@ -172,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_name_the_key() {
+    fn errors_name_the_key() {
         let check = |file: &str, args: &[&str], words: &[&str]| {
             let error = format!("{:#}", parse_with(file, args).expect_err(file));
             for word in words {

@@ -1,4 +1,4 @@
-//! Where kvik keeps its files: the platform's directories, or where the environment says.
+//! The directories of kvik's files: the platform's, or those named by the environment.
 
 use std::{env, ffi::OsString, path::PathBuf};
 
@@ -12,7 +12,7 @@ pub(crate) fn config() -> Option<PathBuf> {
     config_from(env::var_os)
 }
 
-/// Directory of what must outlive a restart and is no cache: accounts, secrets.
+/// Directory of data that must outlive a restart and is no cache: accounts, secrets.
 pub(crate) fn state() -> Option<PathBuf> {
     state_from(env::var_os)
 }
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_decides() {
+    fn environment_variables_set_the_directories() {
         let check = |pairs: &'static [(&str, &str)], expect: &str| {
             assert_eq!(cache_from(vars(pairs)), Some(PathBuf::from(expect)));
         };

@@ -1,10 +1,10 @@
-//! Where computed prompts are kept over a restart.
+//! The directory of the disk cache.
 
 use std::path::PathBuf;
 
 use super::dirs;
 
-/// Where blocks are kept.
+/// The setting `--cache-disk`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DiskPlace {
     Off,
@@ -25,7 +25,7 @@ impl std::str::FromStr for DiskPlace {
 }
 
 impl DiskPlace {
-    /// The directory; none where nothing is kept.
+    /// The directory; `None` when the disk cache is off.
     pub(crate) fn directory(&self) -> Option<PathBuf> {
         match self {
             DiskPlace::Off => None,

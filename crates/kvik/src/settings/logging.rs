@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use tracing_subscriber::{EnvFilter, fmt, prelude::*};
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
     /// One readable line per event

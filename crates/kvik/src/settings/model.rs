@@ -1,4 +1,4 @@
-//! Which model to run and in what formats: flags that every command shares.
+//! The flags that all commands share: the model, its formats, and the cache.
 
 use std::{num::NonZeroUsize, path::PathBuf};
 
@@ -16,9 +16,9 @@ use super::size::ByteSize;
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Model")]
 pub(crate) struct ModelArgs {
-    // The words of `--help`, in which rustdoc sees links.
+    // This is text of `--help`; rustdoc takes parts of it for links.
     #[allow(rustdoc::broken_intra_doc_links)]
-    /// A GGUF file, a Hugging Face directory, or hf:owner/repo[:file]; absent: the model inside the program
+    /// A GGUF file, a Hugging Face directory, or hf:owner/repo[:file] [default: the embedded model]
     #[arg(short, long, value_name = "MODEL")]
     pub(crate) model: Option<String>,
     /// Convert the weights while loading
@@ -30,18 +30,18 @@ pub(crate) struct ModelArgs {
     /// Format of keys and values in the cache
     #[arg(long, value_name = "FORMAT", default_value = "f16", value_parser = kv_format())]
     kv: KvFormat,
-    /// Format of keys, where it differs from --kv
+    /// Format of keys [default: that of --kv]
     #[arg(long, value_name = "FORMAT", value_parser = kv_format())]
     kv_k: Option<KvFormat>,
-    /// Format of values, where it differs from --kv
+    /// Format of values [default: that of --kv]
     #[arg(long, value_name = "FORMAT", value_parser = kv_format())]
     kv_v: Option<KvFormat>,
-    /// Threads that compute [default: the number of performance cores]
+    /// Compute threads [default: the number of performance cores]
     #[arg(short, long, value_name = "N")]
     threads: Option<NonZeroUsize>,
 }
 
-/// How much is kept.
+/// Sizes and eviction of the cache.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Cache")]
 pub(crate) struct CacheArgs {
@@ -51,23 +51,23 @@ pub(crate) struct CacheArgs {
     /// Memory for keys and values, as 512MiB or 2GiB [default: half of the free memory, at most 8 GiB]
     #[arg(long, value_name = "SIZE")]
     pub(crate) cache_ram: Option<ByteSize>,
-    /// Memory that pinned prompts may take, all tenants together [default: half of --cache-ram]
+    /// Memory for pinned prompts of all tenants together [default: half of --cache-ram]
     #[arg(long, value_name = "SIZE")]
     pub(crate) cache_pin: Option<ByteSize>,
-    /// Which prompts go when memory is short: lru, lfu, slru, s3-fifo, arc, cost, forecast, or auto
+    /// Which prompts are evicted when memory is short: lru, lfu, slru, s3-fifo, arc, cost, forecast, or auto
     #[arg(long, value_name = "POLICY", default_value = Policy::default().name())]
     pub(crate) evict: Policy,
-    /// Directory that keeps computed prompts over a restart, or off [default: the user's cache directory]
+    /// Directory of the disk cache, which survives a restart, or off [default: the user's cache directory]
     #[arg(long, value_name = "DIR", default_value = "default", hide_default_value = true)]
     pub(crate) cache_disk: DiskPlace,
-    /// Disk space for it at most; never more than a tenth of what is free
+    /// Size of the disk cache at most; never more than a tenth of the free space
     #[arg(long, value_name = "SIZE", default_value = "8GiB")]
     pub(crate) cache_disk_size: ByteSize,
 }
 
 #[cfg(test)]
 impl CacheArgs {
-    /// A context and memory of this size, and nothing on disk.
+    /// A cache of this size in RAM, without a disk cache.
     pub(crate) fn in_ram(context_tokens: usize, cache_ram: ByteSize) -> CacheArgs {
         CacheArgs {
             context: Some(context_tokens),
@@ -107,14 +107,14 @@ impl From<WeightsArg> for WeightType {
     }
 }
 
-/// Reads a KV format and lists those there are.
+/// Parses a KV format; its help lists all of them.
 fn kv_format() -> impl TypedValueParser<Value = KvFormat> {
     PossibleValuesParser::new(KvFormat::ALL.map(KvFormat::name))
         .map(|name| name.parse().expect("the possible values are names of formats"))
 }
 
 impl ModelArgs {
-    /// The model inside the program, in the default formats.
+    /// The embedded model, in the default formats.
     #[cfg(test)]
     pub(crate) fn embedded() -> ModelArgs {
         ModelArgs {
@@ -128,14 +128,14 @@ impl ModelArgs {
         }
     }
 
-    /// Whether this is the model inside the program.
+    /// Whether this is the embedded model.
     pub(crate) fn is_embedded(&self) -> bool {
         self.model.is_none()
     }
 
-    /// Where the model comes from, in words.
+    /// The origin of the model, for people.
     pub(crate) fn source(&self) -> &str {
-        self.model.as_deref().unwrap_or("inside the program")
+        self.model.as_deref().unwrap_or("embedded model")
     }
 
     /// Formats of keys and of values.
@@ -143,7 +143,7 @@ impl ModelArgs {
         (self.kv_k.unwrap_or(self.kv), self.kv_v.unwrap_or(self.kv))
     }
 
-    /// The threads that compute.
+    /// The compute threads.
     pub(crate) fn pool(&self) -> Pool {
         Pool::new(self.threads.map_or_else(performance_cores, NonZeroUsize::get))
     }

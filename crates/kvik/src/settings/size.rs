@@ -1,4 +1,4 @@
-//! Byte sizes as people write them: `512MiB`, `2GiB`, `1.5 GB`, `4096`.
+//! Byte sizes in the form that people write: `512MiB`, `2GiB`, `1.5 GB`, `4096`.
 
 use std::{fmt, str::FromStr};
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, de};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ByteSize(pub(crate) u64);
 
-/// Units and their bytes; the ones that people mean by a bare letter are binary, as in llama.cpp.
+/// Units and their bytes; a bare letter is a binary unit, as in llama.cpp.
 const UNITS: [(&str, u64); 13] = [
     ("b", 1),
     ("k", 1 << 10),
@@ -39,7 +39,7 @@ impl FromStr for ByteSize {
         };
         let value: f64 = number.parse().map_err(|_| bad())?;
         let bytes = value * scale as f64;
-        // 2^53: every whole number of bytes below is exact in an f64, and no machine has more.
+        // 2^53: an f64 holds every whole number of bytes below exactly, and no machine has more.
         if !(1.0..9.0e15).contains(&bytes) {
             return Err(format!("`{text}` is out of range; write a size like 512MiB or 2GiB"));
         }
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_the_rest() {
+    fn refuses_other_texts() {
         for text in ["", "GiB", "0", "-1GiB", "2XiB", "1.2.3MiB", "nan", "inf", "1e3", "99999999TiB", "2GiB4"]
         {
             let error = text.parse::<ByteSize>().expect_err(text);

@@ -24,7 +24,7 @@ use super::prices::{Cost, Prices};
 
 pub(crate) use day::Day;
 pub(crate) use records::{LOCK_WAIT, Records, RecordsError, Table};
-pub(crate) use totals::{Line, Totals};
+pub(crate) use totals::{LedgerRow, Totals};
 
 /// Name of the table.
 const TABLE: &str = "usage";
@@ -41,13 +41,13 @@ pub(crate) struct Ledger {
     /// Locked while sums move from `state` to the records, so that nobody sees them twice or not
     /// at all. The engine's thread takes only the lock of `state`, and never waits for a disk.
     records: Option<Mutex<Table<Totals>>>,
-    state: Mutex<State>,
+    state: Mutex<LedgerState>,
 }
 
 #[derive(Default)]
-struct State {
+struct LedgerState {
     /// What the records do not know yet.
-    pending: BTreeMap<Line, Totals>,
+    pending: BTreeMap<LedgerRow, Totals>,
     speed: Speed,
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct Query {
 /// What is asked for.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Bill {
-    pub(crate) lines: BTreeMap<Line, Totals>,
+    pub(crate) lines: BTreeMap<LedgerRow, Totals>,
     /// Lines with records that cannot be read; a sum of them lacks what these say.
     pub(crate) unreadable: Vec<String>,
 }
@@ -87,7 +87,7 @@ impl Ledger {
     pub(crate) fn enter(&self, tenant: &str, report: &Report, prices: Option<&Prices>) -> Totals {
         let cost = prices.map_or(Cost::default(), |prices| prices.cost(report));
         let (tenant, model) = (tenant.to_owned(), self.model.clone());
-        let line = Line { day: Day::of((self.wall)()), tenant, model };
+        let line = LedgerRow { day: Day::of((self.wall)()), tenant, model };
         let mut state = lock(&self.state);
         state.speed.measure(report);
         let totals = Totals::of(report, cost, state.speed.time_for(report.cached_tokens));
@@ -115,7 +115,7 @@ impl Ledger {
         written
     }
 
-    fn put_back(&self, unwritten: &BTreeMap<Line, Totals>) {
+    fn put_back(&self, unwritten: &BTreeMap<LedgerRow, Totals>) {
         let mut state = lock(&self.state);
         for (line, totals) in unwritten {
             *state.pending.entry(line.clone()).or_default() += totals;
@@ -149,7 +149,7 @@ fn stored(records: &Table<Totals>, query: &Query) -> Result<Bill, RecordsError> 
     let mut bill = Bill::default();
     let found = records.all_from(&from)?;
     for (key, totals) in found.records {
-        match key.parse::<Line>() {
+        match key.parse::<LedgerRow>() {
             Ok(line) if query.asks_for(&line) => drop(bill.lines.insert(line, totals)),
             Ok(_) => {}
             Err(_) => bill.unreadable.extend(query.tenant.is_none().then_some(key)),
@@ -161,7 +161,7 @@ fn stored(records: &Table<Totals>, query: &Query) -> Result<Bill, RecordsError> 
 }
 
 impl Query {
-    fn asks_for(&self, line: &Line) -> bool {
+    fn asks_for(&self, line: &LedgerRow) -> bool {
         self.tenant.as_ref().is_none_or(|tenant| *tenant == line.tenant)
             && self.since.is_none_or(|since| since <= line.day)
             && self.until.is_none_or(|until| line.day <= until)

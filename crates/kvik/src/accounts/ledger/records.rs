@@ -50,7 +50,7 @@ pub(crate) struct Table<T> {
 
 /// Some records, and the keys of those among them that cannot be read.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Found<T> {
+pub(crate) struct FoundRecords<T> {
     pub(crate) records: Vec<(String, T)>,
     pub(crate) unreadable: Vec<String>,
 }
@@ -192,9 +192,9 @@ fn set_aside(path: &Path, error: &DatabaseError) -> std::io::Result<()> {
 
 impl<T: Serialize + DeserializeOwned> Table<T> {
     /// All records whose key is at least `from`, in the order of their keys.
-    pub(crate) fn all_from(&self, from: &str) -> Result<Found<T>, RecordsError> {
+    pub(crate) fn all_from(&self, from: &str) -> Result<FoundRecords<T>, RecordsError> {
         let read = self.database.begin_read().map_err(access)?;
-        let mut found = Found { records: Vec::new(), unreadable: Vec::new() };
+        let mut found = FoundRecords { records: Vec::new(), unreadable: Vec::new() };
         if let Some(table) = absent_as_none(read.open_table(self.definition()))? {
             for entry in table.range(from..).map_err(access)? {
                 let (key, value) = entry.map_err(access)?;

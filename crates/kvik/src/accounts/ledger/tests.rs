@@ -131,10 +131,11 @@ fn short_prompts_do_not_count_as_measurements() {
 #[test]
 fn lines_read_back() {
     for model in ["m", "owner/model", "a/b/c"] {
-        let line = Line { day: Day::of(first_day()), tenant: "acme".to_owned(), model: model.to_owned() };
+        let line =
+            LedgerRow { day: Day::of(first_day()), tenant: "acme".to_owned(), model: model.to_owned() };
         assert_eq!(line.to_string().parse(), Ok(line));
     }
-    assert!("2024-10-04/acme".parse::<Line>().is_err());
+    assert!("2024-10-04/acme".parse::<LedgerRow>().is_err());
 }
 
 /// A record from another version, or damaged beyond reading, is not overwritten, and the bill says that it is

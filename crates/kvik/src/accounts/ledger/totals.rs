@@ -14,7 +14,7 @@ use crate::accounts::prices::Cost;
 /// Written as `2026-11-21/acme/model`, which sorts by day. A tenant's name has no slash; a
 /// model's may have.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Line {
+pub(crate) struct LedgerRow {
     pub(crate) day: Day,
     pub(crate) tenant: String,
     pub(crate) model: String,
@@ -64,7 +64,7 @@ impl Totals {
     }
 
     /// For people's programs; the cost is text, so that it stays exact.
-    pub(crate) fn json(&self, line: &Line) -> Value {
+    pub(crate) fn json(&self, line: &LedgerRow) -> Value {
         json!({
             "day": line.day.to_string(),
             "tenant": line.tenant,
@@ -98,20 +98,20 @@ impl AddAssign<&Totals> for Totals {
     }
 }
 
-impl fmt::Display for Line {
+impl fmt::Display for LedgerRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}/{}", self.day, self.tenant, self.model)
     }
 }
 
-impl FromStr for Line {
+impl FromStr for LedgerRow {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Line, String> {
+    fn from_str(text: &str) -> Result<LedgerRow, String> {
         let mut parts = text.splitn(3, '/');
         match (parts.next(), parts.next(), parts.next()) {
             (Some(day), Some(tenant), Some(model)) => {
-                Ok(Line { day: day.parse()?, tenant: tenant.to_owned(), model: model.to_owned() })
+                Ok(LedgerRow { day: day.parse()?, tenant: tenant.to_owned(), model: model.to_owned() })
             }
             _ => Err(format!("`{text}` is not DAY/TENANT/MODEL")),
         }

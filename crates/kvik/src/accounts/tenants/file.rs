@@ -9,7 +9,7 @@ use std::{
 
 use serde::Deserialize;
 
-use super::{KeyDigest, Limits, Share};
+use super::{KeyDigest, Share, TenantLimits};
 use crate::{accounts::prices::Prices, settings::size::ByteSize};
 
 /// Tenants of one server; each has its line in the metrics and in the accounts of every day.
@@ -48,14 +48,14 @@ pub(crate) struct TenantSpec {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct TenantsFile {
     #[serde(default)]
     tenant: BTreeMap<String, TenantSpec>,
 }
 
 impl TenantSpec {
-    pub(crate) fn limits(&self) -> Limits {
-        Limits {
+    pub(crate) fn limits(&self) -> TenantLimits {
+        TenantLimits {
             requests_per_minute: self.requests_per_minute,
             tokens_per_minute: self.tokens_per_minute,
             parallel: self.parallel,
@@ -72,7 +72,8 @@ pub(crate) fn read(path: &Path) -> Result<BTreeMap<String, TenantSpec>, FileErro
     let owned = || path.to_owned();
     let text = fs::read_to_string(path).map_err(|error| FileError::Io { path: owned(), error })?;
     warn_if_readable_by_others(path, "the tenants file");
-    let file: File = toml::from_str(&text).map_err(|error| FileError::Toml { path: owned(), error })?;
+    let file: TenantsFile =
+        toml::from_str(&text).map_err(|error| FileError::Toml { path: owned(), error })?;
     check(&file.tenant).map_err(|what| FileError::Wrong { path: owned(), what })?;
     Ok(file.tenant)
 }
@@ -167,7 +168,7 @@ mod tests {
         assert_eq!((acme.share, acme.weight), (Share::PublicPrompts, 2.5));
         assert_eq!((acme.ram, acme.disk), (Some(ByteSize(2 << 30)), Some(ByteSize(4 << 30))));
         assert_eq!(acme.pin, Some(ByteSize(1 << 30)));
-        let limits = Limits {
+        let limits = TenantLimits {
             requests_per_minute: NonZeroU32::new(600),
             tokens_per_minute: NonZeroU32::new(100_000),
             parallel: NonZeroU32::new(4),
@@ -176,7 +177,7 @@ mod tests {
         assert!(acme.prices.is_some());
         let beta = &tenants["beta"];
         assert_eq!((beta.share, beta.weight, beta.ram), (Share::Isolated, 1.0, None));
-        assert_eq!((beta.limits(), beta.prices), (Limits::NONE, None));
+        assert_eq!((beta.limits(), beta.prices), (TenantLimits::NONE, None));
     }
 
     #[test]

@@ -22,7 +22,7 @@ const PARALLEL_RETRY: Duration = Duration::from_secs(1);
 
 /// A tenant's limits; what is `None` is not limited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Limits {
+pub(crate) struct TenantLimits {
     pub(crate) requests_per_minute: Option<NonZeroU32>,
     /// Prompt tokens computed and tokens generated.
     pub(crate) tokens_per_minute: Option<NonZeroU32>,
@@ -32,10 +32,10 @@ pub(crate) struct Limits {
 
 /// What one tenant has taken. It outlives changes of the limits.
 #[derive(Debug, Default)]
-pub(crate) struct Meter(Mutex<Taken>);
+pub(crate) struct Meter(Mutex<TenantUsage>);
 
 #[derive(Debug, Default)]
-struct Taken {
+struct TenantUsage {
     requests: Bucket,
     tokens: Bucket,
     /// Prompts in the engine.
@@ -75,27 +75,27 @@ pub(crate) struct Allowance {
 
 /// The engine's places, running and waiting, which all tenants share.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct AdmissionSlots {
     count: usize,
     taken: AtomicUsize,
 }
 
 /// The right to have some prompts in the engine; given back when dropped.
 #[derive(Debug)]
-pub(crate) struct Pass {
+pub(crate) struct AdmissionPermit {
     meter: Arc<Meter>,
-    places: Option<Arc<Places>>,
+    places: Option<Arc<AdmissionSlots>>,
     prompts: usize,
 }
 
-impl Limits {
-    pub(crate) const NONE: Limits =
-        Limits { requests_per_minute: None, tokens_per_minute: None, parallel: None };
+impl TenantLimits {
+    pub(crate) const NONE: TenantLimits =
+        TenantLimits { requests_per_minute: None, tokens_per_minute: None, parallel: None };
 }
 
 impl Meter {
     /// Takes a request, at `now` on some clock that never goes back.
-    pub(crate) fn take_request(&self, limits: &Limits, now: Duration) -> Result<(), Refusal> {
+    pub(crate) fn take_request(&self, limits: &TenantLimits, now: Duration) -> Result<(), Refusal> {
         let Some(limit) = limits.requests_per_minute.map(NonZeroU32::get) else { return Ok(()) };
         let bucket = &mut self.lock().requests;
         bucket.refill(limit, now);
@@ -107,7 +107,7 @@ impl Meter {
     }
 
     /// Whether the tenant has tokens left.
-    pub(crate) fn check_tokens(&self, limits: &Limits, now: Duration) -> Result<(), Refusal> {
+    pub(crate) fn check_tokens(&self, limits: &TenantLimits, now: Duration) -> Result<(), Refusal> {
         let Some(limit) = limits.tokens_per_minute.map(NonZeroU32::get) else { return Ok(()) };
         let bucket = &mut self.lock().tokens;
         bucket.refill(limit, now);
@@ -118,7 +118,7 @@ impl Meter {
     }
 
     /// Charges `tokens` that were computed or generated.
-    pub(crate) fn charge(&self, limits: &Limits, tokens: usize, now: Duration) {
+    pub(crate) fn charge(&self, limits: &TenantLimits, tokens: usize, now: Duration) {
         let Some(limit) = limits.tokens_per_minute.map(NonZeroU32::get) else { return };
         let bucket = &mut self.lock().tokens;
         bucket.refill(limit, now);
@@ -132,10 +132,10 @@ impl Meter {
     /// take a third each, and there is always room for those who come next.
     pub(crate) fn enter(
         self: &Arc<Self>,
-        limits: &Limits,
-        places: Option<&Arc<Places>>,
+        limits: &TenantLimits,
+        places: Option<&Arc<AdmissionSlots>>,
         prompts: usize,
-    ) -> Result<Pass, Refusal> {
+    ) -> Result<AdmissionPermit, Refusal> {
         let mut taken = self.lock();
         let wanted = taken.running + prompts;
         if let Some(limit) = limits.parallel.map(NonZeroU32::get)
@@ -149,18 +149,18 @@ impl Meter {
             return Err(Refusal::Crowded { running: taken.running });
         }
         taken.running = wanted;
-        Ok(Pass { meter: self.clone(), places: places.cloned(), prompts })
+        Ok(AdmissionPermit { meter: self.clone(), places: places.cloned(), prompts })
     }
 
     /// What is left of the requests and of the tokens, where they are limited.
-    pub(crate) fn allowances(&self, limits: &Limits, now: Duration) -> [Option<Allowance>; 2] {
+    pub(crate) fn allowances(&self, limits: &TenantLimits, now: Duration) -> [Option<Allowance>; 2] {
         let mut taken = self.lock();
         let requests = limits.requests_per_minute.map(|limit| taken.requests.allowance(limit.get(), now));
         let tokens = limits.tokens_per_minute.map(|limit| taken.tokens.allowance(limit.get(), now));
         [requests, tokens]
     }
 
-    fn lock(&self) -> MutexGuard<'_, Taken> {
+    fn lock(&self) -> MutexGuard<'_, TenantUsage> {
         // Plain numbers: whoever panicked with the lock left them whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -204,10 +204,10 @@ fn full(limit: u32) -> u128 {
     u128::from(limit) * ONE
 }
 
-impl Places {
+impl AdmissionSlots {
     /// All places of an engine.
-    pub(crate) fn new(count: usize) -> Arc<Places> {
-        Arc::new(Places { count, taken: AtomicUsize::new(0) })
+    pub(crate) fn new(count: usize) -> Arc<AdmissionSlots> {
+        Arc::new(AdmissionSlots { count, taken: AtomicUsize::new(0) })
     }
 
     /// Takes `prompts` places for a tenant that has `wanted` then, if as many stay free.
@@ -223,7 +223,7 @@ impl Places {
     }
 }
 
-impl Drop for Pass {
+impl Drop for AdmissionPermit {
     fn drop(&mut self) {
         self.meter.lock().running -= self.prompts;
         if let Some(places) = &self.places {
@@ -236,8 +236,8 @@ impl Drop for Pass {
 mod tests {
     use super::*;
 
-    fn limits(requests: u32, tokens: u32, parallel: u32) -> Limits {
-        Limits {
+    fn limits(requests: u32, tokens: u32, parallel: u32) -> TenantLimits {
+        TenantLimits {
             requests_per_minute: NonZeroU32::new(requests),
             tokens_per_minute: NonZeroU32::new(tokens),
             parallel: NonZeroU32::new(parallel),
@@ -305,21 +305,21 @@ mod tests {
     #[test]
     fn without_limits_everything_may_come() {
         let meter = Arc::new(Meter::default());
-        let passes: Vec<Pass> = (0..1000)
+        let passes: Vec<AdmissionPermit> = (0..1000)
             .map(|_| {
-                meter.take_request(&Limits::NONE, Duration::ZERO).unwrap();
-                meter.charge(&Limits::NONE, 1 << 30, Duration::ZERO);
-                meter.check_tokens(&Limits::NONE, Duration::ZERO).unwrap();
-                meter.enter(&Limits::NONE, None, 1).unwrap()
+                meter.take_request(&TenantLimits::NONE, Duration::ZERO).unwrap();
+                meter.charge(&TenantLimits::NONE, 1 << 30, Duration::ZERO);
+                meter.check_tokens(&TenantLimits::NONE, Duration::ZERO).unwrap();
+                meter.enter(&TenantLimits::NONE, None, 1).unwrap()
             })
             .collect();
         assert_eq!(passes.len(), 1000);
-        assert_eq!(meter.allowances(&Limits::NONE, Duration::ZERO), [None, None]);
+        assert_eq!(meter.allowances(&TenantLimits::NONE, Duration::ZERO), [None, None]);
     }
 
     #[test]
     fn passes_are_given_back() {
-        let (meter, places, limits) = (Arc::new(Meter::default()), Places::new(100), limits(0, 0, 3));
+        let (meter, places, limits) = (Arc::new(Meter::default()), AdmissionSlots::new(100), limits(0, 0, 3));
         let two = meter.enter(&limits, Some(&places), 2).unwrap();
         let refusal = meter.enter(&limits, Some(&places), 2).unwrap_err();
         assert_eq!(refusal, Refusal::Parallel { limit: 3, retry_after: PARALLEL_RETRY });
@@ -336,17 +336,17 @@ mod tests {
     #[test]
     fn no_flood_takes_the_last_places() {
         for floods in 1..6 {
-            let places = Places::new(120);
+            let places = AdmissionSlots::new(120);
             let meters: Vec<Arc<Meter>> = (0..floods).map(|_| Arc::default()).collect();
             let mut passes = Vec::new();
             for _ in 0..200 {
                 passes.extend(
-                    meters.iter().filter_map(|meter| meter.enter(&Limits::NONE, Some(&places), 1).ok()),
+                    meters.iter().filter_map(|meter| meter.enter(&TenantLimits::NONE, Some(&places), 1).ok()),
                 );
             }
             let free = 120 - passes.len();
             assert!(free >= 120 / (floods + 1) && free <= 120 / (floods + 1) + floods, "{free} free");
-            Arc::new(Meter::default()).enter(&Limits::NONE, Some(&places), 1).unwrap();
+            Arc::new(Meter::default()).enter(&TenantLimits::NONE, Some(&places), 1).unwrap();
         }
     }
 

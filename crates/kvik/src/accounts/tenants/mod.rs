@@ -27,7 +27,7 @@ use crate::settings::size::ByteSize;
 
 pub(crate) use file::{FileError, TenantSpec, warn_if_readable_by_others};
 pub(crate) use key::KeyDigest;
-pub(crate) use meter::{Allowance, Limits, Meter, Pass, Places, Refusal};
+pub(crate) use meter::{AdmissionPermit, AdmissionSlots, Allowance, Meter, Refusal, TenantLimits};
 pub(crate) use secret::Secret;
 
 /// The tenant of those who come with `--api-key`, or without a key where none is asked for.
@@ -65,7 +65,7 @@ pub(crate) struct Tenant {
     pub(crate) disk: Option<ByteSize>,
     /// Memory that its pins may take; its part by weight when `None`.
     pub(crate) pin: Option<ByteSize>,
-    pub(crate) limits: Limits,
+    pub(crate) limits: TenantLimits,
     /// Where they differ from the server's.
     pub(crate) prices: Option<Prices>,
     pub(crate) meter: Arc<Meter>,
@@ -118,7 +118,7 @@ impl Tenant {
             ram: None,
             disk: None,
             pin: None,
-            limits: Limits::NONE,
+            limits: TenantLimits::NONE,
             prices: None,
             meter: Arc::default(),
             salt: [0; 16],

@@ -1,4 +1,4 @@
-//! Flags about who may reach the server and by which keys.
+//! Flags of the listening address, of API keys, and of allowed hosts and origins.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -15,7 +15,7 @@ use crate::{
     http::{AllowedHost, AllowedOrigin, Hosts, Senders},
 };
 
-/// Where the server listens, and to whom.
+/// The listening address, and the clients that may use it.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Server")]
 pub(crate) struct AccessArgs {
@@ -38,20 +38,20 @@ pub(crate) struct AccessArgs {
     /// A file with one key per line
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// Listen on an address that other machines can reach although no key is asked for
+    /// Listen on an address that other machines can reach without requiring a key
     #[arg(long, value_parser = FalseyValueParser::new())]
     allow_no_key: bool,
-    /// A host by which the server may be called, beside its address and localhost, or * for any; may be repeated
+    /// A host name that requests may use beside the server's address and localhost, or * for any; may be repeated
     #[arg(long, value_name = "HOST", value_delimiter = ',')]
     allow_host: Vec<AllowedHost>,
-    // The words of `--help`, in which rustdoc wants a link.
+    // This is text of `--help`; rustdoc asks for a link.
     #[allow(rustdoc::bare_urls)]
-    /// An origin whose pages may call, as https://example.org, or * for all; may be repeated
+    /// An origin whose pages may send requests, as https://example.org, or * for all; may be repeated
     #[arg(long, value_name = "ORIGIN", value_delimiter = ',')]
     cors: Vec<AllowedOrigin>,
 }
 
-/// A key from a flag, the environment or the configuration. An empty one is a mistake, as of a
+/// A key from a flag, the environment or the configuration. An empty key is an error: it comes from a
 /// variable that is not set, and must not open the server.
 pub(crate) fn key(text: &str) -> Result<String, String> {
     match text.trim() {
@@ -67,7 +67,7 @@ pub(crate) fn keys_in(path: &Path, flag: &str) -> anyhow::Result<Vec<String>> {
     warn_if_readable_by_others(path, "the file of keys");
     let keys: Vec<String> = text.lines().filter_map(|line| key(line).ok()).collect();
     if keys.is_empty() {
-        // An empty file must not open the server to everybody.
+        // An empty file must not open the server to all clients.
         bail!("the file {} of {flag} holds no key", path.display());
     }
     Ok(keys)
@@ -83,22 +83,22 @@ impl AccessArgs {
         Ok(Keys::new(self.api_key.iter().chain(&of_file).map(String::as_str)))
     }
 
-    /// Begins to listen.
+    /// Opens the listening socket.
     pub(crate) async fn listen(&self) -> anyhow::Result<TcpListener> {
         let (host, port) = (self.host.trim_matches(['[', ']']), self.port);
         let listener = TcpListener::bind((host, port)).await;
         listener.with_context(|| format!("cannot listen on {host}, port {port}; choose another --port"))
     }
 
-    /// Whom requests to a server that listens at `bound` may come from.
+    /// The hosts and origins that a server listening at `bound` accepts.
     pub(crate) fn senders(&self, bound: IpAddr) -> Senders {
-        // A name to listen on is one to call by.
+        // Requests may use the name that the server listens on.
         let own = self.host.parse::<AllowedHost>().ok().filter(|host| *host != AllowedHost::Any);
         let hosts = Hosts::new(bound, self.allow_host.iter().cloned().chain(own).collect());
         Senders { hosts, origins: self.cors.clone() }
     }
 
-    /// Refuses to be open to other machines by oversight, and says aloud where it is open.
+    /// Refuses an unintended exposure to other machines, and warns about an intended one.
     pub(crate) fn check_exposure(&self, bound: SocketAddr, keys: &Keys) -> anyhow::Result<()> {
         if !keys.are_open() {
             return Ok(());
@@ -106,7 +106,7 @@ impl AccessArgs {
         let address = bound.ip().to_canonical();
         if !address.is_loopback() && !self.allow_no_key {
             bail!(
-                "other machines can reach {address} and no key is asked for: set --api-key, --api-key-file or --tenants, listen on 127.0.0.1 only, or say --allow-no-key if everybody may use the model"
+                "other machines can reach {address} and no key is asked for: set --api-key, --api-key-file or --tenants, listen on 127.0.0.1 only, or set --allow-no-key if everybody may use the model"
             );
         }
         if !address.is_loopback() {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_key_is_a_mistake() {
+    fn an_empty_key_is_an_error() {
         for flags in [&["--api-key", ""], &["--api-key", " "], &["--api-key", ","], &["--api-key", "a,"]] {
             let error = parse(flags).unwrap_err();
             assert!(error.contains("--api-key") && error.contains("the key is empty"), "{error}");
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_a_key_is_a_mistake() {
+    fn a_file_without_a_key_is_an_error() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "\n \n").unwrap();
         assert!(keys_in(file.path(), "--api-key-file").unwrap_err().to_string().contains("--api-key-file"));
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn who_can_be_reached_by_others_asks_for_a_key_or_says_that_it_does_not() {
+    fn a_server_that_others_can_reach_requires_a_key_or_allow_no_key() {
         let check = |bound: &str, flags: &[&str], keys: Keys, expect: bool| {
             let checked = parse(flags).unwrap().check_exposure(bound.parse().unwrap(), &keys);
             assert_eq!(checked.is_ok(), expect, "{bound} {flags:?}");
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_to_listen_on_is_one_to_call_by() {
+    fn requests_may_use_the_name_that_the_server_listens_on() {
         let access = parse(&["--host", "kvik.lan", "--allow-host", "a.lan,b.lan"]).unwrap();
         let hosts = access.senders([10, 0, 0, 7].into()).hosts;
         for (host, expect) in [("kvik.lan:80", true), ("b.lan", true), ("c.lan", false), ("10.0.0.7", true)] {

@@ -1,4 +1,4 @@
-//! Flags about tenants, prices, and where records are kept.
+//! Flags of tenants, prices and the state directory.
 
 use std::{num::NonZeroU32, path::PathBuf};
 
@@ -15,20 +15,20 @@ use crate::{
     settings::dirs,
 };
 
-/// Who pays for what.
+/// Tenants, the admin's key, and prices.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Tenants")]
 pub(crate) struct AccountArgs {
     /// A TOML file that names tenants, their keys, shares and limits; SIGHUP reads it again
     #[arg(long, value_name = "FILE")]
     tenants: Option<PathBuf>,
-    /// The key for what concerns all tenants: /metrics, and /v1/usage of everybody
+    /// The key for data of all tenants: /metrics, and /v1/usage of every tenant
     #[arg(long, value_name = "KEY", value_parser = key, hide_env_values = true, hide_default_value = true)]
     admin_key: Option<String>,
-    /// A file with that key
+    /// A file with the admin's key
     #[arg(long, value_name = "FILE")]
     admin_key_file: Option<PathBuf>,
-    /// The file that separates the tenants' caches, made when missing [default: secret in --state-dir]
+    /// The secret that separates the tenants' caches, created when missing [default: secret in --state-dir]
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
     /// Price of a prompt token that is computed
@@ -40,12 +40,12 @@ pub(crate) struct AccountArgs {
     /// Price of a generated token
     #[arg(long, value_name = "PRICE")]
     price_output: Option<Decimal>,
-    /// Tokens that the prices are for, as 1000000 [default: 1]
+    /// Number of tokens that a price is for, as 1000000 [default: 1]
     #[arg(long, value_name = "TOKENS")]
     price_per: Option<NonZeroU32>,
 }
 
-/// Where small records live.
+/// The state directory.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Server")]
 pub(crate) struct StateArgs {
@@ -60,7 +60,7 @@ impl AccountArgs {
         let Some(path) = self.tenants.clone() else { return Ok(None) };
         let default = || state.folder().map(|folder| folder.join("secret"));
         let secret_file = self.secret_file.clone().or_else(default);
-        let secret_file = secret_file.context("there is no home directory; say --secret-file")?;
+        let secret_file = secret_file.context("there is no home directory; give --secret-file")?;
         Ok(Some(Source { path, secret: Secret::open(&secret_file)? }))
     }
 
@@ -90,18 +90,18 @@ impl AccountArgs {
 }
 
 impl StateArgs {
-    /// The directory; none where the system does not tell the user's.
+    /// The directory; `None` where the user has no home directory.
     pub(crate) fn folder(&self) -> Option<PathBuf> {
         self.state_dir.clone().or_else(dirs::state)
     }
 
-    /// The records of a server. Without them, because another process keeps them, it serves all the same and
-    /// forgets at its end.
+    /// The records of a server. When another process has them open, the server runs without them and
+    /// loses its accounts when it stops.
     pub(crate) fn records(&self) -> Option<Records> {
         let folder = self.folder()?;
         let opened = Records::open(&folder, LOCK_WAIT);
         let without = |error: &RecordsError| {
-            tracing::error!("{error}; the accounts and the kept prompts of this server end with it");
+            tracing::error!("{error}; this server loses its accounts and kept prompts when it stops");
         };
         opened.inspect_err(without).ok()
     }

@@ -1,4 +1,4 @@
-//! Groups of flags that commands share, and what they make of them.
+//! Groups of flags that commands share.
 
 pub(crate) mod access;
 pub(crate) mod accounts;

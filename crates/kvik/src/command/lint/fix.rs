@@ -1,34 +1,33 @@
-//! What can be changed about two requests so that they share more of their prompts.
+//! Fixes: changes to two requests that make their prompts share more tokens.
 
 use std::ops::Range;
 
 use serde_json::Value;
 
-use super::request::{RequestBody, Words};
+use super::request::{PromptEncoder, RequestBody};
 
-/// A change to both of two requests.
+/// A change to a pair of requests.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Fix {
-    /// Move a sentence of one text to the end of the last text. Bytes of it in either request.
+    /// Move a sentence of one text to the end of the last text; `sentence` is its byte range in each request.
     MoveToEnd { text: usize, sentence: [Range<usize>; 2] },
-    /// Send tools that are equal but for their order, or the order of their keys, as the first
-    /// request does.
+    /// Send tools, equal up to their order or the order of their keys, as the first request does.
     OneToolOrder,
     /// Send this tool as the first request does.
     OneTool(usize),
-    /// Show the template the same time.
+    /// Render the template at the same time.
     OneTime,
 }
 
-/// Two requests that ought to share the beginning of their prompts.
+/// Two requests whose prompts should begin alike.
 #[derive(Debug, Clone)]
 pub(crate) struct Pair(pub(crate) [RequestBody; 2]);
 
 impl Pair {
-    /// Leading tokens that the prompts have in common.
-    pub(crate) fn shared_tokens(&self, words: Words<'_>) -> anyhow::Result<usize> {
+    /// Leading tokens that the two prompts share.
+    pub(crate) fn shared_tokens(&self, encoder: PromptEncoder<'_>) -> anyhow::Result<usize> {
         let [left, right] = &self.0;
-        let (left, right) = (left.tokens(words)?, right.tokens(words)?);
+        let (left, right) = (left.tokens(encoder)?, right.tokens(encoder)?);
         Ok(left.iter().zip(&right).take_while(|(left, right)| left == right).count())
     }
 
@@ -54,8 +53,8 @@ impl Pair {
         fixed
     }
 
-    /// Takes the sentences out from back to front, so that the places of the others stay right,
-    /// and puts them behind the last text in their order.
+    /// Removes the sentences from back to front, so that the ranges of the others stay valid, and
+    /// appends them to the last text in their order.
     fn move_sentences(&mut self, fixes: &[Fix]) {
         for (side, request) in self.0.iter_mut().enumerate() {
             let mut moves: Vec<(usize, Range<usize>)> =
@@ -80,7 +79,7 @@ impl Pair {
 }
 
 impl Fix {
-    /// The text and the sentence that is moved in the request of this side.
+    /// The text and the moved sentence in the request of this side.
     fn moved(&self, side: usize) -> Option<(usize, Range<usize>)> {
         match self {
             Fix::MoveToEnd { text, sentence } => Some((*text, sentence[side].clone())),
@@ -89,7 +88,7 @@ impl Fix {
     }
 }
 
-/// `tools` in the order and the spelling of `model`; those it does not have follow.
+/// `tools` in the order and the key order of `model`; tools that `model` lacks follow.
 fn in_order_of(model: &[Value], tools: &[Value]) -> Vec<Value> {
     let same: Vec<Value> =
         model.iter().filter(|tool| tools.iter().any(|other| equal(tool, other))).cloned().collect();
@@ -97,12 +96,12 @@ fn in_order_of(model: &[Value], tools: &[Value]) -> Vec<Value> {
     same.iter().chain(others).cloned().collect()
 }
 
-/// Whether two values are equal but for the order of their keys, which maps keep and do not compare.
+/// Whether two values are equal up to the order of keys, which maps keep and do not compare.
 pub(crate) fn equal(a: &Value, b: &Value) -> bool {
     a == b
 }
 
-/// Whether two values are written alike, the order of their keys included.
+/// Whether two values are equal, the order of keys included.
 pub(crate) fn alike(a: &[Value], b: &[Value]) -> bool {
     let written = |values: &[Value]| values.iter().map(Value::to_string).collect::<Vec<_>>();
     written(a) == written(b)

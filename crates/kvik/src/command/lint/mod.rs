@@ -1,9 +1,9 @@
-//! `kvik lint`: what will defeat the cache, across requests.
+//! `kvik lint`: finds the parts of requests that defeat the cache.
 //!
-//! A prompt is reused up to its first token that differs. Lint looks for what differs at every
-//! request: with one request by what texts look like, with several by comparing them as well. It
-//! then applies the fix that it would advise, tokenizes both versions, and counts: what it tells is
-//! the gain of that very fix, beside those told before it.
+//! The cache reuses a prompt up to the first token that differs. Lint looks for parts that differ at
+//! every request: in one request by patterns such as dates, in several also by comparing them. It then
+//! applies the advised fix, tokenizes both versions, and counts: a finding reports the gain of its fix
+//! on top of the findings before it.
 
 mod fix;
 mod report;
@@ -28,24 +28,24 @@ use crate::settings::model::ModelArgs;
 use fix::{Fix, Pair, alike, equal};
 use request::RequestBody;
 
-pub(crate) use request::Words;
+pub(crate) use request::PromptEncoder;
 
-/// A fix that gains fewer tokens is not worth a word: it is a block of the cache.
+/// A fix that gains fewer tokens is not reported: a block of the cache has 16.
 const GAIN_MIN: usize = 16;
-/// Things that are tried in one pair of requests: each takes two prompts to be made.
+/// Candidates tried in one pair of requests: each takes rendering two prompts.
 const CANDIDATES_MAX: usize = 24;
 
-/// Finds what will defeat the cache: dates, ids, counters and reordered tools near the front
+/// Finds the parts of requests that defeat the cache: dates, ids, counters and reordered tools near the front
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  kvik lint request.json                 what looks as if it changed from request to request
-  kvik lint monday.json tuesday.json     and what really differs between them
+  kvik lint request.json                 parts that look as if they change at every request
+  kvik lint monday.json tuesday.json     and the differences between two requests
   kvik lint -m model.gguf request.json   counted with the tokens and the template of that model
-  kvik lint --json request.json          for programs
+  kvik lint --json request.json          the findings as JSON
 
 A request is the body of a chat (`messages`) or of a completion (`prompt`, a text). A prompt is
-reused up to its first token that differs, so what changes belongs at its end: each line says
-how many tokens of every later request a move would save.
+reused up to its first token that differs, so changing parts belong at its end: each line says
+how many tokens of every later request a move saves.
 
 Exit status: 0 when nothing was found, 1 when something was.")]
 pub(crate) struct LintArgs {
@@ -59,12 +59,12 @@ pub(crate) struct LintArgs {
     json: bool,
 }
 
-/// Something that defeats the cache, and what to do about it.
+/// A part of a request that defeats the cache, and its fix.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Finding {
-    /// What it is, in a word.
+    /// Its kind, in one word.
     pub(crate) kind: &'static str,
-    /// Index of the message, or of the tool; absent where neither is meant.
+    /// Index of the message or of the tool; `None` for the template and the order of tools.
     pub(crate) index: Option<usize>,
     /// Role of the message, `prompt`, `tools` or `template`.
     pub(crate) role: String,
@@ -72,13 +72,13 @@ pub(crate) struct Finding {
     pub(crate) offset: usize,
     /// The text itself.
     pub(crate) text: String,
-    /// Leading tokens that two requests share with the fix, beyond those with the fixes before it.
+    /// Leading tokens that two requests share with this fix, beyond those of the fixes before it.
     pub(crate) saved_tokens: usize,
     fix: Fix,
 }
 
 impl Finding {
-    /// A sentence of a text; its bytes in either request.
+    /// A sentence of a text; `sentence` is its byte range in each request.
     fn of_text(
         kind: &'static str,
         index: usize,
@@ -106,24 +106,24 @@ impl Finding {
         Finding { kind: "time", index: None, role, offset: 0, text, saved_tokens: 0, fix: Fix::OneTime }
     }
 
-    /// Whether both are about the same thing.
+    /// Whether both concern the same part.
     fn is_same(&self, other: &Finding) -> bool {
         (&self.role, self.index, &self.text) == (&other.role, other.index, &other.text)
     }
 }
 
-/// Runs the command; tells whether something was found.
+/// Runs the command; returns whether there are findings.
 pub(crate) fn run(args: &LintArgs) -> anyhow::Result<bool> {
     let loaded = args.model.load()?;
     let template = match loaded.template(None) {
         Err(TemplateError::Missing) => None,
         template => Some(template?),
     };
-    let words = Words { tokenizer: &loaded.tokenizer, template: template.as_ref() };
+    let encoder = PromptEncoder { tokenizer: &loaded.tokenizer, template: template.as_ref() };
     let now = SystemTime::now();
     let requests: Vec<RequestBody> =
         args.requests.iter().map(|path| read(path, now)).collect::<anyhow::Result<_>>()?;
-    let findings = lint(&requests, words)?;
+    let findings = lint(&requests, encoder)?;
     match args.json {
         true => println!("{}", Value::Array(findings.iter().map(Finding::json).collect())),
         false => println!("{}", report::table(&findings)),
@@ -132,20 +132,20 @@ pub(crate) fn run(args: &LintArgs) -> anyhow::Result<bool> {
 }
 
 fn read(path: &Path, now: SystemTime) -> anyhow::Result<RequestBody> {
-    let place = || format!("the request {}", path.display());
+    let source = || format!("the request {}", path.display());
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    RequestBody::new(serde_json::from_str(&text).with_context(place)?, now).with_context(place)
+    RequestBody::new(serde_json::from_str(&text).with_context(source)?, now).with_context(source)
 }
 
-/// What defeats the cache in these requests, each alone and compared with the first.
-pub(crate) fn lint(requests: &[RequestBody], words: Words<'_>) -> anyhow::Result<Vec<Finding>> {
+/// The findings of these requests: of the first compared with each other one, then of the first alone.
+pub(crate) fn lint(requests: &[RequestBody], encoder: PromptEncoder<'_>) -> anyhow::Result<Vec<Finding>> {
     let Some((first, others)) = requests.split_first() else { return Ok(Vec::new()) };
     let mut findings: Vec<Finding> = Vec::new();
     let pairs = others.iter().map(|other| compared(first, other)).chain([alone(first)]);
     for (pair, mut candidates) in pairs {
         candidates.truncate(CANDIDATES_MAX);
-        // What was found before is fixed here too, so that what stands behind it is seen.
-        for finding in gains(&pair, candidates, words)? {
+        // Earlier findings are fixed here too, so that later ones become visible.
+        for finding in gains(&pair, candidates, encoder)? {
             if !findings.iter().any(|old| old.is_same(&finding)) {
                 findings.push(finding);
             }
@@ -154,17 +154,21 @@ pub(crate) fn lint(requests: &[RequestBody], words: Words<'_>) -> anyhow::Result
     Ok(findings)
 }
 
-/// The candidates that gain something when they are fixed, one after the other.
+/// The candidates whose fix gains tokens, in the order of fixing.
 ///
-/// What stands further back gains nothing while something before it still differs: so those that
-/// gained nothing are tried again after one that did.
-fn gains(pair: &Pair, mut candidates: Vec<Finding>, words: Words<'_>) -> anyhow::Result<Vec<Finding>> {
+/// A candidate gains nothing while an earlier part of the prompt still differs, so candidates without
+/// gain are tried again after each that gains.
+fn gains(
+    pair: &Pair,
+    mut candidates: Vec<Finding>,
+    encoder: PromptEncoder<'_>,
+) -> anyhow::Result<Vec<Finding>> {
     let (mut fixes, mut found) = (Vec::new(), Vec::new());
-    let mut shared = pair.shared_tokens(words)?;
+    let mut shared = pair.shared_tokens(encoder)?;
     let mut at = 0;
     while at < candidates.len() {
         fixes.push(candidates[at].fix.clone());
-        let with = pair.fixed(&fixes).shared_tokens(words)?;
+        let with = pair.fixed(&fixes).shared_tokens(encoder)?;
         if with < shared + GAIN_MIN {
             fixes.pop();
             at += 1;
@@ -177,10 +181,10 @@ fn gains(pair: &Pair, mut candidates: Vec<Finding>, words: Words<'_>) -> anyhow:
     Ok(found)
 }
 
-/// A request beside itself as it may come the next time, and what might differ between the two.
+/// A request and its likely next version, with the candidates that differ between the two.
 fn alone(request: &RequestBody) -> (Pair, Vec<Finding>) {
     let mut twin = request.clone();
-    // A day and a little, so that no part of a date or of a time stays the same.
+    // Forty days and a bit, so that every part of a date and of a time changes.
     twin.now += Duration::from_secs(3600 * 24 * 40 + 3723);
     let mut candidates = vec![Finding::of_template()];
     let mut tools = twin.tools().to_vec();
@@ -191,7 +195,7 @@ fn alone(request: &RequestBody) -> (Pair, Vec<Finding>) {
         twin.set_tools(tools);
     }
     for (index, (role, text)) in request.texts().into_iter().enumerate() {
-        // What was said is said: only what the application writes anew can change.
+        // Earlier messages do not change: only the application's own texts can.
         if matches!(role.as_str(), "system" | "developer" | "prompt") {
             candidates.extend(volatile_sentences(index, &role, &text));
             twin.set_text(index, volatile::twin(&text));
@@ -200,7 +204,7 @@ fn alone(request: &RequestBody) -> (Pair, Vec<Finding>) {
     (Pair([request.clone(), twin]), candidates)
 }
 
-/// Changes what is volatile in the texts of a tool; tells what that was.
+/// Changes the volatile pieces in the texts of a tool; returns the first of them.
 fn twin_of_tool(index: usize, tool: &mut Value) -> Option<Finding> {
     match tool {
         Value::String(text) => {
@@ -215,12 +219,12 @@ fn twin_of_tool(index: usize, tool: &mut Value) -> Option<Finding> {
     }
 }
 
-/// The first of these, after all of them were made.
+/// The first `Some`, after all items were evaluated.
 fn first<T>(all: impl Iterator<Item = Option<T>>) -> Option<T> {
     all.fold(None, |first, next| first.or(next))
 }
 
-/// The sentences of a text that hold something volatile.
+/// The sentences of a text that contain volatile pieces.
 fn volatile_sentences(index: usize, role: &str, text: &str) -> Vec<Finding> {
     let mut findings: Vec<Finding> = Vec::new();
     for piece in volatile::find(text) {
@@ -233,7 +237,7 @@ fn volatile_sentences(index: usize, role: &str, text: &str) -> Vec<Finding> {
     findings
 }
 
-/// Two requests, and what differs between them.
+/// Two requests, with the candidates that differ between them.
 fn compared(first: &RequestBody, other: &RequestBody) -> (Pair, Vec<Finding>) {
     let mut candidates = Vec::new();
     let (tools, other_tools) = (first.tools(), other.tools());
@@ -254,7 +258,8 @@ fn compared(first: &RequestBody, other: &RequestBody) -> (Pair, Vec<Finding>) {
     (Pair([first.clone(), other.clone()]), candidates)
 }
 
-/// The sentences that differ between two texts of the same role, as far as they can be paired.
+/// The differing sentences of two texts of the same role; of texts with unequal numbers of sentences,
+/// the first only.
 fn differing_sentences(index: usize, role: &str, left: &str, right: &str) -> Vec<Finding> {
     let (left_sentences, right_sentences) = (ranges(left), ranges(right));
     let paired = left_sentences.len() == right_sentences.len();

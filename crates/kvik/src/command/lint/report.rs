@@ -1,14 +1,14 @@
-//! How findings are worded.
+//! Output of findings: JSON and a table.
 
 use serde_json::{Value, json};
 
 use super::{Finding, Fix};
 
-/// Characters of a sentence that a table shows.
+/// Characters of a sentence shown in the table.
 const SHOWN_CHARS: usize = 60;
 
 impl Finding {
-    /// For programs.
+    /// The finding as JSON.
     pub(crate) fn json(&self) -> Value {
         json!({
             "kind": self.kind,
@@ -21,7 +21,7 @@ impl Finding {
         })
     }
 
-    /// Where it stands: `messages[0] (system)`.
+    /// Its location: `messages[0] (system)`.
     fn place(&self) -> String {
         match (self.role.as_str(), self.index) {
             ("tools", Some(index)) => format!("tools[{index}]"),
@@ -42,10 +42,10 @@ impl Finding {
     }
 }
 
-/// For people.
+/// The findings as a table.
 pub(crate) fn table(findings: &[Finding]) -> String {
     if findings.is_empty() {
-        return "nothing found: these requests share their prompts as far as they can".to_owned();
+        return "no findings: these requests share as much of their prompts as they can".to_owned();
     }
     let mut lines = vec![format!("{:>6}  {:<10}  {:<22}  {:>6}  text", "saves", "what", "where", "offset")];
     for finding in findings {
@@ -55,13 +55,11 @@ pub(crate) fn table(findings: &[Finding]) -> String {
         lines.push(format!("{:>6}  -> {}", "", finding.advice()));
     }
     let all: usize = findings.iter().map(|finding| finding.saved_tokens).sum();
-    lines.push(format!(
-        "\n{all} tokens of every later request need not be computed again when all of this is done"
-    ));
+    lines.push(format!("\n{all} tokens of every later request are saved when all of this is fixed"));
     lines.join("\n")
 }
 
-/// A table has one line for each thing, and shows no control characters.
+/// Replaces line breaks and control characters, which would break the table.
 fn one_line(character: char) -> char {
     if character.is_control() { ' ' } else { character }
 }

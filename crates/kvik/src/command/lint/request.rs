@@ -1,4 +1,4 @@
-//! A request as lint sees it: texts that can be edited, and the tokens of its prompt.
+//! An editable request: its texts and tools, and the tokens of its prompt.
 
 use std::time::SystemTime;
 
@@ -10,24 +10,24 @@ use serde_json::{Map, Value};
 
 use crate::{api::conversation_prompt, app::report::spans, serving::encode_rendered};
 
-/// What turns requests into tokens.
+/// Renders and tokenizes requests.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Words<'a> {
+pub(crate) struct PromptEncoder<'a> {
     pub(crate) tokenizer: &'a Tokenizer,
-    /// Absent when the model has none; then only plain prompts can be read.
+    /// `None` when the model has none; then only plain prompts can be encoded.
     pub(crate) template: Option<&'a ChatTemplate>,
 }
 
-/// The body of a chat, or of a completion with one prompt of text.
+/// The body of a chat, or of a completion whose prompt is one text.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RequestBody {
     fields: Map<String, Value>,
-    /// The time that the template sees.
+    /// The current time for the template.
     pub(crate) now: SystemTime,
 }
 
 impl RequestBody {
-    /// A body that has either `messages` or `prompt`.
+    /// Accepts a body with either `messages` or `prompt`.
     pub(crate) fn new(body: Value, now: SystemTime) -> anyhow::Result<RequestBody> {
         let Value::Object(mut fields) = body else { bail!("a request is a JSON object") };
         match (fields.get("messages"), fields.get("prompt")) {
@@ -63,7 +63,7 @@ impl RequestBody {
         }
     }
 
-    /// The tools offered.
+    /// The tools of the request.
     pub(crate) fn tools(&self) -> &[Value] {
         self.fields.get("tools").and_then(Value::as_array).map_or(&[], Vec::as_slice)
     }
@@ -72,21 +72,21 @@ impl RequestBody {
         self.fields.insert("tools".to_owned(), Value::Array(tools));
     }
 
-    /// The tokens of the prompt, as the server would compute them.
-    pub(crate) fn tokens(&self, words: Words<'_>) -> anyhow::Result<Vec<Token>> {
+    /// The tokens of the prompt, as the server tokenizes it.
+    pub(crate) fn tokens(&self, encoder: PromptEncoder<'_>) -> anyhow::Result<Vec<Token>> {
         if let Some(Value::String(prompt)) = self.fields.get("prompt")
             && !self.fields.contains_key("messages")
         {
-            return Ok(words.tokenizer.encode(prompt, true, true));
+            return Ok(encoder.tokenizer.encode(prompt, true, true));
         }
         let template =
-            words.template.context("this model has no chat template; name one with --chat-template")?;
+            encoder.template.context("this model has no chat template; name one with --chat-template")?;
         let prompt = conversation_prompt(Value::Object(self.fields.clone()), template, self.now)?;
-        Ok(encode_rendered(words.tokenizer, &prompt))
+        Ok(encode_rendered(encoder.tokenizer, &prompt))
     }
 }
 
-/// Makes the content of every message one text; templates see it so.
+/// Joins the content parts of every message into one text, as the server does for templates.
 fn join_parts(messages: &mut Value) {
     let texts: Vec<String> =
         spans::messages(messages).into_iter().map(|message| message.content.into_owned()).collect();

@@ -15,7 +15,7 @@ use crate::{
     settings::{model::CacheArgs, size::ByteSize},
 };
 
-/// The model inside, to count with.
+/// The embedded model, whose tokenizer counts.
 struct Model {
     loaded: LoadedModel,
     template: ChatTemplate,
@@ -27,13 +27,13 @@ impl Model {
         Model { template: loaded.template(None).unwrap(), loaded }
     }
 
-    fn words(&self) -> Words<'_> {
-        Words { tokenizer: &self.loaded.tokenizer, template: Some(&self.template) }
+    fn encoder(&self) -> PromptEncoder<'_> {
+        PromptEncoder { tokenizer: &self.loaded.tokenizer, template: Some(&self.template) }
     }
 
     fn lint(&self, bodies: &[Value]) -> Vec<Finding> {
         let bodies: Vec<RequestBody> = bodies.iter().map(request).collect();
-        lint(&bodies, self.words()).unwrap()
+        lint(&bodies, self.encoder()).unwrap()
     }
 }
 
@@ -76,7 +76,7 @@ fn a_volatile_sentence_near_the_front_is_found() {
 }
 
 #[test]
-fn what_is_in_its_place_is_not() {
+fn volatile_text_at_the_end_is_not_found() {
     let model = Model::new();
     let dated = "Parcel arrived at 2026-11-21T13:05:59Z";
     assert_eq!(model.lint(&[chat(RULES, "Parcel arrived")]), [], "nothing volatile");
@@ -86,7 +86,7 @@ fn what_is_in_its_place_is_not() {
         {"role": "user", "content": dated}, {"role": "assistant", "content": RULES},
         {"role": "user", "content": RULES},
     ]});
-    assert_eq!(model.lint(&[earlier]), [], "what was said stays said");
+    assert_eq!(model.lint(&[earlier]), [], "earlier messages do not change");
     assert_eq!(
         model.lint(&[chat(RULES, "Parcel arrived"), chat(RULES, "Mail from Ann")]),
         [],
@@ -95,7 +95,7 @@ fn what_is_in_its_place_is_not() {
 }
 
 #[test]
-fn of_several_each_is_told_with_its_own_gain() {
+fn each_of_several_findings_has_its_own_gain() {
     let model = Model::new();
     let system = format!("It is 13:05:59 now. {RULES} Today is 2026-11-21. {RULES}");
     let findings = model.lint(&[chat(&system, "Parcel arrived")]);
@@ -103,7 +103,7 @@ fn of_several_each_is_told_with_its_own_gain() {
 }
 
 #[test]
-fn what_is_the_same_in_all_files_is_found_beside_what_differs() {
+fn volatile_text_that_all_files_share_is_found_beside_their_differences() {
     let model = Model::new();
     let at =
         |time: &str| chat(&format!("It is {time} now. {RULES} Build 20261121.3. {RULES}"), "Parcel arrived");
@@ -144,7 +144,7 @@ fn tools_in_another_order_or_spelling_are_found() {
 }
 
 #[test]
-fn what_differs_without_looking_volatile_is_found_by_comparing() {
+fn comparing_finds_differences_that_do_not_look_volatile() {
     let model = Model::new();
     let [monday, tuesday] =
         ["cheerful", "sleepy"].map(|mood| chat(&format!("You feel {mood}. {RULES}"), "Hello"));
@@ -162,7 +162,7 @@ fn a_template_that_prints_the_time_is_found() {
 }
 
 #[test]
-fn bodies_that_are_no_requests_are_refused() {
+fn bodies_that_are_not_requests_are_refused() {
     for body in
         [json!([]), json!({}), json!({"messages": "hi"}), json!({"prompt": [1, 2]}), json!({"prompt": null})]
     {
@@ -171,7 +171,7 @@ fn bodies_that_are_no_requests_are_refused() {
 }
 
 #[test]
-fn a_table_has_a_line_for_each_and_no_control_characters() {
+fn the_table_has_one_line_per_finding_and_no_control_characters() {
     let model = Model::new();
     let findings = model.lint(&[chat(&format!("Now\u{1b}[31m: 13:05:59\n{RULES}"), "Parcel arrived")]);
     let table = report::table(&findings);
@@ -179,7 +179,7 @@ fn a_table_has_a_line_for_each_and_no_control_characters() {
     assert!(!table.contains('\u{1b}') && table.contains("messages[0] (system)"), "{table}");
 }
 
-/// Hands the end of a request to whoever waits for it.
+/// Signals the end of a request to its channel.
 struct End(mpsc::Sender<()>);
 
 impl EventSink for End {
@@ -220,10 +220,10 @@ fn reused(loaded: &Loaded, salt: u8, prompts: [Vec<Token>; 2]) -> usize {
     loaded.serving.engine.explain(second).unwrap().known_tokens
 }
 
-/// What lint promises is what the engine then does: for pairs of requests that differ in sentences
-/// at places of every kind, applying the fixes raises the reused tokens by the sum of the gains.
+/// The engine reuses what lint promises: for pairs of requests that differ in sentences at every kind of
+/// position, applying the fixes raises the reused tokens by the sum of the gains.
 #[test]
-fn the_gain_that_is_told_is_the_gain_that_is_had() {
+fn the_reported_gain_is_the_gain_in_the_engine() {
     let model = Model::new();
     let cache = CacheArgs::in_ram(1024, ByteSize(16 << 20));
     let loaded = load::open(&ModelArgs::embedded(), &cache, Capacity::ONE).unwrap();
@@ -243,11 +243,11 @@ fn the_gain_that_is_told_is_the_gain_that_is_had() {
         for moving in ["You feel {}. ", "Today: {}, 2026-11-21.\n", "{}! "] {
             let [first, second] = bodies(place, moving);
             let (pair, candidates) = compared(&request(&first), &request(&second));
-            let findings = gains(&pair, candidates, model.words()).unwrap();
+            let findings = gains(&pair, candidates, model.encoder()).unwrap();
             let fixes: Vec<Fix> = findings.iter().map(|finding| finding.fix.clone()).collect();
             let mut run = |pair: &Pair| {
                 salt += 1;
-                let tokens = [0, 1].map(|side: usize| pair.0[side].tokens(model.words()).unwrap());
+                let tokens = [0, 1].map(|side: usize| pair.0[side].tokens(model.encoder()).unwrap());
                 reused(&loaded, salt, tokens)
             };
             let (before, after) = (run(&pair), run(&pair.fixed(&fixes)));

@@ -1,15 +1,15 @@
-//! What in a text looks as if it were another one at the next request.
+//! Finds the pieces of a text that look as if they change at every request.
 
 use std::{ops::Range, sync::LazyLock};
 
 use regex_automata::meta::Regex;
 
-/// What a piece of text looks like.
+/// The kind of a volatile piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
-    /// A moment: date and time, a time of day, seconds since 1970.
+    /// A point in time: date and time, a time of day, seconds since 1970.
     Timestamp,
-    /// A day.
+    /// A calendar date.
     Date,
     /// 8-4-4-4-12 hexadecimal digits.
     Uuid,
@@ -21,15 +21,15 @@ pub(crate) enum Kind {
     Id,
 }
 
-/// A piece of a text.
+/// A volatile piece of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Volatile {
     pub(crate) kind: Kind,
-    /// Bytes of the text.
+    /// Its byte range in the text.
     pub(crate) range: Range<usize>,
 }
 
-/// Patterns by kind; of two that match at one place the earlier counts.
+/// Patterns by kind; of two that match at the same offset the earlier counts.
 const PATTERNS: [(Kind, &str); 13] = [
     (Kind::Uuid, r"\b[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}\b"),
     (Kind::Timestamp, r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?"),
@@ -60,7 +60,7 @@ static REGEX: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new_many(&patterns).expect("the patterns are constants, and a test builds them")
 });
 
-/// The volatile pieces of a text, in order; none overlaps another.
+/// The volatile pieces of a text, in order, without overlaps.
 pub(crate) fn find(text: &str) -> Vec<Volatile> {
     let found = REGEX.find_iter(text).map(|found| {
         let (kind, _) = PATTERNS[found.pattern().as_usize()];
@@ -69,13 +69,13 @@ pub(crate) fn find(text: &str) -> Vec<Volatile> {
     found.filter(|found| found.kind != Kind::Id || is_random(&text[found.range.clone()])).collect()
 }
 
-/// Words are made of letters, names_with_underscores too: what is random has digits among them.
+/// Random ids contain digits; words and names_with_underscores consist of letters.
 fn is_random(text: &str) -> bool {
     let digits = text.bytes().filter(u8::is_ascii_digit).count();
     digits >= 4 && (digits == text.len() || text.bytes().any(|byte| byte.is_ascii_alphabetic()))
 }
 
-/// The same text with other digits in its volatile pieces, as the next request might bring it.
+/// The text with other digits in its volatile pieces, as the next request might contain it.
 pub(crate) fn twin(text: &str) -> String {
     let mut twin = String::with_capacity(text.len());
     let mut done = 0;
@@ -95,8 +95,8 @@ fn next_digit(character: char) -> char {
     }
 }
 
-/// The sentence that a piece of the text stands in, with the blanks behind it: up to a line break,
-/// or to a full stop and a blank.
+/// The sentence that contains a piece, with the blanks behind it: it ends at a line break, or at a full
+/// stop and a blank.
 pub(crate) fn sentence(text: &str, piece: &Range<usize>) -> Range<usize> {
     let ends = sentences(text);
     let start = ends.iter().take_while(|end| **end <= piece.start).last().copied().unwrap_or(0);
@@ -104,7 +104,7 @@ pub(crate) fn sentence(text: &str, piece: &Range<usize>) -> Range<usize> {
     start..end
 }
 
-/// Where the sentences of a text end, the last one included.
+/// The byte offsets at which the sentences of a text end, the last one included.
 pub(crate) fn sentences(text: &str) -> Vec<usize> {
     let mut ends = Vec::new();
     let bytes = text.as_bytes();
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_as_it_is_is_not() {
+    fn stable_pieces_are_not_found() {
         for text in [
             "You are a helpful assistant. Answer in 3 sentences, with at most 200 words.",
             "Step 1: read. Step 2: think. Step 10: answer.",
