@@ -17,6 +17,7 @@ import signal
 import statistics
 import sys
 
+import older_kvik
 from engines import engines, versions
 from programs import Programs, run
 from works import by_case, combined, published
@@ -25,6 +26,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 # Types that make-shape-model.py writes itself; the others come from `llama-quantize`, under its names.
 WRITTEN = ("f32", "f16", "bf16")
+# Types that kvik makes of others while it loads them; enough where it is measured beside another build of itself.
+CONVERTED = ("q8_0", "q4_0")
 
 
 def main():
@@ -47,7 +50,7 @@ def main():
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer", type=absolute, help="folder with the programs of llama.cpp or ik_llama.cpp; the README names them")
+    parser.add_argument("--peer", type=absolute, help="folder with the programs of llama.cpp or ik_llama.cpp, or another build of kvik; the README names them")
     parser.add_argument("--kvik", type=absolute, default=ROOT / "target/release/kvik")
     parser.add_argument("--vocab", type=pathlib.Path, help="vocabulary-only GGUF for a model file that is not there yet")
     parser.add_argument("--models", type=absolute, default=ROOT / "target/models", help="folder that keeps the model files")
@@ -122,8 +125,10 @@ def model_file(args, weights):
             sys.exit(f"{path} is not there; --vocab FILE is needed to make it")
         maker = [sys.executable, HERE / "make-shape-model.py", "--shape", args.shape, "--dtype", weights]
         run([*maker, "--vocab", args.vocab, "--out", partial])
+    elif older_kvik.is_at(args.peer) and weights in CONVERTED:
+        return model_file(args, "f16")
     else:
-        if not args.peer:
+        if not args.peer or older_kvik.is_at(args.peer):
             sys.exit(f"{path} is not there; --peer FOLDER is needed to quantise it")
         source = model_file(args, "f16")
         run([args.peer / "llama-quantize", source, partial, weights.upper(), args.threads], libraries=args.peer)

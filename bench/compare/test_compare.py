@@ -241,6 +241,18 @@ def test_kvik_without_shared_reads_needs_no_peer(compare):
     assert out["results"][0]["samples"] == {"kvik": [300, 301], "kvik, own prompts": [302, 303]}
 
 
+def test_an_older_kvik_is_a_peer_and_converts_the_same_file(compare, tmp_path):
+    (tmp_path / "qwen3-0.6b-q8_0.gguf").unlink()
+    (tmp_path / "before").mkdir()
+    stand_in(tmp_path / "before", STAND_IN, "kvik")
+    _, _, out, calls = compare("--peer", str(tmp_path / "before" / "kvik"), "--rounds", "2", "--prompt", "0")
+    mine = "kvik bench -m qwen3-0.6b-f16.gguf -p 0 -n 64 -d 0 -t 2 -r 1 --kv f16 --sequences 1 --json --weights q8_0"
+    assert calls[:2] == [mine, mine]
+    assert out["results"][0]["samples"] == {"kvik": [300, 301], "older kvik": [300, 301]}
+    assert out["results"][0]["ratio"] == 1
+    assert out["versions"]["peer"].startswith("older kvik")
+
+
 @pytest.mark.parametrize(
     "flags, complaint",
     [
