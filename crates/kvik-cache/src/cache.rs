@@ -285,8 +285,8 @@ impl Cache {
             return (StopReason::Complete, None);
         }
         match self.radix.ghosts.lost(before, next, walk.tokens % BLOCK_POSITIONS) {
-            Some(past) => match past.cause {
-                Cause::Evicted(policy) => (StopReason::Evicted, Some(Eviction { at: past.at(), policy })),
+            Some(ghost) => match ghost.cause {
+                Cause::Evicted(policy) => (StopReason::Evicted, Some(Eviction { at: ghost.at(), policy })),
                 Cause::Expired => (StopReason::Expired, None),
             },
             None if walk.tokens > 0 && self.radix.goes_on(walk) => (StopReason::Diverged, None),
@@ -373,15 +373,14 @@ impl Cache {
         }
     }
 
-    /// Evicts blocks of the tenant that is the most over its share and has some to give, at most
-    /// `count`; returns how many.
+    /// Evicts blocks of the first victim tenant that has evictable ones, at most `count`; returns how many.
     fn evict_fairly(&mut self, count: usize) -> usize {
-        let claims = self.radix.shares.most_over_first(self.radix.now, |tenant| self.owned_by(tenant));
-        let mut turns = claims.iter().enumerate().map(|(index, claim)| {
-            let count = claim.gives(count, claims.get(index + 1));
+        let claims = self.radix.shares.victim_tenants(self.radix.now, |tenant| self.owned_by(tenant));
+        let mut evicted = claims.iter().enumerate().map(|(index, claim)| {
+            let count = claim.victims(count, claims.get(index + 1));
             self.evict_of(claim.tenant, count)
         });
-        turns.find(|&given| given > 0).expect("room is made only when enough is evictable")
+        evicted.find(|&count| count > 0).expect("room is made only when enough is evictable")
     }
 
     /// Evicts what has outlived its time to live. It outlives what follows it, so all of it can go.

@@ -1,17 +1,18 @@
-//! A bounded memory of what was evicted: it explains a miss, and tells what comes back from what
-//! is new.
+//! Ghosts: a bounded memory of evicted blocks. It explains a miss, and tells a block that comes back from a new
+//! one.
 //!
-//! Owns fingerprints and decides nothing. Each has one place it can be in, so remembering is one
-//! write; what is remembered later on the same place displaces it. A set that forgets the oldest
-//! first took 80 ns a block, a third of the time of an insertion into a full cache.
+//! Owns fingerprints and decides nothing. Each has one slot it can be in, so remembering is one write, and a
+//! later ghost in the same slot displaces it. A set that forgets the oldest first took 80 ns a block, a third of
+//! the time of an insertion into a full cache.
 
 use std::time::Duration;
 
-use super::{Policy, Return};
+use super::policies::Policy;
+use super::ranking::Return;
 use crate::hash::Fingerprint;
 use crate::ids::Token;
 
-/// How a block came to be lost.
+/// Why a block was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// The policy chose it.
@@ -23,24 +24,24 @@ pub(crate) enum Cause {
 /// What is remembered of a lost block: 8 bytes, 16 with its fingerprint, so that many fit into the
 /// CPU's caches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Past {
-    /// When it went, on the caller's clock, in tenths of a second: enough for 13 years.
+pub(crate) struct Ghost {
+    /// When it was lost, on the caller's clock, in tenths of a second: enough for 13 years.
     at_tenths: u32,
     pub(crate) cause: Cause,
     /// How often it had been reused; no more than 255 are counted.
     pub(crate) reuses: u8,
 }
 
-const _: () = assert!(size_of::<Option<(Fingerprint, Past)>>() == 16);
+const _: () = assert!(size_of::<Option<(Fingerprint, Ghost)>>() == 16);
 
-impl Past {
+impl Ghost {
     /// A block that was lost `at` a time; one that was reused more than 255 times counts as 255.
-    pub(crate) fn new(at: Duration, cause: Cause, reuses: u32) -> Past {
+    pub(crate) fn new(at: Duration, cause: Cause, reuses: u32) -> Ghost {
         let at_tenths = u32::try_from(at.as_millis() / 100).unwrap_or(u32::MAX);
-        Past { at_tenths, cause, reuses: u8::try_from(reuses).unwrap_or(u8::MAX) }
+        Ghost { at_tenths, cause, reuses: u8::try_from(reuses).unwrap_or(u8::MAX) }
     }
 
-    /// When it went, on the caller's clock, to a tenth of a second.
+    /// When it was lost, on the caller's clock, to a tenth of a second.
     pub(crate) fn at(self) -> Duration {
         Duration::from_millis(u64::from(self.at_tenths) * 100)
     }
@@ -49,50 +50,50 @@ impl Past {
 /// Blocks evicted lately.
 #[derive(Debug)]
 pub(crate) struct Ghosts {
-    /// A power of two of places, or none.
-    places: Vec<Option<(Fingerprint, Past)>>,
-    /// Places of blocks that were never reused, and of the others.
+    /// A power of two of slots, or none.
+    slots: Vec<Option<(Fingerprint, Ghost)>>,
+    /// Ghosts of blocks that were never reused, and of the others.
     counts: [usize; 2],
 }
 
 impl Ghosts {
-    /// Remembers about `count` blocks: as many places as the next power of two.
+    /// Remembers about `count` blocks: as many slots as the next power of two.
     pub(crate) fn new(count: usize) -> Ghosts {
-        let places = if count == 0 { 0 } else { count.next_power_of_two() };
-        Ghosts { places: vec![None; places], counts: [0; 2] }
+        let slots = if count == 0 { 0 } else { count.next_power_of_two() };
+        Ghosts { slots: vec![None; slots], counts: [0; 2] }
     }
 
     /// Notes that a block has been evicted.
-    pub(crate) fn remember(&mut self, evicted: Fingerprint, past: Past) {
-        let Some(place) = self.place(evicted) else { return };
-        if let Some((_, displaced)) = self.places[place].replace((evicted, past)) {
+    pub(crate) fn remember(&mut self, evicted: Fingerprint, ghost: Ghost) {
+        let Some(slot) = self.slot(evicted) else { return };
+        if let Some((_, displaced)) = self.slots[slot].replace((evicted, ghost)) {
             self.counts[usize::from(displaced.reuses > 0)] -= 1;
         }
-        self.counts[usize::from(past.reuses > 0)] += 1;
+        self.counts[usize::from(ghost.reuses > 0)] += 1;
     }
 
     /// What is known of a block that has been computed again.
     pub(crate) fn back(&self, computed: Fingerprint) -> Option<Return> {
-        let past = self.past(computed)?;
+        let ghost = self.get(computed)?;
         let [ghosts_recent, ghosts_frequent] = self.counts;
-        Some(Return { reuses: past.reuses.into(), ghosts_recent, ghosts_frequent })
+        Some(Return { reuses: ghost.reuses.into(), ghosts_recent, ghosts_frequent })
     }
 
     /// How a block was lost here that held more than the first `known` tokens of `rest`.
     ///
-    /// `rest` (at most one block) follows the block `before`. A block that was partial when it
-    /// went is known by fewer tokens, so every length counts, the longest first.
-    pub(crate) fn lost(&self, before: Fingerprint, rest: &[Token], known: usize) -> Option<Past> {
-        (known + 1..=rest.len()).rev().find_map(|length| self.past(before.child(&rest[..length])))
+    /// `rest` (at most one block) follows the block `before`. A block that was partial when it was lost has a
+    /// fingerprint of fewer tokens, so every length is looked up, the longest first.
+    pub(crate) fn lost(&self, before: Fingerprint, rest: &[Token], known: usize) -> Option<Ghost> {
+        (known + 1..=rest.len()).rev().find_map(|length| self.get(before.child(&rest[..length])))
     }
 
-    fn past(&self, evicted: Fingerprint) -> Option<Past> {
-        let (fingerprint, past) = self.places[self.place(evicted)?]?;
-        (fingerprint == evicted).then_some(past)
+    fn get(&self, evicted: Fingerprint) -> Option<Ghost> {
+        let (fingerprint, ghost) = self.slots[self.slot(evicted)?]?;
+        (fingerprint == evicted).then_some(ghost)
     }
 
-    fn place(&self, fingerprint: Fingerprint) -> Option<usize> {
-        let mask = self.places.len().checked_sub(1)?;
+    fn slot(&self, fingerprint: Fingerprint) -> Option<usize> {
+        let mask = self.slots.len().checked_sub(1)?;
         Some(fingerprint.0.get() as usize & mask)
     }
 }
@@ -101,7 +102,7 @@ impl Ghosts {
 mod tests {
     use super::*;
 
-    const EVICTED: Past = Past { at_tenths: 70, cause: Cause::Evicted(Policy::Lru), reuses: 0 };
+    const EVICTED: Ghost = Ghost { at_tenths: 70, cause: Cause::Evicted(Policy::Lru), reuses: 0 };
 
     #[test]
     fn a_later_one_displaces_an_earlier_one() {
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn without_places_nothing_is_remembered() {
+    fn without_slots_nothing_is_remembered() {
         let root = Fingerprint::UNUSED;
         let mut ghosts = Ghosts::new(0);
         ghosts.remember(root.child(&[1]), EVICTED);
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partial_block_is_found_by_its_head() {
+    fn a_partial_block_is_found_by_its_first_tokens() {
         let root = Fingerprint::UNUSED;
         let mut ghosts = Ghosts::new(8);
         ghosts.remember(root.child(&[5, 6]), EVICTED);
@@ -136,11 +137,11 @@ mod tests {
         let blocks = [1, 2, 3].map(|token| Fingerprint::UNUSED.child(&[token]));
         let mut ghosts = Ghosts::new(1 << 10);
         for (block, reuses) in blocks.into_iter().zip([0, 0, 4]) {
-            ghosts.remember(block, Past { reuses, ..EVICTED });
+            ghosts.remember(block, Ghost { reuses, ..EVICTED });
         }
         let back = ghosts.back(blocks[2]).unwrap();
         assert_eq!((back.reuses, back.ghosts_recent, back.ghosts_frequent), (4, 2, 1));
-        ghosts.remember(blocks[0], Past { reuses: 1, ..EVICTED });
+        ghosts.remember(blocks[0], Ghost { reuses: 1, ..EVICTED });
         assert_eq!(ghosts.back(blocks[0]).unwrap().ghosts_frequent, 2);
         assert!(ghosts.back(blocks[0].child(&[1])).is_none());
     }

@@ -1,6 +1,6 @@
 //! Leaves in the order of their ranks: what most policies are made of.
 //!
-//! Owns which leaf has which rank and how many blocks they hold together. O(log n) a change.
+//! Owns the rank of each leaf and the number of blocks they hold together. A change takes O(log n).
 
 use std::collections::BTreeSet;
 
@@ -8,20 +8,20 @@ use rustc_hash::FxHashMap;
 
 use crate::ids::NodeId;
 
-/// A leaf's rank; the lowest goes first. The second number mostly tells those apart that are equal
-/// by the first.
+/// A leaf's rank; the lowest is evicted first. The second number mostly orders those that are equal by the
+/// first.
 pub(crate) type Rank = (u64, u64);
 
 /// Leaves by rank.
 #[derive(Debug, Default)]
 pub(crate) struct Order {
     ranked: BTreeSet<(Rank, NodeId)>,
-    places: FxHashMap<NodeId, Place>,
+    entries: FxHashMap<NodeId, Entry>,
     blocks: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct Entry {
     rank: Rank,
     blocks: u32,
 }
@@ -29,7 +29,7 @@ struct Place {
 impl Order {
     /// Adds a leaf of `blocks` blocks.
     pub(crate) fn insert(&mut self, leaf: NodeId, rank: Rank, blocks: u32) {
-        let before = self.places.insert(leaf, Place { rank, blocks });
+        let before = self.entries.insert(leaf, Entry { rank, blocks });
         debug_assert!(before.is_none(), "{leaf:?} is ranked already");
         self.ranked.insert((rank, leaf));
         self.blocks += blocks as usize;
@@ -37,7 +37,7 @@ impl Order {
 
     /// Takes a leaf out, and returns how many blocks it has; none when it was not in.
     pub(crate) fn remove(&mut self, leaf: NodeId) -> Option<u32> {
-        let Place { rank, blocks } = self.places.remove(&leaf)?;
+        let Entry { rank, blocks } = self.entries.remove(&leaf)?;
         self.ranked.remove(&(rank, leaf));
         self.blocks -= blocks as usize;
         Some(blocks)
@@ -45,8 +45,8 @@ impl Order {
 
     /// A leaf has lost some of its blocks. Does nothing when it is not in.
     pub(crate) fn shrink(&mut self, leaf: NodeId, by: u32) {
-        if let Some(place) = self.places.get_mut(&leaf) {
-            place.blocks -= by;
+        if let Some(entry) = self.entries.get_mut(&leaf) {
+            entry.blocks -= by;
             self.blocks -= by as usize;
         }
     }

@@ -1,14 +1,16 @@
-//! A small cache of fingerprints that a policy runs: how well would it have done?
+//! A small cache of fingerprints that one policy runs, to measure how well it would have done.
 //!
-//! It holds a sample of the blocks, chosen by fingerprint, in as large a part of the room, so it
-//! hits as often as a full one would (spatial sampling, Waldspurger et al. 2015). Every block
-//! stands for itself: no tree.
+//! It holds a sample of the blocks, chosen by fingerprint, in an equal part of the space, so its hit rate equals
+//! that of a full cache (spatial sampling, Waldspurger et al. 2015). Every block is a leaf: there is no tree.
 
 use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
-use super::{Cause, Context, Facts, Ghosts, Past, Policy, Ranking, Worth};
+use super::ghosts::{Cause, Ghost, Ghosts};
+use super::gittins::Gittins;
+use super::policies::Policy;
+use super::ranking::{Context, Facts, Ranking};
 use crate::hash::Fingerprint;
 use crate::ids::NodeId;
 
@@ -20,8 +22,8 @@ pub(crate) struct Shadow {
     ghosts: Ghosts,
     /// Blocks that it may keep.
     blocks: usize,
-    places: FxHashMap<Fingerprint, usize>,
-    /// What stands in each place.
+    slots: FxHashMap<Fingerprint, usize>,
+    /// What each slot holds; a slot is a leaf of the ranking.
     kept: Vec<(Fingerprint, Facts)>,
     pub(crate) hits: f64,
 }
@@ -33,48 +35,48 @@ impl Shadow {
             ranking: policy.ranking(),
             ghosts: Ghosts::new(ghosts),
             blocks,
-            places: FxHashMap::default(),
+            slots: FxHashMap::default(),
             kept: Vec::new(),
             hits: 0.0,
         }
     }
 
-    /// A block was used that stands `depth` blocks deep.
-    pub(crate) fn note(&mut self, block: Fingerprint, depth: u32, now: u64, worth: &Worth) {
-        let Some(&place) = self.places.get(&block) else { return self.admit(block, depth, now, worth) };
+    /// Notes the use of a block that is the `depth`th of its prefix.
+    pub(crate) fn note(&mut self, block: Fingerprint, depth: u32, now: u64, gittins: &Gittins) {
+        let Some(&slot) = self.slots.get(&block) else { return self.admit(block, depth, now, gittins) };
         self.hits += 1.0;
-        let facts = &mut self.kept[place].1;
+        let facts = &mut self.kept[slot].1;
         (facts.used, facts.reuses) = (now, facts.reuses + 1);
         let facts = *facts;
-        self.ranking.remove(NodeId(place as u32));
-        self.ranking.insert(NodeId(place as u32), facts);
+        self.ranking.remove(NodeId(slot as u32));
+        self.ranking.insert(NodeId(slot as u32), facts);
     }
 
-    fn admit(&mut self, block: Fingerprint, depth: u32, now: u64, worth: &Worth) {
+    fn admit(&mut self, block: Fingerprint, depth: u32, now: u64, gittins: &Gittins) {
         let back = self.ghosts.back(block);
         back.into_iter().for_each(|back| self.ranking.returned(back, self.blocks));
         let reuses = back.map_or(0, |back| back.reuses + 1);
         let new = (block, Facts { used: now, born: now, reuses, depth, blocks: 1 });
-        let place = if self.kept.len() < self.blocks {
+        let slot = if self.kept.len() < self.blocks {
             self.kept.push(new);
             self.kept.len() - 1
         } else {
-            let place = self.evict(now, worth);
-            self.kept[place] = new;
-            place
+            let slot = self.evict(now, gittins);
+            self.kept[slot] = new;
+            slot
         };
-        self.places.insert(block, place);
-        self.ranking.insert(NodeId(place as u32), new.1);
+        self.slots.insert(block, slot);
+        self.ranking.insert(NodeId(slot as u32), new.1);
     }
 
-    fn evict(&mut self, now: u64, worth: &Worth) -> usize {
-        let context = Context { now, capacity: self.blocks, worth };
-        let leaf = self.ranking.victim(context).expect("a full shadow has something to give");
+    fn evict(&mut self, now: u64, gittins: &Gittins) -> usize {
+        let context = Context { now, capacity: self.blocks, gittins };
+        let leaf = self.ranking.victim(context).expect("a full shadow has a leaf");
         self.ranking.remove(leaf);
         let (block, Facts { reuses, .. }) = self.kept[leaf.index()];
-        self.places.remove(&block);
-        let past = Past::new(Duration::ZERO, Cause::Evicted(self.policy), reuses);
-        self.ghosts.remember(block, past);
+        self.slots.remove(&block);
+        let ghost = Ghost::new(Duration::ZERO, Cause::Evicted(self.policy), reuses);
+        self.ghosts.remember(block, ghost);
         leaf.index()
     }
 }

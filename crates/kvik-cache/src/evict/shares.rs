@@ -1,25 +1,25 @@
-//! How the room is divided among tenants when it is short.
+//! Divides the space among tenants when it is short, and chooses the victim tenant.
 //!
-//! Owns who every namespace belongs to and what each tenant has. The division sought maximises the
-//! sum of `weight x log(blocks)` over the tenants: then the room is split by weight, except that
-//! nobody gets more than he asks for. Evicting from the tenant that has the most blocks for its
-//! weight leads there, one block after the other, and never takes from one that has less than its
-//! part: so a flood of one tenant ends where the working sets of the others begin.
+//! Owns the tenant of every namespace and the blocks of every tenant. The division maximises the sum of
+//! `weight x log(blocks)` over the tenants: it splits the space by weight, except that no tenant gets more than
+//! it asks for. Evicting from the tenant with the most blocks for its weight leads there, block by block, and
+//! never takes from a tenant that has less than its share: so a flood of one tenant ends where the working sets
+//! of the others begin.
 //!
-//! Who has asked for nothing in the last [`DEMAND`] counts with `floor` times his weight: he keeps
-//! at least that part of his share, and those who do ask may use the rest.
+//! A tenant without a request in the last [`DEMAND`] counts with `floor` times its weight: it keeps at least that
+//! part of its share, and tenants with demand may use the rest.
 
 use std::cmp::Ordering;
 use std::time::Duration;
 
 use crate::ids::{NamespaceId, TenantId};
 
-/// A tenant that has admitted nothing for so long has no demand.
+/// A tenant that has admitted nothing for this long has no demand.
 const DEMAND: Duration = Duration::from_secs(600);
-/// So small that it means nothing, and can be divided by.
+/// Close to 0, and can be divided by.
 const FLOOR_MIN: f64 = 1e-9;
 
-/// Whose a namespace is, and how much of the room is meant for that tenant.
+/// The tenant of a namespace, and its share of the space.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Share {
     /// The tenant; it may have several namespaces.
@@ -66,7 +66,7 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    /// No namespace yet; all will belong to tenant 0 until they are given away.
+    /// No namespace yet; each will belong to tenant 0 until [`set`](Shares::set) gives it to another.
     pub(crate) fn new() -> Shares {
         Shares { owners: Vec::new(), tenants: Vec::new(), floor: 0.5 }
     }
@@ -101,7 +101,7 @@ impl Shares {
         })
     }
 
-    /// Who a namespace belongs to.
+    /// The tenant of a namespace.
     pub(crate) fn owner(&self, namespace: NamespaceId) -> TenantId {
         self.of(namespace).share.tenant
     }
@@ -130,10 +130,10 @@ impl Shares {
         holders.next().is_none().then_some(first.share.tenant)
     }
 
-    /// The tenants, those first that have the most blocks for their weight.
+    /// The tenants in the order in which they yield victims: most blocks for the weight first.
     ///
     /// `owned` gives the blocks that running sequences of a tenant have outside the tree.
-    pub(crate) fn most_over_first(&self, now: Duration, owned: impl Fn(TenantId) -> usize) -> Vec<Claim> {
+    pub(crate) fn victim_tenants(&self, now: Duration, owned: impl Fn(TenantId) -> usize) -> Vec<Claim> {
         let claim = |stats: &TenantStats| {
             let demand = if now.saturating_sub(stats.asked) <= DEMAND { 1.0 } else { self.floor };
             let tenant = stats.share.tenant;
@@ -145,7 +145,7 @@ impl Shares {
     }
 }
 
-/// What a tenant has, and for what weight.
+/// The blocks and the weight of a tenant.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Claim {
     pub(crate) tenant: TenantId,
@@ -154,16 +154,17 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// How many blocks it gives, at most `count`, before it is the turn of `next`; at least one.
-    pub(crate) fn gives(&self, count: usize, next: Option<&Claim>) -> usize {
-        let is_first = |given: &usize| next.is_none_or(|next| self.order(*given, next).is_lt());
+    /// How many blocks to evict from this tenant, at most `count`, before `next` is the victim tenant; at least
+    /// one.
+    pub(crate) fn victims(&self, count: usize, next: Option<&Claim>) -> usize {
+        let is_first = |evicted: &usize| next.is_none_or(|next| self.order(*evicted, next).is_lt());
         1 + (1..count).take_while(is_first).count()
     }
 
-    /// Whose turn it is, after this one has given some blocks: of equal ones the lower id's.
-    fn order(&self, given: usize, other: &Claim) -> Ordering {
+    /// The order of victim tenants after `evicted` blocks of this one are gone; of equal ones the lower id is first.
+    fn order(&self, evicted: usize, other: &Claim) -> Ordering {
         let excess = |claim: &Claim, held: usize| held as f64 / claim.weight;
-        let by_excess = excess(other, other.held).total_cmp(&excess(self, self.held.saturating_sub(given)));
+        let by_excess = excess(other, other.held).total_cmp(&excess(self, self.held.saturating_sub(evicted)));
         by_excess.then(self.tenant.cmp(&other.tenant))
     }
 }
@@ -209,10 +210,10 @@ mod tests {
     }
 
     #[test]
-    fn who_has_the_most_for_its_weight_gives() {
+    fn the_victim_tenant_has_the_most_for_its_weight() {
         let shares = shares(&[(1.0, 10), (3.0, 24), (1.0, 9)]);
         let first = |owned: [usize; 3]| {
-            shares.most_over_first(Duration::ZERO, |tenant| {
+            shares.victim_tenants(Duration::ZERO, |tenant| {
                 // Nobody, 0, owns nothing.
                 let index = (tenant.0 as usize).checked_sub(1);
                 index.and_then(|index| owned.get(index).copied()).unwrap_or(0)
@@ -225,15 +226,15 @@ mod tests {
     }
 
     #[test]
-    fn who_gives_goes_on_until_it_is_anothers_turn() {
+    fn a_victim_tenant_yields_until_another_has_more() {
         let claims = [(1, 10, 1.0), (2, 6, 1.0)].map(|(tenant, held, weight)| Claim {
             tenant: TenantId(tenant),
             held,
             weight,
         });
-        let gives = |from: usize, count| claims[from].gives(count, claims.get(from + 1));
-        // From 10 to 5: at 6 both have the same, and the lower id goes first.
-        assert_eq!((gives(0, 100), gives(0, 3), gives(1, 4)), (5, 3, 4));
+        let victims = |from: usize, count| claims[from].victims(count, claims.get(from + 1));
+        // From 10 to 5: at 6 both have the same, and the lower id comes first.
+        assert_eq!((victims(0, 100), victims(0, 3), victims(1, 4)), (5, 3, 4));
     }
 
     #[test]
@@ -241,7 +242,7 @@ mod tests {
         let mut shares = shares(&[(1.0, 10), (1.0, 14)]);
         let later = DEMAND + Duration::from_secs(1);
         shares.of_mut(NamespaceId(1)).asked = later;
-        let first = |shares: &Shares| shares.most_over_first(later, |_| 0)[0].tenant;
+        let first = |shares: &Shares| shares.victim_tenants(later, |_| 0)[0].tenant;
         assert_eq!(first(&shares), TenantId(1), "10 blocks at half a share are more than 14 at a whole one");
         shares.set_floor(0.9);
         assert_eq!(first(&shares), TenantId(2));

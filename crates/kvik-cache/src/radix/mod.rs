@@ -27,7 +27,7 @@ use std::time::Duration;
 use labels::Labels;
 use node::Arena;
 
-use crate::evict::{Candidate, Cause, Evictor, Facts, Ghosts, Lane, Past, Policy, Share, Shares};
+use crate::evict::{Candidate, Cause, Evictor, Facts, Ghost, Ghosts, Lane, Policy, Share, Shares};
 use crate::hash::Fingerprint;
 use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, TenantId, Token, blocks_for};
 use crate::retain::{Keep, Retain};
@@ -237,10 +237,9 @@ impl Radix {
         self.change_path(node, |life| life.keep = life.keep.join(others));
     }
 
-    /// Tells the evictor, if it wants to know, that the blocks on the path to `node` were used, the
-    /// deepest first.
+    /// Passes the uses of the blocks on the path to `node` to the evictor, if it needs them, the deepest first.
     pub(crate) fn note_uses(&mut self, node: NodeId) {
-        if !self.evictor.learns() {
+        if !self.evictor.needs_uses() {
             return;
         }
         let nodes: Vec<NodeId> = self.path_up(node).collect();
@@ -273,9 +272,9 @@ impl Radix {
         assert_eq!(blocks_for(tokens.len()), blocks.len(), "every block has its tokens");
         self.label_blocks(self.fingerprint_of(at), tokens, blocks);
         self.shares.of_mut(self.arena[at].namespace).blocks += blocks.len();
-        let pasts = self.pasts(self.arena[at].namespace, blocks);
+        let reuses = self.reuses_of(self.arena[at].namespace, blocks);
         let (mut end, mut rest) = (at, blocks);
-        for alike in pasts.chunk_by(|a, b| a == b) {
+        for alike in reuses.chunk_by(|a, b| a == b) {
             let run;
             (run, rest) = rest.split_at(alike.len());
             end = self.append(end, run, alike[0]);
@@ -312,25 +311,24 @@ impl Radix {
         child
     }
 
-    /// How often each of `blocks` had been reused, counting this time for those that come back
-    /// after an eviction; 0 for new ones.
+    /// The reuses of each of `blocks`, counting this time for those that come back after an eviction; 0 for new ones.
     ///
     /// A block was used whenever one after it was, also when its ghost has been displaced.
-    fn pasts(&mut self, namespace: NamespaceId, blocks: &[BlockId]) -> Vec<u32> {
-        let mut pasts = vec![0; blocks.len()];
-        if !self.evictor.minds_the_past() {
-            return pasts;
+    fn reuses_of(&mut self, namespace: NamespaceId, blocks: &[BlockId]) -> Vec<u32> {
+        let mut reuses = vec![0; blocks.len()];
+        if !self.evictor.needs_ghost_history() {
+            return reuses;
         }
         let (tenant, capacity) = (self.shares.owner(namespace), self.shares.of(namespace).blocks);
-        let mut least = 0;
-        for (past, &block) in pasts.iter_mut().zip(blocks).rev() {
+        let mut min = 0;
+        for (reuses, &block) in reuses.iter_mut().zip(blocks).rev() {
             if let Some(back) = self.ghosts.back(self.labels.fingerprint(block)) {
                 self.evictor.returned(tenant, back, capacity);
-                least = least.max(back.reuses + 1);
+                min = min.max(back.reuses + 1);
             }
-            *past = least;
+            *reuses = min;
         }
-        pasts
+        reuses
     }
 
     fn label_blocks(&mut self, mut before: Fingerprint, tokens: &[Token], blocks: &[BlockId]) {
@@ -340,7 +338,7 @@ impl Radix {
         self.tokens += tokens.len();
     }
 
-    /// The leaf of a tenant whose last block goes next.
+    /// The leaf of a tenant whose last block is evicted next.
     pub(crate) fn victim(&mut self, tenant: TenantId) -> Option<NodeId> {
         self.evictor.victim(tenant, self.clock, self.shares.blocks_of(tenant))
     }
@@ -350,17 +348,17 @@ impl Radix {
         self.evictor.expired(self.now)
     }
 
-    /// Who a node belongs to.
+    /// The tenant of a node.
     pub(crate) fn owner(&self, id: NodeId) -> TenantId {
         self.shares.owner(self.arena[id].namespace)
     }
 
     /// Drops the last `count` blocks of an unlocked leaf, and remembers why. The last one is first.
     pub(crate) fn evict(&mut self, leaf: NodeId, count: usize, cause: Cause) -> Vec<BlockId> {
-        let past = Past::new(self.now, cause, self.arena[leaf].life.reuses);
+        let ghost = Ghost::new(self.now, cause, self.arena[leaf].life.reuses);
         let blocks = self.pop(leaf, count);
         for &block in &blocks {
-            self.ghosts.remember(self.labels.fingerprint(block), past);
+            self.ghosts.remember(self.labels.fingerprint(block), ghost);
         }
         blocks
     }

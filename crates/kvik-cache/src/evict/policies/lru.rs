@@ -1,10 +1,11 @@
-//! Least recently used: the leaf goes whose last use is longest ago.
+//! Evicts the least recently used leaf.
 //!
-//! A sequence that ends lets go of its path from the deepest node up, so a parent was always used
-//! after its children; and all blocks of a node were last used together, the later ones counting
-//! as older. So leaves by last use, each read from its end, are the exact order of blocks.
+//! A sequence that ends unlocks its path from the deepest node up, so the last use of a parent is later than
+//! that of its children; and all blocks of a node have the same last use, the deeper ones counting as older. So
+//! leaves by last use, each evicted from its end, give the exact LRU order of blocks.
 
-use super::{Context, Facts, Order, Ranking};
+use crate::evict::order::Order;
+use crate::evict::ranking::{Context, Facts, Ranking};
 use crate::ids::NodeId;
 
 /// Leaves by last use.
@@ -28,6 +29,10 @@ impl Ranking for Lru {
 
     fn victim(&mut self, _context: Context<'_>) -> Option<NodeId> {
         self.leaves.first().map(|(_, leaf)| leaf)
+    }
+
+    fn needs_ghost_history(&self) -> bool {
+        false
     }
 
     fn leaves(&self) -> Vec<NodeId> {

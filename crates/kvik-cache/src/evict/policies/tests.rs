@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Context, Facts, Policy, Ranking, Return, Worth};
+use super::Policy;
+use crate::evict::gittins::Gittins;
+use crate::evict::ranking::{Context, Facts, Ranking, Return};
 use crate::ids::NodeId;
 
 const CAPACITY: usize = 100;
@@ -10,13 +12,13 @@ const CAPACITY: usize = 100;
 /// A ranking with a clock.
 struct World {
     ranking: Box<dyn Ranking>,
-    worth: Worth,
+    gittins: Gittins,
     now: u64,
 }
 
 impl World {
     fn new(policy: Policy) -> World {
-        World { ranking: policy.ranking(), worth: Worth::new(CAPACITY), now: 0 }
+        World { ranking: policy.ranking(), gittins: Gittins::new(CAPACITY), now: 0 }
     }
 
     /// A leaf of `blocks` blocks is used and left, for the `reuses`th time after the first.
@@ -32,7 +34,7 @@ impl World {
     }
 
     fn victim(&mut self) -> Option<NodeId> {
-        self.ranking.victim(Context { now: self.now, capacity: CAPACITY, worth: &self.worth })
+        self.ranking.victim(Context { now: self.now, capacity: CAPACITY, gittins: &self.gittins })
     }
 
     /// Evicts all leaves; returns them in that order.
@@ -98,7 +100,7 @@ fn old_fame_fades_under_lfu() {
     world.leave(1, 2, 1);
     world.leave(2, 3, 1);
     assert_eq!(world.victim(), Some(NodeId(1)), "the least often reused");
-    // Every victim raises the ground: after some rounds a newcomer stands above the old favourite.
+    // Every victim raises the ageing value: after some rounds a new leaf outranks the old favourite.
     for leaf in 10..16 {
         let victim = world.victim().unwrap();
         world.ranking.remove(victim);
@@ -162,4 +164,23 @@ fn without_experience_a_forecast_is_lru() {
     world.reuse(3, 0, 100);
     let order = world.drain();
     assert_eq!((order[0], order[1], order[19]), (0, 1, 3));
+}
+
+#[test]
+fn policies_are_read_as_written() {
+    for policy in Policy::ALL {
+        assert_eq!(policy.name().parse(), Ok(policy));
+    }
+    let error = "fifo".parse::<Policy>().unwrap_err();
+    assert!(error.to_string().contains("s3-fifo"), "{error}");
+}
+
+/// What the tree looks up for each policy costs time, and `lru` is to cost none.
+#[test]
+fn lru_needs_no_history_and_forecast_alone_the_index() {
+    for policy in Policy::CANDIDATES {
+        let ranking = policy.ranking();
+        assert_eq!(ranking.needs_ghost_history(), policy != Policy::Lru, "{}", policy.name());
+        assert_eq!(ranking.needs_gittins_index(), policy == Policy::Forecast, "{}", policy.name());
+    }
 }

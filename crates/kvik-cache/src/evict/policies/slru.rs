@@ -1,10 +1,11 @@
-//! Segmented LRU: what was reused is safe from what was not.
+//! Segmented LRU: evicts leaves that were never reused before those that were.
 //!
-//! A leaf is on probation until it is reused, and protected then. The least recently used one on
-//! probation goes, as long as probation holds more than a fifth of the blocks; when it does not,
-//! the least recently used protected leaf is put on probation again, as its newest.
+//! A leaf is on probation until its first reuse, and protected afterwards. The policy evicts the least recently
+//! used leaf on probation. While probation holds no more than a fifth of the blocks, the least recently used
+//! protected leaf is demoted first, as the newest on probation.
 
-use super::{Context, Facts, Order, Ranking};
+use crate::evict::order::Order;
+use crate::evict::ranking::{Context, Facts, Ranking};
 use crate::ids::NodeId;
 
 /// Probation keeps at least one block in so many.

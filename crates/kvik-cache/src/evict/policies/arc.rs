@@ -1,15 +1,16 @@
-//! Adaptive replacement (Megiddo and Modha 2003): recency and frequency share the room, and what
-//! comes back after its eviction says which of them should have had more.
+//! Adaptive replacement (Megiddo and Modha 2003): recency and frequency divide the space, and blocks that come
+//! back after their eviction move the division.
 //!
 //! Leaves that were never reused are *recent*, the others *frequent*, each by last use. `recent`
 //! may hold `target` blocks. A block that comes back and had never been reused was lost too early
 //! from the recent side, so the target rises; one that had been, lowers it. The ghosts stand in for
 //! the two lists of evicted blocks.
 
-use super::{Context, Facts, Order, Ranking, Return};
+use crate::evict::order::Order;
+use crate::evict::ranking::{Context, Facts, Ranking, Return};
 use crate::ids::NodeId;
 
-/// Both sides, and how the room is divided.
+/// Both sides, and how the space is divided.
 #[derive(Debug, Default)]
 pub(crate) struct Arc {
     recent: Order,

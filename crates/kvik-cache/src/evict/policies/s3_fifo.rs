@@ -1,13 +1,14 @@
-//! S3-FIFO (Yang et al. 2023): a small queue that what is used once passes through quickly, and a
-//! main queue whose members get another round for every use.
+//! S3-FIFO (Yang et al. 2023): a small queue that blocks used once pass through quickly, and a main queue in
+//! which every use earns another round.
 //!
-//! A leaf waits in `small`, by the time it was published; the first reuse, or coming back after an
-//! eviction, takes it to the end of `main`. `small` gives as long as it holds more than a tenth of
-//! the blocks. The head of `main` goes when it has no credit; else it pays one and starts over.
+//! A leaf enters `small` in the order of publication. Its first reuse, or its return after an eviction, moves it
+//! to the end of `main`. `small` yields the victim as long as it holds more than a tenth of the blocks. Otherwise
+//! the first leaf of `main` is the victim if it has no credit; if it has one, it spends it and moves to the end.
 
 use rustc_hash::FxHashMap;
 
-use super::{Context, Facts, Order, Ranking};
+use crate::evict::order::Order;
+use crate::evict::ranking::{Context, Facts, Ranking};
 use crate::ids::NodeId;
 
 /// `small` keeps at least one block in so many.
@@ -19,9 +20,9 @@ const CREDITS_MAX: u32 = 3;
 pub(crate) struct S3Fifo {
     small: Order,
     main: Order,
-    /// Of nodes that are or were in `main`; one that is gone is told by its birth.
+    /// Of nodes that are or were in `main`. The birth tells an evicted node from a later one with its id.
     turns: FxHashMap<NodeId, Turn>,
-    /// Orders those that start over in one moment.
+    /// Orders the leaves that move to the end at the same moment.
     rounds: u64,
 }
 
@@ -67,7 +68,7 @@ impl Ranking for S3Fifo {
             return small;
         }
         while let Some((_, leaf)) = self.main.first() {
-            let turn = self.turns.get_mut(&leaf).expect("what is in the main queue has its turn");
+            let turn = self.turns.get_mut(&leaf).expect("every leaf of the main queue has a turn");
             if turn.credits == 0 {
                 return Some(leaf);
             }

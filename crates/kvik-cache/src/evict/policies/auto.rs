@@ -1,23 +1,23 @@
 //! Follows the policy that would have done best on this server's own traffic.
 //!
-//! Every candidate runs on a sample of the traffic in a shadow of the cache, and the one with the
-//! most hits lately is followed. Another takes over when it is clearly better, so that a tie does
-//! not swing to and fro; then all leaves are ranked anew, by what is known of each, and the order is
-//! right from that moment.
+//! Every candidate runs on a sample of the traffic in a shadow of the cache, and `auto` follows the one with the
+//! most recent hits. It switches only to a candidate that is clearly better, so that two equal ones do not
+//! alternate. A switch ranks all leaves anew from their facts, so the new order holds at once.
 
-use super::shadow::Shadow;
-use super::{Policy, Worth};
+use super::Policy;
+use crate::evict::gittins::Gittins;
+use crate::evict::shadow::Shadow;
 use crate::hash::Fingerprint;
 
 /// Blocks in one shadow, at most twice as many.
 const SHADOW_BLOCKS: usize = 512;
 /// Sampled uses between two judgements.
 const ROUND_USES: usize = 1024;
-/// What the hits of earlier rounds count for: the last 20 rounds have most weight.
-const FADE: f64 = 0.95;
-/// A successor has so many times the hits of the one followed.
+/// Weight of the hits of earlier rounds: the last 20 rounds have most of it.
+const DECAY: f64 = 0.95;
+/// A successor needs this many times the hits of the policy followed.
 const LEAD: f64 = 1.02;
-/// And so many hits more: a few are chance.
+/// And this many hits more: a few are chance.
 const LEAD_HITS: f64 = 32.0;
 
 /// The shadows, and which of them is followed.
@@ -25,7 +25,7 @@ const LEAD_HITS: f64 = 32.0;
 pub(crate) struct Auto {
     shadows: Vec<Shadow>,
     followed: usize,
-    /// One block in so many is in the sample; a power of two.
+    /// The sample holds one block in this many; a power of two.
     sample: u64,
     since_judgement: usize,
 }
@@ -49,13 +49,19 @@ impl Auto {
         self.shadows[self.followed].policy
     }
 
-    /// A block was used. Returns the policy to follow from now on, when it is another.
-    pub(crate) fn note(&mut self, block: Fingerprint, depth: u32, now: u64, worth: &Worth) -> Option<Policy> {
-        // Other bits than those that choose the sample of `Worth`, and places among ghosts.
+    /// Notes the use of a block. Returns the policy to follow from now on, when it is another.
+    pub(crate) fn note(
+        &mut self,
+        block: Fingerprint,
+        depth: u32,
+        now: u64,
+        gittins: &Gittins,
+    ) -> Option<Policy> {
+        // Other bits than those that choose the sample of `Gittins` and the slots of ghosts.
         if (block.0.get() >> 52) & (self.sample - 1) != 0 {
             return None;
         }
-        self.shadows.iter_mut().for_each(|shadow| shadow.note(block, depth, now, worth));
+        self.shadows.iter_mut().for_each(|shadow| shadow.note(block, depth, now, gittins));
         self.since_judgement += 1;
         if self.since_judgement < ROUND_USES {
             return None;
@@ -68,7 +74,7 @@ impl Auto {
         let hits = |index: usize| self.shadows[index].hits;
         let best = (0..self.shadows.len()).rev().max_by(|&a, &b| hits(a).total_cmp(&hits(b)))?;
         let leads = hits(best) > hits(self.followed) * LEAD && hits(best) > hits(self.followed) + LEAD_HITS;
-        self.shadows.iter_mut().for_each(|shadow| shadow.hits *= FADE);
+        self.shadows.iter_mut().for_each(|shadow| shadow.hits *= DECAY);
         leads.then(|| {
             self.followed = best;
             self.followed()

@@ -1,34 +1,35 @@
-//! The leaf goes that is worth the least room: the one from which, by its age and its reuses, the
-//! fewest hits can be hoped for (see `worth`).
+//! Evicts the leaf with the lowest Gittins index: of its age and reuses, the fewest expected hits for its space
+//! (see `gittins`).
 //!
-//! LRU takes the age alone, and always the oldest. But a conversation comes back after a reader has
-//! read: what has just been used is not needed for a while, and most of what is used once never is
-//! again. In a cache too small for the pause, LRU throws out everything a moment before it is
-//! needed; here newcomers go instead, and what has waited long enough to come back soon stays.
+//! LRU evicts by age alone, the oldest first. But a conversation continues after its reader has read: a prefix
+//! used a moment ago is not needed for a while, and most prefixes used once are never used again. In a cache too
+//! small for that pause, LRU evicts every prefix a moment before its next use; this policy evicts new ones
+//! instead, and keeps those whose age makes their next use likely.
 //!
-//! Leaves stand by class and last use. Once for each moment, the ages present are put in order of
-//! worth, some hundred at most; victims then come from the least worthy, the oldest first.
+//! Leaves are ordered by class and last use. At most once for each moment of the clock, the ages present, some
+//! hundred at most, are sorted by index; victims come from the lowest range, the oldest first.
 
-use super::worth::{CLASSES, age_of, class_of, youngest};
-use super::{Context, Facts, Order, Ranking};
+use crate::evict::gittins::{CLASSES, age_of, class_of, youngest};
+use crate::evict::order::Order;
+use crate::evict::ranking::{Context, Facts, Ranking};
 use crate::ids::NodeId;
 
 /// Leaves by class and last use.
 #[derive(Debug, Default)]
 pub(crate) struct Forecast {
     leaves: Order,
-    /// Ranges of leaves, the least worthy last; what came later is in none.
-    plan: Vec<Range>,
+    /// Ranges of leaves, that of the lowest index last; leaves inserted later are in none.
+    plan: Vec<AgeRange>,
     planned_at: Option<u64>,
 }
 
 /// Leaves of one class whose last use lies between two moments, both included.
 #[derive(Debug, Clone, Copy)]
-struct Range {
+struct AgeRange {
     class: u64,
     from: u64,
     to: u64,
-    worth: f64,
+    index: f64,
 }
 
 impl Ranking for Forecast {
@@ -54,6 +55,10 @@ impl Ranking for Forecast {
         })
     }
 
+    fn needs_gittins_index(&self) -> bool {
+        true
+    }
+
     fn leaves(&self) -> Vec<NodeId> {
         self.leaves.leaves().collect()
     }
@@ -61,7 +66,7 @@ impl Ranking for Forecast {
 
 impl Forecast {
     fn next_planned(&mut self) -> Option<NodeId> {
-        while let Some(&Range { class, from, to, .. }) = self.plan.last() {
+        while let Some(&AgeRange { class, from, to, .. }) = self.plan.last() {
             match self.leaves.first_from((class, from)) {
                 Some((rank, leaf)) if rank <= (class, to) => return Some(leaf),
                 _ => self.plan.pop(),
@@ -70,9 +75,9 @@ impl Forecast {
         None
     }
 
-    /// Lists the ages present, by worth; of equal worth the oldest goes first.
+    /// Lists the ages present by index; of an equal index the oldest is evicted first.
     fn make_plan(&mut self, context: Context<'_>) {
-        let Context { now, worth, .. } = context;
+        let Context { now, gittins, .. } = context;
         self.planned_at = Some(now);
         self.plan.clear();
         for class in 0..CLASSES {
@@ -83,10 +88,10 @@ impl Forecast {
                 }
                 let age = age_of(now.saturating_sub(used));
                 let to = now.saturating_sub(youngest(age)).max(used);
-                self.plan.push(Range { class: found, from: used, to, worth: worth.of(class, age) });
+                self.plan.push(AgeRange { class: found, from: used, to, index: gittins.index(class, age) });
                 from = to + 1;
             }
         }
-        self.plan.sort_by(|a, b| b.worth.total_cmp(&a.worth).then(b.from.cmp(&a.from)));
+        self.plan.sort_by(|a, b| b.index.total_cmp(&a.index).then(b.from.cmp(&a.from)));
     }
 }

@@ -1,16 +1,16 @@
-//! What a block is worth that was last used so long ago: learned from the uses that were seen.
+//! The Gittins index of a block by its age and reuses, learned from the uses seen.
 //!
-//! Owns a bounded sample of blocks, chosen by fingerprint, with the last use of each, kept whether
-//! they are cached or not. A use tells at which age a block is used again, the end of the sample's
-//! memory which ones never are, both by how often the block had been reused before. From that,
-//! every age `a` gets a *worth*: the most hits for the room taken that one can hope for from now on,
+//! Owns a bounded sample of blocks, chosen by fingerprint, with the last use of each, cached or not. A use tells
+//! at which age a block is used again, and the end of the sample's memory which blocks never are, both by how
+//! often the block had been reused before. These give the *hazard rate* of every age, the chance of a use at it,
+//! and the hazard rates give the index: the most hits for the space taken that can be expected from age `a` on,
 //!
 //! ```text
-//! worth(a) = max over T > a of  P(used again before age T) / E(time kept until then or until T)
+//! index(a) = max over T > a of  P(used again before age T) / E(time kept until then or until T)
 //! ```
 //!
-//! which is the Gittins index of a job that ends with the next use. Time is counted in blocks used,
-//! so nothing here depends on a clock or on a size of cache.
+//! which is the Gittins index of a job that ends with the next use. Time is counted in blocks used, so nothing
+//! here depends on a clock or on the size of the cache.
 
 use std::collections::VecDeque;
 
@@ -18,68 +18,68 @@ use rustc_hash::FxHashMap;
 
 use crate::hash::Fingerprint;
 
-/// Blocks are told apart by their reuses up to this many, less one.
+/// Classes of blocks, by reuses: all blocks with `CLASSES - 1` or more are in the last one.
 pub(crate) const CLASSES: usize = 8;
-/// Ages are told apart to a quarter of an octave, up to 2^28 blocks.
+/// Ages have the resolution of a quarter of an octave, up to 2^28 blocks.
 pub(crate) const AGES: usize = 4 * 28;
 /// Uses remembered.
 const USES_MAX: usize = 1 << 14;
-/// One in so many blocks is in the sample, at least; of a large pool fewer are.
+/// The sample holds at most one block in this many; of a large pool fewer.
 const SAMPLE_MIN: u64 = 8;
-/// The memory reaches back over so many times the pool.
+/// The memory reaches back over this many times the pool.
 const HORIZON_POOLS: usize = 4;
-/// New worths are drawn from what was seen after so many uses.
-const LESSON_USES: usize = 512;
-/// What earlier uses count for after each lesson: the last 25,000 sampled uses have most weight.
-const FADE: f64 = 0.98;
+/// The indices are computed anew after this many sampled uses.
+const UPDATE_USES: usize = 512;
+/// Weight of earlier uses after each update: the last 25,000 sampled uses have most of it.
+const DECAY: f64 = 0.98;
 
-/// Worth by reuses and age.
+/// The index by reuses and age, and the counts it comes from.
 #[derive(Debug)]
-pub(crate) struct Worth {
-    /// One block in so many is in the sample; a power of two.
+pub(crate) struct Gittins {
+    /// The sample holds one block in this many; a power of two.
     sample: u64,
-    last: FxHashMap<Fingerprint, Use>,
+    last: FxHashMap<Fingerprint, LastUse>,
     /// Every use remembered, the oldest first.
     uses: VecDeque<(Fingerprint, u64)>,
-    since_lesson: usize,
+    since_update: usize,
     /// How often blocks of a class were used again at each age.
-    again: Table,
-    /// How often they were forgotten at that age, unused.
-    never: Table,
-    worth: Table,
+    again: ByClassAndAge,
+    /// How often they left the memory at that age, unused.
+    never: ByClassAndAge,
+    indices: ByClassAndAge,
 }
 
-type Table = [[f64; AGES]; CLASSES];
+type ByClassAndAge = [[f64; AGES]; CLASSES];
 
 #[derive(Debug, Clone, Copy)]
-struct Use {
+struct LastUse {
     at: u64,
     reuses: u32,
 }
 
-impl Worth {
-    /// Nothing is known yet, and everything is worth the same.
-    pub(crate) fn new(pool_blocks: usize) -> Worth {
+impl Gittins {
+    /// Nothing is known yet, and every index is 0.
+    pub(crate) fn new(pool_blocks: usize) -> Gittins {
         let sample = (HORIZON_POOLS * pool_blocks).div_ceil(USES_MAX).next_power_of_two() as u64;
-        Worth {
+        Gittins {
             sample: sample.max(SAMPLE_MIN),
             last: FxHashMap::default(),
             uses: VecDeque::new(),
-            since_lesson: 0,
+            since_update: 0,
             again: [[0.0; AGES]; CLASSES],
             never: [[0.0; AGES]; CLASSES],
-            worth: [[0.0; AGES]; CLASSES],
+            indices: [[0.0; AGES]; CLASSES],
         }
     }
 
-    /// What a block is worth, in hits for a block of room and a block of time.
-    pub(crate) fn of(&self, class: usize, age: usize) -> f64 {
-        self.worth[class][age]
+    /// The index of a block, in hits for a block of space and a block of time.
+    pub(crate) fn index(&self, class: usize, age: usize) -> f64 {
+        self.indices[class][age]
     }
 
-    /// Notes that a block was used.
+    /// Notes the use of a block.
     pub(crate) fn note(&mut self, block: Fingerprint, now: u64) {
-        // The low bits choose places among ghosts and in maps.
+        // The low bits choose the slots of ghosts and of maps.
         if (block.0.get() >> 40) & (self.sample - 1) != 0 {
             return;
         }
@@ -88,12 +88,12 @@ impl Worth {
             self.again[class_of(last.reuses)][age_of(now.saturating_sub(last.at))] += 1.0;
             reuses = last.reuses + 1;
         }
-        self.last.insert(block, Use { at: now, reuses });
+        self.last.insert(block, LastUse { at: now, reuses });
         self.uses.push_back((block, now));
         self.forget(now);
-        self.since_lesson += 1;
-        if self.since_lesson >= LESSON_USES {
-            self.learn(now);
+        self.since_update += 1;
+        if self.since_update >= UPDATE_USES {
+            self.update(now);
         }
     }
 
@@ -108,45 +108,45 @@ impl Worth {
         }
     }
 
-    fn learn(&mut self, now: u64) {
-        self.since_lesson = 0;
-        // What waits in the memory has lived to its age without a use, and may be used yet.
+    fn update(&mut self, now: u64) {
+        self.since_update = 0;
+        // The blocks in the memory have reached their age without a use, and may be used yet.
         let mut unused = self.never;
         for last in self.last.values() {
             unused[class_of(last.reuses)][age_of(now.saturating_sub(last.at))] += 1.0;
         }
-        for ((worth, again), unused) in self.worth.iter_mut().zip(&self.again).zip(&unused) {
-            *worth = worths(again, unused);
+        for ((indices, again), unused) in self.indices.iter_mut().zip(&self.again).zip(&unused) {
+            *indices = gittins_indices(again, unused);
         }
         for seen in self.again.iter_mut().chain(&mut self.never).flatten() {
-            *seen *= FADE;
+            *seen *= DECAY;
         }
     }
 }
 
-/// The worth of every age, from how many were used again at each, and how many ended there unused.
-fn worths(again: &[f64; AGES], unused: &[f64; AGES]) -> [f64; AGES] {
-    let mut risen = [0.0; AGES];
+/// The index of every age, from how many blocks were used again at each, and how many ended there unused.
+fn gittins_indices(again: &[f64; AGES], unused: &[f64; AGES]) -> [f64; AGES] {
+    let mut hazard = [0.0; AGES];
     let mut alive = 0.0;
-    // The chance, for those that live to an age, to be used at it; one doubtful case is added.
+    // The hazard rate: the chance of a block that reaches an age to be used at it; one unused block is added.
     for age in (0..AGES).rev() {
         alive += again[age] + unused[age];
-        risen[age] = again[age] / (alive + 1.0);
+        hazard[age] = again[age] / (alive + 1.0);
     }
     std::array::from_fn(|from| {
-        let (mut best, mut left, mut hits, mut room) = (0.0_f64, 1.0, 0.0, 0.0);
-        for (age, &used) in risen.iter().enumerate().skip(from) {
+        let (mut best, mut left, mut hits, mut space) = (0.0_f64, 1.0, 0.0, 0.0);
+        for (age, &used) in hazard.iter().enumerate().skip(from) {
             let width = (youngest(age + 1) - youngest(age)) as f64;
             hits += left * used;
-            room += left * width * (1.0 - used / 2.0);
+            space += left * width * (1.0 - used / 2.0);
             left *= 1.0 - used;
-            best = best.max(hits / room.max(1.0));
+            best = best.max(hits / space.max(1.0));
         }
         best
     })
 }
 
-/// The class of a block that was reused so often.
+/// The class of a block that was reused `reuses` times.
 pub(crate) fn class_of(reuses: u32) -> usize {
     (reuses as usize).min(CLASSES - 1)
 }
@@ -159,7 +159,7 @@ pub(crate) fn age_of(blocks: u64) -> usize {
     (4 * octave as usize + quarter as usize).min(AGES - 1)
 }
 
-/// The least number of blocks whose age has this index or a later one.
+/// The lowest age in blocks that has this index.
 pub(crate) fn youngest(age: usize) -> u64 {
     let (octave, quarter) = (age / 4, age as u64 % 4);
     if octave < 2 {
@@ -182,13 +182,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_about_to_be_used_is_worth_more() {
+    fn the_index_rises_towards_the_next_use() {
         let (mut again, mut unused) = ([0.0; AGES], [0.0; AGES]);
         // Half are used again at the age of 1,000, the others never.
         again[age_of(1000)] = 500.0;
         unused[age_of(100_000)] = 500.0;
-        let worth = worths(&again, &unused);
-        let of = |blocks| worth[age_of(blocks)];
+        let indices = gittins_indices(&again, &unused);
+        let of = |blocks| indices[age_of(blocks)];
         assert!(of(900) > of(500) && of(500) > of(1), "the nearer the use, the better");
         assert!((of(1) / (0.5 / 1000.0) - 1.0).abs() < 0.3, "half a hit for 1,000: {}", of(1));
         assert_eq!(of(2000), 0.0, "after that age nobody comes back");
@@ -196,13 +196,13 @@ mod tests {
 
     #[test]
     fn a_loop_is_learned() {
-        let mut worth = Worth::new(100);
+        let mut gittins = Gittins::new(100);
         let blocks: Vec<Fingerprint> = (0..1000).map(|token| Fingerprint::UNUSED.child(&[token])).collect();
         for now in 1..40_000_u64 {
-            worth.note(blocks[now as usize % 1000], now);
+            gittins.note(blocks[now as usize % 1000], now);
         }
         let class = CLASSES - 1;
-        assert!(worth.of(class, age_of(950)) > 5.0 * worth.of(class, age_of(10)));
-        assert!(worth.of(class, age_of(10)) > 0.0);
+        assert!(gittins.index(class, age_of(950)) > 5.0 * gittins.index(class, age_of(10)));
+        assert!(gittins.index(class, age_of(10)) > 0.0);
     }
 }

@@ -1,0 +1,87 @@
+//! The eviction policies, one file each, and the one place where they are registered.
+
+mod arc;
+pub(super) mod auto;
+mod cost;
+mod forecast;
+mod lfu;
+mod lru;
+mod s3_fifo;
+mod slru;
+#[cfg(test)]
+mod tests;
+
+use std::str::FromStr;
+
+use super::ranking::Ranking;
+
+/// Makes [`Policy`] from one entry a policy: what it does, its variant, its name on the command line, and an
+/// empty order of leaves.
+macro_rules! policies {
+    ($($(#[$doc:meta])+ $variant:ident $name:literal $ranking:expr;)+) => {
+        /// Which eviction policy a cache uses.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+        #[non_exhaustive]
+        pub enum Policy {
+            $($(#[$doc])+ $variant,)+
+            /// Follows whichever of the others would have done best on the traffic so far.
+            #[default]
+            Auto,
+        }
+
+        impl Policy {
+            /// Those that `Auto` chooses from, the one it starts with first.
+            pub(crate) const CANDIDATES: [Policy; [$($name),+].len()] = [$(Policy::$variant),+];
+
+            /// All of them, in the order of the tables.
+            pub const ALL: [Policy; Policy::CANDIDATES.len() + 1] = [$(Policy::$variant,)+ Policy::Auto];
+
+            /// The name on the command line.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Policy::$variant => $name,)+
+                    Policy::Auto => "auto",
+                }
+            }
+
+            /// An empty order of leaves. `Auto` has none of its own; it begins as its first candidate.
+            pub(crate) fn ranking(self) -> Box<dyn Ranking> {
+                match self {
+                    $(Policy::$variant => Box::new($ranking),)+
+                    Policy::Auto => Policy::CANDIDATES[0].ranking(),
+                }
+            }
+        }
+    };
+}
+
+policies! {
+    /// Evicts the least recently used block.
+    Lru "lru" lru::Lru::default();
+    /// Evicts the least often reused block; the count of what was popular once ages.
+    Lfu "lfu" lfu::lfu();
+    /// Evicts what was never reused before what was.
+    Slru "slru" slru::Slru::default();
+    /// Keeps new blocks in a small queue, and reused ones in the rounds of a main queue.
+    S3Fifo "s3-fifo" s3_fifo::S3Fifo::default();
+    /// Divides the space between recency and frequency as the evictions that were mistakes suggest.
+    Arc "arc" arc::Arc::default();
+    /// Evicts the block that takes the least time to compute again.
+    Cost "cost" cost::cost();
+    /// Evicts the block with the lowest Gittins index: the fewest expected hits, learned from past uses.
+    Forecast "forecast" forecast::Forecast::default();
+}
+
+/// The policy's name is not known.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown eviction policy `{0}`; known: {known}", known = Policy::ALL.map(Policy::name).join(", "))]
+pub struct UnknownPolicy(pub String);
+
+impl FromStr for Policy {
+    type Err = UnknownPolicy;
+
+    fn from_str(name: &str) -> Result<Policy, UnknownPolicy> {
+        let known = Policy::ALL.into_iter().find(|policy| policy.name() == name);
+        known.ok_or_else(|| UnknownPolicy(name.to_owned()))
+    }
+}
