@@ -12,7 +12,7 @@ pub enum StopReason {
     Complete,
     /// Nothing was ever seen from here on, in this namespace.
     FirstSeen,
-    /// A known prompt goes on differently from here.
+    /// A known prompt continues differently from here.
     Diverged,
     /// What comes next was known and has been evicted.
     Evicted,

@@ -1,4 +1,4 @@
-//! The KV cache of kvik: which blocks hold which prefix, and what goes when space is short.
+//! The KV cache of kvik: which blocks hold which prefix, and what is evicted when space is short.
 //!
 //! A *block* holds the keys and values of 16 consecutive positions, all layers and heads. This
 //! crate decides about blocks and never sees their content: it knows no tensor and no model, does
@@ -6,43 +6,39 @@
 //! it can be tested against a naive twin, replayed on recorded traces, and used by other engines.
 //!
 //! ```text
-//!              lookup  admit  reserve  publish  fork  finish  abandon
-//!                 │                     │
-//!            ┌────▼─────────────────────▼────┐
-//!            │             cache             │   one sequence's life, all or nothing
-//!            └──┬──────────┬─────────────────┘
-//!        ┌──────▼──┐  ┌────▼────┐
-//!        │  table  ├──►  radix  │                   tables lease paths of the tree
-//!        └──────┬──┘  └────┬────┘
-//!          ┌────▼───┐ ┌────▼────┐
-//!          │  pool  │ │  evict  │                   blocks by state; unlocked leaves by tenant,
-//!          └────────┘ └─────────┘                   priority and policy; ghosts of evicted blocks
+//!     lookup  admit  reserve  publish  fork  finish      pin  derive_namespace  scan  set_share
+//!        │      │                                         │           │          │       │
+//!     ┌──▼──────▼─────────────────────────────────────────▼───────────▼──────────▼───────▼──┐
+//!     │                                       cache                                         │
+//!     └──┬──────────────┬──────────────────────┬──────────────────────────────┬─────────────┘
+//!     ┌──▼──┐       ┌───▼───┐              ┌───▼──┐                       ┌───▼───┐
+//!     │pins │       │ table ├──────────────► tree │                       │ pool  │
+//!     └─────┘       └───┬───┘              └───┬──┘                       └───▲───┘
+//!                       └──────────────────────┼──────────────────────────────┘
+//!                                          ┌───▼───┐
+//!                                          │ evict │
+//!                                          └───────┘
 //! ```
 //!
-//! | module      | cares about                               | in -> out                              |
-//! |-------------|-------------------------------------------|----------------------------------------|
-//! | `admission` | what is asked and what is given, as data  |                                        |
-//! | `cache`     | what a command needs, before it acts      | commands -> blocks, copies, refusals   |
-//! | `table`     | one sequence's blocks and its lease       | tokens computed -> blocks published    |
-//! | `radix`     | prefixes: match, cut, lock, grow          | tokens -> nodes                        |
-//! | `pool`      | free, owned, shared                       | counts -> block ids                    |
-//! | `pins`      | what is never evicted, and how much       | commands -> locks, refusals            |
-//! | `keep`      | leases without a request, tenants' shares | commands -> locks, shares              |
-//! | `graft`     | namespaces that continue a public prompt  | prefix, namespace -> namespace         |
-//! | `look`      | what is there, to be seen and dropped     | order, limit -> prefixes               |
-//! | `evict`     | which unlocked leaf goes, a file a policy | leaves that may go -> victim           |
-//! | `namespace` | who may share blocks with whom            | model, format, salt -> namespace       |
-//! | `hash`      | identity of a block, in and out of here   | namespace, tokens -> 32 bytes          |
-//! | `explain`   | why a prefix ends where it ends           |                                        |
-//! | `retain`    | how long a prefix is kept, as data        |                                        |
-//! | [`tier`]    | the tier below RAM: records of blocks     |                                        |
-//! | `stats`     | numbers                                   |                                        |
-//! | `check`     | the invariants, executable                | cache -> first violation               |
-//! | [`replay`]  | recorded traces                           | block ids, capacity -> hit rate, times |
-//! | `naive`     | the twin that is obviously right (tests)  | the same commands -> the same answers  |
+//! | module      | cares about                                           | in -> out                              |
+//! |-------------|-------------------------------------------------------|----------------------------------------|
+//! | `cache`     | what a command needs, before it acts: all or nothing  | commands -> blocks, copies, refusals   |
+//! | `pins`      | where pinned prefixes end                             |                                        |
+//! | `table`     | one sequence's blocks and its lease                   | tokens computed -> blocks published    |
+//! | `tree`      | prefixes: match, cut, lock, grow; what nodes hold     | tokens -> nodes                        |
+//! | `pool`      | blocks: free, owned, shared                           | counts -> block ids                    |
+//! | `evict`     | the victim: by tenant, priority and policy            | evictable leaves -> victim             |
+//! | [`tier`]    | the tier below RAM: which block is in which slot      | records -> slots to read and write     |
+//! | [`replay`]  | recorded traces                                       | block ids, capacity -> hit rate, times |
 //!
-//! Modules use those below them in the picture, never those above. A new eviction policy is a file
-//! in `evict`; a new fact about a block in the tree belongs to its labels (`radix::labels`).
+//! Data without behaviour: `ids`, `namespace` (who shares with whom), `hash` (the identity of a block, in this
+//! process and outside), `admission`, `retain`, `explain`, `stats`.
+//!
+//! Modules use those below them in the picture, never those above. In `cache`, `life` is the data and the commands
+//! of a sequence; the other files add the commands of one subject each, and `check` the invariants; `naive` is the
+//! twin that is obviously right, and `model_test` steps both. A new eviction policy is a file in `evict/policies`;
+//! a new fact about a block of the tree belongs to `tree::labels`, a new component of a node to
+//! `tree::components`.
 //!
 //! # A sequence's life
 //!
@@ -69,38 +65,28 @@
 
 mod admission;
 mod cache;
-mod check;
 mod evict;
 mod explain;
-mod graft;
 mod hash;
 mod ids;
-mod keep;
-mod look;
-#[cfg(test)]
-mod model_test;
-#[cfg(test)]
-mod naive;
 mod namespace;
 mod pins;
 mod pool;
-mod radix;
 pub mod replay;
 mod retain;
 mod stats;
 mod table;
 pub mod tier;
+mod tree;
 
 pub use admission::{Admission, Admitted, CopyPartial, Match, NoSpace};
-pub use cache::{Cache, CacheConfig, CacheError};
-pub use check::Violation;
+pub use cache::{Cache, CacheConfig, CacheError, PrefixInfo, PrefixOrder, PrefixScan, Violation};
 pub use evict::{Policy, Share, TenantStats, UnknownPolicy};
 pub use explain::{Eviction, StopReason};
 pub use hash::Identity;
 pub use ids::{
     BLOCK_POSITIONS, BlockId, NamespaceId, PinId, SeqId, TenantId, Token, blocks_for, whole_blocks,
 };
-pub use look::{PrefixInfo, PrefixOrder, PrefixScan};
 pub use namespace::{Namespace, Namespaces};
 pub use pins::{PinInfo, PinLimit, PinScope, Unpinned};
 pub use retain::Retain;

@@ -10,7 +10,7 @@ use std::time::Duration;
 pub struct Retain {
     /// After so long without a use it is as if it had never been; for ever when `None`.
     pub ttl: Option<Duration>,
-    /// Lower ones go first, whatever the policy says; 0 where nothing is asked for.
+    /// Lower ones are evicted first, whatever the policy says; 0 where nothing is asked for.
     pub priority: i8,
     /// Its prompt is to be pinned: never evicted, until it is unpinned. A pin can be refused, so who
     /// runs the sequence asks for it, by [`Cache::pin`](crate::Cache::pin), and tells the client.
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_strongest_wish_counts() {
+    fn the_strongest_request_counts() {
         let asked =
             |secs: Option<u64>, priority| Retain { ttl: secs.map(Duration::from_secs), priority, pin: false };
         let keep = Keep::NOTHING.and(asked(Some(5), -3));

@@ -40,7 +40,7 @@ pub struct Totals {
     pub reused_tokens: u64,
     /// Requests for blocks that were refused.
     pub refused: u64,
-    /// Block heads copied.
+    /// Partial blocks copied.
     pub copies: u64,
     /// Blocks that passed from a sequence to the tree.
     pub published: u64,

@@ -11,8 +11,8 @@
 
 use crate::ids::{BLOCK_POSITIONS, BlockId, NodeId, Token, blocks_for};
 use crate::pool::Pool;
-use crate::radix::Radix;
 use crate::retain::Retain;
+use crate::tree::Radix;
 
 /// Block table of a running sequence.
 #[derive(Debug)]
@@ -77,22 +77,22 @@ impl Table {
         let mut published = Published::default();
         while let Some(rest) = tokens.get(self.shared * BLOCK_POSITIONS..).filter(|rest| !rest.is_empty()) {
             match radix.closest_child(self.lease, rest) {
-                // All the rest is known, be it as the head of a block.
+                // All the rest is known, maybe as the first tokens of a block.
                 Some((child, common)) if common == rest.len() => {
-                    published.duplicates += self.adopt(child, blocks_for(common), radix, pool);
+                    published.duplicates += self.share_known(child, blocks_for(common), radix, pool);
                 }
                 Some((child, common)) if common >= BLOCK_POSITIONS => {
-                    published.duplicates += self.adopt(child, common / BLOCK_POSITIONS, radix, pool);
+                    published.duplicates += self.share_known(child, common / BLOCK_POSITIONS, radix, pool);
                 }
-                // A partial leaf that the next block extends is superseded; what was asked for it holds on.
+                // The next block extends a partial leaf and replaces it; what was asked for the leaf still holds.
                 Some((child, common)) if common == radix.first_block(child).valid().len() => {
                     let asked = radix.arena[child].life.keep;
                     radix.pop(child, 1).into_iter().for_each(|block| pool.release(block));
                     let next = &rest[..rest.len().min(BLOCK_POSITIONS)];
-                    published.blocks += self.give(next, radix, pool);
+                    published.blocks += self.publish_new(next, radix, pool);
                     radix.keep_as(self.lease, asked);
                 }
-                _ => published.blocks += self.give(rest, radix, pool),
+                _ => published.blocks += self.publish_new(rest, radix, pool),
             }
         }
         published
@@ -100,7 +100,7 @@ impl Table {
 
     /// Swaps the next `count` owned blocks for the first ones of `child`, which hold the same, and
     /// returns how many they are.
-    fn adopt(&mut self, child: NodeId, count: usize, radix: &mut Radix, pool: &mut Pool) -> usize {
+    fn share_known(&mut self, child: NodeId, count: usize, radix: &mut Radix, pool: &mut Pool) -> usize {
         self.lease = radix.cut(child, count);
         radix.lock_reused(self.lease);
         let tree = &radix.arena[self.lease].blocks;
@@ -111,18 +111,18 @@ impl Table {
         count
     }
 
-    /// Gives the blocks that hold `rest` to the tree, and returns how many they are.
-    fn give(&mut self, rest: &[Token], radix: &mut Radix, pool: &mut Pool) -> usize {
+    /// Moves the blocks that hold `rest` into the tree, and returns how many they are.
+    fn publish_new(&mut self, rest: &[Token], radix: &mut Radix, pool: &mut Pool) -> usize {
         let count = blocks_for(rest.len());
-        let given = &self.blocks[self.shared..self.shared + count];
-        self.lease = radix.grow(self.lease, rest, given);
-        given.iter().for_each(|&block| pool.share(block));
+        let new = &self.blocks[self.shared..self.shared + count];
+        self.lease = radix.grow(self.lease, rest, new);
+        new.iter().for_each(|&block| pool.share(block));
         self.shared += count;
         count
     }
 
-    /// Ends the sequence: frees what it owns and lets go of what it shares, which is kept from now
-    /// on at least as it asked.
+    /// Ends the sequence: frees its own blocks and unlocks the shared ones, which are kept from now on at least as it
+    /// asked.
     pub(crate) fn release(self, radix: &mut Radix, pool: &mut Pool) {
         self.owned().iter().rev().for_each(|&block| pool.release(block));
         radix.keep(self.lease, self.retain);

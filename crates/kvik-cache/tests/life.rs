@@ -55,7 +55,7 @@ fn a_follow_up_turn_reuses_to_the_exact_token() {
 }
 
 #[test]
-fn a_prompt_that_diverges_inside_a_block_copies_its_head() {
+fn a_prompt_that_diverges_inside_a_block_copies_the_partial_block() {
     let (mut cache, namespace) = cache(16);
     run(&mut cache, namespace, &tokens(0..64));
     let mut prompt = tokens(0..64);
@@ -204,7 +204,7 @@ fn tenants_share_a_public_prompt_and_nothing_else() {
 
     assert_eq!(cache.stats().shared, 7 + 3, "the public prompt is there once");
     cache.clear(Some(public));
-    assert_eq!(cache.lookup(a, &question).tokens, 136, "what a graft stands on stays");
+    assert_eq!(cache.lookup(a, &question).tokens, 136, "the base of a derived namespace stays");
     assert!(
         cache.drop_derived(a)
             && cache.drop_derived(b)

@@ -18,7 +18,7 @@ fn rates(requests: &[TraceRequest], blocks: usize) -> (f64, f64) {
     (rate(Policy::Lru), rate(Policy::Auto))
 }
 
-/// `auto` is at most 1% below LRU, and hits at least as often as is told.
+/// `auto` is at most 1% below LRU, and hits at least as often as is promised.
 fn check(name: &str, requests: &[TraceRequest], blocks: usize, least: f64) {
     let (lru, auto) = rates(requests, blocks);
     println!("{name:>14} {blocks:>6} blocks: lru {lru:.4}, auto {auto:.4}");

@@ -1,6 +1,6 @@
 //! The best that any cache could do: Belady's choice, with the future known.
 //!
-//! Of the blocks kept, the one goes whose next use is farthest away. A prefix is used whenever
+//! Evicts, of the blocks kept, the one whose next use is farthest away. A prefix is used whenever
 //! anything after it is, so of the blocks of one request the later ones have the farther next use,
 //! and what is kept is closed under prefixes by itself: no tree is needed.
 

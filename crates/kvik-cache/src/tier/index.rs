@@ -53,7 +53,7 @@ impl Index {
         self.children(identity).next().is_some()
     }
 
-    /// The usable child of `parent` that shares most tokens with the head of `rest`.
+    /// The usable child of `parent` that shares most leading tokens with `rest`.
     pub(super) fn closest(
         &self,
         parent: &Identity,
@@ -72,7 +72,7 @@ impl Index {
         both.map(common).filter(|child| child.common > 0).max_by_key(|child| child.common)
     }
 
-    /// A child of `parent` whose tokens are a proper head of `tokens`: they make it superfluous.
+    /// A child of `parent` whose tokens are a proper prefix of `tokens`, which replaces it.
     pub(super) fn shorter(&self, parent: &Identity, tokens: &BlockTokens) -> Option<SlotId> {
         let ((of, held), &slot) = self.by_place.range(..(*parent, *tokens)).next_back()?;
         (of == parent && tokens.as_slice().starts_with(held.as_slice())).then_some(slot)
@@ -93,7 +93,7 @@ impl Index {
 
     /// All children of `parent`.
     pub(super) fn children(&self, parent: &Identity) -> impl Iterator<Item = SlotId> {
-        self.after(parent, BlockTokens::LEAST).map(|(_, &slot)| slot)
+        self.after(parent, BlockTokens::MIN).map(|(_, &slot)| slot)
     }
 
     /// Children of `parent` behind `tokens`, in order.

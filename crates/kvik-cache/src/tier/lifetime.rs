@@ -1,18 +1,18 @@
-//! Uses of stored blocks: how warm they are, how long they stay without another one, and what goes when none
-//! came in time.
+//! Uses of stored blocks: how warm they are, how long they stay without another use, and the sweep of those whose
+//! time to live has ended.
 //!
 //! As in RAM, a use begins the time to live of the whole prefix anew, and a prefix that several have asked for
 //! stays as long as the most patient of them wants. So no block outlives what comes before it, unless a file
-//! says so: then it goes with that.
+//! says so: then it is swept with that.
 
 use super::record::{SlotId, Use};
-use super::residency::{Tier, heat, is_past, later};
+use super::residency::{Tier, heat, is_expired, later};
 use crate::hash::Identity;
 use crate::ids::{BLOCK_POSITIONS, Token};
 
 /// Swept blocks remembered, so that a miss can be explained.
 const SWEPT_MAX: usize = 1 << 14;
-/// What is past at any time: when a block is to go with what comes before it.
+/// What is past at any time: when a block is to be swept with what comes before it.
 const LONG_AGO_S: u64 = 1;
 
 impl Tier {
@@ -56,10 +56,10 @@ impl Tier {
     }
 
     /// Takes out blocks that have outlived their time, and those that come after them; slots to erase. Looks
-    /// at no more than `most` blocks: what is left goes the next time.
-    pub fn sweep(&mut self, now_s: u64, most: usize) -> Vec<SlotId> {
+    /// at no more than `blocks_max` blocks: the rest is swept the next time.
+    pub fn sweep(&mut self, now_s: u64, blocks_max: usize) -> Vec<SlotId> {
         let mut swept = Vec::new();
-        let mut left = most;
+        let mut left = blocks_max;
         while left > 0
             && let Some(&(_, slot)) = self.expiries.first().filter(|(expires_s, _)| *expires_s <= now_s)
         {
@@ -87,7 +87,7 @@ impl Tier {
     pub(super) fn expired_after(&self, at: &Identity, rest: &[Token], now_s: u64) -> usize {
         let next = &rest[..rest.len().min(BLOCK_POSITIONS)];
         let swept = !next.is_empty() && self.swept.contains(&at.child(next));
-        let past = |slot: SlotId| is_past(self.record(slot), now_s);
+        let past = |slot: SlotId| is_expired(self.record(slot), now_s);
         let past = self.index.closest(at, rest, past).map_or(0, |child| child.common);
         if swept { next.len() } else { past }
     }
@@ -104,7 +104,7 @@ impl Tier {
         Some(use_)
     }
 
-    /// Lets a block go with what comes before it, as soon as nobody reads or writes it.
+    /// Ends the time of a block with that of the block before it, as soon as nobody reads or writes it.
     fn end_time(&mut self, slot: SlotId) {
         self.unrank(slot);
         if let Some(record) = &mut self.slots[slot.index()].record {

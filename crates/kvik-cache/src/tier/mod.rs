@@ -1,8 +1,8 @@
 //! The tier below RAM: which blocks are kept there, as decisions and without I/O.
 //!
 //! ```text
-//!   find, place, lend, touch ──►  residency  ──► slots to write, read, erase
-//!   written, given back      ──►      │          (whoever has a disk carries them out)
+//!   find, place, pin, touch  ──►  residency  ──► slots to write, read, erase
+//!   written, unpinned        ──►      │          (whoever has a disk carries them out)
 //!                            ┌────────┼────────┐
 //!                          index     rank     cost
 //! ```
@@ -12,8 +12,8 @@
 //! | `record`    | what stands beside a block's bytes, as data        |
 //! | `residency` | which block is in which slot, and in which state   |
 //! | `index`     | finding a block by what it is and what is before it |
-//! | `rank`      | who goes when the tier is full                     |
-//! | `lifetime`  | uses, and what outlives the time it was given      |
+//! | `rank`      | the victim when the tier is full                   |
+//! | `lifetime`  | uses, and blocks that have outlived their time     |
 //! | `cost`      | whether loading is faster than computing           |
 
 mod cost;

@@ -1,7 +1,7 @@
-//! Who goes when the tier is full: the least recently used leaf of whoever has most for their weight.
+//! The victim when the tier is full: the least recently used leaf of the tenant with the most slots for its weight.
 //!
 //! Only leaves are ranked, blocks that nothing stored comes after: without what comes before it a block
-//! is worth nothing. When a leaf goes, the block before it takes over its last use, so a prefix is as
+//! is worth nothing. When a leaf is evicted, the block before it takes over its last use, so a prefix is as
 //! recent as the most recent conversation that began with it.
 
 use std::collections::BTreeSet;
@@ -45,12 +45,12 @@ impl Ranks {
         self.owners.entry(owner).or_default().share = share;
     }
 
-    /// A slot was given to `owner`.
+    /// Counts a slot of `owner`.
     pub(super) fn add_slot(&mut self, owner: u64) {
         self.owners.entry(owner).or_default().slots += 1;
     }
 
-    /// A slot was taken from `owner`.
+    /// Takes back [`add_slot`](Ranks::add_slot).
     pub(super) fn remove_slot(&mut self, owner: u64) {
         self.owners.entry(owner).or_default().slots -= 1;
     }
@@ -70,22 +70,22 @@ impl Ranks {
         self.owners.get(&owner).map_or(0, |owner| owner.slots)
     }
 
-    /// Whether `owner` has all it may have.
+    /// Whether `owner` fills all the slots it may.
     pub(super) fn is_full(&self, owner: u64) -> bool {
         self.owners
             .get(&owner)
             .is_some_and(|owner| owner.share.slots_max.is_some_and(|max| owner.slots >= max))
     }
 
-    /// The leaf of `owner` used longest ago.
+    /// The least recently used leaf of `owner`.
     pub(super) fn oldest_of(&self, owner: u64) -> Option<SlotId> {
         self.owners.get(&owner)?.oldest()
     }
 
-    /// The oldest leaf of the tenant that has most for its weight and has a leaf to give.
+    /// The least recently used leaf of the victim tenant: most slots for its weight, of those that have a leaf.
     pub(super) fn oldest(&self) -> Option<SlotId> {
         let able = self.owners.iter().filter(|(_, owner)| !owner.leaves.is_empty());
-        // Equal loads are told apart by name, so that the same calls always choose the same slot.
+        // Equal loads are ordered by name, so that the same calls always choose the same slot.
         let most = able.max_by(|(a, one), (b, other)| one.load().total_cmp(&other.load()).then(a.cmp(b)));
         most.and_then(|(_, owner)| owner.oldest())
     }

@@ -1,4 +1,4 @@
-//! What the tier below RAM keeps of a block, as data: where it lies, what it is, how it went.
+//! What the tier below RAM keeps of a block, as data: where it lies, what it is, why it was lost.
 //!
 //! The residency state machine and whoever carries out its commands meet at these types.
 
@@ -26,7 +26,7 @@ pub struct BlockTokens {
 
 impl BlockTokens {
     /// Before all others.
-    pub(crate) const LEAST: BlockTokens = BlockTokens { ids: [0; BLOCK_POSITIONS], count: 0 };
+    pub(crate) const MIN: BlockTokens = BlockTokens { ids: [0; BLOCK_POSITIONS], count: 0 };
 
     /// Copies `tokens`; `None` when there are none or more than a block holds.
     pub fn new(tokens: &[Token]) -> Option<BlockTokens> {

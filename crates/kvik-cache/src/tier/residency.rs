@@ -53,7 +53,7 @@ pub(super) enum State {
     Free,
     Writing,
     Stored,
-    /// Read by so many; when `damaged`, it goes with the last of them.
+    /// Pinned by this many readers; when `damaged`, it is released with the last of them.
     Reading {
         readers: u32,
         damaged: bool,
@@ -69,14 +69,14 @@ pub enum Placement {
     Write(SlotId),
     /// What comes before it is not there, so nobody would find it.
     Unreachable,
-    /// Nothing can go for it.
+    /// Nothing can be evicted for it.
     Full,
 }
 
 /// What the tier has of a prompt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Found {
-    /// The blocks, in order; of the last one only the head may match.
+    /// The blocks, in order; the last one may match in part.
     pub slots: Vec<SlotId>,
     /// Tokens that match.
     pub tokens: usize,
@@ -121,7 +121,7 @@ pub struct TierTotals {
     pub read: u64,
     /// Blocks that could not be read back, or were not what they should be.
     pub read_faults: u64,
-    /// Blocks that went because space was short.
+    /// Blocks evicted because space was short.
     pub evicted: u64,
     /// Blocks that outlived their time.
     pub expired: u64,
@@ -203,7 +203,7 @@ impl Tier {
         {
             record.use_.expires_s = later(record.use_.expires_s, self.record(replaced).use_.expires_s);
         }
-        // The block before it must not go to make room for it.
+        // The block before it must not be evicted for it.
         if let Some(parent) = parent {
             self.unrank(parent);
         }
@@ -242,7 +242,7 @@ impl Tier {
         }
     }
 
-    /// Keeps stored slots while they are read. Each must be given back.
+    /// Pins stored slots for reading. Each must be unpinned with [`unpin_after_reading`](Tier::unpin_after_reading).
     pub fn pin_for_reading(&mut self, slots: &[SlotId]) {
         for &slot in slots {
             self.unrank(slot);
@@ -254,7 +254,7 @@ impl Tier {
         }
     }
 
-    /// A slot was read, `intact` or not, or is not read after all (`None`). Whether it is to be erased.
+    /// Unpins a slot that was read, `intact` or not, or is not read after all (`None`). Whether it is to be erased.
     pub fn unpin_after_reading(&mut self, slot: SlotId, intact: Option<bool>) -> bool {
         let State::Reading { readers, damaged } = self.slots[slot.index()].state else { return false };
         match intact {
@@ -320,16 +320,16 @@ impl Tier {
         self.index.slot(identity).is_some_and(|slot| !self.is_stale(slot, now_s))
     }
 
-    /// Takes out what has outlived its time, and what `goes` picks; slots to erase. Those that are being
+    /// Takes out what has outlived its time, and what `picked` selects; slots to erase. Those that are being
     /// read or written stay.
-    pub fn remove(&mut self, now_s: u64, goes: impl Fn(&Record) -> bool) -> Vec<SlotId> {
+    pub fn remove(&mut self, now_s: u64, picked: impl Fn(&Record) -> bool) -> Vec<SlotId> {
         let idle = |slot: SlotId| self.slots[slot.index()].state == State::Stored;
-        let old = |record: &Record| is_past(record, now_s);
-        let picked = self.used().filter(|&(slot, record)| idle(slot) && (old(record) || goes(record)));
-        let picked: Vec<SlotId> = picked.map(|(slot, _)| slot).collect();
-        self.totals.expired += picked.iter().filter(|&&slot| old(self.record(slot))).count() as u64;
-        picked.iter().for_each(|&slot| self.release(slot));
-        picked
+        let old = |record: &Record| is_expired(record, now_s);
+        let removed = self.used().filter(|&(slot, record)| idle(slot) && (old(record) || picked(record)));
+        let removed: Vec<SlotId> = removed.map(|(slot, _)| slot).collect();
+        self.totals.expired += removed.iter().filter(|&&slot| old(self.record(slot))).count() as u64;
+        removed.iter().for_each(|&slot| self.release(slot));
+        removed
     }
 
     /// Whole prefixes worth having in RAM, pinned ones first, then the hottest, `blocks` at most in all.
@@ -478,12 +478,12 @@ impl Tier {
     fn is_readable(&self, slot: SlotId, now_s: u64) -> bool {
         let Slot { record, state } = &self.slots[slot.index()];
         let sound = matches!(state, State::Stored | State::Reading { damaged: false, .. });
-        sound && record.as_ref().is_some_and(|record| !is_past(record, now_s))
+        sound && record.as_ref().is_some_and(|record| !is_expired(record, now_s))
     }
 
     /// Whether a block has outlived its time and nobody reads or writes it: it is as if it were not there.
     fn is_stale(&self, slot: SlotId, now_s: u64) -> bool {
-        self.slots[slot.index()].state == State::Stored && is_past(self.record(slot), now_s)
+        self.slots[slot.index()].state == State::Stored && is_expired(self.record(slot), now_s)
     }
 
     /// Checks the invariants; a message names what does not hold.
@@ -528,7 +528,7 @@ pub(super) fn later(a_s: u64, b_s: u64) -> u64 {
 }
 
 /// Whether the time of a block is over; while it is pinned, it never is.
-pub(super) fn is_past(record: &Record, now_s: u64) -> bool {
+pub(super) fn is_expired(record: &Record, now_s: u64) -> bool {
     !record.pinned && record.use_.expires_s != 0 && record.use_.expires_s <= now_s
 }
 

@@ -270,8 +270,8 @@ impl World {
         self.disk.changes.extend(touches);
     }
 
-    fn erase(&mut self, goes: impl Fn(&Record) -> bool) {
-        for slot in self.tier.remove(self.now_s, goes) {
+    fn erase(&mut self, picked: impl Fn(&Record) -> bool) {
+        for slot in self.tier.remove(self.now_s, picked) {
             self.disk.changes.push_back(Change::Erase { slot });
         }
     }

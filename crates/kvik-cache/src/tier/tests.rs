@@ -22,7 +22,7 @@ pub(super) fn root(salt: u8) -> Identity {
     Identity::root(&namespaces.shared([salt; 16]))
 }
 
-/// Prompts over few tokens, so that they share heads and part at every place.
+/// Prompts over few tokens, so that they share beginnings and diverge at every place.
 pub(super) fn prompt(dice: &mut Dice) -> Vec<Token> {
     let length = 1 + dice.below(5 * BLOCK_POSITIONS as u64) as usize;
     let calm = dice.below(3) > 0;
@@ -179,7 +179,7 @@ fn a_use_begins_the_time_to_live_anew_for_the_whole_prefix() {
         "the longest time that anybody asked for, from the last use on"
     );
     assert_eq!(known(&tier, &prompt, 210), 0);
-    // Somebody who came in time goes on from it, and wants it for ever.
+    // A request in time continues it, and wants it for ever.
     assert_eq!(leave(&mut tier, &prompt, None, 200).len(), 1);
     assert_eq!(known(&tier, &prompt, 1_000_000), 48, "with all that it follows");
     assert_eq!(tier.next_expiry_s(), None);

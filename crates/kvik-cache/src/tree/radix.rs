@@ -1,7 +1,7 @@
 //! The prefix tree over token ids: which physical blocks hold which prefix.
 //!
-//! Owns the nodes with their lock counts, what every block of the tree holds, and what tells the
-//! evictable leaves apart: the evictor, the ghosts and the shares. Never allocates a block: they
+//! Owns the nodes with their lock counts, what every block of the tree holds, and what
+//! eviction knows of its leaves: the evictor, the ghosts and the shares. Never allocates a block: they
 //! are handed in and out.
 //!
 //! ```text
@@ -14,18 +14,10 @@
 //! begin no sibling's; no node but a root is empty; the blocks of a node are used by the same
 //! sequences, and always were: a node is cut where a use of it ends, and grows only while it is new.
 
-mod labels;
-mod node;
-mod walk;
-
-pub(crate) use labels::BlockTokens;
-pub(crate) use node::{Life, Node};
-pub(crate) use walk::{Head, Walk};
-
 use std::time::Duration;
 
-use labels::Labels;
-use node::Arena;
+use super::labels::{BlockTokens, Labels};
+use super::node::{Arena, Life, Node};
 
 use crate::evict::{Candidate, Cause, Evictor, Facts, Ghost, Ghosts, Lane, Policy, Share, Shares};
 use crate::hash::Fingerprint;
@@ -74,21 +66,23 @@ impl Radix {
         self.arena.insert(Node::root(namespace, seed))
     }
 
-    /// Makes a new root follow `end`, the end of a whole block, which it locks from now on.
-    pub(crate) fn hang(&mut self, root: NodeId, end: NodeId) {
+    /// Attaches a new root to `end`, the end of a whole block, which it locks from now on.
+    pub(crate) fn attach(&mut self, root: NodeId, end: NodeId) {
         self.lock_path(end);
         let depth = self.arena[end].end_depth();
         let root = &mut self.arena[root];
         (root.parent, root.depth) = (Some(end), depth);
     }
 
-    /// Takes the root of an empty and unused graft from what it follows, and returns the namespace
-    /// of that.
-    pub(crate) fn unhang(&mut self, root: NodeId) -> NamespaceId {
+    /// Detaches the root of an empty and unused derived namespace, and returns the namespace of its base.
+    pub(crate) fn detach(&mut self, root: NodeId) -> NamespaceId {
         let root = &mut self.arena[root];
-        assert!(root.locks == 0 && root.children.is_empty(), "only an unused, empty graft is taken off");
+        assert!(
+            root.locks == 0 && root.children.is_empty(),
+            "only an unused, empty derived namespace is detached"
+        );
         root.depth = 0;
-        let end = root.parent.take().expect("the root of a graft follows something");
+        let end = root.parent.take().expect("the root of a derived namespace is attached");
         self.unlock_path(end);
         self.arena[end].namespace
     }
@@ -256,8 +250,8 @@ impl Radix {
         }
     }
 
-    /// Changes what is known of a locked path, which no policy ranks. What a graft continues is left
-    /// as it is: it belongs to somebody else, who may look and must not see this use.
+    /// Changes what is known of a locked path, which no policy ranks. The base of a derived
+    /// namespace stays as it is: its tenant may look at it and must not see this use.
     fn change_path(&mut self, node: NodeId, change: impl Fn(&mut Life)) {
         let mut next = Some(node);
         while let Some(id) = next {
@@ -425,7 +419,7 @@ impl Radix {
         }
     }
 
-    /// What the evictor is told of an unlocked leaf; none for other nodes.
+    /// What the evictor knows of an unlocked leaf; none for other nodes.
     pub(crate) fn candidate(&self, id: NodeId) -> Option<Candidate> {
         let node = &self.arena[id];
         if node.locks > 0 || !node.children.is_empty() || node.is_root() {

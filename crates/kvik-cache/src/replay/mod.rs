@@ -5,7 +5,7 @@
 //!
 //! Each request is looked up, admitted, and finished at once; then the cache is cut back to its
 //! capacity. One id of the trace stands for one block of the cache (in the Mooncake traces, for
-//! 512 tokens), and is told apart from others by its tokens as in real use.
+//! 512 tokens), and differs from others by its tokens as in real use.
 
 mod optimum;
 
@@ -43,7 +43,7 @@ pub enum Capacity {
 pub struct ReplayReport {
     /// What was kept between requests.
     pub capacity: Capacity,
-    /// Which blocks went.
+    /// Which blocks were evicted.
     pub policy: Policy,
     /// Requests replayed.
     pub requests: usize,
@@ -256,7 +256,7 @@ mod tests {
         // 2 stands for a prefix, so after another first block it would have another id; seen it is.
         assert_eq!(figures(Capacity::Unlimited, &trace), [4, 5, 1, 0]);
         // After [1 2 3], [1 4]: 1 and 4 are newest, then 2; 3 has gone. The third request finds
-        // 1 2, computes 3, and 4 goes; the last one finds nothing, and 3 and 2 go.
+        // 1 2, computes 3, and 4 is evicted; the last one finds nothing, and 3 and 2 are evicted.
         assert_eq!(figures(Capacity::Blocks(3), &trace), [3, 5, 2, 4]);
         assert_eq!(figures(Capacity::Blocks(0), &trace), [0, 5, 5, 10]);
     }

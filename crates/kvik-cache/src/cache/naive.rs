@@ -26,15 +26,15 @@ pub(crate) struct Naive {
     pins: BTreeSet<(NamespaceId, Vec<Token>)>,
     /// Blocks that may be pinned in all.
     pinned_max: usize,
-    /// What the grafts continue: a namespace, and whole blocks of it.
-    grafts: BTreeMap<NamespaceId, (NamespaceId, Vec<Token>)>,
+    /// What the derived continue: a namespace, and whole blocks of it.
+    derived: BTreeMap<NamespaceId, (NamespaceId, Vec<Token>)>,
     /// All blocks ever lost; by expiry when there is no eviction.
     lost: BTreeMap<(NamespaceId, Vec<Token>), Option<Eviction>>,
     /// Whose each namespace is, and when that tenant last admitted something.
     shares: BTreeMap<NamespaceId, Share>,
     asked: BTreeMap<TenantId, Duration>,
     /// What the real cache has evicted, to be followed where the policy is not LRU.
-    pub(crate) told: VecDeque<(NamespaceId, Vec<Token>, Cause)>,
+    pub(crate) evicted: VecDeque<(NamespaceId, Vec<Token>, Cause)>,
     now: Duration,
     /// Counts uses.
     uses: u64,
@@ -89,11 +89,11 @@ impl Naive {
             running: BTreeMap::new(),
             pins: BTreeSet::new(),
             pinned_max,
-            grafts: BTreeMap::new(),
+            derived: BTreeMap::new(),
             lost: BTreeMap::new(),
             shares: BTreeMap::new(),
             asked: BTreeMap::new(),
-            told: VecDeque::new(),
+            evicted: VecDeque::new(),
             now: Duration::ZERO,
             uses: 0,
             events: Events::default(),
@@ -383,19 +383,19 @@ impl Naive {
     }
 
     /// The whole blocks of `tokens` must be known in `base`.
-    pub(crate) fn derive_namespace(&mut self, graft: NamespaceId, base: NamespaceId, tokens: &[Token]) {
+    pub(crate) fn derive_namespace(&mut self, derived: NamespaceId, base: NamespaceId, tokens: &[Token]) {
         let whole = tokens[..tokens.len() - tokens.len() % BLOCK_POSITIONS].to_vec();
         assert!(self.is_known(base, &whole));
-        self.grafts.insert(graft, (base, whole));
+        self.derived.insert(derived, (base, whole));
     }
 
-    pub(crate) fn drop_derived(&mut self, graft: NamespaceId) -> bool {
-        if self.running.values().any(|running| running.namespace == graft) {
+    pub(crate) fn drop_derived(&mut self, derived: NamespaceId) -> bool {
+        if self.running.values().any(|running| running.namespace == derived) {
             return false;
         }
-        self.take_back(self.pins.iter().filter(|(namespace, _)| *namespace == graft).cloned().collect());
-        self.clear(graft);
-        let (base, whole) = self.grafts.remove(&graft).unwrap();
+        self.take_back(self.pins.iter().filter(|(namespace, _)| *namespace == derived).cloned().collect());
+        self.clear(derived);
+        let (base, whole) = self.derived.remove(&derived).unwrap();
         for block in (1..=whole.len() / BLOCK_POSITIONS).rev() {
             self.touch(base, &whole[..block * BLOCK_POSITIONS]);
         }
@@ -417,7 +417,7 @@ impl Naive {
         self.entries.iter().filter(move |entry| entry.namespace == namespace)
     }
 
-    /// A block is locked when a running sequence, a pin or a graft shares it.
+    /// A block is locked when a running sequence, a pin or a derived shares it.
     fn is_locked(&self, entry: &Entry) -> bool {
         let shares = |running: &Running| {
             running.namespace == entry.namespace && running.leased.starts_with(&entry.prefix)
@@ -427,7 +427,7 @@ impl Naive {
             .iter()
             .any(|(namespace, prefix)| *namespace == entry.namespace && prefix.starts_with(&entry.prefix));
         let continued = self
-            .grafts
+            .derived
             .values()
             .any(|(base, whole)| *base == entry.namespace && whole.starts_with(&entry.prefix));
         pinned || continued || self.running.values().any(shares)
@@ -448,9 +448,9 @@ impl Naive {
         whole.len() > self.base(namespace).len() && self.known(namespace, whole) == whole.len()
     }
 
-    /// What a graft continues; nothing for other namespaces.
+    /// What a derived continues; nothing for other namespaces.
     fn base(&self, namespace: NamespaceId) -> &[Token] {
-        self.grafts.get(&namespace).map_or(&[], |(_, base)| base)
+        self.derived.get(&namespace).map_or(&[], |(_, base)| base)
     }
 
     /// The block after `before` that shares the most tokens with `rest`: of equal ones the
@@ -474,7 +474,7 @@ impl Naive {
         (0..self.entries.len()).filter(follows).max_by_key(|&index| rank(index)).unwrap()
     }
 
-    /// Caches the block that ends `prefix`, unless it is. A partial block that it extends goes.
+    /// Caches the block that ends `prefix`, unless it is. A partial block that it extends is removed.
     fn store(&mut self, namespace: NamespaceId, prefix: &[Token]) {
         if self.entries_of(namespace).any(|entry| entry.prefix == prefix) {
             return;
@@ -504,7 +504,7 @@ impl Naive {
         (entry.used, entry.used_at) = (used, used_at);
     }
 
-    /// Keeps a block as is asked, unless a graft only continues it.
+    /// Keeps a block as is asked, unless a derived only continues it.
     fn keep(&mut self, namespace: NamespaceId, prefix: &[Token], retain: Retain) {
         if self.base(namespace).starts_with(prefix) {
             return;
@@ -514,7 +514,7 @@ impl Naive {
     }
 
     fn entry_mut(&mut self, namespace: NamespaceId, prefix: &[Token]) -> &mut Entry {
-        let home = match self.grafts.get(&namespace) {
+        let home = match self.derived.get(&namespace) {
             Some((base, whole)) if whole.starts_with(prefix) => *base,
             _ => namespace,
         };
@@ -552,7 +552,7 @@ impl Naive {
         }
     }
 
-    /// Evicts a block of a tenant, of the lowest priority: the oldest, or the one that is told.
+    /// Evicts a block of a tenant, of the lowest priority: the oldest, or the one that is evicted.
     fn evict_of(&mut self, tenant: TenantId, held: Option<(NamespaceId, &[Token])>) {
         let mut leaves = self.leaves(held);
         leaves.retain(|&index| self.tenant(self.entries[index].namespace) == tenant);
@@ -561,31 +561,34 @@ impl Naive {
         let count = leaves.len();
         leaves.retain(|&index| priority(index) == lowest);
         self.events.spared_by_priority += u64::from(leaves.len() < count);
-        let told = self.told.pop_front().unwrap();
-        let is_told = |entry: &Entry| entry.namespace == told.0 && entry.prefix == told.1;
+        let evicted = self.evicted.pop_front().unwrap();
+        let is_told = |entry: &Entry| entry.namespace == evicted.0 && entry.prefix == evicted.1;
         let chosen = match self.policy {
             Policy::Lru => leaves.into_iter().min_by_key(|&index| self.entries[index].used).unwrap(),
             _ => leaves
                 .into_iter()
                 .find(|&index| is_told(&self.entries[index]))
-                .unwrap_or_else(|| panic!("{told:?} may not go: {self:#?}")),
+                .unwrap_or_else(|| panic!("{evicted:?} may not go: {self:#?}")),
         };
-        assert!(is_told(&self.entries[chosen]), "{told:?} went before {:?}", self.entries[chosen]);
+        assert!(is_told(&self.entries[chosen]), "{evicted:?} went before {:?}", self.entries[chosen]);
         let Entry { namespace, prefix, .. } = self.entries.remove(chosen);
-        let Cause::Evicted(policy) = told.2 else { panic!("{told:?} has not expired") };
-        assert!(policy == self.policy || self.policy == Policy::Auto, "{policy:?} chose {told:?}");
+        let Cause::Evicted(policy) = evicted.2 else { panic!("{evicted:?} has not expired") };
+        assert!(policy == self.policy || self.policy == Policy::Auto, "{policy:?} chose {evicted:?}");
         self.lost.insert((namespace, prefix), Some(Eviction { at: self.now, policy }));
     }
 
-    /// Drops what has outlived its time, in whatever order it is told.
+    /// Drops what has outlived its time, in whatever order it is evicted.
     fn drop_expired(&mut self) {
         let now = self.now;
         let expired = |entry: &Entry| entry.keep.ttl.is_some_and(|ttl| entry.used_at + ttl <= now);
         while let Some(index) = self.entries.iter().position(|entry| expired(entry) && !self.is_locked(entry))
         {
             let Entry { namespace, prefix, .. } = self.entries.remove(index);
-            let told = self.told.iter().position(|told| *told == (namespace, prefix.clone(), Cause::Expired));
-            self.told.remove(told.expect("what has expired goes"));
+            let evicted = self
+                .evicted
+                .iter()
+                .position(|evicted| *evicted == (namespace, prefix.clone(), Cause::Expired));
+            self.evicted.remove(evicted.expect("what has expired is evicted"));
             self.lost.insert((namespace, prefix), None);
             self.events.expired += 1;
         }

@@ -5,11 +5,11 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::cache::Cache;
+use super::life::Cache;
 use crate::evict::Lane;
 use crate::ids::{BlockId, NodeId, SeqId, TenantId};
 use crate::pool::BlockState;
-use crate::radix::Node;
+use crate::tree::Node;
 
 /// An invariant that does not hold: a defect of this crate, or a use against its contract.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -49,8 +49,8 @@ impl Cache {
                 BlockState::Shared => 2,
             }] += 1;
         }
-        let told = [self.pool.free(), self.pool.owned(), self.pool.shared()];
-        ensure!(counts == told, "free, owned, shared are {counts:?} and are counted as {told:?}");
+        let counted = [self.pool.free(), self.pool.owned(), self.pool.shared()];
+        ensure!(counts == counted, "free, owned, shared are {counts:?} and are counted as {counted:?}");
         let mut listed = self.pool.free_list().to_vec();
         listed.sort_unstable();
         listed.dedup();
@@ -133,7 +133,7 @@ impl Cache {
         Ok(())
     }
 
-    /// A node is locked once for every lease, pin and graft that ends at it or below it.
+    /// A node is locked once for every lease, pin and derived namespace that ends at it or below it.
     fn check_locks(&self) -> Result<(), Violation> {
         let mut locks: FxHashMap<NodeId, u32> = FxHashMap::default();
         let leases = self.sequences.values().map(|table| table.lease());
@@ -222,7 +222,7 @@ impl Cache {
             *blocks.entry(self.radix.owner(id)).or_default() += node.blocks.len();
         }
         let leaves = self.radix.evictor.leaves();
-        let can_give: FxHashSet<TenantId> = leaves.map(|(_, lane)| lane.tenant).collect();
+        let yields: FxHashSet<TenantId> = leaves.map(|(_, lane)| lane.tenant).collect();
         for stats in self.tenants() {
             let tenant = stats.share.tenant;
             let counted = blocks.get(&tenant).copied().unwrap_or(0);
@@ -233,7 +233,7 @@ impl Cache {
             );
             let held = stats.blocks + self.owned_by(tenant);
             let kept = stats.share.quota_blocks.is_none_or(|quota| held <= quota);
-            ensure!(kept || !can_give.contains(&tenant), "{tenant:?} keeps {held} blocks against its quota");
+            ensure!(kept || !yields.contains(&tenant), "{tenant:?} keeps {held} blocks against its quota");
         }
         Ok(())
     }

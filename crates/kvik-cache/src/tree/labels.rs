@@ -82,8 +82,8 @@ impl BlockTokens {
     }
 }
 
-/// Length of the longest common head of a block's valid tokens and `rest`, at most 16.
-pub(crate) fn common_head(valid: &[Token], rest: &[Token]) -> usize {
+/// Length of the longest common prefix of a block's valid tokens and `rest`, at most 16.
+pub(crate) fn common_prefix(valid: &[Token], rest: &[Token]) -> usize {
     // Nearly always the whole block is equal, and that is one comparison.
     match (valid.first_chunk::<BLOCK_POSITIONS>(), rest.first_chunk::<BLOCK_POSITIONS>()) {
         (Some(a), Some(b)) if a == b => BLOCK_POSITIONS,
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_common_head_ends_at_the_valid_tokens() {
+    fn a_common_prefix_ends_at_the_valid_tokens() {
         for (held, rest, common) in [
             (&[5, 6][..], &[5, 6, 7][..], 2),
             (&[5, 6, 0], &[5, 6], 2),
@@ -114,7 +114,7 @@ mod tests {
             (&[5; 15], &[5; 40], 15),
             (&[5], &[5, 0, 0], 1),
         ] {
-            assert_eq!(common_head(held, rest), common, "{held:?} and {rest:?}");
+            assert_eq!(common_prefix(held, rest), common, "{held:?} and {rest:?}");
         }
     }
 }

@@ -5,27 +5,27 @@
 
 use std::iter::successors;
 
-use super::labels::common_head;
-use super::{BlockTokens, Radix};
+use super::labels::{BlockTokens, common_prefix};
+use super::radix::Radix;
 use crate::hash::Fingerprint;
 use crate::ids::{BLOCK_POSITIONS, BlockId, NodeId, Token};
 
-/// How far the tree knows a prompt.
+/// How much of a prompt the tree holds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Walk {
     /// The deepest node of which a whole block matches; the root when there is none.
     pub(crate) node: NodeId,
     /// Whole blocks of `node` that match.
     pub(crate) blocks: usize,
-    /// The block after them, when the valid head of one matches.
-    pub(crate) head: Option<Head>,
-    /// Tokens that match, the head's included.
+    /// The block after them, when only its first tokens match.
+    pub(crate) partial: Option<PartialMatch>,
+    /// Tokens that match, those of the partial block included.
     pub(crate) tokens: usize,
 }
 
-/// The leading positions of a block that match.
+/// A block of which only the first positions match.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Head {
+pub(crate) struct PartialMatch {
     pub(crate) node: NodeId,
     /// Which block of `node`.
     pub(crate) index: usize,
@@ -41,11 +41,11 @@ impl Walk {
 }
 
 impl Radix {
-    /// Follows `prompt` from a namespace's root as far as it is known. The root of a graft follows
-    /// its base; of a prompt that does not begin with that, nothing is known there.
+    /// Follows `prompt` from a namespace's root as far as it is known. The root of a derived namespace follows its
+    /// base; a prompt that does not begin with the base matches nothing.
     pub(crate) fn walk(&self, root: NodeId, prompt: &[Token]) -> Walk {
         let base = self.base(root);
-        let mut walk = Walk { node: root, blocks: 0, head: None, tokens: base.len() };
+        let mut walk = Walk { node: root, blocks: 0, partial: None, tokens: base.len() };
         if !prompt.starts_with(&base) {
             return Walk { tokens: 0, ..walk };
         }
@@ -56,7 +56,7 @@ impl Radix {
                 (walk.node, walk.blocks) = (child, blocks);
             }
             if positions > 0 {
-                walk.head = Some(Head { node: child, index: blocks, positions });
+                walk.partial = Some(PartialMatch { node: child, index: blocks, positions });
             }
             if blocks < self.arena[child].blocks.len() {
                 break;
@@ -65,7 +65,7 @@ impl Radix {
         walk
     }
 
-    /// The tokens before the first block of a namespace; none but for a graft.
+    /// The tokens before the first block of a namespace; none but for a derived one.
     pub(crate) fn base(&self, root: NodeId) -> Vec<Token> {
         match self.arena[root].parent {
             Some(end) => self.prefix(end, usize::MAX),
@@ -73,17 +73,17 @@ impl Radix {
         }
     }
 
-    /// The child of `at` that shares the longest head with `rest`, and how many tokens it shares;
-    /// none when no child shares even one.
+    /// The child of `at` with the longest common prefix with `rest`, and the tokens in common; none when no child
+    /// has even one.
     ///
-    /// Children are ordered, so the longest shared head is at one side of the place where `rest`
-    /// would stand. Of two equal ones the later is taken.
+    /// Children are sorted, so the longest common prefix is on one side of the place where `rest` would be
+    /// inserted. Of two equal ones it returns the later.
     pub(crate) fn closest_child(&self, at: NodeId, rest: &[Token]) -> Option<(NodeId, usize)> {
-        let (children, place) = (&self.arena[at].children, BlockTokens::first_of(rest));
-        let sides = [children.range(..&place).next_back(), children.range(&place..).next()];
-        let heads =
-            sides.into_iter().flatten().map(|(first, &child)| (child, common_head(first.valid(), rest)));
-        match heads.max_by_key(|&(_, head)| head)? {
+        let (children, key) = (&self.arena[at].children, BlockTokens::first_of(rest));
+        let sides = [children.range(..&key).next_back(), children.range(&key..).next()];
+        let common =
+            sides.into_iter().flatten().map(|(first, &child)| (child, common_prefix(first.valid(), rest)));
+        match common.max_by_key(|&(_, tokens)| tokens)? {
             (_, 0) => None,
             (child, BLOCK_POSITIONS) => Some((child, self.common_run(child, rest))),
             closest => Some(closest),
@@ -94,19 +94,21 @@ impl Radix {
     fn common_run(&self, node: NodeId, rest: &[Token]) -> usize {
         let mut common = 0;
         for &block in &self.arena[node].blocks {
-            let head = common_head(self.labels.tokens(block), &rest[common..]);
-            common += head;
-            if head < BLOCK_POSITIONS {
+            let tokens = common_prefix(self.labels.tokens(block), &rest[common..]);
+            common += tokens;
+            if tokens < BLOCK_POSITIONS {
                 break;
             }
         }
         common
     }
 
-    /// Whether the tree goes on beyond the end of a walk that has not used up its prompt.
-    pub(crate) fn goes_on(&self, walk: &Walk) -> bool {
-        match walk.head {
-            Some(head) => head.positions < self.labels.count(self.arena[head.node].blocks[head.index]),
+    /// Whether the tree continues beyond the end of a walk that ends before its prompt.
+    pub(crate) fn continues(&self, walk: &Walk) -> bool {
+        match walk.partial {
+            Some(partial) => {
+                partial.positions < self.labels.count(self.arena[partial.node].blocks[partial.index])
+            }
             None => {
                 let node = &self.arena[walk.node];
                 walk.blocks < node.blocks.len() || !node.children.is_empty()
@@ -135,6 +137,11 @@ impl Radix {
         successors(Some(node), |&id| self.arena[id].parent).filter(|&id| !self.arena[id].is_root())
     }
 
+    /// Nodes from `node` up to, and without, the root of its namespace.
+    pub(crate) fn own_path(&self, node: NodeId) -> impl Iterator<Item = NodeId> {
+        successors(Some(node), |&id| self.arena[id].parent).take_while(|&id| !self.arena[id].is_root())
+    }
+
     /// The first tokens of the prefix that ends with a node, at most `count`.
     pub(crate) fn prefix(&self, node: NodeId, count: usize) -> Vec<Token> {
         let mut runs: Vec<&[BlockId]> = self.path_up(node).map(|id| &self.arena[id].blocks[..]).collect();
@@ -150,7 +157,7 @@ impl Radix {
         whole - last.map_or(0, |&block| BLOCK_POSITIONS - self.labels.count(block))
     }
 
-    /// Blocks on the path of a walk that nobody uses, and that a lease on it would lock.
+    /// Blocks on the path of a walk that are unlocked, and that a lease on it would lock.
     pub(crate) fn unlocked_blocks(&self, walk: &Walk) -> usize {
         let unlocked = self.path_up(walk.node).filter(|&id| self.arena[id].locks == 0);
         unlocked.map(|id| self.blocks_on(walk, id).len()).sum()

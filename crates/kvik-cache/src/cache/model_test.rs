@@ -14,12 +14,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::life::{Cache, CacheConfig};
+use super::naive::Naive;
 use crate::admission::{Admission, CopyPartial, NoSpace};
-use crate::cache::{Cache, CacheConfig};
 use crate::evict::{Policy, Share};
 use crate::explain::{Eviction, StopReason};
 use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, SeqId, TenantId, Token};
-use crate::naive::Naive;
 use crate::namespace::Namespaces;
 use crate::retain::Retain;
 
@@ -102,8 +102,8 @@ struct World {
     naive: Naive,
     namespaces: [NamespaceId; 3],
     /// A namespace that continues whole blocks of the first one.
-    graft: Option<(NamespaceId, Vec<Token>)>,
-    grafts: u8,
+    derived: Option<(NamespaceId, Vec<Token>)>,
+    derivations: u8,
     now: Duration,
     /// What was pinned, by a request or otherwise, and not unpinned since.
     pins: Vec<(NamespaceId, Vec<Token>)>,
@@ -139,8 +139,8 @@ impl World {
             ghosts,
             naive: Naive::new(blocks, policy, pinned_max),
             namespaces,
-            graft: None,
-            grafts: 0,
+            derived: None,
+            derivations: 0,
             now: Duration::ZERO,
             pins: Vec::new(),
             running: BTreeMap::new(),
@@ -172,7 +172,7 @@ impl World {
             (8, _) => self.unpin(),
             (9, _) => self.unpin_under(),
             (10, _) => self.drop_prefix(),
-            (11, _) => self.graft_or_ungraft(),
+            (11, _) => self.derive_or_drop(),
             (0..20, _) => self.lookup(),
             (20..100, None) => self.admit(),
             (20..45, Some(_)) if self.running.len() < RUNNING_MAX => self.admit(),
@@ -254,44 +254,44 @@ impl World {
         self.seen.note("unpinned under", unpinned as u64);
     }
 
-    fn graft_or_ungraft(&mut self) {
+    fn derive_or_drop(&mut self) {
         let base = self.namespaces[0];
-        if let Some((graft, _)) = self.graft.clone() {
-            let ended = self.cache.drop_derived(graft);
+        if let Some((derived, _)) = self.derived.clone() {
+            let ended = self.cache.drop_derived(derived);
             self.tell();
-            assert_eq!(ended, self.naive.drop_derived(graft));
-            self.seen.note("ungrafted", u64::from(ended));
-            self.graft.take_if(|_| ended);
+            assert_eq!(ended, self.naive.drop_derived(derived));
+            self.seen.note("dropped", u64::from(ended));
+            self.derived.take_if(|_| ended);
             return;
         }
         let prompt = self.some_prompt();
-        let over = Namespaces { model: [3; 32], kv_format: "", adapter: None }.shared([self.grafts; 16]);
+        let over = Namespaces { model: [3; 32], kv_format: "", adapter: None }.shared([self.derivations; 16]);
         let known = self.naive.lookup(base, &prompt).tokens;
-        let graft = self.cache.derive_namespace(base, &prompt, &over);
+        let derived = self.cache.derive_namespace(base, &prompt, &over);
         let whole = prompt.len() - prompt.len() % BLOCK_POSITIONS;
-        assert_eq!(graft.is_some(), whole > 0 && known >= whole);
-        if let Some(graft) = graft {
-            assert_eq!(self.cache.derive_namespace(base, &prompt, &over), Some(graft));
-            self.naive.derive_namespace(graft, base, &prompt);
-            self.graft = Some((graft, prompt[..whole].to_vec()));
-            self.grafts = self.grafts.wrapping_add(1);
-            self.seen.note("grafted", 1);
+        assert_eq!(derived.is_some(), whole > 0 && known >= whole);
+        if let Some(derived) = derived {
+            assert_eq!(self.cache.derive_namespace(base, &prompt, &over), Some(derived));
+            self.naive.derive_namespace(derived, base, &prompt);
+            self.derived = Some((derived, prompt[..whole].to_vec()));
+            self.derivations = self.derivations.wrapping_add(1);
+            self.seen.note("derived", 1);
         }
     }
 
-    /// A namespace and a prompt for it; in a graft, one that continues it.
+    /// A namespace and a prompt for it; in a derived, one that continues it.
     fn some_place(&mut self) -> (NamespaceId, Vec<Token>) {
         let prompt = self.some_prompt();
-        match self.graft.clone().filter(|_| self.random.below(3) == 0) {
+        match self.derived.clone().filter(|_| self.random.below(3) == 0) {
             None => (self.some_namespace(), prompt),
-            Some((graft, mut tokens)) if prompt.starts_with(&tokens) && prompt.len() > tokens.len() => {
+            Some((derived, mut tokens)) if prompt.starts_with(&tokens) && prompt.len() > tokens.len() => {
                 tokens = prompt;
-                (graft, tokens)
+                (derived, tokens)
             }
-            Some((graft, mut tokens)) => {
+            Some((derived, mut tokens)) => {
                 tokens.extend(prompt.iter().take(40));
                 tokens.push(1);
-                (graft, tokens)
+                (derived, tokens)
             }
         }
     }
@@ -316,7 +316,7 @@ impl World {
 
     /// Tells the twin what was evicted.
     fn tell(&mut self) {
-        self.naive.told.extend(self.cache.evictions.drain(..));
+        self.naive.evicted.extend(self.cache.evictions.drain(..));
     }
 
     fn some_retain(&mut self) -> Retain {
@@ -349,8 +349,8 @@ impl World {
             Ok(admitted) => {
                 assert_eq!(Ok(admitted.reused), expected, "{admission:?}");
                 assert_eq!((admitted.stop, admitted.evicted), (known.stop, known.evicted));
-                let head = admitted.reused % BLOCK_POSITIONS;
-                assert_eq!(admitted.copy.map_or(0, |copy| copy.positions), head);
+                let partial = admitted.reused % BLOCK_POSITIONS;
+                assert_eq!(admitted.copy.map_or(0, |copy| copy.positions), partial);
                 self.seen.note("admitted", 1);
                 self.copy(admitted.copy);
                 let computed = admitted.reused;
@@ -410,7 +410,7 @@ impl World {
         let Some(run) = self.running.remove(&seq) else { return };
         let computed = &run.tokens[..run.computed];
         self.cache.finish(seq, computed);
-        self.naive.told.extend(self.cache.evictions.drain(..));
+        self.naive.evicted.extend(self.cache.evictions.drain(..));
         self.naive.finish(seq, computed);
         self.history.push(run.tokens);
         if self.history.len() > 24 {
@@ -430,8 +430,8 @@ impl World {
     fn copy(&mut self, copy: Option<CopyPartial>) {
         if let Some(CopyPartial { from, to, positions }) = copy {
             assert_ne!(from, to);
-            let head = self.memory[from.index()];
-            self.memory[to.index()][..positions].copy_from_slice(&head[..positions]);
+            let source = self.memory[from.index()];
+            self.memory[to.index()][..positions].copy_from_slice(&source[..positions]);
         }
     }
 
@@ -448,7 +448,7 @@ impl World {
             assert_eq!((table.shared().len(), table.owned().len()), naive.table(seq));
             self.assert_memory(run.namespace, &run.tokens[..run.computed], table.blocks());
         }
-        assert!(naive.told.is_empty(), "the twin would not have evicted {:?}", naive.told);
+        assert!(naive.evicted.is_empty(), "the twin would not have evicted {:?}", naive.evicted);
         if self.seen.steps.is_multiple_of(4) {
             assert_eq!(self.oldest_first(), naive.oldest_first());
         }
@@ -484,7 +484,7 @@ impl World {
     }
 
     fn assert_memory(&self, namespace: NamespaceId, tokens: &[Token], blocks: &[BlockId]) {
-        // What a graft holds is computed after blocks of the first namespace.
+        // What a derived holds is computed after blocks of the first namespace.
         let content = if namespace.index() < 3 { namespace } else { self.namespaces[0] };
         for (position, mark) in marks(content, tokens).enumerate() {
             let block = blocks[position / BLOCK_POSITIONS];
@@ -506,12 +506,12 @@ impl World {
         } else if stop.0 != expected.stop {
             assert_ne!(self.ghosts, GHOSTS_FOR_ALL, "there is room to remember every eviction");
             let was_lost = matches!(expected.stop, StopReason::Evicted | StopReason::Expired);
-            assert!(was_lost, "told as {stop:?}: {prompt:?}");
+            assert!(was_lost, "explained by {stop:?}: {prompt:?}");
             self.seen.note("forgotten", 1);
         } else {
-            // The ghost of the longest was displaced, and that of a shorter one is told: with its own time.
-            let told = self.naive.losses(namespace, prompt).any(|loss| *loss == stop.1);
-            assert!(told, "no loss of {prompt:?} was told as {stop:?}");
+            // The ghost of the longest was displaced, and a shorter one explains the miss, with its own time.
+            let explained = self.naive.losses(namespace, prompt).any(|loss| *loss == stop.1);
+            assert!(explained, "no loss of {prompt:?} explains {stop:?}");
             self.seen.note("displaced", 1);
         }
     }
@@ -535,7 +535,7 @@ impl World {
         }]
     }
 
-    /// A head of something seen before, mostly cut near a block's edge, and something new.
+    /// The beginning of something seen before, mostly cut near a block's edge, and something new.
     fn some_prompt(&mut self) -> Vec<Token> {
         let index = self.random.below(self.history.len());
         let mut prompt = self.history[index].clone();

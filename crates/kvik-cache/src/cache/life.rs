@@ -1,37 +1,39 @@
-//! The cache's face: queries that change nothing and the commands of a sequence's life.
+//! The cache as data, its queries, and the commands of a sequence's life.
 //!
 //! ```text
 //! lookup ── admit ──┬─ reserve ─┬─ publish ─┬── finish     its blocks stay, evictable
 //!                   └───────────┴── fork ───┴── abandon    its unpublished blocks are freed
 //! ```
 //!
-//! Owns the pool, the tree, the running sequences and the counts, and brings them together: it is
-//! the only place where blocks are evicted. Every command that needs blocks first asks whether all
-//! of them can be had, changes nothing if not, and cannot fail afterwards.
+//! Owns the pool, the tree, the running sequences and the counts, and brings them together. Every command that
+//! needs blocks first asks whether all of them can be had, changes nothing if not, and cannot fail afterwards.
+//! The other commands are in the files beside this one; it imports none of them.
 
 use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
 use crate::admission::{Admission, Admitted, CopyPartial, Match, NoSpace};
-use crate::evict::{Cause, Policy, TenantStats};
+use crate::evict::{Cause, Policy};
 use crate::explain::{Eviction, StopReason};
 use crate::hash::{Fingerprint, Identity};
-use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, SeqId, TenantId, Token, blocks_for};
+use crate::ids::{
+    BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, SeqId, TenantId, Token, blocks_for, whole_blocks,
+};
 use crate::namespace::Namespace;
 use crate::pins::Pins;
 use crate::pool::Pool;
-use crate::radix::{Head, Radix, Walk};
 use crate::retain::Retain;
 use crate::stats::{CacheStats, Totals};
 use crate::table::Table;
+use crate::tree::{PartialMatch, Radix, Walk};
 
 /// What a cache is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheConfig {
     /// Physical blocks: the byte budget over the bytes of a block.
     pub blocks: usize,
-    /// Which prefix goes when space is short.
+    /// Which prefix is evicted when space is short.
     pub policy: Policy,
     /// Evicted blocks remembered, so that a miss can be explained; 0 remembers none.
     pub ghosts: usize,
@@ -57,20 +59,20 @@ pub enum CacheError {
 /// The KV cache of one model and one pool of blocks.
 #[derive(Debug)]
 pub struct Cache {
-    pub(crate) pool: Pool,
-    pub(crate) radix: Radix,
-    pub(crate) sequences: FxHashMap<SeqId, Table>,
+    pub(super) pool: Pool,
+    pub(super) radix: Radix,
+    pub(super) sequences: FxHashMap<SeqId, Table>,
     /// Root node of each namespace.
-    pub(crate) roots: Vec<NodeId>,
-    pub(crate) pins: Pins,
-    pub(crate) pinned_max: usize,
-    namespaces: FxHashMap<Identity, NamespaceId>,
-    /// Namespaces that continue a prefix of another, by that one and who is apart.
-    pub(crate) grafts: FxHashMap<(NamespaceId, Identity), NamespaceId>,
-    totals: Totals,
+    pub(super) roots: Vec<NodeId>,
+    pub(super) pins: Pins,
+    pub(super) pinned_max: usize,
+    pub(super) namespaces: FxHashMap<Identity, NamespaceId>,
+    /// Derived namespaces, by the base and the identity of its end under the salt of the derived one.
+    pub(super) derived: FxHashMap<(NamespaceId, Identity), NamespaceId>,
+    pub(super) totals: Totals,
     /// What was evicted, in order, for the tests.
     #[cfg(test)]
-    pub(crate) evictions: Vec<(NamespaceId, Vec<Token>, Cause)>,
+    pub(super) evictions: Vec<(NamespaceId, Vec<Token>, Cause)>,
 }
 
 impl Cache {
@@ -88,7 +90,7 @@ impl Cache {
             pins: Pins::default(),
             pinned_max: config.pinned_max,
             namespaces: FxHashMap::default(),
-            grafts: FxHashMap::default(),
+            derived: FxHashMap::default(),
             totals: Totals::default(),
             #[cfg(test)]
             evictions: Vec::new(),
@@ -108,15 +110,14 @@ impl Cache {
     }
 
     /// Adds the root of a new namespace.
-    pub(crate) fn new_root(&mut self, seed: Fingerprint) -> NodeId {
+    pub(super) fn new_root(&mut self, seed: Fingerprint) -> NodeId {
         let id = NamespaceId(u32::try_from(self.roots.len()).expect("fewer namespaces than nodes"));
         let root = self.radix.add_root(id, seed);
         self.roots.push(root);
         root
     }
 
-    /// Tells the cache the time, which never goes back here. What has outlived its time to live is
-    /// dropped at once, so that it is never found.
+    /// Sets the caller's clock, which never goes back here. Drops every prefix that has outlived its time to live.
     pub fn set_now(&mut self, now: Duration) {
         self.radix.now = self.radix.now.max(now);
         self.drop_expired();
@@ -134,11 +135,11 @@ impl Cache {
     }
 
     /// Starts a sequence: leases the longest known prefix of its prompt and gives it the blocks
-    /// for the rest, or changes nothing. In a graft the base is reused whatever is asked.
+    /// for the rest, or changes nothing. In a derived namespace the base is always reused.
     pub fn admit(&mut self, admission: Admission<'_>) -> Result<Admitted, NoSpace> {
         let Admission { seq, namespace, prompt, reuse_max, positions, retain } = admission;
         assert!(!self.sequences.contains_key(&seq), "{seq:?} is running already");
-        assert!(self.continues(namespace, prompt), "a prompt in a graft begins with its base");
+        assert!(self.continues(namespace, prompt), "a prompt in a derived namespace begins with its base");
         let root = self.roots[namespace.index()];
         let reuse_max = reuse_max.max(self.radix.arena[root].depth as usize * BLOCK_POSITIONS);
         let known = self.radix.walk(root, prompt);
@@ -153,6 +154,20 @@ impl Cache {
         self.count_admission(namespace, prompt.len(), walk.tokens);
         self.keep_quota(namespace, 0);
         Ok(Admitted { reused: walk.tokens, copy, stop, evicted })
+    }
+
+    /// Keeps the known whole blocks of `tokens` in the table of a sequence that computes nothing, until it
+    /// is [abandoned](Cache::abandon); how many tokens that is. It is no request and counts as none.
+    pub fn lease(&mut self, seq: SeqId, namespace: NamespaceId, tokens: &[Token]) -> usize {
+        assert!(!self.sequences.contains_key(&seq), "{seq:?} is running already");
+        let whole = whole_blocks(tokens);
+        let walk = self.radix.walk(self.roots[namespace.index()], whole);
+        let shared = self.radix.blocks_of(&walk);
+        let held = shared.len() * BLOCK_POSITIONS;
+        let lease = self.radix.cut(walk.node, walk.blocks);
+        let table = Table::new(shared, lease, Retain::default(), &mut self.radix);
+        self.sequences.insert(seq, table);
+        held
     }
 
     /// Grows a sequence's table to hold `positions`, or changes nothing.
@@ -223,12 +238,6 @@ impl Cache {
         self.keep_quota(namespace, 0);
     }
 
-    /// Evicts until the tree holds at most `blocks`, or only what running sequences use.
-    pub fn shrink(&mut self, blocks: usize) {
-        let excess = self.pool.shared().saturating_sub(blocks).min(self.radix.evictable());
-        self.evict(excess);
-    }
-
     /// The blocks of a running sequence: entry `i` holds positions `16 i .. 16 i + 16`.
     pub fn table(&self, seq: SeqId) -> &[BlockId] {
         self.running(seq).blocks()
@@ -249,6 +258,14 @@ impl Cache {
             sequences: self.sequences.len(),
             totals: self.totals,
         }
+    }
+
+    /// Where the whole blocks of `tokens` end, when there are any and all are known: a node, and
+    /// how many of its blocks.
+    pub(super) fn whole_prefix(&self, namespace: NamespaceId, tokens: &[Token]) -> Option<(NodeId, usize)> {
+        let whole = whole_blocks(tokens);
+        let walk = self.radix.walk(self.roots[namespace.index()], whole);
+        (walk.tokens == whole.len() && walk.blocks > 0).then_some((walk.node, walk.blocks))
     }
 
     fn running(&self, seq: SeqId) -> &Table {
@@ -289,28 +306,9 @@ impl Cache {
                 Cause::Evicted(policy) => (StopReason::Evicted, Some(Eviction { at: ghost.at(), policy })),
                 Cause::Expired => (StopReason::Expired, None),
             },
-            None if walk.tokens > 0 && self.radix.goes_on(walk) => (StopReason::Diverged, None),
+            None if walk.tokens > 0 && self.radix.continues(walk) => (StopReason::Diverged, None),
             None => (StopReason::FirstSeen, None),
         }
-    }
-
-    /// As much of `walk` as can be reused by a sequence that needs `positions`.
-    ///
-    /// Blocks that the lease locks can no longer be evicted; neither can the block whose head is
-    /// copied, until it is copied. When that one block is what is lacking, the copy is given up.
-    fn affordable(&self, walk: Walk, positions: usize) -> Result<Walk, NoSpace> {
-        let needed = blocks_for(positions.max(walk.tokens)) - walk.whole_blocks();
-        let available = self.available() - self.radix.unlocked_blocks(&walk);
-        let Some(head) = walk.head else {
-            return fits(needed, available).map(|()| walk);
-        };
-        let held = usize::from(self.radix.arena[head.node].locks == 0);
-        if fits(needed + held, available).is_ok() {
-            return Ok(walk);
-        }
-        let tokens = walk.tokens - head.positions;
-        let needed = blocks_for(positions.max(tokens)) - walk.whole_blocks();
-        fits(needed, available).map(|()| Walk { head: None, tokens, ..walk })
     }
 
     /// Leases the blocks of `walk` and allocates the rest, which is known to fit.
@@ -318,129 +316,34 @@ impl Cache {
         let shared = self.radix.blocks_of(walk);
         let lease = self.radix.cut(walk.node, walk.blocks);
         let mut table = Table::new(shared, lease, retain, &mut self.radix);
-        let source = walk.head.map(|head| self.hold(head));
+        let source = walk.partial.map(|partial| self.lock_partial(partial));
         let missing = table.missing(positions.max(walk.tokens));
         let namespace = self.radix.arena[lease].namespace;
         self.make_room(missing, namespace).expect("it was found affordable");
         table.extend(missing, &mut self.pool);
-        let copy = source.zip(walk.head).map(|(node, head)| {
+        let copy = source.zip(walk.partial).map(|(node, partial)| {
             self.radix.unlock(node);
             self.totals.copies += 1;
             CopyPartial {
                 from: self.radix.arena[node].blocks[0],
                 to: table.owned()[0],
-                positions: head.positions,
+                positions: partial.positions,
             }
         });
         self.sequences.insert(seq, table);
         copy
     }
 
-    /// Locks the block whose head is to be copied, so that making room cannot take it.
+    /// Locks the block that is to be copied in part, so that it is not evicted before.
     ///
-    /// It follows the lease, so it starts a node. The copy counts as a use of this block alone:
-    /// one that nobody uses gets a node of its own, which is then the most recently used.
-    fn hold(&mut self, head: Head) -> NodeId {
-        let node = match self.radix.arena[head.node].locks {
-            0 => self.radix.cut(head.node, 1),
-            _ => head.node,
+    /// It follows the lease, so it starts a node. The copy counts as a use of this block alone: an unlocked one
+    /// gets a node of its own, which is then the most recently used.
+    fn lock_partial(&mut self, partial: PartialMatch) -> NodeId {
+        let node = match self.radix.arena[partial.node].locks {
+            0 => self.radix.cut(partial.node, 1),
+            _ => partial.node,
         };
         self.radix.lock_reused(node);
         node
     }
-
-    /// Blocks that are free or can be made so.
-    fn available(&self) -> usize {
-        self.pool.free() + self.radix.evictable()
-    }
-
-    /// Evicts until `needed` blocks are free for a namespace, or changes nothing.
-    fn make_room(&mut self, needed: usize, namespace: NamespaceId) -> Result<(), NoSpace> {
-        fits(needed, self.available()).inspect_err(|_| self.totals.refused += 1)?;
-        self.keep_quota(namespace, needed);
-        self.evict(needed.saturating_sub(self.pool.free()));
-        Ok(())
-    }
-
-    /// Evicts `count` blocks; so many are evictable.
-    fn evict(&mut self, count: usize) {
-        let mut left = count;
-        while left > 0 {
-            left -= match self.radix.shares.only_holder() {
-                Some(tenant) => self.evict_of(tenant, left),
-                None => self.evict_fairly(left),
-            };
-        }
-    }
-
-    /// Evicts blocks of the first victim tenant that has evictable ones, at most `count`; returns how many.
-    fn evict_fairly(&mut self, count: usize) -> usize {
-        let claims = self.radix.shares.victim_tenants(self.radix.now, |tenant| self.owned_by(tenant));
-        let mut evicted = claims.iter().enumerate().map(|(index, claim)| {
-            let count = claim.victims(count, claims.get(index + 1));
-            self.evict_of(claim.tenant, count)
-        });
-        evicted.find(|&count| count > 0).expect("room is made only when enough is evictable")
-    }
-
-    /// Evicts what has outlived its time to live. It outlives what follows it, so all of it can go.
-    pub(crate) fn drop_expired(&mut self) {
-        while let Some(leaf) = self.radix.expired() {
-            self.evict_from(leaf, usize::MAX, Cause::Expired);
-        }
-    }
-
-    /// Evicts what a tenant keeps beyond its quota, as if `coming` blocks were there already.
-    pub(crate) fn keep_quota(&mut self, namespace: NamespaceId, coming: usize) {
-        let TenantStats { share, blocks, .. } = *self.radix.shares.of(namespace);
-        let Some(quota) = share.quota_blocks else { return };
-        let mut excess = (blocks + self.owned_by(share.tenant) + coming).saturating_sub(quota);
-        while excess > 0 {
-            match self.evict_of(share.tenant, excess) {
-                0 => return,
-                count => excess -= count,
-            }
-        }
-    }
-
-    /// Evicts blocks of a tenant's next victim, at most `count`; returns how many.
-    fn evict_of(&mut self, tenant: TenantId, count: usize) -> usize {
-        let cause = Cause::Evicted(self.radix.evictor.policy());
-        let victim = self.radix.victim(tenant);
-        victim.map_or(0, |leaf| self.evict_from(leaf, count, cause))
-    }
-
-    /// Evicts blocks from the end of an unlocked leaf, at most `count`; returns how many.
-    fn evict_from(&mut self, leaf: NodeId, count: usize, cause: Cause) -> usize {
-        let node = &self.radix.arena[leaf];
-        let (namespace, count) = (node.namespace, count.min(node.blocks.len()));
-        #[cfg(test)]
-        self.note_evictions(leaf, count, cause);
-        for block in self.radix.evict(leaf, count, cause) {
-            self.pool.release(block);
-        }
-        self.totals.evicted += count as u64;
-        self.radix.shares.of_mut(namespace).evicted += count as u64;
-        count
-    }
-
-    #[cfg(test)]
-    fn note_evictions(&mut self, leaf: NodeId, count: usize, cause: Cause) {
-        let node = &self.radix.arena[leaf];
-        let prefix = self.radix.prefix(leaf, usize::MAX);
-        for blocks in (1..=node.end_depth() as usize).rev().take(count) {
-            let end = prefix.len().min(blocks * BLOCK_POSITIONS);
-            self.evictions.push((node.namespace, prefix[..end].to_vec(), cause));
-        }
-    }
-
-    /// Blocks of a tenant's running sequences that are not in the tree.
-    pub(crate) fn owned_by(&self, tenant: TenantId) -> usize {
-        let owner = |table: &&Table| self.radix.owner(table.lease()) == tenant;
-        self.sequences.values().filter(owner).map(|table| table.owned().len()).sum()
-    }
-}
-
-fn fits(needed: usize, available: usize) -> Result<(), NoSpace> {
-    if needed <= available { Ok(()) } else { Err(NoSpace { needed, available }) }
 }

@@ -4,9 +4,9 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use crate::cache::Cache;
+use super::life::Cache;
 use crate::ids::{NamespaceId, NodeId, TenantId, Token};
-use crate::radix::Node;
+use crate::tree::Node;
 
 /// Tokens of a prefix that are shown.
 const SHOWN_TOKENS: usize = 64;
@@ -135,8 +135,8 @@ impl Cache {
 
     /// Drops what is known of a prompt: all that follows its whole blocks, and of these as many as
     /// no other prefix shares. What is in use or pinned stays. Returns how many blocks were freed;
-    /// none when not all its whole blocks are known. It is as if they had never been. All of a graft
-    /// follows what is no more than its base, and that base stays.
+    /// none when not all its whole blocks are known. It is as if they had never been. In a derived
+    /// namespace, a prompt that is no more than the base drops everything but the base.
     pub fn evict_prefix(&mut self, namespace: NamespaceId, tokens: &[Token]) -> usize {
         if self.is_in_base(namespace, tokens) {
             return self.clear(Some(namespace));
@@ -274,7 +274,7 @@ mod tests {
         for user in [1, 2] {
             run(&mut cache, namespace, &prompt(user), Retain::default());
         }
-        assert_eq!(cache.evict_prefix(namespace, &prompt(1)), 3, "the tail goes with the whole blocks");
+        assert_eq!(cache.evict_prefix(namespace, &prompt(1)), 3, "the tail is dropped with the whole blocks");
         assert_eq!(cache.lookup(namespace, &prompt(1)).tokens, 32);
         assert_eq!(cache.evict_prefix(namespace, &prompt(1)), 0);
         assert_eq!(cache.evict_prefix(namespace, &prompt(2)), 5);

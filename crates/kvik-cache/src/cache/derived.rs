@@ -1,0 +1,79 @@
+//! Derived namespaces: each continues a prefix of its base namespace, so that tenants who keep apart share a
+//! public prompt without a copy.
+//!
+//! ```text
+//! base      root ── [system prompt] ── [...]       the end of the prompt is locked while
+//!                         │                        namespaces are derived from it
+//! derived               root' ── [one tenant's conversations]
+//! ```
+//!
+//! The root of a derived namespace is attached to the node where the prompt ends, but is none of its children: a
+//! walk from the base's root never reaches it. A path upwards continues through it, so leases, locks and block
+//! tables hold the base's blocks like any others.
+
+use super::life::Cache;
+use crate::hash::{Fingerprint, Identity};
+use crate::ids::{BLOCK_POSITIONS, NamespaceId, NodeId, Token, whole_blocks};
+use crate::namespace::Namespace;
+
+impl Cache {
+    /// A namespace that begins with the whole blocks of `tokens` as `base` has them, the same for equal arguments;
+    /// nobody else sees what follows. None when there is no whole block or not all are known. `over` is the
+    /// namespace that the prompts would have without the base: only its salt need differ.
+    ///
+    /// The prefix is never evicted while the derived namespace exists. Its prompts must begin with it, see
+    /// [`continues`](Cache::continues).
+    pub fn derive_namespace(
+        &mut self,
+        base: NamespaceId,
+        tokens: &[Token],
+        over: &Namespace,
+    ) -> Option<NamespaceId> {
+        let (node, blocks) = self.whole_prefix(base, tokens)?;
+        let base_tokens = self.whole_tokens(node, blocks);
+        let identity = Identity::chain(over, &tokens[..base_tokens]).last()?;
+        if let Some(&derived) = self.derived.get(&(base, identity)) {
+            return Some(derived);
+        }
+        let end = self.radix.cut(node, blocks);
+        let root = self.new_root(Fingerprint::root(&identity));
+        self.radix.attach(root, end);
+        let derived = self.radix.arena[root].namespace;
+        self.derived.insert((base, identity), derived);
+        Some(derived)
+    }
+
+    /// Drops a derived namespace with all its blocks, pinned or not, and detaches it from its base: nobody can
+    /// reach it any more. False, and nothing is done, when it is none, or some of it is in use.
+    pub fn drop_derived(&mut self, derived: NamespaceId) -> bool {
+        let root = self.roots[derived.index()];
+        let node = &self.radix.arena[root];
+        if node.locks > node.pins || !self.derived.values().any(|&known| known == derived) {
+            return false;
+        }
+        let pins = self.pins_from(root);
+        self.remove_pins(&pins);
+        self.clear(Some(derived));
+        let base = self.radix.detach(root);
+        self.drop_expired();
+        self.keep_quota(base, 0);
+        self.derived.retain(|_, known| *known != derived);
+        true
+    }
+
+    /// Whether a prompt can run in a namespace: in a derived one it must begin with the base, and continue.
+    pub fn continues(&self, namespace: NamespaceId, prompt: &[Token]) -> bool {
+        let base = self.radix.base(self.roots[namespace.index()]);
+        prompt.len() > base.len() && prompt.starts_with(&base) || base.is_empty()
+    }
+
+    /// Whether the whole blocks of `tokens`, and there are some, are no more than the base of a derived namespace.
+    pub(super) fn is_in_base(&self, namespace: NamespaceId, tokens: &[Token]) -> bool {
+        let whole = whole_blocks(tokens);
+        !whole.is_empty() && self.radix.base(self.roots[namespace.index()]).starts_with(whole)
+    }
+
+    fn whole_tokens(&self, node: NodeId, blocks: usize) -> usize {
+        (self.radix.arena[node].depth as usize + blocks) * BLOCK_POSITIONS
+    }
+}

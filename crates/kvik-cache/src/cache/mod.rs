@@ -1,0 +1,17 @@
+//! The cache: commands in, blocks, copies and refusals out. Each file holds the commands of one subject.
+
+mod check;
+mod derived;
+mod inspect;
+mod life;
+#[cfg(test)]
+mod model_test;
+#[cfg(test)]
+mod naive;
+mod pinning;
+mod space;
+mod tenants;
+
+pub use check::Violation;
+pub use inspect::{PrefixInfo, PrefixOrder, PrefixScan};
+pub use life::{Cache, CacheConfig, CacheError};
