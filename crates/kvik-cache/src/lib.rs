@@ -85,7 +85,7 @@ pub use evict::{Policy, Share, TenantStats, UnknownPolicy};
 pub use explain::{Eviction, StopReason};
 pub use hash::Identity;
 pub use ids::{
-    BLOCK_POSITIONS, BlockId, NamespaceId, PinId, SeqId, TenantId, Token, blocks_for, whole_blocks,
+    BLOCK_POSITIONS, BlockId, NamespaceId, PinId, SeqId, StateId, TenantId, Token, blocks_for, whole_blocks,
 };
 pub use namespace::{Namespace, Namespaces};
 pub use pins::{PinInfo, PinLimit, PinScope, Unpinned};

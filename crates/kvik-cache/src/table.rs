@@ -87,7 +87,7 @@ impl Table {
                 // The next block extends a partial leaf and replaces it; what was asked for the leaf still holds.
                 Some((child, common)) if common == radix.first_block(child).valid().len() => {
                     let asked = radix.arena[child].life.keep;
-                    radix.pop(child, 1).into_iter().for_each(|block| pool.release(block));
+                    radix.pop(child, 1).release(pool);
                     let next = &rest[..rest.len().min(BLOCK_POSITIONS)];
                     published.blocks += self.publish_new(next, radix, pool);
                     radix.keep_as(self.lease, asked);
@@ -103,7 +103,7 @@ impl Table {
     fn share_known(&mut self, child: NodeId, count: usize, radix: &mut Radix, pool: &mut Pool) -> usize {
         self.lease = radix.cut(child, count);
         radix.lock_reused(self.lease);
-        let tree = &radix.arena[self.lease].blocks;
+        let tree = radix.arena[self.lease].blocks();
         for (own, &shared) in self.blocks[self.shared..].iter_mut().zip(tree) {
             pool.release(std::mem::replace(own, shared));
         }

@@ -62,7 +62,7 @@ impl Cache {
 
     /// Every block in use has exactly one holder, of the kind that its state names.
     fn check_holders(&self) -> Result<(), Violation> {
-        let in_tree = self.radix.arena.iter().flat_map(|(_, node)| &node.blocks);
+        let in_tree = self.radix.arena.iter().flat_map(|(_, node)| node.blocks());
         let in_tables = self.sequences.values().flat_map(|table| table.owned());
         let held = in_tree.map(|block| (block, BlockState::Shared));
         let held = held.chain(in_tables.map(|block| (block, BlockState::Owned)));
@@ -100,12 +100,12 @@ impl Cache {
         ensure!(node.is_root() == node.seed.is_some(), "{id:?} has a seed or lacks one");
         let depth = node.parent.map_or(0, |parent| self.radix.arena[parent].end_depth());
         ensure!(node.depth == depth, "{id:?} is at depth {depth} and counts as {}", node.depth);
-        ensure!(node.is_root() == node.blocks.is_empty(), "{id:?} has {} blocks", node.blocks.len());
+        ensure!(node.is_root() == node.blocks().is_empty(), "{id:?} has {} blocks", node.blocks().len());
         let mut before = node.parent.map(|parent| self.radix.fingerprint_of(parent));
         let mut tokens = 0;
-        for (index, &block) in node.blocks.iter().enumerate() {
+        for (index, &block) in node.blocks().iter().enumerate() {
             let (labels, held) = (&self.radix.labels, self.radix.labels.tokens(block));
-            let ends_leaf = index + 1 == node.blocks.len() && node.children.is_empty();
+            let ends_leaf = index + 1 == node.blocks().len() && node.children.is_empty();
             ensure!(!held.is_empty(), "{block:?} of {id:?} holds nothing");
             ensure!(
                 ends_leaf || !labels.is_partial(block),
@@ -164,7 +164,7 @@ impl Cache {
         for (id, node) in self.radix.arena.iter() {
             let counted = pins.get(&id).copied().unwrap_or(0);
             ensure!(node.pins == counted, "{id:?} counts {} pins and has {counted}", node.pins);
-            let blocks = if node.pins > 0 { node.blocks.len() } else { 0 };
+            let blocks = if node.pins > 0 { node.blocks().len() } else { 0 };
             *pinned.entry(self.radix.owner(id)).or_default() += blocks;
         }
         let all: usize = pinned.values().sum();
@@ -188,7 +188,7 @@ impl Cache {
             let expected = self.radix.candidate(id).map(|candidate| candidate.lane);
             let lane = lanes.remove(&id);
             ensure!(lane == expected, "{id:?} is ranked in {lane:?} and belongs to {expected:?}");
-            blocks += if node.locks == 0 { node.blocks.len() } else { 0 };
+            blocks += if node.locks == 0 { node.blocks().len() } else { 0 };
         }
         ensure!(lanes.is_empty(), "{lanes:?} are ranked and are not in the tree");
         ensure!(blocks == self.radix.evictable(), "{blocks} evictable blocks are counted otherwise");
@@ -219,7 +219,7 @@ impl Cache {
     fn check_shares(&self) -> Result<(), Violation> {
         let mut blocks: FxHashMap<TenantId, usize> = FxHashMap::default();
         for (id, node) in self.radix.arena.iter() {
-            *blocks.entry(self.radix.owner(id)).or_default() += node.blocks.len();
+            *blocks.entry(self.radix.owner(id)).or_default() += node.blocks().len();
         }
         let leaves = self.radix.evictor.leaves();
         let yields: FxHashSet<TenantId> = leaves.map(|(_, lane)| lane.tenant).collect();
@@ -249,9 +249,9 @@ impl Cache {
     fn check_table(&self, seq: SeqId, lease: NodeId, mut shared: &[BlockId]) -> Result<(), Violation> {
         for id in self.radix.path_up(lease) {
             let node = &self.radix.arena[id];
-            let partial = node.blocks.iter().find(|&&block| self.radix.labels.is_partial(block));
+            let partial = node.blocks().iter().find(|&&block| self.radix.labels.is_partial(block));
             ensure!(partial.is_none(), "{seq:?} leases the partial {partial:?}");
-            let rest = shared.strip_suffix(&node.blocks[..]);
+            let rest = shared.strip_suffix(node.blocks());
             ensure!(rest.is_some(), "the table of {seq:?} differs from its lease at {id:?}");
             shared = rest.unwrap_or_default();
         }

@@ -74,7 +74,7 @@ impl PrefixScan {
     }
 
     fn note(&mut self, id: NodeId, node: &Node) {
-        let (blocks, reuses) = (node.blocks.len() as u64, u64::from(node.life.reuses));
+        let (blocks, reuses) = (node.blocks().len() as u64, u64::from(node.life.reuses));
         let key = match self.order {
             PrefixOrder::Blocks => (blocks, reuses),
             PrefixOrder::Reuses => (reuses, blocks),
@@ -124,7 +124,7 @@ impl Cache {
             tenant: radix.owner(id),
             first_tokens: radix.prefix(id, SHOWN_TOKENS),
             tokens: radix.prefix_tokens(id),
-            blocks: node.blocks.len(),
+            blocks: node.blocks().len(),
             reuses: node.life.reuses,
             last_use: unused.then_some(node.life.used_at),
             pinned: node.pins > 0,
@@ -177,7 +177,7 @@ impl Cache {
     fn drop_leaf(&mut self, id: NodeId) -> usize {
         let blocks = self.radix.candidate(id).map_or(0, |candidate| candidate.facts.blocks as usize);
         if blocks > 0 {
-            self.radix.pop(id, blocks).into_iter().for_each(|block| self.pool.release(block));
+            self.radix.pop(id, blocks).release(&mut self.pool);
         }
         blocks
     }

@@ -126,7 +126,7 @@ impl Cache {
     /// How much of `prompt` is known, and why not more. Changes nothing, not even recency.
     pub fn lookup(&self, namespace: NamespaceId, prompt: &[Token]) -> Match {
         let root = self.roots[namespace.index()];
-        let walk = self.radix.walk(root, prompt);
+        let walk = self.radix.continuable(self.radix.walk(root, prompt));
         if walk.tokens == 0 && !prompt.is_empty() && self.radix.arena[root].depth > 0 {
             return Match { tokens: 0, stop: StopReason::FirstSeen, evicted: None };
         }
@@ -142,12 +142,12 @@ impl Cache {
         assert!(self.continues(namespace, prompt), "a prompt in a derived namespace begins with its base");
         let root = self.roots[namespace.index()];
         let reuse_max = reuse_max.max(self.radix.arena[root].depth as usize * BLOCK_POSITIONS);
-        let known = self.radix.walk(root, prompt);
+        let known = self.radix.continuable(self.radix.walk(root, prompt));
         let (stop, evicted) = self.stop_reason(&known, prompt);
         let usable = if known.tokens < reuse_max {
             known
         } else {
-            self.radix.walk(root, &prompt[..reuse_max.min(prompt.len())])
+            self.radix.continuable(self.radix.walk(root, &prompt[..reuse_max.min(prompt.len())]))
         };
         let walk = self.affordable(usable, positions).inspect_err(|_| self.totals.refused += 1)?;
         let copy = self.start(seq, &walk, positions, retain);
@@ -325,7 +325,7 @@ impl Cache {
             self.radix.unlock(node);
             self.totals.copies += 1;
             CopyPartial {
-                from: self.radix.arena[node].blocks[0],
+                from: self.radix.arena[node].blocks()[0],
                 to: table.owned()[0],
                 positions: partial.positions,
             }

@@ -465,7 +465,7 @@ impl World {
         for (_, _, id) in nodes {
             let (namespace, tokens, blocks) = self.path(id);
             self.assert_memory(namespace, &tokens, &blocks);
-            let start = blocks.len() - arena[id].blocks.len();
+            let start = blocks.len() - arena[id].blocks().len();
             for block in (start..blocks.len()).rev() {
                 let end = tokens.len().min((block + 1) * BLOCK_POSITIONS);
                 order.push((namespace, tokens[..end].to_vec()));
@@ -479,7 +479,7 @@ impl World {
         let radix = &self.cache.radix;
         let mut nodes: Vec<NodeId> = radix.path_up(id).collect();
         nodes.reverse();
-        let blocks = nodes.into_iter().flat_map(|id| radix.arena[id].blocks.iter().copied()).collect();
+        let blocks = nodes.into_iter().flat_map(|id| radix.arena[id].blocks().iter().copied()).collect();
         (radix.arena[id].namespace, radix.prefix(id, usize::MAX), blocks)
     }
 

@@ -94,7 +94,7 @@ impl Cache {
             tenant: self.radix.owner(node),
             first_tokens: self.radix.prefix(node, SHOWN_TOKENS),
             tokens: self.radix.prefix_tokens(node),
-            blocks: self.radix.own_path(node).map(|id| self.radix.arena[id].blocks.len()).sum(),
+            blocks: self.radix.own_path(node).map(|id| self.radix.arena[id].blocks().len()).sum(),
         }
     }
 
@@ -106,7 +106,7 @@ impl Cache {
     /// The node that ends with the whole blocks of `tokens`, when these are pinned.
     fn pinned_end(&self, namespace: NamespaceId, tokens: &[Token]) -> Option<NodeId> {
         let (node, blocks) = self.whole_prefix(namespace, tokens)?;
-        let ends = blocks == self.radix.arena[node].blocks.len();
+        let ends = blocks == self.radix.arena[node].blocks().len();
         (ends && self.pins.contains(node)).then_some(node)
     }
 
@@ -149,7 +149,7 @@ impl Cache {
 
     /// Blocks that a pin at the block `blocks` of a node would add.
     fn unpinned_blocks(&self, node: NodeId, blocks: usize) -> usize {
-        let before = self.radix.own_path(node).skip(1).map(|id| (id, self.radix.arena[id].blocks.len()));
+        let before = self.radix.own_path(node).skip(1).map(|id| (id, self.radix.arena[id].blocks().len()));
         let path = std::iter::once((node, blocks)).chain(before);
         path.take_while(|&(id, _)| self.radix.arena[id].pins == 0).map(|(_, blocks)| blocks).sum()
     }

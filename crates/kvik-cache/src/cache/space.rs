@@ -101,12 +101,10 @@ impl Cache {
     /// Evicts blocks from the end of an unlocked leaf, at most `count`; returns how many.
     fn evict_from(&mut self, leaf: NodeId, count: usize, cause: Cause) -> usize {
         let node = &self.radix.arena[leaf];
-        let (namespace, count) = (node.namespace, count.min(node.blocks.len()));
+        let (namespace, count) = (node.namespace, count.min(node.blocks().len()));
         #[cfg(test)]
         self.note_evictions(leaf, count, cause);
-        for block in self.radix.evict(leaf, count, cause) {
-            self.pool.release(block);
-        }
+        self.radix.evict(leaf, count, cause).release(&mut self.pool);
         self.totals.evicted += count as u64;
         self.radix.shares.of_mut(namespace).evicted += count as u64;
         count

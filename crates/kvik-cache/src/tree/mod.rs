@@ -1,5 +1,6 @@
 //! The prefix tree over token ids: nodes, what their blocks hold, and how prompts are matched against them.
 
+mod components;
 mod labels;
 mod node;
 mod radix;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::{Index, IndexMut};
 use std::time::Duration;
 
+use super::components::Components;
 use super::labels::BlockTokens;
 use crate::hash::Fingerprint;
 use crate::ids::{BlockId, NamespaceId, NodeId};
@@ -19,8 +20,8 @@ pub(crate) struct Node {
     pub(crate) seed: Option<Fingerprint>,
     /// Blocks before the first one.
     pub(crate) depth: u32,
-    /// The physical blocks in order; empty for a root.
-    pub(crate) blocks: Vec<BlockId>,
+    /// What it holds; nothing for a root.
+    pub(crate) components: Components,
     /// Nodes that go on from this one's end, by what their first blocks hold.
     pub(crate) children: BTreeMap<BlockTokens, NodeId>,
     /// Running sequences and pins that use this node.
@@ -52,12 +53,17 @@ impl Node {
             parent: None,
             seed: Some(seed),
             depth: 0,
-            blocks: Vec::new(),
+            components: Components::default(),
             children: BTreeMap::new(),
             locks: 0,
             pins: 0,
             life: Life::new(0, 0),
         }
+    }
+
+    /// The physical blocks of its run, in order; empty for a root.
+    pub(crate) fn blocks(&self) -> &[BlockId] {
+        self.components.blocks()
     }
 
     pub(crate) fn is_root(&self) -> bool {
@@ -66,7 +72,7 @@ impl Node {
 
     /// Blocks from the root to its end.
     pub(crate) fn end_depth(&self) -> u32 {
-        self.depth + self.blocks.len() as u32
+        self.depth + self.blocks().len() as u32
     }
 
     /// Whether its first user has not left it yet.

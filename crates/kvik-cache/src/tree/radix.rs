@@ -16,6 +16,7 @@
 
 use std::time::Duration;
 
+use super::components::{Components, Needs};
 use super::labels::{BlockTokens, Labels};
 use super::node::{Arena, Life, Node};
 
@@ -32,6 +33,8 @@ pub(crate) struct Radix {
     pub(crate) ghosts: Ghosts,
     pub(crate) shares: Shares,
     pub(crate) labels: Labels,
+    /// What the layers of the model need to continue a prefix.
+    pub(super) needs: Needs,
     /// The caller's clock.
     pub(crate) now: Duration,
     /// Blocks that users have left so far: the clock by which policies tell the age of a use.
@@ -53,6 +56,7 @@ impl Radix {
             ghosts: Ghosts::new(ghosts),
             shares: Shares::new(),
             labels: Labels::new(blocks),
+            needs: Needs::BLOCKS,
             now: Duration::ZERO,
             clock: 0,
             evictable: 0,
@@ -89,7 +93,7 @@ impl Radix {
 
     /// What the first block of a node holds: its place among its siblings.
     pub(crate) fn first_block(&self, node: NodeId) -> BlockTokens {
-        let &first = self.arena[node].blocks.first().expect("no node but a root is empty");
+        let &first = self.arena[node].blocks().first().expect("no node but a root is empty");
         BlockTokens::first_of(self.labels.tokens(first))
     }
 
@@ -113,20 +117,20 @@ impl Radix {
     ///
     /// `node` keeps its id, its children and its end, so that leases that end there stay right.
     pub(crate) fn cut(&mut self, node: NodeId, blocks: usize) -> NodeId {
-        if blocks == self.arena[node].blocks.len() {
+        if blocks == self.arena[node].blocks().len() {
             return node;
         }
         self.unrank(node);
         let place = self.first_block(node);
         let whole = &mut self.arena[node];
-        let rest = whole.blocks.split_off(blocks);
+        let components = whole.components.cut(blocks);
         let upper = Node {
             namespace: whole.namespace,
             parent: whole.parent,
             seed: None,
             depth: whole.depth,
-            blocks: std::mem::replace(&mut whole.blocks, rest),
-            children: [(BlockTokens::first_of(self.labels.tokens(whole.blocks[0])), node)].into(),
+            components,
+            children: [(BlockTokens::first_of(self.labels.tokens(whole.blocks()[0])), node)].into(),
             locks: whole.locks,
             pins: whole.pins,
             life: whole.life,
@@ -146,7 +150,7 @@ impl Radix {
         let node = &mut self.arena[id];
         node.locks += 1;
         if node.locks == 1 {
-            self.evictable -= node.blocks.len();
+            self.evictable -= node.blocks().len();
         }
     }
 
@@ -162,8 +166,8 @@ impl Radix {
         let node = &mut self.arena[id];
         node.locks = node.locks.checked_sub(1).expect("what is unlocked was locked");
         if node.locks == 0 && !node.is_root() {
-            self.evictable += node.blocks.len();
-            self.clock += node.blocks.len() as u64;
+            self.evictable += node.blocks().len();
+            self.clock += node.blocks().len() as u64;
             (node.life.used, node.life.used_at) = (self.clock, self.now);
             self.rank(id);
         }
@@ -210,7 +214,7 @@ impl Radix {
             let node = &mut self.arena[id];
             let before = node.pins;
             node.pins = change(before);
-            blocks += if before == 0 || node.pins == 0 { node.blocks.len() } else { 0 };
+            blocks += if before == 0 || node.pins == 0 { node.blocks().len() } else { 0 };
             next = node.parent.filter(|_| !node.is_root());
         }
         blocks
@@ -239,7 +243,7 @@ impl Radix {
         let nodes: Vec<NodeId> = self.path_up(node).collect();
         let (mut now, mut switched) = (self.clock, false);
         for node in nodes.into_iter().map(|id| &self.arena[id]) {
-            for (&block, depth) in node.blocks.iter().zip(node.depth..node.end_depth()).rev() {
+            for (&block, depth) in node.blocks().iter().zip(node.depth..node.end_depth()).rev() {
                 now += 1;
                 switched |= self.evictor.note_use(self.labels.fingerprint(block), depth, now);
             }
@@ -284,8 +288,8 @@ impl Radix {
         let node = &mut self.arena[at];
         let alone = !node.is_root() && node.locks == 1 && node.children.is_empty();
         let alone = alone && node.life.keep == Keep::NOTHING;
-        if alone && node.is_new() && node.life.reuses == reuses {
-            node.blocks.extend_from_slice(blocks);
+        if alone && node.is_new() && node.life.reuses == reuses && node.components.can_grow() {
+            node.components.grow(blocks);
             return at;
         }
         let child = Node {
@@ -293,7 +297,7 @@ impl Radix {
             parent: Some(at),
             seed: None,
             depth: node.end_depth(),
-            blocks: blocks.to_vec(),
+            components: Components::of(blocks.to_vec()),
             children: Default::default(),
             locks: 1,
             pins: 0,
@@ -347,45 +351,42 @@ impl Radix {
         self.shares.owner(self.arena[id].namespace)
     }
 
-    /// Drops the last `count` blocks of an unlocked leaf, and remembers why. The last one is first.
-    pub(crate) fn evict(&mut self, leaf: NodeId, count: usize, cause: Cause) -> Vec<BlockId> {
+    /// Drops the last `count` blocks of an unlocked leaf, and remembers why.
+    pub(crate) fn evict(&mut self, leaf: NodeId, count: usize, cause: Cause) -> Components {
         let ghost = Ghost::new(self.now, cause, self.arena[leaf].life.reuses);
-        let blocks = self.pop(leaf, count);
-        for &block in &blocks {
+        let dropped = self.pop(leaf, count);
+        for &block in dropped.blocks().iter().rev() {
             self.ghosts.remember(self.labels.fingerprint(block), ghost);
         }
-        blocks
+        dropped
     }
 
-    /// Drops the last `count` blocks of an unlocked leaf, and the leaf with its first one. The last
-    /// one is first.
-    pub(crate) fn pop(&mut self, leaf: NodeId, count: usize) -> Vec<BlockId> {
+    /// Drops the last `count` blocks of an unlocked leaf, and the leaf with its first one.
+    pub(crate) fn pop(&mut self, leaf: NodeId, count: usize) -> Components {
         let place = self.first_block(leaf);
         let node = &mut self.arena[leaf];
         assert!(node.locks == 0 && node.children.is_empty(), "only an unused leaf loses blocks");
         self.shares.of_mut(node.namespace).blocks -= count;
-        let mut popped = if count == node.blocks.len() {
+        let dropped = if count == node.blocks().len() {
             self.remove(leaf, &place)
         } else {
-            let kept = node.blocks.len() - count;
-            let popped = node.blocks.split_off(kept);
+            let dropped = node.components.evict(count);
             self.evictor.shrink(leaf, self.lane(leaf), count as u32);
-            popped
+            dropped
         };
-        popped.reverse();
         self.evictable -= count;
-        self.tokens -= popped.iter().map(|&block| self.labels.count(block)).sum::<usize>();
-        popped
+        self.tokens -= dropped.blocks().iter().map(|&block| self.labels.count(block)).sum::<usize>();
+        dropped
     }
 
-    /// Takes a leaf out of the tree, and returns its blocks.
-    fn remove(&mut self, leaf: NodeId, place: &BlockTokens) -> Vec<BlockId> {
+    /// Takes a leaf out of the tree, and returns what it held.
+    fn remove(&mut self, leaf: NodeId, place: &BlockTokens) -> Components {
         let parent = self.arena[leaf].parent.expect("a root has no blocks to lose");
         self.unrank(leaf);
         self.arena[parent].children.remove(place);
         let node = self.arena.remove(leaf);
         self.rank(parent);
-        node.blocks
+        node.components
     }
 
     /// Gives a namespace to a tenant; what it holds competes with that tenant's prefixes then.
@@ -398,8 +399,8 @@ impl Radix {
         nodes.iter().for_each(|&id| self.unrank(id));
         let (mut blocks, mut pinned) = (0, 0);
         for node in nodes.iter().map(|&id| &self.arena[id]) {
-            blocks += node.blocks.len();
-            pinned += if node.pins > 0 { node.blocks.len() } else { 0 };
+            blocks += node.blocks().len();
+            pinned += if node.pins > 0 { node.blocks().len() } else { 0 };
         }
         self.shares.set(namespace, share, blocks, pinned);
         nodes.iter().for_each(|&id| self.rank(id));
@@ -426,7 +427,7 @@ impl Radix {
             return None;
         }
         let Life { born, used, reuses, .. } = node.life;
-        let (depth, blocks) = (node.end_depth(), node.blocks.len() as u32);
+        let (depth, blocks) = (node.end_depth(), node.blocks().len() as u32);
         let facts = Facts { used, born, reuses, depth, blocks };
         Some(Candidate { lane: self.lane(id), expires: node.life.expires(), facts })
     }

@@ -5,7 +5,9 @@
 
 use std::iter::successors;
 
+use super::components::Needs;
 use super::labels::{BlockTokens, common_prefix};
+use super::node::Node;
 use super::radix::Radix;
 use crate::hash::Fingerprint;
 use crate::ids::{BLOCK_POSITIONS, BlockId, NodeId, Token};
@@ -58,11 +60,27 @@ impl Radix {
             if positions > 0 {
                 walk.partial = Some(PartialMatch { node: child, index: blocks, positions });
             }
-            if blocks < self.arena[child].blocks.len() {
+            if blocks < self.arena[child].blocks().len() {
                 break;
             }
         }
         walk
+    }
+
+    /// The part of a walk after which a sequence can continue: the longest at whose end every component that the
+    /// tree needs is available. It is never shorter than the base of a derived namespace.
+    pub(crate) fn continuable(&self, walk: Walk) -> Walk {
+        if self.needs == Needs::BLOCKS || walk.tokens == 0 {
+            return walk;
+        }
+        let (mut node, mut blocks) = (walk.node, walk.blocks);
+        let ends_at =
+            |node: &Node, blocks| node.is_root() || node.components.can_continue(blocks, self.needs);
+        while let Some(before) = self.arena[node].parent.filter(|_| !ends_at(&self.arena[node], blocks)) {
+            (node, blocks) = (before, self.arena[before].blocks().len());
+        }
+        let tokens = (self.arena[node].depth as usize + blocks) * BLOCK_POSITIONS;
+        Walk { node, blocks, partial: None, tokens }
     }
 
     /// The tokens before the first block of a namespace; none but for a derived one.
@@ -93,7 +111,7 @@ impl Radix {
     /// Leading tokens of `rest` that the blocks of `node` hold.
     fn common_run(&self, node: NodeId, rest: &[Token]) -> usize {
         let mut common = 0;
-        for &block in &self.arena[node].blocks {
+        for &block in self.arena[node].blocks() {
             let tokens = common_prefix(self.labels.tokens(block), &rest[common..]);
             common += tokens;
             if tokens < BLOCK_POSITIONS {
@@ -107,23 +125,23 @@ impl Radix {
     pub(crate) fn continues(&self, walk: &Walk) -> bool {
         match walk.partial {
             Some(partial) => {
-                partial.positions < self.labels.count(self.arena[partial.node].blocks[partial.index])
+                partial.positions < self.labels.count(self.arena[partial.node].blocks()[partial.index])
             }
             None => {
                 let node = &self.arena[walk.node];
-                walk.blocks < node.blocks.len() || !node.children.is_empty()
+                walk.blocks < node.blocks().len() || !node.children.is_empty()
             }
         }
     }
 
     /// Fingerprint of the last whole block of a walk.
     pub(crate) fn fingerprint_at(&self, walk: &Walk) -> Fingerprint {
-        self.fingerprint_after(&self.arena[walk.node].blocks[..walk.blocks], walk.node)
+        self.fingerprint_after(&self.arena[walk.node].blocks()[..walk.blocks], walk.node)
     }
 
     /// Fingerprint at the end of a node.
     pub(crate) fn fingerprint_of(&self, node: NodeId) -> Fingerprint {
-        self.fingerprint_after(&self.arena[node].blocks, node)
+        self.fingerprint_after(self.arena[node].blocks(), node)
     }
 
     /// Fingerprint of the last of `blocks`, or the seed of a root, which has none.
@@ -144,7 +162,7 @@ impl Radix {
 
     /// The first tokens of the prefix that ends with a node, at most `count`.
     pub(crate) fn prefix(&self, node: NodeId, count: usize) -> Vec<Token> {
-        let mut runs: Vec<&[BlockId]> = self.path_up(node).map(|id| &self.arena[id].blocks[..]).collect();
+        let mut runs: Vec<&[BlockId]> = self.path_up(node).map(|id| self.arena[id].blocks()).collect();
         runs.reverse();
         let tokens = runs.into_iter().flatten().flat_map(|&block| self.labels.tokens(block));
         tokens.copied().take(count).collect()
@@ -153,7 +171,7 @@ impl Radix {
     /// Tokens of the prefix that ends with a node.
     pub(crate) fn prefix_tokens(&self, node: NodeId) -> usize {
         let whole = self.arena[node].end_depth() as usize * BLOCK_POSITIONS;
-        let last = self.arena[node].blocks.last();
+        let last = self.arena[node].blocks().last();
         whole - last.map_or(0, |&block| BLOCK_POSITIONS - self.labels.count(block))
     }
 
@@ -172,7 +190,7 @@ impl Radix {
 
     /// The blocks of a node on the path of a walk that the walk covers.
     fn blocks_on(&self, walk: &Walk, id: NodeId) -> &[BlockId] {
-        let blocks = &self.arena[id].blocks;
+        let blocks = self.arena[id].blocks();
         if id == walk.node { &blocks[..walk.blocks] } else { blocks }
     }
 }
