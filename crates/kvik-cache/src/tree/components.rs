@@ -42,6 +42,7 @@ impl Components {
         Components { blocks, state: None }
     }
 
+    #[inline]
     pub(crate) fn blocks(&self) -> &[BlockId] {
         &self.blocks
     }

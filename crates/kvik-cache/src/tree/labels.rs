@@ -40,11 +40,13 @@ impl Labels {
     }
 
     /// Valid tokens of a block.
+    #[inline]
     pub(crate) fn tokens(&self, block: BlockId) -> &[Token] {
         &self.tokens[block.index()][..self.count(block)]
     }
 
     /// How many tokens of a block are valid.
+    #[inline]
     pub(crate) fn count(&self, block: BlockId) -> usize {
         self.counts[block.index()].into()
     }
@@ -83,6 +85,7 @@ impl BlockTokens {
 }
 
 /// Length of the longest common prefix of a block's valid tokens and `rest`, at most 16.
+#[inline]
 pub(crate) fn common_prefix(valid: &[Token], rest: &[Token]) -> usize {
     // Nearly always the whole block is equal, and that is one comparison.
     match (valid.first_chunk::<BLOCK_POSITIONS>(), rest.first_chunk::<BLOCK_POSITIONS>()) {

@@ -62,6 +62,7 @@ impl Node {
     }
 
     /// The physical blocks of its run, in order; empty for a root.
+    #[inline]
     pub(crate) fn blocks(&self) -> &[BlockId] {
         self.components.blocks()
     }
