@@ -1,7 +1,7 @@
-//! Sixteen sums of products of 16-bit pairs: the words in which attention reads stored codes.
+//! Sixteen sums of products of 16-bit pairs: the words in which attention reads quantised keys and values.
 //!
-//! Integer sums are exact, so any order and any register width give the same bits. Codes have at most
-//! 8 bits, what they meet has 16, and a sum has at most 256 products: `127 * 32767 * 256 < 2^31`.
+//! Integer sums are exact, so any order and any register width give the same bits. Quantised values have
+//! at most 8 bits, what they meet has 16, and a sum has at most 256 products: `127 * 32767 * 256 < 2^31`.
 
 use crate::f32x16::F32x16;
 
@@ -13,7 +13,7 @@ pub(crate) trait I32x16: Copy {
     type Floats: F32x16;
     /// Two 16-bit numbers per lane.
     type Pairs: Copy;
-    /// 32 bits per lane that still hold several codes.
+    /// 32 bits per lane that still hold several quantised values.
     type Word: Copy;
 
     unsafe fn zero() -> Self;
@@ -23,7 +23,7 @@ pub(crate) trait I32x16: Copy {
     unsafe fn splat_pair(from: *const i16) -> Self::Pairs;
     /// 32 signed bytes, widened: bytes `2 i` and `2 i + 1` to lane `i`.
     unsafe fn load_bytes(from: *const i8) -> Self::Pairs;
-    /// 64 bytes of packed codes.
+    /// 64 bytes of packed quantised values.
     unsafe fn load_word(from: *const u8) -> Self::Word;
     /// The four bits at `4 i` and at `16 + 4 i` of each lane, `i < 4`.
     fn nibbles(word: Self::Word, i: usize) -> Self::Pairs;

@@ -13,7 +13,7 @@ use crate::f32x16::{F32x16, LANES};
 use crate::kv::BLOCK_POSITIONS;
 use crate::kv::tile::FloatTile;
 
-/// Scores of all lines, [`TILES`] tiles at a time.
+/// Scores of all query rows, [`TILES`] tiles at a time.
 ///
 /// # Safety
 /// See [`AttentionKernels`](super::kernel::AttentionKernels); inlined into a function with the features of `L`.
@@ -21,45 +21,45 @@ use crate::kv::tile::FloatTile;
 pub(crate) unsafe fn scores<L: F32x16, T: FloatTile>(call: &ScoreCall<'_>) {
     for start in (0..call.tiles.len()).step_by(TILES) {
         let tiles = start..call.tiles.len().min(start + TILES);
-        let mut line = 0;
-        while line < call.q.len() {
+        let mut query_row = 0;
+        while query_row < call.q.len() {
             let tiles = tiles.clone();
-            // SAFETY: the group is inside the lines of the call.
-            line += unsafe {
-                match call.q.len() - line {
-                    6.. => score_lines::<L, T, 6, 1>(call, line, tiles),
-                    4.. => score_lines::<L, T, 4, 1>(call, line, tiles),
-                    2.. => score_lines::<L, T, 2, 2>(call, line, tiles),
-                    _ => score_lines::<L, T, 1, 4>(call, line, tiles),
+            // SAFETY: the group is inside the query rows of the call.
+            query_row += unsafe {
+                match call.q.len() - query_row {
+                    6.. => score_query_rows::<L, T, 6, 1>(call, query_row, tiles),
+                    4.. => score_query_rows::<L, T, 4, 1>(call, query_row, tiles),
+                    2.. => score_query_rows::<L, T, 2, 2>(call, query_row, tiles),
+                    _ => score_query_rows::<L, T, 1, 4>(call, query_row, tiles),
                 }
             };
         }
     }
 }
 
-/// Scores `M` lines against those of `tiles` that they touch, all four at once with wide registers
+/// Scores `M` query rows against those of `tiles` that they touch, all four at once with wide registers
 /// and `N` with narrow ones; returns `M`.
 #[inline(always)]
-unsafe fn score_lines<L: F32x16, T: FloatTile, const M: usize, const N: usize>(
+unsafe fn score_query_rows<L: F32x16, T: FloatTile, const M: usize, const N: usize>(
     call: &ScoreCall<'_>,
-    line: usize,
+    query_row: usize,
     tiles: Range<usize>,
 ) -> usize {
-    let count = call.counts[line..line + M].iter().max().copied().unwrap_or(0) as usize;
+    let count = call.counts[query_row..query_row + M].iter().max().copied().unwrap_or(0) as usize;
     let end = tiles.end.min(count.div_ceil(BLOCK_POSITIONS));
     let mut tile = tiles.start;
-    // SAFETY: `line + M` lines exist, and `end` tiles.
+    // SAFETY: `query_row + M` query rows exist, and `end` tiles.
     unsafe {
         if L::WIDE && tile + TILES <= end {
-            score_tiles::<L, T, M, TILES>(call, line, tile);
+            score_tiles::<L, T, M, TILES>(call, query_row, tile);
             tile += TILES;
         }
         while !L::WIDE && tile + N <= end {
-            score_tiles::<L, T, M, N>(call, line, tile);
+            score_tiles::<L, T, M, N>(call, query_row, tile);
             tile += N;
         }
         while tile < end {
-            score_tiles::<L, T, M, 1>(call, line, tile);
+            score_tiles::<L, T, M, 1>(call, query_row, tile);
             tile += 1;
         }
     }
@@ -69,15 +69,15 @@ unsafe fn score_lines<L: F32x16, T: FloatTile, const M: usize, const N: usize>(
 #[inline(always)]
 unsafe fn score_tiles<L: F32x16, T: FloatTile, const M: usize, const N: usize>(
     call: &ScoreCall<'_>,
-    line: usize,
+    query_row: usize,
     tile: usize,
 ) {
     let mut q = [std::ptr::null(); M];
-    q.copy_from_slice(&call.q[line..line + M]);
+    q.copy_from_slice(&call.q[query_row..query_row + M]);
     let mut tiles = [std::ptr::null(); N];
     tiles.copy_from_slice(&call.tiles[tile..tile + N]);
-    let next = call.next_tiles::<L, N>(line, tile, tiles);
-    // SAFETY: `d` is inside the queries and the tiles, and the scores have a row of SPLIT for every line.
+    let next = call.next_tiles::<L, N>(query_row, tile, tiles);
+    // SAFETY: `d` is inside the queries and the tiles, and the scores have a row of SPLIT for every query row.
     unsafe {
         let mut sums = [[L::splat(0.0); N]; M];
         for d in 0..call.head_dim {
@@ -85,13 +85,13 @@ unsafe fn score_tiles<L: F32x16, T: FloatTile, const M: usize, const N: usize>(
         }
         for m in 0..M {
             for n in 0..N {
-                sums[m][n].store(call.scores.add((line + m) * SPLIT + (tile + n) * BLOCK_POSITIONS));
+                sums[m][n].store(call.scores.add((query_row + m) * SPLIT + (tile + n) * BLOCK_POSITIONS));
             }
         }
     }
 }
 
-/// Adds the products of dimension `d` to the scores of `M` lines against `N` tiles.
+/// Adds the products of dimension `d` to the scores of `M` query rows against `N` tiles.
 #[inline(always)]
 unsafe fn add_dimension<L: F32x16, T: FloatTile, const M: usize, const N: usize>(
     q: [*const f32; M],
@@ -122,49 +122,49 @@ unsafe fn add_dimension<L: F32x16, T: FloatTile, const M: usize, const N: usize>
 /// See [`AttentionKernels`](super::kernel::AttentionKernels); inlined into a function with the features of `L`.
 #[inline(always)]
 pub(crate) unsafe fn values<L: F32x16, T: FloatTile>(call: &ValueCall<'_>) {
-    // SAFETY: the groups are inside the lines of the call, whose results have `dims` numbers each.
+    // SAFETY: the groups are inside the query rows of the call, whose results have `dims` numbers each.
     unsafe {
         std::slice::from_raw_parts_mut(call.out, call.counts.len() * call.dims).fill(0.0);
         for start in (0..call.tiles.len() * BLOCK_POSITIONS).step_by(TILES * BLOCK_POSITIONS) {
             let positions = start..start + TILES * BLOCK_POSITIONS;
-            let mut line = 0;
-            while line < call.counts.len() {
+            let mut query_row = 0;
+            while query_row < call.counts.len() {
                 let positions = positions.clone();
-                line += match call.counts.len() - line {
-                    6.. => value_lines::<L, T, 6, 4, 1>(call, line, positions),
-                    4.. => value_lines::<L, T, 4, 4, 1>(call, line, positions),
-                    2.. => value_lines::<L, T, 2, 8, 2>(call, line, positions),
-                    _ => value_lines::<L, T, 1, 8, 4>(call, line, positions),
+                query_row += match call.counts.len() - query_row {
+                    6.. => value_query_rows::<L, T, 6, 4, 1>(call, query_row, positions),
+                    4.. => value_query_rows::<L, T, 4, 4, 1>(call, query_row, positions),
+                    2.. => value_query_rows::<L, T, 2, 8, 2>(call, query_row, positions),
+                    _ => value_query_rows::<L, T, 1, 8, 4>(call, query_row, positions),
                 };
             }
         }
     }
 }
 
-/// Weighs values for `M` lines, `W` vectors at a time with wide registers and `N` with narrow ones; returns `M`.
+/// Weighs values for `M` query rows, `W` vectors at a time with wide registers and `N` with narrow ones; returns `M`.
 #[inline(always)]
-unsafe fn value_lines<L: F32x16, T: FloatTile, const M: usize, const W: usize, const N: usize>(
+unsafe fn value_query_rows<L: F32x16, T: FloatTile, const M: usize, const W: usize, const N: usize>(
     call: &ValueCall<'_>,
-    line: usize,
+    query_row: usize,
     positions: Range<usize>,
 ) -> usize {
     let vectors = call.dims / LANES;
     let mut vector = 0;
-    // SAFETY: `line + M` lines exist, and `vectors` vectors.
+    // SAFETY: `query_row + M` query rows exist, and `vectors` vectors.
     unsafe {
         if L::WIDE {
             while vector + W <= vectors {
-                value_vectors::<L, T, M, W>(call, line, vector, positions.clone());
+                value_vectors::<L, T, M, W>(call, query_row, vector, positions.clone());
                 vector += W;
             }
         } else {
             while vector + N <= vectors {
-                value_vectors::<L, T, M, N>(call, line, vector, positions.clone());
+                value_vectors::<L, T, M, N>(call, query_row, vector, positions.clone());
                 vector += N;
             }
         }
         while vector < vectors {
-            value_vectors::<L, T, M, 1>(call, line, vector, positions.clone());
+            value_vectors::<L, T, M, 1>(call, query_row, vector, positions.clone());
             vector += 1;
         }
     }
@@ -174,44 +174,44 @@ unsafe fn value_lines<L: F32x16, T: FloatTile, const M: usize, const W: usize, c
 #[inline(always)]
 unsafe fn value_vectors<L: F32x16, T: FloatTile, const M: usize, const N: usize>(
     call: &ValueCall<'_>,
-    line: usize,
+    query_row: usize,
     vector: usize,
     positions: Range<usize>,
 ) {
-    let counts = &call.counts[line..line + M];
+    let counts = &call.counts[query_row..query_row + M];
     let Range { start, end } = positions;
     let common = counts.iter().min().map_or(start, |&count| (count as usize).clamp(start, end));
     // SAFETY: the shapes of the call.
     unsafe {
-        gather::<L, T, M, N>(call, line, vector, start..common);
-        // Beyond the positions that all lines see, each goes its own way.
+        gather::<L, T, M, N>(call, query_row, vector, start..common);
+        // Beyond the positions that all query rows see, each goes its own way.
         for (m, &count) in counts.iter().enumerate() {
             let rest = common..(count as usize).min(end);
             if !rest.is_empty() {
-                gather::<L, T, 1, N>(call, line + m, vector, rest);
+                gather::<L, T, 1, N>(call, query_row + m, vector, rest);
             }
         }
     }
 }
 
-/// Adds the values of `positions` to the sums in `out`, for `M` lines that see them all.
+/// Adds the values of `positions` to the sums in `out`, for `M` query rows that see them all.
 #[inline(always)]
 unsafe fn gather<L: F32x16, T: FloatTile, const M: usize, const N: usize>(
     call: &ValueCall<'_>,
-    line: usize,
+    query_row: usize,
     vector: usize,
     positions: Range<usize>,
 ) {
     // SAFETY: the shapes of the call.
     unsafe {
-        let out = call.out.add(line * call.dims + vector * LANES);
+        let out = call.out.add(query_row * call.dims + vector * LANES);
         let mut sums = [[L::splat(0.0); N]; M];
         for m in 0..M {
             for n in 0..N {
                 sums[m][n] = L::load(out.add(m * call.dims + n * LANES));
             }
         }
-        add_positions::<L, T, M, N>(call, call.p.add(line * SPLIT), positions, vector, &mut sums);
+        add_positions::<L, T, M, N>(call, call.p.add(query_row * SPLIT), positions, vector, &mut sums);
         for m in 0..M {
             for n in 0..N {
                 sums[m][n].store(out.add(m * call.dims + n * LANES));
@@ -220,7 +220,7 @@ unsafe fn gather<L: F32x16, T: FloatTile, const M: usize, const N: usize>(
     }
 }
 
-/// Adds the weighted values of `positions` to `sums`, for `M` lines whose probabilities start at `p`.
+/// Adds the weighted values of `positions` to `sums`, for `M` query rows whose probabilities start at `p`.
 #[inline(always)]
 unsafe fn add_positions<L: F32x16, T: FloatTile, const M: usize, const N: usize>(
     call: &ValueCall<'_>,
@@ -235,7 +235,7 @@ unsafe fn add_positions<L: F32x16, T: FloatTile, const M: usize, const N: usize>
         let next = call.tiles.get(start / BLOCK_POSITIONS + TILES).copied().unwrap_or(tile);
         let end = positions.end.min((start / BLOCK_POSITIONS + 1) * BLOCK_POSITIONS);
         for position in start..end {
-            // SAFETY: the position is inside a tile of the call and inside the lines' rows.
+            // SAFETY: the position is inside a tile of the call and inside the query rows' probabilities.
             unsafe {
                 let mut values = [L::splat(0.0); N];
                 for n in 0..N {

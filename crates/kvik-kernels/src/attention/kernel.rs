@@ -1,16 +1,16 @@
 //! The arithmetic of attention over one split, generic over lanes: with the scalar ones, the specification.
 //!
-//! A *line* is one query head of one row; the lines of a call read the same keys and values.
-//! Per line, whatever lines stand beside it:
+//! A *query row* is one query head of one row; the query rows of a call read the same keys and values.
+//! Per query row, whatever query rows stand beside it:
 //!
-//! 1. scores, by [`floats`](super::floats) or [`codes`](super::codes);
+//! 1. scores, by [`floats`](super::floats) or [`quantised`](super::quantised);
 //! 2. scores times `scale`; the maximum `m`; p = exp(s - m); the sum of p per lane over ascending
 //!    blocks, then the tree of [`F32x16::sum`];
-//! 3. values weighted by p, by [`floats`](super::floats) or [`codes`](super::codes);
+//! 3. values weighted by p, by [`floats`](super::floats) or [`quantised`](super::quantised);
 //! 4. splits fold in ascending order: m' = max(m, ms), a = exp(m - m'), b = exp(ms - m'),
 //!    l' = fma(l, a, ls b), out' = fma(out, a, outs b); at the end out / l.
 //!
-//! Positions at or beyond a line's count are replaced in the scores and weigh nothing.
+//! Positions at or beyond a query row's count are replaced in the scores and weigh nothing.
 
 use std::ops::Range;
 
@@ -18,14 +18,14 @@ use crate::f32x16::{F32x16, LANES};
 use crate::kv::rotate::rotate;
 use crate::kv::tile::Tile;
 
-/// Tiles that are worked on at a time: they stay in the first-level cache while all lines pass over them.
+/// Tiles that are worked on at a time: they stay in the first-level cache while all query rows pass over them.
 pub(super) const TILES: usize = 4;
 
-/// Scores of lines against the keys of a split.
+/// Scores of query rows against the keys of a split.
 pub(crate) struct ScoreCall<'a> {
-    /// `[lines]`: each a query vector of `head_dim`, or for coded keys what [`AttentionKernels::query`] made of it.
+    /// `[query_rows]`: each a query vector of `head_dim`, or for quantised keys what [`AttentionKernels::query`] made of it.
     pub q: &'a [*const f32],
-    /// Positions that each line attends to in this split, `[lines]`.
+    /// Positions that each query row attends to in this split, `[query_rows]`.
     pub counts: &'a [u32],
     /// K tiles of the split's blocks, enough for the largest count.
     pub tiles: &'a [*const u8],
@@ -34,22 +34,22 @@ pub(crate) struct ScoreCall<'a> {
     /// Where in a V tile its scales are: they are read before everything else of it.
     pub value_scales: Range<usize>,
     pub head_dim: usize,
-    /// `[lines][SPLIT]`: written for the blocks that a line's count touches.
+    /// `[query_rows][SPLIT]`: written for the blocks that a query row's count touches.
     pub scores: *mut f32,
 }
 
 impl ScoreCall<'_> {
-    /// The tiles that are read after `tiles`, for the first lines to fetch while they compute: blocks are far
-    /// apart, and no prefetcher of the processor foresees the next one. Other lines find all in the cache.
+    /// The tiles that are read after `tiles`, for the first query rows to fetch while they compute: blocks are far
+    /// apart, and no prefetcher of the processor foresees the next one. Other query rows find all in the cache.
     #[inline(always)]
     pub(super) fn next_tiles<L: F32x16, const N: usize>(
         &self,
-        line: usize,
+        query_row: usize,
         tile: usize,
         tiles: [*const u8; N],
     ) -> [*const u8; N] {
         let mut next = tiles;
-        if line == 0 {
+        if query_row == 0 {
             for value_tile in &self.value_tiles[tile..tile + N] {
                 fetch::<L>(value_tile.wrapping_add(self.value_scales.start), self.value_scales.len());
             }
@@ -77,23 +77,23 @@ const CACHE_LINE: usize = 64;
 
 /// Values of a split weighted by probabilities.
 pub(crate) struct ValueCall<'a> {
-    /// `[lines][SPLIT]`
+    /// `[query_rows][SPLIT]`
     pub p: *const f32,
     pub counts: &'a [u32],
     /// V tiles of the split's blocks.
     pub tiles: &'a [*const u8],
     /// Length of a row of a V tile.
     pub dims: usize,
-    /// For coded values: room for `[lines]` of [`codes::weight_bytes`](super::codes::weight_bytes) each.
+    /// For quantised values: room for `[query_rows]` of [`quantised::weight_bytes`](super::quantised::weight_bytes) each.
     pub weights: *mut u8,
-    /// `[lines][dims]`.
+    /// `[query_rows][dims]`.
     pub out: *mut f32,
 }
 
-/// What one split contributes to a line, and what a line has gathered so far.
+/// What one split contributes to a query row, and what a query row has gathered so far.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Softmax {
-    /// The greatest score.
+    /// The maximum score.
     pub m: f32,
     /// The sum of exp(score - m).
     pub l: f32,
@@ -109,15 +109,15 @@ impl Softmax {
 /// Their contract: pointers reach what the fields' shapes say, the machine has the instruction set.
 #[derive(Clone, Copy)]
 pub(crate) struct AttentionKernels {
-    /// Turns a query vector into what `scores` reads, where keys are coded: see [`codes::Query`](super::codes::Query).
+    /// Converts a query vector to what `scores` reads, where keys are quantised: see [`quantised::Query`](super::quantised::Query).
     pub query: unsafe fn(q: &[f32], to: &mut [f32]),
     pub scores: unsafe fn(&ScoreCall<'_>),
-    /// Turns the first `count` scores of a line into probabilities that still lack their common divisor.
+    /// Converts the first `count` scores of a query row to probabilities that still lack their common divisor.
     pub softmax: unsafe fn(scores: *mut f32, count: usize, scale: f32) -> Softmax,
     pub values: unsafe fn(&ValueCall<'_>),
     /// Folds a split's `[dims]` into those gathered so far.
     pub fold: unsafe fn(state: &mut Softmax, out: &mut [f32], split: Softmax, split_out: &[f32]),
-    /// Divides `[dims]` by the sum; the first `head_dim` are the result, turned back where values are coded.
+    /// Divides `[dims]` by the sum; the first `head_dim` are the result, rotated back where values are quantised.
     pub finish: unsafe fn(out: &mut [f32], l: f32, head_dim: usize),
 }
 
@@ -130,14 +130,14 @@ macro_rules! attention_kernels {
             v: $crate::kv::KvFormat,
         ) -> $crate::attention::kernel::AttentionKernels {
             use $crate::attention::kernel::{self, AttentionKernels, ScoreCall, Softmax, ValueCall};
-            use $crate::attention::{codes, floats};
-            use $crate::kv::codes::Codes;
+            use $crate::attention::{floats, quantised};
+            use $crate::kv::quantised::Quantised;
             use $crate::kv::tile::{FloatTile, Tile, with_tile};
 
             unsafe fn no_query(_q: &[f32], _to: &mut [f32]) {}
             $(#[target_feature(enable = $features)])?
-            unsafe fn coded_query<C: Codes>(q: &[f32], to: &mut [f32]) {
-                codes::Query::write::<C>(q, to)
+            unsafe fn quantised_query<C: Quantised>(q: &[f32], to: &mut [f32]) {
+                quantised::Query::write::<C>(q, to)
             }
             $(#[target_feature(enable = $features)])?
             unsafe fn float_scores<T: FloatTile>(call: &ScoreCall<'_>) {
@@ -145,9 +145,9 @@ macro_rules! attention_kernels {
                 unsafe { floats::scores::<$floats, T>(call) }
             }
             $(#[target_feature(enable = $features)])?
-            unsafe fn coded_scores<C: Codes>(call: &ScoreCall<'_>) {
+            unsafe fn quantised_scores<C: Quantised>(call: &ScoreCall<'_>) {
                 // SAFETY: as above.
-                unsafe { codes::scores::<$sums, C>(call) }
+                unsafe { quantised::scores::<$sums, C>(call) }
             }
             $(#[target_feature(enable = $features)])?
             unsafe fn softmax(scores: *mut f32, count: usize, scale: f32) -> Softmax {
@@ -160,9 +160,9 @@ macro_rules! attention_kernels {
                 unsafe { floats::values::<$floats, T>(call) }
             }
             $(#[target_feature(enable = $features)])?
-            unsafe fn coded_values<C: Codes>(call: &ValueCall<'_>) {
+            unsafe fn quantised_values<C: Quantised>(call: &ValueCall<'_>) {
                 // SAFETY: as above.
-                unsafe { codes::values::<$sums, C>(call) }
+                unsafe { quantised::values::<$sums, C>(call) }
             }
             $(#[target_feature(enable = $features)])?
             unsafe fn fold(state: &mut Softmax, out: &mut [f32], split: Softmax, split_out: &[f32]) {
@@ -175,10 +175,10 @@ macro_rules! attention_kernels {
                 unsafe { kernel::finish::<$floats, T>(out, l, head_dim) }
             }
             AttentionKernels {
-                query: with_tile!(k, T => no_query, C => coded_query::<C>),
-                scores: with_tile!(k, T => float_scores::<T>, C => coded_scores::<C>),
+                query: with_tile!(k, T => no_query, C => quantised_query::<C>),
+                scores: with_tile!(k, T => float_scores::<T>, C => quantised_scores::<C>),
                 softmax,
-                values: with_tile!(v, T => float_values::<T>, C => coded_values::<C>),
+                values: with_tile!(v, T => float_values::<T>, C => quantised_values::<C>),
                 fold,
                 finish: with_tile!(v, T => finish::<T>),
             }
@@ -196,14 +196,14 @@ pub(crate) unsafe fn softmax<L: F32x16>(scores: *mut f32, count: usize, scale: f
     // SAFETY: all blocks touched by `count` were written.
     unsafe {
         let nothing = L::splat(f32::NEG_INFINITY);
-        let mut greatest = nothing;
+        let mut max = nothing;
         for start in (0..count).step_by(LANES) {
             let scaled = L::load(scores.add(start)).mul(L::splat(scale));
             let valid = scaled.first(count - start, nothing);
             valid.store(scores.add(start));
-            greatest = greatest.max(valid);
+            max = max.max(valid);
         }
-        let m = greatest.maximum();
+        let m = max.maximum();
         let mut sums = L::splat(0.0);
         for start in (0..count).step_by(LANES) {
             let p = L::load(scores.add(start)).sub(L::splat(m)).exp();
@@ -255,7 +255,7 @@ pub(crate) unsafe fn finish<L: F32x16, T: Tile>(out: &mut [f32], l: f32, head_di
             L::load(to).div(L::splat(l)).store(to);
         }
     }
-    if T::CODED {
+    if T::QUANTISED {
         rotate(&mut out[..head_dim]);
     }
 }

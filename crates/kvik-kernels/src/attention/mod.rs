@@ -12,10 +12,10 @@ use kernel::{AttentionKernels, Softmax};
 use plan::{Plan, PlanLimits};
 use units::{Units, Workspace};
 
-pub(crate) mod codes;
 pub(crate) mod floats;
 pub(crate) mod kernel;
 mod plan;
+pub(crate) mod quantised;
 mod units;
 mod variants;
 
@@ -23,9 +23,9 @@ mod variants;
 const SPLIT: usize = 256;
 const SPLIT_BLOCKS: usize = SPLIT / BLOCK_POSITIONS;
 
-/// Lines of a unit, unless a KV head has more query heads: enough to hide the reads of K and V,
+/// Query rows of a unit, unless a KV head has more query heads: enough to hide the reads of K and V,
 /// few enough for their scores to stay in the second-level cache.
-const UNIT_LINES: usize = 96;
+const UNIT_QUERY_ROWS: usize = 96;
 
 /// Query heads that a task prepares: a decode row's are not worth waking a thread for.
 const QUERY_HEADS: usize = 64;
@@ -48,12 +48,12 @@ impl AttnScratch {
         AttnScratch::default()
     }
 
-    /// Makes room for the plan, on `threads` threads, with up to `lines` lines in a unit.
-    fn grow(&mut self, threads: usize, heads: usize, lines: usize, shape: &KvLayer) {
+    /// Makes room for the plan, on `threads` threads, with up to `query_rows` query rows in a unit.
+    fn grow(&mut self, threads: usize, heads: usize, query_rows: usize, shape: &KvLayer) {
         let (lanes, partials) = (shape.value_lanes(), self.plan.partials * heads);
-        let weight_bytes = codes::weight_bytes(shape.v, lanes);
+        let weight_bytes = quantised::weight_bytes(shape.v, lanes);
         self.workspaces.resize_with(threads.max(self.workspaces.len()), Workspace::default);
-        self.workspaces.iter_mut().for_each(|workspace| workspace.grow(lines, lanes, weight_bytes));
+        self.workspaces.iter_mut().for_each(|workspace| workspace.grow(query_rows, lanes, weight_bytes));
         self.partial_out.resize(self.partial_out.len().max(partials * lanes), 0.0);
         self.partial_sums.resize(self.partial_sums.len().max(partials), Softmax::EMPTY);
     }
@@ -98,7 +98,7 @@ impl Attention<'_> {
         scratch.grow(pool.threads(), self.heads, limits.unit_rows_max * group, shape);
         let AttnScratch { plan, workspaces, partial_out, partial_sums, queries } = scratch;
         let kernels = variants::kernels(isa, shape);
-        let query_len = codes::query_len(shape.k, shape.key_dim);
+        let query_len = quantised::query_len(shape.k, shape.key_dim);
         if query_len > 0 {
             queries.resize(self.rows.len() * self.heads * query_len, 0.0);
             prepare_queries(pool, kernels, self.q, shape.key_dim, queries, query_len);
@@ -111,7 +111,7 @@ impl Attention<'_> {
             query_len,
             group,
             value_lanes,
-            value_scales: codes::value_scales(shape.v, value_lanes),
+            value_scales: quantised::value_scales(shape.v, value_lanes),
             plan,
             out: Disjoint::new(out),
             partial_out: Disjoint::new(partial_out),
@@ -127,7 +127,7 @@ impl Attention<'_> {
 
     fn limits(&self, pool: &Pool) -> PlanLimits {
         let kv_heads = self.shape().kv_heads;
-        let unit_rows_max = (UNIT_LINES / (self.heads / kv_heads)).max(1);
+        let unit_rows_max = (UNIT_QUERY_ROWS / (self.heads / kv_heads)).max(1);
         PlanLimits { unit_rows_max, whole_units_min: (2 * pool.threads()).div_ceil(kv_heads) }
     }
 

@@ -153,7 +153,7 @@ fn stored(row: &SeqRow, seqs: &[SeqKv<'_>]) -> usize {
 /// What rows read in a split.
 #[derive(Debug, Default, Clone, Copy)]
 struct SplitReads<'a> {
-    /// The sequence with the most blocks among them.
+    /// The sequence with the largest number of blocks among them.
     seq: u32,
     blocks: &'a [u32],
     /// Whether the split reaches into the sequence's tails, which are nobody else's.

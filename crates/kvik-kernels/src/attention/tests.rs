@@ -121,7 +121,7 @@ impl Store {
     }
 }
 
-/// The greatest difference that storing normal numbers in a format explains.
+/// The maximum difference that storing normal numbers in a format explains.
 fn tolerance(format: KvFormat) -> f32 {
     match format {
         KvFormat::F32 => 1e-5,
@@ -168,8 +168,8 @@ const TINY: [f32; 16] = [
     1e-30,
 ];
 
-/// Where numbers are so small that no finite factor makes codes of them, they count as nothing:
-/// in all variants alike, and never as codes out of range.
+/// Where numbers are so small that no finite factor quantises them, they count as nothing:
+/// in all variants alike, and never as quantised values out of range.
 fn tiny_numbers_are_nothing(isa: Isa) {
     let rows = [(0, 40), (1, 17)].map(|(seq, len)| SeqRow { seq, len });
     let (heads, kv_heads, head_dim) = (2, 1, 40);
@@ -200,8 +200,8 @@ fn tiny_numbers_are_nothing(isa: Isa) {
 
 crate::testing::for_each_isa!(tiny_numbers: super::tiny_numbers_are_nothing);
 
-/// What is not a number stays what it is, in all variants, and is never a code out of range.
-fn what_is_not_a_number_is_nowhere_a_code(isa: Isa) {
+/// What is not a number stays what it is, in all variants, and is never a quantised value out of range.
+fn what_is_not_a_number_is_never_quantised_out_of_range(isa: Isa) {
     for format in [KvFormat::Q8, KvFormat::Q4] {
         let layer = KvLayer::full(1, 32, format, format);
         for wrong in [f32::INFINITY, f32::NAN] {
@@ -221,7 +221,7 @@ fn what_is_not_a_number_is_nowhere_a_code(isa: Isa) {
     }
 }
 
-crate::testing::for_each_isa!(no_numbers: super::what_is_not_a_number_is_nowhere_a_code);
+crate::testing::for_each_isa!(no_numbers: super::what_is_not_a_number_is_never_quantised_out_of_range);
 
 /// A shape of model, sequences that share a prefix, and rows of them.
 fn case() -> impl Strategy<Value = (KvLayer, usize, Vec<usize>, usize, Vec<SeqRow>, u64)> {

@@ -65,22 +65,24 @@ impl Units<'_> {
 
     /// All splits of a tile of rows, folded as they come.
     fn run_whole(&self, unit: Unit, members: &[Member], kv_head: usize, work: &mut Workspace) {
-        let (lines, lanes) = (members.len() * self.group, self.value_lanes);
+        let (query_rows, lanes) = (members.len() * self.group, self.value_lanes);
         let longest = members.iter().map(|member| self.stored(member.row, kv_head)).max();
-        work.sums[..lines].fill(Softmax::EMPTY);
-        work.out[..lines * lanes].fill(0.0);
+        work.sums[..query_rows].fill(Softmax::EMPTY);
+        work.out[..query_rows * lanes].fill(0.0);
         for split in 0..longest.unwrap_or(0).div_ceil(SPLIT) {
             self.run_split(unit.seq, split, members, kv_head, work);
-            for line in (0..lines).filter(|&line| work.counts[line] > 0) {
-                let out = &mut work.out[line * lanes..][..lanes];
-                let split_out = &work.split_out[line * lanes..][..lanes];
+            for query_row in (0..query_rows).filter(|&query_row| work.counts[query_row] > 0) {
+                let out = &mut work.out[query_row * lanes..][..lanes];
+                let split_out = &work.split_out[query_row * lanes..][..lanes];
                 // SAFETY: both are `[value_lanes]`, whole lanes.
-                unsafe { (self.kernels.fold)(&mut work.sums[line], out, work.split_sums[line], split_out) };
+                unsafe {
+                    (self.kernels.fold)(&mut work.sums[query_row], out, work.split_sums[query_row], split_out)
+                };
             }
         }
-        for (line, out) in work.out[..lines * lanes].chunks_exact_mut(lanes).enumerate() {
-            let row = members[line / self.group].row;
-            self.finish(row, kv_head * self.group + line % self.group, work.sums[line], out);
+        for (query_row, out) in work.out[..query_rows * lanes].chunks_exact_mut(lanes).enumerate() {
+            let row = members[query_row / self.group].row;
+            self.finish(row, kv_head * self.group + query_row % self.group, work.sums[query_row], out);
         }
     }
 
@@ -98,19 +100,19 @@ impl Units<'_> {
             let count = stored.saturating_sub(split * SPLIT).min(SPLIT) as u32;
             work.counts.extend(std::iter::repeat_n(count, self.group));
         }
-        let most = work.counts.iter().max().copied().unwrap_or(0) as usize;
-        self.find_tiles(seq, split * SPLIT_BLOCKS, most.div_ceil(BLOCK_POSITIONS), kv_head, work);
+        let count_max = work.counts.iter().max().copied().unwrap_or(0) as usize;
+        self.find_tiles(seq, split * SPLIT_BLOCKS, count_max.div_ceil(BLOCK_POSITIONS), kv_head, work);
         let Workspace { q, counts, tiles, value_tiles, scores, .. } = &mut *work;
         let head_dim = self.shape.key_dim;
         let (value_scales, scores) = (self.value_scales.clone(), scores.as_mut_ptr());
         let scores = ScoreCall { q, counts, tiles, value_tiles, value_scales, head_dim, scores };
-        // SAFETY: the workspace has room for the lines, the queries are those of the format, the tiles those
+        // SAFETY: the workspace has room for the query rows, the queries are those of the format, the tiles those
         // of the layer, and each count lies within them.
         unsafe { (self.kernels.scores)(&scores) };
 
-        for (line, &count) in work.counts.iter().enumerate() {
-            let scores = &mut work.scores[line * SPLIT..][..SPLIT];
-            work.split_sums[line] = match count {
+        for (query_row, &count) in work.counts.iter().enumerate() {
+            let scores = &mut work.scores[query_row * SPLIT..][..SPLIT];
+            work.split_sums[query_row] = match count {
                 0 => Softmax::EMPTY,
                 // SAFETY: a row of SPLIT, written up to the block that holds the last position.
                 _ => unsafe {
@@ -142,15 +144,17 @@ impl Units<'_> {
 
     fn leave_partials(&self, members: &[Member], first_head: usize, work: &Workspace) {
         for (i, member) in members.iter().enumerate() {
-            let line = i * self.group;
+            let query_row = i * self.group;
             let to = member.partial * self.operands.heads + first_head;
             // SAFETY: a row, split and head belong to one unit, so nobody else has these ranges.
             let (sums, out) = unsafe {
                 let out = self.partial_out.range(to * self.value_lanes, self.group * self.value_lanes);
                 (self.partial_sums.range(to, self.group), out)
             };
-            sums.copy_from_slice(&work.split_sums[line..][..self.group]);
-            out.copy_from_slice(&work.split_out[line * self.value_lanes..][..self.group * self.value_lanes]);
+            sums.copy_from_slice(&work.split_sums[query_row..][..self.group]);
+            out.copy_from_slice(
+                &work.split_out[query_row * self.value_lanes..][..self.group * self.value_lanes],
+            );
         }
     }
 
@@ -195,11 +199,11 @@ pub(super) struct Workspace {
     counts: Vec<u32>,
     tiles: Vec<*const u8>,
     value_tiles: Vec<*const u8>,
-    /// `[lines, SPLIT]`
+    /// `[query_rows, SPLIT]`
     scores: Vec<f32>,
-    /// `[lines]` of what the format of the values needs, in aligned pieces.
+    /// `[query_rows]` of what the format of the values needs, in aligned pieces.
     weights: Vec<[f32; 2]>,
-    /// `[lines, value_lanes]` and `[lines]`: of the split at hand, then gathered over splits.
+    /// `[query_rows, value_lanes]` and `[query_rows]`: of the split at hand, then gathered over splits.
     split_out: Vec<f32>,
     split_sums: Vec<Softmax>,
     out: Vec<f32>,
@@ -212,18 +216,18 @@ unsafe impl Send for Workspace {}
 unsafe impl Sync for Workspace {}
 
 impl Workspace {
-    /// Makes room for units of `lines` lines whose values have `lanes` lanes and `weight_bytes`.
-    pub(super) fn grow(&mut self, lines: usize, lanes: usize, weight_bytes: usize) {
+    /// Makes room for units of `query_rows` query rows whose values have `lanes` lanes and `weight_bytes`.
+    pub(super) fn grow(&mut self, query_rows: usize, lanes: usize, weight_bytes: usize) {
         let larger = |len: usize, needed: usize| len.max(needed);
-        self.scores.resize(larger(self.scores.len(), lines * SPLIT), 0.0);
-        self.split_out.resize(larger(self.split_out.len(), lines * lanes), 0.0);
-        self.out.resize(larger(self.out.len(), lines * lanes), 0.0);
-        let weights = (lines * weight_bytes).div_ceil(size_of::<[f32; 2]>());
+        self.scores.resize(larger(self.scores.len(), query_rows * SPLIT), 0.0);
+        self.split_out.resize(larger(self.split_out.len(), query_rows * lanes), 0.0);
+        self.out.resize(larger(self.out.len(), query_rows * lanes), 0.0);
+        let weights = (query_rows * weight_bytes).div_ceil(size_of::<[f32; 2]>());
         self.weights.resize(larger(self.weights.len(), weights), [0.0; 2]);
-        self.split_sums.resize(larger(self.split_sums.len(), lines), Softmax::EMPTY);
-        self.sums.resize(larger(self.sums.len(), lines), Softmax::EMPTY);
-        self.q.reserve(lines);
-        self.counts.reserve(lines);
+        self.split_sums.resize(larger(self.split_sums.len(), query_rows), Softmax::EMPTY);
+        self.sums.resize(larger(self.sums.len(), query_rows), Softmax::EMPTY);
+        self.q.reserve(query_rows);
+        self.counts.reserve(query_rows);
         self.tiles.reserve(SPLIT_BLOCKS);
         self.value_tiles.reserve(SPLIT_BLOCKS);
     }

@@ -12,14 +12,14 @@ pub enum KvFormat {
     F16,
     /// The upper half of an f32.
     Bf16,
-    /// Signed 8-bit integers with one scale per head vector, of vectors turned by a Hadamard matrix.
+    /// Signed 8-bit integers with one scale per head vector, of vectors rotated by a Hadamard matrix.
     Q8,
-    /// 4-bit integers with a scale and a least value per 32 dimensions, of turned vectors.
+    /// 4-bit integers with a scale and a minimum per 32 dimensions, of rotated vectors.
     Q4,
 }
 
 impl KvFormat {
-    /// All formats, the most precise first.
+    /// All formats, from precise to coarse.
     pub const ALL: [KvFormat; 5] = [KvFormat::F32, KvFormat::F16, KvFormat::Bf16, KvFormat::Q8, KvFormat::Q4];
 
     /// The name used on the command line and in a cache's namespace.

@@ -2,9 +2,9 @@
 //! stores where.
 
 mod arena;
-pub(crate) mod codes;
 mod format;
 mod layout;
+pub(crate) mod quantised;
 pub(crate) mod rotate;
 pub(crate) mod sequence;
 pub(crate) mod tile;
@@ -21,20 +21,20 @@ pub const BLOCK_POSITIONS: usize = 16;
 /// The longest head vector that a layout allows.
 pub(crate) const HEAD_DIM_MAX: usize = 256;
 
-/// The greatest magnitude of `x`, which is NaN if one is.
+/// The maximum magnitude of `x`, which is NaN if one is.
 #[inline(always)]
-pub(crate) fn greatest_magnitude(x: &[f32]) -> f32 {
+pub(crate) fn max_magnitude(x: &[f32]) -> f32 {
     // Without their sign, floats are in the order of their bits, and integers have a fast maximum.
     let magnitudes = x.iter().map(|x| x.to_bits() & !(1 << 31));
-    f32::from_bits(magnitudes.fold(0, |greatest, bits| if bits > greatest { bits } else { greatest }))
+    f32::from_bits(magnitudes.fold(0, |max, bits| if bits > max { bits } else { max }))
 }
 
-/// What turns numbers of up to `greatest` in magnitude into numbers of up to `to`.
+/// The factor that takes numbers of up to `max` in magnitude to numbers of up to `to`.
 ///
-/// It is 0 where no finite factor does: `greatest` is 0 or nearly so (below `to / f32::MAX`, where numbers
+/// It is 0 where no finite factor does: `max` is 0 or nearly so (below `to / f32::MAX`, where numbers
 /// then count as nothing), infinite, or not a number.
 #[inline(always)]
-pub(crate) fn factor_to(to: f32, greatest: f32) -> f32 {
-    let factor = to / greatest;
+pub(crate) fn factor_to(to: f32, max: f32) -> f32 {
+    let factor = to / max;
     if factor.is_finite() { factor } else { 0.0 }
 }

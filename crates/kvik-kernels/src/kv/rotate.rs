@@ -1,12 +1,12 @@
-//! The rotation that vectors undergo before their numbers become codes.
+//! The rotation that vectors undergo before they are quantised.
 
 use crate::f32x16::LANES;
 
-/// Turns a head vector by an orthogonal Hadamard matrix, which is its own inverse.
+/// Rotates a head vector by an orthogonal Hadamard matrix, which is its own inverse.
 ///
-/// It spreads outliers over all dimensions, so that few bits lose little. Products of two turned vectors
-/// are those of the vectors themselves. Where the length is no power of two, pieces of the greatest
-/// power of two that divides it are turned one by one.
+/// It spreads outliers over all dimensions, so that few bits lose little. Products of two rotated vectors
+/// are those of the vectors themselves. Where the length is no power of two, pieces of the largest
+/// power of two that divides it are rotated one by one.
 #[inline(always)]
 pub(crate) fn rotate(x: &mut [f32]) {
     let piece = 1 << x.len().trailing_zeros();
@@ -14,11 +14,11 @@ pub(crate) fn rotate(x: &mut [f32]) {
     let (vectors, rest) = x.as_chunks_mut::<LANES>();
     // Loops, not closures: only what is inlined is compiled for the machine's registers.
     for lanes in vectors.iter_mut() {
-        turn_lanes(lanes, piece);
+        rotate_lanes(lanes, piece);
     }
     let mut last = [0.0; LANES];
     last[..rest.len()].copy_from_slice(rest);
-    turn_lanes(&mut last, piece);
+    rotate_lanes(&mut last, piece);
     rest.copy_from_slice(&last[..rest.len()]);
     let mut half = 1;
     while LANES * half < piece {
@@ -37,23 +37,23 @@ pub(crate) fn rotate(x: &mut [f32]) {
 
 /// The distances below 16 that a piece has, on lanes that stay in registers.
 #[inline(always)]
-fn turn_lanes(lanes: &mut [f32; LANES], piece: usize) {
+fn rotate_lanes(lanes: &mut [f32; LANES], piece: usize) {
     if piece > 1 {
-        turn_distance::<1>(lanes);
+        rotate_distance::<1>(lanes);
     }
     if piece > 2 {
-        turn_distance::<2>(lanes);
+        rotate_distance::<2>(lanes);
     }
     if piece > 4 {
-        turn_distance::<4>(lanes);
+        rotate_distance::<4>(lanes);
     }
     if piece > 8 {
-        turn_distance::<8>(lanes);
+        rotate_distance::<8>(lanes);
     }
 }
 
 #[inline(always)]
-fn turn_distance<const HALF: usize>(lanes: &mut [f32; LANES]) {
+fn rotate_distance<const HALF: usize>(lanes: &mut [f32; LANES]) {
     let x = *lanes;
     *lanes = std::array::from_fn(|i| {
         let other = x[i ^ HALF];
@@ -72,12 +72,12 @@ mod tests {
             let mut random = Random(len as u64);
             let (x, y): (Vec<f32>, Vec<f32>) = (0..len).map(|_| (random.float(), random.float())).unzip();
             let dot = |x: &[f32], y: &[f32]| -> f32 { x.iter().zip(y).map(|(x, y)| x * y).sum() };
-            let (mut turned, mut other) = (x.clone(), y.clone());
-            rotate(&mut turned);
+            let (mut rotated, mut other) = (x.clone(), y.clone());
+            rotate(&mut rotated);
             rotate(&mut other);
-            assert!((dot(&turned, &other) - dot(&x, &y)).abs() < 1e-4);
-            rotate(&mut turned);
-            assert!(turned.iter().zip(&x).all(|(a, b)| (a - b).abs() < 1e-5), "{len}");
+            assert!((dot(&rotated, &other) - dot(&x, &y)).abs() < 1e-4);
+            rotate(&mut rotated);
+            assert!(rotated.iter().zip(&x).all(|(a, b)| (a - b).abs() < 1e-5), "{len}");
         }
     }
 

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! `dims` is the head dimension rounded up to whole lanes; padding does not influence any result.
-//! Floats are stored as drawn; [`codes`](super::codes) packs several rows together.
+//! Floats are stored as drawn; [`quantised`](super::quantised) packs several rows together.
 //! What is stored for a position depends on that position alone.
 
 use half::{bf16, f16};
@@ -19,9 +19,9 @@ use crate::f32x16::F32x16;
 /// All pointers are to the start of a tile of this format, readable (writable) for its whole length;
 /// `position < 16`, `d < head_dim` and `16 * vector < dims`. [`F32x16`] are those of the machine.
 pub(crate) trait Tile {
-    /// Whether numbers are stored as [`codes`](super::codes) of turned vectors: queries and results
-    /// must be turned too.
-    const CODED: bool;
+    /// Whether numbers are stored as [`quantised`](super::quantised) rotated vectors: queries and results
+    /// must be rotated too.
+    const QUANTISED: bool;
 
     /// Bytes of a K tile.
     fn key_bytes(head_dim: usize) -> usize;
@@ -42,12 +42,12 @@ pub(crate) trait FloatTile: Tile {
     fn value_at(tile: *const u8, dims: usize, position: usize, vector: usize) -> *const u8;
 }
 
-/// Evaluates `$floats` or `$codes` with `$tile` or `$coded` naming the type of the tiles of a format.
+/// Evaluates `$floats` or `$values` with `$tile` or `$quantised` naming the type of the tiles of a format.
 macro_rules! with_tile {
     ($format:expr, $tile:ident => $body:expr) => {
         $crate::kv::tile::with_tile!($format, $tile => $body, $tile => $body)
     };
-    ($format:expr, $tile:ident => $floats:expr, $coded:ident => $codes:expr) => {
+    ($format:expr, $tile:ident => $floats:expr, $quantised:ident => $values:expr) => {
         match $format {
             $crate::kv::KvFormat::F32 => {
                 #[allow(dead_code, reason = "what floats need may not depend on the type")]
@@ -65,12 +65,12 @@ macro_rules! with_tile {
                 $floats
             }
             $crate::kv::KvFormat::Q8 => {
-                type $coded = $crate::kv::codes::Q8;
-                $codes
+                type $quantised = $crate::kv::quantised::Q8;
+                $values
             }
             $crate::kv::KvFormat::Q4 => {
-                type $coded = $crate::kv::codes::Q4;
-                $codes
+                type $quantised = $crate::kv::quantised::Q4;
+                $values
             }
         }
     };
@@ -93,7 +93,7 @@ macro_rules! float_tile {
         pub(crate) struct $name;
 
         impl Tile for $name {
-            const CODED: bool = false;
+            const QUANTISED: bool = false;
 
             fn key_bytes(head_dim: usize) -> usize {
                 head_dim * BLOCK_POSITIONS * size_of::<$number>()

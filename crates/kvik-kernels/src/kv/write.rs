@@ -28,8 +28,8 @@ impl Position<'_> {
     pub(crate) unsafe fn write<K: Tile, V: Tile>(&self) {
         let mut buffers = [[0.0; HEAD_DIM_MAX]; 2];
         let [k_rotated, v_rotated] = &mut buffers;
-        let k = if K::CODED { rotated(self.k, k_rotated) } else { self.k };
-        let v = if V::CODED { rotated(self.v, v_rotated) } else { self.v };
+        let k = if K::QUANTISED { rotated(self.k, k_rotated) } else { self.k };
+        let v = if V::QUANTISED { rotated(self.v, v_rotated) } else { self.v };
         // SAFETY: the caller's promise.
         unsafe {
             K::write_key(self.key_tile, self.offset, k);

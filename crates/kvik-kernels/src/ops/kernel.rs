@@ -22,7 +22,7 @@ pub(crate) struct OpsKernels {
     pub rotate: Rotate,
 }
 
-/// Turns the pairs `(low[i], high[i])` by the angles of `cos` and `sin`.
+/// Rotates the pairs `(low[i], high[i])` by the angles of `cos` and `sin`.
 pub(crate) type Rotate = unsafe fn(low: &mut [f32], high: &mut [f32], cos: &[f32], sin: &[f32]);
 
 /// Declares `KERNELS` for one type of lanes, compiled with its target features.

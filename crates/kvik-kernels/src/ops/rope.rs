@@ -3,7 +3,7 @@
 use super::{OpsKernels, PARALLEL_MIN, kernels};
 use crate::Pool;
 
-/// Which elements of a head vector form the pairs that are turned.
+/// Which elements of a head vector form the pairs that are rotated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RopeStyle {
     /// `(2 i, 2 i + 1)`: Llama as GGUF stores it.
@@ -12,10 +12,10 @@ pub enum RopeStyle {
     HalfSplit,
 }
 
-/// Cosine and sine of every angle that a model turns by.
+/// Cosine and sine of every angle that a model rotates by.
 #[derive(Debug, Clone)]
 pub struct RopeTable {
-    /// Turned elements of a head vector: twice the number of frequencies.
+    /// Rotated elements of a head vector: twice the number of frequencies.
     dims: usize,
     /// `[positions, dims / 2]`
     cos: Vec<f32>,
@@ -38,7 +38,7 @@ impl RopeTable {
         RopeTable { dims: 2 * frequencies.len(), cos, sin }
     }
 
-    /// Turned elements of a head vector.
+    /// Rotated elements of a head vector.
     pub fn dims(&self) -> usize {
         self.dims
     }
@@ -55,13 +55,13 @@ impl RopeTable {
     }
 }
 
-/// Turns the first `table.dims()` elements of every head vector by the angles of its row's position.
+/// Rotates the first `table.dims()` elements of every head vector by the angles of its row's position.
 ///
 /// * `x`: `[n, heads, head_dim]`
 /// * `positions`: `[n]`
 ///
 /// # Panics
-/// When a shape does not fit, the table turns more elements than a head has, or lacks a position.
+/// When a shape does not fit, the table rotates more elements than a head has, or lacks a position.
 pub fn rope(
     pool: &Pool,
     x: &mut [f32],
@@ -82,27 +82,27 @@ pub(super) fn rope_with(
     table: &RopeTable,
     style: RopeStyle,
 ) {
-    assert!(table.dims <= head_dim, "{} turned elements of {head_dim}", table.dims);
+    assert!(table.dims <= head_dim, "{} rotated elements of {head_dim}", table.dims);
     assert!(x.len().is_multiple_of((positions.len() * head_dim).max(1)), "x is [n, heads, head_dim]");
     if x.is_empty() {
         return;
     }
     let row = x.len() / positions.len();
-    let turn_row = |i: usize, row: &mut [f32]| {
+    let rotate_row = |i: usize, row: &mut [f32]| {
         let (cos, sin) = table.row(positions[i]);
         for head in row.chunks_exact_mut(head_dim) {
-            turn(kernels, &mut head[..table.dims], cos, sin, style);
+            rotate(kernels, &mut head[..table.dims], cos, sin, style);
         }
     };
     if x.len() < PARALLEL_MIN {
-        x.chunks_exact_mut(row).enumerate().for_each(|(i, row)| turn_row(i, row));
+        x.chunks_exact_mut(row).enumerate().for_each(|(i, row)| rotate_row(i, row));
     } else {
-        pool.run_chunks(x, row, turn_row);
+        pool.run_chunks(x, row, rotate_row);
     }
 }
 
-/// Turns the pairs of one head vector.
-fn turn(kernels: OpsKernels, x: &mut [f32], cos: &[f32], sin: &[f32], style: RopeStyle) {
+/// Rotates the pairs of one head vector.
+fn rotate(kernels: OpsKernels, x: &mut [f32], cos: &[f32], sin: &[f32], style: RopeStyle) {
     match style {
         RopeStyle::HalfSplit => {
             let (low, high) = x.split_at_mut(x.len() / 2);

@@ -85,7 +85,7 @@ fn sums_are_plain() {
 }
 
 #[test]
-fn rope_turns_pairs_of_either_style() {
+fn rope_rotates_pairs_of_either_style() {
     // One frequency of a quarter turn per position and one that never turns; the last element stays.
     let table = RopeTable::new(&[std::f32::consts::FRAC_PI_2, 0.0], 8, 1.0);
     let check = |style, expect: [f32; 5]| {
@@ -135,12 +135,12 @@ proptest! {
                 (kernels.silu_mul)(&mut gated, &y);
                 (kernels.add)(&mut sum, &y);
             }
-            let turned = [RopeStyle::Interleaved, RopeStyle::HalfSplit].map(|style| {
-                let mut turned = x.clone();
-                rope_with(kernels, &pool, &mut turned, d, &positions, &table, style);
-                bits(&turned)
+            let rotated = [RopeStyle::Interleaved, RopeStyle::HalfSplit].map(|style| {
+                let mut rotated = x.clone();
+                rope_with(kernels, &pool, &mut rotated, d, &positions, &table, style);
+                bits(&rotated)
             });
-            (bits(&normed), bits(&gated), bits(&sum), bits(&exp(kernels, &x)), turned)
+            (bits(&normed), bits(&gated), bits(&sum), bits(&exp(kernels, &x)), rotated)
         };
         for isa in crate::testing::isas() {
             prop_assert_eq!(all(isa), all(Isa::Scalar), "{:?}", isa);

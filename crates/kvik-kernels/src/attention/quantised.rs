@@ -1,18 +1,18 @@
-//! Scores and values where keys and values are stored as codes: sums of integers, scaled afterwards.
+//! Scores and values where keys and values are quantised: sums of integers, scaled afterwards.
 //!
-//! 1. A query is turned and rounded to 16 bits, its greatest magnitude to 32767. Per group of dimensions,
-//!    the sum s of products with the codes is exact; a score is the FMA over ascending groups of
-//!    s times the group's scale, and of the sum of the group's query numbers times its least value;
+//! 1. A query is rotated and rounded to 16 bits, its maximum magnitude to 32767. Per group of dimensions,
+//!    the sum s of products with the quantised values is exact; a score is the FMA over ascending groups of
+//!    s times the group's scale, and of the sum of the group's query numbers times its minimum;
 //!    all times the query's scale.
 //! 2. The weight of a position, per group of dimensions, is p times the group's scale, rounded to 16 bits,
-//!    the greatest of the split to 32767. The sum of weights times codes is exact; times the weights'
-//!    scale, plus the sum of p times the least values (per lane over ascending blocks, then the tree of
+//!    the maximum of the split to 32767. The sum of weights times quantised values is exact; times the weights'
+//!    scale, plus the sum of p times the minima (per lane over ascending blocks, then the tree of
 //!    [`F32x16::sum`]), it is a dimension of the output.
 //!
-//! Where the greatest is so small that no finite factor takes it to 32767 (below 1e-34), all are 0: see
+//! Where the maximum is so small that no finite factor takes it to 32767 (below 1e-34), all are 0: see
 //! [`factor_to`].
 //!
-//! Sixteen bits lose nothing that 8-bit codes had: against them the error is 1/256.
+//! Sixteen bits lose nothing that 8-bit values had: against them the error is 1/256.
 
 #![expect(clippy::needless_range_loop, reason = "register blocks are written as the matrices they are")]
 
@@ -22,15 +22,15 @@ use super::SPLIT;
 use super::kernel::{ScoreCall, TILES, ValueCall, fetch};
 use crate::f32x16::{F32x16, LANES, ROUND};
 use crate::i32x16::I32x16;
-use crate::kv::codes::{Codes, groups, scales_at};
+use crate::kv::quantised::{Quantised, groups, scales_at};
 use crate::kv::rotate::rotate;
 use crate::kv::tile::with_tile;
-use crate::kv::{BLOCK_POSITIONS, HEAD_DIM_MAX, KvFormat, factor_to, greatest_magnitude};
+use crate::kv::{BLOCK_POSITIONS, HEAD_DIM_MAX, KvFormat, factor_to, max_magnitude};
 
-/// What a 16-bit number's greatest magnitude becomes.
-const GREATEST: f32 = 32767.0;
+/// What the maximum magnitude of 16-bit numbers becomes.
+const MAGNITUDE_MAX: f32 = 32767.0;
 
-/// A query vector as coded keys meet it.
+/// A query vector as quantised keys meet it.
 ///
 /// ```text
 /// [scale] [groups] { sum of the group's numbers } [head_dim, rounded up to whole words] 16-bit numbers
@@ -44,14 +44,14 @@ pub(crate) struct Query {
 
 impl Query {
     /// Floats that a query takes.
-    fn len<C: Codes>(head_dim: usize) -> usize {
+    fn len<C: Quantised>(head_dim: usize) -> usize {
         1 + groups::<C>(head_dim) + head_dim.next_multiple_of(C::ROWS) / 2
     }
 
     /// # Safety
     /// At `from` is what [`Query::write`] wrote for this format and dimension.
     #[inline(always)]
-    unsafe fn read<C: Codes>(from: *const f32, head_dim: usize) -> Query {
+    unsafe fn read<C: Quantised>(from: *const f32, head_dim: usize) -> Query {
         // SAFETY: the caller's promise.
         unsafe {
             let sums = from.add(1);
@@ -61,15 +61,15 @@ impl Query {
 
     /// Writes `q` to `to`, which has [`query_len`] elements.
     #[inline(always)]
-    pub(crate) fn write<C: Codes>(q: &[f32], to: &mut [f32]) {
+    pub(crate) fn write<C: Quantised>(q: &[f32], to: &mut [f32]) {
         let mut buffer = [0.0; HEAD_DIM_MAX];
         buffer[..q.len()].copy_from_slice(q);
         rotate(&mut buffer[..q.len()]);
-        let greatest = greatest_magnitude(&buffer);
-        let factor = factor_to(GREATEST, greatest);
+        let max = max_magnitude(&buffer);
+        let factor = factor_to(MAGNITUDE_MAX, max);
         let numbers = buffer.map(|x| round(x * factor));
         let (head, packed) = to.split_at_mut(1 + groups::<C>(q.len()));
-        head[0] = greatest / GREATEST;
+        head[0] = max / MAGNITUDE_MAX;
         for (sum, group) in head[1..].iter_mut().zip(numbers[..q.len()].chunks(C::GROUP)) {
             *sum = group.iter().map(|&number| i32::from(number)).sum::<i32>() as f32;
         }
@@ -80,66 +80,68 @@ impl Query {
     }
 }
 
-/// Floats that a query vector takes for keys in `format`, 0 if they are not coded.
+/// Floats that a query vector takes for keys in `format`, 0 if they are not quantised.
 pub(super) fn query_len(format: KvFormat, head_dim: usize) -> usize {
     with_tile!(format, T => 0, C => Query::len::<C>(head_dim))
 }
 
-/// `x`, which is at most [`GREATEST`] in magnitude, rounded half to even.
+/// `x`, which is at most [`MAGNITUDE_MAX`] in magnitude, rounded half to even.
 #[inline(always)]
 fn round(x: f32) -> i16 {
     (x + ROUND).to_bits() as i16
 }
 
-/// Scores of all lines, [`TILES`] tiles at a time; unpacking takes registers that lines then lack.
+/// Scores of all query rows, [`TILES`] tiles at a time; unpacking takes registers that query rows then lack.
 ///
 /// # Safety
 /// See [`AttentionKernels`](super::kernel::AttentionKernels); inlined into a function with the features of `I`.
 #[inline(always)]
-pub(crate) unsafe fn scores<I: I32x16, C: Codes>(call: &ScoreCall<'_>) {
+pub(crate) unsafe fn scores<I: I32x16, C: Quantised>(call: &ScoreCall<'_>) {
     for start in (0..call.tiles.len()).step_by(TILES) {
         let tiles = start..call.tiles.len().min(start + TILES);
-        let mut line = 0;
-        while line < call.q.len() {
+        let mut query_row = 0;
+        while query_row < call.q.len() {
             let tiles = tiles.clone();
-            // SAFETY: the group is inside the lines of the call.
-            line += unsafe {
-                match call.q.len() - line {
-                    6.. if C::ROWS == 2 || I::Floats::WIDE => score_lines::<I, C, 6, 1>(call, line, tiles),
-                    4.. => score_lines::<I, C, 4, 1>(call, line, tiles),
-                    2.. if C::ROWS == 2 => score_lines::<I, C, 2, 2>(call, line, tiles),
-                    2.. => score_lines::<I, C, 2, 1>(call, line, tiles),
-                    _ if C::ROWS == 2 => score_lines::<I, C, 1, 4>(call, line, tiles),
-                    _ => score_lines::<I, C, 1, 2>(call, line, tiles),
+            // SAFETY: the group is inside the query rows of the call.
+            query_row += unsafe {
+                match call.q.len() - query_row {
+                    6.. if C::ROWS == 2 || I::Floats::WIDE => {
+                        score_query_rows::<I, C, 6, 1>(call, query_row, tiles)
+                    }
+                    4.. => score_query_rows::<I, C, 4, 1>(call, query_row, tiles),
+                    2.. if C::ROWS == 2 => score_query_rows::<I, C, 2, 2>(call, query_row, tiles),
+                    2.. => score_query_rows::<I, C, 2, 1>(call, query_row, tiles),
+                    _ if C::ROWS == 2 => score_query_rows::<I, C, 1, 4>(call, query_row, tiles),
+                    _ => score_query_rows::<I, C, 1, 2>(call, query_row, tiles),
                 }
             };
         }
     }
 }
 
-/// Scores `M` lines against those of `tiles` that they touch, all four at once with wide registers
+/// Scores `M` query rows against those of `tiles` that they touch, all four at once with wide registers
 /// and `N` with narrow ones; returns `M`.
 #[inline(always)]
-unsafe fn score_lines<I: I32x16, C: Codes, const M: usize, const N: usize>(
+unsafe fn score_query_rows<I: I32x16, C: Quantised, const M: usize, const N: usize>(
     call: &ScoreCall<'_>,
-    line: usize,
+    query_row: usize,
     tiles: Range<usize>,
 ) -> usize {
-    let count = call.counts[line..line + M].iter().max().copied().unwrap_or(0) as usize;
+    let count = call.counts[query_row..query_row + M].iter().max().copied().unwrap_or(0) as usize;
     let end = tiles.end.min(count.div_ceil(BLOCK_POSITIONS));
     let mut tile = tiles.start;
-    // SAFETY: `line + M` lines exist, and `end` tiles.
+    // SAFETY: `query_row + M` query rows exist, and `end` tiles.
     unsafe {
         if I::Floats::WIDE && tile + TILES <= end {
-            score_tiles::<I, C, M, TILES>(call, line, tile);
+            score_tiles::<I, C, M, TILES>(call, query_row, tile);
             tile += TILES;
         }
         while !I::Floats::WIDE && tile + N <= end {
-            score_tiles::<I, C, M, N>(call, line, tile);
+            score_tiles::<I, C, M, N>(call, query_row, tile);
             tile += N;
         }
         while tile < end {
-            score_tiles::<I, C, M, 1>(call, line, tile);
+            score_tiles::<I, C, M, 1>(call, query_row, tile);
             tile += 1;
         }
     }
@@ -147,17 +149,17 @@ unsafe fn score_lines<I: I32x16, C: Codes, const M: usize, const N: usize>(
 }
 
 #[inline(always)]
-unsafe fn score_tiles<I: I32x16, C: Codes, const M: usize, const N: usize>(
+unsafe fn score_tiles<I: I32x16, C: Quantised, const M: usize, const N: usize>(
     call: &ScoreCall<'_>,
-    line: usize,
+    query_row: usize,
     tile: usize,
 ) {
     let head_dim = call.head_dim;
     let mut tiles = [std::ptr::null(); N];
     tiles.copy_from_slice(&call.tiles[tile..tile + N]);
-    let next = call.next_tiles::<I::Floats, N>(line, tile, tiles);
+    let next = call.next_tiles::<I::Floats, N>(query_row, tile, tiles);
     let stride = BLOCK_POSITIONS * C::WORD;
-    if line == 0 {
+    if query_row == 0 {
         for next in next {
             fetch::<I::Floats>(
                 scales_at::<C>(next, head_dim, BLOCK_POSITIONS),
@@ -166,19 +168,19 @@ unsafe fn score_tiles<I: I32x16, C: Codes, const M: usize, const N: usize>(
         }
     }
     // SAFETY: the queries are those of the format, every word of a group is inside the tiles,
-    // and the scores have a row of SPLIT for every line.
+    // and the scores have a row of SPLIT for every query row.
     unsafe {
-        let mut queries = [Query::read::<C>(call.q[line], head_dim); M];
+        let mut queries = [Query::read::<C>(call.q[query_row], head_dim); M];
         let mut numbers = [queries[0].numbers; M];
         for m in 1..M {
-            queries[m] = Query::read::<C>(call.q[line + m], head_dim);
+            queries[m] = Query::read::<C>(call.q[query_row + m], head_dim);
             numbers[m] = queries[m].numbers;
         }
-        let to = call.scores.add(line * SPLIT + tile * BLOCK_POSITIONS);
+        let to = call.scores.add(query_row * SPLIT + tile * BLOCK_POSITIONS);
         for g in 0..groups::<C>(head_dim) {
             let dims = (head_dim - g * C::GROUP).min(C::GROUP);
             let mut sums = [[I::zero(); N]; M];
-            let words = Words { codes: tiles, next, stride, count: dims.div_ceil(C::ROWS) };
+            let words = Words { packed: tiles, next, stride, count: dims.div_ceil(C::ROWS) };
             add_words::<I, C, M, N>(numbers, words.after(g * (C::GROUP / C::ROWS)), &mut sums);
             for m in 0..M {
                 numbers[m] = numbers[m].wrapping_add(C::GROUP);
@@ -199,14 +201,20 @@ unsafe fn score_tiles<I: I32x16, C: Codes, const M: usize, const N: usize>(
 
 /// Adds what group `g` contributes to 16 scores at `to`; the first one begins them.
 #[inline(always)]
-unsafe fn add_group<I: I32x16, C: Codes>(sums: I, scales: *const u8, query: Query, g: usize, to: *mut f32) {
+unsafe fn add_group<I: I32x16, C: Quantised>(
+    sums: I,
+    scales: *const u8,
+    query: Query,
+    g: usize,
+    to: *mut f32,
+) {
     // SAFETY: the scales of the group, 16 scores, and as many sums of the query as groups.
     unsafe {
         let (sums, scale) = (sums.to_floats(), C::scale::<I::Floats>(scales));
         let mut scores = if g == 0 { sums.mul(scale) } else { sums.mul_add(scale, I::Floats::load(to)) };
-        if C::LEAST {
+        if C::HAS_MIN {
             let sum = I::Floats::splat(*query.sums.add(g));
-            scores = C::least::<I::Floats>(scales).mul_add(sum, scores);
+            scores = C::min::<I::Floats>(scales).mul_add(sum, scores);
         }
         scores.store(to);
     }
@@ -215,7 +223,7 @@ unsafe fn add_group<I: I32x16, C: Codes>(sums: I, scales: *const u8, query: Quer
 /// Words of 16 columns in `N` places, one below the other.
 #[derive(Clone, Copy)]
 struct Words<const N: usize> {
-    codes: [*const u8; N],
+    packed: [*const u8; N],
     /// What to fetch meanwhile.
     next: [*const u8; N],
     /// Bytes from one word to that below it.
@@ -228,16 +236,16 @@ impl<const N: usize> Words<N> {
     #[inline(always)]
     fn after(mut self, skipped: usize) -> Words<N> {
         for n in 0..N {
-            self.codes[n] = self.codes[n].wrapping_add(skipped * self.stride);
+            self.packed[n] = self.packed[n].wrapping_add(skipped * self.stride);
             self.next[n] = self.next[n].wrapping_add(skipped * self.stride);
         }
         self
     }
 }
 
-/// Adds to `sums[m][n]` the products of the codes at `n` with the numbers at `x[m]`, one for each row.
+/// Adds to `sums[m][n]` the products of the quantised values at `n` with the numbers at `x[m]`, one for each row.
 #[inline(always)]
-unsafe fn add_words<I: I32x16, C: Codes, const M: usize, const N: usize>(
+unsafe fn add_words<I: I32x16, C: Quantised, const M: usize, const N: usize>(
     x: [*const i16; M],
     words: Words<N>,
     sums: &mut [[I; N]; M],
@@ -245,16 +253,16 @@ unsafe fn add_words<I: I32x16, C: Codes, const M: usize, const N: usize>(
     for w in 0..words.count {
         // SAFETY: the caller's promise: so many words, and as many numbers as they have rows.
         unsafe {
-            let mut codes = [C::words::<I>(words.codes[0].add(w * words.stride)); N];
+            let mut packed = [C::words::<I>(words.packed[0].add(w * words.stride)); N];
             for n in 0..N {
                 I::Floats::prefetch(words.next[n].wrapping_add(w * words.stride));
-                codes[n] = C::words::<I>(words.codes[n].add(w * words.stride));
+                packed[n] = C::words::<I>(words.packed[n].add(w * words.stride));
             }
             for i in 0..C::ROWS / 2 {
                 for m in 0..M {
                     let x = I::splat_pair(x[m].add(w * C::ROWS + 2 * i));
                     for n in 0..N {
-                        sums[m][n] = sums[m][n].add_products(C::pairs::<I>(codes[n], i), x);
+                        sums[m][n] = sums[m][n].add_products(C::pairs::<I>(packed[n], i), x);
                     }
                 }
             }
@@ -262,10 +270,10 @@ unsafe fn add_words<I: I32x16, C: Codes, const M: usize, const N: usize>(
     }
 }
 
-/// The weights of a line, as coded values meet them.
+/// The weights of a query row, as quantised values meet them.
 ///
 /// ```text
-/// [groups] { scale, least } [groups][SPLIT] 16-bit weights
+/// [groups] { scale, minimum } [groups][SPLIT] 16-bit weights
 /// ```
 #[derive(Clone, Copy)]
 struct Weights {
@@ -273,12 +281,12 @@ struct Weights {
     weights: *mut i16,
 }
 
-/// Bytes that the weights of a line take for values in `format`, 0 if they are not coded.
+/// Bytes that the weights of a query row take for values in `format`, 0 if they are not quantised.
 pub(super) fn weight_bytes(format: KvFormat, dims: usize) -> usize {
     with_tile!(format, T => 0, C => Weights::bytes::<C>(dims))
 }
 
-/// Where the scales of a V tile in `format` are, nowhere if it is not coded.
+/// Where the scales of a V tile in `format` are, nowhere if it is not quantised.
 pub(super) fn value_scales(format: KvFormat, dims: usize) -> Range<usize> {
     with_tile!(format, T => 0..0, C => {
         let start = scales_at::<C>(std::ptr::null(), BLOCK_POSITIONS, dims).addr();
@@ -287,14 +295,14 @@ pub(super) fn value_scales(format: KvFormat, dims: usize) -> Range<usize> {
 }
 
 impl Weights {
-    fn bytes<C: Codes>(dims: usize) -> usize {
+    fn bytes<C: Quantised>(dims: usize) -> usize {
         groups::<C>(dims) * (size_of::<[f32; 2]>() + SPLIT * size_of::<i16>())
     }
 
-    /// Those of `line`.
+    /// Those of `query_row`.
     #[inline(always)]
-    fn of<C: Codes>(call: &ValueCall<'_>, line: usize) -> Weights {
-        let start = call.weights.wrapping_add(line * Weights::bytes::<C>(call.dims));
+    fn of<C: Quantised>(call: &ValueCall<'_>, query_row: usize) -> Weights {
+        let start = call.weights.wrapping_add(query_row * Weights::bytes::<C>(call.dims));
         let groups_bytes = groups::<C>(call.dims) * size_of::<[f32; 2]>();
         Weights { groups: start.cast(), weights: start.wrapping_add(groups_bytes).cast() }
     }
@@ -305,64 +313,66 @@ impl Weights {
 /// # Safety
 /// See [`AttentionKernels`](super::kernel::AttentionKernels); inlined into a function with the features of `I`.
 #[inline(always)]
-pub(crate) unsafe fn values<I: I32x16, C: Codes>(call: &ValueCall<'_>) {
-    let lines = call.counts.len();
-    // SAFETY: the groups are inside the lines of the call, whose results have `dims` numbers each.
+pub(crate) unsafe fn values<I: I32x16, C: Quantised>(call: &ValueCall<'_>) {
+    let query_rows = call.counts.len();
+    // SAFETY: the groups are inside the query rows of the call, whose results have `dims` numbers each.
     unsafe {
-        for line in 0..lines {
+        for query_row in 0..query_rows {
             for g in 0..groups::<C>(call.dims) {
-                weigh::<I, C>(call, line, g);
+                weigh::<I, C>(call, query_row, g);
             }
         }
-        std::slice::from_raw_parts_mut(call.out, lines * call.dims).fill(0.0);
+        std::slice::from_raw_parts_mut(call.out, query_rows * call.dims).fill(0.0);
         for start in (0..call.tiles.len()).step_by(TILES) {
             let tiles = start..call.tiles.len().min(start + TILES);
-            let mut line = 0;
-            while line < lines {
+            let mut query_row = 0;
+            while query_row < query_rows {
                 let tiles = tiles.clone();
-                line += match lines - line {
-                    6.. if C::ROWS == 2 || I::Floats::WIDE => value_lines::<I, C, 6, 1>(call, line, tiles),
-                    4.. => value_lines::<I, C, 4, 1>(call, line, tiles),
-                    2.. if C::ROWS == 2 => value_lines::<I, C, 2, 2>(call, line, tiles),
-                    2.. => value_lines::<I, C, 2, 1>(call, line, tiles),
-                    _ if C::ROWS == 2 => value_lines::<I, C, 1, 4>(call, line, tiles),
-                    _ => value_lines::<I, C, 1, 2>(call, line, tiles),
+                query_row += match query_rows - query_row {
+                    6.. if C::ROWS == 2 || I::Floats::WIDE => {
+                        value_query_rows::<I, C, 6, 1>(call, query_row, tiles)
+                    }
+                    4.. => value_query_rows::<I, C, 4, 1>(call, query_row, tiles),
+                    2.. if C::ROWS == 2 => value_query_rows::<I, C, 2, 2>(call, query_row, tiles),
+                    2.. => value_query_rows::<I, C, 2, 1>(call, query_row, tiles),
+                    _ if C::ROWS == 2 => value_query_rows::<I, C, 1, 4>(call, query_row, tiles),
+                    _ => value_query_rows::<I, C, 1, 2>(call, query_row, tiles),
                 };
             }
         }
-        for line in 0..lines {
-            finish::<I, C>(call, line);
+        for query_row in 0..query_rows {
+            finish::<I, C>(call, query_row);
         }
     }
 }
 
-/// The weights of a line for group `g`, 0 for positions that it does not see.
+/// The weights of a query row for group `g`, 0 for positions that it does not see.
 #[inline(always)]
-unsafe fn weigh<I: I32x16, C: Codes>(call: &ValueCall<'_>, line: usize, g: usize) {
-    let (count, weights) = (call.counts[line] as usize, Weights::of::<C>(call, line));
+unsafe fn weigh<I: I32x16, C: Quantised>(call: &ValueCall<'_>, query_row: usize, g: usize) {
+    let (count, weights) = (call.counts[query_row] as usize, Weights::of::<C>(call, query_row));
     let mut weighted = [0.0; SPLIT];
-    // SAFETY: a line has a row of SPLIT, each of its blocks a tile, and the tile scales for the group.
+    // SAFETY: a query row has a row of SPLIT, each of its blocks a tile, and the tile scales for the group.
     unsafe {
         let nothing = I::Floats::splat(0.0);
-        let (mut greatest, mut least) = (nothing, nothing);
+        let (mut max, mut min) = (nothing, nothing);
         for start in (0..count).step_by(LANES) {
             let tile = call.tiles[start / BLOCK_POSITIONS];
             let scales = scales_at::<C>(tile, BLOCK_POSITIONS, call.dims).add(g * C::SCALES);
-            let p = I::Floats::load(call.p.add(line * SPLIT + start));
+            let p = I::Floats::load(call.p.add(query_row * SPLIT + start));
             let mut weight = p.mul(C::scale(scales));
-            let mut offset = if C::LEAST { p.mul(C::least(scales)) } else { nothing };
+            let mut offset = if C::HAS_MIN { p.mul(C::min(scales)) } else { nothing };
             if count - start < LANES {
                 // Scales behind the last position may be anything.
                 weight = weight.first(count - start, nothing);
                 offset = offset.first(count - start, nothing);
             }
             weight.store(weighted.as_mut_ptr().add(start));
-            greatest = weight.max(greatest);
-            least = offset.add(least);
+            max = weight.max(max);
+            min = offset.add(min);
         }
-        let greatest = greatest.maximum();
-        let factor = factor_to(GREATEST, greatest);
-        *weights.groups.add(g) = [greatest / GREATEST, if C::LEAST { least.sum() } else { 0.0 }];
+        let max = max.maximum();
+        let factor = factor_to(MAGNITUDE_MAX, max);
+        *weights.groups.add(g) = [max / MAGNITUDE_MAX, if C::HAS_MIN { min.sum() } else { 0.0 }];
         let to = weights.weights.add(g * SPLIT);
         for start in (0..call.tiles.len() * BLOCK_POSITIONS).step_by(LANES) {
             let weight = I::Floats::load(weighted.as_ptr().add(start));
@@ -371,34 +381,34 @@ unsafe fn weigh<I: I32x16, C: Codes>(call: &ValueCall<'_>, line: usize, g: usize
     }
 }
 
-/// Adds the positions of `tiles` for `M` lines, several vectors at a time; returns `M`.
+/// Adds the positions of `tiles` for `M` query rows, several vectors at a time; returns `M`.
 #[inline(always)]
-unsafe fn value_lines<I: I32x16, C: Codes, const M: usize, const N: usize>(
+unsafe fn value_query_rows<I: I32x16, C: Quantised, const M: usize, const N: usize>(
     call: &ValueCall<'_>,
-    line: usize,
+    query_row: usize,
     tiles: Range<usize>,
 ) -> usize {
-    let count = call.counts[line..line + M].iter().max().copied().unwrap_or(0) as usize;
+    let count = call.counts[query_row..query_row + M].iter().max().copied().unwrap_or(0) as usize;
     let tiles = tiles.start..tiles.end.min(count.div_ceil(BLOCK_POSITIONS));
     let vectors = call.dims / LANES;
     let mut vector = 0;
     // Vectors that are taken together meet the same weights.
-    // SAFETY: `line + M` lines exist, and `vectors` vectors.
+    // SAFETY: `query_row + M` query rows exist, and `vectors` vectors.
     unsafe {
         while I::Floats::WIDE && C::GROUP >= 4 * LANES && vector + 4 <= vectors {
-            value_vectors::<I, C, M, 4>(call, line, vector, tiles.clone());
+            value_vectors::<I, C, M, 4>(call, query_row, vector, tiles.clone());
             vector += 4;
         }
         while I::Floats::WIDE && vector + 2 <= vectors {
-            value_vectors::<I, C, M, 2>(call, line, vector, tiles.clone());
+            value_vectors::<I, C, M, 2>(call, query_row, vector, tiles.clone());
             vector += 2;
         }
         while !I::Floats::WIDE && vector + N <= vectors {
-            value_vectors::<I, C, M, N>(call, line, vector, tiles.clone());
+            value_vectors::<I, C, M, N>(call, query_row, vector, tiles.clone());
             vector += N;
         }
         while vector < vectors {
-            value_vectors::<I, C, M, 1>(call, line, vector, tiles.clone());
+            value_vectors::<I, C, M, 1>(call, query_row, vector, tiles.clone());
             vector += 1;
         }
     }
@@ -406,36 +416,37 @@ unsafe fn value_lines<I: I32x16, C: Codes, const M: usize, const N: usize>(
 }
 
 #[inline(always)]
-unsafe fn value_vectors<I: I32x16, C: Codes, const M: usize, const N: usize>(
+unsafe fn value_vectors<I: I32x16, C: Quantised, const M: usize, const N: usize>(
     call: &ValueCall<'_>,
-    line: usize,
+    query_row: usize,
     vector: usize,
     tiles: Range<usize>,
 ) {
     let group = vector * LANES / C::GROUP;
     // SAFETY: the shapes of the call.
     unsafe {
-        let out = call.out.cast::<i32>().add(line * call.dims + vector * LANES);
+        let out = call.out.cast::<i32>().add(query_row * call.dims + vector * LANES);
         let mut weights = [std::ptr::null(); M];
         let mut sums = [[I::zero(); N]; M];
         for m in 0..M {
-            weights[m] = Weights::of::<C>(call, line + m).weights.add(group * SPLIT).cast_const();
+            weights[m] = Weights::of::<C>(call, query_row + m).weights.add(group * SPLIT).cast_const();
             for n in 0..N {
                 sums[m][n] = I::load(out.add(m * call.dims + n * LANES));
             }
         }
         for tile in tiles {
-            let codes = call.tiles[tile];
-            let next = if line == 0 { call.tiles.get(tile + TILES).copied().unwrap_or(codes) } else { codes };
+            let packed = call.tiles[tile];
+            let next =
+                if query_row == 0 { call.tiles.get(tile + TILES).copied().unwrap_or(packed) } else { packed };
             let mut words = Words {
-                codes: [codes; N],
+                packed: [packed; N],
                 next: [next; N],
                 stride: call.dims * C::WORD,
                 count: BLOCK_POSITIONS / C::ROWS,
             };
             let mut numbers = weights;
             for n in 0..N {
-                words.codes[n] = codes.wrapping_add((vector + n) * LANES * C::WORD);
+                words.packed[n] = packed.wrapping_add((vector + n) * LANES * C::WORD);
                 words.next[n] = next.wrapping_add((vector + n) * LANES * C::WORD);
             }
             for m in 0..M {
@@ -451,17 +462,17 @@ unsafe fn value_vectors<I: I32x16, C: Codes, const M: usize, const N: usize>(
     }
 }
 
-/// Turns a line's sums into its output.
+/// Converts the sums of a query row into its output.
 #[inline(always)]
-unsafe fn finish<I: I32x16, C: Codes>(call: &ValueCall<'_>, line: usize) {
-    let weights = Weights::of::<C>(call, line);
+unsafe fn finish<I: I32x16, C: Quantised>(call: &ValueCall<'_>, query_row: usize) {
+    let weights = Weights::of::<C>(call, query_row);
     for vector in 0..call.dims / LANES {
         // SAFETY: the shapes of the call.
         unsafe {
-            let [scale, least] = *weights.groups.add(vector * LANES / C::GROUP);
-            let out = call.out.add(line * call.dims + vector * LANES);
+            let [scale, min] = *weights.groups.add(vector * LANES / C::GROUP);
+            let out = call.out.add(query_row * call.dims + vector * LANES);
             let sums = I::load(out.cast()).to_floats();
-            sums.mul_add(I::Floats::splat(scale), I::Floats::splat(least)).store(out);
+            sums.mul_add(I::Floats::splat(scale), I::Floats::splat(min)).store(out);
         }
     }
 }

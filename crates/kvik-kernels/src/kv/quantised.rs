@@ -1,8 +1,8 @@
-//! Formats that store integer codes, which attention multiplies as integers.
+//! Formats that store small integers, which attention multiplies as integers.
 //!
-//! The codes of a tile are a matrix that is summed over its rows: for K a row is a dimension and a column
-//! a position, for V a row is a position and a column a dimension. Rows stand together in words, so that
-//! a register of 16 columns holds pairs of rows, which is what a dot product of 16-bit pairs takes.
+//! The quantised values of a tile are a matrix that is summed over its rows: for K a row is a dimension and
+//! a column a position, for V a row is a position and a column a dimension. Rows stand together in words, so
+//! that a register of 16 columns holds pairs of rows, which is what a dot product of 16-bit pairs takes.
 //!
 //! ```text
 //! Q8   [rows / 2][columns] { 2 bytes }        bytes in order
@@ -12,28 +12,28 @@
 //! V tile   16 rows, columns = dims, then       [groups of dimensions] scales
 //!
 //! scales of Q8   [16 positions] f32                         one group: the head vector
-//! scales of Q4   [16 positions] scale, [16] least: bf16     groups of 32 dimensions
+//! scales of Q4   [16 positions] scale, [16] minimum: bf16   groups of 32 dimensions
 //! ```
 //!
-//! Vectors are stored [rotated](super::rotate). A stored number is `code * scale`, in Q4 `code * scale + least`.
+//! Vectors are stored [rotated](super::rotate). A number is `value * scale`, in Q4 `value * scale + minimum`.
 
 use half::bf16;
 
 use super::tile::Tile;
-use super::{BLOCK_POSITIONS, factor_to, greatest_magnitude};
+use super::{BLOCK_POSITIONS, factor_to, max_magnitude};
 use crate::f32x16::{F32x16, ROUND};
 use crate::i32x16::I32x16;
 
-/// Reads the codes of one format; pointers as in [`Tile`].
-pub(crate) trait Codes: Tile {
-    /// Rows whose codes stand together.
+/// Reads the quantised values of one format; pointers as in [`Tile`].
+pub(crate) trait Quantised: Tile {
+    /// Rows whose values stand together.
     const ROWS: usize;
     /// Bytes of such a column.
     const WORD: usize;
     /// Dimensions that share scales.
     const GROUP: usize;
-    /// Whether a group has a least value.
-    const LEAST: bool;
+    /// Whether a group has a minimum.
+    const HAS_MIN: bool;
     /// 16 columns of a word in registers.
     type Words<I: I32x16>: Copy;
 
@@ -42,56 +42,56 @@ pub(crate) trait Codes: Tile {
     fn pairs<I: I32x16>(words: Self::Words<I>, i: usize) -> I::Pairs;
     /// The scales of 16 positions, which stand at `scales`.
     unsafe fn scale<L: F32x16>(scales: *const u8) -> L;
-    /// The least values of 16 positions; 0 in formats without.
-    unsafe fn least<L: F32x16>(scales: *const u8) -> L;
+    /// The minima of 16 positions; 0 in formats without.
+    unsafe fn min<L: F32x16>(scales: *const u8) -> L;
     /// Bytes of a group's scales.
     const SCALES: usize;
 
-    /// Chooses the scales of a group and writes those of `position`; returns how numbers become codes.
-    unsafe fn write_scales(scales: *mut u8, position: usize, numbers: &[f32]) -> Coder;
-    /// Writes one code.
-    unsafe fn write(codes: *mut u8, columns: usize, row: usize, column: usize, code: i32);
+    /// Chooses the scales of a group and writes those of `position`; returns how its numbers are quantised.
+    unsafe fn write_scales(scales: *mut u8, position: usize, numbers: &[f32]) -> Quantiser;
+    /// Writes one quantised value.
+    unsafe fn write(tile: *mut u8, columns: usize, row: usize, column: usize, value: i32);
 }
 
 /// Groups that `dims` dimensions have.
-pub(crate) fn groups<C: Codes>(dims: usize) -> usize {
+pub(crate) fn groups<C: Quantised>(dims: usize) -> usize {
     dims.div_ceil(C::GROUP)
 }
 
 /// Where the scales of a tile begin.
 #[inline(always)]
-pub(crate) fn scales_at<C: Codes>(tile: *const u8, rows: usize, columns: usize) -> *const u8 {
+pub(crate) fn scales_at<C: Quantised>(tile: *const u8, rows: usize, columns: usize) -> *const u8 {
     tile.wrapping_add(rows.div_ceil(C::ROWS) * columns * C::WORD)
 }
 
-/// Turns the numbers of a group into codes.
+/// Quantises the numbers of a group.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Coder {
-    least: f32,
+pub(crate) struct Quantiser {
+    min: f32,
     factor: f32,
     range: (f32, f32),
 }
 
-impl Coder {
+impl Quantiser {
     /// The integer that stands for `x`.
     #[inline(always)]
-    fn code(self, x: f32) -> i32 {
-        // Whatever is not a number becomes the lower end, never a code out of range.
-        let code = ((x - self.least) * self.factor).max(self.range.0).min(self.range.1);
-        (code + ROUND).to_bits().wrapping_sub(ROUND.to_bits()) as i32
+    fn quantise(self, x: f32) -> i32 {
+        // Whatever is not a number becomes the lower end, never a value out of range.
+        let value = ((x - self.min) * self.factor).max(self.range.0).min(self.range.1);
+        (value + ROUND).to_bits().wrapping_sub(ROUND.to_bits()) as i32
     }
 }
 
 /// Bytes of both kinds of tile.
-fn bytes<C: Codes>(rows: usize, columns: usize, dims: usize) -> usize {
+fn bytes<C: Quantised>(rows: usize, columns: usize, dims: usize) -> usize {
     rows.div_ceil(C::ROWS) * columns * C::WORD + groups::<C>(dims) * C::SCALES
 }
 
-/// What [`Tile`] asks, for a format of codes.
-macro_rules! code_tile {
+/// What [`Tile`] asks, for a quantised format.
+macro_rules! quantised_tile {
     ($name:ident) => {
         impl Tile for $name {
-            const CODED: bool = true;
+            const QUANTISED: bool = true;
 
             fn key_bytes(head_dim: usize) -> usize {
                 bytes::<$name>(head_dim, BLOCK_POSITIONS, head_dim)
@@ -107,10 +107,10 @@ macro_rules! code_tile {
                 for (g, numbers) in key.chunks(<$name>::GROUP).enumerate() {
                     // SAFETY: the caller's promise; every dimension is a row, every position a column.
                     unsafe {
-                        let coder = <$name>::write_scales(scales, position, numbers);
+                        let quantiser = <$name>::write_scales(scales, position, numbers);
                         for (i, &x) in numbers.iter().enumerate() {
                             let row = g * <$name>::GROUP + i;
-                            <$name>::write(tile, BLOCK_POSITIONS, row, position, coder.code(x));
+                            <$name>::write(tile, BLOCK_POSITIONS, row, position, quantiser.quantise(x));
                         }
                         scales = scales.add(<$name>::SCALES);
                     }
@@ -123,10 +123,10 @@ macro_rules! code_tile {
                 for (g, numbers) in value.chunks(<$name>::GROUP).enumerate() {
                     // SAFETY: the caller's promise; every position is a row, every dimension a column.
                     unsafe {
-                        let coder = <$name>::write_scales(scales, position, numbers);
+                        let quantiser = <$name>::write_scales(scales, position, numbers);
                         for (i, &x) in numbers.iter().enumerate() {
                             let column = g * <$name>::GROUP + i;
-                            <$name>::write(tile, dims, position, column, coder.code(x));
+                            <$name>::write(tile, dims, position, column, quantiser.quantise(x));
                         }
                         scales = scales.add(<$name>::SCALES);
                     }
@@ -136,17 +136,17 @@ macro_rules! code_tile {
     };
 }
 
-/// Symmetric 8-bit numbers; the greatest magnitude of a head vector becomes 127.
+/// Symmetric 8-bit numbers; the maximum magnitude of a head vector becomes 127.
 pub(crate) struct Q8;
 
-code_tile!(Q8);
+quantised_tile!(Q8);
 
-impl Codes for Q8 {
+impl Quantised for Q8 {
     const ROWS: usize = 2;
     const WORD: usize = 2;
     /// More than a head vector has.
     const GROUP: usize = 1 << 16;
-    const LEAST: bool = false;
+    const HAS_MIN: bool = false;
     const SCALES: usize = 4 * BLOCK_POSITIONS;
     type Words<I: I32x16> = I::Pairs;
 
@@ -168,37 +168,37 @@ impl Codes for Q8 {
     }
 
     #[inline(always)]
-    unsafe fn least<L: F32x16>(_scales: *const u8) -> L {
+    unsafe fn min<L: F32x16>(_scales: *const u8) -> L {
         // SAFETY: the lanes are those of the machine.
         unsafe { L::splat(0.0) }
     }
 
     #[inline(always)]
-    unsafe fn write_scales(scales: *mut u8, position: usize, numbers: &[f32]) -> Coder {
-        let greatest = greatest_magnitude(numbers);
+    unsafe fn write_scales(scales: *mut u8, position: usize, numbers: &[f32]) -> Quantiser {
+        let max = max_magnitude(numbers);
         // SAFETY: the caller's promise.
-        unsafe { scales.cast::<f32>().add(position).write_unaligned(greatest / 127.0) };
-        let factor = factor_to(127.0, greatest);
-        Coder { least: 0.0, factor, range: (-127.0, 127.0) }
+        unsafe { scales.cast::<f32>().add(position).write_unaligned(max / 127.0) };
+        let factor = factor_to(127.0, max);
+        Quantiser { min: 0.0, factor, range: (-127.0, 127.0) }
     }
 
     #[inline(always)]
-    unsafe fn write(codes: *mut u8, columns: usize, row: usize, column: usize, code: i32) {
+    unsafe fn write(tile: *mut u8, columns: usize, row: usize, column: usize, value: i32) {
         // SAFETY: the caller's promise.
-        unsafe { codes.add((row / 2 * columns + column) * 2 + row % 2).write(code as u8) };
+        unsafe { tile.add((row / 2 * columns + column) * 2 + row % 2).write(value as u8) };
     }
 }
 
-/// Four-bit numbers in groups of 32 dimensions, each with a scale and a least value.
+/// Four-bit numbers in groups of 32 dimensions, each with a scale and a minimum.
 pub(crate) struct Q4;
 
-code_tile!(Q4);
+quantised_tile!(Q4);
 
-impl Codes for Q4 {
+impl Quantised for Q4 {
     const ROWS: usize = 8;
     const WORD: usize = 4;
     const GROUP: usize = 32;
-    const LEAST: bool = true;
+    const HAS_MIN: bool = true;
     const SCALES: usize = 4 * BLOCK_POSITIONS;
     type Words<I: I32x16> = I::Word;
 
@@ -220,37 +220,37 @@ impl Codes for Q4 {
     }
 
     #[inline(always)]
-    unsafe fn least<L: F32x16>(scales: *const u8) -> L {
+    unsafe fn min<L: F32x16>(scales: *const u8) -> L {
         // SAFETY: the caller's promise.
         unsafe { L::load_bf16(scales.add(2 * BLOCK_POSITIONS).cast()) }
     }
 
     #[inline(always)]
-    unsafe fn write_scales(scales: *mut u8, position: usize, numbers: &[f32]) -> Coder {
-        let least = bf16::from_f32(numbers.iter().copied().fold(f32::INFINITY, f32::min));
-        let most = numbers.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        // Against scale and least value as they are stored; rounding may have put the least above the most.
-        let scale = bf16::from_f32(((most - least.to_f32()) / 15.0).max(0.0));
+    unsafe fn write_scales(scales: *mut u8, position: usize, numbers: &[f32]) -> Quantiser {
+        let min = bf16::from_f32(numbers.iter().copied().fold(f32::INFINITY, f32::min));
+        let max = numbers.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        // Against scale and minimum as they are stored; rounding may have put the minimum above the maximum.
+        let scale = bf16::from_f32(((max - min.to_f32()) / 15.0).max(0.0));
         // SAFETY: the caller's promise.
         unsafe {
             let scales = scales.cast::<u16>().add(position);
             scales.write_unaligned(scale.to_bits());
-            scales.add(BLOCK_POSITIONS).write_unaligned(least.to_bits());
+            scales.add(BLOCK_POSITIONS).write_unaligned(min.to_bits());
         }
         let scale = scale.to_f32();
         let factor = factor_to(1.0, scale);
-        Coder { least: least.to_f32(), factor, range: (0.0, 15.0) }
+        Quantiser { min: min.to_f32(), factor, range: (0.0, 15.0) }
     }
 
     #[inline(always)]
-    unsafe fn write(codes: *mut u8, columns: usize, row: usize, column: usize, code: i32) {
+    unsafe fn write(tile: *mut u8, columns: usize, row: usize, column: usize, value: i32) {
         let (pair, second) = (row % 8 / 2, row % 2);
-        let word = codes.wrapping_add((row / 8 * columns + column) * 4).cast::<u32>();
+        let word = tile.wrapping_add((row / 8 * columns + column) * 4).cast::<u32>();
         let shift = 16 * second + 4 * pair;
         // SAFETY: the caller's promise. Other rows of the word keep their bits.
         unsafe {
             let others = u32::from_le(word.read_unaligned()) & !(15 << shift);
-            word.write_unaligned((others | (code as u32) << shift).to_le());
+            word.write_unaligned((others | (value as u32) << shift).to_le());
         }
     }
 }
