@@ -3,7 +3,7 @@
 use kvik_kernels::KvLayout;
 
 use crate::files::gguf::GgufError;
-use crate::model::{ModelConfig, RopeConfig, RopeScaling};
+use crate::model::{Arch, ModelConfig, RopeConfig, RopeScaling};
 
 /// Why the shape of a model was refused.
 #[derive(Debug, thiserror::Error)]
@@ -15,7 +15,7 @@ pub enum ConfigError {
         /// The name in the file.
         found: String,
         /// The supported ones.
-        known: &'static str,
+        known: String,
     },
     /// A value outside its range, or one that contradicts another.
     #[error("the model's {field} is {found}, and {expected} is needed")]
@@ -33,6 +33,12 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
+    /// Refuses `found`; `name` is what the kind of file calls an architecture.
+    pub(crate) fn unknown_arch(found: &str, name: fn(Arch) -> &'static str) -> ConfigError {
+        let known: Vec<&str> = Arch::ALL.iter().copied().map(name).collect();
+        ConfigError::UnknownArch { found: found.into(), known: known.join(", ") }
+    }
+
     pub(crate) fn new(field: &str, found: impl ToString, expected: impl Into<String>) -> ConfigError {
         ConfigError::BadField { field: field.into(), found: found.to_string(), expected: expected.into() }
     }

@@ -2,7 +2,7 @@
 
 use super::{ConfigError, check_config};
 use crate::files::gguf::{Gguf, GgufError};
-use crate::model::{Arch, ModelConfig, RopeConfig, RopeScaling, RopeStyle};
+use crate::model::{Arch, ModelConfig, RopeConfig, RopeScaling};
 
 /// Reads the shape of a model and checks it against the limits.
 pub fn model_config(file: &Gguf) -> Result<ModelConfig, ConfigError> {
@@ -54,11 +54,8 @@ fn check_not_split(file: &Gguf) -> Result<(), GgufError> {
 fn arch(file: &Gguf) -> Result<Arch, ConfigError> {
     const KEY: &str = "general.architecture";
     let name = file.text(KEY)?.ok_or(GgufError::MissingKey { key: KEY.into() })?;
-    let known = [Arch::Llama, Arch::Qwen2, Arch::Qwen3];
-    known
-        .into_iter()
-        .find(|arch| arch.name() == name)
-        .ok_or_else(|| ConfigError::UnknownArch { found: name.into(), known: "llama, qwen2, qwen3" })
+    let found = Arch::ALL.iter().copied().find(|arch| arch.name() == name);
+    found.ok_or_else(|| ConfigError::unknown_arch(name, Arch::name))
 }
 
 /// Rows of the embedding; in a file without tensors, the length of the token list.
@@ -81,10 +78,7 @@ fn rope(keys: &Keys<'_>, head_dim: usize, context: usize) -> Result<RopeConfig, 
     Ok(RopeConfig {
         theta: keys.number("rope.freq_base")?.unwrap_or(10_000.0),
         dims: keys.optional_count("rope.dimension_count")?.unwrap_or(head_dim),
-        style: match keys.arch {
-            Arch::Llama => RopeStyle::Interleaved,
-            Arch::Qwen2 | Arch::Qwen3 => RopeStyle::HalfSplit,
-        },
+        style: keys.arch.gguf_rope(),
         scaling: scaling(keys, context)?,
     })
 }

@@ -76,15 +76,9 @@ pub(crate) fn model_config(hf: &HfConfig, name: &str) -> Result<ModelConfig, Con
 }
 
 fn arch(architectures: &[String]) -> Result<Arch, ConfigError> {
-    match architectures.first().map(String::as_str) {
-        Some("LlamaForCausalLM") => Ok(Arch::Llama),
-        Some("Qwen2ForCausalLM") => Ok(Arch::Qwen2),
-        Some("Qwen3ForCausalLM") => Ok(Arch::Qwen3),
-        other => Err(ConfigError::UnknownArch {
-            found: other.unwrap_or("none").into(),
-            known: "LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM",
-        }),
-    }
+    let name = architectures.first().map_or("none", String::as_str);
+    let found = Arch::ALL.iter().copied().find(|arch| arch.hf_name() == name);
+    found.ok_or_else(|| ConfigError::unknown_arch(name, Arch::hf_name))
 }
 
 fn refuse_what_computes_otherwise(hf: &HfConfig) -> Result<(), ConfigError> {

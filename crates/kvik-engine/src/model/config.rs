@@ -1,28 +1,8 @@
 //! The shape of a model, the same whether it came from GGUF or a Hugging Face directory.
 
+use super::Arch;
+
 pub use kvik_kernels::RopeStyle;
-
-/// Model architectures that kvik runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Arch {
-    /// Llama 1 to 3.x, TinyLlama, SmolLM2 and others of that shape.
-    Llama,
-    /// Qwen2 and Qwen2.5: biases on q, k and v.
-    Qwen2,
-    /// Qwen3: a norm on every query and key head.
-    Qwen3,
-}
-
-impl Arch {
-    /// The value of `general.architecture` in GGUF.
-    pub fn name(self) -> &'static str {
-        match self {
-            Arch::Llama => "llama",
-            Arch::Qwen2 => "qwen2",
-            Arch::Qwen3 => "qwen3",
-        }
-    }
-}
 
 /// How rotary frequencies are stretched for contexts longer than the trained one.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,9 +31,9 @@ pub enum RopeScaling {
         factor: f32,
         /// Context the model was trained with, in tokens.
         original_context: usize,
-        /// Dimensions that turn faster than this many times per context are kept (32).
+        /// Dimensions that rotate faster than this many times per context are kept (32).
         beta_fast: f32,
-        /// Dimensions that turn slower than this many times per context are stretched (1).
+        /// Dimensions that rotate slower than this many times per context are stretched (1).
         beta_slow: f32,
         /// Multiplier on cos and sin; `None` derives it as `0.1 ln(factor) + 1`.
         attention_factor: Option<f32>,

@@ -6,12 +6,13 @@
 
 use kvik_kernels::{
     Activations, Attention, AttnScratch, KvArena, Pool, RopeTable, SeqKv, SeqRow, add, add_bias, dequantize,
-    matmul, matmul_many, rms_norm, rms_norm_in_place, rope, silu_mul,
+    matmul, matmul_many, rms_norm, rms_norm_in_place, rope,
 };
 
-use super::Model;
+use super::arch::LayerShape;
 use super::batch::{Batch, Row, SequenceKv};
 use super::weights::{Layer, Linear};
+use super::{Model, feed_forward};
 
 /// Everything a forward pass reads besides the batch.
 pub(super) struct Context<'a> {
@@ -33,9 +34,7 @@ pub(super) struct Scratch {
     v: Vec<f32>,
     /// Output of attention, `[n, heads, head_dim]`.
     attended: Vec<f32>,
-    /// Feed-forward, `[n, d_ff]` each.
-    gate: Vec<f32>,
-    up: Vec<f32>,
+    feed_forward: feed_forward::Buffers,
     /// Logits of the wanted rows, `[w, vocab]`.
     pub(super) logits: Vec<f32>,
     /// Quantised forms of the input of a matrix product.
@@ -64,11 +63,11 @@ pub(super) fn forward(context: &Context<'_>, arena: &mut KvArena, scratch: &mut 
         project_qkv(context, scratch, layer);
         store(context, arena, scratch, index, &seqs);
         let is_last = index + 1 == layers.len();
-        if is_last && keep_wanted(context, scratch, batch.rows) == 0 {
+        if is_last && keep_wanted(context, scratch, layer, batch.rows) == 0 {
             scratch.logits.clear();
             return;
         }
-        attend(context, arena, scratch, index, &seqs);
+        attend(context, arena, scratch, (index, layer), &seqs);
         add_attention(context, scratch, layer);
         feed_forward(context, scratch, layer);
     }
@@ -129,13 +128,13 @@ fn embed(context: &Context<'_>, scratch: &mut Scratch, rows: &[Row]) {
 /// Norms the stream and projects it to rotated queries and keys, and values.
 fn project_qkv(context: &Context<'_>, scratch: &mut Scratch, layer: &Layer) {
     let Context { model, pool, .. } = context;
-    let (config, n) = (&model.config, scratch.rows.rotated.len());
+    let (config, shape, n) = (&model.config, &layer.shape, scratch.rows.rotated.len());
     let Scratch { x, h, q, k, v, inputs, rows, .. } = scratch;
     norm(context, x, &layer.attn_norm, h);
     inputs.set(pool, h, config.d_model, &[&layer.q.matrix, &layer.k.matrix, &layer.v.matrix]);
-    q.resize(n * config.heads * config.head_dim, 0.0);
-    k.resize(n * config.kv_heads * config.head_dim, 0.0);
-    v.resize(n * config.kv_heads * config.head_dim, 0.0);
+    q.resize(n * shape.heads * shape.head_dim, 0.0);
+    k.resize(n * shape.kv_heads * shape.head_dim, 0.0);
+    v.resize(n * shape.kv_heads * shape.head_dim, 0.0);
     let mut jobs =
         [(&layer.q.matrix, &mut q[..]), (&layer.k.matrix, &mut k[..]), (&layer.v.matrix, &mut v[..])];
     matmul_many(pool, &mut jobs, inputs);
@@ -148,7 +147,7 @@ fn project_qkv(context: &Context<'_>, scratch: &mut Scratch, layer: &Layer) {
         }
     }
     for heads in [q, k] {
-        rope(pool, heads, config.head_dim, &rows.rotated, context.rope, config.rope.style);
+        rope(pool, heads, shape.head_dim, &rows.rotated, context.rope, config.rope.style);
     }
 }
 
@@ -158,12 +157,18 @@ fn store(context: &Context<'_>, arena: &mut KvArena, scratch: &Scratch, layer: u
 }
 
 /// Each row attends to the stored positions of its sequence up to its own.
-fn attend(context: &Context<'_>, arena: &KvArena, scratch: &mut Scratch, layer: usize, seqs: &[SeqKv<'_>]) {
-    let config = &context.model.config;
-    let scale = 1.0 / (config.head_dim as f32).sqrt();
+fn attend(
+    context: &Context<'_>,
+    arena: &KvArena,
+    scratch: &mut Scratch,
+    (index, layer): (usize, &Layer),
+    seqs: &[SeqKv<'_>],
+) {
+    let LayerShape { heads, head_dim, .. } = layer.shape;
+    let scale = 1.0 / (head_dim as f32).sqrt();
     let Scratch { q, attended, attention, rows, .. } = scratch;
     attended.resize(q.len(), 0.0);
-    let operands = Attention { arena, layer, q, heads: config.heads, rows: &rows.stored, seqs, scale };
+    let operands = Attention { arena, layer: index, q, heads, rows: &rows.stored, seqs, scale };
     operands.run(context.pool, attention, attended);
 }
 
@@ -177,34 +182,25 @@ fn add_attention(context: &Context<'_>, scratch: &mut Scratch, layer: &Layer) {
     add(context.pool, x, h);
 }
 
-/// SwiGLU: `down(silu(gate(h)) * up(h))`.
 fn feed_forward(context: &Context<'_>, scratch: &mut Scratch, layer: &Layer) {
-    let Context { model, pool, .. } = context;
-    let (d, d_ff) = (model.config.d_model, model.config.d_ff);
-    let Scratch { x, h, gate, up, inputs, .. } = scratch;
+    let Scratch { x, h, inputs, feed_forward, .. } = scratch;
     norm(context, x, &layer.ffn_norm, h);
-    inputs.set(pool, h, d, &[&layer.gate, &layer.up]);
-    gate.resize(x.len() / d * d_ff, 0.0);
-    up.resize(x.len() / d * d_ff, 0.0);
-    matmul_many(pool, &mut [(&layer.gate, &mut gate[..]), (&layer.up, &mut up[..])], inputs);
-    silu_mul(pool, gate, up);
-    inputs.set(pool, gate, d_ff, &[&layer.down]);
-    matmul(pool, &layer.down, inputs, h);
-    add(pool, x, h);
+    layer.feed_forward.forward(context.pool, h, inputs, feed_forward);
+    add(context.pool, x, h);
 }
 
 /// After the last layer's keys and values are stored, only rows whose logits are wanted go on: how many.
-fn keep_wanted(context: &Context<'_>, scratch: &mut Scratch, rows: &[Row]) -> usize {
-    let config = &context.model.config;
-    let q_len = config.heads * config.head_dim;
+fn keep_wanted(context: &Context<'_>, scratch: &mut Scratch, layer: &Layer, rows: &[Row]) -> usize {
+    let d_model = context.model.config.d_model;
+    let q_len = layer.shape.heads * layer.shape.head_dim;
     let mut kept = 0;
     for (i, _) in rows.iter().enumerate().filter(|(_, row)| row.logits) {
-        scratch.x.copy_within(i * config.d_model..(i + 1) * config.d_model, kept * config.d_model);
+        scratch.x.copy_within(i * d_model..(i + 1) * d_model, kept * d_model);
         scratch.q.copy_within(i * q_len..(i + 1) * q_len, kept * q_len);
         scratch.rows.stored[kept] = scratch.rows.stored[i];
         kept += 1;
     }
-    scratch.x.truncate(kept * config.d_model);
+    scratch.x.truncate(kept * d_model);
     scratch.q.truncate(kept * q_len);
     scratch.rows.stored.truncate(kept);
     kept

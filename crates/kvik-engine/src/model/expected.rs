@@ -42,9 +42,7 @@ pub(super) fn check(config: &ModelConfig, tensors: &TensorSource) -> Result<BTre
 /// Every tensor that the forward pass of this configuration can read.
 fn expected(config: &ModelConfig) -> Vec<Expected> {
     let mut list = List::default();
-    let (d, ff, dim) = (config.d_model, config.d_ff, config.head_dim);
-    let (q, kv) = (config.heads * dim, config.kv_heads * dim);
-    let parts = config.arch.parts();
+    let d = config.d_model;
     list.add("token_embd.weight", config.vocab, d, Presence::Required);
     list.add("output_norm.weight", 1, d, Presence::Required);
     // Without it the embedding is the output matrix.
@@ -52,19 +50,22 @@ fn expected(config: &ModelConfig) -> Vec<Expected> {
     list.add("rope_freqs.weight", 1, config.rope.dims / 2, Presence::Optional);
     for layer in 0..config.layers {
         list.prefix = format!("blk.{layer}.");
+        let shape = config.layer(layer);
+        let dim = shape.head_dim;
+        let (q, kv) = (shape.heads * dim, shape.kv_heads * dim);
         for norm in ["attn_norm.weight", "ffn_norm.weight"] {
             list.add(norm, 1, d, Presence::Required);
         }
         for norm in ["attn_q_norm.weight", "attn_k_norm.weight"] {
-            list.add(norm, 1, dim, parts.qk_norm);
+            list.add(norm, 1, dim, shape.qk_norm);
         }
-        list.linear("attn_q", q, d, parts.qkv_bias);
-        list.linear("attn_k", kv, d, parts.qkv_bias);
-        list.linear("attn_v", kv, d, parts.qkv_bias);
-        list.linear("attn_output", d, q, parts.output_bias);
-        list.add("ffn_gate.weight", ff, d, Presence::Required);
-        list.add("ffn_up.weight", ff, d, Presence::Required);
-        list.add("ffn_down.weight", d, ff, Presence::Required);
+        list.linear("attn_q", q, d, shape.qkv_bias);
+        list.linear("attn_k", kv, d, shape.qkv_bias);
+        list.linear("attn_v", kv, d, shape.qkv_bias);
+        list.linear("attn_output", d, q, shape.output_bias);
+        for (name, rows, cols) in shape.feed_forward.tensors(d) {
+            list.add(name, rows, cols, Presence::Required);
+        }
     }
     list.tensors
 }

@@ -1,7 +1,8 @@
 //! Models: shape, weights and forward pass.
 //!
-//! `config` is the shape, `arch` what sets architectures apart, `expected` which tensors there are,
-//! `weights` loads and packs, `decoder` is the forward pass as a list of named steps, `runner` owns the KV blocks and runs batches.
+//! `config` is the shape, `arch` what sets architectures and their layers apart, `expected` which tensors
+//! there are, `weights` loads and packs, `batch` is the work of a step, `decoder` the forward pass as a list
+//! of named steps, `feed_forward` those of its kinds, and `runner` owns the KV blocks and runs batches.
 
 mod arch;
 pub mod batch;
@@ -10,6 +11,7 @@ mod convert;
 mod decoder;
 mod digest;
 mod expected;
+mod feed_forward;
 mod rope;
 mod runner;
 mod weights;
@@ -21,7 +23,8 @@ use weights::{Loader, Weights};
 
 pub(crate) use digest::digest;
 
-pub use config::{Arch, ModelConfig, RopeConfig, RopeScaling, RopeStyle};
+pub use arch::Arch;
+pub use config::{ModelConfig, RopeConfig, RopeScaling, RopeStyle};
 pub use convert::{CONVERT_TARGETS, convert};
 pub use runner::ModelRunner;
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use kvik_cache::BlockId;
 use kvik_kernels::{KvArena, KvFormat, KvLayer, KvLayout, Pool, RopeTable};
 
+use super::arch::LayerShape;
 use super::batch::{Batch, Runner};
 use super::decoder::{Context, Scratch, forward};
 use super::{Model, ModelConfig, rope};
@@ -37,7 +38,11 @@ impl ModelRunner {
 
     /// The KV layout of a model with formats `k` and `v`.
     pub fn layout(config: &ModelConfig, k: KvFormat, v: KvFormat) -> KvLayout {
-        KvLayout::uniform(config.layers, KvLayer::full(config.kv_heads, config.head_dim, k, v))
+        let layer = |index: usize| {
+            let LayerShape { kind, kv_heads, head_dim, .. } = config.layer(index);
+            KvLayer { kind, ..KvLayer::full(kv_heads, head_dim, k, v) }
+        };
+        KvLayout::new((0..config.layers).map(layer).collect())
     }
 
     /// The model.

@@ -7,12 +7,15 @@ use std::collections::BTreeSet;
 
 use kvik_kernels::{Matrix, Pool, WeightType, dequantize};
 
+use super::arch::LayerShape;
 use super::convert::convert;
+use super::feed_forward::FeedForward;
 use super::{ModelConfig, ModelError};
 use crate::files::{TensorSource, TensorView};
 
 /// Weights of one transformer layer.
 pub(crate) struct Layer {
+    pub(crate) shape: LayerShape,
     /// `[d_model]`
     pub(crate) attn_norm: Vec<f32>,
     /// `[heads * head_dim, d_model]`
@@ -27,12 +30,7 @@ pub(crate) struct Layer {
     pub(crate) output: Linear,
     /// `[d_model]`
     pub(crate) ffn_norm: Vec<f32>,
-    /// `[d_ff, d_model]`
-    pub(crate) gate: Matrix,
-    /// `[d_ff, d_model]`
-    pub(crate) up: Matrix,
-    /// `[d_model, d_ff]`
-    pub(crate) down: Matrix,
+    pub(crate) feed_forward: FeedForward,
 }
 
 /// Weights of the norms on query heads and on key heads.
@@ -66,10 +64,10 @@ impl Weights {
 }
 
 impl Layer {
-    fn matrices(&self) -> [&Matrix; 7] {
-        let linear = [&self.q, &self.k, &self.v, &self.output].map(|linear| &linear.matrix);
-        let [q, k, v, output] = linear;
-        [q, k, v, output, &self.gate, &self.up, &self.down]
+    fn matrices(&self) -> Vec<&Matrix> {
+        let mut matrices = self.feed_forward.matrices();
+        matrices.extend([&self.q, &self.k, &self.v, &self.output].map(|linear| &linear.matrix));
+        matrices
     }
 }
 
@@ -109,7 +107,9 @@ impl<'a> Loader<'a> {
         let name = |part: &str| format!("blk.{index}.{part}");
         let q_norm = self.optional_vector(&name("attn_q_norm.weight"))?;
         let k_norm = self.optional_vector(&name("attn_k_norm.weight"))?;
+        let shape = self.config.layer(index);
         Ok(Layer {
+            shape,
             attn_norm: self.vector(&name("attn_norm.weight"))?,
             q: self.linear(&name("attn_q"))?,
             k: self.linear(&name("attn_k"))?,
@@ -117,9 +117,7 @@ impl<'a> Loader<'a> {
             qk_norm: q_norm.zip(k_norm),
             output: self.linear(&name("attn_output"))?,
             ffn_norm: self.vector(&name("ffn_norm.weight"))?,
-            gate: self.matrix(&name("ffn_gate.weight"))?,
-            up: self.matrix(&name("ffn_up.weight"))?,
-            down: self.matrix(&name("ffn_down.weight"))?,
+            feed_forward: shape.feed_forward.load(|part| self.matrix(&name(part)))?,
         })
     }
 

@@ -1,6 +1,11 @@
 //! Qwen2 and Qwen2.5: biases on q, k and v.
 
-use super::{Parts, Presence};
+use super::{Architecture, LayerShape, Presence};
+use crate::model::RopeStyle;
 
-pub(super) const PARTS: Parts =
-    Parts { qkv_bias: Presence::Required, output_bias: Presence::Absent, qk_norm: Presence::Absent };
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "qwen2",
+    hf_name: "Qwen2ForCausalLM",
+    gguf_rope: RopeStyle::HalfSplit,
+    layer: |config, _| LayerShape { qkv_bias: Presence::Required, ..LayerShape::plain(config) },
+};

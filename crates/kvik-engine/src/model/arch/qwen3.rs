@@ -1,6 +1,16 @@
 //! Qwen3: a norm on every query and key head; with `attention_bias`, biases on all four projections.
 
-use super::{Parts, Presence};
+use super::{Architecture, LayerShape, Presence};
+use crate::model::RopeStyle;
 
-pub(super) const PARTS: Parts =
-    Parts { qkv_bias: Presence::Optional, output_bias: Presence::Optional, qk_norm: Presence::Required };
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "qwen3",
+    hf_name: "Qwen3ForCausalLM",
+    gguf_rope: RopeStyle::HalfSplit,
+    layer: |config, _| LayerShape {
+        qkv_bias: Presence::Optional,
+        output_bias: Presence::Optional,
+        qk_norm: Presence::Required,
+        ..LayerShape::plain(config)
+    },
+};
