@@ -7,11 +7,15 @@
 mod kvik;
 mod llama;
 mod openai;
+mod openapi;
+mod reading;
 mod request;
+mod route;
 mod routes;
+mod shapes;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use kvik::{prompts::restore as restore_prompts, usage::listing as usage_listing};
-pub(crate) use openai::chat::conversation_prompt;
+pub(crate) use request::conversation::conversation_prompt;
 pub(crate) use routes::router;

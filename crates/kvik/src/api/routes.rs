@@ -1,54 +1,63 @@
-//! The routes: one table, of which the router and the answer to an unknown path are made.
+//! The routes: one table of dialects, of which the router, the document and the answer to an unknown path
+//! are made.
 
-use std::sync::Arc;
+use std::{
+    collections::HashMap,
+    sync::{Arc, LazyLock},
+};
 
 use axum::{
     Json, Router,
-    extract::{Request, State},
+    body::Body,
+    extract::{MatchedPath, Request, State},
     http::StatusCode,
-    middleware,
+    middleware::{self, Next},
     response::{IntoResponse, Response},
-    routing::{MethodRouter, get},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{kvik, llama, openai};
+use super::{
+    kvik, llama, openai, openapi,
+    route::{Answer, Dialect, ErrorBody, Operation, at, gives},
+};
 use crate::{
     app::{guard, metrics, state::App},
     http::{error::ApiError, origins},
 };
 
-/// Paths that lead to the same, and what answers there.
-pub(super) type Route = (&'static [&'static str], MethodRouter<Arc<App>>);
-
-/// All of them: those of each dialect, and those of the server itself.
-fn table() -> Vec<Route> {
-    [openai::routes(), llama::routes(), kvik::routes(), operation()].concat()
+/// All of them. A new dialect is a line here.
+pub(super) fn dialects() -> Vec<Dialect> {
+    vec![openai::dialect(), llama::dialect(), kvik::dialect(), operation()]
 }
 
 /// What whoever runs the server asks for.
-fn operation() -> Vec<Route> {
-    vec![
-        at(&guard::PUBLIC, get(health)),
+fn operation() -> Dialect {
+    let metrics =
+        Operation { answer: Answer::Text, ..gives(Value::default, "Metrics, as Prometheus reads them") };
+    let routes = vec![
+        at(&guard::PUBLIC).get(health, gives(health_schema, "Whether the server answers requests")),
         // It shows what concerns all tenants.
-        at(&["/metrics"], get(metrics::route).route_layer(middleware::from_fn(guard::admins_only))),
-    ]
-}
-
-/// One route under all its names.
-pub(super) fn at(paths: &'static [&'static str], to: MethodRouter<Arc<App>>) -> Route {
-    (paths, to)
+        at(&["/metrics"])
+            .get(metrics::route, metrics)
+            .through(|methods| methods.route_layer(middleware::from_fn(guard::admins_only))),
+        at(&["/openapi.json"]).get(document, gives(|| json!({"type": "object"}), "This document")),
+    ];
+    Dialect { name: "operation", error: ApiError::body, routes }
 }
 
 /// All routes over one application.
 pub(crate) fn router(app: Arc<App>) -> Router {
     let mut router = Router::new();
     let mut known: Vec<&str> = Vec::new();
-    for (paths, to) in table() {
-        for path in paths {
-            router = router.route(path, to.clone());
+    let mut errors = HashMap::new();
+    for Dialect { error, routes, .. } in dialects() {
+        for route in routes {
+            for path in route.paths {
+                router = router.route(path, route.methods.clone());
+                errors.insert(*path, error);
+            }
+            known.extend(route.paths);
         }
-        known.extend(paths);
     }
     let known: Arc<str> = known.join(", ").into();
     router
@@ -58,8 +67,24 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .layer(origins::cors(&app.config.senders.origins))
         .layer(middleware::from_fn_with_state(app.clone(), guard::check_sender))
         .layer(middleware::from_fn(guard::word_in_json))
+        .layer(middleware::from_fn_with_state(Arc::new(errors), word_in_dialect))
         .layer(middleware::from_fn_with_state(app.clone(), guard::count))
         .with_state(app)
+}
+
+/// Words an error as the dialect of its route does.
+async fn word_in_dialect(
+    State(errors): State<Arc<HashMap<&'static str, ErrorBody>>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let path = request.extensions().get::<MatchedPath>().cloned();
+    let mut response = next.run(request).await;
+    let word = path.and_then(|path| errors.get(path.as_str()).copied());
+    if let (Some(word), Some(error)) = (word, response.extensions_mut().remove::<ApiError>()) {
+        *response.body_mut() = Body::from(word(&error).to_string());
+    }
+    response
 }
 
 async fn unknown_route(known: Arc<str>, request: Request) -> ApiError {
@@ -78,4 +103,14 @@ async fn health(State(app): State<Arc<App>>) -> Response {
         return ApiError::stopping().into_response();
     }
     Json(json!({"status": "ok"})).into_response()
+}
+
+fn health_schema() -> Value {
+    json!({"type": "object", "properties": {"status": {"const": "ok"}}})
+}
+
+/// `GET /openapi.json`
+async fn document() -> Json<&'static Value> {
+    static DOCUMENT: LazyLock<Value> = LazyLock::new(|| openapi::document(&dialects()));
+    Json(&DOCUMENT)
 }

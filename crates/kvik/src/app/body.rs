@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use super::{keys::Caller, state::App};
 use crate::http::{
     error::ApiError,
-    fields::Fields,
+    json,
     room::{BodyRoom, SMALL_BYTES, TooSlow},
 };
 
@@ -36,14 +36,14 @@ impl JsonBody {
     }
 
     /// Finds its fields; nothing is built before it is read.
-    pub(crate) fn parse(&self) -> Result<Fields, ApiError> {
+    pub(crate) fn parse(&self) -> Result<json::Body, ApiError> {
         if let Err(error) = std::str::from_utf8(&self.bytes) {
             let at = error.valid_up_to();
             return Err(ApiError::bad_request(format!(
                 "the body is not UTF-8: byte {at} is not part of a character"
             )));
         }
-        Fields::parse(&self.bytes)
+        json::Body::parse(&self.bytes)
     }
 }
 

@@ -34,7 +34,7 @@ use crate::{
     },
     http::{
         error::ApiError,
-        fields::Fields,
+        json::Body,
         origins::Senders,
         readers::{Presence, Reader, Readers},
         room::Room,
@@ -148,7 +148,7 @@ impl App {
     pub(crate) async fn read<T: Send + 'static>(
         self: &Arc<Self>,
         body: JsonBody,
-        read: impl FnOnce(&App, Fields) -> Result<T, ApiError> + Send + 'static,
+        read: impl FnOnce(&App, &Body) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
         let reader = Reader { tenant: body.caller.tenant.id, large: body.is_large() };
         let place = self.readers.enter(reader).await?;
@@ -157,7 +157,7 @@ impl App {
         let app = self.clone();
         let work = move || {
             let _place = place;
-            read(&app, body.parse()?.wanted_by(presence))
+            read(&app, &body.parse()?.wanted_by(presence))
         };
         match tokio::task::spawn_blocking(work).await {
             Ok(result) => result,
@@ -170,13 +170,13 @@ impl App {
     pub(crate) async fn complete<A: Answer>(
         self: &Arc<Self>,
         body: JsonBody,
-        read: fn(&App, Fields) -> Result<Prepared<A>, ApiError>,
+        read: fn(&App, &Body) -> Result<Prepared<A>, ApiError>,
     ) -> Result<Response, ApiError> {
         let caller = body.caller.clone();
         limits::check_tokens(&caller.tenant, self.now())?;
         // Submitting hashes the constraint, so it belongs to the slow part.
-        let start = move |app: &App, fields: Fields| {
-            let Prepared { mut requests, origin, answer, stream } = read(app, fields)?;
+        let start = move |app: &App, body: &Body| {
+            let Prepared { mut requests, origin, answer, stream } = read(app, body)?;
             let tab = app.open_tab(&caller, requests.len())?;
             requests.iter_mut().for_each(|request| caller.tenant.sign(request));
             let closing = Closing::new(app, origin, &requests);

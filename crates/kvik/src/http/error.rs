@@ -147,6 +147,8 @@ impl IntoResponse for ApiError {
         if self.status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
+        // For a dialect that words it otherwise.
+        response.extensions_mut().insert(self);
         response
     }
 }

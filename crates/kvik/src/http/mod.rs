@@ -5,7 +5,6 @@
 mod connections;
 pub(crate) mod error;
 mod exchange;
-pub(crate) mod fields;
 mod half_open;
 pub(crate) mod json;
 mod listen;

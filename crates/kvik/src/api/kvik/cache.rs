@@ -15,12 +15,15 @@ use kvik_engine::stats::{DiskStats, EngineStats};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::prompts::{blocking, engine, kept, shared_tokens, tokens};
+use super::{
+    named::{Named, shared_tokens},
+    prompts::{blocking, engine, kept},
+};
 use crate::{
     accounts::tenants::Share,
-    api::openai::chat::Conversation,
+    api::request::parts::FromBody,
     app::{body::JsonBody, keys::Caller, limits, prompts::common, state::App},
-    http::{error::ApiError, fields::Fields},
+    http::{error::ApiError, json::Body},
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
@@ -37,6 +40,10 @@ pub(crate) struct Wanted {
     /// `blocks` or `hits`.
     order: Option<String>,
 }
+
+/// The same, for the document of all routes.
+pub(super) const LIST_PARAMETERS: [(&str, &str); 2] =
+    [("limit", "Prefixes at most; 20 where nothing is asked for"), ("order", "`blocks` or `hits`")];
 
 /// `GET /v1/cache`: a summary and the top prefixes.
 pub(crate) async fn list(
@@ -68,7 +75,7 @@ pub(crate) async fn list(
 /// RAM and on disk. Kept prompts that begin so keep their names and are computed again at the next start.
 pub(crate) async fn evict(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Value>> {
     let caller = body.caller.clone();
-    let names = app.read(body, |app, mut fields| names(app, &mut fields)).await?;
+    let names = app.read(body, |app, body| names(app, body)).await?;
     blocking(move || {
         let (mut blocks, mut pins) = (0, 0);
         for tokens in &names {
@@ -96,7 +103,8 @@ pub(crate) async fn pin(State(app): State<Arc<App>>, body: JsonBody) -> Result<J
     let caller = body.caller.clone();
     limits::check_tokens(&caller.tenant, app.now())?;
     let tenant = caller.tenant.clone();
-    let prompt = app.read(body, move |app, mut fields| Ok(kept(tokens(app, &mut fields)?, &tenant))).await?;
+    let prompt =
+        app.read(body, move |app, body| Ok(kept(Named::from_body(body)?.tokens(app)?, &tenant))).await?;
     let (report, usage) = app.compute(&caller, prompt.request()).await?;
     let (tokens, computed) = (prompt.tokens.len(), report.computed_tokens);
     Ok(Json(json!({
@@ -149,6 +157,9 @@ pub(crate) struct Whose {
     tenant: Option<String>,
 }
 
+/// The same, for the document of all routes.
+pub(super) const UNPIN_PARAMETERS: [(&str, &str); 1] = [("tenant", "Whose pins; with the admin's key")];
+
 /// `DELETE /v1/cache/pins`: takes back all pins of the caller's tenant; the admin's key those of the tenant
 /// that is named, or all.
 pub(crate) async fn unpin_all(
@@ -193,11 +204,11 @@ fn mine(caller: &Caller) -> Option<TenantId> {
 
 /// Prefixes that a body names, so that every pin is found which a request with the same body has left: a
 /// conversation stands in a pin as it was asked, and in a kept prompt as it goes on.
-fn names(app: &App, fields: &mut Fields) -> Result<Vec<Vec<Token>>> {
-    if !fields.has("messages") {
-        return Ok(vec![tokens(app, fields)?]);
-    }
-    let conversation = Conversation::read(fields)?;
+fn names(app: &App, body: &Body) -> Result<Vec<Vec<Token>>> {
+    let conversation = match Named::from_body(body)? {
+        Named::Conversation(conversation) => conversation.conversation()?,
+        prompt => return Ok(vec![prompt.tokens(app)?]),
+    };
     let asked = app.serving.encode_rendered(&conversation.render(app)?);
     let goes_on = shared_tokens(app, &conversation)?;
     let both = asked[..common(&asked, &goes_on)].to_vec();

@@ -4,35 +4,52 @@ use std::sync::Arc;
 
 use axum::{Json, extract::State};
 use kvik_engine::api::Request;
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::named::Named;
 use crate::{
     accounts::tenants::Tenant,
-    api::openai::{chat, completions},
+    api::request::{
+        generation::{GenerationFields, Usual},
+        parts::{FromBody, Part},
+        prompt::Prompt,
+    },
     app::{
         body::JsonBody,
         report::{
             cache::Asked,
             closing::{Origin, one_or_all},
         },
-        state::{App, Prepared},
+        state::App,
     },
-    http::{error::ApiError, fields::Fields},
+    http::{error::ApiError, json::Body},
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// Answers with the object `kvik` that the answer to the same body would carry now.
-pub(crate) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Value>> {
-    let tenant = body.caller.tenant.clone();
-    app.read(body, move |app, fields| explain(app, &tenant, fields)).await
+/// All fields of a body: those of a chat or of a completion that decide what is computed. How the answer
+/// would be sent changes nothing, and is ignored.
+pub(super) type Fields = (ModelField, Named, GenerationFields<Usual>);
+
+/// Which model is asked.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct ModelField {
+    #[serde(default)]
+    model: String,
 }
 
-fn explain(app: &App, tenant: &Tenant, fields: Fields) -> Result<Json<Value>> {
-    let (mut requests, origin) = match fields.has("messages") {
-        true => parts(chat::read(app, fields)?),
-        false => parts(completions::read(app, fields)?),
-    };
+impl Part for ModelField {}
+
+/// Answers with the object `kvik` that the answer to the same body would carry now.
+pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Value>> {
+    let tenant = body.caller.tenant.clone();
+    app.read(body, move |app, body| explain(app, &tenant, body)).await
+}
+
+fn explain(app: &App, tenant: &Tenant, body: &Body) -> Result<Json<Value>> {
+    let (mut requests, origin) = requests(app, body)?;
     requests.iter_mut().for_each(|request| tenant.sign(request));
     let asked = origin.asked(app, &requests);
     let cache = |(asked, request): (&Asked, Request)| {
@@ -43,7 +60,22 @@ fn explain(app: &App, tenant: &Tenant, fields: Fields) -> Result<Json<Value>> {
     Ok(Json(json!({"kvik": {"cache": one_or_all(caches)}})))
 }
 
-/// What does not depend on how the answer would be worded.
-fn parts<A>(prepared: Prepared<A>) -> (Vec<Request>, Origin) {
-    (prepared.requests, prepared.origin)
+/// What the engine would be asked.
+pub(in crate::api) fn requests(app: &App, body: &Body) -> Result<(Vec<Request>, Origin)> {
+    let (ModelField { model }, named, generation) = Fields::from_body(body)?;
+    app.accept_model(&model)?;
+    let options = generation.options(&|text| app.serving.tokenizer.encode(text, false, true))?;
+    match named {
+        Named::Conversation(conversation) => {
+            let chat = conversation.conversation()?.request(app, options, None, body)?;
+            Ok((vec![chat.request], Origin { messages: Some(chat.messages), ..Origin::default() }))
+        }
+        Named::Prompt(prompts) => {
+            let length = (options.max_tokens(MAX_TOKENS, app.serving.model.context), None);
+            Ok((Prompt::requests(&prompts.prompts()?, app, &options, length, body)?, Origin::default()))
+        }
+    }
 }
+
+/// Tokens of a completion where a body does not say: as of `/v1/completions`.
+const MAX_TOKENS: usize = 16;

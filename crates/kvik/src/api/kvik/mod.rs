@@ -1,26 +1,53 @@
 //! kvik's own endpoints: the cache, kept prompts, usage.
 
 pub(crate) mod cache;
-pub(crate) mod explain;
+pub(super) mod explain;
+mod named;
 pub(crate) mod prompts;
+mod shapes;
 pub(crate) mod usage;
 
-use axum::routing::{delete, get, post};
-
-use super::routes::{Route, at};
+use self::{named::Named, prompts::Fields as KeptFields};
+use super::route::{Dialect, Route, at, gives};
+use crate::http::error::ApiError;
 
 /// The routes of this dialect.
-pub(super) fn routes() -> Vec<Route> {
+pub(super) fn dialect() -> Dialect {
+    let mut routes = cache_routes();
+    routes.extend(prompt_routes());
+    let usage = gives(shapes::usage, "Shows what a tenant has used, by day and model");
+    routes.push(at(&["/v1/usage"]).get(usage::route, usage.asks(&usage::PARAMETERS)));
+    Dialect { name: "kvik", error: ApiError::body, routes }
+}
+
+fn cache_routes() -> Vec<Route> {
+    let cache = gives(shapes::cache, "Lists the top prefixes of the cache").asks(&cache::LIST_PARAMETERS);
+    let clear = gives(shapes::cleared, "Drops all that is neither in use nor pinned");
+    let explain = gives(shapes::explained, "Says what a request would find in the cache, without running it");
+    let evict = gives(shapes::evicted, "Drops a prompt and all that begins with it").takes::<Named>();
+    let pin = gives(shapes::pinned, "Computes a prompt and pins it").takes::<Named>();
+    let unpin_all = gives(shapes::unpinned, "Takes back all pins").asks(&cache::UNPIN_PARAMETERS);
     vec![
-        at(&["/v1/cache"], get(cache::list).delete(cache::clear)),
-        at(&["/v1/cache/explain"], post(explain::route)),
-        at(&["/v1/cache/evict"], post(cache::evict)),
-        at(&["/v1/cache/pin"], post(cache::pin)),
-        at(&["/v1/cache/pins"], get(cache::pins).delete(cache::unpin_all)),
-        at(&["/v1/cache/pins/{id}"], delete(cache::unpin)),
-        at(&["/v1/prompts"], get(prompts::list)),
-        at(&["/v1/prompts/{name}"], get(prompts::get).put(prompts::put).delete(prompts::delete)),
-        at(&["/v1/prompts/{name}/check"], post(prompts::check)),
-        at(&["/v1/usage"], get(usage::route)),
+        at(&["/v1/cache"]).get(cache::list, cache).delete(cache::clear, clear),
+        at(&["/v1/cache/explain"]).post(explain::route, explain.takes::<explain::Fields>()),
+        at(&["/v1/cache/evict"]).post(cache::evict, evict),
+        at(&["/v1/cache/pin"]).post(cache::pin, pin),
+        at(&["/v1/cache/pins"])
+            .get(cache::pins, gives(shapes::pins, "Lists what is pinned"))
+            .delete(cache::unpin_all, unpin_all),
+        at(&["/v1/cache/pins/{id}"]).delete(cache::unpin, gives(shapes::unpinned, "Takes back one pin")),
+    ]
+}
+
+fn prompt_routes() -> Vec<Route> {
+    let put = gives(shapes::kept, "Computes a prompt and keeps it").takes::<KeptFields>();
+    let check = gives(shapes::prompt, "Compares a prompt with the one that is kept").takes::<KeptFields>();
+    vec![
+        at(&["/v1/prompts"]).get(prompts::list, gives(shapes::prompts, "Lists the prompts that are kept")),
+        at(&["/v1/prompts/{name}"])
+            .get(prompts::get, gives(shapes::prompt, "Shows a prompt that is kept"))
+            .put(prompts::put, put)
+            .delete(prompts::delete, gives(shapes::deleted, "Stops keeping a prompt")),
+        at(&["/v1/prompts/{name}/check"]).post(prompts::check, check),
     ]
 }

@@ -13,28 +13,28 @@ use kvik_cache::BLOCK_POSITIONS;
 use kvik_engine::api::Report;
 use kvik_engine::api::{Cached, KeptPrompt};
 use kvik_engine::engine::Engine;
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::named::Named;
 use crate::{
     accounts::tenants::{DEFAULT_NAME, Tenant},
-    api::{openai::chat::Conversation, request::prompt::Prompt},
+    api::request::parts::{FromBody, Part},
     app::{
         body::JsonBody,
         keys::Caller,
         limits,
-        prompts::{Change, PROMPTS_MAX, PromptKey, PromptRecord, common, sha256},
+        prompts::{Change, PROMPTS_MAX, PromptKey, PromptRecord, sha256},
         state::App,
     },
-    http::{error::ApiError, fields::Fields},
+    http::{error::ApiError, json::Body},
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
 
 /// Bytes of a name at most.
 const NAME_MAX: usize = 128;
-/// Questions that begin with different tokens, whatever comes before them.
-const QUESTIONS: [&str; 2] = ["a", "0"];
-
 /// Fields of a body that are written down, to compute the prompt anew after a change of the model.
 const WRITTEN: [&str; 10] = [
     "messages",
@@ -48,6 +48,19 @@ const WRITTEN: [&str; 10] = [
     "prompt",
     "public",
 ];
+
+/// All fields of a body.
+pub(super) type Fields = (PublicField, Named);
+
+/// Who may read a kept prompt.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct PublicField {
+    /// Tenants in the mode `public-prompts` share the prompt.
+    #[serde(default)]
+    public: bool,
+}
+
+impl Part for PublicField {}
 
 /// `PUT /v1/prompts/{name}`: computes a prompt and keeps it; nothing is computed when it is kept already.
 /// It is a request like any other: limited, billed, and given up when the client leaves.
@@ -92,7 +105,7 @@ pub(crate) async fn check(
 /// Reads what a caller asks to be kept under a name.
 async fn asked(app: &Arc<App>, name: String, body: JsonBody) -> Result<Asked> {
     let caller = body.caller.clone();
-    app.read(body, move |app, fields| Asked::read(app, &caller.tenant, name, fields)).await
+    app.read(body, move |app, body| Asked::read(app, &caller.tenant, name, body)).await
 }
 
 /// `GET /v1/prompts`
@@ -148,8 +161,8 @@ pub(crate) fn restore(app: &App) {
             tracing::warn!("the kept prompt `{}` belongs to the unknown tenant `{}`", key.name, key.tenant);
             continue;
         };
-        let fields = Fields::of_body(record.body.clone());
-        let asked = fields.and_then(|fields| Asked::read(app, &tenant, key.name.clone(), fields));
+        let body = Body::of(&record.body);
+        let asked = body.and_then(|body| Asked::read(app, &tenant, key.name.clone(), &body));
         if let Err(error) = asked.and_then(|asked| asked.keep(app)) {
             tracing::warn!("the prompt `{}` cannot be kept any more: {}", key.name, error);
         }
@@ -177,11 +190,11 @@ enum Step {
 }
 
 impl Asked {
-    fn read(app: &App, tenant: &Tenant, name: String, mut fields: Fields) -> Result<Asked> {
+    fn read(app: &App, tenant: &Tenant, name: String, body: &Body) -> Result<Asked> {
         check_name(&name)?;
-        let body = fields.copy(&WRITTEN)?;
-        let public = fields.bool("public")?.unwrap_or(false);
-        let prompt = kept(tokens(app, &mut fields)?, tenant);
+        let (PublicField { public }, named) = Fields::from_body(body)?;
+        let prompt = kept(named.tokens(app)?, tenant);
+        let body = body.copy(&WRITTEN)?;
         let sha256 = sha256(&app.serving.model.digest, &prompt);
         Ok(Asked { key: key(tenant, &name), body, public, prompt, sha256 })
     }
@@ -294,33 +307,6 @@ fn publish(app: &App) -> Result<()> {
     let kept =
         public.filter_map(|(key, record)| Some(kept(record.tokens, &*keys.tenants().named(&key.tenant)?)));
     Ok(engine(app)?.set_public_prompts(kept.collect())?)
-}
-
-/// What all requests that begin so have in common.
-pub(crate) fn tokens(app: &App, fields: &mut Fields) -> Result<Vec<u32>> {
-    if !fields.has("messages") {
-        let prompts = Prompt::read(fields)?;
-        let [prompt] = prompts.as_slice() else {
-            return Err(ApiError::field(
-                "prompt",
-                "`prompt` must be one prompt; keep others under other names",
-            ));
-        };
-        return prompt.encode(app);
-    }
-    shared_tokens(app, &Conversation::read(fields)?)
-}
-
-/// What all conversations that begin so have in common.
-pub(crate) fn shared_tokens(app: &App, conversation: &Conversation) -> Result<Vec<u32>> {
-    let [one, other] = QUESTIONS.map(|question| conversation.and_asked(question));
-    let one = app.serving.encode_rendered(&one.render(app)?);
-    let other = app.serving.encode_rendered(&other.render(app)?);
-    let shared = common(&one, &other);
-    if shared == 0 {
-        return Err(ApiError::field("messages", "requests with these messages have no token in common"));
-    }
-    Ok(one[..shared].to_vec())
 }
 
 /// What is kept under a name, and how much of it is there for the tenant `of`.

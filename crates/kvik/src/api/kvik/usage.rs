@@ -24,6 +24,13 @@ pub(crate) struct Wanted {
     until: Option<String>,
 }
 
+/// The same, for the document of all routes.
+pub(super) const PARAMETERS: [(&str, &str); 3] = [
+    ("tenant", "Whose usage; with the admin's key"),
+    ("since", "The first day, as 2026-11-21"),
+    ("until", "The last day"),
+];
+
 /// Answers with one line per day, tenant and model.
 pub(crate) async fn route(
     State(app): State<Arc<App>>,

@@ -6,7 +6,7 @@ use kvik_engine::api::{Event, FinishReason, GeneratedToken, TokenLogprob};
 use serde_json::{Value, json};
 
 use crate::{
-    api::openai::chat_answer::finite,
+    api::reading::finite,
     app::{
         generation::Answer,
         report::{closing::Closing, usage},

@@ -1,42 +1,14 @@
 //! The answer of `/v1/chat/completions`: events become messages, or deltas of messages.
 
-use std::sync::Arc;
-
 use kvik_engine::api::{Event, FinishReason, GeneratedToken, TokenLogprob};
-use kvik_engine::text::answer::{AnswerDelta, AnswerParser, Offer};
+use kvik_engine::text::answer::AnswerDelta;
 use serde_json::{Map, Value, json};
 
+use super::head::{Head, frame};
 use crate::{
+    api::reading::{Reader, Reading, finite},
     app::{generation::Answer, report::closing::Closing},
-    random::random,
 };
-
-/// How the text of an answer is read.
-#[derive(Debug, Clone)]
-pub(crate) enum Reading {
-    /// Reasoning, content and tool calls are told apart by their tags.
-    Tagged {
-        /// The prompt has opened the thinking block.
-        starts_in_thinking: bool,
-        /// Tools that the request brought.
-        offer: Option<Arc<Offer>>,
-    },
-    /// A constraint shapes the answer: all of it is content.
-    Plain,
-    /// A constraint makes the whole answer one call: `{"name": ..., "arguments": {...}}`.
-    ForcedCall,
-}
-
-/// What the frames of one answer have in common.
-#[derive(Debug, Clone)]
-pub(crate) struct Head {
-    /// `chatcmpl-...`
-    pub(crate) id: String,
-    /// Unix time of the request, seconds.
-    pub(crate) created: u64,
-    /// The model's name.
-    pub(crate) model: String,
-}
 
 /// The answer as far as it is known.
 #[derive(Debug)]
@@ -59,13 +31,6 @@ struct Choice {
     calls: Vec<Value>,
     logprobs: Vec<Value>,
     finish: Option<&'static str>,
-}
-
-#[derive(Debug)]
-enum Reader {
-    Tagged(Box<AnswerParser>),
-    Plain,
-    ForcedCall(String),
 }
 
 impl ChatAnswer {
@@ -160,20 +125,6 @@ impl ChatAnswer {
     }
 }
 
-/// The fields that every frame of both of OpenAI's completion endpoints has.
-pub(crate) fn frame(head: &Head, object: &str, choices: Vec<Value>) -> Map<String, Value> {
-    let frame = json!({
-        "id": head.id,
-        "object": object,
-        "created": head.created,
-        "model": head.model,
-        "system_fingerprint": concat!("kvik-", env!("CARGO_PKG_VERSION")),
-        "choices": choices,
-    });
-    let Value::Object(frame) = frame else { unreachable!("json! of braces is an object") };
-    frame
-}
-
 impl Answer for ChatAnswer {
     const LAST: Option<&'static str> = Some("[DONE]");
 
@@ -199,18 +150,8 @@ impl Answer for ChatAnswer {
 
 impl Choice {
     fn new(reading: &Reading) -> Choice {
-        // Calls of different answers must have different ids: their results name them.
-        let salt = format!("{:016x}", random());
-        let reader = match reading {
-            Reading::Tagged { starts_in_thinking, offer } => {
-                let parser = AnswerParser::new(*starts_in_thinking, offer.clone());
-                Reader::Tagged(Box::new(parser.with_salt(&salt)))
-            }
-            Reading::Plain => Reader::Plain,
-            Reading::ForcedCall => Reader::ForcedCall(String::new()),
-        };
         Choice {
-            reader,
+            reader: reading.reader(),
             started: false,
             content: String::new(),
             reasoning: String::new(),
@@ -222,25 +163,13 @@ impl Choice {
 
     /// Reads more text; returns the deltas it makes.
     fn push(&mut self, text: &str) -> Vec<Value> {
-        let deltas = match &mut self.reader {
-            Reader::Tagged(parser) => parser.push(text),
-            Reader::Plain if text.is_empty() => Vec::new(),
-            Reader::Plain => vec![AnswerDelta::Content(text.to_owned())],
-            Reader::ForcedCall(json) => {
-                json.push_str(text);
-                Vec::new()
-            }
-        };
+        let deltas = self.reader.push(text);
         self.keep(deltas)
     }
 
     /// What was held back, now that no more text comes.
     fn flush(&mut self) -> Vec<Value> {
-        let deltas = match &mut self.reader {
-            Reader::Tagged(parser) => parser.finish(),
-            Reader::Plain => Vec::new(),
-            Reader::ForcedCall(json) => vec![forced_call(json)],
-        };
+        let deltas = self.reader.finish();
         self.keep(deltas)
     }
 
@@ -283,21 +212,6 @@ impl Choice {
     }
 }
 
-/// The call that a constrained answer spells; text that was cut short by `max_tokens` stays content.
-fn forced_call(json: &str) -> AnswerDelta {
-    let call: Option<Value> = serde_json::from_str(json).ok();
-    let name = call.as_ref().and_then(|call| call["name"].as_str());
-    match (name, &call) {
-        (Some(name), Some(call)) => AnswerDelta::ToolCall {
-            index: 0,
-            id: format!("call_{:016x}", random()),
-            name: name.to_owned(),
-            arguments: call["arguments"].to_string(),
-        },
-        _ => AnswerDelta::Content(json.to_owned()),
-    }
-}
-
 /// OpenAI's entry of one token, when the engine was asked for log-probabilities.
 fn logprob(token: &GeneratedToken) -> Option<Value> {
     let (chosen, likeliest) = token.logprob.as_ref()?;
@@ -312,9 +226,4 @@ fn token_logprob(token: &TokenLogprob) -> Value {
         "logprob": finite(token.logprob),
         "bytes": token.bytes,
     })
-}
-
-/// JSON has no infinity; a forbidden token gets OpenAI's -9999.
-pub(crate) fn finite(logprob: f32) -> f32 {
-    if logprob.is_finite() { logprob } else { -9999.0 }
 }

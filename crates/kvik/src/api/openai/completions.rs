@@ -3,25 +3,29 @@
 use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
+use schemars::JsonSchema;
+use serde::Deserialize;
 
 use super::{
-    chat::{head, stream},
+    head::{Head, HeadFields},
     text_answer::TextAnswer,
 };
 use crate::{
     api::request::{
-        options::{LOGPROBS_MAX, OPENAI, Options, max_tokens},
-        prompt::Prompt,
+        generation::{GenerationFields, LOGPROBS_MAX, Options, Usual},
+        number::Whole,
+        parts::{FromBody, Part},
+        prompt::{Prompt, PromptFields},
     },
     app::{
         body::JsonBody,
         report::{
             closing::Origin,
-            comparison::{Comparable, Parts, compared_with},
+            comparison::{Comparable, Parts},
         },
         state::{App, Prepared},
     },
-    http::{error::ApiError, fields::Fields},
+    http::{error::ApiError, json::Body},
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
@@ -29,57 +33,77 @@ type Result<T> = std::result::Result<T, ApiError>;
 /// OpenAI's default for this endpoint.
 const MAX_TOKENS: usize = 16;
 
+/// All fields of a body.
+pub(super) type Fields = (HeadFields, PromptFields, GenerationFields<Usual>, CompletionFields);
+
+/// Those of this endpoint alone.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct CompletionFields {
+    /// Give the log-probability of each generated token, and of as many of the likeliest.
+    logprobs: Option<Whole<0, LOGPROBS_MAX>>,
+    /// Begin the answer with the prompt; not together with `logprobs`.
+    #[serde(default)]
+    echo: bool,
+    /// Refused: kvik does not fill in the middle.
+    #[schemars(extend("deprecated" = true))]
+    suffix: Option<String>,
+    /// Refused where it is not `n`: ask for `n` answers and choose yourself.
+    #[schemars(extend("deprecated" = true))]
+    best_of: Option<Whole<1, { i64::MAX }>>,
+}
+
+impl Part for CompletionFields {}
+
 /// Continues prompts.
-pub(crate) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result<Response> {
+pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result<Response> {
     app.complete(body, read).await
 }
 
 /// Reads the body of a completion.
-pub(crate) fn read(app: &App, mut fields: Fields) -> Result<Prepared<TextAnswer>> {
-    app.accept_model(&fields.string("model")?.unwrap_or_default())?;
+fn read(app: &App, body: &Body) -> Result<Prepared<TextAnswer>> {
+    let (head, prompts, generation, fields) = Fields::from_body(body)?;
+    app.accept_model(&head.model)?;
     let tokenizer = &app.serving.tokenizer;
-    let prompts = Prompt::read(&mut fields)?;
-    let options = Options::read(&mut fields, OPENAI, &|text| tokenizer.encode(text, false, true))?;
-    let logprobs = fields.integer("logprobs", 0..=LOGPROBS_MAX)?.map(|top| top as usize);
+    let prompts = prompts.prompts()?;
+    let options = generation.options(&|text| tokenizer.encode(text, false, true))?;
+    let logprobs = fields.logprobs.and_then(Whole::count);
     // 0 computes the prompt only, which warms the cache.
-    let max_tokens = max_tokens(&mut fields, app.serving.model.context)?.unwrap_or(MAX_TOKENS);
-    let (stream, include_usage) = stream(&mut fields)?;
-    let with = compared_with(&mut fields)?;
-    let echo = fields.bool("echo")?.unwrap_or(false);
-    refuse(&mut fields, &options, echo, logprobs)?;
+    let max_tokens = options.max_tokens(MAX_TOKENS, app.serving.model.context);
+    let (stream, include_usage) = (head.stream, head.include_usage()?);
+    fields.refuse(&options)?;
 
-    // What cannot run is refused before anything is made for its answer.
-    options.check_copies(prompts.len())?;
-    let request = |prompt: &Prompt| {
-        fields.still_wanted()?;
-        Ok(options.request(prompt.encode(app)?, max_tokens, logprobs))
-    };
-    let requests = prompts.iter().map(request).collect::<Result<_>>()?;
+    let requests = Prompt::requests(&prompts, app, &options, (max_tokens, logprobs), body)?;
     let choices = options.choices as usize;
-    let echoes = match echo {
+    let echoes = match fields.echo {
         true => Prompt::texts(&prompts, tokenizer, choices, "echo")?,
         false => vec!["".into(); prompts.len()],
     };
-    let head = head(app, "cmpl");
+    let name = Head::new(app, "cmpl");
     // The text alone decides the prompt: what changes in it is seen by its tokens.
     let messages = prompts.iter().map(|prompt| app.answered.hash(prompt)).collect();
-    let parts = Parts { model: app.answered.hash(&head.model), messages, ..Parts::default() };
-    let comparable = Some(Comparable { id: head.id.clone(), parts, with });
-    let answer = TextAnswer::new(head, echoes, choices, logprobs.is_some(), include_usage);
+    let parts = Parts { model: app.answered.hash(&name.model), messages, ..Parts::default() };
+    let comparable = Some(Comparable { id: name.id.clone(), parts, with: head.compared_with() });
+    let answer = TextAnswer::new(name, echoes, choices, logprobs.is_some(), include_usage);
     let origin = Origin { messages: None, comparable, schema_notes: options.schema_notes };
     Ok(Prepared { requests, origin, answer, stream })
 }
 
-/// Fields that would change the answer if they were obeyed and are not: better refused than ignored.
-fn refuse(fields: &mut Fields, options: &Options, echo: bool, logprobs: Option<usize>) -> Result<()> {
-    if fields.string("suffix")?.is_some_and(|suffix| !suffix.is_empty()) {
-        return Err(fields.error("suffix", "is not supported: kvik does not fill in the middle"));
+impl CompletionFields {
+    /// Refuses what would change the answer if it were obeyed and is not: better than to ignore it.
+    fn refuse(&self, options: &Options) -> Result<()> {
+        let refused = |field: &str, text: &str| Err(ApiError::field(field, format!("`{field}` {text}")));
+        if self.suffix.as_ref().is_some_and(|suffix| !suffix.is_empty()) {
+            return refused("suffix", "is not supported: kvik does not fill in the middle");
+        }
+        if self.best_of.is_some_and(|best| best.get() != i64::from(options.choices)) {
+            return refused("best_of", "is not supported; ask for `n` answers and choose yourself");
+        }
+        if self.echo && self.logprobs.is_some() {
+            return refused(
+                "echo",
+                "together with `logprobs` is not supported: kvik gives log-probabilities of generated tokens only",
+            );
+        }
+        Ok(())
     }
-    if fields.integer("best_of", 1..=i64::MAX)?.is_some_and(|best| best != i64::from(options.choices)) {
-        return Err(fields.error("best_of", "is not supported; ask for `n` answers and choose yourself"));
-    }
-    if echo && logprobs.is_some() {
-        return Err(fields.error("echo", "together with `logprobs` is not supported: kvik gives log-probabilities of generated tokens only"));
-    }
-    Ok(())
 }

@@ -1,24 +1,25 @@
 //! OpenAI's API: chat completions, completions, models.
 
-pub(crate) mod chat;
-pub(crate) mod chat_answer;
-pub(crate) mod completions;
-mod continuation;
-mod messages;
+mod chat;
+mod chat_answer;
+mod completions;
+mod head;
 mod models;
-pub(crate) mod text_answer;
-mod tools;
+mod shapes;
+mod text_answer;
 
-use axum::routing::{get, post};
-
-use super::routes::{Route, at};
+use super::route::{Dialect, at, gives};
+use crate::http::error::ApiError;
 
 /// The routes of this dialect.
-pub(super) fn routes() -> Vec<Route> {
-    vec![
-        at(&["/v1/chat/completions", "/chat/completions"], post(chat::route)),
-        at(&["/v1/completions"], post(completions::route)),
-        at(&["/v1/models", "/models"], get(models::list)),
-        at(&["/v1/models/{*id}", "/models/{*id}"], get(models::get)),
-    ]
+pub(super) fn dialect() -> Dialect {
+    let chat = gives(shapes::chat, "Answers a conversation").takes::<chat::Fields>().streams();
+    let text = gives(shapes::text, "Continues texts or token ids").takes::<completions::Fields>().streams();
+    let routes = vec![
+        at(&["/v1/chat/completions", "/chat/completions"]).post(chat::route, chat),
+        at(&["/v1/completions"]).post(completions::route, text),
+        at(&["/v1/models", "/models"]).get(models::list, gives(shapes::models, "Lists the one model")),
+        at(&["/v1/models/{*id}", "/models/{*id}"]).get(models::get, gives(shapes::model, "Shows a model")),
+    ];
+    Dialect { name: "openai", error: ApiError::body, routes }
 }

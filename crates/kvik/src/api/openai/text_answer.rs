@@ -5,8 +5,11 @@ use std::sync::Arc;
 use kvik_engine::api::{Event, FinishReason, GeneratedToken};
 use serde_json::{Map, Value, json};
 
-use super::chat_answer::{Head, finite, frame};
-use crate::app::{generation::Answer, report::closing::Closing};
+use super::head::{Head, frame};
+use crate::{
+    api::reading::finite,
+    app::{generation::Answer, report::closing::Closing},
+};
 
 /// The answer as far as it is known. Choice `c` of prompt `p` has index `p * n + c`.
 #[derive(Debug)]

@@ -1,6 +1,15 @@
-//! What the bodies of all dialects have in common: prompts, options of the answer, fields of the cache.
+//! The one internal request that every dialect's body becomes, and the fields that their bodies share.
 
-pub(crate) mod keep;
-pub(crate) mod options;
+mod cache;
+mod constraint;
+mod continuation;
+pub(crate) mod conversation;
+pub(crate) mod generation;
+mod logit_bias;
+mod messages;
+pub(crate) mod number;
+pub(crate) mod parts;
 pub(crate) mod prompt;
-pub(crate) mod unsupported;
+mod sampling;
+mod tools;
+mod unsupported;

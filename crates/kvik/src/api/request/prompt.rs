@@ -1,23 +1,34 @@
 //! The forms in which a prompt may come: text, token ids, both mixed, or several prompts at once.
 
-use std::sync::Arc;
+use std::{borrow::Cow, fmt, sync::Arc};
 
 use kvik_cache::Token;
-use kvik_engine::text::tokenizer::Tokenizer;
-use serde_json::Value;
+use kvik_engine::{api::Request, text::tokenizer::Tokenizer};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, SeqAccess, Unexpected},
+};
 
+use super::{generation::Options, number::whole, parts::Part};
 use crate::{
     app::state::App,
-    http::{
-        error::ApiError,
-        fields::{Fields, whole, wrong},
-    },
+    http::{error::ApiError, json::Body},
 };
 
 /// Prompts that one request may bring: each becomes a request to the engine of its own.
 const PROMPTS_MAX: usize = 64;
 /// Bytes of prompts that one answer repeats at most.
 const REPEATED_BYTES_MAX: usize = 16 << 20;
+
+/// The field `prompt`.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct PromptFields {
+    /// A text, token ids and texts of one prompt, or an array of prompts.
+    prompt: Prompts,
+}
+
+impl Part for PromptFields {}
 
 /// One prompt, in pieces.
 #[derive(Debug, Clone, PartialEq, Hash)]
@@ -29,46 +40,61 @@ enum Piece {
     Tokens(Vec<Token>),
 }
 
-impl Prompt {
-    /// Reads the field `prompt`.
-    ///
-    /// An array that holds a bare number is one prompt of token ids and texts; any other array
-    /// holds one prompt per entry.
-    pub(crate) fn read(fields: &mut Fields) -> Result<Vec<Prompt>, ApiError> {
-        let prompt = fields.take("prompt")?;
-        let path = fields.path("prompt");
-        let prompts = match fields.required("prompt", prompt)? {
-            Value::Array(items) if !items.iter().any(Value::is_number) => items
-                .into_iter()
-                .enumerate()
-                .map(|(i, item)| Prompt::one(&format!("{path}[{i}]"), item))
-                .collect::<Result<_, _>>()?,
-            one => vec![Prompt::one(&path, one)?],
-        };
+/// One prompt or several, as they were sent.
+#[derive(Debug)]
+struct Prompts {
+    prompts: Vec<Prompt>,
+    /// Index of a prompt that stands among the tokens of one.
+    misplaced: Option<usize>,
+}
+
+impl PromptFields {
+    /// The prompts, which are 1 to 64.
+    pub(crate) fn prompts(self) -> Result<Vec<Prompt>, ApiError> {
+        let Prompts { prompts, misplaced } = self.prompt;
+        if let Some(i) = misplaced {
+            let message = format!("`prompt[{i}]` must be a token id or a string, not an array");
+            return Err(ApiError::field(format!("prompt[{i}]"), message));
+        }
         match prompts.len() {
-            0 => Err(fields.error("prompt", "is an empty array")),
-            n if n > PROMPTS_MAX => {
-                Err(fields.error("prompt", format!("holds {n} prompts, the limit is {PROMPTS_MAX}")))
-            }
+            0 => Err(ApiError::field("prompt", "`prompt` is an empty array")),
+            n if n > PROMPTS_MAX => Err(ApiError::field(
+                "prompt",
+                format!("`prompt` holds {n} prompts, the limit is {PROMPTS_MAX}"),
+            )),
             _ => Ok(prompts),
         }
     }
+}
 
-    fn one(path: &str, value: Value) -> Result<Prompt, ApiError> {
-        match value {
-            Value::String(text) => Ok(Prompt(vec![Piece::Text(text)])),
-            Value::Array(items) => {
-                let mut pieces = Vec::new();
-                for (i, item) in items.into_iter().enumerate() {
-                    add(&mut pieces, item)
-                        .map_err(|item| wrong(format!("{path}[{i}]"), "a token id or a string", &item))?;
-                }
-                Ok(Prompt(pieces))
-            }
-            other => {
-                Err(wrong(path.to_owned(), "a string, an array of token ids, or an array of those", &other))
-            }
+impl Prompt {
+    fn of(text: &str) -> Prompt {
+        Prompt(vec![Piece::Text(text.to_owned())])
+    }
+
+    fn push(&mut self, item: Item) {
+        match (item, self.0.last_mut()) {
+            (Item::Text(text), _) => self.0.push(Piece::Text(text)),
+            (Item::Token(token), Some(Piece::Tokens(tokens))) => tokens.push(token),
+            (Item::Token(token), _) => self.0.push(Piece::Tokens(vec![token])),
         }
+    }
+
+    /// The requests for prompts that are continued in the same way.
+    pub(crate) fn requests(
+        prompts: &[Prompt],
+        app: &App,
+        options: &Options,
+        (max_tokens, logprobs): (usize, Option<usize>),
+        body: &Body,
+    ) -> Result<Vec<Request>, ApiError> {
+        // What cannot run is refused before anything is made for its answer.
+        options.check_copies(prompts.len())?;
+        let request = |prompt: &Prompt| {
+            body.still_wanted()?;
+            Ok(options.request(prompt.encode(app)?, max_tokens, logprobs))
+        };
+        prompts.iter().map(request).collect()
     }
 
     /// The tokens; a prompt that begins with text begins as the model's texts do (with `<s>` and the
@@ -122,19 +148,164 @@ impl Prompt {
     }
 }
 
-/// Adds an item to the pieces, or gives it back when it is neither text nor a token id.
-fn add(pieces: &mut Vec<Piece>, item: Value) -> Result<(), Value> {
-    match (item, pieces.last_mut()) {
-        (Value::String(text), _) => pieces.push(Piece::Text(text)),
-        (item, last) => {
-            let Some(token) = whole(&item).and_then(|id| Token::try_from(id).ok()) else { return Err(item) };
-            match last {
-                Some(Piece::Tokens(tokens)) => tokens.push(token),
-                _ => pieces.push(Piece::Tokens(vec![token])),
+impl<'de> Deserialize<'de> for Prompts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Prompts, D::Error> {
+        deserializer.deserialize_any(PromptsVisitor)
+    }
+}
+
+struct PromptsVisitor;
+
+impl<'de> de::Visitor<'de> for PromptsVisitor {
+    type Value = Prompts;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string, an array of token ids, or an array of those")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Prompts, E> {
+        Ok(Prompts { prompts: vec![Prompt::of(text)], misplaced: None })
+    }
+
+    /// An array that holds a bare number is one prompt of token ids and texts; any other array holds
+    /// one prompt per entry.
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Prompts, A::Error> {
+        let mut prompts: Vec<Prompt> = Vec::new();
+        let mut one: Option<Prompt> = None;
+        let (mut misplaced, mut index) = (None, 0);
+        while let Some(entry) = seq.next_element::<Entry>()? {
+            match (entry, &mut one) {
+                (Entry::Item(Item::Text(text)), None) => prompts.push(Prompt::of(&text)),
+                (Entry::Item(item), one) => one.get_or_insert_with(|| joined(&mut prompts)).push(item),
+                (Entry::Prompt(prompt), None) => {
+                    misplaced.get_or_insert(index);
+                    prompts.push(prompt);
+                }
+                (Entry::Prompt(_), Some(_)) => drop(misplaced.get_or_insert(index)),
             }
+            index += 1;
+        }
+        Ok(match one {
+            Some(prompt) => Prompts { prompts: vec![prompt], misplaced },
+            None => Prompts { prompts, misplaced: None },
+        })
+    }
+}
+
+/// The pieces of what turned out to be one prompt.
+fn joined(texts: &mut Vec<Prompt>) -> Prompt {
+    Prompt(texts.drain(..).flat_map(|Prompt(pieces)| pieces).collect())
+}
+
+/// A token id or a text.
+#[derive(Debug)]
+enum Item {
+    Token(Token),
+    Text(String),
+}
+
+/// What may stand in the array `prompt`.
+#[derive(Debug)]
+enum Entry {
+    Item(Item),
+    Prompt(Prompt),
+}
+
+impl<'de> Deserialize<'de> for Item {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Item, D::Error> {
+        let entry = deserializer.deserialize_any(EntryVisitor { expected: "a token id or a string" })?;
+        match entry {
+            Entry::Item(item) => Ok(item),
+            Entry::Prompt(_) => Err(de::Error::invalid_type(Unexpected::Seq, &"a token id or a string")),
         }
     }
-    Ok(())
+}
+
+impl<'de> Deserialize<'de> for Entry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Entry, D::Error> {
+        let expected = "a string, an array of token ids, or an array of those";
+        deserializer.deserialize_any(EntryVisitor { expected })
+    }
+}
+
+struct EntryVisitor {
+    expected: &'static str,
+}
+
+impl<'de> de::Visitor<'de> for EntryVisitor {
+    type Value = Entry;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Entry, E> {
+        Ok(Entry::Item(Item::Text(text.to_owned())))
+    }
+
+    fn visit_u64<E: de::Error>(self, id: u64) -> Result<Entry, E> {
+        TokenId.visit_u64(id).map(|token| Entry::Item(Item::Token(token)))
+    }
+
+    fn visit_i64<E: de::Error>(self, id: i64) -> Result<Entry, E> {
+        TokenId.visit_i64(id).map(|token| Entry::Item(Item::Token(token)))
+    }
+
+    fn visit_f64<E: de::Error>(self, id: f64) -> Result<Entry, E> {
+        TokenId.visit_f64(id).map(|token| Entry::Item(Item::Token(token)))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Entry, A::Error> {
+        let mut prompt = Prompt(Vec::new());
+        while let Some(item) = seq.next_element()? {
+            prompt.push(item);
+        }
+        Ok(Entry::Prompt(prompt))
+    }
+}
+
+/// Reads one token id.
+struct TokenId;
+
+impl de::Visitor<'_> for TokenId {
+    type Value = Token;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a token id or a string")
+    }
+
+    fn visit_u64<E: de::Error>(self, id: u64) -> Result<Token, E> {
+        Token::try_from(id).map_err(|_| E::invalid_type(Unexpected::Unsigned(id), &self))
+    }
+
+    fn visit_i64<E: de::Error>(self, id: i64) -> Result<Token, E> {
+        Token::try_from(id).map_err(|_| E::invalid_type(Unexpected::Signed(id), &self))
+    }
+
+    fn visit_f64<E: de::Error>(self, id: f64) -> Result<Token, E> {
+        let token = whole(id).and_then(|id| Token::try_from(id).ok());
+        token.ok_or_else(|| E::invalid_type(Unexpected::Float(id), &self))
+    }
+}
+
+impl JsonSchema for Prompts {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Prompts".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let item = || vec![json_schema!({"type": "string"}), json_schema!({"type": "integer", "minimum": 0})];
+        let mut entry = item();
+        entry.push(json_schema!({"type": "array", "items": {"anyOf": item()}}));
+        json_schema!({"anyOf": [
+            {"type": "string"},
+            {"type": "array", "minItems": 1, "items": {"anyOf": entry}},
+        ]})
+    }
 }
 
 /// The token ids that the vocabulary knows; the engine refuses a prompt with others.
@@ -144,12 +315,16 @@ fn known(ids: &[Token], tokenizer: &Tokenizer) -> Vec<Token> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
+    fn prompts(body: Value) -> Result<Vec<Prompt>, ApiError> {
+        Body::of(&body)?.read::<PromptFields>()?.prompts()
+    }
+
     fn read(prompt: Value) -> Result<Vec<Prompt>, ApiError> {
-        Prompt::read(&mut Fields::of_body(json!({"prompt": prompt})).unwrap())
+        prompts(json!({"prompt": prompt}))
     }
 
     #[test]
@@ -171,7 +346,7 @@ mod tests {
     #[test]
     fn wrong_forms_name_their_place() {
         let check = |body: Value, at: &str| {
-            let error = Prompt::read(&mut Fields::of_body(body).unwrap()).unwrap_err().body();
+            let error = prompts(body).unwrap_err().body();
             assert_eq!(error["error"]["param"], at, "{error}");
         };
         check(json!({}), "prompt");
@@ -181,6 +356,8 @@ mod tests {
         check(json!({"prompt": ["a", true]}), "prompt[1]");
         check(json!({"prompt": [1, -2]}), "prompt[1]");
         check(json!({"prompt": [[1], [2, null]]}), "prompt[1][1]");
+        check(json!({"prompt": [1, [2]]}), "prompt[1]");
+        check(json!({"prompt": [[1], 2]}), "prompt[0]");
         check(json!({"prompt": vec!["x"; 65]}), "prompt");
     }
 }

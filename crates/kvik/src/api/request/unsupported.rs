@@ -2,9 +2,17 @@
 //! better refused than ignored. A value that switches the feature off, or asks for what kvik does
 //! anyway, passes: many clients send every field they know.
 
-use serde_json::Value;
+use std::{borrow::Cow, fmt};
 
-use crate::http::{error::ApiError, fields::Fields};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, DeserializeSeed, IgnoredAny, MapAccess, Visitor},
+};
+use serde_json::{Map, Value, json};
+
+use super::parts::Part;
+use crate::http::json::Json;
 
 /// A field, which of its values change nothing, and what to do instead.
 type Unsupported = (&'static str, fn(&Value) -> bool, &'static str);
@@ -58,22 +66,95 @@ const CONVERSING: [Unsupported; 9] = [
 ];
 
 /// Refuses what no answer would obey.
-pub(crate) fn refuse_generating(fields: &mut Fields) -> Result<(), ApiError> {
-    refuse(fields, &GENERATING)
-}
+#[derive(Debug)]
+pub(crate) struct UnsupportedGenerating;
 
 /// Refuses what no conversation would obey.
-pub(crate) fn refuse_conversing(fields: &mut Fields) -> Result<(), ApiError> {
-    refuse(fields, &CONVERSING)
+#[derive(Debug)]
+pub(crate) struct UnsupportedConversing;
+
+macro_rules! refuses {
+    ($($name:ident: $fields:ident;)*) => {$(
+        impl Part for $name {}
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<$name, D::Error> {
+                const NAMES: [&str; $fields.len()] = names($fields);
+                deserializer.deserialize_struct(stringify!($name), &NAMES, Refusing(&$fields))?;
+                Ok($name)
+            }
+        }
+
+        impl JsonSchema for $name {
+            fn schema_name() -> Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                schema(&$fields)
+            }
+        }
+    )*};
 }
 
-fn refuse(fields: &mut Fields, unsupported: &[Unsupported]) -> Result<(), ApiError> {
-    for (name, is_neutral, remedy) in unsupported {
-        if fields.take(name)?.is_some_and(|value| !is_neutral(&value)) {
-            return Err(fields.error(name, format!("is not supported with this value: {remedy}")));
-        }
+refuses! {
+    UnsupportedGenerating: GENERATING;
+    UnsupportedConversing: CONVERSING;
+}
+
+const fn names<const N: usize>(fields: [Unsupported; N]) -> [&'static str; N] {
+    let mut names = [""; N];
+    let mut i = 0;
+    while i < N {
+        names[i] = fields[i].0;
+        i += 1;
     }
-    Ok(())
+    names
+}
+
+fn schema(fields: &[Unsupported]) -> Schema {
+    let property = |(name, _, remedy): &Unsupported| {
+        let description = format!("Refused unless it changes nothing: {remedy}.");
+        ((*name).to_owned(), json!({"description": description, "deprecated": true}))
+    };
+    json_schema!({"type": "object", "properties": fields.iter().map(property).collect::<Map<_, _>>()})
+}
+
+/// Looks at the fields that are there.
+struct Refusing(&'static [Unsupported]);
+
+impl<'de> Visitor<'de> for Refusing {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(name) = map.next_key::<String>()? {
+            match self.0.iter().find(|(known, ..)| *known == name) {
+                Some(field) => map.next_value_seed(Neutral(field))?,
+                None => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Takes a value that changes nothing.
+struct Neutral(&'static Unsupported);
+
+impl<'de> DeserializeSeed<'de> for Neutral {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        let (_, is_neutral, remedy) = self.0;
+        let Json(value) = Json::deserialize(deserializer)?;
+        if is_neutral(&value) {
+            return Ok(());
+        }
+        Err(de::Error::custom(format!("is not supported with this value: {remedy}")))
+    }
 }
 
 fn off(value: &Value) -> bool {
@@ -147,13 +228,12 @@ fn our_order(value: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
+    use crate::http::json::Body;
 
     fn refused(body: Value) -> Option<String> {
-        let mut fields = Fields::of_body(body).unwrap();
-        let read = refuse_generating(&mut fields).and_then(|()| refuse_conversing(&mut fields));
+        let body = Body::of(&body).unwrap();
+        let read = body.read::<UnsupportedGenerating>().and_then(|_| body.read::<UnsupportedConversing>());
         read.err().map(|error| error.body()["error"]["param"].as_str().unwrap().to_owned())
     }
 

@@ -51,16 +51,23 @@ async fn what_is_read_is_built_within_a_budget() {
     let config = AppConfig { body_limit: ByteSize(16 << 20), ..config() };
     let server = Server::build(done, Keys::new([]), config);
     let many = vec!["[[1]]"; 1_000_000].join(",");
-    let check = async |route: &str, field: &str| {
-        let (status, answer) = post(&server, route, with(route, &format!("\"{field}\": [{many}]"))).await;
+    let empty = vec!["\"\""; 1_500_000].join(",");
+    let check = async |route: &str, field: &str, value: &str| {
+        let (status, answer) = post(&server, route, with(route, &format!("\"{field}\": {value}"))).await;
         assert_eq!((status.as_u16(), &answer["error"]["param"]), (400, &json!(field)), "{answer}");
         assert!(answer["error"]["message"].as_str().unwrap().contains("64 MiB"), "{answer}");
     };
-    check("/v1/chat/completions", "tools").await;
-    check("/v1/chat/completions", "messages").await;
-    check("/v1/completions", "logit_bias").await;
-    check("/completion", "stop").await;
-    check("/completion", "json_schema").await;
+    check("/v1/chat/completions", "tools", &format!("[[{many}]]")).await;
+    check("/v1/chat/completions", "tools", &format!("[{many}]")).await;
+    check("/v1/chat/completions", "messages", &format!("[{many}]")).await;
+    check("/v1/completions", "logit_bias", &format!("[{many}]")).await;
+    check("/completion", "stop", &format!("[{empty}]")).await;
+    check("/completion", "json_schema", &format!("[{many}]")).await;
+    check("/completion", "image_data", &format!("[{many}]")).await;
+    // What no type takes is not built at all.
+    let (status, answer) =
+        post(&server, "/completion", with("/completion", &format!("\"stop\": [{many}]"))).await;
+    assert_eq!((status.as_u16(), &answer["error"]["param"]), (400, &json!("stop[0]")), "{answer}");
 }
 
 /// A body with as long a prompt as the context of the tests' model holds many times over.

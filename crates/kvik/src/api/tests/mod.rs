@@ -4,6 +4,7 @@ mod bodies;
 mod connections;
 mod doors;
 mod kept;
+mod openapi;
 mod situations;
 mod tenants;
 mod tools;

@@ -17,12 +17,13 @@ use kvik_engine::text::template::ChatTemplate;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
-use super::super::openai;
+use super::super::kvik::explain;
 use crate::{
     accounts::ledger::Ledger,
     api::router,
     app::App,
     app::keys::Keys,
+    http::json,
     serving::load::{self, Capacity, Handle},
     settings::{
         disk_place::DiskPlace,
@@ -110,12 +111,8 @@ impl Server {
     }
 
     /// The prompts that a body asks for.
-    fn prompts(&self, path: &str, body: &Value) -> Vec<Vec<Token>> {
-        let fields = crate::http::fields::Fields::of_body(body.clone()).unwrap();
-        let requests = match path {
-            CHAT => openai::chat::read(&self.app, fields).unwrap().requests,
-            _ => openai::completions::read(&self.app, fields).unwrap().requests,
-        };
+    fn prompts(&self, body: &Value) -> Vec<Vec<Token>> {
+        let (requests, _) = explain::requests(&self.app, &json::Body::of(body).unwrap()).unwrap();
         requests.into_iter().map(|request| request.prompt).collect()
     }
 }
@@ -154,7 +151,7 @@ async fn check(situation: Situation) {
     for (path, body) in &before {
         server.post(path, body).await;
         if body["cache_prompt"] != false {
-            seen.extend(server.prompts(path, body));
+            seen.extend(server.prompts(body));
         }
     }
     let foretold = server.post("/v1/cache/explain", &body).await;
@@ -163,7 +160,7 @@ async fn check(situation: Situation) {
     assert_eq!(&foretold["kvik"]["cache"], cache, "{name}: explained beforehand");
     assert_eq!(cache["reason"], reason, "{name}: {cache}");
 
-    let prompt = &server.prompts(path, &body)[0];
+    let prompt = &server.prompts(&body)[0];
     let shared = |other: &Vec<Token>| other.iter().zip(prompt).take_while(|(a, b)| a == b).count();
     let all = prompt.len() - usize::from(body["max_tokens"] != 0);
     let known =

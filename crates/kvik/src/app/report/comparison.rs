@@ -15,8 +15,6 @@ use kvik_cache::{BLOCK_POSITIONS, Token};
 use kvik_engine::api::{Report, Request};
 use serde_json::{Value, json};
 
-use crate::http::{error::ApiError, fields::Fields};
-
 /// Answers remembered.
 const ANSWERS_MAX: usize = 4096;
 /// Hashes of blocks remembered in all; each is one of 16 tokens and takes 8 bytes.
@@ -162,13 +160,6 @@ impl Answered {
         // Whoever panicked with the lock lost a print at most.
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Id of the earlier answer that a client wants this one compared with. The other fields of
-/// `prompt_cache_options` are OpenAI's bills and have no meaning here.
-pub(crate) fn compared_with(fields: &mut Fields) -> Result<Option<String>, ApiError> {
-    let options = fields.object("prompt_cache_options")?;
-    options.map_or(Ok(None), |mut options| options.string("comparison_response_id"))
 }
 
 /// What an answer can be compared by.

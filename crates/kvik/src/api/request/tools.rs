@@ -5,11 +5,14 @@ use std::sync::Arc;
 use kvik_engine::api::Constraint;
 use kvik_engine::text::answer::{ForcedCall, Offer, ToolForm};
 use kvik_engine::text::constraint::schema::move_references;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::parts::Part;
 use crate::http::{
     error::ApiError,
-    fields::{Fields, wrong},
+    json::{Json, wrong},
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
@@ -30,29 +33,99 @@ pub(crate) struct Tools {
     calls_max: usize,
 }
 
-impl Tools {
-    /// Reads the fields `tools`, `tool_choice` and `parallel_tool_calls`.
-    pub(crate) fn read(fields: &mut Fields) -> Result<Tools> {
-        let tools = fields.array("tools")?.unwrap_or_default();
+/// The fields of a request that say which tools there are.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+pub(super) struct ToolFields {
+    /// `{"type": "function", "function": {"name", "description", "parameters"}}` each.
+    #[schemars(schema_with = "tools_schema")]
+    tools: Option<Vec<Json>>,
+    /// `none`, `auto`, `required`, or `{"type": "function", "function": {"name"}}`.
+    #[schemars(schema_with = "choice_schema")]
+    tool_choice: Option<Json>,
+    /// Whether an answer may have several calls.
+    parallel_tool_calls: Option<bool>,
+}
+
+impl Part for ToolFields {}
+
+/// One of `tools`, as far as it is looked at here.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct ToolField {
+    #[serde(rename = "type")]
+    _kind: Option<ToolKind>,
+    function: FunctionField,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum ToolKind {
+    Function,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+struct FunctionField {
+    name: String,
+    /// JSON schema of the arguments.
+    #[schemars(with = "Option<serde_json::Map<String, Value>>")]
+    parameters: Option<Json>,
+}
+
+/// The words that `tool_choice` may be.
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum ChoiceWord {
+    None,
+    Auto,
+    Required,
+}
+
+/// A choice that names a tool.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct NamedChoice {
+    function: NamedFunction,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+struct NamedFunction {
+    name: String,
+}
+
+fn tools_schema(generator: &mut SchemaGenerator) -> Schema {
+    let tool = generator.subschema_for::<ToolField>();
+    json_schema!({"type": ["array", "null"], "items": tool, "maxItems": TOOLS_MAX})
+}
+
+fn choice_schema(generator: &mut SchemaGenerator) -> Schema {
+    let word = generator.subschema_for::<ChoiceWord>();
+    let named = generator.subschema_for::<NamedChoice>();
+    json_schema!({"anyOf": [word, named, {"type": "null"}]})
+}
+
+impl ToolFields {
+    /// What they mean together.
+    pub(super) fn tools(self) -> Result<Tools> {
+        let tools = self.tools.unwrap_or_default();
         if tools.len() > TOOLS_MAX {
-            return Err(
-                fields.error("tools", format!("holds {} tools, the limit is {TOOLS_MAX}", tools.len()))
-            );
+            let message = format!("`tools` holds {} tools, the limit is {TOOLS_MAX}", tools.len());
+            return Err(ApiError::field("tools", message));
         }
         let functions =
             tools.iter().enumerate().map(|(i, tool)| function(i, tool)).collect::<Result<Vec<_>>>()?;
-        let choice = choice(fields, &functions)?;
+        let choice = choice(self.tool_choice, &functions)?;
         // A call that has to be made is one, unless the request says that it may be several.
-        let several = fields.bool("parallel_tool_calls")?.unwrap_or(choice == Choice::Auto);
+        let several = self.parallel_tool_calls.unwrap_or(choice == Choice::Auto);
         let forced = !matches!(choice, Choice::None | Choice::Auto);
         let functions = match choice {
             Choice::Named(at) => vec![functions[at].clone()],
             _ => functions,
         };
-        let offered = (choice != Choice::None && !tools.is_empty()).then_some(Value::Array(tools));
+        let is_offered = choice != Choice::None && !tools.is_empty();
+        let offered = is_offered.then(|| tools.into_iter().map(|Json(tool)| tool).collect());
         Ok(Tools { offered, functions, forced, calls_max: if several { CALLS_MAX } else { 1 } })
     }
+}
 
+impl Tools {
     /// How calls in this form are read out of the answer.
     pub(crate) fn offer(&self, form: ToolForm) -> Arc<Offer> {
         Arc::new(Offer { form, tools: self.functions.clone(), calls_max: self.calls_max })
@@ -79,20 +152,15 @@ impl Tools {
 /// A tool's name and the schema of its arguments.
 type Function = (String, Value);
 
-fn function(i: usize, tool: &Value) -> Result<Function> {
-    let mut tool = Fields::of(format!("tools[{i}]"), tool.clone())?;
-    if let Some(kind) = tool.string("type")?.filter(|kind| kind != "function") {
-        return Err(tool.error("type", format!("is {kind:?}; kvik knows \"function\"")));
-    }
-    let function = tool.object("function")?;
-    let mut function = tool.required("function", function)?;
-    let name = function.string("name")?;
-    let name = function.required("name", name)?;
-    let parameters = function.take("parameters")?.unwrap_or_else(|| json!({"type": "object"}));
+fn function(i: usize, tool: &Json) -> Result<Function> {
+    let path = format!("tools[{i}]");
+    let ToolField { function, .. } = tool.read(&path)?;
+    let parameters = function.parameters.map_or_else(|| json!({"type": "object"}), |Json(schema)| schema);
     if !parameters.is_object() {
-        return Err(wrong(function.path("parameters"), "a JSON schema (an object)", &parameters));
+        let path = format!("{path}.function.parameters");
+        return Err(wrong(path, "a JSON schema (an object)", &parameters));
     }
-    Ok((name, parameters))
+    Ok((function.name, parameters))
 }
 
 #[derive(Debug, PartialEq)]
@@ -104,36 +172,24 @@ enum Choice {
     Named(usize),
 }
 
-fn choice(fields: &mut Fields, functions: &[Function]) -> Result<Choice> {
+fn choice(field: Option<Json>, functions: &[Function]) -> Result<Choice> {
+    let path = "tool_choice";
     let unknown = |what: &str| {
-        Err(ApiError::field(
-            "tool_choice",
-            format!("`tool_choice` asks for {what}, which `tools` does not have"),
-        ))
+        Err(ApiError::field(path, format!("`{path}` asks for {what}, which `tools` does not have")))
     };
-    match fields.take("tool_choice")? {
-        None => Ok(Choice::Auto),
-        Some(Value::String(choice)) => match choice.as_str() {
-            "none" => Ok(Choice::None),
-            "auto" => Ok(Choice::Auto),
-            "required" if functions.is_empty() => unknown("a call"),
-            "required" => Ok(Choice::Any),
-            other => Err(fields.error(
-                "tool_choice",
-                format!("is {other:?}; kvik knows \"none\", \"auto\", \"required\" and a named function"),
-            )),
-        },
-        Some(choice) => {
-            let mut choice = Fields::of("tool_choice".to_owned(), choice)?;
-            let function = choice.object("function")?;
-            let mut function = choice.required("function", function)?;
-            let name = function.string("name")?;
-            let name = function.required("name", name)?;
-            match functions.iter().position(|(known, _)| *known == name) {
-                Some(at) => Ok(Choice::Named(at)),
-                None => unknown(&format!("{name:?}")),
-            }
-        }
+    let Some(field) = field else { return Ok(Choice::Auto) };
+    if field.0.is_string() {
+        return match field.read(path)? {
+            ChoiceWord::None => Ok(Choice::None),
+            ChoiceWord::Auto => Ok(Choice::Auto),
+            ChoiceWord::Required if functions.is_empty() => unknown("a call"),
+            ChoiceWord::Required => Ok(Choice::Any),
+        };
+    }
+    let name = field.read::<NamedChoice>(path)?.function.name;
+    match functions.iter().position(|(known, _)| *known == name) {
+        Some(at) => Ok(Choice::Named(at)),
+        None => unknown(&format!("{name:?}")),
     }
 }
 
@@ -152,9 +208,10 @@ fn call_schema((name, parameters): &Function, place: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::json::Body;
 
-    fn body(value: Value) -> Fields {
-        Fields::of_body(value).unwrap()
+    fn read(body: Value) -> Result<Tools> {
+        Body::of(&body)?.read::<ToolFields>()?.tools()
     }
 
     fn weather() -> Value {
@@ -164,7 +221,7 @@ mod tests {
     #[test]
     fn tool_choice_decides_what_is_offered_and_forced() {
         let check = |choice: Value, offered: bool, forced: bool| {
-            let tools = Tools::read(&mut body(json!({"tools": weather(), "tool_choice": choice}))).unwrap();
+            let tools = read(json!({"tools": weather(), "tool_choice": choice})).unwrap();
             assert_eq!((tools.offered.is_some(), tools.forced), (offered, forced), "{choice}");
         };
         check(json!(null), true, false);
@@ -180,7 +237,7 @@ mod tests {
             json!({"properties": {"x": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"type": "string"}}});
         let tools = ["f", "g"].map(|name| json!({"function": {"name": name, "parameters": parameters}}));
         let forced = |choice: Value| {
-            let tools = Tools::read(&mut body(json!({"tools": tools, "tool_choice": choice}))).unwrap();
+            let tools = read(json!({"tools": tools, "tool_choice": choice})).unwrap();
             tools.one_call()
         };
         let check = |schema: Value, place: &str| {
@@ -197,7 +254,7 @@ mod tests {
     #[test]
     fn wrong_tools_name_their_place() {
         let check = |request: Value, at: &str| {
-            let error = Tools::read(&mut body(request)).unwrap_err().body();
+            let error = read(request).unwrap_err().body();
             assert_eq!(error["error"]["param"], at, "{error}");
         };
         check(json!({"tools": {}}), "tools");
@@ -219,7 +276,7 @@ mod tests {
         let check = |more: Value, expect: usize| {
             let mut request = json!({"tools": weather()});
             request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-            let tools = Tools::read(&mut body(request)).unwrap();
+            let tools = read(request).unwrap();
             let Some(Constraint::Calls(calls)) = tools.constraint(&ToolForm::tagged(), None) else {
                 panic!("{more}")
             };

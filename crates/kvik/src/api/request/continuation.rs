@@ -7,7 +7,7 @@
 use kvik_engine::text::template::Prompt;
 use serde_json::Value;
 
-use crate::http::{error::ApiError, fields::Fields};
+use crate::http::error::ApiError;
 
 /// Stands behind the content while the template writes it. The characters are for private use, so that
 /// no template has an opinion on them.
@@ -16,12 +16,12 @@ const MARK: &str = "\u{e000}end of the message\u{e001}";
 /// Whether the answer goes on from the last message: as vLLM's `continue_final_message` says, else, as
 /// llama-server does, where the last message is the assistant's.
 pub(crate) fn is_wanted(
-    fields: &mut Fields,
+    asked: Option<bool>,
     messages: &Value,
     add_generation_prompt: Option<bool>,
 ) -> Result<bool, ApiError> {
-    let asked = fields.bool("continue_final_message")?;
-    let refuse = |message: &str| Err(fields.error("continue_final_message", message));
+    let field = "continue_final_message";
+    let refuse = |message: &str| Err(ApiError::field(field, format!("`{field}` {message}")));
     match (asked, add_generation_prompt) {
         (Some(true), Some(true)) => {
             refuse("and `add_generation_prompt` say opposite things; send one of them")
@@ -90,7 +90,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::api::openai::chat::conversation_prompt;
+    use crate::api::request::conversation::conversation_prompt;
 
     const TEMPLATE: &str = "{% for m in messages %}[{{ m.role }}]{{ (m.content.split('</think>')|last)|trim }}[end]{% endfor %}\
         {% if add_generation_prompt %}[assistant]{% endif %}";

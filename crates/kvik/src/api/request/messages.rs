@@ -2,12 +2,10 @@
 //!
 //! Bringing them into the shape that a template expects is the template's own work.
 
-use serde_json::Value;
+use schemars::{Schema, SchemaGenerator, json_schema};
+use serde_json::{Value, json};
 
-use crate::http::{
-    error::ApiError,
-    fields::{Fields, wrong},
-};
+use crate::http::{error::ApiError, json::wrong};
 
 type Result<T> = std::result::Result<T, ApiError>;
 
@@ -16,18 +14,35 @@ const MESSAGES_MAX: usize = 65_536;
 
 const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 
-/// Reads the field `messages`.
-pub(crate) fn read(fields: &mut Fields) -> Result<Value> {
-    let messages = fields.array("messages")?;
-    let messages = fields.required("messages", messages)?;
-    if messages.is_empty() {
-        return Err(fields.error("messages", "is empty; send at least one message"));
+/// Checks the field `messages`.
+pub(super) fn checked(messages: Value) -> Result<Value> {
+    let error = |text: String| Err(ApiError::field("messages", format!("`messages` {text}")));
+    match &messages {
+        Value::Array(list) if list.is_empty() => error("is empty; send at least one message".to_owned()),
+        Value::Array(list) if list.len() > MESSAGES_MAX => {
+            error(format!("holds more than {MESSAGES_MAX} messages"))
+        }
+        Value::Array(list) => {
+            list.iter().enumerate().try_for_each(|(i, message)| check(i, message))?;
+            Ok(messages)
+        }
+        other => Err(wrong("messages", "an array", other)),
     }
-    if messages.len() > MESSAGES_MAX {
-        return Err(fields.error("messages", format!("holds more than {MESSAGES_MAX} messages")));
-    }
-    messages.iter().enumerate().try_for_each(|(i, message)| check(i, message))?;
-    Ok(Value::Array(messages))
+}
+
+/// What of a message is looked at here; the rest is the template's.
+pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
+    let text =
+        json!({"type": "object", "properties": {"type": {"const": "text"}, "text": {"type": "string"}}});
+    json_schema!({"type": "array", "minItems": 1, "maxItems": MESSAGES_MAX, "items": {
+        "type": "object",
+        "properties": {
+            "role": {"enum": ROLES},
+            "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": text}, {"type": "null"}]},
+            "tool_calls": {"type": ["array", "null"], "items": {"type": "object"}},
+        },
+        "required": ["role"],
+    }})
 }
 
 /// What templates would print without a word, and be wrong: an unknown role, or nothing to say.
@@ -56,18 +71,12 @@ fn check(i: usize, message: &Value) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
-
-    fn body(value: Value) -> Fields {
-        Fields::of_body(value).unwrap()
-    }
 
     #[test]
     fn messages_pass_untouched() {
         let check = |message: Value| {
-            assert_eq!(read(&mut body(json!({"messages": [message]}))).unwrap()[0], message);
+            assert_eq!(checked(json!([message])).unwrap()[0], message);
         };
         check(json!({"role": "developer", "content": "hi", "name": "x"}));
         check(json!({"role": "user", "content": [{"type": "text", "text": "a"}]}));
@@ -77,10 +86,10 @@ mod tests {
     #[test]
     fn wrong_messages_name_their_place() {
         let check = |messages: Value, at: &str| {
-            let error = read(&mut body(json!({"messages": messages}))).unwrap_err().body();
+            let error = checked(messages).unwrap_err().body();
             assert_eq!(error["error"]["param"], at, "{error}");
         };
-        check(json!(null), "messages");
+        check(json!(7), "messages");
         check(json!("hi"), "messages");
         check(json!([]), "messages");
         check(json!(["hi"]), "messages[0]");

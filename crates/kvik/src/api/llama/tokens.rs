@@ -1,0 +1,126 @@
+//! `POST /tokenize`, `/detokenize` and `/apply-template`: texts, their tokens, and prompts that are not run.
+
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use kvik_cache::Token;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::{
+    api::request::{
+        conversation::ConversationFields,
+        number::Whole,
+        parts::{FromBody, Part},
+    },
+    app::{body::JsonBody, state::App},
+    http::error::ApiError,
+};
+
+type Result<T> = std::result::Result<T, ApiError>;
+
+/// Longest text that `/tokenize` takes where the context allows no longer ones.
+const TOKENIZE_BYTES: usize = 1 << 20;
+
+/// The body of `/tokenize`.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct TextFields {
+    content: String,
+    /// Begin as the model's texts do, with `<s>` and the like.
+    #[serde(default)]
+    add_special: bool,
+    /// Read the names of control tokens as these tokens; true where nothing is said.
+    parse_special: Option<bool>,
+    /// Give each token with its text.
+    #[serde(default)]
+    with_pieces: bool,
+}
+
+impl Part for TextFields {}
+
+/// `POST /tokenize`: `{"content": text}` to `{"tokens": [...]}`.
+pub(super) async fn tokenize(State(app): State<Arc<App>>, body: JsonBody) -> Result<Response> {
+    app.read(body, |app, body| {
+        let TextFields { content, add_special, parse_special, with_pieces } = body.read()?;
+        let limit = app.text_bytes_max().max(TOKENIZE_BYTES);
+        if content.len() > limit {
+            let message =
+                format!("`content` has {} bytes, the limit is {limit}; send it in parts", content.len());
+            return Err(ApiError::field("content", message));
+        }
+        let tokens = app.serving.tokenizer.encode(&content, add_special, parse_special.unwrap_or(true));
+        if with_pieces {
+            return written(tokens.iter().map(|&id| TokenPiece { id, piece: piece(app, id) }).collect());
+        }
+        written(tokens)
+    })
+    .await
+}
+
+/// A token with its text.
+#[derive(Serialize)]
+struct TokenPiece<'a> {
+    id: Token,
+    piece: Piece<'a>,
+}
+
+/// The text of a token, or its bytes where they are not text by themselves.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Piece<'a> {
+    Text(&'a str),
+    Bytes(&'a [u8]),
+}
+
+fn piece(app: &App, token: Token) -> Piece<'_> {
+    let bytes = app.serving.tokenizer.token_bytes(token);
+    std::str::from_utf8(bytes).map_or(Piece::Bytes(bytes), Piece::Text)
+}
+
+/// The answer as text at once: a tree of JSON values would take fifty times the memory.
+fn written<T: Serialize>(tokens: Vec<T>) -> Result<Response> {
+    #[derive(Serialize)]
+    struct Tokens<T> {
+        tokens: Vec<T>,
+    }
+    Ok(Json(Tokens { tokens }).into_response())
+}
+
+/// The body of `/detokenize`.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct TokenFields {
+    tokens: Vec<Whole<0, { u32::MAX as i64 }>>,
+}
+
+impl Part for TokenFields {}
+
+/// `POST /detokenize`: `{"tokens": [...]}` to `{"content": text}`.
+pub(super) async fn detokenize(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Value>> {
+    app.read(body, |app, body| {
+        let TokenFields { tokens } = body.read()?;
+        let vocab = app.serving.tokenizer.vocab_len();
+        let known = |(i, id): (usize, Whole<0, { u32::MAX as i64 }>)| {
+            let token = Token::try_from(id.get()).ok().filter(|&token| (token as usize) < vocab);
+            let path = format!("tokens[{i}]");
+            let message = format!("`{path}` must be a token id below {vocab}, not {}", id.get());
+            token.ok_or_else(|| ApiError::field(path, message))
+        };
+        let tokens = tokens.into_iter().enumerate().map(known).collect::<Result<Vec<Token>>>()?;
+        Ok(Json(json!({"content": app.serving.tokenizer.decode(&tokens)})))
+    })
+    .await
+}
+
+/// `POST /apply-template`: a chat request to `{"prompt": text}`, without running it.
+pub(super) async fn apply_template(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Value>> {
+    app.read(body, |app, body| {
+        let prompt = ConversationFields::from_body(body)?.conversation()?.render(app)?;
+        Ok(Json(json!({"prompt": prompt.text})))
+    })
+    .await
+}

@@ -1,0 +1,203 @@
+//! The fields that say how the cache treats a prompt: `cache_prompt` and `kvik`.
+
+use std::{borrow::Cow, fmt, time::Duration};
+
+use kvik_cache::Retain;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, Unexpected},
+};
+
+use super::{
+    number::{TtlSeconds, whole},
+    parts::Part,
+};
+use crate::http::error::ApiError;
+
+/// What a request asks of the cache.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+pub(crate) struct CacheFields {
+    /// Look for the prompt in the cache and leave it there; true where nothing is said.
+    cache_prompt: Option<bool>,
+    kvik: Option<KvikFields>,
+}
+
+impl Part for CacheFields {}
+
+/// What a request asks of kvik alone, so that a key which it does not know is a mistake.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct KvikFields {
+    /// Seconds without a use after which the prompt is forgotten; for ever when absent.
+    ttl_s: Option<TtlSeconds>,
+    /// Lower ones are evicted first.
+    priority: Option<Priority>,
+    /// Never evict the prompt; not together with `private`.
+    #[serde(default)]
+    pin: bool,
+    cache: Option<CacheMode>,
+}
+
+/// Whether the cache takes part.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum CacheMode {
+    /// The same as `cache_prompt: true`.
+    Shared,
+    /// Neither look for the prompt in the cache nor leave it there.
+    Private,
+}
+
+/// What a request asks of the cache, understood.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Keep {
+    /// Look for the prompt in the cache and leave it there.
+    pub(crate) reuse: bool,
+    /// How long what it leaves there is kept.
+    pub(crate) retain: Retain,
+}
+
+impl CacheFields {
+    /// What the fields say together.
+    pub(crate) fn keep(self) -> Result<Keep, ApiError> {
+        let own = self.kvik.unwrap_or_default();
+        let shared = own.cache.map(|mode| mode == CacheMode::Shared);
+        if let (Some(prompt), Some(shared)) = (self.cache_prompt, shared)
+            && prompt != shared
+        {
+            let message = "`kvik.cache` and `cache_prompt` say opposite things; send one of them";
+            return Err(ApiError::field("kvik.cache", message));
+        }
+        let retain = Retain {
+            ttl: own.ttl_s.map(|ttl| Duration::from_secs_f64(ttl.into())),
+            priority: own.priority.map_or(0, |Priority(priority)| priority),
+            pin: own.pin,
+        };
+        let reuse = shared.or(self.cache_prompt).unwrap_or(true);
+        if retain.pin && !reuse {
+            let message = "`kvik.pin` keeps a prompt in the cache, and this one is to stay out of it";
+            return Err(ApiError::field("kvik.pin", message));
+        }
+        Ok(Keep { reuse, retain })
+    }
+}
+
+/// Priorities that have names.
+const PRIORITIES: [(&str, i8); 3] = [("low", -50), ("normal", 0), ("high", 50)];
+
+/// A number from -100 to 100, or its name.
+#[derive(Debug, Clone, Copy)]
+struct Priority(i8);
+
+impl<'de> Deserialize<'de> for Priority {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Priority, D::Error> {
+        deserializer.deserialize_any(PriorityVisitor)
+    }
+}
+
+struct PriorityVisitor;
+
+impl PriorityVisitor {
+    fn number<E: de::Error>(self, number: Option<i64>, found: Unexpected<'_>) -> Result<Priority, E> {
+        let number = number.filter(|n| (-100..=100).contains(n));
+        number.map(|n| Priority(n as i8)).ok_or_else(|| E::invalid_type(found, &self))
+    }
+}
+
+impl de::Visitor<'_> for PriorityVisitor {
+    type Value = Priority;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a whole number from -100 to 100, or \"low\", \"normal\" or \"high\"")
+    }
+
+    fn visit_str<E: de::Error>(self, name: &str) -> Result<Priority, E> {
+        let known = PRIORITIES.iter().find(|(known, _)| *known == name);
+        known.map(|&(_, n)| Priority(n)).ok_or_else(|| E::invalid_type(Unexpected::Str(name), &self))
+    }
+
+    fn visit_i64<E: de::Error>(self, n: i64) -> Result<Priority, E> {
+        self.number(Some(n), Unexpected::Signed(n))
+    }
+
+    fn visit_u64<E: de::Error>(self, n: u64) -> Result<Priority, E> {
+        self.number(i64::try_from(n).ok(), Unexpected::Unsigned(n))
+    }
+
+    fn visit_f64<E: de::Error>(self, x: f64) -> Result<Priority, E> {
+        self.number(whole(x), Unexpected::Float(x))
+    }
+}
+
+impl JsonSchema for Priority {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Priority".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let names = PRIORITIES.map(|(name, _)| name);
+        json_schema!({
+            "anyOf": [{"type": "integer", "minimum": -100, "maximum": 100}, {"enum": names}],
+            "default": 0,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::http::json::Body;
+
+    fn read(body: Value) -> Result<Keep, ApiError> {
+        Body::of(&body)?.read::<CacheFields>()?.keep()
+    }
+
+    #[test]
+    fn every_field_in_every_form() {
+        let shared = Keep { reuse: true, retain: Retain::default() };
+        let check = |body: Value, expect: Keep| assert_eq!(read(body.clone()), Ok(expect), "{body}");
+        check(json!({}), shared);
+        check(json!({"kvik": {}}), shared);
+        check(json!({"cache_prompt": false}), Keep { reuse: false, ..shared });
+        check(json!({"kvik": {"cache": "private"}}), Keep { reuse: false, ..shared });
+        check(json!({"cache_prompt": false, "kvik": {"pin": false}}), Keep { reuse: false, ..shared });
+        check(json!({"cache_prompt": true, "kvik": {"cache": "shared"}}), shared);
+        let retained = |retain| Keep { retain, ..shared };
+        let ttl = Some(Duration::from_millis(1500));
+        check(json!({"kvik": {"ttl_s": 1.5}}), retained(Retain { ttl, ..Retain::default() }));
+        check(json!({"kvik": {"pin": true}}), retained(Retain { pin: true, ..Retain::default() }));
+        for (asked, priority) in
+            [(json!(-100), -100), (json!(7.0), 7), (json!("low"), -50), (json!("high"), 50), (json!(null), 0)]
+        {
+            check(json!({"kvik": {"priority": asked}}), retained(Retain { priority, ..Retain::default() }));
+        }
+    }
+
+    #[test]
+    fn wrong_values_name_their_field() {
+        let check = |body: Value, at: &str| {
+            let error = read(body.clone()).expect_err(&body.to_string()).body();
+            assert_eq!(error["error"]["param"], at, "{error}");
+        };
+        check(json!({"kvik": "pin"}), "kvik");
+        check(json!({"kvik": {"ttl": 5}}), "kvik.ttl");
+        check(json!({"kvik": {"ttl_s": 0}}), "kvik.ttl_s");
+        check(json!({"kvik": {"ttl_s": 1e10}}), "kvik.ttl_s");
+        check(json!({"kvik": {"ttl_s": "long"}}), "kvik.ttl_s");
+        check(json!({"kvik": {"priority": 101}}), "kvik.priority");
+        check(json!({"kvik": {"priority": 0.5}}), "kvik.priority");
+        check(json!({"kvik": {"priority": "urgent"}}), "kvik.priority");
+        check(json!({"kvik": {"pin": 1}}), "kvik.pin");
+        check(json!({"kvik": {"pin": true, "cache": "private"}}), "kvik.pin");
+        check(json!({"cache_prompt": false, "kvik": {"pin": true}}), "kvik.pin");
+        check(json!({"kvik": {"cache": "public"}}), "kvik.cache");
+        check(json!({"cache_prompt": true, "kvik": {"cache": "private"}}), "kvik.cache");
+    }
+}

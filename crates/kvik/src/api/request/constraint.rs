@@ -1,0 +1,233 @@
+//! Fields that say what an answer must look like; a request has at most one of them.
+
+use kvik_engine::api::Constraint;
+use kvik_engine::text::constraint::schema::{Strictness, normalise};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::parts::Part;
+use crate::http::{error::ApiError, json::Json};
+
+type Result<T> = std::result::Result<T, ApiError>;
+
+/// What the answer must look like: at most one of these.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct ConstraintFields {
+    response_format: Option<ResponseFormat>,
+    /// JSON of this schema; llama-server's.
+    #[schemars(schema_with = "any_schema")]
+    json_schema: Option<Json>,
+    /// A Lark grammar, as llguidance reads it.
+    grammar: Option<String>,
+    /// A regular expression for the whole answer.
+    regex: Option<String>,
+    /// JSON of this schema, or of the text of one; vLLM's.
+    #[schemars(schema_with = "any_schema")]
+    guided_json: Option<Json>,
+    /// A regular expression; vLLM's.
+    guided_regex: Option<String>,
+    /// One of these texts; vLLM's.
+    guided_choice: Option<Vec<String>>,
+    /// A Lark grammar; vLLM's.
+    guided_grammar: Option<String>,
+}
+
+impl Part for ConstraintFields {}
+
+/// OpenAI's form of a constraint.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct ResponseFormat {
+    r#type: FormatKind,
+    /// Of `json_object`: llama-server's clients put a schema beside it.
+    #[schemars(schema_with = "any_schema")]
+    schema: Option<Json>,
+    /// Of `json_schema`.
+    json_schema: Option<NamedSchema>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum FormatKind {
+    Text,
+    JsonObject,
+    JsonSchema,
+}
+
+/// A schema and how strictly it is read.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct NamedSchema {
+    /// Refuse keywords that OpenAI refuses.
+    #[serde(default)]
+    strict: bool,
+    #[schemars(schema_with = "any_schema")]
+    schema: Json,
+}
+
+/// A JSON schema.
+fn any_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": ["object", "boolean", "string", "null"]})
+}
+
+impl ConstraintFields {
+    /// The constraint, if there is one; what of a schema is not enforced is added to `notes`.
+    pub(super) fn constraint(self, notes: &mut Vec<String>) -> Result<Option<Constraint>> {
+        let mut schema = |path: &str, schema: Json| read_schema(path, &schema.0, Strictness::Lenient, notes);
+        let json_schema = self.json_schema.map(|json| schema("json_schema", json)).transpose()?;
+        let guided_json =
+            self.guided_json.map(|json| schema("guided_json", guided_json(json)?)).transpose()?;
+        let found = [
+            ("response_format", self.response_format.map_or(Ok(None), |format| format.constraint(notes))?),
+            ("json_schema", json_schema),
+            ("grammar", grammar(self.grammar, self.guided_grammar)?),
+            ("regex", self.regex.map(Constraint::Regex)),
+            ("guided_json", guided_json),
+            ("guided_regex", self.guided_regex.map(Constraint::Regex)),
+            ("guided_choice", self.guided_choice.map(one_of).transpose()?),
+        ];
+        only_one(found)
+    }
+}
+
+fn only_one<const N: usize>(found: [(&str, Option<Constraint>); N]) -> Result<Option<Constraint>> {
+    let mut constraint = None;
+    for (name, value) in found {
+        let Some(value) = value else { continue };
+        if let Some((earlier, _)) = constraint {
+            let message = format!("`{name}` and `{earlier}` both constrain the answer; send one of them");
+            return Err(ApiError::field(name, message));
+        }
+        constraint = Some((name, value));
+    }
+    Ok(constraint.map(|(_, constraint)| constraint))
+}
+
+impl ResponseFormat {
+    fn constraint(self, notes: &mut Vec<String>) -> Result<Option<Constraint>> {
+        const SCHEMA: &str = "response_format.json_schema";
+        match self.r#type {
+            FormatKind::Text => Ok(None),
+            FormatKind::JsonObject => match self.schema {
+                Some(Json(schema)) => {
+                    read_schema("response_format.schema", &schema, Strictness::Lenient, notes).map(Some)
+                }
+                None => Ok(Some(Constraint::JsonObject)),
+            },
+            FormatKind::JsonSchema => {
+                let missing = || ApiError::field(SCHEMA, format!("`{SCHEMA}` is missing"));
+                let NamedSchema { strict, schema } = self.json_schema.ok_or_else(missing)?;
+                let strictness = if strict { Strictness::Strict } else { Strictness::Lenient };
+                read_schema(&format!("{SCHEMA}.schema"), &schema.0, strictness, notes).map(Some)
+            }
+        }
+    }
+}
+
+/// vLLM takes a schema as an object or as the text of one.
+fn guided_json(schema: Json) -> Result<Json> {
+    match schema {
+        Json(Value::String(text)) => Json::parse(&text)
+            .map_err(|error| ApiError::field("guided_json", format!("`guided_json` {error}"))),
+        schema => Ok(schema),
+    }
+}
+
+/// One of these texts.
+fn one_of(choices: Vec<String>) -> Result<Constraint> {
+    if choices.is_empty() {
+        return Err(ApiError::field("guided_choice", "`guided_choice` is empty; send at least one text"));
+    }
+    let escaped = |text: &String| {
+        let escaped = |c: char| if c.is_ascii_punctuation() { vec!['\\', c] } else { vec![c] };
+        text.chars().flat_map(escaped).collect::<String>()
+    };
+    let choices: Vec<String> = choices.iter().map(escaped).collect();
+    Ok(Constraint::Regex(format!("(?:{})", choices.join("|"))))
+}
+
+/// The schema that stands at `path`, as it can be enforced.
+fn read_schema(
+    path: &str,
+    schema: &Value,
+    strictness: Strictness,
+    notes: &mut Vec<String>,
+) -> Result<Constraint> {
+    let normal = normalise(schema, strictness).map_err(|error| {
+        // Paths in a schema start with `$`, which is this field.
+        let place = error.path.strip_prefix('$').map(|rest| format!("{path}{rest}"));
+        let place = place.unwrap_or_else(|| format!("{path}: {}", error.path));
+        ApiError::field(&place, format!("`{place}` {}", error.message))
+    })?;
+    notes.extend(normal.notes);
+    Ok(Constraint::JsonSchema(normal.schema))
+}
+
+/// kvik's own field, and vLLM's.
+fn grammar(own: Option<String>, guided: Option<String>) -> Result<Option<Constraint>> {
+    let own = own.filter(|text| !text.trim().is_empty()).map(|text| ("grammar", text));
+    let Some((name, grammar)) = own.or(guided.map(|text| ("guided_grammar", text))) else { return Ok(None) };
+    if grammar.contains("::=") {
+        let message = format!(
+            "`{name}` looks like GBNF (`::=`); kvik takes Lark grammars, for example `start: \"yes\" | \"no\"`"
+        );
+        return Err(ApiError::field(name, message));
+    }
+    Ok(Some(Constraint::Lark(grammar)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::request::generation::tests::{param, read};
+
+    #[test]
+    fn what_a_schema_wants_and_cannot_have_is_noted_or_refused() {
+        let format = |strict: bool, schema: Value| {
+            json!({"response_format": {"type": "json_schema",
+                "json_schema": {"name": "x", "strict": strict, "schema": schema}}})
+        };
+        let secret = json!({"type": "object", "properties": {"x": {"type": "string", "format": "password"}}});
+        for body in
+            [format(false, secret.clone()), format(true, secret.clone()), json!({"json_schema": secret})]
+        {
+            let options = read(body).unwrap();
+            assert_eq!(options.schema_notes.len(), 1, "{:?}", options.schema_notes);
+            assert!(options.schema_notes[0].starts_with("$.properties.x.format: "));
+            let Some(Constraint::JsonSchema(schema)) = options.constraint else { panic!("no schema") };
+            assert_eq!(schema["additionalProperties"], json!(false));
+        }
+        let unequal = json!({"type": "object", "properties": {"x": {"not": {"type": "string"}}}});
+        assert!(read(format(false, unequal.clone())).is_ok());
+        assert_eq!(param(format(true, unequal)), "response_format.json_schema.schema.properties.x.not");
+        assert_eq!(param(json!({"json_schema": {"type": "nonsense"}})), "json_schema.type");
+    }
+
+    #[test]
+    fn constraints_in_every_form() {
+        let schema = json!({"type": "object"});
+        let check =
+            |body: Value, expect: Option<Constraint>| assert_eq!(read(body).unwrap().constraint, expect);
+        check(json!({"response_format": {"type": "text"}}), None);
+        check(json!({"response_format": {"type": "json_object"}}), Some(Constraint::JsonObject));
+        check(
+            json!({"response_format": {"type": "json_object", "schema": schema}}),
+            Some(Constraint::JsonSchema(schema.clone())),
+        );
+        check(
+            json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}),
+            Some(Constraint::JsonSchema(schema.clone())),
+        );
+        check(json!({"json_schema": schema}), Some(Constraint::JsonSchema(schema.clone())));
+        check(json!({"grammar": "start: \"a\""}), Some(Constraint::Lark("start: \"a\"".into())));
+        check(json!({"grammar": ""}), None);
+        check(json!({"regex": "[a-z]+"}), Some(Constraint::Regex("[a-z]+".into())));
+        check(json!({"guided_regex": "[a-z]+"}), Some(Constraint::Regex("[a-z]+".into())));
+        check(json!({"guided_json": schema}), Some(Constraint::JsonSchema(schema.clone())));
+        check(json!({"guided_json": schema.to_string()}), Some(Constraint::JsonSchema(schema.clone())));
+        check(json!({"guided_grammar": "start: \"a\""}), Some(Constraint::Lark("start: \"a\"".into())));
+        let choice = json!({"guided_choice": ["yes", "no (1.5)", "jå"]});
+        check(choice, Some(Constraint::Regex(r"(?:yes|no \(1\.5\)|jå)".into())));
+    }
+}

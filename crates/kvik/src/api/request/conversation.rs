@@ -1,0 +1,303 @@
+//! A conversation: the fields that decide its prompt, and the engine's request that is made of them.
+
+use std::time::SystemTime;
+
+use kvik_cache::Token;
+use kvik_engine::api::{Constraint, Request};
+use kvik_engine::text::template::{
+    ChatTemplate, Prompt, RESERVED, RenderInput, TemplateError, ends_in_thinking,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::{
+    continuation,
+    generation::Options,
+    messages,
+    parts::{FromBody, Part},
+    tools::{ToolFields, Tools},
+    unsupported::UnsupportedConversing,
+};
+use crate::{
+    api::reading::Reading,
+    app::{
+        report::comparison::{Answered, Parts},
+        state::App,
+    },
+    http::{
+        error::ApiError,
+        json::{Body, Json, wrong},
+    },
+};
+
+type Result<T> = std::result::Result<T, ApiError>;
+
+/// The fields that decide the prompt of a conversation.
+#[derive(Debug)]
+pub(crate) struct ConversationFields {
+    prompt: PromptFields,
+    tools: ToolFields,
+}
+
+impl FromBody for ConversationFields {
+    fn from_body(body: &Body) -> Result<Self> {
+        body.read::<UnsupportedConversing>()?;
+        Ok(ConversationFields { prompt: body.read()?, tools: body.read()? })
+    }
+
+    fn describe(generator: &mut schemars::SchemaGenerator, schema: &mut Map<String, Value>) {
+        PromptFields::describe(generator, schema);
+        ToolFields::describe(generator, schema);
+        UnsupportedConversing::describe(generator, schema);
+    }
+}
+
+/// Those beside the tools.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct PromptFields {
+    /// Variables that the template is given.
+    #[schemars(with = "Option<Map<String, Value>>")]
+    chat_template_kwargs: Option<Json>,
+    /// How much to think, for templates that know it; `none` and `minimal` also switch thinking off.
+    reasoning_effort: Option<Effort>,
+    #[schemars(schema_with = "messages::schema")]
+    messages: Json,
+    /// Let the assistant begin anew; true unless the last message is continued.
+    add_generation_prompt: Option<bool>,
+    /// Go on from the last message; true where it is the assistant's.
+    continue_final_message: Option<bool>,
+    /// Whether to think, for templates that can be told.
+    enable_thinking: Option<bool>,
+}
+
+impl Part for PromptFields {}
+
+/// What `reasoning_effort` may be.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Effort {
+    None,
+    Minimal,
+    Low,
+    Medium,
+    High,
+    Xhigh,
+    Max,
+}
+
+/// What the chat template is given.
+#[derive(Debug, Clone)]
+pub(crate) struct Conversation {
+    messages: Value,
+    tools: Tools,
+    add_generation_prompt: bool,
+    /// The answer goes on from the last message.
+    continues: bool,
+    enable_thinking: Option<bool>,
+    kwargs: Map<String, Value>,
+}
+
+impl Conversation {
+    /// The same with a question of the user at the end.
+    pub(crate) fn and_asked(&self, question: &str) -> Conversation {
+        let mut asked = self.clone();
+        if let Value::Array(messages) = &mut asked.messages {
+            messages.push(json!({"role": "user", "content": question}));
+        }
+        asked.continues = false;
+        asked
+    }
+}
+
+impl ConversationFields {
+    /// What they say together.
+    pub(crate) fn conversation(self) -> Result<Conversation> {
+        let ConversationFields { prompt, tools } = self;
+        let (mut kwargs, from_kwargs) = template_variables(prompt.chat_template_kwargs)?;
+        let from_effort = prompt.reasoning_effort.and_then(|effort| effort.tell(&mut kwargs));
+        let messages = messages::checked(prompt.messages.0)?;
+        let begins_anew = prompt.add_generation_prompt;
+        let continues = continuation::is_wanted(prompt.continue_final_message, &messages, begins_anew)?;
+        Ok(Conversation {
+            messages,
+            tools: tools.tools()?,
+            add_generation_prompt: begins_anew.unwrap_or(!continues),
+            continues,
+            enable_thinking: prompt.enable_thinking.or(from_kwargs).or(from_effort),
+            kwargs,
+        })
+    }
+}
+
+/// A conversation on its way to the engine.
+pub(crate) struct ChatRequest {
+    pub(crate) request: Request,
+    /// How the text of the answer is read.
+    pub(crate) reading: Reading,
+    /// By which its answer can be compared with others.
+    pub(crate) parts: Parts,
+    pub(crate) messages: Value,
+    /// What of a schema is not enforced.
+    pub(crate) schema_notes: Vec<String>,
+}
+
+impl Conversation {
+    /// The engine's request for the answer, as long as somebody waits.
+    pub(crate) fn request(
+        mut self,
+        app: &App,
+        mut options: Options,
+        logprobs: Option<usize>,
+        body: &Body,
+    ) -> Result<ChatRequest> {
+        self.make_room_for_a_call(&options)?;
+        body.still_wanted()?;
+        let prompt = self.render(app)?;
+        body.still_wanted()?;
+        let (reading, show) = self.reading(app, &prompt, &mut options);
+        let parts = self.parts(&app.answered, &app.serving.model.name);
+        let context = app.serving.model.context;
+        let tokens = app.serving.encode_rendered(&prompt);
+        let request = options.request(tokens, options.max_tokens(context, context), logprobs);
+        Ok(ChatRequest {
+            request: Request { show, ..request },
+            reading,
+            parts,
+            messages: self.messages,
+            schema_notes: options.schema_notes,
+        })
+    }
+
+    /// A call that has to be made leaves no room for another constraint, nor for thinking before it.
+    fn make_room_for_a_call(&mut self, options: &Options) -> Result<()> {
+        if !self.tools.forced {
+            return Ok(());
+        }
+        if options.constraint.is_some() {
+            let message =
+                "`tool_choice` asks for a call, and another field constrains the answer; send one of them";
+            return Err(ApiError::field("tool_choice", message));
+        }
+        self.enable_thinking = Some(false);
+        Ok(())
+    }
+
+    /// How the answer is read, and the control tokens that calls are written with. Where tools are
+    /// offered, the answer is constrained to their form.
+    fn reading(&self, app: &App, prompt: &Prompt, options: &mut Options) -> (Reading, Vec<Token>) {
+        if options.constraint.is_some() {
+            return (Reading::Plain, Vec::new());
+        }
+        let starts_in_thinking = self.starts_in_thinking(&prompt.text);
+        let template = app.serving.template.as_ref().filter(|_| self.tools.offered.is_some());
+        let Some(form) = template.map(ChatTemplate::tool_form) else {
+            return (Reading::Tagged { starts_in_thinking, offer: None }, Vec::new());
+        };
+        let after = starts_in_thinking.then_some("</think>");
+        options.constraint = self.tools.constraint(&form, after);
+        if self.tools.forced && options.constraint.is_none() {
+            options.constraint = Some(Constraint::JsonSchema(self.tools.one_call()));
+            return (Reading::ForcedCall, Vec::new());
+        }
+        let tokenizer = &app.serving.tokenizer;
+        let tokens = form.texts().flat_map(|text| tokenizer.encode(text, false, true));
+        let show = tokens.filter(|&token| tokenizer.is_control(token)).collect();
+        (Reading::Tagged { starts_in_thinking, offer: Some(self.tools.offer(form)) }, show)
+    }
+
+    /// The prompt, and what of it the request wrote.
+    pub(crate) fn render(&self, app: &App) -> Result<Prompt> {
+        let Some(template) = &app.serving.template else {
+            let message = "this model has no chat template; use /v1/completions, or start kvik with --chat-template FILE";
+            return Err(ApiError::field("messages", message));
+        };
+        let prompt = self.text(template, SystemTime::now())?;
+        app.check_length(&prompt.text)?;
+        Ok(prompt)
+    }
+
+    /// Hashes of what decides the prompt, each part as it is written.
+    fn parts(&self, answered: &Answered, model: &str) -> Parts {
+        let messages = self.messages.as_array().map_or(&[][..], Vec::as_slice);
+        let is_system = |message: &&Value| matches!(message["role"].as_str(), Some("system" | "developer"));
+        let (system, others) = messages.split_at(messages.iter().take_while(is_system).count());
+        let prompt_end = (self.add_generation_prompt, self.continues);
+        let settings = (prompt_end, self.enable_thinking, Value::from(self.kwargs.clone()).to_string());
+        Parts {
+            model: answered.hash(model),
+            tools: answered.hash(self.tools.offered.as_ref().map(Value::to_string)),
+            system: answered.hash(system.iter().map(Value::to_string).collect::<Vec<_>>()),
+            settings: answered.hash(settings),
+            messages: others.iter().map(|message| answered.hash(message.to_string())).collect(),
+        }
+    }
+
+    /// The prompt as this template writes it at that time.
+    fn text(&self, template: &ChatTemplate, now: SystemTime) -> Result<Prompt> {
+        let mut messages = self.messages.clone();
+        if self.continues {
+            continuation::mark(&mut messages);
+        }
+        let input = RenderInput {
+            messages,
+            tools: self.tools.offered.clone(),
+            add_generation_prompt: self.add_generation_prompt,
+            enable_thinking: self.enable_thinking,
+            kwargs: self.kwargs.clone(),
+            now,
+        };
+        let prompt = template.render(&input).map_err(refused)?;
+        if self.continues { continuation::cut(prompt) } else { Ok(prompt) }
+    }
+
+    /// Whether the answer begins inside a thought.
+    fn starts_in_thinking(&self, prompt: &str) -> bool {
+        if self.continues { continuation::ends_in_thought(&self.messages) } else { ends_in_thinking(prompt) }
+    }
+}
+
+/// The prompt of the body of a chat, as this template writes it at that time; needs no server.
+pub(crate) fn conversation_prompt(body: Value, template: &ChatTemplate, now: SystemTime) -> Result<Prompt> {
+    ConversationFields::from_body(&Body::of(&body)?)?.conversation()?.text(template, now)
+}
+
+/// `chat_template_kwargs`; the switch for thinking in it is the one of the request.
+fn template_variables(field: Option<Json>) -> Result<(Map<String, Value>, Option<bool>)> {
+    const FIELD: &str = "chat_template_kwargs";
+    let mut kwargs = match field {
+        None => return Ok((Map::new(), None)),
+        Some(Json(Value::Object(kwargs))) => kwargs,
+        Some(Json(other)) => return Err(wrong(FIELD, "an object", &other)),
+    };
+    let enable_thinking = match kwargs.remove("enable_thinking") {
+        None | Some(Value::Null) => None,
+        Some(Value::Bool(on)) => Some(on),
+        Some(other) => return Err(wrong(format!("{FIELD}.enable_thinking"), "a boolean", &other)),
+    };
+    if let Some(name) = RESERVED.iter().find(|name| kwargs.contains_key(**name)) {
+        return Err(refused(TemplateError::Reserved { name }));
+    }
+    Ok((kwargs, enable_thinking))
+}
+
+impl Effort {
+    /// Tells the template, by a variable that some know (`gpt-oss`). Those that can only be told whether to
+    /// think are told so: `none` and `minimal` mean not at all.
+    fn tell(self, kwargs: &mut Map<String, Value>) -> Option<bool> {
+        if self != Effort::None {
+            kwargs.entry("reasoning_effort").or_insert(json!(self));
+        }
+        matches!(self, Effort::None | Effort::Minimal).then_some(false)
+    }
+}
+
+/// A template's refusal, at the field it names.
+fn refused(error: TemplateError) -> ApiError {
+    let message = error.to_string();
+    match error {
+        TemplateError::BadMessages { field, .. } => ApiError::field(field, message),
+        TemplateError::Reserved { name } => ApiError::field(format!("chat_template_kwargs.{name}"), message),
+        _ => ApiError::field("messages", message),
+    }
+}

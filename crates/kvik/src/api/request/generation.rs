@@ -1,0 +1,264 @@
+//! How to continue a prompt: the fields that all completion endpoints share.
+//!
+//! OpenAI's names, llama-server's and vLLM's where OpenAI has none. Each dialect brings its own defaults.
+
+use std::fmt;
+
+use kvik_cache::{Retain, Token};
+use kvik_engine::api::{Constraint, Request, Sampling};
+use schemars::{JsonSchema, SchemaGenerator};
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, DeserializeOwned, SeqAccess},
+};
+use serde_json::{Map, Value, json};
+
+use super::{
+    cache::{CacheFields, Keep},
+    constraint::ConstraintFields,
+    number::{self, Whole},
+    parts::{FromBody, Part},
+    sampling::SamplingFields,
+    unsupported::UnsupportedGenerating,
+};
+use crate::http::{error::ApiError, json::Body};
+
+type Result<T> = std::result::Result<T, ApiError>;
+
+/// Bytes of one stop string: the engine holds back that much text at most.
+const STOP_BYTES_MAX: usize = 4096;
+/// Log-probabilities of other tokens for each generated one at most, as in OpenAI's API.
+pub(crate) const LOGPROBS_MAX: i64 = 20;
+/// Bytes of a constraint, times the prompts that it holds for.
+const COPIED_CONSTRAINT_BYTES_MAX: usize = 1 << 20;
+
+/// What holds in a dialect where a request says nothing, and its bounds; OpenAI's unless it says otherwise.
+pub(crate) trait Defaults {
+    /// Temperatures that may be asked for.
+    type Temperature: DeserializeOwned + JsonSchema + Into<f64>;
+
+    const TEMPERATURE: f32 = 1.0;
+    const TOP_K: usize = 0;
+    const TOP_P: f32 = 1.0;
+    const MIN_P: f32 = 0.0;
+    /// Tokens that penalties look back on; 0 means all.
+    const PENALTY_LAST_N: usize = 0;
+    /// Largest bias, either way.
+    const BIAS_MAX: f64 = 100.0;
+    /// Stop strings that one request may bring.
+    const STOP_STRINGS_MAX: usize = 16;
+}
+
+/// OpenAI's: sample from the whole distribution, penalties look at the whole answer.
+#[derive(Debug)]
+pub(crate) struct Usual;
+
+impl Defaults for Usual {
+    type Temperature = number::Temperature;
+}
+
+/// The fields of a body that say how to continue its prompt.
+#[derive(Debug)]
+pub(crate) struct GenerationFields<D: Defaults> {
+    sampling: SamplingFields<D::Temperature>,
+    end: EndFields,
+    constraint: ConstraintFields,
+    cache: CacheFields,
+}
+
+impl<D: Defaults> FromBody for GenerationFields<D> {
+    fn from_body(body: &Body) -> Result<Self> {
+        body.read::<UnsupportedGenerating>()?;
+        Ok(GenerationFields {
+            cache: body.read()?,
+            sampling: body.read()?,
+            end: body.read()?,
+            constraint: body.read()?,
+        })
+    }
+
+    fn describe(generator: &mut SchemaGenerator, schema: &mut Map<String, Value>) {
+        SamplingFields::<D::Temperature>::describe(generator, schema);
+        EndFields::describe(generator, schema);
+        ConstraintFields::describe(generator, schema);
+        CacheFields::describe(generator, schema);
+        UnsupportedGenerating::describe(generator, schema);
+        let defaults = [
+            ("temperature", json!(D::TEMPERATURE)),
+            ("top_k", json!(D::TOP_K)),
+            ("top_p", json!(D::TOP_P)),
+            ("min_p", json!(D::MIN_P)),
+            ("repeat_last_n", json!(if D::PENALTY_LAST_N == 0 { -1 } else { D::PENALTY_LAST_N as i64 })),
+            ("n", json!(1)),
+        ];
+        for (name, default) in defaults {
+            schema["properties"][name]["default"] = default;
+        }
+    }
+}
+
+/// The fields that say where an answer ends, and how many there are.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct EndFields {
+    /// Tokens of an answer at most; -1 is as many as the context holds.
+    max_completion_tokens: Option<Length>,
+    /// The same, where `max_completion_tokens` is absent.
+    max_tokens: Option<Length>,
+    /// The same, where both others are absent.
+    n_predict: Option<Length>,
+    /// Texts that end the answer before them.
+    stop: Option<Stop>,
+    /// Go on where the model would end.
+    #[serde(default)]
+    ignore_eos: bool,
+    /// Answers for each prompt. They share the prompt's blocks, and each needs blocks of its own to go on.
+    n: Option<Whole<1, 64>>,
+}
+
+impl Part for EndFields {}
+
+/// Also -2, which older clients send for -1.
+type Length = Whole<-2, { i64::MAX }>;
+
+/// One text or several.
+#[derive(Debug, Default, JsonSchema)]
+#[serde(untagged)]
+#[schemars(inline)]
+enum Stop {
+    #[default]
+    None,
+    One(String),
+    Several(Vec<String>),
+}
+
+impl<'de> Deserialize<'de> for Stop {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Stop, D::Error> {
+        deserializer.deserialize_any(StopVisitor)
+    }
+}
+
+struct StopVisitor;
+
+impl<'de> de::Visitor<'de> for StopVisitor {
+    type Value = Stop;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string or an array of strings")
+    }
+
+    fn visit_str<E>(self, text: &str) -> std::result::Result<Stop, E> {
+        Ok(Stop::One(text.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<Stop, A::Error> {
+        let mut texts = Vec::new();
+        while let Some(text) = seq.next_element()? {
+            texts.push(text);
+        }
+        Ok(Stop::Several(texts))
+    }
+}
+
+impl Stop {
+    fn texts(self, strings_max: usize) -> Result<Vec<String>> {
+        let texts = match self {
+            Stop::None => Vec::new(),
+            Stop::One(text) => vec![text],
+            Stop::Several(texts) => texts,
+        };
+        if texts.len() > strings_max {
+            let message = format!("`stop` has {} strings, the limit is {strings_max}", texts.len());
+            return Err(ApiError::field("stop", message));
+        }
+        if texts.iter().any(|text| text.len() > STOP_BYTES_MAX) {
+            let message = format!("a string in `stop` is longer than {STOP_BYTES_MAX} bytes");
+            return Err(ApiError::field("stop", message));
+        }
+        // An empty stop string would end every answer before its first character.
+        Ok(texts.into_iter().filter(|text| !text.is_empty()).collect())
+    }
+}
+
+/// How to continue a prompt.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Options {
+    pub(crate) sampling: Sampling,
+    pub(crate) stop: Vec<String>,
+    pub(crate) ignore_eos: bool,
+    pub(crate) choices: u32,
+    /// Tokens of an answer at most, where the request says it; a negative number is the context.
+    length: Option<i64>,
+    pub(crate) reuse: bool,
+    pub(crate) retain: Retain,
+    pub(crate) constraint: Option<Constraint>,
+    /// What of a schema is not enforced, and why.
+    pub(crate) schema_notes: Vec<String>,
+}
+
+impl<D: Defaults> GenerationFields<D> {
+    /// What they mean; `encode` gives the tokens of a text, for biases that name one.
+    pub(crate) fn options(self, encode: &dyn Fn(&str) -> Vec<Token>) -> Result<Options> {
+        let Keep { reuse, retain } = self.cache.keep()?;
+        let end = self.end;
+        let length = end.max_completion_tokens.or(end.max_tokens).or(end.n_predict);
+        let mut schema_notes = Vec::new();
+        Ok(Options {
+            sampling: self.sampling.sampling::<D>(encode)?,
+            stop: end.stop.unwrap_or_default().texts(D::STOP_STRINGS_MAX)?,
+            ignore_eos: end.ignore_eos,
+            choices: end.n.map_or(1, |n| n.get() as u32),
+            length: length.map(Whole::get),
+            reuse,
+            retain,
+            constraint: self.constraint.constraint(&mut schema_notes)?,
+            schema_notes,
+        })
+    }
+}
+
+impl Options {
+    /// Tokens of an answer at most, `default` where the request does not say.
+    pub(crate) fn max_tokens(&self, default: usize, context: usize) -> usize {
+        self.length.map_or(default, |length| usize::try_from(length).unwrap_or(context))
+    }
+
+    /// Refuses a large constraint for many prompts: each of them takes a copy.
+    pub(crate) fn check_copies(&self, prompts: usize) -> Result<()> {
+        let bytes = match &self.constraint {
+            _ if prompts == 1 => return Ok(()),
+            Some(Constraint::JsonSchema(schema)) => schema.to_string().len(),
+            Some(Constraint::Regex(text) | Constraint::Lark(text)) => text.len(),
+            _ => return Ok(()),
+        };
+        if bytes.saturating_mul(prompts) <= COPIED_CONSTRAINT_BYTES_MAX {
+            return Ok(());
+        }
+        let message = format!(
+            "`prompt` holds {prompts} prompts under a constraint of {bytes} bytes; together these may be {COPIED_CONSTRAINT_BYTES_MAX}: send fewer prompts at a time"
+        );
+        Err(ApiError::field("prompt", message))
+    }
+
+    /// The engine's request for one prompt.
+    pub(crate) fn request(&self, prompt: Vec<Token>, max_tokens: usize, logprobs: Option<usize>) -> Request {
+        Request {
+            prompt,
+            choices: self.choices,
+            max_tokens,
+            ignore_eos: self.ignore_eos,
+            stop: self.stop.clone(),
+            sampling: self.sampling.clone(),
+            logprobs,
+            constraint: self.constraint.clone(),
+            show_special: false,
+            show: Vec::new(),
+            reuse: self.reuse,
+            salt: [0; 16],
+            tenant: Default::default(),
+            retain: self.retain,
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;

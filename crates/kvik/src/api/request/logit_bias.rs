@@ -1,0 +1,119 @@
+//! The field `logit_bias`: tokens by id or by text, and how much likelier they become.
+
+use kvik_cache::Token;
+use schemars::{Schema, SchemaGenerator, json_schema};
+use serde_json::Value;
+
+use super::number::whole;
+use crate::http::{
+    error::ApiError,
+    json::{Json, wrong},
+};
+
+type Result<T> = std::result::Result<T, ApiError>;
+
+/// Entries of `logit_bias`, and tokens that they name.
+const BIASES_MAX: usize = 1024;
+/// Bytes of a text whose tokens are biased: a word or a phrase.
+pub(super) const BIASED_BYTES_MAX: usize = 256;
+
+/// The field in both of its forms.
+pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "anyOf": [
+            {"type": "object", "additionalProperties": {"type": ["number", "boolean"]}},
+            {"type": "array", "maxItems": BIASES_MAX, "items": {
+                "type": "array",
+                "prefixItems": [{"type": ["integer", "string"]}, {"type": ["number", "boolean"]}],
+                "minItems": 2,
+                "maxItems": 2,
+            }},
+            {"type": "null"},
+        ],
+    })
+}
+
+/// `{"token id": bias}` (OpenAI) or `[[token id or text, bias], ...]` (llama-server); a bias of
+/// `false` forbids the token.
+pub(super) fn read(
+    field: Option<Json>,
+    bias_max: f64,
+    encode: &dyn Fn(&str) -> Vec<Token>,
+) -> Result<Vec<(Token, f32)>> {
+    let path = "logit_bias";
+    let pairs: Vec<(Value, Value)> = match field.map(|Json(value)| value) {
+        None => return Ok(Vec::new()),
+        Some(Value::Object(map)) => map.into_iter().map(|(id, bias)| (id_of(id), bias)).collect(),
+        Some(Value::Array(items)) => items
+            .into_iter()
+            .enumerate()
+            .map(|(i, item)| match <[Value; 2]>::try_from(array_items(item)) {
+                Ok([token, bias]) => Ok((token, bias)),
+                Err(_) => Err(ApiError::field(
+                    format!("{path}[{i}]"),
+                    format!("`{path}[{i}]` must be a pair: [token id or text, bias]"),
+                )),
+            })
+            .collect::<Result<_>>()?,
+        Some(other) => return Err(wrong(path, "an object from token ids to biases", &other)),
+    };
+    if pairs.len() > BIASES_MAX {
+        return Err(ApiError::field(
+            path,
+            format!("`{path}` has {} entries, the limit is {BIASES_MAX}", pairs.len()),
+        ));
+    }
+    let mut biases = Vec::new();
+    for (token, bias) in pairs {
+        let bias = bias_of(path, &bias, bias_max)?;
+        for token in biased_tokens(path, &token, encode)? {
+            biases.push((token, bias));
+        }
+        if biases.len() > BIASES_MAX {
+            let message = format!("`{path}` names more than {BIASES_MAX} tokens, which is the limit");
+            return Err(ApiError::field(path, message));
+        }
+    }
+    Ok(biases)
+}
+
+/// A key of the object form is a token id in decimal; anything else stays text.
+fn id_of(key: String) -> Value {
+    key.parse::<Token>().map_or(Value::String(key), Value::from)
+}
+
+fn array_items(value: Value) -> Vec<Value> {
+    if let Value::Array(items) = value { items } else { Vec::new() }
+}
+
+fn bias_of(path: &str, bias: &Value, bias_max: f64) -> Result<f32> {
+    match (bias, bias.as_f64()) {
+        (Value::Bool(false), _) => Ok(f32::NEG_INFINITY),
+        // As OpenAI does: -100 is a ban, not merely a nudge.
+        (_, Some(bias)) if (-bias_max..=-100.0).contains(&bias) => Ok(f32::NEG_INFINITY),
+        (_, Some(bias)) if (-100.0..=bias_max).contains(&bias) => Ok(bias as f32),
+        (other, _) => {
+            let expected = format!("a map of biases from -{bias_max} to {bias_max} (or false)");
+            Err(wrong(path, &expected, other))
+        }
+    }
+}
+
+fn biased_tokens(path: &str, token: &Value, encode: &dyn Fn(&str) -> Vec<Token>) -> Result<Vec<Token>> {
+    match token {
+        Value::String(text) if text.len() > BIASED_BYTES_MAX => {
+            let message =
+                format!("a text in `{path}` has {} bytes, the limit is {BIASED_BYTES_MAX}", text.len());
+            Err(ApiError::field(path, message))
+        }
+        Value::String(text) => Ok(encode(text)),
+        id => match whole_number(id).and_then(|id| Token::try_from(id).ok()) {
+            Some(id) => Ok(vec![id]),
+            None => Err(wrong(path, "a map whose keys are token ids or texts", id)),
+        },
+    }
+}
+
+fn whole_number(value: &Value) -> Option<i64> {
+    value.as_i64().or_else(|| value.as_f64().and_then(whole))
+}

@@ -1,0 +1,213 @@
+//! Numbers with bounds, checked where they are read.
+
+use std::{borrow::Cow, fmt};
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, de};
+
+/// A whole number from `MIN` to `MAX`; `i64::MAX` stands for no end. `4.0` counts as one, because some clients
+/// send floats.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Whole<const MIN: i64, const MAX: i64>(i64);
+
+impl<const MIN: i64, const MAX: i64> Whole<MIN, MAX> {
+    pub(crate) fn get(self) -> i64 {
+        self.0
+    }
+
+    /// As a count; nothing where it is negative.
+    pub(crate) fn count(self) -> Option<usize> {
+        usize::try_from(self.0).ok()
+    }
+}
+
+impl<'de, const MIN: i64, const MAX: i64> Deserialize<'de> for Whole<MIN, MAX> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match deserializer.deserialize_any(WholeVisitor)? {
+            n if (MIN..=MAX).contains(&n) => Ok(Whole(n)),
+            n if MAX == i64::MAX => Err(out_of_range(MIN, None, n)),
+            n => Err(out_of_range(MIN, Some(MAX), n)),
+        }
+    }
+}
+
+impl<const MIN: i64, const MAX: i64> JsonSchema for Whole<MIN, MAX> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Whole".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        match MAX {
+            i64::MAX => json_schema!({"type": "integer", "minimum": MIN}),
+            _ => json_schema!({"type": "integer", "minimum": MIN, "maximum": MAX}),
+        }
+    }
+}
+
+/// "must be from 1 to 64, not 65": the one place that says so.
+pub(crate) fn out_of_range<E: de::Error, T: fmt::Display>(min: T, max: Option<T>, found: T) -> E {
+    E::custom(match max {
+        Some(max) => format!("must be from {min} to {max}, not {found}"),
+        None => format!("must be at least {min}, not {found}"),
+    })
+}
+
+struct WholeVisitor;
+
+impl de::Visitor<'_> for WholeVisitor {
+    type Value = i64;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a whole number")
+    }
+
+    fn visit_i64<E>(self, n: i64) -> Result<i64, E> {
+        Ok(n)
+    }
+
+    fn visit_u64<E: de::Error>(self, n: u64) -> Result<i64, E> {
+        i64::try_from(n).map_err(|_| E::invalid_type(de::Unexpected::Unsigned(n), &self))
+    }
+
+    fn visit_f64<E: de::Error>(self, x: f64) -> Result<i64, E> {
+        whole(x).ok_or_else(|| E::invalid_type(de::Unexpected::Float(x), &self))
+    }
+}
+
+/// The whole number that a float without a fraction is.
+pub(crate) fn whole(x: f64) -> Option<i64> {
+    (x.fract() == 0.0 && x.abs() < 9.0e15).then_some(x as i64)
+}
+
+struct RealVisitor;
+
+impl de::Visitor<'_> for RealVisitor {
+    type Value = f64;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number")
+    }
+
+    fn visit_i64<E>(self, n: i64) -> Result<f64, E> {
+        Ok(n as f64)
+    }
+
+    fn visit_u64<E>(self, n: u64) -> Result<f64, E> {
+        Ok(n as f64)
+    }
+
+    fn visit_f64<E>(self, x: f64) -> Result<f64, E> {
+        Ok(x)
+    }
+}
+
+/// Types of numbers within bounds; an infinite end is none.
+macro_rules! reals {
+    ($($(#[$doc:meta])* $name:ident = $min:expr, $max:expr;)*) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq)]
+        pub(crate) struct $name(f64);
+
+        impl $name {
+            const MIN: f64 = $min;
+            const MAX: f64 = $max;
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let max = Self::MAX.is_finite().then_some(Self::MAX);
+                match deserializer.deserialize_any(RealVisitor)? {
+                    x if (Self::MIN..=Self::MAX).contains(&x) => Ok($name(x)),
+                    x => Err(out_of_range(Self::MIN, max, x)),
+                }
+            }
+        }
+
+        impl From<$name> for f64 {
+            fn from(number: $name) -> f64 {
+                number.0
+            }
+        }
+
+        impl JsonSchema for $name {
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn schema_name() -> Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                let mut schema = json_schema!({"type": "number"});
+                for (name, end) in [("minimum", Self::MIN), ("maximum", Self::MAX)] {
+                    if end.is_finite() && end > f64::MIN {
+                        schema.insert(name.to_owned(), end.into());
+                    }
+                }
+                schema
+            }
+        }
+    )*};
+}
+
+reals! {
+    /// Of a whole.
+    Fraction = 0.0, 1.0;
+    /// OpenAI's penalties.
+    Penalty = -2.0, 2.0;
+    /// By which the logits of tokens that stand there already are divided.
+    Repetition = 0.01, 100.0;
+    /// 0 is greedy.
+    Temperature = 0.0, f64::INFINITY;
+    /// llama-server's: below 0 is greedy as well.
+    AnyTemperature = f64::MIN, f64::INFINITY;
+    /// A time to live: up to a year.
+    TtlSeconds = 1.0, 31_536_000.0;
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::de::DeserializeOwned;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::http::json::Json;
+
+    fn read<T: DeserializeOwned>(value: Value) -> Result<T, String> {
+        Json(value).read("x").map_err(|error| error.body()["error"]["message"].as_str().unwrap().to_owned())
+    }
+
+    #[test]
+    fn whole_numbers_within_bounds() {
+        let check = |value: Value, expect: Result<i64, &str>| {
+            assert_eq!(read::<Whole<1, 8>>(value).map(Whole::get), expect.map_err(str::to_owned));
+        };
+        check(json!(8), Ok(8));
+        check(json!(4.0), Ok(4));
+        check(json!(9), Err("`x` must be from 1 to 8, not 9"));
+        check(json!(-1), Err("`x` must be from 1 to 8, not -1"));
+        check(json!(1.5), Err("`x` must be a whole number, not 1.5"));
+        check(json!(1e300), Err("`x` must be a whole number, not 1e+300"));
+        check(json!("1"), Err("`x` must be a whole number, not the string \"1\""));
+        check(json!(u64::MAX), Err("`x` must be a whole number, not 18446744073709551615"));
+        let least = read::<Whole<1, { i64::MAX }>>(json!(0));
+        assert_eq!(least, Err("`x` must be at least 1, not 0".to_owned()));
+    }
+
+    #[test]
+    fn numbers_within_bounds() {
+        assert_eq!(read::<Fraction>(json!(1)).map(f64::from), Ok(1.0));
+        assert_eq!(read::<Penalty>(json!(-3)), Err("`x` must be from -2 to 2, not -3".to_owned()));
+        assert_eq!(read::<Temperature>(json!(-0.5)), Err("`x` must be at least 0, not -0.5".to_owned()));
+        assert_eq!(
+            read::<Temperature>(json!("hot")),
+            Err("`x` must be a number, not the string \"hot\"".to_owned())
+        );
+        assert_eq!(read::<AnyTemperature>(json!(-1)).map(f64::from), Ok(-1.0));
+    }
+}

@@ -1,0 +1,135 @@
+//! Fields that say how the next token is chosen.
+
+use std::fmt;
+
+use kvik_cache::Token;
+use kvik_engine::api::Sampling;
+use schemars::JsonSchema;
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, DeserializeOwned},
+};
+
+use super::{
+    generation::Defaults,
+    logit_bias,
+    number::{Fraction, Penalty, Repetition, Whole, whole},
+    parts::Part,
+};
+use crate::{
+    http::{error::ApiError, json::Json},
+    random::random,
+};
+
+/// Seeds that kvik draws and reports: JavaScript's numbers hold them.
+const SEED_BITS: u64 = (1 << 53) - 1;
+/// Asks for such a seed.
+const RANDOM_SEED: u64 = 0xffff_ffff;
+
+/// How to choose the next token. The temperatures that may be asked for are a dialect's.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(bound = "T: DeserializeOwned")]
+pub(super) struct SamplingFields<T> {
+    /// 0 takes the likeliest token.
+    temperature: Option<T>,
+    /// Keep this many of the likeliest tokens; 0 and -1 keep all.
+    top_k: Option<Whole<-1, { i64::MAX }>>,
+    /// Keep the likeliest tokens that have this probability together.
+    top_p: Option<Fraction>,
+    /// Keep the tokens that have this share of the likeliest one's probability.
+    min_p: Option<Fraction>,
+    /// Divides the logits of tokens that stand there already.
+    repetition_penalty: Option<Repetition>,
+    /// llama-server's name of `repetition_penalty`, before which it goes.
+    repeat_penalty: Option<Repetition>,
+    /// Lowers the logits of tokens that stand there already.
+    presence_penalty: Option<Penalty>,
+    /// Lowers them as often as they stand there.
+    frequency_penalty: Option<Penalty>,
+    /// `{"token id": bias}`, or `[[token id or text, bias], ...]`; a bias of `false` forbids the token.
+    #[schemars(schema_with = "logit_bias::schema")]
+    logit_bias: Option<Json>,
+    /// Tokens before which an answer does not end by itself.
+    min_tokens: Option<Whole<0, { i64::MAX }>>,
+    /// With the same seed an answer is the same; absent or negative it is random.
+    #[schemars(with = "Option<i64>")]
+    seed: Option<Seed>,
+    /// Tokens that penalties look back on: -1 for all, 0 for no penalties.
+    repeat_last_n: Option<Whole<-1, { i64::MAX }>>,
+}
+
+impl<T: DeserializeOwned + JsonSchema> Part for SamplingFields<T> {}
+
+impl<T: Into<f64>> SamplingFields<T> {
+    /// The engine's numbers; `encode` gives the tokens of a text, for biases that name one.
+    pub(super) fn sampling<D: Defaults>(
+        self,
+        encode: &dyn Fn(&str) -> Vec<Token>,
+    ) -> Result<Sampling, ApiError> {
+        let repetition = self.repeat_penalty.or(self.repetition_penalty);
+        let penalty = |penalty: Option<Penalty>| penalty.map_or(0.0, |penalty| f64::from(penalty) as f32);
+        let mut sampling = Sampling {
+            temperature: self.temperature.map_or(D::TEMPERATURE, |temperature| temperature.into() as f32),
+            top_k: self.top_k.map_or(D::TOP_K, |k| k.count().unwrap_or(0)),
+            top_p: self.top_p.map_or(D::TOP_P, |p| f64::from(p) as f32),
+            min_p: self.min_p.map_or(D::MIN_P, |p| f64::from(p) as f32),
+            repetition_penalty: repetition.map_or(1.0, |penalty| f64::from(penalty) as f32),
+            presence_penalty: penalty(self.presence_penalty),
+            frequency_penalty: penalty(self.frequency_penalty),
+            penalty_last_n: D::PENALTY_LAST_N,
+            logit_bias: logit_bias::read(self.logit_bias, D::BIAS_MAX, encode)?,
+            min_tokens: self.min_tokens.and_then(Whole::count).unwrap_or(0),
+            seed: self.seed.unwrap_or(Seed(RANDOM_SEED)).drawn(),
+        };
+        match self.repeat_last_n.map(Whole::count) {
+            Some(Some(0)) => {
+                sampling.repetition_penalty = 1.0;
+                sampling.presence_penalty = 0.0;
+                sampling.frequency_penalty = 0.0;
+            }
+            Some(last_n) => sampling.penalty_last_n = last_n.unwrap_or(0),
+            None => {}
+        }
+        Ok(sampling)
+    }
+}
+
+/// Any number that fits 64 bits. Clients send -1 for "random"; 4294967295 is how older ones of
+/// llama-server write it.
+#[derive(Debug, Clone, Copy)]
+struct Seed(u64);
+
+impl Seed {
+    fn drawn(self) -> u64 {
+        if self.0 == RANDOM_SEED { random() & SEED_BITS } else { self.0 }
+    }
+}
+
+impl<'de> Deserialize<'de> for Seed {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Seed, D::Error> {
+        deserializer.deserialize_any(SeedVisitor)
+    }
+}
+
+struct SeedVisitor;
+
+impl de::Visitor<'_> for SeedVisitor {
+    type Value = Seed;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a whole number")
+    }
+
+    fn visit_u64<E>(self, seed: u64) -> Result<Seed, E> {
+        Ok(Seed(seed))
+    }
+
+    fn visit_i64<E>(self, seed: i64) -> Result<Seed, E> {
+        Ok(Seed(u64::try_from(seed).unwrap_or(RANDOM_SEED)))
+    }
+
+    fn visit_f64<E: de::Error>(self, x: f64) -> Result<Seed, E> {
+        let seed = whole(x).ok_or_else(|| E::invalid_type(de::Unexpected::Float(x), &self))?;
+        self.visit_i64(seed)
+    }
+}

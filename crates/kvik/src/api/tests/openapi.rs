@@ -1,0 +1,149 @@
+//! The document of all routes: whole, valid, and the same as the routes.
+
+use axum::http::StatusCode;
+use serde_json::{Value, json};
+
+use super::Server;
+use crate::api::{openapi, route::Answer, routes::dialects};
+
+const METHODS: [&str; 4] = ["get", "post", "put", "delete"];
+
+/// Every value under a name, at any depth.
+fn all<'a>(value: &'a Value, name: &str, found: &mut Vec<&'a Value>) {
+    match value {
+        Value::Object(fields) => fields.iter().for_each(|(key, value)| {
+            if key == name {
+                found.push(value);
+            }
+            all(value, name, found);
+        }),
+        Value::Array(items) => items.iter().for_each(|item| all(item, name, found)),
+        _ => {}
+    }
+}
+
+/// The schema of the JSON body of an operation.
+fn body<'a>(document: &'a Value, path: &str, method: &str) -> &'a Value {
+    &document["paths"][path][method]["requestBody"]["content"]["application/json"]["schema"]
+}
+
+#[tokio::test]
+async fn the_document_is_openapi_in_structure() {
+    let (status, document) = Server::saying("Hi!").get("/openapi.json").await;
+    assert_eq!(status, 200);
+    assert_eq!(document["openapi"], "3.1.0");
+    assert!(document["info"]["title"].is_string() && document["info"]["version"].is_string());
+    for (path, item) in document["paths"].as_object().unwrap() {
+        assert!(path.starts_with('/') && !path.contains('*'), "{path}");
+        let declared = item["parameters"].as_array().map_or(0, Vec::len);
+        assert_eq!(declared, path.matches('{').count(), "{path}: its parameters are declared");
+        for (method, operation) in item.as_object().unwrap().iter().filter(|(key, _)| *key != "parameters") {
+            assert!(METHODS.contains(&method.as_str()), "{path} {method}");
+            assert!(operation["summary"].as_str().is_some_and(|text| !text.is_empty()), "{path} {method}");
+            let responses = operation["responses"].as_object().unwrap();
+            assert!(responses["200"]["description"].is_string() && responses.contains_key("default"));
+            let takes_body = !operation["requestBody"].is_null();
+            assert_eq!(takes_body, ["post", "put"].contains(&method.as_str()), "{path} {method}");
+        }
+    }
+    let mut references = Vec::new();
+    all(&document, "$ref", &mut references);
+    assert!(references.len() > 10);
+    for reference in references {
+        let place = reference.as_str().unwrap().strip_prefix('#').unwrap();
+        assert!(document.pointer(place).is_some(), "{reference} leads nowhere");
+    }
+}
+
+#[tokio::test]
+async fn every_operation_of_the_document_is_a_route() {
+    let server = Server::saying("Hi!");
+    let document = openapi::document(&dialects());
+    let mut described = 0;
+    for (path, item) in document["paths"].as_object().unwrap() {
+        let path = path.replace("{name}", "x").replace("{id}", "x");
+        for method in METHODS {
+            let response = server.send(&method.to_uppercase(), &path, "").await;
+            let known = response.status() != StatusCode::METHOD_NOT_ALLOWED;
+            assert_eq!(known, item.get(method).is_some(), "{method} {path}: {}", response.status());
+            described += usize::from(known);
+        }
+    }
+    let routes = dialects().into_iter().flat_map(|dialect| dialect.routes);
+    let operations: usize = routes.map(|route| route.paths.len() * route.operations.len()).sum();
+    assert_eq!(described, operations);
+}
+
+#[test]
+fn bounds_defaults_and_choices_are_said() {
+    let document = openapi::document(&dialects());
+    let chat = body(&document, "/v1/chat/completions", "post");
+    let check = |field: &str, name: &str, expect: Value| {
+        assert_eq!(chat["properties"][field][name], expect, "{field}: {}", chat["properties"][field]);
+    };
+    check("temperature", "minimum", json!(0.0));
+    check("temperature", "default", json!(1.0));
+    check("top_p", "maximum", json!(1.0));
+    check("n", "maximum", json!(64));
+    check("n", "default", json!(1));
+    check("stream", "default", json!(false));
+    check("top_logprobs", "maximum", json!(20));
+    assert!(chat["required"].as_array().unwrap().contains(&json!("messages")));
+    assert!(
+        document["components"]["schemas"]["Effort"]["enum"].as_array().unwrap().contains(&json!("minimal"))
+    );
+    let llama = body(&document, "/completion", "post");
+    assert_eq!(llama["properties"]["top_k"]["default"], 40);
+    assert!(llama["properties"]["temperature"].get("minimum").is_none());
+    assert_eq!(document["components"]["schemas"]["KvikFields"]["additionalProperties"], false);
+}
+
+/// What is described is what is read: of two odd values every field refuses one.
+#[tokio::test]
+async fn every_field_of_a_schema_is_read() {
+    let server = Server::saying("Hi!");
+    let document = openapi::document(&dialects());
+    for path in ["/v1/chat/completions", "/v1/completions", "/completion", "/tokenize"] {
+        for name in body(&document, path, "post")["properties"].as_object().unwrap().keys() {
+            let mut refused = false;
+            for odd in [json!({"type": 5, "odd": [1]}), json!(-12345.5)] {
+                let mut asked = super::with(super::hello(), json!({"prompt": "a", "content": "a"}));
+                asked[name] = odd;
+                refused |= server.post(path, asked).await.0 == 400;
+            }
+            assert!(refused, "{path}: `{name}` is described and not read");
+        }
+    }
+}
+
+/// Answers have the fields that their schemas name, and no others.
+#[tokio::test]
+async fn answers_have_the_shape_that_is_described() {
+    let server = Server::saying("Hi!");
+    let check = async |method: &str, path: &str, body: Value| {
+        let response = server.send(method, path, body.to_string()).await;
+        let (status, answer) = super::json_of(response).await;
+        assert_eq!(status, 200, "{path} {answer}");
+        let routes = dialects().into_iter().flat_map(|dialect| dialect.routes);
+        let route = routes.into_iter().find(|route| route.paths.contains(&path)).unwrap();
+        let operation = route.operations.iter().find(|op| op.method.eq_ignore_ascii_case(method)).unwrap();
+        let Answer::Json(schema) = operation.answer else { panic!("{path} answers with text") };
+        let mut schema = schema();
+        if !schema["anyOf"].is_null() {
+            schema = schema["anyOf"][0].take();
+        }
+        for name in answer.as_object().unwrap().keys() {
+            assert!(schema["properties"].get(name).is_some(), "{path}: `{name}` is not described");
+        }
+    };
+    let chat = super::hello();
+    check("POST", "/v1/chat/completions", chat.clone()).await;
+    check("POST", "/v1/completions", json!({"prompt": "a"})).await;
+    check("POST", "/completion", json!({"prompt": "a", "n_probs": 1})).await;
+    check("POST", "/tokenize", json!({"content": "a"})).await;
+    check("POST", "/detokenize", json!({"tokens": [5]})).await;
+    check("POST", "/apply-template", chat).await;
+    for path in ["/v1/models", "/props", "/health", "/v1/prompts", "/v1/usage"] {
+        check("GET", path, json!({})).await;
+    }
+}
