@@ -65,6 +65,11 @@ impl Answer {
         Answer::new(&self.rules, choice, prompt, self.guide.as_ref().map(Guide::fork))
     }
 
+    /// What was asked for, less the prompt.
+    pub(super) fn request(&self) -> &Request {
+        &self.rules.request
+    }
+
     /// Whether tokens are to be generated at all.
     pub(super) fn is_wanted(&self) -> bool {
         self.rules.tokens_max > 0

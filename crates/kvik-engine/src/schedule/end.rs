@@ -1,8 +1,6 @@
 //! How requests end: as they should, because nobody listens, or because something failed.
 
-use std::time::Duration;
-
-use kvik_cache::{Cache, StopReason};
+use kvik_cache::Cache;
 
 use super::Scheduler;
 use super::disk::Disk;
@@ -13,67 +11,51 @@ use crate::panics::contain;
 impl Scheduler {
     /// Ends the requests whose listener has gone. What they computed stays in the cache.
     pub(super) fn drop_closed(&mut self) {
-        let closed = self.jobs.iter().filter(|(_, job)| job.is_closed());
-        let closed: Vec<JobId> = closed.map(|(&id, _)| id).collect();
+        let closed = self.results.jobs().filter(|(_, job)| job.is_closed());
+        let closed: Vec<JobId> = closed.map(|(id, _)| id).collect();
         for id in closed {
             if let Some(job) = self.take_job(id) {
-                self.counters.cancelled += 1;
-                tracing::info!("request {} cancelled: {}", id.0, summary(&job, self.now()));
-                job.cancelled();
+                let now = self.now();
+                self.results.cancel(id, job, now);
             }
         }
     }
 
-    /// Frees the sequences that have ended, and concludes the requests that have no others.
+    /// Frees the sequences that have ended, and finishes the requests that have no others.
     pub(super) fn drop_ended(&mut self) {
-        for (id, error) in std::mem::take(&mut self.doomed) {
+        for (id, error) in self.results.take_failed() {
             self.fail(id, error);
         }
-        let mut index = 0;
-        while index < self.running.len() {
-            if self.running[index].ended.is_none() {
-                index += 1;
-                continue;
-            }
-            let sequence = self.running.remove(index);
+        while let Some(sequence) = self.running.pop_ended() {
             self.release(&sequence);
             self.spill_later(&sequence);
         }
-        let ended = self.jobs.iter().filter(|(_, job)| job.open == 0);
-        let ended: Vec<JobId> = ended.map(|(&id, _)| id).collect();
-        ended.into_iter().for_each(|id| self.conclude(id));
-    }
-
-    /// Ends a request whose choices have all ended.
-    fn conclude(&mut self, id: JobId) {
-        let Some(job) = self.take_job(id) else { return };
-        let now = self.now();
-        let took = now.saturating_sub(job.times.admitted.unwrap_or(now));
-        self.service = Some(self.service.map_or(took, |mean| (mean * 7 + took) / 8));
-        self.counters.completed += 1;
-        tracing::info!("request {}: {}", id.0, summary(&job, now));
-        self.concluded.push(job);
+        let ended = self.results.jobs().filter(|(_, job)| job.open == 0);
+        let ended: Vec<JobId> = ended.map(|(id, _)| id).collect();
+        for id in ended {
+            if let Some(job) = self.take_job(id) {
+                let now = self.now();
+                self.results.finish(id, job, now);
+            }
+        }
     }
 
     /// Ends a request with an error.
     pub(super) fn fail(&mut self, id: JobId, error: RequestError) {
         if let Some(job) = self.take_job(id) {
-            self.counters.failed += 1;
-            tracing::warn!("request {} failed: {error}", id.0);
-            job.failed(error);
+            self.results.fail(id, job, error);
         }
     }
 
     /// Ends the requests that were never admitted.
     pub fn fail_queued(&mut self, error: &RequestError) {
-        let queued = self.waiting.iter().filter(|waiting| waiting.is_new());
-        let queued: Vec<JobId> = queued.map(|waiting| waiting.sequence.job).collect();
+        let queued: Vec<JobId> = self.queue.new_requests().map(|sequence| sequence.job).collect();
         queued.into_iter().for_each(|id| self.fail(id, error.clone()));
     }
 
     /// Ends all requests.
     pub fn fail_all(&mut self, error: &RequestError) {
-        let all: Vec<JobId> = self.jobs.keys().copied().collect();
+        let all: Vec<JobId> = self.results.jobs().map(|(id, _)| id).collect();
         all.into_iter().for_each(|id| self.fail(id, error.clone()));
     }
 
@@ -98,14 +80,12 @@ impl Scheduler {
 
     fn mend(&mut self, error: &RequestError) {
         let running = std::mem::take(&mut self.running);
-        self.forks.clear();
-        self.doomed.clear();
+        self.results.take_failed();
         self.drop_rests();
         self.drop_loads();
         let freed = contain(|| running.iter().for_each(|sequence| self.cache.abandon(sequence.id))).is_ok();
-        let queued = |id: JobId| self.waiting.iter().filter(|w| w.sequence.job == id).count();
-        let hit = self.jobs.iter().filter(|(id, job)| queued(**id) != job.sequences());
-        let hit: Vec<JobId> = hit.map(|(&id, _)| id).collect();
+        let hit = self.results.jobs().filter(|(id, job)| self.queue.count_of(*id) != job.sequences());
+        let hit: Vec<JobId> = hit.map(|(id, _)| id).collect();
         hit.into_iter().for_each(|id| self.fail(id, error.clone()));
         if !freed || self.cache.stats().sequences > 0 || self.cache.check().is_err() {
             // Namespaces are names in the old cache, so those who wait for it go as well.
@@ -116,15 +96,11 @@ impl Scheduler {
 
     /// Fails everybody and begins with an empty cache. Trusts nothing but the listeners.
     fn start_over(&mut self, error: &RequestError) {
-        for (_, job) in std::mem::take(&mut self.jobs) {
-            self.counters.failed += 1;
-            job.failed(error.clone());
-        }
-        let (waiting, running) = (std::mem::take(&mut self.waiting), std::mem::take(&mut self.running));
-        let (forks, disk) = (std::mem::take(&mut self.forks), self.disk.take());
-        self.doomed.clear();
+        self.results.fail_all(error);
+        let (queue, running) = (std::mem::take(&mut self.queue), std::mem::take(&mut self.running));
+        let disk = self.disk.take();
         // What is in disorder may panic even when it is dropped.
-        let _ = contain(|| drop((waiting, running, forks)));
+        let _ = contain(|| drop((queue, running)));
         let _ = contain(|| drop(disk));
         self.renew_cache();
     }
@@ -143,49 +119,11 @@ impl Scheduler {
 
     /// Removes a request with all its sequences.
     fn take_job(&mut self, id: JobId) -> Option<Job> {
-        let job = self.jobs.remove(&id)?;
-        self.waiting.retain(|waiting| waiting.sequence.job != id);
-        self.forks.retain(|fork| fork.child.job != id);
-        while let Some(index) = self.running.iter().position(|sequence| sequence.job == id) {
-            let sequence = self.running.remove(index);
+        let job = self.results.remove(id)?;
+        self.queue.drop_of(id);
+        while let Some(sequence) = self.running.pop_of(id) {
             self.release(&sequence);
         }
         Some(job)
     }
-}
-
-/// One line about a request, for people.
-fn summary(job: &Job, now: Duration) -> String {
-    let report = &job.report;
-    let reuse = report.cache.map_or("not admitted", why);
-    format!(
-        "prefill {} tokens, {} reused ({reuse}), {:.1} ms, {:.0} tok/s; \
-         generated {} tokens, {:.1} tok/s; queued {:.1} ms, total {:.1} ms",
-        report.prompt_tokens,
-        report.cached_tokens,
-        millis(report.prefill),
-        rate(report.computed_tokens, report.prefill),
-        report.generated_tokens,
-        rate(report.generated_tokens.saturating_sub(1), report.decode),
-        millis(report.queued),
-        millis(now.saturating_sub(job.times.submitted)),
-    )
-}
-
-fn why(stop: StopReason) -> &'static str {
-    match stop {
-        StopReason::Complete => "all known",
-        StopReason::FirstSeen => "the rest is new",
-        StopReason::Diverged => "then it differs from what is known",
-        StopReason::Evicted => "the rest was evicted",
-        _ => "the rest is not known",
-    }
-}
-
-fn millis(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e3
-}
-
-fn rate(tokens: usize, time: Duration) -> f64 {
-    if time.is_zero() { 0.0 } else { tokens as f64 / time.as_secs_f64() }
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use kvik_cache::StopReason;
+
 use super::reuse::Reused;
 use crate::api::{Event, EventSink, FinishReason, GeneratedToken, Report, RequestError};
 use crate::panics::contain;
@@ -93,7 +95,7 @@ impl Job {
         self.send(Event::Finished { choice, reason });
     }
 
-    /// All choices have ended.
+    /// All choices have ended: sends the report.
     pub(super) fn done(mut self) {
         let report = self.report.clone();
         self.send(Event::Done(report));
@@ -109,6 +111,24 @@ impl Job {
         self.give_up();
     }
 
+    /// One line about it, for people.
+    pub(super) fn summary(&self, now: Duration) -> String {
+        let report = &self.report;
+        let reuse = report.cache.map_or("not admitted", why);
+        format!(
+            "prefill {} tokens, {} reused ({reuse}), {:.1} ms, {:.0} tok/s; \
+             generated {} tokens, {:.1} tok/s; queued {:.1} ms, total {:.1} ms",
+            report.prompt_tokens,
+            report.cached_tokens,
+            millis(report.prefill),
+            rate(report.computed_tokens, report.prefill),
+            report.generated_tokens,
+            rate(report.generated_tokens.saturating_sub(1), report.decode),
+            millis(report.queued),
+            millis(now.saturating_sub(self.times.submitted)),
+        )
+    }
+
     fn give_up(&mut self) {
         // It has no way to say that it panicked, and there is nobody to tell.
         let _ = contain(|| self.sink.given_up(&self.report));
@@ -118,4 +138,22 @@ impl Job {
     fn send(&mut self, event: Event) {
         self.listening = self.listening && contain(|| self.sink.send(event)).unwrap_or(false);
     }
+}
+
+fn why(stop: StopReason) -> &'static str {
+    match stop {
+        StopReason::Complete => "all known",
+        StopReason::FirstSeen => "the rest is new",
+        StopReason::Diverged => "then it differs from what is known",
+        StopReason::Evicted => "the rest was evicted",
+        _ => "the rest is not known",
+    }
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+fn rate(tokens: usize, time: Duration) -> f64 {
+    if time.is_zero() { 0.0 } else { tokens as f64 / time.as_secs_f64() }
 }

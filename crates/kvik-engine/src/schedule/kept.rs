@@ -71,8 +71,7 @@ impl Scheduler {
     /// Requests that are under way pin these prompts no more: who took a pin back does not find it again.
     fn give_up_pins(&mut self, salt: [u8; 16], gives_up: impl Fn(&[Token]) -> bool) {
         let namespaces = self.namespaces_of(salt);
-        let waiting = self.waiting.iter_mut().map(|waiting| &mut waiting.sequence);
-        for sequence in waiting.chain(&mut self.running) {
+        for sequence in self.queue.sequences_mut().chain(self.running.iter_mut()) {
             let theirs = matches!(sequence.sharing, Sharing::Namespace(id) if namespaces.contains(&id));
             sequence.retain.pin &= !(theirs && gives_up(sequence.prompt()));
         }

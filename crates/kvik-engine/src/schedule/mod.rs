@@ -23,13 +23,15 @@ mod plan;
 mod probe;
 mod public;
 mod publish;
+mod queue;
+mod results;
 mod reuse;
 mod room;
+mod running;
 mod sequence;
 mod submission;
 mod turns;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,16 +41,16 @@ use crate::api::RequestError;
 use crate::config::EngineConfig;
 use crate::model::batch::{Batch, Row, Runner, SequenceKv};
 use crate::panics::contain;
-use crate::sampler::Scratch;
 use crate::stats::{Counters, DiskStats};
 use crate::text::stream::Vocabulary;
-use admission::Waiting;
 use disk::{Disk, RootTable};
-use job::{Job, JobId};
 use parts::Owners;
 use plan::Plan;
 use public::Public;
-use sequence::Sequence;
+use queue::Queue;
+use results::Results;
+use room::Room;
+use running::Running;
 use turns::Turns;
 
 pub use parts::TenantPart;
@@ -62,27 +64,16 @@ pub struct Scheduler {
     config: EngineConfig,
     cache_config: CacheConfig,
     cache: Cache,
-    vocabulary: Arc<Vocabulary>,
     clock: Clock,
-    jobs: BTreeMap<JobId, Job>,
-    /// Sequences without blocks, oldest first.
-    waiting: Vec<Waiting>,
-    /// Sequences with blocks, oldest first: the last one is preempted first.
-    running: Vec<Sequence>,
+    /// Sequences without blocks.
+    queue: Queue,
+    /// Sequences with blocks.
+    running: Running,
     turns: Turns,
     owners: Owners,
-    /// Choices that start as copies of a running sequence, at the next step.
-    forks: Vec<Fork>,
-    /// Requests that fail at the end of this step.
-    doomed: Vec<(JobId, RequestError)>,
-    /// Requests that have ended and were not told so yet.
-    concluded: Vec<Job>,
-    next_job: u64,
+    /// The requests of all of them.
+    results: Results,
     next_seq: u64,
-    /// Mean time from admission to the end of a request.
-    service: Option<Duration>,
-    counters: Counters,
-    scratch: Scratch,
     /// The identities of the namespaces in use.
     roots: RootTable,
     /// The tier below RAM, when there is one.
@@ -104,12 +95,6 @@ pub enum Rest {
     Forever,
 }
 
-/// A choice that goes on from where `parent` is.
-struct Fork {
-    parent: SeqId,
-    child: Sequence,
-}
-
 impl Scheduler {
     /// A scheduler with an empty cache.
     pub fn new(
@@ -122,21 +107,13 @@ impl Scheduler {
             cache: Cache::new(cache_config)?,
             config,
             cache_config,
-            vocabulary,
             clock,
-            jobs: BTreeMap::new(),
-            waiting: Vec::new(),
-            running: Vec::new(),
+            queue: Queue::default(),
+            running: Running::default(),
             turns: Turns::default(),
             owners: Owners::default(),
-            forks: Vec::new(),
-            doomed: Vec::new(),
-            concluded: Vec::new(),
-            next_job: 0,
+            results: Results::new(vocabulary),
             next_seq: 0,
-            service: None,
-            counters: Counters::default(),
-            scratch: Scratch::default(),
             roots: RootTable::default(),
             disk: None,
             public: Vec::new(),
@@ -164,13 +141,12 @@ impl Scheduler {
     /// Computes the rows of `plan`, and learns how long prompts take.
     fn compute(&mut self, plan: Plan, runner: &mut dyn Runner) {
         let started = self.now();
-        let computed = contain(|| runner.forward(&plan.batch(&self.stored(&plan))));
+        let computed = contain(|| runner.forward(&plan.batch(&plan.stored(&self.running, &self.cache))));
         let elapsed = (self.clock)().saturating_sub(started);
         match computed {
             Ok(logits) => {
-                let prefill = plan.spans.iter().filter(|span| span.rows > 1).map(|span| span.rows).sum();
                 if let Some(disk) = &mut self.disk {
-                    disk.cost.computed(prefill, elapsed);
+                    disk.cost.computed(plan.prefill_rows(), elapsed);
                 }
                 self.publish(&plan.spans, logits);
             }
@@ -201,15 +177,25 @@ impl Scheduler {
                     logits.extend_from_slice(if span.logits { row } else { &[] });
                     done.push(span);
                 }
-                Err(error) => self.doomed.push((self.running[span.index].job, error)),
+                Err(error) => self.results.fail_later(self.running[span.index].job, error),
             }
         }
         self.publish(&done, &logits);
     }
 
+    /// Settles who runs and chooses the rows of the next step.
+    fn plan(&mut self, runner: &mut dyn Runner) -> Plan {
+        self.start_forks(runner);
+        if self.make_room() == Room::Enough {
+            self.admit(runner);
+        }
+        self.end_what_is_stored();
+        Plan::new(&self.running, &self.turns, &self.config)
+    }
+
     /// How long there is nothing to do unless something happens.
     pub fn rest(&self) -> Rest {
-        let due = !self.running.is_empty() || !self.forks.is_empty() || !self.concluded.is_empty();
+        let due = self.running.is_due() || self.results.has_finished();
         let (patience, expiry) = (self.next_deadline(), self.disk.as_ref().and_then(Disk::next_expiry));
         let wishes = self.disk.as_ref().is_some_and(Disk::has_wishes);
         if due || (patience.is_none() && (wishes || !self.is_idle())) {
@@ -222,7 +208,7 @@ impl Scheduler {
     /// Tells the requests that ended in the last step. A call of its own, so that numbers can be
     /// brought up to date first: who has got an answer finds it counted.
     pub fn take_leave(&mut self) {
-        self.concluded.drain(..).for_each(Job::done);
+        self.results.notify_finished();
     }
 
     /// From now on tenants share the model, the cache and the disk like this; others have the weight
@@ -235,7 +221,7 @@ impl Scheduler {
 
     /// Whether there is nothing to do.
     pub fn is_idle(&self) -> bool {
-        self.jobs.is_empty() && self.concluded.is_empty()
+        self.results.is_empty()
     }
 
     /// The cache, to look at.
@@ -250,22 +236,22 @@ impl Scheduler {
 
     /// Requests that were never admitted yet.
     pub fn queued(&self) -> usize {
-        self.waiting.iter().filter(|waiting| waiting.is_new()).count()
+        self.queue.new_requests().count()
     }
 
     /// What was done so far.
     pub fn counters(&self) -> &Counters {
-        &self.counters
+        &self.results.counters
     }
 
     /// Mean time from admission to the end of a request, once one has ended.
     pub fn mean_service(&self) -> Option<Duration> {
-        self.service
+        self.results.mean_service()
     }
 
     /// Requests submitted so far.
     pub fn submitted(&self) -> u64 {
-        self.next_job
+        self.results.submitted()
     }
 
     /// Numbers about the tier below RAM, when there is one.

@@ -5,9 +5,13 @@
 //! gets at least half, so a long prompt always moves; then the shortest go first, so a short
 //! question does not wait behind a book.
 
-use super::Scheduler;
-use super::room::Room;
-use crate::model::batch::{Batch, Row, Runner, SequenceKv};
+use kvik_cache::Cache;
+
+use super::running::Running;
+use super::sequence::Sequence;
+use super::turns::Turns;
+use crate::config::EngineConfig;
+use crate::model::batch::{Batch, Row, SequenceKv};
 
 /// The rows of one step.
 #[derive(Debug, Default)]
@@ -28,76 +32,127 @@ pub(super) struct Span {
 }
 
 impl Plan {
+    /// The rows that the running sequences get in one step.
+    pub(super) fn new(running: &Running, turns: &Turns, config: &EngineConfig) -> Plan {
+        let mut plan = Plan::default();
+        for (index, rows) in divide_rows(running, turns, config).into_iter().enumerate() {
+            if rows > 0 {
+                plan.add(index, rows, &running[index]);
+            }
+        }
+        plan
+    }
+
+    /// Adds the next `rows` rows of the sequence at `index`.
+    fn add(&mut self, index: usize, rows: usize, sequence: &Sequence) {
+        let end = sequence.stored + rows;
+        let logits = end == sequence.tokens.len() && sequence.answer.is_wanted();
+        let index_in_batch = self.spans.len() as u32;
+        self.rows.extend((sequence.stored..end).map(|position| Row {
+            sequence: index_in_batch,
+            token: sequence.tokens[position],
+            position: position as u32,
+            cache_position: position as u32,
+            logits: logits && position + 1 == end,
+        }));
+        self.spans.push(Span { index, rows, logits });
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.rows.is_empty()
+    }
+
+    /// What the sequences of the spans store.
+    pub(super) fn stored<'a>(&self, running: &Running, cache: &'a Cache) -> Vec<SequenceKv<'a>> {
+        let table = |span: &Span| cache.table(running[span.index].id);
+        self.spans.iter().map(|span| SequenceKv::in_blocks(table(span))).collect()
     }
 
     pub(super) fn batch<'a>(&'a self, sequences: &'a [SequenceKv<'a>]) -> Batch<'a> {
         Batch { rows: &self.rows, sequences }
     }
+
+    /// Rows of prompts, or of what preemptions lost.
+    pub(super) fn prefill_rows(&self) -> usize {
+        self.spans.iter().map(|span| span.rows).filter(|&rows| rows > 1).sum()
+    }
 }
 
-impl Scheduler {
-    /// Settles who runs and chooses the rows of the next step.
-    pub(super) fn plan(&mut self, runner: &mut dyn Runner) -> Plan {
-        self.start_forks(runner);
-        if self.make_room() == Room::Enough {
-            self.admit(runner);
+/// Rows for each running sequence.
+fn divide_rows(running: &Running, turns: &Turns, config: &EngineConfig) -> Vec<usize> {
+    let missing: Vec<usize> = running.iter().map(Sequence::missing).collect();
+    let mut rows: Vec<usize> = missing.iter().map(|&missing| usize::from(missing == 1)).collect();
+    let mut prefills: Vec<usize> = (0..missing.len()).filter(|&index| missing[index] > 1).collect();
+    let somebody_decodes = running.iter().any(|sequence| !sequence.in_prefill());
+    let mut budget = match somebody_decodes {
+        true => config.prefill_rows_mixed_max,
+        false => config.prefill_rows_max,
+    };
+    let half = budget.div_ceil(2);
+    let mut give = |index: usize, most: usize| {
+        let more = (missing[index] - rows[index]).min(most).min(budget);
+        rows[index] += more;
+        budget -= more;
+    };
+    let time = |index: usize| turns.time(running[index].tenant, 0);
+    // Of those with the same time, as all of one tenant are, the oldest.
+    if let Some(oldest) = prefills.iter().copied().min_by(|&a, &b| time(a).total_cmp(&time(b))) {
+        give(oldest, half);
+    }
+    prefills.sort_by_key(|&index| missing[index]);
+    prefills.into_iter().for_each(|index| give(index, usize::MAX));
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use kvik_cache::TenantId;
+
+    use super::*;
+    use crate::schedule::job::JobId;
+
+    /// Rows of sequences that miss so many tokens, each of a tenant of its own, with budgets of 16 and of 8.
+    fn rows(missing: &[usize]) -> Vec<usize> {
+        let (mut running, mut turns) = (Running::default(), Turns::default());
+        for (job, &missing) in (0..).zip(missing) {
+            let sequence = Sequence::fake(TenantId(job), vec![1; 40]);
+            running.insert(Sequence {
+                job: JobId(job.into()),
+                stored: 40 - missing,
+                prompt_len: 39,
+                ..sequence
+            });
+            turns.charge(TenantId(job), 100 - job as usize);
         }
-        self.end_what_is_stored();
-        self.choose_rows()
-    }
-
-    /// What the plan's sequences store.
-    pub(super) fn stored(&self, plan: &Plan) -> Vec<SequenceKv<'_>> {
-        let table = |span: &Span| self.cache.table(self.running[span.index].id);
-        plan.spans.iter().map(|span| SequenceKv::in_blocks(table(span))).collect()
-    }
-
-    fn choose_rows(&self) -> Plan {
-        let mut plan = Plan::default();
-        for (index, rows) in self.divide_rows().into_iter().enumerate() {
-            if rows == 0 {
-                continue;
-            }
-            let sequence = &self.running[index];
-            let end = sequence.stored + rows;
-            let logits = end == sequence.tokens.len() && sequence.answer.is_wanted();
-            plan.rows.extend((sequence.stored..end).map(|position| Row {
-                sequence: plan.spans.len() as u32,
-                token: sequence.tokens[position],
-                position: position as u32,
-                cache_position: position as u32,
-                logits: logits && position + 1 == end,
-            }));
-            plan.spans.push(Span { index, rows, logits });
-        }
-        plan
-    }
-
-    /// Rows for each running sequence.
-    fn divide_rows(&self) -> Vec<usize> {
-        let missing: Vec<usize> = self.running.iter().map(|sequence| sequence.missing()).collect();
-        let mut rows: Vec<usize> = missing.iter().map(|&missing| usize::from(missing == 1)).collect();
-        let mut prefills: Vec<usize> = (0..missing.len()).filter(|&index| missing[index] > 1).collect();
-        let somebody_decodes = self.running.iter().any(|sequence| !sequence.in_prefill());
-        let mut budget = match somebody_decodes {
-            true => self.config.prefill_rows_mixed_max,
-            false => self.config.prefill_rows_max,
+        let config = EngineConfig {
+            context_tokens: 100,
+            parallel_max: 8,
+            waiting_max: 8,
+            choices_max: 1,
+            prefill_rows_max: 16,
+            prefill_rows_mixed_max: 8,
+            block_bytes: 1,
+            model_digest: [0; 32],
+            kv_format: String::new(),
         };
-        let half = budget.div_ceil(2);
-        let mut give = |index: usize, most: usize| {
-            let more = (missing[index] - rows[index]).min(most).min(budget);
-            rows[index] += more;
-            budget -= more;
-        };
-        let time = |index: usize| self.turns.time(self.running[index].tenant, 0);
-        // Of those with the same time, as all of one tenant are, the oldest.
-        if let Some(oldest) = prefills.iter().copied().min_by(|&a, &b| time(a).total_cmp(&time(b))) {
-            give(oldest, half);
-        }
-        prefills.sort_by_key(|&index| missing[index]);
-        prefills.into_iter().for_each(|index| give(index, usize::MAX));
+        let plan = Plan::new(&running, &turns, &config);
+        assert_eq!(plan.rows.len(), plan.spans.iter().map(|span| span.rows).sum::<usize>());
+        let mut rows = vec![0; missing.len()];
+        plan.spans.iter().for_each(|span| rows[span.index] = span.rows);
         rows
+    }
+
+    #[test]
+    fn every_stream_gets_its_row_and_prefill_shares_the_rest() {
+        let check = |missing: &[usize], expect: &[usize]| assert_eq!(rows(missing), expect, "{missing:?}");
+        check(&[], &[]);
+        check(&[1, 1], &[1, 1]);
+        check(&[30], &[16]);
+        check(&[1, 30], &[1, 8]);
+        // The last tenant has had least: half is for it, and the shortest get the rest.
+        check(&[30, 30], &[8, 8]);
+        check(&[5, 30, 30], &[5, 3, 8]);
+        check(&[1, 5, 30, 30], &[1, 4, 0, 4]);
+        check(&[30, 5, 30, 3], &[8, 5, 0, 3]);
     }
 }

@@ -5,7 +5,6 @@ use kvik_cache::{BLOCK_POSITIONS, NamespaceId, TenantId, Token};
 
 use super::Scheduler;
 use super::disk::Roots;
-use super::sequence::Sharing;
 use crate::api::KeptPrompt;
 
 /// A public prompt.
@@ -44,13 +43,8 @@ impl Scheduler {
     /// Drops the namespaces derived from prompts that are public no longer, as soon as nobody uses them.
     pub(super) fn drop_derived(&mut self) {
         let mut leaving = std::mem::take(&mut self.leaving);
-        leaving.retain(|&derived| self.is_awaited(derived) || !self.cache.drop_derived(derived));
+        leaving.retain(|&derived| self.queue.awaits(derived) || !self.cache.drop_derived(derived));
         self.leaving = leaving;
-    }
-
-    /// Whether a request in the queue will run in a namespace.
-    fn is_awaited(&self, namespace: NamespaceId) -> bool {
-        self.waiting.iter().any(|waiting| waiting.sequence.sharing == Sharing::Namespace(namespace))
     }
 
     /// The cache is a new one.

@@ -6,7 +6,7 @@
 
 use kvik_cache::{Admission, BLOCK_POSITIONS, Cache, Eviction, SeqId, StopReason, blocks_for};
 
-use super::Scheduler;
+use super::running::Running;
 use super::sequence::{Sequence, Sharing};
 use crate::model::batch::Runner;
 
@@ -31,15 +31,18 @@ pub(super) struct Reused {
     pub(super) evicted: Option<Eviction>,
 }
 
-impl Scheduler {
+impl Known {
+    /// What the cache alone has.
+    pub(super) fn cached(tokens: usize) -> Known {
+        Known { tokens, running: None }
+    }
+
     /// Leading tokens that a waiting sequence need not compute.
-    pub(super) fn known(&self, sequence: &Sequence) -> Known {
-        let Sharing::Namespace(namespace) = sequence.sharing else {
-            return Known { tokens: 0, running: None };
-        };
-        let tokens = self.cache.lookup(namespace, &sequence.tokens).tokens.min(sequence.reuse_max());
+    pub(super) fn of(sequence: &Sequence, cache: &Cache, running: &Running) -> Known {
+        let Sharing::Namespace(namespace) = sequence.sharing else { return Known::cached(0) };
+        let tokens = cache.lookup(namespace, &sequence.tokens).tokens.min(sequence.reuse_max());
         // Comparing tokens is for those that can have more: the same full blocks and a longer tail.
-        let longer = self.running.iter().filter(|running| {
+        let longer = running.iter().filter(|running| {
             running.sharing == sequence.sharing
                 && running.stored > tokens
                 && running.stored / BLOCK_POSITIONS == tokens / BLOCK_POSITIONS
@@ -52,44 +55,51 @@ impl Scheduler {
         let (tokens, running) = best.unwrap_or((tokens, None));
         Known { tokens, running }
     }
+}
 
+/// The running sequence whose prefill will leave most of a waiting sequence's tokens, when it is about to
+/// compute more of them than are `known`.
+pub(super) fn shared_prefill(waiting: &Sequence, known: usize, running: &Running) -> Option<SeqId> {
+    let shares = running.iter().map(|running| (will_compute(running, waiting), running.id));
+    shares.max_by_key(|&(shared, _)| shared).filter(|&(shared, _)| shared > known).map(|(_, id)| id)
+}
+
+/// A sequence on its way from the queue to the running ones.
+pub(super) struct Newcomer<'a> {
+    pub(super) sequence: &'a Sequence,
+    /// Its name when it runs.
+    pub(super) id: SeqId,
+    /// Positions beyond its tokens that it gets blocks for.
+    pub(super) headroom: usize,
+}
+
+impl Newcomer<'_> {
     /// Takes over what is known of a sequence, and blocks for the rest of its tokens and some
     /// more, so that it does not have to ask for the next one at once. While others run, one
     /// block for each of them must remain: else the next that grows would preempt the newcomer.
     pub(super) fn take_blocks(
-        &mut self,
-        index: usize,
-        id: SeqId,
+        &self,
         known: Known,
-        headroom: usize,
+        cache: &mut Cache,
+        running: &Running,
         runner: &mut dyn Runner,
     ) -> Option<Reused> {
-        let sequence = &self.waiting[index].sequence;
-        let positions = sequence.positions_max().min(sequence.tokens.len() + headroom);
-        let needed = blocks_for(positions) - known.tokens / BLOCK_POSITIONS;
-        let stats = self.cache.stats();
-        if !self.running.is_empty() && needed + self.running.len() > stats.free + stats.evictable {
+        let needed = blocks_for(self.positions()) - known.tokens / BLOCK_POSITIONS;
+        let stats = cache.stats();
+        if !running.is_empty() && needed + running.len() > stats.free + stats.evictable {
             return None;
         }
-        let newcomer = Newcomer { sequence, id, positions };
-        let parent = known.running.and_then(|id| self.running.iter().find(|running| running.id == id));
-        match parent {
-            Some(parent) => newcomer.fork(parent, known.tokens, &mut self.cache, runner),
-            None => newcomer.lease(&mut self.cache, runner),
+        match known.running.and_then(|id| running.find(id)) {
+            Some(parent) => self.fork(parent, known.tokens, cache, runner),
+            None => self.lease(cache, runner),
         }
     }
-}
 
-/// A sequence on its way from the queue to the running ones.
-struct Newcomer<'a> {
-    sequence: &'a Sequence,
-    /// Its name when it runs.
-    id: SeqId,
     /// Positions that it gets blocks for.
-    positions: usize,
-}
+    fn positions(&self) -> usize {
+        self.sequence.positions_max().min(self.sequence.tokens.len() + self.headroom)
+    }
 
-impl Newcomer<'_> {
     /// Takes what the cache has.
     fn lease(&self, cache: &mut Cache, runner: &mut dyn Runner) -> Option<Reused> {
         let (Sharing::Namespace(namespace) | Sharing::Private(namespace)) = self.sequence.sharing;
@@ -98,7 +108,7 @@ impl Newcomer<'_> {
             namespace,
             prompt: &self.sequence.tokens,
             reuse_max: self.sequence.reuse_max(),
-            positions: self.positions,
+            positions: self.positions(),
             retain: self.sequence.retain,
         };
         let admitted = cache.admit(admission).ok()?;
@@ -126,7 +136,7 @@ impl Newcomer<'_> {
             runner.copy_partial(copy.from, copy.to, copy.positions);
         }
         cache.retain(self.id, self.sequence.retain);
-        if cache.reserve(self.id, self.positions).is_err() {
+        if cache.reserve(self.id, self.positions()).is_err() {
             cache.abandon(self.id);
             return None;
         }
@@ -137,7 +147,7 @@ impl Newcomer<'_> {
 }
 
 /// Leading tokens that `waiting` will be able to reuse at the end of the prefill of `running`.
-pub(super) fn will_compute(running: &Sequence, waiting: &Sequence) -> usize {
+fn will_compute(running: &Sequence, waiting: &Sequence) -> usize {
     if !running.in_prefill() || running.sharing != waiting.sharing {
         return 0;
     }

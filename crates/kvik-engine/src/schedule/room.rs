@@ -2,8 +2,9 @@
 
 use kvik_cache::{BLOCK_POSITIONS, BlockId, NamespaceId, SeqId, Token, blocks_for};
 
-use super::sequence::{Sequence, Sharing, insert_by_age};
-use super::{Fork, Scheduler};
+use super::Scheduler;
+use super::running::Fork;
+use super::sequence::{Sequence, Sharing};
 use crate::model::batch::Runner;
 
 /// Whether the blocks sufficed.
@@ -17,9 +18,9 @@ impl Scheduler {
     /// Starts the choices that are copies of running sequences. Those that find no place, no
     /// blocks or no parent queue up and take the prompt from the cache.
     pub(super) fn start_forks(&mut self, runner: &mut dyn Runner) {
-        for Fork { parent, child } in std::mem::take(&mut self.forks) {
+        for Fork { parent, child } in self.running.take_forks() {
             if let Some(child) = self.start_fork(parent, child, runner) {
-                self.requeue(child);
+                self.queue.requeue(child);
             }
         }
     }
@@ -31,8 +32,7 @@ impl Scheduler {
         mut child: Sequence,
         runner: &mut dyn Runner,
     ) -> Option<Sequence> {
-        let full = self.running.len() >= self.config.parallel_max;
-        let parent = self.running.iter().find(|running| running.id == parent && !full);
+        let parent = self.running.find(parent).filter(|_| !self.is_full());
         let Some(parent) = parent else { return Some(child) };
         let (parent, stored) = (parent.id, parent.stored);
         let id = self.new_seq();
@@ -46,7 +46,7 @@ impl Scheduler {
         child.id = id;
         child.stored = stored;
         child.furthest = stored;
-        insert_by_age(&mut self.running, child);
+        self.running.insert(child);
         None
     }
 
@@ -112,11 +112,11 @@ impl Scheduler {
     }
 
     fn preempt_youngest(&mut self) {
-        let Some(mut sequence) = self.running.pop() else { return };
-        self.counters.preemptions += 1;
+        let Some(mut sequence) = self.running.pop_youngest() else { return };
+        self.results.counters.preemptions += 1;
         self.release(&sequence);
         sequence.stored = 0;
-        self.requeue(sequence);
+        self.queue.requeue(sequence);
     }
 
     /// Ends a sequence in the cache. What it computed stays there, unless it is private.

@@ -45,6 +45,26 @@ pub(super) enum Sharing {
 }
 
 impl Sequence {
+    /// The first choice of a request, which was never admitted.
+    pub(super) fn new(job: JobId, sharing: Sharing, answer: Answer, prompt: Vec<Token>) -> Sequence {
+        Sequence {
+            id: SeqId(0),
+            job,
+            choice: 0,
+            tenant: answer.request().tenant,
+            retain: answer.request().retain,
+            answer,
+            prompt_len: prompt.len(),
+            tokens: prompt,
+            stored: 0,
+            furthest: 0,
+            sharing,
+            spilled: Spilled::default(),
+            started: false,
+            ended: None,
+        }
+    }
+
     /// Another choice at the end of the same prompt, without blocks. This one must have
     /// generated nothing yet.
     pub(super) fn sibling(&self, choice: u32) -> Sequence {
@@ -113,10 +133,20 @@ pub(super) fn common_prefix(a: &[Token], b: &[Token]) -> usize {
     whole + a[whole..].iter().zip(&b[whole..]).take_while(|(a, b)| a == b).count()
 }
 
-/// Inserts into a list that is ordered by age.
-pub(super) fn insert_by_age(list: &mut Vec<Sequence>, sequence: Sequence) {
-    let index = list.partition_point(|other| other.by_age(&sequence).is_lt());
-    list.insert(index, sequence);
+#[cfg(test)]
+impl Sequence {
+    /// A sequence of request 0 that was never admitted, and that wants one token.
+    pub(super) fn fake(tenant: TenantId, tokens: Vec<Token>) -> Sequence {
+        use kvik_cache::{Cache, CacheConfig, Namespaces, Policy};
+
+        let config = CacheConfig { blocks: 1, policy: Policy::Lru, ghosts: 0, pinned_max: 0 };
+        let namespaces = Namespaces { model: [0; 32], kv_format: "f32/f32", adapter: None };
+        let namespace = Cache::new(config).unwrap().namespace(&namespaces.shared([0; 16]));
+        let prompt = crate::api::KeptPrompt { tokens: tokens.clone(), salt: [0; 16], tenant };
+        let vocabulary = crate::text::stream::Vocabulary::new::<&[u8]>([]);
+        let rules = super::answer::Rules::new(prompt.request(), 1, &vocabulary);
+        Sequence::new(JobId(0), Sharing::Namespace(namespace), Answer::new(&rules, 0, &tokens, None), tokens)
+    }
 }
 
 #[cfg(test)]

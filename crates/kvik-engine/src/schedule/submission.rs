@@ -1,13 +1,9 @@
 //! What is refused at once, and how a request enters the queue.
 
-use std::sync::Arc;
+use kvik_cache::{BLOCK_POSITIONS, Token, blocks_for};
 
-use kvik_cache::{BLOCK_POSITIONS, SeqId, TenantId, Token, blocks_for};
-
-use super::admission::Waiting;
 use super::answer::{Answer, Rules};
-use super::disk::Spilled;
-use super::job::{Job, JobId};
+use super::job::JobId;
 use super::sequence::{Sequence, Sharing};
 use super::{EngineConfig, Scheduler};
 use crate::api::{EventSink, Request, RequestError};
@@ -77,9 +73,7 @@ impl Scheduler {
     /// Puts a request into the queue. It must keep within `limits`. A panic in that fails the request.
     pub fn submit(&mut self, submission: Submission, limits: &Limits) {
         let Submission { request, guide, sink } = submission;
-        let job = JobId(self.next_job);
-        self.next_job += 1;
-        self.jobs.insert(job, Job::new(sink, request.prompt.len(), request.choices, self.now()));
+        let job = self.results.open(sink, request.prompt.len(), request.choices, self.now());
         if let Err(error) = contain(|| self.enqueue(job, request, guide, limits)) {
             self.fail(job, error.clone());
             self.mistrust(&error);
@@ -89,34 +83,14 @@ impl Scheduler {
     fn enqueue(&mut self, job: JobId, mut request: Request, guide: Option<Guide>, limits: &Limits) {
         let tokens_max = limits.answer_tokens(&request);
         let prompt = std::mem::take(&mut request.prompt);
-        let (sharing, retain) = (self.sharing(&request, &prompt), request.retain);
+        let sharing = self.sharing(&request, &prompt);
         let tenant = request.tenant;
-        if !self.serves(tenant) {
+        if !self.queue.serves(tenant) && !self.running.serves(tenant) {
             self.turns.come_back(tenant);
         }
-        let rules: Arc<Rules> = Rules::new(request, tokens_max, &self.vocabulary);
-        self.waiting.push(Waiting::new(Sequence {
-            id: SeqId(0),
-            job,
-            choice: 0,
-            tenant,
-            answer: Answer::new(&rules, 0, &prompt, guide),
-            prompt_len: prompt.len(),
-            tokens: prompt,
-            stored: 0,
-            furthest: 0,
-            sharing,
-            retain,
-            spilled: Spilled::default(),
-            started: false,
-            ended: None,
-        }));
-    }
-
-    /// Whether a tenant has anything waiting or running.
-    fn serves(&self, tenant: TenantId) -> bool {
-        let waiting = self.waiting.iter().map(|waiting| &waiting.sequence);
-        waiting.chain(&self.running).any(|sequence| sequence.tenant == tenant)
+        let rules = Rules::new(request, tokens_max, self.results.vocabulary());
+        let answer = Answer::new(&rules, 0, &prompt, guide);
+        self.queue.push(Sequence::new(job, sharing, answer, prompt));
     }
 
     /// Private requests have a namespace of their own in which nothing is ever published.

@@ -17,7 +17,7 @@ use kvik_cache::{
 use super::Disk;
 use crate::model::batch::Runner;
 use crate::schedule::Scheduler;
-use crate::schedule::admission::Waiting;
+use crate::schedule::queue::Waiting;
 use crate::schedule::sequence::{Sharing, common_prefix};
 use crate::store::{Buffer, Completed};
 
@@ -109,7 +109,7 @@ impl Scheduler {
 
     /// Loads that are done, whose time is up, or that nobody wants any more.
     fn ended_loads(&self, now: Duration) -> impl Iterator<Item = SeqId> {
-        let waits = |load: &Load| self.waiting.iter().any(|waiting| waiting.fetch.waits_for(load));
+        let waits = |load: &Load| self.queue.fetches().any(|fetch| fetch.waits_for(load));
         let unwanted = move |load: &Load| load.reason == Reason::Wanted && !waits(load);
         let loads = self.disk.iter().flat_map(|disk| &disk.loads);
         loads.filter(move |load| load.has_ended(now) || unwanted(load)).map(|load| load.seq)
@@ -118,7 +118,7 @@ impl Scheduler {
     /// Lets those go on who have what they wait for, and those whose patience has ended.
     fn end_waits(&mut self, now: Duration) {
         let Some(disk) = &self.disk else { return };
-        for fetch in self.waiting.iter_mut().map(|waiting| &mut waiting.fetch) {
+        for fetch in self.queue.fetches_mut() {
             if let Wait::Load { seq, until } = fetch.wait
                 && let Some(load) = disk.loads.iter().find(|load| load.seq == seq)
             {
@@ -136,7 +136,7 @@ impl Scheduler {
     /// When the first load, or the patience of somebody who waits for the disk, ends.
     pub(in crate::schedule) fn next_deadline(&self) -> Option<Duration> {
         let loads = self.disk.iter().flat_map(|disk| &disk.loads).map(|load| load.deadline);
-        loads.chain(self.waiting.iter().filter_map(|waiting| waiting.fetch.until())).min()
+        loads.chain(self.queue.fetches().filter_map(Fetched::until)).min()
     }
 
     /// Prefixes that may be read beside those that are.
@@ -168,8 +168,7 @@ impl Scheduler {
         self.cache.finish(load.seq, load.ready_tokens());
         self.pin_as_on_disk(load.namespace, load.ready_tokens());
         let verdict = if load.failed { StopReason::LoadFailed } else { StopReason::RecomputeWasCheaper };
-        let mine = self.waiting.iter_mut().map(|waiting| &mut waiting.fetch);
-        for fetch in mine.filter(|fetch| fetch.waits_for(&load)) {
+        for fetch in self.queue.fetches_mut().filter(|fetch| fetch.waits_for(&load)) {
             fetch.wait = Wait::Over;
             if fetch.tokens.1 > load.ready_tokens().len() {
                 fetch.verdict = Some(verdict);
@@ -194,7 +193,7 @@ impl Scheduler {
     /// Whether a waiting sequence should wait on, because the disk has more of it than is known.
     pub(in crate::schedule) fn fetch(&mut self, index: usize, known: usize) -> bool {
         let (now, places) = (self.now(), self.load_places());
-        let waiting = &mut self.waiting[index];
+        let waiting = &mut self.queue[index];
         let (Some(_), Sharing::Namespace(namespace)) = (&self.disk, waiting.sequence.sharing) else {
             return false;
         };
@@ -214,7 +213,7 @@ impl Scheduler {
     /// Looks a waiting sequence up on disk and begins to load; whether it waits for that.
     fn ask_disk(&mut self, index: usize, namespace: NamespaceId, known: usize) -> bool {
         let now = self.now();
-        let Waiting { sequence, fetch, .. } = &mut self.waiting[index];
+        let Waiting { sequence, fetch, .. } = &mut self.queue[index];
         let Some(disk) = &mut self.disk else { return false };
         let wanted = &sequence.tokens[..sequence.reuse_max()];
         let (head, rest) = wanted.split_at(known - known % BLOCK_POSITIONS);
@@ -242,7 +241,7 @@ impl Scheduler {
         };
         // Where there is no room for a load, there is none for the sequence either, unless nobody runs.
         let waits = !small && (full || !self.running.is_empty());
-        let fetch = &mut self.waiting[index].fetch;
+        let fetch = &mut self.queue[index].fetch;
         match load {
             Some(seq) => fetch.wait_for(seq, until.unwrap_or(now + patience), gain),
             None if waits => fetch.wait = Wait::Place { until: until.unwrap_or(now + patience) },

@@ -104,7 +104,7 @@ impl Scheduler {
         self.spill_rests(runner, now);
         let Some(disk) = &mut self.disk else { return };
         let now_s = disk.wall_s(now);
-        for sequence in &mut self.running {
+        for sequence in self.running.iter_mut() {
             let Sharing::Namespace(namespace) = sequence.sharing else { continue };
             let ends = sequence.ended.is_some();
             let whole = sequence.stored - sequence.stored % BLOCK_POSITIONS;

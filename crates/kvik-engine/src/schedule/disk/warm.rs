@@ -48,7 +48,7 @@ impl Scheduler {
 
     /// Begins to load the next prefix of the start when nothing else is read or waits.
     pub(in crate::schedule) fn warm_up(&mut self) {
-        if !self.waiting.is_empty() {
+        if !self.queue.is_empty() {
             return;
         }
         while let Some(Wish { namespace, chain }) = self.disk.as_mut().and_then(Disk::next_wish) {

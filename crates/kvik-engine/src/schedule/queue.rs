@@ -1,0 +1,386 @@
+//! The queue: sequences without blocks, oldest first, and which of them may be admitted next.
+//!
+//! Sequences that were preempted come first, oldest first: their clients are already reading. Then
+//! tenants take [turns](super::turns). Among the requests of one tenant, in order:
+//! 1. Those that were overtaken [`OVERTAKEN_MAX`] times, oldest first. None of them and of the
+//!    preempted is overtaken again: while the first does not fit, nobody is admitted.
+//! 2. The rest, longest known prefix first, then oldest. What does not fit may be overtaken, by
+//!    younger requests of its tenant and by others out of their turn.
+//!
+//! A request whose prompt is being computed by a running sequence is held until that is done, so
+//! that twins compute their prompt once. It is held for [`HOLDS_MAX`] different sequences at most.
+//! Hence everybody waits for a bounded number of others.
+//!
+//! The order is a pure decision: it takes [`Facts`] and gives [`Candidates`].
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::{Index, IndexMut};
+use std::time::Duration;
+
+use kvik_cache::{NamespaceId, SeqId, TenantId};
+
+use super::disk::Fetched;
+use super::job::JobId;
+use super::reuse::Known;
+use super::sequence::{Sequence, Sharing};
+
+/// Younger requests that may go first.
+const OVERTAKEN_MAX: u32 = 8;
+/// Running sequences that a request waits for to share their prefill, one after the other.
+const HOLDS_MAX: u32 = 4;
+/// New requests that are considered in one step, which bounds the time for looking them up. They
+/// are divided among the tenants whose turns come first, so that nobody's flood hides others.
+const WINDOW: usize = 32;
+/// Tenants that are considered in one step.
+const TENANTS_MAX: usize = 8;
+
+/// Sequences that wait.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    /// Oldest first.
+    waiting: Vec<Waiting>,
+}
+
+/// A sequence without blocks.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) sequence: Sequence,
+    overtaken: u32,
+    holds: u32,
+    /// The sequence whose prefill it waits for.
+    held_by: Option<SeqId>,
+    /// What the disk did for it.
+    pub(super) fetch: Fetched,
+}
+
+/// Where a waiting sequence stands in the order of admission; lower is earlier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Preempted,
+    Aged,
+    /// By the tokens known, most first.
+    New(Reverse<usize>),
+}
+
+/// Names a waiting sequence.
+type Key = (JobId, u32);
+
+/// A waiting sequence that may be admitted now.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Candidate {
+    rank: Rank,
+    pub(super) known: Known,
+    key: Key,
+    tenant: TenantId,
+}
+
+/// What the order of admission depends on, beside the queue.
+pub(super) struct Facts<'a> {
+    /// Leading tokens of a sequence that need not be computed.
+    pub(super) known: &'a dyn Fn(&Sequence) -> Known,
+    /// A tenant's virtual time.
+    pub(super) time: &'a dyn Fn(TenantId) -> f64,
+    /// Prefixes that may be read from disk beside those that are.
+    pub(super) loads: usize,
+    pub(super) now: Duration,
+}
+
+/// The sequences that may be admitted now.
+pub(super) struct Candidates {
+    /// Oldest first.
+    preempted: VecDeque<Candidate>,
+    /// New requests of each tenant, in the order in which they may be admitted.
+    by_tenant: BTreeMap<TenantId, VecDeque<Candidate>>,
+}
+
+impl Queue {
+    /// Adds a new request, the youngest of all.
+    pub(super) fn push(&mut self, sequence: Sequence) {
+        self.waiting.push(Waiting::new(sequence));
+    }
+
+    /// Puts a sequence back, where its age says.
+    pub(super) fn requeue(&mut self, sequence: Sequence) {
+        let index = self.waiting.partition_point(|other| other.sequence.by_age(&sequence).is_lt());
+        self.waiting.insert(index, Waiting::new(sequence));
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Oldest first.
+    pub(super) fn sequences(&self) -> impl Iterator<Item = &Sequence> {
+        self.waiting.iter().map(|waiting| &waiting.sequence)
+    }
+
+    /// Oldest first.
+    pub(super) fn sequences_mut(&mut self) -> impl Iterator<Item = &mut Sequence> {
+        self.waiting.iter_mut().map(|waiting| &mut waiting.sequence)
+    }
+
+    /// Requests that were never admitted, oldest first.
+    pub(super) fn new_requests(&self) -> impl Iterator<Item = &Sequence> {
+        self.sequences().filter(|sequence| !sequence.started)
+    }
+
+    /// What the disk does for those who wait.
+    pub(super) fn fetches(&self) -> impl Iterator<Item = &Fetched> {
+        self.waiting.iter().map(|waiting| &waiting.fetch)
+    }
+
+    /// What the disk does for those who wait.
+    pub(super) fn fetches_mut(&mut self) -> impl Iterator<Item = &mut Fetched> {
+        self.waiting.iter_mut().map(|waiting| &mut waiting.fetch)
+    }
+
+    /// Whether a sequence here will run in a namespace.
+    pub(super) fn awaits(&self, namespace: NamespaceId) -> bool {
+        self.sequences().any(|sequence| sequence.sharing == Sharing::Namespace(namespace))
+    }
+
+    /// Whether a tenant has a sequence here.
+    pub(super) fn serves(&self, tenant: TenantId) -> bool {
+        self.sequences().any(|sequence| sequence.tenant == tenant)
+    }
+
+    /// Sequences of a request.
+    pub(super) fn count_of(&self, job: JobId) -> usize {
+        self.sequences().filter(|sequence| sequence.job == job).count()
+    }
+
+    /// Drops the sequences of a request.
+    pub(super) fn drop_of(&mut self, job: JobId) {
+        self.waiting.retain(|waiting| waiting.sequence.job != job);
+    }
+
+    /// Who may be admitted now, in which order.
+    pub(super) fn candidates(&self, facts: &Facts<'_>) -> Candidates {
+        let preempted = self.waiting.iter().filter(|waiting| !waiting.is_new());
+        let preempted = preempted.map(|waiting| waiting.candidate(facts)).collect();
+        let tenants = self.tenants(facts);
+        let window = WINDOW / tenants.len().max(1);
+        let of = |tenant: TenantId| (tenant, self.candidates_of(tenant, window, facts));
+        Candidates { preempted, by_tenant: tenants.into_iter().map(of).collect() }
+    }
+
+    /// The tenants of new requests whose turns come first.
+    fn tenants(&self, facts: &Facts<'_>) -> Vec<TenantId> {
+        let mut tenants: Vec<TenantId> = Vec::new();
+        for sequence in self.new_requests() {
+            // Few tenants: a list of those seen is faster than a set.
+            if !tenants.contains(&sequence.tenant) {
+                tenants.push(sequence.tenant);
+            }
+        }
+        tenants.sort_by(|&a, &b| (facts.time)(a).total_cmp(&(facts.time)(b)));
+        tenants.truncate(TENANTS_MAX);
+        tenants
+    }
+
+    /// The first `window` new requests of a tenant that do not wait for the disk.
+    fn candidates_of(&self, tenant: TenantId, window: usize, facts: &Facts<'_>) -> VecDeque<Candidate> {
+        let mut loads = facts.loads;
+        let own = self.waiting.iter().filter(|waiting| waiting.is_new() && waiting.sequence.tenant == tenant);
+        let own = own.filter(|waiting| waiting.fetch.may_go_on(&mut loads, facts.now)).take(window);
+        let mut own: Vec<Candidate> = own.map(|waiting| waiting.candidate(facts)).collect();
+        own.sort_by_key(|candidate| (candidate.rank, candidate.key));
+        own.into()
+    }
+
+    /// Where a candidate waits, unless it has gone.
+    pub(super) fn position(&self, candidate: &Candidate) -> Option<usize> {
+        self.waiting.iter().position(|waiting| waiting.key() == candidate.key)
+    }
+
+    /// Takes out a sequence that is admitted. It has overtaken older requests of its tenant that no prefill
+    /// holds, and those of other tenants that had no room when it was their turn, which are `passed`.
+    pub(super) fn admit(&mut self, index: usize, passed: &[Candidate]) -> Waiting {
+        let admitted = self.waiting.remove(index);
+        let Sequence { job, tenant, .. } = admitted.sequence;
+        if admitted.is_new() {
+            let older = self.waiting.iter_mut().take_while(|waiting| waiting.sequence.job < job);
+            let older = older.filter(|waiting| waiting.sequence.tenant == tenant);
+            let older = older.filter(|waiting| waiting.is_new() && waiting.held_by.is_none());
+            older.for_each(|waiting| waiting.overtaken += 1);
+        }
+        for other in passed.iter().filter(|other| other.tenant != tenant) {
+            if let Some(index) = self.position(other) {
+                self[index].overtaken += 1;
+            }
+        }
+        admitted
+    }
+}
+
+impl Index<usize> for Queue {
+    type Output = Waiting;
+
+    fn index(&self, index: usize) -> &Waiting {
+        &self.waiting[index]
+    }
+}
+
+impl IndexMut<usize> for Queue {
+    fn index_mut(&mut self, index: usize) -> &mut Waiting {
+        &mut self.waiting[index]
+    }
+}
+
+impl Waiting {
+    fn new(sequence: Sequence) -> Waiting {
+        Waiting { sequence, overtaken: 0, holds: 0, held_by: None, fetch: Fetched::default() }
+    }
+
+    /// Whether it was never admitted.
+    fn is_new(&self) -> bool {
+        !self.sequence.started
+    }
+
+    /// Whether it waits on for `source`, a running sequence that is about to compute more of its tokens
+    /// than are known.
+    pub(super) fn hold(&mut self, source: Option<SeqId>) -> bool {
+        if source.is_some() && self.held_by != source {
+            self.holds += 1;
+        }
+        self.held_by = source;
+        source.is_some() && self.holds <= HOLDS_MAX
+    }
+
+    fn candidate(&self, facts: &Facts<'_>) -> Candidate {
+        let known = (facts.known)(&self.sequence);
+        Candidate { rank: self.rank(known), known, key: self.key(), tenant: self.sequence.tenant }
+    }
+
+    fn rank(&self, known: Known) -> Rank {
+        if !self.is_new() {
+            Rank::Preempted
+        } else if self.overtaken >= OVERTAKEN_MAX {
+            Rank::Aged
+        } else {
+            Rank::New(Reverse(known.tokens))
+        }
+    }
+
+    fn key(&self) -> Key {
+        (self.sequence.job, self.sequence.choice)
+    }
+}
+
+impl Candidate {
+    /// Whether others may be admitted before it when it does not fit.
+    pub(super) fn may_be_overtaken(&self) -> bool {
+        matches!(self.rank, Rank::New(_))
+    }
+}
+
+impl Candidates {
+    /// The next one: the oldest that was preempted, else the first of the tenant whose turn it is by `time`; of
+    /// two tenants the one whose first waits longer.
+    pub(super) fn next(&mut self, time: impl Fn(TenantId) -> f64) -> Option<Candidate> {
+        if let Some(preempted) = self.preempted.pop_front() {
+            return Some(preempted);
+        }
+        let first = self.by_tenant.iter().filter_map(|(&tenant, own)| Some((tenant, own.front()?.key)));
+        let order =
+            |a: &(TenantId, Key), b: &(TenantId, Key)| time(a.0).total_cmp(&time(b.0)).then(a.1.cmp(&b.1));
+        let (tenant, _) = first.min_by(order)?;
+        self.by_tenant.get_mut(&tenant)?.pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Admits all that wait, one at a time, while `fits` says so; the jobs in the order of admission. Each
+    /// admission makes its tenant's virtual time ten rows later.
+    fn admitted(queue: &mut Queue, known: &dyn Fn(u64) -> usize, fits: &dyn Fn(u64) -> bool) -> Vec<u64> {
+        let times = std::cell::RefCell::new(BTreeMap::<TenantId, f64>::new());
+        let time = |tenant: TenantId| times.borrow().get(&tenant).copied().unwrap_or(0.0);
+        let known = |sequence: &Sequence| Known::cached(known(sequence.job.0));
+        let facts = Facts { known: &known, time: &time, loads: 0, now: Duration::ZERO };
+        let (mut candidates, mut passed, mut admitted) = (queue.candidates(&facts), Vec::new(), Vec::new());
+        while let Some(candidate) = candidates.next(time) {
+            let job = candidate.key.0.0;
+            if fits(job) {
+                let index = queue.position(&candidate).expect("candidates wait");
+                queue.admit(index, &passed);
+                *times.borrow_mut().entry(candidate.tenant).or_default() += 10.0;
+                admitted.push(job);
+            } else if candidate.may_be_overtaken() {
+                passed.push(candidate);
+            } else {
+                break;
+            }
+        }
+        admitted
+    }
+
+    /// A queue of requests 0, 1, ... of these tenants.
+    fn queue(tenants: &[u32]) -> Queue {
+        let mut queue = Queue::default();
+        for (job, &tenant) in (0..).zip(tenants) {
+            queue.push(Sequence { job: JobId(job), ..Sequence::fake(TenantId(tenant), vec![1; 9]) });
+        }
+        queue
+    }
+
+    #[test]
+    fn tenants_take_turns_and_the_longest_known_prefix_goes_first() {
+        let check = |tenants: &[u32], known: [usize; 6], expect: &[u64]| {
+            let order = admitted(&mut queue(tenants), &|job| known[job as usize], &|_| true);
+            assert_eq!(order, expect, "{tenants:?} {known:?}");
+        };
+        check(&[0; 6], [0; 6], &[0, 1, 2, 3, 4, 5]);
+        check(&[0; 6], [1, 5, 2, 5, 0, 9], &[5, 1, 3, 2, 0, 4]);
+        check(&[0, 0, 0, 0, 1, 1], [0; 6], &[0, 4, 1, 5, 2, 3]);
+        check(&[2, 1, 0, 0, 1, 2], [0, 0, 0, 4, 4, 4], &[3, 4, 5, 0, 1, 2]);
+    }
+
+    #[test]
+    fn preempted_sequences_come_first_and_stop_the_others() {
+        let preempted =
+            |job| Sequence { job: JobId(job), started: true, ..Sequence::fake(TenantId(3), vec![1; 9]) };
+        let mut queue = queue(&[0, 1]);
+        [9, 7, 8].into_iter().for_each(|job| queue.requeue(preempted(job)));
+        assert!(queue.sequences().is_sorted_by_key(|sequence| sequence.job));
+        assert_eq!(admitted(&mut queue, &|_| 0, &|job| job != 8), [7], "nobody overtakes the second");
+        assert_eq!(queue.new_requests().count(), 2);
+        assert_eq!(admitted(&mut queue, &|_| 0, &|_| true), [8, 9, 0, 1]);
+    }
+
+    /// One that never fits is overtaken a bounded number of times, by its own tenant's and by others.
+    #[test]
+    fn overtaking_is_bounded() {
+        for other in [0, 1] {
+            let mut queue = queue(&[0]);
+            let mut overtakers = 0;
+            for job in 1..100 {
+                let sequence = Sequence::fake(TenantId(other), vec![1; 9]);
+                queue.push(Sequence { job: JobId(job), ..sequence });
+                overtakers += admitted(&mut queue, &|_| 0, &|job| job != 0).len();
+            }
+            assert_eq!(overtakers, OVERTAKEN_MAX as usize, "by tenant {other}");
+            assert_eq!(admitted(&mut queue, &|_| 0, &|_| true)[0], 0);
+        }
+    }
+
+    #[test]
+    fn a_flood_of_one_tenant_hides_nobody() {
+        let tenants: Vec<u32> = std::iter::repeat_n(0, 100).chain([1]).collect();
+        let order = admitted(&mut queue(&tenants), &|_| 0, &|_| true);
+        assert_eq!((order.len(), order[1]), (WINDOW / 2 + 1, 100));
+    }
+
+    #[test]
+    fn holds_are_bounded() {
+        let mut waiting = Waiting::new(Sequence::fake(TenantId(0), vec![1]));
+        for source in 1..=u64::from(HOLDS_MAX) {
+            assert!(waiting.hold(Some(SeqId(source))) && waiting.hold(Some(SeqId(source))));
+        }
+        assert!(!waiting.hold(Some(SeqId(99))), "it has waited for as many as it may");
+        assert!(!waiting.hold(None));
+    }
+}

@@ -1,0 +1,330 @@
+//! Results: the requests that have not ended, what is reported of them, and how each of them ends.
+//!
+//! ```text
+//!           ┌─► finished    its choices have ended; notified after the numbers are up to date
+//!   open ───┼─► failed      at once, or at the end of the step that saw why
+//!           └─► cancelled   nobody listens any more
+//! ```
+//!
+//! Knows no block: who removes a request here removes its sequences elsewhere.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::job::{Job, JobId};
+use super::sequence::Sequence;
+use crate::api::{EventSink, RequestError};
+use crate::panics::contain;
+use crate::sampler::Scratch;
+use crate::stats::Counters;
+use crate::text::stream::Vocabulary;
+
+/// The requests of a scheduler.
+pub(super) struct Results {
+    open: BTreeMap<JobId, Job>,
+    /// Requests that fail at the end of this step.
+    failed: Vec<(JobId, RequestError)>,
+    /// Requests that have finished and have not been notified yet.
+    finished: Vec<Job>,
+    submitted: u64,
+    /// Mean time from admission to the end of a request.
+    service: Option<Duration>,
+    pub(super) counters: Counters,
+    sampling: SamplingContext,
+}
+
+/// What sampling needs beside logits.
+struct SamplingContext {
+    vocabulary: Arc<Vocabulary>,
+    scratch: Scratch,
+}
+
+impl Results {
+    /// No requests yet, of a model with this vocabulary.
+    pub(super) fn new(vocabulary: Arc<Vocabulary>) -> Results {
+        Results {
+            open: BTreeMap::new(),
+            failed: Vec::new(),
+            finished: Vec::new(),
+            submitted: 0,
+            service: None,
+            counters: Counters::default(),
+            sampling: SamplingContext { vocabulary, scratch: Scratch::default() },
+        }
+    }
+
+    pub(super) fn vocabulary(&self) -> &Vocabulary {
+        &self.sampling.vocabulary
+    }
+
+    /// Adds a request.
+    pub(super) fn open(
+        &mut self,
+        sink: Box<dyn EventSink>,
+        prompt_tokens: usize,
+        choices: u32,
+        now: Duration,
+    ) -> JobId {
+        let id = JobId(self.submitted);
+        self.submitted += 1;
+        self.open.insert(id, Job::new(sink, prompt_tokens, choices, now));
+        id
+    }
+
+    /// The request of a sequence.
+    pub(super) fn job(&mut self, id: JobId) -> &mut Job {
+        self.open.get_mut(&id).expect("a sequence has a job")
+    }
+
+    /// Counts `new` tokens of a request's prompt that were computed, and `again` tokens that were computed
+    /// before a preemption; gives the request.
+    pub(super) fn computed(&mut self, id: JobId, new: usize, again: usize) -> &mut Job {
+        self.counters.computed_tokens += new as u64;
+        self.counters.recomputed_tokens += again as u64;
+        let job = self.job(id);
+        job.report.computed_tokens += new;
+        job.report.recomputed_tokens += again;
+        job
+    }
+
+    /// The open requests, oldest first.
+    pub(super) fn jobs(&self) -> impl Iterator<Item = (JobId, &Job)> {
+        self.open.iter().map(|(&id, job)| (id, job))
+    }
+
+    /// Removes a request; [`finish`](Results::finish), [`fail`](Results::fail) and
+    /// [`cancel`](Results::cancel) take it.
+    pub(super) fn remove(&mut self, id: JobId) -> Option<Job> {
+        self.open.remove(&id)
+    }
+
+    /// All choices of a request have ended.
+    pub(super) fn finish(&mut self, id: JobId, job: Job, now: Duration) {
+        let took = now.saturating_sub(job.times.admitted.unwrap_or(now));
+        self.service = Some(self.service.map_or(took, |mean| (mean * 7 + took) / 8));
+        self.counters.completed += 1;
+        tracing::info!("request {}: {}", id.0, job.summary(now));
+        self.finished.push(job);
+    }
+
+    /// A request ends with an error.
+    pub(super) fn fail(&mut self, id: JobId, job: Job, error: RequestError) {
+        self.counters.failed += 1;
+        tracing::warn!("request {} failed: {error}", id.0);
+        job.failed(error);
+    }
+
+    /// A request ends because nobody listens to it.
+    pub(super) fn cancel(&mut self, id: JobId, job: Job, now: Duration) {
+        self.counters.cancelled += 1;
+        tracing::info!("request {} cancelled: {}", id.0, job.summary(now));
+        job.cancelled();
+    }
+
+    /// A request fails at the end of this step.
+    pub(super) fn fail_later(&mut self, id: JobId, error: RequestError) {
+        self.failed.push((id, error));
+    }
+
+    /// Takes the requests that fail at the end of this step.
+    pub(super) fn take_failed(&mut self) -> Vec<(JobId, RequestError)> {
+        std::mem::take(&mut self.failed)
+    }
+
+    /// Fails all requests, without a word about their sequences.
+    pub(super) fn fail_all(&mut self, error: &RequestError) {
+        self.failed.clear();
+        for (_, job) in std::mem::take(&mut self.open) {
+            self.counters.failed += 1;
+            job.failed(error.clone());
+        }
+    }
+
+    /// Notifies the requests that have finished.
+    pub(super) fn notify_finished(&mut self) {
+        self.finished.drain(..).for_each(Job::done);
+    }
+
+    /// Whether requests wait to be notified.
+    pub(super) fn has_finished(&self) -> bool {
+        !self.finished.is_empty()
+    }
+
+    /// Whether nothing is open, and nobody waits to be notified.
+    pub(super) fn is_empty(&self) -> bool {
+        self.open.is_empty() && self.finished.is_empty()
+    }
+
+    /// Requests submitted so far.
+    pub(super) fn submitted(&self) -> u64 {
+        self.submitted
+    }
+
+    /// Mean time from admission to the end of a request, once one has ended.
+    pub(super) fn mean_service(&self) -> Option<Duration> {
+        self.service
+    }
+
+    /// Samples the next token of a sequence from `logits`, shape `[vocab]`, and emits it. With the prompt's
+    /// logits all choices begin: gives the others, as far as they go on. A panic is an error of the request.
+    pub(super) fn emit(
+        &mut self,
+        sequence: &mut Sequence,
+        logits: &[f32],
+        now: Duration,
+    ) -> Result<Vec<Sequence>, RequestError> {
+        let emitted = contain(|| self.emit_choices(sequence, logits, now));
+        if emitted.is_err() {
+            self.sampling.scratch = Scratch::default();
+        }
+        emitted.flatten()
+    }
+
+    fn emit_choices(
+        &mut self,
+        sequence: &mut Sequence,
+        logits: &[f32],
+        now: Duration,
+    ) -> Result<Vec<Sequence>, RequestError> {
+        let job = self.open.get_mut(&sequence.job).expect("a sequence has a job");
+        job.prefill_done(now);
+        let first = sequence.choice == 0 && sequence.tokens.len() == sequence.prompt_len;
+        let siblings = if first { 1..job.choices } else { 0..0 };
+        let mut siblings: Vec<Sequence> = siblings.map(|choice| sequence.sibling(choice)).collect();
+        for sequence in std::iter::once(sequence).chain(&mut siblings) {
+            if self.sampling.emit(sequence, job, logits, now)? {
+                self.counters.generated_tokens += 1;
+            }
+        }
+        siblings.retain(|sibling| sibling.ended.is_none());
+        Ok(siblings)
+    }
+}
+
+impl SamplingContext {
+    /// Adds the next token to a sequence and sends it to its client; whether there is one.
+    fn emit(
+        &mut self,
+        sequence: &mut Sequence,
+        job: &mut Job,
+        logits: &[f32],
+        now: Duration,
+    ) -> Result<bool, RequestError> {
+        let step = sequence.answer.advance(logits, &self.vocabulary, &mut self.scratch)?;
+        if let Some(token) = step.token {
+            sequence.tokens.push(token);
+            job.token(now);
+        }
+        job.text(sequence.choice, step.text, step.tokens);
+        if let Some(reason) = step.end {
+            job.finished(sequence.choice, reason);
+            sequence.ended = Some(reason);
+        }
+        Ok(step.token.is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::api::{Event, FinishReason};
+
+    /// The names of the events that requests got, in order.
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<String>>>);
+
+    impl Log {
+        fn sink(&self, name: &'static str) -> Box<dyn EventSink> {
+            Box::new(Listener { log: self.clone(), name })
+        }
+
+        fn note(&self, name: &str, what: &str) {
+            self.0.lock().unwrap().push(format!("{name} {what}"));
+        }
+
+        fn taken(&self) -> Vec<String> {
+            std::mem::take(&mut self.0.lock().unwrap())
+        }
+    }
+
+    struct Listener {
+        log: Log,
+        name: &'static str,
+    }
+
+    impl EventSink for Listener {
+        fn send(&mut self, event: Event) -> bool {
+            let what = match event {
+                Event::Finished { .. } => "choice",
+                Event::Done(_) => "done",
+                Event::Failed(_) => "failed",
+                _ => "other",
+            };
+            self.log.note(self.name, what);
+            true
+        }
+
+        fn is_closed(&self) -> bool {
+            false
+        }
+    }
+
+    fn results() -> Results {
+        Results::new(Arc::new(Vocabulary::new::<&[u8]>([])))
+    }
+
+    const AT: fn(u64) -> Duration = Duration::from_millis;
+
+    #[test]
+    fn a_finished_request_hears_of_it_only_when_it_is_notified() {
+        let (log, mut results) = (Log::default(), results());
+        let id = results.open(log.sink("a"), 3, 2, AT(0));
+        (0..2).for_each(|choice| results.job(id).finished(choice, FinishReason::Length));
+        let job = results.remove(id).unwrap();
+        assert_eq!(job.open, 0);
+        results.finish(id, job, AT(5));
+        assert_eq!(log.taken(), ["a choice", "a choice"]);
+        assert!(!results.is_empty() && results.has_finished());
+        assert_eq!(results.counters.completed, 1, "it is counted before it is notified");
+        results.notify_finished();
+        assert_eq!(log.taken(), ["a done"]);
+        assert!(results.is_empty());
+    }
+
+    #[test]
+    fn requests_are_named_by_age_and_fail_one_by_one_or_together() {
+        let (log, mut results) = (Log::default(), results());
+        let ids = ["a", "b", "c"].map(|name| results.open(log.sink(name), 1, 1, AT(0)));
+        assert!(ids.is_sorted());
+        results.fail_later(ids[1], RequestError::Stopping);
+        assert!(log.taken().is_empty(), "a step ends before its requests fail");
+        for (id, error) in results.take_failed() {
+            let job = results.remove(id).unwrap();
+            results.fail(id, job, error);
+        }
+        assert_eq!(log.taken(), ["b failed"]);
+        results.fail_later(ids[2], RequestError::Stopping);
+        results.fail_all(&RequestError::Stopping);
+        assert_eq!(log.taken(), ["a failed", "c failed"]);
+        assert!(results.take_failed().is_empty() && results.is_empty());
+        assert_eq!((results.counters.failed, results.submitted()), (3, 3));
+    }
+
+    #[test]
+    fn the_mean_service_time_follows_the_latest_requests() {
+        let (log, mut results) = (Log::default(), results());
+        let mut check = |took: u64, expect: u64| {
+            let id = results.open(log.sink("a"), 1, 1, AT(0));
+            let mut job = results.remove(id).unwrap();
+            job.times.admitted = Some(AT(100));
+            results.finish(id, job, AT(100 + took));
+            assert_eq!(results.mean_service(), Some(AT(expect)));
+        };
+        check(80, 80);
+        check(0, 70);
+        check(150, 80);
+    }
+}

@@ -1,0 +1,185 @@
+//! The running set: the sequences that hold blocks, oldest first, and the choices that are about to start
+//! as copies of one of them.
+//!
+//! Age is the order of preemption: the youngest gives its blocks up first, so the oldest always goes on.
+
+use std::ops::{Index, IndexMut};
+
+use kvik_cache::{SeqId, TenantId};
+
+use super::job::JobId;
+use super::sequence::Sequence;
+
+/// Sequences that run.
+#[derive(Debug, Default)]
+pub(super) struct Running {
+    /// Oldest first.
+    sequences: Vec<Sequence>,
+    /// Choices that start as copies of a running sequence, at the next step.
+    forks: Vec<Fork>,
+}
+
+/// A choice that goes on from where `parent` is.
+#[derive(Debug)]
+pub(super) struct Fork {
+    pub(super) parent: SeqId,
+    pub(super) child: Sequence,
+}
+
+impl Running {
+    pub(super) fn len(&self) -> usize {
+        self.sequences.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.sequences.is_empty()
+    }
+
+    /// Whether there is anything to compute or to start.
+    pub(super) fn is_due(&self) -> bool {
+        !self.sequences.is_empty() || !self.forks.is_empty()
+    }
+
+    /// Oldest first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Sequence> {
+        self.sequences.iter()
+    }
+
+    /// Oldest first.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Sequence> {
+        self.sequences.iter_mut()
+    }
+
+    pub(super) fn get(&self, index: usize) -> Option<&Sequence> {
+        self.sequences.get(index)
+    }
+
+    pub(super) fn find(&self, id: SeqId) -> Option<&Sequence> {
+        self.sequences.iter().find(|sequence| sequence.id == id)
+    }
+
+    /// Adds a sequence, where its age says.
+    pub(super) fn insert(&mut self, sequence: Sequence) {
+        let index = self.sequences.partition_point(|other| other.by_age(&sequence).is_lt());
+        self.sequences.insert(index, sequence);
+    }
+
+    /// Takes the sequence out that is preempted first.
+    pub(super) fn pop_youngest(&mut self) -> Option<Sequence> {
+        self.sequences.pop()
+    }
+
+    /// Takes the oldest sequence out that has ended.
+    pub(super) fn pop_ended(&mut self) -> Option<Sequence> {
+        self.pop(|sequence| sequence.ended.is_some())
+    }
+
+    /// Takes a sequence of a request out; its forks do not start.
+    pub(super) fn pop_of(&mut self, job: JobId) -> Option<Sequence> {
+        self.forks.retain(|fork| fork.child.job != job);
+        self.pop(|sequence| sequence.job == job)
+    }
+
+    fn pop(&mut self, fits: impl Fn(&Sequence) -> bool) -> Option<Sequence> {
+        let index = self.sequences.iter().position(fits)?;
+        Some(self.sequences.remove(index))
+    }
+
+    /// A choice starts as a copy of `parent`, at the next step.
+    pub(super) fn fork(&mut self, parent: SeqId, child: Sequence) {
+        self.forks.push(Fork { parent, child });
+    }
+
+    /// Takes the choices that start now.
+    pub(super) fn take_forks(&mut self) -> Vec<Fork> {
+        std::mem::take(&mut self.forks)
+    }
+
+    /// Rows that the sequences of a tenant are still to get.
+    pub(super) fn missing(&self, tenant: TenantId) -> usize {
+        self.iter().filter(|sequence| sequence.tenant == tenant).map(Sequence::missing).sum()
+    }
+
+    /// Whether a tenant has a sequence here.
+    pub(super) fn serves(&self, tenant: TenantId) -> bool {
+        self.iter().any(|sequence| sequence.tenant == tenant)
+    }
+}
+
+impl Index<usize> for Running {
+    type Output = Sequence;
+
+    fn index(&self, index: usize) -> &Sequence {
+        &self.sequences[index]
+    }
+}
+
+impl IndexMut<usize> for Running {
+    fn index_mut(&mut self, index: usize) -> &mut Sequence {
+        &mut self.sequences[index]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::FinishReason;
+
+    fn sequence(job: u64, choice: u32) -> Sequence {
+        let mut sequence = Sequence::fake(TenantId(job as u32 % 2), vec![7; 5]);
+        (sequence.id, sequence.job, sequence.choice) =
+            (SeqId(100 * job + u64::from(choice)), JobId(job), choice);
+        sequence
+    }
+
+    fn ages(running: &Running) -> Vec<(u64, u32)> {
+        running.iter().map(|sequence| (sequence.job.0, sequence.choice)).collect()
+    }
+
+    /// In whatever order they come, they stand by age, and the youngest is preempted first.
+    #[test]
+    fn sequences_stand_by_age() {
+        let all: Vec<(u64, u32)> = (0..4).flat_map(|job| (0..3).map(move |choice| (job, choice))).collect();
+        for stride in [1, 5, 7, 11] {
+            let mut running = Running::default();
+            for index in 0..all.len() {
+                let (job, choice) = all[index * stride % all.len()];
+                running.insert(sequence(job, choice));
+                assert!(ages(&running).is_sorted());
+            }
+            assert_eq!(ages(&running), all);
+            for expect in all.iter().rev() {
+                let youngest = running.pop_youngest().unwrap();
+                assert_eq!((youngest.job.0, youngest.choice), *expect);
+            }
+            assert!(running.pop_youngest().is_none() && !running.is_due());
+        }
+    }
+
+    #[test]
+    fn a_request_goes_with_all_its_choices() {
+        let mut running = Running::default();
+        (0..3)
+            .flat_map(|job| [(job, 0), (job, 1)])
+            .for_each(|(job, choice)| running.insert(sequence(job, choice)));
+        running.fork(SeqId(100), sequence(1, 2));
+        running.fork(SeqId(200), sequence(2, 2));
+        while running.pop_of(JobId(1)).is_some() {}
+        assert_eq!(ages(&running), [(0, 0), (0, 1), (2, 0), (2, 1)]);
+        let forks: Vec<u64> = running.take_forks().iter().map(|fork| fork.child.job.0).collect();
+        assert_eq!(forks, [2]);
+        running[2].ended = Some(FinishReason::Length);
+        let ended = running.pop_ended().unwrap();
+        assert_eq!((ended.job.0, ended.choice), (2, 0));
+        assert!(running.pop_ended().is_none());
+    }
+
+    #[test]
+    fn a_tenant_is_still_to_get_what_its_sequences_miss() {
+        let mut running = Running::default();
+        (0..3).for_each(|job| running.insert(sequence(job, 0)));
+        running[0].stored = 4;
+        assert_eq!([0, 1, 2].map(|tenant| running.missing(TenantId(tenant))), [6, 5, 0]);
+        assert_eq!([0, 1, 2].map(|tenant| running.serves(TenantId(tenant))), [true, true, false]);
+    }
+}
