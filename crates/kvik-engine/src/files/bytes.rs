@@ -12,7 +12,7 @@ use std::path::Path;
 pub enum FileBytes {
     /// A file mapped into memory; pages are read when they are touched.
     Mapped(memmap2::Mmap),
-    /// Bytes inside the program, such as the embedded model.
+    /// Bytes embedded in the binary, such as the built-in model.
     Static(&'static [u8]),
     /// Bytes on the heap.
     Owned(Vec<u8>),
@@ -30,10 +30,10 @@ impl FileBytes {
         Ok(FileBytes::Mapped(map))
     }
 
-    /// Gives the memory of `range` back to the system; reading it again reads the file again.
+    /// Drops the resident pages of `range`; a later access reads them from the file again.
     ///
-    /// Weights are packed into memory of their own, and their pages of the file would otherwise stay
-    /// resident beside them. Best effort: bytes that are not mapped stay where they are.
+    /// Weights are packed into separate memory, and their pages of the file would otherwise stay
+    /// resident too. Best effort: does nothing for bytes that are not mapped.
     pub fn release(&self, range: Range<usize>) {
         #[cfg(unix)]
         if let FileBytes::Mapped(map) = self {

@@ -1,4 +1,4 @@
-//! What can be wrong with a model file.
+//! Errors of model files.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ pub enum FileError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The GGUF file is not usable.
@@ -26,7 +26,7 @@ pub enum FileError {
 }
 
 impl FileError {
-    /// What the system says of a path.
+    /// An I/O error on a path.
     pub(crate) fn io(path: &Path, source: std::io::Error) -> FileError {
         FileError::Io { path: path.to_owned(), source }
     }

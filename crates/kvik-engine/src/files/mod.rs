@@ -1,6 +1,6 @@
 //! Model files, which are hostile input: GGUF, Hugging Face directories, and the tensors in both.
 //!
-//! Knows no model: what the numbers in a file mean for one is read in [`crate::load`].
+//! Knows no model: [`crate::load`] interprets the metadata of a file.
 
 pub mod bytes;
 mod error;

@@ -1,4 +1,4 @@
-//! Tensors by name, wherever they are stored.
+//! Tensors by name, from files of either format.
 
 use super::bytes::FileBytes;
 use super::gguf::Gguf;
@@ -8,11 +8,11 @@ use super::{FileError, TensorView};
 /// The tensors of a model under GGUF's canonical names.
 #[derive(Debug)]
 pub struct TensorSource {
-    store: Store,
+    files: TensorFiles,
 }
 
 #[derive(Debug)]
-enum Store {
+enum TensorFiles {
     Gguf(Gguf),
     Shards(Shards),
 }
@@ -20,12 +20,12 @@ enum Store {
 impl TensorSource {
     /// The tensors of a GGUF file.
     pub fn from_gguf(file: Gguf) -> TensorSource {
-        TensorSource { store: Store::Gguf(file) }
+        TensorSource { files: TensorFiles::Gguf(file) }
     }
 
     /// The tensors of safetensors files.
     pub(crate) fn from_shards(shards: Shards) -> TensorSource {
-        TensorSource { store: Store::Shards(shards) }
+        TensorSource { files: TensorFiles::Shards(shards) }
     }
 
     /// The tensors of one safetensors file that is in memory.
@@ -37,57 +37,57 @@ impl TensorSource {
 
     /// A tensor by its canonical name, such as `blk.0.attn_q.weight`.
     pub fn get(&self, name: &str) -> Option<TensorView<'_>> {
-        match &self.store {
-            Store::Gguf(file) => {
+        match &self.files {
+            TensorFiles::Gguf(file) => {
                 let info = file.tensor(name)?;
                 Some(TensorView { ty: info.ty, rows: info.rows, cols: info.cols, data: file.data(info) })
             }
-            Store::Shards(shards) => shards.get(name),
+            TensorFiles::Shards(shards) => shards.get(name),
         }
     }
 
-    /// What the file itself calls the tensor of a canonical name.
+    /// The file's own name of the tensor with a canonical name.
     pub fn stored_name<'n>(&'n self, name: &'n str) -> &'n str {
-        match &self.store {
-            Store::Gguf(_) => name,
-            Store::Shards(shards) => shards.stored_name(name).unwrap_or(name),
+        match &self.files {
+            TensorFiles::Gguf(_) => name,
+            TensorFiles::Shards(shards) => shards.stored_name(name).unwrap_or(name),
         }
     }
 
-    /// Gives the memory of a tensor's bytes back to the system until they are read again.
+    /// Drops the resident pages of a tensor; a later access reads them again.
     pub fn release(&self, name: &str) {
-        match &self.store {
-            Store::Gguf(file) => {
+        match &self.files {
+            TensorFiles::Gguf(file) => {
                 if let Some(info) = file.tensor(name) {
                     file.release(info);
                 }
             }
-            Store::Shards(shards) => shards.release(name),
+            TensorFiles::Shards(shards) => shards.release(name),
         }
     }
 
     /// All names, in the order of the file.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        let names: Box<dyn Iterator<Item = &str>> = match &self.store {
-            Store::Gguf(file) => Box::new(file.tensors().iter().map(|info| info.name.as_str())),
-            Store::Shards(shards) => Box::new(shards.names()),
+        let names: Box<dyn Iterator<Item = &str>> = match &self.files {
+            TensorFiles::Gguf(file) => Box::new(file.tensors().iter().map(|info| info.name.as_str())),
+            TensorFiles::Shards(shards) => Box::new(shards.names()),
         };
         names
     }
 
     /// Bytes of all tensors.
     pub fn total_bytes(&self) -> u64 {
-        match &self.store {
-            Store::Gguf(file) => file.tensors().iter().map(|info| info.data.len() as u64).sum(),
-            Store::Shards(shards) => shards.total_bytes(),
+        match &self.files {
+            TensorFiles::Gguf(file) => file.tensors().iter().map(|info| info.data.len() as u64).sum(),
+            TensorFiles::Shards(shards) => shards.total_bytes(),
         }
     }
 
-    /// The GGUF file behind it, when it is one.
+    /// The GGUF file, if the tensors come from one.
     pub fn gguf(&self) -> Option<&Gguf> {
-        match &self.store {
-            Store::Gguf(file) => Some(file),
-            Store::Shards(_) => None,
+        match &self.files {
+            TensorFiles::Gguf(file) => Some(file),
+            TensorFiles::Shards(_) => None,
         }
     }
 }

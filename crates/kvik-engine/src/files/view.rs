@@ -1,4 +1,4 @@
-//! A tensor within the bytes of its file.
+//! A view of a tensor in the bytes of its file.
 
 use kvik_kernels::WeightType;
 

@@ -1,4 +1,4 @@
-//! Limits on the shape of a model, whatever file it came from.
+//! Limits on the shape of a model, for files of every format.
 
 use kvik_kernels::KvLayout;
 
@@ -22,9 +22,9 @@ pub enum ConfigError {
     BadField {
         /// The value's name.
         field: String,
-        /// What stands there.
+        /// The value found.
         found: String,
-        /// What is needed.
+        /// The expected value.
         expected: String,
     },
     /// The metadata cannot be read.
@@ -62,13 +62,13 @@ pub(crate) fn check_config(config: &ModelConfig) -> Result<(), ConfigError> {
     check_rope(&config.rope, config.head_dim)
 }
 
-/// What blocks of keys and values can be made of, and even, because dimensions turn in pairs.
+/// The KV layout bounds the head dimension; it is even because dimensions are rotated in pairs.
 fn head_dim(value: usize) -> Result<(), ConfigError> {
-    let (least, most) = KvLayout::HEAD_DIMS.into_inner();
+    let (min, max) = KvLayout::HEAD_DIMS.into_inner();
     match KvLayout::HEAD_DIMS.contains(&value) && value.is_multiple_of(2) {
         true => Ok(()),
         false => {
-            Err(ConfigError::new("head dimension", value, format!("an even number from {least} to {most}")))
+            Err(ConfigError::new("head dimension", value, format!("an even number from {min} to {max}")))
         }
     }
 }
@@ -79,9 +79,9 @@ fn check_rope(rope: &RopeConfig, head_dim: usize) -> Result<(), ConfigError> {
     real("rotary base", rope.theta, 1.0, 1e12)?;
     match rope.scaling {
         RopeScaling::None => Ok(()),
-        RopeScaling::Linear { factor } => stretch(factor),
+        RopeScaling::Linear { factor } => scaling_factor(factor),
         RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
-            stretch(factor)?;
+            scaling_factor(factor)?;
             real("rope low_freq_factor", low_freq_factor, 1e-3, 1e6)?;
             real("rope high_freq_factor", high_freq_factor, 1e-3, 1e6)?;
             if high_freq_factor <= low_freq_factor {
@@ -91,7 +91,7 @@ fn check_rope(rope: &RopeConfig, head_dim: usize) -> Result<(), ConfigError> {
             within("rope original context", original_context, 1 << 27)
         }
         RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, attention_factor } => {
-            stretch(factor)?;
+            scaling_factor(factor)?;
             within("rope original context", original_context, 1 << 27)?;
             real("yarn beta_fast", beta_fast, 1e-3, 1e6)?;
             real("yarn beta_slow", beta_slow, 1e-3, 1e6)?;
@@ -100,7 +100,7 @@ fn check_rope(rope: &RopeConfig, head_dim: usize) -> Result<(), ConfigError> {
     }
 }
 
-fn stretch(factor: f32) -> Result<(), ConfigError> {
+fn scaling_factor(factor: f32) -> Result<(), ConfigError> {
     real("rope scaling factor", factor, 1.0, 1e6)
 }
 

@@ -1,4 +1,4 @@
-//! From GGUF metadata to the shape of a model.
+//! Reads the shape of a model from GGUF metadata.
 
 use super::{ConfigError, check_config};
 use crate::files::gguf::{Gguf, GgufError};
@@ -109,7 +109,7 @@ fn yarn(keys: &Keys<'_>, factor: f32, context: usize) -> Result<RopeScaling, Con
     })
 }
 
-/// Keys of one architecture: `llama.block_count` is asked for as `block_count`.
+/// Metadata keys of one architecture, without their prefix: `block_count` reads `llama.block_count`.
 struct Keys<'a> {
     file: &'a Gguf,
     arch: Arch,

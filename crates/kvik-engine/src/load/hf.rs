@@ -1,11 +1,11 @@
-//! From `config.json` to the shape of a model.
+//! Reads the shape of a model from `config.json`.
 
 use serde::Deserialize;
 
 use super::{ConfigError, check_config};
 use crate::model::{Arch, ModelConfig, RopeConfig, RopeScaling, RopeStyle};
 
-/// The fields that matter; others are ignored.
+/// The fields that kvik uses; others are ignored.
 #[derive(Debug, Deserialize)]
 pub(crate) struct HfConfig {
     #[serde(default)]
@@ -22,7 +22,7 @@ pub(crate) struct HfConfig {
     hidden_act: Option<String>,
     rope_theta: Option<f32>,
     rope_scaling: Option<HfRope>,
-    /// Newer files have `rope_theta` and the scaling in here.
+    /// Newer files store `rope_theta` and the scaling here.
     rope_parameters: Option<HfRope>,
     partial_rotary_factor: Option<f32>,
     #[serde(default)]
@@ -47,7 +47,7 @@ struct HfRope {
 
 /// Reads the shape of a model and checks it against the limits.
 pub(crate) fn model_config(hf: &HfConfig, name: &str) -> Result<ModelConfig, ConfigError> {
-    refuse_what_computes_otherwise(hf)?;
+    refuse_unsupported(hf)?;
     let heads = hf.num_attention_heads;
     let head_dim = hf.head_dim.unwrap_or(hf.hidden_size.checked_div(heads).unwrap_or(0));
     let rope = hf.rope_parameters.clone().or(hf.rope_scaling.clone()).unwrap_or_default();
@@ -81,7 +81,7 @@ fn arch(architectures: &[String]) -> Result<Arch, ConfigError> {
     found.ok_or_else(|| ConfigError::unknown_arch(name, Arch::hf_name))
 }
 
-fn refuse_what_computes_otherwise(hf: &HfConfig) -> Result<(), ConfigError> {
+fn refuse_unsupported(hf: &HfConfig) -> Result<(), ConfigError> {
     if let Some(act) = hf.hidden_act.as_deref().filter(|act| *act != "silu") {
         return Err(ConfigError::new("hidden_act", act, "silu"));
     }
@@ -128,7 +128,7 @@ fn needed(field: &str, value: Option<f32>) -> Result<f32, ConfigError> {
     value.ok_or_else(|| ConfigError::new(&format!("rope {field}"), "missing", "a number"))
 }
 
-/// With YaRN the file may still give the trained context.
+/// With YaRN the file may still declare the context of the training before the scaling.
 fn context(declared: usize, scaling: &RopeScaling) -> usize {
     match *scaling {
         RopeScaling::Yarn { factor, original_context, .. } => {

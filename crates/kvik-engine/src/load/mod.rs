@@ -1,6 +1,6 @@
 //! One entry for all model files: a path or embedded bytes in, a [`LoadedModel`] out.
 //!
-//! Reads headers, vocabulary and settings; weights stay where they are until they are packed.
+//! Reads headers, vocabulary and settings; weights stay in their files until they are packed.
 
 mod check;
 mod gguf;
@@ -14,7 +14,7 @@ pub use gguf::model_config;
 
 use crate::files::bytes::FileBytes;
 use crate::files::gguf::{Gguf, GgufError};
-use crate::files::hf::{HfError, Settings, Shards, read_json, read_optional};
+use crate::files::hf::{HfError, HfSettings, Shards, read_json, read_optional};
 use crate::files::{FileError, TensorSource};
 use crate::model::ModelConfig;
 use crate::text::template::{ChatTemplate, TemplateError};
@@ -27,7 +27,7 @@ pub struct LoadedModel {
     pub config: ModelConfig,
     /// Weights by canonical name.
     pub tensors: TensorSource,
-    /// Text to tokens and back.
+    /// Converts text to tokens and back.
     pub tokenizer: Tokenizer,
     /// The model's own chat template, in Jinja.
     pub chat_template: Option<String>,
@@ -42,7 +42,7 @@ impl LoadedModel {
         }
     }
 
-    /// Reads a GGUF file that is already in memory, such as the model inside the binary.
+    /// Reads a GGUF file that is already in memory, such as the embedded model.
     pub fn from_bytes(bytes: FileBytes) -> Result<LoadedModel, LoadError> {
         LoadedModel::from_gguf(Gguf::from_bytes(bytes)?)
     }
@@ -58,7 +58,7 @@ impl LoadedModel {
         let hf_config = required(&path.join("config.json"), read_json)?;
         let name = path.file_name().map_or("model".into(), |name| name.to_string_lossy());
         let config = hf::model_config(&hf_config, &name)?;
-        let Settings { chat_template, hints } = Settings::read(path)?;
+        let HfSettings { chat_template, hints } = HfSettings::read(path)?;
         let tokenizer = required(&path.join("tokenizer.json"), read_optional)?;
         let tokenizer = Tokenizer::from_json(&tokenizer, &hints)?;
         if tokenizer.vocab_len() > config.vocab {
@@ -71,7 +71,7 @@ impl LoadedModel {
 }
 
 impl LoadedModel {
-    /// The chat template: the one given, else the model's own, else ChatML where the vocabulary has it.
+    /// The chat template: `given`, else the model's own, else ChatML if the vocabulary has its tokens.
     pub fn template(&self, given: Option<&str>) -> Result<ChatTemplate, TemplateError> {
         let own = self.chat_template.as_deref().or_else(|| ChatTemplate::chatml(&self.tokenizer));
         ChatTemplate::with_tokens_of(given.or(own).ok_or(TemplateError::Missing)?, &self.tokenizer)
@@ -84,7 +84,7 @@ pub fn config_from_json(json: &[u8], name: &str) -> Result<ModelConfig, LoadErro
     Ok(hf::model_config(&serde_json::from_slice(json).map_err(bad)?, name)?)
 }
 
-/// A file of a model directory that must be there.
+/// Reads a file that a model directory must have.
 fn required<T>(path: &Path, read: impl Fn(&Path) -> Result<Option<T>, FileError>) -> Result<T, FileError> {
     let missing = || std::io::Error::new(std::io::ErrorKind::NotFound, "a model directory needs this file");
     read(path)?.ok_or_else(|| FileError::io(path, missing()))

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use kvik_kernels::WeightType;
 
 use super::*;
-use crate::files::gguf::write::Writer;
+use crate::files::gguf::write::GgufWriter;
 use crate::model::{Arch, RopeScaling, RopeStyle};
 
 fn tiny_path() -> PathBuf {
@@ -40,8 +40,8 @@ fn mapped_and_embedded_bytes_are_the_same_model() {
     }
 }
 
-fn base() -> Writer {
-    let mut writer = Writer::new();
+fn base() -> GgufWriter {
+    let mut writer = GgufWriter::new();
     writer
         .text("general.architecture", "llama")
         .u32("llama.block_count", 2)
@@ -54,7 +54,7 @@ fn base() -> Writer {
     writer
 }
 
-fn config(writer: &Writer) -> Result<ModelConfig, ConfigError> {
+fn config(writer: &GgufWriter) -> Result<ModelConfig, ConfigError> {
     model_config(&Gguf::from_bytes(FileBytes::Owned(writer.to_bytes())).unwrap())
 }
 
@@ -90,7 +90,7 @@ fn rope_scaling_is_read() {
 
 #[test]
 fn impossible_shapes_are_named() {
-    let check = |writer: &mut Writer, expect: &str| {
+    let check = |writer: &mut GgufWriter, expect: &str| {
         let error = config(writer).unwrap_err().to_string();
         assert!(error.contains(expect), "{error:?} does not contain {expect:?}");
     };
@@ -104,6 +104,6 @@ fn impossible_shapes_are_named() {
     check(base().f32("llama.rope.scale_linear", 0.0), "rope scaling factor");
     check(base().text("llama.rope.scaling.type", "longrope"), "longrope");
     check(base().u32("split.count", 3), "part 1 of 3");
-    check(&mut Writer::new(), "general.architecture");
-    check(Writer::new().text("general.architecture", "mamba"), "\"mamba\" is not supported");
+    check(&mut GgufWriter::new(), "general.architecture");
+    check(GgufWriter::new().text("general.architecture", "mamba"), "\"mamba\" is not supported");
 }

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
     use crate::files::bytes::FileBytes;
     use crate::files::gguf::Gguf;
-    use crate::files::gguf::write::Writer;
+    use crate::files::gguf::write::GgufWriter;
     use crate::load::LoadedModel;
     use crate::model::Model;
 
@@ -147,7 +147,7 @@ mod tests {
     fn with(file: &str, extra: &[&str]) -> (ModelConfig, TensorSource) {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(file);
         let loaded = LoadedModel::open(&path).unwrap();
-        let mut writer = Writer::new();
+        let mut writer = GgufWriter::new();
         for name in loaded.tensors.names() {
             let view = loaded.tensors.get(name).unwrap();
             writer.tensor(name, view.ty, &[view.rows, view.cols], view.data);
@@ -198,7 +198,7 @@ mod tests {
         ] {
             let (config, tensors) = with(file, &[]);
             let len = len.map_or(config.d_model, |()| config.rope.dims / 2);
-            let mut writer = Writer::new();
+            let mut writer = GgufWriter::new();
             for stored in tensors.names() {
                 let view = tensors.get(stored).unwrap();
                 writer.tensor(stored, view.ty, &[view.rows, view.cols], view.data);

@@ -25,7 +25,7 @@ pub(super) fn draw(
     }
 }
 
-/// Fills `candidates` with what top-k, top-p and min-p leave; `false` when they leave everything.
+/// Fills `candidates` with the tokens that top-k, top-p and min-p keep; `false` if they are all off.
 /// There is always at least one candidate, because `max` is finite.
 fn truncate(sampling: &Sampling, logits: &[f32], max: f32, candidates: &mut Vec<Candidate>) -> bool {
     let by_count = sampling.top_k > 0 && sampling.top_k < logits.len();
@@ -84,7 +84,7 @@ fn draw_any(logits: &[f32], max: f32, temperature: f32, unit: f64, weights: &mut
         }
         target -= mass;
     }
-    // Rounding carried the target past the end: the last possible token.
+    // Rounding carried the target past the end: take the last possible token.
     weights.iter().rposition(|&w| w > 0.0).map(|token| token as Token)
 }
 

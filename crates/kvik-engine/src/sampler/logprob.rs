@@ -1,4 +1,4 @@
-//! Log-probabilities, from the logits as the model gave them.
+//! Log-probabilities of the model's unmodified logits.
 
 use kvik_cache::Token;
 
@@ -19,7 +19,7 @@ pub fn logprobs(
     (logprob(logit(logits, token)), top)
 }
 
-/// Log-probability of `token` by `logits`, shape `[vocab]`.
+/// Log-probability of `token` under `logits`, shape `[vocab]`.
 pub fn logprob(logits: &[f32], token: Token) -> f64 {
     f64::from(logit(logits, token)) - norm(logits)
 }

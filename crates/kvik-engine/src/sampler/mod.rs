@@ -2,8 +2,8 @@
 //!
 //! Order of the rules, as in llama.cpp: logit bias, penalties, grammar mask, then at
 //! temperature 0 the likeliest token, otherwise top-k, top-p, min-p and temperature.
-//! The draw is a function of (seed, choice, index of the token), so it depends neither on
-//! what else runs nor on a preemption in between. Equal logits: the lowest token id wins.
+//! The draw is a function of (seed, choice, index of the token), so neither other requests nor a
+//! preemption change it. Among equal logits the lowest token id wins.
 //! NaN counts as impossible. Never sorts the vocabulary.
 
 mod draw;
@@ -29,11 +29,11 @@ pub struct Sampler {
     /// Tokens accepted so far: the counter of the random draws.
     drawn: u64,
     penalties: Option<Penalties>,
-    /// Tokens that are not chosen before there are `min_tokens`.
+    /// Tokens forbidden until `min_tokens` have been generated.
     ends: Vec<Token>,
 }
 
-/// Buffers that all samplers of one engine take turns with.
+/// Buffers that all samplers of one engine share.
 #[derive(Debug, Default)]
 pub struct Scratch {
     /// Edited logits, `[vocab]`.
@@ -55,7 +55,7 @@ impl Sampler {
         }
     }
 
-    /// The same, which chooses none of `ends` before there are `min_tokens`.
+    /// Forbids `ends` until `min_tokens` have been generated.
     pub fn holding_back(self, ends: &[Token]) -> Sampler {
         let ends = if self.sampling.min_tokens > 0 { ends.to_vec() } else { Vec::new() };
         Sampler { ends, ..self }
@@ -80,7 +80,7 @@ impl Sampler {
         draw::draw(&self.sampling, logits, unit, weights, candidates)
     }
 
-    /// Takes note of the token that was chosen.
+    /// Records the chosen token.
     pub fn accept(&mut self, token: Token) {
         self.drawn += 1;
         if let Some(penalties) = &mut self.penalties {
@@ -116,7 +116,7 @@ impl Sampler {
     }
 }
 
-/// Sets the logits that `mask` leaves out to negative infinity.
+/// Sets the logits of tokens that `mask` excludes to negative infinity.
 fn forbid(logits: &mut [f32], mask: &SimpleVob) {
     let mut words = mask.as_slice().iter();
     for lane in logits.chunks_mut(32) {

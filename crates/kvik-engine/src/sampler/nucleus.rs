@@ -1,14 +1,15 @@
 //! Top-p: the smallest set of likeliest tokens whose probability reaches p, without a sort.
 //!
-//! One pass adds up the whole mass, another that of narrow buckets of logits below the largest.
-//! Whole buckets are in until p is nearly reached; only the bucket in which that happens is
-//! sorted. The second pass looks at [`NEAR`] first, where all of p is unless the model knows nothing.
+//! One pass sums the whole mass, another the mass of narrow buckets of logits below the largest.
+//! Whole buckets are kept until p is nearly reached; only the bucket in which it is reached is
+//! sorted. The second pass fills the [`NEAR`] buckets first, which hold all of p unless the distribution
+//! is almost flat.
 
 use kvik_cache::Token;
 
 use super::select::{self, Candidate};
 
-/// Buckets; the last takes all that is more than `BUCKETS / PER_NAT` below the largest logit.
+/// Number of buckets; the last takes all logits more than `BUCKETS / PER_NAT` below the largest.
 const BUCKETS: usize = 2048;
 /// Buckets for each unit of the logit.
 const PER_NAT: f32 = 64.0;
@@ -17,7 +18,7 @@ const NEAR: usize = 8 * PER_NAT as usize;
 /// Logits taken at once, so that the arithmetic becomes SIMD.
 const LANE: usize = 16;
 
-/// Puts the tokens into `candidates`, in no particular order. `max` is the largest logit of
+/// Fills `candidates` with the nucleus, in no particular order. `max` is the largest logit of
 /// `logits`, shape `[vocab]`, and finite.
 pub(super) fn nucleus(logits: &[f32], max: f32, p: f32, candidates: &mut Vec<Candidate>) {
     let wanted = f64::from(p) * select::exp_sum(logits, max);
@@ -46,7 +47,7 @@ pub(super) fn nucleus(logits: &[f32], max: f32, p: f32, candidates: &mut Vec<Can
     candidates.extend(border);
 }
 
-/// Cuts sorted candidates where their mass reaches `wanted`, after the first at the earliest.
+/// Truncates sorted candidates where their mass reaches `wanted`; keeps at least the first.
 pub(super) fn cut(candidates: &mut Vec<Candidate>, max: f32, wanted: f64) {
     let mut reached = 0.0;
     for index in 0..candidates.len() {
@@ -63,7 +64,7 @@ pub(super) fn weight(candidate: Candidate, max: f32) -> f64 {
     f64::from(select::exp(candidate.logit - max))
 }
 
-/// Mass of the buckets below `end`; of later ones only a part.
+/// Masses of the buckets below `end`; later ones are incomplete.
 fn bucket_masses(logits: &[f32], max: f32, end: usize) -> [f64; BUCKETS] {
     let mut masses = [0f64; BUCKETS];
     let floor = floor(max, end);
@@ -83,19 +84,19 @@ fn bucket_masses(logits: &[f32], max: f32, end: usize) -> [f64; BUCKETS] {
     masses
 }
 
-/// A logit that is not above any in the buckets below `end`, whatever the rounding.
+/// A lower bound on the logits in the buckets below `end`, whatever the rounding.
 fn floor(max: f32, end: usize) -> f32 {
     if end < BUCKETS { max - (end as f32 + 0.5) / PER_NAT } else { f32::MIN }
 }
 
-/// Larger logits are in lower buckets. NaN, whose mass is 0, is in the last.
+/// The bucket of a logit; larger logits are in lower buckets. NaN, whose mass is 0, is in the last.
 #[inline(always)]
 fn bucket(logit: f32, max: f32) -> u32 {
     // Signed, because there is no SIMD conversion to unsigned numbers on plain x86-64.
     ((max - logit) * PER_NAT).min((BUCKETS - 1) as f32) as i32 as u32
 }
 
-/// The bucket below `end` in which the mass reaches `wanted`, and the mass of those before it.
+/// The bucket below `end` in which the mass reaches `wanted`, and the mass of the buckets before it.
 fn last_bucket(masses: &[f64; BUCKETS], wanted: f64, end: usize) -> Option<(usize, f64)> {
     let mut before = 0.0;
     for (index, &mass) in masses[..end].iter().enumerate() {

@@ -1,7 +1,7 @@
-//! Penalties on tokens that were seen before.
+//! Penalties on tokens that occurred before.
 //!
-//! The repetition penalty looks at the prompt and the answer, as llama.cpp does;
-//! presence and frequency look at the answer only, as OpenAI does.
+//! The repetition penalty covers the prompt and the answer, as in llama.cpp;
+//! presence and frequency penalties cover the answer only, as in OpenAI's API.
 
 use std::collections::VecDeque;
 
@@ -62,7 +62,7 @@ impl Penalties {
         self.enter(token, Origin::Answer);
     }
 
-    /// Edits `logits`, shape `[vocab]`: first the factor, then the subtractions.
+    /// Edits `logits`, shape `[vocab]`: applies first the repetition factor, then the subtractions.
     pub(super) fn apply(&self, logits: &mut [f32]) {
         for (&token, counts) in &self.counts {
             let Some(logit) = logits.get_mut(token as usize) else { continue };

@@ -14,7 +14,7 @@ pub(super) struct Candidate {
 /// Logits compared at once; the compiler turns the loops over a lane into SIMD.
 const LANE: usize = 16;
 
-/// The largest logit; negative infinity when there is none. NaN is passed over.
+/// The largest logit; negative infinity if there is none. Ignores NaN.
 pub(super) fn largest(logits: &[f32]) -> f32 {
     let mut lane = [f32::NEG_INFINITY; LANE];
     let (chunks, rest) = logits.as_chunks::<LANE>();
@@ -26,13 +26,13 @@ pub(super) fn largest(logits: &[f32]) -> f32 {
     lane.iter().chain(rest).fold(f32::NEG_INFINITY, |best, &x| if x > best { x } else { best })
 }
 
-/// The token of the largest logit, the lowest id of several; `None` when none is possible.
+/// The token of the largest logit, the lowest id among equals; `None` if no token is possible.
 pub(super) fn likeliest(logits: &[f32]) -> Option<Token> {
     let max = largest(logits);
     if max == f32::NEG_INFINITY {
         return None;
     }
-    // A lane at a time first: testing sixteen for equality at once is SIMD, `position` is not.
+    // Searches by lanes first: comparing sixteen logits at once is SIMD, `position` is not.
     let (chunks, _) = logits.as_chunks::<LANE>();
     let hit = |chunk: &[f32; LANE]| chunk.iter().fold(false, |hit, &x| hit | (x == max));
     let start = chunks.iter().position(hit).unwrap_or(chunks.len()) * LANE;
@@ -40,42 +40,42 @@ pub(super) fn likeliest(logits: &[f32]) -> Option<Token> {
     Some((start + within) as Token)
 }
 
-/// Puts the `count` largest logits into `out`, largest first, lower ids first among equals.
-/// Impossible tokens are left out.
+/// Fills `out` with the `count` largest logits, largest first, lower ids first among equals.
+/// Impossible tokens are excluded.
 pub(super) fn top(logits: &[f32], count: usize, out: &mut Vec<Candidate>) {
     out.clear();
     if count == 0 {
         return;
     }
-    // Whatever is not above `bar` has `count` better ones before it. The bar rises each
+    // A logit not above `threshold` has `count` better ones before it. The threshold rises each
     // time the buffer of twice `count` is full, so that soon hardly any lane passes it.
-    let mut bar = f32::NEG_INFINITY;
+    let mut threshold = f32::NEG_INFINITY;
     for (index, lane) in logits.chunks(LANE).enumerate() {
-        if !lane.iter().fold(false, |any, &logit| any | (logit > bar)) {
+        if !lane.iter().fold(false, |any, &logit| any | (logit > threshold)) {
             continue;
         }
         for (offset, &logit) in lane.iter().enumerate() {
-            if logit > bar {
+            if logit > threshold {
                 out.push(Candidate { token: (index * LANE + offset) as Token, logit });
             }
         }
         if out.len() >= count.saturating_mul(2).max(64) {
-            bar = shrink(out, count);
+            threshold = shrink(out, count);
         }
     }
     shrink(out, count);
     out.sort_unstable_by(descending);
 }
 
-/// Keeps the `count` best and returns the logit of the worst of them.
+/// Keeps the `count` best candidates and returns the lowest logit among them.
 fn shrink(candidates: &mut Vec<Candidate>, count: usize) -> f32 {
     if candidates.len() <= count {
         return f32::NEG_INFINITY;
     }
     let (_, last, _) = candidates.select_nth_unstable_by(count - 1, descending);
-    let bar = last.logit;
+    let threshold = last.logit;
     candidates.truncate(count);
-    bar
+    threshold
 }
 
 pub(super) fn descending(a: &Candidate, b: &Candidate) -> Ordering {
@@ -83,7 +83,7 @@ pub(super) fn descending(a: &Candidate, b: &Candidate) -> Ordering {
 }
 
 /// `e` to the power of `x`, for `x` at most 0; 0 below -87 and for NaN.
-/// Relative error below 3e-7; unlike the library's it becomes SIMD.
+/// Relative error below 3e-7; unlike the standard library's, the compiler vectorises it.
 #[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
     const LOG2_E: f32 = std::f32::consts::LOG2_E;

@@ -19,7 +19,7 @@ fn sample(sampling: &Sampling, prompt: &[Token], answer: &[Token], logits: &[f32
     sampler.sample(logits, None, &mut Scratch::default())
 }
 
-/// The tokens that come up in many draws.
+/// The tokens that occur in many draws.
 fn support(sampling: &Sampling, logits: &[f32]) -> BTreeSet<Token> {
     let mut sampler = Sampler::new(sampling, 0, &[]);
     let mut scratch = Scratch::default();
@@ -33,7 +33,7 @@ fn support(sampling: &Sampling, logits: &[f32]) -> BTreeSet<Token> {
 }
 
 #[test]
-fn greedy_takes_the_largest_and_the_lowest_of_equals() {
+fn greedy_takes_the_largest_logit_and_the_lowest_id_among_equals() {
     let cases: &[(&[f32], Option<Token>)] = &[
         (&[0.0, 2.0, 1.0], Some(1)),
         (&[3.0, 1.0, 3.0], Some(0)),
@@ -55,7 +55,7 @@ fn greedy_takes_the_largest_and_the_lowest_of_equals() {
 }
 
 #[test]
-fn ends_are_held_back_until_there_are_enough_tokens() {
+fn end_tokens_are_forbidden_until_min_tokens() {
     let logits = [9.0, 1.0, 2.0, 8.0];
     for sampling in [greedy(), neutral()] {
         let sampling = Sampling { min_tokens: 3, ..sampling };
@@ -81,11 +81,11 @@ fn bias_and_penalties_edit_single_logits() {
     // 3 / 4 < 2; the prompt counts.
     let repetition = Sampling { repetition_penalty: 4.0, ..greedy() };
     assert_eq!(sample(&repetition, &[2], &[], &logits), Some(1));
-    // Only the last token is looked at.
+    // The penalty covers only the last token.
     let short = Sampling { penalty_last_n: 1, ..repetition.clone() };
     assert_eq!(sample(&short, &[2, 0], &[], &logits), Some(2));
 
-    // Presence and frequency leave the prompt alone.
+    // Presence and frequency penalties ignore the prompt.
     let presence = Sampling { presence_penalty: 1.5, ..greedy() };
     assert_eq!(sample(&presence, &[2], &[], &logits), Some(2));
     assert_eq!(sample(&presence, &[], &[2], &logits), Some(1));
@@ -101,7 +101,7 @@ fn negative_logits_are_multiplied() {
 }
 
 #[test]
-fn a_mask_forbids_the_rest() {
+fn a_mask_forbids_all_other_tokens() {
     let logits: Vec<f32> = (0..100).map(|i| i as f32).collect();
     let mut mask = SimpleVob::alloc(100);
     let sampler = Sampler::new(&greedy(), 0, &[]);
@@ -113,7 +113,7 @@ fn a_mask_forbids_the_rest() {
 }
 
 #[test]
-fn truncation_keeps_what_it_says() {
+fn truncation_keeps_the_expected_tokens() {
     // Probabilities 0.4, 0.3, 0.2, 0.1.
     let logits: Vec<f32> = [0.1f32, 0.4, 0.2, 0.3].map(f32::ln).to_vec();
     let check = |sampling: Sampling, expect: &[Token]| {
@@ -219,7 +219,7 @@ proptest! {
         prop_assert_eq!(got, expect);
     }
 
-    /// Nothing that comes out was forbidden or lies outside the vocabulary, whatever comes in.
+    /// No input makes the sampler panic, choose a forbidden token or leave the vocabulary.
     #[test]
     fn never_panics_and_never_picks_the_impossible(
         logits in prop::collection::vec(prop_oneof![
@@ -241,7 +241,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Top-p keeps what a full sort in f64 would keep, but for tokens on the very border.
+    /// Top-p keeps the tokens that a full sort in f64 keeps, except for tokens exactly at the border.
     #[test]
     fn nucleus_equals_a_sort(
         seed in any::<u64>(), len in 1usize..3000, spread in 0.1f32..30.0, p in 0f32..1.0,
@@ -258,16 +258,16 @@ proptest! {
         let kept = |p: f64| {
             let mut reached = 0.0;
             let more = |x: &&(Token, f64)| {
-                let goes_on = reached < p * total || reached == 0.0;
+                let below = reached < p * total || reached == 0.0;
                 reached += x.1;
-                goes_on
+                below
             };
             sorted.iter().take_while(more).map(|x| x.0).collect::<BTreeSet<Token>>()
         };
         let mut got = Vec::new();
         nucleus::nucleus(&logits, select::largest(&logits), p, &mut got);
         let got: BTreeSet<Token> = got.iter().map(|c| c.token).collect();
-        let (least, most) = (kept(f64::from(p) - 1e-6), kept(f64::from(p) + 1e-6));
-        prop_assert!(least.is_subset(&got) && got.is_subset(&most));
+        let (min, max) = (kept(f64::from(p) - 1e-6), kept(f64::from(p) + 1e-6));
+        prop_assert!(min.is_subset(&got) && got.is_subset(&max));
     }
 }

@@ -1,4 +1,4 @@
-//! Text: messages to a prompt, a prompt to tokens, tokens to an answer.
+//! Converts messages to a prompt, a prompt to tokens, and tokens to an answer.
 
 pub mod answer;
 pub mod constraint;

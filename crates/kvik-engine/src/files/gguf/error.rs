@@ -1,4 +1,4 @@
-//! What can be wrong with a GGUF file.
+//! Errors of GGUF files.
 
 /// Why a GGUF file was refused. Offsets are bytes from the start of the file.
 #[derive(Debug, thiserror::Error)]
@@ -18,7 +18,7 @@ pub enum GgufError {
         /// The version field.
         version: u32,
     },
-    /// The file ends inside something.
+    /// The file ends inside a field.
     #[error(
         "the file ends inside {what} at offset {offset}: {needed} bytes are needed and {available} are left; \
          the file is truncated or corrupt, download it again"
@@ -40,7 +40,7 @@ pub enum GgufError {
         what: String,
         /// The value in the file.
         value: u64,
-        /// The most that is accepted.
+        /// The maximum.
         limit: u64,
     },
     /// Text that is not UTF-8.
@@ -76,9 +76,9 @@ pub enum GgufError {
     BadValue {
         /// The key.
         key: String,
-        /// What stands there.
+        /// The value found.
         found: String,
-        /// What is needed.
+        /// The expected value.
         expected: String,
     },
     /// The alignment is not a power of two.
@@ -95,7 +95,7 @@ pub enum GgufError {
         /// The tensor.
         tensor: String,
     },
-    /// A tensor of a type that kvik does not compute.
+    /// A tensor of a type that kvik does not support.
     #[error(
         "tensor {tensor:?} has type {type_id}, which kvik does not support; use a file in one of: {known}"
     )]
@@ -150,10 +150,10 @@ pub enum GgufError {
         /// The tensor that starts inside it.
         second: String,
     },
-    /// A part of a file that was split over several.
+    /// One part of a split file.
     #[error("this file is part {part} of {parts} of a split model; merge the parts into one GGUF file first")]
     Split {
-        /// Which part, from 1.
+        /// Number of this part, from 1.
         part: u64,
         /// Number of parts.
         parts: u64,

@@ -1,7 +1,7 @@
 //! GGUF files, versions 2 and 3: an index over bytes that are never copied.
 //!
-//! Opening reads the header once and checks every count, length, offset and shape against [`Limits`]
-//! and the file's length; afterwards lookups cannot leave the file. It never looks at tensor values.
+//! Opening reads the header once and checks every count, length, offset and shape against [`GgufLimits`]
+//! and the file's length, so that no later lookup reaches outside the file. It never reads tensor values.
 
 mod error;
 mod parse;
@@ -21,9 +21,9 @@ use super::FileError;
 use super::bytes::FileBytes;
 use value::{Array, Value};
 
-/// The most of everything that a file may hold.
+/// Maximum sizes and counts in a file.
 #[derive(Debug, Clone)]
-pub struct Limits {
+pub struct GgufLimits {
     /// Metadata keys.
     pub keys: usize,
     /// Bytes of a key.
@@ -44,8 +44,8 @@ pub struct Limits {
     pub alignment: u64,
 }
 
-/// The limits that files are opened with.
-pub const LIMITS: Limits = Limits {
+/// The limits that every file is checked against.
+pub const GGUF_LIMITS: GgufLimits = GgufLimits {
     keys: 1 << 16,
     key_bytes: (1 << 16) - 1,
     string_bytes: 1 << 26,
@@ -90,9 +90,9 @@ impl Gguf {
         Ok(Gguf::from_bytes(bytes)?)
     }
 
-    /// Checks bytes that are already here.
+    /// Checks a file that is already in memory.
     pub fn from_bytes(bytes: FileBytes) -> Result<Gguf, GgufError> {
-        let header = parse::header(&bytes, &LIMITS)?;
+        let header = parse::header(&bytes, &GGUF_LIMITS)?;
         let parse::Header { version, keys, key_index, tensors, tensor_index } = header;
         Ok(Gguf { bytes, version, keys, key_index, tensors, tensor_index })
     }
@@ -117,7 +117,7 @@ impl Gguf {
         &self.bytes[info.data.clone()]
     }
 
-    /// Gives the memory of a tensor's bytes back to the system until they are read again.
+    /// Drops the resident pages of a tensor; a later access reads them again.
     pub fn release(&self, info: &TensorInfo) {
         self.bytes.release(info.data.clone());
     }
@@ -137,7 +137,7 @@ impl Gguf {
         self.key_index.contains_key(key)
     }
 
-    /// A key's value in words, for people.
+    /// A key's value as text for display.
     pub fn describe(&self, key: &str) -> Option<String> {
         Some(match self.value(key)? {
             Value::String(range) => String::from_utf8_lossy(&self.bytes[range.clone()]).into_owned(),

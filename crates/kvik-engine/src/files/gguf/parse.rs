@@ -1,7 +1,7 @@
 //! The header walk: from bytes to an index of metadata and tensors.
 //!
-//! The file is hostile. Nothing is allocated by a count from the file before the bytes it stands for
-//! are known to be there, and all arithmetic on its numbers is checked.
+//! The file is hostile input. A count from the file sizes no allocation before the bytes it counts are
+//! known to exist, and all arithmetic on its numbers is checked.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -9,9 +9,9 @@ use std::ops::Range;
 use kvik_kernels::WeightType;
 
 use super::value::{Array, Value, ValueType};
-use super::{GgufError, Limits, TensorInfo};
+use super::{GgufError, GgufLimits, TensorInfo};
 
-/// What the header says. Ranges are bytes of the file.
+/// The parsed header. Ranges are bytes of the file.
 pub(super) struct Header {
     pub(super) version: u32,
     pub(super) keys: Vec<(String, Value)>,
@@ -20,7 +20,7 @@ pub(super) struct Header {
     pub(super) tensor_index: HashMap<String, usize>,
 }
 
-pub(super) fn header(bytes: &[u8], limits: &Limits) -> Result<Header, GgufError> {
+pub(super) fn header(bytes: &[u8], limits: &GgufLimits) -> Result<Header, GgufError> {
     let mut cursor = Cursor { bytes, at: 0, limits };
     let version = magic_and_version(&mut cursor)?;
     let tensor_count = cursor.count("the number of tensors", limits.tensors)?;
@@ -30,7 +30,7 @@ pub(super) fn header(bytes: &[u8], limits: &Limits) -> Result<Header, GgufError>
     let mut tensors = tensor_infos(&mut cursor, tensor_count)?;
     let data_start = align_up(cursor.at, alignment);
     for (info, offset) in &mut tensors {
-        place(info, *offset, data_start, alignment, bytes.len())?;
+        locate(info, *offset, data_start, alignment, bytes.len())?;
     }
     let tensors: Vec<TensorInfo> = tensors.into_iter().map(|(info, _)| info).collect();
     let tensor_index = index_tensors(&tensors)?;
@@ -73,7 +73,7 @@ fn metadata(cursor: &mut Cursor<'_>, count: usize) -> Result<Keys, GgufError> {
 fn alignment(
     keys: &[(String, Value)],
     index: &HashMap<String, usize>,
-    limits: &Limits,
+    limits: &GgufLimits,
 ) -> Result<usize, GgufError> {
     const KEY: &str = "general.alignment";
     let Some(&i) = index.get(KEY) else { return Ok(DEFAULT_ALIGNMENT) };
@@ -90,7 +90,7 @@ fn alignment(
 
 pub(super) const DEFAULT_ALIGNMENT: usize = 32;
 
-/// Tensor descriptions with their offsets relative to the tensor data; placed later.
+/// Tensor descriptions and their offsets relative to the tensor data; [`locate`] sets their byte ranges.
 fn tensor_infos(cursor: &mut Cursor<'_>, count: usize) -> Result<Vec<(TensorInfo, u64)>, GgufError> {
     let mut tensors = Vec::new();
     for i in 0..count {
@@ -138,7 +138,7 @@ fn shape(tensor: &str, dims: &[u64], ty: WeightType) -> Result<(usize, usize), G
 }
 
 /// Sets the byte range of a tensor, checked against alignment and the end of the file.
-fn place(
+fn locate(
     info: &mut TensorInfo,
     offset: u64,
     data_start: Option<usize>,
@@ -196,7 +196,7 @@ fn align_up(at: usize, alignment: usize) -> Option<usize> {
 struct Cursor<'a> {
     bytes: &'a [u8],
     at: usize,
-    limits: &'a Limits,
+    limits: &'a GgufLimits,
 }
 
 impl<'a> Cursor<'a> {
@@ -266,7 +266,7 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// Walks an array to its end, so that reading its elements later cannot fail half-way.
+    /// Walks an array to its end, so that later reads of its elements cannot fail.
     fn array(&mut self, key: &str, depth_left: usize) -> Result<Array, GgufError> {
         if depth_left == 0 {
             let limit = self.limits.array_depth as u64;

@@ -1,12 +1,12 @@
-use super::write::Writer;
+use super::write::GgufWriter;
 use super::*;
 
 fn parse(bytes: Vec<u8>) -> Result<Gguf, GgufError> {
     Gguf::from_bytes(FileBytes::Owned(bytes))
 }
 
-fn sample() -> Writer {
-    let mut writer = Writer::new();
+fn sample() -> GgufWriter {
+    let mut writer = GgufWriter::new();
     writer
         .text("general.name", "sample")
         .u32("n", 7)
@@ -21,7 +21,7 @@ fn sample() -> Writer {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn a_written_file_reads_back() {
     let file = parse(sample().to_bytes()).unwrap();
     assert_eq!(file.version(), 3);
     assert_eq!(file.text("general.name").unwrap(), Some("sample"));
@@ -124,14 +124,14 @@ fn nested_arrays_are_walked_to_a_limit() {
         bytes.extend(value);
         parse(bytes)
     };
-    assert!(nested(LIMITS.array_depth - 1).is_ok());
-    check(nested(LIMITS.array_depth), "nesting of \"k\"");
+    assert!(nested(GGUF_LIMITS.array_depth - 1).is_ok());
+    check(nested(GGUF_LIMITS.array_depth), "nesting of \"k\"");
     check(nested(100_000), "nesting of \"k\"");
 }
 
 #[test]
 fn alignment_is_a_power_of_two() {
-    let with = |value: u32| parse(Writer::new().u32("general.alignment", value).to_bytes());
+    let with = |value: u32| parse(GgufWriter::new().u32("general.alignment", value).to_bytes());
     assert!(with(64).is_ok());
     for bad in [0, 3, 48, 1 << 31] {
         check(with(bad), "general.alignment");

@@ -66,7 +66,7 @@ pub(crate) struct Array {
 }
 
 impl Value {
-    /// What it is, for error messages.
+    /// A description for error messages.
     pub(crate) fn describe(&self) -> String {
         match self {
             Value::Unsigned(x) => format!("the integer {x}"),
@@ -78,7 +78,7 @@ impl Value {
         }
     }
 
-    /// The value as a count, when it is one.
+    /// The value as a non-negative integer, if it is one.
     pub(crate) fn as_u64(&self) -> Option<u64> {
         match *self {
             Value::Unsigned(x) => Some(x),

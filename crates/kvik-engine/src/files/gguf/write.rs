@@ -1,4 +1,4 @@
-//! Writes GGUF version 3: for tests, and for tools that make small models.
+//! Writes GGUF version 3, for tests and for tools that create small models.
 
 use std::io::{self, Write};
 
@@ -10,16 +10,16 @@ use super::value::ValueType;
 /// Collects metadata and tensors, then writes them as one file.
 ///
 /// ```
-/// use kvik_engine::gguf::write::Writer;
+/// use kvik_engine::files::gguf::write::GgufWriter;
 /// use kvik_kernels::WeightType;
 ///
-/// let mut writer = Writer::new();
+/// let mut writer = GgufWriter::new();
 /// writer.text("general.architecture", "llama").u32("llama.block_count", 1);
 /// writer.tensor("output_norm.weight", WeightType::F32, &[2], &[0; 8]);
 /// assert_eq!(&writer.to_bytes()[..4], b"GGUF");
 /// ```
 #[derive(Debug, Clone, Default)]
-pub struct Writer {
+pub struct GgufWriter {
     keys: Vec<u8>,
     key_count: u64,
     tensors: Vec<u8>,
@@ -27,42 +27,42 @@ pub struct Writer {
     data: Vec<u8>,
 }
 
-impl Writer {
+impl GgufWriter {
     /// An empty file.
-    pub fn new() -> Writer {
-        Writer::default()
+    pub fn new() -> GgufWriter {
+        GgufWriter::default()
     }
 
     /// Adds text.
-    pub fn text(&mut self, key: &str, value: &str) -> &mut Writer {
+    pub fn text(&mut self, key: &str, value: &str) -> &mut GgufWriter {
         self.key(key, ValueType::String);
         put_string(&mut self.keys, value.as_bytes());
         self
     }
 
     /// Adds an unsigned integer.
-    pub fn u32(&mut self, key: &str, value: u32) -> &mut Writer {
+    pub fn u32(&mut self, key: &str, value: u32) -> &mut GgufWriter {
         self.key(key, ValueType::U32);
         self.keys.extend(value.to_le_bytes());
         self
     }
 
     /// Adds a number.
-    pub fn f32(&mut self, key: &str, value: f32) -> &mut Writer {
+    pub fn f32(&mut self, key: &str, value: f32) -> &mut GgufWriter {
         self.key(key, ValueType::F32);
         self.keys.extend(value.to_le_bytes());
         self
     }
 
     /// Adds a truth value.
-    pub fn boolean(&mut self, key: &str, value: bool) -> &mut Writer {
+    pub fn boolean(&mut self, key: &str, value: bool) -> &mut GgufWriter {
         self.key(key, ValueType::Bool);
         self.keys.push(value.into());
         self
     }
 
     /// Adds an array of strings.
-    pub fn texts(&mut self, key: &str, values: &[impl AsRef<str>]) -> &mut Writer {
+    pub fn texts(&mut self, key: &str, values: &[impl AsRef<str>]) -> &mut GgufWriter {
         self.array(key, ValueType::String, values.len());
         for value in values {
             put_string(&mut self.keys, value.as_ref().as_bytes());
@@ -71,21 +71,21 @@ impl Writer {
     }
 
     /// Adds an array of numbers.
-    pub fn f32s(&mut self, key: &str, values: &[f32]) -> &mut Writer {
+    pub fn f32s(&mut self, key: &str, values: &[f32]) -> &mut GgufWriter {
         self.array(key, ValueType::F32, values.len());
         self.keys.extend(values.iter().flat_map(|value| value.to_le_bytes()));
         self
     }
 
     /// Adds an array of integers.
-    pub fn i32s(&mut self, key: &str, values: &[i32]) -> &mut Writer {
+    pub fn i32s(&mut self, key: &str, values: &[i32]) -> &mut GgufWriter {
         self.array(key, ValueType::I32, values.len());
         self.keys.extend(values.iter().flat_map(|value| value.to_le_bytes()));
         self
     }
 
-    /// Adds a tensor. `shape` is written as mathematicians do, `[rows, cols]`; `data` is its blocks.
-    pub fn tensor(&mut self, name: &str, ty: WeightType, shape: &[usize], data: &[u8]) -> &mut Writer {
+    /// Adds a tensor. `shape` is `[rows, cols]`, outermost first; `data` is its blocks.
+    pub fn tensor(&mut self, name: &str, ty: WeightType, shape: &[usize], data: &[u8]) -> &mut GgufWriter {
         put_string(&mut self.tensors, name.as_bytes());
         self.tensors.extend((shape.len() as u32).to_le_bytes());
         for &dim in shape.iter().rev() {

@@ -1,4 +1,4 @@
-//! Hugging Face model directories: safetensors, `tokenizer.json` and their companions.
+//! Hugging Face model directories: safetensors, `tokenizer.json` and configuration files.
 //!
 //! Tensors get GGUF's canonical names. Nothing is converted here.
 
@@ -12,15 +12,15 @@ use serde::de::DeserializeOwned;
 
 use super::FileError;
 
-pub(crate) use settings::Settings;
+pub(crate) use settings::HfSettings;
 pub use settings::TokenizerHints;
 pub(crate) use shards::Shards;
 
-/// What can be wrong with a model directory.
+/// Errors of model directories.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HfError {
-    /// A JSON file cannot be understood.
+    /// A JSON file cannot be parsed.
     #[error("{path}: {reason}", path = path.display())]
     Json {
         /// The file.
@@ -52,12 +52,12 @@ pub enum HfError {
         /// The name.
         name: String,
     },
-    /// There is no output matrix, and nothing says which one to use instead.
+    /// The directory has no output matrix, and its configuration does not tie the embedding.
     #[error(
-        "the directory stores no lm_head.weight, and config.json does not say that the embedding is used for it; \
-         where it is, set \"tie_word_embeddings\": true there"
+        "the directory has no lm_head.weight, and config.json does not set \"tie_word_embeddings\": true; \
+         set it if the model uses its embedding as the output matrix"
     )]
-    NoHead,
+    NoOutputMatrix,
     /// A tensor that the model's architecture does not have.
     #[error("tensor {tensor:?} is not part of the architectures that kvik runs")]
     UnknownTensor {
@@ -93,7 +93,7 @@ pub enum HfError {
 /// JSON files larger than this are not read.
 const JSON_BYTES_MAX: u64 = 64 << 20;
 
-/// Reads a small file; `None` when there is none.
+/// Reads a small file; `None` if it is missing.
 pub(crate) fn read_optional(path: &Path) -> Result<Option<Vec<u8>>, FileError> {
     let io = |source| FileError::io(path, source);
     match std::fs::metadata(path) {
@@ -107,7 +107,7 @@ pub(crate) fn read_optional(path: &Path) -> Result<Option<Vec<u8>>, FileError> {
     }
 }
 
-/// Reads a JSON file; `None` when there is none.
+/// Reads a JSON file; `None` if it is missing.
 pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FileError> {
     let Some(bytes) = read_optional(path)? else { return Ok(None) };
     let bad = |error: serde_json::Error| HfError::Json { path: path.into(), reason: error.to_string() };

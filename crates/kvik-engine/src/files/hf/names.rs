@@ -1,19 +1,19 @@
-//! Hugging Face's tensor names and GGUF's.
+//! Maps Hugging Face tensor names to GGUF's.
 
 /// The canonical name of a tensor.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Name {
     /// GGUF's name for it.
     Canonical(String),
-    /// Follows from the configuration and is not read.
+    /// Derived from the configuration, so not read.
     Derived,
     /// Not part of a Llama or Qwen decoder.
     Unknown,
 }
 
-/// `model.layers.0.self_attn.q_proj.weight` is `blk.0.attn_q.weight`.
+/// Maps for example `model.layers.0.self_attn.q_proj.weight` to `blk.0.attn_q.weight`.
 pub(super) fn canonical(name: &str) -> Name {
-    // Checkpoints of the bare decoder, without its head, have no prefix.
+    // Checkpoints of the decoder without its output matrix have no prefix.
     let inner = name.strip_prefix("model.").unwrap_or(name);
     if is_rotary_buffer(inner) {
         return Name::Derived;
@@ -36,12 +36,12 @@ fn is_rotary_buffer(name: &str) -> bool {
 /// The layer in `7.self_attn.q_proj.weight`, and the rest of the name.
 fn numbered(name: &str) -> Option<(u32, &str)> {
     let (index, rest) = name.split_once('.')?;
-    // Only the plain spelling of a number: `07` would name layer 7 twice.
+    // Accepts only the plain spelling of a number: `07` would name layer 7 a second time.
     let number = index.parse().ok().filter(|number: &u32| number.to_string() == index)?;
     Some((number, rest))
 }
 
-/// A bias gets a name wherever a module could have one: whether the model adds it is decided by `model::expected`.
+/// Names a bias wherever a module could have one; `model::expected` decides whether the model adds it.
 fn layer(name: &str) -> Option<String> {
     let (number, rest) = numbered(name)?;
     let (module, kind) = rest.rsplit_once('.').filter(|(_, kind)| matches!(*kind, "weight" | "bias"))?;

@@ -1,4 +1,4 @@
-//! The small files beside the weights: chat template, special tokens, ends of generation.
+//! The configuration files next to the weights: chat template, special tokens, end-of-generation tokens.
 
 use std::path::Path;
 
@@ -9,14 +9,14 @@ use serde_json::Value;
 use super::{read_json, read_optional};
 use crate::files::FileError;
 
-/// What the small files say.
+/// The contents of the configuration files.
 #[derive(Debug, Default)]
-pub(crate) struct Settings {
+pub(crate) struct HfSettings {
     pub(crate) chat_template: Option<String>,
     pub(crate) hints: TokenizerHints,
 }
 
-/// What other files of a model directory say about its tokens.
+/// Information on tokens from the other files of a model directory.
 #[derive(Debug, Clone, Default)]
 pub struct TokenizerHints {
     /// Text of the begin-of-text token.
@@ -62,8 +62,8 @@ impl TokenText {
     }
 }
 
-impl Settings {
-    pub(crate) fn read(directory: &Path) -> Result<Settings, FileError> {
+impl HfSettings {
+    pub(crate) fn read(directory: &Path) -> Result<HfSettings, FileError> {
         let tokens: TokenizerConfig =
             read_json(&directory.join("tokenizer_config.json"))?.unwrap_or_default();
         let generation: Value = read_json(&directory.join("generation_config.json"))?.unwrap_or_default();
@@ -77,7 +77,7 @@ impl Settings {
             eos: tokens.eos_token.map(TokenText::into_text),
             eog,
         };
-        Ok(Settings { chat_template: file.or(tokens.chat_template.and_then(default_template)), hints })
+        Ok(HfSettings { chat_template: file.or(tokens.chat_template.and_then(default_template)), hints })
     }
 }
 

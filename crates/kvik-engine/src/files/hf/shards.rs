@@ -16,7 +16,7 @@ use crate::files::{FileError, TensorView};
 const EMBEDDING: &str = "token_embd.weight";
 const OUTPUT: &str = "output.weight";
 
-/// The mapped files and where each tensor lies.
+/// The mapped files and the location of each tensor.
 #[derive(Debug, Default)]
 pub(crate) struct Shards {
     files: Vec<FileBytes>,
@@ -26,9 +26,9 @@ pub(crate) struct Shards {
 
 #[derive(Debug)]
 struct Entry {
-    /// GGUF's name for it.
+    /// GGUF's name.
     name: String,
-    /// The file's name for it.
+    /// The name in the file.
     stored: String,
     ty: WeightType,
     rows: usize,
@@ -43,8 +43,8 @@ struct Index {
 }
 
 impl Shards {
-    /// Maps the safetensors files of a directory. `tied` is whether the configuration says that the
-    /// output matrix is the embedding.
+    /// Maps the safetensors files of a directory. `tied` is whether the configuration uses the embedding
+    /// as the output matrix.
     pub(crate) fn open(directory: &Path, tied: bool) -> Result<Shards, FileError> {
         let mut shards = Shards::default();
         for path in shard_paths(directory)? {
@@ -53,23 +53,23 @@ impl Shards {
         }
         match tied {
             true => shards.tie(),
-            false if shards.get(OUTPUT).is_none() => return Err(HfError::NoHead.into()),
+            false if shards.get(OUTPUT).is_none() => return Err(HfError::NoOutputMatrix.into()),
             false => {}
         }
         Ok(shards)
     }
 
-    /// Makes one of the two matrices that a tied model has in common: a checkpoint stores either or both.
+    /// Unifies embedding and output matrix: a tied checkpoint stores either or both.
     fn tie(&mut self) {
-        let Some(head) = self.index.remove(OUTPUT) else { return };
+        let Some(output) = self.index.remove(OUTPUT) else { return };
         match self.index.contains_key(EMBEDDING) {
             true => {
-                self.tensors.remove(head);
-                self.index.values_mut().filter(|at| **at > head).for_each(|at| *at -= 1);
+                self.tensors.remove(output);
+                self.index.values_mut().filter(|at| **at > output).for_each(|at| *at -= 1);
             }
             false => {
-                EMBEDDING.clone_into(&mut self.tensors[head].name);
-                self.index.insert(EMBEDDING.to_owned(), head);
+                EMBEDDING.clone_into(&mut self.tensors[output].name);
+                self.index.insert(EMBEDDING.to_owned(), output);
             }
         }
     }
@@ -78,7 +78,7 @@ impl Shards {
     pub(crate) fn add(&mut self, path: &Path, bytes: FileBytes) -> Result<(), HfError> {
         let bad = |error| HfError::BadShard { path: path.into(), reason: format!("{error}") };
         let (header_len, metadata) = SafeTensors::read_metadata(&bytes).map_err(bad)?;
-        // The library has checked that the tensors lie one after the other up to the file's end.
+        // The library has checked that the tensors are contiguous up to the file's end.
         let data_start = 8 + header_len;
         for tensor in metadata.offset_keys() {
             let info = metadata.info(&tensor).expect("the key is the metadata's own");
@@ -111,12 +111,12 @@ impl Shards {
         Some(TensorView { ty: entry.ty, rows: entry.rows, cols: entry.cols, data })
     }
 
-    /// The file's own name of a tensor.
+    /// The name of a tensor in its file.
     pub(crate) fn stored_name(&self, name: &str) -> Option<&str> {
         self.index.get(name).map(|&entry| self.tensors[entry].stored.as_str())
     }
 
-    /// Gives the memory of a tensor's bytes back to the system until they are read again.
+    /// Drops the resident pages of a tensor; a later access reads them again.
     pub(crate) fn release(&self, name: &str) {
         if let Some(&entry) = self.index.get(name) {
             let Entry { file, data, .. } = &self.tensors[entry];
@@ -144,7 +144,7 @@ fn weight_type(tensor: &str, dtype: Dtype) -> Result<WeightType, HfError> {
     }
 }
 
-/// The files of weights: those of the index, or the one file.
+/// The weight files: those of the index, or the single one.
 fn shard_paths(directory: &Path) -> Result<Vec<PathBuf>, FileError> {
     if let Some(index) = read_json::<Index>(&directory.join("model.safetensors.index.json"))? {
         let names: BTreeSet<String> = index.weight_map.into_values().collect();
@@ -157,7 +157,7 @@ fn shard_paths(directory: &Path) -> Result<Vec<PathBuf>, FileError> {
     }
 }
 
-/// The index comes from outside: it must not lead out of the directory.
+/// The index is untrusted: its names must not lead out of the directory.
 fn plain_name(name: String) -> Result<String, HfError> {
     let plain = Path::new(&name).file_name().is_some_and(|file| file == name.as_str());
     match plain && !name.contains('\\') {

@@ -50,7 +50,7 @@ fn configurations_are_read() {
 }
 
 #[test]
-fn rope_scaling_has_two_places_and_several_kinds() {
+fn rope_scaling_is_read_from_both_fields_and_in_every_kind() {
     let llama3 = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
         "original_max_position_embeddings": 32});
     let expect = RopeScaling::Llama3 {
@@ -74,7 +74,7 @@ fn rope_scaling_has_two_places_and_several_kinds() {
 }
 
 #[test]
-fn what_would_compute_otherwise_is_refused() {
+fn configurations_that_compute_differently_are_refused() {
     let check = |fields: Value, expect: &str| {
         let error = config(fields).unwrap_err();
         assert!(error.contains(expect), "{error:?} does not contain {expect:?}");
@@ -155,7 +155,7 @@ fn sharded_directories_are_one_model() {
     assert!(model.tokenizer.is_eog(7) && model.tokenizer.is_eog(4093));
 }
 
-/// Names and first bytes of the tensors that are left of a directory with these.
+/// Names and first bytes of the tensors of a model opened from these files.
 fn opened(config: &Value, files: &[(&str, &[Tensor<'_>])]) -> Result<Vec<(String, u8)>, String> {
     let directory = directory(config, files);
     let model = LoadedModel::open(directory.path()).map_err(|error| error.to_string())?;
@@ -163,7 +163,7 @@ fn opened(config: &Value, files: &[(&str, &[Tensor<'_>])]) -> Result<Vec<(String
     Ok(model.tensors.names().map(first).collect())
 }
 
-fn head() -> Tensor<'static> {
+fn output_matrix() -> Tensor<'static> {
     ("lm_head.weight", Dtype::BF16, vec![4096, 16])
 }
 
@@ -171,7 +171,7 @@ fn head() -> Tensor<'static> {
 fn a_tied_model_stores_either_matrix_or_both() {
     let norm = || ("model.norm.weight", Dtype::F32, vec![16]);
     // The test directory fills a tensor with the length of its name.
-    let (embedding_byte, head_byte) = (25, 14);
+    let (embedding_byte, output_byte) = (25, 14);
     let tied = with(json!({"tie_word_embeddings": true}));
     let check = |files: &[(&str, &[Tensor<'_>])], byte: u8| {
         let names = opened(&tied, files).unwrap();
@@ -180,24 +180,30 @@ fn a_tied_model_stores_either_matrix_or_both() {
         assert_eq!(sorted, [("output_norm.weight".into(), 17), ("token_embd.weight".into(), byte)]);
     };
     check(&[("model.safetensors", &[embedding(), norm()])], embedding_byte);
-    check(&[("model.safetensors", &[head(), norm()])], head_byte);
-    check(&[("model.safetensors", &[head(), embedding(), norm()])], embedding_byte);
-    check(&[("a.safetensors", &[head(), norm()]), ("b.safetensors", &[embedding()])], embedding_byte);
-    check(&[("a.safetensors", &[embedding()]), ("b.safetensors", &[norm(), head()])], embedding_byte);
+    check(&[("model.safetensors", &[output_matrix(), norm()])], output_byte);
+    check(&[("model.safetensors", &[output_matrix(), embedding(), norm()])], embedding_byte);
+    check(
+        &[("a.safetensors", &[output_matrix(), norm()]), ("b.safetensors", &[embedding()])],
+        embedding_byte,
+    );
+    check(
+        &[("a.safetensors", &[embedding()]), ("b.safetensors", &[norm(), output_matrix()])],
+        embedding_byte,
+    );
 }
 
 #[test]
 fn an_untied_model_has_both_matrices() {
     let one = |tensors: &[Tensor<'_>]| opened(&base(), &[("model.safetensors", tensors)]);
-    assert_eq!(one(&[embedding(), head()]).unwrap().len(), 2);
+    assert_eq!(one(&[embedding(), output_matrix()]).unwrap().len(), 2);
     assert!(one(&[embedding()]).unwrap_err().contains("tie_word_embeddings"));
 }
 
 #[test]
-fn a_bias_that_nothing_adds_is_refused_under_its_own_name() {
+fn an_unused_bias_is_refused_under_its_own_name() {
     let tensors = [
         embedding(),
-        head(),
+        output_matrix(),
         ("model.norm.weight", Dtype::F32, vec![16]),
         ("model.layers.0.input_layernorm.weight", Dtype::F32, vec![16]),
         ("model.layers.0.post_attention_layernorm.weight", Dtype::F32, vec![16]),
@@ -224,7 +230,7 @@ fn a_bias_that_nothing_adds_is_refused_under_its_own_name() {
 
 #[test]
 fn a_directory_may_be_renamed() {
-    let tensors = [embedding(), head(), ("model.norm.weight", Dtype::F32, vec![16])];
+    let tensors = [embedding(), output_matrix(), ("model.norm.weight", Dtype::F32, vec![16])];
     let parent = directory(&base(), &[("model.safetensors", &tensors)]);
     let digest = |path: &Path| {
         let model = LoadedModel::open(path).unwrap();
@@ -243,7 +249,7 @@ fn a_directory_may_be_renamed() {
 }
 
 #[test]
-fn bad_directories_are_named() {
+fn errors_name_what_is_wrong_with_a_directory() {
     let check = |directory: &tempfile::TempDir, expect: &str| {
         let error = LoadedModel::open(directory.path()).unwrap_err().to_string();
         assert!(error.contains(expect), "{error:?} does not contain {expect:?}");

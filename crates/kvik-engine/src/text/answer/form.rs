@@ -1,13 +1,13 @@
-//! How a model writes calls of tools: what stands around names and arguments.
+//! The form in which a model writes tool calls: the texts around names and arguments.
 //!
-//! A form is learned from the chat template (`template::learn`). Where that is not possible it is one of
-//! the known ones; a new one is a row of [`KNOWN`].
+//! `template::learn` learns the form from the chat template. If that fails, it is one of the known forms; a
+//! new one is a row of [`KNOWN`].
 
 use serde_json::Value;
 
 use crate::api::{CallForm, CallStart, Calls};
 
-/// What stands around the parts of a call.
+/// The texts around the parts of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolForm {
     /// Text before the first call, between two, and after the last.
@@ -22,15 +22,15 @@ pub struct ToolForm {
     pub middle: String,
     /// See `begin`.
     pub end: String,
-    /// How the arguments are written.
+    /// The form of the arguments.
     pub arguments: ArgumentsForm,
-    /// One answer may hold several calls.
+    /// Whether one answer may hold several calls.
     pub several: bool,
-    /// The model invents something between name and arguments, such as an identifier of the call.
+    /// Whether the model generates text between name and arguments, such as an identifier of the call.
     pub loose: bool,
 }
 
-/// How the arguments of a call are written.
+/// The form of the arguments of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ArgumentsForm {
     /// A JSON object.
@@ -48,7 +48,7 @@ pub enum ArgumentsForm {
 
 type Form = fn() -> ToolForm;
 
-/// Forms by a text that a template mentions when its model was taught them.
+/// Forms by a text that a template contains if its model was trained on them.
 const KNOWN: [(&str, Form); 5] = [
     ("<tool_call>", ToolForm::tagged),
     ("[TOOL_CALLS]", || ToolForm::objects("[TOOL_CALLS][", ", ", "]", "arguments")),
@@ -58,13 +58,13 @@ const KNOWN: [(&str, Form); 5] = [
 ];
 
 impl ToolForm {
-    /// The form that a template mentions without saying how calls are written.
+    /// The form of a template that mentions its tag without rendering calls.
     pub fn mentioned_in(source: &str) -> Option<ToolForm> {
         KNOWN.iter().find(|(text, _)| source.contains(text)).map(|(_, form)| form())
     }
 
-    /// JSON objects in tags, as Hermes and Qwen write them. It is also what models are asked for
-    /// that were taught no form.
+    /// JSON objects in tags, as Hermes and Qwen write them. Models that were trained on no form are asked
+    /// for this one too.
     pub fn tagged() -> ToolForm {
         ToolForm {
             separator: "\n".into(),
@@ -102,13 +102,13 @@ impl ToolForm {
         }
     }
 
-    /// Text before the JSON object that a whole call is; `None` when the name stands outside of JSON.
+    /// Text before the JSON object that holds the whole call; `None` if the name is outside of the JSON.
     pub(super) fn object_lead(&self) -> Option<&str> {
         let at = self.begin.rfind('{')?;
         self.begin[at + 1..].trim_start().starts_with('"').then_some(&self.begin[..at])
     }
 
-    /// Text after the JSON object that a whole call is, or after the arguments.
+    /// Text after the JSON object that holds the whole call, or after the arguments.
     pub(super) fn tail(&self) -> &str {
         match self.object_lead() {
             Some(_) => self.end.trim_start().strip_prefix('}').unwrap_or(&self.end),
@@ -116,7 +116,7 @@ impl ToolForm {
         }
     }
 
-    /// Text before the first thing that a call itself brings: its object, or its name.
+    /// Text before the first part of the first call that varies: its object, or its name.
     pub(super) fn approach(&self) -> String {
         [&self.opening, self.lead()].concat()
     }
@@ -126,10 +126,10 @@ impl ToolForm {
         self.object_lead().unwrap_or(&self.begin)
     }
 
-    /// The text by which a call is told from other text; empty when calls begin with nothing but JSON,
-    /// and count only at the start of an answer.
+    /// The text that marks the beginning of a call; empty if calls begin with JSON, which counts as a call
+    /// only at the start of an answer.
     pub fn marker(&self) -> &str {
-        // The opening is trimmed, and `begin` where there is none.
+        // Takes the marker from the opening, or from `begin` without one.
         let from = if self.opening.is_empty() { self.lead() } else { &self.opening };
         let end = match from.chars().next() {
             Some('<') => from.find('>').map(|at| at + 1),
@@ -147,7 +147,7 @@ impl ToolForm {
         parts.into_iter().map(String::as_str).chain(untagged)
     }
 
-    /// The constraint that holds answers to this form; `None` when their arguments are not JSON.
+    /// The constraint that enforces this form; `None` if its arguments are not JSON.
     pub fn constraint(
         &self,
         tools: &[(String, Value)],
@@ -177,7 +177,7 @@ impl ToolForm {
         })
     }
 
-    /// What every call begins with that is nothing but JSON, as `{"name"`.
+    /// The beginning that all calls share if they are plain JSON, such as `{"name"`.
     fn first_key(&self) -> Option<String> {
         let whole = [&*self.opening, &self.begin].concat();
         let mut quotes = whole.match_indices('"').map(|(at, _)| at);
@@ -186,9 +186,9 @@ impl ToolForm {
     }
 }
 
-/// An answer has to be a call.
+/// Requires the answer to be a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForcedCall {
-    /// The end of free text that may come before.
+    /// The end of free text that may precede the call.
     pub after: Option<String>,
 }

@@ -1,8 +1,8 @@
-//! JSON inside of an answer that is still being written.
+//! JSON in an answer that is still being generated.
 
 use serde::de::{DeserializeOwned, IgnoredAny};
 
-/// Finds the end of a JSON object, byte by byte.
+/// Finds the end of a JSON object incrementally.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Balance {
     depth: usize,
@@ -11,7 +11,7 @@ pub(super) struct Balance {
 }
 
 impl Balance {
-    /// Takes more bytes; the number of bytes up to the end of the object, once it is there.
+    /// Adds bytes; returns how many of them lead up to the end of the object, if it is reached.
     pub(super) fn feed(&mut self, bytes: &[u8]) -> Option<usize> {
         for (at, byte) in bytes.iter().enumerate() {
             match byte {
@@ -35,8 +35,8 @@ impl Balance {
 
 /// Name and arguments of `{"name": ..., "arguments": {...}}`.
 ///
-/// The arguments are cut out of the text, not parsed and written again: when they come back as part
-/// of the next prompt they must be the same tokens, or the cache cannot serve them.
+/// The arguments are a slice of the text, not parsed and serialised again: as part of the next prompt
+/// they must give the same tokens, or the cache cannot reuse them.
 pub(super) fn parse_call(text: &str) -> Option<(String, String)> {
     let (mut name, mut arguments) = (None, "{}");
     let mut rest = text.trim().strip_prefix('{')?.trim_start();
@@ -47,7 +47,7 @@ pub(super) fn parse_call(text: &str) -> Option<(String, String)> {
         let value = &value_text[..value_text.len() - after_value.len()];
         match key.as_str() {
             "name" | "tool_name" => name = Some(serde_json::from_str(value).ok()?),
-            // Llama 3 says `parameters`; `function` is an object with the two, or the name alone.
+            // Llama 3 uses `parameters`; `function` is an object with name and arguments, or the name alone.
             "arguments" | "parameters" => arguments = value,
             "function" if value.starts_with('{') => return parse_call(value),
             "function" => name = Some(serde_json::from_str(value).ok()?),
@@ -83,7 +83,7 @@ fn arguments_text(value: &str) -> Option<String> {
 /// Keys that a call without a tag begins with.
 const FIRST_KEYS: [&str; 6] = ["name", "type", "function", "parameters", "arguments", "id"];
 
-/// Whether `text` may still become a call; decided by its first key.
+/// Whether `text` can still become a call, judged by its first key.
 pub(super) fn may_be_call(text: &str) -> bool {
     let Some(inside) = text.strip_prefix('{') else { return text.is_empty() };
     let inside = inside.trim_start();

@@ -1,8 +1,8 @@
-//! Takes a model's answer apart while it streams: thoughts, tool calls, and what is meant for the reader.
+//! Splits a model's answer into reasoning, content and tool calls while it streams.
 //!
-//! The result does not depend on where the text was cut into pieces. Text is held back only while it
-//! may turn out to be a tag or a call; nothing is lost: what looks like a call and is none becomes content.
-//! Line breaks next to tags belong to the format, not to the text, and are dropped.
+//! The result does not depend on how the text was cut into pieces. Text is held back only while it can
+//! still become a tag or a call, and none is lost: text that resembles a call and is not one becomes
+//! content. Line breaks next to tags belong to the format, not to the text, and are dropped.
 
 mod form;
 mod json;
@@ -11,7 +11,7 @@ mod read;
 use std::sync::Arc;
 
 use json::Balance;
-use read::{Read, Wait};
+use read::{CallRead, WaitFor};
 
 pub use form::{ArgumentsForm, ForcedCall, ToolForm};
 pub use read::Offer;
@@ -19,76 +19,76 @@ pub use read::Offer;
 /// A piece of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AnswerDelta {
-    /// More of what the model thinks.
+    /// More reasoning.
     Reasoning(String),
-    /// More of what it says.
+    /// More content.
     Content(String),
-    /// A complete call of a tool.
+    /// A complete tool call.
     ToolCall {
         /// Position among the calls of this answer, from 0.
         index: usize,
-        /// Name for this call, by which its result is sent back.
+        /// Identifier of this call, under which the client returns its result.
         id: String,
         /// The tool.
         name: String,
-        /// Its arguments as JSON text, spelled as the model wrote them where it wrote JSON.
+        /// Its arguments as JSON text, exactly as the model wrote them if it wrote JSON.
         arguments: String,
     },
 }
 
 const THINK: &str = "<think>";
 const THINK_END: &str = "</think>";
-/// Llama 3 may put this before a call that has no tag else.
+/// Llama 3 may write this before a call that has no other tag.
 const PYTHON_TAG: &str = "<|python_tag|>";
 
 /// Parses one answer.
 #[derive(Debug)]
 pub struct AnswerParser {
     state: State,
-    /// Tools that may be called; without them what looks like a call is text.
+    /// Tools that may be called; without them calls are content.
     offer: Option<Arc<Offer>>,
     /// Goes into the ids of tool calls.
     salt: String,
-    /// Text that is not decided yet.
+    /// Text that is not classified yet.
     pending: String,
-    /// Line breaks that come next follow a tag and are dropped.
+    /// The last text was a tag, so line breaks that follow are dropped.
     after_tag: bool,
-    /// Something other than white space has been said since the last tag.
-    spoken: bool,
+    /// Text other than white space has been emitted since the last tag.
+    emitted: bool,
     /// A tag was seen: white space at the end is format, not text.
     tagged: bool,
-    /// Thoughts come before anything else.
-    may_think: bool,
-    /// A model whose prompt has opened the thought may open it once more.
+    /// Reasoning can still begin: it precedes all content.
+    may_reason: bool,
+    /// The model may repeat the opening tag of reasoning that the prompt has opened.
     may_reopen: bool,
-    /// Nothing has been said yet: a call without a tag may come.
+    /// No content has been emitted yet: a call without a tag can begin.
     at_start: bool,
     calls: usize,
 }
 
 #[derive(Debug)]
 enum State {
-    Thinking,
-    Speaking,
-    /// Inside of what may be a call.
+    Reasoning,
+    Content,
+    /// In text that may be a call.
     Calling(Calling),
-    /// Behind a call, where another one may come that has no tag of its own.
+    /// After a call, where another one without a tag of its own may follow.
     Between,
-    /// No more calls are wanted, and nothing comes after them.
+    /// The maximum number of calls has been read; all text after them is dropped.
     Over,
 }
 
-/// A call that is not complete.
+/// A possible call that is not complete.
 #[derive(Debug)]
 struct Calling {
-    /// What was taken for the beginning of it: text again when it is none.
+    /// The text removed as its beginning; content again if it is not a call.
     taken: String,
-    /// Not behind another call of the same section.
+    /// Whether it is the first call of its section.
     first: bool,
     wait: Waiting,
 }
 
-/// What an incomplete call waits for, and how far it has been looked for.
+/// The text that an incomplete call waits for, and how far the pending text has been searched.
 #[derive(Debug)]
 enum Waiting {
     Any,
@@ -97,31 +97,31 @@ enum Waiting {
 }
 
 impl AnswerParser {
-    /// `starts_in_thinking` when the prompt ended inside an open thought; `offer` when the request
-    /// brought tools, otherwise calls are plain text.
-    pub fn new(starts_in_thinking: bool, offer: Option<Arc<Offer>>) -> AnswerParser {
+    /// `starts_in_reasoning` if the prompt ended with an open `<think>`; `offer` if the request has tools,
+    /// otherwise calls are content.
+    pub fn new(starts_in_reasoning: bool, offer: Option<Arc<Offer>>) -> AnswerParser {
         AnswerParser {
-            state: if starts_in_thinking { State::Thinking } else { State::Speaking },
+            state: if starts_in_reasoning { State::Reasoning } else { State::Content },
             offer,
             salt: String::new(),
             pending: String::new(),
-            after_tag: starts_in_thinking,
-            spoken: false,
-            tagged: starts_in_thinking,
-            may_think: true,
-            may_reopen: starts_in_thinking,
+            after_tag: starts_in_reasoning,
+            emitted: false,
+            tagged: starts_in_reasoning,
+            may_reason: true,
+            may_reopen: starts_in_reasoning,
             at_start: true,
             calls: 0,
         }
     }
 
-    /// Makes the ids of this answer's tool calls differ from those of other answers.
+    /// Sets a salt that makes the ids of this answer's tool calls differ from those of other answers.
     pub fn with_salt(mut self, salt: &str) -> AnswerParser {
         self.salt = salt.into();
         self
     }
 
-    /// Takes more text; returns what is decided by it.
+    /// Adds text; returns the parts that it completes.
     pub fn push(&mut self, text: &str) -> Vec<AnswerDelta> {
         self.pending.push_str(text);
         let mut deltas = Vec::new();
@@ -129,26 +129,26 @@ impl AnswerParser {
         deltas
     }
 
-    /// The answer is over; returns what was held back.
+    /// Ends the answer; returns the text that was held back.
     pub fn finish(&mut self) -> Vec<AnswerDelta> {
         let mut deltas = Vec::new();
         while self.step(true, &mut deltas) {}
         let rest = std::mem::take(&mut self.pending);
         match self.state {
-            State::Thinking => self.think(&rest, &mut deltas),
-            State::Speaking if self.tagged && !self.spoken && rest.trim().is_empty() => {}
-            State::Speaking => self.speak(&rest, &mut deltas),
+            State::Reasoning => self.push_reasoning(&rest, &mut deltas),
+            State::Content if self.tagged && !self.emitted && rest.trim().is_empty() => {}
+            State::Content => self.push_content(&rest, &mut deltas),
             State::Between | State::Over | State::Calling(_) => {}
         }
         deltas
     }
 
-    /// Decides as much of the pending text as can be; `true` when the state has changed. `done` when no
-    /// more text comes.
+    /// Classifies as much of the pending text as possible; returns whether the state has changed. `done` if
+    /// no more text follows.
     fn step(&mut self, done: bool, deltas: &mut Vec<AnswerDelta>) -> bool {
         match &self.state {
-            State::Thinking => self.step_thinking(deltas),
-            State::Speaking => self.step_speaking(deltas),
+            State::Reasoning => self.step_reasoning(deltas),
+            State::Content => self.step_content(deltas),
             State::Calling(_) => self.step_calling(done, deltas),
             State::Between => self.step_between(done),
             State::Over => {
@@ -158,7 +158,7 @@ impl AnswerParser {
         }
     }
 
-    fn step_thinking(&mut self, deltas: &mut Vec<AnswerDelta>) -> bool {
+    fn step_reasoning(&mut self, deltas: &mut Vec<AnswerDelta>) -> bool {
         if self.may_reopen {
             let start = self.pending.trim_start();
             if start.len() < THINK.len() && THINK.starts_with(start) {
@@ -173,62 +173,62 @@ impl AnswerParser {
             Some(at) => {
                 let rest = self.pending.split_off(at + THINK_END.len());
                 let thought = std::mem::replace(&mut self.pending, rest);
-                self.think(thought[..at].trim_end_matches('\n'), deltas);
-                self.enter(State::Speaking);
+                self.push_reasoning(thought[..at].trim_end_matches('\n'), deltas);
+                self.enter(State::Content);
                 self.at_start = true;
                 true
             }
             None => {
                 let thought = self.take_decided(&[THINK_END]);
-                self.think(&thought, deltas);
+                self.push_reasoning(&thought, deltas);
                 false
             }
         }
     }
 
-    fn step_speaking(&mut self, deltas: &mut Vec<AnswerDelta>) -> bool {
+    fn step_content(&mut self, deltas: &mut Vec<AnswerDelta>) -> bool {
         if self.begins_with_json() {
             let white = self.pending.len() - self.pending.trim_start().len();
             let taken = self.pending.drain(..white).collect();
-            self.call(taken, true);
+            self.begin_call(taken, true);
             return true;
         }
         let tags = self.tags();
         let tags: Vec<&str> = tags.iter().map(String::as_str).collect();
         let found = tags.iter().filter_map(|tag| Some((self.pending.find(tag)?, *tag)));
-        // Only white space may stand before a thought.
+        // Only white space may precede reasoning.
         let allowed = found.filter(|(at, tag)| *tag != THINK || self.pending[..*at].trim().is_empty());
         match allowed.min() {
             Some((at, tag)) => {
                 let rest = self.pending.split_off(at + tag.len());
                 let text = std::mem::replace(&mut self.pending, rest);
                 let text = &text[..at];
-                if self.spoken || !text.trim().is_empty() {
-                    self.speak(text.trim_end_matches('\n'), deltas);
+                if self.emitted || !text.trim().is_empty() {
+                    self.push_content(text.trim_end_matches('\n'), deltas);
                 }
                 match tag {
-                    THINK => self.enter(State::Thinking),
-                    tag => self.call(tag.to_owned(), true),
+                    THINK => self.enter(State::Reasoning),
+                    tag => self.begin_call(tag.to_owned(), true),
                 }
                 true
             }
             None => {
                 let text = self.take_decided(&tags);
-                self.speak(&text, deltas);
-                // What was just said may have ruled out thoughts, and with them what is held back.
+                self.push_content(&text, deltas);
+                // The content just emitted may have ruled out reasoning, and with it a reason to hold text back.
                 !text.is_empty()
             }
         }
     }
 
-    /// Texts that begin something else than what is said.
+    /// Tags that may end the content.
     fn tags(&self) -> Vec<String> {
         let mut tags = Vec::new();
         if let Some(offer) = &self.offer {
             let marker = offer.form.marker();
             tags.push(if marker.is_empty() { PYTHON_TAG } else { marker }.to_owned());
         }
-        if self.may_think {
+        if self.may_reason {
             tags.push(THINK.to_owned());
         }
         tags
@@ -240,8 +240,8 @@ impl AnswerParser {
         untagged && self.at_start && self.pending.trim_start().starts_with(['{', '['])
     }
 
-    /// Goes on with what may be a call.
-    fn call(&mut self, taken: String, first: bool) {
+    /// Continues with a possible call.
+    fn begin_call(&mut self, taken: String, first: bool) {
         self.enter(State::Calling(Calling { taken, first, wait: Waiting::Any }));
     }
 
@@ -251,33 +251,33 @@ impl AnswerParser {
             return false;
         }
         match offer.read(&self.pending, calling.first, done) {
-            Read::Call { name, arguments, end } => {
-                let more_behind = !offer.form.opening.is_empty() || offer.form.marker().is_empty();
+            CallRead::Call { name, arguments, end } => {
+                let more_may_follow = !offer.form.opening.is_empty() || offer.form.marker().is_empty();
                 let over = self.calls + 1 >= offer.calls_max;
                 self.pending.drain(..end);
-                self.called(name, arguments, deltas);
-                self.enter(match (over, more_behind) {
+                self.push_call(name, arguments, deltas);
+                self.enter(match (over, more_may_follow) {
                     (true, _) => State::Over,
                     (false, true) => State::Between,
-                    (false, false) => State::Speaking,
+                    (false, false) => State::Content,
                 });
                 true
             }
-            Read::More(wait) if !done => {
+            CallRead::Incomplete(wait) if !done => {
                 calling.wait = Waiting::on(wait, &self.pending);
                 false
             }
-            Read::More(_) | Read::No => {
+            CallRead::Incomplete(_) | CallRead::NotACall => {
                 let taken = std::mem::take(&mut calling.taken);
-                self.enter(State::Speaking);
+                self.enter(State::Content);
                 self.after_tag = false;
-                self.speak(&taken, deltas);
+                self.push_content(&taken, deltas);
                 true
             }
         }
     }
 
-    /// Behind a call: another one, the end of the section, or text.
+    /// After a call: another one, the end of the section, or content.
     fn step_between(&mut self, done: bool) -> bool {
         let Some(offer) = &self.offer else { return false };
         let is_between = |c: char| c.is_whitespace() || matches!(c, ',' | ';');
@@ -288,22 +288,22 @@ impl AnswerParser {
         let may_begin = |text: &str| text.starts_with(rest);
         if begins(lead) {
             self.pending = rest.to_owned();
-            self.call(String::new(), false);
+            self.begin_call(String::new(), false);
         } else if begins(closing) {
             self.pending = rest[closing.len()..].to_owned();
-            self.enter(State::Speaking);
+            self.enter(State::Content);
         } else if may_begin(lead) || may_begin(closing) {
             if done {
                 self.pending.clear();
             }
             return false;
         } else {
-            self.enter(State::Speaking);
+            self.enter(State::Content);
         }
         true
     }
 
-    fn called(&mut self, name: String, arguments: String, deltas: &mut Vec<AnswerDelta>) {
+    fn push_call(&mut self, name: String, arguments: String, deltas: &mut Vec<AnswerDelta>) {
         let index = self.calls;
         let parts = [&self.salt, "\0", &name, "\0", &arguments].concat();
         let id = format!("call_{index}_{}", &blake3::hash(parts.as_bytes()).to_hex()[..16]);
@@ -312,18 +312,18 @@ impl AnswerParser {
     }
 
     fn enter(&mut self, state: State) {
-        self.may_think &= !matches!(state, State::Calling(_));
+        self.may_reason &= !matches!(state, State::Calling(_));
         self.state = state;
         self.after_tag = true;
-        self.spoken = false;
+        self.emitted = false;
         self.tagged = true;
         self.at_start = false;
     }
 
-    fn think(&mut self, text: &str, deltas: &mut Vec<AnswerDelta>) {
+    fn push_reasoning(&mut self, text: &str, deltas: &mut Vec<AnswerDelta>) {
         let text = self.without_breaks_after_tag(text);
         if !text.is_empty() {
-            self.spoken = true;
+            self.emitted = true;
             match deltas.last_mut() {
                 Some(AnswerDelta::Reasoning(last)) => last.push_str(text),
                 _ => deltas.push(AnswerDelta::Reasoning(text.into())),
@@ -331,11 +331,11 @@ impl AnswerParser {
         }
     }
 
-    fn speak(&mut self, text: &str, deltas: &mut Vec<AnswerDelta>) {
+    fn push_content(&mut self, text: &str, deltas: &mut Vec<AnswerDelta>) {
         let text = self.without_breaks_after_tag(text);
         if !text.is_empty() {
-            self.spoken = true;
-            self.may_think = false;
+            self.emitted = true;
+            self.may_reason = false;
             self.at_start = false;
             match deltas.last_mut() {
                 Some(AnswerDelta::Content(last)) => last.push_str(text),
@@ -353,7 +353,7 @@ impl AnswerParser {
         text
     }
 
-    /// Takes the pending text that cannot belong to a tag. White space before a possible tag stays.
+    /// Removes and returns the pending text that cannot belong to a tag. White space before a possible tag stays.
     fn take_decided(&mut self, tags: &[&str]) -> String {
         if tags.is_empty() {
             return std::mem::take(&mut self.pending);
@@ -365,25 +365,25 @@ impl AnswerParser {
     }
 }
 
-/// Bytes at the end of `text` that are the beginning of `tag`.
+/// Length of the longest end of `text` that is a beginning of `tag`.
 fn partial_tag(text: &str, tag: &str) -> usize {
     let longest = text.len().min(tag.len() - 1);
     (1..=longest).rev().find(|&len| text.as_bytes().ends_with(&tag.as_bytes()[..len])).unwrap_or(0)
 }
 
 impl Waiting {
-    fn on(wait: Wait, pending: &str) -> Waiting {
+    fn on(wait: WaitFor, pending: &str) -> Waiting {
         let mut waiting = match wait {
-            Wait::Any => Waiting::Any,
-            Wait::Object(searched) => Waiting::Object { balance: Balance::default(), searched },
-            Wait::Text(text, searched) => Waiting::Text { text, searched },
+            WaitFor::Any => Waiting::Any,
+            WaitFor::Object(searched) => Waiting::Object { balance: Balance::default(), searched },
+            WaitFor::Text(text, searched) => Waiting::Text { text, searched },
         };
         let over = waiting.is_over(pending);
-        debug_assert!(!over || matches!(waiting, Waiting::Any), "what it waits for is not there yet");
+        debug_assert!(!over || matches!(waiting, Waiting::Any), "the awaited text has not arrived yet");
         waiting
     }
 
-    /// Whether there may be a call now. Looks at no byte twice, or at few of them.
+    /// Whether the call may be complete now. Searches hardly any byte twice.
     fn is_over(&mut self, pending: &str) -> bool {
         match self {
             Waiting::Any => true,

@@ -41,7 +41,7 @@ fn run_with(pieces: &[&str], thinking: bool, offer: Option<Arc<Offer>>) -> Strin
 }
 
 #[test]
-fn answers_are_taken_apart() {
+fn answers_are_split_into_reasoning_content_and_calls() {
     let check = |text: &str, expect: &str| assert_eq!(run(&[text], false, true), expect, "{text:?}");
     check("Hello <b>.\n", "C(Hello <b>.\n)");
     check(" \n Hi", "C( \n Hi)");
@@ -78,20 +78,20 @@ fn answers_are_taken_apart() {
 }
 
 #[test]
-fn a_thought_opened_by_the_prompt_is_a_thought() {
+fn reasoning_opened_by_the_prompt_is_reasoning() {
     assert_eq!(run(&["Hm.\n</think>\n\nYes"], true, false), "R(Hm.)C(Yes)");
     assert_eq!(run(&["\n<think>\nHm.</think>Yes"], true, false), "R(Hm.)C(Yes)");
     assert_eq!(run(&["<thinking>x"], true, false), "R(<thinking>x)");
 }
 
 #[test]
-fn without_tools_their_tags_are_text() {
+fn without_tools_their_tags_are_content() {
     let text = "<tool_call>{\"name\":\"f\"}</tool_call>";
     assert_eq!(run(&[text], false, false), format!("C({text})"));
 }
 
 #[test]
-fn content_streams_at_once() {
+fn content_streams_immediately() {
     let mut parser = AnswerParser::new(false, offer(ToolForm::tagged()));
     assert_eq!(parser.push("Hello"), [AnswerDelta::Content("Hello".into())]);
     assert_eq!(parser.push(" <to"), []);
@@ -99,7 +99,7 @@ fn content_streams_at_once() {
 }
 
 #[test]
-fn ids_differ_by_salt_and_place() {
+fn call_ids_differ_by_salt_and_index() {
     let text = "<tool_call>{\"name\":\"f\"}</tool_call>".repeat(2);
     let ids = |salt: &str| -> Vec<String> {
         let deltas = AnswerParser::new(false, offer(ToolForm::tagged())).with_salt(salt).push(&text);
@@ -140,19 +140,19 @@ fn fragment() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..Default::default() })]
     #[test]
-    fn any_cutting_gives_the_same(
+    fn the_result_does_not_depend_on_the_cuts(
         fragments in prop::collection::vec(fragment(), 0..14),
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..10),
         thinking: bool,
         tools: bool,
     ) {
         let text = fragments.concat();
-        let places: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
-        let mut cuts: Vec<usize> = cuts.iter().map(|cut| places[cut.index(places.len())]).collect();
+        let offsets: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| offsets[cut.index(offsets.len())]).collect();
         cuts.extend([0, text.len()]);
         cuts.sort_unstable();
         let pieces: Vec<&str> = cuts.windows(2).map(|pair| &text[pair[0]..pair[1]]).collect();
-        let chars: Vec<&str> = places.windows(2).map(|pair| &text[pair[0]..pair[1]]).collect();
+        let chars: Vec<&str> = offsets.windows(2).map(|pair| &text[pair[0]..pair[1]]).collect();
         let whole = run(&[&text], thinking, tools);
         prop_assert_eq!(&whole, &run(&pieces, thinking, tools), "{:?}", pieces);
         prop_assert_eq!(&whole, &run(&chars, thinking, tools), "{:?}", text);
@@ -259,7 +259,7 @@ fn calls_are_read_in_the_form_of_the_model() {
         "T(0:f:{\"a\":1})T(1:g:{})",
     );
     check(sections, "<calls><call>f<sep>{}</call></calls>after", "T(0:f:{})C(after)");
-    // Parameters, whose types the schema knows.
+    // Parameters, whose types come from the schema.
     check(
         parameters,
         "<tool_call>\n<function=f>\n<parameter=t>\n3\n</parameter>\n<parameter=n>\n3\n</parameter>\n</function>\n</tool_call>",
@@ -274,7 +274,7 @@ fn calls_are_read_in_the_form_of_the_model() {
 }
 
 #[test]
-fn no_more_calls_are_read_than_wanted() {
+fn no_more_calls_are_read_than_the_maximum() {
     let one = |form: ToolForm, text: &str| {
         let mut offer = offer(form).unwrap();
         Arc::get_mut(&mut offer).unwrap().calls_max = 1;
@@ -339,16 +339,16 @@ const PARTS: [&str; 34] = [
 proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..Default::default() })]
     #[test]
-    fn any_cutting_gives_the_same_in_every_form(
+    fn the_result_does_not_depend_on_the_cuts_in_any_form(
         parts in prop::collection::vec(part_of_a_call(), 0..16),
         cut in any::<prop::sample::Index>(),
         form in 0..6usize,
     ) {
         let forms = [ToolForm::tagged, listed, bare, functions, sections, parameters];
         let text = parts.concat();
-        let places: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
-        let (left, right) = text.split_at(places[cut.index(places.len())]);
-        let chars: Vec<&str> = places.windows(2).map(|pair| &text[pair[0]..pair[1]]).collect();
+        let offsets: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
+        let (left, right) = text.split_at(offsets[cut.index(offsets.len())]);
+        let chars: Vec<&str> = offsets.windows(2).map(|pair| &text[pair[0]..pair[1]]).collect();
         let whole = run_with(&[&text], false, offer(forms[form]()));
         prop_assert_eq!(&whole, &run_with(&[left, right], false, offer(forms[form]())), "{:?}|{:?}", left, right);
         prop_assert_eq!(&whole, &run_with(&chars, false, offer(forms[form]())), "{:?}", text);

@@ -1,29 +1,29 @@
-//! Memory of the compiled constraints that requests and the cache hold.
+//! The memory budget of compiled constraints, which requests and the pool's cache hold.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvik_cache::TenantId;
 
-/// Bytes of all compiled constraints at most.
+/// Maximum bytes of all compiled constraints.
 const BYTES_MAX: usize = 256 << 20;
-/// One tenant has this much of it at most.
+/// Maximum bytes of one tenant.
 const TENANT_BYTES_MAX: usize = BYTES_MAX / 2;
 
-/// What is held, by tenant; a clone is the same one.
+/// Bytes held by tenant; clones share the state.
 #[derive(Clone, Default)]
-pub(super) struct Budget(Arc<Mutex<BTreeMap<TenantId, usize>>>);
+pub(super) struct MemoryBudget(Arc<Mutex<BTreeMap<TenantId, usize>>>);
 
-/// Bytes taken from the budget; they come back with it.
-pub(super) struct Charge {
-    budget: Budget,
+/// Bytes taken from the budget; dropping it returns them.
+pub(super) struct MemoryCharge {
+    budget: MemoryBudget,
     tenant: TenantId,
     bytes: usize,
 }
 
-impl Budget {
-    /// Takes bytes for a tenant, if there are so many left.
-    pub(super) fn take(&self, tenant: TenantId, bytes: usize) -> Option<Charge> {
+impl MemoryBudget {
+    /// Takes bytes for a tenant, if enough are left.
+    pub(super) fn take(&self, tenant: TenantId, bytes: usize) -> Option<MemoryCharge> {
         let mut held = self.lock();
         let all: usize = held.values().sum();
         let own = held.get(&tenant).copied().unwrap_or(0);
@@ -31,7 +31,7 @@ impl Budget {
             return None;
         }
         held.insert(tenant, own + bytes);
-        Some(Charge { budget: self.clone(), tenant, bytes })
+        Some(MemoryCharge { budget: self.clone(), tenant, bytes })
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<TenantId, usize>> {
@@ -40,7 +40,7 @@ impl Budget {
     }
 }
 
-impl Drop for Charge {
+impl Drop for MemoryCharge {
     fn drop(&mut self) {
         let mut held = self.budget.lock();
         let left = held.get(&self.tenant).map_or(0, |own| own.saturating_sub(self.bytes));
@@ -57,8 +57,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tenant_has_half_and_what_is_dropped_comes_back() {
-        let budget = Budget::default();
+    fn a_tenant_gets_at_most_half_and_a_dropped_charge_is_returned() {
+        let budget = MemoryBudget::default();
         let half = budget.take(TenantId(1), TENANT_BYTES_MAX).unwrap();
         assert!(budget.take(TenantId(1), 1).is_none());
         let other = budget.take(TenantId(2), TENANT_BYTES_MAX).unwrap();

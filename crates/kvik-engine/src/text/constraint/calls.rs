@@ -1,7 +1,7 @@
-//! The grammar of tool calls: free text, and calls in the form that the model was taught.
+//! The grammar of tool calls: free text, and calls in the form that the model was trained on.
 //!
-//! The text of a form is taken literally; where it names a control token of the vocabulary, the
-//! grammar wants that token, because such a token never counts as the text that it is written as.
+//! The texts of a form are literals; where one contains the name of a control token, the grammar
+//! requires that token, because a control token never counts as the text of its name.
 
 use std::fmt::Write;
 
@@ -13,7 +13,7 @@ use super::schema::move_references;
 use crate::api::{CallForm, CallStart, Calls};
 use crate::text::stream::{TokenKind, Vocabulary};
 
-/// Calls in one answer at most, whatever is asked for.
+/// Maximum calls in one answer, whatever the request sets.
 const CALLS_MAX: usize = 128;
 /// Free text.
 const TEXT: &str = "(?s:.+)";
@@ -23,28 +23,28 @@ pub(super) fn lark(calls: &Calls, vocabulary: &Vocabulary) -> Result<String, Str
     if calls.tools.is_empty() {
         return Err("there is no tool to call".to_owned());
     }
-    let words = Words::of(vocabulary);
+    let controls = ControlTokens::of(vocabulary);
     match &calls.start {
         CallStart::Forced { after } => {
-            let lead = after.as_ref().map(|after| lead("lead", after, &words)).transpose()?;
+            let lead = after.as_ref().map(|after| lead("lead", after, &controls)).transpose()?;
             let lead =
                 lead.unwrap_or_else(|| Lead { rules: String::new(), reference: String::new(), skipped: 0 });
-            let body = section(calls, 0, &words)?;
+            let body = section(calls, 0, &controls)?;
             Ok(format!("start: {} section\n{}{body}", lead.reference, lead.rules))
         }
         CallStart::Lazy { trigger } => {
             check_trigger(calls, trigger)?;
-            let lead = lead("lead", trigger, &words)?;
-            let body = section(calls, lead.skipped, &words)?;
-            // Without a text that opens all calls, each call starts with the trigger again.
+            let lead = lead("lead", trigger, &controls)?;
+            let body = section(calls, lead.skipped, &controls)?;
+            // Without an opening for all calls, each call starts with the trigger again.
             let sections = if calls.opening.is_empty() { calls_max(calls) } else { 1 };
             let repeated = format!("({} section){{0,{sections}}}", lead.reference);
             Ok(format!("start: {repeated} text?\ntext: /{TEXT}/\n{}{body}", lead.rules))
         }
         CallStart::LazyAtStart { trigger } => {
             check_trigger(calls, trigger)?;
-            let other = other_beginnings(trigger, &words);
-            Ok(format!("start: section | other\nother: /{other}/\n{}", section(calls, 0, &words)?))
+            let other = other_beginnings(trigger, &controls);
+            Ok(format!("start: section | other\nother: /{other}/\n{}", section(calls, 0, &controls)?))
         }
     }
 }
@@ -61,7 +61,7 @@ fn calls_max(calls: &Calls) -> usize {
     calls.calls_max.clamp(1, CALLS_MAX)
 }
 
-/// Free text that ends with a certain text.
+/// Free text up to a given end.
 struct Lead {
     rules: String,
     reference: String,
@@ -69,8 +69,8 @@ struct Lead {
     skipped: usize,
 }
 
-fn lead(name: &str, end: &str, words: &Words) -> Result<Lead, String> {
-    match words.split(end).first() {
+fn lead(name: &str, end: &str, controls: &ControlTokens) -> Result<Lead, String> {
+    match controls.split(end).first() {
         None => Err("the text that begins a call is empty".to_owned()),
         // A control token ends text by itself.
         Some(Piece::Control(token, length)) => Ok(Lead {
@@ -87,28 +87,28 @@ fn lead(name: &str, end: &str, words: &Words) -> Result<Lead, String> {
     }
 }
 
-/// The rules of `section`: calls with what stands around them, without the first `skipped` bytes.
-fn section(calls: &Calls, skipped: usize, words: &Words) -> Result<String, String> {
-    let first = one_of(calls, &calls.opening, skipped, words)?;
+/// The rules of `section`: calls with the texts around them, without the first `skipped` bytes.
+fn section(calls: &Calls, skipped: usize, controls: &ControlTokens) -> Result<String, String> {
+    let first = one_of(calls, &calls.opening, skipped, controls)?;
     let more = match (calls_max(calls) - 1, calls.opening.is_empty() && skipped > 0) {
         (0, _) | (_, true) => String::new(),
         (more, false) => {
-            let next = one_of(calls, &calls.separator, 0, words)?;
+            let next = one_of(calls, &calls.separator, 0, controls)?;
             format!(" next{{0,{more}}}\nnext: {next}")
         }
     };
     let (repeat, rule) = more.split_once('\n').unwrap_or((&more, ""));
-    let closing = words.lark(&calls.closing);
+    let closing = controls.lark(&calls.closing);
     Ok(format!("section: first{repeat} {closing}\nfirst: {first}\n{rule}\n{}", argument_rules(calls)?))
 }
 
-/// One call of any tool behind `before`, without its first `skipped` bytes.
-fn one_of(calls: &Calls, before: &str, skipped: usize, words: &Words) -> Result<String, String> {
+/// One call of any tool after `before`, without its first `skipped` bytes.
+fn one_of(calls: &Calls, before: &str, skipped: usize, controls: &ControlTokens) -> Result<String, String> {
     let mut options = Vec::new();
     for (index, (form, _)) in shapes(calls).iter().enumerate() {
         let head = format!("{before}{}", form.begin);
         let head = head.get(skipped..).ok_or("the trigger is longer than what begins a call")?;
-        options.push(format!("{} json_{index} {}", words.lark(head), words.lark(&form.end)));
+        options.push(format!("{} json_{index} {}", controls.lark(head), controls.lark(&form.end)));
     }
     Ok(options.join(" | "))
 }
@@ -122,8 +122,8 @@ fn argument_rules(calls: &Calls) -> Result<String, String> {
     Ok(rules)
 }
 
-/// The forms by what stands around their JSON: of several that differ in their schema alone, only
-/// the JSON itself tells which one it is.
+/// Groups the forms by the texts around their JSON: forms that differ in their schema alone can only be
+/// distinguished by the JSON.
 fn shapes(calls: &Calls) -> Vec<(&CallForm, Vec<&Value>)> {
     let mut shapes: Vec<(&CallForm, Vec<&Value>)> = Vec::new();
     for tool in &calls.tools {
@@ -147,9 +147,9 @@ fn any_of(schemas: &[&Value]) -> Value {
     json!({ "anyOf": moved.collect::<Vec<_>>() })
 }
 
-/// An expression for all texts that do not start with `trigger`.
-fn other_beginnings(trigger: &str, words: &Words) -> String {
-    let Some(Piece::Text(text)) = words.split(trigger).into_iter().next() else {
+/// A regular expression for all texts that do not start with `trigger`.
+fn other_beginnings(trigger: &str, controls: &ControlTokens) -> String {
+    let Some(Piece::Text(text)) = controls.split(trigger).into_iter().next() else {
         return TEXT.to_owned();
     };
     let mut options = Vec::new();
@@ -165,7 +165,7 @@ fn other_beginnings(trigger: &str, words: &Words) -> String {
     options.join("|")
 }
 
-/// A character as an expression and in a class.
+/// A character escaped for a regular expression and for a class.
 fn escaped(letter: char) -> String {
     if letter.is_ascii_alphanumeric() { letter.to_string() } else { format!("\\x{{{:x}}}", letter as u32) }
 }
@@ -175,7 +175,7 @@ fn quoted(text: &str) -> String {
 }
 
 /// The control tokens of a vocabulary by their texts.
-struct Words<'a> {
+struct ControlTokens<'a> {
     controls: Vec<(&'a str, Token)>,
 }
 
@@ -185,17 +185,17 @@ enum Piece<'t> {
     Control(Token, usize),
 }
 
-impl<'a> Words<'a> {
-    fn of(vocabulary: &'a Vocabulary) -> Words<'a> {
+impl<'a> ControlTokens<'a> {
+    fn of(vocabulary: &'a Vocabulary) -> ControlTokens<'a> {
         let ids = 0..vocabulary.len() as Token;
         let control = |id: Token| {
             let text = std::str::from_utf8(vocabulary.bytes(id)).ok()?;
             (vocabulary.kind(id) != TokenKind::Text && !text.is_empty()).then_some((text, id))
         };
-        Words { controls: ids.filter_map(control).collect() }
+        ControlTokens { controls: ids.filter_map(control).collect() }
     }
 
-    /// Text and control tokens in turn.
+    /// Splits a text at its control tokens.
     fn split<'t>(&self, mut text: &'t str) -> Vec<Piece<'t>> {
         let mut pieces = Vec::new();
         while let Some((at, length, token)) = self.first_in(text) {
@@ -211,14 +211,14 @@ impl<'a> Words<'a> {
         pieces
     }
 
-    /// Where the first control token stands, its length, and which it is; the longest of several.
+    /// Offset, length and id of the first control token in the text; the longest of several.
     fn first_in(&self, text: &str) -> Option<(usize, usize, Token)> {
         let found =
             self.controls.iter().filter_map(|(word, token)| Some((text.find(word)?, word.len(), *token)));
         found.min_by_key(|&(at, length, _)| (at, std::cmp::Reverse(length)))
     }
 
-    /// The text as a sequence of Lark.
+    /// The text as a Lark sequence.
     fn lark(&self, text: &str) -> String {
         let piece = |piece: Piece<'_>| match piece {
             Piece::Text(text) => quoted(text),
@@ -297,14 +297,14 @@ mod tests {
     }
 
     #[test]
-    fn thoughts_may_come_before_a_forced_call() {
+    fn reasoning_may_precede_a_forced_call() {
         let start = || CallStart::Forced { after: Some("</think>".into()) };
         assert!(accepts(&tagged(start(), 1), &format!("well, <f> or <g>?</think>{F}")));
         assert!(!accepts(&tagged(start(), 1), &format!("</think>then{F}")));
     }
 
     #[test]
-    fn a_lazy_call_is_held_to_its_form_and_text_is_free() {
+    fn a_lazy_call_must_have_its_form_and_text_is_free() {
         let start = || CallStart::Lazy { trigger: "<tool_call>".into() };
         let cases = [
             (String::from("Just <b>text</b>."), true),
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_start_only_the_start_counts() {
+    fn a_trigger_at_the_start_counts_only_there() {
         let schema = whole("f");
         let form = CallForm { begin: String::new(), schema, end: String::new() };
         let calls = Constraint::Calls(Calls {
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_control_token_is_wanted_as_the_token() {
+    fn a_control_token_is_required_as_a_token() {
         let form = CallForm { begin: "f(".into(), schema: arguments(), end: ")".into() };
         let calls = |start| {
             Constraint::Calls(Calls {

@@ -1,65 +1,65 @@
-//! A compiled constraint, and an answer that follows it.
+//! A compiled constraint, and the state of an answer under it.
 //!
 //! Compiled grammars are shared: all prompts of a request, its choices and later requests of the
-//! same tenant have one [`Template`]. An answer gets lexer caches of its own with its first token,
-//! so that a queue of requests holds no more than their templates.
+//! same tenant use one [`CompiledGrammar`]. An answer gets its own lexer caches with its first token,
+//! so that queued requests hold no more than their grammars.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use llguidance::{Matcher, TokenParser};
 use toktrie::SimpleVob;
 
-use super::budget::Charge;
+use super::budget::MemoryCharge;
 use super::watch::Watch;
 
 const UNSATISFIABLE: &str = "no answer can satisfy it";
 
 /// A compiled constraint.
-pub(super) struct Template {
+pub(super) struct CompiledGrammar {
     matcher: Mutex<Matcher>,
     watch: Watch,
-    /// Bytes that it takes, about.
+    /// Its approximate size in bytes.
     pub(super) bytes: usize,
-    /// What it was charged to, once it is shared.
-    pub(super) charge: Mutex<Option<Charge>>,
+    /// Its charge to the memory budget, once it is shared.
+    pub(super) charge: Mutex<Option<MemoryCharge>>,
 }
 
 /// A constraint together with the answer so far.
 pub struct Guide {
-    template: Arc<Template>,
+    grammar: Arc<CompiledGrammar>,
     /// The answer's own parser, from its first token on.
     matcher: Option<Matcher>,
 }
 
-/// What a constraint says about the next token.
+/// The tokens that a constraint allows next.
 pub enum Allowed {
     /// One of these tokens.
     Tokens(SimpleVob),
-    /// Nothing more: the answer is complete.
+    /// None: the answer is complete.
     Nothing,
 }
 
-impl Template {
-    /// Makes sure that some answer can satisfy the constraint.
-    pub(super) fn new(parser: TokenParser, bytes: usize, watch: &Watch) -> Result<Template, String> {
+impl CompiledGrammar {
+    /// Checks that some answer can satisfy the constraint.
+    pub(super) fn new(parser: TokenParser, bytes: usize, watch: &Watch) -> Result<CompiledGrammar, String> {
         let mut matcher = Matcher::new(Ok(parser)).into_cancellable();
         match allowed(&mut matcher, watch)? {
             Allowed::Tokens(_) => {}
             Allowed::Nothing => return Err(UNSATISFIABLE.to_owned()),
         }
         let matcher = Mutex::new(matcher);
-        Ok(Template { matcher, watch: watch.clone(), bytes, charge: Mutex::default() })
+        Ok(CompiledGrammar { matcher, watch: watch.clone(), bytes, charge: Mutex::default() })
     }
 
     fn fork(&self) -> Matcher {
-        // Cloning changes nothing, so what panicked in it left the original whole.
+        // Cloning changes nothing, so a panic in it leaves the original consistent.
         self.matcher.lock().unwrap_or_else(PoisonError::into_inner).deep_clone()
     }
 }
 
 impl Guide {
-    pub(super) fn new(template: Arc<Template>) -> Guide {
-        Guide { template, matcher: None }
+    pub(super) fn new(grammar: Arc<CompiledGrammar>) -> Guide {
+        Guide { grammar, matcher: None }
     }
 
     /// The tokens that may come next.
@@ -68,27 +68,27 @@ impl Guide {
         allowed(matcher, watch)
     }
 
-    /// Takes note of the token that was chosen; whether the answer is complete with it.
+    /// Records the chosen token; returns whether it completes the answer.
     pub fn accept(&mut self, token: kvik_cache::Token) -> Result<bool, String> {
         let (matcher, watch) = self.parts();
         let _watched = matcher.cancellation_handle().map(|handle| watch.over(handle));
-        matcher.consume_token(token).map_err(|error| worded(matcher, &error.to_string()))?;
+        matcher.consume_token(token).map_err(|error| describe(matcher, &error.to_string()))?;
         Ok(matcher.is_stopped())
     }
 
     /// A copy with its own lexer caches, for another choice.
     pub fn fork(&self) -> Guide {
-        Guide { template: self.template.clone(), matcher: self.matcher.as_ref().map(Matcher::deep_clone) }
+        Guide { grammar: self.grammar.clone(), matcher: self.matcher.as_ref().map(Matcher::deep_clone) }
     }
 
-    /// Whether both were compiled at the same time.
+    /// Whether both share one compiled grammar.
     #[cfg(test)]
-    pub(super) fn is_one_with(&self, other: &Guide) -> bool {
-        Arc::ptr_eq(&self.template, &other.template)
+    pub(super) fn shares_grammar_with(&self, other: &Guide) -> bool {
+        Arc::ptr_eq(&self.grammar, &other.grammar)
     }
 
     fn parts(&mut self) -> (&mut Matcher, &Watch) {
-        (self.matcher.get_or_insert_with(|| self.template.fork()), &self.template.watch)
+        (self.matcher.get_or_insert_with(|| self.grammar.fork()), &self.grammar.watch)
     }
 }
 
@@ -97,11 +97,11 @@ fn allowed(matcher: &mut Matcher, watch: &Watch) -> Result<Allowed, String> {
         return Ok(Allowed::Nothing);
     }
     let _watched = matcher.cancellation_handle().map(|handle| watch.over(handle));
-    let mask = matcher.compute_mask().map_err(|error| worded(matcher, &error.to_string()))?;
+    let mask = matcher.compute_mask().map_err(|error| describe(matcher, &error.to_string()))?;
     Ok(if mask.is_zero() { Allowed::Nothing } else { Allowed::Tokens(mask) })
 }
 
-fn worded(matcher: &Matcher, error: &str) -> String {
+fn describe(matcher: &Matcher, error: &str) -> String {
     if matcher.is_cancelled() {
         return "it is too ambiguous: one token took longer than a step of all requests may; write each text in one way only"
             .to_owned();
@@ -112,7 +112,7 @@ fn worded(matcher: &Matcher, error: &str) -> String {
     first_lines(error)
 }
 
-/// The start of a message; the rest of llguidance's is its own state.
+/// The first lines of llguidance's message, without its dump of internal state.
 pub(super) fn first_lines(message: &str) -> String {
     let message = ["\n<state>", "\n<non-verbose/>"]
         .iter()

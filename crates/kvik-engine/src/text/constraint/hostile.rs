@@ -1,5 +1,5 @@
-//! The worst grammars that are known: each is compiled, or refused, and obeyed for a while, within
-//! bounds of time and memory that hold for all.
+//! The worst known grammars: each is refused, or compiled and followed for some tokens, within bounds
+//! of time and memory.
 
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use super::tests::compiler;
 use super::*;
 
-/// A release build takes a tenth of it; tests share their processors.
+/// A release build takes a tenth of it; tests share the processors.
 const TIME_MAX: Duration = Duration::from_secs(5);
-/// Growth of the process over all cases; one of them alone took gigabytes.
+/// Maximum growth of the process over all cases; one case alone used to take gigabytes.
 const GROWTH_MAX: usize = 400 << 20;
 const STEPS: usize = 40;
 
@@ -134,7 +134,7 @@ fn grammars() -> Vec<(&'static str, Constraint)> {
     ]
 }
 
-/// Follows the grammar with tokens by chance.
+/// Follows the grammar with random tokens.
 fn follow(guide: &mut Guide) -> Result<(), String> {
     let mut random = 1u64;
     for _ in 0..STEPS {
@@ -148,7 +148,7 @@ fn follow(guide: &mut Guide) -> Result<(), String> {
     Ok(())
 }
 
-/// The most memory that this process has had, where the system tells.
+/// Peak memory of this process; 0 if the system does not report it.
 fn peak_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -156,7 +156,7 @@ fn peak_bytes() -> usize {
 }
 
 #[test]
-fn the_worst_grammars_end_soon_and_stay_small() {
+fn the_worst_grammars_stay_within_time_and_memory() {
     let before = peak_bytes();
     let pool = CompilerPool::new(compiler());
     let (sender, outcomes) = channel();

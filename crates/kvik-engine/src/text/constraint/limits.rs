@@ -1,42 +1,42 @@
-//! What a constraint may cost, decided before it is paid.
+//! Limits on the cost of a constraint, checked before it is compiled.
 //!
-//! llguidance counts its own work ("fuel") nearly everywhere. Two places it leaves open are closed
-//! here: the first 256 steps of its lexer, where a `multipleOf` with a large divisor explores one
-//! state for each remainder, are rehearsed with fuel; and its recursion, which follows rules and
-//! references, gets grammars of bounded length and a stack that holds them ([`STACK_BYTES`]).
+//! llguidance limits its own work ("fuel") nearly everywhere. This module covers the two gaps: it runs
+//! the first 256 steps of the lexer with fuel, because a `multipleOf` with a large divisor explores one
+//! state for each remainder there; and it bounds the length of grammars, because llguidance recurses
+//! along rules and references, so that its stack is large enough ([`STACK_BYTES`]).
 
 use llguidance::api::ParserLimits;
 use llguidance::earley::lexerspec::LexerSpec;
 
-/// Bytes of a schema at most, and of the tools of one request.
+/// Maximum bytes of a schema, and of the tools of one request.
 pub(super) const SCHEMA_BYTES_MAX: usize = 256 * 1024;
-/// Bytes of a regular expression at most: each of its classes can cost thousands of nodes.
+/// Maximum bytes of a regular expression: each of its classes can cost thousands of nodes.
 const REGEX_BYTES_MAX: usize = 16 * 1024;
-/// Bytes of a Lark grammar at most.
+/// Maximum bytes of a Lark grammar.
 const LARK_BYTES_MAX: usize = 64 * 1024;
-/// Names and literals of a Lark grammar at most: the first row of its parser is quadratic in them
-/// when it is ambiguous, and a chain of rules takes 5 KB of stack for each.
+/// Maximum names and literals of a Lark grammar: the first row of its parser is quadratic in them
+/// if it is ambiguous, and a chain of rules takes 5 KB of stack for each.
 const LARK_WORDS_MAX: usize = 6_000;
-/// Classes such as `\pL` and `\w` in an expression or grammar at most: each can have hundreds of
+/// Maximum classes such as `\pL` and `\w` in an expression or grammar: each can have hundreds of
 /// ranges, which take up to 230 us, and 35 KB.
 const UNICODE_CLASSES_MAX: usize = 500;
-/// Stack of a thread that compiles: several times what the deepest permitted grammar takes.
+/// Stack of a compiling thread: several times the need of the deepest permitted grammar.
 pub(super) const STACK_BYTES: usize = 64 << 20;
-/// Work for building a lexer at most: 20 ms, and 6 MB.
+/// Maximum fuel for building a lexer: 20 ms, and 6 MB.
 const LEXER_FUEL_MAX: u64 = 1_000_000;
-/// The same for one mask.
+/// Maximum fuel for one mask.
 const MASK_FUEL_MAX: u64 = 200_000;
-/// Symbols of a grammar at most.
+/// Maximum symbols of a grammar.
 const GRAMMAR_SYMBOLS_MAX: usize = 30_000;
-/// States of a lexer at most, 1 to 2 KB each.
+/// Maximum states of a lexer, 1 to 2 KB each.
 const LEXER_STATES_MAX: usize = 10_000;
-/// Items of the parser for one mask at most; comparing them is quadratic.
+/// Maximum parser items for one mask; comparing them is quadratic.
 const MASK_ITEMS_MAX: usize = 20_000;
 
-/// Bytes that a symbol of a compiled grammar takes, about.
+/// Approximate bytes of a symbol of a compiled grammar.
 const SYMBOL_BYTES: usize = 500;
 
-/// The limits that llguidance knows.
+/// The limits that llguidance enforces itself.
 pub(super) fn parser_limits() -> ParserLimits {
     ParserLimits {
         initial_lexer_fuel: LEXER_FUEL_MAX,
@@ -51,9 +51,9 @@ pub(super) fn parser_limits() -> ParserLimits {
     }
 }
 
-/// Takes the first steps of the lexer as llguidance will take them, but with fuel. Returns the bytes
-/// that the lexer takes then.
-pub(super) fn rehearse(spec: &LexerSpec, extra_lexemes: &[String]) -> Result<usize, String> {
+/// Runs the first steps of the lexer as llguidance will, but with fuel. Returns the size of the lexer in
+/// bytes after them.
+pub(super) fn probe_lexer(spec: &LexerSpec, extra_lexemes: &[String]) -> Result<usize, String> {
     let mut limits = parser_limits();
     let mut spec = spec.clone();
     spec.add_extra_lexemes(extra_lexemes);
@@ -75,7 +75,7 @@ pub(super) fn rehearse(spec: &LexerSpec, extra_lexemes: &[String]) -> Result<usi
     Ok(lexer.num_bytes())
 }
 
-/// Bytes that a compiled grammar takes, about.
+/// Approximate bytes of a compiled grammar.
 pub(super) fn grammar_bytes(symbols: usize, lexer_bytes: usize) -> usize {
     // Once in the grammar's lexer and once in the parser's.
     symbols * SYMBOL_BYTES + 2 * lexer_bytes
@@ -104,7 +104,7 @@ pub(super) fn check_classes(classes: usize) -> Result<(), String> {
     at_most("classes of Unicode", classes, UNICODE_CLASSES_MAX)
 }
 
-/// Classes of Unicode in an expression, about.
+/// Approximate number of Unicode classes in an expression.
 pub(super) fn unicode_classes(text: &str) -> usize {
     ["\\p", "\\P", "\\w", "\\W"].iter().map(|class| text.matches(class).count()).sum()
 }

@@ -1,9 +1,9 @@
-//! Constrained answers: JSON, JSON schema, regular expressions, Lark grammars and calls of tools, by
+//! Constrained answers: JSON, JSON schema, regular expressions, Lark grammars and tool calls, with
 //! llguidance.
 //!
-//! Grammars come from strangers. What one may cost is decided before it is compiled (`limits`),
-//! compiling happens on threads of its own (`pool`), each mask has a limit on its time (`watch`),
-//! and compiled grammars share a budget of memory (`budget`).
+//! Grammars are untrusted input. `limits` bounds the cost of one before it is compiled, `pool` compiles
+//! on its own threads, `watch` limits the time of each mask, and `budget` the memory of compiled
+//! grammars.
 
 mod budget;
 mod calls;
@@ -26,20 +26,20 @@ use toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 
 use super::stream::{TokenKind, Vocabulary};
 use crate::api::{Constraint, RequestError};
-use guide::{Template, first_lines};
+use guide::{CompiledGrammar, first_lines};
 use schema::{Strictness, normalise};
 use watch::Watch;
 
 pub use guide::{Allowed, Guide};
 pub(crate) use pool::{CompilerPool, Waiter};
 
-/// Blanks between the parts of JSON: a space, or a new line with its indentation. Without a limit a
-/// model that was not taught to stop writes blanks until its tokens are used up.
-const JSON_BLANKS: &str = r"( |\n[ \t]{0,32})?";
+/// White space between the parts of JSON: a space, or a new line with its indentation. Without a limit a
+/// weak model may write white space until it reaches its maximum of tokens.
+const JSON_WHITE_SPACE: &str = r"( |\n[ \t]{0,32})?";
 /// Compiles constraints for one vocabulary.
 pub(crate) struct Compiler {
     vocabulary: Arc<Vocabulary>,
-    /// Length of a row of logits: the masks have as many bits.
+    /// Length of a row of logits, and bits of a mask.
     vocab_len: usize,
     /// Built at the first use: most servers never see a constraint.
     factory: OnceLock<Result<ParserFactory, String>>,
@@ -52,32 +52,32 @@ impl Compiler {
         Compiler { vocabulary, vocab_len, factory: OnceLock::new(), watch: Watch::default() }
     }
 
-    /// Compiles a constraint, and makes sure that some answer can satisfy it.
-    fn template(&self, constraint: &Constraint) -> Result<Template, RequestError> {
-        // llguidance is fed by strangers here; should it panic, that is a bad constraint too.
-        catch_unwind(AssertUnwindSafe(|| self.try_template(constraint)))
+    /// Compiles a constraint, and checks that some answer can satisfy it.
+    fn compile_grammar(&self, constraint: &Constraint) -> Result<CompiledGrammar, RequestError> {
+        // The input is untrusted: a panic of llguidance counts as a bad constraint.
+        catch_unwind(AssertUnwindSafe(|| self.try_compile(constraint)))
             .unwrap_or_else(|_| Err("the compiler failed on it".to_owned()))
             .map_err(RequestError::BadConstraint)
     }
 
-    fn try_template(&self, constraint: &Constraint) -> Result<Template, String> {
+    fn try_compile(&self, constraint: &Constraint) -> Result<CompiledGrammar, String> {
         let grammar = self.grammar(constraint)?;
         let factory = self.factory.get_or_init(|| self.build_factory());
         let factory = factory.as_ref().map_err(Clone::clone)?;
         let (env, limits) = (factory.tok_env().clone(), factory.limits().clone());
         let (grammar, lexer) =
-            GrammarInit::Serialized(grammar).to_internal(Some(env), limits).map_err(worded)?;
-        let lexer_bytes = limits::rehearse(&lexer, &factory.extra_lexemes())?;
+            GrammarInit::Serialized(grammar).to_internal(Some(env), limits).map_err(describe)?;
+        let lexer_bytes = limits::probe_lexer(&lexer, &factory.extra_lexemes())?;
         let bytes = limits::grammar_bytes(grammar.num_symbols(), lexer_bytes);
         let grammar = GrammarInit::Internal(grammar, lexer);
-        let parser = factory.create_parser_from_init_default(grammar).map_err(worded)?;
-        Template::new(parser, bytes, &self.watch)
+        let parser = factory.create_parser_from_init_default(grammar).map_err(describe)?;
+        CompiledGrammar::new(parser, bytes, &self.watch)
     }
 
     fn grammar(&self, constraint: &Constraint) -> Result<TopLevelGrammar, String> {
         match constraint {
             Constraint::JsonObject => {
-                Ok(TopLevelGrammar::from_json_schema(with_blanks(json!({ "type": "object" }))))
+                Ok(TopLevelGrammar::from_json_schema(with_white_space(json!({ "type": "object" }))))
             }
             Constraint::JsonSchema(schema) => Ok(TopLevelGrammar::from_json_schema(checked_schema(schema)?)),
             Constraint::Regex(regex) => {
@@ -111,8 +111,8 @@ impl Compiler {
         Some(TokTrie::from(&info, &words).with_eos_tokens(&ends))
     }
 
-    /// The bytes of a token as the trie wants them: control tokens are marked, so that they
-    /// never count as the text that they are written as.
+    /// The bytes of a token for the trie: control tokens get a marker, so that they never count as the
+    /// text of their names.
     fn word(&self, token: Token) -> Vec<u8> {
         let bytes = self.vocabulary.bytes(token);
         match self.vocabulary.kind(token) {
@@ -123,24 +123,24 @@ impl Compiler {
     }
 }
 
-fn worded(error: impl std::fmt::Display) -> String {
+fn describe(error: impl std::fmt::Display) -> String {
     first_lines(&format!("{error:#}"))
 }
 
-/// The schema as llguidance is to read it.
+/// The normalised schema that llguidance compiles.
 fn checked_schema(schema: &Value) -> Result<Value, String> {
     limits::check_schema_bytes(schema.to_string().len())?;
     let normal = normalise(schema, Strictness::Lenient).map_err(|error| error.to_string())?;
-    Ok(with_blanks(normal.schema))
+    Ok(with_white_space(normal.schema))
 }
 
-/// Limits the blanks between parts of the JSON, unless the schema says itself which it wants.
-fn with_blanks(mut schema: Value) -> Value {
+/// Limits the white space between parts of the JSON, unless the schema sets its own.
+fn with_white_space(mut schema: Value) -> Value {
     if schema == Value::Bool(true) {
         schema = json!({});
     }
     if let Some(schema) = schema.as_object_mut() {
-        schema.entry("x-guidance").or_insert(json!({ "whitespace_pattern": JSON_BLANKS }));
+        schema.entry("x-guidance").or_insert(json!({ "whitespace_pattern": JSON_WHITE_SPACE }));
     }
     schema
 }
@@ -168,11 +168,11 @@ mod tests {
 
     impl Compiler {
         pub(super) fn compile(&self, constraint: &Constraint) -> Result<Guide, RequestError> {
-            Ok(Guide::new(Arc::new(self.template(constraint)?)))
+            Ok(Guide::new(Arc::new(self.compile_grammar(constraint)?)))
         }
     }
 
-    /// Every byte a token, a few longer ones, and an end.
+    /// A vocabulary of every byte, a few longer tokens, an end token and a control token.
     pub(super) fn compiler() -> Compiler {
         let bytes = (0..=255u8).map(|byte| (vec![byte], TokenKind::Text));
         let end = (b"<|end|>".to_vec(), TokenKind::EndOfGeneration);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_what_it_describes() {
+    fn constraints_accept_matching_texts_only() {
         let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}},
                             "required": ["a"], "additionalProperties": false});
         let cases: &[(Constraint, &str, bool)] = &[
@@ -273,7 +273,7 @@ b: "b"*"#
     }
 
     #[test]
-    fn a_fork_goes_its_own_way() {
+    fn a_fork_is_independent() {
         let mut one = compiler().compile(&Constraint::Regex("ab|cd".into())).unwrap();
         let mut two = one.fork();
         one.accept(Token::from(b'a')).unwrap();

@@ -1,7 +1,7 @@
-//! Where constraints are compiled: threads of their own, fair among tenants, each grammar once.
+//! Compiles constraints on its own threads, fairly among tenants, each grammar once.
 //!
-//! Compiling is bounded (`limits`), so nothing is interrupted; what nobody waits for any more is
-//! not begun. The threads are never waited for: an engine stops without them.
+//! Compiling is bounded (`limits`), so it is never interrupted; a job whose waiters have all
+//! disconnected is skipped. The engine stops without waiting for the threads.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,51 +10,51 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use kvik_cache::TenantId;
 
 use super::Compiler;
-use super::budget::Budget;
-use super::guide::{Guide, Template};
+use super::budget::MemoryBudget;
+use super::guide::{CompiledGrammar, Guide};
 use super::limits::STACK_BYTES;
 use crate::api::{Constraint, RequestError};
 
-/// Threads: more would only take the processor from the model.
+/// Number of threads: more would only take processors from the model.
 const THREADS: usize = 2;
-/// Grammars that wait at most, in all and of one tenant.
+/// Maximum grammars that wait, in all and of one tenant.
 const WAITING_MAX: usize = 64;
 const TENANT_WAITING_MAX: usize = WAITING_MAX / 2;
-/// Grammars that are kept for later requests.
+/// Maximum grammars cached for later requests.
 const KEPT_MAX: usize = 32;
-/// A larger grammar is not kept.
+/// Maximum bytes of a cached grammar.
 const KEPT_BYTES_MAX: usize = 4 << 20;
 
-/// Who waits for a compiled constraint.
+/// Receives a compiled constraint.
 pub(crate) trait Waiter: Send {
-    /// Whether nobody listens any more.
+    /// Whether the client has disconnected.
     fn is_closed(&self) -> bool;
     /// Takes the result.
     fn done(self: Box<Self>, guide: Result<Guide, RequestError>);
 }
 
-/// The threads and what they have to do.
+/// The threads and their jobs.
 pub(crate) struct CompilerPool {
     shared: Arc<Shared>,
 }
 
 struct Shared {
     compiler: Compiler,
-    budget: Budget,
+    budget: MemoryBudget,
     state: Mutex<State>,
     wake: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    /// The tenants that wait, in turn, each with what it wants; none is empty.
+    /// Waiting tenants in the order of their turns, each with its jobs; no list is empty.
     waiting: VecDeque<(TenantId, VecDeque<Job>)>,
-    /// What the threads are compiling.
+    /// Constraints being compiled.
     running: Vec<(Key, Vec<Box<dyn Waiter>>)>,
-    /// Latest last.
-    kept: VecDeque<(Key, Arc<Template>)>,
+    /// Cached grammars, most recently used last.
+    kept: VecDeque<(Key, Arc<CompiledGrammar>)>,
     threads: usize,
-    /// Nobody asks any more.
+    /// The pool was dropped.
     closed: bool,
 }
 
@@ -64,8 +64,8 @@ struct Job {
     waiters: Vec<Box<dyn Waiter>>,
 }
 
-/// Whose constraint it is, and a digest of it. Tenants share nothing: how long an answer takes
-/// would tell one of them what another one asks for.
+/// The tenant and a digest of the constraint. Tenants share no grammars: response times would reveal
+/// to one tenant what another one requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Key {
     tenant: TenantId,
@@ -80,11 +80,14 @@ impl Key {
 
 impl CompilerPool {
     pub(crate) fn new(compiler: Compiler) -> CompilerPool {
-        let (budget, state, wake) = (Budget::default(), Mutex::default(), Condvar::new());
+        let (budget, state, wake) = (MemoryBudget::default(), Mutex::default(), Condvar::new());
         CompilerPool { shared: Arc::new(Shared { compiler, budget, state, wake }) }
     }
 
-    /// Compiles a constraint for a tenant and tells `waiter`; gives it back when too many wait.
+    /// Compiles a constraint for a tenant and passes the result to `waiter`.
+    ///
+    /// # Errors
+    /// If too many constraints wait, or no thread can be started.
     pub(crate) fn compile(
         &self,
         tenant: TenantId,
@@ -93,9 +96,9 @@ impl CompilerPool {
     ) -> Result<(), RequestError> {
         let key = Key::of(tenant, constraint);
         let mut state = self.shared.lock();
-        if let Some(template) = state.find_kept(key) {
+        if let Some(grammar) = state.find_kept(key) {
             drop(state);
-            waiter.done(Ok(Guide::new(template)));
+            waiter.done(Ok(Guide::new(grammar)));
             return Ok(());
         }
         if let Some(waiters) = state.find_waiters(key) {
@@ -136,20 +139,20 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a thread does as long as anybody asks.
+    /// Compiles jobs until the pool is dropped.
     fn work(&self) {
         while let Some((key, constraint)) = self.next() {
             let compiled = self.compile(key, &constraint);
             let waiters = self.finish(key, compiled.as_ref().ok());
             for waiter in waiters {
                 let guide = compiled.clone().map(Guide::new);
-                // A listener that panics has only itself to blame; the thread serves others too.
+                // A waiter that panics affects only itself; the thread continues with the others.
                 let _ = catch_unwind(AssertUnwindSafe(|| waiter.done(guide)));
             }
         }
     }
 
-    /// Waits for a job that somebody wants.
+    /// Waits for the next job with a connected waiter.
     fn next(&self) -> Option<(Key, Constraint)> {
         let mut state = self.lock();
         loop {
@@ -164,26 +167,26 @@ impl Shared {
         }
     }
 
-    fn compile(&self, key: Key, constraint: &Constraint) -> Result<Arc<Template>, RequestError> {
-        let template = self.compiler.template(constraint)?;
-        let take = || self.budget.take(key.tenant, template.bytes);
+    fn compile(&self, key: Key, constraint: &Constraint) -> Result<Arc<CompiledGrammar>, RequestError> {
+        let grammar = self.compiler.compile_grammar(constraint)?;
+        let take = || self.budget.take(key.tenant, grammar.bytes);
         let charge = take().or_else(|| {
             self.lock().kept.clear();
             take()
         });
         let charge = charge.ok_or(RequestError::ConstraintsBusy { retry_after_s: 1 })?;
-        template.charge.lock().unwrap_or_else(PoisonError::into_inner).replace(charge);
-        Ok(Arc::new(template))
+        grammar.charge.lock().unwrap_or_else(PoisonError::into_inner).replace(charge);
+        Ok(Arc::new(grammar))
     }
 
-    /// Keeps what was compiled, and returns who waits for it.
-    fn finish(&self, key: Key, template: Option<&Arc<Template>>) -> Vec<Box<dyn Waiter>> {
+    /// Caches the compiled grammar, and returns its waiters.
+    fn finish(&self, key: Key, grammar: Option<&Arc<CompiledGrammar>>) -> Vec<Box<dyn Waiter>> {
         let mut state = self.lock();
-        if let Some(template) = template.filter(|template| template.bytes <= KEPT_BYTES_MAX) {
+        if let Some(grammar) = grammar.filter(|grammar| grammar.bytes <= KEPT_BYTES_MAX) {
             if state.kept.len() == KEPT_MAX {
                 state.kept.pop_front();
             }
-            state.kept.push_back((key, template.clone()));
+            state.kept.push_back((key, grammar.clone()));
         }
         let running = state.running.iter().position(|(running, _)| *running == key);
         running.map(|index| state.running.swap_remove(index).1).unwrap_or_default()
@@ -191,15 +194,15 @@ impl Shared {
 }
 
 impl State {
-    fn find_kept(&mut self, key: Key) -> Option<Arc<Template>> {
+    fn find_kept(&mut self, key: Key) -> Option<Arc<CompiledGrammar>> {
         let index = self.kept.iter().position(|(kept, _)| *kept == key)?;
         let found = self.kept.remove(index)?;
-        let template = found.1.clone();
+        let grammar = found.1.clone();
         self.kept.push_back(found);
-        Some(template)
+        Some(grammar)
     }
 
-    /// The list of those who wait for this constraint already.
+    /// The waiters of this constraint, if it is queued or being compiled.
     fn find_waiters(&mut self, key: Key) -> Option<&mut Vec<Box<dyn Waiter>>> {
         let waiting = self.waiting.iter_mut().flat_map(|(_, jobs)| jobs.iter_mut());
         let waiting = waiting.map(|job| (job.key, &mut job.waiters));
@@ -222,7 +225,7 @@ impl State {
         Ok(())
     }
 
-    /// The next job of the tenant whose turn it is, without those that nobody waits for.
+    /// The next job of the tenant whose turn it is; drops jobs without a connected waiter.
     fn pop(&mut self) -> Option<Job> {
         while let Some((tenant, mut jobs)) = self.waiting.pop_front() {
             let job = jobs.pop_front();
@@ -247,7 +250,7 @@ mod tests {
     use super::super::tests::compiler;
     use super::*;
 
-    /// What became of a waiter.
+    /// The result that a waiter receives.
     type Outcome = Result<Guide, RequestError>;
 
     struct Client {
@@ -280,15 +283,19 @@ mod tests {
         };
         (0..64).for_each(|_| ask(1, "a+"));
         let guides: Vec<Guide> = outcomes.iter().take(64).map(Result::unwrap).collect();
-        assert!(guides.iter().all(|guide| guide.is_one_with(&guides[0])));
+        assert!(guides.iter().all(|guide| guide.shares_grammar_with(&guides[0])));
         for (tenant, text, same) in [(1, "a+", true), (1, "b+", false), (2, "a+", false)] {
             ask(tenant, text);
-            assert_eq!(outcomes.recv().unwrap().unwrap().is_one_with(&guides[0]), same, "{tenant} {text}");
+            assert_eq!(
+                outcomes.recv().unwrap().unwrap().shares_grammar_with(&guides[0]),
+                same,
+                "{tenant} {text}"
+            );
         }
     }
 
     #[test]
-    fn too_many_are_refused_and_a_tenant_leaves_room_for_others() {
+    fn a_full_queue_refuses_and_a_tenant_leaves_room_for_others() {
         let pool = CompilerPool::new(compiler());
         let (sender, outcomes) = channel();
         let ask = |tenant, divisor| {
@@ -302,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_waits_for_is_not_compiled() {
+    fn jobs_without_a_connected_waiter_are_not_compiled() {
         let pool = CompilerPool::new(compiler());
         let (sender, outcomes) = channel();
         for i in 0..30 {
@@ -310,7 +317,7 @@ mod tests {
             pool.compile(TenantId(1), &hostile(10_000_019 + i), Box::new(client)).unwrap();
         }
         drop(sender);
-        // Each of them is dropped, and none is told anything.
+        // Each waiter is dropped without a result.
         assert!(outcomes.recv_timeout(Duration::from_secs(60)).is_err());
     }
 }

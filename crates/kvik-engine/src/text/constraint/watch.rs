@@ -1,23 +1,23 @@
-//! A limit on the time of one mask, for the grammars whose cost no count foretells.
+//! A limit on the time of one mask, for grammars whose cost no count predicts.
 //!
-//! The parser of an ambiguous grammar can need minutes for one step. It looks at its cancellation
-//! handle all the time, and a thread of its own sets that when the time is over. Time is counted
-//! in ticks of this thread, so that a process that was stopped for a while finds nothing overdue.
+//! The parser of an ambiguous grammar can need minutes for one step. It polls its cancellation handle,
+//! which a watchdog thread sets when the time is over. Time is counted in ticks of this thread, so that
+//! a process that was suspended finds nothing overdue.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use llguidance::CancellationHandle;
 
-/// How often the thread looks.
+/// Interval of the thread.
 const TICK: Duration = Duration::from_millis(10);
-/// A mask takes milliseconds; after so many ticks it is given up. The other requests of its step
+/// A mask takes milliseconds; after this many ticks it is cancelled. The other requests of its step
 /// wait as long.
 const TICKS_MAX: u32 = 20;
-/// Ticks without anything to watch, after which the thread ends.
+/// Idle ticks after which the thread ends.
 const TICKS_IDLE: u32 = 100;
 
-/// Watches over masks; a clone is the same one.
+/// Watches masks; clones share the state.
 #[derive(Clone, Default)]
 pub(super) struct Watch(Arc<Mutex<State>>);
 
@@ -25,7 +25,7 @@ pub(super) struct Watch(Arc<Mutex<State>>);
 struct State {
     running: Vec<Running>,
     next: u64,
-    /// The thread runs.
+    /// Whether the thread runs.
     ticking: bool,
 }
 
@@ -35,14 +35,14 @@ struct Running {
     ticks: u32,
 }
 
-/// A mask is watched over as long as this lives.
+/// Keeps a mask watched; dropping it ends the watch.
 pub(super) struct Watched {
     watch: Watch,
     id: u64,
 }
 
 impl Watch {
-    /// Cancels `handle`, unless what this returns is dropped in time.
+    /// Cancels `handle` unless the returned guard is dropped in time.
     pub(super) fn over(&self, handle: CancellationHandle) -> Watched {
         let mut state = self.lock();
         let id = state.next;
@@ -51,13 +51,13 @@ impl Watch {
         if !state.ticking {
             let watch = self.clone();
             let thread = std::thread::Builder::new().name("kvik-masks".to_owned());
-            // Where there are no threads, masks are bounded by their counts alone.
+            // Without the thread, only the limits on counts bound masks.
             state.ticking = thread.spawn(move || watch.tick()).is_ok();
         }
         Watched { watch: self.clone(), id }
     }
 
-    /// Ticks until nothing has been watched for a while.
+    /// Ticks until nothing has been watched for [`TICKS_IDLE`].
     fn tick(&self) {
         let mut idle = 0;
         loop {
@@ -78,7 +78,7 @@ impl Watch {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A list of handles is whole whatever panicked.
+        // A panic under the lock leaves the list of handles consistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_takes_too_long_is_cancelled_and_nothing_else() {
+    fn only_overdue_masks_are_cancelled() {
         let watch = Watch::default();
         let (quick, slow) = (CancellationHandle::default(), CancellationHandle::default());
         drop(watch.over(quick.clone()));

@@ -1,4 +1,4 @@
-//! Arguments of a call: by position or by name, each taken once.
+//! Arguments of a call, by position or by name; each can be taken once.
 
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ impl Args {
         Args { positional: positional.into_iter(), named }
     }
 
-    /// The argument of this name: the next by position, else by name.
+    /// The next positional argument, else the argument of this name.
     pub(super) fn next(&mut self, name: &str) -> Option<Value> {
         self.positional.next().or_else(|| self.named(name))
     }
 
-    /// The argument, only if it was given by its name.
+    /// The argument of this name, if it was given by name.
     pub(super) fn named(&mut self, name: &str) -> Option<Value> {
         let at = self.named.iter().position(|(known, _)| &**known == name)?;
         Some(self.named.remove(at).1)
@@ -32,7 +32,7 @@ impl Args {
         self.next(name).ok_or_else(|| failed(format!("the argument `{name}` is missing")))
     }
 
-    /// A string; none counts as absent.
+    /// A string; `none` counts as absent.
     pub(super) fn text(&mut self, name: &str) -> Result<Option<Text>> {
         match self.next(name) {
             None | Some(Value::None | Value::Undefined) => Ok(None),
@@ -52,7 +52,7 @@ impl Args {
         }
     }
 
-    /// An integer that is a number of things; negative ones are 0.
+    /// A count; negative integers give 0.
     pub(super) fn count(&mut self, name: &str) -> Result<Option<usize>> {
         Ok(self.int(name)?.map(|value| usize::try_from(value.max(0)).unwrap_or(usize::MAX)))
     }
@@ -61,17 +61,17 @@ impl Args {
         Ok(self.next(name).filter(|value| !matches!(value, Value::None)).map(|value| value.is_true()))
     }
 
-    /// What is left, by position.
+    /// The remaining positional arguments.
     pub(super) fn rest(&mut self) -> Vec<Value> {
         self.positional.by_ref().collect()
     }
 
-    /// What is left, by name.
+    /// The remaining named arguments.
     pub(super) fn rest_named(&mut self) -> Vec<(Arc<str>, Value)> {
         std::mem::take(&mut self.named)
     }
 
-    /// Nothing may be left.
+    /// Refuses remaining arguments.
     pub(super) fn finish(mut self) -> Result<()> {
         if self.positional.next().is_some() {
             return Err(failed("too many arguments"));

@@ -1,5 +1,5 @@
-//! A template after parsing. Chains of operators are lists, so that the tree is no higher than the
-//! source is nested.
+//! The syntax tree of a template. Chains of operators are lists, so that the depth of the tree is at most
+//! the nesting of the source.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ pub(super) enum StatementKind {
         values: Vec<(Target, Expr)>,
         body: Body,
     },
-    /// Tags that mean nothing when rendering, such as `{% generation %}`.
+    /// Tags without effect on rendering, such as `{% generation %}`.
     Block(Body),
     Break,
     Continue,
@@ -69,7 +69,7 @@ pub(super) struct Macro {
     pub(super) body: Body,
 }
 
-/// Where an assignment goes.
+/// The target of an assignment.
 #[derive(Debug)]
 pub(super) enum Target {
     Name(Arc<str>),
@@ -92,14 +92,14 @@ pub(super) enum Expr {
     Not(Box<Expr>),
     Negative(Box<Expr>),
     Positive(Box<Expr>),
-    /// From left to right; the operators bind equally.
+    /// Left-associative operators of one precedence.
     Chain(Box<Expr>, Vec<(Operator, Expr)>),
     /// `a < b < c`
     Compare(Box<Expr>, Vec<(Comparison, Expr)>),
     And(Vec<Expr>),
     Or(Vec<Expr>),
     If(Box<Conditional>),
-    /// A value and what is done to it: `.a[0](1) | trim is defined`.
+    /// A value and the steps applied to it: `.a[0](1) | trim is defined`.
     Path(Box<Expr>, Vec<Step>),
 }
 

@@ -1,4 +1,4 @@
-//! Tests: what stands behind `is`.
+//! Tests, the operands of `is`.
 
 use std::rc::Rc;
 
@@ -80,7 +80,7 @@ pub(super) fn check(
         "number" => matches!(value, Value::Int(_) | Value::Float(_) | Value::Bool(_)),
         "string" => matches!(value, Value::Text(_)),
         "mapping" => matches!(value, Value::Map(_)),
-        // Python's sequences have a length and items.
+        // A sequence is a value with a length and items, as in Python.
         "sequence" => matches!(value, Value::List(_) | Value::Text(_) | Value::Map(_)),
         "iterable" => matches!(value, Value::List(_) | Value::Text(_) | Value::Map(_) | Value::Undefined),
         "callable" => matches!(value, Value::Macro(_) | Value::Function(_) | Value::Loop(_)),
@@ -122,7 +122,7 @@ fn comparison(name: &str) -> Option<Comparison> {
     })
 }
 
-/// Python's `is`: the same object, or the same of the few that there is one of.
+/// Python's `is`: the same object, or equal singletons.
 fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::List(a), Value::List(b)) => Rc::ptr_eq(a, b),

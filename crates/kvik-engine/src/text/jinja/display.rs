@@ -6,7 +6,7 @@ use super::limits::Result;
 use super::text::{Builder, Text};
 use super::value::{List, Map, Value};
 
-/// The value as `{{ .. }}` prints it.
+/// Writes the value as `{{ .. }}` prints it.
 pub(super) fn write_value(value: &Value, out: &mut Builder) -> Result<()> {
     match value {
         Value::Undefined => Ok(()),
@@ -15,7 +15,7 @@ pub(super) fn write_value(value: &Value, out: &mut Builder) -> Result<()> {
     }
 }
 
-/// The value as it is printed inside of a list.
+/// Writes the value as it is printed in a list.
 fn write_repr(value: &Value, out: &mut Builder) -> Result<()> {
     match value {
         Value::Undefined => out.push_template("Undefined"),
@@ -97,7 +97,7 @@ pub(super) fn python_float(x: f64) -> String {
     }
 }
 
-/// Shortest digits, an exponent below 1e-4 and from 1e16.
+/// The shortest digits, with an exponent below 1e-4 and from 1e16.
 pub(super) fn finite_float(x: f64) -> String {
     let scientific = format!("{x:e}");
     let (digits, exponent) = scientific.split_once('e').expect("{:e} writes an exponent");
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn floats_are_python_s() {
+    fn floats_print_as_in_python() {
         let check = |x: f64, expect: &str| assert_eq!(python_float(x), expect);
         check(1.0, "1.0");
         check(-0.0, "-0.0");

@@ -63,7 +63,7 @@ const NAMES: [&str; 48] = [
     "wordcount",
 ];
 
-/// Whether there is such a filter.
+/// Whether a filter of this name exists.
 pub(super) fn exists(name: &str) -> bool {
     NAMES.contains(&name)
 }
@@ -147,7 +147,7 @@ fn of_text(name: &str, text: &Text, args: &mut Args, meter: &Rc<Meter>) -> Resul
     }
 }
 
-/// The value as text, as it is printed.
+/// The value as printed text.
 pub(super) fn text_of(value: &Value, meter: &Rc<Meter>) -> Result<Text> {
     match value {
         Value::Text(text) => Ok(text.clone()),

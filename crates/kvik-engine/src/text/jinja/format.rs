@@ -1,4 +1,4 @@
-//! Python's two ways to format: `'%s' % x` and `'{}'.format(x)`.
+//! Python's two kinds of formatting: `'%s' % x` and `'{}'.format(x)`.
 
 use std::rc::Rc;
 
@@ -8,23 +8,23 @@ use super::limits::{Meter, Result, failed};
 use super::text::{Builder, Text};
 use super::value::Value;
 
-/// Digits behind the point at most.
+/// Maximum digits after the decimal point.
 const PRECISION_MAX: usize = 400;
 
-/// How one value is written.
+/// The format of one value.
 #[derive(Debug)]
 struct Spec {
     fill: String,
     /// `<`, `>`, `^` or `=`
     align: Option<char>,
-    /// `-`, `+` or a blank
+    /// `-`, `+` or a space
     sign: char,
     alternate: bool,
     zeros: bool,
     commas: bool,
     width: usize,
     precision: Option<usize>,
-    /// The letter of the conversion; a blank when there is none.
+    /// The letter of the conversion; a space without one.
     kind: char,
 }
 
@@ -118,7 +118,7 @@ fn printf_spec<'v>(rest: &mut &str, arguments: &mut impl Iterator<Item = &'v Val
     Ok(spec)
 }
 
-/// A number at the start of the text; none is 0.
+/// The number at the start of the text; 0 without one.
 fn digits(rest: &mut &str) -> Result<usize> {
     let length = rest.bytes().take_while(u8::is_ascii_digit).count();
     let (number, after) = rest.split_at(length);
@@ -211,8 +211,8 @@ fn format_spec(text: &str) -> Result<Spec> {
     }
 }
 
-/// Writes a value; texts stand on the given side of their field.
-fn write(spec: &Spec, value: &Value, side: char, out: &mut Builder) -> Result<()> {
+/// Writes a value; `align` is the default alignment of texts.
+fn write(spec: &Spec, value: &Value, align: char, out: &mut Builder) -> Result<()> {
     if spec.precision.is_some_and(|precision| precision > PRECISION_MAX) && !"sra ".contains(spec.kind) {
         return Err(failed(format!("a format has at most {PRECISION_MAX} digits behind the point")));
     }
@@ -220,7 +220,7 @@ fn write(spec: &Spec, value: &Value, side: char, out: &mut Builder) -> Result<()
         || (spec.kind == ' ' && (value.as_float().is_none() || matches!(value, Value::Bool(_))));
     if !is_text {
         let (sign, digits) = number(spec, value)?;
-        return write_number(spec, sign, &digits, side, out);
+        return write_number(spec, sign, &digits, out);
     }
     let mut text = Builder::new(out.meter())?;
     write_value(value, &mut text)?;
@@ -233,7 +233,7 @@ fn write(spec: &Spec, value: &Value, side: char, out: &mut Builder) -> Result<()
         None => text,
     };
     let missing = spec.width.saturating_sub(shown.as_str().chars().count());
-    let before = match spec.align.unwrap_or(side) {
+    let before = match spec.align.unwrap_or(align) {
         '>' => missing,
         '^' => missing / 2,
         _ => 0,
@@ -243,10 +243,9 @@ fn write(spec: &Spec, value: &Value, side: char, out: &mut Builder) -> Result<()
     out.pad(&spec.fill, missing - before)
 }
 
-fn write_number(spec: &Spec, sign: &str, digits: &str, side: char, out: &mut Builder) -> Result<()> {
+fn write_number(spec: &Spec, sign: &str, digits: &str, out: &mut Builder) -> Result<()> {
     let missing = spec.width.saturating_sub(sign.len() + digits.chars().count());
     let align = spec.align.unwrap_or(if spec.zeros { '=' } else { '>' });
-    let _ = side;
     let fill = if spec.zeros && spec.align.is_none() { "0" } else { &spec.fill };
     let before = match align {
         '>' => missing,
@@ -274,7 +273,7 @@ fn number(spec: &Spec, value: &Value) -> Result<(&'static str, String)> {
         return Ok(("", character.ok_or_else(wrong)?.to_string()));
     }
     let whole = match (value, spec.kind) {
-        // `%d` cuts a float off.
+        // `%d` truncates a float.
         (Value::Float(value), 'd' | 'i' | 'u') if value.is_finite() => Some(*value as i128),
         (value, 'd' | 'i' | 'u' | 'x' | 'X' | 'o' | 'b' | 'n') => Some(value.as_int().ok_or_else(wrong)?),
         (value, ' ') => value.as_int(),
@@ -347,7 +346,7 @@ fn exponential(value: f64, precision: usize) -> String {
     format!("{digits}e{sign}{:02}", exponent.abs())
 }
 
-/// As many significant digits as the precision says, without zeros at the end.
+/// `precision` significant digits, without trailing zeros.
 fn general(value: f64, precision: usize, keep_zeros: bool) -> String {
     let text = exponential(value, precision - 1);
     let (digits, exponent) = text.split_once('e').expect("written with an exponent");

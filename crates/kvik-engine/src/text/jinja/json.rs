@@ -1,4 +1,4 @@
-//! `tojson` as Hugging Face renders it: Python's `json.dumps`, to the character.
+//! `tojson` as Hugging Face renders it: the same characters as Python's `json.dumps`.
 
 use std::fmt::Write;
 
@@ -8,10 +8,10 @@ use super::limits::{Result, failed};
 use super::text::{Builder, Text};
 use super::value::Value;
 
-/// Blanks of one level at most.
+/// Maximum spaces of one level.
 const INDENT_MAX: i128 = 64;
 
-/// How to write JSON.
+/// The style of the JSON.
 struct Style {
     indent: Option<usize>,
     ascii: bool,
@@ -20,7 +20,7 @@ struct Style {
     key_separator: String,
 }
 
-/// Writes a value as JSON, as the arguments of the filter ask for.
+/// Writes a value as JSON in the style that the filter's arguments set.
 pub(super) fn dumps(value: &Value, mut args: Args, out: &mut Builder) -> Result<()> {
     let style = Style::read(&mut args)?;
     args.finish()?;
@@ -29,7 +29,7 @@ pub(super) fn dumps(value: &Value, mut args: Args, out: &mut Builder) -> Result<
 
 impl Style {
     fn read(args: &mut Args) -> Result<Style> {
-        // The order of the filter's arguments in transformers.
+        // Reads the arguments in their order in transformers.
         let ascii = args.bool("ensure_ascii")?.unwrap_or(false);
         let indent = args.int("indent")?;
         if indent.is_some_and(|indent| !(0..=INDENT_MAX).contains(&indent)) {
@@ -107,7 +107,7 @@ impl Style {
         }
     }
 
-    /// Python turns keys that are no strings into their JSON text.
+    /// Python converts keys that are not strings to their JSON text.
     fn key(&self, key: &Value, out: &mut Builder) -> Result<()> {
         if let Value::Text(text) = key {
             return self.text(text, out);

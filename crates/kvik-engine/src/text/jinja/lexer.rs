@@ -1,14 +1,14 @@
-//! From the text of a template to tokens, with Jinja's rules for white space beside tags.
+//! Splits the text of a template into lexemes, with Jinja's rules for white space next to tags.
 //!
-//! Blocks swallow the line break after them and the blanks before them (`trim_blocks` and
-//! `lstrip_blocks`), as Hugging Face sets it; `-` and `+` in a tag override that.
+//! Blocks remove the line break after them and the white space before them on their line (`trim_blocks`
+//! and `lstrip_blocks`), as Hugging Face sets it; `-` and `+` in a tag override that.
 
 use std::sync::Arc;
 
 use super::SyntaxError;
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Token {
+pub(super) enum Lexeme {
     /// Text outside of tags, never empty.
     Raw(Arc<str>),
     /// `{{` and `}}`
@@ -25,25 +25,25 @@ pub(super) enum Token {
     End,
 }
 
-/// Longer ones first.
+/// Operators, longer ones first.
 const OPERATORS: [&str; 29] = [
     "**", "//", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]", "(", ")", "{", "}", ">", "<",
     "=", ".", ":", "|", ",", ";", "!", "&", "@",
 ];
 
-pub(super) type Tokens = Vec<(Token, u32)>;
+pub(super) type Lexemes = Vec<(Lexeme, u32)>;
 
-/// The tokens of a template, each with its line.
-pub(super) fn tokens(source: &str) -> Result<Tokens, SyntaxError> {
-    let mut lexer = Lexer { source, at: 0, line: 1, tokens: Vec::new(), trim: Trim::None, line_start: true };
+/// The lexemes of a template, each with its line.
+pub(super) fn lexemes(source: &str) -> Result<Lexemes, SyntaxError> {
+    let mut lexer = Lexer { source, at: 0, line: 1, lexemes: Vec::new(), trim: Trim::None, line_start: true };
     while lexer.at < source.len() {
         lexer.text_and_tag()?;
     }
-    lexer.tokens.push((Token::End, lexer.line));
-    Ok(lexer.tokens)
+    lexer.lexemes.push((Lexeme::End, lexer.line));
+    Ok(lexer.lexemes)
 }
 
-/// What the last tag takes of the text after it.
+/// The white space that the last tag removes after it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Trim {
     None,
@@ -62,9 +62,9 @@ struct Lexer<'s> {
     source: &'s str,
     at: usize,
     line: u32,
-    tokens: Tokens,
+    lexemes: Lexemes,
     trim: Trim,
-    /// The text that comes next begins a line.
+    /// Whether the next text begins a line.
     line_start: bool,
 }
 
@@ -73,15 +73,15 @@ impl<'s> Lexer<'s> {
         &self.source[self.at..]
     }
 
-    /// Goes on by so many bytes, counting lines.
+    /// Advances by `bytes`, counting lines.
     fn skip(&mut self, bytes: usize) {
         let skipped = &self.source.as_bytes()[self.at..self.at + bytes];
         self.line += skipped.iter().filter(|&&byte| byte == b'\n').count() as u32;
         self.at += bytes;
     }
 
-    fn push(&mut self, token: Token) {
-        self.tokens.push((token, self.line));
+    fn push(&mut self, lexeme: Lexeme) {
+        self.lexemes.push((lexeme, self.line));
     }
 
     fn text_and_tag(&mut self) -> Result<(), SyntaxError> {
@@ -103,7 +103,7 @@ impl<'s> Lexer<'s> {
                 self.raw_block()
             }
             Tag::Emit | Tag::Block => {
-                self.push(if tag == Tag::Emit { Token::EmitStart } else { Token::BlockStart });
+                self.push(if tag == Tag::Emit { Lexeme::EmitStart } else { Lexeme::BlockStart });
                 self.skip(open);
                 self.inside(tag)
             }
@@ -112,11 +112,11 @@ impl<'s> Lexer<'s> {
 
     fn raw(&mut self, text: &str) {
         if !text.is_empty() {
-            self.push(Token::Raw(text.into()));
+            self.push(Lexeme::Raw(text.into()));
         }
     }
 
-    /// Drops what the tag before takes.
+    /// Drops the white space that the last tag removes.
     fn trim_start(&mut self) {
         let rest = self.rest();
         let taken = match self.trim {
@@ -131,7 +131,7 @@ impl<'s> Lexer<'s> {
         self.skip(taken);
     }
 
-    /// The text before a tag, without what the tag takes.
+    /// The text before a tag, without the white space that the tag removes.
     fn before_tag<'t>(&self, text: &'t str, tag: Tag, mark: Option<char>) -> &'t str {
         match mark {
             Some('-') => text.trim_end(),
@@ -145,7 +145,7 @@ impl<'s> Lexer<'s> {
         }
     }
 
-    /// After a tag that ends with this mark.
+    /// Sets the state after a tag that ends with this mark.
     fn after_tag(&mut self, tag: Tag, mark: Option<char>) {
         self.line_start = false;
         self.trim = match mark {
@@ -163,7 +163,7 @@ impl<'s> Lexer<'s> {
         Ok(())
     }
 
-    /// From behind `{%`, with `raw %}` next, to the end of `{% endraw %}`.
+    /// Reads a raw block, from after its `{%` to the end of `{% endraw %}`.
     fn raw_block(&mut self) -> Result<(), SyntaxError> {
         let (length, mark) = raw_block(self.rest()).expect("the caller has seen it");
         self.skip(length);
@@ -183,7 +183,7 @@ impl<'s> Lexer<'s> {
         Err(self.error("a raw block is not closed"))
     }
 
-    /// The tokens of a tag and its end.
+    /// The lexemes of a tag and its end.
     fn inside(&mut self, tag: Tag) -> Result<(), SyntaxError> {
         let end = if tag == Tag::Emit { "}}" } else { "%}" };
         let mut braces = 0;
@@ -194,21 +194,21 @@ impl<'s> Lexer<'s> {
             let mark = rest.chars().next().filter(|&mark| mark == '-' || (mark == '+' && tag == Tag::Block));
             let close = if mark.is_some() && rest[1..].starts_with(end) { 3 } else { 2 };
             if braces == 0 && (close == 3 || rest.starts_with(end)) {
-                self.push(if tag == Tag::Emit { Token::EmitEnd } else { Token::BlockEnd });
+                self.push(if tag == Tag::Emit { Lexeme::EmitEnd } else { Lexeme::BlockEnd });
                 self.skip(close);
                 self.after_tag(tag, mark.filter(|_| close == 3));
                 return Ok(());
             }
-            self.token()?;
-            match self.tokens.last() {
-                Some((Token::Operator("{"), _)) => braces += 1,
-                Some((Token::Operator("}"), _)) => braces -= 1,
+            self.lexeme()?;
+            match self.lexemes.last() {
+                Some((Lexeme::Operator("{"), _)) => braces += 1,
+                Some((Lexeme::Operator("}"), _)) => braces -= 1,
                 _ => {}
             }
         }
     }
 
-    fn token(&mut self) -> Result<(), SyntaxError> {
+    fn lexeme(&mut self) -> Result<(), SyntaxError> {
         let rest = self.rest();
         let Some(first) = rest.chars().next() else { return Err(self.error("a tag is not closed")) };
         let is_name = |c: char| c == '_' || c.is_alphanumeric();
@@ -217,7 +217,7 @@ impl<'s> Lexer<'s> {
         }
         if is_name(first) {
             let end = rest.find(|c| !is_name(c)).unwrap_or(rest.len());
-            self.push(Token::Name(rest[..end].into()));
+            self.push(Lexeme::Name(rest[..end].into()));
             self.skip(end);
             return Ok(());
         }
@@ -226,7 +226,7 @@ impl<'s> Lexer<'s> {
         }
         match OPERATORS.iter().find(|operator| rest.starts_with(**operator)) {
             Some(operator) => {
-                self.push(Token::Operator(operator));
+                self.push(Lexeme::Operator(operator));
                 self.skip(operator.len());
                 Ok(())
             }
@@ -245,7 +245,7 @@ impl<'s> Lexer<'s> {
         if radix != 10 {
             let digits = run_of(&rest[2..], |c| c.is_digit(radix) || c == '_');
             let value = i128::from_str_radix(&digits.replace('_', ""), radix);
-            self.push(Token::Int(value.map_err(|_| self.error("a number cannot be read"))?));
+            self.push(Lexeme::Int(value.map_err(|_| self.error("a number cannot be read"))?));
             self.skip(2 + digits.len());
             return Ok(());
         }
@@ -253,11 +253,11 @@ impl<'s> Lexer<'s> {
         let length = whole + float_tail(&rest[whole..]);
         let text = rest[..length].replace('_', "");
         let unreadable = || self.error("a number cannot be read");
-        let token = match length == whole {
-            true => Token::Int(text.parse().map_err(|_| unreadable())?),
-            false => Token::Float(text.parse().map_err(|_| unreadable())?),
+        let lexeme = match length == whole {
+            true => Lexeme::Int(text.parse().map_err(|_| unreadable())?),
+            false => Lexeme::Float(text.parse().map_err(|_| unreadable())?),
         };
-        self.push(token);
+        self.push(lexeme);
         self.skip(length);
         Ok(())
     }
@@ -273,7 +273,7 @@ impl<'s> Lexer<'s> {
                 None => return Err(self.error("a string is not closed")),
             }
         };
-        self.push(Token::Text(unescape(&rest[1..end]).into()));
+        self.push(Lexeme::Text(unescape(&rest[1..end]).into()));
         self.skip(end + 1);
         Ok(())
     }
@@ -298,7 +298,7 @@ fn next_tag(text: &str) -> Option<(usize, Tag)> {
     )
 }
 
-/// Length and mark of `raw %}`, when that is what follows.
+/// Length and mark of `raw %}`, if the text starts with it.
 fn raw_block(text: &str) -> Option<(usize, Option<char>)> {
     tag_of_word(text, "raw")
 }
@@ -339,7 +339,7 @@ fn float_tail(text: &str) -> usize {
     }
 }
 
-/// Python's escapes; those it does not know stay as they are.
+/// Resolves Python's escapes; unknown escapes stay unchanged.
 fn unescape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -356,8 +356,8 @@ fn unescape(text: &str) -> String {
     out
 }
 
-/// Bytes behind a backslash that belong to the escape, and what they stand for: one character, or
-/// nothing at all; `None` when it is no escape.
+/// Bytes of the escape after a backslash, and its value: one character, or nothing; `None` if it is not an
+/// escape.
 fn escape(text: &str) -> (usize, Option<Option<char>>) {
     let Some(first) = text.chars().next() else { return (0, None) };
     let simple = match first {

@@ -1,4 +1,4 @@
-//! Methods of strings, lists and mappings: those of Python's that change nothing.
+//! Python's methods of strings, lists and mappings that do not mutate them.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -76,7 +76,7 @@ fn predicate(name: &str) -> Option<fn(&str) -> bool> {
     })
 }
 
-/// Each character replaced; what it becomes has its origin.
+/// Replaces each character; the replacement keeps its origin.
 pub(super) fn map_characters(
     text: &Text,
     meter: &Rc<Meter>,
@@ -107,7 +107,7 @@ pub(super) fn capitalize(text: &Text, meter: &Rc<Meter>) -> Result<Text> {
     })
 }
 
-/// Every word begins with a capital; a word ends at what is no letter.
+/// Capitalises every word; a word ends at a character that is not a letter.
 pub(super) fn title(text: &Text, meter: &Rc<Meter>) -> Result<Text> {
     let mut first = true;
     map_characters(text, meter, |c, out| {
@@ -124,7 +124,7 @@ fn strip(text: &Text, args: &mut Args, left: bool, right: bool, meter: &Rc<Meter
     trimmed(text, characters.as_ref(), left, right, meter).map(Value::Text)
 }
 
-/// Without these characters, or without white space, at the ends.
+/// Removes these characters, or white space, at the ends.
 pub(super) fn trimmed(
     text: &Text,
     characters: Option<&Text>,
@@ -168,17 +168,17 @@ fn split(text: &Text, args: &mut Args, from_end: bool, meter: &Rc<Meter>) -> Res
     let separator = args.text("sep")?;
     let limit = args.int("maxsplit")?.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
     let whole = text.as_str();
-    let mut places: Vec<Range<usize>> = match &separator {
+    let mut gaps_found: Vec<Range<usize>> = match &separator {
         Some(separator) if separator.as_str().is_empty() => return Err(failed("an empty separator")),
         Some(separator) => gaps(whole, separator.as_str(), limit, from_end),
         None => return split_blanks(text, limit, from_end, meter),
     };
     if from_end {
-        places.reverse();
+        gaps_found.reverse();
     }
     let mut at = 0;
     let mut items = Vec::new();
-    for gap in places {
+    for gap in gaps_found {
         items.push(Value::Text(text.slice(at..gap.start, meter)?));
         at = gap.end;
     }
@@ -186,16 +186,16 @@ fn split(text: &Text, args: &mut Args, from_end: bool, meter: &Rc<Meter>) -> Res
     Value::list(items, meter)
 }
 
-/// Where the separator stands, `limit` times at most.
+/// Ranges of the first `limit` separators.
 fn gaps(whole: &str, separator: &str, limit: usize, from_end: bool) -> Vec<Range<usize>> {
-    let place = |(at, _)| at..at + separator.len();
+    let range = |(at, _)| at..at + separator.len();
     match from_end {
-        true => whole.rmatch_indices(separator).take(limit).map(place).collect(),
-        false => whole.match_indices(separator).take(limit).map(place).collect(),
+        true => whole.rmatch_indices(separator).take(limit).map(range).collect(),
+        false => whole.match_indices(separator).take(limit).map(range).collect(),
     }
 }
 
-/// Words between white space.
+/// Splits at white space.
 fn split_blanks(text: &Text, limit: usize, from_end: bool, meter: &Rc<Meter>) -> Result<Value> {
     let whole = text.as_str();
     let mut words: Vec<Value> = Vec::new();
@@ -203,7 +203,7 @@ fn split_blanks(text: &Text, limit: usize, from_end: bool, meter: &Rc<Meter>) ->
     while start < end {
         let rest = &whole[start..end];
         if words.len() == limit {
-            // The rest is not trimmed on its other side.
+            // The remaining text keeps the white space on its other side.
             let rest = if from_end { 0..end } else { start..whole.len() };
             words.push(Value::Text(text.slice(rest, meter)?));
             break;
@@ -258,7 +258,7 @@ fn partition(text: &Text, args: &mut Args, last: bool, meter: &Rc<Meter>) -> Res
     Value::tuple(parts.into_iter().collect::<Result<_>>()?, meter)
 }
 
-/// Whether any of the affixes is there: one string, or a tuple of them.
+/// Whether the text has one of the affixes, given as one string or a tuple.
 fn affix(args: &mut Args, meter: &Rc<Meter>, is: impl Fn(&str) -> bool) -> Result<bool> {
     match args.required("prefix")? {
         Value::Text(text) => Ok(is(text.as_str())),
@@ -270,7 +270,7 @@ fn affix(args: &mut Args, meter: &Rc<Meter>, is: impl Fn(&str) -> bool) -> Resul
     }
 }
 
-/// The place in characters, -1 where there is none; `index` fails then.
+/// The index in characters, or -1 if there is none; `index` fails instead.
 fn find(text: &Text, name: &str, args: &mut Args) -> Result<Value> {
     let part = args.required_text("sub")?;
     let whole = text.as_str();
@@ -297,7 +297,7 @@ pub(super) fn join(separator: &Text, items: &Value, meter: &Rc<Meter>) -> Result
     Ok(out.finish())
 }
 
-/// Blanks before a centred text. Of an odd number Python puts the extra one where it does.
+/// Padding before a centred text, with Python's rule for the extra character of an odd number.
 pub(super) fn centred(missing: usize, width: usize) -> usize {
     missing / 2 + (missing & width & 1)
 }
@@ -368,7 +368,7 @@ pub(super) fn items(map: &Map, meter: &Rc<Meter>) -> Result<Value> {
     Value::list(pairs, meter)
 }
 
-/// Methods that change their value are absent: values do not change.
+/// Methods that mutate their value are missing: values are immutable.
 fn no_method(kind: &str, name: &str) -> Fault {
     failed(format!("{kind} has no method {name:?} in a chat template"))
 }

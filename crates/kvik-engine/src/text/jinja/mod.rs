@@ -1,13 +1,13 @@
 //! Jinja for chat templates: a small interpreter with limits.
 //!
-//! Templates come with model files, so they are hostile input, and what they print decides what the
-//! model takes for structure. Hence two things that general engines do not give: every step and every
-//! byte is counted, so that any template ends with a typed error within its limits; and every byte of
-//! the result is known to come from the template or from the request.
+//! Templates come with model files, so they are hostile input, and their output determines what the
+//! model reads as structure. So this interpreter does two things that general engines do not: it counts
+//! every step and every byte, so that any template ends within its limits or with a typed error; and it
+//! tracks for every byte of the result whether it came from the template or from the request.
 //!
-//! The language is that of Jinja2 as Hugging Face sets it up: `trim_blocks`, `lstrip_blocks`, `break`
-//! and `continue`, `{% generation %}`, `tojson`, `raise_exception`, `strftime_now`, and no method that
-//! changes a value. Templates cannot include others. Where Jinja is Python, this is Python.
+//! The language is Jinja2 as Hugging Face configures it: `trim_blocks`, `lstrip_blocks`, `break` and
+//! `continue`, `{% generation %}`, `tojson`, `raise_exception`, `strftime_now`, and no method that
+//! mutates a value. Templates cannot include others. Where Jinja has Python's semantics, so has this.
 
 mod arguments;
 mod ast;
@@ -35,13 +35,13 @@ use limits::Meter;
 use text::Text;
 use value::Value;
 
-pub(crate) use limits::{Fault, Limits};
+pub(crate) use limits::{Fault, RenderLimits};
 
-/// Bytes of a template's source at most.
+/// Maximum bytes of a template's source.
 const SOURCE_BYTES_MAX: usize = 4 << 20;
 
-/// Room for the statements, expressions and macros inside one another that [`eval`] allows. The stack is
-/// only reserved, pages that are not reached cost nothing.
+/// Stack for the nesting of statements, expressions and macros that [`eval`] allows. It is only reserved:
+/// pages that are never touched cost nothing.
 const STACK_BYTES: usize = 64 << 20;
 
 /// Why a template cannot be compiled.
@@ -58,29 +58,29 @@ pub(crate) struct Program {
     body: ast::Body,
 }
 
-/// A variable that a template is given.
+/// A variable of a template.
 #[derive(Debug)]
 pub(crate) enum Variable<'a> {
-    /// The model's own words, such as the text of its first token.
+    /// Text from the model's files, such as that of its begin token.
     Trusted(&'a str),
-    /// What a request brought.
+    /// A value from the request.
     Input(&'a serde_json::Value),
-    /// The messages of a request. Known roles are part of the format, not of what somebody wrote:
-    /// templates put `<|` and `|>` around them.
+    /// The messages of a request. Known roles count as text of the template, not of the request: templates
+    /// put `<|` and `|>` around them.
     Messages(&'a [serde_json::Value]),
     Flag(bool),
     None,
 }
 
-/// What a template wrote.
+/// The output of a template.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Written {
+pub(crate) struct Rendered {
     pub(crate) text: String,
-    /// Ranges of the text that came in with the request, ascending.
+    /// Ranges of the text that came from the request, ascending.
     pub(crate) inputs: Vec<Range<usize>>,
 }
 
-/// Roles that are words of the format.
+/// Roles that count as text of the template.
 const ROLES: [&str; 8] =
     ["system", "developer", "user", "assistant", "tool", "function", "ipython", "observation"];
 
@@ -91,19 +91,19 @@ impl Program {
             let reason = format!("it has {} bytes, the limit is {SOURCE_BYTES_MAX}", source.len());
             return Err(SyntaxError { reason, line: 1 });
         }
-        // As Jinja does: line breaks are one character, the last one is dropped.
+        // As in Jinja, line breaks are one character, and the last one is dropped.
         let source = source.replace("\r\n", "\n");
         let source = source.strip_suffix('\n').unwrap_or(&source);
-        Ok(Program { body: parser::parse(lexer::tokens(source)?)? })
+        Ok(Program { body: parser::parse(lexer::lexemes(source)?)? })
     }
 
-    /// Runs it, on a thread of its own for the sake of the stack; starting one takes some 30 us.
+    /// Renders the template on a new thread, which has a larger stack; starting it takes about 30 us.
     pub(crate) fn render(
         &self,
         variables: &[(&str, Variable<'_>)],
-        limits: &Limits,
+        limits: &RenderLimits,
         now: SystemTime,
-    ) -> Result<Written, Fault> {
+    ) -> Result<Rendered, Fault> {
         std::thread::scope(|scope| {
             let builder = std::thread::Builder::new().name("chat-template".into()).stack_size(STACK_BYTES);
             let thread = builder
@@ -116,16 +116,16 @@ impl Program {
     fn render_here(
         &self,
         variables: &[(&str, Variable<'_>)],
-        limits: &Limits,
+        limits: &RenderLimits,
         now: SystemTime,
-    ) -> Result<Written, Fault> {
+    ) -> Result<Rendered, Fault> {
         let variables = |meter: &Rc<Meter>| {
             let variable =
                 |(name, variable): &(&str, Variable<'_>)| Ok((Arc::from(*name), value_of(variable, meter)?));
             variables.iter().map(variable).collect()
         };
         let (text, inputs) = eval::render(&self.body, variables, limits, now)?.into_parts();
-        Ok(Written { text, inputs })
+        Ok(Rendered { text, inputs })
     }
 }
 

@@ -1,4 +1,4 @@
-//! From tokens to statements.
+//! Parses lexemes into statements.
 
 mod expression;
 
@@ -6,45 +6,45 @@ use std::sync::Arc;
 
 use super::SyntaxError;
 use super::ast::{Body, Expr, For, Macro, Statement, StatementKind, Step, Target};
-use super::lexer::{Token, Tokens};
+use super::lexer::{Lexeme, Lexemes};
 
-/// Tags and brackets inside one another at most; parsing and running recurse.
+/// Maximum nesting of tags and brackets, because parsing and running recurse.
 const DEPTH_MAX: usize = 100;
 
 type Result<T> = std::result::Result<T, SyntaxError>;
 
 /// The statements of a whole template.
-pub(super) fn parse(tokens: Tokens) -> Result<Body> {
-    let mut parser = Parser { tokens, at: 0, depth: 0 };
+pub(super) fn parse(lexemes: Lexemes) -> Result<Body> {
+    let mut parser = Parser { lexemes, at: 0, depth: 0 };
     let (body, end) = parser.body(&[])?;
     debug_assert!(end.is_none(), "nothing ends the whole template");
     Ok(body)
 }
 
 struct Parser {
-    tokens: Tokens,
+    lexemes: Lexemes,
     at: usize,
     depth: usize,
 }
 
 impl Parser {
-    fn peek(&self) -> &Token {
+    fn peek(&self) -> &Lexeme {
         self.peek_at(0)
     }
 
-    fn peek_at(&self, ahead: usize) -> &Token {
-        // The last token is the end, and it stays.
-        &self.tokens[(self.at + ahead).min(self.tokens.len() - 1)].0
+    fn peek_at(&self, ahead: usize) -> &Lexeme {
+        // The last lexeme marks the end and is never consumed.
+        &self.lexemes[(self.at + ahead).min(self.lexemes.len() - 1)].0
     }
 
     fn line(&self) -> u32 {
-        self.tokens[self.at.min(self.tokens.len() - 1)].1
+        self.lexemes[self.at.min(self.lexemes.len() - 1)].1
     }
 
-    fn next(&mut self) -> Token {
-        let token = self.peek().clone();
+    fn next(&mut self) -> Lexeme {
+        let lexeme = self.peek().clone();
         self.at += 1;
-        token
+        lexeme
     }
 
     fn error<T>(&self, reason: impl Into<String>) -> Result<T> {
@@ -53,21 +53,21 @@ impl Parser {
 
     fn unexpected<T>(&self, wanted: &str) -> Result<T> {
         let found = match self.peek() {
-            Token::Name(name) => format!("{name:?}"),
-            Token::Operator(operator) => format!("{operator:?}"),
-            Token::Text(_) => "a string".into(),
-            Token::Int(_) | Token::Float(_) => "a number".into(),
-            Token::End | Token::Raw(_) => "the end of the template".into(),
-            Token::EmitStart | Token::EmitEnd | Token::BlockStart | Token::BlockEnd => {
+            Lexeme::Name(name) => format!("{name:?}"),
+            Lexeme::Operator(operator) => format!("{operator:?}"),
+            Lexeme::Text(_) => "a string".into(),
+            Lexeme::Int(_) | Lexeme::Float(_) => "a number".into(),
+            Lexeme::End | Lexeme::Raw(_) => "the end of the template".into(),
+            Lexeme::EmitStart | Lexeme::EmitEnd | Lexeme::BlockStart | Lexeme::BlockEnd => {
                 "the end of the tag".into()
             }
         };
         self.error(format!("expected {wanted}, found {found}"))
     }
 
-    /// Takes the operator, if it comes next.
+    /// Consumes the operator, if it is next.
     fn operator(&mut self, operator: &str) -> bool {
-        let found = matches!(self.peek(), Token::Operator(next) if *next == operator);
+        let found = matches!(self.peek(), Lexeme::Operator(next) if *next == operator);
         self.at += usize::from(found);
         found
     }
@@ -77,10 +77,10 @@ impl Parser {
     }
 
     fn is_word(&self, word: &str) -> bool {
-        matches!(self.peek(), Token::Name(name) if &**name == word)
+        matches!(self.peek(), Lexeme::Name(name) if &**name == word)
     }
 
-    /// Takes the word, if it comes next.
+    /// Consumes the word, if it is next.
     fn word(&mut self, word: &str) -> bool {
         let found = self.is_word(word);
         self.at += usize::from(found);
@@ -89,16 +89,16 @@ impl Parser {
 
     fn name(&mut self) -> Result<Arc<str>> {
         match self.peek() {
-            Token::Name(_) => {}
+            Lexeme::Name(_) => {}
             _ => return self.unexpected("a name"),
         }
-        let Token::Name(name) = self.next() else { unreachable!("it was peeked at") };
+        let Lexeme::Name(name) = self.next() else { unreachable!("it was peeked at") };
         Ok(name)
     }
 
     fn block_end(&mut self) -> Result<()> {
         match self.peek() {
-            Token::BlockEnd => {
+            Lexeme::BlockEnd => {
                 self.at += 1;
                 Ok(())
             }
@@ -117,34 +117,34 @@ impl Parser {
         parsed
     }
 
-    /// Statements up to a tag with one of the words, whose word is taken.
+    /// Parses statements up to a tag with one of the words, and consumes that word.
     fn body(&mut self, ends: &[&'static str]) -> Result<(Body, Option<&'static str>)> {
         let mut body = Vec::new();
         loop {
             let line = self.line();
             let kind = match self.next() {
-                Token::Raw(text) => StatementKind::Raw(text),
-                Token::EmitStart => self.emit()?,
-                Token::BlockStart => {
+                Lexeme::Raw(text) => StatementKind::Raw(text),
+                Lexeme::EmitStart => self.emit()?,
+                Lexeme::BlockStart => {
                     if let Some(end) = ends.iter().find(|end| self.is_word(end)) {
                         self.at += 1;
                         return Ok((body, Some(end)));
                     }
                     self.nested(Parser::block)?
                 }
-                Token::End if ends.is_empty() => return Ok((body, None)),
-                Token::End => return self.error(format!("expected a tag {:?}", ends[ends.len() - 1])),
-                _ => unreachable!("tokens of a tag are taken with it"),
+                Lexeme::End if ends.is_empty() => return Ok((body, None)),
+                Lexeme::End => return self.error(format!("expected a tag {:?}", ends[ends.len() - 1])),
+                _ => unreachable!("a tag consumes its lexemes"),
             };
             body.push(Statement { line, kind });
         }
     }
 
-    /// Statements up to the tag `end`, which is taken whole.
+    /// Parses statements up to the tag `end`, and consumes that tag.
     fn body_until(&mut self, end: &'static str) -> Result<Body> {
         let (body, _) = self.body(&[end])?;
         // `{% endblock name %}` may repeat the name.
-        if end == "endblock" && matches!(self.peek(), Token::Name(_)) {
+        if end == "endblock" && matches!(self.peek(), Lexeme::Name(_)) {
             self.at += 1;
         }
         self.block_end()?;
@@ -154,7 +154,7 @@ impl Parser {
     fn emit(&mut self) -> Result<StatementKind> {
         let value = self.tuple()?;
         match self.peek() {
-            Token::EmitEnd => {
+            Lexeme::EmitEnd => {
                 self.at += 1;
                 Ok(StatementKind::Emit(value))
             }
@@ -270,7 +270,7 @@ impl Parser {
 
     fn call(&mut self) -> Result<StatementKind> {
         let parameters =
-            if matches!(self.peek(), Token::Operator("(")) { self.parameters()? } else { Vec::new() };
+            if matches!(self.peek(), Lexeme::Operator("(")) { self.parameters()? } else { Vec::new() };
         let call = self.expression()?;
         self.block_end()?;
         let body = self.body_until("endcall")?;
@@ -297,11 +297,11 @@ impl Parser {
 
     fn with(&mut self) -> Result<StatementKind> {
         let mut values = Vec::new();
-        while !matches!(self.peek(), Token::BlockEnd) {
+        while !matches!(self.peek(), Lexeme::BlockEnd) {
             if !values.is_empty() {
                 self.expect_operator(",")?;
             }
-            let target = self.target_of_one()?;
+            let target = self.single_target()?;
             self.expect_operator("=")?;
             values.push((target, self.expression()?));
         }
@@ -309,23 +309,23 @@ impl Parser {
         Ok(StatementKind::With { values, body: self.body_until("endwith")? })
     }
 
-    /// What is assigned to; several names unpack a list.
+    /// The target of an assignment; several names unpack a list.
     fn target(&mut self) -> Result<Target> {
-        let first = self.target_of_one()?;
-        if !matches!(self.peek(), Token::Operator(",")) {
+        let first = self.single_target()?;
+        if !matches!(self.peek(), Lexeme::Operator(",")) {
             return Ok(first);
         }
         let mut targets = vec![first];
         while self.operator(",") {
-            if !matches!(self.peek(), Token::Name(_) | Token::Operator("(")) || self.is_word("in") {
+            if !matches!(self.peek(), Lexeme::Name(_) | Lexeme::Operator("(")) || self.is_word("in") {
                 break;
             }
-            targets.push(self.target_of_one()?);
+            targets.push(self.single_target()?);
         }
         Ok(Target::Tuple(targets))
     }
 
-    fn target_of_one(&mut self) -> Result<Target> {
+    fn single_target(&mut self) -> Result<Target> {
         if self.operator("(") {
             let target = self.nested(Parser::target)?;
             self.expect_operator(")")?;

@@ -1,4 +1,4 @@
-//! Filters of lists, mappings and whatever else can be iterated.
+//! Filters of lists, mappings and other iterable values.
 
 use std::cmp::Ordering;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use super::text::Text;
 use super::value::{List, Value};
 use super::{checks, filters, methods};
 
-/// `value | name(args)`; `None` when there is no such filter of sequences.
+/// `value | name(args)`; `None` if no filter of sequences has this name.
 pub(super) fn apply(
     interpreter: &mut Interpreter,
     name: &str,
@@ -77,7 +77,7 @@ fn attributes(interpreter: &Interpreter, value: &Value, path: &str) -> Result<Va
     Value::list(attributes.collect::<Result<_>>()?, &interpreter.meter)
 }
 
-/// `a.b.0` of a value; undefined where there is nothing.
+/// `a.b.0` of a value; undefined if a part is missing.
 fn attribute(interpreter: &Interpreter, value: &Value, path: &str) -> Result<Value> {
     path.split('.').try_fold(value.clone(), |value, part| match (&value, part.parse::<usize>()) {
         (Value::Undefined, _) => Ok(Value::Undefined),
@@ -86,7 +86,7 @@ fn attribute(interpreter: &Interpreter, value: &Value, path: &str) -> Result<Val
     })
 }
 
-/// The value by which an item is compared: itself or an attribute, in lower case unless asked.
+/// The sort key of an item: itself or an attribute, in lower case unless `exact`.
 fn key(interpreter: &Interpreter, item: &Value, path: Option<&Text>, exact: bool) -> Result<Value> {
     let value = match path {
         Some(path) => attribute(interpreter, item, path.as_str())?,
@@ -112,10 +112,10 @@ fn reverse(value: &Value, meter: &Rc<Meter>) -> Result<Value> {
     }
 }
 
-/// Items with what they are sorted by.
+/// Items with their sort keys.
 type Keyed = Vec<(Value, Value)>;
 
-/// A stable merge sort: unlike the library's, its order may fail.
+/// A stable merge sort whose comparison may fail, unlike the standard library's.
 fn sorted(mut items: Keyed, reverse: bool, meter: &Rc<Meter>) -> Result<Keyed> {
     if items.len() < 2 {
         return Ok(items);
@@ -232,7 +232,7 @@ fn sum(interpreter: &Interpreter, value: &Value, args: &mut Args) -> Result<Valu
     Ok(total)
 }
 
-/// Nothing at all has no items, whatever it is: Jinja looks at nothing in `none | select`.
+/// Iterates a value, or nothing if it is falsy: Jinja accepts `none | select`.
 fn iterate_if_true(value: &Value, meter: &Rc<Meter>) -> Result<Rc<List>> {
     iterate(if value.is_true() { value } else { &Value::Undefined }, meter)
 }
@@ -261,7 +261,7 @@ fn map(interpreter: &mut Interpreter, value: &Value, args: &mut Args) -> Result<
     Value::list(mapped, &meter)
 }
 
-/// Items for which a test holds, or fails.
+/// Items that pass a test, or that fail it.
 fn select(
     interpreter: &mut Interpreter,
     value: &Value,
@@ -292,7 +292,7 @@ fn select(
     Value::list(kept, &meter)
 }
 
-/// Pairs of a value of the attribute and the items that have it, sorted.
+/// Groups items by an attribute: sorted pairs of its value and the items.
 fn group_by(interpreter: &Interpreter, value: &Value, args: &mut Args) -> Result<Value> {
     let path = args.required_text("attribute")?;
     let default = args.next("default");
@@ -315,7 +315,7 @@ fn group_by(interpreter: &Interpreter, value: &Value, args: &mut Args) -> Result
         }
     }
     let pair = |(by, items): (Value, Vec<Value>)| {
-        // The group is known by its first item's own spelling.
+        // The group takes the spelling of its first item.
         let by = match (&by, items.first()) {
             (Value::Text(_), Some(first)) => attribute(interpreter, first, path.as_str())?,
             _ => by,
@@ -325,7 +325,7 @@ fn group_by(interpreter: &Interpreter, value: &Value, args: &mut Args) -> Result
     Value::list(groups.into_iter().map(pair).collect::<Result<_>>()?, meter)
 }
 
-/// Lists of so many items; the last one is filled up.
+/// Splits into lists of `linecount` items; the last one is filled up.
 fn batch(value: &Value, args: &mut Args, meter: &Rc<Meter>) -> Result<Value> {
     let count = args.count("linecount")?.filter(|count| *count > 0);
     let count = count.ok_or_else(|| failed("`batch` needs a number of items"))?;
@@ -343,7 +343,7 @@ fn batch(value: &Value, args: &mut Args, meter: &Rc<Meter>) -> Result<Value> {
     Value::list(batches, meter)
 }
 
-/// So many lists, as equal as can be; the shorter ones are filled up.
+/// Splits into `slices` lists of nearly equal length; the shorter ones are filled up.
 fn slices(value: &Value, args: &mut Args, meter: &Rc<Meter>) -> Result<Value> {
     let count = args.count("slices")?.filter(|count| *count > 0);
     let count = count.ok_or_else(|| failed("`slice` needs a number of lists"))?;

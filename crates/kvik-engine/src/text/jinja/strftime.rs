@@ -1,4 +1,4 @@
-//! `strftime` for the formats that chat templates use, in UTC.
+//! `strftime` in UTC, for the directives that chat templates use.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -18,7 +18,7 @@ const MONTHS: [&str; 12] = [
 ];
 const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
 
-/// Formats a time; directives it does not know are left as they are.
+/// Formats a time; unknown directives stay unchanged.
 pub(super) fn format(now: SystemTime, format: &str) -> String {
     let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let date = Date::new(seconds);
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn formats_are_python_s() {
+    fn formats_match_python() {
         let check = |seconds: u64, text: &str, expect: &str| {
             assert_eq!(format(UNIX_EPOCH + Duration::from_secs(seconds), text), expect);
         };

@@ -5,9 +5,9 @@ use serde_json::{Value as Json, json};
 
 use super::*;
 
-const LIMITS: Limits = Limits { steps: 1_000_000, memory_bytes: 16 << 20, output_bytes: 1 << 20 };
+const LIMITS: RenderLimits = RenderLimits { steps: 1_000_000, memory_bytes: 16 << 20, output_bytes: 1 << 20 };
 
-fn written(source: &str, values: &Json, limits: &Limits) -> Result<Written, Fault> {
+fn written(source: &str, values: &Json, limits: &RenderLimits) -> Result<Rendered, Fault> {
     let program = Program::new(source)
         .map_err(|error| Fault::Failed { reason: error.reason, line: Some(error.line) })?;
     let values = values.as_object().unwrap();
@@ -21,7 +21,7 @@ fn render(source: &str) -> Result<String, Fault> {
 }
 
 #[test]
-fn everything_is_as_python_has_it() {
+fn rendering_equals_python() {
     let golden: Json = serde_json::from_str(include_str!("golden/golden.json")).unwrap();
     let cases = golden["cases"].as_array().unwrap();
     assert!(cases.len() > 90);
@@ -40,8 +40,8 @@ fn difference(case: &Json, values: &Json) -> Option<String> {
     (!same).then(|| format!("{source:?}\n  gives {found:?}\n  Python {}", case["expect"]))
 }
 
-/// What allocates or loops, in all the ways that a template can ask for it. None may pass its limits,
-/// and none may take long: a debug build runs the million steps of each in well under a second.
+/// Templates that allocate or loop in every way that the language has. None may exceed its limits or take
+/// long: a debug build runs the million steps of each in well under a second.
 #[test]
 fn hostile_templates_end_within_their_limits() {
     let doubling = |operation: &str| {
@@ -112,18 +112,18 @@ fn hostile_templates_end_within_their_limits() {
 }
 
 #[test]
-fn memory_is_given_back() {
+fn dropped_values_refund_memory() {
     assert_eq!(render("{{ 'x' | indent(4000000000) }}").unwrap(), "x", "one line is not indented");
-    // 100 MB in all, 1 MB at a time: what is replaced does not count.
+    // 100 MB in all, 1 MB at a time: replaced values do not count.
     let source = "{% set ns = namespace() %}{% for i in range(100) %}{% set ns.s = 'x' * 1000 * 1000 %}{% endfor %}{{ ns.s | length }}";
-    let limits = Limits { steps: 10_000_000, memory_bytes: 8 << 20, output_bytes: 100 };
+    let limits = RenderLimits { steps: 10_000_000, memory_bytes: 8 << 20, output_bytes: 100 };
     assert_eq!(written(source, &json!({}), &limits).unwrap().text, "1000000");
 }
 
 #[test]
 fn each_limit_has_its_fault() {
     let check = |source: &str, expect: Fault| {
-        let limits = Limits { steps: 10_000, memory_bytes: 100_000, output_bytes: 1_000 };
+        let limits = RenderLimits { steps: 10_000, memory_bytes: 100_000, output_bytes: 1_000 };
         assert_eq!(written(source, &json!({}), &limits), Err(expect), "{source}");
     };
     check("{% for i in range(999) %}{% for j in range(999) %}{% endfor %}{% endfor %}", Fault::Steps);
@@ -133,7 +133,7 @@ fn each_limit_has_its_fault() {
     check("\n{{ 1 / 0 }}", Fault::Failed { reason: "division by zero".into(), line: Some(2) });
 }
 
-/// The result with `[..]` around what came in with the request.
+/// The result with `[..]` around text from the request.
 fn marked(source: &str, values: &Json) -> String {
     let written = written(source, values, &LIMITS).unwrap();
     let mut out = String::new();
@@ -146,7 +146,7 @@ fn marked(source: &str, values: &Json) -> String {
 }
 
 #[test]
-fn what_came_in_with_the_request_is_known() {
+fn text_from_the_request_is_tracked() {
     let values = json!({"u": "Hi, you", "l": ["a", "b"], "d": {"k": "v", "n": 1}});
     let check = |source: &str, expect: &str| assert_eq!(marked(source, &values), expect, "{source}");
     check("a{{ u }}b", "a[Hi, you]b");
@@ -170,7 +170,7 @@ fn what_came_in_with_the_request_is_known() {
 }
 
 #[test]
-fn known_roles_are_words_of_the_format() {
+fn known_roles_count_as_text_of_the_template() {
     let program = Program::new("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}").unwrap();
     let messages = [json!({"role": "user", "content": "user"}), json!({"role": "im_end", "content": ""})];
     let written =
@@ -182,8 +182,8 @@ fn known_roles_are_words_of_the_format() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..Default::default() })]
     #[test]
-    fn anything_is_an_answer_or_a_fault(parts in prop::collection::vec(part(), 0..20)) {
-        let limits = Limits { steps: 20_000, memory_bytes: 1 << 20, output_bytes: 1 << 16 };
+    fn any_source_gives_a_result_or_a_fault(parts in prop::collection::vec(part(), 0..20)) {
+        let limits = RenderLimits { steps: 20_000, memory_bytes: 1 << 20, output_bytes: 1 << 16 };
         let values = json!({"s": "text é", "l": [1, "a", [2]], "d": {"a": 1}});
         if let Ok(found) = written(&parts.concat(), &values, &limits) {
             prop_assert!(found.inputs.iter().all(|input| found.text.get(input.clone()).is_some()));

@@ -1,7 +1,7 @@
-//! Strings that know which of their bytes the template wrote and which came in with the request.
+//! Strings that track which of their bytes came from the template and which from the request.
 //!
-//! The tokenizer needs to know: `<|im_end|>` is a control token where the template wrote it, and plain
-//! text where a user did. Every operation on strings keeps the origin of each byte.
+//! The tokenizer needs this: `<|im_end|>` is a control token if the template wrote it, and plain text if
+//! the request did. Every operation on strings keeps the origin of each byte.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -27,11 +27,11 @@ enum Bytes {
 enum Origin {
     Template,
     Input,
-    /// In order, without gaps; neighbours differ.
+    /// In order, without gaps; adjacent runs differ.
     Mixed(Rc<[Run]>),
 }
 
-/// Bytes of one origin, from where the run before ends.
+/// Bytes of one origin, from the end of the previous run.
 #[derive(Debug, Clone, Copy)]
 struct Run {
     end: usize,
@@ -44,7 +44,7 @@ impl Text {
         Text { bytes: Bytes::Constant(text.clone()), origin: Origin::Template }
     }
 
-    /// Text that the template computed.
+    /// Text computed by the template.
     pub(super) fn template(text: &str, meter: &Rc<Meter>) -> Result<Text> {
         Text::of(text, false, meter)
     }
@@ -77,7 +77,7 @@ impl Text {
         Ok(builder.finish())
     }
 
-    /// The text cut where its origin changes; `true` marks what came in with the request.
+    /// The text split where its origin changes; `true` marks text from the request.
     pub(super) fn pieces(&self) -> impl Iterator<Item = (&str, bool)> {
         self.pieces_of(0..self.as_str().len())
     }
@@ -103,7 +103,7 @@ impl Text {
     }
 }
 
-/// Puts a text together.
+/// Builds a text.
 #[derive(Debug)]
 pub(super) struct Builder {
     text: String,
@@ -140,7 +140,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Adds what the template wrote.
+    /// Adds text of the template.
     pub(super) fn push_template(&mut self, text: &str) -> Result<()> {
         self.push(text, false)
     }
@@ -155,7 +155,7 @@ impl Builder {
         text.pieces_of(range).try_for_each(|(piece, input)| self.push(piece, input))
     }
 
-    /// Adds a text so many times. There must be room for all of them before there is one.
+    /// Adds a text `times` times. Checks the memory for all repetitions first.
     pub(super) fn push_repeated(&mut self, text: &Text, times: usize) -> Result<()> {
         let whole = text.as_str();
         Charge::new(self.charge.meter(), whole.len().saturating_mul(times))?;
@@ -167,7 +167,7 @@ impl Builder {
         }
     }
 
-    /// Adds characters of the template's so many times.
+    /// Adds text of the template `times` times.
     pub(super) fn pad(&mut self, fill: &str, times: usize) -> Result<()> {
         Charge::new(self.charge.meter(), fill.len().saturating_mul(times))?;
         self.push_template(&fill.repeat(times))
@@ -182,7 +182,7 @@ impl Builder {
         Text { bytes: Bytes::Made(Rc::new((self.text, self.charge))), origin }
     }
 
-    /// The text, and which ranges of it came in with the request.
+    /// The text, and its ranges that came from the request.
     pub(super) fn into_parts(self) -> (String, Vec<Range<usize>>) {
         let mut start = 0;
         let mut inputs = Vec::new();

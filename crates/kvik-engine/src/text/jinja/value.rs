@@ -1,4 +1,4 @@
-//! The values that a template computes with. All of them but namespaces are immutable.
+//! The values of a template. All except namespaces are immutable.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::ast::{For, Macro};
 use super::limits::{Charge, Meter, Result, failed};
 use super::text::Text;
 
-/// Values inside values at most. Comparing, writing and dropping them recurse.
+/// Maximum nesting of values, because comparing, writing and dropping them recurse.
 const DEPTH_MAX: u32 = 200;
 
 #[derive(Debug, Clone)]
@@ -23,7 +23,7 @@ pub(super) enum Value {
     Text(Text),
     List(Rc<List>),
     Map(Rc<Map>),
-    /// Its number among the namespaces of this rendering: a namespace may hold itself.
+    /// Its index among the namespaces of this rendering: a namespace may contain itself.
     Namespace(usize),
     Macro(Rc<Closure>),
     Loop(Rc<LoopValue>),
@@ -39,7 +39,7 @@ pub(super) struct List {
     _charge: Charge,
 }
 
-/// Pairs in the order in which they were written; keys differ.
+/// Pairs in insertion order with distinct keys.
 #[derive(Debug)]
 pub(super) struct Map {
     pub(super) entries: Vec<(Value, Value)>,
@@ -54,18 +54,18 @@ pub(super) struct Closure {
     pub(super) frame: usize,
 }
 
-/// The variable `loop` in one turn.
+/// The variable `loop` in one iteration.
 #[derive(Debug)]
 pub(super) struct LoopValue {
     pub(super) items: Rc<List>,
     pub(super) index0: usize,
-    /// Loops around this one that it is a recursion of.
+    /// Depth of the recursive loop.
     pub(super) depth0: usize,
-    /// For calling it again on other items.
+    /// The loop, to call it recursively on other items.
     pub(super) definition: Arc<For>,
 }
 
-/// What kvik puts into every template.
+/// Built-in functions of every template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Function {
     Range,
@@ -100,7 +100,7 @@ impl Value {
         Map::new(entries, meter).map(|map| Value::Map(Rc::new(map)))
     }
 
-    /// What a request brought.
+    /// A value from the request.
     pub(super) fn from_json(json: &Json, meter: &Rc<Meter>) -> Result<Value> {
         Ok(match json {
             Json::Null => Value::None,
@@ -119,7 +119,7 @@ impl Value {
                 let entry = |(key, value): (&String, &Json)| {
                     Ok((Value::Text(Text::input(key, meter)?), Value::from_json(value, meter)?))
                 };
-                // The keys of a JSON object differ already.
+                // The keys of a JSON object are distinct already.
                 let entries = fields.iter().map(entry).collect::<Result<_>>()?;
                 Value::Map(Rc::new(Map::new(entries, meter)?))
             }
@@ -164,7 +164,7 @@ impl Value {
         }
     }
 
-    /// Python counts booleans among the integers.
+    /// Booleans are integers, as in Python.
     pub(super) fn as_int(&self) -> Option<i128> {
         match self {
             Value::Int(value) => Some(*value),
@@ -180,7 +180,7 @@ impl Value {
         }
     }
 
-    /// Equality of what can be a key; other values are never the same.
+    /// Equality of values that can be keys; other values are never equal.
     pub(super) fn same_scalar(&self, other: &Value) -> bool {
         match (self, other) {
             (Value::Undefined, Value::Undefined) | (Value::None, Value::None) => true,

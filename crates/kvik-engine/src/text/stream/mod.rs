@@ -1,9 +1,9 @@
-//! From tokens to text: whole characters, stop strings, and which tokens a text came from.
+//! Converts tokens to text: whole characters, stop strings, and the tokens of each text.
 //!
-//! The text of an answer is the bytes of its tokens, joined; invalid UTF-8 becomes U+FFFD as
+//! The text of an answer is the joined bytes of its tokens; invalid UTF-8 becomes U+FFFD as
 //! in [`String::from_utf8_lossy`]. It ends before the stop string that is complete first;
-//! of several complete at the same character, the longest. How the text is cut into tokens
-//! never changes what comes out.
+//! of several complete at the same character, the longest. The division of the text into tokens
+//! never changes the result.
 
 mod stop;
 mod vocabulary;
@@ -14,17 +14,17 @@ use stop::StopMatcher;
 
 pub use vocabulary::{TokenKind, Vocabulary};
 
-/// Turns the tokens of one choice into text that may be shown. `T` describes a token.
+/// Converts the tokens of one choice to text that may be sent. `T` describes a token.
 #[derive(Debug)]
 pub struct TextStream<T> {
     stops: Vec<StopMatcher>,
     /// Bytes of a character that is not complete yet.
     partial: Vec<u8>,
-    /// Text that is decoded and not yet given out: the possible head of a stop string.
+    /// Decoded text that is not sent yet: the possible beginning of a stop string.
     held: String,
-    /// Bytes of text given out.
+    /// Bytes of text sent.
     shown_bytes: usize,
-    /// Token bytes that came in, and those that `held` and the text before it account for.
+    /// Bytes of tokens received, and bytes decoded into `held` and the text before it.
     raw_bytes: usize,
     decoded_bytes: usize,
     tokens: VecDeque<Pending<T>>,
@@ -35,24 +35,24 @@ pub struct TextStream<T> {
 struct Pending<T> {
     token: T,
     raw_end: usize,
-    /// Where its text starts, and where it ends once its last character is complete.
+    /// Start of its text, and end of its text once its last character is complete.
     text_start: usize,
     text_end: Option<usize>,
 }
 
-/// What may be shown after a token.
+/// Text and tokens that may be sent after a token.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Shown<T> {
     /// New text, whole characters only.
     pub text: String,
-    /// Tokens whose text is now completely out, in order.
+    /// Tokens whose text is now completely sent, in order.
     pub tokens: Vec<T>,
     /// The stop string that ended the text, by its index.
     pub stopped: Option<usize>,
 }
 
 impl<T> TextStream<T> {
-    /// A stream that ends at any of `stops`; empty ones are passed over.
+    /// A stream that ends at any of `stops`; empty ones are ignored.
     pub fn new(stops: &[String]) -> TextStream<T> {
         let matchers = stops.iter().enumerate().filter(|(_, stop)| !stop.is_empty());
         TextStream {
@@ -76,7 +76,7 @@ impl<T> TextStream<T> {
         self.show(stopped)
     }
 
-    /// Gives out what was held back: nothing more is coming.
+    /// Ends the stream and returns the text that was held back.
     pub fn finish(&mut self) -> Shown<T> {
         let stopped = self.decode(true);
         if stopped.is_none() {
@@ -114,7 +114,7 @@ impl<T> TextStream<T> {
         Some(complete.index)
     }
 
-    /// Notes where the text of each token ends whose bytes are all decoded.
+    /// Records the end of the text of each token whose bytes are all decoded.
     fn settle_tokens(&mut self) {
         let text_end = self.shown_bytes + self.held.len();
         let open = self.tokens.iter_mut().rev().take_while(|token| token.text_end.is_none());
@@ -124,11 +124,11 @@ impl<T> TextStream<T> {
     }
 
     fn show(&mut self, stopped: Option<usize>) -> Shown<T> {
-        let hold_bytes = if stopped.is_some() { 0 } else { stop::longest_head(&self.stops) };
+        let hold_bytes = if stopped.is_some() { 0 } else { stop::longest_partial(&self.stops) };
         let text: String = self.held.drain(..self.held.len() - hold_bytes).collect();
         self.shown_bytes += text.len();
         let shown = self.shown_bytes;
-        // A token that a stop string cuts is reported when some of its text is shown.
+        // A token that a stop string cuts is reported if part of its text is sent.
         let out = |token: &Pending<T>| match stopped {
             Some(_) => token.text_start < shown || token.text_end.is_some_and(|end| end <= shown),
             None => token.text_end.is_some_and(|end| end <= shown),
@@ -139,10 +139,10 @@ impl<T> TextStream<T> {
     }
 }
 
-/// The first character of `bytes` and its length in bytes; U+FFFD for what is not UTF-8.
-/// `None` at the end, or when more bytes could complete the character and `last` is not set.
+/// The first character of `bytes` and its length in bytes; U+FFFD for invalid UTF-8.
+/// `None` at the end, or if more bytes could complete the character and `last` is not set.
 fn next_character(bytes: &[u8], last: bool) -> Option<(char, usize)> {
-    // Four bytes hold any character; a chunk of them tells which case it is.
+    // Four bytes hold any character, so a chunk of them decides the case.
     let head = &bytes[..bytes.len().min(4)];
     let chunk = head.utf8_chunks().next()?;
     if let Some(character) = chunk.valid().chars().next() {

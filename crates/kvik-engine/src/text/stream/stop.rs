@@ -1,12 +1,12 @@
 //! Finds stop strings in a stream of bytes (Knuth, Morris, Pratt).
 
-/// One stop string and how much of it the text ends with.
+/// One stop string and the length of its beginning that the text ends with.
 #[derive(Debug)]
 pub(super) struct StopMatcher {
     index: usize,
     pattern: Vec<u8>,
-    /// `fallback[n]`: length of the longest proper head of the first `n` bytes that is also
-    /// their tail.
+    /// `fallback[n]`: length of the longest proper prefix of the first `n` bytes that is also
+    /// their suffix.
     fallback: Vec<usize>,
     matched: usize,
 }
@@ -42,18 +42,18 @@ impl StopMatcher {
     }
 }
 
-/// Advances all matchers by the bytes of one character; the longest that is then complete.
+/// Advances all matchers by the bytes of one character; returns the longest complete stop string.
 pub(super) fn advance(stops: &mut [StopMatcher], character: &[u8]) -> Option<Complete> {
     for stop in stops.iter_mut() {
         character.iter().for_each(|&byte| stop.advance(byte));
     }
-    // Patterns are whole characters, so none can be complete in the middle of one.
+    // Patterns consist of whole characters, so none can be complete in the middle of one.
     let complete = stops.iter().filter(|stop| stop.matched == stop.pattern.len());
     let longest = complete.min_by_key(|stop| (std::cmp::Reverse(stop.pattern.len()), stop.index))?;
     Some(Complete { index: longest.index, length: longest.pattern.len() })
 }
 
 /// Bytes at the end of the text that may become a stop string.
-pub(super) fn longest_head(stops: &[StopMatcher]) -> usize {
+pub(super) fn longest_partial(stops: &[StopMatcher]) -> usize {
     stops.iter().map(|stop| stop.matched).max().unwrap_or(0)
 }

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The whole text at once: where it ends, and by which stop string.
+/// The naive twin, on the whole text: the text before its end, and the stop string that ends it.
 fn naive(bytes: &[u8], stops: &[String]) -> (String, Option<usize>) {
     let text = String::from_utf8_lossy(bytes);
     for (start, character) in text.char_indices() {
@@ -19,7 +19,7 @@ fn strings(list: &[&str]) -> Vec<String> {
     list.iter().map(|&s| s.to_owned()).collect()
 }
 
-/// What comes out after each token, then at the end.
+/// The output after each token, then at the end.
 fn stream(tokens: &[&[u8]], stops: &[&str]) -> Vec<Shown<usize>> {
     let mut stream = TextStream::new(&strings(stops));
     let mut out = Vec::new();
@@ -38,7 +38,7 @@ fn shown(text: &str, tokens: &[usize], stopped: Option<usize>) -> Shown<usize> {
 }
 
 #[test]
-fn characters_come_out_whole() {
+fn only_whole_characters_are_sent() {
     assert_eq!(
         stream(&[b"a\xc3", b"\xa6", b"\xf0\x9f", b"\x8c", b"\xb3b"], &[]),
         [
@@ -62,7 +62,7 @@ fn characters_come_out_whole() {
 }
 
 #[test]
-fn heads_of_stop_strings_are_held_back() {
+fn beginnings_of_stop_strings_are_held_back() {
     assert_eq!(
         stream(&[b"one E", b"N", b"x", b" END of"], &["END"]),
         [
@@ -72,13 +72,13 @@ fn heads_of_stop_strings_are_held_back() {
             shown(" ", &[3], Some(0)),
         ]
     );
-    // A stop string that does not come is text after all.
+    // An incomplete stop string is text.
     assert_eq!(stream(&[b"EN"], &["END"]), [shown("", &[], None), shown("EN", &[0], None)]);
     assert_eq!(stream(&[b"END"], &["END"]), [shown("", &[], Some(0))]);
 }
 
 #[test]
-fn the_first_to_be_complete_wins() {
+fn the_first_complete_stop_string_wins() {
     assert_eq!(stream(&[b"xabcd"], &["abcd", "bc"]), [shown("xa", &[0], Some(1))]);
     assert_eq!(stream(&[b"xabcd"], &["c", "", "abc", "abc"]), [shown("x", &[0], Some(2))]);
 }
@@ -101,8 +101,8 @@ fn tokens_without_text_are_reported() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// However the text is cut into tokens, the same text comes out, every token exactly once
-    /// and in order, and what is held back is never more than a stop string or a character.
+    /// The division into tokens does not change the text, every token is reported exactly once and in
+    /// order, and the held text is never longer than a stop string or a character.
     #[test]
     fn equals_the_whole_text(
         tokens in prop::collection::vec(prop_oneof![

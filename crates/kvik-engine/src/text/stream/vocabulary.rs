@@ -1,4 +1,4 @@
-//! The bytes and kinds of all tokens, in one piece of memory.
+//! The bytes and kinds of all tokens, in contiguous memory.
 
 use kvik_cache::Token;
 
@@ -9,7 +9,7 @@ use crate::text::tokenizer::Tokenizer;
 pub enum TokenKind {
     /// Text.
     Text,
-    /// A control token such as `<|im_start|>`: no text unless asked for.
+    /// A control token such as `<|im_start|>`: no text unless requested.
     Control,
     /// Ends the answer.
     EndOfGeneration,
@@ -52,7 +52,7 @@ impl Vocabulary {
         self.ends.is_empty()
     }
 
-    /// Raw bytes of a token, control tokens' names included; empty outside the vocabulary.
+    /// Raw bytes of a token, for a control token its name; empty outside the vocabulary.
     pub fn bytes(&self, token: Token) -> &[u8] {
         let index = token as usize;
         let Some(&end) = self.ends.get(index) else { return &[] };

@@ -1,11 +1,10 @@
-//! Tools for models whose template does not know them: what the template leaves out is said in words.
+//! Tools for models whose template does not support them: describes in messages what the template omits.
 
 use serde_json::{Value, json};
 
 use super::learn::Learned;
 
-/// Writes into the messages what the template would leave out: which tools there are, what was called,
-/// what came back.
+/// Adds to the messages what the template would omit: the tools, the calls and their results.
 pub(super) fn explain(messages: &mut Vec<Value>, tools: Option<&Value>, learned: &Learned) {
     if !learned.calls {
         messages.iter_mut().for_each(write_calls);
@@ -19,7 +18,7 @@ pub(super) fn explain(messages: &mut Vec<Value>, tools: Option<&Value>, learned:
     }
 }
 
-/// What a model is told that was taught no form; the one it is asked for is the commonest.
+/// The instruction for a model that was trained on no form of calls; it asks for the most common form.
 fn instruction(tools: &[Value]) -> String {
     let lines: Vec<String> = tools.iter().map(Value::to_string).collect();
     format!(
@@ -32,20 +31,20 @@ fn instruction(tools: &[Value]) -> String {
     )
 }
 
-/// Adds to the first system message; where the template knows none, to the first message of the user.
+/// Adds to the first system message, or to the first user message if the template has no system role.
 fn instruct(messages: &mut Vec<Value>, text: &str, system: bool) {
     let role = if system { "system" } else { "user" };
     match messages.iter_mut().find(|message| message["role"] == role) {
         Some(message) => {
-            let said = message["content"].as_str().unwrap_or_default();
-            let whole = if system { [said, text] } else { [text, said] };
+            let content = message["content"].as_str().unwrap_or_default();
+            let whole = if system { [content, text] } else { [text, content] };
             message["content"] = whole.join("\n\n").trim().into();
         }
         None => messages.insert(0, json!({"role": role, "content": text})),
     }
 }
 
-/// Calls of an earlier answer, as the model was asked to write them.
+/// Writes the calls of an earlier answer in the form that the instruction asks for.
 fn write_calls(message: &mut Value) {
     let Some(calls) = message.get("tool_calls").and_then(Value::as_array) else { return };
     let mut text = message["content"].as_str().unwrap_or_default().to_owned();
@@ -70,7 +69,7 @@ fn write_calls(message: &mut Value) {
     }
 }
 
-/// The result of a call, as something the user says.
+/// Writes the result of a call as a user message.
 fn write_result(message: &mut Value) {
     if message["role"] == "tool" {
         let content = message["content"].as_str().unwrap_or_default();

@@ -1,31 +1,31 @@
-//! What a chat template does with tools, learned by trying: it is given tools, calls and results with
-//! names that nothing else has, and what it writes around them is how the model writes calls.
+//! Learns how a chat template renders tools, by trial: renders tools, calls and results with unique names;
+//! the text around the names is the form in which the model writes calls.
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::messages::{Arguments, Expected};
+use super::messages::{Arguments, MessageFormat};
 use super::{ChatTemplate, RenderInput};
 use crate::text::answer::{AnswerDelta, AnswerParser, ArgumentsForm, Offer, ToolForm};
 
-/// What a template can do with tools.
+/// A template's support for tools.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Learned {
-    /// It tells the model which tools there are.
+    /// It describes the tools to the model.
     pub(super) offers: bool,
-    /// It writes calls.
+    /// It renders calls.
     pub(super) calls: bool,
-    /// How it writes them, when that could be learned.
+    /// The form of the calls, if it could be learned.
     pub(super) form: Option<ToolForm>,
-    /// It writes the results of calls.
+    /// It renders the results of calls.
     pub(super) results: bool,
-    /// It takes a message with the role `system`.
+    /// It accepts a message with the role `system`.
     pub(super) system: bool,
-    pub(super) expected: Expected,
+    pub(super) expected: MessageFormat,
 }
 
-// No template writes these by itself, and no two of them have a beginning in common. Letters only:
+// No template contains these, and no two of them share a prefix. They have only letters because
 // templates check names, and Mistral's identifiers have nine characters.
 const TOOL: &str = "zqToolOffered";
 const NAMES: [&str; 2] = ["jvFirstCalled", "wxSecondCalled"];
@@ -35,11 +35,11 @@ const ANSWER: &str = "\u{3a9}zjAnswer";
 const RESULT: &str = "vqResultText";
 const SYSTEM: &str = "wjSystemText";
 
-/// Identifiers of calls. Those of Kimi hold the name, and its template writes nothing else of it.
+/// Identifiers of calls. Kimi's identifiers contain the name, and its template writes it nowhere else.
 const IDS: [[&str; 2]; 2] =
     [["kpfirstid", "hgsecndid"], ["functions.jvFirstCalled:0", "functions.wxSecondCalled:1"]];
 
-/// What ends an answer in some templates and is not the end of others.
+/// Texts that end an answer in some templates.
 const ENDS: [&str; 8] = [
     "<|eot_id|>",
     "<|eom_id|>",
@@ -51,22 +51,22 @@ const ENDS: [&str; 8] = [
     "<|END_OF_TURN_TOKEN|>",
 ];
 
-/// Bytes around calls at most; longer texts are no form but what the template says otherwise.
+/// Maximum bytes around calls; longer texts are not part of the form but other output of the template.
 const AROUND_MAX: usize = 120;
 
 impl Learned {
     pub(super) fn from(template: &ChatTemplate) -> Learned {
-        let expected = Expected::by(template.source());
+        let expected = MessageFormat::guess(template.source());
         let mut trials = Vec::new();
         for null_content in [expected.null_content, false] {
             for arguments in [expected.arguments, Arguments::TextOnly] {
                 for ids in IDS {
-                    trials.push(Trial { template, expected: Expected { arguments, null_content }, ids });
+                    trials.push(Trial { template, expected: MessageFormat { arguments, null_content }, ids });
                 }
             }
         }
         let forms: Vec<_> = trials.iter().filter_map(|trial| Some((trial.form()?, trial))).collect();
-        // Arguments that a template prints as Python prints them are not what a model was taught.
+        // No model was trained on arguments in Python's notation: a JSON form is preferred.
         let best = forms.iter().find(|(form, _)| form.arguments == ArgumentsForm::Json).or(forms.first());
         let (form, trial) = best.map_or((None, &trials[0]), |(form, trial)| (Some(form.clone()), *trial));
         let wrote = |messages: Value, tools: bool, text: &str| {
@@ -77,14 +77,14 @@ impl Learned {
             wrote(json!([user(), trial.calls(1), trial.result()]), false, RESULT)
                 || wrote(json!([user(), trial.calls(1), trial.result(), trial.answer()]), false, RESULT)
         };
-        // Arguments that the template does not write are kept as they were sent.
+        // Arguments that the template does not render are kept as the request sent them.
         let arguments = if calls { trial.expected.arguments } else { Arguments::TextOnly };
         Learned {
             offers: wrote(json!([user()]), true, TOOL),
             calls,
             results: calls && results(),
             system: wrote(json!([{"role": "system", "content": SYSTEM}, user()]), false, SYSTEM),
-            expected: Expected { arguments, ..trial.expected },
+            expected: MessageFormat { arguments, ..trial.expected },
             form,
         }
     }
@@ -94,10 +94,10 @@ fn user() -> Value {
     json!({"role": "user", "content": "Hi"})
 }
 
-/// One way of putting messages to a template.
+/// One variant of the messages to render.
 struct Trial<'t> {
     template: &'t ChatTemplate,
-    expected: Expected,
+    expected: MessageFormat,
     ids: [&'static str; 2],
 }
 
@@ -110,7 +110,7 @@ impl Trial<'_> {
         json!({"role": "tool", "tool_call_id": self.ids[0], "name": NAMES[0], "content": RESULT})
     }
 
-    /// A message of so many calls.
+    /// A message with `count` calls.
     fn calls(&self, count: usize) -> Value {
         let call = |i: usize| {
             let arguments = json!({KEYS[0]: VALUES[0], KEYS[1]: VALUES[1]});
@@ -142,20 +142,19 @@ impl Trial<'_> {
         self.template.render_as_is(&input, self.expected).ok().map(|prompt| prompt.text)
     }
 
-    /// The template's text of a user's message and this one. Some templates write calls only where
-    /// there are tools.
+    /// Renders a user message and this one. Some templates render calls only if there are tools.
     fn written(&self, last: &Value) -> Option<String> {
         let messages = json!([user(), last]);
         self.render(messages.clone(), true).or_else(|| self.render(messages, false))
     }
 
-    /// The form in which the template writes calls.
+    /// The form in which the template renders calls.
     fn form(&self) -> Option<ToolForm> {
         let plain = self.written(&self.answer())?;
         let at = plain.find(ANSWER)?;
         let end = plain[at + ANSWER.len()..].trim();
-        let one = self.said(&self.written(&self.calls(1))?, &plain[..at], end)?;
-        let two = self.written(&self.calls(2)).and_then(|two| self.said(&two, &plain[..at], end));
+        let one = self.assistant_text(&self.written(&self.calls(1))?, &plain[..at], end)?;
+        let two = self.written(&self.calls(2)).and_then(|two| self.assistant_text(&two, &plain[..at], end));
         let several = two.and_then(|two| {
             let form = self.form_of(&one, Some(&two))?;
             (reads_back(&form, &one, 1) && reads_back(&form, &two, 2)).then_some(form)
@@ -163,17 +162,18 @@ impl Trial<'_> {
         several.or_else(|| self.form_of(&one, None).filter(|form| reads_back(form, &one, 1)))
     }
 
-    /// What the assistant says in a text that begins like another of its answers.
-    fn said(&self, text: &str, before: &str, end: &str) -> Option<String> {
+    /// The assistant's part of a text that begins like `before`.
+    fn assistant_text(&self, text: &str, before: &str, end: &str) -> Option<String> {
         let start = whole_tags(common_prefix(text, before)).len();
-        let said = after_thought(&text[start..]).trim_start();
-        let name = said.find(NAMES[0])?;
+        let assistant_text = after_reasoning(&text[start..]).trim_start();
+        let name = assistant_text.find(NAMES[0])?;
         let ends = ENDS.into_iter().chain([end, self.template.eos_text.as_str()]);
-        let first = ends.filter(|end| !end.is_empty()).filter_map(|end| said[name..].find(end)).min();
-        Some(said[..first.map_or(said.len(), |at| name + at)].trim_end().to_owned())
+        let first =
+            ends.filter(|end| !end.is_empty()).filter_map(|end| assistant_text[name..].find(end)).min();
+        Some(assistant_text[..first.map_or(assistant_text.len(), |at| name + at)].trim_end().to_owned())
     }
 
-    /// The form of one call; another text with two tells what stands between them.
+    /// The form of one call; a text with two calls shows the text between them.
     fn form_of(&self, one: &str, two: Option<&str>) -> Option<ToolForm> {
         let call = Call::find(one, NAMES[0], 0)?;
         if call.parameters.is_some() && self.expected.arguments == Arguments::TextOnly {
@@ -194,8 +194,8 @@ impl Trial<'_> {
         Some(form)
     }
 
-    /// Takes apart what stands between two calls: the end of the first, a separator, the beginning of
-    /// the second. The rest of what stands around one call belongs to all of them together.
+    /// Splits the text between two calls into the end of the first, a separator, and the beginning of the
+    /// second. The rest of the text around one call belongs to the whole section.
     fn around_several(&self, two: &str, before: &str, after: &str) -> Option<ToolForm> {
         let first = Call::find(two, NAMES[0], 0)?;
         let second = Call::find(two, NAMES[1], first.end)?;
@@ -206,7 +206,7 @@ impl Trial<'_> {
         let mut separator = &rest[..rest.len() - begin];
         let mut loose = two[first.start + NAMES[0].len()..first.arguments]
             != two[second.start + NAMES[1].len()..second.arguments];
-        // What differs inside of the object of a call is one of its fields, such as a number.
+        // A difference within the object of a call is one of its fields, such as a number.
         if let (Some(object), Some(next)) = (object_before(before), object_before(rest))
             && before.len() - object > begin
         {
@@ -226,13 +226,13 @@ impl Trial<'_> {
     }
 }
 
-/// Where the object begins that a text ends inside of.
+/// Start of the JSON object in which a text ends.
 fn object_before(text: &str) -> Option<usize> {
     let at = text.rfind('{')?;
     text[at + 1..].trim_start().starts_with('"').then_some(at)
 }
 
-/// Whether the form reads what the template wrote.
+/// Whether parsing with the form gives the rendered calls.
 fn reads_back(form: &ToolForm, text: &str, calls: usize) -> bool {
     let properties = json!({KEYS[0]: {"type": "string"}, KEYS[1]: {"type": "string"}});
     let schema = json!({"type": "object", "properties": properties});
@@ -250,12 +250,13 @@ fn reads_back(form: &ToolForm, text: &str, calls: usize) -> bool {
     deltas.len() == calls && deltas.iter().enumerate().all(right)
 }
 
-/// Where the parts of a call stand in a text.
+/// Offsets of the parts of a call in a text.
 struct Call {
-    /// Of the name.
+    /// Start of the name.
     start: usize,
+    /// Start of the arguments.
     arguments: usize,
-    /// Behind the arguments; the braces of an object around them are part of what comes after.
+    /// End of the arguments, before the closing brace of an object around them.
     end: usize,
     parameters: Option<ArgumentsForm>,
 }
@@ -278,14 +279,14 @@ impl Call {
         }
     }
 
-    /// Keys and values that stand one after the other.
+    /// Keys and values as text, one after the other.
     fn with_parameters(text: &str, start: usize, after: usize, key: usize) -> Option<Call> {
-        let place = |word: &str, from: usize| Some(from + text[from..].find(word)?);
-        let value = place(VALUES[0], key)?;
-        let next_key = place(KEYS[1], value)?;
-        let next_value = place(VALUES[1], next_key)?;
-        // What stands between two of them is the end of the one and the beginning of the other, which
-        // is what stands before the first.
+        let offset = |word: &str, from: usize| Some(from + text[from..].find(word)?);
+        let value = offset(VALUES[0], key)?;
+        let next_key = offset(KEYS[1], value)?;
+        let next_value = offset(VALUES[1], next_key)?;
+        // The text between two of them is the end of the first and the beginning of the second, which
+        // equals the text before the first.
         let between = &text[value + VALUES[0].len()..next_key];
         let before = whole_tags_at_end(common_suffix(&text[after..key], between));
         if before.trim().is_empty() {
@@ -303,7 +304,7 @@ impl Call {
     }
 }
 
-/// Without a field of JSON that holds an identifier: models are not asked to invent one.
+/// Removes the JSON field with an identifier: models are not asked to generate one.
 fn without_id(text: &str, ids: &[&str]) -> String {
     let Some((id, at)) = ids.iter().find_map(|id| Some((id, text.find(id)?))) else { return text.to_owned() };
     let after = at + id.len() + usize::from(text[at + id.len()..].starts_with('"'));
@@ -313,8 +314,8 @@ fn without_id(text: &str, ids: &[&str]) -> String {
     }
 }
 
-/// Without a thought that the template puts before a call.
-fn after_thought(text: &str) -> &str {
+/// Removes reasoning that the template puts before a call.
+fn after_reasoning(text: &str) -> &str {
     let tags = [("<think>", "</think>"), ("<|START_THINKING|>", "<|END_THINKING|>"), ("[THINK]", "[/THINK]")];
     let behind =
         |(open, close): (&str, &str)| Some(text.trim_start().strip_prefix(open)?.split_once(close)?.1);
@@ -331,7 +332,7 @@ fn common_suffix<'t>(a: &str, b: &'t str) -> &'t str {
     &b[b.len() - same.map(|(c, _)| c.len_utf8()).sum::<usize>()..]
 }
 
-/// Without the beginning of a tag at the end: two different tags may begin alike.
+/// Removes an incomplete tag at the end: different tags may share a prefix.
 fn whole_tags(text: &str) -> &str {
     let open = [('<', '>'), ('[', ']')].into_iter().filter_map(|(open, close)| {
         let at = text.rfind(open)?;
@@ -344,7 +345,7 @@ fn whole_tags(text: &str) -> &str {
     &text[..open.min().unwrap_or(text.len())]
 }
 
-/// Without the end of a tag at the beginning.
+/// Removes the rest of a tag at the beginning.
 fn whole_tags_at_end(text: &str) -> &str {
     match text.find(['<', '>']) {
         Some(at) if text[at..].starts_with('>') => &text[at + 1..],

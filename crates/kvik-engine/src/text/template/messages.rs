@@ -1,38 +1,38 @@
-//! Conversations in OpenAI's shape, brought into the shape that templates expect.
+//! Converts conversations in OpenAI's shape to the shape that templates expect.
 
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Map, Value, json};
 
 use super::TemplateError;
 
-/// How a template wants the arguments of earlier tool calls.
+/// The form in which a template expects the arguments of earlier tool calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arguments {
-    /// JSON text as the model wrote it. Kept where possible: the prompt then repeats the very tokens
-    /// that were generated, and their keys and values are found in the cache.
+    /// JSON text as the model wrote it. Kept if possible: the prompt then repeats exactly the generated
+    /// tokens, whose keys and values are in the cache.
     Text,
-    /// JSON text, whatever the request sent: it is put between other texts.
+    /// JSON text, whatever the request sent: the template concatenates it with other texts.
     TextOnly,
     /// Parsed.
     Object,
 }
 
-/// What a template expects of messages.
+/// The format of messages that a template expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Expected {
+pub(super) struct MessageFormat {
     pub(super) arguments: Arguments,
-    /// A message that is nothing but calls has no content, and not an empty one.
+    /// Whether a message with nothing but calls has null content instead of empty content.
     pub(super) null_content: bool,
 }
 
-impl Expected {
-    /// As the template's own words suggest.
-    pub(super) fn by(source: &str) -> Expected {
+impl MessageFormat {
+    /// Guesses the format from the template's source.
+    pub(super) fn guess(source: &str) -> MessageFormat {
         let arguments = match source.contains("arguments is string") {
             true => Arguments::Text,
             false => Arguments::Object,
         };
-        // The others print the content, whatever it is.
+        // Templates that do not check for none print the content, whatever it is.
         let source: String = source.split_whitespace().collect();
         let asks = [
             "content']isnotnone",
@@ -41,16 +41,16 @@ impl Expected {
             "content']isnone",
             ".contentisnone",
         ];
-        Expected { arguments, null_content: asks.iter().any(|question| source.contains(question)) }
+        MessageFormat { arguments, null_content: asks.iter().any(|question| source.contains(question)) }
     }
 }
 
-pub(super) fn normalise(messages: &Value, expected: Expected) -> Result<Vec<Value>, TemplateError> {
+pub(super) fn normalise(messages: &Value, expected: MessageFormat) -> Result<Vec<Value>, TemplateError> {
     let list = messages.as_array().ok_or_else(|| bad("messages".into(), "an array is needed"))?;
     list.iter().enumerate().map(|(i, entry)| message(&format!("messages[{i}]"), entry, expected)).collect()
 }
 
-fn message(field: &str, entry: &Value, expected: Expected) -> Result<Value, TemplateError> {
+fn message(field: &str, entry: &Value, expected: MessageFormat) -> Result<Value, TemplateError> {
     let fields = entry.as_object().ok_or_else(|| bad(field.into(), "an object is needed"))?;
     let mut out = fields.clone();
     out.insert("role".into(), role(field, fields)?.into());
@@ -69,7 +69,7 @@ fn message(field: &str, entry: &Value, expected: Expected) -> Result<Value, Temp
     Ok(Value::Object(out))
 }
 
-/// `developer` is what newer clients call `system`.
+/// Newer clients call `system` `developer`.
 fn role<'a>(field: &str, fields: &'a Map<String, Value>) -> Result<&'a str, TemplateError> {
     match fields.get("role").and_then(Value::as_str) {
         Some("developer") => Ok("system"),
@@ -78,7 +78,7 @@ fn role<'a>(field: &str, fields: &'a Map<String, Value>) -> Result<&'a str, Temp
     }
 }
 
-/// Text as it is, parts joined, nothing as empty text.
+/// A string unchanged, parts joined, missing content as an empty string.
 fn content(field: &str, content: Option<&Value>) -> Result<String, TemplateError> {
     match content {
         None | Some(Value::Null) => Ok(String::new()),
@@ -120,7 +120,7 @@ fn tool_call(field: &str, call: &Value, arguments: Arguments) -> Result<Value, T
         (Value::String(text), Arguments::Object) => json_or_bad(&field, &text)?,
         (Value::String(text), Arguments::TextOnly) if text.trim().is_empty() => "{}".into(),
         (Value::String(text), Arguments::TextOnly) => {
-            // Kept as it is, and JSON: what the model reads should be what it could have written.
+            // Unchanged, but it has to be JSON: the model should read only what it could have written.
             json_or_bad::<IgnoredAny>(&field, &text)?;
             Value::String(text)
         }

@@ -1,7 +1,7 @@
-//! Chat templates: from a conversation to the text of a prompt, as the model was trained to see it.
+//! Chat templates: render a conversation to the prompt format that the model was trained on.
 //!
-//! Templates are Jinja and come from model files, so they are hostile too: work, memory and output are
-//! limited, and what they raise is an error for the caller. The clock is an argument.
+//! Templates are Jinja from model files, so they are hostile too: their work, memory and output are
+//! limited, and their exceptions are errors for the caller. The clock is an argument.
 
 mod generic;
 mod learn;
@@ -14,10 +14,10 @@ use std::time::SystemTime;
 use serde_json::Map;
 
 use super::answer::ToolForm;
-use super::jinja::{Fault, Limits, Program, Variable, Written};
+use super::jinja::{Fault, Program, RenderLimits, Rendered, Variable};
 use super::tokenizer::Tokenizer;
 use learn::Learned;
-use messages::Expected;
+use messages::MessageFormat;
 
 /// A compiled chat template.
 #[derive(Debug)]
@@ -26,41 +26,41 @@ pub struct ChatTemplate {
     source: String,
     bos_text: String,
     eos_text: String,
-    /// The template reads `enable_thinking` and takes for granted that it is set.
+    /// The template reads `enable_thinking` without checking whether it is set.
     needs_thinking_set: bool,
-    /// What it does with tools; learned when it is first asked.
+    /// Its support for tools; learned at the first use.
     learned: OnceLock<Learned>,
 }
 
 /// A rendered conversation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Prompt {
-    /// What the model reads.
+    /// The text of the prompt.
     pub text: String,
-    /// Ranges of the text that were written by the request and not by the template, ascending: a
-    /// control token's name in there is text like any other.
+    /// Ranges of the text that came from the request and not from the template, ascending: within them a
+    /// control token's name is plain text.
     pub inputs: Vec<Range<usize>>,
 }
 
-/// What a prompt is made from.
+/// The input of a prompt.
 #[derive(Debug, Clone)]
 pub struct RenderInput {
     /// Messages in OpenAI's shape: an array of objects with `role` and `content`.
     pub messages: serde_json::Value,
     /// Tool definitions in OpenAI's shape.
     pub tools: Option<serde_json::Value>,
-    /// End the prompt where the assistant begins to speak.
+    /// End the prompt where the assistant's answer begins.
     pub add_generation_prompt: bool,
-    /// For models that can think before they answer; `None` leaves it to the template. `false` closes a
-    /// thought that the template opens without asking.
+    /// Switches reasoning on or off, for models that have it; `None` leaves it to the template. `false` closes
+    /// a `<think>` that the template opens regardless.
     pub enable_thinking: Option<bool>,
     /// Further variables; none may have a name of [`RESERVED`].
     pub kwargs: Map<String, serde_json::Value>,
-    /// The time that `strftime_now` sees.
+    /// The time for `strftime_now`.
     pub now: SystemTime,
 }
 
-/// Variables that a request cannot set: what it says in its own fields, and what the model file says.
+/// Variables that a request cannot set: they come from its other fields or from the model file.
 pub const RESERVED: [&str; 11] = [
     "messages",
     "tools",
@@ -75,25 +75,25 @@ pub const RESERVED: [&str; 11] = [
     "dict",
 ];
 
-/// The template of models that have none but speak ChatML.
+/// The template of models that have none but use ChatML.
 const CHATML: &str = include_str!("chatml.jinja");
 
-/// Steps that any template may take, more for every message and tool, and one for every byte of them:
-/// the templates in use take some hundred a message. Four million take about a quarter of a second.
+/// Steps of any template, plus steps for every message and tool, plus one for every byte of them: common
+/// templates take some hundred per message. Four million take about a quarter of a second.
 const STEPS_BASE: u64 = 4_000_000;
 const STEPS_PER_ITEM: u64 = 5_000;
 
-/// Bytes of values alive at the same time, and more for every byte of the conversation: small values
-/// take more room than their text.
+/// Bytes of values alive at the same time, plus bytes for every byte of the conversation: small values
+/// take more memory than their text.
 const MEMORY_BASE: usize = 128 << 20;
 const MEMORY_PER_BYTE: usize = 8;
 const MEMORY_MAX: usize = 1 << 30;
 
-/// Bytes of a prompt.
+/// Maximum bytes of a prompt.
 const OUTPUT_MAX: usize = 64 << 20;
 
 impl ChatTemplate {
-    /// Compiles a template. The texts are those of the model's begin and end tokens, or empty.
+    /// Compiles a template. `bos_text` and `eos_text` are the texts of the model's begin and end tokens, or empty.
     pub fn new(source: &str, bos_text: &str, eos_text: &str) -> Result<ChatTemplate, TemplateError> {
         let program = Program::new(source).map_err(|error| TemplateError::Syntax {
             reason: format!("{} (line {})", error.reason, error.line),
@@ -108,12 +108,12 @@ impl ChatTemplate {
         })
     }
 
-    /// ChatML, for models that come without a template and whose vocabulary has its tokens.
+    /// ChatML, for models without a template whose vocabulary has its tokens.
     pub(crate) fn chatml(tokenizer: &Tokenizer) -> Option<&'static str> {
         tokenizer.token_of("<|im_start|>").map(|_| CHATML)
     }
 
-    /// A template in the words of a tokenizer's special tokens.
+    /// Compiles a template with the special tokens of a tokenizer.
     pub fn with_tokens_of(source: &str, tokenizer: &Tokenizer) -> Result<ChatTemplate, TemplateError> {
         let text = |token: Option<_>| token.and_then(|token| tokenizer.token_text(token)).unwrap_or_default();
         ChatTemplate::new(source, text(tokenizer.bos()), text(tokenizer.eos()))
@@ -124,7 +124,7 @@ impl ChatTemplate {
         &self.source
     }
 
-    /// How the model writes calls of tools: as its template does, else as it is asked to.
+    /// The form of the model's tool calls: its template's, else the one that the instruction asks for.
     pub fn tool_form(&self) -> ToolForm {
         let learned = self.learned();
         match (&learned.form, learned.offers) {
@@ -144,20 +144,20 @@ impl ChatTemplate {
             return Err(TemplateError::Reserved { name });
         }
         let learned = uses_tools(input).then(|| self.learned());
-        let expected = learned.map_or_else(|| Expected::by(&self.source), |learned| learned.expected);
+        let expected = learned.map_or_else(|| MessageFormat::guess(&self.source), |learned| learned.expected);
         let mut messages = messages::normalise(&input.messages, expected)?;
         if let Some(learned) = learned {
             generic::explain(&mut messages, input.tools.as_ref(), learned);
         }
         let mut prompt = self.write(input, &messages)?;
         if input.add_generation_prompt && input.enable_thinking == Some(false) {
-            prompt.close_thought();
+            prompt.close_reasoning();
         }
         Ok(prompt)
     }
 
-    /// What the template itself makes of a conversation.
-    fn render_as_is(&self, input: &RenderInput, expected: Expected) -> Result<Prompt, TemplateError> {
+    /// Renders a conversation without describing tools in messages.
+    fn render_as_is(&self, input: &RenderInput, expected: MessageFormat) -> Result<Prompt, TemplateError> {
         self.write(input, &messages::normalise(&input.messages, expected)?)
     }
 
@@ -165,7 +165,7 @@ impl ChatTemplate {
         let variables = self.variables(input, messages);
         let limits = limits(input);
         let written = self.program.render(&variables, &limits, input.now);
-        let Written { text, inputs } = written.map_err(|fault| TemplateError::of(fault, &limits))?;
+        let Rendered { text, inputs } = written.map_err(|fault| TemplateError::of(fault, &limits))?;
         Ok(Prompt { text, inputs })
     }
 
@@ -182,11 +182,11 @@ impl ChatTemplate {
             ("bos_token", Variable::Trusted(&self.bos_text)),
             ("eos_token", Variable::Trusted(&self.eos_text)),
         ];
-        // A template that takes the variable for granted means thinking where it is true; undefined, it
-        // would be false, and close the thought of every answer.
+        // A template that does not check the variable reasons if it is true; undefined would count as false
+        // and switch reasoning off in every answer.
         let thinking = input.enable_thinking.or(self.needs_thinking_set.then_some(true));
         variables.extend(thinking.map(|on| ("enable_thinking", Variable::Flag(on))));
-        // `documents` is the one of them that a request may set, for templates that retrieve.
+        // Of these a request may set only `documents`, for retrieval templates.
         variables.retain(|(name, _)| !input.kwargs.contains_key(*name));
         variables.extend(input.kwargs.iter().map(|(name, value)| (name.as_str(), Variable::Input(value))));
         variables
@@ -194,8 +194,8 @@ impl ChatTemplate {
 }
 
 impl Prompt {
-    /// Ends a thought that the prompt has opened, in the way of models that can leave it out.
-    fn close_thought(&mut self) {
+    /// Closes reasoning that the prompt has opened, as models with optional reasoning do.
+    fn close_reasoning(&mut self) {
         if ends_in_thinking(&self.text) {
             self.text.truncate(self.text.trim_end().len());
             self.text.push_str("\n\n</think>\n\n");
@@ -203,7 +203,7 @@ impl Prompt {
     }
 }
 
-/// Whether a template reads `enable_thinking` without asking whether it is set.
+/// Whether a template reads `enable_thinking` without checking whether it is set.
 fn needs_thinking_set(source: &str) -> bool {
     let source: String = source.split_whitespace().collect();
     let asks = ["isdefined", "isnotdefined", "isundefined", "isnotundefined", "isnone", "isnotnone", "|d"];
@@ -213,24 +213,24 @@ fn needs_thinking_set(source: &str) -> bool {
     source.contains("enable_thinking") && !uses.any(|rest| asked(rest) || assigned(rest))
 }
 
-/// Whether a prompt leaves the model inside an open thought, so that its answer begins there.
+/// Whether a prompt ends with open reasoning, so that the answer begins with reasoning.
 pub fn ends_in_thinking(prompt: &str) -> bool {
     prompt.trim_end().ends_with("<think>")
 }
 
-/// Whether tools are offered, or were called.
+/// Whether the request has tools, or earlier calls of tools.
 fn uses_tools(input: &RenderInput) -> bool {
     let messages = input.messages.as_array().map_or(&[][..], Vec::as_slice);
     let called = |message: &serde_json::Value| message["role"] == "tool" || !message["tool_calls"].is_null();
     input.tools.is_some() || messages.iter().any(called)
 }
 
-/// What a template may use for this conversation.
-fn limits(input: &RenderInput) -> Limits {
+/// The limits for rendering this conversation.
+fn limits(input: &RenderInput) -> RenderLimits {
     let parts = || [Some(&input.messages), input.tools.as_ref()].into_iter().flatten();
     let items: u64 = parts().map(|part| part.as_array().map_or(0, Vec::len) as u64).sum();
     let bytes: usize = parts().chain(input.kwargs.values()).map(text_bytes).sum();
-    Limits {
+    RenderLimits {
         steps: STEPS_BASE + STEPS_PER_ITEM * items + bytes as u64,
         memory_bytes: (MEMORY_BASE + MEMORY_PER_BYTE * bytes).min(MEMORY_MAX),
         output_bytes: OUTPUT_MAX,
@@ -249,7 +249,7 @@ fn text_bytes(value: &serde_json::Value) -> usize {
     }
 }
 
-/// Why there is no prompt.
+/// Why a prompt cannot be rendered.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TemplateError {
@@ -262,7 +262,7 @@ pub enum TemplateError {
         /// What is wrong, with the line.
         reason: String,
     },
-    /// The conversation is not one.
+    /// The messages are not valid.
     #[error("{field}: {reason}")]
     BadMessages {
         /// The field, such as `messages[2].content`.
@@ -270,7 +270,7 @@ pub enum TemplateError {
         /// What is wrong with it.
         reason: String,
     },
-    /// A variable of the request has a name that is taken.
+    /// A variable of the request has a reserved name.
     #[error(
         "`chat_template_kwargs.{name}` cannot be set: the name belongs to kvik; send it as a field of its own, or leave it out"
     )]
@@ -278,19 +278,19 @@ pub enum TemplateError {
         /// The name.
         name: &'static str,
     },
-    /// The template refuses the conversation, in its own words.
+    /// The template raised an exception.
     #[error("the chat template refuses this conversation: {message}")]
     Raised {
-        /// What it says.
+        /// Its message.
         message: String,
     },
-    /// The template does not come to an end.
+    /// The template took too many steps.
     #[error("the chat template was stopped after {steps} steps; it probably loops forever")]
     OutOfSteps {
         /// The limit.
         steps: u64,
     },
-    /// The template builds values without end.
+    /// The template's values took too much memory.
     #[error("the chat template was stopped at {limit} bytes of memory; its values are too large")]
     OutOfMemory {
         /// The limit.
@@ -311,7 +311,7 @@ pub enum TemplateError {
 }
 
 impl TemplateError {
-    fn of(fault: Fault, limits: &Limits) -> TemplateError {
+    fn of(fault: Fault, limits: &RenderLimits) -> TemplateError {
         match fault {
             Fault::Steps => TemplateError::OutOfSteps { steps: limits.steps },
             Fault::Memory => TemplateError::OutOfMemory { limit: limits.memory_bytes },

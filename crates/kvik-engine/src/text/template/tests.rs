@@ -69,7 +69,7 @@ fn content_parts_and_null_become_text() {
 }
 
 #[test]
-fn bad_messages_are_named() {
+fn errors_name_the_invalid_field() {
     let check = |messages: Json, expect: &str| {
         let error = render(CHATML, &input(messages)).unwrap_err().to_string();
         assert!(error.starts_with(expect), "{error:?} does not start with {expect:?}");
@@ -91,7 +91,7 @@ fn bad_messages_are_named() {
 }
 
 #[test]
-fn thinking_can_be_switched_off_in_the_prompt() {
+fn reasoning_can_be_switched_off_in_the_prompt() {
     let off = RenderInput { enable_thinking: Some(false), ..hello() };
     assert!(render(CHATML, &off).unwrap().ends_with("assistant\n<think>\n\n</think>\n\n"));
     assert!(!ends_in_thinking(&render(CHATML, &off).unwrap()));
@@ -100,17 +100,17 @@ fn thinking_can_be_switched_off_in_the_prompt() {
 }
 
 #[test]
-fn a_thought_is_open_unless_the_request_closes_it() {
+fn reasoning_is_on_unless_the_request_switches_it_off() {
     let prompt = |end: &str, enable_thinking: Option<bool>| {
         let source = format!("{{{{ messages[0].content }}}}{end}");
         render(&source, &RenderInput { enable_thinking, ..hello() }).unwrap()
     };
-    // Asks for no more than its truth: without it the thought would be closed.
+    // Reads only its truth value: undefined would close the reasoning.
     let bare = "{{ '<think>\n' }}{% if not enable_thinking %}</think>{% endif %}";
     assert_eq!(prompt(bare, None), "Hi<think>\n");
     assert_eq!(prompt(bare, Some(true)), "Hi<think>\n");
     assert_eq!(prompt(bare, Some(false)), "Hi<think>\n</think>");
-    // Has its own idea of what an unset variable means.
+    // Defines the meaning of an unset variable itself.
     let asks = "{% if enable_thinking is defined and enable_thinking %}<think>{% endif %}";
     assert_eq!(prompt(asks, None), "Hi");
     let sets = "{% if not enable_thinking is defined %}{% set enable_thinking = false %}{% endif %}{% if enable_thinking %}<think>{% endif %}";
@@ -158,7 +158,7 @@ fn hostile_templates_are_stopped() {
     assert!(matches!(render("{{ '%s' - 3 }}", &hello()), Err(TemplateError::Failed { .. })));
 }
 
-/// Each of these ended the server, or held it up for longer than ten seconds.
+/// Each of these once ended the server, or blocked it for more than ten seconds.
 #[test]
 fn memory_is_limited() {
     let check = |source: &str| match render(source, &hello()) {
@@ -192,7 +192,7 @@ fn deep_values_do_not_overflow_the_stack() {
 }
 
 #[test]
-fn a_prompt_says_what_the_request_wrote() {
+fn a_prompt_marks_the_text_of_the_request() {
     let prompt = ChatTemplate::new(CHATML, "", "").unwrap().render(&hello()).unwrap();
     assert_eq!(prompt.text, "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
     assert_eq!(prompt.inputs.iter().map(|input| &prompt.text[input.clone()]).collect::<String>(), "Hi");

@@ -1,5 +1,5 @@
-//! Tools through templates: what is learned from a template is what it writes, and tools reach models
-//! whose template does not know them.
+//! Tools in templates: the learned form is the template's, and models whose template does not support
+//! tools get them too.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 use super::*;
 use crate::text::answer::{AnswerDelta, AnswerParser, ArgumentsForm, Offer};
 
-/// Templates in the forms of published models, in words of our own.
+/// Templates in the forms of published models, written by us.
 const TEMPLATES: [(&str, &str); 7] = [
     ("llama3", include_str!("golden/llama3.jinja")),
     ("mistral_list", include_str!("golden/tools/mistral_list.jinja")),
@@ -50,8 +50,8 @@ fn call(city: &str, days: i64) -> Json {
     json!({"id": "abcdefghi", "type": "function", "function": {"name": "weather", "arguments": arguments}})
 }
 
-/// What a template writes for a message, behind the message of the user.
-fn said(template: &ChatTemplate, message: Json) -> String {
+/// The text that a template renders for a message, after the user message.
+fn rendered(template: &ChatTemplate, message: Json) -> String {
     let user = json!({"role": "user", "content": "W?"});
     let prompt = |messages: Json| template.render(&input(messages, Some(weather()))).unwrap().text;
     let before = prompt(json!([user]));
@@ -77,30 +77,30 @@ fn read(form: &ToolForm, text: &str) -> (Vec<(String, Json)>, String) {
 }
 
 #[test]
-fn what_a_template_writes_is_read_back() {
+fn rendered_calls_are_read_back() {
     for (name, source) in TEMPLATES {
         let template = template(source);
         let form = template.tool_form();
         let one = json!({"role": "assistant", "content": "", "tool_calls": [call("Å \"b\"}\n", 2)]});
-        let text = said(&template, one);
+        let text = rendered(&template, one);
         let expect = ("weather".to_owned(), json!({"city": "Å \"b\"}\n", "days": 2}));
-        // Only what belongs to the call: the template's header stands before, the end of the turn behind.
+        // Only the call, without the template's header before it and the end of the turn after it.
         let start = text.find(if form.marker().is_empty() { "{\"name\"" } else { form.marker() });
-        let said = &text[start.unwrap_or_else(|| panic!("{name}: {text:?}"))..];
-        let said = said.split("<EOS>").next().unwrap().split("<|e").next().unwrap();
-        let said = said.strip_suffix("<|im_end|>\n").unwrap_or(said);
-        let (calls, content) = read(&form, said);
-        assert_eq!(calls, std::slice::from_ref(&expect), "{name}: {said:?}");
-        assert_eq!(content.trim(), "", "{name}: {said:?}");
+        let rendered = &text[start.unwrap_or_else(|| panic!("{name}: {text:?}"))..];
+        let rendered = rendered.split("<EOS>").next().unwrap().split("<|e").next().unwrap();
+        let rendered = rendered.strip_suffix("<|im_end|>\n").unwrap_or(rendered);
+        let (calls, content) = read(&form, rendered);
+        assert_eq!(calls, std::slice::from_ref(&expect), "{name}: {rendered:?}");
+        assert_eq!(content.trim(), "", "{name}: {rendered:?}");
         if !form.marker().is_empty() {
-            let (calls, content) = read(&form, &format!("I look.\n{said}"));
+            let (calls, content) = read(&form, &format!("I look.\n{rendered}"));
             assert_eq!((calls, content.trim()), (vec![expect], "I look."), "{name}");
         }
     }
 }
 
 #[test]
-fn several_calls_are_read_where_a_template_writes_them() {
+fn several_calls_are_read_if_the_template_renders_them() {
     for (name, source) in TEMPLATES {
         let template = template(source);
         let form = template.tool_form();
@@ -109,19 +109,19 @@ fn several_calls_are_read_where_a_template_writes_them() {
             continue;
         }
         let both = json!({"role": "assistant", "content": "", "tool_calls": [call("a", 1), call("b", 2)]});
-        let text = said(&template, both);
-        let said = &text[text.find(form.marker()).unwrap()..];
-        let said = said.split("<EOS>").next().unwrap().split("<|e").next().unwrap();
-        let said = said.strip_suffix("<|im_end|>\n").unwrap_or(said);
-        let (calls, content) = read(&form, said);
+        let text = rendered(&template, both);
+        let rendered = &text[text.find(form.marker()).unwrap()..];
+        let rendered = rendered.split("<EOS>").next().unwrap().split("<|e").next().unwrap();
+        let rendered = rendered.strip_suffix("<|im_end|>\n").unwrap_or(rendered);
+        let (calls, content) = read(&form, rendered);
         let cities: Vec<&Json> = calls.iter().map(|(_, arguments)| &arguments["city"]).collect();
-        assert_eq!(cities, ["a", "b"], "{name}: {said:?}");
-        assert_eq!(content.trim(), "", "{name}: {said:?}");
+        assert_eq!(cities, ["a", "b"], "{name}: {rendered:?}");
+        assert_eq!(content.trim(), "", "{name}: {rendered:?}");
     }
 }
 
 #[test]
-fn forms_are_those_of_the_templates() {
+fn learned_forms_are_those_of_the_templates() {
     let check = |name: &str, marker: &str, opening: &str, begin: &str| {
         let form = named(name).tool_form();
         assert_eq!((form.marker(), &*form.opening, &*form.begin), (marker, opening, begin), "{name}");
@@ -153,7 +153,7 @@ fn a_constraint_has_the_form_of_the_template() {
     assert_eq!(mistral.start, CallStart::Lazy { trigger: "[TOOL_CALLS]".into() });
     assert_eq!(begin(&mistral), "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": ");
     assert_eq!((&*mistral.separator, &*mistral.closing, mistral.calls_max), (", ", "]", 5));
-    assert_eq!(mistral.tools[0].end, "}", "nobody has to invent an identifier");
+    assert_eq!(mistral.tools[0].end, "}", "the model need not generate an identifier");
     for name in ["mistral_named", "functions", "deepseek"] {
         let calls = constraint(name).unwrap();
         let CallStart::Lazy { trigger } = &calls.start else { panic!("{name}") };
@@ -170,7 +170,7 @@ const CONVERSATION: &str = r#"[
 ]"#;
 
 #[test]
-fn tools_reach_models_whose_template_does_not_know_them() {
+fn models_whose_template_has_no_tools_get_an_instruction() {
     let tiny = template(include_str!("golden/tiny.jinja"));
     let messages: Json = serde_json::from_str(CONVERSATION).unwrap();
     let text = tiny.render(&input(messages.clone(), Some(weather()))).unwrap().text;
@@ -183,12 +183,12 @@ fn tools_reach_models_whose_template_does_not_know_them() {
     ] {
         assert!(text.contains(part), "{part} is in {text}");
     }
-    // What was said is kept, and the instruction is found again by the cache.
+    // The system message is kept at the start, so that the cache can reuse it.
     let system = json!({"role": "system", "content": "Be brief."});
     let with_system = json!([system, {"role": "user", "content": "W?"}]);
     let text = tiny.render(&input(with_system, Some(weather()))).unwrap().text;
     assert!(text.starts_with("<|im_start|>system\nBe brief.\n\n"), "{text}");
-    // A template that refuses the role `system` has it in the first message of the user.
+    // A template that refuses the role `system` gets the instruction in the first user message.
     let strict = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}<{{ m.role }}>{{ m.content }}{% endfor %}";
     let text = template(strict).render(&input(messages, Some(weather()))).unwrap().text;
     assert!(text.starts_with("<user>You can call tools."), "{text}");
@@ -196,7 +196,7 @@ fn tools_reach_models_whose_template_does_not_know_them() {
 }
 
 #[test]
-fn without_tools_nothing_is_explained() {
+fn without_tools_there_is_no_instruction() {
     let tiny = template(include_str!("golden/tiny.jinja"));
     let hello = json!([{"role": "user", "content": "Hi"}]);
     let text = tiny.render(&input(hello, None)).unwrap().text;
@@ -204,7 +204,7 @@ fn without_tools_nothing_is_explained() {
 }
 
 #[test]
-fn a_template_that_knows_tools_explains_them_itself() {
+fn a_template_that_supports_tools_gets_no_instruction() {
     for (name, source) in TEMPLATES {
         let messages = json!([{"role": "user", "content": "W?"}]);
         let text = template(source).render(&input(messages, Some(weather()))).unwrap().text;

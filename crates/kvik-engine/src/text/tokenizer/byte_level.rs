@@ -1,4 +1,4 @@
-//! Byte-level BPE, as GPT-2, Llama 3 and Qwen use it: words of bytes, merged by the file's ranks.
+//! Byte-level BPE, as in GPT-2, Llama 3 and Qwen: words of bytes, merged by the file's ranks.
 
 use kvik_cache::Token;
 use rustc_hash::FxHashMap;
@@ -8,21 +8,21 @@ use super::merge::{Merger, Ranks};
 use super::split::Splitter;
 use super::vocab::{Vocab, char_of_byte};
 
-/// Symbols from here on are bytes without a token; they never merge and are left out.
+/// Symbols from here on are bytes without a token; they never merge and give no token.
 const NO_TOKEN: u32 = 1 << 31;
 
-/// The merges of a vocabulary and how text is cut before merging.
+/// The merges of a vocabulary and its pre-tokenizer.
 #[derive(Debug)]
 pub(super) struct ByteLevel {
     splitter: Splitter,
     byte_symbols: [u32; 256],
     ranks: Ranks,
-    /// Whole words by their bytes, where a word that is a token is not merged (Llama 3).
+    /// Tokens by the bytes of whole words, if such a word is not merged (Llama 3).
     whole_words: Option<FxHashMap<Box<[u8]>, Token>>,
 }
 
 impl ByteLevel {
-    /// `merges` are pairs of token texts, the earliest first.
+    /// `merges` are pairs of token texts in order of rank.
     pub(super) fn new<'a>(
         vocab: &Vocab,
         merges: impl Iterator<Item = (&'a str, &'a str)>,
@@ -41,7 +41,7 @@ impl ByteLevel {
         })
     }
 
-    /// Appends the tokens of `text`, in which there are no special tokens.
+    /// Appends the tokens of `text`, which contains no special tokens.
     pub(super) fn encode(&self, text: &str, out: &mut Vec<Token>) {
         let mut merger = Merger::default();
         let mut symbols = Vec::new();

@@ -7,7 +7,7 @@ use super::byte_level::ByteLevel;
 use super::sentence_piece::{SentencePiece, SpacePrefix};
 use super::split::Splitter;
 use super::vocab::{Kind, Spelling, Vocab};
-use super::{Ends, Pieces, Tokenizer, TokenizerError};
+use super::{BoundaryTokens, Pieces, Tokenizer, TokenizerError};
 use crate::files::gguf::{Gguf, GgufError};
 
 const MODEL: &str = "tokenizer.ggml.model";
@@ -28,7 +28,7 @@ fn byte_level(file: &Gguf) -> Result<Tokenizer, TokenizerError> {
     const MERGES: &str = "tokenizer.ggml.merges";
     let vocab = vocab(file, Spelling::ByteLevel)?;
     let merges = file.strings(MERGES)?.ok_or_else(|| missing(MERGES))?;
-    // The first character of a part may itself be a space.
+    // The first character of a part can be a space itself.
     let pairs = merges.iter().filter_map(|merge| {
         let second = merge.char_indices().nth(1)?.0;
         let space = second + merge[second..].find(' ')?;
@@ -37,7 +37,7 @@ fn byte_level(file: &Gguf) -> Result<Tokenizer, TokenizerError> {
     let pre = file.text("tokenizer.ggml.pre")?.unwrap_or("default");
     let llama3 = matches!(pre, "llama-bpe" | "llama3" | "llama-v3");
     let pieces = ByteLevel::new(&vocab, pairs, Splitter::named(pre)?, llama3)?;
-    let ends = ends(file, &vocab, llama3)?;
+    let ends = boundary_tokens(file, &vocab, llama3)?;
     Tokenizer::assemble(vocab, Pieces::ByteLevel(Box::new(pieces)), ends, &FxHashMap::default(), false)
 }
 
@@ -52,7 +52,7 @@ fn sentence_piece(file: &Gguf) -> Result<Tokenizer, TokenizerError> {
         _ => SpacePrefix::Always,
     };
     let pieces = SentencePiece::from_scores(&vocab, &scores[..vocab.len()], unknown, prefix);
-    let ends = ends(file, &vocab, true)?;
+    let ends = boundary_tokens(file, &vocab, true)?;
     Tokenizer::assemble(vocab, Pieces::SentencePiece(Box::new(pieces)), ends, &FxHashMap::default(), false)
 }
 
@@ -70,14 +70,18 @@ fn vocab(file: &Gguf, spelling: Spelling) -> Result<Vocab, TokenizerError> {
     Vocab::new(texts, kinds, spelling)
 }
 
-fn ends(file: &Gguf, vocab: &Vocab, add_bos_default: bool) -> Result<Ends, TokenizerError> {
+fn boundary_tokens(
+    file: &Gguf,
+    vocab: &Vocab,
+    add_bos_default: bool,
+) -> Result<BoundaryTokens, TokenizerError> {
     let more = ["eot", "eom"].map(|name| special_id(file, name, vocab));
     let [eot, eom] = more;
     let bos = special_id(file, "bos", vocab)?;
     let eos = special_id(file, "eos", vocab)?;
     let add_bos = file.boolean("tokenizer.ggml.add_bos_token")?.unwrap_or(add_bos_default);
     let add_eos = file.boolean("tokenizer.ggml.add_eos_token")?.unwrap_or(false);
-    Ok(Ends {
+    Ok(BoundaryTokens {
         bos,
         eos,
         more_eog: [eot?, eom?].into_iter().flatten().collect(),

@@ -1,8 +1,8 @@
 //! A tokenizer from Hugging Face's `tokenizer.json`.
 //!
-//! The pipelines of Llama, Qwen and their kin are recognised and built from this module's parts, which
-//! are linear in the text and cannot fail. Anything else is refused by name: a pipeline that is only
-//! nearly right would give wrong tokens in silence.
+//! The pipelines of Llama, Qwen and similar models are recognised and built from this module's parts,
+//! which are linear in the text and cannot fail. Any other pipeline is refused by name: one that is only
+//! nearly right would silently give wrong tokens.
 
 use kvik_cache::Token;
 use rustc_hash::FxHashMap;
@@ -14,7 +14,7 @@ use super::sentence_piece::{SentencePiece, SpacePrefix};
 use super::special::Strip;
 use super::split::{GPT2, Splitter};
 use super::vocab::{Kind, Spelling, Vocab};
-use super::{Ends, Pieces, Tokenizer, TokenizerError};
+use super::{BoundaryTokens, Pieces, Tokenizer, TokenizerError};
 use crate::files::hf::TokenizerHints;
 
 #[derive(Deserialize)]
@@ -71,7 +71,7 @@ impl Merge {
     }
 }
 
-/// Ids that a file may use; every one up to the largest takes memory.
+/// Limit on ids; every id up to the largest takes memory.
 const ID_MAX: Token = 1 << 22;
 
 impl Tokenizer {
@@ -86,7 +86,7 @@ impl Tokenizer {
             false => Spelling::SentencePiece,
         };
         let vocab = vocab(&file, spelling)?;
-        let ends = ends(&file, hints, &vocab)?;
+        let ends = boundary_tokens(&file, hints, &vocab)?;
         let strips = strips(&file.added_tokens)?;
         let merges = file.model.merges.iter().filter_map(Merge::parts);
         let pieces = match pipeline.byte_level {
@@ -106,7 +106,7 @@ impl Tokenizer {
     }
 }
 
-/// Looked at before the rest, because vocabularies of other models have other shapes.
+/// Checks the type before the rest is parsed, because vocabularies of other types have other shapes.
 fn check_model_type(bytes: &[u8]) -> Result<(), TokenizerError> {
     #[derive(Deserialize)]
     struct File {
@@ -134,7 +134,7 @@ fn check_model(model: &Model) -> Result<(), TokenizerError> {
     }
 }
 
-/// What happens to text before merging.
+/// The processing of text before merging.
 struct Pipeline {
     byte_level: bool,
     patterns: Vec<String>,
@@ -194,7 +194,7 @@ impl Pipeline {
                     _ if step["add_prefix_space"] == false => SpacePrefix::Never,
                     _ => SpacePrefix::UnlessSpace,
                 };
-                // Without `split` merges may cross words; with it they may not, which is another result.
+                // With `split` merges cannot cross words, which gives another result.
                 if step["split"] != false {
                     return Err(unknown_step("pre-tokenizer Metaspace with split"));
                 }
@@ -205,11 +205,11 @@ impl Pipeline {
     }
 }
 
-/// The pattern of a `Split` that keeps everything.
+/// The pattern of a `Split` that keeps all text.
 fn split_pattern(step: &Value) -> Result<String, TokenizerError> {
     let keeps_all = match (step["behavior"].as_str(), step["invert"].as_bool().unwrap_or(false)) {
         (Some("Isolated"), _) => true,
-        // Keeps what matches; the published patterns match everything.
+        // Keeps the matches; the published patterns match all text.
         (Some("Removed"), true) => true,
         _ => false,
     };
@@ -226,7 +226,7 @@ fn escape(text: &str) -> String {
     text.chars().map(|c| format!(r"\x{{{:X}}}", u32::from(c))).collect()
 }
 
-/// The steps of a component, with sequences taken apart.
+/// The steps of a component, with sequences flattened.
 fn steps<'v>(component: Option<&'v Value>, list: &str) -> Vec<&'v Value> {
     match component {
         None | Some(Value::Null) => Vec::new(),
@@ -274,11 +274,15 @@ fn strips(added: &[Added]) -> Result<FxHashMap<Token, Strip>, TokenizerError> {
     Ok(added.iter().map(|added| (added.id, Strip { left: added.lstrip, right: added.rstrip })).collect())
 }
 
-fn ends(file: &File, hints: &TokenizerHints, vocab: &Vocab) -> Result<Ends, TokenizerError> {
+fn boundary_tokens(
+    file: &File,
+    hints: &TokenizerHints,
+    vocab: &Vocab,
+) -> Result<BoundaryTokens, TokenizerError> {
     let id = |text: &Option<String>| text.as_deref().and_then(|text| vocab.id(text));
     let (prefix, suffix) = template(file.post_processor.as_ref(), vocab)?;
     let bos = id(&hints.bos).or(prefix.first().copied());
-    Ok(Ends {
+    Ok(BoundaryTokens {
         bos,
         eos: id(&hints.eos).or(hints.eog.first().copied()),
         more_eog: hints.eog.iter().copied().filter(|&id| (id as usize) < vocab.len()).collect(),

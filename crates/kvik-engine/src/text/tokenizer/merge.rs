@@ -1,4 +1,4 @@
-//! Merging: neighbouring symbols become one until no pair is left, the best pair first.
+//! Merges adjacent symbols, the best pair first, until no pair is left.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -8,16 +8,16 @@ use rustc_hash::FxHashMap;
 use super::TokenizerError;
 use super::vocab::Vocab;
 
-/// Words up to this many symbols are merged by looking at all pairs each time, which is faster there.
+/// Words of up to this many symbols are merged by scanning all pairs each time, which is faster there.
 const SCAN_MAX: usize = 24;
 
-/// From here on a number is no symbol: its place belongs to a longer one, see [`Chain`].
+/// Numbers from here on are not symbols: the position belongs to a longer symbol, see [`Chain`].
 pub(super) const NO_SYMBOL: u32 = 3 << 30;
 
-/// Longest word, in symbols; the lengths of merged symbols must fit below [`NO_SYMBOL`].
+/// Maximum symbols of a word, so that the lengths of merged symbols fit above [`NO_SYMBOL`].
 const LEN_MAX: usize = 1 << 30;
 
-/// Places in one piece of a queue.
+/// Positions in one piece of a queue.
 const PIECE: usize = 4096;
 
 /// A rule for pairs: rank (lowest first; equal ranks go left to right) and the merged symbol.
@@ -34,8 +34,8 @@ impl Ranks {
         Ranks(map)
     }
 
-    /// From pairs of token texts, the earliest first. Merges whose parts or result are not in the
-    /// vocabulary can never be used and are left out.
+    /// From pairs of token texts in order of rank. Skips merges whose parts or result are not in the
+    /// vocabulary, because they can never apply.
     pub(super) fn from_merges<'a>(
         vocab: &Vocab,
         merges: impl Iterator<Item = (&'a str, &'a str)>,
@@ -62,17 +62,17 @@ impl Pairs for Ranks {
     }
 }
 
-/// Scratch space that is kept between words.
+/// Scratch buffers, reused between words.
 #[derive(Debug, Default)]
 pub(super) struct Merger {
     pairs: Vec<Option<(u32, u32)>>,
     queue: Queue,
 }
 
-/// The symbols of a word while it is merged, each at the place of its first one.
+/// The symbols of a word while it is merged, each at its first position.
 ///
-/// A symbol of several places has its length in the second and in the last, marked by [`NO_SYMBOL`]:
-/// neighbours are found in both directions without a byte beside the symbols themselves.
+/// A symbol of several positions stores its length at the second and at the last, marked by [`NO_SYMBOL`]:
+/// neighbours are found in both directions without additional memory.
 struct Chain<'s>(&'s mut [u32]);
 
 impl Chain<'_> {
@@ -80,23 +80,23 @@ impl Chain<'_> {
         number.checked_sub(NO_SYMBOL).map(|len| len as usize)
     }
 
-    /// The symbol at a place, unless a longer one has taken it.
+    /// The symbol that starts at a position, if any.
     fn symbol(&self, at: usize) -> Option<u32> {
         self.0.get(at).copied().filter(|&symbol| symbol < NO_SYMBOL)
     }
 
-    /// Where the symbol after that at `at` begins, or the end.
+    /// Start of the symbol after the one at `at`, or the end.
     fn after(&self, at: usize) -> usize {
         at + self.0.get(at + 1).and_then(|&number| Chain::len_of(number)).unwrap_or(1)
     }
 
-    /// Where the symbol before that at `at` begins.
+    /// Start of the symbol before the one at `at`.
     fn before(&self, at: usize) -> Option<usize> {
         let last = at.checked_sub(1)?;
         Some(at - Chain::len_of(self.0[last]).unwrap_or(1))
     }
 
-    /// Makes `merged` of the symbol at `at` and the one at `right`, which is after it.
+    /// Replaces the symbol at `at` and its successor at `right` with `merged`.
     fn merge(&mut self, at: usize, right: usize, merged: u32) {
         let end = self.after(right);
         self.0[at] = merged;
@@ -106,57 +106,57 @@ impl Chain<'_> {
     }
 }
 
-/// Places of possible merges by rank, then from left to right.
+/// Positions of possible merges by rank, then from left to right.
 ///
-/// A long word has many places and few ranks, and the places of one rank are found nearly in order:
-/// one list per rank is several times faster than a heap of all places.
+/// A long word has many positions and few ranks, and the positions of one rank are found nearly in order:
+/// one list per rank is several times faster than a heap of all positions.
 #[derive(Debug, Default)]
 struct Queue {
     ranks: BinaryHeap<Reverse<u32>>,
-    places: FxHashMap<u32, Places>,
+    positions: FxHashMap<u32, RankPositions>,
 }
 
-/// The places of one rank: in pieces, so that what is done is freed while the rest grows.
+/// The positions of one rank: in pieces, so that processed ones are freed while the rest grows.
 #[derive(Debug, Default)]
-struct Places {
-    /// Ascending; those before `at` are done.
+struct RankPositions {
+    /// Ascending; those before `at` are processed.
     ordered: Vec<u32>,
     at: usize,
-    /// What comes after `ordered`, once that is a whole piece.
+    /// Further pieces, once `ordered` is full.
     more: VecDeque<Vec<u32>>,
-    /// Found too late to be put in order.
+    /// Positions found out of order.
     late: BinaryHeap<Reverse<u32>>,
 }
 
 impl Queue {
-    fn push(&mut self, rank: u32, place: u32) {
-        let places = self.places.entry(rank).or_insert_with(|| {
+    fn push(&mut self, rank: u32, position: u32) {
+        let positions = self.positions.entry(rank).or_insert_with(|| {
             self.ranks.push(Reverse(rank));
-            Places::default()
+            RankPositions::default()
         });
-        places.push(place);
+        positions.push(position);
     }
 
     fn pop(&mut self) -> Option<(u32, u32)> {
         loop {
             let &Reverse(rank) = self.ranks.peek()?;
-            let found = self.places.get_mut(&rank).and_then(Places::pop);
-            if let Some(place) = found {
-                return Some((rank, place));
+            let found = self.positions.get_mut(&rank).and_then(RankPositions::pop);
+            if let Some(position) = found {
+                return Some((rank, position));
             }
-            self.places.remove(&rank);
+            self.positions.remove(&rank);
             self.ranks.pop();
         }
     }
 }
 
-impl Places {
-    fn push(&mut self, place: u32) {
+impl RankPositions {
+    fn push(&mut self, position: u32) {
         let piece = self.more.back_mut().unwrap_or(&mut self.ordered);
         match piece.last() {
-            Some(&last) if last > place => self.late.push(Reverse(place)),
-            _ if piece.len() < PIECE => piece.push(place),
-            _ => self.more.push_back(vec![place]),
+            Some(&last) if last > position => self.late.push(Reverse(position)),
+            _ if piece.len() < PIECE => piece.push(position),
+            _ => self.more.push_back(vec![position]),
         }
     }
 
@@ -167,10 +167,12 @@ impl Places {
             (self.ordered, self.at) = (piece, 0);
         }
         let ordered = self.ordered.get(self.at).copied();
-        let late = self.late.peek().map(|&Reverse(place)| place);
+        let late = self.late.peek().map(|&Reverse(position)| position);
         match (ordered, late) {
-            (Some(ordered), Some(late)) if late < ordered => self.late.pop().map(|Reverse(place)| place),
-            (None, Some(_)) => self.late.pop().map(|Reverse(place)| place),
+            (Some(ordered), Some(late)) if late < ordered => {
+                self.late.pop().map(|Reverse(position)| position)
+            }
+            (None, Some(_)) => self.late.pop().map(|Reverse(position)| position),
             (ordered, _) => {
                 self.at += usize::from(ordered.is_some());
                 ordered
@@ -180,7 +182,7 @@ impl Places {
 }
 
 impl Merger {
-    /// Merges `symbols` in place. Symbols are below [`NO_SYMBOL`].
+    /// Merges `symbols` in position. Symbols are below [`NO_SYMBOL`].
     pub(super) fn merge(&mut self, symbols: &mut Vec<u32>, rule: &impl Pairs) {
         if symbols.len() <= SCAN_MAX {
             self.merge_by_scan(symbols, rule);
@@ -211,7 +213,7 @@ impl Merger {
         let mut chain = Chain(symbols);
         (0..chain.0.len()).for_each(|left| self.offer(left, &chain, rule));
         while let Some((rank, left)) = self.queue.pop() {
-            // The place may be stale: its symbols have been merged with others since.
+            // The entry may be stale: its symbols may have been merged with others since.
             let Some((now, right, merged)) = pair(left as usize, &chain, rule) else { continue };
             if now != rank {
                 continue;
@@ -232,7 +234,7 @@ impl Merger {
     }
 }
 
-/// The rank at which the symbol at `left` merges with the next one, where that is, and what both become.
+/// Rank of the merge of the symbol at `left` with the next one, position of the next one, and merged symbol.
 fn pair(left: usize, chain: &Chain<'_>, rule: &impl Pairs) -> Option<(u32, usize, u32)> {
     let symbol = chain.symbol(left)?;
     let right = chain.after(left);
@@ -240,7 +242,7 @@ fn pair(left: usize, chain: &Chain<'_>, rule: &impl Pairs) -> Option<(u32, usize
     Some((rank, right, merged))
 }
 
-/// Index of the pair of lowest rank, the leftmost where several are equal.
+/// Index of the pair of lowest rank, the leftmost among equals.
 fn lowest(pairs: &[Option<(u32, u32)>]) -> Option<usize> {
     let ranked = pairs.iter().enumerate().filter_map(|(i, pair)| pair.map(|(rank, _)| (rank, i)));
     ranked.min().map(|(_, i)| i)

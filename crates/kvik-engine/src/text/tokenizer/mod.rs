@@ -1,4 +1,4 @@
-//! Text to tokens and back.
+//! Converts text to tokens and back.
 //!
 //! The vocabulary and rules come from a model's file. Encoding cannot fail and takes near-linear time
 //! on any text; decoding works on bytes, because a token may be part of a character.
@@ -6,11 +6,11 @@
 mod byte_level;
 mod gguf;
 mod json;
-mod memory;
 mod merge;
 mod sentence_piece;
 mod special;
 mod split;
+mod token_cache;
 mod vocab;
 
 use std::borrow::Cow;
@@ -23,9 +23,9 @@ use unicode_normalization_alignments::UnicodeNormalization;
 
 use crate::files::gguf::GgufError;
 use byte_level::ByteLevel;
-use memory::Memory;
 use sentence_piece::SentencePiece;
 use special::{Controls, Part, Specials, Strip};
+use token_cache::TokenCache;
 use vocab::{END_OF_GENERATION, Kind, Vocab};
 
 pub use crate::files::hf::TokenizerHints;
@@ -36,37 +36,37 @@ pub struct Tokenizer {
     vocab: Vocab,
     pieces: Pieces,
     specials: Specials,
-    ends: Ends,
+    ends: BoundaryTokens,
     /// Tokens that end an answer, ascending.
     eog: Vec<Token>,
     /// Whether text is composed (Unicode NFC) first.
     nfc: bool,
-    memory: Mutex<Memory>,
+    cache: Mutex<TokenCache>,
 }
 
-/// Bytes of text and tokens that are remembered.
-const MEMORY_BYTES: usize = 16 << 20;
+/// Bytes of cached text and tokens.
+const CACHE_BYTES: usize = 16 << 20;
 
-/// Shorter stretches of text are quicker to encode than to look up.
-const REMEMBERED_MIN: usize = 256;
+/// Stretches of text below this are faster to encode than to look up.
+const CACHED_BYTES_MIN: usize = 256;
 
-/// How plain text becomes tokens.
+/// The algorithm that encodes plain text.
 #[derive(Debug)]
 enum Pieces {
     ByteLevel(Box<ByteLevel>),
     SentencePiece(Box<SentencePiece>),
 }
 
-/// Tokens around a text.
+/// Tokens at the beginning and end of a text.
 #[derive(Debug, Default)]
-struct Ends {
+struct BoundaryTokens {
     bos: Option<Token>,
     eos: Option<Token>,
     /// Further tokens that end an answer.
     more_eog: Vec<Token>,
-    /// Put before a text on request.
+    /// Tokens to add before a text, if requested.
     prefix: Vec<Token>,
-    /// Put after a text on request.
+    /// Tokens to add after a text, if requested.
     suffix: Vec<Token>,
 }
 
@@ -74,7 +74,7 @@ impl Tokenizer {
     fn assemble(
         vocab: Vocab,
         pieces: Pieces,
-        ends: Ends,
+        ends: BoundaryTokens,
         strips: &FxHashMap<Token, Strip>,
         nfc: bool,
     ) -> Result<Tokenizer, TokenizerError> {
@@ -83,22 +83,22 @@ impl Tokenizer {
         let mut eog: Vec<Token> = named.chain(ends.eos).chain(ends.more_eog.iter().copied()).collect();
         eog.sort_unstable();
         eog.dedup();
-        let memory = Mutex::new(Memory::new(MEMORY_BYTES));
-        Ok(Tokenizer { vocab, pieces, specials, ends, eog, nfc, memory })
+        let cache = Mutex::new(TokenCache::new(CACHE_BYTES));
+        Ok(Tokenizer { vocab, pieces, specials, ends, eog, nfc, cache })
     }
 
     /// The tokens of `text`.
     ///
-    /// `add_special` puts the model's begin-of-text token before it where the model wants one.
-    /// `parse_special` reads `<|im_end|>` and the like as tokens; without it they are plain text,
-    /// which is right for text that a user wrote.
+    /// `add_special` adds the model's begin-of-text token if the model wants one.
+    /// `parse_special` parses `<|im_end|>` and the like as tokens; without it they are plain text,
+    /// which is right for text from a user.
     pub fn encode(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<Token> {
         let mut tokens = Vec::new();
         if add_special {
             tokens.extend(&self.ends.prefix);
         }
         match parse_special {
-            true => self.encode_remembering(text, &mut tokens),
+            true => self.encode_with_cache(text, &mut tokens),
             false => self.encode_stretch(text, true, Controls::Text, &mut tokens),
         }
         if add_special {
@@ -107,42 +107,42 @@ impl Tokenizer {
         tokens
     }
 
-    /// The tokens of a prompt of which the given ranges, ascending, were written by somebody else.
+    /// The tokens of a prompt whose ranges `inputs`, ascending, are untrusted.
     ///
-    /// Control tokens are read as `encode` does with `parse_special`, but not where their names reach into
-    /// one of the ranges: there they are plain text. Other texts give the very tokens of `encode`.
+    /// Control tokens are parsed as by `encode` with `parse_special`, unless their names overlap one of the
+    /// ranges: then they are plain text. Texts without such overlaps give the same tokens as `encode`.
     pub fn encode_prompt(&self, text: &str, inputs: &[Range<usize>]) -> Vec<Token> {
         let mut tokens = Vec::new();
         match self.specials.controls_in(text, inputs) {
-            // Rare, so it does without the memory, which knows texts and not who wrote them.
+            // Rare, so it bypasses the cache, whose keys are texts without their ranges.
             true => self.encode_stretch(text, true, Controls::ParsedOutside(inputs), &mut tokens),
-            false => self.encode_remembering(text, &mut tokens),
+            false => self.encode_with_cache(text, &mut tokens),
         }
         tokens
     }
 
-    /// Encodes stretch by stretch, from memory where a stretch was seen before.
-    fn encode_remembering(&self, text: &str, out: &mut Vec<Token>) {
+    /// Encodes stretch by stretch, with the cache.
+    fn encode_with_cache(&self, text: &str, out: &mut Vec<Token>) {
         let mut start = 0;
         for end in self.specials.cuts(text) {
-            if end - start >= REMEMBERED_MIN {
-                self.encode_remembered(&text[start..end], start == 0, out);
+            if end - start >= CACHED_BYTES_MIN {
+                self.encode_cached(&text[start..end], start == 0, out);
                 start = end;
             }
         }
         self.encode_stretch(&text[start..], start == 0, Controls::Parsed, out);
     }
 
-    fn encode_remembered(&self, text: &str, first: bool, out: &mut Vec<Token>) {
-        let memory = || self.memory.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = memory().get(text, first);
+    fn encode_cached(&self, text: &str, first: bool, out: &mut Vec<Token>) {
+        let cache = || self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = cache().get(text, first);
         if let Some(tokens) = known {
             out.extend(&*tokens);
             return;
         }
         let start = out.len();
         self.encode_stretch(text, first, Controls::Parsed, out);
-        memory().put(text, &out[start..], first);
+        cache().put(text, &out[start..], first);
     }
 
     fn encode_stretch(&self, text: &str, mut first: bool, controls: Controls<'_>, out: &mut Vec<Token>) {
@@ -168,17 +168,17 @@ impl Tokenizer {
         self.vocab.bytes(token)
     }
 
-    /// The token as the vocabulary spells it, such as `Ġthe`; for people.
+    /// The vocabulary's spelling of the token, such as `Ġthe`, for display.
     pub fn token_text(&self, token: Token) -> Option<&str> {
         self.vocab.text(token)
     }
 
-    /// The token that the vocabulary spells so, such as `<|im_end|>`.
+    /// The token with this spelling in the vocabulary, such as `<|im_end|>`.
     pub fn token_of(&self, text: &str) -> Option<Token> {
         self.vocab.id(text)
     }
 
-    /// The text of tokens; bytes that are no character become U+FFFD.
+    /// The text of tokens; invalid UTF-8 becomes U+FFFD.
     pub fn decode(&self, tokens: &[Token]) -> String {
         let bytes: Vec<u8> = tokens.iter().flat_map(|&token| self.token_bytes(token)).copied().collect();
         match String::from_utf8(bytes) {
@@ -187,7 +187,7 @@ impl Tokenizer {
         }
     }
 
-    /// Number of tokens. A model's embedding may have more rows than that, never fewer.
+    /// Number of tokens. A model's embedding may have more rows, never fewer.
     pub fn vocab_len(&self) -> usize {
         self.vocab.len()
     }
@@ -212,7 +212,7 @@ impl Tokenizer {
         &self.eog
     }
 
-    /// Whether the token is structure, not text.
+    /// Whether the token is a control token, not text.
     pub fn is_control(&self, token: Token) -> bool {
         self.vocab.kind(token) == Some(Kind::Control)
     }
@@ -222,8 +222,8 @@ impl Tokenizer {
         self.ends.bos.is_some() && self.ends.prefix.first() == self.ends.bos.as_ref()
     }
 
-    /// A lower bound on the tokens of a text of this many bytes, to refuse what cannot fit
-    /// before any work is spent on it.
+    /// A lower bound on the tokens of a text of this many bytes, to refuse texts that cannot fit before
+    /// encoding them.
     pub fn tokens_at_least(&self, text_bytes: usize) -> usize {
         text_bytes / self.vocab.longest_bytes()
     }
@@ -231,8 +231,8 @@ impl Tokenizer {
 
 /// The text in Unicode's composed form. ASCII is composed already.
 ///
-/// The normaliser of the `tokenizers` crate does the same with the same tables, and keeps 32 bytes beside
-/// every byte of the text to tell where it came from.
+/// The normaliser of the `tokenizers` crate does the same with the same tables, but stores 32 bytes for
+/// every byte of the text to track its origin.
 fn composed(text: &str) -> Cow<'_, str> {
     if text.is_ascii() {
         return text.into();
@@ -244,7 +244,7 @@ fn composed(text: &str) -> Cow<'_, str> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenizerError {
-    /// A kind of vocabulary that kvik does not know.
+    /// An unsupported kind of vocabulary.
     #[error("tokenizer model {found:?} is not supported; kvik knows {known}")]
     UnknownModel {
         /// The name in the file.
@@ -252,7 +252,7 @@ pub enum TokenizerError {
         /// The supported ones.
         known: &'static str,
     },
-    /// A pre-tokenizer that kvik does not know. Guessing would give wrong tokens.
+    /// An unsupported pre-tokenizer. Guessing would give wrong tokens.
     #[error("pre-tokenizer {found:?} is not supported; kvik knows {known}")]
     UnknownPreTokenizer {
         /// The name in the file.
@@ -268,7 +268,7 @@ pub enum TokenizerError {
         /// What is wrong with it.
         reason: String,
     },
-    /// A step of a tokenizer.json that kvik does not know. Leaving it out would give wrong tokens.
+    /// An unsupported step of a tokenizer.json. Skipping it would give wrong tokens.
     #[error("tokenizer.json uses {step}, which kvik does not support; use a GGUF file of this model")]
     UnknownStep {
         /// The step.
@@ -285,7 +285,7 @@ pub enum TokenizerError {
     IdTooLarge {
         /// The id.
         id: Token,
-        /// The first that is refused.
+        /// The smallest refused id.
         limit: Token,
     },
     /// There are no tokens.
@@ -296,7 +296,7 @@ pub enum TokenizerError {
     TooLarge {
         /// Bytes of text.
         bytes: usize,
-        /// The most that is accepted.
+        /// The maximum.
         limit: usize,
     },
     /// More merges than can be numbered.
@@ -305,7 +305,7 @@ pub enum TokenizerError {
     /// The special tokens cannot be searched for.
     #[error("the special tokens cannot be used: {reason}")]
     TooManySpecials {
-        /// What the search says.
+        /// The reason.
         reason: String,
     },
     /// The metadata cannot be read.

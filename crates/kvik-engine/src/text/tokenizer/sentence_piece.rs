@@ -1,10 +1,10 @@
-//! SentencePiece-style BPE, as Llama 1, Llama 2 and TinyLlama use it: the best-scored neighbouring
-//! pair is merged first, and characters outside the vocabulary fall back to bytes.
+//! SentencePiece-style BPE, as in Llama 1, Llama 2 and TinyLlama: merges the best-scored adjacent pair
+//! first, and encodes characters outside the vocabulary as bytes.
 //!
-//! The file has scores, no merges. Every way to cut a token into two symbols is therefore a merge
-//! whose rank follows from the token's score; equal scores have equal rank and go left to right.
-//! `BPE` of the `tokenizers` crate cannot state this: its merges have one rank each, which orders
-//! equal scores by position in the table, and it demands that both parts are tokens.
+//! The file has scores instead of merges. Every split of a token into two symbols is therefore a merge
+//! whose rank follows from the token's score; equal scores have equal rank and merge left to right.
+//! `BPE` of the `tokenizers` crate cannot express this: its merges have one rank each, which orders
+//! equal scores by position in the table, and it requires both parts to be tokens.
 
 use kvik_cache::Token;
 use rustc_hash::FxHashMap;
@@ -13,12 +13,12 @@ use super::TokenizerError;
 use super::merge::{Merger, Ranks};
 use super::vocab::Vocab;
 
-/// Symbols from here on are characters that are no token: `CHAR | code point`.
+/// Symbols from here on are characters without a token: `CHAR | code point`.
 const CHAR: u32 = 1 << 31;
 
 const SPACE: char = '▁';
 
-/// The merges of a vocabulary and what becomes of single characters.
+/// The merges of a vocabulary and the symbols of single characters.
 #[derive(Debug)]
 pub(super) struct SentencePiece {
     ranks: Ranks,
@@ -26,12 +26,12 @@ pub(super) struct SentencePiece {
     bytes: [Option<Token>; 256],
     unknown: Option<Token>,
     prefix: SpacePrefix,
-    /// No token has a space after another character: no merge crosses such a place, so text can be
+    /// No token has a space after another character: no merge crosses that boundary, so text can be
     /// cut there without changing the result.
     cut_at_spaces: bool,
 }
 
-/// When a space is put before a stretch of plain text.
+/// When a space is added before a stretch of plain text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SpacePrefix {
     Never,
@@ -53,7 +53,7 @@ impl SentencePiece {
         SentencePiece::new(vocab, ranks_of_scores(vocab, scores), unknown, prefix)
     }
 
-    /// From merges, the earliest first (tokenizer.json).
+    /// From merges in order of rank (tokenizer.json).
     pub(super) fn from_merges<'a>(
         vocab: &Vocab,
         merges: impl Iterator<Item = (&'a str, &'a str)>,
@@ -76,8 +76,8 @@ impl SentencePiece {
         }
     }
 
-    /// Appends the tokens of `text`, in which there are no special tokens; `first` when nothing
-    /// stands before it.
+    /// Appends the tokens of `text`, which contains no special tokens; `first` if it is at the beginning of
+    /// the whole text.
     pub(super) fn encode(&self, text: &str, first: bool, out: &mut Vec<Token>) {
         let mut merger = Merger::default();
         let mut symbols = Vec::new();
@@ -145,7 +145,7 @@ fn rank_of_tokens(scores: &[f32]) -> Vec<u32> {
     ranks
 }
 
-/// Every cut of a token into two symbols is a merge, of the token's rank.
+/// Every split of a token into two symbols is a merge of the token's rank.
 fn ranks_of_scores(vocab: &Vocab, scores: &[f32]) -> Ranks {
     let token_ranks = rank_of_tokens(scores);
     let mut map = FxHashMap::default();
@@ -155,26 +155,26 @@ fn ranks_of_scores(vocab: &Vocab, scores: &[f32]) -> Ranks {
     Ranks::new(map)
 }
 
-/// Calls `cut(left, right, token)` for every cut of every token into two symbols; returns how many parts
-/// of tokens it looked at, which is at most four for every byte of the vocabulary.
+/// Calls `cut(left, right, token)` for every split of every token into two symbols; returns the number of
+/// parts it visited, which is at most four for every byte of the vocabulary.
 ///
-/// Looking up every beginning and every end of a token takes the square of its length, which a long
-/// token makes hours.
+/// Looking up every prefix and every suffix of a token would take time quadratic in its length: hours for
+/// a long token.
 fn for_each_cut(vocab: &Vocab, cut: &mut dyn FnMut(u32, u32, Token)) -> usize {
     let ids: Vec<Token> = (0..vocab.len() as Token)
         .filter(|&id| vocab.text(id).is_some_and(|t| vocab.id(t) == Some(id)))
         .collect();
-    let mut beginnings = Parts::beginnings(vocab, ids.clone());
-    let mut ends = Parts::ends(vocab, ids.clone());
-    let mut looked_at = 0;
+    let mut prefixes = Parts::prefixes(vocab, ids.clone());
+    let mut suffixes = Parts::suffixes(vocab, ids.clone());
+    let mut visited = 0;
     for id in ids {
         let Some(text) = vocab.text(id) else { continue };
-        beginnings.find(id, text.chars().next());
-        ends.find(id, text.chars().next_back());
-        looked_at += beginnings.found.len() + ends.found.len();
-        // The longest beginnings meet the shortest ends.
+        prefixes.find(id, text.chars().next());
+        suffixes.find(id, text.chars().next_back());
+        visited += prefixes.found.len() + suffixes.found.len();
+        // Pairs the longest prefixes with the shortest suffixes.
         let (mut lefts, mut rights) =
-            (beginnings.found.iter().peekable(), ends.found.iter().rev().peekable());
+            (prefixes.found.iter().peekable(), suffixes.found.iter().rev().peekable());
         while let (Some((left_len, left)), Some((right_len, right))) = (lefts.peek(), rights.peek()) {
             let len = left_len + right_len;
             if len == text.len() {
@@ -184,31 +184,31 @@ fn for_each_cut(vocab: &Vocab, cut: &mut dyn FnMut(u32, u32, Token)) -> usize {
             _ = (len <= text.len()).then(|| rights.next());
         }
     }
-    looked_at
+    visited
 }
 
-/// The symbols that tokens begin with, or those that they end with.
+/// The symbols that are prefixes of tokens, or those that are suffixes.
 struct Parts<'v> {
     vocab: &'v Vocab,
-    /// For each token the longest other one that it begins or ends with.
+    /// For each token the longest other token that is a prefix, or a suffix, of it.
     longest: Vec<Option<Token>>,
-    /// Lengths in bytes and symbols, the longest first.
+    /// Lengths in bytes, and symbols, longest first.
     found: Vec<(usize, u32)>,
 }
 
 impl<'v> Parts<'v> {
-    fn beginnings(vocab: &'v Vocab, mut ids: Vec<Token>) -> Parts<'v> {
+    fn prefixes(vocab: &'v Vocab, mut ids: Vec<Token>) -> Parts<'v> {
         ids.sort_unstable_by_key(|&id| vocab.text(id));
         Parts::new(vocab, &ids, |text, part| text.starts_with(part))
     }
 
-    fn ends(vocab: &'v Vocab, mut ids: Vec<Token>) -> Parts<'v> {
+    fn suffixes(vocab: &'v Vocab, mut ids: Vec<Token>) -> Parts<'v> {
         let reversed = |id: Token| vocab.text(id).unwrap_or_default().bytes().rev();
         ids.sort_unstable_by(|&a, &b| reversed(a).cmp(reversed(b)));
         Parts::new(vocab, &ids, |text, part| text.ends_with(part))
     }
 
-    /// In `sorted`, a token that others have as a part stands right before them, and parts of parts nest.
+    /// In `sorted`, a token precedes the tokens that contain it as a part, and parts of parts nest.
     fn new(vocab: &'v Vocab, sorted: &[Token], is_part: impl Fn(&str, &str) -> bool) -> Parts<'v> {
         let text = |id: Token| vocab.text(id).unwrap_or_default();
         let mut longest = vec![None; vocab.len()];
@@ -223,8 +223,8 @@ impl<'v> Parts<'v> {
         Parts { vocab, longest, found: Vec::new() }
     }
 
-    /// Finds the parts of a token, of which `outermost` is the first or last character: a part even where
-    /// it is no token.
+    /// Finds the parts of a token. `outermost`, its first or last character, is a part even if it is not a
+    /// token.
     fn find(&mut self, id: Token, outermost: Option<char>) {
         self.found.clear();
         let mut at = self.longest[id as usize];
@@ -258,7 +258,7 @@ mod tests {
         cuts
     }
 
-    /// As the definition says it.
+    /// The naive twin: the definition.
     fn naive_cuts(vocab: &Vocab) -> Vec<(u32, u32, Token)> {
         let single = |text: &str| single_char(text).map(|c| CHAR | u32::from(c));
         let part = |text: &str| vocab.id(text).or_else(|| single(text));
@@ -284,12 +284,12 @@ mod tests {
     }
 
     #[test]
-    fn hostile_vocabularies_are_looked_at_a_few_times() {
+    fn parts_of_hostile_vocabularies_are_visited_a_few_times() {
         let check = |texts: Vec<String>| {
             let bytes: usize = texts.iter().map(String::len).sum();
             let vocab = vocab(texts);
-            let looked_at = for_each_cut(&vocab, &mut |_, _, _| {});
-            assert!(looked_at <= 4 * bytes, "{looked_at} parts of {bytes} bytes");
+            let visited = for_each_cut(&vocab, &mut |_, _, _| {});
+            assert!(visited <= 4 * bytes, "{visited} parts of {bytes} bytes");
         };
         // To look up every cut of this one would hash 10^15 bytes.
         check(vec!["a".into(), "b".repeat(32 << 20)]);

@@ -1,4 +1,4 @@
-//! Finding special tokens in text.
+//! Finds special tokens in text.
 
 use std::ops::Range;
 
@@ -11,8 +11,8 @@ use super::vocab::{Kind, Vocab};
 
 /// Special tokens of a vocabulary, in two sets: with and without the control tokens.
 ///
-/// The leftmost match wins, and of those the longest. (llama.cpp takes the longest anywhere first;
-/// the two differ only where special tokens overlap in the text, which no known vocabulary allows.)
+/// The leftmost match wins, and of several the longest. (llama.cpp takes the longest match anywhere first;
+/// the two differ only if special tokens overlap in the text, which no known vocabulary allows.)
 #[derive(Debug)]
 pub(super) struct Specials {
     all: Matcher,
@@ -26,14 +26,14 @@ pub(super) enum Part<'t> {
     Special(Token),
 }
 
-/// Which control tokens are read in a text.
+/// Which control tokens are parsed in a text.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Controls<'a> {
     /// All.
     Parsed,
     /// None: their names are plain text.
     Text,
-    /// Those that do not reach into one of these ranges, which are ascending.
+    /// Those that do not overlap one of these ranges, which are ascending.
     ParsedOutside(&'a [Range<usize>]),
 }
 
@@ -46,7 +46,7 @@ struct Found {
     control: bool,
 }
 
-/// Whether a special token takes the white space beside it.
+/// Whether a special token strips the white space next to it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Strip {
     pub(super) left: bool,
@@ -58,10 +58,10 @@ struct Matcher {
     automaton: AhoCorasick,
     tokens: Vec<Token>,
     strips: Vec<Strip>,
-    /// Whether it is a control token, and not one that any text may name.
+    /// Whether it is a control token and not a user-defined one, which any text may contain.
     controls: Vec<bool>,
     /// Whether text may be cut after the token: no longer token could have matched instead, and the
-    /// token takes nothing of what follows.
+    /// token does not strip the following text.
     safe_cut: Vec<bool>,
 }
 
@@ -78,7 +78,7 @@ impl Specials {
         let (mut at, mut searched) = (0, 0);
         while let Some(found) = self.next(text, searched, controls) {
             searched = found.span.end;
-            // White space that the token before has taken may reach up to this one.
+            // White space that the previous token stripped may reach up to this one.
             let mut before = &text[at.min(found.span.start)..found.span.start];
             if found.strip.left {
                 before = before.trim_end();
@@ -107,10 +107,10 @@ impl Specials {
         loop {
             let found = self.all.find(text, from..text.len())?;
             let (start, end) = (found.span.start, found.span.end);
-            if !found.control || !touches(inputs, &found.span) {
+            if !found.control || !overlaps(inputs, &found.span) {
                 return Some(found);
             }
-            // A shorter token that is no control token may begin at the same place.
+            // A shorter user-defined token may begin at the same position.
             if let Some(found) = self.user_defined.find(text, start..end).filter(|f| f.span.start == start) {
                 return Some(found);
             }
@@ -118,14 +118,14 @@ impl Specials {
         }
     }
 
-    /// Whether the name of a control token reaches into one of these ranges of the text.
+    /// Whether the name of a control token overlaps one of these ranges of the text.
     pub(super) fn controls_in(&self, text: &str, inputs: &[Range<usize>]) -> bool {
         let matches = self.all.automaton.find_iter(text);
         let mut controls = matches.filter(|found| self.all.controls[found.pattern().as_usize()]);
-        controls.any(|found| touches(inputs, &found.range()))
+        controls.any(|found| overlaps(inputs, &found.range()))
     }
 
-    /// Where `text` may be cut when control tokens are parsed: the tokens of the parts are the tokens
+    /// Offsets where `text` may be cut if control tokens are parsed: the tokens of the parts are the tokens
     /// of the whole, whatever follows.
     pub(super) fn cuts(&self, text: &str) -> impl Iterator<Item = usize> {
         let matches = self.all.automaton.find_iter(text);
@@ -140,7 +140,7 @@ impl Matcher {
         strips: &FxHashMap<Token, Strip>,
     ) -> Result<Matcher, TokenizerError> {
         let mut tokens = vocab.of_kinds(kinds);
-        // Of several tokens with one text, the vocabulary's lookup decides.
+        // Among tokens with the same text, keeps the one that the vocabulary's lookup returns.
         tokens.retain(|&token| {
             vocab.text(token).is_some_and(|text| !text.is_empty() && vocab.id(text) == Some(token))
         });
@@ -148,7 +148,7 @@ impl Matcher {
         check_size(&texts)?;
         let strips: Vec<Strip> =
             tokens.iter().map(|token| strips.get(token).copied().unwrap_or_default()).collect();
-        let mut safe_cut = ends_every_token_it_is_in(&texts)?;
+        let mut safe_cut = occurs_only_at_ends(&texts)?;
         safe_cut.iter_mut().zip(&strips).for_each(|(safe, strip)| *safe &= !strip.right);
         let controls = tokens.iter().map(|&token| vocab.kind(token) != Some(Kind::UserDefined)).collect();
         let automaton = build(&texts, MatchKind::LeftmostLongest)?;
@@ -168,16 +168,16 @@ impl Matcher {
 }
 
 /// Whether a span overlaps one of the ranges, which are ascending.
-fn touches(ranges: &[Range<usize>], span: &Range<usize>) -> bool {
+fn overlaps(ranges: &[Range<usize>], span: &Range<usize>) -> bool {
     let next = ranges.partition_point(|range| range.end <= span.start);
     ranges.get(next).is_some_and(|range| range.start < span.end)
 }
 
-/// Bytes of a special token; those of published models have less than a hundred.
+/// Maximum bytes of a special token; those of published models have less than a hundred.
 const TOKEN_BYTES_MAX: usize = 512;
 
-/// Special tokens that end with one another, times their bytes: the automaton lists, for every byte of
-/// every token, all tokens that end there. Published models stay below two million.
+/// Maximum depth of special tokens that end with one another, times their bytes: the automaton lists, for
+/// every byte of every token, all tokens that end there. Published models stay below two million.
 const NESTED_BYTES_MAX: usize = 1 << 24;
 
 /// Bounds the memory of the automaton and the time to build it.
@@ -200,7 +200,7 @@ fn check_size(texts: &[&str]) -> Result<(), TokenizerError> {
     }
 }
 
-/// The most tokens of which each ends with the one before.
+/// Length of the longest chain of tokens each of which ends with the previous one.
 fn deepest_nesting(texts: &[&str]) -> usize {
     let mut sorted = texts.to_vec();
     sorted.sort_unstable_by(|a, b| a.bytes().rev().cmp(b.bytes().rev()));
@@ -215,8 +215,8 @@ fn deepest_nesting(texts: &[&str]) -> usize {
     deepest
 }
 
-/// For each text: wherever it occurs in another one, it ends where that one ends.
-fn ends_every_token_it_is_in(texts: &[&str]) -> Result<Vec<bool>, TokenizerError> {
+/// For each text, whether all its occurrences in other texts are at their ends.
+fn occurs_only_at_ends(texts: &[&str]) -> Result<Vec<bool>, TokenizerError> {
     let automaton = build(texts, MatchKind::Standard)?;
     let mut result = vec![true; texts.len()];
     for text in texts {

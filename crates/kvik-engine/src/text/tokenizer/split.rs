@@ -1,8 +1,8 @@
-//! Pre-tokenizers: where a text is cut before merging. Byte-level vocabularies only.
+//! Pre-tokenizers: split a text into words before merging. Byte-level vocabularies only.
 //!
 //! The published patterns end in `\s+(?!\S)|\s+`. The look-ahead needs a backtracking engine, which
-//! gives up on long runs, so it is done by hand: a run of white space that is followed by something
-//! leaves its last char to what follows. Everything else is a plain regular expression and matches
+//! fails on long runs, so it is done by hand: a run of white space that is followed by other text
+//! leaves its last char to that text. Everything else is a plain regular expression and matches
 //! in linear time.
 
 use std::ops::Range;
@@ -11,28 +11,28 @@ use regex_automata::meta::Regex;
 
 use super::TokenizerError;
 
-/// Cuts text into words, in stages: each stage cuts the words of the one before.
+/// Splits text into words, in stages: each stage splits the words of the previous one.
 #[derive(Debug)]
 pub(super) struct Splitter {
     stages: Vec<Stage>,
 }
 
-/// One pattern. Matches become words, and so does what lies between them.
+/// One pattern. Its matches become words, and so do the texts between them.
 #[derive(Debug)]
 struct Stage {
     regex: Regex,
-    /// Whether the last pattern of `regex` is the `\s+` that stands for `\s+(?!\S)|\s+`.
+    /// Whether the last pattern of `regex` is the `\s+` that replaces `\s+(?!\S)|\s+`.
     look_ahead: bool,
 }
 
-/// Stages that cut one after the other; the published pre-tokenizers have up to six.
+/// Maximum stages; the published pre-tokenizers have up to six.
 const STAGES_MAX: usize = 32;
 
 pub(super) const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const DEEPSEEK_V3: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##;
-/// Letters of the scripts that have upper and lower case, written as code points: some have look-alikes.
+/// Letters of the scripts with upper and lower case, as code points because some have look-alikes.
 const DEEPSEEK_LLM_LETTERS: &str = concat!(
     r"\s?[",
     r"A-Za-z\x{B5}\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{1BA}\x{1BC}-\x{1BF}\x{1C4}-\x{293}",
@@ -78,7 +78,7 @@ const KNOWN: [(&str, &[&str]); 11] = [
 ];
 
 impl Splitter {
-    /// The pre-tokenizer that a GGUF file names.
+    /// The pre-tokenizer with the name in a GGUF file.
     pub(super) fn named(name: &str) -> Result<Splitter, TokenizerError> {
         match KNOWN.iter().find(|(known, _)| *known == name) {
             Some((_, patterns)) => Splitter::from_patterns(patterns),
@@ -98,7 +98,7 @@ impl Splitter {
         Ok(Splitter { stages: patterns.iter().map(|pattern| Stage::new(pattern)).collect::<Result<_, _>>()? })
     }
 
-    /// Calls `word` with every word of `text`, in order; together they are the text.
+    /// Calls `word` with every word of `text`, in order; concatenated they are the text.
     pub(super) fn split<'t>(&self, text: &'t str, word: &mut dyn FnMut(&'t str)) {
         split_stages(&self.stages, text, word);
     }
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_cut_as_published() {
+    fn words_are_split_as_published() {
         check("gpt-2", "Hello  world\n\n x", &["Hello", " ", " world", "\n\n", " x"]);
         check("gpt-2", "a\nb  ", &["a", "\n", "b", "  "]);
         check(
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_lists_the_known() {
+    fn the_error_for_an_unknown_name_lists_the_known_ones() {
         let error = Splitter::named("nope").unwrap_err().to_string();
         assert!(error.contains("nope") && error.contains("qwen2") && error.contains("smollm"), "{error}");
     }

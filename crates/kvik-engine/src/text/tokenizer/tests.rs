@@ -11,7 +11,7 @@ fn tiny() -> Tokenizer {
     Tokenizer::from_gguf(&Gguf::open(path.as_ref()).unwrap()).unwrap()
 }
 
-/// The same vocabulary from tokenizer.json, by us and by the library that defines the format.
+/// The same vocabulary from tokenizer.json, loaded by kvik and by the library that defines the format.
 fn tiny_json() -> (Tokenizer, tokenizers::Tokenizer) {
     let bytes = std::fs::read(format!("{TINY}tokenizer.json")).unwrap();
     let ours = Tokenizer::from_json(&bytes, &TokenizerHints::default()).unwrap();
@@ -20,7 +20,7 @@ fn tiny_json() -> (Tokenizer, tokenizers::Tokenizer) {
 
 type Case = (String, Vec<Token>);
 
-/// Cases and their ids, as llama.cpp publishes them.
+/// Test cases and their ids, as published by llama.cpp.
 fn vectors(name: &str) -> Option<(Tokenizer, Vec<Case>)> {
     let base = crate::skipped::outside_data()?.join("tokenizers");
     let file = Gguf::open(&base.join(format!("ggml-vocab-{name}.gguf"))).unwrap();
@@ -72,9 +72,9 @@ fn special_tokens_are_parsed_on_request() {
 }
 
 #[test]
-fn control_tokens_are_read_where_nobody_else_wrote_them() {
+fn control_tokens_are_parsed_only_outside_untrusted_ranges() {
     let tokenizer = tiny();
-    // `[` and `]` stand around what somebody else wrote; a control token is shown as `#`.
+    // `[` and `]` enclose untrusted text; a control token is shown as `#`.
     let check = |marked: &str, expect: &str| {
         let mut text = String::new();
         let mut inputs: Vec<Range<usize>> = Vec::new();
@@ -92,7 +92,7 @@ fn control_tokens_are_read_where_nobody_else_wrote_them() {
             false => tokenizer.decode(&[token]),
         };
         assert_eq!(tokens.iter().map(shown).collect::<String>(), expect, "{marked}");
-        // Where nothing was forged, the tokens are those of before.
+        // Without a forged control token, the tokens are those of `encode`.
         let same = tokens == tokenizer.encode(&text, false, true);
         assert_eq!(same, !expect.contains("<|im_end|>"), "{marked}");
     };
@@ -118,9 +118,9 @@ fn ids_outside_the_vocabulary_are_empty() {
 }
 
 #[test]
-fn nothing_is_not_a_vocabulary() {
+fn a_file_without_a_vocabulary_is_refused() {
     let file =
-        Gguf::from_bytes(FileBytes::Owned(crate::files::gguf::write::Writer::new().to_bytes())).unwrap();
+        Gguf::from_bytes(FileBytes::Owned(crate::files::gguf::write::GgufWriter::new().to_bytes())).unwrap();
     assert!(matches!(Tokenizer::from_gguf(&file), Err(TokenizerError::Gguf(_))));
 }
 
@@ -175,7 +175,7 @@ fn gguf_and_json_and_the_library_agree() {
 }
 
 #[test]
-fn memory_changes_nothing() {
+fn the_cache_does_not_change_tokens() {
     let (warm, cold) = (tiny(), tiny());
     let turn = prop_oneof![text(), text().prop_map(|text| text.repeat(30))];
     let turns = prop::collection::vec(turn, 1..8);
@@ -190,11 +190,11 @@ fn memory_changes_nothing() {
             prop_assert_eq!(warm.encode(&prompt, false, true), expect);
         }
     });
-    assert!(warm.memory.lock().unwrap().bytes() > 0);
-    assert_eq!(cold.memory.lock().unwrap().bytes(), 0);
+    assert!(warm.cache.lock().unwrap().bytes() > 0);
+    assert_eq!(cold.cache.lock().unwrap().bytes(), 0);
 }
 
-/// SentencePiece as llama.cpp does it, without any cleverness: the best-scored neighbours merge first.
+/// The naive twin of SentencePiece, as in llama.cpp: merges the best-scored adjacent pair first.
 fn naive_sentence_piece(pieces: &[&str], scores: &[f32], text: &str) -> Vec<Token> {
     let id = |text: &str| pieces.iter().position(|piece| *piece == text);
     let mut symbols: Vec<String> = format!(" {text}").replace(' ', "▁").chars().map(String::from).collect();
@@ -301,7 +301,7 @@ fn sentence_piece_from_json_equals_the_library() {
 }
 
 #[test]
-fn white_space_beside_special_tokens_can_be_theirs() {
+fn special_tokens_can_strip_adjacent_white_space() {
     let mut json: serde_json::Value =
         serde_json::from_slice(&std::fs::read(format!("{TINY}tokenizer.json")).unwrap()).unwrap();
     json["added_tokens"][1]["rstrip"] = true.into();
@@ -317,7 +317,7 @@ fn white_space_beside_special_tokens_can_be_theirs() {
 }
 
 #[test]
-fn unknown_pipelines_are_named() {
+fn errors_name_unsupported_pipelines() {
     let bytes = std::fs::read(format!("{TINY}tokenizer.json")).unwrap();
     let check = |change: &dyn Fn(&mut serde_json::Value), expect: &str| {
         let mut json: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
@@ -339,7 +339,7 @@ fn unknown_pipelines_are_named() {
 
 /// A file with these tokens of one kind, SentencePiece without scores that matter.
 fn of_kind(tokens: &[String], kind: i32) -> Result<Tokenizer, TokenizerError> {
-    let mut writer = crate::files::gguf::write::Writer::new();
+    let mut writer = crate::files::gguf::write::GgufWriter::new();
     writer
         .text("tokenizer.ggml.model", "llama")
         .texts("tokenizer.ggml.tokens", tokens)
@@ -348,9 +348,9 @@ fn of_kind(tokens: &[String], kind: i32) -> Result<Tokenizer, TokenizerError> {
     Tokenizer::from_gguf(&Gguf::from_bytes(FileBytes::Owned(writer.to_bytes())).unwrap())
 }
 
-/// Vocabularies that would take hours or all memory.
+/// Vocabularies that could take hours or all memory.
 #[test]
-fn hostile_vocabularies_are_loaded_or_refused_at_once() {
+fn hostile_vocabularies_are_loaded_or_refused_quickly() {
     let (normal, control, user_defined) = (1, 3, 4);
     let nested = |most: usize| (1..=most).map(|len| "a".repeat(len)).collect::<Vec<_>>();
     let refused = |tokens: &[String], kind| of_kind(tokens, kind).unwrap_err().to_string();
@@ -369,7 +369,7 @@ fn hostile_vocabularies_are_loaded_or_refused_at_once() {
     assert!(error.unwrap_err().to_string().contains("patterns to cut text by"));
 }
 
-/// Shapes that make backtracking or quadratic tokenizers give up or take hours.
+/// Texts on which backtracking or quadratic tokenizers fail or take hours.
 #[test]
 fn long_prompts_are_encoded_whole() {
     let tokenizers = [Some(tiny()), vectors("llama-spm").map(|(tokenizer, _)| tokenizer)];

@@ -1,18 +1,18 @@
-//! The vocabulary: every token's text, kind and raw bytes, and which of them mean something special.
+//! The vocabulary: text, kind and raw bytes of every token.
 
 use kvik_cache::Token;
 use rustc_hash::FxHashMap;
 
 use super::TokenizerError;
 
-/// What a token is for, as numbered in GGUF's `tokenizer.ggml.token_type`.
+/// The type of a token, as numbered in GGUF's `tokenizer.ggml.token_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A piece of text.
     Normal,
-    /// Stands for text that the vocabulary cannot express.
+    /// Represents text that the vocabulary cannot express.
     Unknown,
-    /// Structure, such as `<|im_end|>`; matched only where special tokens are parsed.
+    /// A control token such as `<|im_end|>`; matched only if special tokens are parsed.
     Control,
     /// Matched as a whole in any text.
     UserDefined,
@@ -35,7 +35,7 @@ impl Kind {
     }
 }
 
-/// How a normal token's text stands for bytes.
+/// How a normal token's text encodes bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Spelling {
     /// GPT-2's alphabet: every char is one byte.
@@ -122,7 +122,7 @@ impl Vocab {
     }
 }
 
-/// Total text in bytes that a vocabulary may have; offsets are 32 bits.
+/// Maximum bytes of a vocabulary's text; offsets are 32 bits.
 const TEXT_BYTES_MAX: usize = 1 << 30;
 
 fn check_size(texts: &[Box<str>]) -> Result<(), TokenizerError> {
@@ -134,7 +134,7 @@ fn check_size(texts: &[Box<str>]) -> Result<(), TokenizerError> {
     }
 }
 
-/// Ids by text. Where a text occurs twice, the first id counts; empty texts are never looked up.
+/// Ids by text. If a text occurs twice, the first id counts; empty texts are never looked up.
 fn index(texts: &[Box<str>]) -> FxHashMap<Box<str>, Token> {
     let mut ids = FxHashMap::with_capacity_and_hasher(texts.len(), Default::default());
     for (id, text) in texts.iter().enumerate().filter(|(_, text)| !text.is_empty()) {
@@ -143,7 +143,7 @@ fn index(texts: &[Box<str>]) -> FxHashMap<Box<str>, Token> {
     ids
 }
 
-/// Tokens that are structure whatever the file says of them. Converters often mark them as text.
+/// Marks known control tokens whatever type the file gives them: converters often mark them as text.
 fn mark_known_controls(ids: &FxHashMap<Box<str>, Token>, kinds: &mut [Kind]) {
     for text in END_OF_GENERATION {
         if let Some(&id) = ids.get(text) {
@@ -179,7 +179,7 @@ pub(super) const END_OF_GENERATION: [&str; 23] = [
     "<fim_pad>",
 ];
 
-/// Appends the raw bytes that a token stands for.
+/// Appends the raw bytes of a token.
 fn spell(text: &str, kind: Kind, spelling: Spelling, out: &mut Vec<u8>) {
     match (kind, spelling) {
         (Kind::Unused, _) => {}
@@ -200,14 +200,14 @@ fn spell(text: &str, kind: Kind, spelling: Spelling, out: &mut Vec<u8>) {
     }
 }
 
-/// The byte that `<0x0A>` stands for.
+/// The byte of a text such as `<0x0A>`.
 fn byte_of(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
     let is_hex = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
     is_hex.then(|| u8::from_str_radix(digits, 16).ok()).flatten()
 }
 
-/// The char that stands for a byte in GPT-2's alphabet: printable Latin-1 is itself, the 68 other
+/// The char of a byte in GPT-2's alphabet: printable Latin-1 is itself, the 68 other
 /// bytes follow from U+0100 in order.
 pub(super) fn char_of_byte(byte: u8) -> char {
     match byte {

@@ -1,10 +1,10 @@
-//! `const` and `enum`: a list of values needs no other keyword.
+//! `const` and `enum`: with a list of values, all other keywords are redundant.
 
 use serde_json::{Value, json};
 
 use super::{Fields, Result, failed, types};
 
-/// The values that a schema lists, as far as its type permits them.
+/// The listed values that have the schema's type.
 pub(super) fn literal(fields: &Fields, at: &str) -> Result<Option<Value>> {
     if let Some(value) = fields.get("const") {
         return Ok(Some(json!({ "const": value })));

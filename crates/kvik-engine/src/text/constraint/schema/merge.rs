@@ -1,10 +1,10 @@
-//! `allOf` and references with siblings: several schemas that all hold, made one.
+//! `allOf` and references with siblings: merges several schemas that all apply into one.
 
 use serde_json::{Map, Value, json};
 
-use super::{DEPTH_MAX, Fields, NODES_MAX, Result, Under, Walk, failed, text};
+use super::{DEPTH_MAX, Fields, NODES_MAX, Normaliser, Result, UnderStrict, failed, text};
 
-/// Keywords that say something about a schema and nothing about its values.
+/// Keywords that annotate a schema and do not restrict its values.
 pub(super) fn is_annotation(keyword: &str) -> bool {
     const ANNOTATIONS: [&str; 19] = [
         "$anchor",
@@ -30,8 +30,8 @@ pub(super) fn is_annotation(keyword: &str) -> bool {
     ANNOTATIONS.contains(&keyword)
 }
 
-impl Walk<'_> {
-    /// The schema without `allOf`, and with a reference only where it stands alone.
+impl Normaliser<'_> {
+    /// The schema without `allOf`, and with a reference only if it has no siblings.
     pub(super) fn flatten(&mut self, fields: &Fields, at: &str) -> Result<Fields> {
         self.flatten_within(fields, at, &mut Vec::new())
     }
@@ -45,7 +45,7 @@ impl Walk<'_> {
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect();
         let parts = parts(fields, at)?;
-        // A lone reference stays one: what it names may contain itself.
+        // A lone reference is kept: its target may contain itself.
         if let ([Value::Object(part)], true) = (parts.as_slice(), own.is_empty())
             && let Some(reference) = part.get("$ref")
             && part.keys().all(|key| key == "$ref" || is_annotation(key))
@@ -68,7 +68,7 @@ impl Walk<'_> {
         Ok(flat)
     }
 
-    /// A part of a combination without references.
+    /// A part of a combination with its references resolved.
     fn expand(&mut self, part: &Fields, at: &str, path: &mut Vec<String>) -> Result<Fields> {
         self.nodes += 1;
         if self.nodes > NODES_MAX || path.len() > DEPTH_MAX {
@@ -92,7 +92,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Adds what `more` demands.
+    /// Adds the restrictions of `more`.
     fn merge(&mut self, fields: &mut Fields, more: Fields, at: &str) -> Result<()> {
         for (key, value) in more {
             match fields.get_mut(&key) {
@@ -101,8 +101,8 @@ impl Walk<'_> {
                 }
                 Some(first) if *first == value => {}
                 Some(first) => {
-                    if let Some(second) = both(&key, first, value, at)? {
-                        self.second(fields, &key, second, at)?;
+                    if let Some(second) = intersect(&key, first, value, at)? {
+                        self.keep_both(fields, &key, second, at)?;
                     }
                 }
             }
@@ -110,8 +110,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// A keyword that stands there twice and cannot be made one.
-    fn second(&mut self, fields: &mut Fields, key: &str, value: Value, at: &str) -> Result<()> {
+    /// Keeps a second occurrence of a keyword that cannot be merged with the first, if possible.
+    fn keep_both(&mut self, fields: &mut Fields, key: &str, value: Value, at: &str) -> Result<()> {
         let other = match key {
             "anyOf" => "oneOf",
             "oneOf" => "anyOf",
@@ -121,7 +121,7 @@ impl Walk<'_> {
             fields.insert(other.to_owned(), value);
             return Ok(());
         }
-        self.leave_out(at, key, "another one in the same combination is", Under::Refused)
+        self.drop_keyword(at, key, "another one of the same combination is enforced", UnderStrict::Refused)
     }
 }
 
@@ -139,8 +139,8 @@ fn parts(fields: &Fields, at: &str) -> Result<Vec<Value>> {
     Ok(parts)
 }
 
-/// Makes `first` demand what `second` demands too; gives `second` back where that cannot be said.
-fn both(key: &str, first: &mut Value, second: Value, at: &str) -> Result<Option<Value>> {
+/// Adds the restriction of `second` to `first`; returns `second` if JSON schema cannot express both.
+fn intersect(key: &str, first: &mut Value, second: Value, at: &str) -> Result<Option<Value>> {
     match (key, &mut *first, second) {
         ("properties" | "patternProperties", Value::Object(first), Value::Object(second)) => {
             for (name, schema) in second {
@@ -209,10 +209,10 @@ fn common_types(first: &Value, second: &Value, at: &str) -> Result<Value> {
     Ok(if common.len() == 1 { common.remove(0) } else { Value::Array(common) })
 }
 
-/// Whether one value at most tells which alternative it is: by its type, or by a property with
-/// one value in each.
-pub(super) fn are_disjoint(walk: &Walk<'_>, options: &[Value]) -> bool {
-    let options: Vec<&Value> = options.iter().map(|option| target(walk, option)).collect();
+/// Whether no value can match two alternatives: their types differ, their constants differ, or a
+/// property has a different single value in each.
+pub(super) fn are_disjoint(normaliser: &Normaliser<'_>, options: &[Value]) -> bool {
+    let options: Vec<&Value> = options.iter().map(|option| target(normaliser, option)).collect();
     let distinct = |values: Vec<Option<&Value>>| {
         values.iter().all(Option::is_some) && (1..values.len()).all(|i| !values[..i].contains(&values[i]))
     };
@@ -227,9 +227,9 @@ pub(super) fn are_disjoint(walk: &Walk<'_>, options: &[Value]) -> bool {
     })
 }
 
-fn target<'v>(walk: &'v Walk<'_>, option: &'v Value) -> &'v Value {
+fn target<'v>(normaliser: &'v Normaliser<'_>, option: &'v Value) -> &'v Value {
     let reference = option.get("$ref").and_then(Value::as_str);
-    reference.and_then(|reference| walk.resolve(reference, "$").ok()).unwrap_or(option)
+    reference.and_then(|reference| normaliser.resolve(reference, "$").ok()).unwrap_or(option)
 }
 
 fn single_value(schema: &Value) -> Option<&Value> {

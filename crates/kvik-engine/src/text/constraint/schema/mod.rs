@@ -1,14 +1,14 @@
-//! JSON schemas as people's tools print them, made into what can be enforced while decoding.
+//! Normalises JSON schemas, as common tools print them, to schemas that can be enforced while decoding.
 //!
-//! A schema describes texts that exist; a grammar writes new ones. So objects that list their
+//! A schema describes existing texts; a grammar generates new ones. So objects that list their
 //! properties are closed (a small model never stops adding keys), a schema without a type gets the
-//! one that its keywords speak of, and what can only be checked at the end (`uniqueItems`, `not`,
-//! `if`) is left out with a note. References and combinations (`allOf`, alternatives with
-//! siblings) are resolved here: intersecting them in llguidance has no useful bound.
+//! type that its keywords imply, and keywords that can only be checked at the end (`uniqueItems`,
+//! `not`, `if`) are dropped with a note. References and combinations (`allOf`, alternatives with
+//! siblings) are resolved here: llguidance intersects them without a useful bound.
 
+mod datetime;
 mod literal;
 mod merge;
-mod moments;
 mod object;
 mod pattern;
 mod references;
@@ -20,32 +20,32 @@ use serde_json::{Map, Value, json};
 
 pub use references::move_references;
 
-/// Schemas within the schema at most, each counted as often as it is used in a combination.
+/// Maximum schemas within the schema, each counted once per use in a combination.
 const NODES_MAX: usize = 20_000;
-/// Nesting at most.
+/// Maximum nesting.
 const DEPTH_MAX: usize = 128;
-/// Nesting of all definitions together at most: that deep llguidance can recurse.
+/// Maximum nesting of all definitions together: bounds the recursion of llguidance.
 const LEVELS_MAX: usize = 2_000;
-/// States of patterns that are counted at most.
+/// Maximum states of patterns that are counted.
 const STATES_COUNTED_MAX: usize = 1_000;
-/// Notes at most; more than that nobody reads.
+/// Maximum notes.
 const NOTES_MAX: usize = 50;
 
-/// What to do about keywords that cannot be enforced while decoding.
+/// How to treat keywords that cannot be enforced while decoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strictness {
     /// Refuse those that OpenAI refuses under `strict`.
     Strict,
-    /// Leave them out with a note.
+    /// Drop them with a note.
     Lenient,
 }
 
-/// A schema that can be compiled.
+/// A normalised schema.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Normalised {
     /// The schema.
     pub schema: Value,
-    /// What was left out: `$.properties.x.pattern: why`.
+    /// Dropped keywords with the reason: `$.properties.x.pattern: why`.
     pub notes: Vec<String>,
 }
 
@@ -53,18 +53,18 @@ pub struct Normalised {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {message}")]
 pub struct SchemaError {
-    /// Where, from `$`.
+    /// Path of the keyword, from `$`.
     pub path: String,
-    /// Why.
+    /// The reason.
     pub message: String,
 }
 
 type Result<T> = std::result::Result<T, SchemaError>;
 type Fields = Map<String, Value>;
 
-/// Rewrites a schema; a rewritten one stays as it is.
+/// Normalises a schema; a normalised one stays unchanged.
 pub fn normalise(schema: &Value, strictness: Strictness) -> Result<Normalised> {
-    let mut walk = Walk {
+    let mut normaliser = Normaliser {
         root: schema,
         strictness,
         notes: Vec::new(),
@@ -72,24 +72,24 @@ pub fn normalise(schema: &Value, strictness: Strictness) -> Result<Normalised> {
         names: BTreeMap::new(),
         nodes: 0,
         deepest: 0,
-        patterns: pattern::Reader::default(),
+        patterns: pattern::PatternReader::default(),
         patterns_bytes: 0,
         classes: 0,
         states_left: STATES_COUNTED_MAX,
     };
     let mut levels = 0;
-    let mut normal = walk.node(schema, "$", 0)?;
+    let mut normal = normaliser.node(schema, "$", 0)?;
     let mut definitions = Map::new();
-    // Walking a definition may find more of them.
+    // Normalising a definition may find more of them.
     for index in 0.. {
-        levels += walk.deepest + 1;
+        levels += normaliser.deepest + 1;
         if levels > LEVELS_MAX {
             return Err(failed("$", "its definitions refer to each other through too many levels"));
         }
-        let Some(reference) = walk.definitions.get(index).cloned() else { break };
-        walk.deepest = 0;
-        let target = walk.resolve(&reference, "$")?;
-        definitions.insert(format!("r{index}"), walk.node(target, &reference, 0)?);
+        let Some(reference) = normaliser.definitions.get(index).cloned() else { break };
+        normaliser.deepest = 0;
+        let target = normaliser.resolve(&reference, "$")?;
+        definitions.insert(format!("r{index}"), normaliser.node(target, &reference, 0)?);
     }
     if let (Value::Object(normal), false) = (&mut normal, definitions.is_empty()) {
         normal.insert("$defs".to_owned(), Value::Object(definitions));
@@ -97,7 +97,7 @@ pub fn normalise(schema: &Value, strictness: Strictness) -> Result<Normalised> {
     if let (Value::Object(normal), Some(options)) = (&mut normal, schema.get("x-guidance")) {
         normal.insert("x-guidance".to_owned(), options.clone());
     }
-    Ok(Normalised { schema: normal, notes: walk.notes })
+    Ok(Normalised { schema: normal, notes: normaliser.notes })
 }
 
 fn object_of(keyword: &str, value: Value) -> Value {
@@ -108,7 +108,7 @@ fn failed(path: &str, message: impl Into<String>) -> SchemaError {
     SchemaError { path: path.to_owned(), message: message.into() }
 }
 
-struct Walk<'a> {
+struct Normaliser<'a> {
     root: &'a Value,
     strictness: Strictness,
     notes: Vec<String>,
@@ -117,25 +117,25 @@ struct Walk<'a> {
     names: BTreeMap<String, usize>,
     nodes: usize,
     deepest: usize,
-    patterns: pattern::Reader,
+    patterns: pattern::PatternReader,
     patterns_bytes: usize,
     /// Classes of Unicode in the patterns so far.
     classes: usize,
-    /// States of patterns that may still be counted.
+    /// States of patterns that can still be counted.
     states_left: usize,
 }
 
-/// How a keyword is treated under `strict` that cannot be enforced.
+/// How `strict` treats a keyword that cannot be enforced.
 #[derive(PartialEq, Eq)]
-enum Under {
-    /// Tools print it for ordinary types: it is left out there too.
+enum UnderStrict {
+    /// Drops it with a note: tools print it for ordinary types.
     Tolerated,
-    /// It is refused, as OpenAI does.
+    /// Refuses it, as OpenAI does.
     Refused,
 }
 
-impl<'a> Walk<'a> {
-    /// One schema at `at`, `depth` levels below the last definition.
+impl<'a> Normaliser<'a> {
+    /// Normalises one schema at path `at`, `depth` levels below the last definition.
     fn node(&mut self, schema: &Value, at: &str, depth: usize) -> Result<Value> {
         self.nodes += 1;
         self.deepest = self.deepest.max(depth);
@@ -161,7 +161,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// A schema whose combinations are resolved.
+    /// Normalises a schema whose combinations are resolved.
     fn fields(&mut self, fields: &Fields, at: &str, depth: usize) -> Result<Value> {
         if let Some(reference) = fields.get("$ref") {
             let reference = text(reference, at, "$ref")?;
@@ -179,7 +179,7 @@ impl<'a> Walk<'a> {
         self.typed(fields, at, depth)
     }
 
-    /// Alternatives of `fields`; what stands beside them holds for each.
+    /// Normalises the alternatives of `fields`; their sibling keywords apply to each.
     fn options(
         &mut self,
         keyword: &str,
@@ -193,38 +193,38 @@ impl<'a> Walk<'a> {
         };
         if keyword == "oneOf" && !merge::are_disjoint(self, options) {
             let why = "the alternatives may overlap, and any of them is accepted";
-            self.leave_out(at, keyword, why, Under::Tolerated)?;
+            self.drop_keyword(at, keyword, why, UnderStrict::Tolerated)?;
         }
-        // A type beside alternatives only repeats theirs.
+        // A type next to alternatives only repeats theirs.
         let alone = |key: &str| key == keyword || key == "type" || merge::is_annotation(key);
-        let beside = (!fields.keys().all(|key| alone(key))).then(|| {
-            let mut beside = fields.clone();
-            beside.shift_remove(keyword);
-            Value::Object(beside)
+        let siblings = (!fields.keys().all(|key| alone(key))).then(|| {
+            let mut siblings = fields.clone();
+            siblings.shift_remove(keyword);
+            Value::Object(siblings)
         });
         let mut normal = Vec::new();
         for (index, option) in options.iter().enumerate() {
             let at = format!("{at}.{keyword}[{index}]");
-            normal.push(match &beside {
+            normal.push(match &siblings {
                 None => self.node(option, &at, depth + 1)?,
-                Some(beside) => self.node(&json!({"allOf": [beside, option]}), &at, depth + 1)?,
+                Some(siblings) => self.node(&json!({"allOf": [siblings, option]}), &at, depth + 1)?,
             });
         }
         Ok(if normal.len() == 1 { normal.remove(0) } else { object_of("anyOf", Value::Array(normal)) })
     }
 
-    /// Keywords that restrict what other keywords describe.
+    /// Drops or refuses keywords that combine schemas in ways that cannot be enforced.
     fn refuse_combinations(&mut self, fields: &Fields, at: &str) -> Result<()> {
         let why = "it can only be checked at the end";
         for keyword in ["not", "if", "dependentRequired", "dependentSchemas", "dependencies"] {
             if fields.contains_key(keyword) {
-                self.leave_out(at, keyword, why, Under::Refused)?;
+                self.drop_keyword(at, keyword, why, UnderStrict::Refused)?;
             }
         }
         Ok(())
     }
 
-    /// A schema that says what type it has, or lets it be seen.
+    /// Normalises a schema with a stated or implied type.
     fn typed(&mut self, fields: &Fields, at: &str, depth: usize) -> Result<Value> {
         let Some(types) = types(fields, at)? else {
             return Ok(Value::Bool(true));
@@ -244,9 +244,9 @@ impl<'a> Walk<'a> {
         Ok(Value::Object(normal))
     }
 
-    /// Leaves a keyword out, which says why, or refuses it.
-    fn leave_out(&mut self, at: &str, keyword: &str, why: &str, under: Under) -> Result<()> {
-        if self.strictness == Strictness::Strict && under == Under::Refused {
+    /// Drops a keyword with a note, or refuses it.
+    fn drop_keyword(&mut self, at: &str, keyword: &str, why: &str, under: UnderStrict) -> Result<()> {
+        if self.strictness == Strictness::Strict && under == UnderStrict::Refused {
             let message =
                 format!("cannot be enforced while decoding: {why}; leave it out, or send `strict: false`");
             return Err(failed(&format!("{at}.{keyword}"), message));
@@ -258,7 +258,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// The number of the definition that a reference names.
+    /// The index of the definition that a reference names.
     fn definition(&mut self, reference: &str, at: &str) -> Result<usize> {
         if let Some(index) = self.names.get(reference) {
             return Ok(*index);
@@ -280,11 +280,11 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The types of a schema, or those that its keywords speak of.
+/// The types of a schema, or the one that its keywords imply.
 fn types(fields: &Fields, at: &str) -> Result<Option<Vec<&'static str>>> {
     let mut types = Vec::new();
     match fields.get("type") {
-        None => types.extend(spoken_of(fields)),
+        None => types.extend(implied_type(fields)),
         Some(Value::String(kind)) => types.push(known_type(kind, at)?),
         Some(Value::Array(kinds)) if !kinds.is_empty() => {
             for kind in kinds {
@@ -298,7 +298,7 @@ fn types(fields: &Fields, at: &str) -> Result<Option<Vec<&'static str>>> {
             return Err(failed(&format!("{at}.type"), "must be the name of a type, or an array of them"));
         }
     }
-    // As OpenAPI 3.0 writes it.
+    // The spelling of OpenAPI 3.0.
     if fields.get("nullable") == Some(&Value::Bool(true)) && !types.is_empty() && !types.contains(&"null") {
         types.push("null");
     }
@@ -311,15 +311,15 @@ fn known_type(kind: &str, at: &str) -> Result<&'static str> {
     known.ok_or_else(|| failed(&format!("{at}.type"), format!("is {kind:?}; JSON has {}", TYPES.join(", "))))
 }
 
-fn spoken_of(fields: &Fields) -> Option<&'static str> {
+fn implied_type(fields: &Fields) -> Option<&'static str> {
     const KEYWORDS: [(&str, &[&str]); 4] = [
         ("object", &["properties", "required", "additionalProperties", "patternProperties", "propertyNames"]),
         ("array", &["items", "prefixItems", "minItems", "maxItems", "uniqueItems", "contains"]),
         ("string", &["pattern", "format", "minLength", "maxLength"]),
         ("number", &["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"]),
     ];
-    let spoken = |(_, keywords): &(_, &[&str])| keywords.iter().any(|keyword| fields.contains_key(*keyword));
-    KEYWORDS.into_iter().find(spoken).map(|(kind, _)| kind)
+    let implied = |(_, keywords): &(_, &[&str])| keywords.iter().any(|keyword| fields.contains_key(*keyword));
+    KEYWORDS.into_iter().find(implied).map(|(kind, _)| kind)
 }
 
 fn text<'v>(value: &'v Value, at: &str, keyword: &str) -> Result<&'v str> {

@@ -2,28 +2,28 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Fields, Result, Under, Walk, failed, scalar, text};
+use super::{Fields, Normaliser, Result, UnderStrict, failed, scalar, text};
 
-/// Properties that may be left out, of one object, at most: each takes four items of a row of
-/// llguidance's parser, which has 2,000.
+/// Maximum optional properties of one object: each takes four items of a row of llguidance's parser,
+/// which has 2,000.
 const OPTIONAL_MAX: usize = 400;
-/// Optional properties of an object that limits their number, at most: llguidance writes out
-/// every combination.
+/// Maximum optional properties of an object that limits their number: llguidance enumerates every
+/// combination.
 const COUNTED_MAX: usize = 16;
 
-impl Walk<'_> {
+impl Normaliser<'_> {
     pub(super) fn object(&mut self, fields: &Fields, out: &mut Fields, at: &str, depth: usize) -> Result<()> {
         let mut properties = self.schemas(fields, "properties", at, depth)?;
         let patterns = self.pattern_properties(fields, at, depth)?;
         let mut additional = self.additional(fields, at, depth)?;
         self.property_names(fields, &mut properties, &mut additional, at)?;
         let closes = fields.contains_key("properties") || !patterns.is_empty();
-        // Patterns that could not be kept leave the object open.
+        // Dropped patterns leave the object open.
         let dropped = patterns.is_empty() && fields.contains_key("patternProperties");
         let additional = additional.unwrap_or(Value::Bool(dropped || !closes));
         let required = required(fields, at)?;
         for name in &required {
-            // Closing the object must not make impossible what it demands.
+            // Closing the object must not exclude required properties.
             if !properties.contains_key(*name) && additional == Value::Bool(false) && patterns.is_empty() {
                 properties.insert((*name).to_owned(), Value::Bool(true));
             }
@@ -39,7 +39,7 @@ impl Walk<'_> {
         self.property_counts(fields, out, at, optional, is_open || !patterns.is_empty())?;
         for keyword in ["unevaluatedProperties", "unevaluatedItems"] {
             if fields.get(keyword).is_some_and(|value| !value.is_boolean()) {
-                self.leave_out(at, keyword, "it depends on the rest of the schema", Under::Refused)?;
+                self.drop_keyword(at, keyword, "it depends on the rest of the schema", UnderStrict::Refused)?;
             }
         }
         insert_unless_empty(out, "properties", properties);
@@ -68,13 +68,13 @@ impl Walk<'_> {
         }
     }
 
-    /// llguidance wants patterns that exclude each other, which is dear to find out: a single one
-    /// is kept.
+    /// llguidance requires patterns to be disjoint, which is expensive to check: only a single pattern is
+    /// kept.
     fn pattern_properties(&mut self, fields: &Fields, at: &str, depth: usize) -> Result<Fields> {
         let schemas = self.schemas(fields, "patternProperties", at, depth)?;
         let Some(name) = schemas.keys().next() else { return Ok(schemas) };
         let why = if schemas.len() > 1 {
-            "only a single pattern can be".to_owned()
+            "only a single pattern can be enforced".to_owned()
         } else {
             self.count_pattern(name, &format!("{at}.patternProperties"))?;
             match self.patterns.check(name) {
@@ -82,11 +82,11 @@ impl Walk<'_> {
                 Err(why) => why,
             }
         };
-        self.leave_out(at, "patternProperties", &why, Under::Refused)?;
+        self.drop_keyword(at, "patternProperties", &why, UnderStrict::Refused)?;
         Ok(Map::new())
     }
 
-    /// What other properties may be; `None` where the schema does not say.
+    /// The schema of other properties; `None` if it is not given.
     fn additional(&mut self, fields: &Fields, at: &str, depth: usize) -> Result<Option<Value>> {
         if let Some(schema) = fields.get("additionalProperties") {
             return self.node(schema, &format!("{at}.additionalProperties"), depth + 1).map(Some);
@@ -97,7 +97,7 @@ impl Walk<'_> {
         Ok(None)
     }
 
-    /// A list of names is a list of properties.
+    /// Turns a list of names into properties.
     fn property_names(
         &mut self,
         fields: &Fields,
@@ -111,11 +111,11 @@ impl Walk<'_> {
             return Ok(());
         }
         let Some(listed) = names.get("enum").and_then(Value::as_array) else {
-            return self.leave_out(
+            return self.drop_keyword(
                 at,
                 "propertyNames",
-                "only a list of names (`enum`) can be",
-                Under::Refused,
+                "only a list of names (`enum`) can be enforced",
+                UnderStrict::Refused,
             );
         };
         let schema = additional.take().unwrap_or(Value::Bool(true));
@@ -136,12 +136,17 @@ impl Walk<'_> {
     ) -> Result<()> {
         let min = scalar::count(fields, "minProperties", at)?.unwrap_or(0);
         let max = scalar::count(fields, "maxProperties", at)?;
-        // What llguidance can say: how many there are when none is optional, or that there is one.
+        // llguidance can count properties if none is optional, or require exactly one.
         let one_of_few = min <= 1 && max.unwrap_or(1) == 1 && !open && optional <= COUNTED_MAX;
         if optional > 0 && !one_of_few {
             for (keyword, is_there) in [("minProperties", min > 0), ("maxProperties", max.is_some())] {
                 if is_there {
-                    self.leave_out(at, keyword, "the object has optional properties", Under::Tolerated)?;
+                    self.drop_keyword(
+                        at,
+                        keyword,
+                        "the object has optional properties",
+                        UnderStrict::Tolerated,
+                    )?;
                 }
             }
             return Ok(());
@@ -157,14 +162,19 @@ impl Walk<'_> {
 
     pub(super) fn array(&mut self, fields: &Fields, out: &mut Fields, at: &str, depth: usize) -> Result<()> {
         if fields.get("uniqueItems") == Some(&Value::Bool(true)) {
-            self.leave_out(at, "uniqueItems", "it can only be checked at the end", Under::Tolerated)?;
+            self.drop_keyword(
+                at,
+                "uniqueItems",
+                "it can only be checked at the end",
+                UnderStrict::Tolerated,
+            )?;
         }
         for keyword in ["contains", "minContains", "maxContains"] {
             if fields.contains_key(keyword) {
-                self.leave_out(at, keyword, "it can only be checked at the end", Under::Refused)?;
+                self.drop_keyword(at, keyword, "it can only be checked at the end", UnderStrict::Refused)?;
             }
         }
-        // Earlier drafts wrote a tuple as an array of `items`.
+        // Earlier drafts write a tuple as an array of `items`.
         let (prefix, items) = match (fields.get("prefixItems"), fields.get("items")) {
             (None, Some(Value::Array(prefix))) => (Some(prefix), fields.get("additionalItems")),
             (Some(Value::Array(prefix)), items) => (Some(prefix), items),
@@ -181,7 +191,7 @@ impl Walk<'_> {
             Some(items) => {
                 out.insert("items".to_owned(), self.node(items, &format!("{at}.items"), depth + 1)?);
             }
-            // A tuple ends, as an object does that lists its properties.
+            // A tuple is closed, as an object that lists its properties.
             None if prefix.is_some() => {
                 out.insert("items".to_owned(), Value::Bool(false));
             }
@@ -195,7 +205,7 @@ fn required<'f>(fields: &'f Fields, at: &str) -> Result<Vec<&'f str>> {
     match fields.get("required") {
         None => Ok(Vec::new()),
         Some(Value::Array(names)) => names.iter().map(|name| text(name, at, "required")).collect(),
-        // Draft 3 wrote it at the property; there it means nothing for the object.
+        // Draft 3 has it at the property, where it does not restrict the object.
         Some(Value::Bool(_)) => Ok(Vec::new()),
         Some(_) => Err(failed(&format!("{at}.required"), "must be an array of names")),
     }

@@ -1,21 +1,21 @@
-//! Patterns: what of them llguidance can read, and how large their automata are.
+//! Patterns: checks that llguidance can parse them, and counts the states of their automata.
 
 use llguidance::derivre::{ExprRef, RegexBuilder, StateID};
 use llguidance::regex_to_lark;
 
-/// Bytes of one pattern at most.
+/// Maximum bytes of one pattern.
 const PATTERN_BYTES_MAX: usize = 4096;
-/// Work for each step of the count.
+/// Fuel for each step of the count.
 const FUEL: u64 = 10_000;
 
-/// Reads patterns; what a class of Unicode consists of is worked out once for all of them.
+/// Parses patterns; it expands each Unicode class once for all of them.
 #[derive(Default)]
-pub(super) struct Reader {
+pub(super) struct PatternReader {
     builder: RegexBuilder,
 }
 
-impl Reader {
-    /// Says why a pattern cannot be enforced.
+impl PatternReader {
+    /// Checks that a pattern can be enforced; the error is the reason if it cannot.
     pub(super) fn check(&mut self, pattern: &str) -> Result<(), String> {
         self.read(pattern).map(|_| ())
     }
@@ -28,10 +28,10 @@ impl Reader {
         expression.map_err(|_| "kvik cannot read this expression".to_owned())
     }
 
-    /// The states of a pattern's automaton; `None` where there are more than `max`.
+    /// Number of states of a pattern's automaton; `None` if there are more than `max`.
     pub(super) fn states(&mut self, pattern: &str, max: usize) -> Option<usize> {
         let expression = self.read(pattern).ok()?;
-        // Only `&` and `~` need fuel here, which patterns do not have.
+        // Only `&` and `~` need fuel here, and patterns have neither.
         let mut regex = self.builder.to_regex_limited(expression, FUEL).ok()?;
         let mut letters: Vec<u8> = (0..=u8::MAX).collect();
         letters.sort_by_key(|&byte| regex.alpha().map(byte));
@@ -54,8 +54,8 @@ impl Reader {
     }
 }
 
-/// The pattern without its lookaheads, and whether it has any: they only exclude texts, so what
-/// is left accepts all that the whole accepts.
+/// The pattern without its lookaheads, and whether it has any: they only exclude texts, so the
+/// remaining pattern accepts every text that the whole accepts.
 pub(super) fn without_lookaheads(pattern: &str) -> (String, bool) {
     let mut left = String::new();
     let mut rest = pattern;
@@ -99,7 +99,7 @@ fn group_length(text: &str) -> Option<usize> {
     None
 }
 
-/// Whether every group and class of an expression ends, which all dialects want.
+/// Whether every group and class of an expression is closed, which all dialects require.
 pub(super) fn is_closed(pattern: &str) -> bool {
     let (mut groups, mut in_class) = (0_i64, false);
     let mut letters = pattern.chars();
@@ -125,16 +125,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn automata_are_counted() {
-        assert_eq!(Reader::default().states("^a{3}$", 100), Some(4));
-        assert_eq!(Reader::default().states("^(a|b)*a(a|b){30}$", 100), None);
+    fn states_of_automata_are_counted() {
+        assert_eq!(PatternReader::default().states("^a{3}$", 100), Some(4));
+        assert_eq!(PatternReader::default().states("^(a|b)*a(a|b){30}$", 100), None);
         for bad in ["(?<=a)b", "(", r"(a)\1"] {
-            assert!(Reader::default().check(bad).is_err(), "{bad}");
+            assert!(PatternReader::default().check(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
-    fn lookaheads_are_taken_out() {
+    fn lookaheads_are_removed() {
         let check = |pattern: &str, left: &str| {
             assert_eq!(without_lookaheads(pattern), (left.to_owned(), left != pattern), "{pattern}");
         };

@@ -1,8 +1,9 @@
-//! Schemas that are put into others.
+//! Schemas that are embedded in other schemas.
 
 use serde_json::Value;
 
-/// A schema refers to its own parts from its root (`#/$defs/item`); that root is at `to` now.
+/// Prefixes the references of a schema, which start at its root (`#/$defs/item`), with its new location
+/// `to`.
 pub fn move_references(schema: &mut Value, to: &str) {
     match schema {
         Value::Object(fields) => {

@@ -3,39 +3,39 @@
 use serde_json::{Value, json};
 
 use super::super::limits::{check_classes, unicode_classes};
-use super::{Fields, Result, Under, Walk, failed, moments, pattern, text};
+use super::{Fields, Normaliser, Result, UnderStrict, datetime, failed, pattern, text};
 
-/// Counts above it are never reached: the context is shorter.
+/// No answer reaches a larger count: the context is shorter.
 const COUNT_MAX: u64 = 10_000_000;
-/// States of the automaton of `multipleOf`, one for each remainder, at most.
+/// Maximum states of the automaton of `multipleOf`, one for each remainder.
 const REMAINDERS_MAX: f64 = 1000.0;
-/// States of a pattern's automaton, times the length that it is combined with, at most.
+/// Maximum product of a pattern's states and the length that it is combined with.
 const PATTERN_LENGTHS_MAX: u64 = 20_000;
-/// Bytes of all patterns of a schema at most.
+/// Maximum bytes of all patterns of a schema.
 const PATTERNS_BYTES_MAX: usize = 16 * 1024;
-/// States of one pattern that are counted at most.
+/// Maximum states of one pattern that are counted.
 const STATES_MAX: usize = 100;
-/// The formats that llguidance knows.
+/// The formats that llguidance supports.
 const FORMATS: [&str; 10] =
     ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
 
-impl Walk<'_> {
+impl Normaliser<'_> {
     pub(super) fn string(&mut self, fields: &Fields, out: &mut Fields, at: &str) -> Result<()> {
         let pattern = self.pattern(fields, at)?;
         let format = self.format(fields, at, pattern.is_some())?;
         let min = count(fields, "minLength", at)?.filter(|min| *min > 0);
         let max = count(fields, "maxLength", at)?;
         let why_not = match (&pattern, max.or(min)) {
-            (Some(pattern), Some(length)) if !self.counts_along(pattern, length) => {
-                Some("the pattern is, and both at once are too large")
+            (Some(pattern), Some(length)) if !self.combines_with_length(pattern, length) => {
+                Some("the pattern is enforced, and both together need too large an automaton")
             }
-            _ => format.map(|_| "the format is"),
+            _ => format.map(|_| "the format is enforced instead"),
         };
         if let Some(pattern) = pattern {
             out.insert("pattern".to_owned(), json!(pattern));
         }
         if let Some(format) = format {
-            match moments::pattern(format) {
+            match datetime::pattern(format) {
                 Some(pattern) => out.insert("pattern".to_owned(), json!(pattern)),
                 None => out.insert("format".to_owned(), json!(format)),
             };
@@ -44,21 +44,21 @@ impl Walk<'_> {
             let Some(length) = length else { continue };
             match why_not {
                 None => insert(out, keyword, Some(&json!(length))),
-                Some(why) => self.leave_out(at, keyword, why, Under::Tolerated)?,
+                Some(why) => self.drop_keyword(at, keyword, why, UnderStrict::Tolerated)?,
             }
         }
         Ok(())
     }
 
-    /// Whether a pattern can be enforced together with a length: that needs an automaton with a
-    /// state for each pair.
-    fn counts_along(&mut self, pattern: &str, length: u64) -> bool {
+    /// Whether a pattern can be enforced together with a length, which needs an automaton with a state for
+    /// each pair of both.
+    fn combines_with_length(&mut self, pattern: &str, length: u64) -> bool {
         let states = self.patterns.states(pattern, STATES_MAX.min(self.states_left));
         self.states_left -= states.unwrap_or(STATES_MAX).min(self.states_left);
         states.is_some_and(|states| states as u64 * length <= PATTERN_LENGTHS_MAX)
     }
 
-    /// The pattern as far as it can be enforced.
+    /// The part of the pattern that can be enforced.
     fn pattern(&mut self, fields: &Fields, at: &str) -> Result<Option<String>> {
         let Some(pattern) = fields.get("pattern") else { return Ok(None) };
         let pattern = text(pattern, at, "pattern")?;
@@ -67,8 +67,8 @@ impl Walk<'_> {
         match self.patterns.check(&without) {
             Ok(()) => {
                 if looks {
-                    let why = "(the rest of the pattern is) it looks ahead";
-                    self.leave_out(at, "pattern", why, Under::Tolerated)?;
+                    let why = "it has lookaheads; the rest of the pattern is enforced";
+                    self.drop_keyword(at, "pattern", why, UnderStrict::Tolerated)?;
                 }
                 Ok(Some(without))
             }
@@ -76,13 +76,13 @@ impl Walk<'_> {
                 Err(failed(&format!("{at}.pattern"), "has a group or a class that is not closed"))
             }
             Err(why) => {
-                self.leave_out(at, "pattern", &why, Under::Tolerated)?;
+                self.drop_keyword(at, "pattern", &why, UnderStrict::Tolerated)?;
                 Ok(None)
             }
         }
     }
 
-    /// Refuses more patterns than a schema may have.
+    /// Counts a pattern, and refuses more than a schema may have.
     pub(super) fn count_pattern(&mut self, pattern: &str, at: &str) -> Result<()> {
         self.patterns_bytes += pattern.len();
         self.classes += unicode_classes(pattern);
@@ -106,10 +106,10 @@ impl Walk<'_> {
         };
         let why = match known {
             Some(known) if !has_pattern => return Ok(Some(known)),
-            Some(_) => "the pattern is".to_owned(),
+            Some(_) => "the pattern is enforced instead".to_owned(),
             None => format!("{format:?} describes no form of text that kvik knows"),
         };
-        self.leave_out(at, "format", &why, Under::Tolerated)?;
+        self.drop_keyword(at, "format", &why, UnderStrict::Tolerated)?;
         Ok(None)
     }
 
@@ -117,7 +117,7 @@ impl Walk<'_> {
         for (bound, exclusive) in [("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")] {
             let value = number(fields, bound, at)?;
             match fields.get(exclusive) {
-                // As draft 4 wrote it.
+                // The spelling of draft 4.
                 Some(Value::Bool(true)) => insert(out, exclusive, value),
                 Some(Value::Bool(false)) | None => insert(out, bound, value),
                 Some(_) => {
@@ -135,16 +135,16 @@ impl Walk<'_> {
             }
             Some(_) => {
                 let why = format!("it needs an automaton with more than {REMAINDERS_MAX} states");
-                self.leave_out(at, "multipleOf", &why, Under::Refused)
+                self.drop_keyword(at, "multipleOf", &why, UnderStrict::Refused)
             }
         }
     }
 }
 
-/// Remainders that a division leaves, in units of the divisor's last digit.
+/// Number of remainders of a division, in units of the divisor's last digit.
 fn remainders(divisor: &Value) -> Option<f64> {
     let mut divisor = divisor.as_f64().map(f64::abs).filter(|divisor| *divisor > 0.0)?;
-    // As llguidance counts: a fraction that has no short decimal form ends far above the limit.
+    // Counts as llguidance does: a fraction without a short decimal form ends far above the limit.
     while divisor.fract() != 0.0 && divisor <= REMAINDERS_MAX {
         divisor *= 10.0;
     }
@@ -164,7 +164,7 @@ fn number<'f>(fields: &'f Fields, keyword: &str, at: &str) -> Result<Option<&'f 
     }
 }
 
-/// A count that something has to have, or may have.
+/// A minimum or maximum count; a maximum that no answer can reach is dropped.
 pub(super) fn count(fields: &Fields, keyword: &str, at: &str) -> Result<Option<u64>> {
     let Some(value) = fields.get(keyword) else { return Ok(None) };
     let whole = value.as_f64().filter(|count| count.fract() == 0.0 && *count >= 0.0);
@@ -179,9 +179,9 @@ pub(super) fn count(fields: &Fields, keyword: &str, at: &str) -> Result<Option<u
     Err(failed(&format!("{at}.{keyword}"), format!("is above {COUNT_MAX}, which no answer can reach")))
 }
 
-/// The least and the greatest count.
-pub(super) fn counts(fields: &Fields, out: &mut Fields, least: &str, greatest: &str, at: &str) -> Result<()> {
-    for keyword in [least, greatest] {
+/// Copies the minimum and the maximum count.
+pub(super) fn counts(fields: &Fields, out: &mut Fields, min: &str, max: &str, at: &str) -> Result<()> {
+    for keyword in [min, max] {
         if let Some(count) = count(fields, keyword, at)? {
             out.insert(keyword.to_owned(), json!(count));
         }

@@ -8,7 +8,7 @@ fn lenient(schema: &Value) -> Normalised {
     normalise(schema, Strictness::Lenient).unwrap_or_else(|error| panic!("{schema}: {error}"))
 }
 
-/// Schemas as other programs print them, with texts that they accept and refuse.
+/// Schemas printed by other programs, with texts that they accept and refuse.
 fn check_printed(cases: &str) {
     for case in serde_json::from_str::<Vec<Value>>(cases).unwrap() {
         let name = &case["name"];
@@ -47,7 +47,7 @@ fn objects_that_list_their_properties_are_closed() {
     check(open, r#"{"a":1,"b":2}"#, true);
     check(json!({"type": "object"}), r#"{"b":2}"#, true);
     check(json!({"type": "object", "properties": {}}), r#"{"b":2}"#, false);
-    // Closing each part alone would leave nothing that satisfies both.
+    // If each part were closed alone, no text would satisfy both.
     let both =
         json!({"allOf": [a, {"type": "object", "properties": {"b": {"type": "string"}}, "required": ["b"]}]});
     check(both.clone(), r#"{"a":1,"b":"x"}"#, true);
@@ -57,7 +57,7 @@ fn objects_that_list_their_properties_are_closed() {
                         "anyOf": [{"required": ["a"]}, {"required": ["b"]}]});
     check(either.clone(), r#"{"b":1}"#, true);
     check(either, "{}", false);
-    // What is demanded and not described may be anything.
+    // A required property without a description accepts any value.
     check(json!({"type": "object", "properties": {"a": {}}, "required": ["b"]}), r#"{"b":[1]}"#, true);
 }
 
@@ -75,7 +75,7 @@ fn inheritance_through_references() {
 }
 
 #[test]
-fn what_cannot_be_enforced_is_noted_and_refused_under_strict_where_openai_refuses_it() {
+fn unenforceable_keywords_are_noted_and_under_strict_refused_as_openai_does() {
     let check = |schema: Value, notes: &[&str], refused: bool| {
         let normal = lenient(&schema);
         let paths: Vec<&str> = normal.notes.iter().map(|note| note.split(": ").next().unwrap()).collect();
@@ -124,7 +124,7 @@ fn what_cannot_be_enforced_is_noted_and_refused_under_strict_where_openai_refuse
 }
 
 #[test]
-fn schemas_that_mean_nothing_name_their_place() {
+fn invalid_schemas_name_the_path() {
     let check = |schema: Value, path: &str| {
         let error = normalise(&schema, Strictness::Lenient).expect_err(&schema.to_string());
         assert_eq!(error.path, path, "{error}");
@@ -155,7 +155,7 @@ fn schemas_that_mean_nothing_name_their_place() {
 }
 
 #[test]
-fn older_drafts_and_openapi_are_understood() {
+fn older_drafts_and_openapi_are_supported() {
     let check = |schema: Value, text: &str, expect: bool| {
         assert_eq!(accepts(&Constraint::JsonSchema(schema.clone()), text), expect, "{schema} on {text}");
     };

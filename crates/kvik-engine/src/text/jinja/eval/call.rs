@@ -1,4 +1,4 @@
-//! Calls: macros, loops, the functions that every template has, methods.
+//! Calls of macros, loops, built-in functions and methods.
 
 use std::rc::Rc;
 
@@ -11,10 +11,10 @@ use super::super::value::{Closure, Function, Value};
 use super::operators::reserve;
 use super::{Interpreter, write_value};
 
-/// Numbers of one `range` at most, as in Jinja's sandbox.
+/// Maximum numbers of one `range`, as in Jinja's sandbox.
 const RANGE_MAX: i128 = 100_000;
 
-/// The function of this name.
+/// The built-in function of this name.
 pub(super) fn function(name: &str) -> Option<Function> {
     Some(match name {
         "range" => Function::Range,
@@ -77,7 +77,7 @@ impl Interpreter {
     }
 
     fn call_macro(&mut self, closure: &Rc<Closure>, mut args: Args, caller: Option<Value>) -> Result<Value> {
-        // The scope of the definition may be over, when the macro was kept in a namespace.
+        // A macro stored in a namespace can outlive the scope of its definition.
         let frame = if closure.frame < self.frames.len() { closure.frame } else { 0 };
         let definition = &closure.definition;
         self.scoped_in(frame, |this| {

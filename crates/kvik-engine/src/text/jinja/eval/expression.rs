@@ -1,4 +1,4 @@
-//! What expressions are worth.
+//! Evaluates expressions.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -64,11 +64,11 @@ impl Interpreter {
                 let value = self.evaluate(value)?;
                 self.steps(value, steps, None)
             }
-            _ => unreachable!("leaves are evaluated where they stand"),
+            _ => unreachable!("`evaluate` handles the leaves"),
         }
     }
 
-    /// `and` and `or`: the first term that decides, else the last.
+    /// `and` and `or`: the first term with this truth value, else the last.
     fn first_that_is(&mut self, truth: bool, terms: &[Expr]) -> Result<Value> {
         let mut value = Value::Undefined;
         for term in terms {
@@ -92,7 +92,7 @@ impl Interpreter {
         items.iter().map(|item| self.evaluate(item)).collect()
     }
 
-    /// Evaluates a call of a macro that calls back.
+    /// Evaluates a call of a macro with a `caller`.
     pub(super) fn evaluate_calling(&mut self, call: &Expr, caller: Value) -> Result<Value> {
         match call {
             Expr::Path(value, steps) if matches!(steps.last(), Some(Step::Call(_))) => {
@@ -103,12 +103,12 @@ impl Interpreter {
         }
     }
 
-    /// Goes along a path; the caller is for its last call.
+    /// Applies the steps of a path; its last call gets the `caller`.
     fn steps(&mut self, mut value: Value, steps: &[Step], mut caller: Option<Value>) -> Result<Value> {
         let mut at = 0;
         while let Some(step) = steps.get(at) {
             self.meter.spend(1)?;
-            // A method is not a value of its own: it is called where it is named.
+            // A method is not a value: it can only be called directly.
             value = match (step, steps.get(at + 1)) {
                 (Step::Attribute(name), Some(Step::Call(arguments))) => {
                     at += 1;
@@ -159,7 +159,7 @@ impl Interpreter {
         }
     }
 
-    /// `value | name(args)`, for filters that apply others.
+    /// `value | name(args)`, for filters that apply other filters.
     pub(in crate::text::jinja) fn filter(&mut self, name: &str, value: Value, args: Args) -> Result<Value> {
         self.deeper(|this| filters::apply(this, name, value, args))
     }

@@ -11,13 +11,13 @@ use std::time::SystemTime;
 use super::arguments::Args;
 use super::ast::{Body, For, Statement, StatementKind, Step, Target};
 use super::display::write_value;
-use super::limits::{Charge, Fault, Limits, Meter, Result, failed};
+use super::limits::{Charge, Fault, Meter, RenderLimits, Result, failed};
 use super::text::{Builder, Text};
 use super::value::{Closure, List, LoopValue, Value};
 
 pub(super) use operators::{compare, contains, equal, holds, iterate, reserve};
 
-/// Statements, expressions and macros inside one another while running, at most.
+/// Maximum nesting of running statements, expressions and macros.
 const DEPTH_MAX: usize = 3000;
 
 /// The state of one rendering.
@@ -25,10 +25,10 @@ pub(super) struct Interpreter {
     pub(super) meter: Rc<Meter>,
     /// Local variables; the first frame is the template's own.
     frames: Vec<Frame>,
-    /// Where names are looked up first.
+    /// The frame in which lookups of names start.
     current: usize,
     namespaces: Vec<Namespace>,
-    /// What is being written: the prompt, then captures inside of it.
+    /// Outputs being written: the prompt, then nested captures.
     outputs: Vec<Builder>,
     output_bytes_max: usize,
     depth: usize,
@@ -42,29 +42,29 @@ pub(super) type Variables = Vec<(Arc<str>, Value)>;
 #[derive(Debug, Default)]
 struct Frame {
     variables: Variables,
-    /// The scope around it.
+    /// The enclosing scope.
     parent: Option<usize>,
 }
 
-/// Fields of a namespace, which are the only values that change.
+/// Fields of a namespace, the only mutable values.
 struct Namespace {
     fields: Variables,
     _charge: Charge,
 }
 
-/// Where a statement leads.
+/// Control flow after a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Flow {
-    On,
+    Next,
     Break,
     Continue,
 }
 
-/// Runs a template; returns what it wrote.
+/// Runs a template; returns its output.
 pub(super) fn render(
     body: &Body,
     variables: impl FnOnce(&Rc<Meter>) -> Result<Variables>,
-    limits: &Limits,
+    limits: &RenderLimits,
     now: SystemTime,
 ) -> Result<Builder> {
     let meter = Meter::new(limits);
@@ -88,15 +88,15 @@ impl Interpreter {
         self.deeper(|this| {
             for statement in body {
                 let flow = this.statement(statement).map_err(|fault| at_line(fault, statement.line))?;
-                if flow != Flow::On {
+                if flow != Flow::Next {
                     return Ok(flow);
                 }
             }
-            Ok(Flow::On)
+            Ok(Flow::Next)
         })
     }
 
-    /// Runs one level deeper; the stack has room for so many.
+    /// Runs one level deeper; the limit on levels fits the stack.
     fn deeper<T>(&mut self, run: impl FnOnce(&mut Interpreter) -> Result<T>) -> Result<T> {
         self.depth += 1;
         if self.depth > DEPTH_MAX {
@@ -157,7 +157,7 @@ impl Interpreter {
             StatementKind::Break => return Ok(Flow::Break),
             StatementKind::Continue => return Ok(Flow::Continue),
         }
-        Ok(Flow::On)
+        Ok(Flow::Next)
     }
 
     fn with(&mut self, values: &[(Target, super::ast::Expr)], body: &Body) -> Result<Flow> {
@@ -182,7 +182,7 @@ impl Interpreter {
         write_value(value, out)
     }
 
-    /// What the statements write, as a text.
+    /// Captures the output of statements as a text.
     fn captured(&mut self, body: &Body) -> Result<(Value, Flow)> {
         self.outputs.push(Builder::new(&self.meter)?);
         let flow = self.run(body)?;
@@ -194,12 +194,12 @@ impl Interpreter {
         filters.iter().try_fold(value, |value, filter| self.step(value, filter, None))
     }
 
-    /// Runs in a scope of its own, inside the current one.
+    /// Runs in a new scope within the current one.
     fn scoped<T>(&mut self, run: impl FnOnce(&mut Interpreter) -> Result<T>) -> Result<T> {
         self.scoped_in(self.current, run)
     }
 
-    /// Runs in a scope of its own, inside the given one.
+    /// Runs in a new scope within the given one.
     fn scoped_in<T>(&mut self, parent: usize, run: impl FnOnce(&mut Interpreter) -> Result<T>) -> Result<T> {
         let outer = self.current;
         self.current = self.frames.len();
@@ -210,7 +210,7 @@ impl Interpreter {
         result
     }
 
-    /// Runs a loop over the items, which is inside so many turns of itself.
+    /// Runs a loop over the items at recursion depth `depth0`.
     fn for_loop(&mut self, definition: &Arc<For>, items: &Value, depth0: usize) -> Result<()> {
         let mut items = iterate(items, &self.meter)?;
         if let Some(filter) = &definition.filter {

@@ -1,4 +1,4 @@
-//! Arithmetic, comparison, items and slices, with Python's meaning.
+//! Arithmetic, comparison, items and slices, with Python's semantics.
 
 use std::cmp::Ordering;
 use std::rc::Rc;
@@ -64,7 +64,7 @@ fn multiply(a: &Value, b: &Value, meter: &Rc<Meter>) -> Result<Value> {
     }
 }
 
-/// Makes sure that a list of so many items fits, before it is made.
+/// Checks that a list of this many items fits into memory before it is created.
 pub(in crate::text::jinja) fn reserve(items: usize, meter: &Rc<Meter>) -> Result<()> {
     Charge::new(meter, items.saturating_mul(size_of::<Value>())).map(drop)
 }
@@ -103,7 +103,7 @@ fn verb(operator: Operator) -> &'static str {
     }
 }
 
-/// The result when it is an integer.
+/// The result, if it is an integer.
 fn whole(operator: Operator, a: i128, b: i128) -> Result<Option<i128>> {
     let result = match operator {
         Operator::Add => a.checked_add(b),
@@ -153,7 +153,7 @@ pub(in crate::text::jinja) fn holds(
     })
 }
 
-/// Whether the values are the same, to their innermost parts.
+/// Deep equality of two values.
 pub(in crate::text::jinja) fn equal(a: &Value, b: &Value, meter: &Rc<Meter>) -> Result<bool> {
     meter.spend_bytes(a.as_str().map_or(0, str::len))?;
     match (a, b) {
@@ -185,7 +185,7 @@ pub(in crate::text::jinja) fn equal(a: &Value, b: &Value, meter: &Rc<Meter>) -> 
     }
 }
 
-/// The order of two values; `None` beside a number that is none.
+/// The order of two values; `None` if one of them is NaN.
 pub(in crate::text::jinja) fn compare(a: &Value, b: &Value, meter: &Rc<Meter>) -> Result<Option<Ordering>> {
     meter.spend_bytes(a.as_str().map_or(0, str::len))?;
     if let (Some(a), Some(b)) = (a.as_int(), b.as_int()) {
@@ -319,7 +319,7 @@ fn slice_text(text: &Text, bounds: &[Value; 3], meter: &Rc<Meter>) -> Result<Val
     Ok(Value::Text(out.finish()))
 }
 
-/// The indices that a slice takes.
+/// The indices of a slice.
 #[derive(Debug, Clone, Copy)]
 struct Indices {
     first: usize,
@@ -348,7 +348,7 @@ impl ExactSizeIterator for Indices {}
 fn indices(bounds: &[Value; 3], length: usize) -> Result<Indices> {
     let bound = |value: &Value| match value {
         Value::None | Value::Undefined => Ok(None),
-        // Bounds beyond any length are the same as the length.
+        // Clamps bounds beyond any length.
         other => match other.as_int() {
             Some(bound) => Ok(Some(bound.clamp(-(1 << 62), 1 << 62))),
             None => Err(failed(format!("{} cannot be the bound of a slice", other.kind()))),
@@ -360,10 +360,10 @@ fn indices(bounds: &[Value; 3], length: usize) -> Result<Indices> {
         return Err(Fault::Failed { reason: "the step of a slice cannot be 0".into(), line: None });
     }
     let (low, high) = if step > 0 { (0, length) } else { (-1, length - 1) };
-    let place = |bound: i128| (if bound < 0 { bound + length } else { bound }).clamp(low, high);
+    let clamped = |bound: i128| (if bound < 0 { bound + length } else { bound }).clamp(low, high);
     let (start, stop) = match step > 0 {
-        true => (start.map_or(low, place), stop.map_or(high, place)),
-        false => (start.map_or(high, place), stop.map_or(low, place)),
+        true => (start.map_or(low, clamped), stop.map_or(high, clamped)),
+        false => (start.map_or(high, clamped), stop.map_or(low, clamped)),
     };
     let distance = if step > 0 { stop - start } else { start - stop };
     let count = if distance <= 0 { 0 } else { (distance - 1) / step.abs() + 1 };

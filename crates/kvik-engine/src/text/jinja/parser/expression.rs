@@ -1,23 +1,23 @@
-//! Expressions, from the operators that bind least to those that bind most.
+//! Parses expressions, from the lowest precedence to the highest.
 
 use super::super::ast::{Arguments, Comparison, Conditional, Expr, Operator, Step};
-use super::super::lexer::Token;
+use super::super::lexer::Lexeme;
 use super::{Parser, Result};
 
 impl Parser {
-    /// One expression, or several with commas between them.
+    /// One expression, or several separated by commas.
     pub(super) fn tuple(&mut self) -> Result<Expr> {
         self.tuple_of(Parser::expression)
     }
 
-    /// The same where `if` means something else.
+    /// The same, without a conditional expression: `if` belongs to the loop.
     pub(super) fn tuple_without_condition(&mut self) -> Result<Expr> {
         self.tuple_of(|parser| parser.nested(Parser::or))
     }
 
     fn tuple_of(&mut self, parse: impl Fn(&mut Parser) -> Result<Expr>) -> Result<Expr> {
         let first = parse(self)?;
-        if !matches!(self.peek(), Token::Operator(",")) {
+        if !matches!(self.peek(), Lexeme::Operator(",")) {
             return Ok(first);
         }
         let mut items = vec![first];
@@ -31,7 +31,7 @@ impl Parser {
     }
 
     fn at_end_of_list(&self) -> bool {
-        matches!(self.peek(), Token::EmitEnd | Token::BlockEnd | Token::Operator(")" | "]" | "="))
+        matches!(self.peek(), Lexeme::EmitEnd | Lexeme::BlockEnd | Lexeme::Operator(")" | "]" | "="))
     }
 
     pub(super) fn expression(&mut self) -> Result<Expr> {
@@ -82,14 +82,14 @@ impl Parser {
 
     fn comparison_operator(&mut self) -> Option<Comparison> {
         let (operator, length) = match (self.peek(), self.peek_at(1)) {
-            (Token::Operator("=="), _) => (Comparison::Equal, 1),
-            (Token::Operator("!="), _) => (Comparison::NotEqual, 1),
-            (Token::Operator("<"), _) => (Comparison::Less, 1),
-            (Token::Operator("<="), _) => (Comparison::LessEqual, 1),
-            (Token::Operator(">"), _) => (Comparison::Greater, 1),
-            (Token::Operator(">="), _) => (Comparison::GreaterEqual, 1),
-            (Token::Name(word), _) if &**word == "in" => (Comparison::In, 1),
-            (Token::Name(not), Token::Name(word)) if &**not == "not" && &**word == "in" => {
+            (Lexeme::Operator("=="), _) => (Comparison::Equal, 1),
+            (Lexeme::Operator("!="), _) => (Comparison::NotEqual, 1),
+            (Lexeme::Operator("<"), _) => (Comparison::Less, 1),
+            (Lexeme::Operator("<="), _) => (Comparison::LessEqual, 1),
+            (Lexeme::Operator(">"), _) => (Comparison::Greater, 1),
+            (Lexeme::Operator(">="), _) => (Comparison::GreaterEqual, 1),
+            (Lexeme::Name(word), _) if &**word == "in" => (Comparison::In, 1),
+            (Lexeme::Name(not), Lexeme::Name(word)) if &**not == "not" && &**word == "in" => {
                 (Comparison::NotIn, 2)
             }
             _ => return None,
@@ -120,7 +120,7 @@ impl Parser {
         self.chain(Parser::unary, &[("**", Operator::Power)])
     }
 
-    /// Operators that bind equally, from left to right.
+    /// Left-associative operators of one precedence.
     fn chain(
         &mut self,
         operand: fn(&mut Parser) -> Result<Expr>,
@@ -141,7 +141,7 @@ impl Parser {
         Ok(path(value, steps))
     }
 
-    /// A sign binds more than a filter and less than an attribute.
+    /// A sign binds tighter than a filter and looser than an attribute.
     fn signed(&mut self) -> Result<Expr> {
         if self.operator("-") {
             return Ok(Expr::Negative(Box::new(self.nested(Parser::signed)?)));
@@ -163,7 +163,7 @@ impl Parser {
                 steps.push(self.filter()?);
             } else if self.word("is") {
                 steps.push(self.test()?);
-            } else if !steps.is_empty() && matches!(self.peek(), Token::Operator("(")) {
+            } else if !steps.is_empty() && matches!(self.peek(), Lexeme::Operator("(")) {
                 steps.push(Step::Call(self.arguments()?));
             } else {
                 return Ok(());
@@ -173,15 +173,15 @@ impl Parser {
 
     fn primary(&mut self) -> Result<Expr> {
         match self.peek() {
-            Token::Name(_) | Token::Text(_) | Token::Int(_) | Token::Float(_) => {}
-            Token::Operator("(" | "[" | "{") => return self.nested(Parser::bracketed),
+            Lexeme::Name(_) | Lexeme::Text(_) | Lexeme::Int(_) | Lexeme::Float(_) => {}
+            Lexeme::Operator("(" | "[" | "{") => return self.nested(Parser::bracketed),
             _ => return self.unexpected("a value"),
         }
         Ok(match self.next() {
-            Token::Int(value) => Expr::Int(value),
-            Token::Float(value) => Expr::Float(value),
-            Token::Text(text) => self.joined_texts(text),
-            Token::Name(name) => match &*name {
+            Lexeme::Int(value) => Expr::Int(value),
+            Lexeme::Float(value) => Expr::Float(value),
+            Lexeme::Text(text) => self.joined_texts(text),
+            Lexeme::Name(name) => match &*name {
                 "true" | "True" => Expr::Bool(true),
                 "false" | "False" => Expr::Bool(false),
                 "none" | "None" => Expr::None,
@@ -191,10 +191,10 @@ impl Parser {
         })
     }
 
-    /// Strings that stand side by side are one.
+    /// Joins adjacent string literals.
     fn joined_texts(&mut self, first: std::sync::Arc<str>) -> Expr {
         let mut joined = first;
-        while let Token::Text(next) = self.peek() {
+        while let Lexeme::Text(next) = self.peek() {
             joined = [&*joined, &**next].concat().into();
             self.at += 1;
         }
@@ -247,7 +247,7 @@ impl Parser {
     /// `.name`, `[..]` or `(..)`
     fn postfix(&mut self) -> Result<Option<Step>> {
         if self.operator(".") {
-            if let Token::Int(index) = *self.peek() {
+            if let Lexeme::Int(index) = *self.peek() {
                 self.at += 1;
                 return Ok(Some(Step::Item(Expr::Int(index))));
             }
@@ -257,7 +257,7 @@ impl Parser {
             return self.nested(Parser::subscript).map(Some);
         }
         match self.peek() {
-            Token::Operator("(") => self.arguments().map(|arguments| Some(Step::Call(arguments))),
+            Lexeme::Operator("(") => self.arguments().map(|arguments| Some(Step::Call(arguments))),
             _ => Ok(None),
         }
     }
@@ -305,7 +305,7 @@ impl Parser {
     }
 
     fn argument(&mut self, arguments: &mut Arguments) -> Result<()> {
-        let named = matches!((self.peek(), self.peek_at(1)), (Token::Name(_), Token::Operator("=")));
+        let named = matches!((self.peek(), self.peek_at(1)), (Lexeme::Name(_), Lexeme::Operator("=")));
         if named {
             let name = self.name()?;
             self.expect_operator("=")?;
@@ -321,25 +321,25 @@ impl Parser {
     pub(super) fn filter(&mut self) -> Result<Step> {
         let name = self.name()?;
         let arguments = match self.peek() {
-            Token::Operator("(") => self.arguments()?,
+            Lexeme::Operator("(") => self.arguments()?,
             _ => Arguments::default(),
         };
         Ok(Step::Filter(name, arguments))
     }
 
-    /// Behind `is`.
+    /// A test after `is`.
     fn test(&mut self) -> Result<Step> {
         let negated = self.word("not");
         let name = self.name()?;
         let ends = ["else", "or", "and", "is", "if", "not", "in", "recursive"];
         let arguments = match self.peek() {
-            Token::Operator("(") => self.arguments()?,
-            Token::Name(next) if ends.contains(&&**next) => Arguments::default(),
-            Token::Name(_)
-            | Token::Text(_)
-            | Token::Int(_)
-            | Token::Float(_)
-            | Token::Operator("[" | "{") => {
+            Lexeme::Operator("(") => self.arguments()?,
+            Lexeme::Name(next) if ends.contains(&&**next) => Arguments::default(),
+            Lexeme::Name(_)
+            | Lexeme::Text(_)
+            | Lexeme::Int(_)
+            | Lexeme::Float(_)
+            | Lexeme::Operator("[" | "{") => {
                 // `is divisibleby 3`
                 Arguments { positional: vec![self.signed()?], named: Vec::new() }
             }

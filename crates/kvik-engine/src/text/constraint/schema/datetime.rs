@@ -1,7 +1,7 @@
-//! Dates and times as patterns: those that exist, in the form that every reader takes.
+//! Patterns of existing dates and times, in the form that every common parser accepts.
 //!
-//! RFC 3339 also has years before 1000, leap seconds, small letters and fractions of any length.
-//! The common parsers refuse some of it, and a model that has begun a fraction may never end it.
+//! RFC 3339 also allows years before 1000, leap seconds, lower-case letters and fractions of any length.
+//! Common parsers refuse some of these, and a model that has begun a fraction may never end it.
 
 /// Two digits below 24, 60 and 60, and at most microseconds.
 const CLOCK: &str = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?";
@@ -14,7 +14,7 @@ const DAY: &str = concat!(
     r"|(?:[1-9][0-9](?:0[48]|[2468][048]|[13579][26])|(?:[2468][048]|[13579][26])00)-02-29)",
 );
 
-/// The pattern of a format that is about time.
+/// The pattern of a date or time format.
 pub(super) fn pattern(format: &str) -> Option<String> {
     match format {
         "date" => Some(format!("^{DAY}$")),

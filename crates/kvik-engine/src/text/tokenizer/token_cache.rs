@@ -1,9 +1,9 @@
-//! Remembers the tokens of text that was seen before.
+//! Caches the tokens of encoded text.
 //!
 //! The next turn of a conversation repeats all earlier ones. Text is cut right after special tokens,
-//! where tokens never depend on what follows, and each stretch is looked up by its text. Two
+//! where tokens never depend on the following text, and each stretch is looked up by its text. Two
 //! generations bound the bytes: when the young one is full it becomes the old one, and the old one is
-//! forgotten; what is used again becomes young again.
+//! dropped; a hit in the old one moves the entry to the young one.
 
 use std::collections::HashMap;
 use std::mem;
@@ -13,7 +13,7 @@ use kvik_cache::Token;
 
 /// Tokens by text, bounded in bytes.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct TokenCache {
     young: Generation,
     old: Generation,
     generation_bytes: usize,
@@ -21,22 +21,22 @@ pub(super) struct Memory {
 
 #[derive(Debug, Default)]
 struct Generation {
-    // Texts come from outside, so the map's hasher has random keys.
-    map: HashMap<Box<str>, Remembered>,
+    // Texts are untrusted input, so the map's hasher has random keys.
+    map: HashMap<Box<str>, CachedTokens>,
     bytes: usize,
 }
 
 #[derive(Debug, Clone)]
-struct Remembered {
+struct CachedTokens {
     tokens: Arc<[Token]>,
-    /// Whether the text stood at the very beginning, where some vocabularies add a space.
+    /// Whether the text was at the very beginning, where some vocabularies add a space.
     first: bool,
 }
 
-impl Memory {
-    /// Holds at most `bytes`, including what the maps need.
-    pub(super) fn new(bytes: usize) -> Memory {
-        Memory { young: Generation::default(), old: Generation::default(), generation_bytes: bytes / 2 }
+impl TokenCache {
+    /// Holds at most `bytes`, including the overhead of the maps.
+    pub(super) fn new(bytes: usize) -> TokenCache {
+        TokenCache { young: Generation::default(), old: Generation::default(), generation_bytes: bytes / 2 }
     }
 
     pub(super) fn get(&mut self, text: &str, first: bool) -> Option<Arc<[Token]>> {
@@ -52,11 +52,11 @@ impl Memory {
     }
 
     pub(super) fn put(&mut self, text: &str, tokens: &[Token], first: bool) {
-        self.insert(text.into(), Remembered { tokens: tokens.into(), first });
+        self.insert(text.into(), CachedTokens { tokens: tokens.into(), first });
     }
 
-    fn insert(&mut self, text: Box<str>, remembered: Remembered) {
-        let bytes = cost(&text, &remembered.tokens);
+    fn insert(&mut self, text: Box<str>, entry: CachedTokens) {
+        let bytes = cost(&text, &entry.tokens);
         if bytes > self.generation_bytes {
             return;
         }
@@ -64,9 +64,9 @@ impl Memory {
             self.old = mem::take(&mut self.young);
         }
         let key_bytes = text.len();
-        let replaced = self.young.map.insert(text, remembered);
+        let replaced = self.young.map.insert(text, entry);
         self.young.bytes += bytes;
-        // The key stays; only the value is exchanged.
+        // The map keeps the old key and replaces only the value.
         self.young.bytes -= replaced.map_or(0, |old| key_bytes + ENTRY_BYTES + size_of_val(&*old.tokens));
     }
 
@@ -99,27 +99,27 @@ mod tests {
         fn it_is_bounded_and_never_wrong(
             uses in prop::collection::vec((0usize..40, any::<bool>()), 0..300),
         ) {
-            let mut memory = Memory::new(4000);
+            let mut cache = TokenCache::new(4000);
             for (i, first) in uses {
                 let text = "x".repeat(i * 7);
                 let tokens = vec![u32::from(first); i];
-                match memory.get(&text, first) {
+                match cache.get(&text, first) {
                     Some(found) => prop_assert_eq!(&found[..], &tokens[..]),
-                    None => memory.put(&text, &tokens, first),
+                    None => cache.put(&text, &tokens, first),
                 }
-                prop_assert!(memory.bytes() <= 4000);
+                prop_assert!(cache.bytes() <= 4000);
             }
         }
     }
 
     #[test]
-    fn what_is_used_stays() {
-        let mut memory = Memory::new(4000);
-        memory.put("kept", &[1], true);
+    fn used_entries_stay() {
+        let mut cache = TokenCache::new(4000);
+        cache.put("kept", &[1], true);
         for i in 0..200 {
-            memory.put(&format!("other {i}"), &[2], true);
-            assert!(memory.get("kept", true).is_some());
+            cache.put(&format!("other {i}"), &[2], true);
+            assert!(cache.get("kept", true).is_some());
         }
-        assert!(memory.get("other 0", true).is_none());
+        assert!(cache.get("other 0", true).is_none());
     }
 }
