@@ -1,11 +1,11 @@
-//! Scores kvik-tiny on its held-out files and prints the result beside the figures of its card.
+//! Scores kvik-tiny on its held-out files and prints the result next to the figures of its card.
 //!
 //! ```text
 //! cargo run --release -p kvik-engine --example eval_tiny [MODEL.gguf]
 //! ```
 //!
-//! The measures are those of `models/tiny/train/evaluate.py`, by which the card was made.
-//! Ends with an error when a measure is more than two cases away from the card's.
+//! The measures are those of `models/tiny/train/evaluate.py`, which produced the card.
+//! Ends with an error if a measure is more than two cases away from the card's.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -29,10 +29,10 @@ use serde_json::Value;
 /// Requests in flight: the engine batches them.
 const CLIENTS: usize = 16;
 const CONTEXT: usize = 2048;
-/// Blocks of KV; the longest cases of all clients fit, and much of what they share.
+/// KV blocks: fit the longest cases of all clients, and most of their shared prefixes.
 const BLOCKS: usize = 2 * CLIENTS * CONTEXT / BLOCK_POSITIONS;
-/// Cases by which a measure may miss the card: engines round 8-bit activations differently, and a
-/// greedy choice between equals falls either way.
+/// Maximum cases by which a measure may differ from the card: engines round 8-bit activations
+/// differently, which can decide a greedy choice between nearly equal logits.
 const CASES_MAX: f64 = 2.0;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -64,7 +64,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// Adds one answer to the scores.
 type Score = fn(&mut Scores, &Value, &str);
 
-/// Each held-out file, the longest answer it allows, and how it is scored.
+/// Each held-out file, the maximum tokens of its answers, and its score function.
 const MEASURES: [(&str, usize, Score); 4] =
     [("notify", 120, notify), ("recall", 120, recall), ("passkey", 120, passkey), ("summary", 250, summary)];
 
@@ -146,7 +146,7 @@ impl Scores {
     }
 }
 
-/// Prints the table; gives how many measures are too far from the card.
+/// Prints the table; returns how many measures are too far from the card.
 fn report(scores: &Scores, card: &HashMap<String, f64>) -> usize {
     println!("| measure | cases | kvik | card |\n| --- | ---: | ---: | ---: |");
     let mut far = 0;
@@ -180,7 +180,7 @@ fn cases(name: &str) -> Result<Vec<Value>, Box<dyn Error>> {
     Ok(text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?)
 }
 
-/// The model's chat template, as its card gives it.
+/// Renders the prompt with the chat template of the model's card.
 fn prompt(case: &Value) -> String {
     let turn = |message: &Value| {
         let text = |field: &str| message[field].as_str().unwrap_or_default().to_owned();

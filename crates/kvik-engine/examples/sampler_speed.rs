@@ -20,8 +20,8 @@ fn main() {
         ("top-p 0.95", Sampling { top_p: 0.95, ..warm.clone() }),
         ("min-p 0.05", Sampling { min_p: 0.05, ..warm }),
     ];
-    // Peaked as a model's usually are: some hundreds of tokens stand out. The others are what a
-    // model does when it knows nothing.
+    // Peaked is the usual shape of a model's logits: some hundreds of tokens stand out. Broad and flat are
+    // the shapes of an uncertain model.
     for (shape, spread, peak) in [("peaked", 2.0, 12.0), ("broad", 3.0, 0.0), ("flat", 0.3, 0.0)] {
         let lift = |i: usize| if i.is_multiple_of(500) { peak } else { 0.0 };
         let logits: Vec<f32> = (0..VOCAB).map(|i| noise(i as u64) * spread + lift(i)).collect();

@@ -1,6 +1,6 @@
 //! Times the disk tier: `cargo run --release -p kvik-engine --example store_speed -- DIR`.
 //!
-//! DIR should lie on the disk in question and have 9 GiB free; what is made in it is removed.
+//! DIR should be on the disk to measure and have 9 GiB free; the files created in it are removed.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -96,30 +96,30 @@ fn print(what: &str, config: &StoreConfig, (wall, alone): (Duration, Duration), 
     );
 }
 
-/// Gives one task a block and takes the answers; returns the time of it all, and the sum of the
-/// tasks' own times.
+/// Submits one operation per block and collects the completions; returns the total time, and the sum of
+/// the operations' own times.
 fn run(
     store: &mut Store,
     blocks: u32,
-    mut give: impl FnMut(&mut Store, u32, Buffer),
+    mut submit: impl FnMut(&mut Store, u32, Buffer),
 ) -> Result<(Duration, Duration), Error> {
     let started = Instant::now();
-    let (mut given, mut taken, mut alone) = (0, 0, Duration::ZERO);
-    while taken < blocks {
-        while given < blocks
+    let (mut submitted, mut completed, mut alone) = (0, 0, Duration::ZERO);
+    while completed < blocks {
+        while submitted < blocks
             && let Some(buffer) = store.buffer()
         {
-            give(store, given, buffer);
-            given += 1;
+            submit(store, submitted, buffer);
+            submitted += 1;
         }
         match store.completed() {
             Some(Completed::Written { result, .. }) => {
                 alone += result.map_err(|fault| format!("{fault:?}"))?;
-                taken += 1;
+                completed += 1;
             }
             Some(Completed::Read { result, .. }) => {
                 alone += result.map_err(|fault| format!("{fault:?}"))?.1;
-                taken += 1;
+                completed += 1;
             }
             _ => std::thread::sleep(Duration::from_micros(20)),
         }
@@ -127,14 +127,14 @@ fn run(
     Ok((started.elapsed(), alone))
 }
 
-/// Fills a store and prints how long opening it takes, with its headers in memory and without.
+/// Fills a store and prints how long opening it takes, with its headers in the page cache and without.
 fn recover(config: &StoreConfig) -> Result<(), Error> {
     let Opened { mut store, slots, .. } = open(config)?;
     run(&mut store, slots, |store, number, buffer| store.write(SlotId(number), &record(number), buffer))?;
     drop(store);
     println!("recovery of {slots} slots of {} bytes", config.payload_bytes);
     time_recovery(config, "headers in memory")?;
-    forget(&config.dir)?;
+    drop_page_cache(&config.dir)?;
     time_recovery(config, "headers on disk")
 }
 
@@ -146,8 +146,8 @@ fn time_recovery(config: &StoreConfig, what: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Writes the files of headers out and has the system drop them from memory.
-fn forget(dir: &Path) -> Result<(), Error> {
+/// Flushes the files of headers and drops them from the page cache.
+fn drop_page_cache(dir: &Path) -> Result<(), Error> {
     for entry in fs::read_dir(dir)? {
         let path = entry?.path().join("headers");
         if let Ok(file) = File::open(path) {

@@ -53,7 +53,8 @@ fn measure(name: &str, bytes: usize, work: &mut dyn FnMut() -> usize) {
     );
 }
 
-/// Processor time of this thread where the system tells, so that a busy machine does not count.
+/// Processor time of this thread, which a busy machine does not distort; wall time if the system does not
+/// report it.
 fn cpu_seconds() -> f64 {
     let on_cpu = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
     let nanoseconds = on_cpu.and_then(|text| text.split_whitespace().next()?.parse::<f64>().ok());

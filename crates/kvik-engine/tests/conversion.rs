@@ -1,4 +1,4 @@
-//! Converting weights gives the bytes that llama.cpp gives: its own files were made from the same F16 file.
+//! Converting weights gives the same bytes as llama.cpp, which made its files from the same F16 file.
 
 #![allow(clippy::unwrap_used)] // a test may fail where it stands
 

@@ -1,5 +1,5 @@
-//! The disk tier behind the scheduler: what was computed is there after a restart, to the exact token,
-//! and whatever happens to the files, answers are those of an engine without them.
+//! The disk tier with the scheduler: a restart reuses computed blocks to the exact token, and whatever
+//! happens to the files, answers equal those of an engine without them.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
@@ -20,25 +20,25 @@ use kvik_engine::schedule::{Limits, Scheduler};
 use kvik_engine::store::Waker;
 use kvik_engine::store::{Buffer, Completed, Opened, Store, StoreConfig};
 
-/// The day of most tests.
+/// The time of day in most tests.
 const EPOCH_S: u64 = 1_800_000_000;
 
-/// A scheduler on a directory, with the time of day: one life of a server.
+/// A scheduler on a directory at [`EPOCH_S`]: one run of a server.
 fn life(dir: &Path, warm_blocks: usize) -> World {
     life_with(dir, warm_blocks, 192)
 }
 
-/// The same on another day.
+/// The same at another time.
 fn life_at(dir: &Path, warm_blocks: usize, epoch_s: u64) -> World {
     life_on(dir, warm_blocks, 192, epoch_s, |store| Box::new(store))
 }
 
-/// The same with at most so many blocks on their way to the disk.
+/// The same with at most `writes_max` blocks queued for the disk.
 fn life_with(dir: &Path, warm_blocks: usize, writes_max: usize) -> World {
     life_on(dir, warm_blocks, writes_max, EPOCH_S, |store| Box::new(store))
 }
 
-/// The same with something between the scheduler and the store.
+/// The same with `between` wrapping the store.
 fn life_on(
     dir: &Path,
     warm_blocks: usize,
@@ -75,7 +75,7 @@ fn life_on(
     World { scheduler, runner, limits }
 }
 
-/// Steps until everybody is answered and what was computed is on disk.
+/// Steps until all requests have ended and all computed blocks are on disk.
 fn settle(world: &mut World) {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
@@ -108,7 +108,7 @@ fn a_prompt_outlives_the_process_to_the_exact_token() {
     let dir = tempfile::tempdir().unwrap();
     let (system, question) = (prompt(1, 184), prompt(2, 35));
     let first = request(joined(&[&system, &question]), 20);
-    let told = ask(&mut life(dir.path(), 0), &first);
+    let first_answer = ask(&mut life(dir.path(), 0), &first);
 
     let mut second_life = life(dir.path(), 0);
     let again = ask(&mut second_life, &first).report;
@@ -118,16 +118,16 @@ fn a_prompt_outlives_the_process_to_the_exact_token() {
     assert_eq!((other.cached_tokens, other.disk_tokens), (184, 0), "now it is in RAM");
     drop(second_life);
 
-    // The conversation goes on where the first life left it, its answer included.
-    let answer: Vec<Token> = told.choices[0].1.clone();
+    // The conversation continues where the first run ended, including its answer.
+    let answer: Vec<Token> = first_answer.choices[0].1.clone();
     let next = request(joined(&[&system, &question, &answer, &prompt(4, 9)]), 5);
     let report = ask(&mut life(dir.path(), 0), &next).report;
-    assert_eq!(report.cached_tokens, 219 + answer.len() - 1, "all but the last token said was stored");
+    assert_eq!(report.cached_tokens, 219 + answer.len() - 1, "all but the last generated token was stored");
     assert_eq!(report.disk_tokens, report.cached_tokens);
 }
 
 #[test]
-fn what_diverges_inside_a_stored_block_is_reused_up_to_there() {
+fn a_prompt_that_diverges_inside_a_stored_block_reuses_it_up_to_there() {
     let dir = tempfile::tempdir().unwrap();
     let long = prompt(1, 100);
     ask(&mut life(dir.path(), 0), &request(long.clone(), 3));
@@ -139,10 +139,10 @@ fn what_diverges_inside_a_stored_block_is_reused_up_to_there() {
     }
 }
 
-/// The simulator found it: what was to be brought back had been dropped meanwhile, as many blocks were found
-/// that began alike, and they were read as if they were it.
+/// The simulator found this bug: a prefetch candidate had been dropped, and the load read as many blocks of
+/// another prompt with the same beginning in its place.
 #[test]
-fn what_is_dropped_before_it_is_brought_back_is_not_mistaken_for_what_begins_alike() {
+fn a_candidate_dropped_before_its_load_is_not_confused_with_a_prompt_of_the_same_beginning() {
     let dir = tempfile::tempdir().unwrap();
     let stem = prompt(1, 5);
     let (dropped, alike) = (joined(&[&stem, &prompt(2, 4)]), joined(&[&stem, &prompt(3, 11)]));
@@ -159,7 +159,7 @@ fn what_is_dropped_before_it_is_brought_back_is_not_mistaken_for_what_begins_ali
 }
 
 #[test]
-fn the_start_brings_back_what_was_hot() {
+fn the_start_loads_hot_prompts() {
     let dir = tempfile::tempdir().unwrap();
     let (hot, cold) = (prompt(1, 200), prompt(2, 200));
     let mut world = life(dir.path(), 0);
@@ -172,35 +172,35 @@ fn the_start_brings_back_what_was_hot() {
     let mut world = life(dir.path(), 20);
     settle(&mut world);
     let report = ask(&mut world, &request(hot, 1)).report;
-    assert_eq!((report.cached_tokens, report.disk_tokens), (199, 0), "it was in RAM before it was asked for");
+    assert_eq!((report.cached_tokens, report.disk_tokens), (199, 0), "it was in RAM before the request");
     let report = ask(&mut world, &request(cold, 1)).report;
     assert_eq!((report.cached_tokens, report.disk_tokens), (199, 199), "there was no budget for both");
 }
 
 #[test]
-fn the_start_does_not_bring_back_what_is_not_expected_to_pay() {
+fn the_start_does_not_load_prompts_that_are_not_worth_loading() {
     let dir = tempfile::tempdir().unwrap();
     let prompt = request(prompt(1, 200), 1);
     ask(&mut life(dir.path(), 0), &prompt);
     let mut world = life_at(dir.path(), 100, EPOCH_S + 10 * 24 * 3600);
     settle(&mut world);
     let report = ask(&mut world, &prompt).report;
-    assert_eq!(report.disk_tokens, 199, "one use ten days ago: it is read when it is asked for");
+    assert_eq!(report.disk_tokens, 199, "one use ten days ago: it is loaded on request only");
 }
 
 #[test]
-fn nothing_private_is_written_and_its_tenant_is_told_why() {
+fn private_prompts_are_not_written_and_the_miss_says_why() {
     let dir = tempfile::tempdir().unwrap();
     let mut world = life(dir.path(), 0);
-    let shy = Request { reuse: false, ..request(prompt(1, 100), 3) };
-    ask(&mut world, &shy);
+    let private = Request { reuse: false, ..request(prompt(1, 100), 3) };
+    ask(&mut world, &private);
     assert_eq!(world.scheduler.disk_stats().unwrap().tier.used, 0);
-    let report = ask(&mut world, &Request { reuse: true, ..shy }).report;
+    let report = ask(&mut world, &Request { reuse: true, ..private }).report;
     assert_eq!((report.cached_tokens, report.cache), (0, Some(StopReason::Private)));
 }
 
 #[test]
-fn damaged_files_cost_time_and_never_an_answer() {
+fn damaged_files_never_change_an_answer() {
     let dir = tempfile::tempdir().unwrap();
     let long = request(prompt(1, 300), 3);
     ask(&mut life(dir.path(), 0), &long);
@@ -226,7 +226,7 @@ fn walk(dir: &Path) -> Vec<std::path::PathBuf> {
 }
 
 #[test]
-fn a_prompt_that_is_computed_faster_than_written_is_written_all_the_same() {
+fn a_prompt_that_is_computed_faster_than_written_is_still_written() {
     let dir = tempfile::tempdir().unwrap();
     let long = request(prompt(1, 1500), 1);
     let mut world = life_with(dir.path(), 0, 3);
@@ -237,7 +237,7 @@ fn a_prompt_that_is_computed_faster_than_written_is_written_all_the_same() {
 }
 
 #[test]
-fn what_is_written_gives_way_to_what_computes() {
+fn blocks_being_written_yield_to_running_requests() {
     let dir = tempfile::tempdir().unwrap();
     let mut world = life_with(dir.path(), 0, 1);
     // 400 blocks: two of these and a third of one.
@@ -253,7 +253,7 @@ fn what_is_written_gives_way_to_what_computes() {
 }
 
 #[test]
-fn a_block_that_rotted_is_told_apart_from_one_that_was_never_there() {
+fn a_corrupt_block_is_reported_differently_from_a_missing_one() {
     let dir = tempfile::tempdir().unwrap();
     let long = request(prompt(1, 300), 3);
     ask(&mut life(dir.path(), 0), &long);
@@ -268,7 +268,7 @@ fn a_block_that_rotted_is_told_apart_from_one_that_was_never_there() {
 }
 
 #[test]
-fn a_disk_that_is_slower_than_computing_is_left_alone() {
+fn a_disk_slower_than_computing_is_not_read() {
     let dir = tempfile::tempdir().unwrap();
     let requests: Vec<Request> = (0..3).map(|seed| request(prompt(seed, 200), 2)).collect();
     let mut world = life(dir.path(), 0);
@@ -280,8 +280,8 @@ fn a_disk_that_is_slower_than_computing_is_left_alone() {
     ask(&mut world, &request(prompt(9, 200), 2));
     let first = ask(&mut world, &requests[0]).report;
     let second = ask(&mut world, &requests[1]).report;
-    let told = [first.cache, second.cache];
-    assert!(told.contains(&Some(StopReason::RecomputeWasCheaper)), "{told:?}");
+    let reasons = [first.cache, second.cache];
+    assert!(reasons.contains(&Some(StopReason::RecomputeWasCheaper)), "{reasons:?}");
     assert_eq!(second.disk_tokens, 0, "{second:?}");
 }
 
@@ -319,7 +319,7 @@ impl BlockStore for Slow {
 }
 
 #[test]
-fn many_prompts_come_back_at_once() {
+fn many_prompts_load_at_the_same_time() {
     let dir = tempfile::tempdir().unwrap();
     let requests: Vec<Request> = (0..24).map(|seed| request(prompt(seed, 120), 4)).collect();
     let mut world = life(dir.path(), 0);

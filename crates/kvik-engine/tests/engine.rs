@@ -1,4 +1,4 @@
-//! The engine with its thread: submit, refuse, cancel, break, stop.
+//! The engine with its thread: submit, refuse, cancel, panic, stop.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -55,7 +55,7 @@ fn generates_from_many_threads() {
 }
 
 #[test]
-fn refuses_what_can_never_be_served() {
+fn requests_that_can_never_be_served_are_refused() {
     let engine = engine(EngineConfig { context_tokens: 100, ..config() }, 4);
     let refused = |request: Request| engine.generate(request).unwrap_err();
     assert_eq!(refused(request(vec![], 1)), RequestError::EmptyPrompt);
@@ -72,15 +72,14 @@ fn refuses_what_can_never_be_served() {
     assert_eq!(refused(none), RequestError::BadChoices { choices: 0, choices_max: 8 });
     let bad = Request { constraint: Some(Constraint::Regex("(".into())), ..request(vec![4], 1) };
     assert!(matches!(refused(bad), RequestError::BadConstraint(_)));
-    // And what just fits is served: the last token is never stored.
+    // A request that just fits is served: the last token is never stored.
     let generated = engine.generate(endless(1, 1000)).unwrap();
     assert_eq!(generated.choices[0].tokens.len(), 64 + 1 - 30);
 }
 
-/// A schema of a tool that cannot be enforced, in an answer that only has to be a call when it wants to,
-/// costs the client nothing.
+/// If the answer need not be a call, a tool schema that cannot be enforced does not fail the request.
 #[test]
-fn calls_that_cannot_be_enforced_are_free_unless_they_are_forced() {
+fn calls_that_cannot_be_enforced_are_unconstrained_unless_they_are_forced() {
     let engine = engine(config(), 200);
     let calls = |start: CallStart| {
         let schema = serde_json::json!({"type": "nonsense"});
@@ -98,7 +97,7 @@ fn calls_that_cannot_be_enforced_are_free_unless_they_are_forced() {
 }
 
 #[test]
-fn control_tokens_that_are_asked_for_are_part_of_the_text() {
+fn requested_control_tokens_are_part_of_the_text() {
     let engine = engine(config(), 200);
     let only = |token, show| {
         let mut request = Request { ignore_eos: true, show, ..request(prompt(1, 9), 3) };
@@ -136,7 +135,7 @@ fn hostile(index: usize) -> Request {
 }
 
 #[test]
-fn hostile_constraints_hold_up_nobody_and_end() {
+fn hostile_constraints_end_and_block_no_other_request() {
     let engine = engine(EngineConfig { waiting_max: 50, ..config() }, 200);
     let clients: Vec<Client> = (0..20).map(|_| Client::default()).collect();
     let started = Instant::now();
@@ -152,7 +151,7 @@ fn hostile_constraints_hold_up_nobody_and_end() {
         wait_for("a refusal", || client.has_ended());
         assert!(matches!(client.error(), Some(RequestError::BadConstraint(_))), "{:?}", client.error());
     }
-    wait_for("places in the queue", || engine.stats().waiting == 0);
+    wait_for("slots in the queue", || engine.stats().waiting == 0);
 }
 
 #[test]
@@ -165,7 +164,7 @@ fn a_stop_does_not_wait_for_constraints() {
     let started = Instant::now();
     engine.shutdown(Duration::ZERO);
     assert!(started.elapsed() < Duration::from_secs(5), "stopping took {:?}", started.elapsed());
-    // Whoever waits still hears of the end.
+    // Waiting clients still receive an end event.
     clients.iter().for_each(|client| wait_for("an end", || client.has_ended()));
 }
 
@@ -181,12 +180,12 @@ fn a_full_queue_refuses() {
         assert!(*waiting <= 3 && (1..=600).contains(retry_after_s), "{error:?}");
     }
     clients.iter().for_each(Client::close);
-    wait_for("places in the queue", || engine.stats().waiting == 0);
+    wait_for("slots in the queue", || engine.stats().waiting == 0);
     engine.generate(request(prompt(2, 10), 3)).unwrap();
 }
 
 #[test]
-fn a_listener_that_goes_frees_its_blocks() {
+fn a_client_that_disconnects_frees_its_blocks() {
     let engine = engine(config(), 300);
     let client = Client::default();
     engine.submit(endless(1, 4000), Box::new(client.clone())).unwrap();
@@ -208,7 +207,7 @@ fn a_panic_costs_one_request_and_not_the_engine() {
     assert_eq!(error, RequestError::Internal("the model broke".to_owned()));
     let generated = engine.generate(endless(2, 20)).unwrap();
     assert_eq!(generated.choices[0].text, solo(&endless(2, 20)).choices[0].0);
-    // What was known before is still known.
+    // The cache keeps what it held before.
     assert_eq!(engine.generate(endless(1, 20)).unwrap().report.cached_tokens, 29);
 }
 
@@ -226,7 +225,7 @@ fn shutdown_lets_running_requests_end() {
 }
 
 #[test]
-fn shutdown_without_grace_fails_what_runs() {
+fn shutdown_without_grace_fails_running_requests() {
     let engine = engine(config(), 300);
     let client = Client::default();
     engine.submit(endless(1, 4000), Box::new(client.clone())).unwrap();
@@ -235,14 +234,14 @@ fn shutdown_without_grace_fails_what_runs() {
     assert_eq!(client.error(), Some(RequestError::Stopping));
 }
 
-/// What the disk has to say takes no place from those who ask.
+/// Wakes of the disk take no slots from requests.
 #[test]
-fn wakes_of_the_disk_take_no_place_in_the_queue() {
+fn wakes_of_the_disk_take_no_slot_in_the_queue() {
     let config = EngineConfig { parallel_max: 1, waiting_max: 3, ..config() };
     let (permits, gate) = std::sync::mpsc::channel();
     let mut runner = FakeRunner::new(300, config.batch_rows_max());
     runner.permits = Some(gate);
-    let disk = shelf::Shelf::default().setup(0, 4);
+    let disk = memory_disk::MemoryDisk::default().setup(0, 4);
     let waker = disk.waker.clone();
     let engine =
         Engine::start_with_disk(runner, vocabulary(), cache_config(300), config, Some(disk)).unwrap();
@@ -260,7 +259,7 @@ fn wakes_of_the_disk_take_no_place_in_the_queue() {
 }
 
 #[test]
-fn what_is_asked_while_the_engine_stops_is_answered() {
+fn calls_during_a_shutdown_return() {
     let (permits, gate) = std::sync::mpsc::channel();
     let mut runner = FakeRunner::new(300, config().batch_rows_max());
     runner.permits = Some(gate);

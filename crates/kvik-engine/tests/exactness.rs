@@ -19,7 +19,7 @@ use kvik_engine::model::batch::{Batch, Row, Runner, SequenceKv};
 use kvik_engine::model::{Model, ModelRunner};
 use kvik_kernels::{KvFormat, Pool};
 
-/// How large a history is.
+/// The size of a history.
 #[derive(Debug, Clone, Copy)]
 struct Scale {
     /// Tokens of the longest prompt.
@@ -33,7 +33,7 @@ const SHORT: Scale = Scale { prompt_max: 90, blocks: 32, steps: 120 };
 /// Prompts that span several of the fixed splits of attention.
 const LONG: Scale = Scale { prompt_max: 900, blocks: 260, steps: 60 };
 
-/// SplitMix64 (Steele, Lea, Flood 2014): histories are the same on every machine.
+/// SplitMix64 (Steele, Lea, Flood 2014), so that histories are the same on every machine.
 struct Random(u64);
 
 impl Random {
@@ -90,7 +90,7 @@ fn row(sequence: usize, prompt: &[Token], position: usize, logits: bool) -> Row 
     Row { sequence: sequence as u32, token, position, cache_position: position, logits }
 }
 
-/// A prompt on its way through the model.
+/// A prompt being computed.
 struct Running {
     seq: SeqId,
     prompt: Vec<Token>,
@@ -98,7 +98,7 @@ struct Running {
     done: usize,
 }
 
-/// What must have happened for a history to prove anything.
+/// Counts of events; a history proves something only if all of them occur.
 #[derive(Debug, Default)]
 struct Seen {
     compared: usize,
@@ -162,7 +162,7 @@ impl World {
         self.seen
     }
 
-    /// A head of one stem, sometimes followed by a piece of another.
+    /// The beginning of one stem, sometimes followed by a piece of another.
     fn prompt(&mut self) -> Vec<Token> {
         let stem = self.random.below(self.stems.len());
         let cut = 1 + self.random.below(self.scale.prompt_max);
@@ -200,15 +200,15 @@ impl World {
         if self.running.is_empty() {
             return;
         }
-        let gone = self.running.swap_remove(self.random.below(self.running.len()));
+        let cancelled = self.running.swap_remove(self.random.below(self.running.len()));
         match self.random.one_in(2) {
-            true => self.cache.abandon(gone.seq),
-            false => self.cache.finish(gone.seq, &gone.prompt[..gone.done]),
+            true => self.cache.abandon(cancelled.seq),
+            false => self.cache.finish(cancelled.seq, &cancelled.prompt[..cancelled.done]),
         }
         self.seen.cancelled += 1;
     }
 
-    /// Computes a chunk of some of the running prompts, in random order, and compares.
+    /// Computes a chunk of some running prompts, in random order, and compares the logits.
     fn step(&mut self) {
         for i in (1..self.running.len()).rev() {
             let j = self.random.below(i + 1);
@@ -247,7 +247,7 @@ impl World {
         }
     }
 
-    /// Prompts that are complete leave their blocks to the cache.
+    /// Finishes complete prompts, whose blocks stay in the cache.
     fn leave(&mut self) {
         for running in self.running.extract_if(.., |running| running.done == running.prompt.len()) {
             self.cache.finish(running.seq, &running.prompt);
@@ -255,7 +255,7 @@ impl World {
     }
 }
 
-/// Runs `histories` of one model and checks that they met everything they are about.
+/// Runs `histories` of one model and checks that every kind of event occurred.
 fn check(path: &Path, format: KvFormat, scale: Scale, histories: u64) {
     let model = load(path, &Pool::new(1));
     let mut total = Seen::default();
@@ -281,7 +281,7 @@ fn golden(name: &str) -> PathBuf {
 }
 
 #[test]
-fn the_model_inside_is_exact() {
+fn the_embedded_model_is_exact() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/tiny/kvik-tiny-q8_0.gguf");
     check(&path, KvFormat::F16, SHORT, 2);
 }

@@ -1,4 +1,4 @@
-//! What is said of a request beforehand is what it then finds.
+//! `explain` predicts what a request then finds in the cache.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -20,7 +20,7 @@ fn engine(blocks: usize) -> Engine {
     Engine::start(runner, vocabulary(), cache_config(blocks), config()).unwrap()
 }
 
-/// Tokens known and the reason why not more.
+/// Known tokens and the reason why there are no more.
 fn found(probe: Probe) -> (usize, StopReason) {
     (probe.known_tokens, probe.stop)
 }
@@ -30,7 +30,7 @@ proptest! {
 
     /// Prompts of few tokens share prefixes of every length; the cache is so small that it evicts.
     #[test]
-    fn what_is_foretold_is_what_is_found(
+    fn explain_predicts_what_the_request_finds(
         asked in prop::collection::vec((0..4u64, 1..120usize, 0..3usize, 0..4u8), 1..40),
     ) {
         let engine = engine(24);
@@ -49,7 +49,7 @@ proptest! {
 }
 
 #[test]
-fn nobody_is_told_of_anothers_prompts() {
+fn explain_reveals_no_prompts_of_other_tenants() {
     let engine = engine(100);
     let asking = |salt: u8| Request { salt: [salt; 16], ..request(prompt(1, 50), 1) };
     engine.generate(asking(1)).unwrap();
@@ -69,7 +69,7 @@ fn an_explanation_is_refused_as_the_request_would_be() {
     assert_eq!(engine.explain(request(prompt(1, 6), 1)), Err(RequestError::Stopping));
 }
 
-/// A model that waits for a permit at every step; without a giver it goes on.
+/// A model that waits for a permit at every step, until the sender of permits is dropped.
 struct Gated {
     runner: FakeRunner,
     permits: Receiver<()>,
@@ -99,7 +99,7 @@ impl Runner for Gated {
 }
 
 #[test]
-fn what_a_running_request_is_computing_is_said() {
+fn explain_reports_blocks_that_are_still_being_computed() {
     let config = EngineConfig { prefill_rows_max: 16, ..config() };
     let (permits, gate) = channel();
     let gated = Gated { runner: FakeRunner::new(200, config.batch_rows_max()), permits: gate };

@@ -1,4 +1,4 @@
-//! Tenants share the model: however much one of them asks, the others get their part.
+//! Tenants share the model fairly: a flood of requests of one does not take the share of the others.
 
 #![allow(clippy::unwrap_used)] // a test may fail where it stands
 
@@ -19,7 +19,7 @@ fn by(tenant: u32, prompt: Vec<Token>, max_tokens: usize) -> Request {
     }
 }
 
-/// Requests of a tenant with prompts of their own.
+/// Submits requests of a tenant with different prompts.
 fn flood(world: &mut World, tenant: u32, count: u64, tokens: usize) -> Vec<Client> {
     (0..count).map(|i| world.submit(by(tenant, prompt(1000 * u64::from(tenant) + i, tokens), 4))).collect()
 }
@@ -28,7 +28,7 @@ fn narrow(parallel_max: usize) -> EngineConfig {
     EngineConfig { parallel_max, ..config() }
 }
 
-/// Whether the engine has begun with a request.
+/// Whether a request has been admitted.
 fn is_admitted(client: &Client) -> bool {
     client.events().iter().any(|event| matches!(event, Event::Prefill { .. } | Event::Text { .. }))
 }
@@ -37,7 +37,7 @@ fn admitted(clients: &[Client]) -> usize {
     clients.iter().filter(|client| is_admitted(client)).count()
 }
 
-/// Steps until `client` was admitted; gives how many of `others` were admitted meanwhile.
+/// Steps until `client` is admitted; returns how many of `others` were admitted meanwhile.
 fn admitted_before(world: &mut World, client: &Client, others: &[Client]) -> usize {
     let before = admitted(others);
     for _ in 0..100_000 {
@@ -50,7 +50,7 @@ fn admitted_before(world: &mut World, client: &Client, others: &[Client]) -> usi
 }
 
 #[test]
-fn a_flood_delays_anothers_single_request_by_what_runs_already() {
+fn a_flood_delays_another_tenants_request_only_by_the_running_requests() {
     for parallel in [1, 2, 8] {
         for waiting in [10, 300, 2000] {
             let mut world = World::new(narrow(parallel), 400);
@@ -58,13 +58,16 @@ fn a_flood_delays_anothers_single_request_by_what_runs_already() {
             (0..20).for_each(|_| world.step());
             let single = world.submit(by(2, prompt(7, 40), 4));
             let others = admitted_before(&mut world, &single, &flood);
-            assert!(others <= parallel, "{others} of {waiting} went first with {parallel} at a time");
+            assert!(
+                others <= parallel,
+                "{others} of {waiting} were admitted first with {parallel} at a time"
+            );
         }
     }
 }
 
 #[test]
-fn everybodys_first_request_comes_before_anybodys_second() {
+fn every_tenants_first_request_is_admitted_before_any_second_one() {
     let mut world = World::new(narrow(1), 400);
     let crowd = flood(&mut world, 1, 500, 40);
     let singles: Vec<Client> =
@@ -75,7 +78,7 @@ fn everybodys_first_request_comes_before_anybodys_second() {
     }
 }
 
-/// Rows computed for each of two tenants that always have something waiting.
+/// Ratio of the rows computed for two tenants that always have requests waiting.
 fn shares(weights: [f64; 2], tokens: [usize; 2]) -> f64 {
     let mut world = World::new(narrow(2), 2000);
     world
@@ -93,7 +96,7 @@ fn shares(weights: [f64; 2], tokens: [usize; 2]) -> f64 {
 }
 
 #[test]
-fn work_is_shared_by_weight_whatever_the_size_of_requests() {
+fn work_is_shared_by_weight_for_any_size_of_requests() {
     for (weights, tokens) in
         [([1.0, 1.0], [40, 40]), ([1.0, 1.0], [20, 100]), ([3.0, 1.0], [40, 40]), ([1.0, 2.5], [90, 30])]
     {
@@ -102,22 +105,22 @@ fn work_is_shared_by_weight_whatever_the_size_of_requests() {
     }
 }
 
-/// A request that needs most of the cache, among small ones of others that always fit.
+/// A request that needs most of the cache, among small requests of other tenants that always fit.
 #[test]
-fn nobody_starves_for_want_of_room() {
+fn large_requests_do_not_starve() {
     let mut world = World::new(narrow(8), 40);
     let small = flood(&mut world, 1, 400, 30);
     (0..10).for_each(|_| world.step());
     let large = world.submit(by(2, prompt(7, 560), 4));
     let others = admitted_before(&mut world, &large, &small);
-    // Overtaken eight times, then nobody goes before it; what runs has to end.
-    assert!(others <= 16, "{others} small ones went first");
+    // It is overtaken eight times, then no request is admitted before it; running ones have to end.
+    assert!(others <= 16, "{others} small ones were admitted first");
     world.settle();
     assert!(small.iter().chain([&large]).all(|client| client.answer().is_some()));
 }
 
 #[test]
-fn who_was_away_has_saved_nothing_up() {
+fn an_idle_tenant_accumulates_no_credit() {
     let mut world = World::new(narrow(1), 400);
     let busy = flood(&mut world, 1, 200, 40);
     while busy.iter().filter(|client| client.has_ended()).count() < 100 {
@@ -132,7 +135,7 @@ fn who_was_away_has_saved_nothing_up() {
     assert!((38..=42).contains(&others), "{others} of the other tenant beside 40");
 }
 
-/// Order in which requests were admitted.
+/// Runs all requests; returns the order in which they were admitted.
 fn order(world: &mut World, clients: &[Client]) -> Vec<usize> {
     let mut order = Vec::new();
     while !world.scheduler.is_idle() {
@@ -143,9 +146,9 @@ fn order(world: &mut World, clients: &[Client]) -> Vec<usize> {
     order
 }
 
-/// With one tenant the order is that of the requests, whichever tenant it is and whatever it weighs.
+/// With one tenant the order does not depend on the tenant or its weight.
 #[test]
-fn alone_a_tenant_has_the_order_of_before() {
+fn the_order_of_a_single_tenant_does_not_depend_on_its_weight() {
     let run = |tenant: u32, weight: f64| {
         let mut world = World::new(narrow(2), 60);
         world.scheduler.set_tenants(&[TenantPart { weight, ..part(tenant, None) }]);
@@ -165,7 +168,7 @@ fn alone_a_tenant_has_the_order_of_before() {
     assert_eq!(run(5, 0.01), expect);
 }
 
-/// Hit rate of a tenant that comes back to its prompts, while another floods with new ones.
+/// Hit rate of a tenant that repeats its prompts, while another floods with new ones.
 fn hit_rate_beside_a_flood(parts: &[TenantPart], flooding: bool) -> f64 {
     let mut world = World::new(narrow(4), 120);
     world.scheduler.set_tenants(parts);
@@ -192,18 +195,18 @@ fn part(tenant: u32, owner_ram_bytes: Option<u64>) -> TenantPart {
 }
 
 #[test]
-fn a_flood_does_not_push_out_anothers_working_set() {
+fn a_flood_does_not_evict_another_tenants_working_set() {
     let parts = [part(1, None), part(2, None)];
     let (quiet, flooded) = (hit_rate_beside_a_flood(&parts, false), hit_rate_beside_a_flood(&parts, true));
     assert!(quiet > 0.9 && flooded > quiet - 0.02, "{quiet} alone, {flooded} beside a flood");
-    // The same without parts of their own: all prompts belong to one owner.
+    // The same without separate shares: all prompts belong to one owner.
     let one = parts.map(|part| TenantPart { owner: TenantId(9), ..part });
     let shared = hit_rate_beside_a_flood(&one, true);
-    assert!(shared < 0.5, "the flood is big enough to do harm: {shared}");
+    assert!(shared < 0.5, "the flood is large enough to evict: {shared}");
 }
 
 #[test]
-fn a_quota_bounds_what_a_tenant_keeps() {
+fn a_quota_bounds_the_blocks_of_a_tenant() {
     // Blocks of 1 KiB: six prompts of 8 blocks do not fit into 20.
     let bounded = hit_rate_beside_a_flood(&[part(1, Some(20 << 10)), part(2, None)], false);
     let free = hit_rate_beside_a_flood(&[part(1, Some(60 << 10)), part(2, None)], false);

@@ -1,4 +1,4 @@
-//! Two seconds of fuzzing with a fixed seed; `fuzz/README.md` says how to run more.
+//! Two seconds of fuzzing with a fixed seed; `fuzz/README.md` describes longer runs.
 
 #[path = "../examples/fuzz_gguf/campaign.rs"]
 mod campaign;
@@ -19,9 +19,9 @@ fn no_target_fails() {
         let duration = Duration::from_millis(350);
         let outcome = campaign::run(campaign::Campaign { target, corpus, duration, seed: 7 });
         println!("{name}: {} executions, slowest {:?}", outcome.executions, outcome.slowest);
-        if let Some((input, complaint)) = outcome.failure {
+        if let Some((input, reason)) = outcome.failure {
             panic!(
-                "{name}: an input of {} bytes {complaint}: {:?}",
+                "{name}: an input of {} bytes {reason}: {:?}",
                 input.len(),
                 String::from_utf8_lossy(&input)
             );

@@ -1,6 +1,7 @@
-//! Holds kvik against llama.cpp: the files in `golden/`, which `tools/golden/make.py` writes.
+//! Compares kvik with llama.cpp: the files in `golden/`, which `tools/golden/make.py` writes.
 //!
-//! Every continuation is fed the peer's tokens, so one wrong choice is reported once and not as two hundred.
+//! Every continuation is fed the peer's tokens, so one wrong choice is reported once and not two hundred
+//! times.
 
 #![allow(clippy::unwrap_used)] // a test may fail where it stands
 
@@ -77,14 +78,14 @@ fn every_tensor_type_agrees() {
 }
 
 #[test]
-fn the_model_inside_agrees() {
+fn the_embedded_model_agrees() {
     let complaints = near_continuation("kvik-tiny", &tiny_model());
     assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
 }
 
 /// 64 held-out cases, answered greedily with KV in F16, as llama-server does.
 #[test]
-fn the_model_inside_answers_to_the_character() {
+fn the_embedded_model_gives_the_same_answers() {
     let mut sequence = Sequence::open(&tiny_model(), KvFormat::F16);
     let answers = fs::read_to_string(golden("kvik-tiny-answers.jsonl")).unwrap();
     let mut different = Vec::new();
@@ -92,7 +93,7 @@ fn the_model_inside_answers_to_the_character() {
         let expect: Value = serde_json::from_str(line).unwrap();
         let prompt = sequence.tokenizer.encode(&held_out_prompt(&expect), false, true);
         assert_eq!(prompt.len() as u64, expect["prompt_tokens"].as_u64().unwrap(), "{line}");
-        // An answer as long as the peer's, and then the end.
+        // An answer as long as the peer's, plus the end.
         let tokens = sequence.answer(&prompt, expect["tokens"].as_array().unwrap().len() + 1);
         let text = sequence.tokenizer.decode(&tokens);
         if text != expect["text"] {
@@ -133,7 +134,7 @@ fn near_continuation(name: &str, model: &Path) -> Vec<String> {
     })
 }
 
-/// Feeds the peer's continuation and asks `judge` about the logits that each of its tokens was chosen from.
+/// Feeds the peer's continuation and calls `judge` with the logits before each of its tokens.
 fn compare(name: &str, model: &Path, judge: impl Fn(&Golden, usize, &[f32]) -> Vec<String>) -> Vec<String> {
     let golden = Golden::read(name);
     let mut sequence = Sequence::open(model, KvFormat::F32);
@@ -144,12 +145,12 @@ fn compare(name: &str, model: &Path, judge: impl Fn(&Golden, usize, &[f32]) -> V
         fed = &golden.greedy[step..=step];
     }
     assert_eq!((golden.greedy.len(), golden.probes.len()), (200, 8), "{name} is a whole golden file");
-    // The first few say what is wrong; the rest follow from them.
+    // The first few show the error; the rest follow from them.
     complaints.truncate(4);
     complaints
 }
 
-/// What the peer answered on one prompt.
+/// The peer's results for one prompt.
 struct Golden {
     prompt: Vec<Token>,
     greedy: Vec<Token>,
@@ -191,10 +192,10 @@ impl Probe {
     /// Largest difference, over the largest logit.
     fn relative_error(&self, logits: &[f32]) -> f64 {
         let error = |(&token, &expect): (&Token, &f64)| (f64::from(logits[token as usize]) - expect).abs();
-        let largest = self.logits.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
+        let largest = self.logits.iter().fold(0.0, |max: f64, x| max.max(x.abs()));
         // `max` would hide a NaN.
         let errors = self.tokens.iter().zip(&self.logits).map(error);
-        errors.fold(0.0, |most: f64, x| if x > most || x.is_nan() { x } else { most }) / largest
+        errors.fold(0.0, |max: f64, x| if x > max || x.is_nan() { x } else { max }) / largest
     }
 
     /// Divergence of `logits` from the peer, `sum p ln(p / q)`; tokens not listed count as one.
@@ -213,11 +214,11 @@ impl Probe {
 }
 
 fn log_sum(logits: &[f32]) -> f64 {
-    let most = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
-    most + logits.iter().map(|&x| (f64::from(x) - most).exp()).sum::<f64>().ln()
+    let max = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+    max + logits.iter().map(|&x| (f64::from(x) - max).exp()).sum::<f64>().ln()
 }
 
-/// One sequence of one model, in blocks of its own.
+/// One sequence of one model, with its own blocks.
 struct Sequence {
     runner: ModelRunner,
     tokenizer: Tokenizer,

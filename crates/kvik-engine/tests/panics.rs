@@ -1,4 +1,4 @@
-//! A panic ends the request it belongs to: its neighbours' streams go on, with not a byte changed.
+//! A panic fails only the request that causes it: the streams of other requests continue unchanged.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
@@ -14,7 +14,7 @@ use kvik_cache::Token;
 use kvik_engine::api::{Event, EventSink, Request, RequestError, Sampling};
 use kvik_engine::schedule::{Limits, Scheduler, Submission};
 
-/// A token that breaks something, and that nobody is given unless it asks for it.
+/// A token that makes the model panic; only requests that select it meet it.
 const POISON: Token = 39;
 
 /// A request that never meets the poison.
@@ -25,24 +25,24 @@ fn healthy(seed: u64, max_tokens: usize) -> Request {
     Request { sampling, ignore_eos: true, choices: 1 + (seed % 2) as u32, ..request(prompt, max_tokens) }
 }
 
-/// A request that comes to the poison after a few tokens of its answer, or at once.
-fn sick(in_prompt: bool) -> Request {
-    let mut sick = healthy(50, 30);
+/// A request that meets the poison in its answer, or in its prompt.
+fn poisoned(in_prompt: bool) -> Request {
+    let mut poisoned = healthy(50, 30);
     match in_prompt {
-        true => sick.prompt[30] = POISON,
-        false => sick.sampling.logit_bias = vec![(POISON, 1000.0)],
+        true => poisoned.prompt[30] = POISON,
+        false => poisoned.sampling.logit_bias = vec![(POISON, 1000.0)],
     }
-    sick
+    poisoned
 }
 
 fn check_neighbours(neighbours: &[(Request, Client)]) {
     for (request, client) in neighbours {
-        assert_eq!(client.answer().expect("it goes on").choices, solo(request).choices);
+        assert_eq!(client.answer().expect("it continues").choices, solo(request).choices);
     }
 }
 
 #[test]
-fn a_panic_of_the_model_ends_one_request_and_its_neighbours_go_on() {
+fn a_panic_of_the_model_fails_one_request_and_the_others_continue() {
     for in_prompt in [true, false] {
         let mut world = World::new(config(), 300);
         world.runner.poison = Some(POISON);
@@ -51,11 +51,13 @@ fn a_panic_of_the_model_ends_one_request_and_its_neighbours_go_on() {
             .map(|request| (request.clone(), world.submit(request)))
             .collect();
         (0..10).for_each(|_| world.step());
-        let sick = world.submit(sick(in_prompt));
+        let poisoned = world.submit(poisoned(in_prompt));
         let late = healthy(7, 20);
         let late = (late.clone(), world.submit(late));
         world.settle();
-        let Some(RequestError::Internal(message)) = sick.error() else { panic!("{:?}", sick.events()) };
+        let Some(RequestError::Internal(message)) = poisoned.error() else {
+            panic!("{:?}", poisoned.events())
+        };
         assert!(message.contains("the model broke"), "{message}");
         check_neighbours(&neighbours);
         check_neighbours(&[late]);
@@ -63,9 +65,9 @@ fn a_panic_of_the_model_ends_one_request_and_its_neighbours_go_on() {
     }
 }
 
-/// What breaks only once costs nobody anything.
+/// A panic that does not recur fails no request.
 #[test]
-fn a_panic_that_does_not_come_again_costs_nothing() {
+fn a_panic_that_does_not_recur_fails_no_request() {
     let mut world = World::new(config(), 300);
     let neighbours: Vec<(Request, Client)> = (0..3)
         .map(|seed| healthy(seed, 30))
@@ -80,7 +82,7 @@ fn a_panic_that_does_not_come_again_costs_nothing() {
     check_neighbours(&neighbours);
 }
 
-/// A listener that panics at its third event, or when it is asked whether it listens.
+/// A sink that panics at its third event, or in `is_closed`.
 struct Broken {
     events: usize,
     at_closed: bool,
@@ -104,7 +106,7 @@ impl EventSink for Broken {
 }
 
 #[test]
-fn a_listener_that_panics_ends_its_own_request() {
+fn a_sink_that_panics_ends_its_own_request() {
     let mut world = World::new(config(), 300);
     let neighbours: Vec<(Request, Client)> = (0..3)
         .map(|seed| healthy(seed, 30))
@@ -120,10 +122,10 @@ fn a_listener_that_panics_ends_its_own_request() {
     assert_eq!(world.scheduler.counters().cancelled, 2);
 }
 
-/// Builds that check arithmetic panic over a prompt that is longer than the context.
+/// Builds with overflow checks panic on a prompt that is longer than the context.
 #[cfg(debug_assertions)]
 #[test]
-fn a_panic_at_the_door_ends_one_request() {
+fn a_panic_on_submission_fails_one_request() {
     let mut world = World::new(config(), 300);
     let neighbour = (healthy(1, 30), world.submit(healthy(1, 30)));
     (0..5).for_each(|_| world.step());
@@ -137,9 +139,9 @@ fn a_panic_at_the_door_ends_one_request() {
     check_neighbours(&[neighbour]);
 }
 
-/// A clock that breaks is nobody's fault, and mending needs it too.
+/// A panic of the clock cannot be attributed to a request, and recovery needs the clock too.
 #[test]
-fn what_cannot_be_mended_is_begun_anew() {
+fn a_panic_that_cannot_be_attributed_fails_all_requests_and_resets_the_scheduler() {
     let mut world = World::new(config(), 300);
     let broken = Arc::new(AtomicBool::new(false));
     let is_broken = broken.clone();

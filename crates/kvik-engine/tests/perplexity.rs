@@ -1,7 +1,7 @@
-//! Holds perplexity against llama.cpp's, and the formats of keys and values against each other.
+//! Compares perplexity with llama.cpp's, and between KV formats.
 //!
 //! The peer's figures were printed by llama-perplexity of llama.cpp on the CPU with keys and values in
-//! f16 and `-fa off`, where `TEXT` is named by each test:
+//! f16 and `-fa off`; each test names its `TEXT`:
 //!
 //! ```text
 //! llama-perplexity -m MODEL -f TEXT -c WINDOW --chunks WINDOWS -ctk f16 -ctv f16 -fa off -t 2
@@ -34,7 +34,7 @@ struct Case {
 }
 
 impl Case {
-    /// The model inside and its held-out text: models/tiny/kvik-tiny-q8_0.gguf on eval-text.txt, whole.
+    /// The embedded model and its held-out text: models/tiny/kvik-tiny-q8_0.gguf on all of eval-text.txt.
     fn tiny() -> Case {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/tiny");
         Case {
@@ -70,7 +70,7 @@ fn assert_equal(what: &str, value: f64, expect: f64) {
 }
 
 #[test]
-fn kvik_tiny_is_as_perplexed_as_in_llama_cpp() {
+fn kvik_tiny_has_the_perplexity_of_llama_cpp() {
     let perplexity = Case::tiny().perplexity(KvFormat::F16);
     assert_eq!((perplexity.windows, perplexity.tokens), (17, 4335));
     assert_equal("perplexity", perplexity.value(), 5.7947);
@@ -78,14 +78,14 @@ fn kvik_tiny_is_as_perplexed_as_in_llama_cpp() {
 }
 
 #[test]
-fn eight_bit_keys_and_values_cost_kvik_tiny_nothing() {
+fn eight_bit_keys_and_values_keep_the_perplexity_of_kvik_tiny() {
     let case = Case::tiny();
     let expect = case.perplexity(KvFormat::F32).value();
     assert_equal("q8 against f32", case.perplexity(KvFormat::Q8).value(), expect);
 }
 
 #[test]
-fn stories_is_as_perplexed_as_in_llama_cpp() {
+fn stories_has_the_perplexity_of_llama_cpp() {
     let Some(case) = Case::stories() else { return };
     let perplexity = case.perplexity(KvFormat::F16);
     assert_eq!((perplexity.windows, perplexity.tokens), (100, 12_700));
@@ -94,7 +94,7 @@ fn stories_is_as_perplexed_as_in_llama_cpp() {
 }
 
 #[test]
-fn eight_bit_keys_and_values_cost_stories_nothing() {
+fn eight_bit_keys_and_values_keep_the_perplexity_of_stories() {
     // All of the text: over a hundred windows the two differ by chance as much as by rounding.
     let Some(stories) = Case::stories() else { return };
     let case = Case { windows_max: usize::MAX, ..stories };

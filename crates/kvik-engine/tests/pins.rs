@@ -1,5 +1,5 @@
-//! Pins: what they cover, how many there may be, and that what was pinned can be taken back by whoever
-//! knows the prompt, through public prompts and over a restart as well.
+//! Pins: the blocks they cover, their limits, and their removal by prompt, also after public prompts and
+//! restarts.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
@@ -44,7 +44,7 @@ fn run(world: &mut World, request: Request) -> Client {
     client
 }
 
-/// Runs a request that is answered; tokens from the cache.
+/// Runs a request to its answer; returns the tokens from the cache.
 fn ask(world: &mut World, request: Request) -> usize {
     let answer = run(world, request.clone()).answer().expect("it is answered");
     assert_eq!(answer.choices, solo(&Request { retain: Retain::default(), ..request }).choices);
@@ -56,18 +56,18 @@ fn pinned(world: &World) -> usize {
 }
 
 #[test]
-fn a_pin_covers_the_prompt_and_the_prompt_takes_it_back() {
+fn a_pin_covers_the_prompt_and_is_removed_by_the_prompt() {
     let mut world = World::new(config(), 100);
     let prompt = prompt(1, 100);
     ask(&mut world, pinning(&prompt, 60));
     assert_eq!(pinned(&world), 6, "the whole blocks of the prompt, and nothing of the answer");
     let evicted = world.scheduler.evict(&prompt, [0; 16]);
-    assert_eq!(evicted, Evicted { blocks: 10, pins: 1 }, "the answer goes with it");
+    assert_eq!(evicted, Evicted { blocks: 10, pins: 1 }, "the answer is evicted with it");
     assert_eq!((pinned(&world), world.scheduler.cache().stats().shared), (0, 0));
 }
 
 #[test]
-fn evicting_a_beginning_takes_back_every_pin_under_it() {
+fn evicting_a_prefix_removes_every_pin_below_it() {
     let mut world = World::new(config(), 100);
     let system = prompt(1, 70);
     for seed in 2..5 {
@@ -79,7 +79,7 @@ fn evicting_a_beginning_takes_back_every_pin_under_it() {
 }
 
 #[test]
-fn more_than_may_be_pinned_is_refused_before_the_answer_begins() {
+fn a_pin_over_the_limit_is_refused_before_the_answer_begins() {
     let mut world = World::new(config(), 40);
     ask(&mut world, pinning(&prompt(1, 200), 2));
     let client = run(&mut world, pinning(&prompt(2, 200), 2));
@@ -100,7 +100,7 @@ fn more_than_may_be_pinned_is_refused_before_the_answer_begins() {
 }
 
 #[test]
-fn tenants_divide_by_weight_what_may_be_pinned() {
+fn the_pin_limit_is_divided_by_weight() {
     let mut world = World::new(config(), 80);
     let heavy = TenantPart { owner_weight: 3.0, ..part(1) };
     world.scheduler.set_tenants(&[heavy, part(2)]);
@@ -117,12 +117,16 @@ fn tenants_divide_by_weight_what_may_be_pinned() {
     assert_eq!(world.scheduler.unpin(Unpin::All, Some(TenantId(1))), 1, "the other's stays");
     let pin = world.scheduler.pins(None, 9).remove(0);
     assert_eq!((pin.tenant, pin.blocks, pinned(&world)), (TenantId(2), 10, 10));
-    assert_eq!(world.scheduler.unpin(Unpin::One(pin.id), Some(TenantId(1))), 0, "nobody unpins another's");
+    assert_eq!(
+        world.scheduler.unpin(Unpin::One(pin.id), Some(TenantId(1))),
+        0,
+        "a tenant cannot unpin for another one"
+    );
     assert_eq!(world.scheduler.unpin(Unpin::One(pin.id), None), 1);
 }
 
 #[test]
-fn what_fails_because_of_pins_says_so() {
+fn a_request_that_fails_because_of_pins_says_so() {
     let mut world = World::new(config(), 20);
     ask(&mut world, pinning(&prompt(1, 160), 2));
     let error = run(&mut world, request(prompt(2, 200), 2)).error().unwrap();
@@ -133,7 +137,7 @@ fn what_fails_because_of_pins_says_so() {
     ask(&mut world, request(prompt(2, 200), 2));
 }
 
-/// A world in which tenant 1 keeps a public prompt of 100 tokens.
+/// A world in which tenant 1 has pinned a public prompt of 100 tokens.
 fn with_public() -> (World, Vec<Token>) {
     let mut world = World::new(config(), 200);
     let system = prompt(1, 100);
@@ -144,7 +148,7 @@ fn with_public() -> (World, Vec<Token>) {
 }
 
 #[test]
-fn who_continues_a_public_prompt_pins_it_sees_it_and_takes_it_back() {
+fn a_continuation_of_a_public_prompt_is_pinned_reported_and_removed() {
     let (mut world, system) = with_public();
     let own = [system.clone(), prompt(2, 130)].concat();
     let prompt = kept(2, &own);
@@ -159,12 +163,12 @@ fn who_continues_a_public_prompt_pins_it_sees_it_and_takes_it_back() {
         assert_eq!((pinned(&world), world.scheduler.cached(&prompt).ram), (6, 96));
     }
     world.scheduler.set_public(&[]);
-    assert_eq!(world.scheduler.let_go(&system, [1; 16]), 7, "its keeper's goes as a whole");
+    assert_eq!(world.scheduler.let_go(&system, [1; 16]), 7, "the public prompt itself is dropped completely");
     assert_eq!(world.scheduler.cache().stats().shared, 0);
 }
 
 #[test]
-fn a_prompt_that_is_no_longer_public_is_held_by_nobodys_pin() {
+fn no_pin_holds_a_prompt_that_is_no_longer_public() {
     let (mut world, system) = with_public();
     run(&mut world, kept(2, &[system.clone(), prompt(2, 130)].concat()).request());
     world.scheduler.set_public(&[]);
@@ -173,7 +177,7 @@ fn a_prompt_that_is_no_longer_public_is_held_by_nobodys_pin() {
 }
 
 #[test]
-fn what_a_tenant_had_before_a_prompt_became_public_it_still_finds() {
+fn blocks_cached_before_a_prompt_became_public_are_still_found() {
     let mut world = World::new(config(), 200);
     let system = prompt(1, 100);
     let own = kept(2, &[system.clone(), prompt(2, 130)].concat());
@@ -188,7 +192,7 @@ fn what_a_tenant_had_before_a_prompt_became_public_it_still_finds() {
 }
 
 #[test]
-fn letting_go_of_one_prompt_leaves_the_longer_one() {
+fn releasing_a_prompt_keeps_a_longer_one() {
     let mut world = World::new(config(), 100);
     let (short, long) = (prompt(1, 64), [prompt(1, 64), prompt(2, 50)].concat());
     for tokens in [&short, &long] {
@@ -199,7 +203,7 @@ fn letting_go_of_one_prompt_leaves_the_longer_one() {
     assert_eq!(world.scheduler.let_go(&long, [0; 16]), 8);
 }
 
-/// What tenant 2 is told when it guesses, word by word, what follows a public prompt.
+/// The reports to tenant 2 when it guesses the continuation of a public prompt, token by token.
 fn guesses(others: &[Vec<Token>]) -> Vec<(usize, String)> {
     let (mut world, system) = with_public();
     for (tenant, tail) in [1, 3].into_iter().flat_map(|tenant| others.iter().map(move |tail| (tenant, tail)))
@@ -208,25 +212,25 @@ fn guesses(others: &[Vec<Token>]) -> Vec<(usize, String)> {
     }
     let secret = prompt(7, 60);
     let lengths = (0..=60).rev().step_by(7).chain([1, 16, 17, 60]);
-    let told = lengths.map(|length| {
+    let reports = lengths.map(|length| {
         let guess = [&system[..], &secret[..length], &prompt(8, 5)].concat();
         let report = run(&mut world, of(2, request(guess, 2))).answer().unwrap().report;
         (report.cached_tokens, format!("{:?} {:?}", report.cache, report.evicted))
     });
-    told.collect()
+    reports.collect()
 }
 
 #[test]
-fn partial_guesses_behind_a_public_prompt_tell_nothing_of_others() {
+fn guesses_after_a_public_prompt_reveal_nothing_of_other_tenants() {
     let secret = prompt(7, 60);
-    let nobody_asked = guesses(&[]);
-    assert!(nobody_asked.iter().any(|(cached, _)| *cached > 96), "a guesser finds its own guesses");
+    let without_others = guesses(&[]);
+    assert!(without_others.iter().any(|(cached, _)| *cached > 96), "a guesser finds its own guesses");
     for others in [vec![secret.clone()], vec![secret[..20].to_vec(), secret[..33].to_vec(), secret]] {
-        assert_eq!(guesses(&others), nobody_asked);
+        assert_eq!(guesses(&others), without_others);
     }
 }
 
-/// A scheduler on a directory: one life of a server, which may pin so many blocks.
+/// A scheduler on a directory, one run of a server, with a limit on pinned blocks.
 fn life(dir: &Path, warm_blocks: usize, pinned_max: usize) -> World {
     let (config, blocks) = (config(), 400);
     let started = Instant::now();
@@ -257,7 +261,7 @@ fn life(dir: &Path, warm_blocks: usize, pinned_max: usize) -> World {
     World { scheduler, runner, limits }
 }
 
-/// Steps until everybody is answered and the disk is at rest.
+/// Steps until all requests have ended and the disk is idle.
 fn settle(world: &mut World) {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
@@ -278,16 +282,16 @@ fn submit_and_settle(world: &mut World, request: Request) -> Client {
 }
 
 /// Blocks pinned after a restart.
-fn reborn(dir: &Path, pinned_max: usize) -> usize {
+fn pinned_after_restart(dir: &Path, pinned_max: usize) -> usize {
     let mut world = life(dir, 400, pinned_max);
     settle(&mut world);
     pinned(&world)
 }
 
 #[test]
-fn a_pin_outlives_the_process_until_it_is_taken_back() {
+fn a_pin_outlives_the_process_until_it_is_removed() {
     let (tokens, other) = (prompt(1, 100), prompt(5, 50));
-    let take_back: [fn(&mut Scheduler, &[Token]); 4] = [
+    let remove: [fn(&mut Scheduler, &[Token]); 4] = [
         |scheduler, tokens| assert_eq!(scheduler.evict(tokens, [0; 16]).pins, 1),
         |scheduler, tokens| assert_eq!(scheduler.evict(&tokens[..40], [0; 16]).pins, 1),
         |scheduler, tokens| assert!(scheduler.let_go(tokens, [0; 16]) >= 6),
@@ -296,41 +300,41 @@ fn a_pin_outlives_the_process_until_it_is_taken_back() {
             assert_eq!(scheduler.unpin(Unpin::One(pin.id), None), 1);
         },
     ];
-    for take_back in take_back {
+    for remove in remove {
         let dir = tempfile::tempdir().unwrap();
         let mut world = life(dir.path(), 0, 100);
         submit_and_settle(&mut world, pinning(&tokens, 30));
         submit_and_settle(&mut world, pinning(&other, 3));
         drop(world);
-        assert_eq!(reborn(dir.path(), 100), 6 + 3);
+        assert_eq!(pinned_after_restart(dir.path(), 100), 6 + 3);
         let mut world = life(dir.path(), 400, 100);
         settle(&mut world);
-        take_back(&mut world.scheduler, &tokens);
+        remove(&mut world.scheduler, &tokens);
         settle(&mut world);
         drop(world);
-        assert_eq!(reborn(dir.path(), 100), 3, "only the other one comes back");
+        assert_eq!(pinned_after_restart(dir.path(), 100), 3, "only the other one is pinned again");
     }
 }
 
 #[test]
-fn pins_that_come_back_keep_to_the_limit() {
+fn restored_pins_keep_to_the_limit() {
     let dir = tempfile::tempdir().unwrap();
     let mut world = life(dir.path(), 0, 100);
     for seed in 0..5 {
         submit_and_settle(&mut world, pinning(&prompt(seed, 64), 1));
     }
     drop(world);
-    assert_eq!(reborn(dir.path(), 10), 8, "two of four blocks each");
+    assert_eq!(pinned_after_restart(dir.path(), 10), 8, "two of four blocks each");
     let mut world = life(dir.path(), 400, 10);
     settle(&mut world);
     world.scheduler.unpin(Unpin::All, None);
     settle(&mut world);
     drop(world);
-    assert_eq!(reborn(dir.path(), 100), 0, "also those that found no room in memory");
+    assert_eq!(pinned_after_restart(dir.path(), 100), 0, "also those that did not fit into memory");
 }
 
 #[test]
-fn a_pinned_prompt_is_pinned_again_whoever_brings_it_back() {
+fn a_pinned_prompt_is_pinned_again_whichever_request_loads_it() {
     let dir = tempfile::tempdir().unwrap();
     let system = prompt(1, 100);
     let mut world = life(dir.path(), 0, 100);
@@ -341,15 +345,15 @@ fn a_pinned_prompt_is_pinned_again_whoever_brings_it_back() {
     let mut world = life(dir.path(), 0, 100);
     let client = submit_and_settle(&mut world, conversation);
     assert!(client.answer().unwrap().report.disk_tokens > 100);
-    assert_eq!(pinned(&world), 6, "the pin, and nothing of what continues it");
+    assert_eq!(pinned(&world), 6, "the pinned prompt, and no block of its continuation");
 }
 
 #[test]
-fn a_pin_that_is_taken_back_while_it_is_loaded_or_written_is_gone() {
+fn a_pin_removed_during_a_load_or_a_write_stays_removed() {
     let dir = tempfile::tempdir().unwrap();
     let tokens = prompt(1, 800);
     let mut world = life(dir.path(), 0, 100);
-    // Pinned with its first token; the answer runs on and the disk is still busy.
+    // Pinned with its first token, while the answer continues and the disk is busy.
     let client = world.submit(pinning(&tokens, 30));
     while pinned(&world) == 0 {
         world.step();
@@ -358,7 +362,7 @@ fn a_pin_that_is_taken_back_while_it_is_loaded_or_written_is_gone() {
     settle(&mut world);
     assert!(client.answer().is_some());
     drop(world);
-    assert_eq!(reborn(dir.path(), 100), 0);
+    assert_eq!(pinned_after_restart(dir.path(), 100), 0);
 
     let mut world = life(dir.path(), 0, 100);
     submit_and_settle(&mut world, pinning(&tokens, 1));
@@ -371,5 +375,5 @@ fn a_pin_that_is_taken_back_while_it_is_loaded_or_written_is_gone() {
     settle(&mut world);
     assert_eq!(pinned(&world), 0);
     drop(world);
-    assert_eq!(reborn(dir.path(), 100), 0);
+    assert_eq!(pinned_after_restart(dir.path(), 100), 0);
 }

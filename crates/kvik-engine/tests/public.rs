@@ -1,4 +1,4 @@
-//! Public prompts: computed once for all tenants that may share them, and nothing else is shared.
+//! Public prompts: computed once for all tenants that may share them; nothing else is shared.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
@@ -27,7 +27,7 @@ fn ask(world: &mut World, tenant: u32, tokens: &[Token]) -> usize {
 }
 
 #[test]
-fn a_public_prompt_is_shared_and_what_follows_is_not() {
+fn a_public_prompt_is_shared_and_its_continuations_are_not() {
     let mut world = World::new(config(), 200);
     let system = prompt(1, 100);
     world.scheduler.set_tenants(&[part(1, true), part(2, true), part(3, true), part(4, false)]);
@@ -38,19 +38,19 @@ fn a_public_prompt_is_shared_and_what_follows_is_not() {
 
     let secret = [system.clone(), prompt(2, 60)].concat();
     assert_eq!(ask(&mut world, 2, &secret), 96, "the whole blocks of the public prompt");
-    assert_eq!(ask(&mut world, 3, &secret), 96, "and nothing of what another tenant asked");
-    assert_eq!(ask(&mut world, 2, &secret), 159, "its own it finds again");
-    assert_eq!(ask(&mut world, 4, &secret), 0, "one that keeps to itself shares nothing");
-    assert_eq!(ask(&mut world, 1, &secret), 100, "its keeper has it to the exact token");
+    assert_eq!(ask(&mut world, 3, &secret), 96, "and no block of another tenant's continuation");
+    assert_eq!(ask(&mut world, 2, &secret), 159, "it reuses its own continuation");
+    assert_eq!(ask(&mut world, 4, &secret), 0, "a tenant that opted out shares nothing");
+    assert_eq!(ask(&mut world, 1, &secret), 100, "its owner reuses it to the exact token");
 
     world.scheduler.set_public(&[]);
     assert_eq!(ask(&mut world, 2, &secret), 0, "no longer public");
     world.scheduler.cache().check().unwrap();
 }
 
-/// A prompt may be withdrawn while somebody uses it, or is about to: what holds it lets go when they have ended.
+/// A public prompt may be withdrawn while requests use it or wait for it: it is released when they have ended.
 #[test]
-fn a_prompt_that_is_withdrawn_while_it_is_used_is_let_go_of_afterwards() {
+fn a_prompt_withdrawn_while_it_is_used_is_released_afterwards() {
     let parallel_max = 1;
     let mut world = World::new(EngineConfig { parallel_max, ..config() }, 200);
     let system = prompt(1, 96);
@@ -76,5 +76,5 @@ fn a_prompt_that_is_withdrawn_while_it_is_used_is_let_go_of_afterwards() {
         assert_eq!(client.answer().unwrap().report.cached_tokens, 96);
     }
     world.scheduler.clear(None);
-    assert_eq!(world.scheduler.cache().stats().shared, 0, "nothing holds on to it");
+    assert_eq!(world.scheduler.cache().stats().shared, 0, "nothing holds it");
 }

@@ -1,4 +1,4 @@
-//! The scheduler's promises, one by one.
+//! The guarantees of the scheduler, one by one.
 
 mod fake;
 
@@ -7,12 +7,12 @@ use kvik_cache::{PrefixOrder, StopReason, Token};
 use kvik_engine::api::{Event, FinishReason, Request, RequestError, Sampling};
 use kvik_engine::config::EngineConfig;
 
-/// Greedy, and goes on to the limit.
+/// A greedy request that generates up to its limit.
 fn endless(prompt: Vec<Token>, max_tokens: usize) -> Request {
     Request { ignore_eos: true, ..request(prompt, max_tokens) }
 }
 
-/// Draws its tokens.
+/// A request that samples its tokens.
 fn warm(request: Request, seed: u64) -> Request {
     let sampling = Sampling { temperature: 1.0, seed, ..request.sampling.clone() };
     Request { sampling, ..request }
@@ -32,7 +32,7 @@ fn tokens_of(event: &Event) -> Vec<Token> {
 }
 
 #[test]
-fn a_second_request_computes_only_what_is_new() {
+fn a_second_request_computes_only_its_new_tokens() {
     let mut world = World::new(config(), 100);
     let system = prompt(1, 184);
     let first = world.submit(request([system.clone(), prompt(2, 35)].concat(), 20));
@@ -51,7 +51,7 @@ fn a_second_request_computes_only_what_is_new() {
 }
 
 #[test]
-fn the_same_prompt_again_computes_one_row() {
+fn a_repeated_prompt_computes_one_row() {
     for len in [1, 15, 16, 17, 40, 48, 100] {
         let mut world = World::new(config(), 100);
         world.submit(request(prompt(1, len), 5));
@@ -65,13 +65,13 @@ fn the_same_prompt_again_computes_one_row() {
 }
 
 #[test]
-fn twins_compute_their_prompt_once() {
+fn simultaneous_equal_requests_compute_their_prompt_once() {
     for len in [1, 2, 15, 16, 17, 47, 48, 49, 320, 333] {
         let mut world = World::new(config(), 400);
         let wanted = endless(prompt(1, len), 1);
         let clients: Vec<Client> = (0..8).map(|_| world.submit(wanted.clone())).collect();
         world.settle();
-        // The last row of each is its own: its logits are wanted.
+        // Each computes its last row, whose logits it needs.
         assert_eq!(world.rows(), len + 7);
         for client in &clients {
             let answer = client.answer().unwrap();
@@ -106,11 +106,11 @@ fn the_tail_of_a_running_sequence_is_reused() {
 }
 
 #[test]
-fn a_shared_head_is_awaited_and_no_more() {
+fn a_request_waits_for_a_shared_prefix_only() {
     let mut world = World::new(config(), 400);
-    let head = prompt(1, 96);
-    let long = world.submit(endless([head.clone(), prompt(2, 2000)].concat(), 1));
-    let short = world.submit(endless([head, prompt(3, 10)].concat(), 1));
+    let prefix = prompt(1, 96);
+    let long = world.submit(endless([prefix.clone(), prompt(2, 2000)].concat(), 1));
+    let short = world.submit(endless([prefix, prompt(3, 10)].concat(), 1));
     (0..4).for_each(|_| world.step());
     assert!(!long.has_ended(), "33 steps are needed for it");
     assert_eq!(short.answer().unwrap().report.cached_tokens, 96);
@@ -118,7 +118,7 @@ fn a_shared_head_is_awaited_and_no_more() {
 }
 
 #[test]
-fn a_twin_goes_on_when_the_other_is_cancelled() {
+fn an_equal_request_continues_when_the_other_is_cancelled() {
     let mut world = World::new(config(), 200);
     let first = world.submit(endless(prompt(1, 640), 5));
     let second = world.submit(endless(prompt(1, 640), 5));
@@ -136,7 +136,7 @@ fn a_twin_goes_on_when_the_other_is_cancelled() {
 fn running_streams_never_stall_for_longer_than_a_step() {
     let mut world = World::new(config(), 400);
     let mut request = endless(prompt(1, 10), 200);
-    // No halves of characters, so that every token is a text at once.
+    // Excludes halves of characters, so that every token gives text immediately.
     request.sampling.logit_bias = vec![(2, f32::NEG_INFINITY), (3, f32::NEG_INFINITY)];
     let stream = world.submit(request);
     world.step();
@@ -164,8 +164,8 @@ fn a_short_prompt_does_not_wait_behind_a_long_one() {
 }
 
 #[test]
-fn preempted_sequences_resume_unnoticed() {
-    // Three of them need 3 x 10 blocks in the end and start with 3 x 3.
+fn preemption_does_not_change_answers() {
+    // The three need 3 x 10 blocks at the end and start with 3 x 3.
     let mut world = World::new(config(), 16);
     let requests: Vec<Request> = (0..3).map(|seed| warm(endless(prompt(seed, 30), 120), seed)).collect();
     let clients: Vec<Client> = requests.iter().map(|request| world.submit(request.clone())).collect();
@@ -225,19 +225,19 @@ fn a_thousand_conversations_hold_their_prompt_once() {
     for seed in 0..1000 {
         world.submit(endless([system.clone(), prompt(10 + seed, 10)].concat(), 40));
     }
-    let mut most = 0;
+    let mut running_max = 0;
     while !world.scheduler.is_idle() {
         world.step();
-        most = most.max(world.scheduler.running());
+        running_max = running_max.max(world.scheduler.running());
     }
     world.check_idle();
-    assert_eq!((most, world.scheduler.counters().preemptions), (1000, 0));
-    // Fewer where two conversations happen to begin with the same words.
+    assert_eq!((running_max, world.scheduler.counters().preemptions), (1000, 0));
+    // Fewer if two conversations happen to share their first tokens.
     assert!((2000 + 1000 * 39..=2000 + 1000 * (10 + 39)).contains(&world.rows()));
 }
 
 #[test]
-fn what_a_cancelled_prefill_computed_is_reused() {
+fn the_blocks_of_a_cancelled_prefill_are_reused() {
     let mut world = World::new(config(), 100);
     let client = world.submit(endless(prompt(1, 500), 5));
     world.step();
@@ -259,12 +259,12 @@ fn the_next_turn_finds_the_generated_tokens() {
     let next = [prompt(1, 20), generated, prompt(2, 10)].concat();
     let client = world.submit(endless(next, 1));
     world.settle();
-    // All but the last generated token, which was never put into the model.
+    // All but the last generated token, which the model never computed.
     assert_eq!(client.answer().unwrap().report.cached_tokens, 20 + 49);
 }
 
 #[test]
-fn no_tokens_wanted_means_prompt_only() {
+fn zero_max_tokens_computes_the_prompt_only() {
     let mut world = World::new(config(), 100);
     for (cached, computed) in [(0, 40), (40, 0)] {
         let client = world.submit(Request { choices: 2, ..request(prompt(1, 40), 0) });
@@ -278,7 +278,7 @@ fn no_tokens_wanted_means_prompt_only() {
 }
 
 #[test]
-fn private_requests_leave_nothing_and_find_nothing() {
+fn private_requests_publish_nothing_and_reuse_nothing() {
     let mut world = World::new(config(), 100);
     let private = Request { reuse: false, ..endless(prompt(1, 100), 20) };
     for _ in 0..2 {
@@ -306,8 +306,8 @@ fn tenants_do_not_share() {
 }
 
 #[test]
-fn nobody_is_overtaken_for_ever() {
-    // One place, a crowd that always shares a known prompt, and an outsider that never does.
+fn no_request_is_overtaken_for_ever() {
+    // One slot, a crowd that shares a cached prompt, and an outsider that does not.
     let mut world = World::new(EngineConfig { parallel_max: 1, ..config() }, 60);
     let crowd = prompt(1, 200);
     world.submit(endless(crowd.clone(), 1));
@@ -323,7 +323,7 @@ fn nobody_is_overtaken_for_ever() {
         }
         assert!(served < 30, "the outsider starves");
     }
-    assert!(served >= 8, "those who share a prompt go first, for a while");
+    assert!(served >= 8, "requests with a cached prompt are admitted first, for a while");
     world.settle();
 }
 
@@ -349,7 +349,7 @@ fn stop_strings_end_a_choice() {
 }
 
 #[test]
-fn an_answer_does_not_end_before_it_has_its_least_tokens() {
+fn an_answer_does_not_end_before_min_tokens() {
     let asking = |seed: u64, min_tokens: usize| {
         let request = warm(request(prompt(1, 30), 80), seed);
         let sampling = Sampling { min_tokens, ..request.sampling.clone() };
@@ -382,10 +382,10 @@ fn refused_and_failed_requests_say_why() {
     world.check_idle();
 }
 
-/// What is private is in nobody's tree, however many choices it has, neither while it runs nor afterwards: where
-/// all choices start at once, where only some do, and where they push each other out.
+/// A private prompt is never in the prefix tree, with any number of choices, while it runs and afterwards: if
+/// all choices start at once, if only some do, and if they preempt each other.
 #[test]
-fn private_choices_are_seen_by_nobody() {
+fn private_choices_are_never_in_the_prefix_tree() {
     for (parallel_max, blocks) in [(32, 300), (3, 300), (32, 24)] {
         let mut world = World::new(EngineConfig { parallel_max, ..config() }, blocks);
         let asked: Vec<Request> = [0, 16, 17, 40, 64]

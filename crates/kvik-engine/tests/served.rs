@@ -1,4 +1,4 @@
-//! The engine with the model inside: whatever runs beside it, an answer is that of its solo run.
+//! The engine with the embedded model: an answer equals that of a solo run, whatever else runs.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -81,14 +81,14 @@ fn requests(tokenizer: &Tokenizer) -> Vec<Request> {
     (0..20).map(request).collect()
 }
 
-/// What must not depend on anything else: texts, tokens and log-probabilities to the bit.
+/// The parts that must not depend on other requests: texts, tokens and log-probabilities to the bit.
 fn answers(generated: &Generated) -> String {
     format!("{:?}", generated.choices)
 }
 
 #[test]
-fn answers_do_not_depend_on_the_company() {
-    // Room for two or three of them: they preempt each other.
+fn answers_do_not_depend_on_other_requests() {
+    // Fits two or three of them, so that they preempt each other.
     let (engine, tokenizer) = engine(24);
     let requests = requests(&tokenizer);
     let together: Vec<Generated> = std::thread::scope(|scope| {

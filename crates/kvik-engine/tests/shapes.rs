@@ -1,4 +1,4 @@
-//! Whatever shape a file states, its model is refused with an error or computes; it never ends the program.
+//! For any shape in a file, the model is refused with an error or computes; it never ends the process.
 
 #![allow(clippy::unwrap_used)] // a test may fail where it stands
 
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use kvik_cache::{BLOCK_POSITIONS, BlockId, Token};
 use kvik_engine::files::bytes::FileBytes;
-use kvik_engine::files::gguf::write::Writer;
+use kvik_engine::files::gguf::write::GgufWriter;
 use kvik_engine::load::LoadedModel;
 use kvik_engine::model::batch::{Batch, Row, Runner, SequenceKv};
 use kvik_engine::model::{Model, ModelRunner};
@@ -29,7 +29,7 @@ struct Shape {
     rope_dims: u32,
     norm_eps: f32,
     theta: f32,
-    stretch: f32,
+    factor: f32,
     scaling: &'static str,
 }
 
@@ -46,11 +46,11 @@ const VALID: Shape = Shape {
     rope_dims: 8,
     norm_eps: 1e-5,
     theta: 10_000.0,
-    stretch: 1.0,
+    factor: 1.0,
     scaling: "none",
 };
 
-/// Weights beyond this are not made; the file then has those of another shape.
+/// Weights beyond this are not created; the file then has those of another shape.
 const ELEMENTS_MAX: u64 = 1 << 20;
 
 impl Shape {
@@ -94,7 +94,7 @@ impl Shape {
     /// A file with this metadata and the tensors of `weights`.
     fn file(&self, weights: &Shape, ty: WeightType) -> Vec<u8> {
         let key = |name: &str| format!("{}.{name}", self.arch);
-        let mut writer = Writer::new();
+        let mut writer = GgufWriter::new();
         writer
             .text("general.architecture", self.arch)
             .u32(&key("block_count"), self.layers)
@@ -109,7 +109,7 @@ impl Shape {
             .f32(&key("attention.layer_norm_rms_epsilon"), self.norm_eps)
             .f32(&key("rope.freq_base"), self.theta)
             .text(&key("rope.scaling.type"), self.scaling)
-            .f32(&key("rope.scaling.factor"), self.stretch)
+            .f32(&key("rope.scaling.factor"), self.factor)
             .text("tokenizer.ggml.model", "llama");
         let tokens: Vec<String> = (0..self.vocab.min(1 << 16)).map(|i| format!("t{i}")).collect();
         writer.texts("tokenizer.ggml.tokens", &tokens);
@@ -123,7 +123,7 @@ impl Shape {
     }
 }
 
-/// Weights of ordinary size in any type: zeros would hide what a wrong index reads.
+/// Weights of ordinary size in any type: zeros would hide reads at a wrong index.
 fn numbers(ty: WeightType, rows: usize, cols: usize) -> Vec<u8> {
     let values: Vec<f32> = (0..rows * cols).map(|i| ((i * 37 % 101) as f32 - 50.0) / 100.0).collect();
     let mut bytes = vec![0; ty.row_bytes(cols).unwrap_or(0) * rows];
@@ -159,7 +159,7 @@ fn logits(file: Vec<u8>, kv: KvFormat) -> Result<Vec<f32>, String> {
     Ok(logits)
 }
 
-/// A shape in which up to three numbers are others.
+/// A shape with up to three changed numbers.
 fn shape() -> impl Strategy<Value = Shape> {
     const NUMBERS: [u32; 30] = [
         0,
@@ -213,8 +213,8 @@ fn shape() -> impl Strategy<Value = Shape> {
                     9 => shape.rope_dims = number,
                     10 => shape.norm_eps = real,
                     11 => shape.theta = real,
-                    12 => (shape.scaling, shape.stretch) = ("linear", real),
-                    _ => (shape.scaling, shape.stretch) = ("yarn", real),
+                    12 => (shape.scaling, shape.factor) = ("linear", real),
+                    _ => (shape.scaling, shape.factor) = ("yarn", real),
                 }
             }
             shape
@@ -232,7 +232,7 @@ fn a_shape_is_refused_or_computes() {
         let weights = if shape.is_small() { &shape } else { &VALID };
         match logits(shape.file(weights, ty), kv) {
             Ok(logits) => {
-                // A norm of nothing is not a number without an epsilon, and rightly so.
+                // Without an epsilon the norm of zeros is not a number, which is correct.
                 prop_assert!(shape.norm_eps < 1e-6 || logits.iter().all(|x| x.is_finite()));
                 computed.set(computed.get() + 1);
             }
@@ -242,13 +242,13 @@ fn a_shape_is_refused_or_computes() {
             }
         }
     });
-    // Otherwise the shapes are all of one kind, and the test says nothing.
+    // Otherwise the shapes are all of one kind, and the test proves nothing.
     assert!(computed.get() > 100 && refused.get() > 100, "{computed:?} computed, {refused:?} refused");
 }
 
-/// The shapes at the edges, one by one.
+/// The shapes at the limits, one by one.
 #[test]
-fn edges_are_on_the_right_side() {
+fn shapes_at_the_limits_are_accepted_or_refused() {
     let computes = |shape: Shape| {
         for kv in KvFormat::ALL {
             logits(shape.file(&shape, WeightType::F32), kv).unwrap();

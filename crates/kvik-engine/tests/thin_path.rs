@@ -50,7 +50,7 @@ fn greedy(runner: &mut ModelRunner, tokens: &mut Vec<Token>, count: usize, stop:
 }
 
 #[test]
-fn stories_begin_as_the_data_says() {
+fn the_first_tokens_of_stories_match_the_reference() {
     let Some(data) = skipped::outside_data() else { return };
     let (mut runner, tokenizer) = open(&data.join("stories260K.gguf"), 64);
     let mut tokens = vec![tokenizer.bos().unwrap()];
@@ -61,7 +61,7 @@ fn stories_begin_as_the_data_says() {
 }
 
 #[test]
-fn the_model_inside_triages_a_notification() {
+fn the_embedded_model_triages_a_notification() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/tiny/kvik-tiny-q8_0.gguf");
     let (mut runner, tokenizer) = open(&path, 1024);
     let prompt = "<|im_start|>system\nYou are a notification assistant. Choose one folder and one priority.\n\n\

@@ -1,4 +1,4 @@
-//! The scheduler and its disk where they meet: times to live, patience, pins, and who holds what.
+//! The scheduler with its disk tier: times to live, waiting for loads, pins, and held blocks.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
@@ -6,7 +6,7 @@ mod fake;
 
 use std::time::Duration;
 
-use fake::shelf::Shelf;
+use fake::memory_disk::MemoryDisk;
 use fake::*;
 use kvik_cache::{Retain, StopReason, Token};
 use kvik_engine::api::KeptPrompt;
@@ -17,12 +17,12 @@ fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// A request whose prompt is kept for so many seconds.
+/// A request whose prompt has a time to live of `ttl_s` seconds.
 fn brief(prompt: Vec<Token>, ttl_s: u64) -> Request {
     Request { retain: Retain { ttl: Some(secs(ttl_s)), ..Retain::default() }, ..request(prompt, 2) }
 }
 
-/// The answer, when everything has come to rest.
+/// The answer, after the scheduler has become idle.
 fn ask(world: &mut World, request: &Request) -> Answer {
     let client = world.submit(request.clone());
     world.settle();
@@ -40,120 +40,120 @@ fn kept(prompt: &[Token]) -> KeptPrompt {
 }
 
 /// Tokens of a prompt that a new process finds on disk.
-fn found(shelf: &Shelf, prompt: &[Token]) -> usize {
-    shelf.life(config(), 100, 0).scheduler.cached(&kept(prompt)).disk
+fn found(disk: &MemoryDisk, prompt: &[Token]) -> usize {
+    disk.life(config(), 100, 0).scheduler.cached(&kept(prompt)).disk
 }
 
 #[test]
-fn a_use_begins_the_time_to_live_anew_on_disk_too() {
-    let shelf = Shelf::default();
+fn a_use_restarts_the_time_to_live_on_disk_too() {
+    let disk = MemoryDisk::default();
     let long = prompt(1, 100);
-    let mut world = shelf.life(config(), 100, 0);
+    let mut world = disk.life(config(), 100, 0);
     ask(&mut world, &brief(long.clone(), 60));
-    shelf.pass(secs(50));
+    disk.pass(secs(50));
     ask(&mut world, &brief(long.clone(), 5));
-    shelf.pass(secs(50));
-    assert_eq!(found(&shelf, &long), 100, "the last use is 50 s ago, and somebody asked for 60");
-    shelf.pass(secs(11));
-    assert_eq!(found(&shelf, &long), 0);
+    disk.pass(secs(50));
+    assert_eq!(found(&disk, &long), 100, "the last use was 50 s ago, and one request set 60 s");
+    disk.pass(secs(11));
+    assert_eq!(found(&disk, &long), 0);
 }
 
 #[test]
-fn a_use_without_a_time_to_live_keeps_for_ever() {
-    let shelf = Shelf::default();
+fn a_use_without_a_time_to_live_removes_the_expiry() {
+    let disk = MemoryDisk::default();
     let long = prompt(1, 100);
-    let mut world = shelf.life(config(), 100, 0);
+    let mut world = disk.life(config(), 100, 0);
     ask(&mut world, &brief(long.clone(), 60));
     ask(&mut world, &request(long.clone(), 2));
-    shelf.pass(secs(1_000_000));
-    assert_eq!(found(&shelf, &long), 100);
+    disk.pass(secs(1_000_000));
+    assert_eq!(found(&disk, &long), 100);
 }
 
-/// As in RAM, where what is in use does not expire.
+/// As in RAM, where blocks in use do not expire.
 #[test]
-fn what_a_long_answer_stands_on_does_not_expire_meanwhile() {
-    let shelf = Shelf::default();
-    let mut world = shelf.life(config(), 100, 0);
+fn the_blocks_of_a_long_answer_do_not_expire_while_it_runs() {
+    let disk = MemoryDisk::default();
+    let mut world = disk.life(config(), 100, 0);
     let request = Request { max_tokens: 200, ignore_eos: true, ..brief(prompt(1, 100), 10) };
     let client = world.submit(request.clone());
     while !world.scheduler.is_idle() {
         world.step();
-        shelf.pass(secs(1));
+        disk.pass(secs(1));
     }
     let answer = client.answer().unwrap().choices[0].1.clone();
     let whole = [request.prompt, answer].concat();
-    assert_eq!(found(&shelf, &whole), 299, "all but the last token said");
+    assert_eq!(found(&disk, &whole), 299, "all but the last generated token");
 }
 
 #[test]
-fn what_has_outlived_its_time_is_written_again_and_so_is_what_follows() {
-    let shelf = Shelf::default();
+fn expired_blocks_and_their_continuations_are_written_again() {
+    let disk = MemoryDisk::default();
     let (system, whole) = (prompt(1, 96), [prompt(1, 96), prompt(2, 50)].concat());
-    let mut world = shelf.life(config(), 100, 0);
+    let mut world = disk.life(config(), 100, 0);
     ask(&mut world, &brief(system.clone(), 60));
-    shelf.pass(secs(61));
+    disk.pass(secs(61));
     let report = ask(&mut world, &request(whole.clone(), 2)).report;
     assert_eq!((report.cached_tokens, report.cache), (0, Some(StopReason::Expired)));
     drop(world);
-    shelf.pass(secs(1000));
-    assert_eq!(found(&shelf, &whole), 146, "nothing is unreachable");
+    disk.pass(secs(1000));
+    assert_eq!(found(&disk, &whole), 146, "nothing is unreachable");
 }
 
 #[test]
-fn what_has_outlived_its_time_leaves_the_disk_a_bit_at_a_time() {
-    let shelf = Shelf::default();
-    let mut world = shelf.life(config(), 400, 0);
+fn expired_blocks_are_erased_from_disk_in_small_batches() {
+    let disk = MemoryDisk::default();
+    let mut world = disk.life(config(), 400, 0);
     ask(&mut world, &request(prompt(2, 48), 1));
     let clients: Vec<Client> = (10..30).map(|seed| world.submit(brief(prompt(seed, 160), 60))).collect();
     world.settle();
     assert!(clients.iter().all(|client| client.answer().is_some()));
-    let kept = shelf.state().blocks.len();
+    let kept = disk.state().blocks.len();
     assert!(kept > 200, "{kept}");
     let Rest::For(rest) = world.scheduler.rest() else { panic!("there is something to wake up for") };
     assert!(rest <= secs(61), "{rest:?}");
-    // They were asked for one after the other.
-    shelf.pass(rest + secs(20));
+    // The requests were made one after the other.
+    disk.pass(rest + secs(20));
     let mut before = kept;
     for _ in 0..50 {
         assert!(before == 3 || world.scheduler.rest() == Rest::For(Duration::ZERO), "{before} are left");
         world.step();
-        let now = shelf.state().blocks.len();
+        let now = disk.state().blocks.len();
         assert!(before - now <= 64, "{before} to {now} in one step");
         before = now;
     }
     assert_eq!((before, world.scheduler.rest()), (3, Rest::Forever));
     let report = ask(&mut world, &brief(prompt(10, 160), 60)).report;
-    assert_eq!(report.cache, Some(StopReason::Expired), "which is said");
+    assert_eq!(report.cache, Some(StopReason::Expired), "the report says so");
 }
 
-/// What is read for a request is kept in RAM as it was on disk, also when not all of it came.
+/// Loaded blocks have the same time to live in RAM as on disk, also if the load is incomplete.
 #[test]
 fn a_time_to_live_survives_a_load() {
-    let shelf = Shelf::default();
+    let disk = MemoryDisk::default();
     let long = prompt(1, 200);
-    ask(&mut shelf.life(config(), 100, 0), &brief(long.clone(), 60));
+    ask(&mut disk.life(config(), 100, 0), &brief(long.clone(), 60));
     for whole in [true, false] {
-        let mut world = shelf.life(config(), 100, 0);
-        shelf.state().reads_stop = !whole;
+        let mut world = disk.life(config(), 100, 0);
+        disk.state().reads_stop = !whole;
         let client = world.submit(brief(long.clone(), 60));
         steps(&mut world, 2);
         client.close();
-        shelf.state().reads_stop = false;
+        disk.state().reads_stop = false;
         steps(&mut world, 20);
-        shelf.pass(secs(30));
+        disk.pass(secs(30));
         world.step();
-        shelf.pass(secs(31));
+        disk.pass(secs(31));
         world.step();
         assert_eq!(world.scheduler.cached(&kept(&long)).ram, 0, "whole: {whole}");
     }
 }
 
-/// A long prompt on disk, which is being read for somebody, and how long computing takes is known.
-fn long_load(shelf: &Shelf, long: &[Token]) -> (World, Client) {
-    ask(&mut shelf.life(config(), 100, 0), &request(long.to_vec(), 2));
-    let mut world = shelf.life(config(), 100, 0);
+/// A long prompt on disk that is being loaded for a request, with a measured rate of computing.
+fn long_load(disk: &MemoryDisk, long: &[Token]) -> (World, Client) {
+    ask(&mut disk.life(config(), 100, 0), &request(long.to_vec(), 2));
+    let mut world = disk.life(config(), 100, 0);
     ask(&mut world, &request(prompt(9, 64), 2));
-    shelf.state().reads_stop = true;
+    disk.state().reads_stop = true;
     let client = world.submit(request(long.to_vec(), 2));
     steps(&mut world, 3);
     assert_eq!(world.scheduler.disk_stats().unwrap().loads, 1);
@@ -161,57 +161,57 @@ fn long_load(shelf: &Shelf, long: &[Token]) -> (World, Client) {
 }
 
 #[test]
-fn a_newcomer_does_not_end_anothers_load() {
-    let shelf = Shelf::default();
+fn a_new_request_does_not_end_the_load_of_another() {
+    let disk = MemoryDisk::default();
     let long = prompt(1, 320);
-    let (mut world, client) = long_load(&shelf, &long);
+    let (mut world, client) = long_load(&disk, &long);
     let short = world.submit(request([&long[..32], &prompt(2, 20)].concat(), 2));
     steps(&mut world, 3);
     // Computing 32 tokens takes 32 ms, and 320 take ten times as long.
-    shelf.pass(Duration::from_millis(100));
+    disk.pass(Duration::from_millis(100));
     steps(&mut world, 10);
-    let report = short.answer().expect("its own patience has ended").report;
+    let report = short.answer().expect("its own waiting time has ended").report;
     assert_eq!(report.cache, Some(StopReason::RecomputeWasCheaper));
     assert_eq!(world.scheduler.disk_stats().unwrap().loads, 1, "the other one still waits");
-    shelf.state().reads_stop = false;
+    disk.state().reads_stop = false;
     world.settle();
     let report = client.answer().unwrap().report;
     assert_eq!(report.cached_tokens, 319, "{report:?}");
-    // What the newcomer computed meanwhile is not read for nothing, nor counted as read.
+    // Blocks that the new request computed meanwhile are neither loaded in vain nor counted as loaded.
     assert!(report.disk_tokens >= 280, "{report:?}");
 }
 
 #[test]
-fn who_joins_a_load_goes_on_as_soon_as_its_part_is_there() {
-    let shelf = Shelf::default();
+fn a_request_that_joins_a_load_continues_when_its_part_is_loaded() {
+    let disk = MemoryDisk::default();
     let long = prompt(1, 320);
-    let (mut world, _client) = long_load(&shelf, &long);
+    let (mut world, _client) = long_load(&disk, &long);
     let joined = world.submit(request([&long[..32], &prompt(2, 20)].concat(), 2));
     steps(&mut world, 2);
-    shelf.state().reads_stop = false;
+    disk.state().reads_stop = false;
     world.settle();
     assert_eq!(joined.answer().unwrap().report.disk_tokens, 32);
 }
 
 #[test]
-fn a_load_that_nobody_waits_for_ends() {
-    let shelf = Shelf::default();
-    let (mut world, client) = long_load(&shelf, &prompt(1, 320));
+fn a_load_without_waiting_requests_ends() {
+    let disk = MemoryDisk::default();
+    let (mut world, client) = long_load(&disk, &prompt(1, 320));
     client.close();
     world.step();
     assert_eq!(world.scheduler.disk_stats().unwrap().loads, 0);
-    shelf.state().reads_stop = false;
+    disk.state().reads_stop = false;
     world.settle();
 }
 
 #[test]
-fn who_has_nothing_on_disk_does_not_wait_for_those_who_have() {
-    let shelf = Shelf::default();
+fn a_request_with_nothing_on_disk_does_not_wait_for_loads() {
+    let disk = MemoryDisk::default();
     let stored: Vec<Request> = (100..150).map(|seed| request(prompt(seed, 40), 2)).collect();
-    let mut world = shelf.life(config(), 400, 0);
+    let mut world = disk.life(config(), 400, 0);
     stored.iter().for_each(|request| drop(ask(&mut world, request)));
-    let mut world = shelf.life(config(), 400, 0);
-    shelf.state().reads_stop = true;
+    let mut world = disk.life(config(), 400, 0);
+    disk.state().reads_stop = true;
     let clients: Vec<Client> = stored.iter().map(|request| world.submit(request.clone())).collect();
     steps(&mut world, 5);
     assert_eq!(world.scheduler.disk_stats().unwrap().loads, 16);
@@ -219,7 +219,7 @@ fn who_has_nothing_on_disk_does_not_wait_for_those_who_have() {
     steps(&mut world, 5);
     assert!(new.answer().is_some(), "it has nothing to wait for");
     assert!(clients.iter().all(|client| !client.has_ended()));
-    shelf.state().reads_stop = false;
+    disk.state().reads_stop = false;
     world.settle();
     for client in &clients {
         let report = client.answer().unwrap().report;
@@ -228,24 +228,24 @@ fn who_has_nothing_on_disk_does_not_wait_for_those_who_have() {
 }
 
 #[test]
-fn nobody_waits_for_a_place_longer_than_computing_takes() {
-    let shelf = Shelf::default();
+fn no_request_waits_for_a_load_longer_than_computing_takes() {
+    let disk = MemoryDisk::default();
     let stored: Vec<Request> = (100..140).map(|seed| request(prompt(seed, 40), 2)).collect();
-    let mut world = shelf.life(config(), 400, 0);
+    let mut world = disk.life(config(), 400, 0);
     stored.iter().for_each(|request| drop(ask(&mut world, request)));
-    let mut world = shelf.life(config(), 400, 0);
+    let mut world = disk.life(config(), 400, 0);
     ask(&mut world, &request(prompt(9, 64), 2));
-    shelf.state().reads_stop = true;
+    disk.state().reads_stop = true;
     let clients: Vec<Client> = stored.iter().map(|request| world.submit(request.clone())).collect();
     while !world.scheduler.is_idle() {
         match world.scheduler.rest() {
             Rest::None => world.step(),
             Rest::For(rest) => {
                 assert!(rest <= Duration::from_millis(100), "{rest:?}");
-                shelf.pass(rest);
+                disk.pass(rest);
                 world.step();
             }
-            Rest::Forever => panic!("they wait for ever"),
+            Rest::Forever => panic!("the requests wait for ever"),
         }
     }
     for client in &clients {
@@ -253,18 +253,18 @@ fn nobody_waits_for_a_place_longer_than_computing_takes() {
     }
 }
 
-/// Twenty blocks: eight are held until they are written, seven are being read, and somebody needs nineteen.
+/// Twenty blocks: eight are held until they are written, seven are being loaded, and a request needs nineteen.
 #[test]
-fn the_disk_lets_go_of_all_it_holds_before_a_request_fails() {
-    let shelf = Shelf::default();
+fn the_disk_releases_all_held_blocks_before_a_request_fails() {
+    let disk = MemoryDisk::default();
     let stored = request(prompt(1, 100), 1);
-    ask(&mut shelf.life(config(), 20, 0), &stored);
-    let mut world = shelf.life_with(config(), 20, 0, 1);
-    shelf.state().writes_stop = true;
+    ask(&mut disk.life(config(), 20, 0), &stored);
+    let mut world = disk.life_with(config(), 20, 0, 1);
+    disk.state().writes_stop = true;
     let written = world.submit(request(prompt(2, 130), 1));
     world.run_until_idle();
     assert!(written.answer().is_some());
-    shelf.state().reads_stop = true;
+    disk.state().reads_stop = true;
     let read = world.submit(stored.clone());
     world.step();
     assert_eq!(world.scheduler.disk_stats().unwrap().loads, 1);
@@ -275,60 +275,60 @@ fn the_disk_lets_go_of_all_it_holds_before_a_request_fails() {
 }
 
 #[test]
-fn a_pin_that_is_taken_back_while_it_is_read_does_not_return() {
-    let shelf = Shelf::default();
+fn a_pin_removed_during_its_load_does_not_return() {
+    let disk = MemoryDisk::default();
     let system = prompt(1, 96);
     let pinned = Request { retain: Retain { pin: true, ..Retain::default() }, ..request(system.clone(), 0) };
-    let mut world = shelf.life(config(), 100, 0);
+    let mut world = disk.life(config(), 100, 0);
     world.submit(pinned);
     world.run_until_idle();
-    assert!(shelf.state().blocks.values().any(|(record, _)| record.pinned));
-    let mut world = shelf.life(config(), 100, 50);
-    shelf.state().reads_stop = true;
+    assert!(disk.state().blocks.values().any(|(record, _)| record.pinned));
+    let mut world = disk.life(config(), 100, 50);
+    disk.state().reads_stop = true;
     steps(&mut world, 2);
     assert_eq!(world.scheduler.disk_stats().unwrap().loads, 1);
     world.scheduler.let_go(&system, [0; 16]);
-    shelf.state().reads_stop = false;
+    disk.state().reads_stop = false;
     steps(&mut world, 5);
     assert_eq!(world.scheduler.disk_stats().unwrap().loads, 0);
     world.check_idle();
-    assert!(shelf.state().blocks.values().all(|(record, _)| !record.pinned));
+    assert!(disk.state().blocks.values().all(|(record, _)| !record.pinned));
 }
 
-/// The same while what has ended is still being written.
+/// The same while the blocks of the ended request are still being written.
 #[test]
-fn a_pin_that_is_taken_back_while_it_is_written_does_not_return() {
-    let shelf = Shelf::default();
+fn a_pin_removed_during_its_write_does_not_return() {
+    let disk = MemoryDisk::default();
     let system = prompt(1, 160);
     let pinned = Request { retain: Retain { pin: true, ..Retain::default() }, ..request(system.clone(), 0) };
-    let mut world = shelf.life_with(config(), 100, 0, 2);
-    shelf.state().writes_stop = true;
+    let mut world = disk.life_with(config(), 100, 0, 2);
+    disk.state().writes_stop = true;
     world.submit(pinned);
     world.run_until_idle();
     world.scheduler.let_go(&system, [0; 16]);
-    shelf.state().writes_stop = false;
+    disk.state().writes_stop = false;
     steps(&mut world, 20);
     assert_eq!(world.scheduler.disk_stats().unwrap().writing, 0);
-    assert!(shelf.state().blocks.values().all(|(record, _)| !record.pinned));
+    assert!(disk.state().blocks.values().all(|(record, _)| !record.pinned));
     world.check_idle();
 }
 
-/// A pin is of a whole prompt: who reads its head brings back no pin, which nobody would ever take back.
+/// A pin covers a whole prompt: a load of its prefix restores no pin, which nothing would ever remove.
 #[test]
-fn the_head_of_what_is_pinned_is_not_pinned() {
-    let shelf = Shelf::default();
+fn loading_a_prefix_of_a_pinned_prompt_restores_no_pin() {
+    let disk = MemoryDisk::default();
     let system = prompt(1, 96);
     let pinned = Request { retain: Retain { pin: true, ..Retain::default() }, ..request(system.clone(), 0) };
-    let mut world = shelf.life(config(), 100, 0);
+    let mut world = disk.life(config(), 100, 0);
     world.submit(pinned);
     world.run_until_idle();
-    let mut world = shelf.life(config(), 100, 0);
+    let mut world = disk.life(config(), 100, 0);
     let report = ask(&mut world, &request([&system[..48], &prompt(2, 20)].concat(), 2)).report;
     assert_eq!(report.disk_tokens, 48);
     world.submit(request(system.clone(), 2));
     world.run_until_idle();
     let stats = world.scheduler.cache().stats();
-    assert_eq!(stats.shared - stats.evictable, 6, "the whole of it is");
+    assert_eq!(stats.shared - stats.evictable, 6, "the whole prompt is pinned");
     world.scheduler.let_go(&system, [0; 16]);
     world.check_idle();
 }

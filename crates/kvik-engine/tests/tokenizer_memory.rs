@@ -1,4 +1,4 @@
-//! What tokenizing takes beside the text. A process of its own, so that it can measure its own memory.
+//! Memory that tokenizing needs in addition to the text. A separate process, so that it can measure its memory.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
@@ -6,15 +6,15 @@ use std::path::Path;
 
 use kvik_engine::files::bytes::FileBytes;
 use kvik_engine::files::gguf::Gguf;
-use kvik_engine::files::gguf::write::Writer;
+use kvik_engine::files::gguf::write::GgufWriter;
 use kvik_engine::text::tokenizer::{Tokenizer, TokenizerHints};
 
 const TEXT_BYTES: usize = 16 << 20;
 
-/// Bytes of memory for each byte of a text, its tokens (4 bytes each) included.
+/// Maximum bytes of memory for each byte of a text, including its tokens (4 bytes each).
 const PER_BYTE_MAX: usize = 12;
 
-/// Shapes that are one word, or whose every pair can be merged.
+/// Texts that are one word, or in which every pair can be merged.
 const UNITS: [&str; 6] = ["a", "ab", "aab", "é", "\u{e0}\u{301}", "<|im_"];
 
 #[test]
@@ -47,7 +47,7 @@ fn composed() -> Tokenizer {
     Tokenizer::from_json(json.to_string().as_bytes(), &TokenizerHints::default()).unwrap()
 }
 
-/// Every piece of up to six letters of two, no two of one score: as many ranks and merges as there can be.
+/// Every piece of up to six letters `a` and `b`, with different scores: the maximum of ranks and merges.
 fn pieces() -> Tokenizer {
     let mut pieces: Vec<String> = (0..=255).map(|byte| format!("<0x{byte:02X}>")).collect();
     for len in 1..=6 {
@@ -55,7 +55,7 @@ fn pieces() -> Tokenizer {
         pieces.extend((0..1 << len).map(piece));
     }
     let scores: Vec<f32> = (0..pieces.len()).map(|i| -(i as f32)).collect();
-    let mut writer = Writer::new();
+    let mut writer = GgufWriter::new();
     writer
         .text("tokenizer.ggml.model", "llama")
         .texts("tokenizer.ggml.tokens", &pieces)
@@ -63,7 +63,7 @@ fn pieces() -> Tokenizer {
     Tokenizer::from_gguf(&Gguf::from_bytes(FileBytes::Owned(writer.to_bytes())).unwrap()).unwrap()
 }
 
-/// Begins a new peak and returns what is resident, in bytes.
+/// Resets the peak and returns the resident bytes.
 fn reset_peak() -> usize {
     std::fs::write("/proc/self/clear_refs", "5").unwrap();
     status("VmRSS:")

@@ -7,33 +7,33 @@ use std::time::{Duration, Instant};
 
 use crate::mutate::{Random, mutate};
 
-/// What to run.
+/// A fuzzing run to do.
 pub(crate) struct Campaign {
     /// The target.
     pub(crate) target: fn(&[u8]),
     /// Inputs to start from.
     pub(crate) corpus: Vec<Vec<u8>>,
-    /// How long.
+    /// Duration of the run.
     pub(crate) duration: Duration,
-    /// Where the randomness starts.
+    /// Seed of the random numbers.
     pub(crate) seed: u64,
 }
 
-/// What was run.
+/// Result of a run.
 pub(crate) struct Outcome {
     /// Inputs tried.
     pub(crate) executions: u64,
     /// The slowest one.
     pub(crate) slowest: Duration,
-    /// An input that failed, and how.
+    /// An input that failed, and the reason.
     pub(crate) failure: Option<(Vec<u8>, String)>,
 }
 
-/// An input may not take longer than this, nor the process more memory.
+/// Maximum time of an input, and maximum memory of the process.
 const INPUT_MAX: Duration = Duration::from_secs(5);
 const MEMORY_KIB_MAX: u64 = 2 << 20;
 
-/// Mutants that are kept as further starting points.
+/// Maximum mutants that are kept as further starting points.
 const KEPT_MAX: usize = 256;
 
 /// All files of a corpus directory.
@@ -70,16 +70,16 @@ fn run_one(target: fn(&[u8]), input: &[u8], slowest: &mut Duration) -> Option<(V
     let result = panic::catch_unwind(AssertUnwindSafe(|| target(input)));
     let took = start.elapsed();
     *slowest = (*slowest).max(took);
-    let complaint = match (result, memory_kib()) {
+    let reason = match (result, memory_kib()) {
         (Err(_), _) => "panicked".to_owned(),
         _ if took > INPUT_MAX => format!("took {took:?}"),
         (_, Some(kib)) if kib > MEMORY_KIB_MAX => format!("the process has used {} MiB", kib >> 10),
         _ => return None,
     };
-    Some((input.to_vec(), complaint))
+    Some((input.to_vec(), reason))
 }
 
-/// Some mutants become starting points, so that changes add up; the seeds always stay.
+/// Keeps some mutants as starting points, so that changes accumulate; the seeds always stay.
 fn keep(corpus: &mut Vec<Vec<u8>>, seeds: usize, mutant: Vec<u8>, random: &mut Random) {
     if mutant.len() > 1 << 16 || random.below(64) != 0 {
         return;
@@ -93,7 +93,7 @@ fn keep(corpus: &mut Vec<Vec<u8>>, seeds: usize, mutant: Vec<u8>, random: &mut R
     }
 }
 
-/// The most memory the process has used, where the system tells.
+/// Peak memory of the process, if the system reports it.
 fn memory_kib() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

@@ -1,8 +1,8 @@
-//! Fuzzes what reads model files and answers, on stable Rust and without instruments.
+//! Fuzzes the readers of model files and answers, on stable Rust and without instrumentation.
 //!
 //! `cargo run --release -p kvik-engine --example fuzz_gguf -- --seconds 600 --corpus fuzz/corpus/gguf`
 //!
-//! The corpus directory's name is the target. `fuzz/` has the same targets for cargo-fuzz.
+//! The name of the corpus directory selects the target. `fuzz/` has the same targets for cargo-fuzz.
 
 mod campaign;
 mod mutate;
@@ -47,9 +47,9 @@ fn run() -> Result<bool, String> {
     let outcome = campaign::run(Campaign { target, corpus, duration: Duration::from_secs(seconds), seed });
     let rate = outcome.executions / seconds.max(1);
     println!("{} executions, {rate} per second, slowest {:?}", outcome.executions, outcome.slowest);
-    let Some((input, complaint)) = outcome.failure else { return Ok(true) };
+    let Some((input, reason)) = outcome.failure else { return Ok(true) };
     let path = format!("failure-{name}.bin");
     std::fs::write(&path, input).map_err(|error| format!("{path}: {error}"))?;
-    println!("an input {complaint}; it is in {path}");
+    println!("an input {reason}; it is in {path}");
     Ok(false)
 }

@@ -1,11 +1,11 @@
-//! Mutations that know what model files are made of: counts, lengths, offsets and names.
+//! Mutations aware of the structure of model files: counts, lengths, offsets and names.
 
 /// A small fast generator; the same seed gives the same run.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// Any seed will do.
+    /// A generator from any seed.
     pub(crate) fn new(seed: u64) -> Random {
         Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
@@ -17,13 +17,13 @@ impl Random {
         self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
-    /// A number below `end`; 0 when there is none.
+    /// A number below `end`; 0 if there is none.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         (self.next() >> 16) as usize % end.max(1)
     }
 }
 
-/// Values at which counts and offsets go wrong.
+/// Boundary values of counts and offsets.
 const BOUNDARIES: [u64; 18] = [
     0,
     1,
@@ -108,7 +108,7 @@ fn overwrite_at(bytes: &mut [u8], at: usize, random: &mut Random) {
     bytes[at..at + width].copy_from_slice(&value.to_le_bytes()[..width]);
 }
 
-/// Fields stand right behind the names they belong to.
+/// Overwrites a field, which directly follows its name.
 fn overwrite_after_name(bytes: &mut [u8], random: &mut Random) {
     let ends = name_ends(bytes);
     if !ends.is_empty() {
@@ -117,7 +117,7 @@ fn overwrite_after_name(bytes: &mut [u8], random: &mut Random) {
     }
 }
 
-/// Makes one name's beginning that of another: duplicates, missing keys.
+/// Copies the end of one name over another: makes duplicates and missing keys.
 fn swap_names(bytes: &mut [u8], random: &mut Random) {
     let ends = name_ends(bytes);
     if ends.len() > 1 {
@@ -127,7 +127,7 @@ fn swap_names(bytes: &mut [u8], random: &mut Random) {
     }
 }
 
-/// Ends of stretches of six or more characters that names are made of.
+/// Ends of runs of six or more characters that can be names.
 fn name_ends(bytes: &[u8]) -> Vec<usize> {
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.');
     let mut ends = Vec::new();

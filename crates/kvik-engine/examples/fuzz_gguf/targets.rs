@@ -1,4 +1,4 @@
-//! What is fuzzed: everything that reads bytes from outside. A target must return, whatever it gets.
+//! The fuzz targets: every reader of untrusted bytes. A target must return for any input.
 
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
@@ -11,10 +11,10 @@ use kvik_engine::text::answer::{AnswerDelta, AnswerParser, Offer, ToolForm};
 use kvik_engine::text::template::{ChatTemplate, RenderInput};
 use kvik_engine::text::tokenizer::{Tokenizer, TokenizerHints};
 
-/// Takes bytes from outside.
+/// Reads untrusted bytes.
 pub(crate) type Target = fn(&[u8]);
 
-/// Names of the targets, which are the names of their corpora too.
+/// Targets by name; their corpora have the same names.
 pub(crate) const TARGETS: [(&str, Target); 6] = [
     ("gguf", gguf),
     ("safetensors", safetensors),
@@ -27,7 +27,7 @@ pub(crate) const TARGETS: [(&str, Target); 6] = [
 const TEXT: &str =
     "Hello  wörld\n\n<|im_start|>user\n12345 don't 🦙 ▁ <s></s> \u{0}aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 
-/// A GGUF file: the header, every value, the model's shape, the tokenizer at work.
+/// A GGUF file: its header, every value, the model's shape, and encoding with its tokenizer.
 pub(crate) fn gguf(data: &[u8]) {
     let Ok(file) = Gguf::from_bytes(FileBytes::Owned(data.to_vec())) else { return };
     for key in file.keys() {
@@ -61,7 +61,7 @@ pub(crate) fn config(data: &[u8]) {
     let _ = config_from_json(data, "fuzzed");
 }
 
-/// A tokenizer.json, the tokenizer at work.
+/// A tokenizer.json, and encoding with it.
 pub(crate) fn tokenizer(data: &[u8]) {
     if let Ok(tokenizer) = Tokenizer::from_json(data, &TokenizerHints::default()) {
         use_tokenizer(&tokenizer);

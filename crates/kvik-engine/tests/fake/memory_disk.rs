@@ -1,4 +1,4 @@
-//! A disk in memory that is told when to move, and a scheduler on it whose time does not pass by itself.
+//! A disk in memory whose operations can be held back, and a scheduler on it with a manual clock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,35 +15,35 @@ use kvik_engine::store::{Buffer, Buffers, Completed};
 
 use super::{BLOCK_BYTES, FakeRunner, VOCAB, World, cache_config, vocabulary};
 
-/// The day it is when the clock is at zero.
+/// The time of day when the clock is at zero.
 pub const EPOCH_S: u64 = 1_800_000_000;
 const SLOTS: u32 = 1000;
 
-/// What outlives the scheduler: the disk, and the time.
+/// State that outlives the scheduler: the disk and the clock.
 #[derive(Clone, Default)]
-pub struct Shelf {
+pub struct MemoryDisk {
     state: Arc<Mutex<State>>,
     pub millis: Arc<AtomicU64>,
 }
 
 #[derive(Default)]
 pub struct State {
-    /// What is stored.
+    /// Stored blocks by slot.
     pub blocks: BTreeMap<u32, (Record, Vec<u8>)>,
-    /// Whether reads stay under way.
+    /// Whether completions of reads are held back.
     pub reads_stop: bool,
-    /// Whether writes do.
+    /// Whether completions of writes are held back.
     pub writes_stop: bool,
     reads: VecDeque<Completed>,
     writes: VecDeque<Completed>,
 }
 
 struct Handle {
-    shelf: Shelf,
+    disk: MemoryDisk,
     buffers: Buffers,
 }
 
-impl Shelf {
+impl MemoryDisk {
     pub fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap()
     }
@@ -52,12 +52,12 @@ impl Shelf {
         self.millis.fetch_add(time.as_millis() as u64, Ordering::Relaxed);
     }
 
-    /// A scheduler that finds what the one before it left.
+    /// A scheduler that finds the blocks of the previous one.
     pub fn life(&self, config: EngineConfig, blocks: usize, warm_blocks: usize) -> World {
         self.life_with(config, blocks, warm_blocks, 64)
     }
 
-    /// The same with at most so many blocks on their way down.
+    /// The same with at most `writes_max` blocks queued for the disk.
     pub fn life_with(
         &self,
         config: EngineConfig,
@@ -84,7 +84,7 @@ impl Shelf {
         let records = state.blocks.iter().map(|(&slot, (record, _))| (SlotId(slot), *record));
         let (tier, surplus) = Tier::with(SLOTS, records);
         assert!(surplus.is_empty());
-        let store = Box::new(Handle { shelf: self.clone(), buffers: Buffers::new(256, BLOCK_BYTES) });
+        let store = Box::new(Handle { disk: self.clone(), buffers: Buffers::new(256, BLOCK_BYTES) });
         let (waker, kin, epoch_s) = (Waker::default(), Vec::new(), EPOCH_S);
         DiskSetup { tier, store, kin, warm_blocks, writes_max, epoch_s, waker }
     }
@@ -96,13 +96,13 @@ impl BlockStore for Handle {
     }
 
     fn write(&mut self, slot: SlotId, record: &Record, payload: Buffer) {
-        let mut state = self.shelf.state();
+        let mut state = self.disk.state();
         state.blocks.insert(slot.0, (*record, payload.to_vec()));
         state.writes.push_back(Completed::Written { slot, result: Ok(Duration::ZERO) });
     }
 
     fn read(&mut self, ticket: u64, slot: SlotId, identity: Identity, mut into: Buffer) {
-        let mut state = self.shelf.state();
+        let mut state = self.disk.state();
         let result = match state.blocks.get(&slot.0) {
             Some((record, bytes)) if record.identity == identity => {
                 into.copy_from_slice(bytes);
@@ -114,23 +114,23 @@ impl BlockStore for Handle {
     }
 
     fn touch(&mut self, slot: SlotId, use_: Use) {
-        if let Some((record, _)) = self.shelf.state().blocks.get_mut(&slot.0) {
+        if let Some((record, _)) = self.disk.state().blocks.get_mut(&slot.0) {
             record.use_ = use_;
         }
     }
 
     fn pin(&mut self, slot: SlotId, pinned: bool) {
-        if let Some((record, _)) = self.shelf.state().blocks.get_mut(&slot.0) {
+        if let Some((record, _)) = self.disk.state().blocks.get_mut(&slot.0) {
             record.pinned = pinned;
         }
     }
 
     fn erase(&mut self, slot: SlotId) {
-        self.shelf.state().blocks.remove(&slot.0);
+        self.disk.state().blocks.remove(&slot.0);
     }
 
     fn completed(&mut self) -> Option<Completed> {
-        let state = &mut *self.shelf.state();
+        let state = &mut *self.disk.state();
         let read = if state.reads_stop { None } else { state.reads.pop_front() };
         read.or_else(|| if state.writes_stop { None } else { state.writes.pop_front() })
     }

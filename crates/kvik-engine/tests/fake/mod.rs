@@ -1,13 +1,13 @@
-//! A stand-in for the model, and what tests of the scheduler need around it.
+//! A fake model, and helpers for tests of the scheduler.
 //!
-//! Its "keys and values" of a position are the token there and a hash of everything that it read
-//! back from the blocks before it, as the keys of a real model depend on all earlier positions.
-//! The logits are a function of what it reads back. So a wrong block, a missed copy, an early
-//! overwrite or a wrong reuse changes the text.
+//! The "keys and values" of a position are its token and a hash of everything read back from the
+//! earlier positions, as the keys of a real model depend on all earlier positions. The logits are a
+//! function of the values read back. So a wrong block, a missed copy, an early overwrite or a wrong
+//! reuse changes the text.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "test support; every binary uses a part")]
 
-pub mod shelf;
+pub mod memory_disk;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -25,12 +25,12 @@ use kvik_engine::text::stream::{TokenKind, Vocabulary};
 pub const VOCAB: usize = 40;
 pub const EOS: Token = 0;
 
-/// Bytes of a position, when a block leaves the arena.
+/// Bytes of a position, if a block is copied out of the arena.
 const STORED_BYTES: usize = 16;
 /// Bytes of a block.
 pub const BLOCK_BYTES: usize = STORED_BYTES * BLOCK_POSITIONS;
 
-/// What stands at one position of a block.
+/// The content of one position of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stored {
     token: Token,
@@ -45,11 +45,11 @@ pub struct FakeRunner {
     pub rows: Arc<AtomicUsize>,
     /// Panics at the step that brings this to zero.
     pub panic_in: Arc<AtomicUsize>,
-    /// Panics whenever it is to compute this token, when there is one.
+    /// Panics whenever it computes this token, if set.
     pub poison: Option<Token>,
-    /// When given, every step waits for a permit, until there is no giver any more.
+    /// If set, every step waits for a permit, until the sender is dropped.
     pub permits: Option<Receiver<()>>,
-    /// When given, a row takes a millisecond of this clock.
+    /// If set, a row takes a millisecond of this clock.
     pub millis: Option<Arc<AtomicU64>>,
 }
 
@@ -87,7 +87,7 @@ impl FakeRunner {
         });
         self.logits.extend((0..VOCAB as u64).map(|token| {
             let spread = (mix(seen ^ (token << 32)) % 1000) as f32 / 100.0;
-            // The end is possible everywhere and likely nowhere.
+            // The end token is possible everywhere and likely nowhere.
             if token == 0 { spread - 2.0 } else { spread }
         }));
     }
@@ -102,7 +102,10 @@ impl Runner for FakeRunner {
         assert!((1..=BLOCK_POSITIONS).contains(&positions) && from != to);
         let mut copy = [None; BLOCK_POSITIONS];
         copy[..positions].copy_from_slice(&self.arena[from.index()][..positions]);
-        assert!(copy[..positions].iter().all(Option::is_some), "a head is copied before it is stored");
+        assert!(
+            copy[..positions].iter().all(Option::is_some),
+            "a partial block is copied before it is stored"
+        );
         self.arena[to.index()] = copy;
     }
 
@@ -149,7 +152,7 @@ impl Runner for FakeRunner {
     }
 }
 
-/// What `Batch` promises, and that nobody writes where somebody else reads.
+/// Checks the guarantees of `Batch`, and that no sequence writes to a block that another one reads.
 fn check_batch(batch: &Batch<'_>, rows_max: usize) {
     assert!(!batch.rows.is_empty() && batch.rows.len() <= rows_max, "{} rows", batch.rows.len());
     for pair in batch.rows.windows(2).filter(|pair| pair[0].sequence == pair[1].sequence) {
@@ -234,7 +237,7 @@ pub struct Client {
     closed: Arc<AtomicBool>,
 }
 
-/// What a client got, choice by choice.
+/// The answer that a client received, choice by choice.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
     pub choices: Vec<(String, Vec<Token>, Option<FinishReason>)>,
@@ -242,7 +245,7 @@ pub struct Answer {
 }
 
 impl Client {
-    /// Stops listening.
+    /// Disconnects.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
     }
@@ -266,7 +269,7 @@ impl Client {
         }
     }
 
-    /// The answer, when it is complete. Checks the order of the events on the way.
+    /// The answer, if it is complete. Also checks the order of the events.
     pub fn answer(&self) -> Option<Answer> {
         let events = self.events();
         let Some(Event::Done(report)) = events.last() else { return None };
@@ -342,7 +345,7 @@ impl World {
         assert_eq!(stats.free + stats.owned + stats.shared, stats.blocks);
     }
 
-    /// Steps until nothing is left; panics when that takes too long.
+    /// Steps until the scheduler is idle; panics if that takes too long.
     pub fn settle(&mut self) -> usize {
         for steps in 0..100_000 {
             if self.scheduler.is_idle() {
@@ -351,10 +354,10 @@ impl World {
             }
             self.step();
         }
-        panic!("the scheduler stands still with {} running", self.scheduler.running());
+        panic!("the scheduler makes no progress with {} running", self.scheduler.running());
     }
 
-    /// Steps until nothing is left, where something may stay pinned.
+    /// Steps until the scheduler is idle; blocks may stay pinned.
     pub fn run_until_idle(&mut self) {
         for _ in 0..100_000 {
             if self.scheduler.is_idle() {
@@ -362,10 +365,10 @@ impl World {
             }
             self.step();
         }
-        panic!("the scheduler stands still");
+        panic!("the scheduler makes no progress");
     }
 
-    /// Nothing is leaked.
+    /// Checks that nothing is leaked.
     pub fn check_idle(&self) {
         self.scheduler.cache().check().unwrap();
         let stats = self.scheduler.cache().stats();
@@ -378,7 +381,7 @@ impl World {
     }
 }
 
-/// The answer that a request gets when it is alone in a fresh engine with room to spare.
+/// The answer to a request that is alone in a fresh engine with enough blocks.
 pub fn solo(request: &Request) -> Answer {
     let blocks = request.choices as usize * (request.prompt.len() + request.max_tokens + 64) / 8;
     let mut world = World::new(EngineConfig { choices_max: 64, ..config() }, blocks);

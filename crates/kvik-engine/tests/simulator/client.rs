@@ -1,4 +1,4 @@
-//! A client: what it got so far, and whether it still listens.
+//! A client: the events it received, and whether it is connected.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 

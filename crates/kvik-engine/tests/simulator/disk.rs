@@ -1,9 +1,9 @@
-//! A disk in memory: slow, full, torn, rotten, lying, and cut off at any instant.
+//! A disk in memory: slow, full, with torn, corrupt and lost writes, and killed at any instant.
 //!
-//! [`Platter`] is what outlives the process; [`Drive`] is the [`BlockStore`] of one process on it. A write
-//! has phases, as `docs/format.md` states them: the header is emptied, the payload is written, the header is
-//! written. A kill between them leaves what is there. Reads check identity and bytes, as the store's
-//! checksums do, so damage is `Corrupt` and never a wrong block.
+//! [`Platter`] is the medium, which outlives the process; [`Drive`] is the [`BlockStore`] of one process. A
+//! write has the phases of `docs/format.md`: vacate the header, write the payload, write the header. A kill
+//! between them leaves the completed phases. Reads check identity and bytes, as the store's checksums do, so
+//! damage is `Corrupt` and never a wrong block.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -20,26 +20,26 @@ use crate::time::Dice;
 /// Buffers of a process.
 const BUFFERS: usize = 24;
 
-/// How bad the disk is, in so many of a thousand.
+/// Rates of faults, per thousand.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Faults {
-    /// Writes that fail after having torn the payload.
+    /// Writes that fail and leave a torn payload.
     pub(crate) writes: u64,
-    /// Reads that fail although the bytes are there.
+    /// Reads that fail although the bytes are intact.
     pub(crate) reads: u64,
-    /// Steps in which a slot rots.
+    /// Steps in which a slot becomes corrupt.
     pub(crate) rot: u64,
-    /// Steps in which nothing moves.
+    /// Steps without progress.
     pub(crate) stalls: u64,
-    /// Writes that are acknowledged and never done.
+    /// Writes that are acknowledged but not done.
     pub(crate) lies: u64,
 }
 
-/// What is in one slot.
+/// The content of one slot.
 #[derive(Clone, Default)]
 pub(crate) struct Cell {
     pub(crate) header: Option<Record>,
-    /// The bytes, and the block whose bytes they are while nothing has damaged them.
+    /// The bytes, and the block they belong to while they are intact.
     payload: Vec<u8>,
     holds: Option<Identity>,
 }
@@ -58,11 +58,11 @@ struct Read {
     into: Buffer,
 }
 
-/// The medium, and what the process that runs has asked of it.
+/// The medium, and the queues of the running process.
 #[derive(Default)]
 pub(crate) struct Platter {
     pub(crate) cells: Vec<Cell>,
-    /// Cells that fit; beyond them it is full.
+    /// Cells that fit before the disk is full.
     pub(crate) room: usize,
     pub(crate) faults: Faults,
     changes: VecDeque<Change>,
@@ -70,13 +70,13 @@ pub(crate) struct Platter {
     completed: VecDeque<Completed>,
     /// Cells whose payload was ever written.
     taken: usize,
-    /// Phases of the first change that are done.
+    /// Completed write phases of the first change.
     phases: u8,
-    /// Changes for which nothing is written after a fault.
+    /// Number of writes refused after a fault.
     rest: u32,
 }
 
-/// The platter as a process has it.
+/// One process's access to the platter.
 pub(crate) struct Drive {
     platter: Arc<Mutex<Platter>>,
     buffers: Buffers,
@@ -127,7 +127,7 @@ impl BlockStore for Drive {
     }
 }
 
-/// What a platter holds, whoever may read it and however long it is kept.
+/// The intact blocks of a platter, by parent, regardless of owner and expiry.
 #[derive(Default)]
 pub(crate) struct Catalog(HashMap<Identity, Vec<Record>>);
 
@@ -137,7 +137,7 @@ impl Catalog {
         self.0.get(&root).into_iter().flatten().any(|record| record.tokens.as_slice()[0] == token)
     }
 
-    /// Leading tokens that are there after `root` without a gap.
+    /// Leading tokens stored after `root` without a gap.
     pub(crate) fn stored(&self, root: Identity, tokens: &[Token]) -> usize {
         let (mut at, mut found) = (root, 0);
         while let Some(records) = self.0.get(&at) {
@@ -153,7 +153,7 @@ impl Catalog {
         found
     }
 
-    /// Leading tokens up to the last of them that is there, whatever is missing before it.
+    /// Leading tokens up to the last stored one, whatever is missing before it.
     pub(crate) fn reach(&self, root: Identity, tokens: &[Token]) -> usize {
         let (mut at, mut reach) = (root, 0);
         for (index, block) in tokens.chunks(BLOCK_POSITIONS).enumerate() {
@@ -168,7 +168,7 @@ impl Catalog {
     }
 }
 
-/// Leading tokens that two have in common.
+/// Length of the common prefix.
 pub(crate) fn common(a: &[Token], b: &[Token]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
@@ -178,7 +178,7 @@ impl Platter {
         Platter { cells: vec![Cell::default(); slots], room, faults, ..Platter::default() }
     }
 
-    /// Whether nothing is left to be done.
+    /// Whether all queues are empty.
     pub(crate) fn is_idle(&self) -> bool {
         self.changes.is_empty() && self.reads.is_empty() && self.completed.is_empty()
     }
@@ -193,7 +193,7 @@ impl Platter {
         )
     }
 
-    /// One phase of the first change, and maybe a read.
+    /// Executes one phase of the first change, and maybe a read.
     pub(crate) fn step(&mut self, dice: &mut Dice) {
         if dice.roll(1000) < self.faults.stalls {
             return;
@@ -203,15 +203,15 @@ impl Platter {
             self.cells[index].holds = None;
         }
         if let Some(change) = self.changes.pop_front() {
-            self.carry_out(change, dice);
+            self.execute(change, dice);
         }
         if !self.reads.is_empty() {
             let read = self.reads.swap_remove(dice.roll(self.reads.len() as u64) as usize);
-            self.carry_out_read(read, dice);
+            self.execute_read(read, dice);
         }
     }
 
-    /// The process is gone: what was not done never will be. Returns what the next one finds.
+    /// Kills the process: drops its queued operations. Returns the records that the next process finds.
     pub(crate) fn kill(&mut self) -> Vec<(SlotId, Record)> {
         self.changes.clear();
         self.reads.clear();
@@ -221,7 +221,7 @@ impl Platter {
         slots.filter_map(|(slot, cell)| Some((slot, cell.header?))).collect()
     }
 
-    /// What is there, sound, by the block that it follows.
+    /// The intact blocks by parent.
     pub(crate) fn catalog(&self) -> Catalog {
         let mut catalog = Catalog::default();
         for cell in &self.cells {
@@ -238,7 +238,7 @@ impl Platter {
         self.changes.iter().any(of)
     }
 
-    fn carry_out(&mut self, change: Change, dice: &mut Dice) {
+    fn execute(&mut self, change: Change, dice: &mut Dice) {
         match change {
             Change::Write { slot, record, payload } => self.write(slot, record, payload, dice),
             Change::Touch { slot, use_ } => {
@@ -291,7 +291,7 @@ impl Platter {
             .push_back(Completed::Written { slot, result: result.map(|()| Duration::from_micros(10)) });
     }
 
-    fn carry_out_read(&mut self, read: Read, dice: &mut Dice) {
+    fn execute_read(&mut self, read: Read, dice: &mut Dice) {
         let Read { ticket, slot, identity, mut into } = read;
         let cell = &self.cells[slot.index()];
         let named = cell.header.is_some_and(|record| record.identity == identity);

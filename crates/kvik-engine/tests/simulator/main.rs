@@ -1,11 +1,10 @@
-//! The engine below HTTP as a whole: scheduler, cache, disk tier, tenants, pins, times to live, public
-//! prompts, choices, private requests, cancellations, a model that panics, a disk that is slow, full, torn or
-//! lying, a clock, and restarts, driven together by one seed, with a naive model beside it.
+//! The whole engine below HTTP: scheduler, cache, disk tier, tenants, pins, times to live, public prompts,
+//! choices, private requests, cancellations, a model that panics, a disk that is slow, full, or loses and tears
+//! writes, a clock, and restarts, driven together by one seed, next to a naive twin.
 //!
-//! Whatever the history: every answer is, token for token, what the model says without any cache; what is
-//! reused is what the naive model says (exactly where there is room for everything, within its bounds where
-//! there is not) and for the reason that it says; nobody starves; nothing is leaked; no budget is passed;
-//! what was computed is on disk.
+//! For any history: every answer equals, token for token, the answer of the model without a cache; the reused
+//! tokens and the reason for a miss are those of the naive twin (exactly if everything fits, within its bounds
+//! otherwise); no request starves; nothing is leaked; no budget is exceeded; computed blocks are on disk.
 //!
 //! ```text
 //! cargo test --release -p kvik-engine --test simulator                    10,000 seeds of 1,000 steps
@@ -13,7 +12,7 @@
 //! SEEDS=n STEPS=m cargo test --release -p kvik-engine --test simulator    as many as you like
 //! ```
 //!
-//! `TRACE=1` beside a `SEED` tells what happens. Without `--release` it runs on a sample.
+//! `TRACE=1` with a `SEED` prints the events. Without `--release` it runs a sample.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
@@ -51,7 +50,7 @@ fn variable(name: &str) -> Option<u64> {
         .map(|value| value.parse().unwrap_or_else(|_| panic!("{name}={value:?} is no number")))
 }
 
-/// The model breaks on purpose; only what is not on purpose is worth a line.
+/// Silences the panics that the model raises on purpose.
 fn quiet_panics() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -61,7 +60,7 @@ fn quiet_panics() {
     }));
 }
 
-/// Runs seeds from `next` on until there are none or one fails; that one.
+/// Runs seeds from `next` on until `end` or a failure; returns the failed seed.
 fn run(next: &AtomicU64, end: u64, steps: u64, coverage: &Mutex<Coverage>) -> Option<u64> {
     loop {
         let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -79,7 +78,7 @@ fn run(next: &AtomicU64, end: u64, steps: u64, coverage: &Mutex<Coverage>) -> Op
 }
 
 #[test]
-fn any_history_is_as_the_naive_model_says() {
+fn every_history_agrees_with_the_naive_twin() {
     quiet_panics();
     let steps = variable("STEPS").unwrap_or(STEPS);
     if let Some(seed) = variable("SEED") {

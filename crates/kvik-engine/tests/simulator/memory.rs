@@ -1,9 +1,9 @@
-//! The naive model of everything that is cached: a list of token sequences, and a scan for every question.
+//! The naive twin of the cache: a list of token sequences, and a scan for every question.
 //!
-//! It knows no tree, no blocks in RAM and no slots. For every sequence that was computed it keeps how many
-//! leading tokens *must* be known and how many *may* be, in RAM and on disk, and until when. Where there is
-//! room for all, both are the same number and the engine's `cached_tokens` must be exactly it; where there
-//! is not, the engine must stay between them.
+//! It has no tree, no blocks in RAM and no slots. For every computed sequence it stores how many leading
+//! tokens *must* be known and how many *may* be, in RAM and on disk, and until when. If everything fits,
+//! both are the same number and the engine's `cached_tokens` must equal it; otherwise the engine must stay
+//! between them.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use kvik_cache::{BLOCK_POSITIONS, StopReason, Token};
 
 use crate::disk::common;
 
-/// Who sees a sequence: a tenant's own prompts, or what it keeps behind a public prompt.
+/// The view in which a sequence is visible: a tenant's own prompts, or its continuations of a public prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct View {
     pub(crate) salt: u8,
-    /// Whose public prompt it continues, and that prompt's whole blocks.
+    /// The salt of the public prompt's owner, and the whole blocks of that prompt.
     pub(crate) base: Option<(u8, Vec<Token>)>,
 }
 
@@ -28,15 +28,15 @@ pub(crate) struct Known {
     /// Leading tokens that must be in RAM, and on disk.
     pub(crate) ram: usize,
     pub(crate) disk: usize,
-    /// The step since which that is so.
+    /// The step since which `ram` and `disk` hold.
     pub(crate) since: u64,
     /// Leading tokens that may be anywhere.
     pub(crate) maybe: usize,
-    /// Something of it was dropped by hand while it was used.
+    /// Some of it was dropped explicitly while it was in use.
     pub(crate) is_torn: bool,
-    /// Somebody is using it.
+    /// A request is using it.
     pub(crate) in_use: bool,
-    /// When its first user came, and when the last one left.
+    /// When its first user arrived, and when the last one ended.
     pub(crate) began: Duration,
     pub(crate) used: Duration,
     pub(crate) ttl: Option<Duration>,
@@ -46,17 +46,17 @@ pub(crate) struct Known {
     pub(crate) is_base: bool,
 }
 
-/// What must, and what may, be found of a prompt.
+/// Tokens of a prompt that must, and that may, be found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Expected {
-    /// Of what is in RAM for sure.
+    /// Tokens certainly in RAM.
     pub(crate) ram: usize,
-    /// Of what is in RAM or on disk for sure.
-    pub(crate) least: usize,
-    pub(crate) most: usize,
+    /// Tokens certainly in RAM or on disk.
+    pub(crate) min: usize,
+    pub(crate) max: usize,
 }
 
-/// Whether who asks may have been waiting for the disk.
+/// Whether the request may have waited for the disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reading {
     May,
@@ -68,14 +68,14 @@ pub(crate) struct Memory {
     pub(crate) known: Vec<Known>,
 }
 
-/// Around the end of a time to live it is not said whether it is over.
+/// Tolerance around the end of a time to live in RAM.
 const DOUBT_RAM: Duration = Duration::from_millis(200);
-/// The disk counts in seconds.
+/// Tolerance on disk, which counts in seconds.
 const DOUBT_DISK: Duration = Duration::from_secs(3);
 
 impl Memory {
-    /// What is found of `prompt` at `now` by a request that came at step `came`: what was known then, and maybe
-    /// what came to be known since, apart from its own sequences, numbers `own`.
+    /// Tokens of `prompt` that a request finds at `now` if it arrived at step `came`: those known then, and maybe
+    /// those that became known since, except its own sequences, numbers `own`.
     pub(crate) fn expected(
         &self,
         view: &View,
@@ -85,9 +85,9 @@ impl Memory {
         now: Duration,
         reading: Reading,
     ) -> Expected {
-        // What it waits for lives on while it is read.
+        // Blocks that the request waits for do not expire while they are loaded.
         let alone = if reading == Reading::May { 0..0 } else { own.clone() };
-        let mut expected = Expected { ram: 0, least: 0, most: 0 };
+        let mut expected = Expected { ram: 0, min: 0, max: 0 };
         let others = self.known.iter().enumerate().filter(|(number, _)| !own.contains(number));
         for known in others.map(|(_, known)| known).filter(|known| known.may_be_seen_in(view)) {
             let shared = common(&known.tokens, prompt);
@@ -98,18 +98,18 @@ impl Memory {
                 let ram = if known.lives(now + DOUBT_RAM) { known.ram.min(shared) } else { 0 };
                 let disk = if known.lives(now + DOUBT_DISK) { known.disk.min(shared) } else { 0 };
                 expected.ram = expected.ram.max(ram);
-                expected.least = expected.least.max(ram).max(disk);
+                expected.min = expected.min.max(ram).max(disk);
             }
             let maybe = known.maybe.min(shared);
-            if maybe > expected.most {
-                expected.most = expected.most.max(self.may_live(known, maybe, &alone, now));
+            if maybe > expected.max {
+                expected.max = expected.max.max(self.may_live(known, maybe, &alone, now));
             }
         }
         expected
     }
 
-    /// Of the first `tokens` of a sequence, those that may not have outlived their time: everybody who shares
-    /// a block prolongs its life.
+    /// Of the first `tokens` of a sequence, those that may not have expired: every sequence that shares a block
+    /// prolongs its life.
     fn may_live(&self, known: &Known, mut tokens: usize, own: &Range<usize>, now: Duration) -> usize {
         while tokens > 0 {
             let block = (tokens - 1) / BLOCK_POSITIONS * BLOCK_POSITIONS;
@@ -131,9 +131,9 @@ impl Memory {
         0
     }
 
-    /// Why reuse ends after `cached` tokens of `prompt`, when everything that is known is in RAM, nothing was
-    /// ever evicted, and what is dropped has outlived its time. None where that depends on which of two
-    /// sequences that end in one block was there first.
+    /// Why reuse ends after `cached` tokens of `prompt`, if all known blocks are in RAM, none was ever evicted,
+    /// and all dropped ones have expired. `None` if that depends on which of two sequences that end in one
+    /// block came first.
     pub(crate) fn reason(
         &self,
         view: &View,
@@ -144,7 +144,7 @@ impl Memory {
     ) -> Option<StopReason> {
         let is_mine = |known: &&Known| known.view == *view && known.ram > 0 && known.since <= came;
         let mine = || self.known.iter().filter(is_mine);
-        // A block is missed as it was: all its tokens are in the prompt.
+        // A miss of a block requires that all its tokens are in the prompt.
         let block_end = cached - cached % BLOCK_POSITIONS + BLOCK_POSITIONS;
         let end = |known: &Known| known.ram.min(block_end);
         let lost = |known: &&Known| {
@@ -155,22 +155,22 @@ impl Memory {
             let longer = |other: &Known| common(&other.tokens, &lost.tokens[..end(lost)]) >= end(lost);
             end(lost) < block_end && self.known.iter().filter(|&known| longer(known)).count() > 1
         };
-        let goes_on = |known: &Known| {
+        let continues = |known: &Known| {
             known.lives(now) && known.ram > cached && known.tokens.starts_with(&prompt[..cached])
         };
         if cached == prompt.len() {
             Some(StopReason::Complete)
         } else if mine().any(|known| lost(&known)) {
             (!mine().filter(lost).all(replaced)).then_some(StopReason::Expired)
-        } else if cached > 0 && mine().any(goes_on) {
+        } else if cached > 0 && mine().any(continues) {
             Some(StopReason::Diverged)
         } else {
             Some(StopReason::FirstSeen)
         }
     }
 
-    /// Whether the life of anything that `prompt` shares ends about now, or more than it shares is known
-    /// perhaps and not for sure; apart from what is known by those who ask, numbers `own`.
+    /// Whether a sequence that shares a prefix with `prompt` expires about now, or may be known beyond that prefix
+    /// but not certainly; except the request's own sequences, numbers `own`.
     pub(crate) fn is_doubtful(
         &self,
         view: &View,
@@ -180,7 +180,7 @@ impl Memory {
         now: Duration,
     ) -> bool {
         let is_longer = |known: &Known| known.maybe > cached && common(&known.tokens, prompt) >= cached;
-        // Others who share its blocks may have prolonged its life.
+        // Other sequences that share its blocks may have prolonged its life.
         let is_prolonged =
             |known: &Known| !known.lives(now) && self.may_live(known, known.maybe, own, now) > cached;
         let is_vague = |known: &Known| is_longer(known) && (known.ram < known.maybe || is_prolonged(known));
@@ -194,18 +194,18 @@ impl Memory {
 }
 
 impl Known {
-    /// What is known of it is dropped by hand, as far as nobody uses it.
-    pub(crate) fn drop_by_hand(&mut self) {
+    /// Drops its blocks that are not in use, as an explicit eviction does.
+    pub(crate) fn drop_explicitly(&mut self) {
         (self.ram, self.disk) = (0, 0);
         self.is_torn |= self.in_use;
     }
 
-    /// Whether it may have outlived its time on disk while it was computed: steps may take longer than that.
+    /// Whether it may have expired on disk while it was computed: steps may take longer than its time to live.
     pub(crate) fn took_long(&self) -> bool {
         self.ttl.is_some_and(|ttl| self.used - self.began >= ttl / 2)
     }
 
-    /// A public prompt of `from`, as tenant `salt` sees it.
+    /// A public prompt of `from` in the view of tenant `salt`.
     pub(crate) fn base(salt: u8, from: u8, whole: &[Token], now: Duration, since: u64) -> Known {
         Known {
             view: View { salt, base: Some((from, whole.to_vec())) },
@@ -224,13 +224,13 @@ impl Known {
         }
     }
 
-    /// Whether a request that looks in `view` may find it: in RAM it stands in its own view, on disk all of a
-    /// tenant's prompts stand together.
+    /// Whether a lookup in `view` may find it: in RAM it is in its own view, on disk all prompts of a tenant are
+    /// in one namespace.
     fn may_be_seen_in(&self, view: &View) -> bool {
         if self.is_base { self.view == *view } else { self.view.salt == view.salt }
     }
 
-    /// Whether it has not outlived its time on its own account.
+    /// Whether it has not expired by its own time to live.
     pub(crate) fn lives(&self, now: Duration) -> bool {
         self.in_use || self.pinned || self.ttl.is_none_or(|ttl| now < self.used + ttl)
     }

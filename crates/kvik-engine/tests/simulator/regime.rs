@@ -1,4 +1,4 @@
-//! What a world is like: drawn once from its seed.
+//! The configuration of a world, drawn once from its seed.
 
 use kvik_cache::{CacheConfig, Policy, TenantId};
 use kvik_engine::config::EngineConfig;
@@ -9,18 +9,18 @@ use crate::fake::config;
 use crate::runner::BLOCK_BYTES;
 use crate::time::Dice;
 
-/// Whose prompts stand apart: no tenants, and three.
+/// Number of salts: one without tenants, and three tenants.
 pub(crate) const SALTS: u8 = 4;
 
-/// Blocks and slots of a world in which nothing is ever evicted for want of room.
+/// Blocks and slots of a world in which space never runs out.
 const ROOMY: usize = 2048;
 
-/// The properties of a world.
+/// The configuration of a world.
 #[derive(Debug, Clone)]
 pub(crate) struct Regime {
     pub(crate) engine: EngineConfig,
     pub(crate) blocks: usize,
-    /// No block is evicted for want of room, in RAM or on disk.
+    /// No block is evicted for lack of space, in RAM or on disk.
     pub(crate) roomy: bool,
     pub(crate) disk: Option<DiskRegime>,
     pub(crate) tenants: bool,
@@ -34,7 +34,7 @@ pub(crate) struct Regime {
     pub(crate) crowd: usize,
 }
 
-/// The properties of its disk.
+/// The configuration of its disk.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DiskRegime {
     pub(crate) slots: usize,
@@ -78,17 +78,17 @@ impl Regime {
         CacheConfig { blocks: self.blocks, policy: Policy::Lru, ghosts: 4096, pinned_max: self.pinned_max() }
     }
 
-    /// Blocks that may be pinned.
+    /// Maximum pinned blocks.
     pub(crate) fn pinned_max(&self) -> usize {
         self.blocks / 2
     }
 
-    /// Whether what was written is there as long as the process lives that wrote it, and longer.
+    /// Whether every written block stays readable, also after a restart.
     pub(crate) fn has_sound_disk(&self) -> bool {
         self.roomy && self.disk.is_some_and(|disk| disk.is_sound())
     }
 
-    /// What each tenant may take.
+    /// The share of each tenant.
     pub(crate) fn parts(&self) -> Vec<TenantPart> {
         let part = |salt: u8| TenantPart {
             weight: f64::from(salt) + 0.5,

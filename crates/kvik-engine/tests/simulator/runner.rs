@@ -1,8 +1,8 @@
-//! A stand-in for the model that is cheap enough for ten million steps, and the same model without blocks.
+//! A fake model that is cheap enough for ten million steps, and the same model without blocks.
 //!
-//! What a position stores is a hash of all tokens up to it; what the logits say is a hash of what stands at
-//! the end of every block. So a wrong block, a missed copy, an early overwrite, torn bytes from the disk or
-//! a wrong reuse changes the answer. [`Voice`] is the same arithmetic over plain tokens: the oracle.
+//! A position stores a hash of all tokens up to it; the logits are a hash of the values at the end of every
+//! block. So a wrong block, a missed copy, an early overwrite, torn bytes from the disk or a wrong reuse
+//! changes the answer. [`Oracle`] is the same arithmetic over plain tokens.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,22 +22,22 @@ pub(crate) const BLOCK_BYTES: usize = 8 * BLOCK_POSITIONS;
 pub(crate) const POISON: Token = 1;
 /// Only private prompts begin with this token.
 pub(crate) const SECRET: Token = 3;
-/// What computing one row takes.
+/// Time to compute one row.
 const ROW_TIME: Duration = Duration::from_micros(100);
 
 /// The model over blocks.
 pub(crate) struct SimRunner {
-    /// By block and position; 0 where nothing is stored.
+    /// By block and position; 0 if nothing is stored.
     arena: Vec<[u64; BLOCK_POSITIONS]>,
     logits: Vec<f32>,
     rows_max: usize,
     time: Time,
-    /// How often each block stands in the batch's tables: by block, the number of the batch and the count.
+    /// Uses of each block in the batch's tables: by block, the number of the batch and the count.
     users: Vec<(u64, u32)>,
     batches: u64,
-    /// Batches of a single sequence that panicked for no fault of its own.
+    /// Batches of a single sequence that panicked without poison.
     pub(crate) stumbled_alone: u32,
-    /// The next batch panics, once, whoever is in it.
+    /// Whether the next batch panics, once, whatever it contains.
     pub(crate) stumbles: Arc<AtomicBool>,
 }
 
@@ -74,7 +74,7 @@ impl SimRunner {
         push_logits(&mut self.logits, seen);
     }
 
-    /// What `Batch` promises, and that nobody writes where somebody else reads.
+    /// Checks the guarantees of `Batch`, and that no sequence writes to a block that another one reads.
     fn check(&mut self, batch: &Batch<'_>) {
         assert!(!batch.rows.is_empty() && batch.rows.len() <= self.rows_max, "{} rows", batch.rows.len());
         for pair in batch.rows.windows(2).filter(|pair| pair[0].sequence == pair[1].sequence) {
@@ -126,7 +126,7 @@ impl Runner for SimRunner {
     fn forward(&mut self, batch: &Batch<'_>) -> &[f32] {
         self.check(batch);
         self.time.advance(ROW_TIME * batch.rows.len() as u32);
-        // Half of it is computed when it breaks, as it may be.
+        // Half of the batch is computed before the panic, as can happen.
         let poisoned = batch.rows.iter().any(|row| row.token == POISON);
         let stumbles = self.stumbles.swap(false, Ordering::Relaxed);
         self.stumbled_alone += u32::from(stumbles && !poisoned && batch.sequences.len() == 1);
@@ -146,19 +146,19 @@ impl Runner for SimRunner {
     }
 }
 
-/// What the model panics with, so that the noise of it can be told from that of a failing test.
+/// The payload of the model's panics, which distinguishes them from those of a failing test.
 pub(crate) struct Broken;
 
 /// The same model over plain tokens.
 #[derive(Clone, Copy, Default)]
-struct Voice {
+struct Oracle {
     chain: u64,
-    /// Of the blocks before the last one.
+    /// Hash of the blocks before the last one.
     folded: u64,
     positions: usize,
 }
 
-impl Voice {
+impl Oracle {
     fn push(&mut self, token: Token) {
         if self.positions > 0 && self.positions.is_multiple_of(BLOCK_POSITIONS) {
             self.folded = mix(self.folded ^ self.chain);
@@ -173,28 +173,33 @@ impl Voice {
     }
 }
 
-/// What each choice of a request says when `tokens_max` are asked for and there is room: tokens, the end's
-/// not among them, and why it ends.
+/// The answer of each choice of a request with `tokens_max` and enough blocks: tokens without the end token,
+/// and the finish reason.
 pub(crate) fn answers(request: &Request, tokens_max: usize) -> Vec<(Vec<Token>, FinishReason)> {
-    let mut voice = Voice::default();
-    request.prompt.iter().for_each(|&token| voice.push(token));
-    (0..request.choices).map(|choice| answer(request, choice, tokens_max, voice)).collect()
+    let mut oracle = Oracle::default();
+    request.prompt.iter().for_each(|&token| oracle.push(token));
+    (0..request.choices).map(|choice| answer(request, choice, tokens_max, oracle)).collect()
 }
 
-fn answer(request: &Request, choice: u32, tokens_max: usize, mut voice: Voice) -> (Vec<Token>, FinishReason) {
+fn answer(
+    request: &Request,
+    choice: u32,
+    tokens_max: usize,
+    mut oracle: Oracle,
+) -> (Vec<Token>, FinishReason) {
     let mut sampler = Sampler::new(&request.sampling, choice, &request.prompt);
-    let (mut said, mut logits, mut scratch) = (Vec::new(), Vec::new(), Scratch::default());
-    while said.len() < tokens_max {
-        voice.logits(&mut logits);
+    let (mut answer, mut logits, mut scratch) = (Vec::new(), Vec::new(), Scratch::default());
+    while answer.len() < tokens_max {
+        oracle.logits(&mut logits);
         let token = sampler.sample(&logits, None, &mut scratch).unwrap();
         sampler.accept(token);
         if token == EOS && !request.ignore_eos {
-            return (said, FinishReason::Eos);
+            return (answer, FinishReason::Eos);
         }
-        said.push(token);
-        voice.push(token);
+        answer.push(token);
+        oracle.push(token);
     }
-    (said, FinishReason::Length)
+    (answer, FinishReason::Length)
 }
 
 fn chain(before: u64, token: Token) -> u64 {
@@ -204,7 +209,7 @@ fn chain(before: u64, token: Token) -> u64 {
 fn push_logits(logits: &mut Vec<f32>, seen: u64) {
     logits.extend((0..VOCAB as u64).map(|token| match token as Token {
         POISON => f32::NEG_INFINITY,
-        // The end is possible everywhere and likely nowhere.
+        // The end token is possible everywhere and likely nowhere.
         EOS => (mix(seen) % 1000) as f32 / 100.0 - 2.0,
         _ => (mix(seen ^ (token << 32)) % 1000) as f32 / 100.0,
     }));

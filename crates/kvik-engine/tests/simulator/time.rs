@@ -1,4 +1,4 @@
-//! The time of a simulated world, and its source of choices.
+//! The clock of a simulated world, and its random numbers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::fake::mix;
 
-/// A clock that moves only when it is told to; clones are the same clock.
+/// A manual clock; clones share the time.
 #[derive(Clone, Default)]
 pub(crate) struct Time(Arc<AtomicU64>);
 
@@ -20,17 +20,17 @@ impl Time {
     }
 }
 
-/// A seeded source of choices.
+/// A seeded generator of random choices.
 pub(crate) struct Dice(pub u64);
 
 impl Dice {
-    /// From 0 to `sides`, without it.
+    /// A number from 0 to `sides - 1`.
     pub(crate) fn roll(&mut self, sides: u64) -> u64 {
         self.0 = mix(self.0);
         (self.0 >> 20) % sides
     }
 
-    /// Once in so many times.
+    /// True once in `times` times.
     pub(crate) fn once_in(&mut self, times: u64) -> bool {
         self.roll(times) == 0
     }

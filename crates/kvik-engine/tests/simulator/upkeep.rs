@@ -1,4 +1,4 @@
-//! What happens to a world beside requests: restarts, pauses, prompts that are kept and let go.
+//! Events of a world other than requests: restarts, pauses, prompts that are pinned and released.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -21,12 +21,12 @@ use crate::world::World;
 
 /// Seconds since 1970 when the world began.
 const EPOCH_S: u64 = 1_800_000_000;
-/// Prompts kept at a time.
+/// Maximum prompts kept at a time.
 const KEPT_MAX: usize = 3;
-/// Nothing comes to rest more slowly.
+/// Maximum steps until the world is idle.
 const REST_STEPS_MAX: u64 = 60_000;
 
-/// A prompt that is kept, and whether it is there.
+/// A kept prompt.
 pub(crate) struct Kept {
     pub(crate) id: u64,
     pub(crate) salt: u8,
@@ -45,7 +45,7 @@ impl Kept {
     }
 }
 
-/// An engine on a platter: one process.
+/// A scheduler on a platter: one process.
 pub(crate) fn scheduler(regime: &Regime, time: &Time, platter: &Arc<Mutex<Platter>>) -> Scheduler {
     let (clock, started) = (time.clone(), time.now());
     let clock = Box::new(move || clock.now() - started);
@@ -74,23 +74,24 @@ pub(crate) fn scheduler(regime: &Regime, time: &Time, platter: &Arc<Mutex<Platte
     scheduler
 }
 
-/// Before the first block of a tenant's prompts, on disk.
+/// The root identity of a tenant's prompts on disk.
 fn root(regime: &Regime, salt: u8) -> Identity {
     Identity::root(&regime.engine.namespaces().shared([salt; 16]))
 }
 
 impl World {
-    /// Everybody is served and the disk has done what it was told; nothing is left behind.
-    pub(crate) fn rest_a_while(&mut self) {
+    /// Steps until all requests have ended and the disk is idle; checks that nothing is leaked.
+    pub(crate) fn settle(&mut self) {
         let from = self.steps;
-        while !self.is_at_rest() {
+        while !self.is_settled() {
             let disk = self.scheduler.disk_stats();
             assert!(
                 self.steps - from < REST_STEPS_MAX,
-                "it never comes to rest: {disk:?} {}",
+                "the world never becomes idle: {disk:?} {}",
                 self.platter.lock().unwrap().queues()
             );
-            // Somebody waits for the disk; where nobody does, its slowness must not outlive what it stores.
+            // Advances the clock if a request waits for the disk; otherwise stored blocks must not expire
+            // while the disk works.
             if let (Rest::For(time), false) = (self.scheduler.rest(), self.scheduler.is_idle()) {
                 self.time.advance(time / 8);
             }
@@ -105,7 +106,7 @@ impl World {
         self.check_secrets();
     }
 
-    /// Nothing of a private prompt is where others could find it.
+    /// Checks that no block of a private prompt is in the prefix tree or on disk.
     fn check_secrets(&self) {
         let mut scan = PrefixScan::new(PrefixOrder::Blocks, None, usize::MAX);
         while self.scheduler.cache().scan(&mut scan) {}
@@ -117,18 +118,18 @@ impl World {
         assert!(!stored, "a private prompt is on disk");
     }
 
-    fn is_at_rest(&self) -> bool {
+    fn is_settled(&self) -> bool {
         let disk = self.scheduler.disk_stats();
         let busy = disk.map_or(0, |disk| disk.loads + disk.prefetch_candidates + disk.writing);
         self.scheduler.is_idle() && busy == 0 && self.platter.lock().unwrap().is_idle()
     }
 
-    /// What was computed is on disk, where there is room and the disk is sound.
+    /// Checks that computed blocks are on disk, if they fit and the disk is sound.
     fn check_disk(&self) {
         if !self.regime.has_sound_disk() {
             return;
         }
-        self.tell(|| "all is at rest".to_owned());
+        self.trace(|| "the world is idle".to_owned());
         let catalog = self.platter.lock().unwrap().catalog();
         let soon = self.time.now() + Duration::from_secs(3);
         let whole = |known: &&Known| known.lives(soon) && !known.took_long() && !known.is_torn;
@@ -139,9 +140,9 @@ impl World {
         }
     }
 
-    /// The process ends, by itself or by force, and another one starts.
+    /// The process shuts down or is killed, and another one starts.
     pub(crate) fn restart(&mut self) {
-        self.tell(|| "the process ends".to_owned());
+        self.trace(|| "the process ends".to_owned());
         self.coverage.restarts += 1;
         self.note_counters();
         if self.dice.once_in(2) {
@@ -160,10 +161,10 @@ impl World {
         self.is_restarted = true;
         self.private.clear();
         self.forget_ram(quiet);
-        self.bring_back();
+        self.restore_kept();
     }
 
-    /// Of all that was known only what is on disk is left; for sure when nothing was on its way there.
+    /// Reduces the known sequences to those on disk; certainly so if no write was queued.
     fn forget_ram(&mut self, quiet: bool) {
         let catalog = self.platter.lock().unwrap().catalog();
         let sure = quiet && self.regime.has_sound_disk();
@@ -171,13 +172,13 @@ impl World {
             let stored = catalog.stored(root(&self.regime, known.view.salt), &known.tokens);
             let mut was_known = known.ram.max(known.disk);
             if self.regime.ttl {
-                // A last block that had to wait for the disk is given up; somebody else may have written it,
-                // for as long as they wanted it.
+                // The last partial block is dropped if it had to wait for the disk; another request may have
+                // written it, with its own time to live.
                 was_known -= was_known % BLOCK_POSITIONS;
             }
             known.ram = 0;
-            // Behind a block that is missing others may be found again once it is written anew; so may be
-            // blocks that are damaged now.
+            // Blocks after a missing one may be found again once it is written again; so may blocks that are
+            // damaged now.
             if self.regime.disk.is_none_or(|disk| disk.is_sound()) {
                 known.maybe =
                     known.maybe.min(catalog.reach(root(&self.regime, known.view.salt), &known.tokens));
@@ -186,21 +187,21 @@ impl World {
         }
     }
 
-    /// What a server does at its start: it says what is public, and keeps what is to be kept.
-    fn bring_back(&mut self) {
+    /// Does what a server does at its start: sets the public prompts, and computes the kept ones.
+    fn restore_kept(&mut self) {
         self.kept.iter_mut().for_each(|kept| kept.ready = false);
         for known in self.memory.known.iter_mut().filter(|known| known.is_base) {
             known.ram = 0;
         }
-        self.tell_public();
+        self.set_public();
         for index in 0..self.kept.len() {
             self.compute_kept(index);
         }
     }
 
-    /// Somebody keeps a prompt.
+    /// Keeps a new prompt.
     pub(crate) fn keep(&mut self) {
-        self.tell(|| "a prompt is to be kept".to_owned());
+        self.trace(|| "a prompt is to be kept".to_owned());
         if self.kept.len() >= KEPT_MAX {
             return;
         }
@@ -222,15 +223,15 @@ impl World {
         self.submit(request, Some(id));
     }
 
-    /// Somebody no longer keeps a prompt.
-    pub(crate) fn let_go(&mut self) {
+    /// Releases a kept prompt.
+    pub(crate) fn release(&mut self) {
         if self.kept.is_empty() {
             return;
         }
         let index = self.dice.roll(self.kept.len() as u64) as usize;
         let kept = self.kept.swap_remove(index);
         if kept.public {
-            self.tell_public();
+            self.set_public();
             self.forget_derived(kept.salt, kept.whole());
         }
         self.unpin(&kept);
@@ -238,26 +239,26 @@ impl World {
 
     pub(crate) fn unpin(&mut self, kept: &Kept) {
         self.is_dropped = true;
-        self.tell(|| format!("{:?} of {} is no longer kept", kept.tokens, kept.salt));
+        self.trace(|| format!("{:?} of {} is no longer kept", kept.tokens, kept.salt));
         self.scheduler.let_go(&kept.tokens, [kept.salt; 16]);
         let own = View { salt: kept.salt, base: None };
         for known in self.memory.known.iter_mut().filter(|known| known.view == own) {
             if common(&known.tokens, &kept.tokens) > 0 {
-                known.drop_by_hand();
+                known.drop_explicitly();
                 known.pinned &= !kept.tokens.starts_with(&known.tokens);
             }
         }
     }
 
-    /// Somebody drops all that is not in use and not pinned.
+    /// Drops all blocks that are neither in use nor pinned.
     pub(crate) fn clear(&mut self) {
-        self.tell(|| "the cache is cleared".to_owned());
+        self.trace(|| "the cache is cleared".to_owned());
         self.is_dropped = true;
         self.scheduler.clear(None);
-        self.memory.known.iter_mut().filter(|known| !known.is_base).for_each(Known::drop_by_hand);
+        self.memory.known.iter_mut().filter(|known| !known.is_base).for_each(Known::drop_explicitly);
     }
 
-    /// A prompt that is kept becomes public, or is no longer.
+    /// Makes a kept prompt public, or private again.
     pub(crate) fn publish(&mut self) {
         let ready: Vec<usize> = (0..self.kept.len()).filter(|&index| self.kept[index].ready).collect();
         if ready.is_empty() {
@@ -265,8 +266,8 @@ impl World {
         }
         let index = self.dice.pick(&ready);
         self.kept[index].public ^= true;
-        self.tell(|| format!("{:?} is public: {}", self.kept[index].tokens, self.kept[index].public));
-        self.tell_public();
+        self.trace(|| format!("{:?} is public: {}", self.kept[index].tokens, self.kept[index].public));
+        self.set_public();
         let kept = &self.kept[index];
         let (salt, whole) = (kept.salt, kept.whole().to_vec());
         if !kept.public {
@@ -277,16 +278,16 @@ impl World {
         }
     }
 
-    /// A prompt is no longer public: what continued it may stay, and need not be found.
+    /// A prompt is no longer public: blocks of its continuations may stay, but need not be found.
     fn forget_derived(&mut self, salt: u8, whole: &[Token]) {
         let derived = |view: &View| view.base.as_ref().is_some_and(|base| base.0 == salt && base.1 == whole);
         for known in self.memory.known.iter_mut().filter(|known| derived(&known.view)) {
-            known.drop_by_hand();
+            known.drop_explicitly();
             known.pinned = false;
         }
     }
 
-    fn tell_public(&mut self) {
+    fn set_public(&mut self) {
         let public: Vec<KeptPrompt> = self.kept.iter().filter(|kept| kept.public).map(Kept::prompt).collect();
         self.scheduler.set_public(&public);
     }

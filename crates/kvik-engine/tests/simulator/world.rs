@@ -1,4 +1,4 @@
-//! One world: an engine, its disk, its clients, and the model of what must be known.
+//! One world: an engine, its disk, its clients, and the naive twin of the cache.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -19,10 +19,10 @@ use crate::runner::{self, POISON, SECRET, SimRunner};
 use crate::time::{Dice, Time};
 use crate::upkeep::{Kept, scheduler};
 
-/// Steps that the disk may take beside those that the rows take.
+/// Steps allowed for the disk in addition to those of the rows.
 const PATIENCE_STEPS: u64 = 4000;
 
-/// What happened over all worlds: the simulator must reach the corners it is made for.
+/// Counts of events over all worlds: the simulator must reach every corner case.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Coverage {
     pub(crate) finished: u64,
@@ -33,9 +33,9 @@ pub(crate) struct Coverage {
     pub(crate) evicted: u64,
     pub(crate) restarts: u64,
     pub(crate) from_disk: u64,
-    /// Answers whose `cached_tokens` and reason the model told to the token.
+    /// Answers whose `cached_tokens` and reason the naive twin predicts exactly.
     pub(crate) exact: u64,
-    /// The same after a restart, where the disk has it.
+    /// The same after a restart, from disk.
     pub(crate) exact_after_restart: u64,
     pub(crate) expired: u64,
     pub(crate) private: u64,
@@ -48,19 +48,19 @@ pub(crate) struct Active {
     client: Client,
     request: Request,
     answers: Vec<(Vec<Token>, FinishReason)>,
-    /// Where it looks; two places where it is not sure whether its public prompt is there yet.
+    /// The views of its lookup; two if it is uncertain whether its public prompt is cached yet.
     views: Vec<View>,
-    /// Its own entries in the memory.
+    /// Its own entries in the naive twin.
     own: std::ops::Range<usize>,
-    /// Nobody else was there while it was.
+    /// Whether no other request overlapped it.
     alone: bool,
     came: u64,
-    /// Rows of all that was there when it came, and that came until it ended.
+    /// Rows of the requests that had ended before it arrived.
     rows_before: u64,
     kept: Option<u64>,
 }
 
-/// An engine, its disk, its clients, and what must be known.
+/// An engine, its disk, its clients, and the naive twin of the cache.
 pub(crate) struct World {
     pub(crate) dice: Dice,
     pub(crate) regime: Regime,
@@ -73,22 +73,21 @@ pub(crate) struct World {
     pub(crate) started: Duration,
     pub(crate) active: Vec<Active>,
     pub(crate) memory: Memory,
-    /// Conversations to go on from.
-    pub(crate) told: Vec<(u8, Vec<Token>)>,
+    /// Conversations to continue.
+    pub(crate) conversations: Vec<(u8, Vec<Token>)>,
     pub(crate) kept: Vec<Kept>,
     /// First blocks of private prompts, by tenant, that this process has seen.
     pub(crate) private: HashSet<(u8, Vec<Token>)>,
     pub(crate) next_kept: u64,
     pub(crate) steps: u64,
-    /// Rows that all requests so far need at most.
+    /// Maximum rows that all requests so far need.
     pub(crate) rows: u64,
-    /// Something was dropped by hand.
+    /// Blocks were dropped explicitly.
     pub(crate) is_dropped: bool,
     pub(crate) is_restarted: bool,
-    /// The process was killed before the disk had done what it was told: a pin that was taken back may be
-    /// there again.
+    /// The process was killed before the disk's queue was empty: a removed pin may reappear.
     pub(crate) is_cut_off: bool,
-    is_told: bool,
+    is_traced: bool,
     pub(crate) coverage: Coverage,
 }
 
@@ -111,7 +110,7 @@ impl World {
             started: Duration::ZERO,
             active: Vec::new(),
             memory: Memory::default(),
-            told: Vec::new(),
+            conversations: Vec::new(),
             kept: Vec::new(),
             private: HashSet::new(),
             next_kept: 0,
@@ -120,22 +119,22 @@ impl World {
             is_dropped: false,
             is_restarted: false,
             is_cut_off: false,
-            is_told: std::env::var_os("TRACE").is_some(),
+            is_traced: std::env::var_os("TRACE").is_some(),
             coverage: Coverage::default(),
         };
-        world.tell(|| format!("{:?}", world.regime));
+        world.trace(|| format!("{:?}", world.regime));
         world
     }
 
-    /// Something happens, the engine steps, the disk moves on.
+    /// Triggers a random event, steps the engine, steps the disk.
     pub(crate) fn live(&mut self) {
         match self.dice.roll(200) {
             0 if self.regime.restarts => self.restart(),
-            1..=3 => self.rest_a_while(),
+            1..=3 => self.settle(),
             4..=12 => self.cancel(),
             13..=30 => self.wait(),
             31..=34 if self.regime.pins => self.keep(),
-            35..=37 if self.regime.pins => self.let_go(),
+            35..=37 if self.regime.pins => self.release(),
             38 if self.regime.pins => self.clear(),
             39..=41 if self.regime.public => self.publish(),
             42..=43 if self.regime.panics => self.runner.stumbles.store(true, Ordering::Relaxed),
@@ -148,34 +147,34 @@ impl World {
         self.step();
     }
 
-    /// Lets everything end, takes everything out, and looks whether anything is left.
+    /// Ends all requests, drops all blocks, and checks that nothing is left.
     pub(crate) fn end(mut self) -> Coverage {
-        self.rest_a_while();
+        self.settle();
         while let Some(kept) = self.kept.pop() {
             self.unpin(&kept);
         }
         self.scheduler.set_public(&[]);
-        self.rest_a_while();
+        self.settle();
         self.scheduler.set_public(&[]);
         if self.is_cut_off {
             self.scheduler.unpin(Unpin::All, None);
         }
         self.clear();
-        self.rest_a_while();
+        self.settle();
         let stats = self.scheduler.cache().stats();
         assert_eq!(self.scheduler.pins(None, 9), [], "a pin is left");
         assert_eq!(
             (stats.shared, stats.owned, stats.free),
             (0, 0, stats.blocks),
-            "blocks are kept for nobody"
+            "blocks are left without a reason"
         );
         self.note_counters();
         self.coverage
     }
 
-    /// Says what happens, when it is wanted.
-    pub(crate) fn tell(&self, what: impl FnOnce() -> String) {
-        if self.is_told {
+    /// Prints an event, if tracing is on.
+    pub(crate) fn trace(&self, what: impl FnOnce() -> String) {
+        if self.is_traced {
             eprintln!("{:>6} {:>12.6} s  {}", self.steps, self.time.now().as_secs_f64(), what());
         }
     }
@@ -188,22 +187,22 @@ impl World {
         assert_eq!(stats.free + stats.owned + stats.shared, stats.blocks, "blocks are lost");
         assert!(stats.pinned <= self.regime.pinned_max(), "more is pinned than may be: {stats:?}");
         self.time.advance(Duration::from_micros(50));
-        self.move_disk();
+        self.step_disk();
         self.collect();
     }
 
-    fn move_disk(&mut self) {
+    fn step_disk(&mut self) {
         if self.regime.disk.is_some() {
             let mut platter = self.platter.lock().unwrap();
             (0..1 + self.dice.roll(8)).for_each(|_| platter.step(&mut self.dice));
         }
     }
 
-    /// Time passes; or a lot of it.
+    /// Advances the clock, sometimes by a lot.
     fn wait(&mut self) {
         let millis = self.dice.pick(&[1, 10, 100, 1000, 5000, 20_000, 100_000]);
         self.time.advance(Duration::from_millis(millis));
-        self.tell(|| format!("{millis} ms have passed"));
+        self.trace(|| format!("{millis} ms have passed"));
     }
 
     fn request(&mut self) -> Request {
@@ -234,11 +233,12 @@ impl World {
         request
     }
 
-    /// Something new after something known, mostly.
+    /// Mostly new tokens after a known prefix.
     fn prompt(&mut self, salt: u8) -> Vec<Token> {
-        let mine: Vec<usize> = (0..self.told.len()).filter(|&index| self.told[index].0 == salt).collect();
+        let mine: Vec<usize> =
+            (0..self.conversations.len()).filter(|&index| self.conversations[index].0 == salt).collect();
         let mut tokens = match self.dice.roll(4) {
-            0 if !mine.is_empty() => self.told[self.dice.pick(&mine)].1.clone(),
+            0 if !mine.is_empty() => self.conversations[self.dice.pick(&mine)].1.clone(),
             1 if self.kept.iter().any(|kept| kept.public) => {
                 self.kept.iter().find(|kept| kept.public).unwrap().tokens.clone()
             }
@@ -261,7 +261,7 @@ impl World {
         let tokens_max = request.max_tokens.min(positions + 1 - request.prompt.len());
         let answers = runner::answers(&request, tokens_max);
         let views = self.views(&request);
-        self.tell(|| format!("{} comes, looks in {views:?}, answers {answers:?}", words(&request)));
+        self.trace(|| format!("{} arrives, views {views:?}, answers {answers:?}", summary(&request)));
         let before = self.memory.known.len();
         self.remember(&request, &answers, &views, kept.is_some());
         self.active.iter_mut().for_each(|active| active.alone = false);
@@ -284,20 +284,20 @@ impl World {
         self.active.push(active);
     }
 
-    /// Where a request looks and leaves what it computes.
+    /// The views in which a request looks up its prompt and publishes its blocks.
     fn views(&self, request: &Request) -> Vec<View> {
         let salt = request.salt[0];
         let own = View { salt, base: None };
         let may = self.regime.public && salt > 1;
         let fits = |kept: &&Kept| {
             let base = kept.whole();
-            let goes_on = request.prompt.len() > base.len() && request.prompt.starts_with(base);
-            kept.public && kept.salt != salt && goes_on
+            let continues = request.prompt.len() > base.len() && request.prompt.starts_with(base);
+            kept.public && kept.salt != salt && continues
         };
         let longest = self.kept.iter().filter(|_| may).filter(fits).max_by_key(|kept| kept.whole().len());
         let Some(kept) = longest else { return vec![own] };
         let derived = View { salt, base: Some((kept.salt, kept.whole().to_vec())) };
-        // Who has more of their own, or may have, goes on there.
+        // A tenant with a longer prefix of its own, or maybe one, continues that.
         let has_own = |known: &Known| {
             let common = common(&known.tokens, &request.prompt).min(known.maybe);
             known.view.salt == salt && !known.is_base && common > kept.whole().len()
@@ -306,7 +306,7 @@ impl World {
         if kept.ready && !has_own { vec![derived] } else { vec![derived, own] }
     }
 
-    /// Notes what a request may come to leave.
+    /// Records the sequences that a request may publish.
     fn remember(
         &mut self,
         request: &Request,
@@ -320,8 +320,8 @@ impl World {
         }
         let poison = request.prompt.iter().position(|&token| token == POISON);
         for view in views {
-            for (said, _) in answers {
-                let tokens = [&request.prompt, said.as_slice()].concat();
+            for (generated, _) in answers {
+                let tokens = [&request.prompt, generated.as_slice()].concat();
                 let maybe = poison.unwrap_or(tokens.len());
                 self.memory.known.push(Known {
                     view: view.clone(),
@@ -348,22 +348,22 @@ impl World {
         }
         let index = self.dice.roll(self.active.len() as u64) as usize;
         let active = self.active.swap_remove(index);
-        self.tell(|| format!("{} leaves", words(&active.request)));
+        self.trace(|| format!("{} disconnects", summary(&active.request)));
         active.client.inbox().closed = true;
         self.leave(&active, None);
         self.coverage.cancelled += 1;
         self.active.iter_mut().for_each(|active| active.alone = false);
-        // It is still there until the next step.
+        // The request is cancelled at the next step.
         self.step();
     }
 
-    /// Takes the answers of those who have ended.
+    /// Checks the answers of requests that have ended.
     pub(crate) fn collect(&mut self) {
         let ended = |active: &Active| active.client.inbox().end.is_some();
         while let Some(index) = self.active.iter().position(ended) {
             let active = self.active.remove(index);
             let end = active.client.inbox().end.clone().unwrap();
-            self.tell(|| format!("{} ends: {end:?}", words(&active.request)));
+            self.trace(|| format!("{} ends: {end:?}", summary(&active.request)));
             self.check_age(&active);
             match end {
                 Ok(report) => {
@@ -379,21 +379,21 @@ impl World {
         }
     }
 
-    /// Nobody starves: who is there ends within the rows of all who were there meanwhile.
+    /// No request starves: it ends within the rows of all requests that overlapped it.
     fn check_age(&self, active: &Active) {
         let (steps, rows) = (self.steps - active.came, self.rows - active.rows_before);
         assert!(
             steps <= 4 * rows + PATIENCE_STEPS,
             "{steps} steps for {rows} rows: {}",
-            words(&active.request)
+            summary(&active.request)
         );
     }
 
     fn check_answer(&mut self, active: &Active) {
         let inbox = active.client.inbox();
-        assert!(!active.is_poisoned(), "the model cannot have answered {}", words(&active.request));
-        for ((tokens, end), (said, reason)) in inbox.choices.iter().zip(&active.answers) {
-            assert_eq!((tokens, *end), (said, Some(*reason)), "{}", words(&active.request));
+        assert!(!active.is_poisoned(), "the model cannot have answered {}", summary(&active.request));
+        for ((tokens, end), (generated, reason)) in inbox.choices.iter().zip(&active.answers) {
+            assert_eq!((tokens, *end), (generated, Some(*reason)), "{}", summary(&active.request));
         }
         self.coverage.finished += 1;
     }
@@ -401,11 +401,11 @@ impl World {
     fn check_error(&mut self, active: &Active, error: &RequestError) {
         match error {
             RequestError::Internal(_) if active.is_poisoned() => self.coverage.poisoned += 1,
-            // It was alone when the model stumbled, so it is the one to blame.
+            // It was alone in the batch that panicked, so it fails.
             RequestError::Internal(_) if self.runner.stumbled_alone > 0 => self.runner.stumbled_alone -= 1,
             RequestError::Stopping => {}
             RequestError::OverBudget { .. } | RequestError::Pinned { .. } => {
-                let longest = active.answers.iter().map(|(said, _)| said.len()).max().unwrap_or(0);
+                let longest = active.answers.iter().map(|(generated, _)| generated.len()).max().unwrap_or(0);
                 let needed = blocks_for(active.request.prompt.len() + longest + 1);
                 let held = self.scheduler.cache().stats().pinned + self.public_blocks();
                 assert!(
@@ -418,11 +418,11 @@ impl World {
                 assert!(limit.pinned + limit.needed > limit.limit && limit.needed > 0, "{error}");
                 self.coverage.refused += 1;
             }
-            _ => panic!("{error}: {}", words(&active.request)),
+            _ => panic!("{error}: {}", summary(&active.request)),
         }
     }
 
-    /// A public prompt stays while others go on from it or wait to, pinned or not.
+    /// Blocks of public prompts, which stay while requests continue them or wait to, pinned or not.
     fn public_blocks(&self) -> usize {
         let kept = self.kept.iter().filter(|kept| kept.public).map(|kept| (kept.salt, kept.whole().to_vec()));
         let awaited = self.active.iter().filter_map(|active| active.views[0].base.clone());
@@ -437,90 +437,91 @@ impl World {
         assert!(report.disk_tokens <= cached && (self.regime.disk.is_some() || report.disk_tokens == 0));
         self.coverage.from_disk += report.disk_tokens as u64;
         if !request.reuse {
-            assert_eq!((cached, reason), (0, StopReason::Private), "{}", words(request));
+            assert_eq!((cached, reason), (0, StopReason::Private), "{}", summary(request));
             self.coverage.private += 1;
             return;
         }
         let now = self.started + report.admitted_at;
         let expected = self.expected(active, now, Reading::May);
-        // What it waited for may have outlived its time meanwhile.
+        // Blocks that it waited for may have expired meanwhile.
         let gave_up =
             matches!(reason, StopReason::RecomputeWasCheaper | StopReason::LoadFailed | StopReason::Expired);
-        let least = if gave_up { expected.ram } else { expected.least };
+        let min = if gave_up { expected.ram } else { expected.min };
         assert!(
-            least <= cached && cached <= expected.most,
+            min <= cached && cached <= expected.max,
             "{cached} of {} tokens are reused ({reason:?}), expected are {expected:?}: {}",
             request.prompt.len(),
-            words(request),
+            summary(request),
         );
         self.coverage.public += u64::from(active.views[0].base.is_some() && cached > 0);
         self.check_reason(active, reason, cached, now);
     }
 
-    /// What must be found of a request, wherever it looked.
+    /// Tokens of a request that must be found, in any of its views.
     fn expected(&self, active: &Active, now: Duration, reading: Reading) -> Expected {
         let request = &active.request;
-        let most = request.prompt.len() - usize::from(request.max_tokens > 0);
+        let max = request.prompt.len() - usize::from(request.max_tokens > 0);
         let views = active.views.iter();
         let of = views
             .map(|view| self.memory.expected(view, &request.prompt, active.came, &active.own, now, reading));
         let whole = of.reduce(|one, other| Expected {
             ram: one.ram.min(other.ram),
-            least: one.least.min(other.least),
-            most: one.most.max(other.most),
+            min: one.min.min(other.min),
+            max: one.max.max(other.max),
         });
-        let Expected { mut ram, mut least, most: maybe } = whole.expect("there is a view");
+        let Expected { mut ram, mut min, max: maybe } = whole.expect("there is a view");
         if !self.regime.roomy {
-            // The copy of a partial block is given up when that one block is what is lacking.
-            (ram, least) = (ram - ram % BLOCK_POSITIONS, least - least % BLOCK_POSITIONS);
+            // The copy of a partial block is dropped if only that block is lacking.
+            (ram, min) = (ram - ram % BLOCK_POSITIONS, min - min % BLOCK_POSITIONS);
         }
-        Expected { ram: ram.min(most), least: least.min(most), most: maybe.min(most) }
+        Expected { ram: ram.min(max), min: min.min(max), max: maybe.min(max) }
     }
 
     fn check_reason(&mut self, active: &Active, reason: StopReason, cached: usize, now: Duration) {
         let [view] = active.views.as_slice() else { return };
         let prompt = &active.request.prompt;
         let expected = self.expected(active, now, Reading::Cannot);
-        // A slow disk holds what it has not taken yet, which prolongs its life in RAM.
+        // Blocks queued for a slow disk stay in RAM, which prolongs their life.
         let timely = !self.regime.ttl || self.regime.disk.is_none();
-        let known = self.regime.roomy && active.alone && timely && expected.least == expected.most;
+        let known = self.regime.roomy && active.alone && timely && expected.min == expected.max;
         if !known || self.memory.is_doubtful(view, prompt, cached, &active.own, now) {
             return;
         }
         if self.is_restarted {
-            self.coverage.exact_after_restart += u64::from(expected.least > expected.ram);
+            self.coverage.exact_after_restart += u64::from(expected.min > expected.ram);
             return;
         }
-        if self.is_dropped || expected.ram != expected.least {
+        if self.is_dropped || expected.ram != expected.min {
             return;
         }
         // All of it may be known although its last token is computed for its logits.
         let whole = self.memory.expected(view, prompt, active.came, &active.own, now, Reading::Cannot);
-        let told = self.memory.reason(view, prompt, whole.ram.max(cached), active.came, now);
-        let Some(told) = told.filter(|_| whole.ram == whole.most) else { return };
-        // A tenant is told that what it looks for was private.
+        let predicted = self.memory.reason(view, prompt, whole.ram.max(cached), active.came, now);
+        let Some(predicted) = predicted.filter(|_| whole.ram == whole.max) else { return };
+        // For a tenant's own private prompt the reason is `Private`.
         let was_private = self.regime.disk.is_some()
             && cached < BLOCK_POSITIONS
             && self.private.contains(&first_block(&active.request));
-        let told = if told == StopReason::FirstSeen && was_private { StopReason::Private } else { told };
-        assert_eq!(reason, told, "{cached} tokens of {}", words(&active.request));
+        let predicted =
+            if predicted == StopReason::FirstSeen && was_private { StopReason::Private } else { predicted };
+        assert_eq!(reason, predicted, "{cached} tokens of {}", summary(&active.request));
         self.coverage.exact += 1;
         self.coverage.expired += u64::from(reason == StopReason::Expired);
     }
 
-    /// A request is gone: what it left is known, if it ended as it should.
+    /// Records the end of a request: its sequences are known if it ended without an error.
     pub(crate) fn leave(&mut self, active: &Active, report: Option<&Report>) {
         let now = self.time.now();
         for (number, index) in active.own.clone().enumerate() {
             let known = &mut self.memory.known[index];
             (known.in_use, known.used, known.since) = (false, now, self.steps);
             known.pinned &= report.is_some();
-            let (said, reason) = &active.answers[number % active.answers.len()];
-            // The last token that was said is never computed.
-            let unsaid = usize::from(*reason == FinishReason::Length && !said.is_empty());
-            let stored = known.tokens.len() - unsaid;
+            let (generated, reason) = &active.answers[number % active.answers.len()];
+            // The last generated token is never computed.
+            let uncomputed = usize::from(*reason == FinishReason::Length && !generated.is_empty());
+            let stored = known.tokens.len() - uncomputed;
             let single = active.views.len() == 1;
-            // Of several choices it is not known when each of them ended.
+            // For several choices, the end time of each is unknown.
             let soon = known.used - known.began < Duration::from_secs(1);
             let timely = active.request.choices == 1 || known.ttl.is_none() || soon;
             if report.is_some() && single && timely && !known.is_torn && self.regime.roomy {
@@ -534,9 +535,9 @@ impl World {
             return self.note_kept(active, report);
         }
         let is_secret = active.request.prompt[0] == SECRET;
-        if report.is_some() && !is_secret && self.told.len() < 40 {
+        if report.is_some() && !is_secret && self.conversations.len() < 40 {
             let tokens = [active.request.prompt.as_slice(), &active.answers[0].0].concat();
-            self.told.push((active.request.salt[0], tokens));
+            self.conversations.push((active.request.salt[0], tokens));
         }
     }
 
@@ -552,8 +553,8 @@ fn first_block(request: &Request) -> (u8, Vec<Token>) {
     (request.salt[0], request.prompt[..request.prompt.len().min(BLOCK_POSITIONS)].to_vec())
 }
 
-/// A request in a line.
-fn words(request: &Request) -> String {
+/// A request on one line.
+fn summary(request: &Request) -> String {
     let Request { prompt, choices, max_tokens, salt, reuse, retain, sampling, .. } = request;
     let (salt, warm, seed) = (salt[0], sampling.temperature, sampling.seed);
     format!(
@@ -564,8 +565,8 @@ fn words(request: &Request) -> String {
 
 impl Active {
     fn rows(&self) -> u64 {
-        let rows = |said: &[Token]| self.request.prompt.len() + said.len() + 1;
-        self.answers.iter().map(|(said, _)| rows(said) as u64).sum()
+        let rows = |generated: &[Token]| self.request.prompt.len() + generated.len() + 1;
+        self.answers.iter().map(|(generated, _)| rows(generated) as u64).sum()
     }
 
     fn is_poisoned(&self) -> bool {
@@ -580,7 +581,7 @@ impl Coverage {
         }
     }
 
-    /// Every corner was reached, so many times for each seed on average.
+    /// Checks that every kind of event occurred, at least once in a thousand seeds on average.
     pub(crate) fn check(&self, seeds: u64) {
         for (name, count) in self.fields() {
             assert!(count * 1000 >= seeds, "too little happened: {count} times {name} in {seeds} seeds");
@@ -597,8 +598,8 @@ impl Coverage {
             ("evicted", self.evicted),
             ("restarted", self.restarts),
             ("from disk", self.from_disk),
-            ("told exactly", self.exact),
-            ("told exactly after a restart", self.exact_after_restart),
+            ("predicted exactly", self.exact),
+            ("predicted exactly after a restart", self.exact_after_restart),
             ("expired", self.expired),
             ("private", self.private),
             ("public", self.public),
