@@ -11,9 +11,9 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{keys::Caller, state::App};
 use crate::http::{
+    body_memory::{BodyShare, SMALL_BYTES, TooSlow},
     error::ApiError,
     json,
-    room::{BodyRoom, SMALL_BYTES, TooSlow},
 };
 
 /// A client has this long to send its body,
@@ -25,8 +25,8 @@ const RATE_MIN: u64 = 64 << 10;
 pub(crate) struct JsonBody {
     bytes: Bytes,
     pub(crate) caller: Caller,
-    /// Its part of the memory for bodies; free again with it.
-    _room: BodyRoom,
+    /// Its share of the memory for bodies; free again with it.
+    _share: BodyShare,
 }
 
 impl JsonBody {
@@ -53,27 +53,27 @@ impl FromRequest<Arc<App>> for JsonBody {
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
         let caller = request.extensions().get::<Caller>().cloned().ok_or_else(ApiError::unauthorized)?;
         check_form(request.headers())?;
-        let room = app.bodies.begin(caller.tenant.id);
-        let bytes = read(request.into_body(), &room, app).await?;
-        room.complete();
-        Ok(JsonBody { bytes: bytes.into(), caller, _room: room })
+        let share = app.bodies.begin(caller.tenant.id);
+        let bytes = read(request.into_body(), &share, app).await?;
+        share.complete();
+        Ok(JsonBody { bytes: bytes.into(), caller, _share: share })
     }
 }
 
-/// Reads a body as fast as it comes and there is room.
-async fn read(mut body: Body, room: &BodyRoom, app: &App) -> Result<Vec<u8>, ApiError> {
+/// Reads a body as fast as it comes and there is memory.
+async fn read(mut body: Body, share: &BodyShare, app: &App) -> Result<Vec<u8>, ApiError> {
     let limit = app.config.body_limit.0;
     if body.size_hint().lower() > limit {
         return Err(too_large(app));
     }
     let mut bytes = Vec::new();
-    // What it has to be there by; waiting for room is not the client's fault.
+    // What it has to be there by; waiting for memory is not the client's fault.
     let mut due = Instant::now() + BODY_TIME;
     loop {
         let frame = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx));
         let frame = tokio::select! {
             frame = timeout_at(due, frame) => frame.map_err(|_| too_slow())?,
-            TooSlow = room.given_up() => return Err(given_up()),
+            TooSlow = share.given_up() => return Err(given_up()),
         };
         let Some(frame) = frame else { return Ok(bytes) };
         let frame = frame.map_err(|error| ApiError::bad_request(format!("the body broke off: {error}")))?;
@@ -82,7 +82,7 @@ async fn read(mut body: Body, room: &BodyRoom, app: &App) -> Result<Vec<u8>, Api
             return Err(too_large(app));
         }
         let waiting = Instant::now();
-        room.take(data.len()).await.map_err(|TooSlow| given_up())?;
+        share.take(data.len()).await.map_err(|TooSlow| given_up())?;
         due += waiting.elapsed() + Duration::from_secs_f64(data.len() as f64 / RATE_MIN as f64);
         bytes.extend_from_slice(&data);
     }

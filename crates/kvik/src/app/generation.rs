@@ -27,8 +27,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_stream::Stream;
 
 use super::{
-    report::{closing::Closing, usage::usage},
-    tab::Tab,
+    report::{trailer::Trailer, usage::usage},
+    usage_account::UsageAccount,
 };
 use crate::{http::error::ApiError, serving::Inference};
 
@@ -43,27 +43,27 @@ pub(crate) struct Generation {
     first: Option<(usize, Event)>,
     /// Prompts that have not ended.
     running: usize,
-    tab: Arc<Tab>,
+    account: Arc<UsageAccount>,
 }
 
 /// The engine's end of the channel.
 struct Sink {
     prompt: usize,
     events: UnboundedSender<(usize, Event)>,
-    tab: Arc<Tab>,
+    account: Arc<UsageAccount>,
 }
 
 impl EventSink for Sink {
     fn send(&mut self, event: Event) -> bool {
         if let Event::Done(report) = &event {
-            self.tab.charge(report);
-            self.tab.metrics.answered(report);
+            self.account.charge(report);
+            self.account.metrics.answered(report);
         }
         self.events.send((self.prompt, event)).is_ok()
     }
 
     fn given_up(&mut self, report: &Report) {
-        self.tab.charge(report);
+        self.account.charge(report);
     }
 
     fn is_closed(&self) -> bool {
@@ -75,17 +75,17 @@ impl Generation {
     /// Submits all requests, or none: a refusal drops the channel, which cancels the earlier ones.
     pub(crate) fn start(
         engine: &dyn Inference,
-        tab: Tab,
+        account: UsageAccount,
         requests: Vec<Request>,
     ) -> Result<Generation, ApiError> {
         let (sender, events) = unbounded_channel();
-        let tab = Arc::new(tab);
+        let account = Arc::new(account);
         let running = requests.len();
         for (prompt, request) in requests.into_iter().enumerate() {
-            let sink = Sink { prompt, events: sender.clone(), tab: tab.clone() };
+            let sink = Sink { prompt, events: sender.clone(), account: account.clone() };
             engine.submit(request, Box::new(sink))?;
         }
-        Ok(Generation { events, first: None, running, tab })
+        Ok(Generation { events, first: None, running, account })
     }
 
     /// Waits a moment for the first event, so that a request which the engine gives up at once is
@@ -132,7 +132,7 @@ impl Generation {
         while let Some(event) = poll_fn(|cx| self.poll_event(cx)).await {
             if let (_, Event::Done(report)) = event? {
                 let mut answer = json!({"usage": usage(&report)});
-                self.tab.write_cost(&mut answer);
+                self.account.write_cost(&mut answer);
                 return Ok((report, answer["usage"].take()));
             }
         }
@@ -143,7 +143,7 @@ impl Generation {
     pub(crate) async fn respond<A: Answer>(
         mut self,
         mut answer: A,
-        mut closing: Closing,
+        mut trailer: Trailer,
         stream: bool,
     ) -> Result<Response, ApiError> {
         if stream {
@@ -151,7 +151,7 @@ impl Generation {
             let mut first = Vec::new();
             answer.start(&mut first);
             let ready = first.iter().map(frame).collect();
-            let frames = Frames { generation: self, answer, closing, ready, ended: false };
+            let frames = Frames { generation: self, answer, trailer, ready, ended: false };
             // Proxies that buffer would turn a stream into one late answer.
             let headers = [("cache-control", "no-cache"), ("x-accel-buffering", "no")];
             let sse = Sse::new(frames).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
@@ -159,11 +159,11 @@ impl Generation {
         }
         while let Some(event) = poll_fn(|cx| self.poll_event(cx)).await {
             let (prompt, event) = event?;
-            closing.note(prompt, &event);
-            answer.take(prompt, event, &closing, &mut Vec::new());
+            trailer.note(prompt, &event);
+            answer.take(prompt, event, &trailer, &mut Vec::new());
         }
-        let mut whole = answer.whole(&closing);
-        self.tab.write_cost(&mut whole);
+        let mut whole = answer.whole(&trailer);
+        self.account.write_cost(&mut whole);
         Ok(Json(whole).into_response())
     }
 }
@@ -176,11 +176,11 @@ pub(crate) trait Answer: Send + Unpin + 'static {
     fn start(&mut self, _frames: &mut Vec<Value>) {}
 
     /// Takes one event of the prompt with this index, and adds what a stream sends for it.
-    /// `closing` has noted the event already.
-    fn take(&mut self, prompt: usize, event: Event, closing: &Closing, frames: &mut Vec<Value>);
+    /// `trailer` has noted the event already.
+    fn take(&mut self, prompt: usize, event: Event, trailer: &Trailer, frames: &mut Vec<Value>);
 
     /// The whole answer, once every prompt has ended.
-    fn whole(self, closing: &Closing) -> Value;
+    fn whole(self, trailer: &Trailer) -> Value;
 
     /// What a stream sends last, if anything.
     const LAST: Option<&'static str>;
@@ -190,7 +190,7 @@ pub(crate) trait Answer: Send + Unpin + 'static {
 struct Frames<A> {
     generation: Generation,
     answer: A,
-    closing: Closing,
+    trailer: Trailer,
     ready: VecDeque<sse::Event>,
     ended: bool,
 }
@@ -209,13 +209,13 @@ impl<A: Answer> Stream for Frames<A> {
             match ready!(self.generation.poll_event(cx)) {
                 Some(Ok((prompt, event))) => {
                     let mut frames = Vec::new();
-                    let Frames { answer, closing, generation, .. } = &mut *self;
-                    closing.note(prompt, &event);
-                    answer.take(prompt, event, closing, &mut frames);
-                    frames.iter_mut().for_each(|frame| generation.tab.write_cost(frame));
+                    let Frames { answer, trailer, generation, .. } = &mut *self;
+                    trailer.note(prompt, &event);
+                    answer.take(prompt, event, trailer, &mut frames);
+                    frames.iter_mut().for_each(|frame| generation.account.write_cost(frame));
                     self.ready.extend(frames.iter().map(frame));
                 }
-                // No closing frame: a stream that failed must not look complete.
+                // No trailer: a stream that failed must not look complete.
                 Some(Err(error)) => {
                     self.ended = true;
                     self.ready.push_back(frame(&error.body()));

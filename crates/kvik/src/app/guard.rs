@@ -11,7 +11,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use super::{keys::Caller, limits, state::App};
+use super::{keys::Caller, rate_limits, state::App};
 use crate::http::error::ApiError;
 
 /// The only routes that want no key and that no rate limits.
@@ -43,11 +43,11 @@ pub(crate) async fn admit(State(app): State<Arc<App>>, mut request: Request, nex
     }
     let tenant = caller.tenant.clone();
     request.extensions_mut().insert(caller);
-    let mut response = match limits::take_request(&tenant, app.now()) {
+    let mut response = match rate_limits::take_request(&tenant, app.now()) {
         Ok(()) => next.run(request).await,
         Err(error) => error.into_response(),
     };
-    limits::add_headers(&tenant, app.now(), response.headers_mut());
+    rate_limits::add_headers(&tenant, app.now(), response.headers_mut());
     response
 }
 

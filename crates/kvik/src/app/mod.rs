@@ -6,13 +6,13 @@ mod disk_metrics;
 pub(crate) mod generation;
 pub(crate) mod guard;
 pub(crate) mod keys;
-pub(crate) mod limits;
 pub(crate) mod loading;
 pub(crate) mod metrics;
 pub(crate) mod prompts;
+pub(crate) mod rate_limits;
 pub(crate) mod report;
 pub(crate) mod state;
-pub(crate) mod tab;
 pub(crate) mod upkeep;
+pub(crate) mod usage_account;
 
 pub(crate) use state::{App, AppConfig};

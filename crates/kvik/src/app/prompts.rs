@@ -1,7 +1,7 @@
 //! The registry of prompts that are computed ahead and kept.
 //!
 //! A prompt is known by its name, within its tenant, and by the SHA-256 of its tokens and the model. While
-//! that stays the same, keeping it again does nothing; when it changes, the old one is let go and the new
+//! that stays the same, keeping it again does nothing; when it changes, the old one is released and the new
 //! one computed. Records outlive the process, and so, on disk, do the blocks.
 
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ pub(crate) struct PromptRecord {
     pub(crate) public: bool,
     /// Of its tokens and the model, in hexadecimal.
     pub(crate) sha256: String,
-    /// Its tokens, to let go of it when it has changed.
+    /// Its tokens, to release it when it has changed.
     pub(crate) tokens: Vec<u32>,
     /// Times it was computed.
     pub(crate) builds: u64,

@@ -17,14 +17,14 @@ use super::{
     body::JsonBody,
     generation::{Answer, Generation},
     keys::{Caller, Keys},
-    limits,
     metrics::Metrics,
     prompts::Registry,
+    rate_limits,
     report::{
-        closing::{Closing, Origin},
         comparison::Answered,
+        trailer::{Origin, Trailer},
     },
-    tab::{Clock, Tab},
+    usage_account::{Clock, UsageAccount},
 };
 use crate::{
     accounts::{
@@ -33,11 +33,11 @@ use crate::{
         tenants::AdmissionSlots,
     },
     http::{
+        body_memory::BodyMemory,
         error::ApiError,
         json::Body,
         origins::Senders,
         readers::{Presence, Reader, Readers},
-        room::Room,
     },
     serving::Serving,
     settings::size::ByteSize,
@@ -61,7 +61,7 @@ pub(crate) struct AppConfig {
     /// By which rates are limited.
     pub(crate) clock: Clock,
     /// Prompts that the engine takes, running and waiting.
-    pub(crate) places: usize,
+    pub(crate) admission_slots: usize,
     /// Where kept prompts are written down; absent where nothing can be.
     pub(crate) records: Option<Records>,
 }
@@ -78,10 +78,10 @@ pub(crate) struct App {
     pub(crate) registry: Registry,
     /// Who may come in; replaced when the tenants file is read again.
     keys: RwLock<Arc<Keys>>,
-    /// The engine's places, where several tenants share them.
-    places: Option<Arc<AdmissionSlots>>,
+    /// The engine's admission slots, where several tenants share them.
+    slots: Option<Arc<AdmissionSlots>>,
     /// Memory for bodies.
-    pub(crate) bodies: Arc<Room>,
+    pub(crate) bodies: Arc<BodyMemory>,
     readers: Arc<Readers>,
     stopping: AtomicBool,
 }
@@ -100,15 +100,16 @@ impl App {
     /// `keys` open the server; with none it is open to all.
     pub(crate) fn new(serving: Serving, keys: Keys, ledger: Arc<Ledger>, config: AppConfig) -> Arc<App> {
         let shared = keys.tenants().are_named();
-        let bodies = Room::new(config.body_limit.0, shared);
-        let (places, readers) = (shared.then(|| AdmissionSlots::new(config.places)), Readers::new(shared));
+        let bodies = BodyMemory::new(config.body_limit.0, shared);
+        let slots = shared.then(|| AdmissionSlots::new(config.admission_slots));
+        let readers = Readers::new(shared);
         Arc::new(App {
             serving,
             registry: Registry::open(config.records.as_ref()),
             config,
             ledger,
             keys: RwLock::new(Arc::new(keys)),
-            places,
+            slots,
             metrics: Arc::new(Metrics::new()),
             answered: Arc::default(),
             bodies,
@@ -144,19 +145,19 @@ impl App {
 
     /// Parses a body and reads it by `read`, on a thread that may take its time:
     /// a prompt of megabytes takes seconds to tokenize. When the client leaves, reading stops at the next
-    /// field or prompt; the place is free only then.
+    /// field or prompt; the permit is free only then.
     pub(crate) async fn read<T: Send + 'static>(
         self: &Arc<Self>,
         body: JsonBody,
         read: impl FnOnce(&App, &Body) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
         let reader = Reader { tenant: body.caller.tenant.id, large: body.is_large() };
-        let place = self.readers.enter(reader).await?;
+        let permit = self.readers.enter(reader).await?;
         let presence = Presence::default();
         let _client = presence.client();
         let app = self.clone();
         let work = move || {
-            let _place = place;
+            let _permit = permit;
             read(&app, &body.parse()?.wanted_by(presence))
         };
         match tokio::task::spawn_blocking(work).await {
@@ -173,17 +174,17 @@ impl App {
         read: fn(&App, &Body) -> Result<Prepared<A>, ApiError>,
     ) -> Result<Response, ApiError> {
         let caller = body.caller.clone();
-        limits::check_tokens(&caller.tenant, self.now())?;
+        rate_limits::check_tokens(&caller.tenant, self.now())?;
         // Submitting hashes the constraint, so it belongs to the slow part.
         let start = move |app: &App, body: &Body| {
             let Prepared { mut requests, origin, answer, stream } = read(app, body)?;
-            let tab = app.open_tab(&caller, requests.len())?;
+            let account = app.open_account(&caller, requests.len())?;
             requests.iter_mut().for_each(|request| caller.tenant.sign(request));
-            let closing = Closing::new(app, origin, &requests);
-            Ok((app.submit(tab, requests)?, answer, closing, stream))
+            let trailer = Trailer::new(app, origin, &requests);
+            Ok((app.submit(account, requests)?, answer, trailer, stream))
         };
-        let (generation, answer, closing, stream) = self.read(body, start).await?;
-        generation.respond(answer, closing, stream).await
+        let (generation, answer, trailer, stream) = self.read(body, start).await?;
+        generation.respond(answer, trailer, stream).await
     }
 
     /// Computes a prompt of a caller for what it leaves in the cache, on the tenant's account, and waits for
@@ -193,22 +194,22 @@ impl App {
         caller: &Caller,
         mut request: Request,
     ) -> Result<(Report, Value), ApiError> {
-        let tab = self.open_tab(caller, 1)?;
+        let account = self.open_account(caller, 1)?;
         caller.tenant.sign(&mut request);
-        self.submit(tab, vec![request])?.report().await
+        self.submit(account, vec![request])?.report().await
     }
 
-    fn submit(&self, tab: Tab, requests: Vec<Request>) -> Result<Generation, ApiError> {
-        let started = Generation::start(&*self.serving.engine, tab, requests);
+    fn submit(&self, account: UsageAccount, requests: Vec<Request>) -> Result<Generation, ApiError> {
+        let started = Generation::start(&*self.serving.engine, account, requests);
         // How many wait is the other tenants' business.
-        started.map_err(|error| if self.places.is_some() { error.impersonal() } else { error })
+        started.map_err(|error| if self.slots.is_some() { error.impersonal() } else { error })
     }
 
     /// Lets `prompts` prompts of a caller into the engine, on the tenant's account.
-    fn open_tab(&self, caller: &Caller, prompts: usize) -> Result<Tab, ApiError> {
+    fn open_account(&self, caller: &Caller, prompts: usize) -> Result<UsageAccount, ApiError> {
         let tenant = caller.tenant.clone();
-        let pass = tenant.meter.enter(&tenant.limits, self.places.as_ref(), prompts)?;
-        Ok(Tab {
+        let pass = tenant.meter.enter(&tenant.limits, self.slots.as_ref(), prompts)?;
+        Ok(UsageAccount {
             prices: tenant.prices.or(self.config.prices),
             tenant,
             metrics: self.metrics.clone(),

@@ -23,7 +23,7 @@ use crate::{
         tenants::{Source, Tenants},
     },
     api,
-    app::{App, AppConfig, keys::Keys, loading, tab::Clock, upkeep},
+    app::{App, AppConfig, keys::Keys, loading, upkeep, usage_account::Clock},
     http::{self, ConnectionLimits, Front, Senders},
     serving::{
         ModelCard, Serving,
@@ -281,9 +281,9 @@ impl ServeArgs {
     fn app_config(&self, senders: Senders, prices: Option<Prices>, records: Option<Records>) -> AppConfig {
         let started = Instant::now();
         let clock: Clock = Arc::new(move || started.elapsed());
-        let places = self.capacity.parallel + self.capacity.queue;
+        let admission_slots = self.capacity.parallel + self.capacity.queue;
         let (body_limit, strict_model) = (self.body_limit, self.strict_model);
-        AppConfig { senders, strict_model, body_limit, prices, clock, places, records }
+        AppConfig { senders, strict_model, body_limit, prices, clock, admission_slots, records }
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! It knows neither model nor tenants.
 
+pub(crate) mod body_memory;
 mod connections;
 pub(crate) mod error;
 mod exchange;
@@ -10,7 +11,6 @@ pub(crate) mod json;
 mod listen;
 pub(crate) mod origins;
 pub(crate) mod readers;
-pub(crate) mod room;
 
 pub(crate) use listen::{ConnectionLimits, Front, serve};
 pub(crate) use origins::{AllowedHost, AllowedOrigin, Hosts, Senders};

@@ -1,9 +1,9 @@
 //! Who may read a body next: parsing, templating and tokenizing take processors from the model, so few
 //! requests do it at a time.
 //!
-//! Large bodies never hold all places, so a small one waits for small ones only. Among those that wait
+//! Large bodies never hold all permits, so a small one waits for small ones only. Among those that wait
 //! the tenant goes first whose last turn is longest ago, and where there are several tenants none holds
-//! all places. One tenant's bodies go in the order in which they came.
+//! all permits. One tenant's bodies go in the order in which they came.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -21,7 +21,7 @@ use super::error::ApiError;
 /// Bodies that are read at the same time.
 const READERS: usize = 2;
 
-/// The places for reading, and who waits for one.
+/// The permits for reading, and who waits for one.
 #[derive(Debug)]
 pub(crate) struct Readers {
     /// Places that one tenant may hold.
@@ -50,13 +50,13 @@ pub(crate) struct Reader {
 #[derive(Debug)]
 struct Waiter {
     reader: Reader,
-    go: oneshot::Sender<Place>,
+    go: oneshot::Sender<Permit>,
 }
 
 /// The right to read one body; given back when dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
-    /// Absent when the place was given back already.
+pub(crate) struct Permit {
+    /// Absent when the permit was given back already.
     readers: Option<Arc<Readers>>,
     reader: Reader,
 }
@@ -68,12 +68,12 @@ impl Readers {
         Arc::new(Readers { per_tenant, state: Mutex::default() })
     }
 
-    /// Waits for a place. Dropping the future gives up the turn.
-    pub(crate) async fn enter(self: &Arc<Self>, reader: Reader) -> Result<Place, ApiError> {
+    /// Waits for a permit. Dropping the future gives up the turn.
+    pub(crate) async fn enter(self: &Arc<Self>, reader: Reader) -> Result<Permit, ApiError> {
         self.line_up(reader).await.map_err(|_| ApiError::stopping())
     }
 
-    fn line_up(self: &Arc<Self>, reader: Reader) -> oneshot::Receiver<Place> {
+    fn line_up(self: &Arc<Self>, reader: Reader) -> oneshot::Receiver<Permit> {
         let (go, turn) = oneshot::channel();
         let mut state = self.lock();
         state.waiting.push_back(Waiter { reader, go });
@@ -81,16 +81,16 @@ impl Readers {
         turn
     }
 
-    /// Gives free places to those whose turn it is.
+    /// Gives free permits to those whose turn it is.
     fn fill(self: &Arc<Self>, state: &mut State) {
         state.waiting.retain(|waiter| !waiter.go.is_closed());
         while let Some(index) = state.next(self.per_tenant) {
             let Some(Waiter { reader, go }) = state.waiting.remove(index) else { return };
-            let place = Place { readers: Some(self.clone()), reader };
-            match go.send(place) {
+            let permit = Permit { readers: Some(self.clone()), reader };
+            match go.send(permit) {
                 Ok(()) => state.seat(reader),
                 // The client has left in this moment; nobody was seated.
-                Err(mut place) => place.readers = None,
+                Err(mut permit) => permit.readers = None,
             }
         }
     }
@@ -110,7 +110,7 @@ impl Readers {
 }
 
 impl State {
-    /// Index of the waiter that gets a place now, if there is one for anybody.
+    /// Index of the waiter that gets a permit now, if there is one for anybody.
     fn next(&self, per_tenant: usize) -> Option<usize> {
         if self.reading.len() >= READERS {
             return None;
@@ -134,7 +134,7 @@ impl State {
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         if let Some(readers) = self.readers.take() {
             readers.leave(self.reader);
@@ -180,13 +180,13 @@ mod tests {
 
     use super::*;
 
-    type Entering = Pin<Box<dyn Future<Output = Result<Place, ApiError>>>>;
+    type Entering = Pin<Box<dyn Future<Output = Result<Permit, ApiError>>>>;
 
     const SMALL: bool = false;
     const LARGE: bool = true;
 
-    /// A request that has asked for a place, and its place once it has one.
-    struct Asked(Option<Entering>, Option<Place>);
+    /// A request that has asked for a permit, and its permit once it has one.
+    struct Asked(Option<Entering>, Option<Permit>);
 
     fn ask(readers: &Arc<Readers>, tenant: u32, large: bool) -> Asked {
         let readers = readers.clone();
@@ -199,9 +199,9 @@ mod tests {
     impl Asked {
         fn is_in(&mut self) -> bool {
             if let Some(entering) = &mut self.0
-                && let Poll::Ready(place) = entering.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+                && let Poll::Ready(permit) = entering.as_mut().poll(&mut Context::from_waker(Waker::noop()))
             {
-                (self.0, self.1) = (None, Some(place.unwrap()));
+                (self.0, self.1) = (None, Some(permit.unwrap()));
             }
             self.1.is_some()
         }
@@ -249,7 +249,7 @@ mod tests {
         drop(third);
         drop(first);
         assert!(fourth.is_in());
-        // Given a place and gone before taking it.
+        // Given a permit and gone before taking it.
         let fifth = ask(&readers, 0, SMALL);
         drop(second);
         drop(fifth);

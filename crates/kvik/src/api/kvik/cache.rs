@@ -22,7 +22,7 @@ use super::{
 use crate::{
     accounts::tenants::Share,
     api::request::parts::FromBody,
-    app::{body::JsonBody, keys::Caller, limits, prompts::common, state::App},
+    app::{body::JsonBody, keys::Caller, prompts::common, rate_limits, state::App},
     http::{error::ApiError, json::Body},
 };
 
@@ -101,7 +101,7 @@ pub(crate) async fn evict(State(app): State<Arc<App>>, body: JsonBody) -> Result
 /// `POST /v1/cache/pin`: computes a prompt and keeps it until it is evicted or unpinned by hand.
 pub(crate) async fn pin(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Value>> {
     let caller = body.caller.clone();
-    limits::check_tokens(&caller.tenant, app.now())?;
+    rate_limits::check_tokens(&caller.tenant, app.now())?;
     let tenant = caller.tenant.clone();
     let prompt =
         app.read(body, move |app, body| Ok(kept(Named::from_body(body)?.tokens(app)?, &tenant))).await?;

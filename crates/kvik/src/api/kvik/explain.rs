@@ -20,7 +20,7 @@ use crate::{
         body::JsonBody,
         report::{
             cache::Asked,
-            closing::{Origin, one_or_all},
+            trailer::{Origin, one_or_all},
         },
         state::App,
     },

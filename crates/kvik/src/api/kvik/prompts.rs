@@ -24,8 +24,8 @@ use crate::{
     app::{
         body::JsonBody,
         keys::Caller,
-        limits,
         prompts::{Change, PROMPTS_MAX, PromptKey, PromptRecord, sha256},
+        rate_limits,
         state::App,
     },
     http::{error::ApiError, json::Body},
@@ -70,7 +70,7 @@ pub(crate) async fn put(
     body: JsonBody,
 ) -> Result<Json<Value>> {
     let caller = body.caller.clone();
-    limits::check_tokens(&caller.tenant, app.now())?;
+    rate_limits::check_tokens(&caller.tenant, app.now())?;
     let asked = Arc::new(asked(&app, name, body).await?);
     may_publish(&app, &caller, &asked.key, asked.public)?;
     let (of, work) = (app.clone(), asked.clone());
@@ -135,7 +135,7 @@ pub(crate) async fn get(
     .await
 }
 
-/// `DELETE /v1/prompts/{name}`: lets go of a prompt, in RAM and on disk.
+/// `DELETE /v1/prompts/{name}`: releases a prompt, in RAM and on disk.
 pub(crate) async fn delete(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -199,7 +199,7 @@ impl Asked {
         Ok(Asked { key: key(tenant, &name), body, public, prompt, sha256 })
     }
 
-    /// Finds out what is to be done, and makes room for it: what had this name before is let go.
+    /// Finds out what is to be done, and makes room for it: what had this name before is released.
     fn begin(&self, app: &App) -> Result<Step> {
         match app.registry.change(&self.key, &self.sha256) {
             Change::New => self.make_room(app).map(|()| Step::Compute { builds: 0 }),
@@ -227,7 +227,7 @@ impl Asked {
     }
 
     /// Writes it down and publishes it, or no longer. What somebody else has kept under its name meanwhile
-    /// is let go.
+    /// is released.
     fn write_down(&self, app: &App, step: &Step, report: &Report) -> Result<()> {
         let builds = match step {
             Step::Kept => app.registry.get(&self.key).map_or(0, |record| record.builds),
@@ -281,7 +281,7 @@ fn may_publish(app: &App, caller: &Caller, key: &PromptKey, public: bool) -> Res
     Err(ApiError::admins_only().because(message).at("public"))
 }
 
-/// Lets go of a prompt that had a name, unless another name keeps the same blocks.
+/// Releases a prompt that had a name, unless another name keeps the same blocks.
 fn release(app: &App, key: &PromptKey, prompt: &KeptPrompt) -> Result<()> {
     let keys = app.keys();
     let shares =

@@ -9,7 +9,7 @@ use crate::{
     api::reading::finite,
     app::{
         generation::Answer,
-        report::{closing::Closing, usage},
+        report::{trailer::Trailer, usage},
     },
 };
 
@@ -83,10 +83,10 @@ impl LlamaAnswer {
     }
 
     /// The report is the whole prompt's; a prompt has one result here unless `n` was sent.
-    fn done(&self, prompt: usize, closing: &Closing, frames: &mut Vec<Value>) {
+    fn done(&self, prompt: usize, trailer: &Trailer, frames: &mut Vec<Value>) {
         let first = prompt * self.choices_per_prompt;
         for index in first..first + self.choices_per_prompt {
-            let mut last = self.result(index, closing);
+            let mut last = self.result(index, trailer);
             // The content has been streamed already.
             last["content"] = json!("");
             last["tokens"] = json!([]);
@@ -97,10 +97,10 @@ impl LlamaAnswer {
         }
     }
 
-    fn result(&self, index: usize, closing: &Closing) -> Value {
+    fn result(&self, index: usize, trailer: &Trailer) -> Value {
         let result = &self.results[index];
         let prompt = index / self.choices_per_prompt;
-        let report = closing.report(prompt);
+        let report = trailer.report(prompt);
         let (stop_type, stopping_word) = match result.finish {
             Some(FinishReason::StopString(i)) => ("word", self.echo.stop.get(i).map_or("", String::as_str)),
             Some(FinishReason::Length) => ("limit", ""),
@@ -132,7 +132,7 @@ impl LlamaAnswer {
             "stopping_word": stopping_word,
             "usage": usage::usage(&report),
             "timings": usage::timings(&report),
-            "kvik": closing.kvik(prompt),
+            "kvik": trailer.kvik(prompt),
         });
         if self.echo.probabilities {
             json["completion_probabilities"] = Value::Array(result.probabilities.clone());
@@ -144,7 +144,7 @@ impl LlamaAnswer {
 impl Answer for LlamaAnswer {
     const LAST: Option<&'static str> = None;
 
-    fn take(&mut self, prompt: usize, event: Event, closing: &Closing, frames: &mut Vec<Value>) {
+    fn take(&mut self, prompt: usize, event: Event, trailer: &Trailer, frames: &mut Vec<Value>) {
         let index = |choice: u32| prompt * self.choices_per_prompt + choice as usize;
         match event {
             Event::Text { choice, text, tokens } => self.text(index(choice), &text, &tokens, frames),
@@ -152,14 +152,14 @@ impl Answer for LlamaAnswer {
                 let index = index(choice);
                 self.results[index].finish = Some(reason);
             }
-            Event::Done(_) => self.done(prompt, closing, frames),
+            Event::Done(_) => self.done(prompt, trailer, frames),
             Event::Prefill { .. } | Event::Failed(_) => {}
         }
     }
 
     /// One object, or an array of them where there are several.
-    fn whole(self, closing: &Closing) -> Value {
-        let mut results: Vec<Value> = (0..self.results.len()).map(|i| self.result(i, closing)).collect();
+    fn whole(self, trailer: &Trailer) -> Value {
+        let mut results: Vec<Value> = (0..self.results.len()).map(|i| self.result(i, trailer)).collect();
         if results.len() == 1 { results.remove(0) } else { Value::Array(results) }
     }
 }

@@ -17,7 +17,7 @@ use crate::{
     },
     app::{
         body::JsonBody,
-        report::closing::Origin,
+        report::trailer::Origin,
         state::{App, Prepared},
     },
     http::{error::ApiError, json::Body},

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::{
     api::request::{
         conversation::ConversationFields,
-        number::Whole,
+        number::TokenId,
         parts::{FromBody, Part},
     },
     app::{body::JsonBody, state::App},
@@ -94,7 +94,7 @@ fn written<T: Serialize>(tokens: Vec<T>) -> Result<Response> {
 /// The body of `/detokenize`.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct TokenFields {
-    tokens: Vec<Whole<0, { u32::MAX as i64 }>>,
+    tokens: Vec<TokenId>,
 }
 
 impl Part for TokenFields {}
@@ -104,11 +104,10 @@ pub(super) async fn detokenize(State(app): State<Arc<App>>, body: JsonBody) -> R
     app.read(body, |app, body| {
         let TokenFields { tokens } = body.read()?;
         let vocab = app.serving.tokenizer.vocab_len();
-        let known = |(i, id): (usize, Whole<0, { u32::MAX as i64 }>)| {
-            let token = Token::try_from(id.get()).ok().filter(|&token| (token as usize) < vocab);
+        let known = |(i, TokenId(id)): (usize, TokenId)| {
             let path = format!("tokens[{i}]");
-            let message = format!("`{path}` must be a token id below {vocab}, not {}", id.get());
-            token.ok_or_else(|| ApiError::field(path, message))
+            let message = format!("`{path}` must be a token id below {vocab}, not {id}");
+            if (id as usize) < vocab { Ok(id) } else { Err(ApiError::field(path, message)) }
         };
         let tokens = tokens.into_iter().enumerate().map(known).collect::<Result<Vec<Token>>>()?;
         Ok(Json(json!({"content": app.serving.tokenizer.decode(&tokens)})))

@@ -19,7 +19,7 @@ use crate::{
     },
     app::{
         body::JsonBody,
-        report::{closing::Origin, comparison::Comparable},
+        report::{comparison::Comparable, trailer::Origin},
         state::{App, Prepared},
     },
     http::{error::ApiError, json::Body},

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::head::{Head, frame};
 use crate::{
     api::reading::{Reader, Reading, finite},
-    app::{generation::Answer, report::closing::Closing},
+    app::{generation::Answer, report::trailer::Trailer},
 };
 
 /// The answer as far as it is known.
@@ -18,7 +18,7 @@ pub(crate) struct ChatAnswer {
     include_usage: bool,
     logprobs: bool,
     choices: Vec<Choice>,
-    /// The frame that ends the last choice; it waits for the closing, which it may carry.
+    /// The frame that ends the last choice; it waits for the trailer, which it may carry.
     last: Option<Value>,
 }
 
@@ -97,16 +97,16 @@ impl ChatAnswer {
         }
     }
 
-    /// The last frame carries the closing: the end of the last choice, or the usage after it.
-    fn done(&mut self, closing: &Closing, frames: &mut Vec<Value>) {
+    /// The last frame carries the trailer: the end of the last choice, or the usage after it.
+    fn done(&mut self, trailer: &Trailer, frames: &mut Vec<Value>) {
         frames.extend(self.last.take());
         if self.include_usage {
             let mut chunk = self.frame("chat.completion.chunk", Vec::new());
-            chunk.insert("usage".to_owned(), closing.usage());
+            chunk.insert("usage".to_owned(), trailer.usage());
             frames.push(Value::Object(chunk));
         }
         if let Some(Value::Object(last)) = frames.last_mut() {
-            closing.add_to(last);
+            trailer.add_to(last);
         }
     }
 
@@ -128,22 +128,22 @@ impl ChatAnswer {
 impl Answer for ChatAnswer {
     const LAST: Option<&'static str> = Some("[DONE]");
 
-    fn take(&mut self, _prompt: usize, event: Event, closing: &Closing, frames: &mut Vec<Value>) {
+    fn take(&mut self, _prompt: usize, event: Event, trailer: &Trailer, frames: &mut Vec<Value>) {
         match event {
             Event::Text { choice, text, tokens } => self.text(choice, &text, &tokens, frames),
             Event::Finished { choice, reason } => self.finished(choice, reason, frames),
-            Event::Done(_) => self.done(closing, frames),
+            Event::Done(_) => self.done(trailer, frames),
             Event::Prefill { .. } | Event::Failed(_) => {}
         }
     }
 
-    fn whole(self, closing: &Closing) -> Value {
+    fn whole(self, trailer: &Trailer) -> Value {
         let logprobs = self.logprobs;
         let choices =
             self.choices.into_iter().enumerate().map(|(i, choice)| choice.whole(i, logprobs)).collect();
         let mut answer = frame(&self.head, "chat.completion", choices);
-        answer.insert("usage".to_owned(), closing.usage());
-        closing.add_to(&mut answer);
+        answer.insert("usage".to_owned(), trailer.usage());
+        trailer.add_to(&mut answer);
         Value::Object(answer)
     }
 }

@@ -20,8 +20,8 @@ use crate::{
     app::{
         body::JsonBody,
         report::{
-            closing::Origin,
             comparison::{Comparable, Parts},
+            trailer::Origin,
         },
         state::{App, Prepared},
     },

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::head::{Head, frame};
 use crate::{
     api::reading::finite,
-    app::{generation::Answer, report::closing::Closing},
+    app::{generation::Answer, report::trailer::Trailer},
 };
 
 /// The answer as far as it is known. Choice `c` of prompt `p` has index `p * n + c`.
@@ -20,7 +20,7 @@ pub(crate) struct TextAnswer {
     /// Choices per prompt.
     choices_per_prompt: usize,
     choices: Vec<Choice>,
-    /// The frame that ends the last choice; it waits for the closing, which it may carry.
+    /// The frame that ends the last choice; it waits for the trailer, which it may carry.
     last: Option<Value>,
 }
 
@@ -94,19 +94,19 @@ impl TextAnswer {
         }
     }
 
-    /// The last frame carries the closing: the end of the last choice, or the usage after it.
-    fn done(&mut self, closing: &Closing, frames: &mut Vec<Value>) {
-        if !closing.is_complete() {
+    /// The last frame carries the trailer: the end of the last choice, or the usage after it.
+    fn done(&mut self, trailer: &Trailer, frames: &mut Vec<Value>) {
+        if !trailer.is_complete() {
             return;
         }
         frames.extend(self.last.take());
         if self.include_usage {
             let mut chunk = frame(&self.head, "text_completion", Vec::new());
-            chunk.insert("usage".to_owned(), closing.usage());
+            chunk.insert("usage".to_owned(), trailer.usage());
             frames.push(Value::Object(chunk));
         }
         if let Some(Value::Object(last)) = frames.last_mut() {
-            closing.add_to(last);
+            trailer.add_to(last);
         }
     }
 
@@ -130,18 +130,18 @@ impl Answer for TextAnswer {
         frames.extend(echoed.map(|(i, choice)| self.chunk(i, &choice.echo, Value::Null, None)));
     }
 
-    fn take(&mut self, prompt: usize, event: Event, closing: &Closing, frames: &mut Vec<Value>) {
+    fn take(&mut self, prompt: usize, event: Event, trailer: &Trailer, frames: &mut Vec<Value>) {
         match event {
             Event::Text { choice, text, tokens } => {
                 self.text(self.index(prompt, choice), &text, &tokens, frames);
             }
             Event::Finished { choice, reason } => self.finished(self.index(prompt, choice), reason, frames),
-            Event::Done(_) => self.done(closing, frames),
+            Event::Done(_) => self.done(trailer, frames),
             Event::Prefill { .. } | Event::Failed(_) => {}
         }
     }
 
-    fn whole(self, closing: &Closing) -> Value {
+    fn whole(self, trailer: &Trailer) -> Value {
         let logprobs = self.logprobs;
         let choice = |(index, choice): (usize, Choice)| {
             let logprobs = if logprobs { choice.logprobs.json(0) } else { Value::Null };
@@ -150,8 +150,8 @@ impl Answer for TextAnswer {
         };
         let choices = self.choices.into_iter().enumerate().map(choice).collect();
         let mut answer = frame(&self.head, "text_completion", choices);
-        answer.insert("usage".to_owned(), closing.usage());
-        closing.add_to(&mut answer);
+        answer.insert("usage".to_owned(), trailer.usage());
+        trailer.add_to(&mut answer);
         Value::Object(answer)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{borrow::Cow, fmt};
 
+use kvik_cache::Token;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, de};
 
@@ -81,6 +82,43 @@ impl de::Visitor<'_> for WholeVisitor {
 /// The whole number that a float without a fraction is.
 pub(crate) fn whole(x: f64) -> Option<i64> {
     (x.fract() == 0.0 && x.abs() < 9.0e15).then_some(x as i64)
+}
+
+/// A token that some vocabulary may have.
+#[derive(Debug, Clone, Copy, PartialEq, JsonSchema)]
+#[schemars(inline)]
+pub(crate) struct TokenId(pub(crate) Token);
+
+impl<'de> Deserialize<'de> for TokenId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<TokenId, D::Error> {
+        deserializer.deserialize_any(TokenVisitor { expected: "a token id" })
+    }
+}
+
+/// Reads a token id where this is expected.
+pub(super) struct TokenVisitor {
+    pub(super) expected: &'static str,
+}
+
+impl de::Visitor<'_> for TokenVisitor {
+    type Value = TokenId;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    fn visit_u64<E: de::Error>(self, id: u64) -> Result<TokenId, E> {
+        Token::try_from(id).map(TokenId).map_err(|_| E::invalid_type(de::Unexpected::Unsigned(id), &self))
+    }
+
+    fn visit_i64<E: de::Error>(self, id: i64) -> Result<TokenId, E> {
+        Err(E::invalid_type(de::Unexpected::Signed(id), &self))
+    }
+
+    fn visit_f64<E: de::Error>(self, x: f64) -> Result<TokenId, E> {
+        let id = whole(x).and_then(|id| Token::try_from(id).ok());
+        id.map(TokenId).ok_or_else(|| E::invalid_type(de::Unexpected::Float(x), &self))
+    }
 }
 
 struct RealVisitor;

@@ -10,7 +10,11 @@ use serde::{
     de::{self, SeqAccess, Unexpected},
 };
 
-use super::{generation::Options, number::whole, parts::Part};
+use super::{
+    generation::Options,
+    number::{TokenId, TokenVisitor},
+    parts::Part,
+};
 use crate::{
     app::state::App,
     http::{error::ApiError, json::Body},
@@ -223,9 +227,19 @@ impl<'de> Deserialize<'de> for Item {
 
 impl<'de> Deserialize<'de> for Entry {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Entry, D::Error> {
-        let expected = "a string, an array of token ids, or an array of those";
+        let expected = "a string, a token id, or an array of those";
         deserializer.deserialize_any(EntryVisitor { expected })
     }
+}
+
+impl From<TokenId> for Entry {
+    fn from(TokenId(token): TokenId) -> Entry {
+        Entry::Item(Item::Token(token))
+    }
+}
+
+fn token(expected: &'static str) -> TokenVisitor {
+    TokenVisitor { expected }
 }
 
 struct EntryVisitor {
@@ -244,15 +258,15 @@ impl<'de> de::Visitor<'de> for EntryVisitor {
     }
 
     fn visit_u64<E: de::Error>(self, id: u64) -> Result<Entry, E> {
-        TokenId.visit_u64(id).map(|token| Entry::Item(Item::Token(token)))
+        token(self.expected).visit_u64(id).map(Entry::from)
     }
 
     fn visit_i64<E: de::Error>(self, id: i64) -> Result<Entry, E> {
-        TokenId.visit_i64(id).map(|token| Entry::Item(Item::Token(token)))
+        token(self.expected).visit_i64(id).map(Entry::from)
     }
 
     fn visit_f64<E: de::Error>(self, id: f64) -> Result<Entry, E> {
-        TokenId.visit_f64(id).map(|token| Entry::Item(Item::Token(token)))
+        token(self.expected).visit_f64(id).map(Entry::from)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Entry, A::Error> {
@@ -261,30 +275,6 @@ impl<'de> de::Visitor<'de> for EntryVisitor {
             prompt.push(item);
         }
         Ok(Entry::Prompt(prompt))
-    }
-}
-
-/// Reads one token id.
-struct TokenId;
-
-impl de::Visitor<'_> for TokenId {
-    type Value = Token;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a token id or a string")
-    }
-
-    fn visit_u64<E: de::Error>(self, id: u64) -> Result<Token, E> {
-        Token::try_from(id).map_err(|_| E::invalid_type(Unexpected::Unsigned(id), &self))
-    }
-
-    fn visit_i64<E: de::Error>(self, id: i64) -> Result<Token, E> {
-        Token::try_from(id).map_err(|_| E::invalid_type(Unexpected::Signed(id), &self))
-    }
-
-    fn visit_f64<E: de::Error>(self, id: f64) -> Result<Token, E> {
-        let token = whole(id).and_then(|id| Token::try_from(id).ok());
-        token.ok_or_else(|| E::invalid_type(Unexpected::Float(id), &self))
     }
 }
 

@@ -179,7 +179,11 @@ fn choice(field: Option<Json>, functions: &[Function]) -> Result<Choice> {
     };
     let Some(field) = field else { return Ok(Choice::Auto) };
     if field.0.is_string() {
-        return match field.read(path)? {
+        let Ok(word) = field.read(path) else {
+            let known = "\"none\", \"auto\", \"required\" and a named function";
+            return Err(ApiError::field(path, format!("`{path}` is {}; kvik knows {known}", field.0)));
+        };
+        return match word {
             ChoiceWord::None => Ok(Choice::None),
             ChoiceWord::Auto => Ok(Choice::Auto),
             ChoiceWord::Required if functions.is_empty() => unknown("a call"),

@@ -113,7 +113,7 @@ pub(crate) fn config() -> AppConfig {
         body_limit: ByteSize(1 << 20),
         prices: None,
         clock: Arc::new(|| Duration::ZERO),
-        places: 20,
+        admission_slots: 20,
         records: None,
     }
 }

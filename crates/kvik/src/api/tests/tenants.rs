@@ -17,7 +17,7 @@ use crate::{
     accounts::tenants::{KeyDigest, Secret, Source, Tenants},
     app::AppConfig,
     app::keys::Keys,
-    app::tab::Clock,
+    app::usage_account::Clock,
 };
 
 /// Tenants from a file with this text; `KEY:name` stands for the digest of `name`.

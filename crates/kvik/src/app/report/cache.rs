@@ -7,7 +7,7 @@ use kvik_engine::api::{Probe, Report};
 use kvik_engine::text::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
-use super::spans::{messages, places};
+use super::spans::{message_spans, messages};
 
 /// Characters of text shown on each side of the place where reuse stopped.
 const AROUND_CHARS: usize = 60;
@@ -96,9 +96,9 @@ impl Asked {
     /// Index and role of the message that a piece of the prompt is part of.
     fn message_at(&self, text: &[u8], piece: Range<usize>) -> Option<(usize, String)> {
         let messages = messages(self.messages.as_ref()?);
-        let places = places(std::str::from_utf8(text).ok()?, &messages);
+        let spans = message_spans(std::str::from_utf8(text).ok()?, &messages);
         let touches = |place: &Range<usize>| place.start < piece.end && piece.start < place.end;
-        let index = places.iter().position(|place| place.as_ref().is_some_and(touches))?;
+        let index = spans.iter().position(|place| place.as_ref().is_some_and(touches))?;
         Some((index, messages[index].role.to_owned()))
     }
 }

@@ -83,9 +83,9 @@ impl Diagnosis {
     }
 }
 
-/// What is remembered of an answered prompt.
+/// The fingerprint of an answered prompt: what is remembered of it.
 #[derive(Debug, PartialEq, Eq)]
-struct Print {
+struct Fingerprint {
     parts: Parts,
     tokens: usize,
     /// For each block of 16 tokens, the last one possibly shorter, the hash of all up to its end.
@@ -104,7 +104,7 @@ pub(crate) struct Answered {
 
 #[derive(Debug, Default)]
 struct Memory {
-    prints: HashMap<Key, Arc<Print>>,
+    fingerprints: HashMap<Key, Arc<Fingerprint>>,
     /// Oldest first.
     order: VecDeque<Key>,
     blocks: usize,
@@ -116,16 +116,16 @@ impl Answered {
         self.hasher.hash_one(part)
     }
 
-    fn print(&self, parts: Parts, tokens: &[Token]) -> Print {
+    fn fingerprint(&self, parts: Parts, tokens: &[Token]) -> Fingerprint {
         let chain = tokens.chunks(BLOCK_POSITIONS).scan(0, |before, block| {
             *before = self.hash((*before, block));
             Some(*before)
         });
-        Print { parts, tokens: tokens.len(), chain: chain.collect() }
+        Fingerprint { parts, tokens: tokens.len(), chain: chain.collect() }
     }
 
     /// Leading tokens that a prompt has in common with an earlier one, in whole blocks of that one.
-    fn common(&self, earlier: &Print, tokens: &[Token]) -> usize {
+    fn common(&self, earlier: &Fingerprint, tokens: &[Token]) -> usize {
         let mut before = 0;
         let mut common = 0;
         for &hash in &earlier.chain {
@@ -140,24 +140,24 @@ impl Answered {
         common
     }
 
-    fn find(&self, key: &Key) -> Option<Arc<Print>> {
-        self.lock().prints.get(key).cloned()
+    fn find(&self, key: &Key) -> Option<Arc<Fingerprint>> {
+        self.lock().fingerprints.get(key).cloned()
     }
 
-    fn remember(&self, key: Key, print: Print) {
+    fn remember(&self, key: Key, fingerprint: Fingerprint) {
         let mut memory = self.lock();
-        memory.blocks += print.chain.len();
+        memory.blocks += fingerprint.chain.len();
         memory.order.push_back(key.clone());
-        memory.prints.insert(key, Arc::new(print));
+        memory.fingerprints.insert(key, Arc::new(fingerprint));
         while memory.order.len() > ANSWERS_MAX || memory.blocks > BLOCKS_MAX {
             let Some(oldest) = memory.order.pop_front() else { break };
-            let forgotten = memory.prints.remove(&oldest);
-            memory.blocks -= forgotten.map_or(0, |print| print.chain.len());
+            let forgotten = memory.fingerprints.remove(&oldest);
+            memory.blocks -= forgotten.map_or(0, |fingerprint| fingerprint.chain.len());
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, Memory> {
-        // Whoever panicked with the lock lost a print at most.
+        // Whoever panicked with the lock lost a fingerprint at most.
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -176,7 +176,7 @@ pub(crate) struct Comparable {
 pub(crate) struct Comparison {
     answered: Arc<Answered>,
     key: Key,
-    print: Option<Print>,
+    fingerprint: Option<Fingerprint>,
     diagnosis: Option<Diagnosis>,
 }
 
@@ -187,15 +187,15 @@ impl Comparison {
         let answered = answered.clone();
         let [request] = requests else {
             let diagnosis = with.map(|_| Diagnosis::Several);
-            return Comparison { answered, key: ([0; 16], id), print: None, diagnosis };
+            return Comparison { answered, key: ([0; 16], id), fingerprint: None, diagnosis };
         };
-        let print = answered.print(parts, &request.prompt);
+        let fingerprint = answered.fingerprint(parts, &request.prompt);
         let diagnose = |with| match answered.find(&(request.salt, with)) {
             None => Diagnosis::NotFound,
-            Some(earlier) => diagnose(&earlier, &print, answered.common(&earlier, &request.prompt)),
+            Some(earlier) => diagnose(&earlier, &fingerprint, answered.common(&earlier, &request.prompt)),
         };
         let diagnosis = with.map(diagnose);
-        Comparison { key: (request.salt, id), print: Some(print), diagnosis, answered }
+        Comparison { key: (request.salt, id), fingerprint: Some(fingerprint), diagnosis, answered }
     }
 
     /// What was found, when it was asked for.
@@ -205,17 +205,17 @@ impl Comparison {
 
     /// The answer is complete: later ones can be compared with it.
     pub(crate) fn remember(&mut self) {
-        if let Some(print) = self.print.take() {
-            self.answered.remember(self.key.clone(), print);
+        if let Some(fingerprint) = self.fingerprint.take() {
+            self.answered.remember(self.key.clone(), fingerprint);
         }
     }
 }
 
-fn diagnose(earlier: &Print, print: &Print, common: usize) -> Diagnosis {
-    let reusable = earlier.tokens.min(print.tokens);
+fn diagnose(earlier: &Fingerprint, fingerprint: &Fingerprint, common: usize) -> Diagnosis {
+    let reusable = earlier.tokens.min(fingerprint.tokens);
     // The last token of a prompt is always computed.
-    let goes_on = Diagnosis::GoesOn { reusable: common.min(print.tokens.saturating_sub(1)) };
-    match first_change(&earlier.parts, &print.parts) {
+    let goes_on = Diagnosis::GoesOn { reusable: common.min(fingerprint.tokens.saturating_sub(1)) };
+    match first_change(&earlier.parts, &fingerprint.parts) {
         _ if common == earlier.tokens => goes_on,
         Some(part) => Diagnosis::Changed { part, common, reusable },
         None if common + OPENING_TOKENS >= earlier.tokens => goes_on,
@@ -247,9 +247,9 @@ mod tests {
     /// What a prompt of `now` is told about one of `earlier`, both made from `parts`.
     fn diagnosis(earlier: (Parts, &[Token]), now: (Parts, &[Token])) -> Diagnosis {
         let answered = Answered::default();
-        let earlier = answered.print(earlier.0, earlier.1);
+        let earlier = answered.fingerprint(earlier.0, earlier.1);
         let common = answered.common(&earlier, now.1);
-        diagnose(&earlier, &answered.print(now.0, now.1), common)
+        diagnose(&earlier, &answered.fingerprint(now.0, now.1), common)
     }
 
     #[test]
@@ -319,20 +319,20 @@ mod tests {
         let answered = Answered::default();
         let key = |i: usize| ([0; 16], format!("answer-{i}"));
         for i in 0..ANSWERS_MAX + 10 {
-            answered.remember(key(i), answered.print(Parts::default(), &[1, 2, 3]));
+            answered.remember(key(i), answered.fingerprint(Parts::default(), &[1, 2, 3]));
         }
-        assert_eq!(answered.lock().prints.len(), ANSWERS_MAX);
+        assert_eq!(answered.lock().fingerprints.len(), ANSWERS_MAX);
         assert!(answered.find(&key(9)).is_none() && answered.find(&key(10)).is_some());
-        let long = Print { parts: Parts::default(), tokens: 16, chain: vec![0; BLOCKS_MAX] };
+        let long = Fingerprint { parts: Parts::default(), tokens: 16, chain: vec![0; BLOCKS_MAX] };
         answered.remember(key(0), long);
-        assert_eq!(answered.lock().prints.len(), 1, "the long one alone fills the memory");
+        assert_eq!(answered.lock().fingerprints.len(), 1, "the long one alone fills the memory");
         assert_eq!(answered.lock().blocks, BLOCKS_MAX);
     }
 
     #[test]
     fn another_tenants_answer_is_not_found() {
         let answered = Answered::default();
-        answered.remember(([1; 16], "a".into()), answered.print(Parts::default(), &[1]));
+        answered.remember(([1; 16], "a".into()), answered.fingerprint(Parts::default(), &[1]));
         assert!(answered.find(&([1; 16], "a".into())).is_some());
         assert!(answered.find(&([2; 16], "a".into())).is_none());
     }

@@ -1,7 +1,7 @@
 //! What an answer says at its end: usage, cost, times, and what the cache did.
 
 pub(crate) mod cache;
-pub(crate) mod closing;
 pub(crate) mod comparison;
 pub(crate) mod spans;
+pub(crate) mod trailer;
 pub(crate) mod usage;

@@ -3,7 +3,7 @@
 //! A template writes what it likes around the messages, so they are searched by their content, in
 //! order. A short content may also stand elsewhere ("user" is in every header): so all contents
 //! are fitted into the prompt twice, each as far left and each as far right as it goes, and a
-//! message has a place only where both agree.
+//! message has a span only where both agree.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -54,7 +54,7 @@ fn content(content: Option<&Value>) -> Cow<'_, str> {
 }
 
 /// Bytes of `prompt` that each message takes; `None` where that cannot be told.
-pub(crate) fn places(prompt: &str, messages: &[Message<'_>]) -> Vec<Option<Range<usize>>> {
+pub(crate) fn message_spans(prompt: &str, messages: &[Message<'_>]) -> Vec<Option<Range<usize>>> {
     let contents: Vec<&str> = messages.iter().map(Message::shown).collect();
     let (mut left, mut right) = (0, prompt.len());
     let leftmost = fit(contents.iter(), |content| {
@@ -71,21 +71,21 @@ pub(crate) fn places(prompt: &str, messages: &[Message<'_>]) -> Vec<Option<Range
     leftmost.into_iter().zip(rightmost).map(agreed).collect()
 }
 
-/// The place that `find` gives each content, until too many are not found.
+/// The span that `find` gives each content, until too many are not found.
 fn fit<'a>(
     contents: impl Iterator<Item = &'a &'a str>,
     mut find: impl FnMut(&str) -> Option<Range<usize>>,
 ) -> Vec<Option<Range<usize>>> {
     let mut misses = 0;
-    let place = |content: &&str| {
+    let span = |content: &&str| {
         if content.is_empty() || misses == MISSES_MAX {
             return None;
         }
-        let place = find(content);
-        misses += usize::from(place.is_none());
-        place
+        let span = find(content);
+        misses += usize::from(span.is_none());
+        span
     };
-    contents.map(place).collect()
+    contents.map(span).collect()
 }
 
 #[cfg(test)]
@@ -98,7 +98,10 @@ mod tests {
     fn found<'a>(prompt: &'a str, contents: &[&str]) -> Vec<Option<&'a str>> {
         let said: Vec<Value> = contents.iter().map(|c| json!({"role": "user", "content": c})).collect();
         let said = Value::Array(said);
-        places(prompt, &messages(&said)).into_iter().map(|place| place.map(|range| &prompt[range])).collect()
+        message_spans(prompt, &messages(&said))
+            .into_iter()
+            .map(|span| span.map(|range| &prompt[range]))
+            .collect()
     }
 
     #[test]
@@ -112,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_stand_in_two_places_has_none() {
+    fn what_may_stand_in_two_spans_has_none() {
         let prompt = "<user>user<end><user>and more<end>";
         assert_eq!(found(prompt, &["user", "and more"]), [None, Some("and more")]);
     }
@@ -132,7 +135,7 @@ mod tests {
             "no object",
         ]);
         let prompt = "one two|three|";
-        assert_eq!(places(prompt, &messages(&said)), [Some(0..7), Some(8..13), None, None]);
+        assert_eq!(message_spans(prompt, &messages(&said)), [Some(0..7), Some(8..13), None, None]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! Room for bodies: how much of them is in memory at a time, and who has it.
+//! BodyMemory for bodies: how much of them is in memory at a time, and who has it.
 //!
-//! Counted is what has arrived beyond 64 KiB of each, never what was announced. Where the room is
+//! Counted is what has arrived beyond 64 KiB of each, never what was announced. Where the memory is
 //! full a body waits, and those that come slowly are given up; a slow body harms nobody otherwise.
 //! Where no body is complete the oldest may go on, into a part that is kept for it, so that they
 //! cannot all wait for each other. Tenants leave as much free as they have.
@@ -21,7 +21,7 @@ use tokio::{
 pub(crate) const SMALL_BYTES: u64 = 64 << 10;
 /// All bodies together, in units of the largest one.
 const BODIES: u64 = 4;
-/// Bytes per second that a body brings while others wait for its room.
+/// Bytes per second that a body brings while others wait for its memory.
 const WANTED_RATE: u64 = 256 << 10;
 /// By how much it may be late.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(250);
 
 /// Memory for the bodies of all requests.
-pub(crate) struct Room {
+pub(crate) struct BodyMemory {
     /// The largest body.
     body_bytes: u64,
     /// Several tenants share it.
@@ -59,7 +59,7 @@ struct Taken {
 enum Progress {
     /// It comes in; the next bytes are due by then.
     Due(Instant),
-    /// It waits for room.
+    /// It waits for memory.
     Waiting,
     /// All of it is there.
     Complete,
@@ -67,24 +67,24 @@ enum Progress {
     GivenUp,
 }
 
-/// One body's part of the room, free again when dropped.
-pub(crate) struct BodyRoom {
-    room: Arc<Room>,
+/// One body's part of the memory, free again when dropped.
+pub(crate) struct BodyShare {
+    memory: Arc<BodyMemory>,
     id: u64,
     given_up: Arc<Notify>,
 }
 
-/// The body came slowly while others waited for its room.
+/// The body came slowly while others waited for its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TooSlow;
 
-impl Room {
-    pub(crate) fn new(body_bytes: u64, is_divided: bool) -> Arc<Room> {
-        Arc::new(Room { body_bytes, is_divided, state: Mutex::default(), freed: Notify::new() })
+impl BodyMemory {
+    pub(crate) fn new(body_bytes: u64, is_divided: bool) -> Arc<BodyMemory> {
+        Arc::new(BodyMemory { body_bytes, is_divided, state: Mutex::default(), freed: Notify::new() })
     }
 
     /// Begins a body of this tenant.
-    pub(crate) fn begin(self: &Arc<Self>, tenant: TenantId) -> BodyRoom {
+    pub(crate) fn begin(self: &Arc<Self>, tenant: TenantId) -> BodyShare {
         let given_up: Arc<Notify> = Arc::default();
         let mut state = self.lock();
         let id = state.next;
@@ -92,10 +92,10 @@ impl Room {
         let progress = Progress::Due(Instant::now() + PATIENCE);
         state.bodies.insert(id, Taken { tenant, arrived: 0, progress, given_up: given_up.clone() });
         drop(state);
-        BodyRoom { room: self.clone(), id, given_up }
+        BodyShare { memory: self.clone(), id, given_up }
     }
 
-    /// Counts `bytes` more of a body, if there is room; else looks for one to give up.
+    /// Counts `bytes` more of a body, if there is memory; else looks for one to give up.
     fn try_take(&self, id: u64, bytes: u64, now: Instant) -> Result<bool, TooSlow> {
         let mut state = self.lock();
         let body = &state.bodies[&id];
@@ -121,10 +121,10 @@ impl Room {
         Ok(fits)
     }
 
-    /// Whether the room may hold `taken` bytes by letting this body have more.
+    /// Whether the memory may hold `taken` bytes by letting this body have more.
     fn fits(&self, state: &State, id: u64, tenant: TenantId, taken: u64) -> bool {
         let all = self.body_bytes.saturating_mul(BODIES);
-        // Bodies that are complete make room by themselves.
+        // Bodies that are complete make memory by themselves.
         if state.oldest_incomplete() == Some(id) && !state.has_complete() {
             return taken <= all;
         }
@@ -189,12 +189,12 @@ fn counted(arrived: u64) -> u64 {
     arrived.saturating_sub(SMALL_BYTES)
 }
 
-impl BodyRoom {
-    /// Counts `bytes` that have arrived; waits until there is room for them.
+impl BodyShare {
+    /// Counts `bytes` that have arrived; waits until there is memory for them.
     pub(crate) async fn take(&self, bytes: usize) -> Result<(), TooSlow> {
         loop {
-            let freed = self.room.freed.notified();
-            if self.room.try_take(self.id, bytes as u64, Instant::now())? {
+            let freed = self.memory.freed.notified();
+            if self.memory.try_take(self.id, bytes as u64, Instant::now())? {
                 return Ok(());
             }
             let _ = timeout(LOOK, freed).await;
@@ -209,22 +209,22 @@ impl BodyRoom {
 
     /// All of the body is there: it is not slow any more.
     pub(crate) fn complete(&self) {
-        if let Some(body) = self.room.lock().bodies.get_mut(&self.id) {
+        if let Some(body) = self.memory.lock().bodies.get_mut(&self.id) {
             body.progress = Progress::Complete;
         }
         // Another one is the oldest now.
-        self.room.freed.notify_waiters();
+        self.memory.freed.notify_waiters();
     }
 }
 
-impl Drop for BodyRoom {
+impl Drop for BodyShare {
     fn drop(&mut self) {
-        let mut state = self.room.lock();
+        let mut state = self.memory.lock();
         if let Some(body) = state.bodies.remove(&self.id) {
             state.taken -= counted(body.arrived);
         }
         drop(state);
-        self.room.freed.notify_waiters();
+        self.memory.freed.notify_waiters();
     }
 }
 
@@ -237,7 +237,7 @@ mod tests {
     const BETA: TenantId = TenantId(2);
 
     /// Takes `bytes`, in the pieces in which a network brings them; tells how long that took.
-    async fn send(body: &BodyRoom, bytes: u64) -> Result<Duration, TooSlow> {
+    async fn send(body: &BodyShare, bytes: u64) -> Result<Duration, TooSlow> {
         let start = Instant::now();
         for _ in 0..bytes >> 14 {
             body.take(1 << 14).await?;
@@ -247,28 +247,28 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn bodies_that_were_begun_and_do_not_come_hold_nobody_up() {
-        let room = Room::new(LARGEST, false);
-        let slow: Vec<BodyRoom> = (0..100).map(|_| room.begin(ACME)).collect();
+        let memory = BodyMemory::new(LARGEST, false);
+        let slow: Vec<BodyShare> = (0..100).map(|_| memory.begin(ACME)).collect();
         for body in &slow {
             send(body, SMALL_BYTES).await.unwrap();
         }
         tokio::time::sleep(Duration::from_secs(5)).await;
         for _ in 0..10 {
-            assert_eq!(send(&room.begin(ACME), LARGEST).await, Ok(Duration::ZERO));
+            assert_eq!(send(&memory.begin(ACME), LARGEST).await, Ok(Duration::ZERO));
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn bodies_that_fill_the_room_and_stop_are_given_up_for_others() {
-        let room = Room::new(LARGEST, false);
+        let memory = BodyMemory::new(LARGEST, false);
         let mut stopped = tokio::task::JoinSet::new();
         for _ in 0..5 {
-            let body = room.begin(ACME);
+            let body = memory.begin(ACME);
             send(&body, LARGEST * 5 / 8).await.unwrap();
             stopped.spawn(async move { body.given_up().await });
         }
         tokio::time::sleep(2 * PATIENCE).await;
-        let newcomer = room.begin(ACME);
+        let newcomer = memory.begin(ACME);
         let took =
             timeout(60 * PATIENCE, send(&newcomer, LARGEST)).await.expect("somebody is given up").unwrap();
         assert!(took <= 2 * LOOK, "{took:?}");
@@ -280,15 +280,15 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_body_at_the_wanted_rate_stays_and_one_below_it_goes() {
         for (pause_ms, stays) in [(50, true), (100, false)] {
-            let room = Room::new(LARGEST, false);
-            let steady = room.begin(ACME);
+            let memory = BodyMemory::new(LARGEST, false);
+            let steady = memory.begin(ACME);
             send(&steady, LARGEST / 2).await.unwrap();
             let half = Duration::from_millis(pause_ms / 2);
             let mut sent = Ok(());
             for _ in 0..40 {
                 tokio::time::sleep(half).await;
-                // Somebody waits for room.
-                room.lock().give_up_slowest(Instant::now(), |_| true);
+                // Somebody waits for memory.
+                memory.lock().give_up_slowest(Instant::now(), |_| true);
                 tokio::time::sleep(half).await;
                 sent = sent.and(steady.take(1 << 14).await);
             }
@@ -298,9 +298,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn bodies_that_all_wait_go_on_one_after_another() {
-        let room = Room::new(LARGEST, false);
+        let memory = BodyMemory::new(LARGEST, false);
         let whole = (0..12).map(|_| {
-            let body = room.begin(ACME);
+            let body = memory.begin(ACME);
             tokio::spawn(async move {
                 // All get half-way before any is whole.
                 send(&body, LARGEST / 2).await?;
@@ -317,14 +317,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_tenant_leaves_room_for_others() {
-        let room = Room::new(LARGEST, true);
-        let flood: Vec<BodyRoom> = (0..8).map(|_| room.begin(ACME)).collect();
+        let memory = BodyMemory::new(LARGEST, true);
+        let flood: Vec<BodyShare> = (0..8).map(|_| memory.begin(ACME)).collect();
         for body in &flood {
             let _ = timeout(Duration::from_millis(1), send(body, LARGEST)).await;
             body.complete();
         }
-        let held = room.lock().of_tenant(ACME);
+        let held = memory.lock().of_tenant(ACME);
         assert!(held <= 2 * LARGEST, "{held}");
-        assert_eq!(send(&room.begin(BETA), LARGEST).await, Ok(Duration::ZERO));
+        assert_eq!(send(&memory.begin(BETA), LARGEST).await, Ok(Duration::ZERO));
     }
 }

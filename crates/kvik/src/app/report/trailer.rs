@@ -35,7 +35,7 @@ impl Origin {
 }
 
 /// Gathers the reports of the prompts of one request.
-pub(crate) struct Closing {
+pub(crate) struct Trailer {
     /// One per prompt.
     asked: Vec<Asked>,
     /// What the engine reported of each, and how that is worded; absent until it has ended.
@@ -50,14 +50,14 @@ struct Ended {
     cache: Value,
 }
 
-impl Closing {
-    /// The closing of an answer to `requests`, one per prompt, which were made from `origin`.
-    pub(crate) fn new(app: &App, mut origin: Origin, requests: &[Request]) -> Closing {
+impl Trailer {
+    /// The trailer of an answer to `requests`, one per prompt, which were made from `origin`.
+    pub(crate) fn new(app: &App, mut origin: Origin, requests: &[Request]) -> Trailer {
         let ended = requests.iter().map(|_| None).collect();
         let comparable = origin.comparable.take();
         let comparison = comparable.map(|asked| Comparison::new(&app.answered, asked, requests));
         let schema_notes = std::mem::take(&mut origin.schema_notes);
-        Closing { asked: origin.asked(app, requests), ended, comparison, schema_notes }
+        Trailer { asked: origin.asked(app, requests), ended, comparison, schema_notes }
     }
 
     /// Notes what happens to the prompt with this index: the end is what counts.

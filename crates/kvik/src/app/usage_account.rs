@@ -15,8 +15,8 @@ use crate::accounts::{
 /// Tells the time since some fixed moment.
 pub(crate) type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
 
-/// One HTTP request on its tenant's account. While it lives, its prompts have places in the engine.
-pub(crate) struct Tab {
+/// One HTTP request on its tenant's account. While it lives, its prompts have admission slots in the engine.
+pub(crate) struct UsageAccount {
     pub(crate) tenant: Arc<Tenant>,
     /// The tenant's prices, or the server's; with none an answer names no cost.
     pub(crate) prices: Option<Prices>,
@@ -26,7 +26,7 @@ pub(crate) struct Tab {
     pub(crate) _pass: AdmissionPermit,
 }
 
-impl Tab {
+impl UsageAccount {
     /// Charges what a prompt and its answer have cost, complete or not.
     pub(crate) fn charge(&self, report: &Report) {
         let tenant = &self.tenant;
