@@ -16,7 +16,7 @@ use kvik_cache::tier::{Record, SlotId, Tier, Use};
 use kvik_cache::{Identity, StopReason, Token};
 use kvik_engine::api::Request;
 use kvik_engine::schedule::disk::{BlockStore, DiskSetup};
-use kvik_engine::schedule::{Limits, Scheduler};
+use kvik_engine::schedule::{RequestLimits, Scheduler};
 use kvik_engine::store::Waker;
 use kvik_engine::store::{Buffer, Completed, Opened, Store, StoreConfig};
 
@@ -49,7 +49,7 @@ fn life_on(
     let (config, blocks) = (config(), 400);
     let started = Instant::now();
     let clock = Box::new(move || started.elapsed());
-    let limits = Limits::new(&config, blocks, VOCAB);
+    let limits = RequestLimits::new(&config, blocks, VOCAB);
     let runner = FakeRunner::new(blocks, config.batch_rows_max());
     let store = StoreConfig {
         dir: dir.to_owned(),
@@ -66,7 +66,7 @@ fn life_on(
     scheduler.attach(DiskSetup {
         tier,
         store: between(store),
-        kin: related,
+        related,
         warm_blocks,
         writes_max,
         epoch_s,
@@ -152,7 +152,7 @@ fn a_candidate_dropped_before_its_load_is_not_confused_with_a_prompt_of_the_same
     }
     drop(world);
     let mut world = life(dir.path(), 100);
-    world.scheduler.let_go(&dropped, [0; 16]);
+    world.scheduler.release(&dropped, [0; 16]);
     settle(&mut world);
     let report = ask(&mut world, &request(joined(&[&dropped, &prompt(4, 3)]), 8)).report;
     assert_eq!(report.cached_tokens, stem.len());

@@ -12,7 +12,7 @@ use std::time::Duration;
 use fake::*;
 use kvik_cache::Token;
 use kvik_engine::api::{Event, EventSink, Request, RequestError, Sampling};
-use kvik_engine::schedule::{Limits, Scheduler, Submission};
+use kvik_engine::schedule::{RequestLimits, Scheduler, Submission};
 
 /// A token that makes the model panic; only requests that select it meet it.
 const POISON: Token = 39;
@@ -132,7 +132,7 @@ fn a_panic_on_submission_fails_one_request() {
     let client = Client::default();
     let submission = Submission { request: healthy(2, 30), guide: None, sink: Box::new(client.clone()) };
     let narrow =
-        Limits::new(&kvik_engine::config::EngineConfig { context_tokens: 10, ..config() }, 300, VOCAB);
+        RequestLimits::new(&kvik_engine::config::EngineConfig { context_tokens: 10, ..config() }, 300, VOCAB);
     world.scheduler.submit(submission, &narrow);
     assert!(matches!(client.error(), Some(RequestError::Internal(_))), "{:?}", client.events());
     world.settle();

@@ -16,7 +16,7 @@ use kvik_cache::{PinLimit, PinScope, Retain, TenantId, Token};
 use kvik_engine::api::{Event, Request, RequestError};
 use kvik_engine::api::{Evicted, KeptPrompt, Unpin};
 use kvik_engine::schedule::disk::DiskSetup;
-use kvik_engine::schedule::{Limits, Scheduler, TenantPart};
+use kvik_engine::schedule::{RequestLimits, Scheduler, TenantPart};
 use kvik_engine::store::Waker;
 use kvik_engine::store::{Opened, Store, StoreConfig};
 
@@ -152,7 +152,7 @@ fn a_continuation_of_a_public_prompt_is_pinned_reported_and_removed() {
     let (mut world, system) = with_public();
     let own = [system.clone(), prompt(2, 130)].concat();
     let prompt = kept(2, &own);
-    for let_go in [Scheduler::let_go, |scheduler: &mut Scheduler, tokens: &[Token], salt: [u8; 16]| {
+    for let_go in [Scheduler::release, |scheduler: &mut Scheduler, tokens: &[Token], salt: [u8; 16]| {
         scheduler.evict(tokens, salt).blocks
     }] {
         run(&mut world, prompt.request());
@@ -163,7 +163,11 @@ fn a_continuation_of_a_public_prompt_is_pinned_reported_and_removed() {
         assert_eq!((pinned(&world), world.scheduler.cached(&prompt).ram), (6, 96));
     }
     world.scheduler.set_public(&[]);
-    assert_eq!(world.scheduler.let_go(&system, [1; 16]), 7, "the public prompt itself is dropped completely");
+    assert_eq!(
+        world.scheduler.release(&system, [1; 16]),
+        7,
+        "the public prompt itself is dropped completely"
+    );
     assert_eq!(world.scheduler.cache().stats().shared, 0);
 }
 
@@ -172,7 +176,7 @@ fn no_pin_holds_a_prompt_that_is_no_longer_public() {
     let (mut world, system) = with_public();
     run(&mut world, kept(2, &[system.clone(), prompt(2, 130)].concat()).request());
     world.scheduler.set_public(&[]);
-    world.scheduler.let_go(&system, [1; 16]);
+    world.scheduler.release(&system, [1; 16]);
     assert_eq!((pinned(&world), world.scheduler.cache().stats().shared), (0, 0));
 }
 
@@ -187,7 +191,7 @@ fn blocks_cached_before_a_prompt_became_public_are_still_found() {
     world.scheduler.set_public(&[kept(1, &system)]);
     assert!(world.scheduler.cached(&own).is_whole());
     assert_eq!(ask(&mut world, of(2, request(own.tokens.clone(), 2))), 229);
-    world.scheduler.let_go(&own.tokens, own.salt);
+    world.scheduler.release(&own.tokens, own.salt);
     assert_eq!((pinned(&world), world.scheduler.cached(&own).ram), (6, 96), "now it shares the public one");
 }
 
@@ -198,9 +202,9 @@ fn releasing_a_prompt_keeps_a_longer_one() {
     for tokens in [&short, &long] {
         run(&mut world, kept(0, tokens).request());
     }
-    assert_eq!(world.scheduler.let_go(&short, [0; 16]), 0);
+    assert_eq!(world.scheduler.release(&short, [0; 16]), 0);
     assert!(world.scheduler.cached(&kept(0, &long)).is_whole());
-    assert_eq!(world.scheduler.let_go(&long, [0; 16]), 8);
+    assert_eq!(world.scheduler.release(&long, [0; 16]), 8);
 }
 
 /// The reports to tenant 2 when it guesses the continuation of a public prompt, token by token.
@@ -234,7 +238,7 @@ fn guesses_after_a_public_prompt_reveal_nothing_of_other_tenants() {
 fn life(dir: &Path, warm_blocks: usize, pinned_max: usize) -> World {
     let (config, blocks) = (config(), 400);
     let started = Instant::now();
-    let limits = Limits::new(&config, blocks, VOCAB);
+    let limits = RequestLimits::new(&config, blocks, VOCAB);
     let runner = FakeRunner::new(blocks, config.batch_rows_max());
     let store = StoreConfig {
         dir: dir.to_owned(),
@@ -251,7 +255,7 @@ fn life(dir: &Path, warm_blocks: usize, pinned_max: usize) -> World {
     let setup = DiskSetup {
         tier: Tier::with(slots, records).0,
         store: Box::new(store),
-        kin: related,
+        related,
         warm_blocks,
         writes_max: 192,
         epoch_s: 1_800_000_000,
@@ -294,7 +298,7 @@ fn a_pin_outlives_the_process_until_it_is_removed() {
     let remove: [fn(&mut Scheduler, &[Token]); 4] = [
         |scheduler, tokens| assert_eq!(scheduler.evict(tokens, [0; 16]).pins, 1),
         |scheduler, tokens| assert_eq!(scheduler.evict(&tokens[..40], [0; 16]).pins, 1),
-        |scheduler, tokens| assert!(scheduler.let_go(tokens, [0; 16]) >= 6),
+        |scheduler, tokens| assert!(scheduler.release(tokens, [0; 16]) >= 6),
         |scheduler, _| {
             let pin = scheduler.pins(None, 9).into_iter().find(|pin| pin.blocks == 6).unwrap();
             assert_eq!(scheduler.unpin(Unpin::One(pin.id), None), 1);

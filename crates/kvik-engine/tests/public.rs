@@ -69,7 +69,7 @@ fn a_prompt_withdrawn_while_it_is_used_is_released_afterwards() {
     (0..3).for_each(|_| world.step());
     assert_eq!((world.scheduler.running(), world.scheduler.queued()), (1, 1));
     world.scheduler.set_public(&[]);
-    world.scheduler.let_go(&system, [1; 16]);
+    world.scheduler.release(&system, [1; 16]);
     world.run_until_idle();
     world.check_idle();
     for client in clients {

@@ -11,7 +11,7 @@ use fake::*;
 use kvik_cache::{Retain, StopReason, Token};
 use kvik_engine::api::KeptPrompt;
 use kvik_engine::api::Request;
-use kvik_engine::schedule::Rest;
+use kvik_engine::schedule::Pause;
 
 fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -109,19 +109,22 @@ fn expired_blocks_are_erased_from_disk_in_small_batches() {
     assert!(clients.iter().all(|client| client.answer().is_some()));
     let kept = disk.state().blocks.len();
     assert!(kept > 200, "{kept}");
-    let Rest::For(rest) = world.scheduler.rest() else { panic!("there is something to wake up for") };
+    let Pause::For(rest) = world.scheduler.next_pause() else { panic!("there is something to wake up for") };
     assert!(rest <= secs(61), "{rest:?}");
     // The requests were made one after the other.
     disk.pass(rest + secs(20));
     let mut before = kept;
     for _ in 0..50 {
-        assert!(before == 3 || world.scheduler.rest() == Rest::For(Duration::ZERO), "{before} are left");
+        assert!(
+            before == 3 || world.scheduler.next_pause() == Pause::For(Duration::ZERO),
+            "{before} are left"
+        );
         world.step();
         let now = disk.state().blocks.len();
         assert!(before - now <= 64, "{before} to {now} in one step");
         before = now;
     }
-    assert_eq!((before, world.scheduler.rest()), (3, Rest::Forever));
+    assert_eq!((before, world.scheduler.next_pause()), (3, Pause::Forever));
     let report = ask(&mut world, &brief(prompt(10, 160), 60)).report;
     assert_eq!(report.cache, Some(StopReason::Expired), "the report says so");
 }
@@ -238,14 +241,14 @@ fn no_request_waits_for_a_load_longer_than_computing_takes() {
     disk.state().reads_stop = true;
     let clients: Vec<Client> = stored.iter().map(|request| world.submit(request.clone())).collect();
     while !world.scheduler.is_idle() {
-        match world.scheduler.rest() {
-            Rest::None => world.step(),
-            Rest::For(rest) => {
+        match world.scheduler.next_pause() {
+            Pause::None => world.step(),
+            Pause::For(rest) => {
                 assert!(rest <= Duration::from_millis(100), "{rest:?}");
                 disk.pass(rest);
                 world.step();
             }
-            Rest::Forever => panic!("the requests wait for ever"),
+            Pause::Forever => panic!("the requests wait for ever"),
         }
     }
     for client in &clients {
@@ -287,7 +290,7 @@ fn a_pin_removed_during_its_load_does_not_return() {
     disk.state().reads_stop = true;
     steps(&mut world, 2);
     assert_eq!(world.scheduler.disk_stats().unwrap().loads, 1);
-    world.scheduler.let_go(&system, [0; 16]);
+    world.scheduler.release(&system, [0; 16]);
     disk.state().reads_stop = false;
     steps(&mut world, 5);
     assert_eq!(world.scheduler.disk_stats().unwrap().loads, 0);
@@ -305,7 +308,7 @@ fn a_pin_removed_during_its_write_does_not_return() {
     disk.state().writes_stop = true;
     world.submit(pinned);
     world.run_until_idle();
-    world.scheduler.let_go(&system, [0; 16]);
+    world.scheduler.release(&system, [0; 16]);
     disk.state().writes_stop = false;
     steps(&mut world, 20);
     assert_eq!(world.scheduler.disk_stats().unwrap().writing, 0);
@@ -329,6 +332,6 @@ fn loading_a_prefix_of_a_pinned_prompt_restores_no_pin() {
     world.run_until_idle();
     let stats = world.scheduler.cache().stats();
     assert_eq!(stats.shared - stats.evictable, 6, "the whole prompt is pinned");
-    world.scheduler.let_go(&system, [0; 16]);
+    world.scheduler.release(&system, [0; 16]);
     world.check_idle();
 }

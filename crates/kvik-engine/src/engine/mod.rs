@@ -20,7 +20,7 @@ use crate::api::{
 use crate::model::batch::Runner;
 use crate::panics::contain;
 use crate::schedule::disk::DiskSetup;
-use crate::schedule::{Limits, Scheduler, Submission, TenantPart};
+use crate::schedule::{RequestLimits, Scheduler, Submission, TenantPart};
 use crate::stats::EngineStats;
 use crate::text::constraint::{Compiler, CompilerPool, Guide, Waiter};
 use crate::text::stream::Vocabulary;
@@ -43,7 +43,7 @@ struct Shared {
     board: Board,
     /// Whether a wake is queued.
     woken: Arc<AtomicBool>,
-    limits: Limits,
+    limits: RequestLimits,
     /// Compiles constraints.
     compilers: CompilerPool,
     waiting_max: usize,
@@ -114,7 +114,7 @@ impl Engine {
         check(&config)?;
         let vocabulary = Arc::new(vocabulary.into());
         let vocab_len = runner.vocab_len();
-        let limits = Limits::new(&config, cache.blocks, vocab_len);
+        let limits = RequestLimits::new(&config, cache.blocks, vocab_len);
         let (waiting_max, parallel_max, block_bytes) =
             (config.waiting_max, config.parallel_max, config.block_bytes);
         let started = Instant::now();
@@ -193,7 +193,7 @@ impl Engine {
             let result = contain(|| action(scheduler));
             if let Err(error) = &result {
                 tracing::error!("a call between two steps panicked: {error}");
-                scheduler.mistrust(error);
+                scheduler.recover_if_broken(error);
             }
             // The caller may have been cancelled meanwhile.
             let _ = sender.send(result);

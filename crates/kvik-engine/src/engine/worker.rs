@@ -14,7 +14,7 @@ use super::board::Board;
 use crate::api::{Event, RequestError};
 use crate::model::batch::Runner;
 use crate::panics::contain;
-use crate::schedule::{Limits, Rest, Scheduler, Submission};
+use crate::schedule::{Pause, RequestLimits, Scheduler, Submission};
 
 /// A command to the worker.
 pub(crate) enum Command {
@@ -55,7 +55,7 @@ impl Drop for Pending {
 pub(crate) struct Worker {
     pub(crate) scheduler: Scheduler,
     pub(crate) runner: Box<dyn Runner + Send>,
-    pub(crate) limits: Limits,
+    pub(crate) limits: RequestLimits,
     pub(crate) commands: Receiver<Command>,
     pub(crate) board: Board,
     /// Whether a [`Command::Wake`] is queued.
@@ -70,7 +70,7 @@ impl Worker {
         while self.receive_commands().is_continue() {
             self.step();
             self.board.publish(&self.scheduler);
-            self.scheduler.take_leave();
+            self.scheduler.notify_finished();
         }
         self.scheduler.fail_all(&RequestError::Stopping);
         self.board.publish(&self.scheduler);
@@ -79,30 +79,30 @@ impl Worker {
 
     /// Executes all queued commands; waits for one while the scheduler has nothing to do.
     fn receive_commands(&mut self) -> ControlFlow<()> {
-        let mut rest = self.scheduler.rest();
+        let mut pause = self.scheduler.next_pause();
         loop {
-            match self.next_command(rest) {
+            match self.next_command(pause) {
                 Ok(command) => self.execute(command),
                 Err(RecvTimeoutError::Disconnected) if self.scheduler.is_idle() => {
                     return ControlFlow::Break(());
                 }
                 Err(_) => break,
             }
-            rest = Rest::None;
+            pause = Pause::None;
         }
         let expired = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
         let finished = self.deadline.is_some() && self.scheduler.is_idle();
         if expired || finished { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    fn next_command(&mut self, rest: Rest) -> Result<Command, RecvTimeoutError> {
+    fn next_command(&mut self, pause: Pause) -> Result<Command, RecvTimeoutError> {
         let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        match rest {
-            Rest::Forever if left.is_none() => {
+        match pause {
+            Pause::Forever if left.is_none() => {
                 self.verify();
                 self.commands.recv().map_err(|_| RecvTimeoutError::Disconnected)
             }
-            Rest::For(time) => self.commands.recv_timeout(left.map_or(time, |left| left.min(time))),
+            Pause::For(time) => self.commands.recv_timeout(left.map_or(time, |left| left.min(time))),
             _ => self.commands.try_recv().map_err(|error| match error {
                 TryRecvError::Empty => RecvTimeoutError::Timeout,
                 TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
@@ -236,7 +236,7 @@ mod tests {
         let clock = Box::new(|| Duration::ZERO);
         let scheduler = Scheduler::new(config(), cache(), Arc::new(vocabulary()), clock).unwrap();
         let (sender, commands) = channel();
-        let limits = Limits::new(&config(), 100, 2);
+        let limits = RequestLimits::new(&config(), 100, 2);
         let (first, last): (Arc<Mutex<_>>, Arc<Mutex<_>>) = Default::default();
         let (result, received) = channel::<()>();
         let (late, result) = (sender.clone(), Mutex::new(Some(result)));

@@ -1,14 +1,15 @@
-//! Admission: takes candidates from the queue, gives them blocks, and starts them. Who is next the
-//! [queue](super::queue) decides.
+//! Admission: takes candidates from the queue, gives them blocks, and starts them. The
+//! [queue](super::queue) decides their order.
 
-use kvik_cache::{BLOCK_POSITIONS, SeqId, StopReason, TenantId, blocks_for};
+use kvik_cache::{SeqId, StopReason, TenantId};
 
 use super::Scheduler;
-use super::disk::{Fetched, Spilled};
+use super::disk::{Fetch, Spilled};
+use super::growth::Growth;
+use super::prefix::{Known, Reused};
 use super::queue::{Candidate, Candidates, Facts, Waiting};
-use super::reuse::{HEADROOM, Known, Newcomer, Reused, shared_prefill};
+use super::reuse::{HEADROOM, Newcomer, known, shared_prefill};
 use super::sequence::{Sequence, Sharing};
-use crate::api::RequestError;
 use crate::model::batch::Runner;
 
 enum Outcome {
@@ -18,8 +19,15 @@ enum Outcome {
 }
 
 impl Scheduler {
-    /// Admits waiting sequences, as many as there is room for.
-    pub(super) fn admit(&mut self, runner: &mut dyn Runner) {
+    /// Gives the running sequences the blocks that they need, then admits waiting ones, as many as there is room
+    /// for. When some had to be preempted, there is none.
+    pub(super) fn grow_and_admit(&mut self, runner: &mut dyn Runner) {
+        if self.grow() == Growth::Complete {
+            self.admit(runner);
+        }
+    }
+
+    fn admit(&mut self, runner: &mut dyn Runner) {
         if self.queue.is_empty() || self.is_full() {
             return;
         }
@@ -41,9 +49,9 @@ impl Scheduler {
 
     fn candidates(&self) -> Candidates {
         self.queue.candidates(&Facts {
-            known: &|sequence| Known::of(sequence, &self.cache, &self.running),
+            known: &|sequence| known(sequence, &self.ram.cache, &self.running),
             time: &|tenant| self.time(tenant),
-            loads: self.load_places(),
+            loads: self.disk.loads_left(),
             now: self.now(),
         })
     }
@@ -55,13 +63,15 @@ impl Scheduler {
 
     fn try_admit(&mut self, candidate: &Candidate, passed: &[Candidate], runner: &mut dyn Runner) -> Outcome {
         let Some(index) = self.queue.position(candidate) else { return Outcome::Held };
-        let known = candidate.known;
-        let source = shared_prefill(&self.queue[index].sequence, known.tokens, &self.running);
-        if self.queue[index].hold(source) || self.fetch(index, known.tokens) {
+        let tokens = candidate.known.tokens;
+        let source = shared_prefill(&self.queue[index].sequence, tokens, &self.running);
+        if self.queue[index].hold(source) || self.fetch(index, tokens) {
             return Outcome::Held;
         }
-        let id = self.new_seq();
-        let Some(reused) = self.take_blocks(index, id, known, runner) else { return self.no_room(index) };
+        let id = self.ram.new_seq();
+        let Some(reused) = self.take_blocks(index, id, candidate.known, runner) else {
+            return self.no_room(index);
+        };
         let waiting = self.queue.admit(index, passed);
         self.start(waiting, id, reused);
         Outcome::Admitted
@@ -72,18 +82,18 @@ impl Scheduler {
         &mut self,
         index: usize,
         id: SeqId,
-        mut known: Known,
+        candidate: Known,
         runner: &mut dyn Runner,
     ) -> Option<Reused> {
-        let mut headroom = HEADROOM;
+        let (mut prefix, mut headroom) = (candidate, HEADROOM);
         loop {
             let newcomer = Newcomer { sequence: &self.queue[index].sequence, id, headroom };
-            let reused = newcomer.take_blocks(known, &mut self.cache, &self.running, runner);
+            let reused = newcomer.take_blocks(prefix, &mut self.ram, &self.running, runner);
             if reused.is_some() {
                 return reused;
             }
-            if self.let_disk_go() {
-                known = Known::of(&self.queue[index].sequence, &self.cache, &self.running);
+            if self.release_disk_blocks() {
+                prefix = known(&self.queue[index].sequence, &self.ram.cache, &self.running);
             } else if self.running.is_empty() && headroom > 0 {
                 // Alone it may do with what its tokens need, and its answer may be short.
                 headroom = 0;
@@ -93,23 +103,15 @@ impl Scheduler {
         }
     }
 
-    /// A sequence does not fit now. When nobody else runs it never will, which `Limits` excludes
+    /// A sequence does not fit now. When nobody else runs it never will, which
+    /// `RequestLimits` excludes
     /// for all that was submitted; better an error than a queue that stands still.
     fn no_room(&mut self, index: usize) -> Outcome {
         if self.running.is_empty() {
             let sequence = &self.queue[index].sequence;
-            self.fail(sequence.job, self.over_budget(sequence.tokens.len()));
+            self.fail(sequence.job, self.ram.over_budget(sequence.tokens.len()));
         }
         Outcome::NoRoom
-    }
-
-    /// Why so many tokens do not fit though nobody else runs.
-    pub(super) fn over_budget(&self, tokens: usize) -> RequestError {
-        let (needed_blocks, budget_blocks) = (blocks_for(tokens), self.cache_config.blocks);
-        match self.cache.stats().pinned {
-            0 => RequestError::OverBudget { needed_blocks, budget_blocks },
-            pinned_blocks => RequestError::Pinned { needed_blocks, pinned_blocks, budget_blocks },
-        }
     }
 
     /// A sequence has its blocks, `reused.tokens` of it stored already.
@@ -136,15 +138,15 @@ impl Scheduler {
     }
 
     /// Why no more of a prompt is reused, as far as cache and disk know.
-    fn why(&self, sequence: &Sequence, reused: Reused, fetch: Fetched) -> StopReason {
-        let elsewhere = || {
+    fn why(&self, sequence: &Sequence, reused: Reused, fetch: Fetch) -> StopReason {
+        let miss = || {
             let Sharing::Namespace(namespace) = sequence.sharing else { return None };
-            let unknown = reused.stop == StopReason::FirstSeen && reused.tokens < BLOCK_POSITIONS;
-            self.disk.as_ref().filter(|_| unknown)?.elsewhere(&self.roots[&namespace], &sequence.tokens)
+            let roots = self.tenants.namespaces.roots(namespace);
+            self.disk.miss_reason(roots, &sequence.tokens, reused.stop, reused.tokens)
         };
         match reused.stop {
             StopReason::Complete => StopReason::Complete,
-            stop => fetch.verdict.or_else(elsewhere).unwrap_or(stop),
+            stop => fetch.verdict.or_else(miss).unwrap_or(stop),
         }
     }
 }

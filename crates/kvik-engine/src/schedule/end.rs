@@ -1,9 +1,7 @@
 //! How requests end: as they should, because nobody listens, or because something failed.
 
-use kvik_cache::Cache;
-
 use super::Scheduler;
-use super::disk::Disk;
+use super::disk::{Disk, DiskSetup};
 use super::job::{Job, JobId};
 use crate::api::RequestError;
 use crate::panics::contain;
@@ -27,8 +25,7 @@ impl Scheduler {
             self.fail(id, error);
         }
         while let Some(sequence) = self.running.pop_ended() {
-            self.release(&sequence);
-            self.spill_later(&sequence);
+            self.release_ended(&sequence);
         }
         let ended = self.results.jobs().filter(|(_, job)| job.open == 0);
         let ended: Vec<JobId> = ended.map(|(id, _)| id).collect();
@@ -71,9 +68,9 @@ impl Scheduler {
         }
     }
 
-    /// Recovers if something that panicked has left the cache in disorder. Never panics.
-    pub(crate) fn mistrust(&mut self, error: &RequestError) {
-        if !contain(|| self.cache.check().is_ok()).unwrap_or(false) {
+    /// Recovers if a panic has left the cache in disorder. Never panics.
+    pub(crate) fn recover_if_broken(&mut self, error: &RequestError) {
+        if !contain(|| self.ram.cache.check().is_ok()).unwrap_or(false) {
             self.recover(error);
         }
     }
@@ -81,14 +78,15 @@ impl Scheduler {
     fn mend(&mut self, error: &RequestError) {
         let running = std::mem::take(&mut self.running);
         self.results.take_failed();
-        self.drop_rests();
-        self.drop_loads();
-        let freed = contain(|| running.iter().for_each(|sequence| self.cache.abandon(sequence.id))).is_ok();
+        self.disk.drop_unfinished(&mut self.ram);
+        self.end_all_loads();
+        let freed =
+            contain(|| running.iter().for_each(|sequence| self.ram.cache.abandon(sequence.id))).is_ok();
         let hit = self.results.jobs().filter(|(id, job)| self.queue.count_of(*id) != job.sequences());
         let hit: Vec<JobId> = hit.map(|(id, _)| id).collect();
         hit.into_iter().for_each(|id| self.fail(id, error.clone()));
-        if !freed || self.cache.stats().sequences > 0 || self.cache.check().is_err() {
-            // Namespaces are names in the old cache, so those who wait for it go as well.
+        if !freed || self.ram.cache.stats().sequences > 0 || self.ram.cache.check().is_err() {
+            // Namespaces are names in the old cache, so the requests that wait for it fail as well.
             self.fail_all(error);
             self.renew_cache();
         }
@@ -98,23 +96,18 @@ impl Scheduler {
     fn start_over(&mut self, error: &RequestError) {
         self.results.fail_all(error);
         let (queue, running) = (std::mem::take(&mut self.queue), std::mem::take(&mut self.running));
-        let disk = self.disk.take();
+        let disk = std::mem::replace(&mut self.disk, Disk::new(DiskSetup::none()));
         // What is in disorder may panic even when it is dropped.
         let _ = contain(|| drop((queue, running)));
         let _ = contain(|| drop(disk));
         self.renew_cache();
     }
 
-    /// An empty cache, with the public prompts that are to be shared as soon as they are there again.
+    /// Begins with an empty cache. The public prompts are shared as soon as they are there again.
     fn renew_cache(&mut self) {
-        self.owners.forget_told();
-        let cache = Cache::new(self.cache_config).expect("the same settings worked before");
-        let old = std::mem::replace(&mut self.cache, cache);
-        let _ = contain(|| drop(old));
-        self.roots.clear();
-        self.leaving.clear();
-        self.renew_public();
-        self.disk.iter_mut().for_each(Disk::drop_wishes);
+        self.ram.renew();
+        self.tenants.reset(&mut self.ram.cache);
+        self.disk.drop_candidates();
     }
 
     /// Removes a request with all its sequences.
@@ -122,7 +115,7 @@ impl Scheduler {
         let job = self.results.remove(id)?;
         self.queue.drop_of(id);
         while let Some(sequence) = self.running.pop_of(id) {
-            self.release(&sequence);
+            sequence.release(&mut self.ram.cache);
         }
         Some(job)
     }

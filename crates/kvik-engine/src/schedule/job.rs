@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kvik_cache::StopReason;
 
-use super::reuse::Reused;
+use super::prefix::Reused;
 use crate::api::{Event, EventSink, FinishReason, GeneratedToken, Report, RequestError};
 use crate::panics::contain;
 

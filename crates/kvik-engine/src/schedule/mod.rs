@@ -5,56 +5,69 @@
 //!              ^----------'  preempted        its blocks stay in the cache as long as they can
 //! ```
 //!
-//! Owns the cache, the queue and every sequence. A sequence is its tokens and how many of them
-//! are stored in blocks; the rest is to be computed. So prefill, decode and resuming after a
-//! preemption are one thing: decode is when a single token is left. Knows no model, reads no
-//! clock of its own, starts no thread.
+//! A sequence is its tokens and how many of them are stored in blocks; the rest is to be computed. So
+//! prefill, decode and resuming after a preemption are one thing: decode is when a single token is left.
+//! Knows no model, reads no clock of its own, starts no thread.
 //!
-//! Policy stands in `admission` (who is next) and `plan` (how the rows of a step are divided).
+//! ```text
+//!                     Scheduler          owns the parts; a step plans, computes and publishes
+//!                         │
+//!   submission   admission   growth   compute   tiers   end   kept   probe     steps across parts
+//!                         │
+//!   queue     running     turns      results     tenants     disk     ram      parts, with their state
+//!   waiting   have        virtual    requests,   parts,      slots,   cache,
+//!   sequences blocks      times      counters    namespaces  loads    names
+//!                         │
+//!   sequence   answer   job   prefix   limits   namespaces                     data
+//! ```
+//!
+//! A part imports what stands further down and never the scheduler. Decisions are functions of facts: `plan` (how the rows of a step are divided), `reuse` (what of a sequence is known
+//! already), and the queue's candidates (who is admitted next).
 
 mod admission;
 mod answer;
+mod compute;
 pub mod disk;
 mod end;
+mod growth;
 mod job;
 mod kept;
-mod parts;
+mod limits;
+mod namespaces;
 mod plan;
+mod prefix;
 mod probe;
-mod public;
-mod publish;
 mod queue;
+mod ram;
 mod results;
 mod reuse;
-mod room;
 mod running;
 mod sequence;
 mod submission;
+mod tenants;
+mod tiers;
 mod turns;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvik_cache::{Cache, CacheConfig, CacheError, NamespaceId, SeqId};
+use kvik_cache::{Cache, CacheConfig, CacheError};
 
-use crate::api::RequestError;
 use crate::config::EngineConfig;
-use crate::model::batch::{Batch, Row, Runner, SequenceKv};
-use crate::panics::contain;
+use crate::model::batch::Runner;
 use crate::stats::{Counters, DiskStats};
 use crate::text::stream::Vocabulary;
-use disk::{Disk, RootTable};
-use parts::Owners;
+use disk::{Disk, DiskSetup, Fetch};
 use plan::Plan;
-use public::Public;
 use queue::Queue;
+use ram::Ram;
 use results::Results;
-use room::Room;
 use running::Running;
+use tenants::Tenants;
 use turns::Turns;
 
-pub use parts::TenantPart;
-pub use submission::{Limits, Submission};
+pub use limits::{RequestLimits, Submission};
+pub use tenants::TenantPart;
 
 /// Tells the time since some fixed moment.
 pub type Clock = Box<dyn Fn() -> Duration + Send>;
@@ -62,41 +75,34 @@ pub type Clock = Box<dyn Fn() -> Duration + Send>;
 /// Schedules the requests of one model.
 pub struct Scheduler {
     config: EngineConfig,
-    cache_config: CacheConfig,
-    cache: Cache,
     clock: Clock,
     /// Sequences without blocks.
     queue: Queue,
     /// Sequences with blocks.
     running: Running,
+    /// Which tenant is next.
     turns: Turns,
-    owners: Owners,
-    /// The requests of all of them.
+    /// The requests of all sequences.
     results: Results,
-    next_seq: u64,
-    /// The identities of the namespaces in use.
-    roots: RootTable,
-    /// The tier below RAM, when there is one.
-    disk: Option<Disk>,
-    /// Prompts that tenants who keep apart may share.
-    public: Vec<Public>,
-    /// Namespaces derived from prompts that are public no longer, dropped when nobody uses them.
-    leaving: Vec<NamespaceId>,
+    tenants: Tenants,
+    ram: Ram,
+    /// The disk tier; it has no slots when there is none.
+    disk: Disk,
 }
 
 /// How long a scheduler may be left alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rest {
+pub enum Pause {
     /// There is something to compute.
     None,
-    /// Nothing is, until so much time has passed or the disk has done something.
+    /// There is nothing to do until so much time has passed or the disk has completed something.
     For(Duration),
-    /// Nothing is, until somebody asks for it.
+    /// There is nothing to do until a command comes.
     Forever,
 }
 
 impl Scheduler {
-    /// A scheduler with an empty cache.
+    /// A scheduler with an empty cache and without a disk.
     pub fn new(
         config: EngineConfig,
         cache_config: CacheConfig,
@@ -104,119 +110,60 @@ impl Scheduler {
         clock: Clock,
     ) -> Result<Scheduler, CacheError> {
         Ok(Scheduler {
-            cache: Cache::new(cache_config)?,
-            config,
-            cache_config,
-            clock,
             queue: Queue::default(),
             running: Running::default(),
             turns: Turns::default(),
-            owners: Owners::default(),
             results: Results::new(vocabulary),
-            next_seq: 0,
-            roots: RootTable::default(),
-            disk: None,
-            public: Vec::new(),
-            leaving: Vec::new(),
+            tenants: Tenants::new(&config),
+            ram: Ram::new(cache_config)?,
+            disk: Disk::new(DiskSetup::none()),
+            config,
+            clock,
         })
     }
 
-    /// One round: decides which rows to compute, computes them, and hands out the results.
+    /// One round: decides which rows to compute, computes them, and publishes what has ended.
     pub fn step(&mut self, runner: &mut dyn Runner) {
-        self.cache.set_now(self.now());
-        self.drop_closed();
-        self.settle_disk(runner);
         let plan = self.plan(runner);
-        if plan.is_empty() {
-            self.warm_up();
-        } else {
-            self.compute(plan, runner);
-        }
-        self.spill(runner);
-        self.sweep_disk();
-        self.drop_ended();
-        self.drop_derived();
+        self.compute(plan, runner);
+        self.publish(runner);
     }
 
-    /// Computes the rows of `plan`, and learns how long prompts take.
-    fn compute(&mut self, plan: Plan, runner: &mut dyn Runner) {
-        let started = self.now();
-        let computed = contain(|| runner.forward(&plan.batch(&plan.stored(&self.running, &self.cache))));
-        let elapsed = (self.clock)().saturating_sub(started);
-        match computed {
-            Ok(logits) => {
-                if let Some(disk) = &mut self.disk {
-                    disk.cost.computed(plan.prefill_rows(), elapsed);
-                }
-                self.publish(&plan.spans, logits);
-            }
-            Err(error) => self.compute_apart(plan, error, runner),
-        }
-    }
-
-    /// Computes the sequences of `plan` one by one, after a panic of all together: the request of one that
-    /// panics alone fails. The others get what they would have got, to the bit: results do not depend on who
-    /// is in the batch, and positions that were stored before the panic are stored again.
-    fn compute_apart(&mut self, plan: Plan, error: RequestError, runner: &mut dyn Runner) {
-        let Plan { rows, spans } = plan;
-        tracing::error!("a batch of {} sequences panicked: {error}", spans.len());
-        let alone = spans.len() == 1;
-        let (mut rest, mut done, mut logits) = (rows.as_slice(), Vec::new(), Vec::new());
-        for span in spans {
-            let rows;
-            (rows, rest) = rest.split_at(span.rows);
-            let rows: Vec<Row> = rows.iter().map(|row| Row { sequence: 0, ..*row }).collect();
-            let sequences = [SequenceKv::in_blocks(self.cache.table(self.running[span.index].id))];
-            let batch = Batch { rows: &rows, sequences: &sequences };
-            let computed = match alone {
-                true => Err(error.clone()),
-                false => contain(|| runner.forward(&batch)),
-            };
-            match computed {
-                Ok(row) => {
-                    logits.extend_from_slice(if span.logits { row } else { &[] });
-                    done.push(span);
-                }
-                Err(error) => self.results.fail_later(self.running[span.index].job, error),
-            }
-        }
-        self.publish(&done, &logits);
-    }
-
-    /// Settles who runs and chooses the rows of the next step.
+    /// Settles who runs and chooses the rows of this step.
     fn plan(&mut self, runner: &mut dyn Runner) -> Plan {
+        self.ram.cache.set_now(self.now());
+        self.drop_closed();
+        self.collect_loads(runner);
         self.start_forks(runner);
-        if self.make_room() == Room::Enough {
-            self.admit(runner);
-        }
-        self.end_what_is_stored();
+        self.grow_and_admit(runner);
+        self.end_stored();
         Plan::new(&self.running, &self.turns, &self.config)
     }
 
+    /// Hands what was computed to the disk, and ends the sequences and the requests that are done.
+    fn publish(&mut self, runner: &dyn Runner) {
+        self.spill(runner);
+        self.drop_ended();
+        self.drop_retired();
+    }
+
     /// How long there is nothing to do unless something happens.
-    pub fn rest(&self) -> Rest {
-        let due = self.running.is_due() || self.results.has_finished();
-        let (patience, expiry) = (self.next_deadline(), self.disk.as_ref().and_then(Disk::next_expiry));
-        let wishes = self.disk.as_ref().is_some_and(Disk::has_wishes);
-        if due || (patience.is_none() && (wishes || !self.is_idle())) {
-            return Rest::None;
+    pub fn next_pause(&self) -> Pause {
+        let is_due = self.running.is_due() || self.results.has_finished();
+        let waits = self.queue.fetches().filter_map(Fetch::until);
+        let patience = waits.chain(self.disk.next_deadline()).min();
+        let prefetches = self.disk.has_candidates();
+        if is_due || (patience.is_none() && (prefetches || !self.is_idle())) {
+            return Pause::None;
         }
-        let next = patience.into_iter().chain(expiry).min();
-        next.map_or(Rest::Forever, |next| Rest::For(next.saturating_sub(self.now())))
+        let next = patience.into_iter().chain(self.disk.next_expiry()).min();
+        next.map_or(Pause::Forever, |next| Pause::For(next.saturating_sub(self.now())))
     }
 
-    /// Tells the requests that ended in the last step. A call of its own, so that numbers can be
-    /// brought up to date first: who has got an answer finds it counted.
-    pub fn take_leave(&mut self) {
+    /// Notifies the requests that finished in the last step. A call of its own, so that numbers can be
+    /// brought up to date first: a client that has its answer finds it counted.
+    pub fn notify_finished(&mut self) {
         self.results.notify_finished();
-    }
-
-    /// From now on tenants share the model, the cache and the disk like this; others have the weight
-    /// 1. What they keep follows with their next request.
-    pub fn set_tenants(&mut self, parts: &[TenantPart]) {
-        self.turns.set_weights(parts.iter().map(|part| (part.tenant, part.weight)));
-        self.owners = Owners::new(parts);
-        self.wish_for(parts);
     }
 
     /// Whether there is nothing to do.
@@ -226,7 +173,7 @@ impl Scheduler {
 
     /// The cache, to look at.
     pub fn cache(&self) -> &Cache {
-        &self.cache
+        &self.ram.cache
     }
 
     /// Sequences that hold blocks.
@@ -254,17 +201,12 @@ impl Scheduler {
         self.results.submitted()
     }
 
-    /// Numbers about the tier below RAM, when there is one.
+    /// Statistics of the disk tier, when there is one.
     pub fn disk_stats(&self) -> Option<DiskStats> {
-        self.disk.as_ref().map(|disk| disk.stats(self.config.block_bytes))
+        self.disk.stats(self.config.block_bytes)
     }
 
     fn now(&self) -> Duration {
         (self.clock)()
-    }
-
-    fn new_seq(&mut self) -> SeqId {
-        self.next_seq += 1;
-        SeqId(self.next_seq)
     }
 }

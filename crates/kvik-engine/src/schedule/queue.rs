@@ -4,7 +4,7 @@
 //! tenants take [turns](super::turns). Among the requests of one tenant, in order:
 //! 1. Those that were overtaken [`OVERTAKEN_MAX`] times, oldest first. None of them and of the
 //!    preempted is overtaken again: while the first does not fit, nobody is admitted.
-//! 2. The rest, longest known prefix first, then oldest. What does not fit may be overtaken, by
+//! 2. The others, longest known prefix first, then oldest. What does not fit may be overtaken, by
 //!    younger requests of its tenant and by others out of their turn.
 //!
 //! A request whose prompt is being computed by a running sequence is held until that is done, so
@@ -20,9 +20,9 @@ use std::time::Duration;
 
 use kvik_cache::{NamespaceId, SeqId, TenantId};
 
-use super::disk::Fetched;
+use super::disk::Fetch;
 use super::job::JobId;
-use super::reuse::Known;
+use super::prefix::Known;
 use super::sequence::{Sequence, Sharing};
 
 /// Younger requests that may go first.
@@ -51,7 +51,7 @@ pub(super) struct Waiting {
     /// The sequence whose prefill it waits for.
     held_by: Option<SeqId>,
     /// What the disk did for it.
-    pub(super) fetch: Fetched,
+    pub(super) fetch: Fetch,
 }
 
 /// Where a waiting sequence stands in the order of admission; lower is earlier.
@@ -75,13 +75,13 @@ pub(super) struct Candidate {
     tenant: TenantId,
 }
 
-/// What the order of admission depends on, beside the queue.
+/// Facts about the other parts on which the order of admission depends.
 pub(super) struct Facts<'a> {
     /// Leading tokens of a sequence that need not be computed.
     pub(super) known: &'a dyn Fn(&Sequence) -> Known,
     /// A tenant's virtual time.
     pub(super) time: &'a dyn Fn(TenantId) -> f64,
-    /// Prefixes that may be read from disk beside those that are.
+    /// Loads that may start.
     pub(super) loads: usize,
     pub(super) now: Duration,
 }
@@ -126,12 +126,12 @@ impl Queue {
     }
 
     /// What the disk does for those who wait.
-    pub(super) fn fetches(&self) -> impl Iterator<Item = &Fetched> {
+    pub(super) fn fetches(&self) -> impl Iterator<Item = &Fetch> {
         self.waiting.iter().map(|waiting| &waiting.fetch)
     }
 
     /// What the disk does for those who wait.
-    pub(super) fn fetches_mut(&mut self) -> impl Iterator<Item = &mut Fetched> {
+    pub(super) fn fetches_mut(&mut self) -> impl Iterator<Item = &mut Fetch> {
         self.waiting.iter_mut().map(|waiting| &mut waiting.fetch)
     }
 
@@ -155,7 +155,7 @@ impl Queue {
         self.waiting.retain(|waiting| waiting.sequence.job != job);
     }
 
-    /// Who may be admitted now, in which order.
+    /// The sequences that may be admitted now, in order.
     pub(super) fn candidates(&self, facts: &Facts<'_>) -> Candidates {
         let preempted = self.waiting.iter().filter(|waiting| !waiting.is_new());
         let preempted = preempted.map(|waiting| waiting.candidate(facts)).collect();
@@ -230,7 +230,7 @@ impl IndexMut<usize> for Queue {
 
 impl Waiting {
     fn new(sequence: Sequence) -> Waiting {
-        Waiting { sequence, overtaken: 0, holds: 0, held_by: None, fetch: Fetched::default() }
+        Waiting { sequence, overtaken: 0, holds: 0, held_by: None, fetch: Fetch::default() }
     }
 
     /// Whether it was never admitted.

@@ -6,7 +6,7 @@
 //!           └─► cancelled   nobody listens any more
 //! ```
 //!
-//! Knows no block: who removes a request here removes its sequences elsewhere.
+//! Knows no block: the scheduler removes a request here and its sequences from queue and running set.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub(super) struct Results {
     sampling: SamplingContext,
 }
 
-/// What sampling needs beside logits.
+/// What sampling uses besides logits.
 struct SamplingContext {
     vocabulary: Arc<Vocabulary>,
     scratch: Scratch,

@@ -4,8 +4,10 @@
 //! sequence, not full yet, is known to that sequence only: a newcomer that shares its tokens
 //! starts as a fork of it. So reuse is exact to the token also among those that run.
 
-use kvik_cache::{Admission, BLOCK_POSITIONS, Cache, Eviction, SeqId, StopReason, blocks_for};
+use kvik_cache::{Admission, BLOCK_POSITIONS, Cache, SeqId, StopReason, blocks_for};
 
+use super::prefix::{Known, Reused};
+use super::ram::Ram;
 use super::running::Running;
 use super::sequence::{Sequence, Sharing};
 use crate::model::batch::Runner;
@@ -13,48 +15,23 @@ use crate::model::batch::Runner;
 /// Positions beyond its tokens that a sequence is admitted with.
 pub(super) const HEADROOM: usize = BLOCK_POSITIONS;
 
-/// Leading tokens of a sequence that are computed.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Known {
-    pub(super) tokens: usize,
-    /// The running sequence that has them, when the cache alone does not.
-    running: Option<SeqId>,
-}
-
-/// What a sequence starts with.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Reused {
-    pub(super) tokens: usize,
-    /// Why it is not more.
-    pub(super) stop: StopReason,
-    /// How what comes next was evicted; none when it was not.
-    pub(super) evicted: Option<Eviction>,
-}
-
-impl Known {
-    /// What the cache alone has.
-    pub(super) fn cached(tokens: usize) -> Known {
-        Known { tokens, running: None }
-    }
-
-    /// Leading tokens that a waiting sequence need not compute.
-    pub(super) fn of(sequence: &Sequence, cache: &Cache, running: &Running) -> Known {
-        let Sharing::Namespace(namespace) = sequence.sharing else { return Known::cached(0) };
-        let tokens = cache.lookup(namespace, &sequence.tokens).tokens.min(sequence.reuse_max());
-        // Comparing tokens is for those that can have more: the same full blocks and a longer tail.
-        let longer = running.iter().filter(|running| {
-            running.sharing == sequence.sharing
-                && running.stored > tokens
-                && running.stored / BLOCK_POSITIONS == tokens / BLOCK_POSITIONS
-        });
-        let shared = |running: &Sequence| {
-            let common = running.common(sequence).min(running.stored).min(sequence.reuse_max());
-            (common, Some(running.id))
-        };
-        let best = longer.map(shared).max().filter(|&(shared, _)| shared > tokens);
-        let (tokens, running) = best.unwrap_or((tokens, None));
-        Known { tokens, running }
-    }
+/// Leading tokens that a waiting sequence need not compute.
+pub(super) fn known(sequence: &Sequence, cache: &Cache, running: &Running) -> Known {
+    let Sharing::Namespace(namespace) = sequence.sharing else { return Known::cached(0) };
+    let tokens = cache.lookup(namespace, &sequence.tokens).tokens.min(sequence.reuse_max());
+    // Comparing tokens is for those that can have more: the same full blocks and a longer tail.
+    let longer = running.iter().filter(|running| {
+        running.sharing == sequence.sharing
+            && running.stored > tokens
+            && running.stored / BLOCK_POSITIONS == tokens / BLOCK_POSITIONS
+    });
+    let shared = |running: &Sequence| {
+        let common = running.common(sequence).min(running.stored).min(sequence.reuse_max());
+        (common, Some(running.id))
+    };
+    let best = longer.map(shared).max().filter(|&(shared, _)| shared > tokens);
+    let (tokens, running) = best.unwrap_or((tokens, None));
+    Known { tokens, running }
 }
 
 /// The running sequence whose prefill will leave most of a waiting sequence's tokens, when it is about to
@@ -80,15 +57,15 @@ impl Newcomer<'_> {
     pub(super) fn take_blocks(
         &self,
         known: Known,
-        cache: &mut Cache,
+        ram: &mut Ram,
         running: &Running,
         runner: &mut dyn Runner,
     ) -> Option<Reused> {
         let needed = blocks_for(self.positions()) - known.tokens / BLOCK_POSITIONS;
-        let stats = cache.stats();
-        if !running.is_empty() && needed + running.len() > stats.free + stats.evictable {
+        if !running.is_empty() && !ram.has_room(needed, running.len()) {
             return None;
         }
+        let cache = &mut ram.cache;
         match known.running.and_then(|id| running.find(id)) {
             Some(parent) => self.fork(parent, known.tokens, cache, runner),
             None => self.lease(cache, runner),

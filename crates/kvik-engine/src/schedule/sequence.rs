@@ -2,11 +2,12 @@
 
 use std::cmp::Ordering;
 
-use kvik_cache::{NamespaceId, Retain, SeqId, TenantId, Token};
+use kvik_cache::{Cache, NamespaceId, Retain, SeqId, TenantId, Token, whole_blocks};
 
 use super::answer::Answer;
-use super::disk::Spilled;
+use super::disk::{Spilled, Stored};
 use super::job::JobId;
+use super::prefix::common_prefix;
 use crate::api::FinishReason;
 
 /// A sequence, waiting or running.
@@ -22,7 +23,7 @@ pub(super) struct Sequence {
     pub(super) prompt_len: usize,
     /// Leading tokens whose keys and values are in its blocks.
     pub(super) stored: usize,
-    /// The most that `stored` ever was: what lies below is computed again after a preemption.
+    /// The most that `stored` ever was: what it lost of them is computed again after a preemption.
     pub(super) furthest: usize,
     pub(super) sharing: Sharing,
     /// How long what it leaves in the cache is to be kept.
@@ -90,6 +91,22 @@ impl Sequence {
         &self.tokens[..self.stored]
     }
 
+    /// What the disk may take of its blocks: the whole ones, and the last one too when it has `ended`. None when
+    /// it is private.
+    pub(super) fn stored_blocks(&self, ended: bool) -> Option<Stored<'_>> {
+        let Sharing::Namespace(namespace) = self.sharing else { return None };
+        let tokens = if ended { self.stored_tokens() } else { whole_blocks(self.stored_tokens()) };
+        Some(Stored { seq: self.id, namespace, tokens, prompt: self.prompt(), retain: self.retain })
+    }
+
+    /// Ends it in the cache. What it computed stays there, unless it is private.
+    pub(super) fn release(&self, cache: &mut Cache) {
+        match self.sharing {
+            Sharing::Namespace(_) => cache.finish(self.id, self.stored_tokens()),
+            Sharing::Private(_) => cache.abandon(self.id),
+        }
+    }
+
     /// Tokens still to be computed.
     pub(super) fn missing(&self) -> usize {
         self.tokens.len() - self.stored
@@ -125,19 +142,11 @@ impl Sequence {
     }
 }
 
-/// Leading tokens that `a` and `b` have in common.
-pub(super) fn common_prefix(a: &[Token], b: &[Token]) -> usize {
-    // Whole pieces compare as memory does; only the piece that differs is walked.
-    const PIECE: usize = 64;
-    let whole = a.chunks_exact(PIECE).zip(b.chunks_exact(PIECE)).take_while(|(a, b)| a == b).count() * PIECE;
-    whole + a[whole..].iter().zip(&b[whole..]).take_while(|(a, b)| a == b).count()
-}
-
 #[cfg(test)]
 impl Sequence {
     /// A sequence of request 0 that was never admitted, and that wants one token.
     pub(super) fn fake(tenant: TenantId, tokens: Vec<Token>) -> Sequence {
-        use kvik_cache::{Cache, CacheConfig, Namespaces, Policy};
+        use kvik_cache::{CacheConfig, Namespaces, Policy};
 
         let config = CacheConfig { blocks: 1, policy: Policy::Lru, ghosts: 0, pinned_max: 0 };
         let namespaces = Namespaces { model: [0; 32], kv_format: "f32/f32", adapter: None };
@@ -146,27 +155,5 @@ impl Sequence {
         let vocabulary = crate::text::stream::Vocabulary::new::<&[u8]>([]);
         let rules = super::answer::Rules::new(prompt.request(), 1, &vocabulary);
         Sequence::new(JobId(0), Sharing::Namespace(namespace), Answer::new(&rules, 0, &tokens, None), tokens)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn common_prefixes() {
-        let long: Vec<Token> = (0..200).collect();
-        let mut other = long.clone();
-        other[130] = 7;
-        let check = |a: &[Token], b: &[Token], expect| {
-            assert_eq!(common_prefix(a, b), expect);
-            assert_eq!(common_prefix(b, a), expect);
-        };
-        check(&long, &long, 200);
-        check(&long, &other, 130);
-        check(&long, &long[..64], 64);
-        check(&long, &long[..65], 65);
-        check(&long, &[], 0);
-        check(&long, &[1], 0);
     }
 }

@@ -1,12 +1,12 @@
-//! Whose turn it is: tenants share the model by weight, however many requests each has waiting.
+//! Turns of tenants: they share the model by weight, however many requests each has waiting.
 //!
 //! Start-time fair queueing. Every tenant has a *virtual time*: the rows that were computed for
-//! it, divided by its weight. The tenant with the least goes next. Rows that a running sequence
-//! is still to get count as had, so that several admissions in one step take turns too. Who comes
-//! back after a pause starts at the virtual time of the last admission: time spent away is not
-//! saved up. So a tenant that was idle goes before everybody who has been served since, and no
-//! flood can delay it by more than what already runs. The rows of a step are divided by the same
-//! times, without the promises.
+//! it, divided by its weight. The tenant with the smallest one is next. Rows that a running sequence
+//! is still to get count as computed, so that several admissions in one step take turns too. A tenant
+//! that comes back after a pause starts at the virtual time of the last admission: it has saved nothing
+//! up. So a tenant that was idle precedes all that have been served since, and no flood can delay it
+//! by more than what already runs. The rows of a step are divided by the same times, without the
+//! promised rows.
 
 use std::collections::BTreeMap;
 

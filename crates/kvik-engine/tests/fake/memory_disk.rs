@@ -9,7 +9,7 @@ use kvik_cache::Identity;
 use kvik_cache::tier::{IoFault, Record, SlotId, Tier, Use};
 use kvik_engine::config::EngineConfig;
 use kvik_engine::schedule::disk::{BlockStore, DiskSetup};
-use kvik_engine::schedule::{Limits, Scheduler};
+use kvik_engine::schedule::{RequestLimits, Scheduler};
 use kvik_engine::store::Waker;
 use kvik_engine::store::{Buffer, Buffers, Completed};
 
@@ -65,7 +65,7 @@ impl MemoryDisk {
         warm_blocks: usize,
         writes_max: usize,
     ) -> World {
-        let limits = Limits::new(&config, blocks, VOCAB);
+        let limits = RequestLimits::new(&config, blocks, VOCAB);
         let mut runner = FakeRunner::new(blocks, config.batch_rows_max());
         runner.millis = Some(self.millis.clone());
         let millis = self.millis.clone();
@@ -85,8 +85,8 @@ impl MemoryDisk {
         let (tier, surplus) = Tier::with(SLOTS, records);
         assert!(surplus.is_empty());
         let store = Box::new(Handle { disk: self.clone(), buffers: Buffers::new(256, BLOCK_BYTES) });
-        let (waker, kin, epoch_s) = (Waker::default(), Vec::new(), EPOCH_S);
-        DiskSetup { tier, store, kin, warm_blocks, writes_max, epoch_s, waker }
+        let (waker, related, epoch_s) = (Waker::default(), Vec::new(), EPOCH_S);
+        DiskSetup { tier, store, related, warm_blocks, writes_max, epoch_s, waker }
     }
 }
 

@@ -19,7 +19,7 @@ use kvik_cache::{BLOCK_POSITIONS, BlockId, CacheConfig, Policy, Token};
 use kvik_engine::api::{Event, EventSink, FinishReason, Report, Request, RequestError, Sampling};
 use kvik_engine::config::EngineConfig;
 use kvik_engine::model::batch::{Batch, Runner};
-use kvik_engine::schedule::{Limits, Scheduler, Submission};
+use kvik_engine::schedule::{RequestLimits, Scheduler, Submission};
 use kvik_engine::text::stream::{TokenKind, Vocabulary};
 
 pub const VOCAB: usize = 40;
@@ -316,12 +316,12 @@ impl EventSink for Client {
 pub struct World {
     pub scheduler: Scheduler,
     pub runner: FakeRunner,
-    pub limits: Limits,
+    pub limits: RequestLimits,
 }
 
 impl World {
     pub fn new(config: EngineConfig, blocks: usize) -> World {
-        let limits = Limits::new(&config, blocks, VOCAB);
+        let limits = RequestLimits::new(&config, blocks, VOCAB);
         let runner = FakeRunner::new(blocks, config.batch_rows_max());
         let ticks = AtomicUsize::new(0);
         let clock = move || Duration::from_millis(ticks.fetch_add(1, Ordering::Relaxed) as u64);
@@ -340,7 +340,7 @@ impl World {
 
     pub fn step(&mut self) {
         self.scheduler.step(&mut self.runner);
-        self.scheduler.take_leave();
+        self.scheduler.notify_finished();
         let stats = self.scheduler.cache().stats();
         assert_eq!(stats.free + stats.owned + stats.shared, stats.blocks);
     }

@@ -8,7 +8,7 @@ use kvik_cache::{BLOCK_POSITIONS, Identity, PrefixOrder, PrefixScan, TenantId, T
 use kvik_engine::api::KeptPrompt;
 use kvik_engine::api::RequestError;
 use kvik_engine::schedule::disk::DiskSetup;
-use kvik_engine::schedule::{Rest, Scheduler};
+use kvik_engine::schedule::{Pause, Scheduler};
 use kvik_engine::store::Waker;
 
 use crate::disk::{Drive, Platter, common};
@@ -61,7 +61,7 @@ pub(crate) fn scheduler(regime: &Regime, time: &Time, platter: &Arc<Mutex<Platte
         scheduler.attach(DiskSetup {
             tier,
             store,
-            kin: Vec::new(),
+            related: Vec::new(),
             warm_blocks: disk.warm_blocks,
             writes_max: disk.writes_max,
             epoch_s: EPOCH_S + started.as_secs(),
@@ -92,7 +92,7 @@ impl World {
             );
             // Advances the clock if a request waits for the disk; otherwise stored blocks must not expire
             // while the disk works.
-            if let (Rest::For(time), false) = (self.scheduler.rest(), self.scheduler.is_idle()) {
+            if let (Pause::For(time), false) = (self.scheduler.next_pause(), self.scheduler.is_idle()) {
                 self.time.advance(time / 8);
             }
             self.step();
@@ -240,7 +240,7 @@ impl World {
     pub(crate) fn unpin(&mut self, kept: &Kept) {
         self.is_dropped = true;
         self.trace(|| format!("{:?} of {} is no longer kept", kept.tokens, kept.salt));
-        self.scheduler.let_go(&kept.tokens, [kept.salt; 16]);
+        self.scheduler.release(&kept.tokens, [kept.salt; 16]);
         let own = View { salt: kept.salt, base: None };
         for known in self.memory.known.iter_mut().filter(|known| known.view == own) {
             if common(&known.tokens, &kept.tokens) > 0 {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use kvik_cache::{BLOCK_POSITIONS, StopReason, TenantId, Token, blocks_for};
 use kvik_engine::api::Unpin;
 use kvik_engine::api::{FinishReason, Report, Request, RequestError};
-use kvik_engine::schedule::{Limits, Scheduler, Submission};
+use kvik_engine::schedule::{RequestLimits, Scheduler, Submission};
 
 use crate::client::Client;
 use crate::disk::{Platter, common};
@@ -68,7 +68,7 @@ pub(crate) struct World {
     pub(crate) platter: Arc<Mutex<Platter>>,
     pub(crate) scheduler: Scheduler,
     pub(crate) runner: SimRunner,
-    pub(crate) limits: Limits,
+    pub(crate) limits: RequestLimits,
     /// When this process started.
     pub(crate) started: Duration,
     pub(crate) active: Vec<Active>,
@@ -97,7 +97,7 @@ impl World {
         let regime = Regime::draw(&mut dice);
         let time = Time::default();
         let platter = Arc::new(Mutex::new(regime.disk.map_or_else(Platter::default, |disk| disk.platter())));
-        let limits = Limits::new(&regime.engine, regime.blocks, VOCAB);
+        let limits = RequestLimits::new(&regime.engine, regime.blocks, VOCAB);
         let runner = SimRunner::new(regime.blocks, regime.engine.batch_rows_max(), time.clone());
         let world = World {
             scheduler: scheduler(&regime, &time, &platter),
@@ -182,7 +182,7 @@ impl World {
     pub(crate) fn step(&mut self) {
         self.steps += 1;
         self.scheduler.step(&mut self.runner);
-        self.scheduler.take_leave();
+        self.scheduler.notify_finished();
         let stats = self.scheduler.cache().stats();
         assert_eq!(stats.free + stats.owned + stats.shared, stats.blocks, "blocks are lost");
         assert!(stats.pinned <= self.regime.pinned_max(), "more is pinned than may be: {stats:?}");

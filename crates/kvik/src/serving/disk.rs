@@ -64,7 +64,7 @@ fn open_in(dir: &Path, size: ByteSize, budget: &KvBudget, model: [u8; 32]) -> an
     let setup = DiskSetup {
         tier,
         store: Box::new(store),
-        kin: related,
+        related,
         warm_blocks: budget.blocks / WARM_SHARE,
         writes_max: buffers - buffers / 4,
         epoch_s: unix_seconds(),

@@ -1,6 +1,6 @@
 //! Handing computed blocks to the disk, while the sequence that computed them still holds them.
 //!
-//! A block's bytes are copied when it is complete; from then on the sequence may do what it likes. When
+//! A block's bytes are copied when it is complete; from then on the sequence does not need to keep it. When
 //! the disk does not keep up, a sequence goes on from where it was at the next step, and when it ends, its
 //! blocks are held until they are copied or somebody needs the room.
 
@@ -9,20 +9,18 @@ use std::time::Duration;
 use kvik_cache::tier::{BlockTokens, Placement, Record, SlotId, Use};
 use kvik_cache::{BLOCK_POSITIONS, BlockId, Cache, Identity, NamespaceId, Retain, SeqId, Token};
 
-use super::{Disk, Roots, lineage_of};
+use super::Disk;
 use crate::model::batch::Runner;
-use crate::schedule::Scheduler;
-use crate::schedule::sequence::{Sequence, Sharing};
+use crate::schedule::namespaces::{NamespaceTable, Roots, content_key};
+use crate::schedule::ram::Ram;
 use crate::store::Buffer;
 
 /// Sequences at most that have ended and are still being copied.
-const RESTS_MAX: usize = 256;
-/// Blocks looked at in one step to find those that have outlived their time.
-const SWEEP_MAX: usize = 64;
+const UNFINISHED_MAX: usize = 256;
 
 /// How far the blocks of a sequence have been handed over.
 #[derive(Debug, Clone, Copy, Default)]
-pub(in crate::schedule) struct Spilled {
+pub(crate) struct Spilled {
     blocks: usize,
     /// Of the last of them; the roots' when there is none.
     end: Option<Link>,
@@ -30,7 +28,7 @@ pub(in crate::schedule) struct Spilled {
     reused: usize,
     /// When the time to live of what was handed over last began anew, in seconds since 1970.
     kept_s: u64,
-    /// The tier has no place for it: what comes later would not be found without what is missing.
+    /// The tier did not take one of its blocks, and would not find those after it.
     is_given_up: bool,
     /// It has ended, and that this was a use has been noted.
     is_noted: bool,
@@ -40,15 +38,15 @@ pub(in crate::schedule) struct Spilled {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Handed {
     All,
-    /// The rest has to wait for a buffer.
+    /// A part; the rest has to wait for a buffer.
     Some,
-    /// The rest will not be.
+    /// A part or nothing, and there will be no more.
     Nothing,
 }
 
 impl Spilled {
     /// Nothing yet, of a sequence that begins with so many tokens from the cache.
-    pub(in crate::schedule) fn from_reuse(tokens: usize) -> Spilled {
+    pub(crate) fn from_reuse(tokens: usize) -> Spilled {
         Spilled { reused: tokens / BLOCK_POSITIONS, ..Spilled::default() }
     }
 
@@ -64,10 +62,31 @@ impl Spilled {
 #[derive(Debug, Clone, Copy)]
 struct Link {
     identity: Identity,
-    lineage: Identity,
+    content: Identity,
 }
 
-/// The stored blocks of a sequence, as the disk sees them.
+/// Blocks of a sequence that are computed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stored<'a> {
+    /// The sequence that holds them in the cache.
+    pub(crate) seq: SeqId,
+    pub(crate) namespace: NamespaceId,
+    pub(crate) tokens: &'a [Token],
+    /// The prompt of the sequence; it may be longer or shorter.
+    pub(crate) prompt: &'a [Token],
+    pub(crate) retain: Retain,
+}
+
+/// The parts that copying blocks reads.
+#[derive(Clone, Copy)]
+pub(crate) struct SpillContext<'a> {
+    pub(crate) cache: &'a Cache,
+    pub(crate) namespaces: &'a NamespaceTable,
+    pub(crate) runner: &'a dyn Runner,
+    pub(crate) now: Duration,
+}
+
+/// The stored blocks of a sequence, as the tier sees them.
 struct Source<'a> {
     roots: Roots,
     tokens: &'a [Token],
@@ -78,122 +97,138 @@ struct Source<'a> {
     now_s: u64,
 }
 
-/// A sequence that ended before the disk had taken all of it: its blocks are held until it has.
+/// The copy of a sequence that ended before the disk had taken all of it: its blocks are held until it has.
 #[derive(Debug)]
-pub(in crate::schedule) struct Rest {
+pub(super) struct Unfinished {
     seq: SeqId,
+    namespace: NamespaceId,
     tokens: Vec<Token>,
     /// Tokens of its prompt, which may be more.
     prompt_len: usize,
-    namespace: NamespaceId,
     retain: Retain,
     spilled: Spilled,
 }
 
-impl Rest {
+impl Unfinished {
     /// Blocks still to be handed over.
-    pub(super) fn blocks(&self) -> usize {
+    pub(super) fn blocks_left(&self) -> usize {
         self.tokens.len() / BLOCK_POSITIONS - self.spilled.blocks
     }
-}
 
-impl Scheduler {
-    /// Hands over what the running sequences have completed, and all of those that end.
-    pub(in crate::schedule) fn spill(&mut self, runner: &dyn Runner) {
-        let now = self.now();
-        self.spill_rests(runner, now);
-        let Some(disk) = &mut self.disk else { return };
-        let now_s = disk.wall_s(now);
-        for sequence in self.running.iter_mut() {
-            let Sharing::Namespace(namespace) = sequence.sharing else { continue };
-            let ends = sequence.ended.is_some();
-            let whole = sequence.stored - sequence.stored % BLOCK_POSITIONS;
-            let source = Source {
-                roots: self.roots[&namespace],
-                tokens: &sequence.tokens[..if ends { sequence.stored } else { whole }],
-                table: self.cache.table(sequence.id),
-                retain: sequence.retain,
-                pinned_blocks: sequence.spilled.pinned_blocks(&self.cache, namespace, sequence.prompt()),
-                now_s,
-            };
-            let handed = disk.hand_over(&mut sequence.spilled, &source, runner);
-            if ends && handed == Handed::All {
-                disk.note_end(&mut sequence.spilled, sequence.retain, now_s);
-            }
-        }
-    }
-
-    /// Takes out of the disk what has outlived its time, a bit at every step.
-    pub(in crate::schedule) fn sweep_disk(&mut self) {
-        let now = self.now();
-        let Some(disk) = &mut self.disk else { return };
-        let slots = disk.tier.sweep(disk.wall_s(now), SWEEP_MAX);
-        slots.into_iter().for_each(|slot| disk.store.erase(slot));
-    }
-
-    /// Holds the blocks of a sequence that has ended, when the disk has not taken them all.
-    pub(in crate::schedule) fn spill_later(&mut self, sequence: &Sequence) {
-        let Sharing::Namespace(namespace) = sequence.sharing else { return };
-        let seq = self.new_seq();
-        let now = self.now();
-        let Some(disk) = &mut self.disk else { return };
-        let now_s = disk.wall_s(now);
-        let whole = sequence.stored - sequence.stored % BLOCK_POSITIONS;
-        let mut spilled = sequence.spilled;
-        if spilled.is_given_up || spilled.blocks * BLOCK_POSITIONS >= whole || disk.rests.len() >= RESTS_MAX {
-            return disk.note_end(&mut spilled, sequence.retain, now_s);
-        }
-        let held = self.cache.lease(seq, namespace, &sequence.tokens[..whole]);
-        if held <= spilled.blocks * BLOCK_POSITIONS {
-            // What was left went when the sequence let go of it: its tenant has its quota.
-            self.cache.abandon(seq);
-            return disk.note_end(&mut spilled, sequence.retain, now_s);
-        }
-        let tokens = sequence.tokens[..held].to_vec();
-        let (retain, prompt_len) = (sequence.retain, sequence.prompt_len);
-        disk.rests.push(Rest { seq, tokens, prompt_len, namespace, retain, spilled });
-    }
-
-    /// Hands over what is left of sequences that have ended.
-    fn spill_rests(&mut self, runner: &dyn Runner, now: Duration) {
-        let Some(disk) = &mut self.disk else { return };
-        let now_s = disk.wall_s(now);
-        let mut open = Vec::new();
-        for mut rest in std::mem::take(&mut disk.rests) {
-            let Rest { seq, ref tokens, prompt_len, namespace, retain, spilled } = rest;
-            let prompt = tokens.get(..prompt_len).unwrap_or_default();
-            let pinned_blocks = spilled.pinned_blocks(&self.cache, namespace, prompt);
-            let (table, roots) = (self.cache.table(seq), self.roots[&namespace]);
-            let source = Source { roots, tokens, table, retain, pinned_blocks, now_s };
-            let mut spilled = spilled;
-            if disk.hand_over(&mut spilled, &source, runner) == Handed::Some {
-                rest.spilled = spilled;
-                open.push(rest);
-                continue;
-            }
-            disk.note_end(&mut spilled, rest.retain, now_s);
-            self.cache.abandon(rest.seq);
-        }
-        disk.rests = open;
-    }
-
-    /// Lets go of blocks that are held for the disk only: somebody needs the room. Whether there were any.
-    pub(in crate::schedule) fn drop_rests(&mut self) -> bool {
-        let rests = self.disk.as_mut().map(|disk| std::mem::take(&mut disk.rests)).unwrap_or_default();
-        rests.iter().for_each(|rest| self.cache.abandon(rest.seq));
-        !rests.is_empty()
+    fn stored(&self) -> Stored<'_> {
+        let Unfinished { seq, namespace, ref tokens, retain, .. } = *self;
+        Stored { seq, namespace, tokens, prompt: tokens.get(..self.prompt_len).unwrap_or_default(), retain }
     }
 }
 
 impl Disk {
-    /// Hands over the blocks of `source` that were not yet.
-    fn hand_over(&mut self, spilled: &mut Spilled, source: &Source<'_>, runner: &dyn Runner) -> Handed {
-        if spilled.is_given_up {
+    /// Hands over what a running sequence has completed, or all of one that has `ended`.
+    pub(crate) fn spill(
+        &mut self,
+        spilled: &mut Spilled,
+        stored: &Stored<'_>,
+        ended: bool,
+        context: SpillContext<'_>,
+    ) {
+        if self.hand_over(spilled, stored, context) == Handed::All && ended {
+            self.note_end(spilled, stored.retain, context.now);
+        }
+    }
+
+    /// Hands over what is left of sequences that have ended.
+    pub(crate) fn spill_unfinished(
+        &mut self,
+        ram: &mut Ram,
+        namespaces: &NamespaceTable,
+        runner: &dyn Runner,
+        now: Duration,
+    ) {
+        let mut unfinished = std::mem::take(&mut self.unfinished);
+        unfinished.retain_mut(|copy| {
+            let context = SpillContext { cache: &ram.cache, namespaces, runner, now };
+            let mut spilled = copy.spilled;
+            let handed = self.hand_over(&mut spilled, &copy.stored(), context);
+            copy.spilled = spilled;
+            if handed != Handed::Some {
+                self.note_end(&mut copy.spilled, copy.retain, now);
+                ram.cache.abandon(copy.seq);
+            }
+            handed == Handed::Some
+        });
+        self.unfinished = unfinished;
+    }
+
+    /// Holds the blocks of a sequence that has ended, when the disk has not taken them all.
+    pub(crate) fn spill_later(
+        &mut self,
+        mut spilled: Spilled,
+        stored: &Stored<'_>,
+        ram: &mut Ram,
+        now: Duration,
+    ) {
+        let Stored { namespace, tokens, prompt, retain, .. } = *stored;
+        let whole = tokens.len() - tokens.len() % BLOCK_POSITIONS;
+        let handed = spilled.blocks * BLOCK_POSITIONS;
+        let full = self.unfinished.len() >= UNFINISHED_MAX;
+        if !self.takes(&spilled) || handed >= whole || full {
+            return self.note_end(&mut spilled, retain, now);
+        }
+        let seq = ram.new_seq();
+        let held = ram.cache.lease(seq, namespace, &tokens[..whole]);
+        if held <= handed {
+            // The rest was evicted when the sequence released it: its tenant has its quota.
+            ram.cache.abandon(seq);
+            return self.note_end(&mut spilled, retain, now);
+        }
+        let tokens = tokens[..held].to_vec();
+        self.unfinished.push(Unfinished {
+            seq,
+            namespace,
+            tokens,
+            prompt_len: prompt.len(),
+            retain,
+            spilled,
+        });
+    }
+
+    /// Releases blocks that are held for the disk only: somebody needs the room. Whether there were any.
+    pub(crate) fn drop_unfinished(&mut self, ram: &mut Ram) -> bool {
+        let unfinished = std::mem::take(&mut self.unfinished);
+        unfinished.iter().for_each(|copy| ram.cache.abandon(copy.seq));
+        !unfinished.is_empty()
+    }
+
+    /// Whether there is any use in handing over more of a sequence.
+    fn takes(&self, spilled: &Spilled) -> bool {
+        !spilled.is_given_up && !self.is_absent()
+    }
+
+    /// Hands over the blocks of a sequence that were not yet.
+    fn hand_over(&mut self, spilled: &mut Spilled, stored: &Stored<'_>, context: SpillContext<'_>) -> Handed {
+        if !self.takes(spilled) {
             return Handed::Nothing;
         }
-        self.keep_in_use(spilled, source);
+        let SpillContext { cache, namespaces, runner, now } = context;
+        let source = Source {
+            roots: *namespaces.roots(stored.namespace),
+            tokens: stored.tokens,
+            table: cache.table(stored.seq),
+            retain: stored.retain,
+            pinned_blocks: spilled.pinned_blocks(cache, stored.namespace, stored.prompt),
+            now_s: self.wall_s(now),
+        };
+        self.keep_in_use(spilled, &source);
+        self.hand_over_blocks(spilled, &source, runner)
+    }
+
+    fn hand_over_blocks(
+        &mut self,
+        spilled: &mut Spilled,
+        source: &Source<'_>,
+        runner: &dyn Runner,
+    ) -> Handed {
         let ttl_s = ttl_s(source.retain);
-        let roots = Link { identity: source.roots.identity, lineage: source.roots.lineage };
+        let roots = Link { identity: source.roots.identity, content: source.roots.content };
         let rest = source.tokens.chunks(BLOCK_POSITIONS).zip(source.table).skip(spilled.blocks);
         for (tokens, &block) in rest {
             let before = spilled.end.unwrap_or(roots);
@@ -235,8 +270,8 @@ impl Disk {
         }
     }
 
-    /// Writes a block when the tier has a place for it; the block that holds its tokens then, unless there is
-    /// none and those after it cannot follow.
+    /// Writes a block when the tier has a slot for it. Gives the block that holds its tokens then; none when
+    /// there is no slot, and those after it cannot follow.
     fn write(
         &mut self,
         record: Record,
@@ -258,7 +293,7 @@ impl Disk {
         Some(self.tier.record(slot).identity)
     }
 
-    /// Room to write a block, if that leaves enough for reading.
+    /// A buffer to write a block from, if that leaves enough for reading.
     fn take_buffer(&mut self) -> Option<Buffer> {
         if self.writing >= self.writes_max {
             return None;
@@ -267,9 +302,9 @@ impl Disk {
     }
 
     /// A sequence has ended: what the disk has of it was used.
-    fn note_end(&mut self, spilled: &mut Spilled, retain: Retain, now_s: u64) {
+    fn note_end(&mut self, spilled: &mut Spilled, retain: Retain, now: Duration) {
         if let Some(end) = spilled.end.filter(|_| !std::mem::replace(&mut spilled.is_noted, true)) {
-            self.touch(&end.identity, ttl_s(retain), now_s);
+            self.touch(&end.identity, ttl_s(retain), self.wall_s(now));
         }
     }
 
@@ -298,7 +333,7 @@ impl Source<'_> {
             identity: link.identity,
             parent: before.identity,
             owner: self.roots.owner,
-            content_key: lineage_of(&link.lineage),
+            content_key: content_key(&link.content),
             tokens: BlockTokens::new(tokens)?,
             pinned: false,
             use_: Use { at_s: self.now_s, expires_s, ..Use::default() },
@@ -308,6 +343,6 @@ impl Source<'_> {
 
 impl Link {
     fn child(&self, tokens: &[Token]) -> Link {
-        Link { identity: self.identity.child(tokens), lineage: self.lineage.child(tokens) }
+        Link { identity: self.identity.child(tokens), content: self.content.child(tokens) }
     }
 }

@@ -1,15 +1,65 @@
-//! Hands out what a step computed: blocks to the cache, tokens to the answers, text to clients.
+//! Computes a plan and hands out the results: blocks to the cache, tokens to the answers, text to clients.
 
 use kvik_cache::{BLOCK_POSITIONS, PinLimit};
 
 use super::Scheduler;
-use super::plan::Span;
+use super::plan::{Plan, Span};
 use super::sequence::Sharing;
 use crate::api::{FinishReason, RequestError};
+use crate::model::batch::{Batch, Row, Runner, SequenceKv};
+use crate::panics::contain;
 
 impl Scheduler {
-    /// Publishes the results of `spans`; `logits` has shape `[spans with logits, vocab]`.
-    pub(super) fn publish(&mut self, spans: &[Span], logits: &[f32]) {
+    /// Computes the rows of `plan`, and learns how long prompts take. Where there are none, there is time to
+    /// prefetch.
+    pub(super) fn compute(&mut self, plan: Plan, runner: &mut dyn Runner) {
+        if plan.is_empty() {
+            return self.prefetch();
+        }
+        let started = self.now();
+        let stored = plan.stored(&self.running, &self.ram.cache);
+        let computed = contain(|| runner.forward(&plan.batch(&stored)));
+        let elapsed = self.now().saturating_sub(started);
+        match computed {
+            Ok(logits) => {
+                self.disk.note_computed(plan.prefill_rows(), elapsed);
+                self.hand_out(&plan.spans, logits);
+            }
+            Err(error) => self.compute_apart(plan, error, runner),
+        }
+    }
+
+    /// Computes the sequences of `plan` one by one, after a panic of all together: the request of one that
+    /// panics alone fails. The others get what they would have got, to the bit: results do not depend on who
+    /// is in the batch, and positions that were stored before the panic are stored again.
+    fn compute_apart(&mut self, plan: Plan, error: RequestError, runner: &mut dyn Runner) {
+        let Plan { rows, spans } = plan;
+        tracing::error!("a batch of {} sequences panicked: {error}", spans.len());
+        let alone = spans.len() == 1;
+        let (mut rest, mut done, mut logits) = (rows.as_slice(), Vec::new(), Vec::new());
+        for span in spans {
+            let rows;
+            (rows, rest) = rest.split_at(span.rows);
+            let rows: Vec<Row> = rows.iter().map(|row| Row { sequence: 0, ..*row }).collect();
+            let sequences = [SequenceKv::in_blocks(self.ram.cache.table(self.running[span.index].id))];
+            let batch = Batch { rows: &rows, sequences: &sequences };
+            let computed = match alone {
+                true => Err(error.clone()),
+                false => contain(|| runner.forward(&batch)),
+            };
+            match computed {
+                Ok(row) => {
+                    logits.extend_from_slice(if span.logits { row } else { &[] });
+                    done.push(span);
+                }
+                Err(error) => self.results.fail_later(self.running[span.index].job, error),
+            }
+        }
+        self.hand_out(&done, &logits);
+    }
+
+    /// Hands out the results of `spans`; `logits` has shape `[spans with logits, vocab]`.
+    fn hand_out(&mut self, spans: &[Span], logits: &[f32]) {
         self.results.counters.steps += 1;
         let wanted = spans.iter().filter(|span| span.logits).count();
         let mut rows = logits.chunks_exact((logits.len() / wanted.max(1)).max(1));
@@ -23,7 +73,7 @@ impl Scheduler {
                 }
             }
         }
-        self.end_what_is_stored();
+        self.end_stored();
     }
 
     /// Samples the next token of a sequence and emits it. With the prompt's logits, all choices begin.
@@ -52,7 +102,7 @@ impl Scheduler {
         sequence.furthest = sequence.furthest.max(to);
         let completes_block = from / BLOCK_POSITIONS < to / BLOCK_POSITIONS;
         if completes_block && matches!(sequence.sharing, Sharing::Namespace(_)) {
-            self.cache.publish(sequence.id, sequence.stored_tokens());
+            self.ram.cache.publish(sequence.id, sequence.stored_tokens());
         }
     }
 
@@ -65,7 +115,7 @@ impl Scheduler {
             return Ok(());
         }
         sequence.retain.pin = false;
-        let pinned = self.cache.pin(namespace, sequence.prompt());
+        let pinned = self.ram.cache.pin(namespace, sequence.prompt());
         if let Err(limit) = pinned {
             self.results.fail_later(sequence.job, RequestError::PinLimit(limit));
         }
@@ -73,9 +123,10 @@ impl Scheduler {
     }
 
     /// Ends requests that want no tokens and have their prompt stored.
-    pub(super) fn end_what_is_stored(&mut self) {
+    pub(super) fn end_stored(&mut self) {
         let stored = (0..self.running.len()).filter(|&index| self.running[index].missing() == 0);
-        for index in stored.collect::<Vec<usize>>() {
+        let (stored, now) = (stored.collect::<Vec<usize>>(), self.now());
+        for index in stored {
             let pinned = self.pin_prompt(index);
             let sequence = &mut self.running[index];
             if pinned.is_err() {
@@ -84,7 +135,7 @@ impl Scheduler {
             }
             let job = self.results.job(sequence.job);
             if sequence.ended.is_none() && !sequence.answer.is_wanted() {
-                job.prefill_done((self.clock)());
+                job.prefill_done(now);
                 (0..job.choices).for_each(|choice| job.finished(choice, FinishReason::Length));
                 sequence.ended = Some(FinishReason::Length);
             }

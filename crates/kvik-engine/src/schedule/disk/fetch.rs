@@ -1,0 +1,179 @@
+//! Waiting for the disk: a request that finds more of its prompt stored than is in RAM waits while that is
+//! read, as long as computing it would take. A request that has nothing on disk never waits for others that
+//! have.
+
+use std::time::Duration;
+
+use kvik_cache::tier::CostModel;
+use kvik_cache::{BLOCK_POSITIONS, NamespaceId, SeqId, StopReason, Token};
+
+use super::load::{EndedLoad, Load, Prefix, Reason};
+use super::{Disk, LoadContext};
+use crate::schedule::prefix::common_prefix;
+
+/// What a load may take while it is not known how long computing would.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Computing may be estimated too low; a load that is nearly done is not given up for that.
+const GRACE: Duration = Duration::from_millis(20);
+
+/// What the disk did for a waiting request.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Fetch {
+    wait: Wait,
+    /// Tokens that were in RAM when it began to wait for a load.
+    known: usize,
+    /// Tokens that are to be there when the load ends.
+    promised: usize,
+    /// Why the disk did not help, where it had something.
+    pub(crate) verdict: Option<StopReason>,
+}
+
+/// For what of the disk a request waits, and for how long.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Wait {
+    /// The disk has not been asked.
+    #[default]
+    Unasked,
+    /// There is something to be read, and too much is being read already.
+    Capacity { until: Duration },
+    /// A load.
+    Load { seq: SeqId, until: Duration },
+    /// Nothing, any more.
+    Over,
+}
+
+/// What a waiting request wants of the disk.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) namespace: NamespaceId,
+    /// The tokens that it may reuse.
+    pub(crate) tokens: &'a [Token],
+    /// How many of them are in RAM.
+    pub(crate) known: usize,
+}
+
+impl Fetch {
+    /// Whether its request may be considered for admission, when `loads` more prefixes may be read. Of those that
+    /// wait for that, each takes one of them.
+    pub(crate) fn may_go_on(&self, loads: &mut usize, now: Duration) -> bool {
+        match self.wait {
+            Wait::Unasked | Wait::Over => true,
+            Wait::Load { .. } => false,
+            Wait::Capacity { until } if now >= until => true,
+            Wait::Capacity { .. } => {
+                let free = *loads > 0;
+                *loads = loads.saturating_sub(1);
+                free
+            }
+        }
+    }
+
+    /// Whether it waits for this load.
+    pub(crate) fn waits_for(&self, load: SeqId) -> bool {
+        matches!(self.wait, Wait::Load { seq, .. } if seq == load)
+    }
+
+    /// When its patience ends: nobody waits longer than computing would take.
+    pub(crate) fn until(&self) -> Option<Duration> {
+        match self.wait {
+            Wait::Capacity { until } | Wait::Load { until, .. } => Some(until),
+            Wait::Unasked | Wait::Over => None,
+        }
+    }
+
+    /// Of `cached` tokens, those that were on disk.
+    pub(crate) fn loaded(&self, cached: usize) -> usize {
+        cached.min(self.promised).saturating_sub(self.known)
+    }
+
+    /// A load has ended: its request goes on with what is there.
+    pub(crate) fn end_with(&mut self, load: &EndedLoad) {
+        if self.waits_for(load.seq) {
+            self.wait = Wait::Over;
+            if self.promised > load.tokens {
+                self.verdict = Some(load.verdict);
+            }
+        }
+    }
+
+    fn give_up(&mut self) {
+        self.wait = Wait::Over;
+        self.verdict = Some(StopReason::RecomputeWasCheaper);
+    }
+}
+
+impl Disk {
+    /// Whether a waiting request waits on, because the disk has more of its prompt than is known.
+    pub(crate) fn fetch(
+        &mut self,
+        fetch: &mut Fetch,
+        wanted: Wanted<'_>,
+        context: &mut LoadContext<'_>,
+    ) -> bool {
+        match fetch.wait {
+            Wait::Unasked => self.ask(fetch, wanted, context),
+            Wait::Capacity { until } if context.now >= until => {
+                fetch.give_up();
+                false
+            }
+            Wait::Capacity { .. } => self.loads_left() == 0 || self.ask(fetch, wanted, context),
+            Wait::Load { .. } => true,
+            Wait::Over => false,
+        }
+    }
+
+    /// Looks up what a request wants and begins to load it; whether the request waits for that.
+    fn ask(&mut self, fetch: &mut Fetch, wanted: Wanted<'_>, context: &mut LoadContext<'_>) -> bool {
+        let Wanted { namespace, tokens: wanted, known } = wanted;
+        let roots = context.namespaces.roots(namespace);
+        let (slots, verdict) = self.worth_loading(roots, wanted, known, context.now);
+        let until = fetch.until();
+        (fetch.wait, fetch.verdict) = (Wait::Over, verdict);
+        if slots.is_empty() {
+            return false;
+        }
+        let mut tokens = wanted[..known - known % BLOCK_POSITIONS].to_vec();
+        tokens.extend(slots.iter().flat_map(|&slot| self.tier.record(slot).tokens.as_slice()));
+        let promised = common_prefix(wanted, &tokens);
+        let deadline = context.now + patience(&self.cost, promised.saturating_sub(known));
+        let until = until.unwrap_or(deadline);
+        // For less than a block nobody waits until others are done.
+        let small = promised < known + BLOCK_POSITIONS;
+        let full = self.loads_left() == 0;
+        let load = match self.covering(namespace, &wanted[..promised]) {
+            Some(load) => (!small).then_some(load),
+            None if full => None,
+            None => self.start_load(Prefix { namespace, tokens, slots }, deadline, Reason::Wanted, context),
+        };
+        match load {
+            Some(seq) => *fetch = Fetch { wait: Wait::Load { seq, until }, known, promised, ..*fetch },
+            // Where there is no room for a load, there is none for the sequence either, unless nobody runs.
+            None if !small && (full || context.running > 0) => fetch.wait = Wait::Capacity { until },
+            None => fetch.give_up(),
+        }
+        fetch.wait != Wait::Over
+    }
+
+    /// A load that reads all of these tokens.
+    fn covering(&self, namespace: NamespaceId, tokens: &[Token]) -> Option<SeqId> {
+        let covers =
+            |load: &&Load| load.namespace == namespace && common_prefix(tokens, &load.tokens) >= tokens.len();
+        self.loads.iter().find(covers).map(|load| load.seq)
+    }
+
+    /// Lets a request go on that has what it waits for, or whose patience has ended.
+    pub(crate) fn end_wait(&self, fetch: &mut Fetch, now: Duration) {
+        let Wait::Load { seq, until } = fetch.wait else { return };
+        let Some(load) = self.loads.iter().find(|load| load.seq == seq) else { return };
+        if load.ready_tokens().len() >= fetch.promised {
+            fetch.wait = Wait::Over;
+        } else if now >= until {
+            fetch.give_up();
+        }
+    }
+}
+
+/// How long to wait for `tokens` that could be computed meanwhile.
+fn patience(cost: &CostModel, tokens: usize) -> Duration {
+    cost.compute_time(tokens).map_or(PATIENCE, |compute| compute + GRACE)
+}

@@ -1,0 +1,142 @@
+//! What is stored of a prompt, whether reading it is worth while, and why no more of it is known.
+
+use std::time::Duration;
+
+use kvik_cache::tier::{Found, Relation, SlotId};
+use kvik_cache::{BLOCK_POSITIONS, Match, StopReason, Token};
+
+use super::Disk;
+use crate::schedule::namespaces::Roots;
+
+/// Private prompts remembered at most.
+const PRIVATE_MAX: usize = 1 << 14;
+
+impl Disk {
+    /// What is stored after the whole blocks among the first `known` tokens.
+    pub(super) fn find(&self, roots: &Roots, tokens: &[Token], known: usize, now: Duration) -> Found {
+        if self.is_absent() {
+            // The known blocks need not be named.
+            return Found::default();
+        }
+        let (whole, rest) = tokens.split_at(known - known % BLOCK_POSITIONS);
+        self.tier.find(&roots.identity_after(whole), rest, self.wall_s(now))
+    }
+
+    /// Tokens after the first `known` that could be loaded.
+    pub(crate) fn tokens_after(&self, roots: &Roots, tokens: &[Token], known: usize, now: Duration) -> usize {
+        let found = self.find(roots, tokens, known, now);
+        found.tokens.saturating_sub(known % BLOCK_POSITIONS)
+    }
+
+    /// What RAM and disk have of a prompt, and how many tokens of that the disk adds to what RAM has.
+    pub(crate) fn lookup(
+        &self,
+        roots: &Roots,
+        prompt: &[Token],
+        ram: Match,
+        now: Duration,
+    ) -> (Match, usize) {
+        let mut found = self.find(roots, prompt, ram.tokens, now);
+        let trimmed = self.trim(&mut found);
+        let whole = ram.tokens - ram.tokens % BLOCK_POSITIONS;
+        let tokens = whole + found.tokens;
+        let because = |stop| (Match { stop, evicted: None, ..ram }, 0);
+        if tokens <= ram.tokens {
+            let cheaper = trimmed.then_some(StopReason::RecomputeWasCheaper);
+            let expired = (whole + found.expired > ram.tokens).then_some(StopReason::Expired);
+            let miss = || self.miss_reason(roots, prompt, ram.stop, ram.tokens);
+            return cheaper.or(expired).or_else(miss).map_or((ram, 0), because);
+        }
+        if !self.would_load(&found, tokens - ram.tokens) {
+            return because(StopReason::RecomputeWasCheaper);
+        }
+        let stop = match tokens == prompt.len() {
+            true => StopReason::Complete,
+            false if trimmed => StopReason::RecomputeWasCheaper,
+            false if self.ends_within_a_block(&found) => StopReason::Diverged,
+            false => StopReason::FirstSeen,
+        };
+        (Match { tokens, stop, evicted: None }, tokens - ram.tokens)
+    }
+
+    /// Whether loading looks faster than computing `tokens`, as far as both are known.
+    fn would_load(&self, found: &Found, tokens: usize) -> bool {
+        let load = self.cost.load_time(found.slots.len()).unwrap_or(Duration::ZERO);
+        self.cost.compute_time(tokens).is_none_or(|compute| load < compute)
+    }
+
+    /// Whether the last block found holds more tokens than match.
+    fn ends_within_a_block(&self, found: &Found) -> bool {
+        let partial = found.tokens % BLOCK_POSITIONS;
+        let last = found.slots.last().map(|&slot| self.tier.record(slot).tokens.as_slice().len());
+        partial > 0 && last.is_some_and(|tokens| tokens > partial)
+    }
+
+    /// The slots worth loading of a prompt, and, when more is stored of it, why that is not worth it.
+    pub(super) fn worth_loading(
+        &mut self,
+        roots: &Roots,
+        tokens: &[Token],
+        known: usize,
+        now: Duration,
+    ) -> (Vec<SlotId>, Option<StopReason>) {
+        let mut found = self.find(roots, tokens, known, now);
+        let known = known % BLOCK_POSITIONS;
+        let expired = (found.expired > known).then_some(StopReason::Expired);
+        let trimmed = self.trim(&mut found).then_some(StopReason::RecomputeWasCheaper);
+        if found.tokens <= known {
+            return (Vec::new(), trimmed.or(expired));
+        }
+        if !self.cost.decide(found.slots.len(), found.tokens - known) {
+            return (Vec::new(), Some(StopReason::RecomputeWasCheaper));
+        }
+        (found.slots, trimmed)
+    }
+
+    /// Leaves out a last block of which so little is wanted that it is not worth its reading; whether it did.
+    fn trim(&self, found: &mut Found) -> bool {
+        let partial = found.tokens % BLOCK_POSITIONS;
+        let costs = self.cost.load_time(1).zip(self.cost.compute_time(partial));
+        let costly = costs.is_some_and(|(load, compute)| load > compute);
+        let trims = partial > 0 && found.slots.len() > 1 && costly;
+        if trims {
+            found.slots.pop();
+            found.tokens -= partial;
+        }
+        trims
+    }
+
+    /// Why a prompt is not known here though its tenant may remember it: it was private, or it was computed for
+    /// another model or in another format. None when RAM, which knows `known` tokens and stops for `stop`, has
+    /// more than the beginning of its first block, or has another reason.
+    pub(crate) fn miss_reason(
+        &self,
+        roots: &Roots,
+        tokens: &[Token],
+        stop: StopReason,
+        known: usize,
+    ) -> Option<StopReason> {
+        if self.is_absent() || stop != StopReason::FirstSeen || known >= BLOCK_POSITIONS {
+            return None;
+        }
+        let key = roots.first_content_key(tokens);
+        if self.private.contains(&key) {
+            return Some(StopReason::Private);
+        }
+        self.related.get(&key).map(|relation| match relation {
+            Relation::OtherModel => StopReason::OtherModel,
+            Relation::OtherKvFormat => StopReason::OtherKvFormat,
+        })
+    }
+
+    /// Remembers that a prompt was computed privately.
+    pub(crate) fn note_private(&mut self, roots: &Roots, tokens: &[Token]) {
+        if self.is_absent() {
+            return;
+        }
+        if self.private.len() >= PRIVATE_MAX {
+            self.private.clear();
+        }
+        self.private.insert(roots.first_content_key(tokens));
+    }
+}

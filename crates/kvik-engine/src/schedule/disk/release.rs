@@ -1,0 +1,74 @@
+//! Unpinning and dropping what is stored, and sweeping what has outlived its time.
+
+use std::time::Duration;
+
+use kvik_cache::tier::Record;
+use kvik_cache::{Identity, Token};
+
+use super::Disk;
+use crate::schedule::namespaces::Roots;
+
+/// Blocks looked at in one step to find those that have outlived their time.
+const SWEEP_MAX: usize = 64;
+
+impl Disk {
+    /// Drops what has outlived its time, a bit at every step.
+    pub(crate) fn sweep(&mut self, now: Duration) {
+        let slots = self.tier.sweep(self.wall_s(now), SWEEP_MAX);
+        slots.into_iter().for_each(|slot| self.store.erase(slot));
+    }
+
+    /// Keeps a block from being evicted, or no longer, over a restart too.
+    pub(crate) fn pin(&mut self, identity: &Identity, pinned: bool) {
+        if let Some(slot) = self.tier.pin(identity, pinned) {
+            self.store.pin(slot, pinned);
+        }
+    }
+
+    /// Drops all that is neither pinned nor in use, of one tenant or of all; how many blocks.
+    pub(crate) fn clear(&mut self, owner: Option<u64>, now: Duration) -> usize {
+        let drops = |record: &Record| !record.pinned && owner.is_none_or(|owner| record.owner == owner);
+        let slots = self.tier.remove(self.wall_s(now), drops);
+        slots.iter().for_each(|&slot| self.store.erase(slot));
+        slots.len()
+    }
+
+    /// Unpins exactly this prompt, and drops the blocks of it that nothing else continues.
+    pub(crate) fn release(&mut self, roots: &Roots, tokens: &[Token]) {
+        self.pin(&roots.identity_after(tokens), false);
+        self.drop_chain(roots, tokens);
+    }
+
+    /// Unpins and drops a prompt, all that comes after it, and those blocks before its end that nothing else
+    /// continues.
+    pub(crate) fn forget(&mut self, roots: &Roots, tokens: &[Token]) {
+        let end = roots.identity_after(tokens);
+        // A prompt without a whole block names nothing, least of all everything.
+        let under = if end == roots.identity { Vec::new() } else { self.tier.under(&end) };
+        for identity in under.iter().rev() {
+            self.pin(identity, false);
+            self.drop_leaf(identity);
+        }
+        self.drop_chain(roots, tokens);
+    }
+
+    /// Unpins all of one tenant, or of all.
+    pub(crate) fn unpin_all(&mut self, owner: Option<u64>) {
+        let used = self.tier.used().map(|(_, record)| record);
+        let pinned = used.filter(|record| record.pinned && owner.is_none_or(|owner| record.owner == owner));
+        let pinned: Vec<Identity> = pinned.map(|record| record.identity).collect();
+        pinned.iter().for_each(|identity| self.pin(identity, false));
+    }
+
+    /// Drops blocks of a prompt from its end on, until one is pinned or something continues it.
+    fn drop_chain(&mut self, roots: &Roots, tokens: &[Token]) {
+        let chain: Vec<Identity> = roots.identity.blocks(tokens).collect();
+        chain.iter().rev().for_each(|identity| self.drop_leaf(identity));
+    }
+
+    fn drop_leaf(&mut self, identity: &Identity) {
+        if let Some(slot) = self.tier.drop_leaf(identity) {
+            self.store.erase(slot);
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Prefixes of prompts, as data: what of them is known, and what was reused.
+
+use kvik_cache::{Eviction, SeqId, StopReason, Token};
+
+/// Leading tokens of a sequence that are computed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Known {
+    pub(super) tokens: usize,
+    /// The running sequence that has them, when the cache alone does not.
+    pub(super) running: Option<SeqId>,
+}
+
+/// What a sequence starts with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reused {
+    pub(super) tokens: usize,
+    /// Why it is not more.
+    pub(super) stop: StopReason,
+    /// How what comes next was evicted; none when it was not.
+    pub(super) evicted: Option<Eviction>,
+}
+
+impl Known {
+    /// What the cache alone has.
+    pub(super) fn cached(tokens: usize) -> Known {
+        Known { tokens, running: None }
+    }
+}
+
+/// Leading tokens that `a` and `b` have in common.
+pub(super) fn common_prefix(a: &[Token], b: &[Token]) -> usize {
+    // Whole pieces compare as memory does; only the piece that differs is walked.
+    const PIECE: usize = 64;
+    let whole = a.chunks_exact(PIECE).zip(b.chunks_exact(PIECE)).take_while(|(a, b)| a == b).count() * PIECE;
+    whole + a[whole..].iter().zip(&b[whole..]).take_while(|(a, b)| a == b).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn common_prefixes() {
+        let long: Vec<Token> = (0..200).collect();
+        let mut other = long.clone();
+        other[130] = 7;
+        let check = |a: &[Token], b: &[Token], expect| {
+            assert_eq!(common_prefix(a, b), expect);
+            assert_eq!(common_prefix(b, a), expect);
+        };
+        check(&long, &long, 200);
+        check(&long, &other, 130);
+        check(&long, &long[..64], 64);
+        check(&long, &long[..65], 65);
+        check(&long, &[], 0);
+        check(&long, &[1], 0);
+    }
+}

@@ -1,0 +1,83 @@
+//! Prompts that tenants who keep apart may share: requests that begin with one run in a namespace derived from
+//! it, which reads the public blocks and shows what follows to nobody else.
+
+use kvik_cache::{BLOCK_POSITIONS, Cache, NamespaceId, Token};
+
+use crate::api::KeptPrompt;
+use crate::schedule::namespaces::NamespaceTable;
+
+/// The public prompts.
+#[derive(Debug, Default)]
+pub(super) struct PublicPrompts {
+    prompts: Vec<PublicPrompt>,
+    /// Namespaces derived from prompts that are public no longer, dropped when nobody uses them.
+    retired: Vec<NamespaceId>,
+}
+
+#[derive(Debug)]
+struct PublicPrompt {
+    /// Separates who keeps it.
+    salt: [u8; 16],
+    /// Where it is kept.
+    base: NamespaceId,
+    /// Its whole blocks: only those are shared.
+    tokens: Vec<Token>,
+    /// The namespaces that go on from it.
+    derived: Vec<NamespaceId>,
+}
+
+impl PublicPrompts {
+    /// These prompts are public from now on. They must be kept, else nothing of them is shared.
+    pub(super) fn set(&mut self, prompts: &[KeptPrompt], namespaces: &mut NamespaceTable, cache: &mut Cache) {
+        let before = std::mem::take(&mut self.prompts);
+        for prompt in prompts {
+            let base = namespaces.shared(prompt.salt, cache);
+            let whole = prompt.tokens.len() - prompt.tokens.len() % BLOCK_POSITIONS;
+            let tokens = prompt.tokens[..whole].to_vec();
+            self.prompts.push(PublicPrompt { salt: prompt.salt, base, tokens, derived: Vec::new() });
+        }
+        for old in before {
+            let same = |public: &&mut PublicPrompt| public.base == old.base && public.tokens == old.tokens;
+            match self.prompts.iter_mut().find(same) {
+                Some(public) => public.derived = old.derived,
+                None => self.retired.extend(old.derived),
+            }
+        }
+    }
+
+    /// Drops the retired namespaces that nobody uses or `awaits`.
+    pub(super) fn drop_retired(&mut self, awaits: impl Fn(NamespaceId) -> bool, cache: &mut Cache) {
+        self.retired.retain(|&derived| awaits(derived) || !cache.drop_derived(derived));
+    }
+
+    /// The cache is a new one.
+    pub(super) fn reset(&mut self, namespaces: &mut NamespaceTable, cache: &mut Cache) {
+        self.retired.clear();
+        for prompt in &mut self.prompts {
+            prompt.base = namespaces.shared(prompt.salt, cache);
+            prompt.derived.clear();
+        }
+    }
+
+    /// A namespace derived from the longest public prompt that `prompt` begins with; `own` is the tenant's.
+    pub(super) fn namespace(
+        &mut self,
+        own: NamespaceId,
+        salt: [u8; 16],
+        prompt: &[Token],
+        namespaces: &mut NamespaceTable,
+        cache: &mut Cache,
+    ) -> Option<NamespaceId> {
+        let fits = |public: &&mut PublicPrompt| {
+            public.base != own && prompt.len() > public.tokens.len() && prompt.starts_with(&public.tokens)
+        };
+        let longest = self.prompts.iter_mut().filter(fits).max_by_key(|public| public.tokens.len())?;
+        let derived = namespaces.derived(longest.base, &longest.tokens, salt, cache)?;
+        if !longest.derived.contains(&derived) {
+            longest.derived.push(derived);
+        }
+        // It may be one that has not ended since the prompt was public before.
+        self.retired.retain(|&retired| retired != derived);
+        cache.continues(derived, prompt).then_some(derived)
+    }
+}

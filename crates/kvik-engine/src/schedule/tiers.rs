@@ -1,0 +1,118 @@
+//! The tiers at work: what the disk does in a step for the sequences that run and for those that wait.
+
+use kvik_cache::{NamespaceId, SeqId};
+
+use super::Scheduler;
+use super::disk::{Disk, DiskSetup, LoadContext, SpillContext, Wanted};
+use super::queue::Queue;
+use super::sequence::{Sequence, Sharing};
+use super::tenants::TenantPart;
+use crate::model::batch::Runner;
+
+impl Scheduler {
+    /// Gives the scheduler its disk, with what it is to prefetch where there are no tenants; theirs is known
+    /// when they are.
+    pub fn attach(&mut self, setup: DiskSetup) {
+        self.disk = Disk::new(setup);
+        let namespace = self.tenants.namespaces.shared([0; 16], &mut self.ram.cache);
+        self.disk.add_candidates(&[namespace], &self.tenants.namespaces);
+    }
+
+    /// From now on tenants share the model, the cache and the disk like this; others have the weight
+    /// 1. What they keep follows with their next request, what they had in use before the start is prefetched.
+    pub fn set_tenants(&mut self, parts: &[TenantPart]) {
+        self.turns.set_weights(parts.iter().map(|part| (part.tenant, part.weight)));
+        self.tenants.set_parts(parts);
+        let shared = |part: &TenantPart| self.tenants.namespaces.shared(part.salt, &mut self.ram.cache);
+        let namespaces: Vec<NamespaceId> = parts.iter().map(shared).collect();
+        // Whose they are must be known before they come back: their pins count.
+        for (part, &namespace) in parts.iter().zip(&namespaces) {
+            self.tenants.register(namespace, (part.tenant, part.salt), &mut self.ram, &mut self.disk);
+        }
+        self.disk.add_candidates(&namespaces, &self.tenants.namespaces);
+    }
+
+    /// The disk, those who wait for it, and what a load needs.
+    pub(super) fn loading(&mut self) -> (&mut Disk, &mut Queue, LoadContext<'_>) {
+        let (running, now) = (self.running.len(), self.now());
+        let (ram, namespaces) = (&mut self.ram, &self.tenants.namespaces);
+        (&mut self.disk, &mut self.queue, LoadContext { ram, namespaces, running, now })
+    }
+
+    /// Takes what has been read and written into account, keeps the disk busy, and lets those go on that have
+    /// waited for it.
+    pub(super) fn collect_loads(&mut self, runner: &mut dyn Runner) {
+        let (disk, queue, context) = self.loading();
+        let now = context.now;
+        disk.collect(&mut context.ram.cache, runner);
+        queue.fetches_mut().for_each(|fetch| disk.end_wait(fetch, now));
+        let is_awaited = |load| queue.fetches().any(|fetch| fetch.waits_for(load));
+        let ended = disk.ended_loads(is_awaited, now);
+        self.end_loads(&ended);
+    }
+
+    /// Ends loads with what they have by now.
+    fn end_loads(&mut self, loads: &[SeqId]) {
+        let (disk, queue, mut context) = self.loading();
+        for &load in loads {
+            if let Some(ended) = disk.end_load(load, &mut context) {
+                queue.fetches_mut().for_each(|fetch| fetch.end_with(&ended));
+            }
+        }
+    }
+
+    /// Ends all loads with what they have by now. Whether there were any.
+    pub(super) fn end_all_loads(&mut self) -> bool {
+        let loads = self.disk.loads();
+        self.end_loads(&loads);
+        !loads.is_empty()
+    }
+
+    /// Releases blocks that are held for the disk, so that what computes has room: first those that are
+    /// only written, then, when nobody else could give way, those that are read. Whether there were any.
+    pub(super) fn release_disk_blocks(&mut self) -> bool {
+        self.disk.drop_unfinished(&mut self.ram) || (self.running.len() <= 1 && self.end_all_loads())
+    }
+
+    /// Whether the sequence at `index` of the queue, of which `known` tokens are in RAM, waits for the disk.
+    pub(super) fn fetch(&mut self, index: usize, known: usize) -> bool {
+        let (disk, queue, mut context) = self.loading();
+        let waiting = &mut queue[index];
+        let Sharing::Namespace(namespace) = waiting.sequence.sharing else { return false };
+        let tokens = &waiting.sequence.tokens[..waiting.sequence.reuse_max()];
+        disk.fetch(&mut waiting.fetch, Wanted { namespace, tokens, known }, &mut context)
+    }
+
+    /// Begins to load what was hot before the start, when nobody waits.
+    pub(super) fn prefetch(&mut self) {
+        if self.queue.is_empty() {
+            let (disk, _, mut context) = self.loading();
+            disk.prefetch(&mut context);
+        }
+    }
+
+    /// Hands over to the disk what the running sequences have completed, and all of those that end; and drops
+    /// there what has outlived its time.
+    pub(super) fn spill(&mut self, runner: &dyn Runner) {
+        let (now, namespaces) = (self.now(), &self.tenants.namespaces);
+        self.disk.spill_unfinished(&mut self.ram, namespaces, runner, now);
+        let context = SpillContext { cache: &self.ram.cache, namespaces, runner, now };
+        for sequence in self.running.iter_mut() {
+            let (ended, mut spilled) = (sequence.ended.is_some(), sequence.spilled);
+            if let Some(stored) = sequence.stored_blocks(ended) {
+                self.disk.spill(&mut spilled, &stored, ended, context);
+                sequence.spilled = spilled;
+            }
+        }
+        self.disk.sweep(now);
+    }
+
+    /// Frees the blocks of a sequence that has ended; the disk holds those that it has not taken yet.
+    pub(super) fn release_ended(&mut self, sequence: &Sequence) {
+        sequence.release(&mut self.ram.cache);
+        let now = self.now();
+        if let Some(stored) = sequence.stored_blocks(true) {
+            self.disk.spill_later(sequence.spilled, &stored, &mut self.ram, now);
+        }
+    }
+}
