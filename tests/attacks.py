@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Attacks on a running server: each is tried, and the verdict says whether it held and what it cost.
+"""Attacks on a running server; the verdict of each says whether the server held, and the cost.
 
-Every attack starts its own servers on loopback with bounded memory, sends what a hostile or careless client sends, and
-looks at time, memory, what is left behind and, where it matters, at a neighbour who asks for one token every 100 ms.
+Every attack starts its own servers on loopback with bounded memory, sends the requests of a hostile or careless client,
+and measures time, memory, leftovers and, where it matters, the waits of a neighbour that asks for one token every 100 ms.
 
-    tests/attacks.py                      all of them, with a table
-    tests/attacks.py --only multiple-of   one of them; may be repeated
+    tests/attacks.py                      all attacks, with a table
+    tests/attacks.py --only multiple-of   one attack; may be repeated
     tests/attacks.py --sample             smaller numbers, for CI
     tests/attacks.py --json FILE          the verdicts as JSON too
 
-Exits with 1 if any is open or could not be tried. KVIK_BINARY names another binary than target/release/kvik.
+Exits with 1 if any attack is open or failed to run. KVIK_BINARY names another binary than target/release/kvik.
 """
 import argparse
 import dataclasses

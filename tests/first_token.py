@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Time to first token with a shared system prompt of 184 tokens and user messages of about 35, cold and warm.
 
-Every round uses a new system prompt: the first request on it computes everything, the second only what is new.
-Fails unless the warm request computes only the new tokens, is at least 76% faster and answers as an uncached one.
+Every round uses a new system prompt: the first request with it computes everything, the second only the new tokens.
+Fails unless the warm request computes only the new tokens, is at least 76% faster and answers like an uncached request.
 
     tests/first_token.py -m qwen3-0.6b-q8_0.gguf
 """

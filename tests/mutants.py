@@ -1,4 +1,4 @@
-"""Puts bugs back, one at a time, and asks the simulator: each must be found within 1,000 seeds.
+"""Puts bugs back, one at a time: the simulator must find each within 1,000 seeds.
 
     python3 tests/mutants.py                 all of them; about half a minute each
     python3 tests/mutants.py --only ttl      those whose name contains this
@@ -23,7 +23,7 @@ SEEDS = 1000
 SCHEDULE = "crates/kvik-engine/src/schedule/"
 CACHE = "crates/kvik-cache/src/"
 
-# Name, file, what stands there, what stood there once.
+# Name, file, the current text, the text with the bug.
 MUTANTS = [
     ("a ttl is set at the first write and a use does not extend it", CACHE + "tier/lifetime.rs",
      "use_.expires_s = later(expires_s, use_.expires_s);", "let _ = expires_s;"),
@@ -60,12 +60,12 @@ def main():
     only = parser.parse_args().only
     with tempfile.TemporaryDirectory(prefix="kvik-mutants-") as folder:
         copy = Path(folder) / "kvik"
-        # With the time of copying: what an earlier run has built from a mutant must not count as fresh.
+        # Copies get a new mtime, so that cargo does not take an earlier mutant's build for a fresh one.
         ignored = shutil.ignore_patterns("target", ".git", "node_modules")
         shutil.copytree(ROOT, copy, ignore=ignored, copy_function=shutil.copy)
         found, _, _ = simulate(copy)
         if found:
-            sys.exit(f"the simulator finds something without any mutant: {found}")
+            sys.exit(f"the simulator fails without any mutant: {found}")
         missed = [mutant[0] for mutant in MUTANTS if only in mutant[0] and not is_found(copy, *mutant)]
     if missed:
         sys.exit("not found: " + "; ".join(missed))

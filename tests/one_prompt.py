@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Many conversations on one 2,000-token prompt: the server's own count of KV bytes shows that it is held once."""
+"""Many conversations on one 2,000-token prompt: the server's count of KV bytes shows that the cache holds it once."""
 import argparse
 import concurrent.futures
 import sys
@@ -36,7 +36,7 @@ def long_prompt(server):
 
 
 def converse(server, prompt, tail):
-    """One conversation; gives how much of its prompt came from the cache."""
+    """Runs one conversation; returns the number of its cached prompt tokens."""
     body = dict(prompt=prompt + tail, n_predict=ANSWER_TOKENS, temperature=0, ignore_eos=True)
     answer = server.post("/completion", body)
     assert answer.status == 200, answer.text

@@ -2,11 +2,11 @@
 """A fixed set of requests over every route and dialect: whether the API answers what it answered before.
 
     tests/recorded.py --against OLD                       another binary's answers, to the byte
-    tests/recorded.py --against OLD --disk                what another binary left on disk, read by this one
+    tests/recorded.py --against OLD --disk                another binary's files on disk, read by this one
     tests/recorded.py --compare FILE --shape              a recording; generated text may differ, as between processors
-    tests/recorded.py --record FILE                       a new recording, after a change of answers that is meant
+    tests/recorded.py --record FILE                       a new recording, after an intended change of answers
 
-`--kvik` is the binary that is asked, target/release/kvik unless said. Exits with 1 where answers differ. The texts of
+`--kvik` is the binary under test [default: target/release/kvik]. Exits with 1 where answers differ. The texts of
 errors are listed when they differ and bind with `--exact` only.
 """
 import argparse

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What survives `kill -9`: time to first token, hit rate, and answers, before and after.
+"""Time to first token, hit rate and answers before and after `kill -9`.
 
     tests/restart.py ttft -m qwen3-0.6b-q8_0.gguf     a 4,000-token prompt: cold, from RAM, after a restart
     tests/restart.py hits                             hit rate of 1,000 requests before the kill and after it
@@ -46,7 +46,7 @@ def start(args, folder, *flags):
 
 
 def ttft(args, folder):
-    """Each prompt: cold and from RAM in one process, and after a restart that may first bring back what was hot."""
+    """Each prompt: cold and from RAM in one process, and after a restart that may first load the hottest blocks."""
     context = ["--context", args.tokens + 256, "--cache-ram", "2GiB"]
     cold, ram, disk = [], [], []
     for i in range(args.rounds):
@@ -111,7 +111,7 @@ def conversation(dice, seed):
 
 
 def kills(args, folder):
-    """Answers to a fixed set of prompts must stay what they are with no cache at all, whatever was killed when."""
+    """Answers to a fixed set of prompts must equal those without any cache, whenever the server was killed."""
     dice = random.Random(args.seed)
     flags = ["--cache-ram", "32MiB", "--parallel", 4]
     prompts = [conversation(random.Random(f"{args.seed} {i}"), args.seed) for i in range(60)]
@@ -144,7 +144,7 @@ def kills(args, folder):
 
 
 def load(server, prompts, right, stop, seed):
-    """Asks until told to stop or the server is gone; answers that came whole count."""
+    """Sends requests until stopped or the server has ended; only complete answers count."""
     dice = random.Random(seed)
     done, wrong = 0, []
     while not stop.is_set():
@@ -173,12 +173,12 @@ def blocks(server):
 
 
 def warm_up(server, patience=30):
-    """Waits until what was hot is back, as it is a moment after a start."""
+    """Waits until the hottest blocks are loaded, as they are soon after a start."""
     wait(lambda: server.metric("kvik_disk_prefixes_to_warm") + server.metric("kvik_disk_loads") == 0, patience)
 
 
 def settle(server, patience=30):
-    """Waits until all that was computed has been written."""
+    """Waits until all computed blocks are written."""
     wait(lambda: server.metric("kvik_disk_writes_pending") == 0, patience)
 
 
@@ -190,7 +190,7 @@ def wait(done, patience):
 
 
 def text_of(server, start, tokens):
-    """A prompt of about so many tokens."""
+    """A prompt of about `tokens` tokens."""
     count = lambda text: len(server.post("/tokenize", {"content": text}).json["tokens"])
     dice, text = random.Random(start), start
     while (missing := tokens - count(text)) > 0:

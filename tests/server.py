@@ -114,7 +114,7 @@ class Server:
         return samples
 
     def metric(self, name):
-        """One of them."""
+        """The value of one metric."""
         return self.metrics()[name]
 
     def kv_bytes(self):
@@ -122,11 +122,11 @@ class Server:
         return self.metrics()["kvik_kv_used_bytes"]
 
     def resident_bytes(self):
-        """Memory of the process that is in RAM now."""
+        """The process's memory in RAM now."""
         return self.status_bytes("VmRSS")
 
     def peak_bytes(self):
-        """The most of it that was in RAM at any time."""
+        """The peak of the process's memory in RAM."""
         return self.status_bytes("VmHWM")
 
     def status_bytes(self, field):
@@ -177,7 +177,7 @@ def eval_cases(name):
 
 
 def chat_prompt(messages):
-    """The text kvik-tiny's chat template makes of messages."""
+    """The prompt that kvik-tiny's chat template renders from messages."""
     turns = "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages)
     return turns + "<|im_start|>assistant\n"
 

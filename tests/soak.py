@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Many streaming clients with random cancellation on the embedded model.
 
-Every finished stream must equal the run it had alone on a cold prompt; in the end no block may be leaked; memory must
-stay inside the budget all the time. Prints one line of figures and fails with what was wrong.
+Every finished stream must equal its solo run on a cold prompt; at the end no block may be leaked; memory must stay
+inside the budget all the time. Prints one line of figures and the errors.
 """
 import argparse
 import collections
@@ -64,14 +64,14 @@ def make_requests(rng, count):
 
 
 def solo(server, request):
-    """What the request answers alone and computed from nothing."""
+    """The answer to the request, alone and without cache."""
     whole = server.post("/v1/chat/completions", request | {"stream": False, "cache_prompt": False})
     assert whole.status == 200, whole.text
     return {c["index"]: (c["message"]["content"], c["finish_reason"]) for c in whole.json["choices"]}
 
 
 class Tally:
-    """What the clients saw."""
+    """Counts and errors of the clients."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -165,7 +165,7 @@ class Watch(threading.Thread):
 
 
 def too_few(counts, args):
-    """A soak in which hardly anything was finished or cut off has shown nothing."""
+    """A soak with hardly any finished or cancelled stream proves nothing."""
     wanted = {"finished": args.clients, "cancelled": args.clients // 4 if args.cancel else 0}
     return [f"only {counts[what]} streams were {what}, at least {least} wanted" for what, least in wanted.items() if counts[what] < least]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""An attack by time: can one tenant find out whether another has sent a prompt?
+"""A timing attack: can one tenant find out whether another has sent a prompt?
 
 In every probe the victim sends a prompt of random letters, either the one that the attacker guesses or another of the
 same shape. Then the attacker sends its guess and takes the time to the first token. The area under the ROC curve (AUC)
@@ -27,7 +27,7 @@ from server import Server
 # Standard deviations of the AUC of equal distributions: beyond the first an attack is repeated, beyond the second it
 # has succeeded. Chance does the first once in 80 runs and both once in 60,000.
 SUSPECT, CERTAIN = 2.5, 3.0
-# In as many of them is the estimate of 999 of 1,000 runs.
+# The estimate of 999 of 1,000 runs lies within this many of them.
 ALMOST_ALWAYS = 3.09
 REPEAT = 4
 SUCCESS = 0.9
@@ -55,7 +55,7 @@ def main():
 
 
 def isolated_leaks(args):
-    """Whether time tells what an isolated tenant has sent; a first suspicion is looked into."""
+    """Whether timing reveals an isolated tenant's prompt; a first suspicion is measured again."""
     first = deviation(args, args.probes, args.seed, SUSPECT)
     if abs(first) <= SUSPECT:
         return False
@@ -64,7 +64,7 @@ def isolated_leaks(args):
 
 
 def deviation(args, probes, seed, limit):
-    """How many standard deviations of chance the attack on isolated tenants is away from it."""
+    """Distance of the attack on isolated tenants from chance, in standard deviations of chance."""
     sigma = (probes + 1) ** 0.5 / (3**0.5 * probes)
     area = attack(args, "isolated", probes, seed)
     found = 0.5 + (limit + ALMOST_ALWAYS) * sigma
@@ -107,7 +107,7 @@ def probe(server, rng, letters, hit):
 
 
 def text(rng, letters):
-    """Random words, which no tokenizer has seen either."""
+    """Random words, which are new to the tokenizer's cache too."""
     word = lambda: "".join(rng.choices(string.ascii_lowercase, k=rng.randrange(3, 9)))
     words = []
     while sum(map(len, words)) + len(words) < letters:

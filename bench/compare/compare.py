@@ -4,7 +4,7 @@
     bench/compare/compare.py --peer llama.cpp/build/bin --vocab ggml-vocab-qwen2.gguf --table
 
 Every round runs each engine once, the order changing from round to round, so that a machine that slows down slows both.
-A figure is the median of its samples. The peer is run in every setting that could suit it, and its best median counts.
+A figure is the median of its samples. The peer runs in every setting that could suit it, and its best median counts.
 Every measurement is a line on standard error; what was measured is printed even when a run is interrupted.
 """
 import argparse
@@ -78,9 +78,9 @@ def row_flags(parser):
         rows.add_argument("--prompt", type=numbers, default=[512], help="prefill lengths, 0 for none"),
         rows.add_argument("--generate", type=numbers, default=[64], help="tokens to decode, 0 for none"),
         rows.add_argument("--depth", type=numbers, default=[0], help="tokens already in the cache"),
-        rows.add_argument("--sequences", type=numbers, default=[], help="also decode so many sequences together, such as 4,16"),
+        rows.add_argument("--sequences", type=numbers, default=[], help="also decode this many sequences together, such as 4,16"),
         rows.add_argument("--prefix", type=numbers, default=[512], help="tokens that the --sequences share"),
-        rows.add_argument("--own-prompts", action="store_true", help="hold the --sequences against kvik without shared reads"),
+        rows.add_argument("--own-prompts", action="store_true", help="compare the --sequences with kvik without shared reads"),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Who is measured: kvik, and the settings of the peer whose programs were given."""
+"""The engines under measurement: kvik, and the settings of the peer whose programs were given."""
 import json
 from dataclasses import replace
 from functools import cache, partial
@@ -12,7 +12,7 @@ from works import DECODE
 
 
 def engines(programs, case):
-    """kvik, then everything that it is held against in this case."""
+    """kvik, then every peer setting of this case."""
     if case.own_prompts:
         return [Engine("kvik", kvik), Engine("kvik, own prompts", partial(kvik, own_prompts=True))]
     if older_kvik.is_at(programs.peer):
@@ -44,6 +44,6 @@ def converted(model, case):
 
 
 def versions(programs):
-    """What the programs call themselves."""
+    """The versions that the programs report."""
     said = {"kvik": about([programs.kvik, "--version"])}
     return said | ({"peer": flavour(programs.peer).version(programs.peer)} if programs.peer else {})

@@ -1,4 +1,4 @@
-"""ik_llama.cpp, a fork of llama.cpp: how its programs are asked, where they differ, and where their answers have the figures."""
+"""ik_llama.cpp, a fork of llama.cpp: runs its programs and parses their figures, where they differ from llama.cpp's."""
 import json
 import math
 import sys

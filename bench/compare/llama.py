@@ -1,4 +1,4 @@
-"""llama.cpp: how its programs are asked, and where their answers have the figures."""
+"""llama.cpp: runs its programs and parses their figures."""
 import json
 import sys
 from functools import partial
@@ -66,7 +66,7 @@ def shared_prompt(programs, model, case, work, samples, flash, unified):
 
 
 def repeated(case, samples):
-    """llama-batched-bench's repetitions. The first does not count, as with kvik: it pays for what later ones find ready."""
+    """llama-batched-bench's repetitions. The first does not count, as with kvik: it warms up the later ones."""
     return ",".join([str(case.sequences)] * (1 + samples))
 
 

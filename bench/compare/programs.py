@@ -1,4 +1,4 @@
-"""What every engine is made of: the programs, how one is run, and which of its results is meant."""
+"""The parts of every engine: its programs, how to run one, and how to pick a result."""
 import json
 import os
 import subprocess
@@ -51,7 +51,7 @@ def finished(command, libraries=None, folder=None):
 
 
 def about(command, libraries=None):
-    """What a program says of itself, wherever and with whatever status: some end `--help` with an error."""
+    """A program's output about itself, on either stream and with any status: some end `--help` with an error."""
     return started(command, libraries, stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout.strip()
 
 

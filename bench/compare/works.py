@@ -1,4 +1,4 @@
-"""What is measured: the rows of the table, and which of them one process measures together."""
+"""The measurements: the rows of the table, and those that one process measures together."""
 from dataclasses import dataclass
 
 PREFILL, DECODE = "prefill", "decode"
@@ -6,7 +6,7 @@ PREFILL, DECODE = "prefill", "decode"
 
 @dataclass(frozen=True)
 class Case:
-    """What a process is started for: everything about a work but what is timed."""
+    """The settings of one process: everything about a work except what is timed."""
 
     weights: str
     depth: int = 0
@@ -14,7 +14,7 @@ class Case:
     kv: str = "f16"
     sequences: int = 1
     own_prompts: bool = False
-    """Held against kvik without shared reads, and not against the peer."""
+    """Compared with kvik without shared reads instead of the peer."""
 
     @property
     def quantised_kv(self):

@@ -1,1 +1,1 @@
-"""The attacks of `tests/attacks.py`, by what they aim at."""
+"""The attacks of `tests/attacks.py`, by target."""

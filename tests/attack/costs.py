@@ -1,4 +1,4 @@
-"""Attacks by cost: what one request makes the server compute, allocate or wait for."""
+"""Attacks by cost: one request makes the server compute, allocate or wait too much."""
 import contextlib
 import json
 import socket
@@ -6,7 +6,7 @@ import time
 
 from .harness import GIB, KIB, MIB, attack, is_ours
 
-# What the process itself takes: model, tokenizer, cache, threads; a request adds to it what its body is worth.
+# Memory of the process itself: model, tokenizer, cache, threads; a request adds memory for its body.
 AT_REST = 300
 
 
@@ -35,7 +35,7 @@ def multiple_of(trial):
 
 
 def abandon(server, path, body, seconds):
-    """Sends a request and goes after a moment."""
+    """Sends a request and disconnects after a moment."""
     raw = json.dumps(body).encode()
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", server.port), timeout=10) as s:
         s.sendall(head(server, path, len(raw)) + raw)

@@ -1,4 +1,4 @@
-"""Attacks at the doors: who gets in, what is taken for granted, and what the machine around does."""
+"""Attacks on access control, on assumptions about requests, and through the environment of the process."""
 import array
 import json
 import math
@@ -71,7 +71,7 @@ def silent_doors(trial):
         status = trial.send(server, "/completion", HELLO).status
         warned = "WARN" in server.logged()
         trial.expect(status == 401 or warned, "--admin-key alone: inference is open and the log has no warning")
-    wrap = ["unshare", "-rn"]  # a network of its own, in which nobody else is
+    wrap = ["unshare", "-rn"]  # a network namespace of its own
     if subprocess.run([*wrap, "true"], capture_output=True).returncode:
         return trial.note("--host 0.0.0.0 was not tried: this machine gives no network of one's own")
     server = Server("--threads", 2, "--cache-ram", "64MiB", "--host", "0.0.0.0", wrap=wrap)
@@ -113,7 +113,7 @@ def usage_lock(trial):
     trial.expect(not lost, f"{lost} of {starts} starts went on without accounts")
 
 
-# What other servers understand and a client may rely on; each would change the answer if it were obeyed.
+# Fields that other servers support and a client may rely on; each would change the answer.
 UNOBEYED = {
     "/completion": dict(
         typical_p=0.01, mirostat=2, dry_multiplier=5.0, xtc_probability=1.0, samplers=["top_k"],

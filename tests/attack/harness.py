@@ -1,4 +1,4 @@
-"""What every attack needs: servers of bounded memory, a neighbour who wants an answer meanwhile, and a verdict.
+"""The harness of all attacks: servers of bounded memory, a neighbour that sends requests meanwhile, and a verdict.
 
 An attack is a function over a `Trial`. It starts servers with `trial.server`, sends requests with `trial.send`, and
 says with `trial.expect` what must be so. One broken expectation, a server that ends by itself, one that SIGTERM does
@@ -47,7 +47,7 @@ class Skipped(Exception):
 
 @dataclasses.dataclass
 class Verdict:
-    """What came out, and what it cost."""
+    """The outcome of an attack, and its cost."""
 
     name: str
     claim: str
@@ -82,7 +82,7 @@ class Trial:
         self.verdict.notes.append(text)
 
     def bound(self, seconds=None, peak_mib=None, neighbour_ms=None):
-        """What the worst request, the server's memory and the neighbour's worst wait may reach.
+        """Bounds of the worst request, the server's memory and the neighbour's worst wait.
 
         Called when the attack is over; times leave room for a busy machine.
         """
@@ -165,7 +165,7 @@ class Trial:
 
     @contextlib.contextmanager
     def neighbour(self, server, key=None):
-        """Somebody who asks for one token every 100 ms; their waits are figures of the verdict."""
+        """A client that asks for one token every 100 ms; its waits are figures of the verdict."""
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
         body = json.dumps({"prompt": "Hello there", "n_predict": 1, "temperature": 0}).encode()
 
@@ -195,7 +195,7 @@ class Trial:
 
 
 class NoAnswer:
-    """In the place of a response: the connection broke or nothing came in time."""
+    """Stands for a response when the connection broke or timed out."""
 
     status, headers, body, text = 0, {}, b"", ""
 
@@ -212,7 +212,7 @@ class NoAnswer:
 
 
 class Every(threading.Thread):
-    """Does something again and again until the block ends."""
+    """Repeats a call until the block ends."""
 
     def __init__(self, seconds, what):
         super().__init__(daemon=True)

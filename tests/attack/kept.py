@@ -1,4 +1,4 @@
-"""Attacks on what is kept: pins, times to live, public prompts, and the room they take."""
+"""Attacks on kept prompts: pins, times to live, public prompts, and the memory they take."""
 import statistics
 import time
 
@@ -109,7 +109,7 @@ def sixteen_loads(trial):
     waits = {}
     for loads in (12, 20):
         with trial.server(*flags, **folders) as server:
-            time.sleep(1)  # what was hot comes back by itself
+            time.sleep(1)  # the hottest blocks are loaded at the start
             answers = []
             loading = [lambda p=p: answers.append(complete(trial, server, p).status) for p in prompts[:loads]]
             *_, waits[loads] = trial.together(*loading, lambda: newcomers(trial, server, answers))
@@ -119,7 +119,7 @@ def sixteen_loads(trial):
 
 
 def newcomers(trial, server, answers):
-    """The median wait of four that come one after the other."""
+    """The median wait of four requests in sequence."""
     waits = []
     for i in range(4):
         time.sleep(0.03)
@@ -148,7 +148,7 @@ def keep(trial, server, name, prompt, key, **more):
 
 
 def publisher(trial, server, name, prompt):
-    """Publishes a prompt with the key that may; gives that key."""
+    """Publishes a prompt with the key that is allowed to; returns that key."""
     for key in (ROOT, "acme"):
         if keep(trial, server, name, prompt, key, public=True).status == 200:
             return key

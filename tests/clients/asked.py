@@ -1,6 +1,6 @@
-"""What every client is asked to do: ordinary models of pydantic, a tool, and what an error must look like.
+"""The tasks of every client: ordinary models of pydantic, a tool, and the shape of an error.
 
-The model inside is tiny and answers badly, so the tests look at shapes: that a schema is obeyed, that a call can be run
+The embedded model is tiny and answers badly, so the tests look at shapes: that a schema is obeyed, that a call can be run
 and its result sent back, that an error arrives as the class that the client has for it.
 """
 import datetime
@@ -95,7 +95,7 @@ def run_tool(arguments):
 
 
 def whole_ones(answers):
-    """At least one of several sampled answers came to its end; gives those."""
+    """The sampled answers that are complete; at least one must be."""
     ended = [answer for answer in answers if answer is not None]
     assert ended, "every answer was cut off at its length"
     return ended

@@ -1,4 +1,4 @@
-"""One server for all clients, with a key and a strict model name, and what a client may ask of it."""
+"""One server for all clients, with a key and a strict model name, and its tasks."""
 import os
 import pathlib
 import sys

@@ -1,4 +1,4 @@
-"""instructor, which asks for models of pydantic in several ways and reads them back."""
+"""instructor, which requests models of pydantic in several ways and parses them."""
 from typing import Literal
 
 import instructor
@@ -17,7 +17,7 @@ class Level(pydantic.BaseModel):
 
 
 class Endless(pydantic.BaseModel):
-    """Takes longer than anybody waits."""
+    """Takes longer than the client's timeout."""
 
     text: str = pydantic.Field(min_length=20_000)
 
@@ -57,7 +57,7 @@ def test_a_list_is_streamed_item_by_item(plain):
 
 
 def test_giving_up_cancels(server, plain):
-    """instructor gathers a stream before it gives anything, so what ends it early is its patience."""
+    """instructor collects a stream before it returns anything, so only its timeout ends one early."""
     client = instructor.from_openai(plain.with_options(timeout=0.3), mode=instructor.Mode.JSON_SCHEMA)
     with pytest.raises((InstructorRetryException, openai.APITimeoutError)):
         client.chat.completions.create(model=MODEL, messages=QUESTION, response_model=Endless, max_retries=0, max_tokens=1800)

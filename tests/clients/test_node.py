@@ -1,4 +1,4 @@
-"""The official JavaScript client; what it is asked stands in `tests/node`."""
+"""The official JavaScript client; its tests are in `tests/node`."""
 import os
 import pathlib
 import shutil

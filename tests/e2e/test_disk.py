@@ -1,4 +1,4 @@
-"""The disk tier under a server: whatever happens to the directory, it serves, and answers do not change."""
+"""The disk tier: whatever happens to its directory, the server runs, and answers do not change."""
 import os
 import pathlib
 import random
@@ -52,7 +52,7 @@ def fill(folder, right):
         server.kill()
 
 
-def test_what_was_computed_is_read_back_and_said_so(tmp_path, right):
+def test_computed_blocks_are_read_back_and_reported(tmp_path, right):
     fill(tmp_path, right)
     with start(tmp_path) as server:
         for prompt, expected in zip(PROMPTS, right):
@@ -71,7 +71,7 @@ def test_two_servers_on_one_directory_both_serve(tmp_path, right):
         assert one.metric("kvik_disk_blocks") > 0 and other.metric("kvik_disk_blocks") == 0
 
 
-def test_the_directory_goes_while_the_server_runs(tmp_path, right):
+def test_the_directory_is_removed_while_the_server_runs(tmp_path, right):
     folder = tmp_path / "kv"
     with start(folder) as server:
         check(server, right)
@@ -83,7 +83,7 @@ def test_the_directory_goes_while_the_server_runs(tmp_path, right):
         assert server.metric("kvik_blocks_owned") == 0
 
 
-def test_files_are_damaged_between_two_lives(tmp_path, right):
+def test_files_are_damaged_between_two_runs(tmp_path, right):
     dice = random.Random(7)
     fill(tmp_path, right)
     files = [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size > 64]
@@ -101,7 +101,7 @@ def test_files_are_damaged_between_two_lives(tmp_path, right):
             check(server, right)
 
 
-def test_a_disk_that_holds_next_to_nothing(tmp_path, right):
+def test_a_disk_cache_of_minimal_size(tmp_path, right):
     with start(tmp_path, "--cache-disk-size", "300KiB") as server:
         check(server, right)
         check(server, right)
@@ -126,7 +126,7 @@ def test_a_path_that_is_a_file(tmp_path, right):
 @pytest.mark.parametrize(
     "flags, reason", [(["--kv", "q8"], "other_kv_format"), (["--weights", "bf16"], "other_model")]
 )
-def test_another_model_or_kv_format_finds_nothing_and_says_so(tmp_path, right, flags, reason):
+def test_another_model_or_kv_format_finds_nothing_and_explains_it(tmp_path, right, flags, reason):
     fill(tmp_path, right)
     with start(tmp_path, *flags) as server:
         _, json = ask(server, PROMPTS[0])

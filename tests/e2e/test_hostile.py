@@ -1,4 +1,4 @@
-"""Bad input: each gets a clear error, and the server goes on serving."""
+"""Bad input: each gets a clear error, and the server keeps running."""
 import json
 import random
 import socket
@@ -63,7 +63,7 @@ FIELDS = [
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/completion", "/tokenize", "/detokenize", "/apply-template"])
 def test_fields_of_every_wrong_type(server, path):
-    """Right or refused, but never a failure of the server's own."""
+    """Answered or refused, but never a 5xx."""
     for field in FIELDS:
         for value in WRONG:
             body = chat(prompt="Hello", n_predict=2, max_tokens=2) | {field: value}
@@ -266,7 +266,7 @@ def broken_models(whole):
 
 
 def refusal(*flags):
-    """What a server that does not start says; it must end by itself, soon, and without a panic."""
+    """The message of a server that does not start; it must exit by itself, soon, and without a panic."""
     server = Server(*flags)
     try:
         assert server.process.wait(60) > 0, server.logged()

@@ -1,4 +1,4 @@
-"""Prompts that are computed ahead and kept, over a restart; and what can be seen of the cache."""
+"""Kept prompts, which are computed ahead and survive a restart; and the routes that show the cache."""
 import json
 import pathlib
 import subprocess
@@ -95,7 +95,7 @@ def test_a_prompt_of_another_shape_is_refused_with_its_place(tmp_path):
         assert server.get("/v1/prompts/unknown").error["code"] == "prompt_not_found"
 
 
-def test_the_cache_can_be_seen_and_emptied(tmp_path):
+def test_the_cache_is_listed_and_cleared(tmp_path):
     with start(tmp_path) as server:
         classify(server, FOLDERS, "Hello.")
         kept = keep(server, ["Work"])
@@ -106,7 +106,7 @@ def test_the_cache_can_be_seen_and_emptied(tmp_path):
         settle(server)
         assert server.get("/v1/cache").json["disk"]["used_blocks"] > 0
         assert server.request("DELETE", "/v1/cache", None, {}).status == 200
-        assert server.get("/v1/prompts/notify").json["ram"] >= kept["tokens"] - 15, "what is pinned stays"
+        assert server.get("/v1/prompts/notify").json["ram"] >= kept["tokens"] - 15, "pinned prefixes stay"
         assert classify(server, FOLDERS, "Hello.")[1] < kept["tokens"], "the rest has gone"
 
 

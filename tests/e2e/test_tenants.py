@@ -1,4 +1,4 @@
-"""Tenants: what they share and what not, their limits, their turns, and the bill."""
+"""Tenants: sharing, isolation, limits, turns, and the bill."""
 import concurrent.futures
 import hashlib
 import json
@@ -59,7 +59,7 @@ def test_equal_prompts_of_two_tenants_share_nothing(tmp_path):
         other = complete(server, "beta", **claims)
         assert cached(first) == 0 and cached(other) == 0
         assert cached(again) == again["usage"]["prompt_tokens"] - 1
-        assert first["choices"] == again["choices"] == other["choices"], "what is shared never changes an answer"
+        assert first["choices"] == again["choices"] == other["choices"], "sharing never changes an answer"
 
 
 def test_tenants_that_share_reuse_each_others_prompts(tmp_path):
@@ -95,7 +95,7 @@ def test_explanations_are_for_those_who_asked(tmp_path):
         assert compared["prompt_cache_diagnostics"] == {"type": "comparison_response_not_found"}
 
 
-def test_rates_are_limited_and_said(tmp_path):
+def test_rates_are_limited_and_reported(tmp_path):
     with Server(*flags(tmp_path, acme="requests-per-minute = 3", beta="tokens-per-minute = 20")) as server:
         client = openai.OpenAI(base_url=server.base_url, api_key="acme", max_retries=0)
         for left in (2, 1, 0):
@@ -199,7 +199,7 @@ def test_the_file_is_read_again_and_a_wrong_one_changes_nothing(tmp_path):
         server.process.send_signal(signal.SIGHUP)
         wait_for(lambda: server.get("/v1/models", Authorization="Bearer beta").status == 200)
         assert server.get("/v1/models", Authorization="Bearer acme").status == 401
-        assert list(events)[-1], "what runs goes on"
+        assert list(events)[-1], "running requests continue"
         connection.close()
 
 

@@ -1,4 +1,4 @@
-//! The real server at its doors: what it refuses to start with, what it says aloud, what does not end it.
+//! Runs the real server: settings it refuses, warnings it prints, and a limit on files that it survives.
 
 #![allow(clippy::unwrap_used)] // a test may fail where it stands
 #![cfg(all(unix, feature = "embedded-model"))]
@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-/// `kvik serve` on a free port with the model inside, its records in `state`.
+/// `kvik serve` on a free port with the embedded model and the state directory `state`.
 fn serve(state: &Path, limit: &str, flags: &[&str], env: &[(&str, &str)]) -> Command {
     let mut command = Command::new("sh");
     command
@@ -27,11 +27,11 @@ fn serve(state: &Path, limit: &str, flags: &[&str], env: &[(&str, &str)]) -> Com
     command
 }
 
-/// A running server and what it says.
+/// A running server and its log.
 struct Running {
     child: Child,
     address: String,
-    /// What it said on standard error until it was ready.
+    /// Its standard error until it was ready.
     warnings: String,
     _state: tempfile::TempDir,
 }
@@ -51,12 +51,12 @@ impl Running {
         while !running.warnings.contains("until the model is loaded") {
             log.read_line(&mut running.warnings).unwrap();
         }
-        // What it says later must not fill the pipe.
+        // Drains the rest, so that the pipe never fills.
         std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
         running
     }
 
-    /// Status line, head and body of the answer to a request that closes its half.
+    /// The raw response to a request that closes its half of the connection.
     fn send(&self, method: &str, path: &str, body: &str) -> String {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -78,7 +78,7 @@ impl Drop for Running {
 }
 
 #[test]
-fn what_would_open_the_server_by_oversight_is_refused() {
+fn settings_that_would_open_the_server_by_mistake_are_refused() {
     let check = |flags: &[&str], env: &[(&str, &str)], words: &[&str]| {
         let state = tempfile::tempdir().unwrap();
         let output = serve(state.path(), "", flags, env).output().unwrap();
@@ -97,7 +97,7 @@ fn what_would_open_the_server_by_oversight_is_refused() {
 }
 
 #[test]
-fn an_open_server_says_so_aloud() {
+fn an_open_server_warns() {
     let open = Running::start("", &["--host", "0.0.0.0"], &[("KVIK_ALLOW_NO_KEY", "1")]);
     assert!(open.warnings.contains("WARN") && open.warnings.contains("NO KEY"), "{}", open.warnings);
     let admin_only = Running::start("", &["--admin-key", "root"], &[]);
@@ -107,7 +107,7 @@ fn an_open_server_says_so_aloud() {
 }
 
 #[test]
-fn a_limit_on_the_size_of_files_costs_the_disk_and_the_accounts_and_no_answer() {
+fn a_limit_on_the_size_of_files_disables_disk_and_accounts_and_fails_no_answer() {
     let disk = tempfile::tempdir().unwrap();
     let place = [("KVIK_CACHE_DISK", disk.path().to_str().unwrap())];
     // 64 blocks of 512 or 1024 bytes, as the shell counts.
@@ -117,7 +117,7 @@ fn a_limit_on_the_size_of_files_costs_the_disk_and_the_accounts_and_no_answer() 
         let body = format!("{{\"prompt\": \"{i} {prompt}\", \"n_predict\": 4}}");
         let answer = server.send("POST", "/completion", &body);
         assert!(answer.contains("200 OK") && answer.contains("\"tokens_predicted\""), "{answer}");
-        // The disk is written behind the scenes.
+        // The disk is written in the background.
         std::thread::sleep(Duration::from_millis(100));
     }
     assert!(server.send("GET", "/health", "").contains("\"ok\""));

@@ -1,4 +1,4 @@
-//! The real server with the model inside: `kvik serve` on a free port, asked over plain HTTP.
+//! Runs the real server with the embedded model: `kvik serve` on a free port, over plain HTTP.
 
 #![allow(clippy::unwrap_used)] // a test may fail where it stands
 #![cfg(feature = "embedded-model")]
@@ -17,9 +17,9 @@ use serde_json::{Value, json};
 struct Server {
     child: Child,
     address: String,
-    /// What it printed at its start.
+    /// Its output up to the banner's end.
     banner: String,
-    /// Its records; removed with it.
+    /// Its state directory, removed when dropped.
     _state: tempfile::TempDir,
 }
 
@@ -44,7 +44,7 @@ impl Server {
             .unwrap();
         let mut out = BufReader::new(child.stdout.take().unwrap());
         let mut banner = String::new();
-        // The last thing it says before it is quiet.
+        // The last line of the banner.
         while !banner.contains("`cached_tokens`") {
             assert!(out.read_line(&mut banner).unwrap() > 0, "the server ended at its start:\n{banner}");
         }
@@ -127,7 +127,7 @@ fn dechunk(mut body: &str) -> String {
 
 fn frames(text: &str) -> Vec<Value> {
     let mut data: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
-    assert_eq!(data.pop(), Some("[DONE]"), "a stream ends in order");
+    assert_eq!(data.pop(), Some("[DONE]"), "a stream ends with [DONE]");
     data.into_iter().map(|frame| serde_json::from_str(frame).unwrap()).collect()
 }
 
@@ -150,14 +150,14 @@ fn content(answer: &Value) -> &str {
     answer["choices"][0]["message"]["content"].as_str().unwrap()
 }
 
-/// The body of the command that the server prints to paste.
+/// The body in the curl command of the banner.
 fn pasted(banner: &str) -> Value {
     let body = banner.split_once("-d '").unwrap().1.split_once("}'").unwrap().0;
     serde_json::from_str(&format!("{body}}}")).unwrap()
 }
 
 #[test]
-fn the_printed_command_is_answered_rightly_and_the_next_one_reuses_its_prompt() {
+fn the_example_is_answered_correctly_and_the_next_request_reuses_its_prompt() {
     let server = Server::start(&[]);
     let first = pasted(&server.banner);
     let answer = server.chat(first.clone());
@@ -183,7 +183,7 @@ fn the_printed_command_is_answered_rightly_and_the_next_one_reuses_its_prompt() 
 }
 
 #[test]
-fn answers_are_the_same_however_they_are_asked_for() {
+fn an_answer_is_the_same_whole_streamed_and_beside_others() {
     let server = Server::start(&[]);
     let body = say("Tell me a story.");
     let whole = server.chat(body.clone());
@@ -268,20 +268,20 @@ fn a_closed_connection_ends_its_work() {
     stream.read_exact(&mut [0; 64]).unwrap();
     drop(stream);
     let deadline = Instant::now() + Duration::from_secs(20);
-    // What runs is not enough to look at: the answer's head comes before its work has begun.
+    // The gauge of running requests is not enough: the response headers precede the computation.
     while server.metric("kvik_requests_ended_total{outcome=\"cancelled\"}") < 1.0 {
-        assert!(Instant::now() < deadline, "the work of a closed connection goes on");
+        assert!(Instant::now() < deadline, "the request of a closed connection still runs");
         thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(server.metric("kvik_blocks_owned"), 0.0, "its blocks are free or in the tree");
 }
 
 #[test]
-fn a_full_queue_says_when_to_come_back() {
+fn a_full_queue_answers_with_retry_after() {
     let server = Server::start(&["--parallel", "1", "--queue", "1"]);
     let long = json!({"prompt": "Once upon a time", "n_predict": -1, "ignore_eos": true, "stream": true})
         .to_string();
-    // One runs, one waits; keeping them open keeps them busy.
+    // One runs, one waits, as long as their connections stay open.
     let mut busy = Vec::new();
     let (status, head, text) = loop {
         busy.extend([(); 2].map(|()| server.open("POST", "/completion", &long)));
@@ -297,7 +297,7 @@ fn a_full_queue_says_when_to_come_back() {
 }
 
 #[test]
-fn sigterm_lets_a_stream_end_in_order() {
+fn sigterm_lets_a_stream_finish() {
     let mut server = Server::start(&[]);
     let body = with(say("Tell me a story."), json!({"max_tokens": 400, "ignore_eos": true}));
     let whole = server.chat(body.clone());
@@ -314,7 +314,7 @@ fn sigterm_lets_a_stream_end_in_order() {
 }
 
 #[test]
-fn the_environment_stands_between_the_flags_and_the_file() {
+fn the_environment_is_between_the_flags_and_the_file() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "alias = \"of-the-file\"\napi-key = \"sesame\"\n").unwrap();
     let config = file.path().to_str().unwrap();
@@ -323,7 +323,7 @@ fn the_environment_stands_between_the_flags_and_the_file() {
     };
     let of_file = Server::start_with(&[], &[("KVIK_CONFIG", config)]);
     assert_eq!(alias(&of_file), "of-the-file");
-    assert_eq!(of_file.send("GET", "/v1/models", &Value::Null).0, 401, "the file's key is asked for");
+    assert_eq!(of_file.send("GET", "/v1/models", &Value::Null).0, 401, "the server requires the file's key");
     let of_environment = [("KVIK_CONFIG", config), ("KVIK_ALIAS", "of-the-environment")];
     assert_eq!(alias(&Server::start_with(&[], &of_environment)), "of-the-environment");
     assert_eq!(alias(&Server::start_with(&["--alias", "of-the-flag"], &of_environment)), "of-the-flag");

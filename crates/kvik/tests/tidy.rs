@@ -1,4 +1,4 @@
-//! House style that a machine can check: arrows between crates, lengths of files and functions, words.
+//! House style that a test can check: arrows between crates, lengths of files and functions, names, words.
 
 #![allow(clippy::unwrap_used)] // a test may fail where it stands
 
@@ -19,12 +19,48 @@ const ARROWS: [(&str, &[&str]); 4] = [
     ("kvik", &["kvik-engine", "kvik-kernels", "kvik-cache"]),
 ];
 
-/// Words that say nothing, and what to say instead. (Split, so that this file passes its own check.)
-const BANNED: [(&str, &str); 4] = [
+/// Words that say nothing or are no terms of the field, and the terms to use instead. (Split, so that this file
+/// passes its own check.)
+const BANNED: [(&str, &str); 26] = [
     (concat!("Man", "ager"), "the noun for what it owns"),
     (concat!("mod ut", "ils"), "the subject of the functions"),
     (concat!("mod hel", "pers"), "the subject of the functions"),
     (concat!("todo", "!("), "finished work"),
+    (concat!("fore", "tell"), "predict"),
+    (concat!("inside the ", "program"), "embedded model, built in"),
+    (concat!("the one ", "inside"), "embedded model, built in"),
+    (concat!("gra", "ft"), "derived namespace"),
+    (concat!("un", "hang"), "detach"),
+    (concat!("minds_the", "_past"), "needs ghost history"),
+    (concat!("doo", "med"), "failed"),
+    (concat!("last use is ", "longest"), "least recently used"),
+    (concat!("what they have ", "had"), "usage"),
+    (concat!("model ", "inside"), "embedded model, built in"),
+    (concat!("let_disk", "_go"), "unpin"),
+    (concat!("take_", "leave"), "notify_finished"),
+    (concat!("un", "told"), "unregistered"),
+    (concat!("forget_", "told"), "reset"),
+    (concat!("line", "age"), "content key"),
+    (concat!("kin", "ship"), "related store, content key"),
+    (concat!("copy_", "head"), "copy_partial: a head is an attention head"),
+    (concat!("give_", "back"), "unpin, release"),
+    (concat!("had to ", "go"), "was evicted"),
+    (concat!("has to ", "go"), "is evicted"),
+    (concat!("rising ", "ground"), "the ageing value (GDSF)"),
+    (concat!("turn it is to ", "give"), "victim tenant"),
+];
+
+/// Names that two types of one crate may share, and why.
+const SHARED_NAMES: [(&str, &str, &str); 9] = [
+    ("kvik-kernels", "Avx2", "one instruction set: its kernels and its lanes of f32"),
+    ("kvik-kernels", "Avx512", "one instruction set: its kernels and its lanes of f32"),
+    ("kvik-kernels", "Neon", "one instruction set: its kernels and its lanes of f32"),
+    ("kvik-cache", "BlockTokens", "the tokens of one block: as stored in a tier, and as labels of the tree"),
+    ("kvik-kernels", "Quantised", "rows of activations for a product, and rows of keys or values in a block"),
+    ("kvik-engine", "Buffers", "of a feed-forward layer, and of the threads of the disk"),
+    ("kvik", "Part", "of a comparison of prompts, and of the content of a message"),
+    ("kvik", "Reader", "the turn to read a body, and the reader of its fields"),
+    ("kvik", "Wanted", "the query of a route, next to its route"),
 ];
 
 fn workspace() -> PathBuf {
@@ -48,6 +84,15 @@ fn sources() -> Vec<(PathBuf, String)> {
     }
     assert!(files.len() > 20, "the sources are where this test looks for them");
     files
+}
+
+/// The documents about the program as it is; decisions are history and keep their words.
+fn documents() -> Vec<(PathBuf, String)> {
+    let paths = fs::read_dir(workspace().join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let documents = paths.filter(|path| path.extension().is_some_and(|e| e == "md"));
+    let documents: Vec<_> = documents.map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect();
+    assert!(!documents.is_empty(), "the documents are where this test looks for them");
+    documents
 }
 
 fn assert_none(complaints: &[String]) {
@@ -77,7 +122,7 @@ fn folders_of_a_crate_do_not_import_in_circles() {
             imports.entry(folder.clone()).or_default().extend(others);
         }
         assert!(imports.len() > 5, "{name}: the imports are where this test looks for them");
-        // Whatever imports nothing that is left stands on what was taken away; a circle stays.
+        // Removing folders that import no remaining folder leaves the circles.
         let leaf = |imports: &BTreeMap<String, BTreeSet<String>>| {
             let is_leaf = |uses: &BTreeSet<String>| uses.iter().all(|other| !imports.contains_key(other));
             imports.iter().find(|(_, uses)| is_leaf(uses)).map(|(folder, _)| folder.clone())
@@ -85,26 +130,25 @@ fn folders_of_a_crate_do_not_import_in_circles() {
         while let Some(folder) = leaf(&imports) {
             imports.remove(&folder);
         }
-        assert!(imports.is_empty(), "{name}: these import in a circle, or stand on one: {imports:#?}");
+        assert!(imports.is_empty(), "{name}: these import in a circle, or import one: {imports:#?}");
     }
 }
 
-/// A file under `root` that is no test and not the root itself.
+/// Whether a file lies under `root` and is neither a test nor the root itself.
 fn is_code(path: &Path, root: &Path) -> bool {
     let Ok(inside) = path.strip_prefix(root) else { return false };
     let inside = inside.to_str().unwrap();
     !inside.contains("test") && !matches!(inside, "lib.rs" | "main.rs" | "naive.rs")
 }
 
-/// The folder, or the file without a folder, at the start of a path.
+/// The first component of a path, without an extension.
 fn first_name(path: &str) -> String {
     path.split(['/', '.']).next().unwrap_or_default().to_owned()
 }
 
-/// The modules at the root of the crate that a file names, but for what its tests name.
+/// The root modules of the crate that a file imports, except those that only its tests import.
 fn imported(text: &str) -> BTreeSet<String> {
-    let code = text.split("\n#[cfg(test)]\nmod ").next().unwrap_or_default();
-    let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let lines = without_tests(text).lines().filter(|line| !line.trim_start().starts_with("//"));
     let code: String = lines.flat_map(|line| [line, "\n"]).collect();
     let after = |rest: &str| match rest.strip_prefix('{') {
         Some(group) => first_level(group),
@@ -115,7 +159,7 @@ fn imported(text: &str) -> BTreeSet<String> {
     names.filter(|name| name.starts_with(|c: char| c.is_lowercase())).collect()
 }
 
-/// The first names of the parts of a group of imports, `a::B, c::{D, e::F}, ...}`.
+/// The first name of each part of a group of imports, `a::B, c::{D, e::F}, ...}`.
 fn first_level(group: &str) -> Vec<String> {
     let (mut depth, mut part, mut parts) = (1, String::new(), Vec::new());
     for c in group.chars() {
@@ -136,6 +180,49 @@ fn imports_are_read() {
     let found: Vec<String> = imported(text).into_iter().collect();
     assert_eq!(found, ["a", "c", "g", "i"]);
     assert_eq!(imported("x\n#[cfg(test)]\nmod tests {\n    use crate::a;\n}\n").len(), 0);
+}
+
+/// A file's text up to its module of tests.
+fn without_tests(text: &str) -> &str {
+    text.split("\n#[cfg(test)]\nmod ").next().unwrap_or_default()
+}
+
+#[test]
+fn a_type_name_has_one_meaning_in_a_crate() {
+    let mut complaints = Vec::new();
+    for (name, _) in ARROWS {
+        let root = workspace().join("crates").join(name).join("src");
+        let mut places: BTreeMap<&str, Vec<&Path>> = BTreeMap::new();
+        let sources = sources();
+        for (path, text) in sources.iter().filter(|(path, _)| is_code(path, &root)) {
+            types(text).for_each(|ty| places.entry(ty).or_default().push(path.strip_prefix(&root).unwrap()));
+        }
+        let shared =
+            |ty: &str| SHARED_NAMES.iter().any(|(krate, allowed, _)| (*krate, *allowed) == (name, ty));
+        places.retain(|ty, places| places.len() > 1 && !shared(ty));
+        complaints
+            .extend(places.iter().map(|(ty, places)| format!("{name}: `{ty}` is defined in {places:?}")));
+    }
+    assert_none(&complaints);
+}
+
+/// The names of the types of a file that the rest of its crate can use.
+fn types(text: &str) -> impl Iterator<Item = &str> {
+    without_tests(text).lines().filter_map(|line| {
+        let line = line.trim_start();
+        let rest = line.strip_prefix("pub ").or_else(|| line.strip_prefix("pub(crate) "))?;
+        let (_, name) =
+            rest.split_once(' ').filter(|(kind, _)| matches!(*kind, "struct" | "enum" | "trait"))?;
+        let name = name.split(|c: char| !c.is_alphanumeric() && c != '_').next()?;
+        // A macro's `$name` is no name.
+        (!name.is_empty()).then_some(name)
+    })
+}
+
+#[test]
+fn types_are_read() {
+    let text = "pub struct A<'a> {\n    pub(crate) enum B {\nstruct C;\npub(super) struct D;\npub trait E: F {\npub fn g() {}\n#[cfg(test)]\nmod tests {\npub struct H;\n";
+    assert_eq!(types(text).collect::<Vec<_>>(), ["A", "B", "E"]);
 }
 
 #[test]
@@ -203,7 +290,8 @@ fn long_functions(text: &str) -> Vec<(String, usize)> {
 
 #[test]
 fn words_mean_something() {
-    let complaints: Vec<String> = sources()
+    let texts = [sources(), documents()].concat();
+    let complaints: Vec<String> = texts
         .iter()
         .flat_map(|(path, text)| {
             let found = BANNED.iter().filter(|(word, _)| text.contains(word));

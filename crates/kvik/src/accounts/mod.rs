@@ -1,4 +1,4 @@
-//! Whose requests these are, what they may take, and what they cost.
+//! Tenants with their limits, prices, and the ledger of their usage.
 
 pub(crate) mod ledger;
 pub(crate) mod prices;

@@ -1,8 +1,8 @@
-//! Prices of tokens and what an answer costs, in whole numbers.
+//! Prices of tokens and costs of answers, in integers.
 //!
-//! A price is kept in pico-units (10⁻¹² of the money that the operator has in mind) per token and a
-//! cost in pico-units, so sums over any number of requests are exact. A price that is no whole
-//! number of pico-units per token is refused instead of rounded.
+//! A price is an integer number of pico-units (10⁻¹² of the operator's currency) per token and a cost one
+//! of pico-units, so sums over any number of requests are exact. A price that is not an integer number
+//! of pico-units per token is refused instead of rounded.
 
 use std::{fmt, iter::Sum, num::NonZeroU32, ops::AddAssign, str::FromStr};
 
@@ -10,12 +10,12 @@ use kvik_engine::api::Report;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use serde_json::Value;
 
-/// Decimals of a cost: it is counted in 10⁻¹².
+/// Decimals of a cost, which is counted in 10⁻¹².
 const DECIMALS: u32 = 12;
-/// A price is below this; larger ones are typing errors, and their sums would not fit.
+/// Upper bound of a price; larger ones are typing errors, and their sums would overflow.
 const PRICE_LIMIT: u128 = 1_000_000_000;
 
-/// What one token costs, by how the server came by it.
+/// Prices per token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Prices {
     /// Pico-units per prompt token that was computed.
@@ -26,7 +26,7 @@ pub(crate) struct Prices {
     output: u128,
 }
 
-/// Prices as people write them: so much per `per` tokens. What is absent is free.
+/// Prices as written in flags and files, for `per` tokens. An absent price is 0.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PriceList {
@@ -65,7 +65,7 @@ impl PriceList {
 }
 
 impl Prices {
-    /// What a request has cost, from what was really computed for it.
+    /// The cost of a request, from the tokens of its report.
     pub(crate) fn cost(&self, report: &Report) -> Cost {
         let tokens = |count: usize, price: u128| count as u128 * price;
         Cost(
@@ -80,26 +80,25 @@ impl<'de> Deserialize<'de> for Prices {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Prices, D::Error> {
         let list = PriceList::deserialize(deserializer)?;
         let prices = list.prices().map_err(de::Error::custom)?;
-        prices.ok_or_else(|| de::Error::custom("prices want at least one of input, cached and output"))
+        prices.ok_or_else(|| de::Error::custom("prices need at least one of input, cached and output"))
     }
 }
 
 impl Cost {
-    /// The cost as a JSON number. It is the nearest double, which prints with all digits of the
-    /// exact cost as long as these are 15 at most.
+    /// The cost as a JSON number: the nearest double, which prints all digits of the exact cost up to 15.
     pub(crate) fn json(self) -> Value {
         let nearest: f64 = self.to_string().parse().unwrap_or(f64::MAX);
         Value::from(nearest)
     }
 
-    /// For metrics, which are doubles.
+    /// The cost as a double, for metrics.
     pub(crate) fn as_f64(self) -> f64 {
         self.0 as f64 / 10f64.powi(DECIMALS as i32)
     }
 }
 
 impl fmt::Display for Cost {
-    /// All decimals that are not trailing zeros.
+    /// All decimals but trailing zeros.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unit = 10u128.pow(DECIMALS);
         let decimals = format!("{:0width$}", self.0 % unit, width = DECIMALS as usize);
@@ -126,7 +125,7 @@ impl Sum for Cost {
 }
 
 impl Serialize for Cost {
-    /// Text, so that no reader rounds it.
+    /// Serializes as text, so that no reader rounds it.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
@@ -139,7 +138,7 @@ impl<'de> Deserialize<'de> for Cost {
     }
 }
 
-/// Pico-units of a decimal number; `None` where it is none or has more than 12 decimals.
+/// Pico-units of a decimal number; `None` for another text or more than 12 decimals.
 fn pico(text: &str) -> Option<u128> {
     let (whole, decimals) = text.split_once('.').unwrap_or((text, ""));
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
@@ -165,7 +164,7 @@ impl FromStr for Decimal {
 }
 
 impl<'de> Deserialize<'de> for Decimal {
-    /// A number, or text where a number would lose digits.
+    /// Accepts a number, or text where a number would lose digits.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Decimal, D::Error> {
         struct Visitor;
         impl de::Visitor<'_> for Visitor {
@@ -177,7 +176,7 @@ impl<'de> Deserialize<'de> for Decimal {
                 text.parse().map_err(E::custom)
             }
             fn visit_f64<E: de::Error>(self, number: f64) -> Result<Decimal, E> {
-                // The shortest digits that mean this double are the ones that were written.
+                // The shortest digits of this double are those in the file.
                 self.visit_str(&number.to_string())
             }
             fn visit_i64<E: de::Error>(self, number: i64) -> Result<Decimal, E> {
@@ -229,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn costs_survive_being_written_down() {
+    fn costs_read_back_as_written() {
         for pico in [0, 1, 999_999_999_999, 10u128.pow(12), 123_456_789_012_345_678_901_234] {
             let text = serde_json::to_string(&Cost(pico)).unwrap();
             assert_eq!(serde_json::from_str::<Cost>(&text).unwrap(), Cost(pico), "{text}");
@@ -237,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_price_is_refused() {
+    fn invalid_prices_are_refused() {
         for list in [
             "",
             "per = 5",

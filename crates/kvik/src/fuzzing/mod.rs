@@ -39,7 +39,7 @@ struct Server {
 }
 
 impl Server {
-    /// The one of this process, with the model inside and little memory.
+    /// The one of this process, with the embedded model and little memory.
     fn shared() -> &'static Server {
         static SERVER: OnceLock<Server> = OnceLock::new();
         SERVER.get_or_init(|| Server::start().expect("the server starts"))

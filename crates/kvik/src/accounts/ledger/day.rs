@@ -1,4 +1,4 @@
-//! Days in UTC, as the bill counts them.
+//! UTC days, the unit of the ledger.
 
 use std::{fmt, str::FromStr, time::SystemTime};
 
@@ -9,7 +9,7 @@ const SECONDS_PER_DAY: u64 = 24 * 3600;
 pub(crate) struct Day(u32);
 
 impl Day {
-    /// The day of a moment. A clock before 1970 or far beyond the calendar gives its first or last day.
+    /// The day of a point in time. A time before 1970 or after 9999 gives the first or last day.
     pub(crate) fn of(time: SystemTime) -> Day {
         let seconds = time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
         Day(u32::try_from(seconds / SECONDS_PER_DAY).unwrap_or(u32::MAX).min(Day::LAST))
@@ -48,7 +48,7 @@ impl FromStr for Day {
         let (era, of_era) = (year / 400, year % 400);
         let day_of_era = of_era * 365 + of_era / 4 - of_era / 100 + (153 * shifted + 2) / 5 + day - 1;
         let days = Day((era * 146_097 + day_of_era).checked_sub(719_468).ok_or_else(bad)?);
-        // 31 April is 1 May by this sum, and "2026-1-1x" has digits in the wrong places.
+        // The calculation takes 31 April for 1 May and accepts "2026-1-1x"; formatting it back detects both.
         if days.to_string() == text { Ok(days) } else { Err(bad()) }
     }
 }
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_before_its_time_is_the_first_day() {
+    fn a_clock_before_1970_is_the_first_day() {
         let before = SystemTime::UNIX_EPOCH - Duration::from_secs(86_400);
         assert_eq!(Day::of(before).to_string(), "1970-01-01");
     }
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_refused() {
+    fn invalid_texts_are_refused() {
         for text in [
             "",
             "today",

@@ -1,13 +1,12 @@
 //! Small durable records: one database file, opened once, that hands out typed tables.
 //!
-//! A record is JSON under a text key, so that later versions can add fields and people can read
-//! them. What is written in one call is there as a whole or not at all, whenever the process ends.
-//! A file that is broken or not ours is renamed aside and a new one begun: records are worth
-//! keeping, never worth a server that does not start. A record that cannot be read is kept beside
-//! the one that replaces it, and named.
+//! A record is JSON under a text key, so that later versions can add fields and people can read it.
+//! The writes of one call are atomic, whenever the process ends. `open` renames a broken or foreign
+//! file aside and starts a new one: a bad file must not keep the server from starting. A record that
+//! cannot be read is kept, under its own key, beside its replacement.
 //!
-//! One process at a time writes. Who only looks takes a copy, and holds the file no longer than
-//! reading it takes; who writes waits for that.
+//! One process at a time writes. A reader copies the file and locks it only while copying; a writer
+//! waits for that.
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -29,11 +28,11 @@ use serde::{Serialize, de::DeserializeOwned};
 pub(crate) const FILE_NAME: &str = "records.redb";
 /// Memory for its pages: records are few.
 const CACHE_BYTES: usize = 1 << 20;
-/// How long a server waits for a process that has the file: one that reads it, or is about to end.
+/// How long a server waits for another process that has the file locked: a reader, or a server that stops.
 pub(crate) const LOCK_WAIT: Duration = Duration::from_secs(5);
-/// Between two tries.
+/// Pause between two attempts to lock the file.
 const LOCK_RETRY: Duration = Duration::from_millis(10);
-/// Name of the table of records that could not be read when others took their places.
+/// Name of the table of unreadable records that newer ones have replaced.
 const SET_ASIDE: &str = "unreadable";
 
 /// The open file; a clone is another handle to it.
@@ -48,20 +47,20 @@ pub(crate) struct Table<T> {
     kind: PhantomData<fn() -> T>,
 }
 
-/// Some records, and the keys of those among them that cannot be read.
+/// Records, and the keys of the unreadable ones among them.
 #[derive(Debug, PartialEq)]
 pub(crate) struct FoundRecords<T> {
     pub(crate) records: Vec<(String, T)>,
     pub(crate) unreadable: Vec<String>,
 }
 
-/// The records cannot be read or written.
+/// Why the records cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RecordsError {
-    /// Only one process at a time can have the file.
+    /// Another process has the file open.
     #[error("{} is in use by another kvik; give this one another --state-dir", .0.display())]
     InUse(PathBuf),
-    /// The file system refuses.
+    /// The file system returned an error.
     #[error("the records in {} cannot be opened: {error}", path.display())]
     Open { path: PathBuf, error: Box<dyn std::error::Error + Send + Sync> },
     /// Reading or writing failed.
@@ -70,8 +69,7 @@ pub(crate) enum RecordsError {
 }
 
 impl Records {
-    /// Opens the records in `folder`, or begins new ones there; waits for at most so long until no other
-    /// process has them.
+    /// Opens or creates the records in `folder`; waits up to `patience` for another process to close them.
     pub(crate) fn open(folder: &Path, patience: Duration) -> Result<Records, RecordsError> {
         let path = folder.join(FILE_NAME);
         fs::create_dir_all(folder).map_err(|error| unopened(&path, error))?;
@@ -94,8 +92,8 @@ impl Records {
         }
     }
 
-    /// A copy, in memory, of the records in `folder`; none where there are none. Changes nothing there, and
-    /// keeps nobody from the file for longer than reading it takes.
+    /// A copy, in memory, of the records in `folder`; `None` without a file. Changes nothing there, and
+    /// locks the file only while reading it.
     pub(crate) fn copy(folder: &Path) -> Result<Option<Records>, RecordsError> {
         let path = folder.join(FILE_NAME);
         let mut file = match File::open(&path) {
@@ -109,24 +107,24 @@ impl Records {
         }
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(|error| unopened(&path, error))?;
-        // The lock ends with the file.
+        // Closing the file releases the lock.
         drop(file);
         let memory = in_memory(&bytes).map_err(|error| unopened(&path, error))?;
         let database = builder().create_with_backend(memory).map_err(|error| unopened(&path, error))?;
         Ok(Some(Records(Arc::new(database))))
     }
 
-    /// The records of one kind. Two kinds must not have one name.
+    /// The table `name`; tables of different types must have different names.
     pub(crate) fn table<T: Serialize + DeserializeOwned>(&self, name: &'static str) -> Table<T> {
         Table { database: self.0.clone(), name, kind: PhantomData }
     }
 }
 
-/// Opens or creates the file and checks all of it: it may have been damaged while nobody looked.
+/// Opens or creates the file and checks all of it for damage.
 fn database(path: &Path) -> Result<Database, DatabaseError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
-    only_for_its_owner(&mut options);
+    readable_by_owner_only(&mut options);
     let file = options.open(path)?;
     close_to_others(&file);
     builder().create_with_backend(FileBackend::new(file)?)
@@ -145,21 +143,21 @@ fn in_memory(bytes: &[u8]) -> std::io::Result<InMemoryBackend> {
     Ok(memory)
 }
 
-/// What tenants have asked and paid is nobody else's business, from the first byte on.
+/// Creates the file readable by its owner only: the tenants' usage is private.
 #[cfg(unix)]
-fn only_for_its_owner(options: &mut OpenOptions) {
+fn readable_by_owner_only(options: &mut OpenOptions) {
     use std::os::unix::fs::OpenOptionsExt;
     options.mode(0o600);
 }
 
 #[cfg(not(unix))]
-fn only_for_its_owner(_options: &mut OpenOptions) {}
+fn readable_by_owner_only(_options: &mut OpenOptions) {}
 
-/// The same for a file that was there already.
+/// Makes an existing file readable by its owner only.
 #[cfg(unix)]
 fn close_to_others(file: &File) {
     use std::os::unix::fs::PermissionsExt;
-    // Where it fails, the folder's permissions still hold.
+    // On failure the folder's permissions still protect the file.
     let _ = file.set_permissions(fs::Permissions::from_mode(0o600));
 }
 
@@ -170,7 +168,7 @@ fn unopened(path: &Path, error: impl Into<Box<dyn std::error::Error + Send + Syn
     RecordsError::Open { path: path.to_owned(), error: error.into() }
 }
 
-/// Whether the content is at fault, not the file system or another process.
+/// Whether the content is damaged, as opposed to an error of the file system or a lock.
 fn is_broken(error: &DatabaseError) -> bool {
     match error {
         DatabaseError::UpgradeRequired(_) | DatabaseError::RepairAborted => true,
@@ -214,9 +212,9 @@ impl<T: Serialize + DeserializeOwned> Table<T> {
         Ok(found)
     }
 
-    /// Replaces each record of `keys` by what `change` makes of it; `None` removes or leaves it out.
-    /// All of it happens, and is on disk, when this returns without an error; else none of it. A record
-    /// that cannot be read counts as absent and is set aside.
+    /// Replaces each record of `keys` by the result of `change`; `None` removes it or leaves it absent.
+    /// On `Ok` all changes are on disk, on `Err` none. An unreadable record counts as absent and is set
+    /// aside.
     pub(crate) fn change<'a>(
         &self,
         keys: impl IntoIterator<Item = &'a str>,
@@ -240,7 +238,7 @@ impl<T: Serialize + DeserializeOwned> Table<T> {
         write.commit().map_err(access)
     }
 
-    /// Keeps the bytes of a record that cannot be read.
+    /// Keeps the bytes of an unreadable record.
     fn set_aside(&self, write: &WriteTransaction, key: &str, bytes: &[u8]) -> Result<(), RecordsError> {
         let mut table = write.open_table(aside()).map_err(access)?;
         let mut number = 0;
@@ -252,12 +250,12 @@ impl<T: Serialize + DeserializeOwned> Table<T> {
         Ok(())
     }
 
-    /// Where the `number`th unreadable record of a key is kept; sorts as the keys do.
+    /// Key under which the `number`th unreadable record of a key is kept; sorts as the keys do.
     fn aside_key(&self, key: &str, number: u32) -> String {
         format!("{}\0{key}\0{number:04}", self.name)
     }
 
-    /// The key behind [`aside_key`](Table::aside_key), if it is of this table.
+    /// The inverse of [`aside_key`](Table::aside_key); `None` for another table.
     fn parse_aside<'k>(&self, aside: &'k str) -> Option<&'k str> {
         let key = aside.strip_prefix(self.name)?.strip_prefix('\0')?;
         key.rsplit_once('\0').map(|(key, _)| key)
@@ -279,7 +277,7 @@ fn aside() -> TableDefinition<'static, &'static str, &'static [u8]> {
     TableDefinition::new(SET_ASIDE)
 }
 
-/// A table that nobody has written to yet has no records.
+/// A table that was never written has no records.
 fn absent_as_none<T>(opened: Result<T, TableError>) -> Result<Option<T>, RecordsError> {
     match opened {
         Err(TableError::TableDoesNotExist(_)) => Ok(None),
@@ -339,7 +337,7 @@ mod tests {
         assert_eq!(records.table::<u64>("numbers").all_from("").unwrap().records.len(), 3);
     }
 
-    /// Whatever happens to the file, it opens again, and a record is the right one or absent.
+    /// A damaged file opens again, and each record is either correct or absent.
     #[test]
     fn damage_loses_records_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
@@ -373,12 +371,12 @@ mod tests {
         let records = Records::open(dir.path(), Duration::ZERO).unwrap();
         let (words, numbers) = (records.table::<String>("numbers"), records.table::<u64>("numbers"));
         let unreadable = |from: &str| numbers.all_from(from).unwrap().unreadable;
-        // Whoever writes words finds a number in the second round, which is set aside like the words.
+        // In the second round the table of words finds a number, which is set aside like the words.
         for (word, named) in [("seven", vec!["b"]), ("eight", vec!["b"; 3])] {
             words.change(["b"], |_, _| Some(word.to_owned())).unwrap();
-            assert_eq!(unreadable(""), named, "while it is in its place");
+            assert_eq!(unreadable(""), named, "while it is under its key");
             numbers.change(["a", "b"], |_, before| Some(before.unwrap_or(0) + 1)).unwrap();
-            assert_eq!(unreadable(""), named, "and when another one is");
+            assert_eq!(unreadable(""), named, "and after it was replaced");
         }
         let found = numbers.all_from("").unwrap();
         assert_eq!(found.records, [("a".to_owned(), 2), ("b".to_owned(), 1)]);
@@ -395,12 +393,12 @@ mod tests {
         assert_eq!(kept, ["seven", "eight"], "word for word");
     }
 
-    /// However often somebody looks, whoever writes gets the file.
+    /// A writer gets the file however often readers copy it.
     #[test]
-    fn looking_keeps_nobody_from_the_file() {
+    fn readers_never_keep_a_writer_from_the_file() {
         let dir = tempfile::tempdir().unwrap();
         assert!(Records::copy(dir.path()).unwrap().is_none());
-        assert_eq!(files(dir.path()), 0, "looking makes no file");
+        assert_eq!(files(dir.path()), 0, "a reader creates no file");
         fill(dir.path(), 3);
         let path = dir.path().join(FILE_NAME);
         let before = fs::read(&path).unwrap();
@@ -409,7 +407,7 @@ mod tests {
         assert_eq!(
             copy.table::<u64>("numbers").all_from("").unwrap().records.len(),
             3,
-            "a copy holds nothing"
+            "a copy holds no lock"
         );
         assert!(matches!(Records::copy(dir.path()), Err(RecordsError::InUse(_))));
         drop(records);
@@ -431,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_gets_what_another_process_lets_go() {
+    fn a_waiting_process_gets_the_file_that_another_closes() {
         let dir = tempfile::tempdir().unwrap();
         let records = Records::open(dir.path(), Duration::ZERO).unwrap();
         std::thread::scope(|scope| {
@@ -444,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_file_is_left_to_whoever_writes() {
+    fn a_reader_leaves_a_broken_file_in_place() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(FILE_NAME), "this is a letter to my aunt".repeat(1000)).unwrap();
         assert!(matches!(Records::copy(dir.path()), Err(RecordsError::Open { .. })));
@@ -453,18 +451,18 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn the_file_is_its_owners_from_the_start() {
+    fn only_the_owner_can_read_the_file_from_its_creation() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FILE_NAME);
         let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
         let mut options = OpenOptions::new();
         options.write(true).create(true);
-        only_for_its_owner(&mut options);
+        readable_by_owner_only(&mut options);
         options.open(&path).unwrap();
-        assert_eq!(mode(), 0o600, "as it is made, before anything is in it");
+        assert_eq!(mode(), 0o600, "when created, before the first write");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         fill(dir.path(), 1);
-        assert_eq!(mode(), 0o600, "and one that was open to others is closed");
+        assert_eq!(mode(), 0o600, "and after a file that others could read was opened");
     }
 }

@@ -26,7 +26,7 @@ fn prices() -> Prices {
 
 fn sum(ledger: &Ledger) -> Totals {
     let mut sum = Totals::default();
-    ledger.lines(&Query::default()).unwrap().lines.values().for_each(|totals| sum += totals);
+    ledger.rows(&Query::default()).unwrap().rows.values().for_each(|totals| sum += totals);
     sum
 }
 
@@ -58,14 +58,14 @@ fn sums_are_the_same_pending_written_and_after_a_restart() {
         ledger.write().unwrap();
         ledger.write().unwrap();
         assert_eq!(
-            recorded(&records, &Query::default()).unwrap().lines.into_values().next(),
+            recorded(&records, &Query::default()).unwrap().rows.into_values().next(),
             Some(expect(10 * round + 10))
         );
     }
 }
 
 #[test]
-fn what_was_not_written_is_lost_and_nothing_else() {
+fn a_crash_loses_only_unwritten_sums() {
     let dir = tempfile::tempdir().unwrap();
     let enter = |write: bool| {
         let ledger = Ledger::new("m", Some(&Records::open(dir.path(), Duration::ZERO).unwrap()), first_day);
@@ -79,7 +79,7 @@ fn what_was_not_written_is_lost_and_nothing_else() {
 }
 
 #[test]
-fn without_records_it_counts_all_the_same() {
+fn a_ledger_without_records_counts_in_memory() {
     let ledger = Ledger::new("m", None, first_day);
     ledger.enter("acme", &report(1, 2, 3), None);
     ledger.write().unwrap();
@@ -87,7 +87,7 @@ fn without_records_it_counts_all_the_same() {
 }
 
 #[test]
-fn days_follow_the_clock_also_backwards() {
+fn days_follow_the_clock_backwards_too() {
     static NOW: AtomicU64 = AtomicU64::new(0);
     let wall = || SystemTime::UNIX_EPOCH + Duration::from_secs(NOW.load(Ordering::Relaxed));
     let ledger = Ledger::new("m", None, wall);
@@ -96,7 +96,7 @@ fn days_follow_the_clock_also_backwards() {
         ledger.enter("acme", &report(1, 0, 0), None);
     }
     let requests = |query: &Query| -> Vec<u64> {
-        ledger.lines(query).unwrap().lines.values().map(|totals| totals.requests).collect()
+        ledger.rows(query).unwrap().rows.values().map(|totals| totals.requests).collect()
     };
     assert_eq!(requests(&Query::default()), [1, 2, 2]);
     let day = |day: u64| Some(Day::of(SystemTime::UNIX_EPOCH + Duration::from_secs(day * DAY)));
@@ -105,14 +105,13 @@ fn days_follow_the_clock_also_backwards() {
 }
 
 #[test]
-fn a_query_names_a_tenant() {
+fn a_query_selects_a_tenant() {
     let ledger = Ledger::new("m", None, first_day);
     for tenant in ["acme", "beta", "acme"] {
         ledger.enter(tenant, &report(1, 0, 0), None);
     }
     let of = |tenant: &str| {
-        let lines =
-            ledger.lines(&Query { tenant: Some(tenant.to_owned()), ..Query::default() }).unwrap().lines;
+        let lines = ledger.rows(&Query { tenant: Some(tenant.to_owned()), ..Query::default() }).unwrap().rows;
         lines.into_iter().map(|(line, totals)| (line.tenant, totals.requests)).collect::<Vec<_>>()
     };
     assert_eq!(of("acme"), [("acme".to_owned(), 2)]);
@@ -129,7 +128,7 @@ fn short_prompts_do_not_count_as_measurements() {
 }
 
 #[test]
-fn lines_read_back() {
+fn rows_read_back() {
     for model in ["m", "owner/model", "a/b/c"] {
         let line =
             LedgerRow { day: Day::of(first_day()), tenant: "acme".to_owned(), model: model.to_owned() };
@@ -138,26 +137,25 @@ fn lines_read_back() {
     assert!("2024-10-04/acme".parse::<LedgerRow>().is_err());
 }
 
-/// A record from another version, or damaged beyond reading, is not overwritten, and the bill says that it is
-/// not whole.
+/// An unreadable record, damaged or from another version, is not overwritten, and the bill names it.
 #[test]
-fn what_cannot_be_read_is_kept_and_said() {
+fn an_unreadable_record_is_kept_and_named() {
     let dir = tempfile::tempdir().unwrap();
     let records = Records::open(dir.path(), Duration::ZERO).unwrap();
     let line = "2024-10-04/acme/m";
     records.table::<String>(TABLE).change([line], |_, _| Some("from another time".to_owned())).unwrap();
     let ledger = Ledger::new("m", Some(&records), first_day);
     let of = |tenant: Option<&str>| {
-        let bill = ledger.lines(&Query { tenant: tenant.map(str::to_owned), ..Query::default() }).unwrap();
-        (bill.lines.into_values().map(|totals| totals.requests).sum::<u64>(), bill.unreadable)
+        let bill = ledger.rows(&Query { tenant: tenant.map(str::to_owned), ..Query::default() }).unwrap();
+        (bill.rows.into_values().map(|totals| totals.requests).sum::<u64>(), bill.unreadable)
     };
     let unreadable = || vec![line.to_owned()];
     assert_eq!(of(None), (0, unreadable()));
     for requests in 1..3 {
         ledger.enter("acme", &report(1, 0, 0), None);
         ledger.write().unwrap();
-        assert_eq!(of(None), (requests, unreadable()), "beside what comes after it");
+        assert_eq!(of(None), (requests, unreadable()), "beside newer usage");
     }
     assert_eq!(of(Some("acme")).1, unreadable());
-    assert_eq!(of(Some("beta")).1, Vec::<String>::new(), "it is nobody else's business");
+    assert_eq!(of(Some("beta")).1, Vec::<String>::new(), "other tenants do not see it");
 }

@@ -1,4 +1,4 @@
-//! What was computed and what it cost, added up.
+//! Sums of usage and cost.
 
 use std::{fmt, ops::AddAssign, str::FromStr, time::Duration};
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::Day;
 use crate::accounts::prices::Cost;
 
-/// What a sum is of: one tenant's requests to one model on one UTC day.
+/// Identifies one row: a tenant's requests to one model on one UTC day.
 ///
 /// Written as `2026-11-21/acme/model`, which sorts by day. A tenant's name has no slash; a
 /// model's may have.
@@ -20,16 +20,16 @@ pub(crate) struct LedgerRow {
     pub(crate) model: String,
 }
 
-/// A sum. Fields that a record lacks are 0, so that more can be added.
+/// The sums of a row. Fields that a record lacks are 0, so that later versions can add fields.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Totals {
-    /// Prompts, each with its answers; given up ones included.
+    /// Prompts, each with its answers; cancelled ones included.
     pub(crate) requests: u64,
     pub(crate) prompt_tokens: u64,
     /// Prompt tokens whose keys and values came from the cache.
     pub(crate) cached_tokens: u64,
-    /// Of these, from disk.
+    /// Those of `cached_tokens` that came from disk.
     pub(crate) disk_tokens: u64,
     /// Prompt tokens computed.
     pub(crate) computed_tokens: u64,
@@ -40,7 +40,7 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    /// One request.
+    /// The totals of one request.
     pub(crate) fn of(report: &Report, cost: Cost, saved: Duration) -> Totals {
         Totals {
             requests: 1,
@@ -54,7 +54,7 @@ impl Totals {
         }
     }
 
-    /// The part of the prompt tokens that came from the cache; 0 where there were none.
+    /// The share of prompt tokens that came from the cache; 0 without prompt tokens.
     pub(crate) fn hit_rate(&self) -> f64 {
         if self.prompt_tokens == 0 { 0.0 } else { self.cached_tokens as f64 / self.prompt_tokens as f64 }
     }
@@ -63,12 +63,12 @@ impl Totals {
         self.saved_us as f64 / 1e6
     }
 
-    /// For people's programs; the cost is text, so that it stays exact.
-    pub(crate) fn json(&self, line: &LedgerRow) -> Value {
+    /// The row as JSON; the cost is text, so that it stays exact.
+    pub(crate) fn json(&self, row: &LedgerRow) -> Value {
         json!({
-            "day": line.day.to_string(),
-            "tenant": line.tenant,
-            "model": line.model,
+            "day": row.day.to_string(),
+            "tenant": row.tenant,
+            "model": row.model,
             "requests": self.requests,
             "prompt_tokens": self.prompt_tokens,
             "cached_tokens": {

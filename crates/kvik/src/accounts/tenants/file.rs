@@ -1,4 +1,4 @@
-//! The tenants file: TOML, checked as a whole before any of it counts.
+//! The tenants file: TOML, applied only when all of it is valid.
 
 use std::{
     collections::BTreeMap,
@@ -12,12 +12,12 @@ use serde::Deserialize;
 use super::{KeyDigest, Share, TenantLimits};
 use crate::{accounts::prices::Prices, settings::size::ByteSize};
 
-/// Tenants of one server; each has its line in the metrics and in the accounts of every day.
+/// Tenants of one server at most; each has its metrics and its ledger row of every day.
 const TENANTS_MAX: usize = 10_000;
-/// Weights beyond are mistakes, and their ratios would leave nothing to the others.
+/// Valid weights; larger ratios are errors and would starve the other tenants.
 const WEIGHTS: std::ops::RangeInclusive<f64> = 0.001..=1000.0;
 
-/// The file cannot be used.
+/// Why the file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FileError {
     #[error("the tenants file {} cannot be read: {error}", path.display())]
@@ -103,19 +103,19 @@ fn check(tenants: &BTreeMap<String, TenantSpec>) -> Result<(), String> {
     Ok(())
 }
 
-/// Names stand in metrics, logs and the accounts, so they are plain.
+/// Restricts names to plain characters, because metrics, logs and the ledger contain them.
 pub(crate) fn check_name(name: &str) -> Result<(), String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
         return Err(format!("`{name}` is not a tenant's name; use 1 to 64 of A-Z a-z 0-9 - _ ."));
     }
     if name == super::DEFAULT_NAME {
-        return Err(format!("`{name}` is the tenant of those who come with --api-key; choose another name"));
+        return Err(format!("`{name}` is the tenant of clients with an --api-key; choose another name"));
     }
     Ok(())
 }
 
-/// Who can read the secret can compute every salt; who can read the file can see who there is.
+/// Warns about a file that others can read: the secret yields every salt, the tenants file all names.
 #[cfg(unix)]
 pub(crate) fn warn_if_readable_by_others(path: &Path, what: &str) {
     use std::os::unix::fs::PermissionsExt;
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn errors_name_the_field() {
         let check = |text: String, words: &[&str]| {
             let error = parse(&text).expect_err(&text);
             for word in words.iter().chain(&["tenants.toml"]) {

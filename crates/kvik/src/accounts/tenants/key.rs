@@ -1,16 +1,16 @@
-//! API keys. Only their digests are kept, so a file that leaks opens nothing.
+//! API keys. The server keeps only their digests, so a leaked file grants no access.
 //!
-//! One round of SHA-256 is enough: a key made by `kvik tenant key` has 256 random bits, and there
-//! is nothing to guess that a slower hash could protect.
+//! One round of SHA-256 is enough: a key made by `kvik tenant key` has 256 random bits, which a slower
+//! hash would not protect better.
 
 use std::{fmt, str::FromStr};
 
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-/// Begins every key that kvik makes, so that people and scanners for leaked secrets know it.
+/// Prefix of every generated key, by which people and secret scanners recognise it.
 const KEY_PREFIX: &str = "kvik-";
-/// Begins a digest in the tenants file.
+/// Prefix of a digest in the tenants file.
 const DIGEST_PREFIX: &str = "sha256:";
 
 /// The SHA-256 of a key.
@@ -24,7 +24,7 @@ impl KeyDigest {
         KeyDigest(Sha256::digest(key.trim().as_bytes()).into())
     }
 
-    /// Compares every byte, so that the time says nothing about where two digests differ.
+    /// Compares in constant time, so that timing does not reveal where two digests differ.
     pub(crate) fn equals(&self, other: &KeyDigest) -> bool {
         self.0.iter().zip(other.0).fold(0, |bits, (a, b)| bits | (a ^ b)) == 0
     }
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_digest_is_refused_with_the_remedy() {
+    fn invalid_digests_are_refused_with_the_remedy() {
         let short = format!("sha256:{}", "a".repeat(63));
         let accent = format!("sha256:{}é", "a".repeat(62));
         for text in
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_new_every_time_and_name_their_tenant() {
+    fn every_key_is_new_and_names_its_tenant() {
         let (one, other) = (new_key("acme").unwrap(), new_key("acme").unwrap());
         assert_ne!(one, other);
         assert!(one.starts_with("kvik-acme-") && one.len() == "kvik-acme-".len() + 64, "{one}");

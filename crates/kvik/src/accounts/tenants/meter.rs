@@ -1,9 +1,9 @@
-//! How much a tenant may take: requests and tokens per minute, and requests at a time.
+//! A tenant's limits: requests and tokens per minute, and prompts at a time.
 //!
-//! Both rates are token buckets that hold a minute's worth. A request takes one from its bucket as
-//! it comes. What it costs in tokens is known only when it has ended, so it may come while its
-//! tenant is not in debt, and is charged afterwards: a debt is bounded by what runs at a time and
-//! is waited off before the next request. Tokens from the cache cost nothing.
+//! Both rates are token buckets that hold a minute's worth. A request takes one from its bucket on
+//! arrival. Its cost in tokens is known only when it has ended, so it is admitted while its tenant is
+//! not in debt and charged afterwards: the debt is bounded by the running requests, and the tenant
+//! waits until it is refilled. Tokens from the cache cost nothing.
 
 use std::{
     num::NonZeroU32,
@@ -14,13 +14,13 @@ use std::{
     time::Duration,
 };
 
-/// One request or token, in the unit of a bucket: a limit of `n` per minute brings `n` of these
-/// units per nanosecond, so that no rounding ever shortens what a tenant may have.
+/// One request or token, in the unit of a bucket: a limit of `n` per minute refills `n` units per
+/// nanosecond, so that rounding never shortens a tenant's rate.
 const ONE: u128 = 60_000_000_000;
-/// When to come back while too many requests of one's own run: when one ends, which nobody knows.
+/// `retry_after` while too many of a tenant's own prompts run; when one of them ends is unknown.
 const PARALLEL_RETRY: Duration = Duration::from_secs(1);
 
-/// A tenant's limits; what is `None` is not limited.
+/// A tenant's limits; `None` is unlimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TenantLimits {
     pub(crate) requests_per_minute: Option<NonZeroU32>,
@@ -30,7 +30,7 @@ pub(crate) struct TenantLimits {
     pub(crate) parallel: Option<NonZeroU32>,
 }
 
-/// What one tenant has taken. It outlives changes of the limits.
+/// The usage of one tenant against its limits; it survives changes of the limits.
 #[derive(Debug, Default)]
 pub(crate) struct Meter(Mutex<TenantUsage>);
 
@@ -42,14 +42,14 @@ struct TenantUsage {
     running: usize,
 }
 
-/// A bucket, by what is missing from it, so that a new one is full whatever its size.
+/// A token bucket that counts the missing units, so that a new one is full whatever its size.
 #[derive(Debug, Default)]
 struct Bucket {
     missing: u128,
     at: Duration,
 }
 
-/// Why a request may not come now.
+/// Why a request is not admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// Too many requests in the last minute.
@@ -58,33 +58,33 @@ pub(crate) enum Refusal {
     Tokens { limit: u32, retry_after: Duration },
     /// Too many at the same time.
     Parallel { limit: u32, retry_after: Duration },
-    /// It brings more prompts than may ever run at the same time.
+    /// The request has more prompts than may ever run at the same time.
     TooManyPrompts { limit: u32, prompts: usize },
-    /// The engine's queue has room left for others only.
+    /// The remaining admission slots are reserved for other tenants.
     Crowded { running: usize },
 }
 
-/// What is left of one rate, as clients are told.
+/// The rest of one rate, as in the headers `x-ratelimit-*`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Allowance {
     pub(crate) limit: u32,
     pub(crate) remaining: u32,
-    /// Until the bucket is full.
+    /// Time until the bucket is full.
     pub(crate) reset: Duration,
 }
 
-/// The engine's places, running and waiting, which all tenants share.
+/// The engine's slots for running and waiting prompts, which all tenants share.
 #[derive(Debug)]
 pub(crate) struct AdmissionSlots {
     count: usize,
     taken: AtomicUsize,
 }
 
-/// The right to have some prompts in the engine; given back when dropped.
+/// Permission to have `prompts` prompts in the engine; dropping it frees their slots.
 #[derive(Debug)]
 pub(crate) struct AdmissionPermit {
     meter: Arc<Meter>,
-    places: Option<Arc<AdmissionSlots>>,
+    slots: Option<Arc<AdmissionSlots>>,
     prompts: usize,
 }
 
@@ -94,7 +94,7 @@ impl TenantLimits {
 }
 
 impl Meter {
-    /// Takes a request, at `now` on some clock that never goes back.
+    /// Takes one request from the bucket, at `now` on a monotonic clock.
     pub(crate) fn take_request(&self, limits: &TenantLimits, now: Duration) -> Result<(), Refusal> {
         let Some(limit) = limits.requests_per_minute.map(NonZeroU32::get) else { return Ok(()) };
         let bucket = &mut self.lock().requests;
@@ -117,7 +117,7 @@ impl Meter {
         Ok(())
     }
 
-    /// Charges `tokens` that were computed or generated.
+    /// Charges computed or generated `tokens`.
     pub(crate) fn charge(&self, limits: &TenantLimits, tokens: usize, now: Duration) {
         let Some(limit) = limits.tokens_per_minute.map(NonZeroU32::get) else { return };
         let bucket = &mut self.lock().tokens;
@@ -125,15 +125,15 @@ impl Meter {
         bucket.take(tokens);
     }
 
-    /// Lets `prompts` prompts into the engine.
+    /// Admits `prompts` prompts into the engine.
     ///
-    /// With a limit of its own a tenant keeps to that. And where tenants share `places`, none has
-    /// more prompts there than places are left free: one that floods takes half of them, two
-    /// take a third each, and there is always room for those who come next.
+    /// A tenant keeps to its own limit. And where tenants share `slots`, no tenant holds more slots
+    /// than remain free: one flooding tenant gets half of them, two get a third each, and a newcomer
+    /// always finds a free slot.
     pub(crate) fn enter(
         self: &Arc<Self>,
         limits: &TenantLimits,
-        places: Option<&Arc<AdmissionSlots>>,
+        slots: Option<&Arc<AdmissionSlots>>,
         prompts: usize,
     ) -> Result<AdmissionPermit, Refusal> {
         let mut taken = self.lock();
@@ -145,14 +145,14 @@ impl Meter {
             let parallel = Refusal::Parallel { limit, retry_after: PARALLEL_RETRY };
             return Err(if too_many { Refusal::TooManyPrompts { limit, prompts } } else { parallel });
         }
-        if places.is_some_and(|places| !places.take(prompts, wanted)) {
+        if slots.is_some_and(|slots| !slots.take(prompts, wanted)) {
             return Err(Refusal::Crowded { running: taken.running });
         }
         taken.running = wanted;
-        Ok(AdmissionPermit { meter: self.clone(), places: places.cloned(), prompts })
+        Ok(AdmissionPermit { meter: self.clone(), slots: slots.cloned(), prompts })
     }
 
-    /// What is left of the requests and of the tokens, where they are limited.
+    /// The rest of the limits on requests and on tokens; `None` is unlimited.
     pub(crate) fn allowances(&self, limits: &TenantLimits, now: Duration) -> [Option<Allowance>; 2] {
         let mut taken = self.lock();
         let requests = limits.requests_per_minute.map(|limit| taken.requests.allowance(limit.get(), now));
@@ -161,7 +161,7 @@ impl Meter {
     }
 
     fn lock(&self) -> MutexGuard<'_, TenantUsage> {
-        // Plain numbers: whoever panicked with the lock left them whole.
+        // These are plain numbers, so a panic under the lock does no harm.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -177,12 +177,12 @@ impl Bucket {
         self.missing = self.missing.saturating_add(count as u128 * ONE);
     }
 
-    /// Whether there is one left.
+    /// Whether the bucket holds one more.
     fn has_one(&self, limit: u32) -> bool {
         self.missing + ONE <= full(limit)
     }
 
-    /// Until no more than `missing` is missing.
+    /// Time until no more than `missing` is missing.
     fn time_until(&self, missing: u128, limit: u32) -> Duration {
         let nanos = self.missing.saturating_sub(missing).div_ceil(u128::from(limit));
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
@@ -199,23 +199,23 @@ impl Bucket {
     }
 }
 
-/// What a full bucket holds.
+/// Units of a full bucket.
 fn full(limit: u32) -> u128 {
     u128::from(limit) * ONE
 }
 
 impl AdmissionSlots {
-    /// All places of an engine.
+    /// `count` free slots.
     pub(crate) fn new(count: usize) -> Arc<AdmissionSlots> {
         Arc::new(AdmissionSlots { count, taken: AtomicUsize::new(0) })
     }
 
-    /// Takes `prompts` places for a tenant that has `wanted` then, if as many stay free.
+    /// Takes `prompts` slots for a tenant that then holds `wanted`, if as many stay free.
     fn take(&self, prompts: usize, wanted: usize) -> bool {
         let fits = |taken: usize| {
             let taken = taken + prompts;
             let free = self.count.saturating_sub(taken);
-            // A tenant that has nothing yet may take the last place.
+            // A tenant without slots may take the last ones.
             let first = wanted == prompts && taken <= self.count;
             (first || wanted <= free).then_some(taken)
         };
@@ -226,8 +226,8 @@ impl AdmissionSlots {
 impl Drop for AdmissionPermit {
     fn drop(&mut self) {
         self.meter.lock().running -= self.prompts;
-        if let Some(places) = &self.places {
-            places.taken.fetch_sub(self.prompts, Ordering::AcqRel);
+        if let Some(slots) = &self.slots {
+            slots.taken.fetch_sub(self.prompts, Ordering::AcqRel);
         }
     }
 }
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minute_has_as_many_requests_as_it_may() {
+    fn a_minute_admits_its_limit_of_requests() {
         let (meter, limits) = (Meter::default(), limits(60, 0, 0));
         let start = seconds(1e6);
         (0..60).for_each(|_| meter.take_request(&limits, start).unwrap());
@@ -260,8 +260,8 @@ mod tests {
         assert!(meter.take_request(&limits, start + seconds(1.0)).is_err());
     }
 
-    /// Whatever the pattern of arrival, no window of a minute lets in more than two buckets, and
-    /// a patient client gets its whole rate.
+    /// Whatever the pattern of arrival, no window of a minute admits more than two buckets, and a steady
+    /// client gets its whole rate.
     #[test]
     fn the_rate_holds_over_any_time() {
         for (limit, gap) in [(60, 0.1), (7, 3.0), (600, 0.05), (1, 20.0)] {
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_debt_of_tokens_is_waited_off() {
+    fn a_tenant_in_debt_waits_until_it_is_refilled() {
         let (meter, limits) = (Meter::default(), limits(0, 600, 0));
         let start = seconds(5.0);
         meter.check_tokens(&limits, start).unwrap();
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_stands_or_goes_back_gives_nothing() {
+    fn a_clock_that_stops_or_goes_back_refills_nothing() {
         let (meter, limits) = (Meter::default(), limits(2, 0, 0));
         meter.take_request(&limits, seconds(100.0)).unwrap();
         meter.take_request(&limits, seconds(50.0)).unwrap();
@@ -303,9 +303,9 @@ mod tests {
     }
 
     #[test]
-    fn without_limits_everything_may_come() {
+    fn without_limits_every_request_is_admitted() {
         let meter = Arc::new(Meter::default());
-        let passes: Vec<AdmissionPermit> = (0..1000)
+        let permits: Vec<AdmissionPermit> = (0..1000)
             .map(|_| {
                 meter.take_request(&TenantLimits::NONE, Duration::ZERO).unwrap();
                 meter.charge(&TenantLimits::NONE, 1 << 30, Duration::ZERO);
@@ -313,40 +313,40 @@ mod tests {
                 meter.enter(&TenantLimits::NONE, None, 1).unwrap()
             })
             .collect();
-        assert_eq!(passes.len(), 1000);
+        assert_eq!(permits.len(), 1000);
         assert_eq!(meter.allowances(&TenantLimits::NONE, Duration::ZERO), [None, None]);
     }
 
     #[test]
-    fn passes_are_given_back() {
-        let (meter, places, limits) = (Arc::new(Meter::default()), AdmissionSlots::new(100), limits(0, 0, 3));
-        let two = meter.enter(&limits, Some(&places), 2).unwrap();
-        let refusal = meter.enter(&limits, Some(&places), 2).unwrap_err();
+    fn dropped_permits_free_their_slots() {
+        let (meter, slots, limits) = (Arc::new(Meter::default()), AdmissionSlots::new(100), limits(0, 0, 3));
+        let two = meter.enter(&limits, Some(&slots), 2).unwrap();
+        let refusal = meter.enter(&limits, Some(&slots), 2).unwrap_err();
         assert_eq!(refusal, Refusal::Parallel { limit: 3, retry_after: PARALLEL_RETRY });
-        let one = meter.enter(&limits, Some(&places), 1).unwrap();
+        let one = meter.enter(&limits, Some(&slots), 1).unwrap();
         drop(two);
-        meter.enter(&limits, Some(&places), 2).unwrap();
+        meter.enter(&limits, Some(&slots), 2).unwrap();
         drop(one);
-        let refusal = meter.enter(&limits, Some(&places), 4).unwrap_err();
+        let refusal = meter.enter(&limits, Some(&slots), 4).unwrap_err();
         assert_eq!(refusal, Refusal::TooManyPrompts { limit: 3, prompts: 4 });
-        assert_eq!((places.taken.load(Ordering::Relaxed), meter.lock().running), (0, 0));
+        assert_eq!((slots.taken.load(Ordering::Relaxed), meter.lock().running), (0, 0));
     }
 
-    /// Floods of `k` tenants leave at least one part in `k + 1` free, and a newcomer gets in.
+    /// `k` flooding tenants leave one part in `k + 1` free, and a newcomer is admitted.
     #[test]
-    fn no_flood_takes_the_last_places() {
+    fn a_flood_never_takes_the_last_slots() {
         for floods in 1..6 {
-            let places = AdmissionSlots::new(120);
+            let slots = AdmissionSlots::new(120);
             let meters: Vec<Arc<Meter>> = (0..floods).map(|_| Arc::default()).collect();
-            let mut passes = Vec::new();
+            let mut permits = Vec::new();
             for _ in 0..200 {
-                passes.extend(
-                    meters.iter().filter_map(|meter| meter.enter(&TenantLimits::NONE, Some(&places), 1).ok()),
+                permits.extend(
+                    meters.iter().filter_map(|meter| meter.enter(&TenantLimits::NONE, Some(&slots), 1).ok()),
                 );
             }
-            let free = 120 - passes.len();
+            let free = 120 - permits.len();
             assert!(free >= 120 / (floods + 1) && free <= 120 / (floods + 1) + floods, "{free} free");
-            Arc::new(Meter::default()).enter(&TenantLimits::NONE, Some(&places), 1).unwrap();
+            Arc::new(Meter::default()).enter(&TenantLimits::NONE, Some(&slots), 1).unwrap();
         }
     }
 

@@ -1,10 +1,10 @@
-//! Tenants: who may ask, with whom they share, and how much they may take.
+//! Tenants: keys, sharing of cached prompts, quotas and limits.
 //!
-//! A tenant is known by its API key and by nothing else a client sends. From the tenants file and
-//! the server's secret come, for each: a [`TenantId`], by which the engine gives turns and shares
-//! of the cache; a salt, which separates its cached prompts from those of others; limits; prices.
+//! The API key alone identifies a tenant. The tenants file and the server's secret give each tenant a
+//! [`TenantId`], by which the engine schedules turns and divides the cache; a salt, which separates its
+//! cached prompts from those of others; limits; and prices.
 //!
-//! | module   | cares about                                    |
+//! | module   | content                                        |
 //! |----------|------------------------------------------------|
 //! | `key`    | keys and their digests                         |
 //! | `file`   | the tenants file, checked as a whole           |
@@ -30,22 +30,22 @@ pub(crate) use key::KeyDigest;
 pub(crate) use meter::{AdmissionPermit, AdmissionSlots, Allowance, Meter, Refusal, TenantLimits};
 pub(crate) use secret::Secret;
 
-/// The tenant of those who come with `--api-key`, or without a key where none is asked for.
+/// The tenant of clients with an `--api-key`, or of all clients where no key is required.
 pub(crate) const DEFAULT_NAME: &str = "default";
 
 /// Owns the cached prompts of all tenants that share; never a tenant's own id.
 const COMMON_OWNER: TenantId = TenantId(u32::MAX);
 
-/// Whose cached prompts a tenant may use.
+/// The tenants whose cached prompts a tenant may use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Share {
-    /// Its own.
+    /// Only itself.
     #[default]
     Isolated,
-    /// Its own, and registered prompts that are marked public.
+    /// Itself, and registered prompts that are marked public.
     PublicPrompts,
-    /// Those of all tenants in this mode; each can find out by the time what the others asked.
+    /// All tenants in this mode; each can find out by timing what the others asked.
     Shared,
 }
 
@@ -53,20 +53,20 @@ pub(crate) enum Share {
 #[derive(Debug)]
 pub(crate) struct Tenant {
     pub(crate) name: String,
-    /// The same as long as this server runs, whatever becomes of the file.
+    /// Stays the same while this server runs, whatever changes in the file.
     pub(crate) id: TenantId,
-    /// The prompt registry asks this before it lends a public prompt.
+    /// The prompt registry checks this before it shares a public prompt.
     pub(crate) share: Share,
-    /// Its part of the model's time and of the cache, in relation to the others'.
+    /// Its share of compute and of the cache, relative to the others' weights.
     pub(crate) weight: f64,
-    /// Memory that its cached prompts may take.
+    /// Quota of its cached prompts in memory.
     pub(crate) ram: Option<ByteSize>,
-    /// Disk that its cached prompts may take.
+    /// Quota of its cached prompts on disk.
     pub(crate) disk: Option<ByteSize>,
-    /// Memory that its pins may take; its part by weight when `None`.
+    /// Quota of its pins in memory; its share by weight when `None`.
     pub(crate) pin: Option<ByteSize>,
     pub(crate) limits: TenantLimits,
-    /// Where they differ from the server's.
+    /// Its own prices, instead of the server's.
     pub(crate) prices: Option<Prices>,
     pub(crate) meter: Arc<Meter>,
     salt: [u8; 16],
@@ -75,16 +75,16 @@ pub(crate) struct Tenant {
 /// All tenants of a server.
 #[derive(Debug)]
 pub(crate) struct Tenants {
-    /// For those who come without a tenant's key.
+    /// The tenant of clients without a tenant's key.
     pub(crate) default: Arc<Tenant>,
     /// By name.
     named: BTreeMap<String, Arc<Tenant>>,
     keys: Vec<(KeyDigest, Arc<Tenant>)>,
-    /// Ids given out, also to tenants that are gone: nobody inherits another's blocks and debts.
+    /// All ids ever assigned, also to removed tenants: no tenant inherits another's blocks or debts.
     ids: BTreeMap<String, TenantId>,
 }
 
-/// The tenants file and the secret that goes with it.
+/// The tenants file and the server's secret.
 #[derive(Debug)]
 pub(crate) struct Source {
     pub(crate) path: PathBuf,
@@ -108,7 +108,7 @@ impl Tenant {
         }
     }
 
-    /// The tenant of a server that has no others: without salt, limits or prices of its own.
+    /// The tenant of a server without a tenants file: no salt, limits or prices of its own.
     fn unnamed() -> Tenant {
         Tenant {
             name: DEFAULT_NAME.to_owned(),
@@ -125,12 +125,12 @@ impl Tenant {
         }
     }
 
-    /// What separates its prompts from those of others.
+    /// The salt that separates its prompts from those of other tenants.
     pub(crate) fn salt(&self) -> [u8; 16] {
         self.salt
     }
 
-    /// Makes a request this tenant's: nothing in it that says whose it is may come from elsewhere.
+    /// Assigns a request to this tenant: overwrites its tenant and salt, whatever the client sent.
     pub(crate) fn sign(&self, request: &mut Request) {
         request.tenant = self.id;
         request.salt = self.salt;
@@ -138,13 +138,13 @@ impl Tenant {
 }
 
 impl Tenants {
-    /// Nobody but the default tenant.
+    /// The default tenant only.
     pub(crate) fn none() -> Tenants {
         let default = Arc::new(Tenant::unnamed());
         Tenants { default, named: BTreeMap::new(), keys: Vec::new(), ids: BTreeMap::new() }
     }
 
-    /// These tenants. Those that were there `before` keep their id and what they have taken.
+    /// The tenants of `specs`. Tenants in `before` keep their ids and meters.
     fn new(specs: &BTreeMap<String, TenantSpec>, secret: &Secret, before: &Tenants) -> Tenants {
         let mut tenants = Tenants { default: before.default.clone(), ..Tenants::none() };
         tenants.ids.clone_from(&before.ids);
@@ -159,7 +159,7 @@ impl Tenants {
         tenants
     }
 
-    /// Whether there are others than the default tenant.
+    /// Whether there are tenants besides the default one.
     pub(crate) fn are_named(&self) -> bool {
         !self.named.is_empty()
     }
@@ -169,8 +169,8 @@ impl Tenants {
         std::iter::once(&self.default).chain(self.named.values())
     }
 
-    /// What the engine is to give each of them. The prompts of those who share belong to all of
-    /// them together: one owner, with the sum of their parts.
+    /// Weights and quotas for the engine. Tenants that share their prompts have one owner, with the sum
+    /// of their weights and quotas.
     pub(crate) fn parts(&self) -> Vec<TenantPart> {
         let sharing: Vec<&Arc<Tenant>> = self.all().filter(|tenant| tenant.share == Share::Shared).collect();
         let part = |tenant: &Arc<Tenant>| {
@@ -198,24 +198,24 @@ impl Tenants {
         self.all().find(|tenant| tenant.name == name).cloned()
     }
 
-    /// The name of a tenant; those who share go by a common one.
+    /// The name of a tenant or owner; tenants that share have the owner `shared`.
     pub(crate) fn name_of(&self, id: TenantId) -> &str {
         self.all().find(|tenant| tenant.id == id).map_or("shared", |tenant| &tenant.name)
     }
 
-    /// The digests of all keys and whose they are.
+    /// The digests of all keys, with their tenants.
     pub(crate) fn keys(&self) -> &[(KeyDigest, Arc<Tenant>)] {
         &self.keys
     }
 }
 
-/// Quotas together; without a bound as soon as one has none.
+/// The sum of quotas; unlimited when one of them is.
 fn sum(mut quotas: impl Iterator<Item = Option<ByteSize>>) -> Option<u64> {
     quotas.try_fold(0, |sum: u64, quota| Some(sum.saturating_add(quota?.0)))
 }
 
 impl Source {
-    /// Reads the file again; those who were there `before` go on as they were.
+    /// Reads the file again; tenants in `before` keep their ids and meters.
     pub(crate) fn read(&self, before: &Tenants) -> Result<Tenants, FileError> {
         Ok(Tenants::new(&file::read(&self.path)?, &self.secret, before))
     }
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_keeps_its_id_its_salt_and_its_debts_through_changes_of_the_file() {
+    fn a_tenant_keeps_its_id_salt_and_debts_when_the_file_changes() {
         let (_dir, source) = source(&(tenant("beta", "tokens-per-minute = 10") + &tenant("delta", "")));
         let before = source.read(&Tenants::none()).unwrap();
         let beta = before.named["beta"].clone();
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_signed_whatever_they_carried() {
+    fn a_request_gets_its_tenant_whatever_it_carried() {
         let (_dir, source) = source(&(tenant("acme", "") + &tenant("beta", "")));
         let tenants = source.read(&Tenants::none()).unwrap();
         let sign = |name: &str| {
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn the_prompts_of_those_who_share_have_one_owner_with_the_sum_of_their_parts() {
+    fn tenants_that_share_have_one_owner_with_the_sum_of_their_quotas() {
         let shared = |weight: u32, ram: &str| format!("share = \"shared\"\nweight = {weight}\n{ram}");
         let text = tenant("a", &shared(2, "ram = \"1GiB\"")) + &tenant("b", &shared(3, "ram = \"2GiB\""));
         let (_dir, source) = source(&(text + &tenant("c", "weight = 5")));
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn only_those_who_share_have_one_salt() {
+    fn only_tenants_that_share_have_one_salt() {
         let text = tenant("a", "share = \"shared\"") + &tenant("b", "share = \"shared\"");
         let (_dir, source) = source(&(text + &tenant("c", "") + &tenant("d", "share = \"public-prompts\"")));
         let tenants = source.read(&Tenants::none()).unwrap();

@@ -1,8 +1,8 @@
 //! The server's secret, and the salts derived from it.
 //!
 //! A salt separates the cached prompts of one tenant from those of the others. It depends on the
-//! secret, which never leaves the server, and on what the server knows about the tenant; nothing
-//! that a client sends takes part, so no client can name another's prompts.
+//! secret, which never leaves the server, and on the tenant's name and sharing mode, never on what a
+//! client sends, so no client can address another's prompts.
 
 use std::{
     fmt, fs,
@@ -12,26 +12,26 @@ use std::{
 
 use super::Share;
 
-/// Separates these keys from every other use of BLAKE3; changing it loses every tenant's cache.
+/// Context of BLAKE3's key derivation; changing it loses every tenant's cache.
 const SALT_CONTEXT: &str = "kvik 2026-11-21 tenant salt v1";
 
-/// 32 random bytes that only this server knows.
+/// 32 random bytes known only to this server.
 #[derive(Clone)]
 pub(crate) struct Secret([u8; 32]);
 
-/// The secret cannot be had.
+/// Why the secret cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SecretError {
     /// Reading or writing failed.
     #[error("the server's secret {} cannot be used: {error}; name another file with --secret-file", path.display())]
     Io { path: PathBuf, error: io::Error },
-    /// The file holds something else.
+    /// The file has another length.
     #[error("{} holds {bytes} bytes and a secret has 32; remove it and a new one is made (the tenants' caches start empty then)", path.display())]
     NotASecret { path: PathBuf, bytes: usize },
 }
 
 impl Secret {
-    /// Reads the secret in `path`, or makes one that only this user can read.
+    /// Reads the secret in `path`, or creates one that only this user can read.
     pub(crate) fn open(path: &Path) -> Result<Secret, SecretError> {
         let failed = |error| SecretError::Io { path: path.to_owned(), error };
         let bytes = match fs::read(path) {
@@ -45,7 +45,7 @@ impl Secret {
         Ok(Secret(bytes.as_slice().try_into().map_err(not_a_secret)?))
     }
 
-    /// The salt of the tenant `name`; all who share have the same one.
+    /// The salt of the tenant `name`; all tenants that share have the same one.
     pub(crate) fn salt(&self, name: &str, share: Share) -> [u8; 16] {
         let mut hasher = blake3::Hasher::new_derive_key(SALT_CONTEXT);
         hasher.update(&self.0);
@@ -59,8 +59,8 @@ impl Secret {
     }
 }
 
-/// Writes a new secret beside `path` and links it there: whoever comes first wins, and nobody
-/// reads half of one.
+/// Writes a new secret beside `path` and links it there: the first process wins, and none reads half
+/// a secret.
 fn create(path: &Path) -> io::Result<()> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes)?;
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_made_once_and_only_for_its_owner() {
+    fn a_secret_is_created_once_and_readable_by_its_owner_only() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state/secret");
         let first = Secret::open(&path).unwrap();
@@ -117,7 +117,7 @@ mod tests {
         let path = dir.path().join("secret");
         write_private(&path, &[7; 32]).unwrap();
         create(&path).unwrap();
-        assert_eq!(Secret::open(&path).unwrap().0, [7; 32], "who comes second takes the first one's");
+        assert_eq!(Secret::open(&path).unwrap().0, [7; 32], "the second server takes the first one's");
     }
 
     #[test]
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn salts_separate_tenants_and_servers_but_not_those_who_share() {
+    fn salts_separate_tenants_and_servers_but_not_tenants_that_share() {
         let (secret, other) = (Secret([1; 32]), Secret([2; 32]));
         let salts = [
             secret.salt("acme", Share::Isolated),
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(secret.salt("acme", Share::Isolated), secret.salt("acme", Share::PublicPrompts));
     }
 
-    /// Caches on disk are found again by these: they must never change. Worked out with another
+    /// Salts must never change, because they identify caches on disk. Computed with another
     /// implementation (Python's `blake3`).
     #[test]
     fn salts_are_stable_for_ever() {

@@ -40,7 +40,7 @@ pub(crate) async fn route(
     let Parameters(wanted) = wanted.map_err(|error| ApiError::bad_request(error.body_text()))?;
     let query = wanted.query(&caller)?;
     // Reads the disk.
-    let lines = tokio::task::spawn_blocking(move || app.ledger.lines(&query)).await;
+    let lines = tokio::task::spawn_blocking(move || app.ledger.rows(&query)).await;
     match lines {
         Ok(Ok(bill)) => Ok(Json(listing(&bill))),
         Ok(Err(error)) => Err(ApiError::internal(error.to_string())),
@@ -50,7 +50,7 @@ pub(crate) async fn route(
 
 /// The bill as this route and `kvik usage --json` give it.
 pub(crate) fn listing(bill: &Bill) -> Value {
-    let data: Vec<Value> = bill.lines.iter().map(|(line, totals)| totals.json(line)).collect();
+    let data: Vec<Value> = bill.rows.iter().map(|(row, totals)| totals.json(row)).collect();
     let mut listing = json!({"object": "list", "data": data});
     if !bill.unreadable.is_empty() {
         listing["unreadable"] = json!(bill.unreadable);

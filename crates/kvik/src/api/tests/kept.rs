@@ -1,4 +1,4 @@
-//! Kept prompts and pins over the routes, with the real engine, the model inside, and tenants.
+//! Kept prompts and pins over the routes, with the real engine, the embedded model, and tenants.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// A server with the model inside; `root` is the admin's key, and of every tenant its name.
+/// A server with the embedded model; `root` is the admin's key, and of every tenant its name.
 struct Server {
     app: Arc<App>,
     router: Router,

@@ -53,7 +53,7 @@ const TEMPLATE: &str = "\
     {%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}
 {%- endif %}";
 
-/// A server with the model inside.
+/// A server with the embedded model.
 struct Server {
     app: Arc<App>,
     router: Router,

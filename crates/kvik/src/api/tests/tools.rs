@@ -100,7 +100,7 @@ async fn calls_come_in_the_form_of_the_template() {
     check(LLAMA, llama, CallStart::LazyAtStart { trigger: "{\"name\"".into() }).await;
     let listed = "<|im_start|>[{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}]";
     check(LISTED, listed, CallStart::Lazy { trigger: "<|im_start|>".into() }).await;
-    // The model inside knows no tools: it is told, and asked for the commonest form.
+    // The embedded model knows no tools: it is told, and asked for the commonest form.
     let tiny = "{% for m in messages %}{{ m.content }}{% endfor %}";
     let tagged = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call>";
     check(tiny, tagged, CallStart::Lazy { trigger: "<tool_call>".into() }).await;
