@@ -114,3 +114,32 @@ async fn document() -> Json<&'static Value> {
     static DOCUMENT: LazyLock<Value> = LazyLock::new(|| openapi::document(&dialects()));
     Json(&DOCUMENT)
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::{body::to_bytes, routing::get};
+    use tower::ServiceExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_dialect_words_errors_in_its_own_shape() {
+        let word: ErrorBody = |error| json!({"type": "error", "text": error.to_string()});
+        let errors = Arc::new(HashMap::from([("/own/{name}", word)]));
+        let fail = || get(|| async { ApiError::field("x", "`x` is missing") });
+        let router: Router = Router::new().route("/own/{name}", fail()).route("/usual", fail());
+        let router = router.layer(middleware::from_fn_with_state(errors, word_in_dialect));
+        let ask = async |path: &str| {
+            let request = Request::get(path).body(Body::empty()).unwrap();
+            let response = router.clone().oneshot(request).await.unwrap();
+            assert_eq!(
+                (response.status().as_u16(), &response.headers()["content-type"]),
+                (400, &"application/json".parse().unwrap())
+            );
+            let bytes = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+            serde_json::from_slice::<Value>(&bytes).unwrap()
+        };
+        assert_eq!(ask("/own/a").await, json!({"type": "error", "text": "`x` is missing"}));
+        assert_eq!(ask("/usual").await["error"]["param"], "x");
+    }
+}

@@ -182,6 +182,11 @@ pub(crate) trait Answer: Send + Unpin + 'static {
     /// The whole answer, once every prompt has ended.
     fn whole(self, trailer: &Trailer) -> Value;
 
+    /// What a stream that fails sends last; OpenAI's error object where the dialect has none of its own.
+    fn failed(&self, error: &ApiError) -> Value {
+        error.body()
+    }
+
     /// What a stream sends last, if anything.
     const LAST: Option<&'static str>;
 }
@@ -218,7 +223,8 @@ impl<A: Answer> Stream for Frames<A> {
                 // No trailer: a stream that failed must not look complete.
                 Some(Err(error)) => {
                     self.ended = true;
-                    self.ready.push_back(frame(&error.body()));
+                    let last = self.answer.failed(&error);
+                    self.ready.push_back(frame(&last));
                 }
                 None => {
                     self.ended = true;
