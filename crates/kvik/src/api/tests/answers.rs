@@ -1,0 +1,262 @@
+//! How the events of the engine are worded.
+
+use super::*;
+
+#[tokio::test]
+async fn a_chat_is_answered_in_openais_shape() {
+    let server = Server::saying("Hi!");
+    let (status, answer) = server.post("/v1/chat/completions", hello()).await;
+    assert_eq!(status, 200);
+    assert_eq!(answer["object"], "chat.completion");
+    assert_eq!(answer["model"], "tiny");
+    assert!(answer["id"].as_str().unwrap().starts_with("chatcmpl-"));
+    let choice = json!({
+        "index": 0,
+        "message": {"role": "assistant", "content": "Hi!", "refusal": null},
+        "logprobs": null,
+        "finish_reason": "stop",
+    });
+    assert_eq!(answer["choices"], json!([choice]));
+    let prompt = server.asked().prompt.len();
+    assert_eq!(answer["usage"]["prompt_tokens"], prompt);
+    assert_eq!(answer["usage"]["completion_tokens"], 3);
+    assert_eq!(answer["usage"]["prompt_tokens_details"]["cached_tokens"], 3);
+    assert_eq!(answer["timings"]["cache_n"], 3);
+    assert_eq!(answer["timings"]["prompt_n"], prompt - 3);
+}
+
+#[tokio::test]
+async fn the_prompt_is_the_template_applied() {
+    let server = Server::saying("Hi!");
+    server.post("/v1/chat/completions", hello()).await;
+    let text = server.app.serving.tokenizer.decode(&server.asked().prompt);
+    assert_eq!(text, "<|im_start|>user\nHello there, my friend.<|im_end|>\n<|im_start|>assistant\n");
+    let (_, rendered) = server.post("/apply-template", hello()).await;
+    assert_eq!(rendered["prompt"], text);
+}
+
+/// Joins the deltas of choice `index` at `field`.
+fn joined(chunks: &[Value], index: usize, field: &str) -> String {
+    let deltas = chunks.iter().flat_map(|chunk| chunk["choices"].as_array().unwrap());
+    deltas
+        .filter(|choice| choice["index"] == index)
+        .filter_map(|choice| choice["delta"][field].as_str())
+        .collect()
+}
+
+fn chunks(events: &[String]) -> Vec<Value> {
+    let (done, chunks) = events.split_last().unwrap();
+    assert_eq!(done, "[DONE]");
+    chunks.iter().map(|chunk| serde_json::from_str(chunk).unwrap()).collect()
+}
+
+#[tokio::test]
+async fn a_chat_streams_deltas_that_join_to_the_answer() {
+    let server = Server::saying("Grüße!");
+    let events = server
+        .stream("/v1/chat/completions", with(hello(), json!({"stream": true, "n": 2, "logprobs": true})))
+        .await;
+    let chunks = chunks(&events);
+    for choice in 0..2 {
+        assert_eq!(joined(&chunks, choice, "content"), "Grüße!");
+        let of_choice: Vec<&Value> =
+            chunks.iter().map(|chunk| &chunk["choices"][0]).filter(|c| c["index"] == choice).collect();
+        assert_eq!(of_choice[0]["delta"], json!({"role": "assistant", "content": ""}));
+        let ends: Vec<&&Value> = of_choice.iter().filter(|c| !c["finish_reason"].is_null()).collect();
+        assert_eq!(ends.len(), 1, "a choice ends once");
+        let logprobs: usize =
+            of_choice.iter().filter_map(|c| c["logprobs"]["content"].as_array()).map(Vec::len).sum();
+        assert_eq!(logprobs, 6, "one entry per token");
+    }
+    assert!(chunks.iter().all(|chunk| chunk.get("usage").is_none()));
+    assert_eq!(chunks.last().unwrap()["timings"]["cache_n"], 3);
+}
+
+#[tokio::test]
+async fn usage_is_streamed_when_asked_for() {
+    let server = Server::saying("Hi!");
+    for path in ["/v1/chat/completions", "/v1/completions"] {
+        let body = json!({"prompt": "abc", "stream": true, "stream_options": {"include_usage": true}});
+        let chunks = chunks(&server.stream(path, with(hello(), body)).await);
+        let (last, others) = chunks.split_last().unwrap();
+        assert!(others.iter().all(|chunk| chunk["usage"].is_null() && !chunk["choices"][0].is_null()));
+        assert_eq!(last["choices"], json!([]));
+        assert_eq!(last["usage"]["completion_tokens"], 3);
+        assert_eq!(last["timings"]["predicted_n"], 3);
+    }
+}
+
+#[tokio::test]
+async fn finish_reasons() {
+    let reasons = [
+        (FinishReason::Eos, "stop", "eos"),
+        (FinishReason::StopString(1), "stop", "word"),
+        (FinishReason::ConstraintDone, "stop", "eos"),
+        (FinishReason::Length, "length", "limit"),
+    ];
+    for (reason, openai, llama) in reasons {
+        let server = Server::new(move |request| Ok(say(request, "Hi!", reason)));
+        let body = || with(hello(), json!({"prompt": "abc", "stop": ["x", "END"]}));
+        let (_, chat) = server.post("/v1/chat/completions", body()).await;
+        assert_eq!(chat["choices"][0]["finish_reason"], openai);
+        let (_, text) = server.post("/v1/completions", body()).await;
+        assert_eq!(text["choices"][0]["finish_reason"], openai);
+        let (_, native) = server.post("/completion", body()).await;
+        assert_eq!(native["stop_type"], llama);
+        assert_eq!(native["stopping_word"], if llama == "word" { "END" } else { "" });
+    }
+}
+
+#[tokio::test]
+async fn reasoning_and_calls_are_told_apart_from_content() {
+    let said = "<think>\nHm.\n</think>\n\nI look.\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call>";
+    let server = Server::saying(said);
+    let tools =
+        json!([{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]);
+    let (_, answer) = server.post("/v1/chat/completions", with(hello(), json!({"tools": tools}))).await;
+    let choice = &answer["choices"][0];
+    assert_eq!(choice["finish_reason"], "tool_calls");
+    assert_eq!(choice["message"]["reasoning_content"].as_str().unwrap().trim(), "Hm.");
+    assert_eq!(choice["message"]["content"].as_str().unwrap().trim(), "I look.");
+    let call = &choice["message"]["tool_calls"][0];
+    assert_eq!(call["type"], "function");
+    assert_eq!(call["function"]["name"], "weather");
+    let arguments: Value = serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
+    assert_eq!(arguments, json!({"city": "Oslo"}));
+
+    let body = with(hello(), json!({"tools": tools, "stream": true}));
+    let chunks = chunks(&server.stream("/v1/chat/completions", body).await);
+    assert_eq!(
+        joined(&chunks, 0, "reasoning_content"),
+        choice["message"]["reasoning_content"].as_str().unwrap()
+    );
+    assert_eq!(joined(&chunks, 0, "content"), choice["message"]["content"].as_str().unwrap());
+    let calls: Vec<&Value> = chunks
+        .iter()
+        .map(|chunk| &chunk["choices"][0]["delta"]["tool_calls"][0])
+        .filter(|c| !c.is_null())
+        .collect();
+    assert_eq!(calls[0]["index"], 0);
+    assert_eq!(calls[0]["function"]["name"], "weather");
+}
+
+#[tokio::test]
+async fn a_required_call_is_a_constraint() {
+    use kvik_engine::api::{CallStart, Constraint};
+    let server = Server::saying(
+        "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call>",
+    );
+    let tools =
+        json!([{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]);
+    let body = with(hello(), json!({"tools": tools, "tool_choice": "required"}));
+    let (_, answer) = server.post("/v1/chat/completions", body.clone()).await;
+    let Some(Constraint::Calls(calls)) = server.asked().constraint else { panic!("calls are forced") };
+    assert_eq!((calls.start, calls.calls_max), (CallStart::Forced { after: None }, 1));
+    let choice = &answer["choices"][0];
+    assert_eq!(choice["finish_reason"], "tool_calls");
+    assert_eq!(choice["message"]["content"], Value::Null);
+    assert_eq!(choice["message"]["tool_calls"][0]["function"]["arguments"], "{\"city\": \"Oslo\"}");
+    let chunks = chunks(&server.stream("/v1/chat/completions", with(body, json!({"stream": true}))).await);
+    assert_eq!(joined(&chunks, 0, "content"), "");
+}
+
+#[tokio::test]
+async fn an_answer_says_what_of_its_schema_was_not_enforced() {
+    let server = Server::saying("{\"tags\": []}");
+    let schema = json!({"type": "object", "properties": {"tags": {"type": "array", "uniqueItems": true}}});
+    let format =
+        json!({"type": "json_schema", "json_schema": {"name": "x", "strict": true, "schema": schema}});
+    let body = with(hello(), json!({"response_format": format}));
+    let (_, answer) = server.post("/v1/chat/completions", body.clone()).await;
+    let notes = json!(["$.properties.tags.uniqueItems: not enforced: it can only be checked at the end"]);
+    assert_eq!(answer["kvik"]["schema_notes"], notes, "{answer}");
+    let chunks = chunks(&server.stream("/v1/chat/completions", with(body, json!({"stream": true}))).await);
+    assert!(chunks.iter().any(|chunk| chunk["kvik"]["schema_notes"] == notes), "{chunks:?}");
+    let (_, answer) = server.post("/completion", json!({"prompt": "a", "json_schema": schema})).await;
+    assert_eq!(answer["kvik"]["schema_notes"], notes, "{answer}");
+    let (_, answer) = server.post("/v1/chat/completions", hello()).await;
+    assert_eq!(answer["kvik"]["schema_notes"], Value::Null);
+}
+
+#[tokio::test]
+async fn completions_of_several_prompts_keep_their_order() {
+    let server = Server::new(|request| {
+        let text = format!("<{}>", request.prompt.len());
+        Ok(say(request, &text, FinishReason::Length))
+    });
+    let body = json!({"prompt": [[1, 2, 3, 4], [1, 2, 3, 4, 5]], "n": 2, "echo": false, "seed": 1});
+    let (status, answer) = server.post("/v1/completions", body.clone()).await;
+    assert_eq!(status, 200, "{answer}");
+    let texts: Vec<(u64, &str)> = answer["choices"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|choice| (choice["index"].as_u64().unwrap(), choice["text"].as_str().unwrap()))
+        .collect();
+    assert_eq!(texts, [(0, "<4>"), (1, "<4>"), (2, "<5>"), (3, "<5>")]);
+    assert_eq!(answer["usage"]["prompt_tokens"], 9);
+    let chunks = chunks(&server.stream("/v1/completions", with(body, json!({"stream": true}))).await);
+    for (index, text) in texts {
+        let of_choice = chunks.iter().map(|chunk| &chunk["choices"][0]).filter(|c| c["index"] == index);
+        assert_eq!(of_choice.filter_map(|c| c["text"].as_str()).collect::<String>(), text);
+    }
+}
+
+#[tokio::test]
+async fn completions_echo_and_column_logprobs() {
+    let server = Server::saying("né");
+    let (_, answer) = server.post("/v1/completions", json!({"prompt": "Once ", "echo": true})).await;
+    assert_eq!(answer["choices"][0]["text"], "Once né");
+    let (_, answer) = server.post("/v1/completions", json!({"prompt": "Once ", "logprobs": 1})).await;
+    let expect = json!({
+        "tokens": ["n", "é"],
+        "token_logprobs": [-0.5, -0.5],
+        "top_logprobs": [{"n": -0.5}, {"é": -0.5}],
+        "text_offset": [0, 1],
+    });
+    assert_eq!(answer["choices"][0]["logprobs"], expect);
+    assert_eq!(server.asked().logprobs, Some(1));
+}
+
+#[tokio::test]
+async fn completion_answers_in_llama_servers_words() {
+    let server = Server::saying("Hi!");
+    let body =
+        json!({"prompt": "Once upon", "n_predict": 5, "return_tokens": true, "n_probs": 1, "temperature": 0});
+    let (status, answer) = server.post("/completion", body.clone()).await;
+    assert_eq!(status, 200);
+    assert_eq!(answer["content"], "Hi!");
+    assert_eq!(answer["tokens"], json!([100, 101, 102]));
+    assert_eq!(answer["stop"], true);
+    assert_eq!(answer["tokens_predicted"], 3);
+    assert_eq!(answer["tokens_evaluated"], server.asked().prompt.len());
+    assert_eq!(answer["tokens_cached"], 3);
+    assert_eq!(answer["generation_settings"]["n_predict"], 5);
+    assert_eq!(answer["generation_settings"]["top_k"], 40);
+    assert_eq!(answer["prompt"], "Once upon");
+    assert_eq!(answer["completion_probabilities"][0]["top_logprobs"][0]["token"], "H");
+    assert_eq!(server.asked().max_tokens, 5);
+
+    let events = server.stream("/completion", with(body, json!({"stream": true}))).await;
+    let frames: Vec<Value> = events.iter().map(|event| serde_json::from_str(event).unwrap()).collect();
+    let text: String = frames.iter().map(|frame| frame["content"].as_str().unwrap()).collect();
+    assert_eq!(text, "Hi!");
+    let stops: Vec<bool> = frames.iter().map(|frame| frame["stop"].as_bool().unwrap()).collect();
+    assert_eq!(stops, [false, false, false, true]);
+    assert_eq!(frames[3]["timings"]["predicted_n"], 3);
+}
+
+#[tokio::test]
+async fn tokens_and_back() {
+    let server = Server::saying("");
+    let text = "Grüße, 日本 🎉<|im_end|>";
+    let (_, tokens) = server.post("/tokenize", json!({"content": text})).await;
+    let (_, back) = server.post("/detokenize", tokens.clone()).await;
+    assert_eq!(back["content"], text);
+    let (_, pieces) = server.post("/tokenize", json!({"content": text, "with_pieces": true})).await;
+    let ids: Vec<Value> =
+        pieces["tokens"].as_array().unwrap().iter().map(|piece| piece["id"].clone()).collect();
+    assert_eq!(json!(ids), tokens["tokens"]);
+    let (_, plain) = server.post("/tokenize", json!({"content": text, "parse_special": false})).await;
+    assert!(plain["tokens"].as_array().unwrap().len() > ids.len());
+}
