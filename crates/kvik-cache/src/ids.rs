@@ -10,7 +10,7 @@ pub const BLOCK_POSITIONS: usize = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockId(pub u32);
 
-/// A checkpoint of a sequence's state at the end of a node; chosen by whoever keeps it.
+/// A checkpoint of a sequence's state at the end of a node; chosen by its keeper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StateId(pub u32);
 

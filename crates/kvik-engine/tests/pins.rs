@@ -152,14 +152,14 @@ fn a_continuation_of_a_public_prompt_is_pinned_reported_and_removed() {
     let (mut world, system) = with_public();
     let own = [system.clone(), prompt(2, 130)].concat();
     let prompt = kept(2, &own);
-    for let_go in [Scheduler::release, |scheduler: &mut Scheduler, tokens: &[Token], salt: [u8; 16]| {
+    for drop_prompt in [Scheduler::release, |scheduler: &mut Scheduler, tokens: &[Token], salt: [u8; 16]| {
         scheduler.evict(tokens, salt).blocks
     }] {
         run(&mut world, prompt.request());
         let cached = world.scheduler.cached(&prompt);
         assert_eq!((cached.ram, cached.is_whole()), (230, true));
         assert_eq!(pinned(&world), 6 + 8, "the public blocks are there and are pinned once");
-        let_go(&mut world.scheduler, &own, [2; 16]);
+        drop_prompt(&mut world.scheduler, &own, [2; 16]);
         assert_eq!((pinned(&world), world.scheduler.cached(&prompt).ram), (6, 96));
     }
     world.scheduler.set_public(&[]);

@@ -15,7 +15,7 @@ pub(crate) const LANES: usize = 16;
 /// Sixteen f32 values in registers.
 ///
 /// A value can only be made by an `unsafe` constructor, whose caller vouches that the machine
-/// executes the instructions of these lanes. So whoever holds a value may compute with it.
+/// executes the instructions of these lanes. So code that holds a value may compute with it.
 ///
 /// Constructors that read need as many readable elements as there are lanes, at any alignment.
 pub(crate) trait F32x16: Copy {
@@ -66,7 +66,7 @@ pub(crate) trait F32x16: Copy {
         fold_halves(self.to_array(), |a, b| a + b)
     }
 
-    /// The greatest lane.
+    /// The maximum lane.
     #[inline(always)]
     fn maximum(self) -> f32 {
         fold_halves(self.to_array(), |a, b| if a > b { a } else { b })

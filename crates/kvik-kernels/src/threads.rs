@@ -55,7 +55,7 @@ const ROUND: u64 = 1 << 19;
 /// ```
 pub struct Pool {
     shared: Arc<Shared>,
-    /// Held by whoever posts jobs.
+    /// Held by the thread that posts jobs.
     caller: Mutex<()>,
     workers: Vec<JoinHandle<()>>,
 }
@@ -205,7 +205,7 @@ impl Shared {
         let round = self.gate.load(Ordering::Relaxed) & !(ROUND - 1);
         let before = self.gate.swap(round.wrapping_add(ROUND) | OPEN, Ordering::Release);
         if before & ASLEEP != 0 {
-            // Whoever set ASLEEP holds the lock until it really sleeps.
+            // The worker that set ASLEEP holds the lock until it really sleeps.
             drop(sync::lock(&self.sleep));
             self.job_posted.notify_all();
         }

@@ -6,7 +6,7 @@
 //! stands for all tokens up to it, so a block used for the wrong prefix, or too early, shows.
 //!
 //! Half of the seeds use LRU, of which the twin knows every victim beforehand; of another policy's
-//! victims it checks that they may go: unlocked leaves, of the tenant and priority whose turn it is.
+//! victims it checks that they are evictable: unlocked leaves, of the victim tenant and its lowest priority.
 //! Half of the seeds ask for times to live and priorities and pin, and half have tenants with shares.
 //!
 //! `KVIK_MODEL_SEED=7` runs one seed alone.

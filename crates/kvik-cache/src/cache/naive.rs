@@ -127,7 +127,7 @@ impl Naive {
         (blocks_for(running.leased.len()), running.owned)
     }
 
-    /// The unlocked blocks, those first that were used longest ago.
+    /// The unlocked blocks, the least recently used first.
     pub(crate) fn oldest_first(&self) -> Vec<(NamespaceId, Vec<Token>)> {
         let mut order: Vec<&Entry> = self.entries.iter().filter(|entry| !self.is_locked(entry)).collect();
         order.sort_by_key(|entry| entry.used);
@@ -485,7 +485,7 @@ impl Naive {
         };
         let superseded: Vec<Entry> = self.entries.extract_if(.., superseded).collect();
         self.events.superseded += superseded.len() as u64;
-        // Whoever asked for what is replaced asked for what it begins with as well.
+        // A request for what is replaced asked for what it begins with as well.
         let asked = superseded.iter().fold(Keep::NOTHING, |keep, entry| keep.join(entry.keep));
         for entry in self.entries.iter_mut().filter(|entry| entry.namespace == namespace) {
             if prefix.starts_with(&entry.prefix) {

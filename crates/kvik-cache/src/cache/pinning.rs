@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_pinned_than_may_be_whoever_asks() {
+    fn the_pin_limit_holds_for_every_caller() {
         let (mut cache, namespace) = cache();
         let prompts = [0, 1000, 2000].map(|from| tokens(from, 100));
         prompts.iter().for_each(|prompt| run(&mut cache, namespace, prompt));

@@ -1,6 +1,6 @@
 //! What the tier below RAM keeps of a block, as data: where it lies, what it is, why it was lost.
 //!
-//! The residency state machine and whoever carries out its commands meet at these types.
+//! The residency state machine and the store that carries out its commands meet at these types.
 
 use crate::hash::Identity;
 use crate::ids::{BLOCK_POSITIONS, Token};

@@ -198,7 +198,7 @@ impl Tier {
         if record.parent != *root && !parent.is_some_and(fresh) {
             return Placement::Unreachable;
         }
-        // Whoever asked for what it replaces asked for what it begins with.
+        // A request for what it replaces asked for what it begins with.
         if let Some(replaced) = self.index.shorter(&record.parent, &record.tokens).filter(|&slot| fresh(slot))
         {
             record.use_.expires_s = later(record.use_.expires_s, self.record(replaced).use_.expires_s);

@@ -1,6 +1,6 @@
 //! The tier over a disk that exists in memory alone: slow, failing, full, and killed at any instant.
 //!
-//! [`Disk`] does what the engine's store does with its files, in the same strokes, and checks what the
+//! [`Disk`] does what the engine's store does with its files, in the same write phases, and checks what the
 //! store relies on: a slot is never written while it is read, and never read before it is written.
 //! [`World`] is the engine: prompts come, are looked up, lent, read, placed and written. Everything is
 //! drawn from one seed, so a failing seed is a test.
@@ -55,8 +55,8 @@ struct Disk {
     cells: Vec<Cell>,
     /// For the writer, in order; the first of them may be half done.
     changes: VecDeque<Change>,
-    /// Strokes of the first change that are done.
-    strokes: u8,
+    /// Write phases of the first change that are done.
+    phases: u8,
     /// For the readers, which finish in any order.
     reads: Vec<(SlotId, Identity)>,
     completed: VecDeque<Completed>,
@@ -71,7 +71,7 @@ impl Disk {
     fn new(cells: usize, room: usize, faults: Faults) -> Disk {
         let cells = vec![Cell::default(); cells];
         let (changes, reads, completed) = Default::default();
-        Disk { cells, changes, strokes: 0, reads, completed, room, rest: 0, faults }
+        Disk { cells, changes, phases: 0, reads, completed, room, rest: 0, faults }
     }
 
     fn write(&mut self, slot: SlotId, record: Record) {
@@ -94,7 +94,7 @@ impl Disk {
         self.changes.is_empty() && self.reads.is_empty() && self.completed.is_empty()
     }
 
-    /// One stroke of the writer, and maybe a read.
+    /// One phase of the writer, and maybe a read.
     fn step(&mut self, dice: &mut Dice) {
         if dice.below(1000) < self.faults.stalls {
             return;
@@ -104,7 +104,7 @@ impl Disk {
             self.cells[index] = Cell { payload: None, rotten: true, ..self.cells[index] };
         }
         if let Some(&change) = self.changes.front() {
-            self.stroke(change, dice);
+            self.write_phase(change, dice);
         }
         if !self.reads.is_empty() {
             let (slot, identity) = self.reads.swap_remove(dice.below(self.reads.len() as u64) as usize);
@@ -113,7 +113,7 @@ impl Disk {
         }
     }
 
-    fn stroke(&mut self, change: Change, dice: &mut Dice) {
+    fn write_phase(&mut self, change: Change, dice: &mut Dice) {
         match change {
             Change::Write { slot, record } => return self.write_stroke(slot, record, dice),
             Change::Touch { slot, use_ } => {
@@ -127,14 +127,14 @@ impl Disk {
     }
 
     fn write_stroke(&mut self, slot: SlotId, record: Record, dice: &mut Dice) {
-        if self.strokes == 0 && self.rest > 0 {
+        if self.phases == 0 && self.rest > 0 {
             self.rest -= 1;
             return self.end_write(slot, Err(IoFault::Resting));
         }
         let taken = self.cells.iter().filter(|cell| cell.payload.is_some() || cell.rotten).count();
         let cell = &mut self.cells[slot.index()];
         let full = taken >= self.room && cell.payload.is_none() && !cell.rotten;
-        match self.strokes {
+        match self.phases {
             0 => cell.header = None,
             1 => *cell = Cell::default(),
             _ if full || dice.below(1000) < self.faults.writes => {
@@ -148,11 +148,11 @@ impl Disk {
                 return self.end_write(slot, Ok(()));
             }
         }
-        self.strokes += 1;
+        self.phases += 1;
     }
 
     fn end_write(&mut self, slot: SlotId, result: Result<(), IoFault>) {
-        self.strokes = 0;
+        self.phases = 0;
         self.changes.pop_front();
         self.completed.push_back(Completed::Written { slot, result });
     }
@@ -180,7 +180,7 @@ impl Disk {
         }
         self.reads.clear();
         self.completed.clear();
-        self.strokes = 0;
+        self.phases = 0;
         self.rest = 0;
         let slots = (0..).map(SlotId).zip(&self.cells);
         slots.filter_map(|(slot, cell)| Some((slot, cell.header?))).collect()

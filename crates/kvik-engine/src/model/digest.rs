@@ -175,7 +175,7 @@ mod tests {
         assert_ne!(digest(&config, &tensors, Some(WeightType::F32), &pool), stored);
     }
 
-    /// Whoever changes this orphans every cache on disk, and says so in `docs/format.md`.
+    /// A change of this orphans every cache on disk, and is noted in `docs/format.md`.
     #[test]
     fn the_digest_of_the_model_inside_stays() {
         let LoadedModel { config, tensors, .. } = tiny();

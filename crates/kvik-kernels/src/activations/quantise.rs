@@ -82,7 +82,7 @@ fn quantise_chunk<const BLOCK: usize>(
     }
 }
 
-/// The greatest magnitude; what is not a number counts as greater than infinity.
+/// The maximum magnitude; NaN counts as greater than infinity.
 ///
 /// Compared as integers, which order magnitudes alike, because a maximum of floats is not vectorised.
 #[inline(always)]

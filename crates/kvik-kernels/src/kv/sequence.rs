@@ -71,7 +71,7 @@ impl SeqKv<'_> {
 /// When a sequence has tails of some heads only, or a row belongs to an unknown sequence, to positions that
 /// its blocks and tails have no room for, or to none that a head stores.
 pub(crate) fn check(layer: &KvLayer, rows: &[SeqRow], seqs: &[SeqKv<'_>]) {
-    // Another kind stores other positions: whoever adds one says here and in `SeqKv` which.
+    // Another kind stores other positions: a new kind says here and in `SeqKv` which.
     let KvKind::Full = layer.kind;
     for kv in seqs {
         let complete = kv.tails.is_empty() || kv.tails.len() == layer.kv_heads;

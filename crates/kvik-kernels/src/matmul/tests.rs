@@ -121,7 +121,7 @@ fn cases() -> impl Strategy<Value = Case> {
         .prop_map(|(ty, rows, blocks, n, seed, extreme)| Case { ty, rows, blocks, n, seed, extreme })
 }
 
-/// Halves at the ends of their range: zeros, subnormals, the greatest, both signs.
+/// Halves at the ends of their range: zeros, subnormals, the maximum, both signs.
 const EXTREME_HALVES: [u16; 6] = [0, 0x8000, 1, 0x83ff, 0x7bff, 0xfbff];
 /// The same for bfloats.
 const EXTREME_BFLOATS: [u16; 8] = [0, 0x8000, 1, 0x807f, 0x80, 0x8080, 0x7f7f, 0xff7f];
