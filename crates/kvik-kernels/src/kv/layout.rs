@@ -14,7 +14,7 @@ pub const KV_LAYOUT_VERSION: u32 = 1;
 /// Which positions of a sequence a layer keeps.
 ///
 /// A sliding window (the last positions) and a recurrent state (no positions: one state a sequence, which no
-/// block holds) become variants here; [`KvLayer::format_name`] and `sequence::check` ask for their share.
+/// block holds) become variants here; `KvLayer::format_name` and `sequence::check` ask for their share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvKind {
     /// All of them: full attention.

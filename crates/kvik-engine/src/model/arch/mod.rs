@@ -1,5 +1,5 @@
 //! What sets the architectures apart. A new one is a file here with its [`Architecture`] and a line in
-//! [`architectures!`]; a layer that computes something new is a variant of what [`LayerShape`] is made of.
+//! `architectures!`; a layer that computes something new is a variant of what [`LayerShape`] is made of.
 
 mod llama;
 mod qwen2;

@@ -75,7 +75,7 @@ pub(crate) async fn list(
 /// RAM and on disk. Kept prompts that begin so keep their names and are computed again at the next start.
 pub(crate) async fn evict(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Value>> {
     let caller = body.caller.clone();
-    let names = app.read(body, |app, body| names(app, body)).await?;
+    let names = app.read(body, names).await?;
     blocking(move || {
         let (mut blocks, mut pins) = (0, 0);
         for tokens in &names {
