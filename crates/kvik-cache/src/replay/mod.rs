@@ -8,6 +8,7 @@
 //! 512 tokens), and differs from others by its tokens as in real use.
 
 mod optimum;
+mod trace;
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 pub use optimum::optimum;
 use rustc_hash::FxHashSet;
+pub use trace::{Capacity, TraceRequest};
 
 use crate::admission::Admission;
 use crate::cache::{Cache, CacheConfig, CacheError};
@@ -25,18 +27,6 @@ use crate::retain::Retain;
 
 /// Evicted blocks remembered, as in the server.
 const GHOSTS: usize = 1 << 16;
-
-/// One request of a trace: the ids of its prompt's blocks, each id standing for the prefix up to it.
-pub type TraceRequest = Vec<u64>;
-
-/// How many blocks are kept between requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Capacity {
-    /// At most so many.
-    Blocks(usize),
-    /// All there ever were.
-    Unlimited,
-}
 
 /// What a replay came to.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use rustc_hash::FxHashMap;
 
-use super::{Capacity, TraceRequest};
+use super::trace::{Capacity, TraceRequest};
 
 /// Hits of the best possible choice of victims, with `capacity` blocks kept between requests.
 pub fn optimum(requests: &[TraceRequest], capacity: Capacity) -> usize {

@@ -10,7 +10,7 @@ use axum::{
     Json, Router,
     body::Body,
     extract::{MatchedPath, Request, State},
-    http::StatusCode,
+    http::{StatusCode, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
 };
@@ -21,7 +21,7 @@ use super::{
     route::{Answer, Dialect, ErrorBody, Operation, at, gives},
 };
 use crate::{
-    app::{guard, metrics, state::App},
+    app::{guard, state::App},
     http::{error::ApiError, origins},
 };
 
@@ -38,7 +38,7 @@ fn operation() -> Dialect {
         at(&guard::PUBLIC).get(health, gives(health_schema, "Whether the server answers requests")),
         // It shows what concerns all tenants.
         at(&["/metrics"])
-            .get(metrics::route, metrics)
+            .get(metrics_text, metrics)
             .through(|methods| methods.route_layer(middleware::from_fn(guard::admins_only))),
         at(&["/openapi.json"]).get(document, gives(|| json!({"type": "object"}), "This document")),
     ];
@@ -113,6 +113,17 @@ fn health_schema() -> Value {
 async fn document() -> Json<&'static Value> {
     static DOCUMENT: LazyLock<Value> = LazyLock::new(|| openapi::document(&dialects()));
     Json(&DOCUMENT)
+}
+
+/// `GET /metrics`
+async fn metrics_text(State(app): State<Arc<App>>) -> Response {
+    match app.metrics.text(&app.serving.engine.stats()) {
+        Ok(text) => {
+            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            ([(header::CONTENT_TYPE, kind)], text).into_response()
+        }
+        Err(error) => ApiError::internal(format!("the metrics cannot be written: {error}")).into_response(),
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 //! answer reports. It knows no dialect; those are in [`crate::api`].
 
 pub(crate) mod body;
-mod disk_metrics;
 pub(crate) mod generation;
 pub(crate) mod guard;
 pub(crate) mod keys;
@@ -11,6 +10,7 @@ pub(crate) mod metrics;
 pub(crate) mod prompts;
 pub(crate) mod rate_limits;
 pub(crate) mod report;
+pub(crate) mod requests;
 pub(crate) mod state;
 pub(crate) mod upkeep;
 pub(crate) mod usage_account;

@@ -12,7 +12,8 @@ use super::named::Named;
 use crate::{
     accounts::tenants::Tenant,
     api::request::{
-        generation::{GenerationFields, Usual},
+        defaults::Usual,
+        generation::GenerationFields,
         parts::{FromBody, Part},
         prompt::Prompt,
     },

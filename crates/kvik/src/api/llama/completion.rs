@@ -10,16 +10,13 @@ use serde_json::{Value, json};
 use super::answer::{Echo, LlamaAnswer};
 use crate::{
     api::request::{
-        generation::{Defaults, GenerationFields, Options},
+        defaults::Defaults,
+        generation::{GenerationFields, Options},
         number::{AnyTemperature, Whole},
         parts::{FromBody, Part},
         prompt::{Prompt, PromptFields},
     },
-    app::{
-        body::JsonBody,
-        report::trailer::Origin,
-        state::{App, Prepared},
-    },
+    app::{body::JsonBody, report::trailer::Origin, requests::Prepared, state::App},
     http::{error::ApiError, json::Body},
 };
 

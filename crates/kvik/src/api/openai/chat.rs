@@ -13,14 +13,16 @@ use super::{
 use crate::{
     api::request::{
         conversation::ConversationFields,
-        generation::{GenerationFields, LOGPROBS_MAX, Usual},
+        defaults::Usual,
+        generation::{GenerationFields, LOGPROBS_MAX},
         number::Whole,
         parts::{FromBody, Part},
     },
     app::{
         body::JsonBody,
         report::{comparison::Comparable, trailer::Origin},
-        state::{App, Prepared},
+        requests::Prepared,
+        state::App,
     },
     http::{error::ApiError, json::Body},
 };

@@ -12,7 +12,8 @@ use super::{
 };
 use crate::{
     api::request::{
-        generation::{GenerationFields, LOGPROBS_MAX, Options, Usual},
+        defaults::Usual,
+        generation::{GenerationFields, LOGPROBS_MAX, Options},
         number::Whole,
         parts::{FromBody, Part},
         prompt::{Prompt, PromptFields},
@@ -23,7 +24,8 @@ use crate::{
             comparison::{Comparable, Parts},
             trailer::Origin,
         },
-        state::{App, Prepared},
+        requests::Prepared,
+        state::App,
     },
     http::{error::ApiError, json::Body},
 };

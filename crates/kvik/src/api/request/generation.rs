@@ -9,14 +9,15 @@ use kvik_engine::api::{Constraint, Request, Sampling};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::{
     Deserialize, Deserializer,
-    de::{self, DeserializeOwned, SeqAccess},
+    de::{self, SeqAccess},
 };
 use serde_json::{Map, Value, json};
 
 use super::{
     cache::{CacheFields, Keep},
     constraint::ConstraintFields,
-    number::{self, Whole},
+    defaults::Defaults,
+    number::Whole,
     parts::{FromBody, Part},
     sampling::SamplingFields,
     unsupported::UnsupportedGenerating,
@@ -31,31 +32,6 @@ const STOP_BYTES_MAX: usize = 4096;
 pub(crate) const LOGPROBS_MAX: i64 = 20;
 /// Bytes of a constraint, times the prompts that it holds for.
 const COPIED_CONSTRAINT_BYTES_MAX: usize = 1 << 20;
-
-/// What holds in a dialect where a request says nothing, and its bounds; OpenAI's unless it says otherwise.
-pub(crate) trait Defaults {
-    /// Temperatures that may be asked for.
-    type Temperature: DeserializeOwned + JsonSchema + Into<f64>;
-
-    const TEMPERATURE: f32 = 1.0;
-    const TOP_K: usize = 0;
-    const TOP_P: f32 = 1.0;
-    const MIN_P: f32 = 0.0;
-    /// Tokens that penalties look back on; 0 means all.
-    const PENALTY_LAST_N: usize = 0;
-    /// Largest bias, either way.
-    const BIAS_MAX: f64 = 100.0;
-    /// Stop strings that one request may bring.
-    const STOP_STRINGS_MAX: usize = 16;
-}
-
-/// OpenAI's: sample from the whole distribution, penalties look at the whole answer.
-#[derive(Debug)]
-pub(crate) struct Usual;
-
-impl Defaults for Usual {
-    type Temperature = number::Temperature;
-}
 
 /// The fields of a body that say how to continue its prompt.
 #[derive(Debug)]

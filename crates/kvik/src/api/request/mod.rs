@@ -4,6 +4,7 @@ mod cache;
 mod constraint;
 mod continuation;
 pub(crate) mod conversation;
+pub(crate) mod defaults;
 pub(crate) mod generation;
 mod logit_bias;
 mod messages;

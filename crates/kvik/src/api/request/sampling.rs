@@ -11,7 +11,7 @@ use serde::{
 };
 
 use super::{
-    generation::Defaults,
+    defaults::Defaults,
     logit_bias,
     number::{Fraction, Penalty, Repetition, Whole, whole},
     parts::Part,

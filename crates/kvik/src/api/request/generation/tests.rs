@@ -2,6 +2,7 @@ use serde_json::json;
 
 use super::*;
 use crate::api::request::logit_bias::BIASED_BYTES_MAX;
+use crate::api::request::{defaults::Usual, number};
 
 pub(in crate::api::request) fn read(body: Value) -> Result<Options> {
     read_as::<Usual>(body, &|text| text.bytes().map(Token::from).collect())

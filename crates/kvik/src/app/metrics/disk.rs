@@ -7,7 +7,7 @@ use prometheus_client::{
 };
 use std::sync::atomic::Ordering;
 
-use super::metrics::add;
+use super::register::add;
 
 /// Set from the engine's numbers when they are asked for; all zero where there is no disk.
 pub(crate) struct DiskMetrics {

@@ -1,18 +1,14 @@
 //! Prometheus metrics: an explicit registry, no global.
 
+mod disk;
+mod register;
+
 use std::{
     fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
 };
 
-use axum::{
-    extract::State,
-    http::{StatusCode, header},
-    response::{IntoResponse, Response},
-};
+use axum::http::StatusCode;
 use kvik_engine::{api::Report, stats::EngineStats};
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
@@ -20,8 +16,10 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-use super::{disk_metrics::DiskMetrics, state::App};
-use crate::{accounts::ledger::Totals, http::error::ApiError};
+use disk::DiskMetrics;
+use register::add;
+
+use crate::accounts::ledger::Totals;
 
 /// Seconds; from a cached prompt on a fast machine to a long one on a phone.
 const FIRST_TOKEN_BUCKETS: [f64; 12] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0];
@@ -149,7 +147,7 @@ impl Metrics {
     }
 
     /// The text that Prometheus reads.
-    fn text(&self, stats: &EngineStats) -> Result<String, fmt::Error> {
+    pub(crate) fn text(&self, stats: &EngineStats) -> Result<String, fmt::Error> {
         self.gauges.set(stats);
         let mut text = String::new();
         encode(&mut text, &self.registry)?;
@@ -217,26 +215,5 @@ impl Gauges {
         for (gauge, value) in pairs {
             gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
         }
-    }
-}
-
-/// Registers a metric.
-pub(crate) fn add<M>(registry: &mut Registry, name: &str, help: &str) -> M
-where
-    M: Default + Clone + prometheus_client::registry::Metric,
-{
-    let metric = M::default();
-    registry.register(name, help, metric.clone());
-    metric
-}
-
-/// `GET /metrics`
-pub(crate) async fn route(State(app): State<Arc<App>>) -> Response {
-    match app.metrics.text(&app.serving.engine.stats()) {
-        Ok(text) => {
-            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-            ([(header::CONTENT_TYPE, kind)], text).into_response()
-        }
-        Err(error) => ApiError::internal(format!("the metrics cannot be written: {error}")).into_response(),
     }
 }

@@ -1,0 +1,110 @@
+//! A request on its way: read off the async threads, submitted on its tenant's account, answered.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use kvik_engine::api::{Report, Request};
+use serde_json::Value;
+
+use super::{
+    body::JsonBody,
+    generation::{Answer, Generation},
+    keys::Caller,
+    rate_limits,
+    report::trailer::{Origin, Trailer},
+    state::App,
+    usage_account::UsageAccount,
+};
+use crate::http::{
+    error::ApiError,
+    json::Body,
+    readers::{Presence, Reader},
+};
+
+/// A request that was understood.
+pub(crate) struct Prepared<A> {
+    /// One per prompt.
+    pub(crate) requests: Vec<Request>,
+    /// What they were made from.
+    pub(crate) origin: Origin,
+    pub(crate) answer: A,
+    pub(crate) stream: bool,
+}
+
+impl App {
+    /// Parses a body and reads it by `read`, on a thread that may take its time:
+    /// a prompt of megabytes takes seconds to tokenize. When the client leaves, reading stops at the next
+    /// field or prompt; the permit is free only then.
+    pub(crate) async fn read<T: Send + 'static>(
+        self: &Arc<Self>,
+        body: JsonBody,
+        read: impl FnOnce(&App, &Body) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let reader = Reader { tenant: body.caller.tenant.id, large: body.is_large() };
+        let permit = self.readers.enter(reader).await?;
+        let presence = Presence::default();
+        let _client = presence.client();
+        let app = self.clone();
+        let work = move || {
+            let _permit = permit;
+            read(&app, &body.parse()?.wanted_by(presence))
+        };
+        match tokio::task::spawn_blocking(work).await {
+            Ok(result) => result,
+            // Only this request is lost: the panic ended its own closure and held no lock.
+            Err(panic) => Err(ApiError::internal(format!("reading the request failed: {panic}"))),
+        }
+    }
+
+    /// Reads a request, runs it and answers.
+    pub(crate) async fn complete<A: Answer>(
+        self: &Arc<Self>,
+        body: JsonBody,
+        read: fn(&App, &Body) -> Result<Prepared<A>, ApiError>,
+    ) -> Result<Response, ApiError> {
+        let caller = body.caller.clone();
+        rate_limits::check_tokens(&caller.tenant, self.now())?;
+        // Submitting hashes the constraint, so it belongs to the slow part.
+        let start = move |app: &App, body: &Body| {
+            let Prepared { mut requests, origin, answer, stream } = read(app, body)?;
+            let account = app.open_account(&caller, requests.len())?;
+            requests.iter_mut().for_each(|request| caller.tenant.sign(request));
+            let trailer = Trailer::new(app, origin, &requests);
+            Ok((app.submit(account, requests)?, answer, trailer, stream))
+        };
+        let (generation, answer, trailer, stream) = self.read(body, start).await?;
+        generation.respond(answer, trailer, stream).await
+    }
+
+    /// Computes a prompt of a caller for what it leaves in the cache, on the tenant's account, and waits for
+    /// its end; whoever stops waiting cancels. What was computed, and `usage` as an answer has it.
+    pub(crate) async fn compute(
+        &self,
+        caller: &Caller,
+        mut request: Request,
+    ) -> Result<(Report, Value), ApiError> {
+        let account = self.open_account(caller, 1)?;
+        caller.tenant.sign(&mut request);
+        self.submit(account, vec![request])?.report().await
+    }
+
+    fn submit(&self, account: UsageAccount, requests: Vec<Request>) -> Result<Generation, ApiError> {
+        let started = Generation::start(&*self.serving.engine, account, requests);
+        // How many wait is the other tenants' business.
+        started.map_err(|error| if self.slots.is_some() { error.impersonal() } else { error })
+    }
+
+    /// Lets `prompts` prompts of a caller into the engine, on the tenant's account.
+    fn open_account(&self, caller: &Caller, prompts: usize) -> Result<UsageAccount, ApiError> {
+        let tenant = caller.tenant.clone();
+        let pass = tenant.meter.enter(&tenant.limits, self.slots.as_ref(), prompts)?;
+        Ok(UsageAccount {
+            prices: tenant.prices.or(self.config.prices),
+            tenant,
+            metrics: self.metrics.clone(),
+            ledger: self.ledger.clone(),
+            clock: self.config.clock.clone(),
+            _pass: pass,
+        })
+    }
+}
