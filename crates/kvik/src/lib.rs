@@ -7,6 +7,7 @@
 mod accounts;
 mod api;
 mod app;
+mod clock;
 mod command;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;

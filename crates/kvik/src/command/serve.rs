@@ -27,7 +27,8 @@ use crate::{
     http::{self, ConnectionLimits, Front, Senders},
     serving::{
         ModelCard, Serving,
-        load::{self, Capacity, Handle, KvBudget, Loaded},
+        budget::KvBudget,
+        load::{self, Capacity, Handle, Loaded},
     },
     settings::{
         logging::{self, LogFormat},

@@ -9,7 +9,8 @@ use kvik_engine::{
 };
 use kvik_kernels::{Isa, KV_LAYOUT_VERSION};
 
-use super::load::{KvBudget, unix_seconds};
+use super::budget::KvBudget;
+use crate::clock::unix_seconds;
 use crate::settings::{model::CacheArgs, size::ByteSize};
 
 /// Memory for blocks being read from and written to disk.

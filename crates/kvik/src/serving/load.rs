@@ -1,9 +1,6 @@
 //! Starts an engine from flags: reads the model, divides the memory, starts the worker.
 
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, bail};
 use clap::{Args, builder::TypedValueParser, value_parser};
@@ -18,9 +15,10 @@ use kvik_engine::text::template::{ChatTemplate, TemplateError};
 use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_kernels::{KvLayout, Pool};
 
-use super::{disk, memory};
+use super::{budget::KvBudget, disk, memory};
 use crate::{
     accounts::tenants::Tenants,
+    clock::unix_seconds,
     serving::{Inference, ModelCard, Serving},
     settings::{
         model::{CacheArgs, ModelArgs},
@@ -97,27 +95,6 @@ pub(crate) struct Loaded {
     /// The banner's line about the disk tier, when there is one.
     pub(crate) disk: Option<String>,
     pub(crate) handle: Handle,
-}
-
-/// Memory for keys and values.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct KvBudget {
-    pub(crate) blocks: usize,
-    pub(crate) block_bytes: usize,
-    /// Formats of keys and values, as `f16` or `q8/f16`.
-    pub(crate) kv: String,
-    /// Compute threads.
-    pub(crate) threads: usize,
-}
-
-impl KvBudget {
-    pub(crate) fn bytes(&self) -> u64 {
-        self.blocks as u64 * self.block_bytes as u64
-    }
-
-    pub(crate) fn tokens(&self) -> usize {
-        self.blocks * BLOCK_POSITIONS
-    }
 }
 
 /// Controls the engine: shutdown and tenants.
@@ -258,10 +235,6 @@ fn context(asked: Option<usize>, own: usize, budget: &KvBudget) -> anyhow::Resul
 fn name(own: &str) -> String {
     let name: Vec<&str> = own.split_whitespace().collect();
     if name.is_empty() { "model".to_owned() } else { name.join("-") }
-}
-
-pub(crate) fn unix_seconds() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //!
 //! Built once at start-up by [`load`]; routes and the terminal commands only read it.
 
+pub(crate) mod budget;
 pub(crate) mod disk;
 
 pub(crate) mod load;

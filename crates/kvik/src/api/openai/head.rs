@@ -1,12 +1,12 @@
 //! What both completion endpoints have in common: fields of the body, and of every frame of the answer.
 
-use std::time::SystemTime;
-
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::{api::request::parts::Part, app::state::App, http::error::ApiError, random::random};
+use crate::{
+    api::request::parts::Part, app::state::App, clock::unix_seconds, http::error::ApiError, random::random,
+};
 
 /// The fields that say which model is to answer and how the answer is sent.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -77,10 +77,6 @@ impl Head {
             model: app.serving.model.name.clone(),
         }
     }
-}
-
-fn unix_seconds() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
 /// The fields that every frame of both of OpenAI's completion endpoints has.

@@ -1,0 +1,24 @@
+//! How much memory keys and values have.
+
+use kvik_cache::BLOCK_POSITIONS;
+
+/// Memory for keys and values.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct KvBudget {
+    pub(crate) blocks: usize,
+    pub(crate) block_bytes: usize,
+    /// Formats of keys and values, as `f16` or `q8/f16`.
+    pub(crate) kv: String,
+    /// Compute threads.
+    pub(crate) threads: usize,
+}
+
+impl KvBudget {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.blocks as u64 * self.block_bytes as u64
+    }
+
+    pub(crate) fn tokens(&self) -> usize {
+        self.blocks * BLOCK_POSITIONS
+    }
+}
