@@ -21,7 +21,7 @@
 use std::time::{Duration, Instant};
 
 use kvik_cache::replay::Latency;
-use kvik_cache::{Admission, Cache, CacheConfig, NamespaceId, Namespaces, Policy, Retain, SeqId, Token};
+use kvik_cache::{Admission, Cache, CacheConfig, Lifetime, NamespaceId, Namespaces, Policy, SeqId, Token};
 
 const SEQUENCES: usize = 100_000;
 const SYSTEM_PROMPTS: usize = 300;
@@ -110,8 +110,8 @@ impl Bench {
 
     fn insert(&mut self, prompt: &[Token]) {
         let (seq, reuse_max) = (SeqId(0), prompt.len() - 1);
-        let (namespace, positions, retain) = (self.namespace, prompt.len(), Retain::default());
-        let admission = Admission { seq, namespace, prompt, reuse_max, positions, retain };
+        let (namespace, positions, lifetime) = (self.namespace, prompt.len(), Lifetime::default());
+        let admission = Admission { seq, namespace, prompt, reuse_max, positions, lifetime };
         self.cache.admit(admission).expect("no other sequence runs");
         self.cache.finish(seq, prompt);
     }

@@ -2,7 +2,7 @@
 
 use crate::explain::{Eviction, StopReason};
 use crate::ids::{BlockId, NamespaceId, SeqId, Token};
-use crate::retain::Retain;
+use crate::lifetime::Lifetime;
 
 /// The blocks asked for cannot be had, now. Nothing was changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -39,7 +39,7 @@ pub struct Admission<'a> {
     /// Positions that its table must hold from the start; the reused ones always fit.
     pub positions: usize,
     /// How long what it leaves is to be kept.
-    pub retain: Retain,
+    pub lifetime: Lifetime,
 }
 
 /// A sequence that runs.

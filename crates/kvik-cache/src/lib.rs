@@ -32,7 +32,7 @@
 //! | [`replay`]  | recorded traces                                       | block ids, capacity -> hit rate, times |
 //!
 //! Data without behaviour: `ids`, `namespace` (who shares with whom), `hash` (the identity of a block, in this
-//! process and outside), `admission`, `retain`, `explain`, `stats`.
+//! process and outside), `admission`, `lifetime`, `explain`, `stats`.
 //!
 //! Modules use those below them in the picture, never those above. In `cache`, `life` is the data and the commands
 //! of a sequence; the other files add the commands of one subject each, and `check` the invariants; `naive` is the
@@ -43,7 +43,7 @@
 //! # A sequence's life
 //!
 //! ```
-//! use kvik_cache::{Admission, Cache, CacheConfig, Namespaces, Policy, Retain, SeqId};
+//! use kvik_cache::{Admission, Cache, CacheConfig, Namespaces, Policy, Lifetime, SeqId};
 //!
 //! let config = CacheConfig { blocks: 64, policy: Policy::Lru, ghosts: 64, pinned_max: 32 };
 //! let mut cache = Cache::new(config)?;
@@ -51,8 +51,8 @@
 //! let namespace = cache.namespace(&namespaces.shared([0; 16]));
 //! let prompt: Vec<u32> = (0..40).collect();
 //! for reused in [0, 39] {
-//!     let (seq, positions, retain) = (SeqId(7), prompt.len(), Retain::default());
-//!     let admission = Admission { seq, namespace, prompt: &prompt, reuse_max: 39, positions, retain };
+//!     let (seq, positions, lifetime) = (SeqId(7), prompt.len(), Lifetime::default());
+//!     let admission = Admission { seq, namespace, prompt: &prompt, reuse_max: 39, positions, lifetime };
 //!     let admitted = cache.admit(admission)?;
 //!     assert_eq!(admitted.reused, reused);
 //!     // Carry out `admitted.copy`, compute the other positions into `cache.table(seq)`, then:
@@ -69,11 +69,11 @@ mod evict;
 mod explain;
 mod hash;
 mod ids;
+mod lifetime;
 mod namespace;
 mod pins;
 mod pool;
 pub mod replay;
-mod retain;
 mod stats;
 mod table;
 pub mod tier;
@@ -87,7 +87,7 @@ pub use hash::Identity;
 pub use ids::{
     BLOCK_POSITIONS, BlockId, NamespaceId, PinId, SeqId, StateId, TenantId, Token, blocks_for, whole_blocks,
 };
+pub use lifetime::Lifetime;
 pub use namespace::{Namespace, Namespaces};
 pub use pins::{PinInfo, PinLimit, PinScope, Unpinned};
-pub use retain::Retain;
 pub use stats::{CacheStats, Totals};

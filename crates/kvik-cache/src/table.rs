@@ -10,8 +10,8 @@
 //! ```
 
 use crate::ids::{BLOCK_POSITIONS, BlockId, NodeId, Token, blocks_for};
+use crate::lifetime::Lifetime;
 use crate::pool::Pool;
-use crate::retain::Retain;
 use crate::tree::Radix;
 
 /// Block table of a running sequence.
@@ -21,7 +21,7 @@ pub(crate) struct Table {
     shared: usize,
     lease: NodeId,
     /// How long what it leaves is to be kept.
-    pub(crate) retain: Retain,
+    pub(crate) lifetime: Lifetime,
 }
 
 /// What a publication did.
@@ -35,10 +35,10 @@ pub(crate) struct Published {
 
 impl Table {
     /// A table that starts with the `shared` blocks on the path to `lease`, which it locks.
-    pub(crate) fn new(shared: Vec<BlockId>, lease: NodeId, retain: Retain, radix: &mut Radix) -> Table {
+    pub(crate) fn new(shared: Vec<BlockId>, lease: NodeId, lifetime: Lifetime, radix: &mut Radix) -> Table {
         radix.lock_path(lease);
         radix.count_reuse(lease);
-        Table { shared: shared.len(), blocks: shared, lease, retain }
+        Table { shared: shared.len(), blocks: shared, lease, lifetime }
     }
 
     pub(crate) fn blocks(&self) -> &[BlockId] {
@@ -125,7 +125,7 @@ impl Table {
     /// asked.
     pub(crate) fn release(self, radix: &mut Radix, pool: &mut Pool) {
         self.owned().iter().rev().for_each(|&block| pool.release(block));
-        radix.keep(self.lease, self.retain);
+        radix.keep(self.lease, self.lifetime);
         radix.note_uses(self.lease);
         radix.unlock_path(self.lease);
     }

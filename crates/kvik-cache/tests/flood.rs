@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use kvik_cache::{
-    Admission, Cache, CacheConfig, NamespaceId, Namespaces, Policy, Retain, SeqId, Share, TenantId, Token,
+    Admission, Cache, CacheConfig, Lifetime, NamespaceId, Namespaces, Policy, SeqId, Share, TenantId, Token,
 };
 
 const BLOCKS: usize = 2_000;
@@ -39,8 +39,8 @@ impl Service {
 
     fn request(&mut self, namespace: NamespaceId, prompt: &[Token]) -> usize {
         let (seq, reuse_max) = (SeqId(0), prompt.len() - 1);
-        let retain = Retain::default();
-        let admission = Admission { seq, namespace, prompt, reuse_max, positions: prompt.len(), retain };
+        let lifetime = Lifetime::default();
+        let admission = Admission { seq, namespace, prompt, reuse_max, positions: prompt.len(), lifetime };
         let reused = self.cache.admit(admission).unwrap().reused;
         self.cache.finish(seq, prompt);
         reused

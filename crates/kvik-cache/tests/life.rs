@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use kvik_cache::{
-    Admission, Admitted, Cache, CacheConfig, CacheError, Namespace, NamespaceId, Namespaces, NoSpace, Policy,
-    Retain, SeqId, StopReason, Token,
+    Admission, Admitted, Cache, CacheConfig, CacheError, Lifetime, Namespace, NamespaceId, Namespaces,
+    NoSpace, Policy, SeqId, StopReason, Token,
 };
 
 fn cache(blocks: usize) -> (Cache, NamespaceId) {
@@ -21,8 +21,8 @@ fn namespace_of(salt: u8) -> Namespace {
 /// Admits `prompt`, leaving its last token to compute.
 fn admit(cache: &mut Cache, namespace: NamespaceId, seq: u64, prompt: &[Token]) -> Result<Admitted, NoSpace> {
     let (reuse_max, positions) = (prompt.len() - 1, prompt.len());
-    let retain = Retain::default();
-    cache.admit(Admission { seq: SeqId(seq), namespace, prompt, reuse_max, positions, retain })
+    let lifetime = Lifetime::default();
+    cache.admit(Admission { seq: SeqId(seq), namespace, prompt, reuse_max, positions, lifetime })
 }
 
 /// Runs `tokens` from start to end.
@@ -221,9 +221,9 @@ fn what_replaces_a_partial_block_is_kept_as_long_as_that_was_asked_for() {
     let (mut cache, namespace) = cache(16);
     run(&mut cache, namespace, &tokens(0..17));
     let (prompt, ttl) = (tokens(0..40), Some(std::time::Duration::from_secs(60)));
-    let retain = Retain { ttl, ..Retain::default() };
+    let lifetime = Lifetime { ttl, ..Lifetime::default() };
     let admission =
-        Admission { seq: SeqId(1), namespace, prompt: &prompt, reuse_max: 40, positions: 40, retain };
+        Admission { seq: SeqId(1), namespace, prompt: &prompt, reuse_max: 40, positions: 40, lifetime };
     cache.admit(admission).unwrap();
     cache.finish(SeqId(1), &prompt);
     cache.check().unwrap();

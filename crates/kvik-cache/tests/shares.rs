@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use kvik_cache::{
-    Admission, Cache, CacheConfig, NamespaceId, Namespaces, Policy, Retain, SeqId, Share, TenantId, Token,
+    Admission, Cache, CacheConfig, Lifetime, NamespaceId, Namespaces, Policy, SeqId, Share, TenantId, Token,
 };
 
 const BLOCKS: usize = 1_000;
@@ -25,8 +25,8 @@ impl Tenant {
         let prompt: Vec<Token> = (first..first + REQUEST as Token * 16).collect();
         self.asked += 1;
         let (seq, prompt, namespace) = (SeqId(0), &prompt[..], self.namespace);
-        let (reuse_max, positions, retain) = (prompt.len() - 1, prompt.len(), Retain::default());
-        cache.admit(Admission { seq, namespace, prompt, reuse_max, positions, retain }).unwrap();
+        let (reuse_max, positions, lifetime) = (prompt.len() - 1, prompt.len(), Lifetime::default());
+        cache.admit(Admission { seq, namespace, prompt, reuse_max, positions, lifetime }).unwrap();
         cache.finish(seq, prompt);
     }
 }

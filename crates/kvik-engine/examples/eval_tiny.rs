@@ -253,7 +253,7 @@ impl Tiny {
             reuse: true,
             salt: [0; 16],
             tenant: Default::default(),
-            retain: Default::default(),
+            lifetime: Default::default(),
         };
         self.engine.generate(request).expect("a held-out case is answered").choices.remove(0).text
     }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kvik_cache::{
-    Admission, BlockId, Cache, CacheConfig, NamespaceId, Namespaces, Policy, Retain, SeqId, Token,
+    Admission, BlockId, Cache, CacheConfig, Lifetime, NamespaceId, Namespaces, Policy, SeqId, Token,
 };
 use kvik_engine::load::LoadedModel;
 use kvik_engine::model::batch::{Batch, Row, Runner, SequenceKv};
@@ -184,7 +184,7 @@ impl World {
             prompt: &prompt,
             reuse_max: prompt.len() - 1,
             positions: prompt.len(),
-            retain: Retain::default(),
+            lifetime: Lifetime::default(),
         };
         let Ok(admitted) = self.cache.admit(admission) else { return };
         if let Some(copy) = admitted.copy {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use fake::*;
 use kvik_cache::tier::Tier;
-use kvik_cache::{PinLimit, PinScope, Retain, TenantId, Token};
+use kvik_cache::{Lifetime, PinLimit, PinScope, TenantId, Token};
 use kvik_engine::api::{Event, Request, RequestError};
 use kvik_engine::api::{Evicted, KeptPrompt, Unpin};
 use kvik_engine::schedule::disk::DiskSetup;
@@ -21,7 +21,10 @@ use kvik_engine::store::Waker;
 use kvik_engine::store::{Opened, Store, StoreConfig};
 
 fn pinning(prompt: &[Token], max_tokens: usize) -> Request {
-    Request { retain: Retain { pin: true, ..Retain::default() }, ..request(prompt.to_vec(), max_tokens) }
+    Request {
+        lifetime: Lifetime { pin: true, ..Lifetime::default() },
+        ..request(prompt.to_vec(), max_tokens)
+    }
 }
 
 fn of(tenant: u32, request: Request) -> Request {
@@ -47,7 +50,7 @@ fn run(world: &mut World, request: Request) -> Client {
 /// Runs a request to its answer; returns the tokens from the cache.
 fn ask(world: &mut World, request: Request) -> usize {
     let answer = run(world, request.clone()).answer().expect("it is answered");
-    assert_eq!(answer.choices, solo(&Request { retain: Retain::default(), ..request }).choices);
+    assert_eq!(answer.choices, solo(&Request { lifetime: Lifetime::default(), ..request }).choices);
     answer.report.cached_tokens
 }
 

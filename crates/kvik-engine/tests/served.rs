@@ -75,7 +75,7 @@ fn requests(tokenizer: &Tokenizer) -> Vec<Request> {
             reuse: true,
             salt: [0; 16],
             tenant: Default::default(),
-            retain: Default::default(),
+            lifetime: Default::default(),
         }
     };
     (0..20).map(request).collect()

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fake::memory_disk::MemoryDisk;
 use fake::*;
-use kvik_cache::{Retain, StopReason, Token};
+use kvik_cache::{Lifetime, StopReason, Token};
 use kvik_engine::api::KeptPrompt;
 use kvik_engine::api::Request;
 use kvik_engine::schedule::Pause;
@@ -19,7 +19,7 @@ fn secs(seconds: u64) -> Duration {
 
 /// A request whose prompt has a time to live of `ttl_s` seconds.
 fn brief(prompt: Vec<Token>, ttl_s: u64) -> Request {
-    Request { retain: Retain { ttl: Some(secs(ttl_s)), ..Retain::default() }, ..request(prompt, 2) }
+    Request { lifetime: Lifetime { ttl: Some(secs(ttl_s)), ..Lifetime::default() }, ..request(prompt, 2) }
 }
 
 /// The answer, after the scheduler has become idle.
@@ -281,7 +281,8 @@ fn the_disk_releases_all_held_blocks_before_a_request_fails() {
 fn a_pin_removed_during_its_load_does_not_return() {
     let disk = MemoryDisk::default();
     let system = prompt(1, 96);
-    let pinned = Request { retain: Retain { pin: true, ..Retain::default() }, ..request(system.clone(), 0) };
+    let pinned =
+        Request { lifetime: Lifetime { pin: true, ..Lifetime::default() }, ..request(system.clone(), 0) };
     let mut world = disk.life(config(), 100, 0);
     world.submit(pinned);
     world.run_until_idle();
@@ -303,7 +304,8 @@ fn a_pin_removed_during_its_load_does_not_return() {
 fn a_pin_removed_during_its_write_does_not_return() {
     let disk = MemoryDisk::default();
     let system = prompt(1, 160);
-    let pinned = Request { retain: Retain { pin: true, ..Retain::default() }, ..request(system.clone(), 0) };
+    let pinned =
+        Request { lifetime: Lifetime { pin: true, ..Lifetime::default() }, ..request(system.clone(), 0) };
     let mut world = disk.life_with(config(), 100, 0, 2);
     disk.state().writes_stop = true;
     world.submit(pinned);
@@ -321,7 +323,8 @@ fn a_pin_removed_during_its_write_does_not_return() {
 fn loading_a_prefix_of_a_pinned_prompt_restores_no_pin() {
     let disk = MemoryDisk::default();
     let system = prompt(1, 96);
-    let pinned = Request { retain: Retain { pin: true, ..Retain::default() }, ..request(system.clone(), 0) };
+    let pinned =
+        Request { lifetime: Lifetime { pin: true, ..Lifetime::default() }, ..request(system.clone(), 0) };
     let mut world = disk.life(config(), 100, 0);
     world.submit(pinned);
     world.run_until_idle();

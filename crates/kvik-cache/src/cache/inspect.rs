@@ -186,7 +186,7 @@ impl Cache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Admission, CacheConfig, Namespaces, Policy, Retain, SeqId, Share};
+    use crate::{Admission, CacheConfig, Lifetime, Namespaces, Policy, SeqId, Share};
 
     const NAMESPACES: Namespaces<'_> = Namespaces { model: [0; 32], kv_format: "f16/f16", adapter: None };
 
@@ -197,9 +197,9 @@ mod tests {
         (cache, namespace)
     }
 
-    fn run(cache: &mut Cache, namespace: NamespaceId, prompt: &[Token], retain: Retain) {
+    fn run(cache: &mut Cache, namespace: NamespaceId, prompt: &[Token], lifetime: Lifetime) {
         let (seq, reuse_max) = (SeqId(1), prompt.len());
-        let admission = Admission { seq, namespace, prompt, reuse_max, positions: prompt.len(), retain };
+        let admission = Admission { seq, namespace, prompt, reuse_max, positions: prompt.len(), lifetime };
         cache.admit(admission).unwrap();
         cache.finish(seq, prompt);
     }
@@ -212,7 +212,7 @@ mod tests {
         let system: Vec<Token> = (0..96).collect();
         for user in 0..3 {
             let prompt: Vec<Token> = system.iter().copied().chain(1000 * user..1000 * user + 20).collect();
-            run(&mut cache, namespace, &prompt, Retain { ttl, priority: 2, pin: false });
+            run(&mut cache, namespace, &prompt, Lifetime { ttl, priority: 2, pin: false });
         }
         let first = &cache.prefixes(PrefixOrder::Reuses, None, 1)[0];
         assert_eq!((first.tokens, first.blocks, first.reuses), (96, 6, 2));
@@ -245,7 +245,7 @@ mod tests {
             let blocks = if number % 1000 == 999 { 1 + number as usize / 1000 } else { 1 };
             let namespace = namespaces[usize::from(blocks > 1)];
             let prompt: Vec<Token> = (number * 100..).take(blocks * 16).collect();
-            run(&mut cache, namespace, &prompt, Retain::default());
+            run(&mut cache, namespace, &prompt, Lifetime::default());
         }
         let mut scan = PrefixScan::new(PrefixOrder::Blocks, Some(TenantId(1)), 3);
         let mut slices = 1;
@@ -272,7 +272,7 @@ mod tests {
         let (mut cache, namespace) = cache();
         let prompt = |user: Token| (0..32).chain(1000 * user..1000 * user + 40).collect::<Vec<Token>>();
         for user in [1, 2] {
-            run(&mut cache, namespace, &prompt(user), Retain::default());
+            run(&mut cache, namespace, &prompt(user), Lifetime::default());
         }
         assert_eq!(cache.evict_prefix(namespace, &prompt(1)), 3, "the tail is dropped with the whole blocks");
         assert_eq!(cache.lookup(namespace, &prompt(1)).tokens, 32);

@@ -20,10 +20,10 @@ use crate::hash::{Fingerprint, Identity};
 use crate::ids::{
     BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, SeqId, TenantId, Token, blocks_for, whole_blocks,
 };
+use crate::lifetime::Lifetime;
 use crate::namespace::Namespace;
 use crate::pins::Pins;
 use crate::pool::Pool;
-use crate::retain::Retain;
 use crate::stats::{CacheStats, Totals};
 use crate::table::Table;
 use crate::tree::{PartialMatch, Radix, Walk};
@@ -137,7 +137,7 @@ impl Cache {
     /// Starts a sequence: leases the longest known prefix of its prompt and gives it the blocks
     /// for the rest, or changes nothing. In a derived namespace the base is always reused.
     pub fn admit(&mut self, admission: Admission<'_>) -> Result<Admitted, NoSpace> {
-        let Admission { seq, namespace, prompt, reuse_max, positions, retain } = admission;
+        let Admission { seq, namespace, prompt, reuse_max, positions, lifetime } = admission;
         assert!(!self.sequences.contains_key(&seq), "{seq:?} is running already");
         assert!(self.continues(namespace, prompt), "a prompt in a derived namespace begins with its base");
         let root = self.roots[namespace.index()];
@@ -150,7 +150,7 @@ impl Cache {
             self.radix.continuable(self.radix.walk(root, &prompt[..reuse_max.min(prompt.len())]))
         };
         let walk = self.affordable(usable, positions).inspect_err(|_| self.totals.refused += 1)?;
-        let copy = self.start(seq, &walk, positions, retain);
+        let copy = self.start(seq, &walk, positions, lifetime);
         self.count_admission(namespace, prompt.len(), walk.tokens);
         self.keep_quota(namespace, 0);
         Ok(Admitted { reused: walk.tokens, copy, stop, evicted })
@@ -165,7 +165,7 @@ impl Cache {
         let shared = self.radix.blocks_of(&walk);
         let held = shared.len() * BLOCK_POSITIONS;
         let lease = self.radix.cut(walk.node, walk.blocks);
-        let table = Table::new(shared, lease, Retain::default(), &mut self.radix);
+        let table = Table::new(shared, lease, Lifetime::default(), &mut self.radix);
         self.sequences.insert(seq, table);
         held
     }
@@ -189,7 +189,7 @@ impl Cache {
     }
 
     /// Starts `child` as a copy of `parent` after `tokens`, or starts nothing. What it leaves is
-    /// kept as the parent asked, until [`retain`](Cache::retain) says otherwise.
+    /// kept as the parent asked, until [`set_lifetime`](Cache::set_lifetime) says otherwise.
     ///
     /// `tokens` are all those of `parent`, from position 0, whose keys and values are complete.
     /// Full blocks are published and shared; a last partial one is copied.
@@ -206,9 +206,9 @@ impl Cache {
         let parent = self.running(parent);
         let whole = tokens.len() / BLOCK_POSITIONS;
         assert_eq!(parent.shared().len(), whole, "a fork takes all that is published");
-        let (lease, shared, retain) = (parent.lease(), parent.shared().to_vec(), parent.retain);
+        let (lease, shared, lifetime) = (parent.lease(), parent.shared().to_vec(), parent.lifetime);
         let tail = parent.owned().first().copied();
-        let mut table = Table::new(shared, lease, retain, &mut self.radix);
+        let mut table = Table::new(shared, lease, lifetime, &mut self.radix);
         table.extend(blocks_for(positions), &mut self.pool);
         let copy = tail.zip(table.owned().first()).map(|(from, &to)| CopyPartial { from, to, positions });
         self.totals.copies += u64::from(copy.is_some());
@@ -217,8 +217,8 @@ impl Cache {
     }
 
     /// Sets how long what a running sequence leaves is to be kept.
-    pub fn retain(&mut self, seq: SeqId, retain: Retain) {
-        self.sequences.get_mut(&seq).expect("the sequence is running").retain = retain;
+    pub fn set_lifetime(&mut self, seq: SeqId, lifetime: Lifetime) {
+        self.sequences.get_mut(&seq).expect("the sequence is running").lifetime = lifetime;
     }
 
     /// Ends a sequence and keeps what it computed, to the exact token and as it asked.
@@ -312,10 +312,16 @@ impl Cache {
     }
 
     /// Leases the blocks of `walk` and allocates the rest, which is known to fit.
-    fn start(&mut self, seq: SeqId, walk: &Walk, positions: usize, retain: Retain) -> Option<CopyPartial> {
+    fn start(
+        &mut self,
+        seq: SeqId,
+        walk: &Walk,
+        positions: usize,
+        lifetime: Lifetime,
+    ) -> Option<CopyPartial> {
         let shared = self.radix.blocks_of(walk);
         let lease = self.radix.cut(walk.node, walk.blocks);
-        let mut table = Table::new(shared, lease, retain, &mut self.radix);
+        let mut table = Table::new(shared, lease, lifetime, &mut self.radix);
         let source = walk.partial.map(|partial| self.lock_partial(partial));
         let missing = table.missing(positions.max(walk.tokens));
         let namespace = self.radix.arena[lease].namespace;

@@ -20,8 +20,8 @@ use crate::admission::{Admission, CopyPartial, NoSpace};
 use crate::evict::{Policy, Share};
 use crate::explain::{Eviction, StopReason};
 use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, SeqId, TenantId, Token};
+use crate::lifetime::Lifetime;
 use crate::namespace::Namespaces;
-use crate::retain::Retain;
 
 const SEEDS: u64 = 200;
 const STEPS_PER_SEED: u64 = 5_000;
@@ -96,7 +96,7 @@ struct World {
     cache: Cache,
     ghosts: usize,
     /// Whether requests ask for times to live, priorities and pins.
-    retains: bool,
+    sets_lifetimes: bool,
     /// Whether namespaces belong to different tenants.
     divides: bool,
     naive: Naive,
@@ -132,7 +132,7 @@ impl World {
             cache.namespace(&namespaces.shared([salt; 16]))
         });
         World {
-            retains: random.below(2) == 0,
+            sets_lifetimes: random.below(2) == 0,
             divides: random.below(2) == 0,
             random,
             cache,
@@ -168,7 +168,7 @@ impl World {
         match (choice, seq) {
             (0..4, _) => self.pass_time(),
             (4..6, _) if self.divides => self.set_share(),
-            (6..8, _) if self.retains => self.pin(),
+            (6..8, _) if self.sets_lifetimes => self.pin(),
             (8, _) => self.unpin(),
             (9, _) => self.unpin_under(),
             (10, _) => self.drop_prefix(),
@@ -319,11 +319,11 @@ impl World {
         self.naive.evicted.extend(self.cache.evictions.drain(..));
     }
 
-    fn some_retain(&mut self) -> Retain {
-        if !self.retains {
-            return Retain::default();
+    fn some_lifetime(&mut self) -> Lifetime {
+        if !self.sets_lifetimes {
+            return Lifetime::default();
         }
-        Retain {
+        Lifetime {
             ttl: [None, Some(0), Some(100), Some(1000)][self.random.below(4)].map(Duration::from_secs),
             priority: self.random.below(3) as i8 - 1,
             pin: false,
@@ -338,8 +338,8 @@ impl World {
             _ => prompt.len().saturating_sub(1),
         };
         let positions = self.random.below(prompt.len() + 20);
-        let retain = self.some_retain();
-        let admission = Admission { seq, namespace, prompt: &prompt, reuse_max, positions, retain };
+        let lifetime = self.some_lifetime();
+        let admission = Admission { seq, namespace, prompt: &prompt, reuse_max, positions, lifetime };
         let known = self.cache.lookup(namespace, &prompt);
         let result = self.cache.admit(admission);
         self.tell();

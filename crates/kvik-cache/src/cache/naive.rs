@@ -12,8 +12,8 @@ use crate::admission::{Admission, Match, NoSpace};
 use crate::evict::{Cause, Policy, Share};
 use crate::explain::{Eviction, StopReason};
 use crate::ids::{BLOCK_POSITIONS, NamespaceId, SeqId, TenantId, Token, blocks_for};
+use crate::lifetime::{Keep, Lifetime};
 use crate::pins::{PinLimit, PinScope};
-use crate::retain::{Keep, Retain};
 
 /// All there is.
 #[derive(Debug)]
@@ -77,7 +77,7 @@ struct Running {
     leased: Vec<Token>,
     /// Blocks of its own.
     owned: usize,
-    retain: Retain,
+    lifetime: Lifetime,
 }
 
 impl Naive {
@@ -174,7 +174,7 @@ impl Naive {
 
     /// Returns the tokens reused.
     pub(crate) fn admit(&mut self, admission: Admission<'_>) -> Result<usize, NoSpace> {
-        let Admission { seq, namespace, prompt, reuse_max, positions, retain } = admission;
+        let Admission { seq, namespace, prompt, reuse_max, positions, lifetime } = admission;
         let reuse_max = reuse_max.max(self.base(namespace).len());
         let usable = &prompt[..reuse_max.min(prompt.len())];
         let tokens = self.known(namespace, usable);
@@ -200,7 +200,7 @@ impl Naive {
         fits(blocks(reused))?;
         self.events.copies_given_up += u64::from(reused < tokens);
 
-        self.running.insert(seq, Running { namespace, leased: lease, owned: 0, retain });
+        self.running.insert(seq, Running { namespace, leased: lease, owned: 0, lifetime });
         let source = source.map(|index| self.entries[index].prefix.clone());
         self.make_room(blocks(reused), namespace, source.as_deref());
         self.running.get_mut(&seq).unwrap().owned = blocks(reused);
@@ -243,7 +243,7 @@ impl Naive {
 
     pub(crate) fn finish(&mut self, seq: SeqId, tokens: &[Token]) {
         self.publish(seq, tokens);
-        let Running { namespace, leased, retain, .. } = self.running[&seq].clone();
+        let Running { namespace, leased, lifetime, .. } = self.running[&seq].clone();
         if leased.len() < tokens.len() {
             let tail = &tokens[leased.len()..];
             let closest = self.entries_of(namespace).filter(|entry| entry.prefix.starts_with(tokens));
@@ -255,16 +255,16 @@ impl Naive {
                 self.store(namespace, tokens);
                 tokens.to_vec()
             };
-            self.keep(namespace, &known, retain);
+            self.keep(namespace, &known, lifetime);
             self.touch(namespace, &known);
         }
         self.abandon(seq);
     }
 
     pub(crate) fn abandon(&mut self, seq: SeqId) {
-        let Running { namespace, leased, retain, .. } = self.running.remove(&seq).unwrap();
+        let Running { namespace, leased, lifetime, .. } = self.running.remove(&seq).unwrap();
         for block in (1..=leased.len() / BLOCK_POSITIONS).rev() {
-            self.keep(namespace, &leased[..block * BLOCK_POSITIONS], retain);
+            self.keep(namespace, &leased[..block * BLOCK_POSITIONS], lifetime);
             self.touch(namespace, &leased[..block * BLOCK_POSITIONS]);
         }
         self.drop_expired();
@@ -505,12 +505,12 @@ impl Naive {
     }
 
     /// Keeps a block as is asked, unless a derived only continues it.
-    fn keep(&mut self, namespace: NamespaceId, prefix: &[Token], retain: Retain) {
+    fn keep(&mut self, namespace: NamespaceId, prefix: &[Token], lifetime: Lifetime) {
         if self.base(namespace).starts_with(prefix) {
             return;
         }
         let entry = self.entry_mut(namespace, prefix);
-        entry.keep = entry.keep.and(retain);
+        entry.keep = entry.keep.and(lifetime);
     }
 
     fn entry_mut(&mut self, namespace: NamespaceId, prefix: &[Token]) -> &mut Entry {

@@ -170,7 +170,7 @@ impl Cache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Admission, CacheConfig, Namespace, Namespaces, Policy, Retain, SeqId, Share};
+    use crate::{Admission, CacheConfig, Lifetime, Namespace, Namespaces, Policy, SeqId, Share};
 
     fn named(salt: u8) -> Namespace {
         Namespaces { model: [0; 32], kv_format: "f16/f16", adapter: None }.shared([salt; 16])
@@ -186,8 +186,8 @@ mod tests {
 
     fn run(cache: &mut Cache, namespace: NamespaceId, prompt: &[Token]) {
         let (seq, reuse_max, positions) = (SeqId(1), prompt.len(), prompt.len());
-        let retain = Retain::default();
-        cache.admit(Admission { seq, namespace, prompt, reuse_max, positions, retain }).unwrap();
+        let lifetime = Lifetime::default();
+        cache.admit(Admission { seq, namespace, prompt, reuse_max, positions, lifetime }).unwrap();
         cache.finish(seq, prompt);
         cache.check().unwrap();
     }
@@ -303,10 +303,10 @@ mod tests {
         let before = cache.prefixes(crate::PrefixOrder::Blocks, None, 1);
         let derived = cache.derive_namespace(public, &base, &named(1)).unwrap();
         let prompt = [base.clone(), tokens(500, 40)].concat();
-        let retain = Retain { priority: 9, ..Retain::default() };
+        let lifetime = Lifetime { priority: 9, ..Lifetime::default() };
         for seq in [SeqId(1), SeqId(2), SeqId(3)] {
             let (namespace, prompt) = (derived, &prompt[..]);
-            let admission = Admission { seq, namespace, prompt, reuse_max: 96, positions: 104, retain };
+            let admission = Admission { seq, namespace, prompt, reuse_max: 96, positions: 104, lifetime };
             cache.admit(admission).unwrap();
             cache.finish(seq, prompt);
         }

@@ -22,8 +22,8 @@ use crate::admission::Admission;
 use crate::cache::{Cache, CacheConfig, CacheError};
 use crate::evict::Policy;
 use crate::ids::{BLOCK_POSITIONS, NamespaceId, SeqId, Token};
+use crate::lifetime::Lifetime;
 use crate::namespace::Namespaces;
-use crate::retain::Retain;
 
 /// Evicted blocks remembered, as in the server.
 const GHOSTS: usize = 1 << 16;
@@ -140,8 +140,8 @@ impl<Clock: FnMut() -> Duration> Replay<Clock> {
     fn insert(&mut self, prompt: &[Token]) {
         let seq = SeqId(0);
         let (namespace, reuse_max, positions) = (self.namespace, prompt.len(), prompt.len());
-        let retain = Retain::default();
-        let admission = Admission { seq, namespace, prompt, reuse_max, positions, retain };
+        let lifetime = Lifetime::default();
+        let admission = Admission { seq, namespace, prompt, reuse_max, positions, lifetime };
         self.cache.admit(admission).expect("the pool has room for the longest request");
         self.cache.finish(seq, prompt);
         self.cache.shrink(self.kept_max);

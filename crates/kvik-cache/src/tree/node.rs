@@ -8,7 +8,7 @@ use super::components::Components;
 use super::labels::BlockTokens;
 use crate::hash::Fingerprint;
 use crate::ids::{BlockId, NamespaceId, NodeId};
-use crate::retain::Keep;
+use crate::lifetime::Keep;
 
 /// A run of consecutive blocks that are used together.
 #[derive(Debug)]

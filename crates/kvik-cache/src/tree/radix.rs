@@ -23,7 +23,7 @@ use super::node::{Arena, Life, Node};
 use crate::evict::{Candidate, Cause, Evictor, Facts, Ghost, Ghosts, Lane, Policy, Share, Shares};
 use crate::hash::Fingerprint;
 use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, TenantId, Token, blocks_for};
-use crate::retain::{Keep, Retain};
+use crate::lifetime::{Keep, Lifetime};
 
 /// The prefixes of all namespaces.
 #[derive(Debug)]
@@ -226,7 +226,7 @@ impl Radix {
     }
 
     /// Keeps the locked path to `node` at least as is asked.
-    pub(crate) fn keep(&mut self, node: NodeId, asked: Retain) {
+    pub(crate) fn keep(&mut self, node: NodeId, asked: Lifetime) {
         self.change_path(node, |life| life.keep = life.keep.and(asked));
     }
 

@@ -1,6 +1,6 @@
 //! Prompts that are computed in advance and pinned, as data.
 
-use kvik_cache::{PinId, Retain, TenantId, Token};
+use kvik_cache::{Lifetime, PinId, TenantId, Token};
 
 use super::{Request, Sampling};
 
@@ -70,7 +70,7 @@ impl KeptPrompt {
             reuse: true,
             salt: self.salt,
             tenant: self.tenant,
-            retain: Retain { pin: true, ..Retain::default() },
+            lifetime: Lifetime { pin: true, ..Lifetime::default() },
         }
     }
 }

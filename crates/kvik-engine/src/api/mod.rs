@@ -4,7 +4,7 @@ mod kept;
 
 use std::time::Duration;
 
-use kvik_cache::{Eviction, PinLimit, PinScope, Retain, StopReason, TenantId, Token};
+use kvik_cache::{Eviction, Lifetime, PinLimit, PinScope, StopReason, TenantId, Token};
 
 pub use kept::{Cached, Evicted, KeptPrompt, Unpin};
 
@@ -148,7 +148,7 @@ pub struct Request {
     /// The tenant that pays with its share of the cache and of the model's time.
     pub tenant: TenantId,
     /// How long the cache keeps the blocks of this request.
-    pub retain: Retain,
+    pub lifetime: Lifetime,
 }
 
 /// Log-probability of one token.

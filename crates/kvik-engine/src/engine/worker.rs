@@ -210,7 +210,7 @@ mod tests {
 
     fn request() -> Request {
         let kept = KeptPrompt { tokens: vec![1; 40], salt: [0; 16], tenant: Default::default() };
-        Request { max_tokens: 500, retain: Default::default(), ..kept.request() }
+        Request { max_tokens: 500, lifetime: Default::default(), ..kept.request() }
     }
 
     /// Records the failure it receives, then calls a closure.

@@ -111,10 +111,10 @@ impl Scheduler {
     fn pin_prompt(&mut self, index: usize) -> Result<(), PinLimit> {
         let sequence = &mut self.running[index];
         let Sharing::Namespace(namespace) = sequence.sharing else { return Ok(()) };
-        if !sequence.retain.pin || sequence.stored < sequence.prompt_len {
+        if !sequence.lifetime.pin || sequence.stored < sequence.prompt_len {
             return Ok(());
         }
-        sequence.retain.pin = false;
+        sequence.lifetime.pin = false;
         let pinned = self.ram.cache.pin(namespace, sequence.prompt());
         if let Err(limit) = pinned {
             self.results.fail_later(sequence.job, RequestError::PinLimit(limit));

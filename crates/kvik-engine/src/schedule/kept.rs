@@ -56,7 +56,7 @@ impl Scheduler {
         let namespaces = self.tenants.namespaces.all_of(salt, &mut self.ram.cache);
         for sequence in self.queue.sequences_mut().chain(self.running.iter_mut()) {
             let theirs = matches!(sequence.sharing, Sharing::Namespace(id) if namespaces.contains(&id));
-            sequence.retain.pin &= !(theirs && withdraws(sequence.prompt()));
+            sequence.lifetime.pin &= !(theirs && withdraws(sequence.prompt()));
         }
     }
 

@@ -86,7 +86,7 @@ impl Newcomer<'_> {
             prompt: &self.sequence.tokens,
             reuse_max: self.sequence.reuse_max(),
             positions: self.positions(),
-            retain: self.sequence.retain,
+            lifetime: self.sequence.lifetime,
         };
         let admitted = cache.admit(admission).ok()?;
         if let Some(copy) = admitted.copy {
@@ -112,7 +112,7 @@ impl Newcomer<'_> {
         if let Some(copy) = copy {
             runner.copy_partial(copy.from, copy.to, copy.positions);
         }
-        cache.retain(self.id, self.sequence.retain);
+        cache.set_lifetime(self.id, self.sequence.lifetime);
         if cache.reserve(self.id, self.positions()).is_err() {
             cache.abandon(self.id);
             return None;

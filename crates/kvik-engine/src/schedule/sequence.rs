@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use kvik_cache::{Cache, NamespaceId, Retain, SeqId, TenantId, Token, whole_blocks};
+use kvik_cache::{Cache, Lifetime, NamespaceId, SeqId, TenantId, Token, whole_blocks};
 
 use super::answer::Answer;
 use super::disk::{Spilled, Stored};
@@ -27,7 +27,7 @@ pub(super) struct Sequence {
     pub(super) furthest: usize,
     pub(super) sharing: Sharing,
     /// How long what it leaves in the cache is to be kept.
-    pub(super) retain: Retain,
+    pub(super) lifetime: Lifetime,
     pub(super) answer: Answer,
     /// Which of its blocks the disk has been given.
     pub(super) spilled: Spilled,
@@ -53,7 +53,7 @@ impl Sequence {
             job,
             choice: 0,
             tenant: answer.request().tenant,
-            retain: answer.request().retain,
+            lifetime: answer.request().lifetime,
             answer,
             prompt_len: prompt.len(),
             tokens: prompt,
@@ -96,7 +96,7 @@ impl Sequence {
     pub(super) fn stored_blocks(&self, ended: bool) -> Option<Stored<'_>> {
         let Sharing::Namespace(namespace) = self.sharing else { return None };
         let tokens = if ended { self.stored_tokens() } else { whole_blocks(self.stored_tokens()) };
-        Some(Stored { seq: self.id, namespace, tokens, prompt: self.prompt(), retain: self.retain })
+        Some(Stored { seq: self.id, namespace, tokens, prompt: self.prompt(), lifetime: self.lifetime })
     }
 
     /// Ends it in the cache. What it computed stays there, unless it is private.

@@ -221,7 +221,7 @@ pub fn request(prompt: Vec<Token>, max_tokens: usize) -> Request {
         reuse: true,
         salt: [0; 16],
         tenant: Default::default(),
-        retain: Default::default(),
+        lifetime: Default::default(),
     }
 }
 

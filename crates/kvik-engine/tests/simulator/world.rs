@@ -228,7 +228,7 @@ impl World {
         request.salt = [salt; 16];
         request.tenant = TenantId(salt.into());
         if self.regime.ttl && self.dice.once_in(2) {
-            request.retain.ttl = Some(Duration::from_secs(self.dice.pick(&[1, 10, 60, 600])));
+            request.lifetime.ttl = Some(Duration::from_secs(self.dice.pick(&[1, 10, 60, 600])));
         }
         request
     }
@@ -334,7 +334,7 @@ impl World {
                     in_use: true,
                     began: self.time.now(),
                     used: self.time.now(),
-                    ttl: request.retain.ttl,
+                    ttl: request.lifetime.ttl,
                     pinned,
                     is_base: false,
                 });
@@ -555,10 +555,10 @@ fn first_block(request: &Request) -> (u8, Vec<Token>) {
 
 /// A request on one line.
 fn summary(request: &Request) -> String {
-    let Request { prompt, choices, max_tokens, salt, reuse, retain, sampling, .. } = request;
+    let Request { prompt, choices, max_tokens, salt, reuse, lifetime, sampling, .. } = request;
     let (salt, warm, seed) = (salt[0], sampling.temperature, sampling.seed);
     format!(
-        "[{} tokens {prompt:?}, salt {salt}, {choices} x {max_tokens}, reuse {reuse}, {warm} by {seed}, {retain:?}]",
+        "[{} tokens {prompt:?}, salt {salt}, {choices} x {max_tokens}, reuse {reuse}, {warm} by {seed}, {lifetime:?}]",
         prompt.len()
     )
 }

@@ -81,7 +81,7 @@ impl TalkArgs {
             reuse: true,
             salt: [0; 16],
             tenant: Default::default(),
-            retain: Default::default(),
+            lifetime: Default::default(),
         }
     }
 

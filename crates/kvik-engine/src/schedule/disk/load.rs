@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use kvik_cache::tier::{IoFault, SlotId, Use};
 use kvik_cache::{
-    Admission, BLOCK_POSITIONS, Cache, NamespaceId, Retain, SeqId, StopReason, Token, blocks_for,
+    Admission, BLOCK_POSITIONS, Cache, Lifetime, NamespaceId, SeqId, StopReason, Token, blocks_for,
 };
 
 use super::{Disk, LoadContext};
@@ -159,7 +159,7 @@ impl Disk {
             self.tier.unpin_after_reading(slot, None);
         }
         let cache = &mut context.ram.cache;
-        cache.retain(load.seq, Retain { ttl: load.ttl, ..Retain::default() });
+        cache.set_lifetime(load.seq, Lifetime { ttl: load.ttl, ..Lifetime::default() });
         cache.finish(load.seq, load.ready_tokens());
         self.pin_as_on_disk(load.namespace, load.ready_tokens(), context);
         let verdict = if load.failed { StopReason::LoadFailed } else { StopReason::RecomputeWasCheaper };
@@ -261,7 +261,7 @@ fn take_blocks(
         prompt: tokens,
         reuse_max: first * BLOCK_POSITIONS,
         positions: tokens.len(),
-        retain: Retain { ttl, ..Retain::default() },
+        lifetime: Lifetime { ttl, ..Lifetime::default() },
     };
     let admitted = ram.cache.admit(admission).ok()?;
     if admitted.reused != first * BLOCK_POSITIONS {

@@ -138,7 +138,7 @@ impl Disk {
 
 #[cfg(test)]
 mod tests {
-    use kvik_cache::{CacheConfig, Match, Policy, Retain, SeqId, StopReason, Token};
+    use kvik_cache::{CacheConfig, Lifetime, Match, Policy, SeqId, StopReason, Token};
 
     use super::*;
     use crate::config::EngineConfig;
@@ -166,8 +166,13 @@ mod tests {
         let mut disk = Disk::new(DiskSetup::none());
         disk.note_private(&roots, &tokens);
         disk.add_candidates(&[namespace], &table);
-        let stored =
-            Stored { seq: SeqId(1), namespace, tokens: &tokens, prompt: &tokens, retain: Retain::default() };
+        let stored = Stored {
+            seq: SeqId(1),
+            namespace,
+            tokens: &tokens,
+            prompt: &tokens,
+            lifetime: Lifetime::default(),
+        };
         disk.spill_later(Spilled::default(), &stored, &mut ram, now);
         assert_eq!(ram.cache.stats().sequences, 0, "it holds no blocks for a copy");
         let new = Match { tokens: 0, stop: StopReason::FirstSeen, evicted: None };

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use kvik_cache::tier::{BlockTokens, Placement, Record, SlotId, Use};
-use kvik_cache::{BLOCK_POSITIONS, BlockId, Cache, Identity, NamespaceId, Retain, SeqId, Token};
+use kvik_cache::{BLOCK_POSITIONS, BlockId, Cache, Identity, Lifetime, NamespaceId, SeqId, Token};
 
 use super::Disk;
 use crate::model::batch::Runner;
@@ -74,7 +74,7 @@ pub(crate) struct Stored<'a> {
     pub(crate) tokens: &'a [Token],
     /// The prompt of the sequence; it may be longer or shorter.
     pub(crate) prompt: &'a [Token],
-    pub(crate) retain: Retain,
+    pub(crate) lifetime: Lifetime,
 }
 
 /// The parts that copying blocks reads.
@@ -91,7 +91,7 @@ struct Source<'a> {
     roots: Roots,
     tokens: &'a [Token],
     table: &'a [BlockId],
-    retain: Retain,
+    lifetime: Lifetime,
     /// Blocks of its prompt, when a pin ends with them.
     pinned_blocks: Option<usize>,
     now_s: u64,
@@ -105,7 +105,7 @@ pub(super) struct Unfinished {
     tokens: Vec<Token>,
     /// Tokens of its prompt, which may be more.
     prompt_len: usize,
-    retain: Retain,
+    lifetime: Lifetime,
     spilled: Spilled,
 }
 
@@ -116,8 +116,8 @@ impl Unfinished {
     }
 
     fn stored(&self) -> Stored<'_> {
-        let Unfinished { seq, namespace, ref tokens, retain, .. } = *self;
-        Stored { seq, namespace, tokens, prompt: tokens.get(..self.prompt_len).unwrap_or_default(), retain }
+        let Unfinished { seq, namespace, ref tokens, lifetime, .. } = *self;
+        Stored { seq, namespace, tokens, prompt: tokens.get(..self.prompt_len).unwrap_or_default(), lifetime }
     }
 }
 
@@ -131,7 +131,7 @@ impl Disk {
         context: SpillContext<'_>,
     ) {
         if self.hand_over(spilled, stored, context) == Handed::All && ended {
-            self.note_end(spilled, stored.retain, context.now);
+            self.note_end(spilled, stored.lifetime, context.now);
         }
     }
 
@@ -150,7 +150,7 @@ impl Disk {
             let handed = self.hand_over(&mut spilled, &copy.stored(), context);
             copy.spilled = spilled;
             if handed != Handed::Some {
-                self.note_end(&mut copy.spilled, copy.retain, now);
+                self.note_end(&mut copy.spilled, copy.lifetime, now);
                 ram.cache.abandon(copy.seq);
             }
             handed == Handed::Some
@@ -166,19 +166,19 @@ impl Disk {
         ram: &mut Ram,
         now: Duration,
     ) {
-        let Stored { namespace, tokens, prompt, retain, .. } = *stored;
+        let Stored { namespace, tokens, prompt, lifetime, .. } = *stored;
         let whole = tokens.len() - tokens.len() % BLOCK_POSITIONS;
         let handed = spilled.blocks * BLOCK_POSITIONS;
         let full = self.unfinished.len() >= UNFINISHED_MAX;
         if !self.takes(&spilled) || handed >= whole || full {
-            return self.note_end(&mut spilled, retain, now);
+            return self.note_end(&mut spilled, lifetime, now);
         }
         let seq = ram.new_seq();
         let held = ram.cache.lease(seq, namespace, &tokens[..whole]);
         if held <= handed {
             // The rest was evicted when the sequence released it: its tenant has its quota.
             ram.cache.abandon(seq);
-            return self.note_end(&mut spilled, retain, now);
+            return self.note_end(&mut spilled, lifetime, now);
         }
         let tokens = tokens[..held].to_vec();
         self.unfinished.push(Unfinished {
@@ -186,7 +186,7 @@ impl Disk {
             namespace,
             tokens,
             prompt_len: prompt.len(),
-            retain,
+            lifetime,
             spilled,
         });
     }
@@ -213,7 +213,7 @@ impl Disk {
             roots: *namespaces.roots(stored.namespace),
             tokens: stored.tokens,
             table: cache.table(stored.seq),
-            retain: stored.retain,
+            lifetime: stored.lifetime,
             pinned_blocks: spilled.pinned_blocks(cache, stored.namespace, stored.prompt),
             now_s: self.wall_s(now),
         };
@@ -227,7 +227,7 @@ impl Disk {
         source: &Source<'_>,
         runner: &dyn Runner,
     ) -> Handed {
-        let ttl_s = ttl_s(source.retain);
+        let ttl_s = ttl_s(source.lifetime);
         let roots = Link { identity: source.roots.identity, content: source.roots.content };
         let rest = source.tokens.chunks(BLOCK_POSITIONS).zip(source.table).skip(spilled.blocks);
         for (tokens, &block) in rest {
@@ -260,7 +260,7 @@ impl Disk {
     /// What a sequence has handed over does not outlive its time while the sequence is there. Its time begins
     /// anew when half of it is over, which is often enough.
     fn keep_in_use(&mut self, spilled: &mut Spilled, source: &Source<'_>) {
-        let ttl_s = ttl_s(source.retain);
+        let ttl_s = ttl_s(source.lifetime);
         let due = ttl_s.is_some_and(|ttl_s| source.now_s >= spilled.kept_s + (ttl_s / 2).max(1));
         if due {
             spilled.kept_s = source.now_s;
@@ -302,9 +302,9 @@ impl Disk {
     }
 
     /// A sequence has ended: what the disk has of it was used.
-    fn note_end(&mut self, spilled: &mut Spilled, retain: Retain, now: Duration) {
+    fn note_end(&mut self, spilled: &mut Spilled, lifetime: Lifetime, now: Duration) {
         if let Some(end) = spilled.end.filter(|_| !std::mem::replace(&mut spilled.is_noted, true)) {
-            self.touch(&end.identity, ttl_s(retain), self.wall_s(now));
+            self.touch(&end.identity, ttl_s(lifetime), self.wall_s(now));
         }
     }
 
@@ -322,13 +322,13 @@ impl Disk {
 }
 
 /// A time to live in whole seconds; for ever when `None`.
-fn ttl_s(retain: Retain) -> Option<u64> {
-    retain.ttl.map(|ttl| ttl.as_secs().max(1))
+fn ttl_s(lifetime: Lifetime) -> Option<u64> {
+    lifetime.ttl.map(|ttl| ttl.as_secs().max(1))
 }
 
 impl Source<'_> {
     fn record(&self, before: Link, link: Link, tokens: &[Token]) -> Option<Record> {
-        let expires_s = ttl_s(self.retain).map_or(0, |ttl_s| self.now_s.saturating_add(ttl_s));
+        let expires_s = ttl_s(self.lifetime).map_or(0, |ttl_s| self.now_s.saturating_add(ttl_s));
         Some(Record {
             identity: link.identity,
             parent: before.identity,

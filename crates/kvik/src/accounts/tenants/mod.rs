@@ -248,7 +248,7 @@ mod tests {
             reuse: true,
             salt: [9; 16],
             tenant: TenantId(77),
-            retain: Default::default(),
+            lifetime: Default::default(),
         }
     }
 

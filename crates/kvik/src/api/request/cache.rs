@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, fmt, time::Duration};
 
-use kvik_cache::Retain;
+use kvik_cache::Lifetime;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Deserialize, Deserializer,
@@ -55,7 +55,7 @@ pub(crate) struct Keep {
     /// Look for the prompt in the cache and leave it there.
     pub(crate) reuse: bool,
     /// How long what it leaves there is kept.
-    pub(crate) retain: Retain,
+    pub(crate) lifetime: Lifetime,
 }
 
 impl CacheFields {
@@ -69,17 +69,17 @@ impl CacheFields {
             let message = "`kvik.cache` and `cache_prompt` say opposite things; send one of them";
             return Err(ApiError::field("kvik.cache", message));
         }
-        let retain = Retain {
+        let lifetime = Lifetime {
             ttl: own.ttl_s.map(|ttl| Duration::from_secs_f64(ttl.into())),
             priority: own.priority.map_or(0, |Priority(priority)| priority),
             pin: own.pin,
         };
         let reuse = shared.or(self.cache_prompt).unwrap_or(true);
-        if retain.pin && !reuse {
+        if lifetime.pin && !reuse {
             let message = "`kvik.pin` keeps a prompt in the cache, and this one is to stay out of it";
             return Err(ApiError::field("kvik.pin", message));
         }
-        Ok(Keep { reuse, retain })
+        Ok(Keep { reuse, lifetime })
     }
 }
 
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn every_field_in_every_form() {
-        let shared = Keep { reuse: true, retain: Retain::default() };
+        let shared = Keep { reuse: true, lifetime: Lifetime::default() };
         let check = |body: Value, expect: Keep| assert_eq!(read(body.clone()), Ok(expect), "{body}");
         check(json!({}), shared);
         check(json!({"kvik": {}}), shared);
@@ -169,14 +169,17 @@ mod tests {
         check(json!({"kvik": {"cache": "private"}}), Keep { reuse: false, ..shared });
         check(json!({"cache_prompt": false, "kvik": {"pin": false}}), Keep { reuse: false, ..shared });
         check(json!({"cache_prompt": true, "kvik": {"cache": "shared"}}), shared);
-        let retained = |retain| Keep { retain, ..shared };
+        let lasting = |lifetime| Keep { lifetime, ..shared };
         let ttl = Some(Duration::from_millis(1500));
-        check(json!({"kvik": {"ttl_s": 1.5}}), retained(Retain { ttl, ..Retain::default() }));
-        check(json!({"kvik": {"pin": true}}), retained(Retain { pin: true, ..Retain::default() }));
+        check(json!({"kvik": {"ttl_s": 1.5}}), lasting(Lifetime { ttl, ..Lifetime::default() }));
+        check(json!({"kvik": {"pin": true}}), lasting(Lifetime { pin: true, ..Lifetime::default() }));
         for (asked, priority) in
             [(json!(-100), -100), (json!(7.0), 7), (json!("low"), -50), (json!("high"), 50), (json!(null), 0)]
         {
-            check(json!({"kvik": {"priority": asked}}), retained(Retain { priority, ..Retain::default() }));
+            check(
+                json!({"kvik": {"priority": asked}}),
+                lasting(Lifetime { priority, ..Lifetime::default() }),
+            );
         }
     }
 

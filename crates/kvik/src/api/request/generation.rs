@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use kvik_cache::{Retain, Token};
+use kvik_cache::{Lifetime, Token};
 use kvik_engine::api::{Constraint, Request, Sampling};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::{
@@ -165,7 +165,7 @@ pub(crate) struct Options {
     /// Tokens of an answer at most, where the request says it; a negative number is the context.
     length: Option<i64>,
     pub(crate) reuse: bool,
-    pub(crate) retain: Retain,
+    pub(crate) lifetime: Lifetime,
     pub(crate) constraint: Option<Constraint>,
     /// What of a schema is not enforced, and why.
     pub(crate) schema_notes: Vec<String>,
@@ -174,7 +174,7 @@ pub(crate) struct Options {
 impl<D: Defaults> GenerationFields<D> {
     /// What they mean; `encode` gives the tokens of a text, for biases that name one.
     pub(crate) fn options(self, encode: &dyn Fn(&str) -> Vec<Token>) -> Result<Options> {
-        let Keep { reuse, retain } = self.cache.keep()?;
+        let Keep { reuse, lifetime } = self.cache.keep()?;
         let end = self.end;
         let length = end.max_completion_tokens.or(end.max_tokens).or(end.n_predict);
         let mut schema_notes = Vec::new();
@@ -185,7 +185,7 @@ impl<D: Defaults> GenerationFields<D> {
             choices: end.n.map_or(1, |n| n.get() as u32),
             length: length.map(Whole::get),
             reuse,
-            retain,
+            lifetime,
             constraint: self.constraint.constraint(&mut schema_notes)?,
             schema_notes,
         })
@@ -231,7 +231,7 @@ impl Options {
             reuse: self.reuse,
             salt: [0; 16],
             tenant: Default::default(),
-            retain: self.retain,
+            lifetime: self.lifetime,
         }
     }
 }

@@ -212,7 +212,7 @@ fn reused(loaded: &Loaded, salt: u8, prompts: [Vec<Token>; 2]) -> usize {
         reuse: true,
         salt: [salt; 16],
         tenant: Default::default(),
-        retain: Default::default(),
+        lifetime: Default::default(),
     });
     let (sender, ended) = mpsc::channel();
     loaded.serving.engine.submit(first, Box::new(End(sender))).unwrap();

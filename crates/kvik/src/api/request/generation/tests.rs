@@ -43,7 +43,7 @@ fn the_defaults_are_openais() {
             choices: 1,
             length: None,
             reuse: true,
-            retain: Retain::default(),
+            lifetime: Lifetime::default(),
             constraint: None,
             schema_notes: vec![]
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// A prefix that several requests share gets the strongest of what they ask for: the longest time
 /// to live, the highest priority, any pin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Retain {
+pub struct Lifetime {
     /// After so long without a use it is as if it had never been; for ever when `None`.
     pub ttl: Option<Duration>,
     /// Lower ones are evicted first, whatever the policy says; 0 where nothing is asked for.
@@ -32,14 +32,14 @@ impl Keep {
     pub(crate) const NOTHING: Keep = Keep { ttl: Some(Duration::ZERO), priority: i8::MIN };
 
     /// The stronger of both, in each respect.
-    pub(crate) fn and(self, asked: Retain) -> Keep {
+    pub(crate) fn and(self, asked: Lifetime) -> Keep {
         let ttl = self.ttl.zip(asked.ttl).map(|(kept, asked)| kept.max(asked));
         Keep { ttl, priority: self.priority.max(asked.priority) }
     }
 
     /// The same for what others have asked for.
     pub(crate) fn join(self, other: Keep) -> Keep {
-        self.and(Retain { ttl: other.ttl, priority: other.priority, pin: false })
+        self.and(Lifetime { ttl: other.ttl, priority: other.priority, pin: false })
     }
 }
 
@@ -49,12 +49,15 @@ mod tests {
 
     #[test]
     fn the_strongest_request_counts() {
-        let asked =
-            |secs: Option<u64>, priority| Retain { ttl: secs.map(Duration::from_secs), priority, pin: false };
+        let asked = |secs: Option<u64>, priority| Lifetime {
+            ttl: secs.map(Duration::from_secs),
+            priority,
+            pin: false,
+        };
         let keep = Keep::NOTHING.and(asked(Some(5), -3));
         assert_eq!(keep, Keep { ttl: Some(Duration::from_secs(5)), priority: -3 });
         let keep = keep.and(asked(Some(2), 1));
         assert_eq!(keep, Keep { ttl: Some(Duration::from_secs(5)), priority: 1 });
-        assert_eq!(keep.and(Retain::default()), Keep { ttl: None, priority: 1 });
+        assert_eq!(keep.and(Lifetime::default()), Keep { ttl: None, priority: 1 });
     }
 }
