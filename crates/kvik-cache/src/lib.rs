@@ -74,6 +74,7 @@ mod namespace;
 mod pins;
 mod pool;
 pub mod replay;
+pub mod retain;
 mod stats;
 mod table;
 pub mod tier;

@@ -1,0 +1,19 @@
+//! Which tokens of one sequence are kept: retention, as pure decisions.
+//!
+//! ```text
+//! Retention ── points ──▶ when a sequence forgets: fixed positions of it
+//!     │
+//!     ├── watch ────────▶ what must be observed of its attention before
+//!     └── needs ────────▶ what must be known of each stored position
+//!                              │
+//!              facts ──▶ decide ──▶ what each KV head goes on storing
+//! ```
+//!
+//! A *policy* gives every stored position of a KV head a score, a *budget* says over which heads positions
+//! compete, and *keep* how many of them stay. Each is independent of the others. Facts come in, positions go
+//! out: the same facts give the same decision, to the bit. Who computes the facts and moves keys and values
+//! is the caller.
+
+mod facts;
+
+pub use facts::{Decision, HeadFacts, LayerFacts, Needs, Reduce, Watch, WatchedRows};
