@@ -200,7 +200,7 @@ impl Tiny {
     fn start(path: &Path) -> Result<Tiny, Box<dyn Error>> {
         let LoadedModel { config, tensors, tokenizer, .. } = LoadedModel::open(path)?;
         let pool = Pool::new(performance_cores());
-        let layout = ModelRunner::layout(&config, KvFormat::F16, KvFormat::F16);
+        let layout = ModelRunner::uniform_layout(&config, KvFormat::F16);
         let model = Arc::new(Model::load(config, tensors, None, &pool, &|_, _| {})?);
         let settings = EngineConfig {
             context_tokens: CONTEXT,

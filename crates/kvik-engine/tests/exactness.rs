@@ -16,8 +16,8 @@ use kvik_cache::{
 };
 use kvik_engine::load::LoadedModel;
 use kvik_engine::model::batch::{Batch, Row, Runner, SequenceKv};
-use kvik_engine::model::{Model, ModelRunner};
-use kvik_kernels::{KvFormat, Pool};
+use kvik_engine::model::{KvMap, Model, ModelRunner};
+use kvik_kernels::{KvFormat, KvFormats, Pool};
 
 /// The size of a history.
 #[derive(Debug, Clone, Copy)]
@@ -58,8 +58,8 @@ fn load(path: &Path, pool: &Pool) -> Arc<Model> {
     Arc::new(Model::load(config, tensors, None, pool, &|_, _| {}).unwrap())
 }
 
-fn runner(model: &Arc<Model>, format: KvFormat, threads: usize, scale: Scale) -> ModelRunner {
-    let layout = ModelRunner::layout(model.config(), format, format);
+fn runner(model: &Arc<Model>, map: &KvMap, threads: usize, scale: Scale) -> ModelRunner {
+    let layout = ModelRunner::layout(model.config(), map).unwrap();
     ModelRunner::new(model.clone(), Pool::new(threads), layout, scale.blocks, scale.prompt_max).unwrap()
 }
 
@@ -124,20 +124,20 @@ struct World {
 }
 
 impl World {
-    fn new(model: &Arc<Model>, format: KvFormat, scale: Scale, seed: u64) -> World {
+    fn new(model: &Arc<Model>, map: &KvMap, scale: Scale, seed: u64) -> World {
         let mut random = Random(seed);
         let vocab = model.config().vocab;
         let mut stem = || (0..scale.prompt_max).map(|_| random.below(vocab) as Token).collect();
         let stems = (0..4).map(|_| stem()).collect();
         let config = CacheConfig { blocks: scale.blocks, policy: Policy::Lru, ghosts: 64, pinned_max: 0 };
         let mut cache = Cache::new(config).unwrap();
-        let namespaces = Namespaces { model: model.digest(), kv_format: format.name(), adapter: None };
+        let namespaces = Namespaces { model: model.digest(), kv_format: &map.to_string(), adapter: None };
         World {
             scale,
             namespace: cache.namespace(&namespaces.shared([0; 16])),
             cache,
-            runner: runner(model, format, [1, 2, 3, 5, 8][random.below(5)], scale),
-            solo: Solo { runner: runner(model, format, 1, scale), known: HashMap::new() },
+            runner: runner(model, map, [1, 2, 3, 5, 8][random.below(5)], scale),
+            solo: Solo { runner: runner(model, map, 1, scale), known: HashMap::new() },
             random,
             stems,
             running: Vec::new(),
@@ -257,11 +257,14 @@ impl World {
 
 /// Runs `histories` of one model and checks that every kind of event occurred.
 fn check(path: &Path, format: KvFormat, scale: Scale, histories: u64) {
-    let model = load(path, &Pool::new(1));
+    check_model(&load(path, &Pool::new(1)), &format.into(), scale, histories);
+}
+
+fn check_model(model: &Arc<Model>, map: &KvMap, scale: Scale, histories: u64) {
     let mut total = Seen::default();
     let first_seed = u64::from_le_bytes(model.digest()[..8].try_into().unwrap());
     for history in 0..histories {
-        let seen = World::new(&model, format, scale, first_seed.wrapping_add(history)).live();
+        let seen = World::new(model, map, scale, first_seed.wrapping_add(history)).live();
         total.compared += seen.compared;
         total.reused_tokens += seen.reused_tokens;
         total.copies += seen.copies;
@@ -269,7 +272,7 @@ fn check(path: &Path, format: KvFormat, scale: Scale, histories: u64) {
         total.evicted += seen.evicted;
         total.batched += seen.batched;
     }
-    println!("{} {}: {total:?}", path.file_name().unwrap().display(), format.name());
+    println!("{} {map}: {total:?}", model.config().name);
     let Seen { compared, reused_tokens, copies, cancelled, evicted, batched } = total;
     assert!(
         compared > 100 && reused_tokens > 100 && copies > 0 && cancelled > 0 && evicted > 0 && batched > 0
@@ -310,5 +313,23 @@ fn every_kv_format_is_exact() {
     for format in KvFormat::ALL {
         check(&golden("arch-qwen3.gguf"), format, SHORT, 2);
         check(&golden("arch-llama-gqa.gguf"), format, LONG, 1);
+    }
+}
+
+/// Every layer stores its keys and its values in formats of their own.
+#[test]
+fn a_mixed_map_is_exact() {
+    let formats = |layer: usize| {
+        let format = |i: usize| KvFormat::ALL[i % KvFormat::ALL.len()];
+        KvFormats { k: format(3 * layer + 1), v: format(2 * layer + 3) }
+    };
+    for (name, scale, histories) in [
+        ("../../../../models/tiny/kvik-tiny-q8_0.gguf", SHORT, 2),
+        ("arch-qwen3.gguf", SHORT, 2),
+        ("arch-llama-gqa.gguf", LONG, 1),
+    ] {
+        let model = load(&golden(name), &Pool::new(1));
+        let map = KvMap::by_layer((0..model.config().layers).map(formats).collect());
+        check_model(&model, &map, scale, histories);
     }
 }

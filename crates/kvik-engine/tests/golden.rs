@@ -232,7 +232,7 @@ impl Sequence {
         let pool = Pool::new(1);
         let context = loaded.config.context;
         let blocks = context.div_ceil(BLOCK_POSITIONS);
-        let layout = ModelRunner::layout(&loaded.config, kv, kv);
+        let layout = ModelRunner::uniform_layout(&loaded.config, kv);
         let model = Model::load(loaded.config, loaded.tensors, None, &pool, &|_, _| {}).unwrap();
         let runner = ModelRunner::new(Arc::new(model), pool, layout, blocks, context).unwrap();
         let table = (0..blocks as u32).map(BlockId).collect();

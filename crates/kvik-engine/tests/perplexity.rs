@@ -58,7 +58,7 @@ impl Case {
         let text = fs::read_to_string(&self.text).unwrap();
         let windows = Windows::new(&tokenizer, &text, self.window_tokens, self.windows_max).unwrap();
         let model = Arc::new(Model::load(config, tensors, None, &pool, &|_, _| {}).unwrap());
-        let layout = ModelRunner::layout(model.config(), kv, kv);
+        let layout = ModelRunner::uniform_layout(model.config(), kv);
         let mut runner = ModelRunner::new(model, pool, layout, windows.blocks(), self.window_tokens).unwrap();
         windows.score(&mut runner, &mut |_| {})
     }

@@ -21,7 +21,7 @@ fn engine(blocks: usize) -> (Engine, Tokenizer) {
     let LoadedModel { config, tensors, tokenizer, .. } = LoadedModel::open(&path).unwrap();
     let pool = Pool::new(2);
     let model = Arc::new(Model::load(config, tensors, None, &pool, &|_, _| {}).unwrap());
-    let layout = ModelRunner::layout(model.config(), KvFormat::F16, KvFormat::F16);
+    let layout = ModelRunner::uniform_layout(model.config(), KvFormat::F16);
     let config = EngineConfig {
         context_tokens: CONTEXT,
         parallel_max: 8,

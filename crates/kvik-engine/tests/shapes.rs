@@ -138,7 +138,7 @@ fn logits(file: Vec<u8>, kv: KvFormat) -> Result<Vec<f32>, String> {
     let model = Model::load(loaded.config, loaded.tensors, None, &pool, &|_, _| {})
         .map_err(|error| error.to_string())?;
     let (vocab, context) = (model.config().vocab, model.config().context.min(40));
-    let layout = ModelRunner::layout(model.config(), kv, kv);
+    let layout = ModelRunner::uniform_layout(model.config(), kv);
     let blocks = context.div_ceil(BLOCK_POSITIONS);
     let mut runner = ModelRunner::new(Arc::new(model), pool, layout, blocks, context).unwrap();
     let table: Vec<BlockId> = (0..blocks as u32).map(BlockId).collect();

@@ -21,7 +21,7 @@ fn open(path: &Path, positions: usize) -> (ModelRunner, Tokenizer) {
     let pool = Pool::new(2);
     let LoadedModel { config, tensors, tokenizer, .. } = LoadedModel::open(path).unwrap();
     let model = Arc::new(Model::load(config, tensors, None, &pool, &|_, _| {}).unwrap());
-    let layout = ModelRunner::layout(model.config(), KvFormat::F16, KvFormat::F16);
+    let layout = ModelRunner::uniform_layout(model.config(), KvFormat::F16);
     (ModelRunner::new(model, pool, layout, positions.div_ceil(16), positions).unwrap(), tokenizer)
 }
 

@@ -28,8 +28,8 @@ pub use activations::Activations;
 pub use attention::{Attention, AttnScratch};
 pub use isa::{Isa, UnknownIsa};
 pub use kv::{
-    BLOCK_POSITIONS, HeadTail, KV_LAYOUT_VERSION, KvArena, KvFormat, KvKind, KvLayer, KvLayout, SeqKv,
-    SeqRow, UnknownKvFormat,
+    BLOCK_POSITIONS, HeadTail, KV_LAYOUT_VERSION, KvArena, KvFormat, KvFormats, KvKind, KvLayer, KvLayout,
+    SeqKv, SeqRow, UnknownKvFormat, in_runs,
 };
 pub use matmul::{matmul, matmul_many};
 pub use matrix::{Matrix, MatrixError};

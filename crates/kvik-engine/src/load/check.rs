@@ -3,7 +3,7 @@
 use kvik_kernels::KvLayout;
 
 use crate::files::gguf::GgufError;
-use crate::model::{Arch, ModelConfig, RopeConfig, RopeScaling};
+use crate::model::{Arch, LAYERS_MAX, ModelConfig, RopeConfig, RopeScaling};
 
 /// Why the shape of a model was refused.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +46,7 @@ impl ConfigError {
 
 /// Refuses shapes that are contradictory, or so large that arithmetic on them could overflow.
 pub(crate) fn check_config(config: &ModelConfig) -> Result<(), ConfigError> {
-    within("number of layers", config.layers, 1024)?;
+    within("number of layers", config.layers, LAYERS_MAX)?;
     within("embedding length", config.d_model, 1 << 16)?;
     within("feed-forward length", config.d_ff, 1 << 20)?;
     within("number of heads", config.heads, 1024)?;

@@ -2,7 +2,8 @@
 //!
 //! `config` is the shape, `arch` what sets architectures and their layers apart, `expected` which tensors
 //! there are, `weights` loads and packs, `batch` is the work of a step, `decoder` the forward pass as a list
-//! of named steps, `feed_forward` those of its kinds, and `runner` owns the KV blocks and runs batches.
+//! of named steps, `feed_forward` those of its kinds, `kv_map` says in which formats layers store keys and
+//! values, and `runner` owns the KV blocks and runs batches.
 
 mod arch;
 pub mod batch;
@@ -12,6 +13,7 @@ mod decoder;
 mod digest;
 mod expected;
 mod feed_forward;
+mod kv_map;
 mod rope;
 mod runner;
 mod weights;
@@ -22,10 +24,12 @@ use crate::files::TensorSource;
 use weights::{Loader, Weights};
 
 pub(crate) use digest::digest;
+pub(crate) use kv_map::LAYERS_MAX;
 
 pub use arch::Arch;
 pub use config::{ModelConfig, RopeConfig, RopeScaling, RopeStyle};
 pub use convert::{CONVERT_TARGETS, convert};
+pub use kv_map::{KvMap, KvMapError};
 pub use runner::ModelRunner;
 
 /// A model ready to run: its shape and its packed weights.

@@ -4,12 +4,12 @@ use std::io;
 use std::sync::Arc;
 
 use kvik_cache::BlockId;
-use kvik_kernels::{KvArena, KvFormat, KvLayer, KvLayout, Pool, RopeTable};
+use kvik_kernels::{KvArena, KvFormats, KvLayer, KvLayout, Pool, RopeTable};
 
 use super::arch::LayerShape;
 use super::batch::{Batch, Runner};
 use super::decoder::{Context, Scratch, forward};
-use super::{Model, ModelConfig, rope};
+use super::{KvMap, KvMapError, Model, ModelConfig, rope};
 
 /// Runs batches of one model against KV blocks that it owns.
 pub struct ModelRunner {
@@ -36,13 +36,17 @@ impl ModelRunner {
         Ok(ModelRunner { model, pool, arena, rope, scratch: Scratch::default() })
     }
 
-    /// The KV layout of a model with formats `k` and `v`.
-    pub fn layout(config: &ModelConfig, k: KvFormat, v: KvFormat) -> KvLayout {
-        let layer = |index: usize| {
-            let LayerShape { kind, kv_heads, head_dim, .. } = config.layer(index);
-            KvLayer { kind, ..KvLayer::full(kv_heads, head_dim, k, v) }
-        };
-        KvLayout::new((0..config.layers).map(layer).collect())
+    /// The KV layout of a model that stores its layers as `map` says.
+    ///
+    /// # Errors
+    /// When the map is for another number of layers.
+    pub fn layout(config: &ModelConfig, map: &KvMap) -> Result<KvLayout, KvMapError> {
+        Ok(by_layer(config, &map.layers(config.layers)?))
+    }
+
+    /// The KV layout of a model that stores all its layers in the same formats.
+    pub fn uniform_layout(config: &ModelConfig, formats: impl Into<KvFormats>) -> KvLayout {
+        by_layer(config, &vec![formats.into(); config.layers])
     }
 
     /// The model.
@@ -54,6 +58,15 @@ impl ModelRunner {
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
+}
+
+/// `formats`: `[layers]`
+fn by_layer(config: &ModelConfig, formats: &[KvFormats]) -> KvLayout {
+    let layer = |(index, &KvFormats { k, v }): (usize, &KvFormats)| {
+        let LayerShape { kind, kv_heads, head_dim, .. } = config.layer(index);
+        KvLayer { kind, ..KvLayer::full(kv_heads, head_dim, k, v) }
+    };
+    KvLayout::new(formats.iter().enumerate().map(layer).collect())
 }
 
 impl Runner for ModelRunner {

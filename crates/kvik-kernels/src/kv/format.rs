@@ -54,6 +54,52 @@ impl FromStr for KvFormat {
     }
 }
 
+/// The formats of keys and of values; as text `f16`, or `q8/q4` where they differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct KvFormats {
+    /// Of the keys.
+    pub k: KvFormat,
+    /// Of the values.
+    pub v: KvFormat,
+}
+
+impl From<KvFormat> for KvFormats {
+    fn from(format: KvFormat) -> KvFormats {
+        KvFormats { k: format, v: format }
+    }
+}
+
+impl fmt::Display for KvFormats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            KvFormats { k, v } if k == v => k.fmt(f),
+            KvFormats { k, v } => f.pad(&format!("{k}/{v}")),
+        }
+    }
+}
+
+impl FromStr for KvFormats {
+    type Err = UnknownKvFormat;
+
+    fn from_str(text: &str) -> Result<KvFormats, UnknownKvFormat> {
+        let (k, v) = text.split_once('/').unwrap_or((text, text));
+        Ok(KvFormats { k: k.parse()?, v: v.parse()? })
+    }
+}
+
+/// What each layer stores as text: layers that store the same in runs, with their numbers from 0,
+/// `0-3:f16,4-27:q8/q4`.
+pub fn in_runs<T: fmt::Display + PartialEq>(layers: &[T]) -> String {
+    let mut first = 0;
+    let run = |run: &[T]| {
+        let last = first + run.len() - 1;
+        let numbers = if first == last { first.to_string() } else { format!("{first}-{last}") };
+        first = last + 1;
+        format!("{numbers}:{}", run[0])
+    };
+    layers.chunk_by(PartialEq::eq).map(run).collect::<Vec<_>>().join(",")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,5 +111,16 @@ mod tests {
         }
         let error = "q5".parse::<KvFormat>().unwrap_err();
         assert_eq!(error.to_string(), "unknown KV format \"q5\": use one of f32, f16, bf16, q8, q4");
+    }
+    #[test]
+    fn names_of_two_formats_are_read_back() {
+        for (k, v) in KvFormat::ALL.into_iter().flat_map(|k| KvFormat::ALL.map(|v| (k, v))) {
+            let formats = KvFormats { k, v };
+            assert_eq!(formats.to_string().parse(), Ok(formats));
+            assert_eq!(formats.to_string().contains('/'), k != v);
+        }
+        for wrong in ["", "/", "q8/", "/q8", "q8/q4/q4", "q8 / q4"] {
+            assert!(wrong.parse::<KvFormats>().is_err(), "{wrong}");
+        }
     }
 }

@@ -2,8 +2,9 @@
 
 use std::ops::{Range, RangeInclusive};
 
+use super::format::in_runs;
 use super::tile::{key_bytes, value_bytes};
-use super::{BLOCK_POSITIONS, HEAD_DIM_MAX, KvFormat};
+use super::{BLOCK_POSITIONS, HEAD_DIM_MAX, KvFormat, KvFormats};
 use crate::f32x16::LANES;
 
 /// Counts the changes of what the bytes of a block mean: blocks kept by an older kvik are not read by a
@@ -48,8 +49,7 @@ impl KvLayer {
     fn format_name(&self) -> String {
         let KvLayer { kind, k, v, .. } = self;
         match kind {
-            KvKind::Full if k == v => k.to_string(),
-            KvKind::Full => format!("{k}/{v}"),
+            KvKind::Full => KvFormats { k: *k, v: *v }.to_string(),
         }
     }
 
@@ -144,18 +144,15 @@ impl KvLayout {
     /// It is the format of all layers, `f16` or `q8/q4` (keys, values); or the layers in runs that store
     /// the same, `0-3:f16,4-27:q8/q4`. Heads and lengths belong to the model, whose identity stands beside it.
     pub fn format_name(&self) -> String {
-        let mut runs = Vec::new();
-        let mut first = 0;
-        for run in self.layers.chunk_by(|a, b| a.format_name() == b.format_name()) {
-            let last = first + run.len() - 1;
-            let numbers = if first == last { first.to_string() } else { format!("{first}-{last}") };
-            runs.push(format!("{numbers}:{}", run[0].format_name()));
-            first = last + 1;
-        }
-        match runs.as_slice() {
-            [_] => self.layers[0].format_name(),
-            runs => runs.join(","),
-        }
+        text_of(self.layers.iter().map(KvLayer::format_name).collect())
+    }
+
+    /// The formats of the keys alone, and those of the values, as [`format_name`](KvLayout::format_name)
+    /// writes them.
+    pub fn part_names(&self) -> [String; 2] {
+        let keys = self.layers.iter().map(|layer| layer.k.to_string());
+        let values = self.layers.iter().map(|layer| layer.v.to_string());
+        [text_of(keys.collect()), text_of(values.collect())]
     }
 
     /// The number of the K and V tile that hold what `block` stores for a layer and KV head.
@@ -190,6 +187,14 @@ impl KvLayout {
         let kv_heads = self.layers[layer].kv_heads;
         assert!(head < kv_heads, "head {head} of {kv_heads} in layer {layer}");
         self.first_heads[layer] + head
+    }
+}
+
+/// The one name that all layers have, or names by layer.
+fn text_of(mut layers: Vec<String>) -> String {
+    match layers.iter().all(|name| *name == layers[0]) {
+        true => layers.swap_remove(0),
+        false => in_runs(&layers),
     }
 }
 
@@ -266,6 +271,7 @@ mod tests {
         assert_eq!(layers(&[(28, q8, q4)]).format_name(), "q8/q4");
         assert_eq!(layers(&[(4, f16, f16), (24, q8, q4)]).format_name(), "0-3:f16,4-27:q8/q4");
         assert_eq!(layers(&[(1, q8, q8), (1, f16, f16)]).format_name(), "0:q8,1:f16");
+        assert_eq!(layers(&[(4, f16, f16), (24, q8, f16)]).part_names(), ["0-3:f16,4-27:q8", "f16"]);
     }
 
     #[test]

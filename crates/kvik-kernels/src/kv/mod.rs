@@ -11,7 +11,7 @@ pub(crate) mod tile;
 pub(crate) mod write;
 
 pub use arena::KvArena;
-pub use format::{KvFormat, UnknownKvFormat};
+pub use format::{KvFormat, KvFormats, UnknownKvFormat, in_runs};
 pub use layout::{KV_LAYOUT_VERSION, KvKind, KvLayer, KvLayout};
 pub use sequence::{HeadTail, SeqKv, SeqRow};
 

@@ -9,11 +9,11 @@ use clap::Args;
 use kvik_cache::{BLOCK_POSITIONS, BlockId, Token};
 use kvik_engine::model::ModelRunner;
 use kvik_engine::model::batch::{Batch, Row, Runner, SequenceKv};
-use kvik_kernels::KvFormat;
+use kvik_kernels::KvLayout;
 use serde::Serialize;
 
 use crate::{
-    serving::load,
+    serving::{kv, load},
     settings::{model::ModelArgs, size::ByteSize},
 };
 
@@ -78,6 +78,8 @@ struct BenchRow {
     n_threads: usize,
     type_k: String,
     type_v: String,
+    /// The formats as `--kv` takes them.
+    kv: String,
     n_prompt: usize,
     n_gen: usize,
     n_depth: usize,
@@ -98,7 +100,7 @@ struct BenchSetup {
     name: String,
     weight_bytes: u64,
     threads: usize,
-    kv: (KvFormat, KvFormat),
+    kv: KvLayout,
 }
 
 /// Runs the command.
@@ -134,8 +136,7 @@ impl BenchArgs {
         let pool = self.model.pool();
         let threads = pool.threads();
         let model = load::model(&self.model, &pool)?.model;
-        let kv = self.model.kv_formats();
-        let layout = ModelRunner::layout(model.config(), kv.0, kv.1);
+        let layout = kv::layout(&self.model.kv, model.config())?;
         let blocks = tests.iter().map(blocks_needed).max().unwrap_or(1);
         let positions = tests.iter().map(Test::positions).max().unwrap_or(1);
         let setup = BenchSetup {
@@ -143,7 +144,7 @@ impl BenchArgs {
             name: model.config().name.clone(),
             weight_bytes: model.weight_bytes() as u64,
             threads,
-            kv,
+            kv: layout.clone(),
         };
         Ok((ModelRunner::new(Arc::new(model), pool, layout, blocks, positions)?, setup))
     }
@@ -307,14 +308,16 @@ impl BenchRow {
         let samples_ts: Vec<f64> = samples_ns.iter().map(speed).collect();
         let (avg_ns, stddev_ns) = spread(&samples_ns.iter().map(|&ns| ns as f64).collect::<Vec<_>>());
         let (avg_ts, stddev_ts) = spread(&samples_ts);
+        let [type_k, type_v] = setup.kv.part_names();
         BenchRow {
             build: env!("CARGO_PKG_VERSION"),
             model_filename: setup.filename.clone(),
             model_type: setup.name.clone(),
             model_size: setup.weight_bytes,
             n_threads: setup.threads,
-            type_k: setup.kv.0.name().to_owned(),
-            type_v: setup.kv.1.name().to_owned(),
+            type_k,
+            type_v,
+            kv: setup.kv.format_name(),
             n_prompt: test.prompt,
             n_gen: test.generate,
             n_depth: test.depth,
@@ -330,11 +333,7 @@ impl BenchRow {
     }
 
     fn markdown(&self, test: &str) -> String {
-        let kv = if self.type_k == self.type_v {
-            self.type_k.clone()
-        } else {
-            format!("{}/{}", self.type_k, self.type_v)
-        };
+        let kv = &self.kv;
         let name = &self.model_type;
         let size = ByteSize(self.model_size).to_string();
         let speed = format!("{:.2} ± {:.2}", self.avg_ts, self.stddev_ts);

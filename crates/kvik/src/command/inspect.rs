@@ -59,7 +59,7 @@ fn facts(loaded: &LoadedModel) -> Vec<(&'static str, String)> {
     let tokenizer = &loaded.tokenizer;
     let special =
         |token: Option<u32>| token.map_or("none".to_owned(), |t| format!("{t} {:?}", tokenizer.decode(&[t])));
-    let per_token = ModelRunner::layout(config, KvFormat::F16, KvFormat::F16).token_bytes();
+    let per_token = ModelRunner::uniform_layout(config, KvFormat::F16).token_bytes();
     vec![
         ("model", config.name.clone()),
         ("runs as", config.arch.name().to_owned()),

@@ -14,10 +14,13 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use kvik_engine::engine::perplexity::{Perplexity, WINDOW_TOKENS, WINDOW_TOKENS_MIN, Windows};
 use kvik_engine::model::ModelRunner;
-use kvik_kernels::KvFormat;
+use kvik_kernels::KvLayout;
 use serde_json::json;
 
-use crate::{serving::load, settings::model::ModelArgs};
+use crate::{
+    serving::{kv, load},
+    settings::model::ModelArgs,
+};
 
 /// Measures how well a model predicts a text, with the flags and the rules of llama-perplexity
 #[derive(Debug, Args)]
@@ -55,7 +58,7 @@ pub(crate) struct PerplexityArgs {
 /// Runs the command.
 pub(crate) fn run(args: &PerplexityArgs) -> anyhow::Result<()> {
     let text = read(&args.file)?;
-    let (mut runner, windows) = args.open(&text)?;
+    let Opened { mut runner, windows, kv } = args.open(&text)?;
     let bar = progress(windows.count());
     let start = Instant::now();
     let perplexity = windows.score(&mut runner, &mut |so_far| {
@@ -65,8 +68,8 @@ pub(crate) fn run(args: &PerplexityArgs) -> anyhow::Result<()> {
     bar.finish_and_clear();
     let elapsed = start.elapsed();
     match args.json {
-        true => println!("{}", serde_json::to_string_pretty(&args.summary(&perplexity, elapsed))?),
-        false => println!("{}", args.line(&perplexity, elapsed)),
+        true => println!("{}", serde_json::to_string_pretty(&args.summary(&perplexity, &kv, elapsed))?),
+        false => println!("{}", args.line(&perplexity, &kv.format_name(), elapsed)),
     }
     Ok(())
 }
@@ -76,12 +79,19 @@ fn read(path: &Path) -> anyhow::Result<String> {
         .with_context(|| format!("the text {} cannot be read; it must be UTF-8", path.display()))
 }
 
+/// What scoring a text needs.
+struct Opened {
+    runner: ModelRunner,
+    windows: Windows,
+    kv: KvLayout,
+}
+
 impl PerplexityArgs {
     /// Loads the model with the KV blocks of one window, and cuts the text.
-    fn open(&self, text: &str) -> anyhow::Result<(ModelRunner, Windows)> {
+    fn open(&self, text: &str) -> anyhow::Result<Opened> {
         let pool = self.model.pool();
-        let opened = load::model(&self.model, &pool)?;
-        let (model, window) = (opened.model, self.window as usize);
+        let loaded = load::model(&self.model, &pool)?;
+        let (model, window) = (loaded.model, self.window as usize);
         if window > model.config().context {
             tracing::warn!(
                 "the model was made for {} tokens and a window is {window}",
@@ -89,35 +99,33 @@ impl PerplexityArgs {
             );
         }
         let windows_max = self.chunks.map_or(usize::MAX, NonZeroUsize::get);
-        let windows = Windows::new(&opened.tokenizer, text, window, windows_max)
+        let windows = Windows::new(&loaded.tokenizer, text, window, windows_max)
             .with_context(|| format!("the text {} cannot be scored", self.file.display()))?;
-        let (k, v) = self.model.kv_formats();
-        let layout = ModelRunner::layout(model.config(), k, v);
-        let runner = ModelRunner::new(Arc::new(model), pool, layout, windows.blocks(), window)
+        let kv = kv::layout(&self.model.kv, model.config())?;
+        let runner = ModelRunner::new(Arc::new(model), pool, kv.clone(), windows.blocks(), window)
             .with_context(|| format!("no memory for windows of {window} tokens"))?;
-        Ok((runner, windows))
+        Ok(Opened { runner, windows, kv })
     }
 
-    fn line(&self, perplexity: &Perplexity, elapsed: Duration) -> String {
+    fn line(&self, perplexity: &Perplexity, kv: &str, elapsed: Duration) -> String {
         format!(
-            "perplexity {:.4} +/- {:.4}   ({} tokens scored in {} windows of {}, kv {}, {:.1} s)",
+            "perplexity {:.4} +/- {:.4}   ({} tokens scored in {} windows of {}, kv {kv}, {:.1} s)",
             perplexity.value(),
             perplexity.error(),
             perplexity.tokens,
             perplexity.windows,
             self.window,
-            kv_name(self.model.kv_formats()),
             elapsed.as_secs_f64()
         )
     }
 
-    fn summary(&self, perplexity: &Perplexity, elapsed: Duration) -> serde_json::Value {
-        let (k, v) = self.model.kv_formats();
+    fn summary(&self, perplexity: &Perplexity, kv: &KvLayout, elapsed: Duration) -> serde_json::Value {
+        let [k, v] = kv.part_names();
         json!({
             "model": self.model.source(),
             "file": self.file.display().to_string(),
-            "type_k": k.name(),
-            "type_v": v.name(),
+            "type_k": k,
+            "type_v": v,
             "n_ctx": self.window,
             "n_chunks": perplexity.windows,
             "n_scored": perplexity.tokens,
@@ -127,11 +135,6 @@ impl PerplexityArgs {
             "seconds": elapsed.as_secs_f64(),
         })
     }
-}
-
-/// `f16` or `q8/f16`.
-fn kv_name((k, v): (KvFormat, KvFormat)) -> String {
-    if k == v { k.to_string() } else { format!("{k}/{v}") }
 }
 
 /// A progress bar; indicatif hides it where standard error is not a terminal.

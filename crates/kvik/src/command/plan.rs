@@ -4,13 +4,13 @@ use clap::Args;
 use kvik_cache::BLOCK_POSITIONS;
 use kvik_engine::load::LoadedModel;
 use kvik_engine::model::{ModelConfig, ModelRunner};
-use kvik_kernels::KvFormat;
+use kvik_kernels::{KvFormat, KvLayout};
 use serde::Serialize;
 
-use crate::settings::{model::ModelArgs, size::ByteSize};
-
-/// The KV formats that are compared.
-const FORMATS: [KvFormat; KvFormat::ALL.len()] = KvFormat::ALL;
+use crate::{
+    serving::kv,
+    settings::{kv::KvArgs, model::ModelArgs, size::ByteSize},
+};
 
 /// Shows the memory of weights and of KV per token, per context and per user, and what fits.
 #[derive(Debug, Args)]
@@ -74,7 +74,7 @@ struct Plan {
 /// Runs the command.
 pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
     let loaded = args.model.load()?;
-    let plan = Plan::new(args, &loaded);
+    let plan = Plan::new(args, &loaded)?;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&plan)?);
     } else {
@@ -84,14 +84,14 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
 }
 
 impl Plan {
-    fn new(args: &PlanArgs, loaded: &LoadedModel) -> Plan {
+    fn new(args: &PlanArgs, loaded: &LoadedModel) -> anyhow::Result<Plan> {
         let config = &loaded.config;
         let context_tokens = args.context.unwrap_or(config.context);
         let weight_bytes = loaded.tensors.total_bytes();
         let ram_bytes = args.ram.map(|size| size.0);
         let cost =
-            |format| FormatCost::new(config, format, context_tokens, args.users, weight_bytes, ram_bytes);
-        Plan {
+            |layout: &KvLayout| FormatCost::new(layout, context_tokens, args.users, weight_bytes, ram_bytes);
+        Ok(Plan {
             model: config.name.clone(),
             architecture: config.arch.name(),
             layers: config.layers,
@@ -102,8 +102,8 @@ impl Plan {
             users: args.users,
             weight_bytes,
             ram_bytes,
-            kv_formats: FORMATS.into_iter().map(cost).collect(),
-        }
+            kv_formats: layouts(&args.model.kv, config)?.iter().map(cost).collect(),
+        })
     }
 
     /// How heads share keys and values.
@@ -141,23 +141,32 @@ impl Plan {
     }
 }
 
+/// What a block stores in each format, and as the flags say.
+fn layouts(args: &KvArgs, config: &ModelConfig) -> anyhow::Result<Vec<KvLayout>> {
+    let mut layouts: Vec<_> =
+        KvFormat::ALL.iter().map(|&format| ModelRunner::uniform_layout(config, format)).collect();
+    let chosen = kv::layout(args, config)?;
+    if !layouts.contains(&chosen) {
+        layouts.push(chosen);
+    }
+    Ok(layouts)
+}
+
 impl FormatCost {
     fn new(
-        config: &ModelConfig,
-        format: KvFormat,
+        layout: &KvLayout,
         context_tokens: usize,
         users: usize,
         weight_bytes: u64,
         ram_bytes: Option<u64>,
     ) -> FormatCost {
-        let layout = ModelRunner::layout(config, format, format);
         let block_bytes = layout.block_bytes() as u64;
         let blocks = |tokens: usize| tokens.div_ceil(BLOCK_POSITIONS) as u64;
         let bytes_per_context = blocks(context_tokens) * block_bytes;
         let bytes_all_users = bytes_per_context * users as u64;
         let blocks_that_fit = ram_bytes.map(|ram| ram.saturating_sub(weight_bytes) / block_bytes);
         FormatCost {
-            kv: format.name().to_owned(),
+            kv: layout.format_name(),
             bytes_per_token: layout.token_bytes() as u64,
             bytes_per_context,
             bytes_all_users,
@@ -229,7 +238,8 @@ mod tests {
             (config(32, 32, 1, 128), 2048, KvFormat::F16, 32 << 20),
         ];
         for (config, tokens, format, expected) in cases {
-            let cost = FormatCost::new(&config, format, tokens, 1, 0, None);
+            let layout = ModelRunner::uniform_layout(&config, format);
+            let cost = FormatCost::new(&layout, tokens, 1, 0, None);
             assert_eq!(cost.bytes_per_token * tokens as u64, expected);
         }
     }
@@ -237,11 +247,12 @@ mod tests {
     #[test]
     fn what_fits_is_counted_in_whole_blocks_beside_the_weights() {
         let model = config(32, 32, 32, 128);
+        let layout = ModelRunner::uniform_layout(&model, KvFormat::F16);
         let (gib, weights) = (1u64 << 30, 3u64 << 30);
-        let cost = FormatCost::new(&model, KvFormat::F16, 2048, 2, weights, Some(weights + 5 * gib / 2));
+        let cost = FormatCost::new(&layout, 2048, 2, weights, Some(weights + 5 * gib / 2));
         assert_eq!(cost.bytes_with_weights, weights + 2 * gib);
         assert_eq!((cost.users_that_fit, cost.tokens_that_fit), (Some(2), Some(5120)));
-        let none = FormatCost::new(&model, KvFormat::F16, 2048, 2, weights, Some(gib));
+        let none = FormatCost::new(&layout, 2048, 2, weights, Some(gib));
         assert_eq!((none.users_that_fit, none.tokens_that_fit), (Some(0), Some(0)));
     }
 }

@@ -15,7 +15,7 @@ use kvik_engine::text::template::{ChatTemplate, TemplateError};
 use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_kernels::{KvLayout, Pool};
 
-use super::{budget::KvBudget, disk, memory};
+use super::{budget::KvBudget, disk, kv, memory};
 use crate::{
     accounts::tenants::Tenants,
     clock::unix_seconds,
@@ -133,8 +133,7 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
     let pool = args.pool();
     let threads = pool.threads();
     let Opened { model, tokenizer, template } = model(args, &pool)?;
-    let (k, v) = args.kv_formats();
-    let layout = ModelRunner::layout(model.config(), k, v);
+    let layout = kv::layout(&args.kv, model.config())?;
     let blocks = blocks(cache.cache_ram, &layout)?;
     let budget = KvBudget { blocks, block_bytes: layout.block_bytes(), kv: layout.format_name(), threads };
     let context = context(cache.context, model.config().context, &budget)?;

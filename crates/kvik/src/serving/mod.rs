@@ -4,7 +4,7 @@
 
 pub(crate) mod budget;
 pub(crate) mod disk;
-
+pub(crate) mod kv;
 pub(crate) mod load;
 mod memory;
 mod open;

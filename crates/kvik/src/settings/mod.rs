@@ -4,6 +4,7 @@ pub(crate) mod config;
 pub(crate) mod dirs;
 pub(crate) mod disk_place;
 pub(crate) mod file_limit;
+pub(crate) mod kv;
 pub(crate) mod logging;
 pub(crate) mod model;
 pub(crate) mod size;

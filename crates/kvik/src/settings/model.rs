@@ -2,14 +2,12 @@
 
 use std::{num::NonZeroUsize, path::PathBuf};
 
-use clap::{
-    Args, ValueEnum,
-    builder::{PossibleValuesParser, TypedValueParser},
-};
+use clap::{Args, ValueEnum, builder::TypedValueParser};
 use kvik_cache::Policy;
-use kvik_kernels::{KvFormat, Pool, WeightType, performance_cores};
+use kvik_kernels::{Pool, WeightType, performance_cores};
 
 use super::disk_place::DiskPlace;
+use super::kv::KvArgs;
 use super::size::ByteSize;
 
 /// The model and the formats of its weights and of the KV cache.
@@ -27,15 +25,8 @@ pub(crate) struct ModelArgs {
     /// Use this Jinja template instead of the model's own
     #[arg(long, value_name = "FILE")]
     pub(crate) chat_template: Option<PathBuf>,
-    /// Format of keys and values in the cache
-    #[arg(long, value_name = "FORMAT", default_value = "f16", value_parser = kv_format())]
-    kv: KvFormat,
-    /// Format of keys [default: that of --kv]
-    #[arg(long, value_name = "FORMAT", value_parser = kv_format())]
-    kv_k: Option<KvFormat>,
-    /// Format of values [default: that of --kv]
-    #[arg(long, value_name = "FORMAT", value_parser = kv_format())]
-    kv_v: Option<KvFormat>,
+    #[command(flatten)]
+    pub(crate) kv: KvArgs,
     /// Compute threads [default: the number of performance cores]
     #[arg(short, long, value_name = "N")]
     threads: Option<NonZeroUsize>,
@@ -107,25 +98,11 @@ impl From<WeightsArg> for WeightType {
     }
 }
 
-/// Parses a KV format; its help lists all of them.
-fn kv_format() -> impl TypedValueParser<Value = KvFormat> {
-    PossibleValuesParser::new(KvFormat::ALL.map(KvFormat::name))
-        .map(|name| name.parse().expect("the possible values are names of formats"))
-}
-
 impl ModelArgs {
     /// The embedded model, in the default formats.
     #[cfg(test)]
     pub(crate) fn embedded() -> ModelArgs {
-        ModelArgs {
-            model: None,
-            weights: None,
-            chat_template: None,
-            kv: KvFormat::F16,
-            kv_k: None,
-            kv_v: None,
-            threads: None,
-        }
+        ModelArgs { model: None, weights: None, chat_template: None, kv: KvArgs::default(), threads: None }
     }
 
     /// Whether this is the embedded model.
@@ -136,11 +113,6 @@ impl ModelArgs {
     /// The origin of the model, for people.
     pub(crate) fn source(&self) -> &str {
         self.model.as_deref().unwrap_or("embedded model")
-    }
-
-    /// Formats of keys and of values.
-    pub(crate) fn kv_formats(&self) -> (KvFormat, KvFormat) {
-        (self.kv_k.unwrap_or(self.kv), self.kv_v.unwrap_or(self.kv))
     }
 
     /// The compute threads.
