@@ -51,12 +51,17 @@ const BANNED: [(&str, &str); 26] = [
 ];
 
 /// Names that two types of one crate may share, and why.
-const SHARED_NAMES: [(&str, &str, &str); 9] = [
+const SHARED_NAMES: [(&str, &str, &str); 10] = [
     ("kvik-kernels", "Avx2", "one instruction set: its kernels and its lanes of f32"),
     ("kvik-kernels", "Avx512", "one instruction set: its kernels and its lanes of f32"),
     ("kvik-kernels", "Neon", "one instruction set: its kernels and its lanes of f32"),
     ("kvik-cache", "BlockTokens", "the tokens of one block: as stored in a tier, and as labels of the tree"),
     ("kvik-kernels", "Quantised", "rows of activations for a product, and rows of keys or values in a block"),
+    (
+        "kvik-cache",
+        "Needs",
+        "of an admission in blocks of each component, and of a retention policy in facts",
+    ),
     ("kvik-engine", "Buffers", "of a feed-forward layer, and of the threads of the disk"),
     ("kvik", "Part", "of a comparison of prompts, and of the content of a message"),
     ("kvik", "Reader", "the turn to read a body, and the reader of its fields"),
