@@ -2,6 +2,7 @@
 //! stores where.
 
 mod arena;
+mod compact;
 mod format;
 mod layout;
 pub(crate) mod quantised;

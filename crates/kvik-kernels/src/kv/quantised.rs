@@ -19,7 +19,7 @@
 
 use half::bf16;
 
-use super::tile::Tile;
+use super::tile::{Place, Tile};
 use super::{BLOCK_POSITIONS, factor_to, max_magnitude};
 use crate::f32x16::{F32x16, ROUND};
 use crate::i32x16::I32x16;
@@ -51,6 +51,10 @@ pub(crate) trait Quantised: Tile {
     unsafe fn write_scales(scales: *mut u8, position: usize, numbers: &[f32]) -> Quantiser;
     /// Writes one quantised value.
     unsafe fn write(tile: *mut u8, columns: usize, row: usize, column: usize, value: i32);
+    /// Copies the scales of one position of a group.
+    unsafe fn copy_scales(from: Place<*const u8>, to: Place<*mut u8>);
+    /// Where in its word the quantised value of a row is: the first of its bits.
+    fn shift(row: usize) -> u32;
 }
 
 /// Groups that `dims` dimensions have.
@@ -89,7 +93,7 @@ fn bytes<C: Quantised>(rows: usize, columns: usize, dims: usize) -> usize {
 
 /// What [`Tile`] asks, for a quantised format.
 macro_rules! quantised_tile {
-    ($name:ident) => {
+    ($name:ident, words of $word:ty, values of $mask:literal) => {
         impl Tile for $name {
             const QUANTISED: bool = true;
 
@@ -132,14 +136,64 @@ macro_rules! quantised_tile {
                     }
                 }
             }
+
+            #[inline(always)]
+            unsafe fn copy_key(from: Place<*const u8>, to: Place<*mut u8>, head_dim: usize) {
+                let source = from.tile.cast::<$word>().wrapping_add(from.position);
+                let target = to.tile.cast::<$word>().wrapping_add(to.position);
+                for row in 0..head_dim.div_ceil(<$name>::ROWS) {
+                    let at = row * BLOCK_POSITIONS;
+                    // SAFETY: the caller's promise; all rows of a word belong to the position of its column.
+                    unsafe { target.add(at).write_unaligned(source.add(at).read_unaligned()) };
+                }
+                // SAFETY: the caller's promise.
+                unsafe { copy_all_scales::<$name>(from, to, [head_dim, BLOCK_POSITIONS], head_dim) };
+            }
+
+            #[inline(always)]
+            unsafe fn copy_value(from: Place<*const u8>, to: Place<*mut u8>, dims: usize) {
+                let word = |position: usize| position / <$name>::ROWS * dims;
+                let source = from.tile.cast::<$word>().wrapping_add(word(from.position));
+                let target = to.tile.cast::<$word>().wrapping_add(word(to.position));
+                let [out, into] = [from.position, to.position].map(<$name>::shift);
+                for column in 0..dims {
+                    // SAFETY: the caller's promise. Other rows of the word keep their bits.
+                    unsafe {
+                        let value = <$word>::from_le(source.add(column).read_unaligned()) >> out & $mask;
+                        let target = target.add(column);
+                        let others = <$word>::from_le(target.read_unaligned()) & !($mask << into);
+                        target.write_unaligned((others | value << into).to_le());
+                    }
+                }
+                // SAFETY: the caller's promise.
+                unsafe { copy_all_scales::<$name>(from, to, [BLOCK_POSITIONS, dims], dims) };
+            }
         }
     };
+}
+
+/// Copies the scales of all groups that `dims` dimensions have; tiles have `rows` and `columns`.
+#[inline(always)]
+unsafe fn copy_all_scales<C: Quantised>(
+    from: Place<*const u8>,
+    to: Place<*mut u8>,
+    [rows, columns]: [usize; 2],
+    dims: usize,
+) {
+    let source = scales_at::<C>(from.tile, rows, columns);
+    let target = scales_at::<C>(to.tile, rows, columns).cast_mut();
+    for group in 0..groups::<C>(dims) {
+        let at = group * C::SCALES;
+        let from = Place { tile: source.wrapping_add(at), ..from };
+        // SAFETY: the caller's promise: both tiles have scales for every group.
+        unsafe { C::copy_scales(from, Place { tile: target.wrapping_add(at), ..to }) };
+    }
 }
 
 /// Symmetric 8-bit numbers; the maximum magnitude of a head vector becomes 127.
 pub(crate) struct Q8;
 
-quantised_tile!(Q8);
+quantised_tile!(Q8, words of u16, values of 0xff);
 
 impl Quantised for Q8 {
     const ROWS: usize = 2;
@@ -187,12 +241,24 @@ impl Quantised for Q8 {
         // SAFETY: the caller's promise.
         unsafe { tile.add((row / 2 * columns + column) * 2 + row % 2).write(value as u8) };
     }
+
+    #[inline(always)]
+    unsafe fn copy_scales(from: Place<*const u8>, to: Place<*mut u8>) {
+        let (source, target) = (from.tile.cast::<f32>(), to.tile.cast::<f32>());
+        // SAFETY: the caller's promise.
+        unsafe { target.add(to.position).write_unaligned(source.add(from.position).read_unaligned()) };
+    }
+
+    #[inline(always)]
+    fn shift(row: usize) -> u32 {
+        8 * (row % 2) as u32
+    }
 }
 
 /// Four-bit numbers in groups of 32 dimensions, each with a scale and a minimum.
 pub(crate) struct Q4;
 
-quantised_tile!(Q4);
+quantised_tile!(Q4, words of u32, values of 0xf);
 
 impl Quantised for Q4 {
     const ROWS: usize = 8;
@@ -244,13 +310,27 @@ impl Quantised for Q4 {
 
     #[inline(always)]
     unsafe fn write(tile: *mut u8, columns: usize, row: usize, column: usize, value: i32) {
-        let (pair, second) = (row % 8 / 2, row % 2);
         let word = tile.wrapping_add((row / 8 * columns + column) * 4).cast::<u32>();
-        let shift = 16 * second + 4 * pair;
+        let shift = Q4::shift(row);
         // SAFETY: the caller's promise. Other rows of the word keep their bits.
         unsafe {
             let others = u32::from_le(word.read_unaligned()) & !(15 << shift);
             word.write_unaligned((others | (value as u32) << shift).to_le());
         }
+    }
+
+    #[inline(always)]
+    unsafe fn copy_scales(from: Place<*const u8>, to: Place<*mut u8>) {
+        let source = from.tile.cast::<u16>().wrapping_add(from.position);
+        let target = to.tile.cast::<u16>().wrapping_add(to.position);
+        for at in [0, BLOCK_POSITIONS] {
+            // SAFETY: the caller's promise: the scale, and the minimum behind all scales.
+            unsafe { target.add(at).write_unaligned(source.add(at).read_unaligned()) };
+        }
+    }
+
+    #[inline(always)]
+    fn shift(row: usize) -> u32 {
+        (4 * (row % 8 / 2) + 16 * (row % 2)) as u32
     }
 }

@@ -73,10 +73,7 @@ impl SeqKv<'_> {
 pub(crate) fn check(layer: &KvLayer, rows: &[SeqRow], seqs: &[SeqKv<'_>]) {
     // Another kind stores other positions: a new kind says here and in `SeqKv` which.
     let KvKind::Full = layer.kind;
-    for kv in seqs {
-        let complete = kv.tails.is_empty() || kv.tails.len() == layer.kv_heads;
-        assert!(complete, "{} tails of {} KV heads", kv.tails.len(), layer.kv_heads);
-    }
+    seqs.iter().for_each(|kv| check_tails(layer, kv));
     for &SeqRow { seq, len } in rows {
         let kv = &seqs[seq as usize];
         for head in 0..kv.tails.len().max(1) {
@@ -85,4 +82,13 @@ pub(crate) fn check(layer: &KvLayer, rows: &[SeqRow], seqs: &[SeqKv<'_>]) {
             assert!(fits, "{len} positions, {dropped} dropped, of {capacity} in sequence {seq}");
         }
     }
+}
+
+/// Checks that all heads of a layer have tails, or none.
+///
+/// # Panics
+/// When some have.
+pub(crate) fn check_tails(layer: &KvLayer, kv: &SeqKv<'_>) {
+    let complete = kv.tails.is_empty() || kv.tails.len() == layer.kv_heads;
+    assert!(complete, "{} tails of {} KV heads", kv.tails.len(), layer.kv_heads);
 }

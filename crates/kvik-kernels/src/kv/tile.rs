@@ -29,6 +29,16 @@ pub(crate) trait Tile {
     fn value_bytes(dims: usize) -> usize;
     unsafe fn write_key(tile: *mut u8, position: usize, key: &[f32]);
     unsafe fn write_value(tile: *mut u8, dims: usize, position: usize, value: &[f32]);
+    /// Copies what is stored for one position to another tile; the target's other positions stay.
+    unsafe fn copy_key(from: Place<*const u8>, to: Place<*mut u8>, head_dim: usize);
+    unsafe fn copy_value(from: Place<*const u8>, to: Place<*mut u8>, dims: usize);
+}
+
+/// A position in a tile.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place<P> {
+    pub tile: P,
+    pub position: usize,
 }
 
 /// Reads the tiles of a format of floats; pointers as in [`Tile`].
@@ -120,6 +130,24 @@ macro_rules! float_tile {
                     // SAFETY: row `position` of the tile has `dims` numbers.
                     unsafe { row.add(d).write($convert(x)) };
                 }
+            }
+
+            #[inline(always)]
+            unsafe fn copy_key(from: Place<*const u8>, to: Place<*mut u8>, head_dim: usize) {
+                let source = from.tile.cast::<$number>().wrapping_add(from.position);
+                let target = to.tile.cast::<$number>().wrapping_add(to.position);
+                for d in 0..head_dim {
+                    // SAFETY: row `d` of both tiles, lane `position`.
+                    unsafe { target.add(d * BLOCK_POSITIONS).write(source.add(d * BLOCK_POSITIONS).read()) };
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn copy_value(from: Place<*const u8>, to: Place<*mut u8>, dims: usize) {
+                let source = from.tile.cast::<$number>().wrapping_add(from.position * dims);
+                let target = to.tile.cast::<$number>().wrapping_add(to.position * dims);
+                // SAFETY: row `position` of both tiles, which are different ones, has `dims` numbers.
+                unsafe { std::ptr::copy_nonoverlapping(source, target, dims) };
             }
         }
 
