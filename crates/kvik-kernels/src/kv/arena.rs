@@ -2,8 +2,8 @@
 
 use std::io;
 
-use super::sequence::check;
-use super::write::{Position, writer};
+use super::sequence::{check, check_tails};
+use super::write::{Position, writers};
 use super::{BLOCK_POSITIONS, KvLayer, KvLayout, SeqKv, SeqRow};
 use crate::memory::Memory;
 use crate::{Isa, Pool};
@@ -89,7 +89,7 @@ impl KvArena {
         assert!(k.len() == rows.len() * key_row, "k is [n, kv_heads, key_dim]");
         assert!(v.len() == rows.len() * value_row, "v is [n, kv_heads, value_dim]");
         check(&shape, rows, seqs);
-        let write = writer(Isa::current(), &shape);
+        let write = writers(Isa::current(), &shape).position;
         let arena = &*self;
         let write_head = |head: usize| {
             for (i, row) in rows.iter().enumerate() {
@@ -118,6 +118,23 @@ impl KvArena {
         } else {
             (0..kv_heads).for_each(write_head);
         }
+    }
+
+    /// Replaces the key of one stored position of a KV head, encoded as [`KvArena::write`] encodes it.
+    ///
+    /// * `position`: among those that the head stores
+    /// * `key`: `[key_dim]`
+    ///
+    /// # Panics
+    /// When a shape does not fit, or the layer, the head or the position does not exist.
+    pub fn write_key(&mut self, layer: usize, head: usize, seq: &SeqKv<'_>, position: usize, key: &[f32]) {
+        let shape = self.layout.layers()[layer];
+        assert!(key.len() == shape.key_dim, "key is [{}]", shape.key_dim);
+        check_tails(&shape, seq);
+        let tile = seq.tile(self, layer, head, position / BLOCK_POSITIONS);
+        let key_tile = self.tiles(tile, layer)[0].cast_mut();
+        // SAFETY: the tile exists and has the shape and formats of the layer; `&mut self` keeps all others away.
+        unsafe { (writers(Isa::current(), &shape).key)(key_tile, position % BLOCK_POSITIONS, key) };
     }
 
     /// The K and the V tile of a number, for use as tiles of `layer`.
@@ -205,6 +222,30 @@ mod tests {
             let tiles = zeros.layout().tiles(2);
             assert_eq!(changed(&tiles.key), 0, "{format}");
             assert!(changed(&tiles.value) <= tiles.value.len() / 5, "{format}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_replaced_as_if_it_had_been_written_first() {
+        let layer = KvLayer::full(2, 40, KvFormat::F32, KvFormat::Q4);
+        for format in KvFormat::ALL {
+            let layout = KvLayout::uniform(2, KvLayer { k: format, ..layer });
+            let (mut replaced, mut expect) =
+                (KvArena::new(layout.clone(), 2).unwrap(), KvArena::new(layout, 2).unwrap());
+            let mut random = Random(3);
+            let mut vector = |len: usize| -> Vec<f32> { (0..len).map(|_| random.float()).collect() };
+            let key = vector(40);
+            let seqs = [SeqKv { blocks: &[1, 0], tails: &[] }];
+            for len in 1..=20 {
+                let (mut k, v, rows) = (vector(80), vector(80), [SeqRow { seq: 0, len }]);
+                replaced.write(&Pool::new(1), 1, &rows, &seqs, [&k, &v]);
+                if len == 19 {
+                    k[40..].copy_from_slice(&key);
+                }
+                expect.write(&Pool::new(1), 1, &rows, &seqs, [&k, &v]);
+            }
+            replaced.write_key(1, 1, &seqs[0], 18, &key);
+            (0..2).for_each(|block| assert_eq!(replaced.block(block), expect.block(block), "{format}"));
         }
     }
 

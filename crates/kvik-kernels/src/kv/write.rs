@@ -17,8 +17,14 @@ pub(crate) struct Position<'a> {
     pub v: &'a [f32],
 }
 
-/// [`Position::write`] for two formats, compiled for one instruction set, which the machine must have.
-pub(crate) type WritePosition = unsafe fn(&Position<'_>);
+/// How one instruction set, which the machine must have, stores a position in two formats.
+#[derive(Clone, Copy)]
+pub(crate) struct Writers {
+    /// [`Position::write`]
+    pub position: unsafe fn(&Position<'_>),
+    /// [`write_key`]
+    pub key: unsafe fn(tile: *mut u8, offset: usize, key: &[f32]),
+}
 
 impl Position<'_> {
     /// # Safety
@@ -38,6 +44,18 @@ impl Position<'_> {
     }
 }
 
+/// Stores a key alone.
+///
+/// # Safety
+/// `tile` is a writable K tile of the format `K` for keys of this length, and `offset < 16`.
+#[inline(always)]
+pub(crate) unsafe fn write_key<K: Tile>(tile: *mut u8, offset: usize, key: &[f32]) {
+    let mut buffer = [0.0; HEAD_DIM_MAX];
+    let key = if K::QUANTISED { rotated(key, &mut buffer) } else { key };
+    // SAFETY: the caller's promise.
+    unsafe { K::write_key(tile, offset, key) };
+}
+
 /// `x` rotated, in `buffer`.
 #[inline(always)]
 fn rotated<'a>(x: &[f32], buffer: &'a mut [f32; HEAD_DIM_MAX]) -> &'a [f32] {
@@ -47,63 +65,72 @@ fn rotated<'a>(x: &[f32], buffer: &'a mut [f32; HEAD_DIM_MAX]) -> &'a [f32] {
     rotated
 }
 
-/// Declares `writer(k, v)`, compiled with the target features of one instruction set.
-macro_rules! writers {
+/// Declares `writers(k, v)`, compiled with the target features of one instruction set.
+macro_rules! declare_writers {
     ($($features:literal)?) => {
-        /// Stores one position of one head for keys in format `k` and values in format `v`.
-        pub(super) fn writer(
+        /// What stores one position of one head for keys in format `k` and values in format `v`.
+        pub(super) fn writers(
             k: $crate::kv::KvFormat,
             v: $crate::kv::KvFormat,
-        ) -> $crate::kv::write::WritePosition {
+        ) -> $crate::kv::write::Writers {
             use $crate::kv::tile::{Tile, with_tile};
+            use $crate::kv::write::{Position, Writers, write_key};
 
             $(#[target_feature(enable = $features)])?
-            unsafe fn write<K: Tile, V: Tile>(to: &$crate::kv::write::Position<'_>) {
-                // SAFETY: the contract of `WritePosition`.
+            unsafe fn position<K: Tile, V: Tile>(to: &Position<'_>) {
+                // SAFETY: the contract of `Position::write`.
                 unsafe { to.write::<K, V>() }
             }
-            with_tile!(k, K => with_tile!(v, V => write::<K, V>))
+            $(#[target_feature(enable = $features)])?
+            unsafe fn key<K: Tile>(tile: *mut u8, offset: usize, key: &[f32]) {
+                // SAFETY: the contract of `write_key`.
+                unsafe { write_key::<K>(tile, offset, key) }
+            }
+            Writers {
+                position: with_tile!(k, K => with_tile!(v, V => position::<K, V>)),
+                key: with_tile!(k, K => key::<K>),
+            }
         }
     };
 }
 
 mod scalar {
-    super::writers!();
+    super::declare_writers!();
 }
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
-    super::writers!("avx2,fma,f16c");
+    super::declare_writers!("avx2,fma,f16c");
 }
 
 #[cfg(target_arch = "x86_64")]
 mod avxvnni {
-    super::writers!("avx2,fma,f16c,avxvnni");
+    super::declare_writers!("avx2,fma,f16c,avxvnni");
 }
 
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
-    super::writers!("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c");
+    super::declare_writers!("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c");
 }
 
 #[cfg(target_arch = "aarch64")]
 mod neon {
-    super::writers!("neon");
+    super::declare_writers!("neon");
 }
-use writers;
+use declare_writers;
 
-/// The writer of `isa` for the formats of `layer`.
-pub(crate) fn writer(isa: Isa, layer: &KvLayer) -> WritePosition {
+/// The writers of `isa` for the formats of `layer`.
+pub(crate) fn writers(isa: Isa, layer: &KvLayer) -> Writers {
     let (k, v) = (layer.k, layer.v);
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Avx512Bf16 => avx512::writer(k, v),
+        Isa::Avx512 | Isa::Avx512Bf16 => avx512::writers(k, v),
         #[cfg(target_arch = "x86_64")]
-        Isa::AvxVnni => avxvnni::writer(k, v),
+        Isa::AvxVnni => avxvnni::writers(k, v),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => avx2::writer(k, v),
+        Isa::Avx2 => avx2::writers(k, v),
         #[cfg(target_arch = "aarch64")]
-        Isa::Neon | Isa::NeonDot | Isa::NeonI8mm => neon::writer(k, v),
-        _ => scalar::writer(k, v),
+        Isa::Neon | Isa::NeonDot | Isa::NeonI8mm => neon::writers(k, v),
+        _ => scalar::writers(k, v),
     }
 }
