@@ -6,6 +6,7 @@ mod compact;
 mod format;
 mod layout;
 pub(crate) mod quantised;
+mod read;
 pub(crate) mod rotate;
 pub(crate) mod sequence;
 pub(crate) mod tile;

@@ -1,0 +1,377 @@
+//! Stored keys and values as the numbers that the model computed, as far as their format kept them.
+//!
+//! A float is widened. A quantised value times its scale, plus in Q4 the minimum by FMA, is a number of a rotated
+//! vector, which is then rotated back.
+
+use std::ops::Range;
+
+use super::quantised::{Quantised, scales_at};
+use super::rotate::rotate;
+use super::sequence::check_tails;
+use super::tile::FloatTile;
+use super::{BLOCK_POSITIONS, HEAD_DIM_MAX, KvArena, SeqKv};
+use crate::Isa;
+use crate::f32x16::{F32x16, LANES};
+use crate::i32x16::I32x16;
+
+/// The vectors of one tile, `[16 positions][dims]`, `dims` as the reader says.
+pub(super) type Vectors = [f32; BLOCK_POSITIONS * HEAD_DIM_MAX];
+
+/// How one instruction set, which the machine must have, reads tiles of two formats. The first `dim` numbers of
+/// each of the 16 vectors are the result, also where nothing was stored.
+#[derive(Clone, Copy)]
+pub(super) struct Readers {
+    /// Of a K tile of `dim` dimensions, to `[16][dim]`.
+    pub keys: unsafe fn(tile: *const u8, dim: usize, to: &mut Vectors),
+    /// Of a V tile of `dim` dimensions, rounded up to whole lanes, to `[16]` of so many.
+    pub values: unsafe fn(tile: *const u8, dim: usize, to: &mut Vectors),
+}
+
+impl KvArena {
+    /// The keys that a KV head stores at stored positions `positions` of a sequence, to `out`, `[n, key_dim]`.
+    ///
+    /// # Panics
+    /// When a shape does not fit, or the layer, the head or a position does not exist.
+    pub fn read_keys(
+        &self,
+        layer: usize,
+        head: usize,
+        seq: &SeqKv<'_>,
+        positions: Range<usize>,
+        out: &mut [f32],
+    ) {
+        Source { arena: self, layer, head, seq, positions }.keys(Isa::current(), out);
+    }
+
+    /// The values that a KV head stores at stored positions `positions` of a sequence, to `out`, `[n, value_dim]`.
+    ///
+    /// # Panics
+    /// As [`KvArena::read_keys`].
+    pub fn read_values(
+        &self,
+        layer: usize,
+        head: usize,
+        seq: &SeqKv<'_>,
+        positions: Range<usize>,
+        out: &mut [f32],
+    ) {
+        Source { arena: self, layer, head, seq, positions }.values(Isa::current(), out);
+    }
+}
+
+/// Stored positions of one head.
+#[derive(Clone)]
+struct Source<'a> {
+    arena: &'a KvArena,
+    layer: usize,
+    head: usize,
+    seq: &'a SeqKv<'a>,
+    positions: Range<usize>,
+}
+
+impl Source<'_> {
+    fn keys(self, isa: Isa, out: &mut [f32]) {
+        let shape = &self.arena.layout().layers()[self.layer];
+        let (read, dim) = (variants::readers(isa, shape).keys, shape.key_dim);
+        self.vectors([dim, dim], out, |[key_tile, _], vectors| {
+            // SAFETY: the tile exists and has the shape and formats of the layer; writers hold `&mut KvArena`.
+            unsafe { read(key_tile, dim, vectors) };
+        });
+    }
+
+    fn values(self, isa: Isa, out: &mut [f32]) {
+        let shape = &self.arena.layout().layers()[self.layer];
+        let (read, dim) = (variants::readers(isa, shape).values, shape.value_dim);
+        self.vectors([dim, shape.value_lanes()], out, |[_, value_tile], vectors| {
+            // SAFETY: as for the keys.
+            unsafe { read(value_tile, dim, vectors) };
+        });
+    }
+
+    /// Copies the vectors of the positions from what `read` makes of each tile: `dim` of `dims` numbers each.
+    fn vectors(self, [dim, dims]: [usize; 2], out: &mut [f32], read: impl Fn([*const u8; 2], &mut Vectors)) {
+        let Source { arena, layer, head, seq, positions } = self;
+        assert!(out.len() == positions.len() * dim, "out is [{}, {dim}]", positions.len());
+        check_tails(&arena.layout().layers()[layer], seq);
+        let mut vectors = [0.0; BLOCK_POSITIONS * HEAD_DIM_MAX];
+        let mut tile_read = None;
+        for (position, out) in positions.zip(out.chunks_exact_mut(dim)) {
+            let index = position / BLOCK_POSITIONS;
+            if tile_read != Some(index) {
+                read(arena.tiles(seq.tile(arena, layer, head, index), layer), &mut vectors);
+                tile_read = Some(index);
+            }
+            out.copy_from_slice(&vectors[position % BLOCK_POSITIONS * dims..][..dim]);
+        }
+    }
+}
+
+/// # Safety
+/// `tile` is a K tile of `dim` dimensions; inlined into a function with the features of `L`.
+#[inline(always)]
+unsafe fn float_keys<L: F32x16, T: FloatTile>(tile: *const u8, dim: usize, to: &mut Vectors) {
+    for d in 0..dim {
+        // SAFETY: row `d` of the tile.
+        let column = unsafe { T::key::<L>(tile, d) };
+        spread(column, d, dim, to);
+    }
+}
+
+/// # Safety
+/// `tile` is a V tile of `dim` dimensions; inlined into a function with the features of `L`.
+#[inline(always)]
+unsafe fn float_values<L: F32x16, T: FloatTile>(tile: *const u8, dim: usize, to: &mut Vectors) {
+    let dims = dim.next_multiple_of(LANES);
+    for (position, to) in to.chunks_exact_mut(dims).take(BLOCK_POSITIONS).enumerate() {
+        for (vector, to) in to.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+            // SAFETY: row `position` of the tile has `dims` numbers.
+            unsafe { T::value::<L>(tile, dims, position, vector).store(to.as_mut_ptr()) };
+        }
+    }
+}
+
+/// # Safety
+/// `tile` is a K tile of `dim` dimensions; inlined into a function with the features of `I`.
+#[inline(always)]
+unsafe fn quantised_keys<I: I32x16, C: Quantised>(tile: *const u8, dim: usize, to: &mut Vectors) {
+    let scales = scales_at::<C>(tile, dim, BLOCK_POSITIONS);
+    for d in 0..dim {
+        let scales = scales.wrapping_add(d / C::GROUP * C::SCALES);
+        let word = tile.wrapping_add(d / C::ROWS * BLOCK_POSITIONS * C::WORD);
+        // SAFETY: the word that holds row `d` of 16 columns, and the scales of its group.
+        unsafe {
+            let values: I::Floats = quantised_row::<I, C>(word, d % C::ROWS);
+            spread(values.mul_add(C::scale(scales), C::min(scales)), d, dim, to);
+        }
+    }
+    rotate_back(dim, dim, to);
+}
+
+/// # Safety
+/// `tile` is a V tile of `dim` dimensions; inlined into a function with the features of `I`.
+#[inline(always)]
+unsafe fn quantised_values<I: I32x16, C: Quantised>(tile: *const u8, dim: usize, to: &mut Vectors) {
+    let dims = dim.next_multiple_of(LANES);
+    let scales = scales_at::<C>(tile, BLOCK_POSITIONS, dims);
+    for start in (0..dims).step_by(LANES) {
+        let scales = scales.wrapping_add(start / C::GROUP * C::SCALES);
+        // SAFETY: the scales of the group that these columns are of.
+        let [scale, min] =
+            unsafe { [C::scale::<I::Floats>(scales).to_array(), C::min::<I::Floats>(scales).to_array()] };
+        for position in 0..BLOCK_POSITIONS {
+            let word = tile.wrapping_add((position / C::ROWS * dims + start) * C::WORD);
+            // SAFETY: the word that holds row `position` of 16 columns.
+            unsafe {
+                let values: I::Floats = quantised_row::<I, C>(word, position % C::ROWS);
+                let (scale, min) = (I::Floats::splat(scale[position]), I::Floats::splat(min[position]));
+                values.mul_add(scale, min).store(to[position * dims + start..][..LANES].as_mut_ptr());
+            }
+        }
+    }
+    rotate_back(dim, dims, to);
+}
+
+/// One row of 16 columns of a word: its products with 1, and those of the row beside it with 0.
+///
+/// # Safety
+/// 16 columns of a word of the format are readable at `word`; inlined into a function with the features of `I`.
+#[inline(always)]
+unsafe fn quantised_row<I: I32x16, C: Quantised>(word: *const u8, row: usize) -> I::Floats {
+    let mut factors = [0_i16; 2];
+    factors[row % 2] = 1;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let pairs = C::pairs::<I>(C::words::<I>(word), row / 2);
+        I::zero().add_products(pairs, I::splat_pair(factors.as_ptr())).to_floats()
+    }
+}
+
+/// Lane `i` becomes number `d` of vector `i`.
+#[inline(always)]
+fn spread<L: F32x16>(lanes: L, d: usize, dim: usize, to: &mut Vectors) {
+    for (position, x) in lanes.to_array().into_iter().enumerate() {
+        to[position * dim + d] = x;
+    }
+}
+
+/// Rotates the first `dim` of every `dims` numbers.
+#[inline(always)]
+fn rotate_back(dim: usize, dims: usize, vectors: &mut Vectors) {
+    for vector in vectors.chunks_exact_mut(dims).take(BLOCK_POSITIONS) {
+        rotate(&mut vector[..dim]);
+    }
+}
+
+/// Declares `readers(k, v)` for one type of lanes, compiled with its target features.
+macro_rules! declare_readers {
+    ($floats:ty, $sums:ty $(, $features:literal)?) => {
+        /// What reads tiles of keys in format `k` and values in format `v`.
+        pub(super) fn readers(
+            k: $crate::kv::KvFormat,
+            v: $crate::kv::KvFormat,
+        ) -> $crate::kv::read::Readers {
+            use $crate::kv::quantised::Quantised;
+            use $crate::kv::read::{self, Readers, Vectors};
+            use $crate::kv::tile::{FloatTile, with_tile};
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn float_keys<T: FloatTile>(tile: *const u8, dim: usize, to: &mut Vectors) {
+                // SAFETY: the contract of `Readers`.
+                unsafe { read::float_keys::<$floats, T>(tile, dim, to) }
+            }
+            $(#[target_feature(enable = $features)])?
+            unsafe fn float_values<T: FloatTile>(tile: *const u8, dim: usize, to: &mut Vectors) {
+                // SAFETY: as above.
+                unsafe { read::float_values::<$floats, T>(tile, dim, to) }
+            }
+            $(#[target_feature(enable = $features)])?
+            unsafe fn quantised_keys<C: Quantised>(tile: *const u8, dim: usize, to: &mut Vectors) {
+                // SAFETY: as above.
+                unsafe { read::quantised_keys::<$sums, C>(tile, dim, to) }
+            }
+            $(#[target_feature(enable = $features)])?
+            unsafe fn quantised_values<C: Quantised>(tile: *const u8, dim: usize, to: &mut Vectors) {
+                // SAFETY: as above.
+                unsafe { read::quantised_values::<$sums, C>(tile, dim, to) }
+            }
+            Readers {
+                keys: with_tile!(k, T => float_keys::<T>, C => quantised_keys::<C>),
+                values: with_tile!(v, T => float_values::<T>, C => quantised_values::<C>),
+            }
+        }
+    };
+}
+
+use declare_readers;
+
+mod variants {
+    //! The readers, compiled for each instruction set.
+
+    use super::{Readers, declare_readers};
+    use crate::Isa;
+    use crate::kv::KvLayer;
+
+    mod scalar {
+        super::declare_readers!(crate::scalar::f32x16::Scalar, crate::scalar::i32x16::ScalarSums);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    mod avx2 {
+        super::declare_readers!(
+            crate::x86::f32x16_avx2::Avx2,
+            crate::x86::i32x16_avx2::Avx2Sums<false>,
+            "avx2,fma,f16c"
+        );
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    mod avx512 {
+        super::declare_readers!(
+            crate::x86::f32x16_avx512::Avx512,
+            crate::x86::i32x16_avx512::Avx512Sums,
+            "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c"
+        );
+    }
+
+    #[cfg(target_arch = "aarch64")]
+    mod neon {
+        super::declare_readers!(crate::arm::f32x16_neon::Neon, crate::arm::i32x16_neon::NeonSums, "neon");
+    }
+
+    /// The readers of `isa` for the formats of `layer`.
+    pub(super) fn readers(isa: Isa, layer: &KvLayer) -> Readers {
+        let (k, v) = (layer.k, layer.v);
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx512Bf16 => avx512::readers(k, v),
+            // Nothing is multiplied that AVX-VNNI would make faster.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 | Isa::AvxVnni => avx2::readers(k, v),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon | Isa::NeonDot | Isa::NeonI8mm => neon::readers(k, v),
+            _ => scalar::readers(k, v),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::Pool;
+    use crate::kv::{HeadTail, KvFormat, KvLayer, KvLayout, SeqRow};
+    use crate::testing::Random;
+
+    /// What the numbers of a vector become by being stored: exactly for floats, else within a distance of it.
+    fn check_stored(format: KvFormat, stored: &[f32], read: &[f32]) -> Result<(), TestCaseError> {
+        let exact = |convert: fn(f32) -> f32| stored.iter().map(|&x| convert(x)).eq(read.iter().copied());
+        match format {
+            KvFormat::F32 => prop_assert!(exact(|x| x)),
+            KvFormat::F16 => prop_assert!(exact(|x| half::f16::from_f32(x).to_f32())),
+            KvFormat::Bf16 => prop_assert!(exact(|x| half::bf16::from_f32(x).to_f32())),
+            KvFormat::Q8 | KvFormat::Q4 => {
+                // Half a step of each number of the rotated vector, which is as long as the vector.
+                let length = |x: &mut dyn Iterator<Item = f32>| x.map(|x| x * x).sum::<f32>().sqrt();
+                let steps = if format == KvFormat::Q8 { 127.0 } else { 7.5 };
+                let bound = length(&mut stored.iter().copied()) * (stored.len() as f32).sqrt() / steps;
+                let distance = length(&mut stored.iter().zip(read).map(|(a, b)| a - b));
+                prop_assert!(distance <= bound * 0.55 + 1e-6, "{} {} of {}", format, distance, bound);
+            }
+        }
+        Ok(())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn what_is_read_is_what_was_stored_and_the_same_with_any_instructions(
+            k in prop::sample::select(KvFormat::ALL.to_vec()),
+            v in prop::sample::select(KvFormat::ALL.to_vec()),
+            dims in prop::array::uniform2(prop::sample::select(vec![8_usize, 24, 40, 64, 100, 128, 256])),
+            kv_heads in 1..4_usize,
+            (len, range) in (1..80_usize).prop_flat_map(|len| (Just(len), (0..=len, 0..=len))),
+            seed in any::<u64>(),
+        ) {
+            let [key_dim, value_dim] = dims;
+            let layer = KvLayer { value_dim, ..KvLayer::full(kv_heads, key_dim, k, v) };
+            let layout = KvLayout::uniform(2, layer);
+            let mut arena = KvArena::new(layout, 8).unwrap();
+            (0..8).for_each(|block| arena.block_mut(block).fill(0xff));
+            let mut random = Random(seed);
+            let mut vectors = |dim| -> Vec<f32> { (0..len * kv_heads * dim).map(|_| random.float()).collect() };
+            let (keys, values) = (vectors(key_dim), vectors(value_dim));
+            let tiles: Vec<Vec<u32>> = (0..kv_heads).map(|head| {
+                (0..5).map(|i| arena.layout().tile(7 - i, 1, head)).collect()
+            }).collect();
+            let tails: Vec<HeadTail<'_>> = tiles.iter().map(|tiles| HeadTail { tiles, dropped: 0 }).collect();
+            let seqs = [SeqKv { blocks: &[1], tails: &tails }];
+            let rows: Vec<SeqRow> = (1..=len as u32).map(|len| SeqRow { seq: 0, len }).collect();
+            arena.write(&Pool::new(1), 1, &rows, &seqs, [&keys, &values]);
+
+            let range = range.0.min(range.1)..range.0.max(range.1);
+            for head in 0..kv_heads {
+                let read = |isa| {
+                    let (mut k, mut v) = (vec![0.0; range.len() * key_dim], vec![0.0; range.len() * value_dim]);
+                    let source = Source { arena: &arena, layer: 1, head, seq: &seqs[0], positions: range.clone() };
+                    source.clone().keys(isa, &mut k);
+                    source.values(isa, &mut v);
+                    (k, v)
+                };
+                let (read_k, read_v) = read(Isa::Scalar);
+                let at = |position: usize| position * kv_heads + head;
+                for (i, position) in range.clone().enumerate() {
+                    let of = |x: &[f32], dim: usize, at: usize| x[at * dim..][..dim].to_vec();
+                    check_stored(k, &of(&keys, key_dim, at(position)), &of(&read_k, key_dim, i))?;
+                    check_stored(v, &of(&values, value_dim, at(position)), &of(&read_v, value_dim, i))?;
+                }
+                for isa in crate::testing::isas() {
+                    let (k, v) = read(isa);
+                    let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+                    prop_assert_eq!((bits(&k), bits(&v)), (bits(&read_k), bits(&read_v)), "{:?}", isa);
+                }
+            }
+        }
+    }
+}
