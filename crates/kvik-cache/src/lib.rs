@@ -29,6 +29,7 @@
 //! | `pool`      | blocks: free, owned, shared                           | counts -> block ids                    |
 //! | `evict`     | the victim: by tenant, priority and policy            | evictable leaves -> victim             |
 //! | [`tier`]    | the tier below RAM: which block is in which slot      | records -> slots to read and write     |
+//! | [`retain`]  | which tokens of one sequence are kept                 | facts -> positions kept                |
 //! | [`replay`]  | recorded traces                                       | block ids, capacity -> hit rate, times |
 //!
 //! Data without behaviour: `ids`, `namespace` (who shares with whom), `hash` (the identity of a block, in this

@@ -51,7 +51,7 @@ const BANNED: [(&str, &str); 26] = [
 ];
 
 /// Names that two types of one crate may share, and why.
-const SHARED_NAMES: [(&str, &str, &str); 10] = [
+const SHARED_NAMES: [(&str, &str, &str); 12] = [
     ("kvik-kernels", "Avx2", "one instruction set: its kernels and its lanes of f32"),
     ("kvik-kernels", "Avx512", "one instruction set: its kernels and its lanes of f32"),
     ("kvik-kernels", "Neon", "one instruction set: its kernels and its lanes of f32"),
@@ -62,6 +62,8 @@ const SHARED_NAMES: [(&str, &str, &str); 10] = [
         "Needs",
         "of an admission in blocks of each component, and of a retention policy in facts",
     ),
+    ("kvik-cache", "Keep", "of a prefix: how long its blocks stay; of a sequence: how many positions stay"),
+    ("kvik-cache", "Policy", "of eviction: which prefixes stay; of retention: which positions of a sequence"),
     ("kvik-engine", "Buffers", "of a feed-forward layer, and of the threads of the disk"),
     ("kvik", "Part", "of a comparison of prompts, and of the content of a message"),
     ("kvik", "Reader", "the turn to read a body, and the reader of its fields"),

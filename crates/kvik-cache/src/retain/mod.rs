@@ -14,6 +14,28 @@
 //! out: the same facts give the same decision, to the bit. Who computes the facts and moves keys and values
 //! is the caller.
 
+mod budget;
+mod check;
+mod decide;
+mod error;
 mod facts;
+mod heads;
+#[cfg(test)]
+mod naive;
+mod points;
+mod policies;
+mod rank;
+mod retention;
+mod state;
+#[cfg(test)]
+mod tests;
+mod text;
 
+pub use decide::decide;
+pub use error::RetentionError;
 pub use facts::{Decision, HeadFacts, LayerFacts, Needs, Reduce, Watch, WatchedRows};
+pub use heads::HeadImportance;
+pub use points::Points;
+pub use policies::{Keydiff, Knorm, Kvzip, NormOrder, Policy, Random, Sample, Sinks, Snapkv, Vnorm};
+pub use retention::{Budget, Cut, Keep, Retention};
+pub use state::PolicyState;

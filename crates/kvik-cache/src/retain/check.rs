@@ -1,0 +1,107 @@
+//! Whether a retention can be used, and with which model.
+
+use super::error::RetentionError;
+use super::heads::HeadImportance;
+use super::retention::{Budget, Cut, Keep, Retention};
+
+impl Retention {
+    /// Whether it can be used with a model that has `shape[layer]` KV heads in each layer. Bytes are resolved
+    /// before, else they count as enough.
+    ///
+    /// # Errors
+    /// The first field that cannot be used, and what to write instead.
+    pub fn check(&self, shape: &[usize]) -> Result<(), RetentionError> {
+        self.check_fields()?;
+        let needed = match self.budget {
+            Budget::Pyramid { .. } if shape.len() < 2 => "two layers or more",
+            Budget::Layer { .. } if shape.iter().all(|&heads| heads < 2) => "two KV heads or more in a layer",
+            Budget::All | Budget::Calibrated if shape.iter().sum::<usize>() < 2 => "two KV heads or more",
+            _ => return Ok(()),
+        };
+        Err(RetentionError::BudgetNeeds { budget: self.budget.to_string(), needed })
+    }
+
+    /// Whether the calibrated budget, if it is asked for, has an importance of every KV head of `shape`.
+    ///
+    /// # Errors
+    /// If it has not.
+    pub fn check_heads(&self, shape: &[usize], heads: Option<&HeadImportance>) -> Result<(), RetentionError> {
+        let measured = heads.is_some_and(|heads| heads.layers.iter().map(Vec::len).eq(shape.iter().copied()));
+        match self.budget == Budget::Calibrated && !measured {
+            true => Err(RetentionError::NotCalibrated),
+            false => Ok(()),
+        }
+    }
+
+    /// Everything that does not depend on the model.
+    pub(super) fn check_fields(&self) -> Result<(), RetentionError> {
+        self.keep.check()?;
+        self.budget.check()?;
+        self.cut.check()?;
+        require(self.every > 0, "every", self.every, "at least 1")?;
+        if let Some((field, value, expected)) = self.policy.rules().fault() {
+            return Err(RetentionError::Value { field, value, expected });
+        }
+        // A long sequence: a short one may have a smaller window.
+        let (first, last) = self.forced(usize::MAX);
+        match self.keep {
+            Keep::Tokens(keep) if keep < first.saturating_add(last) => {
+                Err(RetentionError::KeepBelowForced { keep, first, last })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Keep {
+    /// Whether so much can be kept.
+    pub(super) fn check(self) -> Result<(), RetentionError> {
+        let possible = match self {
+            Keep::Share(share) => share > 0.0 && share <= 1.0,
+            Keep::Tokens(tokens) => tokens >= 2,
+            Keep::Bytes(bytes) => bytes > 0,
+        };
+        require(possible, "keep", self, "a share above 0 and up to 1, or 2 tokens or more, or bytes above 0")
+    }
+}
+
+impl Budget {
+    fn check(self) -> Result<(), RetentionError> {
+        match self {
+            Budget::Pyramid { beta } => require(
+                beta.is_finite() && beta >= 1.0,
+                "budget",
+                self,
+                "pyramid with a number of at least 1",
+            ),
+            Budget::Layer { floor } => {
+                require((0.0..=1.0).contains(&floor), "budget", self, "layer with a share from 0 to 1")
+            }
+            Budget::Head | Budget::All | Budget::Calibrated => Ok(()),
+        }
+    }
+}
+
+impl Cut {
+    fn check(self) -> Result<(), RetentionError> {
+        let (possible, expected) = match self {
+            Cut::Top => (true, ""),
+            Cut::Threshold(score) => (score.is_finite(), "threshold with a finite number"),
+            Cut::Dynamic { beta } => (beta.is_finite(), "dynamic with a finite number"),
+            Cut::Hybrid { recent } => ((0.0..=1.0).contains(&recent), "hybrid with a share from 0 to 1"),
+        };
+        require(possible, "cut", self, expected)
+    }
+}
+
+fn require(
+    possible: bool,
+    field: &'static str,
+    value: impl ToString,
+    expected: &str,
+) -> Result<(), RetentionError> {
+    if possible {
+        return Ok(());
+    }
+    Err(RetentionError::Value { field, value: value.to_string(), expected: expected.to_owned() })
+}

@@ -1,0 +1,154 @@
+//! Facts in, positions out.
+
+use std::ops::Range;
+
+use super::budget::{Group, groups};
+use super::facts::{Decision, HeadFacts, LayerFacts};
+use super::heads::HeadImportance;
+use super::policies::Scene;
+use super::rank;
+use super::retention::{Cut, Retention};
+use super::state::PolicyState;
+
+/// Which stored positions each KV head keeps when the sequence has `at` tokens: the positions that are kept always,
+/// and the highest scores for the rest, of equal scores the later position.
+///
+/// Each head keeps at least one position, and all together no more than `retention.keep` says; where that is less
+/// than the positions kept always, the first ones stay and then the latest. A head that stores nothing keeps nothing.
+/// `heads` is read by [`super::Budget::Calibrated`], and [`Retention::check_heads`] says whether it serves. `state`
+/// belongs to the sequence.
+pub fn decide(
+    retention: &Retention,
+    at: usize,
+    facts: &[LayerFacts],
+    heads: Option<&HeadImportance>,
+    state: &mut PolicyState,
+) -> Decision {
+    let stored: Vec<Vec<usize>> =
+        facts.iter().map(|layer| layer.heads.iter().map(|head| head.positions.len()).collect()).collect();
+    let groups = groups(retention, at, &stored, heads);
+    let mut ranked = ranked(retention, at, facts, &groups, state);
+    let mut kept = Vec::with_capacity(ranked.heads.len());
+    let mut scratch = Vec::new();
+    for group in &groups {
+        kept.extend(keep(&mut ranked, group, &mut scratch));
+    }
+    let mut kept = kept.into_iter();
+    Decision { kept: facts.iter().map(|layer| kept.by_ref().take(layer.heads.len()).collect()).collect() }
+}
+
+/// The ranks of all positions of all heads.
+struct Ranked {
+    /// One head after the other.
+    ranks: Vec<u64>,
+    /// Where each head's are.
+    heads: Vec<Range<usize>>,
+}
+
+fn ranked(
+    retention: &Retention,
+    at: usize,
+    facts: &[LayerFacts],
+    groups: &[Group],
+    state: &mut PolicyState,
+) -> Ranked {
+    let stored = facts.iter().flat_map(|layer| &layer.heads).map(|head| head.positions.len()).sum();
+    let mut ranked = Ranked { ranks: Vec::with_capacity(stored), heads: Vec::new() };
+    let quotas: Vec<usize> = groups
+        .iter()
+        .flat_map(|group| group.heads.clone().map(|_| group.quota / group.heads.len()))
+        .collect();
+    for (layer, layer_facts) in facts.iter().enumerate() {
+        let scene = Scene { at, layer, quotas: &quotas[ranked.heads.len()..][..layer_facts.heads.len()] };
+        let scores = retention.policy.rules().scores(scene, layer_facts, state.layer(layer));
+        for ((head, scores), &quota) in layer_facts.heads.iter().zip(&scores).zip(scene.quotas) {
+            let start = ranked.ranks.len();
+            rank_head(retention, (at, quota), head, scores, &mut ranked.ranks);
+            ranked.heads.push(start..ranked.ranks.len());
+        }
+    }
+    ranked
+}
+
+/// Appends the rank of each position of a head that keeps `quota` of a sequence's `at` tokens.
+fn rank_head(
+    retention: &Retention,
+    (at, quota): (usize, usize),
+    head: &HeadFacts,
+    scores: &[f32],
+    ranks: &mut Vec<u64>,
+) {
+    assert_eq!(scores.len(), head.positions.len(), "every stored position has its facts");
+    let (first, mut last) = retention.forced(at);
+    if let Cut::Hybrid { recent } = retention.cut {
+        last = last.max((quota as f32 * recent) as usize);
+    }
+    let scored = head.positions.partition_point(|&position| (position as usize) < first);
+    let latest = head.positions.partition_point(|&position| (position as usize) < at.saturating_sub(last));
+    let latest = latest.max(scored);
+    let limit = limit(retention.cut, &scores[scored..latest]);
+    let by_score = |(&score, &position)| match limit.is_none_or(|limit| score > limit) {
+        true => rank::scored(score, position),
+        false => rank::cut_off(score, position),
+    };
+    ranks.extend(head.positions[..scored].iter().map(|&position| rank::first(position)));
+    ranks.extend(scores[scored..latest].iter().zip(&head.positions[scored..latest]).map(by_score));
+    ranks.extend(head.positions[latest..].iter().map(|&position| rank::latest(position)));
+}
+
+/// The score that a position must exceed.
+fn limit(cut: Cut, scores: &[f32]) -> Option<f32> {
+    match cut {
+        Cut::Top | Cut::Hybrid { .. } => None,
+        Cut::Threshold(limit) => Some(limit),
+        Cut::Dynamic { beta } => {
+            let count = scores.len() as f64;
+            let mean = scores.iter().map(|&score| f64::from(score)).sum::<f64>() / count;
+            let variance = scores.iter().map(|&score| (f64::from(score) - mean).powi(2)).sum::<f64>() / count;
+            Some((mean - f64::from(beta) * variance.sqrt()) as f32)
+        }
+    }
+}
+
+/// Which indices each head of a group keeps, ascending.
+fn keep(ranked: &mut Ranked, group: &Group, scratch: &mut Vec<u64>) -> Vec<Vec<u32>> {
+    for head in group.heads.clone() {
+        assure(&mut ranked.ranks[ranked.heads[head].clone()], group.floor, scratch);
+    }
+    let heads = &ranked.heads[group.heads.clone()];
+    let all = heads.first().map_or(0, |head| head.start)..heads.last().map_or(0, |head| head.end);
+    scratch.clear();
+    scratch.extend(ranked.ranks[all].iter().copied().filter(|&rank| !rank::is_cut_off(rank)));
+    let quota = group.quota.min(scratch.len());
+    if quota == 0 {
+        return vec![Vec::new(); heads.len()];
+    }
+    let lowest = rank::threshold(scratch, quota);
+    // Heads may hold the same rank: the first of them keep it.
+    let mut equal = quota - scratch.iter().filter(|&&rank| rank > lowest).count();
+    let mut stays = |rank: u64| {
+        let last = rank == lowest && equal > 0;
+        equal -= usize::from(last);
+        last || rank > lowest
+    };
+    let mut kept = |head: &Range<usize>| {
+        let ranks = ranked.ranks[head.clone()].iter().zip(0_u32..);
+        ranks.filter(|&(&rank, _)| stays(rank)).map(|(_, index)| index).collect()
+    };
+    heads.iter().map(&mut kept).collect()
+}
+
+/// Raises the ranks of the `floor` highest of a head that the cut left, and of the highest in any case.
+fn assure(ranks: &mut [u64], floor: usize, scratch: &mut Vec<u64>) {
+    if ranks.is_empty() {
+        return;
+    }
+    scratch.clear();
+    scratch.extend(ranks.iter().copied().filter(|&rank| !rank::is_cut_off(rank)));
+    if scratch.is_empty() {
+        scratch.extend_from_slice(ranks);
+    }
+    let count = if rank::is_cut_off(scratch[0]) { 1 } else { floor.min(scratch.len()) };
+    let lowest = rank::threshold(scratch, count);
+    ranks.iter_mut().filter(|rank| **rank >= lowest).for_each(|rank| *rank = rank::assured(*rank));
+}

@@ -1,0 +1,75 @@
+//! Why a retention cannot be used.
+
+use super::policies::Policy;
+
+/// Why a retention cannot be used: each names the field, and what to write instead.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RetentionError {
+    /// The policy's name is not known.
+    #[error("policy: unknown retention policy `{0}`; known: {known}", known = Policy::names().join(", "))]
+    UnknownPolicy(String),
+    /// The policy has no such option.
+    #[error("{option}: {policy} has no such option; it has {known}", known = known.join(", "))]
+    UnknownOption {
+        /// The policy's name.
+        policy: &'static str,
+        /// What was asked for.
+        option: String,
+        /// What there is.
+        known: Vec<&'static str>,
+    },
+    /// An option without `=` and a value.
+    #[error("{0}: has no value; options are written `name=value`, separated by commas")]
+    NoValue(String),
+    /// A field has a value that it cannot have.
+    #[error("{field}: `{value}` is not {expected}")]
+    Value {
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        value: String,
+        /// The values that it can have.
+        expected: String,
+    },
+    /// Fewer tokens than the positions that are kept always.
+    #[error(
+        "keep: {keep} tokens are fewer than the first {first} and the last {last} positions, which are kept always; \
+         keep at least {needed}, or lower sinks, recent, protect or the policy's window",
+        needed = first + last
+    )]
+    KeepBelowForced {
+        /// Tokens to keep.
+        keep: usize,
+        /// Leading positions that are kept always.
+        first: usize,
+        /// Latest positions that are kept always.
+        last: usize,
+    },
+    /// The model has too few KV heads or layers for this budget to divide anything.
+    #[error("budget: `{budget}` needs a model with {needed}; write budget=head")]
+    BudgetNeeds {
+        /// The budget.
+        budget: String,
+        /// What the model lacks.
+        needed: &'static str,
+    },
+    /// The calibrated budget without an importance of every KV head.
+    #[error(
+        "budget: `calibrated` needs the measured importance of every KV head of this model; calibrate it first"
+    )]
+    NotCalibrated,
+    /// A prompt that this policy cannot thin while it is computed.
+    #[error(
+        "policy: {policy} looks at the whole prompt at once, so it cannot thin one of {prompt} tokens in a context \
+         of {context}; use a policy that thins during prefill, such as keydiff, or a shorter prompt"
+    )]
+    PromptLong {
+        /// The policy's name.
+        policy: &'static str,
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// Tokens of the context.
+        context: usize,
+    },
+}

@@ -1,0 +1,119 @@
+//! When a sequence forgets: fixed positions of it, which nothing but the retention, the prompt's length and the
+//! context decide. So batches, pieces of prefill and warm prefixes change nothing.
+
+use std::ops::Range;
+
+use super::error::RetentionError;
+use super::facts::{Watch, WatchedRows};
+use super::retention::{Keep, Retention};
+
+/// The numbers of tokens at which a sequence forgets: after so many have been computed, and before the next is.
+///
+/// The first point after which generation goes on is the end of the prompt, then every `every` tokens. A prompt
+/// that is longer than may be stored (`n` tokens to keep and `every` more, or the context) is thinned on the way,
+/// at that length and every `every` tokens from there.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Points {
+    keep: Keep,
+    prompt: usize,
+    every: usize,
+    /// The first point within the prompt, and the end of their range: none if equal.
+    thinned: (usize, usize),
+    /// Whether there are points after the prompt.
+    goes_on: bool,
+    /// Rows that are observed before a point: `None` is all since the last one.
+    rows: Option<usize>,
+}
+
+impl Retention {
+    /// When a sequence with a prompt of `prompt` tokens forgets, in a context of `context` tokens. `keep` is not in
+    /// bytes: [`Retention::resolve`] comes first.
+    pub fn points(&self, prompt: usize, context: usize) -> Points {
+        let repeats = self.watch() == Watch::Repeat;
+        let rows = match self.watch() {
+            Watch::Attention { rows: WatchedRows::Last(rows), .. } => Some(rows),
+            _ => None,
+        };
+        let every = self.every.max(1);
+        let stored_max = match self.keep {
+            Keep::Tokens(tokens) => tokens.saturating_add(every),
+            Keep::Share(_) | Keep::Bytes(_) => context,
+        };
+        // The rows before the prompt's end count most: no point within the prompt takes them away.
+        let end = prompt.saturating_sub(rows.map_or(0, |rows| rows.min(every)));
+        let thinned = if repeats { (prompt, prompt) } else { (stored_max, end.max(stored_max)) };
+        Points { keep: self.keep, prompt, every, thinned, goes_on: !repeats, rows }
+    }
+
+    /// Whether a prompt of `prompt` tokens can be computed in a context of `context` tokens.
+    ///
+    /// # Errors
+    /// If it is longer, and the policy cannot thin it on the way.
+    pub fn check_prompt(&self, prompt: usize, context: usize) -> Result<(), RetentionError> {
+        if self.watch() == Watch::Repeat && prompt > context {
+            let policy = self.policy.name();
+            return Err(RetentionError::PromptLong { policy, prompt, context });
+        }
+        Ok(())
+    }
+}
+
+impl Points {
+    /// The first point after `position` tokens: the smallest that is greater. `None`: the sequence does not forget
+    /// any more.
+    pub fn next(&self, position: usize) -> Option<usize> {
+        let (first, end) = self.thinned;
+        let step_after = |start: usize| match position.checked_sub(start) {
+            None => start,
+            Some(past) => start + (past / self.every + 1) * self.every,
+        };
+        let thinned = step_after(first);
+        if thinned < end {
+            return Some(thinned);
+        }
+        if position < self.prompt {
+            return Some(self.prompt);
+        }
+        self.goes_on.then(|| step_after(self.prompt))
+    }
+
+    /// The last point before `position` tokens: the greatest that is smaller, or 0.
+    fn previous(&self, position: usize) -> usize {
+        let (first, end) = self.thinned;
+        let last_before = |start: usize, position: usize| {
+            let past = position.checked_sub(start + 1)?;
+            Some(start + past / self.every * self.every)
+        };
+        if position > self.prompt {
+            return if self.goes_on { last_before(self.prompt, position).unwrap_or(0) } else { self.prompt };
+        }
+        if first == end { 0 } else { last_before(first, position.min(end)).unwrap_or(0) }
+    }
+
+    /// Which rows are observed before the point `at`: those since the last point, or the last of them: as many as
+    /// [`WatchedRows::Last`] says, but at most half of the sequence, so that something stays to be judged.
+    pub fn watched(&self, at: usize) -> Range<usize> {
+        let since = self.previous(at);
+        let rows = self.rows.map_or(at, |rows| window(rows, at));
+        since.max(at - rows)..at
+    }
+
+    /// The most positions that a KV head stores at any time until the sequence has `positions` tokens, on average
+    /// over the heads.
+    pub fn stored_max(&self, positions: usize) -> usize {
+        // Between equal steps later ends store more: the ends of the runs of equal steps are enough.
+        let (first, end) = self.thinned;
+        let ends = [first, self.previous(end), self.prompt, self.previous(positions + 1), positions];
+        let ends = ends.into_iter().filter(|&end| end > 0 && end <= positions);
+        let stored = |end| match self.previous(end) {
+            0 => end,
+            point => self.keep.positions(point, 1).min(point) + end - point,
+        };
+        ends.map(stored).max().unwrap_or(0)
+    }
+}
+
+/// `rows`, but at most half of the `at` tokens of a sequence, and at least one.
+pub(super) fn window(rows: usize, at: usize) -> usize {
+    rows.min((at / 2).max(1)).min(at)
+}

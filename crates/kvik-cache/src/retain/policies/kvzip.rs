@@ -1,0 +1,40 @@
+//! By reconstruction: what the model attends to while it repeats the sequence after its end (KVzip,
+//! arXiv 2505.23416). It asks no question, so it serves all, at the price of about one more prefill.
+
+use super::rules::{Rules, Scene, by_head, options};
+use crate::retain::facts::{LayerFacts, Needs, Watch};
+use crate::retain::retention::{Budget, SINKS};
+use crate::retain::state::LayerState;
+
+options! {
+    /// What the model attends to while it repeats the sequence.
+    Kvzip {
+        /// Whether attention counts in proportion to the norm of the value that it reads.
+        vnorm: bool = false,
+    }
+}
+
+impl Rules for Kvzip {
+    fn watch(&self, _: usize) -> Watch {
+        Watch::Repeat
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { value_norms: self.vnorm, ..Needs::default() }
+    }
+
+    fn sinks(&self) -> usize {
+        SINKS
+    }
+
+    fn budget(&self) -> Budget {
+        Budget::All
+    }
+
+    fn scores(&self, _: Scene, layer: &LayerFacts, _: &mut LayerState) -> Vec<Vec<f32>> {
+        by_head(layer, |head| match self.vnorm {
+            true => head.mass.iter().zip(&head.value_norms).map(|(mass, norm)| mass * norm).collect(),
+            false => head.mass.clone(),
+        })
+    }
+}

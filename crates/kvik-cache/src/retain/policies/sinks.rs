@@ -1,0 +1,25 @@
+//! By place: the first positions and a window of the latest (StreamingLLM, arXiv 2309.17453).
+
+use super::rules::{Rules, Scene, by_head, options};
+use crate::retain::facts::LayerFacts;
+use crate::retain::retention::SINKS;
+use crate::retain::state::LayerState;
+
+options! {
+    /// The first positions and the latest. How many are first says [`crate::retain::Retention::sinks`].
+    Sinks {}
+}
+
+impl Rules for Sinks {
+    fn sinks(&self) -> usize {
+        SINKS
+    }
+
+    fn every(&self) -> usize {
+        64
+    }
+
+    fn scores(&self, _: Scene, layer: &LayerFacts, _: &mut LayerState) -> Vec<Vec<f32>> {
+        by_head(layer, |head| head.positions.iter().map(|&position| position as f32).collect())
+    }
+}

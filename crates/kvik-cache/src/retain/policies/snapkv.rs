@@ -1,0 +1,53 @@
+//! By observed attention: what the rows of a window at the end attend to, smoothed over neighbours (SnapKV,
+//! arXiv 2404.14469). The window itself stays.
+
+use super::rules::{Fault, Rules, Scene, by_head, options, require};
+use crate::retain::facts::{HeadFacts, LayerFacts, Reduce, Watch, WatchedRows};
+use crate::retain::points::window;
+use crate::retain::state::LayerState;
+
+options! {
+    /// What the last rows attend to, with its neighbours.
+    Snapkv {
+        /// Rows that are observed, at most half of the sequence. Their positions stay.
+        window: usize = 64,
+        /// Neighbours over which attention is averaged: odd, 1 for none.
+        pool: usize = 5,
+    }
+}
+
+impl Rules for Snapkv {
+    fn watch(&self, _: usize) -> Watch {
+        Watch::Attention { rows: WatchedRows::Last(self.window), reduce: Reduce::Sum }
+    }
+
+    fn recent(&self, at: usize) -> usize {
+        window(self.window, at)
+    }
+
+    fn scores(&self, scene: Scene, layer: &LayerFacts, _: &mut LayerState) -> Vec<Vec<f32>> {
+        let window = window(self.window, scene.at);
+        by_head(layer, |head| pooled_before(head, scene.at - window, self.pool))
+    }
+
+    fn fault(&self) -> Option<Fault> {
+        require(self.window > 0, "window", self.window, "at least 1").or(require(
+            self.pool % 2 == 1,
+            "pool",
+            self.pool,
+            "an odd number",
+        ))
+    }
+}
+
+/// The mass of each position, for those before `end` the mean over it and its `pool - 1` stored neighbours. What
+/// lies beyond the first and the last of them counts as 0.
+pub(super) fn pooled_before(head: &HeadFacts, end: usize, pool: usize) -> Vec<f32> {
+    let before = head.positions.partition_point(|&position| (position as usize) < end);
+    let half = pool / 2;
+    let mean = |index: usize| {
+        let neighbours = &head.mass[index.saturating_sub(half)..(index + half + 1).min(before)];
+        neighbours.iter().sum::<f32>() / pool as f32
+    };
+    (0..before).map(mean).chain(head.mass[before..].iter().copied()).collect()
+}

@@ -1,0 +1,148 @@
+//! What a request asks for: a policy, how much it keeps, and how that is divided.
+
+use super::facts::{Needs, Watch};
+use super::policies::Policy;
+
+/// Which positions of a sequence are kept. Its text form is canonical: equal texts mean equal decisions.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Retention {
+    /// What gives each position its score.
+    pub policy: Policy,
+    /// How many positions stay.
+    pub keep: Keep,
+    /// Over which heads positions compete.
+    pub budget: Budget,
+    /// Which of the positions that would fit stay.
+    pub cut: Cut,
+    /// Leading positions of the sequence that are kept always; `None`: as many as the policy says.
+    pub sinks: Option<usize>,
+    /// Latest positions that are kept always; `None`: as many as the policy says.
+    pub recent: Option<usize>,
+    /// Tokens from one point at which the sequence forgets to the next.
+    pub every: usize,
+    /// Leading positions that are kept whatever `sinks` says: a system prompt, an opening exchange.
+    pub protect: usize,
+}
+
+/// How many positions of a KV head stay, on average over the heads.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Keep {
+    /// This share of the sequence's tokens, in (0, 1]. It counts in millionths.
+    Share(f32),
+    /// So many, at least 2.
+    Tokens(usize),
+    /// As many as fit into so many bytes of keys and values, all layers and heads together.
+    Bytes(u64),
+}
+
+/// Over which heads positions compete.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Budget {
+    /// Each head keeps as many as every other one.
+    Head,
+    /// Lower layers keep more than higher ones, in even steps (PyramidKV, arXiv 2406.02069).
+    Pyramid {
+        /// The last layer keeps this many times less than the mean; at least 1.
+        beta: f32,
+    },
+    /// The heads of a layer compete (AdaKV, arXiv 2407.11550).
+    Layer {
+        /// The share of an equal division that each head keeps in any case.
+        floor: f32,
+    },
+    /// All heads of all layers compete.
+    All,
+    /// The heads that were measured to matter most keep everything, the others their first and last positions
+    /// (as DuoAttention has it, arXiv 2410.10819).
+    Calibrated,
+}
+
+/// Which of the positions that would fit stay. Positions that are kept always stay under each.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Cut {
+    /// Those of the highest scores.
+    Top,
+    /// Of those, the ones with a score above this.
+    Threshold(f32),
+    /// Of those, the ones with a score above the head's mean less `beta` standard deviations.
+    Dynamic {
+        /// Standard deviations below the mean.
+        beta: f32,
+    },
+    /// The sinks, the latest, and the highest scores for the rest (H2O, arXiv 2306.14048).
+    Hybrid {
+        /// The share of what is kept that the latest positions take.
+        recent: f32,
+    },
+}
+
+impl Retention {
+    /// `policy` with everything else as it has it by default.
+    pub fn new(policy: Policy, keep: Keep) -> Retention {
+        let (budget, every) = (policy.rules().budget(), policy.rules().every());
+        Retention { policy, keep, budget, cut: Cut::Top, sinks: None, recent: None, every, protect: 0 }
+    }
+
+    /// What must be observed of the sequence's attention before each point.
+    pub fn watch(&self) -> Watch {
+        self.policy.rules().watch(self.sinks.unwrap_or(self.policy.rules().sinks()))
+    }
+
+    /// What must be known of each stored position at a point.
+    pub fn needs(&self) -> Needs {
+        self.policy.rules().needs()
+    }
+
+    /// Whether what was observed of the kept positions is handed in again at the next point, with what is
+    /// observed until then added; otherwise each point starts from nothing.
+    pub fn accumulates(&self) -> bool {
+        self.policy.rules().accumulates()
+    }
+
+    /// The same with bytes as tokens, one token's keys and values taking `token_bytes` in all layers and heads.
+    pub fn resolve(self, token_bytes: usize) -> Retention {
+        let keep = match self.keep {
+            Keep::Bytes(bytes) => {
+                Keep::Tokens(usize::try_from(bytes / token_bytes.max(1) as u64).unwrap_or(usize::MAX))
+            }
+            other => other,
+        };
+        Retention { keep, ..self }
+    }
+
+    /// How many leading and how many latest positions are kept always when the sequence has `at` tokens.
+    pub(super) fn forced(&self, at: usize) -> (usize, usize) {
+        let rules = self.policy.rules();
+        let (mut sinks, mut recent) = (rules.sinks(), rules.recent(at));
+        if matches!(self.cut, Cut::Hybrid { .. }) {
+            sinks = sinks.max(SINKS);
+        }
+        if self.budget == Budget::Calibrated {
+            (sinks, recent) = (sinks.max(SINKS), recent.max(STREAM_RECENT));
+        }
+        (self.sinks.unwrap_or(sinks).max(self.protect), self.recent.unwrap_or(recent))
+    }
+}
+
+/// Leading positions that models attend to whatever they hold (StreamingLLM, arXiv 2309.17453).
+pub(super) const SINKS: usize = 4;
+/// Latest positions that a head keeps which only streams.
+const STREAM_RECENT: usize = 16;
+
+impl Keep {
+    /// How many positions `heads` heads keep together when the sequence has `at` tokens: at least one each.
+    ///
+    /// # Panics
+    /// On bytes: [`Retention::resolve`] makes them tokens.
+    pub(super) fn positions(self, at: usize, heads: usize) -> usize {
+        let positions = match self {
+            Keep::Share(share) => {
+                let millionths = (f64::from(share) * 1e6).round() as u128;
+                (millionths * (at as u128) * (heads as u128) / 1_000_000) as usize
+            }
+            Keep::Tokens(tokens) => tokens.min(at) * heads,
+            Keep::Bytes(_) => panic!("bytes are resolved to tokens first"),
+        };
+        positions.max(heads)
+    }
+}

@@ -1,0 +1,21 @@
+//! What a policy remembers of a sequence from one point to the next.
+
+/// What a policy remembers of one sequence. Most remember nothing: what they know is in the facts.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct PolicyState {
+    layers: Vec<LayerState>,
+}
+
+/// What a policy remembers of one layer.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct LayerState {}
+
+impl PolicyState {
+    /// What is remembered of a layer.
+    pub(super) fn layer(&mut self, layer: usize) -> &mut LayerState {
+        if self.layers.len() <= layer {
+            self.layers.resize_with(layer + 1, LayerState::default);
+        }
+        &mut self.layers[layer]
+    }
+}
