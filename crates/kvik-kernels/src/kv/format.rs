@@ -16,11 +16,14 @@ pub enum KvFormat {
     Q8,
     /// 4-bit integers with a scale and a minimum per 32 dimensions, of rotated vectors.
     Q4,
+    /// Signed 4-bit integers with one scale per head vector, of rotated vectors.
+    Q4S,
 }
 
 impl KvFormat {
     /// All formats, from precise to coarse.
-    pub const ALL: [KvFormat; 5] = [KvFormat::F32, KvFormat::F16, KvFormat::Bf16, KvFormat::Q8, KvFormat::Q4];
+    pub const ALL: [KvFormat; 6] =
+        [KvFormat::F32, KvFormat::F16, KvFormat::Bf16, KvFormat::Q8, KvFormat::Q4, KvFormat::Q4S];
 
     /// The name used on the command line and in a cache's namespace.
     pub fn name(self) -> &'static str {
@@ -30,6 +33,7 @@ impl KvFormat {
             KvFormat::Bf16 => "bf16",
             KvFormat::Q8 => "q8",
             KvFormat::Q4 => "q4",
+            KvFormat::Q4S => "q4s",
         }
     }
 }
@@ -42,7 +46,7 @@ impl fmt::Display for KvFormat {
 
 /// A name that is no KV format.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown KV format {0:?}: use one of f32, f16, bf16, q8, q4")]
+#[error("unknown KV format {0:?}: use one of f32, f16, bf16, q8, q4, q4s")]
 pub struct UnknownKvFormat(String);
 
 impl FromStr for KvFormat {
@@ -110,7 +114,7 @@ mod tests {
             assert_eq!(format.name().parse(), Ok(format));
         }
         let error = "q5".parse::<KvFormat>().unwrap_err();
-        assert_eq!(error.to_string(), "unknown KV format \"q5\": use one of f32, f16, bf16, q8, q4");
+        assert_eq!(error.to_string(), "unknown KV format \"q5\": use one of f32, f16, bf16, q8, q4, q4s");
     }
     #[test]
     fn names_of_two_formats_are_read_back() {

@@ -257,6 +257,7 @@ mod tests {
         check(KvFormat::Bf16, 2 * 28 * 8 * 128 * 2);
         check(KvFormat::Q8, 2 * 28 * 8 * (128 + 4));
         check(KvFormat::Q4, 2 * 28 * 8 * (64 + 4 * 4));
+        check(KvFormat::Q4S, 2 * 28 * 8 * (64 + 2));
     }
 
     /// What uniform layouts are called stands in the identity of every cache on disk.

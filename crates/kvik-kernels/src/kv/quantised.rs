@@ -5,17 +5,19 @@
 //! that a register of 16 columns holds pairs of rows, which is what a dot product of 16-bit pairs takes.
 //!
 //! ```text
-//! Q8   [rows / 2][columns] { 2 bytes }        bytes in order
-//! Q4   [rows / 8][columns] { 32 bits }        bits 4 i and 16 + 4 i: rows 2 i and 2 i + 1
+//! Q8        [rows / 2][columns] { 2 bytes }   bytes in order
+//! Q4, Q4S   [rows / 8][columns] { 32 bits }   bits 4 i and 16 + 4 i: rows 2 i and 2 i + 1
 //!
 //! K tile   rows = head_dim, 16 columns, then   [groups of dimensions] scales
 //! V tile   16 rows, columns = dims, then       [groups of dimensions] scales
 //!
 //! scales of Q8   [16 positions] f32                         one group: the head vector
 //! scales of Q4   [16 positions] scale, [16] minimum: bf16   groups of 32 dimensions
+//! scales of Q4S  [16 positions] bf16                        one group: the head vector
 //! ```
 //!
 //! Vectors are stored [rotated](super::rotate). A number is `value * scale`, in Q4 `value * scale + minimum`.
+//! In Q4S the minimum is not stored: it is -8 scales.
 
 use half::bf16;
 
@@ -332,5 +334,73 @@ impl Quantised for Q4 {
     #[inline(always)]
     fn shift(row: usize) -> u32 {
         (4 * (row % 8 / 2) + 16 * (row % 2)) as u32
+    }
+}
+
+/// Symmetric four-bit numbers; the maximum magnitude of a head vector becomes 7.
+pub(crate) struct Q4S;
+
+quantised_tile!(Q4S, words of u32, values of 0xf);
+
+/// What a stored 0 stands for, in scales.
+const ZERO: f32 = -8.0;
+
+impl Quantised for Q4S {
+    const ROWS: usize = Q4::ROWS;
+    const WORD: usize = Q4::WORD;
+    const GROUP: usize = Q8::GROUP;
+    /// The words of Q4 hold no sign, so numbers are counted from the minimum.
+    const HAS_MIN: bool = true;
+    const SCALES: usize = 2 * BLOCK_POSITIONS;
+    type Words<I: I32x16> = I::Word;
+
+    #[inline(always)]
+    unsafe fn words<I: I32x16>(from: *const u8) -> I::Word {
+        // SAFETY: the caller's promise: 16 columns of a word as in Q4.
+        unsafe { Q4::words::<I>(from) }
+    }
+
+    #[inline(always)]
+    fn pairs<I: I32x16>(words: I::Word, i: usize) -> I::Pairs {
+        Q4::pairs::<I>(words, i)
+    }
+
+    #[inline(always)]
+    unsafe fn scale<L: F32x16>(scales: *const u8) -> L {
+        // SAFETY: the caller's promise.
+        unsafe { L::load_bf16(scales.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn min<L: F32x16>(scales: *const u8) -> L {
+        // SAFETY: the caller's promise, and the lanes are those of the machine.
+        unsafe { Self::scale::<L>(scales).mul(L::splat(ZERO)) }
+    }
+
+    #[inline(always)]
+    unsafe fn write_scales(scales: *mut u8, position: usize, numbers: &[f32]) -> Quantiser {
+        let scale = bf16::from_f32(max_magnitude(numbers) / 7.0);
+        // SAFETY: the caller's promise.
+        unsafe { scales.cast::<u16>().add(position).write_unaligned(scale.to_bits()) };
+        let scale = scale.to_f32();
+        Quantiser { min: ZERO * scale, factor: factor_to(1.0, scale), range: (1.0, 15.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn write(tile: *mut u8, columns: usize, row: usize, column: usize, value: i32) {
+        // SAFETY: the caller's promise: a word as in Q4.
+        unsafe { Q4::write(tile, columns, row, column, value) };
+    }
+
+    #[inline(always)]
+    unsafe fn copy_scales(from: Place<*const u8>, to: Place<*mut u8>) {
+        let (source, target) = (from.tile.cast::<u16>(), to.tile.cast::<u16>());
+        // SAFETY: the caller's promise.
+        unsafe { target.add(to.position).write_unaligned(source.add(from.position).read_unaligned()) };
+    }
+
+    #[inline(always)]
+    fn shift(row: usize) -> u32 {
+        Q4::shift(row)
     }
 }

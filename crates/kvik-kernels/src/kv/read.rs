@@ -1,6 +1,6 @@
 //! Stored keys and values as the numbers that the model computed, as far as their format kept them.
 //!
-//! A float is widened. A quantised value times its scale, plus in Q4 the minimum by FMA, is a number of a rotated
+//! A float is widened. A quantised value times its scale, plus the minimum by FMA if the format has one, is a number of a rotated
 //! vector, which is then rotated back.
 
 use std::ops::Range;
@@ -310,10 +310,14 @@ mod tests {
             KvFormat::F32 => prop_assert!(exact(|x| x)),
             KvFormat::F16 => prop_assert!(exact(|x| half::f16::from_f32(x).to_f32())),
             KvFormat::Bf16 => prop_assert!(exact(|x| half::bf16::from_f32(x).to_f32())),
-            KvFormat::Q8 | KvFormat::Q4 => {
+            KvFormat::Q8 | KvFormat::Q4 | KvFormat::Q4S => {
                 // Half a step of each number of the rotated vector, which is as long as the vector.
                 let length = |x: &mut dyn Iterator<Item = f32>| x.map(|x| x * x).sum::<f32>().sqrt();
-                let steps = if format == KvFormat::Q8 { 127.0 } else { 7.5 };
+                let steps = match format {
+                    KvFormat::Q8 => 127.0,
+                    KvFormat::Q4 => 7.5,
+                    _ => 7.0,
+                };
                 let bound = length(&mut stored.iter().copied()) * (stored.len() as f32).sqrt() / steps;
                 let distance = length(&mut stored.iter().zip(read).map(|(a, b)| a - b));
                 prop_assert!(distance <= bound * 0.55 + 1e-6, "{} {} of {}", format, distance, bound);

@@ -82,6 +82,10 @@ macro_rules! with_tile {
                 type $quantised = $crate::kv::quantised::Q4;
                 $values
             }
+            $crate::kv::KvFormat::Q4S => {
+                type $quantised = $crate::kv::quantised::Q4S;
+                $values
+            }
         }
     };
 }

@@ -16,8 +16,8 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// The formats of keys and values in the cache.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct KvArgs {
-    /// Format of keys and values in the cache: f32, f16, bf16, q8 or q4; keys/values, as q8/q4; or by layer,
-    /// as 0-3:f16,4-27:q8/q4 [default: f16]
+    /// Format of keys and values in the cache: f32, f16, bf16, q8, q4 or q4s; keys/values, as q8/q4; or by
+    /// layer, as 0-3:f16,4-27:q8/q4 [default: f16]
     #[arg(long, value_name = "FORMAT")]
     kv: Option<KvMap>,
     /// File with the formats by layer: a run such as 0-3:f16 a line, and # before comments
