@@ -342,15 +342,25 @@ async fn an_answer_is_compared_with_an_earlier_one() {
 
 #[tokio::test]
 async fn after_a_restart_the_disk_is_named() {
+    check_restart("f16", "q8").await;
+}
+
+#[tokio::test]
+async fn a_kv_map_finds_its_own_blocks_after_a_restart_and_no_others() {
+    check_restart("0-2:f16/q8,3-5:f32/q4s", "0-1:f16/q8,2-5:f32/q4s").await;
+}
+
+/// Blocks stored as `kv` says are found again on disk, and are not served to keys and values of `other`.
+async fn check_restart(kv: &str, other: &str) {
     let directory = tempfile::tempdir().unwrap();
     // More than is warmed up at the start.
     let long = ids(&(300..540).collect::<Vec<_>>()).1;
-    let server = Server::on_disk(directory.path(), "f16");
-    server.post(TEXT, &long).await;
+    let server = Server::on_disk(directory.path(), kv);
+    let cold = server.post(TEXT, &long).await;
     server.handle.shutdown(Duration::from_secs(20));
     drop(server);
 
-    let server = Server::on_disk(directory.path(), "f16");
+    let server = Server::on_disk(directory.path(), kv);
     let found = server.post("/v1/cache/explain", &long).await["kvik"]["cache"].clone();
     assert_eq!((&found["reason"], &found["cached_tokens"]), (&json!("complete"), &json!(239)), "{found}");
     let answer = server.post(TEXT, &long).await;
@@ -359,12 +369,13 @@ async fn after_a_restart_the_disk_is_named() {
     let [ram, disk] = ["ram", "disk"].map(|tier| cache["by_tier"][tier].as_u64().unwrap());
     assert!(ram + disk == 239 && disk > 0, "{cache}");
     assert_eq!(answer["timings"]["prompt_n"], 1);
+    assert_eq!(answer["content"], cold["content"]);
     let warm = server.post(TEXT, &long).await;
     assert_eq!(warm["kvik"]["cache"]["by_tier"], json!({"ram": 239, "disk": 0}));
     server.handle.shutdown(Duration::from_secs(20));
     drop(server);
 
-    let server = Server::on_disk(directory.path(), "q8");
+    let server = Server::on_disk(directory.path(), other);
     for path in ["/v1/cache/explain", TEXT] {
         let cache = server.post(path, &long).await["kvik"]["cache"].clone();
         assert_eq!(cache["reason"], "other_kv_format", "{path}: {cache}");
