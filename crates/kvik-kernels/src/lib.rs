@@ -25,7 +25,7 @@ mod threads;
 mod x86;
 
 pub use activations::Activations;
-pub use attention::{Attention, AttnScratch};
+pub use attention::{Attention, AttnScratch, AttnWeights, WeightReduce};
 pub use isa::{Isa, UnknownIsa};
 pub use kv::{
     BLOCK_POSITIONS, HeadTail, KV_LAYOUT_VERSION, KvArena, KvFormat, KvFormats, KvKind, KvLayer, KvLayout,

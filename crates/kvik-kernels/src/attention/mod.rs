@@ -11,6 +11,7 @@ use crate::{Isa, Pool};
 use kernel::{AttentionKernels, Softmax};
 use plan::{Plan, PlanLimits};
 use units::{Units, Workspace};
+use weights::Watch;
 
 pub(crate) mod floats;
 pub(crate) mod kernel;
@@ -18,6 +19,9 @@ mod plan;
 pub(crate) mod quantised;
 mod units;
 mod variants;
+mod weights;
+
+pub use weights::{AttnWeights, WeightReduce};
 
 /// Positions that are worked on at a time. Part of the arithmetic: results change with it.
 const SPLIT: usize = 256;
@@ -85,12 +89,19 @@ impl Attention<'_> {
     /// When a shape does not fit, or a row attends to no position, to an unknown sequence, to positions that
     /// its sequence's blocks and tails do not hold, or where a head has dropped all it could see.
     pub fn run(&self, pool: &Pool, scratch: &mut AttnScratch, out: &mut [f32]) {
-        self.run_with(Isa::current(), pool, scratch, out);
+        self.check(out);
+        self.run_with(Isa::current(), pool, scratch, out, None);
     }
 
-    /// [`Attention::run`] with the kernels of `isa`, which the machine must have.
-    fn run_with(&self, isa: Isa, pool: &Pool, scratch: &mut AttnScratch, out: &mut [f32]) {
-        self.check(out);
+    /// A checked call with the kernels of `isa`, which the machine must have.
+    fn run_with(
+        &self,
+        isa: Isa,
+        pool: &Pool,
+        scratch: &mut AttnScratch,
+        out: &mut [f32],
+        watch: Option<Watch<'_>>,
+    ) {
         let shape = self.shape();
         let (group, value_lanes, limits) =
             (self.heads / shape.kv_heads, shape.value_lanes(), self.limits(pool));
@@ -113,6 +124,7 @@ impl Attention<'_> {
             value_lanes,
             value_scales: quantised::value_scales(shape.v, value_lanes),
             plan,
+            watch,
             out: Disjoint::new(out),
             partial_out: Disjoint::new(partial_out),
             partial_sums: Disjoint::new(partial_sums),

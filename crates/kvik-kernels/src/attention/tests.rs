@@ -6,6 +6,8 @@ use super::*;
 use crate::kv::{HeadTail, KvFormat, KvLayer, KvLayout};
 use crate::testing::Random;
 
+mod weights;
+
 /// Roughly normal numbers.
 fn vector(random: &mut Random, len: usize) -> Vec<f32> {
     (0..len).map(|_| (0..4).map(|_| random.float()).sum()).collect()
@@ -89,7 +91,8 @@ impl Store {
         let mut out = vec![f32::NAN; rows.len() * heads * value_dim];
         let scale = 1.0 / (key_dim as f32).sqrt();
         let attention = Attention { arena: &self.arena, layer: LAYER, q, heads, rows, seqs, scale };
-        attention.run_with(isa, &Pool::new(threads), &mut AttnScratch::new(), &mut out);
+        attention.check(&out);
+        attention.run_with(isa, &Pool::new(threads), &mut AttnScratch::new(), &mut out, None);
         out
     }
 

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::kernel::{AttentionKernels, ScoreCall, Softmax, ValueCall};
 use super::plan::{Member, Plan, SplitRow, Unit, UnitKind};
+use super::weights::Watch;
 use super::{Attention, SPLIT, SPLIT_BLOCKS};
 use crate::Pool;
 use crate::kv::{BLOCK_POSITIONS, HEAD_DIM_MAX, KvLayer, SeqRow};
@@ -22,6 +23,8 @@ pub(super) struct Units<'a> {
     pub value_lanes: usize,
     pub value_scales: Range<usize>,
     pub plan: &'a Plan,
+    /// Where the rows that are watched leave what they attend to.
+    pub watch: Option<Watch<'a>>,
     pub out: Disjoint<'a, f32>,
     pub partial_out: Disjoint<'a, f32>,
     pub partial_sums: Disjoint<'a, Softmax>,
@@ -120,6 +123,7 @@ impl Units<'_> {
                 },
             };
         }
+        self.keep_weights(split, members, kv_head, work);
 
         let Workspace { counts, value_tiles: tiles, scores, weights, split_out, .. } = work;
         let (p, weights) = (scores.as_ptr(), weights.as_mut_ptr().cast());
@@ -127,6 +131,18 @@ impl Units<'_> {
             ValueCall { p, counts, tiles, dims: self.value_lanes, weights, out: split_out.as_mut_ptr() };
         // SAFETY: as for the scores.
         unsafe { (self.kernels.values)(&values) };
+    }
+
+    /// Keeps what watched rows attend to in a split.
+    fn keep_weights(&self, split: usize, members: &[Member], kv_head: usize, work: &Workspace) {
+        let Some(watch) = &self.watch else { return };
+        for (query_row, &count) in work.counts.iter().enumerate() {
+            let row = members[query_row / self.group].row;
+            let head = kv_head * self.group + query_row % self.group;
+            let p = &work.scores[query_row * SPLIT..][..SPLIT];
+            // SAFETY: a row, split and head belong to one unit.
+            unsafe { watch.keep(row, head, split, p, count as usize, work.split_sums[query_row].m) };
+        }
     }
 
     /// The tiles of `count` blocks from block `first` on that a sequence stores for a KV head.
@@ -183,8 +199,11 @@ impl Units<'_> {
     fn finish(&self, row: u32, head: usize, sum: Softmax, gathered: &mut [f32]) {
         let value_dim = self.shape.value_dim;
         let start = (row as usize * self.operands.heads + head) * value_dim;
-        // SAFETY: whole lanes; and a row and head are finished once, by one task.
+        // SAFETY: whole lanes; and a row and head are finished once, by one task, after all their splits.
         let out = unsafe {
+            if let Some(watch) = &self.watch {
+                watch.finish(row, head, self.stored(row, head / self.group), sum);
+            }
             (self.kernels.finish)(gathered, sum.l, value_dim);
             self.out.range(start, value_dim)
         };

@@ -1,11 +1,13 @@
 //! The arithmetic of attention, compiled for each instruction set.
 
 use super::kernel::{AttentionKernels, attention_kernels};
+use super::weights::kernel::{WeightKernels, weight_kernels};
 use crate::Isa;
 use crate::kv::KvLayer;
 
 mod scalar {
     super::attention_kernels!(crate::scalar::f32x16::Scalar, crate::scalar::i32x16::ScalarSums);
+    super::weight_kernels!(crate::scalar::f32x16::Scalar);
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -15,6 +17,7 @@ mod avx2 {
         crate::x86::i32x16_avx2::Avx2Sums<false>,
         "avx2,fma,f16c"
     );
+    super::weight_kernels!(crate::x86::f32x16_avx2::Avx2, "avx2,fma,f16c");
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -33,14 +36,19 @@ mod avx512 {
         crate::x86::i32x16_avx512::Avx512Sums,
         "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c"
     );
+    super::weight_kernels!(
+        crate::x86::f32x16_avx512::Avx512,
+        "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c"
+    );
 }
 
 #[cfg(target_arch = "aarch64")]
 mod neon {
     super::attention_kernels!(crate::arm::f32x16_neon::Neon, crate::arm::i32x16_neon::NeonSums, "neon");
+    super::weight_kernels!(crate::arm::f32x16_neon::Neon, "neon");
 }
 
-/// The kernels of `isa` for the formats of `layer`.
+/// The kernels of attention of `isa` for the formats of `layer`.
 pub(super) fn kernels(isa: Isa, layer: &KvLayer) -> AttentionKernels {
     let (k, v) = (layer.k, layer.v);
     match isa {
@@ -53,5 +61,18 @@ pub(super) fn kernels(isa: Isa, layer: &KvLayer) -> AttentionKernels {
         #[cfg(target_arch = "aarch64")]
         Isa::Neon | Isa::NeonDot | Isa::NeonI8mm => neon::kernels(k, v),
         _ => scalar::kernels(k, v),
+    }
+}
+
+/// The arithmetic on attention weights of `isa`.
+pub(super) fn weight_kernels(isa: Isa) -> WeightKernels {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 | Isa::Avx512Bf16 => avx512::WEIGHTS,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 | Isa::AvxVnni => avx2::WEIGHTS,
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon | Isa::NeonDot | Isa::NeonI8mm => neon::WEIGHTS,
+        _ => scalar::WEIGHTS,
     }
 }

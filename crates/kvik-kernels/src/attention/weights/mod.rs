@@ -1,0 +1,214 @@
+//! The attention weights of watched rows, and what they come to for each stored position.
+//!
+//! A call of attention computes p and the maximum of each split anyway; of a watched row it keeps them, and when
+//! the row's last split is folded, the maxima become factors: a weight is p times the factor of its split. What is
+//! asked of the weights is reduced over rows in their order, so it does not depend on how rows were cut into calls.
+
+use std::ops::Range;
+
+use super::kernel::Softmax;
+use super::{Attention, SPLIT};
+use crate::f32x16::LANES;
+use crate::kv::SeqRow;
+use crate::threads::Disjoint;
+use crate::{Isa, Pool};
+use kernel::{RowWeights, WeightKernels};
+
+pub(crate) mod kernel;
+mod reduce;
+
+pub use reduce::WeightReduce;
+
+/// What the watched rows of a call of [`Attention::run_watched`] attend to: buffers that calls reuse.
+///
+/// They take 4 bytes for each watched row, query head and stored position.
+#[derive(Debug, Default)]
+pub struct AttnWeights {
+    heads: usize,
+    kv_heads: usize,
+    /// Ascending.
+    rows: Vec<WatchedRow>,
+    /// `[rows][heads][stride of the row]`
+    p: Vec<f32>,
+    /// `[rows][heads][splits of the row]`
+    factors: Vec<f32>,
+    /// Stored positions that a row sees, `[rows, kv_heads]`.
+    counts: Vec<usize>,
+}
+
+/// A watched row, and where its numbers begin.
+#[derive(Debug, Clone, Copy)]
+struct WatchedRow {
+    /// In the batch.
+    row: usize,
+    seq: u32,
+    p: usize,
+    /// Positions for which there is room: those of its longest head, in whole blocks.
+    stride: usize,
+    factors: usize,
+    splits: usize,
+}
+
+impl AttnWeights {
+    /// Empty buffers.
+    pub fn new() -> AttnWeights {
+        AttnWeights::default()
+    }
+
+    /// Replaces `weights` by the attention weights of a watched row for a query head: `[stored positions]` of its
+    /// KV head, as far as the row sees them.
+    ///
+    /// # Panics
+    /// When the row was not watched, or the head does not exist.
+    pub fn row(&self, row: usize, head: usize, weights: &mut Vec<f32>) {
+        assert!(head < self.heads, "head {head} of {}", self.heads);
+        let group = self.heads / self.kv_heads;
+        let of_group = self.of(self.watched(row..row + 1).start, head / group);
+        let (p, factors) = (of_group.p.chunks(of_group.stride), of_group.factors.chunks(of_group.splits));
+        weights.clear();
+        for (p, factors) in p.zip(factors).skip(head % group).take(1) {
+            weights.extend(p[..of_group.count].iter().enumerate().map(|(i, p)| p * factors[i / SPLIT]));
+        }
+    }
+
+    /// Forgets what it held and makes room for what `watched` rows of a call attend to.
+    pub(super) fn watch(
+        &mut self,
+        call: &Attention<'_>,
+        isa: Isa,
+        watched: impl Iterator<Item = usize>,
+    ) -> Watch<'_> {
+        let kv_heads = call.shape().kv_heads;
+        (self.heads, self.kv_heads) = (call.heads, kv_heads);
+        self.rows.clear();
+        self.counts.clear();
+        let (mut p, mut factors) = (0, 0);
+        for row in watched {
+            let ascending = self.rows.last().is_none_or(|last| last.row < row);
+            assert!(ascending && row < call.rows.len(), "watched rows ascend, below {}", call.rows.len());
+            let SeqRow { seq, len } = call.rows[row];
+            let kv = &call.seqs[seq as usize];
+            let stored = kv.stored_max(len);
+            let (stride, splits) = (stored.next_multiple_of(LANES), stored.div_ceil(SPLIT));
+            self.rows.push(WatchedRow { row, seq, p, stride, factors, splits });
+            self.counts.extend((0..kv_heads).map(|head| kv.stored(head, len)));
+            p += call.heads * stride;
+            factors += call.heads * splits;
+        }
+        self.p.resize(p.max(self.p.len()), 0.0);
+        self.factors.resize(factors.max(self.factors.len()), 0.0);
+        Watch {
+            kernels: super::variants::weight_kernels(isa),
+            rows: &self.rows,
+            p: Disjoint::new(&mut self.p),
+            factors: Disjoint::new(&mut self.factors),
+        }
+    }
+
+    /// Where in [`AttnWeights::rows`] rows of the batch stand.
+    ///
+    /// # Panics
+    /// When one was not watched.
+    fn watched(&self, rows: Range<usize>) -> Range<usize> {
+        let first = self.rows.partition_point(|watched| watched.row < rows.start);
+        let found =
+            self.rows[first..].iter().zip(rows.clone()).take_while(|(watched, row)| watched.row == *row);
+        assert!(found.count() == rows.len(), "rows {rows:?} were not all watched");
+        first..first + rows.len()
+    }
+
+    /// The weights of a watched row for the query heads of a KV head.
+    fn of(&self, index: usize, kv_head: usize) -> RowWeights<'_> {
+        let WatchedRow { p, stride, factors, splits, .. } = self.rows[index];
+        let group = self.heads / self.kv_heads;
+        RowWeights {
+            p: &self.p[p + kv_head * group * stride..][..group * stride],
+            stride,
+            factors: &self.factors[factors + kv_head * group * splits..][..group * splits],
+            splits,
+            count: self.counts[index * self.kv_heads + kv_head],
+        }
+    }
+}
+
+impl Attention<'_> {
+    /// [`Attention::run`] that also leaves what some rows attend to in `weights`; `out` has the same bits.
+    ///
+    /// * `watched`: rows of the batch, ascending
+    ///
+    /// # Panics
+    /// As [`Attention::run`], and when watched rows do not exist or do not ascend.
+    pub fn run_watched(
+        &self,
+        pool: &Pool,
+        scratch: &mut super::AttnScratch,
+        out: &mut [f32],
+        watched: impl IntoIterator<Item = usize>,
+        weights: &mut AttnWeights,
+    ) {
+        self.run_watched_with(Isa::current(), pool, scratch, out, watched, weights);
+    }
+
+    /// [`Attention::run_watched`] with the kernels of `isa`, which the machine must have.
+    pub(super) fn run_watched_with(
+        &self,
+        isa: Isa,
+        pool: &Pool,
+        scratch: &mut super::AttnScratch,
+        out: &mut [f32],
+        watched: impl IntoIterator<Item = usize>,
+        weights: &mut AttnWeights,
+    ) {
+        self.check(out);
+        let watch = weights.watch(self, isa, watched.into_iter());
+        self.run_with(isa, pool, scratch, out, Some(watch));
+    }
+}
+
+/// Where a call leaves what its watched rows attend to.
+pub(super) struct Watch<'a> {
+    kernels: WeightKernels,
+    rows: &'a [WatchedRow],
+    p: Disjoint<'a, f32>,
+    factors: Disjoint<'a, f32>,
+}
+
+impl Watch<'_> {
+    /// Keeps what a row attends to in one split: the first `count` of `p`, and its maximum.
+    ///
+    /// # Safety
+    /// Nobody else keeps or finishes this row and head at the time.
+    pub(super) unsafe fn keep(&self, row: u32, head: usize, split: usize, p: &[f32], count: usize, m: f32) {
+        let Some(watched) = self.find(row) else { return };
+        if count > 0 {
+            // What a split leaves behind the last position, up to a whole block, is 0.
+            let len = count.next_multiple_of(LANES);
+            // SAFETY: ranges of different rows, heads and splits do not overlap, and the caller has this one.
+            let (to, factor) = unsafe {
+                let factor = watched.factors + head * watched.splits + split;
+                (
+                    self.p.range(watched.p + head * watched.stride + split * SPLIT, len),
+                    self.factors.range(factor, 1),
+                )
+            };
+            to.copy_from_slice(&p[..len]);
+            factor[0] = m;
+        }
+    }
+
+    /// Makes factors of the maxima of all splits of a row and head that stores `count` positions.
+    ///
+    /// # Safety
+    /// As [`Watch::keep`], which was called for all of them.
+    pub(super) unsafe fn finish(&self, row: u32, head: usize, count: usize, sum: Softmax) {
+        let Some(watched) = self.find(row) else { return };
+        let first = watched.factors + head * watched.splits;
+        // SAFETY: the caller's promise; the kernels are those of the machine.
+        unsafe { (self.kernels.factors)(self.factors.range(first, count.div_ceil(SPLIT)), sum) };
+    }
+
+    fn find(&self, row: u32) -> Option<&WatchedRow> {
+        let at = self.rows.binary_search_by_key(&(row as usize), |watched| watched.row);
+        at.ok().map(|at| &self.rows[at])
+    }
+}
