@@ -8,6 +8,7 @@ mod activations;
 mod arm;
 mod attention;
 mod f32x16;
+mod facts;
 mod i32x16;
 mod isa;
 mod kv;
@@ -26,6 +27,7 @@ mod x86;
 
 pub use activations::Activations;
 pub use attention::{Attention, AttnScratch, AttnWeights, WeightReduce};
+pub use facts::{QueryMoments, expected_attention, likeness, redundancy, row_norms};
 pub use isa::{Isa, UnknownIsa};
 pub use kv::{
     BLOCK_POSITIONS, HeadTail, KV_LAYOUT_VERSION, KvArena, KvFormat, KvFormats, KvKind, KvLayer, KvLayout,

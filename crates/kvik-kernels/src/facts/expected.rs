@@ -1,0 +1,140 @@
+//! The attention that queries to come are expected to pay.
+
+use std::ops::Range;
+
+use super::kernel::{FactsKernels, KEYS, half_len};
+use super::variants::kernels_of;
+use super::{QueryMoments, run_tasks};
+use crate::f32x16::LANES;
+use crate::ops::RopeStyle;
+use crate::threads::Disjoint;
+use crate::{Isa, Pool};
+
+/// Writes the attention that each key is expected to get from queries like those observed, at positions whose
+/// rotation is `rotation` on average: expected attention as NVIDIA's kvpress has it.
+///
+/// Were queries normal, the mean of exp(q . k / sqrt(d)) would be the exponential of
+/// `mean . k / sqrt(d) + k' covariance k / (2 d)`, mean and covariance being those of rotated queries. The softmax
+/// of these over all keys, averaged over the query heads, is the result.
+///
+/// * `rotation`: `[pairs]` mean cosine and sine of each pair's angle: see
+///   [`RopeTable::mean_rotation`](crate::RopeTable::mean_rotation); elements without a pair are not rotated
+/// * `keys`: `[n, dim]` of one KV head, rotated by their positions
+/// * `heads`: its query heads
+/// * `out`: `[n]`
+///
+/// # Panics
+/// When a shape does not fit, a head does not exist, or no queries were observed.
+pub fn expected_attention(
+    pool: &Pool,
+    moments: &QueryMoments,
+    rotation: &[[f32; 2]],
+    style: RopeStyle,
+    keys: &[f32],
+    heads: Range<usize>,
+    out: &mut [f32],
+) {
+    assert!(
+        heads.start < heads.end && heads.end <= moments.heads(),
+        "heads {heads:?} of {}",
+        moments.heads()
+    );
+    assert!(moments.count() > 0, "no queries were observed");
+    assert!(2 * rotation.len() <= moments.dim(), "{} pairs in {} elements", rotation.len(), moments.dim());
+    assert!(keys.len() == out.len() * moments.dim(), "keys is [n, {}] and out [n]", moments.dim());
+    let heads: Vec<HeadQueries> = heads.map(|head| HeadQueries::of(moments, head)).collect();
+    let keys = Keys { keys, dim: moments.dim(), lanes: moments.lanes(), rotation, style };
+    expected_with(Isa::current(), pool, &heads, &keys, out);
+}
+
+pub(super) fn expected_with(isa: Isa, pool: &Pool, heads: &[HeadQueries], keys: &Keys<'_>, out: &mut [f32]) {
+    let kernels = kernels_of(isa);
+    let room = out.len().next_multiple_of(KEYS);
+    let mut logits = vec![0.0; heads.len() * room];
+    keys.logits(kernels, pool, heads, &mut logits);
+    out.fill(0.0);
+    for logits in logits.chunks_exact_mut(room.max(1)) {
+        // SAFETY: the kernels are those of the machine.
+        let l = unsafe { (kernels.softmax)(logits, out.len()) }.l;
+        out.iter_mut().zip(logits).for_each(|(out, p)| *out += *p / l);
+    }
+    out.iter_mut().for_each(|out| *out /= heads.len() as f32);
+}
+
+/// What is known of the queries of one head before rotation, as [`FactsKernels::logits`] takes it.
+pub(super) struct HeadQueries {
+    /// `[lanes]` mean over sqrt(d).
+    mean: Vec<f32>,
+    /// The kept half of the covariance over 2 d; what stands for two elements is doubled.
+    half: Vec<f32>,
+}
+
+impl HeadQueries {
+    pub(super) fn of(moments: &QueryMoments, head: usize) -> HeadQueries {
+        let (sums, second) = moments.of(head);
+        let (lanes, dim, count) = (moments.lanes(), moments.dim() as f64, moments.count() as f64);
+        let means: Vec<f64> = sums.iter().map(|&sum| f64::from(sum) / count).collect();
+        let mut half = Vec::with_capacity(half_len(lanes));
+        for i in 0..lanes {
+            let start = i / LANES * LANES;
+            for j in start..lanes {
+                let covariance = f64::from(second[half.len()]) / count - means[i] * means[j];
+                let times = if j < start + LANES { 1.0 } else { 2.0 };
+                half.push((times * covariance / (2.0 * dim)) as f32);
+            }
+        }
+        HeadQueries { mean: means.iter().map(|mean| (mean / dim.sqrt()) as f32).collect(), half }
+    }
+}
+
+/// Keys, and the mean rotation of the queries that they will meet.
+///
+/// With the rotation R, `(R mean) . k = mean . R'k` and `k' R covariance R' k` is that of `R'k` without R: so keys
+/// are rotated back once, and not the moments of every head.
+pub(super) struct Keys<'a> {
+    pub keys: &'a [f32],
+    pub dim: usize,
+    pub lanes: usize,
+    pub rotation: &'a [[f32; 2]],
+    pub style: RopeStyle,
+}
+
+impl Keys<'_> {
+    /// Writes the logits of all keys for each of `heads`, `[heads, n rounded up to whole KEYS]`.
+    fn logits(&self, kernels: FactsKernels, pool: &Pool, heads: &[HeadQueries], to: &mut [f32]) {
+        let room = to.len() / heads.len();
+        let to = Disjoint::new(to);
+        let products = heads.len() * self.keys.len() * self.lanes / 2;
+        run_tasks(pool, room / KEYS, products, &|piece| {
+            let mut columns = vec![0.0; self.lanes * KEYS];
+            self.rotate_back(piece, &mut columns);
+            for (head, queries) in heads.iter().enumerate() {
+                // SAFETY: a task has its keys; the kernels are those of the machine.
+                unsafe {
+                    let to = &mut to.range(head * room + piece * KEYS, KEYS).as_chunks_mut::<KEYS>().0[0];
+                    (kernels.logits)(&columns, &queries.mean, &queries.half, to);
+                }
+            }
+        });
+    }
+
+    /// The keys of a piece, each rotated by the transposed mean rotation, as columns: `[lanes][KEYS]`.
+    fn rotate_back(&self, piece: usize, columns: &mut [f32]) {
+        let pairs = self.rotation.len();
+        let pair = |i: usize| match self.style {
+            RopeStyle::Interleaved => [2 * i, 2 * i + 1],
+            RopeStyle::HalfSplit => [i, i + pairs],
+        };
+        let keys = self.keys.chunks_exact(self.dim).skip(piece * KEYS).take(KEYS);
+        for (column, key) in keys.enumerate() {
+            for (i, &[cos, sin]) in self.rotation.iter().enumerate() {
+                let [low, high] = pair(i);
+                columns[low * KEYS + column] = key[low] * cos + key[high] * sin;
+                columns[high * KEYS + column] = key[high] * cos - key[low] * sin;
+            }
+            for d in 2 * pairs..self.dim {
+                columns[d * KEYS + column] = key[d];
+            }
+        }
+    }
+}
