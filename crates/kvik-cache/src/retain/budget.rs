@@ -67,7 +67,7 @@ fn by_layer(stored: &[Vec<usize>]) -> impl Iterator<Item = Range<usize>> {
 /// the layers are too few or the sequence too short for steps, above the positions that are kept always.
 fn pyramid(retention: &Retention, at: usize, shape: &[usize], beta: f32) -> Option<Vec<usize>> {
     let layers = shape.len();
-    let mean = retention.keep.positions(at, layers) as f64 / layers as f64;
+    let mean = retention.keep.mean(at);
     let window = retention.forced(at).1 as f64;
     let mut least = mean / f64::from(beta);
     let mut most = 2.0 * mean - least;

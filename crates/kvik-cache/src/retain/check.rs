@@ -1,6 +1,7 @@
 //! Whether a retention can be used, and with which model.
 
 use super::error::RetentionError;
+use super::facts::{Watch, WatchedRows};
 use super::heads::HeadImportance;
 use super::retention::{Budget, Cut, Keep, Retention};
 
@@ -41,6 +42,14 @@ impl Retention {
         require(self.every > 0, "every", self.every, "at least 1")?;
         if let Some((field, value, expected)) = self.policy.rules().fault() {
             return Err(RetentionError::Value { field, value, expected });
+        }
+        if let Watch::Attention { rows: WatchedRows::Last(rows), .. } = self.watch() {
+            require(
+                rows <= self.every,
+                "every",
+                self.every,
+                &format!("at least the {rows} rows observed before a point"),
+            )?;
         }
         // A long sequence: a short one may have a smaller window.
         let (first, last) = self.forced(usize::MAX);

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::budget::{Group, groups};
 use super::facts::{Decision, HeadFacts, LayerFacts};
 use super::heads::HeadImportance;
-use super::policies::Scene;
+use super::policies::{Room, Scene};
 use super::rank;
 use super::retention::{Cut, Retention};
 use super::state::PolicyState;
@@ -54,46 +54,31 @@ fn ranked(
 ) -> Ranked {
     let stored = facts.iter().flat_map(|layer| &layer.heads).map(|head| head.positions.len()).sum();
     let mut ranked = Ranked { ranks: Vec::with_capacity(stored), heads: Vec::new() };
-    let quotas: Vec<usize> = groups
-        .iter()
-        .flat_map(|group| group.heads.clone().map(|_| group.quota / group.heads.len()))
-        .collect();
+    let quotas = groups.iter().flat_map(|group| group.heads.clone().map(|_| group.quota / group.heads.len()));
+    let rooms: Vec<Room> = quotas.map(|quota| retention.room(at, quota)).collect();
     for (layer, layer_facts) in facts.iter().enumerate() {
-        let scene = Scene { at, layer, quotas: &quotas[ranked.heads.len()..][..layer_facts.heads.len()] };
+        let scene = Scene { at, layer, rooms: &rooms[ranked.heads.len()..][..layer_facts.heads.len()] };
         let scores = retention.policy.rules().scores(scene, layer_facts, state.layer(layer));
-        for ((head, scores), &quota) in layer_facts.heads.iter().zip(&scores).zip(scene.quotas) {
+        for ((head, scores), room) in layer_facts.heads.iter().zip(&scores).zip(scene.rooms) {
             let start = ranked.ranks.len();
-            rank_head(retention, (at, quota), head, scores, &mut ranked.ranks);
+            rank_head(retention.cut, room.judged(&head.positions, at), head, scores, &mut ranked.ranks);
             ranked.heads.push(start..ranked.ranks.len());
         }
     }
     ranked
 }
 
-/// Appends the rank of each position of a head that keeps `quota` of a sequence's `at` tokens.
-fn rank_head(
-    retention: &Retention,
-    (at, quota): (usize, usize),
-    head: &HeadFacts,
-    scores: &[f32],
-    ranks: &mut Vec<u64>,
-) {
+/// Appends the rank of each position of a head. Those outside of `judged` are kept always.
+fn rank_head(cut: Cut, judged: Range<usize>, head: &HeadFacts, scores: &[f32], ranks: &mut Vec<u64>) {
     assert_eq!(scores.len(), head.positions.len(), "every stored position has its facts");
-    let (first, mut last) = retention.forced(at);
-    if let Cut::Hybrid { recent } = retention.cut {
-        last = last.max((quota as f32 * recent) as usize);
-    }
-    let scored = head.positions.partition_point(|&position| (position as usize) < first);
-    let latest = head.positions.partition_point(|&position| (position as usize) < at.saturating_sub(last));
-    let latest = latest.max(scored);
-    let limit = limit(retention.cut, &scores[scored..latest]);
+    let limit = limit(cut, &scores[judged.clone()]);
     let by_score = |(&score, &position)| match limit.is_none_or(|limit| score > limit) {
         true => rank::scored(score, position),
         false => rank::cut_off(score, position),
     };
-    ranks.extend(head.positions[..scored].iter().map(|&position| rank::first(position)));
-    ranks.extend(scores[scored..latest].iter().zip(&head.positions[scored..latest]).map(by_score));
-    ranks.extend(head.positions[latest..].iter().map(|&position| rank::latest(position)));
+    ranks.extend(head.positions[..judged.start].iter().map(|&position| rank::first(position)));
+    ranks.extend(scores[judged.clone()].iter().zip(&head.positions[judged.clone()]).map(by_score));
+    ranks.extend(head.positions[judged.end..].iter().map(|&position| rank::latest(position)));
 }
 
 /// The score that a position must exceed.
@@ -140,15 +125,14 @@ fn keep(ranked: &mut Ranked, group: &Group, scratch: &mut Vec<u64>) -> Vec<Vec<u
 
 /// Raises the ranks of the `floor` highest of a head that the cut left, and of the highest in any case.
 fn assure(ranks: &mut [u64], floor: usize, scratch: &mut Vec<u64>) {
-    if ranks.is_empty() {
-        return;
-    }
-    scratch.clear();
-    scratch.extend(ranks.iter().copied().filter(|&rank| !rank::is_cut_off(rank)));
-    if scratch.is_empty() {
-        scratch.extend_from_slice(ranks);
-    }
-    let count = if rank::is_cut_off(scratch[0]) { 1 } else { floor.min(scratch.len()) };
-    let lowest = rank::threshold(scratch, count);
+    let left = ranks.iter().filter(|&&rank| !rank::is_cut_off(rank)).count();
+    let lowest = match floor.min(left) {
+        0 | 1 => ranks.iter().copied().max().unwrap_or(0),
+        count => {
+            scratch.clear();
+            scratch.extend_from_slice(ranks);
+            rank::threshold(scratch, count)
+        }
+    };
     ranks.iter_mut().filter(|rank| **rank >= lowest).for_each(|rank| *rank = rank::assured(*rank));
 }

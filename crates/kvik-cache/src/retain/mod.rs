@@ -20,12 +20,14 @@ mod decide;
 mod error;
 mod facts;
 mod heads;
+mod mix;
 #[cfg(test)]
 mod naive;
 mod points;
 mod policies;
 mod rank;
 mod retention;
+mod sketch;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -36,6 +38,9 @@ pub use error::RetentionError;
 pub use facts::{Decision, HeadFacts, LayerFacts, Needs, Reduce, Watch, WatchedRows};
 pub use heads::HeadImportance;
 pub use points::Points;
-pub use policies::{Keydiff, Knorm, Kvzip, NormOrder, Policy, Random, Sample, Sinks, Snapkv, Vnorm};
+pub use policies::{
+    Anchor, Counter, CrushBase, Decay, Expected, H2o, Keydiff, Knorm, Kvcrush, Kvzip, NormOrder, Policy,
+    Random, Rkv, Sample, Scissorhands, Sinks, Snapkv, Tova, Vnorm, Windowed,
+};
 pub use retention::{Budget, Cut, Keep, Retention};
 pub use state::PolicyState;

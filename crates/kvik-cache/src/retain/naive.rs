@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use super::facts::{Decision, LayerFacts};
 use super::heads::HeadImportance;
-use super::policies::Scene;
+use super::policies::{Room, Scene};
 use super::retention::{Budget, Cut, Retention};
 use super::state::PolicyState;
 
@@ -52,7 +52,8 @@ pub(super) fn decide(
     let quotas = quotas(retention, at, facts, heads);
     let mut candidates = Vec::new();
     for (layer, layer_facts) in facts.iter().enumerate() {
-        let scene = Scene { at, layer, quotas: &quotas[layer] };
+        let rooms: Vec<Room> = quotas[layer].iter().map(|&quota| retention.room(at, quota)).collect();
+        let scene = Scene { at, layer, rooms: &rooms };
         candidates.extend(of_layer(retention, scene, layer_facts, state));
     }
     candidates.sort_by(rather);
@@ -119,7 +120,7 @@ fn quotas(
 /// PyramidKV's formula, written down once more.
 fn pyramid(retention: &Retention, at: usize, facts: &[LayerFacts], beta: f64) -> Vec<usize> {
     let (at_f, window, layers) = (at as f64, retention.forced(at).1 as f64, facts.len());
-    let mean = retention.keep.positions(at, layers) as f64 / layers as f64;
+    let mean = retention.keep.mean(at);
     let (mut least, mut most) = (mean / beta, 2.0 * mean - mean / beta);
     if most >= at_f - window {
         (least, most) = (2.0 * mean - (at_f - window), at_f - window);
@@ -190,7 +191,7 @@ fn of_layer(
     for (head, (stored, scores)) in facts.heads.iter().zip(scores).enumerate() {
         let (sinks, mut recent) = retention.forced(scene.at);
         if let Cut::Hybrid { recent: share } = retention.cut {
-            recent = recent.max((scene.quotas[head] as f32 * share) as usize);
+            recent = recent.max((scene.rooms[head].quota as f32 * share) as usize);
         }
         let mut of_head = Vec::new();
         for (index, (&position, &score)) in stored.positions.iter().zip(&scores).enumerate() {

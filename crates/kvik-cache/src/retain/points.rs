@@ -40,7 +40,7 @@ impl Retention {
             Keep::Share(_) | Keep::Bytes(_) => context,
         };
         // The rows before the prompt's end count most: no point within the prompt takes them away.
-        let end = prompt.saturating_sub(rows.map_or(0, |rows| rows.min(every)));
+        let end = prompt.saturating_sub(rows.unwrap_or(0));
         let thinned = if repeats { (prompt, prompt) } else { (stored_max, end.max(stored_max)) };
         Points { keep: self.keep, prompt, every, thinned, goes_on: !repeats, rows }
     }

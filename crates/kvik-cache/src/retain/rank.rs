@@ -45,6 +45,11 @@ pub(super) fn is_cut_off(rank: u64) -> bool {
     rank >> CLASS_SHIFT == 0
 }
 
+/// The position of a scored rank.
+pub(super) fn position(rank: u64) -> usize {
+    (rank & POSITION_MASK) as usize
+}
+
 fn rank(class: u64, score: u32, position: u64) -> u64 {
     debug_assert!(position <= POSITION_MASK, "a sequence has fewer than 2^29 positions");
     class << CLASS_SHIFT | u64::from(score) << POSITION_BITS | position

@@ -1,7 +1,7 @@
 //! What a request asks for: a policy, how much it keeps, and how that is divided.
 
 use super::facts::{Needs, Watch};
-use super::policies::Policy;
+use super::policies::{Policy, Room};
 
 /// Which positions of a sequence are kept. Its text form is canonical: equal texts mean equal decisions.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -122,6 +122,15 @@ impl Retention {
         }
         (self.sinks.unwrap_or(sinks).max(self.protect), self.recent.unwrap_or(recent))
     }
+
+    /// What a head that keeps `quota` positions has room for when the sequence has `at` tokens.
+    pub(super) fn room(&self, at: usize, quota: usize) -> Room {
+        let (first, mut last) = self.forced(at);
+        if let Cut::Hybrid { recent } = self.cut {
+            last = last.max((quota as f32 * recent) as usize);
+        }
+        Room { quota, first, last }
+    }
 }
 
 /// Leading positions that models attend to whatever they hold (StreamingLLM, arXiv 2309.17453).
@@ -130,19 +139,32 @@ pub(super) const SINKS: usize = 4;
 const STREAM_RECENT: usize = 16;
 
 impl Keep {
+    /// How many positions a head keeps on average when the sequence has `at` tokens.
+    ///
+    /// # Panics
+    /// On bytes: [`Retention::resolve`] makes them tokens.
+    pub(super) fn mean(self, at: usize) -> f64 {
+        match self {
+            Keep::Share(share) => millionths(share) as f64 * at as f64 / 1e6,
+            Keep::Tokens(_) | Keep::Bytes(_) => self.positions(at, 1) as f64,
+        }
+    }
+
     /// How many positions `heads` heads keep together when the sequence has `at` tokens: at least one each.
     ///
     /// # Panics
     /// On bytes: [`Retention::resolve`] makes them tokens.
     pub(super) fn positions(self, at: usize, heads: usize) -> usize {
         let positions = match self {
-            Keep::Share(share) => {
-                let millionths = (f64::from(share) * 1e6).round() as u128;
-                (millionths * (at as u128) * (heads as u128) / 1_000_000) as usize
-            }
+            Keep::Share(share) => (millionths(share) * (at as u128) * (heads as u128) / 1_000_000) as usize,
             Keep::Tokens(tokens) => tokens.min(at) * heads,
             Keep::Bytes(_) => panic!("bytes are resolved to tokens first"),
         };
         positions.max(heads)
     }
+}
+
+/// A share as its digits say it, in millionths: 0.7 of 100 is 70, though 0.7 as a number is less.
+fn millionths(share: f32) -> u128 {
+    (f64::from(share) * 1e6).round() as u128
 }

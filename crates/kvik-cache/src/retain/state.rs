@@ -1,5 +1,7 @@
 //! What a policy remembers of a sequence from one point to the next.
 
+use super::sketch::Sketch;
+
 /// What a policy remembers of one sequence. Most remember nothing: what they know is in the facts.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PolicyState {
@@ -8,7 +10,12 @@ pub struct PolicyState {
 
 /// What a policy remembers of one layer.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct LayerState {}
+pub(super) struct LayerState {
+    /// The points so far.
+    pub(super) points: Vec<usize>,
+    /// Attention observed so far, of each KV head.
+    pub(super) sketches: Vec<Sketch>,
+}
 
 impl PolicyState {
     /// What is remembered of a layer.

@@ -164,7 +164,7 @@ fn first_latest_and_protected_positions_stay_where_the_keep_has_room() {
 fn retentions(rounds: usize, mut test: impl FnMut(Retention)) {
     let mut chance = Chance(11);
     every_case(rounds, |case| {
-        let mut retention = Retention { every: 1 + chance.below(300), ..case.retention };
+        let mut retention = Retention { every: 256 + chance.below(300), ..case.retention };
         if chance.below(4) == 0 {
             retention.keep = Keep::Bytes(1 + chance.next() % (1 << 40));
         }
@@ -198,6 +198,10 @@ fn texts_say_policy_keep_and_options() {
     check("snapkv:64MiB,window=64", "snapkv:64MiB");
     check("snapkv:2048MiB,pool=7,window=32,every=128", "snapkv:2GiB,window=32,pool=7,every=128");
     check("sinks:0.5,every=64,cut=top,protect=0", "sinks:0.5");
+    check("h2o:512,budget=all,every=128", "h2o:512,budget=all,every=128");
+    check("h2o:512,mean=true,counter=sketch,decay=0.9", "h2o:512,counter=sketch,decay=0.9");
+    check("kvcrush:0.5,base=h2o,anchor=random", "kvcrush:0.5,base=h2o,anchor=random");
+    check("r-kv:1024,lambda=0.07", "r-kv:1024,lambda=0.07");
     check("random:0.5,cut=hybrid,recent=8,seed=3", "random:0.5,seed=3,cut=hybrid:0.5,recent=8");
 }
 
@@ -225,6 +229,20 @@ fn what_cannot_be_read_or_used_is_named() {
     check("snapkv:0.5,cut=threshold", &["cut", "threshold:SCORE"]);
     check("snapkv:0.5,cut=hybrid:7", &["cut", "`hybrid:7`"]);
     check("snapkv:0.5,every=0", &["every", "`0`"]);
+    check("snapkv:0.5,every=32", &["every", "`32`", "64 rows"]);
+    check("h2o:0.5,counter=some", &["counter", "`some`", "exact, sketch"]);
+    check("h2o:0.5,decay=0.5", &["decay", "`0.5`", "exact counters"]);
+    check("h2o:0.5,mean=yes", &["mean", "`yes`", "true or false"]);
+    check("h2o:0.5,width=3,counter=sketch", &["width", "`3`"]);
+    check("window:0.5,size=0", &["size", "`0`"]);
+    check("decay:0.5,lambda=-1", &["lambda", "`-1`"]);
+    check("expected:0.5,epsilon=nan", &["epsilon", "`NaN`"]);
+    check("kvcrush:0.5,share=2", &["share", "`2`"]);
+    check("kvcrush:0.5,block=0", &["block", "`0`"]);
+    check("kvcrush:0.5,base=knorm", &["base", "`knorm`", "snapkv, h2o"]);
+    check("r-kv:0.5,lambda=2", &["lambda", "`2`"]);
+    check("r-kv:0.5,pool=2", &["pool", "`2`"]);
+    check("scissorhands:0.5,window=0", &["window", "`0`"]);
     check("snapkv:0.5,sinks=few", &["sinks", "`few`"]);
     check("snapkv:0.5,pool=4", &["pool", "`4`", "odd"]);
     check("snapkv:0.5,window=0", &["window", "`0`"]);
@@ -358,7 +376,9 @@ fn a_window_is_at_most_half_of_the_sequence() {
     assert_eq!(watched("snapkv:0.5", 100, 100), 50..100);
     assert_eq!(watched("snapkv:0.5", 1, 1), 0..1);
     assert_eq!(watched("snapkv:0.5", 1000, 1256), 1192..1256);
-    assert_eq!(watched("snapkv:0.5,every=16", 1000, 1016), 1000..1016, "each row counts once");
+    assert_eq!(watched("h2o:0.5", 1000, 1256), 1000..1256);
+    assert_eq!(watched("h2o:0.5", 1000, 1000), 0..1000);
+    assert_eq!(watched("tova:0.5", 1000, 1256), 1255..1256);
 }
 
 #[test]
@@ -369,4 +389,26 @@ fn only_repeating_needs_the_whole_prompt() {
     assert!(error.starts_with("policy") && error.contains("2049") && error.contains("2048"), "{error}");
     let keydiff: Retention = "keydiff:0.25".parse().unwrap();
     assert_eq!(keydiff.check_prompt(1 << 20, 2048), Ok(()));
+}
+
+#[test]
+fn a_pyramid_has_the_steps_that_kvpress_gives_it() {
+    // What PyramidKVPress of kvpress 0.5.5 gives each layer.
+    let check = |text: &str, at: usize, expected: &[usize]| {
+        let retention: Retention = text.parse().unwrap();
+        let stored = vec![vec![at; 2]; expected.len()];
+        let groups = budget::groups(&retention, at, &stored, None);
+        let quotas: Vec<usize> = groups.iter().step_by(2).map(|group| group.quota).collect();
+        assert_eq!(quotas, expected, "{text} at {at}");
+    };
+    check("snapkv:0.5,budget=pyramid", 1000, &[936, 762, 587, 413, 238, 64]);
+    check("snapkv:0.25,budget=pyramid", 1000, &[250; 6]);
+    check("snapkv:0.5,window=32,budget=pyramid:4", 300, &[262, 150, 38]);
+    check("snapkv:0.7,window=8,budget=pyramid:5", 613, &[605, 546, 488, 429, 370, 312, 253]);
+    check("snapkv:0.5,budget=pyramid", 100, &[50; 6]);
+    let layers = [
+        926, 893, 859, 826, 793, 759, 726, 692, 659, 625, 592, 559, 525, 492, 458, 425, 391, 358, 325, 291,
+        258, 224, 191, 157, 124, 91, 57, 24,
+    ];
+    check("snapkv:0.25,window=16,budget=pyramid", 1900, &layers);
 }

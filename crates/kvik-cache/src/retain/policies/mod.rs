@@ -1,29 +1,45 @@
 //! The retention policies, one file each, and the one place where they are registered.
 
+mod decay;
+mod expected;
+mod h2o;
 mod keydiff;
 mod knorm;
+mod kvcrush;
 mod kvzip;
 mod random;
+mod rkv;
 mod rules;
 mod sample;
+mod scissorhands;
 mod sinks;
 mod snapkv;
 #[cfg(test)]
 mod tests;
+mod tova;
 mod vnorm;
+mod windowed;
 
 use std::str::FromStr;
 
 use super::error::RetentionError;
+pub use decay::Decay;
+pub use expected::Expected;
+pub use h2o::{Counter, H2o};
 pub use keydiff::Keydiff;
 pub use knorm::{Knorm, NormOrder};
+pub use kvcrush::{Anchor, CrushBase, Kvcrush};
 pub use kvzip::Kvzip;
 pub use random::Random;
-pub(super) use rules::{OptionValue, Options, Rules, Scene};
+pub use rkv::Rkv;
+pub(super) use rules::{OptionValue, Options, Room, Rules, Scene};
 pub use sample::Sample;
+pub use scissorhands::Scissorhands;
 pub use sinks::Sinks;
 pub use snapkv::Snapkv;
+pub use tova::Tova;
 pub use vnorm::Vnorm;
+pub use windowed::Windowed;
 
 /// Makes [`Policy`] from one entry a policy: what it does, its options, and its name on the command line.
 macro_rules! policies {
@@ -89,10 +105,26 @@ policies! {
     Vnorm "vnorm";
     /// Keeps the keys that are least like the mean key (KeyDiff).
     Keydiff "keydiff";
+    /// Keeps what was attended to most since the beginning (H2O).
+    H2o "h2o";
+    /// Keeps what few rows of a window found unimportant (Scissorhands).
+    Scissorhands "scissorhands";
+    /// Keeps what the last row attends to (TOVA).
+    Tova "tova";
     /// Keeps what the last rows attend to, with its neighbours (SnapKV).
     Snapkv "snapkv";
+    /// Keeps what was attended to most within each window of the sequence.
+    Windowed "window";
+    /// Keeps what was attended to, recent rows before older ones.
+    Decay "decay";
+    /// Keeps what queries like those seen would attend to (Expected Attention).
+    Expected "expected";
     /// Keeps what the model attends to while it repeats the sequence (KVzip).
     Kvzip "kvzip";
+    /// Keeps what a base policy keeps, and representatives of what it drops (KVCrush).
+    Kvcrush "kvcrush";
+    /// Keeps what the last rows attend to, less what other keys say as well (R-KV).
+    Rkv "r-kv";
 }
 
 impl Policy {

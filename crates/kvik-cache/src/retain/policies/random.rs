@@ -2,6 +2,7 @@
 
 use super::rules::{Rules, Scene, options};
 use crate::retain::facts::LayerFacts;
+use crate::retain::mix::mixed;
 use crate::retain::state::LayerState;
 
 options! {
@@ -23,12 +24,4 @@ impl Rules for Random {
             })
             .collect()
     }
-}
-
-/// A bijection of 64 bits that looks like chance (the finaliser of SplitMix64).
-fn mixed(bits: u64) -> u64 {
-    let bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ (bits >> 31)
 }

@@ -1,5 +1,7 @@
 //! What a policy says, and the options it is written with.
 
+use std::ops::Range;
+
 use crate::retain::facts::{HeadFacts, LayerFacts, Needs, Watch};
 use crate::retain::retention::Budget;
 use crate::retain::state::LayerState;
@@ -70,8 +72,28 @@ pub(in crate::retain) struct Scene<'a> {
     pub(in crate::retain) at: usize,
     /// Index of the layer.
     pub(in crate::retain) layer: usize,
-    /// Positions that each head of the layer keeps; those that compete, on average.
-    pub(in crate::retain) quotas: &'a [usize],
+    /// What each head of the layer has room for.
+    pub(in crate::retain) rooms: &'a [Room],
+}
+
+/// What a head has room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::retain) struct Room {
+    /// Positions that it keeps; where heads compete, on average.
+    pub(in crate::retain) quota: usize,
+    /// Leading positions of the sequence that it keeps always.
+    pub(in crate::retain) first: usize,
+    /// Latest positions of the sequence that it keeps always.
+    pub(in crate::retain) last: usize,
+}
+
+impl Room {
+    /// The indices of those `positions` that are kept for their score, if they are, and not always.
+    pub(in crate::retain) fn judged(&self, positions: &[u32], at: usize) -> Range<usize> {
+        let start = positions.partition_point(|&position| (position as usize) < self.first);
+        let end = positions.partition_point(|&position| (position as usize).saturating_add(self.last) < at);
+        start..end.max(start)
+    }
 }
 
 /// The scores of each head by itself.

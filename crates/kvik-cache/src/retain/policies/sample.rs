@@ -11,8 +11,8 @@ options! {
 
 impl Rules for Sample {
     fn scores(&self, scene: Scene, layer: &LayerFacts, _: &mut LayerState) -> Vec<Vec<f32>> {
-        let heads = layer.heads.iter().zip(scene.quotas);
-        heads.map(|(head, &quota)| scores(&head.positions, quota)).collect()
+        let heads = layer.heads.iter().zip(scene.rooms);
+        heads.map(|(head, room)| scores(&head.positions, room.quota)).collect()
     }
 }
 

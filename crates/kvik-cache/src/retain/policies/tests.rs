@@ -1,13 +1,14 @@
 //! Every policy by itself: the scores of facts that are plain to see.
 
-use super::rules::Scene;
+use super::rules::{Room, Scene};
 use super::*;
-use crate::retain::facts::{HeadFacts, LayerFacts};
+use crate::retain::facts::{HeadFacts, LayerFacts, Reduce, Watch};
+use crate::retain::mix::mixed;
 use crate::retain::state::LayerState;
 
 /// The scores of one head of 16 positions.
 fn scores(policy: Policy, head: HeadFacts, quota: usize) -> Vec<f32> {
-    let scene = Scene { at: 16, layer: 0, quotas: &[quota] };
+    let scene = Scene { at: 16, layer: 0, rooms: &[Room { quota, first: 0, last: 0 }] };
     let layer = LayerFacts { heads: vec![head] };
     policy.rules().scores(scene, &layer, &mut LayerState::default()).remove(0)
 }
@@ -41,7 +42,7 @@ fn a_sample_of_thinned_positions_is_even_by_position() {
 fn chance_depends_on_seed_layer_head_and_position_only() {
     let layer = LayerFacts { heads: vec![positions(), positions()] };
     let of = |seed, layer_index, layer: &LayerFacts| {
-        let scene = Scene { at: 16, layer: layer_index, quotas: &[8, 8] };
+        let scene = Scene { at: 16, layer: layer_index, rooms: &[] };
         Random { seed }.scores(scene, layer, &mut LayerState::default())
     };
     let all = [of(0, 0, &layer), of(1, 0, &layer), of(0, 1, &layer)].concat();
@@ -82,4 +83,166 @@ fn snapkv_averages_over_neighbours_before_the_window() {
         (6, 4, 1),
         "at most half of the sequence"
     );
+}
+
+/// Numbers that differ, in no order.
+fn values(seed: u64) -> Vec<f32> {
+    (0..16).map(|index| (mixed(seed << 32 | index) >> 48) as f32 / 65536.0).collect()
+}
+
+fn observed(mass: &[f32]) -> HeadFacts {
+    HeadFacts { mass: mass.to_vec(), ..positions() }
+}
+
+#[test]
+fn h2o_divides_by_the_rows_that_could_see_a_position() {
+    let mass = values(1);
+    assert_eq!(scores(H2o { mean: false, ..H2o::DEFAULT }.into(), observed(&mass), 8), mass);
+    let means: Vec<f32> = mass.iter().zip(0..).map(|(mass, index)| mass / (16 - index) as f32).collect();
+    assert_eq!(scores(H2o::DEFAULT.into(), observed(&mass), 8), means);
+}
+
+#[test]
+fn h2o_with_wide_sketches_counts_as_h2o_with_exact_counters() {
+    for (mean, decay) in [(false, 1.0), (true, 1.0), (true, 0.5)] {
+        let policy = H2o { mean, counter: Counter::Sketch, width: 1 << 16, decay };
+        let (mut state, mut exact, mut rows) = (LayerState::default(), vec![0.0; 30], vec![0.0; 30]);
+        let mut since = 0;
+        for at in [12, 20, 30] {
+            let mass: Vec<f32> = (0..at).map(|index| values(at as u64)[index % 16]).collect();
+            for position in 0..at {
+                exact[position] = exact[position] * decay + mass[position];
+                rows[position] = rows[position] * decay + (at - position.max(since)) as f32;
+            }
+            since = at;
+            let head = HeadFacts { positions: (0..at as u32).collect(), mass, ..HeadFacts::default() };
+            let scene = Scene { at, layer: 0, rooms: &[] };
+            let scores = policy.scores(scene, &LayerFacts { heads: vec![head] }, &mut state).remove(0);
+            for (position, score) in scores.into_iter().enumerate() {
+                let expected = exact[position] / if mean { rows[position] } else { 1.0 };
+                assert!(
+                    (score - expected).abs() <= 1e-5 * expected,
+                    "{position} of {at}: {score}, {expected}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn scissorhands_counts_how_often_a_position_was_found_unimportant() {
+    // Of a window of 8 rows, 8..16: position 2 was important to all, 9 to all of its 7 rows, 12 to none of 4.
+    let mut above = vec![0.0; 16];
+    (above[2], above[9], above[10]) = (8.0, 7.0, 1.0);
+    let scores = scores(Scissorhands { window: 8 }.into(), observed(&above), 8);
+    assert_eq!(scores[..3], [-8.0, -8.0, 0.0]);
+    assert_eq!(scores[9..13], [0.0, -5.0, -5.0, -4.0]);
+}
+
+#[test]
+fn tova_takes_the_mean_over_the_heads_that_store_a_position() {
+    let head = |positions: &[u32], mass: &[f32]| HeadFacts {
+        positions: positions.to_vec(),
+        mass: mass.to_vec(),
+        ..HeadFacts::default()
+    };
+    let layer =
+        LayerFacts { heads: vec![head(&[0, 3, 5], &[1.0, 2.0, 3.0]), head(&[3, 4, 5], &[6.0, 7.0, 5.0])] };
+    let scene = Scene { at: 6, layer: 0, rooms: &[] };
+    let scores = Tova::DEFAULT.scores(scene, &layer, &mut LayerState::default());
+    assert_eq!(scores, [vec![1.0, 4.0, 4.0], vec![4.0, 7.0, 4.0]]);
+}
+
+#[test]
+fn every_window_keeps_its_most_important_positions() {
+    let mass = values(2);
+    let scores = scores(Windowed { size: 4 }.into(), observed(&mass), 8);
+    let mean = |index: usize| mass[index] / (16 - index) as f32;
+    for window in [0..4, 4..8, 8..12, 12..16] {
+        let mut order: Vec<usize> = window.collect();
+        order.sort_by(|&a, &b| mean(b).total_cmp(&mean(a)));
+        let places: Vec<f32> = order.iter().map(|&index| scores[index]).collect();
+        assert_eq!(places, [0.0, -1.0, -2.0, -3.0]);
+    }
+}
+
+#[test]
+fn decay_fades_by_a_factor_of_e_in_a_hundred_rows() {
+    let Watch::Attention { reduce: Reduce::Decayed(row), .. } = Decay::DEFAULT.watch(0) else {
+        panic!("decay watches decayed attention");
+    };
+    assert!((row.powi(100) - (-1.0_f32).exp()).abs() < 1e-5);
+    let mass = values(3);
+    assert_eq!(scores(Decay::DEFAULT.into(), observed(&mass), 8), mass);
+}
+
+#[test]
+fn expected_attention_counts_as_much_as_the_value_it_reads() {
+    let (expected, norms) = (values(4), values(5));
+    let head = || HeadFacts { expected: expected.clone(), value_norms: norms.clone(), ..positions() };
+    let products: Vec<f32> =
+        expected.iter().zip(&norms).map(|(expected, norm)| (expected + 0.25) * norm).collect();
+    assert_eq!(scores(Expected { epsilon: 0.25, ..Expected::DEFAULT }.into(), head(), 8), products);
+    assert_eq!(scores(Expected { vnorm: false, ..Expected::DEFAULT }.into(), head(), 8), expected);
+    assert_eq!(Expected::DEFAULT.watch(6), Watch::Queries { skip: 6 }, "sinks are skipped");
+}
+
+#[test]
+fn r_kv_weighs_importance_against_redundancy() {
+    let (mass, redundancy) = (values(6), values(7));
+    let head = HeadFacts { redundancy: redundancy.clone(), ..observed(&mass) };
+    let policy = Rkv { window: 4, pool: 3, lambda: 0.25 };
+    let scores = scores(policy.into(), head, 8);
+    let sum: f32 = redundancy.iter().map(|value| value.exp()).sum();
+    for index in 0..16 {
+        let near = match index {
+            0..12 => &mass[index.max(1) - 1..(index + 2).min(12)],
+            _ => &mass[index..index + 1],
+        };
+        let importance = near.iter().copied().fold(0.0, f32::max) / 4.0;
+        let expected = 0.25 * importance - 0.75 * redundancy[index].exp() / sum;
+        assert!((scores[index] - expected).abs() < 1e-6, "{index}: {} {expected}", scores[index]);
+    }
+}
+
+/// Which of 16 positions kvcrush raises, of runs of 4, where 9 stay of which 4 represent.
+fn representatives(anchor: Anchor, mass: &[f32]) -> Vec<usize> {
+    let policy = Kvcrush { base: CrushBase::H2o, share: 0.5, block: 4, anchor };
+    let before = scores(H2o::DEFAULT.into(), observed(mass), 9);
+    let after = scores(policy.into(), observed(mass), 9);
+    (0..16).filter(|&index| before[index].to_bits() != after[index].to_bits()).collect()
+}
+
+#[test]
+fn kvcrush_represents_what_the_base_drops() {
+    // Means of 16 - i down to 1, by position: the first 5 are chosen, the first 8 are the better half.
+    let falling: Vec<f32> = (0..16).map(|index| ((16 - index) * (16 - index)) as f32).collect();
+    // The better half are the runs 0 and 1; 5..8 of run 1 are dropped. Run 1 differs from ones in no bit, the runs 2
+    // and 3 from zeros in none.
+    assert_eq!(representatives(Anchor::Ones, &falling), [5, 6, 7, 8]);
+    assert_eq!(representatives(Anchor::Zeros, &falling), [8, 9, 10, 11]);
+    // 2 of 4 runs have each bit, which is no majority: as zeros.
+    assert_eq!(representatives(Anchor::Mean, &falling), [8, 9, 10, 11]);
+}
+
+#[test]
+fn kvcrush_keeps_the_best_of_its_base_and_as_many_in_all() {
+    for (seed, anchor) in [Anchor::Mean, Anchor::Zeros, Anchor::Ones, Anchor::Alternating, Anchor::Random]
+        .into_iter()
+        .enumerate()
+    {
+        let mass = values(8 + seed as u64);
+        let raised = representatives(anchor, &mass);
+        assert_eq!(raised.len(), 4, "{anchor:?}");
+        let base = scores(H2o::DEFAULT.into(), observed(&mass), 9);
+        let mut order: Vec<usize> = (0..16).collect();
+        order.sort_by(|&a, &b| base[b].total_cmp(&base[a]));
+        assert!(raised.iter().all(|index| order[5..].contains(index)), "{anchor:?}: {raised:?} of {order:?}");
+        let policy = Kvcrush { base: CrushBase::H2o, share: 0.5, block: 4, anchor };
+        let after = scores(policy.into(), observed(&mass), 9);
+        let lowest =
+            order[..5].iter().chain(&raised).map(|&index| after[index]).fold(f32::INFINITY, f32::min);
+        let kept = after.iter().filter(|&&score| score >= lowest).count();
+        assert_eq!(kept, 9, "{anchor:?}");
+    }
 }

@@ -1,0 +1,49 @@
+//! Foreseen: the attention that the queries to come will pay, from the moments of those seen (Expected Attention,
+//! arXiv 2510.00636).
+
+use super::rules::{Fault, Rules, Scene, by_head, options, require};
+use crate::retain::facts::{LayerFacts, Needs, Watch};
+use crate::retain::retention::SINKS;
+use crate::retain::state::LayerState;
+
+options! {
+    /// What queries like those seen would attend to.
+    Expected {
+        /// What each position is worth beside the attention expected: a large one leaves the norm of its value.
+        epsilon: f32 = 0.0,
+        /// Whether attention counts in proportion to the norm of the value that it reads.
+        vnorm: bool = true,
+    }
+}
+
+impl Rules for Expected {
+    fn watch(&self, sinks: usize) -> Watch {
+        Watch::Queries { skip: sinks }
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { expected: true, value_norms: self.vnorm, ..Needs::default() }
+    }
+
+    fn accumulates(&self) -> bool {
+        true
+    }
+
+    fn sinks(&self) -> usize {
+        SINKS
+    }
+
+    fn scores(&self, _: Scene, layer: &LayerFacts, _: &mut LayerState) -> Vec<Vec<f32>> {
+        by_head(layer, |head| match self.vnorm {
+            true => {
+                let worth = |(expected, norm): (&f32, &f32)| (expected + self.epsilon) * norm;
+                head.expected.iter().zip(&head.value_norms).map(worth).collect()
+            }
+            false => head.expected.clone(),
+        })
+    }
+
+    fn fault(&self) -> Option<Fault> {
+        require(self.epsilon >= 0.0 && self.epsilon.is_finite(), "epsilon", self.epsilon, "at least 0")
+    }
+}
