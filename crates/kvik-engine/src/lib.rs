@@ -8,6 +8,7 @@
 pub mod api;
 pub mod config;
 pub mod engine;
+pub mod eval;
 pub mod files;
 pub mod load;
 pub mod model;

@@ -107,6 +107,17 @@ impl Windows {
         Ok(Windows { tokens, window_tokens })
     }
 
+    /// The windows, `[window_tokens]` each.
+    pub fn iter(&self) -> impl Iterator<Item = &[Token]> {
+        self.tokens.chunks_exact(self.window_tokens)
+    }
+
+    /// The first window, the third and so on; and the others.
+    pub fn in_turns(&self) -> [Windows; 2] {
+        let tokens = |skipped| self.iter().skip(skipped).step_by(2).flatten().copied().collect();
+        [0, 1].map(|skipped| Windows { tokens: tokens(skipped), window_tokens: self.window_tokens })
+    }
+
     /// Number of windows.
     pub fn count(&self) -> usize {
         self.tokens.len() / self.window_tokens
@@ -122,7 +133,7 @@ impl Windows {
     pub fn score(&self, runner: &mut dyn Runner, progress: &mut dyn FnMut(&Perplexity)) -> Perplexity {
         let table: Vec<BlockId> = (0..self.blocks()).map(|block| BlockId(block as u32)).collect();
         let mut perplexity = Perplexity::default();
-        for window in self.tokens.chunks_exact(self.window_tokens) {
+        for window in self.iter() {
             score_window(runner, &table, window, &mut perplexity);
             perplexity.windows += 1;
             progress(&perplexity);

@@ -49,6 +49,12 @@ impl ModelRunner {
         by_layer(config, &vec![formats.into(); config.layers])
     }
 
+    /// Replaces the blocks by as many of another layout, of which nothing is stored.
+    pub fn store_as(&mut self, layout: KvLayout) -> io::Result<()> {
+        self.arena = KvArena::new(layout, self.arena.blocks())?;
+        Ok(())
+    }
+
     /// The model.
     pub fn model(&self) -> &Arc<Model> {
         &self.model

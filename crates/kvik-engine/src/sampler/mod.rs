@@ -19,7 +19,7 @@ use toktrie::SimpleVob;
 use crate::api::Sampling;
 use penalty::Penalties;
 
-pub use logprob::{logprob, logprobs};
+pub use logprob::{divergence, logprob, logprobs};
 
 /// Sampler of one choice.
 #[derive(Debug)]

@@ -53,6 +53,17 @@ impl KvLayer {
         }
     }
 
+    /// Bytes that a block stores for the layer, all its heads: keys, values.
+    pub fn part_bytes(&self) -> [usize; 2] {
+        [key_bytes(self.k, self.key_dim), value_bytes(self.v, self.value_lanes())]
+            .map(|bytes| bytes * self.kv_heads)
+    }
+
+    /// Numbers that a block stores for the layer, all its heads: of keys, of values.
+    pub fn part_numbers(&self) -> [usize; 2] {
+        [self.key_dim, self.value_dim].map(|dim| dim * self.kv_heads * BLOCK_POSITIONS)
+    }
+
     /// Length of a row of a V tile: the length of a value rounded up to whole lanes.
     pub(crate) fn value_lanes(&self) -> usize {
         self.value_dim.next_multiple_of(LANES)
@@ -137,6 +148,12 @@ impl KvLayout {
     /// Bytes that one position takes: a sixteenth of a block.
     pub fn token_bytes(&self) -> usize {
         self.block_bytes / BLOCK_POSITIONS
+    }
+
+    /// Average bits of a stored number: with scales, minima and padding.
+    pub fn bits_per_number(&self) -> f64 {
+        let numbers: usize = self.layers.iter().flat_map(KvLayer::part_numbers).sum();
+        8.0 * self.block_bytes as f64 / numbers as f64
     }
 
     /// The formats as text, by which namespaces and disk caches tell blocks apart.
@@ -231,6 +248,7 @@ mod tests {
             }
         }
         assert_eq!(end, layout.block_bytes());
+        assert_eq!(end, layout.layers().iter().flat_map(KvLayer::part_bytes).sum());
         assert_eq!(layout.heads(), layout.layers().iter().map(|layer| layer.kv_heads).sum());
     }
 
@@ -258,6 +276,19 @@ mod tests {
         check(KvFormat::Q8, 2 * 28 * 8 * (128 + 4));
         check(KvFormat::Q4, 2 * 28 * 8 * (64 + 4 * 4));
         check(KvFormat::Q4S, 2 * 28 * 8 * (64 + 2));
+    }
+
+    /// Short heads take more bits: scales are shared by less, and values are padded to 16 dimensions.
+    #[test]
+    fn bits_are_those_of_numbers_scales_and_padding() {
+        let check = |head_dim, expect: [f64; 6]| {
+            let bits =
+                |format| KvLayout::uniform(2, KvLayer::full(3, head_dim, format, format)).bits_per_number();
+            assert_eq!(KvFormat::ALL.map(bits), expect, "{head_dim}");
+        };
+        check(128, [32.0, 16.0, 16.0, 8.25, 5.0, 4.125]);
+        check(64, [32.0, 16.0, 16.0, 8.5, 5.0, 4.25]);
+        check(8, [48.0, 24.0, 24.0, 16.0, 10.0, 8.0]);
     }
 
     /// What uniform layouts are called stands in the identity of every cache on disk.

@@ -1,0 +1,73 @@
+//! How much a model minds that one layer's keys, or values, are stored in a format.
+
+use std::io;
+
+use kvik_kernels::{KvFormat, KvFormats, KvLayout};
+
+use super::FORMATS;
+use super::divergence::{Divergence, measure};
+use crate::engine::perplexity::Windows;
+use crate::model::{KvMap, ModelConfig, ModelRunner};
+
+/// Mean divergence of the predictions, in nats, with one layer's keys or values in a format and all others in f32.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sensitivity {
+    /// Positions that the means are over.
+    pub positions: usize,
+    /// With the keys of a layer in one of [`FORMATS`], `[layers]`.
+    pub keys: Vec<[f64; FORMATS.len()]>,
+    /// With its values, `[layers]`.
+    pub values: Vec<[f64; FORMATS.len()]>,
+}
+
+/// Keys, or values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum KvPart {
+    Keys,
+    Values,
+}
+
+impl Sensitivity {
+    /// Measures a model on `windows`, as [`measure`] does; `progress` is called [`Sensitivity::computations`] times.
+    ///
+    /// # Errors
+    /// When there is no memory for KV blocks.
+    pub fn measure(
+        runner: &mut ModelRunner,
+        windows: &Windows,
+        progress: &mut dyn FnMut(),
+    ) -> io::Result<Sensitivity> {
+        let layouts = layouts(runner.model().config());
+        let found = measure(runner, windows, &layouts, progress)?;
+        let positions = found.first().map_or(0, Divergence::positions);
+        let means: Vec<f64> = found.iter().map(Divergence::mean).collect();
+        let (by_part, _) = means.as_chunks();
+        let (keys, values) = by_part.split_at(by_part.len() / 2);
+        Ok(Sensitivity { positions, keys: keys.to_vec(), values: values.to_vec() })
+    }
+
+    /// Computations of a window that measuring a model takes.
+    pub fn computations(config: &ModelConfig) -> usize {
+        1 + 2 * config.layers * FORMATS.len()
+    }
+}
+
+/// For keys, then values: for each layer: for each format: all exact but that.
+fn layouts(config: &ModelConfig) -> Vec<KvLayout> {
+    let mut layouts = Vec::new();
+    for part in [KvPart::Keys, KvPart::Values] {
+        for layer in 0..config.layers {
+            layouts.extend(FORMATS.map(|format| all_exact_but(config, layer, part, format)));
+        }
+    }
+    layouts
+}
+
+fn all_exact_but(config: &ModelConfig, layer: usize, part: KvPart, format: KvFormat) -> KvLayout {
+    let mut formats = vec![KvFormats::from(KvFormat::F32); config.layers];
+    match part {
+        KvPart::Keys => formats[layer].k = format,
+        KvPart::Values => formats[layer].v = format,
+    }
+    ModelRunner::layout(config, &KvMap::by_layer(formats)).expect("the map has the layers of the model")
+}
