@@ -110,7 +110,7 @@ fn calibrated(
     let stored_of: Vec<usize> = stored.concat();
     let total = retention.keep.positions(at, stored_of.len());
     let (first, last) = retention.forced(at);
-    let base = (first + last).min(total / stored_of.len().max(1)).max(1);
+    let base = first.saturating_add(last).min(total / stored_of.len().max(1)).max(1);
     let mut quotas: Vec<usize> = stored_of.iter().map(|&stored| stored.min(base)).collect();
     let mut left = total.saturating_sub(quotas.iter().sum());
     for head in by_importance(stored, importance) {

@@ -5,6 +5,11 @@ use super::facts::{Watch, WatchedRows};
 use super::heads::HeadImportance;
 use super::retention::{Budget, Cut, Keep, Retention};
 
+/// Fewer tokens between points than this would spend more on deciding than on computing.
+const EVERY_MIN: usize = 16;
+/// More than any sequence has.
+const EVERY_MAX: usize = 1 << 29;
+
 impl Retention {
     /// Whether it can be used with a model that has `shape[layer]` KV heads in each layer. Bytes are resolved
     /// before, else they count as enough.
@@ -39,7 +44,9 @@ impl Retention {
         self.keep.check()?;
         self.budget.check()?;
         self.cut.check()?;
-        require(self.every > 0, "every", self.every, "at least 1")?;
+        let every = EVERY_MIN..=EVERY_MAX;
+        let expected = format!("between {EVERY_MIN} and {EVERY_MAX}");
+        require(every.contains(&self.every), "every", self.every, &expected)?;
         if let Some((field, value, expected)) = self.policy.rules().fault() {
             return Err(RetentionError::Value { field, value, expected });
         }

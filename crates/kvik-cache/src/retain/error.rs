@@ -36,7 +36,7 @@ pub enum RetentionError {
     #[error(
         "keep: {keep} tokens are fewer than the first {first} and the last {last} positions, which are kept always; \
          keep at least {needed}, or lower sinks, recent, protect or the policy's window",
-        needed = first + last
+        needed = first.saturating_add(*last)
     )]
     KeepBelowForced {
         /// Tokens to keep.

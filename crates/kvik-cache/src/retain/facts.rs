@@ -26,7 +26,7 @@ pub enum Watch {
 pub enum WatchedRows {
     /// Every row from position 0 on.
     All,
-    /// The last so many rows before each point.
+    /// The last so many rows before each point, but at most half of the sequence: [`super::Points::watched`].
     Last(usize),
 }
 

@@ -13,6 +13,11 @@
 //! compete, and *keep* how many of them stay. Each is independent of the others. Facts come in, positions go
 //! out: the same facts give the same decision, to the bit. Who computes the facts and moves keys and values
 //! is the caller.
+//!
+//! `policies` holds one file a policy, `budget` says which heads share how many positions, `rank` the order in
+//! which positions stay, `points` when, `text` and `check` how a retention is written and what is wrong with it.
+//! `state` and `sketch` are what a policy remembers. `naive` is the twin of `decide` that sorts everything. To add a
+//! policy: its file in `policies` and its entry in `policies/mod.rs`.
 
 mod budget;
 mod check;

@@ -412,3 +412,32 @@ fn a_pyramid_has_the_steps_that_kvpress_gives_it() {
     ];
     check("snapkv:0.25,window=16,budget=pyramid", 1900, &layers);
 }
+
+#[test]
+fn numbers_beyond_any_sequence_are_refused_or_harmless() {
+    let (mut refused, mut harmless) = (0, 0);
+    for policy in Policy::ALL {
+        let mut options: Vec<&str> = vec!["sinks", "recent", "every", "protect", "keep"];
+        let mut with_options = policy;
+        options.extend(with_options.options().into_iter().map(|(name, _)| name));
+        for (option, keep) in options.into_iter().flat_map(|option| [(option, "0.5"), (option, "300")]) {
+            let text = match option {
+                "keep" => format!("{}:{}", policy.name(), u64::MAX),
+                _ => format!("{}:{keep},budget=calibrated,{option}={}", policy.name(), u64::MAX),
+            };
+            let Ok(retention) = text.parse::<Retention>() else {
+                refused += 1;
+                continue;
+            };
+            harmless += 1;
+            let points = retention.points(5000, 2048);
+            assert!(points.next(6000) > Some(6000) || points.next(6000).is_none(), "{text}");
+            assert!(points.stored_max(6000) <= 6000, "{text}");
+            let facts = facts(&mut Chance(3), 100, &[2, 2]);
+            let heads = HeadImportance { layers: vec![vec![1.0; 2]; 2] };
+            let decision = decide(&retention, 100, &facts, Some(&heads), &mut PolicyState::default());
+            assert!(decision.kept.iter().flatten().all(|kept| !kept.is_empty()), "{text}");
+        }
+    }
+    assert!(refused > 50 && harmless > 50, "{refused} refused, {harmless} harmless");
+}

@@ -49,7 +49,7 @@ impl Rules for H2o {
 
     fn fault(&self) -> Option<Fault> {
         let decays = self.counter == Counter::Sketch || self.decay == 1.0;
-        require((16..=1 << 20).contains(&self.width), "width", self.width, "between 16 and 1048576")
+        require((16..=1 << 14).contains(&self.width), "width", self.width, "between 16 and 16384")
             .or(require(self.decay > 0.0 && self.decay <= 1.0, "decay", self.decay, "above 0 and up to 1"))
             .or(require(
                 decays,

@@ -49,7 +49,7 @@ impl Rules for Rkv {
 
     fn fault(&self) -> Option<Fault> {
         require(self.window > 0, "window", self.window, "at least 1")
-            .or(require(self.pool % 2 == 1, "pool", self.pool, "an odd number"))
+            .or(require(self.pool % 2 == 1 && self.pool < 256, "pool", self.pool, "an odd number below 256"))
             .or(require((0.0..=1.0).contains(&self.lambda), "lambda", self.lambda, "from 0 to 1"))
     }
 }

@@ -32,10 +32,10 @@ impl Rules for Snapkv {
 
     fn fault(&self) -> Option<Fault> {
         require(self.window > 0, "window", self.window, "at least 1").or(require(
-            self.pool % 2 == 1,
+            self.pool % 2 == 1 && self.pool < 256,
             "pool",
             self.pool,
-            "an odd number",
+            "an odd number below 256",
         ))
     }
 }
