@@ -35,6 +35,6 @@ pub use kv::{
 };
 pub use matmul::{matmul, matmul_many};
 pub use matrix::{Matrix, MatrixError};
-pub use ops::{RopeStyle, RopeTable, add, add_bias, rms_norm, rms_norm_in_place, rope, silu_mul};
+pub use ops::{RopeStyle, RopeTable, add, add_bias, rms_norm, rms_norm_in_place, rope, rope_back, silu_mul};
 pub use quant::{WeightType, dequantize, quantize};
 pub use threads::{Pool, performance_cores};

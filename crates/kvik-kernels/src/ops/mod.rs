@@ -11,7 +11,7 @@ pub(crate) mod kernel;
 mod rope;
 mod variants;
 
-pub use rope::{RopeStyle, RopeTable, rope};
+pub use rope::{RopeStyle, RopeTable, rope, rope_back};
 
 /// Elements below which waking other threads costs more than it saves.
 const PARALLEL_MIN: usize = 32 * 1024;

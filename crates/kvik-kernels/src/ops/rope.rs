@@ -1,5 +1,7 @@
 //! Rotary position embedding.
 
+use std::ops::Range;
+
 use super::{OpsKernels, PARALLEL_MIN, kernels};
 use crate::Pool;
 
@@ -12,11 +14,12 @@ pub enum RopeStyle {
     HalfSplit,
 }
 
-/// Cosine and sine of every angle that a model rotates by.
+/// The angles that a model rotates by, with cosine and sine of those of the common positions.
 #[derive(Debug, Clone)]
 pub struct RopeTable {
-    /// Rotated elements of a head vector: twice the number of frequencies.
-    dims: usize,
+    /// `[dims / 2]` in radians per position.
+    frequencies: Vec<f32>,
+    attention_factor: f32,
     /// `[positions, dims / 2]`
     cos: Vec<f32>,
     sin: Vec<f32>,
@@ -24,44 +27,80 @@ pub struct RopeTable {
 
 impl RopeTable {
     /// Angles `position * frequency`, computed in f64, for `frequencies` `[dims / 2]` and positions
-    /// `0..positions_max`. Cosine and sine are multiplied by `attention_factor` (1 in most models).
+    /// `0..positions_max`; those of later positions are computed whenever they are asked for, to the same bits.
+    /// Cosine and sine are multiplied by `attention_factor` (1 in most models).
     pub fn new(frequencies: &[f32], positions_max: usize, attention_factor: f32) -> RopeTable {
         let entries = positions_max * frequencies.len();
-        let (mut cos, mut sin) = (Vec::with_capacity(entries), Vec::with_capacity(entries));
+        let (cos, sin) = (Vec::with_capacity(entries), Vec::with_capacity(entries));
+        let mut table = RopeTable { frequencies: frequencies.to_vec(), attention_factor, cos, sin };
         for position in 0..positions_max {
-            for &frequency in frequencies {
-                let angle = position as f64 * f64::from(frequency);
-                cos.push((angle.cos() * f64::from(attention_factor)) as f32);
-                sin.push((angle.sin() * f64::from(attention_factor)) as f32);
+            for i in 0..frequencies.len() {
+                let [cos, sin] = table.entry(position, i);
+                table.cos.push(cos);
+                table.sin.push(sin);
             }
         }
-        RopeTable { dims: 2 * frequencies.len(), cos, sin }
+        table
     }
 
-    /// Rotated elements of a head vector.
+    /// Rotated elements of a head vector: twice the number of frequencies.
     pub fn dims(&self) -> usize {
-        self.dims
+        2 * self.frequencies.len()
     }
 
     /// The number of positions in the table.
     pub fn positions(&self) -> usize {
-        if self.dims == 0 { usize::MAX } else { self.cos.len() / (self.dims / 2) }
+        self.cos.len().checked_div(self.frequencies.len()).unwrap_or(usize::MAX)
     }
 
-    fn row(&self, position: u32) -> (&[f32], &[f32]) {
-        let half = self.dims / 2;
-        let start = position as usize * half;
-        (&self.cos[start..start + half], &self.sin[start..start + half])
+    /// Mean cosine and sine of each pair over `positions`: `[dims / 2]`.
+    ///
+    /// # Panics
+    /// When there are no positions.
+    pub fn mean_rotation(&self, positions: Range<u32>) -> Vec<[f32; 2]> {
+        assert!(!positions.is_empty(), "the mean over positions {positions:?}");
+        let mut sums = vec![[0.0_f64; 2]; self.frequencies.len()];
+        let mut beyond = Vec::new();
+        for position in positions.clone() {
+            let (cos, sin) = self.row(position, &mut beyond);
+            for (sum, angle) in sums.iter_mut().zip(cos.iter().zip(sin)) {
+                *sum = [sum[0] + f64::from(*angle.0), sum[1] + f64::from(*angle.1)];
+            }
+        }
+        let count = positions.len() as f64;
+        sums.into_iter().map(|sum| sum.map(|sum| (sum / count) as f32)).collect()
+    }
+
+    /// Cosines and sines of a position, in `beyond` if the table lacks it.
+    fn row<'a>(&'a self, position: u32, beyond: &'a mut Vec<f32>) -> (&'a [f32], &'a [f32]) {
+        let (position, half) = (position as usize, self.frequencies.len());
+        if position < self.positions() {
+            let start = position * half;
+            return (&self.cos[start..start + half], &self.sin[start..start + half]);
+        }
+        beyond.clear();
+        beyond.resize(2 * half, 0.0);
+        let (cos, sin) = beyond.split_at_mut(half);
+        for (i, (cos, sin)) in cos.iter_mut().zip(&mut *sin).enumerate() {
+            [*cos, *sin] = self.entry(position, i);
+        }
+        (cos, sin)
+    }
+
+    /// Cosine and sine of the angle of a position and pair.
+    fn entry(&self, position: usize, pair: usize) -> [f32; 2] {
+        let angle = position as f64 * f64::from(self.frequencies[pair]);
+        [angle.cos(), angle.sin()].map(|x| (x * f64::from(self.attention_factor)) as f32)
     }
 }
 
 /// Rotates the first `table.dims()` elements of every head vector by the angles of its row's position.
 ///
 /// * `x`: `[n, heads, head_dim]`
-/// * `positions`: `[n]`
+/// * `positions`: `[n]`, also such as the table lacks: each costs about as much as rotating 16 heads
 ///
 /// # Panics
-/// When a shape does not fit, the table rotates more elements than a head has, or lacks a position.
+/// When a shape does not fit, or the table rotates more elements than a head has.
 pub fn rope(
     pool: &Pool,
     x: &mut [f32],
@@ -70,11 +109,14 @@ pub fn rope(
     table: &RopeTable,
     style: RopeStyle,
 ) {
-    rope_with(kernels(), pool, x, head_dim, positions, table, style);
+    Rotation { table, style, way: Way::Forth }.run(kernels(), pool, x, head_dim, positions);
 }
 
-pub(super) fn rope_with(
-    kernels: OpsKernels,
+/// Undoes [`rope`]: what was rotated by `positions` becomes what it was before, but for rounding.
+///
+/// # Panics
+/// As [`rope`].
+pub fn rope_back(
     pool: &Pool,
     x: &mut [f32],
     head_dim: usize,
@@ -82,22 +124,71 @@ pub(super) fn rope_with(
     table: &RopeTable,
     style: RopeStyle,
 ) {
-    assert!(table.dims <= head_dim, "{} rotated elements of {head_dim}", table.dims);
-    assert!(x.len().is_multiple_of((positions.len() * head_dim).max(1)), "x is [n, heads, head_dim]");
-    if x.is_empty() {
-        return;
-    }
-    let row = x.len() / positions.len();
-    let rotate_row = |i: usize, row: &mut [f32]| {
-        let (cos, sin) = table.row(positions[i]);
-        for head in row.chunks_exact_mut(head_dim) {
-            rotate(kernels, &mut head[..table.dims], cos, sin, style);
+    Rotation { table, style, way: Way::Back }.run(kernels(), pool, x, head_dim, positions);
+}
+
+/// By the angles of a position, or by as much back.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Way {
+    Forth,
+    Back,
+}
+
+/// How rows are rotated, but for their positions.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rotation<'a> {
+    pub table: &'a RopeTable,
+    pub style: RopeStyle,
+    pub way: Way,
+}
+
+impl Rotation<'_> {
+    pub(super) fn run(
+        self,
+        kernels: OpsKernels,
+        pool: &Pool,
+        x: &mut [f32],
+        head_dim: usize,
+        positions: &[u32],
+    ) {
+        let dims = self.table.dims();
+        assert!(dims <= head_dim, "{dims} rotated elements of {head_dim}");
+        assert!(x.len().is_multiple_of((positions.len() * head_dim).max(1)), "x is [n, heads, head_dim]");
+        if x.is_empty() {
+            return;
         }
-    };
-    if x.len() < PARALLEL_MIN {
-        x.chunks_exact_mut(row).enumerate().for_each(|(i, row)| rotate_row(i, row));
-    } else {
-        pool.run_chunks(x, row, rotate_row);
+        let row = x.len() / positions.len();
+        let rotate_row = |i: usize, row: &mut [f32]| {
+            let (mut beyond, mut back) = (Vec::new(), Vec::new());
+            let (cos, sin) = self.angles(positions[i], &mut beyond, &mut back);
+            for head in row.chunks_exact_mut(head_dim) {
+                rotate(kernels, &mut head[..dims], cos, sin, self.style);
+            }
+        };
+        if x.len() < PARALLEL_MIN {
+            x.chunks_exact_mut(row).enumerate().for_each(|(i, row)| rotate_row(i, row));
+        } else {
+            pool.run_chunks(x, row, rotate_row);
+        }
+    }
+
+    /// Cosines and sines for one row; what the table does not hold is in the buffers.
+    fn angles<'a>(
+        &'a self,
+        position: u32,
+        beyond: &'a mut Vec<f32>,
+        back: &'a mut Vec<f32>,
+    ) -> (&'a [f32], &'a [f32]) {
+        let (cos, sin) = self.table.row(position, beyond);
+        match self.way {
+            Way::Forth => (cos, sin),
+            Way::Back => {
+                // Both have the attention factor once, and its inverse takes the place of the factor.
+                let factor = self.table.attention_factor.powi(2);
+                back.extend(cos.iter().map(|cos| cos / factor).chain(sin.iter().map(|sin| -sin / factor)));
+                back.split_at(cos.len())
+            }
+        }
     }
 }
 

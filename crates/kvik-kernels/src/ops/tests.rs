@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::rope::rope_with;
+use super::rope::{Rotation, Way};
 use super::*;
 use crate::testing::Random;
 
@@ -112,7 +112,70 @@ fn rope_keeps_its_precision_far_out() {
     }
 }
 
+#[test]
+fn a_row_beyond_the_table_is_that_of_a_longer_table() {
+    let frequencies: Vec<f32> = (0..32).map(|i| 10_000_f32.powf(-(i as f32) / 32.0)).collect();
+    let [short, long] = [10, 3000].map(|positions| RopeTable::new(&frequencies, positions, 1.5));
+    assert_eq!((short.positions(), long.positions()), (10, 3000));
+    let positions: Vec<u32> = (0..3000).collect();
+    let [a, b] = [&short, &long].map(|table| {
+        let mut x = vector(1, 3000 * 64, 1.0);
+        rope(&Pool::new(2), &mut x, 64, &positions, table, RopeStyle::HalfSplit);
+        bits(&x)
+    });
+    assert_eq!(a, b);
+    assert_eq!(short.mean_rotation(5..3000), long.mean_rotation(5..3000));
+}
+
+#[test]
+fn the_mean_rotation_is_the_mean_of_rotations() {
+    let table = RopeTable::new(&[std::f32::consts::FRAC_PI_2, 0.0], 3, 2.0);
+    // Quarter turns: a whole turn has no mean direction, half of one the direction between.
+    let close = |found: Vec<[f32; 2]>, expect: [[f32; 2]; 2]| {
+        let found = found.as_flattened().iter().zip(expect.as_flattened());
+        assert!(found.clone().all(|(a, b)| (a - b).abs() < 1e-6), "{found:?}");
+    };
+    close(table.mean_rotation(1..5), [[0.0, 0.0], [2.0, 0.0]]);
+    close(table.mean_rotation(4..6), [[1.0, 1.0], [2.0, 0.0]]);
+}
+
 proptest! {
+    #[test]
+    fn rotation_goes_beyond_the_table_by_exact_angles_and_back(
+        pairs in 0..40_usize,
+        heads in 1..4_usize,
+        positions in prop::collection::vec(0..300_000_u32, 1..5),
+        style in prop::sample::select(vec![RopeStyle::Interleaved, RopeStyle::HalfSplit]),
+        factor in prop::sample::select(vec![1.0_f32, 1.25]),
+        seed in any::<u64>(),
+    ) {
+        let frequencies: Vec<f32> = (0..pairs).map(|i| 10_000_f32.powf(-(i as f32) / pairs as f32)).collect();
+        let (dim, pool) = (2 * pairs + 3, Pool::new(2));
+        let x = vector(seed, positions.len() * heads * dim, 1.0);
+        let mut beyond = x.clone();
+        rope(&pool, &mut beyond, dim, &positions, &RopeTable::new(&frequencies, 100, factor), style);
+        for (i, &position) in positions.iter().enumerate() {
+            let row = i * heads * dim..(i + 1) * heads * dim;
+            let exact: Vec<[f64; 2]> = frequencies.iter().map(|&frequency| {
+                let angle = f64::from(position) * f64::from(frequency);
+                [angle.cos(), angle.sin()].map(|x| x * f64::from(factor))
+            }).collect();
+            for (head, rotated) in x[row.clone()].chunks(dim).zip(beyond[row].chunks(dim)) {
+                for (i, [cos, sin]) in exact.iter().map(|r| r.map(|x| x as f32)).enumerate() {
+                    let [low, high] = match style {
+                        RopeStyle::Interleaved => [2 * i, 2 * i + 1],
+                        RopeStyle::HalfSplit => [i, i + pairs],
+                    };
+                    let expect = [head[low].mul_add(cos, -(head[high] * sin)), head[low].mul_add(sin, head[high] * cos)];
+                    prop_assert_eq!([rotated[low], rotated[high]], expect, "{} {:?}", position, style);
+                }
+                prop_assert_eq!(&rotated[2 * pairs..], &head[2 * pairs..]);
+            }
+        }
+        rope_back(&pool, &mut beyond, dim, &positions, &RopeTable::new(&frequencies, 100, factor), style);
+        prop_assert!(beyond.iter().zip(&x).all(|(a, b)| (a - b).abs() < 1e-6), "{:?} {:?}", beyond, x);
+    }
+
     #[test]
     fn every_variant_equals_the_specification(
         n in 1..5_usize,
@@ -137,8 +200,11 @@ proptest! {
             }
             let rotated = [RopeStyle::Interleaved, RopeStyle::HalfSplit].map(|style| {
                 let mut rotated = x.clone();
-                rope_with(kernels, &pool, &mut rotated, d, &positions, &table, style);
-                bits(&rotated)
+                let rotation = Rotation { table: &table, style, way: Way::Forth };
+                rotation.run(kernels, &pool, &mut rotated, d, &positions);
+                let forth = bits(&rotated);
+                Rotation { way: Way::Back, ..rotation }.run(kernels, &pool, &mut rotated, d, &positions);
+                (forth, bits(&rotated))
             });
             (bits(&normed), bits(&gated), bits(&sum), bits(&exp(kernels, &x)), rotated)
         };
