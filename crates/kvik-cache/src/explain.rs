@@ -28,6 +28,8 @@ pub enum StopReason {
     BelowMinimum,
     /// A running sequence is computing what comes next.
     StillComputing,
+    /// The request forgets tokens by what they attend to, and computes them from here on to observe that.
+    Observed,
     /// What comes next is on disk and could not be read.
     LoadFailed,
     /// What comes next is on disk, and computing it takes less time than reading it.
@@ -48,6 +50,7 @@ impl StopReason {
             StopReason::Private => "other_tenant_or_private",
             StopReason::BelowMinimum => "below_minimum",
             StopReason::StillComputing => "still_computing",
+            StopReason::Observed => "observed",
             StopReason::LoadFailed => "load_failed",
             StopReason::RecomputeWasCheaper => "recompute_was_cheaper",
         }

@@ -98,6 +98,11 @@ impl Points {
         since.max(at - rows)..at
     }
 
+    /// The most positions that a KV head keeps at a point on the way to `positions` tokens, on average over the heads.
+    pub fn kept_max(&self, positions: usize) -> usize {
+        self.keep.positions(positions, 1).min(positions)
+    }
+
     /// The most positions that a KV head stores at any time until the sequence has `positions` tokens, on average
     /// over the heads.
     pub fn stored_max(&self, positions: usize) -> usize {

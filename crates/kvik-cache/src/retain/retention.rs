@@ -99,6 +99,15 @@ impl Retention {
         self.policy.rules().accumulates()
     }
 
+    /// How many of the first keys are rotated anew at each point, to the positions just before what follows them:
+    /// StreamingLLM (arXiv 2309.17453) counts positions within the cache.
+    pub fn rotated_sinks(&self) -> usize {
+        match self.policy {
+            Policy::Sinks(_) => self.sinks.unwrap_or(SINKS),
+            _ => 0,
+        }
+    }
+
     /// The same with bytes as tokens, one token's keys and values taking `token_bytes` in all layers and heads.
     pub fn resolve(self, token_bytes: usize) -> Retention {
         let keep = match self.keep {

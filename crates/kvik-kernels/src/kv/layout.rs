@@ -180,6 +180,14 @@ impl KvLayout {
         block * self.heads() as u32 + self.head(layer, head) as u32
     }
 
+    /// The first layer whose tiles are like those of `layer`, so that a tile of one may serve the other.
+    ///
+    /// # Panics
+    /// When the layer does not exist.
+    pub fn tile_class(&self, layer: usize) -> usize {
+        self.tiles(self.first_heads[layer]).tiles_of
+    }
+
     /// The block that a tile is in, and its head among those of all layers.
     pub(crate) fn block_and_head(&self, tile: u32) -> (u32, usize) {
         let heads = self.heads() as u32;
