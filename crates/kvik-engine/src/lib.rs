@@ -13,6 +13,7 @@ pub mod files;
 pub mod load;
 pub mod model;
 mod panics;
+pub mod retain;
 pub mod sampler;
 pub mod schedule;
 #[cfg(test)]

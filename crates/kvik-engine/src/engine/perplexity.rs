@@ -156,7 +156,8 @@ fn score_window(runner: &mut dyn Runner, table: &[BlockId], window: &[Token], pe
         let end = scored.end.min(start + ROWS_MAX);
         let rows: Vec<Row> = (start..end).map(row).collect();
         let vocab = runner.vocab_len();
-        let logits = runner.forward(&Batch { rows: &rows, sequences: &[SequenceKv::in_blocks(table)] });
+        let logits =
+            runner.forward(&Batch { rows: &rows, sequences: &[SequenceKv::in_blocks(table)] }, &mut []);
         let first = scored.start.max(start);
         for (row, position) in logits.chunks_exact(vocab).zip(first..end) {
             perplexity.score(row, window[position + 1]);
@@ -190,6 +191,7 @@ pub enum PerplexityError {
 #[allow(clippy::unwrap_used)] // a test may fail where it stands
 mod tests {
     use super::*;
+    use crate::model::observation::Watched;
 
     const VOCAB: usize = 8;
 
@@ -219,7 +221,7 @@ mod tests {
 
         fn write_block(&mut self, _: BlockId, _: &[u8]) {}
 
-        fn forward(&mut self, batch: &Batch<'_>) -> &[f32] {
+        fn forward(&mut self, batch: &Batch<'_>, _: &mut [Watched<'_>]) -> &[f32] {
             self.seen.extend(batch.rows);
             self.logits.clear();
             for row in batch.rows.iter().filter(|row| row.logits) {

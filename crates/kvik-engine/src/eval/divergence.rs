@@ -95,7 +95,7 @@ fn compute(runner: &mut ModelRunner, window: &[Token], each: &mut dyn FnMut(usiz
     };
     let rows: Vec<Row> = (0..).zip(window).map(row).collect();
     for rows in rows.chunks(ROWS_MAX) {
-        let logits = runner.forward(&Batch { rows, sequences: &[SequenceKv::in_blocks(&table)] });
+        let logits = runner.forward(&Batch { rows, sequences: &[SequenceKv::in_blocks(&table)] }, &mut []);
         for (row, logits) in rows.iter().zip(logits.chunks_exact(vocab)) {
             each(row.position as usize, logits);
         }

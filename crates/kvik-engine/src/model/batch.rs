@@ -1,7 +1,10 @@
 //! What one step asks of the model: rows of tokens, and what their sequences store.
 
+use kvik_cache::retain::{LayerFacts, Needs};
 use kvik_cache::{BlockId, Token};
-use kvik_kernels::HeadTail;
+use kvik_kernels::{HeadTail, KvLayout, SeqKv};
+
+use super::observation::{LayerObservation, Watched};
 
 /// One token of one sequence to compute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +47,17 @@ impl<'a> SequenceKv<'a> {
     pub fn in_blocks(blocks: &'a [BlockId]) -> SequenceKv<'a> {
         SequenceKv { blocks, tails: &[] }
     }
+
+    /// What one layer stores, in the form the kernels want; `blocks` are the numbers of the sequence's blocks.
+    pub(super) fn layer<'b>(&self, layer: usize, blocks: &'b [u32]) -> SeqKv<'b>
+    where
+        'a: 'b,
+    {
+        match self.tails.get(layer) {
+            Some(tails) => SeqKv { blocks: &blocks[..tails.blocks], tails: tails.heads },
+            None => SeqKv { blocks, tails: &[] },
+        }
+    }
 }
 
 /// The work of one step.
@@ -79,7 +93,48 @@ pub trait Runner {
     /// Replaces a block by one that was copied with [`Runner::read_block`].
     fn write_block(&mut self, block: BlockId, bytes: &[u8]);
 
-    /// Computes the batch, stores its keys and values, and returns the wanted logits,
-    /// shape `[rows with logits, vocab_len]`, in row order.
-    fn forward(&mut self, batch: &Batch<'_>) -> &[f32];
+    /// Computes the batch, stores its keys and values, observes the rows that are `watched`, which are in the
+    /// order of the batch, and returns the wanted logits, shape `[rows with logits, vocab_len]`, in row order.
+    fn forward(&mut self, batch: &Batch<'_>, watched: &mut [Watched<'_>]) -> &[f32];
+
+    /// What it does for sequences that forget; `None` if its sequences never do.
+    fn retainer(&mut self) -> Option<&mut dyn Retainer> {
+        None
+    }
+}
+
+/// Knows and moves what the heads of a sequence store.
+pub trait Retainer {
+    /// What a block stores.
+    fn layout(&self) -> &KvLayout;
+
+    /// What is known of the positions that one layer of a sequence stores.
+    fn facts(&mut self, stored: &StoredLayer<'_>, needs: Needs) -> LayerFacts;
+
+    /// Stores positions of a layer elsewhere, as they are: head by head, stored position `kept[i]` of `from`
+    /// becomes number `i` of the tail that consists of the tiles `to`.
+    fn move_positions(&mut self, layer: usize, from: &SequenceKv<'_>, kept: &[&[u32]], to: &[&[u32]]);
+
+    /// The first `count` stored keys of every KV head of a layer, which are those of positions `0..count`, as they
+    /// were before rotation: `[kv_heads, count, key_dim]`.
+    fn first_keys(&self, layer: usize, kv: &SequenceKv<'_>, count: usize) -> Vec<f32>;
+
+    /// Replaces the first stored keys of every KV head of a layer by `keys`, `[kv_heads, count, key_dim]`,
+    /// rotated to positions from `position` on.
+    fn replace_first_keys(&mut self, layer: usize, kv: &SequenceKv<'_>, keys: &[f32], position: u32);
+}
+
+/// What one layer of a sequence stores.
+#[derive(Debug)]
+pub struct StoredLayer<'a> {
+    /// The layer.
+    pub layer: usize,
+    /// Where.
+    pub kv: SequenceKv<'a>,
+    /// Which positions of the sequence each KV head stores, `[kv_heads]`, ascending.
+    pub positions: Vec<Vec<u32>>,
+    /// Tokens of the sequence so far.
+    pub tokens: usize,
+    /// What was observed.
+    pub observed: Option<&'a LayerObservation>,
 }

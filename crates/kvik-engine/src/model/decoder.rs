@@ -4,13 +4,16 @@
 //! reused from step to step. Attention reads keys and values as they are stored, also those of this batch,
 //! so a prompt gives the same bytes however it is cut into batches.
 
+use std::ops::Range;
+
 use kvik_kernels::{
-    Activations, Attention, AttnScratch, KvArena, Pool, RopeTable, SeqKv, SeqRow, add, add_bias, dequantize,
-    matmul, matmul_many, rms_norm, rms_norm_in_place, rope,
+    Activations, Attention, AttnScratch, AttnWeights, KvArena, Pool, RopeTable, SeqKv, SeqRow, add, add_bias,
+    dequantize, matmul, matmul_many, rms_norm, rms_norm_in_place, rope,
 };
 
 use super::arch::LayerShape;
 use super::batch::{Batch, Row, SequenceKv};
+use super::observation::Watched;
 use super::weights::{Layer, Linear};
 use super::{Model, feed_forward};
 
@@ -40,6 +43,8 @@ pub(super) struct Scratch {
     /// Quantised forms of the input of a matrix product.
     inputs: Activations,
     attention: AttnScratch,
+    /// What watched rows attend to.
+    weights: AttnWeights,
     rows: RowPositions,
 }
 
@@ -52,22 +57,32 @@ struct RowPositions {
     stored: Vec<SeqRow>,
 }
 
-/// Computes the batch: stores its keys and values in `arena`, leaves the wanted logits in `scratch`.
-pub(super) fn forward(context: &Context<'_>, arena: &mut KvArena, scratch: &mut Scratch, batch: &Batch<'_>) {
+/// Computes the batch: stores its keys and values in `arena`, leaves the wanted logits in `scratch`, and what
+/// is watched with those who watch.
+pub(super) fn forward(
+    context: &Context<'_>,
+    arena: &mut KvArena,
+    scratch: &mut Scratch,
+    batch: &Batch<'_>,
+    watched: &mut [Watched<'_>],
+) {
     let layers = &context.model.weights.layers;
     let stored = StoredKv::new(batch.sequences, layers.len());
     scratch.rows.set(batch.rows);
     embed(context, scratch, batch.rows);
+    let weighs = watched.iter().any(Watched::weighs);
     for (index, layer) in layers.iter().enumerate() {
         let seqs = stored.of_layer(index);
-        project_qkv(context, scratch, layer);
+        project_qkv(context, scratch, (index, layer), batch.rows, watched);
         store(context, arena, scratch, index, &seqs);
         let is_last = index + 1 == layers.len();
-        if is_last && keep_wanted(context, scratch, layer, batch.rows) == 0 {
-            scratch.logits.clear();
-            return;
+        if is_last && !weighs && keep_wanted(scratch, batch.rows) == 0 {
+            return scratch.logits.clear();
         }
-        attend(context, arena, scratch, (index, layer), &seqs);
+        attend(context, arena, scratch, (index, layer), &seqs, watched);
+        if is_last && weighs && keep_wanted(scratch, batch.rows) == 0 {
+            return scratch.logits.clear();
+        }
         add_attention(context, scratch, layer);
         feed_forward(context, scratch, layer);
     }
@@ -96,11 +111,7 @@ impl<'a> StoredKv<'a> {
 
     fn of_layer(&self, layer: usize) -> Vec<SeqKv<'_>> {
         let sequences = self.sequences.iter().zip(&self.blocks);
-        let of_layer = sequences.map(|(sequence, blocks)| match sequence.tails.get(layer) {
-            Some(tails) => SeqKv { blocks: &blocks[..tails.blocks], tails: tails.heads },
-            None => SeqKv { blocks, tails: &[] },
-        });
-        of_layer.collect()
+        sequences.map(|(sequence, blocks)| sequence.layer(layer, blocks)).collect()
     }
 }
 
@@ -126,7 +137,13 @@ fn embed(context: &Context<'_>, scratch: &mut Scratch, rows: &[Row]) {
 }
 
 /// Norms the stream and projects it to rotated queries and keys, and values.
-fn project_qkv(context: &Context<'_>, scratch: &mut Scratch, layer: &Layer) {
+fn project_qkv(
+    context: &Context<'_>,
+    scratch: &mut Scratch,
+    (index, layer): (usize, &Layer),
+    batch_rows: &[Row],
+    watched: &mut [Watched<'_>],
+) {
     let Context { model, pool, .. } = context;
     let (config, shape, n) = (&model.config, &layer.shape, scratch.rows.rotated.len());
     let Scratch { x, h, q, k, v, inputs, rows, .. } = scratch;
@@ -146,6 +163,9 @@ fn project_qkv(context: &Context<'_>, scratch: &mut Scratch, layer: &Layer) {
             rms_norm_in_place(pool, heads, weight, config.norm_eps);
         }
     }
+    for watched in watched {
+        watched.note_queries(pool, index, batch_rows, q, shape.head_dim);
+    }
     for heads in [q, k] {
         rope(pool, heads, shape.head_dim, &rows.rotated, context.rope, config.rope.style);
     }
@@ -156,20 +176,58 @@ fn store(context: &Context<'_>, arena: &mut KvArena, scratch: &Scratch, layer: u
     arena.write(context.pool, layer, &scratch.rows.stored, seqs, [&scratch.k, &scratch.v]);
 }
 
-/// Each row attends to the stored positions of its sequence up to its own.
+/// Each row attends to the stored positions of its sequence up to its own; watched rows are weighed.
 fn attend(
     context: &Context<'_>,
     arena: &KvArena,
     scratch: &mut Scratch,
     (index, layer): (usize, &Layer),
     seqs: &[SeqKv<'_>],
+    watched: &mut [Watched<'_>],
 ) {
-    let LayerShape { heads, head_dim, .. } = layer.shape;
+    let LayerShape { heads, kv_heads, head_dim, .. } = layer.shape;
     let scale = 1.0 / (head_dim as f32).sqrt();
-    let Scratch { q, attended, attention, rows, .. } = scratch;
+    let Scratch { q, attended, attention, weights, rows, .. } = scratch;
+    let width = heads * head_dim;
     attended.resize(q.len(), 0.0);
-    let operands = Attention { arena, layer: index, q, heads, rows: &rows.stored, seqs, scale };
-    operands.run(context.pool, attention, attended);
+    for piece in pieces(&rows.stored, heads, watched) {
+        let values = piece.start * width..piece.end * width;
+        let (q, out) = (&q[values.clone()], &mut attended[values]);
+        let rows = &rows.stored[piece.clone()];
+        let operands = Attention { arena, layer: index, q, heads, rows, seqs, scale };
+        let weighed = piece.clone().filter(|&row| is_weighed(row, watched)).map(|row| row - piece.start);
+        operands.run_watched(context.pool, attention, out, weighed, weights);
+        for watched in watched.iter_mut().filter(|watched| watched.weighs()) {
+            let (start, end) = (watched.rows.start.max(piece.start), watched.rows.end.min(piece.end));
+            if start < end {
+                let rows = start - piece.start..end - piece.start;
+                watched.weigh(context.pool, (index, kv_heads), weights, rows);
+            }
+        }
+    }
+}
+
+fn is_weighed(row: usize, watched: &[Watched<'_>]) -> bool {
+    watched.iter().any(|watched| watched.weighs() && watched.rows.contains(&row))
+}
+
+/// Attention weights that are held at a time: 64 MiB.
+const WEIGHTS_MAX: usize = 16 << 20;
+
+/// Cuts the rows of a batch so that the weights of the watched ones fit [`WEIGHTS_MAX`]: not at all where nobody
+/// watches. How rows are cut changes no result.
+fn pieces(rows: &[SeqRow], heads: usize, watched: &[Watched<'_>]) -> Vec<Range<usize>> {
+    let (mut pieces, mut start, mut weights) = (Vec::new(), 0, 0);
+    for (index, row) in rows.iter().enumerate() {
+        let more = if is_weighed(index, watched) { heads * row.len as usize } else { 0 };
+        if start < index && weights + more > WEIGHTS_MAX {
+            pieces.push(start..index);
+            (start, weights) = (index, 0);
+        }
+        weights += more;
+    }
+    pieces.push(start..rows.len());
+    pieces
 }
 
 fn add_attention(context: &Context<'_>, scratch: &mut Scratch, layer: &Layer) {
@@ -189,21 +247,24 @@ fn feed_forward(context: &Context<'_>, scratch: &mut Scratch, layer: &Layer) {
     add(context.pool, x, h);
 }
 
-/// After the last layer's keys and values are stored, only rows whose logits are wanted go on: how many.
-fn keep_wanted(context: &Context<'_>, scratch: &mut Scratch, layer: &Layer, rows: &[Row]) -> usize {
-    let d_model = context.model.config.d_model;
-    let q_len = layer.shape.heads * layer.shape.head_dim;
-    let mut kept = 0;
-    for (i, _) in rows.iter().enumerate().filter(|(_, row)| row.logits) {
-        scratch.x.copy_within(i * d_model..(i + 1) * d_model, kept * d_model);
-        scratch.q.copy_within(i * q_len..(i + 1) * q_len, kept * q_len);
-        scratch.rows.stored[kept] = scratch.rows.stored[i];
-        kept += 1;
+/// In the last layer only rows whose logits are wanted go on, once their keys and values are stored: how many.
+/// Queries and what was attended to have the same shape, and each is kept as far as it is there.
+fn keep_wanted(scratch: &mut Scratch, rows: &[Row]) -> usize {
+    let Scratch { x, q, attended, rows: positions, .. } = scratch;
+    let wanted: Vec<usize> =
+        rows.iter().enumerate().filter(|(_, row)| row.logits).map(|(index, _)| index).collect();
+    for buffer in [x, q, attended] {
+        let width = buffer.len() / rows.len();
+        for (to, &from) in wanted.iter().enumerate() {
+            buffer.copy_within(from * width..(from + 1) * width, to * width);
+        }
+        buffer.truncate(wanted.len() * width);
     }
-    scratch.x.truncate(kept * d_model);
-    scratch.q.truncate(kept * q_len);
-    scratch.rows.stored.truncate(kept);
-    kept
+    for (to, &from) in wanted.iter().enumerate() {
+        positions.stored[to] = positions.stored[from];
+    }
+    positions.stored.truncate(wanted.len());
+    wanted.len()
 }
 
 fn unembed(context: &Context<'_>, scratch: &mut Scratch) {

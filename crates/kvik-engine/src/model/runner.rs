@@ -4,12 +4,16 @@ use std::io;
 use std::sync::Arc;
 
 use kvik_cache::BlockId;
-use kvik_kernels::{KvArena, KvFormats, KvLayer, KvLayout, Pool, RopeTable};
+use kvik_cache::retain::{LayerFacts, Needs};
+use kvik_kernels::{KvArena, KvFormats, KvLayer, KvLayout, Pool, RopeTable, rope, rope_back};
 
 use super::arch::LayerShape;
-use super::batch::{Batch, Runner};
+use super::batch::{Batch, Retainer, Runner, SequenceKv, StoredLayer};
 use super::decoder::{Context, Scratch, forward};
-use super::{KvMap, KvMapError, Model, ModelConfig, rope};
+use super::facts::FactsContext;
+use super::observation::Watched;
+use super::rope::frequencies;
+use super::{KvMap, KvMapError, Model, ModelConfig};
 
 /// Runs batches of one model against KV blocks that it owns.
 pub struct ModelRunner {
@@ -30,7 +34,7 @@ impl ModelRunner {
         blocks: usize,
         context: usize,
     ) -> io::Result<Self> {
-        let frequencies = rope::frequencies(&model.config().rope, model.rope_divisors());
+        let frequencies = frequencies(&model.config().rope, model.rope_divisors());
         let rope = RopeTable::new(&frequencies.radians, context, frequencies.attention_factor);
         let arena = KvArena::new(layout, blocks)?;
         Ok(ModelRunner { model, pool, arena, rope, scratch: Scratch::default() })
@@ -92,9 +96,63 @@ impl Runner for ModelRunner {
         self.arena.block_mut(block.0).copy_from_slice(bytes);
     }
 
-    fn forward(&mut self, batch: &Batch<'_>) -> &[f32] {
+    fn forward(&mut self, batch: &Batch<'_>, watched: &mut [Watched<'_>]) -> &[f32] {
         let context = Context { model: &self.model, pool: &self.pool, rope: &self.rope };
-        forward(&context, &mut self.arena, &mut self.scratch, batch);
+        forward(&context, &mut self.arena, &mut self.scratch, batch, watched);
         &self.scratch.logits
+    }
+
+    fn retainer(&mut self) -> Option<&mut dyn Retainer> {
+        Some(self)
+    }
+}
+
+impl Retainer for ModelRunner {
+    fn layout(&self) -> &KvLayout {
+        self.arena.layout()
+    }
+
+    fn facts(&mut self, stored: &StoredLayer<'_>, needs: Needs) -> LayerFacts {
+        let shape = self.model.config().layer(stored.layer);
+        let context = FactsContext {
+            arena: &self.arena,
+            pool: &self.pool,
+            rope: &self.rope,
+            style: self.model.config().rope.style,
+        };
+        context.facts(shape.heads, stored, needs)
+    }
+
+    fn move_positions(&mut self, layer: usize, from: &SequenceKv<'_>, kept: &[&[u32]], to: &[&[u32]]) {
+        let blocks: Vec<u32> = from.blocks.iter().map(|block| block.0).collect();
+        self.arena.move_positions(&self.pool, layer, &from.layer(layer, &blocks), kept, to);
+    }
+
+    fn first_keys(&self, layer: usize, kv: &SequenceKv<'_>, count: usize) -> Vec<f32> {
+        let shape = self.arena.layout().layers()[layer];
+        let blocks: Vec<u32> = kv.blocks.iter().map(|block| block.0).collect();
+        let mut keys = vec![0.0; shape.kv_heads * count * shape.key_dim];
+        for (head, keys) in keys.chunks_exact_mut(count * shape.key_dim).enumerate() {
+            self.arena.read_keys(layer, head, &kv.layer(layer, &blocks), 0..count, keys);
+            let positions: Vec<u32> = (0..count as u32).collect();
+            let style = self.model.config().rope.style;
+            rope_back(&self.pool, keys, shape.key_dim, &positions, &self.rope, style);
+        }
+        keys
+    }
+
+    fn replace_first_keys(&mut self, layer: usize, kv: &SequenceKv<'_>, keys: &[f32], position: u32) {
+        let shape = self.arena.layout().layers()[layer];
+        let blocks: Vec<u32> = kv.blocks.iter().map(|block| block.0).collect();
+        let count = keys.len() / (shape.kv_heads * shape.key_dim);
+        let positions: Vec<u32> = (position..).take(count).collect();
+        let style = self.model.config().rope.style;
+        for (head, keys) in keys.chunks_exact(count * shape.key_dim).enumerate() {
+            let mut keys = keys.to_vec();
+            rope(&self.pool, &mut keys, shape.key_dim, &positions, &self.rope, style);
+            for (index, key) in keys.chunks_exact(shape.key_dim).enumerate() {
+                self.arena.write_key(layer, head, &kv.layer(layer, &blocks), index, key);
+            }
+        }
     }
 }

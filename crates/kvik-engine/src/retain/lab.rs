@@ -1,0 +1,327 @@
+//! A laboratory for retention: one prompt is read once, exactly; then many policies keep their part of it, each in
+//! storage of its own, and all go on from there in one batch.
+//!
+//! It drives a model directly, without scheduler or cache, and uses the parts that serving uses: what a row
+//! observes, the facts, the decision, the moving of positions, attention over ragged tails. So what it measures
+//! is what a request gets.
+
+use std::io;
+use std::sync::Arc;
+
+use kvik_cache::retain::{
+    Decision, HeadImportance, LayerFacts, PolicyState, Retention, Watch, WatchedRows, decide,
+};
+use kvik_cache::{BLOCK_POSITIONS, BlockId, Token, blocks_for};
+use kvik_kernels::{KvLayout, Pool};
+
+use super::ragged::{Ragged, Stored};
+use super::repeat::RepeatPrompt;
+use crate::model::batch::{Batch, Retainer, Row, Runner, SequenceKv, StoredLayer};
+use crate::model::observation::{Observation, Watched};
+use crate::model::{Model, ModelRunner};
+
+/// Rows computed at a time.
+const ROWS_MAX: usize = 512;
+
+/// A model with the memory for one exact reading and many variants of it.
+pub struct Lab {
+    runner: ModelRunner,
+    layout: KvLayout,
+    /// Where the prompt is stored exactly, and behind it what repeats it.
+    reading: Vec<BlockId>,
+    /// Blocks of no variant.
+    spare: Vec<BlockId>,
+    repeat: RepeatPrompt,
+    tokens: Vec<Token>,
+    observed: Vec<(Watch, Observation)>,
+}
+
+/// What goes on from a prompt of which a part was kept.
+pub struct Variant {
+    blocks: Vec<BlockId>,
+    ragged: Ragged,
+    tokens: usize,
+}
+
+/// The tokens that a variant computes next.
+struct Feed<'a> {
+    variant: &'a Variant,
+    tokens: &'a [Token],
+    /// From which of the tokens on logits are wanted.
+    logits_from: usize,
+}
+
+impl Lab {
+    /// Room for prompts of `prompt_max` tokens and for variants of `variant_blocks` blocks in all.
+    pub fn new(
+        model: Arc<Model>,
+        pool: Pool,
+        layout: KvLayout,
+        repeat: RepeatPrompt,
+        (prompt_max, variant_blocks): (usize, usize),
+    ) -> io::Result<Lab> {
+        let reading = blocks_for(prompt_max + repeat.rows_max(prompt_max));
+        let context = model.config().context.max(reading * BLOCK_POSITIONS);
+        let runner = ModelRunner::new(model, pool, layout.clone(), reading + variant_blocks, context)?;
+        let blocks = |range: std::ops::Range<usize>| range.map(|block| BlockId(block as u32)).collect();
+        let spare = blocks(reading..reading + variant_blocks);
+        Ok(Lab {
+            runner,
+            layout,
+            reading: blocks(0..reading),
+            spare,
+            repeat,
+            tokens: vec![],
+            observed: vec![],
+        })
+    }
+
+    /// Computes `tokens` and observes what each of `watches` asks for; the logits of the last token.
+    ///
+    /// # Panics
+    /// When there are none, or more than there is room for.
+    pub fn read(&mut self, tokens: &[Token], watches: &[Watch]) -> Vec<f32> {
+        self.tokens = tokens.to_vec();
+        self.observed = Vec::new();
+        for &watch in watches {
+            if !self.observed.iter().any(|(known, _)| *known == watch) {
+                self.observed.push((watch, Observation::default()));
+            }
+        }
+        let mut logits = Vec::new();
+        for start in (0..tokens.len()).step_by(ROWS_MAX) {
+            let end = tokens.len().min(start + ROWS_MAX);
+            logits = self.read_rows(start..end);
+        }
+        if let Some(index) = self.observed.iter().position(|(watch, _)| *watch == Watch::Repeat) {
+            self.read_again(index);
+        }
+        logits
+    }
+
+    /// Computes rows of the prompt; the logits of the last of its tokens, if it is among them.
+    fn read_rows(&mut self, range: std::ops::Range<usize>) -> Vec<f32> {
+        let total = self.tokens.len();
+        let rows: Vec<Row> = range
+            .clone()
+            .map(|position| row(0, self.tokens[position], position, position + 1 == total))
+            .collect();
+        let mut watched: Vec<Watched<'_>> = Vec::new();
+        for (watch, observation) in &mut self.observed {
+            let from = match watch {
+                Watch::Nothing | Watch::Repeat => continue,
+                Watch::Attention { rows: WatchedRows::Last(last), .. } => total.saturating_sub(*last),
+                Watch::Attention { rows: WatchedRows::All, .. } | Watch::Queries { .. } => 0,
+            };
+            let rows = from.max(range.start) - range.start..range.len();
+            if from < range.end {
+                watched.push(Watched { rows, watch: *watch, among: Vec::new(), observation });
+            }
+        }
+        let sequences = [SequenceKv::in_blocks(&self.reading)];
+        self.runner.forward(&Batch { rows: &rows, sequences: &sequences }, &mut watched).to_vec()
+    }
+
+    /// Lets the model repeat its prompt, piece by piece, and observes what it looks at.
+    fn read_again(&mut self, index: usize) {
+        let total = self.tokens.len();
+        for piece in self.repeat.pieces(&self.tokens) {
+            for start in (0..piece.tokens.len()).step_by(ROWS_MAX) {
+                let end = piece.tokens.len().min(start + ROWS_MAX);
+                let rows: Vec<Row> =
+                    (start..end).map(|at| row(0, piece.tokens[at], total + at, false)).collect();
+                let sequences = [SequenceKv::in_blocks(&self.reading)];
+                let observation = &mut self.observed[index].1;
+                let among = piece.among(total);
+                let watched = Watched { rows: 0..rows.len(), watch: Watch::Repeat, among, observation };
+                self.runner.forward(&Batch { rows: &rows, sequences: &sequences }, &mut [watched]);
+            }
+        }
+    }
+
+    /// What is known of the prompt, as `retention` needs it, `[layers]`.
+    pub fn facts(&mut self, retention: &Retention) -> Vec<LayerFacts> {
+        let watch = retention.watch();
+        let nothing = Observation::default();
+        let observed =
+            self.observed.iter().find(|(known, _)| *known == watch).map_or(&nothing, |(_, seen)| seen);
+        let positions: Vec<u32> = (0..self.tokens.len() as u32).collect();
+        let layers = self.layout.layers().iter().enumerate();
+        let facts = layers.map(|(layer, shape)| {
+            let stored = StoredLayer {
+                layer,
+                kv: SequenceKv::in_blocks(&self.reading),
+                positions: vec![positions.clone(); shape.kv_heads],
+                tokens: self.tokens.len(),
+                observed: observed.get(layer),
+            };
+            self.runner.facts(&stored, retention.needs())
+        });
+        facts.collect()
+    }
+
+    /// What `retention` keeps of the prompt.
+    pub fn decide(&mut self, retention: &Retention, heads: Option<&HeadImportance>) -> Decision {
+        let facts = self.facts(retention);
+        decide(retention, self.tokens.len(), &facts, heads, &mut PolicyState::default())
+    }
+
+    /// All of the prompt.
+    pub fn everything(&self) -> Decision {
+        let all: Vec<u32> = (0..self.tokens.len() as u32).collect();
+        let layers = self.layout.layers().iter();
+        Decision { kept: layers.map(|layer| vec![all.clone(); layer.kv_heads]).collect() }
+    }
+
+    /// Stores what a decision keeps of the prompt, for [`Lab::answer`] and [`Lab::score`].
+    ///
+    /// # Panics
+    /// When there are not enough spare blocks.
+    pub fn keep(&mut self, decision: &Decision) -> Variant {
+        let needed = Ragged::blocks_needed(&self.layout, &Ragged::counts(decision, 0));
+        let blocks = self.spare.split_off(self.spare.len() - needed);
+        let ragged = Ragged::new(&self.layout, 0, self.tokens.len(), decision.kept.clone(), &blocks);
+        let from = SequenceKv::in_blocks(&self.reading);
+        for (layer, kept) in decision.kept.iter().enumerate() {
+            let kept: Vec<&[u32]> = kept.iter().map(|kept| &kept[..]).collect();
+            self.runner.move_positions(layer, &from, &kept, &ragged.tiles(layer));
+        }
+        Variant { blocks, ragged, tokens: self.tokens.len() }
+    }
+
+    /// Gives the blocks of a variant back.
+    pub fn drop(&mut self, variant: Variant) {
+        self.spare.extend(variant.blocks);
+    }
+
+    /// What each variant answers to `question`, the likeliest token each time, until one of `stop` (which is not
+    /// part of the answer) or `limit` tokens.
+    pub fn answer(
+        &mut self,
+        variants: &mut [Variant],
+        question: &[Token],
+        limit: usize,
+        stop: &[Token],
+    ) -> Vec<Vec<Token>> {
+        let mut answers = vec![Vec::new(); variants.len()];
+        let mut next: Vec<(usize, Token)> = self
+            .compute(variants, &vec![question; variants.len()], question.len() - 1)
+            .into_iter()
+            .map(|logits| likeliest(&logits[0]))
+            .enumerate()
+            .collect();
+        loop {
+            next.retain(|(_, token)| !stop.contains(token));
+            next.iter().for_each(|&(variant, token)| answers[variant].push(token));
+            next.retain(|&(variant, _)| answers[variant].len() < limit);
+            if next.is_empty() {
+                return answers;
+            }
+            let mut feeds: Vec<&[Token]> = vec![&[]; variants.len()];
+            next.iter().for_each(|(variant, token)| feeds[*variant] = std::slice::from_ref(token));
+            let logits = self.compute(variants, &feeds, 0);
+            let going: Vec<usize> = next.iter().map(|&(variant, _)| variant).collect();
+            next = going.into_iter().map(|variant| (variant, likeliest(&logits[variant][0]))).collect();
+        }
+    }
+
+    /// The logits of every token of `tokens` but the last, for each variant: `[variants][tokens - 1][vocab]`.
+    pub fn score(&mut self, variants: &mut [Variant], tokens: &[Token]) -> Vec<Vec<Vec<f32>>> {
+        self.compute(variants, &vec![&tokens[..tokens.len() - 1]; variants.len()], 0)
+    }
+
+    /// Computes the next tokens of every variant, which may be none; the logits of those from number
+    /// `logits_from` on.
+    fn compute(
+        &mut self,
+        variants: &mut [Variant],
+        feeds: &[&[Token]],
+        logits_from: usize,
+    ) -> Vec<Vec<Vec<f32>>> {
+        for (variant, feed) in variants.iter_mut().zip(feeds) {
+            self.grow(variant, feed.len());
+        }
+        let mut logits: Vec<Vec<Vec<f32>>> = vec![Vec::new(); variants.len()];
+        let mut group: Vec<usize> = Vec::new();
+        let mut rows = 0;
+        for (index, feed) in feeds.iter().enumerate() {
+            if !group.is_empty() && rows + feed.len() > ROWS_MAX {
+                self.compute_group(variants, &group, feeds, logits_from, &mut logits);
+                (group, rows) = (Vec::new(), 0);
+            }
+            if !feed.is_empty() {
+                group.push(index);
+                rows += feed.len();
+            }
+        }
+        self.compute_group(variants, &group, feeds, logits_from, &mut logits);
+        variants.iter_mut().zip(feeds).for_each(|(variant, feed)| variant.tokens += feed.len());
+        logits
+    }
+
+    /// One batch.
+    fn compute_group(
+        &mut self,
+        variants: &[Variant],
+        group: &[usize],
+        feeds: &[&[Token]],
+        logits_from: usize,
+        logits: &mut [Vec<Vec<f32>>],
+    ) {
+        if group.is_empty() {
+            return;
+        }
+        let feeds =
+            group.iter().map(|&index| Feed { variant: &variants[index], tokens: feeds[index], logits_from });
+        let feeds: Vec<Feed<'_>> = feeds.collect();
+        let views: Vec<_> = feeds.iter().map(|feed| feed.variant.ragged.views()).collect();
+        let layers: Vec<_> = views.iter().map(|views| views.layers()).collect();
+        let sequences: Vec<SequenceKv<'_>> =
+            layers.iter().map(|tails| SequenceKv { blocks: &[], tails }).collect();
+        let rows: Vec<Row> =
+            feeds.iter().enumerate().flat_map(|(index, feed)| feed.rows(index as u32)).collect();
+        let vocab = self.runner.vocab_len();
+        let computed = self.runner.forward(&Batch { rows: &rows, sequences: &sequences }, &mut []);
+        let wanted = rows.iter().filter(|row| row.logits);
+        for (row, computed) in wanted.zip(computed.chunks_exact(vocab)) {
+            logits[group[row.sequence as usize]].push(computed.to_vec());
+        }
+    }
+
+    /// Room for `tokens` more tokens of a variant.
+    fn grow(&mut self, variant: &mut Variant, tokens: usize) {
+        let tokens = variant.tokens + tokens;
+        for _ in 0..variant.ragged.blocks_missing(&self.layout, tokens) {
+            let block = self.spare.pop().expect("a laboratory has blocks for its variants");
+            variant.ragged.add_block(&self.layout, block);
+            variant.blocks.push(block);
+        }
+        variant.ragged.reserve(&self.layout, tokens);
+    }
+}
+
+impl Variant {
+    /// How much its heads store.
+    pub fn stored(&self) -> Stored {
+        self.ragged.stored(self.tokens)
+    }
+}
+
+impl Feed<'_> {
+    fn rows(&self, sequence: u32) -> impl Iterator<Item = Row> {
+        let (first, from) = (self.variant.tokens, self.logits_from);
+        let tokens = self.tokens.iter().enumerate();
+        tokens.map(move |(at, &token)| row(sequence, token, first + at, at >= from))
+    }
+}
+
+fn row(sequence: u32, token: Token, position: usize, logits: bool) -> Row {
+    let position = position as u32;
+    Row { sequence, token, position, cache_position: position, logits }
+}
+
+/// The first of the likeliest tokens.
+fn likeliest(logits: &[f32]) -> Token {
+    let best = logits.iter().enumerate().max_by(|(i, a), (j, b)| a.total_cmp(b).then(j.cmp(i)));
+    best.map_or(0, |(token, _)| token as Token)
+}

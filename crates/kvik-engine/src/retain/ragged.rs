@@ -1,0 +1,188 @@
+//! Where a sequence that has forgotten stores what it kept: every KV head in tiles of its own.
+//!
+//! ```text
+//! head 0   [ shared blocks | t4 t9 t2 ]        positions 0..16 s, then those kept of the rest, then all new ones
+//! head 1   [ shared blocks | t7 ]
+//! ```
+//!
+//! Tiles come from blocks that belong to this sequence alone. A block is tiles of every layer and head; which of
+//! them serves which head does not matter as long as shape and formats agree, so a block lent to one sequence
+//! is used up before the next one is asked for.
+
+use kvik_cache::retain::Decision;
+use kvik_cache::{BLOCK_POSITIONS, BlockId};
+use kvik_kernels::{HeadTail, KvLayout};
+
+use crate::model::batch::LayerTails;
+
+/// What one sequence stores behind the blocks it shares, head by head.
+#[derive(Debug, Clone)]
+pub struct Ragged {
+    /// Leading blocks of the sequence that all heads read whole.
+    shared: usize,
+    /// Tokens of the sequence when it forgot last; later positions are stored by every head.
+    at: usize,
+    /// `[layers][kv_heads]`
+    heads: Vec<Vec<HeadStorage>>,
+    /// Tiles of the sequence's blocks that no head uses, `[classes]`.
+    free: Vec<Vec<u32>>,
+}
+
+/// What one KV head stores.
+#[derive(Debug, Clone, Default)]
+struct HeadStorage {
+    /// Positions that it kept, ascending, those in shared blocks included.
+    kept: Vec<u32>,
+    tiles: Vec<u32>,
+}
+
+/// Positions that heads store, smallest and largest head and all heads together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stored {
+    /// Of the head that stores fewest.
+    pub smallest: usize,
+    /// Of the head that stores most.
+    pub largest: usize,
+    /// Of all heads of all layers.
+    pub total: usize,
+}
+
+/// The tails of a sequence in the form that a batch takes.
+#[derive(Debug)]
+pub struct TailViews<'a> {
+    blocks: usize,
+    heads: Vec<Vec<HeadTail<'a>>>,
+}
+
+impl Ragged {
+    /// A sequence that forgets, when it has `at` tokens, all but the positions of `decision`, which index what each
+    /// head stores at `positions(layer, head)`. Its first `shared` blocks stay as they are; tiles for the rest
+    /// come from `blocks`, at least [`blocks_needed`](Ragged::blocks_needed).
+    pub fn new(
+        layout: &KvLayout,
+        shared: usize,
+        at: usize,
+        kept: Vec<Vec<Vec<u32>>>,
+        blocks: &[BlockId],
+    ) -> Ragged {
+        let heads = kept
+            .into_iter()
+            .map(|heads| heads.into_iter().map(|kept| HeadStorage { kept, tiles: Vec::new() }).collect());
+        let mut ragged =
+            Ragged { shared, at, heads: heads.collect(), free: vec![Vec::new(); layout.layers().len()] };
+        blocks.iter().for_each(|&block| ragged.add_block(layout, block));
+        ragged.reserve(layout, at);
+        ragged
+    }
+
+    /// Blocks whose tiles hold `counts` positions, `[layers][kv_heads]`.
+    pub fn blocks_needed(layout: &KvLayout, counts: &[Vec<usize>]) -> usize {
+        let layers = layout.layers();
+        let (mut needed, mut given) = (vec![0; layers.len()], vec![0; layers.len()]);
+        for (layer, counts) in counts.iter().enumerate() {
+            let class = layout.tile_class(layer);
+            needed[class] += counts.iter().map(|count| count.div_ceil(BLOCK_POSITIONS)).sum::<usize>();
+            given[class] += layers[layer].kv_heads;
+        }
+        needed.iter().zip(given).map(|(needed, given)| needed.div_ceil(given.max(1))).max().unwrap_or(0)
+    }
+
+    /// Positions behind the shared blocks that each head is to store of a decision, `[layers][kv_heads]`.
+    pub fn counts(decision: &Decision, shared: usize) -> Vec<Vec<usize>> {
+        let count = |kept: &Vec<u32>| kept.len() - shared * BLOCK_POSITIONS;
+        decision.kept.iter().map(|heads| heads.iter().map(count).collect()).collect()
+    }
+
+    /// Blocks that must be added before the first `tokens` positions of the sequence have a place.
+    pub fn blocks_missing(&self, layout: &KvLayout, tokens: usize) -> usize {
+        let (mut missing, mut given) = (vec![0; self.free.len()], vec![0; self.free.len()]);
+        for (layer, heads) in self.heads.iter().enumerate() {
+            let class = layout.tile_class(layer);
+            given[class] += heads.len();
+            let tiles =
+                heads.iter().map(|head| self.tiles_for(head, tokens).saturating_sub(head.tiles.len()));
+            missing[class] += tiles.sum::<usize>();
+        }
+        let classes = missing.iter().zip(&self.free).zip(given);
+        classes
+            .map(|((&missing, free), given)| missing.saturating_sub(free.len()).div_ceil(given.max(1)))
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// Takes in a block that belongs to this sequence alone.
+    pub fn add_block(&mut self, layout: &KvLayout, block: BlockId) {
+        for (layer, shape) in layout.layers().iter().enumerate() {
+            let tiles = (0..shape.kv_heads).map(|head| layout.tile(block.0, layer, head));
+            self.free[layout.tile_class(layer)].extend(tiles);
+        }
+    }
+
+    /// Gives every head tiles for the first `tokens` positions of the sequence.
+    ///
+    /// # Panics
+    /// When blocks are missing.
+    pub fn reserve(&mut self, layout: &KvLayout, tokens: usize) {
+        for layer in 0..self.heads.len() {
+            let class = layout.tile_class(layer);
+            for head in 0..self.heads[layer].len() {
+                let tiles = self.tiles_for(&self.heads[layer][head], tokens);
+                while self.heads[layer][head].tiles.len() < tiles {
+                    let tile = self.free[class].pop().expect("blocks were added for all positions");
+                    self.heads[layer][head].tiles.push(tile);
+                }
+            }
+        }
+    }
+
+    /// The tails as batches take them.
+    pub fn views(&self) -> TailViews<'_> {
+        let heads = self.heads.iter().map(|heads| heads.iter().map(|head| self.tail(head)).collect());
+        TailViews { blocks: self.shared, heads: heads.collect() }
+    }
+
+    /// Leading blocks of the sequence that all heads read whole.
+    pub fn shared(&self) -> usize {
+        self.shared
+    }
+
+    /// The positions that the heads of a layer store when the sequence has `tokens`.
+    pub fn positions(&self, layer: usize, tokens: usize) -> Vec<Vec<u32>> {
+        let new = self.at as u32..tokens as u32;
+        self.heads[layer].iter().map(|head| head.kept.iter().copied().chain(new.clone()).collect()).collect()
+    }
+
+    /// How much the heads store when the sequence has `tokens`.
+    pub fn stored(&self, tokens: usize) -> Stored {
+        let stored = self.heads.iter().flatten().map(|head| self.stored_by(head, tokens));
+        stored.fold(Stored { smallest: usize::MAX, ..Stored::default() }, |all, stored| Stored {
+            smallest: all.smallest.min(stored),
+            largest: all.largest.max(stored),
+            total: all.total + stored,
+        })
+    }
+
+    /// The tiles of a layer's heads.
+    pub fn tiles(&self, layer: usize) -> Vec<&[u32]> {
+        self.heads[layer].iter().map(|head| &head.tiles[..]).collect()
+    }
+
+    fn tail<'a>(&self, head: &'a HeadStorage) -> HeadTail<'a> {
+        HeadTail { tiles: &head.tiles, dropped: (self.at - head.kept.len()) as u32 }
+    }
+
+    fn stored_by(&self, head: &HeadStorage, tokens: usize) -> usize {
+        head.kept.len() + (tokens - self.at)
+    }
+
+    fn tiles_for(&self, head: &HeadStorage, tokens: usize) -> usize {
+        self.stored_by(head, tokens).div_ceil(BLOCK_POSITIONS).saturating_sub(self.shared)
+    }
+}
+
+impl<'a> TailViews<'a> {
+    /// What each layer stores behind the shared blocks.
+    pub fn layers(&'a self) -> Vec<LayerTails<'a>> {
+        self.heads.iter().map(|heads| LayerTails { blocks: self.blocks, heads }).collect()
+    }
+}

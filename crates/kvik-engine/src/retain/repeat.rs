@@ -1,0 +1,97 @@
+//! How a model is asked to repeat what it has read, so that KVzip (arXiv 2505.23416) sees which positions it
+//! needs for that.
+//!
+//! The prompt is repeated in pieces. Behind all that is stored come a request to repeat, what a conversation has
+//! before an answer, and the piece itself; the attention that these rows pay to the piece is what counts.
+
+use std::ops::Range;
+
+use kvik_cache::Token;
+
+/// Tokens that are repeated at a time.
+const PIECE_TOKENS: usize = 2048;
+/// Tokens of the piece before that a later request quotes.
+const QUOTED_TOKENS: usize = 8;
+/// First positions that count as sinks of attention in every piece.
+const SINKS: usize = 4;
+
+/// The words around what is repeated, as tokens of one model.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RepeatPrompt {
+    /// Tokens before the first message of a conversation: they are not repeated.
+    pub prefix: usize,
+    /// Asks to repeat all.
+    pub ask: Vec<Token>,
+    /// Asks to repeat from some words on.
+    pub ask_more: Vec<Token>,
+    /// What stands before an answer.
+    pub suffix: Vec<Token>,
+}
+
+/// A piece of a prompt that is repeated.
+pub(crate) struct Piece {
+    /// Where it is in the prompt.
+    repeated: Range<usize>,
+    /// What is computed behind the prompt.
+    pub(crate) tokens: Vec<Token>,
+}
+
+impl RepeatPrompt {
+    /// The requests to repeat, in words.
+    pub const ASK: &str = "\n\nRepeat the previous context exactly.";
+    /// The same for what follows some words, which come behind it.
+    pub const ASK_MORE: &str = "\n\nRepeat the part of the previous context exactly, starting with";
+
+    /// The most rows that repeating a prompt of `prompt` tokens needs behind it.
+    pub fn rows_max(&self, prompt: usize) -> usize {
+        let words = self.ask.len().max(self.ask_more.len() + QUOTED_TOKENS) + self.suffix.len();
+        words + prompt.min(PIECE_TOKENS)
+    }
+
+    /// The pieces of a prompt, in order.
+    pub(crate) fn pieces(&self, prompt: &[Token]) -> Vec<Piece> {
+        let first = self.prefix.min(prompt.len());
+        let starts = (first..prompt.len()).step_by(PIECE_TOKENS);
+        let pieces = starts.map(|start| {
+            let repeated = start..prompt.len().min(start + PIECE_TOKENS);
+            let mut tokens = match start == first {
+                true => self.ask.clone(),
+                false => [&self.ask_more, &prompt[start - QUOTED_TOKENS..start]].concat(),
+            };
+            tokens.extend(&self.suffix);
+            tokens.extend(&prompt[repeated.clone()]);
+            Piece { repeated, tokens }
+        });
+        pieces.collect()
+    }
+}
+
+impl Piece {
+    /// The stored positions among which attention is shared out, of a prompt of `prompt` tokens: sinks, the
+    /// piece, and what repeats it.
+    pub(crate) fn among(&self, prompt: usize) -> Vec<Range<usize>> {
+        let sinks = 0..SINKS.min(self.repeated.start);
+        vec![sinks, self.repeated.clone(), prompt..prompt + self.tokens.len()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_token_behind_the_prefix_is_repeated_once() {
+        let words = RepeatPrompt { prefix: 3, ask: vec![1, 2], ask_more: vec![3], suffix: vec![9] };
+        for length in [0, 2, 3, 4, 100, 2051, 2052, 5000] {
+            let prompt: Vec<Token> = (0..length).map(|token| 100 + token).collect();
+            let pieces = words.pieces(&prompt);
+            let repeated: Vec<Token> =
+                pieces.iter().flat_map(|piece| prompt[piece.repeated.clone()].to_vec()).collect();
+            assert_eq!(repeated, prompt[prompt.len().min(3)..]);
+            for piece in &pieces {
+                assert!(piece.tokens.len() <= words.rows_max(prompt.len()));
+                assert!(piece.tokens.ends_with(&prompt[piece.repeated.clone()]));
+            }
+        }
+    }
+}
