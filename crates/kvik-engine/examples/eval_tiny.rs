@@ -212,6 +212,9 @@ impl Tiny {
             block_bytes: layout.block_bytes(),
             model_digest: model.digest(),
             kv_format: "f16".to_owned(),
+            repeat: Default::default(),
+            kv_heads: layout.layers().iter().map(|layer| layer.kv_heads).collect(),
+            calibration: None,
         };
         let runner = ModelRunner::new(model, pool, layout, BLOCKS, CONTEXT)?;
         let cache = CacheConfig { blocks: BLOCKS, policy: Policy::Lru, ghosts: 0, pinned_max: 0 };
@@ -254,6 +257,7 @@ impl Tiny {
             salt: [0; 16],
             tenant: Default::default(),
             lifetime: Default::default(),
+            retention: None,
         };
         self.engine.generate(request).expect("a held-out case is answered").choices.remove(0).text
     }

@@ -1,9 +1,12 @@
 //! Settings of an engine.
 
 use kvik_cache::Namespaces;
+use kvik_cache::retain::HeadImportance;
+
+use crate::retain::repeat::RepeatPrompt;
 
 /// Settings of an engine, without those of its cache.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct EngineConfig {
     /// Maximum positions of a sequence.
     pub context_tokens: usize,
@@ -23,6 +26,12 @@ pub struct EngineConfig {
     pub model_digest: [u8; 32],
     /// Name of the KV format, keys and values, as `q8/q4`.
     pub kv_format: String,
+    /// KV heads of each layer.
+    pub kv_heads: Vec<usize>,
+    /// How the model is asked to repeat a prompt, for policies that observe that.
+    pub repeat: RepeatPrompt,
+    /// How much each KV head matters, where it was measured.
+    pub calibration: Option<HeadImportance>,
 }
 
 impl EngineConfig {

@@ -76,8 +76,9 @@ impl Solo {
         let all = self.known.entry(prompt.to_vec()).or_insert_with(|| {
             let rows: Vec<Row> = (0..prompt.len()).map(|position| row(0, prompt, position, true)).collect();
             let table: Vec<BlockId> = (0..prompt.len().div_ceil(16) as u32).map(BlockId).collect();
-            let logits =
-                self.runner.forward(&Batch { rows: &rows, sequences: &[SequenceKv::in_blocks(&table)] });
+            let logits = self
+                .runner
+                .forward(&Batch { rows: &rows, sequences: &[SequenceKv::in_blocks(&table)] }, &mut []);
             logits.iter().map(|logit| logit.to_bits()).collect()
         });
         &all[position * vocab..(position + 1) * vocab]
@@ -232,7 +233,7 @@ impl World {
         }
         let stored = self.running[..taking].iter().map(|running| self.cache.table(running.seq));
         let sequences: Vec<SequenceKv<'_>> = stored.map(SequenceKv::in_blocks).collect();
-        let logits = self.runner.forward(&Batch { rows: &rows, sequences: &sequences });
+        let logits = self.runner.forward(&Batch { rows: &rows, sequences: &sequences }, &mut []);
         let wanted = rows.iter().filter(|row| row.logits);
         for (row, logits) in wanted.zip(logits.chunks_exact(self.solo.runner.vocab_len())) {
             let prompt = &self.running[row.sequence as usize].prompt;

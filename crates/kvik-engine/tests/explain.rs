@@ -13,6 +13,7 @@ use kvik_engine::api::{Probe, Request, RequestError};
 use kvik_engine::config::EngineConfig;
 use kvik_engine::engine::Engine;
 use kvik_engine::model::batch::{Batch, Runner};
+use kvik_engine::model::observation::Watched;
 use proptest::prelude::*;
 
 fn engine(blocks: usize) -> Engine {
@@ -92,9 +93,9 @@ impl Runner for Gated {
         self.runner.write_block(block, bytes);
     }
 
-    fn forward(&mut self, batch: &Batch<'_>) -> &[f32] {
+    fn forward(&mut self, batch: &Batch<'_>, watched: &mut [Watched<'_>]) -> &[f32] {
         let _ = self.permits.recv();
-        self.runner.forward(batch)
+        self.runner.forward(batch, watched)
     }
 }
 

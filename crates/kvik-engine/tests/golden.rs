@@ -250,7 +250,7 @@ impl Sequence {
         };
         let rows: Vec<Row> = tokens.iter().enumerate().map(row).collect();
         self.len += tokens.len();
-        self.runner.forward(&Batch { rows: &rows, sequences: &[SequenceKv::in_blocks(&self.table)] })
+        self.runner.forward(&Batch { rows: &rows, sequences: &[SequenceKv::in_blocks(&self.table)] }, &mut [])
     }
 
     /// The greedy answer to a prompt, at most `tokens_max` long, without the token that ends it.

@@ -58,7 +58,7 @@ fn compute(
     let (mut bits, mut first) = (Vec::new(), 0);
     for &end in ends {
         let batch = rows(&tokens[first..end], first);
-        let logits = runner.forward(&Batch { rows: &batch, sequences: &[sequence] });
+        let logits = runner.forward(&Batch { rows: &batch, sequences: &[sequence] }, &mut []);
         bits.extend(logits.iter().map(|logit| logit.to_bits()));
         first = end;
     }
@@ -121,7 +121,7 @@ fn rotated_positions_and_dropped_ones_are_what_a_naive_model_says() {
     let table = blocks(0..5);
     let first = rows(&tokens[..FIRST], 0);
     let sequence = SequenceKv::in_blocks(&table);
-    let mut found = runner.forward(&Batch { rows: &first, sequences: &[sequence] }).to_vec();
+    let mut found = runner.forward(&Batch { rows: &first, sequences: &[sequence] }, &mut []).to_vec();
 
     // In layer 0, head 0 drops positions 16..32 and head 1 none; layer 1 keeps all in blocks.
     let tiles = [[2, 3, 4].to_vec(), [1, 2, 3, 4].to_vec()];
@@ -134,7 +134,7 @@ fn rotated_positions_and_dropped_ones_are_what_a_naive_model_says() {
     let tails = [LayerTails { blocks: 1, heads: &heads }, LayerTails { blocks: 5, heads: &[] }];
     let second = rows(&tokens[FIRST..], FIRST);
     let sequence = SequenceKv { blocks: &table, tails: &tails };
-    found.extend_from_slice(runner.forward(&Batch { rows: &second, sequences: &[sequence] }));
+    found.extend_from_slice(runner.forward(&Batch { rows: &second, sequences: &[sequence] }, &mut []));
 
     let sees = |layer: usize, head: usize, row: usize, at: usize| {
         let dropped = row >= FIRST && (layer, head) == (0, 0) && (16..32).contains(&at);

@@ -32,6 +32,9 @@ fn engine(blocks: usize) -> (Engine, Tokenizer) {
         block_bytes: layout.block_bytes(),
         model_digest: model.digest(),
         kv_format: "f16".to_owned(),
+        repeat: Default::default(),
+        kv_heads: layout.layers().iter().map(|layer| layer.kv_heads).collect(),
+        calibration: None,
     };
     let runner = ModelRunner::new(model, pool, layout, blocks, CONTEXT).unwrap();
     let cache = CacheConfig { blocks, policy: Policy::Lru, ghosts: blocks, pinned_max: 0 };
@@ -76,6 +79,7 @@ fn requests(tokenizer: &Tokenizer) -> Vec<Request> {
             salt: [0; 16],
             tenant: Default::default(),
             lifetime: Default::default(),
+            retention: None,
         }
     };
     (0..20).map(request).collect()

@@ -153,7 +153,7 @@ fn logits(file: Vec<u8>, kv: KvFormat) -> Result<Vec<f32>, String> {
     let (prompt, last) = rows.split_at(context - 1);
     let mut logits = Vec::new();
     for rows in [prompt, last].into_iter().filter(|rows| !rows.is_empty()) {
-        logits.extend(runner.forward(&Batch { rows, sequences: &[SequenceKv::in_blocks(&table)] }));
+        logits.extend(runner.forward(&Batch { rows, sequences: &[SequenceKv::in_blocks(&table)] }, &mut []));
     }
     assert_eq!(logits.len(), vocab * context.min(2));
     Ok(logits)

@@ -39,7 +39,8 @@ fn greedy(runner: &mut ModelRunner, tokens: &mut Vec<Token>, count: usize, stop:
             logits: position + 1 == end,
         };
         let rows: Vec<Row> = (start..end).map(row).collect();
-        let logits = runner.forward(&Batch { rows: &rows, sequences: &[SequenceKv::in_blocks(&table)] });
+        let logits =
+            runner.forward(&Batch { rows: &rows, sequences: &[SequenceKv::in_blocks(&table)] }, &mut []);
         let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap() as Token;
         if stop(best) {
             break;

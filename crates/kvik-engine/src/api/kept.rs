@@ -71,6 +71,7 @@ impl KeptPrompt {
             salt: self.salt,
             tenant: self.tenant,
             lifetime: Lifetime { pin: true, ..Lifetime::default() },
+            retention: None,
         }
     }
 }

@@ -4,6 +4,7 @@ mod kept;
 
 use std::time::Duration;
 
+use kvik_cache::retain::{Retention, RetentionError};
 use kvik_cache::{Eviction, Lifetime, PinLimit, PinScope, StopReason, TenantId, Token};
 
 pub use kept::{Cached, Evicted, KeptPrompt, Unpin};
@@ -149,6 +150,8 @@ pub struct Request {
     pub tenant: TenantId,
     /// How long the cache keeps the blocks of this request.
     pub lifetime: Lifetime,
+    /// Which tokens its sequences go on reading; all of them when `None`.
+    pub retention: Option<Retention>,
 }
 
 /// Log-probability of one token.
@@ -211,6 +214,25 @@ pub struct Report {
     pub cache: Option<StopReason>,
     /// If the next block was evicted: when and why.
     pub evicted: Option<Eviction>,
+    /// What the first choice kept at the last point at which it forgot.
+    pub retained: Option<Retained>,
+}
+
+/// What a sequence keeps of its tokens, all layers and KV heads.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Retained {
+    /// By what policy.
+    pub retention: Retention,
+    /// Tokens of the sequence when it forgot last.
+    pub tokens: usize,
+    /// Positions that it kept then, and those that it did not, of all heads of all layers.
+    pub kept: u64,
+    /// See `kept`.
+    pub dropped: u64,
+    /// Positions that the head with fewest kept.
+    pub smallest_head: usize,
+    /// Positions that the head with most kept.
+    pub largest_head: usize,
 }
 
 /// What a request would find in the cache if it were admitted now.
@@ -320,6 +342,9 @@ pub enum RequestError {
     /// Pinning the prompt would exceed a limit on pinned blocks.
     #[error("{}", pin_limit(.0))]
     PinLimit(PinLimit),
+    /// Its tokens cannot be forgotten as it asks.
+    #[error("retain.{0}")]
+    Retention(#[from] RetentionError),
     /// More continuations than one request may have.
     #[error("the request wants {choices} choices; it may have 1 to {choices_max}")]
     BadChoices {

@@ -129,7 +129,7 @@ impl Engine {
         let worker = Worker {
             scheduler,
             runner: Box::new(runner),
-            limits,
+            limits: limits.clone(),
             commands: receiver,
             board: board.clone(),
             woken: woken.clone(),

@@ -162,6 +162,7 @@ mod tests {
     use crate::config::EngineConfig;
     use crate::engine::Engine;
     use crate::model::batch::Batch;
+    use crate::model::observation::Watched;
     use crate::text::stream::{TokenKind, Vocabulary};
 
     /// A model that always generates the same token, and stops the engine at its first step if it has a channel.
@@ -178,7 +179,7 @@ mod tests {
 
         fn write_block(&mut self, _: BlockId, _: &[u8]) {}
 
-        fn forward(&mut self, _: &Batch<'_>) -> &[f32] {
+        fn forward(&mut self, _: &Batch<'_>, _: &mut [Watched<'_>]) -> &[f32] {
             if let Some(commands) = self.0.take() {
                 commands.send(Command::Shutdown { grace: Duration::ZERO }).unwrap();
             }
@@ -197,6 +198,9 @@ mod tests {
             block_bytes: 1024,
             model_digest: [7; 32],
             kv_format: "f32/f32".to_owned(),
+            repeat: Default::default(),
+            kv_heads: vec![1],
+            calibration: None,
         }
     }
 

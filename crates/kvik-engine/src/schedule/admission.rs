@@ -22,7 +22,7 @@ impl Scheduler {
     /// Gives the running sequences the blocks that they need, then admits waiting ones, as many as there is room
     /// for. When some had to be preempted, there is none.
     pub(super) fn grow_and_admit(&mut self, runner: &mut dyn Runner) {
-        if self.grow() == Growth::Complete {
+        if self.grow(runner) == Growth::Complete {
             self.admit(runner);
         }
     }
@@ -145,6 +145,8 @@ impl Scheduler {
             self.disk.miss_reason(roots, &sequence.tokens, reused.stop, reused.tokens)
         };
         match reused.stop {
+            _ if reused.tokens > 0 && reused.tokens == sequence.observed_from() => StopReason::Observed,
+            _ if sequence.observed_from() == 0 => StopReason::Observed,
             StopReason::Complete => StopReason::Complete,
             stop => fetch.verdict.or_else(miss).unwrap_or(stop),
         }

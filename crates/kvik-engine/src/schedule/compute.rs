@@ -3,10 +3,10 @@
 use kvik_cache::{BLOCK_POSITIONS, PinLimit};
 
 use super::Scheduler;
-use super::plan::{Plan, Span};
-use super::sequence::Sharing;
+use super::forget::Watching;
+use super::plan::{Kind, Plan, Span};
 use crate::api::{FinishReason, RequestError};
-use crate::model::batch::{Batch, Row, Runner, SequenceKv};
+use crate::model::batch::Runner;
 use crate::panics::contain;
 
 impl Scheduler {
@@ -17,45 +17,56 @@ impl Scheduler {
             return self.prefetch();
         }
         let started = self.now();
-        let stored = plan.stored(&self.running, &self.ram.cache);
-        let computed = contain(|| runner.forward(&plan.batch(&stored)));
+        let mut watching = Watching::take(&plan, &mut self.running);
+        let computed = contain(|| {
+            let watched = &mut watching.watched();
+            plan.with_batch(&self.running, &self.ram.cache, |batch| runner.forward(batch, watched))
+        });
         let elapsed = self.now().saturating_sub(started);
         match computed {
             Ok(logits) => {
+                watching.give_back(&mut self.running);
                 self.disk.note_computed(plan.prefill_rows(), elapsed);
                 self.hand_out(&plan.spans, logits);
             }
-            Err(error) => self.compute_apart(plan, error, runner),
+            Err(error) => self.compute_apart(plan, &watching.indices(), error, runner),
         }
     }
 
     /// Computes the sequences of `plan` one by one, after a panic of all together: the request of one that
     /// panics alone fails. The others get what they would have got, to the bit: results do not depend on who
-    /// is in the batch, and positions that were stored before the panic are stored again.
-    fn compute_apart(&mut self, plan: Plan, error: RequestError, runner: &mut dyn Runner) {
-        let Plan { rows, spans } = plan;
-        tracing::error!("a batch of {} sequences panicked: {error}", spans.len());
-        let alone = spans.len() == 1;
-        let (mut rest, mut done, mut logits) = (rows.as_slice(), Vec::new(), Vec::new());
-        for span in spans {
-            let rows;
-            (rows, rest) = rest.split_at(span.rows);
-            let rows: Vec<Row> = rows.iter().map(|row| Row { sequence: 0, ..*row }).collect();
-            let sequences = [SequenceKv::in_blocks(self.ram.cache.table(self.running[span.index].id))];
-            let batch = Batch { rows: &rows, sequences: &sequences };
-            let computed = match alone {
-                true => Err(error.clone()),
-                false => contain(|| runner.forward(&batch)),
+    /// is in the batch, and positions that were stored before the panic are stored again. What was observed is
+    /// lost halfway, so those at the indices `watched` begin anew.
+    fn compute_apart(&mut self, plan: Plan, watched: &[usize], error: RequestError, runner: &mut dyn Runner) {
+        let spans = plan.spans.len();
+        tracing::error!("a batch of {spans} sequences panicked: {error}");
+        let (mut done, mut logits, mut restarts) = (Vec::new(), Vec::new(), Vec::new());
+        for (rows, span) in plan.apart() {
+            let sequence = &self.running[span.index];
+            let (id, job) = (sequence.id, sequence.job);
+            let alone = Plan { rows, spans: vec![span] };
+            let computed = match spans {
+                1 => Err(error.clone()),
+                _ => contain(|| {
+                    alone.with_batch(&self.running, &self.ram.cache, |batch| runner.forward(batch, &mut []))
+                }),
             };
             match computed {
+                Ok(_) if watched.contains(&alone.spans[0].index) => restarts.push(id),
                 Ok(row) => {
+                    let [span] = alone.spans.try_into().expect("it was put in a moment ago");
                     logits.extend_from_slice(if span.logits { row } else { &[] });
                     done.push(span);
                 }
-                Err(error) => self.results.fail_later(self.running[span.index].job, error),
+                Err(error) => self.results.fail_later(job, error),
             }
         }
         self.hand_out(&done, &logits);
+        for id in restarts {
+            if let Some(sequence) = self.running.take(id) {
+                self.preempt(sequence);
+            }
+        }
     }
 
     /// Hands out the results of `spans`; `logits` has shape `[spans with logits, vocab]`.
@@ -64,6 +75,10 @@ impl Scheduler {
         let wanted = spans.iter().filter(|span| span.logits).count();
         let mut rows = logits.chunks_exact((logits.len() / wanted.max(1)).max(1));
         for span in spans {
+            if span.kind == Kind::Repeat {
+                self.note_repeated(span);
+                continue;
+            }
             self.store(span);
             let pinned = self.pin_prompt(span.index);
             if span.logits {
@@ -87,6 +102,15 @@ impl Scheduler {
         }
     }
 
+    /// Notes that the rows of `span` have repeated a part of their prompt.
+    fn note_repeated(&mut self, span: &Span) {
+        let sequence = &mut self.running[span.index];
+        self.turns.charge(sequence.tenant, span.rows);
+        if let Some(forgetting) = &mut sequence.forgetting {
+            forgetting.note_repeated(span.rows);
+        }
+    }
+
     /// Notes that the rows of `span` are stored, and publishes the blocks they complete.
     fn store(&mut self, span: &Span) {
         let sequence = &mut self.running[span.index];
@@ -101,7 +125,7 @@ impl Scheduler {
         sequence.stored = to;
         sequence.furthest = sequence.furthest.max(to);
         let completes_block = from / BLOCK_POSITIONS < to / BLOCK_POSITIONS;
-        if completes_block && matches!(sequence.sharing, Sharing::Namespace(_)) {
+        if completes_block && sequence.publishes_in().is_some() {
             self.ram.cache.publish(sequence.id, sequence.stored_tokens());
         }
     }
@@ -110,7 +134,7 @@ impl Scheduler {
     /// its request fails. What is pinned then is the prompt alone, which its client can name again.
     fn pin_prompt(&mut self, index: usize) -> Result<(), PinLimit> {
         let sequence = &mut self.running[index];
-        let Sharing::Namespace(namespace) = sequence.sharing else { return Ok(()) };
+        let Some(namespace) = sequence.publishes_in() else { return Ok(()) };
         if !sequence.lifetime.pin || sequence.stored < sequence.prompt_len {
             return Ok(());
         }

@@ -1,6 +1,6 @@
 //! Blocks for sequences that run: growing, forking, and preemption when there are none left.
 
-use kvik_cache::SeqId;
+use kvik_cache::{BLOCK_POSITIONS, NoSpace, SeqId};
 
 use super::Scheduler;
 use super::ram::PrivateCopy;
@@ -36,7 +36,9 @@ impl Scheduler {
         runner: &mut dyn Runner,
     ) -> Option<Sequence> {
         let running = self.running.len();
-        let parent = self.running.find(parent).filter(|_| !self.is_full());
+        // A choice that forgets computes the prompt by itself: what its parent has observed is the parent's.
+        let alone = child.forgetting.is_some();
+        let parent = self.running.find(parent).filter(|_| !alone && !self.is_full());
         let Some(parent) = parent else { return Some(child) };
         let (parent, positions) = (parent.id, parent.stored);
         let id = self.ram.new_seq();
@@ -56,14 +58,14 @@ impl Scheduler {
         None
     }
 
-    /// Gives every running sequence blocks for all its tokens, the oldest first. When there are
+    /// Gives every running sequence blocks for all the tokens it is to store, the oldest first. When there are
     /// none, the youngest is preempted; so the oldest always goes on, and everybody ends.
-    pub(super) fn grow(&mut self) -> Growth {
+    pub(super) fn grow(&mut self, runner: &mut dyn Runner) -> Growth {
         let mut growth = Growth::Complete;
         let mut index = 0;
         while let Some(sequence) = self.running.get(index) {
-            let (job, tokens) = (sequence.job, sequence.tokens.len());
-            match self.ram.cache.reserve(sequence.id, tokens) {
+            let (job, tokens) = (sequence.job, sequence.reach());
+            match self.reserve(index, runner) {
                 Ok(()) => index += 1,
                 Err(_) if self.release_disk_blocks() => {}
                 Err(_) if self.running.len() == 1 => self.fail(job, self.ram.over_budget(tokens)),
@@ -76,11 +78,35 @@ impl Scheduler {
         growth
     }
 
-    fn preempt_youngest(&mut self) {
-        let Some(mut sequence) = self.running.pop_youngest() else { return };
+    /// Blocks for all that the sequence at `index` of the running ones is to store, or nothing.
+    fn reserve(&mut self, index: usize, runner: &mut dyn Runner) -> Result<(), NoSpace> {
+        let (sequence, cache) = (&mut self.running[index], &mut self.ram.cache);
+        let (id, tokens) = (sequence.id, sequence.reach());
+        let forgetting = sequence.forgetting.as_mut();
+        let Some(storage) = forgetting.and_then(|forgetting| forgetting.storage.as_mut()) else {
+            return cache.reserve(id, tokens + sequence.repeat_rows());
+        };
+        let layout = runner.retainer().expect("it has forgotten something").layout();
+        let before = cache.table(id).len();
+        let missing = storage.blocks_missing(layout, tokens);
+        cache.reserve(id, (before + missing) * BLOCK_POSITIONS)?;
+        cache.table(id)[before..].iter().for_each(|&block| storage.add_block(layout, block));
+        storage.reserve(layout, tokens);
+        Ok(())
+    }
+
+    /// Takes the blocks of the youngest sequence, which begins anew when there is room.
+    pub(super) fn preempt_youngest(&mut self) {
+        if let Some(sequence) = self.running.pop_youngest() {
+            self.preempt(sequence);
+        }
+    }
+
+    /// Takes the blocks of a sequence that no longer runs; it begins anew when there is room.
+    pub(super) fn preempt(&mut self, mut sequence: Sequence) {
         self.results.counters.preemptions += 1;
         sequence.release(&mut self.ram.cache);
-        sequence.stored = 0;
+        sequence.restart();
         self.queue.requeue(sequence);
     }
 }

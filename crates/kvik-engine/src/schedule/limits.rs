@@ -1,5 +1,8 @@
 //! What is refused at once: the limits of an engine, and a request that keeps within them.
 
+use std::sync::Arc;
+
+use kvik_cache::retain::{HeadImportance, Points, Retention};
 use kvik_cache::{BLOCK_POSITIONS, blocks_for};
 
 use crate::api::{EventSink, Request, RequestError};
@@ -7,12 +10,17 @@ use crate::config::EngineConfig;
 use crate::text::constraint::Guide;
 
 /// What a request is checked against before it is submitted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RequestLimits {
     context_tokens: usize,
     blocks: usize,
     choices_max: u32,
     vocab_len: usize,
+    /// Bytes of a position, all layers and heads.
+    token_bytes: usize,
+    /// KV heads of each layer.
+    kv_heads: Arc<[usize]>,
+    calibration: Option<Arc<HeadImportance>>,
 }
 
 /// A request that keeps within the limits, with its constraint compiled.
@@ -28,8 +36,16 @@ pub struct Submission {
 impl RequestLimits {
     /// The limits of an engine with `blocks` KV blocks and `vocab_len` logits.
     pub fn new(config: &EngineConfig, blocks: usize, vocab_len: usize) -> RequestLimits {
-        let EngineConfig { context_tokens, choices_max, .. } = *config;
-        RequestLimits { context_tokens, blocks, choices_max, vocab_len }
+        let EngineConfig { context_tokens, choices_max, block_bytes, .. } = *config;
+        RequestLimits {
+            context_tokens,
+            blocks,
+            choices_max,
+            vocab_len,
+            token_bytes: block_bytes / BLOCK_POSITIONS,
+            kv_heads: config.kv_heads.as_slice().into(),
+            calibration: config.calibration.clone().map(Arc::new),
+        }
     }
 
     /// Refuses what can never be served.
@@ -46,12 +62,24 @@ impl RequestLimits {
             let choices = request.choices;
             return Err(RequestError::BadChoices { choices, choices_max: self.choices_max });
         }
-        if prompt_tokens > self.context_tokens {
+        self.check_room(request)
+    }
+
+    /// Refuses a prompt that context or budget cannot hold, as far as it is to be stored.
+    fn check_room(&self, request: &Request) -> Result<(), RequestError> {
+        let prompt_tokens = request.prompt.len();
+        let room = self.room(request);
+        if let Some(retention) = &room.retention {
+            retention.check(&self.kv_heads)?;
+            retention.check_heads(&self.kv_heads, self.calibration.as_deref())?;
+            retention.check_prompt(prompt_tokens, self.context_tokens)?;
+        }
+        if prompt_tokens > room.context_tokens {
             let context_tokens = self.context_tokens;
             return Err(RequestError::PromptTooLong { prompt_tokens, context_tokens });
         }
-        if blocks_for(prompt_tokens) > self.blocks {
-            let needed_blocks = blocks_for(prompt_tokens);
+        let needed_blocks = room.blocks(prompt_tokens);
+        if needed_blocks > self.blocks {
             return Err(RequestError::OverBudget { needed_blocks, budget_blocks: self.blocks });
         }
         Ok(())
@@ -60,7 +88,49 @@ impl RequestLimits {
     /// Tokens that an answer may have: what is asked for, as far as context and budget hold it.
     /// The last one is never stored, hence one more than there are positions left.
     pub(super) fn answer_tokens(&self, request: &Request) -> usize {
-        let positions = self.context_tokens.min(self.blocks * BLOCK_POSITIONS);
-        request.max_tokens.min(positions - request.prompt.len() + 1)
+        let (room, prompt) = (self.room(request), request.prompt.len());
+        let asked = prompt.saturating_add(request.max_tokens.saturating_sub(1)).min(room.context_tokens);
+        if request.max_tokens == 0 || room.blocks(asked) <= self.blocks {
+            return request.max_tokens.min(room.context_tokens.saturating_sub(prompt).saturating_add(1));
+        }
+        // The most tokens that fit: more tokens never take fewer blocks.
+        let (mut fits, mut exceeds) = (prompt, asked);
+        while exceeds - fits > 1 {
+            let middle = fits.midpoint(exceeds);
+            match room.blocks(middle) <= self.blocks {
+                true => fits = middle,
+                false => exceeds = middle,
+            }
+        }
+        fits - prompt + 1
+    }
+
+    fn room(&self, request: &Request) -> Room {
+        let retention = request.retention.map(|retention| retention.resolve(self.token_bytes));
+        let streams = retention.is_some_and(|retention| retention.rotated_sinks() > 0);
+        // A stream that rotates its sinks anew never sees a distance that the model does not know.
+        let context_tokens = if streams { usize::MAX } else { self.context_tokens };
+        let points = retention.map(|retention| retention.points(request.prompt.len(), self.context_tokens));
+        Room { context_tokens, retention, points }
+    }
+}
+
+/// What a request takes of context and budget.
+struct Room {
+    /// Positions that its sequences may have.
+    context_tokens: usize,
+    retention: Option<Retention>,
+    points: Option<Points>,
+}
+
+impl Room {
+    /// Blocks that a sequence of `tokens` needs at some time: what it stores, and at a point what it keeps of it
+    /// besides.
+    fn blocks(&self, tokens: usize) -> usize {
+        let Some(points) = &self.points else { return blocks_for(tokens) };
+        match points.next(0).is_some_and(|point| point < tokens) {
+            true => blocks_for(points.stored_max(tokens)) + blocks_for(points.kept_max(tokens)),
+            false => blocks_for(tokens),
+        }
     }
 }

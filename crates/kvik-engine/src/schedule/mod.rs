@@ -12,13 +12,13 @@
 //! ```text
 //!                     Scheduler          owns the parts; a step plans, computes and publishes
 //!                         │
-//!   submission   admission   growth   compute   tiers   end   kept   probe     steps across parts
+//!   submission  admission  growth  forgetting  compute  tiers  end  kept  probe     steps across parts
 //!                         │
 //!   queue     running     turns      results     tenants     disk     ram      parts, with their state
 //!   waiting   have        virtual    requests,   parts,      slots,   cache,
 //!   sequences blocks      times      counters    namespaces  loads    names
 //!                         │
-//!   sequence   answer   job   prefix   limits   namespaces                     data
+//!   sequence   forget   answer   job   prefix   limits   namespaces            data
 //! ```
 //!
 //! A part imports what stands further down and never the scheduler. Decisions are functions of facts: `plan` (how the rows of a step are divided), `reuse` (what of a sequence is known
@@ -29,6 +29,8 @@ mod answer;
 mod compute;
 pub mod disk;
 mod end;
+mod forget;
+mod forgetting;
 mod growth;
 mod job;
 mod kept;
@@ -135,6 +137,7 @@ impl Scheduler {
         self.drop_closed();
         self.collect_loads(runner);
         self.start_forks(runner);
+        self.forget(runner);
         self.grow_and_admit(runner);
         self.end_stored();
         Plan::new(&self.running, &self.turns, &self.config)

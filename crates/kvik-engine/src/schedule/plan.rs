@@ -11,7 +11,8 @@ use super::running::Running;
 use super::sequence::Sequence;
 use super::turns::Turns;
 use crate::config::EngineConfig;
-use crate::model::batch::{Batch, Row, SequenceKv};
+use crate::model::batch::{Batch, LayerTails, Row, SequenceKv};
+use crate::retain::{Ragged, TailViews};
 
 /// The rows of one step.
 #[derive(Debug, Default)]
@@ -29,6 +30,17 @@ pub(super) struct Span {
     pub(super) rows: usize,
     /// Whether the last row's logits are wanted.
     pub(super) logits: bool,
+    /// Whether they are tokens of the sequence, or repeat its prompt behind them.
+    pub(super) kind: Kind,
+}
+
+/// What rows compute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The next tokens of the sequence.
+    Tokens,
+    /// The prompt again, to be observed.
+    Repeat,
 }
 
 impl Plan {
@@ -45,31 +57,54 @@ impl Plan {
 
     /// Adds the next `rows` rows of the sequence at `index`.
     fn add(&mut self, index: usize, rows: usize, sequence: &Sequence) {
-        let end = sequence.stored + rows;
-        let logits = end == sequence.tokens.len() && sequence.answer.is_wanted();
+        let repeat = sequence.forgetting.as_ref().and_then(|forgetting| forgetting.repeat());
+        let (tokens, first, kind) = match repeat {
+            Some(tokens) => (&tokens[..rows], sequence.stored + sequence.repeated(), Kind::Repeat),
+            None => (&sequence.tokens[sequence.stored..][..rows], sequence.stored, Kind::Tokens),
+        };
+        let end = first + rows;
+        let logits = kind == Kind::Tokens && end == sequence.tokens.len() && sequence.answer.is_wanted();
         let index_in_batch = self.spans.len() as u32;
-        self.rows.extend((sequence.stored..end).map(|position| Row {
+        self.rows.extend(tokens.iter().zip(first..).map(|(&token, position)| Row {
             sequence: index_in_batch,
-            token: sequence.tokens[position],
+            token,
             position: position as u32,
             cache_position: position as u32,
             logits: logits && position + 1 == end,
         }));
-        self.spans.push(Span { index, rows, logits });
+        self.spans.push(Span { index, rows, logits, kind });
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// What the sequences of the spans store.
-    pub(super) fn stored<'a>(&self, running: &Running, cache: &'a Cache) -> Vec<SequenceKv<'a>> {
-        let table = |span: &Span| cache.table(running[span.index].id);
-        self.spans.iter().map(|span| SequenceKv::in_blocks(table(span))).collect()
+    /// Hands the batch of these rows to `compute`.
+    pub(super) fn with_batch<T>(
+        &self,
+        running: &Running,
+        cache: &Cache,
+        compute: impl FnOnce(&Batch<'_>) -> T,
+    ) -> T {
+        let sequences = self.spans.iter().map(|span| &running[span.index]);
+        let storage = sequences.clone().map(Sequence::storage);
+        let views: Vec<Option<TailViews<'_>>> = storage.map(|storage| storage.map(Ragged::views)).collect();
+        let tails: Vec<Vec<LayerTails<'_>>> =
+            views.iter().map(|views| views.as_ref().map_or_else(Vec::new, TailViews::layers)).collect();
+        let sequences = sequences.zip(&tails);
+        let sequences: Vec<SequenceKv<'_>> = sequences
+            .map(|(sequence, tails)| SequenceKv { blocks: cache.table(sequence.id), tails })
+            .collect();
+        compute(&Batch { rows: &self.rows, sequences: &sequences })
     }
 
-    pub(super) fn batch<'a>(&'a self, sequences: &'a [SequenceKv<'a>]) -> Batch<'a> {
-        Batch { rows: &self.rows, sequences }
+    /// The rows of each sequence, as if it were alone in a batch.
+    pub(super) fn apart(self) -> impl Iterator<Item = (Vec<Row>, Span)> {
+        let mut rest = self.rows.into_iter();
+        self.spans.into_iter().map(move |span| {
+            let rows = rest.by_ref().take(span.rows).map(|row| Row { sequence: 0, ..row }).collect();
+            (rows, span)
+        })
     }
 
     /// Rows of prompts, or of what preemptions lost.
@@ -80,7 +115,7 @@ impl Plan {
 
 /// Rows for each running sequence.
 fn divide_rows(running: &Running, turns: &Turns, config: &EngineConfig) -> Vec<usize> {
-    let missing: Vec<usize> = running.iter().map(Sequence::missing).collect();
+    let missing: Vec<usize> = running.iter().map(Sequence::due).collect();
     let mut rows: Vec<usize> = missing.iter().map(|&missing| usize::from(missing == 1)).collect();
     let mut prefills: Vec<usize> = (0..missing.len()).filter(|&index| missing[index] > 1).collect();
     let somebody_decodes = running.iter().any(|sequence| !sequence.in_prefill());
@@ -134,6 +169,9 @@ mod tests {
             block_bytes: 1,
             model_digest: [0; 32],
             kv_format: String::new(),
+            repeat: Default::default(),
+            kv_heads: vec![1],
+            calibration: None,
         };
         let plan = Plan::new(&running, &turns, &config);
         assert_eq!(plan.rows.len(), plan.spans.iter().map(|span| span.rows).sum::<usize>());

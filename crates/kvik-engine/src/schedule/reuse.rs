@@ -22,6 +22,7 @@ pub(super) fn known(sequence: &Sequence, cache: &Cache, running: &Running) -> Kn
     // Comparing tokens is for those that can have more: the same full blocks and a longer tail.
     let longer = running.iter().filter(|running| {
         running.sharing == sequence.sharing
+            && !running.has_forgotten()
             && running.stored > tokens
             && running.stored / BLOCK_POSITIONS == tokens / BLOCK_POSITIONS
     });
@@ -74,7 +75,7 @@ impl Newcomer<'_> {
 
     /// Positions that it gets blocks for.
     fn positions(&self) -> usize {
-        self.sequence.positions_max().min(self.sequence.tokens.len() + self.headroom)
+        self.sequence.positions_max().min(self.sequence.reach() + self.headroom)
     }
 
     /// Takes what the cache has.
@@ -125,8 +126,8 @@ impl Newcomer<'_> {
 
 /// Leading tokens that `waiting` will be able to reuse at the end of the prefill of `running`.
 fn will_compute(running: &Sequence, waiting: &Sequence) -> usize {
-    if !running.in_prefill() || running.sharing != waiting.sharing {
+    if !running.in_prefill() || running.has_forgotten() || running.sharing != waiting.sharing {
         return 0;
     }
-    running.common(waiting).min(waiting.reuse_max())
+    running.common(waiting).min(waiting.reuse_max()).min(running.exact_until())
 }

@@ -58,6 +58,10 @@ impl Running {
         self.sequences.iter().find(|sequence| sequence.id == id)
     }
 
+    pub(super) fn find_mut(&mut self, id: SeqId) -> Option<&mut Sequence> {
+        self.sequences.iter_mut().find(|sequence| sequence.id == id)
+    }
+
     /// Adds a sequence, where its age says.
     pub(super) fn insert(&mut self, sequence: Sequence) {
         let index = self.sequences.partition_point(|other| other.by_age(&sequence).is_lt());
@@ -67,6 +71,11 @@ impl Running {
     /// Takes the sequence out that is preempted first.
     pub(super) fn pop_youngest(&mut self) -> Option<Sequence> {
         self.sequences.pop()
+    }
+
+    /// Takes a sequence out; its forks wait for it to come back, or start alone.
+    pub(super) fn take(&mut self, id: SeqId) -> Option<Sequence> {
+        self.pop(|sequence| sequence.id == id)
     }
 
     /// Takes the oldest sequence out that has ended.

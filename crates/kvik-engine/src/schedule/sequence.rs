@@ -2,13 +2,16 @@
 
 use std::cmp::Ordering;
 
-use kvik_cache::{Cache, Lifetime, NamespaceId, SeqId, TenantId, Token, whole_blocks};
+use kvik_cache::retain::Decision;
+use kvik_cache::{BLOCK_POSITIONS, Cache, Lifetime, NamespaceId, SeqId, TenantId, Token, whole_blocks};
 
 use super::answer::Answer;
 use super::disk::{Spilled, Stored};
+use super::forget::Forgetting;
 use super::job::JobId;
 use super::prefix::common_prefix;
-use crate::api::FinishReason;
+use crate::api::{FinishReason, Retained};
+use crate::retain::{Ragged, Stored as StoredPositions};
 
 /// A sequence, waiting or running.
 #[derive(Debug)]
@@ -29,6 +32,8 @@ pub(super) struct Sequence {
     /// How long what it leaves in the cache is to be kept.
     pub(super) lifetime: Lifetime,
     pub(super) answer: Answer,
+    /// What it forgets, when it does.
+    pub(super) forgetting: Option<Box<Forgetting>>,
     /// Which of its blocks the disk has been given.
     pub(super) spilled: Spilled,
     /// Whether it was ever admitted.
@@ -57,6 +62,7 @@ impl Sequence {
             answer,
             prompt_len: prompt.len(),
             tokens: prompt,
+            forgetting: None,
             stored: 0,
             furthest: 0,
             sharing,
@@ -75,6 +81,7 @@ impl Sequence {
             tokens: self.tokens.clone(),
             stored: 0,
             answer: self.answer.sibling(choice, &self.tokens),
+            forgetting: self.forgetting.as_ref().map(|forgetting| Box::new(forgetting.anew())),
             ended: None,
             spilled: Spilled::default(),
             ..*self
@@ -92,19 +99,41 @@ impl Sequence {
     }
 
     /// What the disk may take of its blocks: the whole ones, and the last one too when it has `ended`. None when
-    /// it is private.
+    /// it publishes nothing.
     pub(super) fn stored_blocks(&self, ended: bool) -> Option<Stored<'_>> {
-        let Sharing::Namespace(namespace) = self.sharing else { return None };
+        let namespace = self.publishes_in()?;
         let tokens = if ended { self.stored_tokens() } else { whole_blocks(self.stored_tokens()) };
         Some(Stored { seq: self.id, namespace, tokens, prompt: self.prompt(), lifetime: self.lifetime })
     }
 
     /// Ends it in the cache. What it computed stays there, unless it is private.
     pub(super) fn release(&self, cache: &mut Cache) {
-        match self.sharing {
-            Sharing::Namespace(_) => cache.finish(self.id, self.stored_tokens()),
-            Sharing::Private(_) => cache.abandon(self.id),
+        if let Some(id) = self.forgetting.as_ref().and_then(|forgetting| forgetting.moves_to()) {
+            cache.abandon(id);
         }
+        match self.publishes_in() {
+            Some(_) => cache.finish(self.id, self.stored_tokens()),
+            None => cache.abandon(self.id),
+        }
+    }
+
+    /// Where what it computes now is known to others: nowhere if it is private, or has forgotten something.
+    pub(super) fn publishes_in(&self) -> Option<NamespaceId> {
+        match self.sharing {
+            Sharing::Namespace(namespace) if !self.has_forgotten() => Some(namespace),
+            Sharing::Namespace(_) | Sharing::Private(_) => None,
+        }
+    }
+
+    /// Whether it stores less than all its tokens.
+    pub(super) fn has_forgotten(&self) -> bool {
+        self.forgetting.as_ref().is_some_and(|forgetting| forgetting.has_forgotten())
+    }
+
+    /// Begins anew, without blocks.
+    pub(super) fn restart(&mut self) {
+        self.stored = 0;
+        self.forgetting = self.forgetting.take().map(|forgetting| Box::new(forgetting.anew()));
     }
 
     /// Tokens still to be computed.
@@ -112,13 +141,105 @@ impl Sequence {
         self.tokens.len() - self.stored
     }
 
-    /// Whether its next row is one of several: a prompt, or what a preemption lost.
-    pub(super) fn in_prefill(&self) -> bool {
-        self.missing() > 1 || self.stored < self.prompt_len
+    /// Rows to be computed before it forgets again: while it does, those that repeat its prompt.
+    pub(super) fn due(&self) -> usize {
+        match &self.forgetting {
+            Some(forgetting) if forgetting.pass.is_some() => forgetting.repeat().map_or(0, <[Token]>::len),
+            _ => self.reach() - self.stored,
+        }
     }
 
-    /// Tokens that may come from the cache: the last one is computed, for its logits.
+    /// Rows of the piece that it repeats which are computed.
+    pub(super) fn repeated(&self) -> usize {
+        self.forgetting.as_ref().map_or(0, |forgetting| forgetting.repeated())
+    }
+
+    /// Where it stores what it kept, once it has forgotten something.
+    pub(super) fn storage(&self) -> Option<&Ragged> {
+        self.forgetting.as_ref().and_then(|forgetting| forgetting.storage.as_ref())
+    }
+
+    /// Its first blocks that stay shared when it forgets: those of the positions that are kept whatever happens.
+    pub(super) fn shared_blocks(&self) -> usize {
+        let Some(forgetting) = &self.forgetting else { return 0 };
+        match &forgetting.storage {
+            Some(storage) => storage.shared(),
+            None if self.publishes_in().is_some() => {
+                forgetting.retention.protect.min(self.stored) / BLOCK_POSITIONS
+            }
+            None => 0,
+        }
+    }
+
+    /// The positions that a decision keeps of what its heads store, `[layers][kv_heads]`.
+    pub(super) fn kept_positions(&self, decision: &Decision) -> Vec<Vec<Vec<u32>>> {
+        let Some(storage) = self.storage() else { return decision.kept.clone() };
+        let layers = decision.kept.iter().enumerate().map(|(layer, heads)| {
+            let stored = storage.positions(layer, self.stored);
+            let heads = heads.iter().zip(stored);
+            heads.map(|(kept, stored)| kept.iter().map(|&index| stored[index as usize]).collect()).collect()
+        });
+        layers.collect()
+    }
+
+    /// What it kept at the last point, if it has forgotten anything.
+    pub(super) fn retained(&self) -> Option<Retained> {
+        let forgetting = self.forgetting.as_ref()?;
+        let (storage, tokens) = (forgetting.storage.as_ref()?, self.stored);
+        let StoredPositions { smallest, largest, total } = storage.stored(tokens);
+        let kept = total as u64;
+        Some(Retained {
+            retention: forgetting.retention,
+            tokens,
+            kept,
+            dropped: forgetting.dropped,
+            smallest_head: smallest,
+            largest_head: largest,
+        })
+    }
+
+    /// Whether it is at a point and goes on behind it.
+    pub(super) fn is_to_forget(&self) -> bool {
+        let point = self.forgetting.as_ref().and_then(|forgetting| forgetting.next_point());
+        point == Some(self.stored) && self.ended.is_none() && self.missing() > 0
+    }
+
+    /// Leading tokens for which it needs room now.
+    pub(super) fn reach(&self) -> usize {
+        let point = self.forgetting.as_ref().and_then(|forgetting| forgetting.next_point());
+        point.map_or(self.tokens.len(), |point| point.min(self.tokens.len()))
+    }
+
+    /// Positions behind its tokens that it needs while it repeats its prompt.
+    pub(super) fn repeat_rows(&self) -> usize {
+        self.forgetting.as_ref().map_or(0, |forgetting| forgetting.repeat_rows())
+    }
+
+    /// Leading tokens of those it will have computed that others can use.
+    pub(super) fn exact_until(&self) -> usize {
+        self.forgetting.as_ref().map_or(usize::MAX, |forgetting| forgetting.exact_until())
+    }
+
+    /// Whether its next row is one of several: a prompt, or what a preemption lost.
+    pub(super) fn in_prefill(&self) -> bool {
+        let passes = self.forgetting.as_ref().is_some_and(|forgetting| forgetting.pass.is_some());
+        passes || self.missing() > 1 || self.stored < self.prompt_len
+    }
+
+    /// Tokens that may come from the cache: the last one is computed, for its logits, and so are those whose
+    /// attention is observed.
     pub(super) fn reuse_max(&self) -> usize {
+        let observed = self.forgetting.as_ref().map_or(usize::MAX, |forgetting| forgetting.reuse_max());
+        observed.min(self.unobserved_reuse_max())
+    }
+
+    /// From which token on it must compute, to observe what tokens attend to.
+    pub(super) fn observed_from(&self) -> usize {
+        let observed = self.forgetting.as_ref().map_or(usize::MAX, |forgetting| forgetting.reuse_max());
+        if observed < self.unobserved_reuse_max() { observed } else { usize::MAX }
+    }
+
+    fn unobserved_reuse_max(&self) -> usize {
         match self.sharing {
             Sharing::Private(_) => 0,
             Sharing::Namespace(_) if self.answer.is_wanted() => self.tokens.len() - 1,
@@ -128,7 +249,9 @@ impl Sequence {
 
     /// Positions it may come to need: its last token is never stored.
     pub(super) fn positions_max(&self) -> usize {
-        self.tokens.len() + self.answer.tokens_left().saturating_sub(1)
+        let positions = self.tokens.len() + self.answer.tokens_left().saturating_sub(1);
+        let point = self.forgetting.as_ref().and_then(|forgetting| forgetting.next_point());
+        point.map_or(positions, |point| point.min(positions))
     }
 
     /// Leading tokens in common with `other`.

@@ -1,9 +1,10 @@
 //! Submission: how a request enters the queue.
 
-use kvik_cache::Token;
+use kvik_cache::{BLOCK_POSITIONS, Token};
 
 use super::Scheduler;
 use super::answer::{Answer, Rules};
+use super::forget::Forgetting;
 use super::job::JobId;
 use super::limits::{RequestLimits, Submission};
 use super::sequence::{Sequence, Sharing};
@@ -26,20 +27,27 @@ impl Scheduler {
         let tokens_max = limits.answer_tokens(&request);
         let prompt = std::mem::take(&mut request.prompt);
         let sharing = self.sharing(&request, &prompt);
-        let tenant = request.tenant;
+        let (tenant, retention) = (request.tenant, request.retention);
         if !self.queue.serves(tenant) && !self.running.serves(tenant) {
             self.turns.come_back(tenant);
         }
         let rules = Rules::new(request, tokens_max, self.results.vocabulary());
         let answer = Answer::new(&rules, 0, &prompt, guide);
-        self.queue.push(Sequence::new(job, sharing, answer, prompt));
+        let forgetting = retention.map(|retention| {
+            let retention = retention.resolve(self.config.block_bytes / BLOCK_POSITIONS);
+            Box::new(Forgetting::new(retention, prompt.len(), self.config.context_tokens))
+        });
+        self.queue.push(Sequence { forgetting, ..Sequence::new(job, sharing, answer, prompt) });
     }
 
     /// Private requests have a namespace of their own in which nothing is ever published.
     fn sharing(&mut self, request: &Request, prompt: &[Token]) -> Sharing {
         let (tenants, tenant) = (&mut self.tenants, (request.tenant, request.salt));
         let cache = &mut self.ram.cache;
-        let sharing = if request.reuse {
+        let sharing = if request.reuse && request.retention.is_some() {
+            // What it observes or drops may be in a public prompt, which a derived namespace always reuses.
+            Sharing::Namespace(tenants.namespaces.shared(request.salt, cache))
+        } else if request.reuse {
             Sharing::Namespace(tenants.shared_namespace(tenant, prompt, cache))
         } else {
             let own = tenants.namespaces.shared(request.salt, cache);

@@ -8,6 +8,7 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "test support; every binary uses a part")]
 
 pub mod memory_disk;
+pub mod ragged;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -15,12 +16,16 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use kvik_cache::retain::{LayerFacts, Needs};
 use kvik_cache::{BLOCK_POSITIONS, BlockId, CacheConfig, Policy, Token};
 use kvik_engine::api::{Event, EventSink, FinishReason, Report, Request, RequestError, Sampling};
 use kvik_engine::config::EngineConfig;
-use kvik_engine::model::batch::{Batch, Runner};
+use kvik_engine::model::batch::{Batch, Retainer, Runner, SequenceKv, StoredLayer};
+use kvik_engine::model::observation::Watched;
 use kvik_engine::schedule::{RequestLimits, Scheduler, Submission};
 use kvik_engine::text::stream::{TokenKind, Vocabulary};
+use kvik_kernels::KvLayout;
+use ragged::{Cell, Cells};
 
 pub const VOCAB: usize = 40;
 pub const EOS: Token = 0;
@@ -38,6 +43,7 @@ struct Stored {
 }
 
 pub struct FakeRunner {
+    layout: KvLayout,
     arena: Vec<[Option<Stored>; BLOCK_POSITIONS]>,
     logits: Vec<f32>,
     batch_rows_max: usize,
@@ -56,6 +62,7 @@ pub struct FakeRunner {
 impl FakeRunner {
     pub fn new(blocks: usize, batch_rows_max: usize) -> FakeRunner {
         FakeRunner {
+            layout: ragged::layout(),
             arena: vec![[None; BLOCK_POSITIONS]; blocks],
             logits: Vec::new(),
             batch_rows_max,
@@ -67,22 +74,21 @@ impl FakeRunner {
         }
     }
 
-    fn read(&self, table: &[BlockId], position: usize) -> Stored {
-        let block = table[position / BLOCK_POSITIONS];
-        self.arena[block.index()][position % BLOCK_POSITIONS]
-            .unwrap_or_else(|| panic!("position {position} is read from {block:?} before it is stored"))
+    fn read(&self, (block, offset): Cell) -> Stored {
+        self.arena[block][offset]
+            .unwrap_or_else(|| panic!("position {offset} is read from block {block} before it is stored"))
     }
 
-    fn write(&mut self, table: &[BlockId], position: usize, token: Token) {
-        let before = position.checked_sub(1).map_or(0, |before| self.read(table, before).chain);
+    fn write(&mut self, kv: &SequenceKv<'_>, index: usize, token: Token) {
+        let before = index.checked_sub(1).map_or(0, |before| self.read(ragged::cell(kv, before)).chain);
         let chain = mix(before ^ (u64::from(token) + 1));
-        let block = table[position / BLOCK_POSITIONS];
-        self.arena[block.index()][position % BLOCK_POSITIONS] = Some(Stored { token, chain });
+        let (block, offset) = ragged::cell(kv, index);
+        self.arena[block][offset] = Some(Stored { token, chain });
     }
 
-    fn push_logits(&mut self, table: &[BlockId], position: usize) {
-        let seen = (0..=position).fold(0, |hash, position| {
-            let Stored { token, chain } = self.read(table, position);
+    fn push_logits(&mut self, kv: &SequenceKv<'_>, index: usize) {
+        let seen = (0..=index).fold(0, |hash, index| {
+            let Stored { token, chain } = self.read(ragged::cell(kv, index));
             mix(hash ^ chain ^ u64::from(token))
         });
         self.logits.extend((0..VOCAB as u64).map(|token| {
@@ -128,7 +134,7 @@ impl Runner for FakeRunner {
         }
     }
 
-    fn forward(&mut self, batch: &Batch<'_>) -> &[f32] {
+    fn forward(&mut self, batch: &Batch<'_>, watched: &mut [Watched<'_>]) -> &[f32] {
         if let Some(permits) = &self.permits {
             let _ = permits.recv();
         }
@@ -142,13 +148,56 @@ impl Runner for FakeRunner {
         check_batch(batch, self.batch_rows_max);
         for row in batch.rows {
             assert_ne!(Some(row.token), self.poison, "the model broke");
-            self.write(batch.blocks(row), row.cache_position as usize, row.token);
+            let kv = &batch.sequences[row.sequence as usize];
+            self.write(kv, ragged::index(kv, row), row.token);
         }
+        ragged::observe(self, batch, watched);
         self.logits.clear();
         for row in batch.rows.iter().filter(|row| row.logits) {
-            self.push_logits(batch.blocks(row), row.cache_position as usize);
+            let kv = &batch.sequences[row.sequence as usize];
+            self.push_logits(kv, ragged::index(kv, row));
         }
         &self.logits
+    }
+
+    fn retainer(&mut self) -> Option<&mut dyn Retainer> {
+        Some(self)
+    }
+}
+
+impl Cells for FakeRunner {
+    fn get(&self, cell: Cell) -> u64 {
+        self.read(cell).chain
+    }
+
+    fn copy(&mut self, from: Cell, to: Cell) {
+        self.arena[to.0][to.1] = Some(self.read(from));
+    }
+}
+
+impl Retainer for FakeRunner {
+    fn layout(&self) -> &KvLayout {
+        &self.layout
+    }
+
+    fn facts(&mut self, stored: &StoredLayer<'_>, needs: Needs) -> LayerFacts {
+        ragged::facts(self, stored, needs)
+    }
+
+    fn move_positions(&mut self, _: usize, from: &SequenceKv<'_>, kept: &[&[u32]], to: &[&[u32]]) {
+        ragged::move_positions(self, from, kept[0], to[0]);
+    }
+
+    fn first_keys(&self, _: usize, kv: &SequenceKv<'_>, count: usize) -> Vec<f32> {
+        (0..count).map(|index| self.get(ragged::cell(kv, index)) as f32).collect()
+    }
+
+    fn replace_first_keys(&mut self, _: usize, kv: &SequenceKv<'_>, keys: &[f32], position: u32) {
+        for (index, key) in keys.iter().enumerate() {
+            let (block, offset) = ragged::cell(kv, index);
+            let chain = mix(u64::from(key.to_bits()) ^ (u64::from(position) << 32));
+            self.arena[block][offset] = Some(Stored { chain, ..self.read((block, offset)) });
+        }
     }
 }
 
@@ -160,11 +209,12 @@ fn check_batch(batch: &Batch<'_>, rows_max: usize) {
     }
     let mut users = HashMap::new();
     for block in batch.sequences.iter().flat_map(|sequence| sequence.blocks) {
-        *users.entry(block).or_insert(0) += 1;
+        *users.entry(block.index()).or_insert(0) += 1;
     }
     for row in batch.rows {
-        let block = batch.blocks(row)[row.cache_position as usize / BLOCK_POSITIONS];
-        assert_eq!(users[&block], 1, "{block:?} is written and belongs to several sequences");
+        let kv = &batch.sequences[row.sequence as usize];
+        let (block, _) = ragged::cell(kv, ragged::index(kv, row));
+        assert_eq!(users[&block], 1, "block {block} is written and belongs to several sequences");
     }
 }
 
@@ -199,6 +249,9 @@ pub fn config() -> EngineConfig {
         block_bytes: 1024,
         model_digest: [7; 32],
         kv_format: "f32/f32".to_owned(),
+        repeat: Default::default(),
+        kv_heads: vec![1],
+        calibration: None,
     }
 }
 
@@ -222,6 +275,7 @@ pub fn request(prompt: Vec<Token>, max_tokens: usize) -> Request {
         salt: [0; 16],
         tenant: Default::default(),
         lifetime: Default::default(),
+        retention: None,
     }
 }
 

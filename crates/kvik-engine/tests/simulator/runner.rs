@@ -11,6 +11,7 @@ use std::time::Duration;
 use kvik_cache::{BLOCK_POSITIONS, BlockId, Token};
 use kvik_engine::api::{FinishReason, Request};
 use kvik_engine::model::batch::{Batch, Runner};
+use kvik_engine::model::observation::Watched;
 use kvik_engine::sampler::{Sampler, Scratch};
 
 use crate::fake::{EOS, VOCAB, mix};
@@ -123,7 +124,7 @@ impl Runner for SimRunner {
         }
     }
 
-    fn forward(&mut self, batch: &Batch<'_>) -> &[f32] {
+    fn forward(&mut self, batch: &Batch<'_>, _: &mut [Watched<'_>]) -> &[f32] {
         self.check(batch);
         self.time.advance(ROW_TIME * batch.rows.len() as u32);
         // Half of the batch is computed before the panic, as can happen.

@@ -264,7 +264,7 @@ impl<R: Runner> Bench<R> {
     fn forward(&mut self, rows: &[Row]) {
         let sequences: Vec<SequenceKv<'_>> =
             self.tables.iter().map(|table| SequenceKv::in_blocks(table)).collect();
-        std::hint::black_box(self.runner.forward(&Batch { rows, sequences: &sequences }));
+        std::hint::black_box(self.runner.forward(&Batch { rows, sequences: &sequences }, &mut []));
     }
 }
 
@@ -354,6 +354,7 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     use super::*;
+    use kvik_engine::model::observation::Watched;
 
     const SHARED: Test = Test { prompt: 0, generate: 0, depth: 0, sequences: 1, own_prompts: false };
     const OWN: Test = Test { own_prompts: true, ..SHARED };
@@ -417,7 +418,7 @@ mod tests {
 
         fn write_block(&mut self, _: BlockId, _: &[u8]) {}
 
-        fn forward(&mut self, batch: &Batch<'_>) -> &[f32] {
+        fn forward(&mut self, batch: &Batch<'_>, _: &mut [Watched<'_>]) -> &[f32] {
             let places = |row: &Row| place(batch.blocks(row), row.cache_position as usize);
             let written: BTreeSet<_> = batch.rows.iter().map(places).collect();
             assert_eq!(written.len(), batch.rows.len(), "two rows write to one position");

@@ -82,6 +82,7 @@ impl TalkArgs {
             salt: [0; 16],
             tenant: Default::default(),
             lifetime: Default::default(),
+            retention: None,
         }
     }
 

@@ -138,7 +138,8 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
     let budget = KvBudget { blocks, block_bytes: layout.block_bytes(), kv: layout.format_name(), threads };
     let context = context(cache.context, model.config().context, &budget)?;
     let card = card(args, &model, context, capacity);
-    let config = engine_config(&card, &budget, capacity);
+    let kv_heads = layout.layers().iter().map(|layer| layer.kv_heads).collect();
+    let config = EngineConfig { kv_heads, ..engine_config(&card, &budget, capacity) };
     let disk = disk::open(cache, &budget, config.model_digest);
     let runner =
         ModelRunner::new(Arc::new(model), pool, layout, budget.blocks, context).with_context(|| {
@@ -180,6 +181,9 @@ fn engine_config(card: &ModelCard, budget: &KvBudget, capacity: Capacity) -> Eng
         block_bytes: budget.block_bytes,
         model_digest: card.digest,
         kv_format: budget.kv.clone(),
+        repeat: Default::default(),
+        kv_heads: Vec::new(),
+        calibration: None,
     }
 }
 

@@ -154,6 +154,9 @@ mod tests {
             block_bytes: 1,
             model_digest: [0; 32],
             kv_format: "f32/f32".to_owned(),
+            repeat: Default::default(),
+            kv_heads: vec![1],
+            calibration: None,
         })
     }
 

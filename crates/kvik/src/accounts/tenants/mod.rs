@@ -249,6 +249,7 @@ mod tests {
             salt: [9; 16],
             tenant: TenantId(77),
             lifetime: Default::default(),
+            retention: None,
         }
     }
 

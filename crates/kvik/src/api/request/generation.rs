@@ -232,6 +232,7 @@ impl Options {
             salt: [0; 16],
             tenant: Default::default(),
             lifetime: self.lifetime,
+            retention: None,
         }
     }
 }

@@ -77,6 +77,7 @@ mod tests {
             decode: Duration::from_millis(500),
             cache: None,
             evicted: None,
+            retained: None,
         }
     }
 

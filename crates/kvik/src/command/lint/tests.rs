@@ -213,6 +213,7 @@ fn reused(loaded: &Loaded, salt: u8, prompts: [Vec<Token>; 2]) -> usize {
         salt: [salt; 16],
         tenant: Default::default(),
         lifetime: Default::default(),
+        retention: None,
     });
     let (sender, ended) = mpsc::channel();
     loaded.serving.engine.submit(first, Box::new(End(sender))).unwrap();

@@ -1,0 +1,187 @@
+//! A sequence that forgets: what it watches, when it forgets, and where it stores what it keeps.
+//!
+//! Until its first point a sequence is like any other: exact, in blocks that it publishes. At a point it takes
+//! part in no batch while a [`Pass`] is made: layer by layer facts are gathered, once for all it is decided what
+//! stays, layer by layer that is moved to blocks of its own. From then on nothing that it computes is published.
+//!
+//! All of it is a function of the tokens and the retention. So a sequence that was preempted begins anew, exact up
+//! to its first point, and passes the same points again.
+
+mod pass;
+mod watching;
+
+use std::fmt;
+use std::ops::Range;
+
+use kvik_cache::retain::{Points, PolicyState, Retention, Watch, WatchedRows};
+use kvik_cache::{SeqId, Token};
+
+use crate::model::observation::Observation;
+use crate::retain::{Ragged, Sinks};
+
+pub(super) use pass::{Pass, Stage};
+pub(super) use watching::Watching;
+
+/// What a sequence that forgets has besides its tokens.
+pub(super) struct Forgetting {
+    pub(super) retention: Retention,
+    points: Points,
+    /// The last point that was passed.
+    passed: usize,
+    pub(super) observation: Observation,
+    pub(super) state: PolicyState,
+    /// Where it stores what it kept; `None` before the first point.
+    pub(super) storage: Option<Ragged>,
+    /// Its first keys, where they are rotated anew at each point.
+    pub(super) sinks: Option<Sinks>,
+    /// What is under way at a point.
+    pub(super) pass: Option<Pass>,
+    /// Positions of all heads dropped so far, of those that were stored.
+    pub(super) dropped: u64,
+}
+
+impl Forgetting {
+    /// A sequence with a prompt of `prompt` tokens that has computed nothing yet.
+    pub(super) fn new(retention: Retention, prompt: usize, context: usize) -> Forgetting {
+        Forgetting {
+            points: retention.points(prompt, context),
+            retention,
+            passed: 0,
+            observation: Observation::default(),
+            state: PolicyState::default(),
+            storage: None,
+            sinks: None,
+            pass: None,
+            dropped: 0,
+        }
+    }
+
+    /// The same for a sequence that begins anew.
+    pub(super) fn anew(&self) -> Forgetting {
+        Forgetting {
+            points: self.points,
+            retention: self.retention,
+            passed: 0,
+            observation: Observation::default(),
+            state: PolicyState::default(),
+            storage: None,
+            sinks: None,
+            pass: None,
+            dropped: 0,
+        }
+    }
+
+    /// The number of tokens at which it forgets next.
+    pub(super) fn next_point(&self) -> Option<usize> {
+        self.points.next(self.passed)
+    }
+
+    /// Leading tokens that are computed exactly.
+    pub(super) fn exact_until(&self) -> usize {
+        self.points.next(0).unwrap_or(usize::MAX)
+    }
+
+    /// Leading tokens that others may have computed: what is observed of rows must be observed here.
+    pub(super) fn reuse_max(&self) -> usize {
+        let exact = self.exact_until();
+        match self.retention.watch() {
+            Watch::Nothing | Watch::Repeat => exact,
+            Watch::Queries { .. } | Watch::Attention { rows: WatchedRows::All, .. } => 0,
+            Watch::Attention { rows: WatchedRows::Last(_), .. } => self.points.watched(exact).start,
+        }
+    }
+
+    /// Of the rows that compute the tokens `rows`, those that are watched.
+    pub(super) fn watched(&self, rows: Range<usize>) -> Range<usize> {
+        let Some(point) = self.next_point() else { return rows.start..rows.start };
+        let watched = match self.retention.watch() {
+            Watch::Nothing | Watch::Repeat => return rows.start..rows.start,
+            Watch::Queries { .. } | Watch::Attention { rows: WatchedRows::All, .. } => 0..point,
+            Watch::Attention { rows: WatchedRows::Last(_), .. } => self.points.watched(point),
+        };
+        let start = watched.start.clamp(rows.start, rows.end);
+        start..watched.end.clamp(start, rows.end)
+    }
+
+    /// Whether it stores less than all, so that nothing it computes is what others would compute.
+    pub(super) fn has_forgotten(&self) -> bool {
+        self.storage.is_some()
+    }
+
+    /// A point was passed: what was kept is in `storage`.
+    pub(super) fn pass_point(&mut self, at: usize, kept: &[Vec<Vec<u32>>], storage: Ragged) {
+        self.dropped = kept.iter().flatten().map(|kept| (at - kept.len()) as u64).sum::<u64>();
+        if self.retention.accumulates() {
+            self.observation.compact(kept);
+        } else {
+            self.observation.clear_mass();
+        }
+        self.passed = at;
+        self.storage = Some(storage);
+        self.pass = None;
+    }
+
+    /// What is to be computed next to repeat the prompt, when that is under way.
+    pub(super) fn repeat(&self) -> Option<&[Token]> {
+        let Stage::Repeat { pieces, done } = &self.pass.as_ref()?.stage else { return None };
+        pieces.last().map(|piece| &piece.tokens[*done..])
+    }
+
+    /// How many rows of it are computed already.
+    pub(super) fn repeated(&self) -> usize {
+        match self.pass.as_ref().map(|pass| &pass.stage) {
+            Some(Stage::Repeat { done, .. }) => *done,
+            _ => 0,
+        }
+    }
+
+    /// Positions behind the tokens that repeating takes.
+    pub(super) fn repeat_rows(&self) -> usize {
+        match self.pass.as_ref().map(|pass| &pass.stage) {
+            Some(Stage::Repeat { pieces, .. }) => pieces.last().map_or(0, |piece| piece.tokens.len()),
+            _ => 0,
+        }
+    }
+
+    /// `rows` more rows of the prompt were repeated.
+    pub(super) fn note_repeated(&mut self, rows: usize) {
+        let Some(Stage::Repeat { pieces, done }) = self.pass.as_mut().map(|pass| &mut pass.stage) else {
+            return;
+        };
+        *done += rows;
+        if pieces.last().is_some_and(|piece| piece.tokens.len() == *done) {
+            pieces.pop();
+            *done = 0;
+        }
+    }
+
+    /// The stored positions among which attention of the repeated piece counts, of `stored` tokens.
+    pub(super) fn among(&self, stored: usize) -> Vec<Range<usize>> {
+        match self.pass.as_ref().map(|pass| &pass.stage) {
+            Some(Stage::Repeat { pieces, .. }) => {
+                pieces.last().map_or_else(Vec::new, |piece| piece.among(stored))
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// The name in the cache of the blocks to which it moves what it keeps.
+    pub(super) fn moves_to(&self) -> Option<SeqId> {
+        match self.pass.as_ref()?.stage {
+            Stage::Move { id, .. } => Some(id),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Debug for Forgetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Forgetting { retention, passed, storage, .. } = self;
+        let kept = storage.as_ref().map(|storage| storage.stored(*passed));
+        f.debug_struct("Forgetting")
+            .field("retention", retention)
+            .field("passed", passed)
+            .field("kept", &kept)
+            .finish_non_exhaustive()
+    }
+}

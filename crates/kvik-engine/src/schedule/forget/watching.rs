@@ -1,0 +1,73 @@
+//! Who is watched in a batch: the observations of its sequences, taken out while the batch is computed.
+
+use std::ops::Range;
+
+use kvik_cache::retain::Watch;
+
+use crate::model::observation::{Observation, Watched};
+use crate::schedule::plan::{Kind, Plan};
+use crate::schedule::running::Running;
+
+/// The observations that a batch goes on with.
+pub(in crate::schedule) struct Watching(Vec<Taken>);
+
+/// Rows of one sequence that are watched.
+struct Taken {
+    /// Index among the running sequences.
+    index: usize,
+    rows: Range<usize>,
+    watch: Watch,
+    among: Vec<Range<usize>>,
+    observation: Observation,
+}
+
+impl Watching {
+    /// Takes the observations of all sequences of which `plan` has rows that are watched.
+    pub(in crate::schedule) fn take(plan: &Plan, running: &mut Running) -> Watching {
+        let (mut watching, mut first) = (Vec::new(), 0);
+        for span in &plan.spans {
+            let sequence = &mut running[span.index];
+            let (stored, rows) = (sequence.stored, first..first + span.rows);
+            first = rows.end;
+            let Some(forgetting) = &mut sequence.forgetting else { continue };
+            let (rows, among) = match span.kind {
+                Kind::Repeat => (rows, forgetting.among(stored)),
+                Kind::Tokens => {
+                    let watched = forgetting.watched(stored..stored + span.rows);
+                    (rows.start + watched.start - stored..rows.start + watched.end - stored, Vec::new())
+                }
+            };
+            if !rows.is_empty() {
+                let observation = std::mem::take(&mut forgetting.observation);
+                let watch = forgetting.retention.watch();
+                watching.push(Taken { index: span.index, rows, watch, among, observation });
+            }
+        }
+        Watching(watching)
+    }
+
+    /// The watched rows as a batch takes them.
+    pub(in crate::schedule) fn watched(&mut self) -> Vec<Watched<'_>> {
+        let watched = self.0.iter_mut().map(|Taken { rows, watch, among, observation, .. }| Watched {
+            rows: rows.clone(),
+            watch: *watch,
+            among: among.clone(),
+            observation,
+        });
+        watched.collect()
+    }
+
+    /// Gives the observations back, with what was observed.
+    pub(in crate::schedule) fn give_back(self, running: &mut Running) {
+        for Taken { index, observation, .. } in self.0 {
+            if let Some(forgetting) = &mut running[index].forgetting {
+                forgetting.observation = observation;
+            }
+        }
+    }
+
+    /// The running sequences whose observations are here.
+    pub(in crate::schedule) fn indices(&self) -> Vec<usize> {
+        self.0.iter().map(|watch| watch.index).collect()
+    }
+}

@@ -1,0 +1,237 @@
+//! Forgetting: sequences at a point find out what they may forget, and move what they keep.
+//!
+//! A pass is made in pieces. While others run, a step spends no more than [`SLICE`] on it, so that no stream waits
+//! longer than a step for its next token. How a pass is cut changes nothing of what is kept.
+
+use std::time::Duration;
+
+use kvik_cache::retain::{Decision, LayerFacts, Watch, decide};
+use kvik_cache::{BLOCK_POSITIONS, SeqId};
+
+use super::Scheduler;
+use super::forget::{Pass, Stage};
+use super::sequence::{Sequence, Sharing};
+use crate::model::batch::{LayerTails, Retainer, Runner, SequenceKv, StoredLayer};
+use crate::retain::{Ragged, Sinks, TailViews, move_layer};
+
+/// Time of a step for passes while other sequences run.
+const SLICE: Duration = Duration::from_millis(10);
+
+/// How a pass goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    /// At once.
+    More,
+    /// After rows of it were computed, or when others have given blocks back.
+    Waits,
+    /// It is done, or its sequence no longer runs.
+    Over,
+}
+
+impl Scheduler {
+    /// Goes on with the passes of all sequences that are at a point, the oldest first.
+    pub(super) fn forget(&mut self, runner: &mut dyn Runner) {
+        let Some(retainer) = runner.retainer() else { return };
+        let started = self.now();
+        let alone = self.running.len() == 1;
+        let passes = self.running.iter_mut().filter_map(|sequence| begin(sequence, &self.config));
+        for id in passes.collect::<Vec<SeqId>>() {
+            while alone || self.now().saturating_sub(started) < SLICE {
+                if self.advance(id, retainer) != Progress::More {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Does the next piece of a pass.
+    fn advance(&mut self, id: SeqId, retainer: &mut dyn Retainer) -> Progress {
+        let Some(sequence) = self.running.find_mut(id) else { return Progress::Over };
+        let Some(pass) = sequence.forgetting.as_mut().and_then(|forgetting| forgetting.pass.take()) else {
+            return Progress::Over;
+        };
+        let layers = retainer.layout().layers().len();
+        let next = match pass.stage {
+            Stage::Repeat { pieces, done } if !pieces.is_empty() => {
+                self.set_stage(id, Stage::Repeat { pieces, done });
+                return Progress::Waits;
+            }
+            Stage::Repeat { .. } => Stage::Facts(Vec::new()),
+            Stage::Facts(facts) if facts.len() < layers => self.gather(id, facts, retainer),
+            Stage::Facts(facts) => Stage::Room(self.decide(id, &facts)),
+            Stage::Room(decision) => return self.make_room_for(id, decision, retainer),
+            Stage::Move { decision, storage, id: to, layers: moved } if moved < layers => {
+                self.move_layer(id, (&decision, &storage), moved, retainer);
+                Stage::Move { decision, storage, id: to, layers: moved + 1 }
+            }
+            Stage::Move { decision, storage, id: to, .. } => {
+                self.switch(id, to, &decision, storage);
+                return Progress::Over;
+            }
+        };
+        self.set_stage(id, next);
+        Progress::More
+    }
+
+    fn set_stage(&mut self, id: SeqId, stage: Stage) {
+        if let Some(forgetting) = self.running.find_mut(id).and_then(|sequence| sequence.forgetting.as_mut())
+        {
+            forgetting.pass = Some(Pass { stage });
+        }
+    }
+
+    /// Gathers the facts of the next layer.
+    fn gather(&mut self, id: SeqId, mut facts: Vec<LayerFacts>, retainer: &mut dyn Retainer) -> Stage {
+        let sequence = self.running.find(id).expect("its pass is under way");
+        let forgetting = sequence.forgetting.as_ref().expect("it forgets");
+        let layer = facts.len();
+        let positions = match &forgetting.storage {
+            Some(storage) => storage.positions(layer, sequence.stored),
+            None => {
+                let heads = retainer.layout().layers()[layer].kv_heads;
+                vec![(0..sequence.stored as u32).collect(); heads]
+            }
+        };
+        let observed = forgetting.observation.get(layer);
+        with_kv(sequence, self.ram.cache.table(id), |kv| {
+            let stored = StoredLayer { layer, kv: *kv, positions, tokens: sequence.stored, observed };
+            facts.push(retainer.facts(&stored, forgetting.retention.needs()));
+        });
+        Stage::Facts(facts)
+    }
+
+    /// Decides what a sequence keeps.
+    fn decide(&mut self, id: SeqId, facts: &[LayerFacts]) -> Decision {
+        let sequence = self.running.find_mut(id).expect("its pass is under way");
+        let stored = sequence.stored;
+        let forgetting = sequence.forgetting.as_mut().expect("it forgets");
+        let heads = self.config.calibration.as_ref();
+        decide(&forgetting.retention, stored, facts, heads, &mut forgetting.state)
+    }
+
+    /// Blocks for what a sequence keeps. When there are none, the youngest sequence gives its own up, which may
+    /// be this one.
+    fn make_room_for(&mut self, id: SeqId, decision: Decision, retainer: &mut dyn Retainer) -> Progress {
+        if let Some(storage) = self.lease_storage(id, &decision, retainer) {
+            self.set_stage(id, storage(decision));
+            return Progress::More;
+        }
+        self.set_stage(id, Stage::Room(decision));
+        if self.release_disk_blocks() {
+            return Progress::More;
+        }
+        match self.running.len() {
+            1 => {
+                let sequence = self.running.find(id).expect("it runs alone");
+                let (job, tokens) = (sequence.job, sequence.stored);
+                self.fail(job, self.ram.over_budget(tokens));
+            }
+            _ => self.preempt_youngest(),
+        }
+        if self.running.find(id).is_some() { Progress::More } else { Progress::Over }
+    }
+
+    /// A new name in the cache with blocks for what `decision` keeps, and the stage that moves it there.
+    fn lease_storage(
+        &mut self,
+        id: SeqId,
+        decision: &Decision,
+        retainer: &mut dyn Retainer,
+    ) -> Option<impl FnOnce(Decision) -> Stage + use<>> {
+        let layout = retainer.layout().clone();
+        let sequence = self.running.find(id).expect("its pass is under way");
+        let (at, shared) = (sequence.stored, sequence.shared_blocks());
+        let (Sharing::Namespace(namespace) | Sharing::Private(namespace)) = sequence.sharing;
+        let to = self.ram.new_seq();
+        let sequence = self.running.find(id).expect("its pass is under way");
+        let held = self.ram.cache.lease(to, namespace, &sequence.tokens[..shared * BLOCK_POSITIONS]);
+        let shared = held / BLOCK_POSITIONS;
+        let needed = Ragged::blocks_needed(&layout, &Ragged::counts(decision, shared));
+        if self.ram.cache.reserve(to, (shared + needed) * BLOCK_POSITIONS).is_err() {
+            self.ram.cache.abandon(to);
+            return None;
+        }
+        let kept = sequence.kept_positions(decision);
+        let blocks = &self.ram.cache.table(to)[shared..];
+        let storage = Ragged::new(&layout, shared, at, kept, blocks);
+        self.copy_sinks(id, retainer);
+        Some(move |decision| Stage::Move { decision, storage, id: to, layers: 0 })
+    }
+
+    /// Copies the first keys of a sequence that rotates them anew, once: while it is exact.
+    fn copy_sinks(&mut self, id: SeqId, retainer: &mut dyn Retainer) {
+        let sequence = self.running.find_mut(id).expect("its pass is under way");
+        let (table, stored) = (self.ram.cache.table(id), sequence.stored);
+        let Some(forgetting) = sequence.forgetting.as_mut() else { return };
+        let count = forgetting.retention.rotated_sinks().min(stored);
+        if count > 0 && forgetting.storage.is_none() {
+            let layers = retainer.layout().layers().len();
+            forgetting.sinks = Some(Sinks::copy(retainer, layers, &SequenceKv::in_blocks(table), count));
+        }
+    }
+
+    /// Moves what a sequence keeps in one layer.
+    fn move_layer(
+        &mut self,
+        id: SeqId,
+        (decision, storage): (&Decision, &Ragged),
+        layer: usize,
+        retainer: &mut dyn Retainer,
+    ) {
+        let sequence = self.running.find(id).expect("its pass is under way");
+        with_kv(sequence, self.ram.cache.table(id), |from| {
+            move_layer(retainer, layer, from, &decision.kept[layer], storage);
+        });
+        let sinks = sequence.forgetting.as_ref().and_then(|forgetting| forgetting.sinks.as_ref());
+        if let Some(sinks) = sinks {
+            let (views, positions) = (storage.views(), storage.positions(layer, sequence.stored));
+            let tails = views.layers();
+            sinks.rotate(retainer, layer, &SequenceKv { blocks: &[], tails: &tails }, &positions[0]);
+        }
+    }
+
+    /// A sequence goes on with what it kept. What it had computed exactly stays in the cache, for others.
+    fn switch(&mut self, id: SeqId, to: SeqId, decision: &Decision, storage: Ragged) {
+        let mut sequence = self.running.take(id).expect("its pass is under way");
+        self.release_ended(&sequence);
+        sequence.id = to;
+        let stored = sequence.stored;
+        if let Some(forgetting) = &mut sequence.forgetting {
+            forgetting.pass_point(stored, &decision.kept, storage);
+        }
+        self.results.job(sequence.job).report.retained = sequence.retained();
+        self.running.insert(sequence);
+    }
+}
+
+/// Begins the pass of a sequence that is at a point; its name if it has one under way.
+fn begin(sequence: &mut Sequence, config: &crate::config::EngineConfig) -> Option<SeqId> {
+    if sequence.is_to_forget() {
+        let prompt = &sequence.tokens[..sequence.stored];
+        let forgetting = sequence.forgetting.as_mut().expect("it is at a point");
+        if forgetting.pass.is_none() {
+            let stage = match forgetting.retention.watch() {
+                Watch::Repeat => {
+                    let mut pieces = config.repeat.pieces(prompt);
+                    pieces.reverse();
+                    Stage::Repeat { pieces, done: 0 }
+                }
+                _ => Stage::Facts(Vec::new()),
+            };
+            forgetting.pass = Some(Pass { stage });
+        }
+        return Some(sequence.id);
+    }
+    None
+}
+
+/// Hands what a sequence stores to `with`; `table` are its blocks.
+fn with_kv<T>(
+    sequence: &Sequence,
+    table: &[kvik_cache::BlockId],
+    with: impl FnOnce(&SequenceKv<'_>) -> T,
+) -> T {
+    let views: Option<TailViews<'_>> = sequence.storage().map(Ragged::views);
+    let tails: Vec<LayerTails<'_>> = views.as_ref().map_or_else(Vec::new, TailViews::layers);
+    with(&SequenceKv { blocks: table, tails: &tails })
+}

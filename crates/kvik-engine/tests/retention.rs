@@ -1,0 +1,271 @@
+//! Sequences that forget: the same answers as a naive twin that forgets over a plain list, whatever else runs,
+//! however prompts are cut, whatever is cached or evicted; and nobody else's answer changes.
+
+mod fake;
+
+use fake::{World, config, mix, prompt, request};
+use kvik_cache::Token;
+use kvik_cache::retain::{
+    HeadFacts, LayerFacts, Points, PolicyState, Reduce, Retention, Watch, WatchedRows, decide,
+};
+use kvik_engine::api::Request;
+use kvik_engine::config::EngineConfig;
+use kvik_engine::retain::repeat::RepeatPrompt;
+use proptest::prelude::*;
+
+/// Policies of every kind: by place, by vectors, observed in all rows and in the last ones, expected, repeated.
+const RETENTIONS: [&str; 18] = [
+    "sinks:40,every=16",
+    "sinks:0.5,every=20",
+    "sample:0.5,every=24",
+    "random:0.3",
+    "knorm:0.5,every=20",
+    "knorm:48,order=large,every=16",
+    "vnorm:0.25,every=40",
+    "keydiff:0.6,every=33",
+    "h2o:0.4,every=16",
+    "h2o:64,every=16",
+    "h2o:0.5,every=32,counter=sketch",
+    "scissorhands:0.5,every=64",
+    "tova:0.5,every=17",
+    "snapkv:0.5,window=16,every=32",
+    "snapkv:60,window=8,every=16",
+    "decay:0.4,every=16",
+    "r-kv:0.5,every=64",
+    "kvzip:0.5",
+];
+
+fn words() -> RepeatPrompt {
+    RepeatPrompt { prefix: 3, ask: vec![7, 8, 9], ask_more: vec![8, 8], suffix: vec![5] }
+}
+
+fn with_repeat(config: EngineConfig) -> EngineConfig {
+    EngineConfig { repeat: words(), ..config }
+}
+
+fn forgetful(prompt: Vec<Token>, max_tokens: usize, retention: &str) -> Request {
+    let retention = Some(retention.parse().unwrap());
+    Request { ignore_eos: true, retention, ..request(prompt, max_tokens) }
+}
+
+/// The fake model over a plain list of stored positions.
+struct Twin {
+    forgets: Option<(Retention, Points)>,
+    passed: usize,
+    stored: Vec<Stored>,
+    tokens: Vec<Token>,
+    mass: Vec<f32>,
+    state: PolicyState,
+    sinks: Option<Vec<f32>>,
+}
+
+#[derive(Clone, Copy)]
+struct Stored {
+    position: u32,
+    token: Token,
+    chain: u64,
+}
+
+impl Twin {
+    fn new(retention: Option<Retention>, prompt: usize, context: usize) -> Twin {
+        let points = retention.map(|retention| retention.points(prompt, context));
+        Twin {
+            forgets: retention.zip(points),
+            passed: 0,
+            stored: Vec::new(),
+            tokens: Vec::new(),
+            mass: Vec::new(),
+            state: PolicyState::default(),
+            sinks: None,
+        }
+    }
+
+    /// What the fake model answers to `prompt`, forgetting as `retention` says.
+    fn answer(retention: Option<&str>, prompt: &[Token], max_tokens: usize, context: usize) -> Vec<Token> {
+        let mut twin = Twin::new(retention.map(|text| text.parse().unwrap()), prompt.len(), context);
+        prompt.iter().for_each(|&token| twin.push(token));
+        let mut answer = vec![twin.next()];
+        while answer.len() < max_tokens {
+            twin.push(answer[answer.len() - 1]);
+            answer.push(twin.next());
+        }
+        answer
+    }
+
+    fn push(&mut self, token: Token) {
+        if let Some((retention, points)) = self.forgets
+            && points.next(self.passed) == Some(self.tokens.len())
+        {
+            self.forget(&retention);
+        }
+        self.tokens.push(token);
+        self.store(token);
+        let at = self.tokens.len() - 1;
+        let Some((retention, points)) = self.forgets else { return };
+        let Some(point) = points.next(self.passed) else { return };
+        if let Watch::Attention { rows, reduce } = retention.watch()
+            && (rows == WatchedRows::All || points.watched(point).contains(&at))
+        {
+            self.observe(reduce);
+        }
+    }
+
+    fn store(&mut self, token: Token) {
+        let before = self.stored.last().map_or(0, |stored| stored.chain);
+        let chain = mix(before ^ (u64::from(token) + 1));
+        self.stored.push(Stored { position: (self.tokens.len() - 1) as u32, token, chain });
+    }
+
+    fn observe(&mut self, reduce: Reduce) {
+        self.mass.resize(self.stored.len().max(self.mass.len()), 0.0);
+        let query = self.stored[self.stored.len() - 1].chain;
+        for (stored, mass) in self.stored.iter().zip(&mut self.mass) {
+            let weight = (mix(query ^ stored.chain) % 1000) as f32 / 1000.0;
+            *mass = match reduce {
+                Reduce::Sum => *mass + weight,
+                Reduce::Decayed(factor) => *mass * factor + weight,
+                Reduce::Above => *mass + f32::from(weight > 0.5),
+                Reduce::Max => mass.max(weight),
+            };
+        }
+    }
+
+    fn repeat(&mut self) {
+        let exact = self.stored.clone();
+        let words = words();
+        let repeated = &self.tokens[words.prefix.min(self.tokens.len())..].to_vec();
+        for token in [&words.ask[..], &words.suffix, repeated].concat() {
+            self.store(token);
+            self.observe(Reduce::Max);
+        }
+        self.stored = exact;
+        self.mass.truncate(self.stored.len());
+    }
+
+    fn forget(&mut self, retention: &Retention) {
+        if retention.watch() == Watch::Repeat {
+            self.repeat();
+        }
+        self.mass.resize(self.stored.len(), 0.0);
+        let of =
+            |salt: u64| self.stored.iter().map(|stored| (mix(stored.chain ^ salt) % 1000) as f32).collect();
+        let head = HeadFacts {
+            positions: self.stored.iter().map(|stored| stored.position).collect(),
+            mass: self.mass.clone(),
+            key_norms: of(1),
+            value_norms: of(2),
+            likeness: of(3),
+            redundancy: of(4),
+            expected: of(5),
+        };
+        let count = retention.rotated_sinks().min(self.stored.len());
+        if count > 0 && self.sinks.is_none() {
+            self.sinks = Some(self.stored[..count].iter().map(|stored| stored.chain as f32).collect());
+        }
+        let facts = [LayerFacts { heads: vec![head] }];
+        let decision = decide(retention, self.tokens.len(), &facts, None, &mut self.state);
+        let kept = &decision.kept[0][0];
+        self.stored = kept.iter().map(|&index| self.stored[index as usize]).collect();
+        self.mass = match retention.accumulates() {
+            true => kept.iter().map(|&index| self.mass[index as usize]).collect(),
+            false => Vec::new(),
+        };
+        if let Some(sinks) = &self.sinks
+            && let Some(window) = self.stored.get(sinks.len()).map(|stored| stored.position)
+        {
+            let position = u64::from(window - sinks.len() as u32);
+            for (key, stored) in sinks.iter().zip(&mut self.stored) {
+                stored.chain = mix(u64::from(key.to_bits()) ^ (position << 32));
+            }
+        }
+        self.passed = self.tokens.len();
+    }
+
+    fn next(&self) -> Token {
+        let seen =
+            self.stored.iter().fold(0, |hash, stored| mix(hash ^ stored.chain ^ u64::from(stored.token)));
+        let logit = |token: u64| {
+            let spread = (mix(seen ^ (token << 32)) % 1000) as f32 / 100.0;
+            if token == 0 { spread - 2.0 } else { spread }
+        };
+        let tokens = 0..fake::VOCAB as u64;
+        tokens.max_by(|&a, &b| logit(a).total_cmp(&logit(b)).then(b.cmp(&a))).unwrap() as Token
+    }
+}
+
+#[test]
+fn a_sequence_forgets_what_its_twin_forgets() {
+    for retention in RETENTIONS {
+        let mut world = World::new(with_repeat(config()), 200);
+        let prompt = prompt(1, 150);
+        let client = world.submit(forgetful(prompt.clone(), 60, retention));
+        world.settle();
+        let answer = client.answer().unwrap_or_else(|| panic!("{retention}: {:?}", client.error()));
+        assert_eq!(answer.choices[0].1, Twin::answer(Some(retention), &prompt, 60, 4096), "{retention}");
+        let retained = answer.report.retained.expect("it has forgotten");
+        assert!(retained.dropped > 0 && retained.kept > 0, "{retention}: {retained:?}");
+    }
+}
+
+/// One request of the property test.
+#[derive(Debug, Clone)]
+struct Ask {
+    seed: u64,
+    len: usize,
+    max_tokens: usize,
+    retention: Option<usize>,
+    /// Steps before it comes.
+    after: usize,
+    choices: u32,
+}
+
+fn ask() -> impl Strategy<Value = Ask> {
+    let retention = prop::option::weighted(0.8, 0..RETENTIONS.len());
+    (0..3_u64, 1..200_usize, 1..40_usize, retention, 0..12_usize, 1..3_u32).prop_map(
+        |(seed, len, max_tokens, retention, after, choices)| Ask {
+            seed,
+            len,
+            max_tokens,
+            retention,
+            after,
+            choices,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
+
+    /// Requests that share prefixes, forget or not, in a cache with room for all or for few, cut in any way.
+    #[test]
+    fn nothing_around_a_sequence_changes_what_it_answers(
+        asks in prop::collection::vec(ask(), 1..9),
+        blocks in 26..120_usize,
+        rows in 1..80_usize,
+        mixed in 1..40_usize,
+    ) {
+        let config =
+            EngineConfig { prefill_rows_max: rows, prefill_rows_mixed_max: mixed, ..with_repeat(config()) };
+        let mut world = World::new(config, blocks);
+        let mut clients = Vec::new();
+        for ask in &asks {
+            (0..ask.after).for_each(|_| world.step());
+            let prompt = prompt(ask.seed, ask.len);
+            let request = match ask.retention {
+                Some(index) => forgetful(prompt, ask.max_tokens, RETENTIONS[index]),
+                None => Request { ignore_eos: true, ..request(prompt, ask.max_tokens) },
+            };
+            clients.push(world.submit(Request { choices: ask.choices, ..request }));
+        }
+        world.settle();
+        for (ask, client) in asks.iter().zip(&clients) {
+            let retention = ask.retention.map(|index| RETENTIONS[index]);
+            let expect = Twin::answer(retention, &prompt(ask.seed, ask.len), ask.max_tokens, 4096);
+            let answer = client.answer();
+            prop_assert!(answer.is_some(), "{ask:?}: {:?}", client.error());
+            for choice in answer.unwrap().choices {
+                prop_assert_eq!(&choice.1, &expect, "{:?}", ask);
+            }
+        }
+    }
+}
