@@ -14,7 +14,7 @@ use kvik_cache::retain::{
 use kvik_cache::{BLOCK_POSITIONS, BlockId, Token, blocks_for};
 use kvik_kernels::{KvLayout, Pool};
 
-use super::ragged::{Ragged, Stored};
+use super::ragged::{Extent, Ragged};
 use super::repeat::RepeatPrompt;
 use crate::model::batch::{Batch, Retainer, Row, Runner, SequenceKv, StoredLayer};
 use crate::model::observation::{Observation, Watched};
@@ -302,7 +302,7 @@ impl Lab {
 
 impl Variant {
     /// How much its heads store.
-    pub fn stored(&self) -> Stored {
+    pub fn stored(&self) -> Extent {
         self.ragged.stored(self.tokens)
     }
 }

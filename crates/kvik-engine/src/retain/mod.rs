@@ -16,7 +16,7 @@ mod ragged;
 pub mod repeat;
 mod sinks;
 
-pub use ragged::{Ragged, Stored, TailViews};
+pub use ragged::{Extent, Ragged, TailViews};
 pub use sinks::Sinks;
 
 use crate::model::batch::{Retainer, SequenceKv};

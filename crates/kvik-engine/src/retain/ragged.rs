@@ -38,7 +38,7 @@ struct HeadStorage {
 
 /// Positions that heads store, smallest and largest head and all heads together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Stored {
+pub struct Extent {
     /// Of the head that stores fewest.
     pub smallest: usize,
     /// Of the head that stores most.
@@ -153,9 +153,9 @@ impl Ragged {
     }
 
     /// How much the heads store when the sequence has `tokens`.
-    pub fn stored(&self, tokens: usize) -> Stored {
+    pub fn stored(&self, tokens: usize) -> Extent {
         let stored = self.heads.iter().flatten().map(|head| self.stored_by(head, tokens));
-        stored.fold(Stored { smallest: usize::MAX, ..Stored::default() }, |all, stored| Stored {
+        stored.fold(Extent { smallest: usize::MAX, ..Extent::default() }, |all, stored| Extent {
             smallest: all.smallest.min(stored),
             largest: all.largest.max(stored),
             total: all.total + stored,

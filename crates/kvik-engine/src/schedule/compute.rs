@@ -25,7 +25,7 @@ impl Scheduler {
         let elapsed = self.now().saturating_sub(started);
         match computed {
             Ok(logits) => {
-                watching.give_back(&mut self.running);
+                watching.put_back(&mut self.running);
                 self.disk.note_computed(plan.prefill_rows(), elapsed);
                 self.hand_out(&plan.spans, logits);
             }

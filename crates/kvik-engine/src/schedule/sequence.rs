@@ -11,7 +11,7 @@ use super::forget::Forgetting;
 use super::job::JobId;
 use super::prefix::common_prefix;
 use crate::api::{FinishReason, Retained};
-use crate::retain::{Ragged, Stored as StoredPositions};
+use crate::retain::{Extent, Ragged};
 
 /// A sequence, waiting or running.
 #[derive(Debug)]
@@ -186,7 +186,7 @@ impl Sequence {
     pub(super) fn retained(&self) -> Option<Retained> {
         let forgetting = self.forgetting.as_ref()?;
         let (storage, tokens) = (forgetting.storage.as_ref()?, self.stored);
-        let StoredPositions { smallest, largest, total } = storage.stored(tokens);
+        let Extent { smallest, largest, total } = storage.stored(tokens);
         let kept = total as u64;
         Some(Retained {
             retention: forgetting.retention,

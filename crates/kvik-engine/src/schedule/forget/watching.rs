@@ -58,7 +58,7 @@ impl Watching {
     }
 
     /// Gives the observations back, with what was observed.
-    pub(in crate::schedule) fn give_back(self, running: &mut Running) {
+    pub(in crate::schedule) fn put_back(self, running: &mut Running) {
         for Taken { index, observation, .. } in self.0 {
             if let Some(forgetting) = &mut running[index].forgetting {
                 forgetting.observation = observation;
