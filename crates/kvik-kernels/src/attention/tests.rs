@@ -6,6 +6,7 @@ use super::*;
 use crate::kv::{HeadTail, KvFormat, KvLayer, KvLayout};
 use crate::testing::Random;
 
+mod compacted;
 mod weights;
 
 /// Roughly normal numbers.

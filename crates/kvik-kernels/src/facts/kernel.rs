@@ -8,7 +8,6 @@
 
 use crate::attention::kernel::{Softmax, softmax as softmax_of};
 use crate::f32x16::{F32x16, LANES, load_first, store_first};
-use crate::ops::kernel::sum_squares as sum_squares_of;
 
 /// Keys whose logits are computed at a time: with wide registers, 8 rows of the matrix for all of them.
 pub(crate) const KEYS: usize = 3 * LANES;
@@ -16,8 +15,6 @@ pub(crate) const KEYS: usize = 3 * LANES;
 /// The functions of one instruction set, which the machine must have.
 #[derive(Clone, Copy)]
 pub(crate) struct FactsKernels {
-    /// See [`sum_squares_of`].
-    pub sum_squares: unsafe fn(x: &[f32]) -> f32,
     /// The sum of products: lane `i` adds those of elements `i, i + 16, ..` by FMA, then the tree of [`F32x16::sum`].
     pub dot: unsafe fn(x: &[f32], y: &[f32]) -> f32,
     /// `acc = fma(x, factor, acc)`
@@ -42,13 +39,8 @@ macro_rules! facts_kernels {
             use $crate::facts::kernel::{self, FactsKernels, KEYS};
 
             $(#[target_feature(enable = $features)])?
-            unsafe fn sum_squares(x: &[f32]) -> f32 {
-                // SAFETY: the contract of `FactsKernels`.
-                unsafe { kernel::sum_squares::<$lanes>(x) }
-            }
-            $(#[target_feature(enable = $features)])?
             unsafe fn dot(x: &[f32], y: &[f32]) -> f32 {
-                // SAFETY: as above.
+                // SAFETY: the contract of `FactsKernels`.
                 unsafe { kernel::dot::<$lanes>(x, y) }
             }
             $(#[target_feature(enable = $features)])?
@@ -71,7 +63,7 @@ macro_rules! facts_kernels {
                 // SAFETY: as above.
                 unsafe { kernel::softmax::<$lanes>(scores, count) }
             }
-            FactsKernels { sum_squares, dot, add_scaled, add_moments, logits, softmax }
+            FactsKernels { dot, add_scaled, add_moments, logits, softmax }
         };
     };
 }
@@ -92,14 +84,6 @@ fn half_start(lanes: usize, start: usize) -> usize {
 /// # Safety
 /// Inlined into a function with the features of `L`.
 #[inline(always)]
-pub(crate) unsafe fn sum_squares<L: F32x16>(x: &[f32]) -> f32 {
-    // SAFETY: as the caller's.
-    unsafe { sum_squares_of::<L>(x) }
-}
-
-/// # Safety
-/// Inlined into a function with the features of `L`.
-#[inline(always)]
 pub(crate) unsafe fn dot<L: F32x16>(x: &[f32], y: &[f32]) -> f32 {
     assert_eq!(x.len(), y.len());
     let (x, x_tail) = x.as_chunks::<LANES>();
@@ -110,8 +94,12 @@ pub(crate) unsafe fn dot<L: F32x16>(x: &[f32], y: &[f32]) -> f32 {
         for (x, y) in x.iter().zip(y) {
             sums = L::load(x.as_ptr()).mul_add(L::load(y.as_ptr()), sums);
         }
-        let x: L = load_first(x_tail.as_ptr(), x_tail.len());
-        x.mul_add(load_first(y_tail.as_ptr(), x_tail.len()), sums).sum()
+        // Most vectors are whole lanes, and a tail takes longer than they do.
+        if !x_tail.is_empty() {
+            let x: L = load_first(x_tail.as_ptr(), x_tail.len());
+            sums = x.mul_add(load_first(y_tail.as_ptr(), x_tail.len()), sums);
+        }
+        sums.sum()
     }
 }
 
@@ -128,9 +116,11 @@ pub(crate) unsafe fn add_scaled<L: F32x16>(acc: &mut [f32], x: &[f32], factor: f
         for (acc, x) in acc.iter_mut().zip(x) {
             L::load(x.as_ptr()).mul_add(factor, L::load(acc.as_ptr())).store(acc.as_mut_ptr());
         }
-        let x: L = load_first(x_tail.as_ptr(), x_tail.len());
-        let sum = x.mul_add(factor, load_first(acc_tail.as_ptr(), acc_tail.len()));
-        store_first(sum, acc_tail.as_mut_ptr(), acc_tail.len());
+        if !x_tail.is_empty() {
+            let x: L = load_first(x_tail.as_ptr(), x_tail.len());
+            let sum = x.mul_add(factor, load_first(acc_tail.as_ptr(), acc_tail.len()));
+            store_first(sum, acc_tail.as_mut_ptr(), acc_tail.len());
+        }
     }
 }
 

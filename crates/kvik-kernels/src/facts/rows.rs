@@ -122,12 +122,11 @@ impl<'a> Rows<'a> {
     }
 
     fn norm(&self, row: &[f32]) -> f32 {
-        // SAFETY: the kernels are those of the machine.
-        unsafe { (self.kernels.sum_squares)(row) }.sqrt()
+        self.dot(row, row).sqrt()
     }
 
     fn dot(&self, row: &[f32], other: &[f32]) -> f32 {
-        // SAFETY: as above.
+        // SAFETY: the kernels are those of the machine.
         unsafe { (self.kernels.dot)(row, other) }
     }
 
