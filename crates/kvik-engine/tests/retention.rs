@@ -26,13 +26,13 @@ const RETENTIONS: [&str; 18] = [
     "h2o:0.4,every=16",
     "h2o:64,every=16",
     "h2o:0.5,every=32,counter=sketch",
-    "scissorhands:0.5,every=64",
+    "scissorhands:0.5,window=32,every=32",
     "tova:0.5,every=17",
     "snapkv:0.5,window=16,every=32",
     "snapkv:60,window=8,every=16",
     "decay:0.4,every=16",
-    "r-kv:0.5,every=64",
-    "kvzip:0.5",
+    "r-kv:0.5,every=256",
+    "kvzip:0.5,budget=head",
 ];
 
 fn words() -> RepeatPrompt {

@@ -126,7 +126,7 @@ fn serving_answers_what_the_laboratory_answers() {
             let first =
                 (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]).then(b.cmp(&a))).unwrap();
             let decision = lab.decide(&parsed, None);
-            let mut variants = [lab.keep(&decision)];
+            let mut variants = [lab.keep_rotated(&decision, parsed.rotated_sinks())];
             let rest = lab.answer(&mut variants, &[first as Token], 23, &[]);
             let expect = tiny.tokenizer.decode(&[&[first as Token], &rest[0][..]].concat());
             let [variant] = variants;

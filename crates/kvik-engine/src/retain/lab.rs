@@ -16,6 +16,7 @@ use kvik_kernels::{KvLayout, Pool};
 
 use super::ragged::{Extent, Ragged};
 use super::repeat::RepeatPrompt;
+use super::sinks::Sinks;
 use crate::model::batch::{Batch, Retainer, Row, Runner, SequenceKv, StoredLayer};
 use crate::model::observation::{Observation, Watched};
 use crate::model::{Model, ModelRunner};
@@ -178,6 +179,11 @@ impl Lab {
     /// # Panics
     /// When there are not enough spare blocks.
     pub fn keep(&mut self, decision: &Decision) -> Variant {
+        self.keep_rotated(decision, 0)
+    }
+
+    /// The same with the first `sinks` keys rotated anew, as a stream has them.
+    pub fn keep_rotated(&mut self, decision: &Decision, sinks: usize) -> Variant {
         let needed = Ragged::blocks_needed(&self.layout, &Ragged::counts(decision, 0));
         let blocks = self.spare.split_off(self.spare.len() - needed);
         let ragged = Ragged::new(&self.layout, 0, self.tokens.len(), decision.kept.clone(), &blocks);
@@ -186,7 +192,21 @@ impl Lab {
             let kept: Vec<&[u32]> = kept.iter().map(|kept| &kept[..]).collect();
             self.runner.move_positions(layer, &from, &kept, &ragged.tiles(layer));
         }
+        if sinks > 0 {
+            self.rotate(&ragged, sinks.min(self.tokens.len()));
+        }
         Variant { blocks, ragged, tokens: self.tokens.len() }
+    }
+
+    fn rotate(&mut self, ragged: &Ragged, sinks: usize) {
+        let (views, layers) = (ragged.views(), self.layout.layers().len());
+        let tails = views.layers();
+        let sinks = Sinks::copy(&self.runner, layers, &SequenceKv::in_blocks(&self.reading), sinks);
+        for layer in 0..layers {
+            let positions = ragged.positions(layer, self.tokens.len());
+            let kept = SequenceKv { blocks: &[], tails: &tails };
+            sinks.rotate(&mut self.runner, layer, &kept, &positions[0]);
+        }
     }
 
     /// Gives the blocks of a variant back.
