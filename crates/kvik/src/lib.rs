@@ -9,6 +9,7 @@ mod api;
 mod app;
 mod clock;
 mod command;
+mod eval;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod http;

@@ -1,0 +1,185 @@
+//! The tasks by name, and their cases in the tokens of one model.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+use super::encode::{Encoder, SplitPrompt};
+use super::score::Expected;
+use super::windows::{self, Window};
+use super::written::WrittenCase;
+use super::{data, generate, held_out};
+
+/// What asks the embedded model's own files.
+const OWN: &str = "tiny.";
+
+/// A task with its cases.
+#[derive(Debug, Clone)]
+pub(crate) struct EvalTask {
+    pub(crate) name: String,
+    pub(crate) work: Work,
+}
+
+/// What a task has the model do.
+#[derive(Debug, Clone)]
+pub(crate) enum Work {
+    /// Answer questions.
+    Answer(Vec<EvalCase>),
+    /// Predict text.
+    Predict(Vec<Window>),
+}
+
+/// A case in tokens.
+#[derive(Debug, Clone)]
+pub(crate) struct EvalCase {
+    pub(crate) prompt: SplitPrompt,
+    pub(crate) expected: Expected,
+    /// Tokens of an answer at most.
+    pub(crate) limit: usize,
+    pub(crate) group: String,
+}
+
+/// Where cases come from, and how many.
+#[derive(Debug, Clone)]
+pub(crate) struct Sources {
+    /// The embedded model's held-out files.
+    pub(crate) held_out: PathBuf,
+    /// A user's cases.
+    pub(crate) data: Option<PathBuf>,
+    /// A user's text.
+    pub(crate) text: Option<PathBuf>,
+    /// Seed of generated cases.
+    pub(crate) seed: u64,
+    /// Tokens of generated cases, and of windows of a user's text; the cases of a task take turns.
+    pub(crate) lengths: Vec<usize>,
+    /// Cases of a task that says no number.
+    pub(crate) cases: usize,
+}
+
+/// Every task, and what it asks.
+pub(crate) fn catalogue() -> Vec<(String, &'static str)> {
+    let generated = generate::TASKS.iter().map(|task| (task.name.to_owned(), task.about));
+    let own = held_out::FILES.iter().map(|file| (file.name, file.about)).chain(windows::KINDS);
+    let own = own.map(|(name, about)| (format!("{OWN}{name}"), about));
+    let given = [("data", "your own cases, of --data"), ("text", "perplexity of your own text, of --text")];
+    generated.chain(own).chain(given.map(|(name, about)| (name.to_owned(), about))).collect()
+}
+
+/// The tasks that `texts` name: a task, `generated` or `tiny` for all of a kind, each with `:CASES` if it likes.
+///
+/// # Errors
+/// When there is no such task, or it has no cases.
+pub(crate) fn named(
+    texts: &[String],
+    sources: &Sources,
+    encoder: &Encoder<'_>,
+) -> anyhow::Result<Vec<EvalTask>> {
+    let mut tasks: Vec<EvalTask> = Vec::new();
+    for text in texts {
+        let (name, cases) = counted(text, sources.cases)?;
+        for name in members(name)? {
+            let task = sources.task(&name, cases, encoder).with_context(|| format!("--task {name}"))?;
+            if !tasks.iter().any(|known| known.name == task.name) {
+                tasks.push(task);
+            }
+        }
+    }
+    Ok(tasks)
+}
+
+/// A name, and how many cases it asks for.
+fn counted(text: &str, default: usize) -> anyhow::Result<(&str, usize)> {
+    let Some((name, cases)) = text.split_once(':') else { return Ok((text, default)) };
+    match cases.parse() {
+        Ok(cases) if cases > 0 => Ok((name, cases)),
+        _ => bail!("--task {text}: `{cases}` is no number of cases; write NAME or NAME:CASES"),
+    }
+}
+
+/// The tasks that a name stands for.
+fn members(name: &str) -> anyhow::Result<Vec<String>> {
+    let all: Vec<String> = catalogue().into_iter().map(|(name, _)| name).collect();
+    match name {
+        "tiny" => Ok(all.into_iter().filter(|name| name.starts_with(OWN)).collect()),
+        "generated" => Ok(generate::TASKS.iter().map(|task| task.name.to_owned()).collect()),
+        _ if all.iter().any(|known| known == name) => Ok(vec![name.to_owned()]),
+        _ => bail!("--task {name}: there is no such task; there are tiny, generated, {}", all.join(", ")),
+    }
+}
+
+impl Sources {
+    fn task(&self, name: &str, cases: usize, encoder: &Encoder<'_>) -> anyhow::Result<EvalTask> {
+        let work = match name.strip_prefix(OWN) {
+            Some(own) => self.own(own, cases, encoder)?,
+            None if name == "data" => {
+                let path =
+                    self.data.as_deref().context("its cases come from --data FILE, which is missing")?;
+                let mut given = data::cases(path)?;
+                given.truncate(cases);
+                Work::Answer(encoded(&given, encoder)?)
+            }
+            None if name == "text" => {
+                let path =
+                    self.text.as_deref().context("its text comes from --text FILE, which is missing")?;
+                Work::Predict(windows::of_file(path, self.lengths[0], cases, encoder.tokenizer)?)
+            }
+            None => Work::Answer(encoded(&self.generated(name, cases, encoder)?, encoder)?),
+        };
+        Ok(EvalTask { name: name.to_owned(), work })
+    }
+
+    fn own(&self, name: &str, cases: usize, encoder: &Encoder<'_>) -> anyhow::Result<Work> {
+        let directory: &Path = &self.held_out;
+        match held_out::FILES.iter().find(|file| file.name == name) {
+            Some(file) => Ok(Work::Answer(encoded(&file.cases(directory, cases)?, encoder)?)),
+            None => Ok(Work::Predict(windows::own(directory, name, cases, encoder.tokenizer)?)),
+        }
+    }
+
+    fn generated(&self, name: &str, cases: usize, encoder: &Encoder<'_>) -> anyhow::Result<Vec<WrittenCase>> {
+        let task = generate::TASKS.iter().find(|task| task.name == name).context("there is no such task")?;
+        let lengths = self.lengths.iter().cycle();
+        Ok((0..cases)
+            .zip(lengths)
+            .map(|(case, &length)| task.case(encoder, self.seed, case, length))
+            .collect())
+    }
+}
+
+/// Cases in tokens.
+fn encoded(cases: &[WrittenCase], encoder: &Encoder<'_>) -> anyhow::Result<Vec<EvalCase>> {
+    let encode = |(case, number): (&WrittenCase, usize)| {
+        let prompt = encoder.encode(case).with_context(|| format!("case {number}"))?;
+        Ok(EvalCase { prompt, expected: case.expected.clone(), limit: case.limit, group: case.group.clone() })
+    };
+    cases.iter().zip(1..).map(encode).collect()
+}
+
+impl EvalTask {
+    /// Cases or windows.
+    pub(crate) fn len(&self) -> usize {
+        match &self.work {
+            Work::Answer(cases) => cases.len(),
+            Work::Predict(windows) => windows.len(),
+        }
+    }
+
+    /// Tokens of its shortest and longest prompt.
+    pub(crate) fn tokens(&self) -> (usize, usize) {
+        let lengths: Vec<usize> = match &self.work {
+            Work::Answer(cases) => cases.iter().map(|case| case.prompt.len()).collect(),
+            Work::Predict(windows) => windows.iter().map(|window| window.tokens.len()).collect(),
+        };
+        (lengths.iter().copied().min().unwrap_or(0), lengths.iter().copied().max().unwrap_or(0))
+    }
+
+    /// Leaves out the cases of more than `context` tokens with their answers; how many those were.
+    pub(crate) fn limit(&mut self, context: usize) -> usize {
+        let before = self.len();
+        match &mut self.work {
+            Work::Answer(cases) => cases.retain(|case| case.prompt.len() + case.limit <= context),
+            Work::Predict(windows) => windows.retain(|window| window.tokens.len() <= context),
+        }
+        before - self.len()
+    }
+}

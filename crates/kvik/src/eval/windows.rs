@@ -1,0 +1,115 @@
+//! Windows of text: of the first half a part is kept, the second half is predicted.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context;
+use kvik_cache::Token;
+use kvik_engine::text::tokenizer::Tokenizer;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::held_out;
+use super::written::content;
+
+/// Kinds of windows of the embedded model, and what they are.
+pub(crate) const KINDS: [(&str, &str); 2] =
+    [("chat", "perplexity of chats with facts and questions"), ("story", "perplexity of stories")];
+
+/// Tokens of a window of the embedded model.
+const WINDOW_TOKENS: usize = 1024;
+
+/// A piece of text whose second half is predicted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Window {
+    /// At least 4.
+    pub(crate) tokens: Vec<Token>,
+    /// Which of them are of answers about what was said before, `[tokens]`.
+    pub(crate) answers: Vec<bool>,
+    /// Where the second half begins.
+    pub(crate) middle: usize,
+}
+
+/// A line of `eval-windows.jsonl`.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+enum WindowLine {
+    /// A conversation, and the indices of its messages that are answers.
+    Chat { messages: Vec<Value>, answers: Vec<usize> },
+    /// A text.
+    Story { text: String },
+}
+
+/// The first `count` windows of a kind, of the embedded model's own chats and stories.
+///
+/// # Errors
+/// When the file cannot be read.
+pub(crate) fn own(
+    directory: &Path,
+    kind: &str,
+    count: usize,
+    tokenizer: &Tokenizer,
+) -> anyhow::Result<Vec<Window>> {
+    let path = directory.join("eval-windows.jsonl");
+    let mut windows = Vec::new();
+    for (line, number) in held_out::read(&path)?.lines().zip(1..) {
+        let line: WindowLine = serde_json::from_str(line)
+            .with_context(|| format!("line {number} of {} is no window", path.display()))?;
+        let is_chat = matches!(line, WindowLine::Chat { .. });
+        if is_chat == (kind == "chat") {
+            let window = line.window(tokenizer);
+            let (path, tokens) = (path.display(), window.tokens.len());
+            anyhow::ensure!(tokens > window.middle + 1, "line {number} of {path} has only {tokens} tokens");
+            windows.push(window);
+        }
+    }
+    windows.truncate(count);
+    Ok(windows)
+}
+
+/// The first `count` windows of `length` tokens of a user's text.
+///
+/// # Errors
+/// When the file cannot be read or is shorter than a window.
+pub(crate) fn of_file(
+    path: &Path,
+    length: usize,
+    count: usize,
+    tokenizer: &Tokenizer,
+) -> anyhow::Result<Vec<Window>> {
+    let text = fs::read_to_string(path)
+        .with_context(|| format!("--text: {} cannot be read; it must be UTF-8", path.display()))?;
+    let tokens = tokenizer.encode(&text, false, false);
+    let windows: Vec<Window> = tokens
+        .chunks_exact(length)
+        .take(count)
+        .map(|tokens| Window { tokens: tokens.to_vec(), answers: vec![false; length], middle: length / 2 })
+        .collect();
+    let (found, path) = (tokens.len(), path.display());
+    anyhow::ensure!(!windows.is_empty(), "--text: {path} has {found} tokens, and a window has {length}");
+    Ok(windows)
+}
+
+impl WindowLine {
+    fn window(&self, tokenizer: &Tokenizer) -> Window {
+        let (mut tokens, mut answers) = (Vec::new(), Vec::new());
+        let mut add = |text: &str, is_answer: bool| {
+            tokens.extend(tokenizer.encode(text, false, true));
+            answers.resize(tokens.len(), is_answer);
+        };
+        match self {
+            WindowLine::Story { text } => add(text, false),
+            WindowLine::Chat { messages, answers } => {
+                for (index, message) in messages.iter().enumerate() {
+                    let role = message["role"].as_str().unwrap_or_default();
+                    add(&format!("<|im_start|>{role}\n"), false);
+                    add(&format!("{}<|im_end|>", content(message)), answers.contains(&index));
+                    add("\n", false);
+                }
+            }
+        }
+        tokens.truncate(WINDOW_TOKENS);
+        answers.truncate(WINDOW_TOKENS);
+        Window { tokens, answers, middle: WINDOW_TOKENS / 2 }
+    }
+}
