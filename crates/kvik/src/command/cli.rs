@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use super::{
-    bench::BenchArgs, cache::CacheCommandArgs, chat::ChatArgs, explain::ExplainArgs, inspect::InspectArgs,
-    lint::LintArgs, perplexity::PerplexityArgs, plan::PlanArgs, prompt::PromptArgs, replay::ReplayArgs,
-    run::RunArgs, serve::ServeArgs, tenant::TenantArgs, usage::UsageArgs,
+    bench::BenchArgs, cache::CacheCommandArgs, chat::ChatArgs, eval::EvalArgs, explain::ExplainArgs,
+    inspect::InspectArgs, lint::LintArgs, perplexity::PerplexityArgs, plan::PlanArgs, prompt::PromptArgs,
+    replay::ReplayArgs, run::RunArgs, serve::ServeArgs, tenant::TenantArgs, usage::UsageArgs,
 };
 
 /// kvik: a local LLM server whose centre is the KV cache
@@ -49,6 +49,8 @@ pub(crate) enum Task {
     Bench(BenchArgs),
     /// Measure how well the model predicts a text
     Perplexity(PerplexityArgs),
+    /// Measure what a retention policy or a KV format costs
+    Eval(Box<EvalArgs>),
     /// Show what a request would find in the cache of a running server
     Explain(ExplainArgs),
     /// Find the parts of requests that defeat the cache

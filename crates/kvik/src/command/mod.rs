@@ -4,6 +4,7 @@ mod bench;
 mod cache;
 mod chat;
 mod cli;
+mod eval;
 mod example;
 mod explain;
 pub(crate) mod flags;
@@ -38,6 +39,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         Task::Run(args) => run::run(&args),
         Task::Bench(args) => bench::run(&args),
         Task::Perplexity(args) => perplexity::run(&args),
+        Task::Eval(args) => eval::run(&args),
         Task::Explain(args) => explain::run(&args),
         Task::Lint(args) => return lint::run(&args).map(|found| ExitCode::from(u8::from(found))),
         Task::Cache(args) => cache::run(&args),

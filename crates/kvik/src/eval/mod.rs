@@ -1,11 +1,31 @@
 //! What a way to keep keys and values costs on a model: cases, settings, measurements, and reports of them.
+//!
+//! ```text
+//! generate, held_out, data ──▶ WrittenCase ──▶ encode ──▶ EvalCase ┐
+//!                                   windows ──▶ Window ────────────┤
+//!                        setting ──▶ Retention, seen or unseen ────┴──▶ exam ──▶ results ──▶ report ──▶ table, html
+//! ```
+//!
+//! Nothing here knows a flag or schedules: a laboratory of the engine runs the model.
 
+mod calibrate;
 mod data;
 mod draws;
 pub(crate) mod encode;
+mod exam;
 mod generate;
 mod held_out;
+pub(crate) mod html;
+mod predict;
+pub(crate) mod report;
+mod results;
+pub(crate) mod run;
 mod score;
+pub(crate) mod setting;
+mod speed;
+pub(crate) mod table;
 pub(crate) mod tasks;
+#[cfg(test)]
+mod tests;
 mod windows;
 mod written;

@@ -8,6 +8,7 @@ pub(crate) mod kv;
 pub(crate) mod load;
 mod memory;
 mod open;
+pub(crate) mod repeat;
 
 use std::sync::Arc;
 

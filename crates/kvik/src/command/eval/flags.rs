@@ -1,0 +1,174 @@
+//! The flags of `kvik eval`, and what follows from them.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use kvik_cache::retain::Policy;
+use kvik_engine::model::KvMap;
+
+use crate::eval::setting::{self, Setting, Sight};
+use crate::eval::tasks::{self, Sources};
+use crate::settings::{model::ModelArgs, size::ByteSize};
+
+/// Where a checkout has the embedded model's held-out files.
+const HELD_OUT: &str = "models/tiny";
+
+/// Measures what a retention policy or a KV format costs on this model
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A retention policy keeps a part of the keys and values of a prompt and drops the rest. What that costs
+differs from model to model, so measure it before you use it. Every prompt is read once, exactly; then each
+policy keeps its part of it and goes on from there. Right answers are given in percent of those that the same
+model finds with everything kept in 32-bit floats.
+
+A policy is written NAME[:KEEP][,option=value]: snapkv, keydiff:0.3, h2o:512,budget=all. One without a KEEP is
+measured at every share of --keep. With the question unseen, only what stands before the question is
+compressed: so it is when many questions follow one prompt. With the question seen, all is compressed at once.
+
+Cases are generated from a seed, in plain words, for any model; kvik-tiny has held-out files of its own; or
+bring your own, a JSON object a line:
+  {\"messages\": [{\"role\": \"user\", \"content\": \"...\"}], \"contains\": \"Oslo\"}
+and, if you like, \"question\" (the text from which the question begins), \"max_tokens\" and \"group\".
+
+Results are kept for each model; `kvik serve` warns when a setting was not measured or loses much.
+
+Examples:
+  kvik eval --retain keydiff --retain snapkv             two policies at 75, 50, 30 and 20% kept
+  kvik eval --retain all --task recall,passkey:100       every policy, two tasks, 100 pass keys
+  kvik eval --kv q4 --kv-also q8 -m model.gguf           what 4 and 8 bits cost, everything kept
+  kvik eval --retain keydiff:0.3 --data cases.jsonl      your own cases
+  kvik eval --retain kvzip --html report.html            curves of quality, memory and speed, for a browser
+  kvik eval --calibrate                                  which heads retrieve, for --retain keydiff,budget=calibrated
+  kvik eval --list                                       tasks and policies"
+)]
+pub(crate) struct EvalArgs {
+    /// A policy to measure, as keydiff or snapkv:0.5,budget=all; several times; all for every policy
+    #[arg(long, value_name = "POLICY")]
+    retain: Vec<String>,
+    /// What policies keep that do not say so: shares, tokens or bytes
+    #[arg(long, value_name = "KEEP", value_delimiter = ',', default_values = ["0.75", "0.5", "0.3", "0.2"])]
+    keep: Vec<String>,
+    /// Whether policies see the question before they decide
+    #[arg(long, value_enum, default_value = "unseen")]
+    question: SightArg,
+    /// A further KV format or map to measure; several times
+    #[arg(long, value_name = "FORMAT")]
+    kv_also: Vec<KvMap>,
+    /// Tasks, each as NAME or NAME:CASES; tiny and generated stand for all of a kind [default: tiny for the embedded
+    /// model where its files are, else generated]
+    #[arg(long, value_name = "TASK", value_delimiter = ',')]
+    task: Vec<String>,
+    /// Cases of a task that says no number
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    cases: u32,
+    /// Tokens of generated prompts; with several, cases take turns [default: 512,1024,1536, or what the model takes]
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(128..=1 << 24))]
+    length: Vec<u32>,
+    /// Seed of generated cases
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(super) seed: u64,
+    /// Your own cases, one JSON object a line
+    #[arg(long, value_name = "FILE")]
+    data: Option<PathBuf>,
+    /// Your own text, for perplexity
+    #[arg(long, value_name = "FILE")]
+    text: Option<PathBuf>,
+    /// Directory with kvik-tiny's held-out files
+    #[arg(long, value_name = "DIR", default_value = HELD_OUT)]
+    held_out: PathBuf,
+    /// Memory for the variants of a prompt that are computed together
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    pub(super) memory: ByteSize,
+    /// Find which KV heads retrieve and which only stream, and keep that for budget=calibrated
+    #[arg(long)]
+    pub(super) calibrate: bool,
+    /// Take times of one long prompt alone under every setting
+    #[arg(long)]
+    pub(super) speed: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Write a page with curves
+    #[arg(long, value_name = "FILE")]
+    pub(super) html: Option<PathBuf>,
+    /// List the tasks and the policies
+    #[arg(long)]
+    pub(super) list: bool,
+    #[command(flatten)]
+    pub(super) model: ModelArgs,
+}
+
+/// Whether the question is seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum SightArg {
+    /// Only what stands before the question is compressed
+    Unseen,
+    /// Prompt and question are compressed together
+    Seen,
+    /// Both, one after the other
+    Both,
+}
+
+impl SightArg {
+    fn sights(self) -> &'static [Sight] {
+        match self {
+            SightArg::Unseen => &[Sight::Unseen],
+            SightArg::Seen => &[Sight::Seen],
+            SightArg::Both => &[Sight::Unseen, Sight::Seen],
+        }
+    }
+}
+
+impl EvalArgs {
+    /// Everything kept, then every policy with every share that is asked for.
+    pub(super) fn settings(&self) -> anyhow::Result<Vec<Setting>> {
+        let all = self.retain.iter().flat_map(|text| match &text[..] {
+            "all" => Policy::names().into_iter().map(str::to_owned).collect(),
+            _ => vec![text.clone()],
+        });
+        let retentions = setting::retentions(&all.collect::<Vec<_>>(), &self.keep)?;
+        let settings = setting::settings(&retentions, self.question.sights());
+        Ok([vec![Setting::EVERYTHING], settings].concat())
+    }
+
+    /// The KV formats that are asked for.
+    pub(super) fn kv_maps(&self) -> anyhow::Result<Vec<KvMap>> {
+        Ok([vec![self.model.kv.map()?], self.kv_also.clone()].concat())
+    }
+
+    /// The tasks that are asked for.
+    pub(super) fn tasks(&self) -> Vec<String> {
+        let own = self.model.is_embedded() && Path::new(&self.held_out).join("eval-order.json").exists();
+        match (&self.task[..], &self.data, &self.text) {
+            ([], Some(_), _) => vec!["data".to_owned()],
+            ([], None, Some(_)) => vec!["text".to_owned()],
+            ([], None, None) if own && !self.calibrate => vec!["tiny".to_owned()],
+            ([], None, None) => vec!["generated".to_owned()],
+            (tasks, ..) => tasks.to_vec(),
+        }
+    }
+
+    /// Where cases come from, for a model that takes `context` tokens.
+    pub(super) fn sources(&self, context: usize) -> Sources {
+        let lengths = match &self.length[..] {
+            [] => [512, 1024, 1536].into_iter().filter(|length| length + length / 4 <= context).collect(),
+            lengths => lengths.iter().map(|&length| length as usize).collect::<Vec<_>>(),
+        };
+        let lengths = if lengths.is_empty() { vec![context / 2] } else { lengths };
+        Sources {
+            held_out: self.held_out.clone(),
+            data: self.data.clone(),
+            text: self.text.clone(),
+            seed: self.seed,
+            lengths,
+            cases: self.cases as usize,
+        }
+    }
+}
+
+/// The tasks and the policies, for `--list`.
+pub(super) fn catalogue() -> String {
+    let tasks = tasks::catalogue().into_iter().map(|(name, about)| format!("  {name:<14} {about}\n"));
+    let policies = Policy::names().join(", ");
+    format!("tasks\n{}\npolicies\n  {policies}\n", tasks.collect::<String>())
+}

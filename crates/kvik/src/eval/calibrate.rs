@@ -1,0 +1,129 @@
+//! Which KV heads retrieve and which only stream, without training.
+//!
+//! One head after another keeps only its first and last positions, all others everything. How much less likely the
+//! right answer becomes is how much the head matters (the question of DuoAttention, arXiv 2410.10819, answered by
+//! taking away instead of by training). Likelihood is finer than the share of right answers: a head that only makes
+//! the model less sure shows as well.
+
+use kvik_cache::Token;
+use kvik_cache::retain::{Decision, HeadImportance};
+
+use super::exam::{Exam, Grader};
+use super::predict::{log_softmax, piece_tokens};
+use super::tasks::EvalCase;
+
+/// First positions that a head keeps which only streams.
+const SINKS: usize = 4;
+/// Last positions that it keeps.
+const RECENT: usize = 16;
+
+/// What the cases have shown so far.
+#[derive(Debug, Clone)]
+pub(crate) struct HeadLosses {
+    /// Lost log-probability of right answers, nats, `[layers][kv_heads]`.
+    sums: Vec<Vec<f64>>,
+    /// Cases that the whole model answered rightly: only those count.
+    pub(crate) cases: usize,
+}
+
+impl HeadLosses {
+    /// Nothing known of a model with these KV heads in each layer.
+    pub(crate) fn new(shape: &[usize]) -> HeadLosses {
+        HeadLosses { sums: shape.iter().map(|&heads| vec![0.0; heads]).collect(), cases: 0 }
+    }
+
+    /// Mean loss of a right answer without each head: nats, and at least 0.
+    pub(crate) fn importance(&self) -> HeadImportance {
+        let mean = |&sum: &f64| (sum / self.cases.max(1) as f64).max(0.0) as f32;
+        HeadImportance { layers: self.sums.iter().map(|heads| heads.iter().map(mean).collect()).collect() }
+    }
+}
+
+impl Exam {
+    /// Asks a case with everything, and, if the answer is right, how likely it is without each head.
+    pub(crate) fn lose_heads(&mut self, case: &EvalCase, losses: &mut HeadLosses, grader: &Grader<'_>) {
+        let Some(answer) = self.right_answer(case, grader) else { return };
+        let shape = self.shape();
+        let heads: Vec<(usize, usize)> = shape
+            .iter()
+            .enumerate()
+            .flat_map(|(layer, &heads)| (0..heads).map(move |head| (layer, head)))
+            .collect();
+        let tokens = [&case.prompt.question[..], &answer].concat();
+        let everything = self.decision(None);
+        let exact = self.likelihoods(std::slice::from_ref(&everything), &tokens, answer.len())[0];
+        for heads in heads.chunks(self.room(&everything, tokens.len())) {
+            let without: Vec<Decision> = heads.iter().map(|&head| without(&everything, head)).collect();
+            let likelihoods = self.likelihoods(&without, &tokens, answer.len());
+            for (&(layer, head), likelihood) in heads.iter().zip(likelihoods) {
+                losses.sums[layer][head] += exact - likelihood;
+            }
+        }
+        losses.cases += 1;
+    }
+
+    /// What the whole model answers, with the token that ends it, if that is right.
+    fn right_answer(&mut self, case: &EvalCase, grader: &Grader<'_>) -> Option<Vec<Token>> {
+        self.read(&case.prompt.context, []);
+        let everything = self.decision(None);
+        let mut variants = [self.lab().keep(&everything)];
+        let mut answers = self.lab().answer(&mut variants, &case.prompt.question, case.limit, grader.stop);
+        variants.into_iter().for_each(|variant| self.lab().drop(variant));
+        let answer = answers.swap_remove(0);
+        let right = case.expected.score(&grader.tokenizer.decode(&answer)) == 1.0;
+        (right && !answer.is_empty()).then_some(answer)
+    }
+
+    /// The log-probability of the last `answer` of `tokens` under each decision, nats.
+    fn likelihoods(&mut self, decisions: &[Decision], tokens: &[Token], answer: usize) -> Vec<f64> {
+        let mut variants: Vec<_> = decisions.iter().map(|decision| self.lab().keep(decision)).collect();
+        let mut sums = vec![0.0; variants.len()];
+        let piece = piece_tokens(variants.len(), self.vocab());
+        for start in (0..tokens.len() - 1).step_by(piece) {
+            let end = (start + piece).min(tokens.len() - 1);
+            let logits = self.lab().score(&mut variants, &tokens[start..=end]);
+            for (sum, logits) in sums.iter_mut().zip(logits) {
+                for (logits, index) in logits.iter().zip(start + 1..) {
+                    if index >= tokens.len() - answer {
+                        *sum += f64::from(log_softmax(logits)[tokens[index] as usize]);
+                    }
+                }
+            }
+        }
+        variants.into_iter().for_each(|variant| self.lab().drop(variant));
+        sums
+    }
+}
+
+/// Everything but the middle of one head.
+fn without(everything: &Decision, (layer, head): (usize, usize)) -> Decision {
+    let mut decision = everything.clone();
+    let kept = &mut decision.kept[layer][head];
+    let end = kept.len() as u32;
+    kept.retain(|&index| index < SINKS as u32 || index + RECENT as u32 >= end);
+    decision
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_that_streams_keeps_its_ends() {
+        let everything = Decision { kept: vec![vec![(0..100).collect(); 2]; 3] };
+        let decision = without(&everything, (1, 0));
+        assert_eq!(decision.kept[1][0], (0..4).chain(84..100).collect::<Vec<u32>>());
+        assert_eq!(decision.kept.iter().flatten().filter(|kept| kept.len() == 100).count(), 5);
+        let short = Decision { kept: vec![vec![(0..10).collect()]] };
+        assert_eq!(without(&short, (0, 0)), short);
+    }
+
+    #[test]
+    fn importance_is_a_mean_that_is_never_negative() {
+        let mut losses = HeadLosses::new(&[2, 1]);
+        assert_eq!(losses.importance().layers, [vec![0.0, 0.0], vec![0.0]]);
+        losses.sums = vec![vec![6.0, -1.0], vec![0.5]];
+        losses.cases = 2;
+        assert_eq!(losses.importance().layers, [vec![3.0, 0.0], vec![0.25]]);
+    }
+}

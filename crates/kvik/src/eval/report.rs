@@ -1,0 +1,219 @@
+//! The report of an exam: plain data, as JSON writes it and as tables and pictures read it.
+
+use std::collections::BTreeMap;
+
+use kvik_cache::retain::HeadImportance;
+use serde::{Deserialize, Serialize};
+
+use super::results::{AnswerCell, Kept, ResultRow, SpeedReport, TextCell};
+use super::tasks::{EvalTask, Work};
+
+/// A cell of fewer cases is marked: one more right answer moves it by more than three points.
+pub(crate) const CASES_FEW: usize = 30;
+
+/// All that was measured in one run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct EvalReport {
+    /// Version of kvik.
+    pub(crate) kvik: String,
+    /// Where the model came from.
+    pub(crate) model: String,
+    /// Digest of its weights and configuration, hexadecimal.
+    pub(crate) digest: String,
+    /// The command line.
+    pub(crate) command: String,
+    /// Unix time, seconds.
+    pub(crate) date: u64,
+    pub(crate) seed: u64,
+    pub(crate) tasks: Vec<TaskReport>,
+    /// The first is the exact one: everything kept in 32-bit floats.
+    pub(crate) rows: Vec<RowReport>,
+    /// How much each KV head matters, nats of a right answer, `[layers][kv_heads]`, where that was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) heads: Option<Vec<Vec<f32>>>,
+}
+
+/// A task of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TaskReport {
+    pub(crate) name: String,
+    /// Cases, or windows.
+    pub(crate) cases: usize,
+    /// Tokens of the shortest and the longest prompt.
+    pub(crate) tokens: (usize, usize),
+    /// Text is predicted; otherwise questions are answered.
+    pub(crate) predicts: bool,
+}
+
+/// One setting with one KV format.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RowReport {
+    /// KV format.
+    pub(crate) kv: String,
+    /// The retention, or `everything`.
+    pub(crate) retain: String,
+    /// The retention without what it keeps.
+    pub(crate) policy: String,
+    /// `seen` or `unseen`.
+    pub(crate) question: String,
+    /// Answers by task.
+    pub(crate) answers: BTreeMap<String, AnswerCell>,
+    /// Predicted text by task.
+    pub(crate) texts: BTreeMap<String, TextCell>,
+    /// What a prompt kept on average.
+    pub(crate) kept: Kept,
+    /// Milliseconds of a decision.
+    pub(crate) decide_ms: f64,
+    /// Milliseconds of moving what is kept.
+    pub(crate) move_ms: f64,
+    /// Times of one long prompt alone, where they were taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) speed: Option<SpeedReport>,
+}
+
+impl TaskReport {
+    /// What a report says of a task.
+    pub(crate) fn new(task: &EvalTask) -> TaskReport {
+        let predicts = matches!(task.work, Work::Predict(_));
+        TaskReport { name: task.name.clone(), cases: task.len(), tokens: task.tokens(), predicts }
+    }
+}
+
+impl RowReport {
+    /// What a report says of a row.
+    pub(crate) fn new(row: ResultRow) -> RowReport {
+        let retain = row.setting.text();
+        RowReport {
+            kv: row.kv,
+            policy: without_keep(&retain),
+            retain,
+            question: row.setting.sight.to_string(),
+            answers: row.answers,
+            texts: row.texts,
+            kept: row.cost.kept(),
+            decide_ms: row.cost.decide_ms(),
+            move_ms: row.cost.move_ms(),
+            speed: row.speed,
+        }
+    }
+
+    /// Whether it keeps everything.
+    pub(crate) fn keeps_everything(&self) -> bool {
+        self.retain == self.policy
+    }
+}
+
+/// `snapkv,budget=all` of `snapkv:0.5,budget=all`.
+fn without_keep(retain: &str) -> String {
+    let (policy, options) =
+        retain.split_once(',').map_or((retain, None), |(policy, rest)| (policy, Some(rest)));
+    let policy = policy.split(':').next().unwrap_or_default();
+    options.map_or_else(|| policy.to_owned(), |options| format!("{policy},{options}"))
+}
+
+impl EvalReport {
+    /// The exact row.
+    pub(crate) fn exact(&self) -> Option<&RowReport> {
+        self.rows.first()
+    }
+
+    /// Right answers of a row in a task, in percent of the exact ones.
+    pub(crate) fn percent(&self, row: &RowReport, task: &str) -> Option<f64> {
+        row.answers.get(task)?.percent_of(self.exact()?.answers.get(task)?)
+    }
+
+    /// How much higher a row's perplexity is than the exact one, in percent: of all tokens, and of answers.
+    pub(crate) fn increase(&self, row: &RowReport, task: &str) -> Option<(f64, Option<f64>)> {
+        let (cell, exact) = (row.texts.get(task)?, self.exact()?.texts.get(task)?);
+        Some((cell.all.increase(&exact.all)?, cell.answers.increase(&exact.answers)))
+    }
+
+    /// Right answers of a row over all tasks, in percent of the exact ones: the mean of the tasks.
+    pub(crate) fn mean_percent(&self, row: &RowReport) -> Option<f64> {
+        let percents: Vec<f64> = row.answers.keys().filter_map(|task| self.percent(row, task)).collect();
+        (!percents.is_empty()).then(|| percents.iter().sum::<f64>() / percents.len() as f64)
+    }
+
+    /// The importance of heads, as data.
+    pub(crate) fn with_heads(self, importance: Option<&HeadImportance>) -> EvalReport {
+        EvalReport { heads: importance.map(|importance| importance.layers.clone()), ..self }
+    }
+}
+
+#[cfg(test)]
+pub(super) fn example() -> EvalReport {
+    let cell = |right| AnswerCell { cases: 10, weight: 10.0, right, groups: BTreeMap::new() };
+    let row = |retain: &str, right: f64, kept: f64| RowReport {
+        kv: "f32".to_owned(),
+        retain: retain.to_owned(),
+        policy: without_keep(retain),
+        question: "unseen".to_owned(),
+        answers: [("recall".to_owned(), cell(right))].into(),
+        texts: BTreeMap::new(),
+        kept: Kept { mean: kept, smallest: kept, largest: kept, token_bytes: 6144.0 * kept },
+        decide_ms: 0.5,
+        move_ms: 0.25,
+        speed: None,
+    };
+    let text = |nll| {
+        let mut cell = TextCell { windows: 2, ..TextCell::default() };
+        (0..10).for_each(|token| cell.predicted(token, token == 3, nll, nll - 1.0));
+        [("tiny.chat".to_owned(), cell)].into()
+    };
+    let mut rows = vec![
+        row("everything", 8.0, 1.0),
+        row("keydiff:0.5", 7.0, 0.5),
+        row("keydiff:0.25,budget=all", 2.0, 0.25),
+    ];
+    rows.iter_mut().zip([1.0, 1.25, 1.5]).for_each(|(row, nll)| row.texts = text(nll));
+    EvalReport {
+        kvik: "0.1.0".to_owned(),
+        model: "<model> & \"co\"".to_owned(),
+        digest: "ab".repeat(32),
+        command: "kvik eval".to_owned(),
+        date: 1_780_000_000,
+        seed: 1,
+        tasks: [("recall", false), ("tiny.chat", true)]
+            .map(|(name, predicts)| TaskReport {
+                name: name.to_owned(),
+                cases: 10,
+                tokens: (100, 900),
+                predicts,
+            })
+            .into(),
+        rows,
+        heads: Some(vec![vec![0.0, 2.5], vec![0.25, 0.0]]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_follow_from_the_exact_row() {
+        let report = example();
+        assert_eq!(report.percent(&report.rows[1], "recall"), Some(87.5));
+        let (all, answers) = report.increase(&report.rows[1], "tiny.chat").unwrap();
+        assert!((all - 100.0 * (0.25f64.exp() - 1.0)).abs() < 1e-9);
+        assert!((answers.unwrap() - all).abs() < 1e-9);
+        assert_eq!(report.percent(&report.rows[1], "unknown"), None);
+        assert_eq!(report.mean_percent(&report.rows[2]), Some(25.0));
+    }
+
+    #[test]
+    fn a_policy_is_a_retention_without_what_it_keeps() {
+        assert_eq!(without_keep("snapkv:0.5,budget=layer:0.2"), "snapkv,budget=layer:0.2");
+        assert_eq!(without_keep("keydiff:64MiB"), "keydiff");
+        let report = example();
+        assert_eq!(report.rows[2].policy, "keydiff,budget=all");
+        assert!(report.rows[0].keeps_everything() && !report.rows[1].keeps_everything());
+    }
+
+    #[test]
+    fn json_reads_what_it_wrote() {
+        let report = example();
+        let text = serde_json::to_string(&report).unwrap();
+        assert_eq!(serde_json::from_str::<EvalReport>(&text).unwrap(), report);
+    }
+}

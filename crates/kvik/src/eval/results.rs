@@ -1,0 +1,215 @@
+//! What was measured: sums over cases, and the figures that follow from them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::setting::Setting;
+use super::tasks::EvalCase;
+
+/// Distances behind the cut at which predicted tokens are counted apart: up to each of these.
+pub(crate) const DISTANCES: [usize; 4] = [64, 256, 1024, usize::MAX];
+
+/// The sums of one setting with one KV format.
+#[derive(Debug, Clone)]
+pub(crate) struct ResultRow {
+    pub(crate) setting: Setting,
+    pub(crate) kv: String,
+    /// By task.
+    pub(crate) answers: BTreeMap<String, AnswerCell>,
+    /// By task.
+    pub(crate) texts: BTreeMap<String, TextCell>,
+    pub(crate) cost: CostSums,
+    /// Times of one prompt alone, where they were taken.
+    pub(crate) speed: Option<SpeedReport>,
+}
+
+/// Answers of one task.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct AnswerCell {
+    pub(crate) cases: usize,
+    /// Things that could be right: a case has one, or one a fact.
+    pub(crate) weight: f64,
+    /// Things that were.
+    pub(crate) right: f64,
+    /// The same by group: right, and weight.
+    pub(crate) groups: BTreeMap<String, (f64, f64)>,
+}
+
+/// Predicted text of one task.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct TextCell {
+    pub(crate) windows: usize,
+    /// All tokens.
+    pub(crate) all: TokenSums,
+    /// Tokens of answers about what was said before.
+    pub(crate) answers: TokenSums,
+    /// By distance behind the cut, as [`DISTANCES`].
+    pub(crate) distances: [TokenSums; DISTANCES.len()],
+}
+
+/// Sums over predicted tokens.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct TokenSums {
+    pub(crate) tokens: usize,
+    /// Negative log-likelihood, nats.
+    pub(crate) nll: f64,
+    /// Kullback-Leibler divergence from the exact variant, nats.
+    pub(crate) kl: f64,
+}
+
+/// Costs, summed over prompts.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct CostSums {
+    prompts: usize,
+    kept: Kept,
+    decided: Duration,
+    decisions: usize,
+    moved: Duration,
+}
+
+/// What is stored of a prompt, as shares of its tokens.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Kept {
+    /// Mean of all heads.
+    pub(crate) mean: f64,
+    /// Of the head that keeps fewest.
+    pub(crate) smallest: f64,
+    /// Of the head that keeps most.
+    pub(crate) largest: f64,
+    /// Bytes of keys and values for each token of the prompt.
+    pub(crate) token_bytes: f64,
+}
+
+/// Times of one prompt alone.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct SpeedReport {
+    /// Tokens of the prompt.
+    pub(crate) tokens: usize,
+    /// Milliseconds of reading it and observing what the policy needs.
+    pub(crate) read_ms: f64,
+    /// Milliseconds of one decode step behind it.
+    pub(crate) decode_ms: f64,
+}
+
+impl ResultRow {
+    /// A row without results.
+    pub(crate) fn new(setting: Setting, kv: String) -> ResultRow {
+        let (answers, texts) = (BTreeMap::new(), BTreeMap::new());
+        ResultRow { setting, kv, answers, texts, cost: CostSums::default(), speed: None }
+    }
+
+    /// Counts an answer.
+    pub(super) fn answered(&mut self, task: &str, case: &EvalCase, answer: &str) {
+        let (weight, score) = (case.expected.weight(), case.expected.score(answer));
+        let cell = self.answers.entry(task.to_owned()).or_default();
+        cell.cases += 1;
+        cell.weight += weight;
+        cell.right += weight * score;
+        if !case.group.is_empty() {
+            let group = cell.groups.entry(case.group.clone()).or_default();
+            *group = (group.0 + weight * score, group.1 + weight);
+        }
+    }
+
+    /// Counts a decision.
+    pub(super) fn decided(&mut self, took: Duration) {
+        self.cost.decided += took;
+        self.cost.decisions += 1;
+    }
+
+    /// Counts what a decision stored.
+    pub(super) fn kept(&mut self, kept: &Kept, took: Duration) {
+        let Kept { mean, smallest, largest, token_bytes } = &mut self.cost.kept;
+        *mean += kept.mean;
+        *smallest += kept.smallest;
+        *largest += kept.largest;
+        *token_bytes += kept.token_bytes;
+        self.cost.moved += took;
+        self.cost.prompts += 1;
+    }
+}
+
+impl TextCell {
+    /// Counts the windows of another cell.
+    pub(super) fn add(&mut self, other: &TextCell) {
+        self.windows += other.windows;
+        self.all.add(&other.all);
+        self.answers.add(&other.answers);
+        self.distances.iter_mut().zip(&other.distances).for_each(|(sums, other)| sums.add(other));
+    }
+
+    /// Counts a token that stands `distance` behind the cut.
+    pub(super) fn predicted(&mut self, distance: usize, is_answer: bool, nll: f64, kl: f64) {
+        let bucket = DISTANCES.iter().position(|&end| distance < end).unwrap_or(DISTANCES.len() - 1);
+        self.all.count(nll, kl);
+        self.distances[bucket].count(nll, kl);
+        if is_answer {
+            self.answers.count(nll, kl);
+        }
+    }
+}
+
+impl TokenSums {
+    fn count(&mut self, nll: f64, kl: f64) {
+        self.add(&TokenSums { tokens: 1, nll, kl });
+    }
+
+    fn add(&mut self, other: &TokenSums) {
+        self.tokens += other.tokens;
+        self.nll += other.nll;
+        self.kl += other.kl;
+    }
+
+    /// e to the mean negative log-likelihood; `None` without tokens.
+    pub(crate) fn perplexity(&self) -> Option<f64> {
+        (self.tokens > 0).then(|| (self.nll / self.tokens as f64).exp())
+    }
+
+    /// Mean divergence, nats a token; `None` without tokens.
+    pub(crate) fn divergence(&self) -> Option<f64> {
+        (self.tokens > 0).then(|| self.kl / self.tokens as f64)
+    }
+
+    /// How much higher the perplexity is than that of `exact`, in percent.
+    pub(crate) fn increase(&self, exact: &TokenSums) -> Option<f64> {
+        Some(100.0 * (self.perplexity()? / exact.perplexity()? - 1.0))
+    }
+}
+
+impl AnswerCell {
+    /// The share of right answers, in percent.
+    pub(crate) fn percent(&self) -> f64 {
+        100.0 * self.right / self.weight
+    }
+
+    /// Right answers in percent of those of `exact`; `None` when it had none.
+    pub(crate) fn percent_of(&self, exact: &AnswerCell) -> Option<f64> {
+        (exact.right > 0.0).then(|| 100.0 * self.right / exact.right)
+    }
+}
+
+impl CostSums {
+    /// What a prompt kept on average.
+    pub(crate) fn kept(&self) -> Kept {
+        let mean = |sum: f64| sum / self.prompts.max(1) as f64;
+        let Kept { mean: all, smallest, largest, token_bytes } = self.kept;
+        Kept {
+            mean: mean(all),
+            smallest: mean(smallest),
+            largest: mean(largest),
+            token_bytes: mean(token_bytes),
+        }
+    }
+
+    /// Milliseconds of a decision on average.
+    pub(crate) fn decide_ms(&self) -> f64 {
+        self.decided.as_secs_f64() * 1e3 / self.decisions.max(1) as f64
+    }
+
+    /// Milliseconds of moving what is kept.
+    pub(crate) fn move_ms(&self) -> f64 {
+        self.moved.as_secs_f64() * 1e3 / self.prompts.max(1) as f64
+    }
+}

@@ -1,0 +1,153 @@
+//! A run: every task under every setting with every KV format, one exam for a format.
+
+use std::sync::Arc;
+
+use kvik_cache::Token;
+use kvik_cache::retain::HeadImportance;
+use kvik_engine::model::Model;
+use kvik_engine::retain::repeat::RepeatPrompt;
+use kvik_engine::text::tokenizer::Tokenizer;
+use kvik_kernels::{KvLayout, Pool};
+
+use super::calibrate::HeadLosses;
+use super::exam::{Exam, ExamSetup, Grader};
+use super::results::ResultRow;
+use super::setting::Setting;
+use super::speed::STEPS;
+use super::tasks::{EvalCase, EvalTask, Work};
+use super::windows::Window;
+
+/// What is run.
+pub(crate) struct EvalRun<'a> {
+    pub(crate) model: Arc<Model>,
+    pub(crate) tokenizer: &'a Tokenizer,
+    pub(crate) repeat: RepeatPrompt,
+    pub(crate) tasks: &'a [EvalTask],
+    /// The exact format first.
+    pub(crate) layouts: Vec<KvLayout>,
+    /// Everything kept first.
+    pub(crate) settings: Vec<Setting>,
+    /// Which heads matter, where that was measured.
+    pub(crate) importance: Option<HeadImportance>,
+    /// Bytes for the variants of a prompt.
+    pub(crate) bytes: usize,
+    /// Whether to take times of one long prompt alone.
+    pub(crate) speed: bool,
+    /// Makes compute threads.
+    pub(crate) pool: &'a dyn Fn() -> Pool,
+}
+
+impl EvalRun<'_> {
+    /// Steps of the run: one for each case with each format.
+    pub(crate) fn steps(&self) -> usize {
+        self.layouts.len() * self.tasks.iter().map(EvalTask::len).sum::<usize>()
+    }
+
+    /// Runs all; `step` hears of each case. The first row is the exact one.
+    ///
+    /// # Errors
+    /// When there is not enough memory.
+    pub(crate) fn measure(&self, step: &mut dyn FnMut()) -> anyhow::Result<Vec<ResultRow>> {
+        let mut rows = Vec::new();
+        for (index, layout) in self.layouts.iter().enumerate() {
+            let exact_only = index == 0 && !self.exact_is_measured();
+            let settings = if exact_only { &self.settings[..1] } else { &self.settings[..] };
+            let kv = layout.format_name();
+            let mut own =
+                settings.iter().map(|setting| ResultRow::new(setting.clone(), kv.clone())).collect();
+            self.measure_format(layout, &mut own, step)?;
+            rows.append(&mut own);
+        }
+        Ok(rows)
+    }
+
+    /// Whether the exact format was asked for, and is not only there to compare with.
+    fn exact_is_measured(&self) -> bool {
+        self.layouts.len() == 1 || self.layouts[1..].contains(&self.layouts[0])
+    }
+
+    fn measure_format(
+        &self,
+        layout: &KvLayout,
+        rows: &mut Vec<ResultRow>,
+        step: &mut dyn FnMut(),
+    ) -> anyhow::Result<()> {
+        let mut exam = self.exam(layout)?;
+        let stop = self.tokenizer.eog();
+        let grader = Grader { tokenizer: self.tokenizer, stop };
+        let predicts = self.tasks.iter().any(|task| matches!(task.work, Work::Predict(_)));
+        let mut exact = if predicts { Some(self.exam(&self.layouts[0])?) } else { None };
+        for task in self.tasks {
+            match (&task.work, &mut exact) {
+                (Work::Answer(cases), _) => cases.iter().for_each(|case| {
+                    exam.ask(case, &task.name, rows, &grader);
+                    step();
+                }),
+                (Work::Predict(windows), Some(exact)) => windows.iter().for_each(|window| {
+                    exam.predict(exact, window, &task.name, rows);
+                    step();
+                }),
+                (Work::Predict(_), None) => {}
+            }
+        }
+        if self.speed {
+            let prompt = self.longest();
+            rows.iter_mut().for_each(|row| row.speed = Some(exam.time(&prompt, row.setting.retention)));
+        }
+        Ok(())
+    }
+
+    /// Which heads matter, from the cases of the run with the last format; `step` hears of each.
+    ///
+    /// # Errors
+    /// When there is not enough memory.
+    pub(crate) fn calibrate(&self, step: &mut dyn FnMut()) -> anyhow::Result<HeadLosses> {
+        let mut exam = self.exam(&self.layouts[0])?;
+        let grader = Grader { tokenizer: self.tokenizer, stop: self.tokenizer.eog() };
+        let mut losses = HeadLosses::new(&exam.shape());
+        for case in self.cases() {
+            exam.lose_heads(case, &mut losses, &grader);
+            step();
+        }
+        Ok(losses)
+    }
+
+    /// The longest prompt.
+    fn longest(&self) -> Vec<Token> {
+        let windows = self.windows().map(|window| window.tokens[..window.middle].to_vec());
+        let prompts = self.cases().map(|case| case.prompt.whole()).chain(windows);
+        prompts.max_by_key(Vec::len).unwrap_or_default()
+    }
+
+    fn windows(&self) -> impl Iterator<Item = &Window> {
+        self.tasks.iter().flat_map(|task| match &task.work {
+            Work::Predict(windows) => &windows[..],
+            Work::Answer(_) => &[],
+        })
+    }
+
+    fn cases(&self) -> impl Iterator<Item = &EvalCase> {
+        self.tasks.iter().flat_map(|task| match &task.work {
+            Work::Answer(cases) => &cases[..],
+            Work::Predict(_) => &[],
+        })
+    }
+
+    fn exam(&self, layout: &KvLayout) -> anyhow::Result<Exam> {
+        let answers = self.cases().map(|case| (case.prompt.len(), case.prompt.question.len() + case.limit));
+        let lengths =
+            answers.chain(self.windows().map(|window| (window.middle, window.tokens.len() - window.middle)));
+        let (prompt_max, answer_max) =
+            lengths.fold((1, 1), |(prompt, answer), case| (prompt.max(case.0), answer.max(case.1)));
+        let setup = ExamSetup {
+            model: self.model.clone(),
+            layout: layout.clone(),
+            repeat: self.repeat.clone(),
+            prompt_max,
+            answer_max: answer_max.max(STEPS),
+            bytes: self.bytes,
+            importance: self.importance.clone(),
+        };
+        Exam::new(&setup, (self.pool)())
+    }
+}

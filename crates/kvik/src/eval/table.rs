@@ -1,0 +1,158 @@
+//! A report as a table for a terminal.
+
+use super::report::{CASES_FEW, EvalReport, RowReport};
+
+/// The tasks, then a table for each way to treat the question.
+pub(crate) fn text(report: &EvalReport) -> String {
+    let mut text = tasks(report);
+    for question in ["unseen", "seen"] {
+        let rows: Vec<&RowReport> = report.rows.iter().filter(|row| row.question == question).collect();
+        if rows.iter().any(|row| !row.keeps_everything()) || question == "unseen" {
+            text +=
+                &format!("\nquestion {question}, in % of everything kept in f32\n{}", table(report, &rows));
+        }
+    }
+    if let Some(heads) = &report.heads {
+        text += &format!("\n{}", heat(heads));
+    }
+    text
+}
+
+/// A line for each task: cases, lengths, and what the exact model reaches.
+fn tasks(report: &EvalReport) -> String {
+    let mut lines =
+        vec![row(["task", "cases", "tokens", "everything kept"].map(str::to_owned), &[14, 6, 12, 0])];
+    for task in &report.tasks {
+        let exact = report.exact();
+        let answers = exact.and_then(|row| row.answers.get(&task.name));
+        let texts = exact.and_then(|row| row.texts.get(&task.name));
+        let reached = match (answers, texts.and_then(|cell| Some((cell.all.perplexity()?, cell)))) {
+            (Some(cell), _) => format!("{:.1}% right", cell.percent()),
+            (None, Some((all, cell))) => match cell.answers.perplexity() {
+                Some(answers) => format!("perplexity {all:.3}, of answers {answers:.3}"),
+                None => format!("perplexity {all:.3}"),
+            },
+            (None, None) => String::new(),
+        };
+        let few = if task.cases < CASES_FEW { " *" } else { "" };
+        let (min, max) = task.tokens;
+        let cells = [task.name.clone(), format!("{}{few}", task.cases), format!("{min}-{max}"), reached];
+        lines.push(row(cells, &[14, 6, 12, 0]));
+    }
+    if report.tasks.iter().any(|task| task.cases < CASES_FEW) {
+        lines.push(format!("* fewer than {CASES_FEW} cases: one answer more or less changes much"));
+    }
+    lines.join("\n") + "\n"
+}
+
+fn row<const N: usize>(cells: [String; N], widths: &[usize; N]) -> String {
+    let cells = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+    cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+}
+
+/// A line for each row: what it kept, and how good each task was.
+fn table(report: &EvalReport, rows: &[&RowReport]) -> String {
+    let mut lines = vec![header(report)];
+    lines.extend(rows.iter().map(|row| cells(report, row)));
+    let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for line in &lines {
+        let cells = line.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| match column {
+            0 | 1 => format!("{cell:<width$}"),
+            _ => format!("{cell:>width$}"),
+        });
+        text += cells.collect::<Vec<_>>().join("  ").trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+fn header(report: &EvalReport) -> Vec<String> {
+    let mut cells: Vec<String> = ["kv", "retain", "kept", "heads", "B/token"].map(str::to_owned).into();
+    for task in &report.tasks {
+        match task.predicts {
+            false => cells.push(task.name.clone()),
+            true => cells.extend([format!("{} ppl", task.name), "answers".to_owned(), "KL".to_owned()]),
+        }
+    }
+    if report.rows.iter().any(|row| row.speed.is_some()) {
+        cells.extend(["read ms", "decode ms"].map(str::to_owned));
+    }
+    cells
+}
+
+fn cells(report: &EvalReport, row: &RowReport) -> Vec<String> {
+    let kept = &row.kept;
+    let mut cells = vec![
+        row.kv.clone(),
+        row.retain.clone(),
+        format!("{:.0}%", 100.0 * kept.mean),
+        format!("{:.0}-{:.0}%", 100.0 * kept.smallest, 100.0 * kept.largest),
+        format!("{:.0}", kept.token_bytes),
+    ];
+    let absent = || "-".to_owned();
+    for task in &report.tasks {
+        if !task.predicts {
+            cells
+                .push(report.percent(row, &task.name).map_or_else(absent, |percent| format!("{percent:.0}")));
+            continue;
+        }
+        let increase = report.increase(row, &task.name);
+        let signed = |value: Option<f64>| value.map_or_else(absent, |value| format!("{value:+.1}%"));
+        cells.push(signed(increase.map(|(all, _)| all)));
+        cells.push(signed(increase.and_then(|(_, answers)| answers)));
+        let kl = row.texts.get(&task.name).and_then(|cell| cell.all.divergence());
+        cells.push(kl.map_or_else(absent, |kl| format!("{kl:.4}")));
+    }
+    if let Some(speed) = row.speed {
+        cells.extend([speed.read_ms, speed.decode_ms].map(|ms| format!("{ms:.1}")));
+    } else if report.rows.iter().any(|row| row.speed.is_some()) {
+        cells.extend([absent(), absent()]);
+    }
+    cells
+}
+
+/// Which heads matter, as shades: a row for each layer, a column for each KV head.
+pub(crate) fn heat(heads: &[Vec<f32>]) -> String {
+    const SHADES: [char; 5] = ['.', '\u{2591}', '\u{2592}', '\u{2593}', '\u{2588}'];
+    let max = heads.iter().flatten().copied().fold(0.0, f32::max).max(f32::MIN_POSITIVE);
+    let mut text = "importance of KV heads, nats of a right answer lost without them\n".to_owned();
+    for (layer, heads) in heads.iter().enumerate() {
+        // The root shows small losses beside one that is far larger than all others.
+        let shade =
+            |&loss: &f32| SHADES[(((loss / max).sqrt() * 4.0).round() as usize).min(4)].to_string().repeat(2);
+        let shades: Vec<String> = heads.iter().map(shade).collect();
+        let losses: Vec<String> = heads.iter().map(|loss| format!("{loss:.3}")).collect();
+        text += &format!("layer {layer:>3}  {}  {}\n", shades.join(" "), losses.join(" "));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::example;
+    use super::*;
+
+    #[test]
+    fn the_table_says_what_the_report_says() {
+        let text = text(&example());
+        let line = |start: &str| text.lines().find(|line| line.contains(start)).unwrap().to_owned();
+        assert!(line("recall   ").contains("10 *") && line("recall   ").contains("80.0% right"), "{text}");
+        let words: Vec<String> = line("keydiff:0.5").split_whitespace().map(str::to_owned).collect();
+        assert_eq!(words[..6], ["f32", "keydiff:0.5", "50%", "50-50%", "3072", "88"], "{text}");
+        assert_eq!(words[6], "+28.4%");
+        assert!(line("everything  ").contains("100"), "{text}");
+        assert!(!text.contains("question seen"), "{text}");
+        assert!(text.contains("layer   0  .. \u{2588}\u{2588}"), "{text}");
+    }
+
+    #[test]
+    fn columns_stand_under_their_headers() {
+        let text = text(&example());
+        let lines: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("kv ")).take(4).collect();
+        let ends: Vec<usize> = lines.iter().map(|line| line.chars().count()).collect();
+        assert!(ends.windows(2).all(|pair| pair[0] == pair[1]), "{text}");
+    }
+}

@@ -1,0 +1,132 @@
+use std::sync::Arc;
+
+use kvik_cache::Token;
+use kvik_engine::model::ModelRunner;
+use kvik_kernels::KvFormat;
+
+use super::encode::Encoder;
+use super::exam::{Exam, ExamSetup, Grader};
+use super::generate::TASKS;
+use super::results::ResultRow;
+use super::run::EvalRun;
+use super::setting::{Setting, Sight, retentions, settings};
+use super::tasks::{EvalCase, EvalTask, Work};
+use crate::serving::{load, load::Opened, repeat::repeat_prompt};
+use crate::settings::model::ModelArgs;
+
+/// Generated cases of the embedded model that it answers.
+fn cases(opened: &Opened, task: &str, count: usize) -> EvalTask {
+    let encoder = Encoder { tokenizer: &opened.tokenizer, template: opened.template.as_ref() };
+    let task = TASKS.iter().find(|known| known.name == task).unwrap();
+    let case = |number| {
+        let case = task.case(&encoder, 1, number, 300);
+        let prompt = encoder.encode(&case).unwrap();
+        EvalCase { prompt, expected: case.expected, limit: case.limit, group: case.group }
+    };
+    EvalTask { name: task.name.to_owned(), work: Work::Answer((0..count).map(case).collect()) }
+}
+
+/// Runs the embedded model with 32-bit keys and values.
+fn with_run(tasks: &[(&str, usize)], settings: Vec<Setting>, check: impl FnOnce(&EvalRun<'_>)) {
+    let args = ModelArgs::embedded();
+    let opened = load::model(&args, &args.pool()).unwrap();
+    let tasks: Vec<EvalTask> = tasks.iter().map(|(name, count)| cases(&opened, name, *count)).collect();
+    let layout = ModelRunner::layout(opened.model.config(), &KvFormat::F32.into()).unwrap();
+    let Opened { model, tokenizer, template } = opened;
+    check(&EvalRun {
+        model: Arc::new(model),
+        tokenizer: &tokenizer,
+        repeat: repeat_prompt(&tokenizer, template.as_ref()),
+        tasks: &tasks,
+        layouts: vec![layout],
+        settings,
+        importance: None,
+        bytes: 64 << 20,
+        speed: false,
+        pool: &|| args.pool(),
+    });
+}
+
+/// Settings of retentions, everything kept first.
+fn kept(texts: &[&str], sights: &[Sight]) -> Vec<Setting> {
+    let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
+    [vec![Setting::EVERYTHING], settings(&retentions(&texts, &[]).unwrap(), sights)].concat()
+}
+
+#[test]
+fn keys_unlike_the_others_answer_what_keys_at_random_do_not() {
+    let settings = kept(&["keydiff:0.5", "random:0.5"], &[Sight::Unseen, Sight::Seen]);
+    with_run(&[("recall", 5), ("passkey", 5)], settings, |run| {
+        let mut steps = 0;
+        let rows = run.measure(&mut || steps += 1).unwrap();
+        assert_eq!((steps, rows.len()), (10, 5));
+        let right = |row: &ResultRow| row.answers.values().map(|cell| cell.right).sum::<f64>();
+        let all = right(&rows[0]);
+        assert!(all >= 7.0, "{all} right with everything kept");
+        for pair in [&rows[1..3], &rows[3..5]] {
+            assert!(
+                right(&pair[0]) >= 0.7 * all && right(&pair[1]) <= 0.5 * all,
+                "{:?}",
+                rows.iter().map(right).collect::<Vec<_>>()
+            );
+            assert!((0.49..0.51).contains(&pair[0].cost.kept().mean), "{:?}", pair[0].cost.kept());
+        }
+        assert_eq!(rows[0].cost.kept().mean, 1.0);
+    });
+}
+
+#[test]
+fn everything_kept_answers_as_plain_decoding_does() {
+    with_run(&[("recall", 2)], kept(&["sinks:1", "keydiff:1"], &[Sight::Unseen, Sight::Seen]), |run| {
+        let Work::Answer(cases) = &run.tasks[0].work else { panic!("recall has cases") };
+        let setup = ExamSetup {
+            model: run.model.clone(),
+            layout: run.layouts[0].clone(),
+            repeat: run.repeat.clone(),
+            prompt_max: 500,
+            answer_max: 100,
+            bytes: 16 << 20,
+            importance: None,
+        };
+        let mut exam = Exam::new(&setup, (run.pool)()).unwrap();
+        let stop = run.tokenizer.eog();
+        for case in cases {
+            let plain = plain(&mut exam, case, stop);
+            let mut rows: Vec<ResultRow> = run
+                .settings
+                .iter()
+                .map(|setting| ResultRow::new(setting.clone(), "f32".to_owned()))
+                .collect();
+            // The answer that is expected is the one of plain decoding, to the letter.
+            let expected = super::score::Expected::Contains(vec![run.tokenizer.decode(&plain)]);
+            let case = EvalCase { expected, ..case.clone() };
+            exam.ask(&case, "plain", &mut rows, &Grader { tokenizer: run.tokenizer, stop });
+            assert!(rows.iter().all(|row| row.answers["plain"].right == 1.0), "{rows:?}");
+        }
+    });
+}
+
+/// Decodes without a cache: the whole prompt again for every token.
+fn plain(exam: &mut Exam, case: &EvalCase, stop: &[Token]) -> Vec<Token> {
+    let (mut tokens, mut answer) = (case.prompt.whole(), Vec::new());
+    loop {
+        let token = exam.read(&tokens, []);
+        if stop.contains(&token) || answer.len() == case.limit {
+            return answer;
+        }
+        tokens.push(token);
+        answer.push(token);
+    }
+}
+
+#[test]
+fn the_head_that_recalls_is_found() {
+    with_run(&[("recall", 3)], kept(&[], &[]), |run| {
+        let losses = run.calibrate(&mut || {}).unwrap();
+        assert!(losses.cases >= 1);
+        let layers = losses.importance().layers;
+        let most = layers.iter().flatten().copied().fold(0.0, f32::max);
+        assert_eq!(layers[5][1], most, "{layers:?}");
+        assert!(most > 1.0, "{layers:?}");
+    });
+}

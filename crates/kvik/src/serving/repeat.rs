@@ -1,0 +1,62 @@
+//! The words with which a model is asked to repeat its prompt, as its own chat template writes them.
+
+use std::time::SystemTime;
+
+use kvik_cache::Token;
+use kvik_engine::retain::repeat::RepeatPrompt;
+use kvik_engine::text::template::{ChatTemplate, RenderInput};
+use kvik_engine::text::tokenizer::Tokenizer;
+use serde_json::json;
+
+/// What stands for a prompt while the template shows what it writes before and behind one.
+const DUMMY: &str = "dummy context";
+/// What stands before an answer where there is no template.
+const PLAIN_SUFFIX: &str = "\n";
+
+/// The words for a model.
+pub(crate) fn repeat_prompt(tokenizer: &Tokenizer, template: Option<&ChatTemplate>) -> RepeatPrompt {
+    let (prefix, suffix) =
+        template.and_then(around).unwrap_or_else(|| (String::new(), PLAIN_SUFFIX.to_owned()));
+    let control = |text: &str| tokenizer.encode(text, false, true);
+    let plain = |text: &str| -> Vec<Token> { tokenizer.encode(text, false, false) };
+    RepeatPrompt {
+        prefix: control(&prefix).len(),
+        ask: plain(RepeatPrompt::ASK),
+        ask_more: plain(RepeatPrompt::ASK_MORE),
+        suffix: control(&suffix),
+    }
+}
+
+/// What a template writes before a message of the user, and behind it up to an answer.
+fn around(template: &ChatTemplate) -> Option<(String, String)> {
+    let input = RenderInput {
+        messages: json!([{"role": "user", "content": DUMMY}]),
+        tools: None,
+        add_generation_prompt: true,
+        enable_thinking: Some(false),
+        kwargs: serde_json::Map::new(),
+        now: SystemTime::UNIX_EPOCH,
+    };
+    let text = template.render(&input).ok()?.text;
+    let (before, behind) = text.split_once(DUMMY)?;
+    Some((before.to_owned(), behind.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::model::ModelArgs;
+
+    #[test]
+    fn the_words_are_those_of_the_template() {
+        let loaded = ModelArgs::embedded().load().unwrap();
+        let (tokenizer, template) = (&loaded.tokenizer, loaded.template(None).unwrap());
+        let words = repeat_prompt(tokenizer, Some(&template));
+        assert_eq!(words.prefix, tokenizer.encode("<|im_start|>user\n", false, true).len());
+        let suffix = tokenizer.decode(&words.suffix);
+        assert_eq!(suffix, "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n");
+        assert_eq!(tokenizer.decode(&words.ask), RepeatPrompt::ASK);
+        let plain = repeat_prompt(tokenizer, None);
+        assert_eq!((plain.prefix, tokenizer.decode(&plain.suffix)), (0, "\n".to_owned()));
+    }
+}
