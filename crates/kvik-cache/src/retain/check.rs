@@ -39,8 +39,11 @@ impl Retention {
         }
     }
 
-    /// Everything that does not depend on the model.
-    pub(super) fn check_fields(&self) -> Result<(), RetentionError> {
+    /// Whether it can be used as far as that does not depend on the model.
+    ///
+    /// # Errors
+    /// The first field that cannot be used, and what to write instead.
+    pub fn check_fields(&self) -> Result<(), RetentionError> {
         self.keep.check()?;
         self.budget.check()?;
         self.cut.check()?;

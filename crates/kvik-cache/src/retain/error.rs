@@ -73,3 +73,16 @@ pub enum RetentionError {
         context: usize,
     },
 }
+
+impl RetentionError {
+    /// The field that is at fault: `policy`, `keep`, or the name of an option.
+    pub fn field(&self) -> &str {
+        match self {
+            RetentionError::UnknownPolicy(_) | RetentionError::PromptLong { .. } => "policy",
+            RetentionError::UnknownOption { option, .. } | RetentionError::NoValue(option) => option,
+            RetentionError::Value { field, .. } => field,
+            RetentionError::KeepBelowForced { .. } => "keep",
+            RetentionError::BudgetNeeds { .. } | RetentionError::NotCalibrated => "budget",
+        }
+    }
+}

@@ -52,6 +52,12 @@ impl Retention {
         Ok(())
     }
 
+    /// The names of its options: those of its policy, and those of every retention.
+    pub fn option_names(&self) -> Vec<&'static str> {
+        let mut policy = self.policy;
+        policy.options().iter().map(|(name, _)| *name).chain(COMMON).collect()
+    }
+
     fn set_of_policy(&mut self, option: &str, value: &str) -> Result<(), RetentionError> {
         let policy = self.policy.name();
         let mut options = self.policy.options();
@@ -59,8 +65,7 @@ impl Retention {
         if let Some((name, slot)) = found {
             return slot.read(value).map_err(|expected| fault(name, value, expected));
         }
-        let known = options.iter().map(|(name, _)| *name).chain(COMMON).collect();
-        Err(RetentionError::UnknownOption { policy, option: option.to_owned(), known })
+        Err(RetentionError::UnknownOption { policy, option: option.to_owned(), known: self.option_names() })
     }
 }
 

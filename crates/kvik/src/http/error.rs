@@ -9,6 +9,7 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use kvik_cache::retain::RetentionError;
 use kvik_engine::api::RequestError;
 use serde_json::{Value, json};
 
@@ -153,6 +154,12 @@ impl IntoResponse for ApiError {
     }
 }
 
+impl From<RetentionError> for ApiError {
+    fn from(error: RetentionError) -> ApiError {
+        ApiError::field(format!("kvik.retain.{}", error.field()), format!("kvik.retain.{error}"))
+    }
+}
+
 impl From<RequestError> for ApiError {
     fn from(error: RequestError) -> ApiError {
         let message = error.to_string();
@@ -169,6 +176,7 @@ impl From<RequestError> for ApiError {
                 ApiError::new(StatusCode::BAD_REQUEST, Some("over_kv_budget"), message)
             }
             RequestError::PinLimit(_) => ApiError::new(StatusCode::BAD_REQUEST, Some("pin_limit"), message),
+            RequestError::Retention(error) => error.into(),
             RequestError::BadChoices { .. } => ApiError::field("n", message),
             RequestError::QueueFull { retry_after_s, .. }
             | RequestError::ConstraintsBusy { retry_after_s } => ApiError::busy(message, retry_after_s),

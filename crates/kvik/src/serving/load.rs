@@ -15,7 +15,7 @@ use kvik_engine::text::template::{ChatTemplate, TemplateError};
 use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_kernels::{KvLayout, Pool};
 
-use super::{budget::KvBudget, disk, kv, memory};
+use super::{budget::KvBudget, disk, kv, memory, retaining::Retaining};
 use crate::{
     accounts::tenants::Tenants,
     clock::unix_seconds,
@@ -152,7 +152,8 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
     let handle = Handle(engine.clone());
     let cache = Some(engine.clone());
     let (engine, tokenizer) = (Arc::new(engine), Arc::new(tokenizer));
-    let serving = Serving { engine, cache, tokenizer, template, model: card };
+    let retaining = Retaining::default();
+    let serving = Serving { engine, cache, tokenizer, template, model: card, retaining };
     Ok(Loaded { serving, budget, disk: disk_line, handle })
 }
 

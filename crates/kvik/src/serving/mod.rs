@@ -9,6 +9,7 @@ pub(crate) mod load;
 mod memory;
 mod open;
 pub(crate) mod repeat;
+pub(crate) mod retaining;
 
 use std::sync::Arc;
 
@@ -18,6 +19,8 @@ use kvik_engine::engine::Engine;
 use kvik_engine::stats::EngineStats;
 use kvik_engine::text::template::{ChatTemplate, Prompt};
 use kvik_engine::text::tokenizer::Tokenizer;
+
+use retaining::Retaining;
 
 /// Runs requests: the engine, or a scripted double in tests of the routes.
 pub(crate) trait Inference: Send + Sync {
@@ -42,6 +45,8 @@ pub(crate) struct Serving {
     /// `None` when the model has none and `--chat-template` was not given.
     pub(crate) template: Option<ChatTemplate>,
     pub(crate) model: ModelCard,
+    /// Which tokens of their sequences requests go on reading.
+    pub(crate) retaining: Retaining,
 }
 
 /// Description of the model in answers.

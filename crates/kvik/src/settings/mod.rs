@@ -7,4 +7,5 @@ pub(crate) mod file_limit;
 pub(crate) mod kv;
 pub(crate) mod logging;
 pub(crate) mod model;
+pub(crate) mod retain;
 pub(crate) mod size;

@@ -65,7 +65,8 @@ fn explain(app: &App, tenant: &Tenant, body: &Body) -> Result<Json<Value>> {
 pub(in crate::api) fn requests(app: &App, body: &Body) -> Result<(Vec<Request>, Origin)> {
     let (ModelField { model }, named, generation) = Fields::from_body(body)?;
     app.accept_model(&model)?;
-    let options = generation.options(&|text| app.serving.tokenizer.encode(text, false, true))?;
+    let encode = |text: &str| app.serving.tokenizer.encode(text, false, true);
+    let options = generation.options(&encode, &app.serving.retaining)?;
     match named {
         Named::Conversation(conversation) => {
             let chat = conversation.conversation()?.request(app, options, None, body)?;

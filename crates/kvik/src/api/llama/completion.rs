@@ -65,7 +65,7 @@ fn read(app: &App, body: &Body) -> Result<Prepared<LlamaAnswer>> {
     let (prompts, generation, fields) = Fields::from_body(body)?;
     let tokenizer = &app.serving.tokenizer;
     let prompts = prompts.prompts()?;
-    let options = generation.options(&|text| tokenizer.encode(text, false, true))?;
+    let options = generation.options(&|text| tokenizer.encode(text, false, true), &app.serving.retaining)?;
     let context = app.serving.model.context;
     let max_tokens = options.max_tokens(context, context);
     let probabilities = fields.n_probs.and_then(Whole::count).unwrap_or(0);

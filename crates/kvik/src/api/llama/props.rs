@@ -22,8 +22,8 @@ pub(super) async fn route(State(app): State<Arc<App>>) -> Result<Json<Value>> {
     let text = |token: Option<Token>| {
         token.map(|token| String::from_utf8_lossy(tokenizer.token_bytes(token)).into_owned())
     };
-    let options =
-        GenerationFields::<LlamaServer>::from_body(&Body::of(&json!({}))?)?.options(&|_| Vec::new())?;
+    let nothing_said = GenerationFields::<LlamaServer>::from_body(&Body::of(&json!({}))?)?;
+    let options = nothing_said.options(&|_| Vec::new(), &app.serving.retaining)?;
     Ok(Json(json!({
         "default_generation_settings": {
             "n_ctx": model.context,

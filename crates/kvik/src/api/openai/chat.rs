@@ -54,7 +54,8 @@ fn read(app: &App, body: &Body) -> Result<Prepared<ChatAnswer>> {
     let (head, conversation, generation, fields) = Fields::from_body(body)?;
     app.accept_model(&head.model)?;
     let conversation = conversation.conversation()?;
-    let options = generation.options(&|text| app.serving.tokenizer.encode(text, false, true))?;
+    let encode = |text: &str| app.serving.tokenizer.encode(text, false, true);
+    let options = generation.options(&encode, &app.serving.retaining)?;
     let logprobs = fields.logprobs()?;
     let (stream, include_usage) = (head.stream, head.include_usage()?);
 

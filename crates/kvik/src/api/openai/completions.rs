@@ -67,7 +67,7 @@ fn read(app: &App, body: &Body) -> Result<Prepared<TextAnswer>> {
     app.accept_model(&head.model)?;
     let tokenizer = &app.serving.tokenizer;
     let prompts = prompts.prompts()?;
-    let options = generation.options(&|text| tokenizer.encode(text, false, true))?;
+    let options = generation.options(&|text| tokenizer.encode(text, false, true), &app.serving.retaining)?;
     let logprobs = fields.logprobs.and_then(Whole::count);
     // 0 computes the prompt only, which warms the cache.
     let max_tokens = options.max_tokens(MAX_TOKENS, app.serving.model.context);

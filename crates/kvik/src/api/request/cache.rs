@@ -12,8 +12,9 @@ use serde::{
 use super::{
     number::{TtlSeconds, whole},
     parts::Part,
+    retain::RetainField,
 };
-use crate::http::error::ApiError;
+use crate::{http::error::ApiError, settings::retain::RetainChoice};
 
 /// What a request asks of the cache.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -37,6 +38,8 @@ struct KvikFields {
     #[serde(default)]
     pin: bool,
     cache: Option<CacheMode>,
+    /// Which tokens are kept and read on; the server's default when absent.
+    retain: Option<RetainField>,
 }
 
 /// Whether the cache takes part.
@@ -56,6 +59,8 @@ pub(crate) struct Keep {
     pub(crate) reuse: bool,
     /// How long what it leaves there is kept.
     pub(crate) lifetime: Lifetime,
+    /// Which tokens its sequences go on reading, where it says so.
+    pub(crate) retain: Option<RetainChoice>,
 }
 
 impl CacheFields {
@@ -79,7 +84,8 @@ impl CacheFields {
             let message = "`kvik.pin` keeps a prompt in the cache, and this one is to stay out of it";
             return Err(ApiError::field("kvik.pin", message));
         }
-        Ok(Keep { reuse, lifetime })
+        let retain = own.retain.as_ref().map(RetainField::choice).transpose()?;
+        Ok(Keep { reuse, lifetime, retain })
     }
 }
 
@@ -161,7 +167,7 @@ mod tests {
 
     #[test]
     fn every_field_in_every_form() {
-        let shared = Keep { reuse: true, lifetime: Lifetime::default() };
+        let shared = Keep { reuse: true, lifetime: Lifetime::default(), retain: None };
         let check = |body: Value, expect: Keep| assert_eq!(read(body.clone()), Ok(expect), "{body}");
         check(json!({}), shared);
         check(json!({"kvik": {}}), shared);
@@ -173,6 +179,11 @@ mod tests {
         let ttl = Some(Duration::from_millis(1500));
         check(json!({"kvik": {"ttl_s": 1.5}}), lasting(Lifetime { ttl, ..Lifetime::default() }));
         check(json!({"kvik": {"pin": true}}), lasting(Lifetime { pin: true, ..Lifetime::default() }));
+        let retain = |text: &str| Keep { retain: Some(text.parse().unwrap()), ..shared };
+        check(json!({"kvik": {"retain": "none"}}), retain("none"));
+        check(json!({"kvik": {"retain": "snapkv:0.5"}}), retain("snapkv:0.5"));
+        check(json!({"kvik": {"retain": {"policy": "snapkv", "keep": 0.5}}}), retain("snapkv:0.5"));
+        check(json!({"kvik": {"retain": null}}), shared);
         for (asked, priority) in
             [(json!(-100), -100), (json!(7.0), 7), (json!("low"), -50), (json!("high"), 50), (json!(null), 0)]
         {
@@ -201,6 +212,8 @@ mod tests {
         check(json!({"kvik": {"pin": true, "cache": "private"}}), "kvik.pin");
         check(json!({"cache_prompt": false, "kvik": {"pin": true}}), "kvik.pin");
         check(json!({"kvik": {"cache": "public"}}), "kvik.cache");
+        check(json!({"kvik": {"retain": []}}), "kvik.retain");
+        check(json!({"kvik": {"retain": {"policy": "snapkv", "keep": 2.5}}}), "kvik.retain.keep");
         check(json!({"cache_prompt": true, "kvik": {"cache": "private"}}), "kvik.cache");
     }
 }

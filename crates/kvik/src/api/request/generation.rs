@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use kvik_cache::{Lifetime, Token};
+use kvik_cache::{Lifetime, Token, retain::Retention};
 use kvik_engine::api::{Constraint, Request, Sampling};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::{
@@ -22,7 +22,10 @@ use super::{
     sampling::SamplingFields,
     unsupported::UnsupportedGenerating,
 };
-use crate::http::{error::ApiError, json::Body};
+use crate::{
+    http::{error::ApiError, json::Body},
+    serving::retaining::Retaining,
+};
 
 type Result<T> = std::result::Result<T, ApiError>;
 
@@ -166,15 +169,21 @@ pub(crate) struct Options {
     length: Option<i64>,
     pub(crate) reuse: bool,
     pub(crate) lifetime: Lifetime,
+    pub(crate) retention: Option<Retention>,
     pub(crate) constraint: Option<Constraint>,
     /// What of a schema is not enforced, and why.
     pub(crate) schema_notes: Vec<String>,
 }
 
 impl<D: Defaults> GenerationFields<D> {
-    /// What they mean; `encode` gives the tokens of a text, for biases that name one.
-    pub(crate) fn options(self, encode: &dyn Fn(&str) -> Vec<Token>) -> Result<Options> {
-        let Keep { reuse, lifetime } = self.cache.keep()?;
+    /// What they mean where the server forgets as `retaining` says; `encode` gives the tokens of a text, for
+    /// biases that name one.
+    pub(crate) fn options(
+        self,
+        encode: &dyn Fn(&str) -> Vec<Token>,
+        retaining: &Retaining,
+    ) -> Result<Options> {
+        let Keep { reuse, lifetime, retain } = self.cache.keep()?;
         let end = self.end;
         let length = end.max_completion_tokens.or(end.max_tokens).or(end.n_predict);
         let mut schema_notes = Vec::new();
@@ -186,6 +195,7 @@ impl<D: Defaults> GenerationFields<D> {
             length: length.map(Whole::get),
             reuse,
             lifetime,
+            retention: retaining.choose(retain)?,
             constraint: self.constraint.constraint(&mut schema_notes)?,
             schema_notes,
         })
@@ -232,7 +242,7 @@ impl Options {
             salt: [0; 16],
             tenant: Default::default(),
             lifetime: self.lifetime,
-            retention: None,
+            retention: self.retention,
         }
     }
 }

@@ -11,6 +11,7 @@ mod messages;
 pub(crate) mod number;
 pub(crate) mod parts;
 pub(crate) mod prompt;
+mod retain;
 mod sampling;
 mod tools;
 mod unsupported;

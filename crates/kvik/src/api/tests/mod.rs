@@ -7,6 +7,7 @@ mod doors;
 mod kept;
 mod openapi;
 mod requests;
+mod retain;
 mod situations;
 mod tenants;
 mod tools;
@@ -177,6 +178,7 @@ impl Server {
             tokenizer: Arc::new(loaded.tokenizer),
             template: Some(template),
             model,
+            retaining: Default::default(),
         };
         let ledger = Ledger::new(&serving.model.name, None, || std::time::SystemTime::UNIX_EPOCH);
         let app = App::new(serving, keys, Arc::new(ledger), config);

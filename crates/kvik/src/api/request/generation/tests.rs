@@ -9,7 +9,7 @@ pub(in crate::api::request) fn read(body: Value) -> Result<Options> {
 }
 
 fn read_as<D: Defaults>(body: Value, encode: &dyn Fn(&str) -> Vec<Token>) -> Result<Options> {
-    GenerationFields::<D>::from_body(&Body::of(&body).unwrap())?.options(encode)
+    GenerationFields::<D>::from_body(&Body::of(&body).unwrap())?.options(encode, &Retaining::default())
 }
 
 pub(in crate::api::request) fn param(body: Value) -> String {
@@ -44,6 +44,7 @@ fn the_defaults_are_openais() {
             length: None,
             reuse: true,
             lifetime: Lifetime::default(),
+            retention: None,
             constraint: None,
             schema_notes: vec![]
         }

@@ -1,0 +1,150 @@
+//! `kvik.retain`: which tokens of its sequences a request goes on reading.
+//!
+//! A text as `--retain` takes it, or an object with `policy`, `keep` and the options of the policy. Which options
+//! there are is the policies' business: their names are not repeated here.
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use kvik_cache::retain::{Policy, Retention, RetentionError};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Deserialize;
+use serde_json::{Map, Number, Value, json};
+
+use super::number::whole;
+use crate::{
+    http::{
+        error::ApiError,
+        json::{Json, wrong},
+    },
+    serving::retaining::RetainRefusal,
+    settings::retain::RetainChoice,
+};
+
+type Result<T> = std::result::Result<T, ApiError>;
+
+/// Where it stands in a body.
+const PATH: &str = "kvik.retain";
+/// What it may be.
+const EXPECTED: &str =
+    "a policy as \"snapkv:0.5\", an object with `policy`, `keep` and options, \"auto\" or \"none\"";
+/// What the value of a field may be.
+const SCALAR: &str = "a text, a number, true or false";
+/// Bytes of the whole text, and of the text of one field, at most.
+const TEXT_BYTES_MAX: usize = 256;
+
+/// The field as it was sent.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub(super) struct RetainField(Json);
+
+impl RetainField {
+    /// What it asks for.
+    pub(super) fn choice(&self) -> Result<RetainChoice> {
+        match &self.0.0 {
+            Value::String(text) if text.len() <= TEXT_BYTES_MAX => Ok(text.parse::<RetainChoice>()?),
+            Value::Object(fields) => of_object(fields),
+            other => Err(wrong(PATH, EXPECTED, other)),
+        }
+    }
+}
+
+/// What an object asks for. A null counts as absent, as in all bodies.
+fn of_object(fields: &Map<String, Value>) -> Result<RetainChoice> {
+    let there = fields.iter().filter(|(_, value)| !value.is_null());
+    let mut texts: BTreeMap<&str, String> =
+        there.map(|(name, value)| Ok((name.as_str(), text(name, value)?))).collect::<Result<_>>()?;
+    let Some(policy) = texts.remove("policy") else {
+        let known = Policy::names().join(", ");
+        return Err(missing(&format!("is missing; name a policy: {known}, auto or none")));
+    };
+    let choice = match policy.as_str() {
+        RetainChoice::EVERYTHING => RetainChoice::Everything,
+        RetainChoice::AUTO => RetainChoice::auto(texts.remove("loss").as_deref())?,
+        name => return Ok(RetainChoice::Chosen(chosen(name, texts)?)),
+    };
+    match texts.keys().next() {
+        None => Ok(choice),
+        Some(name) => {
+            let at = format!("{PATH}.{name}");
+            Err(ApiError::field(
+                &at,
+                format!("`{at}` says nothing beside the policy `{policy}`; leave it out"),
+            ))
+        }
+    }
+}
+
+/// A policy with its keep and options.
+fn chosen(name: &str, mut texts: BTreeMap<&str, String>) -> std::result::Result<Retention, RetentionError> {
+    let policy: Policy = name.parse()?;
+    let mut retention: Retention = policy.name().parse()?;
+    if let Some(keep) = texts.remove("keep") {
+        retention.keep = keep.parse()?;
+    }
+    for (option, value) in texts {
+        retention.set(option, &value)?;
+    }
+    retention.check_fields()?;
+    Ok(retention)
+}
+
+fn missing(message: &str) -> ApiError {
+    let at = format!("{PATH}.policy");
+    ApiError::field(&at, format!("`{at}` {message}"))
+}
+
+/// The value of a field as the text of a retention writes it.
+fn text(name: &str, value: &Value) -> Result<String> {
+    let text = match value {
+        Value::Bool(flag) => Some(flag.to_string()),
+        Value::Number(number) => Some(digits(number)),
+        Value::String(text) => Some(text.clone()),
+        Value::Null | Value::Array(_) | Value::Object(_) => None,
+    };
+    text.filter(|text| text.len() <= TEXT_BYTES_MAX)
+        .ok_or_else(|| wrong(format!("{PATH}.{name}"), SCALAR, value))
+}
+
+/// A number without an exponent: 512.0 is 512, as some clients send floats.
+fn digits(number: &Number) -> String {
+    match number.as_f64() {
+        Some(x) if number.is_f64() => whole(x).map_or_else(|| x.to_string(), |n| n.to_string()),
+        _ => number.to_string(),
+    }
+}
+
+impl From<RetainRefusal> for ApiError {
+    fn from(refusal: RetainRefusal) -> ApiError {
+        ApiError::field(format!("{PATH}.{}", refusal.field()), format!("{PATH}.{refusal}"))
+    }
+}
+
+impl JsonSchema for RetainField {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Retain".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let names =
+            Policy::ALL.iter().map(Policy::name).chain([RetainChoice::AUTO, RetainChoice::EVERYTHING]);
+        let names: Vec<&str> = names.collect();
+        let of_policy = |policy: &Policy| policy.name().parse::<Retention>().ok();
+        let options = Policy::ALL.iter().filter_map(of_policy).flat_map(|retention| retention.option_names());
+        let scalar = json!({"type": ["string", "number", "boolean"]});
+        let mut properties: Map<String, Value> =
+            options.chain(["loss"]).map(|name| (name.to_owned(), scalar.clone())).collect();
+        properties.insert("policy".to_owned(), json!({"enum": names}));
+        let keep = "A share as 0.5, tokens as 512, or bytes as \"64MiB\"";
+        properties.insert("keep".to_owned(), json!({"type": ["number", "string"], "description": keep}));
+        json_schema!({"anyOf": [
+            {"type": "string", "maxLength": TEXT_BYTES_MAX, "examples": ["snapkv:0.5", "kvzip:0.25,budget=all", "auto", "none"]},
+            {"type": "object", "properties": properties, "required": ["policy"], "additionalProperties": false},
+        ]})
+    }
+}
+
+#[cfg(test)]
+mod tests;

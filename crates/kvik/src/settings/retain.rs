@@ -1,0 +1,82 @@
+//! What a flag or a request says of retention: keep everything, a policy, or the best that was measured.
+
+use std::str::FromStr;
+
+use kvik_cache::retain::{Retention, RetentionError};
+
+/// Percent of right answers that `auto` may lose where nothing is said.
+const LOSS_DEFAULT: f64 = 2.0;
+
+/// Which tokens of a sequence it goes on reading.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum RetainChoice {
+    /// All of them.
+    Everything,
+    /// Those of the policy that keeps least of what was measured and loses no more.
+    Auto {
+        /// Right answers lost, in percent.
+        loss_max: f64,
+    },
+    /// Those of this policy.
+    Chosen(Retention),
+}
+
+impl RetainChoice {
+    /// What is written for [`RetainChoice::Everything`].
+    pub(crate) const EVERYTHING: &str = "none";
+    /// What is written for [`RetainChoice::Auto`].
+    pub(crate) const AUTO: &str = "auto";
+
+    /// The best measured policy, which loses at most what `loss` says.
+    pub(crate) fn auto(loss: Option<&str>) -> Result<RetainChoice, RetentionError> {
+        let Some(text) = loss else { return Ok(RetainChoice::Auto { loss_max: LOSS_DEFAULT }) };
+        let percent = text.strip_suffix('%').unwrap_or(text).parse().ok();
+        let percent = percent.filter(|percent| (0.0..=100.0).contains(percent));
+        percent.map(|loss_max| RetainChoice::Auto { loss_max }).ok_or_else(|| RetentionError::Value {
+            field: "loss",
+            value: text.to_owned(),
+            expected: "a percentage from 0 to 100".to_owned(),
+        })
+    }
+}
+
+impl FromStr for RetainChoice {
+    type Err = RetentionError;
+
+    /// `none`, `auto[:LOSS]`, or a retention such as `snapkv:0.5,budget=all`.
+    fn from_str(text: &str) -> Result<RetainChoice, RetentionError> {
+        match text.trim().split_once(':') {
+            None if text.trim() == RetainChoice::EVERYTHING => Ok(RetainChoice::Everything),
+            None if text.trim() == RetainChoice::AUTO => RetainChoice::auto(None),
+            Some((RetainChoice::AUTO, loss)) => RetainChoice::auto(Some(loss)),
+            _ => text.parse().map(RetainChoice::Chosen),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_choice_is_nothing_the_best_or_a_policy() {
+        let check = |text: &str, expect: RetainChoice| assert_eq!(text.parse(), Ok(expect), "{text}");
+        check("none", RetainChoice::Everything);
+        check("auto", RetainChoice::Auto { loss_max: 2.0 });
+        check(" auto:0.5%", RetainChoice::Auto { loss_max: 0.5 });
+        check("auto:0", RetainChoice::Auto { loss_max: 0.0 });
+        check("snapkv:0.3,window=16", RetainChoice::Chosen("snapkv:0.3,window=16".parse().unwrap()));
+        for (text, field) in [
+            ("auto:101", "loss"),
+            ("auto:-1", "loss"),
+            ("auto:NaN", "loss"),
+            ("auto:", "loss"),
+            ("none:1", "policy"),
+            ("", "policy"),
+            ("snapkv:0", "keep"),
+        ] {
+            let error = text.parse::<RetainChoice>().unwrap_err();
+            assert_eq!(error.field(), field, "{text}: {error}");
+        }
+    }
+}
