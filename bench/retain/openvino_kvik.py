@@ -1,5 +1,6 @@
 """A kvik server as an engine under measurement, asked over HTTP as any client asks."""
 import json
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -9,27 +10,23 @@ from time import monotonic
 
 from openvino_cases import ANSWER_TOKENS, ROOT
 
-CONTEXT = 2048  # of kvik-tiny
-
 
 class Kvik:
-    """`kvik serve` on one model file. A retention text is `POLICY:KEEP`, as `snapkv:256` or `keydiff:0.25`."""
+    """`kvik serve` on one model file. A retention is the text that `kvik.retain` takes, as `snapkv:256,window=8`."""
 
     name = "kvik"
 
-    def __init__(self, model, threads, binary, kv="f16", flags=()):
-        self.model, self.threads, self.binary, self.kv, self.flags = model, threads, binary, kv, flags
+    def __init__(self, model, threads, binary, kv="f16"):
+        self.model, self.threads, self.binary, self.kv = model, threads, binary, kv
 
     @contextmanager
     def open(self, retain, pool_bytes):
         """A server whose keys and values take at most so many bytes."""
-        flags = ["--model", self.model, "--threads", self.threads, "--kv", self.kv, "--parallel", 256, *self.flags]
+        flags = ["--model", self.model, "--threads", self.threads, "--kv", self.kv, "--parallel", 256]
         with harness().Server(*flags, "--cache-ram", pool_bytes, binary=self.binary) as server:
             yield Served(server, retain)
 
     def version(self):
-        import subprocess
-
         return subprocess.run([self.binary, "--version"], capture_output=True, text=True, check=True).stdout.strip()
 
 
@@ -38,7 +35,7 @@ class Served:
 
     def __init__(self, server, retain):
         self.server = server
-        self.extra = {"kvik": {"retain": asked(retain)}} if retain else {}
+        self.extra = {"kvik": {"retain": retain}} if retain else {}
 
     def answer(self, case):
         """The text of a case's answer, or None where the server refuses it."""
@@ -78,23 +75,6 @@ class Served:
 
     def preemptions(self):
         return int(self.server.metric("kvik_preemptions_total"))
-
-
-def asked(retain):
-    """A retention text as the request field."""
-    head, *options = retain.split(",")
-    policy, keep = head.split(":")
-    return {"policy": policy, "keep": number(keep)} | {name: number(value) for name, value in (o.split("=") for o in options)}
-
-
-def number(text):
-    """The number that a text is, or the text."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return text
 
 
 def refused(status, text):

@@ -39,12 +39,6 @@ def test_every_setting_that_is_tried_can_be_read():
     assert all(each.start + each.recent + each.crush * 32 < 256 for each in tried)
 
 
-def test_a_retention_is_asked_for_field_by_field():
-    asked = openvino_kvik.asked("snapkv:256,window=8,budget=layer:0.2")
-    assert asked == {"policy": "snapkv", "keep": 256, "window": 8, "budget": "layer:0.2"}
-    assert openvino_kvik.asked("keydiff:0.25") == {"policy": "keydiff", "keep": 0.25}
-
-
 def test_only_a_prompt_that_is_too_long_counts_as_refused():
     assert openvino_kvik.refused(400, "the prompt is longer than the context of 256 tokens") is None
     with pytest.raises(SystemExit, match="500"):
