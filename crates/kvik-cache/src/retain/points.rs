@@ -90,12 +90,11 @@ impl Points {
         if first == end { 0 } else { last_before(first, position.min(end)).unwrap_or(0) }
     }
 
-    /// Which rows are observed before the point `at`: those since the last point, or the last of them: as many as
-    /// [`WatchedRows::Last`] says, but at most half of the sequence, so that something stays to be judged.
+    /// Which rows are observed before the point `at`: of those that [`WatchedRows::before`] names, the ones since the
+    /// last point.
     pub fn watched(&self, at: usize) -> Range<usize> {
-        let since = self.previous(at);
-        let rows = self.rows.map_or(at, |rows| window(rows, at));
-        since.max(at - rows)..at
+        let rows = self.rows.map_or(WatchedRows::All, WatchedRows::Last);
+        self.previous(at).max(rows.before(at).start)..at
     }
 
     /// The most positions that a KV head keeps at a point on the way to `positions` tokens, on average over the heads.
@@ -115,6 +114,17 @@ impl Points {
             point => self.keep.positions(point, 1).min(point) + end - point,
         };
         ends.map(stored).max().unwrap_or(0)
+    }
+}
+
+impl WatchedRows {
+    /// Which rows of a sequence of `at` tokens are observed if it was not observed before: the last ones are at most half
+    /// of it, so that something stays to be judged.
+    pub fn before(self, at: usize) -> Range<usize> {
+        match self {
+            WatchedRows::All => 0..at,
+            WatchedRows::Last(rows) => at - window(rows, at)..at,
+        }
     }
 }
 

@@ -8,9 +8,7 @@
 use std::io;
 use std::sync::Arc;
 
-use kvik_cache::retain::{
-    Decision, HeadImportance, LayerFacts, PolicyState, Retention, Watch, WatchedRows, decide,
-};
+use kvik_cache::retain::{Decision, HeadImportance, LayerFacts, PolicyState, Retention, Watch, decide};
 use kvik_cache::{BLOCK_POSITIONS, BlockId, Token, blocks_for};
 use kvik_kernels::{KvLayout, Pool};
 
@@ -111,8 +109,8 @@ impl Lab {
         for (watch, observation) in &mut self.observed {
             let from = match watch {
                 Watch::Nothing | Watch::Repeat => continue,
-                Watch::Attention { rows: WatchedRows::Last(last), .. } => total.saturating_sub(*last),
-                Watch::Attention { rows: WatchedRows::All, .. } | Watch::Queries { .. } => 0,
+                Watch::Attention { rows, .. } => rows.before(total).start,
+                Watch::Queries { .. } => 0,
             };
             let rows = from.max(range.start) - range.start..range.len();
             if from < range.end {
