@@ -36,14 +36,14 @@ def main():
     rows = [row for row in peer["perplexity"] if row["press"] in texts]
     ours = lambda row, removed: report.perplexity(texts[row["press"]], removed, row["windows"], row["tokens"])
     window = lambda row: (row["windows"], row["tokens"])
-    grid("perplexity", rows, WINDOWS, window, ours, args.points)
+    grid("perplexity in % above everything kept", rows, WINDOWS, window, ours, args.points, digits=1)
 
 
 def flags(texts, samples):
     """What makes `kvik eval` measure every press on the cases on which kvpress was measured."""
     cases = [f"tiny.{task}:{sample['cases']}" for task, sample in samples["tasks"].items()]
     windows = [f"tiny.{kind}:{samples[kind]['windows']}" for kind in ("chat", "story")]
-    return ["--task", ",".join(cases + windows), *(f"--retain {text}" for text in texts)]
+    return ["--kv f32", "--task", ",".join(cases + windows), *(f"--retain {text}" for text in texts)]
 
 
 class Report:
@@ -51,7 +51,10 @@ class Report:
 
     def __init__(self, report):
         self.exact = report["rows"][0]
-        self.rows = {(row["question"], *parts(row["retain"])): row for row in report["rows"][1:] if row["kv"] == self.exact["kv"]}
+        self.rows = {}
+        # The KV format that was measured first, if there are several.
+        for row in report["rows"][1:]:
+            self.rows.setdefault((row["question"], *parts(row["retain"])), row)
 
     def row(self, text, question, removed):
         policy, options = text.partition(",")[::2]
@@ -81,7 +84,7 @@ def parts(text):
     return policy, options, float(keep or 0)
 
 
-def grid(title, rows, columns, column, ours, points):
+def grid(title, rows, columns, column, ours, points, digits=0):
     """A line a press, a cell `ours / kvpress` a column and share removed; what differs too much is bold."""
     cells, far, count = {}, 0, 0
     for row in rows:
@@ -92,7 +95,7 @@ def grid(title, rows, columns, column, ours, points):
             count += 1
             apart = abs(value - theirs) > points
             far += apart
-            text = f"{value:.0f} / {theirs:.0f}"
+            text = f"{value:.{digits}f} / {theirs:.{digits}f}"
             cells[key] = f"**{text}**" if apart else text
     if not cells:
         return
