@@ -14,6 +14,7 @@ mod eval;
 pub mod fuzzing;
 mod http;
 mod hub;
+mod measured;
 mod random;
 mod serving;
 mod settings;

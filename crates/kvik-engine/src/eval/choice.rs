@@ -26,7 +26,7 @@ pub struct Choice {
 pub enum ChoiceError {
     /// The coarsest format takes more bits.
     #[error(
-        "{asked} bits are too few: the coarsest format, {coarsest}, takes {least} bits a number in this model"
+        "{asked} bits a number are too few: {coarsest}, the coarsest format, takes {least} in this model; ask for more"
     )]
     TooFewBits {
         /// Bits asked for.

@@ -16,7 +16,7 @@ const ROWS_MAX: usize = 256;
 const RANGES: usize = 32;
 
 /// Kullback-Leibler divergence of predictions from those with keys and values in f32.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Divergence {
     /// Positions compared, and the sum of their divergences in nats, by the logarithm of how many positions they
     /// attend to.
@@ -24,8 +24,6 @@ pub struct Divergence {
 }
 
 impl Divergence {
-    const NONE: Divergence = Divergence { ranges: [(0, 0.0); RANGES] };
-
     /// Mean over all positions, in nats.
     pub fn mean(&self) -> f64 {
         let sum: f64 = self.ranges.iter().map(|(_, sum)| sum).sum();
@@ -43,7 +41,8 @@ impl Divergence {
         ranges.map(|(i, &(positions, sum))| (1 << i, sum / positions as f64)).collect()
     }
 
-    fn add(&mut self, position: usize, divergence: f64) {
+    /// Counts the divergence of the prediction at `position`, which attends to that and all positions before.
+    pub fn add(&mut self, position: usize, divergence: f64) {
         let (positions, sum) = &mut self.ranges[(position + 1).ilog2() as usize];
         *positions += 1;
         *sum += divergence;
@@ -64,7 +63,7 @@ pub fn measure(
     layouts: &[KvLayout],
     progress: &mut dyn FnMut(),
 ) -> io::Result<Vec<Divergence>> {
-    let mut found = vec![Divergence::NONE; layouts.len()];
+    let mut found = vec![Divergence::default(); layouts.len()];
     for window in windows.iter() {
         let mut exact = Vec::new();
         runner.store_as(ModelRunner::uniform_layout(runner.model().config(), KvFormat::F32))?;
@@ -108,7 +107,7 @@ mod tests {
 
     #[test]
     fn means_are_over_all_positions_and_over_those_of_a_distance() {
-        let mut divergence = Divergence::NONE;
+        let mut divergence = Divergence::default();
         assert_eq!((divergence.mean(), divergence.by_distance()), (0.0, Vec::new()));
         (0..6).for_each(|position| divergence.add(position, position as f64));
         assert_eq!((divergence.mean(), divergence.positions()), (2.5, 6));

@@ -17,8 +17,9 @@ const DOMAIN: &str = "kvik 2026-11-22 model digest v2";
 /// Tensors are hashed in pieces of this size, so that large ones spread over the threads.
 const PIECE_BYTES: usize = 4 << 20;
 
-/// Hashes the shape and every byte of every tensor (BLAKE3, about 1 GB/s and thread).
-pub(crate) fn digest(
+/// [`Model::digest`](super::Model::digest) of a model that is not loaded: hashes the shape and every byte of every
+/// tensor (BLAKE3, about 1 GB/s and thread).
+pub fn digest(
     config: &ModelConfig,
     tensors: &TensorSource,
     target: Option<WeightType>,

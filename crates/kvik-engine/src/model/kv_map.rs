@@ -14,7 +14,7 @@ use std::str::FromStr;
 use kvik_kernels::{KvFormats, UnknownKvFormat, in_runs};
 
 /// Layers that a model, and so a map, may have.
-pub(crate) const LAYERS_MAX: usize = 1024;
+pub const LAYERS_MAX: usize = 1024;
 
 /// Formats of keys and values by layer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

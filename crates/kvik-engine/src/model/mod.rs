@@ -25,13 +25,11 @@ use kvik_kernels::{MatrixError, Pool, WeightType};
 use crate::files::TensorSource;
 use weights::{Loader, Weights};
 
-pub(crate) use digest::digest;
-pub(crate) use kv_map::LAYERS_MAX;
-
 pub use arch::Arch;
 pub use config::{ModelConfig, RopeConfig, RopeScaling, RopeStyle};
 pub use convert::{CONVERT_TARGETS, convert};
-pub use kv_map::{KvMap, KvMapError};
+pub use digest::digest;
+pub use kv_map::{KvMap, KvMapError, LAYERS_MAX};
 pub use runner::ModelRunner;
 
 /// A model ready to run: its shape and its packed weights.

@@ -136,7 +136,7 @@ impl BenchArgs {
         let pool = self.model.pool();
         let threads = pool.threads();
         let model = load::model(&self.model, &pool)?.model;
-        let layout = kv::layout(&self.model.kv, model.config())?;
+        let layout = kv::layout(&self.model.kv, &model)?;
         let blocks = tests.iter().map(blocks_needed).max().unwrap_or(1);
         let positions = tests.iter().map(Test::positions).max().unwrap_or(1);
         let setup = BenchSetup {

@@ -101,7 +101,7 @@ impl PerplexityArgs {
         let windows_max = self.chunks.map_or(usize::MAX, NonZeroUsize::get);
         let windows = Windows::new(&loaded.tokenizer, text, window, windows_max)
             .with_context(|| format!("the text {} cannot be scored", self.file.display()))?;
-        let kv = kv::layout(&self.model.kv, model.config())?;
+        let kv = kv::layout(&self.model.kv, &model)?;
         let runner = ModelRunner::new(Arc::new(model), pool, kv.clone(), windows.blocks(), window)
             .with_context(|| format!("no memory for windows of {window} tokens"))?;
         Ok(Opened { runner, windows, kv })

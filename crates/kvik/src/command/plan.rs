@@ -3,13 +3,13 @@
 use clap::Args;
 use kvik_cache::BLOCK_POSITIONS;
 use kvik_engine::load::LoadedModel;
-use kvik_engine::model::{ModelConfig, ModelRunner};
+use kvik_engine::model::{ModelRunner, digest};
 use kvik_kernels::{KvFormat, KvLayout};
 use serde::Serialize;
 
 use crate::{
     serving::kv,
-    settings::{kv::KvArgs, model::ModelArgs, size::ByteSize},
+    settings::{model::ModelArgs, size::ByteSize},
 };
 
 /// Shows the memory of weights and of KV per token, per context and per user, and what fits.
@@ -102,7 +102,7 @@ impl Plan {
             users: args.users,
             weight_bytes,
             ram_bytes,
-            kv_formats: layouts(&args.model.kv, config)?.iter().map(cost).collect(),
+            kv_formats: layouts(args, loaded)?.iter().map(cost).collect(),
         })
     }
 
@@ -142,10 +142,13 @@ impl Plan {
 }
 
 /// What a block stores in each format, and as the flags say.
-fn layouts(args: &KvArgs, config: &ModelConfig) -> anyhow::Result<Vec<KvLayout>> {
+fn layouts(args: &PlanArgs, loaded: &LoadedModel) -> anyhow::Result<Vec<KvLayout>> {
+    let PlanArgs { model, .. } = args;
+    let config = &loaded.config;
+    let model_digest = || digest(config, &loaded.tensors, model.weights.map(Into::into), &model.pool());
     let mut layouts: Vec<_> =
         KvFormat::ALL.iter().map(|&format| ModelRunner::uniform_layout(config, format)).collect();
-    let chosen = kv::layout(args, config)?;
+    let chosen = kv::layout_of(&model.kv, config, model_digest)?;
     if !layouts.contains(&chosen) {
         layouts.push(chosen);
     }
@@ -203,7 +206,7 @@ fn row(cells: [&str; 6]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kvik_engine::model::{Arch, RopeConfig, RopeScaling, RopeStyle};
+    use kvik_engine::model::{Arch, ModelConfig, RopeConfig, RopeScaling, RopeStyle};
 
     /// Layers, heads, KV heads, head dimension.
     fn config(layers: usize, heads: usize, kv_heads: usize, head_dim: usize) -> ModelConfig {

@@ -1,12 +1,45 @@
 //! From flags to what a block stores: the formats of every layer of a model.
 
 use anyhow::Context;
-use kvik_engine::model::{ModelConfig, ModelRunner};
+use kvik_engine::eval::choice::{Choice, choose};
+use kvik_engine::model::{Model, ModelConfig, ModelRunner};
 use kvik_kernels::KvLayout;
 
-use crate::settings::kv::KvArgs;
+use crate::{
+    measured::{Measured, MeasuredSensitivity},
+    settings::kv::{KvArgs, KvChoice},
+};
 
 /// What the layers of a model store.
-pub(crate) fn layout(args: &KvArgs, config: &ModelConfig) -> anyhow::Result<KvLayout> {
-    ModelRunner::layout(config, &args.map()?).context(args.flag())
+pub(crate) fn layout(args: &KvArgs, model: &Model) -> anyhow::Result<KvLayout> {
+    layout_of(args, model.config(), || model.digest())
+}
+
+/// The same of a model that need not be loaded; `digest` is asked for only if the formats depend on what was
+/// measured.
+pub(crate) fn layout_of(
+    args: &KvArgs,
+    config: &ModelConfig,
+    digest: impl FnOnce() -> [u8; 32],
+) -> anyhow::Result<KvLayout> {
+    match args.choice()? {
+        KvChoice::Map(map) => ModelRunner::layout(config, &map).context(args.flag()),
+        KvChoice::Auto(bits) => {
+            auto(config, &digest(), bits, &Measured::open()?).with_context(|| format!("--kv auto:{bits}"))
+        }
+    }
+}
+
+/// The layout of least measured loss.
+fn auto(config: &ModelConfig, model: &[u8; 32], bits: f64, measured: &Measured) -> anyhow::Result<KvLayout> {
+    let kept: Option<MeasuredSensitivity> = measured.load(model);
+    let sensitivity = kept.and_then(|kept| kept.sensitivity()).context(
+        "what formats cost this model was not measured yet; `kvik eval --sensitivity` with the same model and \
+         --weights measures it, once",
+    )?;
+    let Choice { map, expected } = choose(config, &sensitivity, bits)?;
+    tracing::info!(
+        "keys and values are stored as {map}; the losses measured for its parts add up to {expected:.2e} nats"
+    );
+    Ok(ModelRunner::layout(config, &map)?)
 }

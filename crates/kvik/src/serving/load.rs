@@ -133,7 +133,7 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
     let pool = args.pool();
     let threads = pool.threads();
     let Opened { model, tokenizer, template } = model(args, &pool)?;
-    let layout = kv::layout(&args.kv, model.config())?;
+    let layout = kv::layout(&args.kv, &model)?;
     let blocks = blocks(cache.cache_ram, &layout)?;
     let budget = KvBudget { blocks, block_bytes: layout.block_bytes(), kv: layout.format_name(), threads };
     let context = context(cache.context, model.config().context, &budget)?;

@@ -17,6 +17,16 @@ pub(crate) fn state() -> Option<PathBuf> {
     state_from(env::var_os)
 }
 
+/// Directory of what was measured of models: in `KVIK_STATE_DIR`, else in the user's state directory.
+pub(crate) fn measured() -> Option<PathBuf> {
+    measured_from(env::var_os)
+}
+
+fn measured_from(var: impl Fn(&'static str) -> Option<OsString>) -> Option<PathBuf> {
+    let own = var("KVIK_STATE_DIR").filter(|value| !value.is_empty()).map(PathBuf::from);
+    Some(own.or_else(|| state_from(var))?.join("measured"))
+}
+
 fn cache_from(var: impl Fn(&'static str) -> Option<OsString>) -> Option<PathBuf> {
     let set = |name| var(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let home = |sub: &str| set("HOME").map(|home| home.join(sub));
@@ -70,5 +80,8 @@ mod tests {
         assert_eq!(config_from(vars(&[])), None);
         assert_eq!(state_from(vars(&[("XDG_STATE_HOME", "/b")])), Some(PathBuf::from("/b/kvik")));
         assert_eq!(state_from(vars(&[("XDG_STATE_HOME", "")])), None);
+        let measured = |pairs| measured_from(vars(pairs));
+        assert_eq!(measured(&[("KVIK_STATE_DIR", "/a")]), Some(PathBuf::from("/a/measured")));
+        assert_eq!(measured(&[("XDG_STATE_HOME", "/b")]), Some(PathBuf::from("/b/kvik/measured")));
     }
 }

@@ -1,6 +1,6 @@
 //! The flags that say in which formats keys and values are stored.
 
-use std::{fs::File, io::Read, path::Path, path::PathBuf};
+use std::{fs::File, io::Read, path::Path, path::PathBuf, str::FromStr};
 
 use anyhow::{Context, bail, ensure};
 use clap::{
@@ -16,10 +16,11 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// The formats of keys and values in the cache.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct KvArgs {
-    /// Format of keys and values in the cache: f32, f16, bf16, q8, q4 or q4s; keys/values, as q8/q4; or by
-    /// layer, as 0-3:f16,4-27:q8/q4 [default: f16]
+    /// Format of keys and values in the cache: f32, f16, bf16, q8, q4 or q4s; keys/values, as q8/q4; by layer,
+    /// as 0-3:f16,4-27:q8/q4; or auto:5.0, the best within 5 bits a number, chosen by what `kvik eval
+    /// --sensitivity` measured for this model [default: f16]
     #[arg(long, value_name = "FORMAT")]
-    kv: Option<KvMap>,
+    kv: Option<KvChoice>,
     /// File with the formats by layer: a run such as 0-3:f16 a line, and # before comments
     #[arg(long, value_name = "FILE")]
     kv_map: Option<PathBuf>,
@@ -31,6 +32,31 @@ pub(crate) struct KvArgs {
     kv_v: Option<KvFormat>,
 }
 
+/// What `--kv` says.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum KvChoice {
+    /// The formats themselves.
+    Map(KvMap),
+    /// The best formats of at most so many bits a number on average.
+    Auto(f64),
+}
+
+impl FromStr for KvChoice {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<KvChoice> {
+        let bits = match text.split_once(':') {
+            Some(("auto", bits)) => bits,
+            None if text == "auto" => "",
+            _ => return Ok(KvChoice::Map(text.parse()?)),
+        };
+        match bits.parse() {
+            Ok(bits) if (1.0..=64.0).contains(&bits) => Ok(KvChoice::Auto(bits)),
+            _ => bail!("auto needs the bits a number may take on average, from 1 to 64, as auto:5.0"),
+        }
+    }
+}
+
 /// Parses a KV format; its help lists all of them.
 fn kv_format() -> impl TypedValueParser<Value = KvFormat> {
     PossibleValuesParser::new(KvFormat::ALL.map(KvFormat::name))
@@ -38,23 +64,29 @@ fn kv_format() -> impl TypedValueParser<Value = KvFormat> {
 }
 
 impl KvArgs {
-    /// The formats that the flags name.
-    pub(crate) fn map(&self) -> anyhow::Result<KvMap> {
-        let map = match (&self.kv, &self.kv_map) {
+    /// What the flags say.
+    pub(crate) fn choice(&self) -> anyhow::Result<KvChoice> {
+        let choice = match (&self.kv, &self.kv_map) {
             (Some(_), Some(_)) => bail!(
                 "--kv and --kv-map are both set, by flags, environment or configuration file; remove one of them"
             ),
-            (Some(map), None) => map.clone(),
-            (None, Some(path)) => read(path).with_context(|| format!("--kv-map {}", path.display()))?,
-            (None, None) => KvFormat::F16.into(),
+            (Some(choice), None) => choice.clone(),
+            (None, Some(path)) => {
+                KvChoice::Map(read(path).with_context(|| format!("--kv-map {}", path.display()))?)
+            }
+            (None, None) => KvChoice::Map(KvFormat::F16.into()),
         };
         if self.kv_k.is_none() && self.kv_v.is_none() {
-            return Ok(map);
+            return Ok(choice);
         }
-        let Some(KvFormats { k, v }) = map.same() else {
+        let same = match &choice {
+            KvChoice::Map(map) => map.same(),
+            KvChoice::Auto(_) => None,
+        };
+        let Some(KvFormats { k, v }) = same else {
             bail!("--kv-k and --kv-v say one format for all layers; with formats by layer, remove them");
         };
-        Ok(KvFormats { k: self.kv_k.unwrap_or(k), v: self.kv_v.unwrap_or(v) }.into())
+        Ok(KvChoice::Map(KvFormats { k: self.kv_k.unwrap_or(k), v: self.kv_v.unwrap_or(v) }.into()))
     }
 
     /// The flag that names the formats, for errors.
@@ -89,7 +121,11 @@ mod tests {
     fn map(flags: &[&str]) -> Result<String, String> {
         let args = [&["kvik"], flags].concat();
         let flags = Flags::try_parse_from(args).map_err(|error| error.to_string())?;
-        flags.kv.map().map(|map| map.to_string()).map_err(|error| format!("{error:#}"))
+        let choice = flags.kv.choice().map_err(|error| format!("{error:#}"))?;
+        Ok(match choice {
+            KvChoice::Map(map) => map.to_string(),
+            KvChoice::Auto(bits) => format!("{bits} bits"),
+        })
     }
 
     #[test]
@@ -105,6 +141,7 @@ mod tests {
         check(&["--kv-map", path.to_str().unwrap()], "0-1:f16,2-5:q8/q4");
         check(&["--kv", "q8", "--kv-v", "q4"], "q8/q4");
         check(&["--kv-k", "q8"], "q8/f16");
+        check(&["--kv", "auto:5.0"], "5 bits");
     }
 
     #[test]
@@ -126,5 +163,9 @@ mod tests {
         check(&["--kv-map", "/dev/zero"], &["--kv-map", "1 MiB"]);
         check(&["--kv", "q8", "--kv-map", file], &["--kv and --kv-map", "remove"]);
         check(&["--kv", "0-3:f16,4:q8", "--kv-k", "q4"], &["--kv-k", "remove"]);
+        check(&["--kv", "auto:5", "--kv-v", "q4"], &["--kv-v", "remove"]);
+        for auto in ["auto", "auto:", "auto:0", "auto:-1", "auto:inf", "auto:nan", "auto:65", "auto:q8"] {
+            check(&["--kv", auto], &["--kv", "auto:5.0"]);
+        }
     }
 }

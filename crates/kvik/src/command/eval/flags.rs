@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 use kvik_cache::retain::Policy;
 use kvik_engine::model::KvMap;
 
+use super::sensitivity::SensitivityArgs;
 use crate::eval::setting::{self, Setting, Sight};
 use crate::eval::tasks::{self, Sources};
 use crate::settings::{model::ModelArgs, size::ByteSize};
@@ -39,6 +40,8 @@ Examples:
   kvik eval --retain keydiff:0.3 --data cases.jsonl      your own cases
   kvik eval --retain kvzip --html report.html            curves of quality, memory and speed, for a browser
   kvik eval --calibrate                                  which heads retrieve, for --retain keydiff,budget=calibrated
+  kvik eval --sensitivity                                how much each layer minds each format, for --kv auto:5.0
+  kvik eval --sensitivity --curve                        loss against bits: chosen, uniform, at random
   kvik eval --list                                       tasks and policies"
 )]
 pub(crate) struct EvalArgs {
@@ -53,7 +56,7 @@ pub(crate) struct EvalArgs {
     question: SightArg,
     /// A further KV format or map to measure; several times
     #[arg(long, value_name = "FORMAT")]
-    kv_also: Vec<KvMap>,
+    pub(super) kv_also: Vec<KvMap>,
     /// Tasks, each as NAME or NAME:CASES; tiny and generated stand for all of a kind [default: tiny for the embedded
     /// model where its files are, else generated]
     #[arg(long, value_name = "TASK", value_delimiter = ',')]
@@ -70,9 +73,9 @@ pub(crate) struct EvalArgs {
     /// Your own cases, one JSON object a line
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
-    /// Your own text, for perplexity
+    /// Your own text, for perplexity and --sensitivity
     #[arg(long, value_name = "FILE")]
-    text: Option<PathBuf>,
+    pub(super) text: Option<PathBuf>,
     /// Directory with kvik-tiny's held-out files
     #[arg(long, value_name = "DIR", default_value = HELD_OUT)]
     held_out: PathBuf,
@@ -94,6 +97,8 @@ pub(crate) struct EvalArgs {
     /// List the tasks and the policies
     #[arg(long)]
     pub(super) list: bool,
+    #[command(flatten)]
+    pub(super) sensitivity: SensitivityArgs,
     #[command(flatten)]
     pub(super) model: ModelArgs,
 }
@@ -129,11 +134,6 @@ impl EvalArgs {
         let retentions = setting::retentions(&all.collect::<Vec<_>>(), &self.keep)?;
         let settings = setting::settings(&retentions, self.question.sights());
         Ok([vec![Setting::EVERYTHING], settings].concat())
-    }
-
-    /// The KV formats that are asked for.
-    pub(super) fn kv_maps(&self) -> anyhow::Result<Vec<KvMap>> {
-        Ok([vec![self.model.kv.map()?], self.kv_also.clone()].concat())
     }
 
     /// The tasks that are asked for.

@@ -1,6 +1,8 @@
 //! `kvik eval`: what a retention policy or a KV format costs on the model at hand.
 
+mod curve;
 mod flags;
+mod sensitivity;
 
 use std::{fs, sync::Arc};
 
@@ -21,7 +23,7 @@ use crate::{
         table,
         tasks::{self, EvalTask},
     },
-    serving::{load, load::Opened, repeat::repeat_prompt},
+    serving::{kv, load, load::Opened, repeat::repeat_prompt},
 };
 
 /// Runs the command.
@@ -29,6 +31,9 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<()> {
     if args.list {
         print!("{}", flags::catalogue());
         return Ok(());
+    }
+    if args.sensitivity.is_asked_for() {
+        return args.sensitivity.run(&args.model, args.text.as_deref(), args.json);
     }
     let settings = args.settings()?;
     let opened = load::model(&args.model, &args.model.pool())?;
@@ -94,8 +99,9 @@ fn layouts(args: &EvalArgs, opened: &Opened) -> anyhow::Result<Vec<KvLayout>> {
     let config = opened.model.config();
     let exact = ModelRunner::layout(config, &KvFormat::F32.into())?;
     let mut layouts = vec![exact];
-    for map in args.kv_maps()? {
-        let layout = ModelRunner::layout(config, &map).context(args.model.kv.flag())?;
+    let others = args.kv_also.iter().map(|map| ModelRunner::layout(config, map).context("--kv-also"));
+    for layout in [kv::layout(&args.model.kv, &opened.model)].into_iter().chain(others) {
+        let layout = layout?;
         if !layouts.contains(&layout) {
             layouts.push(layout);
         }

@@ -1,0 +1,175 @@
+//! `kvik eval --sensitivity`: how much a model minds each layer's keys and values in each format.
+
+use std::{num::NonZeroUsize, path::Path, sync::Arc};
+
+use anyhow::{Context, ensure};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use kvik_engine::engine::perplexity::{WINDOW_TOKENS, WINDOW_TOKENS_MIN, Windows};
+use kvik_engine::eval::{FORMATS, sensitivity::Sensitivity};
+use kvik_engine::model::{ModelConfig, ModelRunner};
+use kvik_engine::text::tokenizer::Tokenizer;
+use kvik_kernels::KvFormat;
+use serde_json::{Value, json};
+
+use super::curve::Curve;
+use crate::{
+    measured::{Measured, MeasuredSensitivity},
+    serving::load,
+    settings::model::ModelArgs,
+};
+
+/// Held-out stories of the embedded model.
+#[cfg(feature = "embedded-model")]
+const OWN_TEXT: Option<&str> = Some(include_str!("../../../../../models/tiny/eval-text.txt"));
+#[cfg(not(feature = "embedded-model"))]
+const OWN_TEXT: Option<&str> = None;
+
+/// What to measure of KV formats, and on how much text.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "KV formats")]
+pub(crate) struct SensitivityArgs {
+    /// Measure how far predictions diverge with one layer's keys or values in a format; kept for --kv auto:BITS
+    #[arg(long)]
+    sensitivity: bool,
+    /// Then measure the maps that auto chooses, uniform formats, and formats with layers at random in f16
+    #[arg(long, requires = "sensitivity")]
+    curve: bool,
+    /// Tokens of a window of text [default: 512, or the model's context]
+    #[arg(long, value_name = "N", requires = "sensitivity",
+        value_parser = clap::value_parser!(u32).range(WINDOW_TOKENS_MIN as i64..=1 << 20))]
+    window: Option<u32>,
+    /// Windows to compute at most
+    #[arg(long, value_name = "N", default_value = "16", requires = "sensitivity")]
+    windows: NonZeroUsize,
+}
+
+/// The model and the windows of text to measure it on.
+struct Subject {
+    runner: ModelRunner,
+    windows: Windows,
+    window_tokens: usize,
+}
+
+impl SensitivityArgs {
+    /// Whether this is what `kvik eval` is to measure.
+    pub(super) fn is_asked_for(&self) -> bool {
+        self.sensitivity
+    }
+
+    /// Measures, keeps what was measured, and prints it.
+    pub(super) fn run(&self, model: &ModelArgs, text: Option<&Path>, json: bool) -> anyhow::Result<()> {
+        let Subject { mut runner, windows, window_tokens } = self.open(model, text)?;
+        // What was chosen on a text must prove itself on another one.
+        let (windows, others) = if self.curve {
+            ensure!(
+                windows.count() > 1,
+                "--curve needs two windows of text; take a longer text or smaller windows"
+            );
+            let [chosen_on, others] = windows.in_turns();
+            (chosen_on, Some(others))
+        } else {
+            (windows, None)
+        };
+        let bar = progress(windows.count() * Sensitivity::computations(runner.model().config()));
+        let sensitivity = Sensitivity::measure(&mut runner, &windows, &mut || bar.inc(1))?;
+        bar.finish_and_clear();
+        let kept = MeasuredSensitivity::new(&sensitivity, window_tokens);
+        let path = Measured::open()?.save(&runner.model().digest(), &kept)?;
+
+        let config = runner.model().config().clone();
+        let mut summary = summary(model.source(), &config, &sensitivity, &kept)?;
+        if !json {
+            print!("{}", table(&config, &sensitivity, windows.count(), window_tokens));
+            println!("\nkept in {} for --kv auto:BITS", path.display());
+        }
+        if let Some(others) = others {
+            let curve = Curve::plan(&config, &sensitivity)?;
+            let bar = progress(others.count() * curve.computations());
+            let curve = curve.measure(&mut runner, &others, &mut || bar.inc(1))?;
+            bar.finish_and_clear();
+            summary["curve"] = curve.summary();
+            if !json {
+                print!("\n{}", curve.table());
+            }
+        }
+        if json {
+            println!("{}", serde_json::to_string_pretty(&summary)?);
+        }
+        Ok(())
+    }
+
+    /// Loads the model with the KV blocks of one window, and cuts the text.
+    fn open(&self, args: &ModelArgs, text: Option<&Path>) -> anyhow::Result<Subject> {
+        let own = OWN_TEXT.filter(|_| args.is_embedded());
+        let text = match (text, own) {
+            (Some(path), _) => std::fs::read_to_string(path)
+                .with_context(|| format!("--text: {} cannot be read; it must be UTF-8", path.display()))?,
+            (None, Some(own)) => own.to_owned(),
+            (None, None) => anyhow::bail!("--sensitivity needs a text to predict; give one with --text FILE"),
+        };
+        let pool = args.pool();
+        let loaded = load::model(args, &pool)?;
+        let model = Arc::new(loaded.model);
+        let window_tokens = match self.window {
+            Some(window) => window as usize,
+            None => WINDOW_TOKENS.min(model.config().context),
+        };
+        let windows = self.cut(&loaded.tokenizer, &text, window_tokens)?;
+        let layout = ModelRunner::uniform_layout(model.config(), KvFormat::F32);
+        let runner = ModelRunner::new(model, pool, layout, windows.blocks(), window_tokens)
+            .with_context(|| format!("no memory for windows of {window_tokens} tokens"))?;
+        Ok(Subject { runner, windows, window_tokens })
+    }
+
+    fn cut(&self, tokenizer: &Tokenizer, text: &str, window_tokens: usize) -> anyhow::Result<Windows> {
+        Windows::new(tokenizer, text, window_tokens, self.windows.get()).context("--text")
+    }
+}
+
+/// Bits a number of each format in a model.
+fn bits(config: &ModelConfig) -> [f64; FORMATS.len()] {
+    FORMATS.map(|format| ModelRunner::uniform_layout(config, format).bits_per_number())
+}
+
+fn table(config: &ModelConfig, sensitivity: &Sensitivity, windows: usize, window_tokens: usize) -> String {
+    let mut text = format!(
+        "{}: divergence from f32 keys and values with one layer's keys or values in a format\n\
+         (mean KL divergence in nats, {} positions in {windows} windows of {window_tokens} tokens)\n\n\
+         {:>5}  {:<6}",
+        config.name, sensitivity.positions, "layer", "part"
+    );
+    FORMATS.iter().for_each(|format| text += &format!("  {format:>9}"));
+    text += &format!("\n{:>5}  {:<6}", "", "bits");
+    bits(config).iter().for_each(|bits| text += &format!("  {bits:>9.2}"));
+    let rows = sensitivity.keys.iter().zip(&sensitivity.values).enumerate();
+    for (layer, (keys, values)) in rows {
+        for (part, losses) in [("keys", keys), ("values", values)] {
+            text += &format!("\n{layer:>5}  {part:<6}");
+            losses.iter().for_each(|loss| text += &format!("  {loss:>9.2e}"));
+        }
+    }
+    text + "\n"
+}
+
+fn summary(
+    source: &str,
+    config: &ModelConfig,
+    sensitivity: &Sensitivity,
+    kept: &MeasuredSensitivity,
+) -> anyhow::Result<Value> {
+    Ok(json!({
+        "model": source,
+        "name": config.name,
+        "positions": sensitivity.positions,
+        "bits": FORMATS.iter().map(ToString::to_string).zip(bits(config)).collect::<Vec<_>>(),
+        "sensitivity": serde_json::to_value(kept)?,
+    }))
+}
+
+/// A progress bar; indicatif hides it where standard error is not a terminal.
+fn progress(steps: usize) -> ProgressBar {
+    let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} windows, {eta} left");
+    let bar = ProgressBar::new(steps as u64);
+    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
