@@ -254,7 +254,7 @@ fn keep_wanted(scratch: &mut Scratch, rows: &[Row]) -> usize {
     let wanted: Vec<usize> =
         rows.iter().enumerate().filter(|(_, row)| row.logits).map(|(index, _)| index).collect();
     for buffer in [x, q, attended] {
-        let width = buffer.len() / rows.len();
+        let width = buffer.len() / rows.len().max(1);
         for (to, &from) in wanted.iter().enumerate() {
             buffer.copy_within(from * width..(from + 1) * width, to * width);
         }
