@@ -28,8 +28,9 @@ pub enum StopReason {
     BelowMinimum,
     /// A running sequence is computing what comes next.
     StillComputing,
-    /// The request forgets tokens by what they attend to, and computes them from here on to observe that.
-    Observed,
+    /// The request forgets tokens and computes for itself what comes next: to observe what it attends to, or
+    /// because it reads what was kept of a prefix.
+    Retained,
     /// What comes next is on disk and could not be read.
     LoadFailed,
     /// What comes next is on disk, and computing it takes less time than reading it.
@@ -50,7 +51,7 @@ impl StopReason {
             StopReason::Private => "other_tenant_or_private",
             StopReason::BelowMinimum => "below_minimum",
             StopReason::StillComputing => "still_computing",
-            StopReason::Observed => "observed",
+            StopReason::Retained => "retained",
             StopReason::LoadFailed => "load_failed",
             StopReason::RecomputeWasCheaper => "recompute_was_cheaper",
         }

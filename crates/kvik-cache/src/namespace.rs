@@ -46,6 +46,13 @@ impl Namespaces<'_> {
         self.scoped(salt, Scope::Private)
     }
 
+    /// The namespace of prefixes of which `policy` keeps a part, which is its canonical text. It equals no namespace
+    /// of exact blocks: no format's name has a bar.
+    pub fn kept(self, salt: [u8; 16], policy: &str) -> Namespace {
+        let kv_format = format!("{}|{policy}", self.kv_format);
+        Namespaces { kv_format: &kv_format, ..self }.shared(salt)
+    }
+
     fn scoped(self, salt: [u8; 16], scope: Scope) -> Namespace {
         let Namespaces { model, kv_format, adapter } = self;
         Namespace { model, kv_format: kv_format.to_owned(), adapter, salt, scope }

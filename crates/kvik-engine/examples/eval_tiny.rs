@@ -258,6 +258,7 @@ impl Tiny {
             tenant: Default::default(),
             lifetime: Default::default(),
             retention: None,
+            kept_prefix: None,
         };
         self.engine.generate(request).expect("a held-out case is answered").choices.remove(0).text
     }

@@ -43,6 +43,11 @@ fn with_repeat(config: EngineConfig) -> EngineConfig {
     EngineConfig { repeat: words(), ..config }
 }
 
+/// A request that reads what is kept of its first `prefix` tokens.
+fn of_prefix(prompt: Vec<Token>, max_tokens: usize, retention: &str, prefix: usize) -> Request {
+    Request { kept_prefix: Some(prefix), ..forgetful(prompt, max_tokens, retention) }
+}
+
 fn forgetful(prompt: Vec<Token>, max_tokens: usize, retention: &str) -> Request {
     let retention = Some(retention.parse().unwrap());
     Request { ignore_eos: true, retention, ..request(prompt, max_tokens) }
@@ -81,11 +86,15 @@ impl Twin {
     }
 
     /// What the fake model answers to `prompt`, forgetting as `retention` says.
-    fn answer(retention: Option<&str>, prompt: &[Token], max_tokens: usize, context: usize) -> Vec<Token> {
-        let mut twin = Twin::new(retention.map(|text| text.parse().unwrap()), prompt.len(), context);
+    fn answer(request: &Request, context: usize) -> Vec<Token> {
+        let Request { prompt, max_tokens, .. } = request;
+        let mut twin = Twin::new(request.retention, prompt.len(), context);
+        if let (Some(prefix), Some((retention, points))) = (request.kept_prefix, &mut twin.forgets) {
+            *points = retention.point_at(prefix);
+        }
         prompt.iter().for_each(|&token| twin.push(token));
         let mut answer = vec![twin.next()];
-        while answer.len() < max_tokens {
+        while answer.len() < *max_tokens {
             twin.push(answer[answer.len() - 1]);
             answer.push(twin.next());
         }
@@ -198,10 +207,11 @@ fn a_sequence_forgets_what_its_twin_forgets() {
     for retention in RETENTIONS {
         let mut world = World::new(with_repeat(config()), 200);
         let prompt = prompt(1, 150);
-        let client = world.submit(forgetful(prompt.clone(), 60, retention));
+        let request = forgetful(prompt, 60, retention);
+        let client = world.submit(request.clone());
         world.settle();
         let answer = client.answer().unwrap_or_else(|| panic!("{retention}: {:?}", client.error()));
-        assert_eq!(answer.choices[0].1, Twin::answer(Some(retention), &prompt, 60, 4096), "{retention}");
+        assert_eq!(answer.choices[0].1, Twin::answer(&request, 4096), "{retention}");
         let retained = answer.report.retained.expect("it has forgotten");
         assert!(retained.dropped > 0 && retained.kept > 0, "{retention}: {retained:?}");
     }
@@ -214,19 +224,36 @@ struct Ask {
     len: usize,
     max_tokens: usize,
     retention: Option<usize>,
+    /// Blocks of its prefix of which a part is kept, instead of what the whole sequence keeps.
+    prefix: Option<usize>,
     /// Steps before it comes.
     after: usize,
     choices: u32,
 }
 
+impl Ask {
+    fn request(&self) -> Request {
+        let prompt = prompt(self.seed, self.len);
+        let prefix = self.prefix.map(|blocks| 16 * blocks).filter(|&prefix| prefix <= self.len);
+        let request = match (self.retention, prefix) {
+            (Some(index), Some(prefix)) => of_prefix(prompt, self.max_tokens, RETENTIONS[index], prefix),
+            (Some(index), None) => forgetful(prompt, self.max_tokens, RETENTIONS[index]),
+            (None, _) => Request { ignore_eos: true, ..request(prompt, self.max_tokens) },
+        };
+        Request { choices: self.choices, ..request }
+    }
+}
+
 fn ask() -> impl Strategy<Value = Ask> {
     let retention = prop::option::weighted(0.8, 0..RETENTIONS.len());
-    (0..3_u64, 1..200_usize, 1..40_usize, retention, 0..12_usize, 1..3_u32).prop_map(
-        |(seed, len, max_tokens, retention, after, choices)| Ask {
+    let prefix = prop::option::weighted(0.4, 1..10_usize);
+    (0..3_u64, 1..200_usize, 1..40_usize, retention, prefix, 0..12_usize, 1..3_u32).prop_map(
+        |(seed, len, max_tokens, retention, prefix, after, choices)| Ask {
             seed,
             len,
             max_tokens,
             retention,
+            prefix,
             after,
             choices,
         },
@@ -250,22 +277,58 @@ proptest! {
         let mut clients = Vec::new();
         for ask in &asks {
             (0..ask.after).for_each(|_| world.step());
-            let prompt = prompt(ask.seed, ask.len);
-            let request = match ask.retention {
-                Some(index) => forgetful(prompt, ask.max_tokens, RETENTIONS[index]),
-                None => Request { ignore_eos: true, ..request(prompt, ask.max_tokens) },
-            };
-            clients.push(world.submit(Request { choices: ask.choices, ..request }));
+            clients.push((ask.request(), world.submit(ask.request())));
         }
         world.settle();
-        for (ask, client) in asks.iter().zip(&clients) {
-            let retention = ask.retention.map(|index| RETENTIONS[index]);
-            let expect = Twin::answer(retention, &prompt(ask.seed, ask.len), ask.max_tokens, 4096);
+        for (ask, (request, client)) in asks.iter().zip(&clients) {
+            let expect = Twin::answer(request, 4096);
             let answer = client.answer();
             prop_assert!(answer.is_some(), "{ask:?}: {:?}", client.error());
             for choice in answer.unwrap().choices {
                 prop_assert_eq!(&choice.1, &expect, "{:?}", ask);
             }
         }
+    }
+}
+
+#[test]
+fn what_is_kept_of_a_prefix_is_made_once_and_read_by_all_who_ask_for_it() {
+    for retention in RETENTIONS {
+        let mut world = World::new(with_repeat(config()), 300);
+        let prefix = prompt(1, 160);
+        let mut first_rows = 0;
+        for (index, question) in [&[9, 9, 8][..], &[7, 6, 5, 4], &[9, 9, 8]].into_iter().enumerate() {
+            let asked = of_prefix([&prefix, question].concat(), 30, retention, 160);
+            let before = world.runner.rows.load(std::sync::atomic::Ordering::Relaxed);
+            let client = world.submit(asked.clone());
+            world.settle();
+            let rows = world.runner.rows.load(std::sync::atomic::Ordering::Relaxed) - before;
+            let answer = client.answer().unwrap_or_else(|| panic!("{retention}: {:?}", client.error()));
+            assert_eq!(answer.choices[0].1, Twin::answer(&asked, 4096), "{retention}");
+            let report = answer.report;
+            match index {
+                0 => first_rows = rows,
+                _ => {
+                    assert_eq!(report.cached_tokens, 160, "{retention}");
+                    assert_eq!(rows, question.len() + 29, "{retention}");
+                    assert!(first_rows >= 160 + rows - 1, "{retention}");
+                }
+            }
+            assert!(report.retained.is_some_and(|retained| retained.dropped > 0), "{retention}");
+        }
+        // Who does not ask for it gets the exact prefix, which is in the cache as well.
+        let exact = Request { ignore_eos: true, ..request([&prefix[..], &[9, 9, 8]].concat(), 30) };
+        let client = world.submit(exact.clone());
+        world.settle();
+        assert_eq!(client.answer().unwrap().choices[0].1, Twin::answer(&exact, 4096));
+    }
+}
+
+#[test]
+fn a_prefix_that_is_none_is_refused() {
+    let world = World::new(with_repeat(config()), 100);
+    for prefix in [0, 8, 17, 112] {
+        let error = world.limits.check(&of_prefix(prompt(1, 100), 5, "keydiff:0.5", prefix)).unwrap_err();
+        assert!(error.to_string().contains("retain.prefix"), "{error}");
     }
 }

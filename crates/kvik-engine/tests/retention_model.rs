@@ -102,6 +102,7 @@ impl Tiny {
             tenant: Default::default(),
             lifetime: Default::default(),
             retention: retention.map(|text| text.parse().unwrap()),
+            kept_prefix: None,
         }
     }
 }

@@ -80,6 +80,7 @@ fn requests(tokenizer: &Tokenizer) -> Vec<Request> {
             tenant: Default::default(),
             lifetime: Default::default(),
             retention: None,
+            kept_prefix: None,
         }
     };
     (0..20).map(request).collect()

@@ -45,6 +45,11 @@ impl Retention {
         Points { keep: self.keep, prompt, every, thinned, goes_on: !repeats, rows }
     }
 
+    /// The one point of a sequence that forgets when it has `at` tokens, and never again.
+    pub fn point_at(&self, at: usize) -> Points {
+        Points { thinned: (at, at), goes_on: false, ..self.points(at, at) }
+    }
+
     /// Whether a prompt of `prompt` tokens can be computed in a context of `context` tokens.
     ///
     /// # Errors

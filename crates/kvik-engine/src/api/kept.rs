@@ -72,6 +72,7 @@ impl KeptPrompt {
             tenant: self.tenant,
             lifetime: Lifetime { pin: true, ..Lifetime::default() },
             retention: None,
+            kept_prefix: None,
         }
     }
 }

@@ -152,6 +152,9 @@ pub struct Request {
     pub lifetime: Lifetime,
     /// Which tokens its sequences go on reading; all of them when `None`.
     pub retention: Option<Retention>,
+    /// Leading tokens of the prompt, whole blocks of them, that are read as `retention` keeps them: from the cache,
+    /// where it has them so. What follows is kept whole.
+    pub kept_prefix: Option<usize>,
 }
 
 /// Log-probability of one token.
@@ -345,6 +348,16 @@ pub enum RequestError {
     /// Its tokens cannot be forgotten as it asks.
     #[error("retain.{0}")]
     Retention(#[from] RetentionError),
+    /// The prefix of which a part is to be kept is none.
+    #[error(
+        "retain.prefix: {prefix} tokens are not a prefix of the prompt, which has {prompt_tokens}, in whole blocks of 16"
+    )]
+    KeptPrefix {
+        /// Tokens of the prefix.
+        prefix: usize,
+        /// Tokens of the prompt.
+        prompt_tokens: usize,
+    },
     /// More continuations than one request may have.
     #[error("the request wants {choices} choices; it may have 1 to {choices_max}")]
     BadChoices {

@@ -115,6 +115,12 @@ pub trait Retainer {
     /// becomes number `i` of the tail that consists of the tiles `to`.
     fn move_positions(&mut self, layer: usize, from: &SequenceKv<'_>, kept: &[&[u32]], to: &[&[u32]]);
 
+    /// The bytes of a block.
+    fn bytes(&self, block: BlockId) -> Vec<u8>;
+
+    /// Replaces the bytes of a block: as many as [`KvLayout::block_bytes`].
+    fn replace_bytes(&mut self, block: BlockId, bytes: &[u8]);
+
     /// The first `count` stored keys of every KV head of a layer, which are those of positions `0..count`, as they
     /// were before rotation: `[kv_heads, count, key_dim]`.
     fn first_keys(&self, layer: usize, kv: &SequenceKv<'_>, count: usize) -> Vec<f32>;

@@ -128,6 +128,14 @@ impl Retainer for ModelRunner {
         self.arena.move_positions(&self.pool, layer, &from.layer(layer, &blocks), kept, to);
     }
 
+    fn bytes(&self, block: BlockId) -> Vec<u8> {
+        self.arena.block(block.0).to_vec()
+    }
+
+    fn replace_bytes(&mut self, block: BlockId, bytes: &[u8]) {
+        self.arena.block_mut(block.0).copy_from_slice(bytes);
+    }
+
     fn first_keys(&self, layer: usize, kv: &SequenceKv<'_>, count: usize) -> Vec<f32> {
         let shape = self.arena.layout().layers()[layer];
         let blocks: Vec<u32> = kv.blocks.iter().map(|block| block.0).collect();

@@ -26,6 +26,19 @@ pub struct Ragged {
     heads: Vec<Vec<HeadStorage>>,
     /// Tiles of the sequence's blocks that no head uses, `[classes]`.
     free: Vec<Vec<u32>>,
+    /// Whether its tiles are shared with others, so that the last one of a head must be copied before the head
+    /// stores another position in it.
+    frozen: bool,
+}
+
+/// Copies of the last tiles of a layer's heads: which stored positions, and where to. Heads whose last tile is full
+/// have none.
+#[derive(Debug, Clone, Default)]
+pub struct Copies {
+    /// `[kv_heads]`, indices among what the head stores.
+    pub positions: Vec<Vec<u32>>,
+    /// `[kv_heads]`
+    pub to: Vec<Vec<u32>>,
 }
 
 /// What one KV head stores.
@@ -68,8 +81,8 @@ impl Ragged {
         let heads = kept
             .into_iter()
             .map(|heads| heads.into_iter().map(|kept| HeadStorage { kept, tiles: Vec::new() }).collect());
-        let mut ragged =
-            Ragged { shared, at, heads: heads.collect(), free: vec![Vec::new(); layout.layers().len()] };
+        let free = vec![Vec::new(); layout.layers().len()];
+        let mut ragged = Ragged { shared, at, heads: heads.collect(), free, frozen: false };
         blocks.iter().for_each(|&block| ragged.add_block(layout, block));
         ragged.reserve(layout, at);
         ragged
@@ -101,13 +114,58 @@ impl Ragged {
             given[class] += heads.len();
             let tiles =
                 heads.iter().map(|head| self.tiles_for(head, tokens).saturating_sub(head.tiles.len()));
-            missing[class] += tiles.sum::<usize>();
+            let copies = heads.iter().filter(|head| self.frozen && head.kept.len() % BLOCK_POSITIONS > 0);
+            missing[class] += tiles.sum::<usize>() + copies.count();
         }
         let classes = missing.iter().zip(&self.free).zip(given);
         classes
             .map(|((&missing, free), given)| missing.saturating_sub(free.len()).div_ceil(given.max(1)))
             .max()
             .unwrap_or(0)
+    }
+
+    /// The same in blocks that others share: no tile of them is written any more.
+    pub fn frozen(mut self) -> Ragged {
+        self.free.iter_mut().for_each(Vec::clear);
+        self.frozen = true;
+        self
+    }
+
+    /// Whether its tiles are shared.
+    pub fn is_frozen(&self) -> bool {
+        self.frozen
+    }
+
+    /// What must be copied before it may grow, `[layers]`: takes tiles for it of blocks that were added.
+    ///
+    /// # Panics
+    /// When blocks are missing.
+    pub fn copies(&mut self, layout: &KvLayout) -> Vec<Copies> {
+        let free = &mut self.free;
+        let layers = self.heads.iter().enumerate().map(|(layer, heads)| {
+            let class = layout.tile_class(layer);
+            let mut copies = Copies::default();
+            for head in heads {
+                let (stored, partial) = (head.kept.len(), head.kept.len() % BLOCK_POSITIONS);
+                copies.positions.push(((stored - partial) as u32..stored as u32).collect());
+                let tile = (partial > 0).then(|| free[class].pop().expect("blocks were added for copies"));
+                copies.to.push(tile.into_iter().collect());
+            }
+            copies
+        });
+        layers.collect()
+    }
+
+    /// The copies are made: it may grow.
+    pub fn thaw(&mut self, copies: Vec<Copies>) {
+        for (heads, copies) in self.heads.iter_mut().zip(copies) {
+            for (head, to) in heads.iter_mut().zip(copies.to) {
+                if let (Some(last), Some(&tile)) = (head.tiles.last_mut(), to.first()) {
+                    *last = tile;
+                }
+            }
+        }
+        self.frozen = false;
     }
 
     /// Takes in a block that belongs to this sequence alone.
@@ -160,6 +218,16 @@ impl Ragged {
             largest: all.largest.max(stored),
             total: all.total + stored,
         })
+    }
+
+    /// Positions of all heads that were stored once and are no longer.
+    pub fn dropped(&self) -> u64 {
+        self.heads.iter().flatten().map(|head| (self.at - head.kept.len()) as u64).sum()
+    }
+
+    /// The positions that every head kept when it forgot last, `[layers][kv_heads]`.
+    pub fn kept(&self) -> Vec<Vec<Vec<u32>>> {
+        self.heads.iter().map(|heads| heads.iter().map(|head| head.kept.clone()).collect()).collect()
     }
 
     /// The tiles of a layer's heads.

@@ -12,7 +12,7 @@ use super::reuse::{HEADROOM, Newcomer, known, shared_prefill};
 use super::sequence::{Sequence, Sharing};
 use crate::model::batch::Runner;
 
-enum Outcome {
+pub(super) enum Outcome {
     Admitted,
     Held,
     NoRoom,
@@ -63,6 +63,9 @@ impl Scheduler {
 
     fn try_admit(&mut self, candidate: &Candidate, passed: &[Candidate], runner: &mut dyn Runner) -> Outcome {
         let Some(index) = self.queue.position(candidate) else { return Outcome::Held };
+        if let Some(outcome) = self.admit_kept(index, passed, runner) {
+            return outcome;
+        }
         let tokens = candidate.known.tokens;
         let source = shared_prefill(&self.queue[index].sequence, tokens, &self.running);
         if self.queue[index].hold(source) || self.fetch(index, tokens) {
@@ -106,7 +109,7 @@ impl Scheduler {
     /// A sequence does not fit now. When nobody else runs it never will, which
     /// `RequestLimits` excludes
     /// for all that was submitted; better an error than a queue that stands still.
-    fn no_room(&mut self, index: usize) -> Outcome {
+    pub(super) fn no_room(&mut self, index: usize) -> Outcome {
         if self.running.is_empty() {
             let sequence = &self.queue[index].sequence;
             self.fail(sequence.job, self.ram.over_budget(sequence.tokens.len()));
@@ -115,7 +118,7 @@ impl Scheduler {
     }
 
     /// A sequence has its blocks, `reused.tokens` of it stored already.
-    fn start(&mut self, waiting: Waiting, id: SeqId, reused: Reused) {
+    pub(super) fn start(&mut self, waiting: Waiting, id: SeqId, reused: Reused) {
         let now = self.now();
         let Waiting { mut sequence, fetch, .. } = waiting;
         let stop = self.why(&sequence, reused, fetch);
@@ -145,8 +148,8 @@ impl Scheduler {
             self.disk.miss_reason(roots, &sequence.tokens, reused.stop, reused.tokens)
         };
         match reused.stop {
-            _ if reused.tokens > 0 && reused.tokens == sequence.observed_from() => StopReason::Observed,
-            _ if sequence.observed_from() == 0 => StopReason::Observed,
+            _ if reused.tokens > 0 && reused.tokens == sequence.observed_from() => StopReason::Retained,
+            _ if sequence.observed_from() == 0 => StopReason::Retained,
             StopReason::Complete => StopReason::Complete,
             stop => fetch.verdict.or_else(miss).unwrap_or(stop),
         }

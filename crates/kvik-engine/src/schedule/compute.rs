@@ -5,6 +5,7 @@ use kvik_cache::{BLOCK_POSITIONS, PinLimit};
 use super::Scheduler;
 use super::forget::Watching;
 use super::plan::{Kind, Plan, Span};
+use super::sequence::Sequence;
 use crate::api::{FinishReason, RequestError};
 use crate::model::batch::Runner;
 use crate::panics::contain;
@@ -135,7 +136,9 @@ impl Scheduler {
     fn pin_prompt(&mut self, index: usize) -> Result<(), PinLimit> {
         let sequence = &mut self.running[index];
         let Some(namespace) = sequence.publishes_in() else { return Ok(()) };
-        if !sequence.lifetime.pin || sequence.stored < sequence.prompt_len {
+        // Of a prefix that is kept in part, that part is pinned.
+        if !sequence.lifetime.pin || sequence.kept_prefix().is_some() || sequence.stored < sequence.prompt_len
+        {
             return Ok(());
         }
         sequence.lifetime.pin = false;
@@ -148,7 +151,8 @@ impl Scheduler {
 
     /// Ends requests that want no tokens and have their prompt stored.
     pub(super) fn end_stored(&mut self) {
-        let stored = (0..self.running.len()).filter(|&index| self.running[index].missing() == 0);
+        let is_stored = |sequence: &Sequence| sequence.missing() == 0 && !sequence.is_to_forget();
+        let stored = (0..self.running.len()).filter(|&index| is_stored(&self.running[index]));
         let (stored, now) = (stored.collect::<Vec<usize>>(), self.now());
         for index in stored {
             let pinned = self.pin_prompt(index);

@@ -9,7 +9,8 @@ use kvik_cache::retain::{Decision, LayerFacts, Watch, decide};
 use kvik_cache::{BLOCK_POSITIONS, SeqId};
 
 use super::Scheduler;
-use super::forget::{Pass, Stage};
+use super::forget::{Pass, Stage, kept};
+use super::kept_prefix::name_of_kept;
 use super::sequence::{Sequence, Sharing};
 use crate::model::batch::{LayerTails, Retainer, Runner, SequenceKv, StoredLayer};
 use crate::retain::{Ragged, Sinks, TailViews, move_layer};
@@ -65,6 +66,7 @@ impl Scheduler {
                 Stage::Move { decision, storage, id: to, layers: moved + 1 }
             }
             Stage::Move { decision, storage, id: to, .. } => {
+                let storage = self.share_kept(id, to, storage, retainer);
                 self.switch(id, to, &decision, storage);
                 return Progress::Over;
             }
@@ -141,18 +143,20 @@ impl Scheduler {
         let layout = retainer.layout().clone();
         let sequence = self.running.find(id).expect("its pass is under way");
         let (at, shared) = (sequence.stored, sequence.shared_blocks());
-        let (Sharing::Namespace(namespace) | Sharing::Private(namespace)) = sequence.sharing;
+        let (Sharing::Namespace(own) | Sharing::Private(own)) = sequence.sharing;
+        let kept = name_of_kept(sequence, &mut self.tenants, &mut self.ram, &mut self.disk);
+        let (namespace, first) =
+            kept.map_or((own, 0), |kept| (kept.namespace, kept::header_blocks(&layout, at)));
         let to = self.ram.new_seq();
-        let sequence = self.running.find(id).expect("its pass is under way");
         let held = self.ram.cache.lease(to, namespace, &sequence.tokens[..shared * BLOCK_POSITIONS]);
         let shared = held / BLOCK_POSITIONS;
         let needed = Ragged::blocks_needed(&layout, &Ragged::counts(decision, shared));
-        if self.ram.cache.reserve(to, (shared + needed) * BLOCK_POSITIONS).is_err() {
+        if self.ram.cache.reserve(to, (first + shared + needed) * BLOCK_POSITIONS).is_err() {
             self.ram.cache.abandon(to);
             return None;
         }
         let kept = sequence.kept_positions(decision);
-        let blocks = &self.ram.cache.table(to)[shared..];
+        let blocks = &self.ram.cache.table(to)[first + shared..];
         let storage = Ragged::new(&layout, shared, at, kept, blocks);
         self.copy_sinks(id, retainer);
         Some(move |decision| Stage::Move { decision, storage, id: to, layers: 0 })

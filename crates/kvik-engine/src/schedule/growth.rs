@@ -1,12 +1,36 @@
 //! Blocks for sequences that run: growing, forking, and preemption when there are none left.
 
-use kvik_cache::{BLOCK_POSITIONS, NoSpace, SeqId};
+use kvik_cache::{BLOCK_POSITIONS, BlockId, NoSpace, SeqId};
 
 use super::Scheduler;
 use super::ram::PrivateCopy;
 use super::running::Fork;
 use super::sequence::{Sequence, Sharing};
-use crate::model::batch::Runner;
+use crate::model::batch::{Retainer, Runner, SequenceKv};
+use crate::retain::Ragged;
+
+/// Gives `storage` the blocks that its first `tokens` tokens were missing.
+pub(super) fn extend(storage: &mut Ragged, blocks: &[BlockId], tokens: usize, retainer: &mut dyn Retainer) {
+    blocks.iter().for_each(|&block| storage.add_block(retainer.layout(), block));
+    if storage.is_frozen() {
+        thaw(storage, retainer);
+    }
+    storage.reserve(retainer.layout(), tokens);
+}
+
+/// Copies what others share of the last tiles of all heads, so that the sequence may store more in them.
+fn thaw(storage: &mut Ragged, retainer: &mut dyn Retainer) {
+    let copies = storage.copies(retainer.layout());
+    let views = storage.views();
+    let tails = views.layers();
+    let from = SequenceKv { blocks: &[], tails: &tails };
+    for (layer, copies) in copies.iter().enumerate() {
+        let positions: Vec<&[u32]> = copies.positions.iter().map(Vec::as_slice).collect();
+        let to: Vec<&[u32]> = copies.to.iter().map(Vec::as_slice).collect();
+        retainer.move_positions(layer, &from, &positions, &to);
+    }
+    storage.thaw(copies);
+}
 
 /// What became of the running sequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,12 +110,14 @@ impl Scheduler {
         let Some(storage) = forgetting.and_then(|forgetting| forgetting.storage.as_mut()) else {
             return cache.reserve(id, tokens + sequence.repeat_rows());
         };
-        let layout = runner.retainer().expect("it has forgotten something").layout();
+        if storage.is_frozen() && tokens == sequence.stored {
+            return Ok(());
+        }
+        let retainer = runner.retainer().expect("it has forgotten something");
         let before = cache.table(id).len();
-        let missing = storage.blocks_missing(layout, tokens);
+        let missing = storage.blocks_missing(retainer.layout(), tokens);
         cache.reserve(id, (before + missing) * BLOCK_POSITIONS)?;
-        cache.table(id)[before..].iter().for_each(|&block| storage.add_block(layout, block));
-        storage.reserve(layout, tokens);
+        extend(storage, &cache.table(id)[before..], tokens, retainer);
         Ok(())
     }
 

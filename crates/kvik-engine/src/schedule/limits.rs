@@ -71,6 +71,7 @@ impl RequestLimits {
         let room = self.room(request);
         if let Some(retention) = &room.retention {
             retention.check(&self.kv_heads)?;
+            check_prefix(request)?;
             retention.check_heads(&self.kv_heads, self.calibration.as_deref())?;
             retention.check_prompt(prompt_tokens, self.context_tokens)?;
         }
@@ -107,11 +108,24 @@ impl RequestLimits {
 
     fn room(&self, request: &Request) -> Room {
         let retention = request.retention.map(|retention| retention.resolve(self.token_bytes));
-        let streams = retention.is_some_and(|retention| retention.rotated_sinks() > 0);
+        let streams =
+            request.kept_prefix.is_none() && retention.is_some_and(|retention| retention.rotated_sinks() > 0);
         // A stream that rotates its sinks anew never sees a distance that the model does not know.
         let context_tokens = if streams { usize::MAX } else { self.context_tokens };
-        let points = retention.map(|retention| retention.points(request.prompt.len(), self.context_tokens));
+        let points = retention.map(|retention| match request.kept_prefix {
+            Some(prefix) => retention.point_at(prefix),
+            None => retention.points(request.prompt.len(), self.context_tokens),
+        });
         Room { context_tokens, retention, points }
+    }
+}
+
+/// A prefix of which a part is kept is a whole number of blocks of the prompt.
+fn check_prefix(request: &Request) -> Result<(), RequestError> {
+    let (Some(prefix), prompt_tokens) = (request.kept_prefix, request.prompt.len()) else { return Ok(()) };
+    match prefix > 0 && prefix <= prompt_tokens && prefix.is_multiple_of(BLOCK_POSITIONS) {
+        true => Ok(()),
+        false => Err(RequestError::KeptPrefix { prefix, prompt_tokens }),
     }
 }
 

@@ -34,6 +34,7 @@ mod forgetting;
 mod growth;
 mod job;
 mod kept;
+mod kept_prefix;
 mod limits;
 mod namespaces;
 mod plan;

@@ -44,6 +44,14 @@ impl NamespaceTable {
         cache.namespace(&self.all().private(salt))
     }
 
+    /// The namespace of what a policy keeps of prefixes with this salt.
+    pub(super) fn kept(&mut self, salt: [u8; 16], policy: &str, cache: &mut Cache) -> NamespaceId {
+        let namespace = self.all().kept(salt, policy);
+        let id = cache.namespace(&namespace);
+        self.roots.entry(id).or_insert_with(|| Roots::of(&namespace));
+        id
+    }
+
     /// A namespace of this salt that begins with the blocks of `tokens` in `base`. On disk its blocks have the
     /// root of its own salt, whatever it shares in RAM.
     pub(super) fn derived(

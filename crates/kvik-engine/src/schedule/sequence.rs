@@ -164,7 +164,7 @@ impl Sequence {
         let Some(forgetting) = &self.forgetting else { return 0 };
         match &forgetting.storage {
             Some(storage) => storage.shared(),
-            None if self.publishes_in().is_some() => {
+            None if self.publishes_in().is_some() && forgetting.prefix.is_none() => {
                 forgetting.retention.protect.min(self.stored) / BLOCK_POSITIONS
             }
             None => 0,
@@ -180,6 +180,11 @@ impl Sequence {
             heads.map(|(kept, stored)| kept.iter().map(|&index| stored[index as usize]).collect()).collect()
         });
         layers.collect()
+    }
+
+    /// Leading tokens of which it reads what is kept of them, and shares that.
+    pub(super) fn kept_prefix(&self) -> Option<usize> {
+        self.forgetting.as_ref().and_then(|forgetting| forgetting.prefix)
     }
 
     /// What it kept at the last point, if it has forgotten anything.
@@ -201,7 +206,8 @@ impl Sequence {
     /// Whether it is at a point and goes on behind it.
     pub(super) fn is_to_forget(&self) -> bool {
         let point = self.forgetting.as_ref().and_then(|forgetting| forgetting.next_point());
-        point == Some(self.stored) && self.ended.is_none() && self.missing() > 0
+        let goes_on = self.missing() > 0 || self.kept_prefix() == Some(self.stored);
+        point == Some(self.stored) && self.ended.is_none() && goes_on
     }
 
     /// Leading tokens for which it needs room now.

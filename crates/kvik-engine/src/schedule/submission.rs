@@ -27,7 +27,7 @@ impl Scheduler {
         let tokens_max = limits.answer_tokens(&request);
         let prompt = std::mem::take(&mut request.prompt);
         let sharing = self.sharing(&request, &prompt);
-        let (tenant, retention) = (request.tenant, request.retention);
+        let (tenant, retention, kept_prefix) = (request.tenant, request.retention, request.kept_prefix);
         if !self.queue.serves(tenant) && !self.running.serves(tenant) {
             self.turns.come_back(tenant);
         }
@@ -35,7 +35,10 @@ impl Scheduler {
         let answer = Answer::new(&rules, 0, &prompt, guide);
         let forgetting = retention.map(|retention| {
             let retention = retention.resolve(self.config.block_bytes / BLOCK_POSITIONS);
-            Box::new(Forgetting::new(retention, prompt.len(), self.config.context_tokens))
+            Box::new(match kept_prefix {
+                Some(prefix) => Forgetting::of_prefix(retention, prefix),
+                None => Forgetting::new(retention, prompt.len(), self.config.context_tokens),
+            })
         });
         self.queue.push(Sequence { forgetting, ..Sequence::new(job, sharing, answer, prompt) });
     }

@@ -44,6 +44,8 @@ struct Stored {
 
 pub struct FakeRunner {
     layout: KvLayout,
+    /// Blocks that hold other things than positions.
+    raw: HashMap<BlockId, Vec<u8>>,
     arena: Vec<[Option<Stored>; BLOCK_POSITIONS]>,
     logits: Vec<f32>,
     batch_rows_max: usize,
@@ -63,6 +65,7 @@ impl FakeRunner {
     pub fn new(blocks: usize, batch_rows_max: usize) -> FakeRunner {
         FakeRunner {
             layout: ragged::layout(),
+            raw: HashMap::new(),
             arena: vec![[None; BLOCK_POSITIONS]; blocks],
             logits: Vec::new(),
             batch_rows_max,
@@ -188,6 +191,14 @@ impl Retainer for FakeRunner {
         ragged::move_positions(self, from, kept[0], to[0]);
     }
 
+    fn bytes(&self, block: BlockId) -> Vec<u8> {
+        self.raw.get(&block).cloned().unwrap_or_default()
+    }
+
+    fn replace_bytes(&mut self, block: BlockId, bytes: &[u8]) {
+        self.raw.insert(block, bytes.to_vec());
+    }
+
     fn first_keys(&self, _: usize, kv: &SequenceKv<'_>, count: usize) -> Vec<f32> {
         (0..count).map(|index| self.get(ragged::cell(kv, index)) as f32).collect()
     }
@@ -276,6 +287,7 @@ pub fn request(prompt: Vec<Token>, max_tokens: usize) -> Request {
         tenant: Default::default(),
         lifetime: Default::default(),
         retention: None,
+        kept_prefix: None,
     }
 }
 

@@ -83,6 +83,7 @@ impl TalkArgs {
             tenant: Default::default(),
             lifetime: Default::default(),
             retention: None,
+            kept_prefix: None,
         }
     }
 

@@ -7,6 +7,7 @@
 //! All of it is a function of the tokens and the retention. So a sequence that was preempted begins anew, exact up
 //! to its first point, and passes the same points again.
 
+pub(super) mod kept;
 mod pass;
 mod watching;
 
@@ -26,6 +27,8 @@ pub(super) use watching::Watching;
 pub(super) struct Forgetting {
     pub(super) retention: Retention,
     points: Points,
+    /// Leading tokens of the prompt of which only what it keeps is read, and which others may share.
+    pub(super) prefix: Option<usize>,
     /// The last point that was passed.
     passed: usize,
     pub(super) observation: Observation,
@@ -43,24 +46,24 @@ pub(super) struct Forgetting {
 impl Forgetting {
     /// A sequence with a prompt of `prompt` tokens that has computed nothing yet.
     pub(super) fn new(retention: Retention, prompt: usize, context: usize) -> Forgetting {
-        Forgetting {
-            points: retention.points(prompt, context),
-            retention,
-            passed: 0,
-            observation: Observation::default(),
-            state: PolicyState::default(),
-            storage: None,
-            sinks: None,
-            pass: None,
-            dropped: 0,
-        }
+        Forgetting::at(retention, retention.points(prompt, context), None)
+    }
+
+    /// A sequence that forgets when it has `prefix` tokens, and keeps all that follows.
+    pub(super) fn of_prefix(retention: Retention, prefix: usize) -> Forgetting {
+        Forgetting::at(retention, retention.point_at(prefix), Some(prefix))
     }
 
     /// The same for a sequence that begins anew.
     pub(super) fn anew(&self) -> Forgetting {
+        Forgetting::at(self.retention, self.points, self.prefix)
+    }
+
+    fn at(retention: Retention, points: Points, prefix: Option<usize>) -> Forgetting {
         Forgetting {
-            points: self.points,
-            retention: self.retention,
+            retention,
+            points,
+            prefix,
             passed: 0,
             observation: Observation::default(),
             state: PolicyState::default(),
@@ -106,6 +109,13 @@ impl Forgetting {
     /// Whether it stores less than all, so that nothing it computes is what others would compute.
     pub(super) fn has_forgotten(&self) -> bool {
         self.storage.is_some()
+    }
+
+    /// What was kept of its prefix is there already, in `storage`.
+    pub(super) fn begin_with(&mut self, prefix: usize, storage: Ragged) {
+        self.dropped = storage.dropped();
+        self.passed = prefix;
+        self.storage = Some(storage);
     }
 
     /// A point was passed: what was kept is in `storage`.

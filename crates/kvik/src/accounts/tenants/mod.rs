@@ -250,6 +250,7 @@ mod tests {
             tenant: TenantId(77),
             lifetime: Default::default(),
             retention: None,
+            kept_prefix: None,
         }
     }
 

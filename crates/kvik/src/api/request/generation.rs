@@ -243,6 +243,7 @@ impl Options {
             tenant: Default::default(),
             lifetime: self.lifetime,
             retention: self.retention,
+            kept_prefix: None,
         }
     }
 }

@@ -214,6 +214,7 @@ fn reused(loaded: &Loaded, salt: u8, prompts: [Vec<Token>; 2]) -> usize {
         tenant: Default::default(),
         lifetime: Default::default(),
         retention: None,
+        kept_prefix: None,
     });
     let (sender, ended) = mpsc::channel();
     loaded.serving.engine.submit(first, Box::new(End(sender))).unwrap();

@@ -1,0 +1,96 @@
+//! What a policy keeps of a prefix, as a thing of its own: shared, immutable, durable.
+//!
+//! It lies in the cache like a prompt whose tokens are its key and then a count, in the namespace of its policy: so
+//! evicting, pinning, quotas, the disk and its checks are those of every other prompt, and nobody finds it who does
+//! not ask for that policy and these very tokens.
+//!
+//! ```text
+//! blocks   [ which positions each head keeps ][ tiles of all layers and heads ]
+//! tokens   key, 0, 1, 2, ...
+//! ```
+
+use kvik_cache::{BLOCK_POSITIONS, Identity, Token};
+use kvik_kernels::KvLayout;
+
+/// Says what the first bytes are, and in which version.
+const MAGIC: [u8; 8] = *b"kvikkeep";
+
+/// Kept positions of all heads, `[layers][kv_heads]`, ascending.
+pub(in crate::schedule) type Kept = Vec<Vec<Vec<u32>>>;
+
+/// The first `blocks` blocks of what is kept of the tokens that `identity` names.
+pub(in crate::schedule) fn key(identity: &Identity, blocks: usize) -> Vec<Token> {
+    let (words, _) = identity.0.as_chunks::<4>();
+    let words = words.iter().map(|&bytes| Token::from_le_bytes(bytes));
+    let padded = words.chain(std::iter::repeat(0)).take(BLOCK_POSITIONS);
+    padded.chain(0..).take(blocks * BLOCK_POSITIONS).collect()
+}
+
+/// Blocks that say which positions of `tokens` are kept.
+pub(in crate::schedule) fn header_blocks(layout: &KvLayout, tokens: usize) -> usize {
+    let heads: usize = layout.layers().iter().map(|layer| layer.kv_heads).sum();
+    (MAGIC.len() + heads * tokens.div_ceil(8)).div_ceil(layout.block_bytes())
+}
+
+/// The bytes of these blocks: for each head a bit for every position.
+pub(in crate::schedule) fn encode(layout: &KvLayout, tokens: usize, kept: &Kept) -> Vec<u8> {
+    let mut bytes = MAGIC.to_vec();
+    for head in kept.iter().flatten() {
+        let mut bits = vec![0_u8; tokens.div_ceil(8)];
+        head.iter().for_each(|&position| bits[position as usize / 8] |= 1 << (position % 8));
+        bytes.extend(bits);
+    }
+    bytes.resize(header_blocks(layout, tokens) * layout.block_bytes(), 0);
+    bytes
+}
+
+/// What the bytes say; `None` if they are not of a version that is known, or do not fit.
+pub(in crate::schedule) fn decode(layout: &KvLayout, tokens: usize, bytes: &[u8]) -> Option<Kept> {
+    let mut heads = bytes.strip_prefix(&MAGIC)?.chunks(tokens.div_ceil(8).max(1));
+    let mut kept = Kept::new();
+    for layer in layout.layers() {
+        let mut of_layer = Vec::new();
+        for _ in 0..layer.kv_heads {
+            let bits = heads.next().filter(|bits| bits.len() == tokens.div_ceil(8))?;
+            let is_kept = |&position: &u32| bits[position as usize / 8] >> (position % 8) & 1 == 1;
+            of_layer.push((0..tokens as u32).filter(is_kept).collect::<Vec<u32>>());
+        }
+        kept.push(of_layer);
+    }
+    kept.iter().flatten().all(|head| !head.is_empty()).then_some(kept)
+}
+
+#[cfg(test)]
+mod tests {
+    use kvik_kernels::{KvFormat, KvLayer};
+
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_read_back() {
+        for (layers, heads, tokens) in [(1, 1, 16), (2, 3, 48), (3, 2, 1600)] {
+            let layer = KvLayer::full(heads, 8, KvFormat::Q4, KvFormat::Q4);
+            let layout = KvLayout::uniform(layers, layer);
+            let keeps = |layer: usize, head: usize| {
+                (0..tokens as u32)
+                    .filter(|position| position % (2 + layer as u32 + head as u32) == 0)
+                    .collect()
+            };
+            let kept: Kept =
+                (0..layers).map(|layer| (0..heads).map(|head| keeps(layer, head)).collect()).collect();
+            let bytes = encode(&layout, tokens, &kept);
+            assert_eq!(bytes.len(), header_blocks(&layout, tokens) * layout.block_bytes());
+            assert_eq!(decode(&layout, tokens, &bytes), Some(kept));
+            assert_eq!(decode(&layout, tokens, &bytes[1..]), None);
+            assert_eq!(decode(&layout, tokens, &vec![0; bytes.len()]), None);
+        }
+    }
+
+    #[test]
+    fn keys_differ_by_prefix_and_count_their_blocks() {
+        let (a, b) = (Identity([1; 32]), Identity([2; 32]));
+        assert_eq!(key(&a, 3).len(), 48);
+        assert_eq!(key(&a, 3)[..32], key(&a, 2));
+        assert_ne!(key(&a, 1), key(&b, 1));
+    }
+}
