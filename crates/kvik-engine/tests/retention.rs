@@ -277,15 +277,21 @@ proptest! {
         let mut clients = Vec::new();
         for ask in &asks {
             (0..ask.after).for_each(|_| world.step());
-            clients.push((ask.request(), world.submit(ask.request())));
+            // What can never fit is refused at once; all else is answered.
+            if world.limits.check(&ask.request()).is_ok() {
+                clients.push((ask, ask.request(), world.submit(ask.request())));
+            }
         }
         world.settle();
-        for (ask, (request, client)) in asks.iter().zip(&clients) {
+        for (ask, request, client) in &clients {
             let expect = Twin::answer(request, 4096);
             let answer = client.answer();
             prop_assert!(answer.is_some(), "{ask:?}: {:?}", client.error());
             for choice in answer.unwrap().choices {
-                prop_assert_eq!(&choice.1, &expect, "{:?}", ask);
+// Little room may end an answer early, as little context does.
+                let whole = blocks >= 60 || ask.retention.is_none();
+                let agrees = if whole { choice.1 == expect } else { expect.starts_with(&choice.1) };
+                prop_assert!(agrees, "{ask:?}: {:?} and not {expect:?}", choice.1);
             }
         }
     }

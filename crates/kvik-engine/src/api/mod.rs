@@ -218,7 +218,7 @@ pub struct Report {
     /// If the next block was evicted: when and why.
     pub evicted: Option<Eviction>,
     /// What the first choice kept at the last point at which it forgot.
-    pub retained: Option<Retained>,
+    pub retained: Option<Box<Retained>>,
 }
 
 /// What a sequence keeps of its tokens, all layers and KV heads.

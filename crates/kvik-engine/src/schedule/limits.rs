@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use kvik_cache::retain::{HeadImportance, Points, Retention};
+use kvik_cache::retain::{HeadImportance, Points, Retention, Watch};
 use kvik_cache::{BLOCK_POSITIONS, blocks_for};
 
 use crate::api::{EventSink, Request, RequestError};
 use crate::config::EngineConfig;
+use crate::retain::repeat::RepeatPrompt;
 use crate::text::constraint::Guide;
 
 /// What a request is checked against before it is submitted.
@@ -21,6 +22,7 @@ pub struct RequestLimits {
     /// KV heads of each layer.
     kv_heads: Arc<[usize]>,
     calibration: Option<Arc<HeadImportance>>,
+    repeat: Arc<RepeatPrompt>,
 }
 
 /// A request that keeps within the limits, with its constraint compiled.
@@ -45,6 +47,7 @@ impl RequestLimits {
             token_bytes: block_bytes / BLOCK_POSITIONS,
             kv_heads: config.kv_heads.as_slice().into(),
             calibration: config.calibration.clone().map(Arc::new),
+            repeat: Arc::new(config.repeat.clone()),
         }
     }
 
@@ -116,7 +119,10 @@ impl RequestLimits {
             Some(prefix) => retention.point_at(prefix),
             None => retention.points(request.prompt.len(), self.context_tokens),
         });
-        Room { context_tokens, retention, points }
+        let repeated = points.and_then(|points| points.next(0));
+        let repeats = retention.is_some_and(|retention| retention.watch() == Watch::Repeat);
+        let repeat_rows = repeated.filter(|_| repeats).map_or(0, |tokens| self.repeat.rows_max(tokens));
+        Room { context_tokens, retention, points, repeat_rows, keeps_prefix: request.kept_prefix.is_some() }
     }
 }
 
@@ -135,6 +141,10 @@ struct Room {
     context_tokens: usize,
     retention: Option<Retention>,
     points: Option<Points>,
+    /// Positions behind the tokens that are needed while it repeats its prompt.
+    repeat_rows: usize,
+    /// Whether it keeps a part of a prefix, even if nothing follows.
+    keeps_prefix: bool,
 }
 
 impl Room {
@@ -142,8 +152,14 @@ impl Room {
     /// besides.
     fn blocks(&self, tokens: usize) -> usize {
         let Some(points) = &self.points else { return blocks_for(tokens) };
-        match points.next(0).is_some_and(|point| point < tokens) {
-            true => blocks_for(points.stored_max(tokens)) + blocks_for(points.kept_max(tokens)),
+        let first = points.next(0);
+        let forgets = first.is_some_and(|point| point < tokens || self.keeps_prefix);
+        match forgets {
+            true => {
+                let stored = points.stored_max(tokens) + self.repeat_rows;
+                // Heads end within a tile each, which may take a block more than their positions.
+                blocks_for(stored) + blocks_for(points.kept_max(tokens)) + 2
+            }
             false => blocks_for(tokens),
         }
     }

@@ -188,19 +188,19 @@ impl Sequence {
     }
 
     /// What it kept at the last point, if it has forgotten anything.
-    pub(super) fn retained(&self) -> Option<Retained> {
+    pub(super) fn retained(&self) -> Option<Box<Retained>> {
         let forgetting = self.forgetting.as_ref()?;
         let (storage, tokens) = (forgetting.storage.as_ref()?, self.stored);
         let Extent { smallest, largest, total } = storage.stored(tokens);
         let kept = total as u64;
-        Some(Retained {
+        Some(Box::new(Retained {
             retention: forgetting.retention,
             tokens,
             kept,
             dropped: forgetting.dropped,
             smallest_head: smallest,
             largest_head: largest,
-        })
+        }))
     }
 
     /// Whether it is at a point and goes on behind it.
