@@ -60,7 +60,7 @@ const SHARED_NAMES: [(&str, &str, &str); 12] = [
     (
         "kvik-cache",
         "Needs",
-        "of an admission in blocks of each component, and of a retention policy in facts",
+        "what must be there where a match ends, and what a retention policy must observe",
     ),
     ("kvik-cache", "Keep", "of a prefix: how long its blocks stay; of a sequence: how many positions stay"),
     ("kvik-cache", "Policy", "of eviction: which prefixes stay; of retention: which positions of a sequence"),
