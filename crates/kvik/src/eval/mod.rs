@@ -18,7 +18,7 @@ mod held_out;
 pub(crate) mod html;
 mod predict;
 pub(crate) mod report;
-mod results;
+pub(crate) mod results;
 pub(crate) mod run;
 mod score;
 pub(crate) mod setting;

@@ -128,6 +128,16 @@ impl EvalReport {
         Some((cell.all.increase(&exact.all)?, cell.answers.increase(&exact.answers)))
     }
 
+    /// What a row loses in a task, in percent, and of how many cases: right answers, or perplexity of the answers in a
+    /// text, or of all of it.
+    pub(crate) fn loss(&self, row: &RowReport, task: &str) -> Option<(f64, usize)> {
+        if let Some(percent) = self.percent(row, task) {
+            return Some((100.0 - percent, row.answers.get(task)?.cases));
+        }
+        let (all, answers) = self.increase(row, task)?;
+        Some((answers.unwrap_or(all), row.texts.get(task)?.windows))
+    }
+
     /// Right answers of a row over all tasks, in percent of the exact ones: the mean of the tasks.
     pub(crate) fn mean_percent(&self, row: &RowReport) -> Option<f64> {
         let percents: Vec<f64> = row.answers.keys().filter_map(|task| self.percent(row, task)).collect();
@@ -135,8 +145,8 @@ impl EvalReport {
     }
 
     /// The importance of heads, as data.
-    pub(crate) fn with_heads(self, importance: Option<&HeadImportance>) -> EvalReport {
-        EvalReport { heads: importance.map(|importance| importance.layers.clone()), ..self }
+    pub(crate) fn with_heads(self, importance: &HeadImportance) -> EvalReport {
+        EvalReport { heads: Some(importance.layers.clone()), ..self }
     }
 }
 
@@ -194,6 +204,7 @@ mod tests {
     fn figures_follow_from_the_exact_row() {
         let report = example();
         assert_eq!(report.percent(&report.rows[1], "recall"), Some(87.5));
+        assert_eq!(report.loss(&report.rows[1], "recall"), Some((12.5, 10)));
         let (all, answers) = report.increase(&report.rows[1], "tiny.chat").unwrap();
         assert!((all - 100.0 * (0.25f64.exp() - 1.0)).abs() < 1e-9);
         assert!((answers.unwrap() - all).abs() < 1e-9);

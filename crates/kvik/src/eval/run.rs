@@ -23,7 +23,9 @@ pub(crate) struct EvalRun<'a> {
     pub(crate) tokenizer: &'a Tokenizer,
     pub(crate) repeat: RepeatPrompt,
     pub(crate) tasks: &'a [EvalTask],
-    /// The exact format first.
+    /// What all others are compared with: keys and values in 32-bit floats.
+    pub(crate) exact: KvLayout,
+    /// What is measured, with or without the exact one.
     pub(crate) layouts: Vec<KvLayout>,
     /// Everything kept first.
     pub(crate) settings: Vec<Setting>,
@@ -38,9 +40,14 @@ pub(crate) struct EvalRun<'a> {
 }
 
 impl EvalRun<'_> {
-    /// Steps of the run: one for each case with each format.
+    /// Steps of [`EvalRun::measure`]: one for each case with each format.
     pub(crate) fn steps(&self) -> usize {
-        self.layouts.len() * self.tasks.iter().map(EvalTask::len).sum::<usize>()
+        self.formats().len() * self.tasks.iter().map(EvalTask::len).sum::<usize>()
+    }
+
+    /// Steps of [`EvalRun::calibrate`]: one for each case.
+    pub(crate) fn calibration_steps(&self) -> usize {
+        self.cases().count()
     }
 
     /// Runs all; `step` hears of each case. The first row is the exact one.
@@ -49,34 +56,36 @@ impl EvalRun<'_> {
     /// When there is not enough memory.
     pub(crate) fn measure(&self, step: &mut dyn FnMut()) -> anyhow::Result<Vec<ResultRow>> {
         let mut rows = Vec::new();
-        for (index, layout) in self.layouts.iter().enumerate() {
-            let exact_only = index == 0 && !self.exact_is_measured();
-            let settings = if exact_only { &self.settings[..1] } else { &self.settings[..] };
+        for (layout, settings) in self.formats() {
             let kv = layout.format_name();
-            let mut own =
-                settings.iter().map(|setting| ResultRow::new(setting.clone(), kv.clone())).collect();
+            let row = |setting: &Setting| ResultRow::new(setting.clone(), kv.clone());
+            let mut own: Vec<ResultRow> = settings.iter().map(row).collect();
             self.measure_format(layout, &mut own, step)?;
             rows.append(&mut own);
         }
         Ok(rows)
     }
 
-    /// Whether the exact format was asked for, and is not only there to compare with.
-    fn exact_is_measured(&self) -> bool {
-        self.layouts.len() == 1 || self.layouts[1..].contains(&self.layouts[0])
+    /// The formats with what is measured of them, the exact one first. If it was not asked for, only everything kept
+    /// is measured of it, to compare with.
+    fn formats(&self) -> Vec<(&KvLayout, &[Setting])> {
+        let asked = self.layouts.contains(&self.exact);
+        let exact = (&self.exact, if asked { &self.settings[..] } else { &self.settings[..1] });
+        let others = self.layouts.iter().filter(|layout| **layout != self.exact);
+        [exact].into_iter().chain(others.map(|layout| (layout, &self.settings[..]))).collect()
     }
 
     fn measure_format(
         &self,
         layout: &KvLayout,
-        rows: &mut Vec<ResultRow>,
+        rows: &mut [ResultRow],
         step: &mut dyn FnMut(),
     ) -> anyhow::Result<()> {
         let mut exam = self.exam(layout)?;
         let stop = self.tokenizer.eog();
         let grader = Grader { tokenizer: self.tokenizer, stop };
         let predicts = self.tasks.iter().any(|task| matches!(task.work, Work::Predict(_)));
-        let mut exact = if predicts { Some(self.exam(&self.layouts[0])?) } else { None };
+        let mut exact = if predicts { Some(self.exam(&self.exact)?) } else { None };
         for task in self.tasks {
             match (&task.work, &mut exact) {
                 (Work::Answer(cases), _) => cases.iter().for_each(|case| {
@@ -97,12 +106,12 @@ impl EvalRun<'_> {
         Ok(())
     }
 
-    /// Which heads matter, from the cases of the run with the last format; `step` hears of each.
+    /// Which heads matter, from the cases of the run with the exact format; `step` hears of each.
     ///
     /// # Errors
     /// When there is not enough memory.
     pub(crate) fn calibrate(&self, step: &mut dyn FnMut()) -> anyhow::Result<HeadLosses> {
-        let mut exam = self.exam(&self.layouts[0])?;
+        let mut exam = self.exam(&self.exact)?;
         let grader = Grader { tokenizer: self.tokenizer, stop: self.tokenizer.eog() };
         let mut losses = HeadLosses::new(&exam.shape());
         for case in self.cases() {

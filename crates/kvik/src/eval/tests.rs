@@ -38,6 +38,7 @@ fn with_run(tasks: &[(&str, usize)], settings: Vec<Setting>, check: impl FnOnce(
         tokenizer: &tokenizer,
         repeat: repeat_prompt(&tokenizer, template.as_ref()),
         tasks: &tasks,
+        exact: layout.clone(),
         layouts: vec![layout],
         settings,
         importance: None,
@@ -81,7 +82,7 @@ fn everything_kept_answers_as_plain_decoding_does() {
         let Work::Answer(cases) = &run.tasks[0].work else { panic!("recall has cases") };
         let setup = ExamSetup {
             model: run.model.clone(),
-            layout: run.layouts[0].clone(),
+            layout: run.exact.clone(),
             repeat: run.repeat.clone(),
             prompt_max: 500,
             answer_max: 100,

@@ -7,6 +7,8 @@
 //! A file is written whole or not at all. One that is damaged, of another version of its kind, of another meaning
 //! of stored bytes or of another model counts as missing, and the log says so: measuring again replaces it.
 
+mod heads;
+mod losses;
 mod sensitivity;
 
 use std::{
@@ -19,6 +21,8 @@ use anyhow::Context;
 use kvik_kernels::KV_LAYOUT_VERSION;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+pub(crate) use heads::MeasuredHeads;
+pub(crate) use losses::{MeasuredLosses, SettingLosses, TaskLoss};
 pub(crate) use sensitivity::MeasuredSensitivity;
 
 use crate::settings::dirs;

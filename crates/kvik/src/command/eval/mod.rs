@@ -2,13 +2,15 @@
 
 mod curve;
 mod flags;
+mod keep;
 mod sensitivity;
 
 use std::{fs, sync::Arc};
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
-use kvik_engine::model::ModelRunner;
+use kvik_cache::retain::HeadImportance;
+use kvik_engine::model::{Model, ModelRunner};
 use kvik_kernels::{KvFormat, KvLayout};
 
 pub(crate) use flags::EvalArgs;
@@ -19,7 +21,9 @@ use crate::{
         encode::Encoder,
         html,
         report::{EvalReport, RowReport, TaskReport},
+        results::ResultRow,
         run::EvalRun,
+        setting::Setting,
         table,
         tasks::{self, EvalTask},
     },
@@ -37,38 +41,55 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<()> {
     }
     let settings = args.settings()?;
     let opened = load::model(&args.model, &args.model.pool())?;
-    let layouts = layouts(args, &opened)?;
+    let layouts = layouts(args, &opened.model)?;
+    let exact = ModelRunner::layout(opened.model.config(), &KvFormat::F32.into())?;
+    let shape: Vec<usize> = exact.layers().iter().map(|layer| layer.kv_heads).collect();
+    let digest = opened.model.digest();
+    let importance = keep::importance(&digest, &shape);
+    check(&settings, &shape, importance.as_ref())?;
     let tasks = tasks(args, &opened)?;
     let Opened { model, tokenizer, template } = opened;
-    let digest = model.digest();
     let run = EvalRun {
         model: Arc::new(model),
         tokenizer: &tokenizer,
         repeat: repeat_prompt(&tokenizer, template.as_ref()),
         tasks: &tasks,
+        exact,
         layouts,
         settings,
-        importance: None,
+        importance,
         bytes: usize::try_from(args.memory.0).unwrap_or(usize::MAX),
         speed: args.speed,
         pool: &|| args.model.pool(),
     };
-    let report = measure(args, &run, digest)?;
-    print(args, &report)
+    let (report, kept) = measure(args, &run, digest)?;
+    print(args, &report, &kept)
 }
 
-/// Measures, and says how far it is.
-fn measure(args: &EvalArgs, run: &EvalRun<'_>, digest: [u8; 32]) -> anyhow::Result<EvalReport> {
-    let bar = progress(run.steps());
-    let mut heads = None;
-    let rows = if args.calibrate {
-        heads = Some(run.calibrate(&mut || bar.inc(1))?.importance());
-        Vec::new()
+/// Measures, says how far it is, and keeps what was found.
+fn measure(args: &EvalArgs, run: &EvalRun<'_>, digest: [u8; 32]) -> anyhow::Result<(EvalReport, String)> {
+    let bar = progress(if args.calibrate { run.calibration_steps() } else { run.steps() });
+    let (report, kept) = if args.calibrate {
+        let losses = run.calibrate(&mut || bar.inc(1))?;
+        anyhow::ensure!(
+            losses.cases > 0,
+            "--calibrate: the model answered none of the cases rightly; try other tasks"
+        );
+        let importance = losses.importance();
+        let report = report(args, run, &digest, Vec::new()).with_heads(&importance);
+        let path = keep::heads(&digest, &importance, losses.cases, &report)?;
+        (report, format!("\nkept in {} for budget=calibrated\n", path.display()))
     } else {
-        run.measure(&mut || bar.inc(1))?
+        let report = report(args, run, &digest, run.measure(&mut || bar.inc(1))?);
+        let kept = keep::losses(&digest, &report)?;
+        (report, kept.unwrap_or_default())
     };
     bar.finish_and_clear();
-    let report = EvalReport {
+    Ok((report, kept))
+}
+
+fn report(args: &EvalArgs, run: &EvalRun<'_>, digest: &[u8; 32], rows: Vec<ResultRow>) -> EvalReport {
+    EvalReport {
         kvik: env!("CARGO_PKG_VERSION").to_owned(),
         model: args.model.source().to_owned(),
         digest: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
@@ -78,35 +99,43 @@ fn measure(args: &EvalArgs, run: &EvalRun<'_>, digest: [u8; 32]) -> anyhow::Resu
         tasks: run.tasks.iter().map(TaskReport::new).collect(),
         rows: rows.into_iter().map(RowReport::new).collect(),
         heads: None,
-    };
-    Ok(report.with_heads(heads.as_ref()))
+    }
 }
 
-fn print(args: &EvalArgs, report: &EvalReport) -> anyhow::Result<()> {
+/// Prints a report, and what was kept of it.
+fn print(args: &EvalArgs, report: &EvalReport, kept: &str) -> anyhow::Result<()> {
     if let Some(path) = &args.html {
         fs::write(path, html::page(report))
             .with_context(|| format!("--html: {} cannot be written", path.display()))?;
     }
     match args.json {
         true => println!("{}", serde_json::to_string_pretty(report)?),
-        false => print!("{}", table::text(report)),
+        false => print!("{}{kept}", table::text(report)),
     }
     Ok(())
 }
 
-/// The exact layout, then those that were asked for.
-fn layouts(args: &EvalArgs, opened: &Opened) -> anyhow::Result<Vec<KvLayout>> {
-    let config = opened.model.config();
-    let exact = ModelRunner::layout(config, &KvFormat::F32.into())?;
-    let mut layouts = vec![exact];
-    let others = args.kv_also.iter().map(|map| ModelRunner::layout(config, map).context("--kv-also"));
-    for layout in [kv::layout(&args.model.kv, &opened.model)].into_iter().chain(others) {
-        let layout = layout?;
+/// The layouts that were asked for.
+fn layouts(args: &EvalArgs, model: &Model) -> anyhow::Result<Vec<KvLayout>> {
+    let mut layouts = vec![kv::layout(&args.model.kv, model)?];
+    for map in &args.kv_also {
+        let layout = ModelRunner::layout(model.config(), map).with_context(|| format!("--kv-also {map}"))?;
         if !layouts.contains(&layout) {
             layouts.push(layout);
         }
     }
     Ok(layouts)
+}
+
+/// Whether every setting can be used with a model of these KV heads.
+fn check(settings: &[Setting], shape: &[usize], importance: Option<&HeadImportance>) -> anyhow::Result<()> {
+    for setting in settings {
+        if let Some(retention) = &setting.retention {
+            let usable = retention.check(shape).and_then(|()| retention.check_heads(shape, importance));
+            usable.with_context(|| format!("--retain {retention}"))?;
+        }
+    }
+    Ok(())
 }
 
 /// The tasks in tokens, without cases that are too long for the model.

@@ -1,0 +1,61 @@
+//! Which KV heads of a model retrieve, as the calibrated budget needs it.
+
+use kvik_cache::retain::HeadImportance;
+use serde::{Deserialize, Serialize};
+
+use super::Measurement;
+
+/// [`HeadImportance`] in a file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct MeasuredHeads {
+    /// Nats of a right answer lost without the head, `[layers][kv_heads]`.
+    layers: Vec<Vec<f32>>,
+    /// Cases that were answered rightly, which alone count.
+    cases: usize,
+    /// Unix time, seconds.
+    date: u64,
+    /// The command that measured.
+    command: String,
+}
+
+impl Measurement for MeasuredHeads {
+    const KIND: &'static str = "calibration";
+    const VERSION: u32 = 1;
+}
+
+impl MeasuredHeads {
+    /// As measured on so many cases.
+    pub(crate) fn new(
+        importance: &HeadImportance,
+        cases: usize,
+        date: u64,
+        command: String,
+    ) -> MeasuredHeads {
+        MeasuredHeads { layers: importance.layers.clone(), cases, date, command }
+    }
+
+    /// What was measured; `None` if it is not of a model with `shape[layer]` KV heads, or no loss.
+    pub(crate) fn importance(&self, shape: &[usize]) -> Option<HeadImportance> {
+        let fits = self.layers.iter().map(Vec::len).eq(shape.iter().copied());
+        let is_loss = |loss: &f32| loss.is_finite() && *loss >= 0.0;
+        let usable = fits && self.cases > 0 && self.layers.iter().flatten().all(is_loss);
+        usable.then(|| HeadImportance { layers: self.layers.clone() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_what_was_measured() {
+        let importance = HeadImportance { layers: vec![vec![0.0, 2.5], vec![0.125, 0.0]] };
+        let kept = MeasuredHeads::new(&importance, 9, 1, "kvik eval --calibrate".to_owned());
+        let text = serde_json::to_string(&kept).unwrap();
+        let read: MeasuredHeads = serde_json::from_str(&text).unwrap();
+        assert_eq!(read.importance(&[2, 2]), Some(importance));
+        assert_eq!(read.importance(&[2, 1]), None);
+        assert_eq!(MeasuredHeads { cases: 0, ..kept.clone() }.importance(&[2, 2]), None);
+        assert_eq!(MeasuredHeads { layers: vec![vec![f32::NAN, 0.0]; 2], ..kept }.importance(&[2, 2]), None);
+    }
+}

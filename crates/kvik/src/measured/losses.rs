@@ -1,0 +1,188 @@
+//! What retention policies lose on a model, as `serve` warns of it and as `auto` chooses.
+
+use std::collections::BTreeMap;
+
+use kvik_cache::retain::{Policy, Retention};
+use serde::{Deserialize, Serialize};
+
+use super::Measurement;
+
+/// What was measured of every setting.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct MeasuredLosses {
+    settings: Vec<SettingLosses>,
+}
+
+/// What one retention loses with one KV format.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct SettingLosses {
+    /// KV format or map, as a layout writes it.
+    pub(crate) kv: String,
+    /// The retention as text.
+    pub(crate) retain: String,
+    /// Whether it saw the question before it decided.
+    pub(crate) question_seen: bool,
+    /// Share of positions that it kept.
+    pub(crate) kept: f64,
+    /// By task.
+    pub(crate) tasks: BTreeMap<String, TaskLoss>,
+    /// Unix time, seconds.
+    pub(crate) date: u64,
+    /// The command that measured.
+    pub(crate) command: String,
+}
+
+/// What is lost in one task.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct TaskLoss {
+    /// Of text that is predicted: how much its perplexity rises. Otherwise: right answers lost. In percent of what the
+    /// model does with everything kept in 32-bit floats.
+    pub(crate) percent: f64,
+    /// Cases, or windows of text.
+    pub(crate) cases: usize,
+    /// Text is predicted.
+    pub(crate) predicts: bool,
+}
+
+/// What a setting loses in all.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Loss {
+    /// Mean over the tasks, percent.
+    pub(crate) mean: f64,
+    /// Of the task that loses most, percent.
+    pub(crate) worst: f64,
+    /// That task.
+    pub(crate) worst_task: String,
+    /// Cases of all tasks.
+    pub(crate) cases: usize,
+}
+
+impl Measurement for MeasuredLosses {
+    const KIND: &'static str = "retention";
+    const VERSION: u32 = 1;
+}
+
+impl MeasuredLosses {
+    /// Keeps what was measured of a setting. Tasks that were measured before and now not stay.
+    pub(crate) fn record(&mut self, mut setting: SettingLosses) {
+        let same = |known: &SettingLosses| {
+            (&known.kv, &known.retain, known.question_seen)
+                == (&setting.kv, &setting.retain, setting.question_seen)
+        };
+        if let Some(index) = self.settings.iter().position(same) {
+            let known = self.settings.swap_remove(index);
+            known.tasks.into_iter().for_each(|(task, loss)| {
+                setting.tasks.entry(task).or_insert(loss);
+            });
+        }
+        self.settings.push(setting);
+    }
+
+    /// What a retention loses with a KV format; `None` when that was not measured.
+    pub(crate) fn loss(&self, kv: &str, retention: &Retention, question_seen: bool) -> Option<Loss> {
+        let wanted = canonical(retention);
+        let of_setting = |known: &&SettingLosses| {
+            let text = known.retain.parse().map(|retention| canonical(&retention));
+            known.kv == kv && known.question_seen == question_seen && text.as_ref() == Ok(&wanted)
+        };
+        self.settings.iter().find(of_setting)?.loss()
+    }
+
+    /// The retention that keeps least of those that lose at most `percent` in every task.
+    pub(crate) fn best(&self, kv: &str, question_seen: bool, percent: f64) -> Option<Retention> {
+        let allowed = self.settings.iter().filter(|known| {
+            let fits = known.kv == kv && known.question_seen == question_seen;
+            fits && known.loss().is_some_and(|loss| loss.worst <= percent)
+        });
+        let mut allowed: Vec<&SettingLosses> = allowed.collect();
+        allowed.sort_by(|a, b| a.kept.total_cmp(&b.kept).then_with(|| a.retain.cmp(&b.retain)));
+        allowed.into_iter().find_map(|known| known.retain.parse().ok())
+    }
+}
+
+impl SettingLosses {
+    /// Over the tasks that ask questions; over text where there are none.
+    fn loss(&self) -> Option<Loss> {
+        let asks = self.tasks.values().any(|loss| !loss.predicts);
+        let tasks = || self.tasks.iter().filter(|(_, loss)| !(asks && loss.predicts));
+        let (worst_task, worst) = tasks().max_by(|a, b| a.1.percent.total_cmp(&b.1.percent))?;
+        Some(Loss {
+            mean: tasks().map(|(_, loss)| loss.percent).sum::<f64>() / tasks().count() as f64,
+            worst: worst.percent,
+            worst_task: worst_task.clone(),
+            cases: tasks().map(|(_, loss)| loss.cases).sum(),
+        })
+    }
+}
+
+/// A retention as text, without the seed of positions at random: no seed loses less than another.
+fn canonical(retention: &Retention) -> String {
+    let mut retention = *retention;
+    if let Policy::Random(_) = retention.policy {
+        retention.policy =
+            Policy::ALL.into_iter().find(|policy| policy.name() == "random").unwrap_or(retention.policy);
+    }
+    retention.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn setting(retain: &str, kept: f64, tasks: &[(&str, f64, bool)]) -> SettingLosses {
+        let loss = |percent, predicts| TaskLoss { percent, cases: 50, predicts };
+        SettingLosses {
+            kv: "f16".to_owned(),
+            retain: retain.to_owned(),
+            question_seen: true,
+            kept,
+            tasks: tasks
+                .iter()
+                .map(|&(task, percent, predicts)| (task.to_owned(), loss(percent, predicts)))
+                .collect(),
+            date: 1,
+            command: "kvik eval".to_owned(),
+        }
+    }
+
+    fn measured() -> MeasuredLosses {
+        let mut losses = MeasuredLosses::default();
+        losses.record(setting(
+            "keydiff:0.5",
+            0.5,
+            &[("recall", 5.0, false), ("passkey", 1.0, false), ("text", 90.0, true)],
+        ));
+        losses.record(setting("keydiff:0.2", 0.2, &[("recall", 32.0, false)]));
+        losses.record(setting("snapkv:0.3", 0.3, &[("recall", 4.0, false)]));
+        losses
+    }
+
+    #[test]
+    fn a_loss_is_found_by_what_a_retention_means() {
+        let losses = measured();
+        let found = |kv: &str, text: &str, seen| losses.loss(kv, &text.parse().unwrap(), seen);
+        let loss = found("f16", "keydiff:0.50", true).unwrap();
+        assert_eq!((loss.mean, loss.worst, &loss.worst_task[..], loss.cases), (3.0, 5.0, "recall", 100));
+        assert_eq!(found("f16", "keydiff:0.5", false), None);
+        assert_eq!(found("q8", "keydiff:0.5", true), None);
+        assert_eq!(found("f16", "keydiff:0.5,budget=all", true), None);
+    }
+
+    #[test]
+    fn the_best_keeps_least_of_those_that_lose_little() {
+        let best = |percent| measured().best("f16", true, percent).map(|retention| retention.to_string());
+        assert_eq!(best(4.5).as_deref(), Some("snapkv:0.3"));
+        assert_eq!(best(50.0).as_deref(), Some("keydiff:0.2"));
+        assert_eq!(best(1.0), None);
+        assert_eq!(measured().best("q8", true, 50.0), None);
+    }
+
+    #[test]
+    fn measuring_again_replaces_the_task_and_keeps_the_others() {
+        let mut losses = measured();
+        losses.record(setting("keydiff:0.5", 0.5, &[("passkey", 9.0, false)]));
+        let loss = losses.loss("f16", &"keydiff:0.5".parse().unwrap(), true).unwrap();
+        assert_eq!((loss.worst, loss.mean), (9.0, 7.0));
+        assert_eq!(losses.settings.len(), 3);
+    }
+}
