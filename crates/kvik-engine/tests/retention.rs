@@ -1,6 +1,8 @@
 //! Sequences that forget: the same answers as a naive twin that forgets over a plain list, whatever else runs,
 //! however prompts are cut, whatever is cached or evicted; and nobody else's answer changes.
 
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
 mod fake;
 
 use fake::{World, config, mix, prompt, request};
@@ -336,5 +338,31 @@ fn a_prefix_that_is_none_is_refused() {
     for prefix in [0, 8, 17, 112] {
         let error = world.limits.check(&of_prefix(prompt(1, 100), 5, "keydiff:0.5", prefix)).unwrap_err();
         assert!(error.to_string().contains("retain.prefix"), "{error}");
+    }
+}
+
+/// Four conversations that keep everything fill the budget; sixteen run in it that keep a quarter, thinned from the
+/// first token on, and what they drop is given back at once.
+#[test]
+fn sixteen_conversations_at_a_quarter_run_in_the_budget_of_four() {
+    let (prompt_len, answer) = (1000, 200);
+    let blocks = 4 * (prompt_len + answer) / 16;
+    for retention in ["knorm:240,every=32", "sinks:240,every=32", "h2o:240,every=32"] {
+        let mut world = World::new(with_repeat(config()), blocks);
+        let asked: Vec<Request> =
+            (0..16).map(|seed| forgetful(prompt(seed, prompt_len), answer, retention)).collect();
+        let clients: Vec<_> = asked.iter().map(|request| world.submit(request.clone())).collect();
+        let (mut together, mut most) = (0, 0);
+        while !world.scheduler.is_idle() {
+            world.step();
+            let stats = world.scheduler.cache().stats();
+            together = together.max(world.scheduler.running());
+            most = most.max(stats.blocks - stats.free);
+        }
+        assert_eq!((together, world.scheduler.counters().preemptions), (16, 0), "{retention}");
+        assert!(most <= blocks);
+        for (asked, client) in asked.iter().zip(&clients) {
+            assert_eq!(client.answer().unwrap().choices[0].1, Twin::answer(asked, 4096), "{retention}");
+        }
     }
 }

@@ -1,6 +1,8 @@
 //! Retention on the real model: what serving answers is what the laboratory answers, cold and warm, alone and in a
 //! batch, in one piece and in many.
 
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
 use std::path::Path;
 use std::sync::Arc;
 

@@ -60,6 +60,11 @@ impl Scheduler {
             Stage::Repeat { .. } => Stage::Facts(Vec::new()),
             Stage::Facts(facts) if facts.len() < layers => self.gather(id, facts, retainer),
             Stage::Facts(facts) => Stage::Room(self.decide(id, &facts)),
+            Stage::Room(decision) if self.somebody_moves() => {
+                // One at a time: who moves has blocks for what it stores and for what it keeps.
+                self.set_stage(id, Stage::Room(decision));
+                return Progress::Waits;
+            }
             Stage::Room(decision) => return self.make_room_for(id, decision, retainer),
             Stage::Move { decision, storage, id: to, layers: moved } if moved < layers => {
                 self.move_layer(id, (&decision, &storage), moved, retainer);
@@ -73,6 +78,12 @@ impl Scheduler {
         };
         self.set_stage(id, next);
         Progress::More
+    }
+
+    /// Whether a sequence is moving what it keeps.
+    fn somebody_moves(&self) -> bool {
+        let forgetting = self.running.iter().filter_map(|sequence| sequence.forgetting.as_ref());
+        forgetting.into_iter().any(|forgetting| forgetting.moves_to().is_some())
     }
 
     fn set_stage(&mut self, id: SeqId, stage: Stage) {
