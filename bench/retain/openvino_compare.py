@@ -22,12 +22,12 @@ from openvino_peer import BLOCK, OpenVino
 TOKEN_BYTES = 3072  # of one position of kvik-tiny in f16
 SIZES = (128, 256, 512, 1024)
 CONVERSATION = 2048  # tokens of a whole one
-TOGETHER = 128  # tokens that each of several conversations generates
+TOGETHER = 128
 REACH = 8192
 
 # How each engine is asked to stay within a number of tokens; openvino.md says how the settings were found.
 PEER = ("norm_sum:{tokens},recent=32", "norm_sum:{tokens},recent=32,crush=1,anchor=mean")
-KVIK = ("knorm:{tokens},order=large,budget=all,sinks=4,recent=16,every=32", "snapkv:{tokens},window=8,pool=31,every=32")
+KVIK = ("knorm:{tokens},order=large,budget=all,sinks=4,recent=16,every=32", "snapkv:{tokens},window=8,pool=31,every=2048")
 
 
 def main():
@@ -50,6 +50,7 @@ def arguments():
     parser.add_argument("--eviction", action="append", help="the peer's settings likewise")
     parser.add_argument("--sizes", type=numbers, default=SIZES, help="tokens of a cache")
     parser.add_argument("--conversations", type=numbers, default=(16, 64))
+    parser.add_argument("--together", type=int, default=TOGETHER, help="tokens that each of several conversations generates")
     parser.add_argument("--kv", default="f16", help="kvik's KV format")
     parser.add_argument("--peer-kv", default="f16", help="the peer's: f16 or u8")
     parser.add_argument("--peer-prefix-caching", action="store_true", help="which its eviction does not bear for long")
@@ -141,7 +142,7 @@ def sequences(args, engines):
         asked = conversations(count)
         for text in kept(args, engine):
             with engine.open(text, 4 * CONVERSATION * TOKEN_BYTES) as opened:
-                texts, running = opened.together(asked, TOGETHER)
+                texts, running = opened.together(asked, args.together)
             right = sum(case.right(answer) for case, answer in zip(asked, texts))
             print(f"| {count} | {engine.name} | {named(text)} | {max(running, default=0)} | {right} |", flush=True)
 
