@@ -122,7 +122,7 @@ impl Chart<'_> {
 /// The attributes that colour the curve of a policy: hues by the golden angle, and dashes for every second one.
 pub(super) fn colour(number: usize) -> String {
     let hue = (number as f64 * 137.508).rem_euclid(360.0);
-    let dash = if number % 2 == 0 { "none" } else { "6 3" };
+    let dash = if number.is_multiple_of(2) { "none" } else { "6 3" };
     format!("class=\"policy\" style=\"--hue:{hue:.0};--dash:{dash}\"")
 }
 

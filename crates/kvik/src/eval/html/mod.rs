@@ -93,11 +93,10 @@ fn charts(report: &EvalReport, policies: &[String], question: &str) -> String {
     let kept = |row: &RowReport| 100.0 * row.kept.mean;
     let mut charts = String::new();
     for task in &report.tasks {
-        let (what, value): (_, Box<dyn Fn(&RowReport) -> Option<f64>>) = match task.predicts {
-            false => ("% of right answers", Box::new(|row| report.percent(row, &task.name))),
-            true => {
-                ("perplexity, % higher", Box::new(|row| report.increase(row, &task.name).map(|(all, _)| all)))
-            }
+        let what = if task.predicts { "perplexity, % higher" } else { "% of right answers" };
+        let value = |row: &RowReport| match task.predicts {
+            false => report.percent(row, &task.name),
+            true => report.increase(row, &task.name).map(|(all, _)| all),
         };
         let curves = curves(report, policies, question, &kept, &value);
         if curves.iter().any(|curve| !curve.points.is_empty()) {
