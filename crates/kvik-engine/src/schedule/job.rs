@@ -5,7 +5,7 @@ use std::time::Duration;
 use kvik_cache::StopReason;
 
 use super::prefix::Reused;
-use crate::api::{Event, EventSink, FinishReason, GeneratedToken, Report, RequestError};
+use crate::api::{Event, EventSink, FinishReason, GeneratedToken, Report, RequestError, Retained};
 use crate::panics::contain;
 
 /// Names a request; later ones are larger.
@@ -117,13 +117,14 @@ impl Job {
         let reuse = report.cache.map_or("not admitted", why);
         format!(
             "prefill {} tokens, {} reused ({reuse}), {:.1} ms, {:.0} tok/s; \
-             generated {} tokens, {:.1} tok/s; queued {:.1} ms, total {:.1} ms",
+             generated {} tokens, {:.1} tok/s{}; queued {:.1} ms, total {:.1} ms",
             report.prompt_tokens,
             report.cached_tokens,
             millis(report.prefill),
             rate(report.computed_tokens, report.prefill),
             report.generated_tokens,
             rate(report.generated_tokens.saturating_sub(1), report.decode),
+            report.retained.as_deref().map_or_else(String::new, kept),
             millis(report.queued),
             millis(now.saturating_sub(self.times.submitted)),
         )
@@ -138,6 +139,12 @@ impl Job {
     fn send(&mut self, event: Event) {
         self.listening = self.listening && contain(|| self.sink.send(event)).unwrap_or(false);
     }
+}
+
+fn kept(retained: &Retained) -> String {
+    let Retained { retention, kept, dropped, .. } = retained;
+    let share = *kept as f64 / (kept + dropped).max(1) as f64;
+    format!("; {retention} kept {kept} positions, {:.0}%", 100.0 * share)
 }
 
 fn why(stop: StopReason) -> &'static str {

@@ -57,5 +57,27 @@ pub(super) fn kvik() -> Value {
         ("evicted", kind("object")),
     ]);
     let cache = json!({"anyOf": [report, {"type": "array"}, {"type": "null"}]});
-    object([("cache", cache), ("schema_notes", list(kind("string")))])
+    object([("cache", cache), ("retain", retain()), ("schema_notes", list(kind("string")))])
+}
+
+/// What was kept of the tokens of a prompt with a retention.
+fn retain() -> Value {
+    let loss = object([
+        ("mean_percent", kind("number")),
+        ("worst_percent", kind("number")),
+        ("worst_task", kind("string")),
+        ("cases", kind("integer")),
+    ]);
+    let report = object([
+        ("policy", kind("string")),
+        ("tokens", kind("integer")),
+        ("positions_kept", kind("integer")),
+        ("positions_dropped", kind("integer")),
+        ("share_kept", kind("number")),
+        ("smallest_head", kind("integer")),
+        ("largest_head", kind("integer")),
+        ("loss", loss),
+        ("measured", kind("boolean")),
+    ]);
+    json!({"anyOf": [report, {"type": "array"}]})
 }

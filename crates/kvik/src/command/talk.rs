@@ -82,7 +82,7 @@ impl TalkArgs {
             salt: [0; 16],
             tenant: Default::default(),
             lifetime: Default::default(),
-            retention: None,
+            retention: serving.retaining.usual(),
             kept_prefix: None,
         }
     }

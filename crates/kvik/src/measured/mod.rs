@@ -22,7 +22,7 @@ use kvik_kernels::KV_LAYOUT_VERSION;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 pub(crate) use heads::MeasuredHeads;
-pub(crate) use losses::{MeasuredLosses, SettingLosses, TaskLoss};
+pub(crate) use losses::{Loss, MeasuredLosses, SettingLosses, TaskLoss};
 pub(crate) use sensitivity::MeasuredSensitivity;
 
 use crate::settings::dirs;

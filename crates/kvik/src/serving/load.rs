@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use anyhow::{Context, bail};
 use clap::{Args, builder::TypedValueParser, value_parser};
 use indicatif::{ProgressBar, ProgressStyle};
-use kvik_cache::{BLOCK_POSITIONS, CacheConfig};
+use kvik_cache::{BLOCK_POSITIONS, CacheConfig, retain::HeadImportance};
 use kvik_engine::api::{EventSink, Probe, Request, RequestError};
 use kvik_engine::engine::{Engine, EngineConfig};
 use kvik_engine::load::LoadedModel;
@@ -15,10 +15,11 @@ use kvik_engine::text::template::{ChatTemplate, TemplateError};
 use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_kernels::{KvLayout, Pool};
 
-use super::{budget::KvBudget, disk, kv, memory, retaining::Retaining};
+use super::{budget::KvBudget, disk, kv, memory, repeat::repeat_prompt, retaining::Retaining};
 use crate::{
     accounts::tenants::Tenants,
     clock::unix_seconds,
+    measured::{Measured, MeasuredHeads, MeasuredLosses},
     serving::{Inference, ModelCard, Serving},
     settings::{
         model::{CacheArgs, ModelArgs},
@@ -138,8 +139,12 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
     let budget = KvBudget { blocks, block_bytes: layout.block_bytes(), kv: layout.format_name(), threads };
     let context = context(cache.context, model.config().context, &budget)?;
     let card = card(args, &model, context, capacity);
-    let kv_heads = layout.layers().iter().map(|layer| layer.kv_heads).collect();
-    let config = EngineConfig { kv_heads, ..engine_config(&card, &budget, capacity) };
+    let kv_heads: Vec<usize> = layout.layers().iter().map(|layer| layer.kv_heads).collect();
+    let repeat = repeat_prompt(&tokenizer, template.as_ref());
+    let KeptMeasurements { losses, calibration } = KeptMeasurements::of(&card.digest, &kv_heads);
+    let retaining = Retaining::new(&cache.retain, losses, &budget.kv)?;
+    let config = EngineConfig { kv_heads, repeat, calibration, ..engine_config(&card, &budget, capacity) };
+    check_default(&retaining, &config)?;
     let disk = disk::open(cache, &budget, config.model_digest);
     let runner =
         ModelRunner::new(Arc::new(model), pool, layout, budget.blocks, context).with_context(|| {
@@ -152,9 +157,36 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
     let handle = Handle(engine.clone());
     let cache = Some(engine.clone());
     let (engine, tokenizer) = (Arc::new(engine), Arc::new(tokenizer));
-    let retaining = Retaining::default();
     let serving = Serving { engine, cache, tokenizer, template, model: card, retaining };
     Ok(Loaded { serving, budget, disk: disk_line, handle })
+}
+
+/// What `kvik eval` kept of a model that retention goes by.
+#[derive(Default)]
+struct KeptMeasurements {
+    losses: MeasuredLosses,
+    calibration: Option<HeadImportance>,
+}
+
+impl KeptMeasurements {
+    /// Of this model, with so many KV heads in each layer.
+    fn of(model: &[u8; 32], kv_heads: &[usize]) -> KeptMeasurements {
+        // Without a home directory nothing was ever kept.
+        let Ok(measured) = Measured::open() else { return KeptMeasurements::default() };
+        let heads: Option<MeasuredHeads> = measured.load(model);
+        KeptMeasurements {
+            losses: measured.load(model).unwrap_or_default(),
+            calibration: heads.and_then(|heads| heads.importance(kv_heads)),
+        }
+    }
+}
+
+/// Refuses a default retention that the model cannot have, before any request meets it.
+fn check_default(retaining: &Retaining, config: &EngineConfig) -> anyhow::Result<()> {
+    let Some(retention) = retaining.usual() else { return Ok(()) };
+    let checked = retention.check(&config.kv_heads);
+    let checked = checked.and_then(|()| retention.check_heads(&config.kv_heads, config.calibration.as_ref()));
+    checked.with_context(|| format!("--retain {retention}"))
 }
 
 fn card(args: &ModelArgs, model: &Model, context: usize, capacity: Capacity) -> ModelCard {

@@ -1,46 +1,221 @@
 //! Which retention a request gets: its own, the server's default, or the best one that was measured.
 
+use anyhow::anyhow;
 use kvik_cache::retain::Retention;
 
-use crate::settings::retain::RetainChoice;
+use crate::{
+    measured::{Loss, MeasuredLosses},
+    settings::retain::{RetainArgs, RetainChoice},
+};
 
-/// What the server knows of retention.
+/// Percent of right answers lost of which nobody needs to be warned.
+const LOSS_SMALL: f64 = 2.0;
+
+/// What the server allows of retention, and what was measured of it.
 #[derive(Debug, Default)]
 pub(crate) struct Retaining {
     /// For requests that say nothing.
-    default: Option<Retention>,
+    usual: Option<Retention>,
+    /// Percent that a retention may lose; with `None` it may lose any, and be unmeasured.
+    loss_max: Option<f64>,
+    /// What was measured of this model.
+    losses: MeasuredLosses,
+    /// The KV format or map of this server.
+    kv: String,
 }
 
 /// Why a choice is refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub(crate) enum RetainRefusal {
-    /// The best policy is asked for, and nothing is known of any.
+    /// The best policy is asked for, and none is known that is good enough.
     #[error(
-        "policy: `auto` takes the best policy that was measured, and none was measured for this model; run `kvik eval` with the same -m and --kv first, or name a policy"
+        "policy: `auto` takes a policy that was measured to lose at most {allowed}%, and for this model with KV in {kv} there is none; run `kvik eval` with the same --model and --kv, allow more (auto:LOSS), or name a policy"
     )]
-    NothingMeasured,
+    NoneGoodEnough { allowed: f64, kv: String },
+    /// Only what was measured is allowed.
+    #[error(
+        "policy: what `{retention}` loses on this model with KV in {kv} was not measured, and --retain-max-loss {allowed} allows measured policies only; run `kvik eval --retain {retention}` first, or use auto"
+    )]
+    Unmeasured { retention: Retention, kv: String, allowed: f64 },
+    /// It loses more than is allowed.
+    #[error(
+        "keep: `{retention}` loses {percent:.1}% in {task}, and --retain-max-loss allows {allowed}%; keep more, or use a policy that loses less"
+    )]
+    LosesMore { retention: Retention, percent: f64, task: String, allowed: f64 },
 }
 
 impl RetainRefusal {
     /// The field that is at fault.
     pub(crate) fn field(&self) -> &'static str {
         match self {
-            RetainRefusal::NothingMeasured => "policy",
+            RetainRefusal::NoneGoodEnough { .. } | RetainRefusal::Unmeasured { .. } => "policy",
+            RetainRefusal::LosesMore { .. } => "keep",
         }
     }
 }
 
 impl Retaining {
+    /// As the flags say, with what was measured of this model; `kv` is the KV format of the server. Warns of a
+    /// default that may lose much.
+    ///
+    /// # Errors
+    /// If the default is not to be had: the flag, and why.
+    pub(crate) fn new(args: &RetainArgs, losses: MeasuredLosses, kv: &str) -> anyhow::Result<Retaining> {
+        let mut retaining =
+            Retaining { usual: None, loss_max: args.retain_max_loss, losses, kv: kv.to_owned() };
+        let usual = retaining.choose(args.retain).map_err(|refusal| anyhow!("--retain: {refusal}"))?;
+        if let Some(retention) = &usual {
+            retaining.warn(retention);
+        }
+        retaining.usual = usual;
+        Ok(retaining)
+    }
+
+    /// What requests get that say nothing.
+    pub(crate) fn usual(&self) -> Option<Retention> {
+        self.usual
+    }
+
     /// The retention of a request that asks for this; `None` keeps everything.
     ///
     /// # Errors
     /// If what is asked for is not to be had.
     pub(crate) fn choose(&self, asked: Option<RetainChoice>) -> Result<Option<Retention>, RetainRefusal> {
         match asked {
-            None => Ok(self.default),
+            None => Ok(self.usual),
             Some(RetainChoice::Everything) => Ok(None),
-            Some(RetainChoice::Chosen(retention)) => Ok(Some(retention)),
-            Some(RetainChoice::Auto { .. }) => Err(RetainRefusal::NothingMeasured),
+            Some(RetainChoice::Chosen(retention)) => self.check(retention).map(Some),
+            Some(RetainChoice::Auto { loss_max }) => {
+                self.best(self.loss_max.map_or(loss_max, |max| max.min(loss_max))).map(Some)
+            }
+        }
+    }
+
+    /// What a retention was measured to lose, if it was. A sequence forgets first behind its whole prompt, so
+    /// what counts is the loss with the question seen; with the question unseen no policy loses less.
+    pub(crate) fn loss(&self, retention: &Retention) -> Option<Loss> {
+        let of = |seen| self.losses.loss(&self.kv, retention, seen);
+        of(true).or_else(|| of(false))
+    }
+
+    /// A retention that is allowed.
+    fn check(&self, retention: Retention) -> Result<Retention, RetainRefusal> {
+        let Some(allowed) = self.loss_max else { return Ok(retention) };
+        match self.loss(&retention) {
+            None => Err(RetainRefusal::Unmeasured { retention, kv: self.kv.clone(), allowed }),
+            Some(Loss { worst: percent, worst_task: task, .. }) if percent > allowed => {
+                Err(RetainRefusal::LosesMore { retention, percent, task, allowed })
+            }
+            Some(_) => Ok(retention),
+        }
+    }
+
+    /// What keeps least and loses at most `allowed` percent in every task.
+    fn best(&self, allowed: f64) -> Result<Retention, RetainRefusal> {
+        let of = |seen| self.losses.best(&self.kv, seen, allowed);
+        let refusal = || RetainRefusal::NoneGoodEnough { allowed, kv: self.kv.clone() };
+        of(true).or_else(|| of(false)).ok_or_else(refusal)
+    }
+
+    fn warn(&self, retention: &Retention) {
+        match self.loss(retention) {
+            None => tracing::warn!(
+                "what --retain {retention} loses was not measured on this model with KV in {}; `kvik eval --retain {retention}` measures it",
+                self.kv
+            ),
+            Some(Loss { worst, worst_task, cases, .. }) if worst > LOSS_SMALL => tracing::warn!(
+                "--retain {retention} loses {worst:.1}% in {worst_task} on this model, as measured on {cases} cases"
+            ),
+            Some(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measured::{SettingLosses, TaskLoss};
+
+    fn losses() -> MeasuredLosses {
+        let mut losses = MeasuredLosses::default();
+        let mut record = |retain: &str, kept: f64, percent: f64, question_seen: bool| {
+            let tasks = [("recall".to_owned(), TaskLoss { percent, cases: 100, predicts: false })].into();
+            let (kv, retain, command) = ("f16".to_owned(), retain.to_owned(), String::new());
+            losses.record(SettingLosses { kv, retain, question_seen, kept, tasks, date: 0, command });
+        };
+        record("kvzip:0.5", 0.5, 0.0, true);
+        record("keydiff:0.25", 0.25, 1.0, true);
+        record("snapkv:0.2", 0.2, 30.0, true);
+        record("keydiff:0.1", 0.1, 4.0, false);
+        losses
+    }
+
+    fn retaining(loss_max: Option<f64>) -> Retaining {
+        let usual = Some("kvzip:0.5".parse().unwrap());
+        Retaining { usual, loss_max, losses: losses(), kv: "f16".to_owned() }
+    }
+
+    fn choose(retaining: &Retaining, text: &str) -> Result<String, RetainRefusal> {
+        let chosen = retaining.choose(Some(text.parse().unwrap()))?;
+        Ok(chosen.map_or_else(String::new, |retention| retention.to_string()))
+    }
+
+    #[test]
+    fn a_request_gets_what_it_asks_for_or_the_default() {
+        let retaining = retaining(None);
+        assert_eq!(retaining.choose(None), Ok(Some("kvzip:0.5".parse().unwrap())));
+        assert_eq!(choose(&retaining, "none").unwrap(), "");
+        assert_eq!(choose(&retaining, "sinks:0.1").unwrap(), "sinks:0.1");
+        assert_eq!(Retaining::default().choose(None), Ok(None));
+    }
+
+    #[test]
+    fn auto_keeps_least_of_what_loses_no_more_than_allowed() {
+        let check = |text: &str, expect: &str| assert_eq!(choose(&retaining(None), text).unwrap(), expect);
+        check("auto", "keydiff:0.25");
+        check("auto:0", "kvzip:0.5");
+        check("auto:50", "snapkv:0.2");
+        assert_eq!(
+            choose(&retaining(Some(0.5)), "auto").unwrap(),
+            "kvzip:0.5",
+            "no more than the server allows"
+        );
+        let error = choose(&Retaining::default(), "auto").unwrap_err();
+        assert_eq!(error.field(), "policy");
+        assert!(error.to_string().contains("kvik eval") && error.to_string().contains("2%"), "{error}");
+    }
+
+    #[test]
+    fn a_bound_refuses_what_loses_more_or_was_not_measured() {
+        let retaining = retaining(Some(5.0));
+        assert_eq!(choose(&retaining, "keydiff:0.25").unwrap(), "keydiff:0.25");
+        assert_eq!(
+            choose(&retaining, "keydiff:0.1").unwrap(),
+            "keydiff:0.1",
+            "measured with the question unseen"
+        );
+        assert_eq!(choose(&retaining, "none").unwrap(), "");
+        let error = choose(&retaining, "snapkv:0.2").unwrap_err();
+        assert_eq!(error.field(), "keep");
+        assert!(error.to_string().contains("30.0% in recall") && error.to_string().contains("5%"), "{error}");
+        let error = choose(&retaining, "snapkv:0.3").unwrap_err();
+        assert_eq!(error.field(), "policy");
+        assert!(error.to_string().contains("kvik eval --retain snapkv:0.3"), "{error}");
+    }
+
+    #[test]
+    fn a_default_that_is_not_to_be_had_names_the_flag() {
+        let new = |retain: &str, retain_max_loss| {
+            let args = RetainArgs { retain: Some(retain.parse().unwrap()), retain_max_loss };
+            Retaining::new(&args, losses(), "f16")
+        };
+        assert_eq!(new("snapkv:0.2", None).unwrap().usual(), Some("snapkv:0.2".parse().unwrap()));
+        assert_eq!(new("none", Some(1.0)).unwrap().usual(), None);
+        for (retain, loss_max) in
+            [("snapkv:0.2", Some(10.0)), ("snapkv:0.5", Some(10.0)), ("auto:0", Some(-1.0))]
+        {
+            let error = new(retain, loss_max).unwrap_err().to_string();
+            assert!(error.starts_with("--retain: "), "{error}");
         }
     }
 }

@@ -8,6 +8,7 @@ use kvik_kernels::{Pool, WeightType, performance_cores};
 
 use super::disk_place::DiskPlace;
 use super::kv::KvArgs;
+use super::retain::RetainArgs;
 use super::size::ByteSize;
 
 /// The model and the formats of its weights and of the KV cache.
@@ -54,6 +55,8 @@ pub(crate) struct CacheArgs {
     /// Size of the disk cache at most; never more than a tenth of the free space
     #[arg(long, value_name = "SIZE", default_value = "8GiB")]
     pub(crate) cache_disk_size: ByteSize,
+    #[command(flatten)]
+    pub(crate) retain: RetainArgs,
 }
 
 #[cfg(test)]
@@ -67,6 +70,7 @@ impl CacheArgs {
             cache_disk_size: ByteSize(0),
             cache_pin: None,
             evict: Policy::Lru,
+            retain: RetainArgs::default(),
         }
     }
 }

@@ -2,10 +2,30 @@
 
 use std::str::FromStr;
 
+use clap::Args;
 use kvik_cache::retain::{Retention, RetentionError};
 
 /// Percent of right answers that `auto` may lose where nothing is said.
 const LOSS_DEFAULT: f64 = 2.0;
+
+/// Which tokens sequences go on reading.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct RetainArgs {
+    /// Which tokens are kept and read on where a request does not say: a policy as snapkv:0.5 or
+    /// kvzip:0.25,budget=all, the best measured one with auto or auto:LOSS, or none [default: none, all are kept]
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) retain: Option<RetainChoice>,
+    /// Percent of right answers that a policy may lose: one that `kvik eval` measured to lose more, or did not
+    /// measure, is refused
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    pub(crate) retain_max_loss: Option<f64>,
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let percent = text.strip_suffix('%').unwrap_or(text).parse().ok();
+    let percent = percent.filter(|percent| (0.0..=100.0).contains(percent));
+    percent.ok_or_else(|| format!("`{text}` is not a percentage from 0 to 100"))
+}
 
 /// Which tokens of a sequence it goes on reading.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -30,13 +50,12 @@ impl RetainChoice {
     /// The best measured policy, which loses at most what `loss` says.
     pub(crate) fn auto(loss: Option<&str>) -> Result<RetainChoice, RetentionError> {
         let Some(text) = loss else { return Ok(RetainChoice::Auto { loss_max: LOSS_DEFAULT }) };
-        let percent = text.strip_suffix('%').unwrap_or(text).parse().ok();
-        let percent = percent.filter(|percent| (0.0..=100.0).contains(percent));
-        percent.map(|loss_max| RetainChoice::Auto { loss_max }).ok_or_else(|| RetentionError::Value {
+        let fault = |_| RetentionError::Value {
             field: "loss",
             value: text.to_owned(),
             expected: "a percentage from 0 to 100".to_owned(),
-        })
+        };
+        percent(text).map(|loss_max| RetainChoice::Auto { loss_max }).map_err(fault)
     }
 }
 
@@ -57,6 +76,15 @@ impl FromStr for RetainChoice {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_bound_is_a_percentage() {
+        for (text, expect) in
+            [("2", Some(2.0)), ("0.5%", Some(0.5)), ("NaN", None), ("-1", None), ("101", None)]
+        {
+            assert_eq!(percent(text).ok(), expect, "{text}");
+        }
+    }
 
     #[test]
     fn a_choice_is_nothing_the_best_or_a_policy() {

@@ -1,6 +1,7 @@
 //! Retention: what of it reaches the engine, what is refused, and what the answer says of it.
 
 use kvik_cache::retain::{Retention, RetentionError};
+use kvik_engine::api::Retained;
 
 use super::*;
 
@@ -46,10 +47,10 @@ async fn hostile_values_are_answered_with_their_field() {
             (r#""""#, "kvik.retain.policy"),
             ("5", "kvik.retain"),
             ("[]", "kvik.retain"),
-            (&deep, "kvik.retain"),
+            (&deep, "kvik"),
             (&long, "kvik.retain"),
             (r#"{"policy": "snapkv", "keep": NaN}"#, ""),
-            (r#"{"policy": "snapkv", "keep": 1e400}"#, "kvik.retain"),
+            (r#"{"policy": "snapkv", "keep": 1e400}"#, "kvik"),
             (r#"{"policy": "snapkv", "keep": -1}"#, "kvik.retain.keep"),
             (r#"{"policy": "snapkv", "keep": [0.5]}"#, "kvik.retain.keep"),
             (r#"{"policy": "snapkv", "keep": 99999999999999999999999}"#, "kvik.retain.keep"),
@@ -76,5 +77,58 @@ async fn what_the_engine_cannot_do_names_the_field() {
         let (status, answer) = json_of(response).await;
         assert_eq!((status.as_u16(), &answer["error"]["param"]), (400, &json!("kvik.retain.budget")));
         assert!(answer["error"]["message"].as_str().unwrap().starts_with("kvik.retain.budget: "), "{answer}");
+    }
+}
+
+/// What an engine says that forgot: 100 of 400 positions of four heads.
+fn forgetful(request: &Request) -> Vec<Event> {
+    let mut events = say(request, "Hi!", FinishReason::Eos);
+    if let (Some(retention), Some(Event::Done(report))) = (request.retention, events.last_mut()) {
+        let (smallest_head, largest_head) = (10, 55);
+        let retained =
+            Retained { retention, tokens: 100, kept: 100, dropped: 300, smallest_head, largest_head };
+        report.retained = Some(Box::new(retained));
+    }
+    events
+}
+
+#[tokio::test]
+async fn every_answer_says_what_was_kept() {
+    let server = Server::new(|request| Ok(forgetful(request)));
+    let expect = json!({
+        "policy": "h2o:0.25", "tokens": 100, "positions_kept": 100, "positions_dropped": 300, "share_kept": 0.25,
+        "smallest_head": 10, "largest_head": 55, "measured": false,
+    });
+    for (path, body) in routes() {
+        let asked = with(body.clone(), json!({"kvik": {"retain": {"policy": "h2o", "keep": 0.25}}}));
+        assert_eq!(server.post(path, asked.clone()).await.1["kvik"]["retain"], expect, "{path}");
+        let events = server.stream(path, with(asked, json!({"stream": true}))).await;
+        let frames: Vec<Value> = events.iter().filter_map(|event| serde_json::from_str(event).ok()).collect();
+        let said: Vec<&Value> = frames.iter().filter_map(|frame| frame["kvik"].get("retain")).collect();
+        assert_eq!(said, [&expect], "{path}: the last frame says it, and no other");
+        let (_, exact) = server.post(path, body).await;
+        assert!(exact["kvik"].get("retain").is_none(), "{path}: nothing was to be forgotten");
+    }
+    let (_, several) =
+        server.post("/v1/completions", json!({"prompt": ["a", "b"], "kvik": {"retain": "sinks:0.5"}})).await;
+    assert_eq!(several["kvik"]["retain"].as_array().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn metrics_name_the_policy_alone() {
+    let server = Server::new(|request| Ok(forgetful(request)));
+    for keep in [0.25, 0.5] {
+        let body = with(hello(), json!({"kvik": {"retain": {"policy": "h2o", "keep": keep}}}));
+        server.post("/v1/chat/completions", body).await;
+    }
+    server.post("/v1/chat/completions", hello()).await;
+    let response = server.send("GET", "/metrics", "").await;
+    let text = String::from_utf8(to_bytes(response.into_body(), usize::MAX).await.unwrap().to_vec()).unwrap();
+    for line in [
+        "kvik_retain_requests_total{policy=\"h2o\"} 2",
+        "kvik_retain_positions_kept_total{policy=\"h2o\"} 200",
+        "kvik_retain_positions_dropped_total{policy=\"h2o\"} 600",
+    ] {
+        assert!(text.contains(line), "{line} is in\n{text}");
     }
 }

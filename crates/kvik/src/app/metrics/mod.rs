@@ -2,6 +2,7 @@
 
 mod disk;
 mod register;
+mod retain;
 
 use std::{
     fmt,
@@ -18,6 +19,7 @@ use prometheus_client::{
 
 use disk::DiskMetrics;
 use register::add;
+use retain::RetainMetrics;
 
 use crate::accounts::ledger::Totals;
 
@@ -54,6 +56,7 @@ pub(crate) struct Metrics {
     prefill_seconds: Counter<f64, AtomicU64>,
     decode_seconds: Counter<f64, AtomicU64>,
     first_token: Histogram,
+    retain: RetainMetrics,
     tenants: TenantCounters,
     gauges: Gauges,
 }
@@ -119,6 +122,7 @@ impl Metrics {
             prefill_seconds: add(r, "prefill_seconds", "Time spent on prompts"),
             decode_seconds: add(r, "decode_seconds", "Time spent on generating"),
             first_token,
+            retain: RetainMetrics::new(r),
             tenants: TenantCounters::new(r),
             gauges,
             registry,
@@ -144,6 +148,9 @@ impl Metrics {
     /// Counts a complete answer.
     pub(crate) fn answered(&self, report: &Report) {
         self.first_token.observe((report.queued + report.prefill).as_secs_f64());
+        if let Some(retained) = &report.retained {
+            self.retain.answered(retained);
+        }
     }
 
     /// The text that Prometheus reads.

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use super::{
     cache::Asked,
     comparison::{Comparable, Comparison},
+    retain::Given,
     usage,
 };
 use crate::app::state::App;
@@ -38,6 +39,8 @@ impl Origin {
 pub(crate) struct Trailer {
     /// One per prompt.
     asked: Vec<Asked>,
+    /// The retention of each, where it has one.
+    given: Vec<Option<Given>>,
     /// What the engine reported of each, and how that is worded; absent until it has ended.
     ended: Vec<Option<Ended>>,
     comparison: Option<Comparison>,
@@ -48,6 +51,8 @@ struct Ended {
     report: Report,
     /// The object `kvik.cache`.
     cache: Value,
+    /// The object `kvik.retain`, where the prompt has a retention.
+    retain: Option<Value>,
 }
 
 impl Trailer {
@@ -57,14 +62,17 @@ impl Trailer {
         let comparable = origin.comparable.take();
         let comparison = comparable.map(|asked| Comparison::new(&app.answered, asked, requests));
         let schema_notes = std::mem::take(&mut origin.schema_notes);
-        Trailer { asked: origin.asked(app, requests), ended, comparison, schema_notes }
+        let given = |retention| Given::new(retention, &app.serving.retaining);
+        let given = requests.iter().map(|request| request.retention.map(given)).collect();
+        Trailer { asked: origin.asked(app, requests), given, ended, comparison, schema_notes }
     }
 
     /// Notes what happens to the prompt with this index: the end is what counts.
     pub(crate) fn note(&mut self, prompt: usize, event: &Event) {
         if let Event::Done(report) = event {
             let cache = self.asked[prompt].cache_report(report.into());
-            self.ended[prompt] = Some(Ended { report: report.clone(), cache });
+            let retain = self.given[prompt].as_ref().map(|given| given.report(report));
+            self.ended[prompt] = Some(Ended { report: report.clone(), cache, retain });
         }
         if self.is_complete() {
             self.comparison.iter_mut().for_each(Comparison::remember);
@@ -81,12 +89,18 @@ impl Trailer {
         usage::usage(&self.total())
     }
 
-    /// Adds what all prompts together cost in time, what the cache did for each (an object for a
-    /// single prompt, an array for several), and the comparison that was asked for.
+    /// Adds what all prompts together cost in time, what the cache did for each and what each kept (an object
+    /// for a single prompt, an array for several), and the comparison that was asked for.
     pub(crate) fn add_to(&self, answer: &mut Map<String, Value>) {
         let caches = self.ended.iter().flatten().map(|ended| ended.cache.clone()).collect();
+        let mut kvik = json!({"cache": one_or_all(caches)});
+        let retains: Vec<Value> =
+            self.ended.iter().flatten().filter_map(|ended| ended.retain.clone()).collect();
+        if !retains.is_empty() {
+            kvik["retain"] = one_or_all(retains);
+        }
         answer.insert("timings".to_owned(), usage::timings(&self.total()));
-        answer.insert("kvik".to_owned(), self.with_notes(json!({"cache": one_or_all(caches)})));
+        answer.insert("kvik".to_owned(), self.with_notes(kvik));
         if let Some(diagnosis) = self.comparison.as_ref().and_then(Comparison::diagnosis) {
             answer.insert("prompt_cache_diagnostics".to_owned(), diagnosis.openai(&self.total()));
         }
@@ -99,7 +113,12 @@ impl Trailer {
 
     /// The object `kvik` of one prompt.
     pub(crate) fn kvik(&self, prompt: usize) -> Value {
-        self.with_notes(json!({"cache": self.ended[prompt].as_ref().map(|ended| &ended.cache)}))
+        let ended = self.ended[prompt].as_ref();
+        let mut kvik = json!({"cache": ended.map(|ended| &ended.cache)});
+        if let Some(retain) = ended.and_then(|ended| ended.retain.as_ref()) {
+            kvik["retain"] = retain.clone();
+        }
+        self.with_notes(kvik)
     }
 
     /// The object `kvik` with what of the schema was not enforced, if anything was not.
