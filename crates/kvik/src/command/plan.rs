@@ -1,7 +1,9 @@
 //! `kvik plan`: how much memory a model needs, and how many users fit.
 
+use anyhow::bail;
 use clap::Args;
-use kvik_cache::BLOCK_POSITIONS;
+use kvik_cache::retain::Retention;
+use kvik_cache::{BLOCK_POSITIONS, blocks_for};
 use kvik_engine::load::LoadedModel;
 use kvik_engine::model::{ModelRunner, digest};
 use kvik_kernels::{KvFormat, KvLayout};
@@ -9,7 +11,7 @@ use serde::Serialize;
 
 use crate::{
     serving::kv,
-    settings::{model::ModelArgs, size::ByteSize},
+    settings::{model::ModelArgs, retain::RetainChoice, size::ByteSize},
 };
 
 /// Shows the memory of weights and of KV per token, per context and per user, and what fits.
@@ -23,6 +25,7 @@ use crate::{
 Examples:
   kvik plan -m model.gguf --context 8192 --users 4
   kvik plan -m model.gguf --context 32768 --users 1 --ram 8GiB
+  kvik plan -m model.gguf --users 16 --ram 8GiB --retain keydiff:0.25
   kvik plan --json                               the embedded model, as JSON")]
 pub(crate) struct PlanArgs {
     #[command(flatten)]
@@ -36,6 +39,9 @@ pub(crate) struct PlanArgs {
     /// Memory limit, weights included
     #[arg(long)]
     ram: Option<ByteSize>,
+    /// Also show what fits when conversations forget by this policy, as snapkv:0.5
+    #[arg(long, value_name = "POLICY")]
+    retain: Option<RetainChoice>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -53,6 +59,20 @@ struct FormatCost {
     tokens_that_fit: Option<u64>,
     /// Users that fit with a full context each.
     users_that_fit: Option<u64>,
+    /// The same when they forget, where a policy is named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retained: Option<RetainedCost>,
+}
+
+/// The memory of conversations that forget.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct RetainedCost {
+    /// Of a conversation with a full context, between two points at which it forgets.
+    bytes_per_context: u64,
+    /// Of one whose prompt fills the context, while it is computed and thinned.
+    bytes_per_prompt: u64,
+    /// Users that fit with a full context each, one of whom is at such a prompt.
+    users_that_fit: Option<u64>,
 }
 
 /// The whole output.
@@ -68,6 +88,8 @@ struct Plan {
     users: usize,
     weight_bytes: u64,
     ram_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retain: Option<String>,
     kv_formats: Vec<FormatCost>,
 }
 
@@ -89,8 +111,13 @@ impl Plan {
         let context_tokens = args.context.unwrap_or(config.context);
         let weight_bytes = loaded.tensors.total_bytes();
         let ram_bytes = args.ram.map(|size| size.0);
-        let cost =
-            |layout: &KvLayout| FormatCost::new(layout, context_tokens, args.users, weight_bytes, ram_bytes);
+        let retention = args.retention()?;
+        let cost = |layout: &KvLayout| {
+            let cost = FormatCost::new(layout, context_tokens, args.users, weight_bytes, ram_bytes);
+            let blocks = ram_bytes.map(|ram| ram.saturating_sub(weight_bytes) / layout.block_bytes() as u64);
+            let retained = |retention| RetainedCost::new(retention, layout, context_tokens, blocks);
+            FormatCost { retained: retention.map(retained), ..cost }
+        };
         Ok(Plan {
             model: config.name.clone(),
             architecture: config.arch.name(),
@@ -102,6 +129,7 @@ impl Plan {
             users: args.users,
             weight_bytes,
             ram_bytes,
+            retain: retention.map(|retention| retention.to_string()),
             kv_formats: layouts(args, loaded)?.iter().map(cost).collect(),
         })
     }
@@ -137,7 +165,57 @@ impl Plan {
         for cost in &self.kv_formats {
             text += &cost.row(self.ram_bytes);
         }
-        text
+        text + &self.retained().unwrap_or_default()
+    }
+
+    /// What conversations take that forget; `None` where no policy is named.
+    fn retained(&self) -> Option<String> {
+        let mut text = format!("\nforgetting by {}\n", self.retain.as_ref()?);
+        text += &row(["KV", "", "a context", "at a prompt", "", "fits"]);
+        text += &row(["-------", "", "------------", "------------", "", "----"]);
+        for (cost, retained) in
+            self.kv_formats.iter().filter_map(|cost| Some((cost, cost.retained.as_ref()?)))
+        {
+            let [context, prompt] = [retained.bytes_per_context, retained.bytes_per_prompt].map(ByteSize);
+            let fits =
+                retained.users_that_fit.map_or_else(|| "-".to_owned(), |users| format!("{users} users"));
+            text += &row([&cost.kv, "", &context.to_string(), &prompt.to_string(), "", &fits]);
+        }
+        Some(text)
+    }
+}
+
+impl PlanArgs {
+    /// The policy by which conversations forget, if they do.
+    fn retention(&self) -> anyhow::Result<Option<Retention>> {
+        match self.retain {
+            None | Some(RetainChoice::Everything) => Ok(None),
+            Some(RetainChoice::Chosen(retention)) => Ok(Some(retention)),
+            Some(RetainChoice::Auto { .. }) => {
+                bail!(
+                    "--retain auto: which policy that is depends on what was measured; name one, as snapkv:0.5"
+                )
+            }
+        }
+    }
+}
+
+impl RetainedCost {
+    /// Of a context of so many tokens, where so many blocks fit beside the weights.
+    fn new(retention: Retention, layout: &KvLayout, context: usize, blocks: Option<u64>) -> RetainedCost {
+        let retention = retention.resolve(layout.token_bytes());
+        let points = retention.points(context, context);
+        let kept = points.kept_max(context);
+        let between = blocks_for(kept.saturating_add(retention.every).min(context)) as u64;
+        // What is kept is moved to blocks of its own while what was stored is still there.
+        let prompt = (blocks_for(points.stored_max(context)) + blocks_for(kept)) as u64;
+        let others = |blocks: u64| blocks.checked_sub(prompt).map_or(0, |left| 1 + left / between.max(1));
+        let bytes = |blocks: u64| blocks * layout.block_bytes() as u64;
+        RetainedCost {
+            bytes_per_context: bytes(between),
+            bytes_per_prompt: bytes(prompt),
+            users_that_fit: blocks.map(others),
+        }
     }
 }
 
@@ -176,6 +254,7 @@ impl FormatCost {
             bytes_with_weights: weight_bytes + bytes_all_users,
             tokens_that_fit: blocks_that_fit.map(|fitting| fitting * BLOCK_POSITIONS as u64),
             users_that_fit: blocks_that_fit.map(|fitting| fitting / blocks(context_tokens).max(1)),
+            retained: None,
         }
     }
 
@@ -245,6 +324,24 @@ mod tests {
             let cost = FormatCost::new(&layout, tokens, 1, 0, None);
             assert_eq!(cost.bytes_per_token * tokens as u64, expected);
         }
+    }
+
+    #[test]
+    fn users_that_forget_are_more_and_one_of_them_is_at_its_prompt() {
+        let layout = ModelRunner::uniform_layout(&config(2, 4, 2, 64), KvFormat::F16);
+        let block = layout.block_bytes() as u64;
+        let cost =
+            |retain: &str, blocks| RetainedCost::new(retain.parse().unwrap(), &layout, 1600, Some(blocks));
+        let quarter = cost("keydiff:0.25,every=16", 4 * 100);
+        // 400 positions and 16 more; 1,600 and the 400 that are moved.
+        assert_eq!((quarter.bytes_per_context, quarter.bytes_per_prompt), (26 * block, 125 * block));
+        assert_eq!(quarter.users_that_fit, Some(1 + 275 / 26));
+        assert_eq!(cost("keydiff:0.25,every=16", 124).users_that_fit, Some(0));
+        let tokens = cost("keydiff:160,every=16", 100);
+        assert_eq!(tokens.bytes_per_context, 11 * block);
+        assert_eq!(tokens.bytes_per_prompt, 21 * block, "a long prompt is thinned on the way");
+        let bytes = format!("keydiff:{}B,every=16", 160 * layout.token_bytes());
+        assert_eq!(cost(&bytes, 100), tokens, "bytes are those of all layers and heads");
     }
 
     #[test]

@@ -36,12 +36,12 @@ pub(crate) enum RetainRefusal {
     #[error(
         "policy: what `{retention}` loses on this model with KV in {kv} was not measured, and --retain-max-loss {allowed} allows measured policies only; run `kvik eval --retain {retention}` first, or use auto"
     )]
-    Unmeasured { retention: Retention, kv: String, allowed: f64 },
+    Unmeasured { retention: String, kv: String, allowed: f64 },
     /// It loses more than is allowed.
     #[error(
         "keep: `{retention}` loses {percent:.1}% in {task}, and --retain-max-loss allows {allowed}%; keep more, or use a policy that loses less"
     )]
-    LosesMore { retention: Retention, percent: f64, task: String, allowed: f64 },
+    LosesMore { retention: String, percent: f64, task: String, allowed: f64 },
 }
 
 impl RetainRefusal {
@@ -101,10 +101,11 @@ impl Retaining {
     /// A retention that is allowed.
     fn check(&self, retention: Retention) -> Result<Retention, RetainRefusal> {
         let Some(allowed) = self.loss_max else { return Ok(retention) };
+        let text = retention.to_string();
         match self.loss(&retention) {
-            None => Err(RetainRefusal::Unmeasured { retention, kv: self.kv.clone(), allowed }),
+            None => Err(RetainRefusal::Unmeasured { retention: text, kv: self.kv.clone(), allowed }),
             Some(Loss { worst: percent, worst_task: task, .. }) if percent > allowed => {
-                Err(RetainRefusal::LosesMore { retention, percent, task, allowed })
+                Err(RetainRefusal::LosesMore { retention: text, percent, task, allowed })
             }
             Some(_) => Ok(retention),
         }
