@@ -7,7 +7,8 @@ pub(crate) fn text(report: &EvalReport) -> String {
     let mut text = tasks(report);
     for question in ["unseen", "seen"] {
         let rows: Vec<&RowReport> = report.rows.iter().filter(|row| row.question == question).collect();
-        if rows.iter().any(|row| !row.keeps_everything()) || question == "unseen" {
+        // Everything kept alone is worth a table too: it says what a KV format costs.
+        if rows.iter().any(|row| !row.keeps_everything()) || (question == "unseen" && !rows.is_empty()) {
             text +=
                 &format!("\nquestion {question}, in % of everything kept in f32\n{}", table(report, &rows));
         }

@@ -78,7 +78,8 @@ fn measure(args: &EvalArgs, run: &EvalRun<'_>, digest: [u8; 32]) -> anyhow::Resu
         let importance = losses.importance();
         let report = report(args, run, &digest, Vec::new()).with_heads(&importance);
         let path = keep::heads(&digest, &importance, losses.cases, &report)?;
-        (report, format!("\nkept in {} for budget=calibrated\n", path.display()))
+        let (right, all, path) = (losses.cases, run.calibration_steps(), path.display());
+        (report, format!("\n{right} of {all} cases were answered rightly and count; kept in {path}\n"))
     } else {
         let report = report(args, run, &digest, run.measure(&mut || bar.inc(1))?);
         let kept = keep::losses(&digest, &report)?;

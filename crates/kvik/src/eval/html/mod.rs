@@ -2,7 +2,7 @@
 
 mod chart;
 
-use super::report::{CASES_FEW, EvalReport, RowReport};
+use super::report::{CASES_FEW, EvalReport, RowReport, TaskReport};
 use chart::{Axis, Chart, Curve, colour, number};
 
 const STYLE: &str = include_str!("report.css");
@@ -21,7 +21,9 @@ pub(crate) fn page(report: &EvalReport) -> String {
     body += &legend(&policies);
     body += &costs(report, &policies);
     body += &report.heads.as_deref().map(heat).unwrap_or_default();
-    body += &format!("<h2>All figures</h2>\n{}", table(report));
+    if !report.rows.is_empty() {
+        body += &format!("<h2>All figures</h2>\n{}", table(report));
+    }
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{title}</title>\n\
@@ -94,11 +96,7 @@ fn charts(report: &EvalReport, policies: &[String], question: &str) -> String {
     let mut charts = String::new();
     for task in &report.tasks {
         let what = if task.predicts { "perplexity, % higher" } else { "% of right answers" };
-        let value = |row: &RowReport| match task.predicts {
-            false => report.percent(row, &task.name),
-            true => report.increase(row, &task.name).map(|(all, _)| all),
-        };
-        let curves = curves(report, policies, question, &kept, &value);
+        let curves = curves(report, policies, question, &kept, &|row| quality(report, row, task));
         if curves.iter().any(|curve| !curve.points.is_empty()) {
             let values = curves.iter().flat_map(|curve| curve.points.iter().map(|point| point.1));
             let y = Axis::fitting(what, values);
@@ -106,6 +104,14 @@ fn charts(report: &EvalReport, policies: &[String], question: &str) -> String {
         }
     }
     charts
+}
+
+/// What a row reaches in a task: % of right answers, or by how many % its perplexity is higher.
+fn quality(report: &EvalReport, row: &RowReport, task: &TaskReport) -> Option<f64> {
+    match task.predicts {
+        false => report.percent(row, &task.name),
+        true => report.increase(row, &task.name).map(|(all, _)| all),
+    }
 }
 
 /// A curve for each policy that has values.
@@ -191,10 +197,10 @@ fn table(report: &EvalReport) -> String {
         report.tasks.iter().map(|task| format!("<th>{}</th>", escape(&task.name))).collect::<String>();
     let rows = report.rows.iter().map(|row| {
         let cells = report.tasks.iter().map(|task| {
-            let text = match task.predicts {
-                false => report.percent(row, &task.name).map(|percent| format!("{percent:.0}")),
-                true => report.increase(row, &task.name).map(|(all, _)| format!("{all:+.1}%")),
-            };
+            let text = quality(report, row, task).map(|value| match task.predicts {
+                false => format!("{value:.0}"),
+                true => format!("{value:+.1}%"),
+            });
             format!("<td>{}</td>", text.unwrap_or_else(|| "-".to_owned()))
         });
         format!(
