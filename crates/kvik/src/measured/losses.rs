@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Measurement;
 
+/// Fewer cases say too little to choose by.
+const CASES_MIN: usize = 30;
+
 /// What was measured of every setting.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct MeasuredLosses {
@@ -88,11 +91,12 @@ impl MeasuredLosses {
         self.settings.iter().find(of_setting)?.loss()
     }
 
-    /// The retention that keeps least of those that lose at most `percent` in every task.
+    /// The retention that keeps least of those that lose at most `percent` in every task, of those that were measured
+    /// on enough cases.
     pub(crate) fn best(&self, kv: &str, question_seen: bool, percent: f64) -> Option<Retention> {
         let allowed = self.settings.iter().filter(|known| {
             let fits = known.kv == kv && known.question_seen == question_seen;
-            fits && known.loss().is_some_and(|loss| loss.worst <= percent)
+            fits && known.loss().is_some_and(|loss| loss.worst <= percent && loss.cases >= CASES_MIN)
         });
         let mut allowed: Vec<&SettingLosses> = allowed.collect();
         allowed.sort_by(|a, b| a.kept.total_cmp(&b.kept).then_with(|| a.retain.cmp(&b.retain)));
@@ -175,6 +179,13 @@ mod tests {
         assert_eq!(best(50.0).as_deref(), Some("keydiff:0.2"));
         assert_eq!(best(1.0), None);
         assert_eq!(measured().best("q8", true, 50.0), None);
+        let mut few = measured();
+        few.settings
+            .iter_mut()
+            .flat_map(|setting| setting.tasks.values_mut())
+            .for_each(|loss| loss.cases = 9);
+        assert_eq!(few.best("f16", true, 50.0), None);
+        assert_eq!(few.loss("f16", &"snapkv:0.3".parse().unwrap(), true).map(|loss| loss.cases), Some(9));
     }
 
     #[test]

@@ -57,6 +57,9 @@ fn best(losses: &MeasuredLosses, kv: &str, question: &str) -> String {
         Some(format!("  at most {percent:>2}%  {best} (mean {:.1}%, {task} {worst:.1}%)\n", loss.mean))
     };
     let lines: String = LOSSES.into_iter().filter_map(line).collect();
+    if lines.is_empty() {
+        return String::new();
+    }
     format!("keeps least of all that was measured with {kv}, question {question}, and loses\n{lines}")
 }
 
