@@ -95,7 +95,7 @@ impl RequestLimits {
         let (room, prompt) = (self.room(request), request.prompt.len());
         let asked = prompt.saturating_add(request.max_tokens.saturating_sub(1)).min(room.context_tokens);
         if request.max_tokens == 0 || room.blocks(asked) <= self.blocks {
-            return request.max_tokens.min(room.context_tokens.saturating_sub(prompt).saturating_add(1));
+            return request.max_tokens.min(room.context_tokens - prompt + 1);
         }
         // The most tokens that fit: more tokens never take fewer blocks.
         let (mut fits, mut exceeds) = (prompt, asked);
