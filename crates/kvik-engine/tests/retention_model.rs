@@ -15,6 +15,7 @@ use kvik_engine::load::LoadedModel;
 use kvik_engine::model::{Model, ModelRunner};
 use kvik_engine::retain::lab::Lab;
 use kvik_engine::retain::repeat::RepeatPrompt;
+use kvik_engine::retain::stream::Stream;
 use kvik_engine::text::stream::Vocabulary;
 use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_kernels::{KvFormat, KvLayout, Pool};
@@ -126,12 +127,11 @@ fn serving_answers_what_the_laboratory_answers() {
         for retention in RETENTIONS {
             let parsed: Retention = retention.parse().unwrap();
             let logits = lab.read(&prompt, &[parsed.watch()]);
-            let first =
-                (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]).then(b.cmp(&a))).unwrap();
+            let first = first_of_the_likeliest(&logits);
             let decision = lab.decide(&parsed, None);
             let mut variants = [lab.keep_rotated(&decision, parsed.rotated_sinks())];
-            let rest = lab.answer(&mut variants, &[first as Token], 23, &[]);
-            let expect = tiny.tokenizer.decode(&[&[first as Token], &rest[0][..]].concat());
+            let rest = lab.answer(&mut variants, &[first], 23, &[]);
+            let expect = tiny.tokenizer.decode(&[&[first], &rest[0][..]].concat());
             let [variant] = variants;
             lab.drop(variant);
             assert_eq!(text(&engine, tiny.request(&prompt, Some(retention))), expect, "{format} {retention}");
@@ -176,4 +176,43 @@ fn answers_do_not_depend_on_pieces_batches_or_what_is_cached() {
             assert_eq!(&answer.join().unwrap(), cold, "{retention}");
         }
     });
+}
+
+/// More tokens than the context has, in constant memory; and serving answers what the stream expects.
+#[test]
+fn a_stream_goes_on_beyond_the_context() {
+    let tiny = tiny(KvFormat::F16);
+    let prompt = tiny.prompt().repeat(8);
+    assert!(prompt.len() > 2 * CONTEXT, "{}", prompt.len());
+    for retention in ["sinks:128,every=64", "knorm:128,order=large,every=64", "h2o:128,every=64"] {
+        let parsed: Retention = retention.parse().unwrap();
+        let mut stream = Stream::new(tiny.model.clone(), Pool::new(2), tiny.layout.clone(), parsed).unwrap();
+        let (mut blocks, mut likeliest) = (0, 0);
+        for piece in prompt.chunks(100) {
+            stream.read(piece, &mut |logits| likeliest = first_of_the_likeliest(logits));
+            blocks = blocks.max(stream.blocks());
+        }
+        assert_eq!(stream.tokens(), prompt.len());
+        assert!(blocks <= 2 * (128 + 64) / 16 + 4, "{retention}: {blocks} blocks");
+        if parsed.rotated_sinks() > 0 {
+            let request = Request { max_tokens: 1, ..tiny.request(&prompt, Some(retention)) };
+            let expect = tiny.tokenizer.decode(&[likeliest]);
+            assert_eq!(text(&tiny.engine(60, 48), request), expect, "{retention}");
+        }
+    }
+}
+
+#[test]
+fn what_never_ends_is_not_kept_in_shares() {
+    let tiny = tiny(KvFormat::F16);
+    for (retention, field) in [("sinks:0.5", "retain.keep"), ("kvzip:512", "retain.policy")] {
+        let parsed = retention.parse().unwrap();
+        let error = Stream::new(tiny.model.clone(), Pool::new(1), tiny.layout.clone(), parsed).err().unwrap();
+        assert!(error.to_string().contains(field), "{error}");
+    }
+}
+
+fn first_of_the_likeliest(logits: &[f32]) -> Token {
+    let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]).then(b.cmp(&a)));
+    best.unwrap() as Token
 }

@@ -55,7 +55,8 @@ impl Perplexity {
         self.value() * (variance.max(0.0) / self.tokens.saturating_sub(1).max(1) as f64).sqrt()
     }
 
-    fn score(&mut self, logits: &[f32], next: Token) {
+    /// Scores the token that came after these logits, `[vocab]`.
+    pub fn score(&mut self, logits: &[f32], next: Token) {
         let surprise = -sampler::logprob(logits, next);
         self.tokens += 1;
         self.sum += surprise;

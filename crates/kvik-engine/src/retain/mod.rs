@@ -9,12 +9,16 @@
 //! | module    | cares about                                                       |
 //! |-----------|-------------------------------------------------------------------|
 //! | `ragged`  | where each KV head stores what it kept: tiles of own blocks       |
+//! | `sinks`   | the first keys of a stream, rotated anew from copies              |
+//! | `repeat`  | the words with which a prompt is repeated                         |
+//! | `stream`  | a text without end, read in constant memory                       |
 //! | `lab`     | one prompt read once, then kept under many policies and compared  |
 
 pub mod lab;
 mod ragged;
 pub mod repeat;
 mod sinks;
+pub mod stream;
 
 pub use ragged::{Extent, Ragged, TailViews};
 pub use sinks::Sinks;

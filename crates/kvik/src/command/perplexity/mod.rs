@@ -1,6 +1,9 @@
 //! `kvik perplexity`: how well a model predicts a text, with the flags and the rules of llama-perplexity.
 //!
-//! It drives the model directly, without scheduler or cache: every window is computed cold.
+//! It drives the model directly, without scheduler or cache: every window is computed cold, or the whole text is
+//! read as one stream by a model that forgets.
+
+mod stream;
 
 use std::{
     num::NonZeroUsize,
@@ -12,6 +15,7 @@ use std::{
 use anyhow::Context;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use kvik_cache::retain::Retention;
 use kvik_engine::engine::perplexity::{Perplexity, WINDOW_TOKENS, WINDOW_TOKENS_MIN, Windows};
 use kvik_engine::model::ModelRunner;
 use kvik_kernels::KvLayout;
@@ -35,7 +39,9 @@ Examples:
   kvik perplexity -m model.gguf -f wiki.test.raw             the whole text in windows of 512 tokens
   kvik perplexity -m model.gguf -f wiki.test.raw --chunks 40 its first 40 windows
   kvik perplexity -m model.gguf -f wiki.test.raw --kv q8     what 8-bit keys and values cost
-  kvik perplexity -f letter.txt -c 256 --json                the embedded model, one JSON object"
+  kvik perplexity -f letter.txt -c 256 --json                the embedded model, one JSON object
+  kvik perplexity -f letter.txt --retain sinks:1024          the text as one stream of which 1024 tokens are kept
+  kvik perplexity -f letter.txt --retain sinks:1024 --tokens 200000    over and over, to see that it stays flat"
 )]
 pub(crate) struct PerplexityArgs {
     /// The text, in UTF-8
@@ -48,6 +54,12 @@ pub(crate) struct PerplexityArgs {
     /// Windows to score at most [default: all]
     #[arg(long, value_name = "N")]
     chunks: Option<NonZeroUsize>,
+    /// Read the text as one stream and keep what this policy keeps of it, as sinks:1024; no windows
+    #[arg(long, value_name = "POLICY", conflicts_with_all = ["window", "chunks"])]
+    retain: Option<Retention>,
+    /// Tokens of the stream to read; a shorter text is read over and over [default: the text once]
+    #[arg(long, value_name = "N", requires = "retain")]
+    tokens: Option<NonZeroUsize>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -58,6 +70,9 @@ pub(crate) struct PerplexityArgs {
 /// Runs the command.
 pub(crate) fn run(args: &PerplexityArgs) -> anyhow::Result<()> {
     let text = read(&args.file)?;
+    if let Some(retention) = args.retain {
+        return stream::run(args, &text, retention);
+    }
     let Opened { mut runner, windows, kv } = args.open(&text)?;
     let bar = progress(windows.count());
     let start = Instant::now();

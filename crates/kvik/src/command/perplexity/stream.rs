@@ -1,0 +1,113 @@
+//! A text without end: how well a model predicts it that keeps only a part of what it has read.
+
+use std::{sync::Arc, time::Instant};
+
+use anyhow::Context;
+use indicatif::{ProgressBar, ProgressStyle};
+use kvik_cache::{Token, retain::Retention};
+use kvik_engine::engine::perplexity::Perplexity;
+use kvik_engine::retain::stream::Stream;
+use serde_json::json;
+
+use super::PerplexityArgs;
+use crate::{
+    serving::{kv, load},
+    settings::size::ByteSize,
+};
+
+/// Tokens that one line is about.
+const PIECE: usize = 10_000;
+/// Tokens read at a time.
+const STEP: usize = 256;
+
+/// What one piece of the text shows.
+struct Piece {
+    /// Tokens read at its end.
+    end: usize,
+    perplexity: Perplexity,
+    /// Bytes of blocks in use at its end.
+    kv_bytes: u64,
+    tokens_per_second: f64,
+}
+
+/// Reads the text as one stream, again from its beginning as often as `--tokens` asks.
+pub(super) fn run(args: &PerplexityArgs, text: &str, retention: Retention) -> anyhow::Result<()> {
+    let pool = args.model.pool();
+    let loaded = load::model(&args.model, &pool)?;
+    let tokens = loaded.tokenizer.encode(text.strip_suffix('\n').unwrap_or(text), true, false);
+    anyhow::ensure!(tokens.len() > 1, "the text {} has no token to predict", args.file.display());
+    let layout = kv::layout(&args.model.kv, &loaded.model)?;
+    let (block_bytes, format) = (layout.block_bytes(), layout.format_name());
+    let stream = Stream::new(Arc::new(loaded.model), pool, layout, retention)
+        .with_context(|| format!("--retain {retention}"))?;
+    let total = args.tokens.map_or(tokens.len(), std::num::NonZeroUsize::get);
+    if !args.json {
+        println!("kept by {retention}, kv {format}\n");
+        println!("{:>10}  {:>10}  {:>10}  {:>8}", "tokens", "perplexity", "kv", "tok/s");
+    }
+    let pieces = read(stream, &tokens, total, block_bytes, |piece| {
+        if !args.json {
+            println!("{}", piece.line());
+        }
+    });
+    if args.json {
+        let pieces: Vec<_> = pieces.iter().map(Piece::json).collect();
+        let summary = json!({"model": args.model.source(), "retain": retention.to_string(), "kv": format, "pieces": pieces});
+        println!("{}", serde_json::to_string_pretty(&summary)?);
+    }
+    Ok(())
+}
+
+/// Reads `total` tokens, those of the text over and over; tells of each piece when it is read.
+fn read(
+    mut stream: Stream,
+    text: &[Token],
+    total: usize,
+    block_bytes: usize,
+    mut done: impl FnMut(&Piece),
+) -> Vec<Piece> {
+    let token = |position: usize| text[position % text.len()];
+    let bar = progress(total);
+    let mut pieces = Vec::new();
+    for start in (0..total).step_by(PIECE) {
+        let end = total.min(start + PIECE);
+        let (began, mut perplexity, mut position) = (Instant::now(), Perplexity::default(), start);
+        for start in (start..end).step_by(STEP) {
+            let next: Vec<Token> = (start..end.min(start + STEP)).map(token).collect();
+            stream.read(&next, &mut |logits| {
+                position += 1;
+                perplexity.score(logits, token(position));
+            });
+            bar.set_position(position as u64);
+        }
+        let seconds = began.elapsed().as_secs_f64().max(1e-9);
+        let kv_bytes = stream.blocks() as u64 * block_bytes as u64;
+        let piece = Piece { end, perplexity, kv_bytes, tokens_per_second: (end - start) as f64 / seconds };
+        bar.suspend(|| done(&piece));
+        pieces.push(piece);
+    }
+    bar.finish_and_clear();
+    pieces
+}
+
+impl Piece {
+    fn line(&self) -> String {
+        let (value, speed) = (self.perplexity.value(), self.tokens_per_second);
+        format!("{:>10}  {value:>10.4}  {:>10}  {speed:>8.0}", self.end, ByteSize(self.kv_bytes).to_string())
+    }
+
+    fn json(&self) -> serde_json::Value {
+        json!({
+            "tokens": self.end,
+            "perplexity": self.perplexity.value(),
+            "kv_bytes": self.kv_bytes,
+            "tokens_per_second": self.tokens_per_second,
+        })
+    }
+}
+
+/// A progress bar; indicatif hides it where standard error is not a terminal.
+fn progress(tokens: usize) -> ProgressBar {
+    let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} tokens, {eta} left");
+    ProgressBar::new(tokens as u64).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
