@@ -45,6 +45,15 @@ impl Retention {
         Points { keep: self.keep, prompt, every, thinned, goes_on: !repeats, rows }
     }
 
+    /// Of the rows that compute the tokens `rows` of a sequence that passed a point last at `passed` tokens, those
+    /// whose attention or queries are observed; `rows` reach no further than the next point.
+    pub fn watched(&self, points: &Points, passed: usize, rows: Range<usize>) -> Range<usize> {
+        let observes = matches!(self.watch(), Watch::Attention { .. } | Watch::Queries { .. });
+        let watched = points.next(passed).filter(|_| observes).map_or(0..0, |point| points.watched(point));
+        let start = watched.start.clamp(rows.start, rows.end);
+        start..watched.end.clamp(start, rows.end)
+    }
+
     /// The one point of a sequence that forgets when it has `at` tokens, and never again.
     pub fn point_at(&self, at: usize) -> Points {
         Points { thinned: (at, at), goes_on: false, ..self.points(at, at) }

@@ -73,7 +73,7 @@ pub(super) fn forward(
     let weighs = watched.iter().any(Watched::weighs);
     for (index, layer) in layers.iter().enumerate() {
         let seqs = stored.of_layer(index);
-        project_qkv(context, scratch, (index, layer), batch.rows, watched);
+        project_qkv(context, scratch, (index, layer), watched);
         store(context, arena, scratch, index, &seqs);
         let is_last = index + 1 == layers.len();
         if is_last && !weighs && keep_wanted(scratch, batch.rows) == 0 {
@@ -141,7 +141,6 @@ fn project_qkv(
     context: &Context<'_>,
     scratch: &mut Scratch,
     (index, layer): (usize, &Layer),
-    batch_rows: &[Row],
     watched: &mut [Watched<'_>],
 ) {
     let Context { model, pool, .. } = context;
@@ -164,7 +163,7 @@ fn project_qkv(
         }
     }
     for watched in watched {
-        watched.note_queries(pool, index, batch_rows, q, shape.head_dim);
+        watched.note_queries(pool, index, &rows.rotated, q, shape.head_dim);
     }
     for heads in [q, k] {
         rope(pool, heads, shape.head_dim, &rows.rotated, context.rope, config.rope.style);

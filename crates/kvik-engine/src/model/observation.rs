@@ -5,10 +5,8 @@
 
 use std::ops::Range;
 
-use kvik_cache::retain::{Reduce, Watch};
+use kvik_cache::retain::{Decision, Reduce, Retention, Watch};
 use kvik_kernels::{AttnWeights, Pool, QueryMoments, WeightReduce};
-
-use super::batch::Row;
 
 /// What was observed of a sequence so far, layer by layer.
 #[derive(Debug, Default)]
@@ -56,18 +54,16 @@ impl Observation {
         &mut self.layers[layer]
     }
 
-    /// Stored positions were moved: head by head those in `kept` remain, in their order.
-    pub fn compact(&mut self, kept: &[Vec<Vec<u32>>]) {
-        for (layer, kept) in self.layers.iter_mut().zip(kept) {
+    /// A point was passed at which `decision` was kept. What `retention` does not carry on is observed anew.
+    pub fn pass_point(&mut self, retention: &Retention, decision: &Decision) {
+        for (layer, kept) in self.layers.iter_mut().zip(&decision.kept) {
+            if !retention.accumulates() {
+                layer.mass.clear();
+            }
             for (mass, kept) in layer.mass.iter_mut().zip(kept) {
                 *mass = kept.iter().map(|&index| mass.get(index as usize).copied().unwrap_or(0.0)).collect();
             }
         }
-    }
-
-    /// Forgets the weights, as far as they are to be observed anew.
-    pub fn clear_mass(&mut self) {
-        self.layers.iter_mut().for_each(|layer| layer.mass.clear());
     }
 }
 
@@ -77,7 +73,7 @@ impl Watched<'_> {
         matches!(self.watch, Watch::Attention { .. } | Watch::Repeat)
     }
 
-    /// Takes the weights of its rows `rows` in, of which the first is row `first` of `weights`.
+    /// Takes in the weights of `rows`, which are rows of its sequence among those of `weights`.
     pub(super) fn weigh(
         &mut self,
         pool: &Pool,
@@ -97,18 +93,20 @@ impl Watched<'_> {
         weights.reduce(pool, rows, reduce, &self.among, mass);
     }
 
-    /// Takes the queries of its rows in, before they are rotated; `q` is `[n, heads, head_dim]` of the batch.
+    /// Takes in the queries of its rows, before they are rotated; `positions` `[n]` and `q` `[n, heads, head_dim]`
+    /// are those of the batch.
     pub(super) fn note_queries(
         &mut self,
         pool: &Pool,
         layer: usize,
-        rows: &[Row],
+        positions: &[u32],
         q: &[f32],
         head_dim: usize,
     ) {
         let Watch::Queries { skip } = self.watch else { return };
-        let width = q.len() / rows.len();
-        let skipped = rows[self.rows.clone()].iter().take_while(|row| (row.position as usize) < skip).count();
+        let width = q.len() / positions.len();
+        let skipped =
+            positions[self.rows.clone()].iter().take_while(|&&position| (position as usize) < skip).count();
         let counted = self.rows.start + skipped..self.rows.end;
         let observed = self.observation.layer(layer);
         observed.skipped = skip;

@@ -12,10 +12,10 @@ use kvik_cache::retain::{Decision, HeadImportance, LayerFacts, PolicyState, Rete
 use kvik_cache::{BLOCK_POSITIONS, BlockId, Token, blocks_for};
 use kvik_kernels::{KvLayout, Pool};
 
+use super::held::Held;
 use super::ragged::{Extent, Ragged};
 use super::repeat::RepeatPrompt;
-use super::sinks::Sinks;
-use crate::model::batch::{Batch, Retainer, Row, Runner, SequenceKv, StoredLayer};
+use crate::model::batch::{Batch, Row, Runner, SequenceKv};
 use crate::model::observation::{Observation, Watched};
 use crate::model::{Model, ModelRunner};
 
@@ -144,19 +144,9 @@ impl Lab {
         let nothing = Observation::default();
         let observed =
             self.observed.iter().find(|(known, _)| *known == watch).map_or(&nothing, |(_, seen)| seen);
-        let positions: Vec<u32> = (0..self.tokens.len() as u32).collect();
-        let layers = self.layout.layers().iter().enumerate();
-        let facts = layers.map(|(layer, shape)| {
-            let stored = StoredLayer {
-                layer,
-                kv: SequenceKv::in_blocks(&self.reading),
-                positions: vec![positions.clone(); shape.kv_heads],
-                tokens: self.tokens.len(),
-                observed: observed.get(layer),
-            };
-            self.runner.facts(&stored, retention.needs())
-        });
-        facts.collect()
+        let held = Held { blocks: &self.reading, storage: None, tokens: self.tokens.len() };
+        let layers = 0..self.layout.layers().len();
+        layers.map(|layer| held.facts(&mut self.runner, layer, retention, observed)).collect()
     }
 
     /// What `retention` keeps of the prompt.
@@ -185,26 +175,12 @@ impl Lab {
         let needed = Ragged::blocks_needed(&self.layout, &Ragged::counts(decision, 0));
         let blocks = self.spare.split_off(self.spare.len() - needed);
         let ragged = Ragged::new(&self.layout, 0, self.tokens.len(), decision.kept.clone(), &blocks);
-        let from = SequenceKv::in_blocks(&self.reading);
-        for (layer, kept) in decision.kept.iter().enumerate() {
-            let kept: Vec<&[u32]> = kept.iter().map(|kept| &kept[..]).collect();
-            self.runner.move_positions(layer, &from, &kept, &ragged.tiles(layer));
-        }
-        if sinks > 0 {
-            self.rotate(&ragged, sinks.min(self.tokens.len()));
+        let held = Held { blocks: &self.reading, storage: None, tokens: self.tokens.len() };
+        let sinks = held.sinks(&self.runner, sinks);
+        for layer in 0..decision.kept.len() {
+            held.move_layer(&mut self.runner, layer, (decision, &ragged), sinks.as_ref());
         }
         Variant { blocks, ragged, tokens: self.tokens.len() }
-    }
-
-    fn rotate(&mut self, ragged: &Ragged, sinks: usize) {
-        let (views, layers) = (ragged.views(), self.layout.layers().len());
-        let tails = views.layers();
-        let sinks = Sinks::copy(&self.runner, layers, &SequenceKv::in_blocks(&self.reading), sinks);
-        for layer in 0..layers {
-            let positions = ragged.positions(layer, self.tokens.len());
-            let kept = SequenceKv { blocks: &[], tails: &tails };
-            sinks.rotate(&mut self.runner, layer, &kept, &positions[0]);
-        }
     }
 
     /// Gives the blocks of a variant back.

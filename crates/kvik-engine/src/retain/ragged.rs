@@ -210,6 +210,13 @@ impl Ragged {
         self.heads[layer].iter().map(|head| head.kept.iter().copied().chain(new.clone()).collect()).collect()
     }
 
+    /// The position that the first head of a layer stores as number `index` when the sequence has `tokens`.
+    pub fn position(&self, layer: usize, index: usize, tokens: usize) -> Option<u32> {
+        let kept = &self.heads[layer].first()?.kept;
+        let new = self.at + index.saturating_sub(kept.len());
+        kept.get(index).copied().or_else(|| (new < tokens).then_some(new as u32))
+    }
+
     /// How much the heads store when the sequence has `tokens`.
     pub fn stored(&self, tokens: usize) -> Extent {
         let stored = self.heads.iter().flatten().map(|head| self.stored_by(head, tokens));

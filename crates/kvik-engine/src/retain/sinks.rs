@@ -4,6 +4,7 @@
 //! the window would grow with it, so at each point the sinks are rotated anew, to the positions just before
 //! the window: always from copies of what they were before any rotation, so that no error adds up.
 
+use super::held::Held;
 use crate::model::batch::{Retainer, SequenceKv};
 
 /// Copies of the first keys before rotation.
@@ -16,21 +17,18 @@ pub struct Sinks {
 
 impl Sinks {
     /// The first `count` keys of an exact sequence.
-    pub fn copy(retainer: &dyn Retainer, layers: usize, exact: &SequenceKv<'_>, count: usize) -> Sinks {
-        let keys = (0..layers).map(|layer| retainer.first_keys(layer, exact, count));
+    pub fn copy(retainer: &dyn Retainer, exact: &SequenceKv<'_>, count: usize) -> Sinks {
+        let layers = 0..retainer.layout().layers().len();
+        let keys = layers.map(|layer| retainer.first_keys(layer, exact, count));
         Sinks { keys: keys.collect(), count }
     }
 
-    /// Rotates the sinks of a layer of `kept` to the positions before the window. `positions` are those of the
-    /// sequence that one of its heads stores now; all store the same.
-    pub fn rotate(
-        &self,
-        retainer: &mut dyn Retainer,
-        layer: usize,
-        kept: &SequenceKv<'_>,
-        positions: &[u32],
-    ) {
-        let Some(&window) = positions.get(self.count) else { return };
-        retainer.replace_first_keys(layer, kept, &self.keys[layer], window - self.count as u32);
+    /// Rotates the sinks of a layer of what was `kept` to the positions before the window. All heads store the same
+    /// positions.
+    pub fn rotate(&self, retainer: &mut dyn Retainer, layer: usize, kept: &Held<'_>) {
+        let Some(storage) = kept.storage else { return };
+        let Some(window) = storage.position(layer, self.count, kept.tokens) else { return };
+        let position = window - self.count as u32;
+        kept.with_kv(|kv| retainer.replace_first_keys(layer, kv, &self.keys[layer], position));
     }
 }

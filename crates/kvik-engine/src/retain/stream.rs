@@ -6,14 +6,14 @@
 use std::io;
 use std::sync::Arc;
 
-use kvik_cache::retain::{Keep, LayerFacts, Points, PolicyState, Retention, Watch, decide};
+use kvik_cache::retain::{Keep, Points, PolicyState, Retention, Watch, decide};
 use kvik_cache::{BlockId, Token, blocks_for};
 use kvik_kernels::{KvLayout, Pool};
 
-use super::move_layer;
+use super::held::Held;
 use super::ragged::{Extent, Ragged};
 use super::sinks::Sinks;
-use crate::model::batch::{Batch, LayerTails, Retainer, Row, Runner, SequenceKv, StoredLayer};
+use crate::model::batch::{Batch, Row, Runner};
 use crate::model::observation::{Observation, Watched};
 use crate::model::{Model, ModelRunner};
 
@@ -144,27 +144,18 @@ impl Stream {
             Row { sequence: 0, token, position, cache_position: position, logits: true }
         };
         let rows: Vec<Row> = tokens.iter().zip(first..).map(row).collect();
-        let watched = self.watched(first..end);
-        let watch = self.retention.watch();
-        let observation = &mut self.observation;
-        let mut watched: Vec<Watched<'_>> = (!watched.is_empty())
-            .then_some(Watched { rows: watched, watch, among: Vec::new(), observation })
-            .into_iter()
-            .collect();
+        let watched = self.retention.watched(&self.points, self.passed, first..end);
+        let rows_of = watched.start - first..watched.end - first;
+        let (watch, observation) = (self.retention.watch(), &mut self.observation);
+        let watched = Watched { rows: rows_of, watch, among: Vec::new(), observation };
+        let mut watched: Vec<Watched<'_>> =
+            Some(watched).filter(|it| !it.rows.is_empty()).into_iter().collect();
         let vocab = self.runner.vocab_len();
-        with_kv(&self.exact, self.storage.as_ref(), |kv| {
+        held(&self.exact, self.storage.as_ref(), first).with_kv(|kv| {
             let batch = Batch { rows: &rows, sequences: &[*kv] };
             self.runner.forward(&batch, &mut watched).chunks_exact(vocab).for_each(&mut *logits);
         });
         self.tokens = end;
-    }
-
-    /// Of the rows that compute these tokens, those that are watched.
-    fn watched(&self, tokens: std::ops::Range<usize>) -> std::ops::Range<usize> {
-        let point = self.points.next(self.passed).filter(|_| self.retention.watch() != Watch::Nothing);
-        let watched = point.map_or(0..0, |point| self.points.watched(point));
-        let start = watched.start.clamp(tokens.start, tokens.end);
-        start - tokens.start..watched.end.clamp(start, tokens.end) - tokens.start
     }
 
     /// Room for the first `tokens` tokens.
@@ -186,73 +177,26 @@ impl Stream {
 
     /// Keeps what the retention keeps; the rest is given back.
     fn forget(&mut self) {
-        let layers = self.layout.layers().len();
-        let facts: Vec<_> = (0..layers).map(|layer| self.facts(layer)).collect();
-        let decision = decide(&self.retention, self.tokens, &facts, None, &mut self.state);
-        let positions =
-            |layer: usize, head: usize, index: u32| facts[layer].heads[head].positions[index as usize];
-        let of_layer = |(layer, heads): (usize, &Vec<Vec<u32>>)| {
-            let heads = heads.iter().enumerate();
-            heads
-                .map(|(head, kept)| kept.iter().map(|&index| positions(layer, head, index)).collect())
-                .collect()
-        };
-        let kept: Vec<Vec<Vec<u32>>> = decision.kept.iter().enumerate().map(of_layer).collect();
+        let (exact, old) = (std::mem::take(&mut self.exact), self.storage.take());
+        let held = held(&exact, old.as_ref(), self.tokens);
+        let Stream { runner, retention, observation, .. } = self;
+        let layers = 0..self.layout.layers().len();
+        let facts: Vec<_> =
+            layers.clone().map(|layer| held.facts(runner, layer, retention, observation)).collect();
+        let decision = decide(retention, self.tokens, &facts, None, &mut self.state);
         let needed = Ragged::blocks_needed(&self.layout, &Ragged::counts(&decision, 0));
         let blocks = self.spare.split_off(self.spare.len() - needed);
-        let ragged = Ragged::new(&self.layout, 0, self.tokens, kept, &blocks);
-        self.copy_sinks();
-        let (exact, old) = (std::mem::take(&mut self.exact), self.storage.take());
-        with_kv(&exact, old.as_ref(), |from| {
-            for (layer, kept) in decision.kept.iter().enumerate() {
-                move_layer(&mut self.runner, layer, from, kept, &ragged);
-            }
-        });
+        let ragged = Ragged::new(&self.layout, 0, self.tokens, held.kept(&decision), &blocks);
+        self.sinks = self.sinks.take().or_else(|| held.sinks(runner, retention.rotated_sinks()));
+        layers.for_each(|layer| held.move_layer(runner, layer, (&decision, &ragged), self.sinks.as_ref()));
+        observation.pass_point(retention, &decision);
         self.spare.extend(exact.into_iter().chain(old.into_iter().flat_map(|old| old.blocks)));
-        self.rotate_sinks(&ragged);
         self.storage = Some(Kept { ragged, blocks });
         self.passed = self.tokens;
-        match self.retention.accumulates() {
-            true => self.observation.compact(&decision.kept),
-            false => self.observation.clear_mass(),
-        }
-    }
-
-    fn facts(&mut self, layer: usize) -> LayerFacts {
-        let heads = self.layout.layers()[layer].kv_heads;
-        let positions = match &self.storage {
-            Some(stored) => stored.ragged.positions(layer, self.tokens),
-            None => vec![(0..self.tokens as u32).collect(); heads],
-        };
-        let (needs, observed) = (self.retention.needs(), self.observation.get(layer));
-        with_kv(&self.exact, self.storage.as_ref(), |kv| {
-            let stored = StoredLayer { layer, kv: *kv, positions, tokens: self.tokens, observed };
-            self.runner.facts(&stored, needs)
-        })
-    }
-
-    fn copy_sinks(&mut self) {
-        let count = self.retention.rotated_sinks().min(self.tokens);
-        if count > 0 && self.storage.is_none() {
-            let (layers, exact) = (self.layout.layers().len(), SequenceKv::in_blocks(&self.exact));
-            self.sinks = Some(Sinks::copy(&self.runner, layers, &exact, count));
-        }
-    }
-
-    fn rotate_sinks(&mut self, ragged: &Ragged) {
-        let Some(sinks) = &self.sinks else { return };
-        let views = ragged.views();
-        let tails = views.layers();
-        for layer in 0..tails.len() {
-            let positions = ragged.positions(layer, self.tokens);
-            sinks.rotate(&mut self.runner, layer, &SequenceKv { blocks: &[], tails: &tails }, &positions[0]);
-        }
     }
 }
 
-/// Hands what is stored to `with`.
-fn with_kv<T>(exact: &[BlockId], stored: Option<&Kept>, with: impl FnOnce(&SequenceKv<'_>) -> T) -> T {
-    let views = stored.map(|stored| stored.ragged.views());
-    let tails: Vec<LayerTails<'_>> = views.as_ref().map_or_else(Vec::new, |views| views.layers());
-    with(&SequenceKv { blocks: exact, tails: &tails })
+/// What a stream holds when it has read `tokens`.
+fn held<'a>(exact: &'a [BlockId], kept: Option<&'a Kept>, tokens: usize) -> Held<'a> {
+    Held { blocks: exact, storage: kept.map(|kept| &kept.ragged), tokens }
 }

@@ -148,8 +148,7 @@ impl Scheduler {
             self.disk.miss_reason(roots, &sequence.tokens, reused.stop, reused.tokens)
         };
         match reused.stop {
-            _ if reused.tokens > 0 && reused.tokens == sequence.observed_from() => StopReason::Retained,
-            _ if sequence.observed_from() == 0 => StopReason::Retained,
+            _ if reused.tokens == sequence.observed_from() => StopReason::Retained,
             StopReason::Complete => StopReason::Complete,
             stop => fetch.verdict.or_else(miss).unwrap_or(stop),
         }

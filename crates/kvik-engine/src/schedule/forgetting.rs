@@ -12,8 +12,8 @@ use super::Scheduler;
 use super::forget::{Pass, Stage, kept};
 use super::kept_prefix::name_of_kept;
 use super::sequence::{Sequence, Sharing};
-use crate::model::batch::{LayerTails, Retainer, Runner, SequenceKv, StoredLayer};
-use crate::retain::{Ragged, Sinks, TailViews, move_layer};
+use crate::model::batch::{Retainer, Runner};
+use crate::retain::Ragged;
 
 /// Time of a step for passes while other sequences run.
 const SLICE: Duration = Duration::from_millis(10);
@@ -97,19 +97,8 @@ impl Scheduler {
     fn gather(&mut self, id: SeqId, mut facts: Vec<LayerFacts>, retainer: &mut dyn Retainer) -> Stage {
         let sequence = self.running.find(id).expect("its pass is under way");
         let forgetting = sequence.forgetting.as_ref().expect("it forgets");
-        let layer = facts.len();
-        let positions = match &forgetting.storage {
-            Some(storage) => storage.positions(layer, sequence.stored),
-            None => {
-                let heads = retainer.layout().layers()[layer].kv_heads;
-                vec![(0..sequence.stored as u32).collect(); heads]
-            }
-        };
-        let observed = forgetting.observation.get(layer);
-        with_kv(sequence, self.ram.cache.table(id), |kv| {
-            let stored = StoredLayer { layer, kv: *kv, positions, tokens: sequence.stored, observed };
-            facts.push(retainer.facts(&stored, forgetting.retention.needs()));
-        });
+        let held = sequence.held(self.ram.cache.table(id));
+        facts.push(held.facts(retainer, facts.len(), &forgetting.retention, &forgetting.observation));
         Stage::Facts(facts)
     }
 
@@ -166,7 +155,7 @@ impl Scheduler {
             self.ram.cache.abandon(to);
             return None;
         }
-        let kept = sequence.kept_positions(decision);
+        let kept = sequence.held(self.ram.cache.table(id)).kept(decision);
         let blocks = &self.ram.cache.table(to)[first + shared..];
         let storage = Ragged::new(&layout, shared, at, kept, blocks);
         self.copy_sinks(id, retainer);
@@ -174,14 +163,15 @@ impl Scheduler {
     }
 
     /// Copies the first keys of a sequence that rotates them anew, once: while it is exact.
-    fn copy_sinks(&mut self, id: SeqId, retainer: &mut dyn Retainer) {
+    fn copy_sinks(&mut self, id: SeqId, retainer: &dyn Retainer) {
         let sequence = self.running.find_mut(id).expect("its pass is under way");
-        let (table, stored) = (self.ram.cache.table(id), sequence.stored);
-        let Some(forgetting) = sequence.forgetting.as_mut() else { return };
-        let count = forgetting.retention.rotated_sinks().min(stored);
-        if count > 0 && forgetting.storage.is_none() {
-            let layers = retainer.layout().layers().len();
-            forgetting.sinks = Some(Sinks::copy(retainer, layers, &SequenceKv::in_blocks(table), count));
+        let held = sequence.held(self.ram.cache.table(id));
+        let sinks = sequence
+            .forgetting
+            .as_ref()
+            .and_then(|forgetting| held.sinks(retainer, forgetting.retention.rotated_sinks()));
+        if let Some(forgetting) = sequence.forgetting.as_mut().filter(|_| sinks.is_some()) {
+            forgetting.sinks = sinks;
         }
     }
 
@@ -189,20 +179,13 @@ impl Scheduler {
     fn move_layer(
         &mut self,
         id: SeqId,
-        (decision, storage): (&Decision, &Ragged),
+        moved: (&Decision, &Ragged),
         layer: usize,
         retainer: &mut dyn Retainer,
     ) {
         let sequence = self.running.find(id).expect("its pass is under way");
-        with_kv(sequence, self.ram.cache.table(id), |from| {
-            move_layer(retainer, layer, from, &decision.kept[layer], storage);
-        });
         let sinks = sequence.forgetting.as_ref().and_then(|forgetting| forgetting.sinks.as_ref());
-        if let Some(sinks) = sinks {
-            let (views, positions) = (storage.views(), storage.positions(layer, sequence.stored));
-            let tails = views.layers();
-            sinks.rotate(retainer, layer, &SequenceKv { blocks: &[], tails: &tails }, &positions[0]);
-        }
+        sequence.held(self.ram.cache.table(id)).move_layer(retainer, layer, moved, sinks);
     }
 
     /// A sequence goes on with what it kept. What it had computed exactly stays in the cache, for others.
@@ -212,7 +195,7 @@ impl Scheduler {
         sequence.id = to;
         let stored = sequence.stored;
         if let Some(forgetting) = &mut sequence.forgetting {
-            forgetting.pass_point(stored, &decision.kept, storage);
+            forgetting.pass_point(stored, decision, storage);
         }
         self.results.job(sequence.job).report.retained = sequence.retained();
         self.running.insert(sequence);
@@ -238,15 +221,4 @@ fn begin(sequence: &mut Sequence, config: &crate::config::EngineConfig) -> Optio
         return Some(sequence.id);
     }
     None
-}
-
-/// Hands what a sequence stores to `with`; `table` are its blocks.
-fn with_kv<T>(
-    sequence: &Sequence,
-    table: &[kvik_cache::BlockId],
-    with: impl FnOnce(&SequenceKv<'_>) -> T,
-) -> T {
-    let views: Option<TailViews<'_>> = sequence.storage().map(Ragged::views);
-    let tails: Vec<LayerTails<'_>> = views.as_ref().map_or_else(Vec::new, TailViews::layers);
-    with(&SequenceKv { blocks: table, tails: &tails })
 }

@@ -6,8 +6,8 @@ use super::Scheduler;
 use super::ram::PrivateCopy;
 use super::running::Fork;
 use super::sequence::{Sequence, Sharing};
-use crate::model::batch::{Retainer, Runner, SequenceKv};
-use crate::retain::Ragged;
+use crate::model::batch::{Retainer, Runner};
+use crate::retain::{Held, Ragged};
 
 /// Gives `storage` the blocks that its first `tokens` tokens were missing.
 pub(super) fn extend(storage: &mut Ragged, blocks: &[BlockId], tokens: usize, retainer: &mut dyn Retainer) {
@@ -21,14 +21,13 @@ pub(super) fn extend(storage: &mut Ragged, blocks: &[BlockId], tokens: usize, re
 /// Copies what others share of the last tiles of all heads, so that the sequence may store more in them.
 fn thaw(storage: &mut Ragged, retainer: &mut dyn Retainer) {
     let copies = storage.copies(retainer.layout());
-    let views = storage.views();
-    let tails = views.layers();
-    let from = SequenceKv { blocks: &[], tails: &tails };
-    for (layer, copies) in copies.iter().enumerate() {
-        let positions: Vec<&[u32]> = copies.positions.iter().map(Vec::as_slice).collect();
-        let to: Vec<&[u32]> = copies.to.iter().map(Vec::as_slice).collect();
-        retainer.move_positions(layer, &from, &positions, &to);
-    }
+    Held { blocks: &[], storage: Some(storage), tokens: 0 }.with_kv(|from| {
+        for (layer, copies) in copies.iter().enumerate() {
+            let positions: Vec<&[u32]> = copies.positions.iter().map(Vec::as_slice).collect();
+            let to: Vec<&[u32]> = copies.to.iter().map(Vec::as_slice).collect();
+            retainer.move_positions(layer, from, &positions, &to);
+        }
+    });
     storage.thaw(copies);
 }
 

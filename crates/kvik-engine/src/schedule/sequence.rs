@@ -2,8 +2,9 @@
 
 use std::cmp::Ordering;
 
-use kvik_cache::retain::Decision;
-use kvik_cache::{BLOCK_POSITIONS, Cache, Lifetime, NamespaceId, SeqId, TenantId, Token, whole_blocks};
+use kvik_cache::{
+    BLOCK_POSITIONS, BlockId, Cache, Lifetime, NamespaceId, SeqId, TenantId, Token, whole_blocks,
+};
 
 use super::answer::Answer;
 use super::disk::{Spilled, Stored};
@@ -11,7 +12,7 @@ use super::forget::Forgetting;
 use super::job::JobId;
 use super::prefix::common_prefix;
 use crate::api::{FinishReason, Retained};
-use crate::retain::{Extent, Ragged};
+use crate::retain::{Extent, Held, Ragged};
 
 /// A sequence, waiting or running.
 #[derive(Debug)]
@@ -154,6 +155,11 @@ impl Sequence {
         self.forgetting.as_ref().map_or(0, |forgetting| forgetting.repeated())
     }
 
+    /// What it holds; `blocks` are its blocks in the cache.
+    pub(super) fn held<'a>(&'a self, blocks: &'a [BlockId]) -> Held<'a> {
+        Held { blocks, storage: self.storage(), tokens: self.stored }
+    }
+
     /// Where it stores what it kept, once it has forgotten something.
     pub(super) fn storage(&self) -> Option<&Ragged> {
         self.forgetting.as_ref().and_then(|forgetting| forgetting.storage.as_ref())
@@ -171,17 +177,6 @@ impl Sequence {
         }
     }
 
-    /// The positions that a decision keeps of what its heads store, `[layers][kv_heads]`.
-    pub(super) fn kept_positions(&self, decision: &Decision) -> Vec<Vec<Vec<u32>>> {
-        let Some(storage) = self.storage() else { return decision.kept.clone() };
-        let layers = decision.kept.iter().enumerate().map(|(layer, heads)| {
-            let stored = storage.positions(layer, self.stored);
-            let heads = heads.iter().zip(stored);
-            heads.map(|(kept, stored)| kept.iter().map(|&index| stored[index as usize]).collect()).collect()
-        });
-        layers.collect()
-    }
-
     /// Leading tokens of which it reads what is kept of them, and shares that.
     pub(super) fn kept_prefix(&self) -> Option<usize> {
         self.forgetting.as_ref().and_then(|forgetting| forgetting.prefix)
@@ -197,7 +192,7 @@ impl Sequence {
             retention: forgetting.retention,
             tokens,
             kept,
-            dropped: forgetting.dropped,
+            dropped: storage.dropped(),
             smallest_head: smallest,
             largest_head: largest,
         }))

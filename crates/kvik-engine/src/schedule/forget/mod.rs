@@ -14,7 +14,7 @@ mod watching;
 use std::fmt;
 use std::ops::Range;
 
-use kvik_cache::retain::{Points, PolicyState, Retention, Watch, WatchedRows};
+use kvik_cache::retain::{Decision, Points, PolicyState, Retention, Watch, WatchedRows};
 use kvik_cache::{SeqId, Token};
 
 use crate::model::observation::Observation;
@@ -39,8 +39,6 @@ pub(super) struct Forgetting {
     pub(super) sinks: Option<Sinks>,
     /// What is under way at a point.
     pub(super) pass: Option<Pass>,
-    /// Positions of all heads dropped so far, of those that were stored.
-    pub(super) dropped: u64,
 }
 
 impl Forgetting {
@@ -70,7 +68,6 @@ impl Forgetting {
             storage: None,
             sinks: None,
             pass: None,
-            dropped: 0,
         }
     }
 
@@ -96,14 +93,7 @@ impl Forgetting {
 
     /// Of the rows that compute the tokens `rows`, those that are watched.
     pub(super) fn watched(&self, rows: Range<usize>) -> Range<usize> {
-        let Some(point) = self.next_point() else { return rows.start..rows.start };
-        let watched = match self.retention.watch() {
-            Watch::Nothing | Watch::Repeat => return rows.start..rows.start,
-            Watch::Queries { .. } | Watch::Attention { rows: WatchedRows::All, .. } => 0..point,
-            Watch::Attention { rows: WatchedRows::Last(_), .. } => self.points.watched(point),
-        };
-        let start = watched.start.clamp(rows.start, rows.end);
-        start..watched.end.clamp(start, rows.end)
+        self.retention.watched(&self.points, self.passed, rows)
     }
 
     /// Whether it stores less than all, so that nothing it computes is what others would compute.
@@ -113,19 +103,13 @@ impl Forgetting {
 
     /// What was kept of its prefix is there already, in `storage`.
     pub(super) fn begin_with(&mut self, prefix: usize, storage: Ragged) {
-        self.dropped = storage.dropped();
         self.passed = prefix;
         self.storage = Some(storage);
     }
 
     /// A point was passed: what was kept is in `storage`.
-    pub(super) fn pass_point(&mut self, at: usize, kept: &[Vec<Vec<u32>>], storage: Ragged) {
-        self.dropped = kept.iter().flatten().map(|kept| (at - kept.len()) as u64).sum::<u64>();
-        if self.retention.accumulates() {
-            self.observation.compact(kept);
-        } else {
-            self.observation.clear_mass();
-        }
+    pub(super) fn pass_point(&mut self, at: usize, decision: &Decision, storage: Ragged) {
+        self.observation.pass_point(&self.retention, decision);
         self.passed = at;
         self.storage = Some(storage);
         self.pass = None;

@@ -1,0 +1,85 @@
+//! What a sequence holds at a point, exact or thinned already: read for the facts, and moved to what it keeps.
+
+use kvik_cache::retain::{Decision, LayerFacts, Retention};
+use kvik_cache::{BLOCK_POSITIONS, BlockId};
+
+use super::ragged::{Ragged, TailViews};
+use super::sinks::Sinks;
+use crate::model::batch::{LayerTails, Retainer, SequenceKv, StoredLayer};
+use crate::model::observation::Observation;
+
+/// What one sequence holds.
+#[derive(Debug, Clone, Copy)]
+pub struct Held<'a> {
+    /// Its blocks, which hold all of it exactly where it has forgotten nothing.
+    pub blocks: &'a [BlockId],
+    /// Where its heads store what they kept, once it has forgotten something.
+    pub storage: Option<&'a Ragged>,
+    /// Its tokens.
+    pub tokens: usize,
+}
+
+impl Held<'_> {
+    /// Hands it to `with` in the form that a batch takes.
+    pub fn with_kv<T>(&self, with: impl FnOnce(&SequenceKv<'_>) -> T) -> T {
+        let views: Option<TailViews<'_>> = self.storage.map(Ragged::views);
+        let tails: Vec<LayerTails<'_>> = views.as_ref().map_or_else(Vec::new, TailViews::layers);
+        with(&SequenceKv { blocks: self.blocks, tails: &tails })
+    }
+
+    /// The positions that the `heads` heads of a layer store.
+    fn positions(&self, layer: usize, heads: usize) -> Vec<Vec<u32>> {
+        match self.storage {
+            Some(storage) => storage.positions(layer, self.tokens),
+            None => vec![(0..self.tokens as u32).collect(); heads],
+        }
+    }
+
+    /// What is known of one layer, as `retention` needs it.
+    pub fn facts(
+        &self,
+        retainer: &mut dyn Retainer,
+        layer: usize,
+        retention: &Retention,
+        observation: &Observation,
+    ) -> LayerFacts {
+        let positions = self.positions(layer, retainer.layout().layers()[layer].kv_heads);
+        let observed = observation.get(layer);
+        self.with_kv(|kv| {
+            let stored = StoredLayer { layer, kv: *kv, positions, tokens: self.tokens, observed };
+            retainer.facts(&stored, retention.needs())
+        })
+    }
+
+    /// The positions that a decision keeps of what the heads store, `[layers][kv_heads]`.
+    pub fn kept(&self, decision: &Decision) -> Vec<Vec<Vec<u32>>> {
+        let layers = decision.kept.iter().enumerate().map(|(layer, heads)| {
+            let heads = heads.iter().zip(self.positions(layer, heads.len()));
+            heads.map(|(kept, stored)| kept.iter().map(|&index| stored[index as usize]).collect()).collect()
+        });
+        layers.collect()
+    }
+
+    /// Copies of the first `count` keys before rotation, to be rotated anew: only what is exact has them.
+    pub fn sinks(&self, retainer: &dyn Retainer, count: usize) -> Option<Sinks> {
+        let count = count.min(self.tokens);
+        (count > 0 && self.storage.is_none()).then(|| self.with_kv(|kv| Sinks::copy(retainer, kv, count)))
+    }
+
+    /// Moves what a decision keeps of a layer to the tiles of `to`, and rotates `sinks` anew. What shared blocks
+    /// hold stays where it is.
+    pub fn move_layer(
+        &self,
+        retainer: &mut dyn Retainer,
+        layer: usize,
+        (decision, to): (&Decision, &Ragged),
+        sinks: Option<&Sinks>,
+    ) {
+        let shared = to.shared() * BLOCK_POSITIONS;
+        let kept: Vec<&[u32]> = decision.kept[layer].iter().map(|kept| &kept[shared..]).collect();
+        self.with_kv(|from| retainer.move_positions(layer, from, &kept, &to.tiles(layer)));
+        if let Some(sinks) = sinks {
+            sinks.rotate(retainer, layer, &Held { blocks: &[], storage: Some(to), tokens: self.tokens });
+        }
+    }
+}
