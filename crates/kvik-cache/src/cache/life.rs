@@ -238,6 +238,13 @@ impl Cache {
         self.keep_quota(namespace, 0);
     }
 
+    /// Ends all sequences as [`abandon`](Cache::abandon) does, whoever knows their names.
+    pub fn abandon_all(&mut self) {
+        let mut all: Vec<SeqId> = self.sequences.keys().copied().collect();
+        all.sort_unstable();
+        all.into_iter().for_each(|seq| self.abandon(seq));
+    }
+
     /// The blocks of a running sequence: entry `i` holds positions `16 i .. 16 i + 16`.
     pub fn table(&self, seq: SeqId) -> &[BlockId] {
         self.running(seq).blocks()

@@ -3,6 +3,7 @@
 use super::Scheduler;
 use super::disk::{Disk, DiskSetup};
 use super::job::{Job, JobId};
+use super::running::Running;
 use crate::api::RequestError;
 use crate::panics::contain;
 
@@ -76,16 +77,16 @@ impl Scheduler {
     }
 
     fn mend(&mut self, error: &RequestError) {
-        let running = std::mem::take(&mut self.running);
         self.results.take_failed();
         self.disk.drop_unfinished(&mut self.ram);
         self.end_all_loads();
-        let freed =
-            contain(|| running.iter().for_each(|sequence| self.ram.cache.abandon(sequence.id))).is_ok();
+        // Names that a panic has lost are among them: of a sequence that was about to start, or to move what it keeps.
+        let freed = contain(|| self.ram.cache.abandon_all()).is_ok();
+        self.running = Running::default();
         let hit = self.results.jobs().filter(|(id, job)| self.queue.count_of(*id) != job.sequences());
         let hit: Vec<JobId> = hit.map(|(id, _)| id).collect();
         hit.into_iter().for_each(|id| self.fail(id, error.clone()));
-        if !freed || self.ram.cache.stats().sequences > 0 || self.ram.cache.check().is_err() {
+        if !freed || self.ram.cache.check().is_err() {
             // Namespaces are names in the old cache, so the requests that wait for it fail as well.
             self.fail_all(error);
             self.renew_cache();
