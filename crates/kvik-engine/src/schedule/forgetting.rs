@@ -197,7 +197,7 @@ impl Scheduler {
         if let Some(forgetting) = &mut sequence.forgetting {
             forgetting.pass_point(stored, decision, storage);
         }
-        self.results.job(sequence.job).report.retained = sequence.retained();
+        self.results.note_retained(&sequence);
         self.running.insert(sequence);
     }
 }

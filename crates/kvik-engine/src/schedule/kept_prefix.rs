@@ -82,9 +82,8 @@ impl Scheduler {
         if let Some(forgetting) = &mut waiting.sequence.forgetting {
             forgetting.begin_with(name.tokens, storage);
         }
-        let job = waiting.sequence.job;
         self.start(waiting, id, Reused { tokens: name.tokens, stop: StopReason::Retained, evicted: None });
-        self.results.job(job).report.retained = self.running.find(id).and_then(Sequence::retained);
+        self.results.note_retained(self.running.find(id).expect("it has just started"));
         Some(Outcome::Admitted)
     }
 

@@ -88,6 +88,13 @@ impl Results {
         job
     }
 
+    /// Notes what the first choice of a request has kept, once it has forgotten something.
+    pub(super) fn note_retained(&mut self, sequence: &Sequence) {
+        if sequence.choice == 0 {
+            self.job(sequence.job).report.retained = sequence.retained();
+        }
+    }
+
     /// The open requests, oldest first.
     pub(super) fn jobs(&self) -> impl Iterator<Item = (JobId, &Job)> {
         self.open.iter().map(|(&id, job)| (id, job))
