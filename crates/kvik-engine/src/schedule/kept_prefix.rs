@@ -49,7 +49,7 @@ pub(super) fn name_of_kept(
 
 impl Scheduler {
     /// Admits the sequence at `index` of the queue with what is kept of its prefix already, or lets it wait while
-    /// that is read. `None` if nothing is kept: it must make it.
+    /// that is read. `None` if it must compute the prefix: nothing is kept, or the logits of its last token are wanted.
     pub(super) fn admit_kept(
         &mut self,
         index: usize,
@@ -58,6 +58,9 @@ impl Scheduler {
     ) -> Option<Outcome> {
         let sequence = &self.queue[index].sequence;
         let name = name_of_kept(sequence, &mut self.tenants, &mut self.ram, &mut self.disk)?;
+        if name.tokens > sequence.unobserved_reuse_max() {
+            return None;
+        }
         let retainer = runner.retainer()?;
         if self.fetch_kept(index, &name, retainer) {
             return Some(Outcome::Held);

@@ -240,7 +240,8 @@ impl Sequence {
         if observed < self.unobserved_reuse_max() { observed } else { usize::MAX }
     }
 
-    fn unobserved_reuse_max(&self) -> usize {
+    /// The same, if nothing were observed.
+    pub(super) fn unobserved_reuse_max(&self) -> usize {
         match self.sharing {
             Sharing::Private(_) => 0,
             Sharing::Namespace(_) if self.answer.is_wanted() => self.tokens.len() - 1,
