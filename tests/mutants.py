@@ -52,6 +52,19 @@ MUTANTS = [
      "let trimmed: Option<StopReason> = { self.trim(&mut found); None };"),
     ("a load that ends early publishes what it has not read", SCHEDULE + "disk/load.rs",
      "cache.finish(load.seq, load.ready_tokens());", "cache.finish(load.seq, &load.tokens);"),
+    ("what is computed behind a drop is published", SCHEDULE + "sequence.rs",
+     "Sharing::Namespace(namespace) if !self.has_forgotten() => Some(namespace),",
+     "Sharing::Namespace(namespace) => Some(namespace),"),
+    ("a kept prefix is found by those who ask for another policy", SCHEDULE + "kept_prefix.rs",
+     "let policy = sequence.forgetting.as_ref()?.retention.to_string();", "let policy = String::new();"),
+    ("names that a panic has lost stay in the cache", SCHEDULE + "end.rs",
+     "contain(|| self.ram.cache.abandon_all())",
+     "contain(|| self.running.iter().for_each(|sequence| self.ram.cache.abandon(sequence.id)))"),
+    ("what was observed before a panic is all that counts", SCHEDULE + "compute.rs",
+     "Ok(_) if watched.contains(&alone.spans[0].index) => restarts.push(id),",
+     "Ok(_) if watched.len() > spans => restarts.push(id),"),
+    ("the report says what the choice kept that forgot last", SCHEDULE + "results.rs",
+     "if sequence.choice == 0 {", "if sequence.choice < u32::MAX {"),
 ]
 
 

@@ -5,14 +5,11 @@
 
 mod fake;
 
-use fake::{World, config, mix, prompt, request};
+use fake::twin::words;
+use fake::{World, config, prompt, request, twin_answer};
 use kvik_cache::Token;
-use kvik_cache::retain::{
-    HeadFacts, LayerFacts, Points, PolicyState, Reduce, Retention, Watch, WatchedRows, decide,
-};
 use kvik_engine::api::Request;
 use kvik_engine::config::EngineConfig;
-use kvik_engine::retain::repeat::RepeatPrompt;
 use proptest::prelude::*;
 
 /// Policies of every kind: by place, by vectors, observed in all rows and in the last ones, expected, repeated.
@@ -37,10 +34,6 @@ const RETENTIONS: [&str; 18] = [
     "kvzip:0.5,budget=head",
 ];
 
-fn words() -> RepeatPrompt {
-    RepeatPrompt { prefix: 3, ask: vec![7, 8, 9], ask_more: vec![8, 8], suffix: vec![5] }
-}
-
 fn with_repeat(config: EngineConfig) -> EngineConfig {
     EngineConfig { repeat: words(), ..config }
 }
@@ -55,155 +48,6 @@ fn forgetful(prompt: Vec<Token>, max_tokens: usize, retention: &str) -> Request 
     Request { ignore_eos: true, retention, ..request(prompt, max_tokens) }
 }
 
-/// The fake model over a plain list of stored positions.
-struct Twin {
-    forgets: Option<(Retention, Points)>,
-    passed: usize,
-    stored: Vec<Stored>,
-    tokens: Vec<Token>,
-    mass: Vec<f32>,
-    state: PolicyState,
-    sinks: Option<Vec<f32>>,
-}
-
-#[derive(Clone, Copy)]
-struct Stored {
-    position: u32,
-    token: Token,
-    chain: u64,
-}
-
-impl Twin {
-    fn new(retention: Option<Retention>, prompt: usize, context: usize) -> Twin {
-        let points = retention.map(|retention| retention.points(prompt, context));
-        Twin {
-            forgets: retention.zip(points),
-            passed: 0,
-            stored: Vec::new(),
-            tokens: Vec::new(),
-            mass: Vec::new(),
-            state: PolicyState::default(),
-            sinks: None,
-        }
-    }
-
-    /// What the fake model answers to `prompt`, forgetting as `retention` says.
-    fn answer(request: &Request, context: usize) -> Vec<Token> {
-        let Request { prompt, max_tokens, .. } = request;
-        let mut twin = Twin::new(request.retention, prompt.len(), context);
-        if let (Some(prefix), Some((retention, points))) = (request.kept_prefix, &mut twin.forgets) {
-            *points = retention.point_at(prefix);
-        }
-        prompt.iter().for_each(|&token| twin.push(token));
-        let mut answer = vec![twin.next()];
-        while answer.len() < *max_tokens {
-            twin.push(answer[answer.len() - 1]);
-            answer.push(twin.next());
-        }
-        answer
-    }
-
-    fn push(&mut self, token: Token) {
-        if let Some((retention, points)) = self.forgets
-            && points.next(self.passed) == Some(self.tokens.len())
-        {
-            self.forget(&retention);
-        }
-        self.tokens.push(token);
-        self.store(token);
-        let at = self.tokens.len() - 1;
-        let Some((retention, points)) = self.forgets else { return };
-        let Some(point) = points.next(self.passed) else { return };
-        if let Watch::Attention { rows, reduce } = retention.watch()
-            && (rows == WatchedRows::All || points.watched(point).contains(&at))
-        {
-            self.observe(reduce);
-        }
-    }
-
-    fn store(&mut self, token: Token) {
-        let before = self.stored.last().map_or(0, |stored| stored.chain);
-        let chain = mix(before ^ (u64::from(token) + 1));
-        self.stored.push(Stored { position: (self.tokens.len() - 1) as u32, token, chain });
-    }
-
-    fn observe(&mut self, reduce: Reduce) {
-        self.mass.resize(self.stored.len().max(self.mass.len()), 0.0);
-        let query = self.stored[self.stored.len() - 1].chain;
-        for (stored, mass) in self.stored.iter().zip(&mut self.mass) {
-            let weight = (mix(query ^ stored.chain) % 1000) as f32 / 1000.0;
-            *mass = match reduce {
-                Reduce::Sum => *mass + weight,
-                Reduce::Decayed(factor) => *mass * factor + weight,
-                Reduce::Above => *mass + f32::from(weight > 0.5),
-                Reduce::Max => mass.max(weight),
-            };
-        }
-    }
-
-    fn repeat(&mut self) {
-        let exact = self.stored.clone();
-        let words = words();
-        let repeated = &self.tokens[words.prefix.min(self.tokens.len())..].to_vec();
-        for token in [&words.ask[..], &words.suffix, repeated].concat() {
-            self.store(token);
-            self.observe(Reduce::Max);
-        }
-        self.stored = exact;
-        self.mass.truncate(self.stored.len());
-    }
-
-    fn forget(&mut self, retention: &Retention) {
-        if retention.watch() == Watch::Repeat {
-            self.repeat();
-        }
-        self.mass.resize(self.stored.len(), 0.0);
-        let of =
-            |salt: u64| self.stored.iter().map(|stored| (mix(stored.chain ^ salt) % 1000) as f32).collect();
-        let head = HeadFacts {
-            positions: self.stored.iter().map(|stored| stored.position).collect(),
-            mass: self.mass.clone(),
-            key_norms: of(1),
-            value_norms: of(2),
-            likeness: of(3),
-            redundancy: of(4),
-            expected: of(5),
-        };
-        let count = retention.rotated_sinks().min(self.stored.len());
-        if count > 0 && self.sinks.is_none() {
-            self.sinks = Some(self.stored[..count].iter().map(|stored| stored.chain as f32).collect());
-        }
-        let facts = [LayerFacts { heads: vec![head] }];
-        let decision = decide(retention, self.tokens.len(), &facts, None, &mut self.state);
-        let kept = &decision.kept[0][0];
-        self.stored = kept.iter().map(|&index| self.stored[index as usize]).collect();
-        self.mass = match retention.accumulates() {
-            true => kept.iter().map(|&index| self.mass[index as usize]).collect(),
-            false => Vec::new(),
-        };
-        if let Some(sinks) = &self.sinks
-            && let Some(window) = self.stored.get(sinks.len()).map(|stored| stored.position)
-        {
-            let position = u64::from(window - sinks.len() as u32);
-            for (key, stored) in sinks.iter().zip(&mut self.stored) {
-                stored.chain = mix(u64::from(key.to_bits()) ^ (position << 32));
-            }
-        }
-        self.passed = self.tokens.len();
-    }
-
-    fn next(&self) -> Token {
-        let seen =
-            self.stored.iter().fold(0, |hash, stored| mix(hash ^ stored.chain ^ u64::from(stored.token)));
-        let logit = |token: u64| {
-            let spread = (mix(seen ^ (token << 32)) % 1000) as f32 / 100.0;
-            if token == 0 { spread - 2.0 } else { spread }
-        };
-        let tokens = 0..fake::VOCAB as u64;
-        tokens.max_by(|&a, &b| logit(a).total_cmp(&logit(b)).then(b.cmp(&a))).unwrap() as Token
-    }
-}
-
 #[test]
 fn a_sequence_forgets_what_its_twin_forgets() {
     for retention in RETENTIONS {
@@ -213,7 +57,7 @@ fn a_sequence_forgets_what_its_twin_forgets() {
         let client = world.submit(request.clone());
         world.settle();
         let answer = client.answer().unwrap_or_else(|| panic!("{retention}: {:?}", client.error()));
-        assert_eq!(answer.choices[0].1, Twin::answer(&request, 4096), "{retention}");
+        assert_eq!(answer.choices[0].1, twin_answer(&request, 4096), "{retention}");
         let retained = answer.report.retained.expect("it has forgotten");
         assert!(retained.dropped > 0 && retained.kept > 0, "{retention}: {retained:?}");
     }
@@ -286,7 +130,7 @@ proptest! {
         }
         world.settle();
         for (ask, request, client) in &clients {
-            let expect = Twin::answer(request, 4096);
+            let expect = twin_answer(request, 4096);
             let answer = client.answer();
             prop_assert!(answer.is_some(), "{ask:?}: {:?}", client.error());
             for choice in answer.unwrap().choices {
@@ -312,7 +156,7 @@ fn what_is_kept_of_a_prefix_is_made_once_and_read_by_all_who_ask_for_it() {
             world.settle();
             let rows = world.runner.rows.load(std::sync::atomic::Ordering::Relaxed) - before;
             let answer = client.answer().unwrap_or_else(|| panic!("{retention}: {:?}", client.error()));
-            assert_eq!(answer.choices[0].1, Twin::answer(&asked, 4096), "{retention}");
+            assert_eq!(answer.choices[0].1, twin_answer(&asked, 4096), "{retention}");
             let report = answer.report;
             match index {
                 0 => first_rows = rows,
@@ -328,7 +172,7 @@ fn what_is_kept_of_a_prefix_is_made_once_and_read_by_all_who_ask_for_it() {
         let exact = Request { ignore_eos: true, ..request([&prefix[..], &[9, 9, 8]].concat(), 30) };
         let client = world.submit(exact.clone());
         world.settle();
-        assert_eq!(client.answer().unwrap().choices[0].1, Twin::answer(&exact, 4096));
+        assert_eq!(client.answer().unwrap().choices[0].1, twin_answer(&exact, 4096));
     }
 }
 
@@ -362,7 +206,21 @@ fn sixteen_conversations_at_a_quarter_run_in_the_budget_of_four() {
         assert_eq!((together, world.scheduler.counters().preemptions), (16, 0), "{retention}");
         assert!(most <= blocks);
         for (asked, client) in asked.iter().zip(&clients) {
-            assert_eq!(client.answer().unwrap().choices[0].1, Twin::answer(asked, 4096), "{retention}");
+            assert_eq!(client.answer().unwrap().choices[0].1, twin_answer(asked, 4096), "{retention}");
+        }
+    }
+}
+
+/// The last token of a prompt is computed for its logits, also where all of the prompt is a prefix kept in part.
+#[test]
+fn a_prefix_that_is_the_whole_prompt_is_answered_again_and_again() {
+    for retention in ["keydiff:0.5", "h2o:0.5", "kvzip:0.5,budget=head"] {
+        let mut world = World::new(with_repeat(config()), 100);
+        let asked = of_prefix(prompt(1, 64), 10, retention, 64);
+        for _ in 0..3 {
+            let client = world.submit(asked.clone());
+            world.settle();
+            assert_eq!(client.answer().unwrap().choices[0].1, twin_answer(&asked, 4096), "{retention}");
         }
     }
 }

@@ -91,7 +91,7 @@ impl RequestLimits {
 
     /// Tokens that an answer may have: what is asked for, as far as context and budget hold it.
     /// The last one is never stored, hence one more than there are positions left.
-    pub(super) fn answer_tokens(&self, request: &Request) -> usize {
+    pub fn answer_tokens(&self, request: &Request) -> usize {
         let (room, prompt) = (self.room(request), request.prompt.len());
         let asked = prompt.saturating_add(request.max_tokens.saturating_sub(1)).min(room.context_tokens);
         if request.max_tokens == 0 || room.blocks(asked) <= self.blocks {

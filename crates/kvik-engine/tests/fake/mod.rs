@@ -9,6 +9,7 @@
 
 pub mod memory_disk;
 pub mod ragged;
+pub mod twin;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -84,7 +85,7 @@ impl FakeRunner {
 
     fn write(&mut self, kv: &SequenceKv<'_>, index: usize, token: Token) {
         let before = index.checked_sub(1).map_or(0, |before| self.read(ragged::cell(kv, before)).chain);
-        let chain = mix(before ^ (u64::from(token) + 1));
+        let chain = chain(before, token);
         let (block, offset) = ragged::cell(kv, index);
         self.arena[block][offset] = Some(Stored { token, chain });
     }
@@ -94,12 +95,44 @@ impl FakeRunner {
             let Stored { token, chain } = self.read(ragged::cell(kv, index));
             mix(hash ^ chain ^ u64::from(token))
         });
-        self.logits.extend((0..VOCAB as u64).map(|token| {
-            let spread = (mix(seen ^ (token << 32)) % 1000) as f32 / 100.0;
-            // The end token is possible everywhere and likely nowhere.
-            if token == 0 { spread - 2.0 } else { spread }
-        }));
+        self.logits.extend((0..VOCAB as Token).map(|token| logit(seen, token)));
     }
+}
+
+/// What a position stores, from what the one before it stores and its token.
+fn chain(before: u64, token: Token) -> u64 {
+    mix(before ^ (u64::from(token) + 1))
+}
+
+fn logit(seen: u64, token: Token) -> f32 {
+    let spread = (mix(seen ^ (u64::from(token) << 32)) % 1000) as f32 / 100.0;
+    // The end token is possible everywhere and likely nowhere.
+    if token == EOS { spread - 2.0 } else { spread }
+}
+
+/// How this model computes, for its naive twin.
+const ARITHMETIC: twin::Arithmetic = twin::Arithmetic {
+    chain,
+    seen: |stored, _| {
+        stored.iter().fold(0, |hash, stored| mix(hash ^ stored.chain ^ u64::from(stored.token)))
+    },
+};
+
+/// The greedy answer of the naive twin to a request that ignores the end token.
+pub fn twin_answer(request: &Request, context: usize) -> Vec<Token> {
+    let mut twin = twin::Twin::new(ARITHMETIC, request, context);
+    let next = |twin: &twin::Twin| {
+        let seen = twin.seen();
+        let likelier = |&a: &Token, &b: &Token| logit(seen, a).total_cmp(&logit(seen, b)).then(b.cmp(&a));
+        (0..VOCAB as Token).max_by(likelier).unwrap()
+    };
+    request.prompt.iter().for_each(|&token| twin.push(token));
+    let mut answer = vec![next(&twin)];
+    while answer.len() < request.max_tokens {
+        twin.push(answer[answer.len() - 1]);
+        answer.push(next(&twin));
+    }
+    answer
 }
 
 impl Runner for FakeRunner {
@@ -206,7 +239,7 @@ impl Retainer for FakeRunner {
     fn replace_first_keys(&mut self, _: usize, kv: &SequenceKv<'_>, keys: &[f32], position: u32) {
         for (index, key) in keys.iter().enumerate() {
             let (block, offset) = ragged::cell(kv, index);
-            let chain = mix(u64::from(key.to_bits()) ^ (u64::from(position) << 32));
+            let chain = ragged::rotated(*key, position);
             self.arena[block][offset] = Some(Stored { chain, ..self.read((block, offset)) });
         }
     }

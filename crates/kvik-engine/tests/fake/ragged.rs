@@ -50,8 +50,7 @@ pub fn facts(cells: &dyn Cells, stored: &StoredLayer<'_>, needs: Needs) -> Layer
     let positions = &stored.positions[0];
     let of = |salt: u64, wanted: bool| {
         let numbers = (0..positions.len()).map(|index| cells.get(cell(&stored.kv, index)));
-        let fact = |number: u64| (mix(number ^ salt) % 1000) as f32;
-        if wanted { numbers.map(fact).collect() } else { Vec::new() }
+        if wanted { numbers.map(|number| fact(number, salt)).collect() } else { Vec::new() }
     };
     let mut mass = stored.observed.and_then(|observed| observed.mass.first().cloned()).unwrap_or_default();
     mass.resize(positions.len(), 0.0);
@@ -65,6 +64,21 @@ pub fn facts(cells: &dyn Cells, stored: &StoredLayer<'_>, needs: Needs) -> Layer
         expected: of(5, needs.expected),
     };
     LayerFacts { heads: vec![head] }
+}
+
+/// One of the facts about a position that stores `number`.
+pub fn fact(number: u64, salt: u64) -> f32 {
+    (mix(number ^ salt) % 1000) as f32
+}
+
+/// How much a row that stores `query` attends to a position that stores `number`.
+pub fn weight(query: u64, number: u64) -> f32 {
+    (mix(query ^ number) % 1000) as f32 / 1000.0
+}
+
+/// What is stored of a first key once it is rotated to other positions, which begin at `position`.
+pub fn rotated(key: f32, position: u32) -> u64 {
+    mix(u64::from(key.to_bits()) ^ (u64::from(position) << 32)) | 1
 }
 
 /// Stores positions elsewhere.
@@ -96,7 +110,7 @@ fn attend(cells: &dyn Cells, kv: &SequenceKv<'_>, row: &Row, reduce: Reduce, mas
     mass.resize(mass.len().max(own + 1), 0.0);
     let query = cells.get(cell(kv, own));
     for (index, mass) in mass[..=own].iter_mut().enumerate() {
-        let weight = (mix(query ^ cells.get(cell(kv, index))) % 1000) as f32 / 1000.0;
+        let weight = weight(query, cells.get(cell(kv, index)));
         *mass = match reduce {
             Reduce::Sum => *mass + weight,
             Reduce::Decayed(factor) => *mass * factor + weight,

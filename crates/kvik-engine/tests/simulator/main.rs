@@ -1,8 +1,9 @@
 //! The whole engine below HTTP: scheduler, cache, disk tier, tenants, pins, times to live, public prompts,
-//! choices, private requests, cancellations, a model that panics, a disk that is slow, full, or loses and tears
+//! choices, private requests, sequences that forget, cancellations, a model that panics, a disk that is slow, full, or loses and tears
 //! writes, a clock, and restarts, driven together by one seed, next to a naive twin.
 //!
-//! For any history: every answer equals, token for token, the answer of the model without a cache; the reused
+//! For any history: every answer equals, token for token, the answer of the model without a cache, which forgets
+//! over a plain list what the request says; nothing that was computed behind a drop is found by anybody; the reused
 //! tokens and the reason for a miss are those of the naive twin (exactly if everything fits, within its bounds
 //! otherwise); no request starves; nothing is leaked; no budget is exceeded; computed blocks are on disk.
 //!
@@ -20,6 +21,7 @@ mod client;
 mod disk;
 #[path = "../fake/mod.rs"]
 mod fake;
+mod forgetting;
 mod memory;
 mod regime;
 mod runner;

@@ -1,13 +1,16 @@
 //! The configuration of a world, drawn once from its seed.
 
+use std::time::Duration;
+
 use kvik_cache::{CacheConfig, Policy, TenantId};
 use kvik_engine::config::EngineConfig;
 use kvik_engine::schedule::TenantPart;
 
 use crate::disk::{Faults, Platter};
 use crate::fake::config;
-use crate::runner::BLOCK_BYTES;
-use crate::time::Dice;
+use crate::fake::twin::words;
+use crate::runner::{BLOCK_BYTES, SimRunner};
+use crate::time::{Dice, Time};
 
 /// Number of salts: one without tenants, and three tenants.
 pub(crate) const SALTS: u8 = 4;
@@ -30,6 +33,9 @@ pub(crate) struct Regime {
     pub(crate) private: bool,
     pub(crate) panics: bool,
     pub(crate) restarts: bool,
+    pub(crate) retention: bool,
+    /// Time of a piece of a pass of a sequence that forgets: a step has room for one piece or for all.
+    pub(crate) piece_time: Duration,
     /// Requests at a time.
     pub(crate) crowd: usize,
 }
@@ -58,6 +64,7 @@ impl Regime {
                 prefill_rows_max: rows,
                 prefill_rows_mixed_max: 1 + dice.roll(rows as u64) as usize,
                 block_bytes: BLOCK_BYTES,
+                repeat: words(),
                 ..config()
             },
             blocks: if roomy { ROOMY } else { dice.pick(&[6, 8, 12, 20, 40, 100]) },
@@ -70,12 +77,18 @@ impl Regime {
             private: dice.once_in(2),
             panics: dice.once_in(3),
             restarts: !dice.once_in(3),
+            retention: dice.once_in(2),
+            piece_time: Duration::from_millis(dice.pick(&[0, 0, 11])),
             crowd: dice.pick(&[1, 1, 2, 5, 12]),
         }
     }
 
     pub(crate) fn cache(&self) -> CacheConfig {
         CacheConfig { blocks: self.blocks, policy: Policy::Lru, ghosts: 4096, pinned_max: self.pinned_max() }
+    }
+
+    pub(crate) fn runner(&self, time: &Time) -> SimRunner {
+        SimRunner::new(self.blocks, self.engine.batch_rows_max(), self.piece_time, time.clone())
     }
 
     /// Maximum pinned blocks.

@@ -1,19 +1,25 @@
 //! A fake model that is cheap enough for ten million steps, and the same model without blocks.
 //!
 //! A position stores a hash of all tokens up to it; the logits are a hash of the values at the end of every
-//! block. So a wrong block, a missed copy, an early overwrite, torn bytes from the disk or a wrong reuse
-//! changes the answer. [`Oracle`] is the same arithmetic over plain tokens.
+//! block, or at all positions where some were dropped. So a wrong block, a missed copy, an early overwrite, torn
+//! bytes from the disk, a wrong reuse or a wrong position kept changes the answer. [`Oracle`] is the same
+//! arithmetic over plain tokens, and [`Twin`] for sequences that forget.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use kvik_cache::retain::{LayerFacts, Needs};
 use kvik_cache::{BLOCK_POSITIONS, BlockId, Token};
 use kvik_engine::api::{FinishReason, Request};
-use kvik_engine::model::batch::{Batch, Runner};
+use kvik_engine::model::batch::{Batch, Retainer, Runner, SequenceKv, StoredLayer};
 use kvik_engine::model::observation::Watched;
 use kvik_engine::sampler::{Sampler, Scratch};
 
+use kvik_kernels::KvLayout;
+
+use crate::fake::ragged::{self, Cell, Cells};
+use crate::fake::twin::{Arithmetic, Thinned, Twin};
 use crate::fake::{EOS, VOCAB, mix};
 use crate::time::Time;
 
@@ -40,10 +46,15 @@ pub(crate) struct SimRunner {
     pub(crate) stumbled_alone: u32,
     /// Whether the next batch panics, once, whatever it contains.
     pub(crate) stumbles: Arc<AtomicBool>,
+    /// Whether the next piece of a pass of a sequence that forgets panics, once.
+    pub(crate) trips: bool,
+    /// Time of such a piece.
+    piece_time: Duration,
+    layout: KvLayout,
 }
 
 impl SimRunner {
-    pub(crate) fn new(blocks: usize, rows_max: usize, time: Time) -> SimRunner {
+    pub(crate) fn new(blocks: usize, rows_max: usize, piece_time: Duration, time: Time) -> SimRunner {
         SimRunner {
             arena: vec![[0; BLOCK_POSITIONS]; blocks],
             logits: Vec::new(),
@@ -53,26 +64,37 @@ impl SimRunner {
             batches: 0,
             stumbled_alone: 0,
             stumbles: Arc::default(),
+            trips: false,
+            piece_time,
+            layout: ragged::layout(),
         }
     }
 
-    fn read(&self, table: &[BlockId], position: usize) -> u64 {
-        let block = table[position / BLOCK_POSITIONS];
-        let stored = self.arena[block.index()][position % BLOCK_POSITIONS];
-        assert!(stored != 0, "position {position} is read from {block:?} before it is stored");
+    fn read(&self, (block, offset): Cell) -> u64 {
+        let stored = self.arena[block][offset];
+        assert!(stored != 0, "position {offset} of block {block} is read before it is stored");
         stored
     }
 
-    fn write(&mut self, table: &[BlockId], position: usize, token: Token) {
-        let before = position.checked_sub(1).map_or(0, |before| self.read(table, before));
-        let block = table[position / BLOCK_POSITIONS];
-        self.arena[block.index()][position % BLOCK_POSITIONS] = chain(before, token);
+    fn write(&mut self, kv: &SequenceKv<'_>, index: usize, token: Token) {
+        let before = index.checked_sub(1).map_or(0, |before| self.read(ragged::cell(kv, before)));
+        let (block, offset) = ragged::cell(kv, index);
+        self.arena[block][offset] = chain(before, token);
     }
 
-    fn push_logits(&mut self, table: &[BlockId], position: usize) {
-        let ends = (BLOCK_POSITIONS - 1..position).step_by(BLOCK_POSITIONS);
-        let seen = ends.chain([position]).fold(0, |seen, end| mix(seen ^ self.read(table, end)));
+    fn push_logits(&mut self, kv: &SequenceKv<'_>, index: usize) {
+        let step = if kv.tails.is_empty() { BLOCK_POSITIONS } else { 1 };
+        let ends = (step - 1..index).step_by(step).chain([index]);
+        let seen = ends.fold(0, |seen, end| mix(seen ^ self.read(ragged::cell(kv, end))));
         push_logits(&mut self.logits, seen);
+    }
+
+    /// A piece of a pass takes its time, and may panic.
+    fn work(&mut self) {
+        self.time.advance(self.piece_time);
+        if std::mem::take(&mut self.trips) {
+            std::panic::panic_any(Broken);
+        }
     }
 
     /// Checks the guarantees of `Batch`, and that no sequence writes to a block that another one reads.
@@ -87,12 +109,9 @@ impl SimRunner {
             *user = if user.0 == self.batches { (user.0, user.1 + 1) } else { (self.batches, 1) };
         }
         for row in batch.rows {
-            let block = batch.blocks(row)[row.cache_position as usize / BLOCK_POSITIONS];
-            assert_eq!(
-                self.users[block.index()].1,
-                1,
-                "{block:?} is written and belongs to several sequences"
-            );
+            let kv = &batch.sequences[row.sequence as usize];
+            let (block, _) = ragged::cell(kv, ragged::index(kv, row));
+            assert_eq!(self.users[block].1, 1, "block {block} is written and belongs to several sequences");
         }
     }
 }
@@ -124,7 +143,7 @@ impl Runner for SimRunner {
         }
     }
 
-    fn forward(&mut self, batch: &Batch<'_>, _: &mut [Watched<'_>]) -> &[f32] {
+    fn forward(&mut self, batch: &Batch<'_>, watched: &mut [Watched<'_>]) -> &[f32] {
         self.check(batch);
         self.time.advance(ROW_TIME * batch.rows.len() as u32);
         // Half of the batch is computed before the panic, as can happen.
@@ -134,16 +153,74 @@ impl Runner for SimRunner {
         let broken = poisoned || stumbles;
         let rows = if broken { &batch.rows[..batch.rows.len() / 2] } else { batch.rows };
         for row in rows {
-            self.write(batch.blocks(row), row.cache_position as usize, row.token);
+            let kv = &batch.sequences[row.sequence as usize];
+            self.write(kv, ragged::index(kv, row), row.token);
         }
         if broken {
+            watched.iter_mut().for_each(|watched| watched.observation.layer(0).mass = vec![vec![1e9]]);
             std::panic::panic_any(Broken);
         }
+        ragged::observe(self, batch, watched);
         self.logits.clear();
         for row in batch.rows.iter().filter(|row| row.logits) {
-            self.push_logits(batch.blocks(row), row.cache_position as usize);
+            let kv = &batch.sequences[row.sequence as usize];
+            self.push_logits(kv, ragged::index(kv, row));
         }
         &self.logits
+    }
+
+    fn retainer(&mut self) -> Option<&mut dyn Retainer> {
+        Some(self)
+    }
+}
+
+impl Cells for SimRunner {
+    fn get(&self, cell: Cell) -> u64 {
+        self.read(cell)
+    }
+
+    fn copy(&mut self, from: Cell, to: Cell) {
+        self.arena[to.0][to.1] = self.read(from);
+    }
+}
+
+impl Retainer for SimRunner {
+    fn layout(&self) -> &KvLayout {
+        &self.layout
+    }
+
+    fn facts(&mut self, stored: &StoredLayer<'_>, needs: Needs) -> LayerFacts {
+        self.work();
+        ragged::facts(self, stored, needs)
+    }
+
+    fn move_positions(&mut self, _: usize, from: &SequenceKv<'_>, kept: &[&[u32]], to: &[&[u32]]) {
+        self.work();
+        ragged::move_positions(self, from, kept[0], to[0]);
+    }
+
+    fn bytes(&self, block: BlockId) -> Vec<u8> {
+        let mut bytes = vec![0; BLOCK_BYTES];
+        self.read_block(block, &mut bytes);
+        bytes
+    }
+
+    fn replace_bytes(&mut self, block: BlockId, bytes: &[u8]) {
+        // A block of the layout is larger than this model's; what says which positions are kept is short.
+        let (bytes, rest) = bytes.split_at(BLOCK_BYTES);
+        assert!(rest.iter().all(|&byte| byte == 0));
+        self.write_block(block, bytes);
+    }
+
+    fn first_keys(&self, _: usize, kv: &SequenceKv<'_>, count: usize) -> Vec<f32> {
+        (0..count).map(|index| self.read(ragged::cell(kv, index)) as f32).collect()
+    }
+
+    fn replace_first_keys(&mut self, _: usize, kv: &SequenceKv<'_>, keys: &[f32], position: u32) {
+        for (index, &key) in keys.iter().enumerate() {
+            let (block, offset) = ragged::cell(kv, index);
+            self.arena[block][offset] = ragged::rotated(key, position);
+        }
     }
 }
 
@@ -151,7 +228,7 @@ impl Runner for SimRunner {
 pub(crate) struct Broken;
 
 /// The same model over plain tokens.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 struct Oracle {
     chain: u64,
     /// Hash of the blocks before the last one.
@@ -159,7 +236,7 @@ struct Oracle {
     positions: usize,
 }
 
-impl Oracle {
+impl Model for Oracle {
     fn push(&mut self, token: Token) {
         if self.positions > 0 && self.positions.is_multiple_of(BLOCK_POSITIONS) {
             self.folded = mix(self.folded ^ self.chain);
@@ -168,37 +245,85 @@ impl Oracle {
         self.positions += 1;
     }
 
-    fn logits(&self, into: &mut Vec<f32>) {
-        into.clear();
-        push_logits(into, mix(self.folded ^ self.chain));
+    fn seen(&self) -> u64 {
+        mix(self.folded ^ self.chain)
     }
 }
 
-/// The answer of each choice of a request with `tokens_max` and enough blocks: tokens without the end token,
-/// and the finish reason.
-pub(crate) fn answers(request: &Request, tokens_max: usize) -> Vec<(Vec<Token>, FinishReason)> {
-    let mut oracle = Oracle::default();
-    request.prompt.iter().for_each(|&token| oracle.push(token));
-    (0..request.choices).map(|choice| answer(request, choice, tokens_max, oracle)).collect()
+/// A model that computes one sequence, token by token.
+trait Model {
+    fn push(&mut self, token: Token);
+
+    /// The hash that the logits of the last token are made of.
+    fn seen(&self) -> u64;
 }
 
-fn answer(
+impl Model for Twin {
+    fn push(&mut self, token: Token) {
+        Twin::push(self, token);
+    }
+
+    fn seen(&self) -> u64 {
+        Twin::seen(self)
+    }
+}
+
+/// How the model over blocks computes, for the twin of sequences that forget.
+const ARITHMETIC: Arithmetic = Arithmetic {
+    chain,
+    seen: |stored, dropped| {
+        let step = if dropped { 1 } else { BLOCK_POSITIONS };
+        let ends = (step - 1..stored.len() - 1).step_by(step).chain([stored.len() - 1]);
+        ends.fold(0, |seen, end| mix(seen ^ stored[end].chain))
+    },
+};
+
+/// The tokens of a choice without the end token, and its finish reason.
+pub(crate) type Answer = (Vec<Token>, FinishReason);
+
+/// The answer of each choice of a request with `tokens_max` and enough blocks.
+pub(crate) fn answers(request: &Request, tokens_max: usize) -> Vec<Answer> {
+    let mut oracle = Oracle::default();
+    request.prompt.iter().for_each(|&token| oracle.push(token));
+    (0..request.choices).map(|choice| answer(request, choice, tokens_max, &mut oracle.clone())).collect()
+}
+
+/// The same of a request that forgets in a context of `context` tokens, and what its first choice keeps last.
+pub(crate) fn forgetful_answers(
     request: &Request,
-    choice: u32,
     tokens_max: usize,
-    mut oracle: Oracle,
-) -> (Vec<Token>, FinishReason) {
+    context: usize,
+) -> (Vec<Answer>, Option<Thinned>) {
+    let mut twin = Twin::new(ARITHMETIC, request, context);
+    request.prompt.iter().for_each(|&token| twin.push(token));
+    let mut twins = vec![twin; request.choices as usize];
+    let choices = (0..).zip(&mut twins);
+    let answers = choices.map(|(choice, twin)| answer(request, choice, tokens_max, twin)).collect();
+    // Where no answer is wanted, what is kept of a prefix is made all the same.
+    if let (0, Some(prefix), Some(retention)) = (tokens_max, request.kept_prefix, &request.retention)
+        && prefix == request.prompt.len()
+    {
+        twins[0].forget(retention);
+    }
+    (answers, twins[0].kept)
+}
+
+fn answer(request: &Request, choice: u32, tokens_max: usize, model: &mut impl Model) -> Answer {
     let mut sampler = Sampler::new(&request.sampling, choice, &request.prompt);
     let (mut answer, mut logits, mut scratch) = (Vec::new(), Vec::new(), Scratch::default());
     while answer.len() < tokens_max {
-        oracle.logits(&mut logits);
+        // The last token of an answer is never computed.
+        if let Some(&last) = answer.last() {
+            model.push(last);
+        }
+        logits.clear();
+        push_logits(&mut logits, model.seen());
         let token = sampler.sample(&logits, None, &mut scratch).unwrap();
         sampler.accept(token);
         if token == EOS && !request.ignore_eos {
             return (answer, FinishReason::Eos);
         }
         answer.push(token);
-        oracle.push(token);
     }
     (answer, FinishReason::Length)
 }

@@ -15,7 +15,7 @@ use crate::disk::{Drive, Platter, common};
 use crate::fake::vocabulary;
 use crate::memory::{Known, View};
 use crate::regime::{Regime, SALTS};
-use crate::runner::{SECRET, SimRunner};
+use crate::runner::SECRET;
 use crate::time::Time;
 use crate::world::World;
 
@@ -155,11 +155,11 @@ impl World {
             self.leave(&active, None);
         }
         self.started = self.time.now();
-        self.runner =
-            SimRunner::new(self.regime.blocks, self.regime.engine.batch_rows_max(), self.time.clone());
+        self.runner = self.regime.runner(&self.time);
         self.scheduler = scheduler(&self.regime, &self.time, &self.platter);
         self.is_restarted = true;
         self.private.clear();
+        self.doubt_parts();
         self.forget_ram(quiet);
         self.restore_kept();
     }
@@ -239,6 +239,7 @@ impl World {
 
     pub(crate) fn unpin(&mut self, kept: &Kept) {
         self.is_dropped = true;
+        self.doubt_parts();
         self.trace(|| format!("{:?} of {} is no longer kept", kept.tokens, kept.salt));
         self.scheduler.release(&kept.tokens, [kept.salt; 16]);
         let own = View { salt: kept.salt, base: None };
@@ -254,6 +255,7 @@ impl World {
     pub(crate) fn clear(&mut self) {
         self.trace(|| "the cache is cleared".to_owned());
         self.is_dropped = true;
+        self.doubt_parts();
         self.scheduler.clear(None);
         self.memory.known.iter_mut().filter(|known| !known.is_base).for_each(Known::drop_explicitly);
     }

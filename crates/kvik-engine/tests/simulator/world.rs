@@ -1,6 +1,7 @@
 //! One world: an engine, its disk, its clients, and the naive twin of the cache.
 
 use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,9 +14,11 @@ use kvik_engine::schedule::{RequestLimits, Scheduler, Submission};
 use crate::client::Client;
 use crate::disk::{Platter, common};
 use crate::fake::VOCAB;
+use crate::fake::twin::Thinned;
+use crate::forgetting::KeptPart;
 use crate::memory::{Expected, Known, Memory, Reading, View};
 use crate::regime::{Regime, SALTS};
-use crate::runner::{self, POISON, SECRET, SimRunner};
+use crate::runner::{self, Answer, Broken, POISON, SECRET, SimRunner};
 use crate::time::{Dice, Time};
 use crate::upkeep::{Kept, scheduler};
 
@@ -41,20 +44,29 @@ pub(crate) struct Coverage {
     pub(crate) private: u64,
     pub(crate) public: u64,
     pub(crate) pins: u64,
+    /// Answers of sequences that have forgotten something.
+    pub(crate) forgetful: u64,
+    /// Requests that found what is kept of their prefix, and those that did after a restart, maybe on disk.
+    pub(crate) kept_found: u64,
+    pub(crate) kept_after_restart: u64,
+    /// Passes that panicked.
+    pub(crate) recovered: u64,
 }
 
 /// A request that has not ended.
 pub(crate) struct Active {
     client: Client,
-    request: Request,
-    answers: Vec<(Vec<Token>, FinishReason)>,
+    pub(crate) request: Request,
+    answers: Vec<Answer>,
+    /// What its first choice keeps at the last point.
+    pub(crate) retained: Option<Thinned>,
     /// The views of its lookup; two if it is uncertain whether its public prompt is cached yet.
     views: Vec<View>,
     /// Its own entries in the naive twin.
     own: std::ops::Range<usize>,
     /// Whether no other request overlapped it.
     alone: bool,
-    came: u64,
+    pub(crate) came: u64,
     /// Rows of the requests that had ended before it arrived.
     rows_before: u64,
     kept: Option<u64>,
@@ -78,6 +90,12 @@ pub(crate) struct World {
     pub(crate) kept: Vec<Kept>,
     /// First blocks of private prompts, by tenant, that this process has seen.
     pub(crate) private: HashSet<(u8, Vec<Token>)>,
+    /// What may be kept of prefixes.
+    pub(crate) parts: Vec<KeptPart>,
+    /// The last step at which blocks were dropped explicitly or lost.
+    pub(crate) dropped_at: u64,
+    /// The last step at which a panic failed all requests that ran.
+    pub(crate) recovered_at: Option<u64>,
     pub(crate) next_kept: u64,
     pub(crate) steps: u64,
     /// Maximum rows that all requests so far need.
@@ -98,7 +116,7 @@ impl World {
         let time = Time::default();
         let platter = Arc::new(Mutex::new(regime.disk.map_or_else(Platter::default, |disk| disk.platter())));
         let limits = RequestLimits::new(&regime.engine, regime.blocks, VOCAB);
-        let runner = SimRunner::new(regime.blocks, regime.engine.batch_rows_max(), time.clone());
+        let runner = regime.runner(&time);
         let world = World {
             scheduler: scheduler(&regime, &time, &platter),
             dice,
@@ -113,6 +131,9 @@ impl World {
             conversations: Vec::new(),
             kept: Vec::new(),
             private: HashSet::new(),
+            parts: Vec::new(),
+            dropped_at: 0,
+            recovered_at: None,
             next_kept: 0,
             steps: 0,
             rows: 0,
@@ -138,6 +159,7 @@ impl World {
             38 if self.regime.pins => self.clear(),
             39..=41 if self.regime.public => self.publish(),
             42..=43 if self.regime.panics => self.runner.stumbles.store(true, Ordering::Relaxed),
+            44 if self.regime.panics => self.runner.trips = true,
             _ if self.active.len() < self.regime.crowd && self.dice.once_in(3) => {
                 let request = self.request();
                 self.submit(request, None);
@@ -181,7 +203,12 @@ impl World {
 
     pub(crate) fn step(&mut self) {
         self.steps += 1;
-        self.scheduler.step(&mut self.runner);
+        let stepped = catch_unwind(AssertUnwindSafe(|| self.scheduler.step(&mut self.runner)));
+        match stepped {
+            Err(panic) if !panic.is::<Broken>() => resume_unwind(panic),
+            Err(_) => self.recover(),
+            Ok(()) => {}
+        }
         self.scheduler.notify_finished();
         let stats = self.scheduler.cache().stats();
         assert_eq!(stats.free + stats.owned + stats.shared, stats.blocks, "blocks are lost");
@@ -230,6 +257,7 @@ impl World {
         if self.regime.ttl && self.dice.once_in(2) {
             request.lifetime.ttl = Some(Duration::from_secs(self.dice.pick(&[1, 10, 60, 600])));
         }
+        self.let_forget(&mut request);
         request
     }
 
@@ -258,8 +286,15 @@ impl World {
             return;
         }
         let positions = self.regime.engine.context_tokens.min(self.regime.blocks * BLOCK_POSITIONS);
-        let tokens_max = request.max_tokens.min(positions + 1 - request.prompt.len());
-        let answers = runner::answers(&request, tokens_max);
+        let (answers, retained) = if request.retention.is_some() {
+            runner::forgetful_answers(
+                &request,
+                self.limits.answer_tokens(&request),
+                self.regime.engine.context_tokens,
+            )
+        } else {
+            (runner::answers(&request, request.max_tokens.min(positions + 1 - request.prompt.len())), None)
+        };
         let views = self.views(&request);
         self.trace(|| format!("{} arrives, views {views:?}, answers {answers:?}", summary(&request)));
         let before = self.memory.known.len();
@@ -272,6 +307,7 @@ impl World {
         let active = Active {
             client,
             answers,
+            retained,
             views,
             own: before..self.memory.known.len(),
             alone: self.active.is_empty(),
@@ -288,7 +324,7 @@ impl World {
     fn views(&self, request: &Request) -> Vec<View> {
         let salt = request.salt[0];
         let own = View { salt, base: None };
-        let may = self.regime.public && salt > 1;
+        let may = self.regime.public && salt > 1 && request.retention.is_none();
         let fits = |kept: &&Kept| {
             let base = kept.whole();
             let continues = request.prompt.len() > base.len() && request.prompt.starts_with(base);
@@ -307,22 +343,18 @@ impl World {
     }
 
     /// Records the sequences that a request may publish.
-    fn remember(
-        &mut self,
-        request: &Request,
-        answers: &[(Vec<Token>, FinishReason)],
-        views: &[View],
-        pinned: bool,
-    ) {
+    fn remember(&mut self, request: &Request, answers: &[Answer], views: &[View], pinned: bool) {
         if !request.reuse {
             self.private.insert(first_block(request));
             return;
         }
+        self.remember_part(request);
+        let exact = self.exact_until(request);
         let poison = request.prompt.iter().position(|&token| token == POISON);
         for view in views {
             for (generated, _) in answers {
                 let tokens = [&request.prompt, generated.as_slice()].concat();
-                let maybe = poison.unwrap_or(tokens.len());
+                let maybe = poison.unwrap_or(tokens.len()).min(exact);
                 self.memory.known.push(Known {
                     view: view.clone(),
                     tokens,
@@ -369,6 +401,7 @@ impl World {
                 Ok(report) => {
                     self.check_answer(&active);
                     self.check_reuse(&active, &report);
+                    self.check_retained(&active, &report);
                     self.leave(&active, Some(&report));
                 }
                 Err(error) => {
@@ -403,10 +436,13 @@ impl World {
             RequestError::Internal(_) if active.is_poisoned() => self.coverage.poisoned += 1,
             // It was alone in the batch that panicked, so it fails.
             RequestError::Internal(_) if self.runner.stumbled_alone > 0 => self.runner.stumbled_alone -= 1,
+            RequestError::Internal(_) if self.recovered_at == Some(self.steps) => {}
             RequestError::Stopping => {}
             RequestError::OverBudget { .. } | RequestError::Pinned { .. } => {
                 let longest = active.answers.iter().map(|(generated, _)| generated.len()).max().unwrap_or(0);
                 let needed = blocks_for(active.request.prompt.len() + longest + 1);
+                // Who forgets holds what it stores and what it keeps, and may repeat its prompt before.
+                let needed = if active.request.retention.is_some() { 3 * needed + 3 } else { needed };
                 let held = self.scheduler.cache().stats().pinned + self.public_blocks();
                 assert!(
                     needed + held > self.regime.blocks,
@@ -446,21 +482,25 @@ impl World {
         // Blocks that it waited for may have expired meanwhile.
         let gave_up =
             matches!(reason, StopReason::RecomputeWasCheaper | StopReason::LoadFailed | StopReason::Expired);
-        let min = if gave_up { expected.ram } else { expected.min };
+        let min = if gave_up || request.kept_prefix.is_some() { expected.ram } else { expected.min };
+        let max = expected.max.max(self.kept_tokens(active).1);
         assert!(
-            min <= cached && cached <= expected.max,
+            min <= cached && cached <= max,
             "{cached} of {} tokens are reused ({reason:?}), expected are {expected:?}: {}",
             request.prompt.len(),
             summary(request),
         );
         self.coverage.public += u64::from(active.views[0].base.is_some() && cached > 0);
-        self.check_reason(active, reason, cached, now);
+        match request.retention {
+            Some(_) => self.check_kept_reuse(active, reason, cached),
+            None => self.check_reason(active, reason, cached, now),
+        }
     }
 
     /// Tokens of a request that must be found, in any of its views.
     fn expected(&self, active: &Active, now: Duration, reading: Reading) -> Expected {
         let request = &active.request;
-        let max = request.prompt.len() - usize::from(request.max_tokens > 0);
+        let max = self.reuse_max(request);
         let views = active.views.iter();
         let of = views
             .map(|view| self.memory.expected(view, &request.prompt, active.came, &active.own, now, reading));
@@ -512,6 +552,10 @@ impl World {
     /// Records the end of a request: its sequences are known if it ended without an error.
     pub(crate) fn leave(&mut self, active: &Active, report: Option<&Report>) {
         let now = self.time.now();
+        let exact = self.exact_until(&active.request);
+        // It leaves its exact blocks when it forgets, and computes none where what is kept of its prefix is there.
+        let forgets = active.request.retention.is_some();
+        let vague = forgets && (self.regime.ttl || active.request.kept_prefix.is_some());
         for (number, index) in active.own.clone().enumerate() {
             let known = &mut self.memory.known[index];
             (known.in_use, known.used, known.since) = (false, now, self.steps);
@@ -519,17 +563,20 @@ impl World {
             let (generated, reason) = &active.answers[number % active.answers.len()];
             // The last generated token is never computed.
             let uncomputed = usize::from(*reason == FinishReason::Length && !generated.is_empty());
-            let stored = known.tokens.len() - uncomputed;
+            let stored = (known.tokens.len() - uncomputed).min(exact);
             let single = active.views.len() == 1;
             // For several choices, the end time of each is unknown.
             let soon = known.used - known.began < Duration::from_secs(1);
             let timely = active.request.choices == 1 || known.ttl.is_none() || soon;
-            if report.is_some() && single && timely && !known.is_torn && self.regime.roomy {
+            if report.is_some() && single && timely && !vague && !known.is_torn && self.regime.roomy {
                 known.ram = stored;
             } else if known.pinned && single {
                 known.ram = known.tokens.len() / BLOCK_POSITIONS * BLOCK_POSITIONS;
             }
             known.maybe = known.maybe.min(stored);
+        }
+        if report.is_some() {
+            self.note_part(active);
         }
         if active.kept.is_some() {
             return self.note_kept(active, report);
@@ -554,19 +601,24 @@ fn first_block(request: &Request) -> (u8, Vec<Token>) {
 }
 
 /// A request on one line.
-fn summary(request: &Request) -> String {
-    let Request { prompt, choices, max_tokens, salt, reuse, lifetime, sampling, .. } = request;
+pub(crate) fn summary(request: &Request) -> String {
+    let Request {
+        prompt, choices, max_tokens, salt, reuse, lifetime, sampling, retention, kept_prefix, ..
+    } = request;
     let (salt, warm, seed) = (salt[0], sampling.temperature, sampling.seed);
     format!(
-        "[{} tokens {prompt:?}, salt {salt}, {choices} x {max_tokens}, reuse {reuse}, {warm} by {seed}, {lifetime:?}]",
-        prompt.len()
+        "[{} tokens {prompt:?}, salt {salt}, {choices} x {max_tokens}, reuse {reuse}, {warm} by {seed}, {lifetime:?}, {} {kept_prefix:?}]",
+        prompt.len(),
+        retention.map_or_else(String::new, |retention| retention.to_string()),
     )
 }
 
 impl Active {
     fn rows(&self) -> u64 {
         let rows = |generated: &[Token]| self.request.prompt.len() + generated.len() + 1;
-        self.answers.iter().map(|(generated, _)| rows(generated) as u64).sum()
+        // Passes take steps as well, and some repeat the prompt.
+        let passes = if self.request.retention.is_some() { 3 } else { 1 };
+        passes * self.answers.iter().map(|(generated, _)| rows(generated) as u64).sum::<u64>()
     }
 
     fn is_poisoned(&self) -> bool {
@@ -588,7 +640,7 @@ impl Coverage {
         }
     }
 
-    fn fields(&self) -> [(&'static str, u64); 14] {
+    fn fields(&self) -> [(&'static str, u64); 18] {
         [
             ("finished", self.finished),
             ("cancelled", self.cancelled),
@@ -604,10 +656,14 @@ impl Coverage {
             ("private", self.private),
             ("public", self.public),
             ("pinned", self.pins),
+            ("forgetful", self.forgetful),
+            ("kept prefixes found", self.kept_found),
+            ("kept prefixes found after a restart", self.kept_after_restart),
+            ("passes that panicked", self.recovered),
         ]
     }
 
-    fn fields_mut(&mut self) -> [&mut u64; 14] {
+    fn fields_mut(&mut self) -> [&mut u64; 18] {
         [
             &mut self.finished,
             &mut self.cancelled,
@@ -623,6 +679,10 @@ impl Coverage {
             &mut self.private,
             &mut self.public,
             &mut self.pins,
+            &mut self.forgetful,
+            &mut self.kept_found,
+            &mut self.kept_after_restart,
+            &mut self.recovered,
         ]
     }
 }
