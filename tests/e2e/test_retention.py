@@ -1,10 +1,13 @@
 """Retention: a request forgets as it asks, says what it kept, and changes nothing for those beside it."""
 import concurrent.futures
+import json
+import subprocess
+import time
 
 import openai
 import pytest
 
-from server import Server
+from server import BINARY, Server
 
 POLICIES = ["sinks", "keydiff", "snapkv", "h2o", "kvzip"]
 QUESTION = [{"role": "user", "content": "Which parcel comes first? " + "The red parcel is older than the blue one. " * 20}]
@@ -90,3 +93,54 @@ def test_a_bound_on_the_loss_allows_measured_policies_only():
         refused = server.post("/v1/chat/completions", body | {"kvik": {"retain": "snapkv:0.5"}})
         assert refused.status == 400 and refused.error["param"] == "kvik.retain.policy"
         assert "kvik eval --retain snapkv:0.5" in refused.error["message"]
+
+
+MANUAL = {"role": "system", "content": "You answer from this manual. " + "Clean the filter with warm water each week. " * 20}
+
+
+def keep_start(folder):
+    env = {"KVIK_CACHE_DISK": str(folder / "kv"), "KVIK_STATE_DIR": str(folder / "state")}
+    return Server("--threads", "2", "--cache-ram", "64MiB", env=env)
+
+
+def from_manual(server, kvik):
+    messages = [MANUAL, {"role": "user", "content": "How is the filter cleaned?"}]
+    body = dict(messages=messages, max_tokens=12, temperature=0, logprobs=True, kvik=kvik)
+    return server.post("/v1/chat/completions", body).json
+
+
+def test_a_part_of_a_prompt_is_kept_and_read_by_those_who_name_it_also_after_a_kill(tmp_path):
+    file = tmp_path / "manual.json"
+    file.write_text(json.dumps({"messages": [MANUAL]}))
+    with keep_start(tmp_path) as server:
+        exact = from_manual(server, {"cache": "private"})["choices"]
+        run = lambda *words: subprocess.run(
+            [BINARY, "prompt", *words, "--url", f"http://127.0.0.1:{server.port}"], capture_output=True, text=True
+        )
+        added = run("add", "manual", str(file), "--retain", "kvzip", "--keep", "0.25")
+        assert added.returncode == 0 and "kvzip:0.25" in added.stdout, added.stderr + added.stdout
+        assert "by kvzip:0.25, loss not measured" in run("ls").stdout
+        assert run("check", "manual", str(file)).returncode == 0
+        kept = server.get("/v1/prompts/manual").json
+        assert kept["pinned"] and kept["cached"] and kept["retain"]["share_kept"] == pytest.approx(0.25, abs=0.01)
+
+        first = from_manual(server, {"kept_prefix": "manual"})
+        retain, cache = first["kvik"]["retain"], first["kvik"]["cache"]
+        assert retain["policy"] == "kvzip:0.25" and retain["measured"] is False
+        assert retain["positions_dropped"] == kept["retain"]["positions_dropped"]
+        assert cache["reason"] == "retained" and cache["cached_tokens"] == kept["ram"]
+        assert from_manual(server, {})["choices"] == exact, "who does not name it reads all of it"
+        refused = server.post("/v1/chat/completions", {"messages": QUESTION, "kvik": {"kept_prefix": "manual"}})
+        assert refused.status == 400 and refused.error["param"] == "kvik.kept_prefix"
+        deadline = time.monotonic() + 20
+        while server.metric("kvik_disk_writes_pending") > 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        server.kill()
+
+    with keep_start(tmp_path) as server:
+        again = from_manual(server, {"kept_prefix": "manual"})
+        assert again["choices"] == first["choices"], "the same part, from disk"
+        assert again["kvik"]["cache"]["cached_tokens"] == kept["ram"]
+        assert again["kvik"]["retain"] == retain
+        assert from_manual(server, {})["choices"] == exact

@@ -32,7 +32,12 @@ fn of(tenant: u32, request: Request) -> Request {
 }
 
 fn kept(tenant: u32, tokens: &[Token]) -> KeptPrompt {
-    KeptPrompt { tokens: tokens.to_vec(), salt: [tenant as u8; 16], tenant: TenantId(tenant) }
+    KeptPrompt {
+        tokens: tokens.to_vec(),
+        salt: [tenant as u8; 16],
+        tenant: TenantId(tenant),
+        retention: None,
+    }
 }
 
 fn part(tenant: u32) -> TenantPart {

@@ -36,7 +36,7 @@ fn steps(world: &mut World, count: usize) {
 }
 
 fn kept(prompt: &[Token]) -> KeptPrompt {
-    KeptPrompt { tokens: prompt.to_vec(), salt: [0; 16], tenant: Default::default() }
+    KeptPrompt { tokens: prompt.to_vec(), salt: [0; 16], tenant: Default::default(), retention: None }
 }
 
 /// Tokens of a prompt that a new process finds on disk.

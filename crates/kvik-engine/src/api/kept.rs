@@ -1,11 +1,12 @@
 //! Prompts that are computed in advance and pinned, as data.
 
-use kvik_cache::{Lifetime, PinId, TenantId, Token};
+use kvik_cache::retain::Retention;
+use kvik_cache::{Lifetime, PinId, TenantId, Token, whole_blocks};
 
 use super::{Request, Sampling};
 
 /// A prompt to compute and pin.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct KeptPrompt {
     /// Its tokens, at least one.
     pub tokens: Vec<Token>,
@@ -13,6 +14,9 @@ pub struct KeptPrompt {
     pub salt: [u8; 16],
     /// The tenant that owns it.
     pub tenant: TenantId,
+    /// What is kept of its whole blocks, and pinned, instead of all of it. The prompt itself is cached then, as any
+    /// prompt is, and not pinned.
+    pub retention: Option<Retention>,
 }
 
 /// How much of a prompt is cached.
@@ -56,8 +60,9 @@ impl Cached {
 impl KeptPrompt {
     /// The request that computes it and generates nothing.
     pub fn request(&self) -> Request {
+        let prefix = self.retention.map(|_| whole_blocks(&self.tokens));
         Request {
-            prompt: self.tokens.clone(),
+            prompt: prefix.unwrap_or(&self.tokens).to_vec(),
             choices: 1,
             max_tokens: 0,
             ignore_eos: true,
@@ -71,8 +76,8 @@ impl KeptPrompt {
             salt: self.salt,
             tenant: self.tenant,
             lifetime: Lifetime { pin: true, ..Lifetime::default() },
-            retention: None,
-            kept_prefix: None,
+            retention: self.retention,
+            kept_prefix: prefix.map(<[Token]>::len),
         }
     }
 }

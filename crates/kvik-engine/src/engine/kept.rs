@@ -41,7 +41,10 @@ impl Engine {
     /// When the engine stops.
     pub fn invalidate(&self, prompt: &KeptPrompt) -> Result<usize, RequestError> {
         let prompt = prompt.clone();
-        self.with_scheduler(move |scheduler| scheduler.release(&prompt.tokens, prompt.salt))
+        self.with_scheduler(move |scheduler| match &prompt.retention {
+            Some(retention) => scheduler.release_part(&prompt, retention),
+            None => scheduler.release(&prompt.tokens, prompt.salt),
+        })
     }
 
     /// Drops the blocks of a prompt and of every prompt that begins with its whole blocks, pinned or not, from

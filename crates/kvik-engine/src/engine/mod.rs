@@ -166,6 +166,11 @@ impl Engine {
         shared.compilers.compile(tenant, &constraint, Box::new(Uncompiled { request, sink, slot }))
     }
 
+    /// Refuses what [`submit`](Engine::submit) would refuse for itself, whatever else runs.
+    pub fn check(&self, request: &Request) -> Result<(), RequestError> {
+        self.shared.limits.check(request)
+    }
+
     /// Statistics as of the last step.
     pub fn stats(&self) -> EngineStats {
         let board = &self.shared.board;

@@ -213,7 +213,8 @@ mod tests {
     }
 
     fn request() -> Request {
-        let kept = KeptPrompt { tokens: vec![1; 40], salt: [0; 16], tenant: Default::default() };
+        let kept =
+            KeptPrompt { tokens: vec![1; 40], salt: [0; 16], tenant: Default::default(), retention: None };
         Request { max_tokens: 500, lifetime: Default::default(), ..kept.request() }
     }
 

@@ -108,6 +108,7 @@ impl Scheduler {
     fn renew_cache(&mut self) {
         self.ram.renew();
         self.tenants.reset(&mut self.ram.cache);
+        self.kept_parts.clear();
         self.disk.drop_candidates();
     }
 

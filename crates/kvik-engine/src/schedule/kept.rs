@@ -6,7 +6,7 @@ use kvik_cache::{PinInfo, PrefixInfo, PrefixScan, TenantId, Token, Unpinned, who
 
 use super::Scheduler;
 use super::namespaces::{Roots, disk_owner};
-use super::sequence::Sharing;
+use super::sequence::{Sequence, Sharing};
 use crate::api::{Cached, Evicted, KeptPrompt, Unpin};
 
 impl Scheduler {
@@ -23,6 +23,9 @@ impl Scheduler {
 
     /// How much of a prompt a request of its tenant would find in RAM, and how much more on disk.
     pub fn cached(&mut self, prompt: &KeptPrompt) -> Cached {
+        if let Some(retention) = &prompt.retention {
+            return self.cached_part(prompt, retention);
+        }
         let tokens = &prompt.tokens;
         let cache = &mut self.ram.cache;
         let namespace = self.tenants.shared_namespace((prompt.tenant, prompt.salt), tokens, cache);
@@ -38,7 +41,9 @@ impl Scheduler {
     pub fn release(&mut self, tokens: &[Token], salt: [u8; 16]) -> usize {
         let mut blocks = 0;
         let whole = whole_blocks(tokens);
-        self.withdraw_pins(salt, |prompt| whole_blocks(prompt) == whole);
+        self.withdraw_pins(salt, |sequence| {
+            sequence.kept_prefix().is_none() && whole_blocks(sequence.prompt()) == whole
+        });
         let cache = &mut self.ram.cache;
         for namespace in self.tenants.namespaces.all_of(salt, cache) {
             cache.unpin(namespace, tokens);
@@ -52,11 +57,11 @@ impl Scheduler {
     }
 
     /// Open requests no longer pin these prompts: a pin that was removed must not return.
-    fn withdraw_pins(&mut self, salt: [u8; 16], withdraws: impl Fn(&[Token]) -> bool) {
+    pub(super) fn withdraw_pins(&mut self, salt: [u8; 16], withdraws: impl Fn(&Sequence) -> bool) {
         let namespaces = self.tenants.namespaces.all_of(salt, &mut self.ram.cache);
         for sequence in self.queue.sequences_mut().chain(self.running.iter_mut()) {
             let theirs = matches!(sequence.sharing, Sharing::Namespace(id) if namespaces.contains(&id));
-            sequence.lifetime.pin &= !(theirs && withdraws(sequence.prompt()));
+            sequence.lifetime.pin &= !(theirs && withdraws(sequence));
         }
     }
 
@@ -65,7 +70,7 @@ impl Scheduler {
     pub fn evict(&mut self, tokens: &[Token], salt: [u8; 16]) -> Evicted {
         let mut evicted = Evicted { blocks: 0, pins: 0 };
         let whole = whole_blocks(tokens);
-        self.withdraw_pins(salt, |prompt| !whole.is_empty() && prompt.starts_with(whole));
+        self.withdraw_pins(salt, |sequence| !whole.is_empty() && sequence.prompt().starts_with(whole));
         let cache = &mut self.ram.cache;
         for namespace in self.tenants.namespaces.all_of(salt, cache) {
             evicted.pins += cache.unpin_under(namespace, tokens);
@@ -73,6 +78,10 @@ impl Scheduler {
         }
         let roots = self.own_roots(salt);
         self.disk.forget(&roots, tokens);
+        for part in self.kept_parts.of(&roots.identity_after(tokens)) {
+            let Evicted { blocks, pins } = self.drop_part(&part);
+            evicted = Evicted { blocks: evicted.blocks + blocks, pins: evicted.pins + pins };
+        }
         evicted
     }
 
@@ -105,9 +114,12 @@ impl Scheduler {
 
     /// Drops all that is neither in use nor pinned, of one tenant or of all; blocks of RAM and of the disk.
     pub fn clear(&mut self, salt: Option<[u8; 16]>) -> (usize, usize) {
-        let namespace = salt.map(|salt| self.tenants.namespaces.shared(salt, &mut self.ram.cache));
         let disk = self.disk.clear(salt.map(disk_owner), self.now());
-        (self.ram.cache.clear(namespace), disk)
+        let (namespaces, cache) = (&mut self.tenants.namespaces, &mut self.ram.cache);
+        let Some(salt) = salt else { return (cache.clear(None), disk) };
+        let own = namespaces.shared(salt, cache);
+        let mine = namespaces.all_kept(salt, cache).into_iter().chain([own]);
+        (mine.map(|namespace| cache.clear(Some(namespace))).sum(), disk)
     }
 
     /// Looks at a slice of what is in RAM; whether there is another one.

@@ -4,31 +4,24 @@
 //! name of its own; those that follow find it in RAM or on disk and begin behind it. Both read the same
 //! bytes, so both answer the same.
 
-use kvik_cache::{BLOCK_POSITIONS, Identity, NamespaceId, SeqId, StopReason};
+use kvik_cache::retain::Retention;
+use kvik_cache::{BLOCK_POSITIONS, SeqId, StopReason, TenantId, Token, whole_blocks};
 
 use super::Scheduler;
 use super::admission::Outcome;
 use super::disk::{Disk, Spilled, Stored, Wanted};
 use super::forget::kept;
 use super::growth::extend;
+use super::job::JobId;
+use super::kept_parts::KeptName;
 use super::prefix::Reused;
-use super::queue::Candidate;
+use super::queue::{Candidate, Waiting};
 use super::ram::Ram;
 use super::sequence::Sequence;
 use super::tenants::Tenants;
-use crate::api::RequestError;
+use crate::api::{Cached, Evicted, KeptPrompt, RequestError};
 use crate::model::batch::{Retainer, Runner};
 use crate::retain::Ragged;
-
-/// What names the part of a prefix that a policy keeps.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct KeptName {
-    pub(super) namespace: NamespaceId,
-    /// Of the prefix, where it is stored exactly.
-    identity: Identity,
-    /// Tokens of the prefix.
-    tokens: usize,
-}
 
 /// The name of what a sequence keeps of its prefix, when it shares that.
 pub(super) fn name_of_kept(
@@ -37,14 +30,27 @@ pub(super) fn name_of_kept(
     ram: &mut Ram,
     disk: &mut Disk,
 ) -> Option<KeptName> {
-    let tokens = sequence.kept_prefix()?;
-    let own = sequence.publishes_in()?;
-    let identity = tenants.namespaces.roots(own).identity_after(&sequence.tokens[..tokens]);
-    let policy = sequence.forgetting.as_ref()?.retention.to_string();
-    let salt = sequence.answer.request().salt;
-    let namespace = tenants.namespaces.kept(salt, &policy, &mut ram.cache);
-    tenants.register(namespace, (sequence.tenant, salt), ram, disk);
-    Some(KeptName { namespace, identity, tokens })
+    let prefix = &sequence.tokens[..sequence.kept_prefix()?];
+    sequence.publishes_in()?;
+    let retention = &sequence.forgetting.as_ref()?.retention;
+    let owner = (sequence.tenant, sequence.answer.request().salt);
+    Some(name(owner, prefix, retention, tenants, ram, disk))
+}
+
+/// What names the part that `retention` keeps of a tenant's `prefix`, which is whole blocks.
+fn name(
+    (tenant, salt): (TenantId, [u8; 16]),
+    prefix: &[Token],
+    retention: &Retention,
+    tenants: &mut Tenants,
+    ram: &mut Ram,
+    disk: &mut Disk,
+) -> KeptName {
+    let own = tenants.namespaces.shared(salt, &mut ram.cache);
+    let identity = tenants.namespaces.roots(own).identity_after(prefix);
+    let namespace = tenants.namespaces.kept(salt, retention, &mut ram.cache);
+    tenants.register(namespace, (tenant, salt), ram, disk);
+    KeptName { namespace, identity, tokens: prefix.len() }
 }
 
 impl Scheduler {
@@ -85,19 +91,38 @@ impl Scheduler {
         if let Some(forgetting) = &mut waiting.sequence.forgetting {
             forgetting.begin_with(name.tokens, storage);
         }
+        self.start_behind(waiting, id, &name, before);
+        Some(Outcome::Admitted)
+    }
+
+    /// Starts a sequence behind what is kept of its prefix, which lies in `blocks` blocks.
+    fn start_behind(&mut self, waiting: Waiting, id: SeqId, name: &KeptName, blocks: usize) {
+        let (job, pins) = (waiting.sequence.job, waiting.sequence.lifetime.pin);
         self.start(waiting, id, Reused { tokens: name.tokens, stop: StopReason::Retained, evicted: None });
         self.results.note_retained(self.running.find(id).expect("it has just started"));
-        Some(Outcome::Admitted)
+        let report = &mut self.results.job(job).report;
+        if report.disk_tokens > 0 {
+            // It is of use as a whole only.
+            report.disk_tokens = report.cached_tokens;
+        }
+        self.kept_parts.note(*name, blocks);
+        if pins {
+            self.pin_kept(job, name, blocks);
+        }
     }
 
     /// Whether the sequence at `index` of the queue waits for the disk, which has what is kept of its prefix.
     fn fetch_kept(&mut self, index: usize, name: &KeptName, retainer: &mut dyn Retainer) -> bool {
-        let tokens = kept::key(&name.identity, name.blocks_max(retainer));
+        if self.queue[index].asked_for_kept {
+            return false;
+        }
+        let tokens = name.key(blocks_max(name, retainer));
         let known = self.ram.cache.lookup(name.namespace, &tokens).tokens;
         let (disk, queue, mut context) = self.loading();
         let waiting = &mut queue[index];
         let wanted = Wanted { namespace: name.namespace, tokens: &tokens, known };
         let waits = disk.fetch(&mut waiting.fetch, wanted, &mut context);
+        waiting.asked_for_kept = !waits;
         if !waits && known == 0 {
             // It may still be worth reading the prefix itself.
             waiting.fetch = Default::default();
@@ -108,7 +133,7 @@ impl Scheduler {
     /// Leases what is kept of a prefix to `id`; none if it is not all there.
     fn lease_kept(&mut self, id: SeqId, name: &KeptName, retainer: &mut dyn Retainer) -> Option<Ragged> {
         let cache = &mut self.ram.cache;
-        cache.lease(id, name.namespace, &kept::key(&name.identity, name.blocks_max(retainer)));
+        cache.lease(id, name.namespace, &name.key(blocks_max(name, retainer)));
         let (layout, blocks) = (retainer.layout(), cache.table(id));
         let (header, blocks) = blocks.split_at_checked(kept::header_blocks(layout, name.tokens))?;
         let bytes: Vec<u8> = header.iter().flat_map(|&block| retainer.bytes(block)).collect();
@@ -130,19 +155,19 @@ impl Scheduler {
         let sequence = self.running.find(id).expect("its pass is under way");
         let (job, lifetime) = (sequence.job, sequence.lifetime);
         let name = name_of_kept(sequence, &mut self.tenants, &mut self.ram, &mut self.disk);
-        let Some(KeptName { namespace, identity, tokens }) = name else { return storage };
+        let Some(name @ KeptName { namespace, tokens, .. }) = name else { return storage };
         let layout = retainer.layout().clone();
         let (header, cache) = (kept::encode(&layout, tokens, &storage.kept()), &mut self.ram.cache);
         for (&block, bytes) in cache.table(to).iter().zip(header.chunks(layout.block_bytes())) {
             retainer.replace_bytes(block, bytes);
         }
-        let key = kept::key(&identity, cache.table(to).len());
+        let count = cache.table(to).len();
+        let key = name.key(count);
         cache.set_lifetime(to, lifetime);
         cache.publish(to, &key);
-        if lifetime.pin
-            && let Err(limit) = cache.pin(namespace, &key)
-        {
-            self.results.fail_later(job, RequestError::PinLimit(limit));
+        self.kept_parts.note(name, count);
+        if lifetime.pin {
+            self.pin_kept(job, &name, count);
         }
         let blocks = &self.ram.cache.table(to)[kept::header_blocks(&layout, tokens)..];
         let storage = Ragged::new(&layout, 0, tokens, storage.kept(), blocks).frozen();
@@ -152,9 +177,70 @@ impl Scheduler {
     }
 }
 
-impl KeptName {
-    /// Blocks that what is kept of the prefix can have: no head keeps more than all.
-    fn blocks_max(&self, retainer: &mut dyn Retainer) -> usize {
-        kept::header_blocks(retainer.layout(), self.tokens) + self.tokens / BLOCK_POSITIONS
+/// Blocks that what is kept of a prefix can have: no head keeps more than all.
+fn blocks_max(name: &KeptName, retainer: &mut dyn Retainer) -> usize {
+    kept::header_blocks(retainer.layout(), name.tokens) + name.tokens / BLOCK_POSITIONS
+}
+
+/// Parts as kept prompts: finding, pinning and releasing them.
+impl Scheduler {
+    /// Pins what is kept of a prefix, in RAM and, as far as it is there by now, on disk; else the request fails.
+    fn pin_kept(&mut self, job: JobId, name: &KeptName, blocks: usize) {
+        let key = name.key(blocks);
+        if let Err(limit) = self.ram.cache.pin(name.namespace, &key) {
+            return self.results.fail_later(job, RequestError::PinLimit(limit));
+        }
+        let roots = self.tenants.namespaces.roots(name.namespace);
+        self.disk.pin(&roots.identity_after(&key), true);
+    }
+
+    /// How much of what is kept of a prompt is there: all of it or nothing.
+    pub(super) fn cached_part(&mut self, prompt: &KeptPrompt, retention: &Retention) -> Cached {
+        let name = self.name_of_prompt(prompt, retention);
+        let tokens = name.tokens;
+        let key = name.key(self.kept_parts.blocks(&name).unwrap_or(0));
+        if key.is_empty() {
+            return Cached { tokens, ram: 0, disk: 0, pinned: false };
+        }
+        let ram = self.ram.cache.lookup(name.namespace, &key).tokens;
+        let roots = self.tenants.namespaces.roots(name.namespace);
+        let disk = self.disk.tokens_after(roots, &key, ram, self.now());
+        let whole = |is_there: bool| if is_there { tokens } else { 0 };
+        let in_ram = ram == key.len();
+        let pinned = self.ram.cache.is_pinned(name.namespace, &key);
+        Cached { tokens, ram: whole(in_ram), disk: whole(!in_ram && ram + disk >= key.len()), pinned }
+    }
+
+    /// Unpins and drops what is kept of a prompt, in RAM and on disk; how many blocks of RAM that is.
+    pub fn release_part(&mut self, prompt: &KeptPrompt, retention: &Retention) -> usize {
+        let name = self.name_of_prompt(prompt, retention);
+        let (prefix, retention) = (whole_blocks(&prompt.tokens), self.resolved(retention));
+        self.withdraw_pins(prompt.salt, |sequence| {
+            let same = sequence.forgetting.as_ref().is_some_and(|it| it.retention == retention);
+            same && sequence.kept_prefix() == Some(prefix.len()) && sequence.tokens.starts_with(prefix)
+        });
+        self.drop_part(&name).blocks
+    }
+
+    /// Unpins and drops what has this name.
+    pub(super) fn drop_part(&mut self, name: &KeptName) -> Evicted {
+        self.kept_parts.remove(name);
+        // Its first block says of what prefix it is: nothing else begins so.
+        let first = name.key(1);
+        let pins = self.ram.cache.unpin_under(name.namespace, &first);
+        let roots = *self.tenants.namespaces.roots(name.namespace);
+        self.disk.forget(&roots, &first);
+        Evicted { blocks: self.ram.cache.evict_prefix(name.namespace, &first), pins }
+    }
+
+    fn name_of_prompt(&mut self, prompt: &KeptPrompt, retention: &Retention) -> KeptName {
+        let (owner, prefix) = ((prompt.tenant, prompt.salt), whole_blocks(&prompt.tokens));
+        let retention = self.resolved(retention);
+        name(owner, prefix, &retention, &mut self.tenants, &mut self.ram, &mut self.disk)
+    }
+
+    /// The same in tokens, where it keeps so many bytes.
+    fn resolved(&self, retention: &Retention) -> Retention {
+        retention.resolve(self.config.block_bytes / BLOCK_POSITIONS)
     }
 }

@@ -14,9 +14,9 @@
 //!                         │
 //!   submission  admission  growth  forgetting  compute  tiers  end  kept  probe     steps across parts
 //!                         │
-//!   queue     running     turns      results     tenants     disk     ram      parts, with their state
-//!   waiting   have        virtual    requests,   parts,      slots,   cache,
-//!   sequences blocks      times      counters    namespaces  loads    names
+//!   queue     running     turns      results     tenants     disk     ram      kept_parts     parts, with their state
+//!   waiting   have        virtual    requests,   parts,      slots,   cache,   what is kept
+//!   sequences blocks      times      counters    namespaces  loads    names    of prefixes
 //!                         │
 //!   sequence   forget   answer   job   prefix   limits   namespaces            data
 //! ```
@@ -34,6 +34,7 @@ mod forgetting;
 mod growth;
 mod job;
 mod kept;
+mod kept_parts;
 mod kept_prefix;
 mod limits;
 mod namespaces;
@@ -61,6 +62,7 @@ use crate::model::batch::Runner;
 use crate::stats::{Counters, DiskStats};
 use crate::text::stream::Vocabulary;
 use disk::{Disk, DiskSetup, Fetch};
+use kept_parts::KeptParts;
 use plan::Plan;
 use queue::Queue;
 use ram::Ram;
@@ -89,6 +91,8 @@ pub struct Scheduler {
     results: Results,
     tenants: Tenants,
     ram: Ram,
+    /// What is kept of prefixes.
+    kept_parts: KeptParts,
     /// The disk tier; it has no slots when there is none.
     disk: Disk,
 }
@@ -119,6 +123,7 @@ impl Scheduler {
             results: Results::new(vocabulary),
             tenants: Tenants::new(&config),
             ram: Ram::new(cache_config)?,
+            kept_parts: KeptParts::default(),
             disk: Disk::new(DiskSetup::none()),
             config,
             clock,

@@ -1,5 +1,6 @@
 //! Namespaces in use: which requests share blocks in RAM, and what names those blocks on disk.
 
+use kvik_cache::retain::{Budget, Retention};
 use kvik_cache::{BLOCK_POSITIONS, Cache, Identity, Namespace, NamespaceId, Namespaces, Token};
 use rustc_hash::FxHashMap;
 
@@ -10,6 +11,8 @@ use crate::config::EngineConfig;
 pub(super) struct NamespaceTable {
     model: [u8; 32],
     kv_format: String,
+    /// Tells what was measured of the heads from what was measured before.
+    calibration: String,
     /// Those in which blocks are shared; private ones have nothing on disk.
     roots: FxHashMap<NamespaceId, Roots>,
 }
@@ -28,7 +31,12 @@ pub(super) struct Roots {
 impl NamespaceTable {
     pub(super) fn new(config: &EngineConfig) -> NamespaceTable {
         let Namespaces { model, kv_format, .. } = config.namespaces();
-        NamespaceTable { model, kv_format: kv_format.to_owned(), roots: FxHashMap::default() }
+        NamespaceTable {
+            model,
+            kv_format: kv_format.to_owned(),
+            calibration: calibration_name(config),
+            roots: FxHashMap::default(),
+        }
     }
 
     /// The namespace that requests with this salt share.
@@ -45,8 +53,13 @@ impl NamespaceTable {
     }
 
     /// The namespace of what a policy keeps of prefixes with this salt.
-    pub(super) fn kept(&mut self, salt: [u8; 16], policy: &str, cache: &mut Cache) -> NamespaceId {
-        let namespace = self.all().kept(salt, policy);
+    pub(super) fn kept(&mut self, salt: [u8; 16], retention: &Retention, cache: &mut Cache) -> NamespaceId {
+        let mut policy = retention.to_string();
+        if retention.budget == Budget::Calibrated {
+            // What such a budget keeps depends on what was measured of the heads.
+            policy.push_str(&self.calibration);
+        }
+        let namespace = self.all().kept(salt, &policy);
         let id = cache.namespace(&namespace);
         self.roots.entry(id).or_insert_with(|| Roots::of(&namespace));
         id
@@ -76,6 +89,14 @@ impl NamespaceTable {
         let mut namespaces: Vec<NamespaceId> = same.map(|(&id, _)| id).collect();
         namespaces.sort_unstable();
         namespaces
+    }
+
+    /// The namespaces of what policies keep of prefixes with this salt.
+    pub(super) fn all_kept(&mut self, salt: [u8; 16], cache: &mut Cache) -> Vec<NamespaceId> {
+        let own = self.shared(salt, cache);
+        let Roots { identity, owner, .. } = *self.roots(own);
+        let kept = self.roots.iter().filter(|(_, roots)| roots.owner == owner && roots.identity != identity);
+        kept.map(|(&id, _)| id).collect()
     }
 
     /// The identities of a namespace that is not private.
@@ -109,6 +130,17 @@ impl Roots {
     pub(super) fn first_content_key(&self, tokens: &[Token]) -> u64 {
         content_key(&self.content.child(&tokens[..tokens.len().min(BLOCK_POSITIONS)]))
     }
+}
+
+/// Names what was measured of the heads; empty where nothing was.
+fn calibration_name(config: &EngineConfig) -> String {
+    let Some(importance) = &config.calibration else { return String::new() };
+    let words = importance.layers.iter().flat_map(|heads| {
+        std::iter::once(heads.len() as Token).chain(heads.iter().map(|value| value.to_bits()))
+    });
+    let words: Vec<Token> = words.collect();
+    let name = Identity::root(&Namespace::of_content([0; 16])).blocks(&words).last();
+    name.map_or_else(String::new, |name| format!("|{:016x}", content_key(&name)))
 }
 
 /// Names a tenant on disk: what a salt comes to. 0 where there are no tenants.

@@ -5,7 +5,7 @@ use kvik_cache::{Match, NamespaceId, StopReason, Token};
 use super::Scheduler;
 use super::prefix::common_prefix;
 use super::sequence::{Sequence, Sharing};
-use crate::api::{Probe, Request};
+use crate::api::{KeptPrompt, Probe, Request};
 
 impl Scheduler {
     /// What `request` would find if it were admitted now. The only changes: its namespace is registered, when no
@@ -13,6 +13,9 @@ impl Scheduler {
     pub fn probe(&mut self, request: &Request) -> Probe {
         self.ram.cache.set_now(self.now());
         let prompt = &request.prompt;
+        if let Some(probe) = self.probe_part(request) {
+            return probe;
+        }
         // The last token is computed for its logits, when an answer is wanted.
         let reuse_max = prompt.len() - usize::from(request.max_tokens > 0);
         let (known, from_disk) = match request.reuse {
@@ -33,6 +36,23 @@ impl Scheduler {
             evicted: known.evicted,
             at: self.now(),
         }
+    }
+
+    /// What a request would find that reads what is kept of its prefix, when all of that is there.
+    fn probe_part(&mut self, request: &Request) -> Option<Probe> {
+        let (prefix, retention) = request.kept_prefix.zip(request.retention)?;
+        let Request { salt, tenant, ref prompt, .. } = *request;
+        let tokens = prompt.get(..prefix)?.to_vec();
+        let kept = KeptPrompt { tokens, salt, tenant, retention: Some(retention) };
+        let cached = self.cached_part(&kept, &retention);
+        cached.is_whole().then(|| Probe {
+            prompt_tokens: prompt.len(),
+            known_tokens: prefix,
+            disk_tokens: cached.disk,
+            stop: StopReason::Retained,
+            evicted: None,
+            at: self.now(),
+        })
     }
 
     /// What RAM has of a prompt: the cache, and the sequences that run.

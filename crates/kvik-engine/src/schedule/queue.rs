@@ -52,6 +52,8 @@ pub(super) struct Waiting {
     held_by: Option<SeqId>,
     /// What the disk did for it.
     pub(super) fetch: Fetch,
+    /// The disk was asked for what is kept of its prefix; it is asked for the prefix itself after that.
+    pub(super) asked_for_kept: bool,
 }
 
 /// Where a waiting sequence stands in the order of admission; lower is earlier.
@@ -230,7 +232,14 @@ impl IndexMut<usize> for Queue {
 
 impl Waiting {
     fn new(sequence: Sequence) -> Waiting {
-        Waiting { sequence, overtaken: 0, holds: 0, held_by: None, fetch: Fetch::default() }
+        Waiting {
+            sequence,
+            overtaken: 0,
+            holds: 0,
+            held_by: None,
+            fetch: Fetch::default(),
+            asked_for_kept: false,
+        }
     }
 
     /// Whether it was never admitted.

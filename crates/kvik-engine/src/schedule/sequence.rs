@@ -276,7 +276,8 @@ impl Sequence {
         let config = CacheConfig { blocks: 1, policy: Policy::Lru, ghosts: 0, pinned_max: 0 };
         let namespaces = Namespaces { model: [0; 32], kv_format: "f32/f32", adapter: None };
         let namespace = Cache::new(config).unwrap().namespace(&namespaces.shared([0; 16]));
-        let prompt = crate::api::KeptPrompt { tokens: tokens.clone(), salt: [0; 16], tenant };
+        let prompt =
+            crate::api::KeptPrompt { tokens: tokens.clone(), salt: [0; 16], tenant, retention: None };
         let vocabulary = crate::text::stream::Vocabulary::new::<&[u8]>([]);
         let rules = super::answer::Rules::new(prompt.request(), 1, &vocabulary);
         Sequence::new(JobId(0), Sharing::Namespace(namespace), Answer::new(&rules, 0, &tokens, None), tokens)

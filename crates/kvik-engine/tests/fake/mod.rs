@@ -33,6 +33,8 @@ pub const EOS: Token = 0;
 
 /// Bytes of a position, if a block is copied out of the arena.
 const STORED_BYTES: usize = 16;
+/// Marks a block out of the arena that holds other things than positions.
+const RAW: u32 = 2;
 /// Bytes of a block.
 pub const BLOCK_BYTES: usize = STORED_BYTES * BLOCK_POSITIONS;
 
@@ -45,8 +47,8 @@ struct Stored {
 
 pub struct FakeRunner {
     layout: KvLayout,
-    /// Blocks that hold other things than positions.
-    raw: HashMap<BlockId, Vec<u8>>,
+    /// Blocks that hold other things than positions, by their index.
+    raw: HashMap<usize, Vec<u8>>,
     arena: Vec<[Option<Stored>; BLOCK_POSITIONS]>,
     logits: Vec<f32>,
     batch_rows_max: usize,
@@ -88,6 +90,7 @@ impl FakeRunner {
         let chain = chain(before, token);
         let (block, offset) = ragged::cell(kv, index);
         self.arena[block][offset] = Some(Stored { token, chain });
+        self.raw.remove(&block);
     }
 
     fn push_logits(&mut self, kv: &SequenceKv<'_>, index: usize) {
@@ -149,10 +152,17 @@ impl Runner for FakeRunner {
             "a partial block is copied before it is stored"
         );
         self.arena[to.index()] = copy;
+        self.raw.remove(&to.index());
     }
 
     fn read_block(&self, block: BlockId, bytes: &mut [u8]) {
         assert_eq!(bytes.len(), BLOCK_BYTES);
+        if let Some(raw) = self.raw.get(&block.index()) {
+            let (head, rest) = raw.split_at(BLOCK_BYTES - 4);
+            assert!(rest.iter().all(|&byte| byte == 0), "a fake block on disk holds no more");
+            bytes[..4].copy_from_slice(&RAW.to_le_bytes());
+            return bytes[4..].copy_from_slice(head);
+        }
         for (bytes, stored) in bytes.chunks_exact_mut(STORED_BYTES).zip(&self.arena[block.index()]) {
             let (mark, token, chain) = stored.map_or((0, 0, 0), |stored| (1, stored.token, stored.chain));
             bytes[..4].copy_from_slice(&u32::to_le_bytes(mark));
@@ -163,6 +173,13 @@ impl Runner for FakeRunner {
 
     fn write_block(&mut self, block: BlockId, bytes: &[u8]) {
         assert_eq!(bytes.len(), BLOCK_BYTES);
+        self.raw.remove(&block.index());
+        if bytes[..4] == RAW.to_le_bytes() {
+            let mut raw = bytes[4..].to_vec();
+            raw.resize(self.layout.block_bytes(), 0);
+            self.raw.insert(block.index(), raw);
+            return;
+        }
         for (bytes, stored) in bytes.chunks_exact(STORED_BYTES).zip(&mut self.arena[block.index()]) {
             let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
             let chain = u64::from_le_bytes(bytes[8..].try_into().unwrap());
@@ -208,6 +225,7 @@ impl Cells for FakeRunner {
 
     fn copy(&mut self, from: Cell, to: Cell) {
         self.arena[to.0][to.1] = Some(self.read(from));
+        self.raw.remove(&to.0);
     }
 }
 
@@ -225,11 +243,13 @@ impl Retainer for FakeRunner {
     }
 
     fn bytes(&self, block: BlockId) -> Vec<u8> {
-        self.raw.get(&block).cloned().unwrap_or_default()
+        self.raw.get(&block.index()).cloned().unwrap_or_default()
     }
 
     fn replace_bytes(&mut self, block: BlockId, bytes: &[u8]) {
-        self.raw.insert(block, bytes.to_vec());
+        let mut raw = bytes.to_vec();
+        raw.resize(self.layout.block_bytes(), 0);
+        self.raw.insert(block.index(), raw);
     }
 
     fn first_keys(&self, _: usize, kv: &SequenceKv<'_>, count: usize) -> Vec<f32> {

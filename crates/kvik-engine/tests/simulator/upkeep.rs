@@ -41,7 +41,12 @@ impl Kept {
     }
 
     fn prompt(&self) -> KeptPrompt {
-        KeptPrompt { tokens: self.tokens.clone(), salt: [self.salt; 16], tenant: TenantId(self.salt.into()) }
+        KeptPrompt {
+            tokens: self.tokens.clone(),
+            salt: [self.salt; 16],
+            tenant: TenantId(self.salt.into()),
+            retention: None,
+        }
     }
 }
 

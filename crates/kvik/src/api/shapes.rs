@@ -57,18 +57,22 @@ pub(super) fn kvik() -> Value {
         ("evicted", kind("object")),
     ]);
     let cache = json!({"anyOf": [report, {"type": "array"}, {"type": "null"}]});
-    object([("cache", cache), ("retain", retain()), ("schema_notes", list(kind("string")))])
+    object([
+        ("cache", cache),
+        ("retain", json!({"anyOf": [retained(), {"type": "array"}]})),
+        ("schema_notes", list(kind("string"))),
+    ])
 }
 
 /// What was kept of the tokens of a prompt with a retention.
-fn retain() -> Value {
+pub(super) fn retained() -> Value {
     let loss = object([
         ("mean_percent", kind("number")),
         ("worst_percent", kind("number")),
         ("worst_task", kind("string")),
         ("cases", kind("integer")),
     ]);
-    let report = object([
+    object([
         ("policy", kind("string")),
         ("tokens", kind("integer")),
         ("positions_kept", kind("integer")),
@@ -78,6 +82,5 @@ fn retain() -> Value {
         ("largest_head", kind("integer")),
         ("loss", loss),
         ("measured", kind("boolean")),
-    ]);
-    json!({"anyOf": [report, {"type": "array"}]})
+    ])
 }

@@ -4,6 +4,7 @@
 pub(crate) mod body;
 pub(crate) mod generation;
 pub(crate) mod guard;
+pub(crate) mod kept_prefix;
 pub(crate) mod keys;
 pub(crate) mod loading;
 pub(crate) mod metrics;

@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use kvik_engine::api::KeptPrompt;
+use kvik_cache::retain::Retention;
+use kvik_engine::api::{KeptPrompt, Retained};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -31,6 +32,54 @@ pub(crate) struct PromptRecord {
     pub(crate) tokens: Vec<u32>,
     /// Times it was computed.
     pub(crate) builds: u64,
+    /// What is kept of its whole blocks, where that is not all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) retained: Option<RetainedRecord>,
+}
+
+/// What is kept of a prompt, of all heads of all layers, as it is written down.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RetainedRecord {
+    /// By what policy, as text.
+    retention: String,
+    /// Tokens of its whole blocks.
+    tokens: usize,
+    /// Positions kept, and not.
+    kept: u64,
+    dropped: u64,
+    /// Positions of the head with fewest, and with most.
+    smallest_head: usize,
+    largest_head: usize,
+}
+
+impl RetainedRecord {
+    /// As it was reported of a prompt with this retention.
+    pub(crate) fn of(retention: &Retention, retained: &Retained) -> RetainedRecord {
+        let Retained { tokens, kept, dropped, smallest_head, largest_head, .. } = *retained;
+        RetainedRecord {
+            retention: retention.to_string(),
+            tokens,
+            kept,
+            dropped,
+            smallest_head,
+            largest_head,
+        }
+    }
+}
+
+impl PromptRecord {
+    /// What is kept of it; `None` where that is all.
+    pub(crate) fn retention(&self) -> Option<Retention> {
+        self.retained.as_ref()?.retention.parse().ok()
+    }
+
+    /// The same with its numbers.
+    pub(crate) fn retained(&self) -> Option<Retained> {
+        let retention = self.retention()?;
+        let RetainedRecord { tokens, kept, dropped, smallest_head, largest_head, .. } =
+            *self.retained.as_ref()?;
+        Some(Retained { retention, tokens, kept, dropped, smallest_head, largest_head })
+    }
 }
 
 /// Whose prompt, and which.
@@ -145,11 +194,16 @@ impl PromptKey {
     }
 }
 
-/// The hash by which a change is noticed: of the model and of the prompt's tokens.
+/// The hash by which a change is noticed: of the model, of the prompt's tokens and of what is kept of them.
 pub(crate) fn sha256(model: &[u8; 32], prompt: &KeptPrompt) -> String {
     let mut hasher = Sha256::new();
     hasher.update(model);
     prompt.tokens.iter().for_each(|token| hasher.update(token.to_le_bytes()));
+    if let Some(retention) = &prompt.retention {
+        // No token is this large.
+        hasher.update(u32::MAX.to_le_bytes());
+        hasher.update(retention.to_string());
+    }
     hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -166,7 +220,14 @@ mod tests {
 
     fn record(sha256: &str) -> PromptRecord {
         let (sha256, tokens) = (sha256.to_owned(), vec![1, 2, 3]);
-        PromptRecord { body: json!({"prompt": "x"}), public: false, sha256, tokens, builds: 1 }
+        PromptRecord {
+            body: json!({"prompt": "x"}),
+            public: false,
+            sha256,
+            tokens,
+            builds: 1,
+            retained: None,
+        }
     }
 
     fn key(tenant: &str, name: &str) -> PromptKey {
@@ -201,16 +262,32 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_is_of_tokens_and_model() {
+    fn what_is_kept_of_a_prompt_is_written_down_and_older_records_are_read() {
+        let retention: Retention = "kvzip:0.25,budget=all".parse().unwrap();
+        let (tokens, kept, dropped) = (160, 40, 120);
+        let retained = Retained { retention, tokens, kept, dropped, smallest_head: 4, largest_head: 9 };
+        let part = PromptRecord { retained: Some(RetainedRecord::of(&retention, &retained)), ..record("1") };
+        let read: PromptRecord = serde_json::from_value(serde_json::to_value(&part).unwrap()).unwrap();
+        assert_eq!((&read, read.retained(), read.retention()), (&part, Some(retained), Some(retention)));
+        let old = json!({"body": {"prompt": "x"}, "sha256": "1", "tokens": [1, 2, 3], "builds": 1});
+        assert_eq!(serde_json::from_value::<PromptRecord>(old).unwrap(), record("1"));
+    }
+
+    #[test]
+    fn the_hash_is_of_tokens_and_model_and_what_is_kept() {
         let prompt = |tokens: &[u32]| KeptPrompt {
             tokens: tokens.to_vec(),
             salt: [0; 16],
             tenant: Default::default(),
+            retention: None,
         };
         let base = sha256(&[0; 32], &prompt(&[1, 2]));
         assert_eq!(base.len(), 64);
         assert_eq!(base, sha256(&[0; 32], &prompt(&[1, 2])));
         assert_ne!(base, sha256(&[1; 32], &prompt(&[1, 2])));
         assert_ne!(base, sha256(&[0; 32], &prompt(&[1, 2, 0])));
+        let part = |text: &str| KeptPrompt { retention: Some(text.parse().unwrap()), ..prompt(&[1, 2]) };
+        let parts = ["keydiff:0.5", "keydiff:0.25"].map(|text| sha256(&[0; 32], &part(text)));
+        assert!(parts[0] != parts[1] && !parts.contains(&base));
     }
 }

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::{
     body::JsonBody,
     generation::{Answer, Generation},
+    kept_prefix,
     keys::Caller,
     rate_limits,
     report::trailer::{Origin, Trailer},
@@ -67,6 +68,9 @@ impl App {
         // Submitting hashes the constraint, so it belongs to the slow part.
         let start = move |app: &App, body: &Body| {
             let Prepared { mut requests, origin, answer, stream } = read(app, body)?;
+            if let Some(name) = &origin.kept_prefix {
+                kept_prefix::read(app, &caller.tenant, name, &mut requests)?;
+            }
             let account = app.open_account(&caller, requests.len())?;
             requests.iter_mut().for_each(|request| caller.tenant.sign(request));
             let trailer = Trailer::new(app, origin, &requests);

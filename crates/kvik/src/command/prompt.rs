@@ -2,24 +2,32 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
+use kvik_cache::retain::{Keep, Retention};
 use serde_json::{Value, json};
 use ureq::http::Method;
 
 use super::remote::{ServerArgs, escaped, read_json};
+use crate::settings::retain::RetainChoice;
 
 /// Keep a prompt cached: a system prompt, tools, examples
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   kvik prompt add notify --system \"You sort notifications.\"   a system prompt
   kvik prompt add agent agent.json                            messages and tools, as in a chat request
+  kvik prompt add manual manual.json --retain kvzip --keep 0.25   a quarter of it, for requests that ask for that
   kvik prompt ls                                              the kept prompts, and how much of each is computed
   kvik prompt check agent agent.json                          whether the file equals the kept prompt
   kvik prompt rm agent
 
 The server computes a kept prompt once, pins it in memory and on disk, and restores it after a restart
-before the first request needs it. Adding it again changes nothing unless its tokens or the model have changed.")]
+before the first request needs it. Adding it again changes nothing unless its tokens or the model have changed.
+
+With --retain a policy decides which of its tokens are kept, and the part is what is pinned and restored. A request
+that begins with the prompt reads it where it says \"kvik\": {\"kept_prefix\": \"NAME\"}, at that share of the memory,
+and its answer says what was dropped and what that was measured to lose; all others read the exact prompt, as if
+there were no part. See docs/retention.md for the policies, `kvik eval` for what they lose on a model.")]
 pub(crate) struct PromptArgs {
     #[command(flatten)]
     server: ServerArgs,
@@ -34,6 +42,8 @@ enum PromptTask {
         name: String,
         #[command(flatten)]
         content: Content,
+        #[command(flatten)]
+        retain: RetainedPart,
         /// Share it with tenants in the mode public-prompts; requires the admin's key
         #[arg(long)]
         public: bool,
@@ -60,6 +70,28 @@ struct Content {
     system: Option<String>,
 }
 
+#[derive(Debug, Args)]
+struct RetainedPart {
+    /// Keep a part of it, as a policy chooses: kvzip, kvzip:0.25,budget=all, or auto for the best measured one
+    #[arg(long, value_name = "POLICY")]
+    retain: Option<String>,
+    /// How much of it: a share as 0.25, tokens as 512, or bytes as 64MiB
+    #[arg(long, value_name = "AMOUNT", requires = "retain")]
+    keep: Option<Keep>,
+}
+
+impl RetainedPart {
+    /// The field `retain` of a body, where it is asked for.
+    fn text(&self) -> anyhow::Result<Option<String>> {
+        let (Some(text), Some(keep)) = (&self.retain, self.keep) else { return Ok(self.retain.clone()) };
+        let choice: RetainChoice = text.parse().with_context(|| format!("--retain {text}"))?;
+        let RetainChoice::Chosen(retention) = choice else {
+            bail!("--keep says how much a policy keeps, and --retain {text} names none; leave --keep out");
+        };
+        Ok(Some(Retention { keep, ..retention }.to_string()))
+    }
+}
+
 impl Content {
     fn read(&self) -> anyhow::Result<Option<Value>> {
         if let Some(text) = &self.system {
@@ -72,13 +104,19 @@ impl Content {
 /// Runs the command.
 pub(crate) fn run(args: &PromptArgs) -> anyhow::Result<()> {
     match &args.task {
-        PromptTask::Add { name, content, public } => {
+        PromptTask::Add { name, content, retain, public } => {
             let mut body = content.read()?.context("give the prompt to keep: a file, or --system TEXT")?;
             if *public {
                 body["public"] = json!(true);
             }
+            if let Some(retain) = retain.text()? {
+                body["retain"] = json!(retain);
+            }
             let kept = args.server.call(Method::PUT, &path(name), Some(&body))?;
             println!("{name}: {} tokens, {}", kept["tokens"], done(&kept));
+            if let Some(part) = part(&kept) {
+                println!("{part}");
+            }
         }
         PromptTask::Ls => list(&args.server.call(Method::GET, "/v1/prompts", None)?),
         PromptTask::Rm { name } => {
@@ -107,10 +145,29 @@ fn check(server: &ServerArgs, name: &str, body: Option<Value>) -> anyhow::Result
         None => server.call(Method::GET, &path(name), None)?,
     };
     println!("{name}: {}", words(&state));
+    if let Some(part) = part(&state) {
+        println!("{part}");
+    }
     if state["cached"] != json!(true) || state["changed"] == json!(true) {
         std::process::exit(1);
     }
     Ok(())
+}
+
+/// What is kept of a prompt, where that is not all.
+fn part(prompt: &Value) -> Option<String> {
+    let retain = prompt.get("retain")?;
+    let share = 100.0 * retain["share_kept"].as_f64().unwrap_or(1.0);
+    let loss = match retain["loss"]["worst_percent"].as_f64() {
+        Some(percent) => format!("measured to lose {percent:.1}% in {}", retain["loss"]["worst_task"]),
+        None => "what it loses was not measured (kvik eval)".to_owned(),
+    };
+    let policy = retain["policy"].as_str().unwrap_or_default();
+    let positions = format!(
+        "{} of its positions kept, {} dropped",
+        retain["positions_kept"], retain["positions_dropped"]
+    );
+    Some(format!("  {policy}: {share:.1}% kept; {positions}; {loss}"))
 }
 
 fn words(state: &Value) -> String {
@@ -129,17 +186,54 @@ fn list(prompts: &Value) {
         println!("no prompts are kept; `kvik prompt add NAME --system TEXT` keeps one");
         return;
     }
-    println!("{:<24} {:>8} {:>8} {:>8}  {:<9} sha256", "name", "tokens", "memory", "disk", "shared");
+    println!(
+        "{:<24} {:>8} {:>8} {:>8}  {:<9} {:<12}  kept",
+        "name", "tokens", "memory", "disk", "shared", "sha256"
+    );
     for prompt in prompts {
         let text = |key: &str| prompt[key].as_str().unwrap_or_default().to_owned();
         let shared = if prompt["public"] == json!(true) { "public" } else { "-" };
         println!(
-            "{:<24} {:>8} {:>8} {:>8}  {shared:<9} {:.12}",
+            "{:<24} {:>8} {:>8} {:>8}  {shared:<9} {:.12}  {}",
             text("name"),
             prompt["tokens"],
             prompt["ram"],
             prompt["disk"],
             text("sha256"),
+            kept(prompt),
         );
+    }
+}
+
+/// How much of a listed prompt is kept, and by what policy.
+fn kept(prompt: &Value) -> String {
+    let Some(retain) = prompt.get("retain") else { return "all".to_owned() };
+    let share = 100.0 * retain["share_kept"].as_f64().unwrap_or(1.0);
+    let loss = retain["loss"]["worst_percent"].as_f64();
+    let loss = loss.map_or("loss not measured".to_owned(), |percent| format!("{percent:.1}% lost"));
+    format!("{share:.1}% by {}, {loss}", retain["policy"].as_str().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_much_is_kept_is_a_part_of_the_policy() {
+        let text = |retain: &str, keep: Option<&str>| {
+            let keep = keep.map(|keep| keep.parse().unwrap());
+            RetainedPart { retain: Some(retain.to_owned()), keep }.text()
+        };
+        let check = |retain: &str, keep, expect: &str| {
+            assert_eq!(text(retain, keep).unwrap().as_deref(), Some(expect), "{retain}");
+        };
+        check("kvzip", Some("0.25"), "kvzip:0.25");
+        check("keydiff:0.5,budget=all", Some("512"), "keydiff:512,budget=all");
+        check("auto:5", None, "auto:5");
+        assert_eq!(RetainedPart { retain: None, keep: None }.text().unwrap(), None);
+        for wrong in ["auto", "none", "nonsense"] {
+            let error = format!("{:#}", text(wrong, Some("0.25")).unwrap_err());
+            assert!(error.contains("--retain") && error.contains(wrong), "{error}");
+        }
     }
 }

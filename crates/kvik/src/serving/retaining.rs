@@ -24,6 +24,15 @@ pub(crate) struct Retaining {
     kv: String,
 }
 
+/// What a retention thins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// A sequence, first behind its whole prompt: the question is seen when tokens are dropped.
+    Sequence,
+    /// A prefix that many requests share: the question is unseen.
+    Prefix,
+}
+
 /// Why a choice is refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub(crate) enum RetainRefusal {
@@ -83,26 +92,42 @@ impl Retaining {
     pub(crate) fn choose(&self, asked: Option<RetainChoice>) -> Result<Option<Retention>, RetainRefusal> {
         match asked {
             None => Ok(self.usual),
-            Some(RetainChoice::Everything) => Ok(None),
-            Some(RetainChoice::Chosen(retention)) => self.check(retention).map(Some),
-            Some(RetainChoice::Auto { loss_max }) => {
-                self.best(self.loss_max.map_or(loss_max, |max| max.min(loss_max))).map(Some)
+            Some(choice) => self.choose_for(Reach::Sequence, choice),
+        }
+    }
+
+    /// The retention that is asked for what it `reach`es; `None` keeps everything.
+    ///
+    /// # Errors
+    /// If what is asked for is not to be had.
+    pub(crate) fn choose_for(
+        &self,
+        reach: Reach,
+        asked: RetainChoice,
+    ) -> Result<Option<Retention>, RetainRefusal> {
+        match asked {
+            RetainChoice::Everything => Ok(None),
+            RetainChoice::Chosen(retention) => self.check(retention, reach).map(Some),
+            RetainChoice::Auto { loss_max } => {
+                self.best(self.loss_max.map_or(loss_max, |max| max.min(loss_max)), reach).map(Some)
             }
         }
     }
 
-    /// What a retention was measured to lose, if it was. A sequence forgets first behind its whole prompt, so
-    /// what counts is the loss with the question seen; with the question unseen no policy loses less.
-    pub(crate) fn loss(&self, retention: &Retention) -> Option<Loss> {
-        let of = |seen| self.losses.loss(&self.kv, retention, seen);
-        of(true).or_else(|| of(false))
+    /// What a retention was measured to lose, if it was. With the question unseen no policy loses less than with
+    /// the question seen.
+    pub(crate) fn loss(&self, retention: &Retention, reach: Reach) -> Option<Loss> {
+        reach.measured_with(|seen| self.losses.loss(&self.kv, retention, seen))
     }
 
     /// A retention that is allowed.
-    fn check(&self, retention: Retention) -> Result<Retention, RetainRefusal> {
+    ///
+    /// # Errors
+    /// If it loses more than is allowed, or was not measured where that is wanted.
+    pub(crate) fn check(&self, retention: Retention, reach: Reach) -> Result<Retention, RetainRefusal> {
         let Some(allowed) = self.loss_max else { return Ok(retention) };
         let text = retention.to_string();
-        match self.loss(&retention) {
+        match self.loss(&retention, reach) {
             None => Err(RetainRefusal::Unmeasured { retention: text, kv: self.kv.clone(), allowed }),
             Some(Loss { worst: percent, worst_task: task, .. }) if percent > allowed => {
                 Err(RetainRefusal::LosesMore { retention: text, percent, task, allowed })
@@ -112,14 +137,13 @@ impl Retaining {
     }
 
     /// What keeps least and loses at most `allowed` percent in every task.
-    fn best(&self, allowed: f64) -> Result<Retention, RetainRefusal> {
-        let of = |seen| self.losses.best(&self.kv, seen, allowed);
+    fn best(&self, allowed: f64, reach: Reach) -> Result<Retention, RetainRefusal> {
         let refusal = || RetainRefusal::NoneGoodEnough { allowed, kv: self.kv.clone() };
-        of(true).or_else(|| of(false)).ok_or_else(refusal)
+        reach.measured_with(|seen| self.losses.best(&self.kv, seen, allowed)).ok_or_else(refusal)
     }
 
     fn warn(&self, retention: &Retention) {
-        match self.loss(retention) {
+        match self.loss(retention, Reach::Sequence) {
             None => tracing::warn!(
                 "what --retain {retention} loses was not measured on this model with KV in {}; `kvik eval --retain {retention}` measures it",
                 self.kv
@@ -129,6 +153,14 @@ impl Retaining {
             ),
             Some(_) => {}
         }
+    }
+}
+
+impl Reach {
+    /// What was measured that counts here: `of` says what was with the question seen, or unseen.
+    fn measured_with<T>(self, of: impl Fn(bool) -> Option<T>) -> Option<T> {
+        let seen = if self == Reach::Sequence { of(true) } else { None };
+        seen.or_else(|| of(false))
     }
 }
 
@@ -202,6 +234,24 @@ mod tests {
         let error = choose(&retaining, "snapkv:0.3").unwrap_err();
         assert_eq!(error.field(), "policy");
         assert!(error.to_string().contains("kvik eval --retain snapkv:0.3"), "{error}");
+    }
+
+    /// What was measured with the question seen says nothing of a prefix, which is thinned before it.
+    #[test]
+    fn a_prefix_counts_what_is_lost_with_the_question_unseen() {
+        let choose = |retaining: &Retaining, text: &str| {
+            retaining
+                .choose_for(Reach::Prefix, text.parse().unwrap())
+                .map(|chosen| chosen.unwrap().to_string())
+        };
+        let any = retaining(None);
+        let loss = |text: &str| any.loss(&text.parse().unwrap(), Reach::Prefix).map(|loss| loss.worst);
+        assert_eq!((loss("keydiff:0.25"), loss("keydiff:0.1")), (None, Some(4.0)));
+        assert_eq!(choose(&any, "auto:5"), Ok("keydiff:0.1".to_owned()));
+        assert_eq!(choose(&any, "auto").unwrap_err().field(), "policy");
+        let bounded = retaining(Some(5.0));
+        assert_eq!(choose(&bounded, "keydiff:0.1"), Ok("keydiff:0.1".to_owned()));
+        assert_eq!(choose(&bounded, "keydiff:0.25").unwrap_err().field(), "policy", "measured, and seen");
     }
 
     #[test]

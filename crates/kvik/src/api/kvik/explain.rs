@@ -19,6 +19,7 @@ use crate::{
     },
     app::{
         body::JsonBody,
+        kept_prefix,
         report::{
             cache::Asked,
             trailer::{Origin, one_or_all},
@@ -51,6 +52,9 @@ pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result
 
 fn explain(app: &App, tenant: &Tenant, body: &Body) -> Result<Json<Value>> {
     let (mut requests, origin) = requests(app, body)?;
+    if let Some(name) = &origin.kept_prefix {
+        kept_prefix::read(app, tenant, name, &mut requests)?;
+    }
     requests.iter_mut().for_each(|request| tenant.sign(request));
     let asked = origin.asked(app, &requests);
     let cache = |(asked, request): (&Asked, Request)| {
@@ -69,12 +73,15 @@ pub(in crate::api) fn requests(app: &App, body: &Body) -> Result<(Vec<Request>, 
     let options = generation.options(&encode, &app.serving.retaining)?;
     match named {
         Named::Conversation(conversation) => {
+            let kept_prefix = options.kept_prefix.clone();
             let chat = conversation.conversation()?.request(app, options, None, body)?;
-            Ok((vec![chat.request], Origin { messages: Some(chat.messages), ..Origin::default() }))
+            let origin = Origin { messages: Some(chat.messages), kept_prefix, ..Origin::default() };
+            Ok((vec![chat.request], origin))
         }
         Named::Prompt(prompts) => {
             let length = (options.max_tokens(MAX_TOKENS, app.serving.model.context), None);
-            Ok((Prompt::requests(&prompts.prompts()?, app, &options, length, body)?, Origin::default()))
+            let requests = Prompt::requests(&prompts.prompts()?, app, &options, length, body)?;
+            Ok((requests, Origin { kept_prefix: options.kept_prefix, ..Origin::default() }))
         }
     }
 }

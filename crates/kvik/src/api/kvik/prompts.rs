@@ -9,9 +9,8 @@ use axum::{
     Extension, Json,
     extract::{Path, State},
 };
-use kvik_cache::BLOCK_POSITIONS;
-use kvik_engine::api::Report;
-use kvik_engine::api::{Cached, KeptPrompt};
+use kvik_cache::{BLOCK_POSITIONS, retain::Retention, whole_blocks};
+use kvik_engine::api::{Cached, KeptPrompt, Report, RequestError, Retained};
 use kvik_engine::engine::Engine;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -20,15 +19,20 @@ use serde_json::{Value, json};
 use super::named::Named;
 use crate::{
     accounts::tenants::{DEFAULT_NAME, Tenant},
-    api::request::parts::{FromBody, Part},
+    api::request::{
+        parts::{FromBody, Part},
+        retain::{RetainField, fault, refused},
+    },
     app::{
         body::JsonBody,
         keys::Caller,
-        prompts::{Change, PROMPTS_MAX, PromptKey, PromptRecord, sha256},
+        prompts::{Change, PROMPTS_MAX, PromptKey, PromptRecord, RetainedRecord, sha256},
         rate_limits,
+        report::retain::Given,
         state::App,
     },
     http::{error::ApiError, json::Body},
+    serving::retaining::Reach,
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
@@ -36,7 +40,7 @@ type Result<T> = std::result::Result<T, ApiError>;
 /// Bytes of a name at most.
 const NAME_MAX: usize = 128;
 /// Fields of a body that are written down, to compute the prompt anew after a change of the model.
-const WRITTEN: [&str; 10] = [
+const WRITTEN: [&str; 11] = [
     "messages",
     "tools",
     "tool_choice",
@@ -47,10 +51,13 @@ const WRITTEN: [&str; 10] = [
     "continue_final_message",
     "prompt",
     "public",
+    RETAIN,
 ];
+/// Where retention stands in a body.
+const RETAIN: &str = "retain";
 
 /// All fields of a body.
-pub(super) type Fields = (PublicField, Named);
+pub(super) type Fields = (PublicField, RetainPart, Named);
 
 /// Who may read a kept prompt.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -61,6 +68,15 @@ pub(super) struct PublicField {
 }
 
 impl Part for PublicField {}
+
+/// What is kept of a prompt.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct RetainPart {
+    /// Which tokens are kept, for requests that read them with `kvik.kept_prefix`; all where nothing is said.
+    retain: Option<RetainField>,
+}
+
+impl Part for RetainPart {}
 
 /// `PUT /v1/prompts/{name}`: computes a prompt and keeps it; nothing is computed when it is kept already.
 /// It is a request like any other: limited, billed, and given up when the client leaves.
@@ -81,7 +97,7 @@ pub(crate) async fn put(
     };
     blocking(move || {
         asked.write_down(&app, &step, &report)?;
-        Ok(Json(asked.json(&report, &usage)))
+        Ok(Json(asked.json(&app, &report, &usage)))
     })
     .await
 }
@@ -96,7 +112,15 @@ pub(crate) async fn check(
     blocking(move || {
         let record = app.registry.get(&asked.key).ok_or_else(|| unknown(&asked.key.name))?;
         let mut state = state(&app, &asked.key.name, &record, &asked.prompt)?;
-        state["changed"] = json!(record.sha256 != asked.sha256);
+        let sha256 = match asked.says_retain {
+            true => asked.sha256,
+            // Then the prompts alone are compared.
+            false => {
+                let retention = record.retention();
+                sha256(&app.serving.model.digest, &KeptPrompt { retention, ..asked.prompt })
+            }
+        };
+        state["changed"] = json!(record.sha256 != sha256);
         Ok(Json(state))
     })
     .await
@@ -147,7 +171,7 @@ pub(crate) async fn delete(
         let record = app.registry.remove(&key).map_err(|error| ApiError::internal(error.to_string()))?;
         let record = record.ok_or_else(|| unknown(&name))?;
         publish(&app)?;
-        release(&app, &key, &kept(record.tokens, &caller.tenant))?;
+        release(&app, &key, &of_record(&record, &kept(Vec::new(), &caller.tenant)))?;
         Ok(Json(json!({"object": "prompt.deleted", "name": name, "deleted": true})))
     })
     .await
@@ -179,6 +203,8 @@ struct Asked {
     public: bool,
     prompt: KeptPrompt,
     sha256: String,
+    /// Whether the body says what is to be kept of it.
+    says_retain: bool,
 }
 
 /// What is to be done for a prompt.
@@ -192,11 +218,14 @@ enum Step {
 impl Asked {
     fn read(app: &App, tenant: &Tenant, name: String, body: &Body) -> Result<Asked> {
         check_name(&name)?;
-        let (PublicField { public }, named) = Fields::from_body(body)?;
-        let prompt = kept(named.tokens(app)?, tenant);
+        let (PublicField { public }, RetainPart { retain }, named) = Fields::from_body(body)?;
+        let retention = retain.as_ref().map(|field| retention(app, field)).transpose()?.flatten();
+        let prompt = KeptPrompt { retention, ..kept(named.tokens(app)?, tenant) };
+        check_part(app, &prompt, public)?;
         let body = body.copy(&WRITTEN)?;
         let sha256 = sha256(&app.serving.model.digest, &prompt);
-        Ok(Asked { key: key(tenant, &name), body, public, prompt, sha256 })
+        let says_retain = retain.is_some();
+        Ok(Asked { key: key(tenant, &name), body, public, prompt, sha256, says_retain })
     }
 
     /// Finds out what is to be done, and makes room for it: what had this name before is released.
@@ -210,7 +239,7 @@ impl Asked {
                 Ok(if is_kept { Step::Kept } else { Step::Compute { builds } })
             }
             Change::Replaces(old) => {
-                release(app, &self.key, &KeptPrompt { tokens: old.tokens, ..self.prompt.clone() })?;
+                release(app, &self.key, &of_record(&old, &self.prompt))?;
                 Ok(Step::Compute { builds: old.builds })
             }
         }
@@ -234,16 +263,24 @@ impl Asked {
             Step::Compute { builds } => builds + u64::from(report.computed_tokens > 0),
         };
         let (body, public, sha256) = (self.body.clone(), self.public, self.sha256.clone());
-        let record = PromptRecord { body, public, sha256, tokens: self.prompt.tokens.clone(), builds };
+        let retained = self.retained(app, report);
+        let retained =
+            self.prompt.retention.zip(retained).map(|(retention, it)| RetainedRecord::of(&retention, &it));
+        let tokens = self.prompt.tokens.clone();
+        let record = PromptRecord { body, public, sha256, tokens, builds, retained };
         let before = app.registry.keep(&self.key, record);
         let before = before.map_err(|error| ApiError::internal(error.to_string()))?;
         publish(app)?;
         match before.filter(|before| before.sha256 != self.sha256) {
-            Some(before) => {
-                release(app, &self.key, &KeptPrompt { tokens: before.tokens, ..self.prompt.clone() })
-            }
+            Some(before) => release(app, &self.key, &of_record(&before, &self.prompt)),
             None => Ok(()),
         }
+    }
+
+    /// What is kept of it: as it was reported, or as it was before.
+    fn retained(&self, app: &App, report: &Report) -> Option<Retained> {
+        let before = || app.registry.get(&self.key).as_ref().and_then(PromptRecord::retained);
+        report.retained.as_deref().copied().or_else(before)
     }
 
     fn make_room(&self, app: &App) -> Result<()> {
@@ -255,8 +292,8 @@ impl Asked {
         )))
     }
 
-    fn json(&self, report: &Report, usage: &Value) -> Value {
-        json!({
+    fn json(&self, app: &App, report: &Report, usage: &Value) -> Value {
+        let mut kept = json!({
             "object": "prompt",
             "name": self.key.name,
             "tokens": self.prompt.tokens.len(),
@@ -266,8 +303,46 @@ impl Asked {
             "computed_tokens": report.computed_tokens,
             "cached_tokens": report.cached_tokens,
             "usage": usage,
-        })
+        });
+        if let Some(retention) = self.prompt.retention {
+            kept[RETAIN] = retain_json(app, retention, self.retained(app, report));
+        }
+        kept
     }
+}
+
+/// What a field asks to keep of a prompt, if that is not all.
+fn retention(app: &App, field: &RetainField) -> Result<Option<Retention>> {
+    let chosen = app.serving.retaining.choose_for(Reach::Prefix, field.choice(RETAIN)?);
+    chosen.map_err(|refusal| refused(RETAIN, &refusal))
+}
+
+/// Refuses a prompt of which no part can be kept.
+fn check_part(app: &App, prompt: &KeptPrompt, public: bool) -> Result<()> {
+    if prompt.retention.is_none() {
+        return Ok(());
+    }
+    if public {
+        let message =
+            "`public` beside `retain`: other tenants share exact prompts only; keep one under each name";
+        return Err(ApiError::field("public", message));
+    }
+    if prompt.tokens.len() < BLOCK_POSITIONS {
+        let tokens = prompt.tokens.len();
+        let message = format!(
+            "`retain`: a part is kept of {BLOCK_POSITIONS} tokens or more, and the prompt has {tokens}"
+        );
+        return Err(ApiError::field(RETAIN, message));
+    }
+    match engine(app)?.check(&prompt.request()) {
+        Err(RequestError::Retention(error)) => Err(fault(RETAIN, &error)),
+        checked => Ok(checked?),
+    }
+}
+
+/// The object `retain` of a prompt, as answers that read it have it.
+fn retain_json(app: &App, retention: Retention, retained: Option<Retained>) -> Value {
+    Given::new(retention, Reach::Prefix, &app.serving.retaining).report(retained.as_ref())
 }
 
 /// What all tenants read is the admin's to say: who may come in with a tenant's key neither publishes a
@@ -287,16 +362,14 @@ fn release(app: &App, key: &PromptKey, prompt: &KeptPrompt) -> Result<()> {
     let shares =
         |tenant: &str| keys.tenants().named(tenant).is_some_and(|tenant| tenant.salt() == prompt.salt);
     let held = app.registry.any(|other, record| {
-        other != key && whole_blocks(&record.tokens) == whole_blocks(&prompt.tokens) && shares(&other.tenant)
+        let same = whole_blocks(&record.tokens) == whole_blocks(&prompt.tokens)
+            && record.retention() == prompt.retention;
+        other != key && same && shares(&other.tenant)
     });
     if !held {
         engine(app)?.invalidate(prompt)?;
     }
     Ok(())
-}
-
-fn whole_blocks(tokens: &[u32]) -> &[u32] {
-    &tokens[..tokens.len() - tokens.len() % BLOCK_POSITIONS]
 }
 
 /// Tells the engine which prompts are public: those that the admin has published.
@@ -311,12 +384,11 @@ fn publish(app: &App) -> Result<()> {
 
 /// What is kept under a name, and how much of it is there for the tenant `of`.
 fn state(app: &App, name: &str, record: &PromptRecord, of: &KeptPrompt) -> Result<Value> {
-    let prompt = KeptPrompt { tokens: record.tokens.clone(), ..of.clone() };
-    let cached: Cached = engine(app)?.is_cached(&prompt)?;
-    Ok(json!({
+    let cached: Cached = engine(app)?.is_cached(&of_record(record, of))?;
+    let mut state = json!({
         "object": "prompt",
         "name": name,
-        "tokens": cached.tokens,
+        "tokens": record.tokens.len(),
         "sha256": record.sha256,
         "public": record.public,
         "builds": record.builds,
@@ -324,11 +396,20 @@ fn state(app: &App, name: &str, record: &PromptRecord, of: &KeptPrompt) -> Resul
         "pinned": cached.pinned,
         "ram": cached.ram,
         "disk": cached.disk,
-    }))
+    });
+    if let Some(retention) = record.retention() {
+        state[RETAIN] = retain_json(app, retention, record.retained());
+    }
+    Ok(state)
+}
+
+/// What is kept under a record, for the tenant of `like`.
+fn of_record(record: &PromptRecord, like: &KeptPrompt) -> KeptPrompt {
+    KeptPrompt { tokens: record.tokens.clone(), retention: record.retention(), ..like.clone() }
 }
 
 pub(crate) fn kept(tokens: Vec<u32>, tenant: &Tenant) -> KeptPrompt {
-    KeptPrompt { tokens, salt: tenant.salt(), tenant: tenant.id }
+    KeptPrompt { tokens, salt: tenant.salt(), tenant: tenant.id, retention: None }
 }
 
 fn key(tenant: &Tenant, name: &str) -> PromptKey {

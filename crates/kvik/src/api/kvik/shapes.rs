@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::api::shapes::{kind, list, nullable, object};
+use crate::api::shapes::{kind, list, nullable, object, retained};
 
 fn named<const N: usize>(name: &str, fields: [(&str, Value); N]) -> Value {
     let mut schema = object(fields);
@@ -86,6 +86,7 @@ pub(super) fn prompt() -> Value {
             ("ram", kind("integer")),
             ("disk", kind("integer")),
             ("changed", kind("boolean")),
+            ("retain", retained()),
         ],
     )
 }
@@ -103,6 +104,7 @@ pub(super) fn kept() -> Value {
             ("computed_tokens", kind("integer")),
             ("cached_tokens", kind("integer")),
             ("usage", nullable("object")),
+            ("retain", retained()),
         ],
     )
 }

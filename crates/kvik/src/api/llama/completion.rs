@@ -84,7 +84,8 @@ fn read(app: &App, body: &Body) -> Result<Prepared<LlamaAnswer>> {
         probabilities: logprobs.is_some(),
     };
     let answer = LlamaAnswer::new(echo, options.choices as usize);
-    let origin = Origin { schema_notes: options.schema_notes, ..Origin::default() };
+    let Options { schema_notes, kept_prefix, .. } = options;
+    let origin = Origin { schema_notes, kept_prefix, ..Origin::default() };
     Ok(Prepared { requests, origin, answer, stream })
 }
 

@@ -59,7 +59,7 @@ fn read(app: &App, body: &Body) -> Result<Prepared<ChatAnswer>> {
     let logprobs = fields.logprobs()?;
     let (stream, include_usage) = (head.stream, head.include_usage()?);
 
-    let choices = options.choices;
+    let (choices, kept_prefix) = (options.choices, options.kept_prefix.clone());
     let chat = conversation.request(app, options, logprobs, body)?;
     let name = Head::new(app, "chatcmpl");
     let comparable = Comparable { id: name.id.clone(), parts: chat.parts, with: head.compared_with() };
@@ -68,6 +68,7 @@ fn read(app: &App, body: &Body) -> Result<Prepared<ChatAnswer>> {
         messages: Some(chat.messages),
         comparable: Some(comparable),
         schema_notes: chat.schema_notes,
+        kept_prefix,
     };
     Ok(Prepared { requests: vec![chat.request], origin, answer, stream })
 }

@@ -86,7 +86,8 @@ fn read(app: &App, body: &Body) -> Result<Prepared<TextAnswer>> {
     let parts = Parts { model: app.answered.hash(&name.model), messages, ..Parts::default() };
     let comparable = Some(Comparable { id: name.id.clone(), parts, with: head.compared_with() });
     let answer = TextAnswer::new(name, echoes, choices, logprobs.is_some(), include_usage);
-    let origin = Origin { messages: None, comparable, schema_notes: options.schema_notes };
+    let Options { schema_notes, kept_prefix, .. } = options;
+    let origin = Origin { messages: None, comparable, schema_notes, kept_prefix };
     Ok(Prepared { requests, origin, answer, stream })
 }
 

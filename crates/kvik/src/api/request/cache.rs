@@ -40,6 +40,8 @@ struct KvikFields {
     cache: Option<CacheMode>,
     /// Which tokens are kept and read on; the server's default when absent.
     retain: Option<RetainField>,
+    /// The name of a kept prompt with which this one begins: what is kept of it is read instead of all of it.
+    kept_prefix: Option<String>,
 }
 
 /// Whether the cache takes part.
@@ -53,7 +55,7 @@ enum CacheMode {
 }
 
 /// What a request asks of the cache, understood.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Keep {
     /// Look for the prompt in the cache and leave it there.
     pub(crate) reuse: bool,
@@ -61,6 +63,8 @@ pub(crate) struct Keep {
     pub(crate) lifetime: Lifetime,
     /// Which tokens its sequences go on reading, where it says so.
     pub(crate) retain: Option<RetainChoice>,
+    /// The kept prompt of which they read what is kept.
+    pub(crate) kept_prefix: Option<String>,
 }
 
 impl CacheFields {
@@ -84,9 +88,31 @@ impl CacheFields {
             let message = "`kvik.pin` keeps a prompt in the cache, and this one is to stay out of it";
             return Err(ApiError::field("kvik.pin", message));
         }
-        let retain = own.retain.as_ref().map(RetainField::choice).transpose()?;
-        Ok(Keep { reuse, lifetime, retain })
+        let retain = own.retain.as_ref().map(|field| field.choice(RETAIN)).transpose()?;
+        let kept_prefix = own.kept_prefix;
+        if kept_prefix.is_some() {
+            let other = (retain.is_some().then_some("retain"))
+                .or((!reuse).then_some("cache"))
+                .or(lifetime.pin.then_some("pin"));
+            other.map_or(Ok(()), |other| Err(not_beside(other)))?;
+        }
+        Ok(Keep { reuse, lifetime, retain, kept_prefix })
     }
+}
+
+/// Where retention stands in a body.
+pub(super) const RETAIN: &str = "kvik.retain";
+
+/// A request that reads what is kept of a prompt asks for something else as well, with the field `other` of `kvik`.
+fn not_beside(other: &str) -> ApiError {
+    let because = match other {
+        "retain" => "says itself which tokens are read, as the prompt was kept; send one of them",
+        "cache" => "reads from the cache, and this request is to stay out of it",
+        _ => {
+            "reads a prompt that is pinned already, and leaves nothing behind it that could be; leave `kvik.pin` out"
+        }
+    };
+    ApiError::field("kvik.kept_prefix", format!("`kvik.kept_prefix` beside `kvik.{other}`: it {because}"))
 }
 
 /// Priorities that have names.
@@ -167,23 +193,29 @@ mod tests {
 
     #[test]
     fn every_field_in_every_form() {
-        let shared = Keep { reuse: true, lifetime: Lifetime::default(), retain: None };
+        let shared = Keep { reuse: true, lifetime: Lifetime::default(), retain: None, kept_prefix: None };
         let check = |body: Value, expect: Keep| assert_eq!(read(body.clone()), Ok(expect), "{body}");
-        check(json!({}), shared);
-        check(json!({"kvik": {}}), shared);
-        check(json!({"cache_prompt": false}), Keep { reuse: false, ..shared });
-        check(json!({"kvik": {"cache": "private"}}), Keep { reuse: false, ..shared });
-        check(json!({"cache_prompt": false, "kvik": {"pin": false}}), Keep { reuse: false, ..shared });
-        check(json!({"cache_prompt": true, "kvik": {"cache": "shared"}}), shared);
-        let lasting = |lifetime| Keep { lifetime, ..shared };
+        check(json!({}), shared.clone());
+        let name = |name: &str| Keep { kept_prefix: Some(name.to_owned()), ..shared.clone() };
+        check(json!({"kvik": {"kept_prefix": "notify"}}), name("notify"));
+        check(json!({"kvik": {"kept_prefix": null}}), shared.clone());
+        check(json!({"kvik": {}}), shared.clone());
+        check(json!({"cache_prompt": false}), Keep { reuse: false, ..shared.clone() });
+        check(json!({"kvik": {"cache": "private"}}), Keep { reuse: false, ..shared.clone() });
+        check(
+            json!({"cache_prompt": false, "kvik": {"pin": false}}),
+            Keep { reuse: false, ..shared.clone() },
+        );
+        check(json!({"cache_prompt": true, "kvik": {"cache": "shared"}}), shared.clone());
+        let lasting = |lifetime| Keep { lifetime, ..shared.clone() };
         let ttl = Some(Duration::from_millis(1500));
         check(json!({"kvik": {"ttl_s": 1.5}}), lasting(Lifetime { ttl, ..Lifetime::default() }));
         check(json!({"kvik": {"pin": true}}), lasting(Lifetime { pin: true, ..Lifetime::default() }));
-        let retain = |text: &str| Keep { retain: Some(text.parse().unwrap()), ..shared };
+        let retain = |text: &str| Keep { retain: Some(text.parse().unwrap()), ..shared.clone() };
         check(json!({"kvik": {"retain": "none"}}), retain("none"));
         check(json!({"kvik": {"retain": "snapkv:0.5"}}), retain("snapkv:0.5"));
         check(json!({"kvik": {"retain": {"policy": "snapkv", "keep": 0.5}}}), retain("snapkv:0.5"));
-        check(json!({"kvik": {"retain": null}}), shared);
+        check(json!({"kvik": {"retain": null}}), shared.clone());
         for (asked, priority) in
             [(json!(-100), -100), (json!(7.0), 7), (json!("low"), -50), (json!("high"), 50), (json!(null), 0)]
         {
@@ -215,5 +247,11 @@ mod tests {
         check(json!({"kvik": {"retain": []}}), "kvik.retain");
         check(json!({"kvik": {"retain": {"policy": "snapkv", "keep": 2.5}}}), "kvik.retain.keep");
         check(json!({"cache_prompt": true, "kvik": {"cache": "private"}}), "kvik.cache");
+        check(json!({"kvik": {"kept_prefix": 5}}), "kvik.kept_prefix");
+        for beside in [json!({"retain": "none"}), json!({"cache": "private"}), json!({"pin": true})] {
+            let mut fields = beside;
+            fields["kept_prefix"] = json!("notify");
+            check(json!({"kvik": fields}), "kvik.kept_prefix");
+        }
     }
 }

@@ -14,11 +14,12 @@ use serde::{
 use serde_json::{Map, Value, json};
 
 use super::{
-    cache::{CacheFields, Keep},
+    cache::{CacheFields, Keep, RETAIN},
     constraint::ConstraintFields,
     defaults::Defaults,
     number::Whole,
     parts::{FromBody, Part},
+    retain::refused,
     sampling::SamplingFields,
     unsupported::UnsupportedGenerating,
 };
@@ -170,6 +171,8 @@ pub(crate) struct Options {
     pub(crate) reuse: bool,
     pub(crate) lifetime: Lifetime,
     pub(crate) retention: Option<Retention>,
+    /// The kept prompt of which it reads what is kept.
+    pub(crate) kept_prefix: Option<String>,
     pub(crate) constraint: Option<Constraint>,
     /// What of a schema is not enforced, and why.
     pub(crate) schema_notes: Vec<String>,
@@ -183,7 +186,7 @@ impl<D: Defaults> GenerationFields<D> {
         encode: &dyn Fn(&str) -> Vec<Token>,
         retaining: &Retaining,
     ) -> Result<Options> {
-        let Keep { reuse, lifetime, retain } = self.cache.keep()?;
+        let Keep { reuse, lifetime, retain, kept_prefix } = self.cache.keep()?;
         let end = self.end;
         let length = end.max_completion_tokens.or(end.max_tokens).or(end.n_predict);
         let mut schema_notes = Vec::new();
@@ -195,7 +198,8 @@ impl<D: Defaults> GenerationFields<D> {
             length: length.map(Whole::get),
             reuse,
             lifetime,
-            retention: retaining.choose(retain)?,
+            retention: retaining.choose(retain).map_err(|refusal| refused(RETAIN, &refusal))?,
+            kept_prefix,
             constraint: self.constraint.constraint(&mut schema_notes)?,
             schema_notes,
         })

@@ -11,7 +11,7 @@ mod messages;
 pub(crate) mod number;
 pub(crate) mod parts;
 pub(crate) mod prompt;
-mod retain;
+pub(crate) mod retain;
 mod sampling;
 mod tools;
 mod unsupported;

@@ -1,4 +1,5 @@
-//! `kvik.retain`: which tokens of its sequences a request goes on reading.
+//! `kvik.retain`, which tokens of its sequences a request goes on reading; and `retain` of a prompt of which a part is
+//! kept.
 //!
 //! A text as `--retain` takes it, or an object with `policy`, `keep` and the options of the policy. Which options
 //! there are is the policies' business: their names are not repeated here.
@@ -22,8 +23,6 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
-/// Where it stands in a body.
-const PATH: &str = "kvik.retain";
 /// What it may be.
 const EXPECTED: &str =
     "a policy as \"snapkv:0.5\", an object with `policy`, `keep` and options, \"auto\" or \"none\"";
@@ -34,37 +33,53 @@ const TEXT_BYTES_MAX: usize = 256;
 
 /// The field as it was sent.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-pub(super) struct RetainField(Json);
+pub(crate) struct RetainField(Json);
 
 impl RetainField {
-    /// What it asks for.
-    pub(super) fn choice(&self) -> Result<RetainChoice> {
+    /// What it asks for where it stands at `path` in a body.
+    pub(crate) fn choice(&self, path: &str) -> Result<RetainChoice> {
         match &self.0.0 {
-            Value::String(text) if text.len() <= TEXT_BYTES_MAX => Ok(text.parse::<RetainChoice>()?),
-            Value::Object(fields) => of_object(fields),
-            other => Err(wrong(PATH, EXPECTED, other)),
+            Value::String(text) if text.len() <= TEXT_BYTES_MAX => {
+                text.parse().map_err(|error| fault(path, &error))
+            }
+            Value::Object(fields) => of_object(path, fields),
+            other => Err(wrong(path, EXPECTED, other)),
         }
     }
 }
 
+/// A retention that cannot be meant, of a field at `path`.
+pub(crate) fn fault(path: &str, error: &RetentionError) -> ApiError {
+    ApiError::field(format!("{path}.{}", error.field()), format!("{path}.{error}"))
+}
+
+/// A retention that is not allowed, of a field at `path`.
+pub(crate) fn refused(path: &str, refusal: &RetainRefusal) -> ApiError {
+    ApiError::field(format!("{path}.{}", refusal.field()), format!("{path}.{refusal}"))
+}
+
 /// What an object asks for. A null counts as absent, as in all bodies.
-fn of_object(fields: &Map<String, Value>) -> Result<RetainChoice> {
+fn of_object(path: &str, fields: &Map<String, Value>) -> Result<RetainChoice> {
     let there = fields.iter().filter(|(_, value)| !value.is_null());
     let mut texts: BTreeMap<&str, String> =
-        there.map(|(name, value)| Ok((name.as_str(), text(name, value)?))).collect::<Result<_>>()?;
+        there.map(|(name, value)| Ok((name.as_str(), text(path, name, value)?))).collect::<Result<_>>()?;
     let Some(policy) = texts.remove("policy") else {
         let known = Policy::names().join(", ");
-        return Err(missing(&format!("is missing; name a policy: {known}, auto or none")));
+        let at = format!("{path}.policy");
+        let message = format!("`{at}` is missing; name a policy: {known}, auto or none");
+        return Err(ApiError::field(&at, message));
     };
     let choice = match policy.as_str() {
         RetainChoice::EVERYTHING => RetainChoice::Everything,
-        RetainChoice::AUTO => RetainChoice::auto(texts.remove("loss").as_deref())?,
-        name => return Ok(RetainChoice::Chosen(chosen(name, texts)?)),
+        RetainChoice::AUTO => {
+            RetainChoice::auto(texts.remove("loss").as_deref()).map_err(|e| fault(path, &e))?
+        }
+        name => return chosen(name, texts).map(RetainChoice::Chosen).map_err(|error| fault(path, &error)),
     };
     match texts.keys().next() {
         None => Ok(choice),
         Some(name) => {
-            let at = format!("{PATH}.{name}");
+            let at = format!("{path}.{name}");
             Err(ApiError::field(
                 &at,
                 format!("`{at}` says nothing beside the policy `{policy}`; leave it out"),
@@ -87,13 +102,8 @@ fn chosen(name: &str, mut texts: BTreeMap<&str, String>) -> std::result::Result<
     Ok(retention)
 }
 
-fn missing(message: &str) -> ApiError {
-    let at = format!("{PATH}.policy");
-    ApiError::field(&at, format!("`{at}` {message}"))
-}
-
 /// The value of a field as the text of a retention writes it.
-fn text(name: &str, value: &Value) -> Result<String> {
+fn text(path: &str, name: &str, value: &Value) -> Result<String> {
     let text = match value {
         Value::Bool(flag) => Some(flag.to_string()),
         Value::Number(number) => Some(digits(number)),
@@ -101,7 +111,7 @@ fn text(name: &str, value: &Value) -> Result<String> {
         Value::Null | Value::Array(_) | Value::Object(_) => None,
     };
     text.filter(|text| text.len() <= TEXT_BYTES_MAX)
-        .ok_or_else(|| wrong(format!("{PATH}.{name}"), SCALAR, value))
+        .ok_or_else(|| wrong(format!("{path}.{name}"), SCALAR, value))
 }
 
 /// A number without an exponent: 512.0 is 512, as some clients send floats.
@@ -109,12 +119,6 @@ fn digits(number: &Number) -> String {
     match number.as_f64() {
         Some(x) if number.is_f64() => whole(x).map_or_else(|| x.to_string(), |n| n.to_string()),
         _ => number.to_string(),
-    }
-}
-
-impl From<RetainRefusal> for ApiError {
-    fn from(refusal: RetainRefusal) -> ApiError {
-        ApiError::field(format!("{PATH}.{}", refusal.field()), format!("{PATH}.{refusal}"))
     }
 }
 

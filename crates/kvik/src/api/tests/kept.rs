@@ -24,18 +24,18 @@ use crate::{
 };
 
 /// A server with the embedded model; `root` is the admin's key, and of every tenant its name.
-struct Server {
-    app: Arc<App>,
+pub(super) struct Server {
+    pub(super) app: Arc<App>,
     router: Router,
     handle: Handle,
 }
 
 impl Server {
-    fn new(tenants: &str) -> Server {
+    pub(super) fn new(tenants: &str) -> Server {
         Server::with(tenants, CacheArgs::in_ram(512, ByteSize(8 << 20)))
     }
 
-    fn with(tenants: &str, cache: CacheArgs) -> Server {
+    pub(super) fn with(tenants: &str, cache: CacheArgs) -> Server {
         let keys = if tenants.is_empty() { Keys::new([]) } else { keys(tenants) };
         let loaded = load::open(&ModelArgs::embedded(), &cache, Capacity { parallel: 2, queue: 8 }).unwrap();
         loaded.handle.set_tenants(keys.tenants());
@@ -44,7 +44,7 @@ impl Server {
         Server { router: router(app.clone()), app, handle: loaded.handle }
     }
 
-    async fn send(&self, key: &str, method: &str, path: &str, body: Value) -> (StatusCode, Value) {
+    pub(super) async fn send(&self, key: &str, method: &str, path: &str, body: Value) -> (StatusCode, Value) {
         let request = HttpRequest::builder().method(method).uri(path);
         let request = request.header("authorization", format!("Bearer {key}"));
         let request = request.header("content-type", "application/json").header("host", "127.0.0.1");
@@ -53,7 +53,7 @@ impl Server {
     }
 
     /// The answer to a request that must succeed.
-    async fn done(&self, key: &str, method: &str, path: &str, body: Value) -> Value {
+    pub(super) async fn done(&self, key: &str, method: &str, path: &str, body: Value) -> Value {
         let (status, answer) = self.send(key, method, path, body).await;
         assert_eq!(status, 200, "{method} {path}: {answer}");
         answer
@@ -68,7 +68,7 @@ impl Server {
 
     /// Waits until so many blocks are pinned and, where it is asked for, so many in the tree: numbers are those
     /// of the last step.
-    async fn settles(&self, pinned: usize, shared: Option<usize>) {
+    pub(super) async fn settles(&self, pinned: usize, shared: Option<usize>) {
         let deadline = std::time::Instant::now() + Duration::from_secs(20);
         loop {
             let stats = self.app.serving.engine.stats().cache;
@@ -83,7 +83,7 @@ impl Server {
         }
     }
 
-    async fn has_pinned(&self, blocks: usize) {
+    pub(super) async fn has_pinned(&self, blocks: usize) {
         self.settles(blocks, None).await;
     }
 }
@@ -94,10 +94,10 @@ impl Drop for Server {
     }
 }
 
-const TENANTS: &str = "[tenant.acme]\nKEY:acme;\nshare = \"public-prompts\"\n\
+pub(super) const TENANTS: &str = "[tenant.acme]\nKEY:acme;\nshare = \"public-prompts\"\n\
     [tenant.beta]\nKEY:beta;\nshare = \"public-prompts\"\n";
 
-fn tokens(first: u32, count: u32) -> Vec<u32> {
+pub(super) fn tokens(first: u32, count: u32) -> Vec<u32> {
     (0..count).map(|i| 40 + (first * 31 + i * 7) % 200).collect()
 }
 

@@ -5,6 +5,7 @@ mod bodies;
 mod connections;
 mod doors;
 mod kept;
+mod kept_parts;
 mod openapi;
 mod requests;
 mod retain;

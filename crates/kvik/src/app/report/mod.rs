@@ -2,7 +2,7 @@
 
 pub(crate) mod cache;
 pub(crate) mod comparison;
-mod retain;
+pub(crate) mod retain;
 pub(crate) mod spans;
 pub(crate) mod trailer;
 pub(crate) mod usage;

@@ -1,26 +1,35 @@
 //! `kvik.retain`: what a sequence kept of its tokens, and what that costs by measurement.
 
 use kvik_cache::retain::Retention;
-use kvik_engine::api::{Report, Retained};
+use kvik_engine::api::{Request, Retained};
 use serde_json::{Value, json};
 
-use crate::{measured::Loss, serving::retaining::Retaining};
+use crate::{
+    measured::Loss,
+    serving::retaining::{Reach, Retaining},
+};
 
 /// A retention that a request was given.
-pub(super) struct Given {
+pub(crate) struct Given {
     retention: Retention,
     /// What it was measured to lose, if it was.
     loss: Option<Loss>,
 }
 
 impl Given {
-    pub(super) fn new(retention: Retention, retaining: &Retaining) -> Given {
-        Given { retention, loss: retaining.loss(&retention) }
+    /// That of a request, if it was given one.
+    pub(super) fn to(request: &Request, retaining: &Retaining) -> Option<Given> {
+        let reach = if request.kept_prefix.is_some() { Reach::Prefix } else { Reach::Sequence };
+        request.retention.map(|retention| Given::new(retention, reach, retaining))
     }
 
-    /// The object `kvik.retain`, when this was reported.
-    pub(super) fn report(&self, report: &Report) -> Value {
-        let mut retain = report.retained.as_deref().map_or_else(|| json!({"positions_dropped": 0}), kept);
+    pub(crate) fn new(retention: Retention, reach: Reach, retaining: &Retaining) -> Given {
+        Given { retention, loss: retaining.loss(&retention, reach) }
+    }
+
+    /// The object `kvik.retain`, when this was kept.
+    pub(crate) fn report(&self, retained: Option<&Retained>) -> Value {
+        let mut retain = retained.map_or_else(|| json!({"positions_dropped": 0}), kept);
         retain["policy"] = json!(self.retention.to_string());
         match &self.loss {
             None => retain["measured"] = json!(false),

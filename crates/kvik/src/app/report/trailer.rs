@@ -20,6 +20,8 @@ pub(crate) struct Origin {
     pub(crate) comparable: Option<Comparable>,
     /// What of a schema is not enforced.
     pub(crate) schema_notes: Vec<String>,
+    /// The kept prompt with which each prompt begins, and of which what is kept is read.
+    pub(crate) kept_prefix: Option<String>,
 }
 
 impl Origin {
@@ -62,8 +64,7 @@ impl Trailer {
         let comparable = origin.comparable.take();
         let comparison = comparable.map(|asked| Comparison::new(&app.answered, asked, requests));
         let schema_notes = std::mem::take(&mut origin.schema_notes);
-        let given = |retention| Given::new(retention, &app.serving.retaining);
-        let given = requests.iter().map(|request| request.retention.map(given)).collect();
+        let given = requests.iter().map(|request| Given::to(request, &app.serving.retaining)).collect();
         Trailer { asked: origin.asked(app, requests), given, ended, comparison, schema_notes }
     }
 
@@ -71,7 +72,7 @@ impl Trailer {
     pub(crate) fn note(&mut self, prompt: usize, event: &Event) {
         if let Event::Done(report) = event {
             let cache = self.asked[prompt].cache_report(report.into());
-            let retain = self.given[prompt].as_ref().map(|given| given.report(report));
+            let retain = self.given[prompt].as_ref().map(|given| given.report(report.retained.as_deref()));
             self.ended[prompt] = Some(Ended { report: report.clone(), cache, retain });
         }
         if self.is_complete() {

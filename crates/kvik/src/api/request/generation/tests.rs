@@ -45,6 +45,7 @@ fn the_defaults_are_openais() {
             reuse: true,
             lifetime: Lifetime::default(),
             retention: None,
+            kept_prefix: None,
             constraint: None,
             schema_notes: vec![]
         }

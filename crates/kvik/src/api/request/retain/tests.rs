@@ -1,7 +1,7 @@
 use super::*;
 
 fn read(value: Value) -> Result<RetainChoice> {
-    RetainField(Json(value)).choice()
+    RetainField(Json(value)).choice("kvik.retain")
 }
 
 #[test]

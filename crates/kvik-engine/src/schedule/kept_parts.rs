@@ -1,0 +1,99 @@
+//! What is kept of prefixes, as far as this process has made or read it: a list, so that it is found again without
+//! reading what lies in the cache. Bounded; what it does not list any more is found as after a restart.
+
+use kvik_cache::{Identity, NamespaceId, Token};
+use rustc_hash::FxHashMap;
+
+use super::forget::kept;
+
+/// Entries at most: some hundred bytes each.
+const PARTS_MAX: usize = 4096;
+
+/// What names the part of a prefix that a policy keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct KeptName {
+    /// Of its policy.
+    pub(super) namespace: NamespaceId,
+    /// Of the prefix, where it is stored exactly.
+    pub(super) identity: Identity,
+    /// Tokens of the prefix.
+    pub(super) tokens: usize,
+}
+
+/// The parts that are known, by name.
+#[derive(Debug, Default)]
+pub(super) struct KeptParts {
+    parts: FxHashMap<KeptName, KeptPart>,
+    /// Uses so far.
+    uses: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct KeptPart {
+    /// Blocks in the cache, those included that say what is kept.
+    blocks: usize,
+    /// The number of its last use.
+    used: u64,
+}
+
+impl KeptName {
+    /// Its first `blocks` blocks, as tokens in its namespace.
+    pub(super) fn key(&self, blocks: usize) -> Vec<Token> {
+        kept::key(&self.identity, blocks)
+    }
+}
+
+impl KeptParts {
+    /// Notes that a part lies in so many blocks, and that it was used. When there are too many, the one that was not
+    /// used for longest is no longer listed.
+    pub(super) fn note(&mut self, name: KeptName, blocks: usize) {
+        self.uses += 1;
+        self.parts.insert(name, KeptPart { blocks, used: self.uses });
+        if self.parts.len() > PARTS_MAX
+            && let Some((&oldest, _)) = self.parts.iter().min_by_key(|(_, part)| part.used)
+        {
+            self.parts.remove(&oldest);
+        }
+    }
+
+    /// Blocks of a part.
+    pub(super) fn blocks(&self, name: &KeptName) -> Option<usize> {
+        self.parts.get(name).map(|part| part.blocks)
+    }
+
+    /// The parts of one prefix, under all policies.
+    pub(super) fn of(&self, identity: &Identity) -> Vec<KeptName> {
+        self.parts.keys().filter(|name| name.identity == *identity).copied().collect()
+    }
+
+    pub(super) fn remove(&mut self, name: &KeptName) {
+        self.parts.remove(name);
+    }
+
+    /// Forgets all: names hold in one cache only.
+    pub(super) fn clear(&mut self) {
+        self.parts.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvik_cache::{Cache, CacheConfig, Namespaces, Policy};
+
+    use super::*;
+
+    #[test]
+    fn the_least_recently_used_part_is_no_longer_listed() {
+        let config = CacheConfig { blocks: 1, policy: Policy::Lru, ghosts: 0, pinned_max: 0 };
+        let namespaces = Namespaces { model: [0; 32], kv_format: "f32/f32", adapter: None };
+        let namespace = Cache::new(config).unwrap().namespace(&namespaces.kept([0; 16], "keydiff:0.5"));
+        let name = |index: usize| KeptName { namespace, identity: Identity([0; 32]), tokens: 16 * index };
+        let mut parts = KeptParts::default();
+        (1..=PARTS_MAX).for_each(|index| parts.note(name(index), index));
+        parts.note(name(1), 7);
+        parts.note(name(PARTS_MAX + 1), 9);
+        let known = [1, 2, 3, PARTS_MAX + 1].map(|index| parts.blocks(&name(index)));
+        assert_eq!(known, [Some(7), None, Some(3), Some(9)]);
+        assert_eq!(parts.of(&Identity([0; 32])).len(), PARTS_MAX);
+    }
+}

@@ -1,0 +1,65 @@
+//! `kvik.kept_prefix`: a request reads what is kept of a prompt that its tenant keeps under a name.
+
+use kvik_cache::{Token, whole_blocks};
+use kvik_engine::api::Request;
+
+use super::{
+    prompts::{PromptKey, PromptRecord, common},
+    state::App,
+};
+use crate::{
+    accounts::tenants::Tenant,
+    http::error::ApiError,
+    serving::retaining::{Reach, RetainRefusal},
+};
+
+/// Where it stands in a body.
+const PATH: &str = "kvik.kept_prefix";
+
+/// Lets requests of a tenant read what is kept of the prompt `name`, with which each must begin.
+///
+/// # Errors
+/// If the tenant keeps no such prompt, keeps all of it, or the prompts begin otherwise.
+pub(crate) fn read(app: &App, tenant: &Tenant, name: &str, requests: &mut [Request]) -> Result<(), ApiError> {
+    let key = PromptKey { tenant: tenant.name.clone(), name: name.to_owned() };
+    let record = app.registry.get(&key).ok_or_else(|| unknown(name))?;
+    let retention = record.retention().ok_or_else(|| kept_whole(name))?;
+    app.serving.retaining.check(retention, Reach::Prefix).map_err(refused)?;
+    for request in requests {
+        check_beginning(name, &record, &request.prompt)?;
+        request.retention = Some(retention);
+        request.kept_prefix = Some(whole_blocks(&record.tokens).len());
+    }
+    Ok(())
+}
+
+fn check_beginning(name: &str, record: &PromptRecord, prompt: &[Token]) -> Result<(), ApiError> {
+    let (shared, all) = (common(&record.tokens, prompt), record.tokens.len());
+    if shared == all {
+        return Ok(());
+    }
+    let how = if shared == prompt.len() { "ends" } else { "differs" };
+    let message = format!(
+        "`{PATH}`: the prompt does not begin with what is kept under `{name}`: of its {all} tokens the first {shared} agree, then the prompt {how}; send the same messages and tools first (`kvik prompt check {name} FILE` compares them)"
+    );
+    Err(ApiError::field(PATH, message))
+}
+
+fn unknown(name: &str) -> ApiError {
+    let message = format!(
+        "`{PATH}`: no prompt is kept under the name `{name}`; `kvik prompt add {name} FILE --retain kvzip:0.25` keeps one, `kvik prompt ls` lists them"
+    );
+    ApiError::field(PATH, message)
+}
+
+fn kept_whole(name: &str) -> ApiError {
+    let message = format!(
+        "`{PATH}`: all of `{name}` is kept, which a request that begins so finds without asking; leave the field out, or keep a part (`kvik prompt add {name} FILE --retain kvzip:0.25`)"
+    );
+    ApiError::field(PATH, message)
+}
+
+/// The bound on losses was lowered, or the prompt was measured, since it was kept.
+fn refused(refusal: RetainRefusal) -> ApiError {
+    ApiError::field(PATH, format!("`{PATH}`: {refusal}"))
+}
