@@ -49,9 +49,10 @@ def first_turn(case):
     return Case(case.task, before, "", tuple(encode(rendered(before))))
 
 
-def conversations(count):
-    """So many of the longest conversations, half recall and half passkey."""
-    longest = {task: sorted(cases(task), key=lambda case: -len(case.tokens)) for task in TASKS}
+def conversations(count, prompt_max=1 << 30):
+    """So many of the longest conversations of at most so many tokens, half recall and half passkey."""
+    short = {task: [case for case in cases(task) if len(case.tokens) <= prompt_max] for task in TASKS}
+    longest = {task: sorted(short[task], key=lambda case: -len(case.tokens)) for task in TASKS}
     return [longest[TASKS[number % 2]][number // 2] for number in range(count)]
 
 

@@ -51,6 +51,7 @@ def arguments():
     parser.add_argument("--sizes", type=numbers, default=SIZES, help="tokens of a cache")
     parser.add_argument("--conversations", type=numbers, default=(16, 64))
     parser.add_argument("--together", type=int, default=TOGETHER, help="tokens that each of several conversations generates")
+    parser.add_argument("--prompt-max", type=int, default=CONVERSATION, help="tokens of the longest prompt of several")
     parser.add_argument("--kv", default="f16", help="kvik's KV format")
     parser.add_argument("--peer-kv", default="f16", help="the peer's: f16 or u8")
     parser.add_argument("--peer-prefix-caching", action="store_true", help="which its eviction does not bear for long")
@@ -139,7 +140,7 @@ def sequences(args, engines):
     """Conversations at the same time in the bytes of four whole ones."""
     print("| conversations | engine | retention | at the same time | right |\n| ---: | --- | --- | ---: | ---: |")
     for count, engine in product(args.conversations, engines):
-        asked = conversations(count)
+        asked = conversations(count, args.prompt_max)
         for text in kept(args, engine):
             with engine.open(text, 4 * CONVERSATION * TOKEN_BYTES) as opened:
                 texts, running = opened.together(asked, args.together)

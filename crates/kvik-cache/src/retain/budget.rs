@@ -2,8 +2,7 @@
 
 use std::ops::Range;
 
-use super::heads::HeadImportance;
-use super::rank::order;
+use super::heads::{HeadImportance, WEIGHT_MAX, WEIGHT_MIN};
 use super::retention::{Budget, Retention};
 
 /// Heads whose positions compete.
@@ -99,37 +98,43 @@ fn lowered(mut quotas: Vec<usize>, shape: &[usize], total: usize) -> Vec<usize> 
     quotas
 }
 
-/// How many positions each head keeps: all heads the first and the latest; what is left goes to the heads in the
-/// order of their importance, to each as much as it stores.
+/// How many positions each head keeps: in proportion to its weight, and no fewer than those that are kept always.
 fn calibrated(
     retention: &Retention,
     at: usize,
     stored: &[Vec<usize>],
     importance: &HeadImportance,
 ) -> Vec<usize> {
-    let stored_of: Vec<usize> = stored.concat();
-    let total = retention.keep.positions(at, stored_of.len());
+    let shape: Vec<usize> = stored.iter().map(Vec::len).collect();
+    let (stored, weights) = (stored.concat(), importance.weights(&shape));
+    let total = retention.keep.positions(at, stored.len());
     let (first, last) = retention.forced(at);
-    let base = first.saturating_add(last).min(total / stored_of.len().max(1)).max(1);
-    let mut quotas: Vec<usize> = stored_of.iter().map(|&stored| stored.min(base)).collect();
-    let mut left = total.saturating_sub(quotas.iter().sum());
-    for head in by_importance(stored, importance) {
-        let more = left.min(stored_of[head] - quotas[head]);
-        quotas[head] += more;
+    let least = first.saturating_add(last).min(total / stored.len().max(1)).max(1);
+    let quota = |level: usize, head: usize| {
+        (level * weights[head] as usize / WEIGHT_MAX as usize).max(least).min(stored[head]).max(1)
+    };
+    let at_level = |level: usize| (0..stored.len()).map(move |head| quota(level, head));
+    let full = at * (WEIGHT_MAX / WEIGHT_MIN) as usize;
+    let level = highest(full, |level| at_level(level).sum::<usize>() <= total);
+    // What is left is less than the next level needs: the first heads have it.
+    let mut left = total.saturating_sub(at_level(level).sum());
+    let next = at_level(level + 1).zip(at_level(level)).map(|(next, quota)| {
+        let more = left.min(next - quota);
         left -= more;
-    }
-    quotas.iter_mut().for_each(|quota| *quota = (*quota).max(1));
-    quotas
+        quota + more
+    });
+    next.collect()
 }
 
-/// The heads, those that matter most first, equal ones in their order. A head without an importance is last.
-fn by_importance(stored: &[Vec<usize>], importance: &HeadImportance) -> Vec<usize> {
-    let of = |layer: usize, head: usize| importance.layers.get(layer).and_then(|heads| heads.get(head));
-    let heads =
-        stored.iter().enumerate().flat_map(|(layer, heads)| (0..heads.len()).map(move |head| (layer, head)));
-    let ranks: Vec<u32> =
-        heads.map(|(layer, head)| of(layer, head).map_or(0, |&value| order(value))).collect();
-    let mut heads: Vec<usize> = (0..ranks.len()).collect();
-    heads.sort_by_key(|&head| std::cmp::Reverse(ranks[head]));
-    heads
+/// The highest number up to `max` for which `holds`, or 0; it holds up to some number and not beyond.
+fn highest(max: usize, holds: impl Fn(usize) -> bool) -> usize {
+    let (mut low, mut high) = (0, max);
+    while low < high {
+        let middle = low + (high - low).div_ceil(2);
+        match holds(middle) {
+            true => low = middle,
+            false => high = middle - 1,
+        }
+    }
+    low
 }

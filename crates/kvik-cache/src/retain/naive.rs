@@ -142,42 +142,34 @@ fn pyramid(retention: &Retention, at: usize, facts: &[LayerFacts], beta: f64) ->
     quotas
 }
 
-/// Positions handed out one by one.
+/// Shares raised step by step.
 fn calibrated(
     retention: &Retention,
     at: usize,
     facts: &[LayerFacts],
     heads: &HeadImportance,
 ) -> Vec<Vec<usize>> {
-    let places: Vec<(usize, usize)> = facts
-        .iter()
-        .enumerate()
-        .flat_map(|(layer, facts)| (0..facts.heads.len()).map(move |head| (layer, head)))
-        .collect();
-    let total = retention.keep.positions(at, places.len());
+    let shape: Vec<usize> = facts.iter().map(|layer| layer.heads.len()).collect();
+    let (weights, total) = (heads.weights(&shape), retention.keep.positions(at, shape.iter().sum()));
     let (first, last) = retention.forced(at);
-    let mut quotas: Vec<Vec<usize>> = facts.iter().map(|layer| vec![0; layer.heads.len()]).collect();
-    for _ in 0..(first + last).max(1) {
-        // A round for all heads, or none: those beyond the middle count as much as the first.
-        if quotas.iter().flatten().sum::<usize>() < total
-            && quotas.iter().flatten().max() < Some(&(total / places.len()))
-        {
-            for &(layer, head) in &places {
-                let stored = facts[layer].heads[head].positions.len();
-                quotas[layer][head] = (quotas[layer][head] + 1).min(stored);
+    let least = (first + last).min(total / weights.len());
+    let stored: Vec<usize> =
+        facts.iter().flat_map(|layer| layer.heads.iter().map(|head| head.positions.len())).collect();
+    let mut quotas: Vec<usize> = stored.iter().map(|&stored| stored.min(least).max(1)).collect();
+    let mut level = 0;
+    while quotas.iter().sum::<usize>() < total
+        && quotas.iter().zip(&stored).any(|(quota, stored)| quota < stored)
+    {
+        level += 1;
+        for head in 0..quotas.len() {
+            let wanted = stored[head].min(level * weights[head] as usize / 1000);
+            while quotas[head] < wanted && quotas.iter().sum::<usize>() < total {
+                quotas[head] += 1;
             }
         }
     }
-    let mut order = places.clone();
-    order.sort_by(|&(l, h), &(m, k)| heads.layers[m][k].partial_cmp(&heads.layers[l][h]).unwrap());
-    for (layer, head) in order {
-        while quotas.iter().flatten().sum::<usize>() < total
-            && quotas[layer][head] < facts[layer].heads[head].positions.len()
-        {
-            quotas[layer][head] += 1;
-        }
-    }
-    quotas
+    let mut quotas = quotas.into_iter();
+    shape.iter().map(|&heads| quotas.by_ref().take(heads).collect()).collect()
 }
 
 fn of_layer(

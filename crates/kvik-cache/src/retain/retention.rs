@@ -52,8 +52,8 @@ pub enum Budget {
     },
     /// All heads of all layers compete.
     All,
-    /// The heads that were measured to matter most keep everything, the others their first and last positions
-    /// (as DuoAttention has it, arXiv 2410.10819).
+    /// Heads share in proportion to the fifth root of how much they were measured to matter: between an equal
+    /// division and DuoAttention's (arXiv 2410.10819), in which some heads keep everything and all others nearly nothing.
     Calibrated,
 }
 
@@ -122,12 +122,9 @@ impl Retention {
     /// How many leading and how many latest positions are kept always when the sequence has `at` tokens.
     pub(super) fn forced(&self, at: usize) -> (usize, usize) {
         let rules = self.policy.rules();
-        let (mut sinks, mut recent) = (rules.sinks(), rules.recent(at));
+        let (mut sinks, recent) = (rules.sinks(), rules.recent(at));
         if matches!(self.cut, Cut::Hybrid { .. }) {
             sinks = sinks.max(SINKS);
-        }
-        if self.budget == Budget::Calibrated {
-            (sinks, recent) = (sinks.max(SINKS), recent.max(STREAM_RECENT));
         }
         (self.sinks.unwrap_or(sinks).max(self.protect), self.recent.unwrap_or(recent))
     }
@@ -144,8 +141,6 @@ impl Retention {
 
 /// Leading positions that models attend to whatever they hold (StreamingLLM, arXiv 2309.17453).
 pub(super) const SINKS: usize = 4;
-/// Latest positions that a head keeps which only streams.
-const STREAM_RECENT: usize = 16;
 
 impl Keep {
     /// How many positions a head keeps on average when the sequence has `at` tokens.

@@ -222,7 +222,6 @@ fn what_cannot_be_read_or_used_is_named() {
     check("snapkv:40", &["keep", "40", "last 64", "at least 64"]);
     check("sinks:100,sinks=90,recent=20", &["keep", "first 90", "last 20", "at least 110"]);
     check("sinks:100,protect=200", &["keep", "first 200"]);
-    check("vnorm:16,budget=calibrated", &["keep", "first 4", "last 16"]);
     check("snapkv:0.5,budget=heads", &["budget", "`heads`", "calibrated"]);
     check("snapkv:0.5,budget=layer:2", &["budget", "`layer:2`"]);
     check("snapkv:0.5,budget=pyramid:0", &["budget", "`pyramid:0`"]);

@@ -17,7 +17,7 @@ const SINKS: usize = 4;
 /// Last positions that it keeps.
 const RECENT: usize = 16;
 
-/// What the cases have shown so far.
+/// What the cases of one task have shown so far.
 #[derive(Debug, Clone)]
 pub(crate) struct HeadLosses {
     /// Lost log-probability of right answers, nats, `[layers][kv_heads]`.
@@ -26,16 +26,29 @@ pub(crate) struct HeadLosses {
     pub(crate) cases: usize,
 }
 
+/// How much each head matters, the most important one of each task counting 1: the highest of any task. A head that one
+/// task needs and no other must not drown in the number of the others, nor in the length of their answers.
+pub(crate) fn importance(tasks: &[HeadLosses]) -> HeadImportance {
+    let mut layers = tasks.first().map(|task| task.shares()).unwrap_or_default();
+    for task in tasks {
+        for (most, share) in layers.iter_mut().flatten().zip(task.shares().into_iter().flatten()) {
+            *most = most.max(share);
+        }
+    }
+    HeadImportance { layers }
+}
+
 impl HeadLosses {
     /// Nothing known of a model with these KV heads in each layer.
     pub(crate) fn new(shape: &[usize]) -> HeadLosses {
         HeadLosses { sums: shape.iter().map(|&heads| vec![0.0; heads]).collect(), cases: 0 }
     }
 
-    /// Mean loss of a right answer without each head: nats, and at least 0.
-    pub(crate) fn importance(&self) -> HeadImportance {
-        let mean = |&sum: &f64| (sum / self.cases.max(1) as f64).max(0.0) as f32;
-        HeadImportance { layers: self.sums.iter().map(|heads| heads.iter().map(mean).collect()).collect() }
+    /// The loss without each head as a share of the largest, at least 0.
+    fn shares(&self) -> Vec<Vec<f32>> {
+        let most = self.sums.iter().flatten().copied().fold(f64::MIN_POSITIVE, f64::max);
+        let share = |sum: &f64| (sum / most).max(0.0) as f32;
+        self.sums.iter().map(|heads| heads.iter().map(share).collect()).collect()
     }
 }
 
@@ -119,11 +132,13 @@ mod tests {
     }
 
     #[test]
-    fn importance_is_a_mean_that_is_never_negative() {
-        let mut losses = HeadLosses::new(&[2, 1]);
-        assert_eq!(losses.importance().layers, [vec![0.0, 0.0], vec![0.0]]);
-        losses.sums = vec![vec![6.0, -1.0], vec![0.5]];
-        losses.cases = 2;
-        assert_eq!(losses.importance().layers, [vec![3.0, 0.0], vec![0.25]]);
+    fn a_head_matters_as_much_as_to_the_task_that_needs_it_most() {
+        let task = |sums: &[&[f64]]| {
+            let sums: Vec<Vec<f64>> = sums.iter().map(|heads| heads.to_vec()).collect();
+            HeadLosses { sums, cases: 1 }
+        };
+        let tasks = [task(&[&[8.0, -1.0], &[2.0]]), task(&[&[0.5, 0.25], &[0.0]]), HeadLosses::new(&[2, 1])];
+        assert_eq!(importance(&tasks).layers, [vec![1.0, 0.5], vec![0.25]]);
+        assert_eq!(importance(&tasks[2..]).layers, [vec![0.0, 0.0], vec![0.0]], "nothing was answered");
     }
 }

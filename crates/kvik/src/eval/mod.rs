@@ -8,7 +8,7 @@
 //!
 //! Nothing here knows a flag or schedules: a laboratory of the engine runs the model.
 
-mod calibrate;
+pub(crate) mod calibrate;
 mod data;
 mod draws;
 pub(crate) mod encode;

@@ -106,19 +106,22 @@ impl EvalRun<'_> {
         Ok(())
     }
 
-    /// Which heads matter, from the cases of the run with the exact format; `step` hears of each.
+    /// What is lost without each head, task by task with the exact format; `step` hears of each case.
     ///
     /// # Errors
     /// When there is not enough memory.
-    pub(crate) fn calibrate(&self, step: &mut dyn FnMut()) -> anyhow::Result<HeadLosses> {
+    pub(crate) fn calibrate(&self, step: &mut dyn FnMut()) -> anyhow::Result<Vec<HeadLosses>> {
         let mut exam = self.exam(&self.exact)?;
         let grader = Grader { tokenizer: self.tokenizer, stop: self.tokenizer.eog() };
-        let mut losses = HeadLosses::new(&exam.shape());
-        for case in self.cases() {
-            exam.lose_heads(case, &mut losses, &grader);
-            step();
-        }
-        Ok(losses)
+        let of_task = |task: &EvalTask| {
+            let mut losses = HeadLosses::new(&exam.shape());
+            for case in task.cases() {
+                exam.lose_heads(case, &mut losses, &grader);
+                step();
+            }
+            losses
+        };
+        Ok(self.tasks.iter().map(of_task).collect())
     }
 
     /// The longest prompt.
@@ -136,10 +139,7 @@ impl EvalRun<'_> {
     }
 
     fn cases(&self) -> impl Iterator<Item = &EvalCase> {
-        self.tasks.iter().flat_map(|task| match &task.work {
-            Work::Answer(cases) => &cases[..],
-            Work::Predict(_) => &[],
-        })
+        self.tasks.iter().flat_map(EvalTask::cases)
     }
 
     fn exam(&self, layout: &KvLayout) -> anyhow::Result<Exam> {

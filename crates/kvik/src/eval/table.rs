@@ -119,7 +119,9 @@ fn cells(report: &EvalReport, row: &RowReport) -> Vec<String> {
 pub(crate) fn heat(heads: &[Vec<f32>]) -> String {
     const SHADES: [char; 5] = ['.', '\u{2591}', '\u{2592}', '\u{2593}', '\u{2588}'];
     let max = heads.iter().flatten().copied().fold(0.0, f32::max).max(f32::MIN_POSITIVE);
-    let mut text = "importance of KV heads, nats of a right answer lost without them\n".to_owned();
+    let mut text =
+        "importance of KV heads: what right answers lose without one, the worst of each task being 1\n"
+            .to_owned();
     for (layer, heads) in heads.iter().enumerate() {
         // The root shows small losses beside one that is far larger than all others.
         let shade =

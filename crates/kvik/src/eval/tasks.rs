@@ -164,6 +164,14 @@ impl EvalTask {
         }
     }
 
+    /// What it asks, if it asks anything.
+    pub(crate) fn cases(&self) -> &[EvalCase] {
+        match &self.work {
+            Work::Answer(cases) => cases,
+            Work::Predict(_) => &[],
+        }
+    }
+
     /// Tokens of its shortest and longest prompt.
     pub(crate) fn tokens(&self) -> (usize, usize) {
         let lengths: Vec<usize> = match &self.work {

@@ -8,7 +8,7 @@ use super::Measurement;
 /// [`HeadImportance`] in a file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct MeasuredHeads {
-    /// Nats of a right answer lost without the head, `[layers][kv_heads]`.
+    /// What is lost without the head, as a share of what is lost without the most important one, `[layers][kv_heads]`.
     layers: Vec<Vec<f32>>,
     /// Cases that were answered rightly, which alone count.
     cases: usize,
@@ -20,7 +20,7 @@ pub(crate) struct MeasuredHeads {
 
 impl Measurement for MeasuredHeads {
     const KIND: &'static str = "calibration";
-    const VERSION: u32 = 1;
+    const VERSION: u32 = 2;
 }
 
 impl MeasuredHeads {

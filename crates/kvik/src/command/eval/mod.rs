@@ -18,6 +18,7 @@ pub(crate) use flags::EvalArgs;
 use crate::{
     clock::unix_seconds,
     eval::{
+        calibrate,
         encode::Encoder,
         html,
         report::{EvalReport, RowReport, TaskReport},
@@ -71,14 +72,15 @@ fn measure(args: &EvalArgs, run: &EvalRun<'_>, digest: [u8; 32]) -> anyhow::Resu
     let bar = progress(if args.calibrate { run.calibration_steps() } else { run.steps() });
     let (report, kept) = if args.calibrate {
         let losses = run.calibrate(&mut || bar.inc(1))?;
+        let right = losses.iter().map(|task| task.cases).sum();
         anyhow::ensure!(
-            losses.cases > 0,
+            right > 0,
             "--calibrate: the model answered none of the cases rightly; try other tasks"
         );
-        let importance = losses.importance();
+        let importance = calibrate::importance(&losses);
         let report = report(args, run, &digest, Vec::new()).with_heads(&importance);
-        let path = keep::heads(&digest, &importance, losses.cases, &report)?;
-        let (right, all, path) = (losses.cases, run.calibration_steps(), path.display());
+        let path = keep::heads(&digest, &importance, right, &report)?;
+        let (all, path) = (run.calibration_steps(), path.display());
         (report, format!("\n{right} of {all} cases were answered rightly and count; kept in {path}\n"))
     } else {
         let report = report(args, run, &digest, run.measure(&mut || bar.inc(1))?);
