@@ -153,7 +153,8 @@ pub struct Request {
     /// Which tokens its sequences go on reading; all of them when `None`.
     pub retention: Option<Retention>,
     /// Leading tokens of the prompt, whole blocks of them, that are read as `retention` keeps them: from the cache,
-    /// where it has them so. What follows is kept whole.
+    /// where it has them so. What follows is kept whole. Without `retention`: as any policy keeps a prefix within them,
+    /// where that is known of a longer one than is known exactly.
     pub kept_prefix: Option<usize>,
 }
 

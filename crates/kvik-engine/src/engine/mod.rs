@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use kvik_cache::retain::Retention;
 use kvik_cache::{CacheConfig, CacheError};
 
 use crate::api::{
@@ -211,6 +212,12 @@ impl Engine {
     /// blocks a tenant keeps follow its share from its next request on.
     pub fn set_tenants(&self, parts: Vec<TenantPart>) -> Result<(), RequestError> {
         self.with_scheduler(move |scheduler| scheduler.set_tenants(&parts))
+    }
+
+    /// From now on a part of prefixes that are used often, or are about to be evicted, is kept in idle time, as
+    /// `retention` says; with `None` no longer. Requests read it that allow it, see [`Request::kept_prefix`].
+    pub fn set_retain_idle(&self, retention: Option<Retention>) -> Result<(), RequestError> {
+        self.with_scheduler(move |scheduler| scheduler.set_retain_idle(retention))
     }
 
     /// Refuses new and queued requests, gives running ones at most `grace` to end, fails the others

@@ -63,8 +63,12 @@ impl Scheduler {
 
     fn try_admit(&mut self, candidate: &Candidate, passed: &[Candidate], runner: &mut dyn Runner) -> Outcome {
         let Some(index) = self.queue.position(candidate) else { return Outcome::Held };
+        self.choose_part(index, candidate.known.tokens);
         if let Some(outcome) = self.admit_kept(index, passed, runner) {
             return outcome;
+        }
+        if self.queue[index].sequence.chooses_part() {
+            self.queue[index].sequence.forgetting = None;
         }
         let tokens = candidate.known.tokens;
         let source = shared_prefill(&self.queue[index].sequence, tokens, &self.running);

@@ -27,12 +27,13 @@ impl Scheduler {
         }
         while let Some(sequence) = self.running.pop_ended() {
             self.release_ended(&sequence);
+            self.note_seen(&sequence);
         }
         let ended = self.results.jobs().filter(|(_, job)| job.open == 0);
         let ended: Vec<JobId> = ended.map(|(id, _)| id).collect();
         for id in ended {
-            if let Some(job) = self.take_job(id) {
-                let now = self.now();
+            let now = self.now();
+            if let Some(job) = self.take_job(id).filter(|_| !self.idle.is_job(id)) {
                 self.results.finish(id, job, now);
             }
         }
@@ -109,11 +110,12 @@ impl Scheduler {
         self.ram.renew();
         self.tenants.reset(&mut self.ram.cache);
         self.kept_parts.clear();
+        self.idle.clear();
         self.disk.drop_candidates();
     }
 
     /// Removes a request with all its sequences.
-    fn take_job(&mut self, id: JobId) -> Option<Job> {
+    pub(super) fn take_job(&mut self, id: JobId) -> Option<Job> {
         let job = self.results.remove(id)?;
         self.queue.drop_of(id);
         while let Some(sequence) = self.running.pop_of(id) {

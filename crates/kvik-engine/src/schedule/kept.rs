@@ -78,8 +78,8 @@ impl Scheduler {
         }
         let roots = self.own_roots(salt);
         self.disk.forget(&roots, tokens);
-        for part in self.kept_parts.of(&roots.identity_after(tokens)) {
-            let Evicted { blocks, pins } = self.drop_part(&part);
+        for part in self.kept_parts.of(&roots.identity_after(tokens)).to_vec() {
+            let Evicted { blocks, pins } = self.drop_part(&part.name);
             evicted = Evicted { blocks: evicted.blocks + blocks, pins: evicted.pins + pins };
         }
         evicted

@@ -1,6 +1,7 @@
 //! What is kept of prefixes, as far as this process has made or read it: a list, so that it is found again without
 //! reading what lies in the cache. Bounded; what it does not list any more is found as after a restart.
 
+use kvik_cache::retain::Retention;
 use kvik_cache::{Identity, NamespaceId, Token};
 use rustc_hash::FxHashMap;
 
@@ -20,18 +21,23 @@ pub(super) struct KeptName {
     pub(super) tokens: usize,
 }
 
-/// The parts that are known, by name.
+/// The parts that are known.
 #[derive(Debug, Default)]
 pub(super) struct KeptParts {
-    parts: FxHashMap<KeptName, KeptPart>,
+    /// By the identity of their prefix: one for each policy.
+    parts: FxHashMap<Identity, Vec<KeptPart>>,
+    count: usize,
     /// Uses so far.
     uses: u64,
 }
 
+/// A part that is known.
 #[derive(Debug, Clone, Copy)]
-struct KeptPart {
+pub(super) struct KeptPart {
+    pub(super) name: KeptName,
+    pub(super) retention: Retention,
     /// Blocks in the cache, those included that say what is kept.
-    blocks: usize,
+    pub(super) blocks: usize,
     /// The number of its last use.
     used: u64,
 }
@@ -44,35 +50,45 @@ impl KeptName {
 }
 
 impl KeptParts {
-    /// Notes that a part lies in so many blocks, and that it was used. When there are too many, the one that was not
-    /// used for longest is no longer listed.
-    pub(super) fn note(&mut self, name: KeptName, blocks: usize) {
+    /// Notes that what `retention` keeps lies in so many blocks, and that it was used. When there are too many parts,
+    /// the one that was not used for longest is no longer listed.
+    pub(super) fn note(&mut self, name: KeptName, retention: Retention, blocks: usize) {
+        self.remove(&name);
         self.uses += 1;
-        self.parts.insert(name, KeptPart { blocks, used: self.uses });
-        if self.parts.len() > PARTS_MAX
-            && let Some((&oldest, _)) = self.parts.iter().min_by_key(|(_, part)| part.used)
+        let part = KeptPart { name, retention, blocks, used: self.uses };
+        self.parts.entry(name.identity).or_default().push(part);
+        self.count += 1;
+        let oldest = || self.parts.values().flatten().min_by_key(|part| part.used).map(|part| part.name);
+        if self.count > PARTS_MAX
+            && let Some(oldest) = oldest()
         {
-            self.parts.remove(&oldest);
+            self.remove(&oldest);
         }
     }
 
     /// Blocks of a part.
     pub(super) fn blocks(&self, name: &KeptName) -> Option<usize> {
-        self.parts.get(name).map(|part| part.blocks)
+        self.of(&name.identity).iter().find(|part| part.name == *name).map(|part| part.blocks)
     }
 
     /// The parts of one prefix, under all policies.
-    pub(super) fn of(&self, identity: &Identity) -> Vec<KeptName> {
-        self.parts.keys().filter(|name| name.identity == *identity).copied().collect()
+    pub(super) fn of(&self, identity: &Identity) -> &[KeptPart] {
+        self.parts.get(identity).map_or(&[], Vec::as_slice)
     }
 
     pub(super) fn remove(&mut self, name: &KeptName) {
-        self.parts.remove(name);
+        let Some(parts) = self.parts.get_mut(&name.identity) else { return };
+        let before = parts.len();
+        parts.retain(|part| part.name != *name);
+        self.count -= before - parts.len();
+        if parts.is_empty() {
+            self.parts.remove(&name.identity);
+        }
     }
 
     /// Forgets all: names hold in one cache only.
     pub(super) fn clear(&mut self) {
-        self.parts.clear();
+        (self.parts, self.count) = Default::default();
     }
 }
 
@@ -89,9 +105,10 @@ mod tests {
         let namespace = Cache::new(config).unwrap().namespace(&namespaces.kept([0; 16], "keydiff:0.5"));
         let name = |index: usize| KeptName { namespace, identity: Identity([0; 32]), tokens: 16 * index };
         let mut parts = KeptParts::default();
-        (1..=PARTS_MAX).for_each(|index| parts.note(name(index), index));
-        parts.note(name(1), 7);
-        parts.note(name(PARTS_MAX + 1), 9);
+        let retention = "keydiff:0.5".parse().unwrap();
+        (1..=PARTS_MAX).for_each(|index| parts.note(name(index), retention, index));
+        parts.note(name(1), retention, 7);
+        parts.note(name(PARTS_MAX + 1), retention, 9);
         let known = [1, 2, 3, PARTS_MAX + 1].map(|index| parts.blocks(&name(index)));
         assert_eq!(known, [Some(7), None, Some(3), Some(9)]);
         assert_eq!(parts.of(&Identity([0; 32])).len(), PARTS_MAX);

@@ -38,7 +38,7 @@ pub(super) fn name_of_kept(
 }
 
 /// What names the part that `retention` keeps of a tenant's `prefix`, which is whole blocks.
-fn name(
+pub(super) fn name(
     (tenant, salt): (TenantId, [u8; 16]),
     prefix: &[Token],
     retention: &Retention,
@@ -98,6 +98,7 @@ impl Scheduler {
     /// Starts a sequence behind what is kept of its prefix, which lies in `blocks` blocks.
     fn start_behind(&mut self, waiting: Waiting, id: SeqId, name: &KeptName, blocks: usize) {
         let (job, pins) = (waiting.sequence.job, waiting.sequence.lifetime.pin);
+        let retention = waiting.sequence.forgetting.as_ref().map(|forgetting| forgetting.retention);
         self.start(waiting, id, Reused { tokens: name.tokens, stop: StopReason::Retained, evicted: None });
         self.results.note_retained(self.running.find(id).expect("it has just started"));
         let report = &mut self.results.job(job).report;
@@ -105,7 +106,9 @@ impl Scheduler {
             // It is of use as a whole only.
             report.disk_tokens = report.cached_tokens;
         }
-        self.kept_parts.note(*name, blocks);
+        if let Some(retention) = retention {
+            self.kept_parts.note(*name, retention, blocks);
+        }
         if pins {
             self.pin_kept(job, name, blocks);
         }
@@ -154,6 +157,7 @@ impl Scheduler {
     ) -> Ragged {
         let sequence = self.running.find(id).expect("its pass is under way");
         let (job, lifetime) = (sequence.job, sequence.lifetime);
+        let retention = sequence.forgetting.as_ref().map(|forgetting| forgetting.retention);
         let name = name_of_kept(sequence, &mut self.tenants, &mut self.ram, &mut self.disk);
         let Some(name @ KeptName { namespace, tokens, .. }) = name else { return storage };
         let layout = retainer.layout().clone();
@@ -165,7 +169,9 @@ impl Scheduler {
         let key = name.key(count);
         cache.set_lifetime(to, lifetime);
         cache.publish(to, &key);
-        self.kept_parts.note(name, count);
+        if let Some(retention) = retention {
+            self.kept_parts.note(name, retention, count);
+        }
         if lifetime.pin {
             self.pin_kept(job, &name, count);
         }

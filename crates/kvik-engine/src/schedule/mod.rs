@@ -12,7 +12,7 @@
 //! ```text
 //!                     Scheduler          owns the parts; a step plans, computes and publishes
 //!                         │
-//!   submission  admission  growth  forgetting  compute  tiers  end  kept  probe     steps across parts
+//!   submission  admission  growth  forgetting  compute  tiers  end  kept  idle  probe     steps across parts
 //!                         │
 //!   queue     running     turns      results     tenants     disk     ram      kept_parts     parts, with their state
 //!   waiting   have        virtual    requests,   parts,      slots,   cache,   what is kept
@@ -32,6 +32,7 @@ mod end;
 mod forget;
 mod forgetting;
 mod growth;
+mod idle;
 mod job;
 mod kept;
 mod kept_parts;
@@ -62,6 +63,7 @@ use crate::model::batch::Runner;
 use crate::stats::{Counters, DiskStats};
 use crate::text::stream::Vocabulary;
 use disk::{Disk, DiskSetup, Fetch};
+use idle::Idle;
 use kept_parts::KeptParts;
 use plan::Plan;
 use queue::Queue;
@@ -93,6 +95,7 @@ pub struct Scheduler {
     ram: Ram,
     /// What is kept of prefixes.
     kept_parts: KeptParts,
+    idle: Idle,
     /// The disk tier; it has no slots when there is none.
     disk: Disk,
 }
@@ -124,6 +127,7 @@ impl Scheduler {
             tenants: Tenants::new(&config),
             ram: Ram::new(cache_config)?,
             kept_parts: KeptParts::default(),
+            idle: Idle::default(),
             disk: Disk::new(DiskSetup::none()),
             config,
             clock,
@@ -141,6 +145,7 @@ impl Scheduler {
     fn plan(&mut self, runner: &mut dyn Runner) -> Plan {
         self.ram.cache.set_now(self.now());
         self.drop_closed();
+        self.use_idle_time(runner);
         self.collect_loads(runner);
         self.start_forks(runner);
         self.forget(runner);
@@ -162,7 +167,8 @@ impl Scheduler {
         let waits = self.queue.fetches().filter_map(Fetch::until);
         let patience = waits.chain(self.disk.next_deadline()).min();
         let prefetches = self.disk.has_candidates();
-        if is_due || (patience.is_none() && (prefetches || !self.is_idle())) {
+        let works = !self.is_idle() || self.has_idle_work();
+        if is_due || (patience.is_none() && (prefetches || works)) {
             return Pause::None;
         }
         let next = patience.into_iter().chain(self.disk.next_expiry()).min();
@@ -175,9 +181,9 @@ impl Scheduler {
         self.results.notify_finished();
     }
 
-    /// Whether there is nothing to do.
+    /// Whether nobody asks for anything.
     pub fn is_idle(&self) -> bool {
-        self.results.is_empty()
+        self.results.jobs().all(|(id, _)| self.idle.is_job(id))
     }
 
     /// The cache, to look at.
@@ -192,7 +198,7 @@ impl Scheduler {
 
     /// Requests that were never admitted yet.
     pub fn queued(&self) -> usize {
-        self.queue.new_requests().count()
+        self.queue.new_requests().filter(|sequence| !self.idle.is_job(sequence.job)).count()
     }
 
     /// What was done so far.
@@ -207,7 +213,7 @@ impl Scheduler {
 
     /// Requests submitted so far.
     pub fn submitted(&self) -> u64 {
-        self.results.submitted()
+        self.results.submitted() - self.idle.submitted
     }
 
     /// Statistics of the disk tier, when there is one.

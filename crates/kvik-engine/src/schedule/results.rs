@@ -95,6 +95,11 @@ impl Results {
         }
     }
 
+    /// Whether a request has not ended.
+    pub(super) fn has(&self, id: JobId) -> bool {
+        self.open.contains_key(&id)
+    }
+
     /// The open requests, oldest first.
     pub(super) fn jobs(&self) -> impl Iterator<Item = (JobId, &Job)> {
         self.open.iter().map(|(&id, job)| (id, job))

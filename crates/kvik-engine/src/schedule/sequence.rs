@@ -177,6 +177,12 @@ impl Sequence {
         }
     }
 
+    /// Whether it reads what is kept of a prefix where that is known, and has not begun.
+    pub(super) fn chooses_part(&self) -> bool {
+        let request = self.answer.request();
+        request.retention.is_none() && request.kept_prefix.is_some() && request.choices == 1 && !self.started
+    }
+
     /// Leading tokens of which it reads what is kept of them, and shares that.
     pub(super) fn kept_prefix(&self) -> Option<usize> {
         self.forgetting.as_ref().and_then(|forgetting| forgetting.prefix)

@@ -15,6 +15,7 @@ use crate::text::constraint::Guide;
 impl Scheduler {
     /// Puts a request into the queue. It must keep within `limits`. A panic in that fails the request.
     pub fn submit(&mut self, submission: Submission, limits: &RequestLimits) {
+        self.drop_idle_job();
         let Submission { request, guide, sink } = submission;
         let job = self.results.open(sink, request.prompt.len(), request.choices, self.now());
         if let Err(error) = contain(|| self.enqueue(job, request, guide, limits)) {
@@ -23,7 +24,13 @@ impl Scheduler {
         }
     }
 
-    fn enqueue(&mut self, job: JobId, mut request: Request, guide: Option<Guide>, limits: &RequestLimits) {
+    pub(super) fn enqueue(
+        &mut self,
+        job: JobId,
+        mut request: Request,
+        guide: Option<Guide>,
+        limits: &RequestLimits,
+    ) {
         let tokens_max = limits.answer_tokens(&request);
         let prompt = std::mem::take(&mut request.prompt);
         let sharing = self.sharing(&request, &prompt);
