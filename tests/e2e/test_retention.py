@@ -144,3 +144,25 @@ def test_a_part_of_a_prompt_is_kept_and_read_by_those_who_name_it_also_after_a_k
         assert again["kvik"]["cache"]["cached_tokens"] == kept["ram"]
         assert again["kvik"]["retain"] == retain
         assert from_manual(server, {})["choices"] == exact
+
+
+def test_who_may_forgets_before_anybody_is_preempted():
+    def complete(server, number, retain):
+        prompt = f"Story {number}. " + f"The {number} red parcels are older than the blue ones. " * 20
+        body = {"prompt": prompt, "max_tokens": 400, "ignore_eos": True, "temperature": 0, "kvik": {"retain": retain}}
+        return server.post("/v1/completions", body)
+
+    def together(retain):
+        with Server("--threads", "2", "--cache-ram", "4MiB") as server:
+            with concurrent.futures.ThreadPoolExecutor(4) as pool:
+                answers = list(pool.map(lambda number: complete(server, number, retain), range(4)))
+            assert [answer.status for answer in answers] == [200] * 4
+            metrics = server.metrics()
+            return answers, metrics["kvik_preemptions_total"], metrics.get("kvik_retain_tightened_total", 0), server.logged()
+
+    _, preempted, tightened, _ = together("none")
+    assert preempted > 0 and tightened == 0, "all of it does not fit"
+    answers, preempted, tightened, logged = together("knorm:0.25,order=large,budget=all,every=32,when=pressure")
+    assert preempted == 0
+    said = [answer.json["kvik"]["retain"].get("tightened", 0) for answer in answers]
+    assert sum(said) == tightened > 0 and "memory was short" in logged

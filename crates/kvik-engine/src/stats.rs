@@ -20,6 +20,8 @@ pub struct Counters {
     pub generated_tokens: u64,
     /// Sequences preempted because no block was free.
     pub preemptions: u64,
+    /// Times that a sequence was told to forget because memory was short.
+    pub tightened: u64,
     /// Requests that ended without an error.
     pub completed: u64,
     /// Requests whose client disconnected.

@@ -6,7 +6,7 @@
 mod fake;
 
 use fake::twin::words;
-use fake::{World, config, prompt, request, twin_answer};
+use fake::{World, config, prompt, request, tightened_answer, twin_answer};
 use kvik_cache::Token;
 use kvik_engine::api::Request;
 use kvik_engine::config::EngineConfig;
@@ -222,5 +222,74 @@ fn a_prefix_that_is_the_whole_prompt_is_answered_again_and_again() {
             world.settle();
             assert_eq!(client.answer().unwrap().choices[0].1, twin_answer(&asked, 4096), "{retention}");
         }
+    }
+}
+
+/// How requests that come together are answered in a budget: at most so many at a time, the times that one was
+/// preempted, and the times that one was told to forget. Each answers as its twin does at the points of its report.
+fn in_budget(asked: &[Request], blocks: usize) -> (usize, u64, u64) {
+    let mut world = World::new(with_repeat(config()), blocks);
+    let clients: Vec<_> = asked.iter().map(|request| world.submit(request.clone())).collect();
+    let mut together = 0;
+    while !world.scheduler.is_idle() {
+        world.step();
+        together = together.max(world.scheduler.running());
+    }
+    world.check_idle();
+    for (asked, client) in asked.iter().zip(&clients) {
+        let answer = client.answer().unwrap_or_else(|| panic!("{:?}", client.error()));
+        let tightened = answer.report.retained.map_or_else(Vec::new, |retained| retained.tightened);
+        assert_eq!(answer.choices[0].1, tightened_answer(asked, 4096, &tightened), "{tightened:?}");
+    }
+    let counters = world.scheduler.counters();
+    (together, counters.preemptions, counters.tightened)
+}
+
+/// Four requests of 320 tokens each, in a budget for three of them.
+#[test]
+fn who_may_forgets_before_anybody_is_preempted() {
+    let prompts = |retention: &str| -> Vec<Request> {
+        (0..4).map(|seed| forgetful(prompt(seed, 160), 160, retention)).collect()
+    };
+    for policy in ["knorm:0.25,every=32", "h2o:0.25,every=32", "sinks:64,every=32"] {
+        let exact: Vec<Request> =
+            prompts(policy).into_iter().map(|asked| Request { retention: None, ..asked }).collect();
+        let (_, preempted, tightened) = in_budget(&exact, 64);
+        assert!(preempted > 0 && tightened == 0, "{policy}: {preempted} {tightened}");
+        let (together, preempted, tightened) = in_budget(&prompts(&format!("{policy},when=pressure")), 64);
+        assert_eq!((together, preempted), (4, 0), "{policy}");
+        assert!(tightened > 0, "{policy}");
+        // Nobody forgets where there is room.
+        assert_eq!(in_budget(&prompts(&format!("{policy},when=pressure")), 200), (4, 0, 0), "{policy}");
+    }
+}
+
+/// Three that run leave no room for a fourth, which need not wait for them to end.
+#[test]
+fn who_may_forgets_before_anybody_waits_for_room() {
+    let asked = |when: &str| -> Vec<Request> {
+        let retention = format!("keydiff:0.2,every=32{when}");
+        (0..4).map(|seed| forgetful(prompt(seed, 300), 90, &retention)).collect()
+    };
+    let exact: Vec<Request> =
+        asked("").into_iter().map(|asked| Request { retention: None, ..asked }).collect();
+    let (together, _, _) = in_budget(&exact, 68);
+    assert!(together < 4);
+    let (together, preempted, tightened) = in_budget(&asked(",when=pressure"), 68);
+    assert_eq!((together, preempted), (4, 0));
+    assert!(tightened > 0);
+}
+
+/// Older requests that keep everything take the room of one that has been told to forget: it begins anew, and passes
+/// the same points again.
+#[test]
+fn who_is_preempted_after_memory_was_short_answers_as_if_it_had_not_been() {
+    for policy in ["knorm:0.4,every=16", "h2o:0.4,every=16", "sinks:40,every=16"] {
+        let retention = format!("{policy},when=pressure");
+        let exact =
+            (0..3).map(|seed| Request { retention: None, ..forgetful(prompt(seed, 160), 300, &retention) });
+        let asked: Vec<Request> = exact.chain([forgetful(prompt(3, 160), 200, &retention)]).collect();
+        let (_, preempted, tightened) = in_budget(&asked, 80);
+        assert!(preempted > 0 && tightened > 0, "{policy}: {preempted} {tightened}");
     }
 }

@@ -61,6 +61,11 @@ impl Retention {
                 &format!("at least the {rows} rows observed before a point"),
             )?;
         }
+        let expected = format!(
+            "points: {} must know where it forgets, as it observes what comes before or repeats it",
+            self.policy.name()
+        );
+        require(!self.when.under_pressure() || !self.knows_its_points(), "when", self.when, &expected)?;
         // A long sequence: a short one may have a smaller window.
         let (first, last) = self.forced(usize::MAX);
         match self.keep {

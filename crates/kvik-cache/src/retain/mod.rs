@@ -47,5 +47,5 @@ pub use policies::{
     Anchor, Counter, CrushBase, Decay, Expected, H2o, Keydiff, Knorm, Kvcrush, Kvzip, NormOrder, Policy,
     Random, Rkv, Sample, Scissorhands, Sinks, Snapkv, Tova, Vnorm, Windowed,
 };
-pub use retention::{Budget, Cut, Keep, Retention};
+pub use retention::{Budget, Cut, Keep, Retention, When};
 pub use state::PolicyState;

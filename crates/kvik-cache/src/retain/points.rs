@@ -19,6 +19,8 @@ pub struct Points {
     every: usize,
     /// The first point within the prompt, and the end of their range: none if equal.
     thinned: (usize, usize),
+    /// Whether there are any.
+    are_fixed: bool,
     /// Whether there are points after the prompt.
     goes_on: bool,
     /// Rows that are observed before a point: `None` is all since the last one.
@@ -42,21 +44,27 @@ impl Retention {
         // The rows before the prompt's end count most: no point within the prompt takes them away.
         let end = prompt.saturating_sub(rows.unwrap_or(0));
         let thinned = if repeats { (prompt, prompt) } else { (stored_max, end.max(stored_max)) };
-        Points { keep: self.keep, prompt, every, thinned, goes_on: !repeats, rows }
+        let are_fixed = self.when.at_points();
+        Points { keep: self.keep, prompt, every, thinned, are_fixed, goes_on: !repeats, rows }
     }
 
     /// Of the rows that compute the tokens `rows` of a sequence that passed a point last at `passed` tokens, those
     /// whose attention or queries are observed; `rows` reach no further than the next point.
     pub fn watched(&self, points: &Points, passed: usize, rows: Range<usize>) -> Range<usize> {
         let observes = matches!(self.watch(), Watch::Attention { .. } | Watch::Queries { .. });
-        let watched = points.next(passed).filter(|_| observes).map_or(0..0, |point| points.watched(point));
+        let watched = match points.next(passed).filter(|_| observes) {
+            Some(point) => points.watched(point),
+            // It may have to forget at any time.
+            None if observes && self.when.under_pressure() => rows.clone(),
+            None => 0..0,
+        };
         let start = watched.start.clamp(rows.start, rows.end);
         start..watched.end.clamp(start, rows.end)
     }
 
     /// The one point of a sequence that forgets when it has `at` tokens, and never again.
     pub fn point_at(&self, at: usize) -> Points {
-        Points { thinned: (at, at), goes_on: false, ..self.points(at, at) }
+        Points { thinned: (at, at), are_fixed: true, goes_on: false, ..self.points(at, at) }
     }
 
     /// Whether a prompt of `prompt` tokens can be computed in a context of `context` tokens.
@@ -76,6 +84,9 @@ impl Points {
     /// The first point after `position` tokens: the smallest that is greater. `None`: the sequence does not forget
     /// any more.
     pub fn next(&self, position: usize) -> Option<usize> {
+        if !self.are_fixed {
+            return None;
+        }
         let (first, end) = self.thinned;
         let step_after = |start: usize| match position.checked_sub(start) {
             None => start,
@@ -93,6 +104,9 @@ impl Points {
 
     /// The last point before `position` tokens: the greatest that is smaller, or 0.
     fn previous(&self, position: usize) -> usize {
+        if !self.are_fixed {
+            return 0;
+        }
         let (first, end) = self.thinned;
         let last_before = |start: usize, position: usize| {
             let past = position.checked_sub(start + 1)?;

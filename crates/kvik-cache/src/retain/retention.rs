@@ -1,6 +1,6 @@
 //! What a request asks for: a policy, how much it keeps, and how that is divided.
 
-use super::facts::{Needs, Watch};
+use super::facts::{Needs, Watch, WatchedRows};
 use super::policies::{Policy, Room};
 
 /// Which positions of a sequence are kept. Its text form is canonical: equal texts mean equal decisions.
@@ -22,6 +22,31 @@ pub struct Retention {
     pub every: usize,
     /// Leading positions that are kept whatever `sinks` says: a system prompt, an opening exchange.
     pub protect: usize,
+    /// Whether it forgets at fixed points, or when memory is short.
+    pub when: When,
+}
+
+/// When a sequence forgets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// At fixed points, which depend on nothing but its tokens.
+    Points,
+    /// When memory is short and only then, wherever the sequence is.
+    Pressure,
+    /// At fixed points, and besides when memory is short.
+    Either,
+}
+
+impl When {
+    /// Whether there are fixed points.
+    pub fn at_points(self) -> bool {
+        self != When::Pressure
+    }
+
+    /// Whether the sequence may be told to forget at any time.
+    pub fn under_pressure(self) -> bool {
+        self != When::Points
+    }
 }
 
 /// How many positions of a KV head stay, on average over the heads.
@@ -80,7 +105,17 @@ impl Retention {
     /// `policy` with everything else as it has it by default.
     pub fn new(policy: Policy, keep: Keep) -> Retention {
         let (budget, every) = (policy.rules().budget(), policy.rules().every());
-        Retention { policy, keep, budget, cut: Cut::Top, sinks: None, recent: None, every, protect: 0 }
+        Retention {
+            policy,
+            keep,
+            budget,
+            cut: Cut::Top,
+            sinks: None,
+            recent: None,
+            every,
+            protect: 0,
+            when: When::Points,
+        }
     }
 
     /// What must be observed of the sequence's attention before each point.
@@ -106,6 +141,18 @@ impl Retention {
             Policy::Sinks(_) => self.sinks.unwrap_or(SINKS),
             _ => 0,
         }
+    }
+
+    /// The same, which forgets when memory is short as well: unless it observes rows before its points, or repeats the
+    /// sequence there, as then it must know its points beforehand.
+    pub fn under_pressure_too(self) -> Retention {
+        let when = if self.knows_its_points() { self.when } else { When::Either };
+        Retention { when, ..self }
+    }
+
+    /// Whether it must know its points before it comes to them.
+    pub(super) fn knows_its_points(&self) -> bool {
+        matches!(self.watch(), Watch::Repeat | Watch::Attention { rows: WatchedRows::Last(_), .. })
     }
 
     /// The same with bytes as tokens, one token's keys and values taking `token_bytes` in all layers and heads.

@@ -198,6 +198,9 @@ fn texts_say_policy_keep_and_options() {
     check("snapkv:64MiB,window=64", "snapkv:64MiB");
     check("snapkv:2048MiB,pool=7,window=32,every=128", "snapkv:2GiB,window=32,pool=7,every=128");
     check("sinks:0.5,every=64,cut=top,protect=0", "sinks:0.5");
+    check("knorm:0.5,when=pressure,protect=4", "knorm:0.5,protect=4,when=pressure");
+    check("h2o:0.5,when=either", "h2o:0.5,when=either");
+    check("snapkv:0.5,when=points", "snapkv:0.5");
     check("h2o:512,budget=all,every=128", "h2o:512,budget=all,every=128");
     check("h2o:512,mean=true,counter=sketch,decay=0.9", "h2o:512,counter=sketch,decay=0.9");
     check("kvcrush:0.5,base=h2o,anchor=random", "kvcrush:0.5,base=h2o,anchor=random");
@@ -228,6 +231,9 @@ fn what_cannot_be_read_or_used_is_named() {
     check("snapkv:0.5,cut=threshold", &["cut", "threshold:SCORE"]);
     check("snapkv:0.5,cut=hybrid:7", &["cut", "`hybrid:7`"]);
     check("snapkv:0.5,every=0", &["every", "`0`"]);
+    check("knorm:0.5,when=never", &["when", "`never`", "points, pressure or either"]);
+    check("snapkv:0.5,when=either", &["when", "`either`", "points", "snapkv"]);
+    check("kvzip:0.5,when=pressure", &["when", "`pressure`", "points", "kvzip"]);
     check("snapkv:0.5,every=32", &["every", "`32`", "64 rows"]);
     check("h2o:0.5,counter=some", &["counter", "`some`", "exact, sketch"]);
     check("h2o:0.5,decay=0.5", &["decay", "`0.5`", "exact counters"]);
@@ -316,11 +322,29 @@ fn a_sequence_forgets_after_the_prompt_and_then_every_so_often() {
     check("knorm:500,every=400", 1800, &[900, 1300, 1700, 1800, 2200, 2600, 3000]);
     check("knorm:500,every=400", 1700, &[900, 1300, 1700, 2100, 2500, 2900]);
     check("knorm:0.5,every=400", 2900, &[2048, 2448, 2848, 2900]);
+    check("knorm:0.5,every=400,when=pressure", 2900, &[]);
+    check("knorm:0.5,every=400,when=either", 700, &[700, 1100, 1500, 1900, 2300, 2700]);
     check("kvzip:0.5", 700, &[700]);
     check("kvzip:100", 2000, &[2000]);
     // The window's rows stay together.
     check("snapkv:500,every=400", 1764, &[900, 1300, 1764, 2164, 2564, 2964]);
     check("snapkv:500,every=400", 1765, &[900, 1300, 1700, 1765, 2165, 2565, 2965]);
+}
+
+#[test]
+fn who_may_forget_at_any_time_observes_every_row() {
+    let watched = |text: &str, passed: usize| {
+        let retention: Retention = text.parse().unwrap();
+        retention.watched(&retention.points(100, 4096), passed, passed + 30..passed + 40)
+    };
+    assert_eq!(watched("h2o:0.5,when=pressure", 0), 30..40);
+    assert_eq!(watched("h2o:0.5,when=either", 170), 200..210);
+    assert_eq!(watched("h2o:0.5", 170), 200..210);
+    assert_eq!(watched("knorm:0.5,when=pressure", 170).len(), 0);
+    let pressed = |text: &str| text.parse::<Retention>().unwrap().under_pressure_too().to_string();
+    assert_eq!(pressed("keydiff:0.25"), "keydiff:0.25,when=either");
+    assert_eq!(pressed("snapkv:0.25"), "snapkv:0.25");
+    assert_eq!(pressed("kvzip:0.25"), "kvzip:0.25");
 }
 
 #[test]

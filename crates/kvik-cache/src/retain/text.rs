@@ -4,12 +4,12 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::error::RetentionError;
-use super::retention::{Budget, Cut, Keep, Retention};
+use super::retention::{Budget, Cut, Keep, Retention, When};
 
 /// What a policy keeps unless told otherwise.
 const KEEP_DEFAULT: Keep = Keep::Share(0.5);
 /// Options that every policy has.
-const COMMON: [&str; 6] = ["budget", "cut", "sinks", "recent", "every", "protect"];
+const COMMON: [&str; 7] = ["budget", "cut", "sinks", "recent", "every", "protect", "when"];
 
 impl FromStr for Retention {
     type Err = RetentionError;
@@ -47,6 +47,7 @@ impl Retention {
             "recent" => self.recent = Some(whole("recent")?),
             "every" => self.every = whole("every")?,
             "protect" => self.protect = whole("protect")?,
+            "when" => self.when = value.parse()?,
             _ => return self.set_of_policy(option, value),
         }
         Ok(())
@@ -95,7 +96,30 @@ impl fmt::Display for Retention {
                 write!(f, ",{name}={value}")?;
             }
         }
+        if self.when != usual.when {
+            write!(f, ",when={}", self.when)?;
+        }
         Ok(())
+    }
+}
+
+/// Each `when` as it is written.
+const WHEN: [(&str, When); 3] =
+    [("points", When::Points), ("pressure", When::Pressure), ("either", When::Either)];
+
+impl FromStr for When {
+    type Err = RetentionError;
+
+    fn from_str(text: &str) -> Result<When, RetentionError> {
+        let when = WHEN.iter().find(|(name, _)| *name == text);
+        when.map(|(_, when)| *when).ok_or_else(|| fault("when", text, "points, pressure or either"))
+    }
+}
+
+impl fmt::Display for When {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = WHEN.iter().find(|(_, when)| when == self).map(|(name, _)| *name);
+        f.write_str(name.expect("each has its name"))
     }
 }
 

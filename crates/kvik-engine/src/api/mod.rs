@@ -223,7 +223,7 @@ pub struct Report {
 }
 
 /// What a sequence keeps of its tokens, all layers and KV heads.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Retained {
     /// By what policy.
     pub retention: Retention,
@@ -237,6 +237,8 @@ pub struct Retained {
     pub smallest_head: usize,
     /// Positions that the head with most kept.
     pub largest_head: usize,
+    /// Tokens of the sequence when memory was short and it forgot for that, ascending.
+    pub tightened: Vec<usize>,
 }
 
 /// What a request would find in the cache if it were admitted now.

@@ -112,7 +112,7 @@ impl Scheduler {
     }
 
     /// Blocks for what a sequence keeps. When there are none, the youngest sequence gives its own up, which may
-    /// be this one.
+    /// be this one; unless it forgets only because memory is short.
     fn make_room_for(&mut self, id: SeqId, decision: Decision, retainer: &mut dyn Retainer) -> Progress {
         if let Some(storage) = self.lease_storage(id, &decision, retainer) {
             self.set_stage(id, storage(decision));
@@ -121,6 +121,9 @@ impl Scheduler {
         self.set_stage(id, Stage::Room(decision));
         if self.release_disk_blocks() {
             return Progress::More;
+        }
+        if self.withdraw_point(id) {
+            return Progress::Over;
         }
         match self.running.len() {
             1 => {
@@ -196,6 +199,7 @@ impl Scheduler {
         let stored = sequence.stored;
         if let Some(forgetting) = &mut sequence.forgetting {
             forgetting.pass_point(stored, decision, storage);
+            self.results.counters.tightened += u64::from(forgetting.tightened().last() == Some(&stored));
         }
         self.results.note_retained(&sequence);
         self.running.insert(sequence);

@@ -142,9 +142,13 @@ impl Job {
 }
 
 fn kept(retained: &Retained) -> String {
-    let Retained { retention, kept, dropped, .. } = retained;
+    let Retained { retention, kept, dropped, tightened, .. } = retained;
     let share = *kept as f64 / (kept + dropped).max(1) as f64;
-    format!("; {retention} kept {kept} positions, {:.0}%", 100.0 * share)
+    let times = match tightened.len() {
+        0 => String::new(),
+        times => format!(", memory was short {times} times"),
+    };
+    format!("; {retention} kept {kept} positions, {:.0}%{times}", 100.0 * share)
 }
 
 fn why(stop: StopReason) -> &'static str {

@@ -111,8 +111,8 @@ impl RequestLimits {
 
     fn room(&self, request: &Request) -> Room {
         let retention = request.retention.map(|retention| retention.resolve(self.token_bytes));
-        let streams =
-            request.kept_prefix.is_none() && retention.is_some_and(|retention| retention.rotated_sinks() > 0);
+        let streams = request.kept_prefix.is_none()
+            && retention.is_some_and(|retention| retention.rotated_sinks() > 0 && retention.when.at_points());
         // A stream that rotates its sinks anew never sees a distance that the model does not know.
         let context_tokens = if streams { usize::MAX } else { self.context_tokens };
         let points = retention.map(|retention| match request.kept_prefix {

@@ -12,7 +12,7 @@
 //! ```text
 //!                     Scheduler          owns the parts; a step plans, computes and publishes
 //!                         │
-//!   submission  admission  growth  forgetting  compute  tiers  end  kept  idle  probe     steps across parts
+//!   submission  admission  growth  pressure  forgetting  compute  tiers  end  kept  idle  probe     steps across parts
 //!                         │
 //!   queue     running     turns      results     tenants     disk     ram      kept_parts     parts, with their state
 //!   waiting   have        virtual    requests,   parts,      slots,   cache,   what is kept
@@ -41,6 +41,7 @@ mod limits;
 mod namespaces;
 mod plan;
 mod prefix;
+mod pressure;
 mod probe;
 mod queue;
 mod ram;
@@ -148,6 +149,7 @@ impl Scheduler {
         self.use_idle_time(runner);
         self.collect_loads(runner);
         self.start_forks(runner);
+        self.tighten();
         self.forget(runner);
         self.grow_and_admit(runner);
         self.end_stored();

@@ -35,8 +35,13 @@ impl Ram {
 
     /// Whether `blocks` can be had and one more for each of `running` sequences.
     pub(super) fn has_room(&self, blocks: usize, running: usize) -> bool {
+        blocks + running <= self.room()
+    }
+
+    /// Blocks that can be had.
+    pub(super) fn room(&self) -> usize {
         let stats = self.cache.stats();
-        blocks + running <= stats.free + stats.evictable
+        stats.free + stats.evictable
     }
 
     /// Why so many tokens do not fit though nobody else runs.

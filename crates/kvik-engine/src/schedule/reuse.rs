@@ -7,6 +7,7 @@
 use kvik_cache::{Admission, BLOCK_POSITIONS, Cache, SeqId, StopReason, blocks_for};
 
 use super::prefix::{Known, Reused};
+use super::pressure::reserve;
 use super::ram::Ram;
 use super::running::Running;
 use super::sequence::{Sequence, Sharing};
@@ -54,7 +55,8 @@ pub(super) struct Newcomer<'a> {
 impl Newcomer<'_> {
     /// Takes over what is known of a sequence, and blocks for the rest of its tokens and some
     /// more, so that it does not have to ask for the next one at once. While others run, one
-    /// block for each of them must remain: else the next that grows would preempt the newcomer.
+    /// block for each of them must remain, and what the next to be tightened needs: else the next that grows would
+    /// preempt the newcomer.
     pub(super) fn take_blocks(
         &self,
         known: Known,
@@ -63,7 +65,8 @@ impl Newcomer<'_> {
         runner: &mut dyn Runner,
     ) -> Option<Reused> {
         let needed = blocks_for(self.positions()) - known.tokens / BLOCK_POSITIONS;
-        if !running.is_empty() && !ram.has_room(needed, running.len()) {
+        let left_free = reserve(running, Some(self.sequence)).unwrap_or(0);
+        if !running.is_empty() && !ram.has_room(needed + left_free, running.len()) {
             return None;
         }
         let cache = &mut ram.cache;

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use kvik_cache::{
-    BLOCK_POSITIONS, BlockId, Cache, Lifetime, NamespaceId, SeqId, TenantId, Token, whole_blocks,
+    BLOCK_POSITIONS, BlockId, Cache, Lifetime, NamespaceId, SeqId, TenantId, Token, blocks_for, whole_blocks,
 };
 
 use super::answer::Answer;
@@ -201,7 +201,26 @@ impl Sequence {
             dropped: storage.dropped(),
             smallest_head: smallest,
             largest_head: largest,
+            tightened: forgetting.tightened(),
         }))
+    }
+
+    /// Blocks for what it would keep if memory were short, when it may be told to forget.
+    pub(super) fn blocks_to_tighten(&self) -> Option<usize> {
+        self.forgetting.as_ref()?.blocks_to_tighten(self.tokens.len())
+    }
+
+    /// Blocks that it would give back if it forgot now. None before its prompt is computed, and where it has just
+    /// forgotten: little is gained there.
+    pub(super) fn gain(&self) -> Option<usize> {
+        let forgetting = self.forgetting.as_ref().filter(|forgetting| forgetting.pass.is_none())?;
+        let goes_on = self.ended.is_none() && self.missing() > 0 && self.stored >= self.prompt_len;
+        if !goes_on || forgetting.has_just_forgotten(self.stored) {
+            return None;
+        }
+        let held = self.storage().map_or(self.stored, |storage| storage.stored(self.stored).largest);
+        let gain = blocks_for(held).saturating_sub(self.blocks_to_tighten()?);
+        (gain > 0).then_some(gain)
     }
 
     /// Whether it is at a point and goes on behind it.

@@ -123,7 +123,12 @@ const ARITHMETIC: twin::Arithmetic = twin::Arithmetic {
 
 /// The greedy answer of the naive twin to a request that ignores the end token.
 pub fn twin_answer(request: &Request, context: usize) -> Vec<Token> {
-    let mut twin = twin::Twin::new(ARITHMETIC, request, context);
+    tightened_answer(request, context, &[])
+}
+
+/// The same where memory was short when the sequence had so many tokens.
+pub fn tightened_answer(request: &Request, context: usize, tightened: &[usize]) -> Vec<Token> {
+    let mut twin = twin::Twin::new(ARITHMETIC, request, context).tightened(tightened);
     let next = |twin: &twin::Twin| {
         let seen = twin.seen();
         let likelier = |&a: &Token, &b: &Token| logit(seen, a).total_cmp(&logit(seen, b)).then(b.cmp(&a));

@@ -43,6 +43,8 @@ pub struct Thinned {
 pub struct Twin {
     arithmetic: Arithmetic,
     forgets: Option<(Retention, Points)>,
+    /// Points besides, at which memory was short.
+    tightened: Vec<usize>,
     passed: usize,
     stored: Vec<Stored>,
     tokens: Vec<Token>,
@@ -73,6 +75,7 @@ impl Twin {
         Twin {
             arithmetic,
             forgets: request.retention.zip(points(request, context)),
+            tightened: Vec::new(),
             passed: 0,
             stored: Vec::new(),
             tokens: Vec::new(),
@@ -83,10 +86,16 @@ impl Twin {
         }
     }
 
+    /// The same with points at which memory was short.
+    pub fn tightened(self, tightened: &[usize]) -> Twin {
+        Twin { tightened: tightened.to_vec(), ..self }
+    }
+
     /// Computes the next token; forgets first, if it is at a point.
     pub fn push(&mut self, token: Token) {
         if let Some((retention, points)) = self.forgets
-            && points.next(self.passed) == Some(self.tokens.len())
+            && (points.next(self.passed) == Some(self.tokens.len())
+                || self.tightened.contains(&self.tokens.len()))
         {
             self.forget(&retention);
         }
@@ -94,10 +103,12 @@ impl Twin {
         self.store(token);
         let at = self.tokens.len() - 1;
         let Some((retention, points)) = self.forgets else { return };
-        let Some(point) = points.next(self.passed) else { return };
-        if let Watch::Attention { rows, reduce } = retention.watch()
-            && (rows == WatchedRows::All || points.watched(point).contains(&at))
-        {
+        let Watch::Attention { rows, reduce } = retention.watch() else { return };
+        let watched = match points.next(self.passed) {
+            Some(point) => rows == WatchedRows::All || points.watched(point).contains(&at),
+            None => retention.when.under_pressure(),
+        };
+        if watched {
             self.observe(reduce);
         }
     }

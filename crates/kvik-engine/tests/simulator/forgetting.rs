@@ -5,6 +5,7 @@ use kvik_cache::{StopReason, Token};
 use kvik_engine::api::{Report, Request, RequestError};
 
 use crate::fake::twin::{self, Thinned};
+use crate::runner;
 use crate::world::{Active, World, summary};
 
 /// Policies that watch nothing, look at keys, watch the last rows or all of them, and repeat; with keeps small
@@ -23,6 +24,9 @@ const POLICIES: [&str; 12] = [
     "scissorhands:0.5,window=16,every=16",
     "kvzip:0.5,budget=head",
 ];
+/// Those that may be told to forget when memory is short.
+const UNDER_PRESSURE: [&str; 3] =
+    ["knorm:0.3,every=16,when=pressure", "h2o:0.4,every=16,when=either", "sinks:24,every=16,when=pressure"];
 /// Few, so that requests meet.
 const OF_PREFIXES: [&str; 3] = ["keydiff:0.5", "h2o:0.4", "kvzip:0.5,budget=head"];
 
@@ -54,8 +58,17 @@ impl World {
         }
         let blocks = request.prompt.len() as u64 / 16;
         let of_prefix = blocks > 0 && self.dice.once_in(3);
-        let policy = if of_prefix { self.dice.pick(&OF_PREFIXES) } else { self.dice.pick(&POLICIES) };
-        request.retention = Some(policy.parse().unwrap());
+        let policy = match (of_prefix, self.dice.once_in(if self.regime.roomy { 10 } else { 2 })) {
+            (true, _) => self.dice.pick(&OF_PREFIXES),
+            (false, true) => self.dice.pick(&UNDER_PRESSURE),
+            (false, false) => self.dice.pick(&POLICIES),
+        };
+        let retention: Retention = policy.parse().unwrap();
+        request.retention = Some(retention);
+        if retention.when.under_pressure() {
+            // The report tells the points of the first choice only.
+            request.choices = 1;
+        }
         request.kept_prefix = of_prefix.then(|| 16 * (1 + self.dice.roll(blocks.min(3)) as usize));
         if let Some(prefix) = request.kept_prefix
             && self.dice.once_in(4)
@@ -132,6 +145,22 @@ impl World {
         let must = part.since.is_some_and(|since| since <= active.came);
         let may = part.asked > 1;
         (if must { prefix } else { 0 }, if may { prefix } else { 0 })
+    }
+
+    /// A request was told to forget because memory was short: it answers as its twin does at these points.
+    pub(crate) fn note_tightened(&mut self, active: &mut Active, report: &Report) {
+        let Some(retained) = report.retained.as_ref().filter(|retained| !retained.tightened.is_empty())
+        else {
+            return;
+        };
+        let (request, tightened) = (&active.request, &retained.tightened);
+        assert!(request.retention.is_some_and(|retention| retention.when.under_pressure()));
+        assert!(tightened.is_sorted() && tightened[0] >= request.prompt.len(), "{tightened:?}");
+        let tokens_max = self.limits.answer_tokens(request);
+        let context = self.regime.engine.context_tokens;
+        (active.answers, active.retained) =
+            runner::forgetful_answers(request, tokens_max, context, tightened);
+        self.coverage.tightened += tightened.len() as u64;
     }
 
     /// Checks what the report of a request says about what it kept.

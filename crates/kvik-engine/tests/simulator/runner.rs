@@ -288,13 +288,15 @@ pub(crate) fn answers(request: &Request, tokens_max: usize) -> Vec<Answer> {
     (0..request.choices).map(|choice| answer(request, choice, tokens_max, &mut oracle.clone())).collect()
 }
 
-/// The same of a request that forgets in a context of `context` tokens, and what its first choice keeps last.
+/// The same of a request that forgets in a context of `context` tokens, also when it has so many tokens as `tightened`
+/// says, and what its first choice keeps last.
 pub(crate) fn forgetful_answers(
     request: &Request,
     tokens_max: usize,
     context: usize,
+    tightened: &[usize],
 ) -> (Vec<Answer>, Option<Thinned>) {
-    let mut twin = Twin::new(ARITHMETIC, request, context);
+    let mut twin = Twin::new(ARITHMETIC, request, context).tightened(tightened);
     request.prompt.iter().for_each(|&token| twin.push(token));
     let mut twins = vec![twin; request.choices as usize];
     let choices = (0..).zip(&mut twins);

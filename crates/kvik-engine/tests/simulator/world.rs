@@ -49,6 +49,8 @@ pub(crate) struct Coverage {
     /// Requests that found what is kept of their prefix, and those that did after a restart, maybe on disk.
     pub(crate) kept_found: u64,
     pub(crate) kept_after_restart: u64,
+    /// Times that memory was short and a sequence forgot for that.
+    pub(crate) tightened: u64,
     /// Passes that panicked.
     pub(crate) recovered: u64,
 }
@@ -57,7 +59,7 @@ pub(crate) struct Coverage {
 pub(crate) struct Active {
     client: Client,
     pub(crate) request: Request,
-    answers: Vec<Answer>,
+    pub(crate) answers: Vec<Answer>,
     /// What its first choice keeps at the last point.
     pub(crate) retained: Option<Thinned>,
     /// The views of its lookup; two if it is uncertain whether its public prompt is cached yet.
@@ -291,6 +293,7 @@ impl World {
                 &request,
                 self.limits.answer_tokens(&request),
                 self.regime.engine.context_tokens,
+                &[],
             )
         } else {
             (runner::answers(&request, request.max_tokens.min(positions + 1 - request.prompt.len())), None)
@@ -393,12 +396,13 @@ impl World {
     pub(crate) fn collect(&mut self) {
         let ended = |active: &Active| active.client.inbox().end.is_some();
         while let Some(index) = self.active.iter().position(ended) {
-            let active = self.active.remove(index);
+            let mut active = self.active.remove(index);
             let end = active.client.inbox().end.clone().unwrap();
             self.trace(|| format!("{} ends: {end:?}", summary(&active.request)));
             self.check_age(&active);
             match end {
                 Ok(report) => {
+                    self.note_tightened(&mut active, &report);
                     self.check_answer(&active);
                     self.check_reuse(&active, &report);
                     self.check_retained(&active, &report);
@@ -555,7 +559,8 @@ impl World {
         let exact = self.exact_until(&active.request);
         // It leaves its exact blocks when it forgets, and computes none where what is kept of its prefix is there.
         let forgets = active.request.retention.is_some();
-        let vague = forgets && (self.regime.ttl || active.request.kept_prefix.is_some());
+        let any_time = active.request.retention.is_some_and(|retention| retention.when.under_pressure());
+        let vague = forgets && (self.regime.ttl || any_time || active.request.kept_prefix.is_some());
         for (number, index) in active.own.clone().enumerate() {
             let known = &mut self.memory.known[index];
             (known.in_use, known.used, known.since) = (false, now, self.steps);
@@ -563,7 +568,9 @@ impl World {
             let (generated, reason) = &active.answers[number % active.answers.len()];
             // The last generated token is never computed.
             let uncomputed = usize::from(*reason == FinishReason::Length && !generated.is_empty());
-            let stored = (known.tokens.len() - uncomputed).min(exact);
+            // What others may find of one that was told to forget, it computed as if it had not been.
+            let computed = if any_time { known.tokens.len() } else { known.tokens.len() - uncomputed };
+            let stored = computed.min(exact);
             let single = active.views.len() == 1;
             // For several choices, the end time of each is unknown.
             let soon = known.used - known.began < Duration::from_secs(1);
@@ -615,7 +622,10 @@ pub(crate) fn summary(request: &Request) -> String {
 
 impl Active {
     fn rows(&self) -> u64 {
-        let rows = |generated: &[Token]| self.request.prompt.len() + generated.len() + 1;
+        // Memory may be short, and the answer another one.
+        let any_time = self.request.retention.is_some_and(|retention| retention.when.under_pressure());
+        let most = if any_time { self.request.max_tokens } else { 0 };
+        let rows = |generated: &[Token]| self.request.prompt.len() + generated.len().max(most) + 1;
         // Passes take steps as well, and some repeat the prompt.
         let passes = if self.request.retention.is_some() { 3 } else { 1 };
         passes * self.answers.iter().map(|(generated, _)| rows(generated) as u64).sum::<u64>()
@@ -640,7 +650,7 @@ impl Coverage {
         }
     }
 
-    fn fields(&self) -> [(&'static str, u64); 18] {
+    fn fields(&self) -> [(&'static str, u64); 19] {
         [
             ("finished", self.finished),
             ("cancelled", self.cancelled),
@@ -659,11 +669,12 @@ impl Coverage {
             ("forgetful", self.forgetful),
             ("kept prefixes found", self.kept_found),
             ("kept prefixes found after a restart", self.kept_after_restart),
+            ("tightened", self.tightened),
             ("passes that panicked", self.recovered),
         ]
     }
 
-    fn fields_mut(&mut self) -> [&mut u64; 18] {
+    fn fields_mut(&mut self) -> [&mut u64; 19] {
         [
             &mut self.finished,
             &mut self.cancelled,
@@ -682,6 +693,7 @@ impl Coverage {
             &mut self.forgetful,
             &mut self.kept_found,
             &mut self.kept_after_restart,
+            &mut self.tightened,
             &mut self.recovered,
         ]
     }

@@ -78,7 +78,8 @@ impl PromptRecord {
         let retention = self.retention()?;
         let RetainedRecord { tokens, kept, dropped, smallest_head, largest_head, .. } =
             *self.retained.as_ref()?;
-        Some(Retained { retention, tokens, kept, dropped, smallest_head, largest_head })
+        let tightened = Vec::new();
+        Some(Retained { retention, tokens, kept, dropped, smallest_head, largest_head, tightened })
     }
 }
 
@@ -265,7 +266,8 @@ mod tests {
     fn what_is_kept_of_a_prompt_is_written_down_and_older_records_are_read() {
         let retention: Retention = "kvzip:0.25,budget=all".parse().unwrap();
         let (tokens, kept, dropped) = (160, 40, 120);
-        let retained = Retained { retention, tokens, kept, dropped, smallest_head: 4, largest_head: 9 };
+        let (smallest_head, largest_head, tightened) = (4, 9, Vec::new());
+        let retained = Retained { retention, tokens, kept, dropped, smallest_head, largest_head, tightened };
         let part = PromptRecord { retained: Some(RetainedRecord::of(&retention, &retained)), ..record("1") };
         let read: PromptRecord = serde_json::from_value(serde_json::to_value(&part).unwrap()).unwrap();
         assert_eq!((&read, read.retained(), read.retention()), (&part, Some(retained), Some(retention)));

@@ -1,7 +1,7 @@
 //! Which retention a request gets: its own, the server's default, or the best one that was measured.
 
 use anyhow::anyhow;
-use kvik_cache::retain::Retention;
+use kvik_cache::retain::{Retention, When};
 
 use crate::{
     measured::{Loss, MeasuredLosses},
@@ -109,7 +109,9 @@ impl Retaining {
             RetainChoice::Everything => Ok(None),
             RetainChoice::Chosen(retention) => self.check(retention, reach).map(Some),
             RetainChoice::Auto { loss_max } => {
-                self.best(self.loss_max.map_or(loss_max, |max| max.min(loss_max)), reach).map(Some)
+                let best = self.best(self.loss_max.map_or(loss_max, |max| max.min(loss_max)), reach)?;
+                // What is kept of a prefix depends on nothing but the prefix.
+                Ok(Some(if reach == Reach::Sequence { best.under_pressure_too() } else { best }))
             }
         }
     }
@@ -117,6 +119,8 @@ impl Retaining {
     /// What a retention was measured to lose, if it was. With the question unseen no policy loses less than with
     /// the question seen.
     pub(crate) fn loss(&self, retention: &Retention, reach: Reach) -> Option<Loss> {
+        // When it forgets does not count: `kvik eval` measures at points.
+        let retention = &Retention { when: When::Points, ..*retention };
         reach.measured_with(|seen| self.losses.loss(&self.kv, retention, seen))
     }
 
@@ -205,7 +209,8 @@ mod tests {
     #[test]
     fn auto_keeps_least_of_what_loses_no_more_than_allowed() {
         let check = |text: &str, expect: &str| assert_eq!(choose(&retaining(None), text).unwrap(), expect);
-        check("auto", "keydiff:0.25");
+        // It may be told to forget when memory is short, unless it must know its points before.
+        check("auto", "keydiff:0.25,when=either");
         check("auto:0", "kvzip:0.5");
         check("auto:50", "snapkv:0.2");
         assert_eq!(

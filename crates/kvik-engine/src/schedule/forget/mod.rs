@@ -5,7 +5,8 @@
 //! stays, layer by layer that is moved to blocks of its own. From then on nothing that it computes is published.
 //!
 //! All of it is a function of the tokens and the retention. So a sequence that was preempted begins anew, exact up
-//! to its first point, and passes the same points again.
+//! to its first point, and passes the same points again. That holds for points at which memory was short as well: they
+//! depend on others, and once passed they belong to the sequence.
 
 pub(super) mod kept;
 mod pass;
@@ -14,8 +15,8 @@ mod watching;
 use std::fmt;
 use std::ops::Range;
 
-use kvik_cache::retain::{Decision, Points, PolicyState, Retention, Watch, WatchedRows};
-use kvik_cache::{SeqId, Token};
+use kvik_cache::retain::{Decision, Points, PolicyState, Retention, Watch, WatchedRows, When};
+use kvik_cache::{SeqId, Token, blocks_for};
 
 use crate::model::observation::Observation;
 use crate::retain::{Ragged, Sinks};
@@ -29,6 +30,8 @@ pub(super) struct Forgetting {
     points: Points,
     /// Leading tokens of the prompt of which only what it keeps is read, and which others may share.
     pub(super) prefix: Option<usize>,
+    /// Points besides, at which memory was short. They stay when it begins anew, so that it answers the same.
+    tightened: Vec<usize>,
     /// The last point that was passed.
     passed: usize,
     pub(super) observation: Observation,
@@ -49,12 +52,14 @@ impl Forgetting {
 
     /// A sequence that forgets when it has `prefix` tokens, and keeps all that follows.
     pub(super) fn of_prefix(retention: Retention, prefix: usize) -> Forgetting {
+        let retention = Retention { when: When::Points, ..retention };
         Forgetting::at(retention, retention.point_at(prefix), Some(prefix))
     }
 
     /// The same for a sequence that begins anew.
     pub(super) fn anew(&self) -> Forgetting {
-        Forgetting::at(self.retention, self.points, self.prefix)
+        let tightened = self.tightened.clone();
+        Forgetting { tightened, ..Forgetting::at(self.retention, self.points, self.prefix) }
     }
 
     fn at(retention: Retention, points: Points, prefix: Option<usize>) -> Forgetting {
@@ -62,6 +67,7 @@ impl Forgetting {
             retention,
             points,
             prefix,
+            tightened: Vec::new(),
             passed: 0,
             observation: Observation::default(),
             state: PolicyState::default(),
@@ -73,12 +79,49 @@ impl Forgetting {
 
     /// The number of tokens at which it forgets next.
     pub(super) fn next_point(&self) -> Option<usize> {
-        self.points.next(self.passed)
+        self.point_after(self.passed)
+    }
+
+    fn point_after(&self, position: usize) -> Option<usize> {
+        let tightened = self.tightened.iter().copied().find(|&point| point > position);
+        self.points.next(position).into_iter().chain(tightened).min()
+    }
+
+    /// Memory is short: `at` tokens are a point as well.
+    pub(super) fn tighten(&mut self, at: usize) {
+        self.tightened.push(at);
+    }
+
+    /// `at` tokens are no point any more; whether they were one because memory was short.
+    pub(super) fn withdraw(&mut self, at: usize) -> bool {
+        let withdrawn = self.tightened.last() == Some(&at) && self.points.next(self.passed) != Some(at);
+        if withdrawn {
+            self.tightened.pop();
+            self.pass = None;
+        }
+        withdrawn
+    }
+
+    /// The points so far at which memory was short.
+    pub(super) fn tightened(&self) -> Vec<usize> {
+        self.tightened.iter().copied().filter(|&point| point <= self.passed).collect()
+    }
+
+    /// Blocks for what it would keep of `tokens` tokens if memory were short, when it may be told to forget.
+    pub(super) fn blocks_to_tighten(&self, tokens: usize) -> Option<usize> {
+        // Heads end within a tile each, which may take a block more than their positions.
+        let kept = || blocks_for(self.points.kept_max(tokens)) + 1;
+        self.retention.when.under_pressure().then(kept)
+    }
+
+    /// Whether it forgot so lately that it would gain little.
+    pub(super) fn has_just_forgotten(&self, stored: usize) -> bool {
+        self.passed > 0 && stored < self.passed + self.retention.every
     }
 
     /// Leading tokens that are computed exactly.
     pub(super) fn exact_until(&self) -> usize {
-        self.points.next(0).unwrap_or(usize::MAX)
+        self.point_after(0).unwrap_or(usize::MAX)
     }
 
     /// Leading tokens that others may have computed: what is observed of rows must be observed here.

@@ -280,7 +280,7 @@ impl Asked {
     /// What is kept of it: as it was reported, or as it was before.
     fn retained(&self, app: &App, report: &Report) -> Option<Retained> {
         let before = || app.registry.get(&self.key).as_ref().and_then(PromptRecord::retained);
-        report.retained.as_deref().copied().or_else(before)
+        report.retained.as_deref().cloned().or_else(before)
     }
 
     fn make_room(&self, app: &App) -> Result<()> {

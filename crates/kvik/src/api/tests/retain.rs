@@ -85,8 +85,15 @@ fn forgetful(request: &Request) -> Vec<Event> {
     let mut events = say(request, "Hi!", FinishReason::Eos);
     if let (Some(retention), Some(Event::Done(report))) = (request.retention, events.last_mut()) {
         let (smallest_head, largest_head) = (10, 55);
-        let retained =
-            Retained { retention, tokens: 100, kept: 100, dropped: 300, smallest_head, largest_head };
+        let retained = Retained {
+            retention,
+            tokens: 100,
+            kept: 100,
+            dropped: 300,
+            smallest_head,
+            largest_head,
+            tightened: vec![90],
+        };
         report.retained = Some(Box::new(retained));
     }
     events
@@ -97,7 +104,7 @@ async fn every_answer_says_what_was_kept() {
     let server = Server::new(|request| Ok(forgetful(request)));
     let expect = json!({
         "policy": "h2o:0.25", "tokens": 100, "positions_kept": 100, "positions_dropped": 300, "share_kept": 0.25,
-        "smallest_head": 10, "largest_head": 55, "measured": false,
+        "smallest_head": 10, "largest_head": 55, "tightened": 1, "measured": false,
     });
     for (path, body) in routes() {
         let asked = with(body.clone(), json!({"kvik": {"retain": {"policy": "h2o", "keep": 0.25}}}));

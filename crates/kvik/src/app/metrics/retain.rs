@@ -19,6 +19,7 @@ pub(super) struct RetainMetrics {
     requests: Family<PolicyLabels, Counter>,
     kept: Family<PolicyLabels, Counter>,
     dropped: Family<PolicyLabels, Counter>,
+    tightened: Family<PolicyLabels, Counter>,
 }
 
 impl RetainMetrics {
@@ -27,6 +28,7 @@ impl RetainMetrics {
             requests: add(r, "retain_requests", "Prompts answered by sequences that forgot, by policy"),
             kept: add(r, "retain_positions_kept", "Positions that their heads kept when they forgot last"),
             dropped: add(r, "retain_positions_dropped", "Positions that their heads had dropped by then"),
+            tightened: add(r, "retain_tightened", "Times that they forgot because memory was short"),
         }
     }
 
@@ -35,5 +37,6 @@ impl RetainMetrics {
         self.requests.get_or_create(&labels).inc();
         self.kept.get_or_create(&labels).inc_by(retained.kept);
         self.dropped.get_or_create(&labels).inc_by(retained.dropped);
+        self.tightened.get_or_create(&labels).inc_by(retained.tightened.len() as u64);
     }
 }

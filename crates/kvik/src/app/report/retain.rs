@@ -56,5 +56,6 @@ fn kept(retained: &Retained) -> Value {
         "share_kept": if all > 0 { retained.kept as f64 / all as f64 } else { 1.0 },
         "smallest_head": retained.smallest_head,
         "largest_head": retained.largest_head,
+        "tightened": retained.tightened.len(),
     })
 }

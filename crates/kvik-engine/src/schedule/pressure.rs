@@ -1,0 +1,66 @@
+//! Under pressure: sequences that allow it forget now, at what they have stored, so that nobody is preempted and nobody
+//! waits for room that they could give.
+//!
+//! Who forgets needs room for what it keeps before it gives anything back. So that much is left free while somebody
+//! runs who may be told to, and it begins before there is none.
+
+use kvik_cache::{BLOCK_POSITIONS, SeqId, blocks_for};
+
+use super::Scheduler;
+use super::reuse::known;
+use super::running::Running;
+use super::sequence::Sequence;
+
+impl Scheduler {
+    /// When memory is about to be short: the sequence that gains most forgets, one at a time.
+    pub(super) fn tighten(&mut self) {
+        let passes = |sequence: &Sequence| sequence.forgetting.as_ref().is_some_and(|it| it.pass.is_some());
+        if self.running.iter().any(passes) || !self.is_short() {
+            return;
+        }
+        let room = self.ram.room();
+        let fits = |sequence: &&Sequence| sequence.blocks_to_tighten().is_some_and(|blocks| blocks <= room);
+        let gains =
+            self.running.iter().filter(fits).filter_map(|sequence| Some((sequence.gain()?, sequence.id)));
+        let Some((_, id)) = gains.max() else { return };
+        let sequence = self.running.find_mut(id).expect("it runs");
+        let stored = sequence.stored;
+        if let Some(forgetting) = &mut sequence.forgetting {
+            forgetting.tighten(stored);
+        }
+    }
+
+    /// A sequence that is to forget because memory is short finds no room for what it keeps: it goes on as it is.
+    /// Whether it may.
+    pub(super) fn withdraw_point(&mut self, id: SeqId) -> bool {
+        let Some(sequence) = self.running.find_mut(id) else { return false };
+        let (stored, furthest) = (sequence.stored, sequence.furthest);
+        let Some(forgetting) = &mut sequence.forgetting else { return false };
+        // Once tokens behind it are computed, the point is a part of the answer.
+        stored == furthest && forgetting.withdraw(stored)
+    }
+
+    /// Whether there is less room than the next step of all, the next who waits and what is left free need, and all
+    /// together will need more than there is.
+    fn is_short(&self) -> bool {
+        let Some(reserve) = reserve(&self.running, None) else { return false };
+        let room = self.ram.room();
+        let awaited = self.queue.sequences().next().filter(|_| !self.is_full());
+        let awaited = awaited.map_or(0, |sequence| {
+            let known = known(sequence, &self.ram.cache, &self.running).tokens / BLOCK_POSITIONS;
+            blocks_for(sequence.reach() + BLOCK_POSITIONS).saturating_sub(known)
+        });
+        let missing = |sequence: &Sequence| {
+            let held = self.ram.cache.table(sequence.id).len();
+            blocks_for(sequence.positions_max()).saturating_sub(held)
+        };
+        let wanted = awaited + self.running.iter().map(missing).sum::<usize>();
+        wanted > room && awaited + self.running.len() + reserve > room
+    }
+}
+
+/// Blocks that are left free for the sequence that needs fewest to forget, of those that run and a `newcomer`. `None` if
+/// none may be told to.
+pub(super) fn reserve(running: &Running, newcomer: Option<&Sequence>) -> Option<usize> {
+    running.iter().chain(newcomer).filter_map(Sequence::blocks_to_tighten).min()
+}
