@@ -23,6 +23,8 @@ class Kvik:
     def open(self, retain, pool_bytes):
         """A server whose keys and values take at most so many bytes."""
         flags = ["--model", self.model, "--threads", self.threads, "--kv", self.kv, "--parallel", 256]
+        # As the default of the server, so that its context need not fit the pool whole.
+        flags += ["--retain", retain] if retain else []
         with harness().Server(*flags, "--cache-ram", pool_bytes, binary=self.binary) as server:
             yield Served(server, retain)
 
