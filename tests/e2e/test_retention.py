@@ -146,6 +146,33 @@ def test_a_part_of_a_prompt_is_kept_and_read_by_those_who_name_it_also_after_a_k
         assert from_manual(server, {})["choices"] == exact
 
 
+def test_in_idle_time_a_part_is_kept_for_those_who_allow_it():
+    def conversation(number):
+        text = f"Parcel {number} is red. " + f"It was sent on day {number} by a friend of mine. " * 40
+        return [{"role": "user", "content": text}]
+
+    with Server("--retain-idle", "keydiff:0.25", "--cache-ram", str(130 << 14), "--no-disk") as server:
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+            def turn(number, **kvik):
+                body = dict(model="kvik", messages=conversation(number), max_tokens=4, temperature=0, logprobs=True)
+                return client.chat.completions.create(**body, extra_body={"kvik": kvik} if kvik else None)
+
+            first = said(turn(0))
+            for number in range(1, 6):
+                turn(number)
+                time.sleep(1.0)
+            back = turn(0, kept_prefix=True)
+            retain = back.model_extra["kvik"]["retain"]
+            assert retain["policy"] == "keydiff:0.25" and retain["positions_dropped"] > 0
+            assert back.model_extra["kvik"]["cache"]["reason"] == "retained"
+            assert back.usage.prompt_tokens_details.cached_tokens > 256
+            assert said(turn(0)) == first, "who does not allow it reads all"
+    refused = subprocess.run(
+        [BINARY, "serve", "--retain-idle", "keydiff:0.25", "--retain-max-loss", "1"],
+        capture_output=True, text=True, timeout=60)
+    assert refused.returncode != 0 and "--retain-idle" in refused.stderr
+
+
 def test_who_may_forgets_before_anybody_is_preempted():
     def complete(server, number, retain):
         prompt = f"Story {number}. " + f"The {number} red parcels are older than the blue ones. " * 20

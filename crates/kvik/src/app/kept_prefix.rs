@@ -1,4 +1,4 @@
-//! `kvik.kept_prefix`: a request reads what is kept of a prompt that its tenant keeps under a name.
+//! `kvik.kept_prefix`: a request reads what is kept of a prompt that its tenant keeps under a name, or of any prefix.
 
 use kvik_cache::{Token, whole_blocks};
 use kvik_engine::api::Request;
@@ -13,14 +13,45 @@ use crate::{
     serving::retaining::{Reach, RetainRefusal},
 };
 
+/// What may be read in part.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum KeptPrefix {
+    /// The kept prompt of this name.
+    Named(String),
+    /// Whatever prefix of its tokens is kept so, where less of them is known exactly.
+    Any,
+}
+
 /// Where it stands in a body.
 const PATH: &str = "kvik.kept_prefix";
 
-/// Lets requests of a tenant read what is kept of the prompt `name`, with which each must begin.
+/// Lets requests of a tenant read what is kept of a prefix.
+///
+/// # Errors
+/// If they begin otherwise than the prompt that they name.
+pub(crate) fn read(
+    app: &App,
+    tenant: &Tenant,
+    prefix: &KeptPrefix,
+    requests: &mut [Request],
+) -> Result<(), ApiError> {
+    match prefix {
+        KeptPrefix::Named(name) => read_named(app, tenant, name, requests)?,
+        KeptPrefix::Any => {
+            for request in requests {
+                request.retention = None;
+                request.kept_prefix = Some(request.prompt.len());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Lets requests read what is kept of the prompt `name`, with which each must begin.
 ///
 /// # Errors
 /// If the tenant keeps no such prompt, keeps all of it, or the prompts begin otherwise.
-pub(crate) fn read(app: &App, tenant: &Tenant, name: &str, requests: &mut [Request]) -> Result<(), ApiError> {
+fn read_named(app: &App, tenant: &Tenant, name: &str, requests: &mut [Request]) -> Result<(), ApiError> {
     let key = PromptKey { tenant: tenant.name.clone(), name: name.to_owned() };
     let record = app.registry.get(&key).ok_or_else(|| unknown(name))?;
     let retention = record.retention().ok_or_else(|| kept_whole(name))?;

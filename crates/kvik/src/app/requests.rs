@@ -68,8 +68,8 @@ impl App {
         // Submitting hashes the constraint, so it belongs to the slow part.
         let start = move |app: &App, body: &Body| {
             let Prepared { mut requests, origin, answer, stream } = read(app, body)?;
-            if let Some(name) = &origin.kept_prefix {
-                kept_prefix::read(app, &caller.tenant, name, &mut requests)?;
+            if let Some(prefix) = &origin.kept_prefix {
+                kept_prefix::read(app, &caller.tenant, prefix, &mut requests)?;
             }
             let account = app.open_account(&caller, requests.len())?;
             requests.iter_mut().for_each(|request| caller.tenant.sign(request));

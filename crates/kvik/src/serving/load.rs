@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Duration};
 use anyhow::{Context, bail};
 use clap::{Args, builder::TypedValueParser, value_parser};
 use indicatif::{ProgressBar, ProgressStyle};
-use kvik_cache::{BLOCK_POSITIONS, CacheConfig, retain::HeadImportance};
+use kvik_cache::{
+    BLOCK_POSITIONS, CacheConfig,
+    retain::{HeadImportance, Retention},
+};
 use kvik_engine::api::{EventSink, Probe, Request, RequestError};
 use kvik_engine::engine::{Engine, EngineConfig};
 use kvik_engine::load::LoadedModel;
@@ -15,7 +18,12 @@ use kvik_engine::text::template::{ChatTemplate, TemplateError};
 use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_kernels::{KvLayout, Pool};
 
-use super::{budget::KvBudget, disk, kv, memory, repeat::repeat_prompt, retaining::Retaining};
+use super::{
+    budget::KvBudget,
+    disk, kv, memory,
+    repeat::repeat_prompt,
+    retaining::{Reach, Retaining},
+};
 use crate::{
     accounts::tenants::Tenants,
     clock::unix_seconds,
@@ -137,14 +145,22 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
     let layout = kv::layout(&args.kv, &model)?;
     let blocks = blocks(cache.cache_ram, &layout)?;
     let budget = KvBudget { blocks, block_bytes: layout.block_bytes(), kv: layout.format_name(), threads };
-    let context = context(cache.context, model.config().context, &budget)?;
-    let card = card(args, &model, context, capacity);
     let kv_heads: Vec<usize> = layout.layers().iter().map(|layer| layer.kv_heads).collect();
     let repeat = repeat_prompt(&tokenizer, template.as_ref());
-    let KeptMeasurements { losses, calibration } = KeptMeasurements::of(&card.digest, &kv_heads);
+    let KeptMeasurements { losses, calibration } = KeptMeasurements::of(&model.digest(), &kv_heads);
     let retaining = Retaining::new(&cache.retain, losses, &budget.kv)?;
+    let context = context(cache.context, model.config().context, &budget, retaining.usual().is_some())?;
+    let card = card(args, &model, context, capacity);
     let config = EngineConfig { kv_heads, repeat, calibration, ..engine_config(&card, &budget, capacity) };
-    check_default(&retaining, &config)?;
+    if let Some(retention) = retaining.usual() {
+        check_heads(&retention, &config).with_context(|| format!("--retain {retention}"))?;
+    }
+    if let Some(retention) = &cache.retain.retain_idle {
+        let allowed = retaining.check(*retention, Reach::Prefix).map_err(anyhow::Error::from);
+        let checked = allowed.and_then(|_| check_heads(retention, &config));
+        checked.with_context(|| format!("--retain-idle {retention}"))?;
+    }
+    let idle = cache.retain.retain_idle;
     let disk = disk::open(cache, &budget, config.model_digest);
     let runner =
         ModelRunner::new(Arc::new(model), pool, layout, budget.blocks, context).with_context(|| {
@@ -154,10 +170,11 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
     let cache = CacheConfig { blocks, policy: cache.evict, ghosts: GHOSTS, pinned_max };
     let (disk, disk_line) = disk.map_or((None, None), |disk| (Some(disk.setup), Some(disk.line)));
     let engine = Engine::start_with_disk(runner, &tokenizer, cache, config, disk)?;
+    engine.set_retain_idle(idle)?;
     let handle = Handle(engine.clone());
     let cache = Some(engine.clone());
     let (engine, tokenizer) = (Arc::new(engine), Arc::new(tokenizer));
-    let serving = Serving { engine, cache, tokenizer, template, model: card, retaining };
+    let serving = Serving { engine, cache, tokenizer, template, model: card, retaining: Arc::new(retaining) };
     Ok(Loaded { serving, budget, disk: disk_line, handle })
 }
 
@@ -181,12 +198,10 @@ impl KeptMeasurements {
     }
 }
 
-/// Refuses a default retention that the model cannot have, before any request meets it.
-fn check_default(retaining: &Retaining, config: &EngineConfig) -> anyhow::Result<()> {
-    let Some(retention) = retaining.usual() else { return Ok(()) };
-    let checked = retention.check(&config.kv_heads);
-    let checked = checked.and_then(|()| retention.check_heads(&config.kv_heads, config.calibration.as_ref()));
-    checked.with_context(|| format!("--retain {retention}"))
+/// Refuses a retention that the model cannot have, before any request meets it.
+fn check_heads(retention: &Retention, config: &EngineConfig) -> anyhow::Result<()> {
+    retention.check(&config.kv_heads)?;
+    Ok(retention.check_heads(&config.kv_heads, config.calibration.as_ref())?)
 }
 
 fn card(args: &ModelArgs, model: &Model, context: usize, capacity: Capacity) -> ModelCard {
@@ -245,14 +260,15 @@ fn default_budget() -> u64 {
     memory::available_bytes().map_or(BUDGET_BLIND, |free| (free / 2).min(BUDGET_DEFAULT_MAX))
 }
 
-/// The requested context, if it fits; without a request the model's own, or as much of it as fits.
-fn context(asked: Option<usize>, own: usize, budget: &KvBudget) -> anyhow::Result<usize> {
+/// The requested context, if it fits; without a request the model's own, or as much of it as fits. Where requests
+/// forget unless they say otherwise, a context need not fit whole: prompts are thinned while they are read.
+fn context(asked: Option<usize>, own: usize, budget: &KvBudget, forgets: bool) -> anyhow::Result<usize> {
     let fits = budget.tokens();
     match asked {
-        Some(asked) if asked > fits => {
+        Some(asked) if asked > fits && !forgets => {
             let needed = asked.div_ceil(BLOCK_POSITIONS) as u64 * budget.block_bytes as u64;
             bail!(
-                "a context of {asked} tokens needs {} of KV cache and --cache-ram is {}, which holds {fits} tokens; raise --cache-ram or lower --context",
+                "a context of {asked} tokens needs {} of KV cache and --cache-ram is {}, which holds {fits} tokens; raise --cache-ram, lower --context, or keep a part of each prompt with --retain",
                 ByteSize(needed),
                 ByteSize(budget.bytes())
             )
@@ -263,6 +279,7 @@ fn context(asked: Option<usize>, own: usize, budget: &KvBudget) -> anyhow::Resul
             }
             Ok(asked)
         }
+        None if forgets => Ok(own),
         None => Ok(own.min(fits)),
     }
 }
@@ -284,7 +301,7 @@ mod tests {
     #[test]
     fn the_context_fits_the_budget() {
         let check = |asked, own, blocks, expect| {
-            assert_eq!(context(asked, own, &budget(blocks)).unwrap(), expect);
+            assert_eq!(context(asked, own, &budget(blocks), false).unwrap(), expect);
         };
         check(None, 2048, 1000, 2048);
         check(None, 40_960, 1000, 16_000);
@@ -293,9 +310,16 @@ mod tests {
     }
 
     #[test]
+    fn a_context_that_is_forgotten_on_the_way_need_not_fit() {
+        let check = |asked, expect| assert_eq!(context(asked, 40_960, &budget(1000), true).unwrap(), expect);
+        check(None, 40_960);
+        check(Some(32_768), 32_768);
+    }
+
+    #[test]
     fn a_context_that_does_not_fit_is_refused_with_the_numbers() {
-        let error = context(Some(32_768), 40_960, &budget(1000)).unwrap_err().to_string();
-        for word in ["32768", "96 MiB", "46.9 MiB", "16000", "--cache-ram"] {
+        let error = context(Some(32_768), 40_960, &budget(1000), false).unwrap_err().to_string();
+        for word in ["32768", "96 MiB", "46.9 MiB", "16000", "--cache-ram", "--retain"] {
             assert!(error.contains(word), "{error} says {word}");
         }
     }

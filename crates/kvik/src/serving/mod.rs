@@ -46,7 +46,7 @@ pub(crate) struct Serving {
     pub(crate) template: Option<ChatTemplate>,
     pub(crate) model: ModelCard,
     /// Which tokens of their sequences requests go on reading.
-    pub(crate) retaining: Retaining,
+    pub(crate) retaining: Arc<Retaining>,
 }
 
 /// Description of the model in answers.

@@ -262,7 +262,8 @@ mod tests {
     #[test]
     fn a_default_that_is_not_to_be_had_names_the_flag() {
         let new = |retain: &str, retain_max_loss| {
-            let args = RetainArgs { retain: Some(retain.parse().unwrap()), retain_max_loss };
+            let retain = Some(retain.parse().unwrap());
+            let args = RetainArgs { retain, retain_max_loss, ..RetainArgs::default() };
             Retaining::new(&args, losses(), "f16")
         };
         assert_eq!(new("snapkv:0.2", None).unwrap().usual(), Some("snapkv:0.2".parse().unwrap()));

@@ -19,6 +19,10 @@ pub(crate) struct RetainArgs {
     /// measure, is refused
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub(crate) retain_max_loss: Option<f64>,
+    /// In idle time keep a part, as this policy says, of prefixes that are used often or about to be evicted, for
+    /// requests that allow it with "kept_prefix": true
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) retain_idle: Option<Retention>,
 }
 
 fn percent(text: &str) -> Result<f64, String> {

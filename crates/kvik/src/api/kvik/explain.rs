@@ -52,8 +52,8 @@ pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result
 
 fn explain(app: &App, tenant: &Tenant, body: &Body) -> Result<Json<Value>> {
     let (mut requests, origin) = requests(app, body)?;
-    if let Some(name) = &origin.kept_prefix {
-        kept_prefix::read(app, tenant, name, &mut requests)?;
+    if let Some(prefix) = &origin.kept_prefix {
+        kept_prefix::read(app, tenant, prefix, &mut requests)?;
     }
     requests.iter_mut().for_each(|request| tenant.sign(request));
     let asked = origin.asked(app, &requests);

@@ -28,7 +28,7 @@ use crate::{
         keys::Caller,
         prompts::{Change, PROMPTS_MAX, PromptKey, PromptRecord, RetainedRecord, sha256},
         rate_limits,
-        report::retain::Given,
+        report::retain,
         state::App,
     },
     http::{error::ApiError, json::Body},
@@ -342,7 +342,7 @@ fn check_part(app: &App, prompt: &KeptPrompt, public: bool) -> Result<()> {
 
 /// The object `retain` of a prompt, as answers that read it have it.
 fn retain_json(app: &App, retention: Retention, retained: Option<Retained>) -> Value {
-    Given::new(retention, Reach::Prefix, &app.serving.retaining).report(retained.as_ref())
+    retain::report(&retention, Reach::Prefix, retained.as_ref(), &app.serving.retaining)
 }
 
 /// What all tenants read is the admin's to say: who may come in with a tenant's key neither publishes a

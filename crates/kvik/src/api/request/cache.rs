@@ -10,11 +10,12 @@ use serde::{
 };
 
 use super::{
+    kept_prefix::KeptPrefixField,
     number::{TtlSeconds, whole},
     parts::Part,
     retain::RetainField,
 };
-use crate::{http::error::ApiError, settings::retain::RetainChoice};
+use crate::{app::kept_prefix::KeptPrefix, http::error::ApiError, settings::retain::RetainChoice};
 
 /// What a request asks of the cache.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -40,8 +41,9 @@ struct KvikFields {
     cache: Option<CacheMode>,
     /// Which tokens are kept and read on; the server's default when absent.
     retain: Option<RetainField>,
-    /// The name of a kept prompt with which this one begins: what is kept of it is read instead of all of it.
-    kept_prefix: Option<String>,
+    /// The name of a kept prompt with which this one begins: what is kept of it is read instead of all of it. With true:
+    /// what is kept of any prefix, by `--retain-idle` or a prompt of the server, where less of it is known exactly.
+    kept_prefix: Option<KeptPrefixField>,
 }
 
 /// Whether the cache takes part.
@@ -64,7 +66,7 @@ pub(crate) struct Keep {
     /// Which tokens its sequences go on reading, where it says so.
     pub(crate) retain: Option<RetainChoice>,
     /// The kept prompt of which they read what is kept.
-    pub(crate) kept_prefix: Option<String>,
+    pub(crate) kept_prefix: Option<KeptPrefix>,
 }
 
 impl CacheFields {
@@ -89,7 +91,7 @@ impl CacheFields {
             return Err(ApiError::field("kvik.pin", message));
         }
         let retain = own.retain.as_ref().map(|field| field.choice(RETAIN)).transpose()?;
-        let kept_prefix = own.kept_prefix;
+        let kept_prefix = own.kept_prefix.and_then(|field| field.0);
         if kept_prefix.is_some() {
             let other = (retain.is_some().then_some("retain"))
                 .or((!reuse).then_some("cache"))
@@ -196,7 +198,11 @@ mod tests {
         let shared = Keep { reuse: true, lifetime: Lifetime::default(), retain: None, kept_prefix: None };
         let check = |body: Value, expect: Keep| assert_eq!(read(body.clone()), Ok(expect), "{body}");
         check(json!({}), shared.clone());
-        let name = |name: &str| Keep { kept_prefix: Some(name.to_owned()), ..shared.clone() };
+        let name =
+            |name: &str| Keep { kept_prefix: Some(KeptPrefix::Named(name.to_owned())), ..shared.clone() };
+        let any = Keep { kept_prefix: Some(KeptPrefix::Any), ..shared.clone() };
+        check(json!({"kvik": {"kept_prefix": true}}), any);
+        check(json!({"kvik": {"kept_prefix": false}}), shared.clone());
         check(json!({"kvik": {"kept_prefix": "notify"}}), name("notify"));
         check(json!({"kvik": {"kept_prefix": null}}), shared.clone());
         check(json!({"kvik": {}}), shared.clone());

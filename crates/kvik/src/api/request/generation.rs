@@ -24,6 +24,7 @@ use super::{
     unsupported::UnsupportedGenerating,
 };
 use crate::{
+    app::kept_prefix::KeptPrefix,
     http::{error::ApiError, json::Body},
     serving::retaining::Retaining,
 };
@@ -172,7 +173,7 @@ pub(crate) struct Options {
     pub(crate) lifetime: Lifetime,
     pub(crate) retention: Option<Retention>,
     /// The kept prompt of which it reads what is kept.
-    pub(crate) kept_prefix: Option<String>,
+    pub(crate) kept_prefix: Option<KeptPrefix>,
     pub(crate) constraint: Option<Constraint>,
     /// What of a schema is not enforced, and why.
     pub(crate) schema_notes: Vec<String>,

@@ -6,6 +6,7 @@ mod continuation;
 pub(crate) mod conversation;
 pub(crate) mod defaults;
 pub(crate) mod generation;
+mod kept_prefix;
 mod logit_bias;
 mod messages;
 pub(crate) mod number;

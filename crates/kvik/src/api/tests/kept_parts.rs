@@ -92,6 +92,22 @@ async fn a_request_reads_the_part_that_it_names_and_others_the_exact_prompt() {
 }
 
 #[tokio::test]
+async fn who_allows_any_part_reads_all_while_all_is_known() {
+    let server = Server::new("");
+    let prompt = tokens(1, 165);
+    let plain = completion(&prompt, json!({}));
+    let alone = server.done("", "POST", "/v1/completions", plain.clone()).await;
+    let allowed = completion(&prompt, json!({"kept_prefix": true}));
+    let exact = server.done("", "POST", "/v1/completions", allowed.clone()).await;
+    assert_eq!((said(&exact), exact["kvik"].get("retain")), (said(&alone), None), "nothing was forgotten");
+    server.done("", "PUT", PROMPT, json!({"prompt": prompt, "retain": "keydiff:0.25"})).await;
+    server.done("", "DELETE", "/v1/cache", Value::Null).await;
+    server.done("", "PUT", PROMPT, json!({"prompt": prompt, "retain": "keydiff:0.5"})).await;
+    let known = server.done("", "POST", "/v1/completions", allowed).await;
+    assert_eq!(said(&known), said(&alone), "the exact prompt is in the cache beside its part");
+}
+
+#[tokio::test]
 async fn what_cannot_be_read_or_kept_names_its_field() {
     let server = Server::new(TENANTS);
     let prompt = tokens(1, 165);

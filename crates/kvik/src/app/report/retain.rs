@@ -4,46 +4,49 @@ use kvik_cache::retain::Retention;
 use kvik_engine::api::{Request, Retained};
 use serde_json::{Value, json};
 
-use crate::{
-    measured::Loss,
-    serving::retaining::{Reach, Retaining},
-};
+use crate::serving::retaining::{Reach, Retaining};
 
-/// A retention that a request was given.
-pub(crate) struct Given {
-    retention: Retention,
-    /// What it was measured to lose, if it was.
-    loss: Option<Loss>,
+/// What a request was given to keep.
+pub(super) struct Given {
+    /// By what policy; `None`: all, or what the engine finds kept of a prefix.
+    retention: Option<Retention>,
+    reach: Reach,
 }
 
 impl Given {
-    /// That of a request, if it was given one.
-    pub(super) fn to(request: &Request, retaining: &Retaining) -> Option<Given> {
+    pub(super) fn to(request: &Request) -> Given {
         let reach = if request.kept_prefix.is_some() { Reach::Prefix } else { Reach::Sequence };
-        request.retention.map(|retention| Given::new(retention, reach, retaining))
+        Given { retention: request.retention, reach }
     }
 
-    pub(crate) fn new(retention: Retention, reach: Reach, retaining: &Retaining) -> Given {
-        Given { retention, loss: retaining.loss(&retention, reach) }
+    /// The object `kvik.retain`, when this was kept; `None` where nothing was to be forgotten.
+    pub(super) fn report(&self, retained: Option<&Retained>, retaining: &Retaining) -> Option<Value> {
+        let retention = self.retention.or(retained.map(|retained| retained.retention))?;
+        Some(report(&retention, self.reach, retained, retaining))
     }
+}
 
-    /// The object `kvik.retain`, when this was kept.
-    pub(crate) fn report(&self, retained: Option<&Retained>) -> Value {
-        let mut retain = retained.map_or_else(|| json!({"positions_dropped": 0}), kept);
-        retain["policy"] = json!(self.retention.to_string());
-        match &self.loss {
-            None => retain["measured"] = json!(false),
-            Some(loss) => {
-                retain["loss"] = json!({
-                    "mean_percent": loss.mean,
-                    "worst_percent": loss.worst,
-                    "worst_task": loss.worst_task,
-                    "cases": loss.cases,
-                });
-            }
+/// The object `kvik.retain` of a retention with this reach, when this was kept.
+pub(crate) fn report(
+    retention: &Retention,
+    reach: Reach,
+    retained: Option<&Retained>,
+    retaining: &Retaining,
+) -> Value {
+    let mut retain = retained.map_or_else(|| json!({"positions_dropped": 0}), kept);
+    retain["policy"] = json!(retention.to_string());
+    match retaining.loss(retention, reach) {
+        None => retain["measured"] = json!(false),
+        Some(loss) => {
+            retain["loss"] = json!({
+                "mean_percent": loss.mean,
+                "worst_percent": loss.worst,
+                "worst_task": loss.worst_task,
+                "cases": loss.cases,
+            });
         }
-        retain
     }
+    retain
 }
 
 /// What it kept when it forgot last.

@@ -1,5 +1,7 @@
 //! What every answer says at its end: what it cost, how long it took, and what the cache did.
 
+use std::sync::Arc;
+
 use kvik_engine::api::{Event, Report, Request};
 use serde_json::{Map, Value, json};
 
@@ -9,7 +11,10 @@ use super::{
     retain::Given,
     usage,
 };
-use crate::app::state::App;
+use crate::{
+    app::{kept_prefix::KeptPrefix, state::App},
+    serving::retaining::Retaining,
+};
 
 /// What the prompts of a request were made from.
 #[derive(Debug, Default)]
@@ -20,8 +25,8 @@ pub(crate) struct Origin {
     pub(crate) comparable: Option<Comparable>,
     /// What of a schema is not enforced.
     pub(crate) schema_notes: Vec<String>,
-    /// The kept prompt with which each prompt begins, and of which what is kept is read.
-    pub(crate) kept_prefix: Option<String>,
+    /// Of which prefix of each prompt what is kept is read.
+    pub(crate) kept_prefix: Option<KeptPrefix>,
 }
 
 impl Origin {
@@ -41,8 +46,9 @@ impl Origin {
 pub(crate) struct Trailer {
     /// One per prompt.
     asked: Vec<Asked>,
-    /// The retention of each, where it has one.
-    given: Vec<Option<Given>>,
+    /// What each was given to keep.
+    given: Vec<Given>,
+    retaining: Arc<Retaining>,
     /// What the engine reported of each, and how that is worded; absent until it has ended.
     ended: Vec<Option<Ended>>,
     comparison: Option<Comparison>,
@@ -64,15 +70,16 @@ impl Trailer {
         let comparable = origin.comparable.take();
         let comparison = comparable.map(|asked| Comparison::new(&app.answered, asked, requests));
         let schema_notes = std::mem::take(&mut origin.schema_notes);
-        let given = requests.iter().map(|request| Given::to(request, &app.serving.retaining)).collect();
-        Trailer { asked: origin.asked(app, requests), given, ended, comparison, schema_notes }
+        let given = requests.iter().map(Given::to).collect();
+        let retaining = app.serving.retaining.clone();
+        Trailer { asked: origin.asked(app, requests), given, retaining, ended, comparison, schema_notes }
     }
 
     /// Notes what happens to the prompt with this index: the end is what counts.
     pub(crate) fn note(&mut self, prompt: usize, event: &Event) {
         if let Event::Done(report) = event {
             let cache = self.asked[prompt].cache_report(report.into());
-            let retain = self.given[prompt].as_ref().map(|given| given.report(report.retained.as_deref()));
+            let retain = self.given[prompt].report(report.retained.as_deref(), &self.retaining);
             self.ended[prompt] = Some(Ended { report: report.clone(), cache, retain });
         }
         if self.is_complete() {
