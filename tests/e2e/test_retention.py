@@ -151,8 +151,8 @@ def test_in_idle_time_a_part_is_kept_for_those_who_allow_it():
         text = f"Parcel {number} is red. " + f"It was sent on day {number} by a friend of mine. " * 40
         return [{"role": "user", "content": text}]
 
-    with Server("--retain-idle", "keydiff:0.25", "--cache-ram", str(130 << 14), "--no-disk") as server:
-        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+    with Server("--retain-idle", "keydiff:0.25", "--cache-ram", "6MiB", "--cache-disk", "off") as server:
+        with openai.OpenAI(base_url=server.base_url, api_key="none", max_retries=0) as client:
             def turn(number, **kvik):
                 body = dict(model="kvik", messages=conversation(number), max_tokens=4, temperature=0, logprobs=True)
                 return client.chat.completions.create(**body, extra_body={"kvik": kvik} if kvik else None)
