@@ -5,7 +5,8 @@
 //! cargo run --release -p kvik-engine --example retained_steps MODEL.gguf [DEPTH] [PROMPT]
 //! ```
 //!
-//! The keys and values of `DEPTH` positions (16,384) are zeros: what a step costs does not depend on them. A prompt of `PROMPT` tokens (2,048) is computed to see what watching costs. What is
+//! The keys and values of `DEPTH` positions (16,384) are those of 16 computed ones, over and over: what a step costs does
+//! not depend on them, but on that they lie in memory. A prompt of `PROMPT` tokens (2,048) is computed to see what watching costs. What is
 //! compared is measured in turns.
 
 use std::error::Error;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvik_cache::retain::{Decision, LayerFacts, PolicyState, Retention, decide};
-use kvik_cache::{BlockId, blocks_for};
+use kvik_cache::{BLOCK_POSITIONS, BlockId, blocks_for};
 use kvik_engine::load::LoadedModel;
 use kvik_engine::model::batch::{Batch, Row, Runner, SequenceKv};
 use kvik_engine::model::observation::{Observation, Watched};
@@ -66,7 +67,19 @@ impl Steps {
         );
         let runner = ModelRunner::new(model, pool, layout.clone(), all, depth + MORE)?;
         let blocks = |range: Range<usize>| range.map(|block| BlockId(block as u32)).collect();
-        Ok(Steps { runner, layout, exact: blocks(0..exact), spare: blocks(exact..all), depth })
+        let mut steps = Steps { runner, layout, exact: blocks(0..exact), spare: blocks(exact..all), depth };
+        steps.fill();
+        Ok(steps)
+    }
+
+    /// Writes every block.
+    fn fill(&mut self) {
+        self.step(0..BLOCK_POSITIONS, None, None);
+        let retainer = self.runner.retainer().expect("a model retains");
+        let bytes = retainer.bytes(self.exact[0]);
+        for &block in self.exact.iter().chain(&self.spare) {
+            retainer.replace_bytes(block, &bytes);
+        }
     }
 
     /// Decode with everything and with a quarter, and what making it a quarter takes.
@@ -125,9 +138,11 @@ impl Steps {
 
     /// Moves what is kept, a layer at a time.
     fn compact(&mut self, decision: &Decision) -> (Ragged, Times) {
-        let needed = Ragged::blocks_needed(&self.layout, &Ragged::counts(decision, MORE));
-        let mut ragged =
-            Ragged::new(&self.layout, 0, self.depth, decision.kept.clone(), &self.spare[..needed]);
+        let needed = Ragged::blocks_needed(&self.layout, &Ragged::counts(decision, 0));
+        let (blocks, more) = self.spare.split_at(needed);
+        let mut ragged = Ragged::new(&self.layout, 0, self.depth, decision.kept.clone(), blocks);
+        let missing = ragged.blocks_missing(&self.layout, self.depth + MORE);
+        more[..missing].iter().for_each(|&block| ragged.add_block(&self.layout, block));
         ragged.reserve(&self.layout, self.depth + MORE);
         let held = Held { blocks: &self.exact, storage: None, tokens: self.depth };
         let (start, mut times) = (Instant::now(), Times::default());
