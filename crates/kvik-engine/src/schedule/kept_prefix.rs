@@ -15,7 +15,6 @@ use super::growth::extend;
 use super::job::JobId;
 use super::kept_parts::KeptName;
 use super::prefix::Reused;
-use super::pressure::reserve;
 use super::queue::{Candidate, Waiting};
 use super::ram::Ram;
 use super::sequence::Sequence;
@@ -80,7 +79,7 @@ impl Scheduler {
         let (before, tokens) = (self.ram.cache.table(id).len(), self.queue[index].sequence.tokens.len());
         let grows = tokens > name.tokens;
         let missing = if grows { storage.blocks_missing(retainer.layout(), tokens) } else { 0 };
-        let left_free = reserve(&self.running, None).unwrap_or(0);
+        let left_free = self.running.reserve(None).unwrap_or(0);
         let room = self.running.is_empty() || self.ram.has_room(missing + left_free, self.running.len());
         if !room || self.ram.cache.reserve(id, (before + missing) * BLOCK_POSITIONS).is_err() {
             self.ram.cache.abandon(id);

@@ -8,7 +8,6 @@ use kvik_cache::{BLOCK_POSITIONS, SeqId, blocks_for};
 
 use super::Scheduler;
 use super::reuse::known;
-use super::running::Running;
 use super::sequence::Sequence;
 
 impl Scheduler {
@@ -43,7 +42,7 @@ impl Scheduler {
     /// Whether there is less room than the next step of all, the next who waits and what is left free need, and all
     /// together will need more than there is.
     fn is_short(&self) -> bool {
-        let Some(reserve) = reserve(&self.running, None) else { return false };
+        let Some(reserve) = self.running.reserve(None) else { return false };
         let room = self.ram.room();
         let awaited = self.queue.sequences().next().filter(|_| !self.is_full());
         let awaited = awaited.map_or(0, |sequence| {
@@ -57,10 +56,4 @@ impl Scheduler {
         let wanted = awaited + self.running.iter().map(missing).sum::<usize>();
         wanted > room && awaited + self.running.len() + reserve > room
     }
-}
-
-/// Blocks that are left free for the sequence that needs fewest to forget, of those that run and a `newcomer`. `None` if
-/// none may be told to.
-pub(super) fn reserve(running: &Running, newcomer: Option<&Sequence>) -> Option<usize> {
-    running.iter().chain(newcomer).filter_map(Sequence::blocks_to_tighten).min()
 }

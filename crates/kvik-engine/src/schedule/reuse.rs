@@ -7,7 +7,6 @@
 use kvik_cache::{Admission, BLOCK_POSITIONS, Cache, SeqId, StopReason, blocks_for};
 
 use super::prefix::{Known, Reused};
-use super::pressure::reserve;
 use super::ram::Ram;
 use super::running::Running;
 use super::sequence::{Sequence, Sharing};
@@ -65,7 +64,7 @@ impl Newcomer<'_> {
         runner: &mut dyn Runner,
     ) -> Option<Reused> {
         let needed = blocks_for(self.positions()) - known.tokens / BLOCK_POSITIONS;
-        let left_free = reserve(running, Some(self.sequence)).unwrap_or(0);
+        let left_free = running.reserve(Some(self.sequence)).unwrap_or(0);
         if !running.is_empty() && !ram.has_room(needed + left_free, running.len()) {
             return None;
         }

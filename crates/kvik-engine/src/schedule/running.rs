@@ -113,6 +113,12 @@ impl Running {
     pub(super) fn serves(&self, tenant: TenantId) -> bool {
         self.iter().any(|sequence| sequence.tenant == tenant)
     }
+
+    /// Blocks that are left free for the sequence that needs fewest to forget when memory is short, of those that run
+    /// and a `newcomer`. `None` if none may be told to.
+    pub(super) fn reserve(&self, newcomer: Option<&Sequence>) -> Option<usize> {
+        self.iter().chain(newcomer).filter_map(Sequence::blocks_to_tighten).min()
+    }
 }
 
 impl Index<usize> for Running {
