@@ -1,14 +1,17 @@
 //! Why a retention cannot be used.
 
-use super::policies::Policy;
-
 /// Why a retention cannot be used: each names the field, and what to write instead.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RetentionError {
     /// The policy's name is not known.
-    #[error("policy: unknown retention policy `{0}`; known: {known}", known = Policy::names().join(", "))]
-    UnknownPolicy(String),
+    #[error("policy: unknown retention policy `{name}`; known: {known}")]
+    UnknownPolicy {
+        /// What was asked for.
+        name: String,
+        /// The names of all policies, with commas between.
+        known: String,
+    },
     /// The policy has no such option.
     #[error("{option}: {policy} has no such option; it has {known}", known = known.join(", "))]
     UnknownOption {
@@ -78,7 +81,7 @@ impl RetentionError {
     /// The field that is at fault: `policy`, `keep`, or the name of an option.
     pub fn field(&self) -> &str {
         match self {
-            RetentionError::UnknownPolicy(_) | RetentionError::PromptLong { .. } => "policy",
+            RetentionError::UnknownPolicy { .. } | RetentionError::PromptLong { .. } => "policy",
             RetentionError::UnknownOption { option, .. } | RetentionError::NoValue(option) => option,
             RetentionError::Value { field, .. } => field,
             RetentionError::KeepBelowForced { .. } => "keep",

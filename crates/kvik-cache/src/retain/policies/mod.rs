@@ -140,6 +140,9 @@ impl FromStr for Policy {
     /// The policy of that name with its default options.
     fn from_str(name: &str) -> Result<Policy, RetentionError> {
         let known = Policy::ALL.into_iter().find(|policy| policy.name() == name);
-        known.ok_or_else(|| RetentionError::UnknownPolicy(name.to_owned()))
+        known.ok_or_else(|| RetentionError::UnknownPolicy {
+            name: name.to_owned(),
+            known: Policy::names().join(", "),
+        })
     }
 }
