@@ -1,5 +1,6 @@
 //! What it costs to observe attention and to forget positions:
-//! `cargo run --release -p kvik-kernels --example retention [threads] [format]`
+//! `cargo run --release -p kvik-kernels --example retention [threads] [format] [part]`, the part being
+//! `watching`, `compaction`, `facts` or `queries`; all of them unless one is named.
 //!
 //! The shape is that of Qwen3-0.6B: 28 layers, 16 heads, 8 KV heads of 128; the sequence has 16,384 positions.
 //! Figures are those of the fastest of some calls: whatever else runs on the machine only adds time.
@@ -9,7 +10,7 @@ use std::time::Instant;
 
 use kvik_kernels::{
     Attention, AttnScratch, AttnWeights, BLOCK_POSITIONS, KvArena, KvFormat, KvLayer, KvLayout, Pool,
-    QueryMoments, RopeStyle, RopeTable, SeqKv, SeqRow, WeightReduce, expected_attention, likeness,
+    QueryMoments, RopeStyle, RopeTable, Rows, SeqKv, SeqRow, WeightReduce, expected_attention, likeness,
     redundancy, row_norms,
 };
 
@@ -30,10 +31,20 @@ fn main() {
     let pool = Pool::new(threads);
     println!("{threads} threads, {format}, {LAYERS} layers, {DEPTH} positions");
     let mut store = Store::new(&pool, format);
-    watching(&pool, &store);
-    compaction(&pool, &mut store);
-    facts(&pool, &store);
-    queries(&pool, &store);
+    let part = args.next();
+    let wanted = |name| part.as_deref().is_none_or(|part| part == name);
+    if wanted("watching") {
+        watching(&pool, &store);
+    }
+    if wanted("compaction") {
+        compaction(&pool, &mut store);
+    }
+    if wanted("facts") {
+        facts(&pool, &store);
+    }
+    if wanted("queries") {
+        queries(&pool, &store);
+    }
 }
 
 /// A sequence in blocks, and as many free blocks as what is kept of it takes.
@@ -150,19 +161,16 @@ fn compaction(pool: &Pool, store: &mut Store) {
     println!("compaction to {KEPT}  {:8.2} ms", best * 1e3);
 }
 
-/// Reading keys, and what is to be known of them, for all heads of all layers.
+/// What is to be known of the stored keys, for all heads of all layers.
 fn facts(pool: &Pool, store: &Store) {
-    let mut keys = vec![0.0; DEPTH * HEAD_DIM];
     let heads = || (0..LAYERS).flat_map(|layer| (0..KV_HEADS).map(move |head| (layer, head)));
-    let read = fastest(|| {
-        for (layer, head) in heads() {
-            store.arena.read_keys(layer, head, &store.seq(), 0..DEPTH, black_box(&mut keys));
-        }
-    });
-    println!("read keys           {:8.2} ms, on one thread", read * 1e3);
-    let mut out = vec![0.0; DEPTH];
-    let mut report = |name: &str, fact: fn(&Pool, &[f32], usize, &mut [f32])| {
-        let best = fastest(|| heads().for_each(|_| fact(pool, &keys, HEAD_DIM, black_box(&mut out))));
+    let (seq, mut out) = (store.seq(), vec![0.0; DEPTH]);
+    let mut report = |name: &str, fact: fn(&Pool, &dyn Rows, &mut [f32])| {
+        let best = fastest(|| {
+            heads().for_each(|(layer, head)| {
+                fact(pool, &store.arena.keys(layer, head, &seq), black_box(&mut out));
+            });
+        });
         println!("{name:19} {:8.2} ms", best * 1e3);
     };
     report("norms", row_norms);
@@ -179,8 +187,8 @@ fn queries(pool: &Pool, store: &Store) {
     let one = fastest(|| moments.iter_mut().for_each(|moments| moments.add(pool, &q[..HEADS * HEAD_DIM])));
     println!("moments of one row  {:8.2} ms", one * 1e3);
 
-    let mut keys = vec![0.0; DEPTH * HEAD_DIM];
-    store.arena.read_keys(0, 0, &store.seq(), 0..DEPTH, &mut keys);
+    let seq = store.seq();
+    let keys = store.arena.keys(0, 0, &seq);
     let frequencies: Vec<f32> = (0..HEAD_DIM / 2).map(|i| 1e6_f32.powf(-(i as f32) / 64.0)).collect();
     let rotation = RopeTable::new(&frequencies, 1, 1.0).mean_rotation(DEPTH as u32..DEPTH as u32 + 512);
     let mut out = vec![0.0; DEPTH];

@@ -60,6 +60,21 @@ pub(crate) trait F32x16: Copy {
         lanes
     }
 
+    /// Lane `i` of vector `j` becomes lane `j` of vector `i`.
+    #[inline(always)]
+    fn transpose(vectors: &mut [Self; LANES]) {
+        let mut rows = [[0.0; LANES]; LANES];
+        for (j, vector) in vectors.iter().enumerate() {
+            for (i, x) in vector.to_array().into_iter().enumerate() {
+                rows[i][j] = x;
+            }
+        }
+        for (vector, row) in vectors.iter_mut().zip(&rows) {
+            // SAFETY: a value exists, so the machine has these lanes; a row has 16 elements.
+            *vector = unsafe { Self::load(row.as_ptr()) };
+        }
+    }
+
     /// The sum of all lanes, by halves: lane `i` + lane `i + 8`, then `+ 4`, `+ 2`, `+ 1`.
     #[inline(always)]
     fn sum(self) -> f32 {
@@ -144,4 +159,35 @@ fn fold_halves(mut lanes: [f32; LANES], fold: impl Fn(f32, f32) -> f32) -> f32 {
         width /= 2;
     }
     lanes[0]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every lane of every vector is another number.
+    fn transposed<L: F32x16>() -> [[f32; LANES]; LANES] {
+        let row = |j: usize| std::array::from_fn::<f32, LANES, _>(|i| (16 * j + i) as f32);
+        // SAFETY: the caller has seen that the machine has the lanes.
+        let mut vectors = std::array::from_fn(|j| unsafe { L::load(row(j).as_ptr()) });
+        L::transpose(&mut vectors);
+        vectors.map(L::to_array)
+    }
+
+    #[test]
+    fn lanes_become_vectors_in_any_registers() {
+        let expect: [[f32; LANES]; LANES] =
+            std::array::from_fn(|i| std::array::from_fn(|j| (16 * j + i) as f32));
+        assert_eq!(transposed::<crate::scalar::f32x16::Scalar>(), expect);
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
+            assert_eq!(transposed::<crate::x86::f32x16_avx2::Avx2>(), expect);
+        }
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("avx512f") {
+            assert_eq!(transposed::<crate::x86::f32x16_avx512::Avx512>(), expect);
+        }
+        #[cfg(target_arch = "aarch64")]
+        assert_eq!(transposed::<crate::arm::f32x16_neon::Neon>(), expect);
+    }
 }

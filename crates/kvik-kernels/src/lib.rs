@@ -27,11 +27,11 @@ mod x86;
 
 pub use activations::Activations;
 pub use attention::{Attention, AttnScratch, AttnWeights, WeightReduce};
-pub use facts::{QueryMoments, expected_attention, likeness, redundancy, row_norms};
+pub use facts::{QueryMoments, Rows, expected_attention, likeness, redundancy, row_norms};
 pub use isa::{Isa, UnknownIsa};
 pub use kv::{
     BLOCK_POSITIONS, HeadTail, KV_LAYOUT_VERSION, KvArena, KvFormat, KvFormats, KvKind, KvLayer, KvLayout,
-    SeqKv, SeqRow, UnknownKvFormat, in_runs,
+    SeqKv, SeqRow, StoredVectors, UnknownKvFormat, in_runs,
 };
 pub use matmul::{matmul, matmul_many};
 pub use matrix::{Matrix, MatrixError};

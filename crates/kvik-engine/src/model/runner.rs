@@ -141,7 +141,7 @@ impl Retainer for ModelRunner {
         let blocks: Vec<u32> = kv.blocks.iter().map(|block| block.0).collect();
         let mut keys = vec![0.0; shape.kv_heads * count * shape.key_dim];
         for (head, keys) in keys.chunks_exact_mut(count * shape.key_dim).enumerate() {
-            self.arena.read_keys(layer, head, &kv.layer(layer, &blocks), 0..count, keys);
+            self.arena.keys(layer, head, &kv.layer(layer, &blocks)).copy(0..count, keys);
             let positions: Vec<u32> = (0..count as u32).collect();
             let style = self.model.config().rope.style;
             rope_back(&self.pool, keys, shape.key_dim, &positions, &self.rope, style);

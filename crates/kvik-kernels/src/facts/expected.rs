@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::kernel::{FactsKernels, KEYS, half_len};
 use super::variants::kernels_of;
-use super::{QueryMoments, run_tasks};
+use super::{QueryMoments, Rows, run_tasks};
 use crate::f32x16::LANES;
 use crate::ops::RopeStyle;
 use crate::threads::Disjoint;
@@ -19,7 +19,7 @@ use crate::{Isa, Pool};
 ///
 /// * `rotation`: `[pairs]` mean cosine and sine of each pair's angle: see
 ///   [`RopeTable::mean_rotation`](crate::RopeTable::mean_rotation); elements without a pair are not rotated
-/// * `keys`: `[n, dim]` of one KV head, rotated by their positions
+/// * `keys`: those of one KV head, rotated by their positions: at least `n`, of which the first are taken
 /// * `heads`: its query heads
 /// * `out`: `[n]`
 ///
@@ -30,7 +30,7 @@ pub fn expected_attention(
     moments: &QueryMoments,
     rotation: &[[f32; 2]],
     style: RopeStyle,
-    keys: &[f32],
+    keys: &dyn Rows,
     heads: Range<usize>,
     out: &mut [f32],
 ) {
@@ -41,9 +41,9 @@ pub fn expected_attention(
     );
     assert!(moments.count() > 0, "no queries were observed");
     assert!(2 * rotation.len() <= moments.dim(), "{} pairs in {} elements", rotation.len(), moments.dim());
-    assert!(keys.len() == out.len() * moments.dim(), "keys is [n, {}] and out [n]", moments.dim());
+    assert!(keys.dim() == moments.dim(), "keys of {} and queries of {}", keys.dim(), moments.dim());
     let heads: Vec<HeadQueries> = heads.map(|head| HeadQueries::of(moments, head)).collect();
-    let keys = Keys { keys, dim: moments.dim(), lanes: moments.lanes(), rotation, style };
+    let keys = Keys { keys, lanes: moments.lanes(), rotation, style };
     expected_with(Isa::current(), pool, &heads, &keys, out);
 }
 
@@ -51,7 +51,7 @@ pub(super) fn expected_with(isa: Isa, pool: &Pool, heads: &[HeadQueries], keys: 
     let kernels = kernels_of(isa);
     let room = out.len().next_multiple_of(KEYS);
     let mut logits = vec![0.0; heads.len() * room];
-    keys.logits(kernels, pool, heads, &mut logits);
+    keys.logits(kernels, pool, heads, out.len(), &mut logits);
     out.fill(0.0);
     for logits in logits.chunks_exact_mut(room.max(1)) {
         // SAFETY: the kernels are those of the machine.
@@ -92,22 +92,21 @@ impl HeadQueries {
 /// With the rotation R, `(R mean) . k = mean . R'k` and `k' R covariance R' k` is that of `R'k` without R: so keys
 /// are rotated back once, and not the moments of every head.
 pub(super) struct Keys<'a> {
-    pub keys: &'a [f32],
-    pub dim: usize,
+    pub keys: &'a dyn Rows,
     pub lanes: usize,
     pub rotation: &'a [[f32; 2]],
     pub style: RopeStyle,
 }
 
 impl Keys<'_> {
-    /// Writes the logits of all keys for each of `heads`, `[heads, n rounded up to whole KEYS]`.
-    fn logits(&self, kernels: FactsKernels, pool: &Pool, heads: &[HeadQueries], to: &mut [f32]) {
+    /// Writes the logits of the first `n` keys for each of `heads`, `[heads, n rounded up to whole KEYS]`.
+    fn logits(&self, kernels: FactsKernels, pool: &Pool, heads: &[HeadQueries], n: usize, to: &mut [f32]) {
         let room = to.len() / heads.len();
         let to = Disjoint::new(to);
-        let products = heads.len() * self.keys.len() * self.lanes / 2;
+        let products = heads.len() * n * self.keys.dim() * self.lanes / 2;
         run_tasks(pool, room / KEYS, products, &|piece| {
             let mut columns = vec![0.0; self.lanes * KEYS];
-            self.rotate_back(piece, &mut columns);
+            self.rotate_back(piece * KEYS..n.min((piece + 1) * KEYS), &mut columns);
             for (head, queries) in heads.iter().enumerate() {
                 // SAFETY: a task has its keys; the kernels are those of the machine.
                 unsafe {
@@ -118,23 +117,24 @@ impl Keys<'_> {
         });
     }
 
-    /// The keys of a piece, each rotated by the transposed mean rotation, as columns: `[lanes][KEYS]`.
-    fn rotate_back(&self, piece: usize, columns: &mut [f32]) {
+    /// These keys, each rotated by the transposed mean rotation, as columns: `[lanes][KEYS]`.
+    fn rotate_back(&self, keys: Range<usize>, columns: &mut [f32]) {
         let pairs = self.rotation.len();
         let pair = |i: usize| match self.style {
             RopeStyle::Interleaved => [2 * i, 2 * i + 1],
             RopeStyle::HalfSplit => [i, i + pairs],
         };
-        let keys = self.keys.chunks_exact(self.dim).skip(piece * KEYS).take(KEYS);
-        for (column, key) in keys.enumerate() {
+        let mut column = 0;
+        self.keys.each(keys, &mut |key| {
             for (i, &[cos, sin]) in self.rotation.iter().enumerate() {
                 let [low, high] = pair(i);
                 columns[low * KEYS + column] = key[low] * cos + key[high] * sin;
                 columns[high * KEYS + column] = key[high] * cos - key[low] * sin;
             }
-            for d in 2 * pairs..self.dim {
-                columns[d * KEYS + column] = key[d];
+            for (d, &x) in key.iter().enumerate().skip(2 * pairs) {
+                columns[d * KEYS + column] = x;
             }
-        }
+            column += 1;
+        });
     }
 }

@@ -11,7 +11,7 @@ mod variants;
 
 pub use expected::expected_attention;
 pub use moments::QueryMoments;
-pub use rows::{likeness, redundancy, row_norms};
+pub use rows::{Rows, likeness, redundancy, row_norms};
 
 /// Does tasks in parallel when there is more work than waking threads costs.
 fn run_tasks(pool: &crate::Pool, tasks: usize, products: usize, run: &(dyn Fn(usize) + Sync)) {

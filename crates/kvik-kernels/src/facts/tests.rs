@@ -1,9 +1,11 @@
 //! Facts beside f64, every variant beside the specification, and moments however rows come.
 
+use std::ops::Range;
+
 use proptest::prelude::*;
 
 use super::expected::{HeadQueries, Keys, expected_with};
-use super::rows::Rows;
+use super::rows::RowFacts;
 use super::*;
 use crate::ops::RopeStyle;
 use crate::testing::Random;
@@ -12,6 +14,22 @@ use crate::{Isa, Pool};
 fn vector(seed: u64, len: usize) -> Vec<f32> {
     let mut random = Random(seed);
     (0..len).map(|_| random.float()).collect()
+}
+
+/// Vectors of `dim` as they lie in memory.
+struct InMemory<'a> {
+    x: &'a [f32],
+    dim: usize,
+}
+
+impl Rows for InMemory<'_> {
+    fn dim(&self) -> usize {
+        self.dim
+    }
+
+    fn each(&self, range: Range<usize>, with: &mut dyn FnMut(&[f32])) {
+        self.x[range.start * self.dim..range.end * self.dim].chunks(self.dim).for_each(with);
+    }
 }
 
 /// Rows around a common vector, as keys are; now and then a row of zeros.
@@ -64,7 +82,8 @@ fn naive_rows(x: &[f32], dim: usize) -> [Vec<f64>; 3] {
 
 fn rows_of(isa: Isa, threads: usize, x: &[f32], dim: usize) -> [Vec<f32>; 3] {
     let pool = Pool::new(threads);
-    let rows = Rows::new(isa, &pool, x, dim);
+    let in_memory = InMemory { x, dim };
+    let rows = RowFacts::new(isa, &pool, &in_memory);
     let mut facts = [(); 3].map(|()| vec![f32::NAN; x.len() / dim]);
     let [norms, likeness, redundancy] = &mut facts;
     rows.norms(norms);
@@ -220,7 +239,8 @@ proptest! {
         let wider: Vec<f32> = q.chunks(heads * dim).flat_map(|q| [&vec![9.0; dim], q].concat()).collect();
         moments.add(&Pool::new(1), &wider);
         let mut out = vec![f32::NAN; n];
-        expected_attention(&Pool::new(2), &moments, &rotation, style, &x, 1..heads + 1, &mut out);
+        let in_memory = InMemory { x: &x, dim };
+        expected_attention(&Pool::new(2), &moments, &rotation, style, &in_memory, 1..heads + 1, &mut out);
 
         let expect = naive_expected(&q, heads, dim, &rotation, style, &x);
         for (found, expect) in out.iter().zip(&expect) {
@@ -228,7 +248,7 @@ proptest! {
         }
         let queries: Vec<HeadQueries> = (1..heads + 1).map(|head| HeadQueries::of(&moments, head)).collect();
         let lanes = dim.next_multiple_of(16);
-        let x = Keys { keys: &x, dim, lanes, rotation: &rotation, style };
+        let x = Keys { keys: &in_memory, lanes, rotation: &rotation, style };
         for isa in crate::testing::isas() {
             let mut of_isa = vec![f32::NAN; n];
             expected_with(isa, &Pool::new(1), &queries, &x, &mut of_isa);
@@ -241,5 +261,6 @@ proptest! {
 #[should_panic(expected = "no queries were observed")]
 fn nothing_is_expected_of_queries_that_were_not_observed() {
     let moments = QueryMoments::new(1, 8);
-    expected_attention(&Pool::new(1), &moments, &[], RopeStyle::HalfSplit, &[0.0; 8], 0..1, &mut [0.0]);
+    let keys = InMemory { x: &[0.0; 8], dim: 8 };
+    expected_attention(&Pool::new(1), &moments, &[], RopeStyle::HalfSplit, &keys, 0..1, &mut [0.0]);
 }

@@ -15,6 +15,7 @@ pub(crate) mod write;
 pub use arena::KvArena;
 pub use format::{KvFormat, KvFormats, UnknownKvFormat, in_runs};
 pub use layout::{KV_LAYOUT_VERSION, KvKind, KvLayer, KvLayout};
+pub use read::StoredVectors;
 pub use sequence::{HeadTail, SeqKv, SeqRow};
 
 /// Positions in a block.

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::quantised::{Quantised, scales_at};
-use super::rotate::rotate;
+use super::rotate::{rotate, rotate_columns};
 use super::sequence::check_tails;
 use super::tile::FloatTile;
 use super::{BLOCK_POSITIONS, HEAD_DIM_MAX, KvArena, SeqKv};
@@ -14,118 +14,154 @@ use crate::Isa;
 use crate::f32x16::{F32x16, LANES};
 use crate::i32x16::I32x16;
 
-/// The vectors of one tile, `[16 positions][dims]`, `dims` as the reader says.
-pub(super) type Vectors = [f32; BLOCK_POSITIONS * HEAD_DIM_MAX];
+/// The vectors of one tile, `[16 positions][dims]`, `dims` being their length rounded up to whole lanes.
+type Vectors = [f32; BLOCK_POSITIONS * HEAD_DIM_MAX];
 
-/// How one instruction set, which the machine must have, reads tiles of two formats. The first `dim` numbers of
-/// each of the 16 vectors are the result, also where nothing was stored.
+/// Reads a tile of vectors of length `dim`: these are the result, also where nothing was stored, and what is beyond
+/// them in whole lanes is not. `next` is the tile that is read after it, which need not be readable.
+type ReadTile = unsafe fn(tile: *const u8, next: *const u8, dim: usize, to: &mut Vectors);
+
+/// How one instruction set, which the machine must have, reads tiles of two formats.
 #[derive(Clone, Copy)]
 pub(super) struct Readers {
-    /// Of a K tile of `dim` dimensions, to `[16][dim]`.
-    pub keys: unsafe fn(tile: *const u8, dim: usize, to: &mut Vectors),
-    /// Of a V tile of `dim` dimensions, rounded up to whole lanes, to `[16]` of so many.
-    pub values: unsafe fn(tile: *const u8, dim: usize, to: &mut Vectors),
+    /// K tiles.
+    pub keys: ReadTile,
+    /// V tiles.
+    pub values: ReadTile,
 }
 
 impl KvArena {
-    /// The keys that a KV head stores at stored positions `positions` of a sequence, to `out`, `[n, key_dim]`.
+    /// The keys that a KV head of a layer stores of a sequence.
     ///
     /// # Panics
-    /// When a shape does not fit, or the layer, the head or a position does not exist.
-    pub fn read_keys(
-        &self,
-        layer: usize,
-        head: usize,
-        seq: &SeqKv<'_>,
-        positions: Range<usize>,
-        out: &mut [f32],
-    ) {
-        Source { arena: self, layer, head, seq, positions }.keys(Isa::current(), out);
+    /// When the layer does not exist, or some heads of the sequence have tails and others have none.
+    pub fn keys<'a>(&'a self, layer: usize, head: usize, seq: &'a SeqKv<'a>) -> StoredVectors<'a> {
+        StoredVectors::keys(Isa::current(), self, [layer, head], seq)
     }
 
-    /// The values that a KV head stores at stored positions `positions` of a sequence, to `out`, `[n, value_dim]`.
+    /// The values that a KV head of a layer stores of a sequence.
     ///
     /// # Panics
-    /// As [`KvArena::read_keys`].
-    pub fn read_values(
-        &self,
-        layer: usize,
-        head: usize,
-        seq: &SeqKv<'_>,
-        positions: Range<usize>,
-        out: &mut [f32],
-    ) {
-        Source { arena: self, layer, head, seq, positions }.values(Isa::current(), out);
+    /// As [`KvArena::keys`].
+    pub fn values<'a>(&'a self, layer: usize, head: usize, seq: &'a SeqKv<'a>) -> StoredVectors<'a> {
+        StoredVectors::values(Isa::current(), self, [layer, head], seq)
     }
 }
 
-/// Stored positions of one head.
-#[derive(Clone)]
-struct Source<'a> {
+/// The keys or the values that one head stores.
+#[derive(Clone, Copy)]
+pub struct StoredVectors<'a> {
     arena: &'a KvArena,
     layer: usize,
     head: usize,
     seq: &'a SeqKv<'a>,
-    positions: Range<usize>,
+    dim: usize,
+    /// The stored position of the first.
+    first: usize,
+    /// Which of the tiles of a head they are in: K or V.
+    part: usize,
+    read: ReadTile,
 }
 
-impl Source<'_> {
-    fn keys(self, isa: Isa, out: &mut [f32]) {
-        let shape = &self.arena.layout().layers()[self.layer];
-        let (read, dim) = (variants::readers(isa, shape).keys, shape.key_dim);
-        self.vectors([dim, dim], out, |[key_tile, _], vectors| {
-            // SAFETY: the tile exists and has the shape and formats of the layer; writers hold `&mut KvArena`.
-            unsafe { read(key_tile, dim, vectors) };
-        });
+impl<'a> StoredVectors<'a> {
+    fn keys(isa: Isa, arena: &'a KvArena, [layer, head]: [usize; 2], seq: &'a SeqKv<'a>) -> Self {
+        let shape = &arena.layout().layers()[layer];
+        check_tails(shape, seq);
+        let read = variants::readers(isa, shape).keys;
+        StoredVectors { arena, layer, head, seq, dim: shape.key_dim, first: 0, part: 0, read }
     }
 
-    fn values(self, isa: Isa, out: &mut [f32]) {
-        let shape = &self.arena.layout().layers()[self.layer];
-        let (read, dim) = (variants::readers(isa, shape).values, shape.value_dim);
-        self.vectors([dim, shape.value_lanes()], out, |[_, value_tile], vectors| {
-            // SAFETY: as for the keys.
-            unsafe { read(value_tile, dim, vectors) };
-        });
+    fn values(isa: Isa, arena: &'a KvArena, [layer, head]: [usize; 2], seq: &'a SeqKv<'a>) -> Self {
+        let shape = &arena.layout().layers()[layer];
+        check_tails(shape, seq);
+        let read = variants::readers(isa, shape).values;
+        StoredVectors { arena, layer, head, seq, dim: shape.value_dim, first: 0, part: 1, read }
     }
 
-    /// Copies the vectors of the positions from what `read` makes of each tile: `dim` of `dims` numbers each.
-    fn vectors(self, [dim, dims]: [usize; 2], out: &mut [f32], read: impl Fn([*const u8; 2], &mut Vectors)) {
-        let Source { arena, layer, head, seq, positions } = self;
-        assert!(out.len() == positions.len() * dim, "out is [{}, {dim}]", positions.len());
-        check_tails(&arena.layout().layers()[layer], seq);
+    /// The length of a vector.
+    pub fn dim(&self) -> usize {
+        self.dim
+    }
+
+    /// Those behind the first `count`.
+    pub fn skip(self, count: usize) -> Self {
+        StoredVectors { first: self.first + count, ..self }
+    }
+
+    /// Hands vectors `range` to `with`, one after the other.
+    ///
+    /// # Panics
+    /// When the head does not exist or stores fewer.
+    pub fn each(&self, range: Range<usize>, mut with: impl FnMut(&[f32])) {
         let mut vectors = [0.0; BLOCK_POSITIONS * HEAD_DIM_MAX];
-        let mut tile_read = None;
-        for (position, out) in positions.zip(out.chunks_exact_mut(dim)) {
-            let index = position / BLOCK_POSITIONS;
-            if tile_read != Some(index) {
-                read(arena.tiles(seq.tile(arena, layer, head, index), layer), &mut vectors);
-                tile_read = Some(index);
-            }
-            out.copy_from_slice(&vectors[position % BLOCK_POSITIONS * dims..][..dim]);
+        let dims = self.dim.next_multiple_of(LANES);
+        let positions = self.first + range.start..self.first + range.end;
+        let mut first = positions.start / BLOCK_POSITIONS * BLOCK_POSITIONS;
+        let mut ahead = (first < positions.end).then(|| self.tile(first));
+        while let Some(tile) = ahead {
+            let end = first + BLOCK_POSITIONS;
+            ahead = (end < positions.end).then(|| self.tile(end));
+            // SAFETY: the tile exists and has the shape and formats of the layer; writers hold `&mut KvArena`.
+            unsafe { (self.read)(tile, ahead.unwrap_or(tile), self.dim, &mut vectors) };
+            let read = vectors.chunks_exact(dims).take(positions.end.min(end) - first);
+            let wanted = read.skip(positions.start.saturating_sub(first));
+            wanted.for_each(|vector| with(&vector[..self.dim]));
+            first = end;
         }
+    }
+
+    /// The tile that stored position `position` is in.
+    fn tile(&self, position: usize) -> *const u8 {
+        let tile = self.seq.tile(self.arena, self.layer, self.head, position / BLOCK_POSITIONS);
+        self.arena.tiles(tile, self.layer)[self.part]
+    }
+
+    /// Copies vectors `range` to `out`, `[n, dim]`.
+    ///
+    /// # Panics
+    /// When the shape does not fit, or as [`StoredVectors::each`].
+    pub fn copy(&self, range: Range<usize>, out: &mut [f32]) {
+        assert!(out.len() == range.len() * self.dim, "out is [{}, {}]", range.len(), self.dim);
+        let mut out = out.chunks_exact_mut(self.dim);
+        self.each(range, |vector| out.next().into_iter().for_each(|out| out.copy_from_slice(vector)));
     }
 }
 
 /// # Safety
 /// `tile` is a K tile of `dim` dimensions; inlined into a function with the features of `L`.
 #[inline(always)]
-unsafe fn float_keys<L: F32x16, T: FloatTile>(tile: *const u8, dim: usize, to: &mut Vectors) {
-    for d in 0..dim {
-        // SAFETY: row `d` of the tile.
-        let column = unsafe { T::key::<L>(tile, d) };
-        spread(column, d, dim, to);
+unsafe fn float_keys<L: F32x16, T: FloatTile>(
+    tile: *const u8,
+    next: *const u8,
+    dim: usize,
+    to: &mut Vectors,
+) {
+    // SAFETY: row `d` of the tile; a prefetch reads nothing.
+    unsafe {
+        turn(dim, to, |d| {
+            L::prefetch(T::key_at(next, d));
+            T::key::<L>(tile, d)
+        });
     }
 }
 
 /// # Safety
 /// `tile` is a V tile of `dim` dimensions; inlined into a function with the features of `L`.
 #[inline(always)]
-unsafe fn float_values<L: F32x16, T: FloatTile>(tile: *const u8, dim: usize, to: &mut Vectors) {
+unsafe fn float_values<L: F32x16, T: FloatTile>(
+    tile: *const u8,
+    next: *const u8,
+    dim: usize,
+    to: &mut Vectors,
+) {
     let dims = dim.next_multiple_of(LANES);
     for (position, to) in to.chunks_exact_mut(dims).take(BLOCK_POSITIONS).enumerate() {
         for (vector, to) in to.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-            // SAFETY: row `position` of the tile has `dims` numbers.
-            unsafe { T::value::<L>(tile, dims, position, vector).store(to.as_mut_ptr()) };
+            // SAFETY: row `position` of the tile has `dims` numbers; a prefetch reads nothing.
+            unsafe {
+                L::prefetch(T::value_at(next, dims, position, vector));
+                T::value::<L>(tile, dims, position, vector).store(to.as_mut_ptr());
+            }
         }
     }
 }
@@ -135,16 +171,19 @@ unsafe fn float_values<L: F32x16, T: FloatTile>(tile: *const u8, dim: usize, to:
 #[inline(always)]
 unsafe fn quantised_keys<I: I32x16, C: Quantised>(tile: *const u8, dim: usize, to: &mut Vectors) {
     let scales = scales_at::<C>(tile, dim, BLOCK_POSITIONS);
-    for d in 0..dim {
-        let scales = scales.wrapping_add(d / C::GROUP * C::SCALES);
-        let word = tile.wrapping_add(d / C::ROWS * BLOCK_POSITIONS * C::WORD);
-        // SAFETY: the word that holds row `d` of 16 columns, and the scales of its group.
-        unsafe {
+    let mut rows = [[0.0; LANES]; HEAD_DIM_MAX];
+    let rows = &mut rows[..dim];
+    // SAFETY: the words that hold row `d` of 16 columns, and the scales of its group.
+    unsafe {
+        for (d, row) in rows.iter_mut().enumerate() {
+            let scales = scales.wrapping_add(d / C::GROUP * C::SCALES);
+            let word = tile.wrapping_add(d / C::ROWS * BLOCK_POSITIONS * C::WORD);
             let values: I::Floats = quantised_row::<I, C>(word, d % C::ROWS);
-            spread(values.mul_add(C::scale(scales), C::min(scales)), d, dim, to);
+            values.mul_add(C::scale(scales), C::min(scales)).store(row.as_mut_ptr());
         }
+        rotate_columns::<I::Floats>(rows);
+        turn(dim, to, |d| I::Floats::load(rows[d].as_ptr()));
     }
-    rotate_back(dim, dim, to);
 }
 
 /// # Safety
@@ -168,7 +207,9 @@ unsafe fn quantised_values<I: I32x16, C: Quantised>(tile: *const u8, dim: usize,
             }
         }
     }
-    rotate_back(dim, dims, to);
+    for vector in to.chunks_exact_mut(dims).take(BLOCK_POSITIONS) {
+        rotate(&mut vector[..dim]);
+    }
 }
 
 /// One row of 16 columns of a word: its products with 1, and those of the row beside it with 0.
@@ -186,19 +227,25 @@ unsafe fn quantised_row<I: I32x16, C: Quantised>(word: *const u8, row: usize) ->
     }
 }
 
-/// Lane `i` becomes number `d` of vector `i`.
+/// Lane `i` of row `d < dim` becomes number `d` of vector `i`.
+///
+/// # Safety
+/// Inlined into a function with the features of `L`.
 #[inline(always)]
-fn spread<L: F32x16>(lanes: L, d: usize, dim: usize, to: &mut Vectors) {
-    for (position, x) in lanes.to_array().into_iter().enumerate() {
-        to[position * dim + d] = x;
-    }
-}
-
-/// Rotates the first `dim` of every `dims` numbers.
-#[inline(always)]
-fn rotate_back(dim: usize, dims: usize, vectors: &mut Vectors) {
-    for vector in vectors.chunks_exact_mut(dims).take(BLOCK_POSITIONS) {
-        rotate(&mut vector[..dim]);
+unsafe fn turn<L: F32x16>(dim: usize, to: &mut Vectors, row: impl Fn(usize) -> L) {
+    let dims = dim.next_multiple_of(LANES);
+    for start in (0..dims).step_by(LANES) {
+        // SAFETY: the caller's promise; whole lanes of a vector.
+        unsafe {
+            let mut block = [L::splat(0.0); LANES];
+            for (d, lanes) in (start..dim).zip(&mut block) {
+                *lanes = row(d);
+            }
+            L::transpose(&mut block);
+            for (position, lanes) in block.iter().enumerate() {
+                lanes.store(to[position * dims + start..][..LANES].as_mut_ptr());
+            }
+        }
     }
 }
 
@@ -215,22 +262,22 @@ macro_rules! declare_readers {
             use $crate::kv::tile::{FloatTile, with_tile};
 
             $(#[target_feature(enable = $features)])?
-            unsafe fn float_keys<T: FloatTile>(tile: *const u8, dim: usize, to: &mut Vectors) {
+            unsafe fn float_keys<T: FloatTile>(tile: *const u8, next: *const u8, dim: usize, to: &mut Vectors) {
                 // SAFETY: the contract of `Readers`.
-                unsafe { read::float_keys::<$floats, T>(tile, dim, to) }
+                unsafe { read::float_keys::<$floats, T>(tile, next, dim, to) }
             }
             $(#[target_feature(enable = $features)])?
-            unsafe fn float_values<T: FloatTile>(tile: *const u8, dim: usize, to: &mut Vectors) {
+            unsafe fn float_values<T: FloatTile>(tile: *const u8, next: *const u8, dim: usize, to: &mut Vectors) {
                 // SAFETY: as above.
-                unsafe { read::float_values::<$floats, T>(tile, dim, to) }
+                unsafe { read::float_values::<$floats, T>(tile, next, dim, to) }
             }
             $(#[target_feature(enable = $features)])?
-            unsafe fn quantised_keys<C: Quantised>(tile: *const u8, dim: usize, to: &mut Vectors) {
+            unsafe fn quantised_keys<C: Quantised>(tile: *const u8, _: *const u8, dim: usize, to: &mut Vectors) {
                 // SAFETY: as above.
                 unsafe { read::quantised_keys::<$sums, C>(tile, dim, to) }
             }
             $(#[target_feature(enable = $features)])?
-            unsafe fn quantised_values<C: Quantised>(tile: *const u8, dim: usize, to: &mut Vectors) {
+            unsafe fn quantised_values<C: Quantised>(tile: *const u8, _: *const u8, dim: usize, to: &mut Vectors) {
                 // SAFETY: as above.
                 unsafe { read::quantised_values::<$sums, C>(tile, dim, to) }
             }
@@ -358,9 +405,9 @@ mod tests {
             for head in 0..kv_heads {
                 let read = |isa| {
                     let (mut k, mut v) = (vec![0.0; range.len() * key_dim], vec![0.0; range.len() * value_dim]);
-                    let source = Source { arena: &arena, layer: 1, head, seq: &seqs[0], positions: range.clone() };
-                    source.clone().keys(isa, &mut k);
-                    source.values(isa, &mut v);
+                    StoredVectors::keys(isa, &arena, [1, head], &seqs[0]).copy(range.clone(), &mut k);
+                    let values = StoredVectors::values(isa, &arena, [1, head], &seqs[0]);
+                    values.skip(range.start).copy(0..range.len(), &mut v);
                     (k, v)
                 };
                 let (read_k, read_v) = read(Isa::Scalar);

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use crate::f32x16::F32x16;
+use crate::f32x16::{F32x16, LANES};
 
 /// Exists only on machines with AVX2, FMA and F16C.
 #[derive(Clone, Copy)]
@@ -166,5 +166,61 @@ impl F32x16 for Avx2 {
             let low = _mm256_castsi256_ps(_mm256_add_epi32(low, bias));
             Avx2(low, _mm256_castsi256_ps(_mm256_add_epi32(high, bias)))
         }
+    }
+
+    #[inline(always)]
+    fn transpose(vectors: &mut [Avx2; LANES]) {
+        // SAFETY: the machine has AVX2.
+        unsafe {
+            for of in [0, 4, 8, 12] {
+                transpose_quarters(&mut vectors[of..of + 4]);
+            }
+            for k in 0..4 {
+                // Quarter `q` of four vectors each: lanes `4 q + k` of all.
+                let [a, b, c, d] = [vectors[k], vectors[4 + k], vectors[8 + k], vectors[12 + k]];
+                let low = |a, b| _mm256_permute2f128_ps::<0x20>(a, b);
+                let high = |a, b| _mm256_permute2f128_ps::<0x31>(a, b);
+                vectors[k] = Avx2(low(a.0, b.0), low(c.0, d.0));
+                vectors[4 + k] = Avx2(high(a.0, b.0), high(c.0, d.0));
+                vectors[8 + k] = Avx2(low(a.1, b.1), low(c.1, d.1));
+                vectors[12 + k] = Avx2(high(a.1, b.1), high(c.1, d.1));
+            }
+        }
+    }
+}
+
+/// Transposes each quarter of four vectors: lanes `4 q + k` of all four become quarter `q` of vector `k`.
+///
+/// # Safety
+/// The machine has AVX2, and there are four vectors.
+#[inline(always)]
+unsafe fn transpose_quarters(vectors: &mut [Avx2]) {
+    let [a, b, c, d] = [vectors[0], vectors[1], vectors[2], vectors[3]];
+    // SAFETY: the caller's promise.
+    unsafe {
+        let low = transpose_halves([a.0, b.0, c.0, d.0]);
+        let high = transpose_halves([a.1, b.1, c.1, d.1]);
+        for k in 0..4 {
+            vectors[k] = Avx2(low[k], high[k]);
+        }
+    }
+}
+
+/// The same with the halves of four registers.
+///
+/// # Safety
+/// The machine has AVX2.
+#[inline(always)]
+unsafe fn transpose_halves([a, b, c, d]: [__m256; 4]) -> [__m256; 4] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (low, low_2) = (_mm256_unpacklo_ps(a, b), _mm256_unpacklo_ps(c, d));
+        let (high, high_2) = (_mm256_unpackhi_ps(a, b), _mm256_unpackhi_ps(c, d));
+        [
+            _mm256_shuffle_ps::<0b01_00_01_00>(low, low_2),
+            _mm256_shuffle_ps::<0b11_10_11_10>(low, low_2),
+            _mm256_shuffle_ps::<0b01_00_01_00>(high, high_2),
+            _mm256_shuffle_ps::<0b11_10_11_10>(high, high_2),
+        ]
     }
 }

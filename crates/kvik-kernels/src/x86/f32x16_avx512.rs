@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use crate::f32x16::F32x16;
+use crate::f32x16::{F32x16, LANES};
 
 /// Exists only on machines with AVX-512 F.
 #[derive(Clone, Copy)]
@@ -124,5 +124,43 @@ impl F32x16 for Avx512 {
             let exponent = _mm512_slli_epi32::<23>(_mm512_castps_si512(self.0));
             Avx512(_mm512_castsi512_ps(_mm512_add_epi32(exponent, _mm512_set1_epi32(127 << 23))))
         }
+    }
+
+    #[inline(always)]
+    fn transpose(vectors: &mut [Avx512; LANES]) {
+        // SAFETY: the machine has AVX-512.
+        unsafe {
+            for of in [0, 4, 8, 12] {
+                transpose_quarters(&mut vectors[of..of + 4]);
+            }
+            for k in 0..4 {
+                let [a, b, c, d] = [vectors[k].0, vectors[4 + k].0, vectors[8 + k].0, vectors[12 + k].0];
+                let (even, odd) = (_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b));
+                let (even_2, odd_2) =
+                    (_mm512_shuffle_f32x4::<0x88>(c, d), _mm512_shuffle_f32x4::<0xdd>(c, d));
+                vectors[k].0 = _mm512_shuffle_f32x4::<0x88>(even, even_2);
+                vectors[4 + k].0 = _mm512_shuffle_f32x4::<0x88>(odd, odd_2);
+                vectors[8 + k].0 = _mm512_shuffle_f32x4::<0xdd>(even, even_2);
+                vectors[12 + k].0 = _mm512_shuffle_f32x4::<0xdd>(odd, odd_2);
+            }
+        }
+    }
+}
+
+/// Transposes each quarter of four vectors: lanes `4 q + k` of all four become quarter `q` of vector `k`.
+///
+/// # Safety
+/// The machine has AVX-512, and there are four vectors.
+#[inline(always)]
+unsafe fn transpose_quarters(vectors: &mut [Avx512]) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let [a, b, c, d] = [vectors[0].0, vectors[1].0, vectors[2].0, vectors[3].0];
+        let (low, low_2) = (_mm512_unpacklo_ps(a, b), _mm512_unpacklo_ps(c, d));
+        let (high, high_2) = (_mm512_unpackhi_ps(a, b), _mm512_unpackhi_ps(c, d));
+        vectors[0].0 = _mm512_shuffle_ps::<0b01_00_01_00>(low, low_2);
+        vectors[1].0 = _mm512_shuffle_ps::<0b11_10_11_10>(low, low_2);
+        vectors[2].0 = _mm512_shuffle_ps::<0b01_00_01_00>(high, high_2);
+        vectors[3].0 = _mm512_shuffle_ps::<0b11_10_11_10>(high, high_2);
     }
 }
