@@ -259,6 +259,7 @@ impl Tiny {
             lifetime: Default::default(),
             retention: None,
             kept_prefix: None,
+            background: false,
         };
         self.engine.generate(request).expect("a held-out case is answered").choices.remove(0).text
     }

@@ -52,7 +52,7 @@ pub struct DiskStats {
 pub struct EngineStats {
     /// Sequences that hold blocks.
     pub running: usize,
-    /// Requests not yet admitted.
+    /// Requests not yet admitted, those of the background aside.
     pub waiting: usize,
     /// Bytes of the KV budget.
     pub kv_bytes: usize,

@@ -106,6 +106,7 @@ impl Tiny {
             lifetime: Default::default(),
             retention: retention.map(|text| text.parse().unwrap()),
             kept_prefix: None,
+            background: false,
         }
     }
 }

@@ -81,6 +81,7 @@ fn requests(tokenizer: &Tokenizer) -> Vec<Request> {
             lifetime: Default::default(),
             retention: None,
             kept_prefix: None,
+            background: false,
         }
     };
     (0..20).map(request).collect()

@@ -78,6 +78,7 @@ impl KeptPrompt {
             lifetime: Lifetime { pin: true, ..Lifetime::default() },
             retention: self.retention,
             kept_prefix: prefix.map(<[Token]>::len),
+            background: false,
         }
     }
 }

@@ -156,6 +156,9 @@ pub struct Request {
     /// where it has them so. What follows is kept whole. Without `retention`: as any policy keeps a prefix within them,
     /// where that is known of a longer one than is known exactly.
     pub kept_prefix: Option<usize>,
+    /// Work of nobody who waits: it takes what others leave. Others never wait for it, and it ends however many they
+    /// are.
+    pub background: bool,
 }
 
 /// Log-probability of one token.

@@ -38,7 +38,7 @@ pub struct Engine {
 }
 
 struct Shared {
-    /// Unbounded, but holds at most `waiting_max` submissions, a wake, and one command of each
+    /// Unbounded, but holds at most `waiting_max` submissions, those of the background, a wake, and one command of each
     /// thread that waits for its result.
     commands: Sender<Command>,
     board: Board,
@@ -150,11 +150,12 @@ impl Engine {
 
     /// Queues a request. `sink` receives its events, until `Done` or `Failed`.
     ///
-    /// A constraint is compiled on another thread; an invalid one fails the request.
+    /// A constraint is compiled on another thread; an invalid one fails the request. A request of the background takes no
+    /// place in the queue and is not refused when that is full: its submitter bounds how many there are.
     pub fn submit(&self, request: Request, sink: Box<dyn EventSink>) -> Result<(), RequestError> {
         let shared = &self.shared;
         shared.limits.check(&request)?;
-        let slot = shared.take_slot()?;
+        let slot = if request.background { shared.free_slot() } else { shared.take_slot()? };
         let Some(constraint) = request.constraint.clone() else {
             let sent = slot.submit(Submission { request, guide: None, sink });
             return sent.map_err(|refused| {
@@ -271,7 +272,13 @@ impl Shared {
             (waiting < max).then_some(accepted + 1)
         };
         let taken = accepted.fetch_update(Ordering::AcqRel, Ordering::Acquire, free);
-        taken.map(|_| AdmissionSlot { shared: Some(self.clone()) }).map_err(|_| self.queue_full())
+        let slot = |_| AdmissionSlot { shared: Some(self.clone()), is_counted: true };
+        taken.map(slot).map_err(|_| self.queue_full())
+    }
+
+    /// An admission slot that takes no place in the queue.
+    fn free_slot(self: &Arc<Self>) -> AdmissionSlot {
+        AdmissionSlot { shared: Some(self.clone()), is_counted: false }
     }
 
     /// The error that says when to retry: by then the requests that wait now should have been admitted.
@@ -286,6 +293,8 @@ impl Shared {
 /// A slot in the queue; dropping it frees the slot.
 struct AdmissionSlot {
     shared: Option<Arc<Shared>>,
+    /// Whether it is one of those that the queue has.
+    is_counted: bool,
 }
 
 impl AdmissionSlot {
@@ -303,7 +312,7 @@ impl AdmissionSlot {
 
 impl Drop for AdmissionSlot {
     fn drop(&mut self) {
-        if let Some(shared) = &self.shared {
+        if let Some(shared) = self.shared.as_ref().filter(|_| self.is_counted) {
             shared.board.accepted.fetch_sub(1, Ordering::AcqRel);
         }
     }

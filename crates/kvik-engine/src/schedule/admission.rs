@@ -7,10 +7,13 @@ use super::Scheduler;
 use super::disk::{Fetch, Spilled};
 use super::growth::Growth;
 use super::prefix::{Known, Reused};
-use super::queue::{Candidate, Candidates, Facts, Waiting};
+use super::queue::{Candidate, Facts, Queue, Waiting};
 use super::reuse::{HEADROOM, Newcomer, known, shared_prefill};
 use super::sequence::{Sequence, Sharing};
 use crate::model::batch::Runner;
+
+/// Sequences of the background that run at the same time.
+const BACKGROUND_MAX: usize = 2;
 
 pub(super) enum Outcome {
     Admitted,
@@ -18,9 +21,18 @@ pub(super) enum Outcome {
     NoRoom,
 }
 
+/// What those that somebody waits for, and that were not admitted, wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waits {
+    /// Nobody waits, or for others to compute or to read.
+    None,
+    ForRoom,
+}
+
 impl Scheduler {
     /// Gives the running sequences the blocks that they need, then admits waiting ones, as many as there is room
-    /// for. When some had to be preempted, there is none.
+    /// for. When some had to be preempted, there is none. Then those of the background, where nobody is left who lacks
+    /// room.
     pub(super) fn grow_and_admit(&mut self, runner: &mut dyn Runner) {
         if self.grow(runner) == Growth::Complete {
             self.admit(runner);
@@ -28,17 +40,38 @@ impl Scheduler {
     }
 
     fn admit(&mut self, runner: &mut dyn Runner) {
-        if self.queue.is_empty() || self.is_full() {
-            return;
+        if self.admit_foreground(runner) == Waits::None {
+            self.admit_background(runner);
         }
-        let (mut candidates, mut passed) = (self.candidates(), Vec::new());
-        while !self.is_full()
+    }
+
+    /// Admits those that somebody waits for; whether one is left that had no room.
+    fn admit_foreground(&mut self, runner: &mut dyn Runner) -> Waits {
+        if self.queue.oldest_foreground().is_none() {
+            return Waits::None;
+        }
+        let mut passed = Vec::new();
+        let mut candidates = self.with_facts(Queue::candidates);
+        while self.running.foreground() < self.config.parallel_max
             && let Some(candidate) = candidates.next(|tenant| self.time(tenant))
         {
             match self.try_admit(&candidate, &passed, runner) {
-                Outcome::NoRoom if !candidate.may_be_overtaken() => return,
+                Outcome::NoRoom if !candidate.may_be_overtaken() => return Waits::ForRoom,
                 Outcome::NoRoom => passed.push(candidate),
                 Outcome::Admitted | Outcome::Held => {}
+            }
+        }
+        if passed.is_empty() { Waits::None } else { Waits::ForRoom }
+    }
+
+    fn admit_background(&mut self, runner: &mut dyn Runner) {
+        let places = BACKGROUND_MAX.saturating_sub(self.running.background());
+        if places == 0 || self.is_full() {
+            return;
+        }
+        for candidate in self.with_facts(|queue, facts| queue.background_candidates(places, facts)) {
+            if let Outcome::NoRoom = self.try_admit(&candidate, &[], runner) {
+                return;
             }
         }
     }
@@ -47,13 +80,19 @@ impl Scheduler {
         self.running.len() >= self.config.parallel_max
     }
 
-    fn candidates(&self) -> Candidates {
-        self.queue.candidates(&Facts {
+    /// Whether one more sequence like this may run.
+    pub(super) fn has_place(&self, sequence: &Sequence) -> bool {
+        !self.is_full() && (!sequence.is_background() || self.running.background() < BACKGROUND_MAX)
+    }
+
+    fn with_facts<T>(&self, decide: impl FnOnce(&Queue, &Facts<'_>) -> T) -> T {
+        let facts = Facts {
             known: &|sequence| known(sequence, &self.ram.cache, &self.running),
             time: &|tenant| self.time(tenant),
             loads: self.disk.loads_left(),
             now: self.now(),
-        })
+        };
+        decide(&self.queue, &facts)
     }
 
     /// A tenant's virtual time, with what its running sequences are still to get.
@@ -61,7 +100,34 @@ impl Scheduler {
         self.turns.time(tenant, self.running.missing(tenant))
     }
 
+    /// Admits a candidate if it can be; the background gives way to others.
     fn try_admit(&mut self, candidate: &Candidate, passed: &[Candidate], runner: &mut dyn Runner) -> Outcome {
+        loop {
+            let outcome = self.try_admit_beside(candidate, passed, runner);
+            let lacks_room = match outcome {
+                Outcome::Admitted => false,
+                Outcome::NoRoom => true,
+                Outcome::Held => self.lacks_room_to_load(candidate),
+            };
+            if !lacks_room || candidate.is_background() || !self.make_way() {
+                return outcome;
+            }
+        }
+    }
+
+    /// Whether a candidate waits because there are no blocks to which more could be read.
+    fn lacks_room_to_load(&self, candidate: &Candidate) -> bool {
+        let index = self.queue.position(candidate).filter(|_| self.disk.loads_left() > 0);
+        index.is_some_and(|index| self.queue[index].fetch.waits_for_capacity())
+    }
+
+    /// Admits a candidate if it can be, beside all that run.
+    fn try_admit_beside(
+        &mut self,
+        candidate: &Candidate,
+        passed: &[Candidate],
+        runner: &mut dyn Runner,
+    ) -> Outcome {
         let Some(index) = self.queue.position(candidate) else { return Outcome::Held };
         self.choose_part(index, candidate.known.tokens);
         if let Some(outcome) = self.admit_kept(index, passed, runner) {
@@ -92,6 +158,9 @@ impl Scheduler {
         candidate: Known,
         runner: &mut dyn Runner,
     ) -> Option<Reused> {
+        if !self.has_place(&self.queue[index].sequence) {
+            return None;
+        }
         let (mut prefix, mut headroom) = (candidate, HEADROOM);
         loop {
             let newcomer = Newcomer { sequence: &self.queue[index].sequence, id, headroom };
@@ -99,7 +168,7 @@ impl Scheduler {
             if reused.is_some() {
                 return reused;
             }
-            if self.release_disk_blocks() {
+            if !self.somebody_gives_way(index) && self.release_disk_blocks() {
                 prefix = known(&self.queue[index].sequence, &self.ram.cache, &self.running);
             } else if self.running.is_empty() && headroom > 0 {
                 // Alone it may do with what its tokens need, and its answer may be short.
@@ -110,11 +179,20 @@ impl Scheduler {
         }
     }
 
+    /// Whether the background gives way to the sequence at `index` of the queue, or this sequence of it to others.
+    fn somebody_gives_way(&self, index: usize) -> bool {
+        match self.queue[index].sequence.is_background() {
+            true => self.running.foreground() > 0 || self.queue.oldest_foreground().is_some(),
+            false => self.running.background() > 0,
+        }
+    }
+
     /// A sequence does not fit now. When nobody else runs it never will, which
     /// `RequestLimits` excludes
-    /// for all that was submitted; better an error than a queue that stands still.
+    /// for all that was submitted; better an error than a queue that stands still. What others wait for may hold
+    /// blocks that a sequence of the background needs.
     pub(super) fn no_room(&mut self, index: usize) -> Outcome {
-        if self.running.is_empty() {
+        if self.running.is_empty() && !self.somebody_gives_way(index) {
             let sequence = &self.queue[index].sequence;
             self.fail(sequence.job, self.ram.over_budget(sequence.tokens.len()));
         }
@@ -126,7 +204,9 @@ impl Scheduler {
         let now = self.now();
         let Waiting { mut sequence, fetch, .. } = waiting;
         let stop = self.why(&sequence, reused, fetch);
-        self.turns.admitted(self.time(sequence.tenant));
+        if !sequence.is_background() {
+            self.turns.admitted(self.time(sequence.tenant));
+        }
         let job = self.results.job(sequence.job);
         let cached = reused.tokens.min(sequence.prompt_len).saturating_sub(sequence.furthest);
         job.report.cached_tokens += cached;

@@ -34,11 +34,13 @@ impl Scheduler {
     pub(super) fn forget(&mut self, runner: &mut dyn Runner) {
         let Some(retainer) = runner.retainer() else { return };
         let started = self.now();
-        let alone = self.running.len() == 1;
         let passes = self.running.iter_mut().filter_map(|sequence| begin(sequence, &self.config));
         for id in passes.collect::<Vec<SeqId>>() {
+            let Some(sequence) = self.running.find(id) else { continue };
+            let alone = self.running.delays_nobody(sequence);
+            let one_piece = sequence.is_background() && self.running.foreground() > 0;
             while alone || self.now().saturating_sub(started) < SLICE {
-                if self.advance(id, retainer) != Progress::More {
+                if self.advance(id, retainer) != Progress::More || one_piece {
                     break;
                 }
             }
@@ -60,7 +62,7 @@ impl Scheduler {
             Stage::Repeat { .. } => Stage::Facts(Vec::new()),
             Stage::Facts(facts) if facts.len() < layers => self.gather(id, facts, retainer),
             Stage::Facts(facts) => Stage::Room(self.decide(id, &facts)),
-            Stage::Room(decision) if self.somebody_moves() => {
+            Stage::Room(decision) if self.somebody_moves(id) => {
                 // One at a time: who moves has blocks for what it stores and for what it keeps.
                 self.set_stage(id, Stage::Room(decision));
                 return Progress::Waits;
@@ -80,10 +82,20 @@ impl Scheduler {
         Progress::More
     }
 
-    /// Whether a sequence is moving what it keeps.
-    fn somebody_moves(&self) -> bool {
-        let forgetting = self.running.iter().filter_map(|sequence| sequence.forgetting.as_ref());
-        forgetting.into_iter().any(|forgetting| forgetting.moves_to().is_some())
+    /// Whether a sequence is moving what it keeps for which `id` waits; one of the background is preempted instead.
+    fn somebody_moves(&mut self, id: SeqId) -> bool {
+        let moves = |sequence: &&Sequence| {
+            sequence.forgetting.as_ref().is_some_and(|forgetting| forgetting.moves_to().is_some())
+        };
+        let Some(mover) = self.running.iter().find(moves) else { return false };
+        let (mover, yields) = (mover.id, mover.is_background());
+        if !yields || self.running.find(id).is_none_or(Sequence::is_background) {
+            return true;
+        }
+        if let Some(sequence) = self.running.take(mover) {
+            self.preempt(sequence);
+        }
+        false
     }
 
     fn set_stage(&mut self, id: SeqId, stage: Stage) {
@@ -119,6 +131,9 @@ impl Scheduler {
             return Progress::More;
         }
         self.set_stage(id, Stage::Room(decision));
+        if self.make_way() {
+            return if self.running.find(id).is_some() { Progress::More } else { Progress::Over };
+        }
         if self.release_disk_blocks() {
             return Progress::More;
         }

@@ -36,7 +36,7 @@ fn thaw(storage: &mut Ragged, retainer: &mut dyn Retainer) {
 pub(super) enum Growth {
     /// All have the blocks that they need.
     Complete,
-    /// Some were preempted.
+    /// Some were preempted that somebody waits for.
     Preempted,
 }
 
@@ -46,7 +46,7 @@ impl Scheduler {
     pub(super) fn start_forks(&mut self, runner: &mut dyn Runner) {
         for Fork { parent, child } in self.running.take_forks() {
             if let Some(child) = self.start_fork(parent, child, runner) {
-                self.queue.requeue(child);
+                self.queue.insert(child);
             }
         }
     }
@@ -58,11 +58,34 @@ impl Scheduler {
         mut child: Sequence,
         runner: &mut dyn Runner,
     ) -> Option<Sequence> {
-        let running = self.running.len();
         // A choice that forgets computes the prompt by itself: what its parent has observed is the parent's.
-        let alone = child.forgetting.is_some();
-        let parent = self.running.find(parent).filter(|_| !alone && !self.is_full());
-        let Some(parent) = parent else { return Some(child) };
+        if child.forgetting.is_some() {
+            return Some(child);
+        }
+        let (id, positions) = loop {
+            match self.copy_parent(parent, &child, runner) {
+                Some(copied) => break copied,
+                None if child.is_background() || self.running.find(parent).is_none() => return Some(child),
+                None if self.make_way() => {}
+                None => return Some(child),
+            }
+        };
+        child.id = id;
+        child.stored = positions;
+        child.furthest = positions;
+        self.running.insert(child);
+        None
+    }
+
+    /// The name of a copy of what `parent` stores, and its positions, when there is room for it.
+    fn copy_parent(
+        &mut self,
+        parent: SeqId,
+        child: &Sequence,
+        runner: &mut dyn Runner,
+    ) -> Option<(SeqId, usize)> {
+        let running = self.running.len();
+        let parent = self.running.find(parent).filter(|_| self.has_place(child))?;
         let (parent, positions) = (parent.id, parent.stored);
         let id = self.ram.new_seq();
         let started = match child.sharing {
@@ -71,18 +94,12 @@ impl Scheduler {
                 self.ram.copy(PrivateCopy { parent, id, namespace, positions }, running, runner)
             }
         };
-        if !started {
-            return Some(child);
-        }
-        child.id = id;
-        child.stored = positions;
-        child.furthest = positions;
-        self.running.insert(child);
-        None
+        started.then_some((id, positions))
     }
 
     /// Gives every running sequence blocks for all the tokens it is to store, the oldest first. When there are
-    /// none, the youngest is preempted; so the oldest always goes on, and everybody ends.
+    /// none, the youngest is preempted; so the oldest always goes on, and everybody ends. Where somebody waits, the
+    /// background gives way before anything else, and nobody is preempted for it.
     pub(super) fn grow(&mut self, runner: &mut dyn Runner) -> Growth {
         let mut growth = Growth::Complete;
         let mut index = 0;
@@ -90,6 +107,7 @@ impl Scheduler {
             let (job, tokens) = (sequence.job, sequence.reach());
             match self.reserve(index, runner) {
                 Ok(()) => index += 1,
+                Err(_) if self.make_way() => {}
                 Err(_) if self.release_disk_blocks() => {}
                 Err(_) if self.running.len() == 1 => self.fail(job, self.ram.over_budget(tokens)),
                 Err(_) => {
@@ -120,6 +138,21 @@ impl Scheduler {
         Ok(())
     }
 
+    /// Takes room from the background where somebody waits: what its youngest sequence holds, or what is being read for
+    /// it. Whether there was any.
+    pub(super) fn make_way(&mut self) -> bool {
+        if self.running.foreground() == 0 && self.queue.oldest_foreground().is_none() {
+            return false;
+        }
+        match self.running.pop_background() {
+            Some(sequence) => {
+                self.preempt(sequence);
+                true
+            }
+            None => self.end_background_loads(),
+        }
+    }
+
     /// Takes the blocks of the youngest sequence, which begins anew when there is room.
     pub(super) fn preempt_youngest(&mut self) {
         if let Some(sequence) = self.running.pop_youngest() {
@@ -132,6 +165,6 @@ impl Scheduler {
         self.results.counters.preemptions += 1;
         sequence.release(&mut self.ram.cache);
         sequence.restart();
-        self.queue.requeue(sequence);
+        self.queue.insert(sequence);
     }
 }

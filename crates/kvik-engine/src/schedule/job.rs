@@ -19,6 +19,8 @@ pub(super) struct Job {
     /// Choices that have not ended.
     pub(super) open: u32,
     pub(super) choices: u32,
+    /// Whether nobody waits for it.
+    pub(super) background: bool,
     pub(super) report: Report,
     pub(super) times: Times,
 }
@@ -39,6 +41,7 @@ impl Job {
             listening: true,
             open: choices,
             choices,
+            background: false,
             report: Report { prompt_tokens, ..Report::default() },
             times: Times { submitted: now, admitted: None, first_token: None, last_token: None },
         }

@@ -80,7 +80,9 @@ impl Scheduler {
         let grows = tokens > name.tokens;
         let missing = if grows { storage.blocks_missing(retainer.layout(), tokens) } else { 0 };
         let left_free = self.running.reserve(None).unwrap_or(0);
-        let room = self.running.is_empty() || self.ram.has_room(missing + left_free, self.running.len());
+        let room = self.running.is_empty()
+            || self.has_place(&self.queue[index].sequence)
+                && self.ram.has_room(missing + left_free, self.running.len());
         if !room || self.ram.cache.reserve(id, (before + missing) * BLOCK_POSITIONS).is_err() {
             self.ram.cache.abandon(id);
             return Some(self.no_room(index));

@@ -183,7 +183,7 @@ impl Scheduler {
         self.results.notify_finished();
     }
 
-    /// Whether nobody asks for anything.
+    /// Whether nobody asks for anything, not even in the background.
     pub fn is_idle(&self) -> bool {
         self.results.jobs().all(|(id, _)| self.idle.is_job(id))
     }
@@ -198,9 +198,10 @@ impl Scheduler {
         self.running.len()
     }
 
-    /// Requests that were never admitted yet.
+    /// Requests that were never admitted yet, those of the background aside.
     pub fn queued(&self) -> usize {
-        self.queue.new_requests().filter(|sequence| !self.idle.is_job(sequence.job)).count()
+        let foreground = self.queue.new_requests().filter(|sequence| !sequence.is_background());
+        foreground.filter(|sequence| !self.idle.is_job(sequence.job)).count()
     }
 
     /// What was done so far.
@@ -213,7 +214,7 @@ impl Scheduler {
         self.results.mean_service()
     }
 
-    /// Requests submitted so far.
+    /// Requests submitted so far, those of the background aside.
     pub fn submitted(&self) -> u64 {
         self.results.submitted() - self.idle.submitted
     }

@@ -4,6 +4,12 @@
 //! is prefill, bounded so that a step stays short. The oldest prefill of the tenant whose turn it is
 //! gets at least half, so a long prompt always moves; then the shortest go first, so a short
 //! question does not wait behind a book.
+//!
+//! Sequences of the background take no part in that. Beside others, one row a step is all that they get together: the step
+//! is hardly longer, and they end however long others keep coming. When they are left alone they share a step that is
+//! short, because somebody may come while it is computed.
+
+use std::ops::Range;
 
 use kvik_cache::Cache;
 
@@ -116,13 +122,33 @@ impl Plan {
 /// Rows for each running sequence.
 fn divide_rows(running: &Running, turns: &Turns, config: &EngineConfig) -> Vec<usize> {
     let missing: Vec<usize> = running.iter().map(Sequence::due).collect();
-    let mut rows: Vec<usize> = missing.iter().map(|&missing| usize::from(missing == 1)).collect();
-    let mut prefills: Vec<usize> = (0..missing.len()).filter(|&index| missing[index] > 1).collect();
-    let somebody_decodes = running.iter().any(|sequence| !sequence.in_prefill());
-    let mut budget = match somebody_decodes {
+    let foreground = running.foreground();
+    if missing[..foreground].iter().all(|&missing| missing == 0) {
+        return share(&missing, foreground..missing.len(), config.prefill_rows_mixed_max, running, turns);
+    }
+    let somebody_decodes = running.iter().take(foreground).any(|sequence| !sequence.in_prefill());
+    let budget = match somebody_decodes {
         true => config.prefill_rows_mixed_max,
         false => config.prefill_rows_max,
     };
+    let mut rows = share(&missing, 0..foreground, budget, running, turns);
+    if let Some(oldest) = (foreground..missing.len()).find(|&index| missing[index] > 0) {
+        rows[oldest] = 1;
+    }
+    rows
+}
+
+/// Rows for those `among` the running sequences, `budget` of them for prefill; none for the others.
+fn share(
+    missing: &[usize],
+    among: Range<usize>,
+    mut budget: usize,
+    running: &Running,
+    turns: &Turns,
+) -> Vec<usize> {
+    let mut rows = vec![0; missing.len()];
+    among.clone().for_each(|index| rows[index] = usize::from(missing[index] == 1));
+    let mut prefills: Vec<usize> = among.filter(|&index| missing[index] > 1).collect();
     let half = budget.div_ceil(2);
     let mut give = |index: usize, most: usize| {
         let more = (missing[index] - rows[index]).min(most).min(budget);
@@ -142,15 +168,23 @@ fn divide_rows(running: &Running, turns: &Turns, config: &EngineConfig) -> Vec<u
 #[cfg(test)]
 mod tests {
     use kvik_cache::TenantId;
+    use proptest::prelude::*;
 
     use super::*;
     use crate::schedule::job::JobId;
 
     /// Rows of sequences that miss so many tokens, each of a tenant of its own, with budgets of 16 and of 8.
     fn rows(missing: &[usize]) -> Vec<usize> {
+        rows_beside(missing, &[])
+    }
+
+    /// The same with sequences of the background, whose rows stand behind those of the others.
+    fn rows_beside(foreground: &[usize], background: &[usize]) -> Vec<usize> {
         let (mut running, mut turns) = (Running::default(), Turns::default());
-        for (job, &missing) in (0..).zip(missing) {
-            let sequence = Sequence::fake(TenantId(job), vec![1; 40]);
+        let missing: Vec<usize> = foreground.iter().chain(background).copied().collect();
+        for (job, &missing) in (0..).zip(&missing) {
+            let is_background = job as usize >= foreground.len();
+            let sequence = Sequence::fake_in(is_background, TenantId(job), vec![1; 40]);
             running.insert(Sequence {
                 job: JobId(job.into()),
                 stored: 40 - missing,
@@ -192,5 +226,34 @@ mod tests {
         check(&[5, 30, 30], &[5, 3, 8]);
         check(&[1, 5, 30, 30], &[1, 4, 0, 4]);
         check(&[30, 5, 30, 3], &[8, 5, 0, 3]);
+    }
+    #[test]
+    fn the_background_shares_a_short_step_only_when_nobody_else_is_due() {
+        let check = |foreground: &[usize], background: &[usize], expect: &[usize]| {
+            assert_eq!(rows_beside(foreground, background), expect, "{foreground:?} {background:?}");
+        };
+        check(&[], &[1, 30], &[1, 8]);
+        check(&[], &[30, 30], &[4, 4]);
+        check(&[0], &[30], &[0, 8]);
+        check(&[1], &[30], &[1, 1]);
+        check(&[30], &[0, 7, 1], &[16, 0, 1, 0]);
+        check(&[5, 30, 30], &[1], &[5, 3, 8, 1]);
+    }
+
+    proptest! {
+        /// Others get the rows that they would get without it, and it gets one in all.
+        #[test]
+        fn the_background_costs_others_no_row(
+            foreground in prop::collection::vec(0..40_usize, 0..6),
+            background in prop::collection::vec(0..40_usize, 0..4),
+        ) {
+            let rows_of_all = rows_beside(&foreground, &background);
+            let (own, others) = rows_of_all.split_at(foreground.len());
+            prop_assert_eq!(own, rows(&foreground));
+            if foreground.iter().any(|&due| due > 0) {
+                let due = background.iter().any(|&due| due > 0);
+                prop_assert_eq!(others.iter().sum::<usize>(), usize::from(due));
+            }
+        }
     }
 }

@@ -11,12 +11,21 @@ use super::reuse::known;
 use super::sequence::Sequence;
 
 impl Scheduler {
-    /// When memory is about to be short: the sequence that gains most forgets, one at a time.
+    /// When memory is about to be short, though the background has given way: the sequence that gains most forgets, one at
+    /// a time.
     pub(super) fn tighten(&mut self) {
         let passes = |sequence: &Sequence| sequence.forgetting.as_ref().is_some_and(|it| it.pass.is_some());
-        if self.running.iter().any(passes) || !self.is_short() {
+        if self.running.iter().any(passes) {
             return;
         }
+        while self.is_short() {
+            if !self.make_way() {
+                return self.tighten_one();
+            }
+        }
+    }
+
+    fn tighten_one(&mut self) {
         let room = self.ram.room();
         let fits = |sequence: &&Sequence| sequence.blocks_to_tighten().is_some_and(|blocks| blocks <= room);
         let gains =
@@ -44,7 +53,7 @@ impl Scheduler {
     fn is_short(&self) -> bool {
         let Some(reserve) = self.running.reserve(None) else { return false };
         let room = self.ram.room();
-        let awaited = self.queue.sequences().next().filter(|_| !self.is_full());
+        let awaited = self.queue.oldest_foreground().filter(|_| !self.is_full());
         let awaited = awaited.map_or(0, |sequence| {
             let known = known(sequence, &self.ram.cache, &self.running).tokens / BLOCK_POSITIONS;
             blocks_for(sequence.reach() + BLOCK_POSITIONS).saturating_sub(known)

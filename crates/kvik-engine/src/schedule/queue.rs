@@ -11,6 +11,10 @@
 //! that twins compute their prompt once. It is held for [`HOLDS_MAX`] different sequences at most.
 //! Hence everybody waits for a bounded number of others.
 //!
+//! Sequences of the background stand behind all others and apart from these rules: they neither overtake nor are
+//! overtaken, and one that was preempted stops nobody. Among them, those that were preempted come first; then tenants
+//! take turns.
+//!
 //! The order is a pure decision: it takes [`Facts`] and gives [`Candidates`].
 
 use std::cmp::Reverse;
@@ -38,7 +42,7 @@ const TENANTS_MAX: usize = 8;
 /// Sequences that wait.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    /// Oldest first.
+    /// Oldest first; those of the background behind all others.
     waiting: Vec<Waiting>,
 }
 
@@ -63,6 +67,7 @@ enum Rank {
     Aged,
     /// By the tokens known, most first.
     New(Reverse<usize>),
+    Background,
 }
 
 /// Names a waiting sequence.
@@ -97,13 +102,8 @@ pub(super) struct Candidates {
 }
 
 impl Queue {
-    /// Adds a new request, the youngest of all.
-    pub(super) fn push(&mut self, sequence: Sequence) {
-        self.waiting.push(Waiting::new(sequence));
-    }
-
-    /// Puts a sequence back, where its age says.
-    pub(super) fn requeue(&mut self, sequence: Sequence) {
+    /// Adds a new request, or puts a sequence back, where its age says.
+    pub(super) fn insert(&mut self, sequence: Sequence) {
         let index = self.waiting.partition_point(|other| other.sequence.by_age(&sequence).is_lt());
         self.waiting.insert(index, Waiting::new(sequence));
     }
@@ -112,7 +112,17 @@ impl Queue {
         self.waiting.is_empty()
     }
 
-    /// Oldest first.
+    /// Those for which somebody waits, oldest first.
+    fn foreground(&self) -> &[Waiting] {
+        &self.waiting[..self.waiting.partition_point(|waiting| !waiting.sequence.is_background())]
+    }
+
+    /// The oldest for which somebody waits.
+    pub(super) fn oldest_foreground(&self) -> Option<&Sequence> {
+        self.foreground().first().map(|waiting| &waiting.sequence)
+    }
+
+    /// Oldest first; those of the background behind all others.
     pub(super) fn sequences(&self) -> impl Iterator<Item = &Sequence> {
         self.waiting.iter().map(|waiting| &waiting.sequence)
     }
@@ -142,9 +152,15 @@ impl Queue {
         self.sequences().any(|sequence| sequence.sharing == Sharing::Namespace(namespace))
     }
 
-    /// Whether a tenant has a sequence here.
+    /// Whether a tenant has a sequence here for which somebody waits.
     pub(super) fn serves(&self, tenant: TenantId) -> bool {
-        self.sequences().any(|sequence| sequence.tenant == tenant)
+        self.foreground().iter().any(|waiting| waiting.sequence.tenant == tenant)
+    }
+
+    /// Whether the disk reads `load` for the background alone.
+    pub(super) fn is_background_load(&self, load: SeqId) -> bool {
+        let waits = |waiting: &Waiting| waiting.fetch.waits_for(load);
+        self.waiting.iter().any(waits) && !self.foreground().iter().any(waits)
     }
 
     /// Sequences of a request.
@@ -157,9 +173,9 @@ impl Queue {
         self.waiting.retain(|waiting| waiting.sequence.job != job);
     }
 
-    /// The sequences that may be admitted now, in order.
+    /// The sequences for which somebody waits that may be admitted now, in order.
     pub(super) fn candidates(&self, facts: &Facts<'_>) -> Candidates {
-        let preempted = self.waiting.iter().filter(|waiting| !waiting.is_new());
+        let preempted = self.foreground().iter().filter(|waiting| !waiting.is_new());
         let preempted = preempted.map(|waiting| waiting.candidate(facts)).collect();
         let tenants = self.tenants(facts);
         let window = WINDOW / tenants.len().max(1);
@@ -167,10 +183,22 @@ impl Queue {
         Candidates { preempted, by_tenant: tenants.into_iter().map(of).collect() }
     }
 
+    /// The first `count` sequences of the background, without those that wait for the disk.
+    pub(super) fn background_candidates(&self, count: usize, facts: &Facts<'_>) -> Vec<Candidate> {
+        let time = |waiting: &Waiting| (facts.time)(waiting.sequence.tenant);
+        let mut all: Vec<&Waiting> = self.waiting[self.foreground().len()..].iter().collect();
+        all.sort_by(|a, b| a.is_new().cmp(&b.is_new()).then(time(a).total_cmp(&time(b))));
+        let mut loads = facts.loads;
+        // Those that wait for the disk count: so the disk reads for few of the background at a time.
+        let first = all.into_iter().take(count);
+        let ready = first.filter(|waiting| waiting.fetch.may_go_on(&mut loads, facts.now));
+        ready.map(|waiting| waiting.candidate(facts)).collect()
+    }
+
     /// The tenants of new requests whose turns come first.
     fn tenants(&self, facts: &Facts<'_>) -> Vec<TenantId> {
         let mut tenants: Vec<TenantId> = Vec::new();
-        for sequence in self.new_requests() {
+        for Waiting { sequence, .. } in self.foreground().iter().filter(|waiting| waiting.is_new()) {
             // Few tenants: a list of those seen is faster than a set.
             if !tenants.contains(&sequence.tenant) {
                 tenants.push(sequence.tenant);
@@ -184,7 +212,8 @@ impl Queue {
     /// The first `window` new requests of a tenant that do not wait for the disk.
     fn candidates_of(&self, tenant: TenantId, window: usize, facts: &Facts<'_>) -> VecDeque<Candidate> {
         let mut loads = facts.loads;
-        let own = self.waiting.iter().filter(|waiting| waiting.is_new() && waiting.sequence.tenant == tenant);
+        let own = self.foreground().iter();
+        let own = own.filter(|waiting| waiting.is_new() && waiting.sequence.tenant == tenant);
         let own = own.filter(|waiting| waiting.fetch.may_go_on(&mut loads, facts.now)).take(window);
         let mut own: Vec<Candidate> = own.map(|waiting| waiting.candidate(facts)).collect();
         own.sort_by_key(|candidate| (candidate.rank, candidate.key));
@@ -201,8 +230,10 @@ impl Queue {
     pub(super) fn admit(&mut self, index: usize, passed: &[Candidate]) -> Waiting {
         let admitted = self.waiting.remove(index);
         let Sequence { job, tenant, .. } = admitted.sequence;
-        if admitted.is_new() {
-            let older = self.waiting.iter_mut().take_while(|waiting| waiting.sequence.job < job);
+        if admitted.is_new() && !admitted.sequence.is_background() {
+            let foreground = self.foreground().len();
+            let older =
+                self.waiting[..foreground].iter_mut().take_while(|waiting| waiting.sequence.job < job);
             let older = older.filter(|waiting| waiting.sequence.tenant == tenant);
             let older = older.filter(|waiting| waiting.is_new() && waiting.held_by.is_none());
             older.for_each(|waiting| waiting.overtaken += 1);
@@ -263,7 +294,9 @@ impl Waiting {
     }
 
     fn rank(&self, known: Known) -> Rank {
-        if !self.is_new() {
+        if self.sequence.is_background() {
+            Rank::Background
+        } else if !self.is_new() {
             Rank::Preempted
         } else if self.overtaken >= OVERTAKEN_MAX {
             Rank::Aged
@@ -281,6 +314,11 @@ impl Candidate {
     /// Whether others may be admitted before it when it does not fit.
     pub(super) fn may_be_overtaken(&self) -> bool {
         matches!(self.rank, Rank::New(_))
+    }
+
+    /// Whether nobody waits for it.
+    pub(super) fn is_background(&self) -> bool {
+        self.rank == Rank::Background
     }
 }
 
@@ -331,7 +369,7 @@ mod tests {
     fn queue(tenants: &[u32]) -> Queue {
         let mut queue = Queue::default();
         for (job, &tenant) in (0..).zip(tenants) {
-            queue.push(Sequence { job: JobId(job), ..Sequence::fake(TenantId(tenant), vec![1; 9]) });
+            queue.insert(Sequence { job: JobId(job), ..Sequence::fake(TenantId(tenant), vec![1; 9]) });
         }
         queue
     }
@@ -353,11 +391,57 @@ mod tests {
         let preempted =
             |job| Sequence { job: JobId(job), started: true, ..Sequence::fake(TenantId(3), vec![1; 9]) };
         let mut queue = queue(&[0, 1]);
-        [9, 7, 8].into_iter().for_each(|job| queue.requeue(preempted(job)));
+        [9, 7, 8].into_iter().for_each(|job| queue.insert(preempted(job)));
         assert!(queue.sequences().is_sorted_by_key(|sequence| sequence.job));
         assert_eq!(admitted(&mut queue, &|_| 0, &|job| job != 8), [7], "nobody overtakes the second");
         assert_eq!(queue.new_requests().count(), 2);
         assert_eq!(admitted(&mut queue, &|_| 0, &|_| true), [8, 9, 0, 1]);
+    }
+
+    /// Jobs of the background that may be admitted, two at most.
+    fn background(queue: &Queue) -> Vec<u64> {
+        let known = |_: &Sequence| Known::cached(0);
+        let facts = Facts { known: &known, time: &|_| 0.0, loads: 0, now: Duration::ZERO };
+        let candidates = queue.background_candidates(2, &facts);
+        assert!(candidates.iter().all(|candidate| candidate.is_background()));
+        candidates.iter().map(|candidate| candidate.key.0.0).collect()
+    }
+
+    fn in_background(job: u64, started: bool) -> Sequence {
+        Sequence { job: JobId(job), started, ..Sequence::fake_in(true, TenantId(3), vec![1; 9]) }
+    }
+
+    #[test]
+    fn the_background_comes_last_and_stops_nobody() {
+        let mut queue = Queue::default();
+        [(7, false), (6, false), (9, true)]
+            .into_iter()
+            .for_each(|(job, started)| queue.insert(in_background(job, started)));
+        for job in [8, 10] {
+            let sequence = Sequence::fake(TenantId(0), vec![1; 9]);
+            queue.insert(Sequence { job: JobId(job), ..sequence });
+        }
+        assert_eq!(queue.oldest_foreground().map(|sequence| sequence.job.0), Some(8));
+        assert!(queue.serves(TenantId(0)) && !queue.serves(TenantId(3)), "it is owed no turn");
+        assert_eq!(admitted(&mut queue, &|_| 0, &|_| true), [8, 10]);
+        assert_eq!(background(&queue), [9, 6], "of those that were preempted first, then the oldest");
+    }
+
+    #[test]
+    fn the_background_neither_overtakes_nor_is_overtaken() {
+        let mut queue = queue(&[0]);
+        queue.insert(in_background(1, false));
+        for job in 2..30 {
+            queue.insert(in_background(job, false));
+            let index = queue.waiting.iter().position(|waiting| waiting.sequence.job.0 == job);
+            queue.admit(index.expect("it waits"), &[]);
+            let sequence = Sequence::fake(TenantId(3), vec![1; 9]);
+            queue.insert(Sequence { job: JobId(100 + job), ..sequence });
+            let index = queue.waiting.iter().position(|waiting| waiting.sequence.job.0 == 100 + job);
+            queue.admit(index.expect("it waits"), &[]);
+        }
+        assert!(queue.waiting.iter().all(|waiting| waiting.overtaken == 0));
+        assert_eq!(background(&queue), [1]);
     }
 
     /// One that never fits is overtaken a bounded number of times, by its own tenant's and by others.
@@ -368,7 +452,7 @@ mod tests {
             let mut overtakers = 0;
             for job in 1..100 {
                 let sequence = Sequence::fake(TenantId(other), vec![1; 9]);
-                queue.push(Sequence { job: JobId(job), ..sequence });
+                queue.insert(Sequence { job: JobId(job), ..sequence });
                 overtakers += admitted(&mut queue, &|_| 0, &|job| job != 0).len();
             }
             assert_eq!(overtakers, OVERTAKEN_MAX as usize, "by tenant {other}");

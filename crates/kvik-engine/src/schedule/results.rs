@@ -28,7 +28,9 @@ pub(super) struct Results {
     /// Requests that have finished and have not been notified yet.
     finished: Vec<Job>,
     submitted: u64,
-    /// Mean time from admission to the end of a request.
+    /// Of these, requests of the background.
+    background: u64,
+    /// Mean time from admission to the end of a request, of those that somebody waited for.
     service: Option<Duration>,
     pub(super) counters: Counters,
     sampling: SamplingContext,
@@ -48,6 +50,7 @@ impl Results {
             failed: Vec::new(),
             finished: Vec::new(),
             submitted: 0,
+            background: 0,
             service: None,
             counters: Counters::default(),
             sampling: SamplingContext { vocabulary, scratch: Scratch::default() },
@@ -70,6 +73,12 @@ impl Results {
         self.submitted += 1;
         self.open.insert(id, Job::new(sink, prompt_tokens, choices, now));
         id
+    }
+
+    /// A request that was added is one of the background.
+    pub(super) fn set_background(&mut self, id: JobId) {
+        self.background += 1;
+        self.job(id).background = true;
     }
 
     /// The request of a sequence.
@@ -114,7 +123,9 @@ impl Results {
     /// All choices of a request have ended.
     pub(super) fn finish(&mut self, id: JobId, job: Job, now: Duration) {
         let took = now.saturating_sub(job.times.admitted.unwrap_or(now));
-        self.service = Some(self.service.map_or(took, |mean| (mean * 7 + took) / 8));
+        if !job.background {
+            self.service = Some(self.service.map_or(took, |mean| (mean * 7 + took) / 8));
+        }
         self.counters.completed += 1;
         tracing::info!("request {}: {}", id.0, job.summary(now));
         self.finished.push(job);
@@ -168,9 +179,9 @@ impl Results {
         self.open.is_empty() && self.finished.is_empty()
     }
 
-    /// Requests submitted so far.
+    /// Requests submitted so far, those of the background aside.
     pub(super) fn submitted(&self) -> u64 {
-        self.submitted
+        self.submitted - self.background
     }
 
     /// Mean time from admission to the end of a request, once one has ended.

@@ -36,9 +36,10 @@ pub(super) fn known(sequence: &Sequence, cache: &Cache, running: &Running) -> Kn
 }
 
 /// The running sequence whose prefill will leave most of a waiting sequence's tokens, when it is about to
-/// compute more of them than are `known`.
+/// compute more of them than are `known`. Nobody waits for the background, which computes slowly.
 pub(super) fn shared_prefill(waiting: &Sequence, known: usize, running: &Running) -> Option<SeqId> {
-    let shares = running.iter().map(|running| (will_compute(running, waiting), running.id));
+    let sources = if waiting.is_background() { running.len() } else { running.foreground() };
+    let shares = running.iter().take(sources).map(|running| (will_compute(running, waiting), running.id));
     shares.max_by_key(|&(shared, _)| shared).filter(|&(shared, _)| shared > known).map(|(_, id)| id)
 }
 

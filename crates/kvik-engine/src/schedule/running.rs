@@ -1,7 +1,8 @@
 //! The running set: the sequences that hold blocks, oldest first, and the choices that are about to start
 //! as copies of one of them.
 //!
-//! Age is the order of preemption: the youngest gives its blocks up first, so the oldest always goes on.
+//! Age is the order of preemption: the youngest gives its blocks up first, so the oldest always goes on. Sequences of the
+//! background stand behind all others.
 
 use std::ops::{Index, IndexMut};
 
@@ -33,6 +34,22 @@ impl Running {
 
     pub(super) fn is_empty(&self) -> bool {
         self.sequences.is_empty()
+    }
+
+    /// Sequences for which somebody waits; they come first.
+    pub(super) fn foreground(&self) -> usize {
+        self.sequences.partition_point(|sequence| !sequence.is_background())
+    }
+
+    /// Sequences for which nobody waits; they come last.
+    pub(super) fn background(&self) -> usize {
+        self.len() - self.foreground()
+    }
+
+    /// Whether the time that this sequence takes delays no other one.
+    pub(super) fn delays_nobody(&self, sequence: &Sequence) -> bool {
+        let waits = |other: &Sequence| sequence.is_background() || !other.is_background();
+        !self.iter().any(|other| other.id != sequence.id && waits(other))
     }
 
     /// Whether there is anything to compute or to start.
@@ -73,6 +90,11 @@ impl Running {
         self.sequences.pop()
     }
 
+    /// Takes the youngest sequence of the background out.
+    pub(super) fn pop_background(&mut self) -> Option<Sequence> {
+        self.sequences.pop_if(|youngest| youngest.is_background())
+    }
+
     /// Takes a sequence out; its forks wait for it to come back, or start alone.
     pub(super) fn take(&mut self, id: SeqId) -> Option<Sequence> {
         self.pop(|sequence| sequence.id == id)
@@ -104,14 +126,18 @@ impl Running {
         std::mem::take(&mut self.forks)
     }
 
-    /// Rows that the sequences of a tenant are still to get.
+    /// Rows that the sequences of a tenant are still to get, those of the background aside: nobody knows when.
     pub(super) fn missing(&self, tenant: TenantId) -> usize {
-        self.iter().filter(|sequence| sequence.tenant == tenant).map(Sequence::missing).sum()
+        self.foreground_of(tenant).map(Sequence::missing).sum()
     }
 
-    /// Whether a tenant has a sequence here.
+    /// Whether a tenant has a sequence here for which somebody waits.
     pub(super) fn serves(&self, tenant: TenantId) -> bool {
-        self.iter().any(|sequence| sequence.tenant == tenant)
+        self.foreground_of(tenant).next().is_some()
+    }
+
+    fn foreground_of(&self, tenant: TenantId) -> impl Iterator<Item = &Sequence> {
+        self.sequences[..self.foreground()].iter().filter(move |sequence| sequence.tenant == tenant)
     }
 
     /// Blocks that are left free for the sequence that needs fewest to forget when memory is short, of those that run
@@ -187,6 +213,22 @@ mod tests {
         let ended = running.pop_ended().unwrap();
         assert_eq!((ended.job.0, ended.choice), (2, 0));
         assert!(running.pop_ended().is_none());
+    }
+
+    #[test]
+    fn the_background_is_preempted_first_and_nobody_waits_for_it() {
+        let mut running = Running::default();
+        for job in 0..6 {
+            let fake = Sequence::fake_in(job % 2 == 0, TenantId(0), vec![7; 5]);
+            running.insert(Sequence { id: SeqId(job), job: JobId(job), ..fake });
+        }
+        assert_eq!(ages(&running).iter().map(|age| age.0).collect::<Vec<_>>(), [1, 3, 5, 0, 2, 4]);
+        assert_eq!((running.foreground(), running.background(), running.missing(TenantId(0))), (3, 3, 15));
+        for job in [4, 2, 0] {
+            assert!(!running.delays_nobody(&running[0]) && !running.delays_nobody(&running[3]));
+            assert_eq!(running.pop_background().map(|sequence| sequence.job.0), Some(job));
+        }
+        assert!(running.pop_background().is_none());
     }
 
     #[test]

@@ -281,14 +281,20 @@ impl Sequence {
         point.map_or(positions, |point| point.min(positions))
     }
 
+    /// Whether nobody waits for it.
+    pub(super) fn is_background(&self) -> bool {
+        self.answer.request().background
+    }
+
     /// Leading tokens in common with `other`.
     pub(super) fn common(&self, other: &Sequence) -> usize {
         common_prefix(&self.tokens, &other.tokens)
     }
 
-    /// Older requests first, then lower choices.
+    /// Older requests first, then lower choices. Every sequence of the background counts as younger than all others.
     pub(super) fn by_age(&self, other: &Sequence) -> Ordering {
-        (self.job, self.choice).cmp(&(other.job, other.choice))
+        let age = |sequence: &Sequence| (sequence.is_background(), sequence.job, sequence.choice);
+        age(self).cmp(&age(other))
     }
 }
 
@@ -296,6 +302,11 @@ impl Sequence {
 impl Sequence {
     /// A sequence of request 0 that was never admitted, and that wants one token.
     pub(super) fn fake(tenant: TenantId, tokens: Vec<Token>) -> Sequence {
+        Sequence::fake_in(false, tenant, tokens)
+    }
+
+    /// The same, in the `background` or not.
+    pub(super) fn fake_in(background: bool, tenant: TenantId, tokens: Vec<Token>) -> Sequence {
         use kvik_cache::{CacheConfig, Namespaces, Policy};
 
         let config = CacheConfig { blocks: 1, policy: Policy::Lru, ghosts: 0, pinned_max: 0 };
@@ -304,7 +315,8 @@ impl Sequence {
         let prompt =
             crate::api::KeptPrompt { tokens: tokens.clone(), salt: [0; 16], tenant, retention: None };
         let vocabulary = crate::text::stream::Vocabulary::new::<&[u8]>([]);
-        let rules = super::answer::Rules::new(prompt.request(), 1, &vocabulary);
+        let request = crate::api::Request { background, ..prompt.request() };
+        let rules = super::answer::Rules::new(request, 1, &vocabulary);
         Sequence::new(JobId(0), Sharing::Namespace(namespace), Answer::new(&rules, 0, &tokens, None), tokens)
     }
 }

@@ -14,10 +14,16 @@ use crate::text::constraint::Guide;
 
 impl Scheduler {
     /// Puts a request into the queue. It must keep within `limits`. A panic in that fails the request.
+    ///
+    /// One of the background counts as somebody asking: idle time begins when it has ended, for its answer is wanted, and
+    /// what idle time makes may never be.
     pub fn submit(&mut self, submission: Submission, limits: &RequestLimits) {
         self.drop_idle_job();
         let Submission { request, guide, sink } = submission;
         let job = self.results.open(sink, request.prompt.len(), request.choices, self.now());
+        if request.background {
+            self.results.set_background(job);
+        }
         if let Err(error) = contain(|| self.enqueue(job, request, guide, limits)) {
             self.fail(job, error.clone());
             self.recover_if_broken(&error);
@@ -47,7 +53,7 @@ impl Scheduler {
                 None => Forgetting::new(retention, prompt.len(), self.config.context_tokens),
             })
         });
-        self.queue.push(Sequence { forgetting, ..Sequence::new(job, sharing, answer, prompt) });
+        self.queue.insert(Sequence { forgetting, ..Sequence::new(job, sharing, answer, prompt) });
     }
 
     /// Private requests have a namespace of their own in which nothing is ever published.

@@ -68,6 +68,14 @@ impl Scheduler {
         !loads.is_empty()
     }
 
+    /// Ends the loads that only the background waits for. Whether there were any.
+    pub(super) fn end_background_loads(&mut self) -> bool {
+        let mut loads = self.disk.loads();
+        loads.retain(|&load| self.queue.is_background_load(load));
+        self.end_loads(&loads);
+        !loads.is_empty()
+    }
+
     /// Releases blocks that are held for the disk, so that what computes has room: first those that are
     /// only written, then, when nobody else could give way, those that are read. Whether there were any.
     pub(super) fn release_disk_blocks(&mut self) -> bool {

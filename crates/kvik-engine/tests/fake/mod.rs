@@ -346,6 +346,7 @@ pub fn request(prompt: Vec<Token>, max_tokens: usize) -> Request {
         lifetime: Default::default(),
         retention: None,
         kept_prefix: None,
+        background: false,
     }
 }
 

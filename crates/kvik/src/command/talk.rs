@@ -84,6 +84,7 @@ impl TalkArgs {
             lifetime: Default::default(),
             retention: serving.retaining.usual(),
             kept_prefix: None,
+            background: false,
         }
     }
 

@@ -73,6 +73,11 @@ impl Fetch {
         matches!(self.wait, Wait::Load { seq, .. } if seq == load)
     }
 
+    /// Whether it waits until more may be read.
+    pub(crate) fn waits_for_capacity(&self) -> bool {
+        matches!(self.wait, Wait::Capacity { .. })
+    }
+
     /// When its patience ends: nobody waits longer than computing would take.
     pub(crate) fn until(&self) -> Option<Duration> {
         match self.wait {

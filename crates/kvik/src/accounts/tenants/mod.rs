@@ -251,6 +251,7 @@ mod tests {
             lifetime: Default::default(),
             retention: None,
             kept_prefix: None,
+            background: false,
         }
     }
 

@@ -249,6 +249,7 @@ impl Options {
             lifetime: self.lifetime,
             retention: self.retention,
             kept_prefix: None,
+            background: false,
         }
     }
 }

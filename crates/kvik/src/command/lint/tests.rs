@@ -215,6 +215,7 @@ fn reused(loaded: &Loaded, salt: u8, prompts: [Vec<Token>; 2]) -> usize {
         lifetime: Default::default(),
         retention: None,
         kept_prefix: None,
+        background: false,
     });
     let (sender, ended) = mpsc::channel();
     loaded.serving.engine.submit(first, Box::new(End(sender))).unwrap();

@@ -1,0 +1,174 @@
+//! Requests of the background take what others leave: nobody waits a step for them, and they end.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+mod fake;
+
+use std::time::Duration;
+
+use fake::*;
+use kvik_engine::api::{Event, Request, RequestError};
+use kvik_engine::config::EngineConfig;
+use kvik_engine::engine::Engine;
+use proptest::prelude::*;
+
+fn exact(seed: u64, tokens: usize, answer: usize) -> Request {
+    Request { ignore_eos: true, ..request(prompt(seed, tokens), answer) }
+}
+
+fn background(seed: u64, tokens: usize, answer: usize) -> Request {
+    Request { background: true, ..exact(seed, tokens, answer) }
+}
+
+fn tokens_of(client: &Client) -> usize {
+    let tokens = |event: &Event| if let Event::Text { tokens, .. } = event { tokens.len() } else { 0 };
+    client.events().iter().map(tokens).sum()
+}
+
+/// A request and the step at which it comes.
+type Arrival = (usize, Request);
+
+/// Steps until all have ended; of each request the steps at which its tokens came, and its answer.
+fn run(world: &mut World, arrivals: &[Arrival]) -> Vec<(Vec<usize>, Answer)> {
+    let mut clients: Vec<(Client, Vec<usize>)> = Vec::new();
+    let mut arrivals = arrivals.iter().peekable();
+    for step in 0..20_000 {
+        while let Some((_, request)) = arrivals.next_if(|(at, _)| *at <= step) {
+            clients.push((world.submit(request.clone()), Vec::new()));
+        }
+        if arrivals.peek().is_none() && world.scheduler.is_idle() {
+            break;
+        }
+        world.step();
+        for (client, steps) in &mut clients {
+            steps.resize(tokens_of(client), step);
+        }
+    }
+    world.check_idle();
+    clients.into_iter().map(|(client, steps)| (steps, client.answer().unwrap())).collect()
+}
+
+/// The same without and with requests of the background among them; both of those that somebody waits for.
+fn compare(config: &EngineConfig, blocks: usize, own: &[Arrival], others: &[Arrival]) -> u64 {
+    let without = run(&mut World::new(config.clone(), blocks), own);
+    let mut all: Vec<Arrival> = own.iter().chain(others).cloned().collect();
+    all.sort_by_key(|(at, _)| *at);
+    let mut world = World::new(config.clone(), blocks);
+    let with = run(&mut world, &all);
+    let (low, high): (Vec<_>, Vec<_>) =
+        all.iter().zip(with).partition(|((_, request), _)| request.background);
+    for ((expect_steps, expect), (_, (steps, answer))) in without.into_iter().zip(high) {
+        assert_eq!((answer.choices, steps), (expect.choices, expect_steps));
+    }
+    for ((_, request), (_, answer)) in low {
+        assert_eq!(answer.choices, solo(request).choices);
+    }
+    world.scheduler.counters().preemptions
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    /// Every token of others comes at the step at which it comes without the background, also where places or blocks
+    /// are short.
+    #[test]
+    fn others_get_the_same_tokens_at_the_same_steps(
+        own in prop::collection::vec((0..60_usize, 1..120_usize, 1..30_usize, 1..3_u32), 1..8),
+        others in prop::collection::vec((0..60_usize, 1..200_usize, 1..30_usize, 1..3_u32), 1..5),
+        parallel_max in prop::sample::select(vec![1, 2, 3, 16]),
+        blocks in prop::sample::select(vec![24, 40, 1000]),
+    ) {
+        let config = EngineConfig { parallel_max, ..config() };
+        let arrivals = |asks: Vec<(usize, usize, usize, u32)>, in_background: bool| {
+            let seeds = if in_background { 100.. } else { 0.. };
+            let arrival = |((at, tokens, answer, choices), seed)| {
+                let request = exact(seed, tokens, answer);
+                (at, Request { choices, background: in_background, ..request })
+            };
+            let mut arrivals: Vec<Arrival> = asks.into_iter().zip(seeds).map(arrival).collect();
+            arrivals.sort_by_key(|(at, _)| *at);
+            arrivals
+        };
+        compare(&config, blocks, &arrivals(own, false), &arrivals(others, true));
+    }
+}
+
+#[test]
+fn a_newcomer_takes_the_place_of_the_background_at_once() {
+    let own = [(5, exact(1, 40, 10)), (6, exact(2, 40, 10)), (30, exact(3, 40, 10))];
+    let others = [(0, background(100, 300, 40)), (0, background(101, 40, 40)), (0, background(102, 9, 9))];
+    let config = EngineConfig { parallel_max: 2, ..config() };
+    assert!(compare(&config, 1000, &own, &others) >= 2, "places were short");
+}
+
+#[test]
+fn a_newcomer_takes_the_blocks_of_the_background_at_once() {
+    let own = [(9, exact(1, 200, 30)), (12, exact(2, 60, 30))];
+    let others = [(0, background(100, 200, 60)), (0, background(101, 60, 20))];
+    assert!(compare(&config(), 24, &own, &others) >= 1, "blocks were short");
+}
+
+/// Beside a stream the background computes a row a step: who asks the same computes it rather than wait for that.
+#[test]
+fn nobody_waits_for_a_prompt_that_the_background_computes() {
+    let own = [(0, exact(1, 10, 60)), (20, exact(2, 200, 5))];
+    let all = [own[0].clone(), (0, background(2, 200, 5)), own[1].clone()];
+    let without = run(&mut World::new(config(), 1000), &own);
+    let with = run(&mut World::new(config(), 1000), &all);
+    assert_eq!((&with[2].1.choices, &with[1].1.choices), (&without[1].1.choices, &without[1].1.choices));
+    assert!(with[2].0.iter().zip(&without[1].0).all(|(with, without)| with <= without), "{with:?}");
+}
+
+/// However many others keep coming, it gets a row a step.
+#[test]
+fn the_background_ends_under_constant_load() {
+    let mut world = World::new(config(), 1000);
+    let request = background(100, 150, 20);
+    let client = world.submit(request.clone());
+    let mut steps = 0;
+    while !client.has_ended() {
+        let newcomer = exact(steps % 7, 30 + steps as usize % 50, 12);
+        world.submit(newcomer);
+        world.step();
+        steps += 1;
+        assert!(steps < 200, "it has {} of 20 tokens", tokens_of(&client));
+    }
+    assert_eq!(client.answer().unwrap().choices, solo(&request).choices);
+    world.settle();
+}
+
+#[test]
+fn two_of_the_background_run_and_only_others_count_as_waiting() {
+    let mut world = World::new(config(), 1000);
+    let clients: Vec<Client> = (0..5).map(|seed| world.submit(background(seed, 40, 30))).collect();
+    world.step();
+    let counted = (world.scheduler.running(), world.scheduler.queued(), world.scheduler.submitted());
+    assert_eq!((counted, world.scheduler.is_idle()), ((2, 0, 0), false));
+    clients[3].close();
+    world.settle();
+    assert_eq!(clients.iter().filter(|client| client.answer().is_some()).count(), 4);
+    assert_eq!(world.scheduler.counters().cancelled, 1);
+    assert_eq!(world.scheduler.mean_service(), None, "nobody waited for it");
+}
+
+/// The limit on those that wait ignores the background, in both directions.
+#[test]
+fn the_limit_on_the_queue_ignores_the_background() {
+    let config = EngineConfig { parallel_max: 1, waiting_max: 1, ..config() };
+    let runner = FakeRunner::new(1000, config.batch_rows_max());
+    let engine = Engine::start(runner, vocabulary(), cache_config(1000), config).unwrap();
+    let submit = |request: Request| {
+        let client = Client::default();
+        engine.submit(request, Box::new(client.clone())).map(|()| client)
+    };
+    let low: Vec<Client> = (0..9).map(|seed| submit(background(seed, 30, 4000)).unwrap()).collect();
+    assert_eq!(engine.stats().waiting, 0);
+    engine.generate(exact(50, 10, 3)).unwrap();
+    let high: Vec<Result<Client, RequestError>> =
+        (0..20).map(|seed| submit(exact(60 + seed, 30, 4000))).collect();
+    assert!(high.iter().any(Result::is_err), "the queue is full");
+    let late = submit(background(99, 30, 1)).unwrap();
+    assert_eq!(late.error(), None);
+    low.iter().chain(high.iter().flatten()).for_each(Client::close);
+    engine.shutdown(Duration::ZERO);
+}
