@@ -57,6 +57,8 @@ MUTANTS = [
      "Sharing::Namespace(namespace) => Some(namespace),"),
     ("a kept prefix is found by those who ask for another policy", SCHEDULE + "namespaces.rs",
      "let mut policy = retention.to_string();", "let mut policy = String::new();"),
+    ("the background fails while others hold blocks to read into", SCHEDULE + "admission.rs",
+     "if self.running.is_empty() && !self.somebody_gives_way(index) {", "if self.running.is_empty() {"),
     ("names that a panic has lost stay in the cache", SCHEDULE + "end.rs",
      "contain(|| self.ram.cache.abandon_all())",
      "contain(|| self.running.iter().for_each(|sequence| self.ram.cache.abandon(sequence.id)))"),

@@ -1,5 +1,5 @@
 //! The whole engine below HTTP: scheduler, cache, disk tier, tenants, pins, times to live, public prompts,
-//! choices, private requests, sequences that forget, cancellations, a model that panics, a disk that is slow, full, or loses and tears
+//! choices, private requests, sequences that forget, requests of the background, cancellations, a model that panics, a disk that is slow, full, or loses and tears
 //! writes, a clock, and restarts, driven together by one seed, next to a naive twin.
 //!
 //! For any history: every answer equals, token for token, the answer of the model without a cache, which forgets

@@ -34,6 +34,7 @@ pub(crate) struct Regime {
     pub(crate) panics: bool,
     pub(crate) restarts: bool,
     pub(crate) retention: bool,
+    pub(crate) background: bool,
     /// Time of a piece of a pass of a sequence that forgets: a step has room for one piece or for all.
     pub(crate) piece_time: Duration,
     /// Requests at a time.
@@ -78,6 +79,7 @@ impl Regime {
             panics: dice.once_in(3),
             restarts: !dice.once_in(3),
             retention: dice.once_in(2),
+            background: dice.once_in(2),
             piece_time: Duration::from_millis(dice.pick(&[0, 0, 11])),
             crowd: dice.pick(&[1, 1, 2, 5, 12]),
         }

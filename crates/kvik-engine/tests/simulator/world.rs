@@ -46,6 +46,8 @@ pub(crate) struct Coverage {
     pub(crate) pins: u64,
     /// Answers of sequences that have forgotten something.
     pub(crate) forgetful: u64,
+    /// Answers in the background.
+    pub(crate) background: u64,
     /// Requests that found what is kept of their prefix, and those that did after a restart, maybe on disk.
     pub(crate) kept_found: u64,
     pub(crate) kept_after_restart: u64,
@@ -254,6 +256,7 @@ impl World {
         request.sampling.temperature = if warm { 1.0 } else { 0.0 };
         request.sampling.seed = self.dice.roll(5);
         request.reuse = !is_private;
+        request.background = self.regime.background && self.dice.once_in(3);
         request.salt = [salt; 16];
         request.tenant = TenantId(salt.into());
         if self.regime.ttl && self.dice.once_in(2) {
@@ -433,6 +436,7 @@ impl World {
             assert_eq!((tokens, *end), (generated, Some(*reason)), "{}", summary(&active.request));
         }
         self.coverage.finished += 1;
+        self.coverage.background += u64::from(active.request.background);
     }
 
     fn check_error(&mut self, active: &Active, error: &RequestError) {
@@ -610,11 +614,21 @@ fn first_block(request: &Request) -> (u8, Vec<Token>) {
 /// A request on one line.
 pub(crate) fn summary(request: &Request) -> String {
     let Request {
-        prompt, choices, max_tokens, salt, reuse, lifetime, sampling, retention, kept_prefix, ..
+        prompt,
+        choices,
+        max_tokens,
+        salt,
+        reuse,
+        lifetime,
+        sampling,
+        retention,
+        kept_prefix,
+        background,
+        ..
     } = request;
     let (salt, warm, seed) = (salt[0], sampling.temperature, sampling.seed);
     format!(
-        "[{} tokens {prompt:?}, salt {salt}, {choices} x {max_tokens}, reuse {reuse}, {warm} by {seed}, {lifetime:?}, {} {kept_prefix:?}]",
+        "[{} tokens {prompt:?}, salt {salt}, {choices} x {max_tokens}, reuse {reuse}, {warm} by {seed}, {lifetime:?}, {} {kept_prefix:?}, background {background}]",
         prompt.len(),
         retention.map_or_else(String::new, |retention| retention.to_string()),
     )
@@ -650,7 +664,7 @@ impl Coverage {
         }
     }
 
-    fn fields(&self) -> [(&'static str, u64); 19] {
+    fn fields(&self) -> [(&'static str, u64); 20] {
         [
             ("finished", self.finished),
             ("cancelled", self.cancelled),
@@ -667,6 +681,7 @@ impl Coverage {
             ("public", self.public),
             ("pinned", self.pins),
             ("forgetful", self.forgetful),
+            ("in the background", self.background),
             ("kept prefixes found", self.kept_found),
             ("kept prefixes found after a restart", self.kept_after_restart),
             ("tightened", self.tightened),
@@ -674,7 +689,7 @@ impl Coverage {
         ]
     }
 
-    fn fields_mut(&mut self) -> [&mut u64; 19] {
+    fn fields_mut(&mut self) -> [&mut u64; 20] {
         [
             &mut self.finished,
             &mut self.cancelled,
@@ -691,6 +706,7 @@ impl Coverage {
             &mut self.public,
             &mut self.pins,
             &mut self.forgetful,
+            &mut self.background,
             &mut self.kept_found,
             &mut self.kept_after_restart,
             &mut self.tightened,
