@@ -108,6 +108,15 @@ fn a_newcomer_takes_the_blocks_of_the_background_at_once() {
     assert!(compare(&config(), 24, &own, &others) >= 1, "blocks were short");
 }
 
+/// A step in which only the background is preempted admits as any other.
+#[test]
+fn a_newcomer_is_admitted_in_the_step_in_which_the_background_is_preempted() {
+    for at in 40..110 {
+        let own = [(0, exact(1, 100, 110)), (at, exact(2, 4, 1))];
+        assert!(compare(&config(), 16, &own, &[(0, background(100, 60, 100))]) >= 1, "blocks were short");
+    }
+}
+
 /// Beside a stream the background computes a row a step: who asks the same computes it rather than wait for that.
 #[test]
 fn nobody_waits_for_a_prompt_that_the_background_computes() {
