@@ -7,6 +7,7 @@
 
 pub mod api;
 pub mod config;
+pub mod conversation;
 pub mod engine;
 pub mod eval;
 pub mod files;
