@@ -3,3 +3,4 @@
 //! Works on messages as requests carry them (OpenAI's JSON), which may have any shape. No I/O, no clock, no model.
 
 pub mod lighten;
+pub mod quotes;

@@ -1,0 +1,186 @@
+//! Which of the messages let go fit a new question: BM25 (Robertson and Zaragoza 2009) over whole exchanges.
+//!
+//! An exchange is quoted as a whole, so that an answer never stands without its question or a tool's result without
+//! its call. Nothing is quoted for small talk: an exchange has to share a word with the question that few others
+//! have. There is no list of stop words, as frequent words weigh next to nothing.
+
+mod words;
+
+use std::cmp::Ordering;
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+use serde_json::Value;
+
+/// How soon more of the same word in one exchange stops counting.
+const K1: f32 = 1.2;
+/// How much the length of an exchange counts.
+const B: f32 = 0.75;
+/// In fewer exchanges than this, no word can be called frequent.
+const FREQUENT_EXCHANGES_MIN: usize = 9;
+
+/// An index of messages that were let go.
+#[derive(Debug)]
+pub struct Quotes {
+    exchanges: Vec<Range<usize>>,
+    /// Words of each exchange.
+    lengths: Vec<u32>,
+    /// The mean of `lengths`, never 0.
+    mean_length: f32,
+    /// Where each word is. With the standard hasher: who writes the words may be hostile.
+    postings: HashMap<String, Vec<Posting>>,
+}
+
+/// How often a word is in an exchange.
+#[derive(Clone, Copy, Debug)]
+struct Posting {
+    exchange: u32,
+    count: u32,
+}
+
+/// An exchange that fits a question.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Quote {
+    /// Of the messages that were indexed.
+    pub messages: Range<usize>,
+    /// The BM25 score, more than 0.
+    pub score: f32,
+}
+
+/// The exchanges of a conversation, in order: each from one user message to the next.
+///
+/// What precedes the first user message is an exchange too, so every message belongs to one.
+pub fn exchanges(messages: &[Value]) -> Vec<Range<usize>> {
+    let is_user = |message: &Value| message.get("role").is_some_and(|role| role == "user");
+    let starts = (0..messages.len()).filter(|&index| index == 0 || is_user(&messages[index]));
+    let starts: Vec<usize> = starts.chain([messages.len()]).collect();
+    starts.windows(2).map(|pair| pair[0]..pair[1]).collect()
+}
+
+impl Quotes {
+    /// Indexes messages: their contents, and the names and arguments of the tools they call.
+    ///
+    /// 10,000 exchanges of 30 words take 150 ms and a question of 10 words 0.2 ms, in a debug build on a busy machine
+    /// of two cores (Xeon, 2.5 GHz).
+    pub fn new(messages: &[Value]) -> Self {
+        let mut quotes = Self {
+            exchanges: exchanges(messages),
+            lengths: Vec::new(),
+            mean_length: 1.0,
+            postings: HashMap::new(),
+        };
+        for exchange in quotes.exchanges.clone() {
+            quotes.index(&messages[exchange]);
+        }
+        let total: u64 = quotes.lengths.iter().copied().map(u64::from).sum();
+        quotes.mean_length = (total as f32 / quotes.lengths.len().max(1) as f32).max(1.0);
+        quotes
+    }
+
+    fn index(&mut self, messages: &[Value]) {
+        let exchange = self.lengths.len() as u32;
+        let mut length = 0;
+        let mut add = |word: &str| {
+            length += 1;
+            match self.postings.get_mut(word) {
+                Some(postings) => count_word(postings, exchange),
+                None => {
+                    self.postings.insert(word.to_owned(), vec![Posting { exchange, count: 1 }]);
+                }
+            }
+        };
+        for message in messages {
+            texts(message, &mut |text| words::words(text, &mut add));
+        }
+        self.lengths.push(length);
+    }
+
+    /// At most `count` exchanges that fit the question, best first; of equal ones the later first, as what was said
+    /// last holds.
+    pub fn best(&self, question: &str, count: usize) -> Vec<Quote> {
+        let mut scores = vec![Score::default(); self.exchanges.len()];
+        let mut seen = HashSet::new();
+        words::words(question, &mut |word| {
+            if let Some((word, postings)) = self.postings.get_key_value(word)
+                && seen.insert(word)
+            {
+                self.add_word(postings, &mut scores);
+            }
+        });
+        let mut found: Vec<(usize, f32)> = scores
+            .iter()
+            .enumerate()
+            .filter(|(_, score)| score.has_rare_word && score.sum > 0.0)
+            .map(|(exchange, score)| (exchange, score.sum))
+            .collect();
+        found.sort_by(better_first);
+        found.truncate(count);
+        let quote =
+            |(exchange, score): (usize, f32)| Quote { messages: self.exchanges[exchange].clone(), score };
+        found.into_iter().map(quote).collect()
+    }
+
+    /// Adds what one word of a question contributes to each exchange it is in.
+    fn add_word(&self, postings: &[Posting], scores: &mut [Score]) {
+        let exchanges = self.exchanges.len();
+        let is_rare = exchanges < FREQUENT_EXCHANGES_MIN || postings.len() * 4 < exchanges;
+        let weight = inverse_frequency(postings.len(), exchanges);
+        for posting in postings {
+            let score = &mut scores[posting.exchange as usize];
+            let relative_length = self.lengths[posting.exchange as usize] as f32 / self.mean_length;
+            let count = posting.count as f32;
+            score.sum += weight * count * (K1 + 1.0) / (count + K1 * (1.0 - B + B * relative_length));
+            score.has_rare_word |= is_rare;
+        }
+    }
+}
+
+/// What a question's words add up to in one exchange.
+#[derive(Clone, Copy, Default)]
+struct Score {
+    sum: f32,
+    has_rare_word: bool,
+}
+
+/// Exchanges are indexed in order, so the last posting is the only one that can be of this exchange.
+fn count_word(postings: &mut Vec<Posting>, exchange: u32) {
+    match postings.last_mut() {
+        Some(last) if last.exchange == exchange => last.count += 1,
+        _ => postings.push(Posting { exchange, count: 1 }),
+    }
+}
+
+/// The weight of a word that is in `with` of `all` exchanges. The 1 keeps it above 0 for words in most of them, where
+/// Robertson's own goes below.
+fn inverse_frequency(with: usize, all: usize) -> f32 {
+    let without = (all - with) as f32;
+    (1.0 + (without + 0.5) / (with as f32 + 0.5)).ln()
+}
+
+fn better_first(left: &(usize, f32), right: &(usize, f32)) -> Ordering {
+    right.1.total_cmp(&left.1).then(right.0.cmp(&left.0))
+}
+
+/// What of a message can be searched. Whatever is not of the expected shape is no text.
+fn texts(message: &Value, each: &mut impl FnMut(&str)) {
+    match message.get("content") {
+        Some(Value::String(text)) => each(text),
+        Some(Value::Array(parts)) => {
+            parts.iter().filter_map(|part| part.get("text")?.as_str()).for_each(&mut *each);
+        }
+        _ => {}
+    }
+    let calls = message.get("tool_calls").and_then(Value::as_array);
+    for function in calls.into_iter().flatten().filter_map(|call| call.get("function")) {
+        for field in ["name", "arguments"] {
+            match function.get(field) {
+                Some(Value::String(text)) => each(text),
+                Some(json @ Value::Object(_)) => each(&json.to_string()),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
