@@ -43,7 +43,7 @@ struct Posting {
 pub struct Quote {
     /// Of the messages that were indexed.
     pub messages: Range<usize>,
-    /// The BM25 score, more than 0.
+    /// More than 0; comparable within one answer only.
     pub score: f32,
 }
 
@@ -124,7 +124,7 @@ impl Quotes {
     fn add_word(&self, postings: &[Posting], scores: &mut [Score]) {
         let exchanges = self.exchanges.len();
         let is_rare = exchanges < FREQUENT_EXCHANGES_MIN || postings.len() * 4 < exchanges;
-        let weight = inverse_frequency(postings.len(), exchanges);
+        let weight = weight(postings.len(), exchanges);
         for posting in postings {
             let score = &mut scores[posting.exchange as usize];
             let relative_length = self.lengths[posting.exchange as usize] as f32 / self.mean_length;
@@ -150,11 +150,16 @@ fn count_word(postings: &mut Vec<Posting>, exchange: u32) {
     }
 }
 
-/// The weight of a word that is in `with` of `all` exchanges. The 1 keeps it above 0 for words in most of them, where
-/// Robertson's own goes below.
-fn inverse_frequency(with: usize, all: usize) -> f32 {
+/// The weight of a word that is in `with` of `all` exchanges: its inverse frequency, once for the exchange and once for
+/// the question, as in the cosine of two vectors.
+///
+/// With BM25's one factor, the frequent words of a question together outweigh the rare one that it is about: of 300
+/// facts of kvik-tiny's kind, told 100 to 500 turns before, 261 are among the best three, and with both 273.
+fn weight(with: usize, all: usize) -> f32 {
     let without = (all - with) as f32;
-    (1.0 + (without + 0.5) / (with as f32 + 0.5)).ln()
+    // The 1 keeps it above 0 for words in most exchanges, where Robertson's own goes below.
+    let inverse_frequency = (1.0 + (without + 0.5) / (with as f32 + 0.5)).ln();
+    inverse_frequency * inverse_frequency
 }
 
 fn better_first(left: &(usize, f32), right: &(usize, f32)) -> Ordering {

@@ -136,7 +136,7 @@ fn best_naive(messages: &[Value], question: &str, count: usize) -> Vec<Quote> {
         let score = |word: &String| {
             let n = content.iter().filter(|other| *other == word).count() as f32;
             let length = content.len() as f32 / mean;
-            inverse_frequency(with(word), all) * n * (K1 + 1.0) / (n + K1 * (1.0 - B + B * length))
+            weight(with(word), all) * n * (K1 + 1.0) / (n + K1 * (1.0 - B + B * length))
         };
         let total = shared.map(score).fold(0.0, |sum, score| sum + score);
         rare.then(|| Quote { messages: range.clone(), score: total })
