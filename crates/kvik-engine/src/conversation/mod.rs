@@ -1,6 +1,19 @@
-//! What becomes of the messages of a conversation that no longer fits its context.
+//! Conversations without end: what of a long one is read, and what is let go.
 //!
-//! Works on messages as requests carry them (OpenAI's JSON), which may have any shape. No I/O, no clock, no model.
+//! ```text
+//! prefix | summary of what was let go | recent messages, whole exchanges
+//! ```
+//!
+//! A conversation is recognised by the [chain](chain) of its messages, so clients that send the whole history need know
+//! nothing of it. All of this decides and does no I/O: messages are JSON in OpenAI's shape, sizes are tokens. Any
+//! JSON may come: it is a client's.
 
+pub mod chain;
 pub mod lighten;
 pub mod quotes;
+pub mod segments;
+pub mod settings;
+
+pub use chain::{ChainId, chain};
+pub use segments::{Let, Segments};
+pub use settings::{MemorySettings, MemorySettingsError};

@@ -12,6 +12,8 @@ use std::ops::Range;
 
 use serde_json::Value;
 
+use super::segments::exchanges;
+
 /// How soon more of the same word in one exchange stops counting.
 const K1: f32 = 1.2;
 /// How much the length of an exchange counts.
@@ -45,16 +47,6 @@ pub struct Quote {
     pub messages: Range<usize>,
     /// More than 0; comparable within one answer only.
     pub score: f32,
-}
-
-/// The exchanges of a conversation, in order: each from one user message to the next.
-///
-/// What precedes the first user message is an exchange too, so every message belongs to one.
-pub fn exchanges(messages: &[Value]) -> Vec<Range<usize>> {
-    let is_user = |message: &Value| message.get("role").is_some_and(|role| role == "user");
-    let starts = (0..messages.len()).filter(|&index| index == 0 || is_user(&messages[index]));
-    let starts: Vec<usize> = starts.chain([messages.len()]).collect();
-    starts.windows(2).map(|pair| pair[0]..pair[1]).collect()
 }
 
 impl Quotes {

@@ -1,0 +1,120 @@
+//! The identity of a conversation's beginning: a chain of hashes, one a message.
+
+use serde_json::Value;
+
+/// Stands for a message and all before it, in the eyes of one tenant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChainId(pub [u8; 32]);
+
+/// The identities of messages `..=i`, `[messages]`.
+///
+/// Only what a message says counts: its role, text, calls, and whose result it is. What clients add or leave out when
+/// they send an answer back (`refusal`, `annotations`, thoughts) does not. `key` separates tenants: without it nobody
+/// can tell whether another one had the same conversation.
+pub fn chain(key: &[u8; 32], messages: &[Value]) -> Vec<ChainId> {
+    let mut before = ChainId([0; 32]);
+    let next = |message: &Value| {
+        let mut hasher = blake3::Hasher::new_keyed(key);
+        hasher.update(&before.0);
+        for part in said(message) {
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part.as_bytes());
+        }
+        before = ChainId(hasher.finalize().into());
+        before
+    };
+    messages.iter().map(next).collect()
+}
+
+/// What a message says, part by part.
+fn said(message: &Value) -> [String; 4] {
+    let text = |name: &str| message.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let calls = message.get("tool_calls").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let calls: String = calls.iter().map(said_by_call).collect();
+    [text("role"), text_of(message), calls, text("tool_call_id")]
+}
+
+/// Name and arguments; ids are in the results, which name them.
+fn said_by_call(call: &Value) -> String {
+    let function = call.get("function").unwrap_or(&Value::Null);
+    format!(
+        "{}\0{}\0",
+        function.get("name").unwrap_or(&Value::Null),
+        function.get("arguments").unwrap_or(&Value::Null)
+    )
+}
+
+/// The text of a message, parts of it one after the other; empty where it has none.
+pub fn text_of(message: &Value) -> String {
+    match message.get("content") {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Array(parts)) => {
+            parts.iter().filter_map(|part| part.get("text").and_then(Value::as_str)).collect()
+        }
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    const KEY: [u8; 32] = [7; 32];
+
+    fn user(text: &str) -> Value {
+        json!({"role": "user", "content": text})
+    }
+
+    #[test]
+    fn what_is_not_said_does_not_count() {
+        let plain = [user("hi"), json!({"role": "assistant", "content": "Hello."})];
+        let decorated = [
+            json!({"role": "user", "content": [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]}),
+            json!({"role": "assistant", "content": "Hello.", "refusal": null, "annotations": [],
+                "reasoning_content": "a greeting", "tool_calls": []}),
+        ];
+        assert_eq!(chain(&KEY, &plain), chain(&KEY, &decorated));
+    }
+
+    #[test]
+    fn what_is_said_counts() {
+        let call = |name: &str, arguments: &str| {
+            let function = json!({"name": name, "arguments": arguments});
+            json!({"role": "assistant", "content": null, "tool_calls": [{"id": "x", "function": function}]})
+        };
+        let different = [
+            user("a"),
+            user("b"),
+            json!({"role": "assistant", "content": "a"}),
+            call("f", "{}"),
+            call("f", "{\"x\": 1}"),
+            call("g", "{}"),
+            json!({"role": "tool", "content": "a", "tool_call_id": "1"}),
+            json!({"role": "tool", "content": "a", "tool_call_id": "2"}),
+            json!(7),
+        ];
+        let ids: Vec<ChainId> =
+            different.iter().map(|message| chain(&KEY, std::slice::from_ref(message))[0]).collect();
+        for (i, id) in ids.iter().enumerate() {
+            assert!(!ids[..i].contains(id), "{}", different[i]);
+        }
+        assert_ne!(chain(&[8; 32], &different), chain(&KEY, &different), "another tenant's");
+    }
+
+    proptest! {
+        #[test]
+        fn identities_agree_as_far_as_messages_do(
+            texts in prop::collection::vec("[ab]{0,2}", 0..8),
+            other in prop::collection::vec("[ab]{0,2}", 0..8),
+        ) {
+            let messages = |texts: &[String]| texts.iter().map(|text| user(text)).collect::<Vec<_>>();
+            let (one, two) = (chain(&KEY, &messages(&texts)), chain(&KEY, &messages(&other)));
+            let common = texts.iter().zip(&other).take_while(|(a, b)| a == b).count();
+            prop_assert_eq!(one.iter().zip(&two).take_while(|(a, b)| a == b).count(), common);
+            prop_assert!(one.iter().skip(common).all(|id| !two[common.min(two.len())..].contains(id)));
+        }
+    }
+}

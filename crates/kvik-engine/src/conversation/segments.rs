@@ -1,0 +1,167 @@
+//! Where the segments of a conversation begin and end.
+//!
+//! Messages are let go in steps of [`MemorySettings::trigger_discard`] tokens, counted from what the summary covers:
+//! a boundary is a function of the messages before it, so that it stays where it is while the conversation grows, and
+//! what is computed behind it is read again turn by turn.
+
+use std::ops::Range;
+
+use serde_json::Value;
+
+use super::settings::MemorySettings;
+
+/// The exchanges of a conversation: from one user's message up to the next. A tool's call and result are in one, and
+/// what stands before the first user's message is one of its own.
+pub fn exchanges(messages: &[Value]) -> Vec<Range<usize>> {
+    let is_user = |message: &Value| message.get("role").and_then(Value::as_str) == Some("user");
+    let starts =
+        (0..messages.len()).filter(|&i| i == 0 || (is_user(&messages[i]) && !is_user(&messages[i - 1])));
+    let starts: Vec<usize> = starts.collect();
+    let ends = starts.iter().skip(1).copied().chain([messages.len()]);
+    starts.iter().copied().zip(ends).map(|(start, end)| start..end).collect()
+}
+
+/// Exchanges of a conversation that no summary covers, and what they take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Segments {
+    /// The end of each exchange, in messages from the first one here.
+    ends: Vec<usize>,
+    /// Tokens up to each end.
+    tokens: Vec<usize>,
+}
+
+/// What is let go of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Let {
+    /// Messages let go, the first ones.
+    pub messages: usize,
+    /// Their tokens.
+    pub tokens: usize,
+}
+
+impl Segments {
+    /// * `messages`: behind what a summary covers
+    /// * `sizes`: tokens of each
+    pub fn new(messages: &[Value], sizes: &[usize]) -> Segments {
+        let ends: Vec<usize> = exchanges(messages).into_iter().map(|exchange| exchange.end).collect();
+        let mut sums = sizes.iter().scan(0, |sum: &mut usize, size| {
+            *sum += size;
+            Some(*sum)
+        });
+        let (mut tokens, mut start) = (Vec::with_capacity(ends.len()), 0);
+        for &end in &ends {
+            tokens.push(sums.by_ref().take(end - start).last().unwrap_or(0));
+            start = end;
+        }
+        Segments { ends, tokens }
+    }
+
+    /// Tokens of all.
+    pub fn tokens(&self) -> usize {
+        self.tokens.last().copied().unwrap_or(0)
+    }
+
+    /// Tokens beyond what is kept recent: a new summary is due when these reach the trigger.
+    pub fn discarded(&self, settings: &MemorySettings) -> usize {
+        self.tokens().saturating_sub(settings.recent_max)
+    }
+
+    /// What the next summary covers, when one is due: as many whole steps as are beyond what is kept recent.
+    pub fn due(&self, settings: &MemorySettings) -> Option<Let> {
+        let steps = self.discarded(settings) / settings.trigger_discard;
+        self.after_steps(steps, settings)
+    }
+
+    /// What is let go without a summary so that no more than `room` tokens are left: as few whole steps as do it. The
+    /// last exchange stays, whatever it takes.
+    pub fn forced(&self, room: usize, settings: &MemorySettings) -> Option<Let> {
+        let beyond = self.tokens().checked_sub(room).filter(|&beyond| beyond > 0)?;
+        self.after_steps(beyond.div_ceil(settings.trigger_discard), settings)
+    }
+
+    /// Exchanges that take at least so many steps, the last one never among them.
+    fn after_steps(&self, steps: usize, settings: &MemorySettings) -> Option<Let> {
+        let least = steps.saturating_mul(settings.trigger_discard);
+        let last = self.ends.len().checked_sub(1)?;
+        let index = self.tokens.partition_point(|&tokens| tokens < least).min(last.checked_sub(1)?);
+        (steps > 0).then(|| Let { messages: self.ends[index], tokens: self.tokens[index] })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    const SETTINGS: MemorySettings = MemorySettings {
+        recent_max: 40,
+        summary_max: 10,
+        trigger_discard: 20,
+        quotes_max: 10,
+        protect_first: false,
+    };
+
+    fn message(role: &str) -> Value {
+        json!({"role": role, "content": "x"})
+    }
+
+    /// Turns of a question, a call, its result and an answer, `count` of them, 10 tokens each.
+    fn turns(count: usize) -> (Vec<Value>, Vec<usize>) {
+        let roles = ["user", "assistant", "tool", "assistant"];
+        let messages = (0..count).flat_map(|_| roles.map(message)).collect();
+        (messages, [2, 3, 4, 1].repeat(count))
+    }
+
+    #[test]
+    fn an_exchange_holds_its_calls_and_results() {
+        let (messages, _) = turns(2);
+        assert_eq!(exchanges(&messages), [0..4, 4..8]);
+        assert_eq!(exchanges(&messages[1..]), [0..3, 3..7], "what stands before the first user's message");
+        let two = [message("user"), message("user"), message("assistant")];
+        assert_eq!(exchanges(&two).len(), 1, "two questions at once");
+        assert!(exchanges(&[]).is_empty());
+    }
+
+    #[test]
+    fn a_summary_is_due_at_the_trigger_and_covers_whole_steps() {
+        let due = |count: usize| {
+            let (messages, sizes) = turns(count);
+            Segments::new(&messages, &sizes).due(&SETTINGS)
+        };
+        assert_eq!((due(5), due(0)), (None, None));
+        assert_eq!(due(6), Some(Let { messages: 8, tokens: 20 }));
+        assert_eq!(due(7), due(6), "the boundary stays where it is");
+        assert_eq!(due(8), Some(Let { messages: 16, tokens: 40 }));
+    }
+
+    proptest! {
+        #[test]
+        fn boundaries_stay_and_the_last_exchange_is_never_let_go(
+            sizes in prop::collection::vec(1..30_usize, 1..40),
+            room in 0..400_usize,
+        ) {
+            let messages: Vec<Value> =
+                (0..sizes.len()).map(|i| message(if i % 2 == 0 { "user" } else { "assistant" })).collect();
+            let mut before: Option<Let> = None;
+            for end in 1..=sizes.len() {
+                let segments = Segments::new(&messages[..end], &sizes[..end]);
+                let all: usize = sizes[..end].iter().sum();
+                prop_assert_eq!(segments.tokens(), all);
+                let due = segments.due(&SETTINGS);
+                // It moves on only when another step is complete, and never back.
+                prop_assert!(before.is_none_or(|before| due.is_some_and(|due| due.messages >= before.messages)));
+                before = due;
+                for part in [due, segments.forced(room, &SETTINGS)].into_iter().flatten() {
+                    prop_assert!(part.messages < end && part.messages % 2 == 0);
+                    prop_assert_eq!(part.tokens, sizes[..part.messages].iter().sum::<usize>());
+                }
+                match segments.forced(room, &SETTINGS) {
+                    None => prop_assert!(all <= room || end <= 2),
+                    Some(part) => prop_assert!(all > room && (all - part.tokens <= room || end - part.messages <= 2)),
+                }
+            }
+        }
+    }
+}
