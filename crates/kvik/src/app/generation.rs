@@ -139,6 +139,17 @@ impl Generation {
         Err(ApiError::internal("the engine has stopped"))
     }
 
+    /// Waits for the end of one prompt, and returns its first choice's text. Whoever stops waiting cancels.
+    pub(crate) async fn text(mut self) -> Result<String, ApiError> {
+        let mut all = String::new();
+        while let Some(event) = poll_fn(|cx| self.poll_event(cx)).await {
+            if let (_, Event::Text { choice: 0, text, .. }) = event? {
+                all.push_str(&text);
+            }
+        }
+        Ok(all)
+    }
+
     /// Answers with one JSON object, or with a stream of them.
     pub(crate) async fn respond<A: Answer>(
         mut self,

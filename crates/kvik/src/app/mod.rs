@@ -7,6 +7,7 @@ pub(crate) mod guard;
 pub(crate) mod kept_prefix;
 pub(crate) mod keys;
 pub(crate) mod loading;
+pub(crate) mod memory;
 pub(crate) mod metrics;
 pub(crate) mod prompts;
 pub(crate) mod rate_limits;

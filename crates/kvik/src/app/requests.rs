@@ -61,13 +61,13 @@ impl App {
     pub(crate) async fn complete<A: Answer>(
         self: &Arc<Self>,
         body: JsonBody,
-        read: fn(&App, &Body) -> Result<Prepared<A>, ApiError>,
+        read: fn(&App, &Caller, &Body) -> Result<Prepared<A>, ApiError>,
     ) -> Result<Response, ApiError> {
         let caller = body.caller.clone();
         rate_limits::check_tokens(&caller.tenant, self.now())?;
         // Submitting hashes the constraint, so it belongs to the slow part.
         let start = move |app: &App, body: &Body| {
-            let Prepared { mut requests, origin, answer, stream } = read(app, body)?;
+            let Prepared { mut requests, origin, answer, stream } = read(app, &caller, body)?;
             if let Some(prefix) = &origin.kept_prefix {
                 kept_prefix::read(app, &caller.tenant, prefix, &mut requests)?;
             }
@@ -90,6 +90,13 @@ impl App {
         let account = self.open_account(caller, 1)?;
         caller.tenant.sign(&mut request);
         self.submit(account, vec![request])?.report().await
+    }
+
+    /// What the model says to a request of nobody who waits, on the tenant's account.
+    pub(crate) async fn say(&self, caller: &Caller, mut request: Request) -> Result<String, ApiError> {
+        let account = self.open_account(caller, 1)?;
+        caller.tenant.sign(&mut request);
+        self.submit(account, vec![request])?.text().await
     }
 
     fn submit(&self, account: UsageAccount, requests: Vec<Request>) -> Result<Generation, ApiError> {

@@ -13,7 +13,12 @@ use kvik_cache::Token;
 use kvik_engine::api::RequestError;
 
 use super::{
-    keys::Keys, metrics::Metrics, prompts::Registry, report::comparison::Answered, usage_account::Clock,
+    keys::Keys,
+    memory::{Memory, MemoryConfig},
+    metrics::Metrics,
+    prompts::Registry,
+    report::comparison::Answered,
+    usage_account::Clock,
 };
 use crate::{
     accounts::{
@@ -47,6 +52,8 @@ pub(crate) struct AppConfig {
     pub(crate) admission_slots: usize,
     /// Where kept prompts are written down; absent where nothing can be.
     pub(crate) records: Option<Records>,
+    /// How long conversations go on.
+    pub(crate) memory: MemoryConfig,
 }
 
 /// The state behind the routes.
@@ -59,6 +66,8 @@ pub(crate) struct App {
     pub(crate) ledger: Arc<Ledger>,
     /// Prompts that are computed ahead and kept.
     pub(crate) registry: Registry,
+    /// What is remembered of conversations.
+    pub(crate) memory: Memory,
     /// Who may come in; replaced when the tenants file is read again.
     keys: RwLock<Arc<Keys>>,
     /// The engine's admission slots, where several tenants share them.
@@ -76,9 +85,11 @@ impl App {
         let bodies = BodyMemory::new(config.body_limit.0, shared);
         let slots = shared.then(|| AdmissionSlots::new(config.admission_slots));
         let readers = Readers::new(shared);
+        let memory = Memory::open(&config.memory, serving.model.context, config.records.as_ref());
         Arc::new(App {
             serving,
             registry: Registry::open(config.records.as_ref()),
+            memory,
             config,
             ledger,
             keys: RwLock::new(Arc::new(keys)),

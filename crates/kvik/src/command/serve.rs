@@ -15,6 +15,7 @@ use super::example;
 use super::flags::{
     access::AccessArgs,
     accounts::{AccountArgs, StateArgs},
+    memory::MemoryArgs,
 };
 use crate::{
     accounts::{
@@ -23,7 +24,9 @@ use crate::{
         tenants::{Source, Tenants},
     },
     api,
-    app::{App, AppConfig, keys::Keys, loading, upkeep, usage_account::Clock},
+    app::{
+        App, AppConfig, keys::Keys, loading, memory::rebuild::make_summaries, upkeep, usage_account::Clock,
+    },
     http::{self, ConnectionLimits, Front, Senders},
     serving::{
         ModelCard, Serving,
@@ -86,6 +89,8 @@ pub(crate) struct ServeArgs {
     pub(crate) state: StateArgs,
     #[command(flatten)]
     pub(crate) accounts: AccountArgs,
+    #[command(flatten)]
+    pub(crate) memory: MemoryArgs,
 }
 
 /// The settings of clients: keys, tenants, prices and records.
@@ -150,7 +155,8 @@ async fn serve(args: &ServeArgs, mut clients: Clients, loaded: Loaded, port: Por
 
     handle.set_tenants(clients.keys.tenants());
     let source = clients.source.take();
-    let app = app(args, clients, serving, port.address.ip());
+    let app = app(args, clients, serving, port.address.ip())?;
+    tokio::spawn(make_summaries(app.clone()));
     let accounts = tokio::spawn(upkeep::keep_accounts(app.clone()));
     let restored = app.clone();
     tokio::task::spawn_blocking(move || api::restore_prompts(&restored));
@@ -173,10 +179,13 @@ async fn serve(args: &ServeArgs, mut clients: Clients, loaded: Loaded, port: Por
 }
 
 /// The state shared by the routes of a server that listens at this address.
-fn app(args: &ServeArgs, clients: Clients, serving: Serving, ip: IpAddr) -> Arc<App> {
+fn app(args: &ServeArgs, clients: Clients, serving: Serving, ip: IpAddr) -> anyhow::Result<Arc<App>> {
     let ledger = Ledger::new(&serving.model.name, clients.records.as_ref(), SystemTime::now);
-    let config = args.app_config(args.access.senders(ip), clients.prices, clients.records);
-    App::new(serving, clients.keys, Arc::new(ledger), config)
+    let config = args.app_config(args.access.senders(ip), clients.prices, clients.records)?;
+    if config.memory.is_wanted() {
+        config.memory.settings(serving.model.context).context("--memory")?;
+    }
+    Ok(App::new(serving, clients.keys, Arc::new(ledger), config))
 }
 
 /// The state without a port, for tests that call the routes in process.
@@ -185,7 +194,7 @@ pub(crate) fn without_port(args: &ServeArgs) -> anyhow::Result<Arc<App>> {
     let clients = args.clients()?;
     let Loaded { serving, handle, .. } = load::open(&args.model, &args.cache, args.capacity)?;
     handle.set_tenants(clients.keys.tenants());
-    Ok(app(args, clients, serving, std::net::Ipv4Addr::LOCALHOST.into()))
+    app(args, clients, serving, std::net::Ipv4Addr::LOCALHOST.into())
 }
 
 /// The number of connections that the limit on file descriptors allows, after raising that limit as
@@ -279,12 +288,18 @@ impl ServeArgs {
         }
     }
 
-    fn app_config(&self, senders: Senders, prices: Option<Prices>, records: Option<Records>) -> AppConfig {
+    fn app_config(
+        &self,
+        senders: Senders,
+        prices: Option<Prices>,
+        records: Option<Records>,
+    ) -> anyhow::Result<AppConfig> {
         let started = Instant::now();
         let clock: Clock = Arc::new(move || started.elapsed());
         let admission_slots = self.capacity.parallel + self.capacity.queue;
         let (body_limit, strict_model) = (self.body_limit, self.strict_model);
-        AppConfig { senders, strict_model, body_limit, prices, clock, admission_slots, records }
+        let memory = self.memory.config()?;
+        Ok(AppConfig { senders, strict_model, body_limit, prices, clock, admission_slots, records, memory })
     }
 }
 

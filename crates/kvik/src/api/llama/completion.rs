@@ -16,7 +16,7 @@ use crate::{
         parts::{FromBody, Part},
         prompt::{Prompt, PromptFields},
     },
-    app::{body::JsonBody, report::trailer::Origin, requests::Prepared, state::App},
+    app::{body::JsonBody, keys::Caller, report::trailer::Origin, requests::Prepared, state::App},
     http::{error::ApiError, json::Body},
 };
 
@@ -61,11 +61,12 @@ pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result
     app.complete(body, read).await
 }
 
-fn read(app: &App, body: &Body) -> Result<Prepared<LlamaAnswer>> {
+fn read(app: &App, _: &Caller, body: &Body) -> Result<Prepared<LlamaAnswer>> {
     let (prompts, generation, fields) = Fields::from_body(body)?;
     let tokenizer = &app.serving.tokenizer;
     let prompts = prompts.prompts()?;
     let options = generation.options(&|text| tokenizer.encode(text, false, true), &app.serving.retaining)?;
+    options.check_memory()?;
     let context = app.serving.model.context;
     let max_tokens = options.max_tokens(context, context);
     let probabilities = fields.n_probs.and_then(Whole::count).unwrap_or(0);

@@ -5,21 +5,24 @@ use std::sync::Arc;
 use axum::{extract::State, response::Response};
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::{
-    chat_answer::ChatAnswer,
+    chat_answer::{self, ChatAnswer},
     head::{Head, HeadFields},
 };
 use crate::{
     api::request::{
-        conversation::ConversationFields,
+        conversation::{Conversation, ConversationFields},
         defaults::Usual,
-        generation::{GenerationFields, LOGPROBS_MAX},
+        generation::{GenerationFields, LOGPROBS_MAX, Options},
         number::Whole,
         parts::{FromBody, Part},
     },
     app::{
         body::JsonBody,
+        keys::Caller,
+        memory::turn::{History, Purpose, RememberedTurn},
         report::{comparison::Comparable, trailer::Origin},
         requests::Prepared,
         state::App,
@@ -50,7 +53,7 @@ pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result
 }
 
 /// Reads the body of a chat.
-fn read(app: &App, body: &Body) -> Result<Prepared<ChatAnswer>> {
+fn read(app: &App, caller: &Caller, body: &Body) -> Result<Prepared<ChatAnswer>> {
     let (head, conversation, generation, fields) = Fields::from_body(body)?;
     app.accept_model(&head.model)?;
     let conversation = conversation.conversation()?;
@@ -60,7 +63,16 @@ fn read(app: &App, body: &Body) -> Result<Prepared<ChatAnswer>> {
     let (stream, include_usage) = (head.stream, head.include_usage()?);
 
     let (choices, kept_prefix) = (options.choices, options.kept_prefix.clone());
+    let mut memory = remembered(app, caller, &conversation, &options)?;
+    let conversation = match &memory {
+        Some(turn) => conversation.with_messages(&turn.messages, Purpose::Answer),
+        None => conversation,
+    };
     let chat = conversation.request(app, options, logprobs, body)?;
+    if let Some(turn) = memory.as_mut().filter(|_| choices == 1) {
+        let reading = chat.reading.clone();
+        turn.reads_answer(Box::new(move |text| chat_answer::message(&reading, text)));
+    }
     let name = Head::new(app, "chatcmpl");
     let comparable = Comparable { id: name.id.clone(), parts: chat.parts, with: head.compared_with() };
     let answer = ChatAnswer::new(name, choices, chat.reading, logprobs.is_some(), include_usage);
@@ -69,8 +81,31 @@ fn read(app: &App, body: &Body) -> Result<Prepared<ChatAnswer>> {
         comparable: Some(comparable),
         schema_notes: chat.schema_notes,
         kept_prefix,
+        memory,
     };
     Ok(Prepared { requests: vec![chat.request], origin, answer, stream })
+}
+
+/// What is read of a conversation that is remembered beyond the context.
+fn remembered(
+    app: &App,
+    caller: &Caller,
+    conversation: &Conversation,
+    options: &Options,
+) -> Result<Option<RememberedTurn>> {
+    let on = options.memory.unwrap_or(app.memory.on && options.reuse);
+    if !on || conversation.continues() {
+        return Ok(None);
+    }
+    let context = app.serving.model.context;
+    let room = options.max_tokens(context / 8, context).min(context / 4);
+    let template = conversation.clone();
+    let render = Arc::new(move |app: &App, messages: &[Value], purpose| {
+        let prompt = template.with_messages(messages, purpose).render(app)?;
+        Ok(app.serving.encode_rendered(&prompt))
+    });
+    let history = History { caller, messages: conversation.messages(), room, render };
+    app.memory.turn(app, &history).map(Some)
 }
 
 impl ChatFields {

@@ -212,6 +212,14 @@ impl Choice {
     }
 }
 
+/// The message that a whole text is, as a client sends it back.
+pub(super) fn message(reading: &Reading, text: &str) -> Value {
+    let mut choice = Choice::new(reading);
+    choice.push(text);
+    choice.flush();
+    choice.whole(0, false)["message"].take()
+}
+
 /// OpenAI's entry of one token, when the engine was asked for log-probabilities.
 fn logprob(token: &GeneratedToken) -> Option<Value> {
     let (chosen, likeliest) = token.logprob.as_ref()?;

@@ -20,6 +20,7 @@ use crate::{
     },
     app::{
         body::JsonBody,
+        keys::Caller,
         report::{
             comparison::{Comparable, Parts},
             trailer::Origin,
@@ -62,7 +63,7 @@ pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result
 }
 
 /// Reads the body of a completion.
-fn read(app: &App, body: &Body) -> Result<Prepared<TextAnswer>> {
+fn read(app: &App, _: &Caller, body: &Body) -> Result<Prepared<TextAnswer>> {
     let (head, prompts, generation, fields) = Fields::from_body(body)?;
     app.accept_model(&head.model)?;
     let tokenizer = &app.serving.tokenizer;
@@ -73,6 +74,7 @@ fn read(app: &App, body: &Body) -> Result<Prepared<TextAnswer>> {
     let max_tokens = options.max_tokens(MAX_TOKENS, app.serving.model.context);
     let (stream, include_usage) = (head.stream, head.include_usage()?);
     fields.refuse(&options)?;
+    options.check_memory()?;
 
     let requests = Prompt::requests(&prompts, app, &options, (max_tokens, logprobs), body)?;
     let choices = options.choices as usize;
@@ -87,7 +89,7 @@ fn read(app: &App, body: &Body) -> Result<Prepared<TextAnswer>> {
     let comparable = Some(Comparable { id: name.id.clone(), parts, with: head.compared_with() });
     let answer = TextAnswer::new(name, echoes, choices, logprobs.is_some(), include_usage);
     let Options { schema_notes, kept_prefix, .. } = options;
-    let origin = Origin { messages: None, comparable, schema_notes, kept_prefix };
+    let origin = Origin { comparable, schema_notes, kept_prefix, ..Origin::default() };
     Ok(Prepared { requests, origin, answer, stream })
 }
 

@@ -44,6 +44,9 @@ struct KvikFields {
     /// The name of a kept prompt with which this one begins: what is kept of it is read instead of all of it. With true:
     /// what is kept of any prefix, by `--retain-idle` or a prompt of the server, where less of it is known exactly.
     kept_prefix: Option<KeptPrefixField>,
+    /// Answer a conversation that is longer than the context from a summary of its beginning and its recent messages; the
+    /// server's default when absent.
+    memory: Option<bool>,
 }
 
 /// Whether the cache takes part.
@@ -67,6 +70,8 @@ pub(crate) struct Keep {
     pub(crate) retain: Option<RetainChoice>,
     /// The kept prompt of which they read what is kept.
     pub(crate) kept_prefix: Option<KeptPrefix>,
+    /// Whether the conversation is remembered beyond the context, where it says so.
+    pub(crate) memory: Option<bool>,
 }
 
 impl CacheFields {
@@ -98,7 +103,12 @@ impl CacheFields {
                 .or(lifetime.pin.then_some("pin"));
             other.map_or(Ok(()), |other| Err(not_beside(other)))?;
         }
-        Ok(Keep { reuse, lifetime, retain, kept_prefix })
+        if own.memory == Some(true) && !reuse {
+            let message =
+                "`kvik.memory` keeps a summary of the conversation, and this one is to leave nothing behind";
+            return Err(ApiError::field("kvik.memory", message));
+        }
+        Ok(Keep { reuse, lifetime, retain, kept_prefix, memory: own.memory })
     }
 }
 
@@ -195,7 +205,13 @@ mod tests {
 
     #[test]
     fn every_field_in_every_form() {
-        let shared = Keep { reuse: true, lifetime: Lifetime::default(), retain: None, kept_prefix: None };
+        let shared = Keep {
+            reuse: true,
+            lifetime: Lifetime::default(),
+            retain: None,
+            kept_prefix: None,
+            memory: None,
+        };
         let check = |body: Value, expect: Keep| assert_eq!(read(body.clone()), Ok(expect), "{body}");
         check(json!({}), shared.clone());
         let name =

@@ -22,6 +22,7 @@ use super::{
 use crate::{
     api::reading::Reading,
     app::{
+        memory::turn::Purpose,
         report::comparison::{Answered, Parts},
         state::App,
     },
@@ -99,6 +100,28 @@ pub(crate) struct Conversation {
 }
 
 impl Conversation {
+    /// What is said in it.
+    pub(crate) fn messages(&self) -> &[Value] {
+        self.messages.as_array().map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether the answer goes on from its last message.
+    pub(crate) fn continues(&self) -> bool {
+        self.continues
+    }
+
+    /// Other messages with the same settings; without the tools where they are only to be summarised.
+    pub(crate) fn with_messages(&self, messages: &[Value], purpose: Purpose) -> Conversation {
+        let mut other = Conversation { messages: Value::Array(messages.to_vec()), ..self.clone() };
+        other.add_generation_prompt = purpose != Purpose::Ahead && self.add_generation_prompt;
+        if purpose == Purpose::Summary {
+            other.tools = Tools::none();
+            other.kwargs = Map::new();
+            (other.enable_thinking, other.add_generation_prompt) = (Some(false), true);
+        }
+        other
+    }
+
     /// The same with a question of the user at the end.
     pub(crate) fn and_asked(&self, question: &str) -> Conversation {
         let mut asked = self.clone();

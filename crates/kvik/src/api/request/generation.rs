@@ -174,6 +174,8 @@ pub(crate) struct Options {
     pub(crate) retention: Option<Retention>,
     /// The kept prompt of which it reads what is kept.
     pub(crate) kept_prefix: Option<KeptPrefix>,
+    /// Whether the conversation is remembered beyond the context, where the request says it.
+    pub(crate) memory: Option<bool>,
     pub(crate) constraint: Option<Constraint>,
     /// What of a schema is not enforced, and why.
     pub(crate) schema_notes: Vec<String>,
@@ -187,7 +189,7 @@ impl<D: Defaults> GenerationFields<D> {
         encode: &dyn Fn(&str) -> Vec<Token>,
         retaining: &Retaining,
     ) -> Result<Options> {
-        let Keep { reuse, lifetime, retain, kept_prefix } = self.cache.keep()?;
+        let Keep { reuse, lifetime, retain, kept_prefix, memory } = self.cache.keep()?;
         let end = self.end;
         let length = end.max_completion_tokens.or(end.max_tokens).or(end.n_predict);
         let mut schema_notes = Vec::new();
@@ -201,6 +203,7 @@ impl<D: Defaults> GenerationFields<D> {
             lifetime,
             retention: retaining.choose(retain).map_err(|refusal| refused(RETAIN, &refusal))?,
             kept_prefix,
+            memory,
             constraint: self.constraint.constraint(&mut schema_notes)?,
             schema_notes,
         })
@@ -211,6 +214,17 @@ impl Options {
     /// Tokens of an answer at most, `default` where the request does not say.
     pub(crate) fn max_tokens(&self, default: usize, context: usize) -> usize {
         self.length.map_or(default, |length| usize::try_from(length).unwrap_or(context))
+    }
+
+    /// Refuses memory where there is no conversation.
+    pub(crate) fn check_memory(&self) -> Result<()> {
+        match self.memory {
+            Some(true) => Err(ApiError::field(
+                "kvik.memory",
+                "`kvik.memory` remembers conversations; send `messages` to /v1/chat/completions",
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Refuses a large constraint for many prompts: each of them takes a copy.

@@ -126,6 +126,11 @@ impl ToolFields {
 }
 
 impl Tools {
+    /// No tools at all.
+    pub(super) fn none() -> Tools {
+        Tools { offered: None, functions: Vec::new(), forced: false, calls_max: CALLS_MAX }
+    }
+
     /// How calls in this form are read out of the answer.
     pub(crate) fn offer(&self, form: ToolForm) -> Arc<Offer> {
         Arc::new(Offer { form, tools: self.functions.clone(), calls_max: self.calls_max })

@@ -15,6 +15,7 @@ use crate::{
     accounts::ledger::Ledger,
     api::router,
     app::App,
+    app::AppConfig,
     app::keys::Keys,
     serving::load::{self, Capacity, Handle},
     settings::{
@@ -36,11 +37,15 @@ impl Server {
     }
 
     pub(super) fn with(tenants: &str, cache: CacheArgs) -> Server {
+        Server::configured(tenants, cache, config())
+    }
+
+    pub(super) fn configured(tenants: &str, cache: CacheArgs, config: AppConfig) -> Server {
         let keys = if tenants.is_empty() { Keys::new([]) } else { keys(tenants) };
         let loaded = load::open(&ModelArgs::embedded(), &cache, Capacity { parallel: 2, queue: 8 }).unwrap();
         loaded.handle.set_tenants(keys.tenants());
         let ledger = Ledger::new(&loaded.serving.model.name, None, std::time::SystemTime::now);
-        let app = App::new(loaded.serving, keys, Arc::new(ledger), config());
+        let app = App::new(loaded.serving, keys, Arc::new(ledger), config);
         Server { router: router(app.clone()), app, handle: loaded.handle }
     }
 
@@ -80,6 +85,17 @@ impl Server {
                 "not {pinned} pinned, {shared:?} shared: {stats:?}"
             );
             tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Waits until nothing runs, also of what begins behind an answer.
+    pub(super) async fn settles_down(&self) {
+        let deadline = std::time::Instant::now() + Duration::from_secs(20);
+        let mut quiet = 0;
+        while quiet < 4 {
+            assert!(std::time::Instant::now() < deadline, "something runs on");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            quiet = if self.app.serving.engine.stats().running == 0 { quiet + 1 } else { 0 };
         }
     }
 

@@ -6,6 +6,7 @@ mod connections;
 mod doors;
 mod kept;
 mod kept_parts;
+mod memory;
 mod openapi;
 mod requests;
 mod retain;
@@ -119,6 +120,7 @@ pub(crate) fn config() -> AppConfig {
         clock: Arc::new(|| Duration::ZERO),
         admission_slots: 20,
         records: None,
+        memory: Default::default(),
     }
 }
 

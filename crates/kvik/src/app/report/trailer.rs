@@ -12,12 +12,12 @@ use super::{
     usage,
 };
 use crate::{
-    app::{kept_prefix::KeptPrefix, state::App},
+    app::{kept_prefix::KeptPrefix, memory::turn::RememberedTurn, state::App},
     serving::retaining::Retaining,
 };
 
 /// What the prompts of a request were made from.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Origin {
     /// The conversation, of a chat.
     pub(crate) messages: Option<Value>,
@@ -27,6 +27,8 @@ pub(crate) struct Origin {
     pub(crate) schema_notes: Vec<String>,
     /// Of which prefix of each prompt what is kept is read.
     pub(crate) kept_prefix: Option<KeptPrefix>,
+    /// What is read of a conversation that may be longer than the context.
+    pub(crate) memory: Option<RememberedTurn>,
 }
 
 impl Origin {
@@ -53,6 +55,13 @@ pub(crate) struct Trailer {
     ended: Vec<Option<Ended>>,
     comparison: Option<Comparison>,
     schema_notes: Vec<String>,
+    memory: Option<Remembering>,
+}
+
+/// A turn of a conversation that is remembered, and its answer so far.
+struct Remembering {
+    turn: RememberedTurn,
+    answer: String,
 }
 
 struct Ended {
@@ -72,18 +81,24 @@ impl Trailer {
         let schema_notes = std::mem::take(&mut origin.schema_notes);
         let given = requests.iter().map(Given::to).collect();
         let retaining = app.serving.retaining.clone();
-        Trailer { asked: origin.asked(app, requests), given, retaining, ended, comparison, schema_notes }
+        let memory = origin.memory.take().map(|turn| Remembering { turn, answer: String::new() });
+        let asked = origin.asked(app, requests);
+        Trailer { asked, given, retaining, ended, comparison, schema_notes, memory }
     }
 
-    /// Notes what happens to the prompt with this index: the end is what counts.
+    /// Notes what happens to the prompt with this index.
     pub(crate) fn note(&mut self, prompt: usize, event: &Event) {
         if let Event::Done(report) = event {
             let cache = self.asked[prompt].cache_report(report.into());
             let retain = self.given[prompt].report(report.retained.as_deref(), &self.retaining);
             self.ended[prompt] = Some(Ended { report: report.clone(), cache, retain });
         }
+        if let (Some(memory), Event::Text { choice: 0, text, .. }) = (&mut self.memory, event) {
+            memory.answer.push_str(text);
+        }
         if self.is_complete() {
             self.comparison.iter_mut().for_each(Comparison::remember);
+            self.memory.iter_mut().for_each(|memory| memory.turn.answered(&memory.answer));
         }
     }
 
@@ -129,8 +144,11 @@ impl Trailer {
         self.with_notes(kvik)
     }
 
-    /// The object `kvik` with what of the schema was not enforced, if anything was not.
+    /// The object `kvik` with what is remembered of the conversation, and what of the schema was not enforced.
     fn with_notes(&self, mut kvik: Value) -> Value {
+        if let Some(memory) = &self.memory {
+            kvik["memory"] = memory.turn.report().clone();
+        }
         if !self.schema_notes.is_empty() {
             kvik["schema_notes"] = json!(self.schema_notes);
         }

@@ -2,3 +2,4 @@
 
 pub(crate) mod access;
 pub(crate) mod accounts;
+pub(crate) mod memory;

@@ -46,6 +46,7 @@ fn the_defaults_are_openais() {
             lifetime: Lifetime::default(),
             retention: None,
             kept_prefix: None,
+            memory: None,
             constraint: None,
             schema_notes: vec![]
         }

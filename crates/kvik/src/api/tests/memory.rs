@@ -1,0 +1,196 @@
+//! Conversations without end over the routes, with the real engine and the embedded model.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::{
+    config,
+    kept::{Server, TENANTS},
+};
+use crate::{
+    app::{
+        AppConfig,
+        memory::{MemoryConfig, rebuild::make_summaries},
+    },
+    settings::{model::CacheArgs, size::ByteSize},
+};
+
+const CONTEXT: usize = 1024;
+const CHAT: &str = "/v1/chat/completions";
+
+/// A server that remembers and quotes so many tokens, whose summaries are made.
+fn server(tenants: &str, quotes_max: usize) -> Server {
+    let memory = MemoryConfig {
+        on: true,
+        recent_max: Some(300),
+        summary_max: Some(64),
+        trigger_discard: Some(120),
+        quotes_max: Some(quotes_max),
+        ..MemoryConfig::default()
+    };
+    let cache = CacheArgs::in_ram(CONTEXT, ByteSize(64 << 20));
+    let server = Server::configured(tenants, cache, AppConfig { memory, ..config() });
+    tokio::spawn(make_summaries(server.app.clone()));
+    server
+}
+
+fn said(role: &str, text: &str) -> Value {
+    json!({"role": role, "content": text})
+}
+
+/// A conversation as a client holds it, which sends all of it.
+#[derive(Clone)]
+struct Client {
+    key: &'static str,
+    messages: Vec<Value>,
+}
+
+impl Client {
+    fn new(key: &'static str) -> Client {
+        Client { key, messages: vec![said("system", "You are a helpful assistant.")] }
+    }
+
+    /// One turn; the answer is part of the conversation then.
+    async fn says(&mut self, server: &Server, text: &str) -> Value {
+        self.messages.push(said("user", text));
+        let body = json!({"messages": self.messages, "temperature": 0, "max_tokens": 24});
+        let answer = server.done(self.key, "POST", CHAT, body).await;
+        self.messages.push(answer["choices"][0]["message"].clone());
+        answer
+    }
+
+    /// Turns of small talk, until this many messages are covered by a summary that is read.
+    async fn talks(&mut self, server: &Server, covered: u64) -> Value {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        for turn in 0.. {
+            let text = format!("The bus number {turn} was late again. I had noodles for lunch.");
+            let answer = self.says(server, &text).await;
+            if memory(&answer)["messages"]["summarised"].as_u64().unwrap() >= covered {
+                return answer;
+            }
+            assert!(Instant::now() < deadline, "no summary of {covered} messages: {answer}");
+            // A reader's pause.
+            server.settles_down().await;
+        }
+        unreachable!("turns do not end")
+    }
+}
+
+fn memory(answer: &Value) -> &Value {
+    &answer["kvik"]["memory"]
+}
+
+fn cached(answer: &Value) -> [u64; 2] {
+    let usage = &answer["usage"];
+    [&usage["prompt_tokens"], &usage["prompt_tokens_details"]["cached_tokens"]].map(|n| n.as_u64().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_goes_on_beyond_the_context_and_knows_what_was_said() {
+    let server = server("", 0);
+    let mut client = Client::new("");
+    client.says(&server, "Please remember that my dog is called Bolt.").await;
+    let rebuilt = client.talks(&server, 2).await;
+    let report = memory(&rebuilt);
+    assert_eq!(report["rebuilt"], true, "{report}");
+    assert_eq!(report["computed_ahead"], true, "{report}");
+    let [prompt, reused] = cached(&rebuilt);
+    assert!(prompt - reused < 64, "the turn after a rebuild computes what is new: {prompt}, {reused}");
+    for turn in 0..3 {
+        client.talks(&server, 2 + 40 * turn).await;
+        let answer = client.says(&server, "What is my dog called?").await;
+        let text = answer["choices"][0]["message"]["content"].as_str().unwrap();
+        assert!(text.contains("Bolt"), "{text}: {answer}");
+        assert!(cached(&answer)[0] <= CONTEXT as u64, "{answer}");
+    }
+    let said = client.messages.iter().map(|message| message["content"].as_str().unwrap());
+    let tokens: usize = said.map(|text| server.app.serving.tokenizer.encode(text, false, false).len()).sum();
+    assert!(tokens > CONTEXT, "the history alone is longer than the context: {tokens}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_let_go_is_quoted_at_a_question_that_it_fits_and_the_next_turn_is_warm() {
+    let server = server("", 128);
+    let mut client = Client::new("");
+    client.says(&server, "Please remember that my dog is called Bolt.").await;
+    client.talks(&server, 40).await;
+    let asked = client.says(&server, "What is my dog called?").await;
+    assert_eq!(memory(&asked)["quotes"][0], json!([1, 3]), "the exchange that told it: {asked}");
+    server.settles_down().await;
+    let next = client.says(&server, "Thank you.").await;
+    let [prompt, reused] = cached(&next);
+    assert!(prompt - reused < 64, "what was not quoted is computed ahead: {prompt}, {reused}");
+}
+
+/// Until a summary is ready the beginning is let go, a step at a time, and nobody is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_history_of_one_request_is_answered_at_once_from_its_end() {
+    let server = server("", 0);
+    let mut client = Client::new("");
+    for turn in 0..400 {
+        client.messages.push(said("user", &format!("The bus number {turn} was late again.")));
+        client.messages.push(said("assistant", "That is annoying. I hope tomorrow is better."));
+    }
+    let answer = client.says(&server, "Thank you.").await;
+    let messages = &memory(&answer)["messages"];
+    assert_eq!((&messages["prefix"], &messages["summarised"]), (&json!(1), &json!(0)), "{messages}");
+    assert!(messages["let_go"].as_u64().unwrap() > 600 && messages["recent"].as_u64().unwrap() > 4);
+    assert!(cached(&answer)[0] <= CONTEXT as u64);
+    client.talks(&server, 600).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_branch_reads_the_summary_of_what_it_shares_and_another_tenant_none() {
+    let server = server(TENANTS, 0);
+    let mut client = Client::new("acme");
+    client.says(&server, "Please remember that my dog is called Bolt.").await;
+    let first = client.talks(&server, 2).await;
+    let covered = memory(&first)["messages"]["summarised"].as_u64().unwrap() as usize;
+    client.talks(&server, covered as u64 + 2).await;
+
+    let mut edited = client.clone();
+    edited.messages.truncate(1 + covered + 3);
+    edited.messages[1 + covered] = said("user", "I was wrong about the bus.");
+    let answer = edited.says(&server, "Thank you.").await;
+    assert_eq!(memory(&answer)["messages"]["summarised"], covered, "what precedes the edit: {answer}");
+
+    let mut altered = client.clone();
+    altered.messages[1] = said("user", "Please remember that my dog is called Luna.");
+    let answer = altered.says(&server, "Thank you.").await;
+    assert_eq!(memory(&answer)["messages"]["summarised"], 0, "{answer}");
+
+    let mut stranger = Client { key: "beta", ..client.clone() };
+    let answer = stranger.says(&server, "Thank you.").await;
+    assert_eq!(memory(&answer)["messages"]["summarised"], 0, "another tenant's: {answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_remembered_is_said() {
+    let server = server("", 0);
+    let refused = async |path: &str, body: Value, field: &str, part: &str| {
+        let (status, answer) = server.send("", "POST", path, body).await;
+        assert_eq!(status, 400, "{answer}");
+        assert_eq!(answer["error"]["param"], field, "{answer}");
+        assert!(answer["error"]["message"].as_str().unwrap().contains(part), "{answer}");
+    };
+    let hello = json!([said("user", "Hello.")]);
+    let private = json!({"memory": true, "cache": "private"});
+    refused(CHAT, json!({"messages": hello, "kvik": private}), "kvik.memory", "leave nothing behind").await;
+    let prompt = json!({"prompt": "Hello.", "kvik": {"memory": true}});
+    refused("/v1/completions", prompt, "kvik.memory", "/v1/chat/completions").await;
+    let (status, answer) =
+        server.send("", "POST", CHAT, json!({"messages": [said("user", &"word ".repeat(3000))]})).await;
+    assert_eq!(
+        (status.as_u16(), &answer["error"]["code"]),
+        (400, &json!("context_length_exceeded")),
+        "{answer}"
+    );
+    assert!(answer["error"]["message"].as_str().unwrap().contains("1024"), "{answer}");
+
+    let off = server.done("", "POST", CHAT, json!({"messages": hello, "kvik": {"memory": false}})).await;
+    assert!(off["kvik"].get("memory").is_none());
+    let private =
+        server.done("", "POST", CHAT, json!({"messages": hello, "kvik": {"cache": "private"}})).await;
+    assert!(private["kvik"].get("memory").is_none(), "what leaves nothing behind is not remembered");
+}

@@ -1,0 +1,100 @@
+//! Conversations without end: what of a long one a request reads, for clients that send the whole history.
+//!
+//! ```text
+//! system messages + summary | recent messages            a turn: what the model reads of its messages
+//!          ^                       |
+//!          '---- book <---- rebuild '                    behind the answer: a new summary, and the
+//!                                                        conversation as it goes on from it, computed ahead
+//! ```
+//!
+//! Nothing waits for a summary: a turn reads what is ready, and lets the beginning go where nothing is.
+
+pub(crate) mod book;
+pub(crate) mod rebuild;
+pub(crate) mod turn;
+pub(crate) mod words;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use kvik_engine::conversation::{MemorySettings, MemorySettingsError};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::accounts::ledger::Records;
+use book::Book;
+use rebuild::{Latest, MemoryJob};
+use words::Words;
+
+/// How the server remembers.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct MemoryConfig {
+    /// For requests that do not say.
+    pub(crate) on: bool,
+    pub(crate) recent_max: Option<usize>,
+    pub(crate) summary_max: Option<usize>,
+    pub(crate) trigger_discard: Option<usize>,
+    pub(crate) quotes_max: Option<usize>,
+    pub(crate) protect_first: bool,
+    /// Instead of those that are built in.
+    pub(crate) words: Option<Words>,
+}
+
+impl MemoryConfig {
+    /// The bounds for a context of so many tokens.
+    pub(crate) fn settings(&self, context: usize) -> Result<MemorySettings, MemorySettingsError> {
+        let scaled = MemorySettings::scaled_to(context);
+        let settings = MemorySettings {
+            recent_max: self.recent_max.unwrap_or(scaled.recent_max),
+            summary_max: self.summary_max.unwrap_or(scaled.summary_max),
+            trigger_discard: self.trigger_discard.unwrap_or(scaled.trigger_discard),
+            quotes_max: self.quotes_max.unwrap_or(scaled.quotes_max),
+            protect_first: self.protect_first,
+        };
+        settings.check(context).map(|()| settings)
+    }
+
+    /// Whether anything was said about it, so that bounds which do not fit are a mistake.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.on || self.recent_max.or(self.summary_max).or(self.trigger_discard).is_some()
+    }
+}
+
+/// What the server remembers of conversations.
+pub(crate) struct Memory {
+    pub(crate) on: bool,
+    settings: Result<MemorySettings, MemorySettingsError>,
+    words: Option<Words>,
+    book: Arc<Book>,
+    /// How conversations go on whose summaries are being made.
+    latest: Arc<Latest>,
+    /// Summaries to make.
+    work: UnboundedSender<MemoryJob>,
+    /// Where they arrive; taken by whoever makes them.
+    arriving: Mutex<Option<UnboundedReceiver<MemoryJob>>>,
+}
+
+impl Memory {
+    /// With what was known when the records were closed.
+    pub(crate) fn open(config: &MemoryConfig, context: usize, records: Option<&Records>) -> Memory {
+        let (work, arriving) = unbounded_channel();
+        Memory {
+            on: config.on,
+            settings: config.settings(context),
+            words: config.words.clone(),
+            book: Arc::new(Book::open(records)),
+            latest: Arc::default(),
+            work,
+            arriving: Mutex::new(Some(arriving)),
+        }
+    }
+
+    /// The summaries to make, once.
+    fn arriving(&self) -> Option<UnboundedReceiver<MemoryJob>> {
+        self.arriving.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// The time, in Unix seconds.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

@@ -1,0 +1,236 @@
+//! The words that a summary is asked for and told with: a file per language, or per model that knows only some.
+
+use std::path::Path;
+
+use kvik_engine::conversation::chain::text_of;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// Words of one language.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Words {
+    /// Models that know no others.
+    #[serde(default)]
+    models: Vec<String>,
+    /// The system message of whoever writes a summary.
+    system: String,
+    /// What it is asked where there is no summary yet; `{conversation}` stands for what was said.
+    fresh: String,
+    /// What it is asked where there is one, `{summary}`.
+    merge: String,
+    /// What stands before what each role says.
+    user: String,
+    assistant: String,
+    tool: String,
+    /// A system message, `{system}`, with a summary.
+    told: String,
+    /// The same where the conversation has no system message.
+    told_alone: String,
+    /// A question, `{question}`, with `{quotes}` of what was said before; where it is absent they stand before the
+    /// question as they were said.
+    quoted: Option<String>,
+}
+
+/// Why a file of words cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WordsError {
+    #[error("{}: {error}", path.display())]
+    Read { path: std::path::PathBuf, error: std::io::Error },
+    #[error("{}: {error}", path.display())]
+    Parse { path: std::path::PathBuf, error: Box<toml::de::Error> },
+    #[error("{}: `{field}` must name {placeholder}", path.display())]
+    Placeholder { path: std::path::PathBuf, field: &'static str, placeholder: &'static str },
+}
+
+/// The files that are built in; the first is for languages without one.
+const FILES: [&str; 3] =
+    [include_str!("words/en.toml"), include_str!("words/zh.toml"), include_str!("words/kvik-tiny.toml")];
+
+impl Words {
+    /// The words of a file of the user's.
+    pub(crate) fn read(path: &Path) -> Result<Words, WordsError> {
+        let path = path.to_owned();
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) => return Err(WordsError::Read { path, error }),
+        };
+        let words: Words = match toml::from_str(&text) {
+            Ok(words) => words,
+            Err(error) => return Err(WordsError::Parse { path, error: Box::new(error) }),
+        };
+        match words.missing() {
+            Some((field, placeholder)) => Err(WordsError::Placeholder { path, field, placeholder }),
+            None => Ok(words),
+        }
+    }
+
+    /// What is not told where it has to be.
+    fn missing(&self) -> Option<(&'static str, &'static str)> {
+        let must = [
+            ("fresh", &self.fresh, "{conversation}"),
+            ("merge", &self.merge, "{conversation}"),
+            ("merge", &self.merge, "{summary}"),
+            ("told", &self.told, "{system}"),
+            ("told", &self.told, "{summary}"),
+            ("told_alone", &self.told_alone, "{summary}"),
+        ];
+        let quoted = self
+            .quoted
+            .iter()
+            .flat_map(|text| ["{quotes}", "{question}"].map(|placeholder| ("quoted", text, placeholder)));
+        let missing =
+            must.into_iter().chain(quoted).find(|(_, text, placeholder)| !text.contains(placeholder));
+        missing.map(|(field, _, placeholder)| (field, placeholder))
+    }
+
+    /// The built-in words for a model and a conversation.
+    pub(crate) fn of(model: &str, messages: &[Value]) -> Words {
+        let [english, chinese, tiny] =
+            FILES.map(|text| toml::from_str::<Words>(text).expect("a test reads all files"));
+        if tiny.models.iter().any(|known| known == model) {
+            tiny
+        } else if is_chinese(messages) {
+            chinese
+        } else {
+            english
+        }
+    }
+
+    /// The messages that ask for a summary of `messages`, and of what `summary` says of those before.
+    pub(crate) fn ask(&self, summary: &str, messages: &[Value]) -> Vec<Value> {
+        let said: Vec<String> = messages.iter().filter_map(|message| self.line(message)).collect();
+        let question = if summary.is_empty() { &self.fresh } else { &self.merge };
+        let question = question.replace("{summary}", summary).replace("{conversation}", &said.join("\n"));
+        vec![json!({"role": "system", "content": self.system}), json!({"role": "user", "content": question})]
+    }
+
+    /// What a message says, in a line or more; `None` where that is nothing.
+    fn line(&self, message: &Value) -> Option<String> {
+        let who = match message.get("role").and_then(Value::as_str)? {
+            "user" => &self.user,
+            "assistant" => &self.assistant,
+            "tool" => &self.tool,
+            _ => return None,
+        };
+        let text = text_of(message);
+        let text = text.trim();
+        (!text.is_empty()).then(|| format!("{who}{text}"))
+    }
+
+    /// Tells a summary in the system message of `messages`, which begin with `systems` such.
+    pub(crate) fn tell(&self, summary: &str, systems: usize, messages: &mut Vec<Value>) {
+        if systems == 0 {
+            let content = self.told_alone.replace("{summary}", summary);
+            messages.insert(0, json!({"role": "system", "content": content}));
+        } else if let Some(message) = messages.get_mut(systems - 1) {
+            let content = self.told.replace("{summary}", summary).replace("{system}", &text_of(message));
+            message["content"] = Value::String(content);
+        }
+    }
+
+    /// Quotes exchanges at the last of `messages`, which is a user's question.
+    pub(crate) fn quote(&self, exchanges: &[&[Value]], messages: &mut Vec<Value>) {
+        let Some(question) = messages.last_mut().filter(|_| !exchanges.is_empty()) else { return };
+        match &self.quoted {
+            Some(quoted) => {
+                let said: Vec<String> =
+                    exchanges.concat().iter().filter_map(|message| self.line(message)).collect();
+                let text =
+                    quoted.replace("{quotes}", &said.join("\n")).replace("{question}", &text_of(question));
+                question["content"] = Value::String(text);
+            }
+            None => {
+                let at = messages.len() - 1;
+                messages.splice(at..at, exchanges.concat());
+            }
+        }
+    }
+}
+
+/// Whether a conversation is in Chinese, by its latest messages.
+fn is_chinese(messages: &[Value]) -> bool {
+    let latest: String = messages.iter().rev().take(4).map(text_of).collect();
+    let han = latest.chars().filter(|c| ('\u{4e00}'..='\u{9fff}').contains(c)).count();
+    3 * han > latest.chars().filter(|c| c.is_alphabetic()).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(role: &str, text: &str) -> Value {
+        json!({"role": role, "content": text})
+    }
+
+    #[test]
+    fn every_file_says_all() {
+        for text in FILES {
+            assert_eq!(toml::from_str::<Words>(text).unwrap().missing(), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn words_are_those_of_the_model_or_the_language() {
+        let english = [said("user", "My dog is called Bolt.")];
+        assert!(Words::of("qwen", &english).system.starts_with("You keep"));
+        assert!(Words::of("qwen", &[said("user", "我的狗叫闪电。")]).system.starts_with("你"));
+        assert_eq!(Words::of("kvik-tiny", &english).system, "You write short memory summaries.");
+    }
+
+    #[test]
+    fn the_model_inside_is_asked_as_it_was_trained() {
+        let words = Words::of("kvik-tiny", &[]);
+        let messages = [said("user", "Hi."), said("assistant", "Hello."), said("assistant", "")];
+        let asked = words.ask("Facts: dog = Bolt", &messages);
+        let expect = "Old summary:\nFacts: dog = Bolt\n\nNew conversation:\nUser: Hi.\nAssistant: Hello.";
+        assert_eq!(asked[1]["content"], expect);
+        let mut told = vec![said("system", "You are a helpful assistant."), said("user", "Hi.")];
+        words.tell("Facts: dog = Bolt", 1, &mut told);
+        assert_eq!(told[0]["content"], "You are a helpful assistant. Facts: dog = Bolt");
+    }
+
+    #[test]
+    fn a_summary_is_told_without_a_system_message() {
+        let mut told = vec![said("user", "Hi.")];
+        Words::of("qwen", &told).tell("- a dog called Bolt", 0, &mut told);
+        assert_eq!((told.len(), told[0]["role"].as_str()), (2, Some("system")));
+        assert!(told[0]["content"].as_str().unwrap().ends_with("- a dog called Bolt"));
+    }
+
+    #[test]
+    fn quotes_stand_in_the_question_or_before_it() {
+        let exchange = [said("user", "My dog is called Bolt."), said("assistant", "Got it.")];
+        let quoted = |model: &str| {
+            let mut messages =
+                vec![said("user", "Hi."), said("assistant", "Hello."), said("user", "My dog?")];
+            Words::of(model, &messages).quote(&[&exchange], &mut messages);
+            messages
+        };
+        let before = quoted("kvik-tiny");
+        assert_eq!((before.len(), &before[2..4], &before[4]), (5, &exchange[..], &said("user", "My dog?")));
+        let inside = quoted("qwen");
+        let text = inside[2]["content"].as_str().unwrap();
+        assert!(
+            inside.len() == 3 && text.contains("User: My dog is called Bolt.\nAssistant: Got it."),
+            "{text}"
+        );
+        assert!(text.ends_with("My dog?"), "{text}");
+    }
+
+    #[test]
+    fn a_file_of_the_users_is_checked() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("words.toml");
+        let check = |text: &str, expect: &str| {
+            std::fs::write(&path, text).unwrap();
+            let error = Words::read(&path).unwrap_err().to_string();
+            assert!(error.contains(expect), "{error}");
+        };
+        check("system = 1", "system");
+        check(&FILES[0].replace("{conversation}", "it"), "`fresh` must name {conversation}");
+        assert!(Words::read(&dir.path().join("none.toml")).is_err());
+        std::fs::write(&path, FILES[1]).unwrap();
+        assert!(Words::read(&path).is_ok());
+    }
+}
