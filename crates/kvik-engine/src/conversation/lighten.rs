@@ -26,7 +26,7 @@ pub struct Lightened {
     pub chars: usize,
 }
 
-/// Room for a [`note`] of any number: a shorter limit would shorten the notes themselves again.
+/// Room for a note of any number: a shorter limit would shorten the notes themselves again.
 pub const TOOL_CHARS_MIN: usize = 64;
 
 /// In place of an output that a later message repeats.

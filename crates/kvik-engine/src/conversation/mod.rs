@@ -4,7 +4,7 @@
 //! prefix | summary of what was let go | recent messages, whole exchanges
 //! ```
 //!
-//! A conversation is recognised by the [chain](chain) of its messages, so clients that send the whole history need know
+//! A conversation is recognised by the [chain](mod@chain) of its messages, so clients that send the whole history need know
 //! nothing of it. All of this decides and does no I/O: messages are JSON in OpenAI's shape, sizes are tokens. Any
 //! JSON may come: it is a client's.
 
