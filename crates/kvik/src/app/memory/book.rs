@@ -68,13 +68,14 @@ impl Book {
         Book { table, summaries: Mutex::new(summaries) }
     }
 
-    /// The summaries of the beginnings of a conversation, those that cover most first.
+    /// The summaries of the beginnings of a conversation, those that cover most first. How many messages they cover is
+    /// counted along this chain: with other settings of the server it may have been another number.
     pub(crate) fn of(&self, tenant: &str, chain: &[ChainId]) -> Vec<Summary> {
         let summaries = self.lock();
-        let known = chain
-            .iter()
-            .rev()
-            .filter_map(|&chain| summaries.get(&SummaryKey { tenant: tenant.to_owned(), chain }).cloned());
+        let known = chain.iter().enumerate().rev().filter_map(|(index, &chain)| {
+            let summary = summaries.get(&SummaryKey { tenant: tenant.to_owned(), chain })?;
+            Some(Summary { covers: index + 1, ..summary.clone() })
+        });
         known.collect()
     }
 
@@ -181,6 +182,7 @@ mod tests {
         assert_eq!(book.of("a", &chain), [two, one.clone()]);
         assert_eq!(book.of("a", &chain[..3]), [one]);
         assert!(book.of("b", &chain).is_empty(), "another tenant's");
+        assert_eq!(book.of("a", &chain[1..3])[0].covers, 1, "counted along this chain");
         assert!(book.get(&key("a", 2)).is_some() && book.get(&key("b", 2)).is_none());
     }
 

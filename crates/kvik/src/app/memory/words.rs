@@ -101,7 +101,7 @@ impl Words {
     pub(crate) fn ask(&self, summary: &str, messages: &[Value]) -> Vec<Value> {
         let said: Vec<String> = messages.iter().filter_map(|message| self.line(message)).collect();
         let question = if summary.is_empty() { &self.fresh } else { &self.merge };
-        let question = question.replace("{summary}", summary).replace("{conversation}", &said.join("\n"));
+        let question = filled(question, &[("{summary}", summary), ("{conversation}", &said.join("\n"))]);
         vec![json!({"role": "system", "content": self.system}), json!({"role": "user", "content": question})]
     }
 
@@ -121,10 +121,10 @@ impl Words {
     /// Tells a summary in the system message of `messages`, which begin with `systems` such.
     pub(crate) fn tell(&self, summary: &str, systems: usize, messages: &mut Vec<Value>) {
         if systems == 0 {
-            let content = self.told_alone.replace("{summary}", summary);
+            let content = filled(&self.told_alone, &[("{summary}", summary)]);
             messages.insert(0, json!({"role": "system", "content": content}));
         } else if let Some(message) = messages.get_mut(systems - 1) {
-            let content = self.told.replace("{summary}", summary).replace("{system}", &text_of(message));
+            let content = filled(&self.told, &[("{summary}", summary), ("{system}", &text_of(message))]);
             message["content"] = Value::String(content);
         }
     }
@@ -137,7 +137,7 @@ impl Words {
                 let said: Vec<String> =
                     exchanges.concat().iter().filter_map(|message| self.line(message)).collect();
                 let text =
-                    quoted.replace("{quotes}", &said.join("\n")).replace("{question}", &text_of(question));
+                    filled(quoted, &[("{quotes}", &said.join("\n")), ("{question}", &text_of(question))]);
                 question["content"] = Value::String(text);
             }
             None => {
@@ -146,6 +146,21 @@ impl Words {
             }
         }
     }
+}
+
+/// A text with what its placeholders stand for; what is filled in may hold placeholders itself, which then stay.
+fn filled(text: &str, with: &[(&str, &str)]) -> String {
+    let (mut filled, mut rest) = (String::new(), text);
+    let next = |rest: &str| {
+        let found = with.iter().filter_map(|&(name, value)| Some((rest.find(name)?, name, value)));
+        found.min_by_key(|&(at, ..)| at)
+    };
+    while let Some((at, name, value)) = next(rest) {
+        filled.push_str(&rest[..at]);
+        filled.push_str(value);
+        rest = &rest[at + name.len()..];
+    }
+    filled + rest
 }
 
 /// Whether a conversation is in Chinese, by its latest messages.
@@ -196,6 +211,12 @@ mod tests {
         Words::of("qwen", &told).tell("- a dog called Bolt", 0, &mut told);
         assert_eq!((told.len(), told[0]["role"].as_str()), (2, Some("system")));
         assert!(told[0]["content"].as_str().unwrap().ends_with("- a dog called Bolt"));
+    }
+
+    #[test]
+    fn what_is_filled_in_is_not_filled_again() {
+        let text = filled("{b} and {a}, {b}.", &[("{a}", "{b}"), ("{b}", "x{a}")]);
+        assert_eq!(text, "x{a} and {b}, x{a}.");
     }
 
     #[test]
