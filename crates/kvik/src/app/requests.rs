@@ -16,10 +16,13 @@ use super::{
     state::App,
     usage_account::UsageAccount,
 };
-use crate::http::{
-    error::ApiError,
-    json::Body,
-    readers::{Presence, Reader},
+use crate::{
+    accounts::tenants::{AdmissionPermit, TenantLimits},
+    http::{
+        error::ApiError,
+        json::Body,
+        readers::{Presence, Reader},
+    },
 };
 
 /// A request that was understood.
@@ -92,11 +95,12 @@ impl App {
         self.submit(account, vec![request])?.report().await
     }
 
-    /// What the model says to a request of nobody who waits, on the tenant's account.
+    /// What the model says to a request of the background. The tenant pays for it; its place among those who wait is
+    /// nobody's, so it takes none of the tenant's.
     pub(crate) async fn say(&self, caller: &Caller, mut request: Request) -> Result<String, ApiError> {
-        let account = self.open_account(caller, 1)?;
+        let pass = caller.tenant.meter.enter(&TenantLimits::NONE, None, 0)?;
         caller.tenant.sign(&mut request);
-        self.submit(account, vec![request])?.text().await
+        self.submit(self.account(caller, pass), vec![request])?.text().await
     }
 
     fn submit(&self, account: UsageAccount, requests: Vec<Request>) -> Result<Generation, ApiError> {
@@ -107,15 +111,20 @@ impl App {
 
     /// Lets `prompts` prompts of a caller into the engine, on the tenant's account.
     fn open_account(&self, caller: &Caller, prompts: usize) -> Result<UsageAccount, ApiError> {
-        let tenant = caller.tenant.clone();
+        let tenant = &caller.tenant;
         let pass = tenant.meter.enter(&tenant.limits, self.slots.as_ref(), prompts)?;
-        Ok(UsageAccount {
+        Ok(self.account(caller, pass))
+    }
+
+    fn account(&self, caller: &Caller, pass: AdmissionPermit) -> UsageAccount {
+        let tenant = caller.tenant.clone();
+        UsageAccount {
             prices: tenant.prices.or(self.config.prices),
             tenant,
             metrics: self.metrics.clone(),
             ledger: self.ledger.clone(),
             clock: self.config.clock.clone(),
             _pass: pass,
-        })
+        }
     }
 }

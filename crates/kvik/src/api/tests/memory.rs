@@ -165,6 +165,19 @@ async fn a_branch_reads_the_summary_of_what_it_shares_and_another_tenant_none() 
     assert_eq!(memory(&answer)["messages"]["summarised"], 0, "another tenant's: {answer}");
 }
 
+/// A tenant with one place goes on while its summaries are made.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_summary_takes_no_place_of_its_tenant() {
+    let server = server("[tenant.acme]\nKEY:acme;\nparallel = 1\n", 0);
+    let mut client = Client::new("acme");
+    for turn in 0..40 {
+        client
+            .says(&server, &format!("The bus number {turn} was late again. I had noodles for lunch."))
+            .await;
+    }
+    client.talks(&server, 40).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_remembered_is_said() {
     let server = server("", 0);
