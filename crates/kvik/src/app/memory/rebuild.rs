@@ -24,6 +24,13 @@ use crate::http::error::ApiError;
 
 /// Summaries that are made at the same time.
 const AT_ONCE: usize = 2;
+/// Summaries of one tenant that are being made or wait, at most: each holds its messages. A conversation beyond that
+/// goes on without, and tries again at its next turn.
+const OF_TENANT_MAX: usize = 8;
+/// Those of all tenants.
+const PENDING_MAX: usize = 64;
+/// Conversations that are computed without what was quoted in them, at the same time; others are not.
+const AHEAD_MAX: usize = 8;
 /// Pieces of a history that are summarised one after the other; of a longer one, a sample is read.
 const PIECES_MAX: usize = 8;
 /// Characters of a tool's output that a summary is made from.
@@ -96,14 +103,19 @@ struct Ahead {
 /// Makes the summaries that arrive, for ever.
 pub(crate) async fn make_summaries(app: Arc<App>) {
     let Some(mut arriving) = app.memory.arriving() else { return };
-    let slots = Arc::new(Semaphore::new(AT_ONCE));
+    let (slots, ahead_slots) = (Arc::new(Semaphore::new(AT_ONCE)), Arc::new(Semaphore::new(AHEAD_MAX)));
     while let Some(work) = arriving.recv().await {
         let MemoryJob { caller, kind } = work;
         let (app, slots) = (app.clone(), slots.clone());
         let (key, rebuild) = match kind {
             MemoryTask::Rebuild { key, rebuild } => (key, rebuild),
             MemoryTask::Ahead { messages, render } => {
-                tokio::spawn(async move { compute(&app, &caller, &render, &messages).await });
+                if let Ok(slot) = ahead_slots.clone().try_acquire_owned() {
+                    tokio::spawn(async move {
+                        let _slot = slot;
+                        compute(&app, &caller, &render, &messages).await
+                    });
+                }
                 continue;
             }
         };
@@ -130,7 +142,9 @@ impl Latest {
     /// is computed they are not ready. Whether nobody is at `key` yet.
     pub(super) fn note(&self, key: &SummaryKey, said: &Said, book: &Book) -> bool {
         let mut latest = self.lock();
-        let begins = !latest.contains_key(key);
+        let of_tenant = latest.keys().filter(|other| other.tenant == key.tenant).count();
+        let has_room = latest.len() < PENDING_MAX && of_tenant < OF_TENANT_MAX;
+        let begins = !latest.contains_key(key) && has_room;
         let mut behind: Vec<SummaryKey> =
             latest.keys().filter(|key| said.covered_by(key).is_some()).cloned().collect();
         behind.extend(begins.then(|| key.clone()));
@@ -312,6 +326,42 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    fn said(tenant: &str, chain: &[u8]) -> Said {
+        let chain: Vec<ChainId> = chain.iter().map(|&id| ChainId([id; 32])).collect();
+        let messages = chain.iter().map(|id| json!(id.0[0])).collect();
+        Said { tenant: tenant.to_owned(), prefix: Vec::new(), systems: 0, messages, chain }
+    }
+
+    fn key(tenant: &str, chain: u8) -> SummaryKey {
+        SummaryKey { tenant: tenant.to_owned(), chain: ChainId([chain; 32]) }
+    }
+
+    #[test]
+    fn how_a_conversation_goes_on_is_noted_behind_all_its_summaries() {
+        let (latest, book) = (Latest::default(), Book::open(None));
+        assert!(latest.note(&key("a", 2), &said("a", &[1, 2, 3]), &book));
+        assert!(latest.note(&key("a", 4), &said("a", &[1, 2, 3, 4, 5]), &book));
+        assert!(!latest.note(&key("a", 4), &said("b", &[1, 2]), &book), "another tenant's changes nothing");
+        let recent = |chain| latest.get(&key("a", chain)).map(|(turns, ahead)| (turns, ahead.recent));
+        assert_eq!(recent(2), Some((1, vec![json!(3), json!(4), json!(5)])));
+        assert_eq!(recent(4), Some((0, vec![json!(5)])));
+        assert!(!latest.ends(&key("a", 2), 0, &book) && latest.ends(&key("a", 2), 1, &book));
+        assert_eq!(recent(2), None);
+    }
+
+    #[test]
+    fn a_tenant_waits_for_a_bounded_number_of_summaries() {
+        let (latest, book) = (Latest::default(), Book::open(None));
+        let begun = |tenant: &str| {
+            (0..100).filter(|&id| latest.note(&key(tenant, id), &said(tenant, &[id]), &book)).count()
+        };
+        assert_eq!(begun("a"), OF_TENANT_MAX);
+        assert_eq!(
+            (0..9).map(|tenant| begun(&tenant.to_string())).sum::<usize>(),
+            PENDING_MAX - OF_TENANT_MAX
+        );
+    }
 
     #[test]
     fn of_a_long_history_head_tail_and_even_middle_are_read() {
