@@ -328,6 +328,9 @@ impl RememberedTurn {
 
     /// The answer is complete: what is to be done behind it begins.
     pub(crate) fn answered(&mut self, text: &str) {
+        if let Some(words) = in_words(&self.report) {
+            tracing::info!("{words}");
+        }
         let Some(After { mut work, mut said, read_answer, queue, latest, book }) = self.after.take() else {
             return;
         };
@@ -349,6 +352,19 @@ impl RememberedTurn {
     }
 }
 
+/// What was read of a conversation, where that is not all of it.
+fn in_words(report: &Value) -> Option<String> {
+    let count = |name: &str| report["messages"][name].as_u64().unwrap_or(0);
+    let (summarised, let_go, recent) = (count("summarised"), count("let_go"), count("recent"));
+    let quotes = report["quotes"].as_array().map_or(0, Vec::len);
+    let then = if report["rebuilding"] == true { "; a new summary is made behind it" } else { "" };
+    (summarised + let_go > 0 || !then.is_empty()).then(|| {
+        format!(
+            "conversation: {recent} messages read as they were said, {summarised} in a summary, {let_go} let go, {quotes} exchanges quoted{then}"
+        )
+    })
+}
+
 /// Tokens of a message, about.
 fn size(app: &App, message: &Value) -> usize {
     let calls = message.get("tool_calls").map_or_else(String::new, Value::to_string);
@@ -360,5 +376,24 @@ fn encoded(app: &App, text: &str) -> usize {
     match text.len() <= app.text_bytes_max() {
         true => app.serving.tokenizer.encode(text, false, false).len(),
         false => app.serving.tokenizer.tokens_at_least(text.len()).max(app.serving.model.context),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_says_what_was_not_read() {
+        let report = |summarised: u64, rebuilding: bool| {
+            let messages = json!({"summarised": summarised, "let_go": 0, "recent": 9});
+            json!({"messages": messages, "quotes": [[1, 3]], "rebuilding": rebuilding})
+        };
+        assert_eq!(in_words(&report(0, false)), None);
+        let words = in_words(&report(4, true)).unwrap();
+        assert!(
+            words.contains("4 in a summary") && words.ends_with("a new summary is made behind it"),
+            "{words}"
+        );
     }
 }
