@@ -7,6 +7,8 @@ import pytest
 from server import Server
 
 FLAGS = ("--memory", "on", "--context", 1024, "--memory-recent", 300, "--memory-summary", 64, "--memory-trigger", 120)
+# Quotes stand in one turn only: what it computes is more than its question then.
+FLAGS += ("--memory-quotes", 0)
 SECONDS = 90
 # What a reader takes at the least before the next turn.
 PAUSE = 0.1

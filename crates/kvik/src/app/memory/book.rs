@@ -28,8 +28,9 @@ pub(crate) struct Summary {
     /// When it was last read, Unix seconds.
     #[serde(default)]
     pub(crate) used: u64,
-    /// The conversation as it goes on from here was computed ahead.
-    #[serde(default)]
+    /// The conversation as it goes on from here was computed ahead. Lasts as long as the process: a later one reads
+    /// whatever there is.
+    #[serde(skip, default = "after_a_restart")]
     pub(crate) ready: bool,
     /// Why it says nothing new: what it covers is gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -37,6 +38,10 @@ pub(crate) struct Summary {
     /// Somebody has read it already.
     #[serde(skip)]
     pub(crate) read: bool,
+}
+
+fn after_a_restart() -> bool {
+    true
 }
 
 /// Whose summary, and of which messages.
@@ -174,7 +179,8 @@ mod tests {
         let (one, two) = (summary("one", 2, 1), summary("two", 4, 2));
         {
             let book = Book::open(Some(&records()));
-            book.keep(&key("a", 2), one.clone());
+            book.keep(&key("a", 2), Summary { ready: false, ..one.clone() });
+            assert!(!book.of("a", &[ChainId([2; 32])])[0].ready, "it is not computed ahead yet");
             book.keep(&key("a", 4), two.clone());
         }
         let book = Book::open(Some(&records()));
