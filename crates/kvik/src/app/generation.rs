@@ -30,7 +30,7 @@ use super::{
     report::{trailer::Trailer, usage::usage},
     usage_account::UsageAccount,
 };
-use crate::{http::error::ApiError, serving::Inference};
+use crate::{accounts::tenants::AdmissionPermit, http::error::ApiError, serving::Inference};
 
 /// Pause after which a silent stream sends a comment: proxies stay patient during a long prefill,
 /// and a client that has vanished without a word is noticed by the write.
@@ -44,6 +44,7 @@ pub(crate) struct Generation {
     /// Prompts that have not ended.
     running: usize,
     account: Arc<UsageAccount>,
+    permit: Option<Arc<AdmissionPermit>>,
 }
 
 /// The engine's end of the channel.
@@ -51,6 +52,9 @@ struct Sink {
     prompt: usize,
     events: UnboundedSender<(usize, Event)>,
     account: Arc<UsageAccount>,
+    /// The slots of all prompts: free when the last one has ended and its events were read, and before the client
+    /// knows of it, who may ask the next question before this sink is dropped.
+    permit: Option<Arc<AdmissionPermit>>,
 }
 
 impl EventSink for Sink {
@@ -58,6 +62,9 @@ impl EventSink for Sink {
         if let Event::Done(report) = &event {
             self.account.charge(report);
             self.account.metrics.answered(report);
+        }
+        if matches!(event, Event::Done(_) | Event::Failed(_)) {
+            self.permit = None;
         }
         self.events.send((self.prompt, event)).is_ok()
     }
@@ -76,16 +83,18 @@ impl Generation {
     pub(crate) fn start(
         engine: &dyn Inference,
         account: UsageAccount,
+        permit: AdmissionPermit,
         requests: Vec<Request>,
     ) -> Result<Generation, ApiError> {
         let (sender, events) = unbounded_channel();
-        let account = Arc::new(account);
+        let (account, permit) = (Arc::new(account), Some(Arc::new(permit)));
         let running = requests.len();
         for (prompt, request) in requests.into_iter().enumerate() {
-            let sink = Sink { prompt, events: sender.clone(), account: account.clone() };
+            let (events, account, permit) = (sender.clone(), account.clone(), permit.clone());
+            let sink = Sink { prompt, events, account, permit };
             engine.submit(request, Box::new(sink))?;
         }
-        Ok(Generation { events, first: None, running, account })
+        Ok(Generation { events, first: None, running, account, permit })
     }
 
     /// Waits a moment for the first event, so that a request which the engine gives up at once is
@@ -110,20 +119,29 @@ impl Generation {
         let (prompt, event) = match ready!(self.events.poll_recv(cx)) {
             Some(event) => event,
             None => {
-                self.running = 0;
+                self.end();
                 return Poll::Ready(Some(Err(ApiError::internal("the engine has stopped"))));
             }
         };
         match event {
             Event::Failed(error) => {
-                self.running = 0;
+                self.end();
                 Poll::Ready(Some(Err(error.into())))
             }
             event => {
-                self.running -= usize::from(matches!(event, Event::Done(_)));
+                match event {
+                    Event::Done(_) if self.running == 1 => self.end(),
+                    Event::Done(_) => self.running -= 1,
+                    _ => {}
+                }
                 Poll::Ready(Some(Ok((prompt, event))))
             }
         }
+    }
+
+    /// Every prompt has ended.
+    fn end(&mut self) {
+        (self.running, self.permit) = (0, None);
     }
 
     /// Waits for the end of one prompt that wants no tokens: what was computed, and `usage` as an answer

@@ -74,10 +74,10 @@ impl App {
             if let Some(prefix) = &origin.kept_prefix {
                 kept_prefix::read(app, &caller.tenant, prefix, &mut requests)?;
             }
-            let account = app.open_account(&caller, requests.len())?;
+            let permit = app.admit(&caller, requests.len())?;
             requests.iter_mut().for_each(|request| caller.tenant.sign(request));
             let trailer = Trailer::new(app, origin, &requests);
-            Ok((app.submit(account, requests)?, answer, trailer, stream))
+            Ok((app.submit(&caller, permit, requests)?, answer, trailer, stream))
         };
         let (generation, answer, trailer, stream) = self.read(body, start).await?;
         generation.respond(answer, trailer, stream).await
@@ -90,33 +90,38 @@ impl App {
         caller: &Caller,
         mut request: Request,
     ) -> Result<(Report, Value), ApiError> {
-        let account = self.open_account(caller, 1)?;
+        let permit = self.admit(caller, 1)?;
         caller.tenant.sign(&mut request);
-        self.submit(account, vec![request])?.report().await
+        self.submit(caller, permit, vec![request])?.report().await
     }
 
     /// What the model says to a request of the background. The tenant pays for it; its place among those who wait is
     /// nobody's, so it takes none of the tenant's.
     pub(crate) async fn say(&self, caller: &Caller, mut request: Request) -> Result<String, ApiError> {
-        let pass = caller.tenant.meter.enter(&TenantLimits::NONE, None, 0)?;
+        let permit = caller.tenant.meter.enter(&TenantLimits::NONE, None, 0)?;
         caller.tenant.sign(&mut request);
-        self.submit(self.account(caller, pass), vec![request])?.text().await
+        self.submit(caller, permit, vec![request])?.text().await
     }
 
-    fn submit(&self, account: UsageAccount, requests: Vec<Request>) -> Result<Generation, ApiError> {
-        let started = Generation::start(&*self.serving.engine, account, requests);
+    /// Runs requests on their tenant's account.
+    fn submit(
+        &self,
+        caller: &Caller,
+        permit: AdmissionPermit,
+        requests: Vec<Request>,
+    ) -> Result<Generation, ApiError> {
+        let started = Generation::start(&*self.serving.engine, self.account(caller), permit, requests);
         // How many wait is the other tenants' business.
         started.map_err(|error| if self.slots.is_some() { error.impersonal() } else { error })
     }
 
-    /// Lets `prompts` prompts of a caller into the engine, on the tenant's account.
-    fn open_account(&self, caller: &Caller, prompts: usize) -> Result<UsageAccount, ApiError> {
+    /// Lets `prompts` prompts of a caller into the engine.
+    fn admit(&self, caller: &Caller, prompts: usize) -> Result<AdmissionPermit, ApiError> {
         let tenant = &caller.tenant;
-        let pass = tenant.meter.enter(&tenant.limits, self.slots.as_ref(), prompts)?;
-        Ok(self.account(caller, pass))
+        Ok(tenant.meter.enter(&tenant.limits, self.slots.as_ref(), prompts)?)
     }
 
-    fn account(&self, caller: &Caller, pass: AdmissionPermit) -> UsageAccount {
+    fn account(&self, caller: &Caller) -> UsageAccount {
         let tenant = caller.tenant.clone();
         UsageAccount {
             prices: tenant.prices.or(self.config.prices),
@@ -124,7 +129,6 @@ impl App {
             metrics: self.metrics.clone(),
             ledger: self.ledger.clone(),
             clock: self.config.clock.clone(),
-            _pass: pass,
         }
     }
 }

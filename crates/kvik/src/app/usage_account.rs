@@ -6,16 +6,12 @@ use kvik_engine::api::Report;
 use serde_json::Value;
 
 use super::metrics::Metrics;
-use crate::accounts::{
-    ledger::Ledger,
-    prices::Prices,
-    tenants::{AdmissionPermit, Tenant},
-};
+use crate::accounts::{ledger::Ledger, prices::Prices, tenants::Tenant};
 
 /// Tells the time since some fixed moment.
 pub(crate) type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
 
-/// One HTTP request on its tenant's account. While it lives, its prompts have admission slots in the engine.
+/// One HTTP request on its tenant's account.
 pub(crate) struct UsageAccount {
     pub(crate) tenant: Arc<Tenant>,
     /// The tenant's prices, or the server's; with none an answer names no cost.
@@ -23,7 +19,6 @@ pub(crate) struct UsageAccount {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) clock: Clock,
-    pub(crate) _pass: AdmissionPermit,
 }
 
 impl UsageAccount {

@@ -90,7 +90,7 @@ impl Server {
 
     /// Waits until nothing runs, also of what begins behind an answer.
     pub(super) async fn settles_down(&self) {
-        let deadline = std::time::Instant::now() + Duration::from_secs(20);
+        let deadline = std::time::Instant::now() + Duration::from_secs(60);
         let mut quiet = 0;
         while quiet < 4 {
             assert!(std::time::Instant::now() < deadline, "something runs on");

@@ -62,7 +62,7 @@ impl Client {
 
     /// Turns of small talk, until this many messages are covered by a summary that is read.
     async fn talks(&mut self, server: &Server, covered: u64) -> Value {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_secs(180);
         for turn in 0.. {
             let text = format!("The bus number {turn} was late again. I had noodles for lunch.");
             let answer = self.says(server, &text).await;

@@ -51,7 +51,7 @@ type Script = Box<dyn Fn(&Request) -> Result<Vec<Event>, RequestError> + Send + 
 pub(crate) struct Scripted {
     script: Script,
     pub(crate) asked: Mutex<Vec<Request>>,
-    /// Sinks of requests that have not ended.
+    /// Sinks of all requests: an engine may hold on to one whose request has ended.
     pub(crate) open: Mutex<Vec<Box<dyn EventSink>>>,
 }
 
@@ -59,11 +59,11 @@ impl Inference for Scripted {
     fn submit(&self, request: Request, mut sink: Box<dyn EventSink>) -> Result<(), RequestError> {
         let events = (self.script)(&request)?;
         self.asked.lock().unwrap().push(request);
-        let ends = events.is_empty() || matches!(events.last(), Some(Event::Done(_) | Event::Failed(_)));
+        let goes_away = events.is_empty();
         for event in events {
             sink.send(event);
         }
-        if !ends {
+        if !goes_away {
             self.open.lock().unwrap().push(sink);
         }
         Ok(())

@@ -11,6 +11,7 @@ use std::{
 use axum::{body::to_bytes, http::StatusCode, response::Response};
 use kvik_engine::api::{Event, FinishReason, Request, RequestError};
 use serde_json::{Value, json};
+use tokio_stream::StreamExt;
 
 use super::{Server, config, hello, json_of, report, say, with};
 use crate::{
@@ -256,6 +257,23 @@ async fn prompts_at_a_time_are_limited_until_they_end() {
     let many = post(&server, "acme", "/v1/completions", json!({"prompt": ["a", "b", "c"]})).await;
     assert_eq!((many.0.as_u16(), many.1["error"]["param"].as_str()), (400, Some("prompt")));
     drop(third);
+}
+
+/// Whoever reads the end of an answer may ask the next question at once.
+#[tokio::test]
+async fn a_slot_is_free_before_the_answer_ends() {
+    let server = server(&PAIR.replace("KEY:acme;", "KEY:acme;\nparallel = 1"));
+    let mut unfinished = Vec::new();
+    for turn in 0..3 {
+        assert_eq!(chat(&server, "acme").await.status(), 200, "turn {turn}");
+        let mut body = stream(&server, "acme").await.into_body().into_data_stream();
+        while let Some(piece) = body.next().await {
+            if piece.unwrap().ends_with(b"data: [DONE]\n\n") {
+                break;
+            }
+        }
+        unfinished.push(body);
+    }
 }
 
 #[tokio::test]
