@@ -298,7 +298,7 @@ impl ServeArgs {
         let clock: Clock = Arc::new(move || started.elapsed());
         let admission_slots = self.capacity.parallel + self.capacity.queue;
         let (body_limit, strict_model) = (self.body_limit, self.strict_model);
-        let memory = self.memory.config()?;
+        let memory = self.memory.config(false)?;
         Ok(AppConfig { senders, strict_model, body_limit, prices, clock, admission_slots, records, memory })
     }
 }

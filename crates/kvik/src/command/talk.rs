@@ -1,4 +1,4 @@
-//! One turn of a conversation in the terminal, shared by `chat` and `run`.
+//! What `chat` and `run` share: flags of an answer, and its pieces; and an answer from the engine alone.
 
 use std::{
     sync::mpsc::{Receiver, Sender, channel},
@@ -11,7 +11,7 @@ use kvik_cache::Token;
 use kvik_engine::api::{Event, EventSink, Report, Request, Sampling};
 use kvik_engine::text::answer::{AnswerDelta, AnswerParser};
 use kvik_engine::text::template::{RenderInput, ends_in_thinking};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::serving::Serving;
 
@@ -39,10 +39,9 @@ pub(crate) struct TalkArgs {
     no_think: bool,
 }
 
-/// One answer with its statistics.
+/// The statistics of one answer.
 #[derive(Debug)]
 pub(crate) struct Turn {
-    pub(crate) content: String,
     pub(crate) report: Report,
     /// From the submission to the first token.
     pub(crate) first_token: Duration,
@@ -56,13 +55,31 @@ pub(crate) enum AnswerPiece<'a> {
 }
 
 impl TalkArgs {
+    fn temperature(&self, embedded: bool) -> f32 {
+        self.temperature.unwrap_or(if embedded { 0.0 } else { 0.7 })
+    }
+
     fn sampling(&self, embedded: bool) -> Sampling {
         Sampling {
-            temperature: self.temperature.unwrap_or(if embedded { 0.0 } else { 0.7 }),
+            temperature: self.temperature(embedded),
             top_p: self.top_p,
             seed: self.seed.unwrap_or_else(crate::random::random),
             ..Sampling::GREEDY
         }
+    }
+
+    /// What they say as fields of a request to the server's routes.
+    pub(crate) fn fields(&self, embedded: bool) -> Value {
+        let mut fields = json!({"temperature": self.temperature(embedded), "top_p": self.top_p});
+        let mut add = |name: &str, value: Option<Value>| {
+            if let Some(value) = value {
+                fields[name] = value;
+            }
+        };
+        add("seed", self.seed.map(Value::from));
+        add("max_tokens", self.max_tokens.map(Value::from));
+        add("enable_thinking", self.no_think.then_some(Value::Bool(false)));
+        fields
     }
 
     /// The engine's request for a prompt.
@@ -121,7 +138,6 @@ pub(crate) fn answer(
 ) -> anyhow::Result<Turn> {
     let start = Instant::now();
     let mut first_token = None;
-    let mut content = String::new();
     for event in submit(serving, request)? {
         match event {
             Event::Text { text, tokens, .. } => {
@@ -132,13 +148,13 @@ pub(crate) fn answer(
                     Some(parser) => parser.push(&text),
                     None => vec![AnswerDelta::Content(text)],
                 };
-                show_deltas(deltas, show, &mut content);
+                show_deltas(deltas, show);
             }
             Event::Done(report) => {
                 let deltas = parser.as_mut().map(AnswerParser::finish).unwrap_or_default();
-                show_deltas(deltas, show, &mut content);
+                show_deltas(deltas, show);
                 let first_token = first_token.unwrap_or_else(|| start.elapsed());
-                return Ok(Turn { content, report, first_token });
+                return Ok(Turn { report, first_token });
             }
             Event::Failed(error) => return Err(error.into()),
             Event::Prefill { .. } | Event::Finished { .. } => {}
@@ -147,15 +163,12 @@ pub(crate) fn answer(
     Err(anyhow!("the engine stopped before the answer was complete"))
 }
 
-/// Shows the pieces of an answer, and appends its content to `content`.
-fn show_deltas(deltas: Vec<AnswerDelta>, show: &mut dyn FnMut(AnswerPiece<'_>), content: &mut String) {
+/// Shows the pieces of an answer.
+fn show_deltas(deltas: Vec<AnswerDelta>, show: &mut dyn FnMut(AnswerPiece<'_>)) {
     for delta in deltas {
         match delta {
             AnswerDelta::Reasoning(text) => show(AnswerPiece::Reasoning(&text)),
-            AnswerDelta::Content(text) => {
-                show(AnswerPiece::Content(&text));
-                content.push_str(&text);
-            }
+            AnswerDelta::Content(text) => show(AnswerPiece::Content(&text)),
             // No tools were offered.
             AnswerDelta::ToolCall { .. } => {}
         }

@@ -14,7 +14,8 @@ use crate::app::memory::{
 #[command(next_help_heading = "Memory")]
 pub(crate) struct MemoryArgs {
     /// Answer conversations that are longer than the context, from their system prompt, a summary of their beginning
-    /// and their recent messages; a request may say it itself with "kvik": {"memory": true} [default: off]
+    /// and their recent messages; a request may say it itself with "kvik": {"memory": true} [default: on for
+    /// chat, off for serve]
     #[arg(long, value_name = "on|off", value_enum)]
     memory: Option<Switch>,
     /// Tokens of recent messages that a summary leaves [default: half of the context]
@@ -46,10 +47,10 @@ enum Switch {
 }
 
 impl MemoryArgs {
-    /// What they say together.
-    pub(crate) fn config(&self) -> Result<MemoryConfig, WordsError> {
+    /// What they say together; `usual` is whether to remember where they do not say.
+    pub(crate) fn config(&self, usual: bool) -> Result<MemoryConfig, WordsError> {
         Ok(MemoryConfig {
-            on: self.memory == Some(Switch::On),
+            on: self.memory.map_or(usual, |memory| memory == Switch::On),
             recent_max: self.memory_recent,
             summary_max: self.memory_summary,
             trigger_discard: self.memory_trigger,

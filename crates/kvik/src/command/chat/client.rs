@@ -1,0 +1,219 @@
+//! A client of the server's routes in the same process: what the terminal asks is asked as over HTTP, so that there is
+//! one path for all turns.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use axum::{
+    Router,
+    body::{Body, to_bytes},
+    http::{Method, Request, header},
+    response::Response,
+};
+use serde_json::Value;
+use tokio::{runtime::Runtime, sync::watch};
+use tokio_stream::StreamExt;
+use tower::ServiceExt;
+
+use crate::command::talk::AnswerPiece;
+
+/// The routes, and the threads that they run on.
+pub(super) struct LocalClient {
+    runtime: Runtime,
+    router: Router,
+    /// Ctrl-C, for the answer that is running.
+    interrupts: watch::Sender<()>,
+}
+
+/// How an answer ended.
+#[derive(Debug)]
+pub(super) enum Answered {
+    Whole(Answer),
+    /// By Ctrl-C.
+    Stopped,
+}
+
+/// A whole answer.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) content: String,
+    /// From the request to the first token.
+    pub(super) first_token: Duration,
+    /// The last chunk of the stream: `usage`, `timings` and `kvik`.
+    pub(super) report: Value,
+}
+
+impl LocalClient {
+    /// From now on Ctrl-C stops the answer that is running, and the program where none is.
+    pub(super) fn new(runtime: Runtime, router: Router) -> LocalClient {
+        let interrupts = watch::Sender::new(());
+        runtime.spawn(stop_on_interrupt(interrupts.clone()));
+        LocalClient { runtime, router, interrupts }
+    }
+
+    /// Asks for a streamed answer to a chat; `show` sees every piece as it arrives.
+    pub(super) fn chat(
+        &self,
+        body: &Value,
+        show: &mut dyn FnMut(AnswerPiece<'_>),
+    ) -> anyhow::Result<Answered> {
+        let mut interrupted = self.interrupts.subscribe();
+        self.runtime.block_on(async {
+            tokio::select! {
+                answer = self.stream(body, show) => answer.map(Answered::Whole),
+                // What ends here drops the response, which ends the work at the engine's next step.
+                _ = interrupted.changed() => Ok(Answered::Stopped),
+            }
+        })
+    }
+
+    async fn stream(&self, body: &Value, show: &mut dyn FnMut(AnswerPiece<'_>)) -> anyhow::Result<Answer> {
+        let mut reading = Reading::begin();
+        let response = self.send(Method::POST, "/v1/chat/completions", body).await?;
+        let mut bytes = response.into_body().into_data_stream();
+        let mut events = EventReader::default();
+        while let Some(bytes) = bytes.next().await {
+            for event in events.push(&bytes.context("the answer broke off")?) {
+                if event == "[DONE]" {
+                    return Ok(reading.end());
+                }
+                reading.take(serde_json::from_str(&event)?, show)?;
+            }
+        }
+        bail!("the answer ended before it was complete")
+    }
+
+    /// The response to a request; an error where it was refused.
+    async fn send(&self, method: Method, path: &str, body: &Value) -> anyhow::Result<Response> {
+        let request = Request::builder().method(method).uri(path);
+        let request = request.header(header::CONTENT_TYPE, "application/json");
+        let Ok(response) = self.router.clone().oneshot(request.body(Body::from(body.to_string()))?).await;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        bail!("{}", message_of(&whole(response).await?))
+    }
+}
+
+/// An answer as far as it has arrived.
+struct Reading {
+    start: Instant,
+    first_token: Option<Duration>,
+    content: String,
+    report: Value,
+}
+
+impl Reading {
+    fn begin() -> Reading {
+        Reading { start: Instant::now(), first_token: None, content: String::new(), report: Value::Null }
+    }
+
+    /// Takes one chunk of the stream.
+    fn take(&mut self, chunk: Value, show: &mut dyn FnMut(AnswerPiece<'_>)) -> anyhow::Result<()> {
+        if chunk.get("error").is_some() {
+            bail!("{}", message_of(&chunk));
+        }
+        let delta = &chunk["choices"][0]["delta"];
+        let text = |field: &str| delta[field].as_str().filter(|text| !text.is_empty());
+        if let Some(text) = text("reasoning_content") {
+            self.note_token();
+            show(AnswerPiece::Reasoning(text));
+        }
+        if let Some(text) = text("content") {
+            self.note_token();
+            self.content.push_str(text);
+            show(AnswerPiece::Content(text));
+        }
+        if chunk.get("kvik").is_some() {
+            self.report = chunk;
+        }
+        Ok(())
+    }
+
+    fn note_token(&mut self) {
+        self.first_token.get_or_insert_with(|| self.start.elapsed());
+    }
+
+    fn end(self) -> Answer {
+        let first_token = self.first_token.unwrap_or_else(|| self.start.elapsed());
+        Answer { content: self.content, first_token, report: self.report }
+    }
+}
+
+/// Reads server-sent events from bytes that are cut anywhere.
+#[derive(Default)]
+struct EventReader {
+    /// What is no whole line yet.
+    rest: Vec<u8>,
+}
+
+impl EventReader {
+    /// The data of the events that are complete.
+    fn push(&mut self, bytes: &[u8]) -> Vec<String> {
+        self.rest.extend_from_slice(bytes);
+        let end = self.rest.iter().rposition(|&byte| byte == b'\n').map_or(0, |newline| newline + 1);
+        let lines: Vec<u8> = self.rest.drain(..end).collect();
+        let lines = String::from_utf8_lossy(&lines);
+        lines.lines().filter_map(|line| line.strip_prefix("data: ")).map(str::to_owned).collect()
+    }
+}
+
+/// The JSON of a whole response.
+async fn whole(response: Response) -> anyhow::Result<Value> {
+    let bytes = to_bytes(response.into_body(), usize::MAX).await?;
+    Ok(serde_json::from_slice(&bytes)?)
+}
+
+fn message_of(error: &Value) -> String {
+    error["error"]["message"].as_str().unwrap_or("the request was refused").to_owned()
+}
+
+/// Ctrl-C ends the answer that somebody waits for; where nobody does, it ends the program. (At the prompt of a terminal
+/// it is a key like any other.)
+async fn stop_on_interrupt(interrupts: watch::Sender<()>) {
+    while tokio::signal::ctrl_c().await.is_ok() {
+        if interrupts.send(()).is_err() {
+            // The status that a shell reports for a process ended by SIGINT.
+            std::process::exit(130);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn events_are_read_wherever_their_bytes_are_cut() {
+        let text = "data: {\"a\":\"é\"}\n\n: comment\n\ndata: [DONE]\n\n";
+        for cut in 0..=text.len() {
+            let mut events = EventReader::default();
+            let (head, tail) = text.as_bytes().split_at(cut);
+            let read = [events.push(head), events.push(tail)].concat();
+            assert_eq!(read, ["{\"a\":\"é\"}", "[DONE]"], "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn a_stream_is_its_pieces_and_its_report() {
+        let mut reading = Reading::begin();
+        let mut shown = Vec::new();
+        let mut show = |piece: AnswerPiece<'_>| shown.push(format!("{piece:?}"));
+        let chunk = |delta: Value| json!({"choices": [{"delta": delta}]});
+        let chunks = [
+            chunk(json!({"role": "assistant", "content": ""})),
+            chunk(json!({"reasoning_content": "hm"})),
+            chunk(json!({"content": "a "})),
+            chunk(json!({"content": "b"})),
+            json!({"choices": [], "usage": {"prompt_tokens": 3}, "kvik": {}}),
+        ];
+        chunks.into_iter().for_each(|chunk| reading.take(chunk, &mut show).unwrap());
+        let failed = reading.take(json!({"error": {"message": "no room"}}), &mut show).unwrap_err();
+        assert_eq!(failed.to_string(), "no room");
+        let answer = reading.end();
+        assert_eq!((answer.content.as_str(), &answer.report["usage"]["prompt_tokens"]), ("a b", &json!(3)));
+        assert_eq!(shown, ["Reasoning(\"hm\")", "Content(\"a \")", "Content(\"b\")"]);
+    }
+}

@@ -1,0 +1,104 @@
+//! A line of input: a message to the model, or a command.
+
+/// What `/help` shows.
+pub(super) const HELP: &str = "\
+/memory         what is remembered: settings, segments of the last turn, what was quoted
+/memory on|off  answer beyond the context from a summary, or not
+/undo           take back the last question and its answer
+/system TEXT    begin a new conversation with this system message
+/reset          begin a new conversation (the prompt of this one stays in the cache)
+/stats          show the use of the cache
+/help           this list
+/quit           leave (also Ctrl-D); Ctrl-C stops an answer";
+
+/// A line of input.
+#[derive(Debug, PartialEq)]
+pub(super) enum InputLine<'a> {
+    Nothing,
+    Say(&'a str),
+    Help,
+    System(&'a str),
+    Reset,
+    Stats,
+    /// What is remembered.
+    Memory,
+    /// Whether to remember from now on.
+    Remember(bool),
+    Undo,
+    Quit,
+    /// What is no command, and what to write instead.
+    Wrong(String),
+}
+
+impl<'a> InputLine<'a> {
+    pub(super) fn parse(line: &'a str) -> InputLine<'a> {
+        let line = line.trim();
+        let (command, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+        let rest = rest.trim();
+        match (command, rest) {
+            ("", _) => InputLine::Nothing,
+            ("/system", text) => InputLine::System(text),
+            ("/memory", "") => InputLine::Memory,
+            ("/memory", "on") => InputLine::Remember(true),
+            ("/memory", "off") => InputLine::Remember(false),
+            ("/memory", other) => wrong(format!("/memory takes on, off or nothing, not {other}")),
+            ("/help" | "/?", "") => InputLine::Help,
+            ("/reset", "") => InputLine::Reset,
+            ("/stats", "") => InputLine::Stats,
+            ("/undo", "") => InputLine::Undo,
+            ("/quit" | "/exit", "") => InputLine::Quit,
+            (command, _) if !command.starts_with('/') => InputLine::Say(line),
+            (command, _) if ALONE.contains(&command) => wrong(format!("{command} stands alone")),
+            (command, _) => wrong(format!("there is no command {command}; /help lists them")),
+        }
+    }
+}
+
+/// Commands that stand alone.
+const ALONE: [&str; 7] = ["/help", "/?", "/reset", "/stats", "/undo", "/quit", "/exit"];
+
+fn wrong(message: String) -> InputLine<'static> {
+    InputLine::Wrong(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_commands_or_messages() {
+        let check = |line: &str, expect: InputLine<'_>| assert_eq!(InputLine::parse(line), expect, "{line}");
+        check("  ", InputLine::Nothing);
+        check("hello there ", InputLine::Say("hello there"));
+        check("/system  be brief ", InputLine::System("be brief"));
+        check("/system", InputLine::System(""));
+        check("/reset", InputLine::Reset);
+        check("/memory", InputLine::Memory);
+        check("/memory  off", InputLine::Remember(false));
+        check("/quit", InputLine::Quit);
+        check("1/2 is a half", InputLine::Say("1/2 is a half"));
+    }
+
+    #[test]
+    fn what_is_no_command_is_not_said_to_the_model() {
+        let check = |line: &str, expect: &str| match InputLine::parse(line) {
+            InputLine::Wrong(message) => assert!(message.contains(expect), "{line}: {message}"),
+            other => panic!("{line} is {other:?}"),
+        };
+        check("/helpme", "no command /helpme");
+        check("/undo that", "/undo stands alone");
+        check("/memory maybe", "on, off");
+    }
+
+    #[test]
+    fn the_help_lists_commands_that_exist() {
+        for line in HELP.lines() {
+            let (command, _) = line.split_once("  ").unwrap();
+            for command in command.split('|') {
+                let command =
+                    if command.starts_with('/') { command.to_owned() } else { format!("/memory {command}") };
+                assert!(!matches!(InputLine::parse(&command), InputLine::Wrong(_)), "{command}");
+            }
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! `kvik chat`: a conversation in the terminal.
+//!
+//! ```text
+//! line -> TerminalChat -> LocalClient -> the routes of `kvik serve`, in this process
+//!              '-> Screen <-'
+//! ```
+//!
+//! The terminal is one more client of the routes: what they remember, it remembers.
+
+mod client;
+mod conversation;
+mod line;
+mod report;
+mod screen;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    net::Ipv4Addr,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use anyhow::Context;
+use clap::Args;
+use kvik_engine::conversation::MemorySettings;
+use rustyline::{DefaultEditor, error::ReadlineError};
+
+use self::{
+    client::LocalClient,
+    conversation::{Remembering, TerminalChat},
+    line::InputLine,
+    screen::Screen,
+};
+use super::{flags::memory::MemoryArgs, talk::TalkArgs};
+use crate::{
+    accounts::ledger::Ledger,
+    api,
+    app::{
+        App, AppConfig,
+        keys::Keys,
+        memory::{MemoryConfig, rebuild::make_summaries},
+    },
+    http::{Hosts, Senders},
+    serving::{
+        Serving,
+        load::{self, Capacity, Loaded},
+    },
+    settings::{
+        dirs,
+        logging::{self, LogFormat},
+        model::{CacheArgs, ModelArgs},
+        size::ByteSize,
+    },
+};
+
+/// One answer at a time, and beside it what is computed of summaries.
+const CAPACITY: Capacity = Capacity { parallel: 4, queue: 16 };
+/// Longest body of a request in this process.
+const BODY_BYTES_MAX: u64 = 32 << 20;
+
+/// Talks with the model in the terminal
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  kvik chat
+  kvik chat -m model.gguf --system \"You are a friendly assistant.\"
+
+After each answer one line says how many tokens of the conversation were reused and when the first
+token came: a conversation is computed once, however long it grows. When it is longer than the
+context, the model reads a summary of its beginning, its recent messages, and what of the rest fits
+the question; /memory shows them, --memory off ends the conversation with the context.
+/help lists the commands.")]
+pub(crate) struct ChatArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    cache: CacheArgs,
+    #[command(flatten)]
+    talk: TalkArgs,
+    #[command(flatten)]
+    memory: MemoryArgs,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &ChatArgs) -> anyhow::Result<()> {
+    logging::start(LogFormat::Text, "warn");
+    let Loaded { serving, budget, handle, .. } = load::open(&args.model, &args.cache, CAPACITY)?;
+    let mut screen = Screen::new();
+    greet(&mut screen, &serving, ByteSize(budget.bytes()));
+    let (config, remembering) = args.remembering(serving.model.context)?;
+    if let Err(why) = &remembering.settings {
+        screen.line(&format!("This conversation ends with the context: {why}."));
+    }
+    screen.line("/help lists the commands.\n");
+    let app = app(serving, config);
+    let mut chat = TerminalChat::new(app.clone(), client(app)?, screen, args.talk.clone(), remembering);
+    let outcome = converse(&mut chat);
+    handle.shutdown(Duration::ZERO);
+    outcome
+}
+
+fn greet(screen: &mut Screen, serving: &Serving, cache: ByteSize) {
+    let model = &serving.model;
+    screen
+        .line(&format!("{} ({}), context {} tokens, cache {cache}", model.name, model.source, model.context));
+    if model.embedded {
+        screen.line(
+            "This is a very small model that knows little: try \"Who are you?\" or \"My dog is called Bolt.\"",
+        );
+    }
+}
+
+impl ChatArgs {
+    /// How to remember. Bounds that were asked for and do not fit are an error; those of a small context that nobody
+    /// asked for switch it off.
+    fn remembering(&self, context: usize) -> anyhow::Result<(MemoryConfig, Remembering)> {
+        let mut config = self.memory.config(true)?;
+        let settings: Result<MemorySettings, String> = match config.settings(context) {
+            Err(error) if self.memory.config(false)?.is_wanted() => return Err(error).context("--memory"),
+            Err(error) => Err(error.to_string()),
+            Ok(settings) => Ok(settings),
+        };
+        config.on &= settings.is_ok();
+        let on = config.on;
+        Ok((config, Remembering { on, settings }))
+    }
+}
+
+/// The state behind the routes, for one person without a key.
+fn app(serving: Serving, memory: MemoryConfig) -> Arc<App> {
+    let started = Instant::now();
+    let config = AppConfig {
+        senders: Senders { hosts: Hosts::new(Ipv4Addr::LOCALHOST.into(), Vec::new()), origins: Vec::new() },
+        strict_model: false,
+        body_limit: ByteSize(BODY_BYTES_MAX),
+        prices: None,
+        clock: Arc::new(move || started.elapsed()),
+        admission_slots: CAPACITY.parallel + CAPACITY.queue,
+        records: None,
+        memory,
+    };
+    let ledger = Ledger::new(&serving.model.name, None, SystemTime::now);
+    App::new(serving, Keys::new([]), Arc::new(ledger), config)
+}
+
+/// The routes in this process, and what is done behind their answers.
+fn client(app: Arc<App>) -> anyhow::Result<LocalClient> {
+    let runtime = tokio::runtime::Runtime::new().context("the threads of the routes cannot be started")?;
+    runtime.spawn(make_summaries(app.clone()));
+    Ok(LocalClient::new(runtime, api::router(app)))
+}
+
+/// Reads lines until the last one.
+fn converse(chat: &mut TerminalChat) -> anyhow::Result<()> {
+    let mut editor = DefaultEditor::new()?;
+    let history = dirs::config().map(|directory| directory.join("chat_history"));
+    if let Some(path) = &history {
+        // The first start has no history.
+        let _ = editor.load_history(path);
+    }
+    loop {
+        let line = match editor.readline("> ") {
+            Ok(line) => line,
+            Err(ReadlineError::Interrupted) => continue,
+            Err(ReadlineError::Eof) => break,
+            Err(error) => return Err(error.into()),
+        };
+        editor.add_history_entry(line.trim())?;
+        match InputLine::parse(&line) {
+            InputLine::Quit => break,
+            line => chat.take(line),
+        }
+    }
+    if let Some(path) = history {
+        save(&mut editor, &path);
+    }
+    Ok(())
+}
+
+/// Saves the history; a failure is only reported.
+fn save(editor: &mut DefaultEditor, path: &Path) {
+    let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+    if made.is_err() || editor.save_history(path).is_err() {
+        eprintln!("the history could not be saved to {}", path.display());
+    }
+}

@@ -1,0 +1,79 @@
+//! What the terminal shows: answers as they come, and lines about them.
+
+use std::io::{IsTerminal, Write};
+
+use super::client::Answer;
+use super::report;
+use crate::command::talk::AnswerPiece;
+
+/// Standard output, or what a test reads in its place.
+pub(super) struct Screen {
+    out: Box<dyn Write>,
+    /// Whether it understands escape sequences.
+    styled: bool,
+}
+
+impl Screen {
+    pub(super) fn new() -> Screen {
+        let out = std::io::stdout();
+        Screen { styled: out.is_terminal(), out: Box::new(out) }
+    }
+
+    /// Writes to `out`, without styles.
+    #[cfg(test)]
+    pub(super) fn plain(out: impl Write + 'static) -> Screen {
+        Screen { out: Box::new(out), styled: false }
+    }
+
+    /// Content as it is, and reasoning dimmed.
+    pub(super) fn piece(&mut self, piece: AnswerPiece<'_>) {
+        match piece {
+            AnswerPiece::Content(text) => self.write(&printable(text)),
+            AnswerPiece::Reasoning(text) => self.dim(&printable(text)),
+        }
+    }
+
+    /// The end of an answer.
+    pub(super) fn answered(&mut self, answer: &Answer) {
+        self.write("\n");
+        self.note(&report::status(answer));
+        self.write("\n");
+    }
+
+    /// A line of the program's own.
+    pub(super) fn line(&mut self, text: &str) {
+        self.write(&printable(text));
+        self.write("\n");
+    }
+
+    /// The same, dimmed and in brackets.
+    pub(super) fn note(&mut self, text: &str) {
+        self.dim(&format!("[{}]", printable(text)));
+        self.write("\n");
+    }
+
+    fn dim(&mut self, text: &str) {
+        if self.styled { self.write(&format!("\x1b[2m{text}\x1b[0m")) } else { self.write(text) }
+    }
+
+    fn write(&mut self, text: &str) {
+        // A reader that closes the pipe early, such as `head`, is no failure.
+        let _ = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
+    }
+}
+
+/// A text without characters that a terminal would obey: what a model says moves no cursor.
+fn printable(text: &str) -> String {
+    let obeyed = |c: char| c.is_control() && !matches!(c, '\n' | '\t' | '\r');
+    text.replace(obeyed, "\u{fffd}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_obeys_nothing_that_a_model_says() {
+        assert_eq!(printable("a\x1b[2Jb\u{9b}c\td\n"), "a\u{fffd}[2Jb\u{fffd}c\td\n");
+    }
+}
