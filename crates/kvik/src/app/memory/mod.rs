@@ -10,12 +10,15 @@
 //! Nothing waits for a summary: a turn reads what is ready, and lets the beginning go where nothing is.
 
 pub(crate) mod book;
+mod measure;
 pub(crate) mod rebuild;
+mod report;
+mod summary;
 pub(crate) mod turn;
+mod view;
 pub(crate) mod words;
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use kvik_engine::conversation::{MemorySettings, MemorySettingsError};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -92,9 +95,4 @@ impl Memory {
     fn arriving(&self) -> Option<UnboundedReceiver<MemoryJob>> {
         self.arriving.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
-}
-
-/// The time, in Unix seconds.
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

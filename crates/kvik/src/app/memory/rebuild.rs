@@ -5,22 +5,16 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kvik_engine::api::{KeptPrompt, Request};
-use kvik_engine::conversation::{
-    ChainId,
-    chain::text_of,
-    lighten::{Lighten, lighten},
-    segments::exchanges,
-};
-use kvik_engine::text::answer::{AnswerDelta, AnswerParser};
+use kvik_engine::conversation::ChainId;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use super::book::{Book, Summary, SummaryKey};
-use super::turn::{Purpose, Render};
+use super::summary::{Making, compute};
+use super::turn::Render;
+use super::view::{LongConversation, View};
 use super::words::Words;
 use crate::app::{keys::Caller, state::App};
-use crate::http::error::ApiError;
 
 /// Summaries that are made at the same time.
 const AT_ONCE: usize = 2;
@@ -31,10 +25,6 @@ const OF_TENANT_MAX: usize = 8;
 const PENDING_MAX: usize = 64;
 /// Conversations that are computed without what was quoted in them, at the same time; others are not.
 const AHEAD_MAX: usize = 8;
-/// Pieces of a history that are summarised one after the other; of a longer one, a sample is read.
-const PIECES_MAX: usize = 8;
-/// Characters of a tool's output that a summary is made from.
-const TOOL_CHARS: usize = 1024;
 
 /// What is to be done behind an answer, and for whom.
 pub(crate) struct MemoryJob {
@@ -66,6 +56,22 @@ pub(crate) struct Rebuild {
     pub(super) render: Render,
 }
 
+impl Rebuild {
+    /// The summary of the first `covers` messages, of which `view` reads some.
+    pub(super) fn of(conversation: &LongConversation<'_>, view: &View, covers: usize) -> Rebuild {
+        let messages = &conversation.asked.messages[conversation.prefix..];
+        Rebuild {
+            before: view.summary.clone(),
+            let_go: messages[view.covered()..covers].to_vec(),
+            covers,
+            summary_max: conversation.settings.summary_max,
+            chunk_max: conversation.settings.recent_max,
+            words: conversation.words.clone(),
+            render: conversation.asked.render.clone(),
+        }
+    }
+}
+
 /// A conversation as far as it has gone.
 pub(crate) struct Said {
     pub(super) tenant: String,
@@ -80,6 +86,17 @@ pub(crate) struct Said {
 }
 
 impl Said {
+    pub(super) fn of(conversation: &LongConversation<'_>) -> Said {
+        let (prefix, messages) = conversation.asked.messages.split_at(conversation.prefix);
+        Said {
+            tenant: conversation.tenant.clone(),
+            prefix: prefix.to_vec(),
+            systems: conversation.systems,
+            messages: messages.to_vec(),
+            chain: conversation.chain.clone(),
+        }
+    }
+
     /// Messages that a summary covers of it; `None` where it is of another conversation.
     fn covered_by(&self, key: &SummaryKey) -> Option<usize> {
         let covers = self.chain.iter().position(|&chain| chain == key.chain)? + 1;
@@ -94,10 +111,10 @@ impl Said {
 
 /// How a conversation goes on behind what a summary covers.
 #[derive(Clone)]
-struct Ahead {
-    prefix: Vec<Value>,
-    systems: usize,
-    recent: Vec<Value>,
+pub(super) struct Ahead {
+    pub(super) prefix: Vec<Value>,
+    pub(super) systems: usize,
+    pub(super) recent: Vec<Value>,
 }
 
 /// Makes the summaries that arrive, for ever.
@@ -157,12 +174,13 @@ impl Latest {
         begins
     }
 
-    fn get(&self, key: &SummaryKey) -> Option<(u64, Ahead)> {
+    /// How it goes on, and how many turns have been noted.
+    pub(super) fn get(&self, key: &SummaryKey) -> Option<(u64, Ahead)> {
         self.lock().get(key).cloned()
     }
 
     /// Takes it out, its summary being ready, if nothing has happened since `turns`.
-    fn ends(&self, key: &SummaryKey, turns: u64, book: &Book) -> bool {
+    pub(super) fn ends(&self, key: &SummaryKey, turns: u64, book: &Book) -> bool {
         let mut latest = self.lock();
         let ends = latest.get(key).is_none_or(|(now, _)| *now == turns);
         if ends {
@@ -180,145 +198,6 @@ impl Latest {
         // Every change of the map is one call, so it is whole whatever panicked.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// One summary that is being made.
-struct Making<'a> {
-    app: &'a Arc<App>,
-    caller: &'a Caller,
-    key: &'a SummaryKey,
-    rebuild: &'a Rebuild,
-}
-
-impl Making<'_> {
-    async fn run(&self) -> Result<(), ApiError> {
-        let book = &self.app.memory.book;
-        // A turn that began before the summary was there ends after it: only what it said is computed then.
-        let summary = match book.get(self.key) {
-            Some(summary) => summary,
-            None => self.summary().await?,
-        };
-        book.keep(self.key, summary.clone());
-        // Turns that were answered meanwhile are computed as well, so that the next one finds all of it.
-        while let Some((turns, ahead)) = self.app.memory.latest.get(self.key) {
-            self.compute(&summary, &ahead).await?;
-            if self.app.memory.latest.ends(self.key, turns, book) {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// The new summary; the old one where the model has nothing to say.
-    async fn summary(&self) -> Result<Summary, ApiError> {
-        let before = self.rebuild.before.as_ref();
-        let old = before.map(|summary| summary.text.clone()).unwrap_or_default();
-        let (mut text, mut failed) = (old, None);
-        for piece in self.pieces() {
-            match self.ask(&text, &piece).await? {
-                said if said.is_empty() => failed = Some("the model gave no summary".to_owned()),
-                said => text = said,
-            }
-        }
-        let updates = before.map_or(0, |summary| summary.updates) + 1;
-        let made = super::now();
-        Ok(Summary {
-            text,
-            covers: self.rebuild.covers,
-            updates,
-            made,
-            used: made,
-            ready: false,
-            failed,
-            read: false,
-        })
-    }
-
-    /// The messages that are let go, in pieces that the context has room for.
-    fn pieces(&self) -> Vec<Vec<Value>> {
-        let mut messages = self.rebuild.let_go.clone();
-        lighten(&mut messages, &Lighten { tool_chars: TOOL_CHARS });
-        let size = |message: &Value| {
-            let text = text_of(message);
-            match text.len() <= self.app.text_bytes_max() {
-                true => self.app.serving.tokenizer.encode(&text, false, false).len(),
-                false => self.app.serving.model.context,
-            }
-        };
-        let mut pieces: Vec<(usize, Vec<Value>)> = Vec::new();
-        for exchange in exchanges(&messages) {
-            let exchange = &messages[exchange];
-            let tokens: usize = exchange.iter().map(size).sum();
-            // What is longer than all that may be read at a time is not read at all.
-            if tokens > self.rebuild.chunk_max {
-                continue;
-            }
-            match pieces.last_mut() {
-                Some((all, piece)) if *all + tokens <= self.rebuild.chunk_max => {
-                    *all += tokens;
-                    piece.extend_from_slice(exchange);
-                }
-                _ => pieces.push((tokens, exchange.to_vec())),
-            }
-        }
-        sample(pieces.into_iter().map(|(_, piece)| piece).collect())
-    }
-
-    /// What the model says of a piece, given a summary of what was before.
-    async fn ask(&self, summary: &str, piece: &[Value]) -> Result<String, ApiError> {
-        let question = self.rebuild.words.ask(summary, piece);
-        let prompt = (self.rebuild.render)(self.app, &question, Purpose::Summary)?;
-        let request = Request { max_tokens: self.rebuild.summary_max, ignore_eos: false, ..request(prompt) };
-        let text = self.app.say(self.caller, request).await?;
-        let mut parser = AnswerParser::new(false, None);
-        let deltas = parser.push(&text).into_iter().chain(parser.finish());
-        let content: String = deltas
-            .filter_map(|delta| match delta {
-                AnswerDelta::Content(text) => Some(text),
-                _ => None,
-            })
-            .collect();
-        Ok(content.trim().to_owned())
-    }
-
-    /// Computes the conversation as it goes on behind `summary`.
-    async fn compute(&self, summary: &Summary, ahead: &Ahead) -> Result<(), ApiError> {
-        let mut messages = [&ahead.prefix[..], &ahead.recent].concat();
-        if !summary.text.is_empty() {
-            self.rebuild.words.tell(&summary.text, ahead.systems, &mut messages);
-        }
-        compute(self.app, self.caller, &self.rebuild.render, &messages).await
-    }
-}
-
-/// Computes a conversation for what it leaves in the cache.
-async fn compute(app: &App, caller: &Caller, render: &Render, messages: &[Value]) -> Result<(), ApiError> {
-    let prompt = render(app, messages, Purpose::Ahead)?;
-    if prompt.len() > app.serving.model.context {
-        return Ok(());
-    }
-    app.say(caller, request(prompt)).await.map(drop)
-}
-
-/// A request of nobody who waits, which computes a prompt.
-fn request(tokens: Vec<u32>) -> Request {
-    let kept = KeptPrompt { tokens, salt: [0; 16], tenant: Default::default(), retention: None };
-    Request { lifetime: Default::default(), background: true, ..kept.request() }
-}
-
-/// The first and the last quarter of the pieces, and between them as many as may be, evenly: as document 002 thins the
-/// input of a summary.
-fn sample(pieces: Vec<Vec<Value>>) -> Vec<Vec<Value>> {
-    if pieces.len() <= PIECES_MAX {
-        return pieces;
-    }
-    let quarter = PIECES_MAX / 4;
-    let (middle, between) = (PIECES_MAX - 2 * quarter, pieces.len() - 2 * quarter);
-    let wanted = |index: usize| {
-        let inner = index.checked_sub(quarter).filter(|&inner| inner < between);
-        inner.is_none_or(|inner| inner * middle % between < middle)
-    };
-    pieces.into_iter().enumerate().filter(|(index, _)| wanted(*index)).map(|(_, piece)| piece).collect()
 }
 
 #[cfg(test)]
@@ -361,17 +240,5 @@ mod tests {
             (0..9).map(|tenant| begun(&tenant.to_string())).sum::<usize>(),
             PENDING_MAX - OF_TENANT_MAX
         );
-    }
-
-    #[test]
-    fn of_a_long_history_head_tail_and_even_middle_are_read() {
-        let pieces = |count: usize| (0..count).map(|i| vec![json!(i)]).collect::<Vec<_>>();
-        let sampled = |count: usize| -> Vec<u64> {
-            sample(pieces(count)).iter().map(|piece| piece[0].as_u64().unwrap()).collect()
-        };
-        assert_eq!(sampled(8), (0..8).collect::<Vec<u64>>());
-        assert_eq!(sampled(9).len(), PIECES_MAX);
-        assert_eq!(sampled(24), [0, 1, 2, 7, 12, 17, 22, 23]);
-        assert_eq!(sampled(1000).len(), PIECES_MAX);
     }
 }

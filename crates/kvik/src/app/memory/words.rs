@@ -1,6 +1,6 @@
 //! The words that a summary is asked for and told with: a file per language, or per model that knows only some.
 
-use std::path::Path;
+use std::{path::Path, sync::LazyLock};
 
 use kvik_engine::conversation::chain::text_of;
 use serde::Deserialize;
@@ -86,15 +86,15 @@ impl Words {
 
     /// The built-in words for a model and a conversation.
     pub(crate) fn of(model: &str, messages: &[Value]) -> Words {
-        let [english, chinese, tiny] =
-            FILES.map(|text| toml::from_str::<Words>(text).expect("a test reads all files"));
-        if tiny.models.iter().any(|known| known == model) {
-            tiny
-        } else if is_chinese(messages) {
-            chinese
-        } else {
-            english
-        }
+        static BUILT_IN: LazyLock<[Words; FILES.len()]> =
+            LazyLock::new(|| FILES.map(|text| toml::from_str(text).expect("a test reads all files")));
+        let [english, chinese, tiny] = &*BUILT_IN;
+        let words = match () {
+            () if tiny.models.iter().any(|known| known == model) => tiny,
+            () if is_chinese(messages) => chinese,
+            () => english,
+        };
+        words.clone()
     }
 
     /// The messages that ask for a summary of `messages`, and of what `summary` says of those before.
@@ -118,8 +118,19 @@ impl Words {
         (!text.is_empty()).then(|| format!("{who}{text}"))
     }
 
-    /// Tells a summary in the system message of `messages`, which begin with `systems` such.
-    pub(crate) fn tell(&self, summary: &str, systems: usize, messages: &mut Vec<Value>) {
+    /// A conversation behind a summary: `prefix`, which begins with `systems` system messages, then `recent`. The summary
+    /// is told in the last system message; where it says nothing, not at all.
+    pub(crate) fn told(
+        &self,
+        summary: &str,
+        prefix: &[Value],
+        systems: usize,
+        recent: &[Value],
+    ) -> Vec<Value> {
+        let mut messages = [prefix, recent].concat();
+        if summary.is_empty() {
+            return messages;
+        }
         if systems == 0 {
             let content = filled(&self.told_alone, &[("{summary}", summary)]);
             messages.insert(0, json!({"role": "system", "content": content}));
@@ -127,6 +138,7 @@ impl Words {
             let content = filled(&self.told, &[("{summary}", summary), ("{system}", &text_of(message))]);
             message["content"] = Value::String(content);
         }
+        messages
     }
 
     /// Quotes exchanges at the last of `messages`, which is a user's question.
@@ -200,17 +212,18 @@ mod tests {
         let asked = words.ask("Facts: dog = Bolt", &messages);
         let expect = "Old summary:\nFacts: dog = Bolt\n\nNew conversation:\nUser: Hi.\nAssistant: Hello.";
         assert_eq!(asked[1]["content"], expect);
-        let mut told = vec![said("system", "You are a helpful assistant."), said("user", "Hi.")];
-        words.tell("Facts: dog = Bolt", 1, &mut told);
+        let system = [said("system", "You are a helpful assistant.")];
+        let told = words.told("Facts: dog = Bolt", &system, 1, &[said("user", "Hi.")]);
         assert_eq!(told[0]["content"], "You are a helpful assistant. Facts: dog = Bolt");
     }
 
     #[test]
     fn a_summary_is_told_without_a_system_message() {
-        let mut told = vec![said("user", "Hi.")];
-        Words::of("qwen", &told).tell("- a dog called Bolt", 0, &mut told);
+        let recent = [said("user", "Hi.")];
+        let told = Words::of("qwen", &recent).told("- a dog called Bolt", &[], 0, &recent);
         assert_eq!((told.len(), told[0]["role"].as_str()), (2, Some("system")));
         assert!(told[0]["content"].as_str().unwrap().ends_with("- a dog called Bolt"));
+        assert_eq!(Words::of("qwen", &recent).told("", &[], 0, &recent), recent, "no summary is told");
     }
 
     #[test]

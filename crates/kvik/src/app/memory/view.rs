@@ -1,0 +1,189 @@
+//! What a turn reads of a conversation: a summary, recent messages, and what is quoted of the others.
+
+use std::ops::Range;
+
+use kvik_engine::conversation::{
+    ChainId, Let, MemorySettings, Segments, chain, chain::text_of, quotes::Quotes, segments::exchanges,
+};
+use serde_json::Value;
+
+use super::book::{Summary, SummaryKey};
+use super::measure::{self, AROUND_MESSAGE};
+use super::turn::{History, Purpose};
+use super::words::Words;
+use crate::app::state::App;
+use crate::http::error::ApiError;
+
+/// Attempts to make a prompt fit whose messages were estimated too small.
+const ATTEMPTS: usize = 4;
+/// Exchanges that are quoted at a question at most.
+const QUOTES_MAX: usize = 6;
+
+/// A conversation that may be longer than the context, and the facts by which its segments are chosen.
+pub(super) struct LongConversation<'a> {
+    pub(super) app: &'a App,
+    pub(super) asked: &'a History<'a>,
+    pub(super) settings: &'a MemorySettings,
+    pub(super) words: Words,
+    pub(super) tenant: String,
+    /// Messages that are never let go: system messages, and the opening exchange where that is protected.
+    pub(super) prefix: usize,
+    /// System messages.
+    pub(super) systems: usize,
+    /// Identities of the messages behind the prefix.
+    pub(super) chain: Vec<ChainId>,
+    /// Tokens of all messages, estimated; 0 for those that no view reads.
+    sizes: Vec<usize>,
+}
+
+/// What would be read with one summary.
+pub(super) struct View {
+    pub(super) summary: Option<Summary>,
+    pub(super) segments: Segments,
+    /// What is let go though no summary covers it.
+    pub(super) forced: Option<Let>,
+    /// Exchanges that are not read and fit the question, of the messages behind the prefix; ascending.
+    pub(super) quotes: Vec<Range<usize>>,
+}
+
+impl View {
+    /// Messages that a summary covers.
+    pub(super) fn covered(&self) -> usize {
+        self.summary.as_ref().map_or(0, |summary| summary.covers)
+    }
+
+    /// Messages behind the prefix that are not read.
+    pub(super) fn unread(&self) -> usize {
+        self.covered() + self.forced.map_or(0, |forced| forced.messages)
+    }
+}
+
+impl<'a> LongConversation<'a> {
+    pub(super) fn new(
+        app: &'a App,
+        asked: &'a History<'a>,
+        settings: &'a MemorySettings,
+        words: Option<&Words>,
+    ) -> Self {
+        let messages = asked.messages;
+        let is_system = |message: &&Value| matches!(message["role"].as_str(), Some("system" | "developer"));
+        let systems = messages.iter().take_while(is_system).count();
+        let opening = exchanges(&messages[systems..]).first().map_or(0, |opening| opening.len());
+        let prefix = systems + if settings.protect_first { opening } else { 0 };
+        let words = words.cloned().unwrap_or_else(|| Words::of(&app.serving.model.own_name, messages));
+        let tenant = asked.caller.tenant.name.clone();
+        let key = blake3::derive_key("kvik 2026 conversation of a tenant", tenant.as_bytes());
+        let chain = chain(&key, &messages[systems..]).split_off(prefix - systems);
+        let sizes = vec![0; messages.len()];
+        LongConversation { app, asked, settings, words, tenant, prefix, systems, chain, sizes }
+    }
+
+    /// What is read of it, given the summaries of its beginnings, those that cover most first.
+    ///
+    /// What was computed ahead is read first; what was not only where that does not fit.
+    ///
+    /// # Errors
+    /// If a template refuses the messages.
+    pub(super) fn view(&mut self, known: &[Summary]) -> Result<View, ApiError> {
+        let ready = known.iter().find(|summary| summary.ready);
+        self.measure(ready.map_or(0, |summary| summary.covers));
+        let view = self.behind(ready.cloned());
+        let view = match known.first() {
+            Some(newest) if view.forced.is_some() => self.behind(Some(newest.clone())),
+            _ => view,
+        };
+        self.fitting(view)
+    }
+
+    /// Measures what is read behind a summary of so many messages. A long history is mostly covered by it.
+    fn measure(&mut self, covered: usize) {
+        let read = (0..self.prefix).chain(self.prefix + covered..self.asked.messages.len());
+        read.for_each(|index| self.sizes[index] = measure::message(self.app, &self.asked.messages[index]));
+    }
+
+    /// What is read behind a summary, nothing being quoted.
+    fn behind(&self, summary: Option<Summary>) -> View {
+        let covered = self.prefix + summary.as_ref().map_or(0, |summary| summary.covers);
+        let segments = Segments::new(&self.asked.messages[covered..], &self.sizes[covered..]);
+        let forced = segments.forced(self.room(summary.as_ref()), self.settings);
+        View { summary, segments, forced, quotes: Vec::new() }
+    }
+
+    /// Tokens that recent messages may take.
+    fn room(&self, summary: Option<&Summary>) -> usize {
+        let told = summary.map_or(0, |summary| measure::text(self.app, &summary.text) + AROUND_MESSAGE);
+        let prefix: usize = self.sizes[..self.prefix].iter().sum();
+        self.app.serving.model.context.saturating_sub(prefix + told + self.asked.room)
+    }
+
+    /// The same with quotes, and with more let go where sizes were estimated too small.
+    fn fitting(&self, mut view: View) -> Result<View, ApiError> {
+        let most = self.app.serving.model.context.saturating_sub(self.asked.room);
+        view.quotes = self.quotes(view.unread());
+        for _ in 0..ATTEMPTS {
+            let tokens = (self.asked.render)(self.app, &self.messages(&view), Purpose::Answer)?.len();
+            let left = view.segments.tokens() - view.forced.map_or(0, |forced| forced.tokens);
+            let Some(beyond) = tokens.checked_sub(most).filter(|&beyond| beyond > 0) else { break };
+            let more = view.segments.forced(left.saturating_sub(beyond), self.settings);
+            if more == view.forced {
+                break;
+            }
+            view.forced = more;
+            view.quotes = self.quotes(view.unread());
+        }
+        Ok(view)
+    }
+
+    /// The messages that are read.
+    pub(super) fn messages(&self, view: &View) -> Vec<Value> {
+        let said = &self.asked.messages[self.prefix..];
+        let quotes: Vec<&[Value]> = view.quotes.iter().map(|quote| &said[quote.clone()]).collect();
+        let mut messages = self.unquoted(view);
+        self.words.quote(&quotes, &mut messages);
+        messages
+    }
+
+    /// The same without what is quoted, as later turns read it.
+    pub(super) fn unquoted(&self, view: &View) -> Vec<Value> {
+        let (prefix, said) = self.asked.messages.split_at(self.prefix);
+        let summary = view.summary.as_ref().map_or("", |summary| &summary.text);
+        self.words.told(summary, prefix, self.systems, &said[view.unread()..])
+    }
+
+    /// Exchanges among the first `unread` messages behind the prefix that fit the question best and are no longer than
+    /// quotes may be, in the order in which they were said.
+    fn quotes(&self, unread: usize) -> Vec<Range<usize>> {
+        let messages = &self.asked.messages[self.prefix..];
+        let is_asked = unread > 0 && self.settings.quotes_max > 0;
+        let question = messages.last().filter(|message| message["role"] == "user" && is_asked);
+        let Some(question) = question else { return Vec::new() };
+        let mut left = self.settings.quotes_max;
+        let found = Quotes::new(&messages[..unread]).best(&text_of(question), QUOTES_MAX);
+        let mut quotes: Vec<Range<usize>> = Vec::new();
+        for quote in found {
+            let said = &messages[quote.messages.clone()];
+            let tokens = said.iter().map(|message| measure::message(self.app, message)).sum();
+            if let Some(rest) = left.checked_sub(tokens) {
+                left = rest;
+                quotes.push(quote.messages);
+            }
+        }
+        quotes.sort_by_key(|quote| quote.start);
+        quotes
+    }
+
+    /// Where the summary of the first `covers` messages behind the prefix is.
+    pub(super) fn key(&self, covers: usize) -> SummaryKey {
+        SummaryKey { tenant: self.tenant.clone(), chain: self.chain[covers - 1] }
+    }
+
+    /// Tokens of the prefix.
+    pub(super) fn prefix_tokens(&self) -> usize {
+        self.sizes[..self.prefix].iter().sum()
+    }
+
+    /// Tokens of the recent messages that a view reads.
+    pub(super) fn recent_tokens(&self, view: &View) -> usize {
+        self.sizes[self.prefix + view.unread()..].iter().sum()
+    }
+}
