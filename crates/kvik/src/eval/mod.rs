@@ -10,7 +10,7 @@
 
 pub(crate) mod calibrate;
 mod data;
-mod draws;
+pub(crate) mod draws;
 pub(crate) mod encode;
 mod exam;
 mod generate;

@@ -7,6 +7,7 @@ mod doors;
 mod kept;
 mod kept_parts;
 mod memory;
+mod memory_worlds;
 mod openapi;
 mod requests;
 mod retain;
