@@ -114,6 +114,12 @@ impl Records {
         Ok(Some(Records(Arc::new(database))))
     }
 
+    /// Records that end with the process.
+    pub(crate) fn in_memory() -> Records {
+        let database = builder().create_with_backend(InMemoryBackend::new());
+        Records(Arc::new(database.expect("a new database in memory has nothing that could fail")))
+    }
+
     /// The table `name`; tables of different types must have different names.
     pub(crate) fn table<T: Serialize + DeserializeOwned>(&self, name: &'static str) -> Table<T> {
         Table { database: self.0.clone(), name, kind: PhantomData }
@@ -210,6 +216,21 @@ impl<T: Serialize + DeserializeOwned> Table<T> {
             }
         }
         Ok(found)
+    }
+
+    /// The records whose keys are at least `from` and less than `until`, in the order of their keys; without those that
+    /// cannot be read.
+    pub(crate) fn between(&self, from: &str, until: &str) -> Result<Vec<(String, T)>, RecordsError> {
+        let read = self.database.begin_read().map_err(access)?;
+        let mut records = Vec::new();
+        if let Some(table) = absent_as_none(read.open_table(self.definition()))? {
+            for entry in table.range(from..until).map_err(access)? {
+                let (key, value) = entry.map_err(access)?;
+                let record = self.decode(key.value(), value.value());
+                records.extend(record.map(|record| (key.value().to_owned(), record)));
+            }
+        }
+        Ok(records)
     }
 
     /// Replaces each record of `keys` by the result of `change`; `None` removes it or leaves it absent.
@@ -316,6 +337,25 @@ mod tests {
         table.change(["0298", "0299"], |key, before| (key == "0299").then_some(before.unwrap() + 1)).unwrap();
         assert_eq!(table.all_from("0298").unwrap().records, [("0299".to_owned(), 300)]);
         assert_eq!(records.table::<String>("words").all_from("").unwrap().records, []);
+    }
+
+    #[test]
+    fn records_between_two_keys_are_read_alone() {
+        for records in [
+            Records::in_memory(),
+            Records::open(tempfile::tempdir().unwrap().path(), Duration::ZERO).unwrap(),
+        ] {
+            let table = records.table::<u64>("numbers");
+            assert_eq!(table.between("", "~").unwrap(), [], "a table that was never written");
+            table.change(["a", "b", "c", "d"], |key, _| Some(key.as_bytes()[0].into())).unwrap();
+            assert_eq!(table.between("b", "d").unwrap(), [("b".to_owned(), 98), ("c".to_owned(), 99)]);
+            records.table::<String>("numbers").change(["b"], |_, _| Some("words".to_owned())).unwrap();
+            assert_eq!(
+                table.between("b", "d").unwrap(),
+                [("c".to_owned(), 99)],
+                "what cannot be read is left out"
+            );
+        }
     }
 
     #[test]
