@@ -60,6 +60,10 @@ pub(super) fn kvik() -> Value {
     object([
         ("cache", cache),
         ("retain", json!({"anyOf": [retained(), {"type": "array"}]})),
+        (
+            "conversation",
+            object([("id", kind("string")), ("name", nullable("string")), ("messages", kind("integer"))]),
+        ),
         ("schema_notes", list(kind("string"))),
     ])
 }

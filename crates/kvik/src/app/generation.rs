@@ -7,7 +7,7 @@
 
 use std::{
     collections::VecDeque,
-    future::poll_fn,
+    future::{Future, poll_fn},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -27,6 +27,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_stream::Stream;
 
 use super::{
+    conversations::{Writing, written},
     report::{trailer::Trailer, usage::usage},
     usage_account::UsageAccount,
 };
@@ -180,7 +181,7 @@ impl Generation {
             let mut first = Vec::new();
             answer.start(&mut first);
             let ready = first.iter().map(frame).collect();
-            let frames = Frames { generation: self, answer, trailer, ready, ended: false };
+            let frames = Frames { generation: self, answer, trailer, ready, writing: None, ended: false };
             // Proxies that buffer would turn a stream into one late answer.
             let headers = [("cache-control", "no-cache"), ("x-accel-buffering", "no")];
             let sse = Sse::new(frames).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
@@ -190,6 +191,9 @@ impl Generation {
             let (prompt, event) = event?;
             trailer.note(prompt, &event);
             answer.take(prompt, event, &trailer, &mut Vec::new());
+            if let Some(writing) = trailer.write(|| answer.message()) {
+                written(writing.await)?;
+            }
         }
         let mut whole = answer.whole(&trailer);
         self.account.write_cost(&mut whole);
@@ -207,6 +211,11 @@ pub(crate) trait Answer: Send + Unpin + 'static {
     /// Takes one event of the prompt with this index, and adds what a stream sends for it.
     /// `trailer` has noted the event already.
     fn take(&mut self, prompt: usize, event: Event, trailer: &Trailer, frames: &mut Vec<Value>);
+
+    /// The message that it is, where it is one of a conversation.
+    fn message(&self) -> Option<Value> {
+        None
+    }
 
     /// The whole answer, once every prompt has ended.
     fn whole(self, trailer: &Trailer) -> Value;
@@ -226,7 +235,18 @@ struct Frames<A> {
     answer: A,
     trailer: Trailer,
     ready: VecDeque<sse::Event>,
+    /// Until this is done what is ready waits.
+    writing: Option<Writing>,
     ended: bool,
+}
+
+impl<A: Answer> Frames<A> {
+    /// No trailer: a stream that failed must not look complete.
+    fn fail(&mut self, error: &ApiError) {
+        self.ended = true;
+        self.trailer.fail();
+        self.ready = [frame(&self.answer.failed(error))].into();
+    }
 }
 
 impl<A: Answer> Stream for Frames<A> {
@@ -234,6 +254,11 @@ impl<A: Answer> Stream for Frames<A> {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
+            if let Some(writing) = &mut self.writing {
+                let ended = ready!(Pin::new(writing).poll(cx));
+                self.writing = None;
+                written(ended).unwrap_or_else(|error| self.fail(&error));
+            }
             if let Some(frame) = self.ready.pop_front() {
                 return Poll::Ready(Some(Ok(frame)));
             }
@@ -247,14 +272,11 @@ impl<A: Answer> Stream for Frames<A> {
                     trailer.note(prompt, &event);
                     answer.take(prompt, event, trailer, &mut frames);
                     frames.iter_mut().for_each(|frame| generation.account.write_cost(frame));
+                    let writing = trailer.write(|| answer.message());
                     self.ready.extend(frames.iter().map(frame));
+                    self.writing = writing;
                 }
-                // No trailer: a stream that failed must not look complete.
-                Some(Err(error)) => {
-                    self.ended = true;
-                    let last = self.answer.failed(&error);
-                    self.ready.push_back(frame(&last));
-                }
+                Some(Err(error)) => self.fail(&error),
                 None => {
                     self.ended = true;
                     self.ready.extend(A::LAST.map(|last| sse::Event::default().data(last)));

@@ -2,6 +2,7 @@
 //! answer reports. It knows no dialect; those are in [`crate::api`].
 
 pub(crate) mod body;
+pub(crate) mod conversations;
 pub(crate) mod generation;
 pub(crate) mod guard;
 pub(crate) mod kept_prefix;

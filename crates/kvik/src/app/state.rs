@@ -13,6 +13,7 @@ use kvik_cache::Token;
 use kvik_engine::api::RequestError;
 
 use super::{
+    conversations::Conversations,
     keys::Keys,
     memory::{Memory, MemoryConfig},
     metrics::Metrics,
@@ -52,6 +53,8 @@ pub(crate) struct AppConfig {
     pub(crate) admission_slots: usize,
     /// Where kept prompts are written down; absent where nothing can be.
     pub(crate) records: Option<Records>,
+    /// Where conversations are written down; absent likewise.
+    pub(crate) conversations: Option<Records>,
     /// How long conversations go on.
     pub(crate) memory: MemoryConfig,
 }
@@ -66,6 +69,8 @@ pub(crate) struct App {
     pub(crate) ledger: Arc<Ledger>,
     /// Prompts that are computed ahead and kept.
     pub(crate) registry: Registry,
+    /// Conversations that clients name.
+    pub(crate) conversations: Arc<Conversations>,
     /// What is remembered of conversations.
     pub(crate) memory: Memory,
     /// Who may come in; replaced when the tenants file is read again.
@@ -89,6 +94,7 @@ impl App {
         Arc::new(App {
             serving,
             registry: Registry::open(config.records.as_ref()),
+            conversations: Conversations::open(config.conversations.as_ref()),
             memory,
             config,
             ledger,

@@ -100,6 +100,7 @@ struct Clients {
     source: Option<Source>,
     prices: Option<Prices>,
     records: Option<Records>,
+    conversations: Option<Records>,
 }
 
 /// The open port, before and after the model is loaded.
@@ -181,7 +182,8 @@ async fn serve(args: &ServeArgs, mut clients: Clients, loaded: Loaded, port: Por
 /// The state shared by the routes of a server that listens at this address.
 fn app(args: &ServeArgs, clients: Clients, serving: Serving, ip: IpAddr) -> anyhow::Result<Arc<App>> {
     let ledger = Ledger::new(&serving.model.name, clients.records.as_ref(), SystemTime::now);
-    let config = args.app_config(args.access.senders(ip), clients.prices, clients.records)?;
+    let senders = args.access.senders(ip);
+    let config = args.app_config(senders, clients.prices, clients.records, clients.conversations)?;
     if config.memory.is_wanted() {
         config.memory.settings(serving.model.context).context("--memory")?;
     }
@@ -271,7 +273,8 @@ impl ServeArgs {
         if let Some(source) = &source {
             keys = keys.with_tenants(source.read(&Tenants::none())?);
         }
-        Ok(Clients { keys, source, prices: self.accounts.prices()?, records: self.state.records() })
+        let (records, conversations) = (self.state.records(), self.state.conversations());
+        Ok(Clients { keys, source, prices: self.accounts.prices()?, records, conversations })
     }
 
     fn grace(&self) -> Duration {
@@ -293,13 +296,24 @@ impl ServeArgs {
         senders: Senders,
         prices: Option<Prices>,
         records: Option<Records>,
+        conversations: Option<Records>,
     ) -> anyhow::Result<AppConfig> {
         let started = Instant::now();
         let clock: Clock = Arc::new(move || started.elapsed());
         let admission_slots = self.capacity.parallel + self.capacity.queue;
         let (body_limit, strict_model) = (self.body_limit, self.strict_model);
         let memory = self.memory.config(false)?;
-        Ok(AppConfig { senders, strict_model, body_limit, prices, clock, admission_slots, records, memory })
+        Ok(AppConfig {
+            senders,
+            strict_model,
+            body_limit,
+            prices,
+            clock,
+            admission_slots,
+            records,
+            conversations,
+            memory,
+        })
     }
 }
 

@@ -71,6 +71,7 @@ pub(in crate::api) fn requests(app: &App, body: &Body) -> Result<(Vec<Request>, 
     app.accept_model(&model)?;
     let encode = |text: &str| app.serving.tokenizer.encode(text, false, true);
     let options = generation.options(&encode, &app.serving.retaining)?;
+    options.check_unkept()?;
     match named {
         Named::Conversation(conversation) => {
             let kept_prefix = options.kept_prefix.clone();

@@ -1,7 +1,9 @@
-//! kvik's own endpoints: the cache, kept prompts, usage.
+//! kvik's own endpoints: the cache, kept prompts, conversations, usage.
 
 pub(crate) mod cache;
+pub(crate) mod conversations;
 pub(super) mod explain;
+mod markdown;
 mod named;
 pub(crate) mod prompts;
 mod shapes;
@@ -15,6 +17,7 @@ use crate::http::error::ApiError;
 pub(super) fn dialect() -> Dialect {
     let mut routes = cache_routes();
     routes.extend(prompt_routes());
+    routes.extend(conversation_routes());
     let usage = gives(shapes::usage, "Shows what a tenant has used, by day and model");
     routes.push(at(&["/v1/usage"]).get(usage::route, usage.asks(&usage::PARAMETERS)));
     Dialect { name: "kvik", error: ApiError::body, routes }
@@ -36,6 +39,31 @@ fn cache_routes() -> Vec<Route> {
             .get(cache::pins, gives(shapes::pins, "Lists what is pinned"))
             .delete(cache::unpin_all, unpin_all),
         at(&["/v1/cache/pins/{id}"]).delete(cache::unpin, gives(shapes::unpinned, "Takes back one pin")),
+    ]
+}
+
+fn conversation_routes() -> Vec<Route> {
+    let begin = gives(shapes::conversation, "Begins a conversation that the server keeps");
+    let list = gives(shapes::conversations, "Lists the conversations that the server keeps");
+    let rename = gives(shapes::conversation, "Gives a conversation another name");
+    let take_back = gives(shapes::conversation, "Takes back the last messages of a conversation");
+    let export =
+        gives(shapes::exported_conversation, "Gives a conversation as `POST /v1/conversations` takes it");
+    vec![
+        at(&["/v1/conversations"])
+            .get(conversations::list, list.asks(&conversations::PAGE_PARAMETERS))
+            .post(conversations::begin, begin.takes::<conversations::BeginFields>()),
+        at(&["/v1/conversations/{id}"])
+            .get(
+                conversations::get,
+                gives(shapes::read_conversation, "Shows a conversation and what was said in it"),
+            )
+            .post(conversations::rename, rename.takes::<conversations::RenameFields>())
+            .delete(conversations::delete, gives(shapes::deleted_conversation, "Deletes a conversation")),
+        at(&["/v1/conversations/{id}/messages"])
+            .delete(conversations::take_back, take_back.asks(&conversations::TAKEN_BACK_PARAMETERS)),
+        at(&["/v1/conversations/{id}/export"])
+            .get(conversations::export, export.asks(&conversations::EXPORT_PARAMETERS)),
     ]
 }
 

@@ -119,6 +119,43 @@ pub(super) fn prompts() -> Value {
     named("list", [("data", list(prompt()))])
 }
 
+/// Of a conversation without what was said in it.
+pub(super) fn conversation() -> Value {
+    named(
+        "conversation",
+        [
+            ("id", kind("string")),
+            ("name", nullable("string")),
+            ("created", kind("integer")),
+            ("updated", kind("integer")),
+            ("messages", kind("integer")),
+            ("bytes", kind("integer")),
+        ],
+    )
+}
+
+/// Of `GET /v1/conversations/{id}`.
+pub(super) fn read_conversation() -> Value {
+    let mut read = conversation();
+    read["properties"]["messages"] = list(kind("object"));
+    read
+}
+
+/// Of `GET /v1/conversations`.
+pub(super) fn conversations() -> Value {
+    named("list", [("data", list(conversation())), ("has_more", kind("boolean"))])
+}
+
+/// Of `DELETE /v1/conversations/{id}`.
+pub(super) fn deleted_conversation() -> Value {
+    named("conversation.deleted", [("id", kind("string")), ("deleted", kind("boolean"))])
+}
+
+/// Of `GET /v1/conversations/{id}/export`.
+pub(super) fn exported_conversation() -> Value {
+    object([("name", nullable("string")), ("messages", list(kind("object")))])
+}
+
 /// Of `GET /v1/usage`.
 pub(super) fn usage() -> Value {
     named("list", [("data", list(kind("object"))), ("unreadable", list(kind("string")))])

@@ -21,6 +21,7 @@ use crate::{
     },
     app::{
         body::JsonBody,
+        conversations::ConversationTurn,
         keys::Caller,
         memory::turn::{History, Purpose, RememberedTurn},
         report::{comparison::Comparable, trailer::Origin},
@@ -63,6 +64,7 @@ fn read(app: &App, caller: &Caller, body: &Body) -> Result<Prepared<ChatAnswer>>
     let (stream, include_usage) = (head.stream, head.include_usage()?);
 
     let (choices, kept_prefix) = (options.choices, options.kept_prefix.clone());
+    let (conversation, kept) = continued(app, caller, conversation, &options)?;
     let mut memory = remembered(app, caller, &conversation, &options)?;
     let conversation = match &memory {
         Some(turn) => conversation.with_messages(&turn.messages, Purpose::Answer),
@@ -82,8 +84,31 @@ fn read(app: &App, caller: &Caller, body: &Body) -> Result<Prepared<ChatAnswer>>
         schema_notes: chat.schema_notes,
         kept_prefix,
         memory,
+        conversation: kept,
     };
     Ok(Prepared { requests: vec![chat.request], origin, answer, stream })
+}
+
+/// A conversation as a whole where the server keeps what was said before, and its turn.
+fn continued(
+    app: &App,
+    caller: &Caller,
+    new: Conversation,
+    options: &Options,
+) -> Result<(Conversation, Option<ConversationTurn>)> {
+    let Some(reference) = &options.conversation else { return Ok((new, None)) };
+    if options.choices > 1 {
+        let message =
+            "`n` answers cannot all be the next message of `kvik.conversation`; leave one of them out";
+        return Err(ApiError::field("n", message));
+    }
+    if new.continues() {
+        let message = "`continue_final_message`: what is said in `kvik.conversation` is not said anew; end with a message of the user or of a tool, or set it to false";
+        return Err(ApiError::field("continue_final_message", message));
+    }
+    let begun = ConversationTurn::begin(&app.conversations, &caller.tenant.name, reference, new.messages());
+    let (turn, messages) = begun.map_err(|error| ApiError::from(error).at("kvik.conversation"))?;
+    Ok((new.with_messages(&messages, Purpose::Answer), Some(turn)))
 }
 
 /// What is read of a conversation that is remembered beyond the context.
@@ -93,7 +118,8 @@ fn remembered(
     conversation: &Conversation,
     options: &Options,
 ) -> Result<Option<RememberedTurn>> {
-    let on = options.memory.unwrap_or(app.memory.on && options.reuse);
+    let kept = options.conversation.is_some() && app.memory.is_possible();
+    let on = options.memory.unwrap_or((app.memory.on || kept) && options.reuse);
     if !on || conversation.continues() {
         return Ok(None);
     }

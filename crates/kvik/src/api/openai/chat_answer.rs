@@ -137,6 +137,13 @@ impl Answer for ChatAnswer {
         }
     }
 
+    /// As a client keeps it.
+    fn message(&self) -> Option<Value> {
+        let mut message = self.choices.first()?.message();
+        message.as_object_mut()?.remove("refusal");
+        Some(message)
+    }
+
     fn whole(self, trailer: &Trailer) -> Value {
         let logprobs = self.logprobs;
         let choices =
@@ -196,16 +203,22 @@ impl Choice {
         }
     }
 
-    fn whole(self, index: usize, logprobs: bool) -> Value {
+    /// The message that it is.
+    fn message(&self) -> Value {
         let only_calls = self.content.is_empty() && !self.calls.is_empty();
-        let content = if only_calls { Value::Null } else { Value::String(self.content) };
+        let content = if only_calls { Value::Null } else { json!(self.content) };
         let mut message = json!({"role": "assistant", "content": content, "refusal": null});
         if !self.reasoning.is_empty() {
-            message["reasoning_content"] = Value::String(self.reasoning);
+            message["reasoning_content"] = json!(self.reasoning);
         }
         if !self.calls.is_empty() {
-            message["tool_calls"] = Value::Array(self.calls);
+            message["tool_calls"] = json!(self.calls);
         }
+        message
+    }
+
+    fn whole(self, index: usize, logprobs: bool) -> Value {
+        let message = self.message();
         let logprobs =
             if logprobs { json!({"content": self.logprobs, "refusal": null}) } else { Value::Null };
         json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": self.finish})
@@ -217,7 +230,7 @@ pub(super) fn message(reading: &Reading, text: &str) -> Value {
     let mut choice = Choice::new(reading);
     choice.push(text);
     choice.flush();
-    choice.whole(0, false)["message"].take()
+    choice.message()
 }
 
 /// OpenAI's entry of one token, when the engine was asked for log-probabilities.

@@ -47,6 +47,9 @@ struct KvikFields {
     /// Answer a conversation that is longer than the context from a summary of its beginning and its recent messages; the
     /// server's default when absent.
     memory: Option<bool>,
+    /// The name or id of a conversation that the server keeps: the messages of the request are what is new in it. A name
+    /// that none has begins one.
+    conversation: Option<String>,
 }
 
 /// Whether the cache takes part.
@@ -72,6 +75,8 @@ pub(crate) struct Keep {
     pub(crate) kept_prefix: Option<KeptPrefix>,
     /// Whether the conversation is remembered beyond the context, where it says so.
     pub(crate) memory: Option<bool>,
+    /// The conversation that the messages continue.
+    pub(crate) conversation: Option<String>,
 }
 
 impl CacheFields {
@@ -108,7 +113,12 @@ impl CacheFields {
                 "`kvik.memory` keeps a summary of the conversation, and this one is to leave nothing behind";
             return Err(ApiError::field("kvik.memory", message));
         }
-        Ok(Keep { reuse, lifetime, retain, kept_prefix, memory: own.memory })
+        if own.conversation.is_some() && !reuse {
+            let message = "`kvik.conversation` is written down, and this request is to leave nothing behind; leave one of them out";
+            return Err(ApiError::field("kvik.cache", message));
+        }
+        let (memory, conversation) = (own.memory, own.conversation);
+        Ok(Keep { reuse, lifetime, retain, kept_prefix, memory, conversation })
     }
 }
 
@@ -211,6 +221,7 @@ mod tests {
             retain: None,
             kept_prefix: None,
             memory: None,
+            conversation: None,
         };
         let check = |body: Value, expect: Keep| assert_eq!(read(body.clone()), Ok(expect), "{body}");
         check(json!({}), shared.clone());
@@ -269,6 +280,8 @@ mod tests {
         check(json!({"kvik": {"retain": []}}), "kvik.retain");
         check(json!({"kvik": {"retain": {"policy": "snapkv", "keep": 2.5}}}), "kvik.retain.keep");
         check(json!({"cache_prompt": true, "kvik": {"cache": "private"}}), "kvik.cache");
+        check(json!({"kvik": {"cache": "private", "conversation": "x"}}), "kvik.cache");
+        check(json!({"kvik": {"conversation": 7}}), "kvik.conversation");
         check(json!({"kvik": {"kept_prefix": 5}}), "kvik.kept_prefix");
         for beside in [json!({"retain": "none"}), json!({"cache": "private"}), json!({"pin": true})] {
             let mut fields = beside;

@@ -176,6 +176,8 @@ pub(crate) struct Options {
     pub(crate) kept_prefix: Option<KeptPrefix>,
     /// Whether the conversation is remembered beyond the context, where the request says it.
     pub(crate) memory: Option<bool>,
+    /// The conversation that the messages continue, by name or id.
+    pub(crate) conversation: Option<String>,
     pub(crate) constraint: Option<Constraint>,
     /// What of a schema is not enforced, and why.
     pub(crate) schema_notes: Vec<String>,
@@ -189,7 +191,7 @@ impl<D: Defaults> GenerationFields<D> {
         encode: &dyn Fn(&str) -> Vec<Token>,
         retaining: &Retaining,
     ) -> Result<Options> {
-        let Keep { reuse, lifetime, retain, kept_prefix, memory } = self.cache.keep()?;
+        let Keep { reuse, lifetime, retain, kept_prefix, memory, conversation } = self.cache.keep()?;
         let end = self.end;
         let length = end.max_completion_tokens.or(end.max_tokens).or(end.n_predict);
         let mut schema_notes = Vec::new();
@@ -204,6 +206,7 @@ impl<D: Defaults> GenerationFields<D> {
             retention: retaining.choose(retain).map_err(|refusal| refused(RETAIN, &refusal))?,
             kept_prefix,
             memory,
+            conversation,
             constraint: self.constraint.constraint(&mut schema_notes)?,
             schema_notes,
         })
@@ -223,7 +226,18 @@ impl Options {
                 "kvik.memory",
                 "`kvik.memory` remembers conversations; send `messages` to /v1/chat/completions",
             )),
-            _ => Ok(()),
+            _ => self.check_unkept(),
+        }
+    }
+
+    /// Refuses a conversation of the server where none is read.
+    pub(crate) fn check_unkept(&self) -> Result<()> {
+        match self.conversation {
+            Some(_) => Err(ApiError::field(
+                "kvik.conversation",
+                "`kvik.conversation` is continued by /v1/chat/completions alone; send `messages` there",
+            )),
+            None => Ok(()),
         }
     }
 

@@ -5,17 +5,20 @@
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 
-use crate::http::{error::ApiError, json::wrong};
+use crate::{
+    app::conversations,
+    http::{error::ApiError, json::wrong},
+};
 
 type Result<T> = std::result::Result<T, ApiError>;
 
 /// Messages of one conversation at most.
-const MESSAGES_MAX: usize = 65_536;
+const MESSAGES_MAX: usize = conversations::MESSAGES_MAX;
 
 const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 
 /// Checks the field `messages`.
-pub(super) fn checked(messages: Value) -> Result<Value> {
+pub(crate) fn checked(messages: Value) -> Result<Value> {
     let error = |text: String| Err(ApiError::field("messages", format!("`messages` {text}")));
     match &messages {
         Value::Array(list) if list.is_empty() => error("is empty; send at least one message".to_owned()),
@@ -31,7 +34,7 @@ pub(super) fn checked(messages: Value) -> Result<Value> {
 }
 
 /// What of a message is looked at here; the rest is the template's.
-pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
+pub(crate) fn schema(_: &mut SchemaGenerator) -> Schema {
     let text =
         json!({"type": "object", "properties": {"type": {"const": "text"}, "text": {"type": "string"}}});
     json_schema!({"type": "array", "minItems": 1, "maxItems": MESSAGES_MAX, "items": {

@@ -8,7 +8,7 @@ pub(crate) mod defaults;
 pub(crate) mod generation;
 mod kept_prefix;
 mod logit_bias;
-mod messages;
+pub(crate) mod messages;
 pub(crate) mod number;
 pub(crate) mod parts;
 pub(crate) mod prompt;

@@ -3,6 +3,7 @@
 mod answers;
 mod bodies;
 mod connections;
+mod conversations;
 mod doors;
 mod kept;
 mod kept_parts;
@@ -121,6 +122,7 @@ pub(crate) fn config() -> AppConfig {
         clock: Arc::new(|| Duration::ZERO),
         admission_slots: 20,
         records: None,
+        conversations: None,
         memory: Default::default(),
     }
 }

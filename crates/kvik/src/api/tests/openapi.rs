@@ -143,7 +143,7 @@ async fn answers_have_the_shape_that_is_described() {
     check("POST", "/tokenize", json!({"content": "a"})).await;
     check("POST", "/detokenize", json!({"tokens": [5]})).await;
     check("POST", "/apply-template", chat).await;
-    for path in ["/v1/models", "/props", "/health", "/v1/prompts", "/v1/usage"] {
+    for path in ["/v1/models", "/props", "/health", "/v1/prompts", "/v1/conversations", "/v1/usage"] {
         check("GET", path, json!({})).await;
     }
 }

@@ -10,6 +10,7 @@
 //! Nothing waits for a summary: a turn reads what is ready, and lets the beginning go where nothing is.
 
 pub(crate) mod book;
+mod correct;
 mod measure;
 pub(crate) mod rebuild;
 mod report;

@@ -12,7 +12,12 @@ use super::{
     usage,
 };
 use crate::{
-    app::{kept_prefix::KeptPrefix, memory::turn::RememberedTurn, state::App},
+    app::{
+        conversations::{ConversationTurn, Writing},
+        kept_prefix::KeptPrefix,
+        memory::turn::RememberedTurn,
+        state::App,
+    },
     serving::retaining::Retaining,
 };
 
@@ -29,6 +34,8 @@ pub(crate) struct Origin {
     pub(crate) kept_prefix: Option<KeptPrefix>,
     /// What is read of a conversation that may be longer than the context.
     pub(crate) memory: Option<RememberedTurn>,
+    /// The turn of a conversation that the server keeps.
+    pub(crate) conversation: Option<ConversationTurn>,
 }
 
 impl Origin {
@@ -56,6 +63,10 @@ pub(crate) struct Trailer {
     comparison: Option<Comparison>,
     schema_notes: Vec<String>,
     memory: Option<Remembering>,
+    /// The object `kvik.conversation`.
+    conversation: Option<Value>,
+    /// What is to be written down when all prompts have ended.
+    unwritten: Option<ConversationTurn>,
 }
 
 /// A turn of a conversation that is remembered, and its answer so far.
@@ -82,8 +93,10 @@ impl Trailer {
         let given = requests.iter().map(Given::to).collect();
         let retaining = app.serving.retaining.clone();
         let memory = origin.memory.take().map(|turn| Remembering { turn, answer: String::new() });
+        let unwritten = origin.conversation.take();
+        let conversation = unwritten.as_ref().map(ConversationTurn::report);
         let asked = origin.asked(app, requests);
-        Trailer { asked, given, retaining, ended, comparison, schema_notes, memory }
+        Trailer { asked, given, retaining, ended, comparison, schema_notes, memory, conversation, unwritten }
     }
 
     /// Notes what happens to the prompt with this index.
@@ -100,6 +113,20 @@ impl Trailer {
             self.comparison.iter_mut().for_each(Comparison::remember);
             self.memory.iter_mut().for_each(|memory| memory.turn.answered(&memory.answer));
         }
+    }
+
+    /// Writes down what was said, once all prompts have ended with this answer: the client hears of the end behind that.
+    pub(crate) fn write(&mut self, answer: impl FnOnce() -> Option<Value>) -> Option<Writing> {
+        if !self.is_complete() {
+            return None;
+        }
+        let (turn, answer) = self.unwritten.take().zip(answer())?;
+        Some(turn.write(answer))
+    }
+
+    /// There will be no answer: nothing is written of it, and the next may come.
+    pub(crate) fn fail(&mut self) {
+        self.unwritten = None;
     }
 
     /// Whether all prompts have ended.
@@ -144,10 +171,13 @@ impl Trailer {
         self.with_notes(kvik)
     }
 
-    /// The object `kvik` with what is remembered of the conversation, and what of the schema was not enforced.
+    /// The object `kvik` with the conversation and what is remembered of it, and what of the schema was not enforced.
     fn with_notes(&self, mut kvik: Value) -> Value {
         if let Some(memory) = &self.memory {
             kvik["memory"] = memory.turn.report().clone();
+        }
+        if let Some(conversation) = &self.conversation {
+            kvik["conversation"] = conversation.clone();
         }
         if !self.schema_notes.is_empty() {
             kvik["schema_notes"] = json!(self.schema_notes);

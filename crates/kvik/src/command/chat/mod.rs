@@ -138,6 +138,7 @@ fn app(serving: Serving, memory: MemoryConfig) -> Arc<App> {
         clock: Arc::new(move || started.elapsed()),
         admission_slots: CAPACITY.parallel + CAPACITY.queue,
         records: None,
+        conversations: None,
         memory,
     };
     let ledger = Ledger::new(&serving.model.name, None, SystemTime::now);

@@ -105,6 +105,18 @@ impl StateArgs {
         };
         opened.inspect_err(without).ok()
     }
+
+    /// The conversations of a server, in a file of their own: they may be large, and whoever looks at the accounts of a
+    /// server copies theirs.
+    pub(crate) fn conversations(&self) -> Option<Records> {
+        let folder = self.folder()?.join("conversations");
+        let opened = Records::open(&folder, LOCK_WAIT);
+        opened
+            .inspect_err(|error| {
+                tracing::error!("{error}; this server loses its conversations when it stops")
+            })
+            .ok()
+    }
 }
 
 #[cfg(test)]

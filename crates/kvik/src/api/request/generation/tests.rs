@@ -47,6 +47,7 @@ fn the_defaults_are_openais() {
             retention: None,
             kept_prefix: None,
             memory: None,
+            conversation: None,
             constraint: None,
             schema_notes: vec![]
         }

@@ -1,0 +1,277 @@
+//! `/v1/conversations`: conversations that the server keeps, so that a client sends only what is new.
+//!
+//! `{id}` is an id or a name. What another tenant has does not exist.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension, Json,
+    extract::{Path, Query as Parameters, State},
+    http::header,
+    response::{IntoResponse, Response},
+};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{markdown::markdown, prompts::blocking};
+use crate::{
+    api::request::{
+        messages::{self, checked},
+        number::Whole,
+        parts::{FromBody, Part},
+    },
+    app::{
+        body::JsonBody,
+        conversations::{ConversationError, ConversationHead, ConversationKey, Conversations, Held},
+        keys::Caller,
+        state::App,
+    },
+    http::{error::ApiError, json::Json as Any},
+};
+
+type Result<T> = std::result::Result<T, ApiError>;
+
+/// Conversations that are listed where nothing is asked for, and at most.
+const LISTED: usize = 20;
+const LISTED_MAX: usize = 1000;
+
+/// How a new conversation begins.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct BeginFields {
+    /// By which it is found beside its id; no other conversation of the tenant has it.
+    name: Option<String>,
+    /// What has been said in it already.
+    #[schemars(schema_with = "messages::schema")]
+    #[serde(default)]
+    messages: Option<Any>,
+    /// The conversation, by id or name, that it begins as.
+    from: Option<String>,
+    /// With `from`: so many of its messages; all where nothing is said.
+    upto: Option<Whole<0, { i64::MAX }>>,
+}
+
+impl Part for BeginFields {}
+
+/// A conversation's new name.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct RenameFields {
+    name: String,
+}
+
+impl Part for RenameFields {}
+
+/// Which part of the list is asked for.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Page {
+    limit: Option<usize>,
+    after: Option<String>,
+}
+
+/// The same, for the document of all routes.
+pub(super) const PAGE_PARAMETERS: [(&str, &str); 2] = [
+    ("limit", "Conversations at most; 20 where nothing is asked for"),
+    ("after", "The id of the last one of the page before"),
+];
+
+/// What is taken back.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TakenBack {
+    from: usize,
+}
+
+/// The same, for the document of all routes.
+pub(super) const TAKEN_BACK_PARAMETERS: [(&str, &str); 1] =
+    [("from", "The index of the first message that is taken back, with all behind it")];
+
+/// How a conversation is exported.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Exported {
+    format: Option<String>,
+}
+
+/// The same, for the document of all routes.
+pub(super) const EXPORT_PARAMETERS: [(&str, &str); 1] =
+    [("format", "`json`, which `POST /v1/conversations` takes, or `markdown`")];
+
+/// `POST /v1/conversations`
+pub(crate) async fn begin(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Value>> {
+    let tenant = body.caller.tenant.name.clone();
+    app.read(body, move |app, body| {
+        let fields = BeginFields::from_body(body)?;
+        let messages = fields.messages(&app.conversations, &tenant)?;
+        let mut held = app.conversations.begin(&tenant, fields.name.as_deref()).map_err(at_name)?;
+        held.make_room(&messages)?;
+        held.append(&messages)?;
+        Ok(Json(head_json(held.key(), held.head())))
+    })
+    .await
+}
+
+impl BeginFields {
+    /// What the conversation begins with.
+    fn messages(&self, conversations: &Conversations, tenant: &str) -> Result<Vec<Value>> {
+        match (&self.messages, &self.from, &self.upto) {
+            (Some(_), Some(_), _) => Err(ApiError::field(
+                "from",
+                "`from` beside `messages`: a conversation begins with either of them",
+            )),
+            (_, None, Some(_)) => Err(ApiError::field(
+                "upto",
+                "`upto` counts the messages of another conversation; say which in `from`",
+            )),
+            (None, None, None) => Ok(Vec::new()),
+            (Some(Any(Value::Array(messages))), None, None) if messages.is_empty() => Ok(Vec::new()),
+            (Some(Any(messages)), None, None) => match checked(messages.clone())? {
+                Value::Array(messages) => Ok(messages),
+                _ => Ok(Vec::new()),
+            },
+            (None, Some(from), upto) => {
+                let read = conversations.read(tenant, from).map_err(|error| ApiError::from(error).at("from"));
+                let (_, _, mut messages) = read?;
+                let upto = upto.map_or(messages.len(), |upto| upto.get() as usize);
+                if upto > messages.len() {
+                    let (asked, messages) = (upto, messages.len());
+                    return Err(ConversationError::BeyondItsEnd { field: "upto", asked, messages }.into());
+                }
+                messages.truncate(upto);
+                Ok(messages)
+            }
+        }
+    }
+}
+
+/// `GET /v1/conversations`: those that were changed last first.
+pub(crate) async fn list(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Parameters(page): Parameters<Page>,
+) -> Result<Json<Value>> {
+    let all = app.conversations.of(&caller.tenant.name);
+    let first = match &page.after {
+        None => 0,
+        Some(after) => {
+            let place = all.iter().position(|(key, _)| key.id == *after);
+            let unknown = || ApiError::from(ConversationError::NotFound(after.clone())).at("after");
+            place.ok_or_else(unknown)? + 1
+        }
+    };
+    let limit = page.limit.unwrap_or(LISTED).clamp(1, LISTED_MAX);
+    let data: Vec<Value> = all[first..].iter().take(limit).map(|(key, head)| head_json(key, head)).collect();
+    let has_more = first + data.len() < all.len();
+    Ok(Json(json!({"object": "list", "data": data, "has_more": has_more})))
+}
+
+/// `GET /v1/conversations/{id}`: the head, and what was said instead of how much.
+pub(crate) async fn get(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>> {
+    blocking(move || {
+        let (key, head, messages) = app.conversations.read(&caller.tenant.name, &id)?;
+        let mut shown = head_json(&key, &head);
+        shown["messages"] = Value::Array(messages);
+        Ok(Json(shown))
+    })
+    .await
+}
+
+/// `POST /v1/conversations/{id}`
+pub(crate) async fn rename(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    body: JsonBody,
+) -> Result<Json<Value>> {
+    let tenant = body.caller.tenant.name.clone();
+    app.read(body, move |app, body| {
+        let RenameFields { name } = RenameFields::from_body(body)?;
+        let mut held = app.conversations.hold(&tenant, &id)?;
+        held.rename(&name).map_err(at_name)?;
+        Ok(Json(head_json(held.key(), held.head())))
+    })
+    .await
+}
+
+/// `DELETE /v1/conversations/{id}`
+pub(crate) async fn delete(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>> {
+    held(app, caller, id, |held| {
+        let id = held.key().id.clone();
+        held.delete()?;
+        Ok(Json(json!({"id": id, "object": "conversation.deleted", "deleted": true})))
+    })
+    .await
+}
+
+/// `DELETE /v1/conversations/{id}/messages?from=N`
+pub(crate) async fn take_back(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    Parameters(TakenBack { from }): Parameters<TakenBack>,
+) -> Result<Json<Value>> {
+    held(app, caller, id, move |mut held| {
+        held.take_back(from)?;
+        Ok(Json(head_json(held.key(), held.head())))
+    })
+    .await
+}
+
+/// `GET /v1/conversations/{id}/export`
+pub(crate) async fn export(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    Parameters(Exported { format }): Parameters<Exported>,
+) -> Result<Response> {
+    let as_markdown = match format.as_deref() {
+        None | Some("json") => false,
+        Some("markdown") => true,
+        Some(_) => return Err(ApiError::field("format", "`format` is `json` or `markdown`")),
+    };
+    blocking(move || {
+        let (key, head, messages) = app.conversations.read(&caller.tenant.name, &id)?;
+        if as_markdown {
+            let kind = [(header::CONTENT_TYPE, "text/markdown; charset=utf-8")];
+            return Ok((kind, markdown(head.name.as_ref().unwrap_or(&key.id), &messages)).into_response());
+        }
+        Ok(Json(json!({"name": head.name, "messages": messages})).into_response())
+    })
+    .await
+}
+
+/// Changes a conversation of a caller on a thread that may wait for the disk.
+async fn held<T: Send + 'static>(
+    app: Arc<App>,
+    caller: Caller,
+    id: String,
+    change: impl FnOnce(Held) -> Result<T> + Send + 'static,
+) -> Result<T> {
+    blocking(move || change(app.conversations.hold(&caller.tenant.name, &id)?)).await
+}
+
+fn head_json(key: &ConversationKey, head: &ConversationHead) -> Value {
+    json!({
+        "id": key.id,
+        "object": "conversation",
+        "name": head.name,
+        "created": head.created,
+        "updated": head.updated,
+        "messages": head.messages,
+        "bytes": head.bytes,
+    })
+}
+
+/// What is wrong with a name is wrong at its field.
+fn at_name(error: ConversationError) -> ApiError {
+    let is_names = matches!(error, ConversationError::BadName | ConversationError::NameTaken(_));
+    let error = ApiError::from(error);
+    if is_names { error.at("name") } else { error }
+}

@@ -1,0 +1,330 @@
+//! Conversations that the server keeps, over the routes: what is asked of the engine, what is written, and who sees it.
+
+use axum::http::StatusCode;
+use axum::response::Response;
+use kvik_engine::api::{Event, FinishReason, RequestError};
+use serde_json::{Value, json};
+
+use super::{
+    Server, config, json_of,
+    kept::TENANTS,
+    say,
+    tenants::{ask, busy_server, code, keys},
+    with,
+};
+use crate::app::{AppConfig, keys::Keys};
+
+const CHAT: &str = "/v1/chat/completions";
+const ALL: &str = "/v1/conversations";
+
+fn said(role: &str, text: &str) -> Value {
+    json!({"role": role, "content": text})
+}
+
+/// A turn that says this in the conversation `reference`.
+fn turn(reference: &str, messages: Value) -> Value {
+    json!({"messages": messages, "kvik": {"conversation": reference}})
+}
+
+fn server() -> Server {
+    Server::build(|request| Ok(say(request, "Hi!", FinishReason::Eos)), keys(TENANTS), config())
+}
+
+async fn send(server: &Server, key: &str, method: &str, path: &str, body: Value) -> (StatusCode, Value) {
+    json_of(ask(server, key, method, path, body).await).await
+}
+
+async fn done(server: &Server, key: &str, method: &str, path: &str, body: Value) -> Value {
+    let (status, answer) = send(server, key, method, path, body).await;
+    assert_eq!(status, 200, "{method} {path}: {answer}");
+    answer
+}
+
+/// What is refused with this status and code.
+async fn refused(server: &Server, (method, path): (&str, &str), body: Value, expect: (u16, &str)) -> Value {
+    let (status, answer) = send(server, "acme", method, path, body).await;
+    assert_eq!((status.as_u16(), code(&answer)), expect, "{method} {path}: {answer}");
+    answer["error"].clone()
+}
+
+async fn messages(server: &Server, key: &str, reference: &str) -> Value {
+    done(server, key, "GET", &format!("{ALL}/{reference}"), Value::Null).await["messages"].take()
+}
+
+/// The text that the engine was asked last.
+fn asked(server: &Server) -> String {
+    let prompt = server.asked().prompt;
+    server.app.serving.tokenizer.decode(&prompt)
+}
+
+#[tokio::test]
+async fn a_client_sends_what_is_new_and_the_server_knows_the_rest() {
+    let server = server();
+    let first = turn("trip", json!([said("system", "Be brief."), said("user", "I am in Oslo.")]));
+    let answer = done(&server, "acme", "POST", CHAT, first).await;
+    let kept = &answer["kvik"]["conversation"];
+    assert_eq!((&kept["name"], &kept["messages"]), (&json!("trip"), &json!(3)), "{answer}");
+    assert!(answer["kvik"]["memory"].is_object(), "it is remembered beyond the context");
+    let id = kept["id"].as_str().unwrap().to_owned();
+
+    let answer = done(&server, "acme", "POST", CHAT, turn(&id, json!([said("user", "Where am I?")]))).await;
+    assert_eq!(answer["kvik"]["conversation"], json!({"id": id, "name": "trip", "messages": 5}));
+    let prompt = asked(&server);
+    for part in ["Be brief.", "I am in Oslo.", "Hi!", "Where am I?"] {
+        assert!(prompt.contains(part), "{part}: {prompt}");
+    }
+    let other = turn("trip", json!([said("system", "Be long."), said("user", "And now?")]));
+    let off = with(other, json!({"kvik": {"conversation": "trip", "memory": false}}));
+    let answer = done(&server, "acme", "POST", CHAT, off).await;
+    assert!(answer["kvik"].get("memory").is_none(), "{answer}");
+    assert!(!asked(&server).contains("Be brief."), "the request's own system messages replace others");
+    let hi = said("assistant", "Hi!");
+    let expect = json!([
+        said("system", "Be long."),
+        said("user", "I am in Oslo."),
+        hi,
+        said("user", "Where am I?"),
+        hi,
+        said("user", "And now?"),
+        hi
+    ]);
+    assert_eq!(messages(&server, "acme", "trip").await, expect);
+}
+
+#[tokio::test]
+async fn a_stream_says_the_conversation_once_and_it_is_written_before_the_end() {
+    let server = server();
+    let body = with(turn("trip", json!([said("user", "Hello.")])), json!({"stream": true}));
+    let response = ask(&server, "acme", "POST", CHAT, body).await;
+    let text = text_of(response).await;
+    assert_eq!(text.matches("\"conversation\":").count(), 1, "{text}");
+    assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
+    assert_eq!(
+        messages(&server, "acme", "trip").await,
+        json!([said("user", "Hello."), said("assistant", "Hi!")])
+    );
+}
+
+async fn text_of(response: Response) -> String {
+    let bytes = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Whoever answers a call names the id that the client was told.
+#[tokio::test]
+async fn a_call_is_written_with_the_id_that_was_told() {
+    let call = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call>";
+    let server = Server::saying(call);
+    let tool = json!({"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}});
+    let body = with(turn("trip", json!([said("user", "Hello.")])), json!({"tools": [tool]}));
+    let answer = done(&server, "", "POST", CHAT, body).await;
+    let told = &answer["choices"][0]["message"]["tool_calls"][0];
+    assert_eq!(told["function"]["name"], "weather", "{answer}");
+    let written = messages(&server, "", "trip").await;
+    assert_eq!((&written[1]["tool_calls"][0], written[1].get("refusal")), (told, None), "{written}");
+}
+
+#[tokio::test]
+async fn nothing_is_written_of_an_answer_that_fails_or_is_given_up() {
+    let fails = |request: &kvik_engine::api::Request| {
+        let mut events = say(request, "Hi!", FinishReason::Eos);
+        events.truncate(2);
+        events.push(Event::Failed(RequestError::Internal("worn out".into())));
+        Ok(events)
+    };
+    let server = Server::build(fails, keys(TENANTS), config());
+    for stream in [false, true] {
+        let body = with(turn("trip", json!([said("user", "Hello.")])), json!({"stream": stream}));
+        let text = text_of(ask(&server, "acme", "POST", CHAT, body).await).await;
+        assert!(text.contains("worn out") && !text.contains("[DONE]"), "{text}");
+        refused(&server, ("GET", &format!("{ALL}/trip")), Value::Null, (404, "conversation_not_found")).await;
+    }
+
+    let server = busy_server(TENANTS);
+    done(&server, "acme", "POST", ALL, json!({"name": "trip", "messages": [said("user", "1")]})).await;
+    let body = with(turn("trip", json!([said("user", "2")])), json!({"stream": true}));
+    let response = ask(&server, "acme", "POST", CHAT, body.clone()).await;
+    for (method, path) in [
+        ("POST", CHAT.to_owned()),
+        ("DELETE", format!("{ALL}/trip")),
+        ("DELETE", format!("{ALL}/trip/messages?from=0")),
+    ] {
+        let body = if method == "POST" { body.clone() } else { Value::Null };
+        refused(&server, (method, &path), body, (409, "conversation_busy")).await;
+    }
+    refused(&server, ("POST", &format!("{ALL}/trip")), json!({"name": "x"}), (409, "conversation_busy"))
+        .await;
+    assert_eq!(
+        messages(&server, "acme", "trip").await,
+        json!([said("user", "1")]),
+        "it can be read meanwhile"
+    );
+    drop(response);
+    let taken = done(&server, "acme", "DELETE", &format!("{ALL}/trip/messages?from=1"), Value::Null).await;
+    assert_eq!(taken["messages"], 1, "the client has left");
+}
+
+#[tokio::test]
+async fn conversations_are_begun_listed_renamed_taken_back_and_deleted() {
+    let server = server();
+    let begun = done(&server, "acme", "POST", ALL, json!({})).await;
+    assert_eq!((&begun["name"], &begun["messages"], &begun["bytes"]), (&Value::Null, &json!(0), &json!(0)));
+    let said = json!([said("system", "s"), said("user", "1"), said("assistant", "2"), said("user", "3")]);
+    let first = done(&server, "acme", "POST", ALL, json!({"name": "a/b", "messages": said})).await;
+    assert!(first["bytes"].as_u64().unwrap() > 100 && first["created"].as_u64().unwrap() > 0, "{first}");
+    let branch = json!({"from": "a/b", "upto": 3, "name": "c"});
+    let branch = done(&server, "acme", "POST", ALL, branch).await;
+    assert_eq!(branch["messages"], 3);
+
+    let list = async |query: &str| done(&server, "acme", "GET", &format!("{ALL}{query}"), Value::Null).await;
+    let ids = |list: &Value| -> Vec<Value> {
+        list["data"].as_array().unwrap().iter().map(|head| head["id"].clone()).collect()
+    };
+    let (page, all) = (list("?limit=2").await, [&branch, &first, &begun].map(|head| head["id"].clone()));
+    assert_eq!((ids(&page), &page["has_more"]), (all[..2].to_vec(), &json!(true)));
+    let page = list(&format!("?after={}", all[1].as_str().unwrap())).await;
+    assert_eq!((ids(&page), &page["has_more"]), (all[2..].to_vec(), &json!(false)));
+
+    let renamed = done(&server, "acme", "POST", &format!("{ALL}/a%2Fb"), json!({"name": "b"})).await;
+    assert_eq!((&renamed["id"], &renamed["name"]), (&first["id"], &json!("b")));
+    let taken = done(&server, "acme", "DELETE", &format!("{ALL}/b/messages?from=2"), Value::Null).await;
+    assert_eq!(taken["messages"], 2);
+    assert_eq!(messages(&server, "acme", "b").await, json!([said[0], said[1]]));
+    assert_eq!(
+        messages(&server, "acme", "c").await,
+        json!([said[0], said[1], said[2]]),
+        "a branch is its own"
+    );
+    let deleted = done(&server, "acme", "DELETE", &format!("{ALL}/b"), Value::Null).await;
+    assert_eq!(deleted, json!({"id": first["id"], "object": "conversation.deleted", "deleted": true}));
+    refused(&server, ("DELETE", &format!("{ALL}/b")), Value::Null, (404, "conversation_not_found")).await;
+}
+
+#[tokio::test]
+async fn what_is_exported_is_taken_again_unchanged() {
+    let server = server();
+    done(&server, "acme", "POST", CHAT, turn("trip", json!([said("system", "s"), said("user", "Hello.")])))
+        .await;
+    done(&server, "acme", "POST", ALL, json!({"name": "empty", "messages": []})).await;
+    for name in ["trip", "empty"] {
+        let path = format!("{ALL}/{name}");
+        let exported = done(&server, "acme", "GET", &format!("{path}/export"), Value::Null).await;
+        refused(&server, ("POST", ALL), exported.clone(), (409, "conversation_exists")).await;
+        done(&server, "acme", "DELETE", &path, Value::Null).await;
+        done(&server, "acme", "POST", ALL, exported.clone()).await;
+        assert_eq!(done(&server, "acme", "GET", &format!("{path}/export"), Value::Null).await, exported);
+    }
+    let response =
+        ask(&server, "acme", "GET", &format!("{ALL}/trip/export?format=markdown"), Value::Null).await;
+    assert_eq!(response.headers()["content-type"], "text/markdown; charset=utf-8");
+    let text = text_of(response).await;
+    assert!(text.starts_with("# trip\n") && text.contains("**assistant**\n\nHi!"), "{text}");
+}
+
+#[tokio::test]
+async fn what_another_tenant_has_does_not_exist() {
+    let server = server();
+    let theirs = done(&server, "beta", "POST", CHAT, turn("trip", json!([said("user", "Secret.")]))).await;
+    let theirs = theirs["kvik"]["conversation"]["id"].as_str().unwrap().to_owned();
+    for reference in [theirs.as_str(), "trip", "conv_000000000000000000000000"] {
+        let path = format!("{ALL}/{reference}");
+        let nowhere = (404, "conversation_not_found");
+        for (method, path, body) in [
+            ("GET", path.clone(), Value::Null),
+            ("DELETE", path.clone(), Value::Null),
+            ("POST", path.clone(), json!({"name": "mine"})),
+            ("GET", format!("{path}/export"), Value::Null),
+            ("GET", format!("{path}/export?format=markdown"), Value::Null),
+            ("DELETE", format!("{path}/messages?from=0"), Value::Null),
+            ("POST", ALL.to_owned(), json!({"from": reference})),
+        ] {
+            refused(&server, (method, &path), body, nowhere).await;
+        }
+    }
+    let error = refused(
+        &server,
+        ("POST", CHAT),
+        turn(&theirs, json!([said("user", "?")])),
+        (404, "conversation_not_found"),
+    )
+    .await;
+    assert_eq!(error["param"], "kvik.conversation");
+    refused(&server, ("GET", &format!("{ALL}?after={theirs}")), Value::Null, (404, "conversation_not_found"))
+        .await;
+    assert_eq!(done(&server, "acme", "GET", ALL, Value::Null).await["data"], json!([]));
+    let mine = done(&server, "acme", "POST", CHAT, turn("trip", json!([said("user", "Hello.")]))).await;
+    assert_eq!(mine["kvik"]["conversation"]["messages"], 2, "the same name is another conversation");
+    assert!(!asked(&server).contains("Secret."));
+    assert_eq!(messages(&server, "beta", "trip").await[0], said("user", "Secret."), "nobody changed it");
+}
+
+#[tokio::test]
+async fn what_cannot_be_kept_is_refused_at_its_field() {
+    let server = server();
+    let hello = json!([said("user", "Hello.")]);
+    let chat = async |extra: Value, messages: Value, param: &str| {
+        let body = with(turn("trip", messages), extra);
+        let error = refused(&server, ("POST", CHAT), body, (400, "")).await;
+        assert_eq!(error["param"], param, "{error}");
+    };
+    chat(json!({"n": 2}), hello.clone(), "n").await;
+    chat(json!({"kvik": {"conversation": "x", "cache": "private"}}), hello.clone(), "kvik.cache").await;
+    chat(json!({"cache_prompt": false}), hello.clone(), "kvik.cache").await;
+    let open = json!([said("user", "Hello."), said("assistant", "He")]);
+    chat(json!({}), open, "continue_final_message").await;
+    chat(json!({}), json!([]), "messages").await;
+    chat(json!({}), json!([{"role": "user"}]), "messages[0].content").await;
+    chat(json!({"kvik": {"conversation": "a\nb"}}), hello.clone(), "kvik.conversation").await;
+    chat(json!({"kvik": {"conversation": ""}}), hello.clone(), "kvik.conversation").await;
+    for (path, body) in
+        [("/v1/completions", json!({"prompt": "a"})), ("/v1/cache/explain", json!({"messages": hello}))]
+    {
+        let body = with(body, json!({"kvik": {"conversation": "x"}}));
+        let error = refused(&server, ("POST", path), body, (400, "")).await;
+        assert_eq!(error["param"], "kvik.conversation", "{error}");
+    }
+
+    done(&server, "acme", "POST", ALL, json!({"name": "trip", "messages": hello})).await;
+    let check = async |method: &str, path: &str, body: Value, param: &str| {
+        let error = refused(&server, (method, path), body, (400, "")).await;
+        assert_eq!(error["param"], param, "{error}");
+    };
+    check("POST", ALL, json!({"name": "conv_x"}), "name").await;
+    check("POST", ALL, json!({"name": "x".repeat(129)}), "name").await;
+    check("POST", ALL, json!({"messages": "Hello."}), "messages").await;
+    check("POST", ALL, json!({"messages": [{"role": "robot", "content": ""}]}), "messages[0].role").await;
+    check("POST", ALL, json!({"messages": hello, "from": "trip"}), "from").await;
+    check("POST", ALL, json!({"upto": 1}), "upto").await;
+    check("POST", ALL, json!({"from": "trip", "upto": 2}), "upto").await;
+    check("POST", "/v1/conversations/trip", json!({"name": "a\tb"}), "name").await;
+    check("DELETE", "/v1/conversations/trip/messages?from=2", Value::Null, "from").await;
+    check("GET", "/v1/conversations/trip/export?format=pdf", Value::Null, "format").await;
+    assert_eq!(messages(&server, "acme", "trip").await, hello, "nothing of it left a trace");
+}
+
+#[tokio::test]
+async fn ten_thousand_messages_are_kept_and_a_body_too_large_is_not() {
+    let server = server();
+    let many: Vec<Value> = (0..10_000).map(|i| said("user", &i.to_string())).collect();
+    let begun = done(&server, "acme", "POST", ALL, json!({"name": "many", "messages": many})).await;
+    assert_eq!(begun["messages"], 10_000);
+    assert_eq!(messages(&server, "acme", "many").await, json!(many));
+    let large = json!({"messages": [said("user", &"x".repeat(2 << 20))]});
+    refused(&server, ("POST", ALL), large, (413, "body_too_large")).await;
+}
+
+#[tokio::test]
+async fn conversations_last_as_long_as_what_they_are_written_in() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || {
+        let records = crate::accounts::ledger::Records::open(dir.path(), std::time::Duration::ZERO).unwrap();
+        let config = AppConfig { conversations: Some(records), ..config() };
+        Server::build(|request| Ok(say(request, "Hi!", FinishReason::Eos)), Keys::new([]), config)
+    };
+    let server = open();
+    done(&server, "", "POST", CHAT, turn("trip", json!([said("user", "Hello.")]))).await;
+    drop(server);
+    let server = open();
+    let answer = done(&server, "", "POST", CHAT, turn("trip", json!([said("user", "Again.")]))).await;
+    assert_eq!(answer["kvik"]["conversation"]["messages"], 4);
+}

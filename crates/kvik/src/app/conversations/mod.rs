@@ -1,0 +1,23 @@
+//! Conversations that the server keeps: a client names one and sends only what is new.
+//!
+//! ```text
+//! a turn: hold -> what was said, and what is new -> answered -> both written in one -> the client hears of the end
+//!           |                                                          |
+//!           '------------ nobody else changes the conversation --------'
+//! ```
+//!
+//! Heads are in memory, what was said is read when it is asked for. A tenant's conversations exist for it alone.
+
+mod error;
+mod held;
+mod record;
+mod store;
+#[cfg(test)]
+mod tests;
+mod turn;
+
+pub(crate) use error::ConversationError;
+pub(crate) use held::Held;
+pub(crate) use record::{ConversationHead, ConversationKey};
+pub(crate) use store::{Conversations, MESSAGES_MAX};
+pub(crate) use turn::{ConversationTurn, Writing, written};

@@ -1,0 +1,70 @@
+//! A turn of a conversation: what the model is asked, and what is written down before the client hears of the end.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tokio::task::{JoinError, JoinHandle};
+
+use super::error::ConversationError;
+use super::held::Held;
+use super::record::systems;
+use super::store::Conversations;
+use crate::http::error::ApiError;
+
+/// What is being written down.
+pub(crate) type Writing = JoinHandle<Result<(), ApiError>>;
+
+/// A turn that is not answered yet. Dropped before it is, it leaves nothing behind.
+pub(crate) struct ConversationTurn {
+    held: Held,
+    /// What the request brought.
+    new: Vec<Value>,
+}
+
+impl ConversationTurn {
+    /// A turn that brings `new` messages, and all messages of the conversation with them.
+    pub(crate) fn begin(
+        store: &Arc<Conversations>,
+        tenant: &str,
+        reference: &str,
+        new: &[Value],
+    ) -> Result<(ConversationTurn, Vec<Value>), ConversationError> {
+        let held = store.hold_or_begin(tenant, reference)?;
+        held.make_room(new)?;
+        let messages = joined(&held.messages()?, new);
+        Ok((ConversationTurn { held, new: new.to_vec() }, messages))
+    }
+
+    /// The object `kvik.conversation`, of a turn with which the conversation has so many messages.
+    pub(crate) fn report(&self) -> Value {
+        let (own, head) = (systems(&self.new), self.held.head());
+        let before = if own > 0 { head.messages - head.systems } else { head.messages };
+        json!({
+            "id": self.held.key().id,
+            "name": head.name,
+            "messages": before + self.new.len() + 1,
+        })
+    }
+
+    /// Writes down what was said, the answer included; then the next turn may come.
+    pub(crate) fn write(mut self, answer: Value) -> Writing {
+        tokio::task::spawn_blocking(move || {
+            self.new.push(answer);
+            Ok(self.held.append(&self.new)?)
+        })
+    }
+}
+
+/// Whether it was written.
+pub(crate) fn written(ended: Result<Result<(), ApiError>, JoinError>) -> Result<(), ApiError> {
+    ended.unwrap_or_else(|panic| {
+        Err(ApiError::internal(format!("the conversation was not written down: {panic}")))
+    })
+}
+
+/// A conversation with new messages. Its system messages stay unless the new ones begin with others.
+fn joined(stored: &[Value], new: &[Value]) -> Vec<Value> {
+    let own = systems(new);
+    let kept = if own > 0 { &stored[systems(stored)..] } else { stored };
+    [&new[..own], kept, &new[own..]].concat()
+}
