@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use axum::{
     Router,
     body::{Body, to_bytes},
-    http::{Method, Request, header},
+    http::{Method, Request, StatusCode, header},
     response::Response,
 };
 use serde_json::Value;
@@ -36,11 +36,18 @@ pub(super) enum Answered {
 /// A whole answer.
 #[derive(Debug)]
 pub(super) struct Answer {
-    pub(super) content: String,
     /// From the request to the first token.
     pub(super) first_token: Duration,
     /// The last chunk of the stream: `usage`, `timings` and `kvik`.
     pub(super) report: Value,
+}
+
+/// A request that was refused.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub(super) struct Refused {
+    pub(super) status: StatusCode,
+    message: String,
 }
 
 impl LocalClient {
@@ -49,6 +56,19 @@ impl LocalClient {
         let interrupts = watch::Sender::new(());
         runtime.spawn(stop_on_interrupt(interrupts.clone()));
         LocalClient { runtime, router, interrupts }
+    }
+
+    /// Asks a route, with a JSON body or none, and returns the JSON of its answer.
+    pub(super) fn call(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
+        Ok(serde_json::from_str(&self.text(method, path, body)?)?)
+    }
+
+    /// The same, with the answer as text.
+    pub(super) fn text(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<String> {
+        self.runtime.block_on(async {
+            let response = self.send(method, path, body).await?;
+            whole(response).await
+        })
     }
 
     /// Asks for a streamed answer to a chat; `show` sees every piece as it arrives.
@@ -69,7 +89,7 @@ impl LocalClient {
 
     async fn stream(&self, body: &Value, show: &mut dyn FnMut(AnswerPiece<'_>)) -> anyhow::Result<Answer> {
         let mut reading = Reading::begin();
-        let response = self.send(Method::POST, "/v1/chat/completions", body).await?;
+        let response = self.send(Method::POST, "/v1/chat/completions", Some(body)).await?;
         let mut bytes = response.into_body().into_data_stream();
         let mut events = EventReader::default();
         while let Some(bytes) = bytes.next().await {
@@ -84,14 +104,17 @@ impl LocalClient {
     }
 
     /// The response to a request; an error where it was refused.
-    async fn send(&self, method: Method, path: &str, body: &Value) -> anyhow::Result<Response> {
+    async fn send(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Response> {
         let request = Request::builder().method(method).uri(path);
         let request = request.header(header::CONTENT_TYPE, "application/json");
-        let Ok(response) = self.router.clone().oneshot(request.body(Body::from(body.to_string()))?).await;
-        if response.status().is_success() {
+        let body = body.map_or_else(Body::empty, |body| Body::from(body.to_string()));
+        let Ok(response) = self.router.clone().oneshot(request.body(body)?).await;
+        let status = response.status();
+        if status.is_success() {
             return Ok(response);
         }
-        bail!("{}", message_of(&whole(response).await?))
+        let message = message_of(&serde_json::from_str(&whole(response).await?)?);
+        Err(Refused { status, message }.into())
     }
 }
 
@@ -99,13 +122,12 @@ impl LocalClient {
 struct Reading {
     start: Instant,
     first_token: Option<Duration>,
-    content: String,
     report: Value,
 }
 
 impl Reading {
     fn begin() -> Reading {
-        Reading { start: Instant::now(), first_token: None, content: String::new(), report: Value::Null }
+        Reading { start: Instant::now(), first_token: None, report: Value::Null }
     }
 
     /// Takes one chunk of the stream.
@@ -121,7 +143,6 @@ impl Reading {
         }
         if let Some(text) = text("content") {
             self.note_token();
-            self.content.push_str(text);
             show(AnswerPiece::Content(text));
         }
         if chunk.get("kvik").is_some() {
@@ -136,7 +157,7 @@ impl Reading {
 
     fn end(self) -> Answer {
         let first_token = self.first_token.unwrap_or_else(|| self.start.elapsed());
-        Answer { content: self.content, first_token, report: self.report }
+        Answer { first_token, report: self.report }
     }
 }
 
@@ -158,10 +179,10 @@ impl EventReader {
     }
 }
 
-/// The JSON of a whole response.
-async fn whole(response: Response) -> anyhow::Result<Value> {
+/// The text of a whole response.
+async fn whole(response: Response) -> anyhow::Result<String> {
     let bytes = to_bytes(response.into_body(), usize::MAX).await?;
-    Ok(serde_json::from_slice(&bytes)?)
+    Ok(String::from_utf8(bytes.into())?)
 }
 
 fn message_of(error: &Value) -> String {
@@ -212,8 +233,7 @@ mod tests {
         chunks.into_iter().for_each(|chunk| reading.take(chunk, &mut show).unwrap());
         let failed = reading.take(json!({"error": {"message": "no room"}}), &mut show).unwrap_err();
         assert_eq!(failed.to_string(), "no room");
-        let answer = reading.end();
-        assert_eq!((answer.content.as_str(), &answer.report["usage"]["prompt_tokens"]), ("a b", &json!(3)));
+        assert_eq!(reading.end().report["usage"]["prompt_tokens"], 3);
         assert_eq!(shown, ["Reasoning(\"hm\")", "Content(\"a \")", "Content(\"b\")"]);
     }
 }

@@ -1,17 +1,22 @@
 //! The conversation of a terminal: what each line does to it.
 
-use std::sync::Arc;
+use std::{fs::OpenOptions, io::Write, sync::Arc};
 
+use anyhow::{Context, bail};
 use kvik_engine::conversation::MemorySettings;
 use serde_json::{Value, json};
 
 use super::{
     client::{Answered, LocalClient},
+    kept::{FoundConversation, KeptConversations, ListedConversation},
     line::{HELP, InputLine},
     report,
     screen::Screen,
 };
-use crate::{app::App, command::talk::TalkArgs, settings::size::ByteSize};
+use crate::{app::App, clock::unix_seconds, command::talk::TalkArgs, settings::size::ByteSize};
+
+/// Conversations that `/list` shows.
+const LISTED_MAX: usize = 50;
 
 /// Whether and how a conversation is remembered beyond the context.
 pub(super) struct Remembering {
@@ -20,6 +25,9 @@ pub(super) struct Remembering {
     pub(super) settings: Result<MemorySettings, String>,
 }
 
+/// Why conversations end with the program; nothing where they do not.
+pub(super) type Lasting = Result<(), String>;
+
 /// A conversation, and where it takes place.
 pub(super) struct TerminalChat {
     app: Arc<App>,
@@ -27,7 +35,11 @@ pub(super) struct TerminalChat {
     screen: Screen,
     talk: TalkArgs,
     remembering: Remembering,
-    messages: Vec<Value>,
+    lasting: Lasting,
+    /// Of the conversation, from its first answer on.
+    id: Option<String>,
+    /// What it is called, or is to be called when it begins; its first words where nobody says.
+    name: Option<String>,
     /// `kvik.memory` of the last answer.
     memory: Value,
 }
@@ -39,25 +51,23 @@ impl TerminalChat {
         screen: Screen,
         talk: TalkArgs,
         remembering: Remembering,
+        lasting: Lasting,
     ) -> TerminalChat {
-        let mut chat = TerminalChat {
-            app,
-            client,
-            screen,
-            talk,
-            remembering,
-            messages: Vec::new(),
-            memory: Value::Null,
-        };
-        chat.begin();
-        chat
+        let (id, name, memory) = (None, None, Value::Null);
+        TerminalChat { app, client, screen, talk, remembering, lasting, id, name, memory }
     }
 
     /// Does what a line says.
     pub(super) fn take(&mut self, line: InputLine<'_>) {
+        if let Err(error) = self.follow(line) {
+            self.screen.line(&format!("error: {error:#}"));
+        }
+    }
+
+    fn follow(&mut self, line: InputLine<'_>) -> anyhow::Result<()> {
         match line {
             InputLine::Nothing | InputLine::Quit => {}
-            InputLine::Say(text) => self.say(text),
+            InputLine::Say(text) => return self.say(text),
             InputLine::Help => self.screen.line(HELP),
             InputLine::System(text) => {
                 self.talk.system = (!text.is_empty()).then(|| text.to_owned());
@@ -65,61 +75,164 @@ impl TerminalChat {
             }
             InputLine::Reset => self.begin(),
             InputLine::Stats => self.show_stats(),
-            InputLine::Memory => self.show_memory(),
+            InputLine::Memory => return self.show_memory(),
             InputLine::Remember(on) => self.remember(on),
-            InputLine::Undo => self.undo(),
+            InputLine::Undo => return self.undo(),
+            InputLine::Save(name) => return self.save(name),
+            InputLine::Load(name) => return self.load(name),
+            InputLine::List => return self.list(),
+            InputLine::Delete(name) => return self.delete(name),
+            InputLine::Export(file) => return self.export(file),
             InputLine::Wrong(message) => self.screen.line(&message),
         }
+        Ok(())
+    }
+
+    fn kept(&self) -> KeptConversations<'_> {
+        KeptConversations(&self.client)
     }
 
     /// A new conversation.
     fn begin(&mut self) {
-        let system = self.talk.system.as_ref().map(|text| json!({"role": "system", "content": text}));
-        self.messages = system.into_iter().collect();
-        self.memory = Value::Null;
+        (self.id, self.name, self.memory) = (None, None, Value::Null);
     }
 
-    fn say(&mut self, text: &str) {
-        self.messages.push(json!({"role": "user", "content": text}));
-        let body = self.body();
+    fn say(&mut self, text: &str) -> anyhow::Result<()> {
+        let body = self.body(text)?;
         let TerminalChat { client, screen, .. } = self;
-        match client.chat(&body, &mut |piece| screen.piece(piece)) {
-            Ok(Answered::Whole(answer)) => {
-                self.messages.push(json!({"role": "assistant", "content": answer.content}));
-                self.memory = answer.report["kvik"]["memory"].clone();
+        match client.chat(&body, &mut |piece| screen.piece(piece))? {
+            Answered::Whole(answer) => {
+                let kvik = &answer.report["kvik"];
+                let own = |field: &str| kvik["conversation"][field].as_str().map(str::to_owned);
+                (self.id, self.name, self.memory) = (own("id"), own("name"), kvik["memory"].clone());
                 self.screen.answered(&answer);
             }
-            // The question is removed, so that another one can follow.
-            Ok(Answered::Stopped) => {
-                self.messages.pop();
+            Answered::Stopped => {
                 self.screen.line("");
                 self.screen.note("stopped; the question is not part of the conversation");
             }
-            Err(error) => {
-                self.messages.pop();
-                self.screen.line(&format!("error: {error:#}"));
+        }
+        Ok(())
+    }
+
+    /// The request of a turn: what is new, and where it belongs.
+    fn body(&self, text: &str) -> anyhow::Result<Value> {
+        let mut body = self.talk.fields(self.app.serving.model.embedded);
+        let system = self.talk.system.as_ref().filter(|_| self.id.is_none());
+        let system = system.map(|text| json!({"role": "system", "content": text}));
+        let conversation = match self.id.as_ref().or(self.name.as_ref()) {
+            Some(known) => known.clone(),
+            None => self.kept().unused_name(text)?,
+        };
+        body["messages"] = system.into_iter().chain([json!({"role": "user", "content": text})]).collect();
+        body["stream"] = json!(true);
+        body["stream_options"] = json!({"include_usage": true});
+        body["kvik"] = json!({"memory": self.remembering.on, "conversation": conversation});
+        Ok(body)
+    }
+
+    /// Takes back the last question and what answered it.
+    fn undo(&mut self) -> anyhow::Result<()> {
+        let found = self.id.as_ref().map(|id| self.kept().find(id)).transpose()?;
+        let last = found.as_ref().and_then(last_question);
+        let (Some(found), Some(index)) = (&found, last) else {
+            self.screen.line("there is nothing to take back");
+            return Ok(());
+        };
+        self.kept().take_back(&found.id, index)?;
+        self.memory = Value::Null;
+        self.screen.note(&format!("taken back: {}", report::shortened(text_of(&found.messages[index]))));
+        Ok(())
+    }
+
+    fn save(&mut self, name: &str) -> anyhow::Result<()> {
+        let lasting = match &self.lasting {
+            Ok(()) => String::new(),
+            Err(why) => format!(" until the program ends ({why})"),
+        };
+        if name.is_empty() {
+            let name = self.name.as_deref().unwrap_or("its first words, when it begins");
+            self.screen.line(&format!("this conversation is kept{lasting} as: {name}"));
+            return Ok(());
+        }
+        match &self.id {
+            Some(id) => self.kept().rename(id, name)?,
+            None if self.kept().all()?.iter().any(|listed| listed.name() == name) => {
+                bail!("another conversation has the name `{name}`; /load goes on with it")
+            }
+            None => {}
+        }
+        self.name = Some(name.to_owned());
+        self.screen.line(&format!("kept{lasting} as: {name}"));
+        Ok(())
+    }
+
+    /// Goes on with the conversation of this name.
+    pub(super) fn load(&mut self, name: &str) -> anyhow::Result<()> {
+        let found = self.kept().find(name)?;
+        let name = found.name.as_ref().unwrap_or(&found.id);
+        self.screen.note(&format!("{name}: {} messages", found.messages.len()));
+        if let Some(question) = last_question(&found) {
+            let (asked, answers) = (&found.messages[question], &found.messages[question + 1..]);
+            self.screen.line(&format!("> {}", text_of(asked)));
+            answers.iter().for_each(|answer| self.screen.line(text_of(answer)));
+        }
+        (self.id, self.name, self.memory) = (Some(found.id), found.name, Value::Null);
+        Ok(())
+    }
+
+    /// Goes on with the conversation that was changed last.
+    pub(super) fn load_newest(&mut self) -> anyhow::Result<()> {
+        match self.kept().all()?.first() {
+            Some(newest) => self.load(&newest.id),
+            None => {
+                self.screen.line("There is no conversation yet; this is the first.");
+                Ok(())
             }
         }
     }
 
-    /// The request of a turn.
-    fn body(&self) -> Value {
-        let mut body = self.talk.fields(self.app.serving.model.embedded);
-        body["messages"] = Value::Array(self.messages.clone());
-        body["stream"] = json!(true);
-        body["stream_options"] = json!({"include_usage": true});
-        body["kvik"] = json!({"memory": self.remembering.on});
-        body
+    /// Says which conversation could be gone on with.
+    pub(super) fn show_newest(&mut self) -> anyhow::Result<()> {
+        if let Some(newest) = self.kept().all()?.first() {
+            self.screen.line(&format!("`kvik chat --resume` or /load goes on with: {}", listed(newest)));
+        }
+        Ok(())
     }
 
-    /// Takes back the last question and what answered it.
-    fn undo(&mut self) {
-        let Some(question) = self.messages.iter().rposition(|message| message["role"] == "user") else {
-            return self.screen.line("there is nothing to take back");
-        };
-        let question = self.messages.drain(question..).next().unwrap_or_default();
-        let text = question["content"].as_str().unwrap_or_default();
-        self.screen.note(&format!("taken back: {}", report::shortened(text)));
+    fn list(&mut self) -> anyhow::Result<()> {
+        let all = self.kept().all()?;
+        for one in all.iter().take(LISTED_MAX) {
+            let mark = if self.id.as_ref() == Some(&one.id) { "*" } else { " " };
+            self.screen.line(&format!("{mark} {}", listed(one)));
+        }
+        match all.len() {
+            0 => self.screen.line("there is no conversation yet"),
+            all if all > LISTED_MAX => self.screen.line(&format!("  and {} more", all - LISTED_MAX)),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn delete(&mut self, name: &str) -> anyhow::Result<()> {
+        let deleted = self.kept().delete(name)?;
+        self.screen.line(&format!("deleted: {name}"));
+        if self.id.as_ref() == Some(&deleted) {
+            self.begin();
+        }
+        Ok(())
+    }
+
+    fn export(&mut self, file: &str) -> anyhow::Result<()> {
+        let id = self.id.as_ref().context("there is nothing to export yet")?;
+        let format = if file.ends_with(".md") { "markdown" } else { "json" };
+        let text = self.kept().export(id, format)?;
+        // What is there already may be dear to somebody.
+        let opened = OpenOptions::new().write(true).create_new(true).open(file);
+        let written = opened.and_then(|mut file| file.write_all(text.as_bytes()));
+        written.with_context(|| format!("{file} cannot be written"))?;
+        self.screen.line(&format!("written: {file}"));
+        Ok(())
     }
 
     fn remember(&mut self, on: bool) {
@@ -127,30 +240,32 @@ impl TerminalChat {
             Err(why) if on => self.screen.line(&format!("nothing can be remembered: {why}")),
             _ => {
                 self.remembering.on = on;
-                self.screen.line(if on {
-                    "memory is on"
-                } else {
-                    "memory is off: the conversation ends with the context"
-                });
+                let off = "memory is off: the conversation ends with the context";
+                self.screen.line(if on { "memory is on" } else { off });
             }
         }
     }
 
-    fn show_memory(&mut self) {
+    fn show_memory(&mut self) -> anyhow::Result<()> {
         let lines = match &self.remembering {
             Remembering { settings: Err(why), .. } => vec![format!("nothing can be remembered: {why}")],
             Remembering { on: false, .. } => vec!["memory is off; /memory on switches it on".to_owned()],
             Remembering { settings: Ok(settings), .. } => {
                 let mut lines = vec![format!("memory is on: {}", report::settings(settings))];
-                if !self.memory.is_null() {
-                    lines.push("the last turn read".to_owned());
-                    lines.extend(report::segments(&self.memory));
-                    lines.extend(report::quoted(&self.memory, &self.messages));
-                }
+                lines.extend(self.last_turn()?);
                 lines
             }
         };
         lines.iter().for_each(|line| self.screen.line(line));
+        Ok(())
+    }
+
+    /// What the last turn read, in lines; none where there was none.
+    fn last_turn(&self) -> anyhow::Result<Vec<String>> {
+        let Some(id) = self.id.as_ref().filter(|_| !self.memory.is_null()) else { return Ok(Vec::new()) };
+        let said = self.kept().find(id)?.messages;
+        let lines = std::iter::once("the last turn read".to_owned());
+        Ok(lines.chain(report::segments(&self.memory)).chain(report::quoted(&self.memory, &said)).collect())
     }
 
     fn show_stats(&mut self) {
@@ -163,4 +278,20 @@ impl TerminalChat {
             stats.counters.reused_tokens,
         ));
     }
+}
+
+/// A conversation in one line.
+fn listed(one: &ListedConversation) -> String {
+    let age = report::age(unix_seconds().saturating_sub(one.updated));
+    format!("{}  ({} messages, {age} ago)", one.name(), one.messages)
+}
+
+/// The index of the last question of a conversation.
+fn last_question(found: &FoundConversation) -> Option<usize> {
+    found.messages.iter().rposition(|message| message["role"] == "user")
+}
+
+/// The text of a message; nothing where it has parts, which no terminal sends.
+fn text_of(message: &Value) -> &str {
+    message["content"].as_str().unwrap_or_default()
 }

@@ -5,8 +5,13 @@ pub(super) const HELP: &str = "\
 /memory         what is remembered: settings, segments of the last turn, what was quoted
 /memory on|off  answer beyond the context from a summary, or not
 /undo           take back the last question and its answer
+/save NAME      give this conversation a name of your own
+/load NAME      go on with another one
+/list           the conversations that are kept
+/delete NAME    delete one
+/export FILE    write this one to a new file: JSON, or Markdown where its name ends in .md
 /system TEXT    begin a new conversation with this system message
-/reset          begin a new conversation (the prompt of this one stays in the cache)
+/reset          begin a new conversation
 /stats          show the use of the cache
 /help           this list
 /quit           leave (also Ctrl-D); Ctrl-C stops an answer";
@@ -25,6 +30,12 @@ pub(super) enum InputLine<'a> {
     /// Whether to remember from now on.
     Remember(bool),
     Undo,
+    /// A name for the conversation; the empty one asks for the name that it has.
+    Save(&'a str),
+    Load(&'a str),
+    List,
+    Delete(&'a str),
+    Export(&'a str),
     Quit,
     /// What is no command, and what to write instead.
     Wrong(String),
@@ -42,6 +53,15 @@ impl<'a> InputLine<'a> {
             ("/memory", "on") => InputLine::Remember(true),
             ("/memory", "off") => InputLine::Remember(false),
             ("/memory", other) => wrong(format!("/memory takes on, off or nothing, not {other}")),
+            ("/save", name) => InputLine::Save(name),
+            ("/load" | "/delete", "") => {
+                wrong(format!("{command} takes the name of a conversation; /list shows them"))
+            }
+            ("/load", name) => InputLine::Load(name),
+            ("/delete", name) => InputLine::Delete(name),
+            ("/export", "") => wrong("/export takes the name of a new file".to_owned()),
+            ("/export", file) => InputLine::Export(file),
+            ("/list", "") => InputLine::List,
             ("/help" | "/?", "") => InputLine::Help,
             ("/reset", "") => InputLine::Reset,
             ("/stats", "") => InputLine::Stats,
@@ -55,7 +75,7 @@ impl<'a> InputLine<'a> {
 }
 
 /// Commands that stand alone.
-const ALONE: [&str; 7] = ["/help", "/?", "/reset", "/stats", "/undo", "/quit", "/exit"];
+const ALONE: [&str; 8] = ["/help", "/?", "/list", "/reset", "/stats", "/undo", "/quit", "/exit"];
 
 fn wrong(message: String) -> InputLine<'static> {
     InputLine::Wrong(message)
@@ -75,6 +95,9 @@ mod tests {
         check("/reset", InputLine::Reset);
         check("/memory", InputLine::Memory);
         check("/memory  off", InputLine::Remember(false));
+        check("/save my dog ", InputLine::Save("my dog"));
+        check("/save", InputLine::Save(""));
+        check("/load my dog", InputLine::Load("my dog"));
         check("/quit", InputLine::Quit);
         check("1/2 is a half", InputLine::Say("1/2 is a half"));
     }
@@ -88,12 +111,14 @@ mod tests {
         check("/helpme", "no command /helpme");
         check("/undo that", "/undo stands alone");
         check("/memory maybe", "on, off");
+        check("/load", "/list shows them");
+        check("/export ", "a new file");
     }
 
     #[test]
     fn the_help_lists_commands_that_exist() {
         for line in HELP.lines() {
-            let (command, _) = line.split_once("  ").unwrap();
+            let command = line.split("  ").next().unwrap();
             for command in command.split('|') {
                 let command =
                     if command.starts_with('/') { command.to_owned() } else { format!("/memory {command}") };

@@ -9,6 +9,7 @@
 
 mod client;
 mod conversation;
+mod kept;
 mod line;
 mod report;
 mod screen;
@@ -33,9 +34,12 @@ use self::{
     line::InputLine,
     screen::Screen,
 };
-use super::{flags::memory::MemoryArgs, talk::TalkArgs};
+use super::{
+    flags::{accounts::StateArgs, memory::MemoryArgs},
+    talk::TalkArgs,
+};
 use crate::{
-    accounts::ledger::Ledger,
+    accounts::ledger::{Ledger, Records},
     api,
     app::{
         App, AppConfig,
@@ -57,6 +61,11 @@ use crate::{
 
 /// One answer at a time, and beside it what is computed of summaries.
 const CAPACITY: Capacity = Capacity { parallel: 4, queue: 16 };
+/// Folder of its records in the state directory. They are not the server's, which one process at a time writes: a
+/// terminal that somebody leaves open must not keep a server from its accounts.
+const FOLDER: &str = "chat";
+/// How long to wait for another terminal that closes the records.
+const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 /// Longest body of a request in this process.
 const BODY_BYTES_MAX: u64 = 32 << 20;
 
@@ -65,12 +74,16 @@ const BODY_BYTES_MAX: u64 = 32 << 20;
 #[command(after_help = "Examples:
   kvik chat
   kvik chat -m model.gguf --system \"You are a friendly assistant.\"
+  kvik chat --resume                    go on with the last conversation
+  kvik chat --resume \"my dog\"           go on with the one of that name
 
 After each answer one line says how many tokens of the conversation were reused and when the first
 token came: a conversation is computed once, however long it grows. When it is longer than the
 context, the model reads a summary of its beginning, its recent messages, and what of the rest fits
 the question; /memory shows them, --memory off ends the conversation with the context.
-/help lists the commands.")]
+
+Every conversation is kept in the state directory, under its first words or the name that /save
+gives it; with --memory off none is. /help lists the commands.")]
 pub(crate) struct ChatArgs {
     #[command(flatten)]
     model: ModelArgs,
@@ -80,6 +93,11 @@ pub(crate) struct ChatArgs {
     talk: TalkArgs,
     #[command(flatten)]
     memory: MemoryArgs,
+    #[command(flatten)]
+    state: StateArgs,
+    /// Go on with the conversation of this name; without a name, with the last one
+    #[arg(long, value_name = "NAME", num_args = 0..=1)]
+    resume: Option<Option<String>>,
 }
 
 /// Runs the command.
@@ -92,10 +110,15 @@ pub(crate) fn run(args: &ChatArgs) -> anyhow::Result<()> {
     if let Err(why) = &remembering.settings {
         screen.line(&format!("This conversation ends with the context: {why}."));
     }
-    screen.line("/help lists the commands.\n");
-    let app = app(serving, config);
-    let mut chat = TerminalChat::new(app.clone(), client(app)?, screen, args.talk.clone(), remembering);
-    let outcome = converse(&mut chat);
+    let records = args.records()?;
+    if let Err(why) = &records {
+        screen.line(&format!("Conversations are kept until this program ends: {why}."));
+    }
+    let lasting = records.as_ref().map(drop).map_err(String::clone);
+    let app = app(serving, config, records.ok());
+    let mut chat =
+        TerminalChat::new(app.clone(), client(app)?, screen, args.talk.clone(), remembering, lasting);
+    let outcome = args.open_conversation(&mut chat).and_then(|()| converse(&mut chat));
     handle.shutdown(Duration::ZERO);
     outcome
 }
@@ -109,6 +132,7 @@ fn greet(screen: &mut Screen, serving: &Serving, cache: ByteSize) {
             "This is a very small model that knows little: try \"Who are you?\" or \"My dog is called Bolt.\"",
         );
     }
+    screen.line("/help lists the commands.");
 }
 
 impl ChatArgs {
@@ -125,10 +149,30 @@ impl ChatArgs {
         let on = config.on;
         Ok((config, Remembering { on, settings }))
     }
+
+    /// Where conversations are written down, or why they end with the program.
+    fn records(&self) -> anyhow::Result<Result<Records, String>> {
+        if !self.memory.config(true)?.on {
+            return Ok(Err("--memory off".to_owned()));
+        }
+        let Some(folder) = self.state.folder() else {
+            return Ok(Err("there is no home directory; give --state-dir".to_owned()));
+        };
+        Ok(Records::open(&folder.join(FOLDER), LOCK_PATIENCE).map_err(|error| error.to_string()))
+    }
+
+    /// Goes on with the conversation that was asked for, or says which one could be.
+    fn open_conversation(&self, chat: &mut TerminalChat) -> anyhow::Result<()> {
+        match &self.resume {
+            Some(Some(name)) => chat.load(name),
+            Some(None) => chat.load_newest(),
+            None => chat.show_newest(),
+        }
+    }
 }
 
 /// The state behind the routes, for one person without a key.
-fn app(serving: Serving, memory: MemoryConfig) -> Arc<App> {
+fn app(serving: Serving, memory: MemoryConfig, records: Option<Records>) -> Arc<App> {
     let started = Instant::now();
     let config = AppConfig {
         senders: Senders { hosts: Hosts::new(Ipv4Addr::LOCALHOST.into(), Vec::new()), origins: Vec::new() },
@@ -137,8 +181,8 @@ fn app(serving: Serving, memory: MemoryConfig) -> Arc<App> {
         prices: None,
         clock: Arc::new(move || started.elapsed()),
         admission_slots: CAPACITY.parallel + CAPACITY.queue,
-        records: None,
-        conversations: None,
+        conversations: records.clone(),
+        records,
         memory,
     };
     let ledger = Ledger::new(&serving.model.name, None, SystemTime::now);

@@ -159,7 +159,7 @@ mod tests {
             "timings": {"cache_n": 1180, "prompt_n": 24, "predicted_n": 12, "predicted_per_second": 88.04},
             "kvik": {"memory": memory},
         });
-        Answer { content: String::new(), first_token: Duration::from_millis(31), report }
+        Answer { first_token: Duration::from_millis(31), report }
     }
 
     fn memory(summarised: u64, quotes: Value) -> Value {

@@ -1,5 +1,6 @@
 use std::{
     io::Write,
+    path::PathBuf,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -45,24 +46,51 @@ struct Terminal {
     handle: Handle,
 }
 
+/// A directory of a user that lasts for a test.
+struct Home(tempfile::TempDir);
+
+impl Home {
+    fn new() -> Home {
+        Home(tempfile::tempdir().unwrap())
+    }
+
+    /// A terminal of this user.
+    fn terminal(&self, memory: &[&str]) -> Terminal {
+        Terminal::new(&[&["--state-dir", self.0.path().to_str().unwrap()], memory].concat())
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+}
+
 impl Terminal {
-    fn new(memory: &[&str]) -> Terminal {
+    fn new(own: &[&str]) -> Terminal {
         let cache = CacheArgs::in_ram(CONTEXT, ByteSize(64 << 20));
-        let args = flags(&[&["--max-tokens", "24"], memory].concat());
+        let args = flags(&[&["--max-tokens", "24"], own].concat());
         let loaded = load::open(&ModelArgs::embedded(), &cache, CAPACITY).unwrap();
         let (config, remembering) = args.remembering(CONTEXT).unwrap();
-        let app = app(loaded.serving, config);
+        let records = args.records().unwrap();
+        let lasting = records.as_ref().map(drop).map_err(String::clone);
+        let app = app(loaded.serving, config, records.ok());
         let written = Written::default();
         let screen = Screen::plain(written.clone());
         let client = client(app.clone()).unwrap();
-        let chat = TerminalChat::new(app.clone(), client, screen, args.talk, remembering);
+        let mut chat =
+            TerminalChat::new(app.clone(), client, screen, args.talk.clone(), remembering, lasting);
+        args.open_conversation(&mut chat).unwrap();
         Terminal { chat, app, written, handle: loaded.handle }
+    }
+
+    /// What was shown since the last time.
+    fn shown(&self) -> String {
+        String::from_utf8(std::mem::take(&mut *self.written.0.lock().unwrap())).unwrap()
     }
 
     /// What a line shows.
     fn types(&mut self, line: &str) -> String {
         self.chat.take(InputLine::parse(line));
-        String::from_utf8(std::mem::take(&mut *self.written.0.lock().unwrap())).unwrap()
+        self.shown()
     }
 
     /// A reader's pause: until nothing runs, also of what begins behind an answer.
@@ -85,7 +113,8 @@ impl Drop for Terminal {
 
 #[test]
 fn a_fact_is_recalled_beyond_the_context() {
-    let mut terminal = Terminal::new(&MEMORY);
+    let home = Home::new();
+    let mut terminal = home.terminal(&MEMORY);
     let first = terminal.types("Please remember that my dog is called Bolt.");
     assert!(
         first.contains("prompt tokens") && !first.contains("memory:"),
@@ -106,7 +135,8 @@ fn a_fact_is_recalled_beyond_the_context() {
 
 #[test]
 fn what_is_taken_back_is_shown_and_no_longer_known() {
-    let mut terminal = Terminal::new(&MEMORY);
+    let home = Home::new();
+    let mut terminal = home.terminal(&MEMORY);
     assert!(terminal.types("/undo").contains("nothing to take back"));
     terminal.types("My dog is called Bolt.");
     let before = terminal.types("What is my dog called?");
@@ -115,6 +145,72 @@ fn what_is_taken_back_is_shown_and_no_longer_known() {
     assert!(terminal.types("/undo").contains("taken back: My dog is called Bolt."));
     let after = terminal.types("What is my dog called?");
     assert!(!after.contains("Bolt"), "{after}");
+}
+
+#[test]
+fn a_conversation_goes_on_in_the_next_terminal() {
+    let home = Home::new();
+    let mut terminal = home.terminal(&[]);
+    assert_eq!(terminal.shown(), "", "there is nothing to go on with");
+    terminal.types("My dog is called Bolt.");
+    terminal.types("/save my dog");
+    drop(terminal);
+
+    let mut terminal = home.terminal(&[]);
+    assert!(terminal.shown().contains("goes on with: my dog  (2 messages"));
+    terminal.types("My cat is called Luna.");
+    assert!(terminal.types("/load my dog").contains("> My dog is called Bolt."));
+    let answer = terminal.types("What is my dog called?");
+    assert!(answer.contains("Bolt"), "{answer}");
+    drop(terminal);
+
+    let terminal = home.terminal(&["--resume"]);
+    let shown = terminal.shown();
+    assert!(shown.contains("my dog: 4 messages") && shown.contains("> What is my dog called?"), "{shown}");
+    drop(terminal);
+    let terminal = home.terminal(&["--resume", "My cat is called Luna."]);
+    assert!(terminal.shown().contains("> My cat is called Luna."));
+}
+
+#[test]
+fn conversations_are_listed_named_deleted_and_exported() {
+    let home = Home::new();
+    let mut terminal = home.terminal(&[]);
+    for _ in 0..2 {
+        terminal.types("Hello there!");
+        terminal.types("/reset");
+    }
+    terminal.types("/save third");
+    terminal.types("Hello there!");
+    let list = terminal.types("/list");
+    let names: Vec<&str> = list.lines().map(|line| line.split("  (").next().unwrap()).collect();
+    assert_eq!(names, ["* third", "  Hello there! (2)", "  Hello there!"]);
+    assert!(terminal.types("/save Hello there!").contains("error: another conversation has the name"));
+    terminal.types("/delete third");
+    assert!(terminal.types("/undo").contains("nothing to take back"), "a new conversation has begun");
+    assert!(terminal.types("/load third").contains("no conversation `third`; /list shows them"));
+    terminal.types("/load Hello there!");
+
+    let file = home.file("hello.md");
+    terminal.types(&format!("/export {}", file.display()));
+    assert!(std::fs::read_to_string(&file).unwrap().contains("Hello there!"));
+    assert!(
+        terminal.types(&format!("/export {}", file.display())).contains("cannot be written"),
+        "it is there already"
+    );
+}
+
+#[test]
+fn what_cannot_be_kept_is_said() {
+    let home = Home::new();
+    let mut one = home.terminal(&[]);
+    one.types("My dog is called Bolt.");
+    let mut other = home.terminal(&[]);
+    other.types("My cat is called Luna.");
+    assert!(other.types("/save").contains("until the program ends"), "the first one holds the records");
+    let mut off = home.terminal(&["--memory", "off"]);
+    assert!(off.types("/list").contains("no conversation yet"));
+    assert!(off.types("/save x").contains("until the program ends (--memory off)"));
 }
 
 #[test]

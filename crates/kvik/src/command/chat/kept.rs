@@ -1,0 +1,150 @@
+//! The conversations that the routes keep, as a terminal asks for them.
+
+use std::collections::BTreeSet;
+
+use anyhow::anyhow;
+use axum::http::{Method, StatusCode};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::client::{LocalClient, Refused};
+use crate::command::remote::escaped;
+
+const PATH: &str = "/v1/conversations";
+/// Conversations of one page of the list.
+const PAGE: usize = 1000;
+/// Bytes of a name that is made of what was said first, and of the number behind it.
+const NAME_BYTES: usize = 48;
+
+/// All of them.
+#[derive(Clone, Copy)]
+pub(super) struct KeptConversations<'a>(pub(super) &'a LocalClient);
+
+/// A conversation in the list.
+#[derive(Debug, Deserialize)]
+pub(super) struct ListedConversation {
+    pub(super) id: String,
+    pub(super) name: Option<String>,
+    /// Unix seconds.
+    pub(super) updated: u64,
+    pub(super) messages: usize,
+}
+
+impl ListedConversation {
+    /// By which a person finds it.
+    pub(super) fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or(&self.id)
+    }
+}
+
+/// A conversation with all that was said in it.
+#[derive(Debug, Deserialize)]
+pub(super) struct FoundConversation {
+    pub(super) id: String,
+    pub(super) name: Option<String>,
+    pub(super) messages: Vec<Value>,
+}
+
+impl KeptConversations<'_> {
+    /// All of them, the one that was changed last first.
+    pub(super) fn all(self) -> anyhow::Result<Vec<ListedConversation>> {
+        #[derive(Deserialize)]
+        struct Page {
+            data: Vec<ListedConversation>,
+            has_more: bool,
+        }
+        let mut all: Vec<ListedConversation> = Vec::new();
+        loop {
+            let after = all.last().map_or_else(String::new, |last| format!("&after={}", last.id));
+            let page = self.0.call(Method::GET, &format!("{PATH}?limit={PAGE}{after}"), None)?;
+            let page: Page = serde_json::from_value(page)?;
+            all.extend(page.data);
+            if !page.has_more {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// The one of this name or id.
+    pub(super) fn find(self, name: &str) -> anyhow::Result<FoundConversation> {
+        let found = self.0.call(Method::GET, &path(name), None).map_err(|error| in_terminal(error, name))?;
+        Ok(serde_json::from_value(found)?)
+    }
+
+    pub(super) fn rename(self, id: &str, name: &str) -> anyhow::Result<()> {
+        self.0.call(Method::POST, &path(id), Some(&json!({"name": name}))).map(drop)
+    }
+
+    /// Deletes the one of this name, and returns its id.
+    pub(super) fn delete(self, name: &str) -> anyhow::Result<String> {
+        let deleted =
+            self.0.call(Method::DELETE, &path(name), None).map_err(|error| in_terminal(error, name))?;
+        Ok(deleted["id"].as_str().unwrap_or_default().to_owned())
+    }
+
+    /// Takes back the message of this index and all behind it.
+    pub(super) fn take_back(self, id: &str, from: usize) -> anyhow::Result<()> {
+        self.0.call(Method::DELETE, &format!("{}/messages?from={from}", path(id)), None).map(drop)
+    }
+
+    /// As text, in `json` or `markdown`.
+    pub(super) fn export(self, id: &str, format: &str) -> anyhow::Result<String> {
+        self.0.text(Method::GET, &format!("{}/export?format={format}", path(id)), None)
+    }
+
+    /// A name that no conversation has, of the words with which one begins.
+    pub(super) fn unused_name(self, text: &str) -> anyhow::Result<String> {
+        let names: BTreeSet<String> = self.all()?.into_iter().filter_map(|listed| listed.name).collect();
+        let name = first_words(text);
+        let numbered = (2..).map(|n| format!("{name} ({n})"));
+        let mut candidates = std::iter::once(name.clone()).chain(numbered);
+        candidates.find(|name| !names.contains(name)).ok_or_else(|| anyhow!("all names are taken"))
+    }
+}
+
+fn path(name: &str) -> String {
+    format!("{PATH}/{}", escaped(name))
+}
+
+/// The error of a conversation that does not exist, in words of the terminal.
+fn in_terminal(error: anyhow::Error, name: &str) -> anyhow::Error {
+    match error.downcast_ref::<Refused>() {
+        Some(refused) if refused.status == StatusCode::NOT_FOUND => {
+            anyhow!("there is no conversation `{name}`; /list shows them")
+        }
+        _ => error,
+    }
+}
+
+/// The first words of a text, as a name.
+fn first_words(text: &str) -> String {
+    let mut name = String::new();
+    for word in text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty()) {
+        let space = if name.is_empty() { "" } else { " " };
+        if name.len() + space.len() + word.len() > NAME_BYTES {
+            break;
+        }
+        name.push_str(space);
+        name.push_str(word);
+    }
+    // A word that is longer than a name; and ids are no names.
+    if name.is_empty() {
+        name = text.chars().filter(|c| !c.is_control()).take(NAME_BYTES / 4).collect();
+    }
+    if name.starts_with("conv_") { format!("about {name}") } else { name }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_conversation_is_called_by_its_first_words() {
+        let check = |text: &str, expect: &str| assert_eq!(first_words(text), expect, "{text}");
+        check("My dog is called Bolt.", "My dog is called Bolt.");
+        check("one\ttwo\n\nthree", "one two three");
+        check(&"word ".repeat(20), "word word word word word word word word word");
+        check(&"é".repeat(100), &"é".repeat(12));
+        check("conv_1", "about conv_1");
+    }
+}
