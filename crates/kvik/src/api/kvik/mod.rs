@@ -1,6 +1,7 @@
 //! kvik's own endpoints: the cache, kept prompts, conversations, usage.
 
 pub(crate) mod cache;
+mod conversation_memory;
 pub(crate) mod conversations;
 pub(super) mod explain;
 mod markdown;
@@ -47,6 +48,7 @@ fn conversation_routes() -> Vec<Route> {
     let list = gives(shapes::conversations, "Lists the conversations that the server keeps");
     let rename = gives(shapes::conversation, "Gives a conversation another name");
     let take_back = gives(shapes::conversation, "Takes back the last messages of a conversation");
+    let correct = gives(shapes::conversation_memory, "Corrects what is remembered of a conversation");
     let export =
         gives(shapes::exported_conversation, "Gives a conversation as `POST /v1/conversations` takes it");
     vec![
@@ -62,6 +64,12 @@ fn conversation_routes() -> Vec<Route> {
             .delete(conversations::delete, gives(shapes::deleted_conversation, "Deletes a conversation")),
         at(&["/v1/conversations/{id}/messages"])
             .delete(conversations::take_back, take_back.asks(&conversations::TAKEN_BACK_PARAMETERS)),
+        at(&["/v1/conversations/{id}/memory"])
+            .get(
+                conversation_memory::show,
+                gives(shapes::conversation_memory, "Shows what is remembered of a conversation"),
+            )
+            .post(conversation_memory::correct, correct.takes::<conversation_memory::CorrectFields>()),
         at(&["/v1/conversations/{id}/export"])
             .get(conversations::export, export.asks(&conversations::EXPORT_PARAMETERS)),
     ]

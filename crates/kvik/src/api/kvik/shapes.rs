@@ -151,6 +151,21 @@ pub(super) fn deleted_conversation() -> Value {
     named("conversation.deleted", [("id", kind("string")), ("deleted", kind("boolean"))])
 }
 
+/// Of `GET /v1/conversations/{id}/memory`.
+pub(super) fn conversation_memory() -> Value {
+    let mut summary = object([
+        ("text", kind("string")),
+        ("covers", kind("integer")),
+        ("messages", list(kind("integer"))),
+        ("age_s", kind("integer")),
+        ("updates", kind("integer")),
+        ("corrected", kind("boolean")),
+        ("failed", nullable("string")),
+    ]);
+    summary["type"] = json!(["object", "null"]);
+    named("conversation.memory", [("id", kind("string")), ("summary", summary)])
+}
+
 /// Of `GET /v1/conversations/{id}/export`.
 pub(super) fn exported_conversation() -> Value {
     object([("name", nullable("string")), ("messages", list(kind("object")))])

@@ -12,7 +12,11 @@ use super::{
     tenants::{ask, busy_server, code, keys},
     with,
 };
-use crate::app::{AppConfig, keys::Keys};
+use crate::app::{
+    AppConfig,
+    keys::Keys,
+    memory::{MemoryConfig, rebuild::make_summaries},
+};
 
 const CHAT: &str = "/v1/chat/completions";
 const ALL: &str = "/v1/conversations";
@@ -237,6 +241,8 @@ async fn what_another_tenant_has_does_not_exist() {
             ("GET", format!("{path}/export?format=markdown"), Value::Null),
             ("DELETE", format!("{path}/messages?from=0"), Value::Null),
             ("POST", ALL.to_owned(), json!({"from": reference})),
+            ("GET", format!("{path}/memory"), Value::Null),
+            ("POST", format!("{path}/memory"), json!({"summary": "Nothing."})),
         ] {
             refused(&server, (method, &path), body, nowhere).await;
         }
@@ -327,4 +333,90 @@ async fn conversations_last_as_long_as_what_they_are_written_in() {
     let server = open();
     let answer = done(&server, "", "POST", CHAT, turn("trip", json!([said("user", "Again.")]))).await;
     assert_eq!(answer["kvik"]["conversation"]["messages"], 4);
+}
+
+/// A server whose model says the same to everything, also to a request for a summary.
+fn remembering() -> Server {
+    let memory = MemoryConfig {
+        recent_max: Some(300),
+        summary_max: Some(64),
+        trigger_discard: Some(120),
+        quotes_max: Some(0),
+        ..MemoryConfig::default()
+    };
+    let script = |request: &kvik_engine::api::Request| Ok(say(request, "Hi!", FinishReason::Eos));
+    let server = Server::build(script, keys(TENANTS), AppConfig { memory, ..config() });
+    tokio::spawn(make_summaries(server.app.clone()));
+    server
+}
+
+/// Small talk until a summary is read that was made of as many others.
+async fn talks(server: &Server, updates: u64) -> Value {
+    for number in 0..1000 {
+        let text = format!("The bus number {number} was late again. I had noodles for lunch.");
+        let answer = done(server, "acme", "POST", CHAT, turn("trip", json!([said("user", &text)]))).await;
+        let memory = &answer["kvik"]["memory"];
+        if memory["summary"]["updates"].as_u64().is_some_and(|made| made >= updates)
+            && memory["rebuilding"] == false
+        {
+            return answer;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    }
+    panic!("no summary in a thousand turns")
+}
+
+#[tokio::test]
+async fn what_is_remembered_is_shown_and_corrected_and_the_next_turn_reads_it() {
+    let server = remembering();
+    let path = &format!("{ALL}/trip/memory");
+    done(&server, "acme", "POST", ALL, json!({"name": "trip", "messages": [said("system", "Be brief.")]}))
+        .await;
+    let nothing = done(&server, "acme", "GET", path, Value::Null).await;
+    assert_eq!((&nothing["object"], &nothing["summary"]), (&json!("conversation.memory"), &Value::Null));
+    refused(&server, ("POST", path), json!({"summary": "x"}), (404, "summary_not_found")).await;
+
+    let answer = talks(&server, 1).await;
+    let covered = answer["kvik"]["memory"]["messages"]["summarised"].as_u64().unwrap();
+    let summary = done(&server, "acme", "GET", path, Value::Null).await["summary"].take();
+    assert_eq!(summary["text"], "Hi!", "{summary}");
+    assert_eq!((&summary["covers"], &summary["messages"]), (&json!(covered), &json!([1, 1 + covered])));
+    assert_eq!((&summary["corrected"], &summary["updates"]), (&json!(false), &json!(1)));
+
+    let text = "The dog of the user is called Bolt.";
+    let corrected = done(&server, "acme", "POST", path, json!({"summary": text})).await["summary"].take();
+    assert_eq!((&corrected["text"], &corrected["corrected"]), (&json!(text), &json!(true)));
+    assert_eq!(done(&server, "acme", "GET", path, Value::Null).await["summary"]["text"], text);
+    done(&server, "acme", "POST", CHAT, turn("trip", json!([said("user", "And?")]))).await;
+    let asked: Vec<String> = server
+        .engine
+        .asked
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|request| server.app.serving.tokenizer.decode(&request.prompt))
+        .collect();
+    assert!(asked.iter().any(|prompt| prompt.contains(text) && prompt.contains("And?")), "{asked:?}");
+    // The next summary is made of what it says now.
+    talks(&server, 2).await;
+    let summary = done(&server, "acme", "GET", path, Value::Null).await["summary"].take();
+    assert_eq!((&summary["text"], &summary["corrected"]), (&json!("Hi!"), &json!(false)));
+}
+
+#[tokio::test]
+async fn a_correction_that_cannot_be_told_is_refused_with_both_numbers() {
+    let server = remembering();
+    talks(&server, 1).await;
+    let path = &format!("{ALL}/trip/memory");
+    for (text, part) in [("word ".repeat(200), "64 at most"), (" ".to_owned(), "is empty")] {
+        let error = refused(&server, ("POST", path), json!({"summary": text}), (400, "")).await;
+        assert_eq!(error["param"], "summary");
+        assert!(error["message"].as_str().unwrap().contains(part), "{error}");
+    }
+    let error = refused(&server, ("POST", path), json!({"summary": "word ".repeat(100)}), (400, "")).await;
+    let tokens = server.app.serving.tokenizer.encode(&"word ".repeat(100), false, false).len();
+    assert!(error["message"].as_str().unwrap().contains(&format!("has {tokens} tokens")), "{error}");
+    assert_eq!(done(&server, "acme", "GET", path, Value::Null).await["summary"]["corrected"], false);
+    let (status, _) = send(&server, "beta", "POST", path, json!({"summary": "Mine."})).await;
+    assert_eq!(status, 404);
 }

@@ -35,6 +35,9 @@ pub(crate) struct Summary {
     /// Why it says nothing new: what it covers is gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) failed: Option<String>,
+    /// Somebody who knows better has said what it says.
+    #[serde(default)]
+    pub(crate) corrected: bool,
     /// Somebody has read it already.
     #[serde(skip)]
     pub(crate) read: bool,
@@ -169,7 +172,17 @@ mod tests {
 
     fn summary(text: &str, covers: usize, made: u64) -> Summary {
         let text = text.to_owned();
-        Summary { text, covers, updates: 1, made, used: 0, ready: true, failed: None, read: false }
+        Summary {
+            text,
+            covers,
+            updates: 1,
+            made,
+            used: 0,
+            ready: true,
+            failed: None,
+            corrected: false,
+            read: false,
+        }
     }
 
     #[test]

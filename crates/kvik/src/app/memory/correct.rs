@@ -1,10 +1,82 @@
-//! What is remembered of a conversation, for whoever looks at it.
+//! What is remembered of a conversation, for whoever looks at it and knows better.
+
+use std::ops::Range;
+
+use serde_json::Value;
 
 use super::Memory;
+use super::book::{Summary, SummaryKey};
+use super::identity::Identity;
+use super::measure;
+use crate::app::state::App;
+
+/// The newest summary of a conversation.
+pub(crate) struct Remembered {
+    pub(crate) summary: Summary,
+    /// Those of its messages that it covers.
+    pub(crate) messages: Range<usize>,
+}
+
+/// Why a summary is not corrected.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum CorrectionError {
+    #[error("nothing of this conversation is in a summary yet: all of it is read as it was said")]
+    NoSummary,
+    #[error("a summary of this conversation is being made; correct it when that has ended")]
+    InTheMaking,
+    #[error("`summary` is empty; say what is to be remembered")]
+    Empty,
+    #[error(
+        "`summary` has {tokens} tokens, and a summary of this server {max} at most (kvik serve --memory-summary); shorten it"
+    )]
+    TooLong { tokens: usize, max: usize },
+}
 
 impl Memory {
     /// Whether the server's bounds fit its context, so that conversations can be remembered.
     pub(crate) fn is_possible(&self) -> bool {
         self.settings.is_ok()
+    }
+
+    /// What is remembered of a conversation of these messages.
+    pub(crate) fn remembered(&self, tenant: &str, messages: &[Value]) -> Option<Remembered> {
+        let identity = Identity::of(tenant, messages, self.settings.as_ref().ok()?);
+        let summary = self.book.of(tenant, &identity.chain).into_iter().next()?;
+        let messages = identity.prefix..identity.prefix + summary.covers;
+        Some(Remembered { summary, messages })
+    }
+
+    /// From now on the newest summary of a conversation says this, which its next turn is told.
+    ///
+    /// # Errors
+    /// If there is none, or it is not to be changed now, or not to this.
+    pub(crate) fn correct(
+        &self,
+        app: &App,
+        tenant: &str,
+        messages: &[Value],
+        text: &str,
+    ) -> Result<Remembered, CorrectionError> {
+        let settings = self.settings.as_ref().map_err(|_| CorrectionError::NoSummary)?;
+        let (tokens, max) = (measure::text(app, text), settings.summary_max);
+        if tokens > max {
+            return Err(CorrectionError::TooLong { tokens, max });
+        }
+        if text.trim().is_empty() {
+            return Err(CorrectionError::Empty);
+        }
+        let identity = Identity::of(tenant, messages, settings);
+        // The next one is made of what this one said.
+        if self.latest.is_at(tenant, &identity.chain) {
+            return Err(CorrectionError::InTheMaking);
+        }
+        let newest = self.remembered(tenant, messages).ok_or(CorrectionError::NoSummary)?;
+        let chain = identity.chain[newest.summary.covers - 1];
+        let key = SummaryKey { tenant: tenant.to_owned(), chain };
+        let summary = Summary { text: text.trim().to_owned(), ..newest.summary };
+        // It is read by the next turn, which computes what follows it anew.
+        let summary = Summary { corrected: true, ready: true, failed: None, ..summary };
+        self.book.keep(&key, summary.clone());
+        Ok(Remembered { summary, ..newest })
     }
 }

@@ -10,7 +10,8 @@
 //! Nothing waits for a summary: a turn reads what is ready, and lets the beginning go where nothing is.
 
 pub(crate) mod book;
-mod correct;
+pub(crate) mod correct;
+mod identity;
 mod measure;
 pub(crate) mod rebuild;
 mod report;

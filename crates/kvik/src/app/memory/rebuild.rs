@@ -175,6 +175,11 @@ impl Latest {
     }
 
     /// How it goes on, and how many turns have been noted.
+    /// Whether a summary of some beginning of a conversation is being made, or what follows it computed.
+    pub(super) fn is_at(&self, tenant: &str, chain: &[ChainId]) -> bool {
+        self.lock().keys().any(|key| key.tenant == tenant && chain.contains(&key.chain))
+    }
+
     pub(super) fn get(&self, key: &SummaryKey) -> Option<(u64, Ahead)> {
         self.lock().get(key).cloned()
     }

@@ -72,6 +72,7 @@ impl Making<'_> {
             used: made,
             ready: false,
             failed,
+            corrected: false,
             read: false,
         })
     }

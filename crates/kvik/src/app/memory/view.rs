@@ -2,12 +2,11 @@
 
 use std::ops::Range;
 
-use kvik_engine::conversation::{
-    ChainId, Let, MemorySettings, Segments, chain, chain::text_of, quotes::Quotes, segments::exchanges,
-};
+use kvik_engine::conversation::{ChainId, Let, MemorySettings, Segments, chain::text_of, quotes::Quotes};
 use serde_json::Value;
 
 use super::book::{Summary, SummaryKey};
+use super::identity::Identity;
 use super::measure::{self, AROUND_MESSAGE};
 use super::turn::{History, Purpose};
 use super::words::Words;
@@ -66,14 +65,9 @@ impl<'a> LongConversation<'a> {
         words: Option<&Words>,
     ) -> Self {
         let messages = asked.messages;
-        let is_system = |message: &&Value| matches!(message["role"].as_str(), Some("system" | "developer"));
-        let systems = messages.iter().take_while(is_system).count();
-        let opening = exchanges(&messages[systems..]).first().map_or(0, |opening| opening.len());
-        let prefix = systems + if settings.protect_first { opening } else { 0 };
         let words = words.cloned().unwrap_or_else(|| Words::of(&app.serving.model.own_name, messages));
         let tenant = asked.caller.tenant.name.clone();
-        let key = blake3::derive_key("kvik 2026 conversation of a tenant", tenant.as_bytes());
-        let chain = chain(&key, &messages[systems..]).split_off(prefix - systems);
+        let Identity { systems, prefix, chain } = Identity::of(&tenant, messages, settings);
         let sizes = vec![0; messages.len()];
         LongConversation { app, asked, settings, words, tenant, prefix, systems, chain, sizes }
     }

@@ -1,0 +1,96 @@
+//! `/v1/conversations/{id}/memory`: what is remembered of a conversation beyond the context, and its correction.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension, Json,
+    extract::{Path, State},
+    http::StatusCode,
+};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::prompts::blocking;
+use crate::{
+    api::request::parts::{FromBody, Part},
+    app::{
+        body::JsonBody,
+        conversations::ConversationKey,
+        keys::Caller,
+        memory::correct::{CorrectionError, Remembered},
+        state::App,
+    },
+    clock::unix_seconds,
+    http::error::ApiError,
+};
+
+type Result<T> = std::result::Result<T, ApiError>;
+
+/// What a summary is to say.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct CorrectFields {
+    /// Instead of what it says.
+    summary: String,
+}
+
+impl Part for CorrectFields {}
+
+/// `GET /v1/conversations/{id}/memory`
+pub(crate) async fn show(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>> {
+    blocking(move || {
+        let tenant = &caller.tenant.name;
+        let (key, _, messages) = app.conversations.read(tenant, &id)?;
+        Ok(Json(memory_json(&key, app.memory.remembered(tenant, &messages))))
+    })
+    .await
+}
+
+/// `POST /v1/conversations/{id}/memory`
+pub(crate) async fn correct(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    body: JsonBody,
+) -> Result<Json<Value>> {
+    let tenant = body.caller.tenant.name.clone();
+    app.read(body, move |app, body| {
+        let CorrectFields { summary } = CorrectFields::from_body(body)?;
+        // A turn that runs makes the next summary of what this one said when it began.
+        let held = app.conversations.hold(&tenant, &id)?;
+        let corrected = app.memory.correct(app, &tenant, &held.messages()?, &summary);
+        Ok(Json(memory_json(held.key(), Some(corrected.map_err(refused)?))))
+    })
+    .await
+}
+
+fn memory_json(key: &ConversationKey, remembered: Option<Remembered>) -> Value {
+    let summary = remembered.map(|Remembered { summary, messages }| {
+        json!({
+            "text": summary.text,
+            "covers": summary.covers,
+            "messages": [messages.start, messages.end],
+            "age_s": unix_seconds().saturating_sub(summary.made),
+            "updates": summary.updates,
+            "corrected": summary.corrected,
+            "failed": summary.failed,
+        })
+    });
+    json!({"object": "conversation.memory", "id": key.id, "summary": summary})
+}
+
+fn refused(error: CorrectionError) -> ApiError {
+    let message = error.to_string();
+    match error {
+        CorrectionError::NoSummary => {
+            ApiError::new(StatusCode::NOT_FOUND, Some("summary_not_found"), message)
+        }
+        CorrectionError::InTheMaking => {
+            ApiError::new(StatusCode::CONFLICT, Some("conversation_busy"), message)
+        }
+        CorrectionError::Empty | CorrectionError::TooLong { .. } => ApiError::field("summary", message),
+    }
+}
