@@ -77,6 +77,7 @@ impl TerminalChat {
             InputLine::Stats => self.show_stats(),
             InputLine::Memory => return self.show_memory(),
             InputLine::Remember(on) => self.remember(on),
+            InputLine::Correct(text) => return self.correct(text),
             InputLine::Undo => return self.undo(),
             InputLine::Save(name) => return self.save(name),
             InputLine::Load(name) => return self.load(name),
@@ -246,26 +247,37 @@ impl TerminalChat {
         }
     }
 
+    fn correct(&mut self, text: &str) -> anyhow::Result<()> {
+        let id = self.id.as_ref().context("nothing of this conversation is in a summary yet")?;
+        self.kept().correct(id, text)?;
+        self.screen.line("corrected; the next turn is told so");
+        Ok(())
+    }
+
     fn show_memory(&mut self) -> anyhow::Result<()> {
-        let lines = match &self.remembering {
-            Remembering { settings: Err(why), .. } => vec![format!("nothing can be remembered: {why}")],
-            Remembering { on: false, .. } => vec!["memory is off; /memory on switches it on".to_owned()],
+        let mut lines = vec![match &self.remembering {
+            Remembering { settings: Err(why), .. } => format!("nothing can be remembered: {why}"),
+            Remembering { on: false, .. } => "memory is off; /memory on switches it on".to_owned(),
             Remembering { settings: Ok(settings), .. } => {
-                let mut lines = vec![format!("memory is on: {}", report::settings(settings))];
-                lines.extend(self.last_turn()?);
-                lines
+                format!("memory is on: {}", report::settings(settings))
             }
-        };
+        }];
+        if let Some(id) = self.id.as_ref().filter(|_| self.remembering.on) {
+            lines.extend(self.remembered(id)?);
+        }
         lines.iter().for_each(|line| self.screen.line(line));
         Ok(())
     }
 
-    /// What the last turn read, in lines; none where there was none.
-    fn last_turn(&self) -> anyhow::Result<Vec<String>> {
-        let Some(id) = self.id.as_ref().filter(|_| !self.memory.is_null()) else { return Ok(Vec::new()) };
-        let said = self.kept().find(id)?.messages;
-        let lines = std::iter::once("the last turn read".to_owned());
-        Ok(lines.chain(report::segments(&self.memory)).chain(report::quoted(&self.memory, &said)).collect())
+    /// What the last turn read, where there was one, and the summary, where there is one.
+    fn remembered(&self, id: &str) -> anyhow::Result<Vec<String>> {
+        let mut lines = Vec::new();
+        if !self.memory.is_null() {
+            lines.extend(report::segments(&self.memory));
+            lines.extend(report::quoted(&self.memory, &self.kept().find(id)?.messages));
+        }
+        lines.extend(report::summary(&self.kept().summary(id)?));
+        Ok(lines)
     }
 
     fn show_stats(&mut self) {

@@ -87,6 +87,17 @@ impl KeptConversations<'_> {
         self.0.call(Method::DELETE, &format!("{}/messages?from={from}", path(id)), None).map(drop)
     }
 
+    /// What its newest summary is; null where it has none.
+    pub(super) fn summary(self, id: &str) -> anyhow::Result<Value> {
+        let mut memory = self.0.call(Method::GET, &format!("{}/memory", path(id)), None)?;
+        Ok(memory["summary"].take())
+    }
+
+    /// From now on its newest summary says this.
+    pub(super) fn correct(self, id: &str, text: &str) -> anyhow::Result<()> {
+        self.0.call(Method::POST, &format!("{}/memory", path(id)), Some(&json!({"summary": text}))).map(drop)
+    }
+
     /// As text, in `json` or `markdown`.
     pub(super) fn export(self, id: &str, format: &str) -> anyhow::Result<String> {
         self.0.text(Method::GET, &format!("{}/export?format={format}", path(id)), None)

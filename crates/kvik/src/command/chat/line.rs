@@ -2,8 +2,9 @@
 
 /// What `/help` shows.
 pub(super) const HELP: &str = "\
-/memory         what is remembered: settings, segments of the last turn, what was quoted
+/memory         what is remembered: settings, segments of the last turn, quotes, the summary
 /memory on|off  answer beyond the context from a summary, or not
+/memory correct TEXT  let the summary say this
 /undo           take back the last question and its answer
 /save NAME      give this conversation a name of your own
 /load NAME      go on with another one
@@ -29,6 +30,8 @@ pub(super) enum InputLine<'a> {
     Memory,
     /// Whether to remember from now on.
     Remember(bool),
+    /// What the summary is to say.
+    Correct(&'a str),
     Undo,
     /// A name for the conversation; the empty one asks for the name that it has.
     Save(&'a str),
@@ -52,7 +55,10 @@ impl<'a> InputLine<'a> {
             ("/memory", "") => InputLine::Memory,
             ("/memory", "on") => InputLine::Remember(true),
             ("/memory", "off") => InputLine::Remember(false),
-            ("/memory", other) => wrong(format!("/memory takes on, off or nothing, not {other}")),
+            ("/memory", other) => match other.split_once(char::is_whitespace) {
+                Some(("correct", text)) => InputLine::Correct(text.trim()),
+                _ => wrong(format!("/memory takes on, off, correct TEXT or nothing, not {other}")),
+            },
             ("/save", name) => InputLine::Save(name),
             ("/load" | "/delete", "") => {
                 wrong(format!("{command} takes the name of a conversation; /list shows them"))
@@ -95,6 +101,7 @@ mod tests {
         check("/reset", InputLine::Reset);
         check("/memory", InputLine::Memory);
         check("/memory  off", InputLine::Remember(false));
+        check("/memory correct  The dog is Bolt.", InputLine::Correct("The dog is Bolt."));
         check("/save my dog ", InputLine::Save("my dog"));
         check("/save", InputLine::Save(""));
         check("/load my dog", InputLine::Load("my dog"));
@@ -111,6 +118,7 @@ mod tests {
         check("/helpme", "no command /helpme");
         check("/undo that", "/undo stands alone");
         check("/memory maybe", "on, off");
+        check("/memory correct", "correct TEXT");
         check("/load", "/list shows them");
         check("/export ", "a new file");
     }

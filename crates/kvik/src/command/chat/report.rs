@@ -58,46 +58,46 @@ pub(super) fn settings(settings: &MemorySettings) -> String {
     )
 }
 
-/// What a turn read of its conversation, in lines.
+/// What a turn read of its conversation, in a table.
 pub(super) fn segments(memory: &Value) -> Vec<String> {
     let (messages, tokens) = (&memory["messages"], &memory["tokens"]);
-    let segment = |name: &str, messages: &Value, tokens: &Value| {
-        format!("  {name:<10} {:>7} messages {:>9} tokens", grouped(messages), grouped(tokens))
-    };
+    let row = |name: &str, messages: &str, tokens: &str| format!("{name:<20}{messages:>10}{tokens:>10}");
+    let segment =
+        |name: &str, messages: &Value, tokens: &Value| row(name, &grouped(messages), &grouped(tokens));
     let mut lines = vec![
-        segment("system", &messages["prefix"], &tokens["prefix"]),
-        segment("summary", &messages["summarised"], &tokens["summary"]),
-        segment("recent", &messages["recent"], &tokens["recent"]),
+        row("the last turn read", "messages", "tokens"),
+        segment("  system", &messages["prefix"], &tokens["prefix"]),
+        segment("  summary", &messages["summarised"], &tokens["summary"]),
+        segment("  recent", &messages["recent"], &tokens["recent"]),
     ];
     if count(&messages["let_go"]) > 0 {
-        lines.push(format!(
-            "  {:<10} {:>7} messages, in no summary yet",
-            "let go",
-            grouped(&messages["let_go"])
-        ));
-    }
-    if let Some(summary) = memory.get("summary") {
-        lines.push(summary_made(summary));
+        lines.push(segment("  not read", &messages["let_go"], &Value::Null));
     }
     lines
 }
 
-/// When a summary was made, or why none could be.
-fn summary_made(summary: &Value) -> String {
-    let age = age(count(&summary["age_s"]));
-    match summary["failed"].as_str() {
-        Some(why) => format!("  no summary could be made {age} ago ({why}): what it covers is gone"),
-        None => {
-            format!("  the summary was made {age} ago, for the {} time", ordinal(count(&summary["updates"])))
-        }
+/// The newest summary, in lines; none where there is none.
+pub(super) fn summary(summary: &Value) -> Vec<String> {
+    if summary.is_null() {
+        return Vec::new();
     }
+    let (covers, age) = (grouped(&summary["covers"]), age(count(&summary["age_s"])));
+    if let Some(why) = summary["failed"].as_str() {
+        return vec![format!(
+            "of {covers} messages no summary could be made {age} ago ({why}): they are gone"
+        )];
+    }
+    let corrected = if summary["corrected"] == true { ", corrected" } else { "" };
+    let times = ordinal(count(&summary["updates"]));
+    let text = summary["text"].as_str().unwrap_or_default().to_owned();
+    vec![format!("the summary of {covers} messages, made {age} ago for the {times} time{corrected}:"), text]
 }
 
 /// The first messages of the exchanges that were quoted, of the messages of the turn's request.
 pub(super) fn quoted(memory: &Value, messages: &[Value]) -> Vec<String> {
     let quotes = memory["quotes"].as_array().map_or(&[] as &[Value], Vec::as_slice);
     let opening = |quote: &Value| messages.get(count(&quote[0]) as usize)?["content"].as_str().map(shortened);
-    quotes.iter().filter_map(opening).map(|text| format!("  quoted     {text}")).collect()
+    quotes.iter().filter_map(opening).map(|text| format!("  quoted: {text}")).collect()
 }
 
 /// A text in one line of bounded length.
@@ -187,16 +187,23 @@ mod tests {
     fn what_was_quoted_is_shown_in_one_line_each() {
         let messages = [json!({"content": "a\nb"}), json!({"content": "é".repeat(101)})];
         let lines = quoted(&memory(2, json!([[0, 1], [1, 2], [7, 9]])), &messages);
-        assert_eq!(lines, ["  quoted     a b".to_owned(), format!("  quoted     {}...", "é".repeat(100))]);
+        assert_eq!(lines, ["  quoted: a b".to_owned(), format!("  quoted: {}...", "é".repeat(100))]);
     }
 
     #[test]
-    fn a_summary_that_could_not_be_made_is_said() {
-        let mut made = memory(4, json!([]));
-        made["summary"] = json!({"age_s": 119, "updates": 2});
-        assert!(segments(&made).last().unwrap().ends_with("made 1 min ago, for the 2nd time"), "{made}");
-        made["summary"]["failed"] = json!("the model said nothing");
-        assert!(segments(&made).last().unwrap().contains("no summary could be made"), "{made}");
+    fn the_summary_is_shown_or_why_there_is_none() {
+        let made = json!({"text": "A dog.", "covers": 1200, "age_s": 119, "updates": 2, "failed": null});
+        let check = |change: Value, expect: &[&str]| {
+            let mut made = made.clone();
+            made.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+            assert_eq!(summary(&made), expect);
+        };
+        let title = "the summary of 1,200 messages, made 1 min ago for the 2nd time";
+        check(json!({}), &[&format!("{title}:"), "A dog."]);
+        check(json!({"corrected": true}), &[&format!("{title}, corrected:"), "A dog."]);
+        let failed = "of 1,200 messages no summary could be made 1 min ago (it was empty): they are gone";
+        check(json!({"failed": "it was empty"}), &[failed]);
+        assert!(summary(&Value::Null).is_empty());
     }
 
     #[test]

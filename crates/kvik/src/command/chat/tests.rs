@@ -130,7 +130,12 @@ fn a_fact_is_recalled_beyond_the_context() {
     assert!(answer.contains("Bolt"), "{answer}");
     let shown = terminal.types("/memory");
     assert!(shown.starts_with("memory is on: recent messages of 300 tokens"), "{shown}");
-    assert!(shown.contains("the summary was made"), "{shown}");
+    assert!(shown.contains("the summary of ") && shown.contains("  recent "), "{shown}");
+    terminal.pauses();
+    let corrected = terminal.types("/memory correct The user has a dog called Rex.");
+    assert!(corrected.contains("corrected"), "{corrected}");
+    let shown = terminal.types("/memory");
+    assert!(shown.contains(", corrected:") && shown.contains("a dog called Rex."), "{shown}");
 }
 
 #[test]
