@@ -104,7 +104,6 @@ def test_a_conversation_goes_on_after_a_kill(tmp_path):
 
 def test_an_answer_that_a_kill_ends_leaves_no_question(tmp_path):
     with Terminal(*LONG, home=tmp_path) as terminal:
-        terminal.type("/save story", end="kept as: story")
         terminal.begin("Tell me a story.")
         terminal.process.kill()
     with Terminal(home=tmp_path) as terminal:

@@ -2,7 +2,7 @@
 
 use std::{fs::OpenOptions, io::Write, sync::Arc};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use kvik_engine::conversation::MemorySettings;
 use serde_json::{Value, json};
 
@@ -36,9 +36,9 @@ pub(super) struct TerminalChat {
     talk: TalkArgs,
     remembering: Remembering,
     lasting: Lasting,
-    /// Of the conversation, from its first answer on.
+    /// Of the conversation, from its first answer on, or since it has a name of its own.
     id: Option<String>,
-    /// What it is called, or is to be called when it begins; its first words where nobody says.
+    /// What it is called.
     name: Option<String>,
     /// `kvik.memory` of the last answer.
     memory: Value,
@@ -119,17 +119,21 @@ impl TerminalChat {
     /// The request of a turn: what is new, and where it belongs.
     fn body(&self, text: &str) -> anyhow::Result<Value> {
         let mut body = self.talk.fields(self.app.serving.model.embedded);
-        let system = self.talk.system.as_ref().filter(|_| self.id.is_none());
-        let system = system.map(|text| json!({"role": "system", "content": text}));
-        let conversation = match self.id.as_ref().or(self.name.as_ref()) {
-            Some(known) => known.clone(),
-            None => self.kept().unused_name(text)?,
+        let (conversation, mut messages) = match &self.id {
+            Some(id) => (id.clone(), Vec::new()),
+            None => (self.kept().unused_name(text)?, self.system()),
         };
-        body["messages"] = system.into_iter().chain([json!({"role": "user", "content": text})]).collect();
+        messages.push(json!({"role": "user", "content": text}));
+        body["messages"] = Value::Array(messages);
         body["stream"] = json!(true);
         body["stream_options"] = json!({"include_usage": true});
         body["kvik"] = json!({"memory": self.remembering.on, "conversation": conversation});
         Ok(body)
+    }
+
+    /// What a new conversation begins with.
+    fn system(&self) -> Vec<Value> {
+        self.talk.system.iter().map(|text| json!({"role": "system", "content": text})).collect()
     }
 
     /// Takes back the last question and what answered it.
@@ -158,10 +162,7 @@ impl TerminalChat {
         }
         match &self.id {
             Some(id) => self.kept().rename(id, name)?,
-            None if self.kept().all()?.iter().any(|listed| listed.name() == name) => {
-                bail!("another conversation has the name `{name}`; /load goes on with it")
-            }
-            None => {}
+            None => self.id = Some(self.kept().begin(name, &self.system())?),
         }
         self.name = Some(name.to_owned());
         self.screen.line(&format!("kept{lasting} as: {name}"));

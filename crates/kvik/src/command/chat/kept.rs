@@ -71,6 +71,13 @@ impl KeptConversations<'_> {
         Ok(serde_json::from_value(found)?)
     }
 
+    /// Begins one of this name with these messages, and returns its id.
+    pub(super) fn begin(self, name: &str, messages: &[Value]) -> anyhow::Result<String> {
+        let body = json!({"name": name, "messages": messages});
+        let begun = self.0.call(Method::POST, PATH, Some(&body))?;
+        Ok(begun["id"].as_str().unwrap_or_default().to_owned())
+    }
+
     pub(super) fn rename(self, id: &str, name: &str) -> anyhow::Result<()> {
         self.0.call(Method::POST, &path(id), Some(&json!({"name": name}))).map(drop)
     }

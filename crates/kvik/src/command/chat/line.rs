@@ -2,20 +2,20 @@
 
 /// What `/help` shows.
 pub(super) const HELP: &str = "\
-/memory         what is remembered: settings, segments of the last turn, quotes, the summary
-/memory on|off  answer beyond the context from a summary, or not
+/memory               what is remembered: settings, segments of the last turn, quotes, the summary
+/memory on|off        answer beyond the context from a summary, or not
 /memory correct TEXT  let the summary say this
-/undo           take back the last question and its answer
-/save NAME      give this conversation a name of your own
-/load NAME      go on with another one
-/list           the conversations that are kept
-/delete NAME    delete one
-/export FILE    write this one to a new file: JSON, or Markdown where its name ends in .md
-/system TEXT    begin a new conversation with this system message
-/reset          begin a new conversation
-/stats          show the use of the cache
-/help           this list
-/quit           leave (also Ctrl-D); Ctrl-C stops an answer";
+/undo                 take back the last question and its answer
+/save NAME            give this conversation a name of your own
+/load NAME            go on with another one
+/list                 the conversations that are kept
+/delete NAME          delete one
+/export FILE          write this one to a new file: JSON, or Markdown where its name ends in .md
+/system TEXT          begin a new conversation with this system message
+/reset                begin a new conversation
+/stats                show the use of the cache
+/help                 this list
+/quit                 leave (also Ctrl-D); Ctrl-C stops an answer";
 
 /// A line of input.
 #[derive(Debug, PartialEq)]

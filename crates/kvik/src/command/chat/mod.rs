@@ -96,7 +96,7 @@ pub(crate) struct ChatArgs {
     #[command(flatten)]
     state: StateArgs,
     /// Go on with the conversation of this name; without a name, with the last one
-    #[arg(long, value_name = "NAME", num_args = 0..=1)]
+    #[arg(long, value_name = "NAME", num_args = 0..=1, conflicts_with = "system")]
     resume: Option<Option<String>>,
 }
 

@@ -11,8 +11,7 @@ use super::*;
 use crate::serving::load::Handle;
 
 const CONTEXT: usize = 1024;
-const MEMORY: [&str; 8] =
-    ["--memory-recent", "300", "--memory-summary", "64", "--memory-trigger", "120", "--memory-quotes", "0"];
+const MEMORY: [&str; 6] = ["--memory-recent", "300", "--memory-summary", "64", "--memory-trigger", "120"];
 
 #[derive(Debug, Parser)]
 struct Flags {
@@ -93,6 +92,16 @@ impl Terminal {
         self.shown()
     }
 
+    /// Small talk; what its last turn shows.
+    fn talks(&mut self, turns: usize) -> String {
+        let mut said = String::new();
+        for turn in 0..turns {
+            said = self.types(&format!("The bus number {turn} was late again. I had noodles for lunch."));
+            self.pauses();
+        }
+        said
+    }
+
     /// A reader's pause: until nothing runs, also of what begins behind an answer.
     fn pauses(&self) {
         let deadline = Instant::now() + Duration::from_secs(60);
@@ -114,17 +123,13 @@ impl Drop for Terminal {
 #[test]
 fn a_fact_is_recalled_beyond_the_context() {
     let home = Home::new();
-    let mut terminal = home.terminal(&MEMORY);
+    let mut terminal = home.terminal(&[&MEMORY[..], &["--memory-quotes", "0"]].concat());
     let first = terminal.types("Please remember that my dog is called Bolt.");
     assert!(
         first.contains("prompt tokens") && !first.contains("memory:"),
         "all is read as it was said: {first}"
     );
-    let mut said = String::new();
-    for turn in 0..60 {
-        said = terminal.types(&format!("The bus number {turn} was late again. I had noodles for lunch."));
-        terminal.pauses();
-    }
+    let said = terminal.talks(60);
     assert!(said.contains("messages in a summary"), "{said}");
     let answer = terminal.types("What is my dog called?");
     assert!(answer.contains("Bolt"), "{answer}");
@@ -136,6 +141,19 @@ fn a_fact_is_recalled_beyond_the_context() {
     assert!(corrected.contains("corrected"), "{corrected}");
     let shown = terminal.types("/memory");
     assert!(shown.contains(", corrected:") && shown.contains("a dog called Rex."), "{shown}");
+}
+
+#[test]
+fn what_was_quoted_is_shown() {
+    let home = Home::new();
+    let system = ["--system", "You are a helpful assistant."];
+    let mut terminal = home.terminal(&[&MEMORY[..], &["--memory-quotes", "128"], &system].concat());
+    terminal.types("Please remember that my dog is called Bolt.");
+    terminal.talks(40);
+    let answer = terminal.types("What is my dog called?");
+    assert!(answer.contains(" 1 quoted]") || answer.contains(" quoted, "), "{answer}");
+    let shown = terminal.types("/memory");
+    assert!(shown.contains("quoted: Please remember that my dog is called Bolt."), "{shown}");
 }
 
 #[test]
@@ -186,11 +204,20 @@ fn conversations_are_listed_named_deleted_and_exported() {
         terminal.types("/reset");
     }
     terminal.types("/save third");
+    assert!(
+        terminal.types("/list").starts_with("* third  (0 messages"),
+        "it may have its name before it begins"
+    );
     terminal.types("Hello there!");
     let list = terminal.types("/list");
     let names: Vec<&str> = list.lines().map(|line| line.split("  (").next().unwrap()).collect();
     assert_eq!(names, ["* third", "  Hello there! (2)", "  Hello there!"]);
-    assert!(terminal.types("/save Hello there!").contains("error: another conversation has the name"));
+    for taken in ["/save Hello there!", "/reset", "/save Hello there!"] {
+        let shown = terminal.types(taken);
+        assert!(taken == "/reset" || shown.contains("error: another conversation has the name"), "{shown}");
+    }
+    assert!(terminal.types("/save conv_1").contains("error: "), "ids are no names");
+    terminal.types("/load third");
     terminal.types("/delete third");
     assert!(terminal.types("/undo").contains("nothing to take back"), "a new conversation has begun");
     assert!(terminal.types("/load third").contains("no conversation `third`; /list shows them"));
@@ -235,6 +262,7 @@ fn bounds_that_do_not_fit_are_an_error_where_they_were_asked_for() {
     let (config, remembering) = flags(&[]).remembering(256).unwrap();
     assert!(!config.on && !remembering.on && remembering.settings.is_err());
     assert!(flags(&["--memory", "on"]).remembering(256).is_err());
+    assert!(Flags::try_parse_from(["kvik", "--resume", "--system", "x"]).is_err(), "it has a system message");
     let off = flags(&["--memory", "off"]).remembering(256).unwrap().1;
     assert!(!off.on);
     assert!(flags(&[]).remembering(CONTEXT).unwrap().1.on);

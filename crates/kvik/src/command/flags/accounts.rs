@@ -49,7 +49,7 @@ pub(crate) struct AccountArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Server")]
 pub(crate) struct StateArgs {
-    /// Directory of the accounts and the secret [default: kvik in the user's state directory]
+    /// Directory of the accounts, the secret and conversations [default: kvik in the user's state directory]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
 }
