@@ -6,13 +6,22 @@ use serde_json::Value;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChainId(pub [u8; 32]);
 
+impl ChainId {
+    /// Nothing has been said.
+    pub const BEGINNING: ChainId = ChainId([0; 32]);
+}
+
 /// The identities of messages `..=i`, `[messages]`.
 ///
 /// Only what a message says counts: its role, text, calls, and whose result it is. What clients add or leave out when
 /// they send an answer back (`refusal`, `annotations`, thoughts) does not. `key` separates tenants: without it nobody
 /// can tell whether another one had the same conversation.
 pub fn chain(key: &[u8; 32], messages: &[Value]) -> Vec<ChainId> {
-    let mut before = ChainId([0; 32]);
+    chain_from(ChainId::BEGINNING, key, messages)
+}
+
+/// The same of messages that go on from where `before` stands for all that was said.
+pub fn chain_from(mut before: ChainId, key: &[u8; 32], messages: &[Value]) -> Vec<ChainId> {
     let next = |message: &Value| {
         let mut hasher = blake3::Hasher::new_keyed(key);
         hasher.update(&before.0);

@@ -14,6 +14,6 @@ pub mod quotes;
 pub mod segments;
 pub mod settings;
 
-pub use chain::{ChainId, chain};
+pub use chain::{ChainId, chain, chain_from};
 pub use segments::{Let, Segments};
 pub use settings::{MemorySettings, MemorySettingsError};

@@ -56,6 +56,13 @@ impl MemorySettings {
         }
     }
 
+    /// The same where a summary is due at so many recent tokens or before.
+    pub fn due_at(self, tokens: usize) -> MemorySettings {
+        let trigger_discard = self.trigger_discard.min(tokens / 3).max(1);
+        let recent_max = self.recent_max.min(tokens.saturating_sub(trigger_discard)).max(1);
+        MemorySettings { recent_max, trigger_discard, ..self }
+    }
+
     /// Whether a context of so many tokens has room for them.
     pub fn check(&self, context: usize) -> Result<(), MemorySettingsError> {
         let MemorySettings { recent_max, summary_max, trigger_discard, .. } = *self;
@@ -87,6 +94,17 @@ mod tests {
             (of_document_2.recent_max, of_document_2.summary_max, of_document_2.trigger_discard),
             (4096, 256, 2048)
         );
+    }
+
+    #[test]
+    fn a_summary_is_due_as_soon_as_is_asked_for() {
+        let settings = MemorySettings::scaled_to(2048);
+        for tokens in [1, 2, 3, 10, 300, 1535] {
+            let due = settings.due_at(tokens);
+            assert!(due.recent_max + due.trigger_discard <= tokens.max(2), "{tokens}: {due:?}");
+            assert_eq!(due.check(2048), Ok(()), "{tokens}: {due:?}");
+        }
+        assert_eq!(settings.due_at(100_000), settings, "the context is full before");
     }
 
     #[test]

@@ -90,7 +90,7 @@ impl App {
         let bodies = BodyMemory::new(config.body_limit.0, shared);
         let slots = shared.then(|| AdmissionSlots::new(config.admission_slots));
         let readers = Readers::new(shared);
-        let memory = Memory::open(&config.memory, serving.model.context, config.records.as_ref());
+        let memory = Memory::new(&config.memory, serving.model.context, config.records.as_ref());
         Arc::new(App {
             serving,
             registry: Registry::open(config.records.as_ref()),

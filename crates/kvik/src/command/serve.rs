@@ -25,7 +25,12 @@ use crate::{
     },
     api,
     app::{
-        App, AppConfig, keys::Keys, loading, memory::rebuild::make_summaries, upkeep, usage_account::Clock,
+        App, AppConfig,
+        keys::Keys,
+        loading,
+        memory::{MemoryConfig, rebuild::make_summaries},
+        upkeep,
+        usage_account::Clock,
     },
     http::{self, ConnectionLimits, Front, Senders},
     serving::{
@@ -302,7 +307,7 @@ impl ServeArgs {
         let clock: Clock = Arc::new(move || started.elapsed());
         let admission_slots = self.capacity.parallel + self.capacity.queue;
         let (body_limit, strict_model) = (self.body_limit, self.strict_model);
-        let memory = self.memory.config(false)?;
+        let memory = MemoryConfig { secret: self.state.secret(), ..self.memory.config(false)? };
         Ok(AppConfig {
             senders,
             strict_model,

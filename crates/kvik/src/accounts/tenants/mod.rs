@@ -28,7 +28,7 @@ use crate::settings::size::ByteSize;
 pub(crate) use file::{FileError, TenantSpec, warn_if_readable_by_others};
 pub(crate) use key::KeyDigest;
 pub(crate) use meter::{AdmissionPermit, AdmissionSlots, Allowance, Meter, Refusal, TenantLimits};
-pub(crate) use secret::Secret;
+pub(crate) use secret::{Secret, SecretError};
 
 /// The tenant of clients with an `--api-key`, or of all clients where no key is required.
 pub(crate) const DEFAULT_NAME: &str = "default";

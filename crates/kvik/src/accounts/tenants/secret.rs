@@ -45,6 +45,22 @@ impl Secret {
         Ok(Secret(bytes.as_slice().try_into().map_err(not_a_secret)?))
     }
 
+    /// A secret that lasts as long as the process.
+    pub(crate) fn of_this_process() -> Secret {
+        let mut bytes = [0; 32];
+        for part in bytes.chunks_exact_mut(8) {
+            part.copy_from_slice(&crate::random::random().to_le_bytes());
+        }
+        // What std seeds its hasher with stands in where the system has no better randomness to give.
+        let _ = getrandom::fill(&mut bytes);
+        Secret(bytes)
+    }
+
+    /// A key of the tenant `name`, for one purpose: the `context` of BLAKE3's key derivation.
+    pub(crate) fn key(&self, context: &str, name: &str) -> [u8; 32] {
+        *blake3::Hasher::new_derive_key(context).update(&self.0).update(name.as_bytes()).finalize().as_bytes()
+    }
+
     /// The salt of the tenant `name`; all tenants that share have the same one.
     pub(crate) fn salt(&self, name: &str, share: Share) -> [u8; 16] {
         let mut hasher = blake3::Hasher::new_derive_key(SALT_CONTEXT);

@@ -17,6 +17,8 @@ pub(crate) struct ChatAnswer {
     /// The stream ends with a frame of usage.
     include_usage: bool,
     logprobs: bool,
+    /// What stands for all that was said before, for clients that want it.
+    item: Option<Value>,
     choices: Vec<Choice>,
     /// The frame that ends the last choice; it waits for the trailer, which it may carry.
     last: Option<Value>,
@@ -42,7 +44,12 @@ impl ChatAnswer {
         include_usage: bool,
     ) -> ChatAnswer {
         let choices = (0..choices).map(|_| Choice::new(&reading)).collect();
-        ChatAnswer { head, include_usage, logprobs, choices, last: None }
+        ChatAnswer { head, include_usage, logprobs, item: None, choices, last: None }
+    }
+
+    /// With a compaction item in its messages.
+    pub(crate) fn with_item(self, item: Option<Value>) -> ChatAnswer {
+        ChatAnswer { item, ..self }
     }
 
     fn text(&mut self, choice: u32, text: &str, tokens: &[GeneratedToken], frames: &mut Vec<Value>) {
@@ -65,12 +72,11 @@ impl ChatAnswer {
         for delta in deltas {
             let state = &mut self.choices[choice as usize];
             if !std::mem::replace(&mut state.started, true) {
-                frames.push(self.chunk(
-                    choice,
-                    json!({"role": "assistant", "content": ""}),
-                    Value::Null,
-                    None,
-                ));
+                let mut first = json!({"role": "assistant", "content": ""});
+                if let Some(item) = &self.item {
+                    first["compaction"] = item.clone();
+                }
+                frames.push(self.chunk(choice, first, Value::Null, None));
             }
             frames.push(self.chunk(choice, delta, logprobs.take(), None));
         }
@@ -146,8 +152,11 @@ impl Answer for ChatAnswer {
 
     fn whole(self, trailer: &Trailer) -> Value {
         let logprobs = self.logprobs;
-        let choices =
+        let mut choices: Vec<Value> =
             self.choices.into_iter().enumerate().map(|(i, choice)| choice.whole(i, logprobs)).collect();
+        if let Some(item) = self.item {
+            choices.iter_mut().for_each(|choice| choice["message"]["compaction"] = item.clone());
+        }
         let mut answer = frame(&self.head, "chat.completion", choices);
         answer.insert("usage".to_owned(), trailer.usage());
         trailer.add_to(&mut answer);

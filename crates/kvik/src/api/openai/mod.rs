@@ -4,6 +4,7 @@ mod chat;
 mod chat_answer;
 mod completions;
 mod head;
+mod history;
 mod models;
 mod shapes;
 mod text_answer;

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{
-    continuation,
+    compaction, continuation,
     generation::Options,
     messages,
     parts::{FromBody, Part},
@@ -22,7 +22,10 @@ use super::{
 use crate::{
     api::reading::Reading,
     app::{
-        memory::turn::Purpose,
+        memory::{
+            compaction::{Compaction, ForeignItem},
+            turn::Purpose,
+        },
         report::comparison::{Answered, Parts},
         state::App,
     },
@@ -134,6 +137,21 @@ impl Conversation {
 }
 
 impl ConversationFields {
+    /// Puts what a compaction item stands for in its place, and returns it. What was said before it is not read; its
+    /// system messages are, where none were sent.
+    pub(crate) fn expand(
+        &mut self,
+        open: impl FnOnce(&str) -> std::result::Result<Compaction, ForeignItem>,
+    ) -> Result<Option<Compaction>> {
+        let Value::Array(messages) = &mut self.prompt.messages.0 else { return Ok(None) };
+        let Some(item) = compaction::take_item(messages) else { return Ok(None) };
+        let foreign = |error| ApiError::field(&item.path, format!("`{}` {error}", item.path));
+        let opened = open(&item.content).map_err(foreign)?;
+        let systems = if item.systems.is_empty() { &opened.systems } else { &item.systems };
+        *messages = [&systems[..], &opened.opening, &opened.recent, messages].concat();
+        Ok(Some(opened))
+    }
+
     /// What they say together.
     pub(crate) fn conversation(self) -> Result<Conversation> {
         let ConversationFields { prompt, tools } = self;

@@ -1,6 +1,7 @@
 //! The one internal request that every dialect's body becomes, and the fields that their bodies share.
 
 mod cache;
+pub(crate) mod compaction;
 mod constraint;
 mod continuation;
 pub(crate) mod conversation;

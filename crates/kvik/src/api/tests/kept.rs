@@ -2,7 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use axum::{Router, body::Body, http::Request as HttpRequest, http::StatusCode};
+use axum::{
+    Router,
+    body::{Body, to_bytes},
+    http::Request as HttpRequest,
+    http::StatusCode,
+};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
@@ -62,6 +67,19 @@ impl Server {
         let (status, answer) = self.send(key, method, path, body).await;
         assert_eq!(status, 200, "{method} {path}: {answer}");
         answer
+    }
+
+    /// The frames of a stream that must succeed.
+    pub(super) async fn frames(&self, key: &str, path: &str, body: Value) -> Vec<Value> {
+        let request = HttpRequest::post(path).header("authorization", format!("Bearer {key}"));
+        let request = request.header("content-type", "application/json").header("host", "127.0.0.1");
+        let request = request.body(Body::from(body.to_string())).unwrap();
+        let response = self.router.clone().oneshot(request).await.unwrap();
+        assert_eq!(response.status(), 200);
+        let bytes = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        let text = String::from_utf8(bytes.to_vec()).unwrap();
+        let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
+        data.filter(|data| *data != "[DONE]").map(|data| serde_json::from_str(data).unwrap()).collect()
     }
 
     /// Prompt tokens that a completion finds in the cache.

@@ -9,6 +9,7 @@ use super::{
     kept::{Server, TENANTS},
 };
 use crate::{
+    accounts::tenants::Secret,
     app::{
         AppConfig,
         memory::{MemoryConfig, rebuild::make_summaries},
@@ -17,16 +18,22 @@ use crate::{
 };
 
 const CONTEXT: usize = 1024;
-const CHAT: &str = "/v1/chat/completions";
+pub(super) const CHAT: &str = "/v1/chat/completions";
 
 /// A server that remembers and quotes so many tokens, whose summaries are made.
-fn server(tenants: &str, quotes_max: usize) -> Server {
+pub(super) fn server(tenants: &str, quotes_max: usize) -> Server {
+    sealed_by(tenants, quotes_max, None)
+}
+
+/// The same, whose compaction items other servers with this secret understand.
+pub(super) fn sealed_by(tenants: &str, quotes_max: usize, secret: Option<Secret>) -> Server {
     let memory = MemoryConfig {
         on: true,
         recent_max: Some(300),
         summary_max: Some(64),
         trigger_discard: Some(120),
         quotes_max: Some(quotes_max),
+        secret,
         ..MemoryConfig::default()
     };
     let cache = CacheArgs::in_ram(CONTEXT, ByteSize(64 << 20));
@@ -35,7 +42,7 @@ fn server(tenants: &str, quotes_max: usize) -> Server {
     server
 }
 
-fn said(role: &str, text: &str) -> Value {
+pub(super) fn said(role: &str, text: &str) -> Value {
     json!({"role": role, "content": text})
 }
 
@@ -77,7 +84,7 @@ impl Client {
     }
 }
 
-fn memory(answer: &Value) -> &Value {
+pub(super) fn memory(answer: &Value) -> &Value {
     &answer["kvik"]["memory"]
 }
 

@@ -87,7 +87,7 @@ impl World {
             trigger_discard: Some(60),
             quotes_max: Some(120),
             protect_first: false,
-            words: None,
+            ..MemoryConfig::default()
         };
         let records = Records::open(state, Duration::from_secs(10)).unwrap();
         let seen = self.seen.clone();

@@ -2,6 +2,7 @@
 
 mod answers;
 mod bodies;
+mod compaction;
 mod connections;
 mod conversations;
 mod doors;

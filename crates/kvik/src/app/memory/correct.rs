@@ -40,7 +40,7 @@ impl Memory {
 
     /// What is remembered of a conversation of these messages.
     pub(crate) fn remembered(&self, tenant: &str, messages: &[Value]) -> Option<Remembered> {
-        let identity = Identity::of(tenant, messages, self.settings.as_ref().ok()?);
+        let identity = Identity::of(tenant, messages, None, self.settings.as_ref().ok()?);
         let summary = self.book.of(tenant, &identity.chain).into_iter().next()?;
         let messages = identity.prefix..identity.prefix + summary.covers;
         Some(Remembered { summary, messages })
@@ -65,7 +65,7 @@ impl Memory {
         if text.trim().is_empty() {
             return Err(CorrectionError::Empty);
         }
-        let identity = Identity::of(tenant, messages, settings);
+        let identity = Identity::of(tenant, messages, None, settings);
         // The next one is made of what this one said.
         if self.latest.is_at(tenant, &identity.chain) {
             return Err(CorrectionError::InTheMaking);

@@ -1,7 +1,9 @@
 //! Which conversation it is: what of it is never let go, and the chain of what follows.
 
-use kvik_engine::conversation::{ChainId, MemorySettings, chain, segments::exchanges};
+use kvik_engine::conversation::{ChainId, MemorySettings, chain, chain_from, segments::exchanges};
 use serde_json::Value;
+
+use super::compaction::Compaction;
 
 /// A conversation in the eyes of its tenant.
 pub(super) struct Identity {
@@ -14,13 +16,28 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    pub(super) fn of(tenant: &str, messages: &[Value], settings: &MemorySettings) -> Identity {
+    /// Of messages that go on from a compaction item where there is one, whose chain goes on in theirs.
+    pub(super) fn of(
+        tenant: &str,
+        messages: &[Value],
+        before: Option<&Compaction>,
+        settings: &MemorySettings,
+    ) -> Identity {
         let is_system = |message: &&Value| matches!(message["role"].as_str(), Some("system" | "developer"));
         let systems = messages.iter().take_while(is_system).count();
-        let opening = exchanges(&messages[systems..]).first().map_or(0, |opening| opening.len());
-        let prefix = systems + if settings.protect_first { opening } else { 0 };
+        let opening = match before {
+            Some(before) => before.opening.len(),
+            None if settings.protect_first => {
+                exchanges(&messages[systems..]).first().map_or(0, |opening| opening.len())
+            }
+            None => 0,
+        };
+        let prefix = systems + opening;
         let key = blake3::derive_key("kvik 2026 conversation of a tenant", tenant.as_bytes());
-        let chain = chain(&key, &messages[systems..]).split_off(prefix - systems);
+        let chain = match before {
+            Some(before) => chain_from(before.chain(), &key, &messages[prefix..]),
+            None => chain(&key, &messages[systems..]).split_off(opening),
+        };
         Identity { systems, prefix, chain }
     }
 }

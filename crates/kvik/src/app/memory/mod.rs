@@ -10,6 +10,7 @@
 //! Nothing waits for a summary: a turn reads what is ready, and lets the beginning go where nothing is.
 
 pub(crate) mod book;
+pub(crate) mod compaction;
 pub(crate) mod correct;
 mod identity;
 mod measure;
@@ -25,8 +26,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use kvik_engine::conversation::{MemorySettings, MemorySettingsError};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::accounts::ledger::Records;
+use crate::accounts::{ledger::Records, tenants::Secret};
 use book::Book;
+use compaction::{Compaction, ForeignItem, Seal};
 use rebuild::{Latest, MemoryJob};
 use words::Words;
 
@@ -42,6 +44,8 @@ pub(crate) struct MemoryConfig {
     pub(crate) protect_first: bool,
     /// Instead of those that are built in.
     pub(crate) words: Option<Words>,
+    /// Seals compaction items; with none they last as long as the process.
+    pub(crate) secret: Option<Secret>,
 }
 
 impl MemoryConfig {
@@ -70,6 +74,7 @@ pub(crate) struct Memory {
     settings: Result<MemorySettings, MemorySettingsError>,
     words: Option<Words>,
     book: Arc<Book>,
+    seal: Seal,
     /// How conversations go on whose summaries are being made.
     latest: Arc<Latest>,
     /// Summaries to make.
@@ -80,17 +85,26 @@ pub(crate) struct Memory {
 
 impl Memory {
     /// With what was known when the records were closed.
-    pub(crate) fn open(config: &MemoryConfig, context: usize, records: Option<&Records>) -> Memory {
+    pub(crate) fn new(config: &MemoryConfig, context: usize, records: Option<&Records>) -> Memory {
         let (work, arriving) = unbounded_channel();
         Memory {
             on: config.on,
             settings: config.settings(context),
             words: config.words.clone(),
             book: Arc::new(Book::open(records)),
+            seal: Seal::new(config.secret.clone().unwrap_or_else(Secret::of_this_process)),
             latest: Arc::default(),
             work,
             arriving: Mutex::new(Some(arriving)),
         }
+    }
+
+    /// What a compaction item of a tenant stands for.
+    ///
+    /// # Errors
+    /// If this server has not made it for this tenant.
+    pub(crate) fn open(&self, tenant: &str, content: &str) -> Result<Compaction, ForeignItem> {
+        self.seal.open(tenant, content)
     }
 
     /// The summaries to make, once.

@@ -22,7 +22,7 @@ pub(super) fn of(conversation: &LongConversation<'_>, view: &View, rebuilding: b
             "prefix": conversation.prefix_tokens(),
             "summary": summary.map_or(0, |summary| measure::text(conversation.app, &summary.text)),
             "recent": conversation.recent_tokens(view),
-            "discarded_since": view.segments.discarded(conversation.settings),
+            "discarded_since": view.segments.discarded(&conversation.settings),
         },
         "quotes": quoted.collect::<Vec<_>>(),
         "rebuilding": rebuilding,

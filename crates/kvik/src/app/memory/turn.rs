@@ -8,6 +8,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::Memory;
 use super::book::Book;
+use super::compaction::Compaction;
 use super::rebuild::{Latest, MemoryJob, MemoryTask, Rebuild, Said};
 use super::report;
 use super::view::{LongConversation, View};
@@ -36,6 +37,10 @@ pub(crate) type ReadAnswer = Box<dyn Fn(&str) -> Value + Send>;
 pub(crate) struct History<'a> {
     pub(crate) caller: &'a Caller,
     pub(crate) messages: &'a [Value],
+    /// What stands before them.
+    pub(crate) before: Option<&'a Compaction>,
+    /// It is to be compacted, at so many tokens where it says so, and the item be given to the client.
+    pub(crate) compacting: Option<Option<usize>>,
     /// Tokens to leave for the answer.
     pub(crate) room: usize,
     pub(crate) render: Render,
@@ -46,6 +51,8 @@ pub(crate) struct RememberedTurn {
     /// The messages that the model reads.
     pub(crate) messages: Vec<Value>,
     report: Value,
+    /// The compaction item for the client.
+    compaction: Option<Value>,
     after: Option<After>,
 }
 
@@ -68,11 +75,13 @@ impl Memory {
         let settings = self.settings.as_ref().map_err(|error| {
             ApiError::field("kvik.memory", format!("`kvik.memory` cannot be on with this server: {error}"))
         })?;
+        let settings = asked.compacting.flatten().map_or(*settings, |threshold| settings.due_at(threshold));
         let mut conversation = LongConversation::new(app, asked, settings, self.words.as_ref());
-        let known = self.book.of(&conversation.tenant, &conversation.chain);
+        let mut known = self.book.of(&conversation.tenant, &conversation.chain);
+        known.extend(asked.before.map(Compaction::base));
         let view = conversation.view(&known)?;
-        if let Some(summary) = &view.summary {
-            self.book.note_read(&conversation.key(summary.covers), unix_seconds());
+        if view.covered() > 0 {
+            self.book.note_read(&conversation.key(view.covered()), unix_seconds());
         }
         let due = self.due(&conversation, &view);
         let report = report::of(&conversation, &view, due.is_some());
@@ -85,12 +94,14 @@ impl Memory {
             latest: self.latest.clone(),
             book: self.book.clone(),
         });
-        Ok(RememberedTurn { messages, report, after })
+        let compacted = asked.compacting.and_then(|_| conversation.compacted(&view));
+        let compaction = compacted.and_then(|compacted| self.seal.item(&conversation.tenant, &compacted));
+        Ok(RememberedTurn { messages, report, compaction, after })
     }
 
     /// Messages that the next summary covers, where one is due and not ready.
     fn due(&self, conversation: &LongConversation<'_>, view: &View) -> Option<usize> {
-        let covers = view.covered() + view.segments.due(conversation.settings)?.messages;
+        let covers = view.covered() + view.segments.due(&conversation.settings)?.messages;
         let made = self.book.get(&conversation.key(covers));
         (!made.is_some_and(|summary| summary.ready)).then_some(covers)
     }
@@ -113,6 +124,11 @@ impl Memory {
 }
 
 impl RememberedTurn {
+    /// The compaction item for the client, once.
+    pub(crate) fn take_compaction(&mut self) -> Option<Value> {
+        self.compaction.take()
+    }
+
     /// From now on the answer is read so, to be computed ahead with what it answers.
     pub(crate) fn reads_answer(&mut self, read: ReadAnswer) {
         if let Some(after) = &mut self.after {

@@ -6,6 +6,7 @@ use kvik_engine::conversation::{ChainId, Let, MemorySettings, Segments, chain::t
 use serde_json::Value;
 
 use super::book::{Summary, SummaryKey};
+use super::compaction::Compaction;
 use super::identity::Identity;
 use super::measure::{self, AROUND_MESSAGE};
 use super::turn::{History, Purpose};
@@ -22,7 +23,7 @@ const QUOTES_MAX: usize = 6;
 pub(super) struct LongConversation<'a> {
     pub(super) app: &'a App,
     pub(super) asked: &'a History<'a>,
-    pub(super) settings: &'a MemorySettings,
+    pub(super) settings: MemorySettings,
     pub(super) words: Words,
     pub(super) tenant: String,
     /// Messages that are never let go: system messages, and the opening exchange where that is protected.
@@ -61,13 +62,13 @@ impl<'a> LongConversation<'a> {
     pub(super) fn new(
         app: &'a App,
         asked: &'a History<'a>,
-        settings: &'a MemorySettings,
+        settings: MemorySettings,
         words: Option<&Words>,
     ) -> Self {
         let messages = asked.messages;
         let words = words.cloned().unwrap_or_else(|| Words::of(&app.serving.model.own_name, messages));
         let tenant = asked.caller.tenant.name.clone();
-        let Identity { systems, prefix, chain } = Identity::of(&tenant, messages, settings);
+        let Identity { systems, prefix, chain } = Identity::of(&tenant, messages, asked.before, &settings);
         let sizes = vec![0; messages.len()];
         LongConversation { app, asked, settings, words, tenant, prefix, systems, chain, sizes }
     }
@@ -99,7 +100,7 @@ impl<'a> LongConversation<'a> {
     fn behind(&self, summary: Option<Summary>) -> View {
         let covered = self.prefix + summary.as_ref().map_or(0, |summary| summary.covers);
         let segments = Segments::new(&self.asked.messages[covered..], &self.sizes[covered..]);
-        let forced = segments.forced(self.room(summary.as_ref()), self.settings);
+        let forced = segments.forced(self.room(summary.as_ref()), &self.settings);
         View { summary, segments, forced, quotes: Vec::new() }
     }
 
@@ -118,7 +119,7 @@ impl<'a> LongConversation<'a> {
             let tokens = (self.asked.render)(self.app, &self.messages(&view), Purpose::Answer)?.len();
             let left = view.segments.tokens() - view.forced.map_or(0, |forced| forced.tokens);
             let Some(beyond) = tokens.checked_sub(most).filter(|&beyond| beyond > 0) else { break };
-            let more = view.segments.forced(left.saturating_sub(beyond), self.settings);
+            let more = view.segments.forced(left.saturating_sub(beyond), &self.settings);
             if more == view.forced {
                 break;
             }
@@ -169,6 +170,16 @@ impl<'a> LongConversation<'a> {
     /// Where the summary of the first `covers` messages behind the prefix is.
     pub(super) fn key(&self, covers: usize) -> SummaryKey {
         SummaryKey { tenant: self.tenant.clone(), chain: self.chain[covers - 1] }
+    }
+
+    /// What stands for the conversation up to its answer, where a summary that the client does not have yet is read.
+    pub(super) fn compacted(&self, view: &View) -> Option<Compaction> {
+        let summary = view.summary.clone().filter(|summary| summary.covers > 0)?;
+        let (prefix, said) = self.asked.messages.split_at(self.prefix);
+        let (systems, opening) = prefix.split_at(self.systems);
+        let ChainId(chain) = self.chain[summary.covers - 1];
+        let recent = said[summary.covers..].to_vec();
+        Some(Compaction { systems: systems.to_vec(), opening: opening.to_vec(), summary, chain, recent })
     }
 
     /// Tokens of the prefix.

@@ -10,7 +10,7 @@ use crate::{
     accounts::{
         ledger::{LOCK_WAIT, Records, RecordsError},
         prices::{Decimal, PriceList, Prices},
-        tenants::{Secret, Source},
+        tenants::{Secret, SecretError, Source},
     },
     settings::dirs,
 };
@@ -93,6 +93,15 @@ impl StateArgs {
     /// The directory; `None` where the user has no home directory.
     pub(crate) fn folder(&self) -> Option<PathBuf> {
         self.state_dir.clone().or_else(dirs::state)
+    }
+
+    /// The server's secret, where one can be kept.
+    pub(crate) fn secret(&self) -> Option<Secret> {
+        let opened = Secret::open(&self.folder()?.join("secret"));
+        let without = |error: &SecretError| {
+            tracing::warn!("{error}; compaction items last only as long as this process")
+        };
+        opened.inspect_err(without).ok()
     }
 
     /// The records of a server. When another process has them open, the server runs without them and

@@ -57,6 +57,7 @@ impl MemoryArgs {
             quotes_max: self.memory_quotes,
             protect_first: self.memory_protect_first,
             words: self.memory_words.as_deref().map(Words::read).transpose()?,
+            secret: None,
         })
     }
 }

@@ -1,0 +1,101 @@
+//! What was said before a chat's question: kept by the server, remembered beyond the context, or compacted.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::{
+    api::request::{compaction::Compacting, conversation::Conversation, generation::Options},
+    app::{
+        conversations::ConversationTurn,
+        keys::Caller,
+        memory::{
+            compaction::Compaction,
+            turn::{History, Purpose, RememberedTurn},
+        },
+        state::App,
+    },
+    http::error::ApiError,
+};
+
+type Result<T> = std::result::Result<T, ApiError>;
+
+/// A conversation as a whole where the server keeps what was said before, and its turn.
+pub(super) fn continued(
+    app: &App,
+    caller: &Caller,
+    new: Conversation,
+    options: &Options,
+) -> Result<(Conversation, Option<ConversationTurn>)> {
+    let Some(reference) = &options.conversation else { return Ok((new, None)) };
+    if options.choices > 1 {
+        let message =
+            "`n` answers cannot all be the next message of `kvik.conversation`; leave one of them out";
+        return Err(ApiError::field("n", message));
+    }
+    if new.continues() {
+        let message = "`continue_final_message`: what is said in `kvik.conversation` is not said anew; end with a message of the user or of a tool, or set it to false";
+        return Err(ApiError::field("continue_final_message", message));
+    }
+    let begun = ConversationTurn::begin(&app.conversations, &caller.tenant.name, reference, new.messages());
+    let (turn, messages) = begun.map_err(|error| ApiError::from(error).at("kvik.conversation"))?;
+    Ok((new.with_messages(&messages, Purpose::Answer), Some(turn)))
+}
+
+/// What a request says of compaction.
+pub(super) struct Compacted {
+    /// What stands before its messages.
+    pub(super) before: Option<Compaction>,
+    /// It wants more of it compacted.
+    pub(super) compacting: Option<Compacting>,
+}
+
+/// What is read of a conversation that is remembered beyond the context.
+pub(super) fn remembered(
+    app: &App,
+    caller: &Caller,
+    conversation: &Conversation,
+    options: &Options,
+    compacted: &Compacted,
+) -> Result<Option<RememberedTurn>> {
+    let kept = options.conversation.is_some() && app.memory.is_possible();
+    let is_compacted = compacted.before.is_some() || compacted.compacting.is_some();
+    let other = is_compacted.then(|| not_beside_compaction(conversation, options)).flatten();
+    if let Some(other) = other {
+        let message = format!("a conversation is not compacted beside {other}; leave one of them out");
+        return Err(ApiError::field("context_management", message));
+    }
+    let on = is_compacted || options.memory.unwrap_or((app.memory.on || kept) && options.reuse);
+    if !on || conversation.continues() {
+        return Ok(None);
+    }
+    let context = app.serving.model.context;
+    let room = options.max_tokens(context / 8, context).min(context / 4);
+    let template = conversation.clone();
+    let render = Arc::new(move |app: &App, messages: &[Value], purpose| {
+        let prompt = template.with_messages(messages, purpose).render(app)?;
+        Ok(app.serving.encode_rendered(&prompt))
+    });
+    let history = History {
+        caller,
+        messages: conversation.messages(),
+        before: compacted.before.as_ref(),
+        compacting: compacted.compacting.map(|compacting| compacting.threshold),
+        room,
+        render,
+    };
+    app.memory.turn(app, &history).map(Some)
+}
+
+/// What of a request does not go with compaction.
+fn not_beside_compaction(conversation: &Conversation, options: &Options) -> Option<&'static str> {
+    match () {
+        () if options.memory == Some(false) => Some("`kvik.memory` false"),
+        () if !options.reuse => Some("a private cache"),
+        () if options.conversation.is_some() => {
+            Some("`kvik.conversation`, which the server keeps as a whole")
+        }
+        () if conversation.continues() => Some("a last message that is continued"),
+        () => None,
+    }
+}

@@ -1,0 +1,148 @@
+//! Compaction items: the beginning of a conversation as a client can keep it and send it back in its place.
+//!
+//! An item holds the summary, the recent messages behind it and where it stands in the chain of messages, so it is
+//! understood by a server that has forgotten all of it. A client cannot read it, nor make or alter one, nor use
+//! another tenant's: it is sealed with a key that the server's secret and the tenant's name give.
+
+use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
+use kvik_engine::conversation::ChainId;
+use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::book::Summary;
+use crate::accounts::tenants::Secret;
+
+/// Context of the derivation of a tenant's key; another one makes all items foreign.
+const KEY_CONTEXT: &str = "kvik 2026-11-22 compaction item v1";
+
+/// What an item stands for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Compaction {
+    /// System messages.
+    pub(crate) systems: Vec<Value>,
+    /// The opening exchange, where that is never let go.
+    pub(crate) opening: Vec<Value>,
+    /// Of the messages before `recent`.
+    pub(crate) summary: Summary,
+    /// Stands for the messages that the summary covers.
+    pub(crate) chain: [u8; 32],
+    /// Messages behind the summary, as they were said.
+    pub(crate) recent: Vec<Value>,
+}
+
+/// Seals and opens items.
+pub(crate) struct Seal(Secret);
+
+/// An item that is not one of this server's for this tenant, or was altered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "is no compaction item that this server has made for you, or was altered; send the messages that it stood for instead"
+)]
+pub(crate) struct ForeignItem;
+
+impl Compaction {
+    pub(super) fn chain(&self) -> ChainId {
+        ChainId(self.chain)
+    }
+
+    /// Its summary, as one of a conversation that begins behind it.
+    pub(super) fn base(&self) -> Summary {
+        Summary { covers: 0, ready: true, read: true, ..self.summary.clone() }
+    }
+}
+
+impl Seal {
+    pub(crate) fn new(secret: Secret) -> Seal {
+        Seal(secret)
+    }
+
+    fn key(&self, tenant: &str) -> Option<LessSafeKey> {
+        let key = self.0.key(KEY_CONTEXT, tenant);
+        UnboundKey::new(&CHACHA20_POLY1305, &key).ok().map(LessSafeKey::new)
+    }
+
+    /// The item as clients are given it; `None` where the system gives no random numbers.
+    pub(crate) fn item(&self, tenant: &str, compaction: &Compaction) -> Option<Value> {
+        let mut nonce = [0; NONCE_LEN];
+        getrandom::fill(&mut nonce).ok()?;
+        let mut sealed = serde_json::to_vec(compaction).ok()?;
+        let unique = Nonce::assume_unique_for_key(nonce);
+        self.key(tenant)?.seal_in_place_append_tag(unique, Aad::empty(), &mut sealed).ok()?;
+        let content = BASE64_URL_SAFE_NO_PAD.encode([&nonce[..], &sealed].concat());
+        let id = format!("cmp_{}", blake3::hash(content.as_bytes()).to_hex().get(..24)?);
+        Some(json!({"id": id, "type": "compaction", "encrypted_content": content}))
+    }
+
+    /// What an item's content stands for.
+    ///
+    /// # Errors
+    /// If this server has not made it for this tenant.
+    pub(crate) fn open(&self, tenant: &str, content: &str) -> Result<Compaction, ForeignItem> {
+        let mut bytes = BASE64_URL_SAFE_NO_PAD.decode(content).map_err(|_| ForeignItem)?;
+        let (nonce, sealed) = bytes.split_at_mut_checked(NONCE_LEN).ok_or(ForeignItem)?;
+        let nonce = Nonce::try_assume_unique_for_key(nonce).map_err(|_| ForeignItem)?;
+        let key = self.key(tenant).ok_or(ForeignItem)?;
+        let open = key.open_in_place(nonce, Aad::empty(), sealed).map_err(|_| ForeignItem)?;
+        serde_json::from_slice(open).map_err(|_| ForeignItem)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn compaction(text: &str) -> Compaction {
+        let summary = Summary {
+            text: text.to_owned(),
+            covers: 4,
+            updates: 2,
+            made: 7,
+            used: 0,
+            ready: true,
+            corrected: false,
+            failed: None,
+            read: false,
+        };
+        let message = |role: &str| json!({"role": role, "content": text});
+        Compaction {
+            systems: vec![message("system")],
+            opening: Vec::new(),
+            summary,
+            chain: [9; 32],
+            recent: vec![message("user"), message("assistant")],
+        }
+    }
+
+    fn content(item: &Value) -> String {
+        item["encrypted_content"].as_str().unwrap().to_owned()
+    }
+
+    proptest! {
+        #[test]
+        fn an_item_is_its_tenants_alone_and_shows_nothing(text in "\\PC{12,40}", at in 0..400_usize) {
+            let seal = Seal::new(Secret::of_this_process());
+            let item = content(&seal.item("acme", &compaction(&text)).unwrap());
+            prop_assert_eq!(seal.open("acme", &item), Ok(compaction(&text)));
+            prop_assert_eq!(seal.open("beta", &item), Err(ForeignItem));
+            let other = Seal::new(Secret::of_this_process());
+            prop_assert_eq!(other.open("acme", &item), Err(ForeignItem), "another server's");
+            let bytes = BASE64_URL_SAFE_NO_PAD.decode(&item).unwrap();
+            prop_assert!(!String::from_utf8_lossy(&bytes).contains(&text));
+
+            let mut altered = bytes.clone();
+            altered[at % bytes.len()] ^= 1;
+            prop_assert_eq!(seal.open("acme", &BASE64_URL_SAFE_NO_PAD.encode(altered)), Err(ForeignItem));
+            let cut = BASE64_URL_SAFE_NO_PAD.encode(&bytes[..at % bytes.len()]);
+            prop_assert_eq!(seal.open("acme", &cut), Err(ForeignItem));
+        }
+
+        #[test]
+        fn any_text_is_refused_without_a_panic(text in "\\PC{0,80}") {
+            let seal = Seal::new(Secret::of_this_process());
+            prop_assert_eq!(seal.open("acme", &text), Err(ForeignItem));
+        }
+    }
+}
