@@ -117,6 +117,7 @@ async fn document() -> Json<&'static Value> {
 
 /// `GET /metrics`
 async fn metrics_text(State(app): State<Arc<App>>) -> Response {
+    app.metrics.memory.set_pending(app.memory.pending.count());
     match app.metrics.text(&app.serving.engine.stats()) {
         Ok(text) => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";

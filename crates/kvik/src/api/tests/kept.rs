@@ -69,17 +69,27 @@ impl Server {
         answer
     }
 
-    /// The frames of a stream that must succeed.
-    pub(super) async fn frames(&self, key: &str, path: &str, body: Value) -> Vec<Value> {
-        let request = HttpRequest::post(path).header("authorization", format!("Bearer {key}"));
+    /// The text of an answer that must succeed.
+    async fn text(&self, key: &str, request: axum::http::request::Builder, body: Value) -> String {
+        let request = request.header("authorization", format!("Bearer {key}"));
         let request = request.header("content-type", "application/json").header("host", "127.0.0.1");
         let request = request.body(Body::from(body.to_string())).unwrap();
         let response = self.router.clone().oneshot(request).await.unwrap();
         assert_eq!(response.status(), 200);
         let bytes = to_bytes(response.into_body(), usize::MAX).await.unwrap();
-        let text = String::from_utf8(bytes.to_vec()).unwrap();
+        String::from_utf8(bytes.to_vec()).unwrap()
+    }
+
+    /// The frames of a stream.
+    pub(super) async fn frames(&self, key: &str, path: &str, body: Value) -> Vec<Value> {
+        let text = self.text(key, HttpRequest::post(path), body).await;
         let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
         data.filter(|data| *data != "[DONE]").map(|data| serde_json::from_str(data).unwrap()).collect()
+    }
+
+    /// What Prometheus reads.
+    pub(super) async fn metrics(&self) -> String {
+        self.text("root", HttpRequest::get("/metrics"), Value::Null).await
     }
 
     /// Prompt tokens that a completion finds in the cache.
@@ -113,7 +123,8 @@ impl Server {
         while quiet < 4 {
             assert!(std::time::Instant::now() < deadline, "something runs on");
             tokio::time::sleep(Duration::from_millis(10)).await;
-            quiet = if self.app.serving.engine.stats().running == 0 { quiet + 1 } else { 0 };
+            let rests = self.app.serving.engine.stats().running + self.app.memory.pending.count() == 0;
+            quiet = if rests { quiet + 1 } else { 0 };
         }
     }
 

@@ -111,6 +111,11 @@ async fn a_conversation_goes_on_beyond_the_context_and_knows_what_was_said() {
         assert!(text.contains("Bolt"), "{text}: {answer}");
         assert!(cached(&answer)[0] <= CONTEXT as u64, "{answer}");
     }
+    let metrics = server.metrics().await;
+    for counted in ["turns_total{read=\"summary\"}", "summaries_total{outcome=\"made\"}"] {
+        assert!(metrics.contains(&format!("kvik_memory_{counted}")), "{metrics}");
+    }
+    assert!(metrics.contains("kvik_memory_quotes_total 0\n"), "{metrics}");
     let said = client.messages.iter().map(|message| message["content"].as_str().unwrap());
     let tokens: usize = said.map(|text| server.app.serving.tokenizer.encode(text, false, false).len()).sum();
     assert!(tokens > CONTEXT, "the history alone is longer than the context: {tokens}");

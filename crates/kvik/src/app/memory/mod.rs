@@ -29,7 +29,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use crate::accounts::{ledger::Records, tenants::Secret};
 use book::Book;
 use compaction::{Compaction, ForeignItem, Seal};
-use rebuild::{Latest, MemoryJob};
+use rebuild::{Latest, MemoryJob, Pending};
 use words::Words;
 
 /// How the server remembers.
@@ -79,6 +79,8 @@ pub(crate) struct Memory {
     latest: Arc<Latest>,
     /// Summaries to make.
     work: UnboundedSender<MemoryJob>,
+    /// What is to be done behind answers.
+    pub(crate) pending: Pending,
     /// Where they arrive; taken by whoever makes them.
     arriving: Mutex<Option<UnboundedReceiver<MemoryJob>>>,
 }
@@ -95,6 +97,7 @@ impl Memory {
             seal: Seal::new(config.secret.clone().unwrap_or_else(Secret::of_this_process)),
             latest: Arc::default(),
             work,
+            pending: Pending::default(),
             arriving: Mutex::new(Some(arriving)),
         }
     }

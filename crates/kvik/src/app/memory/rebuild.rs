@@ -14,7 +14,7 @@ use super::summary::{Making, compute};
 use super::turn::Render;
 use super::view::{LongConversation, View};
 use super::words::Words;
-use crate::app::{keys::Caller, state::App};
+use crate::app::{keys::Caller, metrics::memory::SummaryOutcome, state::App};
 
 /// Summaries that are made at the same time.
 const AT_ONCE: usize = 2;
@@ -30,6 +30,18 @@ const AHEAD_MAX: usize = 8;
 pub(crate) struct MemoryJob {
     pub(super) caller: Caller,
     pub(super) kind: MemoryTask,
+    pub(super) pending: Pending,
+}
+
+/// What is to be done behind answers: as many as there are clones.
+#[derive(Clone, Default)]
+pub(crate) struct Pending(Arc<()>);
+
+impl Pending {
+    /// What was begun and has not ended.
+    pub(crate) fn count(&self) -> usize {
+        Arc::strong_count(&self.0) - 1
+    }
 }
 
 /// What is to be done.
@@ -122,14 +134,14 @@ pub(crate) async fn make_summaries(app: Arc<App>) {
     let Some(mut arriving) = app.memory.arriving() else { return };
     let (slots, ahead_slots) = (Arc::new(Semaphore::new(AT_ONCE)), Arc::new(Semaphore::new(AHEAD_MAX)));
     while let Some(work) = arriving.recv().await {
-        let MemoryJob { caller, kind } = work;
+        let MemoryJob { caller, kind, pending } = work;
         let (app, slots) = (app.clone(), slots.clone());
         let (key, rebuild) = match kind {
             MemoryTask::Rebuild { key, rebuild } => (key, rebuild),
             MemoryTask::Ahead { messages, render } => {
                 if let Ok(slot) = ahead_slots.clone().try_acquire_owned() {
                     tokio::spawn(async move {
-                        let _slot = slot;
+                        let _held = (slot, pending);
                         compute(&app, &caller, &render, &messages).await
                     });
                 }
@@ -137,13 +149,14 @@ pub(crate) async fn make_summaries(app: Arc<App>) {
             }
         };
         tokio::spawn(async move {
-            let _slot = slots.acquire().await;
+            let _held = (slots.acquire().await, pending);
             let making = Making { app: &app, caller: &caller, key: &key, rebuild: &rebuild };
             if let Err(error) = making.run().await {
                 tracing::warn!(
                     "a conversation goes on without a new summary for now: {}",
                     error.body()["error"]["message"]
                 );
+                app.metrics.memory.summary(SummaryOutcome::Failed);
                 app.memory.latest.forget(&key);
             }
         });

@@ -14,7 +14,7 @@ use super::book::{Summary, SummaryKey};
 use super::measure;
 use super::rebuild::{Ahead, Rebuild};
 use super::turn::{Purpose, Render};
-use crate::app::{keys::Caller, state::App};
+use crate::app::{keys::Caller, metrics::memory::SummaryOutcome, state::App};
 use crate::clock::unix_seconds;
 use crate::http::error::ApiError;
 
@@ -62,6 +62,8 @@ impl Making<'_> {
                 said => text = said,
             }
         }
+        let outcome = failed.as_ref().map_or(SummaryOutcome::Made, |_| SummaryOutcome::Empty);
+        self.app.metrics.memory.summary(outcome);
         let updates = before.map_or(0, |summary| summary.updates) + 1;
         let made = unix_seconds();
         Ok(Summary {

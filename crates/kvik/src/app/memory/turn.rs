@@ -83,11 +83,12 @@ impl Memory {
         if view.covered() > 0 {
             self.book.note_read(&conversation.key(view.covered()), unix_seconds());
         }
+        app.metrics.memory.turn(view.summary.is_some(), view.forced.is_some(), view.quotes.len());
         let due = self.due(&conversation, &view);
         let report = report::of(&conversation, &view, due.is_some());
         let messages = conversation.messages(&view);
         let after = self.task(&conversation, &view, due).map(|kind| After {
-            work: MemoryJob { caller: asked.caller.clone(), kind },
+            work: MemoryJob { caller: asked.caller.clone(), kind, pending: self.pending.clone() },
             said: Said::of(&conversation),
             read_answer: None,
             queue: self.work.clone(),

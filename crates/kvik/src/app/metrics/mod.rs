@@ -1,6 +1,7 @@
 //! Prometheus metrics: an explicit registry, no global.
 
 mod disk;
+pub(crate) mod memory;
 mod register;
 mod retain;
 
@@ -18,6 +19,7 @@ use prometheus_client::{
 };
 
 use disk::DiskMetrics;
+use memory::MemoryMetrics;
 use register::add;
 use retain::RetainMetrics;
 
@@ -57,6 +59,7 @@ pub(crate) struct Metrics {
     decode_seconds: Counter<f64, AtomicU64>,
     first_token: Histogram,
     retain: RetainMetrics,
+    pub(crate) memory: MemoryMetrics,
     tenants: TenantCounters,
     gauges: Gauges,
 }
@@ -123,6 +126,7 @@ impl Metrics {
             decode_seconds: add(r, "decode_seconds", "Time spent on generating"),
             first_token,
             retain: RetainMetrics::new(r),
+            memory: MemoryMetrics::new(r),
             tenants: TenantCounters::new(r),
             gauges,
             registry,

@@ -1,0 +1,78 @@
+//! Metrics of conversations that go on beyond the context.
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    registry::Registry,
+};
+
+use super::register::add;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TurnLabels {
+    read: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SummaryLabels {
+    outcome: &'static str,
+}
+
+/// What became of a summary that was due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SummaryOutcome {
+    Made,
+    /// The model said nothing: what it was to cover is gone.
+    Empty,
+    /// It could not be asked; the next turn tries again.
+    Failed,
+}
+
+/// What was read of conversations, and the work behind it.
+pub(crate) struct MemoryMetrics {
+    turns: Family<TurnLabels, Counter>,
+    quotes: Counter,
+    summaries: Family<SummaryLabels, Counter>,
+    pending: Gauge,
+}
+
+impl MemoryMetrics {
+    pub(super) fn new(r: &mut Registry) -> MemoryMetrics {
+        MemoryMetrics {
+            turns: add(r, "memory_turns", "Turns by what was read of the conversation: all, summary, end"),
+            quotes: add(r, "memory_quotes", "Exchanges that were quoted at a question"),
+            summaries: add(
+                r,
+                "memory_summaries",
+                "Summaries that were due, by what became of them: made, empty, failed",
+            ),
+            pending: add(r, "memory_pending", "Summaries and conversations that are computed behind answers"),
+        }
+    }
+
+    /// A turn begins that reads `quotes` exchanges beside recent messages.
+    pub(crate) fn turn(&self, summarised: bool, let_go: bool, quotes: usize) {
+        let read = match (summarised, let_go) {
+            (_, true) => "end",
+            (true, false) => "summary",
+            (false, false) => "all",
+        };
+        self.turns.get_or_create(&TurnLabels { read }).inc();
+        self.quotes.inc_by(quotes as u64);
+    }
+
+    /// A summary that was due has come to something.
+    pub(crate) fn summary(&self, outcome: SummaryOutcome) {
+        let outcome = match outcome {
+            SummaryOutcome::Made => "made",
+            SummaryOutcome::Empty => "empty",
+            SummaryOutcome::Failed => "failed",
+        };
+        self.summaries.get_or_create(&SummaryLabels { outcome }).inc();
+    }
+
+    /// So many summaries and conversations are computed behind answers now.
+    pub(crate) fn set_pending(&self, pending: usize) {
+        self.pending.set(pending as i64);
+    }
+}
