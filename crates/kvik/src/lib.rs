@@ -18,6 +18,7 @@ mod measured;
 mod random;
 mod serving;
 mod settings;
+mod volatile;
 
 use std::process::ExitCode;
 

@@ -219,3 +219,52 @@ async fn what_cannot_be_remembered_is_said() {
         server.done("", "POST", CHAT, json!({"messages": hello, "kvik": {"cache": "private"}})).await;
     assert!(private["kvik"].get("memory").is_none(), "what leaves nothing behind is not remembered");
 }
+
+/// A message longer than the context, ten thousand of them, none with a word, and a middle that was altered.
+#[tokio::test(flavor = "multi_thread")]
+async fn histories_of_any_kind_are_answered_or_refused_with_the_numbers() {
+    let server = server("", 64);
+    let chat = async |messages: &[Value]| {
+        server.send("", "POST", CHAT, json!({"messages": messages, "max_tokens": 4})).await
+    };
+    let long = [said("system", "Be brief."), said("user", &"one two ".repeat(1000))];
+    let (status, answer) = chat(&long).await;
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert_eq!((status.as_u16(), &answer["error"]["code"]), (400, &json!("context_length_exceeded")));
+    let numbers: Vec<usize> =
+        message.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
+    assert!(numbers.contains(&CONTEXT) && numbers.iter().any(|&tokens| tokens > 2000), "{message}");
+
+    let lines = |count: usize| -> Vec<Value> {
+        (0..count).map(|i| said(["user", "assistant"][i % 2], &format!("Line {i}."))).collect()
+    };
+    let (status, answer) = chat(&lines(10_001)).await;
+    let read = &memory(&answer)["messages"];
+    assert_eq!((status.as_u16(), &read["summarised"]), (200, &json!(0)), "{answer}");
+    assert!(read["let_go"].as_u64().unwrap() > 9_000, "{answer}");
+    let empty: Vec<Value> = (0..301).map(|i| said(["user", "assistant"][i % 2], "")).collect();
+    let (status, answer) = chat(&empty).await;
+    assert_eq!(status, 200, "{answer}");
+    let (status, answer) = chat(&[]).await;
+    assert_eq!((status.as_u16(), &answer["error"]["param"]), (400, &json!("messages")), "{answer}");
+
+    server.settles_down().await;
+    let mut altered = lines(10_001);
+    altered[5] = said("assistant", "Line five.");
+    let (status, answer) = chat(&altered).await;
+    assert_eq!((status.as_u16(), &memory(&answer)["messages"]["summarised"]), (200, &json!(0)), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn system_messages_that_change_with_every_turn_are_advised_against() {
+    let server = server("", 0);
+    let mut client = Client::new("");
+    let advice = |answer: &Value| memory(answer)["advice"].as_str().map(str::to_owned);
+    for minute in 10..13 {
+        client.messages[0] = said("system", &format!("Be brief. It is 2026-11-22 13:{minute}."));
+        let answer = client.says(&server, "Hello.").await;
+        assert_eq!(advice(&answer).is_some(), minute > 10, "{answer}");
+        assert!(advice(&answer).is_none_or(|advice| advice.contains(&format!("13:{minute}"))), "{answer}");
+    }
+    assert_eq!(advice(&client.says(&server, "Hello.").await), None);
+}

@@ -17,6 +17,7 @@ mod measure;
 pub(crate) mod rebuild;
 mod report;
 mod summary;
+pub(crate) mod systems;
 pub(crate) mod turn;
 mod view;
 pub(crate) mod words;
@@ -30,6 +31,7 @@ use crate::accounts::{ledger::Records, tenants::Secret};
 use book::Book;
 use compaction::{Compaction, ForeignItem, Seal};
 use rebuild::{Latest, MemoryJob, Pending};
+use systems::Systems;
 use words::Words;
 
 /// How the server remembers.
@@ -75,6 +77,7 @@ pub(crate) struct Memory {
     words: Option<Words>,
     book: Arc<Book>,
     seal: Seal,
+    systems: Systems,
     /// How conversations go on whose summaries are being made.
     latest: Arc<Latest>,
     /// Summaries to make.
@@ -96,6 +99,7 @@ impl Memory {
             book: Arc::new(Book::open(records)),
             seal: Seal::new(config.secret.clone().unwrap_or_else(Secret::of_this_process)),
             latest: Arc::default(),
+            systems: Systems::default(),
             work,
             pending: Pending::default(),
             arriving: Mutex::new(Some(arriving)),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvik_cache::Token;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::Memory;
@@ -85,7 +85,11 @@ impl Memory {
         }
         app.metrics.memory.turn(view.summary.is_some(), view.forced.is_some(), view.quotes.len());
         let due = self.due(&conversation, &view);
-        let report = report::of(&conversation, &view, due.is_some());
+        let mut report = report::of(&conversation, &view, due.is_some());
+        let systems = &asked.messages[..conversation.systems];
+        if let Some(advice) = self.systems.note(&conversation.chain, systems) {
+            report["advice"] = json!(advice);
+        }
         let messages = conversation.messages(&view);
         let after = self.task(&conversation, &view, due).map(|kind| After {
             work: MemoryJob { caller: asked.caller.clone(), kind, pending: self.pending.clone() },

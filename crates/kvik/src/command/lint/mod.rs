@@ -10,7 +10,6 @@ mod report;
 mod request;
 #[cfg(test)]
 mod tests;
-mod volatile;
 
 use std::{
     fs,
@@ -24,7 +23,7 @@ use clap::Args;
 use kvik_engine::text::template::TemplateError;
 use serde_json::Value;
 
-use crate::settings::model::ModelArgs;
+use crate::{settings::model::ModelArgs, volatile};
 use fix::{Fix, Pair, alike, equal};
 use request::RequestBody;
 
