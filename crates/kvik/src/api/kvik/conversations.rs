@@ -196,15 +196,19 @@ pub(crate) async fn rename(
     .await
 }
 
-/// `DELETE /v1/conversations/{id}`
+/// `DELETE /v1/conversations/{id}`: with what is remembered of it.
 pub(crate) async fn delete(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>> {
-    held(app, caller, id, |held| {
-        let id = held.key().id.clone();
+    let remembering = app.clone();
+    held(app, caller, id, move |held| {
+        let ConversationKey { tenant, id } = held.key().clone();
+        // One that cannot be read can be deleted all the same.
+        let messages = held.messages().unwrap_or_default();
         held.delete()?;
+        remembering.memory.forget(&tenant, &messages);
         Ok(Json(json!({"id": id, "object": "conversation.deleted", "deleted": true})))
     })
     .await

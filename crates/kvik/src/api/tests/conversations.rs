@@ -404,6 +404,18 @@ async fn what_is_remembered_is_shown_and_corrected_and_the_next_turn_reads_it() 
 }
 
 #[tokio::test]
+async fn what_is_deleted_is_remembered_no_more() {
+    let server = remembering();
+    talks(&server, 1).await;
+    let path = &format!("{ALL}/trip");
+    let exported = done(&server, "acme", "GET", &format!("{path}/export"), Value::Null).await;
+    done(&server, "acme", "DELETE", path, Value::Null).await;
+    done(&server, "acme", "POST", ALL, exported).await;
+    let memory = done(&server, "acme", "GET", &format!("{path}/memory"), Value::Null).await;
+    assert_eq!(memory["summary"], Value::Null);
+}
+
+#[tokio::test]
 async fn a_correction_that_cannot_be_told_is_refused_with_both_numbers() {
     let server = remembering();
     talks(&server, 1).await;

@@ -113,13 +113,27 @@ impl Book {
         summaries.insert(key.clone(), summary.clone());
         let surplus: Vec<SummaryKey> = surplus.into_iter().filter(|old| old != key).collect();
         surplus.iter().for_each(|old| drop(summaries.remove(old)));
-        let Some(table) = &self.table else { return };
-        let texts: Vec<String> = surplus.iter().chain([key]).map(SummaryKey::text).collect();
         let mine = key.text();
-        let written =
-            table.change(texts.iter().map(String::as_str), |text, _| (text == mine).then(|| summary.clone()));
-        if let Err(error) = written {
-            tracing::warn!("a summary lasts only as long as this process: {error}");
+        self.write(surplus.iter().chain([key]), |text| (text == mine).then(|| summary.clone()));
+    }
+
+    /// Forgets the summaries of all beginnings of a conversation.
+    pub(crate) fn forget(&self, tenant: &str, chain: &[ChainId]) {
+        let mut summaries = self.lock();
+        let keys = chain.iter().map(|&chain| SummaryKey { tenant: tenant.to_owned(), chain });
+        let known: Vec<SummaryKey> = keys.filter(|key| summaries.remove(key).is_some()).collect();
+        self.write(known.iter(), |_| None);
+    }
+
+    fn write<'a>(
+        &self,
+        keys: impl Iterator<Item = &'a SummaryKey>,
+        summary: impl Fn(&str) -> Option<Summary>,
+    ) {
+        let Some(table) = &self.table else { return };
+        let texts: Vec<String> = keys.map(SummaryKey::text).collect();
+        if let Err(error) = table.change(texts.iter().map(String::as_str), |text, _| summary(text)) {
+            tracing::warn!("what is known of summaries lasts only as long as this process: {error}");
         }
     }
 
@@ -203,6 +217,10 @@ mod tests {
         assert!(book.of("b", &chain).is_empty(), "another tenant's");
         assert_eq!(book.of("a", &chain[1..3])[0].covers, 1, "counted along this chain");
         assert!(book.get(&key("a", 2)).is_some() && book.get(&key("b", 2)).is_none());
+        book.forget("b", &chain);
+        book.forget("a", &chain[..3]);
+        drop(book);
+        assert_eq!(Book::open(Some(&records())).of("a", &chain).len(), 1, "what covers more is another's");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What is remembered of a conversation, for whoever looks at it and knows better.
+//! What is remembered of a conversation, for whoever looks at it, knows better, or wants it forgotten.
 
 use std::ops::Range;
 
@@ -44,6 +44,13 @@ impl Memory {
         let summary = self.book.of(tenant, &identity.chain).into_iter().next()?;
         let messages = identity.prefix..identity.prefix + summary.covers;
         Some(Remembered { summary, messages })
+    }
+
+    /// Forgets what is remembered of a conversation. One that begins as it does and goes on makes its summaries anew.
+    pub(crate) fn forget(&self, tenant: &str, messages: &[Value]) {
+        if let Ok(settings) = &self.settings {
+            self.book.forget(tenant, &Identity::of(tenant, messages, None, settings).chain);
+        }
     }
 
     /// From now on the newest summary of a conversation says this, which its next turn is told.
