@@ -1,0 +1,122 @@
+"""Conversations that the server keeps: the official client sends what is new, and what was answered outlives a kill."""
+import threading
+import time
+
+import openai
+import pytest
+
+from server import Server
+
+
+def connect(server):
+    return openai.OpenAI(base_url=server.base_url, api_key="unused", max_retries=0, timeout=120)
+
+
+def say(client, name, text, **more):
+    messages = [{"role": "user", "content": text}]
+    body = {"kvik": {"conversation": name}}
+    return client.chat.completions.create(
+        model="kvik", messages=messages, temperature=0, max_tokens=24, extra_body=body, **more)
+
+
+def kept(answer):
+    return answer.model_extra["kvik"]["conversation"]
+
+
+def contents(server, name):
+    shown = server.get(f"/v1/conversations/{name}")
+    if shown.status == 404:
+        return []
+    assert shown.status == 200, shown.text
+    return [(message["role"], message["content"]) for message in shown.json["messages"]]
+
+
+def test_the_client_sends_only_what_is_new(server, client):
+    say(client, "dog", "Please remember that my dog is called Bolt.")
+    answer = say(client, "dog", "What is my dog called?")
+    assert "Bolt" in answer.choices[0].message.content
+    assert kept(answer)["name"] == "dog" and kept(answer)["messages"] == 4
+    streamed = [chunk.model_extra["kvik"]["conversation"] for chunk in say(client, "dog", "Thank you.", stream=True)
+                if "kvik" in (chunk.model_extra or {})]
+    assert streamed == [{"id": kept(answer)["id"], "name": "dog", "messages": 6}]
+    with pytest.raises(openai.NotFoundError, match="conv_0"):
+        say(client, "conv_0", "Hello.")
+    assert server.request("DELETE", "/v1/conversations/dog", None, {}).json["deleted"]
+    assert contents(server, "dog") == []
+
+
+def test_a_client_that_leaves_gives_the_conversation_back_and_leaves_nothing(server, client):
+    stream = client.chat.completions.create(
+        model="kvik", messages=[{"role": "user", "content": "Tell me a long story."}], stream=True, max_tokens=1500,
+        extra_body={"kvik": {"conversation": "left"}, "ignore_eos": True})
+    next(iter(stream))
+    with pytest.raises(openai.ConflictError, match="by another request"):
+        say(client, "left", "Hello.")
+    stream.close()
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            answer = say(client, "left", "Hello.")
+            break
+        except openai.ConflictError:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    assert kept(answer)["messages"] == 2
+
+
+def test_what_was_answered_outlives_a_kill_between_turns(tmp_path):
+    env = {"KVIK_STATE_DIR": str(tmp_path / "state")}
+    with Server(env=env) as server:
+        answer = say(connect(server), "trip", "I am in Oslo.")
+        before = contents(server, "trip")
+        server.kill()
+    assert before == [("user", "I am in Oslo."), ("assistant", answer.choices[0].message.content)]
+    with Server(env=env) as server:
+        assert contents(server, "trip") == before
+        assert kept(say(connect(server), "trip", "Where am I?"))["messages"] == 4
+
+
+@pytest.mark.parametrize("after", [0.02, 0.1, 0.3, 0.7])
+def test_no_turn_that_was_answered_is_lost_by_a_kill_in_the_middle_of_others(tmp_path, after):
+    env = {"KVIK_STATE_DIR": str(tmp_path / "state")}
+    answered = {name: [] for name in ("a", "b", "c")}
+
+    def talk(server, name):
+        client = connect(server)
+        for number in range(1000):
+            text = f"This is turn {number} of {name}."
+            try:
+                said = "".join(chunk.choices[0].delta.content or "" for chunk in say(client, name, text, stream=True))
+            except Exception:  # the server is gone: how the client hears of it does not matter
+                return
+            answered[name] += [("user", text), ("assistant", said)]
+
+    with Server(env=env) as server:
+        threads = [threading.Thread(target=talk, args=(server, name)) for name in answered]
+        [thread.start() for thread in threads]
+        time.sleep(1 + after)
+        server.kill()
+        [thread.join() for thread in threads]
+    assert any(answered.values())
+    with Server(env=env) as server:
+        for name, expect in answered.items():
+            found = contents(server, name)
+            # One turn more may have been written whose end did not reach the client any more.
+            assert found[:len(expect)] == expect and len(found) - len(expect) in (0, 2), (name, expect, found)
+
+
+def test_an_answer_that_cannot_be_written_down_is_none(tmp_path):
+    """On a full disk nobody is told of a turn that would not be there tomorrow."""
+    env = {"KVIK_STATE_DIR": str(tmp_path / "state")}
+    with Server(env=env, file_bytes=8 << 20) as server:
+        say(connect(server), "trip", "I am in Oslo.")
+        before, filling = contents(server, "trip"), {"messages": [{"role": "user", "content": "x" * (1 << 19)}]}
+        statuses = [server.post("/v1/conversations", filling).status for _ in range(20)]
+        assert statuses[-1] == 500, statuses
+        body = {"messages": [{"role": "user", "content": "Where am I?"}], "max_tokens": 4, "kvik": {"conversation": "trip"}}
+        assert server.post("/v1/chat/completions", body).status == 500
+        streamed = server.post("/v1/chat/completions", body | {"stream": True}).text
+        assert "error" in streamed and "[DONE]" not in streamed
+    with Server(env=env) as server:
+        assert contents(server, "trip") == before
+        assert kept(say(connect(server), "trip", "Where am I?"))["messages"] == 4
