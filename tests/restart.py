@@ -4,10 +4,13 @@
     tests/restart.py ttft -m qwen3-0.6b-q8_0.gguf     a 4,000-token prompt: cold, from RAM, after a restart
     tests/restart.py hits                             hit rate of 1,000 requests before the kill and after it
     tests/restart.py kills --kills 500                kills at random instants under load, every answer compared
+    tests/restart.py conversations --kills 100        the same under conversations of two tenants that go on without end
 
 `ttft` fails unless the first request after a restart takes at most 1.5 times as long as from RAM, and a tenth
 of cold. `hits` fails below 0.98 of the hit rate before. `kills` fails on a wrong answer, a leak, or a start that
-takes longer than a second to find what is on disk.
+takes longer than a second to find what is on disk. `conversations` fails where a message that was answered is
+missing, where another one has come in, where a summary knows what only another conversation said, or where none is
+made.
 """
 import argparse
 import concurrent.futures
@@ -27,7 +30,7 @@ WORDS = "the folder of work holds letters from people who write about plans and 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["ttft", "hits", "kills"])
+    parser.add_argument("what", choices=["ttft", "hits", "kills", "conversations"])
     parser.add_argument("-m", "--model", type=pathlib.Path, help="default: the embedded model")
     parser.add_argument("--kv", default="f16", help="KV format (default f16)")
     parser.add_argument("--tokens", type=int, default=4000, help="ttft: tokens of the prompt")
@@ -36,7 +39,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="kvik-restart-") as folder:
-        sys.exit(dict(ttft=ttft, hits=hits, kills=kills)[args.what](args, folder))
+        sys.exit(dict(ttft=ttft, hits=hits, kills=kills, conversations=conversations)[args.what](args, folder))
 
 
 def start(args, folder, *flags):
@@ -157,6 +160,38 @@ def load(server, prompts, right, stop, seed):
         if text != right[i]:
             wrong.append(prompts[i])
     return done, wrong
+
+
+def conversations(args, folder):
+    """Talkers of two tenants send what is new in conversations of their own; each knows what it was answered."""
+    from talkers import TENANTS, Talker
+
+    tenants = pathlib.Path(folder, "tenants.toml")
+    tenants.write_text(TENANTS)
+    dice = random.Random(args.seed)
+    talkers = [Talker(number, args.seed) for number in range(4)]
+    flags = ["--threads", 2, "--context", 1024, "--tenants", tenants, "--memory", "on"]
+    flags += ["--memory-recent", 300, "--memory-trigger", 120, "--memory-summary", 64]
+    for number in range(args.kills + 1):
+        with Server(*flags, env={"KVIK_STATE_DIR": str(folder)}) as server:
+            for talker in talkers:
+                talker.check(server)
+            if number == args.kills:
+                break
+            with concurrent.futures.ThreadPoolExecutor(len(talkers)) as pool:
+                running = [pool.submit(talker.talk, server) for talker in talkers]
+                time.sleep(dice.uniform(0.05, 0.8))
+                server.kill()
+                for talker in running:
+                    talker.result()
+        if number % 25 == 24:
+            print(f"{number + 1} kills, {sum(len(talker.known) // 2 for talker in talkers)} turns answered", flush=True)
+    turns, lost = sum(len(talker.known) // 2 for talker in talkers), [one for talker in talkers for one in talker.wrong]
+    summaries = len(set().union(*(talker.summaries for talker in talkers)))
+    unknown = sum(talker.unknown for talker in talkers)
+    print(f"{args.kills} kills, {turns} turns answered, {unknown} written down whose end was not read, {summaries} different summaries seen: {len(lost)} wrong")
+    print("".join(f"{one}\n" for one in lost[:10]), end="")
+    return 0 if not lost and turns and summaries else 1
 
 
 def answer(server, prompt, **options):
