@@ -38,6 +38,7 @@ def main():
     parser.add_argument("--mode", choices=["full", "truncate"], default="full", help="what is sent of the history")
     parser.add_argument("--truncate-tokens", type=int, default=1500, help="what --mode truncate sends, about")
     parser.add_argument("--max-tokens", type=int, default=64, help="of an answer")
+    parser.add_argument("--pause", type=float, default=0, help="seconds that the user reads an answer before the next turn")
     parser.add_argument("--body", type=json.loads, default={}, help='JSON for every request: {"kvik": {"memory": ..}}')
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("turns.jsonl"))
@@ -47,6 +48,7 @@ def main():
         for row in converse(ask_server(args), script(args.turns, args.seed), history_of(args)):
             rows.append(row)
             print(json.dumps(row), file=out, flush=True)
+            time.sleep(args.pause)
     print("\n".join(table(rows)))
 
 
