@@ -31,6 +31,8 @@ pub enum StopReason {
     /// The request forgets tokens and computes for itself what comes next: to observe what it attends to, or
     /// because it reads what was kept of a prefix.
     Retained,
+    /// The request pools the hidden states of all its tokens, which no tier holds.
+    Pooled,
     /// What comes next is on disk and could not be read.
     LoadFailed,
     /// What comes next is on disk, and computing it takes less time than reading it.
@@ -52,6 +54,7 @@ impl StopReason {
             StopReason::BelowMinimum => "below_minimum",
             StopReason::StillComputing => "still_computing",
             StopReason::Retained => "retained",
+            StopReason::Pooled => "pooled",
             StopReason::LoadFailed => "load_failed",
             StopReason::RecomputeWasCheaper => "recompute_was_cheaper",
         }

@@ -30,6 +30,16 @@ pub struct TenantId(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PinId(pub u64);
 
+/// Names a node of the prefix tree outside of the cache: its place, and how many nodes had that place before. So the
+/// name of a node that is gone never means another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeName {
+    /// Where it stands among all nodes.
+    pub place: u32,
+    /// Nodes that stood there before it.
+    pub generation: u32,
+}
+
 /// A node of the prefix tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct NodeId(pub(crate) u32);

@@ -82,12 +82,16 @@ pub mod tier;
 mod tree;
 
 pub use admission::{Admission, Admitted, CopyPartial, Match, NoSpace};
-pub use cache::{Cache, CacheConfig, CacheError, PrefixInfo, PrefixOrder, PrefixScan, Violation};
+pub use cache::{
+    Cache, CacheConfig, CacheError, NodeInfo, Outline, OutlineNode, OutlineScan, PrefixInfo, PrefixOrder,
+    PrefixScan, Violation,
+};
 pub use evict::{Policy, Share, TenantStats, UnknownPolicy};
 pub use explain::{Eviction, StopReason};
 pub use hash::Identity;
 pub use ids::{
-    BLOCK_POSITIONS, BlockId, NamespaceId, PinId, SeqId, StateId, TenantId, Token, blocks_for, whole_blocks,
+    BLOCK_POSITIONS, BlockId, NamespaceId, NodeName, PinId, SeqId, StateId, TenantId, Token, blocks_for,
+    whole_blocks,
 };
 pub use lifetime::Lifetime;
 pub use namespace::{Namespace, Namespaces};

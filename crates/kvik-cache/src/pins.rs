@@ -78,6 +78,11 @@ impl Pins {
         self.all().find(|&(known, _)| known == id).map(|(_, node)| node)
     }
 
+    /// The pin that ends at `node`.
+    pub(crate) fn at(&self, node: NodeId) -> Option<PinId> {
+        self.by_node.get(&node).copied()
+    }
+
     /// Whether a pin ends at `node`.
     pub(crate) fn contains(&self, node: NodeId) -> bool {
         self.by_node.contains_key(&node)

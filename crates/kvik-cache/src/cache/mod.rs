@@ -8,6 +8,7 @@ mod life;
 mod model_test;
 #[cfg(test)]
 mod naive;
+mod outline;
 mod pinning;
 mod space;
 mod tenants;
@@ -15,3 +16,4 @@ mod tenants;
 pub use check::Violation;
 pub use inspect::{PrefixInfo, PrefixOrder, PrefixScan};
 pub use life::{Cache, CacheConfig, CacheError};
+pub use outline::{NodeInfo, Outline, OutlineNode, OutlineScan};

@@ -11,15 +11,17 @@
 //!
 //! `KVIK_MODEL_SEED=7` runs one seed alone.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::life::{Cache, CacheConfig};
 use super::naive::Naive;
+use super::outline::{Outline, OutlineNode, OutlineScan};
 use crate::admission::{Admission, CopyPartial, NoSpace};
 use crate::evict::{Policy, Share};
 use crate::explain::{Eviction, StopReason};
-use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, SeqId, TenantId, Token};
+use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, NodeName, PinId, SeqId, TenantId, Token};
 use crate::lifetime::Lifetime;
 use crate::namespace::Namespaces;
 
@@ -156,6 +158,9 @@ impl World {
             self.step();
             self.compare();
             self.cache.check().unwrap();
+            if self.seen.steps.is_multiple_of(8) {
+                self.compare_outline();
+            }
             self.seen.steps += 1;
         }
         self.note_totals();
@@ -452,6 +457,78 @@ impl World {
         if self.seen.steps.is_multiple_of(4) {
             assert_eq!(self.oldest_first(), naive.oldest_first());
         }
+    }
+
+    /// The outline has the heaviest nodes, by the weights of the twin, and folds all others into those above them.
+    fn compare_outline(&mut self) {
+        let tenant = [None, Some(TenantId(0)), Some(TenantId(1)), Some(TenantId(2))][self.random.below(4)];
+        let all = self.outline(tenant, usize::MAX, None);
+        let above: BTreeMap<NodeName, Option<NodeName>> =
+            all.nodes.iter().map(|node| (node.name, node.parent)).collect();
+        for node in &all.nodes {
+            let id = self.cache.radix.arena.named(node.name).unwrap();
+            let (namespace, tokens, _) = self.path(id);
+            assert_eq!(node.start + node.tokens, tokens.len());
+            assert_eq!(node.weight, self.naive.weight(namespace, &tokens, node.start, tenant), "{tokens:?}");
+            assert_eq!((node.folded_nodes, node.folded_tokens), (0, 0));
+            self.compare_pins_through(node.name, &tokens, namespace);
+            assert!(node.parent.is_some() || node.start == 0 || namespace.index() >= 3, "{node:?}");
+        }
+        // That of the base has that of what continues it.
+        let everything = self.namespaces.iter().map(|&id| self.naive.weight(id, &[], 0, tenant));
+        assert_eq!(all.tokens_total, everything.sum::<usize>());
+        assert_eq!((all.nodes_total, all.truncated), (all.nodes.len(), false));
+
+        let limit = self.random.below(all.nodes.len() + 2);
+        let few = self.outline(tenant, limit, None);
+        assert!(
+            few.nodes.iter().zip(&all.nodes).all(|(a, b)| a.name == b.name),
+            "the heaviest, in their order"
+        );
+        assert!(all.nodes.is_sorted_by_key(|node| Reverse(node.weight)));
+        let shown: BTreeSet<NodeName> = few.nodes.iter().map(|node| node.name).collect();
+        let mut folded: BTreeMap<NodeName, (usize, usize)> = BTreeMap::new();
+        for node in all.nodes.iter().filter(|node| !shown.contains(&node.name)) {
+            let mut at = node.parent;
+            while let Some(name) = at.filter(|name| !shown.contains(name)) {
+                at = above[&name];
+            }
+            at.map(|name| folded.entry(name).or_default()).into_iter().for_each(|(nodes, tokens)| {
+                (*nodes, *tokens) = (*nodes + 1, *tokens + node.tokens);
+            });
+        }
+        for node in &few.nodes {
+            let expect = folded.get(&node.name).copied().unwrap_or_default();
+            assert_eq!((node.folded_nodes, node.folded_tokens), expect, "{node:?}");
+        }
+        assert_eq!((few.truncated, few.tokens_total), (shown.len() < above.len(), all.tokens_total));
+        if let Some(top) = few.nodes.last() {
+            let part = self.outline(tenant, usize::MAX, Some(top.name));
+            assert_eq!((part.tokens_total, part.nodes[0].name), (top.weight, top.name));
+            assert!(part.nodes.iter().skip(1).all(|node| node.parent.is_some()));
+        }
+        self.seen.note("outlines", 1);
+        self.seen.note("folded", folded.len() as u64);
+        let continues_base = |node: &&OutlineNode| node.parent.is_none() && node.start > 0;
+        self.seen.note("base not shown", all.nodes.iter().filter(continues_base).count() as u64);
+    }
+
+    /// The pins that keep a node are those that the twin finds by their tokens, and are named oldest first.
+    fn compare_pins_through(&mut self, node: NodeName, tokens: &[Token], namespace: NamespaceId) {
+        let pins = self.cache.pins_through(node, usize::MAX);
+        assert!(pins.is_sorted());
+        assert_eq!(self.cache.pins_through(node, 1), pins[..pins.len().min(1)]);
+        let end = |&pin: &PinId| self.path(self.cache.pins.node_of(pin).unwrap()).1;
+        let mut pinned: Vec<Vec<Token>> = pins.iter().map(end).collect();
+        pinned.sort_unstable();
+        assert_eq!(pinned, self.naive.pins_through(namespace, tokens), "{tokens:?}");
+        self.seen.note("nodes with several pins", u64::from(pins.len() > 1));
+    }
+
+    fn outline(&self, tenant: Option<TenantId>, limit: usize, under: Option<NodeName>) -> Outline {
+        let mut scan = OutlineScan::new(tenant);
+        while self.cache.scan_outline(&mut scan) {}
+        scan.heaviest(limit, under).unwrap()
     }
 
     /// The unlocked blocks, each by its tokens from position 0, those first that were used longest

@@ -121,6 +121,27 @@ impl Naive {
         self.entries.iter().map(|entry| entry.prefix.len() - block_start(&entry.prefix)).sum()
     }
 
+    /// Tokens that a tenant, or all, have cached of a prefix from `start` on, and of all that continues it.
+    pub(crate) fn weight(
+        &self,
+        namespace: NamespaceId,
+        prefix: &[Token],
+        start: usize,
+        tenant: Option<TenantId>,
+    ) -> usize {
+        let belongs = |entry: &&Entry| match self.derived.get(&entry.namespace) {
+            _ if tenant.is_some_and(|tenant| self.tenant(entry.namespace) != tenant) => false,
+            _ if entry.namespace == namespace => {
+                let leads_there = prefix.starts_with(&entry.prefix) || entry.prefix.starts_with(prefix);
+                entry.prefix.len() > start && leads_there
+            }
+            Some((base, tokens)) => *base == namespace && tokens.starts_with(prefix),
+            None => false,
+        };
+        let entries = self.entries.iter().filter(belongs);
+        entries.map(|entry| entry.prefix.len() - block_start(&entry.prefix)).sum()
+    }
+
     /// Blocks of a running sequence that are cached, and those that are not.
     pub(crate) fn table(&self, seq: SeqId) -> (usize, usize) {
         let running = &self.running[&seq];
@@ -310,6 +331,12 @@ impl Naive {
 
     pub(crate) fn pinned(&self) -> usize {
         self.pinned_by(&self.pins, None)
+    }
+
+    /// The pinned prefixes of a namespace that begin with these tokens.
+    pub(crate) fn pins_through(&self, namespace: NamespaceId, tokens: &[Token]) -> Vec<Vec<Token>> {
+        let through = self.pins.iter().filter(|(of, whole)| *of == namespace && whole.starts_with(tokens));
+        through.map(|(_, whole)| whole.clone()).collect()
     }
 
     /// Blocks that some pins keep, of a tenant or of all.

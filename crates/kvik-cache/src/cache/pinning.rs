@@ -7,7 +7,7 @@
 
 use super::life::Cache;
 use crate::evict::TenantStats;
-use crate::ids::{NamespaceId, NodeId, PinId, TenantId, Token};
+use crate::ids::{NamespaceId, NodeId, NodeName, PinId, TenantId, Token};
 use crate::pins::{PinInfo, PinLimit, PinScope, Unpinned};
 
 /// Tokens of a pinned prefix that are shown.
@@ -85,6 +85,17 @@ impl Cache {
         let mut pins: Vec<(PinId, NodeId)> = self.pins.all().filter(asked).collect();
         pins.sort_unstable();
         pins.into_iter().take(limit).map(|(id, node)| self.pin_info(id, node)).collect()
+    }
+
+    /// The pins that keep a node: those of prefixes that end with it or go on from it. Oldest first, at most `limit`;
+    /// none where the node is gone.
+    pub fn pins_through(&self, node: NodeName, limit: usize) -> Vec<PinId> {
+        let Some(node) = self.radix.arena.named(node) else { return Vec::new() };
+        let ends = self.pins_from(node);
+        let mut pins: Vec<PinId> = ends.into_iter().filter_map(|end| self.pins.at(end)).collect();
+        pins.sort_unstable();
+        pins.truncate(limit);
+        pins
     }
 
     fn pin_info(&self, id: PinId, node: NodeId) -> PinInfo {

@@ -52,6 +52,9 @@ pub(super) enum State {
     #[default]
     Free,
     Writing,
+    /// It is being written and was dropped meanwhile: nothing is known of it any more, and its slot is free when the
+    /// write has ended.
+    Dropped,
     Stored,
     /// Pinned by this many readers; when `damaged`, it is released with the last of them.
     Reading {
@@ -227,19 +230,26 @@ impl Tier {
         slot.map_or(Placement::Full, Placement::Write)
     }
 
-    /// The bytes of a slot were written, or could not be.
-    pub fn written(&mut self, slot: SlotId, ok: bool) {
-        if self.slots[slot.index()].state != State::Writing {
-            return;
+    /// The bytes of a slot were written, or could not be. Whether it is to be erased: its block was dropped meanwhile.
+    pub fn written(&mut self, slot: SlotId, ok: bool) -> bool {
+        match self.slots[slot.index()].state {
+            State::Writing if ok => {
+                self.slots[slot.index()].state = State::Stored;
+                self.totals.written += 1;
+                self.rank(slot);
+            }
+            State::Writing => {
+                self.totals.write_faults += 1;
+                self.release(slot);
+            }
+            State::Dropped => {
+                self.slots[slot.index()].state = State::Free;
+                self.free.push(slot);
+                return ok;
+            }
+            State::Free | State::Stored | State::Reading { .. } => {}
         }
-        if ok {
-            self.slots[slot.index()].state = State::Stored;
-            self.totals.written += 1;
-            self.rank(slot);
-        } else {
-            self.totals.write_faults += 1;
-            self.release(slot);
-        }
+        false
     }
 
     /// Pins stored slots for reading. Each must be unpinned with [`unpin_after_reading`](Tier::unpin_after_reading).
@@ -306,13 +316,30 @@ impl Tier {
         under
     }
 
-    /// Takes a block out that nothing comes after; its slot, to erase. One that is pinned, read or written
-    /// stays.
+    /// Takes a block out that nothing comes after; its slot, to erase. One that is pinned or read stays; one that is
+    /// being written is forgotten, and erased when it is [`written`](Tier::written).
     pub fn drop_leaf(&mut self, identity: &Identity) -> Option<SlotId> {
         let slot = self.index.slot(identity)?;
-        let pinned = self.record(slot).pinned;
-        let leaf = self.slots[slot.index()].state == State::Stored && !self.index.has_children(identity);
-        (leaf && !pinned).then(|| self.release(slot)).map(|()| slot)
+        if self.record(slot).pinned || self.index.has_children(identity) {
+            return None;
+        }
+        self.take_out(slot)
+    }
+
+    /// Takes a block out; its slot, to erase, unless it is being read or written.
+    fn take_out(&mut self, slot: SlotId) -> Option<SlotId> {
+        match self.slots[slot.index()].state {
+            State::Stored => {
+                self.release(slot);
+                Some(slot)
+            }
+            State::Writing => {
+                self.forget(slot);
+                self.slots[slot.index()].state = State::Dropped;
+                None
+            }
+            State::Free | State::Dropped | State::Reading { .. } => None,
+        }
     }
 
     /// Whether a block is stored or being written, and has not outlived its time.
@@ -321,15 +348,14 @@ impl Tier {
     }
 
     /// Takes out what has outlived its time, and what `picked` selects; slots to erase. Those that are being
-    /// read or written stay.
+    /// read stay; those that are being written are erased when they are [`written`](Tier::written).
     pub fn remove(&mut self, now_s: u64, picked: impl Fn(&Record) -> bool) -> Vec<SlotId> {
-        let idle = |slot: SlotId| self.slots[slot.index()].state == State::Stored;
-        let old = |record: &Record| is_expired(record, now_s);
-        let removed = self.used().filter(|&(slot, record)| idle(slot) && (old(record) || picked(record)));
+        let state = |slot: SlotId| self.slots[slot.index()].state;
+        let old = |slot, record: &Record| state(slot) == State::Stored && is_expired(record, now_s);
+        let removed = self.used().filter(|&(slot, record)| old(slot, record) || picked(record));
         let removed: Vec<SlotId> = removed.map(|(slot, _)| slot).collect();
-        self.totals.expired += removed.iter().filter(|&&slot| old(self.record(slot))).count() as u64;
-        removed.iter().for_each(|&slot| self.release(slot));
-        removed
+        self.totals.expired += removed.iter().filter(|&&slot| old(slot, self.record(slot))).count() as u64;
+        removed.into_iter().filter_map(|slot| self.take_out(slot)).collect()
     }
 
     /// Whole prefixes worth having in RAM, pinned ones first, then the hottest, `blocks` at most in all.
@@ -436,15 +462,22 @@ impl Tier {
 
     /// Empties a slot.
     pub(super) fn release(&mut self, slot: SlotId) {
+        if self.forget(slot) {
+            self.free.push(slot);
+        }
+    }
+
+    /// Forgets what a slot holds, which is not free by that. Whether it held anything.
+    fn forget(&mut self, slot: SlotId) -> bool {
         self.unrank(slot);
-        let Some(record) = self.slots[slot.index()].record else { return };
+        let Some(record) = self.slots[slot.index()].record else { return false };
         self.slots[slot.index()] = Slot::default();
         self.index.remove(&record);
         self.ranks.remove_slot(record.owner);
-        self.free.push(slot);
         if let Some(parent) = self.index.slot(&record.parent) {
             self.rank(parent);
         }
+        true
     }
 
     /// Ranks a slot when it may be evicted, and lists it when its time may end.
@@ -515,7 +548,8 @@ impl Tier {
                 "{leaves} leaves and {times} times are listed, {ranked} and {listed} are there"
             ));
         }
-        if used + self.free.len() != self.slots.len() {
+        let dropped = self.slots.iter().filter(|slot| slot.state == State::Dropped).count();
+        if used + dropped + self.free.len() != self.slots.len() {
             return Err(format!("{used} slots in use and {} free ones are not all", self.free.len()));
         }
         Ok(())

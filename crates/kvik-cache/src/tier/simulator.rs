@@ -286,7 +286,11 @@ impl World {
     fn settle(&mut self) {
         while let Some(completed) = self.disk.completed.pop_front() {
             match completed {
-                Completed::Written { slot, result } => self.tier.written(slot, result.is_ok()),
+                Completed::Written { slot, result } => {
+                    if self.tier.written(slot, result.is_ok()) {
+                        self.disk.changes.push_back(Change::Erase { slot });
+                    }
+                }
                 Completed::Read { slot, identity, result } => self.was_read(slot, identity, result),
             }
         }

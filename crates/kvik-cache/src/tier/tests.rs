@@ -87,6 +87,7 @@ fn what_is_stored_is_found_whatever_happened_before() {
         let mut dice = Dice(seed * 0x9e37_79b9);
         let mut tier = Tier::new(3 + dice.below(30) as u32);
         let mut lent: Vec<SlotId> = Vec::new();
+        let mut writing: Vec<SlotId> = Vec::new();
         for now_s in 0..300 {
             let owner = dice.below(2);
             let prompt = prompt(&mut dice);
@@ -96,8 +97,12 @@ fn what_is_stored_is_found_whatever_happened_before() {
                     for record in records(owner, &prompt, expires_s) {
                         if let Placement::Write(slot) = tier.place(record, &root(owner as u8), now_s) {
                             tier.check().unwrap();
-                            tier.written(slot, dice.below(10) > 0);
+                            writing.push(slot);
                         }
+                    }
+                    let done = if dice.below(3) == 0 { 0 } else { writing.len() };
+                    for slot in writing.drain(..done) {
+                        tier.written(slot, dice.below(10) > 0);
                     }
                 }
                 4 => {
@@ -112,6 +117,11 @@ fn what_is_stored_is_found_whatever_happened_before() {
                     }
                 }
                 6 => drop(tier.remove(now_s, |record| record.owner == owner && now_s % 97 == 0)),
+                7 if dice.below(2) == 0 => {
+                    for record in records(owner, &prompt, 0).iter().rev() {
+                        tier.drop_leaf(&record.identity);
+                    }
+                }
                 7 => {
                     let most = dice.below(5) as usize;
                     assert!(tier.sweep(now_s, most).len() <= most);
@@ -126,7 +136,7 @@ fn what_is_stored_is_found_whatever_happened_before() {
             }
             tier.check().unwrap_or_else(|problem| panic!("seed {seed}, step {now_s}: {problem}"));
             let found = tier.find(&root(owner as u8), &prompt, now_s);
-            if lent.is_empty() {
+            if lent.is_empty() && writing.is_empty() {
                 let expected = naive_find(&tier, owner, &prompt, now_s);
                 assert_eq!(found.tokens, expected, "seed {seed}, step {now_s}");
             }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::components::Components;
 use super::labels::BlockTokens;
 use crate::hash::Fingerprint;
-use crate::ids::{BlockId, NamespaceId, NodeId};
+use crate::ids::{BlockId, NamespaceId, NodeId, NodeName};
 use crate::lifetime::Keep;
 
 /// A run of consecutive blocks that are used together.
@@ -97,6 +97,8 @@ impl Life {
 #[derive(Debug, Default)]
 pub(crate) struct Arena {
     nodes: Vec<Option<Node>>,
+    /// How many nodes each place has lost.
+    generations: Vec<u32>,
     vacant: Vec<NodeId>,
 }
 
@@ -108,11 +110,14 @@ impl Arena {
         }
         let index = u32::try_from(self.nodes.len()).expect("every node holds a block or is a root");
         self.nodes.push(Some(node));
+        self.generations.push(0);
         NodeId(index)
     }
 
     pub(crate) fn remove(&mut self, id: NodeId) -> Node {
         self.vacant.push(id);
+        let generation = &mut self.generations[id.index()];
+        *generation = generation.wrapping_add(1);
         self.nodes[id.index()].take().expect("ids of removed nodes are not kept")
     }
 
@@ -128,6 +133,17 @@ impl Arena {
     /// A node, if its place is not vacant.
     pub(crate) fn get(&self, id: NodeId) -> Option<&Node> {
         self.nodes.get(id.index())?.as_ref()
+    }
+
+    /// What a node is called outside.
+    pub(crate) fn name(&self, id: NodeId) -> NodeName {
+        NodeName { place: id.0, generation: self.generations[id.index()] }
+    }
+
+    /// The node of this name, while it is there.
+    pub(crate) fn named(&self, name: NodeName) -> Option<NodeId> {
+        let id = NodeId(name.place);
+        self.get(id).is_some_and(|_| self.name(id) == name).then_some(id)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (NodeId, &Node)> {
