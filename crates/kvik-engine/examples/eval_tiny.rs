@@ -17,7 +17,7 @@ use std::thread;
 use std::time::Instant;
 
 use kvik_cache::{BLOCK_POSITIONS, CacheConfig, Policy};
-use kvik_engine::api::{Request, Sampling};
+use kvik_engine::api::{Request, Sampling, Wants};
 use kvik_engine::engine::{Engine, EngineConfig};
 use kvik_engine::load::LoadedModel;
 use kvik_engine::model::{Model, ModelRunner};
@@ -209,6 +209,7 @@ impl Tiny {
             choices_max: 1,
             prefill_rows_max: 512,
             prefill_rows_mixed_max: 128,
+            draft_rows_max: 16,
             block_bytes: layout.block_bytes(),
             model_digest: model.digest(),
             kv_format: "f16".to_owned(),
@@ -244,6 +245,7 @@ impl Tiny {
     fn answer(&self, prompt: &str, tokens_max: usize) -> String {
         let request = Request {
             prompt: self.tokenizer.encode(prompt, false, true),
+            wants: Wants::Text,
             choices: 1,
             max_tokens: tokens_max,
             ignore_eos: false,
@@ -254,11 +256,13 @@ impl Tiny {
             show_special: false,
             show: Vec::new(),
             reuse: true,
+            adapters: None,
             salt: [0; 16],
             tenant: Default::default(),
             lifetime: Default::default(),
             retention: None,
             kept_prefix: None,
+            show_kept: false,
             background: false,
         };
         self.engine.generate(request).expect("a held-out case is answered").choices.remove(0).text

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use kvik_cache::retain::{Decision, LayerFacts, PolicyState, Retention, decide};
 use kvik_cache::{BLOCK_POSITIONS, BlockId, blocks_for};
 use kvik_engine::load::LoadedModel;
-use kvik_engine::model::batch::{Batch, Row, Runner, SequenceKv};
+use kvik_engine::model::batch::{Batch, Output, Row, Runner, SequenceKv};
 use kvik_engine::model::observation::{Observation, Watched};
 use kvik_engine::model::{Model, ModelRunner};
 use kvik_engine::retain::{Held, Ragged};
@@ -222,7 +222,7 @@ impl Steps {
             token: (position * 7919 % 1000) as u32,
             position: position as u32,
             cache_position: position as u32,
-            logits: position + 1 == positions.end,
+            output: Output::logits_if(position + 1 == positions.end),
         };
         let rows: Vec<Row> = positions.clone().map(row).collect();
         let watched = watched.map(|(retention, rows, observation)| Watched {

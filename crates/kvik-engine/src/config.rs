@@ -5,6 +5,11 @@ use kvik_cache::retain::HeadImportance;
 
 use crate::retain::repeat::RepeatPrompt;
 
+/// Rows for which a kernel reads the weights once, the fewest: a step takes hardly longer with as many as with two.
+pub(crate) const ROWS_AT_A_TIME: usize = 4;
+/// The background gets one row beside so many of others.
+const BACKGROUND_PART: usize = 16;
+
 /// Settings of an engine, without those of its cache.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineConfig {
@@ -20,6 +25,8 @@ pub struct EngineConfig {
     pub prefill_rows_max: usize,
     /// Maximum prefill rows of a step with decode rows: bounds how long a stream stalls.
     pub prefill_rows_mixed_max: usize,
+    /// Maximum rows of a step that drafts add; 0 where nothing is drafted.
+    pub draft_rows_max: usize,
     /// Bytes of one KV block, for reports.
     pub block_bytes: usize,
     /// Digest of the model's weights and configuration.
@@ -40,8 +47,22 @@ impl EngineConfig {
         Namespaces { model: self.model_digest, kv_format: &self.kv_format, adapter: None }
     }
 
-    /// Maximum rows of a batch: a decode row for each sequence, and prefill.
+    /// Maximum rows of a batch: a decode row for each sequence, prefill, and what the background gets
+    /// beside them.
     pub fn batch_rows_max(&self) -> usize {
-        self.parallel_max + self.prefill_rows_max.max(self.prefill_rows_mixed_max)
+        let others = self.parallel_max
+            + self.prefill_rows_max.max(self.prefill_rows_mixed_max).max(self.draft_rows_max);
+        others + background_rows_max(others)
     }
+}
+
+/// Rows of the background beside so many of others, which are not none.
+pub(crate) fn background_rows(others: usize) -> usize {
+    let part = (others / BACKGROUND_PART).max(1);
+    (others + part).next_multiple_of(ROWS_AT_A_TIME) - others
+}
+
+/// The most of them beside at most so many of others.
+pub(crate) fn background_rows_max(others: usize) -> usize {
+    others / BACKGROUND_PART + ROWS_AT_A_TIME
 }

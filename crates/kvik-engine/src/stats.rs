@@ -18,6 +18,10 @@ pub struct Counters {
     pub recomputed_tokens: u64,
     /// Tokens generated.
     pub generated_tokens: u64,
+    /// Tokens drafted.
+    pub drafted_tokens: u64,
+    /// Of these, tokens that were drawn.
+    pub accepted_tokens: u64,
     /// Sequences preempted because no block was free.
     pub preemptions: u64,
     /// Times that a sequence was told to forget because memory was short.

@@ -7,6 +7,7 @@ mod fake;
 use std::time::Duration;
 
 use fake::*;
+use kvik_cache::StopReason;
 use kvik_engine::api::{Event, Request, RequestError};
 use kvik_engine::config::EngineConfig;
 use kvik_engine::engine::Engine;
@@ -117,7 +118,7 @@ fn a_newcomer_is_admitted_in_the_step_in_which_the_background_is_preempted() {
     }
 }
 
-/// Beside a stream the background computes a row a step: who asks the same computes it rather than wait for that.
+/// Beside a stream the background computes few rows a step: who asks the same computes it rather than wait for that.
 #[test]
 fn nobody_waits_for_a_prompt_that_the_background_computes() {
     let own = [(0, exact(1, 10, 60)), (20, exact(2, 200, 5))];
@@ -126,9 +127,12 @@ fn nobody_waits_for_a_prompt_that_the_background_computes() {
     let with = run(&mut World::new(config(), 1000), &all);
     assert_eq!((&with[2].1.choices, &with[1].1.choices), (&without[1].1.choices, &without[1].1.choices));
     assert!(with[2].0.iter().zip(&without[1].0).all(|(with, without)| with <= without), "{with:?}");
+    let report = &with[2].1.report;
+    assert_eq!(report.cache, Some(StopReason::StillComputing), "{report:?}");
+    assert!((1..200).contains(&report.cached_tokens), "{report:?}");
 }
 
-/// However many others keep coming, it gets a row a step.
+/// However many others keep coming, it gets a row a step at least.
 #[test]
 fn the_background_ends_under_constant_load() {
     let mut world = World::new(config(), 1000);

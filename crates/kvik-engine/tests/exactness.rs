@@ -3,9 +3,12 @@
 //! Real models and the real cache are driven through random histories: prompts that share prefixes arrive,
 //! are cut into random chunks, batched with others in random order, cancelled, evicted and reused, on
 //! different numbers of threads. Every row of logits must be byte-identical to the one of the same prompt
-//! computed alone, cold, in one piece, on one thread.
+//! computed alone, cold, in one piece, on one thread. Prompts of several adapters and of none share batches; those of
+//! none are compared with a model that has no adapters.
 
 #![allow(clippy::unwrap_used)] // a test may fail where it stands
+
+mod random_adapter;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -14,10 +17,12 @@ use std::sync::Arc;
 use kvik_cache::{
     Admission, BlockId, Cache, CacheConfig, Lifetime, NamespaceId, Namespaces, Policy, SeqId, Token,
 };
-use kvik_engine::load::LoadedModel;
-use kvik_engine::model::batch::{Batch, Row, Runner, SequenceKv};
-use kvik_engine::model::{KvMap, Model, ModelRunner};
+use kvik_engine::api::{AdapterId, AdapterMix, AdapterUse};
+use kvik_engine::load::{LoadedAdapter, LoadedModel};
+use kvik_engine::model::batch::{Batch, Output, Row, Runner, SequenceKv};
+use kvik_engine::model::{Adapter, Adapters, KvMap, Model, ModelRunner};
 use kvik_kernels::{KvFormat, KvFormats, Pool};
+use random_adapter::RandomAdapter;
 
 /// The size of a history.
 #[derive(Debug, Clone, Copy)]
@@ -63,22 +68,27 @@ fn runner(model: &Arc<Model>, map: &KvMap, threads: usize, scale: Scale) -> Mode
     ModelRunner::new(model.clone(), Pool::new(threads), layout, scale.blocks, scale.prompt_max).unwrap()
 }
 
+/// An adapter's digest and scale, where there is one, and a prompt.
+type Known = (Option<[u8; 32]>, Vec<Token>);
+
 /// Logits of every position of prompts, each computed alone, cold, in one piece, on one thread.
 struct Solo {
-    runner: ModelRunner,
-    known: HashMap<Vec<Token>, Vec<u32>>,
+    /// Without adapters, and with them.
+    plain: ModelRunner,
+    adapted: ModelRunner,
+    known: HashMap<Known, Vec<u32>>,
 }
 
 impl Solo {
-    /// The bits of the logits at `position` of `prompt`.
-    fn logits(&mut self, prompt: &[Token], position: usize) -> &[u32] {
-        let vocab = self.runner.vocab_len();
-        let all = self.known.entry(prompt.to_vec()).or_insert_with(|| {
+    /// The bits of the logits at `position` of `prompt` under a mix of adapters.
+    fn logits(&mut self, mix: Option<&AdapterMix>, prompt: &[Token], position: usize) -> &[u32] {
+        let vocab = self.plain.vocab_len();
+        let runner = if mix.is_some() { &mut self.adapted } else { &mut self.plain };
+        let all = self.known.entry((mix.map(AdapterMix::digest), prompt.to_vec())).or_insert_with(|| {
             let rows: Vec<Row> = (0..prompt.len()).map(|position| row(0, prompt, position, true)).collect();
             let table: Vec<BlockId> = (0..prompt.len().div_ceil(16) as u32).map(BlockId).collect();
-            let logits = self
-                .runner
-                .forward(&Batch { rows: &rows, sequences: &[SequenceKv::in_blocks(&table)] }, &mut []);
+            let sequence = SequenceKv { adapters: mix, ..SequenceKv::in_blocks(&table) };
+            let logits = runner.forward(&Batch { rows: &rows, sequences: &[sequence] }, &mut []);
             logits.iter().map(|logit| logit.to_bits()).collect()
         });
         &all[position * vocab..(position + 1) * vocab]
@@ -88,13 +98,21 @@ impl Solo {
 fn row(sequence: usize, prompt: &[Token], position: usize, logits: bool) -> Row {
     let token = prompt[position];
     let position = position as u32;
-    Row { sequence: sequence as u32, token, position, cache_position: position, logits }
+    Row {
+        sequence: sequence as u32,
+        token,
+        position,
+        cache_position: position,
+        output: Output::logits_if(logits),
+    }
 }
 
 /// A prompt being computed.
 struct Running {
     seq: SeqId,
     prompt: Vec<Token>,
+    /// Its adapters, as an index into those of the world.
+    mix: usize,
     /// Positions stored.
     done: usize,
 }
@@ -108,13 +126,16 @@ struct Seen {
     cancelled: usize,
     evicted: u64,
     batched: usize,
+    /// Batches with rows of different adapters.
+    mixed: usize,
 }
 
 struct World {
     scale: Scale,
     random: Random,
     cache: Cache,
-    namespace: NamespaceId,
+    /// What prompts are computed with, each in its namespace: first the model alone.
+    mixes: Vec<(Option<AdapterMix>, NamespaceId)>,
     runner: ModelRunner,
     solo: Solo,
     /// Texts that prompts are cut from.
@@ -125,20 +146,27 @@ struct World {
 }
 
 impl World {
-    fn new(model: &Arc<Model>, map: &KvMap, scale: Scale, seed: u64) -> World {
+    fn new(subject: &Subject, map: &KvMap, scale: Scale, seed: u64) -> World {
+        let Subject { model, adapters, mixes } = subject;
         let mut random = Random(seed);
         let vocab = model.config().vocab;
         let mut stem = || (0..scale.prompt_max).map(|_| random.below(vocab) as Token).collect();
         let stems = (0..4).map(|_| stem()).collect();
         let config = CacheConfig { blocks: scale.blocks, policy: Policy::Lru, ghosts: 64, pinned_max: 0 };
         let mut cache = Cache::new(config).unwrap();
-        let namespaces = Namespaces { model: model.digest(), kv_format: &map.to_string(), adapter: None };
+        let mut namespace = |mix: &Option<AdapterMix>| {
+            let adapter = mix.as_ref().map(AdapterMix::digest);
+            let namespaces = Namespaces { model: model.digest(), kv_format: &map.to_string(), adapter };
+            (mix.clone(), cache.namespace(&namespaces.shared([0; 16])))
+        };
+        let mixes = mixes.iter().map(&mut namespace).collect();
+        let adapted = |threads| runner(model, map, threads, scale).with_adapters(adapters.clone());
         World {
             scale,
-            namespace: cache.namespace(&namespaces.shared([0; 16])),
+            mixes,
             cache,
-            runner: runner(model, map, [1, 2, 3, 5, 8][random.below(5)], scale),
-            solo: Solo { runner: runner(model, map, 1, scale), known: HashMap::new() },
+            runner: adapted([1, 2, 3, 5, 8][random.below(5)]),
+            solo: Solo { plain: runner(model, map, 1, scale), adapted: adapted(1), known: HashMap::new() },
             random,
             stems,
             running: Vec::new(),
@@ -178,10 +206,11 @@ impl World {
 
     fn arrive(&mut self) {
         let prompt = self.prompt();
+        let mix = self.random.below(self.mixes.len());
         let seq = SeqId(self.next);
         let admission = Admission {
             seq,
-            namespace: self.namespace,
+            namespace: self.mixes[mix].1,
             prompt: &prompt,
             reuse_max: prompt.len() - 1,
             positions: prompt.len(),
@@ -194,7 +223,7 @@ impl World {
         }
         self.next += 1;
         self.seen.reused_tokens += admitted.reused;
-        self.running.push(Running { seq, prompt, done: admitted.reused });
+        self.running.push(Running { seq, prompt, mix, done: admitted.reused });
     }
 
     fn cancel(&mut self) {
@@ -231,18 +260,23 @@ impl World {
             }
             running.done = end;
         }
-        let stored = self.running[..taking].iter().map(|running| self.cache.table(running.seq));
-        let sequences: Vec<SequenceKv<'_>> = stored.map(SequenceKv::in_blocks).collect();
+        let sequence = |running: &Running| {
+            let stored = SequenceKv::in_blocks(self.cache.table(running.seq));
+            SequenceKv { adapters: self.mixes[running.mix].0.as_ref(), ..stored }
+        };
+        let sequences: Vec<SequenceKv<'_>> = self.running[..taking].iter().map(sequence).collect();
         let logits = self.runner.forward(&Batch { rows: &rows, sequences: &sequences }, &mut []);
-        let wanted = rows.iter().filter(|row| row.logits);
-        for (row, logits) in wanted.zip(logits.chunks_exact(self.solo.runner.vocab_len())) {
-            let prompt = &self.running[row.sequence as usize].prompt;
-            let alone = self.solo.logits(prompt, row.position as usize);
+        let wanted = rows.iter().filter(|row| row.output == Output::Logits);
+        for (row, logits) in wanted.zip(logits.chunks_exact(self.solo.plain.vocab_len())) {
+            let Running { prompt, mix, .. } = &self.running[row.sequence as usize];
+            let alone = self.solo.logits(self.mixes[*mix].0.as_ref(), prompt, row.position as usize);
             let same = logits.iter().map(|logit| logit.to_bits()).eq(alone.iter().copied());
-            assert!(same, "position {} of {} differs", row.position, prompt.len());
+            assert!(same, "position {} of {} with mix {mix} differs", row.position, prompt.len());
             self.seen.compared += 1;
         }
         self.seen.batched += usize::from(taking > 1);
+        let mixes = self.running[..taking].iter().map(|running| running.mix);
+        self.seen.mixed += usize::from(mixes.clone().min() != mixes.max());
         for running in &self.running[..taking] {
             self.cache.publish(running.seq, &running.prompt[..running.done]);
         }
@@ -258,26 +292,47 @@ impl World {
 
 /// Runs `histories` of one model and checks that every kind of event occurred.
 fn check(path: &Path, format: KvFormat, scale: Scale, histories: u64) {
-    check_model(&load(path, &Pool::new(1)), &format.into(), scale, histories);
+    check_model(load(path, &Pool::new(1)), &format.into(), scale, histories);
 }
 
-fn check_model(model: &Arc<Model>, map: &KvMap, scale: Scale, histories: u64) {
+/// What histories are about.
+struct Subject {
+    model: Arc<Model>,
+    adapters: Adapters,
+    /// What prompts are computed with.
+    mixes: Vec<Option<AdapterMix>>,
+}
+
+fn check_model(model: Arc<Model>, map: &KvMap, scale: Scale, histories: u64) {
+    let seen = check_subject(
+        &Subject { model, adapters: Adapters::default(), mixes: vec![None] },
+        map,
+        scale,
+        histories,
+    );
+    assert_eq!(seen.mixed, 0);
+}
+
+fn check_subject(subject: &Subject, map: &KvMap, scale: Scale, histories: u64) -> Seen {
+    let model = &subject.model;
     let mut total = Seen::default();
     let first_seed = u64::from_le_bytes(model.digest()[..8].try_into().unwrap());
     for history in 0..histories {
-        let seen = World::new(model, map, scale, first_seed.wrapping_add(history)).live();
+        let seen = World::new(subject, map, scale, first_seed.wrapping_add(history)).live();
         total.compared += seen.compared;
         total.reused_tokens += seen.reused_tokens;
         total.copies += seen.copies;
         total.cancelled += seen.cancelled;
         total.evicted += seen.evicted;
         total.batched += seen.batched;
+        total.mixed += seen.mixed;
     }
     println!("{} {map}: {total:?}", model.config().name);
-    let Seen { compared, reused_tokens, copies, cancelled, evicted, batched } = total;
+    let Seen { compared, reused_tokens, copies, cancelled, evicted, batched, .. } = total;
     assert!(
         compared > 100 && reused_tokens > 100 && copies > 0 && cancelled > 0 && evicted > 0 && batched > 0
     );
+    total
 }
 
 fn golden(name: &str) -> PathBuf {
@@ -331,6 +386,35 @@ fn a_mixed_map_is_exact() {
     ] {
         let model = load(&golden(name), &Pool::new(1));
         let map = KvMap::by_layer((0..model.config().layers).map(formats).collect());
-        check_model(&model, &map, scale, histories);
+        check_model(model, &map, scale, histories);
     }
+}
+
+/// Two adapters, each alone and both together, and none, in one batch: each row as if it were alone.
+#[test]
+fn adapters_in_one_batch_are_exact() {
+    for (name, format, scale) in [
+        ("../../../../models/tiny/kvik-tiny-q8_0.gguf", KvFormat::F16, SHORT),
+        ("arch-qwen3.gguf", KvFormat::ALL[2], SHORT),
+        ("arch-llama-gqa.gguf", KvFormat::F32, LONG),
+    ] {
+        let subject = with_adapters(load(&golden(name), &Pool::new(1)));
+        let seen = check_subject(&subject, &format.into(), scale, 2);
+        assert!(seen.mixed > 20, "{seen:?}");
+    }
+}
+
+/// A model with two adapters, and what prompts may be computed with.
+fn with_adapters(model: Arc<Model>) -> Subject {
+    let load = |adapter: RandomAdapter| {
+        let file = LoadedAdapter::from_bytes(adapter.file(model.config())).unwrap();
+        Adapter::load(&file, &model, &Pool::new(1)).unwrap()
+    };
+    let adapters =
+        Adapters::new([(1, 4), (2, 19)].map(|(seed, rank)| load(RandomAdapter::new(seed, rank))).into());
+    let mix = |uses: &[(u32, f32)]| {
+        adapters.mix(uses.iter().map(|&(id, scale)| AdapterUse { adapter: AdapterId(id), scale }))
+    };
+    let mixes = vec![None, mix(&[(0, 0.5)]), mix(&[(0, 0.25)]), mix(&[(1, 0.5)]), mix(&[(0, 0.5), (1, 0.5)])];
+    Subject { model, adapters, mixes }
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use kvik_cache::{BLOCK_POSITIONS, BlockId, Token};
 use kvik_engine::load::LoadedModel;
-use kvik_engine::model::batch::{Batch, Row, Runner, SequenceKv};
+use kvik_engine::model::batch::{Batch, Output, Row, Runner, SequenceKv};
 use kvik_engine::model::{Model, ModelRunner};
 use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_kernels::{KvFormat, Pool};
@@ -246,7 +246,7 @@ impl Sequence {
             token,
             position: (self.len + i) as u32,
             cache_position: (self.len + i) as u32,
-            logits: i + 1 == tokens.len(),
+            output: Output::logits_if(i + 1 == tokens.len()),
         };
         let rows: Vec<Row> = tokens.iter().enumerate().map(row).collect();
         self.len += tokens.len();

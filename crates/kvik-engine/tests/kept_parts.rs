@@ -15,6 +15,7 @@ const RETENTION: &str = "keydiff:0.25";
 fn part(tenant: u32, tokens: &[Token], retention: &str) -> KeptPrompt {
     KeptPrompt {
         tokens: tokens.to_vec(),
+        adapters: None,
         salt: [tenant as u8; 16],
         tenant: TenantId(tenant),
         retention: Some(retention.parse().unwrap()),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use kvik_cache::{BlockId, Token};
 use kvik_engine::load::LoadedModel;
-use kvik_engine::model::batch::{Batch, LayerTails, Row, Runner, SequenceKv};
+use kvik_engine::model::batch::{Batch, LayerTails, Output, Row, Runner, SequenceKv};
 use kvik_engine::model::{Model, ModelRunner};
 use kvik_kernels::{HeadTail, KvFormat, KvLayer, KvLayout, Pool};
 
@@ -36,7 +36,7 @@ fn rows(tokens: &[(Token, u32)], first: usize) -> Vec<Row> {
         token,
         position,
         cache_position,
-        logits: true,
+        output: Output::Logits,
     };
     rows.map(row).collect()
 }
@@ -95,7 +95,7 @@ fn what_heads_store_in_tails_changes_no_bit() {
         let tails: Vec<LayerTails<'_>> =
             heads.iter().enumerate().map(|(blocks, heads)| LayerTails { blocks, heads }).collect();
         let own_blocks = blocks(16..16 + layers as u32);
-        let sequence = SequenceKv { blocks: &own_blocks, tails: &tails };
+        let sequence = SequenceKv { tails: &tails, ..SequenceKv::in_blocks(&own_blocks) };
         assert!(compute(&mut runner, sequence, &tokens, &ends) == expect, "{}", layout.format_name());
     }
 }
@@ -133,7 +133,7 @@ fn rotated_positions_and_dropped_ones_are_what_a_naive_model_says() {
     let heads = [HeadTail { tiles: &tiles[0], dropped: 16 }, HeadTail { tiles: &tiles[1], dropped: 0 }];
     let tails = [LayerTails { blocks: 1, heads: &heads }, LayerTails { blocks: 5, heads: &[] }];
     let second = rows(&tokens[FIRST..], FIRST);
-    let sequence = SequenceKv { blocks: &table, tails: &tails };
+    let sequence = SequenceKv { tails: &tails, ..SequenceKv::in_blocks(&table) };
     found.extend_from_slice(runner.forward(&Batch { rows: &second, sequences: &[sequence] }, &mut []));
 
     let sees = |layer: usize, head: usize, row: usize, at: usize| {

@@ -34,6 +34,7 @@ fn of(tenant: u32, request: Request) -> Request {
 fn kept(tenant: u32, tokens: &[Token]) -> KeptPrompt {
     KeptPrompt {
         tokens: tokens.to_vec(),
+        adapters: None,
         salt: [tenant as u8; 16],
         tenant: TenantId(tenant),
         retention: None,

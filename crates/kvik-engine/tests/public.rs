@@ -31,7 +31,13 @@ fn a_public_prompt_is_shared_and_its_continuations_are_not() {
     let mut world = World::new(config(), 200);
     let system = prompt(1, 100);
     world.scheduler.set_tenants(&[part(1, true), part(2, true), part(3, true), part(4, false)]);
-    let kept = KeptPrompt { tokens: system.clone(), salt: [1; 16], tenant: TenantId(1), retention: None };
+    let kept = KeptPrompt {
+        tokens: system.clone(),
+        adapters: None,
+        salt: [1; 16],
+        tenant: TenantId(1),
+        retention: None,
+    };
     world.submit(kept.request());
     world.run_until_idle();
     world.scheduler.set_public(std::slice::from_ref(&kept));
@@ -55,7 +61,13 @@ fn a_prompt_withdrawn_while_it_is_used_is_released_afterwards() {
     let mut world = World::new(EngineConfig { parallel_max, ..config() }, 200);
     let system = prompt(1, 96);
     world.scheduler.set_tenants(&[part(1, true), part(2, true), part(3, true)]);
-    let kept = KeptPrompt { tokens: system.clone(), salt: [1; 16], tenant: TenantId(1), retention: None };
+    let kept = KeptPrompt {
+        tokens: system.clone(),
+        adapters: None,
+        salt: [1; 16],
+        tenant: TenantId(1),
+        retention: None,
+    };
     world.submit(kept.request());
     world.run_until_idle();
     world.scheduler.set_public(std::slice::from_ref(&kept));

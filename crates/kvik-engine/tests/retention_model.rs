@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use kvik_cache::retain::Retention;
 use kvik_cache::{CacheConfig, Policy, Token};
-use kvik_engine::api::{Request, Sampling};
+use kvik_engine::api::{Request, Sampling, Wants};
 use kvik_engine::config::EngineConfig;
 use kvik_engine::engine::Engine;
 use kvik_engine::load::LoadedModel;
@@ -68,6 +68,7 @@ impl Tiny {
             choices_max: 1,
             prefill_rows_max: rows,
             prefill_rows_mixed_max: rows.div_ceil(3),
+            draft_rows_max: 16,
             block_bytes: self.layout.block_bytes(),
             model_digest: self.model.digest(),
             kv_format: "f16".to_owned(),
@@ -91,6 +92,7 @@ impl Tiny {
     fn request(&self, prompt: &[Token], retention: Option<&str>) -> Request {
         Request {
             prompt: prompt.to_vec(),
+            wants: Wants::Text,
             choices: 1,
             max_tokens: 24,
             ignore_eos: true,
@@ -101,11 +103,13 @@ impl Tiny {
             show_special: true,
             show: Vec::new(),
             reuse: true,
+            adapters: None,
             salt: [0; 16],
             tenant: Default::default(),
             lifetime: Default::default(),
             retention: retention.map(|text| text.parse().unwrap()),
             kept_prefix: None,
+            show_kept: false,
             background: false,
         }
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use kvik_cache::{CacheConfig, Policy};
-use kvik_engine::api::{Constraint, Request, Sampling};
+use kvik_engine::api::{Constraint, Request, Sampling, Wants};
 use kvik_engine::engine::{Engine, EngineConfig, Generated};
 use kvik_engine::load::LoadedModel;
 use kvik_engine::model::{Model, ModelRunner};
@@ -29,6 +29,7 @@ fn engine(blocks: usize) -> (Engine, Tokenizer) {
         choices_max: 4,
         prefill_rows_max: 64,
         prefill_rows_mixed_max: 24,
+        draft_rows_max: 16,
         block_bytes: layout.block_bytes(),
         model_digest: model.digest(),
         kv_format: "f16".to_owned(),
@@ -54,6 +55,7 @@ fn requests(tokenizer: &Tokenizer) -> Vec<Request> {
         let text = format!("{system}<|im_start|>user\nBody: {body}<|im_end|>\n<|im_start|>assistant\n");
         Request {
             prompt: tokenizer.encode(&text, false, true),
+            wants: Wants::Text,
             choices: if index.is_multiple_of(3) { 2 } else { 1 },
             max_tokens: 20 + 60 * (index % 3),
             ignore_eos: index.is_multiple_of(2),
@@ -76,11 +78,13 @@ fn requests(tokenizer: &Tokenizer) -> Vec<Request> {
             show_special: false,
             show: Vec::new(),
             reuse: true,
+            adapters: None,
             salt: [0; 16],
             tenant: Default::default(),
             lifetime: Default::default(),
             retention: None,
             kept_prefix: None,
+            show_kept: false,
             background: false,
         }
     };

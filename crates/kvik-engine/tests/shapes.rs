@@ -9,7 +9,7 @@ use kvik_cache::{BLOCK_POSITIONS, BlockId, Token};
 use kvik_engine::files::bytes::FileBytes;
 use kvik_engine::files::gguf::write::GgufWriter;
 use kvik_engine::load::LoadedModel;
-use kvik_engine::model::batch::{Batch, Row, Runner, SequenceKv};
+use kvik_engine::model::batch::{Batch, Output, Row, Runner, SequenceKv};
 use kvik_engine::model::{Model, ModelRunner};
 use kvik_kernels::{KvFormat, Pool, WeightType, quantize};
 use proptest::prelude::*;
@@ -147,7 +147,7 @@ fn logits(file: Vec<u8>, kv: KvFormat) -> Result<Vec<f32>, String> {
         token: (position % vocab) as Token,
         position: position as u32,
         cache_position: position as u32,
-        logits: position + 2 >= context,
+        output: Output::logits_if(position + 2 >= context),
     };
     let rows: Vec<Row> = (0..context).map(row).collect();
     let (prompt, last) = rows.split_at(context - 1);

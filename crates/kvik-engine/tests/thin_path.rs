@@ -11,7 +11,7 @@ use std::sync::Arc;
 use kvik_cache::{BlockId, Token};
 use kvik_engine::files::TensorSource;
 use kvik_engine::load::LoadedModel;
-use kvik_engine::model::batch::{Batch, Row, Runner, SequenceKv};
+use kvik_engine::model::batch::{Batch, Output, Row, Runner, SequenceKv};
 use kvik_engine::model::{Model, ModelError, ModelRunner};
 use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_kernels::{KvFormat, Pool};
@@ -36,7 +36,7 @@ fn greedy(runner: &mut ModelRunner, tokens: &mut Vec<Token>, count: usize, stop:
             token: tokens[position],
             position: position as u32,
             cache_position: position as u32,
-            logits: position + 1 == end,
+            output: Output::logits_if(position + 1 == end),
         };
         let rows: Vec<Row> = (start..end).map(row).collect();
         let logits =

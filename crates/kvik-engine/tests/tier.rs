@@ -36,7 +36,13 @@ fn steps(world: &mut World, count: usize) {
 }
 
 fn kept(prompt: &[Token]) -> KeptPrompt {
-    KeptPrompt { tokens: prompt.to_vec(), salt: [0; 16], tenant: Default::default(), retention: None }
+    KeptPrompt {
+        tokens: prompt.to_vec(),
+        adapters: None,
+        salt: [0; 16],
+        tenant: Default::default(),
+        retention: None,
+    }
 }
 
 /// Tokens of a prompt that a new process finds on disk.

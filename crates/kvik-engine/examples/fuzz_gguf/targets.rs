@@ -117,7 +117,7 @@ fn parse(
     tools: bool,
     push: &mut dyn FnMut(&mut AnswerParser) -> Vec<AnswerDelta>,
 ) -> [String; 3] {
-    let offer = Offer { form: ToolForm::tagged(), tools: Vec::new(), calls_max: usize::MAX };
+    let offer = Offer { form: ToolForm::tagged(), tools: Vec::new(), calls_max: usize::MAX, certain: false };
     let mut parser = AnswerParser::new(thinking, tools.then(|| Arc::new(offer)));
     let mut deltas = push(&mut parser);
     deltas.extend(parser.finish());
@@ -126,6 +126,7 @@ fn parse(
         match delta {
             AnswerDelta::Reasoning(text) => joined[0].push_str(&text),
             AnswerDelta::Content(text) => joined[1].push_str(&text),
+            AnswerDelta::Arguments { text, .. } => joined[2].push_str(&text),
             AnswerDelta::ToolCall { name, arguments, .. } => joined[2].push_str(&(name + &arguments)),
         }
     }

@@ -3,13 +3,15 @@
 use kvik_cache::retain::Retention;
 use kvik_cache::{Lifetime, PinId, TenantId, Token, whole_blocks};
 
-use super::{Request, Sampling};
+use super::{AdapterMix, Request, Sampling, Wants};
 
 /// A prompt to compute and pin.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KeptPrompt {
     /// Its tokens, at least one.
     pub tokens: Vec<Token>,
+    /// The adapters that it is computed with.
+    pub adapters: Option<AdapterMix>,
     /// Separates tenants, as in [`Request::salt`].
     pub salt: [u8; 16],
     /// The tenant that owns it.
@@ -63,6 +65,7 @@ impl KeptPrompt {
         let prefix = self.retention.map(|_| whole_blocks(&self.tokens));
         Request {
             prompt: prefix.unwrap_or(&self.tokens).to_vec(),
+            wants: Wants::Text,
             choices: 1,
             max_tokens: 0,
             ignore_eos: true,
@@ -73,11 +76,13 @@ impl KeptPrompt {
             show_special: false,
             show: Vec::new(),
             reuse: true,
+            adapters: self.adapters.clone(),
             salt: self.salt,
             tenant: self.tenant,
             lifetime: Lifetime { pin: true, ..Lifetime::default() },
             retention: self.retention,
             kept_prefix: prefix.map(<[Token]>::len),
+            show_kept: false,
             background: false,
         }
     }

@@ -1,13 +1,20 @@
 //! Requests to the engine and its events: plain data, no behaviour.
 
+mod adapter;
 mod kept;
+mod outline;
+mod wants;
 
+use std::ops::Range;
 use std::time::Duration;
 
 use kvik_cache::retain::{Retention, RetentionError};
 use kvik_cache::{Eviction, Lifetime, PinLimit, PinScope, StopReason, TenantId, Token};
 
+pub use adapter::{AdapterId, AdapterMix, AdapterUse};
 pub use kept::{Cached, Evicted, KeptPrompt, Unpin};
+pub use outline::{NodeView, TreeNode, TreeView};
+pub use wants::{Pooling, UnknownPooling, Wants};
 
 /// How the next token is chosen. Neutral values switch a rule off.
 #[derive(Debug, Clone, PartialEq)]
@@ -124,6 +131,8 @@ pub enum CallStart {
 pub struct Request {
     /// Prompt, at least one token.
     pub prompt: Vec<Token>,
+    /// What of it is wanted. What is not text comes with one choice and no tokens, and all of the prompt is read.
+    pub wants: Wants,
     /// Continuations wanted; they share the prompt's blocks.
     pub choices: u32,
     /// Maximum tokens to generate per choice; 0 computes the prompt only.
@@ -144,6 +153,8 @@ pub struct Request {
     pub show: Vec<Token>,
     /// Reuse the cached prefix of the prompt, and publish its blocks to the cache.
     pub reuse: bool,
+    /// The adapters that it is computed with; the model alone when `None`.
+    pub adapters: Option<AdapterMix>,
     /// Separates tenants: prompts are shared only within one salt. Zero without tenants.
     pub salt: [u8; 16],
     /// The tenant that pays with its share of the cache and of the model's time.
@@ -156,6 +167,8 @@ pub struct Request {
     /// where it has them so. What follows is kept whole. Without `retention`: as any policy keeps a prefix within them,
     /// where that is known of a longer one than is known exactly.
     pub kept_prefix: Option<usize>,
+    /// Say in the report which positions each head kept, where it is not too much to say.
+    pub show_kept: bool,
     /// Work of nobody who waits: it takes what others leave. Others never wait for it, and it ends however many they
     /// are.
     pub background: bool,
@@ -209,6 +222,10 @@ pub struct Report {
     pub recomputed_tokens: usize,
     /// Tokens generated, all choices.
     pub generated_tokens: usize,
+    /// Tokens drafted for it, all choices.
+    pub drafted_tokens: usize,
+    /// Of these, tokens that were drawn: each came without a step of its own.
+    pub accepted_tokens: usize,
     /// When the request was admitted, on the engine's clock.
     pub admitted_at: Duration,
     /// Time in the queue.
@@ -242,6 +259,9 @@ pub struct Retained {
     pub largest_head: usize,
     /// Tokens of the sequence when memory was short and it forgot for that, ascending.
     pub tightened: Vec<usize>,
+    /// Which positions each head kept, where [`Request::show_kept`] asks for it: ranges of them,
+    /// `[layers][kv_heads][ranges]`. None beyond 262,144 ranges.
+    pub positions: Option<Vec<Vec<Vec<Range<u32>>>>>,
 }
 
 /// What a request would find in the cache if it were admitted now.
@@ -266,6 +286,8 @@ pub struct Probe {
 pub enum Event {
     /// The prefill has reached `done` of `total` prompt tokens.
     Prefill {
+        /// Prompt tokens that were reused.
+        cached: usize,
         /// Prompt tokens stored so far, reused ones included.
         done: usize,
         /// Prompt tokens in all.
@@ -280,6 +302,9 @@ pub enum Event {
         /// Its tokens, in order; each token is reported once.
         tokens: Vec<GeneratedToken>,
     },
+    /// What was wanted instead of text: the embedding, `[d_model]`, of whatever length it has; or the logits, in the
+    /// order of their tokens.
+    Vector(Vec<f32>),
     /// One choice has ended.
     Finished {
         /// Which choice, from 0.
@@ -317,6 +342,14 @@ pub enum RequestError {
         token: Token,
         /// Size of the vocabulary.
         vocab: usize,
+    },
+    /// An adapter that the engine does not have.
+    #[error("there is no adapter {adapter}; {adapters} are loaded, counted from 0 (--lora)")]
+    UnknownAdapter {
+        /// Its number.
+        adapter: u32,
+        /// How many there are.
+        adapters: usize,
     },
     /// The waiting queue is full.
     #[error("{waiting} requests are waiting, which is the limit; try again in {retry_after_s} s")]
@@ -371,6 +404,12 @@ pub enum RequestError {
         choices: u32,
         /// Choices allowed.
         choices_max: u32,
+    },
+    /// What is not text is wanted together with what only text has.
+    #[error("the request wants an embedding or logits, which come without `{field}`")]
+    NotText {
+        /// What it asks for besides.
+        field: &'static str,
     },
     /// The grammar or schema is not usable.
     #[error("the constraint cannot be used: {0}")]

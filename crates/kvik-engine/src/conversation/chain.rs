@@ -43,22 +43,27 @@ fn said(message: &Value) -> [String; 4] {
     [text("role"), text_of(message), calls, text("tool_call_id")]
 }
 
-/// Name and arguments; ids are in the results, which name them.
+/// Name and arguments; ids are in the results, which name them. Dialects write arguments as a text of JSON or as a value,
+/// and clients write that text anew.
 fn said_by_call(call: &Value) -> String {
     let function = call.get("function").unwrap_or(&Value::Null);
-    format!(
-        "{}\0{}\0",
-        function.get("name").unwrap_or(&Value::Null),
-        function.get("arguments").unwrap_or(&Value::Null)
-    )
+    let arguments = match function.get("arguments") {
+        Some(Value::String(text)) => {
+            serde_json::from_str(text).unwrap_or_else(|_| Value::from(text.as_str()))
+        }
+        Some(value) => value.clone(),
+        None => Value::Null,
+    };
+    format!("{}\0{arguments}\0", function.get("name").unwrap_or(&Value::Null))
 }
 
-/// The text of a message, parts of it one after the other; empty where it has none.
+/// The text of a message, parts of it one to a line as prompts have them; empty where it has none.
 pub fn text_of(message: &Value) -> String {
     match message.get("content") {
         Some(Value::String(text)) => text.clone(),
         Some(Value::Array(parts)) => {
-            parts.iter().filter_map(|part| part.get("text").and_then(Value::as_str)).collect()
+            let texts: Vec<&str> = parts.iter().filter_map(|part| part.get("text")?.as_str()).collect();
+            texts.join("\n")
         }
         _ => String::new(),
     }
@@ -79,13 +84,26 @@ mod tests {
 
     #[test]
     fn what_is_not_said_does_not_count() {
-        let plain = [user("hi"), json!({"role": "assistant", "content": "Hello."})];
+        let plain = [user("h\ni"), json!({"role": "assistant", "content": "Hello."})];
         let decorated = [
             json!({"role": "user", "content": [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]}),
             json!({"role": "assistant", "content": "Hello.", "refusal": null, "annotations": [],
                 "reasoning_content": "a greeting", "tool_calls": []}),
         ];
         assert_eq!(chain(&KEY, &plain), chain(&KEY, &decorated));
+    }
+
+    #[test]
+    fn arguments_are_read_as_what_they_say() {
+        let call = |arguments: Value| {
+            let function = json!({"name": "f", "arguments": arguments});
+            chain(&KEY, &[json!({"role": "assistant", "tool_calls": [{"function": function}]})])
+        };
+        let value = call(json!({"x": [1, "a"]}));
+        assert_eq!(call(json!("{\"x\":[1,\"a\"]}")), value);
+        assert_eq!(call(json!("{ \"x\": [1, \"a\"] }")), value);
+        assert_ne!(call(json!("{\"x\":[1]}")), value);
+        assert_ne!(call(json!("{\"x\":")), call(json!("{")), "what is no JSON is a text");
     }
 
     #[test]

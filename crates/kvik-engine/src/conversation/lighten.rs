@@ -85,7 +85,10 @@ fn shorten_output(message: &mut Value, chars_max: usize, lightened: &mut Lighten
 fn text(content: &Value) -> Option<Cow<'_, str>> {
     match content {
         Value::String(text) => Some(Cow::Borrowed(text)),
-        Value::Array(parts) => parts.iter().map(part_text).collect(),
+        Value::Array(parts) => {
+            let texts: Option<Vec<&str>> = parts.iter().map(part_text).collect();
+            Some(Cow::Owned(texts?.join("\n")))
+        }
         _ => None,
     }
 }

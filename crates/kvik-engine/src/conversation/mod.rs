@@ -15,5 +15,5 @@ pub mod segments;
 pub mod settings;
 
 pub use chain::{ChainId, chain, chain_from};
-pub use segments::{Let, Segments};
+pub use segments::{Let, Segments, leading_systems};
 pub use settings::{MemorySettings, MemorySettingsError};

@@ -10,6 +10,14 @@ use serde_json::Value;
 
 use super::settings::MemorySettings;
 
+/// System messages that a conversation begins with, under either of their names.
+pub fn leading_systems(messages: &[Value]) -> usize {
+    let is_system = |message: &&Value| {
+        matches!(message.get("role").and_then(Value::as_str), Some("system" | "developer"))
+    };
+    messages.iter().take_while(is_system).count()
+}
+
 /// The exchanges of a conversation: from one user's message up to the next. A tool's call and result are in one, and
 /// what stands before the first user's message is one of its own.
 pub fn exchanges(messages: &[Value]) -> Vec<Range<usize>> {
@@ -112,6 +120,16 @@ mod tests {
         let roles = ["user", "assistant", "tool", "assistant"];
         let messages = (0..count).flat_map(|_| roles.map(message)).collect();
         (messages, [2, 3, 4, 1].repeat(count))
+    }
+
+    #[test]
+    fn a_conversation_begins_with_its_system_messages() {
+        let messages = ["system", "developer", "user", "system"].map(message);
+        assert_eq!(
+            [leading_systems(&messages), leading_systems(&messages[2..]), leading_systems(&[])],
+            [2, 0, 0]
+        );
+        assert_eq!(leading_systems(&[json!({"content": "x"}), json!(7)]), 0, "what has no role");
     }
 
     #[test]

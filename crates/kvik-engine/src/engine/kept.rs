@@ -13,6 +13,7 @@ use kvik_cache::{PinInfo, PrefixInfo, PrefixOrder, PrefixScan, TenantId};
 
 use super::Engine;
 use crate::api::{Cached, Evicted, KeptPrompt, Report, RequestError, Unpin};
+use crate::schedule::Scheduler;
 
 impl Engine {
     /// Computes the part of a prompt that is not cached, and pins the prompt until it is
@@ -103,18 +104,8 @@ impl Engine {
         tenant: Option<TenantId>,
         limit: usize,
     ) -> Result<(Vec<PrefixInfo>, Duration), RequestError> {
-        let owner =
-            tenant.map(|tenant| self.with_scheduler(move |scheduler| scheduler.owner(tenant))).transpose()?;
-        let mut scan = PrefixScan::new(order, owner, limit);
-        loop {
-            let (scanned, more) = self.with_scheduler(move |scheduler| {
-                let more = scheduler.scan(&mut scan);
-                (scan, more)
-            })?;
-            scan = scanned;
-            if !more {
-                return self.with_scheduler(move |scheduler| scheduler.scanned(scan));
-            }
-        }
+        let scan = PrefixScan::new(order, self.owner(tenant)?, limit);
+        let scan = self.in_slices(scan, Scheduler::scan)?;
+        self.with_scheduler(move |scheduler| scheduler.scanned(scan))
     }
 }

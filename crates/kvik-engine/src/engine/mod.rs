@@ -2,6 +2,7 @@
 
 mod board;
 mod kept;
+mod outline;
 pub mod perplexity;
 mod worker;
 
@@ -61,6 +62,15 @@ pub struct Generated {
     pub report: Report,
 }
 
+/// The result of [`Engine::vector`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Vector {
+    /// The embedding, `[d_model]`, of whatever length it has; or the logits, in the order of their tokens.
+    pub vector: Vec<f32>,
+    /// Token counts and times.
+    pub report: Report,
+}
+
 /// One finished choice.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GeneratedChoice {
@@ -115,7 +125,8 @@ impl Engine {
         check(&config)?;
         let vocabulary = Arc::new(vocabulary.into());
         let vocab_len = runner.vocab_len();
-        let limits = RequestLimits::new(&config, cache.blocks, vocab_len);
+        let limits =
+            RequestLimits::new(&config, cache.blocks, vocab_len).with_adapters(runner.adapters_len());
         let (waiting_max, parallel_max, block_bytes) =
             (config.waiting_max, config.parallel_max, config.block_bytes);
         let started = Instant::now();
@@ -241,7 +252,7 @@ impl Engine {
         self.submit(request, Box::new(ChannelSink(sender)))?;
         for event in events {
             match event {
-                Event::Prefill { .. } => {}
+                Event::Prefill { .. } | Event::Vector(_) => {}
                 Event::Text { choice, text, tokens } => {
                     let (all, all_tokens, _) = &mut texts[choice as usize];
                     all.push_str(&text);
@@ -256,6 +267,23 @@ impl Engine {
                     return Ok(Generated { choices: texts.into_iter().map(choice).collect(), report });
                 }
                 Event::Failed(error) => return Err(error),
+            }
+        }
+        Err(RequestError::Internal("the engine stopped without an answer".to_owned()))
+    }
+
+    /// Submits a request that wants an embedding or logits, and waits for its end. The vector of one that wants text
+    /// is empty.
+    pub fn vector(&self, request: Request) -> Result<Vector, RequestError> {
+        let (sender, events) = channel();
+        self.submit(request, Box::new(ChannelSink(sender)))?;
+        let mut vector = Vec::new();
+        for event in events {
+            match event {
+                Event::Vector(values) => vector = values,
+                Event::Done(report) => return Ok(Vector { vector, report }),
+                Event::Failed(error) => return Err(error),
+                Event::Prefill { .. } | Event::Text { .. } | Event::Finished { .. } => {}
             }
         }
         Err(RequestError::Internal("the engine stopped without an answer".to_owned()))

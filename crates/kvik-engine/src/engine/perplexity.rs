@@ -14,7 +14,7 @@
 
 use kvik_cache::{BLOCK_POSITIONS, BlockId, Token};
 
-use crate::model::batch::{Batch, Row, Runner, SequenceKv};
+use crate::model::batch::{Batch, Output, Row, Runner, SequenceKv};
 use crate::sampler;
 use crate::text::tokenizer::Tokenizer;
 
@@ -151,7 +151,7 @@ fn score_window(runner: &mut dyn Runner, table: &[BlockId], window: &[Token], pe
         token: window[position],
         position: position as u32,
         cache_position: position as u32,
-        logits: scored.contains(&position),
+        output: Output::logits_if(scored.contains(&position)),
     };
     for start in (0..scored.end).step_by(ROWS_MAX) {
         let end = scored.end.min(start + ROWS_MAX);
@@ -225,7 +225,7 @@ mod tests {
         fn forward(&mut self, batch: &Batch<'_>, _: &mut [Watched<'_>]) -> &[f32] {
             self.seen.extend(batch.rows);
             self.logits.clear();
-            for row in batch.rows.iter().filter(|row| row.logits) {
+            for row in batch.rows.iter().filter(|row| row.output == Output::Logits) {
                 let next = (row.token as usize + 1) % VOCAB;
                 self.logits.extend((0..VOCAB).map(|t| if t == next { self.confidence } else { 0.0 }));
             }
@@ -295,7 +295,11 @@ mod tests {
         for (index, row) in runner.seen.iter().enumerate() {
             let (window, position) = (index / 299, index % 299);
             let token = if position == 0 { 7 } else { ((window * 300 + position) % VOCAB) as Token };
-            assert_eq!((row.token, row.logits), (token, position >= 150), "position {position} of {window}");
+            assert_eq!(
+                (row.token, row.output),
+                (token, Output::logits_if(position >= 150)),
+                "position {position} of {window}"
+            );
         }
     }
 

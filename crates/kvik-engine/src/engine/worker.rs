@@ -195,6 +195,7 @@ mod tests {
             choices_max: 1,
             prefill_rows_max: 64,
             prefill_rows_mixed_max: 64,
+            draft_rows_max: 0,
             block_bytes: 1024,
             model_digest: [7; 32],
             kv_format: "f32/f32".to_owned(),
@@ -213,8 +214,13 @@ mod tests {
     }
 
     fn request() -> Request {
-        let kept =
-            KeptPrompt { tokens: vec![1; 40], salt: [0; 16], tenant: Default::default(), retention: None };
+        let kept = KeptPrompt {
+            tokens: vec![1; 40],
+            adapters: None,
+            salt: [0; 16],
+            tenant: Default::default(),
+            retention: None,
+        };
         Request { max_tokens: 500, lifetime: Default::default(), ..kept.request() }
     }
 

@@ -7,7 +7,7 @@ use kvik_kernels::{KvFormat, KvLayout};
 
 use crate::engine::perplexity::Windows;
 use crate::model::ModelRunner;
-use crate::model::batch::{Batch, Row, Runner, SequenceKv};
+use crate::model::batch::{Batch, Output, Row, Runner, SequenceKv};
 use crate::sampler;
 
 /// Rows computed at a time: enough for the matrix kernels.
@@ -90,7 +90,7 @@ fn compute(runner: &mut ModelRunner, window: &[Token], each: &mut dyn FnMut(usiz
         token,
         position,
         cache_position: position,
-        logits: true,
+        output: Output::Logits,
     };
     let rows: Vec<Row> = (0..).zip(window).map(row).collect();
     for rows in rows.chunks(ROWS_MAX) {

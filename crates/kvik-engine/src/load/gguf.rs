@@ -51,7 +51,7 @@ fn check_not_split(file: &Gguf) -> Result<(), GgufError> {
     }
 }
 
-fn arch(file: &Gguf) -> Result<Arch, ConfigError> {
+pub(super) fn arch(file: &Gguf) -> Result<Arch, ConfigError> {
     const KEY: &str = "general.architecture";
     let name = file.text(KEY)?.ok_or(GgufError::MissingKey { key: KEY.into() })?;
     let found = Arch::ALL.iter().copied().find(|arch| arch.name() == name);

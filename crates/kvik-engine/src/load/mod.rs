@@ -2,14 +2,18 @@
 //!
 //! Reads headers, vocabulary and settings; weights stay in their files until they are packed.
 
+mod adapter;
 mod check;
+mod embedding;
 mod gguf;
 mod hf;
 
 use std::path::Path;
 
+pub use crate::model::LoadedAdapter;
 pub use check::ConfigError;
 use check::check_config;
+pub use embedding::{Embedding, Ranking};
 pub use gguf::model_config;
 
 use crate::files::bytes::FileBytes;
@@ -31,6 +35,8 @@ pub struct LoadedModel {
     pub tokenizer: Tokenizer,
     /// The model's own chat template, in Jinja.
     pub chat_template: Option<String>,
+    /// What it says of itself as a model for embeddings.
+    pub embedding: Embedding,
 }
 
 impl LoadedModel {
@@ -51,7 +57,9 @@ impl LoadedModel {
         let config = model_config(&file)?;
         let tokenizer = Tokenizer::from_gguf(&file)?;
         let chat_template = file.text("tokenizer.chat_template")?.map(str::to_owned);
-        Ok(LoadedModel { config, tensors: TensorSource::from_gguf(file), tokenizer, chat_template })
+        let embedding = Embedding::from_gguf(&file, &config)?;
+        let tensors = TensorSource::from_gguf(file);
+        Ok(LoadedModel { config, tensors, tokenizer, chat_template, embedding })
     }
 
     fn from_directory(path: &Path) -> Result<LoadedModel, LoadError> {
@@ -66,7 +74,8 @@ impl LoadedModel {
             return Err(ConfigError::new("tokenizer.json", tokenizer.vocab_len(), expected).into());
         }
         let tensors = TensorSource::from_shards(Shards::open(path, hf_config.tie_word_embeddings)?);
-        Ok(LoadedModel { config, tensors, tokenizer, chat_template })
+        let embedding = Embedding::from_directory(path, &config)?;
+        Ok(LoadedModel { config, tensors, tokenizer, chat_template, embedding })
     }
 }
 

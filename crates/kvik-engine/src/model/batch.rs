@@ -4,6 +4,8 @@ use kvik_cache::retain::{LayerFacts, Needs};
 use kvik_cache::{BlockId, Token};
 use kvik_kernels::{HeadTail, KvLayout, SeqKv};
 
+use crate::api::AdapterMix;
+
 use super::observation::{LayerObservation, Watched};
 
 /// One token of one sequence to compute.
@@ -19,17 +21,37 @@ pub struct Row {
     /// positions `0..=cache_position`, as far as heads still store them. The same as `position` unless
     /// positions were dropped from between and the rest is counted anew.
     pub cache_position: u32,
-    /// Whether the logits of this row are wanted.
-    pub logits: bool,
+    /// What is wanted of this row.
+    pub output: Output,
 }
 
-/// Where the keys and values of one sequence are stored.
+/// What is wanted of a row besides its keys and values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Output {
+    /// Nothing.
+    None,
+    /// Its logits, `[vocab_len]`.
+    Logits,
+    /// Its hidden state after the output norm, which the output matrix would multiply: `[d_model]`.
+    Hidden,
+}
+
+impl Output {
+    /// Logits where they are `wanted`, else nothing.
+    pub fn logits_if(wanted: bool) -> Output {
+        if wanted { Output::Logits } else { Output::None }
+    }
+}
+
+/// Where the keys and values of one sequence are stored, and with what they are computed.
 #[derive(Debug, Clone, Copy)]
 pub struct SequenceKv<'a> {
     /// Block `i` holds cache positions `16 i .. 16 i + 16` of every layer and KV head.
     pub blocks: &'a [BlockId],
     /// What layers store differently, `[layers]`; or empty where all is in the blocks.
     pub tails: &'a [LayerTails<'a>],
+    /// The adapters that its rows are computed with.
+    pub adapters: Option<&'a AdapterMix>,
 }
 
 /// What the KV heads of one layer store behind the first blocks of their sequence.
@@ -43,9 +65,9 @@ pub struct LayerTails<'a> {
 }
 
 impl<'a> SequenceKv<'a> {
-    /// A sequence that stores everything in blocks.
+    /// A sequence that stores everything in blocks, of the model alone.
     pub fn in_blocks(blocks: &'a [BlockId]) -> SequenceKv<'a> {
-        SequenceKv { blocks, tails: &[] }
+        SequenceKv { blocks, tails: &[], adapters: None }
     }
 
     /// What one layer stores, in the form the kernels want; `blocks` are the numbers of the sequence's blocks.
@@ -84,6 +106,11 @@ pub trait Runner {
     /// Length of one row of logits.
     fn vocab_len(&self) -> usize;
 
+    /// How many adapters requests may name.
+    fn adapters_len(&self) -> usize {
+        0
+    }
+
     /// Copies the first `positions` positions of block `from` to block `to`, all layers and heads.
     fn copy_partial(&mut self, from: BlockId, to: BlockId, positions: usize);
 
@@ -94,7 +121,8 @@ pub trait Runner {
     fn write_block(&mut self, block: BlockId, bytes: &[u8]);
 
     /// Computes the batch, stores its keys and values, observes the rows that are `watched`, which are in the
-    /// order of the batch, and returns the wanted logits, shape `[rows with logits, vocab_len]`, in row order.
+    /// order of the batch, and returns the wanted logits, shape `[rows with logits, vocab_len]`, in row order; then
+    /// the wanted hidden states, `[rows with hidden states, d_model]`, in row order.
     fn forward(&mut self, batch: &Batch<'_>, watched: &mut [Watched<'_>]) -> &[f32];
 
     /// What it does for sequences that forget; `None` if its sequences never do.

@@ -1,6 +1,6 @@
 //! The forward pass of a decoder-only transformer, as a list of named steps.
 //!
-//! Shapes: `n` rows in the batch, `w` rows whose logits are wanted. All buffers live in [`Scratch`] and are
+//! Shapes: `n` rows in the batch, `w` rows of which logits or hidden states are wanted. All buffers live in [`Scratch`] and are
 //! reused from step to step. Attention reads keys and values as they are stored, also those of this batch,
 //! so a prompt gives the same bytes however it is cut into batches.
 
@@ -11,8 +11,9 @@ use kvik_kernels::{
     dequantize, matmul, matmul_many, rms_norm, rms_norm_in_place, rope,
 };
 
+use super::adapter::{self, AdaptedRows, Adapters, Adapting, Place};
 use super::arch::LayerShape;
-use super::batch::{Batch, Row, SequenceKv};
+use super::batch::{Batch, Output, Row, SequenceKv};
 use super::observation::Watched;
 use super::weights::{Layer, Linear};
 use super::{Model, feed_forward};
@@ -22,6 +23,13 @@ pub(super) struct Context<'a> {
     pub(super) model: &'a Model,
     pub(super) pool: &'a Pool,
     pub(super) rope: &'a RopeTable,
+    pub(super) adapters: &'a Adapters,
+}
+
+impl<'a> Context<'a> {
+    fn adapting(&self, rows: &'a AdaptedRows, buffers: &'a mut adapter::Buffers) -> Adapting<'a> {
+        Adapting { pool: self.pool, adapters: self.adapters, rows, buffers }
+    }
 }
 
 /// Buffers of one forward pass, grown to the largest batch seen.
@@ -38,14 +46,17 @@ pub(super) struct Scratch {
     /// Output of attention, `[n, heads, head_dim]`.
     attended: Vec<f32>,
     feed_forward: feed_forward::Buffers,
-    /// Logits of the wanted rows, `[w, vocab]`.
-    pub(super) logits: Vec<f32>,
+    /// Logits `[rows, vocab]`, then hidden states `[rows, d_model]`, of those of the `w` rows that want them.
+    pub(super) outputs: Vec<f32>,
     /// Quantised forms of the input of a matrix product.
     inputs: Activations,
     attention: AttnScratch,
     /// What watched rows attend to.
     weights: AttnWeights,
     rows: RowPositions,
+    /// Which rows have adapters, and what those need.
+    adapted: AdaptedRows,
+    adapter: adapter::Buffers,
 }
 
 /// Where each row is, in the forms the kernels want, `[n]` each.
@@ -55,10 +66,12 @@ struct RowPositions {
     rotated: Vec<u32>,
     /// In which sequence keys and values are stored, and up to where the row attends.
     stored: Vec<SeqRow>,
+    /// What is wanted of those that go on to the end, `[w]`.
+    outputs: Vec<Output>,
 }
 
-/// Computes the batch: stores its keys and values in `arena`, leaves the wanted logits in `scratch`, and what
-/// is watched with those who watch.
+/// Computes the batch: stores its keys and values in `arena`, leaves the wanted logits and hidden states in
+/// `scratch`, and what is watched with those who watch.
 pub(super) fn forward(
     context: &Context<'_>,
     arena: &mut KvArena,
@@ -69,6 +82,7 @@ pub(super) fn forward(
     let layers = &context.model.weights.layers;
     let stored = StoredKv::new(batch.sequences, layers.len());
     scratch.rows.set(batch.rows);
+    scratch.adapted.set(context.adapters, batch);
     embed(context, scratch, batch.rows);
     let weighs = watched.iter().any(Watched::weighs);
     for (index, layer) in layers.iter().enumerate() {
@@ -77,16 +91,16 @@ pub(super) fn forward(
         store(context, arena, scratch, index, &seqs);
         let is_last = index + 1 == layers.len();
         if is_last && !weighs && keep_wanted(scratch, batch.rows) == 0 {
-            return scratch.logits.clear();
+            return scratch.outputs.clear();
         }
         attend(context, arena, scratch, (index, layer), &seqs, watched);
         if is_last && weighs && keep_wanted(scratch, batch.rows) == 0 {
-            return scratch.logits.clear();
+            return scratch.outputs.clear();
         }
-        add_attention(context, scratch, layer);
-        feed_forward(context, scratch, layer);
+        add_attention(context, scratch, (index, layer));
+        feed_forward(context, scratch, (index, layer));
     }
-    unembed(context, scratch);
+    give_outputs(context, scratch);
 }
 
 /// What the sequences of a batch store, in the form the kernels want.
@@ -145,7 +159,7 @@ fn project_qkv(
 ) {
     let Context { model, pool, .. } = context;
     let (config, shape, n) = (&model.config, &layer.shape, scratch.rows.rotated.len());
-    let Scratch { x, h, q, k, v, inputs, rows, .. } = scratch;
+    let Scratch { x, h, q, k, v, inputs, rows, adapted, adapter, .. } = scratch;
     norm(context, x, &layer.attn_norm, h);
     inputs.set(pool, h, config.d_model, &[&layer.q.matrix, &layer.k.matrix, &layer.v.matrix]);
     q.resize(n * shape.heads * shape.head_dim, 0.0);
@@ -154,7 +168,13 @@ fn project_qkv(
     let mut jobs =
         [(&layer.q.matrix, &mut q[..]), (&layer.k.matrix, &mut k[..]), (&layer.v.matrix, &mut v[..])];
     matmul_many(pool, &mut jobs, inputs);
-    for (projected, linear) in [(&mut *q, &layer.q), (&mut *k, &layer.k), (&mut *v, &layer.v)] {
+    let mut adapting = context.adapting(adapted, adapter);
+    for (name, projected, linear) in [
+        ("attn_q.weight", &mut *q, &layer.q),
+        ("attn_k.weight", &mut *k, &layer.k),
+        ("attn_v.weight", &mut *v, &layer.v),
+    ] {
+        adapting.add(Place::Layer(index, name), h, projected);
         bias(context, projected, linear);
     }
     if let Some((q_norm, k_norm)) = &layer.qk_norm {
@@ -229,29 +249,36 @@ fn pieces(rows: &[SeqRow], heads: usize, watched: &[Watched<'_>]) -> Vec<Range<u
     pieces
 }
 
-fn add_attention(context: &Context<'_>, scratch: &mut Scratch, layer: &Layer) {
-    let Scratch { x, h, attended, inputs, .. } = scratch;
+fn add_attention(context: &Context<'_>, scratch: &mut Scratch, (index, layer): (usize, &Layer)) {
+    let Scratch { x, h, attended, inputs, adapted, adapter, .. } = scratch;
     let linear = &layer.output;
     inputs.set(context.pool, attended, linear.matrix.cols(), &[&linear.matrix]);
     h.resize(x.len(), 0.0);
     matmul(context.pool, &linear.matrix, inputs, h);
+    context.adapting(adapted, adapter).add(Place::Layer(index, "attn_output.weight"), attended, h);
     bias(context, h, linear);
     add(context.pool, x, h);
 }
 
-fn feed_forward(context: &Context<'_>, scratch: &mut Scratch, layer: &Layer) {
-    let Scratch { x, h, inputs, feed_forward, .. } = scratch;
+fn feed_forward(context: &Context<'_>, scratch: &mut Scratch, (index, layer): (usize, &Layer)) {
+    let Scratch { x, h, inputs, feed_forward, adapted, adapter, .. } = scratch;
     norm(context, x, &layer.ffn_norm, h);
-    layer.feed_forward.forward(context.pool, h, inputs, feed_forward);
+    let mut adapting = context.adapting(adapted, adapter);
+    let adapt = &mut |name, x: &[f32], out: &mut [f32]| adapting.add(Place::Layer(index, name), x, out);
+    layer.feed_forward.forward(context.pool, h, inputs, feed_forward, adapt);
     add(context.pool, x, h);
 }
 
-/// In the last layer only rows whose logits are wanted go on, once their keys and values are stored: how many.
+/// In the last layer only rows of which more is wanted go on, once their keys and values are stored: how many.
 /// Queries and what was attended to have the same shape, and each is kept as far as it is there.
 fn keep_wanted(scratch: &mut Scratch, rows: &[Row]) -> usize {
-    let Scratch { x, q, attended, rows: positions, .. } = scratch;
-    let wanted: Vec<usize> =
-        rows.iter().enumerate().filter(|(_, row)| row.logits).map(|(index, _)| index).collect();
+    let Scratch { x, q, attended, rows: positions, adapted, .. } = scratch;
+    let wanted: Vec<usize> = rows
+        .iter()
+        .enumerate()
+        .filter(|(_, row)| row.output != Output::None)
+        .map(|(index, _)| index)
+        .collect();
     for buffer in [x, q, attended] {
         let width = buffer.len() / rows.len().max(1);
         for (to, &from) in wanted.iter().enumerate() {
@@ -263,17 +290,45 @@ fn keep_wanted(scratch: &mut Scratch, rows: &[Row]) -> usize {
         positions.stored[to] = positions.stored[from];
     }
     positions.stored.truncate(wanted.len());
+    positions.outputs.clear();
+    positions.outputs.extend(wanted.iter().map(|&row| rows[row].output));
+    adapted.keep(&wanted);
     wanted.len()
 }
 
-fn unembed(context: &Context<'_>, scratch: &mut Scratch) {
-    let Context { model, pool, .. } = context;
-    let Scratch { x, h, logits, inputs, .. } = scratch;
-    let output = &model.weights.output;
-    norm(context, x, &model.weights.output_norm, h);
-    inputs.set(pool, h, model.config.d_model, &[output]);
-    logits.resize(x.len() / model.config.d_model * model.config.vocab, 0.0);
-    matmul(pool, output, inputs, logits);
+/// Norms the rows that have come to the end: hidden states. Those whose logits are wanted meet the output matrix.
+fn give_outputs(context: &Context<'_>, scratch: &mut Scratch) {
+    let d_model = context.model.config.d_model;
+    let Scratch { x, h, outputs, rows, adapted, adapter, inputs, .. } = scratch;
+    norm(context, x, &context.model.weights.output_norm, h);
+    let logits = rows.outputs.iter().filter(|&&output| output == Output::Logits).count();
+    let vocab = context.model.config.vocab;
+    outputs.clear();
+    outputs.resize(logits * vocab, 0.0);
+    let mut unembedded = Vec::new();
+    for (row, &output) in rows.outputs.iter().enumerate() {
+        let state = row * d_model..(row + 1) * d_model;
+        if output == Output::Hidden {
+            outputs.extend_from_slice(&h[state]);
+        } else {
+            h.copy_within(state, unembedded.len() * d_model);
+            unembedded.push(row);
+        }
+    }
+    h.truncate(unembedded.len() * d_model);
+    if !unembedded.is_empty() {
+        let logits = &mut outputs[..logits * vocab];
+        unembed(context, h, inputs, logits);
+        adapted.keep(&unembedded);
+        context.adapting(adapted, adapter).add(Place::Output, h, logits);
+    }
+}
+
+/// Multiplies hidden states by the output matrix.
+fn unembed(context: &Context<'_>, hidden: &[f32], inputs: &mut Activations, logits: &mut [f32]) {
+    let output = &context.model.weights.output;
+    inputs.set(context.pool, hidden, context.model.config.d_model, &[output]);
+    matmul(context.pool, output, inputs, logits);
 }
 
 fn norm(context: &Context<'_>, x: &[f32], weight: &[f32], out: &mut Vec<f32>) {

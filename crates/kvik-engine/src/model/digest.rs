@@ -25,6 +25,15 @@ pub fn digest(
     target: Option<WeightType>,
     pool: &Pool,
 ) -> [u8; 32] {
+    let mut whole = blake3::Hasher::new_derive_key(DOMAIN);
+    whole.update(canonical(config).as_bytes());
+    whole.update(format!("weights {}\n", target.map_or("stored", WeightType::name)).as_bytes());
+    update_with_tensors(&mut whole, tensors, pool);
+    *whole.finalize().as_bytes()
+}
+
+/// Hashes names, shapes and every byte of all tensors.
+pub(super) fn update_with_tensors(whole: &mut blake3::Hasher, tensors: &TensorSource, pool: &Pool) {
     let mut names: Vec<&str> = tensors.names().collect();
     names.sort_unstable();
     let views: Vec<_> = names.iter().filter_map(|name| tensors.get(name)).collect();
@@ -36,16 +45,12 @@ pub fn digest(
     });
     names.iter().for_each(|name| tensors.release(name));
 
-    let mut whole = blake3::Hasher::new_derive_key(DOMAIN);
-    whole.update(canonical(config).as_bytes());
-    whole.update(format!("weights {}\n", target.map_or("stored", WeightType::name)).as_bytes());
     for (name, view) in names.iter().zip(&views) {
         whole.update(format!("tensor {name} {} {} {}\n", view.ty.name(), view.rows, view.cols).as_bytes());
     }
     for hash in hashes.into_inner().expect("hashing does not panic") {
         whole.update(&hash);
     }
-    *whole.finalize().as_bytes()
 }
 
 /// What decides the numbers, a line per value. Floats are written as their bits.
@@ -100,7 +105,8 @@ fn canonical_rope(rope: &RopeConfig) -> String {
     format!("rope_theta {}\nrope_dims {dims}\nrope_style {style}\nrope_scaling {scaling}\n", bits(*theta))
 }
 
-fn bits(x: f32) -> String {
+/// A number as its bits.
+pub(super) fn bits(x: f32) -> String {
     format!("{:08x}", x.to_bits())
 }
 

@@ -10,6 +10,11 @@ use super::arch::Presence;
 use super::{ModelConfig, ModelError};
 use crate::files::{TensorSource, TensorView};
 
+/// The tensor that a reranker answers with: a row for yes, then one for no. As llama.cpp writes it for Qwen3-Reranker.
+pub(super) const CLASSIFIER: &str = "cls.output.weight";
+/// Its rows.
+const CLASSIFIER_ROWS: usize = 2;
+
 /// Unused tensors that an error names.
 const NAMED_MAX: usize = 4;
 
@@ -47,6 +52,8 @@ fn expected(config: &ModelConfig) -> Vec<Expected> {
     list.add("output_norm.weight", 1, d, Presence::Required);
     // Without it the embedding is the output matrix.
     list.add("output.weight", config.vocab, d, Presence::Optional);
+    // Of a reranker: the rows of the output matrix that say yes and no.
+    list.add(CLASSIFIER, CLASSIFIER_ROWS, d, Presence::Optional);
     list.add("rope_freqs.weight", 1, config.rope.dims / 2, Presence::Optional);
     for layer in 0..config.layers {
         list.prefix = format!("blk.{layer}.");
@@ -69,6 +76,19 @@ fn expected(config: &ModelConfig) -> Vec<Expected> {
     }
     list.tensors
 }
+
+/// The matrices that the forward pass multiplies by: name, rows, columns. The output matrix is among them, also where
+/// a file leaves it out.
+pub(super) fn matrices(config: &ModelConfig) -> Vec<(String, usize, usize)> {
+    let is_matrix = |name: &str| {
+        name.ends_with(".weight") && !name.ends_with("norm.weight") && !LOOKED_UP.contains(&name)
+    };
+    let all = expected(config).into_iter().filter(|tensor| is_matrix(&tensor.name));
+    all.map(|Expected { name, rows, cols, .. }| (name, rows, cols)).collect()
+}
+
+/// Tensors that are no matrices of a product.
+const LOOKED_UP: [&str; 2] = ["token_embd.weight", "rope_freqs.weight"];
 
 /// Collects tensors under one prefix.
 #[derive(Default)]
@@ -187,6 +207,28 @@ mod tests {
         assert!(layers.contains("the configuration has"), "{layers}");
         let many = refused(llama, &["a", "b", "c", "d", "e", "f"]).unwrap();
         assert!(many.contains("6 tensors") && many.contains("`d`") && !many.contains("`e`"), "{many}");
+    }
+
+    /// Files of Qwen3-Reranker have one.
+    #[test]
+    fn a_classifier_has_two_rows() {
+        let classifier = |rows: usize| {
+            let (config, tensors) = with("arch-qwen3-tied.gguf", &[]);
+            let mut writer = GgufWriter::new();
+            for stored in tensors.names() {
+                let view = tensors.get(stored).unwrap();
+                writer.tensor(stored, view.ty, &[view.rows, view.cols], view.data);
+            }
+            let values: Vec<u8> = (0..rows * config.d_model).flat_map(|i| (i as f32).to_le_bytes()).collect();
+            writer.tensor(CLASSIFIER, WeightType::F32, &[rows, config.d_model], &values);
+            let file = Gguf::from_bytes(FileBytes::Owned(writer.to_bytes())).unwrap();
+            let model = Model::load(config, TensorSource::from_gguf(file), None, &Pool::new(1), &|_, _| {});
+            model.map(|model| model.classifier().map(<[f32]>::to_vec))
+        };
+        let rows = classifier(2).unwrap().unwrap();
+        assert!(rows.iter().enumerate().all(|(i, &x)| x == i as f32) && rows.len().is_multiple_of(2));
+        let refused = classifier(3).unwrap_err().to_string();
+        assert!(refused.contains(CLASSIFIER) && refused.contains("[3, "), "{refused}");
     }
 
     #[test]

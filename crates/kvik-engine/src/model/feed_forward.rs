@@ -56,6 +56,9 @@ pub(crate) enum FeedForward {
     },
 }
 
+/// Adds what adapters say to a product: the matrix by its name in the layer, its input, its output.
+pub(crate) type Adapt<'a> = dyn FnMut(&'static str, &[f32], &mut [f32]) + 'a;
+
 /// Buffers that the feed-forward layers of a pass share.
 #[derive(Default)]
 pub(crate) struct Buffers {
@@ -79,9 +82,12 @@ impl FeedForward {
         h: &mut [f32],
         inputs: &mut Activations,
         buffers: &mut Buffers,
+        adapt: &mut Adapt<'_>,
     ) {
         match self {
-            FeedForward::SwiGlu { gate, up, down } => swi_glu(pool, [gate, up, down], h, inputs, buffers),
+            FeedForward::SwiGlu { gate, up, down } => {
+                swi_glu(pool, [gate, up, down], h, inputs, buffers, adapt);
+            }
         }
     }
 }
@@ -93,6 +99,7 @@ fn swi_glu(
     h: &mut [f32],
     inputs: &mut Activations,
     buffers: &mut Buffers,
+    adapt: &mut Adapt<'_>,
 ) {
     let Buffers { gate: gated, up: projected } = buffers;
     let n = h.len() / gate.cols();
@@ -100,7 +107,10 @@ fn swi_glu(
     gated.resize(n * gate.rows(), 0.0);
     projected.resize(n * up.rows(), 0.0);
     matmul_many(pool, &mut [(gate, &mut gated[..]), (up, &mut projected[..])], inputs);
+    adapt("ffn_gate.weight", h, gated);
+    adapt("ffn_up.weight", h, projected);
     silu_mul(pool, gated, projected);
     inputs.set(pool, gated, down.cols(), &[down]);
     matmul(pool, down, inputs, h);
+    adapt("ffn_down.weight", gated, h);
 }

@@ -3,8 +3,9 @@
 //! `config` is the shape, `arch` what sets architectures and their layers apart, `expected` which tensors
 //! there are, `weights` loads and packs, `batch` is the work of a step, `decoder` the forward pass as a list
 //! of named steps, `feed_forward` those of its kinds, `kv_map` says in which formats layers store keys and
-//! values, and `runner` owns the KV blocks and runs batches.
+//! values, `adapter` is what adapters add, and `runner` owns the KV blocks and runs batches.
 
+mod adapter;
 mod arch;
 pub mod batch;
 mod config;
@@ -25,6 +26,7 @@ use kvik_kernels::{MatrixError, Pool, WeightType};
 use crate::files::TensorSource;
 use weights::{Loader, Weights};
 
+pub use adapter::{ADAPTERS_MAX, Adapter, AdapterError, Adapters, LoadedAdapter};
 pub use arch::Arch;
 pub use config::{ModelConfig, RopeConfig, RopeScaling, RopeStyle};
 pub use convert::{CONVERT_TARGETS, convert};
@@ -84,6 +86,12 @@ impl Model {
     /// Bytes of packed weights in memory.
     pub fn weight_bytes(&self) -> usize {
         self.weights.bytes()
+    }
+
+    /// What a reranker multiplies the hidden state of its last token by, `[2, d_model]`: the row of yes, then that of
+    /// no. `None` where its file has none: then these are rows of the output matrix.
+    pub fn classifier(&self) -> Option<&[f32]> {
+        self.weights.classifier.as_deref()
     }
 
     fn rope_divisors(&self) -> Option<&[f32]> {

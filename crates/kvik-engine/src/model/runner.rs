@@ -13,7 +13,7 @@ use super::decoder::{Context, Scratch, forward};
 use super::facts::FactsContext;
 use super::observation::Watched;
 use super::rope::frequencies;
-use super::{KvMap, KvMapError, Model, ModelConfig};
+use super::{Adapters, KvMap, KvMapError, Model, ModelConfig};
 
 /// Runs batches of one model against KV blocks that it owns.
 pub struct ModelRunner {
@@ -22,6 +22,7 @@ pub struct ModelRunner {
     arena: KvArena,
     rope: RopeTable,
     scratch: Scratch,
+    adapters: Adapters,
 }
 
 impl ModelRunner {
@@ -37,7 +38,14 @@ impl ModelRunner {
         let frequencies = frequencies(&model.config().rope, model.rope_divisors());
         let rope = RopeTable::new(&frequencies.radians, context, frequencies.attention_factor);
         let arena = KvArena::new(layout, blocks)?;
-        Ok(ModelRunner { model, pool, arena, rope, scratch: Scratch::default() })
+        Ok(ModelRunner {
+            model,
+            pool,
+            arena,
+            rope,
+            scratch: Scratch::default(),
+            adapters: Adapters::default(),
+        })
     }
 
     /// The KV layout of a model that stores its layers as `map` says.
@@ -57,6 +65,11 @@ impl ModelRunner {
     pub fn store_as(&mut self, layout: KvLayout) -> io::Result<()> {
         self.arena = KvArena::new(layout, self.arena.blocks())?;
         Ok(())
+    }
+
+    /// The same with adapters that were loaded for its model.
+    pub fn with_adapters(self, adapters: Adapters) -> ModelRunner {
+        ModelRunner { adapters, ..self }
     }
 
     /// The model.
@@ -84,6 +97,10 @@ impl Runner for ModelRunner {
         self.model.config().vocab
     }
 
+    fn adapters_len(&self) -> usize {
+        self.adapters.len()
+    }
+
     fn copy_partial(&mut self, from: BlockId, to: BlockId, positions: usize) {
         self.arena.copy_partial(from.0, to.0, positions);
     }
@@ -97,9 +114,10 @@ impl Runner for ModelRunner {
     }
 
     fn forward(&mut self, batch: &Batch<'_>, watched: &mut [Watched<'_>]) -> &[f32] {
-        let context = Context { model: &self.model, pool: &self.pool, rope: &self.rope };
+        let context =
+            Context { model: &self.model, pool: &self.pool, rope: &self.rope, adapters: &self.adapters };
         forward(&context, &mut self.arena, &mut self.scratch, batch, watched);
-        &self.scratch.logits
+        &self.scratch.outputs
     }
 
     fn retainer(&mut self) -> Option<&mut dyn Retainer> {

@@ -9,6 +9,7 @@ use kvik_kernels::{Matrix, Pool, WeightType, dequantize};
 
 use super::arch::LayerShape;
 use super::convert::convert;
+use super::expected::CLASSIFIER;
 use super::feed_forward::FeedForward;
 use super::{ModelConfig, ModelError};
 use crate::files::{TensorSource, TensorView};
@@ -53,6 +54,8 @@ pub(crate) struct Weights {
     pub(crate) output: Matrix,
     /// Divisors of the rotary frequencies, `[rope_dims / 2]`.
     pub(crate) rope_divisors: Option<Vec<f32>>,
+    /// What a reranker multiplies its hidden state by, `[2, d_model]`: yes, no.
+    pub(crate) classifier: Option<Vec<f32>>,
 }
 
 impl Weights {
@@ -91,6 +94,7 @@ impl<'a> Loader<'a> {
         let layers = (0..self.config.layers).map(|i| self.layer(i)).collect::<Result<_, _>>()?;
         let output_norm = self.vector("output_norm.weight")?;
         let rope_divisors = self.optional_vector("rope_freqs.weight")?;
+        let classifier = self.optional_vector(CLASSIFIER)?;
         let output = match self.left.contains("output.weight") {
             // Rows of the embedding are read from the source at every step, so it is not packed.
             true => {
@@ -100,7 +104,7 @@ impl<'a> Loader<'a> {
             false => self.matrix("token_embd.weight")?,
         };
         debug_assert!(self.left.is_empty(), "expected and never read: {:?}", self.left);
-        Ok(Weights { layers, output_norm, output, rope_divisors })
+        Ok(Weights { layers, output_norm, output, rope_divisors, classifier })
     }
 
     fn layer(&mut self, index: usize) -> Result<Layer, ModelError> {
@@ -149,7 +153,7 @@ impl<'a> Loader<'a> {
 
     fn vector(&mut self, name: &str) -> Result<Vec<f32>, ModelError> {
         let view = self.take(name)?;
-        let mut values = vec![0.0; view.cols];
+        let mut values = vec![0.0; view.rows * view.cols];
         dequantize(view.ty, view.data, &mut values);
         self.report(view.data.len());
         Ok(values)

@@ -15,7 +15,7 @@ use kvik_kernels::{KvLayout, Pool};
 use super::held::Held;
 use super::ragged::{Extent, Ragged};
 use super::repeat::RepeatPrompt;
-use crate::model::batch::{Batch, Row, Runner, SequenceKv};
+use crate::model::batch::{Batch, Output, Row, Runner, SequenceKv};
 use crate::model::observation::{Observation, Watched};
 use crate::model::{Model, ModelRunner};
 
@@ -271,12 +271,12 @@ impl Lab {
         let views: Vec<_> = feeds.iter().map(|feed| feed.variant.ragged.views()).collect();
         let layers: Vec<_> = views.iter().map(|views| views.layers()).collect();
         let sequences: Vec<SequenceKv<'_>> =
-            layers.iter().map(|tails| SequenceKv { blocks: &[], tails }).collect();
+            layers.iter().map(|tails| SequenceKv { blocks: &[], tails, adapters: None }).collect();
         let rows: Vec<Row> =
             feeds.iter().enumerate().flat_map(|(index, feed)| feed.rows(index as u32)).collect();
         let vocab = self.runner.vocab_len();
         let computed = self.runner.forward(&Batch { rows: &rows, sequences: &sequences }, &mut []);
-        let wanted = rows.iter().filter(|row| row.logits);
+        let wanted = rows.iter().filter(|row| row.output == Output::Logits);
         for (row, computed) in wanted.zip(computed.chunks_exact(vocab)) {
             logits[group[row.sequence as usize]].push(computed.to_vec());
         }
@@ -311,7 +311,7 @@ impl Feed<'_> {
 
 fn row(sequence: u32, token: Token, position: usize, logits: bool) -> Row {
     let position = position as u32;
-    Row { sequence, token, position, cache_position: position, logits }
+    Row { sequence, token, position, cache_position: position, output: Output::logits_if(logits) }
 }
 
 /// The first of the likeliest tokens.

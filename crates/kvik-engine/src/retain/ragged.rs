@@ -9,6 +9,8 @@
 //! them serves which head does not matter as long as shape and formats agree, so a block lent to one sequence
 //! is used up before the next one is asked for.
 
+use std::ops::Range;
+
 use kvik_cache::retain::Decision;
 use kvik_cache::{BLOCK_POSITIONS, BlockId};
 use kvik_kernels::{HeadTail, KvLayout};
@@ -237,6 +239,18 @@ impl Ragged {
         self.heads.iter().map(|heads| heads.iter().map(|head| head.kept.clone()).collect()).collect()
     }
 
+    /// The same as ranges, when there are at most `max` of them.
+    pub fn kept_ranges(&self, max: usize) -> Option<Vec<Vec<Vec<Range<u32>>>>> {
+        let mut left = max;
+        let mut of_head = |head: &HeadStorage| {
+            let ranges = head.kept.chunk_by(|a, b| a + 1 == *b).map(|run| run[0]..run[run.len() - 1] + 1);
+            let ranges: Vec<Range<u32>> = ranges.take(left + 1).collect();
+            left = left.checked_sub(ranges.len())?;
+            Some(ranges)
+        };
+        self.heads.iter().map(|heads| heads.iter().map(&mut of_head).collect()).collect()
+    }
+
     /// The tiles of a layer's heads.
     pub fn tiles(&self, layer: usize) -> Vec<&[u32]> {
         self.heads[layer].iter().map(|head| &head.tiles[..]).collect()
@@ -259,5 +273,21 @@ impl<'a> TailViews<'a> {
     /// What each layer stores behind the shared blocks.
     pub fn layers(&'a self) -> Vec<LayerTails<'a>> {
         self.heads.iter().map(|heads| LayerTails { blocks: self.blocks, heads }).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kept_positions_are_shown_as_ranges_unless_they_are_too_many() {
+        let head = |kept: &[u32]| HeadStorage { kept: kept.to_vec(), tiles: Vec::new() };
+        let heads = vec![vec![head(&[0, 1, 2, 7]), head(&[])], vec![head(&[5, 8]), head(&[3, 4, 9, 10])]];
+        let ragged = Ragged { shared: 0, at: 11, heads, free: Vec::new(), frozen: false };
+        let expect =
+            [[vec![0..3, 7..8], vec![]], [vec![5..6, 8..9], vec![3..5, 9..11]]].map(Vec::from).to_vec();
+        assert_eq!(ragged.kept_ranges(6), Some(expect));
+        assert_eq!(ragged.kept_ranges(5), None);
     }
 }

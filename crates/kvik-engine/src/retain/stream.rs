@@ -13,7 +13,7 @@ use kvik_kernels::{KvLayout, Pool};
 use super::held::Held;
 use super::ragged::{Extent, Ragged};
 use super::sinks::Sinks;
-use crate::model::batch::{Batch, Row, Runner};
+use crate::model::batch::{Batch, Output, Row, Runner};
 use crate::model::observation::{Observation, Watched};
 use crate::model::{Model, ModelRunner};
 
@@ -141,7 +141,7 @@ impl Stream {
         self.reserve(end);
         let row = |(&token, position): (&Token, usize)| {
             let position = position as u32;
-            Row { sequence: 0, token, position, cache_position: position, logits: true }
+            Row { sequence: 0, token, position, cache_position: position, output: Output::Logits }
         };
         let rows: Vec<Row> = tokens.iter().zip(first..).map(row).collect();
         let watched = self.retention.watched(&self.points, self.passed, first..end);

@@ -8,7 +8,7 @@ use super::disk::{Fetch, Spilled};
 use super::growth::Growth;
 use super::prefix::{Known, Reused};
 use super::queue::{Candidate, Facts, Queue, Waiting};
-use super::reuse::{HEADROOM, Newcomer, known, shared_prefill};
+use super::reuse::{HEADROOM, Newcomer, is_coming, known, shared_prefill};
 use super::sequence::{Sequence, Sharing};
 use crate::model::batch::Runner;
 
@@ -213,6 +213,7 @@ impl Scheduler {
         job.report.disk_tokens += fetch.loaded(reused.tokens).min(cached);
         if !sequence.started {
             job.admitted(now, Reused { stop, ..reused });
+            job.prefill_progress(cached, sequence.prompt_len);
             self.results.counters.prompt_tokens += sequence.prompt_len as u64;
         }
         self.results.counters.reused_tokens += cached as u64;
@@ -231,10 +232,14 @@ impl Scheduler {
             let roots = self.tenants.namespaces.roots(namespace);
             self.disk.miss_reason(roots, &sequence.tokens, reused.stop, reused.tokens)
         };
+        // Nobody waits for the background.
+        let is_coming = || is_coming(sequence, reused.tokens, &self.running);
+        let coming = || is_coming().then_some(StopReason::StillComputing);
         match reused.stop {
+            stop if sequence.pools_all() && stop != StopReason::Private => StopReason::Pooled,
             _ if reused.tokens == sequence.observed_from() => StopReason::Retained,
             StopReason::Complete => StopReason::Complete,
-            stop => fetch.verdict.or_else(miss).unwrap_or(stop),
+            stop => fetch.verdict.or_else(coming).or_else(miss).unwrap_or(stop),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kvik_cache::Token;
 
-use crate::api::{FinishReason, GeneratedToken, Request, RequestError, TokenLogprob};
+use crate::api::{FinishReason, GeneratedToken, Request, RequestError, TokenLogprob, Wants};
 use crate::sampler::{Sampler, Scratch, logprobs};
 use crate::text::constraint::{Allowed, Guide};
 use crate::text::stream::{Shown, TextStream, TokenKind, Vocabulary};
@@ -73,6 +73,11 @@ impl Answer {
     /// Whether tokens are to be generated at all.
     pub(super) fn is_wanted(&self) -> bool {
         self.rules.tokens_max > 0
+    }
+
+    /// Whether the last token must be computed: for its logits, or for its hidden state.
+    pub(super) fn needs_the_last(&self) -> bool {
+        self.is_wanted() || self.request().wants != Wants::Text
     }
 
     /// Tokens that may still come.

@@ -17,7 +17,7 @@ impl Scheduler {
         if plan.is_empty() {
             return self.prefetch();
         }
-        let started = self.now();
+        let (started, vocab_len) = (self.now(), runner.vocab_len());
         let mut watching = Watching::take(&plan, &mut self.running);
         let computed = contain(|| {
             let watched = &mut watching.watched();
@@ -25,10 +25,14 @@ impl Scheduler {
         });
         let elapsed = self.now().saturating_sub(started);
         match computed {
-            Ok(logits) => {
+            Ok(outputs) => {
                 watching.put_back(&mut self.running);
                 self.disk.note_computed(plan.prefill_rows(), elapsed);
-                self.hand_out(&plan.spans, logits);
+                if plan.prefill_rows() == 0 {
+                    self.drafting.note(plan.rows.len(), elapsed);
+                }
+                let (logits, hidden) = outputs.split_at(plan.logits() * vocab_len);
+                self.hand_out(&plan.spans, logits, hidden);
             }
             Err(error) => self.compute_apart(plan, &watching.indices(), error, runner),
         }
@@ -41,7 +45,9 @@ impl Scheduler {
     fn compute_apart(&mut self, plan: Plan, watched: &[usize], error: RequestError, runner: &mut dyn Runner) {
         let spans = plan.spans.len();
         tracing::error!("a batch of {spans} sequences panicked: {error}");
-        let (mut done, mut logits, mut restarts) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut done, mut logits, mut hidden, mut restarts) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let vocab_len = runner.vocab_len();
         for (rows, span) in plan.apart() {
             let sequence = &self.running[span.index];
             let (id, job) = (sequence.id, sequence.job);
@@ -54,15 +60,16 @@ impl Scheduler {
             };
             match computed {
                 Ok(_) if watched.contains(&alone.spans[0].index) => restarts.push(id),
-                Ok(row) => {
-                    let [span] = alone.spans.try_into().expect("it was put in a moment ago");
-                    logits.extend_from_slice(if span.logits { row } else { &[] });
-                    done.push(span);
+                Ok(outputs) => {
+                    let (row, states) = outputs.split_at(alone.logits() * vocab_len);
+                    logits.extend_from_slice(row);
+                    hidden.extend_from_slice(states);
+                    done.extend(alone.spans);
                 }
                 Err(error) => self.results.fail_later(job, error),
             }
         }
-        self.hand_out(&done, &logits);
+        self.hand_out(&done, &logits, &hidden);
         for id in restarts {
             if let Some(sequence) = self.running.take(id) {
                 self.preempt(sequence);
@@ -70,30 +77,40 @@ impl Scheduler {
         }
     }
 
-    /// Hands out the results of `spans`; `logits` has shape `[spans with logits, vocab]`.
-    fn hand_out(&mut self, spans: &[Span], logits: &[f32]) {
+    /// Hands out the results of `spans`; `logits` has shape `[rows with logits, vocab]`, `hidden`
+    /// `[rows with hidden states, d_model]`.
+    fn hand_out(&mut self, spans: &[Span], logits: &[f32], mut hidden: &[f32]) {
         self.results.counters.steps += 1;
-        let wanted = spans.iter().filter(|span| span.logits).count();
+        let wanted: usize = spans.iter().map(|span| span.logits).sum();
         let mut rows = logits.chunks_exact((logits.len() / wanted.max(1)).max(1));
+        let states: usize = spans.iter().map(|span| span.hidden).sum();
+        let d_model = hidden.len() / states.max(1);
         for span in spans {
             if span.kind == Kind::Repeat {
                 self.note_repeated(span);
                 continue;
             }
-            self.store(span);
+            self.store(span.index, span.rows - span.draft.len());
             let pinned = self.pin_prompt(span.index);
-            if span.logits {
-                let row = rows.next().expect("the runner returns every row of logits it was asked for");
-                if pinned.is_ok() {
-                    self.emit(span.index, row);
+            if span.hidden > 0 {
+                let states = hidden.split_off(..span.hidden * d_model).unwrap_or_default();
+                self.running[span.index].pooled.add(states, span.hidden);
+            }
+            let mut rows = rows.by_ref().take(span.logits);
+            if let Some(row) = rows.next().filter(|_| pinned.is_ok()) {
+                self.emit(span.index, row);
+                if !span.draft.is_empty() {
+                    self.verify(span, &mut rows);
                 }
             }
+            // Those of a draft that went another way.
+            rows.for_each(drop);
         }
         self.end_stored();
     }
 
     /// Samples the next token of a sequence and emits it. With the prompt's logits, all choices begin.
-    fn emit(&mut self, index: usize, logits: &[f32]) {
+    pub(super) fn emit(&mut self, index: usize, logits: &[f32]) {
         let now = self.now();
         let sequence = &mut self.running[index];
         let (id, job) = (sequence.id, sequence.job);
@@ -112,17 +129,17 @@ impl Scheduler {
         }
     }
 
-    /// Notes that the rows of `span` are stored, and publishes the blocks they complete.
-    fn store(&mut self, span: &Span) {
-        let sequence = &mut self.running[span.index];
-        let (from, to) = (sequence.stored, sequence.stored + span.rows);
+    /// Notes that the next `rows` tokens of a sequence are stored, and publishes the blocks they complete.
+    pub(super) fn store(&mut self, index: usize, rows: usize) {
+        let sequence = &mut self.running[index];
+        let (from, to) = (sequence.stored, sequence.stored + rows);
         let new = to.min(sequence.prompt_len).saturating_sub(sequence.furthest.max(from));
         let again = to.min(sequence.furthest).saturating_sub(from);
         let job = self.results.computed(sequence.job, new, again);
         if new > 0 {
             job.prefill_progress(to.min(sequence.prompt_len), sequence.prompt_len);
         }
-        self.turns.charge(sequence.tenant, span.rows);
+        self.turns.charge(sequence.tenant, rows);
         sequence.stored = to;
         sequence.furthest = sequence.furthest.max(to);
         let completes_block = from / BLOCK_POSITIONS < to / BLOCK_POSITIONS;
@@ -164,6 +181,9 @@ impl Scheduler {
             let job = self.results.job(sequence.job);
             if sequence.ended.is_none() && !sequence.answer.is_wanted() {
                 job.prefill_done(now);
+                if sequence.answer.request().wants.pooling().is_some() {
+                    job.vector(sequence.pooled.embedding());
+                }
                 (0..job.choices).for_each(|choice| job.finished(choice, FinishReason::Length));
                 sequence.ended = Some(FinishReason::Length);
             }

@@ -13,9 +13,10 @@ use super::job::JobId;
 use super::kept_parts::{KeptName, KeptPart};
 use super::kept_prefix::name;
 use super::limits::RequestLimits;
+use super::namespaces::Sharers;
 use super::prefix::common_prefix;
 use super::sequence::{Sequence, Sharing};
-use crate::api::{Event, EventSink, KeptPrompt, Request};
+use crate::api::{AdapterMix, Event, EventSink, KeptPrompt, Request};
 use crate::model::batch::Runner;
 
 /// Tokens of a prefix of which it is worth keeping a part.
@@ -43,6 +44,7 @@ pub(super) struct Idle {
 struct Seen {
     tenant: TenantId,
     salt: [u8; 16],
+    adapters: Option<AdapterMix>,
     namespace: NamespaceId,
     tokens: Vec<Token>,
     part: KeptName,
@@ -104,8 +106,9 @@ impl Scheduler {
     /// Notes what a sequence that ends leaves in the cache.
     pub(super) fn note_seen(&mut self, sequence: &Sequence) {
         let Some(retention) = self.idle.retention else { return };
-        let (tenant, salt) = (sequence.tenant, sequence.answer.request().salt);
-        let own = self.tenants.namespaces.shared(salt, &mut self.ram.cache);
+        let (tenant, request) = (sequence.tenant, sequence.answer.request());
+        let (sharers, adapters) = (Sharers::of(request), &request.adapters);
+        let own = self.tenants.namespaces.shared(sharers, &mut self.ram.cache);
         let tokens = whole_blocks(sequence.stored_tokens());
         // What is to be forgotten after some time is not kept in another form.
         let lasts = sequence.publishes_in() == Some(own) && sequence.lifetime.ttl.is_none();
@@ -114,8 +117,9 @@ impl Scheduler {
         }
         let mut see = |tokens: &[Token], uses: u32| {
             let part =
-                name((tenant, salt), tokens, &retention, &mut self.tenants, &mut self.ram, &mut self.disk);
-            Seen { tenant, salt, namespace: own, tokens: tokens.to_vec(), part, uses }
+                name((tenant, sharers), tokens, &retention, &mut self.tenants, &mut self.ram, &mut self.disk);
+            let (salt, adapters) = (sharers.salt, adapters.clone());
+            Seen { tenant, salt, adapters, namespace: own, tokens: tokens.to_vec(), part, uses }
         };
         let whole_common = |other: &Seen| {
             let common = common_prefix(&other.tokens, tokens);
@@ -151,10 +155,12 @@ impl Scheduler {
         }
         let Some((index, replaces)) = self.next_seen() else { return };
         let seen = self.idle.seen.remove(index);
-        let Seen { tenant, salt, ref tokens, .. } = seen;
-        let kept = KeptPrompt { tokens: tokens.clone(), salt, tenant, retention: self.idle.retention };
+        let Seen { tenant, salt, ref adapters, ref tokens, .. } = seen;
+        let (tokens, adapters) = (tokens.clone(), adapters.clone());
+        let kept = KeptPrompt { tokens, adapters, salt, tenant, retention: self.idle.retention };
         let request = Request { lifetime: Default::default(), ..kept.request() };
-        let limits = RequestLimits::new(&self.config, self.ram.config.blocks, runner.vocab_len());
+        let limits = RequestLimits::new(&self.config, self.ram.config.blocks, runner.vocab_len())
+            .with_adapters(runner.adapters_len());
         if limits.check(&request).is_err() {
             return;
         }
@@ -223,7 +229,7 @@ impl Scheduler {
     fn longest_part(&mut self, index: usize, known: usize) -> Option<KeptPart> {
         let sequence = &self.queue[index].sequence;
         let request = sequence.answer.request();
-        let own = self.tenants.namespaces.shared(request.salt, &mut self.ram.cache);
+        let own = self.tenants.namespaces.shared(Sharers::of(request), &mut self.ram.cache);
         if sequence.sharing != Sharing::Namespace(own) {
             return None;
         }

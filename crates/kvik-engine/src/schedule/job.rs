@@ -67,7 +67,7 @@ impl Job {
     }
 
     pub(super) fn prefill_progress(&mut self, done: usize, total: usize) {
-        self.send(Event::Prefill { done, total });
+        self.send(Event::Prefill { cached: self.report.cached_tokens, done, total });
     }
 
     /// The prompt is computed.
@@ -90,6 +90,11 @@ impl Job {
         if !text.is_empty() || !tokens.is_empty() {
             self.send(Event::Text { choice, text, tokens });
         }
+    }
+
+    /// What it wants instead of text is there.
+    pub(super) fn vector(&mut self, vector: Vec<f32>) {
+        self.send(Event::Vector(vector));
     }
 
     /// One choice has ended.

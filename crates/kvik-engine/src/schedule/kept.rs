@@ -5,7 +5,7 @@ use std::time::Duration;
 use kvik_cache::{PinInfo, PrefixInfo, PrefixScan, TenantId, Token, Unpinned, whole_blocks};
 
 use super::Scheduler;
-use super::namespaces::{Roots, disk_owner};
+use super::namespaces::{Roots, Sharers, disk_owner};
 use super::sequence::{Sequence, Sharing};
 use crate::api::{Cached, Evicted, KeptPrompt, Unpin};
 
@@ -28,7 +28,8 @@ impl Scheduler {
         }
         let tokens = &prompt.tokens;
         let cache = &mut self.ram.cache;
-        let namespace = self.tenants.shared_namespace((prompt.tenant, prompt.salt), tokens, cache);
+        let namespace =
+            self.tenants.shared_namespace((prompt.tenant, Sharers::of_kept(prompt)), tokens, cache);
         let ram = cache.lookup(namespace, tokens).tokens;
         let pinned = cache.is_pinned(namespace, tokens);
         let roots = self.tenants.namespaces.roots(namespace);
@@ -44,15 +45,20 @@ impl Scheduler {
         self.withdraw_pins(salt, |sequence| {
             sequence.kept_prefix().is_none() && whole_blocks(sequence.prompt()) == whole
         });
+        let namespaces = self.tenants.namespaces.all_of(salt, &mut self.ram.cache);
+        self.disk.give_up(&mut self.ram, |namespace, copied| {
+            namespaces.contains(&namespace) && whole.starts_with(copied)
+        });
         let cache = &mut self.ram.cache;
-        for namespace in self.tenants.namespaces.all_of(salt, cache) {
+        for namespace in namespaces {
             cache.unpin(namespace, tokens);
             if !cache.is_pinned_under(namespace, tokens) {
                 blocks += cache.evict_prefix(namespace, tokens);
             }
         }
-        let roots = self.own_roots(salt);
-        self.disk.release(&roots, tokens);
+        for roots in self.all_roots(salt) {
+            self.disk.release(&roots, tokens);
+        }
         blocks
     }
 
@@ -71,16 +77,21 @@ impl Scheduler {
         let mut evicted = Evicted { blocks: 0, pins: 0 };
         let whole = whole_blocks(tokens);
         self.withdraw_pins(salt, |sequence| !whole.is_empty() && sequence.prompt().starts_with(whole));
+        let namespaces = self.tenants.namespaces.all_of(salt, &mut self.ram.cache);
+        self.disk.give_up(&mut self.ram, |namespace, copied| {
+            namespaces.contains(&namespace) && !whole.is_empty() && copied.starts_with(whole)
+        });
         let cache = &mut self.ram.cache;
-        for namespace in self.tenants.namespaces.all_of(salt, cache) {
+        for namespace in namespaces {
             evicted.pins += cache.unpin_under(namespace, tokens);
             evicted.blocks += cache.evict_prefix(namespace, tokens);
         }
-        let roots = self.own_roots(salt);
-        self.disk.forget(&roots, tokens);
-        for part in self.kept_parts.of(&roots.identity_after(tokens)).to_vec() {
-            let Evicted { blocks, pins } = self.drop_part(&part.name);
-            evicted = Evicted { blocks: evicted.blocks + blocks, pins: evicted.pins + pins };
+        for roots in self.all_roots(salt) {
+            self.disk.forget(&roots, tokens);
+            for part in self.kept_parts.of(&roots.identity_after(tokens)).to_vec() {
+                let Evicted { blocks, pins } = self.drop_part(&part.name);
+                evicted = Evicted { blocks: evicted.blocks + blocks, pins: evicted.pins + pins };
+            }
         }
         evicted
     }
@@ -107,19 +118,29 @@ impl Scheduler {
         self.ram.cache.pins(tenant.map(|tenant| self.tenants.owner(tenant)), limit)
     }
 
-    fn own_roots(&mut self, salt: [u8; 16]) -> Roots {
-        let own = self.tenants.namespaces.shared(salt, &mut self.ram.cache);
-        *self.tenants.namespaces.roots(own)
+    /// The roots of all that requests with this salt have run with, each once.
+    fn all_roots(&mut self, salt: [u8; 16]) -> Vec<Roots> {
+        let namespaces = self.tenants.namespaces.all_of(salt, &mut self.ram.cache);
+        let mut roots: Vec<Roots> =
+            namespaces.into_iter().map(|id| *self.tenants.namespaces.roots(id)).collect();
+        roots.sort_unstable_by_key(|roots| roots.identity);
+        roots.dedup_by_key(|roots| roots.identity);
+        roots
     }
 
     /// Drops all that is neither in use nor pinned, of one tenant or of all; blocks of RAM and of the disk.
     pub fn clear(&mut self, salt: Option<[u8; 16]>) -> (usize, usize) {
         let disk = self.disk.clear(salt.map(disk_owner), self.now());
         let (namespaces, cache) = (&mut self.tenants.namespaces, &mut self.ram.cache);
-        let Some(salt) = salt else { return (cache.clear(None), disk) };
-        let own = namespaces.shared(salt, cache);
-        let mine = namespaces.all_kept(salt, cache).into_iter().chain([own]);
-        (mine.map(|namespace| cache.clear(Some(namespace))).sum(), disk)
+        let Some(salt) = salt else {
+            self.disk.give_up(&mut self.ram, |_, _| true);
+            return (self.ram.cache.clear(None), disk);
+        };
+        let mut mine = namespaces.all_of(salt, cache);
+        mine.extend(namespaces.all_kept(salt, cache));
+        self.disk.give_up(&mut self.ram, |namespace, _| mine.contains(&namespace));
+        let cache = &mut self.ram.cache;
+        (mine.into_iter().map(|namespace| cache.clear(Some(namespace))).sum(), disk)
     }
 
     /// Looks at a slice of what is in RAM; whether there is another one.

@@ -14,6 +14,7 @@ use super::forget::kept;
 use super::growth::extend;
 use super::job::JobId;
 use super::kept_parts::KeptName;
+use super::namespaces::Sharers;
 use super::prefix::Reused;
 use super::queue::{Candidate, Waiting};
 use super::ram::Ram;
@@ -33,23 +34,23 @@ pub(super) fn name_of_kept(
     let prefix = &sequence.tokens[..sequence.kept_prefix()?];
     sequence.publishes_in()?;
     let retention = &sequence.forgetting.as_ref()?.retention;
-    let owner = (sequence.tenant, sequence.answer.request().salt);
+    let owner = (sequence.tenant, Sharers::of(sequence.answer.request()));
     Some(name(owner, prefix, retention, tenants, ram, disk))
 }
 
 /// What names the part that `retention` keeps of a tenant's `prefix`, which is whole blocks.
 pub(super) fn name(
-    (tenant, salt): (TenantId, [u8; 16]),
+    (tenant, sharers): (TenantId, Sharers),
     prefix: &[Token],
     retention: &Retention,
     tenants: &mut Tenants,
     ram: &mut Ram,
     disk: &mut Disk,
 ) -> KeptName {
-    let own = tenants.namespaces.shared(salt, &mut ram.cache);
+    let own = tenants.namespaces.shared(sharers, &mut ram.cache);
     let identity = tenants.namespaces.roots(own).identity_after(prefix);
-    let namespace = tenants.namespaces.kept(salt, retention, &mut ram.cache);
-    tenants.register(namespace, (tenant, salt), ram, disk);
+    let namespace = tenants.namespaces.kept(sharers, retention, &mut ram.cache);
+    tenants.register(namespace, (tenant, sharers.salt), ram, disk);
     KeptName { namespace, identity, tokens: prefix.len() }
 }
 
@@ -243,7 +244,8 @@ impl Scheduler {
     }
 
     fn name_of_prompt(&mut self, prompt: &KeptPrompt, retention: &Retention) -> KeptName {
-        let (owner, prefix) = ((prompt.tenant, prompt.salt), whole_blocks(&prompt.tokens));
+        let owner = (prompt.tenant, Sharers::of_kept(prompt));
+        let prefix = whole_blocks(&prompt.tokens);
         let retention = self.resolved(retention);
         name(owner, prefix, &retention, &mut self.tenants, &mut self.ram, &mut self.disk)
     }

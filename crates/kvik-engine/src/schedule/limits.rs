@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kvik_cache::retain::{HeadImportance, Points, Retention, Watch};
 use kvik_cache::{BLOCK_POSITIONS, blocks_for};
 
-use crate::api::{EventSink, Request, RequestError};
+use crate::api::{EventSink, Request, RequestError, Wants};
 use crate::config::EngineConfig;
 use crate::retain::repeat::RepeatPrompt;
 use crate::text::constraint::Guide;
@@ -17,6 +17,7 @@ pub struct RequestLimits {
     blocks: usize,
     choices_max: u32,
     vocab_len: usize,
+    adapters: usize,
     /// Bytes of a position, all layers and heads.
     token_bytes: usize,
     /// KV heads of each layer.
@@ -44,6 +45,7 @@ impl RequestLimits {
             blocks,
             choices_max,
             vocab_len,
+            adapters: 0,
             token_bytes: block_bytes / BLOCK_POSITIONS,
             kv_heads: config.kv_heads.as_slice().into(),
             calibration: config.calibration.clone().map(Arc::new),
@@ -51,10 +53,17 @@ impl RequestLimits {
         }
     }
 
+    /// The limits of an engine with so many adapters.
+    pub fn with_adapters(self, adapters: usize) -> RequestLimits {
+        RequestLimits { adapters, ..self }
+    }
+
     /// Refuses what can never be served.
     pub fn check(&self, request: &Request) -> Result<(), RequestError> {
         let prompt_tokens = request.prompt.len();
-        let unknown = request.prompt.iter().find(|&&token| token as usize >= self.vocab_len);
+        let asked = if let Wants::Logits(tokens) = &request.wants { &tokens[..] } else { &[] };
+        let mut tokens = request.prompt.iter().chain(asked);
+        let unknown = tokens.find(|&&token| token as usize >= self.vocab_len);
         if prompt_tokens == 0 {
             return Err(RequestError::EmptyPrompt);
         }
@@ -65,7 +74,17 @@ impl RequestLimits {
             let choices = request.choices;
             return Err(RequestError::BadChoices { choices, choices_max: self.choices_max });
         }
+        check_wants(request)?;
+        self.check_adapters(request)?;
         self.check_room(request)
+    }
+
+    fn check_adapters(&self, request: &Request) -> Result<(), RequestError> {
+        let ids = request.adapters.iter().flat_map(|mix| mix.uses()).map(|used| used.adapter.0);
+        match ids.into_iter().find(|&id| id as usize >= self.adapters) {
+            None => Ok(()),
+            Some(adapter) => Err(RequestError::UnknownAdapter { adapter, adapters: self.adapters }),
+        }
     }
 
     /// Refuses a prompt that context or budget cannot hold, as far as it is to be stored.
@@ -124,6 +143,20 @@ impl RequestLimits {
         let repeat_rows = repeated.filter(|_| repeats).map_or(0, |tokens| self.repeat.rows_max(tokens));
         Room { context_tokens, retention, points, repeat_rows, keeps_prefix: request.kept_prefix.is_some() }
     }
+}
+
+/// What is not text comes with one choice and no tokens. All of the prompt is read, so that one prompt has one
+/// embedding.
+fn check_wants(request: &Request) -> Result<(), RequestError> {
+    let besides = [
+        ("choices", request.choices > 1),
+        ("max_tokens", request.max_tokens > 0),
+        ("constraint", request.constraint.is_some()),
+        ("retain", request.retention.is_some()),
+        ("kept_prefix", request.kept_prefix.is_some()),
+    ];
+    let field = besides.iter().find(|(_, asked)| *asked).filter(|_| request.wants != Wants::Text);
+    field.map_or(Ok(()), |&(field, _)| Err(RequestError::NotText { field }))
 }
 
 /// A prefix of which a part is kept is a whole number of blocks of the prompt.

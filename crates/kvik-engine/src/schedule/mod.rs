@@ -18,7 +18,7 @@
 //!   waiting   have        virtual    requests,   parts,      slots,   cache,   what is kept
 //!   sequences blocks      times      counters    namespaces  loads    names    of prefixes
 //!                         │
-//!   sequence   forget   answer   job   prefix   limits   namespaces            data
+//!   sequence   forget   answer   pooled   job   prefix   limits   namespaces            data
 //! ```
 //!
 //! A part imports what stands further down and never the scheduler. Decisions are functions of facts: `plan` (how the rows of a step are divided), `reuse` (what of a sequence is known
@@ -28,6 +28,8 @@ mod admission;
 mod answer;
 mod compute;
 pub mod disk;
+mod draft;
+mod drafting;
 mod end;
 mod forget;
 mod forgetting;
@@ -39,7 +41,9 @@ mod kept_parts;
 mod kept_prefix;
 mod limits;
 mod namespaces;
+mod outline;
 mod plan;
+mod pooled;
 mod prefix;
 mod pressure;
 mod probe;
@@ -64,6 +68,7 @@ use crate::model::batch::Runner;
 use crate::stats::{Counters, DiskStats};
 use crate::text::stream::Vocabulary;
 use disk::{Disk, DiskSetup, Fetch};
+use draft::Drafting;
 use idle::Idle;
 use kept_parts::KeptParts;
 use plan::Plan;
@@ -75,6 +80,7 @@ use tenants::Tenants;
 use turns::Turns;
 
 pub use limits::{RequestLimits, Submission};
+pub(crate) use outline::Describing;
 pub use tenants::TenantPart;
 
 /// Tells the time since some fixed moment.
@@ -99,6 +105,7 @@ pub struct Scheduler {
     idle: Idle,
     /// The disk tier; it has no slots when there is none.
     disk: Disk,
+    drafting: Drafting,
 }
 
 /// How long a scheduler may be left alone.
@@ -130,6 +137,7 @@ impl Scheduler {
             kept_parts: KeptParts::default(),
             idle: Idle::default(),
             disk: Disk::new(DiskSetup::none()),
+            drafting: Drafting::default(),
             config,
             clock,
         })
@@ -153,7 +161,8 @@ impl Scheduler {
         self.forget(runner);
         self.grow_and_admit(runner);
         self.end_stored();
-        Plan::new(&self.running, &self.turns, &self.config)
+        let drafts = self.draft();
+        Plan::new(&self.running, &self.turns, &self.config, drafts)
     }
 
     /// Hands what was computed to the disk, and ends the sequences and the requests that are done.
@@ -224,7 +233,7 @@ impl Scheduler {
         self.disk.stats(self.config.block_bytes)
     }
 
-    fn now(&self) -> Duration {
+    pub(crate) fn now(&self) -> Duration {
         (self.clock)()
     }
 }

@@ -4,7 +4,34 @@ use kvik_cache::retain::{Budget, Retention};
 use kvik_cache::{BLOCK_POSITIONS, Cache, Identity, Namespace, NamespaceId, Namespaces, Token};
 use rustc_hash::FxHashMap;
 
+use crate::api::{AdapterMix, KeptPrompt, Request};
 use crate::config::EngineConfig;
+
+/// Who shares with whom, besides model and KV format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Sharers {
+    /// Separates tenants.
+    pub(super) salt: [u8; 16],
+    /// Separates what is computed with adapters: the digest of their mix.
+    pub(super) adapter: Option<[u8; 32]>,
+}
+
+impl Sharers {
+    /// Those of a request.
+    pub(super) fn of(request: &Request) -> Sharers {
+        Sharers { salt: request.salt, adapter: request.adapters.as_ref().map(AdapterMix::digest) }
+    }
+
+    /// Those of a prompt that is kept.
+    pub(super) fn of_kept(prompt: &KeptPrompt) -> Sharers {
+        Sharers { salt: prompt.salt, adapter: prompt.adapters.as_ref().map(AdapterMix::digest) }
+    }
+
+    /// Those with this salt who use the model alone.
+    pub(super) fn plain(salt: [u8; 16]) -> Sharers {
+        Sharers { salt, adapter: None }
+    }
+}
 
 /// The namespaces that requests of one engine have run in.
 #[derive(Debug)]
@@ -26,6 +53,8 @@ pub(super) struct Roots {
     pub(super) content: Identity,
     /// Whose blocks they are, on disk.
     pub(super) owner: u64,
+    /// Whether its tokens are names of what a policy keeps of prefixes, and not those of prompts.
+    pub(super) is_part: bool,
 }
 
 impl NamespaceTable {
@@ -39,53 +68,53 @@ impl NamespaceTable {
         }
     }
 
-    /// The namespace that requests with this salt share.
-    pub(super) fn shared(&mut self, salt: [u8; 16], cache: &mut Cache) -> NamespaceId {
-        let namespace = self.all().shared(salt);
+    /// The namespace that these requests share.
+    pub(super) fn shared(&mut self, sharers: Sharers, cache: &mut Cache) -> NamespaceId {
+        let namespace = self.of(sharers).shared(sharers.salt);
         let id = cache.namespace(&namespace);
         self.roots.entry(id).or_insert_with(|| Roots::of(&namespace));
         id
     }
 
-    /// The namespace of requests with this salt that share with nobody. Nothing is published in it.
-    pub(super) fn private(&self, salt: [u8; 16], cache: &mut Cache) -> NamespaceId {
-        cache.namespace(&self.all().private(salt))
+    /// The namespace of those of these requests that share with nobody. Nothing is published in it.
+    pub(super) fn private(&self, sharers: Sharers, cache: &mut Cache) -> NamespaceId {
+        cache.namespace(&self.of(sharers).private(sharers.salt))
     }
 
-    /// The namespace of what a policy keeps of prefixes with this salt.
-    pub(super) fn kept(&mut self, salt: [u8; 16], retention: &Retention, cache: &mut Cache) -> NamespaceId {
+    /// The namespace of what a policy keeps of the prefixes of these requests.
+    pub(super) fn kept(&mut self, sharers: Sharers, retention: &Retention, cache: &mut Cache) -> NamespaceId {
         let mut policy = retention.to_string();
         if retention.budget == Budget::Calibrated {
             // What such a budget keeps depends on what was measured of the heads.
             policy.push_str(&self.calibration);
         }
-        let namespace = self.all().kept(salt, &policy);
+        let namespace = self.of(sharers).kept(sharers.salt, &policy);
         let id = cache.namespace(&namespace);
-        self.roots.entry(id).or_insert_with(|| Roots::of(&namespace));
+        self.roots.entry(id).or_insert_with(|| Roots { is_part: true, ..Roots::of(&namespace) });
         id
     }
 
-    /// A namespace of this salt that begins with the blocks of `tokens` in `base`. On disk its blocks have the
-    /// root of its own salt, whatever it shares in RAM.
+    /// A namespace of these requests that begins with the blocks of `tokens` in `base`. On disk its blocks have the
+    /// root of their own salt, whatever it shares in RAM.
     pub(super) fn derived(
         &mut self,
         base: NamespaceId,
         tokens: &[Token],
-        salt: [u8; 16],
+        sharers: Sharers,
         cache: &mut Cache,
     ) -> Option<NamespaceId> {
-        let namespace = self.all().shared(salt);
+        let namespace = self.of(sharers).shared(sharers.salt);
         let id = cache.derive_namespace(base, tokens, &namespace)?;
         self.roots.entry(id).or_insert_with(|| Roots::of(&namespace));
         Some(id)
     }
 
-    /// The namespaces that requests with this salt may have run in: their own, and those derived from public
-    /// prompts.
+    /// The namespaces that requests with this salt have run in: their own, with each mix of adapters, and those
+    /// derived from public prompts. The one of the model alone is always among them.
     pub(super) fn all_of(&mut self, salt: [u8; 16], cache: &mut Cache) -> Vec<NamespaceId> {
-        let own = self.shared(salt, cache);
-        let identity = self.roots(own).identity;
-        let same = self.roots.iter().filter(|(_, roots)| roots.identity == identity);
+        let own = self.shared(Sharers::plain(salt), cache);
+        let owner = self.roots(own).owner;
+        let same = self.roots.iter().filter(|(_, roots)| roots.owner == owner && !roots.is_part);
         let mut namespaces: Vec<NamespaceId> = same.map(|(&id, _)| id).collect();
         namespaces.sort_unstable();
         namespaces
@@ -93,9 +122,9 @@ impl NamespaceTable {
 
     /// The namespaces of what policies keep of prefixes with this salt.
     pub(super) fn all_kept(&mut self, salt: [u8; 16], cache: &mut Cache) -> Vec<NamespaceId> {
-        let own = self.shared(salt, cache);
-        let Roots { identity, owner, .. } = *self.roots(own);
-        let kept = self.roots.iter().filter(|(_, roots)| roots.owner == owner && roots.identity != identity);
+        let own = self.shared(Sharers::plain(salt), cache);
+        let owner = self.roots(own).owner;
+        let kept = self.roots.iter().filter(|(_, roots)| roots.owner == owner && roots.is_part);
         kept.map(|(&id, _)| id).collect()
     }
 
@@ -109,15 +138,20 @@ impl NamespaceTable {
         self.roots.clear();
     }
 
-    fn all(&self) -> Namespaces<'_> {
-        Namespaces { model: self.model, kv_format: &self.kv_format, adapter: None }
+    fn of(&self, sharers: Sharers) -> Namespaces<'_> {
+        Namespaces { model: self.model, kv_format: &self.kv_format, adapter: sharers.adapter }
     }
 }
 
 impl Roots {
     fn of(namespace: &Namespace) -> Roots {
         let salt = namespace.salt();
-        Roots { identity: Identity::root(namespace), content: content_root(salt), owner: disk_owner(salt) }
+        Roots {
+            identity: Identity::root(namespace),
+            content: content_root(salt),
+            owner: disk_owner(salt),
+            is_part: false,
+        }
     }
 
     /// The identity of the last of the whole blocks of `tokens`; the root's when there is none.

@@ -5,19 +5,19 @@
 //! gets at least half, so a long prompt always moves; then the shortest go first, so a short
 //! question does not wait behind a book.
 //!
-//! Sequences of the background take no part in that. Beside others, one row a step is all that they get together: the step
-//! is hardly longer, and they end however long others keep coming. When they are left alone they share a step that is
-//! short, because somebody may come while it is computed.
+//! Sequences of the background take no part in that. Beside others they get together what fills the step's last group of
+//! rows, which hardly makes it longer, and beside a long prompt a sixteenth: so they end however long others keep coming.
+//! When they are left alone they share a step that is short, because somebody may come while it is computed.
 
 use std::ops::Range;
 
-use kvik_cache::Cache;
+use kvik_cache::{Cache, Token};
 
 use super::running::Running;
 use super::sequence::Sequence;
 use super::turns::Turns;
-use crate::config::EngineConfig;
-use crate::model::batch::{Batch, LayerTails, Row, SequenceKv};
+use crate::config::{EngineConfig, background_rows};
+use crate::model::batch::{Batch, LayerTails, Output, Row, SequenceKv};
 use crate::retain::{Ragged, TailViews};
 
 /// The rows of one step.
@@ -34,8 +34,12 @@ pub(super) struct Span {
     /// Index into the running sequences.
     pub(super) index: usize,
     pub(super) rows: usize,
-    /// Whether the last row's logits are wanted.
-    pub(super) logits: bool,
+    /// Rows whose logits are wanted: the last one, and with a draft all.
+    pub(super) logits: usize,
+    /// Tokens behind those of the sequence that may turn out to be its next ones.
+    pub(super) draft: Vec<Token>,
+    /// Rows whose hidden states are wanted.
+    pub(super) hidden: usize,
     /// Whether they are tokens of the sequence, or repeat its prompt behind them.
     pub(super) kind: Kind,
 }
@@ -50,15 +54,36 @@ pub(super) enum Kind {
 }
 
 impl Plan {
-    /// The rows that the running sequences get in one step.
-    pub(super) fn new(running: &Running, turns: &Turns, config: &EngineConfig) -> Plan {
+    /// The rows that the running sequences get in one step, and behind those of each what is drafted for it.
+    pub(super) fn new(
+        running: &Running,
+        turns: &Turns,
+        config: &EngineConfig,
+        drafts: Vec<Vec<Token>>,
+    ) -> Plan {
         let mut plan = Plan::default();
-        for (index, rows) in divide_rows(running, turns, config).into_iter().enumerate() {
+        let rows = divide_rows(running, turns, config).into_iter().zip(drafts);
+        for (index, (rows, draft)) in rows.enumerate() {
             if rows > 0 {
                 plan.add(index, rows, &running[index]);
+                plan.add_draft(draft);
             }
         }
         plan
+    }
+
+    /// Adds rows of tokens behind the last one of the last sequence.
+    fn add_draft(&mut self, draft: Vec<Token>) {
+        let (Some(last), Some(span)) = (self.rows.last().copied(), self.spans.last_mut()) else { return };
+        self.rows.extend((1..).zip(&draft).map(|(after, &token)| Row {
+            token,
+            position: last.position + after,
+            cache_position: last.cache_position + after,
+            ..last
+        }));
+        span.rows += draft.len();
+        span.logits += draft.len();
+        span.draft = draft;
     }
 
     /// Adds the next `rows` rows of the sequence at `index`.
@@ -68,17 +93,19 @@ impl Plan {
             Some(tokens) => (&tokens[..rows], sequence.stored + sequence.repeated(), Kind::Repeat),
             None => (&sequence.tokens[sequence.stored..][..rows], sequence.stored, Kind::Tokens),
         };
-        let end = first + rows;
-        let logits = kind == Kind::Tokens && end == sequence.tokens.len() && sequence.answer.is_wanted();
+        let output = |position| if kind == Kind::Tokens { sequence.output(position) } else { Output::None };
         let index_in_batch = self.spans.len() as u32;
+        let before = self.rows.len();
         self.rows.extend(tokens.iter().zip(first..).map(|(&token, position)| Row {
             sequence: index_in_batch,
             token,
             position: position as u32,
             cache_position: position as u32,
-            logits: logits && position + 1 == end,
+            output: output(position),
         }));
-        self.spans.push(Span { index, rows, logits, kind });
+        let count = |output| self.rows[before..].iter().filter(|row| row.output == output).count();
+        let (logits, hidden) = (count(Output::Logits), count(Output::Hidden));
+        self.spans.push(Span { index, rows, logits, draft: Vec::new(), hidden, kind });
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -99,7 +126,11 @@ impl Plan {
             views.iter().map(|views| views.as_ref().map_or_else(Vec::new, TailViews::layers)).collect();
         let sequences = sequences.zip(&tails);
         let sequences: Vec<SequenceKv<'_>> = sequences
-            .map(|(sequence, tails)| SequenceKv { blocks: cache.table(sequence.id), tails })
+            .map(|(sequence, tails)| SequenceKv {
+                blocks: cache.table(sequence.id),
+                tails,
+                adapters: sequence.answer.request().adapters.as_ref(),
+            })
             .collect();
         compute(&Batch { rows: &self.rows, sequences: &sequences })
     }
@@ -113,9 +144,15 @@ impl Plan {
         })
     }
 
+    /// Rows whose logits are wanted.
+    pub(super) fn logits(&self) -> usize {
+        self.spans.iter().map(|span| span.logits).sum()
+    }
+
     /// Rows of prompts, or of what preemptions lost.
     pub(super) fn prefill_rows(&self) -> usize {
-        self.spans.iter().map(|span| span.rows).filter(|&rows| rows > 1).sum()
+        let own = self.spans.iter().map(|span| span.rows - span.draft.len());
+        own.filter(|&rows| rows > 1).sum()
     }
 }
 
@@ -132,8 +169,10 @@ fn divide_rows(running: &Running, turns: &Turns, config: &EngineConfig) -> Vec<u
         false => config.prefill_rows_max,
     };
     let mut rows = share(&missing, 0..foreground, budget, running, turns);
-    if let Some(oldest) = (foreground..missing.len()).find(|&index| missing[index] > 0) {
-        rows[oldest] = 1;
+    let mut beside = background_rows(rows.iter().sum());
+    for index in foreground..missing.len() {
+        rows[index] = missing[index].min(beside);
+        beside -= rows[index];
     }
     rows
 }
@@ -171,6 +210,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::config::{ROWS_AT_A_TIME, background_rows_max};
     use crate::schedule::job::JobId;
 
     /// Rows of sequences that miss so many tokens, each of a tenant of its own, with budgets of 16 and of 8.
@@ -200,6 +240,7 @@ mod tests {
             choices_max: 1,
             prefill_rows_max: 16,
             prefill_rows_mixed_max: 8,
+            draft_rows_max: 0,
             block_bytes: 1,
             model_digest: [0; 32],
             kv_format: String::new(),
@@ -207,7 +248,7 @@ mod tests {
             kv_heads: vec![1],
             calibration: None,
         };
-        let plan = Plan::new(&running, &turns, &config);
+        let plan = Plan::new(&running, &turns, &config, vec![Vec::new(); running.len()]);
         assert_eq!(plan.rows.len(), plan.spans.iter().map(|span| span.rows).sum::<usize>());
         let mut rows = vec![0; missing.len()];
         plan.spans.iter().for_each(|span| rows[span.index] = span.rows);
@@ -235,13 +276,14 @@ mod tests {
         check(&[], &[1, 30], &[1, 8]);
         check(&[], &[30, 30], &[4, 4]);
         check(&[0], &[30], &[0, 8]);
-        check(&[1], &[30], &[1, 1]);
-        check(&[30], &[0, 7, 1], &[16, 0, 1, 0]);
+        check(&[1], &[30], &[1, 3]);
+        check(&[1, 1, 1, 1], &[30], &[1, 1, 1, 1, 4]);
+        check(&[30], &[0, 3, 7], &[16, 0, 3, 1]);
         check(&[5, 30, 30], &[1], &[5, 3, 8, 1]);
     }
 
     proptest! {
-        /// Others get the rows that they would get without it, and it gets one in all.
+        /// Others get the rows that they would get without it, and it gets what fills a group.
         #[test]
         fn the_background_costs_others_no_row(
             foreground in prop::collection::vec(0..40_usize, 0..6),
@@ -251,8 +293,10 @@ mod tests {
             let (own, others) = rows_of_all.split_at(foreground.len());
             prop_assert_eq!(own, rows(&foreground));
             if foreground.iter().any(|&due| due > 0) {
-                let due = background.iter().any(|&due| due > 0);
-                prop_assert_eq!(others.iter().sum::<usize>(), usize::from(due));
+                let (due, beside): (usize, usize) = (background.iter().sum(), others.iter().sum());
+                let all = own.iter().sum::<usize>() + beside;
+                prop_assert!(beside == due || all % ROWS_AT_A_TIME == 0, "{own:?} {others:?}");
+                prop_assert!((due.min(1)..=background_rows_max(own.iter().sum())).contains(&beside));
             }
         }
     }

@@ -3,9 +3,10 @@
 use kvik_cache::{Match, NamespaceId, StopReason, Token};
 
 use super::Scheduler;
+use super::namespaces::Sharers;
 use super::prefix::common_prefix;
 use super::sequence::{Sequence, Sharing};
-use crate::api::{KeptPrompt, Probe, Request};
+use crate::api::{KeptPrompt, Probe, Request, Wants};
 
 impl Scheduler {
     /// What `request` would find if it were admitted now. The only changes: its namespace is registered, when no
@@ -16,12 +17,13 @@ impl Scheduler {
         if let Some(probe) = self.probe_part(request) {
             return probe;
         }
-        // The last token is computed for its logits, when an answer is wanted.
-        let reuse_max = prompt.len() - usize::from(request.max_tokens > 0);
+        // The last token is computed for its logits or its hidden state, when they are wanted.
+        let is_wanted = request.max_tokens > 0 || request.wants != Wants::Text;
+        let reuse_max = prompt.len() - usize::from(is_wanted);
         let (known, from_disk) = match request.reuse {
             false => (Match { tokens: 0, stop: StopReason::Private, evicted: None }, 0),
             true => {
-                let tenant = (request.tenant, request.salt);
+                let tenant = (request.tenant, Sharers::of(request));
                 let namespace = self.tenants.shared_namespace(tenant, prompt, &mut self.ram.cache);
                 self.lookup_disk(namespace, prompt, self.lookup_ram(namespace, prompt))
             }
@@ -41,9 +43,10 @@ impl Scheduler {
     /// What a request would find that reads what is kept of its prefix, when all of that is there.
     fn probe_part(&mut self, request: &Request) -> Option<Probe> {
         let (prefix, retention) = request.kept_prefix.zip(request.retention)?;
-        let Request { salt, tenant, ref prompt, .. } = *request;
+        let Request { salt, tenant, ref prompt, ref adapters, .. } = *request;
         let tokens = prompt.get(..prefix)?.to_vec();
-        let kept = KeptPrompt { tokens, salt, tenant, retention: Some(retention) };
+        let kept =
+            KeptPrompt { tokens, adapters: adapters.clone(), salt, tenant, retention: Some(retention) };
         let cached = self.cached_part(&kept, &retention);
         cached.is_whole().then(|| Probe {
             prompt_tokens: prompt.len(),

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::job::{Job, JobId};
 use super::sequence::Sequence;
-use crate::api::{EventSink, RequestError};
+use crate::api::{EventSink, RequestError, Wants};
 use crate::panics::contain;
 use crate::sampler::Scratch;
 use crate::stats::Counters;
@@ -95,6 +95,18 @@ impl Results {
         job.report.computed_tokens += new;
         job.report.recomputed_tokens += again;
         job
+    }
+
+    /// Tokens were drafted for a request.
+    pub(super) fn drafted(&mut self, id: JobId, tokens: usize) {
+        self.counters.drafted_tokens += tokens as u64;
+        self.job(id).report.drafted_tokens += tokens;
+    }
+
+    /// A token that was drafted for a request was drawn.
+    pub(super) fn accepted(&mut self, id: JobId) {
+        self.counters.accepted_tokens += 1;
+        self.job(id).report.accepted_tokens += 1;
     }
 
     /// Notes what the first choice of a request has kept, once it has forgotten something.
@@ -212,6 +224,11 @@ impl Results {
     ) -> Result<Vec<Sequence>, RequestError> {
         let job = self.open.get_mut(&sequence.job).expect("a sequence has a job");
         job.prefill_done(now);
+        if let Wants::Logits(tokens) = &sequence.answer.request().wants {
+            // Those tokens are within the vocabulary: `RequestLimits` has checked them.
+            job.vector(tokens.iter().map(|&token| logits[token as usize]).collect());
+            return Ok(Vec::new());
+        }
         let first = sequence.choice == 0 && sequence.tokens.len() == sequence.prompt_len;
         let siblings = if first { 1..job.choices } else { 0..0 };
         let mut siblings: Vec<Sequence> = siblings.map(|choice| sequence.sibling(choice)).collect();

@@ -121,10 +121,16 @@ impl Newcomer<'_> {
             cache.abandon(self.id);
             return None;
         }
-        let whole = parent.tokens.starts_with(prompt);
+        // A parent in the middle of its prefill has not computed all that both share.
+        let whole = parent.tokens.starts_with(prompt) && tokens == self.sequence.reuse_max();
         let stop = if whole { StopReason::Complete } else { StopReason::Diverged };
         Some(Reused { tokens, stop, evicted: None })
     }
+}
+
+/// Whether a running sequence is about to compute more than `known` tokens of one that is admitted all the same.
+pub(super) fn is_coming(admitted: &Sequence, known: usize, running: &Running) -> bool {
+    running.iter().any(|running| will_compute(running, admitted) > known)
 }
 
 /// Leading tokens that `waiting` will be able to reuse at the end of the prefill of `running`.

@@ -8,11 +8,17 @@ use kvik_cache::{
 
 use super::answer::Answer;
 use super::disk::{Spilled, Stored};
+use super::draft::Drafter;
 use super::forget::Forgetting;
 use super::job::JobId;
+use super::pooled::Pooled;
 use super::prefix::common_prefix;
-use crate::api::{FinishReason, Retained};
+use crate::api::{FinishReason, Retained, Wants};
+use crate::model::batch::Output;
 use crate::retain::{Extent, Held, Ragged};
+
+/// Ranges of kept positions that a report has at most: some megabytes as text.
+const SHOWN_RANGES_MAX: usize = 1 << 18;
 
 /// A sequence, waiting or running.
 #[derive(Debug)]
@@ -33,6 +39,10 @@ pub(super) struct Sequence {
     /// How long what it leaves in the cache is to be kept.
     pub(super) lifetime: Lifetime,
     pub(super) answer: Answer,
+    /// What it may go on with.
+    pub(super) drafter: Drafter,
+    /// The hidden states of its prompt so far, where it wants them.
+    pub(super) pooled: Pooled,
     /// What it forgets, when it does.
     pub(super) forgetting: Option<Box<Forgetting>>,
     /// Which of its blocks the disk has been given.
@@ -61,6 +71,8 @@ impl Sequence {
             tenant: answer.request().tenant,
             lifetime: answer.request().lifetime,
             answer,
+            drafter: Drafter::default(),
+            pooled: Pooled::default(),
             prompt_len: prompt.len(),
             tokens: prompt,
             forgetting: None,
@@ -85,6 +97,8 @@ impl Sequence {
             forgetting: self.forgetting.as_ref().map(|forgetting| Box::new(forgetting.anew())),
             ended: None,
             spilled: Spilled::default(),
+            drafter: Drafter::default(),
+            pooled: Pooled::default(),
             ..*self
         }
     }
@@ -134,6 +148,7 @@ impl Sequence {
     /// Begins anew, without blocks.
     pub(super) fn restart(&mut self) {
         self.stored = 0;
+        self.pooled = Pooled::default();
         self.forgetting = self.forgetting.take().map(|forgetting| Box::new(forgetting.anew()));
     }
 
@@ -202,6 +217,12 @@ impl Sequence {
             smallest_head: smallest,
             largest_head: largest,
             tightened: forgetting.tightened(),
+            positions: self
+                .answer
+                .request()
+                .show_kept
+                .then(|| storage.kept_ranges(SHOWN_RANGES_MAX))
+                .flatten(),
         }))
     }
 
@@ -246,6 +267,13 @@ impl Sequence {
         self.forgetting.as_ref().map_or(usize::MAX, |forgetting| forgetting.exact_until())
     }
 
+    /// Tokens that may be drafted for it: with the one that comes anyway no more than it may still say.
+    pub(super) fn draft_max(&self) -> usize {
+        let decodes = self.ended.is_none() && self.missing() == 1 && self.stored >= self.prompt_len;
+        let plain = self.forgetting.is_none() && self.answer.request().wants == Wants::Text;
+        if decodes && plain { self.answer.tokens_left().saturating_sub(1) } else { 0 }
+    }
+
     /// Whether its next row is one of several: a prompt, or what a preemption lost.
     pub(super) fn in_prefill(&self) -> bool {
         let passes = self.forgetting.as_ref().is_some_and(|forgetting| forgetting.pass.is_some());
@@ -269,8 +297,25 @@ impl Sequence {
     pub(super) fn unobserved_reuse_max(&self) -> usize {
         match self.sharing {
             Sharing::Private(_) => 0,
-            Sharing::Namespace(_) if self.answer.is_wanted() => self.tokens.len() - 1,
+            Sharing::Namespace(_) if self.pools_all() => 0,
+            Sharing::Namespace(_) if self.answer.needs_the_last() => self.tokens.len() - 1,
             Sharing::Namespace(_) => self.tokens.len(),
+        }
+    }
+
+    /// Whether it needs what the cache does not hold: hidden states before its last token.
+    pub(super) fn pools_all(&self) -> bool {
+        self.answer.request().wants.pooling().is_some_and(|pooling| !pooling.needs_only_the_last())
+    }
+
+    /// What is wanted of the row at `position`.
+    pub(super) fn output(&self, position: usize) -> Output {
+        let last = position + 1 == self.tokens.len();
+        match &self.answer.request().wants {
+            Wants::Text => Output::logits_if(last && self.answer.is_wanted()),
+            Wants::Logits(_) => Output::logits_if(last),
+            Wants::Embedding(pooling) if pooling.needs(position, self.prompt_len) => Output::Hidden,
+            Wants::Embedding(_) => Output::None,
         }
     }
 
@@ -312,8 +357,13 @@ impl Sequence {
         let config = CacheConfig { blocks: 1, policy: Policy::Lru, ghosts: 0, pinned_max: 0 };
         let namespaces = Namespaces { model: [0; 32], kv_format: "f32/f32", adapter: None };
         let namespace = Cache::new(config).unwrap().namespace(&namespaces.shared([0; 16]));
-        let prompt =
-            crate::api::KeptPrompt { tokens: tokens.clone(), salt: [0; 16], tenant, retention: None };
+        let prompt = crate::api::KeptPrompt {
+            tokens: tokens.clone(),
+            adapters: None,
+            salt: [0; 16],
+            tenant,
+            retention: None,
+        };
         let vocabulary = crate::text::stream::Vocabulary::new::<&[u8]>([]);
         let request = crate::api::Request { background, ..prompt.request() };
         let rules = super::answer::Rules::new(request, 1, &vocabulary);

@@ -7,6 +7,7 @@ use super::answer::{Answer, Rules};
 use super::forget::Forgetting;
 use super::job::JobId;
 use super::limits::{RequestLimits, Submission};
+use super::namespaces::Sharers;
 use super::sequence::{Sequence, Sharing};
 use crate::api::Request;
 use crate::panics::contain;
@@ -58,20 +59,25 @@ impl Scheduler {
 
     /// Private requests have a namespace of their own in which nothing is ever published.
     fn sharing(&mut self, request: &Request, prompt: &[Token]) -> Sharing {
-        let (tenants, tenant) = (&mut self.tenants, (request.tenant, request.salt));
+        let (tenants, sharers) = (&mut self.tenants, Sharers::of(request));
         let cache = &mut self.ram.cache;
-        let sharing = if request.reuse && request.retention.is_some() {
-            // What it observes or drops may be in a public prompt, which a derived namespace always reuses.
-            Sharing::Namespace(tenants.namespaces.shared(request.salt, cache))
+        let needs_states = request.wants.pooling().is_some_and(|pooling| !pooling.needs_only_the_last());
+        let sharing = if request.reuse && (request.retention.is_some() || needs_states) {
+            // What it observes, drops or pools may be in a public prompt, which a derived namespace always reuses.
+            Sharing::Namespace(tenants.namespaces.shared(sharers, cache))
         } else if request.reuse {
-            Sharing::Namespace(tenants.shared_namespace(tenant, prompt, cache))
+            Sharing::Namespace(tenants.shared_namespace((request.tenant, sharers), prompt, cache))
         } else {
-            let own = tenants.namespaces.shared(request.salt, cache);
+            let own = tenants.namespaces.shared(sharers, cache);
             self.disk.note_private(tenants.namespaces.roots(own), prompt);
-            Sharing::Private(tenants.namespaces.private(request.salt, cache))
+            Sharing::Private(tenants.namespaces.private(sharers, cache))
         };
         let (Sharing::Namespace(id) | Sharing::Private(id)) = sharing;
-        tenants.register(id, tenant, &mut self.ram, &mut self.disk);
+        let is_new = tenants.register(id, (request.tenant, request.salt), &mut self.ram, &mut self.disk);
+        if is_new && matches!(sharing, Sharing::Namespace(_)) && sharers.adapter.is_some() {
+            // Which adapters are in use is known no earlier.
+            self.disk.add_candidates(&[id], &tenants.namespaces);
+        }
         sharing
     }
 }

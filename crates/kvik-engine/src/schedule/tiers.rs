@@ -4,6 +4,7 @@ use kvik_cache::{NamespaceId, SeqId};
 
 use super::Scheduler;
 use super::disk::{Disk, DiskSetup, LoadContext, SpillContext, Wanted};
+use super::namespaces::Sharers;
 use super::queue::Queue;
 use super::sequence::{Sequence, Sharing};
 use super::tenants::TenantPart;
@@ -14,7 +15,7 @@ impl Scheduler {
     /// when they are.
     pub fn attach(&mut self, setup: DiskSetup) {
         self.disk = Disk::new(setup);
-        let namespace = self.tenants.namespaces.shared([0; 16], &mut self.ram.cache);
+        let namespace = self.tenants.namespaces.shared(Sharers::plain([0; 16]), &mut self.ram.cache);
         self.disk.add_candidates(&[namespace], &self.tenants.namespaces);
     }
 
@@ -23,7 +24,9 @@ impl Scheduler {
     pub fn set_tenants(&mut self, parts: &[TenantPart]) {
         self.turns.set_weights(parts.iter().map(|part| (part.tenant, part.weight)));
         self.tenants.set_parts(parts);
-        let shared = |part: &TenantPart| self.tenants.namespaces.shared(part.salt, &mut self.ram.cache);
+        let shared = |part: &TenantPart| {
+            self.tenants.namespaces.shared(Sharers::plain(part.salt), &mut self.ram.cache)
+        };
         let namespaces: Vec<NamespaceId> = parts.iter().map(shared).collect();
         // Whose they are must be known before they come back: their pins count.
         for (part, &namespace) in parts.iter().zip(&namespaces) {

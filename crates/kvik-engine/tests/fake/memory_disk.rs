@@ -13,7 +13,7 @@ use kvik_engine::schedule::{RequestLimits, Scheduler};
 use kvik_engine::store::Waker;
 use kvik_engine::store::{Buffer, Buffers, Completed};
 
-use super::{BLOCK_BYTES, FakeRunner, VOCAB, World, cache_config, vocabulary};
+use super::{ADAPTERS, BLOCK_BYTES, FakeRunner, VOCAB, World, cache_config, vocabulary};
 
 /// The time of day when the clock is at zero.
 pub const EPOCH_S: u64 = 1_800_000_000;
@@ -65,7 +65,7 @@ impl MemoryDisk {
         warm_blocks: usize,
         writes_max: usize,
     ) -> World {
-        let limits = RequestLimits::new(&config, blocks, VOCAB);
+        let limits = RequestLimits::new(&config, blocks, VOCAB).with_adapters(ADAPTERS);
         let mut runner = FakeRunner::new(blocks, config.batch_rows_max());
         runner.millis = Some(self.millis.clone());
         let millis = self.millis.clone();

@@ -19,9 +19,12 @@ use std::time::Duration;
 
 use kvik_cache::retain::{LayerFacts, Needs};
 use kvik_cache::{BLOCK_POSITIONS, BlockId, CacheConfig, Policy, Token};
-use kvik_engine::api::{Event, EventSink, FinishReason, Report, Request, RequestError, Sampling};
+use kvik_engine::api::{
+    AdapterId, AdapterMix, AdapterUse, Event, EventSink, FinishReason, Report, Request, RequestError,
+    Sampling, Wants,
+};
 use kvik_engine::config::EngineConfig;
-use kvik_engine::model::batch::{Batch, Retainer, Runner, SequenceKv, StoredLayer};
+use kvik_engine::model::batch::{Batch, Output, Retainer, Runner, SequenceKv, StoredLayer};
 use kvik_engine::model::observation::Watched;
 use kvik_engine::schedule::{RequestLimits, Scheduler, Submission};
 use kvik_engine::text::stream::{TokenKind, Vocabulary};
@@ -30,6 +33,10 @@ use ragged::{Cell, Cells};
 
 pub const VOCAB: usize = 40;
 pub const EOS: Token = 0;
+/// Length of a hidden state.
+pub const HIDDEN: usize = 3;
+/// Adapters that the fake model has.
+pub const ADAPTERS: usize = 3;
 
 /// Bytes of a position, if a block is copied out of the arena.
 const STORED_BYTES: usize = 16;
@@ -87,19 +94,41 @@ impl FakeRunner {
 
     fn write(&mut self, kv: &SequenceKv<'_>, index: usize, token: Token) {
         let before = index.checked_sub(1).map_or(0, |before| self.read(ragged::cell(kv, before)).chain);
-        let chain = chain(before, token);
+        let chain = chain(before ^ adapted(kv), token);
         let (block, offset) = ragged::cell(kv, index);
         self.arena[block][offset] = Some(Stored { token, chain });
         self.raw.remove(&block);
     }
 
     fn push_logits(&mut self, kv: &SequenceKv<'_>, index: usize) {
-        let seen = (0..=index).fold(0, |hash, index| {
-            let Stored { token, chain } = self.read(ragged::cell(kv, index));
-            mix(hash ^ chain ^ u64::from(token))
-        });
+        let seen = self.seen(kv, index);
         self.logits.extend((0..VOCAB as Token).map(|token| logit(seen, token)));
     }
+
+    fn push_hidden(&mut self, kv: &SequenceKv<'_>, index: usize) {
+        let seen = self.seen(kv, index);
+        self.logits.extend((0..HIDDEN as Token).map(|column| logit(seen, column)));
+    }
+
+    /// What the position at `index` reads.
+    fn seen(&self, kv: &SequenceKv<'_>, index: usize) -> u64 {
+        (0..=index).fold(0, |hash, index| {
+            let Stored { token, chain } = self.read(ragged::cell(kv, index));
+            mix(hash ^ chain ^ u64::from(token))
+        })
+    }
+}
+
+/// What the adapters of a sequence change; 0 where it has none.
+fn adapted(kv: &SequenceKv<'_>) -> u64 {
+    kv.adapters.map_or(0, |mix| u64::from_le_bytes(mix.digest()[..8].try_into().unwrap()))
+}
+
+/// These adapters with their scales; each is what its number says.
+pub fn adapters(uses: &[(u32, f32)]) -> Option<AdapterMix> {
+    AdapterMix::new(
+        uses.iter().map(|&(id, scale)| (AdapterUse { adapter: AdapterId(id), scale }, [id as u8; 32])),
+    )
 }
 
 /// What a position stores, from what the one before it stores and its token.
@@ -146,6 +175,10 @@ pub fn tightened_answer(request: &Request, context: usize, tightened: &[usize]) 
 impl Runner for FakeRunner {
     fn vocab_len(&self) -> usize {
         VOCAB
+    }
+
+    fn adapters_len(&self) -> usize {
+        ADAPTERS
     }
 
     fn copy_partial(&mut self, from: BlockId, to: BlockId, positions: usize) {
@@ -211,9 +244,13 @@ impl Runner for FakeRunner {
         }
         ragged::observe(self, batch, watched);
         self.logits.clear();
-        for row in batch.rows.iter().filter(|row| row.logits) {
+        for row in batch.rows.iter().filter(|row| row.output == Output::Logits) {
             let kv = &batch.sequences[row.sequence as usize];
             self.push_logits(kv, ragged::index(kv, row));
+        }
+        for row in batch.rows.iter().filter(|row| row.output == Output::Hidden) {
+            let kv = &batch.sequences[row.sequence as usize];
+            self.push_hidden(kv, ragged::index(kv, row));
         }
         &self.logits
     }
@@ -315,6 +352,7 @@ pub fn config() -> EngineConfig {
         choices_max: 8,
         prefill_rows_max: 64,
         prefill_rows_mixed_max: 32,
+        draft_rows_max: 16,
         block_bytes: 1024,
         model_digest: [7; 32],
         kv_format: "f32/f32".to_owned(),
@@ -331,6 +369,7 @@ pub fn cache_config(blocks: usize) -> CacheConfig {
 pub fn request(prompt: Vec<Token>, max_tokens: usize) -> Request {
     Request {
         prompt,
+        wants: Wants::Text,
         choices: 1,
         max_tokens,
         ignore_eos: false,
@@ -341,11 +380,13 @@ pub fn request(prompt: Vec<Token>, max_tokens: usize) -> Request {
         show_special: false,
         show: Vec::new(),
         reuse: true,
+        adapters: None,
         salt: [0; 16],
         tenant: Default::default(),
         lifetime: Default::default(),
         retention: None,
         kept_prefix: None,
+        show_kept: false,
         background: false,
     }
 }
@@ -394,6 +435,18 @@ impl Client {
         }
     }
 
+    /// The vector that came instead of text, if the request has ended: an embedding, or logits.
+    pub fn vector(&self) -> Option<Vec<f32>> {
+        self.answer()?;
+        let mut vectors = self.events().into_iter().filter_map(|event| match event {
+            Event::Vector(vector) => Some(vector),
+            _ => None,
+        });
+        let vector = vectors.next();
+        assert_eq!(vectors.next(), None, "a request has one vector");
+        vector
+    }
+
     /// The answer, if it is complete. Also checks the order of the events.
     pub fn answer(&self) -> Option<Answer> {
         let events = self.events();
@@ -413,8 +466,8 @@ impl Client {
                     let old = answer.choices[*choice as usize].2.replace(*reason);
                     assert_eq!(old, None, "a choice ends once");
                 }
-                Event::Prefill { done, total } => assert!(done <= total),
-                Event::Done(_) | Event::Failed(_) => {}
+                Event::Prefill { cached, done, total } => assert!(cached <= done && done <= total),
+                Event::Vector(_) | Event::Done(_) | Event::Failed(_) => {}
             }
         }
         assert!(answer.choices.iter().all(|choice| choice.2.is_some()));
@@ -446,7 +499,7 @@ pub struct World {
 
 impl World {
     pub fn new(config: EngineConfig, blocks: usize) -> World {
-        let limits = RequestLimits::new(&config, blocks, VOCAB);
+        let limits = RequestLimits::new(&config, blocks, VOCAB).with_adapters(ADAPTERS);
         let runner = FakeRunner::new(blocks, config.batch_rows_max());
         let ticks = AtomicUsize::new(0);
         let clock = move || Duration::from_millis(ticks.fetch_add(1, Ordering::Relaxed) as u64);

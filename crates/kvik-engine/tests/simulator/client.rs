@@ -36,7 +36,7 @@ impl EventSink for Client {
         }
         assert!(inbox.end.is_none(), "an event after the end: {event:?}");
         match event {
-            Event::Prefill { done, total } => assert!(done <= total),
+            Event::Prefill { cached, done, total } => assert!(cached <= done && done <= total),
             Event::Text { choice, tokens, .. } => {
                 let (all, end) = &mut inbox.choices[choice as usize];
                 assert_eq!(*end, None, "text after the end of a choice");
@@ -48,6 +48,7 @@ impl EventSink for Client {
             }
             Event::Done(report) => inbox.end = Some(Ok(report)),
             Event::Failed(error) => inbox.end = Some(Err(error)),
+            Event::Vector(_) => panic!("nobody here wants a vector"),
         }
         true
     }

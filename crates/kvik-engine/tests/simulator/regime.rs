@@ -9,7 +9,7 @@ use kvik_engine::schedule::TenantPart;
 use crate::disk::{Faults, Platter};
 use crate::fake::config;
 use crate::fake::twin::words;
-use crate::runner::{BLOCK_BYTES, SimRunner};
+use crate::runner::{BLOCK_BYTES, SimRunner, StepTime};
 use crate::time::{Dice, Time};
 
 /// Number of salts: one without tenants, and three tenants.
@@ -37,6 +37,7 @@ pub(crate) struct Regime {
     pub(crate) background: bool,
     /// Time of a piece of a pass of a sequence that forgets: a step has room for one piece or for all.
     pub(crate) piece_time: Duration,
+    pub(crate) step_time: StepTime,
     /// Requests at a time.
     pub(crate) crowd: usize,
 }
@@ -64,6 +65,7 @@ impl Regime {
                 waiting_max: 64,
                 prefill_rows_max: rows,
                 prefill_rows_mixed_max: 1 + dice.roll(rows as u64) as usize,
+                draft_rows_max: dice.pick(&[0, 3, 16, 16]),
                 block_bytes: BLOCK_BYTES,
                 repeat: words(),
                 ..config()
@@ -81,6 +83,10 @@ impl Regime {
             retention: dice.once_in(2),
             background: dice.once_in(2),
             piece_time: Duration::from_millis(dice.pick(&[0, 0, 11])),
+            step_time: match dice.once_in(2) {
+                true => StepTime { step: Duration::ZERO, row: Duration::from_micros(100) },
+                false => StepTime { step: Duration::from_micros(500), row: Duration::from_micros(20) },
+            },
             crowd: dice.pick(&[1, 1, 2, 5, 12]),
         }
     }
@@ -90,7 +96,13 @@ impl Regime {
     }
 
     pub(crate) fn runner(&self, time: &Time) -> SimRunner {
-        SimRunner::new(self.blocks, self.engine.batch_rows_max(), self.piece_time, time.clone())
+        SimRunner::new(
+            self.blocks,
+            self.engine.batch_rows_max(),
+            self.step_time,
+            self.piece_time,
+            time.clone(),
+        )
     }
 
     /// Maximum pinned blocks.

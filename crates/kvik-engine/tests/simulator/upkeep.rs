@@ -43,6 +43,7 @@ impl Kept {
     fn prompt(&self) -> KeptPrompt {
         KeptPrompt {
             tokens: self.tokens.clone(),
+            adapters: None,
             salt: [self.salt; 16],
             tenant: TenantId(self.salt.into()),
             retention: None,
@@ -300,7 +301,10 @@ impl World {
     }
 
     pub(crate) fn note_counters(&mut self) {
-        self.coverage.preemptions += self.scheduler.counters().preemptions;
+        let counters = self.scheduler.counters();
+        self.coverage.preemptions += counters.preemptions;
+        self.coverage.drafted += counters.drafted_tokens;
+        self.coverage.accepted += counters.accepted_tokens;
         self.coverage.evicted += self.scheduler.cache().stats().totals.evicted;
     }
 }

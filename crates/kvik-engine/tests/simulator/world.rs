@@ -33,6 +33,8 @@ pub(crate) struct Coverage {
     pub(crate) poisoned: u64,
     pub(crate) refused: u64,
     pub(crate) preemptions: u64,
+    pub(crate) drafted: u64,
+    pub(crate) accepted: u64,
     pub(crate) evicted: u64,
     pub(crate) restarts: u64,
     pub(crate) from_disk: u64,
@@ -664,13 +666,15 @@ impl Coverage {
         }
     }
 
-    fn fields(&self) -> [(&'static str, u64); 20] {
+    fn fields(&self) -> [(&'static str, u64); 22] {
         [
             ("finished", self.finished),
             ("cancelled", self.cancelled),
             ("poisoned", self.poisoned),
             ("refused", self.refused),
             ("preempted", self.preemptions),
+            ("drafted", self.drafted),
+            ("drafted and drawn", self.accepted),
             ("evicted", self.evicted),
             ("restarted", self.restarts),
             ("from disk", self.from_disk),
@@ -689,13 +693,15 @@ impl Coverage {
         ]
     }
 
-    fn fields_mut(&mut self) -> [&mut u64; 20] {
+    fn fields_mut(&mut self) -> [&mut u64; 22] {
         [
             &mut self.finished,
             &mut self.cancelled,
             &mut self.poisoned,
             &mut self.refused,
             &mut self.preemptions,
+            &mut self.drafted,
+            &mut self.accepted,
             &mut self.evicted,
             &mut self.restarts,
             &mut self.from_disk,

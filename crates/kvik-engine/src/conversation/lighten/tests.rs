@@ -115,9 +115,9 @@ fn check(messages: Value, expect: Value, lightened: Lightened) {
 
 #[test]
 fn the_latest_of_equal_outputs_stays() {
-    let output = "total 12, README.md, Cargo.toml";
+    let output = "total 12,\nREADME.md, Cargo.toml";
     let parts =
-        json!([{"type": "text", "text": "total 12, "}, {"type": "text", "text": "README.md, Cargo.toml"}]);
+        json!([{"type": "text", "text": "total 12,"}, {"type": "text", "text": "README.md, Cargo.toml"}]);
     check(
         json!([
             {"role": "tool", "tool_call_id": "a", "content": parts},

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kvik_cache::tier::{Found, Relation, SlotId};
-use kvik_cache::{BLOCK_POSITIONS, Match, StopReason, Token};
+use kvik_cache::{BLOCK_POSITIONS, Identity, Match, StopReason, Token};
 
 use super::Disk;
 use crate::schedule::namespaces::Roots;
@@ -20,6 +20,11 @@ impl Disk {
         }
         let (whole, rest) = tokens.split_at(known - known % BLOCK_POSITIONS);
         self.tier.find(&roots.identity_after(whole), rest, self.wall_s(now))
+    }
+
+    /// Whether a block is stored or being written.
+    pub(crate) fn holds(&self, identity: &Identity, now: Duration) -> bool {
+        self.tier.holds(identity, self.wall_s(now))
     }
 
     /// Tokens after the first `known` that could be loaded.

@@ -209,7 +209,9 @@ impl Disk {
         match completed {
             Completed::Written { slot, result } => {
                 self.writing -= 1;
-                self.tier.written(slot, result.is_ok());
+                if self.tier.written(slot, result.is_ok()) {
+                    self.store.erase(slot);
+                }
             }
             Completed::Read { ticket, slot, result } => {
                 // Bytes that cannot be had now may be had later; bytes that are not what they should be never.

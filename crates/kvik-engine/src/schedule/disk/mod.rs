@@ -97,7 +97,7 @@ impl Disk {
     }
 
     /// Whether there is no disk.
-    fn is_absent(&self) -> bool {
+    pub(super) fn is_absent(&self) -> bool {
         self.tier.stats().slots == 0
     }
 
@@ -142,6 +142,7 @@ mod tests {
 
     use super::*;
     use crate::config::EngineConfig;
+    use crate::schedule::namespaces::Sharers;
 
     fn table() -> NamespaceTable {
         NamespaceTable::new(&EngineConfig {
@@ -151,6 +152,7 @@ mod tests {
             choices_max: 1,
             prefill_rows_max: 16,
             prefill_rows_mixed_max: 16,
+            draft_rows_max: 16,
             block_bytes: 1,
             model_digest: [0; 32],
             kv_format: "f32/f32".to_owned(),
@@ -164,7 +166,7 @@ mod tests {
     fn a_tier_that_is_absent_holds_nothing() {
         let config = CacheConfig { blocks: 8, policy: Policy::Lru, ghosts: 0, pinned_max: 0 };
         let (mut ram, mut table, now) = (Ram::new(config).unwrap(), table(), Duration::from_secs(9));
-        let namespace = table.shared([0; 16], &mut ram.cache);
+        let namespace = table.shared(Sharers::plain([0; 16]), &mut ram.cache);
         let (roots, tokens) = (*table.roots(namespace), (0..40).collect::<Vec<Token>>());
         let mut disk = Disk::new(DiskSetup::none());
         disk.note_private(&roots, &tokens);

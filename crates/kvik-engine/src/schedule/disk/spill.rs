@@ -191,6 +191,17 @@ impl Disk {
         });
     }
 
+    /// Gives up copies of sequences that have ended.
+    pub(crate) fn give_up(&mut self, ram: &mut Ram, is_unwanted: impl Fn(NamespaceId, &[Token]) -> bool) {
+        self.unfinished.retain(|copy| {
+            let unwanted = is_unwanted(copy.namespace, &copy.tokens);
+            if unwanted {
+                ram.cache.abandon(copy.seq);
+            }
+            !unwanted
+        });
+    }
+
     /// Releases blocks that are held for the disk only: somebody needs the room. Whether there were any.
     pub(crate) fn drop_unfinished(&mut self, ram: &mut Ram) -> bool {
         let unfinished = std::mem::take(&mut self.unfinished);

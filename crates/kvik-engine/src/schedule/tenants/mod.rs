@@ -14,7 +14,7 @@ use kvik_cache::tier::DiskShare;
 use kvik_cache::{Cache, NamespaceId, Share, TenantId, Token};
 
 use super::disk::Disk;
-use super::namespaces::{NamespaceTable, disk_owner};
+use super::namespaces::{NamespaceTable, Sharers, disk_owner};
 use super::ram::Ram;
 use crate::api::KeptPrompt;
 use crate::config::EngineConfig;
@@ -73,16 +73,17 @@ impl Tenants {
         self.public.reset(&mut self.namespaces, cache);
     }
 
-    /// Registers the owner of `namespace`, in which a tenant leaves prompts, with RAM and disk.
+    /// Registers the owner of `namespace`, in which a tenant leaves prompts, with RAM and disk. Whether it was not
+    /// registered before.
     pub(super) fn register(
         &mut self,
         namespace: NamespaceId,
         (tenant, salt): (TenantId, [u8; 16]),
         ram: &mut Ram,
         disk: &mut Disk,
-    ) {
+    ) -> bool {
         if !self.registered.insert(namespace) {
-            return;
+            return false;
         }
         let part = self.parts.get(&tenant).copied().unwrap_or(TenantPart::own(tenant));
         let share = self.ram_share(&part, ram.config.pinned_max);
@@ -91,6 +92,7 @@ impl Tenants {
         }
         let slots_max = self.blocks(part.owner_disk_bytes);
         disk.set_share(disk_owner(salt), DiskShare { weight: part.owner_weight, slots_max });
+        true
     }
 
     /// An owner's part of RAM, of which `pinned_max` blocks may be pinned by all.
@@ -120,15 +122,15 @@ impl Tenants {
     /// the request runs where more of its prompt is known.
     pub(super) fn shared_namespace(
         &mut self,
-        (tenant, salt): (TenantId, [u8; 16]),
+        (tenant, sharers): (TenantId, Sharers),
         prompt: &[Token],
         cache: &mut Cache,
     ) -> NamespaceId {
-        let own = self.namespaces.shared(salt, cache);
+        let own = self.namespaces.shared(sharers, cache);
         if !self.parts.get(&tenant).is_some_and(|part| part.public) {
             return own;
         }
-        let public = self.public.namespace(own, salt, prompt, &mut self.namespaces, cache);
+        let public = self.public.namespace(own, sharers, prompt, &mut self.namespaces, cache);
         let known = |namespace| cache.lookup(namespace, prompt).tokens;
         public.filter(|&public| known(public) >= known(own)).unwrap_or(own)
     }

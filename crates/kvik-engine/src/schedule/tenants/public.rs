@@ -4,7 +4,7 @@
 use kvik_cache::{BLOCK_POSITIONS, Cache, NamespaceId, Token};
 
 use crate::api::KeptPrompt;
-use crate::schedule::namespaces::NamespaceTable;
+use crate::schedule::namespaces::{NamespaceTable, Sharers};
 
 /// The public prompts.
 #[derive(Debug, Default)]
@@ -16,8 +16,8 @@ pub(super) struct PublicPrompts {
 
 #[derive(Debug)]
 struct PublicPrompt {
-    /// Separates who keeps it.
-    salt: [u8; 16],
+    /// Who keep it.
+    sharers: Sharers,
     /// Where it is kept.
     base: NamespaceId,
     /// Its whole blocks: only those are shared.
@@ -31,10 +31,11 @@ impl PublicPrompts {
     pub(super) fn set(&mut self, prompts: &[KeptPrompt], namespaces: &mut NamespaceTable, cache: &mut Cache) {
         let before = std::mem::take(&mut self.prompts);
         for prompt in prompts {
-            let base = namespaces.shared(prompt.salt, cache);
+            let sharers = Sharers::of_kept(prompt);
+            let base = namespaces.shared(sharers, cache);
             let whole = prompt.tokens.len() - prompt.tokens.len() % BLOCK_POSITIONS;
             let tokens = prompt.tokens[..whole].to_vec();
-            self.prompts.push(PublicPrompt { salt: prompt.salt, base, tokens, derived: Vec::new() });
+            self.prompts.push(PublicPrompt { sharers, base, tokens, derived: Vec::new() });
         }
         for old in before {
             let same = |public: &&mut PublicPrompt| public.base == old.base && public.tokens == old.tokens;
@@ -54,7 +55,7 @@ impl PublicPrompts {
     pub(super) fn reset(&mut self, namespaces: &mut NamespaceTable, cache: &mut Cache) {
         self.retired.clear();
         for prompt in &mut self.prompts {
-            prompt.base = namespaces.shared(prompt.salt, cache);
+            prompt.base = namespaces.shared(prompt.sharers, cache);
             prompt.derived.clear();
         }
     }
@@ -63,16 +64,19 @@ impl PublicPrompts {
     pub(super) fn namespace(
         &mut self,
         own: NamespaceId,
-        salt: [u8; 16],
+        sharers: Sharers,
         prompt: &[Token],
         namespaces: &mut NamespaceTable,
         cache: &mut Cache,
     ) -> Option<NamespaceId> {
         let fits = |public: &&mut PublicPrompt| {
-            public.base != own && prompt.len() > public.tokens.len() && prompt.starts_with(&public.tokens)
+            public.base != own
+                && public.sharers.adapter == sharers.adapter
+                && prompt.len() > public.tokens.len()
+                && prompt.starts_with(&public.tokens)
         };
         let longest = self.prompts.iter_mut().filter(fits).max_by_key(|public| public.tokens.len())?;
-        let derived = namespaces.derived(longest.base, &longest.tokens, salt, cache)?;
+        let derived = namespaces.derived(longest.base, &longest.tokens, sharers, cache)?;
         if !longest.derived.contains(&derived) {
             longest.derived.push(derived);
         }

@@ -23,7 +23,7 @@ pub enum AnswerDelta {
     Reasoning(String),
     /// More content.
     Content(String),
-    /// A complete tool call.
+    /// A tool call, with its arguments or their beginning.
     ToolCall {
         /// Position among the calls of this answer, from 0.
         index: usize,
@@ -31,8 +31,16 @@ pub enum AnswerDelta {
         id: String,
         /// The tool.
         name: String,
-        /// Its arguments as JSON text, exactly as the model wrote them if it wrote JSON.
+        /// Its arguments as JSON text, exactly as the model wrote them if it wrote JSON. Where a constraint holds the
+        /// answer to the form of calls these are its first characters, and [`Arguments`](AnswerDelta::Arguments) follow.
         arguments: String,
+    },
+    /// More arguments of the last call.
+    Arguments {
+        /// Position of the call among the calls of this answer.
+        index: usize,
+        /// How its arguments go on.
+        text: String,
     },
 }
 
@@ -86,6 +94,20 @@ struct Calling {
     /// Whether it is the first call of its section.
     first: bool,
     wait: Waiting,
+    /// What of its arguments has been emitted, once the call is certain.
+    sent: Option<Sent>,
+}
+
+/// How far the arguments of an incomplete call have been emitted.
+#[derive(Debug)]
+struct Sent {
+    /// Byte of the pending text behind what was emitted.
+    until: usize,
+    /// Bytes of the arguments that were emitted.
+    bytes: usize,
+    balance: Balance,
+    /// All of the arguments was.
+    complete: bool,
 }
 
 /// The text that an incomplete call waits for, and how far the pending text has been searched.
@@ -242,21 +264,26 @@ impl AnswerParser {
 
     /// Continues with a possible call.
     fn begin_call(&mut self, taken: String, first: bool) {
-        self.enter(State::Calling(Calling { taken, first, wait: Waiting::Any }));
+        self.enter(State::Calling(Calling { taken, first, wait: Waiting::Any, sent: None }));
     }
 
     fn step_calling(&mut self, done: bool, deltas: &mut Vec<AnswerDelta>) -> bool {
+        self.stream_arguments(deltas);
         let (State::Calling(calling), Some(offer)) = (&mut self.state, &self.offer) else { return false };
         if !done && !calling.wait.is_over(&self.pending) {
             return false;
         }
+        let sent = calling.sent.as_ref().map(|sent| sent.bytes);
         match offer.read(&self.pending, calling.first, done) {
             CallRead::Call { name, arguments, end } => {
                 let more_may_follow = !offer.form.opening.is_empty() || offer.form.marker().is_empty();
-                let over = self.calls + 1 >= offer.calls_max;
+                let calls_max = offer.calls_max;
                 self.pending.drain(..end);
-                self.push_call(name, arguments, deltas);
-                self.enter(match (over, more_may_follow) {
+                match sent {
+                    Some(sent) => self.push_arguments(arguments.get(sent..).unwrap_or_default(), deltas),
+                    None => self.push_call(name, arguments, deltas),
+                }
+                self.enter(match (self.calls >= calls_max, more_may_follow) {
                     (true, _) => State::Over,
                     (false, true) => State::Between,
                     (false, false) => State::Content,
@@ -267,6 +294,12 @@ impl AnswerParser {
                 calling.wait = Waiting::on(wait, &self.pending);
                 false
             }
+            // The answer was cut off in the middle of a call, of which the client knows already.
+            CallRead::Incomplete(_) | CallRead::NotACall if sent.is_some() => {
+                self.pending.clear();
+                self.enter(State::Over);
+                false
+            }
             CallRead::Incomplete(_) | CallRead::NotACall => {
                 let taken = std::mem::take(&mut calling.taken);
                 self.enter(State::Content);
@@ -275,6 +308,28 @@ impl AnswerParser {
                 true
             }
         }
+    }
+
+    /// Emits what is new in the arguments of a call that a constraint makes certain.
+    fn stream_arguments(&mut self, deltas: &mut Vec<AnswerDelta>) {
+        let (State::Calling(calling), Some(offer)) = (&mut self.state, &self.offer) else { return };
+        if calling.sent.is_none() {
+            let Some((name, until)) = offer.begun(&calling.taken, &self.pending) else { return };
+            let name = name.to_owned();
+            calling.sent = Some(Sent { until, bytes: 0, balance: Balance::default(), complete: false });
+            self.push_call(name, String::new(), deltas);
+        }
+        let State::Calling(Calling { sent: Some(sent), .. }) = &mut self.state else { return };
+        if sent.complete {
+            return;
+        }
+        let new = &self.pending[sent.until..];
+        let end = sent.balance.feed(new.as_bytes());
+        let new = new[..end.unwrap_or(new.len())].to_owned();
+        sent.complete = end.is_some();
+        sent.until += new.len();
+        sent.bytes += new.len();
+        self.push_arguments(&new, deltas);
     }
 
     /// After a call: another one, the end of the section, or content.
@@ -305,10 +360,24 @@ impl AnswerParser {
 
     fn push_call(&mut self, name: String, arguments: String, deltas: &mut Vec<AnswerDelta>) {
         let index = self.calls;
-        let parts = [&self.salt, "\0", &name, "\0", &arguments].concat();
+        let parts = [&self.salt, "\0", &name].concat();
         let id = format!("call_{index}_{}", &blake3::hash(parts.as_bytes()).to_hex()[..16]);
         deltas.push(AnswerDelta::ToolCall { index, id, name, arguments });
         self.calls += 1;
+    }
+
+    /// More arguments of the last call.
+    fn push_arguments(&mut self, text: &str, deltas: &mut Vec<AnswerDelta>) {
+        let index = self.calls.saturating_sub(1);
+        match deltas.last_mut() {
+            _ if text.is_empty() => {}
+            Some(
+                AnswerDelta::Arguments { text: last, .. } | AnswerDelta::ToolCall { arguments: last, .. },
+            ) => {
+                last.push_str(text);
+            }
+            _ => deltas.push(AnswerDelta::Arguments { index, text: text.to_owned() }),
+        }
     }
 
     fn enter(&mut self, state: State) {

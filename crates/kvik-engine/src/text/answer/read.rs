@@ -18,6 +18,8 @@ pub struct Offer {
     pub tools: Vec<(String, Value)>,
     /// Maximum calls in one answer; text after them is dropped.
     pub calls_max: usize,
+    /// A constraint holds the answer to the form, so that what begins as a call is one.
+    pub certain: bool,
 }
 
 /// Maximum bytes between the beginning of a call and its arguments.
@@ -46,6 +48,22 @@ pub(super) enum WaitFor {
 }
 
 impl Offer {
+    /// The tool that a certain call is of, and the byte of `text` at which its arguments begin, once both are there.
+    /// `taken` is what was removed before `text` as the beginning of the call.
+    pub(super) fn begun(&self, taken: &str, text: &str) -> Option<(&str, usize)> {
+        if !self.certain {
+            return None;
+        }
+        let opening = self.form.opening.strip_prefix(taken).map(|rest| [rest, &self.form.begin].concat());
+        let begin = self.form.begin.strip_prefix(taken).map(str::to_owned);
+        let beginnings = [opening, begin];
+        let rest = beginnings.iter().flatten().find_map(|begin| text.strip_prefix(begin.as_str()))?;
+        let (name, arguments) = self.tools.iter().find_map(|(name, _)| {
+            Some((name, rest.strip_prefix(name.as_str())?.strip_prefix(self.form.middle.as_str())?))
+        })?;
+        arguments.starts_with('{').then(|| (name.as_str(), text.len() - arguments.len()))
+    }
+
     /// Reads a call after the marker (`first`), or after another call of the same section.
     /// `done` if no more text follows.
     pub(super) fn read(&self, text: &str, first: bool, done: bool) -> CallRead {

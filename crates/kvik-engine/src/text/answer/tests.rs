@@ -13,6 +13,10 @@ fn show(deltas: &[AnswerDelta]) -> String {
             AnswerDelta::ToolCall { index, name, arguments, .. } => {
                 ('T', format!("{index}:{name}:{arguments}"))
             }
+            AnswerDelta::Arguments { text, .. } => {
+                out.last_mut().unwrap().1.push_str(text);
+                continue;
+            }
         };
         match out.last_mut() {
             Some((last, joined)) if *last == kind && kind != 'T' => joined.push_str(&text),
@@ -26,7 +30,7 @@ fn show(deltas: &[AnswerDelta]) -> String {
 fn offer(form: ToolForm) -> Option<Arc<Offer>> {
     let schema = json!({"type": "object", "properties": {"t": {"type": "string"}}});
     let tools = ["f", "g"].map(|name| (name.to_owned(), schema.clone())).to_vec();
-    Some(Arc::new(Offer { form, tools, calls_max: usize::MAX }))
+    Some(Arc::new(Offer { form, tools, calls_max: usize::MAX, certain: false }))
 }
 
 fn run(pieces: &[&str], thinking: bool, tools: bool) -> String {
@@ -353,4 +357,61 @@ proptest! {
         prop_assert_eq!(&whole, &run_with(&[left, right], false, offer(forms[form]())), "{:?}|{:?}", left, right);
         prop_assert_eq!(&whole, &run_with(&chars, false, offer(forms[form]())), "{:?}", text);
     }
+}
+
+/// Answers that a constraint has held to a form: prose, then calls exactly as they are written.
+fn constrained(form: &ToolForm, prose: &str, calls: &[(bool, String)]) -> String {
+    let calls = calls.iter().map(|(g, text)| {
+        let arguments = json!({"t": text, "n": [1, {"x": "}"}]});
+        let name = if *g { "g" } else { "f" };
+        [&form.begin, name, &form.middle, &arguments.to_string(), &form.end].concat()
+    });
+    let calls: Vec<String> = calls.collect();
+    let prose = if form.marker().is_empty() { "" } else { prose };
+    if calls.is_empty() {
+        return prose.to_owned();
+    }
+    [prose, &form.opening, &calls.join(&form.separator), &form.closing].concat()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..Default::default() })]
+    #[test]
+    fn certain_calls_say_the_same_while_their_arguments_stream(
+        prose in "[a-z. ]{0,8}",
+        calls in prop::collection::vec((any::<bool>(), "[a-z\"\\\\{}<>é ]{0,12}"), 0..3),
+        cut in any::<prop::sample::Index>(),
+        form in 0..5usize,
+    ) {
+        let form = [ToolForm::tagged, listed, bare, functions, sections][form]();
+        let certain = || {
+            let mut offer = offer(form.clone()).unwrap();
+            Arc::get_mut(&mut offer).unwrap().certain = true;
+            Some(offer)
+        };
+        let text = constrained(&form, &prose, &calls);
+        prop_assert_eq!(run_with(&[&text], false, certain()), run_with(&[&text], false, offer(form.clone())));
+        let offsets: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
+        let cut = &text[..offsets[cut.index(offsets.len())]];
+        let chars: Vec<String> = cut.chars().map(String::from).collect();
+        let chars: Vec<&str> = chars.iter().map(String::as_str).collect();
+        let streamed = run_with(&chars, false, certain());
+        prop_assert_eq!(&run_with(&[cut], false, certain()), &streamed, "{:?}", cut);
+    }
+}
+
+#[test]
+fn arguments_of_a_certain_call_stream_as_they_come() {
+    let mut offer = offer(ToolForm::tagged()).unwrap();
+    Arc::get_mut(&mut offer).unwrap().certain = true;
+    let mut parser = AnswerParser::new(false, Some(offer));
+    assert_eq!(parser.push("<tool_call>\n{\"name\": \"f\", \"arguments\": "), []);
+    let begun = parser.push("{\"t\"");
+    assert!(
+        matches!(&begun[..], [AnswerDelta::ToolCall { index: 0, name, arguments, .. }] if name == "f" && arguments == "{\"t\""),
+        "{begun:?}"
+    );
+    assert_eq!(parser.push(": \"x"), [AnswerDelta::Arguments { index: 0, text: ": \"x".into() }]);
+    assert_eq!(parser.push("\"}}\n</tool"), [AnswerDelta::Arguments { index: 0, text: "\"}".into() }]);
+    assert_eq!((parser.push("_call>"), parser.finish()), (vec![], vec![]));
 }

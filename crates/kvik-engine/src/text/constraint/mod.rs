@@ -7,6 +7,7 @@
 
 mod budget;
 mod calls;
+pub mod gbnf;
 mod guide;
 #[cfg(test)]
 mod hostile;

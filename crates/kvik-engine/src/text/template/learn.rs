@@ -237,7 +237,7 @@ fn reads_back(form: &ToolForm, text: &str, calls: usize) -> bool {
     let properties = json!({KEYS[0]: {"type": "string"}, KEYS[1]: {"type": "string"}});
     let schema = json!({"type": "object", "properties": properties});
     let tools = NAMES.map(|name| (name.to_owned(), schema.clone())).to_vec();
-    let offer = Offer { form: form.clone(), tools, calls_max: usize::MAX };
+    let offer = Offer { form: form.clone(), tools, calls_max: usize::MAX, certain: false };
     let mut parser = AnswerParser::new(false, Some(Arc::new(offer)));
     let deltas = [parser.push(text), parser.finish()].concat();
     let wanted = json!({KEYS[0]: VALUES[0], KEYS[1]: VALUES[1]});

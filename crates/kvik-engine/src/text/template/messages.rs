@@ -78,13 +78,14 @@ fn role<'a>(field: &str, fields: &'a Map<String, Value>) -> Result<&'a str, Temp
     }
 }
 
-/// A string unchanged, parts joined, missing content as an empty string.
+/// A string unchanged, parts one to a line as llama.cpp and vLLM have them, missing content as an empty string.
 fn content(field: &str, content: Option<&Value>) -> Result<String, TemplateError> {
     match content {
         None | Some(Value::Null) => Ok(String::new()),
         Some(Value::String(text)) => Ok(text.clone()),
         Some(Value::Array(parts)) => {
-            parts.iter().enumerate().map(|(i, part)| part_text(&format!("{field}[{i}]"), part)).collect()
+            let texts = parts.iter().enumerate().map(|(i, part)| part_text(&format!("{field}[{i}]"), part));
+            Ok(texts.collect::<Result<Vec<&str>, TemplateError>>()?.join("\n"))
         }
         Some(_) => Err(bad(field.into(), "a string or an array of text parts is needed")),
     }

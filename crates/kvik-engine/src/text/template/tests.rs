@@ -64,7 +64,7 @@ fn content_parts_and_null_become_text() {
     let prompt = render(CHATML, &input(messages)).unwrap();
     assert_eq!(
         prompt,
-        "<|im_start|>system\nab<|im_end|>\n<|im_start|>assistant\n<|im_end|>\n<|im_start|>assistant\n"
+        "<|im_start|>system\na\nb<|im_end|>\n<|im_start|>assistant\n<|im_end|>\n<|im_start|>assistant\n"
     );
 }
 

@@ -61,8 +61,12 @@ fn rendered(template: &ChatTemplate, message: Json) -> String {
 /// Calls and other text of an answer.
 fn read(form: &ToolForm, text: &str) -> (Vec<(String, Json)>, String) {
     let tools = weather()[0]["function"]["parameters"].clone();
-    let offer =
-        Offer { form: form.clone(), tools: vec![("weather".to_owned(), tools)], calls_max: usize::MAX };
+    let offer = Offer {
+        form: form.clone(),
+        tools: vec![("weather".to_owned(), tools)],
+        calls_max: usize::MAX,
+        certain: false,
+    };
     let mut parser = AnswerParser::new(false, Some(Arc::new(offer)));
     let (mut calls, mut content) = (Vec::new(), String::new());
     for delta in [parser.push(text), parser.finish()].concat() {
@@ -70,6 +74,7 @@ fn read(form: &ToolForm, text: &str) -> (Vec<(String, Json)>, String) {
             AnswerDelta::ToolCall { name, arguments, .. } => {
                 calls.push((name, serde_json::from_str(&arguments).unwrap()));
             }
+            AnswerDelta::Arguments { .. } => panic!("nothing makes these calls certain"),
             AnswerDelta::Content(text) | AnswerDelta::Reasoning(text) => content.push_str(&text),
         }
     }

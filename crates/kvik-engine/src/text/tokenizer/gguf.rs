@@ -7,7 +7,7 @@ use super::byte_level::ByteLevel;
 use super::sentence_piece::{SentencePiece, SpacePrefix};
 use super::split::Splitter;
 use super::vocab::{Kind, Spelling, Vocab};
-use super::{BoundaryTokens, Pieces, Tokenizer, TokenizerError};
+use super::{BoundaryTokens, FillTokens, Pieces, Tokenizer, TokenizerError};
 use crate::files::gguf::{Gguf, GgufError};
 
 const MODEL: &str = "tokenizer.ggml.model";
@@ -87,6 +87,19 @@ fn boundary_tokens(
         more_eog: [eot?, eom?].into_iter().flatten().collect(),
         prefix: bos.filter(|_| add_bos).into_iter().collect(),
         suffix: eos.filter(|_| add_eos).into_iter().collect(),
+        fill: fill_tokens(file, vocab)?,
+    })
+}
+
+/// The tokens that fill in the middle, under the names of today or those before them.
+fn fill_tokens(file: &Gguf, vocab: &Vocab) -> Result<FillTokens, GgufError> {
+    let either = |new: &str, old: &str| Ok(special_id(file, new, vocab)?.or(special_id(file, old, vocab)?));
+    Ok(FillTokens {
+        prefix: either("fim_pre", "prefix")?,
+        suffix: either("fim_suf", "suffix")?,
+        middle: either("fim_mid", "middle")?,
+        repository: special_id(file, "fim_rep", vocab)?,
+        file: special_id(file, "fim_sep", vocab)?,
     })
 }
 

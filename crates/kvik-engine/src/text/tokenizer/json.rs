@@ -14,7 +14,7 @@ use super::sentence_piece::{SentencePiece, SpacePrefix};
 use super::special::Strip;
 use super::split::{GPT2, Splitter};
 use super::vocab::{Kind, Spelling, Vocab};
-use super::{BoundaryTokens, Pieces, Tokenizer, TokenizerError};
+use super::{BoundaryTokens, FillTokens, Pieces, Tokenizer, TokenizerError};
 use crate::files::hf::TokenizerHints;
 
 #[derive(Deserialize)]
@@ -288,6 +288,7 @@ fn boundary_tokens(
         more_eog: hints.eog.iter().copied().filter(|&id| (id as usize) < vocab.len()).collect(),
         prefix,
         suffix,
+        fill: FillTokens::default(),
     })
 }
 

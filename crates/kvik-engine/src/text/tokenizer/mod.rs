@@ -4,6 +4,7 @@
 //! on any text; decoding works on bytes, because a token may be part of a character.
 
 mod byte_level;
+mod fill;
 mod gguf;
 mod json;
 mod merge;
@@ -29,6 +30,7 @@ use token_cache::TokenCache;
 use vocab::{END_OF_GENERATION, Kind, Vocab};
 
 pub use crate::files::hf::TokenizerHints;
+pub use fill::FillTokens;
 
 /// A model's tokenizer, shared between threads.
 #[derive(Debug)]
@@ -39,6 +41,7 @@ pub struct Tokenizer {
     ends: BoundaryTokens,
     /// Tokens that end an answer, ascending.
     eog: Vec<Token>,
+    fill: FillTokens,
     /// Whether text is composed (Unicode NFC) first.
     nfc: bool,
     cache: Mutex<TokenCache>,
@@ -68,6 +71,8 @@ struct BoundaryTokens {
     prefix: Vec<Token>,
     /// Tokens to add after a text, if requested.
     suffix: Vec<Token>,
+    /// Tokens that fill in the middle, where the file names them.
+    fill: FillTokens,
 }
 
 impl Tokenizer {
@@ -84,7 +89,8 @@ impl Tokenizer {
         eog.sort_unstable();
         eog.dedup();
         let cache = Mutex::new(TokenCache::new(CACHE_BYTES));
-        Ok(Tokenizer { vocab, pieces, specials, ends, eog, nfc, cache })
+        let fill = ends.fill.or_named(&vocab);
+        Ok(Tokenizer { vocab, pieces, specials, ends, eog, fill, nfc, cache })
     }
 
     /// The tokens of `text`.

@@ -1,0 +1,226 @@
+//! Reads the weights of an adapter and checks them against the model that it is for.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kvik_kernels::{Matrix, MatrixError, Pool, WeightType};
+
+use super::{Adapter, Part};
+use crate::files::{TensorSource, TensorView};
+use crate::model::convert::convert;
+use crate::model::digest::{bits, update_with_tensors};
+use crate::model::expected::matrices;
+use crate::model::{Arch, Model, ModelError};
+
+/// The domain of an adapter's digest.
+const DOMAIN: &str = "kvik 2026-11-23 adapter digest v1";
+
+/// How the two tensors of a pair end.
+const A: &str = ".lora_a";
+const B: &str = ".lora_b";
+
+/// An adapter whose file has been read and checked, and whose weights have not been packed yet.
+#[derive(Debug)]
+pub struct LoadedAdapter {
+    /// Name for people, where the file has one.
+    pub name: Option<String>,
+    /// The architecture of the model that it is for.
+    pub arch: Arch,
+    /// Multiplies what it adds, divided by the rank; 0 where the weights are scaled already.
+    pub alpha: f32,
+    /// What it was trained for, in words.
+    pub task_name: String,
+    /// Text with which its prompts begin.
+    pub prompt_prefix: String,
+    /// Weights by the name of the matrix that they change, with `.lora_a` or `.lora_b` behind it.
+    pub tensors: TensorSource,
+}
+
+/// Why an adapter cannot be used with a model.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdapterError {
+    /// It was trained for another architecture.
+    #[error(
+        "the adapter is for {found} and the model is {expected}; use an adapter that was trained on this model"
+    )]
+    WrongArch {
+        /// The adapter's.
+        found: &'static str,
+        /// The model's.
+        expected: &'static str,
+    },
+    /// The rows of queries and keys stand in another order in the model than in adapters.
+    #[error(
+        "GGUF orders the rows of {arch}'s queries and keys otherwise than the model's Hugging Face files do; \
+         use the adapter with a GGUF file of the model"
+    )]
+    RowOrder {
+        /// The architecture.
+        arch: &'static str,
+    },
+    /// It has no tensors.
+    #[error("the adapter has no tensors; it would change nothing")]
+    Empty,
+    /// A tensor that belongs to no matrix of the model that an adapter can change.
+    #[error(
+        "the adapter's tensor `{tensor}` belongs to no matrix that kvik can adapt in this model; it would be left \
+         out, so the adapter is refused (embeddings and norms cannot be adapted: merge the adapter into the model)"
+    )]
+    UnknownTensor {
+        /// Its name in the adapter.
+        tensor: String,
+    },
+    /// One of the two tensors of a pair is missing.
+    #[error("the adapter has no tensor `{tensor}`; the file is incomplete")]
+    MissingTensor {
+        /// The name of the tensor that is missing.
+        tensor: String,
+    },
+    /// A tensor does not fit the matrix that it is for, or its other half.
+    #[error(
+        "the adapter's tensor `{tensor}` is {found:?} and {expected:?} is needed (rows, cols); the adapter was \
+         trained on another model"
+    )]
+    WrongShape {
+        /// Its name in the adapter.
+        tensor: String,
+        /// Rows and columns in the file.
+        found: [usize; 2],
+        /// Rows and columns that fit.
+        expected: [usize; 2],
+    },
+    /// A tensor cannot be converted.
+    #[error("the adapter's tensor `{tensor}`: {source}")]
+    Convert {
+        /// Its name in the adapter.
+        tensor: String,
+        /// What is wrong with it.
+        source: ModelError,
+    },
+    /// A tensor cannot be packed.
+    #[error("the adapter's tensor `{tensor}`: {source}")]
+    Matrix {
+        /// Its name in the adapter.
+        tensor: String,
+        /// What the kernels object to.
+        source: MatrixError,
+    },
+}
+
+impl Adapter {
+    /// Packs the weights of `file` as f32 for `model`, on `pool`. Every tensor is used: a file with others is refused.
+    pub fn load(file: &LoadedAdapter, model: &Model, pool: &Pool) -> Result<Adapter, AdapterError> {
+        check_arch(file, model)?;
+        let loader = Loader { file, pool };
+        let mut left: BTreeSet<&str> = file.tensors.names().collect();
+        if left.is_empty() {
+            return Err(AdapterError::Empty);
+        }
+        let layers = model.config().layers;
+        let mut parts: Vec<Vec<Part>> = (0..=layers).map(|_| Vec::new()).collect();
+        let mut places = places(model);
+        for base in bases(&left) {
+            let Some(place) = places.remove(base) else { continue };
+            left.remove(format!("{base}{A}").as_str());
+            left.remove(format!("{base}{B}").as_str());
+            parts[place.layer.unwrap_or(layers)].push(loader.part(base, &place)?);
+        }
+        match left.first() {
+            Some(&tensor) => Err(AdapterError::UnknownTensor { tensor: tensor.to_owned() }),
+            None => Ok(Adapter { parts, digest: digest(file, pool) }),
+        }
+    }
+}
+
+fn check_arch(file: &LoadedAdapter, model: &Model) -> Result<(), AdapterError> {
+    let (arch, config) = (file.arch, model.config());
+    if arch != config.arch {
+        return Err(AdapterError::WrongArch { found: arch.name(), expected: config.arch.name() });
+    }
+    match config.rope.style == arch.gguf_rope() {
+        true => Ok(()),
+        false => Err(AdapterError::RowOrder { arch: arch.name() }),
+    }
+}
+
+/// A matrix that an adapter may change.
+struct MatrixPlace {
+    /// `None` for the output matrix.
+    layer: Option<usize>,
+    /// Its name in its layer.
+    name: String,
+    rows: usize,
+    cols: usize,
+}
+
+/// The matrices of a model by name. The embedding is looked up, not multiplied, so it is none of them; nor is the
+/// output matrix where it is the embedding.
+fn places(model: &Model) -> BTreeMap<String, MatrixPlace> {
+    let all = matrices(model.config()).into_iter().filter(|(name, ..)| model.tensors.get(name).is_some());
+    let placed = all.map(|(name, rows, cols)| {
+        let (layer, part) = match name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
+            Some((layer, part)) => (layer.parse().ok(), part),
+            None => (None, name.as_str()),
+        };
+        let place = MatrixPlace { layer, name: part.to_owned(), rows, cols };
+        (name, place)
+    });
+    placed.collect()
+}
+
+/// The names of the matrices that tensors are for.
+fn bases<'a>(tensors: &BTreeSet<&'a str>) -> BTreeSet<&'a str> {
+    tensors.iter().filter_map(|name| name.strip_suffix(A).or_else(|| name.strip_suffix(B))).collect()
+}
+
+struct Loader<'a> {
+    file: &'a LoadedAdapter,
+    pool: &'a Pool,
+}
+
+impl Loader<'_> {
+    fn part(&self, base: &str, place: &MatrixPlace) -> Result<Part, AdapterError> {
+        let (a_name, b_name) = (format!("{base}{A}"), format!("{base}{B}"));
+        let (a, b) = (self.get(&a_name)?, self.get(&b_name)?);
+        let rank = a.rows;
+        check_shape(&a_name, &a, [rank, place.cols])?;
+        check_shape(&b_name, &b, [place.rows, rank])?;
+        // Files of converters that know no alpha have 0: the weights are scaled already.
+        let scale = if self.file.alpha == 0.0 { 1.0 } else { self.file.alpha / rank as f32 };
+        let (a, b) = (self.matrix(&a_name, &a)?, self.matrix(&b_name, &b)?);
+        Ok(Part { name: place.name.clone(), a, b, scale })
+    }
+
+    fn get(&self, name: &str) -> Result<TensorView<'_>, AdapterError> {
+        let missing = || AdapterError::MissingTensor { tensor: name.to_owned() };
+        self.file.tensors.get(name).ok_or_else(missing)
+    }
+
+    fn matrix(&self, name: &str, view: &TensorView<'_>) -> Result<Matrix, AdapterError> {
+        let converted = match view.ty {
+            WeightType::F32 => None,
+            _ => Some(
+                convert(view, WeightType::F32, self.pool)
+                    .map_err(|source| AdapterError::Convert { tensor: name.to_owned(), source })?,
+            ),
+        };
+        let data = converted.as_deref().unwrap_or(view.data);
+        let packed = Matrix::pack(WeightType::F32, view.rows, view.cols, data, self.pool);
+        packed.map_err(|source| AdapterError::Matrix { tensor: name.to_owned(), source })
+    }
+}
+
+fn check_shape(name: &str, view: &TensorView<'_>, expected: [usize; 2]) -> Result<(), AdapterError> {
+    let found = [view.rows, view.cols];
+    match found == expected && found.iter().all(|&size| size > 0) {
+        true => Ok(()),
+        false => Err(AdapterError::WrongShape { tensor: name.to_owned(), found, expected }),
+    }
+}
+
+fn digest(file: &LoadedAdapter, pool: &Pool) -> [u8; 32] {
+    let mut whole = blake3::Hasher::new_derive_key(DOMAIN);
+    whole.update(format!("alpha {}\n", bits(file.alpha)).as_bytes());
+    update_with_tensors(&mut whole, &file.tensors, pool);
+    *whole.finalize().as_bytes()
+}

@@ -1,0 +1,113 @@
+//! What the prefix tree holds: its outline, and its nodes one by one, in RAM and on disk.
+
+use kvik_cache::{
+    BLOCK_POSITIONS, Identity, NamespaceId, NodeInfo, NodeName, OutlineNode, OutlineScan, TenantId,
+};
+use rustc_hash::FxHashMap;
+
+use super::Scheduler;
+use crate::api::{NodeView, TreeNode};
+
+/// Blocks that are named in one call, which bounds the time that others wait.
+const SLICE_BLOCKS: usize = 4096;
+/// Pins of one node that are named.
+const PINS_MAX: usize = 1000;
+
+/// Nodes of an outline that are described one after the other, in slices.
+#[derive(Debug)]
+pub(crate) struct Describing {
+    tenant: Option<TenantId>,
+    /// Those that are left, the next one last.
+    left: Vec<OutlineNode>,
+    described: Vec<TreeNode>,
+    /// Where the described ones end.
+    ends: FxHashMap<NodeName, End>,
+}
+
+/// Where a node ends, as the disk knows it.
+#[derive(Debug, Clone, Copy)]
+struct End {
+    namespace: NamespaceId,
+    /// Tokens up to there.
+    tokens: usize,
+    /// Of the last block.
+    identity: Identity,
+}
+
+impl Describing {
+    /// These nodes, each after the one that it continues.
+    pub(crate) fn new(mut nodes: Vec<OutlineNode>, tenant: Option<TenantId>) -> Describing {
+        nodes.reverse();
+        Describing { tenant, left: nodes, described: Vec::new(), ends: FxHashMap::default() }
+    }
+
+    pub(crate) fn described(self) -> Vec<TreeNode> {
+        self.described
+    }
+}
+
+impl Scheduler {
+    /// Notes a slice of the tree; whether there is another one.
+    pub(crate) fn scan_outline(&self, scan: &mut OutlineScan) -> bool {
+        self.ram.cache.scan_outline(scan)
+    }
+
+    /// Describes the next nodes; whether there are more. What has been evicted meanwhile is left out.
+    pub(crate) fn describe(&self, describing: &mut Describing) -> bool {
+        let mut blocks = 0;
+        while blocks < SLICE_BLOCKS
+            && let Some(outline) = describing.left.pop()
+        {
+            // A node takes some time even where nothing is on disk.
+            blocks += 1 + outline.tokens / BLOCK_POSITIONS;
+            let Some(info) = self.ram.cache.node(outline.name, describing.tenant) else { continue };
+            let before = outline.parent.and_then(|parent| describing.ends.get(&parent));
+            let stored = self.stored(outline.name, &info, before);
+            describing.ends.extend(stored.map(|(_, end)| (outline.name, end)));
+            let disk_tokens = stored.map_or(0, |(tokens, _)| tokens);
+            describing.described.push(TreeNode { outline, info, disk_tokens });
+        }
+        !describing.left.is_empty()
+    }
+
+    /// One node of a tenant, or of any.
+    pub(crate) fn node(&self, name: NodeName, tenant: Option<TenantId>) -> Option<NodeView> {
+        let cache = &self.ram.cache;
+        let info = cache.node(name, tenant)?;
+        let prefix = cache.node_prefix(name)?;
+        let is_part = self.tenants.namespaces.roots(info.namespace).is_part;
+        Some(NodeView {
+            tokens: prefix.len() - info.start,
+            prefix: (!is_part).then_some(prefix),
+            disk_tokens: self.stored(name, &info, None).map_or(0, |(tokens, _)| tokens),
+            pins: cache.pins_through(name, PINS_MAX),
+            policy: cache.policy(),
+            now: self.now(),
+            info,
+        })
+    }
+
+    /// How many tokens of a node are on disk, and where it ends there; none without a disk. `before` is where the
+    /// node that it continues ends.
+    fn stored(&self, name: NodeName, info: &NodeInfo, before: Option<&End>) -> Option<(usize, End)> {
+        if self.disk.is_absent() {
+            return None;
+        }
+        let now = self.now();
+        let own = self.ram.cache.node_tokens(name)?;
+        let continued = before.filter(|end| (end.namespace, end.tokens) == (info.namespace, info.start));
+        let mut identity = match continued {
+            Some(end) => end.identity,
+            None => {
+                let roots = self.tenants.namespaces.roots(info.namespace);
+                roots.identity_after(&self.ram.cache.node_prefix(name)?[..info.start])
+            }
+        };
+        let mut tokens = 0;
+        for block in own.chunks(BLOCK_POSITIONS) {
+            identity = identity.child(block);
+            tokens += if self.disk.holds(&identity, now) { block.len() } else { 0 };
+        }
+        Some((tokens, End { namespace: info.namespace, tokens: info.start + own.len(), identity }))
+    }
+}

@@ -1,0 +1,43 @@
+//! Regular terms as expressions of Lark's terminals.
+
+use super::Term;
+
+/// A regular term as the expression of a terminal; a token as it is.
+pub(super) fn expression(term: &Term) -> String {
+    match term {
+        Term::Text(text) if text.is_empty() => "\"\"".to_owned(),
+        Term::Text(text) => format!("/{}/", text.chars().map(character).collect::<String>()),
+        Term::Class(set) => format!("/{}/", set.regex()),
+        Term::Rule(rule) => format!("R{rule}"),
+        Term::Token(token) => token.clone(),
+        Term::Sequence(terms) if terms.is_empty() => "\"\"".to_owned(),
+        Term::Sequence(terms) => terms.iter().map(part).collect::<Vec<_>>().join(" "),
+        Term::Choice(terms) => terms.iter().map(part).collect::<Vec<_>>().join(" | "),
+        Term::Repeat(term, min, max) => part(term) + &operator(*min, *max),
+    }
+}
+
+/// A term inside another.
+fn part(term: &Term) -> String {
+    match term.parts() {
+        [] => expression(term),
+        _ => format!("({})", expression(term)),
+    }
+}
+
+/// How often something repeats.
+pub(super) fn operator(min: u32, max: Option<u32>) -> String {
+    match (min, max) {
+        (0, None) => "*".to_owned(),
+        (1, None) => "+".to_owned(),
+        (0, Some(1)) => "?".to_owned(),
+        (min, None) => format!("{{{min},}}"),
+        (min, Some(max)) if min == max => format!("{{{min}}}"),
+        (min, Some(max)) => format!("{{{min},{max}}}"),
+    }
+}
+
+/// A character of a regular expression.
+fn character(c: char) -> String {
+    if c.is_ascii_alphanumeric() { c.to_string() } else { format!("\\x{{{:X}}}", c as u32) }
+}

@@ -1,0 +1,232 @@
+//! Which rules are regular: those that refer to regular rules, and to themselves at their end only.
+
+use super::Term;
+use super::parse::Grammar;
+
+/// Maximum terms inside each other in one rule: llguidance reads 30 pairs of parentheses inside each other.
+const NESTED_MAX: usize = 20;
+
+/// The rules of a grammar, and what is known of them. Rules that refer to themselves at their end only repeat instead.
+#[derive(Debug)]
+pub(super) struct Rules {
+    terms: Vec<Term>,
+    regular: Vec<bool>,
+    /// Whether the rule may stand for nothing.
+    nullable: Vec<bool>,
+    /// Whether the rule may stand for something.
+    productive: Vec<bool>,
+}
+
+impl Rules {
+    /// Reads what is to be known from the rules.
+    pub(super) fn of(grammar: Grammar) -> Rules {
+        let count = grammar.rules.len();
+        let (nullable, productive) = (Vec::new(), Vec::new());
+        let mut rules = Rules { terms: grammar.rules, regular: vec![false; count], nullable, productive };
+        rules.find_regular();
+        rules.flatten();
+        rules.find_nullable();
+        rules.find_productive();
+        rules
+    }
+
+    /// The rule that the whole answer follows.
+    pub(super) const ROOT: usize = 0;
+
+    /// What a rule stands for.
+    pub(super) fn term(&self, rule: usize) -> &Term {
+        &self.terms[rule]
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.terms.len()
+    }
+
+    /// Whether a regular expression could stand for a term.
+    pub(super) fn is_regular(&self, term: &Term) -> bool {
+        !term.any(&|part| match part {
+            Term::Rule(rule) => !self.regular[*rule],
+            Term::Token(_) => true,
+            _ => false,
+        })
+    }
+
+    /// Whether a term may stand for nothing.
+    pub(super) fn is_nullable(&self, term: &Term) -> bool {
+        match term {
+            Term::Text(text) => text.is_empty(),
+            Term::Class(_) | Term::Token(_) => false,
+            Term::Rule(rule) => self.nullable[*rule],
+            Term::Sequence(terms) => terms.iter().all(|term| self.is_nullable(term)),
+            Term::Choice(terms) => terms.iter().any(|term| self.is_nullable(term)),
+            Term::Repeat(term, min, _) => *min == 0 || self.is_nullable(term),
+        }
+    }
+
+    /// Whether a term stands for nothing else than nothing.
+    pub(super) fn is_empty(&self, term: &Term) -> bool {
+        !term.any(&|part| match part {
+            Term::Text(text) => !text.is_empty(),
+            Term::Class(_) | Term::Token(_) => true,
+            Term::Rule(rule) => self.productive[*rule],
+            _ => false,
+        })
+    }
+
+    /// Rules become regular when the last rule that they refer to has.
+    fn find_regular(&mut self) {
+        let mut users: Vec<Vec<usize>> = vec![Vec::new(); self.count()];
+        let mut missing = vec![0usize; self.count()];
+        for (rule, term) in self.terms.iter().enumerate() {
+            let mut used = Vec::new();
+            references(term, &mut used);
+            used.sort_unstable();
+            used.dedup();
+            for other in used.into_iter().filter(|&other| other != rule) {
+                users[other].push(rule);
+                missing[rule] += 1;
+            }
+        }
+        let mut ready: Vec<usize> = (0..self.count()).filter(|&rule| missing[rule] == 0).collect();
+        while let Some(rule) = ready.pop() {
+            if !self.become_regular(rule) {
+                continue;
+            }
+            for &user in &users[rule] {
+                missing[user] -= 1;
+                if missing[user] == 0 {
+                    ready.push(user);
+                }
+            }
+        }
+    }
+
+    /// Takes a rule whose other references are regular for regular, if it is.
+    fn become_regular(&mut self, rule: usize) -> bool {
+        if self.terms[rule].any(&|part| matches!(part, Term::Token(_))) {
+            return false;
+        }
+        if refers(&self.terms[rule], rule) {
+            let Some(ends) = ends(&self.terms[rule], rule) else { return false };
+            let Some(term) = ends.repeated() else { return false };
+            self.terms[rule] = term;
+        }
+        self.regular[rule] = true;
+        true
+    }
+
+    /// Moves what is nested deeply into rules of its own.
+    fn flatten(&mut self) {
+        for rule in 0..self.count() {
+            let term = std::mem::replace(&mut self.terms[rule], Term::Sequence(Vec::new()));
+            self.terms[rule] = self.flat(term, 0);
+        }
+    }
+
+    fn flat(&mut self, term: Term, depth: usize) -> Term {
+        if depth == NESTED_MAX && !term.parts().is_empty() {
+            let term = self.flat(term, 0);
+            self.regular.push(self.is_regular(&term));
+            self.terms.push(term);
+            return Term::Rule(self.count() - 1);
+        }
+        let mut flat = |terms: Vec<Term>| terms.into_iter().map(|term| self.flat(term, depth + 1)).collect();
+        match term {
+            Term::Sequence(terms) => Term::Sequence(flat(terms)),
+            Term::Choice(terms) => Term::Choice(flat(terms)),
+            Term::Repeat(term, min, max) => Term::Repeat(Box::new(self.flat(*term, depth + 1)), min, max),
+            term => term,
+        }
+    }
+
+    fn find_nullable(&mut self) {
+        self.nullable = vec![false; self.count()];
+        while let Some(rule) =
+            self.first(|rules, rule| !rules.nullable[rule] && rules.is_nullable(&rules.terms[rule]))
+        {
+            for rule in (0..=rule).rev().chain(rule..self.count()) {
+                self.nullable[rule] |= self.is_nullable(&self.terms[rule]);
+            }
+        }
+    }
+
+    fn find_productive(&mut self) {
+        self.productive = vec![false; self.count()];
+        while let Some(rule) =
+            self.first(|rules, rule| !rules.productive[rule] && !rules.is_empty(&rules.terms[rule]))
+        {
+            for rule in (0..=rule).rev().chain(rule..self.count()) {
+                self.productive[rule] |= !self.is_empty(&self.terms[rule]);
+            }
+        }
+    }
+
+    /// The first rule that is such a one.
+    fn first(&self, is_such: impl Fn(&Rules, usize) -> bool) -> Option<usize> {
+        (0..self.count()).find(|&rule| is_such(self, rule))
+    }
+}
+
+fn references(term: &Term, found: &mut Vec<usize>) {
+    if let Term::Rule(rule) = term {
+        found.push(*rule);
+    }
+    for part in term.parts() {
+        references(part, found);
+    }
+}
+
+fn refers(term: &Term, rule: usize) -> bool {
+    term.any(&|part| *part == Term::Rule(rule))
+}
+
+/// The ways through a rule: those that lead to the rule again, without that last reference, and the others.
+struct Ends {
+    again: Vec<Term>,
+    last: Vec<Term>,
+}
+
+impl Ends {
+    /// `x ::= again x | last` as `again* last`; nothing where no way ends.
+    fn repeated(self) -> Option<Term> {
+        let again = Term::Repeat(Box::new(Term::Choice(self.again)), 0, None);
+        (!self.last.is_empty()).then(|| Term::Sequence(vec![again, Term::Choice(self.last)]))
+    }
+}
+
+/// The ways through a term of `rule`; nothing where the rule stands elsewhere than at their end.
+fn ends(term: &Term, rule: usize) -> Option<Ends> {
+    if !refers(term, rule) {
+        return Some(Ends { again: Vec::new(), last: vec![term.clone()] });
+    }
+    match term {
+        Term::Rule(_) => Some(Ends { again: vec![Term::Sequence(Vec::new())], last: Vec::new() }),
+        Term::Choice(terms) => {
+            let mut all = Ends { again: Vec::new(), last: Vec::new() };
+            for term in terms {
+                let ends = ends(term, rule)?;
+                all.again.extend(ends.again);
+                all.last.extend(ends.last);
+            }
+            Some(all)
+        }
+        Term::Sequence(terms) => {
+            let (end, before) = terms.split_last()?;
+            if before.iter().any(|term| refers(term, rule)) {
+                return None;
+            }
+            let ends = ends(end, rule)?;
+            let after = |ways: Vec<Term>| match ways.is_empty() {
+                true => Vec::new(),
+                false => vec![Term::Sequence([before, &[Term::Choice(ways)]].concat())],
+            };
+            Some(Ends { again: after(ends.again), last: after(ends.last) })
+        }
+        Term::Repeat(term, 0, Some(1)) => {
+            let mut ends = ends(term, rule)?;
+            ends.last.push(Term::Sequence(Vec::new()));
+            Some(ends)
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,76 @@
+//! Tokens with which a model fills in the middle of a text.
+
+use kvik_cache::Token;
+
+use super::Tokenizer;
+use super::vocab::Vocab;
+
+/// The tokens around the parts of a text whose middle is wanted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FillTokens {
+    /// Before the text in front of the middle.
+    pub prefix: Option<Token>,
+    /// Before the text behind the middle.
+    pub suffix: Option<Token>,
+    /// Before the middle.
+    pub middle: Option<Token>,
+    /// Before the name of a repository.
+    pub repository: Option<Token>,
+    /// Before the name of a file.
+    pub file: Option<Token>,
+}
+
+/// Names of these tokens in vocabularies whose files do not say which they are; those that llama.cpp knows.
+const PREFIX: [&str; 8] = [
+    "<|fim_prefix|>",
+    "<fim-prefix>",
+    "<fim_prefix>",
+    "<｜fim▁begin｜>",
+    "<PRE>",
+    "▁<PRE>",
+    "<|code_prefix|>",
+    "<|prefix|>",
+];
+const SUFFIX: [&str; 8] = [
+    "<|fim_suffix|>",
+    "<fim-suffix>",
+    "<fim_suffix>",
+    "<｜fim▁hole｜>",
+    "<SUF>",
+    "▁<SUF>",
+    "<|code_suffix|>",
+    "<|suffix|>",
+];
+const MIDDLE: [&str; 8] = [
+    "<|fim_middle|>",
+    "<fim-middle>",
+    "<fim_middle>",
+    "<｜fim▁end｜>",
+    "<MID>",
+    "▁<MID>",
+    "<|code_middle|>",
+    "<|middle|>",
+];
+const REPOSITORY: [&str; 5] = ["<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"];
+const FILE: [&str; 2] = ["<|file_sep|>", "<file_sep>"];
+
+impl FillTokens {
+    /// These, and by their names those that are missing.
+    pub(super) fn or_named(self, vocab: &Vocab) -> FillTokens {
+        let named = |names: &[&str]| names.iter().find_map(|name| vocab.id(name));
+        FillTokens {
+            prefix: self.prefix.or_else(|| named(&PREFIX)),
+            suffix: self.suffix.or_else(|| named(&SUFFIX)),
+            middle: self.middle.or_else(|| named(&MIDDLE)),
+            repository: self.repository.or_else(|| named(&REPOSITORY)),
+            file: self.file.or_else(|| named(&FILE)),
+        }
+    }
+}
+
+impl Tokenizer {
+    /// The tokens with which the model fills in the middle of a text, as far as it has them.
+    pub fn fill_tokens(&self) -> FillTokens {
+        self.fill
+    }
+}
