@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
 """Conversations beside each other on a running server, with memory and without, in turns: the time between two tokens.
 
-Each conversation says several things, the next as soon as an answer has ended, so summaries are made and branches
-computed ahead while others are being answered. Without memory the client drops the oldest exchanges itself. Rounds of
+Each conversation says several things, the next as soon as an answer has ended or has been read (--pause), so summaries
+are made and branches computed ahead while others are being answered. Without memory the client drops the oldest exchanges itself. Rounds of
 both kinds alternate, and every round holds conversations that the server has not seen.
 
-    kvik serve -m model.gguf --ctx-size 2048 --memory-recent 400 --memory-trigger 200 --memory-summary 48
+    kvik serve -m model.gguf --context 2048 --memory-recent 400 --memory-trigger 200 --memory-summary 48
     bench/memory/gaps.py --base-url http://127.0.0.1:8080/v1 --recent 400
 """
 import argparse
 import http.client
 import json
+import random
 import statistics
 import threading
 import time
@@ -27,6 +28,7 @@ def main():
     parser.add_argument("--turns", type=int, default=12)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--max-tokens", type=int, default=32)
+    parser.add_argument("--pause", type=float, default=0, help="seconds that an answer is read, about")
     parser.add_argument("--recent", type=int, default=600, help="tokens that a client without memory sends, about")
     args = parser.parse_args()
     gaps = {True: [], False: []}
@@ -61,6 +63,7 @@ def one_round(args, memory):
 def converse(args, memory, found, lock):
     name = uuid.uuid4().hex[:8]
     messages = [dict(role="system", content=f"You are assistant {name}.")]
+    reading = random.Random(name)
     for turn in range(args.turns):
         messages.append(dict(role="user", content=" ".join(f"{name} word{turn}x{i}" for i in range(WORDS_A_SAYING // 2))))
         sent = messages if memory else [messages[0]] + newest(messages[1:], args.recent)
@@ -71,6 +74,7 @@ def converse(args, memory, found, lock):
             found.summarised += bool(answer["summarised"])
             found.failed += not answer["text"]
         messages.append(dict(role="assistant", content=answer["text"] or "."))
+        time.sleep(args.pause * reading.uniform(0.5, 1.5))
 
 
 def newest(messages, tokens):

@@ -4,7 +4,7 @@
 The user tells facts in turns 1 to 50 and asks for each once: at once (the control), or 100, 300 or 500 turns later.
 The other turns are small talk. Facts and small talk are of kvik-tiny's kind, with names it was not trained on.
 Writes a JSON line a turn, and prints recall by distance, times to first token (from the moment when the request is
-sent), the largest prompt and refusals.
+sent), the largest prompt, refusals, and of kvik the bytes of keys and values in use.
 The conversation ends when the last fact has been asked for, so it is up to 50 turns longer than --turns.
 
     bench/memory/turns.py --base-url http://127.0.0.1:8080/v1 --out turns.jsonl
@@ -16,6 +16,8 @@ import pathlib
 import re
 import sys
 import time
+import urllib.parse
+import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "models/tiny/train"))
@@ -27,6 +29,7 @@ TELLING_TURNS = 50
 DISTANCES = (100, 300, 500)
 CONTROL = 1
 CHARS_PER_TOKEN = 4
+KV_EVERY = 50
 
 
 def main():
@@ -46,6 +49,8 @@ def main():
     rows = []
     with args.out.open("w") as out:
         for row in converse(ask_server(args), script(args.turns, args.seed), history_of(args)):
+            if row["turn"] % KV_EVERY == 0:
+                row["kv_bytes"] = kv_bytes(args)
             rows.append(row)
             print(json.dumps(row), file=out, flush=True)
             time.sleep(args.pause)
@@ -156,6 +161,15 @@ def read_chunk(chunk, answer, elapsed_ms):
     answer["memory"] = report.get("memory") or answer["memory"]
 
 
+def kv_bytes(args):
+    """Bytes of the server's blocks that hold something; None where it has no such metric."""
+    url = urllib.parse.urljoin(args.base_url, "/metrics")
+    request = urllib.request.Request(url, headers=dict(authorization=f"Bearer {args.api_key}"))
+    with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=60) as answer:
+        used = re.search(r"^kvik_kv_used_bytes (\S+)", answer.read().decode(), re.MULTILINE)
+        return int(float(used[1])) if used else None
+
+
 def table(rows):
     """The lines of the report."""
     lines = ["| asked after | facts | recalled |", "| ---: | ---: | ---: |"]
@@ -172,6 +186,8 @@ def table(rows):
     refusals = [row for row in rows if row["refusal"] is not None]
     lines += ["", f"largest prompt: {max((row['prompt_tokens'] for row in prompts), default=0)} tokens"]
     lines += [f"prompt tokens computed: {computed}", f"refusals: {len(refusals)}"]
+    used = [f"{row['kv_bytes']:,} (turn {row['turn']})" for row in rows if row.get("kv_bytes") is not None]
+    lines += [f"bytes of keys and values: {', '.join(used)}"] if used else []
     lines += [f"first refusal: turn {row['turn']}: {row['refusal']}" for row in refusals[:1]]
     return lines
 

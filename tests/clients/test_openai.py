@@ -103,3 +103,11 @@ def test_a_prompt_beyond_the_context(create):
 def test_a_wrong_key(client):
     with pytest.raises(openai.AuthenticationError):
         client.with_options(api_key="wrong").models.list()
+
+
+def test_arguments_of_a_call_stream_as_they_come(create):
+    options = dict(tools=[TOOL], tool_choice=FORCED, temperature=0, max_tokens=80)
+    whole = create(**options).choices[0].message.tool_calls[0].function
+    parts = [part.function for chunk in create(**options, stream=True) for choice in chunk.choices for part in choice.delta.tool_calls or []]
+    assert parts[0].name == whole.name and "".join(part.arguments or "" for part in parts) == whole.arguments
+    assert len(parts) > 3 and all(part.name is None for part in parts[1:])

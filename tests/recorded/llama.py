@@ -61,12 +61,12 @@ def strangers():
     """Routes and methods that there are not."""
     ask = lambda method, path: Request(f"{method} {path}", method, path)
     return [
-        get("/"),
+        get("/nothing"),
         get("/v1/nothing"),
         get("/v1/chat/completions"),
         get("/tokenize"),
         post("/v1/models", "a wrong method", {}),
-        post("/v1/responses", "an API that kvik does not speak", {}),
+        post("/v1/assistants", "an API that kvik does not speak", {}),
         ask("DELETE", "/v1/prompts"),
         ask("PATCH", "/v1/cache"),
         ask("PUT", "/metrics"),

@@ -1,8 +1,35 @@
 //! The wall clock.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
+
+use crate::accounts::ledger::Day;
 
 /// Seconds since 1970; 0 where the clock stands before.
 pub(crate) fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+/// Now, as `2026-11-23T10:20:30.123456Z`.
+pub(crate) fn now_rfc3339() -> String {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    rfc3339(now.as_secs(), now.subsec_micros())
+}
+
+/// A Unix time and microseconds, likewise.
+pub(crate) fn rfc3339(seconds: u64, micros: u32) -> String {
+    let day = Day::of(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+    let of_day = seconds % (24 * 3600);
+    let (hours, minutes, seconds) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
+    format!("{day}T{hours:02}:{minutes:02}:{seconds:02}.{micros:06}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_as_clients_read_them() {
+        assert_eq!(rfc3339(0, 0), "1970-01-01T00:00:00.000000Z");
+        assert_eq!(rfc3339(1_795_429_999, 7), "2026-11-23T10:33:19.000007Z");
+    }
 }

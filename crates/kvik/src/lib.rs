@@ -15,6 +15,7 @@ pub mod fuzzing;
 mod http;
 mod hub;
 mod measured;
+mod page;
 mod random;
 mod serving;
 mod settings;

@@ -2,14 +2,22 @@
 //!
 //! A route reads its body off the async threads (parse, check, template, tokenize) into the one
 //! request that the engine takes, and words the engine's events. Dialects hold no state and use nothing
-//! of one another but what `request` has for all.
+//! of one another but what `request` has for all; only llama-server's slots are kept prompts of kvik's own dialect.
 
+mod anthropic;
+mod chat;
+mod embedding;
 mod kvik;
 mod llama;
+mod logprobs;
+mod ollama;
 mod openai;
 mod openapi;
+mod page;
+mod progress;
 mod reading;
 mod request;
+mod responses;
 mod route;
 mod routes;
 mod shapes;

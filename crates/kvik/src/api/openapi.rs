@@ -83,7 +83,10 @@ fn described(generator: &mut SchemaGenerator, dialect: &str, operation: &Operati
 fn content(operation: &Operation) -> Value {
     let mut content = match operation.answer {
         Answer::Json(schema) => json!({"application/json": {"schema": schema()}}),
-        Answer::Text => json!({"text/plain": {"schema": {"type": "string"}}}),
+        Answer::Text(kinds) => {
+            let string = |kind: &&str| ((*kind).to_owned(), json!({"schema": {"type": "string"}}));
+            Value::Object(kinds.iter().map(string).collect())
+        }
     };
     if operation.streams {
         let description = "Events whose data is JSON, one for each piece of the answer";

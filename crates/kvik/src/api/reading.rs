@@ -85,8 +85,3 @@ fn forced_call(json: &str) -> AnswerDelta {
         _ => AnswerDelta::Content(json.to_owned()),
     }
 }
-
-/// JSON has no infinity; a forbidden token gets OpenAI's -9999.
-pub(crate) fn finite(logprob: f32) -> f32 {
-    if logprob.is_finite() { logprob } else { -9999.0 }
-}

@@ -46,7 +46,8 @@ pub(super) struct Operation {
 pub(super) enum Answer {
     /// JSON of this schema.
     Json(fn() -> Value),
-    Text,
+    /// Bytes of one of these media types.
+    Text(&'static [&'static str]),
 }
 
 /// One route under all its names.

@@ -17,7 +17,7 @@ use axum::{
 use serde_json::{Value, json};
 
 use super::{
-    kvik, llama, openai, openapi,
+    anthropic, embedding, kvik, llama, ollama, openai, openapi, page, responses,
     route::{Answer, Dialect, ErrorBody, Operation, at, gives},
 };
 use crate::{
@@ -27,15 +27,27 @@ use crate::{
 
 /// All of them. A new dialect is a line here.
 pub(super) fn dialects() -> Vec<Dialect> {
-    vec![openai::dialect(), llama::dialect(), kvik::dialect(), operation()]
+    vec![
+        openai::dialect(),
+        responses::dialect(),
+        anthropic::dialect(),
+        ollama::dialect(),
+        llama::dialect(),
+        embedding::dialect(),
+        kvik::dialect(),
+        page::dialect(),
+        operation(),
+    ]
 }
 
 /// What whoever runs the server asks for.
 fn operation() -> Dialect {
-    let metrics =
-        Operation { answer: Answer::Text, ..gives(Value::default, "Metrics, as Prometheus reads them") };
+    let metrics = Operation {
+        answer: Answer::Text(&["application/openmetrics-text"]),
+        ..gives(Value::default, "Metrics, as Prometheus reads them")
+    };
     let routes = vec![
-        at(&guard::PUBLIC).get(health, gives(health_schema, "Whether the server answers requests")),
+        at(&guard::HEALTH).get(health, gives(health_schema, "Whether the server answers requests")),
         // It shows what concerns all tenants.
         at(&["/metrics"])
             .get(metrics_text, metrics)

@@ -43,6 +43,8 @@ pub(super) fn timings() -> Value {
         ("prompt_ms", kind("number")),
         ("predicted_n", kind("integer")),
         ("predicted_ms", kind("number")),
+        ("draft_n", kind("integer")),
+        ("draft_n_accepted", kind("integer")),
     ])
 }
 
@@ -70,6 +72,12 @@ pub(super) fn kvik() -> Value {
 
 /// What was kept of the tokens of a prompt with a retention.
 pub(super) fn retained() -> Value {
+    let positions = object([
+        ("layers", kind("integer")),
+        ("heads", kind("integer")),
+        ("tokens", kind("integer")),
+        ("kept", list(list(list(kind("integer"))))),
+    ]);
     let loss = object([
         ("mean_percent", kind("number")),
         ("worst_percent", kind("number")),
@@ -84,6 +92,8 @@ pub(super) fn retained() -> Value {
         ("share_kept", kind("number")),
         ("smallest_head", kind("integer")),
         ("largest_head", kind("integer")),
+        ("tightened", kind("integer")),
+        ("positions", positions),
         ("loss", loss),
         ("measured", kind("boolean")),
     ])

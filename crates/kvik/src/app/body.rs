@@ -1,15 +1,19 @@
 //! Bodies: bounded in size, in time, and in number at once.
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{
+    pin::Pin,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use axum::{
     body::{Body, Bytes, HttpBody},
-    extract::{FromRequest, Request},
+    extract::{FromRequest, MatchedPath, Request},
     http::{HeaderMap, StatusCode, header},
 };
 use tokio::time::{Instant, timeout_at};
 
-use super::{keys::Caller, state::App};
+use super::{keys::Caller, spans::Came, state::App};
 use crate::http::{
     body_memory::{BodyShare, SMALL_BYTES, TooSlow},
     error::ApiError,
@@ -25,6 +29,8 @@ const RATE_MIN: u64 = 64 << 10;
 pub(crate) struct JsonBody {
     bytes: Bytes,
     pub(crate) caller: Caller,
+    /// Where it came from, for its span.
+    pub(crate) came: Came,
     /// Its share of the memory for bodies; free again with it.
     _share: BodyShare,
 }
@@ -37,13 +43,24 @@ impl JsonBody {
 
     /// Finds its fields; nothing is built before it is read.
     pub(crate) fn parse(&self) -> Result<json::Body, ApiError> {
+        self.check_text()?;
+        json::Body::parse(&self.bytes)
+    }
+
+    /// The whole as the field `name`, for a body that is no object.
+    pub(crate) fn parse_as(&self, name: &str) -> Result<json::Body, ApiError> {
+        self.check_text()?;
+        json::Body::wrap(name, &self.bytes)
+    }
+
+    fn check_text(&self) -> Result<(), ApiError> {
         if let Err(error) = std::str::from_utf8(&self.bytes) {
             let at = error.valid_up_to();
             return Err(ApiError::bad_request(format!(
                 "the body is not UTF-8: byte {at} is not part of a character"
             )));
         }
-        json::Body::parse(&self.bytes)
+        Ok(())
     }
 }
 
@@ -53,11 +70,19 @@ impl FromRequest<Arc<App>> for JsonBody {
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
         let caller = request.extensions().get::<Caller>().cloned().ok_or_else(ApiError::unauthorized)?;
         check_form(request.headers())?;
+        let mut came = came(&request);
         let share = app.bodies.begin(caller.tenant.id);
         let bytes = read(request.into_body(), &share, app).await?;
         share.complete();
-        Ok(JsonBody { bytes: bytes.into(), caller, _share: share })
+        came.at = Some(SystemTime::now());
+        Ok(JsonBody { bytes: bytes.into(), caller, came, _share: share })
     }
+}
+
+fn came(request: &Request) -> Came {
+    let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
+    let traceparent = request.headers().get("traceparent").and_then(|value| value.to_str().ok());
+    Came { route: route.unwrap_or_default(), traceparent: traceparent.map(str::to_owned), at: None }
 }
 
 /// Reads a body as fast as it comes and there is memory.

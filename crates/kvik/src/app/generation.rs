@@ -16,10 +16,7 @@ use std::{
 
 use axum::{
     Json,
-    response::{
-        IntoResponse, Response, Sse,
-        sse::{self, KeepAlive},
-    },
+    response::{IntoResponse, Response},
 };
 use kvik_engine::api::{Event, EventSink, Report, Request};
 use serde_json::{Value, json};
@@ -29,13 +26,11 @@ use tokio_stream::Stream;
 use super::{
     conversations::{Writing, written},
     report::{trailer::Trailer, usage::usage},
+    tally::Counts,
     usage_account::UsageAccount,
+    wire::{Frame, KEEP_ALIVE, Wire},
 };
 use crate::{accounts::tenants::AdmissionPermit, http::error::ApiError, serving::Inference};
-
-/// Pause after which a silent stream sends a comment: proxies stay patient during a long prefill,
-/// and a client that has vanished without a word is noticed by the write.
-const KEEP_ALIVE: Duration = Duration::from_secs(3);
 
 /// Events of the prompts of one HTTP request, merged; each is tagged with the prompt's index.
 pub(crate) struct Generation {
@@ -49,20 +44,25 @@ pub(crate) struct Generation {
 }
 
 /// The engine's end of the channel.
-struct Sink {
-    prompt: usize,
-    events: UnboundedSender<(usize, Event)>,
-    account: Arc<UsageAccount>,
+pub(super) struct Sink {
+    pub(super) prompt: usize,
+    pub(super) events: UnboundedSender<(usize, Event)>,
+    pub(super) account: Arc<UsageAccount>,
     /// The slots of all prompts: free when the last one has ended and its events were read, and before the client
     /// knows of it, who may ask the next question before this sink is dropped.
-    permit: Option<Arc<AdmissionPermit>>,
+    pub(super) permit: Option<Arc<AdmissionPermit>>,
 }
 
 impl EventSink for Sink {
     fn send(&mut self, event: Event) -> bool {
-        if let Event::Done(report) = &event {
-            self.account.charge(report);
-            self.account.metrics.answered(report);
+        match &event {
+            Event::Done(report) => {
+                self.account.charge(report);
+                self.account.count(Counts::ANSWERED);
+                self.account.metrics.answered(report);
+            }
+            Event::Failed(_) => self.account.count(Counts::FAILED),
+            _ => {}
         }
         if matches!(event, Event::Done(_) | Event::Failed(_)) {
             self.permit = None;
@@ -158,15 +158,18 @@ impl Generation {
         Err(ApiError::internal("the engine has stopped"))
     }
 
-    /// Waits for the end of one prompt, and returns its first choice's text. Whoever stops waiting cancels.
-    pub(crate) async fn text(mut self) -> Result<String, ApiError> {
-        let mut all = String::new();
+    /// Waits for the end of one prompt, and returns its first choice's text and what it has cost. Whoever stops waiting
+    /// cancels.
+    pub(crate) async fn text(mut self) -> Result<(String, Report), ApiError> {
+        let (mut all, mut end) = (String::new(), Report::default());
         while let Some(event) = poll_fn(|cx| self.poll_event(cx)).await {
-            if let (_, Event::Text { choice: 0, text, .. }) = event? {
-                all.push_str(&text);
+            match event? {
+                (_, Event::Text { choice: 0, text, .. }) => all.push_str(&text),
+                (_, Event::Done(report)) => end = report,
+                _ => {}
             }
         }
-        Ok(all)
+        Ok((all, end))
     }
 
     /// Answers with one JSON object, or with a stream of them.
@@ -180,18 +183,15 @@ impl Generation {
             self.settle(KEEP_ALIVE).await?;
             let mut first = Vec::new();
             answer.start(&mut first);
-            let ready = first.iter().map(frame).collect();
+            let ready = first.into_iter().map(Frame::Json).collect();
             let frames = Frames { generation: self, answer, trailer, ready, writing: None, ended: false };
-            // Proxies that buffer would turn a stream into one late answer.
-            let headers = [("cache-control", "no-cache"), ("x-accel-buffering", "no")];
-            let sse = Sse::new(frames).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
-            return Ok((headers, sse).into_response());
+            return Ok(A::WIRE.respond(frames));
         }
         while let Some(event) = poll_fn(|cx| self.poll_event(cx)).await {
-            let (prompt, event) = event?;
+            let (prompt, event) = event.inspect_err(|error| trailer.fail(error.code()))?;
             trailer.note(prompt, &event);
             answer.take(prompt, event, &trailer, &mut Vec::new());
-            if let Some(writing) = trailer.write(|| answer.message()) {
+            if let Some(writing) = trailer.write(&answer) {
                 written(writing.await)?;
             }
         }
@@ -217,6 +217,11 @@ pub(crate) trait Answer: Send + Unpin + 'static {
         None
     }
 
+    /// The answer as it is stored, where clients may read it again.
+    fn stored(&self, _trailer: &Trailer) -> Option<Value> {
+        None
+    }
+
     /// The whole answer, once every prompt has ended.
     fn whole(self, trailer: &Trailer) -> Value;
 
@@ -225,8 +230,8 @@ pub(crate) trait Answer: Send + Unpin + 'static {
         error.body()
     }
 
-    /// What a stream sends last, if anything.
-    const LAST: Option<&'static str>;
+    /// How a stream is sent.
+    const WIRE: Wire;
 }
 
 /// The body of a streamed answer.
@@ -234,7 +239,7 @@ struct Frames<A> {
     generation: Generation,
     answer: A,
     trailer: Trailer,
-    ready: VecDeque<sse::Event>,
+    ready: VecDeque<Frame>,
     /// Until this is done what is ready waits.
     writing: Option<Writing>,
     ended: bool,
@@ -244,13 +249,13 @@ impl<A: Answer> Frames<A> {
     /// No trailer: a stream that failed must not look complete.
     fn fail(&mut self, error: &ApiError) {
         self.ended = true;
-        self.trailer.fail();
-        self.ready = [frame(&self.answer.failed(error))].into();
+        self.trailer.fail(error.code());
+        self.ready = [Frame::Json(self.answer.failed(error))].into();
     }
 }
 
 impl<A: Answer> Stream for Frames<A> {
-    type Item = Result<sse::Event, std::convert::Infallible>;
+    type Item = Frame;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
@@ -260,7 +265,7 @@ impl<A: Answer> Stream for Frames<A> {
                 written(ended).unwrap_or_else(|error| self.fail(&error));
             }
             if let Some(frame) = self.ready.pop_front() {
-                return Poll::Ready(Some(Ok(frame)));
+                return Poll::Ready(Some(frame));
             }
             if self.ended {
                 return Poll::Ready(None);
@@ -272,20 +277,16 @@ impl<A: Answer> Stream for Frames<A> {
                     trailer.note(prompt, &event);
                     answer.take(prompt, event, trailer, &mut frames);
                     frames.iter_mut().for_each(|frame| generation.account.write_cost(frame));
-                    let writing = trailer.write(|| answer.message());
-                    self.ready.extend(frames.iter().map(frame));
+                    let writing = trailer.write(answer);
+                    self.ready.extend(frames.into_iter().map(Frame::Json));
                     self.writing = writing;
                 }
                 Some(Err(error)) => self.fail(&error),
                 None => {
                     self.ended = true;
-                    self.ready.extend(A::LAST.map(|last| sse::Event::default().data(last)));
+                    self.ready.extend(A::WIRE.end());
                 }
             }
         }
     }
-}
-
-fn frame(json: &Value) -> sse::Event {
-    sse::Event::default().data(json.to_string())
 }

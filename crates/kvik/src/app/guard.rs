@@ -11,11 +11,11 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use super::{keys::Caller, rate_limits, state::App};
-use crate::http::error::ApiError;
+use super::{keys::Caller, rate_limits, state::App, tally::Counts};
+use crate::{http::error::ApiError, page};
 
-/// The only routes that want no key and that no rate limits.
-pub(crate) const PUBLIC: [&str; 2] = ["/health", "/v1/health"];
+/// Whether the server answers; these routes and the page want no key, and no rate limits them.
+pub(crate) const HEALTH: [&str; 2] = ["/health", "/v1/health"];
 
 /// The longest text of an error that axum words.
 const WORDED_BYTES: usize = 4 << 10;
@@ -47,13 +47,17 @@ pub(crate) async fn admit(State(app): State<Arc<App>>, mut request: Request, nex
         Ok(()) => next.run(request).await,
         Err(error) => error.into_response(),
     };
+    if response.status() == StatusCode::TOO_MANY_REQUESTS {
+        app.tally.add(&tenant.name, Counts::REFUSED);
+    }
     rate_limits::add_headers(&tenant, app.now(), response.headers_mut());
     response
 }
 
 /// Whether a request wants no key.
 pub(crate) fn is_public(request: &Request) -> bool {
-    PUBLIC.contains(&request.uri().path())
+    let path = request.uri().path();
+    HEALTH.contains(&path) || page::has(path)
 }
 
 /// Lets only the admin through.

@@ -1,4 +1,4 @@
-//! What is answered while the model loads: come back in a moment, in llama-server's words.
+//! What is answered while the model loads: the page, and else to come back in a moment, in llama-server's words.
 
 use std::sync::Arc;
 
@@ -8,11 +8,15 @@ use axum::{
     http::{StatusCode, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
+    routing::get,
 };
 use serde_json::json;
 
 use super::guard::is_public;
-use crate::http::origins::{self, Senders};
+use crate::{
+    http::origins::{self, Senders},
+    page,
+};
 
 /// Seconds after which a client may ask again.
 const RETRY_AFTER: &str = "1";
@@ -21,7 +25,8 @@ const RETRY_AFTER: &str = "1";
 pub(crate) fn router(senders: Senders, is_open: bool) -> Router {
     let cors = origins::cors(&senders.origins);
     let check = middleware::from_fn_with_state(Arc::new((senders, is_open)), check_sender);
-    Router::new().fallback(loading).layer(cors).layer(check)
+    let router = Router::new().route(page::ROOT, get(page::index)).route(page::FILES, get(page::file));
+    router.fallback(loading).method_not_allowed_fallback(loading).layer(cors).layer(check)
 }
 
 async fn check_sender(State(state): State<Arc<(Senders, bool)>>, request: Request, next: Next) -> Response {

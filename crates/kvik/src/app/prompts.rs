@@ -78,8 +78,16 @@ impl PromptRecord {
         let retention = self.retention()?;
         let RetainedRecord { tokens, kept, dropped, smallest_head, largest_head, .. } =
             *self.retained.as_ref()?;
-        let tightened = Vec::new();
-        Some(Retained { retention, tokens, kept, dropped, smallest_head, largest_head, tightened })
+        Some(Retained {
+            retention,
+            tokens,
+            kept,
+            dropped,
+            smallest_head,
+            largest_head,
+            tightened: Vec::new(),
+            positions: None,
+        })
     }
 }
 
@@ -266,8 +274,16 @@ mod tests {
     fn what_is_kept_of_a_prompt_is_written_down_and_older_records_are_read() {
         let retention: Retention = "kvzip:0.25,budget=all".parse().unwrap();
         let (tokens, kept, dropped) = (160, 40, 120);
-        let (smallest_head, largest_head, tightened) = (4, 9, Vec::new());
-        let retained = Retained { retention, tokens, kept, dropped, smallest_head, largest_head, tightened };
+        let retained = Retained {
+            retention,
+            tokens,
+            kept,
+            dropped,
+            smallest_head: 4,
+            largest_head: 9,
+            tightened: Vec::new(),
+            positions: None,
+        };
         let part = PromptRecord { retained: Some(RetainedRecord::of(&retention, &retained)), ..record("1") };
         let read: PromptRecord = serde_json::from_value(serde_json::to_value(&part).unwrap()).unwrap();
         assert_eq!((&read, read.retained(), read.retention()), (&part, Some(retained), Some(retention)));
@@ -279,6 +295,7 @@ mod tests {
     fn the_hash_is_of_tokens_and_model_and_what_is_kept() {
         let prompt = |tokens: &[u32]| KeptPrompt {
             tokens: tokens.to_vec(),
+            adapters: None,
             salt: [0; 16],
             tenant: Default::default(),
             retention: None,

@@ -11,7 +11,7 @@ use super::{
     generation::{Answer, Generation},
     kept_prefix,
     keys::Caller,
-    rate_limits,
+    lora, rate_limits,
     report::trailer::{Origin, Trailer},
     state::App,
     usage_account::UsageAccount,
@@ -45,13 +45,23 @@ impl App {
         read: impl FnOnce(&App, &Body) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
         let reader = Reader { tenant: body.caller.tenant.id, large: body.is_large() };
+        self.in_turn(reader, move |app, presence| read(app, &body.parse()?.wanted_by(presence))).await
+    }
+
+    /// Runs what takes its time when it is the turn of the tenant. When the client leaves, the work is told; the permit
+    /// is free only when it has ended.
+    pub(crate) async fn in_turn<T: Send + 'static>(
+        self: &Arc<Self>,
+        reader: Reader,
+        work: impl FnOnce(&App, Presence) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
         let permit = self.readers.enter(reader).await?;
         let presence = Presence::default();
         let _client = presence.client();
         let app = self.clone();
         let work = move || {
             let _permit = permit;
-            read(&app, &body.parse()?.wanted_by(presence))
+            work(&app, presence)
         };
         match tokio::task::spawn_blocking(work).await {
             Ok(result) => result,
@@ -66,7 +76,7 @@ impl App {
         body: JsonBody,
         read: fn(&App, &Caller, &Body) -> Result<Prepared<A>, ApiError>,
     ) -> Result<Response, ApiError> {
-        let caller = body.caller.clone();
+        let (caller, came) = (body.caller.clone(), body.came.clone());
         rate_limits::check_tokens(&caller.tenant, self.now())?;
         // Submitting hashes the constraint, so it belongs to the slow part.
         let start = move |app: &App, body: &Body| {
@@ -74,9 +84,11 @@ impl App {
             if let Some(prefix) = &origin.kept_prefix {
                 kept_prefix::read(app, &caller.tenant, prefix, &mut requests)?;
             }
+            let adapters = lora::adapters(body, &app.serving.lora)?;
+            requests.iter_mut().for_each(|request| request.adapters.clone_from(&adapters));
             let permit = app.admit(&caller, requests.len())?;
             requests.iter_mut().for_each(|request| caller.tenant.sign(request));
-            let trailer = Trailer::new(app, origin, &requests);
+            let trailer = Trailer::new(app, origin, came, &requests);
             Ok((app.submit(&caller, permit, requests)?, answer, trailer, stream))
         };
         let (generation, answer, trailer, stream) = self.read(body, start).await?;
@@ -91,14 +103,33 @@ impl App {
         mut request: Request,
     ) -> Result<(Report, Value), ApiError> {
         let permit = self.admit(caller, 1)?;
+        request.adapters = self.serving.lora.usual();
         caller.tenant.sign(&mut request);
         self.submit(caller, permit, vec![request])?.report().await
     }
 
     /// What the model says to a request of the background. The tenant pays for it; its place among those who wait is
     /// nobody's, so it takes none of the tenant's.
-    pub(crate) async fn say(&self, caller: &Caller, mut request: Request) -> Result<String, ApiError> {
+    pub(crate) async fn say(
+        &self,
+        caller: &Caller,
+        mut request: Request,
+    ) -> Result<(String, Report), ApiError> {
         let permit = caller.tenant.meter.enter(&TenantLimits::NONE, None, 0)?;
+        request.adapters = self.serving.lora.usual();
+        caller.tenant.sign(&mut request);
+        self.submit(caller, permit, vec![request])?.text().await
+    }
+
+    /// What the model says to a request of a caller who waits.
+    pub(crate) async fn answer(
+        &self,
+        caller: &Caller,
+        mut request: Request,
+    ) -> Result<(String, Report), ApiError> {
+        rate_limits::check_tokens(&caller.tenant, self.now())?;
+        let permit = self.admit(caller, 1)?;
+        request.adapters = self.serving.lora.usual();
         caller.tenant.sign(&mut request);
         self.submit(caller, permit, vec![request])?.text().await
     }
@@ -112,21 +143,22 @@ impl App {
     ) -> Result<Generation, ApiError> {
         let started = Generation::start(&*self.serving.engine, self.account(caller), permit, requests);
         // How many wait is the other tenants' business.
-        started.map_err(|error| if self.slots.is_some() { error.impersonal() } else { error })
+        started.map_err(|error| if self.admission.is_some() { error.impersonal() } else { error })
     }
 
     /// Lets `prompts` prompts of a caller into the engine.
-    fn admit(&self, caller: &Caller, prompts: usize) -> Result<AdmissionPermit, ApiError> {
+    pub(super) fn admit(&self, caller: &Caller, prompts: usize) -> Result<AdmissionPermit, ApiError> {
         let tenant = &caller.tenant;
-        Ok(tenant.meter.enter(&tenant.limits, self.slots.as_ref(), prompts)?)
+        Ok(tenant.meter.enter(&tenant.limits, self.admission.as_ref(), prompts)?)
     }
 
-    fn account(&self, caller: &Caller) -> UsageAccount {
+    pub(super) fn account(&self, caller: &Caller) -> UsageAccount {
         let tenant = caller.tenant.clone();
         UsageAccount {
             prices: tenant.prices.or(self.config.prices),
             tenant,
             metrics: self.metrics.clone(),
+            tally: self.tally.clone(),
             ledger: self.ledger.clone(),
             clock: self.config.clock.clone(),
         }

@@ -17,8 +17,13 @@ use super::{
     keys::Keys,
     memory::{Memory, MemoryConfig},
     metrics::Metrics,
+    node_ids::NodeIds,
     prompts::Registry,
     report::comparison::Answered,
+    responses::Responses,
+    slots::Slots,
+    spans::Spans,
+    tally::Tally,
     usage_account::Clock,
 };
 use crate::{
@@ -29,7 +34,7 @@ use crate::{
     },
     http::{body_memory::BodyMemory, error::ApiError, origins::Senders, readers::Readers},
     serving::Serving,
-    settings::size::ByteSize,
+    settings::{sampling::SamplingArgs, size::ByteSize},
 };
 
 /// Bytes of text that are tokenized for every token of the context. Texts have three to five bytes per
@@ -41,6 +46,8 @@ const TOKENIZED_BYTES_PER_TOKEN: usize = 32;
 pub(crate) struct AppConfig {
     /// Whom requests may come from.
     pub(crate) senders: Senders,
+    /// What runs is shown at `/slots`.
+    pub(crate) shows_slots: bool,
     /// Requests for other models are refused, not answered by this one.
     pub(crate) strict_model: bool,
     /// Longest body.
@@ -57,6 +64,10 @@ pub(crate) struct AppConfig {
     pub(crate) conversations: Option<Records>,
     /// How long conversations go on.
     pub(crate) memory: MemoryConfig,
+    /// Where spans of answers go, if anywhere.
+    pub(crate) spans: Option<Arc<Spans>>,
+    /// What holds where a request does not say it.
+    pub(crate) sampling: SamplingArgs,
 }
 
 /// The state behind the routes.
@@ -64,6 +75,8 @@ pub(crate) struct App {
     pub(crate) serving: Serving,
     pub(crate) config: AppConfig,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) tally: Arc<Tally>,
+    pub(crate) node_ids: NodeIds,
     /// The answers that later ones may be compared with.
     pub(crate) answered: Arc<Answered>,
     pub(crate) ledger: Arc<Ledger>,
@@ -71,12 +84,16 @@ pub(crate) struct App {
     pub(crate) registry: Registry,
     /// Conversations that clients name.
     pub(crate) conversations: Arc<Conversations>,
+    /// Answers that clients go on from by their id.
+    pub(crate) responses: Arc<Responses>,
     /// What is remembered of conversations.
     pub(crate) memory: Memory,
     /// Who may come in; replaced when the tenants file is read again.
     keys: RwLock<Arc<Keys>>,
+    /// What was computed under the names that llama-server has for places to run in.
+    pub(crate) slots: Arc<Slots>,
     /// The engine's admission slots, where several tenants share them.
-    pub(super) slots: Option<Arc<AdmissionSlots>>,
+    pub(super) admission: Option<Arc<AdmissionSlots>>,
     /// Memory for bodies.
     pub(crate) bodies: Arc<BodyMemory>,
     pub(super) readers: Arc<Readers>,
@@ -88,19 +105,23 @@ impl App {
     pub(crate) fn new(serving: Serving, keys: Keys, ledger: Arc<Ledger>, config: AppConfig) -> Arc<App> {
         let shared = keys.tenants().are_named();
         let bodies = BodyMemory::new(config.body_limit.0, shared);
-        let slots = shared.then(|| AdmissionSlots::new(config.admission_slots));
+        let admission = shared.then(|| AdmissionSlots::new(config.admission_slots));
         let readers = Readers::new(shared);
-        let memory = Memory::new(&config.memory, serving.model.context, config.records.as_ref());
+        let memory = Memory::new(&config.memory, &serving, config.records.as_ref());
         Arc::new(App {
             serving,
             registry: Registry::open(config.records.as_ref()),
             conversations: Conversations::open(config.conversations.as_ref()),
+            responses: Responses::open(config.conversations.as_ref()),
             memory,
             config,
             ledger,
             keys: RwLock::new(Arc::new(keys)),
-            slots,
+            slots: Arc::default(),
+            admission,
             metrics: Arc::new(Metrics::new()),
+            tally: Arc::new(Tally::new()),
+            node_ids: NodeIds::new(),
             answered: Arc::default(),
             bodies,
             readers,
@@ -168,7 +189,7 @@ impl App {
 
     /// Whether this server runs the model of that name.
     pub(crate) fn check_model(&self, name: &str) -> Result<(), ApiError> {
-        if self.serving.model.answers_to(name) {
+        if self.serving.model.answers_to(name) || self.serving.lora.find(name).is_some() {
             return Ok(());
         }
         let message = format!(

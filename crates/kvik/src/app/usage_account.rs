@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Duration};
 use kvik_engine::api::Report;
 use serde_json::Value;
 
-use super::metrics::Metrics;
+use super::{
+    metrics::Metrics,
+    tally::{Counts, Tally},
+};
 use crate::accounts::{ledger::Ledger, prices::Prices, tenants::Tenant};
 
 /// Tells the time since some fixed moment.
@@ -17,6 +20,7 @@ pub(crate) struct UsageAccount {
     /// The tenant's prices, or the server's; with none an answer names no cost.
     pub(crate) prices: Option<Prices>,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) tally: Arc<Tally>,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) clock: Clock,
 }
@@ -28,6 +32,12 @@ impl UsageAccount {
         tenant.meter.charge(&tenant.limits, report.computed_tokens + report.generated_tokens, (self.clock)());
         let entry = self.ledger.enter(&tenant.name, report, self.prices.as_ref());
         self.metrics.charged(&tenant.name, report, &entry);
+        self.count(Counts::tokens(report));
+    }
+
+    /// Counts for the tenant what happened to a prompt.
+    pub(crate) fn count(&self, counts: Counts) {
+        self.tally.add(&self.tenant.name, counts);
     }
 
     /// Writes into every `usage` of an answer what it costs: the cost of the numbers that stand
@@ -37,7 +47,10 @@ impl UsageAccount {
         match answer {
             Value::Array(answers) => answers.iter_mut().for_each(|answer| self.write_cost(answer)),
             answer => {
-                if let Some(Value::Object(usage)) = answer.get_mut("usage") {
+                // Dialects that count otherwise have no place for it.
+                if let Some(Value::Object(usage)) = answer.get_mut("usage")
+                    && usage.contains_key("prompt_tokens")
+                {
                     let count = |value: Option<&Value>| value.and_then(Value::as_u64).unwrap_or(0) as usize;
                     let cached =
                         usage.get("prompt_tokens_details").and_then(|tokens| tokens.get("cached_tokens"));

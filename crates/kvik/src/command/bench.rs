@@ -8,7 +8,7 @@ use std::time::Instant;
 use clap::Args;
 use kvik_cache::{BLOCK_POSITIONS, BlockId, Token};
 use kvik_engine::model::ModelRunner;
-use kvik_engine::model::batch::{Batch, Row, Runner, SequenceKv};
+use kvik_engine::model::batch::{Batch, Output, Row, Runner, SequenceKv};
 use kvik_kernels::KvLayout;
 use serde::Serialize;
 
@@ -298,7 +298,7 @@ impl TokenStream {
             self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let token = ((self.state >> 33) % self.vocab) as Token;
         let position = position as u32;
-        Row { sequence, token, position, cache_position: position, logits }
+        Row { sequence, token, position, cache_position: position, output: Output::logits_if(logits) }
     }
 }
 
@@ -429,7 +429,7 @@ mod tests {
                     (0..row.cache_position as usize).find(|&at| !self.stored.contains_key(&place(table, at)));
                 assert_eq!(hole, None, "{row:?} reads a position that was never computed");
             }
-            self.filled += batch.rows.iter().filter(|row| !row.logits).count();
+            self.filled += batch.rows.iter().filter(|row| row.output == Output::None).count();
             &[]
         }
     }

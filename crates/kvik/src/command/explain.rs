@@ -92,6 +92,7 @@ fn meaning(reason: &str) -> &'static str {
         "other_tenant_or_private" => "This request, or the request that computed it, is not shared.",
         "below_minimum" => "Too few of its tokens are cached to be worth reusing.",
         "still_computing" => "A running request is computing it; this request would wait for it.",
+        "pooled" => "An embedding of all its tokens needs their hidden states, which are not cached.",
         "load_failed" => "It is on disk and could not be read.",
         "recompute_was_cheaper" => "It is on disk, and computing it takes less time than reading it.",
         _ => "",
@@ -118,6 +119,7 @@ mod tests {
             StopReason::Private,
             StopReason::BelowMinimum,
             StopReason::StillComputing,
+            StopReason::Pooled,
             StopReason::LoadFailed,
             StopReason::RecomputeWasCheaper,
         ] {

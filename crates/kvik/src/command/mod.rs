@@ -27,11 +27,12 @@ use clap::{CommandFactory, FromArgMatches};
 
 pub(crate) use cli::{Cli, Task};
 
-use crate::settings::config;
+use crate::settings::{config, llama_flags};
 
 /// Runs the command named by the arguments of this process.
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
-    let args: Vec<OsString> = std::env::args_os().collect();
+    let (args, notes) = llama_flags::expand(std::env::args_os().collect::<Vec<OsString>>());
+    notes.iter().for_each(|note| eprintln!("note: {note}"));
     let matches = config::configure(Cli::command(), &args)?.get_matches_from(args);
     match Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).task {
         Task::Serve(args) => serve::run(&args),

@@ -15,6 +15,7 @@ use super::example;
 use super::flags::{
     access::AccessArgs,
     accounts::{AccountArgs, StateArgs},
+    embedding::EmbeddingArgs,
     memory::MemoryArgs,
 };
 use crate::{
@@ -29,6 +30,7 @@ use crate::{
         keys::Keys,
         loading,
         memory::{MemoryConfig, rebuild::make_summaries},
+        spans::Spans,
         upkeep,
         usage_account::Clock,
     },
@@ -41,6 +43,7 @@ use crate::{
     settings::{
         logging::{self, LogFormat},
         model::{CacheArgs, ModelArgs},
+        sampling::SamplingArgs,
         size::ByteSize,
     },
 };
@@ -65,7 +68,8 @@ const WRITE_TIME: Duration = Duration::from_secs(60);
   kvik serve --tenants tenants.toml --admin-key K  for clients isolated from each other
 
 Each of these flags is also an environment variable (--cache-ram: KVIK_CACHE_RAM) and a key of
-config.toml (cache-ram = \"4GiB\"). KVIK_LOG=debug says more.")]
+config.toml (cache-ram = \"4GiB\"). KVIK_LOG=debug says more.
+llama-server's flags are read as well: -c, -np, -n, -a, -ctk, -ctv, -hf and their long names.")]
 pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
@@ -84,9 +88,15 @@ pub(crate) struct ServeArgs {
     /// Refuse requests that name another model, instead of answering them with this model
     #[arg(long, value_parser = FalseyValueParser::new(), help_heading = "Server")]
     strict_model: bool,
+    /// Answer 501 to GET /slots, which shows how many requests run
+    #[arg(long, value_parser = FalseyValueParser::new(), help_heading = "Server")]
+    no_slots: bool,
     /// Seconds that running answers may take to finish after SIGTERM
     #[arg(long, value_name = "SECONDS", default_value_t = 30, help_heading = "Server")]
     pub(crate) grace: u64,
+    /// Send a span of each answer to this OpenTelemetry collector (OTLP over HTTP, JSON), as http://127.0.0.1:4318
+    #[arg(long, value_name = "URL", help_heading = "Server")]
+    otlp: Option<String>,
     /// Format of log lines
     #[arg(long, value_enum, default_value = "text", help_heading = "Server")]
     pub(crate) log: LogFormat,
@@ -96,6 +106,10 @@ pub(crate) struct ServeArgs {
     pub(crate) accounts: AccountArgs,
     #[command(flatten)]
     pub(crate) memory: MemoryArgs,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    #[command(flatten)]
+    pub(crate) embedding: EmbeddingArgs,
 }
 
 /// The settings of clients: keys, tenants, prices and records.
@@ -128,6 +142,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     if let Some(alias) = &args.alias {
         loaded.serving.model.name.clone_from(alias);
     }
+    args.embedding.apply(&mut loaded.serving.embedder);
     runtime.block_on(serve(args, clients, loaded, port))
 }
 
@@ -179,7 +194,10 @@ async fn serve(args: &ServeArgs, mut clients: Clients, loaded: Loaded, port: Por
     }
     stopping.await?;
     accounts.abort();
-    upkeep::write_accounts(app).await;
+    upkeep::write_accounts(app.clone()).await;
+    if let Some(spans) = app.config.spans.clone() {
+        let _ = tokio::task::spawn_blocking(move || spans.finish()).await;
+    }
     tracing::info!("stopped");
     Ok(())
 }
@@ -188,7 +206,11 @@ async fn serve(args: &ServeArgs, mut clients: Clients, loaded: Loaded, port: Por
 fn app(args: &ServeArgs, clients: Clients, serving: Serving, ip: IpAddr) -> anyhow::Result<Arc<App>> {
     let ledger = Ledger::new(&serving.model.name, clients.records.as_ref(), SystemTime::now);
     let senders = args.access.senders(ip);
-    let config = args.app_config(senders, clients.prices, clients.records, clients.conversations)?;
+    let mut config = args.app_config(senders, clients.prices, clients.records, clients.conversations)?;
+    if let Some(address) = &args.otlp {
+        let spans = Spans::new(address, &serving.model.name).with_context(|| format!("--otlp {address}"))?;
+        config.spans = Some(Arc::new(spans));
+    }
     if config.memory.is_wanted() {
         config.memory.settings(serving.model.context).context("--memory")?;
     }
@@ -199,7 +221,8 @@ fn app(args: &ServeArgs, clients: Clients, serving: Serving, ip: IpAddr) -> anyh
 #[cfg(any(test, fuzzing))]
 pub(crate) fn without_port(args: &ServeArgs) -> anyhow::Result<Arc<App>> {
     let clients = args.clients()?;
-    let Loaded { serving, handle, .. } = load::open(&args.model, &args.cache, args.capacity)?;
+    let Loaded { mut serving, handle, .. } = load::open(&args.model, &args.cache, args.capacity)?;
+    args.embedding.apply(&mut serving.embedder);
     handle.set_tenants(clients.keys.tenants());
     app(args, clients, serving, std::net::Ipv4Addr::LOCALHOST.into())
 }
@@ -310,6 +333,7 @@ impl ServeArgs {
         let memory = MemoryConfig { secret: self.state.secret(), ..self.memory.config(false)? };
         Ok(AppConfig {
             senders,
+            shows_slots: !self.no_slots,
             strict_model,
             body_limit,
             prices,
@@ -318,6 +342,8 @@ impl ServeArgs {
             records,
             conversations,
             memory,
+            spans: None,
+            sampling: self.sampling,
         })
     }
 }
@@ -343,6 +369,7 @@ kvik {version}
   runs     {parallel} requests at a time on {threads} threads
 
 listening on {url}
+the page is at {url}/
 
 Try it:
 

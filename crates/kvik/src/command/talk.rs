@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context, anyhow};
 use clap::Args;
 use kvik_cache::Token;
-use kvik_engine::api::{Event, EventSink, Report, Request, Sampling};
+use kvik_engine::api::{Event, EventSink, Report, Request, Sampling, Wants};
 use kvik_engine::text::answer::{AnswerDelta, AnswerParser};
 use kvik_engine::text::template::{RenderInput, ends_in_thinking};
 use serde_json::{Map, Value, json};
@@ -86,6 +86,7 @@ impl TalkArgs {
     pub(crate) fn request(&self, serving: &Serving, prompt: Vec<Token>) -> Request {
         Request {
             prompt,
+            wants: Wants::Text,
             choices: 1,
             max_tokens: self.max_tokens.unwrap_or(serving.model.context),
             ignore_eos: false,
@@ -96,11 +97,13 @@ impl TalkArgs {
             show_special: false,
             show: Vec::new(),
             reuse: true,
+            adapters: serving.lora.usual(),
             salt: [0; 16],
             tenant: Default::default(),
             lifetime: Default::default(),
             retention: serving.retaining.usual(),
             kept_prefix: None,
+            show_kept: false,
             background: false,
         }
     }
@@ -157,7 +160,7 @@ pub(crate) fn answer(
                 return Ok(Turn { report, first_token });
             }
             Event::Failed(error) => return Err(error.into()),
-            Event::Prefill { .. } | Event::Finished { .. } => {}
+            Event::Prefill { .. } | Event::Vector(_) | Event::Finished { .. } => {}
         }
     }
     Err(anyhow!("the engine stopped before the answer was complete"))
@@ -170,7 +173,7 @@ fn show_deltas(deltas: Vec<AnswerDelta>, show: &mut dyn FnMut(AnswerPiece<'_>)) 
             AnswerDelta::Reasoning(text) => show(AnswerPiece::Reasoning(&text)),
             AnswerDelta::Content(text) => show(AnswerPiece::Content(&text)),
             // No tools were offered.
-            AnswerDelta::ToolCall { .. } => {}
+            AnswerDelta::ToolCall { .. } | AnswerDelta::Arguments { .. } => {}
         }
     }
 }

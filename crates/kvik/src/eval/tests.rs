@@ -32,7 +32,7 @@ fn with_run(tasks: &[(&str, usize)], settings: Vec<Setting>, check: impl FnOnce(
     let opened = load::model(&args, &args.pool()).unwrap();
     let tasks: Vec<EvalTask> = tasks.iter().map(|(name, count)| cases(&opened, name, *count)).collect();
     let layout = ModelRunner::layout(opened.model.config(), &KvFormat::F32.into()).unwrap();
-    let Opened { model, tokenizer, template } = opened;
+    let Opened { model, tokenizer, template, .. } = opened;
     check(&EvalRun {
         model: Arc::new(model),
         tokenizer: &tokenizer,

@@ -26,9 +26,9 @@ pub(crate) struct ApiError {
 
 /// A prompt that is longer than the context.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Overflow {
-    prompt_tokens: usize,
-    context_tokens: usize,
+pub(crate) struct Overflow {
+    pub(crate) prompt_tokens: usize,
+    pub(crate) context_tokens: usize,
 }
 
 impl ApiError {
@@ -97,8 +97,32 @@ impl ApiError {
         ApiError::new(StatusCode::FORBIDDEN, Some("admin_key_required"), message)
     }
 
+    /// This server, or its model, has no such thing.
+    pub(crate) fn not_supported(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::NOT_IMPLEMENTED, Some("not_supported"), message)
+    }
+
     pub(crate) fn internal(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, Some("internal_error"), message)
+    }
+
+    pub(crate) fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// What kind of failure it is, in a word.
+    pub(crate) fn code(&self) -> &'static str {
+        self.code.unwrap_or_else(|| self.kind())
+    }
+
+    /// The field that is wrong, where it is one.
+    pub(crate) fn param(&self) -> Option<&str> {
+        self.param.as_deref()
+    }
+
+    /// The numbers of a prompt that is longer than the context.
+    pub(crate) fn overflow(&self) -> Option<Overflow> {
+        self.overflow
     }
 
     /// OpenAI's error object; also what a stream that fails half-way sends as its last frame.
@@ -124,6 +148,8 @@ impl ApiError {
             StatusCode::FORBIDDEN => "permission_error",
             StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
             StatusCode::SERVICE_UNAVAILABLE => "unavailable_error",
+            // llama-server's.
+            StatusCode::NOT_IMPLEMENTED => "not_supported_error",
             status if status.is_server_error() => "server_error",
             _ => "invalid_request_error",
         }

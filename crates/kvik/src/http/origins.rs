@@ -48,6 +48,8 @@ pub(crate) enum AllowedHost {
 pub(crate) enum AllowedOrigin {
     /// `*`
     Any,
+    /// `localhost`: pages of this machine, from any port.
+    Local,
     /// As browsers write it: `https://example.org`, or `null`.
     Page(HeaderValue),
 }
@@ -84,8 +86,22 @@ impl FromStr for AllowedOrigin {
             });
         match HeaderValue::from_str(&origin) {
             _ if text == "*" => Ok(AllowedOrigin::Any),
+            _ if text == "localhost" => Ok(AllowedOrigin::Local),
             Ok(value) if is_origin => Ok(AllowedOrigin::Page(value)),
-            _ => Err(format!("`{text}` is no origin; write it as https://example.org, or * for all")),
+            _ => Err(format!(
+                "`{text}` is no origin; write it as https://example.org, localhost for pages of this machine, or * for all"
+            )),
+        }
+    }
+}
+
+impl AllowedOrigin {
+    /// Whether pages of this origin are among those.
+    fn has(&self, origin: &HeaderValue) -> bool {
+        match self {
+            AllowedOrigin::Any => true,
+            AllowedOrigin::Local => is_local(origin),
+            AllowedOrigin::Page(page) => page == origin,
         }
     }
 }
@@ -139,16 +155,19 @@ impl Senders {
 fn check_origin(headers: &HeaderMap, allowed: &[AllowedOrigin]) -> Result<(), ApiError> {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let is_welcome = |origin: &HeaderValue| {
-        let is_allowed = |allowed: &AllowedOrigin| match allowed {
-            AllowedOrigin::Any => true,
-            AllowedOrigin::Page(page) => page == origin,
-        };
-        allowed.iter().any(is_allowed) || is_same_origin(origin, host)
+        allowed.iter().any(|allowed| allowed.has(origin)) || is_same_origin(origin, host)
     };
     match headers.get_all(header::ORIGIN).iter().find(|origin| !is_welcome(origin)) {
         None => Ok(()),
         Some(origin) => Err(foreign_origin(origin)),
     }
+}
+
+/// Whether a page was served by this machine, under the names that nobody else can take.
+fn is_local(origin: &HeaderValue) -> bool {
+    let origin = origin.to_str().ok().and_then(|origin| origin.parse::<Uri>().ok());
+    let host = origin.as_ref().and_then(Uri::authority).map(host_name).unwrap_or_default();
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback())
 }
 
 /// Whether a page of `origin` was served under the name by which it calls now. Its scheme does not
@@ -195,14 +214,11 @@ fn shortened(text: &str) -> String {
 
 /// What browsers are told: pages of these origins may call, with the headers they ask for.
 pub(crate) fn cors(allowed: &[AllowedOrigin]) -> CorsLayer {
-    let pages = allowed.iter().filter_map(|origin| match origin {
-        AllowedOrigin::Any => None,
-        AllowedOrigin::Page(page) => Some(page.clone()),
-    });
+    let pages = allowed.to_vec();
     let origins = match allowed {
         [] => return CorsLayer::new(),
         _ if allowed.contains(&AllowedOrigin::Any) => Any.into(),
-        _ => AllowOrigin::list(pages),
+        _ => AllowOrigin::predicate(move |origin, _| pages.iter().any(|allowed| allowed.has(origin))),
     };
     // Who may call at all may send any header: clients have their own, as `x-stainless-os`.
     CorsLayer::new()
@@ -307,6 +323,17 @@ mod tests {
         ] {
             check(&allowed, origin, "127.0.0.1:8080", false);
             check(&[AllowedOrigin::Any], origin, "127.0.0.1:8080", true);
+            check(&[AllowedOrigin::Local], origin, "127.0.0.1:8080", false);
+        }
+        for origin in
+            ["http://localhost", "https://localhost:3000", "http://127.0.0.1:1", "http://[::1]:3000"]
+        {
+            check(&[AllowedOrigin::Local], origin, "kvik.lan", true);
+        }
+        for origin in
+            ["http://notlocalhost", "http://localhost.evil.example", "http://127.0.0.1.evil.example"]
+        {
+            check(&[AllowedOrigin::Local], origin, "kvik.lan", false);
         }
         check_origin(&headers(&[("host", "127.0.0.1")]), &[]).unwrap();
         assert!(

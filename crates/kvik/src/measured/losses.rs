@@ -91,6 +91,13 @@ impl MeasuredLosses {
         self.settings.iter().find(of_setting)?.loss()
     }
 
+    /// All that was measured with what it comes to, those that keep least first.
+    pub(crate) fn all(&self) -> Vec<(&SettingLosses, Loss)> {
+        let mut all: Vec<_> = self.settings.iter().filter_map(|known| Some((known, known.loss()?))).collect();
+        all.sort_by(|(a, _), (b, _)| a.kept.total_cmp(&b.kept).then_with(|| a.retain.cmp(&b.retain)));
+        all
+    }
+
     /// The retention that keeps least of those that lose at most `percent` in every task, of those that were measured
     /// on enough cases.
     pub(crate) fn best(&self, kv: &str, question_seen: bool, percent: f64) -> Option<Retention> {

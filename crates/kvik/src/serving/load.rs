@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, bail};
-use clap::{Args, builder::TypedValueParser, value_parser};
+use clap::{Args, ValueEnum, builder::TypedValueParser, value_parser};
 use indicatif::{ProgressBar, ProgressStyle};
 use kvik_cache::{
     BLOCK_POSITIONS, CacheConfig,
@@ -11,7 +11,7 @@ use kvik_cache::{
 };
 use kvik_engine::api::{EventSink, Probe, Request, RequestError};
 use kvik_engine::engine::{Engine, EngineConfig};
-use kvik_engine::load::LoadedModel;
+use kvik_engine::load::{Embedding, LoadedModel};
 use kvik_engine::model::{Model, ModelRunner};
 use kvik_engine::stats::EngineStats;
 use kvik_engine::text::template::{ChatTemplate, TemplateError};
@@ -20,7 +20,11 @@ use kvik_kernels::{KvLayout, Pool};
 
 use super::{
     budget::KvBudget,
-    disk, kv, memory,
+    disk,
+    embedding::Embedder,
+    kv,
+    lora::LoraAdapters,
+    memory,
     repeat::repeat_prompt,
     retaining::{Reach, Retaining},
 };
@@ -41,6 +45,8 @@ const CHOICES_MAX: u32 = 64;
 const PREFILL_ROWS: usize = 512;
 /// Prompt rows of a step while streams decode: they delay each stream's next token.
 const PREFILL_ROWS_MIXED: usize = 64;
+/// Rows of a step that drafts add.
+const DRAFT_ROWS: usize = 16;
 /// Ghost entries of evicted blocks, which explain misses and inform the policies: 2 MiB.
 const GHOSTS: usize = 1 << 16;
 /// The default KV budget where the free memory is unknown.
@@ -58,11 +64,24 @@ pub(crate) struct Capacity {
     /// Requests that may wait; further requests are answered 429
     #[arg(long, value_name = "N", default_value = "256", value_parser = value_parser!(u16).range(1..).map(usize::from))]
     pub(crate) queue: usize,
+    /// Where tokens are tried from that may come next, which never changes an answer
+    #[arg(long, value_name = "SOURCE", value_enum, default_value_t)]
+    pub(crate) speculate: Speculate,
+}
+
+/// What drafts are made from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Speculate {
+    /// One token at a time
+    None,
+    /// What stood after the same tokens in the prompt and the answer so far
+    #[default]
+    Lookup,
 }
 
 impl Capacity {
     /// One conversation at a time.
-    pub(crate) const ONE: Capacity = Capacity { parallel: 1, queue: 1 };
+    pub(crate) const ONE: Capacity = Capacity { parallel: 1, queue: 1, speculate: Speculate::Lookup };
 }
 
 /// A model with packed weights, its tokenizer and chat template.
@@ -71,6 +90,7 @@ pub(crate) struct Opened {
     pub(crate) tokenizer: Tokenizer,
     /// `None` when the model has none and uses no known format.
     pub(crate) template: Option<ChatTemplate>,
+    pub(crate) embedder: Embedder,
 }
 
 /// Reads a model and packs its weights on `pool`.
@@ -81,13 +101,15 @@ pub(crate) fn model(args: &ModelArgs, pool: &Pool) -> anyhow::Result<Opened> {
         Err(TemplateError::Missing) => None,
         Err(error) => return Err(error.into()),
     };
-    let LoadedModel { config, tensors, tokenizer, .. } = loaded;
+    let LoadedModel { config, tensors, tokenizer, embedding: Embedding { pooling, ranking }, .. } = loaded;
     let bar = progress(args.source(), tensors.total_bytes());
     let target = args.weights.map(Into::into);
     let model = Model::load(config, tensors, target, pool, &|done, _| bar.set_position(done))
         .with_context(|| format!("the model {} cannot be loaded", args.source()))?;
     bar.finish_and_clear();
-    Ok(Opened { model, tokenizer, template })
+    let classifier = model.classifier().map(Into::into);
+    let embedder = Embedder { pooling, ranking, width: model.config().d_model, classifier };
+    Ok(Opened { model, tokenizer, template, embedder })
 }
 
 /// A progress bar; indicatif hides it where standard error is not a terminal.
@@ -141,7 +163,8 @@ impl Inference for Engine {
 pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> anyhow::Result<Loaded> {
     let pool = args.pool();
     let threads = pool.threads();
-    let Opened { model, tokenizer, template } = model(args, &pool)?;
+    let Opened { model, tokenizer, template, embedder } = model(args, &pool)?;
+    let lora = LoraAdapters::open(&cache.lora, &model, &pool)?;
     let layout = kv::layout(&args.kv, &model)?;
     let blocks = blocks(cache.cache_ram, &layout)?;
     let budget = KvBudget { blocks, block_bytes: layout.block_bytes(), kv: layout.format_name(), threads };
@@ -166,6 +189,7 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
         ModelRunner::new(Arc::new(model), pool, layout, budget.blocks, context).with_context(|| {
             format!("no memory for a KV cache of {}; lower --cache-ram", ByteSize(budget.bytes()))
         })?;
+    let runner = runner.with_adapters(lora.adapters());
     let pinned_max = pinned_max(cache.cache_pin, &budget);
     let cache = CacheConfig { blocks, policy: cache.evict, ghosts: GHOSTS, pinned_max };
     let (disk, disk_line) = disk.map_or((None, None), |disk| (Some(disk.setup), Some(disk.line)));
@@ -174,7 +198,8 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
     let handle = Handle(engine.clone());
     let cache = Some(engine.clone());
     let (engine, tokenizer) = (Arc::new(engine), Arc::new(tokenizer));
-    let serving = Serving { engine, cache, tokenizer, template, model: card, retaining: Arc::new(retaining) };
+    let (retaining, lora) = (Arc::new(retaining), Arc::new(lora));
+    let serving = Serving { engine, cache, tokenizer, template, model: card, embedder, retaining, lora };
     Ok(Loaded { serving, budget, disk: disk_line, handle })
 }
 
@@ -208,6 +233,7 @@ fn card(args: &ModelArgs, model: &Model, context: usize, capacity: Capacity) -> 
     ModelCard {
         name: name(&model.config().name),
         own_name: name(&model.config().name),
+        family: model.config().arch.name().to_owned(),
         source: args.source().to_owned(),
         embedded: args.is_embedded(),
         context,
@@ -226,6 +252,10 @@ fn engine_config(card: &ModelCard, budget: &KvBudget, capacity: Capacity) -> Eng
         choices_max: CHOICES_MAX,
         prefill_rows_max: PREFILL_ROWS,
         prefill_rows_mixed_max: PREFILL_ROWS_MIXED,
+        draft_rows_max: match capacity.speculate {
+            Speculate::None => 0,
+            Speculate::Lookup => DRAFT_ROWS,
+        },
         block_bytes: budget.block_bytes,
         model_digest: card.digest,
         kv_format: budget.kv.clone(),

@@ -4,8 +4,10 @@
 
 pub(crate) mod budget;
 pub(crate) mod disk;
+pub(crate) mod embedding;
 pub(crate) mod kv;
 pub(crate) mod load;
+pub(crate) mod lora;
 mod memory;
 mod open;
 pub(crate) mod repeat;
@@ -20,6 +22,8 @@ use kvik_engine::stats::EngineStats;
 use kvik_engine::text::template::{ChatTemplate, Prompt};
 use kvik_engine::text::tokenizer::Tokenizer;
 
+use embedding::Embedder;
+use lora::LoraAdapters;
 use retaining::Retaining;
 
 /// Runs requests: the engine, or a scripted double in tests of the routes.
@@ -45,8 +49,12 @@ pub(crate) struct Serving {
     /// `None` when the model has none and `--chat-template` was not given.
     pub(crate) template: Option<ChatTemplate>,
     pub(crate) model: ModelCard,
+    /// How it embeds and ranks.
+    pub(crate) embedder: Embedder,
     /// Which tokens of their sequences requests go on reading.
     pub(crate) retaining: Arc<Retaining>,
+    /// The adapters beside the model.
+    pub(crate) lora: Arc<LoraAdapters>,
 }
 
 /// Description of the model in answers.
@@ -56,6 +64,8 @@ pub(crate) struct ModelCard {
     pub(crate) name: String,
     /// The name in its file, under which requests may name it too.
     pub(crate) own_name: String,
+    /// Its architecture, as GGUF names it.
+    pub(crate) family: String,
     /// Its origin: a path, `hf:...`, or "embedded model".
     pub(crate) source: String,
     /// Whether it is the embedded model, which knows little.

@@ -80,6 +80,11 @@ impl Retaining {
         Ok(retaining)
     }
 
+    /// What was measured of this model, with any KV format.
+    pub(crate) fn losses(&self) -> &MeasuredLosses {
+        &self.losses
+    }
+
     /// What requests get that say nothing.
     pub(crate) fn usual(&self) -> Option<Retention> {
         self.usual

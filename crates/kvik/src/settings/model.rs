@@ -8,6 +8,7 @@ use kvik_kernels::{Pool, WeightType, performance_cores};
 
 use super::disk_place::DiskPlace;
 use super::kv::KvArgs;
+use super::lora::LoraArgs;
 use super::retain::RetainArgs;
 use super::size::ByteSize;
 
@@ -33,7 +34,7 @@ pub(crate) struct ModelArgs {
     threads: Option<NonZeroUsize>,
 }
 
-/// Sizes and eviction of the cache.
+/// Sizes and eviction of the cache, and the adapters that are part of its namespaces.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Cache")]
 pub(crate) struct CacheArgs {
@@ -57,6 +58,8 @@ pub(crate) struct CacheArgs {
     pub(crate) cache_disk_size: ByteSize,
     #[command(flatten)]
     pub(crate) retain: RetainArgs,
+    #[command(flatten)]
+    pub(crate) lora: LoraArgs,
 }
 
 #[cfg(test)]
@@ -71,6 +74,7 @@ impl CacheArgs {
             cache_pin: None,
             evict: Policy::Lru,
             retain: RetainArgs::default(),
+            lora: LoraArgs::default(),
         }
     }
 }

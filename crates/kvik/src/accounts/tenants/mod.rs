@@ -235,6 +235,7 @@ mod tests {
 
     fn request_of_somebody_else() -> Request {
         Request {
+            wants: Default::default(),
             prompt: vec![1],
             choices: 1,
             max_tokens: 1,
@@ -246,11 +247,13 @@ mod tests {
             show_special: false,
             show: Vec::new(),
             reuse: true,
+            adapters: None,
             salt: [9; 16],
             tenant: TenantId(77),
             lifetime: Default::default(),
             retention: None,
             kept_prefix: None,
+            show_kept: false,
             background: false,
         }
     }

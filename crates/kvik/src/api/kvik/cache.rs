@@ -79,7 +79,7 @@ pub(crate) async fn evict(State(app): State<Arc<App>>, body: JsonBody) -> Result
     blocking(move || {
         let (mut blocks, mut pins) = (0, 0);
         for tokens in &names {
-            let evicted = engine(&app)?.evict(&kept(tokens.clone(), &caller.tenant))?;
+            let evicted = engine(&app)?.evict(&kept(&app, tokens.clone(), &caller.tenant))?;
             (blocks, pins) = (blocks + evicted.blocks, pins + evicted.pins);
         }
         let begins = |tokens: &Vec<Token>| names.iter().any(|name| tokens.starts_with(name));
@@ -104,7 +104,7 @@ pub(crate) async fn pin(State(app): State<Arc<App>>, body: JsonBody) -> Result<J
     rate_limits::check_tokens(&caller.tenant, app.now())?;
     let tenant = caller.tenant.clone();
     let prompt =
-        app.read(body, move |app, body| Ok(kept(Named::from_body(body)?.tokens(app)?, &tenant))).await?;
+        app.read(body, move |app, body| Ok(kept(app, Named::from_body(body)?.tokens(app)?, &tenant))).await?;
     let (report, usage) = app.compute(&caller, prompt.request()).await?;
     let (tokens, computed) = (prompt.tokens.len(), report.computed_tokens);
     Ok(Json(json!({
@@ -198,7 +198,7 @@ pub(crate) async fn clear(
 }
 
 /// Whose prefixes a caller may see and touch: those of its tenant; the admin all.
-fn mine(caller: &Caller) -> Option<TenantId> {
+pub(super) fn mine(caller: &Caller) -> Option<TenantId> {
     (!caller.admin).then_some(caller.tenant.id)
 }
 
@@ -282,13 +282,17 @@ fn pin_json(app: &App, caller: &Caller, stats: &EngineStats, pin: &PinInfo) -> V
     })
 }
 
-fn block_bytes(stats: &EngineStats) -> usize {
+pub(super) fn block_bytes(stats: &EngineStats) -> usize {
     stats.kv_bytes / stats.cache.blocks.max(1)
 }
 
 /// How a prefix begins. Tenants that share have one cache, in which nobody can tell whose a text is: of that
 /// they see numbers only.
 fn text(app: &App, caller: &Caller, head: &[Token]) -> Option<String> {
-    let shown = caller.admin || caller.tenant.share != Share::Shared;
-    shown.then(|| app.serving.tokenizer.decode(head))
+    may_read(caller).then(|| app.serving.tokenizer.decode(head))
+}
+
+/// Whether a caller may read what it may see.
+pub(super) fn may_read(caller: &Caller) -> bool {
+    caller.admin || caller.tenant.share != Share::Shared
 }

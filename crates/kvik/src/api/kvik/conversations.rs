@@ -23,11 +23,14 @@ use crate::{
     },
     app::{
         body::JsonBody,
-        conversations::{ConversationError, ConversationHead, ConversationKey, Conversations, Held},
+        conversations::{
+            ConversationError, ConversationHead, ConversationKey, Conversations, Findings, FoundConversation,
+            Held, SEARCHED_MAX, Search, first_behind,
+        },
         keys::Caller,
         state::App,
     },
-    http::{error::ApiError, json::Json as Any},
+    http::{error::ApiError, json::Json as Any, readers::Reader},
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
@@ -67,12 +70,14 @@ impl Part for RenameFields {}
 pub(crate) struct Page {
     limit: Option<usize>,
     after: Option<String>,
+    search: Option<String>,
 }
 
 /// The same, for the document of all routes.
-pub(super) const PAGE_PARAMETERS: [(&str, &str); 2] = [
+pub(super) const PAGE_PARAMETERS: [(&str, &str); 3] = [
     ("limit", "Conversations at most; 20 where nothing is asked for"),
-    ("after", "The id of the last one of the page before"),
+    ("after", "The id of the last one of the page before; of a search its `next`"),
+    ("search", "Only those with this text in their name or in a message, in whatever case"),
 ];
 
 /// What is taken back.
@@ -150,19 +155,44 @@ pub(crate) async fn list(
     Extension(caller): Extension<Caller>,
     Parameters(page): Parameters<Page>,
 ) -> Result<Json<Value>> {
-    let all = app.conversations.of(&caller.tenant.name);
-    let first = match &page.after {
-        None => 0,
-        Some(after) => {
-            let place = all.iter().position(|(key, _)| key.id == *after);
-            let unknown = || ApiError::from(ConversationError::NotFound(after.clone())).at("after");
-            place.ok_or_else(unknown)? + 1
-        }
-    };
     let limit = page.limit.unwrap_or(LISTED).clamp(1, LISTED_MAX);
+    if let Some(text) = page.search {
+        return search(app, caller, &text, page.after, limit).await;
+    }
+    let all = app.conversations.of(&caller.tenant.name);
+    let first = first_behind(&all, page.after.as_deref())?;
     let data: Vec<Value> = all[first..].iter().take(limit).map(|(key, head)| head_json(key, head)).collect();
     let has_more = first + data.len() < all.len();
     Ok(Json(json!({"object": "list", "data": data, "has_more": has_more})))
+}
+
+/// `GET /v1/conversations?search=`: those that have a text, as far as one request looks.
+async fn search(
+    app: Arc<App>,
+    caller: Caller,
+    text: &str,
+    after: Option<String>,
+    limit: usize,
+) -> Result<Json<Value>> {
+    let bad =
+        || ApiError::field("search", format!("a text that is looked for has 1 to {SEARCHED_MAX} bytes"));
+    let search = Search::new(text, after, limit).ok_or_else(bad)?;
+    // It reads as much as a large body has.
+    let reader = Reader { tenant: caller.tenant.id, large: true };
+    app.in_turn(reader, move |app, client| {
+        let Findings { found, next } = app.conversations.search(&caller.tenant.name, &search, &client)?;
+        let data: Vec<Value> = found.iter().map(found_json).collect();
+        Ok(Json(json!({"object": "list", "data": data, "has_more": next.is_some(), "next": next})))
+    })
+    .await
+}
+
+fn found_json(FoundConversation { key, head, place }: &FoundConversation) -> Value {
+    let mut shown = head_json(key, head);
+    shown["found"] = place.as_ref().map_or(Value::Null, |place| {
+        json!({"message": place.message, "before": place.before, "text": place.text, "after": place.after})
+    });
+    shown
 }
 
 /// `GET /v1/conversations/{id}`: the head, and what was said instead of how much.

@@ -19,7 +19,7 @@ use crate::{
     },
     app::{
         body::JsonBody,
-        kept_prefix,
+        kept_prefix, lora,
         report::{
             cache::Asked,
             trailer::{Origin, one_or_all},
@@ -55,6 +55,8 @@ fn explain(app: &App, tenant: &Tenant, body: &Body) -> Result<Json<Value>> {
     if let Some(prefix) = &origin.kept_prefix {
         kept_prefix::read(app, tenant, prefix, &mut requests)?;
     }
+    let adapters = lora::adapters(body, &app.serving.lora)?;
+    requests.iter_mut().for_each(|request| request.adapters.clone_from(&adapters));
     requests.iter_mut().for_each(|request| tenant.sign(request));
     let asked = origin.asked(app, &requests);
     let cache = |(asked, request): (&Asked, Request)| {

@@ -41,12 +41,12 @@ mod tests {
     fn who_said_what_is_there_and_what_was_called() {
         let call = json!({"id": "x", "function": {"name": "weather", "arguments": "{\"city\": \"```\"}"}});
         let messages = [
-            json!({"role": "user", "content": [{"type": "text", "text": "How is "}, {"type": "text", "text": "it?"}]}),
+            json!({"role": "user", "content": [{"type": "text", "text": "How is"}, {"type": "text", "text": "it?"}]}),
             json!({"role": "assistant", "content": null, "tool_calls": [call]}),
         ];
         assert_eq!(
             markdown("trip", &messages),
-            "# trip\n\n**user**\n\nHow is it?\n\n**assistant**\n\n````json\nweather {\"city\": \"```\"}\n````\n"
+            "# trip\n\n**user**\n\nHow is\nit?\n\n**assistant**\n\n````json\nweather {\"city\": \"```\"}\n````\n"
         );
     }
 }

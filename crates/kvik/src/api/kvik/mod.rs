@@ -1,4 +1,4 @@
-//! kvik's own endpoints: the cache, kept prompts, conversations, usage.
+//! kvik's own endpoints: the cache, kept prompts, conversations, usage, statistics.
 
 pub(crate) mod cache;
 mod conversation_memory;
@@ -7,7 +7,10 @@ pub(super) mod explain;
 mod markdown;
 mod named;
 pub(crate) mod prompts;
+mod retention;
 mod shapes;
+mod stats;
+mod tree;
 pub(crate) mod usage;
 
 use self::{named::Named, prompts::Fields as KeptFields};
@@ -21,6 +24,12 @@ pub(super) fn dialect() -> Dialect {
     routes.extend(conversation_routes());
     let usage = gives(shapes::usage, "Shows what a tenant has used, by day and model");
     routes.push(at(&["/v1/usage"]).get(usage::route, usage.asks(&usage::PARAMETERS)));
+    let stats =
+        gives(shapes::stats, "Counts what was asked and reused since the start, and what the cache holds");
+    let retention =
+        gives(shapes::retention, "Lists what retention policies were measured to lose on this model");
+    routes.push(at(&["/v1/retention"]).get(retention::route, retention));
+    routes.push(at(&["/v1/stats"]).get(stats::route, stats));
     Dialect { name: "kvik", error: ApiError::body, routes }
 }
 
@@ -30,6 +39,8 @@ fn cache_routes() -> Vec<Route> {
     let explain = gives(shapes::explained, "Says what a request would find in the cache, without running it");
     let evict = gives(shapes::evicted, "Drops a prompt and all that begins with it").takes::<Named>();
     let pin = gives(shapes::pinned, "Computes a prompt and pins it").takes::<Named>();
+    let tree =
+        gives(shapes::tree, "Shows the heaviest nodes of the prefix tree, the others folded into them");
     let unpin_all = gives(shapes::unpinned, "Takes back all pins").asks(&cache::UNPIN_PARAMETERS);
     vec![
         at(&["/v1/cache"]).get(cache::list, cache).delete(cache::clear, clear),
@@ -40,6 +51,9 @@ fn cache_routes() -> Vec<Route> {
             .get(cache::pins, gives(shapes::pins, "Lists what is pinned"))
             .delete(cache::unpin_all, unpin_all),
         at(&["/v1/cache/pins/{id}"]).delete(cache::unpin, gives(shapes::unpinned, "Takes back one pin")),
+        at(&["/v1/cache/tree"]).get(tree::tree, tree.asks(&tree::PARAMETERS)),
+        at(&["/v1/cache/tree/{id}"])
+            .get(tree::node, gives(shapes::node, "Shows one node of the prefix tree")),
     ]
 }
 

@@ -9,8 +9,8 @@ use axum::{
     Extension, Json,
     extract::{Path, State},
 };
-use kvik_cache::{BLOCK_POSITIONS, retain::Retention, whole_blocks};
-use kvik_engine::api::{Cached, KeptPrompt, Report, RequestError, Retained};
+use kvik_cache::{BLOCK_POSITIONS, Token, retain::Retention, whole_blocks};
+use kvik_engine::api::{Cached, Evicted, KeptPrompt, Report, RequestError, Retained};
 use kvik_engine::engine::Engine;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -87,17 +87,42 @@ pub(crate) async fn put(
 ) -> Result<Json<Value>> {
     let caller = body.caller.clone();
     rate_limits::check_tokens(&caller.tenant, app.now())?;
-    let asked = Arc::new(asked(&app, name, body).await?);
-    may_publish(&app, &caller, &asked.key, asked.public)?;
+    let asked = asked(&app, name, body).await?;
+    compute(&app, &caller, asked).await.map(Json)
+}
+
+/// Keeps a prompt for a caller, as the route above does.
+pub(crate) async fn keep(app: &Arc<App>, caller: &Caller, name: String, body: &Value) -> Result<Value> {
+    rate_limits::check_tokens(&caller.tenant, app.now())?;
+    let asked = Asked::read(app, &caller.tenant, name, &Body::of(body)?)?;
+    compute(app, caller, asked).await
+}
+
+/// The tokens that a caller keeps under a name.
+pub(crate) fn kept_tokens(app: &App, caller: &Caller, name: &str) -> Option<Vec<Token>> {
+    app.registry.get(&key(&caller.tenant, name)).map(|record| record.tokens)
+}
+
+/// Drops what is known of a prompt and of all that begins with it.
+pub(crate) async fn evict(app: Arc<App>, caller: &Caller, tokens: Vec<Token>) -> Result<Evicted> {
+    let prompt = kept(&app, tokens, &caller.tenant);
+    blocking(move || Ok(engine(&app)?.evict(&prompt)?)).await
+}
+
+/// Computes a prompt where need be, and writes it down.
+async fn compute(app: &Arc<App>, caller: &Caller, asked: Asked) -> Result<Value> {
+    let asked = Arc::new(asked);
+    may_publish(app, caller, &asked.key, asked.public)?;
     let (of, work) = (app.clone(), asked.clone());
     let step = blocking(move || work.begin(&of)).await?;
     let (report, usage) = match step {
         Step::Kept => (Report { cached_tokens: asked.prompt.tokens.len(), ..Report::default() }, Value::Null),
-        Step::Compute { .. } => app.compute(&caller, asked.prompt.request()).await?,
+        Step::Compute { .. } => app.compute(caller, asked.prompt.request()).await?,
     };
+    let app = app.clone();
     blocking(move || {
         asked.write_down(&app, &step, &report)?;
-        Ok(Json(asked.json(&app, &report, &usage)))
+        Ok(asked.json(&app, &report, &usage))
     })
     .await
 }
@@ -139,7 +164,7 @@ pub(crate) async fn list(
 ) -> Result<Json<Value>> {
     blocking(move || {
         let all = app.registry.of(&caller.tenant.name);
-        let of = kept(Vec::new(), &caller.tenant);
+        let of = kept(&app, Vec::new(), &caller.tenant);
         let states = all.iter().map(|(name, record)| state(&app, name, record, &of));
         Ok(Json(json!({"object": "list", "data": states.collect::<Result<Vec<Value>>>()?})))
     })
@@ -154,7 +179,7 @@ pub(crate) async fn get(
 ) -> Result<Json<Value>> {
     blocking(move || {
         let record = app.registry.get(&key(&caller.tenant, &name)).ok_or_else(|| unknown(&name))?;
-        state(&app, &name, &record, &kept(Vec::new(), &caller.tenant)).map(Json)
+        state(&app, &name, &record, &kept(&app, Vec::new(), &caller.tenant)).map(Json)
     })
     .await
 }
@@ -171,7 +196,7 @@ pub(crate) async fn delete(
         let record = app.registry.remove(&key).map_err(|error| ApiError::internal(error.to_string()))?;
         let record = record.ok_or_else(|| unknown(&name))?;
         publish(&app)?;
-        release(&app, &key, &of_record(&record, &kept(Vec::new(), &caller.tenant)))?;
+        release(&app, &key, &of_record(&record, &kept(&app, Vec::new(), &caller.tenant)))?;
         Ok(Json(json!({"object": "prompt.deleted", "name": name, "deleted": true})))
     })
     .await
@@ -220,7 +245,7 @@ impl Asked {
         check_name(&name)?;
         let (PublicField { public }, RetainPart { retain }, named) = Fields::from_body(body)?;
         let retention = retain.as_ref().map(|field| retention(app, field)).transpose()?.flatten();
-        let prompt = KeptPrompt { retention, ..kept(named.tokens(app)?, tenant) };
+        let prompt = KeptPrompt { retention, ..kept(app, named.tokens(app)?, tenant) };
         check_part(app, &prompt, public)?;
         let body = body.copy(&WRITTEN)?;
         let sha256 = sha256(&app.serving.model.digest, &prompt);
@@ -377,8 +402,8 @@ fn publish(app: &App) -> Result<()> {
     let keys = app.keys();
     let admins = |tenant: &str| tenant == DEFAULT_NAME || !keys.tenants().are_named();
     let public = app.registry.all().into_iter().filter(|(key, record)| record.public && admins(&key.tenant));
-    let kept =
-        public.filter_map(|(key, record)| Some(kept(record.tokens, &*keys.tenants().named(&key.tenant)?)));
+    let kept = public
+        .filter_map(|(key, record)| Some(kept(app, record.tokens, &*keys.tenants().named(&key.tenant)?)));
     Ok(engine(app)?.set_public_prompts(kept.collect())?)
 }
 
@@ -408,8 +433,10 @@ fn of_record(record: &PromptRecord, like: &KeptPrompt) -> KeptPrompt {
     KeptPrompt { tokens: record.tokens.clone(), retention: record.retention(), ..like.clone() }
 }
 
-pub(crate) fn kept(tokens: Vec<u32>, tenant: &Tenant) -> KeptPrompt {
-    KeptPrompt { tokens, salt: tenant.salt(), tenant: tenant.id, retention: None }
+/// A prompt of a tenant, computed as requests are that say nothing of adapters.
+pub(crate) fn kept(app: &App, tokens: Vec<u32>, tenant: &Tenant) -> KeptPrompt {
+    let adapters = app.serving.lora.usual();
+    KeptPrompt { tokens, adapters, salt: tenant.salt(), tenant: tenant.id, retention: None }
 }
 
 fn key(tenant: &Tenant, name: &str) -> PromptKey {

@@ -71,6 +71,118 @@ pub(super) fn unpinned() -> Value {
     named("cache.unpinned", [("pins", kind("integer"))])
 }
 
+/// Of `GET /v1/cache/tree`.
+pub(super) fn tree() -> Value {
+    let mut node = life();
+    let fields = object([
+        ("id", kind("string")),
+        ("parent", nullable("string")),
+        ("tenant", nullable("string")),
+        ("start", kind("integer")),
+        ("tokens", kind("integer")),
+        ("weight", kind("integer")),
+        ("children", kind("integer")),
+        ("folded", object([("nodes", kind("integer")), ("tokens", kind("integer"))])),
+        ("ram_tokens", kind("integer")),
+        ("disk_tokens", kind("integer")),
+        ("in_use", kind("boolean")),
+    ]);
+    add(&mut node, fields);
+    named(
+        "cache.tree",
+        [
+            ("block_tokens", kind("integer")),
+            ("block_bytes", kind("integer")),
+            ("nodes_total", kind("integer")),
+            ("tokens_total", kind("integer")),
+            ("truncated", kind("boolean")),
+            ("nodes", list(node)),
+        ],
+    )
+}
+
+/// Of `GET /v1/cache/tree/{id}`.
+pub(super) fn node() -> Value {
+    let why = object([("kept", kind("string")), ("sentence", kind("string"))]);
+    let tokens = json!({"type": ["array", "null"], "items": kind("integer")});
+    let mut node = named(
+        "cache.node",
+        [
+            ("id", kind("string")),
+            ("text", nullable("string")),
+            ("text_truncated", kind("boolean")),
+            ("start", kind("integer")),
+            ("tokens", kind("integer")),
+            ("prompt", tokens),
+            ("pins", list(kind("integer"))),
+            ("why", why),
+            ("ram_tokens", kind("integer")),
+            ("disk_tokens", kind("integer")),
+        ],
+    );
+    add(&mut node, life());
+    node
+}
+
+/// What decides how long a node is kept.
+fn life() -> Value {
+    object([
+        ("age_s", nullable("number")),
+        ("reuses", kind("integer")),
+        ("pinned", kind("boolean")),
+        ("priority", kind("integer")),
+        ("expires_s", nullable("number")),
+    ])
+}
+
+/// Adds the fields of one object to another.
+fn add(object: &mut Value, more: Value) {
+    if let (Value::Object(fields), Value::Object(more)) =
+        (&mut object["properties"], more["properties"].clone())
+    {
+        fields.extend(more);
+    }
+}
+
+/// Of `GET /v1/retention`.
+pub(super) fn retention() -> Value {
+    let measured = object([
+        ("policy", kind("string")),
+        ("kv", kind("string")),
+        ("question_seen", kind("boolean")),
+        ("share_kept", kind("number")),
+        ("mean_percent", kind("number")),
+        ("worst_percent", kind("number")),
+        ("worst_task", kind("string")),
+        ("cases", kind("integer")),
+    ]);
+    named("retention", [("measured", list(measured))])
+}
+
+/// Of `GET /v1/stats`.
+pub(super) fn stats() -> Value {
+    let by_tier = object([("ram", kind("integer")), ("disk", kind("integer"))]);
+    let tokens = object([
+        ("prompt", kind("integer")),
+        ("cached", kind("integer")),
+        ("by_tier", by_tier),
+        ("generated", kind("integer")),
+    ]);
+    let counts = ["answered", "failed", "refused"].map(|name| (name, kind("integer")));
+    named(
+        "stats",
+        [
+            ("time", kind("number")),
+            ("started", kind("number")),
+            ("scope", json!({"enum": ["server", "tenant"]})),
+            ("tokens", tokens),
+            ("requests", object(counts)),
+            ("queue", nullable("object")),
+            ("kv", nullable("object")),
+        ],
+    )
+}
+
 /// Of `GET /v1/prompts/{name}`.
 pub(super) fn prompt() -> Value {
     named(
@@ -143,7 +255,17 @@ pub(super) fn read_conversation() -> Value {
 
 /// Of `GET /v1/conversations`.
 pub(super) fn conversations() -> Value {
-    named("list", [("data", list(conversation())), ("has_more", kind("boolean"))])
+    let mut found = object([
+        ("message", kind("integer")),
+        ("before", kind("string")),
+        ("text", kind("string")),
+        ("after", kind("string")),
+    ]);
+    found["type"] = json!(["object", "null"]);
+    let mut listed = conversation();
+    listed["properties"]["found"] = found;
+    let fields = [("data", list(listed)), ("has_more", kind("boolean")), ("next", nullable("string"))];
+    named("list", fields)
 }
 
 /// Of `DELETE /v1/conversations/{id}`.

@@ -1,15 +1,17 @@
 //! The answer of `/completion`, in llama-server's words.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use kvik_engine::api::{Event, FinishReason, GeneratedToken, TokenLogprob};
 use serde_json::{Value, json};
 
 use crate::{
-    api::reading::finite,
+    api::{logprobs::finite, progress::Progress},
     app::{
         generation::Answer,
         report::{trailer::Trailer, usage},
+        slots::SlotUse,
+        wire::Wire,
     },
 };
 
@@ -20,6 +22,8 @@ pub(crate) struct Echo {
     /// `generation_settings`.
     pub(crate) settings: Value,
     pub(crate) stop: Vec<String>,
+    /// The slot that the client named.
+    pub(crate) slot: Option<SlotUse>,
     /// Text of each prompt.
     pub(crate) prompts: Vec<Arc<str>>,
     /// Tokens of an answer at most.
@@ -30,6 +34,10 @@ pub(crate) struct Echo {
     pub(crate) return_tokens: bool,
     /// The client asked for log-probabilities.
     pub(crate) probabilities: bool,
+    /// Since when the prompt is computed, where the client asked how far that is.
+    pub(crate) progress: Option<Instant>,
+    /// Paths of the fields that the client asked for; all where there are none.
+    pub(crate) fields: Vec<String>,
 }
 
 /// The answer as far as it is known: one result per choice of each prompt.
@@ -62,6 +70,7 @@ impl LlamaAnswer {
     }
 
     fn text(&mut self, index: usize, text: &str, tokens: &[GeneratedToken], frames: &mut Vec<Value>) {
+        let slot = self.slot();
         let Some(result) = self.results.get_mut(index) else { return };
         let ids: Vec<u32> = tokens.iter().map(|token| token.token).collect();
         let probabilities: Vec<Value> = tokens.iter().filter_map(probability).collect();
@@ -73,13 +82,18 @@ impl LlamaAnswer {
             "content": text,
             "tokens": ids,
             "stop": false,
-            "id_slot": -1,
+            "id_slot": slot,
             "tokens_predicted": result.tokens.len(),
         });
         if !probabilities.is_empty() {
             frame["completion_probabilities"] = Value::Array(probabilities);
         }
         frames.push(frame);
+    }
+
+    /// As llama-server numbers it; -1 where the client named none.
+    fn slot(&self) -> i64 {
+        self.echo.slot.as_ref().map_or(-1, |slot| slot.key.1 as i64)
     }
 
     /// The report is the whole prompt's; a prompt has one result here unless `n` was sent.
@@ -93,7 +107,7 @@ impl LlamaAnswer {
             if let Value::Object(last) = &mut last {
                 last.remove("completion_probabilities");
             }
-            frames.push(last);
+            frames.push(self.chosen(last));
         }
     }
 
@@ -118,7 +132,7 @@ impl LlamaAnswer {
             "index": index,
             "content": result.content,
             "tokens": if self.echo.return_tokens { result.tokens.as_slice() } else { &[] },
-            "id_slot": -1,
+            "id_slot": self.slot(),
             "stop": true,
             "model": self.echo.model,
             "tokens_predicted": predicted,
@@ -139,10 +153,37 @@ impl LlamaAnswer {
         }
         json
     }
+
+    /// How far a prompt is computed.
+    fn progress(&self, prompt: usize, progress: Progress, frames: &mut Vec<Value>) {
+        let Some(since) = self.echo.progress else { return };
+        frames.push(json!({
+            "index": prompt * self.choices_per_prompt,
+            "content": "",
+            "tokens": [],
+            "stop": false,
+            "id_slot": self.slot(),
+            "tokens_predicted": 0,
+            "tokens_evaluated": progress.total,
+            "prompt_progress": progress.json(since),
+        }));
+    }
+
+    /// Of a whole result what the client asked for.
+    fn chosen(&self, result: Value) -> Value {
+        if self.echo.fields.is_empty() {
+            return result;
+        }
+        let found = |path: &String| {
+            let value = path.split('/').try_fold(&result, |value, name| value.get(name))?;
+            Some((path.clone(), value.clone()))
+        };
+        Value::Object(self.echo.fields.iter().filter_map(found).collect())
+    }
 }
 
 impl Answer for LlamaAnswer {
-    const LAST: Option<&'static str> = None;
+    const WIRE: Wire = Wire::Data { last: None };
 
     fn take(&mut self, prompt: usize, event: Event, trailer: &Trailer, frames: &mut Vec<Value>) {
         let index = |choice: u32| prompt * self.choices_per_prompt + choice as usize;
@@ -151,15 +192,22 @@ impl Answer for LlamaAnswer {
             Event::Finished { choice, reason } => {
                 let index = index(choice);
                 self.results[index].finish = Some(reason);
+                if let Some(slot) = &self.echo.slot {
+                    slot.ended(&self.results[index].tokens);
+                }
             }
             Event::Done(_) => self.done(prompt, trailer, frames),
-            Event::Prefill { .. } | Event::Failed(_) => {}
+            Event::Prefill { cached, done, total } => {
+                self.progress(prompt, Progress { cached, done, total }, frames);
+            }
+            Event::Vector(_) | Event::Failed(_) => {}
         }
     }
 
     /// One object, or an array of them where there are several.
     fn whole(self, trailer: &Trailer) -> Value {
-        let mut results: Vec<Value> = (0..self.results.len()).map(|i| self.result(i, trailer)).collect();
+        let mut results: Vec<Value> =
+            (0..self.results.len()).map(|i| self.chosen(self.result(i, trailer))).collect();
         if results.len() == 1 { results.remove(0) } else { Value::Array(results) }
     }
 }

@@ -1,8 +1,10 @@
 //! `POST /completion`: continues prompts, with llama-server's fields and defaults.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use axum::{extract::State, response::Response};
+use kvik_cache::Token;
+use kvik_engine::{api::Request, text::tokenizer::Tokenizer};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -11,12 +13,14 @@ use super::answer::{Echo, LlamaAnswer};
 use crate::{
     api::request::{
         defaults::Defaults,
-        generation::{GenerationFields, Options},
+        generation::{GenerationFields, Options, logprobs},
         number::{AnyTemperature, Whole},
         parts::{FromBody, Part},
         prompt::{Prompt, PromptFields},
     },
-    app::{body::JsonBody, keys::Caller, report::trailer::Origin, requests::Prepared, state::App},
+    app::{
+        body::JsonBody, keys::Caller, report::trailer::Origin, requests::Prepared, slots::SlotUse, state::App,
+    },
     http::{error::ApiError, json::Body},
 };
 
@@ -41,17 +45,25 @@ impl Defaults for LlamaServer {
 /// All fields of a body.
 pub(super) type Fields = (PromptFields, GenerationFields<LlamaServer>, CompletionFields);
 
-/// Those of this endpoint alone.
+/// Those of llama-server alone.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct CompletionFields {
-    /// Give the log-probabilities of as many of the likeliest tokens, for each generated one.
-    n_probs: Option<Whole<0, 256>>,
+    /// Give the log-probabilities of as many of the likeliest tokens, for each generated one; at most the vocabulary.
+    n_probs: Option<Whole<0, { i64::MAX }>>,
     /// Send the answer as it is generated.
     #[serde(default)]
     stream: bool,
     /// Give the ids of the generated tokens.
     #[serde(default)]
     return_tokens: bool,
+    /// Give these fields of the answer only, by their paths, as `generation_settings/seed`.
+    #[serde(default)]
+    response_fields: Vec<String>,
+    /// Stream how far the prompt is computed.
+    #[serde(default)]
+    return_progress: bool,
+    /// The name under which `/slots/{id}` saves what is computed; every prefix of every request is found without it.
+    id_slot: Option<Whole<-1, { i64::MAX }>>,
 }
 
 impl Part for CompletionFields {}
@@ -61,38 +73,105 @@ pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result
     app.complete(body, read).await
 }
 
-fn read(app: &App, _: &Caller, body: &Body) -> Result<Prepared<LlamaAnswer>> {
+fn read(app: &App, caller: &Caller, body: &Body) -> Result<Prepared<LlamaAnswer>> {
     let (prompts, generation, fields) = Fields::from_body(body)?;
-    let tokenizer = &app.serving.tokenizer;
-    let prompts = prompts.prompts()?;
-    let options = generation.options(&|text| tokenizer.encode(text, false, true), &app.serving.retaining)?;
-    options.check_memory()?;
-    let context = app.serving.model.context;
-    let max_tokens = options.max_tokens(context, context);
-    let probabilities = fields.n_probs.and_then(Whole::count).unwrap_or(0);
-    let logprobs = (probabilities > 0).then_some(probabilities);
-    let stream = fields.stream;
+    Asked::read(app, generation, fields)?.of(app, caller, &prompts.prompts()?, body)
+}
 
-    let requests = Prompt::requests(&prompts, app, &options, (max_tokens, logprobs), body)?;
-    let echo = Echo {
-        model: app.serving.model.name.clone(),
-        settings: settings(&options, max_tokens, probabilities, stream),
-        stop: options.stop.clone(),
-        prompts: Prompt::texts(&prompts, tokenizer, options.choices as usize, "n")?,
-        max_tokens,
-        context,
-        return_tokens: fields.return_tokens,
-        probabilities: logprobs.is_some(),
-    };
-    let answer = LlamaAnswer::new(echo, options.choices as usize);
-    let Options { schema_notes, kept_prefix, .. } = options;
-    let origin = Origin { schema_notes, kept_prefix, ..Origin::default() };
-    Ok(Prepared { requests, origin, answer, stream })
+/// How prompts are to be continued.
+pub(super) struct Asked {
+    options: Options,
+    fields: CompletionFields,
+    /// Tokens of an answer at most.
+    pub(super) max_tokens: usize,
+}
+
+impl Asked {
+    pub(super) fn read(
+        app: &App,
+        generation: GenerationFields<LlamaServer>,
+        fields: CompletionFields,
+    ) -> Result<Asked> {
+        let encode = |text: &str| app.serving.tokenizer.encode(text, false, true);
+        let options = generation.or(&app.config.sampling).options(&encode, &app.serving.retaining)?;
+        options.check_memory()?;
+        fields.check_slot(app.serving.model.parallel)?;
+        let context = app.serving.model.context;
+        Ok(Asked { max_tokens: options.max_tokens(context, context), options, fields })
+    }
+
+    /// The continuation of these prompts.
+    pub(super) fn of(
+        self,
+        app: &App,
+        caller: &Caller,
+        prompts: &[Prompt],
+        body: &Body,
+    ) -> Result<Prepared<LlamaAnswer>> {
+        let Asked { options, fields, max_tokens } = self;
+        let (context, tokenizer) = (app.serving.model.context, &app.serving.tokenizer);
+        let choices = options.choices as usize;
+        let tokens = prompts.len() * choices * max_tokens.min(context);
+        let asked = fields.n_probs.and_then(Whole::count).unwrap_or(0);
+        let probabilities = logprobs("n_probs", asked, tokenizer.vocab_len(), tokens)?;
+        let wanted = (probabilities > 0).then_some(probabilities);
+
+        let requests = Prompt::requests(prompts, app, &options, (max_tokens, wanted), body)?;
+        let echo = Echo {
+            model: app.serving.model.name.clone(),
+            settings: settings(&options, max_tokens, probabilities, fields.stream, tokenizer),
+            slot: fields.slot(app, caller, &requests, choices),
+            stop: options.stop.clone(),
+            prompts: Prompt::texts(prompts, tokenizer, choices, "n")?,
+            max_tokens,
+            context,
+            return_tokens: fields.return_tokens,
+            probabilities: wanted.is_some(),
+            progress: fields.return_progress.then(Instant::now),
+            fields: fields.response_fields,
+        };
+        let answer = LlamaAnswer::new(echo, choices);
+        let Options { schema_notes, kept_prefix, .. } = options;
+        let origin = Origin { schema_notes, kept_prefix, ..Origin::default() };
+        Ok(Prepared { requests, origin, answer, stream: fields.stream })
+    }
+}
+
+impl CompletionFields {
+    /// The slot that a request names, which holds one prompt and its answer.
+    fn slot(&self, app: &App, caller: &Caller, requests: &[Request], choices: usize) -> Option<SlotUse> {
+        let slot = self.id_slot.and_then(Whole::count)?;
+        let [request] = requests else { return None };
+        let (slots, key) = (app.slots.clone(), (caller.tenant.id, slot));
+        (choices == 1).then(|| SlotUse { slots, key, prompt: request.prompt.clone() })
+    }
+
+    /// Refuses a slot that llama-server would not have.
+    fn check_slot(&self, slots: usize) -> Result<()> {
+        let asked = self.id_slot.and_then(Whole::count);
+        match asked.filter(|&slot| slot >= slots) {
+            None => Ok(()),
+            Some(slot) => {
+                let message = format!("`id_slot` must be from -1 to {}, not {slot}", slots.saturating_sub(1));
+                Err(ApiError::field("id_slot", message))
+            }
+        }
+    }
 }
 
 /// `generation_settings`: what was really used.
-pub(super) fn settings(options: &Options, max_tokens: usize, n_probs: usize, stream: bool) -> Value {
+pub(super) fn settings(
+    options: &Options,
+    max_tokens: usize,
+    n_probs: usize,
+    stream: bool,
+    tokenizer: &Tokenizer,
+) -> Value {
     let sampling = &options.sampling;
+    // What ends an answer is forbidden where it is ignored.
+    let ends = if options.ignore_eos { tokenizer.eog() } else { &[] };
+    let forbidden = ends.iter().map(|&token| (token, f32::NEG_INFINITY));
+    let biases: Vec<Value> = forbidden.chain(sampling.logit_bias.iter().copied()).map(bias).collect();
     json!({
         "seed": sampling.seed,
         "temperature": sampling.temperature,
@@ -110,5 +189,11 @@ pub(super) fn settings(options: &Options, max_tokens: usize, n_probs: usize, str
         "stream": stream,
         "n_probs": n_probs,
         "cache_prompt": options.reuse,
+        "logit_bias": biases,
     })
+}
+
+/// A bias as llama-server writes it; one that forbids a token is null.
+fn bias((token, bias): (Token, f32)) -> Value {
+    json!({"token": token, "bias": Some(bias).filter(|bias| bias.is_finite())})
 }

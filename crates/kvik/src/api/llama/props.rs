@@ -23,11 +23,11 @@ pub(super) async fn route(State(app): State<Arc<App>>) -> Result<Json<Value>> {
         token.map(|token| String::from_utf8_lossy(tokenizer.token_bytes(token)).into_owned())
     };
     let nothing_said = GenerationFields::<LlamaServer>::from_body(&Body::of(&json!({}))?)?;
-    let options = nothing_said.options(&|_| Vec::new(), &app.serving.retaining)?;
+    let options = nothing_said.or(&app.config.sampling).options(&|_| Vec::new(), &app.serving.retaining)?;
     Ok(Json(json!({
         "default_generation_settings": {
             "n_ctx": model.context,
-            "params": settings(&options, model.context, 0, false),
+            "params": settings(&options, options.max_tokens(model.context, model.context), 0, false, &app.serving.tokenizer),
         },
         "total_slots": model.parallel,
         "model_path": model.source,
@@ -38,4 +38,11 @@ pub(super) async fn route(State(app): State<Arc<App>>) -> Result<Json<Value>> {
         "eos_token": text(tokenizer.eos()),
         "build_info": concat!("kvik ", env!("CARGO_PKG_VERSION")),
     })))
+}
+
+/// `POST /props`: refused, as by a llama-server without `--props`.
+pub(super) async fn change() -> ApiError {
+    ApiError::not_supported(
+        "properties are set by the flags of `kvik serve`; requests set their own sampling",
+    )
 }

@@ -60,3 +60,46 @@ pub(super) fn props() -> Value {
         ("build_info", kind("string")),
     ])
 }
+
+/// Of `/slots`.
+pub(super) fn slots() -> Value {
+    list(object([
+        ("id", kind("integer")),
+        ("n_ctx", kind("integer")),
+        ("speculative", kind("boolean")),
+        ("is_processing", kind("boolean")),
+    ]))
+}
+
+/// Of `POST /slots/{id}`.
+pub(super) fn slot_changed() -> Value {
+    object([
+        ("id_slot", kind("integer")),
+        ("filename", kind("string")),
+        ("n_saved", kind("integer")),
+        ("n_restored", kind("integer")),
+        ("n_erased", kind("integer")),
+    ])
+}
+
+/// Of what is always refused.
+pub(super) fn nothing() -> Value {
+    kind("object")
+}
+
+/// Of `GET /lora-adapters`.
+pub(super) fn adapters() -> Value {
+    list(object([
+        ("id", kind("integer")),
+        ("name", kind("string")),
+        ("path", kind("string")),
+        ("scale", kind("number")),
+        ("task_name", kind("string")),
+        ("prompt_prefix", kind("string")),
+    ]))
+}
+
+/// Of a change that was made.
+pub(super) fn success() -> Value {
+    object([("success", kind("boolean"))])
+}

@@ -1,33 +1,28 @@
 //! `POST /v1/chat/completions`
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use axum::{extract::State, response::Response};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{
-    chat_answer::{self, ChatAnswer},
+    chat_answer::{ChatAnswer, Shows},
     head::{Head, HeadFields},
-    history::{Compacted, continued, remembered},
 };
 use crate::{
-    api::request::{
-        compaction::ContextFields,
-        conversation::ConversationFields,
-        defaults::Usual,
-        generation::{GenerationFields, LOGPROBS_MAX},
-        number::Whole,
-        parts::{FromBody, Part},
+    api::{
+        chat::{ChatTurn, Compacted},
+        request::{
+            compaction::ContextFields,
+            conversation::ConversationFields,
+            defaults::Usual,
+            generation::{GenerationFields, LOGPROBS_MAX},
+            number::Whole,
+            parts::{FromBody, Part},
+        },
     },
-    app::{
-        body::JsonBody,
-        keys::Caller,
-        memory::turn::{Purpose, RememberedTurn},
-        report::{comparison::Comparable, trailer::Origin},
-        requests::Prepared,
-        state::App,
-    },
+    app::{body::JsonBody, keys::Caller, requests::Prepared, state::App},
     http::{error::ApiError, json::Body},
 };
 
@@ -44,6 +39,9 @@ pub(super) struct ChatFields {
     logprobs: bool,
     /// With `logprobs`, also those of as many of the likeliest tokens.
     top_logprobs: Option<Whole<0, LOGPROBS_MAX>>,
+    /// llama-server's: stream how far the prompt is computed.
+    #[serde(default)]
+    return_progress: bool,
 }
 
 impl Part for ChatFields {}
@@ -61,38 +59,22 @@ fn read(app: &App, caller: &Caller, body: &Body) -> Result<Prepared<ChatAnswer>>
         before: conversation.expand(|content| app.memory.open(&caller.tenant.name, content))?,
         compacting: context.compacting()?,
     };
-    let conversation = conversation.conversation()?;
     let encode = |text: &str| app.serving.tokenizer.encode(text, false, true);
-    let options = generation.options(&encode, &app.serving.retaining)?;
-    let logprobs = fields.logprobs()?;
-    let (stream, include_usage) = (head.stream, head.include_usage()?);
-
-    let (choices, kept_prefix) = (options.choices, options.kept_prefix.clone());
-    let (conversation, kept) = continued(app, caller, conversation, &options)?;
-    let mut memory = remembered(app, caller, &conversation, &options, &compacted)?;
-    let conversation = match &memory {
-        Some(turn) => conversation.with_messages(&turn.messages, Purpose::Answer),
-        None => conversation,
-    };
-    let chat = conversation.request(app, options, logprobs, body)?;
-    if let Some(turn) = memory.as_mut().filter(|_| choices == 1) {
-        let reading = chat.reading.clone();
-        turn.reads_answer(Box::new(move |text| chat_answer::message(&reading, text)));
-    }
     let name = Head::new(app, "chatcmpl");
-    let comparable = Comparable { id: name.id.clone(), parts: chat.parts, with: head.compared_with() };
-    let item = memory.as_mut().and_then(RememberedTurn::take_compaction);
-    let answer =
-        ChatAnswer::new(name, choices, chat.reading, logprobs.is_some(), include_usage).with_item(item);
-    let origin = Origin {
-        messages: Some(chat.messages),
-        comparable: Some(comparable),
-        schema_notes: chat.schema_notes,
-        kept_prefix,
-        memory,
-        conversation: kept,
+    let shows = Shows {
+        usage: head.include_usage()?,
+        progress: (head.stream && fields.return_progress).then(Instant::now),
     };
-    Ok(Prepared { requests: vec![chat.request], origin, answer, stream })
+    let turn = ChatTurn {
+        conversation: conversation.conversation()?,
+        options: generation.or(&app.config.sampling).options(&encode, &app.serving.retaining)?,
+        logprobs: fields.logprobs()?,
+        compacted,
+        id: name.id.clone(),
+        stream: head.stream,
+        compared_with: head.compared_with(),
+    };
+    turn.prepare(app, caller, body, |worded| ChatAnswer::new(name, worded, shows))
 }
 
 impl ChatFields {

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     api::request::{
         defaults::Usual,
-        generation::{GenerationFields, LOGPROBS_MAX, Options},
+        generation::{GenerationFields, Options, logprobs},
         number::Whole,
         parts::{FromBody, Part},
         prompt::{Prompt, PromptFields},
@@ -43,7 +43,7 @@ pub(super) type Fields = (HeadFields, PromptFields, GenerationFields<Usual>, Com
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct CompletionFields {
     /// Give the log-probability of each generated token, and of as many of the likeliest.
-    logprobs: Option<Whole<0, LOGPROBS_MAX>>,
+    logprobs: Option<Whole<0, { i64::MAX }>>,
     /// Begin the answer with the prompt; not together with `logprobs`.
     #[serde(default)]
     echo: bool,
@@ -68,10 +68,14 @@ fn read(app: &App, _: &Caller, body: &Body) -> Result<Prepared<TextAnswer>> {
     app.accept_model(&head.model)?;
     let tokenizer = &app.serving.tokenizer;
     let prompts = prompts.prompts()?;
-    let options = generation.options(&|text| tokenizer.encode(text, false, true), &app.serving.retaining)?;
-    let logprobs = fields.logprobs.and_then(Whole::count);
+    let options = generation
+        .or(&app.config.sampling)
+        .options(&|text| tokenizer.encode(text, false, true), &app.serving.retaining)?;
     // 0 computes the prompt only, which warms the cache.
     let max_tokens = options.max_tokens(MAX_TOKENS, app.serving.model.context);
+    let tokens = prompts.len() * options.choices as usize * max_tokens.min(app.serving.model.context);
+    let likeliest = |asked| logprobs("logprobs", asked, tokenizer.vocab_len(), tokens);
+    let logprobs = fields.logprobs.and_then(Whole::count).map(likeliest).transpose()?;
     let (stream, include_usage) = (head.stream, head.include_usage()?);
     fields.refuse(&options)?;
     options.check_memory()?;

@@ -3,8 +3,8 @@
 mod chat;
 mod chat_answer;
 mod completions;
+mod count;
 mod head;
-mod history;
 mod models;
 mod shapes;
 mod text_answer;
@@ -16,8 +16,11 @@ use crate::http::error::ApiError;
 pub(super) fn dialect() -> Dialect {
     let chat = gives(shapes::chat, "Answers a conversation").takes::<chat::Fields>().streams();
     let text = gives(shapes::text, "Continues texts or token ids").takes::<completions::Fields>().streams();
+    let count = gives(shapes::count, "Counts the tokens of a conversation").takes::<count::Fields>();
     let routes = vec![
         at(&["/v1/chat/completions", "/chat/completions"]).post(chat::route, chat),
+        at(&["/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"])
+            .post(count::route, count),
         at(&["/v1/completions"]).post(completions::route, text),
         at(&["/v1/models", "/models"]).get(models::list, gives(shapes::models, "Lists the one model")),
         at(&["/v1/models/{*id}", "/models/{*id}"]).get(models::get, gives(shapes::model, "Shows a model")),

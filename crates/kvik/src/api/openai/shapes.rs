@@ -38,6 +38,11 @@ pub(super) fn chat() -> Value {
     completion("chat.completion", choice)
 }
 
+/// Of `/v1/chat/completions/input_tokens`.
+pub(super) fn count() -> Value {
+    object([("object", kind("string")), ("input_tokens", kind("integer"))])
+}
+
 /// Of `/v1/completions`.
 pub(super) fn text() -> Value {
     let choice = object([
@@ -56,6 +61,8 @@ pub(super) fn model() -> Value {
         ("object", json!({"const": "model"})),
         ("created", kind("integer")),
         ("owned_by", kind("string")),
+        ("root", kind("string")),
+        ("parent", kind("string")),
         ("meta", kind("object")),
     ])
 }

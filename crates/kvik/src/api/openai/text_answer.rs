@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::head::{Head, frame};
 use crate::{
-    api::reading::finite,
-    app::{generation::Answer, report::trailer::Trailer},
+    api::logprobs::finite,
+    app::{generation::Answer, report::trailer::Trailer, wire::Wire},
 };
 
 /// The answer as far as it is known. Choice `c` of prompt `p` has index `p * n + c`.
@@ -122,7 +122,7 @@ impl TextAnswer {
 }
 
 impl Answer for TextAnswer {
-    const LAST: Option<&'static str> = Some("[DONE]");
+    const WIRE: Wire = Wire::Data { last: Some("[DONE]") };
 
     /// With `echo`, a stream begins by repeating the prompts.
     fn start(&mut self, frames: &mut Vec<Value>) {
@@ -137,7 +137,7 @@ impl Answer for TextAnswer {
             }
             Event::Finished { choice, reason } => self.finished(self.index(prompt, choice), reason, frames),
             Event::Done(_) => self.done(trailer, frames),
-            Event::Prefill { .. } | Event::Failed(_) => {}
+            Event::Prefill { .. } | Event::Vector(_) | Event::Failed(_) => {}
         }
     }
 

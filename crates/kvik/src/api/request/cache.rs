@@ -71,6 +71,8 @@ pub(crate) struct Keep {
     pub(crate) lifetime: Lifetime,
     /// Which tokens its sequences go on reading, where it says so.
     pub(crate) retain: Option<RetainChoice>,
+    /// Whether the answer says which positions were kept.
+    pub(crate) show_kept: bool,
     /// The kept prompt of which they read what is kept.
     pub(crate) kept_prefix: Option<KeptPrefix>,
     /// Whether the conversation is remembered beyond the context, where it says so.
@@ -82,7 +84,7 @@ pub(crate) struct Keep {
 impl CacheFields {
     /// What the fields say together.
     pub(crate) fn keep(self) -> Result<Keep, ApiError> {
-        let own = self.kvik.unwrap_or_default();
+        let mut own = self.kvik.unwrap_or_default();
         let shared = own.cache.map(|mode| mode == CacheMode::Shared);
         if let (Some(prompt), Some(shared)) = (self.cache_prompt, shared)
             && prompt != shared
@@ -100,6 +102,7 @@ impl CacheFields {
             let message = "`kvik.pin` keeps a prompt in the cache, and this one is to stay out of it";
             return Err(ApiError::field("kvik.pin", message));
         }
+        let show_kept = own.retain.as_mut().map_or(Ok(false), |field| field.take_show(RETAIN))?;
         let retain = own.retain.as_ref().map(|field| field.choice(RETAIN)).transpose()?;
         let kept_prefix = own.kept_prefix.and_then(|field| field.0);
         if kept_prefix.is_some() {
@@ -118,7 +121,7 @@ impl CacheFields {
             return Err(ApiError::field("kvik.cache", message));
         }
         let (memory, conversation) = (own.memory, own.conversation);
-        Ok(Keep { reuse, lifetime, retain, kept_prefix, memory, conversation })
+        Ok(Keep { reuse, lifetime, retain, show_kept, kept_prefix, memory, conversation })
     }
 }
 
@@ -219,6 +222,7 @@ mod tests {
             reuse: true,
             lifetime: Lifetime::default(),
             retain: None,
+            show_kept: false,
             kept_prefix: None,
             memory: None,
             conversation: None,

@@ -1,10 +1,12 @@
 //! `context_management`: when a conversation is compacted, and the items that stand for what was said before them.
 
+use kvik_engine::conversation::leading_systems;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::{number::Whole, parts::Part};
+pub(crate) use crate::app::memory::compaction::{Compaction as Opened, ForeignItem as Foreign};
 use crate::http::error::ApiError;
 
 /// Tokens that `compact_threshold` may name.
@@ -59,9 +61,23 @@ impl ContextFields {
     }
 }
 
+/// Puts what a compaction item stands for in its place, and returns it. What was said before it is not read; its
+/// system messages are, where none were sent.
+pub(crate) fn expand(
+    messages: &mut Vec<Value>,
+    open: impl FnOnce(&str) -> Result<Opened, Foreign>,
+) -> Result<Option<Opened>, ApiError> {
+    let Some(item) = take_item(messages) else { return Ok(None) };
+    let foreign = |error| ApiError::field(&item.path, format!("`{}` {error}", item.path));
+    let opened = open(&item.content).map_err(foreign)?;
+    let systems = if item.systems.is_empty() { &opened.systems } else { &item.systems };
+    *messages = [&systems[..], &opened.opening, &opened.recent, messages].concat();
+    Ok(Some(opened))
+}
+
 /// Takes the last item out of `messages` and everything that it stands for: all before it. Returns the system messages
 /// before it and the item's content, with the path of the item for errors.
-pub(super) fn take_item(messages: &mut Vec<Value>) -> Option<TakenItem> {
+fn take_item(messages: &mut Vec<Value>) -> Option<TakenItem> {
     let at = messages.iter().rposition(|message| item_of(message).is_some())?;
     let mut rest = messages.split_off(at);
     let (content, path) = match item_of(&rest[0])? {
@@ -73,19 +89,18 @@ pub(super) fn take_item(messages: &mut Vec<Value>) -> Option<TakenItem> {
     } else if let Some(message) = rest[0].as_object_mut() {
         message.shift_remove("compaction");
     }
-    let before = std::mem::replace(messages, rest);
-    let is_system = |message: &Value| matches!(message["role"].as_str(), Some("system" | "developer"));
-    let systems = before.into_iter().take_while(is_system).collect();
+    let mut systems = std::mem::replace(messages, rest);
+    systems.truncate(leading_systems(&systems));
     Some(TakenItem { systems, content, path })
 }
 
 /// An item that was sent back.
-pub(super) struct TakenItem {
+struct TakenItem {
     /// System messages that stood before it.
-    pub(super) systems: Vec<Value>,
-    pub(super) content: String,
+    systems: Vec<Value>,
+    content: String,
     /// Where it stood.
-    pub(super) path: String,
+    path: String,
 }
 
 /// Where a message brings an item's content.

@@ -1,7 +1,10 @@
 //! Fields that say what an answer must look like; a request has at most one of them.
 
 use kvik_engine::api::Constraint;
-use kvik_engine::text::constraint::schema::{Strictness, normalise};
+use kvik_engine::text::constraint::{
+    gbnf,
+    schema::{Strictness, normalise},
+};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::Value;
@@ -18,8 +21,10 @@ pub(super) struct ConstraintFields {
     /// JSON of this schema; llama-server's.
     #[schemars(schema_with = "any_schema")]
     json_schema: Option<Json>,
-    /// A Lark grammar, as llguidance reads it.
+    /// A grammar in GBNF; llama-server's. One that begins with `start:` or `%llguidance` is read as Lark.
     grammar: Option<String>,
+    /// A Lark grammar, as llguidance reads it.
+    grammar_lark: Option<String>,
     /// A regular expression for the whole answer.
     regex: Option<String>,
     /// JSON of this schema, or of the text of one; vLLM's.
@@ -79,7 +84,9 @@ impl ConstraintFields {
         let found = [
             ("response_format", self.response_format.map_or(Ok(None), |format| format.constraint(notes))?),
             ("json_schema", json_schema),
-            ("grammar", grammar(self.grammar, self.guided_grammar)?),
+            ("grammar", self.grammar.map_or(Ok(None), grammar)?),
+            ("grammar_lark", lark("grammar_lark", self.grammar_lark)?),
+            ("guided_grammar", lark("guided_grammar", self.guided_grammar)?),
             ("regex", self.regex.map(Constraint::Regex)),
             ("guided_json", guided_json),
             ("guided_regex", self.guided_regex.map(Constraint::Regex)),
@@ -146,7 +153,7 @@ fn one_of(choices: Vec<String>) -> Result<Constraint> {
 }
 
 /// The schema that stands at `path`, as it can be enforced.
-fn read_schema(
+pub(crate) fn read_schema(
     path: &str,
     schema: &Value,
     strictness: Strictness,
@@ -162,17 +169,40 @@ fn read_schema(
     Ok(Constraint::JsonSchema(normal.schema))
 }
 
-/// kvik's own field, and vLLM's.
-fn grammar(own: Option<String>, guided: Option<String>) -> Result<Option<Constraint>> {
-    let own = own.filter(|text| !text.trim().is_empty()).map(|text| ("grammar", text));
-    let Some((name, grammar)) = own.or(guided.map(|text| ("guided_grammar", text))) else { return Ok(None) };
-    if grammar.contains("::=") {
-        let message = format!(
-            "`{name}` looks like GBNF (`::=`); kvik takes Lark grammars, for example `start: \"yes\" | \"no\"`"
-        );
+/// llama-server's field; until now it held Lark here, which is still read.
+fn grammar(text: String) -> Result<Option<Constraint>> {
+    if text.trim().is_empty() {
+        return Ok(None);
+    }
+    if is_lark(&text) {
+        return Ok(Some(Constraint::Lark(text)));
+    }
+    let lark = gbnf::to_lark(&text).map_err(|error| {
+        let hint = match text.contains("::=") {
+            true => "",
+            false => "; Lark goes into `grammar_lark`",
+        };
+        ApiError::field("grammar", format!("`grammar` is no GBNF that kvik reads: {error}{hint}"))
+    })?;
+    Ok(Some(Constraint::Lark(lark)))
+}
+
+/// Whether a grammar begins as those in Lark do, after blank lines and comments.
+fn is_lark(text: &str) -> bool {
+    let is_said = |line: &&str| !line.is_empty() && !line.starts_with("//") && !line.starts_with('#');
+    let first = text.lines().map(str::trim).find(is_said).unwrap_or_default();
+    let start = first.strip_prefix("start").map(str::trim_start);
+    first.starts_with('%') || start.is_some_and(|rest| rest.starts_with(':') && !rest.starts_with("::="))
+}
+
+/// A field that holds Lark.
+fn lark(name: &str, text: Option<String>) -> Result<Option<Constraint>> {
+    let Some(text) = text.filter(|text| !text.trim().is_empty()) else { return Ok(None) };
+    if text.contains("::=") {
+        let message = format!("`{name}` looks like GBNF (`::=`) and takes Lark; send it as `grammar`");
         return Err(ApiError::field(name, message));
     }
-    Ok(Some(Constraint::Lark(grammar)))
+    Ok(Some(Constraint::Lark(text)))
 }
 
 #[cfg(test)]
@@ -221,6 +251,16 @@ mod tests {
         );
         check(json!({"json_schema": schema}), Some(Constraint::JsonSchema(schema.clone())));
         check(json!({"grammar": "start: \"a\""}), Some(Constraint::Lark("start: \"a\"".into())));
+        check(
+            json!({"grammar": "// first\n\nstart : x\nx: \"a\""}),
+            Some(Constraint::Lark("// first\n\nstart : x\nx: \"a\"".into())),
+        );
+        check(
+            json!({"grammar_lark": "a: \"a\"\nstart: a"}),
+            Some(Constraint::Lark("a: \"a\"\nstart: a".into())),
+        );
+        let gbnf = "start ::= root\nroot ::= \"a\"";
+        check(json!({"grammar": gbnf}), Some(Constraint::Lark(gbnf::to_lark(gbnf).unwrap())));
         check(json!({"grammar": ""}), None);
         check(json!({"regex": "[a-z]+"}), Some(Constraint::Regex("[a-z]+".into())));
         check(json!({"guided_regex": "[a-z]+"}), Some(Constraint::Regex("[a-z]+".into())));

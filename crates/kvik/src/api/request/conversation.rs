@@ -4,6 +4,7 @@ use std::time::SystemTime;
 
 use kvik_cache::Token;
 use kvik_engine::api::{Constraint, Request};
+use kvik_engine::conversation::leading_systems;
 use kvik_engine::text::template::{
     ChatTemplate, Prompt, RESERVED, RenderInput, TemplateError, ends_in_thinking,
 };
@@ -80,7 +81,7 @@ impl Part for PromptFields {}
 /// What `reasoning_effort` may be.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-enum Effort {
+pub(crate) enum Effort {
     None,
     Minimal,
     Low,
@@ -102,7 +103,41 @@ pub(crate) struct Conversation {
     kwargs: Map<String, Value>,
 }
 
+/// What a request says of thinking.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Thinking {
+    /// Whether to think, where it says so itself.
+    pub(crate) enabled: Option<bool>,
+    /// How much.
+    pub(crate) effort: Option<Effort>,
+}
+
 impl Conversation {
+    /// What is said in these messages, an array, is to be answered; `kwargs` are variables of the template.
+    pub(crate) fn told(
+        messages: Value,
+        tools: Tools,
+        thinking: Thinking,
+        mut kwargs: Map<String, Value>,
+    ) -> Conversation {
+        let from_effort = thinking.effort.and_then(|effort| effort.tell(&mut kwargs));
+        Conversation {
+            messages,
+            tools,
+            add_generation_prompt: true,
+            continues: false,
+            enable_thinking: thinking.enabled.or(from_effort),
+            kwargs,
+        }
+    }
+
+    /// The same, whose answer goes on from the last message where that is the assistant's.
+    pub(crate) fn continuing(mut self) -> Result<Conversation> {
+        self.continues = continuation::is_wanted(None, &self.messages, None)?;
+        self.add_generation_prompt = !self.continues;
+        Ok(self)
+    }
+
     /// What is said in it.
     pub(crate) fn messages(&self) -> &[Value] {
         self.messages.as_array().map_or(&[], Vec::as_slice)
@@ -120,6 +155,8 @@ impl Conversation {
         if purpose == Purpose::Summary {
             other.tools = Tools::none();
             other.kwargs = Map::new();
+        }
+        if matches!(purpose, Purpose::InPlace | Purpose::Summary) {
             (other.enable_thinking, other.add_generation_prompt) = (Some(false), true);
         }
         other
@@ -137,37 +174,28 @@ impl Conversation {
 }
 
 impl ConversationFields {
-    /// Puts what a compaction item stands for in its place, and returns it. What was said before it is not read; its
-    /// system messages are, where none were sent.
+    /// Puts what a compaction item stands for in its place, and returns it.
     pub(crate) fn expand(
         &mut self,
         open: impl FnOnce(&str) -> std::result::Result<Compaction, ForeignItem>,
     ) -> Result<Option<Compaction>> {
         let Value::Array(messages) = &mut self.prompt.messages.0 else { return Ok(None) };
-        let Some(item) = compaction::take_item(messages) else { return Ok(None) };
-        let foreign = |error| ApiError::field(&item.path, format!("`{}` {error}", item.path));
-        let opened = open(&item.content).map_err(foreign)?;
-        let systems = if item.systems.is_empty() { &opened.systems } else { &item.systems };
-        *messages = [&systems[..], &opened.opening, &opened.recent, messages].concat();
-        Ok(Some(opened))
+        compaction::expand(messages, open)
     }
 
     /// What they say together.
     pub(crate) fn conversation(self) -> Result<Conversation> {
         let ConversationFields { prompt, tools } = self;
-        let (mut kwargs, from_kwargs) = template_variables(prompt.chat_template_kwargs)?;
-        let from_effort = prompt.reasoning_effort.and_then(|effort| effort.tell(&mut kwargs));
+        let (kwargs, from_kwargs) = template_variables(prompt.chat_template_kwargs)?;
+        let thinking =
+            Thinking { enabled: prompt.enable_thinking.or(from_kwargs), effort: prompt.reasoning_effort };
         let messages = messages::checked(prompt.messages.0)?;
         let begins_anew = prompt.add_generation_prompt;
         let continues = continuation::is_wanted(prompt.continue_final_message, &messages, begins_anew)?;
-        Ok(Conversation {
-            messages,
-            tools: tools.tools()?,
-            add_generation_prompt: begins_anew.unwrap_or(!continues),
-            continues,
-            enable_thinking: prompt.enable_thinking.or(from_kwargs).or(from_effort),
-            kwargs,
-        })
+        let mut conversation = Conversation::told(messages, tools.tools()?, thinking, kwargs);
+        conversation.continues = continues;
+        conversation.add_generation_prompt = begins_anew.unwrap_or(!continues);
+        Ok(conversation)
     }
 }
 
@@ -244,7 +272,13 @@ impl Conversation {
         let tokenizer = &app.serving.tokenizer;
         let tokens = form.texts().flat_map(|text| tokenizer.encode(text, false, true));
         let show = tokens.filter(|&token| tokenizer.is_control(token)).collect();
-        (Reading::Tagged { starts_in_thinking, offer: Some(self.tools.offer(form)) }, show)
+        (
+            Reading::Tagged {
+                starts_in_thinking,
+                offer: Some(self.tools.offer(form, options.constraint.is_some())),
+            },
+            show,
+        )
     }
 
     /// The prompt, and what of it the request wrote.
@@ -261,8 +295,7 @@ impl Conversation {
     /// Hashes of what decides the prompt, each part as it is written.
     fn parts(&self, answered: &Answered, model: &str) -> Parts {
         let messages = self.messages.as_array().map_or(&[][..], Vec::as_slice);
-        let is_system = |message: &&Value| matches!(message["role"].as_str(), Some("system" | "developer"));
-        let (system, others) = messages.split_at(messages.iter().take_while(is_system).count());
+        let (system, others) = messages.split_at(leading_systems(messages));
         let prompt_end = (self.add_generation_prompt, self.continues);
         let settings = (prompt_end, self.enable_thinking, Value::from(self.kwargs.clone()).to_string());
         Parts {

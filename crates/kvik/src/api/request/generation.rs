@@ -5,7 +5,7 @@
 use std::fmt;
 
 use kvik_cache::{Lifetime, Token, retain::Retention};
-use kvik_engine::api::{Constraint, Request, Sampling};
+use kvik_engine::api::{Constraint, Request, Sampling, Wants};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::{
     Deserialize, Deserializer,
@@ -24,9 +24,10 @@ use super::{
     unsupported::UnsupportedGenerating,
 };
 use crate::{
-    app::kept_prefix::KeptPrefix,
+    app::{kept_prefix::KeptPrefix, lora::LoraFields},
     http::{error::ApiError, json::Body},
     serving::retaining::Retaining,
+    settings::sampling::SamplingArgs,
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
@@ -35,6 +36,10 @@ type Result<T> = std::result::Result<T, ApiError>;
 const STOP_BYTES_MAX: usize = 4096;
 /// Log-probabilities of other tokens for each generated one at most, as in OpenAI's API.
 pub(crate) const LOGPROBS_MAX: i64 = 20;
+/// Log-probabilities of other tokens that are given of answers of any length.
+const LOGPROBS_FREE: usize = 256;
+/// Log-probabilities of one request at most, beyond these: each takes some hundred bytes until the answer is sent.
+const LOGPROBS_OF_REQUEST_MAX: usize = 1 << 18;
 /// Bytes of a constraint, times the prompts that it holds for.
 const COPIED_CONSTRAINT_BYTES_MAX: usize = 1 << 20;
 
@@ -64,6 +69,7 @@ impl<D: Defaults> FromBody for GenerationFields<D> {
         ConstraintFields::describe(generator, schema);
         CacheFields::describe(generator, schema);
         UnsupportedGenerating::describe(generator, schema);
+        LoraFields::describe(generator, schema);
         let defaults = [
             ("temperature", json!(D::TEMPERATURE)),
             ("top_k", json!(D::TOP_K)),
@@ -97,6 +103,9 @@ struct EndFields {
 }
 
 impl Part for EndFields {}
+
+/// Read where requests of all dialects are.
+impl Part for LoraFields {}
 
 /// Also -2, which older clients send for -1.
 type Length = Whole<-2, { i64::MAX }>;
@@ -147,17 +156,38 @@ impl Stop {
             Stop::One(text) => vec![text],
             Stop::Several(texts) => texts,
         };
-        if texts.len() > strings_max {
-            let message = format!("`stop` has {} strings, the limit is {strings_max}", texts.len());
-            return Err(ApiError::field("stop", message));
-        }
-        if texts.iter().any(|text| text.len() > STOP_BYTES_MAX) {
-            let message = format!("a string in `stop` is longer than {STOP_BYTES_MAX} bytes");
-            return Err(ApiError::field("stop", message));
-        }
-        // An empty stop string would end every answer before its first character.
-        Ok(texts.into_iter().filter(|text| !text.is_empty()).collect())
+        stop_strings("stop", texts, strings_max)
     }
+}
+
+/// The texts of the field `path` as the engine takes them.
+pub(crate) fn stop_strings(path: &str, texts: Vec<String>, strings_max: usize) -> Result<Vec<String>> {
+    if texts.len() > strings_max {
+        let message = format!("`{path}` has {} strings, the limit is {strings_max}", texts.len());
+        return Err(ApiError::field(path, message));
+    }
+    if texts.iter().any(|text| text.len() > STOP_BYTES_MAX) {
+        let message = format!("a string in `{path}` is longer than {STOP_BYTES_MAX} bytes");
+        return Err(ApiError::field(path, message));
+    }
+    // An empty stop string would end every answer before its first character.
+    Ok(texts.into_iter().filter(|text| !text.is_empty()).collect())
+}
+
+/// How many log-probabilities `field` gives with each of `tokens` tokens, of a vocabulary of so many.
+pub(crate) fn logprobs(field: &str, asked: usize, vocabulary: usize, tokens: usize) -> Result<usize> {
+    let count = asked.min(vocabulary);
+    if count <= LOGPROBS_FREE || count.saturating_mul(tokens) <= LOGPROBS_OF_REQUEST_MAX {
+        return Ok(count);
+    }
+    let most = LOGPROBS_OF_REQUEST_MAX / tokens.max(1);
+    let most = most.max(LOGPROBS_FREE);
+    Err(ApiError::field(
+        field,
+        format!(
+            "`{field}` may be {most} for answers of {tokens} tokens, not {asked}; ask for shorter answers or fewer"
+        ),
+    ))
 }
 
 /// How to continue a prompt.
@@ -174,6 +204,8 @@ pub(crate) struct Options {
     pub(crate) retention: Option<Retention>,
     /// The kept prompt of which it reads what is kept.
     pub(crate) kept_prefix: Option<KeptPrefix>,
+    /// Whether the answer says which positions were kept.
+    show_kept: bool,
     /// Whether the conversation is remembered beyond the context, where the request says it.
     pub(crate) memory: Option<bool>,
     /// The conversation that the messages continue, by name or id.
@@ -184,6 +216,18 @@ pub(crate) struct Options {
 }
 
 impl<D: Defaults> GenerationFields<D> {
+    /// The same, with the server's settings where it says nothing.
+    pub(crate) fn or(mut self, usual: &SamplingArgs) -> Self {
+        self.sampling = self.sampling.or(usual);
+        if let Some(usual) = usual.n_predict.filter(|&usual| usual >= 0) {
+            let EndFields { max_completion_tokens, max_tokens, n_predict, .. } = &mut self.end;
+            let said = max_completion_tokens.take().or(max_tokens.take()).or(n_predict.take());
+            let said = said.filter(|said| said.get() >= 0);
+            *n_predict = Some(said.unwrap_or(Whole::of(usual)));
+        }
+        self
+    }
+
     /// What they mean where the server forgets as `retaining` says; `encode` gives the tokens of a text, for
     /// biases that name one.
     pub(crate) fn options(
@@ -191,29 +235,57 @@ impl<D: Defaults> GenerationFields<D> {
         encode: &dyn Fn(&str) -> Vec<Token>,
         retaining: &Retaining,
     ) -> Result<Options> {
-        let Keep { reuse, lifetime, retain, kept_prefix, memory, conversation } = self.cache.keep()?;
         let end = self.end;
         let length = end.max_completion_tokens.or(end.max_tokens).or(end.n_predict);
         let mut schema_notes = Vec::new();
-        Ok(Options {
+        let manner = Manner {
             sampling: self.sampling.sampling::<D>(encode)?,
             stop: end.stop.unwrap_or_default().texts(D::STOP_STRINGS_MAX)?,
-            ignore_eos: end.ignore_eos,
-            choices: end.n.map_or(1, |n| n.get() as u32),
             length: length.map(Whole::get),
-            reuse,
-            lifetime,
-            retention: retaining.choose(retain).map_err(|refusal| refused(RETAIN, &refusal))?,
-            kept_prefix,
-            memory,
-            conversation,
+            keep: self.cache.keep()?,
             constraint: self.constraint.constraint(&mut schema_notes)?,
             schema_notes,
-        })
+        };
+        let options = Options::of(manner, retaining)?;
+        Ok(Options { ignore_eos: end.ignore_eos, choices: end.n.map_or(1, |n| n.get() as u32), ..options })
     }
 }
 
+/// What every dialect can say of how to continue a prompt.
+pub(crate) struct Manner {
+    pub(crate) sampling: Sampling,
+    pub(crate) stop: Vec<String>,
+    /// Tokens of an answer at most, where the request says it; a negative number is the context.
+    pub(crate) length: Option<i64>,
+    pub(crate) keep: Keep,
+    pub(crate) constraint: Option<Constraint>,
+    /// What of a schema is not enforced, and why.
+    pub(crate) schema_notes: Vec<String>,
+}
+
 impl Options {
+    /// One answer in this manner, where the server forgets as `retaining` says.
+    pub(crate) fn of(manner: Manner, retaining: &Retaining) -> Result<Options> {
+        let Manner { sampling, stop, length, keep, constraint, schema_notes } = manner;
+        let Keep { reuse, lifetime, retain, show_kept, kept_prefix, memory, conversation } = keep;
+        Ok(Options {
+            sampling,
+            stop,
+            ignore_eos: false,
+            choices: 1,
+            length,
+            reuse,
+            lifetime,
+            retention: retaining.choose(retain).map_err(|refusal| refused(RETAIN, &refusal))?,
+            show_kept,
+            kept_prefix,
+            memory,
+            conversation,
+            constraint,
+            schema_notes,
+        })
+    }
+
     /// Tokens of an answer at most, `default` where the request does not say.
     pub(crate) fn max_tokens(&self, default: usize, context: usize) -> usize {
         self.length.map_or(default, |length| usize::try_from(length).unwrap_or(context))
@@ -262,6 +334,7 @@ impl Options {
     pub(crate) fn request(&self, prompt: Vec<Token>, max_tokens: usize, logprobs: Option<usize>) -> Request {
         Request {
             prompt,
+            wants: Wants::Text,
             choices: self.choices,
             max_tokens,
             ignore_eos: self.ignore_eos,
@@ -272,11 +345,13 @@ impl Options {
             show_special: false,
             show: Vec::new(),
             reuse: self.reuse,
+            adapters: None,
             salt: [0; 16],
             tenant: Default::default(),
             lifetime: self.lifetime,
             retention: self.retention,
             kept_prefix: None,
+            show_kept: self.show_kept,
             background: false,
         }
     }

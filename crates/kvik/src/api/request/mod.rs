@@ -1,8 +1,8 @@
 //! The one internal request that every dialect's body becomes, and the fields that their bodies share.
 
-mod cache;
+pub(crate) mod cache;
 pub(crate) mod compaction;
-mod constraint;
+pub(crate) mod constraint;
 mod continuation;
 pub(crate) mod conversation;
 pub(crate) mod defaults;
@@ -12,8 +12,9 @@ mod logit_bias;
 pub(crate) mod messages;
 pub(crate) mod number;
 pub(crate) mod parts;
+pub(crate) mod place;
 pub(crate) mod prompt;
 pub(crate) mod retain;
-mod sampling;
-mod tools;
+pub(crate) mod sampling;
+pub(crate) mod tools;
 mod unsupported;

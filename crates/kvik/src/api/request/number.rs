@@ -12,6 +12,11 @@ use serde::{Deserialize, Deserializer, de};
 pub(crate) struct Whole<const MIN: i64, const MAX: i64>(i64);
 
 impl<const MIN: i64, const MAX: i64> Whole<MIN, MAX> {
+    /// This number, or the end of the range that is nearest to it.
+    pub(crate) fn of(number: i64) -> Self {
+        Whole(number.clamp(MIN, MAX))
+    }
+
     pub(crate) fn get(self) -> i64 {
         self.0
     }

@@ -57,6 +57,16 @@ macro_rules! tuples {
 
 tuples! { (A, B) (A, B, C) (A, B, C, D) (A, B, C, D, E) }
 
+/// Refuses a body with a field that none of its parts declare, for dialects whose own servers do.
+pub(crate) fn refuse_unknown<T: FromBody>(body: &Body) -> Result<(), ApiError> {
+    let schema = schema::<T>(&mut SchemaGenerator::default());
+    let known = |name: &str| schema.pointer("/properties").is_some_and(|fields| fields.get(name).is_some());
+    match body.names().find(|name| !known(name)) {
+        Some(name) => Err(ApiError::field(name, format!("`{name}` is not known here; leave it out"))),
+        None => Ok(()),
+    }
+}
+
 /// The schema of a body.
 pub(crate) fn schema<T: FromBody>(generator: &mut SchemaGenerator) -> Schema {
     let mut schema = Map::new();

@@ -7,7 +7,7 @@ use kvik_engine::{api::Request, text::tokenizer::Tokenizer};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Deserialize, Deserializer,
-    de::{self, SeqAccess, Unexpected},
+    de::{self, IgnoredAny, MapAccess, SeqAccess, Unexpected, value::MapAccessDeserializer},
 };
 
 use super::{
@@ -17,7 +17,10 @@ use super::{
 };
 use crate::{
     app::state::App,
-    http::{error::ApiError, json::Body},
+    http::{
+        error::ApiError,
+        json::{Body, OR_ARRAY},
+    },
 };
 
 /// Prompts that one request may bring: each becomes a request to the engine of its own.
@@ -44,9 +47,18 @@ enum Piece {
     Tokens(Vec<Token>),
 }
 
+/// A prompt as llama-server's object, of which the text is read.
+#[derive(Debug, Deserialize)]
+struct PromptObject {
+    prompt_string: String,
+    /// Pictures and sounds.
+    #[serde(default)]
+    multimodal_data: Vec<IgnoredAny>,
+}
+
 /// One prompt or several, as they were sent.
 #[derive(Debug)]
-struct Prompts {
+pub(crate) struct Prompts {
     prompts: Vec<Prompt>,
     /// Index of a prompt that stands among the tokens of one.
     misplaced: Option<usize>,
@@ -55,17 +67,23 @@ struct Prompts {
 impl PromptFields {
     /// The prompts, which are 1 to 64.
     pub(crate) fn prompts(self) -> Result<Vec<Prompt>, ApiError> {
-        let Prompts { prompts, misplaced } = self.prompt;
+        self.prompt.list("prompt", PROMPTS_MAX)
+    }
+}
+
+impl Prompts {
+    /// The prompts of the field `name`, which are 1 to `max`.
+    pub(crate) fn list(self, name: &str, max: usize) -> Result<Vec<Prompt>, ApiError> {
+        let Prompts { prompts, misplaced } = self;
         if let Some(i) = misplaced {
-            let message = format!("`prompt[{i}]` must be a token id or a string, not an array");
-            return Err(ApiError::field(format!("prompt[{i}]"), message));
+            let message = format!("`{name}[{i}]` must be a token id or a string, not an array");
+            return Err(ApiError::field(format!("{name}[{i}]"), message));
         }
         match prompts.len() {
-            0 => Err(ApiError::field("prompt", "`prompt` is an empty array")),
-            n if n > PROMPTS_MAX => Err(ApiError::field(
-                "prompt",
-                format!("`prompt` holds {n} prompts, the limit is {PROMPTS_MAX}"),
-            )),
+            0 => Err(ApiError::field(name, format!("`{name}` is an empty array"))),
+            n if n > max => {
+                Err(ApiError::field(name, format!("`{name}` holds {n} prompts, the limit is {max}")))
+            }
             _ => Ok(prompts),
         }
     }
@@ -74,6 +92,25 @@ impl PromptFields {
 impl Prompt {
     fn of(text: &str) -> Prompt {
         Prompt(vec![Piece::Text(text.to_owned())])
+    }
+
+    /// Whether it has neither text nor tokens.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.iter().all(|piece| match piece {
+            Piece::Text(text) => text.is_empty(),
+            Piece::Tokens(ids) => ids.is_empty(),
+        })
+    }
+
+    /// The token ids that were sent as such.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = Token> {
+        let ids = |piece: &'_ Piece| if let Piece::Tokens(ids) = piece { ids.clone() } else { Vec::new() };
+        self.0.iter().flat_map(ids)
+    }
+
+    /// A prompt of these tokens.
+    pub(crate) fn of_tokens(tokens: Vec<Token>) -> Prompt {
+        Prompt(vec![Piece::Tokens(tokens)])
     }
 
     fn push(&mut self, item: Item) {
@@ -154,7 +191,7 @@ impl Prompt {
 
 impl<'de> Deserialize<'de> for Prompts {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Prompts, D::Error> {
-        deserializer.deserialize_any(PromptsVisitor)
+        deserializer.deserialize_struct(OR_ARRAY, &PromptObject::FIELDS, PromptsVisitor)
     }
 }
 
@@ -169,6 +206,10 @@ impl<'de> de::Visitor<'de> for PromptsVisitor {
 
     fn visit_str<E>(self, text: &str) -> Result<Prompts, E> {
         Ok(Prompts { prompts: vec![Prompt::of(text)], misplaced: None })
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Prompts, A::Error> {
+        Ok(Prompts { prompts: vec![PromptObject::read(map)?], misplaced: None })
     }
 
     /// An array that holds a bare number is one prompt of token ids and texts; any other array holds
@@ -228,7 +269,7 @@ impl<'de> Deserialize<'de> for Item {
 impl<'de> Deserialize<'de> for Entry {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Entry, D::Error> {
         let expected = "a string, a token id, or an array of those";
-        deserializer.deserialize_any(EntryVisitor { expected })
+        deserializer.deserialize_struct(OR_ARRAY, &PromptObject::FIELDS, EntryVisitor { expected })
     }
 }
 
@@ -269,12 +310,28 @@ impl<'de> de::Visitor<'de> for EntryVisitor {
         token(self.expected).visit_f64(id).map(Entry::from)
     }
 
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Entry, A::Error> {
+        PromptObject::read(map).map(Entry::Prompt)
+    }
+
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Entry, A::Error> {
         let mut prompt = Prompt(Vec::new());
         while let Some(item) = seq.next_element()? {
             prompt.push(item);
         }
         Ok(Entry::Prompt(prompt))
+    }
+}
+
+impl PromptObject {
+    const FIELDS: [&str; 2] = ["prompt_string", "multimodal_data"];
+
+    fn read<'de, A: MapAccess<'de>>(map: A) -> Result<Prompt, A::Error> {
+        let object = PromptObject::deserialize(MapAccessDeserializer::new(map))?;
+        if !object.multimodal_data.is_empty() {
+            return Err(de::Error::custom("`multimodal_data` is not supported: kvik reads text only"));
+        }
+        Ok(Prompt::of(&object.prompt_string))
     }
 }
 
@@ -290,9 +347,17 @@ impl JsonSchema for Prompts {
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         let item = || vec![json_schema!({"type": "string"}), json_schema!({"type": "integer", "minimum": 0})];
         let mut entry = item();
+        let text = json_schema!({"type": "string"});
+        let object = json_schema!({
+            "type": "object",
+            "properties": {"prompt_string": text},
+            "required": ["prompt_string"],
+        });
         entry.push(json_schema!({"type": "array", "items": {"anyOf": item()}}));
+        entry.push(object.clone());
         json_schema!({"anyOf": [
-            {"type": "string"},
+            text,
+            object,
             {"type": "array", "minItems": 1, "items": {"anyOf": entry}},
         ]})
     }
@@ -331,6 +396,8 @@ mod tests {
         check(json!([[1, 2], [3]]), &[&[tokens(&[1, 2])], &[tokens(&[3])]]);
         check(json!([1, "a", 2, 3]), &[&[tokens(&[1]), text("a"), tokens(&[2, 3])]]);
         check(json!(["a", [1, "b"]]), &[&[text("a")], &[tokens(&[1]), text("b")]]);
+        check(json!({"prompt_string": "a"}), &[&[text("a")]]);
+        check(json!([{"prompt_string": "a", "multimodal_data": []}, [1]]), &[&[text("a")], &[tokens(&[1])]]);
     }
 
     #[test]
@@ -342,7 +409,8 @@ mod tests {
         check(json!({}), "prompt");
         check(json!({"prompt": 5}), "prompt");
         check(json!({"prompt": []}), "prompt");
-        check(json!({"prompt": {"text": "x"}}), "prompt");
+        check(json!({"prompt": {"text": "x"}}), "prompt.prompt_string");
+        check(json!({"prompt": {"prompt_string": "x", "multimodal_data": ["AA"]}}), "prompt");
         check(json!({"prompt": ["a", true]}), "prompt[1]");
         check(json!({"prompt": [1, -2]}), "prompt[1]");
         check(json!({"prompt": [[1], [2, null]]}), "prompt[1][1]");

@@ -28,6 +28,8 @@ const EXPECTED: &str =
     "a policy as \"snapkv:0.5\", an object with `policy`, `keep` and options, \"auto\" or \"none\"";
 /// What the value of a field may be.
 const SCALAR: &str = "a text, a number, true or false";
+/// The field that says nothing of what is kept.
+const SHOW: &str = "show";
 /// Bytes of the whole text, and of the text of one field, at most.
 const TEXT_BYTES_MAX: usize = 256;
 
@@ -36,6 +38,16 @@ const TEXT_BYTES_MAX: usize = 256;
 pub(crate) struct RetainField(Json);
 
 impl RetainField {
+    /// Takes `show` out of an object: whether the answer says which positions were kept.
+    pub(crate) fn take_show(&mut self, path: &str) -> Result<bool> {
+        let Value::Object(fields) = &mut self.0.0 else { return Ok(false) };
+        match fields.shift_remove(SHOW) {
+            None | Some(Value::Null) => Ok(false),
+            Some(Value::Bool(show)) => Ok(show),
+            Some(other) => Err(wrong(format!("{path}.{SHOW}"), "true or false", &other)),
+        }
+    }
+
     /// What it asks for where it stands at `path` in a body.
     pub(crate) fn choice(&self, path: &str) -> Result<RetainChoice> {
         match &self.0.0 {
@@ -142,6 +154,8 @@ impl JsonSchema for RetainField {
             options.chain(["loss"]).map(|name| (name.to_owned(), scalar.clone())).collect();
         properties.insert("policy".to_owned(), json!({"enum": names}));
         let keep = "A share as 0.5, tokens as 512, or bytes as \"64MiB\"";
+        let show = "Say in `kvik.retain` of the answer which positions each head kept; not of a kept prompt";
+        properties.insert(SHOW.to_owned(), json!({"type": "boolean", "description": show}));
         properties.insert("keep".to_owned(), json!({"type": ["number", "string"], "description": keep}));
         json_schema!({"anyOf": [
             {"type": "string", "maxLength": TEXT_BYTES_MAX, "examples": ["snapkv:0.5", "kvzip:0.25,budget=all", "auto", "none"]},

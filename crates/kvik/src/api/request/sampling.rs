@@ -7,7 +7,7 @@ use kvik_engine::api::Sampling;
 use schemars::JsonSchema;
 use serde::{
     Deserialize, Deserializer,
-    de::{self, DeserializeOwned},
+    de::{self, DeserializeOwned, IntoDeserializer},
 };
 
 use super::{
@@ -19,6 +19,7 @@ use super::{
 use crate::{
     http::{error::ApiError, json::Json},
     random::random,
+    settings::sampling::SamplingArgs,
 };
 
 /// Seeds that kvik draws and reports: JavaScript's numbers hold them.
@@ -29,7 +30,7 @@ const RANDOM_SEED: u64 = 0xffff_ffff;
 /// How to choose the next token. The temperatures that may be asked for are a dialect's.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(bound = "T: DeserializeOwned")]
-pub(super) struct SamplingFields<T> {
+pub(crate) struct SamplingFields<T> {
     /// 0 takes the likeliest token.
     temperature: Option<T>,
     /// Keep this many of the likeliest tokens; 0 and -1 keep all.
@@ -60,26 +61,39 @@ pub(super) struct SamplingFields<T> {
 
 impl<T: DeserializeOwned + JsonSchema> Part for SamplingFields<T> {}
 
+impl<T: DeserializeOwned> SamplingFields<T> {
+    /// The same, with the server's settings where it says nothing.
+    pub(super) fn or(mut self, usual: &SamplingArgs) -> Self {
+        let temperature =
+            |temp: f64| T::deserialize(temp.into_deserializer()).map_err(|_: de::value::Error| ());
+        self.temperature = self.temperature.or_else(|| temperature(usual.temp?).ok());
+        self.seed =
+            self.seed.or_else(|| usual.seed.map(|seed| Seed(u64::try_from(seed).unwrap_or(RANDOM_SEED))));
+        self
+    }
+}
+
 impl<T: Into<f64>> SamplingFields<T> {
     /// The engine's numbers; `encode` gives the tokens of a text, for biases that name one.
-    pub(super) fn sampling<D: Defaults>(
+    pub(crate) fn sampling<D: Defaults>(
         self,
         encode: &dyn Fn(&str) -> Vec<Token>,
     ) -> Result<Sampling, ApiError> {
         let repetition = self.repeat_penalty.or(self.repetition_penalty);
         let penalty = |penalty: Option<Penalty>| penalty.map_or(0.0, |penalty| f64::from(penalty) as f32);
+        let usual = unsaid::<D>();
         let mut sampling = Sampling {
-            temperature: self.temperature.map_or(D::TEMPERATURE, |temperature| temperature.into() as f32),
-            top_k: self.top_k.map_or(D::TOP_K, |k| k.count().unwrap_or(0)),
-            top_p: self.top_p.map_or(D::TOP_P, |p| f64::from(p) as f32),
-            min_p: self.min_p.map_or(D::MIN_P, |p| f64::from(p) as f32),
+            temperature: self.temperature.map_or(usual.temperature, |temperature| temperature.into() as f32),
+            top_k: self.top_k.map_or(usual.top_k, |k| k.count().unwrap_or(0)),
+            top_p: self.top_p.map_or(usual.top_p, |p| f64::from(p) as f32),
+            min_p: self.min_p.map_or(usual.min_p, |p| f64::from(p) as f32),
             repetition_penalty: repetition.map_or(1.0, |penalty| f64::from(penalty) as f32),
             presence_penalty: penalty(self.presence_penalty),
             frequency_penalty: penalty(self.frequency_penalty),
-            penalty_last_n: D::PENALTY_LAST_N,
             logit_bias: logit_bias::read(self.logit_bias, D::BIAS_MAX, encode)?,
             min_tokens: self.min_tokens.and_then(Whole::count).unwrap_or(0),
-            seed: self.seed.unwrap_or(Seed(RANDOM_SEED)).drawn(),
+            seed: self.seed.map_or(usual.seed, Seed::drawn),
+            ..usual
         };
         match self.repeat_last_n.map(Whole::count) {
             Some(Some(0)) => {
@@ -91,6 +105,23 @@ impl<T: Into<f64>> SamplingFields<T> {
             None => {}
         }
         Ok(sampling)
+    }
+}
+
+/// How the next token is chosen where nothing is said.
+pub(crate) fn unsaid<D: Defaults>() -> Sampling {
+    Sampling {
+        temperature: D::TEMPERATURE,
+        top_k: D::TOP_K,
+        top_p: D::TOP_P,
+        min_p: D::MIN_P,
+        repetition_penalty: 1.0,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
+        penalty_last_n: D::PENALTY_LAST_N,
+        logit_bias: Vec::new(),
+        min_tokens: 0,
+        seed: Seed(RANDOM_SEED).drawn(),
     }
 }
 

@@ -39,7 +39,8 @@ pub(super) struct ToolFields {
     /// `{"type": "function", "function": {"name", "description", "parameters"}}` each.
     #[schemars(schema_with = "tools_schema")]
     tools: Option<Vec<Json>>,
-    /// `none`, `auto`, `required`, or `{"type": "function", "function": {"name"}}`.
+    /// `none`, `auto`, `required`, `{"type": "function", "function": {"name"}}`, or `{"type": "allowed_tools",
+    /// "allowed_tools": {"mode": "auto" | "required", "tools": [...]}}`, which leaves the prompt as it is.
     #[schemars(schema_with = "choice_schema")]
     tool_choice: Option<Json>,
     /// Whether an answer may have several calls.
@@ -85,6 +86,25 @@ struct NamedChoice {
     function: NamedFunction,
 }
 
+/// A choice that names the tools that may be called.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct AllowedChoice {
+    allowed_tools: AllowedTools,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+struct AllowedTools {
+    mode: AllowedMode,
+    tools: Vec<NamedChoice>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum AllowedMode {
+    Auto,
+    Required,
+}
+
 #[derive(Debug, Deserialize, JsonSchema)]
 struct NamedFunction {
     name: String,
@@ -98,42 +118,110 @@ fn tools_schema(generator: &mut SchemaGenerator) -> Schema {
 fn choice_schema(generator: &mut SchemaGenerator) -> Schema {
     let word = generator.subschema_for::<ChoiceWord>();
     let named = generator.subschema_for::<NamedChoice>();
-    json_schema!({"anyOf": [word, named, {"type": "null"}]})
+    let allowed = generator.subschema_for::<AllowedChoice>();
+    json_schema!({"anyOf": [word, named, allowed, {"type": "null"}]})
 }
 
 impl ToolFields {
     /// What they mean together.
     pub(super) fn tools(self) -> Result<Tools> {
         let tools = self.tools.unwrap_or_default();
-        if tools.len() > TOOLS_MAX {
-            let message = format!("`tools` holds {} tools, the limit is {TOOLS_MAX}", tools.len());
-            return Err(ApiError::field("tools", message));
-        }
+        check_count(tools.len())?;
         let functions =
             tools.iter().enumerate().map(|(i, tool)| function(i, tool)).collect::<Result<Vec<_>>>()?;
-        let choice = choice(self.tool_choice, &functions)?;
-        // A call that has to be made is one, unless the request says that it may be several.
-        let several = self.parallel_tool_calls.unwrap_or(choice == Choice::Auto);
-        let forced = !matches!(choice, Choice::None | Choice::Auto);
-        let functions = match choice {
-            Choice::Named(at) => vec![functions[at].clone()],
-            _ => functions,
-        };
-        let is_offered = choice != Choice::None && !tools.is_empty();
-        let offered = is_offered.then(|| tools.into_iter().map(|Json(tool)| tool).collect());
-        Ok(Tools { offered, functions, forced, calls_max: if several { CALLS_MAX } else { 1 } })
+        let choice = choice(self.tool_choice)?;
+        let offered = tools.into_iter().map(|Json(tool)| tool).collect();
+        Tools::of(offered, functions, choice, self.parallel_tool_calls)
     }
 }
 
+/// Refuses more tools than a request may bring.
+fn check_count(tools: usize) -> Result<()> {
+    if tools <= TOOLS_MAX {
+        return Ok(());
+    }
+    Err(ApiError::field("tools", format!("`tools` holds {tools} tools, the limit is {TOOLS_MAX}")))
+}
+
+/// A tool as any dialect offers it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct OfferedTool {
+    pub(crate) name: String,
+    pub(crate) description: Option<String>,
+    /// JSON schema of the arguments, an object.
+    pub(crate) parameters: Value,
+}
+
+impl OfferedTool {
+    /// As templates are given it.
+    fn json(self) -> Value {
+        let mut function = json!({"name": self.name});
+        if let Some(description) = self.description {
+            function["description"] = json!(description);
+        }
+        function["parameters"] = self.parameters;
+        json!({"type": "function", "function": function})
+    }
+}
+
+/// Which tools an answer calls.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum ToolChoice {
+    /// None of them.
+    None,
+    /// Any, or none.
+    Auto,
+    /// Any, but at least one.
+    Any,
+    /// This one.
+    Named(String),
+    /// These, at least one of them where it is `required`. The others stay in the prompt, so that it is the same.
+    Allowed { names: Vec<String>, required: bool },
+}
+
 impl Tools {
+    /// These tools; `several` says whether an answer may call more than one, where the request does.
+    pub(crate) fn offered(
+        tools: Vec<OfferedTool>,
+        choice: ToolChoice,
+        several: Option<bool>,
+    ) -> Result<Tools> {
+        check_count(tools.len())?;
+        let functions = tools.iter().map(|tool| (tool.name.clone(), tool.parameters.clone())).collect();
+        Tools::of(tools.into_iter().map(OfferedTool::json).collect(), functions, choice, several)
+    }
+
+    fn of(
+        tools: Vec<Value>,
+        mut functions: Vec<Function>,
+        choice: ToolChoice,
+        several: Option<bool>,
+    ) -> Result<Tools> {
+        check_choice(&choice, &functions)?;
+        let is_offered = choice != ToolChoice::None && !tools.is_empty();
+        let forced = match &choice {
+            ToolChoice::None | ToolChoice::Auto => false,
+            ToolChoice::Allowed { required, .. } => *required,
+            ToolChoice::Any | ToolChoice::Named(_) => true,
+        };
+        match choice {
+            ToolChoice::Named(name) => functions.retain(|(known, _)| *known == name),
+            ToolChoice::Allowed { names, .. } => functions.retain(|(known, _)| names.contains(known)),
+            ToolChoice::None | ToolChoice::Auto | ToolChoice::Any => {}
+        }
+        // A call that has to be made is one, unless the request says that it may be several.
+        let calls_max = if several.unwrap_or(!forced) { CALLS_MAX } else { 1 };
+        Ok(Tools { offered: is_offered.then_some(Value::Array(tools)), functions, forced, calls_max })
+    }
+
     /// No tools at all.
-    pub(super) fn none() -> Tools {
+    pub(crate) fn none() -> Tools {
         Tools { offered: None, functions: Vec::new(), forced: false, calls_max: CALLS_MAX }
     }
 
-    /// How calls in this form are read out of the answer.
-    pub(crate) fn offer(&self, form: ToolForm) -> Arc<Offer> {
-        Arc::new(Offer { form, tools: self.functions.clone(), calls_max: self.calls_max })
+    /// How calls in this form are read out of the answer; `certain` where a constraint holds it to the form.
+    pub(crate) fn offer(&self, form: ToolForm, certain: bool) -> Arc<Offer> {
+        Arc::new(Offer { form, tools: self.functions.clone(), calls_max: self.calls_max, certain })
     }
 
     /// What holds the answer to this form. Free text may come before a call that has to be made, up to
@@ -168,38 +256,45 @@ fn function(i: usize, tool: &Json) -> Result<Function> {
     Ok((function.name, parameters))
 }
 
-#[derive(Debug, PartialEq)]
-enum Choice {
-    None,
-    Auto,
-    Any,
-    /// Its place among the functions.
-    Named(usize),
+/// The field `tool_choice`.
+fn choice(field: Option<Json>) -> Result<ToolChoice> {
+    let path = "tool_choice";
+    let Some(field) = field else { return Ok(ToolChoice::Auto) };
+    if field.0.is_string() {
+        let Ok(word) = field.read(path) else {
+            let known = "\"none\", \"auto\", \"required\", a named function and allowed tools";
+            return Err(ApiError::field(path, format!("`{path}` is {}; kvik knows {known}", field.0)));
+        };
+        return Ok(match word {
+            ChoiceWord::None => ToolChoice::None,
+            ChoiceWord::Auto => ToolChoice::Auto,
+            ChoiceWord::Required => ToolChoice::Any,
+        });
+    }
+    if field.0["type"] == "allowed_tools" {
+        let AllowedChoice { allowed_tools: AllowedTools { mode, tools } } = field.read(path)?;
+        let names = tools.into_iter().map(|tool| tool.function.name).collect();
+        return Ok(ToolChoice::Allowed { names, required: mode == AllowedMode::Required });
+    }
+    Ok(ToolChoice::Named(field.read::<NamedChoice>(path)?.function.name))
 }
 
-fn choice(field: Option<Json>, functions: &[Function]) -> Result<Choice> {
+/// Refuses a choice of what is not offered.
+fn check_choice(choice: &ToolChoice, functions: &[Function]) -> Result<()> {
     let path = "tool_choice";
     let unknown = |what: &str| {
         Err(ApiError::field(path, format!("`{path}` asks for {what}, which `tools` does not have")))
     };
-    let Some(field) = field else { return Ok(Choice::Auto) };
-    if field.0.is_string() {
-        let Ok(word) = field.read(path) else {
-            let known = "\"none\", \"auto\", \"required\" and a named function";
-            return Err(ApiError::field(path, format!("`{path}` is {}; kvik knows {known}", field.0)));
-        };
-        return match word {
-            ChoiceWord::None => Ok(Choice::None),
-            ChoiceWord::Auto => Ok(Choice::Auto),
-            ChoiceWord::Required if functions.is_empty() => unknown("a call"),
-            ChoiceWord::Required => Ok(Choice::Any),
-        };
-    }
-    let name = field.read::<NamedChoice>(path)?.function.name;
-    match functions.iter().position(|(known, _)| *known == name) {
-        Some(at) => Ok(Choice::Named(at)),
-        None => unknown(&format!("{name:?}")),
-    }
+    let missing = |name: &&String| !functions.iter().any(|(known, _)| known == *name);
+    let names = match choice {
+        ToolChoice::None | ToolChoice::Auto => return Ok(()),
+        ToolChoice::Any if functions.is_empty() => return unknown("a call"),
+        ToolChoice::Any => return Ok(()),
+        ToolChoice::Named(name) => std::slice::from_ref(name),
+        ToolChoice::Allowed { names, .. } if names.is_empty() => return unknown("one of no tools"),
+        ToolChoice::Allowed { names, .. } => &names[..],
+    };
+    names.iter().find(missing).map_or(Ok(()), |name| unknown(&format!("{name:?}")))
 }
 
 /// Schema of one call, which stands at `place` of the whole schema.
@@ -238,6 +333,27 @@ mod tests {
         check(json!("none"), false, false);
         check(json!("required"), true, true);
         check(json!({"type": "function", "function": {"name": "weather"}}), true, true);
+    }
+
+    #[test]
+    fn allowed_tools_stay_beside_the_others_in_the_prompt() {
+        let tools = ["f", "g", "h"].map(|name| json!({"type": "function", "function": {"name": name}}));
+        let allow = |mode: &str, names: &[&str]| {
+            let names: Vec<Value> =
+                names.iter().map(|name| json!({"type": "function", "function": {"name": name}})).collect();
+            let choice = json!({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": names}});
+            read(json!({"tools": tools, "tool_choice": choice}))
+        };
+        let names = |tools: &Tools| tools.functions.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+        for (mode, forced) in [("auto", false), ("required", true)] {
+            let allowed = allow(mode, &["h", "f"]).unwrap();
+            assert_eq!((names(&allowed), allowed.forced), (vec!["f".into(), "h".into()], forced));
+            assert_eq!(allowed.offered, Some(json!(tools)), "{mode}");
+        }
+        for refused in [allow("auto", &["x"]), allow("auto", &[]), allow("never", &["f"])] {
+            let param = refused.unwrap_err().body()["error"]["param"].take();
+            assert!(param.as_str().unwrap().starts_with("tool_choice"), "{param}");
+        }
     }
 
     #[test]
@@ -290,7 +406,7 @@ mod tests {
                 panic!("{more}")
             };
             assert_eq!(
-                (calls.calls_max, tools.offer(ToolForm::tagged()).calls_max),
+                (calls.calls_max, tools.offer(ToolForm::tagged(), true).calls_max),
                 (expect, expect),
                 "{more}"
             );

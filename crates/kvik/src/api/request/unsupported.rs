@@ -18,7 +18,7 @@ use crate::http::json::Json;
 type Unsupported = (&'static str, fn(&Value) -> bool, &'static str);
 
 /// For everything that generates.
-const GENERATING: [Unsupported; 31] = [
+const GENERATING: [Unsupported; 30] = [
     ("typical_p", at_least_one, "use `top_p` or `min_p`"),
     ("tfs_z", at_least_one, "use `top_p` or `min_p`"),
     ("top_n_sigma", not_positive, "use `top_p` or `min_p`"),
@@ -31,7 +31,6 @@ const GENERATING: [Unsupported; 31] = [
     ("n_discard", not_positive, "kvik never shifts the context: an answer ends where it is full"),
     ("n_indent", off, "use `regex` or `grammar`"),
     ("t_max_predict_ms", not_positive, "use `max_tokens`, or close the connection"),
-    ("lora", off, "start kvik with the merged model"),
     ("image_data", off, "kvik reads text only"),
     ("multimodal_data", off, "kvik reads text only"),
     ("post_sampling_probs", off, "probabilities are the model's own, before sampling"),
@@ -242,7 +241,7 @@ mod tests {
         let check = |body: Value| assert_eq!(refused(body.clone()), None, "{body}");
         check(json!({"typical_p": 1, "tfs_z": 1.0, "top_n_sigma": -1, "mirostat": 0, "mirostat_tau": 5}));
         check(json!({"dynatemp_range": 0.0, "dynatemp_exponent": 1, "dry_multiplier": 0, "dry_base": 1.75}));
-        check(json!({"xtc_probability": 0, "xtc_threshold": 0.1, "n_keep": 0, "n_discard": 0, "lora": []}));
+        check(json!({"xtc_probability": 0, "xtc_threshold": 0.1, "n_keep": 0, "n_discard": 0}));
         check(json!({"n_keep": -1, "image_data": [], "post_sampling_probs": false, "bad_words": []}));
         check(json!({"functions": [], "function_call": "auto", "modalities": ["text"], "audio": null}));
         check(
@@ -266,7 +265,6 @@ mod tests {
         check("samplers", json!(["top_k"]));
         check("samplers", json!("kt"));
         check("n_keep", json!(24));
-        check("lora", json!([{"id": 0, "scale": 1.0}]));
         check("image_data", json!([{"data": "x"}]));
         check("post_sampling_probs", json!(true));
         check("bad_words", json!(["no"]));

@@ -432,3 +432,38 @@ async fn a_correction_that_cannot_be_told_is_refused_with_both_numbers() {
     let (status, _) = send(&server, "beta", "POST", path, json!({"summary": "Mine."})).await;
     assert_eq!(status, 404);
 }
+
+#[tokio::test]
+async fn a_text_is_found_in_what_was_said_by_the_tenant_itself() {
+    let server = server();
+    for (key, name, text) in
+        [("acme", "trip", "I am in Oslo."), ("acme", "food", "Soup."), ("beta", "x", "Oslo!")]
+    {
+        let body = json!({"name": name, "messages": [said("user", "Hello."), said("user", text)]});
+        done(&server, key, "POST", ALL, body).await;
+    }
+    let find =
+        async |query: &str| done(&server, "acme", "GET", &format!("{ALL}?search={query}"), Value::Null).await;
+    let answer = find("%20oSLO%20").await;
+    let [trip] = &answer["data"].as_array().unwrap()[..] else { panic!("{answer}") };
+    assert_eq!((&trip["name"], &trip["messages"]), (&json!("trip"), &json!(2)));
+    assert_eq!(trip["found"], json!({"message": 1, "before": "I am in ", "text": "Oslo", "after": "."}));
+    assert_eq!((&answer["has_more"], &answer["next"]), (&json!(false), &Value::Null));
+    let named = find("foo").await;
+    assert_eq!((&named["data"][0]["name"], &named["data"][0]["found"]), (&json!("food"), &Value::Null));
+    let first = find("hello&limit=1").await;
+    assert_eq!((&first["data"][0]["name"], &first["has_more"]), (&json!("food"), &json!(true)));
+    let second = find(&format!("hello&limit=1&after={}", first["next"].as_str().unwrap())).await;
+    assert_eq!((&second["data"][0]["name"], &second["has_more"]), (&json!("trip"), &json!(false)));
+    let long = "x".repeat(257);
+    for (query, status, parameter) in [
+        ("", 400, "search"),
+        ("%20", 400, "search"),
+        (&long, 400, "search"),
+        ("a&after=conv_1", 404, "after"),
+    ] {
+        let path = format!("{ALL}?search={query}");
+        let (answered, answer) = send(&server, "acme", "GET", &path, Value::Null).await;
+        assert_eq!((answered.as_u16(), &answer["error"]["param"]), (status, &json!(parameter)), "{answer}");
+    }
+}

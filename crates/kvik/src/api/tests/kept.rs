@@ -47,7 +47,9 @@ impl Server {
 
     pub(super) fn configured(tenants: &str, cache: CacheArgs, config: AppConfig) -> Server {
         let keys = if tenants.is_empty() { Keys::new([]) } else { keys(tenants) };
-        let loaded = load::open(&ModelArgs::embedded(), &cache, Capacity { parallel: 2, queue: 8 }).unwrap();
+        let loaded =
+            load::open(&ModelArgs::embedded(), &cache, Capacity { parallel: 2, queue: 8, ..Capacity::ONE })
+                .unwrap();
         loaded.handle.set_tenants(keys.tenants());
         let ledger = Ledger::new(&loaded.serving.model.name, None, std::time::SystemTime::now);
         let app = App::new(loaded.serving, keys, Arc::new(ledger), config);
@@ -60,6 +62,18 @@ impl Server {
         let request = request.header("content-type", "application/json").header("host", "127.0.0.1");
         let body = if body.is_null() { Body::empty() } else { Body::from(body.to_string()) };
         json_of(self.router.clone().oneshot(request.body(body).unwrap()).await.unwrap()).await
+    }
+
+    /// A body that is not JSON.
+    pub(super) async fn send_text(
+        &self,
+        method: &str,
+        path: &str,
+        body: &'static str,
+    ) -> (StatusCode, Value) {
+        let request = HttpRequest::builder().method(method).uri(path).header("host", "127.0.0.1");
+        let request = request.header("content-type", "application/json").body(Body::from(body));
+        json_of(self.router.clone().oneshot(request.unwrap()).await.unwrap()).await
     }
 
     /// The answer to a request that must succeed.

@@ -187,3 +187,33 @@ async fn a_check_says_whether_prompt_and_part_are_the_same() {
     check(json!({"retain": "none"}), true).await;
     check(json!({"prompt": tokens(2, 100)}), true).await;
 }
+
+#[tokio::test]
+async fn shown_positions_are_those_that_are_counted() {
+    let server = Server::new("");
+    for policy in ["snapkv", "keydiff", "sinks"] {
+        let retain = json!({"policy": policy, "keep": 0.25, "show": true});
+        let answer = server
+            .done("", "POST", "/v1/completions", completion(&tokens(1, 200), json!({"retain": retain})))
+            .await;
+        let retain = &answer["kvik"]["retain"];
+        let positions = &retain["positions"];
+        let heads: Vec<Vec<(u64, u64)>> = serde_json::from_value(positions["kept"].clone()).unwrap();
+        let count = |name: &str| positions[name].as_u64().unwrap();
+        assert_eq!(
+            (heads.len() as u64, &positions["tokens"]),
+            (count("layers") * count("heads"), &retain["tokens"])
+        );
+        let lengths = heads.iter().map(|head| head.iter().map(|(from, to)| to - from).sum::<u64>());
+        assert_eq!(lengths.clone().sum::<u64>(), retain["positions_kept"].as_u64().unwrap(), "{policy}");
+        assert_eq!(lengths.clone().min(), retain["smallest_head"].as_u64());
+        assert_eq!(lengths.max(), retain["largest_head"].as_u64());
+        for head in heads {
+            assert!(head.iter().all(|(from, to)| from < to && *to <= count("tokens")), "{policy}: {head:?}");
+            assert!(
+                head.windows(2).all(|pair| pair[0].1 < pair[1].0),
+                "{policy}: ascending and apart: {head:?}"
+            );
+        }
+    }
+}

@@ -12,7 +12,7 @@ use crate::{
     accounts::tenants::Secret,
     app::{
         AppConfig,
-        memory::{MemoryConfig, rebuild::make_summaries},
+        memory::{MemoryConfig, rebuild::make_summaries, words::Words},
     },
     settings::{model::CacheArgs, size::ByteSize},
 };
@@ -27,15 +27,22 @@ pub(super) fn server(tenants: &str, quotes_max: usize) -> Server {
 
 /// The same, whose compaction items other servers with this secret understand.
 pub(super) fn sealed_by(tenants: &str, quotes_max: usize, secret: Option<Secret>) -> Server {
-    let memory = MemoryConfig {
+    remembering(tenants, MemoryConfig { secret, ..settings(quotes_max) })
+}
+
+/// Settings by which a summary is made after few turns.
+fn settings(quotes_max: usize) -> MemoryConfig {
+    MemoryConfig {
         on: true,
         recent_max: Some(300),
         summary_max: Some(64),
         trigger_discard: Some(120),
         quotes_max: Some(quotes_max),
-        secret,
         ..MemoryConfig::default()
-    };
+    }
+}
+
+fn remembering(tenants: &str, memory: MemoryConfig) -> Server {
     let cache = CacheArgs::in_ram(CONTEXT, ByteSize(64 << 20));
     let server = Server::configured(tenants, cache, AppConfig { memory, ..config() });
     tokio::spawn(make_summaries(server.app.clone()));
@@ -119,6 +126,27 @@ async fn a_conversation_goes_on_beyond_the_context_and_knows_what_was_said() {
     let said = client.messages.iter().map(|message| message["content"].as_str().unwrap());
     let tokens: usize = said.map(|text| server.app.serving.tokenizer.encode(text, false, false).len()).sum();
     assert!(tokens > CONTEXT, "the history alone is longer than the context: {tokens}");
+}
+
+/// What is let go is the beginning of what the turns read: asked there, a summary costs its question alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_summary_that_is_asked_for_in_place_computes_nothing_anew() {
+    let tiny = Words::of("kvik-tiny", &[]);
+    let mut in_place = tiny.clone();
+    in_place.in_place = Some("What is my dog called?".to_owned());
+    let computed_with = async |words: Words| {
+        let server = remembering("", MemoryConfig { words: Some(words), ..settings(0) });
+        let mut client = Client::new("");
+        client.says(&server, "Please remember that my dog is called Bolt.").await;
+        let rebuilt = client.talks(&server, 2).await;
+        assert_eq!(memory(&rebuilt)["computed_ahead"], true, "{rebuilt}");
+        let answer = client.says(&server, "What is my dog called?").await;
+        let text = answer["choices"][0]["message"]["content"].as_str().unwrap();
+        assert!(text.contains("Bolt"), "the summary says it: {text}");
+        server.app.serving.engine.stats().counters.computed_tokens
+    };
+    let (told, asked) = (computed_with(tiny).await, computed_with(in_place).await);
+    assert!(asked + 60 < told, "{asked} tokens computed, and {told} where it is told what was said");
 }
 
 #[tokio::test(flavor = "multi_thread")]

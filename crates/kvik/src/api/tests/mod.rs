@@ -1,21 +1,30 @@
 //! The routes over a scripted engine: what is asked of it, and how its events are worded.
 
 mod answers;
+mod anthropic;
 mod bodies;
 mod compaction;
 mod connections;
 mod conversations;
 mod doors;
+mod embedding;
 mod kept;
 mod kept_parts;
+mod llama;
+mod lora;
 mod memory;
 mod memory_worlds;
+mod ollama;
 mod openapi;
+mod page;
 mod requests;
+mod responses;
 mod retain;
 mod situations;
+mod stats;
 mod tenants;
 mod tools;
+mod tree;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -27,9 +36,10 @@ use axum::{
     response::Response,
 };
 use kvik_engine::api::{
-    Event, EventSink, FinishReason, GeneratedToken, Probe, Report, Request, RequestError, TokenLogprob,
+    Event, EventSink, FinishReason, GeneratedToken, Pooling, Probe, Report, Request, RequestError,
+    TokenLogprob,
 };
-use kvik_engine::load::LoadedModel;
+use kvik_engine::load::{LoadedModel, Ranking};
 use kvik_engine::stats::EngineStats;
 use kvik_engine::text::template::ChatTemplate;
 use serde_json::{Value, json};
@@ -43,7 +53,7 @@ use crate::{
     app::keys::Keys,
     http::Hosts,
     http::Senders,
-    serving::{Inference, ModelCard, Serving},
+    serving::{Inference, ModelCard, Serving, embedding::Embedder},
     settings::{model::ModelArgs, size::ByteSize},
 };
 
@@ -110,6 +120,14 @@ pub(crate) struct Server {
     router: Router,
 }
 
+/// What a model may say: words, thoughts before them, a call of the tool `look`, nothing.
+const SAYINGS: [&str; 4] = [
+    "Hi.",
+    "<think>\nLet me see.\n</think>\n\nIt is so.",
+    "I look.\n<tool_call>\n{\"name\": \"look\", \"arguments\": {\"at\": [1, \"a\"]}}\n</tool_call>",
+    "",
+];
+
 /// How a server treats its clients where a test does not say.
 pub(crate) fn config() -> AppConfig {
     AppConfig {
@@ -117,6 +135,7 @@ pub(crate) fn config() -> AppConfig {
             hosts: Hosts::new([127, 0, 0, 1].into(), Vec::new()),
             origins: vec!["https://page.example".parse().unwrap()],
         },
+        shows_slots: true,
         strict_model: false,
         body_limit: ByteSize(1 << 20),
         prices: None,
@@ -125,6 +144,8 @@ pub(crate) fn config() -> AppConfig {
         records: None,
         conversations: None,
         memory: Default::default(),
+        spans: None,
+        sampling: Default::default(),
     }
 }
 
@@ -171,6 +192,7 @@ impl Server {
         let model = ModelCard {
             name: "tiny".into(),
             own_name: "kvik-tiny".into(),
+            family: "llama".into(),
             source: "test".into(),
             embedded: true,
             context: 2048,
@@ -186,6 +208,13 @@ impl Server {
             template: Some(template),
             model,
             retaining: Default::default(),
+            embedder: Embedder {
+                pooling: Pooling::Last,
+                ranking: Ranking::Embedding,
+                width: 4,
+                classifier: None,
+            },
+            lora: Default::default(),
         };
         let ledger = Ledger::new(&serving.model.name, None, || std::time::SystemTime::UNIX_EPOCH);
         let app = App::new(serving, keys, Arc::new(ledger), config);
@@ -255,7 +284,8 @@ fn token(id: u32, text: &str, logprobs: bool) -> GeneratedToken {
 
 /// The events of an answer that says `text` in every choice.
 pub(crate) fn say(request: &Request, text: &str, reason: FinishReason) -> Vec<Event> {
-    let mut events = vec![Event::Prefill { done: request.prompt.len(), total: request.prompt.len() }];
+    let total = request.prompt.len();
+    let mut events = vec![Event::Prefill { cached: total.min(3), done: total, total }];
     for (i, character) in text.chars().enumerate() {
         for choice in 0..request.choices {
             let text = character.to_string();

@@ -61,7 +61,7 @@ async fn every_operation_of_the_document_is_a_route() {
     let document = openapi::document(&dialects());
     let mut described = 0;
     for (path, item) in document["paths"].as_object().unwrap() {
-        let path = path.replace("{name}", "x").replace("{id}", "x");
+        let path = path.replace("{name}", "x").replace("{id}", "x").replace("{path}", "x");
         for method in METHODS {
             let response = server.send(&method.to_uppercase(), &path, "").await;
             let known = response.status() != StatusCode::METHOD_NOT_ALLOWED;
@@ -143,7 +143,16 @@ async fn answers_have_the_shape_that_is_described() {
     check("POST", "/tokenize", json!({"content": "a"})).await;
     check("POST", "/detokenize", json!({"tokens": [5]})).await;
     check("POST", "/apply-template", chat).await;
-    for path in ["/v1/models", "/props", "/health", "/v1/prompts", "/v1/conversations", "/v1/usage"] {
+    for path in [
+        "/v1/models",
+        "/props",
+        "/health",
+        "/v1/prompts",
+        "/v1/conversations",
+        "/v1/usage",
+        "/v1/stats",
+        "/v1/retention",
+    ] {
         check("GET", path, json!({})).await;
     }
 }

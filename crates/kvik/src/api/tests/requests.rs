@@ -107,7 +107,8 @@ async fn a_stream_that_fails_half_way_ends_with_an_error_and_without_done() {
 
 #[tokio::test(start_paused = true)]
 async fn a_long_prefill_sends_comments_and_a_closed_stream_is_noticed() {
-    let server = Server::new(|request| Ok(vec![Event::Prefill { done: 0, total: request.prompt.len() }]));
+    let server =
+        Server::new(|request| Ok(vec![Event::Prefill { cached: 0, done: 0, total: request.prompt.len() }]));
     let body = with(hello(), json!({"stream": true})).to_string();
     let mut body = server.send("POST", "/v1/chat/completions", body).await.into_body().into_data_stream();
     for _ in 0..3 {

@@ -93,6 +93,9 @@ fn forgetful(request: &Request) -> Vec<Event> {
             smallest_head,
             largest_head,
             tightened: vec![90],
+            positions: request.show_kept.then(|| {
+                vec![vec![vec![0..4, 96..100], vec![0..45, 50..90]], vec![vec![], vec![7..8, 9..99]]]
+            }),
         };
         report.retained = Some(Box::new(retained));
     }
@@ -119,6 +122,31 @@ async fn every_answer_says_what_was_kept() {
     let (_, several) =
         server.post("/v1/completions", json!({"prompt": ["a", "b"], "kvik": {"retain": "sinks:0.5"}})).await;
     assert_eq!(several["kvik"]["retain"].as_array().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn an_answer_shows_which_positions_were_kept_where_that_is_asked_for() {
+    let server = Server::new(|request| Ok(forgetful(request)));
+    let expect = json!({
+        "layers": 2, "heads": 2, "tokens": 100, "kept": [[[0, 4], [96, 100]], [[0, 45], [50, 90]], [], [[7, 8], [9, 99]]],
+    });
+    for (path, body) in routes() {
+        for (show, shown) in [(json!(true), true), (json!(false), false), (json!(null), false)] {
+            let retain = json!({"policy": "h2o", "keep": 0.25, "show": show});
+            let asked = with(body.clone(), json!({"kvik": {"retain": retain}}));
+            let (status, answer) = server.post(path, asked).await;
+            assert_eq!(status, 200, "{path} {answer}");
+            let positions = answer["kvik"]["retain"].get("positions");
+            assert_eq!(positions, shown.then_some(&expect), "{path} {show}");
+        }
+        let wrong = with(body, json!({"kvik": {"retain": {"policy": "h2o", "show": "yes"}}}));
+        let (status, answer) = server.post(path, wrong).await;
+        assert_eq!(
+            (status.as_u16(), &answer["error"]["param"]),
+            (400, &json!("kvik.retain.show")),
+            "{answer}"
+        );
+    }
 }
 
 #[tokio::test]

@@ -49,7 +49,7 @@ fn server(text: &str) -> Server {
 /// A server that never ends what it is asked.
 pub(crate) fn busy_server(text: &str) -> Server {
     Server::build(
-        |request| Ok(vec![Event::Prefill { done: 0, total: request.prompt.len() }]),
+        |request| Ok(vec![Event::Prefill { cached: 0, done: 0, total: request.prompt.len() }]),
         keys(text),
         config(),
     )

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use kvik_engine::conversation::leading_systems;
 use serde_json::Value;
 
 use super::error::ConversationError;
-use super::record::{ConversationHead, ConversationKey, Record, systems};
+use super::record::{ConversationHead, ConversationKey, Record};
 use super::store::{BYTES_MAX, Conversations, MESSAGES_MAX, TENANT_BYTES_MAX};
 use crate::clock::unix_seconds;
 
@@ -54,7 +55,7 @@ impl Held {
 
     /// Writes these messages behind the others. System messages that they begin with replace those of the conversation.
     pub(crate) fn append(&mut self, messages: &[Value]) -> Result<()> {
-        let (own, more) = messages.split_at(systems(messages));
+        let (own, more) = messages.split_at(leading_systems(messages));
         let mut head = self.head.clone();
         let said = head.messages - head.systems;
         let mut records = Vec::new();

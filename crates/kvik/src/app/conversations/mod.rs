@@ -11,6 +11,7 @@
 mod error;
 mod held;
 mod record;
+mod search;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -19,5 +20,6 @@ mod turn;
 pub(crate) use error::ConversationError;
 pub(crate) use held::Held;
 pub(crate) use record::{ConversationHead, ConversationKey};
+pub(crate) use search::{Findings, FoundConversation, SEARCHED_MAX, Search, first_behind};
 pub(crate) use store::{Conversations, MESSAGES_MAX};
 pub(crate) use turn::{ConversationTurn, Writing, written};

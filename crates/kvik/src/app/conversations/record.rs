@@ -102,9 +102,3 @@ pub(super) fn is_id(reference: &str) -> bool {
 pub(super) fn is_name(name: &str) -> bool {
     !is_id(name) && (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.chars().any(char::is_control)
 }
-
-/// System messages that these begin with.
-pub(super) fn systems(messages: &[Value]) -> usize {
-    let is_system = |message: &&Value| matches!(message["role"].as_str(), Some("system" | "developer"));
-    messages.iter().take_while(is_system).count()
-}

@@ -2,10 +2,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use kvik_engine::conversation::leading_systems;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::record::systems;
 use super::store::CONVERSATIONS_MAX;
 use super::*;
 use crate::accounts::ledger::Records;
@@ -63,8 +63,8 @@ fn new_messages(step: usize, systems: usize, others: usize) -> Vec<Value> {
 
 /// Does it to the twin; what the conversation holds then.
 fn twin_turn(said: &[Value], new: &[Value]) -> Vec<Value> {
-    let own = systems(new);
-    let kept = if own > 0 { &said[systems(said)..] } else { said };
+    let own = leading_systems(new);
+    let kept = if own > 0 { &said[leading_systems(said)..] } else { said };
     [&new[..own], kept, &new[own..]].concat()
 }
 
@@ -125,7 +125,10 @@ fn check(store: &Conversations, twin: &Twin) {
             match (twin.get(&(tenant, name)), store.read(who, what)) {
                 (None, Err(ConversationError::NotFound(_))) => {}
                 (Some(said), Ok((key, head, messages))) => {
-                    assert_eq!((&messages, head.messages, head.systems), (said, said.len(), systems(said)));
+                    assert_eq!(
+                        (&messages, head.messages, head.systems),
+                        (said, said.len(), leading_systems(said))
+                    );
                     assert_eq!(head.bytes == 0, said.is_empty(), "{head:?}");
                     assert!(store.read(TENANTS[1 - tenant], &key.id).is_err(), "another tenant's");
                 }

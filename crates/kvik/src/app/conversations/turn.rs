@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use kvik_engine::conversation::leading_systems;
 use serde_json::{Value, json};
 use tokio::task::{JoinError, JoinHandle};
 
 use super::error::ConversationError;
 use super::held::Held;
-use super::record::systems;
 use super::store::Conversations;
 use crate::http::error::ApiError;
 
@@ -37,7 +37,7 @@ impl ConversationTurn {
 
     /// The object `kvik.conversation`, of a turn with which the conversation has so many messages.
     pub(crate) fn report(&self) -> Value {
-        let (own, head) = (systems(&self.new), self.held.head());
+        let (own, head) = (leading_systems(&self.new), self.held.head());
         let before = if own > 0 { head.messages - head.systems } else { head.messages };
         json!({
             "id": self.held.key().id,
@@ -47,11 +47,9 @@ impl ConversationTurn {
     }
 
     /// Writes down what was said, the answer included; then the next turn may come.
-    pub(crate) fn write(mut self, answer: Value) -> Writing {
-        tokio::task::spawn_blocking(move || {
-            self.new.push(answer);
-            Ok(self.held.append(&self.new)?)
-        })
+    pub(crate) fn write(mut self, answer: Value) -> Result<(), ApiError> {
+        self.new.push(answer);
+        Ok(self.held.append(&self.new)?)
     }
 }
 
@@ -64,7 +62,7 @@ pub(crate) fn written(ended: Result<Result<(), ApiError>, JoinError>) -> Result<
 
 /// A conversation with new messages. Its system messages stay unless the new ones begin with others.
 fn joined(stored: &[Value], new: &[Value]) -> Vec<Value> {
-    let own = systems(new);
-    let kept = if own > 0 { &stored[systems(stored)..] } else { stored };
+    let own = leading_systems(new);
+    let kept = if own > 0 { &stored[leading_systems(stored)..] } else { stored };
     [&new[..own], kept, &new[own..]].concat()
 }

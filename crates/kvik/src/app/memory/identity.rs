@@ -1,6 +1,8 @@
 //! Which conversation it is: what of it is never let go, and the chain of what follows.
 
-use kvik_engine::conversation::{ChainId, MemorySettings, chain, chain_from, segments::exchanges};
+use kvik_engine::conversation::{
+    ChainId, MemorySettings, chain, chain_from, leading_systems, segments::exchanges,
+};
 use serde_json::Value;
 
 use super::compaction::Compaction;
@@ -23,8 +25,7 @@ impl Identity {
         before: Option<&Compaction>,
         settings: &MemorySettings,
     ) -> Identity {
-        let is_system = |message: &&Value| matches!(message["role"].as_str(), Some("system" | "developer"));
-        let systems = messages.iter().take_while(is_system).count();
+        let systems = leading_systems(messages);
         let opening = match before {
             Some(before) => before.opening.len(),
             None if settings.protect_first => {

@@ -1,17 +1,44 @@
 //! How long messages are, in tokens.
 
+use std::time::SystemTime;
+
 use kvik_engine::conversation::chain::text_of;
-use serde_json::Value;
+use kvik_engine::text::template::{ChatTemplate, RenderInput};
+use kvik_engine::text::tokenizer::Tokenizer;
+use serde_json::{Map, Value, json};
 
 use crate::app::state::App;
+use crate::serving::encode_rendered;
 
-/// Tokens that a template writes around a message, at most with the usual ones.
-pub(super) const AROUND_MESSAGE: usize = 8;
+/// Tokens around a message where no template says, at most with the usual ones.
+const AROUND_MESSAGE: usize = 8;
+
+/// Tokens that the model's template writes around a message, about: by how much an exchange more makes a prompt longer.
+pub(super) fn around_message(tokenizer: &Tokenizer, template: Option<&ChatTemplate>) -> usize {
+    const TEXT: &str = "word";
+    let rendered = |exchanges: usize| {
+        let exchange = ["user", "assistant"].map(|role| json!({"role": role, "content": TEXT}));
+        let input = RenderInput {
+            messages: vec![exchange; exchanges].concat().into(),
+            tools: None,
+            add_generation_prompt: false,
+            enable_thinking: None,
+            kwargs: Map::new(),
+            now: SystemTime::UNIX_EPOCH,
+        };
+        let prompt = template?.render(&input).ok()?;
+        Some(encode_rendered(tokenizer, &prompt).len())
+    };
+    // The first exchange may come with a system message, and the last one with its thoughts.
+    let (Some(short), Some(long)) = (rendered(2), rendered(3)) else { return AROUND_MESSAGE };
+    let text = tokenizer.encode(TEXT, false, false).len();
+    long.saturating_sub(short).div_ceil(2).saturating_sub(text)
+}
 
 /// Tokens of a message, about.
 pub(super) fn message(app: &App, message: &Value) -> usize {
     let calls = message.get("tool_calls").map_or_else(String::new, Value::to_string);
-    text(app, &text_of(message)) + text(app, &calls) + AROUND_MESSAGE
+    text(app, &text_of(message)) + text(app, &calls) + app.memory.around_message
 }
 
 /// Tokens of a text; of one that is too long to be looked at, at least a whole context.
@@ -19,5 +46,21 @@ pub(super) fn text(app: &App, text: &str) -> usize {
     match text.len() <= app.text_bytes_max() {
         true => app.serving.tokenizer.encode(text, false, false).len(),
         false => app.serving.tokenizer.tokens_at_least(text.len()).max(app.serving.model.context),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::model::ModelArgs;
+
+    #[test]
+    fn messages_are_as_long_as_the_template_makes_them() {
+        let loaded = ModelArgs::embedded().load().unwrap();
+        let (tokenizer, template) = (&loaded.tokenizer, loaded.template(None).unwrap());
+        let around =
+            ["<|im_start|>assistant\n", "<|im_end|>\n"].map(|text| tokenizer.encode(text, false, true).len());
+        assert_eq!(around_message(tokenizer, Some(&template)), around.iter().sum::<usize>());
+        assert_eq!(around_message(tokenizer, None), AROUND_MESSAGE);
     }
 }

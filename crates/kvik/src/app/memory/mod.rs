@@ -10,6 +10,7 @@
 //! Nothing waits for a summary: a turn reads what is ready, and lets the beginning go where nothing is.
 
 pub(crate) mod book;
+pub(crate) mod compact;
 pub(crate) mod compaction;
 pub(crate) mod correct;
 mod identity;
@@ -28,6 +29,8 @@ use kvik_engine::conversation::{MemorySettings, MemorySettingsError};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::accounts::{ledger::Records, tenants::Secret};
+use crate::http::error::ApiError;
+use crate::serving::Serving;
 use book::Book;
 use compaction::{Compaction, ForeignItem, Seal};
 use rebuild::{Latest, MemoryJob, Pending};
@@ -74,6 +77,8 @@ impl MemoryConfig {
 pub(crate) struct Memory {
     pub(crate) on: bool,
     settings: Result<MemorySettings, MemorySettingsError>,
+    /// Tokens that a template writes around a message, about.
+    around_message: usize,
     words: Option<Words>,
     book: Arc<Book>,
     seal: Seal,
@@ -90,11 +95,12 @@ pub(crate) struct Memory {
 
 impl Memory {
     /// With what was known when the records were closed.
-    pub(crate) fn new(config: &MemoryConfig, context: usize, records: Option<&Records>) -> Memory {
+    pub(crate) fn new(config: &MemoryConfig, serving: &Serving, records: Option<&Records>) -> Memory {
         let (work, arriving) = unbounded_channel();
         Memory {
             on: config.on,
-            settings: config.settings(context),
+            settings: config.settings(serving.model.context),
+            around_message: measure::around_message(&serving.tokenizer, serving.template.as_ref()),
             words: config.words.clone(),
             book: Arc::new(Book::open(records)),
             seal: Seal::new(config.secret.clone().unwrap_or_else(Secret::of_this_process)),
@@ -112,6 +118,16 @@ impl Memory {
     /// If this server has not made it for this tenant.
     pub(crate) fn open(&self, tenant: &str, content: &str) -> Result<Compaction, ForeignItem> {
         self.seal.open(tenant, content)
+    }
+
+    /// Its bounds.
+    ///
+    /// # Errors
+    /// If those of the server do not fit its context.
+    fn settings(&self) -> Result<&MemorySettings, ApiError> {
+        self.settings.as_ref().map_err(|error| {
+            ApiError::field("kvik.memory", format!("`kvik.memory` cannot be on with this server: {error}"))
+        })
     }
 
     /// The summaries to make, once.

@@ -54,6 +54,10 @@ pub(crate) enum MemoryTask {
 
 /// What a summary is made of.
 pub(crate) struct Rebuild {
+    /// What is never let go.
+    pub(super) prefix: Vec<Value>,
+    /// System messages of the prefix.
+    pub(super) systems: usize,
     /// The summary before it.
     pub(super) before: Option<Summary>,
     /// Messages that it covers beyond that.
@@ -71,8 +75,10 @@ pub(crate) struct Rebuild {
 impl Rebuild {
     /// The summary of the first `covers` messages, of which `view` reads some.
     pub(super) fn of(conversation: &LongConversation<'_>, view: &View, covers: usize) -> Rebuild {
-        let messages = &conversation.asked.messages[conversation.prefix..];
+        let (prefix, messages) = conversation.asked.messages.split_at(conversation.prefix);
         Rebuild {
+            prefix: prefix.to_vec(),
+            systems: conversation.systems,
             before: view.summary.clone(),
             let_go: messages[view.covered()..covers].to_vec(),
             covers,
@@ -150,7 +156,7 @@ pub(crate) async fn make_summaries(app: Arc<App>) {
         };
         tokio::spawn(async move {
             let _held = (slots.acquire().await, pending);
-            let making = Making { app: &app, caller: &caller, key: &key, rebuild: &rebuild };
+            let making = Making::new(&app, &caller, &key, &rebuild);
             if let Err(error) = making.run().await {
                 tracing::warn!(
                     "a conversation goes on without a new summary for now: {}",
@@ -187,12 +193,12 @@ impl Latest {
         begins
     }
 
-    /// How it goes on, and how many turns have been noted.
     /// Whether a summary of some beginning of a conversation is being made, or what follows it computed.
     pub(super) fn is_at(&self, tenant: &str, chain: &[ChainId]) -> bool {
         self.lock().keys().any(|key| key.tenant == tenant && chain.contains(&key.chain))
     }
 
+    /// How it goes on, and how many turns have been noted.
     pub(super) fn get(&self, key: &SummaryKey) -> Option<(u64, Ahead)> {
         self.lock().get(key).cloned()
     }

@@ -1,8 +1,10 @@
-//! A summary as it is made: what is let go, thinned and in pieces, each told to the model with the summary so far.
+//! A summary as it is made: asked for where the conversation stands, whose beginning is in the cache; or of what is let go,
+//! thinned and in pieces, each told to the model with the summary so far.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kvik_engine::api::{KeptPrompt, Request};
+use kvik_cache::Token;
+use kvik_engine::api::{KeptPrompt, Report, Request};
 use kvik_engine::conversation::{
     lighten::{Lighten, lighten},
     segments::exchanges,
@@ -14,7 +16,7 @@ use super::book::{Summary, SummaryKey};
 use super::measure;
 use super::rebuild::{Ahead, Rebuild};
 use super::turn::{Purpose, Render};
-use crate::app::{keys::Caller, metrics::memory::SummaryOutcome, state::App};
+use crate::app::{keys::Caller, metrics::memory::SummaryOutcome, report::usage, state::App};
 use crate::clock::unix_seconds;
 use crate::http::error::ApiError;
 
@@ -25,10 +27,41 @@ const TOOL_CHARS: usize = 1024;
 
 /// One summary that is being made.
 pub(super) struct Making<'a> {
-    pub(super) app: &'a Arc<App>,
-    pub(super) caller: &'a Caller,
-    pub(super) key: &'a SummaryKey,
-    pub(super) rebuild: &'a Rebuild,
+    app: &'a Arc<App>,
+    caller: &'a Caller,
+    key: &'a SummaryKey,
+    rebuild: &'a Rebuild,
+    /// Somebody waits for it.
+    is_waited_for: bool,
+    /// What it has cost so far.
+    spent: Mutex<Report>,
+}
+
+impl<'a> Making<'a> {
+    /// The summary `key`, for nobody who waits.
+    pub(super) fn new(
+        app: &'a Arc<App>,
+        caller: &'a Caller,
+        key: &'a SummaryKey,
+        rebuild: &'a Rebuild,
+    ) -> Making<'a> {
+        Making { app, caller, key, rebuild, is_waited_for: false, spent: Mutex::default() }
+    }
+
+    /// The same for somebody who does.
+    pub(super) fn waited_for(self) -> Making<'a> {
+        Making { is_waited_for: true, ..self }
+    }
+
+    /// What it has cost so far.
+    pub(super) fn spent(&self) -> Report {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Report> {
+        // Sums are whole whatever panicked.
+        self.spent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Making<'_> {
@@ -52,16 +85,12 @@ impl Making<'_> {
     }
 
     /// The new summary; the old one where the model has nothing to say.
-    async fn summary(&self) -> Result<Summary, ApiError> {
+    pub(super) async fn summary(&self) -> Result<Summary, ApiError> {
         let before = self.rebuild.before.as_ref();
-        let old = before.map(|summary| summary.text.clone()).unwrap_or_default();
-        let (mut text, mut failed) = (old, None);
-        for piece in self.pieces() {
-            match self.ask(&text, &piece).await? {
-                said if said.is_empty() => failed = Some("the model gave no summary".to_owned()),
-                said => text = said,
-            }
-        }
+        let (text, failed) = match self.said_in_place().await? {
+            Some(said) => (said, None),
+            None => self.said_of_pieces().await?,
+        };
         let outcome = failed.as_ref().map_or(SummaryOutcome::Made, |_| SummaryOutcome::Empty);
         self.app.metrics.memory.summary(outcome);
         let updates = before.map_or(0, |summary| summary.updates) + 1;
@@ -77,6 +106,40 @@ impl Making<'_> {
             corrected: false,
             read: false,
         })
+    }
+
+    /// What the model says at the end of the messages that are let go. They are the beginning of what the last turns read,
+    /// so that no more than the question is computed. `None` where that cannot be asked, or nothing was said.
+    async fn said_in_place(&self) -> Result<Option<String>, ApiError> {
+        let Rebuild { words, prefix, systems, let_go, summary_max, .. } = self.rebuild;
+        let told = words.told(self.old(), prefix, *systems, let_go);
+        let asked = words.ask_in_place(told);
+        // A template may refuse another question there; then pieces are asked about.
+        let prompt = asked.and_then(|asked| (self.rebuild.render)(self.app, &asked, Purpose::InPlace).ok());
+        let context = self.app.serving.model.context;
+        match prompt.filter(|prompt| prompt.len() + summary_max <= context) {
+            Some(prompt) => Ok(Some(self.say(prompt).await?).filter(|said| !said.is_empty())),
+            None => Ok(None),
+        }
+    }
+
+    /// What it says of piece after piece, and why that is not of all of them.
+    async fn said_of_pieces(&self) -> Result<(String, Option<String>), ApiError> {
+        let (mut text, mut failed) = (self.old().to_owned(), None);
+        for piece in self.pieces() {
+            let question = self.rebuild.words.ask(&text, &piece);
+            let prompt = (self.rebuild.render)(self.app, &question, Purpose::Summary)?;
+            match self.say(prompt).await? {
+                said if said.is_empty() => failed = Some("the model gave no summary".to_owned()),
+                said => text = said,
+            }
+        }
+        Ok((text, failed))
+    }
+
+    /// The summary so far.
+    fn old(&self) -> &str {
+        self.rebuild.before.as_ref().map_or("", |summary| &summary.text)
     }
 
     /// The messages that are let go, in pieces that the context has room for.
@@ -102,12 +165,16 @@ impl Making<'_> {
         sample(pieces.into_iter().map(|(_, piece)| piece).collect())
     }
 
-    /// What the model says of a piece, given a summary of what was before.
-    async fn ask(&self, summary: &str, piece: &[Value]) -> Result<String, ApiError> {
-        let question = self.rebuild.words.ask(summary, piece);
-        let prompt = (self.rebuild.render)(self.app, &question, Purpose::Summary)?;
+    /// What the model says to a prompt that asks for a summary, without thoughts.
+    async fn say(&self, prompt: Vec<Token>) -> Result<String, ApiError> {
         let request = Request { max_tokens: self.rebuild.summary_max, ignore_eos: false, ..request(prompt) };
-        let text = self.app.say(self.caller, request).await?;
+        let (text, report) = if self.is_waited_for {
+            let request = Request { background: false, ..request };
+            self.app.answer(self.caller, request).await?
+        } else {
+            self.app.say(self.caller, request).await?
+        };
+        usage::add(&mut self.lock(), &report);
         let mut parser = AnswerParser::new(false, None);
         let deltas = parser.push(&text).into_iter().chain(parser.finish());
         let content: String = deltas
@@ -142,8 +209,9 @@ pub(super) async fn compute(
 }
 
 /// A request of nobody who waits, which computes a prompt.
-fn request(tokens: Vec<u32>) -> Request {
-    let kept = KeptPrompt { tokens, salt: [0; 16], tenant: Default::default(), retention: None };
+fn request(tokens: Vec<Token>) -> Request {
+    let kept =
+        KeptPrompt { tokens, adapters: None, salt: [0; 16], tenant: Default::default(), retention: None };
     Request { lifetime: Default::default(), background: true, ..kept.request() }
 }
 

@@ -23,7 +23,9 @@ pub(crate) enum Purpose {
     Answer,
     /// To be computed ahead: nobody is asked anything.
     Ahead,
-    /// To be summarised: without the tools and the settings of the conversation.
+    /// To be summarised where it stands: as it is answered, without thoughts.
+    InPlace,
+    /// To be summarised as a text: without the tools and the settings of the conversation.
     Summary,
 }
 
@@ -59,7 +61,8 @@ pub(crate) struct RememberedTurn {
 /// What is to be done behind the answer.
 struct After {
     work: MemoryJob,
-    said: Said,
+    /// How the conversation has gone, where a summary is to be made.
+    said: Option<Said>,
     read_answer: Option<ReadAnswer>,
     queue: UnboundedSender<MemoryJob>,
     latest: Arc<Latest>,
@@ -72,9 +75,7 @@ impl Memory {
     /// # Errors
     /// If the server's bounds do not fit its context, or a template refuses the messages.
     pub(crate) fn turn(&self, app: &App, asked: &History<'_>) -> Result<RememberedTurn, ApiError> {
-        let settings = self.settings.as_ref().map_err(|error| {
-            ApiError::field("kvik.memory", format!("`kvik.memory` cannot be on with this server: {error}"))
-        })?;
+        let settings = self.settings()?;
         let settings = asked.compacting.flatten().map_or(*settings, |threshold| settings.due_at(threshold));
         let mut conversation = LongConversation::new(app, asked, settings, self.words.as_ref());
         let mut known = self.book.of(&conversation.tenant, &conversation.chain);
@@ -93,7 +94,7 @@ impl Memory {
         let messages = conversation.messages(&view);
         let after = self.task(&conversation, &view, due).map(|kind| After {
             work: MemoryJob { caller: asked.caller.clone(), kind, pending: self.pending.clone() },
-            said: Said::of(&conversation),
+            said: due.map(|_| Said::of(&conversation)),
             read_answer: None,
             queue: self.work.clone(),
             latest: self.latest.clone(),
@@ -151,15 +152,15 @@ impl RememberedTurn {
         if let Some(words) = report::in_words(&self.report) {
             tracing::info!("{words}");
         }
-        let Some(After { mut work, mut said, read_answer, queue, latest, book }) = self.after.take() else {
+        let Some(After { mut work, said, read_answer, queue, latest, book }) = self.after.take() else {
             return;
         };
         let answer = read_answer.map(|read| read(text));
         let begins = match &mut work.kind {
-            MemoryTask::Rebuild { key, .. } => {
+            MemoryTask::Rebuild { key, .. } => said.is_some_and(|mut said| {
                 said.messages.extend(answer);
                 latest.note(key, &said, &book)
-            }
+            }),
             MemoryTask::Ahead { messages, .. } => {
                 messages.extend(answer);
                 true

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::book::{Summary, SummaryKey};
 use super::compaction::Compaction;
 use super::identity::Identity;
-use super::measure::{self, AROUND_MESSAGE};
+use super::measure;
 use super::turn::{History, Purpose};
 use super::words::Words;
 use crate::app::state::App;
@@ -106,7 +106,8 @@ impl<'a> LongConversation<'a> {
 
     /// Tokens that recent messages may take.
     fn room(&self, summary: Option<&Summary>) -> usize {
-        let told = summary.map_or(0, |summary| measure::text(self.app, &summary.text) + AROUND_MESSAGE);
+        let told = summary
+            .map_or(0, |summary| measure::text(self.app, &summary.text) + self.app.memory.around_message);
         let prefix: usize = self.sizes[..self.prefix].iter().sum();
         self.app.serving.model.context.saturating_sub(prefix + told + self.asked.room)
     }

@@ -23,6 +23,9 @@ pub(crate) struct Words {
     user: String,
     assistant: String,
     tool: String,
+    /// What the user asks for a summary at the end of the conversation itself, whose beginning is computed already; where
+    /// it is absent, what was said is always told in a request of its own.
+    pub(crate) in_place: Option<String>,
     /// A system message, `{system}`, with a summary.
     told: String,
     /// The same where the conversation has no system message.
@@ -103,6 +106,13 @@ impl Words {
         let question = if summary.is_empty() { &self.fresh } else { &self.merge };
         let question = filled(question, &[("{summary}", summary), ("{conversation}", &said.join("\n"))]);
         vec![json!({"role": "system", "content": self.system}), json!({"role": "user", "content": question})]
+    }
+
+    /// The messages that ask for a summary behind `told`, which the conversation itself begins with; `None` where these
+    /// words cannot.
+    pub(crate) fn ask_in_place(&self, mut told: Vec<Value>) -> Option<Vec<Value>> {
+        told.push(json!({"role": "user", "content": self.in_place.as_ref()?}));
+        Some(told)
     }
 
     /// What a message says, in a line or more; `None` where that is nothing.

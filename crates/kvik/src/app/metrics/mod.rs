@@ -78,6 +78,8 @@ struct TenantCounters {
 /// Numbers of the engine, set when they are asked for.
 struct Gauges {
     ended: Family<EndLabels, Counter>,
+    drafted: Counter,
+    accepted: Counter,
     preemptions: Counter,
     waiting: Gauge,
     running: Gauge,
@@ -97,6 +99,8 @@ impl Metrics {
         let r = &mut registry;
         let gauges = Gauges {
             ended: add(r, "requests_ended", "Requests by how they ended: completed, cancelled, failed"),
+            drafted: add(r, "drafted_tokens", "Tokens that were tried beside the next one"),
+            accepted: add(r, "draft_accepted_tokens", "Of these, tokens that came next"),
             preemptions: add(
                 r,
                 "preemptions",
@@ -211,6 +215,8 @@ impl Gauges {
         if let Some(disk) = &stats.disk {
             self.disk.set(disk);
         }
+        self.drafted.inner().store(done.drafted_tokens, Ordering::Relaxed);
+        self.accepted.inner().store(done.accepted_tokens, Ordering::Relaxed);
         self.preemptions.inner().store(done.preemptions, Ordering::Relaxed);
         let pairs = [
             (&self.waiting, stats.waiting),

@@ -1,5 +1,7 @@
 //! `kvik.retain`: what a sequence kept of its tokens, and what that costs by measurement.
 
+use std::ops::Range;
+
 use kvik_cache::retain::Retention;
 use kvik_engine::api::{Request, Retained};
 use serde_json::{Value, json};
@@ -52,7 +54,7 @@ pub(crate) fn report(
 /// What it kept when it forgot last.
 fn kept(retained: &Retained) -> Value {
     let all = retained.kept + retained.dropped;
-    json!({
+    let mut said = json!({
         "tokens": retained.tokens,
         "positions_kept": retained.kept,
         "positions_dropped": retained.dropped,
@@ -60,5 +62,21 @@ fn kept(retained: &Retained) -> Value {
         "smallest_head": retained.smallest_head,
         "largest_head": retained.largest_head,
         "tightened": retained.tightened.len(),
+    });
+    if let Some(positions) = &retained.positions {
+        said["positions"] = shown(positions, retained.tokens);
+    }
+    said
+}
+
+/// Which positions were kept, `[layers][kv_heads]`, as one list of heads.
+fn shown(positions: &[Vec<Vec<Range<u32>>>], tokens: usize) -> Value {
+    let ranges =
+        |head: &Vec<Range<u32>>| json!(head.iter().map(|range| [range.start, range.end]).collect::<Vec<_>>());
+    json!({
+        "layers": positions.len(),
+        "heads": positions.first().map_or(0, Vec::len),
+        "tokens": tokens,
+        "kept": positions.iter().flatten().map(ranges).collect::<Vec<Value>>(),
     })
 }

@@ -7,6 +7,7 @@
 
 use std::{borrow::Cow, ops::Range};
 
+use kvik_engine::conversation::chain::text_of;
 use serde_json::Value;
 
 /// Contents that are not found before the search is given up. Each costs a pass over the prompt.
@@ -40,17 +41,11 @@ pub(crate) fn messages(messages: &Value) -> Vec<Message<'_>> {
 
 fn message(message: &Value) -> Message<'_> {
     let role = message.get("role").and_then(Value::as_str).unwrap_or_default();
-    Message { role, content: content(message.get("content")) }
-}
-
-fn content(content: Option<&Value>) -> Cow<'_, str> {
-    match content {
-        Some(Value::String(text)) => Cow::Borrowed(text),
-        Some(Value::Array(parts)) => {
-            Cow::Owned(parts.iter().filter_map(|part| part.get("text")?.as_str()).collect())
-        }
-        _ => Cow::Borrowed(""),
-    }
+    let content = match message.get("content") {
+        Some(Value::String(text)) => Cow::Borrowed(text.as_str()),
+        _ => Cow::Owned(text_of(message)),
+    };
+    Message { role, content }
 }
 
 /// Bytes of `prompt` that each message takes; `None` where that cannot be told.
@@ -127,14 +122,14 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_joined_and_thoughts_left_out() {
+    fn parts_are_lines_and_thoughts_left_out() {
         let said = json!([
-            {"role": "user", "content": [{"type": "text", "text": "one "}, {"type": "text", "text": "two"}]},
+            {"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]},
             {"role": "assistant", "content": "<think>hm</think>\n\nthree"},
             {"role": "tool", "content": null},
             "no object",
         ]);
-        let prompt = "one two|three|";
+        let prompt = "one\ntwo|three|";
         assert_eq!(message_spans(prompt, &messages(&said)), [Some(0..7), Some(8..13), None, None]);
     }
 

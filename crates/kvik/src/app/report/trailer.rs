@@ -7,15 +7,18 @@ use serde_json::{Map, Value, json};
 
 use super::{
     cache::Asked,
-    comparison::{Comparable, Comparison},
+    comparison::{Comparable, Comparison, Diagnosis},
     retain::Given,
     usage,
 };
 use crate::{
     app::{
         conversations::{ConversationTurn, Writing},
+        generation::Answer,
         kept_prefix::KeptPrefix,
         memory::turn::RememberedTurn,
+        responses::ResponseTurn,
+        spans::{AnswerSpan, Came},
         state::App,
     },
     serving::retaining::Retaining,
@@ -36,6 +39,8 @@ pub(crate) struct Origin {
     pub(crate) memory: Option<RememberedTurn>,
     /// The turn of a conversation that the server keeps.
     pub(crate) conversation: Option<ConversationTurn>,
+    /// An answer that is to be stored.
+    pub(crate) response: Option<ResponseTurn>,
 }
 
 impl Origin {
@@ -67,6 +72,10 @@ pub(crate) struct Trailer {
     conversation: Option<Value>,
     /// What is to be written down when all prompts have ended.
     unwritten: Option<ConversationTurn>,
+    /// The same of an answer that is to be stored.
+    unstored: Option<ResponseTurn>,
+    /// For who watches the server.
+    span: Option<AnswerSpan>,
 }
 
 /// A turn of a conversation that is remembered, and its answer so far.
@@ -85,9 +94,11 @@ struct Ended {
 
 impl Trailer {
     /// The trailer of an answer to `requests`, one per prompt, which were made from `origin`.
-    pub(crate) fn new(app: &App, mut origin: Origin, requests: &[Request]) -> Trailer {
+    pub(crate) fn new(app: &App, mut origin: Origin, came: Came, requests: &[Request]) -> Trailer {
         let ended = requests.iter().map(|_| None).collect();
         let comparable = origin.comparable.take();
+        let id = comparable.as_ref().map(|comparable| comparable.id.as_str());
+        let span = app.config.spans.as_ref().map(|spans| AnswerSpan::new(spans, came, id, requests));
         let comparison = comparable.map(|asked| Comparison::new(&app.answered, asked, requests));
         let schema_notes = std::mem::take(&mut origin.schema_notes);
         let given = requests.iter().map(Given::to).collect();
@@ -95,8 +106,21 @@ impl Trailer {
         let memory = origin.memory.take().map(|turn| Remembering { turn, answer: String::new() });
         let unwritten = origin.conversation.take();
         let conversation = unwritten.as_ref().map(ConversationTurn::report);
+        let unstored = origin.response.take();
         let asked = origin.asked(app, requests);
-        Trailer { asked, given, retaining, ended, comparison, schema_notes, memory, conversation, unwritten }
+        Trailer {
+            asked,
+            given,
+            retaining,
+            ended,
+            comparison,
+            schema_notes,
+            memory,
+            conversation,
+            unwritten,
+            unstored,
+            span,
+        }
     }
 
     /// Notes what happens to the prompt with this index.
@@ -109,24 +133,35 @@ impl Trailer {
         if let (Some(memory), Event::Text { choice: 0, text, .. }) = (&mut self.memory, event) {
             memory.answer.push_str(text);
         }
+        self.span.iter_mut().for_each(|span| span.note(event));
         if self.is_complete() {
+            let total = self.total();
+            self.span.iter_mut().for_each(|span| span.end(&total));
             self.comparison.iter_mut().for_each(Comparison::remember);
             self.memory.iter_mut().for_each(|memory| memory.turn.answered(&memory.answer));
         }
     }
 
     /// Writes down what was said, once all prompts have ended with this answer: the client hears of the end behind that.
-    pub(crate) fn write(&mut self, answer: impl FnOnce() -> Option<Value>) -> Option<Writing> {
-        if !self.is_complete() {
+    pub(crate) fn write(&mut self, answer: &impl Answer) -> Option<Writing> {
+        if !self.is_complete() || (self.unwritten.is_none() && self.unstored.is_none()) {
             return None;
         }
-        let (turn, answer) = self.unwritten.take().zip(answer())?;
-        Some(turn.write(answer))
+        let (turn, response) = (self.unwritten.take(), self.unstored.take());
+        let message = answer.message()?;
+        let stored = response.zip(answer.stored(self));
+        Some(tokio::task::spawn_blocking(move || {
+            if let Some((response, stored)) = stored {
+                response.write(message.clone(), stored)?;
+            }
+            turn.map_or(Ok(()), |turn| turn.write(message))
+        }))
     }
 
     /// There will be no answer: nothing is written of it, and the next may come.
-    pub(crate) fn fail(&mut self) {
-        self.unwritten = None;
+    pub(crate) fn fail(&mut self, error: &str) {
+        (self.unwritten, self.unstored) = (None, None);
+        self.span.iter_mut().for_each(|span| span.fail(error));
     }
 
     /// Whether all prompts have ended.
@@ -151,7 +186,7 @@ impl Trailer {
         }
         answer.insert("timings".to_owned(), usage::timings(&self.total()));
         answer.insert("kvik".to_owned(), self.with_notes(kvik));
-        if let Some(diagnosis) = self.comparison.as_ref().and_then(Comparison::diagnosis) {
+        if let Some(diagnosis) = self.diagnosis() {
             answer.insert("prompt_cache_diagnostics".to_owned(), diagnosis.openai(&self.total()));
         }
     }
@@ -185,7 +220,13 @@ impl Trailer {
         kvik
     }
 
-    fn total(&self) -> Report {
+    /// What the comparison that was asked for has found.
+    pub(crate) fn diagnosis(&self) -> Option<Diagnosis> {
+        self.comparison.as_ref().and_then(Comparison::diagnosis)
+    }
+
+    /// What was computed and generated for all prompts together.
+    pub(crate) fn total(&self) -> Report {
         let mut total = Report::default();
         self.ended.iter().flatten().for_each(|ended| usage::add(&mut total, &ended.report));
         total

@@ -31,6 +31,8 @@ pub(crate) fn timings(report: &Report) -> Value {
         "predicted_ms": predicted_ms,
         "predicted_per_token_ms": ratio(predicted_ms, predicted_n as f64),
         "predicted_per_second": ratio(1e3 * predicted_n as f64, predicted_ms),
+        "draft_n": report.drafted_tokens,
+        "draft_n_accepted": report.accepted_tokens,
     })
 }
 
@@ -42,6 +44,8 @@ pub(crate) fn add(total: &mut Report, report: &Report) {
     total.computed_tokens += report.computed_tokens;
     total.generated_tokens += report.generated_tokens;
     total.recomputed_tokens += report.recomputed_tokens;
+    total.drafted_tokens += report.drafted_tokens;
+    total.accepted_tokens += report.accepted_tokens;
     total.queued = total.queued.max(report.queued);
     total.prefill += report.prefill;
     total.decode += report.decode;
@@ -70,6 +74,8 @@ mod tests {
             disk_tokens: 0,
             computed_tokens: 40,
             generated_tokens: 10,
+            drafted_tokens: 6,
+            accepted_tokens: 4,
             recomputed_tokens: 0,
             admitted_at: Duration::ZERO,
             queued: Duration::ZERO,
@@ -87,7 +93,7 @@ mod tests {
             "cache_n": 160, "prompt_n": 40,
             "prompt_ms": 80.0, "prompt_per_token_ms": 2.0, "prompt_per_second": 500.0,
             "predicted_n": 10, "predicted_ms": 500.0, "predicted_per_token_ms": 50.0,
-            "predicted_per_second": 20.0,
+            "predicted_per_second": 20.0, "draft_n": 6, "draft_n_accepted": 4,
         });
         assert_eq!(timings(&report()), expect);
     }

@@ -60,7 +60,7 @@ use crate::{
 };
 
 /// One answer at a time, and beside it what is computed of summaries.
-const CAPACITY: Capacity = Capacity { parallel: 4, queue: 16 };
+const CAPACITY: Capacity = Capacity { parallel: 4, queue: 16, ..Capacity::ONE };
 /// Folder of its records in the state directory. They are not the server's, which one process at a time writes: a
 /// terminal that somebody leaves open must not keep a server from its accounts.
 const FOLDER: &str = "chat";
@@ -176,6 +176,7 @@ fn app(serving: Serving, memory: MemoryConfig, records: Option<Records>) -> Arc<
     let started = Instant::now();
     let config = AppConfig {
         senders: Senders { hosts: Hosts::new(Ipv4Addr::LOCALHOST.into(), Vec::new()), origins: Vec::new() },
+        shows_slots: false,
         strict_model: false,
         body_limit: ByteSize(BODY_BYTES_MAX),
         prices: None,
@@ -184,6 +185,8 @@ fn app(serving: Serving, memory: MemoryConfig, records: Option<Records>) -> Arc<
         conversations: records.clone(),
         records,
         memory,
+        spans: None,
+        sampling: Default::default(),
     };
     let ledger = Ledger::new(&serving.model.name, None, SystemTime::now);
     App::new(serving, Keys::new([]), Arc::new(ledger), config)

@@ -49,7 +49,7 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<()> {
     let importance = keep::importance(&digest, &shape);
     check(&settings, &shape, importance.as_ref())?;
     let tasks = tasks(args, &opened)?;
-    let Opened { model, tokenizer, template } = opened;
+    let Opened { model, tokenizer, template, .. } = opened;
     let run = EvalRun {
         model: Arc::new(model),
         tokenizer: &tokenizer,

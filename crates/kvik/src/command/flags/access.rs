@@ -46,7 +46,7 @@ pub(crate) struct AccessArgs {
     allow_host: Vec<AllowedHost>,
     // This is text of `--help`; rustdoc asks for a link.
     #[allow(rustdoc::bare_urls)]
-    /// An origin whose pages may send requests, as https://example.org, or * for all; may be repeated
+    /// An origin whose pages may send requests, as https://example.org, localhost for pages of this machine, or * for all; may be repeated
     #[arg(long, value_name = "ORIGIN", value_delimiter = ',')]
     cors: Vec<AllowedOrigin>,
 }

@@ -18,7 +18,7 @@ pub(crate) struct MemoryArgs {
     /// chat, off for serve]
     #[arg(long, value_name = "on|off", value_enum)]
     memory: Option<Switch>,
-    /// Tokens of recent messages that a summary leaves [default: half of the context]
+    /// Tokens of recent messages that a summary leaves [default: three eighths of the context]
     #[arg(long, value_name = "TOKENS")]
     memory_recent: Option<usize>,
     /// Tokens of a summary at most [default: a 32nd of the context, 128 at least]

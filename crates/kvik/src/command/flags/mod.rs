@@ -2,4 +2,5 @@
 
 pub(crate) mod access;
 pub(crate) mod accounts;
+pub(crate) mod embedding;
 pub(crate) mod memory;

@@ -199,6 +199,7 @@ impl EventSink for End {
 /// Tokens that a real engine reuses for the second of two prompts.
 fn reused(loaded: &Loaded, salt: u8, prompts: [Vec<Token>; 2]) -> usize {
     let [first, second] = prompts.map(|prompt| Request {
+        wants: Default::default(),
         prompt,
         choices: 1,
         max_tokens: 0,
@@ -210,11 +211,13 @@ fn reused(loaded: &Loaded, salt: u8, prompts: [Vec<Token>; 2]) -> usize {
         show_special: false,
         show: Vec::new(),
         reuse: true,
+        adapters: None,
         salt: [salt; 16],
         tenant: Default::default(),
         lifetime: Default::default(),
         retention: None,
         kept_prefix: None,
+        show_kept: false,
         background: false,
     });
     let (sender, ended) = mpsc::channel();

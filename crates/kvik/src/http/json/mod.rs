@@ -19,12 +19,12 @@ use serde::{
 };
 use serde_json::{Map, Value, value::RawValue};
 
-pub(crate) use self::complaint::wrong;
 use self::{
     complaint::Complaint,
     text::{Text, Whole},
     weigh::Budget,
 };
+pub(crate) use self::{complaint::wrong, text::OR_ARRAY};
 use super::{error::ApiError, readers::Presence};
 
 type Result<T> = std::result::Result<T, ApiError>;
@@ -86,6 +86,14 @@ impl Body {
         Ok(Body { fields, reading: Reading::default() })
     }
 
+    /// The text of a body that may be of any shape, as the field `name`.
+    pub(crate) fn wrap(name: &str, text: &Bytes) -> Result<Body> {
+        serde_json::from_slice::<&RawValue>(text)
+            .map_err(|error| ApiError::bad_request(format!("the body {}", syntax(error))))?;
+        let fields = BTreeMap::from([(name.to_owned(), text.clone())]);
+        Ok(Body { fields, reading: Reading::default() })
+    }
+
     /// A body that was written down.
     pub(crate) fn of(body: &Value) -> Result<Body> {
         Body::parse(&body.to_string().into())
@@ -105,6 +113,11 @@ impl Body {
     /// Whether a field is there.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.fields.get(name).is_some_and(|text| !text::is_null(text))
+    }
+
+    /// The names of its fields, those that are null excepted.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.fields.iter().filter(|(_, text)| !text::is_null(text)).map(|(name, _)| name.as_str())
     }
 
     /// Reads the fields that a struct declares.

@@ -74,6 +74,9 @@ impl<'a> Text<'a> {
     }
 }
 
+/// A struct of this name may stand as an array as well, which its visitor reads.
+pub(crate) const OR_ARRAY: &str = "a struct or an array";
+
 impl<'de> Deserializer<'de> for Text<'de> {
     type Error = Complaint;
 
@@ -87,12 +90,13 @@ impl<'de> Deserializer<'de> for Text<'de> {
 
     fn deserialize_struct<V: Visitor<'de>>(
         self,
-        _name: &'static str,
+        name: &'static str,
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value> {
         match self.first() {
             b'{' => visitor.visit_map(self.fields(fields)?),
+            b'[' if name == OR_ARRAY => self.array(visitor),
             b'[' => Err(Complaint::invalid_type(Unexpected::Seq, &visitor)),
             _ => self.scalar(visitor),
         }

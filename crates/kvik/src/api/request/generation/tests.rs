@@ -45,6 +45,7 @@ fn the_defaults_are_openais() {
             reuse: true,
             lifetime: Lifetime::default(),
             retention: None,
+            show_kept: false,
             kept_prefix: None,
             memory: None,
             conversation: None,
@@ -147,7 +148,9 @@ fn wrong_values_name_their_field() {
         json!({"response_format": {"type": "json_schema", "json_schema": {}}}),
         "response_format.json_schema.schema",
     );
-    check(json!({"grammar": "root ::= \"a\""}), "grammar");
+    check(json!({"grammar": "root ::= a"}), "grammar");
+    check(json!({"grammar_lark": "root ::= \"a\""}), "grammar_lark");
+    check(json!({"grammar": "root ::= \"a\"", "grammar_lark": "start: \"a\""}), "grammar_lark");
     check(json!({"grammar": "start: \"a\"", "json_schema": {}}), "grammar");
 }
 

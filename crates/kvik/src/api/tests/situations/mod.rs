@@ -85,7 +85,7 @@ impl Server {
     }
 
     fn with(model: &ModelArgs, cache: &CacheArgs) -> Server {
-        let capacity = Capacity { parallel: 2, queue: 8 };
+        let capacity = Capacity { parallel: 2, queue: 8, ..Capacity::ONE };
         let mut loaded = load::open(model, cache, capacity).unwrap();
         loaded.serving.template = Some(ChatTemplate::new(TEMPLATE, "", "<|im_end|>").unwrap());
         let ledger = Ledger::new(&loaded.serving.model.name, None, std::time::SystemTime::now);

@@ -10,6 +10,7 @@ use crate::{
         conversations::ConversationTurn,
         keys::Caller,
         memory::{
+            compact::CompactJob,
             compaction::Compaction,
             turn::{History, Purpose, RememberedTurn},
         },
@@ -43,11 +44,12 @@ pub(super) fn continued(
 }
 
 /// What a request says of compaction.
-pub(super) struct Compacted {
+#[derive(Default)]
+pub(crate) struct Compacted {
     /// What stands before its messages.
-    pub(super) before: Option<Compaction>,
+    pub(crate) before: Option<Compaction>,
     /// It wants more of it compacted.
-    pub(super) compacting: Option<Compacting>,
+    pub(crate) compacting: Option<Compacting>,
 }
 
 /// What is read of a conversation that is remembered beyond the context.
@@ -69,22 +71,40 @@ pub(super) fn remembered(
     if !on || conversation.continues() {
         return Ok(None);
     }
+    let history = History {
+        compacting: compacted.compacting.map(|compacting| compacting.threshold),
+        ..history(app, caller, conversation, compacted.before.as_ref(), Some(options))
+    };
+    app.memory.turn(app, &history).map(Some)
+}
+
+/// What is to be done to compact a conversation as a whole.
+pub(crate) fn to_compact(
+    app: &App,
+    caller: &Caller,
+    conversation: &Conversation,
+    before: Option<&Compaction>,
+) -> Result<CompactJob> {
+    app.memory.to_compact(app, &history(app, caller, conversation, before, None))
+}
+
+/// A conversation as it is asked, and how it is rendered.
+fn history<'a>(
+    app: &App,
+    caller: &'a Caller,
+    conversation: &'a Conversation,
+    before: Option<&'a Compaction>,
+    options: Option<&Options>,
+) -> History<'a> {
     let context = app.serving.model.context;
-    let room = options.max_tokens(context / 8, context).min(context / 4);
+    let wanted = options.map_or(0, |options| options.max_tokens(context / 8, context));
     let template = conversation.clone();
     let render = Arc::new(move |app: &App, messages: &[Value], purpose| {
         let prompt = template.with_messages(messages, purpose).render(app)?;
         Ok(app.serving.encode_rendered(&prompt))
     });
-    let history = History {
-        caller,
-        messages: conversation.messages(),
-        before: compacted.before.as_ref(),
-        compacting: compacted.compacting.map(|compacting| compacting.threshold),
-        room,
-        render,
-    };
-    app.memory.turn(app, &history).map(Some)
+    let messages = conversation.messages();
+    History { caller, messages, before, compacting: None, room: wanted.min(context / 4), render }
 }
 
 /// What of a request does not go with compaction.

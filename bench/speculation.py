@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""What drafts are worth: the same answers with and without them, in turns.
+
+    bench/speculation.py --model MODEL.gguf [--kvik target/release/kvik] [--rounds 5] [--parallel 1]
+
+A model that was never trained says nothing that could be drafted. So answers are forced: a grammar names the tokens of a
+text one by one, and a drafted token counts where it is the text's. What a step costs is the model's, what is drawn is the
+text's. Texts are made of this repository's own, always the same: edits of code, records as JSON, calls of tools, summaries,
+and talk that repeats nothing. Prints tokens a second and tokens a step, medians over the rounds, and the ratio of the
+medians; answers are compared to the byte.
+"""
+import argparse
+import concurrent.futures
+import contextlib
+import json
+import pathlib
+import random
+import re
+import statistics
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+from server import Server  # noqa: E402
+
+ANSWER_TOKENS = 256
+SOURCES = ["none", "lookup"]
+
+
+def read(path, start, length):
+    return "".join((ROOT / path).read_text().splitlines(keepends=True)[start:start + length])
+
+
+def code_edit(dice):
+    code = read("bench/compare/lora.py", dice.randrange(40, 120), 70)
+    old, new = dice.choice([("model", "network"), ("path", "file"), ("adapter", "change")])
+    return f"{code}\nRename `{old}` to `{new}`.\n", re.sub(rf"\b{old}\b", new, code)
+
+
+def records(dice):
+    people = [(f"{dice.choice('ABDEFGHKLM')}{dice.choice(['nna', 'ilo', 'orris', 'etra'])}", dice.randrange(10_000, 99_999),
+               dice.choice(["Lyon", "Graz", "Turku", "Porto"])) for _ in range(16)]
+    prose = "\n".join(f"{name} of {city} ordered number {number} last week." for name, number, city in people)
+    rows = [{"name": name, "city": city, "order": number} for name, number, city in people]
+    return f"{prose}\nAs JSON:\n", json.dumps(rows, indent=1)
+
+
+def tool_calls(dice):
+    names = dice.sample(["api/chat/mod.rs", "app/state.rs", "http/error.rs", "serving/load.rs", "settings/kv.rs"], 4)
+    call = lambda name, line: json.dumps({"name": "read_lines", "arguments": {"path": f"crates/kvik/src/{name}", "line": line}})
+    output = read("crates/kvik/src/app/state.rs", dice.randrange(0, 60), 30)
+    history = "\n".join(f"<tool_call>\n{call(name, dice.randrange(400))}\n</tool_call>\n{output[:300]}" for name in names)
+    answer = "\n".join(f"<tool_call>\n{call(name, dice.randrange(400))}\n</tool_call>" for name in reversed(names))
+    return f"{history}\nRead these again elsewhere.\n", answer + "\nThe file says:\n" + output[:500]
+
+
+def summary(dice):
+    text = read("docs/memory.md", dice.randrange(0, 30), 60)
+    sentences = [sentence for sentence in re.split(r"(?<=[.:])\s", text) if 40 < len(sentence) < 300]
+    words = [sentence.split() for sentence in sentences]
+    told = [" ".join(word for word in part if dice.random() > 0.25) for part in words[::2]]
+    return f"{text}\nIn short:\n", " ".join(told)
+
+
+def chat(dice):
+    asked = dice.choice(["How do birds find their way?", "What is a sonnet?", "Why does bread rise?"])
+    paragraphs = [line for line in (ROOT / "docs/http.md").read_text().splitlines() if len(line) > 120 and "|" not in line]
+    return f"{asked}\n", " ".join(dice.sample(paragraphs, min(6, len(paragraphs))))
+
+
+KINDS = {"code edit": code_edit, "records as JSON": records, "tool calls": tool_calls, "summary": summary, "chat": chat}
+
+
+def tokens(server, text):
+    return server.post("/tokenize", {"content": text}).json["tokens"]
+
+
+def ask(server, prompt, forced):
+    grammar = "root ::= " + " ".join(f"<[{token}]>" for token in forced)
+    body = {"prompt": prompt, "grammar": grammar, "n_predict": len(forced), "temperature": 0, "return_tokens": True}
+    answer = server.post("/completion", body)
+    assert answer.status == 200, answer.text
+    return answer.json
+
+
+def run(server, kind, args):
+    """Tokens a second and tokens a step of some requests at a time."""
+    pairs = [KINDS[kind](random.Random(seed)) for seed in range(args.parallel)]
+    forced = [tokens(server, answer)[:ANSWER_TOKENS] for _, answer in pairs]
+    with concurrent.futures.ThreadPoolExecutor(args.parallel) as pool:
+        answers = list(pool.map(lambda pair: ask(server, *pair), [(prompt, ids) for (prompt, _), ids in zip(pairs, forced)]))
+    said = [answer["tokens"] for answer in answers]
+    timings = [answer["timings"] for answer in answers]
+    drawn = sum(timing["predicted_n"] - 1 for timing in timings)
+    steps = drawn - sum(timing["draft_n_accepted"] for timing in timings)
+    seconds = max(timing["predicted_ms"] for timing in timings) / 1e3
+    return said, drawn / seconds, drawn / max(steps, 1)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kvik", type=pathlib.Path, default=ROOT / "target/release/kvik")
+    parser.add_argument("--model", type=pathlib.Path, default=ROOT / "models/tiny/kvik-tiny-q8_0.gguf")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--parallel", type=int, default=1, help="requests at a time")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="of answers, as \"code edit,chat\"")
+    args = parser.parse_args()
+    flags = ["--model", str(args.model)]
+    print(f"{args.model.name}, {args.parallel} at a time, medians of {args.rounds} rounds\n")
+    print(f"{'':18}{'tok/s without':>15}{'tok/s with':>12}{'ratio':>8}{'tokens a step':>15}")
+    with contextlib.ExitStack() as stack:
+        start = lambda source: stack.enter_context(Server(*flags, "--speculate", source, binary=args.kvik))
+        servers = {source: start(source) for source in SOURCES}
+        for kind in args.kinds.split(","):
+            compare(servers, kind, args)
+
+
+def compare(servers, kind, args):
+    rates, said, per_step = {source: [] for source in SOURCES}, {}, 0
+    for round_ in range(args.rounds + 1):
+        for source in SOURCES:
+            said[source], rate, per_step = run(servers[source], kind, args)
+            if round_:  # The first one computes the prompts.
+                rates[source].append(rate)
+    assert said["none"] == said["lookup"], f"{kind}: the answers differ"
+    without, with_ = (statistics.median(rates[source]) for source in SOURCES)
+    print(f"{kind:18}{without:15.1f}{with_:12.1f}{with_ / without:8.2f}{per_step:15.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

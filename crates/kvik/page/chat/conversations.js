@@ -1,0 +1,185 @@
+// What is done with conversations as wholes: list, search, open, begin, branch, rename, delete, export, import.
+import { askForText } from "../dialogs.js";
+import { routeHash } from "../route.js";
+import { readConversation } from "./files.js";
+import { recallDraft, recallReports, rememberDraft, rememberReports, rememberSettings } from "./kept.js";
+import { settingsOf, titleOf } from "./state.js";
+
+const LISTED = 1000;
+const NAME_MAX = 60;
+const NAME_TRIES = 1000;
+/** While somebody types, only the text at which they rest is searched for. */
+const REST_MS = 250;
+const UNFINISHED = "The answer to this was not finished when the page was closed. Nothing of it is kept. Send it again.";
+
+export const pathOf = (id, rest = "") => `/v1/conversations/${encodeURIComponent(id)}${rest}`;
+
+/** The actions; `tabs` tells the other tabs of them. */
+export function createConversations({ store, api, navigate, notify, confirm }, tabs) {
+  const chat = () => store.get().chat;
+  let searching = new AbortController();
+  const self = {
+    async list() {
+      const items = [];
+      for (let more = true; more; ) {
+        const after = items.length > 0 ? `&after=${items.at(-1).id}` : "";
+        const page = await api.get(`/v1/conversations?limit=${LISTED}${after}`);
+        items.push(...page.data);
+        more = page.has_more;
+      }
+      store.dispatch({ type: "conversations listed", items });
+    },
+
+    /** Shows the conversations with this text in their name at once, and those with it in a message as they are found. */
+    async search(query) {
+      searching.abort();
+      searching = new AbortController();
+      const { signal } = searching;
+      store.dispatch({ type: "list searched", query });
+      if (query.trim() === "") return;
+      await sleep(REST_MS);
+      if (signal.aborted) return;
+      try {
+        for await (const { found, more } of searchPages(api, query, signal)) {
+          store.dispatch({ type: "list found", query, found, searching: more });
+        }
+      } catch (error) {
+        if (signal.aborted) return;
+        store.dispatch({ type: "list found", query, found: {}, searching: false });
+        throw error;
+      }
+    },
+
+    /** Reads a conversation, and what this tab keeps of it. */
+    async open(id) {
+      if (id === null) return store.dispatch({ type: "conversation closed" });
+      store.dispatch({ type: "conversation opening", id });
+      const { messages: before } = chat().open;
+      store.dispatch({ type: "reports recalled", id, reports: { ...recallReports(id), ...chat().reports[id] } });
+      try {
+        const { name, messages } = await api.get(pathOf(id));
+        // What was answered here meanwhile is newer than what was read.
+        if (chat().open?.messages !== before) return;
+        store.dispatch({ type: "conversation opened", id, name, messages });
+        recover(store, id, messages);
+      } catch (error) {
+        store.dispatch({ type: "conversation missing", id, error: error.message });
+      }
+    },
+
+    /** Begins one under a name that is free: "Name", "Name (2)", ... */
+    async begin(fields, name) {
+      if (!chat().list.ready) await self.list();
+      const taken = new Set(chat().list.items.map((item) => item.name));
+      for (let number = 1; number <= NAME_TRIES; number += 1) {
+        if (taken.has(numbered(name, number))) continue;
+        try {
+          return await api.post("/v1/conversations", { ...fields, name: numbered(name, number) });
+        } catch (error) {
+          if (error.code !== "conversation_exists") throw error;
+        }
+      }
+      return api.post("/v1/conversations", fields);
+    },
+
+    /** Begins another conversation as this one did, up to a message; its settings go with it. */
+    async branch(id, upto) {
+      const name = chat().open.name ?? "Branch";
+      const begun = await self.begin({ from: id, upto }, name.replace(/ \(\d+\)$/, ""));
+      store.dispatch({ type: "settings changed", id: begun.id, settings: settingsOf(chat(), id) });
+      rememberSettings(chat().settings);
+      const reports = Object.entries(chat().reports[id] ?? {}).filter(([index]) => Number(index) < upto);
+      rememberReports(begun.id, Object.fromEntries(reports));
+      await changed(begun.id);
+      return begun.id;
+    },
+
+    async rename(id) {
+      const { name } = chat().open;
+      const given = await askForText({ title: "Rename the conversation", label: "Name", value: name ?? "", maxlength: 120 });
+      if (given === null || given === name) return;
+      await api.post(pathOf(id), { name: given });
+      store.dispatch({ type: "conversation renamed", id, name: given });
+      await changed(id);
+    },
+
+    async remove(id) {
+      const question = `Delete “${titleOf(chat().open)}”, with what is remembered of it?`;
+      if (!(await confirm(question, { action: "Delete", danger: true }))) return;
+      await self.forget(id);
+      navigate(routeHash("chat"));
+      notify("The conversation is deleted.");
+    },
+
+    /** Deletes without asking. */
+    async forget(id) {
+      await api.delete(pathOf(id));
+      rememberDraft(id, null);
+      rememberReports(id, {});
+      store.dispatch({ type: "settings changed", id, settings: {} });
+      rememberSettings(chat().settings);
+      tabs.deleted(id);
+      await self.list();
+    },
+
+    async export(id, format) {
+      const text = await api.text(pathOf(id, `/export?format=${format}`));
+      const name = titleOf(chat().open).replaceAll(/[^\p{L}\p{N} ()-]/gu, "_");
+      download(`${name}.${format === "markdown" ? "md" : "json"}`, text);
+    },
+
+    /** Begins a conversation as a file has it that was exported as JSON. */
+    async import(file) {
+      const { name, messages } = await readConversation(file);
+      const { id } = await (name === null ? api.post("/v1/conversations", { messages }) : self.begin({ messages }, name));
+      await changed(id);
+      navigate(routeHash("chat", id));
+    },
+  };
+
+  const changed = async (id) => {
+    tabs.changed(id);
+    await self.list();
+  };
+  return self;
+}
+
+/** What a search finds in messages, by conversation: a part of them at a time, the newest first. */
+async function* searchPages(api, query, signal) {
+  const path = `/v1/conversations?search=${encodeURIComponent(query.trim())}&limit=${LISTED}`;
+  for (let after = ""; after !== null; ) {
+    const page = await api.get(path + after, { signal });
+    yield { found: Object.fromEntries(page.data.map(({ id, found }) => [id, found])), more: page.has_more };
+    after = page.has_more ? `&after=${page.next}` : null;
+    if (page.has_more) await sleep(api.pace.pauseMs(1, 0));
+  }
+}
+
+const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+/** The first words of a text, as the name of what begins with it. */
+export function nameOf(text) {
+  const line = text.trim().split("\n")[0].replaceAll(/\s+/g, " ").replace(/^(conv_)+/, "");
+  if (line.length <= NAME_MAX) return line || "Conversation";
+  return `${line.slice(0, NAME_MAX).replace(/\s+\S*$/, "")}…`;
+}
+
+const numbered = (name, number) => (number === 1 ? name : `${name} (${number})`);
+
+/** Gives a question that was sent and not answered back as a draft. */
+function recover(store, id, messages) {
+  const draft = recallDraft(id);
+  const { turns, drafts } = store.get().chat;
+  if (!draft || turns[id] || drafts[id]) return;
+  const answered = draft.sentAt !== undefined && messages.length > draft.sentAt;
+  if (answered) return rememberDraft(id, null);
+  const note = draft.sentAt === undefined ? null : UNFINISHED;
+  store.dispatch({ type: "draft changed", id, draft: { text: draft.text, files: draft.files, note } });
+}
+
+function download(name, text) {
+  const url = URL.createObjectURL(new Blob([text]));
+  const link = Object.assign(document.createElement("a"), { href: url, download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(url), 1000);
+}

@@ -1,0 +1,122 @@
+// One message, with what can be done with it.
+import { copyText } from "../clipboard.js";
+import { ask } from "../dialogs.js";
+import { h } from "../dom.js";
+import { renderMarkdown } from "../markdown/render.js";
+import { plural } from "../numbers.js";
+import { routeHash } from "../route.js";
+import { partsOf } from "./files.js";
+import { textOf } from "./state.js";
+import { stripElement } from "./strip.js";
+
+const WHO = { user: "You", assistant: "Answer", system: "System prompt", developer: "System prompt", tool: "Result of a tool" };
+
+/** The element of the message of this index of the open conversation. */
+export function messageElement(app, chat, index) {
+  const { open, reports } = app.store.get().chat;
+  const message = open.messages[index];
+  const folded = ["system", "developer", "tool"].includes(message.role);
+  const content = CONTENT[message.role] ?? plainContent;
+  const who = WHO[message.role] ?? message.role;
+  return h(
+    "article",
+    { class: `message ${message.role}`, "data-index": index, "aria-label": who },
+    !folded && hiddenHeading(who),
+    folded ? foldedText(who, textOf(message)) : content(message),
+    message.role === "assistant" && stripElement(reports[open.id]?.[index]),
+    !folded && h("div", { class: "message-actions" }, ACTIONS[message.role]?.(app, chat, open.id, index, message)),
+  );
+}
+
+/** By which a screen reader goes from message to message. */
+export function hiddenHeading(who) {
+  return h("h2", { class: "hidden-text" }, who);
+}
+
+/** A question: what was written stays as it was written, files are folded. */
+export function plainContent(message) {
+  const parts = partsOf(textOf(message)).map(({ name, text }) => (name ? foldedText(`File ${name}`, text) : h("p", { class: "plain" }, text)));
+  return h("div", { class: "content" }, parts);
+}
+
+function answerContent(message) {
+  return [
+    message.reasoning_content && foldedText("Thoughts", message.reasoning_content),
+    h("div", { class: "content markdown" }, renderMarkdown(textOf(message))),
+    callElements(message.tool_calls ?? []),
+  ];
+}
+
+const CONTENT = { user: plainContent, assistant: answerContent };
+
+export function foldedText(title, text) {
+  return h("details", { class: "folded" }, h("summary", {}, title), h("pre", { class: "plain", tabindex: 0, "aria-label": title }, text));
+}
+
+/** Calls of tools, as they were asked for. */
+export function callElements(calls) {
+  return calls.map(({ function: { name, arguments: given } }) => foldedText(`Calls ${name}`, readable(given)));
+}
+
+function readable(given) {
+  try {
+    return JSON.stringify(JSON.parse(given), null, 2);
+  } catch {
+    return given;
+  }
+}
+
+const ACTIONS = { user: questionActions, assistant: answerActions };
+
+const action = (text, label, act) => h("button", { class: "quiet small", "aria-label": label, title: label, onclick: act }, text);
+
+function questionActions(app, chat, id, index, message) {
+  return [
+    action("Edit", "Edit this question in a branch", () => chat.edit(id, index)),
+    copyAction(textOf(message), "Copy this question"),
+  ];
+}
+
+function answerActions(app, chat, id, index, message) {
+  const again = action("Ask again", "Take this answer back and ask again", () => askAgain(chat, id));
+  again.classList.add("again");
+  return [copyAction(textOf(message), "Copy this answer"), action("Branch", "Go on from here in a branch", () => branch(app, chat, id, index + 1)), again];
+}
+
+function copyAction(text, label) {
+  const button = action("Copy", label, () => copyText(text, button));
+  return button;
+}
+
+async function branch(app, chat, id, upto) {
+  const begun = await chat.branch(id, upto);
+  if (begun) app.navigate(routeHash("chat", begun));
+}
+
+async function askAgain(chat, id) {
+  const chosen = await ask({
+    label: "Ask again",
+    content: [h("p", { class: "dialog-text" }, "The answer is taken back and the question is asked again.")],
+    action: "Ask again",
+    more: [{ value: "keep", text: "Keep the old answer in a branch" }],
+    answer: (value) => value,
+  });
+  if (chosen) await chat.askAgain(id, { keep: chosen === "keep" });
+}
+
+/** What an answer had said when it ended too early. */
+export function restElement({ text, reasoning }, keep) {
+  return h(
+    "article",
+    { class: "message assistant rest", "aria-label": "Answer that is not kept" },
+    hiddenHeading("Answer that is not kept"),
+    reasoning && foldedText("Thoughts", reasoning),
+    h("div", { class: "content markdown" }, renderMarkdown(text)),
+    h(
+      "p",
+      { class: "quiet-text" },
+      `The answer ended here, after ${plural(text.length, "character")}. It is not kept. `,
+      text && h("button", { class: "small", onclick: keep }, "Keep it as it is"),
+    ),
+  );
+}

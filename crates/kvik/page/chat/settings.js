@@ -1,0 +1,62 @@
+// The system prompt and the sampling of one conversation. What is left empty is the server's choice.
+import { ask } from "../dialogs.js";
+import { h, uniqueId } from "../dom.js";
+import { rememberSettings } from "./kept.js";
+import { settingsOf, systemOf } from "./state.js";
+
+const FIELDS = [
+  { name: "temperature", label: "Temperature", min: 0, max: 2, step: 0.05, hint: "0 is the likeliest" },
+  { name: "top_p", label: "Top p", min: 0, max: 1, step: 0.01, hint: "1 is all" },
+  { name: "top_k", label: "Top k", min: 0, max: 1000, step: 1, hint: "0 is all" },
+  { name: "min_p", label: "Min p", min: 0, max: 1, step: 0.01, hint: "0 is all" },
+  { name: "max_tokens", label: "Tokens at most", min: 1, step: 1, hint: "the rest of the context" },
+  { name: "seed", label: "Seed", min: 0, step: 1, hint: "random" },
+];
+const SWITCHES = [
+  { name: "thinking", label: "Think before answering, where the model can" },
+  { name: "memory", label: "Remember what no longer fits the context" },
+];
+
+/** Asks for the settings of a conversation and keeps them. */
+export async function openSettings({ store }, id) {
+  const { chat } = store.get();
+  const before = settingsOf(chat, id);
+  const known = chat.open?.id === id ? systemOf(chat.open.messages) : "";
+  const system = h("textarea", { id: uniqueId("system"), rows: 5, value: before.system ?? known });
+  const numbers = FIELDS.map((field) => numberField(field, before[field.name]));
+  const switches = SWITCHES.map((field) => switchField(field, before[field.name] !== "off"));
+  const settings = await ask({
+    label: "Settings of this conversation",
+    content: [
+      h("h2", {}, "Settings of this conversation"),
+      h("label", { for: system.id }, "System prompt"),
+      system,
+      known && h("p", { class: "quiet-text" }, "Another system prompt makes the server compute the whole conversation anew, once."),
+      h("div", { class: "settings-numbers" }, numbers.map(({ element }) => element)),
+      switches.map(({ element }) => element),
+    ],
+    action: "Save",
+    focus: system,
+    answer: () => chosen(system.value.trim(), known, [...numbers, ...switches]),
+  });
+  if (settings === null) return;
+  store.dispatch({ type: "settings changed", id, settings });
+  rememberSettings(store.get().chat.settings);
+}
+
+function numberField({ name, label, hint, ...bounds }, value) {
+  const id = uniqueId(name);
+  const input = h("input", { id, type: "number", placeholder: hint, ...bounds, value: value ?? "" });
+  const read = () => (input.value === "" ? {} : { [name]: Number(input.value) });
+  return { element: h("div", { class: "field" }, h("label", { for: id }, label), input), read };
+}
+
+function switchField({ name, label }, on) {
+  const input = h("input", { type: "checkbox", checked: on });
+  return { element: h("label", { class: "settings-switch" }, input, label), read: () => (input.checked ? {} : { [name]: "off" }) };
+}
+
+function chosen(system, known, fields) {
+  const settings = Object.assign({}, ...fields.map(({ read }) => read()));
+  return system === known ? settings : { ...settings, system };
+}

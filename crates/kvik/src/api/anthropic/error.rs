@@ -1,0 +1,68 @@
+//! Errors as Anthropic words them: `{"type": "error", "error": {"type", "message"}, "request_id"}`.
+
+use axum::http::StatusCode;
+use serde_json::{Value, json};
+
+use crate::{http::error::ApiError, random::random};
+
+/// The body of an error; also the data of the event `error` in a stream.
+pub(super) fn body(error: &ApiError) -> Value {
+    let message = match error.overflow() {
+        // Agents look for this beginning, and compact.
+        Some(over) => format!(
+            "prompt is too long: {} tokens > {} maximum; {error}",
+            over.prompt_tokens, over.context_tokens
+        ),
+        None => error.to_string(),
+    };
+    json!({
+        "type": "error",
+        "error": {"type": kind(error.status()), "message": message, "param": error.param()},
+        "request_id": format!("req_{:016x}", random()),
+    })
+}
+
+fn kind(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::UNAUTHORIZED => "authentication_error",
+        StatusCode::FORBIDDEN => "permission_error",
+        StatusCode::NOT_FOUND => "not_found_error",
+        StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
+        StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+        StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+        StatusCode::REQUEST_TIMEOUT => "timeout_error",
+        status if status.is_server_error() => "api_error",
+        _ => "invalid_request_error",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvik_engine::api::RequestError;
+
+    use super::*;
+
+    #[test]
+    fn every_status_has_its_kind() {
+        let check = |error: ApiError, kind: &str| {
+            let body = body(&error);
+            assert_eq!((&body["type"], body["error"]["type"].as_str()), (&json!("error"), Some(kind)));
+        };
+        check(ApiError::field("x", "`x` is missing"), "invalid_request_error");
+        check(ApiError::unauthorized(), "authentication_error");
+        check(ApiError::admins_only(), "permission_error");
+        check(ApiError::new(StatusCode::NOT_FOUND, None, "no"), "not_found_error");
+        check(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, None, "large"), "request_too_large");
+        check(ApiError::busy("full", 2), "rate_limit_error");
+        check(ApiError::stopping(), "overloaded_error");
+        check(ApiError::internal("x"), "api_error");
+    }
+
+    #[test]
+    fn an_overflow_begins_with_what_agents_look_for() {
+        let error = RequestError::PromptTooLong { prompt_tokens: 5000, context_tokens: 2048 };
+        let body = body(&error.into());
+        let message = body["error"]["message"].as_str().unwrap();
+        assert!(message.starts_with("prompt is too long: 5000 tokens > 2048 maximum"), "{message}");
+    }
+}

@@ -1,0 +1,287 @@
+//! `system` and `messages` in Anthropic's blocks, as the messages that templates know.
+//!
+//! Results of tools are blocks of a user's message there, and messages of their own here; thoughts are blocks there, and
+//! a field here.
+
+use serde_json::{Map, Value, json};
+
+use crate::{
+    api::{chat::arguments_text, request::place::Place},
+    app::conversations::MESSAGES_MAX,
+    http::error::ApiError,
+};
+
+type Result<T> = std::result::Result<T, ApiError>;
+
+/// What one of the most used agents puts before its system prompt, with numbers that change with every request: for the
+/// one who bills, not for the model. Everything behind it would be computed anew.
+const BILLING: &str = "x-anthropic-billing-header:";
+
+/// Times to live of `cache_control`, of the whole conversation: `5m` or `1h`.
+pub(super) type Times = Vec<Option<&'static str>>;
+
+/// The messages that a model is told.
+pub(super) fn told(system: Option<&Value>, messages: &Value, times: &mut Times) -> Result<Vec<Value>> {
+    let mut told = Vec::new();
+    if let Some(system) = system {
+        let text = system_text(&Place::new("system", system), times)?;
+        if !text.is_empty() {
+            told.push(json!({"role": "system", "content": text}));
+        }
+    }
+    let place = Place::new("messages", messages);
+    let items = place.items()?;
+    if items.len() == 0 {
+        return Err(place.error("is empty; send at least one message"));
+    }
+    if items.len() > MESSAGES_MAX {
+        return Err(place.error(&format!("holds more than {MESSAGES_MAX} messages")));
+    }
+    for item in items {
+        told.extend(message(&item, times)?);
+    }
+    Ok(told)
+}
+
+fn system_text(system: &Place<'_>, times: &mut Times) -> Result<String> {
+    if let Some(text) = system.value.as_str() {
+        return Ok(text.to_owned());
+    }
+    let mut texts = Vec::new();
+    for block in system.items()? {
+        times.extend(cache_control(&block)?);
+        let text = text_block(&block)?;
+        if !text.starts_with(BILLING) {
+            texts.push(text);
+        }
+    }
+    Ok(texts.join("\n\n"))
+}
+
+/// A block that has to be text.
+fn text_block<'a>(block: &Place<'a>) -> Result<&'a str> {
+    match block.need_text("type")? {
+        "text" => block.need_text("text"),
+        kind => Err(refused(block, kind)),
+    }
+}
+
+/// What kvik cannot read, by name.
+fn refused(block: &Place<'_>, kind: &str) -> ApiError {
+    let text = match kind {
+        "image" => "is an image, and kvik reads text only; describe it in words".to_owned(),
+        "document" => "is a document that is no plain text; send its text".to_owned(),
+        other => format!("has the type {other:?}, which kvik does not know here; send text"),
+    };
+    block.at("type", &text)
+}
+
+/// The messages that one of Anthropic's is.
+fn message(message: &Place<'_>, times: &mut Times) -> Result<Vec<Value>> {
+    message.only(&["role", "content"])?;
+    let role = message.need("role")?;
+    let content = message.need("content")?;
+    if let Some(text) = content.value.as_str() {
+        return match role.text()? {
+            role @ ("user" | "assistant" | "system") => Ok(vec![json!({"role": role, "content": text})]),
+            _ => Err(unknown_role(&role)),
+        };
+    }
+    match role.text()? {
+        "user" => user(&content, times),
+        "assistant" => assistant(&content, times),
+        "system" => Ok(vec![json!({"role": "system", "content": system_text(&content, times)?})]),
+        _ => Err(unknown_role(&role)),
+    }
+}
+
+fn unknown_role(role: &Place<'_>) -> ApiError {
+    role.error("must be `user` or `assistant`; the system prompt is the field `system`")
+}
+
+/// Texts of the user, and results of tools, each run of them in its place.
+fn user(content: &Place<'_>, times: &mut Times) -> Result<Vec<Value>> {
+    let mut told: Vec<Value> = Vec::new();
+    let mut texts: Vec<String> = Vec::new();
+    let say = |texts: &mut Vec<String>, told: &mut Vec<Value>| {
+        if !texts.is_empty() {
+            told.push(json!({"role": "user", "content": texts.join("\n\n")}));
+            texts.clear();
+        }
+    };
+    for block in content.items()? {
+        times.extend(cache_control(&block)?);
+        match block.need_text("type")? {
+            "text" => texts.push(block.need_text("text")?.to_owned()),
+            "document" => texts.push(document(&block)?),
+            "tool_result" => {
+                say(&mut texts, &mut told);
+                told.push(tool_result(&block)?);
+            }
+            kind => return Err(refused(&block, kind)),
+        }
+    }
+    say(&mut texts, &mut told);
+    if told.is_empty() {
+        return Err(content.error("is empty"));
+    }
+    Ok(told)
+}
+
+/// A document that is plain text.
+fn document(block: &Place<'_>) -> Result<String> {
+    let source = block.need("source")?;
+    let text = match source.need_text("type")? {
+        "text" => source.need_text("data")?.to_owned(),
+        "content" => texts_of(&source.need("content")?)?,
+        _ => return Err(refused(block, "document")),
+    };
+    match block.get("title").map(|title| title.text()).transpose()? {
+        Some(title) => Ok(format!("{title}\n\n{text}")),
+        None => Ok(text),
+    }
+}
+
+fn tool_result(block: &Place<'_>) -> Result<Value> {
+    let id = block.need_text("tool_use_id")?;
+    let text = block.get("content").map_or(Ok(String::new()), |content| texts_of(&content))?;
+    let failed = block.get("is_error").map_or(Ok(false), |failed| failed.bool())?;
+    let content = if failed { format!("Error: {text}") } else { text };
+    Ok(json!({"role": "tool", "tool_call_id": id, "content": content}))
+}
+
+/// A text, or blocks of text.
+fn texts_of(content: &Place<'_>) -> Result<String> {
+    if let Some(text) = content.value.as_str() {
+        return Ok(text.to_owned());
+    }
+    let texts: Result<Vec<&str>> = content.items()?.map(|block| text_block(&block)).collect();
+    Ok(texts?.join("\n\n"))
+}
+
+/// What the assistant has said, thought and called; a block that stands for all before it becomes an entry of its own.
+fn assistant(content: &Place<'_>, times: &mut Times) -> Result<Vec<Value>> {
+    let (mut text, mut thoughts, mut calls) = (String::new(), String::new(), Vec::new());
+    let mut told = Vec::new();
+    for block in content.items()? {
+        times.extend(cache_control(&block)?);
+        match block.need_text("type")? {
+            "text" => text.push_str(block.need_text("text")?),
+            "thinking" => thoughts.push_str(block.need_text("thinking")?),
+            // Nobody but its maker can read it.
+            "redacted_thinking" => {}
+            "tool_use" => calls.push(tool_use(&block)?),
+            "compaction" => {
+                let item = block.need_text("content")?;
+                told.push(json!({"type": "compaction", "encrypted_content": item}));
+            }
+            kind => return Err(refused(&block, kind)),
+        }
+    }
+    let mut message = Map::from_iter([("role".to_owned(), json!("assistant"))]);
+    let only_calls = text.is_empty() && !calls.is_empty();
+    message.insert("content".to_owned(), if only_calls { Value::Null } else { json!(text) });
+    if !thoughts.is_empty() {
+        message.insert("reasoning_content".to_owned(), json!(thoughts));
+    }
+    if !calls.is_empty() {
+        message.insert("tool_calls".to_owned(), Value::Array(calls));
+    }
+    told.push(Value::Object(message));
+    Ok(told)
+}
+
+fn tool_use(block: &Place<'_>) -> Result<Value> {
+    let input = block.need("input")?;
+    if !input.value.is_object() {
+        return Err(input.wrong("an object"));
+    }
+    let function = json!({"name": block.need_text("name")?, "arguments": arguments_text(input.value)});
+    Ok(json!({"id": block.need_text("id")?, "type": "function", "function": function}))
+}
+
+/// The time to live that a block asks for; absent where it asks for none.
+pub(super) fn cache_control(block: &Place<'_>) -> Result<Option<Option<&'static str>>> {
+    let Some(control) = block.get("cache_control") else { return Ok(None) };
+    ttl(&control).map(Some)
+}
+
+/// `{"type": "ephemeral", "ttl": "5m" | "1h"}`.
+pub(super) fn ttl(control: &Place<'_>) -> Result<Option<&'static str>> {
+    let kind = control.need("type")?;
+    if kind.text()? != "ephemeral" {
+        return Err(kind.error("must be `ephemeral`"));
+    }
+    let Some(ttl) = control.get("ttl") else { return Ok(None) };
+    match ttl.text()? {
+        "5m" => Ok(Some("5m")),
+        "1h" => Ok(Some("1h")),
+        _ => Err(ttl.error("must be `5m` or `1h`")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(system: Value, messages: Value) -> Result<Vec<Value>> {
+        let system = Some(&system).filter(|system| !system.is_null());
+        told(system, &messages, &mut Vec::new())
+    }
+
+    #[test]
+    fn blocks_become_the_messages_that_templates_know() {
+        let messages = json!([
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            {"role": "assistant", "content": [
+                {"type": "thinking", "thinking": "so", "signature": "x"},
+                {"type": "text", "text": "I look."},
+                {"type": "tool_use", "id": "t1", "name": "look", "input": {"at": 1}},
+            ]},
+            {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "seen"}]},
+                {"type": "tool_result", "tool_use_id": "t2", "content": "no", "is_error": true},
+                {"type": "text", "text": "and now?"},
+            ]},
+        ]);
+        let function = json!({"name": "look", "arguments": "{\"at\": 1}"});
+        let expect = json!([
+            {"role": "system", "content": "one\n\ntwo"},
+            {"role": "user", "content": "a\n\nb"},
+            {"role": "assistant", "content": "I look.", "reasoning_content": "so",
+                "tool_calls": [{"id": "t1", "type": "function", "function": function}]},
+            {"role": "tool", "tool_call_id": "t1", "content": "seen"},
+            {"role": "tool", "tool_call_id": "t2", "content": "Error: no"},
+            {"role": "user", "content": "and now?"},
+        ]);
+        let system = json!([
+            {"type": "text", "text": "x-anthropic-billing-header: cc_version=2; cch=1f;"},
+            {"type": "text", "text": "one"}, {"type": "text", "text": "two"},
+        ]);
+        assert_eq!(read(system, messages).map(Value::Array), Ok(expect));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_by_its_place() {
+        let check = |messages: Value, at: &str| {
+            let error = read(Value::Null, messages).unwrap_err();
+            assert_eq!(error.param(), Some(at), "{error}");
+        };
+        let user = |block: Value| json!([{"role": "user", "content": [block]}]);
+        check(json!([]), "messages");
+        check(json!("hi"), "messages");
+        check(json!([{"role": "user"}]), "messages[0].content");
+        check(json!([{"role": "tool", "content": "x"}]), "messages[0].role");
+        check(json!([{"role": "user", "content": "x", "name": "y"}]), "messages[0].name");
+        check(json!([{"role": "user", "content": []}]), "messages[0].content");
+        check(user(json!({"type": "image", "source": {}})), "messages[0].content[0].type");
+        check(user(json!({"type": "text"})), "messages[0].content[0].text");
+        check(user(json!({"type": "tool_result"})), "messages[0].content[0].tool_use_id");
+        let control = |control: Value| user(json!({"type": "text", "text": "x", "cache_control": control}));
+        check(control(json!({"type": "lasting"})), "messages[0].content[0].cache_control.type");
+        check(control(json!({"type": "ephemeral", "ttl": "2h"})), "messages[0].content[0].cache_control.ttl");
+        let call = json!([{"role": "assistant", "content": [
+            {"type": "tool_use", "id": "t", "name": "f", "input": "x"}]}]);
+        check(call, "messages[0].content[0].input");
+    }
+}

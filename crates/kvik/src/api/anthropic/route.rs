@@ -1,0 +1,35 @@
+//! `POST /v1/messages`
+
+use std::sync::Arc;
+
+use axum::{extract::State, response::Response};
+
+use super::{
+    answer::{MessageAnswer, Spoken},
+    body::{Fields, turn},
+};
+use crate::{
+    api::request::parts::{FromBody, refuse_unknown},
+    app::{body::JsonBody, keys::Caller, requests::Prepared, state::App},
+    http::{error::ApiError, json::Body},
+};
+
+/// Answers a conversation.
+pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result<Response, ApiError> {
+    app.complete(body, read).await
+}
+
+fn read(app: &App, caller: &Caller, body: &Body) -> Result<Prepared<MessageAnswer>, ApiError> {
+    let fields = Fields::from_body(body)?;
+    refuse_unknown::<Fields>(body)?;
+    let (turn, wanted) = turn(app, caller, fields)?;
+    let spoken = Spoken {
+        id: turn.id.clone(),
+        model: app.serving.model.name.clone(),
+        stop: turn.options.stop.clone(),
+        leaves: turn.options.reuse,
+        context: app.serving.model.context,
+        wanted,
+    };
+    turn.prepare(app, caller, body, |worded| MessageAnswer::new(spoken, worded))
+}

@@ -1,0 +1,93 @@
+//! A turn of a chat in any dialect: from what was understood of a body to the engine's request, and what is said in
+//! the answer.
+
+mod arguments;
+mod history;
+mod reply;
+
+pub(crate) use self::{
+    arguments::arguments_text,
+    history::{Compacted, to_compact},
+    reply::Reply,
+};
+
+use serde_json::Value;
+
+use self::history::{continued, remembered};
+use super::{
+    reading::Reading,
+    request::{conversation::Conversation, generation::Options},
+};
+use crate::{
+    app::{
+        generation::Answer,
+        keys::Caller,
+        memory::turn::{Purpose, RememberedTurn},
+        report::{comparison::Comparable, trailer::Origin},
+        requests::Prepared,
+        state::App,
+    },
+    http::{error::ApiError, json::Body},
+};
+
+/// A turn as a dialect has understood it.
+pub(crate) struct ChatTurn {
+    pub(crate) conversation: Conversation,
+    pub(crate) options: Options,
+    /// Log-probabilities of as many of the likeliest tokens, beside that of each generated one.
+    pub(crate) logprobs: Option<usize>,
+    pub(crate) compacted: Compacted,
+    /// Names the answer; later ones can be compared with it.
+    pub(crate) id: String,
+    /// Id of the earlier answer that this one is to be compared with.
+    pub(crate) compared_with: Option<String>,
+    pub(crate) stream: bool,
+}
+
+/// What the answer to a turn is worded with.
+pub(crate) struct Worded {
+    /// How the text of each choice is read.
+    pub(crate) reading: Reading,
+    /// What stands for all that was said before, for clients that want it.
+    pub(crate) item: Option<Value>,
+    /// The engine says log-probabilities.
+    pub(crate) logprobs: bool,
+    pub(crate) choices: u32,
+}
+
+impl ChatTurn {
+    /// The turn on its way to the engine, with the answer that `word` makes.
+    pub(crate) fn prepare<A: Answer>(
+        self,
+        app: &App,
+        caller: &Caller,
+        body: &Body,
+        word: impl FnOnce(Worded) -> A,
+    ) -> Result<Prepared<A>, ApiError> {
+        let ChatTurn { conversation, options, logprobs, compacted, id, compared_with, stream } = self;
+        let (choices, kept_prefix) = (options.choices, options.kept_prefix.clone());
+        let (conversation, kept) = continued(app, caller, conversation, &options)?;
+        let mut memory = remembered(app, caller, &conversation, &options, &compacted)?;
+        let conversation = match &memory {
+            Some(turn) => conversation.with_messages(&turn.messages, Purpose::Answer),
+            None => conversation,
+        };
+        let chat = conversation.request(app, options, logprobs, body)?;
+        if let Some(turn) = memory.as_mut().filter(|_| choices == 1) {
+            let reading = chat.reading.clone();
+            turn.reads_answer(Box::new(move |text| Reply::whole(&reading, text).message()));
+        }
+        let item = memory.as_mut().and_then(RememberedTurn::take_compaction);
+        let answer = word(Worded { reading: chat.reading, item, logprobs: logprobs.is_some(), choices });
+        let origin = Origin {
+            messages: Some(chat.messages),
+            comparable: Some(Comparable { id, parts: chat.parts, with: compared_with }),
+            schema_notes: chat.schema_notes,
+            kept_prefix,
+            memory,
+            conversation: kept,
+            response: None,
+        };
+        Ok(Prepared { requests: vec![chat.request], origin, answer, stream })
+    }
+}

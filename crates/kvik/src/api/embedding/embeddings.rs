@@ -1,0 +1,140 @@
+//! `POST /v1/embeddings`
+
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use kvik_engine::api::{Request, Wants};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{
+    input::{INPUTS_MAX, Treatment, encode},
+    scale::Scale,
+    usage::{Ending, only_prompt},
+};
+use crate::{
+    api::request::{
+        cache::CacheFields,
+        number::Whole,
+        parts::{FromBody, Part},
+        prompt::Prompts,
+    },
+    app::{body::JsonBody, state::App},
+    http::{error::ApiError, json::Body},
+};
+
+type Result<T> = std::result::Result<T, ApiError>;
+
+/// All fields of a body.
+pub(super) type Fields = (InputFields, CacheFields);
+
+/// What to embed, and how to write it.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct InputFields {
+    /// The model; the server has one.
+    #[serde(default)]
+    model: String,
+    /// A text, token ids, or an array of either: 2,048 at most.
+    input: Prompts,
+    #[serde(default)]
+    encoding_format: Format,
+    /// Numbers of an embedding: the first ones of the model's, scaled again.
+    dimensions: Option<Whole<1, { i64::MAX }>>,
+}
+
+impl Part for InputFields {}
+
+/// How an embedding is written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+enum Format {
+    /// An array of numbers.
+    #[default]
+    Float,
+    /// The bytes of the numbers, 32-bit floats, least significant byte first.
+    Base64,
+}
+
+/// What was asked for.
+struct Asked {
+    requests: Vec<Request>,
+    format: Format,
+    dimensions: usize,
+}
+
+/// Embeds texts.
+pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result<Response> {
+    let caller = body.caller.clone();
+    let Asked { requests, format, dimensions } = app.read(body, read).await?;
+    let only = only_prompt(&requests);
+    let computed = app.vectors(&caller, requests).await?;
+    let Ending { usage, timings, kvik } = Ending::new(&app, &caller, &computed, only);
+    let vectors = computed.into_iter().map(|computed| computed.vector);
+    let data = (0..).zip(vectors).map(|(index, vector)| Embedding::new(index, vector, format, dimensions));
+    let (data, model) = (data.collect(), app.serving.model.name.clone());
+    Ok(Json(Answer { object: "list", data, model, usage, timings, kvik }).into_response())
+}
+
+fn read(app: &App, body: &Body) -> Result<Asked> {
+    let (fields, cache) = Fields::from_body(body)?;
+    app.accept_model(&fields.model)?;
+    let width = app.serving.embedder.width;
+    let dimensions = fields.dimensions.map_or(width, |dimensions| dimensions.count().unwrap_or(usize::MAX));
+    if dimensions > width {
+        let message =
+            format!("`dimensions` must be from 1 to {width}, which this model has, not {dimensions}");
+        return Err(ApiError::field("dimensions", message));
+    }
+    let (treatment, inputs) = (Treatment::of(cache)?, fields.input.list("input", INPUTS_MAX)?);
+    let wants = Wants::Embedding(app.serving.embedder.pooling);
+    let tokens = encode(app, body, "input", &inputs)?;
+    let requests = tokens.into_iter().map(|tokens| treatment.request(tokens, wants.clone())).collect();
+    Ok(Asked { requests, format: fields.encoding_format, dimensions })
+}
+
+/// The answer, written as text at once: a tree of JSON values would take ten times the memory of its numbers.
+#[derive(Serialize)]
+struct Answer {
+    object: &'static str,
+    data: Vec<Embedding>,
+    model: String,
+    usage: Value,
+    timings: Value,
+    kvik: Value,
+}
+
+#[derive(Serialize)]
+struct Embedding {
+    object: &'static str,
+    index: usize,
+    embedding: Written,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Written {
+    Floats(Vec<f32>),
+    Base64(String),
+}
+
+impl Embedding {
+    fn new(index: usize, mut vector: Vec<f32>, format: Format, dimensions: usize) -> Embedding {
+        vector.truncate(dimensions);
+        Scale::EUCLIDEAN.apply(&mut vector);
+        let embedding = match format {
+            Format::Float => Written::Floats(vector),
+            Format::Base64 => {
+                let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
+                Written::Base64(STANDARD.encode(bytes))
+            }
+        };
+        Embedding { object: "embedding", index, embedding }
+    }
+}

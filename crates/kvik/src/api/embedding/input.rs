@@ -1,0 +1,87 @@
+//! Texts and token ids on their way to the engine.
+
+use kvik_cache::{Lifetime, Token};
+use kvik_engine::api::{KeptPrompt, Request, Wants};
+
+use crate::{
+    api::request::{
+        cache::{CacheFields, Keep},
+        prompt::Prompt,
+    },
+    app::state::App,
+    http::{error::ApiError, json::Body},
+};
+
+type Result<T> = std::result::Result<T, ApiError>;
+
+/// Texts that one request may bring, as in OpenAI's API.
+pub(in crate::api) const INPUTS_MAX: usize = 2048;
+
+/// What the cache does with prompts of which a vector is wanted.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::api) struct Treatment {
+    reuse: bool,
+    lifetime: Lifetime,
+}
+
+impl Treatment {
+    /// What a body asks for, less what is for text alone.
+    pub(in crate::api) fn of(fields: CacheFields) -> Result<Treatment> {
+        let Keep { reuse, lifetime, retain, kept_prefix, memory, conversation, .. } = fields.keep()?;
+        let for_text = [
+            ("retain", retain.is_some()),
+            ("kept_prefix", kept_prefix.is_some()),
+            ("memory", memory == Some(true)),
+            ("conversation", conversation.is_some()),
+        ];
+        match for_text.iter().find(|(_, asked)| *asked) {
+            Some((name, _)) => {
+                let message =
+                    format!("`kvik.{name}` is for answers in text; an embedding reads all of its text");
+                Err(ApiError::field(format!("kvik.{name}"), message))
+            }
+            None => Ok(Treatment { reuse, lifetime }),
+        }
+    }
+
+    /// The engine's request for a vector.
+    pub(in crate::api) fn request(self, tokens: Vec<Token>, wants: Wants) -> Request {
+        // Tenant and salt are written into it when it is submitted.
+        let kept =
+            KeptPrompt { tokens, salt: [0; 16], tenant: Default::default(), retention: None, adapters: None };
+        Request { wants, reuse: self.reuse, lifetime: self.lifetime, ..kept.request() }
+    }
+}
+
+/// The tokens of each of `inputs`, which stand in the field `name`; an error names which it is about.
+pub(in crate::api) fn encode(
+    app: &App,
+    body: &Body,
+    name: &str,
+    inputs: &[Prompt],
+) -> Result<Vec<Vec<Token>>> {
+    let encode = |(index, input): (usize, &Prompt)| {
+        body.still_wanted()?;
+        // A single text is no array.
+        let place = if inputs.len() == 1 { name.to_owned() } else { format!("{name}[{index}]") };
+        encode_one(app, input).map_err(|error| named(error, &place))
+    };
+    inputs.iter().enumerate().map(encode).collect()
+}
+
+fn encode_one(app: &App, input: &Prompt) -> Result<Vec<Token>> {
+    if input.is_empty() {
+        return Err(ApiError::bad_request("there is nothing to embed"));
+    }
+    let vocab = app.serving.tokenizer.vocab_len();
+    if let Some(unknown) = input.ids().find(|&id| id as usize >= vocab) {
+        return Err(ApiError::bad_request(format!("a token id must be below {vocab}, not {unknown}")));
+    }
+    input.encode(app)
+}
+
+/// The same error, which says where it is.
+pub(super) fn named(error: ApiError, place: &str) -> ApiError {
+    let message = format!("`{place}`: {error}");
+    error.because(message).at(place)
+}

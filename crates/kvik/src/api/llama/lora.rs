@@ -1,0 +1,68 @@
+//! `/lora-adapters`: the adapters that are loaded, and which apply where a request does not say.
+
+use std::sync::Arc;
+
+use axum::{Json, extract::State};
+use schemars::{JsonSchema, SchemaGenerator};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::{
+    api::request::parts::FromBody,
+    app::{
+        body::JsonBody,
+        lora::{LoraUse, scales},
+        state::App,
+    },
+    http::{error::ApiError, json::Body},
+};
+
+type Result<T> = std::result::Result<T, ApiError>;
+
+/// `GET /lora-adapters`
+pub(super) async fn list(State(app): State<Arc<App>>) -> Json<Value> {
+    let adapters = &app.serving.lora;
+    let cards = adapters.cards().iter().zip(adapters.usual_scales()).enumerate();
+    let listed = cards
+        .map(|(id, (card, scale))| {
+            json!({
+                "id": id,
+                "name": card.name,
+                "path": card.path,
+                "scale": scale,
+                "task_name": card.task_name,
+                "prompt_prefix": card.prompt_prefix,
+            })
+        })
+        .collect();
+    Json(listed)
+}
+
+/// The body of `POST /lora-adapters`: a list.
+#[derive(Debug, Deserialize)]
+pub(super) struct UsualList {
+    body: Vec<LoraUse>,
+}
+
+impl FromBody for UsualList {
+    fn from_body(body: &Body) -> Result<UsualList> {
+        body.read()
+    }
+
+    fn describe(generator: &mut SchemaGenerator, schema: &mut Map<String, Value>) {
+        schema.insert("type".into(), json!("array"));
+        schema.insert("items".into(), LoraUse::json_schema(generator).to_value());
+    }
+}
+
+/// `POST /lora-adapters`: which adapters apply from now on where a request does not say, each with its scale. Those that
+/// are not listed do not.
+pub(super) async fn set(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Value>> {
+    if !body.caller.admin {
+        return Err(ApiError::admins_only());
+    }
+    let uses = UsualList::from_body(&body.parse_as("body")?)?.body;
+    let adapters = &app.serving.lora;
+    adapters.set_usual(scales("body", &uses, adapters)?);
+    Ok(Json(json!({"success": true})))
+}

@@ -1,0 +1,144 @@
+//! `/slots`: llama-server's view of what runs. Requests run without slots: as many at once as `--parallel` allows, and
+//! each finds every prefix that is cached. So a slot is a name: what a request with its `id_slot` has computed can be
+//! kept, found again after a restart, and dropped.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension, Json,
+    extract::{Path, Query, State},
+    http::StatusCode,
+};
+use kvik_cache::Token;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::{
+    api::{kvik::prompts, request::parts::Part},
+    app::{body::JsonBody, keys::Caller, slots::SlotKey, state::App},
+    http::error::ApiError,
+};
+
+type Result<T> = std::result::Result<T, ApiError>;
+
+/// A body that is refused whatever it says.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct Unread {}
+
+impl Part for Unread {}
+
+/// The query of `GET /slots`.
+#[derive(Debug, Deserialize)]
+pub(super) struct SlotsQuery {
+    fail_on_no_slot: Option<String>,
+}
+
+/// `GET /slots`: one entry for each request that may run at once. The first are those that run; of what they are, other
+/// tenants' requests among them, nothing is said.
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    Query(query): Query<SlotsQuery>,
+) -> Result<Json<Value>> {
+    if !app.config.shows_slots {
+        return Err(ApiError::not_supported(
+            "/slots is not shown: the server was started with --no-slots; leave that out",
+        ));
+    }
+    let (slots, context) = (app.serving.model.parallel, app.serving.model.context);
+    let running = app.serving.engine.stats().running;
+    if query.fail_on_no_slot.is_some() && running >= slots {
+        return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Some("no_slot"), "no slot available"));
+    }
+    let slot =
+        |id: usize| json!({"id": id, "n_ctx": context, "speculative": false, "is_processing": id < running});
+    Ok(Json((0..slots).map(slot).collect()))
+}
+
+/// The query of `POST /slots/{id}`.
+#[derive(Debug, Deserialize)]
+pub(super) struct ActionQuery {
+    action: Action,
+}
+
+/// What is to be done with what a slot has computed.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Action {
+    Save,
+    Restore,
+    Erase,
+}
+
+/// The body of `POST /slots/{id}`.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct ActionFields {
+    /// Where it is saved: a name for `/v1/prompts`, not a path. Not for `erase`.
+    #[serde(default)]
+    filename: String,
+}
+
+impl Part for ActionFields {}
+
+/// `POST /slots/{id}?action=save`, `restore` or `erase`. What is saved is a kept prompt, pinned in RAM and on disk, and
+/// found by every request that begins with it, in whatever slot.
+pub(super) async fn change(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    Query(ActionQuery { action }): Query<ActionQuery>,
+    Extension(caller): Extension<Caller>,
+    body: Result<JsonBody>,
+) -> Result<Json<Value>> {
+    let Some(id) = id.parse::<usize>().ok().filter(|&id| id < app.serving.model.parallel) else {
+        return Err(ApiError::field("id_slot", format!("there is no slot {id}")));
+    };
+    let key = (caller.tenant.id, id);
+    match action {
+        // Clients send no body with it.
+        Action::Erase => erase(app, key, &caller).await,
+        Action::Save => save(app.clone(), key, &caller, filename(&app, body?).await?).await,
+        Action::Restore => restore(&app, key, &caller, &filename(&app, body?).await?),
+    }
+}
+
+async fn filename(app: &Arc<App>, body: JsonBody) -> Result<String> {
+    let ActionFields { filename } = app.read(body, |_, body| body.read()).await?;
+    if filename.is_empty() || filename.contains(['/', '\\']) {
+        return Err(ApiError::field("filename", "`filename` must be a name, without folders"));
+    }
+    Ok(filename)
+}
+
+/// Its name among the kept prompts.
+fn kept_name(filename: &str) -> String {
+    format!("slot:{filename}")
+}
+
+async fn save(app: Arc<App>, key: SlotKey, caller: &Caller, filename: String) -> Result<Json<Value>> {
+    let tokens = app.slots.get(key).ok_or_else(|| nothing_computed(key))?;
+    prompts::keep(&app, caller, kept_name(&filename), &json!({"prompt": &*tokens})).await?;
+    Ok(Json(json!({"id_slot": key.1, "filename": filename, "n_saved": tokens.len()})))
+}
+
+fn restore(app: &App, key: SlotKey, caller: &Caller, filename: &str) -> Result<Json<Value>> {
+    let Some(tokens) = prompts::kept_tokens(app, caller, &kept_name(filename)) else {
+        let message = format!("nothing was saved as `{filename}`; POST /slots/{}?action=save saves", key.1);
+        return Err(ApiError::field("filename", message));
+    };
+    app.slots.set(key, &tokens);
+    Ok(Json(json!({"id_slot": key.1, "filename": filename, "n_restored": tokens.len()})))
+}
+
+async fn erase(app: Arc<App>, key: SlotKey, caller: &Caller) -> Result<Json<Value>> {
+    let tokens: Vec<Token> = app.slots.clear(key).map(|tokens| tokens.to_vec()).unwrap_or_default();
+    let erased = tokens.len();
+    prompts::evict(app, caller, tokens).await?;
+    Ok(Json(json!({"id_slot": key.1, "n_erased": erased})))
+}
+
+fn nothing_computed((_, slot): SlotKey) -> ApiError {
+    let message = format!(
+        "slot {slot} has computed nothing; send a request with \"id_slot\": {slot} to /completion first"
+    );
+    ApiError::field("id_slot", message)
+}

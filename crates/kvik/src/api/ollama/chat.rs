@@ -1,0 +1,90 @@
+//! `POST /api/chat`
+
+use std::sync::Arc;
+
+use axum::{
+    Json as Answered,
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::{
+    answer::{Form, OllamaAnswer},
+    fields::HeadFields,
+    messages,
+};
+use crate::{
+    api::{
+        chat::{ChatTurn, Compacted},
+        request::{
+            cache::CacheFields,
+            conversation::Conversation,
+            parts::{FromBody, Part},
+        },
+    },
+    app::{body::JsonBody, keys::Caller, requests::Prepared, state::App},
+    http::{
+        error::ApiError,
+        json::{Body, Json},
+    },
+    random::random,
+};
+
+type Result<T> = std::result::Result<T, ApiError>;
+
+/// All fields of a body.
+pub(super) type Fields = (HeadFields, CacheFields, ChatFields);
+
+/// Those of this endpoint alone.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct ChatFields {
+    /// `{"role", "content", "thinking", "tool_calls", "tool_name"}` each; with none the model is loaded, which it is.
+    #[schemars(with = "Option<Vec<Map<String, Value>>>")]
+    messages: Option<Json>,
+    /// `{"type": "function", "function": {"name", "description", "parameters"}}` each.
+    #[schemars(with = "Option<Vec<Map<String, Value>>>")]
+    tools: Option<Json>,
+}
+
+impl Part for ChatFields {}
+
+/// Answers a conversation.
+pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result<Response> {
+    if let Some(loaded) = loads(&app, &body)? {
+        return Ok(Answered(loaded).into_response());
+    }
+    app.complete(body, read).await
+}
+
+/// What is answered to a conversation in which nothing was said.
+fn loads(app: &App, body: &JsonBody) -> Result<Option<Value>> {
+    // A body that says something is longer than that.
+    if body.is_large() {
+        return Ok(None);
+    }
+    let fields: ChatFields = body.parse()?.read()?;
+    let nothing = fields.messages.is_none_or(|Json(messages)| messages.as_array().is_some_and(Vec::is_empty));
+    Ok(nothing.then(|| Form::Chat.loaded(&app.serving.model.name)))
+}
+
+fn read(app: &App, caller: &Caller, body: &Body) -> Result<Prepared<OllamaAnswer>> {
+    let (head, cache, chat) = Fields::from_body(body)?;
+    app.accept_model(&head.model)?;
+    let Json(messages) = chat.messages.unwrap_or(Json(Value::Array(Vec::new())));
+    let tools = messages::tools(chat.tools.as_ref().map(|Json(tools)| tools))?;
+    let conversation = Conversation::told(messages::told(&messages)?, tools, head.thinking()?, Map::new());
+    let turn = ChatTurn {
+        conversation: conversation.continuing()?,
+        options: head.options(app, cache)?,
+        logprobs: head.logprobs()?,
+        compacted: Compacted::default(),
+        id: format!("ollama-{:016x}", random()),
+        compared_with: None,
+        stream: head.stream,
+    };
+    let model = app.serving.model.name.clone();
+    turn.prepare(app, caller, body, |worded| OllamaAnswer::new(Form::Chat, model, worded))
+}

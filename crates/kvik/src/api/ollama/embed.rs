@@ -1,0 +1,105 @@
+//! `POST /api/embed` and the older `/api/embeddings`.
+
+use std::{sync::Arc, time::Instant};
+
+use axum::{Json as Answered, extract::State};
+use kvik_engine::api::{Request, Wants};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::{
+    api::{
+        embedding::{INPUTS_MAX, Scale, Treatment, encode},
+        request::{
+            cache::CacheFields,
+            number::Whole,
+            parts::{FromBody, Part},
+            prompt::Prompts,
+        },
+    },
+    app::{body::JsonBody, state::App, vectors::Computed},
+    http::{
+        error::ApiError,
+        json::{Body, Json},
+    },
+};
+
+type Result<T> = std::result::Result<T, ApiError>;
+
+/// All fields of a body.
+pub(super) type Fields = (EmbedFields, CacheFields);
+
+/// What to embed.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct EmbedFields {
+    /// The one model that runs here answers for any name, unless the server is strict.
+    #[serde(default)]
+    model: String,
+    /// A text, or an array of texts: 2,048 at most.
+    input: Option<Prompts>,
+    /// A text, of the older endpoint.
+    prompt: Option<Prompts>,
+    /// Numbers of an embedding: the first ones of the model's, scaled again.
+    dimensions: Option<Whole<1, { i64::MAX }>>,
+    /// Not read: a text that is longer than the context is refused, and never cut off without a word.
+    #[serde(rename = "truncate")]
+    _truncate: Option<bool>,
+    /// Not read: nothing in it concerns embeddings.
+    #[serde(rename = "options")]
+    #[schemars(with = "Option<Map<String, Value>>")]
+    _options: Option<Json>,
+}
+
+impl Part for EmbedFields {}
+
+/// Embeds texts.
+pub(super) async fn embed(State(app): State<Arc<App>>, body: JsonBody) -> Result<Answered<Value>> {
+    let (began, width) = (Instant::now(), app.serving.embedder.width);
+    let (computed, dimensions) = run(&app, body, "input").await?;
+    let dimensions = dimensions.unwrap_or(width);
+    if dimensions > width {
+        let message =
+            format!("`dimensions` must be from 1 to {width}, which this model has, not {dimensions}");
+        return Err(ApiError::field("dimensions", message));
+    }
+    let tokens: usize = computed.iter().map(|computed| computed.report.prompt_tokens).sum();
+    let scaled = |Computed { mut vector, .. }: Computed| {
+        vector.truncate(dimensions);
+        Scale::EUCLIDEAN.apply(&mut vector);
+        vector
+    };
+    Ok(Answered(json!({
+        "model": app.serving.model.name,
+        "embeddings": computed.into_iter().map(scaled).collect::<Vec<Vec<f32>>>(),
+        "total_duration": u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX),
+        "load_duration": 0,
+        "prompt_eval_count": tokens,
+    })))
+}
+
+/// Embeds one text, unscaled.
+pub(super) async fn embeddings(State(app): State<Arc<App>>, body: JsonBody) -> Result<Answered<Value>> {
+    let (computed, _) = run(&app, body, "prompt").await?;
+    Ok(Answered(json!({"embedding": computed.into_iter().next().map(|computed| computed.vector)})))
+}
+
+/// The vectors of the texts in this field, and the dimensions that were asked for.
+async fn run(app: &Arc<App>, body: JsonBody, field: &'static str) -> Result<(Vec<Computed>, Option<usize>)> {
+    let caller = body.caller.clone();
+    let (requests, dimensions) = app.read(body, move |app, body| read(app, body, field)).await?;
+    Ok((app.vectors(&caller, requests).await?, dimensions))
+}
+
+fn read(app: &App, body: &Body, field: &'static str) -> Result<(Vec<Request>, Option<usize>)> {
+    let (fields, cache) = Fields::from_body(body)?;
+    app.accept_model(&fields.model)?;
+    let texts = if field == "input" { fields.input } else { fields.prompt };
+    let missing = || ApiError::field(field, format!("`{field}` is missing"));
+    let texts = texts.ok_or_else(missing)?.list(field, INPUTS_MAX)?;
+    let treatment = Treatment::of(cache)?;
+    let wants = Wants::Embedding(app.serving.embedder.pooling);
+    let tokens = encode(app, body, field, &texts)?;
+    let requests = tokens.into_iter().map(|tokens| treatment.request(tokens, wants.clone())).collect();
+    Ok((requests, fields.dimensions.and_then(Whole::count)))
+}

@@ -1,0 +1,161 @@
+//! The fields that Ollama's endpoints share.
+
+use kvik_engine::{api::Constraint, text::constraint::schema::Strictness};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::{
+    api::request::{
+        cache::CacheFields,
+        constraint::read_schema,
+        conversation::{Effort, Thinking},
+        defaults::Defaults,
+        generation::{LOGPROBS_MAX, Manner, Options, stop_strings},
+        number::{AnyTemperature, Fraction, Whole},
+        parts::Part,
+        place::Place,
+        sampling::SamplingFields,
+    },
+    app::state::App,
+    http::{error::ApiError, json::Json},
+};
+
+type Result<T> = std::result::Result<T, ApiError>;
+
+/// Ollama's defaults.
+#[derive(Debug)]
+pub(super) struct Ollama;
+
+impl Defaults for Ollama {
+    type Temperature = AnyTemperature;
+
+    const TEMPERATURE: f32 = 0.8;
+    const TOP_K: usize = 40;
+    const TOP_P: f32 = 0.9;
+    const PENALTY_LAST_N: usize = 64;
+    const STOP_STRINGS_MAX: usize = 256;
+}
+
+/// Stop strings of one request at most.
+const STOP_STRINGS_MAX: usize = Ollama::STOP_STRINGS_MAX;
+
+/// Which model is to answer, and how.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct HeadFields {
+    /// The one model that runs here answers for any name, unless the server is strict.
+    #[serde(default)]
+    pub(super) model: String,
+    /// Send the answer as it is generated.
+    #[serde(default = "yes")]
+    pub(super) stream: bool,
+    /// How to continue the prompt, by llama.cpp's names.
+    #[schemars(with = "Option<Map<String, Value>>")]
+    options: Option<Json>,
+    /// `"json"`, or a JSON schema.
+    #[schemars(with = "Option<Value>")]
+    format: Option<Json>,
+    /// Whether to think, or how much.
+    #[schemars(with = "Option<Value>")]
+    think: Option<Json>,
+    /// Give the log-probability of each generated token.
+    #[serde(default)]
+    logprobs: bool,
+    /// With `logprobs`, also those of as many of the likeliest tokens.
+    top_logprobs: Option<Whole<0, LOGPROBS_MAX>>,
+    /// Not read: the model stays for as long as the server does.
+    #[serde(rename = "keep_alive")]
+    #[schemars(with = "Option<Value>")]
+    _keep_alive: Option<Json>,
+}
+
+impl Part for HeadFields {}
+
+fn yes() -> bool {
+    true
+}
+
+/// Of `options`, those that are not about sampling. What concerns loading is not read: the model is loaded.
+#[derive(Debug, Default, Deserialize)]
+struct OwnOptions {
+    /// Tokens of the answer at most; negative ones are the context.
+    num_predict: Option<Whole<-2, { i64::MAX }>>,
+    stop: Option<Vec<String>>,
+    typical_p: Option<Fraction>,
+    mirostat: Option<Whole<0, 2>>,
+}
+
+impl HeadFields {
+    /// How to continue the prompt.
+    pub(super) fn options(&self, app: &App, cache: CacheFields) -> Result<Options> {
+        let nothing = Json(Value::Object(Map::new()));
+        let given = self.options.as_ref().unwrap_or(&nothing);
+        if !given.0.is_object() {
+            return Err(Place::new("options", &given.0).wrong("an object"));
+        }
+        let own: OwnOptions = given.read("options")?;
+        own.refuse()?;
+        let sampling: SamplingFields<AnyTemperature> = given.read("options")?;
+        let encode = |text: &str| app.serving.tokenizer.encode(text, false, true);
+        let mut schema_notes = Vec::new();
+        let manner = Manner {
+            sampling: sampling.sampling::<Ollama>(&encode)?,
+            stop: stop_strings("options.stop", own.stop.unwrap_or_default(), STOP_STRINGS_MAX)?,
+            length: own.num_predict.map(Whole::get),
+            keep: cache.keep()?,
+            constraint: self.constraint(&mut schema_notes)?,
+            schema_notes,
+        };
+        Options::of(manner, &app.serving.retaining)
+    }
+
+    /// Log-probabilities of as many of the likeliest tokens.
+    pub(super) fn logprobs(&self) -> Result<Option<usize>> {
+        let top = self.top_logprobs.and_then(Whole::count).unwrap_or(0);
+        if top > 0 && !self.logprobs {
+            return Err(ApiError::field("top_logprobs", "`top_logprobs` needs `logprobs` to be true"));
+        }
+        Ok(self.logprobs.then_some(top))
+    }
+
+    fn constraint(&self, notes: &mut Vec<String>) -> Result<Option<Constraint>> {
+        match self.format.as_ref().map(|Json(format)| format) {
+            None => Ok(None),
+            Some(Value::String(text)) if text.is_empty() => Ok(None),
+            Some(Value::String(text)) if text == "json" => Ok(Some(Constraint::JsonObject)),
+            Some(schema @ Value::Object(_)) => {
+                read_schema("format", schema, Strictness::Lenient, notes).map(Some)
+            }
+            Some(other) => Err(Place::new("format", other).wrong("\"json\" or a JSON schema")),
+        }
+    }
+
+    /// What is said of thinking.
+    pub(super) fn thinking(&self) -> Result<Thinking> {
+        let Some(Json(think)) = &self.think else { return Ok(Thinking::default()) };
+        let effort = match think {
+            Value::Bool(on) => return Ok(Thinking { enabled: Some(*on), effort: None }),
+            Value::String(word) => serde_json::from_value::<Effort>(Value::from(word.as_str())).ok(),
+            _ => None,
+        };
+        let wrong = || Place::new("think", think).wrong("a boolean, \"low\", \"medium\" or \"high\"");
+        Ok(Thinking { enabled: Some(true), effort: Some(effort.ok_or_else(wrong)?) })
+    }
+}
+
+impl OwnOptions {
+    /// Refuses what would change the answer if it were obeyed and is not: better than to ignore it.
+    fn refuse(&self) -> Result<()> {
+        let refused = |name: &str, instead: &str| {
+            let path = format!("options.{name}");
+            Err(ApiError::field(&path, format!("`{path}` is not supported; {instead}")))
+        };
+        if self.typical_p.is_some_and(|p| f64::from(p) < 1.0) {
+            return refused("typical_p", "use `top_p` or `min_p`");
+        }
+        if self.mirostat.is_some_and(|mode| mode.get() > 0) {
+            return refused("mirostat", "use `temperature` and `top_p`");
+        }
+        Ok(())
+    }
+}

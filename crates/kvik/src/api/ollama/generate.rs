@@ -1,0 +1,174 @@
+//! `POST /api/generate`
+
+use std::sync::Arc;
+
+use axum::{
+    Json as Answered,
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use kvik_cache::Token;
+use kvik_engine::api::Request;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::{
+    answer::{Form, OllamaAnswer},
+    fields::HeadFields,
+    messages::refuse_images,
+};
+use crate::{
+    api::{
+        chat::Worded,
+        reading::Reading,
+        request::{
+            cache::CacheFields,
+            conversation::Conversation,
+            generation::Options,
+            number::TokenId,
+            parts::{FromBody, Part},
+            place::Place,
+            tools::Tools,
+        },
+    },
+    app::{body::JsonBody, keys::Caller, report::trailer::Origin, requests::Prepared, state::App},
+    http::{
+        error::ApiError,
+        json::{Body, Json},
+    },
+};
+
+type Result<T> = std::result::Result<T, ApiError>;
+
+/// All fields of a body.
+pub(super) type Fields = (HeadFields, CacheFields, GenerateFields);
+
+/// Those of this endpoint alone.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct GenerateFields {
+    /// A question, which the model's template is put around; with none the model is loaded, which it is.
+    #[serde(default)]
+    prompt: String,
+    /// The system prompt before it.
+    #[serde(default)]
+    system: String,
+    /// Continue the prompt as it stands.
+    #[serde(default)]
+    raw: bool,
+    /// The `context` of an earlier answer, which this one goes on from.
+    context: Option<Vec<TokenId>>,
+    /// Refused where it says something: kvik does not fill in the middle here.
+    suffix: Option<String>,
+    /// Refused where it says something: the model's own is used.
+    template: Option<String>,
+    /// Refused: kvik reads text only.
+    #[schemars(with = "Option<Vec<String>>")]
+    images: Option<Json>,
+}
+
+impl Part for GenerateFields {}
+
+/// Continues a prompt.
+pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result<Response> {
+    if !body.is_large() {
+        let fields: GenerateFields = body.parse()?.read()?;
+        if fields.prompt.is_empty() {
+            return Ok(Answered(Form::Generate.loaded(&app.serving.model.name)).into_response());
+        }
+    }
+    app.complete(body, read).await
+}
+
+fn read(app: &App, _: &Caller, body: &Body) -> Result<Prepared<OllamaAnswer>> {
+    let (head, cache, fields) = Fields::from_body(body)?;
+    app.accept_model(&head.model)?;
+    fields.refuse()?;
+    let options = head.options(app, cache)?;
+    options.check_memory()?;
+    let (logprobs, choices) = (head.logprobs()?, options.choices);
+    let (schema_notes, kept_prefix) = (options.schema_notes.clone(), options.kept_prefix.clone());
+    let prompt = if fields.raw {
+        fields.raw_prompt(app, &options, logprobs)?
+    } else {
+        fields.asked(app, &head, options, logprobs, body)?
+    };
+    app.check_tokens(&prompt.request.prompt)?;
+    let worded = Worded { reading: prompt.reading, item: None, logprobs: logprobs.is_some(), choices };
+    let model = app.serving.model.name.clone();
+    let answer = OllamaAnswer::new(Form::Generate, model, worded);
+    let answer = if fields.raw { answer } else { answer.behind(&prompt.request.prompt) };
+    let origin = Origin { messages: prompt.messages, schema_notes, kept_prefix, ..Origin::default() };
+    Ok(Prepared { requests: vec![prompt.request], origin, answer, stream: head.stream })
+}
+
+/// A prompt on its way to the engine.
+struct Asked {
+    request: Request,
+    reading: Reading,
+    messages: Option<Value>,
+}
+
+impl GenerateFields {
+    /// Refuses what would change the answer if it were obeyed and is not: better than to ignore it.
+    fn refuse(&self) -> Result<()> {
+        let says = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
+        let refused = |field: &str, text: &str| Err(ApiError::field(field, format!("`{field}` {text}")));
+        if says(&self.suffix) {
+            return refused(
+                "suffix",
+                "is not supported here; send `input_prefix` and `input_suffix` to /infill",
+            );
+        }
+        if says(&self.template) {
+            return refused(
+                "template",
+                "is not supported; start kvik with --chat-template FILE, or send `raw`",
+            );
+        }
+        match &self.images {
+            Some(Json(images)) => refuse_images(&Place::new("", &json!({"images": images}))),
+            None => Ok(()),
+        }
+    }
+
+    /// The prompt as it stands.
+    fn raw_prompt(&self, app: &App, options: &Options, logprobs: Option<usize>) -> Result<Asked> {
+        app.check_length(&self.prompt)?;
+        let mut tokens = self.before();
+        let begins = tokens.is_empty();
+        tokens.extend(app.serving.tokenizer.encode(&self.prompt, begins, true));
+        let context = app.serving.model.context;
+        let request = options.request(tokens, options.max_tokens(context, context), logprobs);
+        Ok(Asked { request, reading: Reading::Plain, messages: None })
+    }
+
+    /// The prompt as a question, behind what was said before.
+    fn asked(
+        &self,
+        app: &App,
+        head: &HeadFields,
+        options: Options,
+        logprobs: Option<usize>,
+        body: &Body,
+    ) -> Result<Asked> {
+        let mut messages = Vec::new();
+        if !self.system.is_empty() {
+            messages.push(json!({"role": "system", "content": self.system}));
+        }
+        messages.push(json!({"role": "user", "content": self.prompt}));
+        let messages = Value::Array(messages);
+        let conversation = Conversation::told(messages, Tools::none(), head.thinking()?, Map::new());
+        let chat = conversation.request(app, options, logprobs, body)?;
+        let (mut request, mut before) = (chat.request, self.before());
+        let messages = before.is_empty().then_some(chat.messages);
+        before.append(&mut request.prompt);
+        request.prompt = before;
+        Ok(Asked { request, reading: chat.reading, messages })
+    }
+
+    /// Tokens of what was said before.
+    fn before(&self) -> Vec<Token> {
+        self.context.iter().flatten().map(|TokenId(token)| *token).collect()
+    }
+}

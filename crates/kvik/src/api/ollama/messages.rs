@@ -1,0 +1,131 @@
+//! Messages and tools in Ollama's form, as the messages that templates know.
+
+use serde_json::{Value, json};
+
+use crate::{
+    api::{
+        chat::arguments_text,
+        request::{
+            messages::checked,
+            place::Place,
+            tools::{OfferedTool, ToolChoice, Tools},
+        },
+    },
+    http::error::ApiError,
+};
+
+type Result<T> = std::result::Result<T, ApiError>;
+
+/// The messages that a model is told.
+pub(super) fn told(messages: &Value) -> Result<Value> {
+    let place = Place::new("messages", messages);
+    let told: Result<Vec<Value>> = place.items()?.map(|item| message(&item)).collect();
+    checked(Value::Array(told?))
+}
+
+fn message(message: &Place<'_>) -> Result<Value> {
+    let role = message.need_text("role")?;
+    refuse_images(message)?;
+    let content = message.get("content").map(|content| content.text()).transpose()?;
+    let mut told = json!({"role": role, "content": content.unwrap_or_default()});
+    if let Some(thoughts) = message.get("thinking").map(|text| text.text()).transpose()?
+        && !thoughts.is_empty()
+    {
+        told["reasoning_content"] = json!(thoughts);
+    }
+    if let Some(calls) = message.get("tool_calls") {
+        let calls: Result<Vec<Value>> =
+            calls.items()?.enumerate().map(|(i, call)| tool_call(i, &call)).collect();
+        told["tool_calls"] = Value::Array(calls?);
+    }
+    for (theirs, ours) in [("tool_name", "name"), ("tool_call_id", "tool_call_id")] {
+        if let Some(name) = message.get(theirs) {
+            told[ours] = json!(name.text()?);
+        }
+    }
+    Ok(told)
+}
+
+/// Refuses pictures, wherever they stand.
+pub(super) fn refuse_images(place: &Place<'_>) -> Result<()> {
+    match place.get("images") {
+        Some(images) if images.items()?.len() > 0 => {
+            Err(images.error("holds images, and kvik reads text only; describe them in words"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Calls have no ids there; their place names them.
+fn tool_call(i: usize, call: &Place<'_>) -> Result<Value> {
+    let function = call.need("function")?;
+    let arguments = function.need("arguments")?;
+    if !arguments.value.is_object() {
+        return Err(arguments.wrong("an object"));
+    }
+    let id = call.get("id").map(|id| id.text()).transpose()?;
+    let id = id.map_or_else(|| format!("call_{i}"), str::to_owned);
+    let function = json!({"name": function.need_text("name")?, "arguments": arguments_text(arguments.value)});
+    Ok(json!({"id": id, "type": "function", "function": function}))
+}
+
+/// The tools that are offered; an answer calls any of them, or none.
+pub(super) fn tools(tools: Option<&Value>) -> Result<Tools> {
+    let Some(tools) = tools else { return Ok(Tools::none()) };
+    let place = Place::new("tools", tools);
+    let offered: Result<Vec<OfferedTool>> = place.items()?.map(|item| tool(&item)).collect();
+    Tools::offered(offered?, ToolChoice::Auto, None)
+}
+
+fn tool(tool: &Place<'_>) -> Result<OfferedTool> {
+    let function = tool.need("function")?;
+    let parameters = function.get("parameters");
+    if let Some(parameters) = parameters.as_ref().filter(|parameters| !parameters.value.is_object()) {
+        return Err(parameters.wrong("a JSON schema (an object)"));
+    }
+    let description = function.get("description").map(|text| text.text()).transpose()?;
+    Ok(OfferedTool {
+        name: function.need_text("name")?.to_owned(),
+        description: description.map(str::to_owned),
+        parameters: parameters.map_or_else(|| json!({"type": "object"}), |schema| schema.value.clone()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_and_thoughts_become_fields_that_templates_know() {
+        let call = json!({"function": {"name": "look", "arguments": {"at": 1}}});
+        let messages = json!([
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "thinking": "so", "content": "", "tool_calls": [call]},
+            {"role": "tool", "tool_name": "look", "content": "seen"},
+        ]);
+        let function = json!({"name": "look", "arguments": "{\"at\": 1}"});
+        let expect = json!([
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": "", "reasoning_content": "so",
+                "tool_calls": [{"id": "call_0", "type": "function", "function": function}]},
+            {"role": "tool", "content": "seen", "name": "look"},
+        ]);
+        assert_eq!(told(&messages), Ok(expect));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_by_its_place() {
+        let check = |messages: Value, at: &str| {
+            assert_eq!(told(&messages).unwrap_err().param(), Some(at), "{messages}");
+        };
+        check(json!("hi"), "messages");
+        check(json!([]), "messages");
+        check(json!([{"content": "hi"}]), "messages[0].role");
+        check(json!([{"role": "robot", "content": "hi"}]), "messages[0].role");
+        check(json!([{"role": "user", "content": 7}]), "messages[0].content");
+        check(json!([{"role": "user", "content": "x", "images": ["aGk="]}]), "messages[0].images");
+        let call = json!({"function": {"name": "f", "arguments": "{}"}});
+        let at = "messages[0].tool_calls[0].function.arguments";
+        check(json!([{"role": "assistant", "tool_calls": [call]}]), at);
+    }
+}

@@ -1,0 +1,25 @@
+//! How far a prompt is computed, in the words of llama-server's `return_progress`.
+
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+/// Tokens of a prompt: those from the cache, those stored so far (these included), and all.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Progress {
+    pub(crate) cached: usize,
+    pub(crate) done: usize,
+    pub(crate) total: usize,
+}
+
+impl Progress {
+    /// `prompt_progress`, of a request that came at `since`.
+    pub(crate) fn json(self, since: Instant) -> Value {
+        json!({
+            "total": self.total,
+            "cache": self.cached,
+            "processed": self.done,
+            "time_ms": since.elapsed().as_millis() as u64,
+        })
+    }
+}

@@ -1,0 +1,98 @@
+//! A value inside a body and where it stands, for shapes that are read by hand: a wrong one is answered with its path.
+
+use serde_json::Value;
+
+use crate::http::{error::ApiError, json::wrong};
+
+type Result<T> = std::result::Result<T, ApiError>;
+
+/// A value and its path, as `messages[2].content`.
+#[derive(Debug, Clone)]
+pub(crate) struct Place<'a> {
+    pub(crate) value: &'a Value,
+    pub(crate) path: String,
+}
+
+impl<'a> Place<'a> {
+    pub(crate) fn new(path: impl Into<String>, value: &'a Value) -> Place<'a> {
+        Place { value, path: path.into() }
+    }
+
+    /// A field that is there and not null.
+    pub(crate) fn get(&self, name: &str) -> Option<Place<'a>> {
+        let value = self.value.get(name).filter(|value| !value.is_null())?;
+        Some(Place::new(format!("{}.{name}", self.path), value))
+    }
+
+    /// A field that has to be there.
+    pub(crate) fn need(&self, name: &str) -> Result<Place<'a>> {
+        if !self.value.is_object() {
+            return Err(self.wrong("an object"));
+        }
+        self.get(name).ok_or_else(|| self.at(name, "is missing"))
+    }
+
+    /// The text of a field that has to be there.
+    pub(crate) fn need_text(&self, name: &str) -> Result<&'a str> {
+        self.need(name)?.text()
+    }
+
+    pub(crate) fn text(&self) -> Result<&'a str> {
+        self.value.as_str().ok_or_else(|| self.wrong("a string"))
+    }
+
+    pub(crate) fn bool(&self) -> Result<bool> {
+        self.value.as_bool().ok_or_else(|| self.wrong("a boolean"))
+    }
+
+    /// The entries of an array.
+    pub(crate) fn items(&self) -> Result<impl ExactSizeIterator<Item = Place<'a>> + use<'a>> {
+        let items = self.value.as_array().ok_or_else(|| self.wrong("an array"))?;
+        let path = self.path.clone();
+        Ok(items.iter().enumerate().map(move |(i, item)| Place::new(format!("{path}[{i}]"), item)))
+    }
+
+    /// Refuses an object with other fields than these.
+    pub(crate) fn only(&self, known: &[&str]) -> Result<()> {
+        let object = self.value.as_object().ok_or_else(|| self.wrong("an object"))?;
+        let unknown = object.iter().find(|(name, value)| !value.is_null() && !known.contains(&name.as_str()));
+        unknown.map_or(Ok(()), |(name, _)| Err(self.at(name, "is not known here; leave it out")))
+    }
+
+    /// What is wrong with the field `name` of it, as the end of a sentence.
+    pub(crate) fn at(&self, name: &str, text: &str) -> ApiError {
+        let path = format!("{}.{name}", self.path);
+        ApiError::field(&path, format!("`{path}` {text}"))
+    }
+
+    /// What is wrong with it, as the end of a sentence.
+    pub(crate) fn error(&self, text: &str) -> ApiError {
+        ApiError::field(&self.path, format!("`{}` {text}", self.path))
+    }
+
+    /// It is not what was expected.
+    pub(crate) fn wrong(&self, expected: &str) -> ApiError {
+        wrong(self.path.as_str(), expected, self.value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn every_complaint_names_its_place() {
+        let value = json!({"a": [{"b": 1, "c": null}], "d": "x"});
+        let place = Place::new("messages[0]", &value);
+        let item = place.need("a").unwrap().items().unwrap().next().unwrap();
+        let param = |error: ApiError| error.param().unwrap().to_owned();
+        assert_eq!(param(item.need("c").unwrap_err()), "messages[0].a[0].c");
+        assert_eq!(param(item.need_text("b").unwrap_err()), "messages[0].a[0].b");
+        assert_eq!(param(item.only(&["c"]).unwrap_err()), "messages[0].a[0].b");
+        assert_eq!(param(place.need("d").unwrap().need("x").unwrap_err()), "messages[0].d");
+        assert_eq!(place.need_text("d").unwrap(), "x");
+        assert!(item.only(&["b"]).is_ok(), "what is null is absent");
+    }
+}

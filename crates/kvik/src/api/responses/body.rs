@@ -1,0 +1,365 @@
+//! The fields of a body of `/v1/responses`, and what they mean together.
+
+use kvik_engine::api::Constraint;
+use kvik_engine::text::constraint::schema::Strictness;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::{input, tools};
+use crate::{
+    api::{
+        chat::{ChatTurn, Compacted},
+        request::{
+            cache::CacheFields,
+            compaction::{self, ContextFields},
+            constraint::read_schema,
+            conversation::{Conversation, Effort, Thinking},
+            defaults::Usual,
+            generation::{LOGPROBS_MAX, Manner, Options},
+            number::{Fraction, Temperature, Whole},
+            parts::Part,
+            sampling::unsaid,
+        },
+    },
+    app::{keys::Caller, responses::ResponseTurn, state::App},
+    http::{
+        error::ApiError,
+        json::{Body, Json},
+    },
+    random::random,
+};
+
+type Result<T> = std::result::Result<T, ApiError>;
+
+/// How much longer than others a prompt is kept whose client asks for a day.
+const PRIORITY_DAY: i8 = 50;
+/// What `include` may ask for; the first is what is given.
+const INCLUDES: [&str; 2] = [LOGPROBS, SEALED_THOUGHTS];
+const LOGPROBS: &str = "message.output_text.logprobs";
+const SEALED_THOUGHTS: &str = "reasoning.encrypted_content";
+
+/// All fields of a body.
+pub(super) type Fields = (TellFields, AnswerFields, KeepFields, ContextFields, CacheFields);
+
+/// What decides the prompt.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct TellFields {
+    /// The one model that runs here answers for any name, unless the server is strict.
+    #[serde(default)]
+    pub(super) model: String,
+    /// A text, or items: messages, calls, their outputs, reasoning, a compaction item.
+    #[schemars(with = "Option<Value>")]
+    pub(super) input: Option<Json>,
+    /// The system prompt; not carried over by `previous_response_id`.
+    instructions: Option<String>,
+    /// `{"type": "function", "name", "description", "parameters"}` each.
+    #[schemars(with = "Option<Vec<Map<String, Value>>>")]
+    tools: Option<Json>,
+    /// `none`, `auto`, `required`, a function, or allowed tools.
+    #[schemars(with = "Option<Value>")]
+    tool_choice: Option<Json>,
+    /// Whether an answer may have several calls.
+    parallel_tool_calls: Option<bool>,
+    reasoning: Option<ReasoningField>,
+    /// The answer that this one goes on from.
+    pub(super) previous_response_id: Option<String>,
+}
+
+impl Part for TellFields {}
+
+/// How the answer is made.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct AnswerFields {
+    /// Tokens of the answer at most, thoughts included.
+    max_output_tokens: Option<Whole<1, { i64::MAX }>>,
+    /// Send the answer as it is generated.
+    #[serde(default)]
+    stream: bool,
+    temperature: Option<Temperature>,
+    top_p: Option<Fraction>,
+    /// Log-probabilities of as many of the likeliest tokens.
+    top_logprobs: Option<Whole<0, LOGPROBS_MAX>>,
+    /// `message.output_text.logprobs`, `reasoning.encrypted_content`.
+    include: Option<Vec<String>>,
+    text: Option<TextField>,
+    /// Refused: an answer is given to whoever waits for it.
+    #[serde(default)]
+    background: bool,
+    /// Refused: prompts are kept by `/v1/prompts`.
+    #[schemars(with = "Option<Value>")]
+    prompt: Option<Json>,
+    /// Not read: streams are not padded.
+    #[serde(rename = "stream_options")]
+    #[schemars(with = "Option<Map<String, Value>>")]
+    _stream_options: Option<Json>,
+    /// Not read: no tool runs here.
+    #[serde(rename = "max_tool_calls")]
+    _max_tool_calls: Option<Whole<1, { i64::MAX }>>,
+}
+
+impl Part for AnswerFields {}
+
+/// What is kept of it.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct KeepFields {
+    /// Keep the answer, to be read again and gone on from; true where nothing is said.
+    store: Option<bool>,
+    /// The conversation of the server that it continues, by id or name.
+    #[schemars(with = "Option<Value>")]
+    conversation: Option<Json>,
+    /// `auto` answers what is longer than the context from a summary and recent messages.
+    truncation: Option<Truncation>,
+    /// `24h` keeps the prompt longer than others.
+    prompt_cache_retention: Option<PromptRetention>,
+    prompt_cache_options: Option<PromptCacheOptions>,
+    /// Not read: every prefix is found without one.
+    #[serde(rename = "prompt_cache_key")]
+    _prompt_cache_key: Option<String>,
+    /// Given back.
+    #[serde(rename = "metadata")]
+    #[schemars(with = "Option<Map<String, Value>>")]
+    _metadata: Option<Json>,
+    /// Not read: whose a request is comes from its key.
+    #[serde(rename = "user")]
+    _user: Option<String>,
+    /// Not read, likewise.
+    #[serde(rename = "safety_identifier")]
+    _safety_identifier: Option<String>,
+    /// Not read: there is one.
+    #[serde(rename = "service_tier")]
+    _service_tier: Option<String>,
+}
+
+impl Part for KeepFields {}
+
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Truncation {
+    Auto,
+    Disabled,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize, JsonSchema)]
+enum PromptRetention {
+    #[serde(rename = "in-memory", alias = "in_memory")]
+    InMemory,
+    #[serde(rename = "24h")]
+    Day,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+struct PromptCacheOptions {
+    /// Id of an earlier answer that this one is to be compared with.
+    comparison_response_id: Option<String>,
+}
+
+/// How much to think.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct ReasoningField {
+    effort: Option<Effort>,
+}
+
+/// What the answer's text must look like.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct TextField {
+    format: Option<TextFormat>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+struct TextFormat {
+    r#type: TextKind,
+    /// Of `json_schema`.
+    #[schemars(with = "Option<Map<String, Value>>")]
+    schema: Option<Json>,
+    #[serde(default)]
+    strict: Option<bool>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum TextKind {
+    Text,
+    JsonObject,
+    JsonSchema,
+}
+
+/// What was said before the answer.
+pub(super) struct Said {
+    pub(super) conversation: Conversation,
+    pub(super) before: Option<compaction::Opened>,
+    /// Messages that this request brought, without its instructions.
+    pub(super) new: Vec<Value>,
+}
+
+impl TellFields {
+    /// The conversation that the body goes on with.
+    pub(super) fn said(&self, app: &App, caller: &Caller) -> Result<Said> {
+        let tenant = &caller.tenant.name;
+        let new = self.input.as_ref().map_or(Ok(Vec::new()), |Json(input)| input::told(input))?;
+        let mut messages = Vec::new();
+        if let Some(id) = &self.previous_response_id {
+            let said = app.responses.said_up_to(tenant, id);
+            messages = said.map_err(|error| ApiError::from(error).at("previous_response_id"))?;
+        }
+        if let Some(text) = &self.instructions {
+            messages.insert(0, json!({"role": "system", "content": text}));
+        }
+        messages.extend(new.iter().cloned());
+        if messages.iter().all(|message| message["role"] == "system") {
+            return Err(ApiError::field(
+                "input",
+                "`input` is missing, or says nothing; send a text or items",
+            ));
+        }
+        let before = compaction::expand(&mut messages, |item| app.memory.open(tenant, item))?;
+        let json = |field: &Option<Json>| field.as_ref().map(|Json(value)| value.clone());
+        let (offered, choice) = (json(&self.tools), json(&self.tool_choice));
+        let tools = tools::tools(offered.as_ref(), choice.as_ref(), self.parallel_tool_calls)?;
+        let effort = self.reasoning.as_ref().and_then(|reasoning| reasoning.effort);
+        let thinking = Thinking { enabled: None, effort };
+        let conversation = Conversation::told(Value::Array(messages), tools, thinking, Map::new());
+        Ok(Said { conversation, before, new })
+    }
+}
+
+/// What the answer is worded with.
+pub(super) struct Wanted {
+    /// Fields that are given back, as they came.
+    pub(super) echo: Value,
+    /// Thoughts are given in a form that clients keep.
+    pub(super) sealed_thoughts: bool,
+    /// What is written down, where the answer is to be kept.
+    pub(super) keeps: Option<ResponseTurn>,
+}
+
+/// Fields that an answer gives back.
+const ECHOED: [&str; 19] = [
+    "instructions",
+    "max_output_tokens",
+    "max_tool_calls",
+    "metadata",
+    "parallel_tool_calls",
+    "previous_response_id",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "reasoning",
+    "safety_identifier",
+    "store",
+    "temperature",
+    "text",
+    "tool_choice",
+    "tools",
+    "top_logprobs",
+    "top_p",
+    "truncation",
+    "user",
+];
+
+/// The turn that a body asks for.
+pub(super) fn turn(app: &App, caller: &Caller, fields: Fields, body: &Body) -> Result<(ChatTurn, Wanted)> {
+    let (tell, answer, keep, context, cache) = fields;
+    app.accept_model(&tell.model)?;
+    answer.refuse(&keep, &tell)?;
+    let Said { conversation, before, new } = tell.said(app, caller)?;
+    let id = format!("resp_{:016x}{:016x}", random(), random());
+    let mut keeping = cache.keep()?;
+    if keep.truncation == Some(Truncation::Auto) {
+        keeping.memory = keeping.memory.or(Some(true));
+    }
+    if keep.prompt_cache_retention == Some(PromptRetention::Day) && keeping.lifetime == Default::default() {
+        keeping.lifetime.priority = PRIORITY_DAY;
+    }
+    keeping.conversation = keep.conversation()?.or(keeping.conversation);
+    // What the server keeps already is not kept twice, and what is to leave nothing behind not at all.
+    let stores = keep.store.unwrap_or(true) && keeping.reuse && keeping.conversation.is_none();
+    let mut schema_notes = Vec::new();
+    let mut sampling = unsaid::<Usual>();
+    sampling.temperature = answer.temperature.map_or(sampling.temperature, |t| f64::from(t) as f32);
+    sampling.top_p = answer.top_p.map_or(sampling.top_p, |p| f64::from(p) as f32);
+    let manner = Manner {
+        sampling,
+        stop: Vec::new(),
+        length: answer.max_output_tokens.map(Whole::get),
+        keep: keeping,
+        constraint: answer.constraint(&mut schema_notes)?,
+        schema_notes,
+    };
+    let keeps = stores.then(|| ResponseTurn {
+        store: app.responses.clone(),
+        tenant: caller.tenant.name.clone(),
+        id: id.clone(),
+        previous: tell.previous_response_id.clone(),
+        input: tell.input.as_ref().map_or_else(Vec::new, |Json(input)| input::items(input)),
+        new,
+    });
+    let wanted =
+        Wanted { echo: body.copy(&ECHOED)?, sealed_thoughts: answer.includes(SEALED_THOUGHTS), keeps };
+    let turn = ChatTurn {
+        conversation,
+        options: Options::of(manner, &app.serving.retaining)?,
+        logprobs: answer.logprobs(),
+        compacted: Compacted { before, compacting: context.compacting()? },
+        id,
+        compared_with: keep.prompt_cache_options.and_then(|options| options.comparison_response_id),
+        stream: answer.stream,
+    };
+    Ok((turn, wanted))
+}
+
+impl AnswerFields {
+    /// Refuses what would change the answer if it were obeyed and is not: better than to ignore it.
+    fn refuse(&self, keep: &KeepFields, tell: &TellFields) -> Result<()> {
+        let refused = |field: &str, text: &str| Err(ApiError::field(field, format!("`{field}` {text}")));
+        if self.background {
+            return refused("background", "is not supported: wait for the answer, or read its stream");
+        }
+        if self.prompt.is_some() {
+            return refused("prompt", "is not supported: send `instructions` and `input`");
+        }
+        if keep.conversation.is_some() && tell.previous_response_id.is_some() {
+            let text = "beside `conversation`: an answer goes on from either of them";
+            return refused("previous_response_id", text);
+        }
+        let unknown = self.include.iter().flatten().find(|name| !INCLUDES.contains(&name.as_str()));
+        unknown.map_or(Ok(()), |name| {
+            refused("include", &format!("asks for {name:?}; kvik knows {}", INCLUDES.join(", ")))
+        })
+    }
+
+    fn includes(&self, name: &str) -> bool {
+        self.include.iter().flatten().any(|asked| asked == name)
+    }
+
+    /// Log-probabilities of as many of the likeliest tokens.
+    fn logprobs(&self) -> Option<usize> {
+        let top = self.top_logprobs.and_then(Whole::count).unwrap_or(0);
+        (top > 0 || self.includes(LOGPROBS)).then_some(top)
+    }
+
+    fn constraint(&self, notes: &mut Vec<String>) -> Result<Option<Constraint>> {
+        const SCHEMA: &str = "text.format.schema";
+        let Some(format) = self.text.as_ref().and_then(|text| text.format.as_ref()) else { return Ok(None) };
+        match format.r#type {
+            TextKind::Text => Ok(None),
+            TextKind::JsonObject => Ok(Some(Constraint::JsonObject)),
+            TextKind::JsonSchema => {
+                let missing = || ApiError::field(SCHEMA, format!("`{SCHEMA}` is missing"));
+                let Json(schema) = format.schema.as_ref().ok_or_else(missing)?;
+                let strict = format.strict.unwrap_or(false);
+                let strictness = if strict { Strictness::Strict } else { Strictness::Lenient };
+                read_schema(SCHEMA, schema, strictness, notes).map(Some)
+            }
+        }
+    }
+}
+
+impl KeepFields {
+    /// An id or a name, or an object with it.
+    fn conversation(&self) -> Result<Option<String>> {
+        let Some(Json(value)) = &self.conversation else { return Ok(None) };
+        let name = value.as_str().or_else(|| value.get("id")?.as_str());
+        let wrong = || crate::http::json::wrong("conversation", "an id, or an object with `id`", value);
+        name.map(|name| Some(name.to_owned())).ok_or_else(wrong)
+    }
+}

@@ -1,0 +1,54 @@
+//! `POST /v1/responses/compact`: an item that stands for all that was said, made now.
+
+use std::sync::Arc;
+
+use axum::{Json, extract::State};
+use serde_json::{Value, json};
+
+use super::{
+    body::{KeepFields, TellFields},
+    output,
+};
+use crate::{
+    api::{
+        chat::to_compact,
+        request::{
+            cache::CacheFields,
+            parts::{FromBody, refuse_unknown},
+        },
+    },
+    app::{body::JsonBody, state::App},
+    clock::unix_seconds,
+    http::error::ApiError,
+    random::random,
+};
+
+/// Those of a response that decide its prompt.
+pub(super) type Fields = (TellFields, KeepFields, CacheFields);
+
+/// Summarises what was said, and answers with the item in its place.
+pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Value>, ApiError> {
+    let caller = body.caller.clone();
+    let reader = caller.clone();
+    let job = app
+        .read(body, move |app, body| {
+            let (tell, _, cache) = Fields::from_body(body)?;
+            refuse_unknown::<Fields>(body)?;
+            app.accept_model(&tell.model)?;
+            if !cache.keep()?.reuse {
+                let message = "a conversation is not compacted beside a private cache; leave one of them out";
+                return Err(ApiError::field("kvik.cache", message));
+            }
+            let said = tell.said(app, &reader)?;
+            to_compact(app, &reader, &said.conversation, said.before.as_ref())
+        })
+        .await?;
+    let (item, report) = app.memory.compact(&app, &caller, job).await?;
+    Ok(Json(json!({
+        "id": format!("resp_{:016x}{:016x}", random(), random()),
+        "object": "response.compaction",
+        "created_at": unix_seconds(),
+        "output": [item],
+        "usage": output::usage(&report, 0),
+    })))
+}

@@ -1,0 +1,31 @@
+//! `POST /v1/responses/input_tokens`
+
+use std::sync::Arc;
+
+use axum::{Json, extract::State};
+use serde_json::{Value, json};
+
+use super::body::{KeepFields, TellFields};
+use crate::{
+    api::request::parts::{FromBody, refuse_unknown},
+    app::{body::JsonBody, state::App},
+    http::error::ApiError,
+};
+
+/// Those of a response that decide its prompt.
+pub(super) type Fields = (TellFields, KeepFields);
+
+/// Counts the tokens of the prompt that the same input would have.
+pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Value>, ApiError> {
+    let caller = body.caller.clone();
+    let tokens = app
+        .read(body, move |app, body| {
+            let (tell, _) = Fields::from_body(body)?;
+            refuse_unknown::<Fields>(body)?;
+            app.accept_model(&tell.model)?;
+            let said = tell.said(app, &caller)?;
+            Ok(app.serving.encode_rendered(&said.conversation.render(app)?).len())
+        })
+        .await?;
+    Ok(Json(json!({"object": "response.input_tokens", "input_tokens": tokens})))
+}

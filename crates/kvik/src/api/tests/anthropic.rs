@@ -1,0 +1,251 @@
+//! `/v1/messages`: what is asked of the engine, and how its events are worded.
+
+use super::*;
+
+const VERSION: [(&str, &str); 1] = [("anthropic-version", "2023-06-01")];
+
+fn ask() -> Value {
+    json!({"model": "x", "max_tokens": 50, "messages": [{"role": "user", "content": "Hello there, my friend."}]})
+}
+
+async fn post(server: &Server, path: &str, body: &Value) -> (StatusCode, Value) {
+    json_of(server.send_with("POST", path, body.to_string(), &VERSION).await).await
+}
+
+/// Names and data of a stream's events.
+async fn events(server: &Server, body: Value) -> Vec<(String, Value)> {
+    let body = with(body, json!({"stream": true})).to_string();
+    let response = server.send_with("POST", "/v1/messages", body, &VERSION).await;
+    assert_eq!(response.status(), 200);
+    let bytes = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+    let text = String::from_utf8(bytes.to_vec()).unwrap();
+    let mut events = Vec::new();
+    for event in text.split("\n\n").filter(|event| !event.is_empty()) {
+        let field = |name: &str| event.lines().find_map(|line| line.strip_prefix(name)).unwrap().to_owned();
+        let data: Value = serde_json::from_str(&field("data: ")).unwrap();
+        assert_eq!(data["type"], field("event: ").as_str());
+        events.push((field("event: "), data));
+    }
+    events
+}
+
+/// The message that a client makes of a stream.
+fn gathered(events: &[(String, Value)]) -> Value {
+    let mut message = Value::Null;
+    for (name, data) in events {
+        let at = data["index"].as_u64().unwrap_or(0) as usize;
+        match name.as_str() {
+            "message_start" => message = data["message"].clone(),
+            "content_block_start" => {
+                assert_eq!(message["content"].as_array().unwrap().len(), at);
+                message["content"].as_array_mut().unwrap().push(data["content_block"].clone());
+            }
+            "content_block_delta" => grow(&mut message["content"][at], &data["delta"]),
+            "content_block_stop" => parse_input(&mut message["content"][at]),
+            "message_delta" => {
+                message.as_object_mut().unwrap().extend(data["delta"].as_object().unwrap().clone());
+                for name in ["usage", "kvik", "diagnostics"] {
+                    if let Some(value) = data.get(name) {
+                        message[name] = value.clone();
+                    }
+                }
+            }
+            "message_stop" | "ping" => {}
+            other => panic!("{other}"),
+        }
+    }
+    message
+}
+
+fn grow(block: &mut Value, delta: &Value) {
+    let (field, more) = match delta["type"].as_str().unwrap() {
+        "text_delta" => ("text", "text"),
+        "thinking_delta" => ("thinking", "thinking"),
+        "signature_delta" => ("signature", "signature"),
+        "input_json_delta" => ("partial", "partial_json"),
+        other => panic!("{other}"),
+    };
+    let text = format!("{}{}", block[field].as_str().unwrap_or_default(), delta[more].as_str().unwrap());
+    block[field] = json!(text);
+}
+
+fn parse_input(block: &mut Value) {
+    if let Some(partial) = block.as_object_mut().unwrap().remove("partial") {
+        block["input"] = serde_json::from_str(partial.as_str().unwrap()).unwrap();
+    }
+}
+
+/// What the answers to the same request have to agree in.
+fn comparable(mut message: Value) -> Value {
+    let object = message.as_object_mut().unwrap();
+    object.remove("id");
+    for block in object["content"].as_array_mut().unwrap() {
+        block.as_object_mut().unwrap().remove("id");
+    }
+    message
+}
+
+#[tokio::test]
+async fn an_answer_has_every_field_and_its_usage_adds_up() {
+    let server = Server::saying("Hi.");
+    let (status, answer) = post(&server, "/v1/messages", &ask()).await;
+    assert_eq!(status, 200, "{answer}");
+    assert_eq!((&answer["type"], &answer["role"]), (&json!("message"), &json!("assistant")));
+    assert_eq!(answer["content"], json!([{"type": "text", "text": "Hi."}]));
+    assert_eq!((&answer["stop_reason"], &answer["stop_sequence"]), (&json!("end_turn"), &Value::Null));
+    let count = |name: &str| answer["usage"][name].as_u64().unwrap() as usize;
+    let all = count("input_tokens") + count("cache_creation_input_tokens") + count("cache_read_input_tokens");
+    assert_eq!((all, count("cache_read_input_tokens")), (server.asked().prompt.len(), 3));
+    assert_eq!((count("input_tokens"), count("output_tokens")), (0, 3));
+    let private = with(ask(), json!({"kvik": {"cache": "private"}}));
+    let (_, answer) = post(&server, "/v1/messages", &private).await;
+    assert_eq!(answer["usage"]["cache_creation_input_tokens"], 0, "nothing is left in the cache");
+    assert!(answer["usage"]["input_tokens"].as_u64().unwrap() > 0);
+}
+
+#[tokio::test]
+async fn a_stream_says_what_the_whole_answer_says() {
+    for text in SAYINGS {
+        let server = Server::saying(text);
+        let tool = json!({"name": "look", "input_schema": {"type": "object"}});
+        let body = with(ask(), json!({"tools": [tool], "thinking": {"type": "adaptive"}}));
+        let (status, whole) = post(&server, "/v1/messages", &body).await;
+        assert_eq!(status, 200, "{whole}");
+        let events = events(&server, body).await;
+        assert_eq!(events[0].0, "message_start", "{text:?}");
+        assert_eq!(events.last().unwrap().0, "message_stop");
+        assert_eq!(comparable(gathered(&events)), comparable(whole), "{text:?}");
+    }
+}
+
+#[tokio::test]
+async fn why_an_answer_ends_is_said_in_their_words() {
+    let check = async |reason: FinishReason, text: &'static str, expect: Value| {
+        let server = Server::new(move |request| Ok(say(request, text, reason)));
+        let tool = json!({"name": "f", "input_schema": {"type": "object"}});
+        let body = with(ask(), json!({"stop_sequences": ["END"], "tools": [tool]}));
+        let (_, answer) = post(&server, "/v1/messages", &body).await;
+        assert_eq!(json!([answer["stop_reason"], answer["stop_sequence"]]), expect, "{reason:?}");
+    };
+    check(FinishReason::Eos, "Hi.", json!(["end_turn", null])).await;
+    check(FinishReason::Length, "Hi.", json!(["max_tokens", null])).await;
+    check(FinishReason::StopString(0), "Hi.", json!(["stop_sequence", "END"])).await;
+    let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+    check(FinishReason::Eos, call, json!(["tool_use", null])).await;
+}
+
+#[tokio::test]
+async fn the_fields_reach_the_engine() {
+    let server = Server::saying("Hi.");
+    let body = with(
+        ask(),
+        json!({"temperature": 0.5, "top_p": 0.9, "top_k": 7, "max_tokens": 9, "stop_sequences": ["a", ""]}),
+    );
+    post(&server, "/v1/messages", &body).await;
+    let asked = server.asked();
+    let sampling = (asked.sampling.temperature, asked.sampling.top_p, asked.sampling.top_k);
+    assert_eq!((sampling, asked.max_tokens, asked.stop), ((0.5, 0.9, 7), 9, vec!["a".to_owned()]));
+    assert_eq!(asked.lifetime.priority, 0);
+    for (ttl, priority) in [(json!(null), 25), (json!("5m"), 25), (json!("1h"), 50)] {
+        let block = json!({"type": "text", "text": "x", "cache_control": {"type": "ephemeral", "ttl": ttl}});
+        post(&server, "/v1/messages", &with(ask(), json!({"system": [block]}))).await;
+        assert_eq!(server.asked().lifetime.priority, priority, "{ttl}");
+    }
+    let own = json!({"cache_control": {"type": "ephemeral"}, "kvik": {"ttl_s": 60}});
+    post(&server, "/v1/messages", &with(ask(), own)).await;
+    assert_eq!(server.asked().lifetime.priority, 0, "what kvik's own fields say holds");
+}
+
+#[tokio::test]
+async fn tokens_are_counted_as_they_are_read() {
+    let server = Server::saying("Hi.");
+    let tool = json!({"name": "f", "input_schema": {"type": "object"}});
+    let body = with(ask(), json!({"system": "Be brief.", "tools": [tool]}));
+    post(&server, "/v1/messages", &body).await;
+    let read = server.asked().prompt.len();
+    let mut count = body;
+    count.as_object_mut().unwrap().remove("max_tokens");
+    assert_eq!(
+        post(&server, "/v1/messages/count_tokens", &count).await,
+        (StatusCode::OK, json!({"input_tokens": read}))
+    );
+}
+
+#[tokio::test]
+async fn a_miss_is_diagnosed_in_their_words() {
+    let server = Server::saying("Hi.");
+    let none = with(ask(), json!({"system": "one", "diagnostics": {"previous_message_id": null}}));
+    let (_, first) = post(&server, "/v1/messages", &none).await;
+    assert_eq!(first["diagnostics"], json!({"cache_miss_reason": null}));
+    let compared =
+        |more: Value| with(with(ask(), json!({"diagnostics": {"previous_message_id": first["id"]}})), more);
+    let reason = async |body: Value| {
+        let (_, answer) = post(&server, "/v1/messages", &body).await;
+        answer["diagnostics"]["cache_miss_reason"]["type"].clone()
+    };
+    assert_eq!(reason(compared(json!({"system": "two"}))).await, "system_changed");
+    let tool = json!([{"name": "f", "input_schema": {"type": "object"}}]);
+    assert_eq!(reason(compared(json!({"system": "one", "tools": tool}))).await, "tools_changed");
+    let other = json!([{"role": "user", "content": "Something else entirely, of some length."}]);
+    assert_eq!(reason(compared(json!({"system": "one", "messages": other}))).await, "messages_changed");
+    let unknown = with(ask(), json!({"diagnostics": {"previous_message_id": "msg_0"}}));
+    assert_eq!(reason(unknown).await, "previous_message_not_found");
+}
+
+#[tokio::test]
+async fn bad_input_is_refused_in_their_shape_by_its_name() {
+    let server = Server::saying("Hi.");
+    let check = async |body: Value, at: &str| {
+        let (status, error) = post(&server, "/v1/messages", &body).await;
+        assert_eq!(status, 400, "{error}");
+        assert_eq!(
+            (&error["type"], &error["error"]["type"]),
+            (&json!("error"), &json!("invalid_request_error"))
+        );
+        assert_eq!(error["error"]["param"], at, "{error}");
+        assert!(error["error"]["message"].as_str().unwrap().contains(at), "{error}");
+        assert!(error["request_id"].as_str().unwrap().starts_with("req_"));
+    };
+    check(json!({"messages": []}), "max_tokens").await;
+    check(with(ask(), json!({"max_tokens": 0})), "max_tokens").await;
+    check(with(ask(), json!({"max_tokens": "many"})), "max_tokens").await;
+    check(with(ask(), json!({"messages": []})), "messages").await;
+    check(with(ask(), json!({"temperature": 1.5})), "temperature").await;
+    check(with(ask(), json!({"presence_penalty": 1})), "presence_penalty").await;
+    check(with(ask(), json!({"tools": [{"name": "f"}]})), "tools[0].input_schema").await;
+    check(with(ask(), json!({"tools": [{"type": "bash_20250124", "name": "bash"}]})), "tools[0].type").await;
+    check(with(ask(), json!({"tool_choice": {"type": "tool", "name": "f"}})), "tool_choice").await;
+    check(with(ask(), json!({"thinking": {"type": "much"}})), "thinking.type").await;
+    let edit = json!({"edits": [{"type": "forget"}]});
+    check(with(ask(), json!({"context_management": edit})), "context_management.edits[0].type").await;
+    let image = json!([{"role": "user", "content": [{"type": "image", "source": {}}]}]);
+    check(with(ask(), json!({"messages": image})), "messages[0].content[0].type").await;
+    let format = json!({"format": {"type": "json_schema", "schema": {"type": "nonsense"}}});
+    check(with(ask(), json!({"output_config": format})), "output_config.format.schema.type").await;
+}
+
+#[tokio::test]
+async fn a_version_that_is_missing_or_unknown_is_refused() {
+    let server = Server::saying("Hi.");
+    for headers in [&[][..], &[("anthropic-version", "2019-01-01")]] {
+        for path in ["/v1/messages", "/v1/messages/count_tokens"] {
+            let response = server.send_with("POST", path, ask().to_string(), headers).await;
+            let (status, error) = json_of(response).await;
+            assert_eq!((status.as_u16(), &error["type"]), (400, &json!("error")), "{error}");
+            assert_eq!(error["error"]["param"], "anthropic-version");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_fails_ends_with_an_error_of_theirs() {
+    let server = Server::new(|request| {
+        let mut events = say(request, "Hi", FinishReason::Eos);
+        events.truncate(3);
+        events.push(Event::Failed(RequestError::Internal("broken".into())));
+        Ok(events)
+    });
+    let events = events(&server, ask()).await;
+    let (name, last) = events.last().unwrap();
+    assert_eq!((name.as_str(), &last["error"]["type"]), ("error", &json!("api_error")));
+}

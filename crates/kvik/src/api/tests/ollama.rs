@@ -1,0 +1,179 @@
+//! Ollama's routes: what is asked of the engine, and how its events are worded.
+
+use super::*;
+
+/// The lines of a stream.
+async fn lines(server: &Server, path: &str, body: Value) -> Vec<Value> {
+    let response = server.send("POST", path, body.to_string()).await;
+    assert_eq!(response.status(), 200);
+    assert_eq!(response.headers()[header::CONTENT_TYPE], "application/x-ndjson");
+    let bytes = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+    let text = String::from_utf8(bytes.to_vec()).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn whole(body: Value) -> Value {
+    with(body, json!({"stream": false}))
+}
+
+fn question() -> Value {
+    json!({"model": "x", "prompt": "Why?"})
+}
+
+/// The text and the thoughts that lines say together.
+fn said(lines: &[Value], text: &str) -> (String, String) {
+    let join = |pointer: &str| lines.iter().filter_map(|line| line.pointer(pointer)?.as_str()).collect();
+    match text {
+        "content" => (join("/message/content"), join("/message/thinking")),
+        _ => (join("/response"), join("/thinking")),
+    }
+}
+
+#[tokio::test]
+async fn a_chat_streams_lines_that_say_what_the_whole_says() {
+    for text in ["Hi.", "<think>\nLet me see.\n</think>\n\nIt is so.", ""] {
+        let server = Server::saying(text);
+        let (status, answer) = server.post("/api/chat", whole(hello())).await;
+        assert_eq!(status, 200, "{answer}");
+        let lines = lines(&server, "/api/chat", hello()).await;
+        let (content, thoughts) = said(&lines, "content");
+        assert_eq!(answer["message"]["content"], content.as_str());
+        assert_eq!(answer["message"]["thinking"].as_str().unwrap_or_default(), thoughts);
+        let last = lines.last().unwrap();
+        assert_eq!((&last["done"], &last["done_reason"]), (&json!(true), &json!("stop")));
+        for name in ["prompt_eval_count", "eval_count", "total_duration", "kvik"] {
+            assert_eq!(last[name], answer[name], "{name}");
+        }
+        assert!(lines[..lines.len() - 1].iter().all(|line| line["done"] == false));
+    }
+}
+
+#[tokio::test]
+async fn calls_have_objects_as_arguments() {
+    let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>";
+    let server = Server::saying(call);
+    let tool = json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}});
+    let body = with(hello(), json!({"tools": [tool]}));
+    let (_, answer) = server.post("/api/chat", whole(body.clone())).await;
+    let function = &answer["message"]["tool_calls"][0]["function"];
+    assert_eq!(function, &json!({"index": 0, "name": "f", "arguments": {"x": 1}}));
+    let lines = lines(&server, "/api/chat", body).await;
+    let calls = lines.iter().find_map(|line| line.pointer("/message/tool_calls/0/function"));
+    assert_eq!(calls, Some(function));
+}
+
+#[tokio::test]
+async fn a_prompt_goes_on_from_the_context_of_an_answer() {
+    let server = Server::saying("Hi.");
+    let (_, first) = server.post("/api/generate", whole(question())).await;
+    assert_eq!(first["response"], "Hi.");
+    let prompt = server.asked().prompt;
+    let context: Vec<u32> = serde_json::from_value(first["context"].clone()).unwrap();
+    assert_eq!(context, [&prompt[..], &[100, 101, 102]].concat());
+    server.post("/api/generate", whole(with(question(), json!({"context": context})))).await;
+    assert_eq!(server.asked().prompt, [&context[..], &prompt].concat());
+    let (_, raw) = server.post("/api/generate", whole(with(question(), json!({"raw": true})))).await;
+    assert!(raw.get("context").is_none());
+    assert!(server.asked().prompt.len() < prompt.len(), "no template around it");
+}
+
+#[tokio::test]
+async fn options_reach_the_engine_by_their_names() {
+    let server = Server::saying("Hi.");
+    server.post("/api/chat", whole(hello())).await;
+    let usual = server.asked();
+    let sampling = (usual.sampling.temperature, usual.sampling.top_k, usual.sampling.top_p);
+    assert_eq!(sampling, (0.8, 40, 0.9));
+    let options = json!({"temperature": 0, "top_k": 5, "top_p": 0.5, "min_p": 0.1, "seed": 7, "num_predict": 9,
+        "stop": ["END"], "repeat_penalty": 1.1, "repeat_last_n": 3, "num_ctx": 4096, "num_gpu": 99});
+    server.post("/api/chat", whole(with(hello(), json!({"options": options})))).await;
+    let asked = server.asked();
+    assert_eq!((asked.sampling.temperature, asked.sampling.top_k, asked.sampling.seed), (0.0, 5, 7));
+    assert_eq!((asked.sampling.repetition_penalty, asked.sampling.penalty_last_n), (1.1, 3));
+    assert_eq!((asked.max_tokens, asked.stop), (9, vec!["END".to_owned()]));
+}
+
+#[tokio::test]
+async fn what_asks_for_nothing_loads_what_is_loaded() {
+    let server = Server::saying("Hi.");
+    for (path, body) in
+        [("/api/chat", json!({"model": "x", "messages": []})), ("/api/generate", json!({"model": "x"}))]
+    {
+        let (status, answer) = server.post(path, body).await;
+        assert_eq!((status.as_u16(), &answer["done_reason"]), (200, &json!("load")), "{path}");
+    }
+    assert!(server.engine.asked.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn the_one_model_is_listed_shown_and_running() {
+    let server = Server::saying("Hi.");
+    for path in ["/api/tags", "/api/ps"] {
+        let (status, answer) = server.get(path).await;
+        assert_eq!((status.as_u16(), answer["models"].as_array().unwrap().len()), (200, 1), "{answer}");
+        assert_eq!(answer["models"][0]["name"], server.app.serving.model.name);
+    }
+    let (_, shown) = server.post("/api/show", json!({"model": "anything"})).await;
+    assert_eq!(shown["capabilities"][0], "completion");
+    assert_eq!(shown["model_info"]["general.architecture"], "llama");
+    assert!(server.get("/api/version").await.1["version"].is_string());
+}
+
+#[tokio::test]
+async fn what_concerns_other_models_is_refused_with_what_to_do_instead() {
+    let server = Server::saying("Hi.");
+    for (method, path) in [
+        ("POST", "/api/pull"),
+        ("POST", "/api/push"),
+        ("POST", "/api/create"),
+        ("POST", "/api/copy"),
+        ("DELETE", "/api/delete"),
+    ] {
+        let (status, error) = json_of(server.send(method, path, "{\"model\": \"x\"}").await).await;
+        assert_eq!(status, 501, "{path}");
+        assert!(
+            error["error"].as_str().unwrap().contains("the one model that it was started with"),
+            "{error}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn bad_input_is_refused_in_their_shape_by_its_name() {
+    let server = Server::saying("Hi.");
+    let check = async |path: &str, body: Value, at: &str| {
+        let (status, error) = server.post(path, body).await;
+        let text = error["error"].as_str().unwrap_or_else(|| panic!("{error}"));
+        assert!(status == 400 && text.contains(&format!("`{at}`")), "{status} {text}");
+    };
+    let chat = |more: Value| with(hello(), more);
+    check("/api/chat", chat(json!({"messages": "hi"})), "messages").await;
+    check("/api/chat", chat(json!({"stream": "no"})), "stream").await;
+    check("/api/chat", chat(json!({"options": []})), "options").await;
+    check("/api/chat", chat(json!({"options": {"top_p": 3}})), "options.top_p").await;
+    check("/api/chat", chat(json!({"options": {"num_predict": "all"}})), "options.num_predict").await;
+    check("/api/chat", chat(json!({"options": {"mirostat": 2}})), "options.mirostat").await;
+    check("/api/chat", chat(json!({"format": 7})), "format").await;
+    check("/api/chat", chat(json!({"format": {"type": "nonsense"}})), "format.type").await;
+    check("/api/chat", chat(json!({"think": "much"})), "think").await;
+    check("/api/chat", chat(json!({"tools": [{"function": {}}]})), "tools[0].function.name").await;
+    let image = json!([{"role": "user", "content": "x", "images": ["aGk="]}]);
+    check("/api/chat", json!({"messages": image}), "messages[0].images").await;
+    let ask = |more: Value| with(question(), more);
+    check("/api/generate", ask(json!({"suffix": "x"})), "suffix").await;
+    check("/api/generate", ask(json!({"template": "x"})), "template").await;
+    check("/api/generate", ask(json!({"context": ["x"]})), "context[0]").await;
+    check("/api/generate", ask(json!({"kvik": {"memory": true}})), "kvik.memory").await;
+}
+
+#[tokio::test]
+async fn a_stream_that_fails_ends_with_an_error_of_theirs() {
+    let server = Server::new(|request| {
+        let mut events = say(request, "Hi", FinishReason::Eos);
+        events.truncate(3);
+        events.push(Event::Failed(RequestError::Internal("broken".into())));
+        Ok(events)
+    });
+    let lines = lines(&server, "/api/chat", hello()).await;
+    assert!(lines.last().unwrap()["error"].as_str().unwrap().contains("broken"));
+}

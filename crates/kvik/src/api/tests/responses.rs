@@ -1,0 +1,251 @@
+//! `/v1/responses`: what is asked of the engine, how its events are worded, and what is stored.
+
+use super::*;
+
+fn ask(input: impl Into<Value>) -> Value {
+    json!({"model": "x", "input": input.into()})
+}
+
+async fn answer(server: &Server, body: Value) -> Value {
+    let (status, answer) = server.post("/v1/responses", body).await;
+    assert_eq!(status, 200, "{answer}");
+    answer
+}
+
+/// The events of a stream, whose numbers go up.
+async fn events(server: &Server, body: Value) -> Vec<Value> {
+    let data = server.stream("/v1/responses", with(body, json!({"stream": true}))).await;
+    let events: Vec<Value> = data.iter().map(|data| serde_json::from_str(data).unwrap()).collect();
+    for (at, event) in events.iter().enumerate() {
+        assert_eq!(event["sequence_number"], at, "{event}");
+    }
+    events
+}
+
+/// The items that a client makes of a stream, and that its pieces agree with what is said at their ends.
+fn gathered(events: &[Value]) -> Vec<Value> {
+    let mut items: Vec<Value> = Vec::new();
+    let mut text = String::new();
+    for event in events {
+        match event["type"].as_str().unwrap() {
+            "response.output_item.added" => {
+                assert_eq!(event["output_index"], items.len());
+                text.clear();
+                items.push(event["item"].clone());
+            }
+            "response.output_text.delta"
+            | "response.reasoning_text.delta"
+            | "response.function_call_arguments.delta" => {
+                assert_eq!(event["item_id"], items.last().unwrap()["id"]);
+                text.push_str(event["delta"].as_str().unwrap());
+            }
+            "response.output_text.done" | "response.reasoning_text.done" => {
+                assert_eq!(event["text"], text.as_str())
+            }
+            "response.function_call_arguments.done" => assert_eq!(event["arguments"], text.as_str()),
+            "response.output_item.done" => *items.last_mut().unwrap() = event["item"].clone(),
+            _ => {}
+        }
+    }
+    items
+}
+
+/// Without what no two answers have in common.
+fn comparable(items: &[Value]) -> Vec<Value> {
+    let mut items = items.to_vec();
+    for item in &mut items {
+        let item = item.as_object_mut().unwrap();
+        item.remove("id");
+        item.remove("call_id");
+    }
+    items
+}
+
+#[tokio::test]
+async fn an_answer_has_the_fields_that_clients_read() {
+    let server = Server::saying("Hi.");
+    let body = with(ask("Hello there, my friend."), json!({"metadata": {"a": "b"}, "temperature": 0.5}));
+    let answer = answer(&server, body).await;
+    assert_eq!((&answer["object"], &answer["status"]), (&json!("response"), &json!("completed")));
+    assert_eq!(answer["output"][0]["content"][0]["text"], "Hi.");
+    assert_eq!((&answer["metadata"], &answer["temperature"]), (&json!({"a": "b"}), &json!(0.5)));
+    let usage = &answer["usage"];
+    assert_eq!(usage["input_tokens"], server.asked().prompt.len());
+    assert_eq!(
+        (&usage["input_tokens_details"]["cached_tokens"], &usage["output_tokens"]),
+        (&json!(3), &json!(3))
+    );
+    assert_eq!(answer["kvik"]["cache"]["cached_tokens"], 3);
+}
+
+#[tokio::test]
+async fn a_stream_says_what_the_whole_answer_says() {
+    for text in SAYINGS {
+        let server = Server::saying(text);
+        let tool = json!({"type": "function", "name": "look", "parameters": {"type": "object"}});
+        let more = json!({"tools": [tool], "include": ["reasoning.encrypted_content", "message.output_text.logprobs"]});
+        let body = with(ask("Hello there, my friend."), more);
+        let whole = answer(&server, body.clone()).await;
+        let events = events(&server, body).await;
+        let last = events.last().unwrap();
+        assert_eq!(
+            (&events[0]["type"], &last["type"]),
+            (&json!("response.created"), &json!("response.completed"))
+        );
+        let output = last["response"]["output"].as_array().unwrap();
+        assert_eq!(&gathered(&events), output, "{text:?}");
+        assert_eq!(comparable(output), comparable(whole["output"].as_array().unwrap()), "{text:?}");
+        assert_eq!(last["response"]["usage"], whole["usage"]);
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_is_cut_off_is_incomplete() {
+    let server = Server::new(|request| Ok(say(request, "Hi", FinishReason::Length)));
+    let whole = answer(&server, ask("Hello.")).await;
+    assert_eq!(whole["status"], "incomplete");
+    assert_eq!(whole["incomplete_details"]["reason"], "max_output_tokens");
+    let events = events(&server, ask("Hello.")).await;
+    assert_eq!(events.last().unwrap()["type"], "response.incomplete");
+}
+
+#[tokio::test]
+async fn thoughts_are_counted_and_read_again_from_what_stands_for_them() {
+    let server = Server::saying("<think>\nLet me see.\n</think>\n\nIt is so.");
+    let sealing = json!({"include": ["reasoning.encrypted_content"], "store": false});
+    let first = answer(&server, with(ask("Why?"), sealing)).await;
+    assert!(first["usage"]["output_tokens_details"]["reasoning_tokens"].as_u64().unwrap() > 5);
+    let mut items = first["output"].as_array().unwrap().clone();
+    items[0].as_object_mut().unwrap().remove("content");
+    let history = |items: &[Value]| {
+        let mut input = vec![json!({"role": "user", "content": "Why?"})];
+        input.extend_from_slice(items);
+        input.push(json!({"role": "user", "content": "And?"}));
+        ask(input)
+    };
+    answer(&server, history(first["output"].as_array().unwrap())).await;
+    let with_text = server.asked().prompt;
+    answer(&server, history(&items)).await;
+    assert_eq!(server.asked().prompt, with_text);
+}
+
+#[tokio::test]
+async fn an_answer_is_gone_on_from_by_its_id() {
+    let server = Server::saying("Hi.");
+    let first = answer(&server, with(ask("One?"), json!({"instructions": "Be brief."}))).await;
+    let id = first["id"].as_str().unwrap();
+    let second = with(ask("Two?"), json!({"previous_response_id": id}));
+    let second = answer(&server, second).await;
+    let read = server.asked().prompt;
+    let said = json!([
+        {"role": "user", "content": "One?"}, {"role": "assistant", "content": "Hi."}, {"role": "user", "content": "Two?"},
+    ]);
+    answer(&server, ask(said)).await;
+    assert_eq!(
+        server.asked().prompt,
+        read,
+        "the same as if all of it were sent, without the old instructions"
+    );
+    let branch = with(ask("Other?"), json!({"previous_response_id": id}));
+    answer(&server, branch).await;
+    assert!(server.asked().prompt.len() < read.len() + 4, "a branch knows nothing of the other");
+
+    let (status, shown) = server.get(&format!("/v1/responses/{id}")).await;
+    assert_eq!((status.as_u16(), &shown), (200, &first));
+    let (_, items) = server.get(&format!("/v1/responses/{id}/input_items")).await;
+    assert_eq!(items["data"][0]["content"][0]["text"], "One?");
+    let (status, gone) = json_of(server.send("DELETE", &format!("/v1/responses/{id}"), "").await).await;
+    assert_eq!((status.as_u16(), &gone["deleted"]), (200, &json!(true)));
+    let (status, error) = server.get(&format!("/v1/responses/{id}")).await;
+    assert_eq!((status.as_u16(), &error["error"]["code"]), (404, &json!("response_not_found")));
+    let broken = with(ask("Three?"), json!({"previous_response_id": second["id"]}));
+    let (status, error) = server.post("/v1/responses", broken).await;
+    assert_eq!((status.as_u16(), &error["error"]["param"]), (404, &json!("previous_response_id")));
+}
+
+#[tokio::test]
+async fn what_is_not_to_be_stored_is_not() {
+    let server = Server::saying("Hi.");
+    for more in
+        [json!({"store": false}), json!({"kvik": {"cache": "private"}}), json!({"conversation": "talk"})]
+    {
+        let answer = answer(&server, with(ask("One?"), more)).await;
+        assert_eq!(answer["store"], false);
+        let (status, _) = server.get(&format!("/v1/responses/{}", answer["id"].as_str().unwrap())).await;
+        assert_eq!(status, 404);
+    }
+    let (_, kept) = server.get("/v1/conversations/talk").await;
+    assert_eq!(kept["messages"].as_array().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn tokens_are_counted_as_they_are_read() {
+    let server = Server::saying("Hi.");
+    let body = with(ask("Hello there."), json!({"instructions": "Be brief."}));
+    answer(&server, body.clone()).await;
+    let (status, counted) = server.post("/v1/responses/input_tokens", body).await;
+    assert_eq!(status, 200, "{counted}");
+    assert_eq!(counted["input_tokens"], server.asked().prompt.len());
+}
+
+#[tokio::test]
+async fn a_conversation_is_compacted_and_goes_on_from_the_item() {
+    let server = Server::saying("They spoke of the sea.");
+    let said = json!([
+        {"role": "user", "content": "Tell me of the sea."}, {"role": "assistant", "content": "It is wide."},
+        {"role": "user", "content": "And deep?"}, {"role": "assistant", "content": "Very."},
+    ]);
+    let (status, compacted) = server.post("/v1/responses/compact", ask(said)).await;
+    assert_eq!(status, 200, "{compacted}");
+    assert!(!server.asked().background, "somebody waits for it");
+    let item = compacted["output"][0].clone();
+    assert_eq!(item["type"], "compaction");
+    assert!(compacted["usage"]["output_tokens"].as_u64().unwrap() > 0);
+    answer(&server, ask(json!([item, {"role": "user", "content": "Is it salty?"}]))).await;
+    let read = server.app.serving.tokenizer.decode(&server.asked().prompt);
+    assert!(
+        read.contains("They spoke of the sea.") && read.contains("salty") && !read.contains("wide"),
+        "{read}"
+    );
+}
+
+#[tokio::test]
+async fn bad_input_is_refused_by_its_name() {
+    let server = Server::saying("Hi.");
+    let check = async |body: Value, at: &str| {
+        let (status, error) = server.post("/v1/responses", body).await;
+        assert!(status.is_client_error(), "{error}");
+        assert_eq!(error["error"]["param"], at, "{error}");
+    };
+    check(json!({"model": "x"}), "input").await;
+    check(ask(json!([])), "input").await;
+    check(ask(7), "input").await;
+    check(ask(json!([{"type": "magic"}])), "input[0].type").await;
+    check(with(ask("x"), json!({"nonsense": 1})), "nonsense").await;
+    check(with(ask("x"), json!({"background": true})), "background").await;
+    check(with(ask("x"), json!({"include": ["web"]})), "include").await;
+    check(with(ask("x"), json!({"tools": [{"type": "web_search"}]})), "tools[0].type").await;
+    check(with(ask("x"), json!({"tool_choice": "maybe"})), "tool_choice").await;
+    check(with(ask("x"), json!({"temperature": -1})), "temperature").await;
+    check(with(ask("x"), json!({"truncation": "some"})), "truncation").await;
+    check(with(ask("x"), json!({"previous_response_id": "resp_0"})), "previous_response_id").await;
+    check(with(ask("x"), json!({"previous_response_id": "a", "conversation": "b"})), "previous_response_id")
+        .await;
+    check(with(ask("x"), json!({"conversation": 7})), "conversation").await;
+    let format = json!({"format": {"type": "json_schema", "schema": {"type": "nonsense"}}});
+    check(with(ask("x"), json!({"text": format})), "text.format.schema.type").await;
+}
+
+#[tokio::test]
+async fn a_stream_that_fails_ends_with_an_error_event_and_stores_nothing() {
+    let server = Server::new(|request| {
+        let mut events = say(request, "Hi", FinishReason::Eos);
+        events.truncate(3);
+        events.push(Event::Failed(RequestError::Internal("broken".into())));
+        Ok(events)
+    });
+    let events = events(&server, ask("Hello.")).await;
+    assert_eq!(events.last().unwrap()["type"], "error");
+    let id = events[0]["response"]["id"].as_str().unwrap();
+    assert_eq!(server.get(&format!("/v1/responses/{id}")).await.0, 404);
+}

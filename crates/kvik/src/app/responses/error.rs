@@ -1,0 +1,34 @@
+//! Why an answer is not found or not kept.
+
+use axum::http::StatusCode;
+
+use crate::accounts::ledger::RecordsError;
+use crate::http::error::ApiError;
+
+/// What stands in the way.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ResponseError {
+    /// The tenant has none of that id.
+    #[error(
+        "there is no response `{0}`: it was never stored, was deleted, or is among the oldest, which are forgotten"
+    )]
+    NotFound(String),
+    /// What was said in it is longer than all answers of a tenant may be.
+    #[error("the response takes {bytes} bytes, and {max} are kept of a tenant; send `store: false`")]
+    TooLarge { bytes: u64, max: u64 },
+    #[error(transparent)]
+    Records(#[from] RecordsError),
+}
+
+impl From<ResponseError> for ApiError {
+    fn from(error: ResponseError) -> ApiError {
+        let message = error.to_string();
+        match error {
+            ResponseError::NotFound(_) => {
+                ApiError::new(StatusCode::NOT_FOUND, Some("response_not_found"), message)
+            }
+            ResponseError::TooLarge { .. } => ApiError::field("store", message),
+            ResponseError::Records(_) => ApiError::internal(message),
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! All stored answers.
+//!
+//! ```text
+//! head \0 tenant \0 id      its size, its place in time and the one before it
+//! body \0 tenant \0 id      what was said
+//! ```
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{ResponseError, StoredResponse};
+use crate::accounts::ledger::{Records, RecordsError, Table};
+
+type Result<T> = std::result::Result<T, ResponseError>;
+
+/// Answers of one tenant at most.
+pub(super) const RESPONSES_MAX: usize = 4096;
+/// Bytes of all of them at most.
+pub(super) const BYTES_MAX: u64 = 64 << 20;
+
+/// Whose, and which.
+type Key = (String, String);
+
+/// One record.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Record {
+    Head(Head),
+    Body(StoredResponse),
+}
+
+/// What is known of an answer without reading it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Head {
+    previous: Option<String>,
+    bytes: u64,
+    /// Larger than that of all that were used before.
+    order: u64,
+}
+
+/// All answers that are stored.
+pub(crate) struct Responses {
+    table: Table<Record>,
+    heads: Mutex<BTreeMap<Key, Head>>,
+}
+
+impl Responses {
+    /// Those that were stored when the records were closed; without records they last as long as the process.
+    pub(crate) fn open(records: Option<&Records>) -> Arc<Responses> {
+        let table: Table<Record> = records.map_or_else(Records::in_memory, Records::clone).table("responses");
+        let heads = heads(&table).unwrap_or_else(|error| {
+            tracing::warn!("the stored responses cannot be read: {error}");
+            BTreeMap::new()
+        });
+        Arc::new(Responses { table, heads: Mutex::new(heads) })
+    }
+
+    /// One answer of a tenant.
+    pub(crate) fn get(&self, tenant: &str, id: &str) -> Result<StoredResponse> {
+        let key = (tenant.to_owned(), id.to_owned());
+        if !self.lock().contains_key(&key) {
+            return Err(not_found(id));
+        }
+        self.body(&key)
+    }
+
+    /// All that was said up to an answer, which is used by that.
+    pub(crate) fn said_up_to(&self, tenant: &str, id: &str) -> Result<Vec<Value>> {
+        let chain = self.used(tenant, id)?;
+        let mut said = Vec::new();
+        for id in chain.into_iter().rev() {
+            said.extend(self.body(&(tenant.to_owned(), id))?.said);
+        }
+        Ok(said)
+    }
+
+    /// Ids from this answer back to the first, which are all as new as it now.
+    fn used(&self, tenant: &str, id: &str) -> Result<Vec<String>> {
+        let mut heads = self.lock();
+        let mut order = next_order(&heads);
+        let mut chain = Vec::new();
+        let mut next = Some(id.to_owned());
+        while let Some(id) = next.take() {
+            let head = heads.get_mut(&(tenant.to_owned(), id.clone())).ok_or_else(|| not_found(&id))?;
+            // What an answer goes on from is forgotten after it.
+            head.order = order;
+            order += 1;
+            next.clone_from(&head.previous);
+            chain.push(id);
+        }
+        Ok(chain)
+    }
+
+    /// Stores an answer, and forgets the oldest of its tenant where there are too many.
+    pub(super) fn keep(&self, tenant: &str, id: &str, stored: &StoredResponse) -> Result<()> {
+        let bytes = serde_json::to_vec(stored).map_or(0, |text| text.len() as u64);
+        if bytes > BYTES_MAX {
+            return Err(ResponseError::TooLarge { bytes, max: BYTES_MAX });
+        }
+        let key = (tenant.to_owned(), id.to_owned());
+        let (head, forgotten) = {
+            let heads = self.lock();
+            let head = Head { previous: stored.previous.clone(), bytes, order: next_order(&heads) };
+            (head, oldest(&heads, tenant, bytes))
+        };
+        let record = |name: &str| match name.starts_with("head") {
+            true => Record::Head(head.clone()),
+            false => Record::Body(stored.clone()),
+        };
+        let new = names(&key);
+        let gone: Vec<String> = forgotten.iter().flat_map(names).collect();
+        self.table.change(new.iter().chain(&gone).map(String::as_str), |name, _| {
+            new.iter().any(|new| new == name).then(|| record(name))
+        })?;
+        let mut heads = self.lock();
+        forgotten.iter().for_each(|key| drop(heads.remove(key)));
+        heads.insert(key, head);
+        Ok(())
+    }
+
+    /// Forgets an answer of a tenant.
+    pub(crate) fn delete(&self, tenant: &str, id: &str) -> Result<()> {
+        let key = (tenant.to_owned(), id.to_owned());
+        if !self.lock().contains_key(&key) {
+            return Err(not_found(id));
+        }
+        self.table.change(names(&key).iter().map(String::as_str), |_, _| None)?;
+        self.lock().remove(&key);
+        Ok(())
+    }
+
+    fn body(&self, key: &Key) -> Result<StoredResponse> {
+        let [_, body] = names(key);
+        let found = self.table.between(&body, &format!("{body}\0"))?;
+        found
+            .into_iter()
+            .find_map(|(_, record)| match record {
+                Record::Body(stored) => Some(stored),
+                Record::Head(_) => None,
+            })
+            .ok_or_else(|| not_found(&key.1))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Head>> {
+        // Every change of the map is one call, so it is whole whatever panicked.
+        self.heads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The answers of a tenant that make room for one of `bytes`.
+fn oldest(heads: &BTreeMap<Key, Head>, tenant: &str, bytes: u64) -> Vec<Key> {
+    let from = (tenant.to_owned(), String::new());
+    let mut own: Vec<(&Key, &Head)> = heads.range(from..).take_while(|((of, _), _)| of == tenant).collect();
+    own.sort_unstable_by_key(|(_, head)| std::cmp::Reverse(head.order));
+    let mut all = bytes;
+    let kept = own.iter().take(RESPONSES_MAX - 1).take_while(|(_, head)| {
+        all += head.bytes;
+        all <= BYTES_MAX
+    });
+    let kept = kept.count();
+    own[kept..].iter().map(|(key, _)| (*key).clone()).collect()
+}
+
+fn next_order(heads: &BTreeMap<Key, Head>) -> u64 {
+    heads.values().map(|head| head.order).max().map_or(0, |order| order + 1)
+}
+
+/// Names of the records of an answer.
+fn names((tenant, id): &Key) -> [String; 2] {
+    ["head", "body"].map(|kind| format!("{kind}\0{tenant}\0{id}"))
+}
+
+fn not_found(id: &str) -> ResponseError {
+    ResponseError::NotFound(id.to_owned())
+}
+
+fn heads(table: &Table<Record>) -> std::result::Result<BTreeMap<Key, Head>, RecordsError> {
+    let heads = table.between("head\0", "head\x01")?.into_iter().filter_map(|(name, record)| {
+        let (tenant, id) = name.strip_prefix("head\0")?.split_once('\0')?;
+        match record {
+            Record::Head(head) => Some(((tenant.to_owned(), id.to_owned()), head)),
+            Record::Body(_) => None,
+        }
+    });
+    Ok(heads.collect())
+}

@@ -1,0 +1,68 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::store::RESPONSES_MAX;
+use super::*;
+use crate::accounts::ledger::Records;
+
+fn stored(text: &str, previous: Option<&str>) -> StoredResponse {
+    StoredResponse {
+        response: json!({"id": text}),
+        input: vec![json!(text)],
+        said: vec![json!({"role": "user", "content": text}), json!({"role": "assistant", "content": text})],
+        previous: previous.map(str::to_owned),
+    }
+}
+
+proptest! {
+    /// Each answer goes on from any earlier one or from none; what was said up to it is what a walk back says.
+    #[test]
+    fn what_was_said_up_to_an_answer_is_the_chain_of_all_before(parents in prop::collection::vec(0..8_usize, 1..8)) {
+        let store = Responses::open(None);
+        let id = |at: usize| format!("resp_{at}");
+        let previous = |at: usize| (parents[at] < at).then(|| parents[at]);
+        for at in 0..parents.len() {
+            let before = previous(at).map(id);
+            store.keep("a", &id(at), &stored(&id(at), before.as_deref())).unwrap();
+        }
+        for at in 0..parents.len() {
+            let mut expect = Vec::new();
+            let mut next = Some(at);
+            while let Some(at) = next {
+                expect.splice(0..0, stored(&id(at), None).said);
+                next = previous(at);
+            }
+            prop_assert_eq!(store.said_up_to("a", &id(at)).unwrap(), expect);
+            prop_assert!(store.said_up_to("b", &id(at)).is_err(), "another tenant's does not exist");
+        }
+    }
+}
+
+#[test]
+fn they_are_there_after_a_restart_and_gone_when_deleted() {
+    let records = Records::in_memory();
+    let store = Responses::open(Some(&records));
+    store.keep("a", "one", &stored("one", None)).unwrap();
+    store.keep("a", "two", &stored("two", Some("one"))).unwrap();
+    drop(store);
+    let store = Responses::open(Some(&records));
+    assert_eq!(store.get("a", "two").unwrap(), stored("two", Some("one")));
+    assert_eq!(store.said_up_to("a", "two").unwrap().len(), 4);
+    store.delete("a", "one").unwrap();
+    assert!(store.get("a", "one").is_err() && store.delete("a", "one").is_err());
+    let broken = store.said_up_to("a", "two").unwrap_err().to_string();
+    assert!(broken.contains("`one`"), "{broken}");
+}
+
+#[test]
+fn the_oldest_are_forgotten_and_what_is_used_is_not() {
+    let store = Responses::open(None);
+    store.keep("a", "root", &stored("root", None)).unwrap();
+    store.keep("b", "other", &stored("other", None)).unwrap();
+    for at in 0..RESPONSES_MAX + 5 {
+        store.said_up_to("a", "root").unwrap();
+        store.keep("a", &format!("r{at}"), &stored("x", None)).unwrap();
+    }
+    assert!(store.get("a", "root").is_ok() && store.get("b", "other").is_ok());
+    assert!(store.get("a", "r5").is_err() && store.get("a", "r6").is_ok());
+}

@@ -1,0 +1,54 @@
+//! llama-server's slots: what each has computed last. Requests run without them; a slot is a name under which a client
+//! finds its prompt again, to save it.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use kvik_cache::{TenantId, Token};
+
+/// What was computed last in the slots of each tenant. There are as many as requests may run at once, and none holds
+/// more than the context.
+#[derive(Debug, Default)]
+pub(crate) struct Slots(Mutex<BTreeMap<SlotKey, Arc<[Token]>>>);
+
+/// A slot of a tenant.
+pub(crate) type SlotKey = (TenantId, usize);
+
+/// A slot in use by a request.
+#[derive(Debug, Clone)]
+pub(crate) struct SlotUse {
+    pub(crate) slots: Arc<Slots>,
+    pub(crate) key: SlotKey,
+    pub(crate) prompt: Vec<Token>,
+}
+
+impl Slots {
+    /// What was computed last in a slot.
+    pub(crate) fn get(&self, key: SlotKey) -> Option<Arc<[Token]>> {
+        self.lock().get(&key).cloned()
+    }
+
+    pub(crate) fn set(&self, key: SlotKey, tokens: &[Token]) {
+        self.lock().insert(key, tokens.into());
+    }
+
+    /// Forgets what a slot has computed, and returns it.
+    pub(crate) fn clear(&self, key: SlotKey) -> Option<Arc<[Token]>> {
+        self.lock().remove(&key)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<SlotKey, Arc<[Token]>>> {
+        // Every change of the map is one call, so it is whole whatever panicked.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SlotUse {
+    /// The answer has ended. Its last token was drawn and never computed.
+    pub(crate) fn ended(&self, answer: &[Token]) {
+        let (_, computed) = answer.split_last().unwrap_or((&0, &[]));
+        self.slots.set(self.key, &[&self.prompt, computed].concat());
+    }
+}

@@ -1,0 +1,165 @@
+//! The page that people open in a browser: the files of `crates/kvik/page`, embedded in the binary.
+//!
+//! It holds nothing secret, so it is given without a key, and also while the model loads. What it shows it asks
+//! of the API, with the key that its reader types in.
+
+use std::borrow::Cow;
+
+use axum::{
+    extract::Path,
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use rust_embed::RustEmbed;
+
+use crate::http::error::ApiError;
+
+/// Where the page begins.
+pub(crate) const ROOT: &str = "/";
+/// Where everything is that it loads.
+pub(crate) const FILES: &str = "/page/{*path}";
+
+const INDEX: &str = "index.html";
+
+/// The endings that files of the page may have, and what a browser is told that they are.
+const KINDS: [(&str, &str); 7] = [
+    ("html", "text/html; charset=utf-8"),
+    ("js", "text/javascript; charset=utf-8"),
+    ("css", "text/css; charset=utf-8"),
+    ("json", "application/json"),
+    ("svg", "image/svg+xml"),
+    ("png", "image/png"),
+    ("ico", "image/x-icon"),
+];
+
+/// Scripts, styles and data come from this server only, and nothing is ever run that is not a file of it: a text that
+/// a model wrote stays a text.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+#[derive(RustEmbed)]
+#[folder = "page"]
+struct Embedded;
+
+/// A file of the page.
+struct File {
+    kind: &'static str,
+    bytes: Cow<'static, [u8]>,
+    /// A hash of the bytes.
+    tag: HeaderValue,
+}
+
+/// Whether a path is the page's.
+pub(crate) fn has(path: &str) -> bool {
+    path == ROOT || path.starts_with("/page/")
+}
+
+/// `GET /`
+pub(crate) async fn index(headers: HeaderMap) -> Response {
+    answer(INDEX, &headers)
+}
+
+/// `GET /page/{path}`
+pub(crate) async fn file(Path(path): Path<String>, headers: HeaderMap) -> Response {
+    answer(&path, &headers)
+}
+
+fn answer(path: &str, headers: &HeaderMap) -> Response {
+    let Some(File { kind, bytes, tag }) = find(path) else {
+        let message = format!("the page has no file {path:?}");
+        return ApiError::new(StatusCode::NOT_FOUND, Some("unknown_file"), message).into_response();
+    };
+    let is_known = knows(headers, &tag);
+    let about = [
+        (header::CONTENT_TYPE, HeaderValue::from_static(kind)),
+        (header::ETAG, tag),
+        // Asked for again each time, so that page and server are of one version.
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
+        (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY)),
+        (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+        (HeaderName::from_static("referrer-policy"), HeaderValue::from_static("no-referrer")),
+    ];
+    if is_known { (StatusCode::NOT_MODIFIED, about).into_response() } else { (about, bytes).into_response() }
+}
+
+/// Whether the browser has the file with this tag already.
+fn knows(headers: &HeaderMap, tag: &HeaderValue) -> bool {
+    let lists = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|list| list.to_str().ok());
+    let mut tags = lists.flat_map(|list| list.split(',')).map(|tag| tag.trim().trim_start_matches("W/"));
+    tags.any(|known| known == "*" || *tag == known)
+}
+
+fn find(path: &str) -> Option<File> {
+    let (_, ending) = path.rsplit_once('.')?;
+    let (_, kind) = KINDS.into_iter().find(|(known, _)| *known == ending)?;
+    let (bytes, hash) = read(path)?;
+    let tag: String = hash[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+    Some(File { kind, bytes, tag: HeaderValue::try_from(format!("\"{tag}\"")).ok()? })
+}
+
+/// The bytes of a file and their SHA-256.
+fn read(path: &str) -> Option<(Cow<'static, [u8]>, [u8; 32])> {
+    // While the page is written, a change is seen without a build.
+    #[cfg(debug_assertions)]
+    if let Some(folder) = std::env::var_os("KVIK_PAGE_DIR") {
+        let bytes = read_from(folder.as_ref(), path)?;
+        let hash = <sha2::Sha256 as sha2::Digest>::digest(&bytes).into();
+        return Some((bytes.into(), hash));
+    }
+    let file = Embedded::get(path)?;
+    Some((file.data, file.metadata.sha256_hash()))
+}
+
+/// A file below `folder`, never beside it.
+#[cfg(debug_assertions)]
+fn read_from(folder: &std::path::Path, path: &str) -> Option<Vec<u8>> {
+    use std::path::{Component, Path};
+    let stays = Path::new(path).components().all(|part| matches!(part, Component::Normal(_)));
+    stays.then(|| std::fs::read(folder.join(path)).ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_of_the_page_has_a_kind() {
+        let files: Vec<_> = Embedded::iter().collect();
+        assert!(files.iter().any(|path| path == INDEX));
+        for path in files {
+            assert!(find(&path).is_some(), "{path} has an ending that no browser is told of");
+        }
+    }
+
+    #[cfg(debug_assertions)]
+    #[test]
+    fn a_path_never_leaves_the_folder() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("page");
+        std::fs::create_dir_all(folder.join("parts")).unwrap();
+        std::fs::write(root.path().join("secret.js"), "secret").unwrap();
+        std::fs::write(folder.join("parts/a.js"), "a").unwrap();
+        assert_eq!(read_from(&folder, "parts/a.js").as_deref(), Some(&b"a"[..]));
+        let outside = root.path().join("secret.js");
+        for path in
+            ["../secret.js", "parts/../../secret.js", "/../secret.js", outside.to_str().unwrap(), "", "parts"]
+        {
+            assert_eq!(read_from(&folder, path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_browser_that_has_the_file_gets_no_bytes() {
+        let check = |known: &str, expect: u16| {
+            let headers = HeaderMap::from_iter([(header::IF_NONE_MATCH, known.parse().unwrap())]);
+            assert_eq!(answer(INDEX, &headers).status().as_u16(), expect, "{known}");
+        };
+        let tag = find(INDEX).unwrap().tag;
+        let tag = tag.to_str().unwrap();
+        for known in [tag, "*", &format!("W/{tag}"), &format!("\"x\", {tag}")] {
+            check(known, 304);
+        }
+        for known in ["", "\"x\"", tag.trim_matches('"')] {
+            check(known, 200);
+        }
+    }
+}

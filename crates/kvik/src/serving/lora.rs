@@ -1,0 +1,133 @@
+//! The adapters beside the model: their names, and which apply where a request does not say.
+
+use std::{
+    path::Path,
+    sync::{PoisonError, RwLock},
+};
+
+use anyhow::{Context, bail};
+use kvik_engine::api::{AdapterId, AdapterMix, AdapterUse};
+use kvik_engine::load::LoadedAdapter;
+use kvik_engine::model::{ADAPTERS_MAX, Adapter, Adapters, Model};
+use kvik_kernels::Pool;
+
+use crate::settings::lora::{LoraArgs, ScaledFile};
+
+/// The adapters of a server.
+#[derive(Default)]
+pub(crate) struct LoraAdapters {
+    /// By number.
+    cards: Vec<LoraCard>,
+    adapters: Adapters,
+    /// The scale of each where a request does not say; 0 where it does not apply.
+    usual: RwLock<Vec<f32>>,
+}
+
+/// Description of an adapter.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct LoraCard {
+    /// The stem of its file's name, by which requests name it.
+    pub(crate) name: String,
+    pub(crate) path: String,
+    /// The scale with which a request has it that names it as its model.
+    pub(crate) scale: f32,
+    /// What it was trained for, in words.
+    pub(crate) task_name: String,
+    /// Text with which its prompts begin.
+    pub(crate) prompt_prefix: String,
+    pub(crate) digest: [u8; 32],
+}
+
+impl LoraAdapters {
+    /// Loads the adapters of the flags for a model.
+    pub(crate) fn open(args: &LoraArgs, model: &Model, pool: &Pool) -> anyhow::Result<LoraAdapters> {
+        let files = args.files();
+        if files.len() > ADAPTERS_MAX {
+            bail!("--lora: {} adapters are too many; the limit is {ADAPTERS_MAX}", files.len());
+        }
+        let (mut cards, mut adapters): (Vec<LoraCard>, Vec<Adapter>) = (Vec::new(), Vec::new());
+        for ScaledFile { path, scale } in files {
+            let file = LoadedAdapter::open(&path);
+            let file = file.with_context(|| format!("the adapter {} cannot be read", path.display()))?;
+            let adapter = Adapter::load(&file, model, pool);
+            let adapter =
+                adapter.with_context(|| format!("the adapter {} cannot be used", path.display()))?;
+            let card = LoraCard::new(&path, scale, file, adapter.digest());
+            if let Some(other) = cards.iter().find(|other| other.name == card.name) {
+                let (path, name) = (&card.path, &card.name);
+                bail!("the adapters {} and {path} are both called `{name}`; rename a file", other.path);
+            }
+            tracing::info!(
+                "adapter {} `{}` of {}: {} matrices, {} KiB, scale {scale}",
+                cards.len(),
+                card.name,
+                card.path,
+                adapter.matrices(),
+                adapter.bytes() >> 10
+            );
+            cards.push(card);
+            adapters.push(adapter);
+        }
+        let applies = !args.lora_init_without_apply;
+        let usual = cards.iter().map(|card| if applies { card.scale } else { 0.0 }).collect();
+        Ok(LoraAdapters { cards, adapters: Adapters::new(adapters), usual: RwLock::new(usual) })
+    }
+
+    /// Those that the engine computes with.
+    pub(crate) fn adapters(&self) -> Adapters {
+        self.adapters.clone()
+    }
+
+    /// By number.
+    pub(crate) fn cards(&self) -> &[LoraCard] {
+        &self.cards
+    }
+
+    /// The number of the adapter with this name.
+    pub(crate) fn find(&self, name: &str) -> Option<usize> {
+        self.cards.iter().position(|card| card.name == name)
+    }
+
+    /// The scales that apply where a request does not say, by number.
+    pub(crate) fn usual_scales(&self) -> Vec<f32> {
+        // Scales are numbers, whole whatever panicked.
+        self.usual.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// From now on these apply where a request does not say; running requests go on as they are.
+    pub(crate) fn set_usual(&self, scales: Vec<f32>) {
+        *self.usual.write().unwrap_or_else(PoisonError::into_inner) = scales;
+    }
+
+    /// What applies where a request does not say.
+    pub(crate) fn usual(&self) -> Option<AdapterMix> {
+        if self.cards.is_empty() { None } else { self.mix(&self.usual_scales()) }
+    }
+
+    /// What a request is computed with that names this one as its model.
+    pub(crate) fn alone(&self, number: usize) -> Option<AdapterMix> {
+        let scale = |(index, card): (usize, &LoraCard)| if index == number { card.scale } else { 0.0 };
+        self.mix(&self.cards.iter().enumerate().map(scale).collect::<Vec<f32>>())
+    }
+
+    /// The adapters with these scales, by number.
+    pub(crate) fn mix(&self, scales: &[f32]) -> Option<AdapterMix> {
+        let uses = (0..).zip(scales);
+        self.adapters.mix(uses.map(|(id, &scale)| AdapterUse { adapter: AdapterId(id), scale }))
+    }
+}
+
+impl LoraCard {
+    fn new(path: &Path, scale: f32, file: LoadedAdapter, digest: [u8; 32]) -> LoraCard {
+        let LoadedAdapter { task_name, prompt_prefix, .. } = file;
+        let stem = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy();
+        LoraCard {
+            name: stem.into_owned(),
+            path: path.display().to_string(),
+            scale,
+            task_name,
+            prompt_prefix,
+            digest,
+        }
+    }
+}

@@ -1,0 +1,85 @@
+"""Spans of answers, as a collector of OpenTelemetry gets them; and the dashboard, whose numbers the server has."""
+import http.server
+import json
+import re
+import threading
+import time
+
+import pytest
+from server import ROOT, Server
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+QUESTION = {"messages": [{"role": "user", "content": "Hello there, my friend."}], "max_tokens": 8, "temperature": 0}
+
+
+class Collector(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.took.append((self.path, self.headers["Content-Type"], json.loads(body)))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def collector():
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector)
+    server.took = []
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def spans(collector):
+    return [span for _, _, body in collector.took for resource in body["resourceSpans"]
+            for scope in resource["scopeSpans"] for span in scope["spans"]]
+
+
+def attributes(span):
+    return {one["key"]: next(iter(one["value"].values())) for one in span["attributes"]}
+
+
+def test_every_answer_is_a_span_and_what_it_went_through_are_its_children(collector):
+    with Server("--otlp", f"http://127.0.0.1:{collector.server_address[1]}") as server:
+        answer = server.post("/v1/chat/completions", QUESTION, traceparent=f"00-{TRACE}-00f067aa0ba902b7-01").json
+        assert server.post("/v1/messages", QUESTION, **{"anthropic-version": "2023-06-01"}).status == 200
+        assert server.post("/v1/chat/completions", {"messages": []}).status == 400
+        connection, response = server.open_stream("/v1/chat/completions", QUESTION | {"max_tokens": 1500, "stream": True})
+        response.readline()
+        response.close()
+        connection.close()
+        time.sleep(0.3)
+    assert {(path, kind) for path, kind, _ in collector.took} == {("/v1/traces", "application/json")}
+    answers = [span for span in spans(collector) if span["name"].startswith("chat ")]
+    assert len(answers) == 3  # what was refused before it reached the model is none
+    first = next(span for span in answers if span["traceId"] == TRACE)
+    assert first["parentSpanId"] == "00f067aa0ba902b7"
+    said = attributes(first)
+    usage = answer["usage"]
+    assert (int(said["gen_ai.usage.input_tokens"]), int(said["gen_ai.usage.output_tokens"])) == (usage["prompt_tokens"], usage["completion_tokens"])
+    assert said["gen_ai.response.id"] == answer["id"] and said["gen_ai.provider.name"] == "kvik"
+    children = [span for span in spans(collector) if span.get("parentSpanId") == first["spanId"]]
+    assert sorted(span["name"] for span in children) == ["decode", "prefill", "queue"]
+    assert all(int(span["startTimeUnixNano"]) <= int(span["endTimeUnixNano"]) for span in spans(collector))
+    assert [attributes(span).get("error.type") for span in answers].count("cancelled") == 1
+    assert "my friend" not in json.dumps(spans(collector))
+
+
+def test_a_collector_that_is_gone_costs_nothing():
+    with Server("--otlp", "http://127.0.0.1:9") as server:
+        began = time.monotonic()
+        assert server.post("/v1/chat/completions", QUESTION).status == 200
+        assert time.monotonic() - began < 5
+
+
+def test_the_dashboard_asks_for_numbers_that_the_server_has():
+    dashboard = json.loads((ROOT / "docs/grafana/kvik.json").read_text())
+    asked = {name for panel in dashboard["panels"] for target in panel["targets"] for name in re.findall(r"kvik_\w+", target["expr"])}
+    with Server("--memory", "on") as server:
+        server.post("/v1/chat/completions", QUESTION)
+        has = set(re.findall(r"^(kvik_\w+)", server.get("/metrics").text, re.M))
+    missing = {name for name in asked if name not in has}
+    assert len(asked) > 20 and not missing

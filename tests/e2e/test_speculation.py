@@ -1,0 +1,63 @@
+"""Drafts change no answer: text, tokens and log-probabilities are those of a server that draws one token at a time."""
+import pathlib
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from server import Server  # noqa: E402
+
+STORY = "The folder is red. The folder is full of letters. The letters are red. The folder is red. The folder is full of "
+OPTIONS = {
+    "greedy": {"temperature": 0},
+    "sampled": {"temperature": 0.7, "seed": 5},
+    "log-probabilities": {"temperature": 0, "n_probs": 5},
+    "penalties": {"temperature": 0, "repeat_penalty": 1.3, "frequency_penalty": 0.4},
+    "several": {"temperature": 0.5, "seed": 3, "n": 3},
+    "stop": {"temperature": 0, "stop": ["red.", "\n\n"]},
+    "biases": {"temperature": 0, "logit_bias": [["letters", 2.0], ["red", False]]},
+    "grammar": {"temperature": 0, "grammar": 'root ::= ("The folder is " ("red" | "full") ". ")+'},
+    "no end": {"temperature": 0, "ignore_eos": True},
+    "forgetful": {"temperature": 0, "kvik": {"retain": "sinks:48"}},
+}
+
+
+@pytest.fixture(scope="module")
+def servers():
+    with Server("--speculate", "none") as without, Server() as with_:
+        yield without, with_
+
+
+def said(server, body):
+    answer = server.post("/completion", body)
+    assert answer.status == 200, answer.text
+    answers = answer.json if isinstance(answer.json, list) else [answer.json]
+    fields = ("content", "tokens", "completion_probabilities", "stop_type", "stopping_word", "tokens_predicted")
+    return [[answer.get(field) for field in fields] for answer in answers], answers
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_answers_are_the_same(servers, name):
+    accepted = 0
+    for start in range(4):
+        body = {"prompt": STORY[start:] * 2, "n_predict": 60, "return_tokens": True, **OPTIONS[name]}
+        (plain, _), (drafted, answers) = (said(server, body) for server in servers)
+        assert plain == drafted
+        accepted += sum(answer["timings"]["draft_n_accepted"] for answer in answers)
+        assert all(answer["timings"]["draft_n"] >= answer["timings"]["draft_n_accepted"] for answer in answers)
+    if name in ("greedy", "no end", "grammar"):
+        assert accepted > 0, "an answer that repeats itself is drafted"
+    if name == "forgetful":
+        assert accepted == 0, "nothing is drafted for those"
+
+
+def test_without_drafts_there_are_none(servers):
+    _, answers = said(servers[0], {"prompt": STORY * 2, "n_predict": 40, "temperature": 0})
+    assert answers[0]["timings"]["draft_n"] == 0
+
+
+def test_metrics_count_drafts(servers):
+    said(servers[1], {"prompt": STORY * 2, "n_predict": 40, "temperature": 0})
+    metrics = servers[1].get("/metrics").text
+    counts = {line.split()[0]: float(line.split()[1]) for line in metrics.splitlines() if line.startswith("kvik_draft")}
+    assert counts["kvik_drafted_tokens_total"] >= counts["kvik_draft_accepted_tokens_total"] > 0

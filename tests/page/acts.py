@@ -1,0 +1,49 @@
+"""What a person does on the page, as the tests say it."""
+import pathlib
+import urllib.parse
+
+from playwright.sync_api import expect
+
+AXE = pathlib.Path(__file__).parent / "node_modules/axe-core/axe.min.js"
+
+
+def ask(page, text):
+    question = page.locator(".composer textarea")
+    question.fill(text)
+    question.press("Enter")
+
+
+def answers(page):
+    """The answers that are complete, without what an answer says below its text."""
+    return page.locator(".said .message.assistant .content")
+
+
+def questions(page):
+    return page.locator(".said .message.user .content")
+
+
+def wait_for_answers(page, count):
+    expect(answers(page)).to_have_count(count)
+    expect(page.locator(".answering")).to_have_count(0)
+
+
+def open_id(page):
+    """The id of the conversation that the address names."""
+    return page.evaluate("location.hash").removeprefix("#/chat/")
+
+
+def turns(*texts):
+    """Messages that take turns: question, answer, question, ..."""
+    return [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(texts)]
+
+
+def kept(server, id):
+    """(role, content) of what the server keeps of a conversation."""
+    return [(message["role"], message["content"]) for message in server.get(f"/v1/conversations/{urllib.parse.quote(id)}").json["messages"]]
+
+
+def violations(page):
+    """Barriers that axe finds."""
+    page.evaluate(AXE.read_text())
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+    return [(one["id"], one["help"], [node["html"][:200] for node in one["nodes"][:3]]) for one in found]

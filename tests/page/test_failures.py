@@ -1,0 +1,189 @@
+"""What the page does when things go wrong: keys, full queues, servers that end, reloads, other tabs."""
+import concurrent.futures
+import json
+import re
+
+import pytest
+from acts import answers, ask, kept, open_id, questions, turns, wait_for_answers
+from between import Between
+from conftest import serve
+from playwright.sync_api import expect
+
+KEY = "a-key-of-the-test"
+LONG = {"prompt": "Once upon a time", "n_predict": 1900, "ignore_eos": True, "stream": True}
+
+
+@pytest.fixture(scope="module")
+def locked():
+    with serve("--api-key", KEY) as server:
+        yield server
+
+
+def dialog(page):
+    return page.get_by_role("dialog")
+
+
+def test_a_key_is_asked_for_refused_and_remembered(open_page, locked, watch):
+    watch.expect("401")
+    page = open_page(port=locked.port)
+    expect(dialog(page)).to_have_count(1)
+    expect(dialog(page)).to_contain_text("This server requires a key")
+    dialog(page).get_by_label("Key").fill("wrong")
+    dialog(page).get_by_role("button", name="Use this key").click()
+    expect(dialog(page)).to_contain_text("The server refused the key")
+    dialog(page).get_by_label("Key").fill(KEY)
+    dialog(page).get_by_role("button", name="Use this key").click()
+    expect(page.get_by_role("status").filter(has_text="kvik-tiny")).to_be_visible()
+    ask(page, "Hello.")
+    wait_for_answers(page, 1)
+    page.reload()
+    wait_for_answers(page, 1)
+    expect(dialog(page)).to_have_count(0)
+    assert page.evaluate("JSON.stringify(Object.keys(localStorage))") == '["kvik.key"]'
+    assert KEY not in page.evaluate("document.documentElement.outerHTML + location.href")
+
+
+def test_a_key_that_is_not_given_is_said(open_page, locked, watch):
+    watch.expect("401")
+    page = open_page(port=locked.port)
+    expect(dialog(page)).to_have_count(1)
+    page.keyboard.press("Escape")
+    expect(dialog(page)).to_have_count(0)
+    expect(page.get_by_role("alert").first).to_contain_text("key")
+    expect(page.get_by_text("No key", exact=True)).to_be_visible()
+
+
+def test_a_full_queue_gives_the_question_back(open_page, watch):
+    watch.expect("429")
+    with serve("--parallel", "1", "--queue", "2") as server, concurrent.futures.ThreadPoolExecutor() as pool:
+        page = open_page(port=server.port)
+        page.get_by_label("Your question").fill("Is there room?")
+        # One runs and two wait; the others are refused, so that the queue is full whatever the order.
+        busy = [pool.submit(server.open_stream, "/completion", LONG) for _ in range(12)]
+        while sum(stream.done() and stream.result()[1].status == 429 for stream in busy) == 0:
+            page.wait_for_timeout(20)
+        page.get_by_role("button", name="Send").click()
+        note = page.locator(".note")
+        expect(note).to_contain_text("Too many requests wait at the server")
+        expect(note).to_contain_text(re.compile(r"Send again in \d+ s\."))
+        expect(page.get_by_label("Your question")).to_have_value("Is there room?")
+        assert kept(server, open_id(page)) == []
+        for stream in busy:
+            connection, response = stream.result()
+            connection.sock.close()
+            response.close()
+        page.wait_for_timeout(500)
+        page.get_by_role("button", name="Send").click()
+        wait_for_answers(page, 1)
+        expect(page.locator(".note")).to_be_hidden()
+        page.goto("about:blank")
+
+
+def test_a_server_killed_in_mid_stream_leaves_a_draft(open_page, watch, tmp_path):
+    watch.expect("ERR_|Failed to load")
+    state = {"KVIK_STATE_DIR": str(tmp_path / "state")}
+    with serve(env=state) as server, Between(server.port) as between:
+        page = open_page(port=between.port)
+        ask(page, "Please remember that my dog is called Bolt.")
+        wait_for_answers(page, 1)
+        between.fields = {"ignore_eos": True, "max_tokens": 1500}
+        ask(page, "What is my dog called?")
+        expect(page.locator(".answering .content")).not_to_be_empty()
+        server.kill()
+        expect(page.locator(".note")).to_contain_text("The connection ended in the middle of the answer.")
+        expect(page.get_by_label("Your question")).to_have_value("What is my dog called?")
+        expect(page.locator(".rest .content")).not_to_be_empty()
+        # As long as it is away, that is what is said, and nothing is lost.
+        page.get_by_role("button", name="Send").click()
+        expect(page.locator(".note")).to_contain_text("The server does not answer.")
+        expect(page.get_by_label("Your question")).to_have_value("What is my dog called?")
+        between.fields = {}
+        with serve(env=state) as again:
+            between.upstream = again.port
+            page.get_by_role("button", name="Send").click()
+            wait_for_answers(page, 2)
+            assert [role for role, _ in kept(again, open_id(page))] == ["user", "assistant"] * 2
+            page.goto("about:blank")
+
+
+def test_a_reload_in_mid_answer_gives_the_question_back(open_page, server, between):
+    page = open_page(port=between.port)
+    between.delay_s, between.scripted = 0.05, [f"word{number} " for number in range(300)]
+    ask(page, "Count.")
+    expect(page.locator(".answering .content")).to_contain_text("word3 ")
+    page.reload()
+    expect(page.get_by_label("Your question")).to_have_value("Count.")
+    expect(page.locator(".note")).to_contain_text("was not finished")
+    between.delay_s = 0
+    page.get_by_role("button", name="Send").click()
+    wait_for_answers(page, 1)
+    page.reload()
+    wait_for_answers(page, 1)
+    expect(page.get_by_label("Your question")).to_have_value("")
+    expect(page.locator(".note")).to_be_hidden()
+
+
+def test_what_was_being_written_outlives_a_reload(page):
+    page.get_by_label("Your question").fill("half a thou")
+    page.reload()
+    expect(page.get_by_label("Your question")).to_have_value("half a thou")
+
+
+def test_a_change_in_one_tab_is_seen_in_the_other(open_page, conversation, server):
+    id = conversation(turns("Hello.", "Hi."), "two tabs")
+    first = open_page(f"#/chat/{id}")
+    second = open_page(f"#/chat/{id}", context=first.context)
+    wait_for_answers(second, 1)
+    ask(first, "What is my dog called?")
+    wait_for_answers(first, 2)
+    wait_for_answers(second, 2)
+    expect(questions(second).last).to_have_text("What is my dog called?")
+    assert answers(second).all_inner_texts() == answers(first).all_inner_texts()
+    first.get_by_role("button", name="More actions with this conversation").click()
+    first.get_by_role("button", name="Delete").click()
+    first.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    expect(second.get_by_role("list", name="Conversations").get_by_text("two tabs")).to_have_count(0)
+    expect(second.get_by_role("alert")).to_have_text("This conversation was deleted in another tab.")
+
+
+def test_a_conversation_that_another_program_uses_is_said_to_be_busy(open_page, server, conversation, watch):
+    watch.expect("409")
+    id = conversation(turns("Hello.", "Hi."), "busy")
+    page = open_page(f"#/chat/{id}")
+    wait_for_answers(page, 1)
+    body = {"messages": [{"role": "user", "content": "Go on."}], "stream": True, "ignore_eos": True, "max_tokens": 1900,
+            "kvik": {"conversation": id}}
+    connection, response = server.open_stream("/v1/chat/completions", body)
+    response.readline()
+    ask(page, "And me?")
+    expect(page.locator(".note")).to_contain_text("Another tab or program is asking in this conversation.")
+    expect(page.get_by_label("Your question")).to_have_value("And me?")
+    connection.sock.close()
+    response.close()
+
+
+def test_a_conversation_that_is_gone_is_said_to_be(open_page, watch):
+    watch.expect("404")
+    page = open_page("#/chat/conv_000000000000000000000000")
+    expect(page.get_by_role("alert")).to_contain_text("conv_000000000000000000000000")
+
+
+def test_an_error_inside_a_stream_is_the_end_of_it(open_page, server):
+    page = open_page()
+    error = {"error": {"message": "The model failed.", "type": "server_error", "param": None, "code": "internal_error"}}
+    body = "".join(f"data: {json.dumps(event)}\n\n" for event in ({"choices": [{"delta": {"content": "Half"}}]}, error))
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(content_type="text/event-stream", body=body))
+    ask(page, "Hello.")
+    expect(page.locator(".note")).to_contain_text("The model failed.")
+    expect(page.locator(".rest .content")).to_have_text("Half")
+    assert kept(server, open_id(page)) == []
+
+
+def test_a_model_that_loads_is_said_to_load(open_page, watch):
+    watch.expect("503")
+    page = open_page("#/retention")
+    page.route("**/health", lambda route: route.fulfill(status=503, json={"error": {"message": "Loading model"}}))
+    page.reload()
+    expect(page.get_by_text("The model is loading")).to_be_visible()
+    page.unroute("**/health")
+    expect(page.get_by_text("kvik-tiny", exact=True)).to_be_visible()

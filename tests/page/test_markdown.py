@@ -1,0 +1,162 @@
+"""Markdown in answers: what is shown, and that nothing that anybody writes becomes markup."""
+import pytest
+from acts import answers, ask, turns, wait_for_answers
+from playwright.sync_api import expect
+
+EVERYTHING = """# Title
+
+A *soft* and **strong** word, ~~gone~~, `code <b>`, snake_case_name, 2 * 3 * 4,
+and a second line with [a link](https://example.org/a_(b) "title") and https://example.org/c.
+
+- one
+- two
+  - inner
+    1. deep
+- [x] done
+
+3. three
+4. four
+
+> quoted
+> > twice
+
+| name | size |
+| --- | ---: |
+| a \\| b | 12 |
+
+```python
+def f():
+    return "<script>alert(1)</script>"
+```
+
+Costs $5 or $6, but $e^{i\\pi} = -1$ and
+
+$$
+\\sum_i x_i * y_i * z_i
+$$
+
+![a picture](https://example.org/p.png)
+
+***
+The end"""
+
+HOSTILE = [
+    "<script>window.harmed = 1</script>",
+    "<img src=x onerror='window.harmed = 1'>",
+    "<svg onload=window.harmed=1><iframe src=javascript:harmed=1></iframe>",
+    "[click](javascript:window.harmed=1) [data](data:text/html,<script>harmed=1</script>) [v](vbscript:x) [b](JaVaScRiPt:alert(1))",
+    "[tab](java\tscript:alert(1)) [entity](&#106;avascript:alert(1)) <javascript:alert(1)>",
+    "![x](javascript:window.harmed=1) ![y](https://example.org/\"onerror=\"harmed=1)",
+    "```html\n</code></pre><script>window.harmed = 1</script>\n```",
+    "```\"><img src=x onerror=window.harmed=1>\ncode\n```",
+    "| <img src=x onerror=harmed=1> |\n| --- |\n| </td><script>harmed=1</script> |",
+    "# <style>body{display:none}</style>\n- <base href=//evil>\n> <form action=//evil><input></form>",
+    "$$\n<math><mtext><script>harmed=1</script></mtext></math>\n$$",
+    "[file x\n](<b>)\n<!-- <b> --> <![CDATA[<b>]]> &lt;b&gt;",
+]
+FORBIDDEN = "script:not([src]), iframe, object, embed, form:not(.composer):not([method=dialog]), base, link[href*=evil], img, [onerror], [onload], style, .content svg, .content math"
+
+
+def shown(open_page, conversation, text):
+    page = open_page(f"#/chat/{conversation(turns('Show it.', text))}")
+    wait_for_answers(page, 1)
+    return page, answers(page)
+
+
+def test_markdown_is_rendered(open_page, conversation):
+    page, content = shown(open_page, conversation, EVERYTHING)
+    expect(content.locator(".level-1")).to_have_text("Title")
+    expect(content.locator("em")).to_have_text("soft")
+    expect(content.locator("p strong")).to_have_text("strong")
+    expect(content.locator("s")).to_have_text("gone")
+    expect(content.locator("p code:not(.math)")).to_have_text("code <b>")
+    expect(content.locator("p").first).to_contain_text("snake_case_name, 2 * 3 * 4,")
+    expect(content.locator("p").first.locator("br")).to_have_count(1)
+    links = content.locator("a").evaluate_all("all => all.map(a => [a.textContent, a.getAttribute('href'), a.rel])")
+    rel = "noopener noreferrer nofollow"
+    assert links == [["a link", "https://example.org/a_(b)", rel], ["https://example.org/c", "https://example.org/c", rel],
+                     ["Image: a picture", "https://example.org/p.png", rel]]
+    expect(content.locator("ul > li > ul > li > ol > li")).to_have_text("deep")
+    expect(content.locator("li", has_text="done")).to_have_text("☑ done")
+    expect(content.locator("ol[start='3'] > li")).to_have_text(["three", "four"])
+    expect(content.locator("blockquote blockquote")).to_have_text("twice")
+    assert content.locator("table td").all_inner_texts() == ["a | b", "12"]
+    assert content.locator("table td").last.evaluate("cell => cell.style.textAlign") == "right"
+    expect(content.locator("figure.code code")).to_have_text('def f():\n    return "<script>alert(1)</script>"')
+    expect(content.locator("p code.math")).to_have_text("e^{i\\pi} = -1")
+    expect(content.locator("pre.math")).to_have_text("\\sum_i x_i * y_i * z_i")
+    expect(content).to_contain_text("Costs $5 or $6, but")
+    expect(content.locator("hr")).to_have_count(1)
+
+
+def test_code_is_copied(open_page, conversation):
+    page, content = shown(open_page, conversation, "```\na <b> c\n  d\n```")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    content.get_by_role("button", name="Copy").click()
+    expect(content.get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == "a <b> c\n  d"
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_nothing_that_a_model_says_becomes_markup(open_page, conversation, text):
+    page, content = shown(open_page, conversation, text)
+    assert page.locator(FORBIDDEN).count() == 0
+    addresses = page.locator("#view a").evaluate_all("all => all.map(a => a.protocol)")
+    assert set(addresses) <= {"http:", "https:", "mailto:"}
+    assert page.evaluate("window.harmed") is None
+
+
+def test_hostile_text_while_it_streams(open_page, between):
+    page = open_page(port=between.port)
+    between.delay_s, between.scripted = 0.002, [letter for letter in "\n\n".join(HOSTILE)]
+    page.evaluate("""forbidden => {
+        window.seen = 0;
+        new MutationObserver(() => { window.seen += document.querySelectorAll(forbidden).length; }).observe(document.body, {childList: true, subtree: true});
+    }""", FORBIDDEN)
+    ask(page, "Harm me.")
+    expect(page.locator(".said .assistant .content")).to_contain_text("&lt;b&gt;", timeout=30_000)
+    assert page.evaluate("[window.seen, window.harmed]") == [0, None]
+
+
+def test_a_streamed_answer_looks_as_it_does_when_it_is_whole(open_page, between):
+    page = open_page(port=between.port)
+    between.delay_s, between.scripted = 0.002, [EVERYTHING[at:at + 3] for at in range(0, len(EVERYTHING), 3)] + [" "] * 400
+    ask(page, "Say everything.")
+    expect(page.locator(".answering .content")).to_contain_text("The end")
+    live = page.locator(".answering .content").inner_html()
+    wait_for_answers(page, 1)
+    assert live == answers(page).inner_html()
+
+
+def test_names_questions_system_prompts_and_files_are_text(open_page, conversation, server):
+    bad = "<img src=x onerror='window.harmed=1'><script>harmed=1</script>"
+    messages = [{"role": "system", "content": bad}, {"role": "user", "content": f"[file {bad}]\n{bad}\n[end of file {bad}]\n\n{bad}"},
+                {"role": "assistant", "content": "Fine.", "reasoning_content": bad,
+                 "tool_calls": [{"id": "1", "type": "function", "function": {"name": bad, "arguments": f'{{"a": "{bad}"}}'}}]},
+                {"role": "tool", "tool_call_id": "1", "content": bad}]
+    page = open_page(f"#/chat/{conversation(messages, bad)}")
+    wait_for_answers(page, 1)
+    expect(page.get_by_role("heading", level=1)).to_have_text(bad)
+    expect(page.locator(".message.user p.plain")).to_have_text(bad)
+    expect(page.locator(".message.user summary")).to_have_text(f"File {bad}")
+    page.get_by_role("button", name="Settings").click()
+    expect(page.get_by_role("textbox", name="System prompt")).to_have_value(bad)
+    page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="More actions").click()
+    page.get_by_role("button", name="Delete").click()
+    expect(page.get_by_role("dialog")).to_contain_text(bad)
+    page.locator("input[type=file]").set_input_files([{"name": "<b>x.txt", "mimeType": "text/plain", "buffer": b"<b>"}])
+    expect(page.get_by_role("list", name="Files")).to_contain_text("<b>x.txt")
+    assert page.locator(FORBIDDEN).count() == 0 and page.evaluate("window.harmed") is None
+
+
+def test_texts_made_to_be_slow_are_not(page):
+    slow = page.evaluate("""async () => {
+        const { renderMarkdown } = await import("/page/markdown/render.js");
+        const texts = ["*a ".repeat(30000), "[".repeat(60000), "`a``b```c".repeat(8000), ">".repeat(50000), "$a ".repeat(30000),
+            Array.from({length: 1000}, (_, depth) => " ".repeat(depth) + "- x").join("\\n"), "|a\\n".repeat(20000), "[a](".repeat(15000),
+            "![".repeat(30000), "_a".repeat(30000), "a|b\\n-|-\\n".repeat(5000), "https://".repeat(20000), "\\\\(".repeat(30000)];
+        return texts.map((text) => { const start = performance.now(); renderMarkdown(text); return [performance.now() - start, text.slice(0, 8)]; })
+            .filter(([ms]) => ms > 3000);
+    }""")
+    assert slow == []
