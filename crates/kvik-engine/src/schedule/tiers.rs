@@ -82,7 +82,13 @@ impl Scheduler {
     /// Releases blocks that are held for the disk, so that what computes has room: first those that are
     /// only written, then, when nobody else could give way, those that are read. Whether there were any.
     pub(super) fn release_disk_blocks(&mut self) -> bool {
-        self.disk.drop_unfinished(&mut self.ram) || (self.running.len() <= 1 && self.end_all_loads())
+        let released =
+            self.disk.drop_unfinished(&mut self.ram) || (self.running.len() <= 1 && self.end_all_loads());
+        if released {
+            // What they held may have been all that kept a prompt which is public no longer.
+            self.drop_retired();
+        }
+        released
     }
 
     /// Whether the sequence at `index` of the queue, of which `known` tokens are in RAM, waits for the disk.
