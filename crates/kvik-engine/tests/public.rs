@@ -4,6 +4,7 @@
 
 mod fake;
 
+use fake::memory_disk::MemoryDisk;
 use fake::*;
 use kvik_cache::{TenantId, Token};
 use kvik_engine::api::KeptPrompt;
@@ -26,13 +27,10 @@ fn ask(world: &mut World, tenant: u32, tokens: &[Token]) -> usize {
     answer.report.cached_tokens
 }
 
-#[test]
-fn a_public_prompt_is_shared_and_its_continuations_are_not() {
-    let mut world = World::new(config(), 200);
-    let system = prompt(1, 100);
-    world.scheduler.set_tenants(&[part(1, true), part(2, true), part(3, true), part(4, false)]);
+/// Tenant 1 keeps a prompt that all may read.
+fn publish(world: &mut World, prompt: &[Token]) {
     let kept = KeptPrompt {
-        tokens: system.clone(),
+        tokens: prompt.to_vec(),
         adapters: None,
         salt: [1; 16],
         tenant: TenantId(1),
@@ -40,7 +38,15 @@ fn a_public_prompt_is_shared_and_its_continuations_are_not() {
     };
     world.submit(kept.request());
     world.run_until_idle();
-    world.scheduler.set_public(std::slice::from_ref(&kept));
+    world.scheduler.set_public(&[kept]);
+}
+
+#[test]
+fn a_public_prompt_is_shared_and_its_continuations_are_not() {
+    let mut world = World::new(config(), 200);
+    let system = prompt(1, 100);
+    world.scheduler.set_tenants(&[part(1, true), part(2, true), part(3, true), part(4, false)]);
+    publish(&mut world, &system);
 
     let secret = [system.clone(), prompt(2, 60)].concat();
     assert_eq!(ask(&mut world, 2, &secret), 96, "the whole blocks of the public prompt");
@@ -61,16 +67,7 @@ fn a_prompt_withdrawn_while_it_is_used_is_released_afterwards() {
     let mut world = World::new(EngineConfig { parallel_max, ..config() }, 200);
     let system = prompt(1, 96);
     world.scheduler.set_tenants(&[part(1, true), part(2, true), part(3, true)]);
-    let kept = KeptPrompt {
-        tokens: system.clone(),
-        adapters: None,
-        salt: [1; 16],
-        tenant: TenantId(1),
-        retention: None,
-    };
-    world.submit(kept.request());
-    world.run_until_idle();
-    world.scheduler.set_public(std::slice::from_ref(&kept));
+    publish(&mut world, &system);
     let clients: Vec<Client> = [2, 3]
         .map(|tenant: u32| {
             let request = request([&system[..], &prompt(2, 20)].concat(), 20);
@@ -89,4 +86,21 @@ fn a_prompt_withdrawn_while_it_is_used_is_released_afterwards() {
     }
     world.scheduler.clear(None);
     assert_eq!(world.scheduler.cache().stats().shared, 0, "nothing holds it");
+}
+
+/// Copies to a slow disk may be all that still uses a prompt which is public no longer: who needs the room gets it.
+#[test]
+fn a_prompt_withdrawn_while_it_is_copied_makes_room_at_once() {
+    let disk = MemoryDisk::default();
+    let mut world = disk.life_with(config(), 6, 0, 1);
+    let system = prompt(1, 32);
+    world.scheduler.set_tenants(&[part(1, true), part(2, true), part(3, true)]);
+    publish(&mut world, &system);
+    disk.state().writes_stop = true;
+    assert_eq!(ask(&mut world, 2, &[&system[..], &prompt(2, 40)].concat()), 32);
+    world.scheduler.set_public(&[]);
+    world.scheduler.release(&system, [1; 16]);
+    assert!(world.scheduler.cache().stats().evictable < 4, "the copies hold it");
+    assert_eq!(ask(&mut world, 3, &prompt(3, 90)), 0, "all six blocks");
+    world.scheduler.cache().check().unwrap();
 }
