@@ -97,3 +97,4 @@ pub use lifetime::Lifetime;
 pub use namespace::{Namespace, Namespaces};
 pub use pins::{PinInfo, PinLimit, PinScope, Unpinned};
 pub use stats::{CacheStats, Totals};
+pub use tree::Followers;

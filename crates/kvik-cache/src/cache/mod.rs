@@ -2,6 +2,7 @@
 
 mod check;
 mod derived;
+mod followers;
 mod inspect;
 mod life;
 #[cfg(test)]

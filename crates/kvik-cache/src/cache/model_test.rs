@@ -129,6 +129,7 @@ impl World {
         };
         let pinned_max = 2 + random.below(blocks / 5);
         let mut cache = Cache::new(CacheConfig { blocks, policy, ghosts, pinned_max }).unwrap();
+        cache.index_followers();
         let namespaces = [0, 1, 2].map(|salt| {
             let namespaces = Namespaces { model: [3; 32], kv_format: "f32/f32", adapter: None };
             cache.namespace(&namespaces.shared([salt; 16]))
@@ -178,6 +179,7 @@ impl World {
             (9, _) => self.unpin_under(),
             (10, _) => self.drop_prefix(),
             (11, _) => self.derive_or_drop(),
+            (12, _) => self.followers(),
             (0..20, _) => self.lookup(),
             (20..100, None) => self.admit(),
             (20..45, Some(_)) if self.running.len() < RUNNING_MAX => self.admit(),
@@ -198,6 +200,19 @@ impl World {
         assert_eq!(known.tokens, expected.tokens, "lookup of {prompt:?}");
         self.assert_stop(namespace, &prompt, (known.stop, known.evicted));
         self.note_stop(known.stop);
+    }
+
+    /// What is found stands behind the same tokens in a prefix of the namespace that is there.
+    fn followers(&mut self) {
+        let (namespace, mut prompt) = self.some_place();
+        prompt.truncate(self.random.below(prompt.len() + 1));
+        let found = self.cache.followers(namespace, &prompt, 1 + self.random.below(20));
+        if let Some(found) = &found {
+            let said = [&prompt[prompt.len() - found.same..], &found.tokens].concat();
+            assert!(self.naive.holds(namespace, &said), "{said:?} is nowhere");
+        }
+        self.seen.note("followers found", u64::from(found.is_some()));
+        self.seen.note("no followers found", u64::from(found.is_none()));
     }
 
     fn pass_time(&mut self) {

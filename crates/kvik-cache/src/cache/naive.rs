@@ -440,6 +440,12 @@ impl Naive {
         self.keep_quota(namespace, 0, None);
     }
 
+    /// Whether these tokens stand somewhere in a prefix of the namespace.
+    pub(crate) fn holds(&self, namespace: NamespaceId, tokens: &[Token]) -> bool {
+        let mut prefixes = self.entries_of(namespace).map(|entry| &entry.prefix);
+        prefixes.any(|prefix| prefix.windows(tokens.len()).any(|window| window == tokens))
+    }
+
     fn entries_of(&self, namespace: NamespaceId) -> impl Iterator<Item = &Entry> {
         self.entries.iter().filter(move |entry| entry.namespace == namespace)
     }

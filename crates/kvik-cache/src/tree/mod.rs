@@ -1,11 +1,14 @@
 //! The prefix tree over token ids: nodes, what their blocks hold, and how prompts are matched against them.
 
 mod components;
+mod followers;
 mod labels;
 mod node;
 mod radix;
 mod walk;
 
+pub(crate) use followers::FollowerIndex;
+pub use followers::Followers;
 pub(crate) use node::Node;
 pub(crate) use radix::Radix;
 pub(crate) use walk::{PartialMatch, Walk};

@@ -17,6 +17,7 @@
 use std::time::Duration;
 
 use super::components::{Components, Needs};
+use super::followers::FollowerIndex;
 use super::labels::{BlockTokens, Labels};
 use super::node::{Arena, Life, Node};
 
@@ -33,6 +34,8 @@ pub(crate) struct Radix {
     pub(crate) ghosts: Ghosts,
     pub(crate) shares: Shares,
     pub(crate) labels: Labels,
+    /// What followed which tokens, when somebody asks for that.
+    pub(crate) followers: Option<FollowerIndex>,
     /// What the layers of the model need to continue a prefix.
     pub(super) needs: Needs,
     /// The caller's clock.
@@ -56,6 +59,7 @@ impl Radix {
             ghosts: Ghosts::new(ghosts),
             shares: Shares::new(),
             labels: Labels::new(blocks),
+            followers: None,
             needs: Needs::BLOCKS,
             now: Duration::ZERO,
             clock: 0,
@@ -269,6 +273,10 @@ impl Radix {
     pub(crate) fn grow(&mut self, at: NodeId, tokens: &[Token], blocks: &[BlockId]) -> NodeId {
         assert_eq!(blocks_for(tokens.len()), blocks.len(), "every block has its tokens");
         self.label_blocks(self.fingerprint_of(at), tokens, blocks);
+        if let Some(followers) = &mut self.followers {
+            let at = &self.arena[at];
+            followers.publish(at.namespace, at.blocks().last().copied(), blocks, &self.labels);
+        }
         self.shares.of_mut(self.arena[at].namespace).blocks += blocks.len();
         let reuses = self.reuses_of(self.arena[at].namespace, blocks);
         let (mut end, mut rest) = (at, blocks);
@@ -375,6 +383,9 @@ impl Radix {
             dropped
         };
         self.evictable -= count;
+        if let Some(followers) = &mut self.followers {
+            followers.remove(dropped.blocks());
+        }
         self.tokens -= dropped.blocks().iter().map(|&block| self.labels.count(block)).sum::<usize>();
         dropped
     }
