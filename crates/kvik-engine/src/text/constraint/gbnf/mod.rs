@@ -6,6 +6,7 @@
 //! and these are cut into smaller ones, down to single characters. A grammar without real recursion is one lexeme.
 
 mod chars;
+mod endless;
 mod expression;
 mod overlap;
 mod parse;
@@ -53,7 +54,7 @@ pub enum GbnfError {
 
 /// The grammar in Lark that accepts what `gbnf` accepts.
 pub fn to_lark(gbnf: &str) -> Result<String, GbnfError> {
-    let rules = regular::Rules::of(parse::parse(gbnf)?);
+    let rules = regular::Rules::of(endless::without_endless(parse::parse(gbnf)?));
     let mut cut = Cut::default();
     let mut lowered = lower(&rules, &cut)?;
     if rules.is_regular(&Term::Rule(regular::Rules::ROOT)) {

@@ -161,6 +161,12 @@ fn recursion_that_is_none_of_a_regular_language() {
 }
 
 #[test]
+fn ways_that_never_end_are_not_taken() {
+    check("root ::= [b] (r1) | [a]\nr1 ::= (r1)+ | (r1)+", &["a"], &["b", "", "ab"]);
+    check("root ::= \"a\" (\"b\" r1)* r2?\nr1 ::= \"c\" r2\nr2 ::= r1", &["a"], &["ab", "abc", "ac"]);
+}
+
+#[test]
 fn json_is_cut_into_its_tokens() {
     let gbnf = r#"
 root   ::= object

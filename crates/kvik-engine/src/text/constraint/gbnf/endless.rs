@@ -1,0 +1,54 @@
+//! Ways of a grammar that never end: a rule that always refers to itself again stands for no text.
+//!
+//! An answer that took such a way could not be finished, so they are taken out before anything is made of the rules.
+
+use super::Term;
+use super::parse::Grammar;
+
+/// The grammar without the ways that never end. Where none ends, nothing is taken out: it is refused later.
+pub(super) fn without_endless(grammar: Grammar) -> Grammar {
+    let ends = rules_that_end(&grammar.rules);
+    Grammar { rules: grammar.rules.into_iter().map(|term| prune(term, &ends)).collect() }
+}
+
+/// Which rules stand for some text, maybe an empty one.
+fn rules_that_end(rules: &[Term]) -> Vec<bool> {
+    let mut ends = vec![false; rules.len()];
+    loop {
+        let before = ends.iter().filter(|&&ends| ends).count();
+        // Both ways, since rules are often written in one order or the other.
+        for rule in (0..rules.len()).chain((0..rules.len()).rev()) {
+            ends[rule] = ends[rule] || term_ends(&rules[rule], &ends);
+        }
+        if ends.iter().filter(|&&ends| ends).count() == before {
+            return ends;
+        }
+    }
+}
+
+fn term_ends(term: &Term, ends: &[bool]) -> bool {
+    match term {
+        Term::Text(_) | Term::Token(_) => true,
+        Term::Class(class) => !class.is_empty(),
+        Term::Rule(rule) => ends[*rule],
+        Term::Sequence(terms) => terms.iter().all(|term| term_ends(term, ends)),
+        Term::Choice(terms) => terms.iter().any(|term| term_ends(term, ends)),
+        Term::Repeat(term, min, _) => *min == 0 || term_ends(term, ends),
+    }
+}
+
+fn prune(term: Term, ends: &[bool]) -> Term {
+    if !term_ends(&term, ends) {
+        return term;
+    }
+    match term {
+        Term::Sequence(terms) => Term::Sequence(terms.into_iter().map(|term| prune(term, ends)).collect()),
+        Term::Choice(terms) => {
+            let end = terms.into_iter().filter(|term| term_ends(term, ends));
+            Term::Choice(end.map(|term| prune(term, ends)).collect())
+        }
+        Term::Repeat(term, ..) if !term_ends(&term, ends) => Term::Sequence(Vec::new()),
+        Term::Repeat(term, min, max) => Term::Repeat(Box::new(prune(*term, ends)), min, max),
+        other => other,
+    }
+}
