@@ -60,4 +60,18 @@ def test_metrics_count_drafts(servers):
     said(servers[1], {"prompt": STORY * 2, "n_predict": 40, "temperature": 0})
     metrics = servers[1].get("/metrics").text
     counts = {line.split()[0]: float(line.split()[1]) for line in metrics.splitlines() if line.startswith("kvik_draft")}
-    assert counts["kvik_drafted_tokens_total"] >= counts["kvik_draft_accepted_tokens_total"] > 0
+    drafted, accepted = "kvik_drafted_tokens_total", "kvik_draft_accepted_tokens_total"
+    sources = [f'{{source="{source}"}}' for source in ("lookup", "tree", "grammar")]
+    assert all(counts[drafted + source] >= counts[accepted + source] for source in sources)
+    assert sum(counts[accepted + source] for source in sources) > 0
+
+
+def test_an_answer_is_drafted_from_the_last_one(servers):
+    """Another conversation of the same user; for another user it is as if nobody had asked."""
+    body = {"prompt": "The lighthouse keeper wrote down", "n_predict": 80, "temperature": 0.8, "seed": 5}
+    first, again = (servers[1].post("/completion", body) for _ in range(2))
+    assert first["content"] == again["content"]
+    assert again["timings"]["draft_n_accepted"] > max(20, 2 * first["timings"]["draft_n_accepted"])
+    other = servers[1].post("/completion", {**body, "kvik": {"salt": "another"}})
+    assert other["content"] == first["content"]
+    assert other["timings"]["draft_n_accepted"] == first["timings"]["draft_n_accepted"]

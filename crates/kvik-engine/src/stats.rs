@@ -3,6 +3,32 @@
 use kvik_cache::CacheStats;
 use kvik_cache::tier::TierStats;
 
+/// Where a draft comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DraftSource {
+    /// What followed the same tokens in the prompt and the answer so far.
+    #[default]
+    Lookup,
+    /// What followed them in other requests that share its prefixes, as far as the cache holds them.
+    Tree,
+    /// What a constraint leaves as the only way to go on.
+    Grammar,
+}
+
+impl DraftSource {
+    /// All of them.
+    pub const ALL: [DraftSource; 3] = [DraftSource::Lookup, DraftSource::Tree, DraftSource::Grammar];
+
+    /// Its name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            DraftSource::Lookup => "lookup",
+            DraftSource::Tree => "tree",
+            DraftSource::Grammar => "grammar",
+        }
+    }
+}
+
 /// Totals since the engine started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -18,10 +44,10 @@ pub struct Counters {
     pub recomputed_tokens: u64,
     /// Tokens generated.
     pub generated_tokens: u64,
-    /// Tokens drafted.
-    pub drafted_tokens: u64,
+    /// Tokens drafted, by source in the order of [`DraftSource::ALL`].
+    pub drafted_tokens: [u64; DraftSource::ALL.len()],
     /// Of these, tokens that were drawn.
-    pub accepted_tokens: u64,
+    pub accepted_tokens: [u64; DraftSource::ALL.len()],
     /// Sequences preempted because no block was free.
     pub preemptions: u64,
     /// Times that a sequence was told to forget because memory was short.

@@ -85,6 +85,12 @@ impl Answer {
         self.rules.tokens_max - self.generated
     }
 
+    /// Tokens that its constraint leaves as the only way to go on, at most `most`, when there are some.
+    pub(super) fn forced(&mut self, most: usize) -> Option<Vec<Token>> {
+        let forced = self.guide.as_mut()?.forced(most);
+        (!forced.is_empty()).then_some(forced)
+    }
+
     /// Chooses the next token from `logits`, shape `[vocab]`.
     pub(super) fn advance(
         &mut self,

@@ -90,7 +90,7 @@ impl Scheduler {
                 self.note_repeated(span);
                 continue;
             }
-            self.store(span.index, span.rows - span.draft.len());
+            self.store(span.index, span.rows - span.draft.tokens.len());
             let pinned = self.pin_prompt(span.index);
             if span.hidden > 0 {
                 let states = hidden.split_off(..span.hidden * d_model).unwrap_or_default();
@@ -99,7 +99,7 @@ impl Scheduler {
             let mut rows = rows.by_ref().take(span.logits);
             if let Some(row) = rows.next().filter(|_| pinned.is_ok()) {
                 self.emit(span.index, row);
-                if !span.draft.is_empty() {
+                if !span.draft.tokens.is_empty() {
                     self.verify(span, &mut rows);
                 }
             }

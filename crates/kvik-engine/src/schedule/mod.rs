@@ -133,7 +133,7 @@ impl Scheduler {
             turns: Turns::default(),
             results: Results::new(vocabulary),
             tenants: Tenants::new(&config),
-            ram: Ram::new(cache_config)?,
+            ram: Ram::new(cache_config, config.draft_rows_max > 0)?,
             kept_parts: KeptParts::default(),
             idle: Idle::default(),
             disk: Disk::new(DiskSetup::none()),

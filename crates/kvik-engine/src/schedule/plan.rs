@@ -11,8 +11,9 @@
 
 use std::ops::Range;
 
-use kvik_cache::{Cache, Token};
+use kvik_cache::Cache;
 
+use super::draft::Draft;
 use super::running::Running;
 use super::sequence::Sequence;
 use super::turns::Turns;
@@ -37,7 +38,7 @@ pub(super) struct Span {
     /// Rows whose logits are wanted: the last one, and with a draft all.
     pub(super) logits: usize,
     /// Tokens behind those of the sequence that may turn out to be its next ones.
-    pub(super) draft: Vec<Token>,
+    pub(super) draft: Draft,
     /// Rows whose hidden states are wanted.
     pub(super) hidden: usize,
     /// Whether they are tokens of the sequence, or repeat its prompt behind them.
@@ -55,12 +56,7 @@ pub(super) enum Kind {
 
 impl Plan {
     /// The rows that the running sequences get in one step, and behind those of each what is drafted for it.
-    pub(super) fn new(
-        running: &Running,
-        turns: &Turns,
-        config: &EngineConfig,
-        drafts: Vec<Vec<Token>>,
-    ) -> Plan {
+    pub(super) fn new(running: &Running, turns: &Turns, config: &EngineConfig, drafts: Vec<Draft>) -> Plan {
         let mut plan = Plan::default();
         let rows = divide_rows(running, turns, config).into_iter().zip(drafts);
         for (index, (rows, draft)) in rows.enumerate() {
@@ -73,16 +69,16 @@ impl Plan {
     }
 
     /// Adds rows of tokens behind the last one of the last sequence.
-    fn add_draft(&mut self, draft: Vec<Token>) {
+    fn add_draft(&mut self, draft: Draft) {
         let (Some(last), Some(span)) = (self.rows.last().copied(), self.spans.last_mut()) else { return };
-        self.rows.extend((1..).zip(&draft).map(|(after, &token)| Row {
+        self.rows.extend((1..).zip(&draft.tokens).map(|(after, &token)| Row {
             token,
             position: last.position + after,
             cache_position: last.cache_position + after,
             ..last
         }));
-        span.rows += draft.len();
-        span.logits += draft.len();
+        span.rows += draft.tokens.len();
+        span.logits += draft.tokens.len();
         span.draft = draft;
     }
 
@@ -105,7 +101,7 @@ impl Plan {
         }));
         let count = |output| self.rows[before..].iter().filter(|row| row.output == output).count();
         let (logits, hidden) = (count(Output::Logits), count(Output::Hidden));
-        self.spans.push(Span { index, rows, logits, draft: Vec::new(), hidden, kind });
+        self.spans.push(Span { index, rows, logits, draft: Draft::default(), hidden, kind });
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -151,7 +147,7 @@ impl Plan {
 
     /// Rows of prompts, or of what preemptions lost.
     pub(super) fn prefill_rows(&self) -> usize {
-        let own = self.spans.iter().map(|span| span.rows - span.draft.len());
+        let own = self.spans.iter().map(|span| span.rows - span.draft.tokens.len());
         own.filter(|&rows| rows > 1).sum()
     }
 }
@@ -248,7 +244,7 @@ mod tests {
             kv_heads: vec![1],
             calibration: None,
         };
-        let plan = Plan::new(&running, &turns, &config, vec![Vec::new(); running.len()]);
+        let plan = Plan::new(&running, &turns, &config, vec![Draft::default(); running.len()]);
         assert_eq!(plan.rows.len(), plan.spans.iter().map(|span| span.rows).sum::<usize>());
         let mut rows = vec![0; missing.len()];
         plan.spans.iter().for_each(|span| rows[span.index] = span.rows);

@@ -12,17 +12,28 @@ use crate::panics::contain;
 pub(super) struct Ram {
     pub(super) cache: Cache,
     pub(super) config: CacheConfig,
+    /// Whether drafts are made from it.
+    drafts: bool,
     next_seq: u64,
 }
 
+fn cache(config: CacheConfig, drafts: bool) -> Result<Cache, CacheError> {
+    let mut cache = Cache::new(config)?;
+    if drafts {
+        cache.index_followers();
+    }
+    Ok(cache)
+}
+
 impl Ram {
-    pub(super) fn new(config: CacheConfig) -> Result<Ram, CacheError> {
-        Ok(Ram { cache: Cache::new(config)?, config, next_seq: 0 })
+    /// An empty cache, from which drafts can be made if `drafts` says so.
+    pub(super) fn new(config: CacheConfig, drafts: bool) -> Result<Ram, CacheError> {
+        Ok(Ram { cache: cache(config, drafts)?, config, drafts, next_seq: 0 })
     }
 
     /// Begins with an empty cache. The old one may be in disorder.
     pub(super) fn renew(&mut self) {
-        let cache = Cache::new(self.config).expect("the same settings worked before");
+        let cache = cache(self.config, self.drafts).expect("the same settings worked before");
         let old = std::mem::replace(&mut self.cache, cache);
         let _ = contain(|| drop(old));
     }

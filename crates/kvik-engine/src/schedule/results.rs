@@ -12,12 +12,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::draft::Draft;
 use super::job::{Job, JobId};
 use super::sequence::Sequence;
 use crate::api::{EventSink, RequestError, Wants};
 use crate::panics::contain;
 use crate::sampler::Scratch;
-use crate::stats::Counters;
+use crate::stats::{Counters, DraftSource};
 use crate::text::stream::Vocabulary;
 
 /// The requests of a scheduler.
@@ -98,14 +99,14 @@ impl Results {
     }
 
     /// Tokens were drafted for a request.
-    pub(super) fn drafted(&mut self, id: JobId, tokens: usize) {
-        self.counters.drafted_tokens += tokens as u64;
-        self.job(id).report.drafted_tokens += tokens;
+    pub(super) fn drafted(&mut self, id: JobId, draft: &Draft) {
+        self.counters.drafted_tokens[draft.source as usize] += draft.tokens.len() as u64;
+        self.job(id).report.drafted_tokens += draft.tokens.len();
     }
 
     /// A token that was drafted for a request was drawn.
-    pub(super) fn accepted(&mut self, id: JobId) {
-        self.counters.accepted_tokens += 1;
+    pub(super) fn accepted(&mut self, id: JobId, source: DraftSource) {
+        self.counters.accepted_tokens[source as usize] += 1;
         self.job(id).report.accepted_tokens += 1;
     }
 

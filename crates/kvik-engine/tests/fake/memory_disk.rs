@@ -20,10 +20,17 @@ pub const EPOCH_S: u64 = 1_800_000_000;
 const SLOTS: u32 = 1000;
 
 /// State that outlives the scheduler: the disk and the clock.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct MemoryDisk {
     state: Arc<Mutex<State>>,
     pub millis: Arc<AtomicU64>,
+    block_bytes: usize,
+}
+
+impl Default for MemoryDisk {
+    fn default() -> MemoryDisk {
+        MemoryDisk::of(BLOCK_BYTES)
+    }
 }
 
 #[derive(Default)]
@@ -44,6 +51,11 @@ struct Handle {
 }
 
 impl MemoryDisk {
+    /// A disk for blocks of so many bytes.
+    pub fn of(block_bytes: usize) -> MemoryDisk {
+        MemoryDisk { state: Arc::default(), millis: Arc::default(), block_bytes }
+    }
+
     pub fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap()
     }
@@ -84,7 +96,7 @@ impl MemoryDisk {
         let records = state.blocks.iter().map(|(&slot, (record, _))| (SlotId(slot), *record));
         let (tier, surplus) = Tier::with(SLOTS, records);
         assert!(surplus.is_empty());
-        let store = Box::new(Handle { disk: self.clone(), buffers: Buffers::new(256, BLOCK_BYTES) });
+        let store = Box::new(Handle { disk: self.clone(), buffers: Buffers::new(256, self.block_bytes) });
         let (waker, related, epoch_s) = (Waker::default(), Vec::new(), EPOCH_S);
         DiskSetup { tier, store, related, warm_blocks, writes_max, epoch_s, waker }
     }

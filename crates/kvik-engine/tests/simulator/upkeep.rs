@@ -9,6 +9,7 @@ use kvik_engine::api::KeptPrompt;
 use kvik_engine::api::RequestError;
 use kvik_engine::schedule::disk::DiskSetup;
 use kvik_engine::schedule::{Pause, Scheduler};
+use kvik_engine::stats::DraftSource;
 use kvik_engine::store::Waker;
 
 use crate::disk::{Drive, Platter, common};
@@ -303,8 +304,9 @@ impl World {
     pub(crate) fn note_counters(&mut self) {
         let counters = self.scheduler.counters();
         self.coverage.preemptions += counters.preemptions;
-        self.coverage.drafted += counters.drafted_tokens;
-        self.coverage.accepted += counters.accepted_tokens;
+        self.coverage.drafted += counters.drafted_tokens.iter().sum::<u64>();
+        self.coverage.accepted += counters.accepted_tokens.iter().sum::<u64>();
+        self.coverage.from_tree += counters.accepted_tokens[DraftSource::Tree as usize];
         self.coverage.evicted += self.scheduler.cache().stats().totals.evicted;
     }
 }

@@ -35,6 +35,8 @@ pub(crate) struct Coverage {
     pub(crate) preemptions: u64,
     pub(crate) drafted: u64,
     pub(crate) accepted: u64,
+    /// Of these, tokens that were drafted from other requests of the namespace.
+    pub(crate) from_tree: u64,
     pub(crate) evicted: u64,
     pub(crate) restarts: u64,
     pub(crate) from_disk: u64,
@@ -666,7 +668,7 @@ impl Coverage {
         }
     }
 
-    fn fields(&self) -> [(&'static str, u64); 22] {
+    fn fields(&self) -> [(&'static str, u64); 23] {
         [
             ("finished", self.finished),
             ("cancelled", self.cancelled),
@@ -675,6 +677,7 @@ impl Coverage {
             ("preempted", self.preemptions),
             ("drafted", self.drafted),
             ("drafted and drawn", self.accepted),
+            ("drafted from the tree and drawn", self.from_tree),
             ("evicted", self.evicted),
             ("restarted", self.restarts),
             ("from disk", self.from_disk),
@@ -693,7 +696,7 @@ impl Coverage {
         ]
     }
 
-    fn fields_mut(&mut self) -> [&mut u64; 22] {
+    fn fields_mut(&mut self) -> [&mut u64; 23] {
         [
             &mut self.finished,
             &mut self.cancelled,
@@ -702,6 +705,7 @@ impl Coverage {
             &mut self.preemptions,
             &mut self.drafted,
             &mut self.accepted,
+            &mut self.from_tree,
             &mut self.evicted,
             &mut self.restarts,
             &mut self.from_disk,

@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn a_tier_that_is_absent_holds_nothing() {
         let config = CacheConfig { blocks: 8, policy: Policy::Lru, ghosts: 0, pinned_max: 0 };
-        let (mut ram, mut table, now) = (Ram::new(config).unwrap(), table(), Duration::from_secs(9));
+        let (mut ram, mut table, now) = (Ram::new(config, false).unwrap(), table(), Duration::from_secs(9));
         let namespace = table.shared(Sharers::plain([0; 16]), &mut ram.cache);
         let (roots, tokens) = (*table.roots(namespace), (0..40).collect::<Vec<Token>>());
         let mut disk = Disk::new(DiskSetup::none());

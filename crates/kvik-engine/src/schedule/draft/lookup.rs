@@ -7,6 +7,8 @@
 use kvik_cache::Token;
 use rustc_hash::FxHashMap;
 
+use super::record::Found;
+
 /// Tokens that must be the same for a place to be found.
 const GRAM: usize = 3;
 /// Places that are compared at most: the latest.
@@ -21,14 +23,6 @@ pub(super) struct Lookup {
     latest: FxHashMap<[Token; GRAM], u32>,
     /// For each place the one before it after the same three tokens; 0 where there is none.
     earlier: Vec<u32>,
-}
-
-/// What may follow, and how well the place fits that says so.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Found {
-    pub(super) tokens: Vec<Token>,
-    /// Tokens before the place that are the same as the last ones.
-    pub(super) same: usize,
 }
 
 impl Lookup {

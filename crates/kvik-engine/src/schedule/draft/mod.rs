@@ -10,35 +10,44 @@
 //! drafted and is drawn is *the* token, whatever it was drawn by; those after the first that was not drawn are forgotten,
 //! and what they stored is overwritten.
 //!
-//! | module   | cares about                                     |
-//! |----------|-------------------------------------------------|
-//! | `lookup` | what followed the last tokens before            |
-//! | `cost`   | what more rows cost                             |
+//! | module   | cares about                                              |
+//! |----------|----------------------------------------------------------|
+//! | `lookup` | what followed the last tokens in the same sequence       |
+//! | `record` | how often what a source found was drawn                  |
+//! | `cost`   | what more rows cost                                      |
 //!
 //! What is drafted is a matter of time alone: as many tokens as make most of a step, by what was drawn of earlier drafts
 //! and by what steps have taken.
 
 mod cost;
 mod lookup;
+mod record;
 
 use std::time::Duration;
 
 use kvik_cache::Token;
 
 use self::cost::Cost;
-use self::lookup::{Found, Lookup};
+use self::lookup::Lookup;
+use self::record::Record;
 use crate::config::ROWS_AT_A_TIME;
+use crate::stats::DraftSource;
+
+pub(super) use self::record::Found;
 
 /// Tokens that are drafted for one sequence at most.
 pub(super) const DRAFT_MAX: usize = 15;
 /// Drafts must make a step so much better to be worth it: what they cost is a guess at first.
 const GAIN_MIN: f64 = 1.05;
-/// How likely a drafted token is taken to be drawn at first, by how many tokens before it were the same: 3 or 4, up to 8,
-/// more. Rather too low: what is found is compared with what is drawn also where it is not computed, so it rises for
-/// nothing, and beside many others a row costs as much as it is worth.
-const LIKELY: [f64; 3] = [0.25, 0.5, 0.8];
-/// The share of a new outcome in that.
-const NEW: f64 = 0.1;
+
+/// Tokens with which a sequence may go on.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Draft {
+    pub(super) tokens: Vec<Token>,
+    pub(super) source: DraftSource,
+    /// How likely each of them is drawn if the one before it was.
+    pub(super) likely: f64,
+}
 
 /// What is known about drafting in all sequences.
 #[derive(Debug, Default)]
@@ -47,49 +56,42 @@ pub(super) struct Drafting {
 }
 
 /// What is known of the drafts of one sequence.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Drafter {
     lookup: Lookup,
-    likely: [f64; 3],
-    /// What was found last, whether it was computed or not, and the tokens of the sequence then.
-    last: Option<(Found, usize)>,
-}
-
-impl Default for Drafter {
-    fn default() -> Drafter {
-        Drafter { lookup: Lookup::default(), likely: LIKELY, last: None }
-    }
+    /// By source.
+    records: [Record; DraftSource::ALL.len()],
 }
 
 impl Drafter {
-    /// What may follow `tokens`, and how likely each of them is drawn if the one before it was.
-    pub(super) fn find(&mut self, tokens: &[Token], most: usize) -> Option<(&[Token], f64)> {
-        self.learn(tokens);
-        let found = self.lookup.find(tokens, most)?;
-        let likely = self.likely[class(found.same)];
-        let (found, _) = self.last.insert((found, tokens.len()));
-        Some((&found.tokens, likely))
+    /// Compares what the sources found last with what was drawn, and looks `tokens` up in themselves.
+    pub(super) fn look_up(&mut self, tokens: &[Token], most: usize) {
+        for (&source, record) in DraftSource::ALL.iter().zip(&mut self.records) {
+            record.learn(source, tokens);
+        }
+        let found = self.lookup.find(tokens, most);
+        self.offer(DraftSource::Lookup, found, tokens.len());
     }
 
-    /// Compares what was found last with what was drawn.
-    fn learn(&mut self, tokens: &[Token]) {
-        let Some((found, len)) = self.last.take() else { return };
-        let likely = &mut self.likely[class(found.same)];
-        for (found, drawn) in found.tokens.iter().zip(&tokens[len..]) {
-            *likely += NEW * (f64::from(u8::from(found == drawn)) - *likely);
-            if found != drawn {
-                break;
-            }
-        }
+    /// What a source has found for a sequence of `len` tokens, if it has found anything.
+    pub(super) fn offer(&mut self, source: DraftSource, found: Option<Found>, len: usize) {
+        self.records[source as usize].note(found, len);
+    }
+
+    /// What of the offers promises most tokens.
+    pub(super) fn best(&self) -> Draft {
+        let drafts = DraftSource::ALL.iter().zip(&self.records).filter_map(|(&source, record)| {
+            let (tokens, likely) = record.last(source)?;
+            Some(Draft { tokens: tokens.to_vec(), source, likely })
+        });
+        drafts.max_by(|a, b| a.expected().total_cmp(&b.expected())).unwrap_or_default()
     }
 }
 
-/// How well a place fits.
-fn class(same: usize) -> usize {
-    match same {
-        ..=4 => 0,
-        5..=8 => 1,
-        _ => 2,
+impl Draft {
+    /// Tokens that can be expected to be drawn.
+    fn expected(&self) -> f64 {
+        (1..=self.tokens.len() as i32).map(|position| self.likely.powi(position)).sum()
     }
 }
 
@@ -99,12 +101,11 @@ impl Drafting {
         self.cost.note(rows, elapsed);
     }
 
-    /// How many tokens of each draft to compute beside `rows` others, `drafts_max` in all: of each its tokens and how
-    /// likely they are.
-    pub(super) fn lengths(&self, rows: usize, drafts: &[(usize, f64)], drafts_max: usize) -> Vec<usize> {
+    /// How many tokens of each draft to compute beside `rows` others, `drafts_max` in all: of each so many.
+    pub(super) fn lengths(&self, rows: usize, drafts: &[Draft], drafts_max: usize) -> Vec<usize> {
         let mut tokens: Vec<(f64, usize)> = Vec::new();
-        for (index, &(len, likely)) in drafts.iter().enumerate() {
-            tokens.extend((1..=len).map(|position| (likely.powi(position as i32), index)));
+        for (index, Draft { tokens: drafted, likely, .. }) in drafts.iter().enumerate() {
+            tokens.extend((1..=drafted.len()).map(|position| (likely.powi(position as i32), index)));
         }
         // A token is never likelier than the one before it, and stands behind it where they are the same.
         tokens.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -129,32 +130,49 @@ impl Drafting {
 mod tests {
     use super::*;
 
+    /// What becomes of drafts of so many tokens that are so likely.
+    fn lengths(drafting: &Drafting, rows: usize, drafts: &[(usize, f64)], drafts_max: usize) -> Vec<usize> {
+        let draft = |&(len, likely)| Draft { tokens: vec![7; len], likely, ..Draft::default() };
+        drafting.lengths(rows, &drafts.iter().map(draft).collect::<Vec<_>>(), drafts_max)
+    }
+
     #[test]
     fn drafts_fill_groups_of_rows_where_they_are_worth_it() {
         let drafting = Drafting::default();
-        assert_eq!(drafting.lengths(1, &[(15, 0.95)], 32), [15]);
-        assert_eq!(drafting.lengths(1, &[(15, 0.3)], 32), [3]);
-        assert_eq!(drafting.lengths(1, &[(15, 0.1)], 32), [0]);
-        assert_eq!(drafting.lengths(1, &[(2, 0.9)], 32), [2]);
-        assert_eq!(drafting.lengths(1, &[(15, 0.95)], 5), [5]);
-        assert_eq!(drafting.lengths(4, &[(0, 0.0), (15, 0.9), (15, 0.2), (0, 0.0)], 4), [0, 4, 0, 0]);
-        assert!(drafting.lengths(16, &[(15, 0.2); 16], 32).iter().all(|&len| len == 0));
+        assert_eq!(lengths(&drafting, 1, &[(15, 0.95)], 32), [15]);
+        assert_eq!(lengths(&drafting, 1, &[(15, 0.3)], 32), [3]);
+        assert_eq!(lengths(&drafting, 1, &[(15, 0.1)], 32), [0]);
+        assert_eq!(lengths(&drafting, 1, &[(2, 0.9)], 32), [2]);
+        assert_eq!(lengths(&drafting, 1, &[(15, 0.95)], 5), [5]);
+        assert_eq!(lengths(&drafting, 4, &[(0, 0.0), (15, 0.9), (15, 0.2), (0, 0.0)], 4), [0, 4, 0, 0]);
+        assert!(lengths(&drafting, 16, &[(15, 0.2); 16], 32).iter().all(|&len| len == 0));
         let mut slow = Drafting::default();
         slow.note(1, Duration::from_millis(10));
         slow.note(4, Duration::from_millis(40));
         slow.note(16, Duration::from_millis(160));
-        assert_eq!(slow.lengths(1, &[(15, 0.9)], 32), [0], "rows that cost as much as steps");
+        assert_eq!(lengths(&slow, 1, &[(15, 0.9)], 32), [0], "rows that cost as much as steps");
     }
 
     #[test]
-    fn what_is_not_drawn_becomes_less_likely_also_where_it_is_not_computed() {
+    fn the_source_that_promises_most_is_followed() {
         let mut drafter = Drafter::default();
-        let mut tokens: Vec<Token> = (0..20).chain(0..3).collect();
-        let (found, likely) = drafter.find(&tokens, 4).unwrap();
-        assert_eq!((found, likely), (&[3, 4, 5, 6][..], LIKELY[0]));
-        tokens.extend([3, 99]);
-        assert!(drafter.find(&tokens, 4).is_none());
-        let expect = LIKELY[0] + NEW * (1.0 - LIKELY[0]);
-        assert_eq!(drafter.likely, [expect + NEW * (0.0 - expect), LIKELY[1], LIKELY[2]]);
+        let tokens: Vec<Token> = (0..20).chain(0..4).collect();
+        drafter.look_up(&tokens, 4);
+        assert_eq!(
+            (drafter.best().source, &drafter.best().tokens[..]),
+            (DraftSource::Lookup, &[4, 5, 6, 7][..])
+        );
+        let found = Found { tokens: vec![50; 4], same: 30 };
+        drafter.offer(DraftSource::Tree, Some(found), tokens.len());
+        assert_eq!((drafter.best().source, drafter.best().tokens), (DraftSource::Tree, vec![50; 4]));
+        // Both are compared with what comes, also the one that was not followed.
+        let mut tokens = tokens;
+        for token in 4..9 {
+            tokens.push(token);
+            drafter.look_up(&tokens, 4);
+            let found = Found { tokens: vec![50; 4], same: 30 };
+            drafter.offer(DraftSource::Tree, Some(found), tokens.len());
+        }
+        assert_eq!(drafter.best().source, DraftSource::Lookup);
     }
 }

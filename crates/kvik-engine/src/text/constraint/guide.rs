@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use llguidance::{Matcher, TokenParser};
-use toktrie::SimpleVob;
+use toktrie::{SimpleVob, TokEnv, TokenId};
 
 use super::budget::MemoryCharge;
 use super::watch::Watch;
@@ -17,6 +17,7 @@ const UNSATISFIABLE: &str = "no answer can satisfy it";
 /// A compiled constraint.
 pub(super) struct CompiledGrammar {
     matcher: Mutex<Matcher>,
+    tokens: TokEnv,
     watch: Watch,
     /// Its approximate size in bytes.
     pub(super) bytes: usize,
@@ -29,6 +30,16 @@ pub struct Guide {
     grammar: Arc<CompiledGrammar>,
     /// The answer's own parser, from its first token on.
     matcher: Option<Matcher>,
+    ahead: Ahead,
+}
+
+/// A second parser that looks ahead. What it needs, and whether it fails, is nothing to the answer.
+enum Ahead {
+    /// Nobody has asked for it yet.
+    Unasked,
+    /// It stands where the answer is, once it has read these tokens too.
+    Behind(Box<Matcher>, Vec<TokenId>),
+    Failed,
 }
 
 /// The tokens that a constraint allows next.
@@ -42,13 +53,14 @@ pub enum Allowed {
 impl CompiledGrammar {
     /// Checks that some answer can satisfy the constraint.
     pub(super) fn new(parser: TokenParser, bytes: usize, watch: &Watch) -> Result<CompiledGrammar, String> {
+        let tokens = parser.token_env.clone();
         let mut matcher = Matcher::new(Ok(parser)).into_cancellable();
         match allowed(&mut matcher, watch)? {
             Allowed::Tokens(_) => {}
             Allowed::Nothing => return Err(UNSATISFIABLE.to_owned()),
         }
         let matcher = Mutex::new(matcher);
-        Ok(CompiledGrammar { matcher, watch: watch.clone(), bytes, charge: Mutex::default() })
+        Ok(CompiledGrammar { matcher, tokens, watch: watch.clone(), bytes, charge: Mutex::default() })
     }
 
     fn fork(&self) -> Matcher {
@@ -59,7 +71,7 @@ impl CompiledGrammar {
 
 impl Guide {
     pub(super) fn new(grammar: Arc<CompiledGrammar>) -> Guide {
-        Guide { grammar, matcher: None }
+        Guide { grammar, matcher: None, ahead: Ahead::Unasked }
     }
 
     /// The tokens that may come next.
@@ -73,12 +85,38 @@ impl Guide {
         let (matcher, watch) = self.parts();
         let _watched = matcher.cancellation_handle().map(|handle| watch.over(handle));
         matcher.consume_token(token).map_err(|error| describe(matcher, &error.to_string()))?;
-        Ok(matcher.is_stopped())
+        let is_complete = matcher.is_stopped();
+        if let Ahead::Behind(_, unread) = &mut self.ahead {
+            unread.push(token);
+        }
+        Ok(is_complete)
+    }
+
+    /// At most `most` tokens of the text that must come next, if any must. The answer may still divide it into other
+    /// tokens.
+    pub fn forced(&mut self, most: usize) -> Vec<kvik_cache::Token> {
+        if let Ahead::Unasked = self.ahead {
+            let matcher = self.matcher.as_ref().map_or_else(|| self.grammar.fork(), Matcher::deep_clone);
+            self.ahead = Ahead::Behind(Box::new(matcher), Vec::new());
+        }
+        let Ahead::Behind(matcher, unread) = &mut self.ahead else { return Vec::new() };
+        let _watched = matcher.cancellation_handle().map(|handle| self.grammar.watch.over(handle));
+        let read = matcher.consume_tokens(unread);
+        unread.clear();
+        let text = matcher.compute_ff_bytes();
+        if read.is_err() || matcher.is_error() {
+            self.ahead = Ahead::Failed;
+            return Vec::new();
+        }
+        let mut tokens = self.grammar.tokens.tok_trie().greedy_tokenize(&text);
+        tokens.truncate(most);
+        tokens
     }
 
     /// A copy with its own lexer caches, for another choice.
     pub fn fork(&self) -> Guide {
-        Guide { grammar: self.grammar.clone(), matcher: self.matcher.as_ref().map(Matcher::deep_clone) }
+        let matcher = self.matcher.as_ref().map(Matcher::deep_clone);
+        Guide { grammar: self.grammar.clone(), matcher, ahead: Ahead::Unasked }
     }
 
     /// Whether both share one compiled grammar.

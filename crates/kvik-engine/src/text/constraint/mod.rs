@@ -274,6 +274,33 @@ b: "b"*"#
     }
 
     #[test]
+    fn what_must_come_is_known_ahead_and_changes_nothing() {
+        let constraint = Constraint::Regex("x\\{\"true\":(1|2)\\}".into());
+        let (mut looks, mut plain) =
+            (compiler().compile(&constraint).unwrap(), compiler().compile(&constraint).unwrap());
+        let text = |tokens: &[Token]| -> Vec<u8> {
+            tokens.iter().flat_map(|&token| compiler().vocabulary.bytes(token).to_vec()).collect()
+        };
+        assert_eq!(text(&looks.forced(20)), b"x{\"true\":", "as few tokens as there are for it");
+        assert_eq!(looks.forced(20).len(), 4);
+        assert_eq!(looks.forced(2).len(), 2);
+        for (byte, ahead) in
+            b"x{\"true\":1}".iter().zip([&b"{\"true\":"[..], b"\"true\":", b"true\":", b"rue\":"])
+        {
+            let token = Token::from(*byte);
+            assert_eq!(looks.accept(token), plain.accept(token));
+            assert_eq!(text(&looks.forced(20)), ahead);
+            assert_eq!(text(&looks.fork().forced(20)), ahead);
+            let (Allowed::Tokens(a), Allowed::Tokens(b)) =
+                (looks.allowed().unwrap(), plain.allowed().unwrap())
+            else {
+                panic!("something is allowed")
+            };
+            assert!(a == b, "behind {byte}");
+        }
+    }
+
+    #[test]
     fn a_fork_is_independent() {
         let mut one = compiler().compile(&Constraint::Regex("ab|cd".into())).unwrap();
         let mut two = one.fork();

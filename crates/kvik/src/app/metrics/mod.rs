@@ -11,7 +11,8 @@ use std::{
 };
 
 use axum::http::StatusCode;
-use kvik_engine::{api::Report, stats::EngineStats};
+use kvik_engine::api::Report;
+use kvik_engine::stats::{DraftSource, EngineStats};
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
@@ -47,6 +48,11 @@ struct EndLabels {
     outcome: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DraftLabels {
+    source: &'static str,
+}
+
 /// All that the server counts.
 pub(crate) struct Metrics {
     registry: Registry,
@@ -78,8 +84,8 @@ struct TenantCounters {
 /// Numbers of the engine, set when they are asked for.
 struct Gauges {
     ended: Family<EndLabels, Counter>,
-    drafted: Counter,
-    accepted: Counter,
+    drafted: Family<DraftLabels, Counter>,
+    accepted: Family<DraftLabels, Counter>,
     preemptions: Counter,
     waiting: Gauge,
     running: Gauge,
@@ -99,7 +105,7 @@ impl Metrics {
         let r = &mut registry;
         let gauges = Gauges {
             ended: add(r, "requests_ended", "Requests by how they ended: completed, cancelled, failed"),
-            drafted: add(r, "drafted_tokens", "Tokens that were tried beside the next one"),
+            drafted: add(r, "drafted_tokens", "Tokens that were tried beside the next one, by source"),
             accepted: add(r, "draft_accepted_tokens", "Of these, tokens that came next"),
             preemptions: add(
                 r,
@@ -215,8 +221,13 @@ impl Gauges {
         if let Some(disk) = &stats.disk {
             self.disk.set(disk);
         }
-        self.drafted.inner().store(done.drafted_tokens, Ordering::Relaxed);
-        self.accepted.inner().store(done.accepted_tokens, Ordering::Relaxed);
+        let drafts = [(&self.drafted, done.drafted_tokens), (&self.accepted, done.accepted_tokens)];
+        for (counter, tokens) in drafts {
+            for (source, tokens) in DraftSource::ALL.iter().zip(tokens) {
+                let labels = DraftLabels { source: source.name() };
+                counter.get_or_create(&labels).inner().store(tokens, Ordering::Relaxed);
+            }
+        }
         self.preemptions.inner().store(done.preemptions, Ordering::Relaxed);
         let pairs = [
             (&self.waiting, stats.waiting),
