@@ -61,17 +61,30 @@ def test_metrics_count_drafts(servers):
     metrics = servers[1].get("/metrics").text
     counts = {line.split()[0]: float(line.split()[1]) for line in metrics.splitlines() if line.startswith("kvik_draft")}
     drafted, accepted = "kvik_drafted_tokens_total", "kvik_draft_accepted_tokens_total"
-    sources = [f'{{source="{source}"}}' for source in ("lookup", "tree", "grammar")]
+    sources = [f'{{source="{source}"}}' for source in ("lookup", "tree", "grammar", "model")]
     assert all(counts[drafted + source] >= counts[accepted + source] for source in sources)
     assert sum(counts[accepted + source] for source in sources) > 0
 
 
 def test_an_answer_is_drafted_from_the_last_one(servers):
-    """Another conversation of the same user; for another user it is as if nobody had asked."""
+    """In another conversation. What a private request said is not there."""
     body = {"prompt": "The lighthouse keeper wrote down", "n_predict": 80, "temperature": 0.8, "seed": 5}
-    first, again = (servers[1].post("/completion", body) for _ in range(2))
+    first, again = (servers[1].post("/completion", body).json for _ in range(2))
     assert first["content"] == again["content"]
     assert again["timings"]["draft_n_accepted"] > max(20, 2 * first["timings"]["draft_n_accepted"])
-    other = servers[1].post("/completion", {**body, "kvik": {"salt": "another"}})
-    assert other["content"] == first["content"]
-    assert other["timings"]["draft_n_accepted"] == first["timings"]["draft_n_accepted"]
+    private = {**body, "prompt": "A second lighthouse keeper said", "cache_prompt": False}
+    first, again = (servers[1].post("/completion", private).json for _ in range(2))
+    assert first["content"] == again["content"]
+    assert again["timings"]["draft_n_accepted"] == first["timings"]["draft_n_accepted"]
+
+
+def test_a_draft_model_changes_nothing_but_the_time(servers):
+    model = pathlib.Path(__file__).resolve().parents[2] / "models" / "tiny" / "kvik-tiny-q8_0.gguf"
+    with Server("--draft", str(model)) as server:
+        for name, options in OPTIONS.items():
+            body = {"prompt": "A letter to the harbour master: " + name, "n_predict": 60, "return_tokens": True, **options}
+            (plain, _), (drafted, _) = said(servers[0], body), said(server, body)
+            assert plain == drafted, name
+        metrics = server.get("/metrics").text
+    accepted = [line for line in metrics.splitlines() if line.startswith('kvik_draft_accepted_tokens_total{source="model"}')]
+    assert float(accepted[0].split()[1]) > 20

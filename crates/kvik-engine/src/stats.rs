@@ -13,11 +13,14 @@ pub enum DraftSource {
     Tree,
     /// What a constraint leaves as the only way to go on.
     Grammar,
+    /// What a smaller model holds likeliest.
+    Model,
 }
 
 impl DraftSource {
     /// All of them.
-    pub const ALL: [DraftSource; 3] = [DraftSource::Lookup, DraftSource::Tree, DraftSource::Grammar];
+    pub const ALL: [DraftSource; 4] =
+        [DraftSource::Lookup, DraftSource::Tree, DraftSource::Grammar, DraftSource::Model];
 
     /// Its name in metrics.
     pub fn name(self) -> &'static str {
@@ -25,6 +28,7 @@ impl DraftSource {
             DraftSource::Lookup => "lookup",
             DraftSource::Tree => "tree",
             DraftSource::Grammar => "grammar",
+            DraftSource::Model => "model",
         }
     }
 }

@@ -18,7 +18,7 @@ use kvik_engine::engine::Engine;
 use kvik_engine::load::LoadedModel;
 use kvik_engine::model::batch::Runner;
 use kvik_engine::model::{Model, ModelRunner};
-use kvik_engine::schedule::{RequestLimits, Scheduler, Submission};
+use kvik_engine::schedule::{DraftSetup, RequestLimits, Scheduler, Submission};
 use kvik_engine::stats::DraftSource;
 use kvik_engine::text::stream::Vocabulary;
 use kvik_engine::text::tokenizer::Tokenizer;
@@ -59,6 +59,36 @@ fn nothing_is_indexed_where_nothing_is_drafted() {
     ask(&mut world, &asked);
     let root = world.scheduler.cache().prefixes(kvik_cache::PrefixOrder::Blocks, None, 1);
     assert_eq!(world.scheduler.cache().followers(root[0].namespace, &asked.prompt[..8], 9), None);
+}
+
+/// A draft model that says what the large one does: its cache forgets what is dropped, and keeps tenants apart.
+#[test]
+fn a_draft_model_is_cached_and_forgets_as_the_large_one() {
+    let mut world = World::new(config(), 200);
+    let runner = Box::new(FakeRunner::new(100, 64));
+    let computed = runner.rows.clone();
+    let rows = || computed.swap(0, std::sync::atomic::Ordering::Relaxed);
+    world.scheduler.attach_draft(DraftSetup { runner, cache: cache_config(100), vocab_len: VOCAB }).unwrap();
+    let asked = Request { ignore_eos: true, ..request(prompt(1, 100), 60) };
+    let drawn = |world: &World| world.scheduler.counters().accepted_tokens[DraftSource::Model as usize];
+    let (steps, _) = ask(&mut world, &asked);
+    assert!(drawn(&world) > 20 && steps < 45, "{} of {steps}", drawn(&world));
+    assert!(rows() >= 100, "it reads the prompt");
+    // Another answer after the same prompt: nothing of it is read again.
+    let other = Request { prompt: [&asked.prompt[..], &prompt(2, 8)].concat(), ..asked.clone() };
+    ask(&mut world, &other);
+    assert!(rows() < 80, "the prompt is found");
+    let theirs = Request { salt: [2; 16], tenant: TenantId(2), ..other.clone() };
+    ask(&mut world, &theirs);
+    assert!(rows() >= 100, "but nobody else's");
+    let held = world.scheduler.draft_cache().unwrap().stats().shared;
+    world.scheduler.evict(&asked.prompt[..64], asked.salt);
+    assert!(world.scheduler.draft_cache().unwrap().stats().shared < held, "and not what was dropped");
+    world.scheduler.clear(None);
+    assert_eq!(world.scheduler.draft_cache().unwrap().stats().shared, 0);
+    let private = Request { reuse: false, ..asked };
+    ask(&mut world, &private);
+    assert_eq!(world.scheduler.draft_cache().unwrap().stats().shared, 0, "what is private stays nowhere");
 }
 
 /// The embedded model.

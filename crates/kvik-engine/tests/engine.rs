@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use fake::*;
 use kvik_engine::api::{CallForm, CallStart, Calls, Constraint, Event, Request, RequestError};
 use kvik_engine::config::EngineConfig;
-use kvik_engine::engine::Engine;
+use kvik_engine::engine::{Attached, Engine};
 
 fn engine(config: EngineConfig, blocks: usize) -> Engine {
     let runner = FakeRunner::new(blocks, config.batch_rows_max());
@@ -244,8 +244,14 @@ fn wakes_of_the_disk_take_no_slot_in_the_queue() {
     runner.permits = Some(gate);
     let disk = memory_disk::MemoryDisk::default().setup(0, 4);
     let waker = disk.waker.clone();
-    let engine =
-        Engine::start_with_disk(runner, vocabulary(), cache_config(300), config, Some(disk)).unwrap();
+    let engine = Engine::start_with(
+        runner,
+        vocabulary(),
+        cache_config(300),
+        config,
+        Attached { disk: Some(disk), draft: None },
+    )
+    .unwrap();
     let running = Client::default();
     engine.submit(endless(1, 20), Box::new(running.clone())).unwrap();
     permits.send(()).unwrap();

@@ -22,7 +22,7 @@ use crate::api::{
 use crate::model::batch::Runner;
 use crate::panics::contain;
 use crate::schedule::disk::DiskSetup;
-use crate::schedule::{RequestLimits, Scheduler, Submission, TenantPart};
+use crate::schedule::{DraftSetup, RequestLimits, Scheduler, Submission, TenantPart};
 use crate::stats::EngineStats;
 use crate::text::constraint::{Compiler, CompilerPool, Guide, Waiter};
 use crate::text::stream::Vocabulary;
@@ -82,6 +82,15 @@ pub struct GeneratedChoice {
     pub reason: FinishReason,
 }
 
+/// What an engine may have beside its model.
+#[derive(Default)]
+pub struct Attached {
+    /// A disk tier.
+    pub disk: Option<DiskSetup>,
+    /// A smaller model that drafts.
+    pub draft: Option<DraftSetup>,
+}
+
 /// The engine cannot be started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -111,17 +120,18 @@ impl Engine {
         cache: CacheConfig,
         config: EngineConfig,
     ) -> Result<Engine, StartError> {
-        Engine::start_with_disk(runner, vocabulary, cache, config, None)
+        Engine::start_with(runner, vocabulary, cache, config, Attached::default())
     }
 
-    /// As [`Engine::start`], with a disk tier.
-    pub fn start_with_disk(
+    /// As [`Engine::start`], with what is attached to it.
+    pub fn start_with(
         runner: impl Runner + Send + 'static,
         vocabulary: impl Into<Vocabulary>,
         cache: CacheConfig,
         config: EngineConfig,
-        disk: Option<DiskSetup>,
+        attached: Attached,
     ) -> Result<Engine, StartError> {
+        let Attached { disk, draft } = attached;
         check(&config)?;
         let vocabulary = Arc::new(vocabulary.into());
         let vocab_len = runner.vocab_len();
@@ -135,6 +145,9 @@ impl Engine {
         let waker = disk.as_ref().map(|disk| disk.waker.clone());
         if let Some(disk) = disk {
             scheduler.attach(disk);
+        }
+        if let Some(draft) = draft {
+            scheduler.attach_draft(draft)?;
         }
         let (commands, receiver) = channel();
         let (board, woken) = (Board::new(&scheduler, block_bytes), Arc::<AtomicBool>::default());

@@ -18,7 +18,7 @@ use super::{Adapters, KvMap, KvMapError, Model, ModelConfig};
 /// Runs batches of one model against KV blocks that it owns.
 pub struct ModelRunner {
     model: Arc<Model>,
-    pool: Pool,
+    pool: Arc<Pool>,
     arena: KvArena,
     rope: RopeTable,
     scratch: Scratch,
@@ -27,10 +27,10 @@ pub struct ModelRunner {
 
 impl ModelRunner {
     /// Reserves `blocks` KV blocks (memory is touched as they are used) and the rotations of
-    /// `context` positions.
+    /// `context` positions. Two models may share a pool.
     pub fn new(
         model: Arc<Model>,
-        pool: Pool,
+        pool: impl Into<Arc<Pool>>,
         layout: KvLayout,
         blocks: usize,
         context: usize,
@@ -40,7 +40,7 @@ impl ModelRunner {
         let arena = KvArena::new(layout, blocks)?;
         Ok(ModelRunner {
             model,
-            pool,
+            pool: pool.into(),
             arena,
             rope,
             scratch: Scratch::default(),

@@ -1,14 +1,24 @@
 //! Drafts of a step: what each sequence is offered, how much of it is computed, and what of that was drawn.
 
-use kvik_cache::Token;
+use kvik_cache::{Cache, CacheError, Token};
 
 use super::Scheduler;
-use super::draft::{DRAFT_MAX, Draft, Found};
+use super::draft::{DRAFT_MAX, Draft, DraftModel, DraftSetup, Found, Wanted, expected};
 use super::plan::Span;
-use super::sequence::Sequence;
+use super::sequence::{Sequence, Sharing};
+use crate::panics::contain;
 use crate::stats::DraftSource;
 
+/// Tokens that a draft model may have to read for each that a sequence may still say.
+const READ_MAX: usize = 16;
+
 impl Scheduler {
+    /// From now on a smaller model drafts as well.
+    pub fn attach_draft(&mut self, setup: DraftSetup) -> Result<(), CacheError> {
+        self.draft_model = Some(DraftModel::new(setup)?);
+        Ok(())
+    }
+
     /// What sequences may go on with, `[running]`, when this step decodes only. Blocks for it are there.
     pub(super) fn draft(&mut self) -> Vec<Draft> {
         let mut drafts = vec![Draft::default(); self.running.len()];
@@ -23,6 +33,7 @@ impl Scheduler {
                 *draft = self.find_draft(index, most);
             }
         }
+        self.ask_model(rows, &mut drafts);
         let lengths = self.drafting.lengths(rows, &drafts, self.config.draft_rows_max);
         for (index, (draft, len)) in drafts.iter_mut().zip(lengths).enumerate() {
             let Sequence { id, ref tokens, .. } = self.running[index];
@@ -47,17 +58,82 @@ impl Scheduler {
         sequence.drafter.best()
     }
 
+    /// Has the draft model draft for those to whom it promises more than what they have.
+    fn ask_model(&mut self, rows: usize, drafts: &mut [Draft]) {
+        let (now, running) = ((self.clock)(), &mut self.running);
+        let Some(model) = &mut self.draft_model else { return };
+        model.set_now(now);
+        let able = running.iter().filter(|sequence| sequence.draft_max() > 0).count();
+        let mut asked = Vec::new();
+        for (index, draft) in drafts.iter().enumerate() {
+            let sequence = &mut running[index];
+            let likely = sequence.drafter.likely_of_model(&self.drafting);
+            let most = self.drafting.ask(rows, able, sequence.tokens.len(), likely).min(sequence.draft_max());
+            if most > 0 && draft.expected() < expected(likely, most) {
+                asked.push((index, most));
+            }
+        }
+        let wanted = asked.into_iter().map(|(index, most)| (index, wanted(&running[index], most)));
+        let (indices, wanted): (Vec<usize>, Vec<Wanted<'_>>) = wanted
+            .filter(|(index, wanted)| model.missing(wanted) <= READ_MAX * (running[*index].draft_max() + 1))
+            .unzip();
+        let mut since = now;
+        let found = model.propose(&wanted, |sequences, only_goes_on| {
+            let now = (self.clock)();
+            if only_goes_on {
+                self.drafting.note_pass(sequences, now.saturating_sub(since));
+            }
+            since = now;
+        });
+        for (index, tokens) in indices.into_iter().zip(found) {
+            let sequence = &mut running[index];
+            let found = Some(Found { tokens, same: 0 });
+            sequence.drafter.offer(DraftSource::Model, found, sequence.tokens.len());
+            drafts[index] = sequence.drafter.best();
+        }
+    }
+
+    /// The draft model no longer follows who has ended or was preempted.
+    pub(super) fn leave_ended(&mut self) {
+        let running = &self.running;
+        if let Some(model) = &mut self.draft_model {
+            model.follow_only(|id| running.find(id).is_some());
+        }
+    }
+
+    /// Nobody runs any more, after a panic: nobody is followed, and what is in disorder begins anew.
+    pub(super) fn mend_drafts(&mut self) {
+        let is_sound = contain(|| {
+            self.leave_ended();
+            self.draft_cache().is_none_or(|cache| cache.check().is_ok())
+        });
+        if let (Some(model), Ok(false) | Err(_)) = (&mut self.draft_model, is_sound) {
+            model.renew();
+        }
+    }
+
+    /// The cache of the draft model, where there is one.
+    pub fn draft_cache(&self) -> Option<&Cache> {
+        self.draft_model.as_ref().map(DraftModel::cache)
+    }
+
     /// Goes on through the draft of `span` as long as its tokens are those that are drawn; `rows` are their logits.
     pub(super) fn verify<'a>(&mut self, span: &Span, rows: &mut impl Iterator<Item = &'a [f32]>) {
+        let Draft { tokens, source, .. } = &span.draft;
         self.results.drafted(self.running[span.index].job, &span.draft);
-        for &token in &span.draft.tokens {
+        let mut drawn = 0;
+        for &token in tokens {
             if !self.is_drawn(span.index, token) {
                 break;
             }
             let Some(row) = rows.next() else { break };
-            self.results.accepted(self.running[span.index].job, span.draft.source);
+            drawn += 1;
+            self.results.accepted(self.running[span.index].job, *source);
             self.store(span.index, 1);
             self.emit(span.index, row);
+        }
+        if *source == DraftSource::Model {
+            self.drafting.note_model(tokens.len(), drawn);
         }
     }
 
@@ -66,4 +142,13 @@ impl Scheduler {
         let sequence = &self.running[index];
         sequence.ended.is_none() && sequence.missing() == 1 && sequence.tokens.last() == Some(&token)
     }
+}
+
+/// What a draft model is to know of a sequence.
+fn wanted(sequence: &Sequence, most: usize) -> Wanted<'_> {
+    let namespace = match sequence.sharing {
+        Sharing::Namespace(namespace) => Some(namespace),
+        Sharing::Private(_) => None,
+    };
+    Wanted { id: sequence.id, namespace, tokens: &sequence.tokens, lifetime: sequence.lifetime, most }
 }

@@ -84,6 +84,7 @@ impl Scheduler {
         // Names that a panic has lost are among them: of a sequence that was about to start, or to move what it keeps.
         let freed = contain(|| self.ram.cache.abandon_all()).is_ok();
         self.running = Running::default();
+        self.mend_drafts();
         let hit = self.results.jobs().filter(|(id, job)| self.queue.count_of(*id) != job.sequences());
         let hit: Vec<JobId> = hit.map(|(id, _)| id).collect();
         hit.into_iter().for_each(|id| self.fail(id, error.clone()));
@@ -112,6 +113,9 @@ impl Scheduler {
         self.kept_parts.clear();
         self.idle.clear();
         self.disk.drop_candidates();
+        if let Some(model) = &mut self.draft_model {
+            model.renew();
+        }
     }
 
     /// Removes a request with all its sequences.

@@ -85,6 +85,9 @@ impl Scheduler {
         for namespace in namespaces {
             evicted.pins += cache.unpin_under(namespace, tokens);
             evicted.blocks += cache.evict_prefix(namespace, tokens);
+            if let Some(model) = &mut self.draft_model {
+                model.evict(namespace, tokens);
+            }
         }
         for roots in self.all_roots(salt) {
             self.disk.forget(&roots, tokens);
@@ -134,11 +137,17 @@ impl Scheduler {
         let (namespaces, cache) = (&mut self.tenants.namespaces, &mut self.ram.cache);
         let Some(salt) = salt else {
             self.disk.give_up(&mut self.ram, |_, _| true);
+            if let Some(model) = &mut self.draft_model {
+                model.clear(None);
+            }
             return (self.ram.cache.clear(None), disk);
         };
         let mut mine = namespaces.all_of(salt, cache);
         mine.extend(namespaces.all_kept(salt, cache));
         self.disk.give_up(&mut self.ram, |namespace, _| mine.contains(&namespace));
+        if let Some(model) = &mut self.draft_model {
+            mine.iter().for_each(|&namespace| model.clear(Some(namespace)));
+        }
         let cache = &mut self.ram.cache;
         (mine.into_iter().map(|namespace| cache.clear(Some(namespace))).sum(), disk)
     }

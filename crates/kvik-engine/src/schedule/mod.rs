@@ -68,7 +68,7 @@ use crate::model::batch::Runner;
 use crate::stats::{Counters, DiskStats};
 use crate::text::stream::Vocabulary;
 use disk::{Disk, DiskSetup, Fetch};
-use draft::Drafting;
+use draft::{DraftModel, Drafting};
 use idle::Idle;
 use kept_parts::KeptParts;
 use plan::Plan;
@@ -79,6 +79,7 @@ use running::Running;
 use tenants::Tenants;
 use turns::Turns;
 
+pub use draft::DraftSetup;
 pub use limits::{RequestLimits, Submission};
 pub(crate) use outline::Describing;
 pub use tenants::TenantPart;
@@ -106,6 +107,8 @@ pub struct Scheduler {
     /// The disk tier; it has no slots when there is none.
     disk: Disk,
     drafting: Drafting,
+    /// A smaller model that drafts, if there is one.
+    draft_model: Option<DraftModel>,
 }
 
 /// How long a scheduler may be left alone.
@@ -138,6 +141,7 @@ impl Scheduler {
             idle: Idle::default(),
             disk: Disk::new(DiskSetup::none()),
             drafting: Drafting::default(),
+            draft_model: None,
             config,
             clock,
         })
@@ -170,6 +174,7 @@ impl Scheduler {
         self.spill(runner);
         self.drop_ended();
         self.drop_retired();
+        self.leave_ended();
     }
 
     /// How long there is nothing to do unless something happens.

@@ -40,6 +40,8 @@ pub(crate) struct Regime {
     pub(crate) step_time: StepTime,
     /// Requests at a time.
     pub(crate) crowd: usize,
+    /// A draft model: its blocks, and whether it says something else.
+    pub(crate) draft: Option<(usize, u64)>,
 }
 
 /// The configuration of its disk.
@@ -88,6 +90,7 @@ impl Regime {
                 false => StepTime { step: Duration::from_micros(500), row: Duration::from_micros(20) },
             },
             crowd: dice.pick(&[1, 1, 2, 5, 12]),
+            draft: dice.pick(&[None, Some((200, 0)), Some((12, 0)), Some((60, 77))]),
         }
     }
 

@@ -5,6 +5,7 @@
 //! bytes from the disk, a wrong reuse or a wrong position kept changes the answer. [`Oracle`] is the same
 //! arithmetic over plain tokens, and [`Twin`] for sequences that forget.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -36,6 +37,9 @@ pub(crate) struct StepTime {
     pub(crate) row: Duration,
 }
 
+/// Whether any batch was not in order. A panic of the draft model fails no request, so worlds look here.
+pub(crate) static IN_DISORDER: AtomicBool = AtomicBool::new(false);
+
 /// The model over blocks.
 pub(crate) struct SimRunner {
     /// By block and position; 0 if nothing is stored.
@@ -53,6 +57,8 @@ pub(crate) struct SimRunner {
     /// Whether the next piece of a pass of a sequence that forgets panics, once.
     pub(crate) trips: bool,
     step_time: StepTime,
+    /// What its logits are mixed with: not 0 for a model that says something else.
+    salt: u64,
     /// Time of such a piece.
     piece_time: Duration,
     layout: KvLayout,
@@ -77,9 +83,16 @@ impl SimRunner {
             stumbles: Arc::default(),
             trips: false,
             step_time,
+            salt: 0,
             piece_time,
             layout: ragged::layout(),
         }
+    }
+
+    /// A model that takes a quarter of the time, and says the same or something else.
+    pub(crate) fn draft(blocks: usize, rows_max: usize, time: StepTime, salt: u64, clock: Time) -> SimRunner {
+        let time = StepTime { step: time.step / 4, row: time.row / 4 };
+        SimRunner { salt, ..SimRunner::new(blocks, rows_max, time, Duration::ZERO, clock) }
     }
 
     fn read(&self, (block, offset): Cell) -> u64 {
@@ -98,7 +111,7 @@ impl SimRunner {
         let step = if kv.tails.is_empty() { BLOCK_POSITIONS } else { 1 };
         let ends = (step - 1..index).step_by(step).chain([index]);
         let seen = ends.fold(0, |seen, end| mix(seen ^ self.read(ragged::cell(kv, end))));
-        push_logits(&mut self.logits, seen);
+        push_logits(&mut self.logits, seen ^ self.salt);
     }
 
     /// A piece of a pass takes its time, and may panic.
@@ -156,7 +169,10 @@ impl Runner for SimRunner {
     }
 
     fn forward(&mut self, batch: &Batch<'_>, watched: &mut [Watched<'_>]) -> &[f32] {
-        self.check(batch);
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.check(batch))) {
+            IN_DISORDER.store(true, Ordering::Relaxed);
+            resume_unwind(panic);
+        }
         self.time.advance(self.step_time.step + self.step_time.row * batch.rows.len() as u32);
         // Half of the batch is computed before the panic, as can happen.
         let poisoned = batch.rows.iter().any(|row| row.token == POISON);

@@ -1,22 +1,23 @@
 //! Events of a world other than requests: restarts, pauses, prompts that are pinned and released.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kvik_cache::tier::Tier;
-use kvik_cache::{BLOCK_POSITIONS, Identity, PrefixOrder, PrefixScan, TenantId, Token};
+use kvik_cache::{BLOCK_POSITIONS, CacheConfig, Identity, PrefixOrder, PrefixScan, TenantId, Token};
 use kvik_engine::api::KeptPrompt;
 use kvik_engine::api::RequestError;
 use kvik_engine::schedule::disk::DiskSetup;
-use kvik_engine::schedule::{Pause, Scheduler};
+use kvik_engine::schedule::{DraftSetup, Pause, Scheduler};
 use kvik_engine::stats::DraftSource;
 use kvik_engine::store::Waker;
 
 use crate::disk::{Drive, Platter, common};
-use crate::fake::vocabulary;
+use crate::fake::{VOCAB, vocabulary};
 use crate::memory::{Known, View};
 use crate::regime::{Regime, SALTS};
-use crate::runner::SECRET;
+use crate::runner::{IN_DISORDER, SECRET, SimRunner};
 use crate::time::Time;
 use crate::world::World;
 
@@ -26,6 +27,9 @@ const EPOCH_S: u64 = 1_800_000_000;
 const KEPT_MAX: usize = 3;
 /// Maximum steps until the world is idle.
 const REST_STEPS_MAX: u64 = 60_000;
+
+/// Rows of a pass of the draft model.
+const DRAFT_ROWS_MAX: usize = 64;
 
 /// A kept prompt.
 pub(crate) struct Kept {
@@ -58,6 +62,11 @@ pub(crate) fn scheduler(regime: &Regime, time: &Time, platter: &Arc<Mutex<Platte
     let clock = Box::new(move || clock.now() - started);
     let vocabulary = Arc::new(vocabulary());
     let mut scheduler = Scheduler::new(regime.engine.clone(), regime.cache(), vocabulary, clock).unwrap();
+    if let Some((blocks, salt)) = regime.draft {
+        let runner = SimRunner::draft(blocks, DRAFT_ROWS_MAX, regime.step_time, salt, time.clone());
+        let cache = CacheConfig { blocks, ..regime.cache() };
+        scheduler.attach_draft(DraftSetup { runner: Box::new(runner), cache, vocab_len: VOCAB }).unwrap();
+    }
     if let Some(disk) = regime.disk {
         let found = platter.lock().unwrap().kill();
         let (tier, surplus) = Tier::with(disk.slots as u32, found);
@@ -108,6 +117,12 @@ impl World {
         cache.check().unwrap();
         let stats = cache.stats();
         assert_eq!((stats.owned, stats.sequences), (0, 0), "blocks are leaked: {stats:?}");
+        assert!(!IN_DISORDER.load(Ordering::Relaxed), "a batch was not in order");
+        if let Some(draft) = self.scheduler.draft_cache() {
+            draft.check().unwrap();
+            let stats = draft.stats();
+            assert_eq!((stats.owned, stats.sequences), (0, 0), "blocks of drafts are leaked: {stats:?}");
+        }
         assert!(self.active.is_empty(), "a request was forgotten");
         self.check_disk();
         self.check_secrets();
@@ -306,6 +321,7 @@ impl World {
         self.coverage.preemptions += counters.preemptions;
         self.coverage.drafted += counters.drafted_tokens.iter().sum::<u64>();
         self.coverage.accepted += counters.accepted_tokens.iter().sum::<u64>();
+        self.coverage.from_model += counters.accepted_tokens[DraftSource::Model as usize];
         self.coverage.from_tree += counters.accepted_tokens[DraftSource::Tree as usize];
         self.coverage.evicted += self.scheduler.cache().stats().totals.evicted;
     }

@@ -37,6 +37,8 @@ pub(crate) struct Coverage {
     pub(crate) accepted: u64,
     /// Of these, tokens that were drafted from other requests of the namespace.
     pub(crate) from_tree: u64,
+    /// Of these, tokens that were drafted by a draft model.
+    pub(crate) from_model: u64,
     pub(crate) evicted: u64,
     pub(crate) restarts: u64,
     pub(crate) from_disk: u64,
@@ -668,7 +670,7 @@ impl Coverage {
         }
     }
 
-    fn fields(&self) -> [(&'static str, u64); 23] {
+    fn fields(&self) -> [(&'static str, u64); 24] {
         [
             ("finished", self.finished),
             ("cancelled", self.cancelled),
@@ -678,6 +680,7 @@ impl Coverage {
             ("drafted", self.drafted),
             ("drafted and drawn", self.accepted),
             ("drafted from the tree and drawn", self.from_tree),
+            ("drafted by a model and drawn", self.from_model),
             ("evicted", self.evicted),
             ("restarted", self.restarts),
             ("from disk", self.from_disk),
@@ -696,7 +699,7 @@ impl Coverage {
         ]
     }
 
-    fn fields_mut(&mut self) -> [&mut u64; 23] {
+    fn fields_mut(&mut self) -> [&mut u64; 24] {
         [
             &mut self.finished,
             &mut self.cancelled,
@@ -706,6 +709,7 @@ impl Coverage {
             &mut self.drafted,
             &mut self.accepted,
             &mut self.from_tree,
+            &mut self.from_model,
             &mut self.evicted,
             &mut self.restarts,
             &mut self.from_disk,

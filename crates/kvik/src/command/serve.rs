@@ -168,11 +168,11 @@ async fn open_port(args: &ServeArgs, keys: &Keys) -> anyhow::Result<Port> {
 }
 
 async fn serve(args: &ServeArgs, mut clients: Clients, loaded: Loaded, port: Port) -> anyhow::Result<()> {
-    let Loaded { serving, budget, disk, handle } = loaded;
+    let Loaded { serving, budget, disk, draft, handle } = loaded;
     let url = url(port.address);
     let example =
         example::curl(&url, &serving.model.name, args.model.is_embedded(), !clients.keys.are_open());
-    let banner = banner(&serving.model, &budget, disk.as_deref(), &url, &example);
+    let banner = banner(&serving.model, &budget, (disk.as_deref(), draft.as_deref()), &url, &example);
 
     handle.set_tenants(clients.keys.tenants());
     let source = clients.source.take();
@@ -358,7 +358,18 @@ fn url(address: SocketAddr) -> String {
     format!("http://{host}:{}", address.port())
 }
 
-fn banner(model: &ModelCard, budget: &KvBudget, disk: Option<&str>, url: &str, example: &str) -> String {
+/// What is printed when the server listens; `disk` and `draft` are what is attached to the model.
+fn banner(
+    model: &ModelCard,
+    budget: &KvBudget,
+    (disk, draft): (Option<&str>, Option<&str>),
+    url: &str,
+    example: &str,
+) -> String {
+    let draft = draft.map_or_else(String::new, |name| {
+        let bytes = ByteSize(budget.blocks as u64 * budget.draft_bytes as u64);
+        format!("  drafts   by {name}, with {bytes} of cache for as many tokens\n")
+    });
     format!(
         "\
 kvik {version}
@@ -366,7 +377,7 @@ kvik {version}
   context  {context} tokens
   cache    {cache}: {tokens} tokens, {block} for {positions} in {kv}
   disk     {disk}
-  runs     {parallel} requests at a time on {threads} threads
+{draft}  runs     {parallel} requests at a time on {threads} threads
 
 listening on {url}
 the page is at {url}/

@@ -7,6 +7,8 @@ use kvik_cache::BLOCK_POSITIONS;
 pub(crate) struct KvBudget {
     pub(crate) blocks: usize,
     pub(crate) block_bytes: usize,
+    /// Bytes of a block of the draft model, which has as many; 0 without one.
+    pub(crate) draft_bytes: usize,
     /// Formats of keys and values, as `f16` or `q8/f16`.
     pub(crate) kv: String,
     /// Compute threads.

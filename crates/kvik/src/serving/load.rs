@@ -10,17 +10,18 @@ use kvik_cache::{
     retain::{HeadImportance, Retention},
 };
 use kvik_engine::api::{EventSink, Probe, Request, RequestError};
-use kvik_engine::engine::{Engine, EngineConfig};
+use kvik_engine::engine::{Attached, Engine, EngineConfig};
 use kvik_engine::load::{Embedding, LoadedModel};
 use kvik_engine::model::{Model, ModelRunner};
 use kvik_engine::stats::EngineStats;
 use kvik_engine::text::template::{ChatTemplate, TemplateError};
 use kvik_engine::text::tokenizer::Tokenizer;
-use kvik_kernels::{KvLayout, Pool};
+use kvik_kernels::Pool;
 
 use super::{
     budget::KvBudget,
     disk,
+    draft::DraftFile,
     embedding::Embedder,
     kv,
     lora::LoraAdapters,
@@ -125,6 +126,8 @@ pub(crate) struct Loaded {
     pub(crate) budget: KvBudget,
     /// The banner's line about the disk tier, when there is one.
     pub(crate) disk: Option<String>,
+    /// Name of the draft model, when there is one.
+    pub(crate) draft: Option<String>,
     pub(crate) handle: Handle,
 }
 
@@ -161,13 +164,18 @@ impl Inference for Engine {
 
 /// Loads the model and starts the engine.
 pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> anyhow::Result<Loaded> {
-    let pool = args.pool();
+    let pool = Arc::new(args.pool());
     let threads = pool.threads();
     let Opened { model, tokenizer, template, embedder } = model(args, &pool)?;
+    let draft =
+        cache.draft.as_ref().map(|name| DraftFile::open(name, args, &tokenizer, &pool)).transpose()?;
     let lora = LoraAdapters::open(&cache.lora, &model, &pool)?;
     let layout = kv::layout(&args.kv, &model)?;
-    let blocks = blocks(cache.cache_ram, &layout)?;
-    let budget = KvBudget { blocks, block_bytes: layout.block_bytes(), kv: layout.format_name(), threads };
+    let draft_bytes = draft.as_ref().map_or(0, DraftFile::block_bytes);
+    let blocks = blocks(cache.cache_ram, layout.block_bytes() + draft_bytes)?;
+    let block_bytes = layout.block_bytes();
+    let budget = KvBudget { blocks, block_bytes, draft_bytes, kv: layout.format_name(), threads };
+    let draft_name = draft.as_ref().map(|draft| draft.name().to_owned());
     let kv_heads: Vec<usize> = layout.layers().iter().map(|layer| layer.kv_heads).collect();
     let repeat = repeat_prompt(&tokenizer, template.as_ref());
     let KeptMeasurements { losses, calibration } = KeptMeasurements::of(&model.digest(), &kv_heads);
@@ -185,22 +193,24 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
     }
     let idle = cache.retain.retain_idle;
     let disk = disk::open(cache, &budget, config.model_digest);
-    let runner =
-        ModelRunner::new(Arc::new(model), pool, layout, budget.blocks, context).with_context(|| {
+    let runner = ModelRunner::new(Arc::new(model), pool.clone(), layout, budget.blocks, context)
+        .with_context(|| {
             format!("no memory for a KV cache of {}; lower --cache-ram", ByteSize(budget.bytes()))
         })?;
     let runner = runner.with_adapters(lora.adapters());
     let pinned_max = pinned_max(cache.cache_pin, &budget);
     let cache = CacheConfig { blocks, policy: cache.evict, ghosts: GHOSTS, pinned_max };
     let (disk, disk_line) = disk.map_or((None, None), |disk| (Some(disk.setup), Some(disk.line)));
-    let engine = Engine::start_with_disk(runner, &tokenizer, cache, config, disk)?;
+    let draft = draft.map(|draft| draft.setup(pool, CacheConfig { pinned_max: 0, ..cache }, context));
+    let attached = Attached { disk, draft: draft.transpose()? };
+    let engine = Engine::start_with(runner, &tokenizer, cache, config, attached)?;
     engine.set_retain_idle(idle)?;
     let handle = Handle(engine.clone());
     let cache = Some(engine.clone());
     let (engine, tokenizer) = (Arc::new(engine), Arc::new(tokenizer));
     let (retaining, lora) = (Arc::new(retaining), Arc::new(lora));
     let serving = Serving { engine, cache, tokenizer, template, model: card, embedder, retaining, lora };
-    Ok(Loaded { serving, budget, disk: disk_line, handle })
+    Ok(Loaded { serving, budget, disk: disk_line, draft: draft_name, handle })
 }
 
 /// What `kvik eval` kept of a model that retention goes by.
@@ -266,8 +276,8 @@ fn engine_config(card: &ModelCard, budget: &KvBudget, capacity: Capacity) -> Eng
 }
 
 /// Blocks of the requested budget, or of half of the free memory.
-fn blocks(asked: Option<ByteSize>, layout: &KvLayout) -> anyhow::Result<usize> {
-    let block_bytes = layout.block_bytes() as u64;
+fn blocks(asked: Option<ByteSize>, block_bytes: usize) -> anyhow::Result<usize> {
+    let block_bytes = block_bytes as u64;
     let bytes = asked.map_or_else(default_budget, |size| size.0);
     let blocks = usize::try_from(bytes / block_bytes).unwrap_or(usize::MAX);
     if blocks == 0 {
@@ -325,7 +335,7 @@ mod tests {
     use super::*;
 
     fn budget(blocks: usize) -> KvBudget {
-        KvBudget { blocks, block_bytes: 48 << 10, kv: "f16".into(), threads: 1 }
+        KvBudget { blocks, block_bytes: 48 << 10, draft_bytes: 0, kv: "f16".into(), threads: 1 }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 pub(crate) mod budget;
 pub(crate) mod disk;
+mod draft;
 pub(crate) mod embedding;
 pub(crate) mod kv;
 pub(crate) mod load;

@@ -22,7 +22,9 @@ enum Meaning {
 
 use Meaning::{Drafts, Flag, Format, Ignored, Repository};
 
-const FLAGS: [(&str, Meaning); 42] = [
+const FLAGS: [(&str, Meaning); 44] = [
+    ("-md", Flag("--draft")),
+    ("--model-draft", Flag("--draft")),
     ("--spec-type", Drafts),
     ("-c", Flag("--context")),
     ("--ctx-size", Flag("--context")),

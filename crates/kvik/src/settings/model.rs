@@ -60,6 +60,9 @@ pub(crate) struct CacheArgs {
     pub(crate) retain: RetainArgs,
     #[command(flatten)]
     pub(crate) lora: LoraArgs,
+    /// A smaller model with the same vocabulary that tries what may come next, as -m names one; it shares --cache-ram
+    #[arg(long, value_name = "MODEL", help_heading = "Capacity")]
+    pub(crate) draft: Option<String>,
 }
 
 #[cfg(test)]
@@ -75,6 +78,7 @@ impl CacheArgs {
             evict: Policy::Lru,
             retain: RetainArgs::default(),
             lora: LoraArgs::default(),
+            draft: None,
         }
     }
 }
@@ -111,6 +115,17 @@ impl ModelArgs {
     #[cfg(test)]
     pub(crate) fn embedded() -> ModelArgs {
         ModelArgs { model: None, weights: None, chat_template: None, kv: KvArgs::default(), threads: None }
+    }
+
+    /// Another model, with the same threads and conversions.
+    pub(crate) fn of(&self, model: &str) -> ModelArgs {
+        ModelArgs {
+            model: Some(model.to_owned()),
+            weights: self.weights,
+            chat_template: None,
+            kv: KvArgs::default(),
+            threads: self.threads,
+        }
     }
 
     /// Whether this is the embedded model.

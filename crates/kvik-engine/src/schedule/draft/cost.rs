@@ -25,6 +25,11 @@ impl Cost {
         }
     }
 
+    /// Whether anything was measured.
+    pub(super) fn is_measured(&self) -> bool {
+        self.0.iter().any(Option::is_some)
+    }
+
     /// The time of a step with so many rows; in any unit where nothing was measured.
     pub(super) fn of(&self, rows: usize) -> f64 {
         let group = group(rows);

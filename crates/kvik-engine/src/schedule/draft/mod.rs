@@ -13,6 +13,7 @@
 //! | module   | cares about                                              |
 //! |----------|----------------------------------------------------------|
 //! | `lookup` | what followed the last tokens in the same sequence       |
+//! | `model`  | what a smaller model says next                           |
 //! | `record` | how often what a source found was drawn                  |
 //! | `cost`   | what more rows cost                                      |
 //!
@@ -21,6 +22,7 @@
 
 mod cost;
 mod lookup;
+mod model;
 mod record;
 
 use std::time::Duration;
@@ -29,14 +31,22 @@ use kvik_cache::Token;
 
 use self::cost::Cost;
 use self::lookup::Lookup;
-use self::record::Record;
+use self::record::{MODEL_LIKELY, Record};
 use crate::config::ROWS_AT_A_TIME;
 use crate::stats::DraftSource;
 
+pub use self::model::DraftSetup;
+pub(super) use self::model::{DraftModel, Wanted};
 pub(super) use self::record::Found;
 
 /// Tokens that are drafted for one sequence at most.
 pub(super) const DRAFT_MAX: usize = 15;
+/// Tokens that a model drafts for one sequence at most: each takes a pass of it.
+const MODEL_MAX: usize = 8;
+/// A draft model that is not worth its time is tried again after so many tokens of a sequence.
+const TRY_AGAIN: usize = 256;
+/// The share of a new outcome in how likely a token of the draft model is in sequences to come.
+const NEW: f64 = 0.02;
 /// Drafts must make a step so much better to be worth it: what they cost is a guess at first.
 const GAIN_MIN: f64 = 1.05;
 
@@ -50,9 +60,20 @@ pub(super) struct Draft {
 }
 
 /// What is known about drafting in all sequences.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Drafting {
+    /// Of the model that is drafted for.
     cost: Cost,
+    /// Of the draft model, for a token of so many sequences.
+    passes: Cost,
+    /// How likely a token of the draft model is drawn if the one before it was.
+    likely: f64,
+}
+
+impl Default for Drafting {
+    fn default() -> Drafting {
+        Drafting { cost: Cost::default(), passes: Cost::default(), likely: MODEL_LIKELY }
+    }
 }
 
 /// What is known of the drafts of one sequence.
@@ -78,6 +99,13 @@ impl Drafter {
         self.records[source as usize].note(found, len);
     }
 
+    /// How likely a token of the draft model is drawn; where nothing was compared yet, as in other sequences.
+    pub(super) fn likely_of_model(&mut self, drafting: &Drafting) -> f64 {
+        let record = &mut self.records[DraftSource::Model as usize];
+        record.expect(drafting.likely);
+        record.likely(DraftSource::Model, 0)
+    }
+
     /// What of the offers promises most tokens.
     pub(super) fn best(&self) -> Draft {
         let drafts = DraftSource::ALL.iter().zip(&self.records).filter_map(|(&source, record)| {
@@ -90,15 +118,48 @@ impl Drafter {
 
 impl Draft {
     /// Tokens that can be expected to be drawn.
-    fn expected(&self) -> f64 {
-        (1..=self.tokens.len() as i32).map(|position| self.likely.powi(position)).sum()
+    pub(super) fn expected(&self) -> f64 {
+        expected(self.likely, self.tokens.len())
     }
+}
+
+/// Tokens that can be expected to be drawn of so many that are so likely.
+pub(super) fn expected(likely: f64, len: usize) -> f64 {
+    (1..=len as i32).map(|position| likely.powi(position)).sum()
 }
 
 impl Drafting {
     /// A step that decoded took so long.
     pub(super) fn note(&mut self, rows: usize, elapsed: Duration) {
         self.cost.note(rows, elapsed);
+    }
+
+    /// A pass of the draft model took so long.
+    pub(super) fn note_pass(&mut self, sequences: usize, elapsed: Duration) {
+        self.passes.note(sequences, elapsed);
+    }
+
+    /// Of a draft of the draft model so many tokens were drawn.
+    pub(super) fn note_model(&mut self, drafted: usize, drawn: usize) {
+        for position in 0..(drawn + 1).min(drafted) {
+            self.likely += NEW * (f64::from(u8::from(position < drawn)) - self.likely);
+        }
+    }
+
+    /// How many tokens the draft model is asked for, for one of `sequences` in a step of `rows` rows; the sequence has
+    /// `len` tokens and takes one of the model for so `likely`. As many as make most of the time of both models.
+    pub(super) fn ask(&self, rows: usize, sequences: usize, len: usize, likely: f64) -> usize {
+        if !self.passes.is_measured() {
+            return 1;
+        }
+        let rate = |count: usize| {
+            let drawn = rows as f64 + sequences as f64 * expected(likely, count);
+            drawn / (self.cost.of(rows + sequences * count) + count as f64 * self.passes.of(sequences))
+        };
+        let plain = GAIN_MIN * rate(0);
+        let best = (1..=MODEL_MAX).max_by(|&a, &b| rate(a).total_cmp(&rate(b)));
+        let best = best.filter(|&count| rate(count) > plain);
+        best.unwrap_or_else(|| usize::from(len.is_multiple_of(TRY_AGAIN)))
     }
 
     /// How many tokens of each draft to compute beside `rows` others, `drafts_max` in all: of each so many.

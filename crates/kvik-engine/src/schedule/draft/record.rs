@@ -6,6 +6,8 @@ use crate::stats::DraftSource;
 
 /// Classes of how well a place fits.
 const CLASSES: usize = 3;
+/// How likely a token of a draft model is taken to be drawn before anything is known of it.
+pub(super) const MODEL_LIKELY: f64 = 0.5;
 /// The share of a new outcome in how likely a token is.
 const NEW: f64 = 0.1;
 
@@ -27,6 +29,16 @@ pub(super) struct Record {
 }
 
 impl Record {
+    /// How likely tokens are as long as nothing of this source was compared in this sequence.
+    pub(super) fn expect(&mut self, likely: f64) {
+        self.likely.iter_mut().for_each(|class| *class = Some(class.unwrap_or(likely)));
+    }
+
+    /// How likely a token is drawn that fits so well.
+    pub(super) fn likely(&self, source: DraftSource, same: usize) -> f64 {
+        self.likely[class(same)].unwrap_or(at_first(source)[class(same)])
+    }
+
     /// What was found for a sequence of `len` tokens.
     pub(super) fn note(&mut self, found: Option<Found>, len: usize) {
         self.last = found.filter(|found| !found.tokens.is_empty()).map(|found| (found, len));
@@ -35,8 +47,7 @@ impl Record {
     /// What was found last, and how likely each token of it is drawn if the one before it was.
     pub(super) fn last(&self, source: DraftSource) -> Option<(&[Token], f64)> {
         let (found, _) = self.last.as_ref()?;
-        let class = class(found.same);
-        Some((&found.tokens, self.likely[class].unwrap_or(at_first(source)[class])))
+        Some((&found.tokens, self.likely(source, found.same)))
     }
 
     /// Compares what was found last with what was drawn.
@@ -62,6 +73,7 @@ fn at_first(source: DraftSource) -> [f64; CLASSES] {
         DraftSource::Tree => [0.2, 0.4, 0.8],
         // How the text is divided into tokens is left to the model.
         DraftSource::Grammar => [0.8; CLASSES],
+        DraftSource::Model => [MODEL_LIKELY; CLASSES],
     }
 }
 

@@ -70,6 +70,13 @@ impl Vocabulary {
         &self.end_tokens
     }
 
+    /// The first token that both have and that is not the same in both.
+    pub fn first_difference(&self, other: &Vocabulary) -> Option<Token> {
+        let both = 0..self.len().min(other.len()) as Token;
+        let same = |&id: &Token| self.kind(id) == other.kind(id) && self.bytes(id) == other.bytes(id);
+        both.into_iter().find(|id| !same(id))
+    }
+
     /// Bytes that the token adds to an answer.
     pub fn answer_bytes(&self, token: Token, show_special: bool) -> &[u8] {
         if show_special || self.kind(token) == TokenKind::Text { self.bytes(token) } else { &[] }

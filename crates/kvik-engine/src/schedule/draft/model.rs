@@ -1,0 +1,298 @@
+//! Drafts by a smaller model with the same vocabulary.
+//!
+//! It follows the sequences that ask for drafts: what they say is computed here too, in blocks of a cache of its own, so
+//! its prefixes are found again as those of the large model are. It says what it holds likeliest; whether that is drawn
+//! is seen later, and what was not is computed anew over it.
+
+use std::time::Duration;
+
+use kvik_cache::{
+    Admission, Cache, CacheConfig, CacheError, Lifetime, NamespaceId, Namespaces, SeqId, Token,
+};
+use rustc_hash::FxHashMap;
+
+use crate::model::batch::{Batch, Output, Row, Runner, SequenceKv};
+use crate::panics::contain;
+
+/// Rows of one pass: while it reads a prompt, others wait.
+const ROWS_MAX: usize = 64;
+
+/// What a draft model is made of.
+pub struct DraftSetup {
+    /// The model, with storage for as many blocks as `cache` has. Its vocabulary is that of the model it drafts for.
+    pub runner: Box<dyn Runner + Send>,
+    /// Its blocks, and which prefixes are evicted when they are short.
+    pub cache: CacheConfig,
+    /// Tokens that both models know: no other is drafted.
+    pub vocab_len: usize,
+}
+
+/// A sequence of the large model that wants a draft.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::schedule) struct Wanted<'a> {
+    pub(in crate::schedule) id: SeqId,
+    /// Where it shares what it computes; none when it is private.
+    pub(in crate::schedule) namespace: Option<NamespaceId>,
+    pub(in crate::schedule) tokens: &'a [Token],
+    pub(in crate::schedule) lifetime: Lifetime,
+    /// Tokens that are wanted at most.
+    pub(in crate::schedule) most: usize,
+}
+
+/// A smaller model, what it has computed, and for whom.
+pub(in crate::schedule) struct DraftModel {
+    runner: Box<dyn Runner + Send>,
+    cache: Cache,
+    config: CacheConfig,
+    vocab_len: usize,
+    /// Namespaces of the large model's cache, and those that stand for them here.
+    namespaces: FxHashMap<Option<NamespaceId>, NamespaceId>,
+    followers: FxHashMap<SeqId, Follower>,
+    next_seq: u64,
+}
+
+/// What the model has computed of a sequence.
+#[derive(Debug)]
+struct Follower {
+    seq: SeqId,
+    is_private: bool,
+    /// Tokens whose keys and values are stored, what was drafted included.
+    computed: Vec<Token>,
+    /// How many of them the sequence has said.
+    said: usize,
+}
+
+impl DraftModel {
+    pub(in crate::schedule) fn new(setup: DraftSetup) -> Result<DraftModel, CacheError> {
+        let DraftSetup { runner, cache: config, vocab_len } = setup;
+        Ok(DraftModel {
+            runner,
+            cache: Cache::new(config)?,
+            config,
+            vocab_len,
+            namespaces: FxHashMap::default(),
+            followers: FxHashMap::default(),
+            next_seq: 0,
+        })
+    }
+
+    /// What it has computed.
+    pub(in crate::schedule) fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    /// Tokens of a sequence that it would have to compute before it can draft; of one that it does not follow yet, as far
+    /// as its prefixes are not known.
+    pub(in crate::schedule) fn missing(&self, wanted: &Wanted<'_>) -> usize {
+        let known = match self.followers.get(&wanted.id) {
+            Some(follower) => follower.common(wanted.tokens),
+            None => wanted
+                .namespace
+                .and_then(|namespace| self.namespaces.get(&Some(namespace)))
+                .map_or(0, |&namespace| self.cache.lookup(namespace, wanted.tokens).tokens),
+        };
+        wanted.tokens.len() - known
+    }
+
+    /// What may follow each of the sequences; nothing for one that it has not read to its end yet. `passed` is told of
+    /// each pass how many sequences it had, and whether it had no more rows than that.
+    pub(in crate::schedule) fn propose(
+        &mut self,
+        wanted: &[Wanted<'_>],
+        mut passed: impl FnMut(usize, bool),
+    ) -> Vec<Vec<Token>> {
+        let mut drafts = vec![Vec::new(); wanted.len()];
+        let mut open: Vec<usize> = (0..wanted.len()).filter(|&index| self.follow(&wanted[index])).collect();
+        while !open.is_empty() {
+            let only_goes_on = open.iter().all(|&index| self.rows_of(&wanted[index], &drafts[index]) == 1);
+            let Some(next) = self.pass(wanted, &open, &drafts) else { break };
+            passed(open.len(), only_goes_on);
+            let mut still = Vec::new();
+            for (index, token) in next {
+                drafts[index].push(token);
+                if drafts[index].len() < wanted[index].most {
+                    still.push(index);
+                }
+            }
+            open = still;
+        }
+        drafts
+    }
+
+    /// Ends what it follows of sequences that are not `running` any more; what they said stays in the cache.
+    pub(in crate::schedule) fn follow_only(&mut self, running: impl Fn(SeqId) -> bool) {
+        let ended: Vec<SeqId> = self.followers.keys().copied().filter(|&id| !running(id)).collect();
+        ended.into_iter().for_each(|id| self.leave(id));
+    }
+
+    /// The clock of times to live.
+    pub(in crate::schedule) fn set_now(&mut self, now: Duration) {
+        self.cache.set_now(now);
+    }
+
+    /// Drops what is known of a prompt in a namespace, as far as nobody follows it.
+    pub(in crate::schedule) fn evict(&mut self, namespace: NamespaceId, tokens: &[Token]) {
+        if let Some(&own) = self.namespaces.get(&Some(namespace)) {
+            self.cache.evict_prefix(own, tokens);
+        }
+    }
+
+    /// Drops what is known in a namespace, or in all, as far as nobody follows it.
+    pub(in crate::schedule) fn clear(&mut self, namespace: Option<NamespaceId>) {
+        match namespace {
+            None => drop(self.cache.clear(None)),
+            Some(namespace) => {
+                if let Some(&own) = self.namespaces.get(&Some(namespace)) {
+                    self.cache.clear(Some(own));
+                }
+            }
+        }
+    }
+
+    /// Begins with an empty cache: the large model's has.
+    pub(in crate::schedule) fn renew(&mut self) {
+        self.followers.clear();
+        self.namespaces.clear();
+        let new = Cache::new(self.config).expect("the same settings worked before");
+        let old = std::mem::replace(&mut self.cache, new);
+        let _ = contain(|| drop(old));
+    }
+
+    /// Has blocks for a sequence and its draft; whether there is room.
+    fn follow(&mut self, wanted: &Wanted<'_>) -> bool {
+        if let Some(follower) = self.followers.get_mut(&wanted.id) {
+            follower.said = follower.common(wanted.tokens);
+            let fits = self.cache.reserve(follower.seq, wanted.tokens.len() + wanted.most).is_ok();
+            if !fits {
+                self.leave(wanted.id);
+            }
+            return fits;
+        }
+        self.next_seq += 1;
+        let seq = SeqId(self.next_seq);
+        let namespace = self.own_namespace(wanted.namespace);
+        let admission = Admission {
+            seq,
+            namespace,
+            prompt: wanted.tokens,
+            reuse_max: if wanted.namespace.is_some() { wanted.tokens.len() - 1 } else { 0 },
+            positions: wanted.tokens.len() + wanted.most,
+            lifetime: Lifetime { pin: false, ..wanted.lifetime },
+        };
+        let Ok(admitted) = self.cache.admit(admission) else { return false };
+        if let Some(copy) = admitted.copy {
+            self.runner.copy_partial(copy.from, copy.to, copy.positions);
+        }
+        let computed = wanted.tokens[..admitted.reused].to_vec();
+        let follower =
+            Follower { seq, is_private: wanted.namespace.is_none(), said: computed.len(), computed };
+        self.followers.insert(wanted.id, follower);
+        true
+    }
+
+    /// Ends what it follows of a sequence.
+    fn leave(&mut self, id: SeqId) {
+        let Some(Follower { seq, is_private, computed, said }) = self.followers.remove(&id) else { return };
+        match is_private {
+            true => self.cache.abandon(seq),
+            false => self.cache.finish(seq, &computed[..said]),
+        }
+    }
+
+    fn own_namespace(&mut self, namespace: Option<NamespaceId>) -> NamespaceId {
+        let cache = &mut self.cache;
+        let count = self.namespaces.len() as u128 + 1;
+        // Its cache is of one model alone: a namespace is told from others by its number.
+        let names = Namespaces { model: [0; 32], kv_format: "draft", adapter: None };
+        *self
+            .namespaces
+            .entry(namespace)
+            .or_insert_with(|| cache.namespace(&names.shared(count.to_le_bytes())))
+    }
+
+    /// Rows that a sequence with this draft needs before the next token is known.
+    fn rows_of(&self, wanted: &Wanted<'_>, draft: &[Token]) -> usize {
+        let follower = &self.followers[&wanted.id];
+        wanted.tokens.len() + draft.len() - follower.stored(wanted.tokens, draft)
+    }
+
+    /// Computes the next rows of the `open` sequences, and gives the likeliest next token of those that are read to their
+    /// end. None when the model fails.
+    fn pass(
+        &mut self,
+        wanted: &[Wanted<'_>],
+        open: &[usize],
+        drafts: &[Vec<Token>],
+    ) -> Option<Vec<(usize, Token)>> {
+        let mut rows = Vec::new();
+        let mut at_end = Vec::new();
+        let mut read: Vec<(SeqId, usize, Vec<Token>)> = Vec::new();
+        for (sequence, &index) in (0..).zip(open) {
+            let (wanted, draft) = (&wanted[index], &drafts[index]);
+            let first = self.followers[&wanted.id].stored(wanted.tokens, draft);
+            let all: Vec<Token> = wanted.tokens.iter().chain(draft).skip(first).copied().collect();
+            let room = (ROWS_MAX / open.len()).max(1).min(all.len());
+            let ends = room == all.len();
+            rows.extend((0..room).map(|offset| Row {
+                sequence,
+                token: all[offset],
+                position: (first + offset) as u32,
+                cache_position: (first + offset) as u32,
+                output: Output::logits_if(ends && offset + 1 == room),
+            }));
+            at_end.extend(ends.then_some(index));
+            let computed = wanted.tokens.iter().chain(draft).take(first + room).copied().collect();
+            read.push((wanted.id, wanted.tokens.len(), computed));
+        }
+        let tables = open.iter().map(|&index| self.cache.table(self.followers[&wanted[index].id].seq));
+        let sequences: Vec<SequenceKv<'_>> = tables.map(SequenceKv::in_blocks).collect();
+        let (runner, batch) = (&mut self.runner, Batch { rows: &rows, sequences: &sequences });
+        let (row_len, vocab_len) = (runner.vocab_len(), self.vocab_len);
+        let logits = match contain(|| runner.forward(&batch, &mut [])) {
+            Ok(logits) => logits,
+            Err(error) => {
+                tracing::error!("the draft model failed, and nothing is drafted by it in this step: {error}");
+                return None;
+            }
+        };
+        let next = logits
+            .chunks_exact(row_len)
+            .map(|row| likeliest(&row[..vocab_len.min(row_len)]))
+            .zip(at_end)
+            .map(|(token, index)| (index, token));
+        let next = next.collect();
+        for (id, said, computed) in read {
+            if let Some(follower) = self.followers.get_mut(&id) {
+                follower.said = said.min(computed.len());
+                follower.computed = computed;
+                // The last token may be computed again, and what is published is never written.
+                let shared = follower.said.min(said - 1);
+                if !follower.is_private {
+                    self.cache.publish(follower.seq, &follower.computed[..shared]);
+                }
+            }
+        }
+        Some(next)
+    }
+}
+
+impl Follower {
+    /// Leading tokens that are stored as they are said.
+    fn common(&self, tokens: &[Token]) -> usize {
+        let pairs = self.computed.iter().zip(tokens);
+        pairs.take_while(|(computed, said)| computed == said).count().min(tokens.len().saturating_sub(1))
+    }
+
+    /// The same with a draft behind them. The last token is always computed, for its logits.
+    fn stored(&self, tokens: &[Token], draft: &[Token]) -> usize {
+        let pairs = self.computed.iter().zip(tokens.iter().chain(draft));
+        let common = pairs.take_while(|(computed, said)| computed == said).count();
+        common.min(tokens.len() + draft.len() - 1)
+    }
+}
+
+/// The token with the greatest logit, the first of equals.
+fn likeliest(logits: &[f32]) -> Token {
+    let best = |best: usize, index: usize| if logits[index] > logits[best] { index } else { best };
+    (1..logits.len()).fold(0, best) as Token
+}
