@@ -15,6 +15,8 @@ pub enum Isa {
     Avx512,
     /// As `Avx512`, with AVX-512 BF16 (Zen 4, Sapphire Rapids and later).
     Avx512Bf16,
+    /// As `Avx512Bf16`, with the matrix units for bytes (Sapphire Rapids and later), where the system grants them.
+    Amx,
     /// aarch64 NEON without dot products.
     Neon,
     /// NEON with `dotprod` (ARMv8.2 and later).
@@ -56,7 +58,7 @@ impl Isa {
     /// The families that machines of this architecture may have.
     #[cfg(test)]
     pub(crate) const OF_THIS_ARCHITECTURE: &[Isa] = if cfg!(target_arch = "x86_64") {
-        &[Isa::Scalar, Isa::Avx2, Isa::AvxVnni, Isa::Avx512, Isa::Avx512Bf16]
+        &[Isa::Scalar, Isa::Avx2, Isa::AvxVnni, Isa::Avx512, Isa::Avx512Bf16, Isa::Amx]
     } else if cfg!(target_arch = "aarch64") {
         &[Isa::Scalar, Isa::Neon, Isa::NeonDot, Isa::NeonI8mm]
     } else {
@@ -75,7 +77,9 @@ impl Isa {
             isas.extend((avx2 && has!("avxvnni")).then_some(Isa::AvxVnni));
             let avx512 = avx2 && avx512 && has!("avx512vnni");
             isas.extend(avx512.then_some(Isa::Avx512));
-            isas.extend((avx512 && has!("avx512bf16")).then_some(Isa::Avx512Bf16));
+            let bf16 = avx512 && has!("avx512bf16");
+            isas.extend(bf16.then_some(Isa::Avx512Bf16));
+            isas.extend((bf16 && crate::x86::amx::usable()).then_some(Isa::Amx));
         }
         #[cfg(target_arch = "aarch64")]
         {
@@ -96,6 +100,7 @@ impl Isa {
             Isa::AvxVnni => "avxvnni",
             Isa::Avx512 => "avx512",
             Isa::Avx512Bf16 => "avx512bf16",
+            Isa::Amx => "amx",
             Isa::Neon => "neon",
             Isa::NeonDot => "neondot",
             Isa::NeonI8mm => "neoni8mm",

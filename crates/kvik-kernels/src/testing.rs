@@ -21,7 +21,7 @@ macro_rules! for_each_isa {
 
             $crate::testing::for_each_isa! {@each $check;
                 scalar: Scalar, avx2: Avx2, avx_vnni: AvxVnni, avx512: Avx512, avx512_bf16: Avx512Bf16,
-                neon: Neon, neon_dot: NeonDot, neon_i8mm: NeonI8mm,
+                amx: Amx, neon: Neon, neon_dot: NeonDot, neon_i8mm: NeonI8mm,
             }
         }
     };

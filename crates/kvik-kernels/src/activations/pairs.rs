@@ -34,7 +34,7 @@ fn round(isa: Isa, x: &[f32], rows: usize, out: &mut [u32]) {
     match isa {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the machine has the features of `isa`.
-        Isa::Avx512 | Isa::Avx512Bf16 => unsafe { round_avx512(x, rows, out) },
+        Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => unsafe { round_avx512(x, rows, out) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
         Isa::Avx2 | Isa::AvxVnni => unsafe { round_avx2(x, rows, out) },

@@ -25,7 +25,7 @@ impl PanelMut<'_> {
         match isa {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the machine has the features of `isa`.
-            Isa::Avx512 | Isa::Avx512Bf16 => unsafe { quantise_avx512::<BLOCK>(self, x) },
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => unsafe { quantise_avx512::<BLOCK>(self, x) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
             Isa::Avx2 | Isa::AvxVnni => unsafe { quantise_avx2::<BLOCK>(self, x) },

@@ -53,7 +53,7 @@ pub(super) fn kernels(isa: Isa, layer: &KvLayer) -> AttentionKernels {
     let (k, v) = (layer.k, layer.v);
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Avx512Bf16 => avx512::kernels(k, v),
+        Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => avx512::kernels(k, v),
         #[cfg(target_arch = "x86_64")]
         Isa::AvxVnni => avxvnni::kernels(k, v),
         #[cfg(target_arch = "x86_64")]
@@ -68,7 +68,7 @@ pub(super) fn kernels(isa: Isa, layer: &KvLayer) -> AttentionKernels {
 pub(super) fn weight_kernels(isa: Isa) -> WeightKernels {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Avx512Bf16 => avx512::WEIGHTS,
+        Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => avx512::WEIGHTS,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 | Isa::AvxVnni => avx2::WEIGHTS,
         #[cfg(target_arch = "aarch64")]

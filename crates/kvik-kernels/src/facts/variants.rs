@@ -29,7 +29,7 @@ mod neon {
 pub(super) fn kernels_of(isa: Isa) -> FactsKernels {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Avx512Bf16 => avx512::KERNELS,
+        Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => avx512::KERNELS,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 | Isa::AvxVnni => avx2::KERNELS,
         #[cfg(target_arch = "aarch64")]

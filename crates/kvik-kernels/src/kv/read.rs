@@ -330,7 +330,7 @@ mod variants {
         let (k, v) = (layer.k, layer.v);
         match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx512Bf16 => avx512::readers(k, v),
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => avx512::readers(k, v),
             // Nothing is multiplied that AVX-VNNI would make faster.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 | Isa::AvxVnni => avx2::readers(k, v),

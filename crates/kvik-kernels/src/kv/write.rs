@@ -124,7 +124,7 @@ pub(crate) fn writers(isa: Isa, layer: &KvLayer) -> Writers {
     let (k, v) = (layer.k, layer.v);
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Avx512Bf16 => avx512::writers(k, v),
+        Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => avx512::writers(k, v),
         #[cfg(target_arch = "x86_64")]
         Isa::AvxVnni => avxvnni::writers(k, v),
         #[cfg(target_arch = "x86_64")]

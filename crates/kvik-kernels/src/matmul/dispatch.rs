@@ -27,9 +27,9 @@ pub(super) fn kernel(isa: Isa, ty: WeightType) -> Kernel {
         #[cfg(target_arch = "x86_64")]
         Isa::AvxVnni => of::<AvxVnni>(ty),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512Bf16 if ty == WeightType::Bf16 => Avx512Bf16::run::<Bf16>,
+        Isa::Avx512Bf16 | Isa::Amx if ty == WeightType::Bf16 => Avx512Bf16::run::<Bf16>,
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Avx512Bf16 => of::<Avx512>(ty),
+        Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => of::<Avx512>(ty),
         #[cfg(target_arch = "aarch64")]
         Isa::Neon => of::<Neon>(ty),
         #[cfg(target_arch = "aarch64")]

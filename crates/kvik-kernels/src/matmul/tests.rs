@@ -171,7 +171,7 @@ macro_rules! variants_equal_the_specification {
                 return skipped::skip(&format!("this machine has no {}", $isa.name()));
             }
             proptest!(ProptestConfig::with_cases(300), |(case in cases())| {
-                prop_assume!(!case.extreme || case.ty != WeightType::Bf16 || $isa == Isa::Avx512Bf16);
+                prop_assume!(!case.extreme || case.ty != WeightType::Bf16 || matches!($isa, Isa::Avx512Bf16 | Isa::Amx));
                 let (weights, x) = (case.weights(), case.inputs());
                 let expect = product(Isa::Scalar, 1, &weights, &x);
                 assert_same(&product($isa, 2, &weights, &x), &expect);
@@ -185,6 +185,7 @@ variants_equal_the_specification! {
     avx_vnni_equals_the_specification: Isa::AvxVnni;
     avx512_equals_the_specification: Isa::Avx512;
     avx512_bf16_equals_the_specification: Isa::Avx512Bf16;
+    amx_equals_the_specification: Isa::Amx;
     neon_equals_the_specification: Isa::Neon;
     neon_dot_equals_the_specification: Isa::NeonDot;
     neon_i8mm_equals_the_specification: Isa::NeonI8mm;

@@ -1,5 +1,6 @@
 //! x86-64: what each instruction set calls the words of the kernels.
 
+pub(crate) mod amx;
 pub(crate) mod avx2;
 pub(crate) mod avx512;
 pub(crate) mod f32x16_avx2;
