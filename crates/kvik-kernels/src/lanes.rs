@@ -92,6 +92,9 @@ pub(crate) unsafe trait Lanes: Copy {
     /// Byte-wise `table[index]`, `index` in 0..16.
     fn lookup(self, table: &[u8; 16], index: Self::Int) -> Self::Int;
 
+    /// Wrapping `a + b`.
+    fn add(self, a: Self::Int, b: Self::Int) -> Self::Int;
+
     /// Wrapping `a + b * c`.
     fn mul_add(self, a: Self::Int, b: Self::Int, c: Self::Int) -> Self::Int;
 

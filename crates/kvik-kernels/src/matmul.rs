@@ -8,6 +8,8 @@ mod formats;
 mod kernel;
 #[cfg(test)]
 mod tests;
+#[cfg(target_arch = "x86_64")]
+mod tiled;
 
 use std::ops::Range;
 

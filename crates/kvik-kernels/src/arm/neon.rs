@@ -153,6 +153,11 @@ unsafe impl<const DOT: bool, const MATRIX: bool> Lanes for Neon<DOT, MATRIX> {
     }
 
     #[inline(always)]
+    fn add(self, a: Int, b: Int) -> Int {
+        quarters!(i => vaddq_s32(a[i], b[i]))
+    }
+
+    #[inline(always)]
     fn mul_add(self, a: Int, b: Int, c: Int) -> Int {
         quarters!(i => vmlaq_s32(a[i], b[i], c[i]))
     }

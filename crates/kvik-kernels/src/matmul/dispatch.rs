@@ -6,6 +6,8 @@ use std::ops::Range;
 use super::Job;
 use super::formats::*;
 use super::kernel::{TILES, Target, widen_tiles};
+#[cfg(target_arch = "x86_64")]
+use super::tiled::TiledAmx;
 use crate::activations::{Activations, WIDE, panels};
 use crate::matrix::{Matrix, TILE_ROWS};
 use crate::quant::WeightType;
@@ -29,6 +31,8 @@ pub(super) fn kernel(isa: Isa, ty: WeightType) -> Kernel {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512Bf16 | Isa::Amx if ty == WeightType::Bf16 => Avx512Bf16::run::<Bf16>,
         #[cfg(target_arch = "x86_64")]
+        Isa::Amx if ty.codes().is_some() => coded::<TiledAmx>(ty),
+        #[cfg(target_arch = "x86_64")]
         Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => of::<Avx512>(ty),
         #[cfg(target_arch = "aarch64")]
         Isa::Neon => of::<Neon>(ty),
@@ -46,17 +50,25 @@ fn of<K: Family>(ty: WeightType) -> Kernel {
         WeightType::F32 => K::run::<F32>,
         WeightType::F16 => K::run::<F16>,
         WeightType::Bf16 => K::run::<Bf16>,
-        WeightType::Q8_0 => K::run::<Q8_0>,
-        WeightType::Q4_0 => K::run::<Q4_0>,
-        WeightType::Q4_1 => K::run::<Q4_1>,
-        WeightType::Q5_0 => K::run::<Q5_0>,
-        WeightType::Q5_1 => K::run::<Q5_1>,
-        WeightType::Q2K => K::run::<Q2K>,
-        WeightType::Q3K => K::run::<Q3K>,
-        WeightType::Q4K => K::run::<Q4K>,
-        WeightType::Q5K => K::run::<Q5K>,
-        WeightType::Q6K => K::run::<Q6K>,
-        WeightType::Iq4Nl => K::run::<Iq4Nl>,
+        _ => coded::<K>(ty),
+    }
+}
+
+/// The kernel of a family for `ty`, which is quantised.
+pub(super) fn coded<K: CodedFamily>(ty: WeightType) -> Kernel {
+    match ty {
+        WeightType::F32 | WeightType::F16 | WeightType::Bf16 => unreachable!("float types have no codes"),
+        WeightType::Q8_0 => K::run_codes::<Q8_0>,
+        WeightType::Q4_0 => K::run_codes::<Q4_0>,
+        WeightType::Q4_1 => K::run_codes::<Q4_1>,
+        WeightType::Q5_0 => K::run_codes::<Q5_0>,
+        WeightType::Q5_1 => K::run_codes::<Q5_1>,
+        WeightType::Q2K => K::run_codes::<Q2K>,
+        WeightType::Q3K => K::run_codes::<Q3K>,
+        WeightType::Q4K => K::run_codes::<Q4K>,
+        WeightType::Q5K => K::run_codes::<Q5K>,
+        WeightType::Q6K => K::run_codes::<Q6K>,
+        WeightType::Iq4Nl => K::run_codes::<Iq4Nl>,
     }
 }
 
@@ -70,7 +82,7 @@ thread_local! {
 }
 
 /// The kernels of one instruction set.
-trait Family {
+pub(super) trait Family {
     /// Computes tiles `span` of `job` for the inputs `rows`.
     ///
     /// # Safety
@@ -84,11 +96,39 @@ trait Family {
     );
 }
 
+/// The kernels of one instruction set for quantised types.
+pub(super) trait CodedFamily {
+    /// As [`Family::run`].
+    ///
+    /// # Safety
+    /// As [`Kernel`].
+    unsafe fn run_codes<F: Coded>(
+        job: &Job,
+        span: Range<usize>,
+        after: *const u8,
+        x: &Activations,
+        rows: Range<usize>,
+    );
+}
+
+impl<K: Family> CodedFamily for K {
+    unsafe fn run_codes<F: Coded>(
+        job: &Job,
+        span: Range<usize>,
+        after: *const u8,
+        x: &Activations,
+        rows: Range<usize>,
+    ) {
+        // SAFETY: as the caller promises.
+        unsafe { K::run::<F>(job, span, after, x, rows) }
+    }
+}
+
 /// Compiles a family for one instruction set, for the given numbers of input rows at a time: powers of
 /// two, largest first, one last.
 macro_rules! family {
     ($name:ident, $lanes:ty, $features:literal, $($rows:literal)*) => {
-        struct $name;
+        pub(super) struct $name;
 
         impl Family for $name {
             unsafe fn run<F: Format>(
@@ -187,13 +227,13 @@ family!(NeonDot, crate::arm::neon::Neon<true, false>, "neon,dotprod", 2 1);
 family!(NeonI8mm, crate::arm::neon::Neon<true, true>, "neon,dotprod,i8mm", 2 1);
 
 /// The tiles of `span`, `TILES` at a time. The last group may repeat its last tile.
-fn groups(span: Range<usize>) -> impl Iterator<Item = [usize; TILES]> {
+pub(super) fn groups(span: Range<usize>) -> impl Iterator<Item = [usize; TILES]> {
     let last = span.end - 1;
     span.step_by(TILES).map(move |first| std::array::from_fn(|t| (first + t).min(last)))
 }
 
 /// Where the tiles from `first` on begin, and what comes after `end`.
-fn next_group(weights: &Matrix, first: usize, end: usize, after: *const u8) -> [*const u8; TILES] {
+pub(super) fn next_group(weights: &Matrix, first: usize, end: usize, after: *const u8) -> [*const u8; TILES] {
     let start = if first < end { weights.tile(first).as_ptr() } else { after };
     std::array::from_fn(|t| start.wrapping_add(t * weights.layout().bytes))
 }

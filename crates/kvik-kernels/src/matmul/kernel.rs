@@ -86,18 +86,30 @@ pub(crate) unsafe fn pair_rows<L: Lanes, F: Format, const R: usize>(lanes: L, ta
 /// As [`float_rows`], but `x` holds the panel with one scale per block of `F`.
 #[inline(always)]
 pub(crate) unsafe fn code_rows<L: Lanes, F: Coded, const R: usize>(lanes: L, target: &Target) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let x = inputs::<F>(target);
+        by_tiles!(2, codes::<L, F, R>(lanes, target, x));
+    }
+}
+
+/// Where the rows of a target are among the quantised inputs.
+///
+/// # Safety
+/// As [`code_rows`].
+#[inline(always)]
+pub(super) unsafe fn inputs<F: Coded>(target: &Target) -> Inputs {
     let (cols, first) = (target.weights.cols(), target.first);
     let (form, start) = (target.x.quantised(F::BLOCK), target.panel.start * cols);
     // SAFETY: `Activations::set` filled every row of the panel; the rest is the caller's promise.
     unsafe {
-        let x = Inputs {
+        Inputs {
             panel: target.panel.rows,
             codes: form.codes.as_ptr().add(start + first * CHUNK),
             scales: form.scales.as_ptr().add(start / F::BLOCK + first),
             sums: form.sums.as_ptr().add(start / CHUNK + first),
             half_sums: form.half_sums.as_ptr().wrapping_add(start / HALF + first),
-        };
-        by_tiles!(2, codes::<L, F, R>(lanes, target, x));
+        }
     }
 }
 
@@ -107,7 +119,7 @@ pub(crate) unsafe fn code_rows<L: Lanes, F: Coded, const R: usize>(lanes: L, tar
 /// # Safety
 /// As [`float_rows`].
 #[inline(always)]
-unsafe fn store<L: Lanes, const R: usize, const T: usize>(
+pub(super) unsafe fn store<L: Lanes, const R: usize, const T: usize>(
     lanes: L,
     target: &Target,
     first: usize,
@@ -232,11 +244,11 @@ unsafe fn pair_sums<L: Lanes, const R: usize, const T: usize>(
 
 /// Some rows of a panel of quantised inputs, see `activations`.
 #[derive(Clone, Copy)]
-struct Inputs {
+pub(super) struct Inputs {
     /// Rows of the whole panel, which are interleaved.
     panel: usize,
-    codes: *const i8,
-    scales: *const f32,
+    pub(super) codes: *const i8,
+    pub(super) scales: *const f32,
     sums: *const i32,
     half_sums: *const i32,
 }
@@ -272,7 +284,11 @@ unsafe fn codes<L: Lanes, F: Coded, const R: usize, const T: usize>(
 /// # Safety
 /// At `at`, each tile holds a half float for every row.
 #[inline(always)]
-unsafe fn load_halves<L: Lanes, const T: usize>(lanes: L, tiles: [*const u8; T], at: usize) -> [L::Float; T] {
+pub(super) unsafe fn load_halves<L: Lanes, const T: usize>(
+    lanes: L,
+    tiles: [*const u8; T],
+    at: usize,
+) -> [L::Float; T] {
     let mut halves = [lanes.splat_f32(0.0); T];
     for t in 0..T {
         // SAFETY: as the caller promises.
@@ -286,7 +302,7 @@ unsafe fn load_halves<L: Lanes, const T: usize>(lanes: L, tiles: [*const u8; T],
 /// # Safety
 /// `scales` holds `R` values.
 #[inline(always)]
-unsafe fn accumulate<L: Lanes, const R: usize, const T: usize>(
+pub(super) unsafe fn accumulate<L: Lanes, const R: usize, const T: usize>(
     lanes: L,
     acc: &mut [[L::Float; R]; T],
     d: [L::Float; T],
@@ -501,7 +517,7 @@ fn end<L: Lanes, F: Coded, const R: usize, const T: usize>(
 /// # Safety
 /// As [`dot_chunk`].
 #[inline(always)]
-unsafe fn group_codes<L: Lanes, F: Coded, const GROUP: usize>(
+pub(super) unsafe fn group_codes<L: Lanes, F: Coded, const GROUP: usize>(
     lanes: L,
     tile: *const u8,
     layout: &TileLayout,
@@ -566,7 +582,7 @@ fn byte_mask<L: Lanes>(lanes: L, bits: usize, at: usize) -> L::Int {
 /// # Safety
 /// As [`codes`], and `sub` is one of the row's sub-blocks.
 #[inline(always)]
-unsafe fn add_scaled<L: Lanes, F: Coded, const R: usize, const T: usize>(
+pub(super) unsafe fn add_scaled<L: Lanes, F: Coded, const R: usize, const T: usize>(
     lanes: L,
     total: &mut [[L::Int; R]; T],
     dots: [[L::Int; R]; T],
@@ -595,7 +611,7 @@ unsafe fn add_scaled<L: Lanes, F: Coded, const R: usize, const T: usize>(
 /// # Safety
 /// As [`dots`].
 #[inline(always)]
-unsafe fn min_sums<L: Lanes, F: Coded, const R: usize, const T: usize>(
+pub(super) unsafe fn min_sums<L: Lanes, F: Coded, const R: usize, const T: usize>(
     lanes: L,
     tiles: [*const u8; T],
     layout: &TileLayout,
@@ -638,7 +654,11 @@ unsafe fn min_sums<L: Lanes, F: Coded, const R: usize, const T: usize>(
 /// Asks for the part of the next tiles that corresponds to a chunk: while one group of tiles is
 /// computed the next one arrives, whatever planes it has, a few lines at a time.
 #[inline(always)]
-fn prefetch_chunk<L: Lanes, F: Coded, const T: usize>(lanes: L, next: [*const u8; T], chunk: usize) {
+pub(super) fn prefetch_chunk<L: Lanes, F: Coded, const T: usize>(
+    lanes: L,
+    next: [*const u8; T],
+    chunk: usize,
+) {
     let bytes = F::CODES.tile_block_bytes() / F::CHUNKS;
     for tile in next {
         for line in 0..bytes.div_ceil(VECTOR) {

@@ -2,18 +2,15 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
-use crate::testing::{Random, half_floats, random_blocks};
+use crate::testing::{Random, half_floats, random_blocks, skipped};
 use crate::{WeightType, dequantize};
-
-#[path = "../../../skipped.rs"]
-mod skipped;
 
 fn inputs(n: usize, cols: usize, seed: u64) -> Vec<f32> {
     let mut random = Random(seed);
     (0..n * cols).map(|_| random.float()).collect()
 }
 
-fn product(isa: Isa, threads: usize, weights: &Matrix, x: &[f32]) -> Vec<f32> {
+pub(super) fn product(isa: Isa, threads: usize, weights: &Matrix, x: &[f32]) -> Vec<f32> {
     let pool = Pool::new(threads);
     let mut activations = Activations::new();
     activations.set(&pool, x, weights.cols(), &[weights]);
@@ -106,8 +103,8 @@ fn parts_cover_all_tiles_and_no_thread_gets_more_than_its_share() {
 
 /// A product to compare: shapes off every boundary, ordinary and extreme numbers.
 #[derive(Debug, Clone)]
-struct Case {
-    ty: WeightType,
+pub(super) struct Case {
+    pub(super) ty: WeightType,
     rows: usize,
     blocks: usize,
     n: usize,
@@ -115,7 +112,7 @@ struct Case {
     extreme: bool,
 }
 
-fn cases() -> impl Strategy<Value = Case> {
+pub(super) fn cases() -> impl Strategy<Value = Case> {
     let ty = select(WeightType::ALL.to_vec());
     (ty, 1..70usize, 1..5usize, 1..=48usize, any::<u64>(), any::<bool>())
         .prop_map(|(ty, rows, blocks, n, seed, extreme)| Case { ty, rows, blocks, n, seed, extreme })
@@ -128,7 +125,7 @@ const EXTREME_BFLOATS: [u16; 8] = [0, 0x8000, 1, 0x807f, 0x80, 0x8080, 0x7f7f, 0
 const EXTREME_INPUTS: [f32; 8] = [0.0, -0.0, 1e-45, -1e-38, 3e38, -3e38, f32::INFINITY, 127.5];
 
 impl Case {
-    fn weights(&self) -> Matrix {
+    pub(super) fn weights(&self) -> Matrix {
         let cols = self.blocks * self.ty.block_len();
         let mut raw = random_blocks(self.ty, self.rows * cols, self.seed);
         let mut random = Random(!self.seed);
@@ -143,7 +140,7 @@ impl Case {
         Matrix::pack(self.ty, self.rows, cols, &raw, &Pool::new(1)).unwrap()
     }
 
-    fn inputs(&self) -> Vec<f32> {
+    pub(super) fn inputs(&self) -> Vec<f32> {
         let mut random = Random(self.seed);
         let len = self.n * self.blocks * self.ty.block_len();
         (0..len)
@@ -156,7 +153,7 @@ impl Case {
 }
 
 /// Equal bits, except that a result that is not a number may be any such.
-fn assert_same(found: &[f32], expect: &[f32]) {
+pub(super) fn assert_same(found: &[f32], expect: &[f32]) {
     for (i, (found, expect)) in found.iter().zip(expect).enumerate() {
         let same = found.to_bits() == expect.to_bits() || found.is_nan() && expect.is_nan();
         assert!(same, "output {i}: {found:e} for {expect:e}");

@@ -120,6 +120,11 @@ unsafe impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     }
 
     #[inline(always)]
+    fn add(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+        unsafe { [_mm256_add_epi32(a[0], b[0]), _mm256_add_epi32(a[1], b[1])] }
+    }
+
+    #[inline(always)]
     fn mul_add(self, a: [__m256i; 2], b: [__m256i; 2], c: [__m256i; 2]) -> [__m256i; 2] {
         unsafe { add(a, [_mm256_mullo_epi32(b[0], c[0]), _mm256_mullo_epi32(b[1], c[1])]) }
     }

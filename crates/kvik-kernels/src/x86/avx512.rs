@@ -105,6 +105,11 @@ unsafe impl<const BF16: bool> Lanes for Avx512<BF16> {
     }
 
     #[inline(always)]
+    fn add(self, a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_add_epi32(a, b) }
+    }
+
+    #[inline(always)]
     fn mul_add(self, a: __m512i, b: __m512i, c: __m512i) -> __m512i {
         unsafe { _mm512_add_epi32(a, _mm512_mullo_epi32(b, c)) }
     }

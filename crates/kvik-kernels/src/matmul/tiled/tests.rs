@@ -1,0 +1,53 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::matmul::dispatch::{Avx2, Kernel, coded};
+use crate::matmul::tests::{Case, assert_same, cases, product};
+use crate::testing::skipped;
+use crate::x86::amx::Emulated;
+use crate::{Isa, Pool};
+
+tiled_family!(
+    EmulatedAvx512,
+    Emulated,
+    crate::x86::avx512::Avx512<false>,
+    Avx512,
+    "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni"
+);
+tiled_family!(EmulatedAvx2, Emulated, crate::x86::avx2::Avx2<false>, Avx2, "avx2,fma,f16c");
+
+/// The product of a case by `kernel`, in spans of `width` tiles.
+fn by_kernel(kernel: Kernel, case: &Case, width: usize) -> Vec<f32> {
+    let (weights, x) = (case.weights(), case.inputs());
+    let mut activations = Activations::new();
+    activations.set(&Pool::new(1), &x, weights.cols(), &[&weights]);
+    let mut out = vec![f32::NAN; activations.rows() * weights.rows()];
+    let job = Job { weights: &weights, out: out.as_mut_ptr() };
+    for start in (0..weights.tiles()).step_by(width) {
+        let span = start..weights.tiles().min(start + width);
+        // SAFETY: the machine has the instructions, as the caller found; the type is that of the weights.
+        unsafe { kernel(&job, span, std::ptr::null(), &activations, 0..activations.rows()) };
+    }
+    out
+}
+
+macro_rules! emulated_equals_the_specification {
+    ($($name:ident: $family:ty, $isa:expr;)*) => {$(
+        #[test]
+        fn $name() {
+            if !Isa::available().contains(&$isa) {
+                return skipped::skip(&format!("this machine has no {}", $isa.name()));
+            }
+            proptest!(ProptestConfig::with_cases(200), |(case in cases(), width in 1..6usize)| {
+                prop_assume!(case.ty.codes().is_some());
+                let expect = product(Isa::Scalar, 1, &case.weights(), &case.inputs());
+                assert_same(&by_kernel(coded::<$family>(case.ty), &case, width), &expect);
+            });
+        }
+    )*};
+}
+
+emulated_equals_the_specification! {
+    matrix_units_beside_avx512_equal_the_specification: EmulatedAvx512, Isa::Avx512;
+    matrix_units_beside_avx2_equal_the_specification: EmulatedAvx2, Isa::Avx2;
+}

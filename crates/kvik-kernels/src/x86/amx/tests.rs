@@ -1,0 +1,101 @@
+use super::*;
+use crate::testing::{Random, skipped};
+
+/// Bytes that a register may touch.
+const BYTES: usize = ROWS * ROW_BYTES;
+
+fn random_bytes(random: &mut Random) -> [u8; BYTES] {
+    std::array::from_fn(|_| random.bits() as u8)
+}
+
+/// What registers 0 to 2 hold after each instruction of a product of random matrices, stored `stride` bytes apart.
+fn states<T: Tiles>(config: &Config, stride: usize, seed: u64) -> Vec<[u8; BYTES]> {
+    let mut random = Random(seed);
+    let memory: [[u8; BYTES]; 3] = std::array::from_fn(|_| random_bytes(&mut random));
+    let mut states = Vec::new();
+    macro_rules! look {
+        ($tiles:ident) => {{
+            let mut read = [[0xa5; BYTES]; 3];
+            $tiles.store::<0>(read[0].as_mut_ptr(), stride);
+            $tiles.store::<1>(read[1].as_mut_ptr(), stride);
+            $tiles.store::<2>(read[2].as_mut_ptr(), stride);
+            states.extend(read);
+        }};
+    }
+    // SAFETY: the caller has found the units; 16 rows of 64 bytes, at most that far apart, are inside a matrix.
+    unsafe {
+        let mut tiles = T::configured(config);
+        look!(tiles);
+        tiles.load::<0>(memory[0].as_ptr(), stride);
+        tiles.load::<1>(memory[1].as_ptr(), stride);
+        tiles.load::<2>(memory[2].as_ptr(), stride);
+        look!(tiles);
+        tiles.dot::<0, 1, 2>();
+        look!(tiles);
+        tiles.dot::<0, 1, 2>();
+        look!(tiles);
+        tiles.zero::<0>();
+        look!(tiles);
+        tiles.dot::<0, 1, 2>();
+        look!(tiles);
+        tiles.dot::<0, 1, 2>();
+        look!(tiles);
+    }
+    states
+}
+
+#[test]
+fn instructions_do_what_their_description_says() {
+    if !usable() {
+        return skipped::skip("this machine has no amx");
+    }
+    let mut random = Random(7);
+    for seed in 0..2000 {
+        let [m, k, n] = [16, 16, 16].map(|most| random.bits() as usize % most + 1);
+        let config = Config::new(&[[m, n * 4], [m, k * 4], [k, n * 4]]);
+        // Rows may stand apart, but not overlap.
+        let stride = 64 - random.bits() as usize % (65 - 4 * n.max(k));
+        let expect = states::<Emulated>(&config, stride, seed);
+        assert_eq!(states::<Amx>(&config, stride, seed), expect, "{m} {k} {n}, {stride} bytes apart");
+    }
+}
+
+#[test]
+fn a_product_is_that_of_matrices() {
+    let mut random = Random(1);
+    let shapes = [(8, 32, 16), (8, 16, 16), (16, 64, 16), (1, 4, 1), (3, 20, 7)];
+    for (m, k, n) in shapes {
+        let (a, b) = (random_bytes(&mut random), random_bytes(&mut random));
+        let config = Config::new(&[[m, n * 4], [m, k], [k / 4, n * 4]]);
+        let mut c = [0i32; BYTES / 4];
+        // SAFETY: all matrices have room for 16 rows of 64 bytes.
+        unsafe {
+            let mut tiles = Emulated::configured(&config);
+            tiles.load::<1>(a.as_ptr(), 64);
+            tiles.load::<2>(b.as_ptr(), 64);
+            tiles.dot::<0, 1, 2>();
+            tiles.store::<0>(c.as_mut_ptr().cast(), 64);
+        }
+        for (row, col) in (0..m).flat_map(|row| (0..n).map(move |col| (row, col))) {
+            let a = |i: usize| i32::from(a[row * 64 + i] as i8);
+            let b = |i: usize| i32::from(b[i / 4 * 64 + col * 4 + i % 4] as i8);
+            let expect: i32 = (0..k).map(|i| a(i) * b(i)).sum();
+            assert_eq!(c[row * 16 + col], expect, "{m} {k} {n}: {row} {col}");
+        }
+    }
+}
+
+#[test]
+fn sums_wrap() {
+    let (ones, mut c) = ([1u8; BYTES], [i32::MAX; 16]);
+    // SAFETY: one row of each.
+    unsafe {
+        let mut tiles = Emulated::configured(&Config::new(&[[1, 64], [1, 4], [1, 64]]));
+        tiles.load::<0>(c.as_ptr().cast(), 64);
+        tiles.load::<1>(ones.as_ptr(), 64);
+        tiles.load::<2>(ones.as_ptr(), 64);
+        tiles.dot::<0, 1, 2>();
+        tiles.store::<0>(c.as_mut_ptr().cast(), 64);
+    }
+    assert_eq!(c, [i32::MIN + 3; 16]);
+}
