@@ -17,6 +17,8 @@ pub(crate) mod floats;
 pub(crate) mod kernel;
 mod plan;
 pub(crate) mod quantised;
+#[cfg(target_arch = "x86_64")]
+mod tiled;
 mod units;
 mod variants;
 mod weights;

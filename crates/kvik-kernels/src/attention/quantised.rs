@@ -37,9 +37,9 @@ const MAGNITUDE_MAX: f32 = 32767.0;
 /// ```
 #[derive(Clone, Copy)]
 pub(crate) struct Query {
-    scale: f32,
+    pub(super) scale: f32,
     sums: *const f32,
-    numbers: *const i16,
+    pub(super) numbers: *const i16,
 }
 
 impl Query {
@@ -51,7 +51,7 @@ impl Query {
     /// # Safety
     /// At `from` is what [`Query::write`] wrote for this format and dimension.
     #[inline(always)]
-    unsafe fn read<C: Quantised>(from: *const f32, head_dim: usize) -> Query {
+    pub(super) unsafe fn read<C: Quantised>(from: *const f32, head_dim: usize) -> Query {
         // SAFETY: the caller's promise.
         unsafe {
             let sums = from.add(1);
@@ -97,9 +97,19 @@ fn round(x: f32) -> i16 {
 /// See [`AttentionKernels`](super::kernel::AttentionKernels); inlined into a function with the features of `I`.
 #[inline(always)]
 pub(crate) unsafe fn scores<I: I32x16, C: Quantised>(call: &ScoreCall<'_>) {
+    // SAFETY: as the caller promises.
+    unsafe { scores_from::<I, C>(call, 0) }
+}
+
+/// [`scores`] of the query rows from `first` on.
+///
+/// # Safety
+/// As [`scores`].
+#[inline(always)]
+pub(super) unsafe fn scores_from<I: I32x16, C: Quantised>(call: &ScoreCall<'_>, first: usize) {
     for start in (0..call.tiles.len()).step_by(TILES) {
         let tiles = start..call.tiles.len().min(start + TILES);
-        let mut query_row = 0;
+        let mut query_row = first;
         while query_row < call.q.len() {
             let tiles = tiles.clone();
             // SAFETY: the group is inside the query rows of the call.
@@ -201,7 +211,7 @@ unsafe fn score_tiles<I: I32x16, C: Quantised, const M: usize, const N: usize>(
 
 /// Adds what group `g` contributes to 16 scores at `to`; the first one begins them.
 #[inline(always)]
-unsafe fn add_group<I: I32x16, C: Quantised>(
+pub(super) unsafe fn add_group<I: I32x16, C: Quantised>(
     sums: I,
     scales: *const u8,
     query: Query,

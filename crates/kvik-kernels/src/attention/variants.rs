@@ -42,6 +42,29 @@ mod avx512 {
     );
 }
 
+#[cfg(target_arch = "x86_64")]
+mod amx {
+    use crate::attention::kernel::{AttentionKernels, ScoreCall};
+    use crate::attention::tiled;
+    use crate::kv::KvFormat;
+    use crate::x86::amx::Amx;
+    use crate::x86::i32x16_avx512::Avx512Sums;
+
+    /// Those of AVX-512, except scores over q8 keys.
+    pub(super) fn kernels(k: KvFormat, v: KvFormat) -> AttentionKernels {
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+        unsafe fn scores(call: &ScoreCall<'_>) {
+            // SAFETY: the contract of `AttentionKernels`.
+            unsafe { tiled::scores::<Avx512Sums, Amx>(call) }
+        }
+        let kernels = super::avx512::kernels(k, v);
+        match k {
+            KvFormat::Q8 => AttentionKernels { scores, ..kernels },
+            _ => kernels,
+        }
+    }
+}
+
 #[cfg(target_arch = "aarch64")]
 mod neon {
     super::attention_kernels!(crate::arm::f32x16_neon::Neon, crate::arm::i32x16_neon::NeonSums, "neon");
@@ -53,7 +76,9 @@ pub(super) fn kernels(isa: Isa, layer: &KvLayer) -> AttentionKernels {
     let (k, v) = (layer.k, layer.v);
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => avx512::kernels(k, v),
+        Isa::Amx => amx::kernels(k, v),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 | Isa::Avx512Bf16 => avx512::kernels(k, v),
         #[cfg(target_arch = "x86_64")]
         Isa::AvxVnni => avxvnni::kernels(k, v),
         #[cfg(target_arch = "x86_64")]

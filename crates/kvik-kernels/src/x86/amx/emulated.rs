@@ -1,5 +1,5 @@
 //! [`Tiles`] as Intel's description of the instructions says (Software Developer's Manual, volume 2, `LDTILECFG`,
-//! `TILELOADD`, `TILEZERO`, `TDPBSSD`, `TILESTORED`); what would be a fault there is a panic here.
+//! `TILELOADD`, `TILEZERO`, `TDPBSSD`, `TDPBUSD`, `TILESTORED`); what would be a fault there is a panic here.
 
 use super::{Config, REGISTERS, ROW_BYTES, ROWS, Tiles};
 
@@ -92,6 +92,10 @@ unsafe impl Tiles for Emulated {
 
     unsafe fn dot<const C: usize, const A: usize, const B: usize>(&mut self) {
         self.multiply::<C, A, B>(|c, a, b| dpbd(c, a.map(|a| i32::from(a as i8)), b));
+    }
+
+    unsafe fn dot_unsigned<const C: usize, const A: usize, const B: usize>(&mut self) {
+        self.multiply::<C, A, B>(|c, a, b| dpbd(c, a.map(i32::from), b));
     }
 
     unsafe fn store<const REGISTER: usize>(&mut self, to: *mut u8, stride: usize) {

@@ -65,7 +65,7 @@ impl Config {
 /// A row of a register in memory, as aligned as it should be: a line of cache.
 #[repr(align(64))]
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Line(#[expect(dead_code, reason = "read through pointers")] [u8; 64]);
+pub(crate) struct Line(pub(crate) [u8; 64]);
 
 impl Line {
     pub(crate) const ZERO: Line = Line([0; 64]);
@@ -102,6 +102,12 @@ pub(crate) unsafe trait Tiles {
     /// The registers are three, and their shapes fit: `c` has the rows of `a` and the bytes of a row of `b`, which
     /// has a row for four bytes of a row of `a`.
     unsafe fn dot<const C: usize, const A: usize, const B: usize>(&mut self);
+
+    /// [`Tiles::dot`] with unsigned bytes in `a`; those of `b` are signed.
+    ///
+    /// # Safety
+    /// As [`Tiles::dot`].
+    unsafe fn dot_unsigned<const C: usize, const A: usize, const B: usize>(&mut self);
 
     /// Writes a register: row `i` to `i * stride` bytes behind `to`.
     ///

@@ -36,9 +36,9 @@ fn states<T: Tiles>(config: &Config, stride: usize, seed: u64) -> Vec<[u8; BYTES
         look!(tiles);
         tiles.zero::<0>();
         look!(tiles);
-        tiles.dot::<0, 1, 2>();
+        tiles.dot_unsigned::<0, 1, 2>();
         look!(tiles);
-        tiles.dot::<0, 1, 2>();
+        tiles.dot_unsigned::<0, 1, 2>();
         look!(tiles);
     }
     states
@@ -64,7 +64,7 @@ fn instructions_do_what_their_description_says() {
 fn a_product_is_that_of_matrices() {
     let mut random = Random(1);
     let shapes = [(8, 32, 16), (8, 16, 16), (16, 64, 16), (1, 4, 1), (3, 20, 7)];
-    for (m, k, n) in shapes {
+    for ((m, k, n), unsigned) in shapes.into_iter().flat_map(|shape| [(shape, false), (shape, true)]) {
         let (a, b) = (random_bytes(&mut random), random_bytes(&mut random));
         let config = Config::new(&[[m, n * 4], [m, k], [k / 4, n * 4]]);
         let mut c = [0i32; BYTES / 4];
@@ -73,14 +73,20 @@ fn a_product_is_that_of_matrices() {
             let mut tiles = Emulated::configured(&config);
             tiles.load::<1>(a.as_ptr(), 64);
             tiles.load::<2>(b.as_ptr(), 64);
-            tiles.dot::<0, 1, 2>();
+            match unsigned {
+                true => tiles.dot_unsigned::<0, 1, 2>(),
+                false => tiles.dot::<0, 1, 2>(),
+            }
             tiles.store::<0>(c.as_mut_ptr().cast(), 64);
         }
         for (row, col) in (0..m).flat_map(|row| (0..n).map(move |col| (row, col))) {
-            let a = |i: usize| i32::from(a[row * 64 + i] as i8);
+            let a = |i: usize| match a[row * 64 + i] {
+                a if unsigned => i32::from(a),
+                a => i32::from(a as i8),
+            };
             let b = |i: usize| i32::from(b[i / 4 * 64 + col * 4 + i % 4] as i8);
             let expect: i32 = (0..k).map(|i| a(i) * b(i)).sum();
-            assert_eq!(c[row * 16 + col], expect, "{m} {k} {n}: {row} {col}");
+            assert_eq!(c[row * 16 + col], expect, "{m} {k} {n} {unsigned}: {row} {col}");
         }
     }
 }
