@@ -93,10 +93,18 @@ pub(crate) unsafe trait Lanes: Copy {
     fn lookup(self, table: &[u8; 16], index: Self::Int) -> Self::Int;
 
     /// Wrapping `a + b`.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only matrix units ask for it"))]
     fn add(self, a: Self::Int, b: Self::Int) -> Self::Int;
 
     /// Wrapping `a + b * c`.
     fn mul_add(self, a: Self::Int, b: Self::Int, c: Self::Int) -> Self::Int;
+
+    /// `a + b * c` where `b` is in `0..=32767` and `c` in `-32768..=32767`: products of 16 bits are one operation
+    /// where those of 32 bits are several.
+    #[inline(always)]
+    fn mul_add_short(self, a: Self::Int, b: Self::Int, c: Self::Int) -> Self::Int {
+        self.mul_add(a, b, c)
+    }
 
     /// A run of dot products that will be added to `acc`.
     fn begin(self, acc: Self::Int) -> Self::Run;

@@ -3,7 +3,7 @@
 use super::kernel::{Target, code_rows, float_rows, pair_rows};
 use crate::lanes::Lanes;
 use crate::matrix::{CHUNK, GROUPS};
-use crate::quant::{Codes, WeightType};
+use crate::quant::{Codes, Scales, WeightType};
 
 /// A weight type at compile time.
 pub(crate) trait Format {
@@ -21,11 +21,16 @@ pub(crate) trait Coded: Format {
     const CODES: Codes = Self::TYPE.codes().expect("only quantised types are `Coded`");
     /// Codes of the full range of a byte.
     const WIDE: bool = Self::CODES.low_bits == 8 || Self::CODES.levels.is_some();
+    const CODE_MAX: usize = (1 << (Self::CODES.low_bits + Self::CODES.high_bits)) - 1;
     /// Groups of four columns whose dot products fit a run, see [`Lanes::Run`].
     const RUN: usize = {
-        let code_max = (1 << (Self::CODES.low_bits + Self::CODES.high_bits)) - 1;
-        let groups = i16::MAX as usize / (2 * 127 * code_max);
+        let groups = i16::MAX as usize / (2 * 127 * Self::CODE_MAX);
         if Self::WIDE || groups >= GROUPS { GROUPS } else { 1 << groups.ilog2() }
+    };
+    /// Whether scales have no sign and the dot product of a sub-block fits 16 bits.
+    const SHORT: bool = {
+        let unsigned = matches!(Self::CODES.scales, Scales::WithMins | Scales::Nibbles);
+        unsigned && Self::CODES.offset == 0 && Self::CODE_MAX * 127 * Self::CODES.sub_len <= i16::MAX as usize
     };
     const BLOCK: usize = Self::CODES.block_len;
     const CHUNKS: usize = Self::BLOCK / CHUNK;

@@ -601,7 +601,10 @@ pub(super) unsafe fn add_scaled<L: Lanes, F: Coded, const R: usize, const T: usi
             }
         };
         for r in 0..R {
-            total[t][r] = lanes.mul_add(total[t][r], dots[t][r], scale);
+            total[t][r] = match F::SHORT {
+                true => lanes.mul_add_short(total[t][r], scale, dots[t][r]),
+                false => lanes.mul_add(total[t][r], dots[t][r], scale),
+            };
         }
     }
 }
@@ -643,7 +646,8 @@ pub(super) unsafe fn min_sums<L: Lanes, F: Coded, const R: usize, const T: usize
             for r in 0..R {
                 let sum = lanes.splat(*sums.add(sub * x.panel + r));
                 for t in 0..T {
-                    total[t][r] = lanes.mul_add(total[t][r], mins[t], sum);
+                    // A sum of 32 bytes with their signs has 13 bits.
+                    total[t][r] = lanes.mul_add_short(total[t][r], mins[t], sum);
                 }
             }
         }

@@ -1,8 +1,8 @@
 //! The matrix units (AMX): eight registers of up to 16 rows of 64 bytes, and products between them.
 //!
 //! A register holds a matrix whose shape a configuration says, for each thread. [`Tiles`] are the words in which
-//! `matmul::tiled` uses them, spoken by the instructions ([`asm`]) and, in tests, by plain Rust that follows
-//! Intel's description step by step ([`emulated`]): the kernels run on machines without such units.
+//! `matmul::tiled` and `attention::tiled` use them. The instructions speak them ([`asm`]) and, in tests, plain
+//! Rust that follows Intel's description step by step (`emulated`): the kernels run on machines without such units.
 //!
 //! A product takes `a`, rows of inputs in order, and `b`, in which a row of 64 bytes holds four consecutive
 //! columns of 16 outputs. That is a vector of the packed weights, see `matrix::layout`.
