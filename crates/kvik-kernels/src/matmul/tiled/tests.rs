@@ -16,17 +16,20 @@ tiled_family!(
 );
 tiled_family!(EmulatedAvx2, Emulated, crate::x86::avx2::Avx2<false>, Avx2, "avx2,fma,f16c");
 
-/// The product of a case by `kernel`, in spans of `width` tiles.
+/// The product of a case by `kernel`, in spans of `width` tiles and two parts of the rows.
 fn by_kernel(kernel: Kernel, case: &Case, width: usize) -> Vec<f32> {
     let (weights, x) = (case.weights(), case.inputs());
     let mut activations = Activations::new();
     activations.set(&Pool::new(1), &x, weights.cols(), &[&weights]);
     let mut out = vec![f32::NAN; activations.rows() * weights.rows()];
+    let cut = (width * WIDE).min(activations.rows());
     let job = Job { weights: &weights, out: out.as_mut_ptr() };
     for start in (0..weights.tiles()).step_by(width) {
         let span = start..weights.tiles().min(start + width);
-        // SAFETY: the machine has the instructions, as the caller found; the type is that of the weights.
-        unsafe { kernel(&job, span, std::ptr::null(), &activations, 0..activations.rows()) };
+        for rows in [0..cut, cut..activations.rows()].into_iter().filter(|rows| !rows.is_empty()) {
+            // SAFETY: the machine has the instructions, as the caller found; the type is that of the weights.
+            unsafe { kernel(&job, span.clone(), std::ptr::null(), &activations, rows) };
+        }
     }
     out
 }
