@@ -210,6 +210,7 @@ impl Tiny {
             prefill_rows_max: 512,
             prefill_rows_mixed_max: 128,
             draft_rows_max: 16,
+            draft_sources: kvik_engine::stats::DraftSources::ALL,
             block_bytes: layout.block_bytes(),
             model_digest: model.digest(),
             kv_format: "f16".to_owned(),

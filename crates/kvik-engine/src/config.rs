@@ -4,6 +4,7 @@ use kvik_cache::Namespaces;
 use kvik_cache::retain::HeadImportance;
 
 use crate::retain::repeat::RepeatPrompt;
+use crate::stats::{DraftSource, DraftSources};
 
 /// Rows for which a kernel reads the weights once, the fewest: a step takes hardly longer with as many as with two.
 pub(crate) const ROWS_AT_A_TIME: usize = 4;
@@ -27,6 +28,8 @@ pub struct EngineConfig {
     pub prefill_rows_mixed_max: usize,
     /// Maximum rows of a step that drafts add; 0 where nothing is drafted.
     pub draft_rows_max: usize,
+    /// What drafts are made from.
+    pub draft_sources: DraftSources,
     /// Bytes of one KV block, for reports.
     pub block_bytes: usize,
     /// Digest of the model's weights and configuration.
@@ -42,6 +45,11 @@ pub struct EngineConfig {
 }
 
 impl EngineConfig {
+    /// Whether anything is drafted from a source.
+    pub(crate) fn drafts_from(&self, source: DraftSource) -> bool {
+        self.draft_rows_max > 0 && self.draft_sources.has(source)
+    }
+
     /// The namespaces of this engine's model and KV format: requests share blocks within one.
     pub fn namespaces(&self) -> Namespaces<'_> {
         Namespaces { model: self.model_digest, kv_format: &self.kv_format, adapter: None }

@@ -33,6 +33,28 @@ impl DraftSource {
     }
 }
 
+/// Some of the sources.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DraftSources(u8);
+
+impl DraftSources {
+    /// No source.
+    pub const NONE: DraftSources = DraftSources(0);
+    /// Every source.
+    pub const ALL: DraftSources = DraftSources(u8::MAX);
+
+    /// The same with `source`.
+    #[must_use]
+    pub fn with(self, source: DraftSource) -> DraftSources {
+        DraftSources(self.0 | 1 << source as u8)
+    }
+
+    /// Whether `source` is among them.
+    pub fn has(self, source: DraftSource) -> bool {
+        self.0 & 1 << source as u8 != 0
+    }
+}
+
 /// Totals since the engine started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {

@@ -246,6 +246,7 @@ fn check_model(path: &Path, seed: u64) {
         prefill_rows_max: rows,
         prefill_rows_mixed_max: rows,
         draft_rows_max: 16,
+        draft_sources: kvik_engine::stats::DraftSources::ALL,
         block_bytes: layout.block_bytes(),
         model_digest: real.model.digest(),
         kv_heads: layout.layers().iter().map(|layer| layer.kv_heads).collect(),

@@ -69,6 +69,7 @@ impl Tiny {
             prefill_rows_max: rows,
             prefill_rows_mixed_max: rows.div_ceil(3),
             draft_rows_max: 16,
+            draft_sources: kvik_engine::stats::DraftSources::ALL,
             block_bytes: self.layout.block_bytes(),
             model_digest: self.model.digest(),
             kv_format: "f16".to_owned(),

@@ -30,6 +30,7 @@ fn engine(blocks: usize) -> (Engine, Tokenizer) {
         prefill_rows_max: 64,
         prefill_rows_mixed_max: 24,
         draft_rows_max: 16,
+        draft_sources: kvik_engine::stats::DraftSources::ALL,
         block_bytes: layout.block_bytes(),
         model_digest: model.digest(),
         kv_format: "f16".to_owned(),

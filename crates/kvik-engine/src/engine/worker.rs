@@ -196,6 +196,7 @@ mod tests {
             prefill_rows_max: 64,
             prefill_rows_mixed_max: 64,
             draft_rows_max: 0,
+            draft_sources: crate::stats::DraftSources::ALL,
             block_bytes: 1024,
             model_digest: [7; 32],
             kv_format: "f32/f32".to_owned(),

@@ -45,16 +45,21 @@ impl Scheduler {
 
     /// What promises most of all that may follow a sequence, at most `most` tokens.
     fn find_draft(&mut self, index: usize, most: usize) -> Draft {
-        let sequence = &mut self.running[index];
+        let (sources, sequence) = (self.config.draft_sources, &mut self.running[index]);
         let len = sequence.tokens.len();
-        sequence.drafter.look_up(&sequence.tokens, most);
-        if let Some(namespace) = sequence.publishes_in() {
+        sequence.drafter.learn(&sequence.tokens);
+        if sources.has(DraftSource::Lookup) {
+            sequence.drafter.look_up(&sequence.tokens, most);
+        }
+        if let Some(namespace) = sequence.publishes_in().filter(|_| sources.has(DraftSource::Tree)) {
             let followers = self.ram.cache.followers(namespace, &sequence.tokens, most);
             let found = followers.map(|found| Found { tokens: found.tokens, same: found.same });
             sequence.drafter.offer(DraftSource::Tree, found, len);
         }
-        let forced = sequence.answer.forced(most).map(|tokens| Found { tokens, same: 0 });
-        sequence.drafter.offer(DraftSource::Grammar, forced, len);
+        if sources.has(DraftSource::Grammar) {
+            let forced = sequence.answer.forced(most).map(|tokens| Found { tokens, same: 0 });
+            sequence.drafter.offer(DraftSource::Grammar, forced, len);
+        }
         sequence.drafter.best()
     }
 

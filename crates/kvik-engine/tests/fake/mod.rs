@@ -353,6 +353,7 @@ pub fn config() -> EngineConfig {
         prefill_rows_max: 64,
         prefill_rows_mixed_max: 32,
         draft_rows_max: 16,
+        draft_sources: kvik_engine::stats::DraftSources::ALL,
         block_bytes: 1024,
         model_digest: [7; 32],
         kv_format: "f32/f32".to_owned(),

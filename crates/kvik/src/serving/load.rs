@@ -1,9 +1,9 @@
 //! Starts an engine from flags: reads the model, divides the memory, starts the worker.
 
-use std::{sync::Arc, time::Duration};
+use std::{str::FromStr, sync::Arc, time::Duration};
 
 use anyhow::{Context, bail};
-use clap::{Args, ValueEnum, builder::TypedValueParser, value_parser};
+use clap::{Args, builder::TypedValueParser, value_parser};
 use indicatif::{ProgressBar, ProgressStyle};
 use kvik_cache::{
     BLOCK_POSITIONS, CacheConfig,
@@ -13,7 +13,7 @@ use kvik_engine::api::{EventSink, Probe, Request, RequestError};
 use kvik_engine::engine::{Attached, Engine, EngineConfig};
 use kvik_engine::load::{Embedding, LoadedModel};
 use kvik_engine::model::{Model, ModelRunner};
-use kvik_engine::stats::EngineStats;
+use kvik_engine::stats::{DraftSource, DraftSources, EngineStats};
 use kvik_engine::text::template::{ChatTemplate, TemplateError};
 use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_kernels::Pool;
@@ -65,24 +65,44 @@ pub(crate) struct Capacity {
     /// Requests that may wait; further requests are answered 429
     #[arg(long, value_name = "N", default_value = "256", value_parser = value_parser!(u16).range(1..).map(usize::from))]
     pub(crate) queue: usize,
-    /// Where tokens are tried from that may come next, which never changes an answer
-    #[arg(long, value_name = "SOURCE", value_enum, default_value_t)]
+    /// Where tokens are tried from that may come next, which never changes an answer: lookup, tree, grammar, with commas
+    /// between them, all or none
+    #[arg(long, value_name = "SOURCES", default_value = "all")]
     pub(crate) speculate: Speculate,
 }
 
 /// What drafts are made from.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Speculate {
-    /// One token at a time
-    None,
-    /// What stood after the same tokens in the prompt and the answer so far
-    #[default]
-    Lookup,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Speculate(DraftSources);
+
+impl FromStr for Speculate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Speculate, String> {
+        let named = |name: &str| match name {
+            // A draft model is named with --draft, and then it drafts.
+            "lookup" => Ok(DraftSource::Lookup),
+            "tree" => Ok(DraftSource::Tree),
+            "grammar" => Ok(DraftSource::Grammar),
+            _ => {
+                Err(format!("{name:?} is no source of drafts; there are lookup, tree, grammar, all and none"))
+            }
+        };
+        match text {
+            "none" => Ok(Speculate(DraftSources::NONE)),
+            "all" => Ok(Speculate(DraftSources::ALL)),
+            _ => {
+                let mut sources = text.split(',').map(named);
+                sources.try_fold(DraftSources::NONE, |all, source| Ok(all.with(source?))).map(Speculate)
+            }
+        }
+    }
 }
 
 impl Capacity {
     /// One conversation at a time.
-    pub(crate) const ONE: Capacity = Capacity { parallel: 1, queue: 1, speculate: Speculate::Lookup };
+    pub(crate) const ONE: Capacity =
+        Capacity { parallel: 1, queue: 1, speculate: Speculate(DraftSources::ALL) };
 }
 
 /// A model with packed weights, its tokenizer and chat template.
@@ -183,6 +203,10 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
     let context = context(cache.context, model.config().context, &budget, retaining.usual().is_some())?;
     let card = card(args, &model, context, capacity);
     let config = EngineConfig { kv_heads, repeat, calibration, ..engine_config(&card, &budget, capacity) };
+    let config = match &draft {
+        Some(_) => EngineConfig { draft_rows_max: DRAFT_ROWS, ..config },
+        None => config,
+    };
     if let Some(retention) = retaining.usual() {
         check_heads(&retention, &config).with_context(|| format!("--retain {retention}"))?;
     }
@@ -262,10 +286,8 @@ fn engine_config(card: &ModelCard, budget: &KvBudget, capacity: Capacity) -> Eng
         choices_max: CHOICES_MAX,
         prefill_rows_max: PREFILL_ROWS,
         prefill_rows_mixed_max: PREFILL_ROWS_MIXED,
-        draft_rows_max: match capacity.speculate {
-            Speculate::None => 0,
-            Speculate::Lookup => DRAFT_ROWS,
-        },
+        draft_rows_max: if capacity.speculate == Speculate(DraftSources::NONE) { 0 } else { DRAFT_ROWS },
+        draft_sources: capacity.speculate.0,
         block_bytes: budget.block_bytes,
         model_digest: card.digest,
         kv_format: budget.kv.clone(),

@@ -130,7 +130,7 @@ fn format(value: OsString) -> OsString {
 /// A source of drafts; its n-grams are one here, and what is not there `--speculate` refuses.
 fn drafts(value: OsString) -> OsString {
     match value.to_str() {
-        Some(name) if name.starts_with("ngram") => "lookup".into(),
+        Some(name) if name.starts_with("ngram") => "all".into(),
         _ => value,
     }
 }
@@ -162,7 +162,7 @@ mod tests {
             &["kvik", "serve", "-ctk", "q8_0", "-ctv", "f16"],
             &["kvik", "serve", "--kv-k", "q8", "--kv-v", "f16"],
         );
-        check(&["kvik", "serve", "--spec-type", "ngram-mod"], &["kvik", "serve", "--speculate", "lookup"]);
+        check(&["kvik", "serve", "--spec-type", "ngram-mod"], &["kvik", "serve", "--speculate", "all"]);
         check(&["kvik", "serve", "--spec-type=none"], &["kvik", "serve", "--speculate", "none"]);
         check(&["kvik", "serve", "-hf", "o/r:Q8_0"], &["kvik", "serve", "--model", "hf:o/r:Q8_0"]);
         check(

@@ -153,6 +153,7 @@ mod tests {
             prefill_rows_max: 16,
             prefill_rows_mixed_max: 16,
             draft_rows_max: 16,
+            draft_sources: crate::stats::DraftSources::ALL,
             block_bytes: 1,
             model_digest: [0; 32],
             kv_format: "f32/f32".to_owned(),

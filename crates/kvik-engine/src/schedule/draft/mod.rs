@@ -85,11 +85,15 @@ pub(super) struct Drafter {
 }
 
 impl Drafter {
-    /// Compares what the sources found last with what was drawn, and looks `tokens` up in themselves.
-    pub(super) fn look_up(&mut self, tokens: &[Token], most: usize) {
+    /// Compares what the sources found last with what was drawn.
+    pub(super) fn learn(&mut self, tokens: &[Token]) {
         for (&source, record) in DraftSource::ALL.iter().zip(&mut self.records) {
             record.learn(source, tokens);
         }
+    }
+
+    /// Looks tokens up in themselves.
+    pub(super) fn look_up(&mut self, tokens: &[Token], most: usize) {
         let found = self.lookup.find(tokens, most);
         self.offer(DraftSource::Lookup, found, tokens.len());
     }
@@ -230,6 +234,7 @@ mod tests {
         let mut tokens = tokens;
         for token in 4..9 {
             tokens.push(token);
+            drafter.learn(&tokens);
             drafter.look_up(&tokens, 4);
             let found = Found { tokens: vec![50; 4], same: 30 };
             drafter.offer(DraftSource::Tree, Some(found), tokens.len());

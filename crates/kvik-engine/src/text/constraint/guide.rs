@@ -108,7 +108,7 @@ impl Guide {
             self.ahead = Ahead::Failed;
             return Vec::new();
         }
-        let mut tokens = self.grammar.tokens.tok_trie().greedy_tokenize(&text);
+        let (mut tokens, _) = self.grammar.tokens.tokenize_bytes_marker(&text);
         tokens.truncate(most);
         tokens
     }
