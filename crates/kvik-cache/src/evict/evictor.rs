@@ -8,6 +8,7 @@ use super::gittins::Gittins;
 use super::policies::Policy;
 use super::policies::auto::Auto;
 use super::ranking::{Context, Facts, Ranking, Return};
+use super::requests::{Request, Use};
 use crate::hash::Fingerprint;
 use crate::ids::{NodeId, TenantId};
 
@@ -37,6 +38,8 @@ pub(crate) struct Evictor {
     lanes: BTreeMap<Lane, Box<dyn Ranking>>,
     expiries: BTreeSet<(Duration, NodeId)>,
     gittins: Gittins,
+    /// The request whose uses are being noted.
+    request: Request,
     /// Chooses the policy, when none was chosen.
     auto: Option<Auto>,
 }
@@ -55,6 +58,7 @@ impl Evictor {
             lanes: BTreeMap::new(),
             expiries: BTreeSet::new(),
             gittins: Gittins::new(blocks),
+            request: Request::default(),
             auto,
         }
     }
@@ -75,14 +79,13 @@ impl Evictor {
         self.needs_uses
     }
 
-    /// Notes the use of a block that is the `depth`th of its prefix. When true is returned, another policy ranks
+    /// Notes the use of a block that has `depth` others before it; those of one request, the deepest first. When true is returned, another policy ranks
     /// from now on, and all leaves have to be inserted again.
     pub(crate) fn note_use(&mut self, block: Fingerprint, depth: u32, now: u64) -> bool {
         self.gittins.note(block, now);
-        let auto = self.auto.as_mut();
-        let Some(policy) = auto.and_then(|auto| auto.note(block, depth, now, &self.gittins)) else {
-            return false;
-        };
+        let Some(auto) = self.auto.as_mut() else { return false };
+        let Some(request) = self.request.note(Use { block, depth, at: now }) else { return false };
+        let Some(policy) = auto.note(&request, &self.gittins) else { return false };
         self.policy = policy;
         self.lanes.clear();
         self.expiries.clear();
@@ -114,6 +117,9 @@ impl Evictor {
     ///
     /// `now` is the clock of blocks used, `capacity` the blocks that the tenant has in the tree.
     pub(crate) fn victim(&mut self, tenant: TenantId, now: u64, capacity: usize) -> Option<NodeId> {
+        if let Some(auto) = self.auto.as_mut() {
+            auto.note_kept(tenant, capacity.saturating_sub(1));
+        }
         let context = Context { now, capacity, gittins: &self.gittins };
         self.lanes.range_mut(lanes_of(tenant)).find_map(|(_, ranking)| ranking.victim(context))
     }

@@ -2,8 +2,8 @@
 //!
 //! Owns a bounded sample of blocks, chosen by fingerprint, with the last use of each, cached or not. A use tells
 //! at which age a block is used again, and the end of the sample's memory which blocks never are, both by how
-//! often the block had been reused before. These give the *hazard rate* of every age, the chance of a use at it,
-//! and the hazard rates give the index: the most hits for the space taken that can be expected from age `a` on,
+//! often the block had been reused before. These give the *hazard rate* of every age, the chance of a use at it, and the hazard rates give the index: the
+//! most hits for the space taken that can be expected from age `a` on,
 //!
 //! ```text
 //! index(a) = max over T > a of  P(used again before age T) / E(time kept until then or until T)
@@ -18,22 +18,30 @@ use rustc_hash::FxHashMap;
 
 use crate::hash::Fingerprint;
 
-/// Classes of blocks, by reuses: all blocks with `CLASSES - 1` or more are in the last one.
-pub(crate) const CLASSES: usize = 8;
+/// Classes of blocks, by reuses in octaves: 0, 1, 2, 3 and 4, 5 to 8, and so on; 257 and more are the last one. A
+/// ghost counts no more.
+pub(crate) const CLASSES: usize = 11;
 /// Ages have the resolution of a quarter of an octave, up to 2^28 blocks.
 pub(crate) const AGES: usize = 4 * 28;
 /// Uses remembered.
-const USES_MAX: usize = 1 << 14;
+const USES_MAX: usize = 1 << 15;
 /// The sample holds at most one block in this many; of a large pool fewer.
 const SAMPLE_MIN: u64 = 8;
 /// The memory reaches back over this many times the pool.
 const HORIZON_POOLS: usize = 4;
-/// The indices are computed anew after this many sampled uses.
-const UPDATE_USES: usize = 512;
-/// Weight of earlier uses after each update: the last 25,000 sampled uses have most of it.
-const DECAY: f64 = 0.98;
+/// The indices are first computed after this many sampled uses, then after twice as many, and so on.
+const UPDATE_USES_MIN: usize = 64;
+/// And from then on after this many.
+const UPDATE_USES_MAX: usize = 128;
+/// Weight of earlier uses after each full update: the last 25,000 sampled uses have most of it.
+const DECAY: f64 = 0.995;
+/// What is expected of a class counts as much as this many of its blocks.
+const PRIOR_BLOCKS: f64 = 5.0;
+/// The hazard rate of an age is expected to be at least this part of that of the age before. As ages are parts of
+/// octaves, this is a power law, which the times between uses mostly follow.
+const TAIL: f64 = 0.95;
 
-/// The index by reuses and age, and the counts it comes from.
+/// The index by class and age, and the counts it comes from.
 #[derive(Debug)]
 pub(crate) struct Gittins {
     /// The sample holds one block in this many; a power of two.
@@ -42,6 +50,7 @@ pub(crate) struct Gittins {
     /// Every use remembered, the oldest first.
     uses: VecDeque<(Fingerprint, u64)>,
     since_update: usize,
+    update_uses: usize,
     /// How often blocks of a class were used again at each age.
     again: ByClassAndAge,
     /// How often they left the memory at that age, unused.
@@ -49,12 +58,20 @@ pub(crate) struct Gittins {
     indices: ByClassAndAge,
 }
 
-type ByClassAndAge = [[f64; AGES]; CLASSES];
+type ByAge = [f64; AGES];
+type ByClassAndAge = [ByAge; CLASSES];
 
 #[derive(Debug, Clone, Copy)]
 struct LastUse {
     at: u64,
     reuses: u32,
+}
+
+impl LastUse {
+    /// Counts a block by its class and age.
+    fn count(self, counts: &mut ByClassAndAge, now: u64) {
+        counts[class_of(self.reuses)][age_of(now.saturating_sub(self.at))] += 1.0;
+    }
 }
 
 impl Gittins {
@@ -66,6 +83,7 @@ impl Gittins {
             last: FxHashMap::default(),
             uses: VecDeque::new(),
             since_update: 0,
+            update_uses: UPDATE_USES_MIN,
             again: [[0.0; AGES]; CLASSES],
             never: [[0.0; AGES]; CLASSES],
             indices: [[0.0; AGES]; CLASSES],
@@ -85,14 +103,14 @@ impl Gittins {
         }
         let mut reuses = 0;
         if let Some(last) = self.last.get(&block) {
-            self.again[class_of(last.reuses)][age_of(now.saturating_sub(last.at))] += 1.0;
+            last.count(&mut self.again, now);
             reuses = last.reuses + 1;
         }
         self.last.insert(block, LastUse { at: now, reuses });
         self.uses.push_back((block, now));
         self.forget(now);
         self.since_update += 1;
-        if self.since_update >= UPDATE_USES {
+        if self.since_update >= self.update_uses {
             self.update(now);
         }
     }
@@ -102,37 +120,54 @@ impl Gittins {
         while self.uses.len() > USES_MAX {
             let Some((block, at)) = self.uses.pop_front() else { return };
             if let Some(&last) = self.last.get(&block).filter(|last| last.at == at) {
-                self.never[class_of(last.reuses)][age_of(now.saturating_sub(at))] += 1.0;
+                last.count(&mut self.never, now);
                 self.last.remove(&block);
             }
         }
     }
 
     fn update(&mut self, now: u64) {
-        self.since_update = 0;
         // The blocks in the memory have reached their age without a use, and may be used yet.
         let mut unused = self.never;
-        for last in self.last.values() {
-            unused[class_of(last.reuses)][age_of(now.saturating_sub(last.at))] += 1.0;
-        }
-        for ((indices, again), unused) in self.indices.iter_mut().zip(&self.again).zip(&unused) {
-            *indices = gittins_indices(again, unused);
+        self.last.values().for_each(|last| last.count(&mut unused, now));
+        self.compute_indices(&unused);
+        self.since_update = 0;
+        if self.update_uses < UPDATE_USES_MAX {
+            self.update_uses *= 2;
+            return;
         }
         for seen in self.again.iter_mut().chain(&mut self.never).flatten() {
             *seen *= DECAY;
         }
     }
+
+    /// Few blocks are in the higher classes, so what is not known of one is expected to be as in the class below.
+    fn compute_indices(&mut self, unused: &ByClassAndAge) {
+        let mut rates = [0.0; AGES];
+        for ((indices, again), unused) in self.indices.iter_mut().zip(&self.again).zip(unused) {
+            rates = hazard_rates(again, unused, &rates);
+            *indices = gittins_indices(&rates);
+        }
+    }
 }
 
-/// The index of every age, from how many blocks were used again at each, and how many ended there unused.
-fn gittins_indices(again: &[f64; AGES], unused: &[f64; AGES]) -> [f64; AGES] {
-    let mut hazard = [0.0; AGES];
-    let mut alive = 0.0;
-    // The hazard rate: the chance of a block that reaches an age to be used at it; one unused block is added.
-    for age in (0..AGES).rev() {
-        alive += again[age] + unused[age];
-        hazard[age] = again[age] / (alive + 1.0);
+/// The hazard rate of every age, from how many blocks were used `again` at each and how many ended there `unused`:
+/// the chance of a block that reaches an age to be used at it. `below` has the rates of blocks reused less often.
+fn hazard_rates(again: &ByAge, unused: &ByAge, below: &ByAge) -> ByAge {
+    let mut alive: f64 = again.iter().chain(unused).sum();
+    let (mut rates, mut tail) = ([0.0; AGES], 0.0_f64);
+    for age in 0..AGES {
+        let expected = PRIOR_BLOCKS * below[age].max(tail);
+        rates[age] = (again[age] + expected) / (alive + PRIOR_BLOCKS);
+        tail = TAIL * rates[age];
+        // Rounding must not leave fewer than none.
+        alive = (alive - again[age] - unused[age]).max(0.0);
     }
+    rates
+}
+
+/// The index of every age, from the hazard rates.
+fn gittins_indices(hazard: &ByAge) -> ByAge {
     std::array::from_fn(|from| {
         let (mut best, mut left, mut hits, mut space) = (0.0_f64, 1.0, 0.0, 0.0);
         for (age, &used) in hazard.iter().enumerate().skip(from) {
@@ -148,7 +183,8 @@ fn gittins_indices(again: &[f64; AGES], unused: &[f64; AGES]) -> [f64; AGES] {
 
 /// The class of a block that was reused `reuses` times.
 pub(crate) fn class_of(reuses: u32) -> usize {
-    (reuses as usize).min(CLASSES - 1)
+    let octaves = if reuses < 3 { reuses as usize } else { 2 + (reuses - 1).ilog2() as usize };
+    octaves.min(CLASSES - 1)
 }
 
 /// The index of an age: four to an octave.
@@ -187,11 +223,24 @@ mod tests {
         // Half are used again at the age of 1,000, the others never.
         again[age_of(1000)] = 500.0;
         unused[age_of(100_000)] = 500.0;
-        let indices = gittins_indices(&again, &unused);
+        let indices = gittins_indices(&hazard_rates(&again, &unused, &[0.0; AGES]));
         let of = |blocks| indices[age_of(blocks)];
         assert!(of(900) > of(500) && of(500) > of(1), "the nearer the use, the better");
         assert!((of(1) / (0.5 / 1000.0) - 1.0).abs() < 0.3, "half a hit for 1,000: {}", of(1));
-        assert_eq!(of(2000), 0.0, "after that age nobody comes back");
+        assert!(of(2000) < of(1) / 20.0, "after that age hardly anybody comes back");
+    }
+
+    #[test]
+    fn what_was_not_seen_is_expected_as_it_is_of_fewer_reuses() {
+        let mut again = [0.0; AGES];
+        again[age_of(1000)] = 500.0;
+        let below = hazard_rates(&again, &[0.0; AGES], &[0.0; AGES]);
+        assert!(below[age_of(1000)] > 0.9);
+        let unknown = hazard_rates(&[0.0; AGES], &[0.0; AGES], &below);
+        assert!(unknown.iter().zip(&below).all(|(unknown, below)| (unknown - below).abs() < 1e-9));
+        // Ages that no block has reached follow those before them, which falls off by half in 14 ages.
+        let [at, later] = [1000, 20_000].map(|blocks| below[age_of(blocks)]);
+        assert!(later < at / 2.0 && later > at / 4.0, "{at} and {later}");
     }
 
     #[test]
@@ -201,7 +250,7 @@ mod tests {
         for now in 1..40_000_u64 {
             gittins.note(blocks[now as usize % 1000], now);
         }
-        let class = CLASSES - 1;
+        let class = class_of(40);
         assert!(gittins.index(class, age_of(950)) > 5.0 * gittins.index(class, age_of(10)));
         assert!(gittins.index(class, age_of(10)) > 0.0);
     }

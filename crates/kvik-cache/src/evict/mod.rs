@@ -23,6 +23,7 @@ mod gittins;
 mod order;
 mod policies;
 mod ranking;
+mod requests;
 mod shadow;
 mod shares;
 

@@ -1,8 +1,12 @@
 //! A small cache of fingerprints that one policy runs, to measure how well it would have done.
 //!
-//! It holds a sample of the blocks, chosen by fingerprint, in an equal part of the space, so its hit rate equals
-//! that of a full cache (spatial sampling, Waldspurger et al. 2015). Every block is a leaf: there is no tree.
+//! It holds the blocks of the traffic, or a sample of them chosen by fingerprint, in an equal part of the space
+//! (spatial sampling, Waldspurger et al. 2015). They form a tree as those of the cache do: a block follows the
+//! nearest one of the sample before it, only leaves are evicted, and blocks that were used alike are one leaf.
+//! Without the tree a shadow was up to 25% from the hits of the cache, with it all policies are within 1.5%, most
+//! within 0.5%, as long as all blocks are in the sample.
 
+use std::iter::successors;
 use std::time::Duration;
 
 use rustc_hash::FxHashMap;
@@ -11,6 +15,7 @@ use super::ghosts::{Cause, Ghost, Ghosts};
 use super::gittins::Gittins;
 use super::policies::Policy;
 use super::ranking::{Context, Facts, Ranking};
+use super::requests::{Request, Use};
 use crate::hash::Fingerprint;
 use crate::ids::NodeId;
 
@@ -20,63 +25,139 @@ pub(crate) struct Shadow {
     pub(crate) policy: Policy,
     ranking: Box<dyn Ranking>,
     ghosts: Ghosts,
-    /// Blocks that it may keep.
-    blocks: usize,
-    slots: FxHashMap<Fingerprint, usize>,
-    /// What each slot holds; a slot is a leaf of the ranking.
-    kept: Vec<(Fingerprint, Facts)>,
-    pub(crate) hits: f64,
+    places: FxHashMap<Fingerprint, usize>,
+    /// What each place holds; the places of leaves are the nodes of the ranking.
+    kept: Vec<Kept>,
+    free: Vec<usize>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Kept {
+    block: Fingerprint,
+    /// `blocks` are those of the leaf that ends here, when one does.
+    facts: Facts,
+    before: Option<usize>,
+    children: usize,
 }
 
 impl Shadow {
-    pub(crate) fn new(policy: Policy, blocks: usize, ghosts: usize) -> Shadow {
+    /// Keeps nothing yet.
+    pub(crate) fn new(policy: Policy, ghosts: usize) -> Shadow {
         Shadow {
             policy,
             ranking: policy.ranking(),
             ghosts: Ghosts::new(ghosts),
-            blocks,
-            slots: FxHashMap::default(),
+            places: FxHashMap::default(),
             kept: Vec::new(),
-            hits: 0.0,
+            free: Vec::new(),
         }
     }
 
-    /// Notes the use of a block that is the `depth`th of its prefix.
-    pub(crate) fn note(&mut self, block: Fingerprint, depth: u32, now: u64, gittins: &Gittins) {
-        let Some(&slot) = self.slots.get(&block) else { return self.admit(block, depth, now, gittins) };
-        self.hits += 1.0;
-        let facts = &mut self.kept[slot].1;
-        (facts.used, facts.reuses) = (now, facts.reuses + 1);
-        let facts = *facts;
-        self.ranking.remove(NodeId(slot as u32));
-        self.ranking.insert(NodeId(slot as u32), facts);
+    /// Notes a request, of its blocks in the sample, and evicts until `capacity` blocks are kept.
+    /// Returns how many of its blocks were.
+    pub(crate) fn note(&mut self, request: &Request, capacity: usize, gittins: &Gittins) -> usize {
+        let Some(&last) = request.uses.last() else { return 0 };
+        let is_kept = |block| self.places.contains_key(&block);
+        let hits = request.uses.iter().rev().take_while(|used| is_kept(used.block)).count();
+        let reuses = self.reuses_of(request, hits, capacity);
+        let mut end = None;
+        for (used, &reuses) in request.uses.iter().zip(&reuses).rev() {
+            let Use { at, depth, .. } = *used;
+            let facts = Facts { used: at, born: at, reuses, depth, blocks: 1 };
+            end = Some(match self.places.get(&used.block) {
+                Some(&place) => self.reuse(place, facts),
+                None => self.admit(used.block, facts, end),
+            });
+        }
+        end.into_iter().for_each(|end| self.rank(end));
+        while self.places.len() > capacity {
+            self.evict(Context { now: last.at, capacity, gittins });
+        }
+        hits
     }
 
-    fn admit(&mut self, block: Fingerprint, depth: u32, now: u64, gittins: &Gittins) {
-        let back = self.ghosts.back(block);
-        back.into_iter().for_each(|back| self.ranking.returned(back, self.blocks));
-        let reuses = back.map_or(0, |back| back.reuses + 1);
-        let new = (block, Facts { used: now, born: now, reuses, depth, blocks: 1 });
-        let slot = if self.kept.len() < self.blocks {
-            self.kept.push(new);
-            self.kept.len() - 1
-        } else {
-            let slot = self.evict(now, gittins);
-            self.kept[slot] = new;
-            slot
-        };
-        self.slots.insert(block, slot);
-        self.ranking.insert(NodeId(slot as u32), new.1);
+    /// The reuses of each block; a block was used whenever one after it was.
+    fn reuses_of(&mut self, request: &Request, hits: usize, capacity: usize) -> Vec<u32> {
+        let new = request.uses.len() - hits;
+        let mut min = 0;
+        let reuses = request.uses.iter().zip(0..).map(|(used, place)| {
+            let back = if place < new { self.ghosts.back(used.block) } else { None };
+            if let Some(back) = back {
+                self.ranking.returned(back, capacity);
+                min = min.max(back.reuses + 1);
+            }
+            min
+        });
+        reuses.collect()
     }
 
-    fn evict(&mut self, now: u64, gittins: &Gittins) -> usize {
-        let context = Context { now, capacity: self.blocks, gittins };
+    fn reuse(&mut self, place: usize, now: Facts) -> usize {
+        let Kept { facts, children, .. } = &mut self.kept[place];
+        if *children == 0 {
+            self.ranking.remove(NodeId(place as u32));
+        }
+        *facts = Facts { born: facts.born, reuses: facts.reuses + 1, ..now };
+        place
+    }
+
+    fn admit(&mut self, block: Fingerprint, facts: Facts, before: Option<usize>) -> usize {
+        let new = Kept { block, facts, before, children: 0 };
+        let place = self.free.pop().unwrap_or(self.kept.len());
+        match self.kept.get_mut(place) {
+            Some(free) => *free = new,
+            None => self.kept.push(new),
+        }
+        self.places.insert(block, place);
+        before.into_iter().for_each(|before| self.kept[before].children += 1);
+        place
+    }
+
+    /// Adds a block to the ranking, if it is a leaf.
+    fn rank(&mut self, place: usize) {
+        if self.kept[place].children > 0 {
+            return;
+        }
+        let before = |&place: &usize| self.kept[place].before;
+        let alike = successors(before(&place), before).take_while(|&before| self.is_alike(place, before));
+        let blocks = 1 + alike.count() as u32;
+        self.kept[place].facts.blocks = blocks;
+        self.ranking.insert(NodeId(place as u32), self.kept[place].facts);
+    }
+
+    /// Whether a leaf and a block before it would be in the same node of the cache's tree.
+    fn is_alike(&self, leaf: usize, before: usize) -> bool {
+        let Kept { facts, children, .. } = self.kept[before];
+        children == 1 && facts.reuses == self.kept[leaf].facts.reuses
+    }
+
+    fn evict(&mut self, context: Context<'_>) {
         let leaf = self.ranking.victim(context).expect("a full shadow has a leaf");
-        self.ranking.remove(leaf);
-        let (block, Facts { reuses, .. }) = self.kept[leaf.index()];
-        self.slots.remove(&block);
-        let ghost = Ghost::new(Duration::ZERO, Cause::Evicted(self.policy), reuses);
-        self.ghosts.remember(block, ghost);
-        leaf.index()
+        let Kept { block, facts, before, .. } = self.kept[leaf.index()];
+        self.places.remove(&block);
+        self.ghosts.remember(block, Ghost::new(Duration::ZERO, Cause::Evicted(self.policy), facts.reuses));
+        match before {
+            Some(before) if facts.blocks > 1 && self.is_alike(leaf.index(), before) => {
+                self.shorten(leaf, before);
+            }
+            _ => {
+                self.ranking.remove(leaf);
+                self.free.push(leaf.index());
+                if let Some(before) = before {
+                    self.kept[before].children -= 1;
+                    self.rank(before);
+                }
+            }
+        }
+    }
+
+    /// The leaf keeps its rank and ends one block earlier: that block moves to its place.
+    fn shorten(&mut self, leaf: NodeId, before: usize) {
+        self.ranking.shrink(leaf, 1);
+        let blocks = self.kept[leaf.index()].facts.blocks - 1;
+        let mut kept = Kept { children: 0, ..self.kept[before] };
+        kept.facts.blocks = blocks;
+        self.kept[leaf.index()] = kept;
+        self.places.insert(kept.block, leaf.index());
+        self.free.push(before);
     }
 }

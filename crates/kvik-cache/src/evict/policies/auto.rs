@@ -1,47 +1,69 @@
 //! Follows the policy that would have done best on this server's own traffic.
 //!
-//! Every candidate runs on a sample of the traffic in a shadow of the cache, and `auto` follows the one with the
-//! most recent hits. It switches only to a candidate that is clearly better, so that two equal ones do not
-//! alternate. A switch ranks all leaves anew from their facts, so the new order holds at once.
+//! Every candidate runs in a shadow of the cache, on all of the traffic or on a sample of it. `auto` begins as the
+//! candidate that is best on most traffic, and switches when it would have paid: when another has more hits than
+//! the policy followed by as much as a switch costs, and by more than chance. A switch ranks all leaves anew from
+//! their facts, but the cache still holds what the earlier policy has chosen. Until that is replaced it does worse
+//! than either, so that switching between two that are nearly equal lost up to 7% of the hits.
+
+use std::collections::BTreeMap;
 
 use super::Policy;
 use crate::evict::gittins::Gittins;
+use crate::evict::requests::{Request, Use};
 use crate::evict::shadow::Shadow;
-use crate::hash::Fingerprint;
+use crate::ids::TenantId;
 
-/// Blocks in one shadow, at most twice as many.
-const SHADOW_BLOCKS: usize = 512;
+/// Blocks in one shadow at most, about 100 bytes each; of a larger pool a sample.
+const SHADOW_BLOCKS_MAX: usize = 1 << 15;
 /// Sampled uses between two judgements.
 const ROUND_USES: usize = 1024;
-/// Weight of the hits of earlier rounds: the last 20 rounds have most of it.
-const DECAY: f64 = 0.95;
-/// A successor needs this many times the hits of the policy followed.
-const LEAD: f64 = 1.02;
-/// And this many hits more: a few are chance.
-const LEAD_HITS: f64 = 32.0;
+/// Weight of earlier rounds at each: the last 500 rounds have most of it.
+const DECAY: f64 = 0.998;
+/// Hits that a switch costs, for each block kept.
+const SWITCH_HITS: f64 = 0.5;
 
 /// The shadows, and which of them is followed.
 #[derive(Debug)]
 pub(crate) struct Auto {
     shadows: Vec<Shadow>,
     followed: usize,
+    pool_blocks: usize,
     /// The sample holds one block in this many; a power of two.
-    sample: u64,
+    sample: usize,
+    /// Blocks that each tenant had left when one of its blocks was last evicted.
+    kept: BTreeMap<TenantId, usize>,
     since_judgement: usize,
+    /// Hits of each shadow since the last judgement.
+    hits: Vec<f64>,
+    /// By shadow and other shadow.
+    leads: Vec<Vec<Lead>>,
+}
+
+/// How many more hits one shadow had than another, by rounds.
+#[derive(Debug, Clone, Copy, Default)]
+struct Lead {
+    hits: f64,
+    /// The sum of the squares of all rounds: the variance of `hits` if the leads were chance.
+    variance: f64,
 }
 
 impl Auto {
-    /// Follows the first candidate until another has done better.
+    /// Follows the first policy until another has done better.
     pub(crate) fn new(pool_blocks: usize, ghosts: usize) -> Auto {
-        let sample = (pool_blocks / SHADOW_BLOCKS).max(1).next_power_of_two() / 2;
-        let sample = sample.max(1);
-        let [blocks, ghosts] = [pool_blocks, ghosts].map(|count| count.div_ceil(sample));
-        let shadow = |policy| Shadow::new(policy, blocks, ghosts);
+        let sample = pool_blocks.div_ceil(SHADOW_BLOCKS_MAX).max(1).next_power_of_two();
+        let shadow = |policy| Shadow::new(policy, ghosts.div_ceil(sample));
+        let count = Policy::CANDIDATES.len();
+        let first = Policy::CANDIDATES.iter().position(|&policy| policy == Policy::FIRST);
         Auto {
             shadows: Policy::CANDIDATES.map(shadow).into(),
-            followed: 0,
-            sample: sample as u64,
+            followed: first.expect("the first policy is a candidate"),
+            pool_blocks,
+            sample,
+            kept: BTreeMap::new(),
             since_judgement: 0,
+            hits: vec![0.0; count],
+            leads: vec![vec![Lead::default(); count]; count],
         }
     }
 
@@ -49,35 +71,97 @@ impl Auto {
         self.shadows[self.followed].policy
     }
 
-    /// Notes the use of a block. Returns the policy to follow from now on, when it is another.
-    pub(crate) fn note(
-        &mut self,
-        block: Fingerprint,
-        depth: u32,
-        now: u64,
-        gittins: &Gittins,
-    ) -> Option<Policy> {
-        // Other bits than those that choose the sample of `Gittins` and the slots of ghosts.
-        if (block.0.get() >> 52) & (self.sample - 1) != 0 {
-            return None;
+    /// Notes how many blocks a tenant keeps while space is short.
+    pub(crate) fn note_kept(&mut self, tenant: TenantId, blocks: usize) {
+        self.kept.insert(tenant, blocks);
+    }
+
+    /// Notes a request. Returns the policy to follow from now on, when it is another.
+    pub(crate) fn note(&mut self, request: &Request, gittins: &Gittins) -> Option<Policy> {
+        let sampled = self.sampled(request);
+        let capacity = self.capacity();
+        for (shadow, hits) in self.shadows.iter_mut().zip(&mut self.hits) {
+            *hits += shadow.note(&sampled, capacity, gittins) as f64;
         }
-        self.shadows.iter_mut().for_each(|shadow| shadow.note(block, depth, now, gittins));
-        self.since_judgement += 1;
+        self.since_judgement += sampled.uses.len();
         if self.since_judgement < ROUND_USES {
             return None;
         }
         self.since_judgement = 0;
-        self.judge()
+        self.count_leads();
+        self.judge(SWITCH_HITS * capacity as f64)
     }
 
-    fn judge(&mut self) -> Option<Policy> {
-        let hits = |index: usize| self.shadows[index].hits;
-        let best = (0..self.shadows.len()).rev().max_by(|&a, &b| hits(a).total_cmp(&hits(b)))?;
-        let leads = hits(best) > hits(self.followed) * LEAD && hits(best) > hits(self.followed) + LEAD_HITS;
-        self.shadows.iter_mut().for_each(|shadow| shadow.hits *= DECAY);
-        leads.then(|| {
-            self.followed = best;
-            self.followed()
-        })
+    /// The blocks of a request that are in the sample.
+    fn sampled(&self, request: &Request) -> Request {
+        // Other bits than those that choose the sample of `Gittins` and the slots of ghosts.
+        let is_in = |used: &&Use| (used.block.0.get() >> 52) as usize & (self.sample - 1) == 0;
+        Request { uses: request.uses.iter().filter(is_in).copied().collect() }
+    }
+
+    /// Blocks that a shadow keeps: the sample's part of what the cache keeps beside running sequences.
+    fn capacity(&self) -> usize {
+        let kept = self.kept.values().sum::<usize>();
+        let kept = if self.kept.is_empty() { self.pool_blocks } else { kept.min(self.pool_blocks) };
+        kept.div_ceil(self.sample)
+    }
+
+    fn count_leads(&mut self) {
+        for (leads, own) in self.leads.iter_mut().zip(&self.hits) {
+            for (lead, other) in leads.iter_mut().zip(&self.hits) {
+                lead.hits = lead.hits * DECAY + other - own;
+                lead.variance = lead.variance * DECAY + (other - own).powi(2);
+            }
+        }
+        self.hits.fill(0.0);
+    }
+
+    fn judge(&mut self, cost: f64) -> Option<Policy> {
+        let leads = &self.leads[self.followed];
+        let pays = |lead: &Lead| lead.hits > cost && lead.hits > lead.variance.sqrt();
+        let better = (0..leads.len()).filter(|&other| pays(&leads[other]));
+        self.followed = better.max_by(|&a, &b| leads[a].hits.total_cmp(&leads[b].hits))?;
+        Some(self.followed())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An `Auto` whose candidates all had `hits` in one round, except one of them.
+    fn auto(hits: f64, policy: Policy, other: f64) -> Auto {
+        let mut auto = Auto::new(100, 100);
+        auto.hits.fill(hits);
+        let index = Policy::CANDIDATES.iter().position(|&candidate| candidate == policy).unwrap();
+        auto.hits[index] = other;
+        auto.count_leads();
+        auto
+    }
+
+    #[test]
+    fn it_follows_when_a_switch_pays() {
+        let mut auto = auto(100.0, Policy::Cost, 140.0);
+        assert_eq!(auto.followed(), Policy::FIRST);
+        assert_eq!(auto.judge(40.0), None, "one round is not more than chance");
+        auto.hits[0] = 10.0;
+        for _ in 0..3 {
+            auto.hits.fill(100.0);
+            let index = Policy::CANDIDATES.iter().position(|&policy| policy == Policy::Cost).unwrap();
+            auto.hits[index] = 140.0;
+            auto.count_leads();
+        }
+        assert_eq!(auto.judge(200.0), None, "it has 160 more");
+        assert_eq!(auto.judge(100.0), Some(Policy::Cost));
+        assert_eq!(auto.judge(100.0), None, "it is followed now");
+    }
+
+    #[test]
+    fn shadows_keep_what_the_cache_keeps() {
+        let mut auto = Auto::new(4 * SHADOW_BLOCKS_MAX, 100);
+        assert_eq!(auto.capacity(), SHADOW_BLOCKS_MAX);
+        auto.note_kept(TenantId(1), 30_000);
+        auto.note_kept(TenantId(2), 10_000);
+        assert_eq!(auto.capacity(), 10_000);
     }
 }

@@ -30,8 +30,11 @@ macro_rules! policies {
         }
 
         impl Policy {
-            /// Those that `Auto` chooses from, the one it starts with first.
+            /// Those that `Auto` chooses from.
             pub(crate) const CANDIDATES: [Policy; [$($name),+].len()] = [$(Policy::$variant),+];
+
+            /// What `Auto` begins as: the best of them on most traffic.
+            pub(crate) const FIRST: Policy = Policy::Forecast;
 
             /// All of them, in the order of the tables.
             pub const ALL: [Policy; Policy::CANDIDATES.len() + 1] = [$(Policy::$variant,)+ Policy::Auto];
@@ -44,11 +47,11 @@ macro_rules! policies {
                 }
             }
 
-            /// An empty order of leaves. `Auto` has none of its own; it begins as its first candidate.
+            /// An empty order of leaves. `Auto` has none of its own; it begins as the first.
             pub(crate) fn ranking(self) -> Box<dyn Ranking> {
                 match self {
                     $(Policy::$variant => Box::new($ranking),)+
-                    Policy::Auto => Policy::CANDIDATES[0].ranking(),
+                    Policy::Auto => Policy::FIRST.ranking(),
                 }
             }
         }
