@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """What drafts are worth: the same answers with and without them, in turns.
 
-    bench/speculation.py --model MODEL.gguf [--kvik target/release/kvik] [--rounds 5] [--parallel 1]
+    bench/speculation.py --model MODEL.gguf [--rounds 5] [--parallel 1] [--columns "none lookup lookup,tree"]
+        [--llama-server PATH --columns "none lookup llama:none llama:ngram-simple"]
 
 A model that was never trained says nothing that could be drafted. So answers are forced: a grammar names the tokens of a
 text one by one, and a drafted token counts where it is the text's. What a step costs is the model's, what is drawn is the
-text's. Texts are made of this repository's own, always the same: edits of code, records as JSON, calls of tools, summaries,
-and talk that repeats nothing. Prints tokens a second and tokens a step, medians over the rounds, and the ratio of the
-medians; answers are compared to the byte.
+text's. What the grammar itself drafts would be all of it, so that source stays off. Texts are made of this repository's own, always the same: edits of code, records as JSON, calls of tools, summaries,
+and talk that repeats nothing. Prints tokens a second and tokens a step, medians over the rounds; answers are compared
+token by token.
 """
 import argparse
 import concurrent.futures
@@ -24,7 +25,6 @@ sys.path.insert(0, str(ROOT / "tests"))
 from server import Server  # noqa: E402
 
 ANSWER_TOKENS = 256
-SOURCES = ["none", "lookup"]
 
 
 def read(path, start, length):
@@ -92,39 +92,59 @@ def run(server, kind, args):
     said = [answer["tokens"] for answer in answers]
     timings = [answer["timings"] for answer in answers]
     drawn = sum(timing["predicted_n"] - 1 for timing in timings)
-    steps = drawn - sum(timing["draft_n_accepted"] for timing in timings)
+    steps = drawn - sum(timing.get("draft_n_accepted", 0) for timing in timings)
     seconds = max(timing["predicted_ms"] for timing in timings) / 1e3
     return said, drawn / seconds, drawn / max(steps, 1)
+
+
+class LlamaServer(Server):
+    """llama-server with the same files, threads and settings."""
+
+    def __init__(self, binary, spec_type, model, args):
+        super().__init__(
+            "-m", model, "-t", str(args.threads), "-tb", str(args.threads), "-np", str(args.parallel), "-c",
+            str(4096 * args.parallel), "--spec-type", spec_type, "--no-webui", binary=binary, command=())
+
+
+def start(column, args):
+    """The server of a column: `lookup,tree` is of kvik, `llama:ngram-mod` of llama-server."""
+    if column.startswith("llama:"):
+        return LlamaServer(args.llama_server, column.removeprefix("llama:"), args.model, args)
+    return Server("--model", args.model, "--threads", args.threads, "--speculate", column, binary=args.kvik)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kvik", type=pathlib.Path, default=ROOT / "target/release/kvik")
+    parser.add_argument("--llama-server", type=pathlib.Path, help="for columns of it")
     parser.add_argument("--model", type=pathlib.Path, default=ROOT / "models/tiny/kvik-tiny-q8_0.gguf")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--parallel", type=int, default=1, help="requests at a time")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--columns", default="none lookup", help="what takes turns: values of --speculate, or of llama-server's"
+                        " --spec-type as llama:ngram-mod. A tree, or a pool of n-grams, knows each answer from the round before")
     parser.add_argument("--kinds", default=",".join(KINDS), help="of answers, as \"code edit,chat\"")
     args = parser.parse_args()
-    flags = ["--model", str(args.model)]
-    print(f"{args.model.name}, {args.parallel} at a time, medians of {args.rounds} rounds\n")
-    print(f"{'':18}{'tok/s without':>15}{'tok/s with':>12}{'ratio':>8}{'tokens a step':>15}")
+    columns = args.columns.split()
+    print(f"{args.model.name}, {args.parallel} at a time, medians of {args.rounds} rounds: tokens a second, tokens a step\n")
+    print(f"{'':18}" + "".join(f"{column:>22}" for column in columns))
     with contextlib.ExitStack() as stack:
-        start = lambda source: stack.enter_context(Server(*flags, "--speculate", source, binary=args.kvik))
-        servers = {source: start(source) for source in SOURCES}
+        servers = {column: stack.enter_context(start(column, args)) for column in columns}
         for kind in args.kinds.split(","):
             compare(servers, kind, args)
 
 
 def compare(servers, kind, args):
-    rates, said, per_step = {source: [] for source in SOURCES}, {}, 0
+    rates, said, per_step = {column: [] for column in servers}, {}, {}
     for round_ in range(args.rounds + 1):
-        for source in SOURCES:
-            said[source], rate, per_step = run(servers[source], kind, args)
+        for column, server in servers.items():
+            said[column], rate, per_step[column] = run(server, kind, args)
             if round_:  # The first one computes the prompts.
-                rates[source].append(rate)
-    assert said["none"] == said["lookup"], f"{kind}: the answers differ"
-    without, with_ = (statistics.median(rates[source]) for source in SOURCES)
-    print(f"{kind:18}{without:15.1f}{with_:12.1f}{with_ / without:8.2f}{per_step:15.2f}", flush=True)
+                rates[column].append(rate)
+    assert len({str(answers) for answers in said.values()}) == 1, f"{kind}: the answers differ"
+    medians = {column: statistics.median(rates[column]) for column in servers}
+    cells = (f"{medians[column]:15.1f}{per_step[column]:7.2f}" for column in servers)
+    print(f"{kind:18}" + "".join(cells), flush=True)
 
 
 if __name__ == "__main__":

@@ -23,18 +23,18 @@ class Server:
     """`kvik serve` with the given flags; a context manager that leaves no process behind.
 
     `memory_bytes` bounds its address space and `file_bytes` the length of a file that it writes; `wrap` is a
-    command that starts it.
+    command that starts it, and `command` stands between the program and its flags.
     """
 
-    def __init__(self, *flags, env=None, memory_bytes=None, file_bytes=None, wrap=(), binary=BINARY):
+    def __init__(self, *flags, env=None, memory_bytes=None, file_bytes=None, wrap=(), binary=BINARY, command=("serve",)):
         self.port = free_port()
         self.log = tempfile.TemporaryFile(mode="w+", errors="replace")
         self.state = tempfile.TemporaryDirectory(prefix="kvik-state-")
-        command = [*wrap, str(binary), "serve", "--port", str(self.port), *map(str, flags)]
+        argv = [*wrap, str(binary), *command, "--port", str(self.port), *map(str, flags)]
         clean = {k: v for k, v in os.environ.items() if not k.startswith("KVIK_")}
         clean |= {"KVIK_CACHE_DISK": "off", "KVIK_STATE_DIR": self.state.name}
         self.process = subprocess.Popen(
-            command, env=clean | (env or {}), stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log
+            argv, env=clean | (env or {}), stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log
         )
         for which, most in ((resource.RLIMIT_AS, memory_bytes), (resource.RLIMIT_FSIZE, file_bytes)):
             if most is not None:

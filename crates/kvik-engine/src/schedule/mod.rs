@@ -65,7 +65,7 @@ use kvik_cache::{Cache, CacheConfig, CacheError};
 
 use crate::config::EngineConfig;
 use crate::model::batch::Runner;
-use crate::stats::{Counters, DiskStats};
+use crate::stats::{Counters, DiskStats, DraftSource};
 use crate::text::stream::Vocabulary;
 use disk::{Disk, DiskSetup, Fetch};
 use draft::{DraftModel, Drafting};
@@ -136,7 +136,7 @@ impl Scheduler {
             turns: Turns::default(),
             results: Results::new(vocabulary),
             tenants: Tenants::new(&config),
-            ram: Ram::new(cache_config, config.draft_rows_max > 0)?,
+            ram: Ram::new(cache_config, config.drafts_from(DraftSource::Tree))?,
             kept_parts: KeptParts::default(),
             idle: Idle::default(),
             disk: Disk::new(DiskSetup::none()),
@@ -150,6 +150,7 @@ impl Scheduler {
     /// One round: decides which rows to compute, computes them, and publishes what has ended.
     pub fn step(&mut self, runner: &mut dyn Runner) {
         let plan = self.plan(runner);
+        plan.note_overtaken(&mut self.running);
         self.compute(plan, runner);
         self.publish(runner);
     }

@@ -1,9 +1,10 @@
 //! Which rows a step computes.
 //!
 //! Every sequence with a single token left gets its row: that is decode. The rest of the batch
-//! is prefill, bounded so that a step stays short. The oldest prefill of the tenant whose turn it is
-//! gets at least half, so a long prompt always moves; then the shortest go first, so a short
-//! question does not wait behind a book.
+//! is prefill, bounded so that a step stays short. The shortest go first: that order makes the time to the first
+//! token shortest on average (L. Schrage 1968). A book does not wait for all questions: the oldest prefill of the tenant
+//! whose turn it is gets an eighth at least, and half as soon as others have got as many rows as it still needs, or when
+//! there are other tenants.
 //!
 //! Sequences of the background take no part in that. Beside others they get together what fills the step's last group of
 //! rows, which hardly makes it longer, and beside a long prompt a sixteenth: so they end however long others keep coming.
@@ -145,6 +146,18 @@ impl Plan {
         self.spans.iter().map(|span| span.logits).sum()
     }
 
+    /// Notes of the running prefills how many rows others of them get.
+    pub(super) fn note_overtaken(&self, running: &mut Running) {
+        let all = self.prefill_rows();
+        let mut own = vec![0; running.len()];
+        self.spans.iter().for_each(|span| own[span.index] = span.rows);
+        for (sequence, own) in running.iter_mut().zip(own) {
+            if sequence.in_prefill() {
+                sequence.overtaken += all.saturating_sub(own);
+            }
+        }
+    }
+
     /// Rows of prompts, or of what preemptions lost.
     pub(super) fn prefill_rows(&self) -> usize {
         let own = self.spans.iter().map(|span| span.rows - span.draft.tokens.len());
@@ -184,7 +197,7 @@ fn share(
     let mut rows = vec![0; missing.len()];
     among.clone().for_each(|index| rows[index] = usize::from(missing[index] == 1));
     let mut prefills: Vec<usize> = among.filter(|&index| missing[index] > 1).collect();
-    let half = budget.div_ceil(2);
+    let (half, eighth) = (budget.div_ceil(2), budget.div_ceil(8));
     let mut give = |index: usize, most: usize| {
         let more = (missing[index] - rows[index]).min(most).min(budget);
         rows[index] += more;
@@ -193,7 +206,9 @@ fn share(
     let time = |index: usize| turns.time(running[index].tenant, 0);
     // Of those with the same time, as all of one tenant are, the oldest.
     if let Some(oldest) = prefills.iter().copied().min_by(|&a, &b| time(a).total_cmp(&time(b))) {
-        give(oldest, half);
+        let is_alone = prefills.iter().all(|&index| running[index].tenant == running[oldest].tenant);
+        let is_patient = is_alone && running[oldest].overtaken < missing[oldest];
+        give(oldest, if is_patient { eighth } else { half });
     }
     prefills.sort_by_key(|&index| missing[index]);
     prefills.into_iter().for_each(|index| give(index, usize::MAX));
@@ -237,6 +252,7 @@ mod tests {
             prefill_rows_max: 16,
             prefill_rows_mixed_max: 8,
             draft_rows_max: 0,
+            draft_sources: crate::stats::DraftSources::ALL,
             block_bytes: 1,
             model_digest: [0; 32],
             kv_format: String::new(),
@@ -264,6 +280,31 @@ mod tests {
         check(&[1, 5, 30, 30], &[1, 4, 0, 4]);
         check(&[30, 5, 30, 3], &[8, 5, 0, 3]);
     }
+
+    #[test]
+    fn of_one_tenant_the_shortest_goes_first_until_the_oldest_was_overtaken() {
+        let mut running = Running::default();
+        for (job, missing) in [(0, 40), (1, 30), (2, 9)] {
+            let sequence = Sequence::fake_in(false, TenantId(7), vec![1; 40]);
+            running.insert(Sequence { job: JobId(job), stored: 40 - missing, prompt_len: 40, ..sequence });
+        }
+        let rows = |running: &Running| share(&[40, 30, 9], 0..3, 16, running, &Turns::default());
+        assert_eq!(rows(&running), [2, 5, 9]);
+        let mut overtaken = Running::default();
+        for (index, sequence) in running.iter().enumerate() {
+            let fake = Sequence::fake_in(false, TenantId(7), vec![1; 40]);
+            let Sequence { job, stored, prompt_len, .. } = *sequence;
+            overtaken.insert(Sequence {
+                job,
+                stored,
+                prompt_len,
+                overtaken: 40 * (1 - index.min(1)),
+                ..fake
+            });
+        }
+        assert_eq!(rows(&overtaken), [8, 0, 8]);
+    }
+
     #[test]
     fn the_background_shares_a_short_step_only_when_nobody_else_is_due() {
         let check = |foreground: &[usize], background: &[usize], expect: &[usize]| {

@@ -47,6 +47,8 @@ pub(super) struct Sequence {
     pub(super) forgetting: Option<Box<Forgetting>>,
     /// Which of its blocks the disk has been given.
     pub(super) spilled: Spilled,
+    /// Rows that other prefills have got while this one was read.
+    pub(super) overtaken: usize,
     /// Whether it was ever admitted.
     pub(super) started: bool,
     pub(super) ended: Option<FinishReason>,
@@ -80,6 +82,7 @@ impl Sequence {
             furthest: 0,
             sharing,
             spilled: Spilled::default(),
+            overtaken: 0,
             started: false,
             ended: None,
         }

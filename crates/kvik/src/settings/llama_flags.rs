@@ -22,7 +22,8 @@ enum Meaning {
 
 use Meaning::{Drafts, Flag, Format, Ignored, Repository};
 
-const FLAGS: [(&str, Meaning); 44] = [
+const FLAGS: [(&str, Meaning); 45] = [
+    ("--spec-draft-model", Flag("--draft")),
     ("-md", Flag("--draft")),
     ("--model-draft", Flag("--draft")),
     ("--spec-type", Drafts),

@@ -219,6 +219,27 @@ mod tests {
     }
 
     #[test]
+    fn a_draft_model_is_asked_for_what_makes_most_of_the_time_of_both() {
+        let mut drafting = Drafting::default();
+        assert_eq!(drafting.ask(1, 1, 7, 0.9), 1, "to see how long it takes");
+        drafting.note(1, Duration::from_millis(40));
+        drafting.note(8, Duration::from_millis(50));
+        drafting.note_pass(1, Duration::from_millis(4));
+        assert_eq!(drafting.ask(1, 1, 7, 0.95), MODEL_MAX);
+        assert!((2..=5).contains(&drafting.ask(1, 1, 7, 0.7)), "{}", drafting.ask(1, 1, 7, 0.7));
+        assert_eq!(drafting.ask(1, 1, 7, 0.05), 0);
+        assert_eq!(drafting.ask(1, 1, 2 * TRY_AGAIN, 0.05), 1, "things may have changed");
+        let mut slow = Drafting::default();
+        slow.note(1, Duration::from_millis(40));
+        slow.note_pass(1, Duration::from_millis(40));
+        assert_eq!(slow.ask(1, 1, 7, 0.9), 0, "as slow as what it drafts for");
+        (0..200).for_each(|_| drafting.note_model(4, 0));
+        assert!(drafting.likely < 0.05, "{}", drafting.likely);
+        (0..200).for_each(|_| drafting.note_model(4, 4));
+        assert!(drafting.likely > 0.9, "{}", drafting.likely);
+    }
+
+    #[test]
     fn the_source_that_promises_most_is_followed() {
         let mut drafter = Drafter::default();
         let tokens: Vec<Token> = (0..20).chain(0..4).collect();

@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""Agents that ask one after the other, several at a time: how long each waits for its first token.
+
+    bench/agents.py --model MODEL.gguf --kvik target/release/kvik [--kvik OTHER] [--rounds 3] [--agents 4]
+
+Sessions of tool calls: a long prompt of tools that all share, then turns that add a question or what a tool said, most of
+them short and some long. Each agent goes through its sessions one by one; the agents run at the same time. Made of this
+repository's own texts, always the same. Several programs take turns. Prints the time to the first token (median and 95th
+percentile), the time of everything, and how many prompt tokens were computed, medians over the rounds.
+"""
+import argparse
+import concurrent.futures
+import json
+import pathlib
+import random
+import statistics
+import sys
+import time
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+from server import Server  # noqa: E402
+
+SESSIONS, TURNS, ANSWER_TOKENS = 16, 6, 24
+
+
+def tools():
+    text = (ROOT / "docs/http.md").read_text()
+    return "You are an agent. These are your tools:\n" + text[:3000]
+
+
+def turns(seed):
+    """What is added to the conversation in each turn: characters from a few words to some pages."""
+    dice = random.Random(seed)
+    text = (ROOT / "docs/performance.md").read_text()
+    for turn in range(TURNS):
+        length = dice.choice([80, 150, 300, 600, 1500, 4000])
+        start = dice.randrange(len(text) - length)
+        yield f"Turn {turn} of {seed}: " + text[start:start + length]
+
+
+def ask(server, messages):
+    """The answer, and the seconds until its first token."""
+    body = {"messages": messages, "max_tokens": ANSWER_TOKENS, "temperature": 0, "stream": True, "ignore_eos": True}
+    request = urllib.request.Request(server.base_url + "/chat/completions", json.dumps(body).encode(),
+                                     {"Content-Type": "application/json"})
+    began, first, said = time.monotonic(), None, []
+    with urllib.request.urlopen(request) as answer:
+        for line in answer:
+            if not line.startswith(b"data: {"):
+                continue
+            for choice in json.loads(line[6:])["choices"]:
+                if content := choice["delta"].get("content"):
+                    first = first or time.monotonic() - began
+                    said.append(content)
+    return "".join(said), first if first is not None else time.monotonic() - began
+
+
+def session(server, seed):
+    messages, waited = [{"role": "system", "content": tools()}], []
+    for text in turns(seed):
+        messages.append({"role": "user", "content": text})
+        said, first = ask(server, messages)
+        messages.append({"role": "assistant", "content": said})
+        waited.append(first)
+    return waited
+
+
+def run(program, args):
+    flags = ["--model", str(args.model), "--parallel", str(args.agents), *args.flags.split()]
+    with Server(*flags, binary=program) as server:
+        began = time.monotonic()
+        with concurrent.futures.ThreadPoolExecutor(args.agents) as pool:
+            waited = sorted(sum(pool.map(lambda seed: session(server, seed), range(SESSIONS)), []))
+        total = time.monotonic() - began
+        computed = server.metrics()["kvik_computed_tokens_total"]
+    return waited[len(waited) // 2], waited[len(waited) * 95 // 100], total, computed
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kvik", type=pathlib.Path, action="append", help="a program; several take turns")
+    parser.add_argument("--model", type=pathlib.Path, required=True, help="one with a context of 16,000 tokens")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--agents", type=int, default=4)
+    parser.add_argument("--flags", default="", help="more flags of the servers")
+    args = parser.parse_args()
+    programs = args.kvik or [ROOT / "target/release/kvik"]
+    results = {program: [] for program in programs}
+    for _ in range(args.rounds):
+        for program in programs:
+            results[program].append(run(program, args))
+    print(f"{args.model.name}, {args.agents} agents, {SESSIONS * TURNS} requests, medians of {args.rounds} rounds\n")
+    print(f"{'':24}{'first token p50':>17}{'p95':>9}{'all':>9}{'computed':>10}")
+    for program, measured in results.items():
+        p50, p95, total, computed = (statistics.median(values) for values in zip(*measured))
+        print(f"{program.name:24}{p50:15.2f} s{p95:7.2f} s{total:7.1f} s{computed:10.0f}")
+
+
+if __name__ == "__main__":
+    main()
