@@ -8,7 +8,7 @@ use super::gittins::Gittins;
 use super::policies::Policy;
 use super::policies::auto::Auto;
 use super::ranking::{Context, Facts, Ranking, Return};
-use super::requests::{Request, Use};
+use super::requests::{BlockUse, Request};
 use crate::hash::Fingerprint;
 use crate::ids::{NodeId, TenantId};
 
@@ -84,7 +84,7 @@ impl Evictor {
     pub(crate) fn note_use(&mut self, block: Fingerprint, depth: u32, now: u64) -> bool {
         self.gittins.note(block, now);
         let Some(auto) = self.auto.as_mut() else { return false };
-        let Some(request) = self.request.note(Use { block, depth, at: now }) else { return false };
+        let Some(request) = self.request.note(BlockUse { block, depth, at: now }) else { return false };
         let Some(policy) = auto.note(&request, &self.gittins) else { return false };
         self.policy = policy;
         self.lanes.clear();

@@ -4,7 +4,7 @@ use crate::hash::Fingerprint;
 
 /// The use of a block.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Use {
+pub(crate) struct BlockUse {
     pub(crate) block: Fingerprint,
     /// Blocks before it.
     pub(crate) depth: u32,
@@ -16,13 +16,13 @@ pub(crate) struct Use {
 #[derive(Debug, Default)]
 pub(crate) struct Request {
     /// The uses of its blocks, the deepest first.
-    pub(crate) uses: Vec<Use>,
+    pub(crate) uses: Vec<BlockUse>,
 }
 
 impl Request {
     /// Adds a use. The first block of a prompt completes the request, which is returned, and another begins. One that
     /// was not completed before the next began is dropped.
-    pub(crate) fn note(&mut self, used: Use) -> Option<Request> {
+    pub(crate) fn note(&mut self, used: BlockUse) -> Option<Request> {
         if self.uses.last().is_some_and(|last| last.depth <= used.depth) {
             self.uses.clear();
         }
@@ -40,7 +40,7 @@ mod tests {
         let mut request = Request::default();
         let mut note = |depth| {
             let block = Fingerprint::UNUSED.child(&[depth]);
-            request.note(Use { block, depth, at: 1 }).map(|ended| ended.uses.len())
+            request.note(BlockUse { block, depth, at: 1 }).map(|ended| ended.uses.len())
         };
         assert_eq!([2, 1, 0].map(&mut note), [None, None, Some(3)]);
         assert_eq!([0, 0].map(&mut note), [Some(1), Some(1)]);

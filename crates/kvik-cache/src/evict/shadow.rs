@@ -15,7 +15,7 @@ use super::ghosts::{Cause, Ghost, Ghosts};
 use super::gittins::Gittins;
 use super::policies::Policy;
 use super::ranking::{Context, Facts, Ranking};
-use super::requests::{Request, Use};
+use super::requests::{BlockUse, Request};
 use crate::hash::Fingerprint;
 use crate::ids::NodeId;
 
@@ -62,7 +62,7 @@ impl Shadow {
         let reuses = self.reuses_of(request, hits, capacity);
         let mut end = None;
         for (used, &reuses) in request.uses.iter().zip(&reuses).rev() {
-            let Use { at, depth, .. } = *used;
+            let BlockUse { at, depth, .. } = *used;
             let facts = Facts { used: at, born: at, reuses, depth, blocks: 1 };
             end = Some(match self.places.get(&used.block) {
                 Some(&place) => self.reuse(place, facts),

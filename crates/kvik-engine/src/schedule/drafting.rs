@@ -3,7 +3,7 @@
 use kvik_cache::{Cache, CacheError, Token};
 
 use super::Scheduler;
-use super::draft::{DRAFT_MAX, Draft, DraftModel, DraftSetup, Found, Wanted, expected};
+use super::draft::{DRAFT_MAX, Draft, DraftModel, DraftSetup, Found, WantedDraft, expected};
 use super::plan::Span;
 use super::sequence::{Sequence, Sharing};
 use crate::panics::contain;
@@ -79,7 +79,7 @@ impl Scheduler {
             }
         }
         let wanted = asked.into_iter().map(|(index, most)| (index, wanted(&running[index], most)));
-        let (indices, wanted): (Vec<usize>, Vec<Wanted<'_>>) = wanted
+        let (indices, wanted): (Vec<usize>, Vec<WantedDraft<'_>>) = wanted
             .filter(|(index, wanted)| model.missing(wanted) <= READ_MAX * (running[*index].draft_max() + 1))
             .unzip();
         let mut since = now;
@@ -150,10 +150,10 @@ impl Scheduler {
 }
 
 /// What a draft model is to know of a sequence.
-fn wanted(sequence: &Sequence, most: usize) -> Wanted<'_> {
+fn wanted(sequence: &Sequence, most: usize) -> WantedDraft<'_> {
     let namespace = match sequence.sharing {
         Sharing::Namespace(namespace) => Some(namespace),
         Sharing::Private(_) => None,
     };
-    Wanted { id: sequence.id, namespace, tokens: &sequence.tokens, lifetime: sequence.lifetime, most }
+    WantedDraft { id: sequence.id, namespace, tokens: &sequence.tokens, lifetime: sequence.lifetime, most }
 }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use super::Policy;
 use crate::evict::gittins::Gittins;
-use crate::evict::requests::{Request, Use};
+use crate::evict::requests::{BlockUse, Request};
 use crate::evict::shadow::Shadow;
 use crate::ids::TenantId;
 
@@ -95,7 +95,7 @@ impl Auto {
     /// The blocks of a request that are in the sample.
     fn sampled(&self, request: &Request) -> Request {
         // Other bits than those that choose the sample of `Gittins` and the slots of ghosts.
-        let is_in = |used: &&Use| (used.block.0.get() >> 52) as usize & (self.sample - 1) == 0;
+        let is_in = |used: &&BlockUse| (used.block.0.get() >> 52) as usize & (self.sample - 1) == 0;
         Request { uses: request.uses.iter().filter(is_in).copied().collect() }
     }
 

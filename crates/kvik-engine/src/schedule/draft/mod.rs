@@ -36,7 +36,7 @@ use crate::config::ROWS_AT_A_TIME;
 use crate::stats::DraftSource;
 
 pub use self::model::DraftSetup;
-pub(super) use self::model::{DraftModel, Wanted};
+pub(super) use self::model::{DraftModel, WantedDraft};
 pub(super) use self::record::Found;
 
 /// Tokens that are drafted for one sequence at most.

@@ -29,7 +29,7 @@ pub struct DraftSetup {
 
 /// A sequence of the large model that wants a draft.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::schedule) struct Wanted<'a> {
+pub(in crate::schedule) struct WantedDraft<'a> {
     pub(in crate::schedule) id: SeqId,
     /// Where it shares what it computes; none when it is private.
     pub(in crate::schedule) namespace: Option<NamespaceId>,
@@ -83,7 +83,7 @@ impl DraftModel {
 
     /// Tokens of a sequence that it would have to compute before it can draft; of one that it does not follow yet, as far
     /// as its prefixes are not known.
-    pub(in crate::schedule) fn missing(&self, wanted: &Wanted<'_>) -> usize {
+    pub(in crate::schedule) fn missing(&self, wanted: &WantedDraft<'_>) -> usize {
         let known = match self.followers.get(&wanted.id) {
             Some(follower) => follower.common(wanted.tokens),
             None => wanted
@@ -98,7 +98,7 @@ impl DraftModel {
     /// each pass how many sequences it had, and whether it had no more rows than that.
     pub(in crate::schedule) fn propose(
         &mut self,
-        wanted: &[Wanted<'_>],
+        wanted: &[WantedDraft<'_>],
         mut passed: impl FnMut(usize, bool),
     ) -> Vec<Vec<Token>> {
         let mut drafts = vec![Vec::new(); wanted.len()];
@@ -159,7 +159,7 @@ impl DraftModel {
     }
 
     /// Has blocks for a sequence and its draft; whether there is room.
-    fn follow(&mut self, wanted: &Wanted<'_>) -> bool {
+    fn follow(&mut self, wanted: &WantedDraft<'_>) -> bool {
         if let Some(follower) = self.followers.get_mut(&wanted.id) {
             follower.said = follower.common(wanted.tokens);
             let fits = self.cache.reserve(follower.seq, wanted.tokens.len() + wanted.most).is_ok();
@@ -211,7 +211,7 @@ impl DraftModel {
     }
 
     /// Rows that a sequence with this draft needs before the next token is known.
-    fn rows_of(&self, wanted: &Wanted<'_>, draft: &[Token]) -> usize {
+    fn rows_of(&self, wanted: &WantedDraft<'_>, draft: &[Token]) -> usize {
         let follower = &self.followers[&wanted.id];
         wanted.tokens.len() + draft.len() - follower.stored(wanted.tokens, draft)
     }
@@ -220,7 +220,7 @@ impl DraftModel {
     /// end. None when the model fails.
     fn pass(
         &mut self,
-        wanted: &[Wanted<'_>],
+        wanted: &[WantedDraft<'_>],
         open: &[usize],
         drafts: &[Vec<Token>],
     ) -> Option<Vec<(usize, Token)>> {
