@@ -68,7 +68,7 @@ def test_metrics_count_drafts(servers):
 
 def test_an_answer_is_drafted_from_the_last_one(servers):
     """In another conversation. What a private request said is not there."""
-    body = {"prompt": "The lighthouse keeper wrote down", "n_predict": 80, "temperature": 0.8, "seed": 5}
+    body = {"prompt": "The lighthouse keeper wrote down", "n_predict": 80, "temperature": 0.8, "seed": 5, "ignore_eos": True}
     first, again = (servers[1].post("/completion", body).json for _ in range(2))
     assert first["content"] == again["content"]
     assert again["timings"]["draft_n_accepted"] > max(20, 2 * first["timings"]["draft_n_accepted"])
