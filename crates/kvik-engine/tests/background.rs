@@ -71,7 +71,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
     /// Every token of others comes at the step at which it comes without the background, also where places or blocks
-    /// are short.
+    /// are short. Without drafts: how many are computed depends on what steps have taken.
     #[test]
     fn others_get_the_same_tokens_at_the_same_steps(
         own in prop::collection::vec((0..60_usize, 1..120_usize, 1..30_usize, 1..3_u32), 1..8),
@@ -79,7 +79,7 @@ proptest! {
         parallel_max in prop::sample::select(vec![1, 2, 3, 16]),
         blocks in prop::sample::select(vec![24, 40, 1000]),
     ) {
-        let config = EngineConfig { parallel_max, ..config() };
+        let config = EngineConfig { parallel_max, draft_rows_max: 0, ..config() };
         let arrivals = |asks: Vec<(usize, usize, usize, u32)>, in_background: bool| {
             let seeds = if in_background { 100.. } else { 0.. };
             let arrival = |((at, tokens, answer, choices), seed)| {
@@ -92,6 +92,20 @@ proptest! {
         };
         compare(&config, blocks, &arrivals(own, false), &arrivals(others, true));
     }
+}
+
+/// An answer that is known from before is drafted as fast while the background reads a long prompt.
+#[test]
+fn drafts_go_on_beside_the_background() {
+    let again = [(0, exact(1, 40, 100)), (200, exact(1, 40, 100))];
+    let (asked, read) = (&again[1..], [(200, background(9, 2000, 1))]);
+    let mut world = World::new(config(), 1000);
+    let without = run(&mut world, &again);
+    let mut world = World::new(config(), 1000);
+    let with = run(&mut world, &[&again[..1], asked, &read].concat());
+    let steps = |answers: &[(Vec<usize>, Answer)]| answers[1].0[99] - answers[1].0[0];
+    assert!(steps(&without) < 40, "it is drafted: {} steps", steps(&without));
+    assert!(steps(&with) <= steps(&without) + 3, "{} steps instead of {}", steps(&with), steps(&without));
 }
 
 #[test]

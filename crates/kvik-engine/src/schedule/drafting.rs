@@ -19,21 +19,23 @@ impl Scheduler {
         Ok(())
     }
 
-    /// What sequences may go on with, `[running]`, when this step decodes only. Blocks for it are there.
+    /// What sequences may go on with, `[running]`, when none of them reads a prompt. Blocks for it are there. The background
+    /// changes nothing for others: nothing is drafted for it beside them, and it may read.
     pub(super) fn draft(&mut self) -> Vec<Draft> {
         let mut drafts = vec![Draft::default(); self.running.len()];
-        let decodes = self.running.iter().all(|sequence| sequence.due() <= 1);
+        let among = if self.running.foreground() > 0 { self.running.foreground() } else { drafts.len() };
+        let decodes = self.running.iter().take(among).all(|sequence| sequence.due() <= 1);
         if self.config.draft_rows_max == 0 || !decodes {
             return drafts;
         }
-        let rows = self.running.iter().filter(|sequence| sequence.due() == 1).count();
-        for (index, draft) in drafts.iter_mut().enumerate() {
+        let rows = self.running.iter().take(among).filter(|sequence| sequence.due() == 1).count();
+        for (index, draft) in drafts.iter_mut().enumerate().take(among) {
             let most = self.running[index].draft_max().min(DRAFT_MAX);
             if most > 0 {
                 *draft = self.find_draft(index, most);
             }
         }
-        self.ask_model(rows, &mut drafts);
+        self.ask_model(rows, &mut drafts[..among]);
         let lengths = self.drafting.lengths(rows, &drafts, self.config.draft_rows_max);
         for (index, (draft, len)) in drafts.iter_mut().zip(lengths).enumerate() {
             let Sequence { id, ref tokens, .. } = self.running[index];
@@ -68,7 +70,7 @@ impl Scheduler {
         let (now, running) = ((self.clock)(), &mut self.running);
         let Some(model) = &mut self.draft_model else { return };
         model.set_now(now);
-        let able = running.iter().filter(|sequence| sequence.draft_max() > 0).count();
+        let able = running.iter().take(drafts.len()).filter(|sequence| sequence.draft_max() > 0).count();
         let mut asked = Vec::new();
         for (index, draft) in drafts.iter().enumerate() {
             let sequence = &mut running[index];
