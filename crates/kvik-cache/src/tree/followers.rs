@@ -108,14 +108,18 @@ impl FollowerIndex {
     }
 
     fn note(&mut self, place: Place, namespace: NamespaceId, labels: &Labels) {
-        let mut gram = [0; GRAM];
-        if self.tokens_before(place, labels).zip(gram.iter_mut().rev()).map(|(token, at)| *at = token).count()
-            == GRAM
-        {
-            let slot = self.slot(namespace, &gram);
-            let earlier = std::mem::replace(&mut self.latest[slot], place.entry());
-            self.earlier[place.entry() as usize - 1] = earlier;
+        let Some(gram) = self.gram_before(place, labels) else { return };
+        let slot = self.slot(namespace, &gram);
+        let earlier = std::mem::replace(&mut self.latest[slot], place.entry());
+        self.earlier[place.entry() as usize - 1] = earlier;
+    }
+
+    fn gram_before(&self, place: Place, labels: &Labels) -> Option<[Token; GRAM]> {
+        let (mut gram, mut before) = ([0; GRAM], self.tokens_before(place, labels));
+        for token in gram.iter_mut().rev() {
+            *token = before.next()?;
         }
+        Some(gram)
     }
 
     /// Notes that blocks have left the tree.

@@ -18,6 +18,7 @@ use super::repeat::RepeatPrompt;
 use crate::model::batch::{Batch, Output, Row, Runner, SequenceKv};
 use crate::model::observation::{Observation, Watched};
 use crate::model::{Model, ModelRunner};
+use crate::sampler::likeliest;
 
 /// Rows computed at a time.
 const ROWS_MAX: usize = 512;
@@ -201,7 +202,7 @@ impl Lab {
         let mut next: Vec<(usize, Token)> = self
             .compute(variants, &vec![question; variants.len()], question.len() - 1)
             .into_iter()
-            .map(|logits| likeliest(&logits[0]))
+            .map(|logits| likeliest(&logits[0]).unwrap_or(0))
             .enumerate()
             .collect();
         loop {
@@ -215,7 +216,10 @@ impl Lab {
             next.iter().for_each(|(variant, token)| feeds[*variant] = std::slice::from_ref(token));
             let logits = self.compute(variants, &feeds, 0);
             let going: Vec<usize> = next.iter().map(|&(variant, _)| variant).collect();
-            next = going.into_iter().map(|variant| (variant, likeliest(&logits[variant][0]))).collect();
+            next = going
+                .into_iter()
+                .map(|variant| (variant, likeliest(&logits[variant][0]).unwrap_or(0)))
+                .collect();
         }
     }
 
@@ -312,10 +316,4 @@ impl Feed<'_> {
 fn row(sequence: u32, token: Token, position: usize, logits: bool) -> Row {
     let position = position as u32;
     Row { sequence, token, position, cache_position: position, output: Output::logits_if(logits) }
-}
-
-/// The first of the likeliest tokens.
-fn likeliest(logits: &[f32]) -> Token {
-    let best = logits.iter().enumerate().max_by(|(i, a), (j, b)| a.total_cmp(b).then(j.cmp(i)));
-    best.map_or(0, |(token, _)| token as Token)
 }

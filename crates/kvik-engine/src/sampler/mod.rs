@@ -20,6 +20,7 @@ use crate::api::Sampling;
 use penalty::Penalties;
 
 pub use logprob::{divergence, logprob, logprobs};
+pub(crate) use select::likeliest;
 
 /// Sampler of one choice.
 #[derive(Debug)]
@@ -74,7 +75,7 @@ impl Sampler {
             logits
         };
         if self.sampling.temperature <= 0.0 {
-            return select::likeliest(logits);
+            return likeliest(logits);
         }
         let unit = random::unit(self.seed, self.drawn);
         draw::draw(&self.sampling, logits, unit, weights, candidates)

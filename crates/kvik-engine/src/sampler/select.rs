@@ -27,7 +27,7 @@ pub(super) fn largest(logits: &[f32]) -> f32 {
 }
 
 /// The token of the largest logit, the lowest id among equals; `None` if no token is possible.
-pub(super) fn likeliest(logits: &[f32]) -> Option<Token> {
+pub(crate) fn likeliest(logits: &[f32]) -> Option<Token> {
     let max = largest(logits);
     if max == f32::NEG_INFINITY {
         return None;

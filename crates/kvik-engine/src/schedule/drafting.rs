@@ -1,9 +1,9 @@
 //! Drafts of a step: what each sequence is offered, how much of it is computed, and what of that was drawn.
 
-use kvik_cache::{Cache, CacheError, Token};
+use kvik_cache::{Cache, CacheError, Followers, Token};
 
 use super::Scheduler;
-use super::draft::{DRAFT_MAX, Draft, DraftModel, DraftSetup, Found, WantedDraft, expected};
+use super::draft::{DRAFT_MAX, Draft, DraftModel, DraftSetup, WantedDraft, expected};
 use super::plan::Span;
 use super::sequence::{Sequence, Sharing};
 use crate::panics::contain;
@@ -54,12 +54,11 @@ impl Scheduler {
             sequence.drafter.look_up(&sequence.tokens, most);
         }
         if let Some(namespace) = sequence.publishes_in().filter(|_| sources.has(DraftSource::Tree)) {
-            let followers = self.ram.cache.followers(namespace, &sequence.tokens, most);
-            let found = followers.map(|found| Found { tokens: found.tokens, same: found.same });
+            let found = self.ram.cache.followers(namespace, &sequence.tokens, most);
             sequence.drafter.offer(DraftSource::Tree, found, len);
         }
         if sources.has(DraftSource::Grammar) {
-            let forced = sequence.answer.forced(most).map(|tokens| Found { tokens, same: 0 });
+            let forced = sequence.answer.forced(most).map(|tokens| Followers { tokens, same: 0 });
             sequence.drafter.offer(DraftSource::Grammar, forced, len);
         }
         sequence.drafter.best()
@@ -67,8 +66,8 @@ impl Scheduler {
 
     /// Has the draft model draft for those to whom it promises more than what they have.
     fn ask_model(&mut self, rows: usize, drafts: &mut [Draft]) {
-        let (now, running) = ((self.clock)(), &mut self.running);
-        let Some(model) = &mut self.draft_model else { return };
+        let (Some(model), running) = (&mut self.draft_model, &mut self.running) else { return };
+        let now = (self.clock)();
         model.set_now(now);
         let able = running.iter().take(drafts.len()).filter(|sequence| sequence.draft_max() > 0).count();
         let mut asked = Vec::new();
@@ -94,7 +93,7 @@ impl Scheduler {
         });
         for (index, tokens) in indices.into_iter().zip(found) {
             let sequence = &mut running[index];
-            let found = Some(Found { tokens, same: 0 });
+            let found = Some(Followers { tokens, same: 0 });
             sequence.drafter.offer(DraftSource::Model, found, sequence.tokens.len());
             drafts[index] = sequence.drafter.best();
         }

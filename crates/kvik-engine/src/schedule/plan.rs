@@ -149,6 +149,9 @@ impl Plan {
     /// Notes of the running prefills how many rows others of them get.
     pub(super) fn note_overtaken(&self, running: &mut Running) {
         let all = self.prefill_rows();
+        if all == 0 {
+            return;
+        }
         let mut own = vec![0; running.len()];
         self.spans.iter().for_each(|span| own[span.index] = span.rows);
         for (sequence, own) in running.iter_mut().zip(own) {

@@ -4,10 +4,8 @@
 //! tokens are the same is gone on from: an answer that quotes its prompt goes on as the prompt did. (Prompt lookup
 //! decoding, A. Saxena 2023, with the longest match instead of the first.)
 
-use kvik_cache::Token;
+use kvik_cache::{Followers, Token};
 use rustc_hash::FxHashMap;
-
-use super::record::Found;
 
 /// Tokens that must be the same for a place to be found.
 const GRAM: usize = 3;
@@ -27,7 +25,7 @@ pub(super) struct Lookup {
 
 impl Lookup {
     /// At most `most` tokens that may follow `tokens`, which are those of the last call and more.
-    pub(super) fn find(&mut self, tokens: &[Token], most: usize) -> Option<Found> {
+    pub(super) fn find(&mut self, tokens: &[Token], most: usize) -> Option<Followers> {
         let place = self.index(tokens)?;
         let mut best = (0, 0);
         let places = std::iter::successors(Some(place), |&place| Some(self.earlier[place as usize]));
@@ -41,7 +39,7 @@ impl Lookup {
         let period = tokens.len() - place;
         // What goes on to the end goes on from the place again.
         let tokens = (0..most).map(|index| tokens[place + index % period]).collect();
-        (same >= GRAM).then_some(Found { tokens, same })
+        (same >= GRAM).then_some(Followers { tokens, same })
     }
 
     /// Notes the tokens that are new; the latest place after the same three tokens as the last ones.
@@ -73,7 +71,7 @@ mod tests {
     use super::*;
 
     /// The longest match by looking everywhere.
-    fn naive(tokens: &[Token], most: usize) -> Option<Found> {
+    fn naive(tokens: &[Token], most: usize) -> Option<Followers> {
         let places = (GRAM..tokens.len()).rev().filter(|&place| same_before(tokens, place) >= GRAM);
         let mut best: Option<(usize, usize)> = None;
         for place in places.take(PLACES_MAX) {
@@ -85,7 +83,7 @@ mod tests {
         let (same, place) = best?;
         let mut all = tokens.to_vec();
         (0..most).for_each(|index| all.push(all[place + index]));
-        Some(Found { tokens: all.split_off(tokens.len()), same })
+        Some(Followers { tokens: all.split_off(tokens.len()), same })
     }
 
     proptest! {

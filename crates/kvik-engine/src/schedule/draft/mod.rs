@@ -27,7 +27,7 @@ mod record;
 
 use std::time::Duration;
 
-use kvik_cache::Token;
+use kvik_cache::{Followers, Token};
 
 use self::cost::Cost;
 use self::lookup::Lookup;
@@ -37,7 +37,6 @@ use crate::stats::DraftSource;
 
 pub use self::model::DraftSetup;
 pub(super) use self::model::{DraftModel, WantedDraft};
-pub(super) use self::record::Found;
 
 /// Tokens that are drafted for one sequence at most.
 pub(super) const DRAFT_MAX: usize = 15;
@@ -99,7 +98,7 @@ impl Drafter {
     }
 
     /// What a source has found for a sequence of `len` tokens, if it has found anything.
-    pub(super) fn offer(&mut self, source: DraftSource, found: Option<Found>, len: usize) {
+    pub(super) fn offer(&mut self, source: DraftSource, found: Option<Followers>, len: usize) {
         self.records[source as usize].note(found, len);
     }
 
@@ -248,7 +247,7 @@ mod tests {
             (drafter.best().source, &drafter.best().tokens[..]),
             (DraftSource::Lookup, &[4, 5, 6, 7][..])
         );
-        let found = Found { tokens: vec![50; 4], same: 30 };
+        let found = Followers { tokens: vec![50; 4], same: 30 };
         drafter.offer(DraftSource::Tree, Some(found), tokens.len());
         assert_eq!((drafter.best().source, drafter.best().tokens), (DraftSource::Tree, vec![50; 4]));
         // Both are compared with what comes, also the one that was not followed.
@@ -257,7 +256,7 @@ mod tests {
             tokens.push(token);
             drafter.learn(&tokens);
             drafter.look_up(&tokens, 4);
-            let found = Found { tokens: vec![50; 4], same: 30 };
+            let found = Followers { tokens: vec![50; 4], same: 30 };
             drafter.offer(DraftSource::Tree, Some(found), tokens.len());
         }
         assert_eq!(drafter.best().source, DraftSource::Lookup);

@@ -13,6 +13,7 @@ use rustc_hash::FxHashMap;
 
 use crate::model::batch::{Batch, Output, Row, Runner, SequenceKv};
 use crate::panics::contain;
+use crate::sampler::likeliest;
 
 /// Rows of one pass: while it reads a prompt, others wait.
 const ROWS_MAX: usize = 64;
@@ -85,7 +86,7 @@ impl DraftModel {
     /// as its prefixes are not known.
     pub(in crate::schedule) fn missing(&self, wanted: &WantedDraft<'_>) -> usize {
         let known = match self.followers.get(&wanted.id) {
-            Some(follower) => follower.common(wanted.tokens),
+            Some(follower) => follower.stored(wanted.tokens, &[]),
             None => wanted
                 .namespace
                 .and_then(|namespace| self.namespaces.get(&Some(namespace)))
@@ -161,7 +162,7 @@ impl DraftModel {
     /// Has blocks for a sequence and its draft; whether there is room.
     fn follow(&mut self, wanted: &WantedDraft<'_>) -> bool {
         if let Some(follower) = self.followers.get_mut(&wanted.id) {
-            follower.said = follower.common(wanted.tokens);
+            follower.said = follower.stored(wanted.tokens, &[]);
             let fits = self.cache.reserve(follower.seq, wanted.tokens.len() + wanted.most).is_ok();
             if !fits {
                 self.leave(wanted.id);
@@ -225,74 +226,79 @@ impl DraftModel {
         drafts: &[Vec<Token>],
     ) -> Option<Vec<(usize, Token)>> {
         let mut rows = Vec::new();
-        let mut at_end = Vec::new();
-        let mut read: Vec<(SeqId, usize, Vec<Token>)> = Vec::new();
+        let mut read = Vec::new();
         for (sequence, &index) in (0..).zip(open) {
-            let (wanted, draft) = (&wanted[index], &drafts[index]);
-            let first = self.followers[&wanted.id].stored(wanted.tokens, draft);
-            let all: Vec<Token> = wanted.tokens.iter().chain(draft).skip(first).copied().collect();
-            let room = (ROWS_MAX / open.len()).max(1).min(all.len());
-            let ends = room == all.len();
-            rows.extend((0..room).map(|offset| Row {
-                sequence,
-                token: all[offset],
-                position: (first + offset) as u32,
-                cache_position: (first + offset) as u32,
-                output: Output::logits_if(ends && offset + 1 == room),
-            }));
-            at_end.extend(ends.then_some(index));
-            let computed = wanted.tokens.iter().chain(draft).take(first + room).copied().collect();
-            read.push((wanted.id, wanted.tokens.len(), computed));
+            let first = rows.len();
+            let ends =
+                self.add_rows(&mut rows, sequence, &wanted[index], &drafts[index], ROWS_MAX / open.len());
+            read.push((index, first..rows.len(), ends));
         }
         let tables = open.iter().map(|&index| self.cache.table(self.followers[&wanted[index].id].seq));
         let sequences: Vec<SequenceKv<'_>> = tables.map(SequenceKv::in_blocks).collect();
         let (runner, batch) = (&mut self.runner, Batch { rows: &rows, sequences: &sequences });
         let (row_len, vocab_len) = (runner.vocab_len(), self.vocab_len);
-        let logits = match contain(|| runner.forward(&batch, &mut [])) {
-            Ok(logits) => logits,
-            Err(error) => {
-                tracing::error!("the draft model failed, and nothing is drafted by it in this step: {error}");
-                return None;
-            }
-        };
-        let next = logits
-            .chunks_exact(row_len)
-            .map(|row| likeliest(&row[..vocab_len.min(row_len)]))
-            .zip(at_end)
-            .map(|(token, index)| (index, token));
-        let next = next.collect();
-        for (id, said, computed) in read {
-            if let Some(follower) = self.followers.get_mut(&id) {
-                follower.said = said.min(computed.len());
-                follower.computed = computed;
-                // The last token may be computed again, and what is published is never written.
-                let shared = follower.said.min(said - 1);
-                if !follower.is_private {
-                    self.cache.publish(follower.seq, &follower.computed[..shared]);
-                }
-            }
+        let computed = contain(|| runner.forward(&batch, &mut []));
+        let error =
+            |error| tracing::error!("the draft model failed and drafts nothing in this step: {error}");
+        let logits = computed.map_err(error).ok()?.chunks_exact(row_len);
+        let next = logits.map(|row| likeliest(&row[..vocab_len.min(row_len)]).unwrap_or(0));
+        let at_end = read.iter().filter(|(_, _, ends)| *ends).map(|&(index, ..)| index);
+        let next = at_end.zip(next).collect();
+        for (index, range, _) in read {
+            self.note_read(&wanted[index], &rows[range]);
         }
         Some(next)
+    }
+
+    /// Adds the next rows of a sequence with its draft, at most `most` of them and at least one; whether they reach its
+    /// end.
+    fn add_rows(
+        &self,
+        rows: &mut Vec<Row>,
+        sequence: u32,
+        wanted: &WantedDraft<'_>,
+        draft: &[Token],
+        most: usize,
+    ) -> bool {
+        let first = self.followers[&wanted.id].stored(wanted.tokens, draft);
+        let left = wanted.tokens.len() + draft.len() - first;
+        let count = most.max(1).min(left);
+        let tokens = wanted.tokens.iter().chain(draft).skip(first).take(count);
+        rows.extend(tokens.zip(first as u32..).map(|(&token, position)| Row {
+            sequence,
+            token,
+            position,
+            cache_position: position,
+            output: Output::None,
+        }));
+        if let Some(last) = rows.last_mut() {
+            last.output = Output::logits_if(count == left);
+        }
+        count == left
+    }
+
+    /// Notes that these rows of a sequence are stored, and publishes what it has said of them.
+    fn note_read(&mut self, wanted: &WantedDraft<'_>, rows: &[Row]) {
+        let (Some(follower), Some(first)) = (self.followers.get_mut(&wanted.id), rows.first()) else {
+            return;
+        };
+        follower.computed.truncate(first.cache_position as usize);
+        follower.computed.extend(rows.iter().map(|row| row.token));
+        follower.said = follower.computed.len().min(wanted.tokens.len());
+        // The last token may be computed again, and what is published is never written.
+        let shared = follower.said.min(wanted.tokens.len() - 1);
+        if !follower.is_private {
+            self.cache.publish(follower.seq, &follower.computed[..shared]);
+        }
     }
 }
 
 impl Follower {
-    /// Leading tokens that are stored as they are said.
-    fn common(&self, tokens: &[Token]) -> usize {
-        let pairs = self.computed.iter().zip(tokens);
-        pairs.take_while(|(computed, said)| computed == said).count().min(tokens.len().saturating_sub(1))
-    }
-
-    /// The same with a draft behind them. The last token is always computed, for its logits.
+    /// Leading tokens of a sequence and its draft that are stored as they are. The last one is always computed, for its
+    /// logits.
     fn stored(&self, tokens: &[Token], draft: &[Token]) -> usize {
         let pairs = self.computed.iter().zip(tokens.iter().chain(draft));
         let common = pairs.take_while(|(computed, said)| computed == said).count();
         common.min(tokens.len() + draft.len() - 1)
     }
-}
-
-/// The token with the greatest logit, the first of equals.
-fn likeliest(logits: &[f32]) -> Token {
-    let best = |best: usize, index: usize| if logits[index] > logits[best] { index } else { best };
-    (1..logits.len()).fold(0, best) as Token
 }

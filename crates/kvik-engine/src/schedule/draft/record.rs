@@ -1,6 +1,6 @@
 //! How often what a source finds for a sequence is drawn.
 
-use kvik_cache::Token;
+use kvik_cache::{Followers, Token};
 
 use crate::stats::DraftSource;
 
@@ -11,21 +11,13 @@ pub(super) const MODEL_LIKELY: f64 = 0.5;
 /// The share of a new outcome in how likely a token is.
 const NEW: f64 = 0.1;
 
-/// What may follow, and how well the place fits that says so.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::schedule) struct Found {
-    pub(in crate::schedule) tokens: Vec<Token>,
-    /// Tokens before the place that are the same as the last ones.
-    pub(in crate::schedule) same: usize,
-}
-
 /// What a source found last, and what became of what it found before.
 #[derive(Debug, Default)]
 pub(super) struct Record {
     /// How likely a token is drawn, by class; none before anything was compared.
     likely: [Option<f64>; CLASSES],
     /// What was found last, whether it is computed or not, and the tokens of the sequence then.
-    last: Option<(Found, usize)>,
+    last: Option<(Followers, usize)>,
 }
 
 impl Record {
@@ -40,7 +32,7 @@ impl Record {
     }
 
     /// What was found for a sequence of `len` tokens.
-    pub(super) fn note(&mut self, found: Option<Found>, len: usize) {
+    pub(super) fn note(&mut self, found: Option<Followers>, len: usize) {
         self.last = found.filter(|found| !found.tokens.is_empty()).map(|found| (found, len));
     }
 
@@ -94,14 +86,14 @@ mod tests {
     fn what_is_not_drawn_becomes_less_likely_also_where_it_is_not_computed() {
         let (mut record, source) = (Record::default(), DraftSource::Lookup);
         let [first, ..] = at_first(source);
-        record.note(Some(Found { tokens: vec![3, 4, 5, 6], same: 3 }), 3);
+        record.note(Some(Followers { tokens: vec![3, 4, 5, 6], same: 3 }), 3);
         assert_eq!(record.last(source), Some((&[3, 4, 5, 6][..], first)));
         record.learn(source, &[0, 1, 2, 3, 99]);
         assert_eq!(record.last(source), None);
-        record.note(Some(Found { tokens: vec![7], same: 4 }), 5);
+        record.note(Some(Followers { tokens: vec![7], same: 4 }), 5);
         let once = first + NEW * (1.0 - first);
         assert_eq!(record.last(source), Some((&[7][..], once + NEW * (0.0 - once))));
-        record.note(Some(Found { tokens: vec![7], same: 20 }), 5);
+        record.note(Some(Followers { tokens: vec![7], same: 20 }), 5);
         assert_eq!(record.last(source), Some((&[7][..], at_first(source)[2])));
     }
 }
