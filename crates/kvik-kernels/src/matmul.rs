@@ -4,6 +4,7 @@
 //! columns, so the value of an output does not depend on the cut.
 
 mod dispatch;
+mod family;
 mod formats;
 mod kernel;
 #[cfg(test)]

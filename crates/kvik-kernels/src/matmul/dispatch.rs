@@ -1,25 +1,15 @@
 //! Chooses the compiled kernel for an instruction set and a weight type, once per call.
 
-use std::cell::Cell;
 use std::ops::Range;
 
 use super::Job;
+use super::family::*;
 use super::formats::*;
-use super::kernel::{TILES, Target, widen_tiles};
 #[cfg(target_arch = "x86_64")]
 use super::tiled::TiledAmx;
-use crate::activations::{Activations, WIDE, panels};
-use crate::matrix::{Matrix, TILE_ROWS};
+use crate::activations::{Activations, panels};
 use crate::quant::WeightType;
 use crate::{Isa, scalar};
-
-/// Computes tiles (first range) of a job for rows (second range) of the inputs, after which its thread goes
-/// on with tiles that begin at the pointer.
-///
-/// # Safety
-/// The machine has the instructions, the weights are of the type that the kernel was chosen for, the
-/// inputs have their form, and nobody else writes these outputs.
-pub(super) type Kernel = unsafe fn(&Job, Range<usize>, *const u8, &Activations, Range<usize>);
 
 /// The kernel of `isa`, which the machine must have, for `ty`.
 pub(super) fn kernel(isa: Isa, ty: WeightType) -> Kernel {
@@ -70,172 +60,6 @@ pub(super) fn coded<K: CodedFamily>(ty: WeightType) -> Kernel {
         WeightType::Q6K => K::run_codes::<Q6K>,
         WeightType::Iq4Nl => K::run_codes::<Iq4Nl>,
     }
-}
-
-/// Rows from which half floats are widened once for all panels, instead of once for each: widening takes the
-/// place of products.
-const WIDEN_ROWS: usize = 4 * WIDE;
-
-thread_local! {
-    /// Room for tiles of half floats widened.
-    static WIDENED: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
-}
-
-/// The kernels of one instruction set.
-pub(super) trait Family {
-    /// Computes tiles `span` of `job` for the inputs `rows`.
-    ///
-    /// # Safety
-    /// As [`Kernel`].
-    unsafe fn run<F: Format>(
-        job: &Job,
-        span: Range<usize>,
-        after: *const u8,
-        x: &Activations,
-        rows: Range<usize>,
-    );
-}
-
-/// The kernels of one instruction set for quantised types.
-pub(super) trait CodedFamily {
-    /// As [`Family::run`].
-    ///
-    /// # Safety
-    /// As [`Kernel`].
-    unsafe fn run_codes<F: Coded>(
-        job: &Job,
-        span: Range<usize>,
-        after: *const u8,
-        x: &Activations,
-        rows: Range<usize>,
-    );
-}
-
-impl<K: Family> CodedFamily for K {
-    unsafe fn run_codes<F: Coded>(
-        job: &Job,
-        span: Range<usize>,
-        after: *const u8,
-        x: &Activations,
-        rows: Range<usize>,
-    ) {
-        // SAFETY: as the caller promises.
-        unsafe { K::run::<F>(job, span, after, x, rows) }
-    }
-}
-
-/// Compiles a family for one instruction set, for the given numbers of input rows at a time: powers of
-/// two, largest first, one last.
-macro_rules! family {
-    ($name:ident, $lanes:ty, $features:literal, $($rows:literal)*) => {
-        pub(super) struct $name;
-
-        impl Family for $name {
-            unsafe fn run<F: Format>(
-                job: &Job,
-                span: Range<usize>,
-                after: *const u8,
-                x: &Activations,
-                rows: Range<usize>,
-            ) {
-                let (weights, out) = (job.weights, job.out);
-                let widen = F::TYPE == WeightType::F16 && rows.len() >= WIDEN_ROWS;
-                let mut widened = WIDENED.take();
-                for tiles in groups(span.clone()) {
-                    let mut starts = tiles.map(|tile| weights.tile(tile).as_ptr());
-                    let next = next_group(weights, tiles[0] + TILES, span.end, after);
-                    if widen {
-                        // SAFETY: the features are those of this family; these are tiles of half floats.
-                        starts = unsafe { Self::widen(starts, next, weights.cols(), &mut widened) };
-                    }
-                    for panel in panels(rows.clone()) {
-                        let next = (panel.start == rows.start && !widen).then_some(next);
-                        let target = Target { weights, tiles, starts, x, panel, first: 0, next, out };
-                        // SAFETY: as the caller promises.
-                        unsafe {
-                            match widen {
-                                true => Self::run_panel::<F32>(target),
-                                false => Self::run_panel::<F>(target),
-                            }
-                        }
-                    }
-                }
-                WIDENED.set(widened);
-            }
-        }
-
-        impl $name {
-            /// Computes the rows of a panel.
-            ///
-            /// # Safety
-            /// As [`Kernel`].
-            unsafe fn run_panel<F: Format>(mut target: Target) {
-                while target.first < target.panel.rows {
-                    // SAFETY: as the caller promises; at least so many rows are left.
-                    target.first += unsafe {
-                        match target.panel.rows - target.first {
-                            $($rows.. => Self::run_rows::<F, $rows>(&target),)*
-                            0 => unreachable!("the loop ends at the last row"),
-                        }
-                    };
-                }
-            }
-
-            /// Tiles of half floats as tiles of floats in `to`.
-            ///
-            /// # Safety
-            /// The machine has the features, and `tiles` are such tiles of `cols` columns.
-            #[target_feature(enable = $features)]
-            unsafe fn widen(
-                tiles: [*const u8; TILES],
-                next: [*const u8; TILES],
-                cols: usize,
-                to: &mut Vec<f32>,
-            ) -> [*const u8; TILES] {
-                to.resize(TILES * cols * TILE_ROWS, 0.0);
-                // SAFETY: the features are those of this function, and `to` has room for all tiles.
-                unsafe { widen_tiles(<$lanes>::new(), tiles, next, cols, to.as_mut_ptr()) }
-            }
-
-            /// Computes `R` rows and says so.
-            ///
-            /// # Safety
-            /// As [`Kernel`], and so many rows of the panel are left.
-            #[target_feature(enable = $features)]
-            unsafe fn run_rows<F: Format, const R: usize>(target: &Target) -> usize {
-                // SAFETY: the features are those of this function; the rest is the caller's promise.
-                unsafe { F::rows::<_, R>(<$lanes>::new(), target) };
-                R
-            }
-        }
-    };
-}
-
-#[cfg(target_arch = "x86_64")]
-family!(Avx2, crate::x86::avx2::Avx2<false>, "avx2,fma,f16c", 4 2 1);
-#[cfg(target_arch = "x86_64")]
-family!(AvxVnni, crate::x86::avx2::Avx2<true>, "avx2,fma,f16c,avxvnni", 4 2 1);
-#[cfg(target_arch = "x86_64")]
-family!(Avx512, crate::x86::avx512::Avx512<false>, "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni", 8 4 1);
-#[cfg(target_arch = "x86_64")]
-family!(Avx512Bf16, crate::x86::avx512::Avx512<true>, "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16", 8 4 1);
-#[cfg(target_arch = "aarch64")]
-family!(Neon, crate::arm::neon::Neon<false, false>, "neon", 2 1);
-#[cfg(target_arch = "aarch64")]
-family!(NeonDot, crate::arm::neon::Neon<true, false>, "neon,dotprod", 2 1);
-#[cfg(target_arch = "aarch64")]
-family!(NeonI8mm, crate::arm::neon::Neon<true, true>, "neon,dotprod,i8mm", 2 1);
-
-/// The tiles of `span`, `TILES` at a time. The last group may repeat its last tile.
-pub(super) fn groups(span: Range<usize>) -> impl Iterator<Item = [usize; TILES]> {
-    let last = span.end - 1;
-    span.step_by(TILES).map(move |first| std::array::from_fn(|t| (first + t).min(last)))
-}
-
-/// Where the tiles from `first` on begin, and what comes after `end`.
-pub(super) fn next_group(weights: &Matrix, first: usize, end: usize, after: *const u8) -> [*const u8; TILES] {
-    let start = if first < end { weights.tile(first).as_ptr() } else { after };
-    std::array::from_fn(|t| start.wrapping_add(t * weights.layout().bytes))
 }
 
 /// The scalar family.

@@ -12,7 +12,7 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use super::Job;
-use super::dispatch::{Avx512, CodedFamily, Family, groups, next_group};
+use super::family::{Avx512, CodedFamily, Family, groups, next_group};
 use super::formats::Coded;
 use super::kernel::{TILES, Target};
 use crate::activations::{Activations, WIDE, panels};
@@ -55,7 +55,7 @@ macro_rules! tiled_family {
                 }
 
                 /// # Safety
-                /// As [`Kernel`](super::dispatch::Kernel).
+                /// As [`Kernel`](super::family::Kernel).
                 #[target_feature(enable = $features)]
                 unsafe fn run<F: Coded>(
                     job: &Job,

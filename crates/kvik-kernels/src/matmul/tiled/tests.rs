@@ -1,7 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::matmul::dispatch::{Avx2, Kernel, coded};
+use crate::matmul::dispatch::coded;
+use crate::matmul::family::{Avx2, Kernel};
 use crate::matmul::tests::{Case, assert_same, cases, product};
 use crate::testing::skipped;
 use crate::x86::amx::Emulated;

@@ -239,12 +239,7 @@ async fn a_version_that_is_missing_or_unknown_is_refused() {
 
 #[tokio::test]
 async fn a_stream_that_fails_ends_with_an_error_of_theirs() {
-    let server = Server::new(|request| {
-        let mut events = say(request, "Hi", FinishReason::Eos);
-        events.truncate(3);
-        events.push(Event::Failed(RequestError::Internal("broken".into())));
-        Ok(events)
-    });
+    let server = Server::breaking();
     let events = events(&server, ask()).await;
     let (name, last) = events.last().unwrap();
     assert_eq!((name.as_str(), &last["error"]["type"]), ("error", &json!("api_error")));

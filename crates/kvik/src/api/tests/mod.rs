@@ -226,6 +226,16 @@ impl Server {
         Server::new(move |request| Ok(say(request, text, FinishReason::Eos)))
     }
 
+    /// One whose answers fail after two characters.
+    pub(crate) fn breaking() -> Server {
+        Server::new(|request| {
+            let mut events = say(request, "Hi", FinishReason::Eos);
+            events.truncate(3);
+            events.push(Event::Failed(RequestError::Internal("broken".into())));
+            Ok(events)
+        })
+    }
+
     async fn send(&self, method: &str, path: &str, body: impl Into<Body>) -> Response {
         self.send_with(method, path, body, &[]).await
     }

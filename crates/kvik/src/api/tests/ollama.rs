@@ -168,12 +168,7 @@ async fn bad_input_is_refused_in_their_shape_by_its_name() {
 
 #[tokio::test]
 async fn a_stream_that_fails_ends_with_an_error_of_theirs() {
-    let server = Server::new(|request| {
-        let mut events = say(request, "Hi", FinishReason::Eos);
-        events.truncate(3);
-        events.push(Event::Failed(RequestError::Internal("broken".into())));
-        Ok(events)
-    });
+    let server = Server::breaking();
     let lines = lines(&server, "/api/chat", hello()).await;
     assert!(lines.last().unwrap()["error"].as_str().unwrap().contains("broken"));
 }

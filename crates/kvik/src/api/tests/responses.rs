@@ -238,12 +238,7 @@ async fn bad_input_is_refused_by_its_name() {
 
 #[tokio::test]
 async fn a_stream_that_fails_ends_with_an_error_event_and_stores_nothing() {
-    let server = Server::new(|request| {
-        let mut events = say(request, "Hi", FinishReason::Eos);
-        events.truncate(3);
-        events.push(Event::Failed(RequestError::Internal("broken".into())));
-        Ok(events)
-    });
+    let server = Server::breaking();
     let events = events(&server, ask("Hello.")).await;
     assert_eq!(events.last().unwrap()["type"], "error");
     let id = events[0]["response"]["id"].as_str().unwrap();
