@@ -4,7 +4,7 @@
     bench/compare/compare.py --peer llama.cpp/build/bin --vocab ggml-vocab-qwen2.gguf --table
 
 Every round runs each engine once, the order changing from round to round, so that a machine that slows down slows both.
-A figure is the median of its samples. The peer runs in every setting that could suit it, and its best median counts.
+A figure is the median of its samples. A peer runs in every setting that could suit it, and its best median counts.
 Every measurement is a line on standard error; what was measured is printed even when a run is interrupted.
 """
 import argparse
@@ -18,7 +18,7 @@ import statistics
 import sys
 
 import older_kvik
-from engines import engines, versions
+from engines import engines, flavour, peers, versions
 from programs import Programs, run
 from works import by_case, combined, published
 
@@ -28,6 +28,8 @@ ROOT = HERE.parents[1]
 WRITTEN = ("f32", "f16", "bf16")
 # Types that kvik makes of others while it loads them; enough where it is measured beside another build of itself.
 CONVERTED = ("q8_0", "q4_0")
+PEER = """folder with the programs of llama.cpp or ik_llama.cpp, or another build of kvik;
+the README names them. Several times for several peers"""
 
 
 def main():
@@ -36,21 +38,22 @@ def main():
     if args.list:
         print("\n".join(work.name for work in works))
         return
-    programs = Programs(args.kvik, args.peer, args.threads)
+    programs, others = Programs(args.kvik, None, args.threads), peers(args.peer)
     models = {weights: model_file(args, weights) for weights in dict.fromkeys(work.case.weights for work in works)}
     samples = {work: {} for work in works}
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))  # as an exception, so that the report comes
     try:
         for number in range(args.rounds):
             for case, together in by_case(works).items():
-                one_round(programs, models[case.weights], case, together, number, args.rounds, samples)
+                one_round(engines(programs, others, case), models[case.weights], case, together, number, args.rounds, samples)
     finally:
-        report(args, programs, [row(work, samples[work]) for work in works if "kvik" in samples[work]])
+        results = [row(work, samples[work]) for work in works if samples[work]]
+        report(args, programs, others, results)
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer", type=absolute, help="folder with the programs of llama.cpp or ik_llama.cpp, or another build of kvik; the README names them")
+    parser.add_argument("--peer", type=absolute, action="append", default=[], help=PEER)
     parser.add_argument("--kvik", type=absolute, default=ROOT / "target/release/kvik")
     parser.add_argument("--vocab", type=pathlib.Path, help="vocabulary-only GGUF for a model file that is not there yet")
     parser.add_argument("--models", type=absolute, default=ROOT / "target/models", help="folder that keeps the model files")
@@ -125,64 +128,82 @@ def model_file(args, weights):
             sys.exit(f"{path} is not there; --vocab FILE is needed to make it")
         maker = [sys.executable, HERE / "make-shape-model.py", "--shape", args.shape, "--dtype", weights]
         run([*maker, "--vocab", args.vocab, "--out", partial])
-    elif older_kvik.is_at(args.peer) and weights in CONVERTED:
+    elif folder := next((peer for peer in args.peer if peer.is_dir()), None):
+        source = model_file(args, "f16")
+        run([folder / "llama-quantize", source, partial, weights.upper(), args.threads], libraries=folder)
+    elif args.peer and weights in CONVERTED and all(flavour(peer) is older_kvik for peer in args.peer):
         return model_file(args, "f16")
     else:
-        if not args.peer or older_kvik.is_at(args.peer):
-            sys.exit(f"{path} is not there; --peer FOLDER is needed to quantise it")
-        source = model_file(args, "f16")
-        run([args.peer / "llama-quantize", source, partial, weights.upper(), args.threads], libraries=args.peer)
+        sys.exit(f"{path} is not there; --peer FOLDER is needed to quantise it")
     partial.rename(path)
     return path
 
 
-def one_round(programs, model, case, works, number, rounds, samples):
+def one_round(every, model, case, works, number, rounds, samples):
     """Each engine once; the one that starts changes every round. Adds to `samples`: work -> engine -> tok/s."""
     if case.in_one_process and number > 0:
         return
     count = rounds if case.in_one_process else 1
-    every = engines(programs, case)
     ordered = every if number % 2 == 0 else reversed(every)
     for engine in ordered:
-        for work, speeds in engine.measure(programs, model, case, works, count).items():
-            samples[work].setdefault(engine.name, []).extend(speeds)
+        for work, speeds in engine.measure(model, case, works, count).items():
+            samples[work].setdefault(engine, []).extend(speeds)
             figures = " ".join(f"{speed:.1f}" for speed in speeds)
             print(f"{number + 1}/{rounds} {work.name} | {engine.name}: {figures} tok/s", file=sys.stderr, flush=True)
 
 
 def row(work, samples):
     """The figures of a work; `samples`: engine -> tok/s."""
-    medians = {engine: statistics.median(speeds) for engine, speeds in samples.items()}
-    others = [engine for engine in medians if engine != "kvik"]
-    best = max(others, key=medians.get, default=None)
+    medians = {engine.name: statistics.median(speeds) for engine, speeds in samples.items()}
+    of_peers = {}
+    for engine in samples:
+        if engine.name != "kvik":
+            of_peers.setdefault(engine.peer or engine.name, []).append(engine.name)
     case = work.case
     return {
         "weights": case.weights, "work": work.what, "depth": case.depth, "kv": case.kv,
         "kvik_ts": round(medians["kvik"], 2),
-        "beside": best, "beside_ts": best and round(medians[best], 2), "ratio": best and round(medians["kvik"] / medians[best], 3),
-        "in_one_process": case.in_one_process, "medians": medians, "samples": samples,
+        **beside(medians, sum(of_peers.values(), [])),
+        "in_one_process": case.in_one_process, "medians": medians, "samples": {engine.name: speeds for engine, speeds in samples.items()},
+        "peers": {peer: beside(medians, names) for peer, names in of_peers.items()},
     }  # fmt: skip
 
 
-def report(args, programs, results):
-    print(table(results))
+def beside(medians, names):
+    """The best of these engines, and kvik's ratio to it."""
+    best = max(names, key=medians.get, default=None)
+    return {"beside": best, "beside_ts": best and round(medians[best], 2), "ratio": best and round(medians["kvik"] / medians[best], 3)}
+
+
+def report(args, programs, others, results):
+    print(table_of_peers(results) if len(args.peer) > 1 else table(results))
     if args.json:
         date = f"{datetime.datetime.now():%Y-%m-%d %H:%M}"
-        about = {"date": date, "machine": machine(), "versions": versions(programs), "settings": settings(args)}
-        args.json.write_text(json.dumps(about | {"results": results}, indent=1) + "\n")
+        about = {"date": date, "machine": machine(), "versions": versions(programs, others), "settings": vars(args)}
+        args.json.write_text(json.dumps(about | {"results": results}, indent=1, default=str) + "\n")
 
 
 def table(results):
-    lines = ["| weights | work | depth | KV | kvik tok/s | beside it | tok/s | ratio |", "| --- | --- | ---: | --- | ---: | --- | ---: | ---: |"]
-    for r in results:
-        beside = (r["beside"], f"{r['beside_ts']:.1f}", f"{r['ratio']:.2f}x") if r["beside"] else ("", "", "")
-        cells = (r["weights"], r["work"], r["depth"], r["kv"], f"{r['kvik_ts']:.1f}", *beside)
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n".join(lines)
+    """The best setting of the one peer, with its name."""
+    head = ["| weights | work | depth | KV | kvik tok/s | beside it | tok/s | ratio |", "| --- | --- | ---: | --- | ---: | --- | ---: | ---: |"]
+    return "\n".join(head + [line(r, [r["beside"] or "", *figures(r)]) for r in results])
 
 
-def settings(args):
-    return {name: str(value) if isinstance(value, pathlib.Path) else value for name, value in vars(args).items()}
+def table_of_peers(results):
+    """Of each peer its best; an empty cell where it took no part."""
+    peers = list(dict.fromkeys(peer for r in results for peer in r["peers"]))
+    head = ["| weights | work | depth | KV | kvik tok/s |" + "".join(f" {peer} tok/s | ratio |" for peer in peers)]
+    head += ["| --- | --- | ---: | --- | ---: |" + " ---: | ---: |" * len(peers)]
+    return "\n".join(head + [line(r, sum((figures(r["peers"].get(peer)) for peer in peers), [])) for r in results])
+
+
+def line(result, cells):
+    cells = [result["weights"], result["work"], result["depth"], result["kv"], f"{result['kvik_ts']:.1f}", *cells]
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def figures(best):
+    return [f"{best['beside_ts']:.1f}", f"{best['ratio']:.2f}x"] if best and best["beside"] else ["", ""]
 
 
 def machine():

@@ -9,6 +9,7 @@ from llama import counted, flash_settings, kv_name, repeated
 from programs import Engine, about, finished, lengths, only, run
 from works import DECODE, PREFILL
 
+NAME = "ik_llama.cpp"
 # It rounds its context up to a multiple of this.
 CONTEXT_STEP = 256
 
@@ -112,4 +113,4 @@ def logged(programs, command):
 
 def version(folder):
     # Its llama-bench does not know --version.
-    return f"ik_llama.cpp, {about([folder / 'llama-batched-bench', '--version'], folder)}"
+    return f"{NAME}, {about([folder / 'llama-batched-bench', '--version'], folder)}"

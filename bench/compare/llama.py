@@ -6,6 +6,8 @@ from functools import partial
 from programs import Engine, about, lengths, only, run
 from works import DECODE, PREFILL
 
+NAME = "llama.cpp"
+
 
 def engines(case):
     """Every setting that could suit this case."""
@@ -83,4 +85,4 @@ def kv_name(kv):
 
 
 def version(folder):
-    return f"llama.cpp, {about([folder / 'llama-bench', '--version'], folder)}"
+    return f"{NAME}, {about([folder / 'llama-bench', '--version'], folder)}"

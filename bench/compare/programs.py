@@ -3,7 +3,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Callable
 
@@ -12,7 +12,7 @@ from typing import Callable
 class Programs:
     kvik: Path
     peer: Path | None
-    """The folder of llama-bench, llama-batched-bench and llama-quantize; of ik_llama.cpp also llama-sweep-bench."""
+    """The folder of llama-bench, llama-batched-bench and llama-quantize; of ik_llama.cpp also llama-sweep-bench. Or a program."""
     threads: int
 
 
@@ -21,7 +21,9 @@ class Engine:
     """A program in one of its settings. `measure` gives the samples of each work, in tok/s."""
 
     name: str
-    measure: Callable
+    measure: Callable = field(compare=False)
+    peer: str | None = None
+    """The name of the peer whose setting it is, or none: kvik's."""
 
 
 def lengths(works, kind):

@@ -253,6 +253,23 @@ def test_an_older_kvik_is_a_peer_and_converts_the_same_file(compare, tmp_path):
     assert out["versions"]["peer"].startswith("older kvik")
 
 
+def test_several_peers_take_turns_and_each_has_its_figures(compare, tmp_path):
+    for folder in ("before", "long before"):
+        (tmp_path / folder).mkdir()
+        stand_in(tmp_path / folder, STAND_IN, "kvik")
+    older = [flag for folder in ("before", "long before") for flag in ("--peer", str(tmp_path / folder / "kvik"))]
+    stdout, stderr, out, _ = compare(*compare.peer, *older, "--prompt", "0", "--rounds", "2")
+    order = [line.split(" | ")[1].split(":")[0] for line in stderr.splitlines() if "/2 q8_0" in line]
+    engines = ["kvik", "llama.cpp, fa off", "llama.cpp, fa on", "older kvik", "older kvik (2)"]
+    assert order == engines + engines[::-1]
+    (q8_0,) = out["results"]
+    assert list(q8_0["samples"]) == engines and (q8_0["beside"], q8_0["ratio"]) == ("older kvik", 1)
+    assert q8_0["peers"]["llama.cpp"]["beside"] == "llama.cpp, fa off" and list(q8_0["peers"]) == ["llama.cpp", "older kvik", "older kvik (2)"]
+    assert "| kvik tok/s | llama.cpp tok/s | ratio | older kvik tok/s | ratio | older kvik (2) tok/s | ratio |" in stdout
+    assert [line.count("|") for line in stdout.splitlines()] == [12] * 3
+    assert out["versions"]["peer"].startswith("llama.cpp, llama-bench 1.2; older kvik, ")
+
+
 @pytest.mark.parametrize(
     "flags, complaint",
     [
