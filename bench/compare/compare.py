@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""kvik beside llama.cpp (or ik_llama.cpp): the same model file, threads and settings, in turns, in one run.
+"""kvik beside llama.cpp, ik_llama.cpp, OpenVINO GenAI: the same model file, threads and settings, in turns, in one run.
 
     bench/compare/compare.py --peer llama.cpp/build/bin --vocab ggml-vocab-qwen2.gguf --table
 
@@ -28,8 +28,8 @@ ROOT = HERE.parents[1]
 WRITTEN = ("f32", "f16", "bf16")
 # Types that kvik makes of others while it loads them; enough where it is measured beside another build of itself.
 CONVERTED = ("q8_0", "q4_0")
-PEER = """folder with the programs of llama.cpp or ik_llama.cpp, or another build of kvik;
-the README names them. Several times for several peers"""
+PEER = """folder with the programs of llama.cpp or ik_llama.cpp, or another build of kvik, or a Python that has openvino_genai
+("openvino": the one that runs this); the README names them. Several times for several peers"""
 
 
 def main():
@@ -53,7 +53,7 @@ def main():
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer", type=absolute, action="append", default=[], help=PEER)
+    parser.add_argument("--peer", type=peer_path, action="append", default=[], help=PEER)
     parser.add_argument("--kvik", type=absolute, default=ROOT / "target/release/kvik")
     parser.add_argument("--vocab", type=pathlib.Path, help="vocabulary-only GGUF for a model file that is not there yet")
     parser.add_argument("--models", type=absolute, default=ROOT / "target/models", help="folder that keeps the model files")
@@ -85,6 +85,10 @@ def row_flags(parser):
         rows.add_argument("--prefix", type=numbers, default=[512], help="tokens that the --sequences share"),
         rows.add_argument("--own-prompts", action="store_true", help="compare the --sequences with kvik without shared reads"),
     ]
+
+
+def peer_path(text):
+    return pathlib.Path(sys.executable) if text == "openvino" else absolute(text)
 
 
 def absolute(text):

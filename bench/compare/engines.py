@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 
+import genai
 import ik_llama
 import llama
 import older_kvik
@@ -36,6 +37,8 @@ def peers(paths):
 
 
 def flavour(peer):
+    if genai.is_at(peer):
+        return genai
     if older_kvik.is_at(peer):
         return older_kvik
     return ik_llama if ik_llama.is_in(peer) else llama

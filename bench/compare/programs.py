@@ -18,7 +18,7 @@ class Programs:
 
 @dataclass(frozen=True)
 class Engine:
-    """A program in one of its settings. `measure` gives the samples of each work, in tok/s."""
+    """A program in one of its settings. `measure` gives the samples of each work, in tok/s; none where it cannot do that."""
 
     name: str
     measure: Callable = field(compare=False)

@@ -71,6 +71,40 @@ else:
 print("\\n".join(answers), file=sys.stderr)
 pathlib.Path("llama.log").touch()
 """
+# Answers as a Python that runs genai_bench.py, which does not read BF16.
+GENAI_STAND_IN = """
+if "--version" in sys.argv:
+    sys.exit(print("OpenVINO GenAI 7, computes in bf16"))
+if "bf16" in flag("-m"):
+    sys.exit("a line before the reason\\nno such weights")
+same = {{"type_k": flag("--kv"), "type_v": flag("--kv"), "n_depth": int(flag("-d"))}}
+results = [{{"n_prompt": p, "n_gen": 0, "n_sequences": 1, "samples_ts": samples()}} | same for p in numbers("-p")]
+results += [{{"n_prompt": 0, "n_gen": n, "n_sequences": int(flag("--sequences")), "samples_ts": samples()}} | same for n in numbers("-n")]
+print(json.dumps(results))
+"""
+# Stands for the packages that genai_bench.py imports. A token that is not in the prefix cache takes a millisecond, an answer's four.
+GENAI_PACKAGE = """
+import json, os, types
+__version__ = "7"
+Tensor = lambda rows: rows
+TokenizedInputs = lambda ids, mask: ids
+SchedulerConfig = GenerationConfig = types.SimpleNamespace
+Core = lambda: types.SimpleNamespace(get_property=lambda *_: types.SimpleNamespace(get_type_name=lambda: "bf16"))
+class LLMPipeline:
+    def __init__(self, model, device, scheduler_config, **settings):
+        said = [os.path.basename(model), device, settings, vars(scheduler_config)]
+        open(os.path.join(os.path.dirname(model), "loaded"), "a").write(json.dumps(said) + "\\n")
+        self.cached = set()
+    def get_tokenizer(self):
+        return types.SimpleNamespace(get_vocab=lambda: range(10**9))
+    def generate(self, prompts, config):
+        new = {tuple(prompt[:end]) for prompt in prompts for end in range(1, len(prompt) + 1)} - self.cached
+        self.cached |= new
+        took = {"get_ttft": len(new), "get_tpot": 4 / len(prompts)}
+        metrics = {name: lambda mean=mean: types.SimpleNamespace(mean=mean) for name, mean in took.items()}
+        tokens = [[0] * config.max_new_tokens for _ in prompts]
+        return types.SimpleNamespace(tokens=tokens, perf_metrics=types.SimpleNamespace(**metrics))
+"""
 
 
 def stand_in(folder, answers, *names):
@@ -253,21 +287,82 @@ def test_an_older_kvik_is_a_peer_and_converts_the_same_file(compare, tmp_path):
     assert out["versions"]["peer"].startswith("older kvik")
 
 
-def test_several_peers_take_turns_and_each_has_its_figures(compare, tmp_path):
+@pytest.fixture
+def python(tmp_path):
+    """The path of a stand-in for a Python that has OpenVINO GenAI."""
+    (tmp_path / "venv").mkdir()
+    stand_in(tmp_path / "venv", GENAI_STAND_IN, "python3")
+    return tmp_path / "venv" / "python3"
+
+
+def test_openvino_is_asked_like_kvik(compare, python):
+    _, _, out, calls = compare("--peer", str(python), "--kv", "q8", "--rounds", "2")
+    flags, in_f32 = "-m qwen3-0.6b-q8_0.gguf -p 512 -n 64 -d 0 -t 2 -r 1 --kv q8 --sequences 1", " --precision f32"
+    assert calls[0] == f"kvik bench {flags} --json"
+    asked = (python.parent / "calls").read_text().replace(f"{python.parent.parent}{os.sep}", "").splitlines()
+    bench = f"python3 {HERE}/genai_bench.py"
+    assert asked == [f"{bench} --version", *(f"{bench} {flags}{setting}" for setting in ("", in_f32, in_f32, ""))]
+    prefill, decode = out["results"]
+    assert prefill["samples"] == {"kvik": [300, 302], "OpenVINO": [100, 106], "OpenVINO, f32": [102, 104]}
+    assert decode["samples"] == {"kvik": [301, 303], "OpenVINO": [101, 107], "OpenVINO, f32": [103, 105]}
+    assert out["versions"]["peer"] == "OpenVINO GenAI 7, computes in bf16"
+
+
+def test_openvino_in_f32_is_measured_once(compare, python):
+    python.write_text(python.read_text().replace("computes in bf16", "computes in f32"))
+    _, _, out, _ = compare("--peer", str(python), "--rounds", "1")
+    assert [list(row["samples"]) for row in out["results"]] == [["kvik", "OpenVINO"]] * 2
+
+
+def test_openvino_takes_sequences_together(compare, python):
+    _, _, out, _ = compare("--peer", str(python), "--sequences", "4", "--rows", " x4", "--rounds", "1")
+    (row,) = out["results"]
+    assert (row["work"], row["depth"], row["beside"]) == ("decode 64 x4", 512, "OpenVINO, f32")
+
+
+def test_what_openvino_cannot_read_is_an_empty_cell(compare, python):
+    stdout, stderr, out, _ = compare("--peer", str(python), "--weights", "bf16,f16", "--prompt", "0", "--rounds", "1")
+    assert [(r["weights"], r["beside"], r["ratio"]) for r in out["results"]] == [("bf16", None, None), ("f16", "OpenVINO, f32", round(301 / 101, 3))]
+    assert "OpenVINO takes no part in bf16 decode 64 @0 kv f16: no such weights\n" in stderr
+    assert "| bf16 | decode 64 | 0 | f16 | 300.0 |  |  |  |" in stdout
+
+
+def test_a_python_without_openvino_ends_the_run(compare, python):
+    python.write_text(f"#!{sys.executable}\nimport no_such_package")
+    _, stderr, _, calls = compare("--peer", str(python), status=1)
+    assert "cannot import openvino_genai: ModuleNotFoundError" in stderr and not calls
+
+
+def test_openvino_times_what_is_behind_the_depth(compare, tmp_path, monkeypatch):
+    (tmp_path / "packages").mkdir()
+    for name in ("openvino", "openvino_genai"):
+        (tmp_path / "packages" / f"{name}.py").write_text(GENAI_PACKAGE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
+    _, _, out, _ = compare("--peer", "openvino", "--depth", "64", "--sequences", "4", "--prefix", "96", "--rounds", "1")
+    assert [(r["work"], r["depth"], r["beside_ts"]) for r in out["results"]] == [("prefill 512", 64, 1000), ("decode 64", 64, 250), ("decode 64 x4", 96, 1000)]
+    settings = {"INFERENCE_NUM_THREADS": 2, "KV_CACHE_PRECISION": "f16"}
+    scheduler = {"enable_prefix_caching": True, "max_num_batched_tokens": sys.maxsize}
+    loaded = [json.loads(line) for line in (tmp_path / "loaded").read_text().splitlines()]
+    both = settings, settings | {"INFERENCE_PRECISION_HINT": "f32"}
+    assert loaded == [["qwen3-0.6b-q8_0.gguf", "CPU", each, scheduler | {"num_kv_blocks": blocks}] for blocks in (42, 40) for each in both]
+
+
+def test_several_peers_take_turns_and_each_has_its_figures(compare, python, tmp_path):
     for folder in ("before", "long before"):
         (tmp_path / folder).mkdir()
         stand_in(tmp_path / folder, STAND_IN, "kvik")
     older = [flag for folder in ("before", "long before") for flag in ("--peer", str(tmp_path / folder / "kvik"))]
-    stdout, stderr, out, _ = compare(*compare.peer, *older, "--prompt", "0", "--rounds", "2")
+    stdout, stderr, out, _ = compare(*compare.peer, "--peer", str(python), *older, "--prompt", "0", "--weights", "q8_0,bf16", "--rounds", "2")
     order = [line.split(" | ")[1].split(":")[0] for line in stderr.splitlines() if "/2 q8_0" in line]
-    engines = ["kvik", "llama.cpp, fa off", "llama.cpp, fa on", "older kvik", "older kvik (2)"]
+    engines = ["kvik", "llama.cpp, fa off", "llama.cpp, fa on", "OpenVINO", "OpenVINO, f32", "older kvik", "older kvik (2)"]
     assert order == engines + engines[::-1]
-    (q8_0,) = out["results"]
+    q8_0, bf16 = out["results"]
     assert list(q8_0["samples"]) == engines and (q8_0["beside"], q8_0["ratio"]) == ("older kvik", 1)
-    assert q8_0["peers"]["llama.cpp"]["beside"] == "llama.cpp, fa off" and list(q8_0["peers"]) == ["llama.cpp", "older kvik", "older kvik (2)"]
-    assert "| kvik tok/s | llama.cpp tok/s | ratio | older kvik tok/s | ratio | older kvik (2) tok/s | ratio |" in stdout
-    assert [line.count("|") for line in stdout.splitlines()] == [12] * 3
-    assert out["versions"]["peer"].startswith("llama.cpp, llama-bench 1.2; older kvik, ")
+    assert q8_0["peers"]["llama.cpp"]["beside"] == "llama.cpp, fa off" and list(q8_0["peers"]) == ["llama.cpp", "OpenVINO", "older kvik", "older kvik (2)"]
+    assert "OpenVINO" not in bf16["peers"]
+    assert "| kvik tok/s | llama.cpp tok/s | ratio | OpenVINO tok/s | ratio | older kvik tok/s | ratio | older kvik (2) tok/s | ratio |" in stdout
+    assert [line.count("|") for line in stdout.splitlines()] == [14] * 4 and " |  |  | " in stdout.splitlines()[3]
+    assert out["versions"]["peer"].startswith("llama.cpp, llama-bench 1.2; OpenVINO GenAI 7, computes in bf16; older kvik, ")
 
 
 @pytest.mark.parametrize(
