@@ -1,14 +1,16 @@
 //! The inputs of matrix products, in the forms that the weights want, computed once per set of users.
 //!
-//! Rows are grouped into panels of one, two, four or `WIDE` rows, which the kernels carry in registers.
+//! Rows are grouped into panels with room for one, two, four or `WIDE` rows, which the kernels carry in registers,
+//! or for codes and matrix units `TALL`. The last panel may have more room than rows: three rows are computed as
+//! four, since the weights, which all rows share, come from memory once.
 //! Inside a panel rows are interleaved, so that a kernel walks one stream with constant offsets:
 //!
 //! ```text
-//!   floats [cols][panel rows] f32
-//!   pairs  [pairs of columns][panel rows][2] bfloats
-//!   codes  [chunks of 32 columns][panel rows][32] i8
-//!   scales [blocks][panel rows] f32
-//!   sums   [chunks][panel rows] i32,  half_sums [halves of 16 columns][panel rows] i32
+//!   floats [cols][panel width] f32
+//!   pairs  [pairs of columns][panel width][2] bfloats
+//!   codes  [pieces of 32 columns][panel width][32] i8;  tall, with blocks of 256: pieces of 64 columns
+//!   scales [blocks][panel width] f32
+//!   sums   [chunks][panel width] i32,  half_sums [halves of 16 columns][panel width] i32
 //! ```
 //!
 //! A row is quantised by itself, so its codes do not depend on the panel it is in.
@@ -18,13 +20,19 @@ mod quantise;
 
 use std::ops::Range;
 
+use crate::lines::Lines;
 use crate::matrix::{CHUNK, Matrix};
 use crate::threads::Disjoint;
 use crate::{Isa, Pool, WeightType};
 use quantise::PanelMut;
 
-/// Rows of the widest panel.
+/// Rows of the widest panel in vector registers.
 pub(crate) const WIDE: usize = 8;
+/// Rows of a panel of matrix units: all that a register holds, since one with fewer takes as long to read out.
+pub(crate) const TALL: usize = 16;
+
+/// Rows from which panels of codes are tall where the machine has matrix units.
+const TALL_FROM: usize = TALL;
 
 /// Columns whose sum is kept for types with scales per 16.
 pub(crate) const HALF: usize = CHUNK / 2;
@@ -34,18 +42,20 @@ pub(crate) const HALF: usize = CHUNK / 2;
 pub struct Activations {
     rows: usize,
     cols: usize,
-    floats: Option<Vec<f32>>,
-    pairs: Option<Vec<u32>>,
+    floats: Option<Lines<f32>>,
+    pairs: Option<Lines<u32>>,
     per_32: Option<Quantised>,
     per_256: Option<Quantised>,
+    /// Room of the widest panel of codes, `WIDE` or `TALL`.
+    widest: usize,
     spare: Spare,
 }
 
 /// Buffers of forms that the present users do not need.
 #[derive(Debug, Default)]
 struct Spare {
-    floats: Vec<f32>,
-    pairs: Vec<u32>,
+    floats: Lines<f32>,
+    pairs: Lines<u32>,
     per_32: Quantised,
     per_256: Quantised,
 }
@@ -53,11 +63,11 @@ struct Spare {
 /// Rows as bytes with a scale per block.
 #[derive(Debug, Default)]
 pub(crate) struct Quantised {
-    pub(crate) codes: Vec<i8>,
-    pub(crate) scales: Vec<f32>,
-    pub(crate) sums: Vec<i32>,
+    pub(crate) codes: Lines<i8>,
+    pub(crate) scales: Lines<f32>,
+    pub(crate) sums: Lines<i32>,
     /// Only for blocks of 256.
-    pub(crate) half_sums: Vec<i32>,
+    pub(crate) half_sums: Lines<i32>,
 }
 
 /// The form of the inputs that a type of weights is multiplied with.
@@ -84,18 +94,34 @@ impl Form {
 pub(crate) struct Panel {
     pub(crate) start: usize,
     pub(crate) rows: usize,
+    /// Rows that it has room for.
+    pub(crate) width: usize,
 }
 
-/// The panels of `rows`, whose start is a multiple of `WIDE`.
-pub(crate) fn panels(rows: Range<usize>) -> impl Iterator<Item = Panel> {
-    debug_assert_eq!(rows.start % WIDE, 0);
-    let mut start = rows.start;
-    std::iter::from_fn(move || {
-        let left = rows.end - start;
-        let rows = if left >= WIDE { WIDE } else { (left + 1).next_power_of_two() / 2 };
-        start += rows;
-        (rows > 0).then_some(Panel { start: start - rows, rows })
+/// The panels of `rows`, whose start is a multiple of `widest`.
+fn panels(rows: Range<usize>, widest: usize) -> impl Iterator<Item = Panel> + Clone {
+    debug_assert_eq!(rows.start % widest, 0);
+    rows.clone().step_by(widest).map(move |start| {
+        let rows = (rows.end - start).min(widest);
+        let width = if widest == TALL { TALL } else { rows.next_power_of_two() };
+        Panel { start, rows, width }
     })
+}
+
+/// Rows that the panels of `rows` rows have room for.
+fn room(rows: usize, widest: usize) -> usize {
+    panels(0..rows, widest).last().map_or(0, |panel| panel.start + panel.width)
+}
+
+/// Room of the widest panel of codes, for `rows` rows on `isa`.
+pub(crate) fn widest_codes(isa: Isa, rows: usize) -> usize {
+    if isa == Isa::Amx && rows >= TALL_FROM { TALL } else { WIDE }
+}
+
+/// Columns of a row of codes that stand together in a panel: a row of a register of matrix units has 64 bytes, but
+/// a product may not span two blocks.
+pub(crate) const fn piece(block_len: usize, width: usize) -> usize {
+    if width == TALL && block_len >= 64 { 64 } else { CHUNK }
 }
 
 impl Activations {
@@ -109,10 +135,16 @@ impl Activations {
     /// # Panics
     /// Unless `x` is whole rows and every user has `cols` columns.
     pub fn set(&mut self, pool: &Pool, x: &[f32], cols: usize, users: &[&Matrix]) {
+        self.set_for(Isa::current(), pool, x, cols, users);
+    }
+
+    /// The same for kernels of `isa`, which the machine need not have.
+    pub(crate) fn set_for(&mut self, isa: Isa, pool: &Pool, x: &[f32], cols: usize, users: &[&Matrix]) {
         assert!(cols > 0 && x.len().is_multiple_of(cols), "{} values are not rows of {cols}", x.len());
         assert!(users.iter().all(|user| user.cols() == cols), "every user has {cols} columns");
         let wants = |form| users.iter().any(|user| Form::of(user.weight_type()) == form);
         (self.rows, self.cols) = (x.len() / cols, cols);
+        self.widest = widest_codes(isa, self.rows);
         select(&mut self.floats, &mut self.spare.floats, wants(Form::Floats));
         select(&mut self.pairs, &mut self.spare.pairs, wants(Form::Pairs));
         select(&mut self.per_32, &mut self.spare.per_32, wants(Form::Codes(32)));
@@ -124,16 +156,31 @@ impl Activations {
             pairs::set(pool, x, cols, pairs);
         }
         if let Some(codes) = &mut self.per_32 {
-            codes.set::<32>(pool, x, cols);
+            codes.set::<32>(pool, x, cols, self.widest);
         }
         if let Some(codes) = &mut self.per_256 {
-            codes.set::<256>(pool, x, cols);
+            codes.set::<256>(pool, x, cols, self.widest);
         }
     }
 
     /// Rows of inputs held.
     pub fn rows(&self) -> usize {
         self.rows
+    }
+
+    /// Whether the codes stand as matrix units take them.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn tall(&self) -> bool {
+        self.widest == TALL
+    }
+
+    /// The panels of `rows`, whose start is a multiple of `TALL`, in the form that weights of type `ty` take.
+    pub(crate) fn panels(
+        &self,
+        ty: WeightType,
+        rows: Range<usize>,
+    ) -> impl Iterator<Item = Panel> + Clone + use<> {
+        panels(rows, if ty.codes().is_some() { self.widest } else { WIDE })
     }
 
     /// Columns of a row.
@@ -167,17 +214,17 @@ fn select<T: Default>(form: &mut Option<T>, spare: &mut T, wanted: bool) {
     }
 }
 
-/// `x` is `[n, cols]`, `out` panels of `[cols][panel rows]`.
-fn interleave(pool: &Pool, x: &[f32], cols: usize, out: &mut Vec<f32>) {
-    out.resize(x.len(), 0.0);
+/// `x` is `[n, cols]`, `out` panels of `[cols][panel width]`.
+fn interleave(pool: &Pool, x: &[f32], cols: usize, out: &mut Lines<f32>) {
     let rows = x.len() / cols;
+    out.resize(room(rows, WIDE) * cols);
     let out = Disjoint::new(out);
     pool.run(rows.div_ceil(WIDE), &|wide| {
-        for panel in panels(wide * WIDE..rows.min((wide + 1) * WIDE)) {
+        for panel in panels(wide * WIDE..rows.min((wide + 1) * WIDE), WIDE) {
             // SAFETY: every panel has its own range, and the pool hands each `wide` out once.
-            let out = unsafe { out.range(panel.start * cols, panel.rows * cols) };
+            let out = unsafe { out.range(panel.start * cols, panel.width * cols) };
             let x = &x[panel.start * cols..][..panel.rows * cols];
-            match panel.rows {
+            match panel.width {
                 1 => out.copy_from_slice(x),
                 2 => interleave_rows::<2>(x, out),
                 4 => interleave_rows::<4>(x, out),
@@ -187,41 +234,44 @@ fn interleave(pool: &Pool, x: &[f32], cols: usize, out: &mut Vec<f32>) {
     });
 }
 
-/// From `[R][cols]` to `[cols][R]`.
+/// From `[rows][cols]` to `[cols][R]`; where there is no row, the last one stands again.
 fn interleave_rows<const R: usize>(x: &[f32], out: &mut [f32]) {
     let (out, _) = out.as_chunks_mut::<R>();
-    let rows: [&[f32]; R] = std::array::from_fn(|r| &x[r * out.len()..][..out.len()]);
+    let last = x.len() / out.len() - 1;
+    let rows: [&[f32]; R] = std::array::from_fn(|r| &x[r.min(last) * out.len()..][..out.len()]);
     for (k, out) in out.iter_mut().enumerate() {
         *out = std::array::from_fn(|r| rows[r][k]);
     }
 }
 
 impl Quantised {
-    fn set<const BLOCK: usize>(&mut self, pool: &Pool, x: &[f32], cols: usize) {
+    fn set<const BLOCK: usize>(&mut self, pool: &Pool, x: &[f32], cols: usize, widest: usize) {
         let rows = x.len() / cols;
-        let halves = if BLOCK == 256 { x.len() / HALF } else { 0 };
-        self.codes.resize(x.len(), 0);
-        self.scales.resize(x.len() / BLOCK, 0.0);
-        self.sums.resize(x.len() / CHUNK, 0);
-        self.half_sums.resize(halves, 0);
+        let values = room(rows, widest) * cols;
+        let halves = if BLOCK == 256 { values / HALF } else { 0 };
+        self.codes.resize(values);
+        self.scales.resize(values / BLOCK);
+        self.sums.resize(values / CHUNK);
+        self.half_sums.resize(halves);
         let (codes, scales) = (Disjoint::new(&mut self.codes), Disjoint::new(&mut self.scales));
         let (sums, half_sums) = (Disjoint::new(&mut self.sums), Disjoint::new(&mut self.half_sums));
-        pool.run(rows.div_ceil(WIDE), &|wide| {
-            for panel in panels(wide * WIDE..rows.min((wide + 1) * WIDE)) {
-                let range = |per: usize| (panel.start * cols / per, panel.rows * cols / per);
+        pool.run(rows.div_ceil(widest), &|wide| {
+            for panel in panels(wide * widest..rows.min((wide + 1) * widest), widest) {
+                let range = |per: usize| (panel.start * cols / per, panel.width * cols / per);
                 let ((c, cs), (s, ss), (u, us)) = (range(1), range(BLOCK), range(CHUNK));
                 let (h, hs) = if BLOCK == 256 { range(HALF) } else { (0, 0) };
                 // SAFETY: every panel has its own ranges, and the pool hands each `wide` out once.
                 let mut out = unsafe {
                     PanelMut {
-                        rows: panel.rows,
+                        width: panel.width,
                         codes: codes.range(c, cs),
                         scales: scales.range(s, ss),
                         sums: sums.range(u, us),
                         half_sums: half_sums.range(h, hs),
                     }
                 };
-                out.quantise::<BLOCK>(Isa::current(), &x[panel.start * cols..][..panel.rows * cols]);
+                let x = &x[panel.start * cols..][..panel.rows * cols];
+                out.quantise::<BLOCK>(Isa::current(), x, cols);
             }
         });
     }

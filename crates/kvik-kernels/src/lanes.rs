@@ -106,6 +106,10 @@ pub(crate) unsafe trait Lanes: Copy {
         self.mul_add(a, b, c)
     }
 
+    /// `a` plus the products of both signed 16-bit halves of `b` with those of `c`.
+    #[cfg(target_arch = "x86_64")]
+    fn dot_shorts(self, a: Self::Int, b: Self::Int, c: Self::Int) -> Self::Int;
+
     /// A run of dot products that will be added to `acc`.
     fn begin(self, acc: Self::Int) -> Self::Run;
 

@@ -13,6 +13,7 @@ mod i32x16;
 mod isa;
 mod kv;
 mod lanes;
+mod lines;
 mod matmul;
 mod matrix;
 mod memory;

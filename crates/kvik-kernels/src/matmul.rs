@@ -14,7 +14,7 @@ mod tiled;
 
 use std::ops::Range;
 
-use crate::activations::{Activations, WIDE};
+use crate::activations::{Activations, TALL};
 use crate::matrix::Matrix;
 use crate::{Isa, Pool};
 use kernel::TILES;
@@ -98,8 +98,8 @@ fn part_start(tiles: usize, part: usize, parts: usize) -> usize {
 
 /// Rows of the inputs that a task takes: equal parts of whole panels.
 fn part_rows(x: &Activations) -> usize {
-    let parts = x.rows().div_ceil((TASK_VALUES / x.cols()).max(WIDE));
-    x.rows().div_ceil(parts).next_multiple_of(WIDE)
+    let parts = x.rows().div_ceil((TASK_VALUES / x.cols()).max(TALL));
+    x.rows().div_ceil(parts).next_multiple_of(TALL)
 }
 
 /// The products of one round.

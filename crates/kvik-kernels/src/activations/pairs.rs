@@ -2,7 +2,8 @@
 //!
 //! Plain loops that the compiler turns into vectors, in whole numbers, so all variants agree.
 
-use super::{WIDE, panels};
+use super::{WIDE, panels, room};
+use crate::lines::Lines;
 use crate::threads::Disjoint;
 use crate::{Isa, Pool};
 
@@ -16,48 +17,48 @@ const SMALLEST_NORMAL: u32 = 0x0080_0000;
 const QUIET: u32 = 0x0040_0000;
 
 /// `x` is `[n, cols]`, `out` panels of `[pairs of columns][panel rows]`; an odd last column has a zero beside it.
-pub(super) fn set(pool: &Pool, x: &[f32], cols: usize, out: &mut Vec<u32>) {
+pub(super) fn set(pool: &Pool, x: &[f32], cols: usize, out: &mut Lines<u32>) {
     let (rows, pairs) = (x.len() / cols, cols.div_ceil(2));
-    out.resize(rows * pairs, 0);
+    out.resize(room(rows, WIDE) * pairs);
     let out = Disjoint::new(out);
     pool.run(rows.div_ceil(WIDE), &|wide| {
-        for panel in panels(wide * WIDE..rows.min((wide + 1) * WIDE)) {
+        for panel in panels(wide * WIDE..rows.min((wide + 1) * WIDE), WIDE) {
             // SAFETY: every panel has its own range, and the pool hands each `wide` out once.
-            let out = unsafe { out.range(panel.start * pairs, panel.rows * pairs) };
-            round(Isa::current(), &x[panel.start * cols..][..panel.rows * cols], panel.rows, out);
+            let out = unsafe { out.range(panel.start * pairs, panel.width * pairs) };
+            round(Isa::current(), &x[panel.start * cols..][..panel.rows * cols], cols, panel.width, out);
         }
     });
 }
 
-/// One panel: `x` is `[rows][cols]`.
-fn round(isa: Isa, x: &[f32], rows: usize, out: &mut [u32]) {
+/// One panel with room for `width` rows: `x` is `[rows][cols]`; what is in other rows stays.
+fn round(isa: Isa, x: &[f32], cols: usize, width: usize, out: &mut [u32]) {
     match isa {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the machine has the features of `isa`.
-        Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => unsafe { round_avx512(x, rows, out) },
+        Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => unsafe { round_avx512(x, cols, width, out) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
-        Isa::Avx2 | Isa::AvxVnni => unsafe { round_avx2(x, rows, out) },
-        _ => round_panel(x, rows, out),
+        Isa::Avx2 | Isa::AvxVnni => unsafe { round_avx2(x, cols, width, out) },
+        _ => round_panel(x, cols, width, out),
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-fn round_avx512(x: &[f32], rows: usize, out: &mut [u32]) {
-    round_panel(x, rows, out);
+fn round_avx512(x: &[f32], cols: usize, width: usize, out: &mut [u32]) {
+    round_panel(x, cols, width, out);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn round_avx2(x: &[f32], rows: usize, out: &mut [u32]) {
-    round_panel(x, rows, out);
+fn round_avx2(x: &[f32], cols: usize, width: usize, out: &mut [u32]) {
+    round_panel(x, cols, width, out);
 }
 
 #[inline(always)]
-fn round_panel(x: &[f32], rows: usize, out: &mut [u32]) {
-    for (r, row) in x.chunks_exact(x.len() / rows).enumerate() {
-        let mut places = out[r..].iter_mut().step_by(rows);
+fn round_panel(x: &[f32], cols: usize, width: usize, out: &mut [u32]) {
+    for (r, row) in x.chunks_exact(cols).enumerate() {
+        let mut places = out[r..].iter_mut().step_by(width);
         let (pieces, rest) = row.as_chunks::<PIECE>();
         for piece in pieces {
             round_piece(piece).iter().zip(&mut places).for_each(|(pair, to)| *to = *pair);
@@ -104,7 +105,7 @@ mod tests {
             let bits = |x: f32| u32::from(bf16::from_f32(bits(x)).to_bits());
             for isa in crate::testing::isas() {
                 let mut out = vec![u32::MAX; rows * cols.div_ceil(2)];
-                round(isa, &x, rows, &mut out);
+                round(isa, &x, cols, rows, &mut out);
                 for (i, pair) in out.iter().enumerate() {
                     let (row, col) = (i % rows, i / rows * 2);
                     let odd = if col + 1 < cols { bits(x[row * cols + col + 1]) } else { 0 };

@@ -3,7 +3,7 @@
 //! `scale = max |x| / 127` over a block; codes round half to even. Written as plain loops that the
 //! compiler turns into vectors; every step is exact or rounds one way only, so all variants agree.
 
-use super::HALF;
+use super::{HALF, piece};
 use crate::Isa;
 use crate::matrix::CHUNK;
 
@@ -12,7 +12,8 @@ const ROUNDER: f32 = 12_582_912.0;
 
 /// One panel being written; see `activations` for the shapes.
 pub(super) struct PanelMut<'a> {
-    pub(super) rows: usize,
+    /// Rows that it has room for.
+    pub(super) width: usize,
     pub(super) codes: &'a mut [i8],
     pub(super) scales: &'a mut [f32],
     pub(super) sums: &'a mut [i32],
@@ -20,39 +21,38 @@ pub(super) struct PanelMut<'a> {
 }
 
 impl PanelMut<'_> {
-    /// Takes the rows of `x`, `[panel rows][cols]`, with one scale per `BLOCK` columns.
-    pub(super) fn quantise<const BLOCK: usize>(&mut self, isa: Isa, x: &[f32]) {
+    /// Takes the rows of `x`, `[rows][cols]`, with one scale per `BLOCK` columns; what is in other rows stays.
+    pub(super) fn quantise<const BLOCK: usize>(&mut self, isa: Isa, x: &[f32], cols: usize) {
         match isa {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the machine has the features of `isa`.
-            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => unsafe { quantise_avx512::<BLOCK>(self, x) },
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => unsafe { quantise_avx512::<BLOCK>(self, x, cols) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
-            Isa::Avx2 | Isa::AvxVnni => unsafe { quantise_avx2::<BLOCK>(self, x) },
-            _ => quantise::<BLOCK>(self, x),
+            Isa::Avx2 | Isa::AvxVnni => unsafe { quantise_avx2::<BLOCK>(self, x, cols) },
+            _ => quantise::<BLOCK>(self, x, cols),
         }
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-fn quantise_avx512<const BLOCK: usize>(panel: &mut PanelMut, x: &[f32]) {
-    quantise::<BLOCK>(panel, x);
+fn quantise_avx512<const BLOCK: usize>(panel: &mut PanelMut, x: &[f32], cols: usize) {
+    quantise::<BLOCK>(panel, x, cols);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn quantise_avx2<const BLOCK: usize>(panel: &mut PanelMut, x: &[f32]) {
-    quantise::<BLOCK>(panel, x);
+fn quantise_avx2<const BLOCK: usize>(panel: &mut PanelMut, x: &[f32], cols: usize) {
+    quantise::<BLOCK>(panel, x, cols);
 }
 
 #[inline(always)]
-fn quantise<const BLOCK: usize>(panel: &mut PanelMut, x: &[f32]) {
-    let cols = x.len() / panel.rows;
+fn quantise<const BLOCK: usize>(panel: &mut PanelMut, x: &[f32], cols: usize) {
     for (r, row) in x.chunks_exact(cols).enumerate() {
         for (block, x) in row.chunks_exact(BLOCK).enumerate() {
             let (scale, inverse) = scale_of(largest(x));
-            panel.scales[block * panel.rows + r] = scale;
+            panel.scales[block * panel.width + r] = scale;
             for (part, x) in x.as_chunks::<CHUNK>().0.iter().enumerate() {
                 quantise_chunk::<BLOCK>(panel, block * (BLOCK / CHUNK) + part, r, x, inverse);
             }
@@ -68,17 +68,18 @@ fn quantise_chunk<const BLOCK: usize>(
     x: &[f32; CHUNK],
     inverse: f32,
 ) {
-    let at = chunk * panel.rows + r;
     let mut codes = [0i8; CHUNK];
     for i in 0..CHUNK {
         codes[i] = code_of(x[i] * inverse);
     }
-    panel.codes[at * CHUNK..][..CHUNK].copy_from_slice(&codes);
+    let (piece, col) = (piece(BLOCK, panel.width), chunk * CHUNK);
+    let at = (col / piece * panel.width + r) * piece + col % piece;
+    panel.codes[at..][..CHUNK].copy_from_slice(&codes);
     let (first, second) = (sum(&codes[..HALF]), sum(&codes[HALF..]));
-    panel.sums[at] = first + second;
+    panel.sums[chunk * panel.width + r] = first + second;
     if BLOCK == 256 {
-        panel.half_sums[chunk * 2 * panel.rows + r] = first;
-        panel.half_sums[(chunk * 2 + 1) * panel.rows + r] = second;
+        panel.half_sums[chunk * 2 * panel.width + r] = first;
+        panel.half_sums[(chunk * 2 + 1) * panel.width + r] = second;
     }
 }
 
@@ -130,13 +131,13 @@ mod tests {
         let (mut codes, mut scales) = (vec![0; x.len()], vec![0.0f32; x.len() / BLOCK]);
         let (mut sums, mut half_sums) = (vec![0; x.len() / CHUNK], vec![0; halves]);
         let mut panel = PanelMut {
-            rows,
+            width: rows,
             codes: &mut codes,
             scales: &mut scales,
             sums: &mut sums,
             half_sums: &mut half_sums,
         };
-        panel.quantise::<BLOCK>(isa, x);
+        panel.quantise::<BLOCK>(isa, x, x.len() / rows);
         (codes, scales.into_iter().map(f32::to_bits).collect(), sums, half_sums)
     }
 

@@ -18,7 +18,8 @@ use crate::i32x16::I32x16;
 use crate::kv::BLOCK_POSITIONS;
 use crate::kv::quantised::{Q8, scales_at};
 use crate::kv::tile::Tile;
-use crate::x86::amx::{Config, Line, Tiles};
+use crate::lines::Line;
+use crate::x86::amx::{Config, Tiles};
 
 /// Query rows of a product: the rows of a register.
 const QUERY_ROWS: usize = 16;

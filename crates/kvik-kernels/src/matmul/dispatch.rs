@@ -7,7 +7,7 @@ use super::family::*;
 use super::formats::*;
 #[cfg(target_arch = "x86_64")]
 use super::tiled::TiledAmx;
-use crate::activations::{Activations, panels};
+use crate::activations::Activations;
 use crate::quant::WeightType;
 use crate::{Isa, scalar};
 
@@ -74,7 +74,7 @@ unsafe fn specification(
     rows: Range<usize>,
 ) {
     for tile in span {
-        for panel in panels(rows.clone()) {
+        for panel in x.panels(job.weights.weight_type(), rows.clone()) {
             // SAFETY: as the caller promises.
             unsafe { scalar::matmul::tile(job.weights, tile, x, panel, job.out) };
         }

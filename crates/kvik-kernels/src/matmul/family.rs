@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::Job;
 use super::formats::{Coded, F32, Format};
 use super::kernel::{TILES, Target, widen_tiles};
-use crate::activations::{Activations, WIDE, panels};
+use crate::activations::{Activations, WIDE};
 use crate::matrix::{Matrix, TILE_ROWS};
 use crate::quant::WeightType;
 
@@ -70,8 +70,18 @@ impl<K: Family> CodedFamily for K {
     }
 }
 
+/// Which of `numbers`, powers of two and the largest first, to compute next of `left` rows: the smallest that is
+/// enough, or the largest. A panel has room for the next power of two of its rows, so also for those.
+const fn at_a_time(numbers: &[usize], left: usize) -> usize {
+    let mut at = 0;
+    while at + 1 < numbers.len() && numbers[at + 1] >= left {
+        at += 1;
+    }
+    numbers[at]
+}
+
 /// Compiles a family for one instruction set, for the given numbers of input rows at a time: powers of
-/// two, largest first, one last.
+/// two, largest first, down to one.
 macro_rules! family {
     ($name:ident, $lanes:ty, $features:literal, $($rows:literal)*) => {
         pub(super) struct $name;
@@ -94,7 +104,7 @@ macro_rules! family {
                         // SAFETY: the features are those of this family; these are tiles of half floats.
                         starts = unsafe { Self::widen(starts, next, weights.cols(), &mut widened) };
                     }
-                    for panel in panels(rows.clone()) {
+                    for panel in x.panels(F::TYPE, rows.clone()) {
                         let next = (panel.start == rows.start && !widen).then_some(next);
                         let target = Target { weights, tiles, starts, x, panel, first: 0, next, out };
                         // SAFETY: as the caller promises.
@@ -117,11 +127,12 @@ macro_rules! family {
             /// As [`Kernel`].
             unsafe fn run_panel<F: Format>(mut target: Target) {
                 while target.first < target.panel.rows {
-                    // SAFETY: as the caller promises; at least so many rows are left.
+                    let left = target.panel.rows - target.first;
+                    // SAFETY: as the caller promises; the panel has room for so many more rows, see `at_a_time`.
                     target.first += unsafe {
-                        match target.panel.rows - target.first {
-                            $($rows.. => Self::run_rows::<F, $rows>(&target),)*
-                            0 => unreachable!("the loop ends at the last row"),
+                        match at_a_time(&[$($rows),*], left) {
+                            $($rows => Self::run_rows::<F, $rows>(&target),)*
+                            _ => unreachable!("one of these"),
                         }
                     };
                 }
@@ -146,7 +157,7 @@ macro_rules! family {
             /// Computes `R` rows and says so.
             ///
             /// # Safety
-            /// As [`Kernel`], and so many rows of the panel are left.
+            /// As [`Kernel`], and the panel has room for so many rows more.
             #[target_feature(enable = $features)]
             unsafe fn run_rows<F: Format, const R: usize>(target: &Target) -> usize {
                 // SAFETY: the features are those of this function; the rest is the caller's promise.
@@ -162,9 +173,9 @@ family!(Avx2, crate::x86::avx2::Avx2<false>, "avx2,fma,f16c", 4 2 1);
 #[cfg(target_arch = "x86_64")]
 family!(AvxVnni, crate::x86::avx2::Avx2<true>, "avx2,fma,f16c,avxvnni", 4 2 1);
 #[cfg(target_arch = "x86_64")]
-family!(Avx512, crate::x86::avx512::Avx512<false>, "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni", 8 4 1);
+family!(Avx512, crate::x86::avx512::Avx512<false>, "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni", 8 4 2 1);
 #[cfg(target_arch = "x86_64")]
-family!(Avx512Bf16, crate::x86::avx512::Avx512<true>, "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16", 8 4 1);
+family!(Avx512Bf16, crate::x86::avx512::Avx512<true>, "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16", 8 4 2 1);
 #[cfg(target_arch = "aarch64")]
 family!(Neon, crate::arm::neon::Neon<false, false>, "neon", 2 1);
 #[cfg(target_arch = "aarch64")]

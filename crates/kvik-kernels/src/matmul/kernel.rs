@@ -104,7 +104,7 @@ pub(super) unsafe fn inputs<F: Coded>(target: &Target) -> Inputs {
     // SAFETY: `Activations::set` filled every row of the panel; the rest is the caller's promise.
     unsafe {
         Inputs {
-            panel: target.panel.rows,
+            panel: target.panel.width,
             codes: form.codes.as_ptr().add(start + first * CHUNK),
             scales: form.scales.as_ptr().add(start / F::BLOCK + first),
             sums: form.sums.as_ptr().add(start / CHUNK + first),
@@ -114,7 +114,7 @@ pub(super) unsafe fn inputs<F: Coded>(target: &Target) -> Inputs {
 }
 
 /// Writes what was accumulated for the tiles from `first` on to its place in `[n, rows]`, without the
-/// padding of the last tile.
+/// padding of the last tile and of the panel.
 ///
 /// # Safety
 /// As [`float_rows`].
@@ -128,7 +128,7 @@ pub(super) unsafe fn store<L: Lanes, const R: usize, const T: usize>(
     let rows = target.weights.rows();
     for t in 0..T {
         let start = target.tiles[first + t] * TILE_ROWS;
-        for r in 0..R {
+        for r in 0..R.min(target.panel.rows - target.first) {
             // SAFETY: the row is one of the inputs and `start` one of the outputs.
             let to = unsafe { target.out.add((target.panel.start + target.first + r) * rows + start) };
             if start + TILE_ROWS <= rows {
@@ -156,7 +156,7 @@ unsafe fn floats<L: Lanes, F: Format, const R: usize, const T: usize>(
     next: Option<[*const u8; T]>,
     x: *const f32,
 ) -> [[L::Float; R]; T] {
-    let (panel, bytes) = (target.panel.rows, F::TYPE.block_bytes() * TILE_ROWS);
+    let (panel, bytes) = (target.panel.width, F::TYPE.block_bytes() * TILE_ROWS);
     let mut acc = [[lanes.splat_f32(0.0); R]; T];
     for k in 0..target.weights.cols() {
         // SAFETY: `k` is below the columns of the tiles and of the panel.
@@ -219,7 +219,7 @@ unsafe fn pair_sums<L: Lanes, const R: usize, const T: usize>(
     x: *const u32,
     pairs: usize,
 ) -> [[L::Float; R]; T] {
-    let panel = target.panel.rows;
+    let panel = target.panel.width;
     let mut acc = [[lanes.splat_f32(0.0); R]; T];
     for pair in 0..pairs {
         // SAFETY: `pair` is below the pairs of the tiles and of the panel.
@@ -245,12 +245,12 @@ unsafe fn pair_sums<L: Lanes, const R: usize, const T: usize>(
 /// Some rows of a panel of quantised inputs, see `activations`.
 #[derive(Clone, Copy)]
 pub(super) struct Inputs {
-    /// Rows of the whole panel, which are interleaved.
+    /// Rows that the panel has room for, which are interleaved.
     panel: usize,
     pub(super) codes: *const i8,
     pub(super) scales: *const f32,
-    sums: *const i32,
-    half_sums: *const i32,
+    pub(super) sums: *const i32,
+    pub(super) half_sums: *const i32,
 }
 
 /// # Safety
@@ -592,19 +592,48 @@ pub(super) unsafe fn add_scaled<L: Lanes, F: Coded, const R: usize, const T: usi
 ) {
     for t in 0..T {
         // SAFETY: as the caller promises.
-        let scale = unsafe {
-            let from = tiles[t].add(layout.scales + sub * TILE_ROWS);
-            match F::CODES.scales {
-                Scales::Signed => lanes.load_i8(from),
-                Scales::Nibbles => lanes.and(lanes.load_u8(from), lanes.splat(15)),
-                _ => lanes.load_u8(from),
-            }
-        };
+        let scale = unsafe { load_scale::<L, F>(lanes, tiles[t].add(layout.scales + sub * TILE_ROWS)) };
         for r in 0..R {
             total[t][r] = match F::SHORT {
                 true => lanes.mul_add_short(total[t][r], scale, dots[t][r]),
                 false => lanes.mul_add(total[t][r], dots[t][r], scale),
             };
+        }
+    }
+}
+
+/// The integer scales of a sub-block.
+///
+/// # Safety
+/// They stand at `from`.
+#[inline(always)]
+pub(super) unsafe fn load_scale<L: Lanes, F: Coded>(lanes: L, from: *const u8) -> L::Int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        match F::CODES.scales {
+            Scales::Signed => lanes.load_i8(from),
+            Scales::Nibbles => lanes.and(lanes.load_u8(from), lanes.splat(15)),
+            _ => lanes.load_u8(from),
+        }
+    }
+}
+
+/// The integer minima of a sub-block.
+///
+/// # Safety
+/// As [`min_sums`].
+#[inline(always)]
+pub(super) unsafe fn load_min<L: Lanes, F: Coded>(
+    lanes: L,
+    tile: *const u8,
+    layout: &TileLayout,
+    sub: usize,
+) -> L::Int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        match F::CODES.scales {
+            Scales::Nibbles => lanes.shift_right(lanes.load_u8(tile.add(layout.scales + sub * TILE_ROWS)), 4),
+            _ => lanes.load_u8(tile.add(layout.mins + sub * TILE_ROWS)),
         }
     }
 }
@@ -636,12 +665,7 @@ pub(super) unsafe fn min_sums<L: Lanes, F: Coded, const R: usize, const T: usize
         for sub in block * subs..(block + 1) * subs {
             let mut mins = [lanes.splat(0); T];
             for t in 0..T {
-                mins[t] = match F::CODES.scales {
-                    Scales::Nibbles => {
-                        lanes.shift_right(lanes.load_u8(tiles[t].add(layout.scales + sub * TILE_ROWS)), 4)
-                    }
-                    _ => lanes.load_u8(tiles[t].add(layout.mins + sub * TILE_ROWS)),
-                };
+                mins[t] = load_min::<L, F>(lanes, tiles[t], layout, sub);
             }
             for r in 0..R {
                 let sum = lanes.splat(*sums.add(sub * x.panel + r));

@@ -13,7 +13,7 @@ fn inputs(n: usize, cols: usize, seed: u64) -> Vec<f32> {
 pub(super) fn product(isa: Isa, threads: usize, weights: &Matrix, x: &[f32]) -> Vec<f32> {
     let pool = Pool::new(threads);
     let mut activations = Activations::new();
-    activations.set(&pool, x, weights.cols(), &[weights]);
+    activations.set_for(isa, &pool, x, weights.cols(), &[weights]);
     let mut out = vec![f32::NAN; activations.rows() * weights.rows()];
     matmul_with(isa, &pool, &mut [(weights, &mut out)], &activations);
     out

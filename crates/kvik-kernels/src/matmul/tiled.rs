@@ -1,39 +1,122 @@
-//! Products of codes on matrix units: the families of kernels, and the room they unpack weights into.
+//! Products of codes on matrix units: the families of kernels, and the room they work in.
 //!
-//! A task unpacks two tiles of weights as signed bytes and multiplies them with all its full panels; other rows,
-//! and tasks of few rows, take the vector kernels. Both give the same bits, so which rows take which is a matter
-//! of speed alone.
+//! A task unpacks two tiles of weights as signed bytes and multiplies them with all its panels. Inputs stand in
+//! panels for the units from some number of rows on; fewer take the vector kernels. Both give the same bits, so
+//! which rows take which is a matter of speed alone.
 
-mod kernel;
+mod blocks;
+mod folded;
 #[cfg(test)]
 mod tests;
+mod unpack;
 
 use std::cell::Cell;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::Job;
 use super::family::{Avx512, CodedFamily, Family, groups, next_group};
 use super::formats::Coded;
 use super::kernel::{TILES, Target};
-use crate::activations::{Activations, WIDE, panels};
-use crate::matrix::{TILE_ROWS, VECTOR};
-use crate::x86::amx::{Line, Tiles};
+use crate::activations::{Activations, TALL};
+use crate::lanes::Lanes;
+use crate::lines::Line;
+use crate::matrix::{CHUNK, TILE_ROWS, VECTOR};
+use crate::quant::Scales;
+use crate::x86::amx::{Config, Tiles};
 
-/// Rows from which matrix units are used: two panels.
-///
-/// By count of instructions on Sapphire Rapids, for 32 columns of a tile of weights: a panel of 8 rows takes 44
-/// cycles of two vector units for 88 instructions, and 13 with matrix units, which wait for the loads of what they
-/// wrote; unpacking takes about 16. One panel would already gain 15 of 44, but its weights come from memory, which
-/// both wait for. Not measured.
-const TILED_ROWS: usize = 2 * WIDE;
+/// The registers: two of inputs, two of weights, four of sums.
+const X: [usize; 2] = [0, 1];
+const W: [usize; 2] = [2, 3];
+const SUMS: [usize; 4] = [4, 5, 6, 7];
 
-thread_local! {
-    /// Room for tiles of codes unpacked.
-    static UNPACKED: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
+/// Sums of a panel for one tile of weights, as a register holds them.
+type Dots = [[i32; TILE_ROWS]; TALL];
+
+/// Room for sums that go from the units to the vectors, in whole lines of cache.
+#[repr(align(64))]
+struct Room([MaybeUninit<Dots>; Room::LEN]);
+
+impl Room {
+    /// Two for each register of sums.
+    const LEN: usize = 2 * SUMS.len();
+
+    #[inline(always)]
+    fn new() -> Room {
+        Room([const { MaybeUninit::uninit() }; Room::LEN])
+    }
+
+    #[inline(always)]
+    fn start(&mut self) -> *mut Dots {
+        self.0.as_mut_ptr().cast()
+    }
 }
 
-/// Declares a family of kernels on some matrix units, beside vectors of some lanes; `$few` computes what is not a
-/// full panel.
+/// The shapes of the registers for products of `cols` columns.
+const fn config(cols: usize) -> Config {
+    let (x, w, sums) = ([TALL, cols], [cols / 4, VECTOR], [TALL, VECTOR]);
+    Config::new(&[x, x, w, w, sums, sums, sums, sums])
+}
+
+/// Columns of one product on the units for weights of type `F`.
+const fn product_cols<F: Coded>() -> usize {
+    if folds::<F>() { 64 } else { CHUNK }
+}
+
+/// Whether the integer scales of `F` are multiplied into its codes.
+const fn folds<F: Coded>() -> bool {
+    !matches!(F::CODES.scales, Scales::None)
+}
+
+thread_local! {
+    /// Room for weights unpacked, and for sums of all panels of a task.
+    static WORK: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
+}
+
+/// What a task computes: tiles of a product, two at a time, for some rows.
+struct Task<'a> {
+    job: &'a Job<'a>,
+    span: Range<usize>,
+    after: *const u8,
+    x: &'a Activations,
+    rows: Range<usize>,
+}
+
+impl Task<'_> {
+    /// # Safety
+    /// As [`Kernel`](super::family::Kernel): the features of `L` are enabled and the machine has the units.
+    #[inline(always)]
+    unsafe fn run<L: Lanes, T: Tiles, F: Coded>(&self, lanes: L) {
+        let (weights, mut work) = (self.job.weights, WORK.take());
+        // SAFETY: the units are there; the room is made before it is used; the rest is the caller's promise.
+        unsafe {
+            let mut units = T::configured(const { &config(product_cols::<F>()) });
+            for tiles in groups(self.span.clone()) {
+                let starts = tiles.map(|tile| weights.tile(tile).as_ptr());
+                let next = next_group(weights, tiles[0] + TILES, self.span.end, self.after);
+                let target = |panel| Target {
+                    weights,
+                    tiles,
+                    starts,
+                    x: self.x,
+                    panel,
+                    first: 0,
+                    next: Some(next),
+                    out: self.job.out,
+                };
+                let panels = self.x.panels(F::TYPE, self.rows.clone()).map(target);
+                match folds::<F>() {
+                    true => folded::compute::<L, T, F>(lanes, &mut units, panels, &mut work),
+                    false => blocks::compute::<L, T, F>(lanes, &mut units, panels, &mut work),
+                }
+            }
+        }
+        WORK.set(work);
+    }
+}
+
+/// Declares a family of kernels on some matrix units, beside vectors of some lanes; `$few` computes what does not
+/// stand in panels for them.
 macro_rules! tiled_family {
     ($name:ident, $tiles:ty, $lanes:ty, $few:ty, $features:literal) => {
         pub(super) struct $name;
@@ -48,53 +131,18 @@ macro_rules! tiled_family {
             ) {
                 // SAFETY: as the caller promises.
                 unsafe {
-                    match rows.len() < TILED_ROWS {
-                        true => <$few>::run::<F>(job, span, after, x, rows),
-                        false => run::<F>(job, span, after, x, rows),
+                    match x.tall() {
+                        false => <$few>::run::<F>(job, span, after, x, rows),
+                        true => run::<F>(&Task { job, span, after, x, rows }),
                     }
                 }
 
                 /// # Safety
                 /// As [`Kernel`](super::family::Kernel).
                 #[target_feature(enable = $features)]
-                unsafe fn run<F: Coded>(
-                    job: &Job,
-                    span: Range<usize>,
-                    after: *const u8,
-                    x: &Activations,
-                    rows: Range<usize>,
-                ) {
-                    let (weights, out) = (job.weights, job.out);
-                    let (full, rest) = split(rows);
-                    let mut unpacked = UNPACKED.take();
-                    unpacked.resize(TILES * weights.cols() * TILE_ROWS / VECTOR, Line::ZERO);
-                    // SAFETY: the features are those of this function, and the machine has the units; the room is
-                    // that of the tiles; the rest is the caller's promise.
-                    unsafe {
-                        let lanes = <$lanes>::new();
-                        let mut units = <$tiles>::configured(const { &kernel::config(F::CODES.sub_len) });
-                        for tiles in groups(span.clone()) {
-                            let starts = tiles.map(|tile| weights.tile(tile).as_ptr());
-                            let next = next_group(weights, tiles[0] + TILES, span.end, after);
-                            let codes = kernel::unpack::<_, F>(
-                                lanes,
-                                weights,
-                                starts,
-                                next,
-                                unpacked.as_mut_ptr().cast(),
-                            );
-                            for panel in panels(full.clone()) {
-                                let target =
-                                    Target { weights, tiles, starts, x, panel, first: 0, next: None, out };
-                                kernel::panel::<_, _, F>(lanes, &mut units, &target, codes);
-                            }
-                            if !rest.is_empty() {
-                                let group = tiles[0]..tiles[TILES - 1] + 1;
-                                <$few>::run::<F>(job, group, next[0], x, rest.clone());
-                            }
-                        }
-                    }
-                    UNPACKED.set(unpacked);
+                unsafe fn run<F: Coded>(task: &Task) {
+                    // SAFETY: the features are those of this function; the rest is the caller's promise.
+                    unsafe { task.run::<_, $tiles, F>(<$lanes>::new()) }
                 }
             }
         }
@@ -103,12 +151,6 @@ macro_rules! tiled_family {
 
 #[cfg(test)]
 use tiled_family;
-
-/// The rows of full panels, and the others.
-fn split(rows: Range<usize>) -> (Range<usize>, Range<usize>) {
-    let full = rows.start + rows.len() / WIDE * WIDE;
-    (rows.start..full, full..rows.end)
-}
 
 tiled_family!(
     TiledAmx,

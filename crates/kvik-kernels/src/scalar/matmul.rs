@@ -13,8 +13,8 @@
 //!
 //! Nothing else enters the order: not the number of rows, their panels, the tiles or the threads.
 
-use crate::activations::{Activations, Panel};
-use crate::matrix::{CHUNK, Matrix, TILE_ROWS, TileRef, float_index, lane_cols};
+use crate::activations::{Activations, Panel, piece};
+use crate::matrix::{Matrix, TILE_ROWS, TileRef, float_index, lane_cols};
 use crate::quant::{Block, Codes, WeightType, dequantize};
 
 /// Computes the outputs of tile `tile` for every row of `panel`; `out` is `[n, rows]`, all of it.
@@ -41,7 +41,7 @@ fn dot_floats(weights: &Matrix, tile: usize, row: usize, x: &Activations, panel:
     let (ty, tile) = (weights.weight_type(), weights.tile(tile));
     let x = &x.floats()[panel.start * weights.cols()..];
     let w = |k| element(ty, tile, float_index(lane_cols(ty), row, k));
-    (0..weights.cols()).fold(0.0f32, |acc, k| w(k).mul_add(x[k * panel.rows + r], acc))
+    (0..weights.cols()).fold(0.0f32, |acc, k| w(k).mul_add(x[k * panel.width + r], acc))
 }
 
 fn dot_pairs(weights: &Matrix, tile: usize, row: usize, x: &Activations, panel: Panel, r: usize) -> f32 {
@@ -49,7 +49,7 @@ fn dot_pairs(weights: &Matrix, tile: usize, row: usize, x: &Activations, panel: 
     let x = &x.pairs()[panel.start * pairs..];
     let w = |k| flush(element(ty, tile, float_index(lane_cols(ty), row, k)));
     (0..pairs).fold(0.0f32, |acc, pair| {
-        let x = x[pair * panel.rows + r];
+        let x = x[pair * panel.width + r];
         let (even, odd) = (f32::from_bits(x << 16), f32::from_bits(x & 0xffff_0000));
         let acc = flush(w(pair * 2 + 1).mul_add(odd, acc));
         flush(w(pair * 2).mul_add(even, acc))
@@ -82,6 +82,7 @@ fn dot_codes(
     let x = x.quantised(codes.block_len);
     let x_codes = &x.codes[panel.start * cols..];
     let x_scales = &x.scales[panel.start * cols / codes.block_len..];
+    let piece = piece(codes.block_len, panel.width);
     let mut block = Block::default();
     let mut acc = 0.0f32;
     for number in 0..cols / codes.block_len {
@@ -89,11 +90,11 @@ fn dot_codes(
         let (mut dot, mut sum) = (0i32, 0i32);
         for index in 0..codes.block_len {
             let (sub, col) = (index / codes.sub_len, number * codes.block_len + index);
-            let code = i32::from(x_codes[(col / CHUNK * panel.rows + r) * CHUNK + col % CHUNK]);
+            let code = i32::from(x_codes[(col / piece * panel.width + r) * piece + col % piece]);
             dot += i32::from(block.scales[sub]) * codes.level(block.codes[index]) * code;
             sum += i32::from(block.mins[sub]) * code;
         }
-        let dx = x_scales[number * panel.rows + r];
+        let dx = x_scales[number * panel.width + r];
         acc = (block.d.to_f32() * dx).mul_add(dot as f32, acc);
         if codes.has_min {
             acc = (block.m.to_f32() * dx).mul_add(sum as f32, acc);

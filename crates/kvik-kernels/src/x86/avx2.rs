@@ -132,6 +132,11 @@ unsafe impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     #[inline(always)]
     fn mul_add_short(self, a: [__m256i; 2], b: [__m256i; 2], c: [__m256i; 2]) -> [__m256i; 2] {
         // The upper halves of `b` are zero, so those of `c` add nothing.
+        self.dot_shorts(a, b, c)
+    }
+
+    #[inline(always)]
+    fn dot_shorts(self, a: [__m256i; 2], b: [__m256i; 2], c: [__m256i; 2]) -> [__m256i; 2] {
         unsafe {
             [
                 _mm256_add_epi32(a[0], _mm256_madd_epi16(b[0], c[0])),

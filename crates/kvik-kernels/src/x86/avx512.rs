@@ -117,6 +117,11 @@ unsafe impl<const BF16: bool> Lanes for Avx512<BF16> {
     #[inline(always)]
     fn mul_add_short(self, a: __m512i, b: __m512i, c: __m512i) -> __m512i {
         // The upper half of `b` is zero, so that of `c` adds nothing.
+        self.dot_shorts(a, b, c)
+    }
+
+    #[inline(always)]
+    fn dot_shorts(self, a: __m512i, b: __m512i, c: __m512i) -> __m512i {
         unsafe { _mm512_dpwssd_epi32(a, b, c) }
     }
 

@@ -21,9 +21,9 @@ tiled_family!(EmulatedAvx2, Emulated, crate::x86::avx2::Avx2<false>, Avx2, "avx2
 fn by_kernel(kernel: Kernel, case: &Case, width: usize) -> Vec<f32> {
     let (weights, x) = (case.weights(), case.inputs());
     let mut activations = Activations::new();
-    activations.set(&Pool::new(1), &x, weights.cols(), &[&weights]);
+    activations.set_for(Isa::Amx, &Pool::new(1), &x, weights.cols(), &[&weights]);
     let mut out = vec![f32::NAN; activations.rows() * weights.rows()];
-    let cut = (width * WIDE).min(activations.rows());
+    let cut = (width * TALL).min(activations.rows());
     let job = Job { weights: &weights, out: out.as_mut_ptr() };
     for start in (0..weights.tiles()).step_by(width) {
         let span = start..weights.tiles().min(start + width);

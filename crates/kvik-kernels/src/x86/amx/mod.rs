@@ -62,15 +62,6 @@ impl Config {
     }
 }
 
-/// A row of a register in memory, as aligned as it should be: a line of cache.
-#[repr(align(64))]
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Line(pub(crate) [u8; 64]);
-
-impl Line {
-    pub(crate) const ZERO: Line = Line([0; 64]);
-}
-
 /// The registers of a thread in a configuration. They are released when the value is dropped: the system then has
 /// 8 KiB less to save.
 ///
