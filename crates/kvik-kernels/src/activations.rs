@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!   floats [cols][panel width] f32
-//!   pairs  [pairs of columns][panel width][2] bfloats
+//!   pairs  [pairs of columns][panel width][2] bfloats; for matrix units [pieces of 32 columns][16 rows][32] bfloats
 //!   codes  [pieces of 32 columns][panel width][32] i8;  tall, with blocks of 256: pieces of 64 columns
 //!   scales [blocks][panel width] f32
 //!   sums   [chunks][panel width] i32,  half_sums [halves of 16 columns][panel width] i32
@@ -15,7 +15,7 @@
 //!
 //! A row is quantised by itself, so its codes do not depend on the panel it is in.
 
-mod pairs;
+pub(crate) mod pairs;
 mod quantise;
 
 use std::ops::Range;
@@ -48,6 +48,9 @@ pub struct Activations {
     per_256: Option<Quantised>,
     /// Room of the widest panel of codes, `WIDE` or `TALL`.
     widest: usize,
+    /// Room of the widest panel of bfloats. Tall ones are for matrix units, which have an order of their own: those
+    /// of any number of rows, so that a row does not depend on the others.
+    widest_pairs: usize,
     spare: Spare,
 }
 
@@ -145,6 +148,7 @@ impl Activations {
         let wants = |form| users.iter().any(|user| Form::of(user.weight_type()) == form);
         (self.rows, self.cols) = (x.len() / cols, cols);
         self.widest = widest_codes(isa, self.rows);
+        self.widest_pairs = if isa == Isa::Amx { TALL } else { WIDE };
         select(&mut self.floats, &mut self.spare.floats, wants(Form::Floats));
         select(&mut self.pairs, &mut self.spare.pairs, wants(Form::Pairs));
         select(&mut self.per_32, &mut self.spare.per_32, wants(Form::Codes(32)));
@@ -153,7 +157,7 @@ impl Activations {
             interleave(pool, x, cols, floats);
         }
         if let Some(pairs) = &mut self.pairs {
-            pairs::set(pool, x, cols, pairs);
+            pairs::set(pool, x, cols, self.widest_pairs, pairs);
         }
         if let Some(codes) = &mut self.per_32 {
             codes.set::<32>(pool, x, cols, self.widest);
@@ -174,13 +178,23 @@ impl Activations {
         self.widest == TALL
     }
 
+    /// Whether the bfloats stand as matrix units take them, and are to be summed in their order.
+    pub(crate) fn in_pieces(&self) -> bool {
+        self.widest_pairs == TALL
+    }
+
     /// The panels of `rows`, whose start is a multiple of `TALL`, in the form that weights of type `ty` take.
     pub(crate) fn panels(
         &self,
         ty: WeightType,
         rows: Range<usize>,
     ) -> impl Iterator<Item = Panel> + Clone + use<> {
-        panels(rows, if ty.codes().is_some() { self.widest } else { WIDE })
+        let widest = match Form::of(ty) {
+            Form::Floats => WIDE,
+            Form::Pairs => self.widest_pairs,
+            Form::Codes(_) => self.widest,
+        };
+        panels(rows, widest)
     }
 
     /// Columns of a row.

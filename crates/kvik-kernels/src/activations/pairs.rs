@@ -2,13 +2,13 @@
 //!
 //! Plain loops that the compiler turns into vectors, in whole numbers, so all variants agree.
 
-use super::{WIDE, panels, room};
+use super::{TALL, panels, room};
 use crate::lines::Lines;
 use crate::threads::Disjoint;
 use crate::{Isa, Pool};
 
 /// Columns rounded before they are spread over the panel.
-const PIECE: usize = 32;
+const PIECE: usize = 2 * PIECE_PAIRS;
 
 const SIGN: u32 = 1 << 31;
 const INFINITY: u32 = 0x7f80_0000;
@@ -16,13 +16,27 @@ const SMALLEST_NORMAL: u32 = 0x0080_0000;
 /// A number with this bit of the fraction is not a number, quietly.
 const QUIET: u32 = 0x0040_0000;
 
-/// `x` is `[n, cols]`, `out` panels of `[pairs of columns][panel rows]`; an odd last column has a zero beside it.
-pub(super) fn set(pool: &Pool, x: &[f32], cols: usize, out: &mut Lines<u32>) {
-    let (rows, pairs) = (x.len() / cols, cols.div_ceil(2));
-    out.resize(room(rows, WIDE) * pairs);
+/// Pairs of columns of a row that stand together in a tall panel: a row of a register of matrix units.
+pub(crate) const PIECE_PAIRS: usize = 16;
+
+/// Pairs that a row of `cols` columns takes in panels of that width; those behind the last column are zero.
+pub(crate) const fn row_pairs(cols: usize, width: usize) -> usize {
+    if width == TALL { cols.div_ceil(2 * PIECE_PAIRS) * PIECE_PAIRS } else { cols.div_ceil(2) }
+}
+
+/// Where a pair of a row stands in a panel.
+pub(crate) const fn pair_index(width: usize, row: usize, pair: usize) -> usize {
+    let piece = if width == TALL { PIECE_PAIRS } else { 1 };
+    (pair / piece * width + row) * piece + pair % piece
+}
+
+/// `x` is `[n, cols]`, `out` panels; an odd last column has a zero beside it.
+pub(super) fn set(pool: &Pool, x: &[f32], cols: usize, widest: usize, out: &mut Lines<u32>) {
+    let (rows, pairs) = (x.len() / cols, row_pairs(cols, widest));
+    out.resize(room(rows, widest) * pairs);
     let out = Disjoint::new(out);
-    pool.run(rows.div_ceil(WIDE), &|wide| {
-        for panel in panels(wide * WIDE..rows.min((wide + 1) * WIDE), WIDE) {
+    pool.run(rows.div_ceil(widest), &|wide| {
+        for panel in panels(wide * widest..rows.min((wide + 1) * widest), widest) {
             // SAFETY: every panel has its own range, and the pool hands each `wide` out once.
             let out = unsafe { out.range(panel.start * pairs, panel.width * pairs) };
             round(Isa::current(), &x[panel.start * cols..][..panel.rows * cols], cols, panel.width, out);
@@ -58,14 +72,18 @@ fn round_avx2(x: &[f32], cols: usize, width: usize, out: &mut [u32]) {
 #[inline(always)]
 fn round_panel(x: &[f32], cols: usize, width: usize, out: &mut [u32]) {
     for (r, row) in x.chunks_exact(cols).enumerate() {
-        let mut places = out[r..].iter_mut().step_by(width);
-        let (pieces, rest) = row.as_chunks::<PIECE>();
-        for piece in pieces {
-            round_piece(piece).iter().zip(&mut places).for_each(|(pair, to)| *to = *pair);
+        for (number, piece) in row.chunks(PIECE).enumerate() {
+            let mut whole = [0.0; PIECE];
+            whole[..piece.len()].copy_from_slice(piece);
+            let pairs = round_piece(&whole);
+            match width {
+                TALL => out[pair_index(TALL, r, number * PIECE_PAIRS)..][..PIECE_PAIRS].copy_from_slice(&pairs),
+                _ => {
+                    let places = out[pair_index(width, r, number * PIECE_PAIRS)..].iter_mut().step_by(width);
+                    pairs[..piece.len().div_ceil(2)].iter().zip(places).for_each(|(pair, to)| *to = *pair);
+                }
+            }
         }
-        let mut last = [0.0; PIECE];
-        last[..rest.len()].copy_from_slice(rest);
-        places.zip(round_piece(&last)).for_each(|(to, pair)| *to = pair);
     }
 }
 
@@ -99,17 +117,18 @@ mod tests {
     #[test]
     fn every_variant_rounds_as_the_half_crate_does() {
         let mut random = Random(3);
-        for (rows, cols) in [(1usize, 1usize), (2, 31), (4, 64), (8, 99)] {
+        for (rows, cols) in [(1usize, 1usize), (2, 31), (4, 64), (8, 99), (16, 65)] {
             let x: Vec<f32> = (0..rows * cols).map(|_| f32::from_bits(random.bits() as u32)).collect();
             let bits = |x: f32| if x.is_subnormal() { 0.0f32.copysign(x) } else { x };
             let bits = |x: f32| u32::from(bf16::from_f32(bits(x)).to_bits());
             for isa in crate::testing::isas() {
-                let mut out = vec![u32::MAX; rows * cols.div_ceil(2)];
+                let pairs = row_pairs(cols, rows);
+                let mut out = vec![u32::MAX; rows * pairs];
                 round(isa, &x, cols, rows, &mut out);
-                for (i, pair) in out.iter().enumerate() {
-                    let (row, col) = (i % rows, i / rows * 2);
-                    let odd = if col + 1 < cols { bits(x[row * cols + col + 1]) } else { 0 };
-                    assert_eq!(*pair, bits(x[row * cols + col]) | odd << 16, "{isa:?} pair {i}");
+                for (row, pair) in (0..rows).flat_map(|row| (0..pairs).map(move |pair| (row, pair))) {
+                    let at = |col: usize| if col < cols { bits(x[row * cols + col]) } else { 0 };
+                    let expect = at(2 * pair) | at(2 * pair + 1) << 16;
+                    assert_eq!(out[pair_index(rows, row, pair)], expect, "{isa:?} row {row}, pair {pair}");
                 }
             }
         }

@@ -19,7 +19,9 @@ pub(super) fn kernel(isa: Isa, ty: WeightType) -> Kernel {
         #[cfg(target_arch = "x86_64")]
         Isa::AvxVnni => of::<AvxVnni>(ty),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512Bf16 | Isa::Amx if ty == WeightType::Bf16 => Avx512Bf16::run::<Bf16>,
+        Isa::Avx512Bf16 if ty == WeightType::Bf16 => Avx512Bf16::run::<Bf16>,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Amx if ty == WeightType::Bf16 => TiledAmx::run_bf16,
         #[cfg(target_arch = "x86_64")]
         Isa::Amx if ty.codes().is_some() => coded::<TiledAmx>(ty),
         #[cfg(target_arch = "x86_64")]

@@ -1,11 +1,13 @@
-//! Products of codes on matrix units: the families of kernels, and the room they work in.
+//! Products on matrix units: the families of kernels, and the room they work in.
 //!
-//! A task unpacks two tiles of weights as signed bytes and multiplies them with all its panels. Inputs stand in
+//! Of codes, a task unpacks two tiles as signed bytes and multiplies them with all its panels. Inputs stand in
 //! panels for the units from some number of rows on; fewer take the vector kernels. Both give the same bits, so
-//! which rows take which is a matter of speed alone.
+//! which rows take which is a matter of speed alone. Bfloats, which lie in tiles as the units take them, are
+//! multiplied by nothing else.
 
 mod blocks;
 mod folded;
+mod pieces;
 #[cfg(test)]
 mod tests;
 mod unpack;
@@ -86,25 +88,13 @@ impl Task<'_> {
     /// # Safety
     /// As [`Kernel`](super::family::Kernel): the features of `L` are enabled and the machine has the units.
     #[inline(always)]
-    unsafe fn run<L: Lanes, T: Tiles, F: Coded>(&self, lanes: L) {
-        let (weights, mut work) = (self.job.weights, WORK.take());
+    unsafe fn run_codes<L: Lanes, T: Tiles, F: Coded>(&self, lanes: L) {
+        let mut work = WORK.take();
         // SAFETY: the units are there; the room is made before it is used; the rest is the caller's promise.
         unsafe {
             let mut units = T::configured(const { &config(product_cols::<F>()) });
             for tiles in groups(self.span.clone()) {
-                let starts = tiles.map(|tile| weights.tile(tile).as_ptr());
-                let next = next_group(weights, tiles[0] + TILES, self.span.end, self.after);
-                let target = |panel| Target {
-                    weights,
-                    tiles,
-                    starts,
-                    x: self.x,
-                    panel,
-                    first: 0,
-                    next: Some(next),
-                    out: self.job.out,
-                };
-                let panels = self.x.panels(F::TYPE, self.rows.clone()).map(target);
+                let panels = self.targets(tiles);
                 match folds::<F>() {
                     true => folded::compute::<L, T, F>(lanes, &mut units, panels, &mut work),
                     false => blocks::compute::<L, T, F>(lanes, &mut units, panels, &mut work),
@@ -113,6 +103,37 @@ impl Task<'_> {
         }
         WORK.set(work);
     }
+
+    /// # Safety
+    /// As [`Kernel`](super::family::Kernel): the machine has the units, and the weights are bfloats.
+    unsafe fn run_bf16<T: Tiles>(&self) {
+        let mut work = WORK.take();
+        // SAFETY: as above.
+        unsafe {
+            let mut units = T::configured(const { &config(VECTOR) });
+            for tiles in groups(self.span.clone()) {
+                pieces::compute(&mut units, self.targets(tiles), &mut work);
+            }
+        }
+        WORK.set(work);
+    }
+
+    /// The targets of two tiles, one for each panel.
+    #[inline(always)]
+    fn targets(&self, tiles: [usize; TILES]) -> impl Iterator<Item = Target<'_>> + Clone {
+        let weights = self.job.weights;
+        let next = next_group(weights, tiles[0] + TILES, self.span.end, self.after);
+        self.x.panels(weights.weight_type(), self.rows.clone()).map(move |panel| Target {
+            weights,
+            tiles,
+            starts: tiles.map(|tile| weights.tile(tile).as_ptr()),
+            x: self.x,
+            panel,
+            first: 0,
+            next: Some(next),
+            out: self.job.out,
+        })
+    }
 }
 
 /// Declares a family of kernels on some matrix units, beside vectors of some lanes; `$few` computes what does not
@@ -120,6 +141,23 @@ impl Task<'_> {
 macro_rules! tiled_family {
     ($name:ident, $tiles:ty, $lanes:ty, $few:ty, $features:literal) => {
         pub(super) struct $name;
+
+        impl $name {
+            /// The kernel of bfloats.
+            ///
+            /// # Safety
+            /// As [`Kernel`](super::family::Kernel).
+            pub(super) unsafe fn run_bf16(
+                job: &Job,
+                span: Range<usize>,
+                after: *const u8,
+                x: &Activations,
+                rows: Range<usize>,
+            ) {
+                // SAFETY: as the caller promises.
+                unsafe { Task { job, span, after, x, rows }.run_bf16::<$tiles>() }
+            }
+        }
 
         impl CodedFamily for $name {
             unsafe fn run_codes<F: Coded>(
@@ -142,7 +180,7 @@ macro_rules! tiled_family {
                 #[target_feature(enable = $features)]
                 unsafe fn run<F: Coded>(task: &Task) {
                     // SAFETY: the features are those of this function; the rest is the caller's promise.
-                    unsafe { task.run::<_, $tiles, F>(<$lanes>::new()) }
+                    unsafe { task.run_codes::<_, $tiles, F>(<$lanes>::new()) }
                 }
             }
         }

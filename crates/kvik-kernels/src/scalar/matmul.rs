@@ -6,13 +6,17 @@
 //!   first, `acc = fma(w, x, acc)`, where each `w` and each new `acc` that is too small to be normal
 //!   becomes a zero of its sign. This is `vdpbf16ps` as Zen 5 computes it (20 million random sums);
 //!   other processors were not at hand.
-//!   Machines without it keep such small numbers, and equal it wherever none occurs;
+//!   Machines without it keep such small numbers, and equal it wherever none occurs.
+//!   On matrix units, for every 32 columns, `even` and `odd` run over their columns from zero, as `fma(w, x, even)`,
+//!   and `acc = acc + (even + odd)`. This is `tdpbf16ps` as a Xeon 6 computes it (12 million random sums), for all
+//!   rows of that instruction set;
 //! - codes: for every block of the weights, with exact integers `dot = Σ scale · Σ level · code` and
 //!   `sum = Σ min · Σ code` over its sub-blocks, `acc = fma(d · dx, dot, acc)` and, if the type has
 //!   mins, `acc = fma(m · dx, sum, acc)`, where `dx` is the scale of the input's block.
 //!
 //! Nothing else enters the order: not the number of rows, their panels, the tiles or the threads.
 
+use crate::activations::pairs::{PIECE_PAIRS, pair_index, row_pairs};
 use crate::activations::{Activations, Panel, piece};
 use crate::matrix::{Matrix, TILE_ROWS, TileRef, float_index, lane_cols};
 use crate::quant::{Block, Codes, WeightType, dequantize};
@@ -26,6 +30,9 @@ pub(crate) unsafe fn tile(weights: &Matrix, tile: usize, x: &Activations, panel:
         for row in 0..TILE_ROWS.min(weights.rows() - tile * TILE_ROWS) {
             let value = match weights.weight_type().codes() {
                 Some(codes) => dot_codes(weights, &codes, tile, row, x, panel, r),
+                None if weights.weight_type() == WeightType::Bf16 && x.in_pieces() => {
+                    dot_pieces(weights, tile, row, x, panel, r)
+                }
                 None if weights.weight_type() == WeightType::Bf16 => {
                     dot_pairs(weights, tile, row, x, panel, r)
                 }
@@ -53,6 +60,24 @@ fn dot_pairs(weights: &Matrix, tile: usize, row: usize, x: &Activations, panel: 
         let (even, odd) = (f32::from_bits(x << 16), f32::from_bits(x & 0xffff_0000));
         let acc = flush(w(pair * 2 + 1).mul_add(odd, acc));
         flush(w(pair * 2).mul_add(even, acc))
+    })
+}
+
+fn dot_pieces(weights: &Matrix, tile: usize, row: usize, x: &Activations, panel: Panel, r: usize) -> f32 {
+    let (cols, tile) = (weights.cols(), weights.tile(tile));
+    let pairs = row_pairs(cols, panel.width);
+    let x = &x.pairs()[panel.start * pairs..];
+    let w = |k| match k < cols {
+        true => flush(element(WeightType::Bf16, tile, float_index(lane_cols(WeightType::Bf16), row, k))),
+        false => 0.0,
+    };
+    (0..pairs).step_by(PIECE_PAIRS).fold(0.0f32, |acc, first| {
+        let [even, odd] = (first..first + PIECE_PAIRS).fold([0.0f32; 2], |sums, pair| {
+            let x = x[pair_index(panel.width, r, pair)];
+            let x = [f32::from_bits(x << 16), f32::from_bits(x & 0xffff_0000)];
+            std::array::from_fn(|i| flush(w(pair * 2 + i).mul_add(x[i], sums[i])))
+        });
+        flush(acc + flush(even + odd))
     })
 }
 

@@ -74,6 +74,21 @@ unsafe impl Tiles for Amx {
     }
 
     #[inline(always)]
+    unsafe fn dot_bf16<const C: usize, const A: usize, const B: usize>(&mut self) {
+        const { assert!(C != A && C != B && A != B) };
+        // SAFETY: as above.
+        unsafe {
+            asm!(
+                "tdpbf16ps tmm{c}, tmm{a}, tmm{b}",
+                c = const C,
+                a = const A,
+                b = const B,
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+
+    #[inline(always)]
     unsafe fn store<const REGISTER: usize>(&mut self, to: *mut u8, stride: usize) {
         // SAFETY: the rows are writable, as the caller promises.
         unsafe {

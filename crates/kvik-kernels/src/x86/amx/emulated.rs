@@ -1,5 +1,5 @@
 //! [`Tiles`] as Intel's description of the instructions says (Software Developer's Manual, volume 2, `LDTILECFG`,
-//! `TILELOADD`, `TILEZERO`, `TDPBSSD`, `TDPBUSD`, `TILESTORED`); what would be a fault there is a panic here.
+//! `TILELOADD`, `TILEZERO`, `TDPBSSD`, `TDPBUSD`, `TDPBF16PS`, `TILESTORED`); what would be a fault there is a panic here.
 
 use super::{Config, REGISTERS, ROW_BYTES, ROWS, Tiles};
 
@@ -29,10 +29,10 @@ impl Emulated {
         self.registers[register][rows..].fill([0; ROW_BYTES]);
     }
 
-    /// A product whose four bytes of `a` and `b` are added to a sum by `dpbd`.
+    /// A product in which `dot` adds those of a row of `a` and a column of `b`, four bytes each, to a sum.
     fn multiply<const C: usize, const A: usize, const B: usize>(
         &mut self,
-        dpbd: fn([u8; 4], [u8; 4], [u8; 4]) -> [u8; 4],
+        dot: fn([u8; 4], &mut dyn Iterator<Item = [[u8; 4]; 2]>) -> [u8; 4],
     ) {
         const { assert!(C != A && C != B && A != B) };
         let [[c_rows, c_bytes], [a_rows, a_bytes], [b_rows, b_bytes]] = [C, A, B].map(|r| self.shape(r));
@@ -40,12 +40,8 @@ impl Emulated {
         assert_eq!((c_rows, c_bytes, a_bytes / 4), (a_rows, b_bytes, b_rows), "the shapes fit");
         for m in 0..c_rows {
             let mut row = self.registers[C][m];
-            for k in 0..a_bytes / 4 {
-                for n in 0..c_bytes / 4 {
-                    let (a, b) = (self.dword(A, m, k), self.dword(B, k, n));
-                    let sum = &mut row.as_chunks_mut::<4>().0[n];
-                    *sum = dpbd(*sum, a, b);
-                }
+            for (n, sum) in row.as_chunks_mut::<4>().0[..c_bytes / 4].iter_mut().enumerate() {
+                *sum = dot(*sum, &mut (0..a_bytes / 4).map(|k| [self.dword(A, m, k), self.dword(B, k, n)]));
             }
             self.write_row_and_zero(C, m, &row[..c_bytes]);
         }
@@ -91,11 +87,21 @@ unsafe impl Tiles for Emulated {
     }
 
     unsafe fn dot<const C: usize, const A: usize, const B: usize>(&mut self) {
-        self.multiply::<C, A, B>(|c, a, b| dpbd(c, a.map(|a| i32::from(a as i8)), b));
+        self.multiply::<C, A, B>(|c, pairs| pairs.fold(c, |c, [a, b]| dpbd(c, a.map(|a| i32::from(a as i8)), b)));
     }
 
     unsafe fn dot_unsigned<const C: usize, const A: usize, const B: usize>(&mut self) {
-        self.multiply::<C, A, B>(|c, a, b| dpbd(c, a.map(i32::from), b));
+        self.multiply::<C, A, B>(|c, pairs| pairs.fold(c, |c, [a, b]| dpbd(c, a.map(i32::from), b)));
+    }
+
+    unsafe fn dot_bf16<const C: usize, const A: usize, const B: usize>(&mut self) {
+        self.multiply::<C, A, B>(|c, pairs| {
+            let [even, odd] = pairs.fold([0.0; 2], |sums, [a, b]| {
+                let ([a_even, a_odd], [b_even, b_odd]) = (bfloats(a), bfloats(b));
+                [flush(a_even.mul_add(b_even, sums[0])), flush(a_odd.mul_add(b_odd, sums[1]))]
+            });
+            flush(flush(f32::from_le_bytes(c)) + flush(even + odd)).to_le_bytes()
+        });
     }
 
     unsafe fn store<const REGISTER: usize>(&mut self, to: *mut u8, stride: usize) {
@@ -112,4 +118,13 @@ unsafe impl Tiles for Emulated {
 fn dpbd(c: [u8; 4], a: [i32; 4], b: [u8; 4]) -> [u8; 4] {
     let products = a.into_iter().zip(b).map(|(a, b)| a * i32::from(b as i8));
     products.fold(i32::from_le_bytes(c), i32::wrapping_add).to_le_bytes()
+}
+
+/// Both bfloats of four bytes, where what is too small to be normal is zero.
+fn bfloats([a, b, c, d]: [u8; 4]) -> [f32; 2] {
+    [[0, 0, a, b], [0, 0, c, d]].map(|bytes| flush(f32::from_le_bytes(bytes)))
+}
+
+fn flush(x: f32) -> f32 {
+    if x.is_subnormal() { 0.0f32.copysign(x) } else { x }
 }

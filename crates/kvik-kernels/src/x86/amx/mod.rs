@@ -100,6 +100,14 @@ pub(crate) unsafe trait Tiles {
     /// As [`Tiles::dot`].
     unsafe fn dot_unsigned<const C: usize, const A: usize, const B: usize>(&mut self);
 
+    /// `c += a * b` in floats: pairs of bfloats of a row of `a` with those of a lane of `b`. The products of even and
+    /// of odd columns are summed apart, each fused and from zero; both sums together are added to `c`. Numbers too
+    /// small to be normal count as zero, before and after each step.
+    ///
+    /// # Safety
+    /// As [`Tiles::dot`].
+    unsafe fn dot_bf16<const C: usize, const A: usize, const B: usize>(&mut self);
+
     /// Writes a register: row `i` to `i * stride` bytes behind `to`.
     ///
     /// # Safety

@@ -105,3 +105,48 @@ fn sums_wrap() {
     }
     assert_eq!(c, [i32::MIN + 3; 16]);
 }
+
+/// A product of bfloats of all magnitudes, infinity among them, added to such floats.
+fn sums_of_bfloats<T: Tiles>(pairs: usize, seed: u64) -> Vec<f32> {
+    let mut random = Random(seed);
+    let bfloat = |random: &mut Random| f32::from_bits((random.bits() as u32) << 16 & 0xbfff_0000 | 0x1000_0000);
+    let mut memory: [[[u8; 4]; 256]; 3] = std::array::from_fn(|_| [[0; 4]; 256]);
+    for bytes in memory.iter_mut().flatten() {
+        let [even, odd] = std::array::from_fn(|_| match random.bits() % 32 {
+            0 => f32::from_bits(random.bits() as u32 & 0x807f_0000),
+            1 => f32::INFINITY,
+            _ => bfloat(&mut random),
+        });
+        *bytes = (even.to_bits() >> 16 | odd.to_bits()).to_le_bytes();
+    }
+    let mut sums = [0.0f32; 256];
+    // SAFETY: the caller has found the units; all matrices have 16 rows of 64 bytes.
+    unsafe {
+        let mut tiles = T::configured(&Config::new(&[[16, 64], [16, pairs * 4], [pairs, 64]]));
+        tiles.load::<0>(memory[0].as_ptr().cast(), 64);
+        tiles.load::<1>(memory[1].as_ptr().cast(), 64);
+        tiles.load::<2>(memory[2].as_ptr().cast(), 64);
+        tiles.dot_bf16::<0, 1, 2>();
+        tiles.dot_bf16::<0, 1, 2>();
+        tiles.store::<0>(sums.as_mut_ptr().cast(), 64);
+    }
+    sums.to_vec()
+}
+
+#[test]
+fn bfloats_are_summed_as_described() {
+    if !usable() {
+        return skipped::skip("this machine has no amx");
+    }
+    let mut numbers = 0;
+    for seed in 0..2000 {
+        let pairs = seed as usize % 16 + 1;
+        let (found, expect) = (sums_of_bfloats::<Amx>(pairs, seed), sums_of_bfloats::<Emulated>(pairs, seed));
+        for (found, expect) in found.into_iter().zip(expect) {
+            let same = found.to_bits() == expect.to_bits() || found.is_nan() && expect.is_nan();
+            assert!(same, "{pairs} pairs, seed {seed}: {found:e} for {expect:e}");
+            numbers += usize::from(!expect.is_nan());
+        }
+    }
+    assert!(numbers > 100_000, "only {numbers} are numbers");
+}
