@@ -77,7 +77,9 @@ fn round_panel(x: &[f32], cols: usize, width: usize, out: &mut [u32]) {
             whole[..piece.len()].copy_from_slice(piece);
             let pairs = round_piece(&whole);
             match width {
-                TALL => out[pair_index(TALL, r, number * PIECE_PAIRS)..][..PIECE_PAIRS].copy_from_slice(&pairs),
+                TALL => {
+                    out[pair_index(TALL, r, number * PIECE_PAIRS)..][..PIECE_PAIRS].copy_from_slice(&pairs)
+                }
                 _ => {
                     let places = out[pair_index(width, r, number * PIECE_PAIRS)..].iter_mut().step_by(width);
                     pairs[..piece.len().div_ceil(2)].iter().zip(places).for_each(|(pair, to)| *to = *pair);

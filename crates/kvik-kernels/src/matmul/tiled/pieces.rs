@@ -1,7 +1,6 @@
 //! Bfloats: the units read tiles of weights as they lie and keep every output, in the order of `scalar::matmul`.
 //!
-//! Two tiles and two panels at a time use each register of inputs and weights twice. The columns are cut into spans
-//! whose weights stay in the first-level cache while all panels go by; sums wait in memory meanwhile, as they are.
+//! Two tiles and two panels at a time use each register of inputs and weights twice.
 
 use super::super::kernel::{TILES, Target};
 use super::{SUMS, W, X};
@@ -12,7 +11,6 @@ use crate::matrix::{TILE_ROWS, VECTOR};
 use crate::x86::amx::Tiles;
 
 /// Pieces of 32 columns in a span: 32 KiB of two tiles.
-const SPAN: usize = 16;
 /// Lines of a piece, of weights or of a panel, and of the sums of a panel and a tile.
 const PIECE: usize = 16;
 /// Panels at a time.
@@ -31,29 +29,42 @@ pub(super) unsafe fn compute<'a, T: Tiles>(
 ) {
     let Some(first) = targets.clone().next() else { return };
     let pieces = row_pairs(first.weights.cols(), TALL) / PIECE_PAIRS;
-    let sums = targets.clone().count().next_multiple_of(PANELS) * TILES * PIECE;
-    work.resize(TILES * PIECE + sums, Line::ZERO);
-    let (last, sums) = work.split_at_mut(TILES * PIECE);
+    work.resize((TILES + 1) * PIECE, Line::ZERO);
+    let (rest, sums) = work.split_at_mut(TILES * PIECE);
     // SAFETY: as the caller promises.
-    let weights = unsafe { Weights::new(&first, pieces, last) };
-    for start in (0..pieces).step_by(SPAN) {
-        let span = Span { start, end: pieces.min(start + SPAN), last: pieces };
-        let (mut panels, mut sums) = (targets.clone(), sums.chunks_exact_mut(PANELS * TILES * PIECE));
-        while let (Some(one), Some(sums)) = (panels.next(), sums.next()) {
-            let other = panels.next();
-            let next = first.next.filter(|_| one.panel == first.panel);
-            // SAFETY: as the caller promises; the sums are those of these panels.
-            unsafe { add_span(units, &weights, &span, [Some(&one), other.as_ref()], next, sums) };
-        }
+    let weights = unsafe { Weights::new(&first, pieces, rest) };
+    let (mut panels, rounds) = (targets.clone(), targets.count().div_ceil(PANELS));
+    for round in 0..rounds {
+        let targets: [_; PANELS] = std::array::from_fn(|_| panels.next());
+        let ahead = Ahead { next: first.next.unwrap_or(first.starts), round, rounds };
+        // SAFETY: as the caller promises.
+        unsafe { outputs(units, &weights, pieces, targets.each_ref().map(Option::as_ref), &ahead, sums) };
     }
 }
 
-/// Some of the pieces of the columns.
-struct Span {
-    start: usize,
-    end: usize,
-    /// Pieces of all columns.
-    last: usize,
+/// What to ask for meanwhile: of the tiles that come next, a share of the pieces in each round.
+struct Ahead {
+    next: [*const u8; TILES],
+    round: usize,
+    rounds: usize,
+}
+
+impl Ahead {
+    #[inline(always)]
+    fn fetch(&self, piece: usize) {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        if piece % self.rounds != self.round {
+            return;
+        }
+        for tile in self.next {
+            for line in 0..PIECE {
+                // SAFETY: a prefetch reads nothing.
+                unsafe {
+                    _mm_prefetch::<_MM_HINT_T1>(tile.wrapping_add((piece * PIECE + line) * VECTOR).cast())
+                };
+            }
+        }
+    }
 }
 
 /// Two tiles of weights in pieces.
@@ -72,7 +83,8 @@ impl Weights {
         let pairs = target.weights.cols().div_ceil(2);
         let whole = pairs / PIECE_PAIRS;
         rest.fill(Line::ZERO);
-        for (tile, rest) in target.starts.iter().zip(rest.chunks_exact_mut(PIECE)).filter(|_| whole < pieces) {
+        for (tile, rest) in target.starts.iter().zip(rest.chunks_exact_mut(PIECE)).filter(|_| whole < pieces)
+        {
             let left = (pairs - whole * PIECE_PAIRS) * VECTOR;
             // SAFETY: so many bytes of the tile are behind its whole pieces.
             unsafe {
@@ -93,18 +105,17 @@ impl Weights {
     }
 }
 
-/// Adds a span of columns to the sums of one or two panels; the last span stores them as outputs. Asks for `next`
-/// meanwhile.
+/// Computes and stores two tiles for one or two panels.
 ///
 /// # Safety
-/// As [`compute`]; `sums` has room for those of two panels and two tiles.
+/// As [`compute`]; `sums` has room for those of a panel and a tile.
 #[inline(always)]
-unsafe fn add_span<T: Tiles>(
+unsafe fn outputs<T: Tiles>(
     units: &mut T,
     weights: &Weights,
-    span: &Span,
+    pieces: usize,
     targets: [Option<&Target>; PANELS],
-    next: Option<[*const u8; TILES]>,
+    ahead: &Ahead,
     sums: &mut [Line],
 ) {
     let [Some(one), other] = targets else { return };
@@ -112,22 +123,21 @@ unsafe fn add_span<T: Tiles>(
     let inputs = [one, other.unwrap_or(one)].map(inputs);
     // SAFETY: as the caller promises.
     unsafe {
-        begin(units, span.start == 0, other.is_some(), sums.as_ptr().cast());
-        for piece in span.start..span.end {
+        begin(units);
+        for piece in 0..pieces {
             let x = inputs.map(|x| x.wrapping_add(piece * PIECE * VECTOR));
             let w = [weights.piece(0, piece), weights.piece(1, piece)];
-            fetch(next, piece);
+            ahead.fetch(piece);
             match other.is_some() {
                 true => multiply_two(units, x, w),
                 false => multiply_one(units, x[0], w),
             }
         }
-        end(units, other.is_some(), sums.as_mut_ptr().cast());
-    }
-    if span.end == span.last {
-        for (target, sums) in targets.into_iter().flatten().zip(sums.chunks_exact(TILES * PIECE)) {
-            // SAFETY: as the caller promises.
-            unsafe { store(target, sums) };
+        store_sums::<T, { SUMS[0] }>(units, one, 0, sums);
+        store_sums::<T, { SUMS[1] }>(units, one, 1, sums);
+        if let Some(other) = other {
+            store_sums::<T, { SUMS[2] }>(units, other, 0, sums);
+            store_sums::<T, { SUMS[3] }>(units, other, 1, sums);
         }
     }
 }
@@ -139,60 +149,23 @@ fn inputs(target: &Target) -> *const u8 {
     target.x.pairs()[target.panel.start * pairs..].as_ptr().cast()
 }
 
-/// Asks for a piece of the tiles that come next.
-#[inline(always)]
-fn fetch(next: Option<[*const u8; TILES]>, piece: usize) {
-    use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-    for tile in next.into_iter().flatten() {
-        for line in 0..PIECE {
-            // SAFETY: a prefetch reads nothing.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(tile.wrapping_add((piece * PIECE + line) * VECTOR).cast()) };
-        }
-    }
-}
-
-/// Zero sums, or those that wait at `from`: of the first panel, and with `both` of the second.
+/// Makes all sums zero.
 ///
 /// # Safety
-/// As [`add_span`].
+/// As [`compute`].
 #[inline(always)]
-unsafe fn begin<T: Tiles>(units: &mut T, zero: bool, both: bool, from: *const u8) {
-    macro_rules! each {
-        ($($number:literal),*) => {$(
-            // SAFETY: as the caller promises.
-            unsafe {
-                match zero {
-                    true => units.zero::<{ SUMS[$number] }>(),
-                    false => units.load::<{ SUMS[$number] }>(from.add($number * PIECE * VECTOR), VECTOR),
-                }
-            }
-        )*};
-    }
-    each!(0, 1);
-    if both {
-        each!(2, 3);
-    }
-}
-
-/// Writes the sums where [`begin`] finds them.
-///
-/// # Safety
-/// As [`add_span`].
-#[inline(always)]
-unsafe fn end<T: Tiles>(units: &mut T, both: bool, to: *mut u8) {
+unsafe fn begin<T: Tiles>(units: &mut T) {
     // SAFETY: as the caller promises.
     unsafe {
-        units.store::<{ SUMS[0] }>(to, VECTOR);
-        units.store::<{ SUMS[1] }>(to.add(PIECE * VECTOR), VECTOR);
-        if both {
-            units.store::<{ SUMS[2] }>(to.add(2 * PIECE * VECTOR), VECTOR);
-            units.store::<{ SUMS[3] }>(to.add(3 * PIECE * VECTOR), VECTOR);
-        }
+        units.zero::<{ SUMS[0] }>();
+        units.zero::<{ SUMS[1] }>();
+        units.zero::<{ SUMS[2] }>();
+        units.zero::<{ SUMS[3] }>();
     }
 }
 
 /// # Safety
-/// As [`add_span`]; `x` and `w` are a piece of each panel and tile.
+/// As [`outputs`]; `x` and `w` are a piece of each panel and tile.
 #[inline(always)]
 unsafe fn multiply_two<T: Tiles>(units: &mut T, x: [*const u8; PANELS], w: [*const u8; TILES]) {
     // SAFETY: as the caller promises.
@@ -222,20 +195,29 @@ unsafe fn multiply_one<T: Tiles>(units: &mut T, x: *const u8, w: [*const u8; TIL
     }
 }
 
-/// Copies the sums of a panel to the outputs of two tiles, without the padding of either.
+/// Writes the sums of a panel for tile `t` to its outputs, without the padding of either. `room` is for those of
+/// one.
 ///
 /// # Safety
 /// As [`compute`]; the sums are those of the target.
-unsafe fn store(target: &Target, sums: &[Line]) {
-    let rows = target.weights.rows();
-    for (tile, sums) in target.tiles.iter().zip(sums.chunks_exact(PIECE)) {
-        let start = tile * TILE_ROWS;
-        for (r, sums) in sums[..target.panel.rows].iter().enumerate() {
-            // SAFETY: the row is one of the inputs, and so many outputs are left behind `start`.
-            unsafe {
-                let to = target.out.add((target.panel.start + r) * rows + start);
-                to.copy_from_nonoverlapping(sums.0.as_ptr().cast(), TILE_ROWS.min(rows - start));
-            }
+#[inline(always)]
+unsafe fn store_sums<T: Tiles, const SUMS: usize>(
+    units: &mut T,
+    target: &Target,
+    t: usize,
+    room: &mut [Line],
+) {
+    let (rows, start) = (target.weights.rows(), target.tiles[t] * TILE_ROWS);
+    // SAFETY: the panel's rows are some of the inputs, and the tile has outputs behind `start`.
+    unsafe {
+        let to = target.out.add(target.panel.start * rows + start);
+        if target.panel.rows == TALL && start + TILE_ROWS <= rows {
+            return units.store::<SUMS>(to.cast(), rows * size_of::<f32>());
+        }
+        units.store::<SUMS>(room.as_mut_ptr().cast(), VECTOR);
+        for (r, sums) in room[..target.panel.rows].iter().enumerate() {
+            let len = TILE_ROWS.min(rows - start);
+            to.add(r * rows).copy_from_nonoverlapping(sums.0.as_ptr().cast(), len);
         }
     }
 }

@@ -9,6 +9,9 @@ pub(crate) struct Emulated {
     registers: [[[u8; ROW_BYTES]; ROWS]; REGISTERS],
 }
 
+/// A sum and what four bytes of a row and of a column, for each of their pairs, add to it.
+type Dot = fn([u8; 4], &mut dyn Iterator<Item = [[u8; 4]; 2]>) -> [u8; 4];
+
 impl Emulated {
     /// `[rows, bytes of a row]` of a register that is configured.
     fn shape(&self, register: usize) -> [usize; 2] {
@@ -30,10 +33,7 @@ impl Emulated {
     }
 
     /// A product in which `dot` adds those of a row of `a` and a column of `b`, four bytes each, to a sum.
-    fn multiply<const C: usize, const A: usize, const B: usize>(
-        &mut self,
-        dot: fn([u8; 4], &mut dyn Iterator<Item = [[u8; 4]; 2]>) -> [u8; 4],
-    ) {
+    fn multiply<const C: usize, const A: usize, const B: usize>(&mut self, dot: Dot) {
         const { assert!(C != A && C != B && A != B) };
         let [[c_rows, c_bytes], [a_rows, a_bytes], [b_rows, b_bytes]] = [C, A, B].map(|r| self.shape(r));
         assert!([c_bytes, a_bytes, b_bytes].iter().all(|bytes| bytes % 4 == 0));
@@ -87,7 +87,9 @@ unsafe impl Tiles for Emulated {
     }
 
     unsafe fn dot<const C: usize, const A: usize, const B: usize>(&mut self) {
-        self.multiply::<C, A, B>(|c, pairs| pairs.fold(c, |c, [a, b]| dpbd(c, a.map(|a| i32::from(a as i8)), b)));
+        self.multiply::<C, A, B>(|c, pairs| {
+            pairs.fold(c, |c, [a, b]| dpbd(c, a.map(|a| i32::from(a as i8)), b))
+        });
     }
 
     unsafe fn dot_unsigned<const C: usize, const A: usize, const B: usize>(&mut self) {

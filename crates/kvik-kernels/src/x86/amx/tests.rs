@@ -109,7 +109,8 @@ fn sums_wrap() {
 /// A product of bfloats of all magnitudes, infinity among them, added to such floats.
 fn sums_of_bfloats<T: Tiles>(pairs: usize, seed: u64) -> Vec<f32> {
     let mut random = Random(seed);
-    let bfloat = |random: &mut Random| f32::from_bits((random.bits() as u32) << 16 & 0xbfff_0000 | 0x1000_0000);
+    let bfloat =
+        |random: &mut Random| f32::from_bits((random.bits() as u32) << 16 & 0xbfff_0000 | 0x1000_0000);
     let mut memory: [[[u8; 4]; 256]; 3] = std::array::from_fn(|_| [[0; 4]; 256]);
     for bytes in memory.iter_mut().flatten() {
         let [even, odd] = std::array::from_fn(|_| match random.bits() % 32 {
