@@ -165,7 +165,7 @@ def row(work, samples):
             of_peers.setdefault(engine.peer or engine.name, []).append(engine.name)
     case = work.case
     return {
-        "weights": case.weights, "work": work.what, "depth": case.depth, "kv": case.kv,
+        "weights": case.shown_weights, "work": work.what, "depth": case.depth, "kv": case.kv,
         "kvik_ts": round(medians["kvik"], 2),
         **beside(medians, sum(of_peers.values(), [])),
         "in_one_process": case.in_one_process, "medians": medians, "samples": {engine.name: speeds for engine, speeds in samples.items()},

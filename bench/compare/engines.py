@@ -74,7 +74,8 @@ def kvik(programs, model, case, works, samples, own_prompts=False):
 
 def converted(model, case):
     """The flag that makes this type of a model file of another one."""
-    return [] if model.stem.endswith(case.weights) else ["--weights", case.weights]
+    weights = case.made or case.weights
+    return [] if model.stem.endswith(weights) else ["--weights", weights]
 
 
 def versions(programs, peers):

@@ -147,6 +147,8 @@ def test_the_table_has_every_row_with_a_figure_and_a_ratio(compare):
         ("q4_k_m", "prefill 512", 0, "f16"),
         ("f16", "prefill 512", 0, "f16"),
         ("bf16", "prefill 512", 0, "f16"),
+        ("f16 as bf16", "prefill 512", 0, "f16"),
+        ("q8_0", "prefill 32", 190, "f16"),
         ("q8_0", "prefill 512", 4096, "f16"),
         ("q8_0", "prefill 512", 4096, "q8"),
         ("q8_0", "decode 64", 0, "f16"),
@@ -156,22 +158,23 @@ def test_the_table_has_every_row_with_a_figure_and_a_ratio(compare):
         ("q8_0", "decode 64", 4096, "f16"),
         ("q8_0", "decode 64", 4096, "q8"),
         ("q8_0", "decode 64", 4096, "q4"),
+        ("q8_0", "decode 32 x3", 512, "f16"),
         ("q8_0", "decode 32 x4", 512, "f16"),
         ("q8_0", "decode 32 x16", 512, "f16"),
         ("q8_0", "decode 32 x16", 4096, "f16"),
     ]
     assert all(len(speeds) == 3 for r in out["results"] for speeds in r["samples"].values())
     assert all(r["ratio"] == round(r["kvik_ts"] / r["beside_ts"], 3) for r in out["results"])
-    assert [r["beside"] == "kvik, own prompts" for r in out["results"]] == [False] * 16 + [True]
+    assert [r["beside"] == "kvik, own prompts" for r in out["results"]] == [False] * 19 + [True]
     assert out["versions"] == {"kvik": "kvik 1.2", "peer": "llama.cpp, llama-bench 1.2"}
-    assert len(stdout.splitlines()) == 2 + 17
+    assert len(stdout.splitlines()) == 2 + 20
     measured = sum(len(r["samples"]) * (1 if r["in_one_process"] else 3) for r in out["results"])
     assert len(stderr.splitlines()) == measured
 
 
 def test_prefill_and_decode_share_a_process_and_a_filling_of_the_depth():
     cases = by_case(published())
-    assert sum(len(works) for works in cases.values()) == 17
+    assert sum(len(works) for works in cases.values()) == 20
     shared = [(case.weights, case.depth, case.kv) for case, works in cases.items() if len(works) == 2]
     assert shared == [("q8_0", 0, "f16"), ("q4_0", 0, "f16"), ("q4_k_m", 0, "f16"), ("f16", 0, "f16"), ("q8_0", 4096, "f16"), ("q8_0", 4096, "q8")]
 

@@ -15,6 +15,12 @@ class Case:
     sequences: int = 1
     own_prompts: bool = False
     """Compared with kvik without shared reads instead of the peer."""
+    made: str = ""
+    """What kvik makes of the weights while it loads them, where that is not what the file has."""
+
+    @property
+    def shown_weights(self):
+        return f"{self.weights} as {self.made}" if self.made else self.weights
 
     @property
     def quantised_kv(self):
@@ -41,7 +47,7 @@ class Work:
     def name(self):
         """How progress shows it and `--rows` finds it."""
         case = self.case
-        return f"{case.weights} {self.what} @{case.depth} kv {case.kv}{' own prompts' if case.own_prompts else ''}"
+        return f"{case.shown_weights} {self.what} @{case.depth} kv {case.kv}{' own prompts' if case.own_prompts else ''}"
 
     @property
     def what(self):
@@ -52,13 +58,17 @@ def published():
     """The rows of the table that the project publishes."""
     for weights in ("q8_0", "q4_0", "q4_k_m", "f16", "bf16"):
         yield Work(Case(weights), PREFILL, 512)
+    # Some peers compute half floats as bfloats.
+    yield Work(Case("f16", made="bf16"), PREFILL, 512)
+    # A user's part behind a cached system prompt.
+    yield Work(Case("q8_0", depth=190), PREFILL, 32)
     for kv in ("f16", "q8"):
         yield Work(Case("q8_0", depth=4096, kv=kv), PREFILL, 512)
     for weights in ("q8_0", "q4_0", "q4_k_m", "f16"):
         yield Work(Case(weights), DECODE, 64)
     for kv in ("f16", "q8", "q4"):
         yield Work(Case("q8_0", depth=4096, kv=kv), DECODE, 64)
-    for sequences in (4, 16):
+    for sequences in (3, 4, 16):
         yield Work(Case("q8_0", depth=512, sequences=sequences), DECODE, 32)
     yield Work(Case("q8_0", depth=4096, sequences=16, own_prompts=True), DECODE, 32)
 
