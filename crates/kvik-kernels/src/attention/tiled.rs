@@ -23,6 +23,9 @@ use crate::x86::amx::{Config, Tiles};
 
 /// Query rows of a product: the rows of a register.
 const QUERY_ROWS: usize = 16;
+/// Query rows of a call from which the units are used. With 96, as prompts have, they are 8% faster on a Xeon 6;
+/// 32 rows, of sequences that share a prompt, took a third longer than without them.
+const ROWS_FROM: usize = 64;
 /// Dimensions of a product: the bytes of a row.
 const STEP: usize = 64;
 /// Rows of a register of keys, four dimensions of 16 positions each.
@@ -58,7 +61,7 @@ thread_local! {
 /// As [`quantised::scores`](super::quantised::scores), for keys in q8, and the machine has these units.
 #[inline(always)]
 pub(super) unsafe fn scores<I: I32x16, T: Tiles>(call: &ScoreCall<'_>) {
-    let full = call.q.len() / QUERY_ROWS * QUERY_ROWS;
+    let full = if call.q.len() < ROWS_FROM { 0 } else { call.q.len() / QUERY_ROWS * QUERY_ROWS };
     // SAFETY: as the caller promises.
     unsafe {
         if full > 0 {
@@ -295,7 +298,7 @@ mod tests {
     }
 
     fn check(scores: unsafe fn(&ScoreCall<'_>)) {
-        let shapes = (1..=256_usize, 1..=16_usize, 1..=50_usize, any::<u64>());
+        let shapes = (1..=256_usize, 1..=16_usize, 1..=120_usize, any::<u64>());
         proptest!(ProptestConfig::with_cases(100), |((head_dim, tiles, query_rows, seed) in shapes)| {
             let case = Case::new(head_dim, tiles, query_rows, seed);
             prop_assert_eq!(case.scores(scores), case.scores(kernels(Isa::Scalar).scores));
