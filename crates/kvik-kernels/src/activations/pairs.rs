@@ -72,20 +72,25 @@ fn round_avx2(x: &[f32], cols: usize, width: usize, out: &mut [u32]) {
 #[inline(always)]
 fn round_panel(x: &[f32], cols: usize, width: usize, out: &mut [u32]) {
     for (r, row) in x.chunks_exact(cols).enumerate() {
-        for (number, piece) in row.chunks(PIECE).enumerate() {
-            let mut whole = [0.0; PIECE];
-            whole[..piece.len()].copy_from_slice(piece);
-            let pairs = round_piece(&whole);
-            match width {
-                TALL => {
-                    out[pair_index(TALL, r, number * PIECE_PAIRS)..][..PIECE_PAIRS].copy_from_slice(&pairs)
-                }
-                _ => {
-                    let places = out[pair_index(width, r, number * PIECE_PAIRS)..].iter_mut().step_by(width);
-                    pairs[..piece.len().div_ceil(2)].iter().zip(places).for_each(|(pair, to)| *to = *pair);
-                }
-            }
+        let (pieces, rest) = row.as_chunks::<PIECE>();
+        for (number, piece) in pieces.iter().enumerate() {
+            place(round_piece(piece), width, r, number, out);
         }
+        if !rest.is_empty() {
+            let mut last = [0.0; PIECE];
+            last[..rest.len()].copy_from_slice(rest);
+            place(round_piece(&last), width, r, pieces.len(), out);
+        }
+    }
+}
+
+/// Puts the pairs of a piece of row `r` where they stand in a panel; those behind its last are left out.
+#[inline(always)]
+fn place(pairs: [u32; PIECE_PAIRS], width: usize, r: usize, piece: usize, out: &mut [u32]) {
+    let to = &mut out[pair_index(width, r, piece * PIECE_PAIRS)..];
+    match width {
+        TALL => to[..PIECE_PAIRS].copy_from_slice(&pairs),
+        _ => to.iter_mut().step_by(width).zip(pairs).for_each(|(to, pair)| *to = pair),
     }
 }
 
