@@ -67,7 +67,7 @@ impl Pool {
     /// When the operating system refuses a thread.
     pub fn new(threads: usize) -> Pool {
         let threads = threads.clamp(1, JOINED as usize);
-        let shared = Arc::new(Shared::new());
+        let shared = Arc::new(Shared::new(threads));
         let spawn = |worker| {
             let shared = Arc::clone(&shared);
             sync::spawn("kvik-worker", move || shared.serve(worker))
@@ -151,6 +151,8 @@ struct Shared {
     sleep: Mutex<()>,
     job_posted: Condvar,
     job_left: Condvar,
+    /// Whether there are more threads than cores.
+    crowded: bool,
 }
 
 /// What a job does: a function of worker and task.
@@ -170,7 +172,7 @@ unsafe impl Sync for Shared {}
 unsafe impl Send for Shared {}
 
 impl Shared {
-    fn new() -> Shared {
+    fn new(threads: usize) -> Shared {
         Shared {
             gate: Apart(AtomicU64::new(0)),
             next_task: Apart(AtomicUsize::new(0)),
@@ -179,6 +181,7 @@ impl Shared {
             sleep: Mutex::new(()),
             job_posted: Condvar::new(),
             job_left: Condvar::new(),
+            crowded: std::thread::available_parallelism().is_ok_and(|cores| threads > cores.get()),
         }
     }
 
@@ -214,7 +217,7 @@ impl Shared {
     /// Waits until no worker is inside, so that the job may be forgotten.
     fn wait_until_left(&self) {
         let nobody_inside = || (self.gate.load(Ordering::Acquire) & JOINED == 0).then_some(());
-        if spin(nobody_inside).is_some() {
+        if spin(self.crowded, nobody_inside).is_some() {
             return;
         }
         let mut sleep = sync::lock(&self.sleep);
@@ -249,7 +252,7 @@ impl Shared {
             let round = gate & !(ROUND - 1);
             (gate & OPEN != 0 && round != last).then_some(round)
         };
-        if let Some(round) = spin(|| open_round(self.gate.load(Ordering::Relaxed))) {
+        if let Some(round) = spin(self.crowded, || open_round(self.gate.load(Ordering::Relaxed))) {
             return round;
         }
         let mut sleep = sync::lock(&self.sleep);
@@ -306,7 +309,7 @@ mod tests {
 
     #[test]
     fn what_is_polled_and_what_is_taken_share_no_line() {
-        let shared = Shared::new();
+        let shared = Shared::new(1);
         let address = |at: *const u8| at.addr();
         let gate = address((&raw const *shared.gate).cast());
         let task = address((&raw const *shared.next_task).cast());

@@ -16,10 +16,11 @@ pub(super) const SPIN: Duration = Duration::from_micros(50);
 #[cfg(not(loom))]
 const POLLS_PER_LOOK: u32 = 32;
 
-/// Polls until `poll` has something or the time is over.
+/// Polls until `poll` has something or the time is over. In a pool that is `crowded`, with more threads than cores, it
+/// lets others go on between polls: what it waits for may be done by a thread that has no core.
 #[cfg(not(loom))]
 #[inline]
-pub(super) fn spin<T>(mut poll: impl FnMut() -> Option<T>) -> Option<T> {
+pub(super) fn spin<T>(crowded: bool, mut poll: impl FnMut() -> Option<T>) -> Option<T> {
     let mut round = || {
         for _ in 0..POLLS_PER_LOOK {
             if let Some(found) = poll() {
@@ -41,12 +42,15 @@ pub(super) fn spin<T>(mut poll: impl FnMut() -> Option<T>) -> Option<T> {
         if start.elapsed() >= SPIN {
             return None;
         }
+        if crowded {
+            std::thread::yield_now();
+        }
     }
 }
 
 /// Under loom nothing is gained by polling, and every poll multiplies the interleavings.
 #[cfg(loom)]
-pub(super) fn spin<T>(_poll: impl FnMut() -> Option<T>) -> Option<T> {
+pub(super) fn spin<T>(_crowded: bool, _poll: impl FnMut() -> Option<T>) -> Option<T> {
     None
 }
 
@@ -60,7 +64,7 @@ mod tests {
         let busy = Duration::from_nanos(poll_ns);
         let wait = || {
             let start = Instant::now();
-            let nothing: Option<()> = spin(|| {
+            let nothing: Option<()> = spin(false, || {
                 let poll = Instant::now();
                 while poll.elapsed() < busy {}
                 None
@@ -85,10 +89,10 @@ mod tests {
     /// processor is, or the program that plays one.
     #[test]
     fn what_is_there_is_found_at_once_and_what_comes_is_found_later() {
-        assert_eq!(spin(|| Some(7)), Some(7));
+        assert_eq!(spin(false, || Some(7)), Some(7));
         let last = 2 * POLLS_PER_LOOK;
         let mut polls = 0;
-        let found = spin(|| {
+        let found = spin(false, || {
             polls += 1;
             (polls == last).then_some(polls)
         });
