@@ -1,5 +1,7 @@
 //! Statistics of a running engine.
 
+use std::time::Duration;
+
 use kvik_cache::CacheStats;
 use kvik_cache::tier::TierStats;
 
@@ -60,6 +62,10 @@ impl DraftSources {
 pub struct Counters {
     /// Batches computed.
     pub steps: u64,
+    /// Time of the steps that computed them.
+    pub step_time: Duration,
+    /// Of it, the time that the model took.
+    pub model_time: Duration,
     /// Prompt tokens of admitted requests.
     pub prompt_tokens: u64,
     /// Prompt tokens reused from the cache.

@@ -118,6 +118,8 @@ fn answers_do_not_depend_on_other_requests() {
         assert_eq!(report.cached_tokens + report.computed_tokens, request.prompt.len());
     }
     let stats = engine.stats();
+    let (steps, model) = (stats.counters.step_time, stats.counters.model_time);
+    assert!(!model.is_zero() && model < steps, "{model:?} of {steps:?}");
     assert!(stats.counters.reused_tokens > 1000, "{stats:?}");
     assert_eq!((stats.running, stats.waiting, stats.kv_owned_bytes), (0, 0, 0));
 }

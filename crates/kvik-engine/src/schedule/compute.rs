@@ -24,6 +24,7 @@ impl Scheduler {
             plan.with_batch(&self.running, &self.ram.cache, |batch| runner.forward(batch, watched))
         });
         let elapsed = self.now().saturating_sub(started);
+        self.results.counters.model_time += elapsed;
         match computed {
             Ok(outputs) => {
                 watching.put_back(&mut self.running);

@@ -149,10 +149,15 @@ impl Scheduler {
 
     /// One round: decides which rows to compute, computes them, and publishes what has ended.
     pub fn step(&mut self, runner: &mut dyn Runner) {
+        let started = self.now();
         let plan = self.plan(runner);
+        let computes = !plan.is_empty();
         plan.note_overtaken(&mut self.running);
         self.compute(plan, runner);
         self.publish(runner);
+        if computes {
+            self.results.counters.step_time += self.now().saturating_sub(started);
+        }
     }
 
     /// Settles who runs and chooses the rows of this step.

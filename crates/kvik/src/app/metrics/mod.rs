@@ -87,6 +87,8 @@ struct Gauges {
     drafted: Family<DraftLabels, Counter>,
     accepted: Family<DraftLabels, Counter>,
     preemptions: Counter,
+    step_seconds: Counter<f64, AtomicU64>,
+    model_seconds: Counter<f64, AtomicU64>,
     waiting: Gauge,
     running: Gauge,
     kv_bytes: Gauge,
@@ -112,6 +114,8 @@ impl Metrics {
                 "preemptions",
                 "Sequences that gave up their blocks for others and came back",
             ),
+            step_seconds: add(r, "step_seconds", "Time of steps that computed something"),
+            model_seconds: add(r, "model_seconds", "Of it, time that the model took"),
             waiting: add(r, "requests_waiting", "Requests that wait for admission"),
             running: add(r, "requests_running", "Sequences that are computed now"),
             kv_bytes: add(r, "kv_budget_bytes", "Memory for keys and values"),
@@ -229,6 +233,10 @@ impl Gauges {
             }
         }
         self.preemptions.inner().store(done.preemptions, Ordering::Relaxed);
+        for (counter, time) in [(&self.step_seconds, done.step_time), (&self.model_seconds, done.model_time)]
+        {
+            counter.inner().store(time.as_secs_f64().to_bits(), Ordering::Relaxed);
+        }
         let pairs = [
             (&self.waiting, stats.waiting),
             (&self.running, stats.running),
