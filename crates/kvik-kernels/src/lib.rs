@@ -23,6 +23,7 @@ mod scalar;
 #[cfg(test)]
 mod testing;
 mod threads;
+mod vectorised;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -39,3 +40,4 @@ pub use matrix::{Matrix, MatrixError};
 pub use ops::{RopeStyle, RopeTable, add, add_bias, rms_norm, rms_norm_in_place, rope, rope_back, silu_mul};
 pub use quant::{WeightType, dequantize, quantize};
 pub use threads::{Pool, performance_cores};
+pub use vectorised::vectorised;

@@ -1,10 +1,14 @@
 //! Truncation (top-k, top-p, min-p), temperature, and the draw.
 
 use kvik_cache::Token;
+use kvik_kernels::vectorised;
 
 use super::nucleus;
 use super::select::{self, Candidate};
 use crate::api::Sampling;
+
+/// Weights of the whole vocabulary that are summed together.
+const PART: usize = 1024;
 
 /// Draws a token from `logits`, shape `[vocab]`, with `unit` in `[0, 1)`.
 pub(super) fn draw(
@@ -62,8 +66,8 @@ fn draw_candidate(
     unit: f64,
     weights: &mut Vec<f32>,
 ) -> Token {
-    weights.clear();
-    weights.extend(candidates.iter().map(|c| select::exp((c.logit - max) / temperature)));
+    let logits = candidates.iter().map(|candidate| candidate.logit);
+    select::weigh(logits, max, temperature, weights);
     let total: f64 = weights.iter().map(|&w| f64::from(w)).sum();
     let index = pick(weights, unit * total).unwrap_or(0);
     candidates[index].token
@@ -71,14 +75,10 @@ fn draw_candidate(
 
 /// Draws from the whole vocabulary, in the order of token ids.
 fn draw_any(logits: &[f32], max: f32, temperature: f32, unit: f64, weights: &mut Vec<f32>) -> Option<Token> {
-    const PART: usize = 1024;
-    weights.clear();
-    weights.extend(logits.iter().map(|&logit| select::exp((logit - max) / temperature)));
-    let sum = |part: &[f32]| part.iter().map(|&w| f64::from(w)).sum::<f64>();
-    let total: f64 = weights.chunks(PART).map(sum).sum();
-    let mut target = unit * total;
-    for (index, part) in weights.chunks(PART).enumerate() {
-        let mass = sum(part);
+    select::weigh(logits.iter().copied(), max, temperature, weights);
+    let masses = part_masses(weights);
+    let mut target = unit * masses.iter().sum::<f64>();
+    for (index, (part, mass)) in weights.chunks(PART).zip(masses).enumerate() {
         if target < mass {
             return pick(part, target).map(|within| (index * PART + within) as Token);
         }
@@ -86,6 +86,33 @@ fn draw_any(logits: &[f32], max: f32, temperature: f32, unit: f64, weights: &mut
     }
     // Rounding carried the target past the end: take the last possible token.
     weights.iter().rposition(|&w| w > 0.0).map(|token| token as Token)
+}
+
+/// The sum of each [`PART`] of `weights`, element after element. An addition waits for the one before it, so several
+/// parts are summed beside each other.
+fn part_masses(weights: &[f32]) -> Vec<f64> {
+    const BESIDE: usize = 8;
+    let mut masses = Vec::with_capacity(weights.len().div_ceil(PART));
+    let (parts, rest) = weights.as_chunks::<PART>();
+    let (groups, single) = parts.as_chunks::<BESIDE>();
+    for group in groups {
+        masses.extend(vectorised(
+            #[inline(always)]
+            || {
+                let mut sums = [0f64; BESIDE];
+                for at in 0..PART {
+                    for (sum, part) in sums.iter_mut().zip(group) {
+                        *sum += f64::from(part[at]);
+                    }
+                }
+                sums
+            },
+        ));
+    }
+    let sum = |part: &[f32]| part.iter().map(|&weight| f64::from(weight)).sum::<f64>();
+    masses.extend(single.iter().map(|part| sum(part)));
+    masses.extend(rest.chunks(PART).map(sum));
+    masses
 }
 
 /// The index at which the running sum of `weights` passes `target`.

@@ -14,6 +14,7 @@ mod random;
 mod select;
 
 use kvik_cache::Token;
+use kvik_kernels::vectorised;
 use toktrie::SimpleVob;
 
 use crate::api::Sampling;
@@ -65,6 +66,9 @@ impl Sampler {
     /// Chooses from `logits`, shape `[vocab]`; `mask` holds the tokens that the grammar allows.
     /// `None` when no token is possible.
     pub fn sample(&self, logits: &[f32], mask: Option<&SimpleVob>, scratch: &mut Scratch) -> Option<Token> {
+        if let Some(mask) = mask.filter(|_| self.sampling.temperature <= 0.0 && !self.edits()) {
+            return select::likeliest_among(logits, mask.as_slice());
+        }
         let Scratch { logits: edited, weights, candidates } = scratch;
         let logits = if self.edits() || mask.is_some() {
             edited.clear();
@@ -120,19 +124,17 @@ impl Sampler {
 /// Sets the logits of tokens that `mask` excludes to negative infinity.
 fn forbid(logits: &mut [f32], mask: &SimpleVob) {
     let mut words = mask.as_slice().iter();
-    for lane in logits.chunks_mut(32) {
-        match words.next().copied().unwrap_or(0) {
-            u32::MAX => {}
-            0 => lane.fill(f32::NEG_INFINITY),
-            word => {
+    vectorised(
+        #[inline(always)]
+        || {
+            for lane in logits.chunks_mut(32) {
+                let word = words.next().copied().unwrap_or(0);
                 for (bit, logit) in lane.iter_mut().enumerate() {
-                    if word >> bit & 1 == 0 {
-                        *logit = f32::NEG_INFINITY;
-                    }
+                    *logit = if word >> bit & 1 == 0 { f32::NEG_INFINITY } else { *logit };
                 }
             }
-        }
-    }
+        },
+    );
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! is almost flat.
 
 use kvik_cache::Token;
+use kvik_kernels::vectorised;
 
 use super::select::{self, Candidate};
 
@@ -28,23 +29,83 @@ pub(super) fn nucleus(logits: &[f32], max: f32, p: f32, candidates: &mut Vec<Can
         .unwrap_or((BUCKETS, 0.0));
     candidates.clear();
     let mut border = Vec::new();
-    let floor = floor(max, last + 1);
-    for (index, lane) in logits.chunks(LANE).enumerate() {
-        if !lane.iter().fold(false, |any, &logit| any | (logit >= floor)) {
-            continue;
-        }
-        for (offset, &logit) in lane.iter().enumerate().filter(|(_, logit)| **logit >= floor) {
-            let candidate = Candidate { token: (index * LANE + offset) as Token, logit };
-            match bucket(logit, max) as usize {
-                inside if inside < last => candidates.push(candidate),
-                inside if inside == last => border.push(candidate),
+    let edge = Edge { max, floor: floor(max, last + 1), last: last as u32 };
+    edge.collect(logits, candidates, &mut border);
+    border.sort_unstable_by(select::descending);
+    cut(&mut border, max, wanted - before);
+    candidates.extend(border);
+}
+
+/// Where a nucleus ends: in the bucket `last`, whose logits and those before are at least `floor`.
+struct Edge {
+    max: f32,
+    floor: f32,
+    last: u32,
+}
+
+impl Edge {
+    /// Fills `inside` with the tokens in the buckets before the last one, and `border` with those in it.
+    fn collect(&self, logits: &[f32], inside: &mut Vec<Candidate>, border: &mut Vec<Candidate>) {
+        let (lanes, rest) = logits.as_chunks::<LANE>();
+        vectorised(
+            #[inline(always)]
+            || {
+                for (lane, first) in lanes.iter().zip((0..).step_by(LANE)) {
+                    if lane.iter().fold(false, |any, &logit| any | (logit >= self.floor)) {
+                        self.collect_lane(lane, first, inside, border);
+                    }
+                }
+            },
+        );
+        for (&logit, token) in rest.iter().zip((lanes.len() * LANE) as Token..) {
+            match self.bucket(logit) {
+                bucket if bucket < self.last => inside.push(Candidate { token, logit }),
+                bucket if bucket == self.last => border.push(Candidate { token, logit }),
                 _ => {}
             }
         }
     }
-    border.sort_unstable_by(select::descending);
-    cut(&mut border, max, wanted - before);
-    candidates.extend(border);
+
+    /// Where a distribution is broad no branch can be foreseen: every token is written, and those inside stay.
+    #[inline(always)]
+    fn collect_lane(
+        &self,
+        lane: &[f32; LANE],
+        first: Token,
+        inside: &mut Vec<Candidate>,
+        border: &mut Vec<Candidate>,
+    ) {
+        let buckets = one_by_one(lane.map(
+            #[inline(always)]
+            |logit| self.bucket(logit),
+        ));
+        let candidates = lane.iter().zip(first..).map(|(&logit, token)| Candidate { token, logit });
+        let candidates = candidates.zip(buckets);
+        let (mut kept, mut count) = ([Candidate { token: 0, logit: 0.0 }; LANE], 0);
+        for (candidate, bucket) in candidates.clone() {
+            kept[count % LANE] = candidate;
+            count += usize::from(bucket < self.last);
+        }
+        inside.extend_from_slice(&kept[..count]);
+        if buckets.iter().fold(false, |any, &bucket| any | (bucket == self.last)) {
+            border.extend(
+                candidates.filter(|(_, bucket)| *bucket == self.last).map(|(candidate, _)| candidate),
+            );
+        }
+    }
+
+    /// The bucket of a logit, or none that there is where it is below the floor or NaN.
+    #[inline(always)]
+    fn bucket(&self, logit: f32) -> u32 {
+        if logit >= self.floor { bucket(logit, self.max) } else { u32::MAX }
+    }
+}
+
+/// What was computed in a vector and is used one by one: by way of memory, since taking it out of a register
+/// element by element takes several times as long.
+#[inline(always)]
+fn one_by_one<T>(values: [T; LANE]) -> [T; LANE] {
+    std::hint::black_box(values)
 }
 
 /// Truncates sorted candidates where their mass reaches `wanted`; keeps at least the first.
@@ -69,15 +130,26 @@ fn bucket_masses(logits: &[f32], max: f32, end: usize) -> [f64; BUCKETS] {
     let mut masses = [0f64; BUCKETS];
     let floor = floor(max, end);
     let (lanes, rest) = logits.as_chunks::<LANE>();
-    for lane in lanes {
-        if lane.iter().fold(false, |any, &logit| any | (logit >= floor)) {
-            let weights = lane.map(|logit| select::exp(logit - max));
-            let buckets = lane.map(|logit| bucket(logit, max));
-            for (bucket, weight) in buckets.into_iter().zip(weights) {
-                masses[bucket as usize % BUCKETS] += f64::from(weight);
+    vectorised(
+        #[inline(always)]
+        || {
+            for lane in lanes {
+                if lane.iter().fold(false, |any, &logit| any | (logit >= floor)) {
+                    let weights = one_by_one(lane.map(
+                        #[inline(always)]
+                        |logit| f64::from(select::exp(logit - max)),
+                    ));
+                    let buckets = one_by_one(lane.map(
+                        #[inline(always)]
+                        |logit| bucket(logit, max),
+                    ));
+                    for (bucket, weight) in buckets.into_iter().zip(weights) {
+                        masses[bucket as usize % BUCKETS] += weight;
+                    }
+                }
             }
-        }
-    }
+        },
+    );
     for &logit in rest {
         masses[bucket(logit, max) as usize] += f64::from(select::exp(logit - max));
     }
@@ -92,8 +164,13 @@ fn floor(max: f32, end: usize) -> f32 {
 /// The bucket of a logit; larger logits are in lower buckets. NaN, whose mass is 0, is in the last.
 #[inline(always)]
 fn bucket(logit: f32, max: f32) -> u32 {
-    // Signed, because there is no SIMD conversion to unsigned numbers on plain x86-64.
-    ((max - logit) * PER_NAT).min((BUCKETS - 1) as f32) as i32 as u32
+    // Adding 2^23 rounds to an integer and leaves it in the low bits. The conversions of the language round as well, but
+    // not in vectors.
+    const ROUND: f32 = 8_388_608.0;
+    let at = ((max - logit) * PER_NAT).min((BUCKETS - 1) as f32);
+    let nearest = (at + ROUND) - ROUND;
+    let below = if nearest > at { nearest - 1.0 } else { nearest };
+    (below + ROUND).to_bits() % BUCKETS as u32
 }
 
 /// The bucket below `end` in which the mass reaches `wanted`, and the mass of the buckets before it.

@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 
 use kvik_cache::Token;
+use kvik_kernels::vectorised;
 
 /// A token that may be chosen.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -38,6 +39,29 @@ pub(crate) fn likeliest(logits: &[f32]) -> Option<Token> {
     let start = chunks.iter().position(hit).unwrap_or(chunks.len()) * LANE;
     let within = logits[start..].iter().position(|&logit| logit == max)?;
     Some((start + within) as Token)
+}
+
+/// [`likeliest`] of the tokens in `mask`: words of 32 tokens each, as a constraint gives them.
+pub(super) fn likeliest_among(logits: &[f32], mask: &[u32]) -> Option<Token> {
+    vectorised(
+        #[inline(always)]
+        || {
+            let (mut token, mut best) = (None, f32::NEG_INFINITY);
+            for (index, (&word, lane)) in mask.iter().zip(logits.chunks(32)).enumerate() {
+                let allowed = |bit: usize, logit: f32| (word >> bit & 1 != 0) & (logit > best);
+                let is_better = |any, (bit, &logit): (usize, &f32)| any | allowed(bit, logit);
+                if word == 0 || !lane.iter().enumerate().fold(false, is_better) {
+                    continue;
+                }
+                for (bit, &logit) in lane.iter().enumerate() {
+                    if word >> bit & 1 != 0 && logit > best {
+                        (token, best) = (Some((index * 32 + bit) as Token), logit);
+                    }
+                }
+            }
+            token
+        },
+    )
 }
 
 /// Fills `out` with the `count` largest logits, largest first, lower ids first among equals.
@@ -107,12 +131,41 @@ pub(super) fn exp(x: f32) -> f32 {
     if in_range { p * f32::from_bits(exponent) } else { 0.0 }
 }
 
-/// Sum of `exp(logit - max)` over `logits`, shape `[vocab]`.
-pub(super) fn exp_sum(logits: &[f32], max: f32) -> f64 {
-    // Lanes in f32 over a few hundred terms each, then f64: exact to about 1e-6.
-    logits.chunks(4096).map(|part| exp_sum_part(part, max)).sum()
+/// `weights = exp((logit - max) / temperature)`, for each of `logits`.
+#[inline(always)]
+pub(super) fn weigh(
+    logits: impl ExactSizeIterator<Item = f32>,
+    max: f32,
+    temperature: f32,
+    weights: &mut Vec<f32>,
+) {
+    weights.resize(logits.len(), 0.0);
+    vectorised(
+        #[inline(always)]
+        || {
+            for (weight, logit) in weights.iter_mut().zip(logits) {
+                *weight = exp((logit - max) / temperature);
+            }
+        },
+    );
 }
 
+/// Sum of `exp(logit - max)` over `logits`, shape `[vocab]`.
+pub(super) fn exp_sum(logits: &[f32], max: f32) -> f64 {
+    vectorised(
+        #[inline(always)]
+        || {
+            let mut sum = 0.0;
+            // Lanes in f32 over a few hundred terms each, then f64: exact to about 1e-6.
+            for part in logits.chunks(4096) {
+                sum += exp_sum_part(part, max);
+            }
+            sum
+        },
+    )
+}
+
+#[inline(always)]
 fn exp_sum_part(logits: &[f32], max: f32) -> f64 {
     let mut lane = [0f32; LANE];
     let (chunks, rest) = logits.as_chunks::<LANE>();

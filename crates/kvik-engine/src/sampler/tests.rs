@@ -134,6 +134,60 @@ fn truncation_keeps_the_expected_tokens() {
     check(Sampling { temperature: 1e-6, ..neutral() }, &[1]);
 }
 
+/// SplitMix64's mixing (Steele, Lea, Flood 2014), so that logits are the same on every machine.
+fn mixed(x: u64) -> u64 {
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// Logits of a normal shape, of which some may stand out.
+fn random_logits(vocab: usize, spread: f32, peak: f32, seed: u64) -> Vec<f32> {
+    let logit = |token: usize| {
+        let bits = mixed(mixed(seed) ^ token as u64);
+        let parts = [bits & 0xffff, bits >> 16 & 0xffff, bits >> 32 & 0xffff, bits >> 48];
+        let noise = parts.iter().map(|&part| part as f32).sum::<f32>() / 65536.0 - 2.0;
+        noise * 1.75 * spread + if token % 500 == 7 { peak } else { 0.0 }
+    };
+    (0..vocab).map(logit).collect()
+}
+
+/// Faster code must not change a single draw: the digest is that of the plain code this began as.
+#[test]
+fn draws_are_what_they_always_were() {
+    let warm = Sampling { temperature: 0.8, ..neutral() };
+    let top_p = |top_p: f32| Sampling { top_p, ..warm.clone() };
+    let settings = [
+        greedy(),
+        warm.clone(),
+        Sampling { temperature: 1.7, ..neutral() },
+        Sampling { top_k: 40, ..top_p(0.95) },
+        top_p(0.95),
+        top_p(0.3),
+        Sampling { min_p: 0.001, ..top_p(0.999) },
+        Sampling { min_p: 0.05, ..warm.clone() },
+    ];
+    let shapes =
+        [(20_011, 2.0, 12.0), (20_011, 3.0, 0.0), (9_000, 0.3, 0.0), (9_000, 12.0, 0.0), (50, 1.0, 3.0)];
+    let mut digest = 0;
+    for (vocab, spread, peak) in shapes {
+        let mut mask = SimpleVob::alloc(vocab);
+        let allowed = (0..vocab as u32).filter(|&token| mixed(u64::from(token)).is_multiple_of(5));
+        allowed.for_each(|token| mask.allow_token(token));
+        for (setting, sampling) in (0..).zip(&settings) {
+            let (mut sampler, mut scratch) = (Sampler::new(sampling, 0, &[]), Scratch::default());
+            for draw in 0..40 {
+                let logits = random_logits(vocab, spread, peak, draw * 8 + setting);
+                let mask = (draw % 4 == 3).then_some(&mask);
+                let token = sampler.sample(&logits, mask, &mut scratch).unwrap();
+                sampler.accept(token);
+                digest = mixed(digest ^ u64::from(token));
+            }
+        }
+    }
+    assert_eq!(digest, 0xb0bd_2b2b_8e6b_c067);
+}
+
 #[test]
 fn draws_follow_the_distribution() {
     let logits: Vec<f32> = [0.1f32, 0.4, 0.2, 0.3].map(f32::ln).to_vec();

@@ -1,0 +1,32 @@
+//! Plain Rust, compiled for the vector instructions of the machine.
+
+use crate::Isa;
+
+/// Does `work` with the vector instructions of this machine: what is inlined into it is compiled for them. Closures and
+/// functions that are to be must be `#[inline(always)]`.
+///
+/// No result depends on it: the compiler neither fuses nor reorders operations of floats, whatever instructions it has.
+#[inline]
+pub fn vectorised<T>(work: impl FnOnce() -> T) -> T {
+    match Isa::current() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the machine has the instructions of its family.
+        Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => unsafe { avx512(work) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::Avx2 | Isa::AvxVnni => unsafe { avx2(work) },
+        _ => work(),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+fn avx512<T>(work: impl FnOnce() -> T) -> T {
+    work()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn avx2<T>(work: impl FnOnce() -> T) -> T {
+    work()
+}
