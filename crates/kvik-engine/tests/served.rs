@@ -15,11 +15,11 @@ use kvik_kernels::{KvFormat, Pool};
 
 const CONTEXT: usize = 512;
 
-/// An engine whose pool holds `blocks` blocks.
-fn engine(blocks: usize) -> (Engine, Tokenizer) {
+/// An engine that computes on so many threads, and whose cache holds `blocks` blocks.
+fn engine(threads: usize, blocks: usize) -> (Engine, Tokenizer) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/tiny/kvik-tiny-q8_0.gguf");
     let LoadedModel { config, tensors, tokenizer, .. } = LoadedModel::open(&path).unwrap();
-    let pool = Pool::new(2);
+    let pool = Pool::new(threads);
     let model = Arc::new(Model::load(config, tensors, None, &pool, &|_, _| {}).unwrap());
     let layout = ModelRunner::uniform_layout(model.config(), KvFormat::F16);
     let config = EngineConfig {
@@ -97,19 +97,24 @@ fn answers(generated: &Generated) -> String {
     format!("{:?}", generated.choices)
 }
 
-#[test]
-fn answers_do_not_depend_on_other_requests() {
-    // Fits two or three of them, so that they preempt each other.
-    let (engine, tokenizer) = engine(24);
-    let requests = requests(&tokenizer);
-    let together: Vec<Generated> = std::thread::scope(|scope| {
+/// What all of them get when they are asked at the same time.
+fn generate(engine: &Engine, requests: &[Request]) -> Vec<Generated> {
+    std::thread::scope(|scope| {
         let submit = |request: &Request| {
             let (engine, request) = (engine.clone(), request.clone());
             scope.spawn(move || engine.generate(request).unwrap())
         };
         let threads: Vec<_> = requests.iter().map(submit).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    });
+    })
+}
+
+#[test]
+fn answers_do_not_depend_on_other_requests() {
+    // Fits two or three of them, so that they preempt each other.
+    let (engine, tokenizer) = engine(2, 24);
+    let requests = requests(&tokenizer);
+    let together = generate(&engine, &requests);
     for (request, together) in requests.iter().zip(&together) {
         let alone = engine.generate(Request { reuse: false, ..request.clone() }).unwrap();
         assert_eq!(answers(together), answers(&alone));
@@ -122,4 +127,16 @@ fn answers_do_not_depend_on_other_requests() {
     assert!(!model.is_zero() && model < steps, "{model:?} of {steps:?}");
     assert!(stats.counters.reused_tokens > 1000, "{stats:?}");
     assert_eq!((stats.running, stats.waiting, stats.kv_owned_bytes), (0, 0, 0));
+}
+
+/// Also on many more threads than there are cores, which sample together too.
+#[test]
+fn answers_do_not_depend_on_threads() {
+    let (alone, tokenizer) = engine(1, 200);
+    let (many, _) = engine(64, 200);
+    let requests = &requests(&tokenizer)[..8];
+    let [alone, many] = [alone, many].map(|engine| generate(&engine, requests));
+    for (alone, many) in alone.iter().zip(&many) {
+        assert_eq!(answers(many), answers(alone));
+    }
 }

@@ -1,8 +1,10 @@
 //! What one step asks of the model: rows of tokens, and what their sequences store.
 
+use std::sync::Arc;
+
 use kvik_cache::retain::{LayerFacts, Needs};
 use kvik_cache::{BlockId, Token};
-use kvik_kernels::{HeadTail, KvLayout, SeqKv};
+use kvik_kernels::{HeadTail, KvLayout, Pool, SeqKv};
 
 use crate::api::AdapterMix;
 
@@ -109,6 +111,11 @@ pub trait Runner {
     /// How many adapters requests may name.
     fn adapters_len(&self) -> usize {
         0
+    }
+
+    /// The threads that it computes on, which may be used between two batches.
+    fn threads(&self) -> Option<Arc<Pool>> {
+        None
     }
 
     /// Copies the first `positions` positions of block `from` to block `to`, all layers and heads.

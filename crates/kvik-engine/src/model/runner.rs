@@ -101,6 +101,10 @@ impl Runner for ModelRunner {
         self.adapters.len()
     }
 
+    fn threads(&self) -> Option<Arc<Pool>> {
+        Some(self.pool.clone())
+    }
+
     fn copy_partial(&mut self, from: BlockId, to: BlockId, positions: usize) {
         self.arena.copy_partial(from.0, to.0, positions);
     }

@@ -80,6 +80,11 @@ impl Answer {
         self.is_wanted() || self.request().wants != Wants::Text
     }
 
+    /// Whether a constraint says what it may go on with.
+    pub(super) fn is_guided(&self) -> bool {
+        self.guide.is_some()
+    }
+
     /// Tokens that may still come.
     pub(super) fn tokens_left(&self) -> usize {
         self.rules.tokens_max - self.generated

@@ -1,11 +1,13 @@
 //! Computes a plan and hands out the results: blocks to the cache, tokens to the answers, text to clients.
 
 use kvik_cache::{BLOCK_POSITIONS, PinLimit};
+use kvik_kernels::Pool;
 
 use super::Scheduler;
 use super::forget::Watching;
 use super::plan::{Kind, Plan, Span};
 use super::sequence::Sequence;
+use super::voice::{Said, Turn};
 use crate::api::{FinishReason, RequestError};
 use crate::model::batch::Runner;
 use crate::panics::contain;
@@ -17,7 +19,7 @@ impl Scheduler {
         if plan.is_empty() {
             return self.prefetch();
         }
-        let (started, vocab_len) = (self.now(), runner.vocab_len());
+        let (started, vocab_len, threads) = (self.now(), runner.vocab_len(), runner.threads());
         let mut watching = Watching::take(&plan, &mut self.running);
         let computed = contain(|| {
             let watched = &mut watching.watched();
@@ -33,7 +35,7 @@ impl Scheduler {
                     self.drafting.note(plan.rows.len(), elapsed);
                 }
                 let (logits, hidden) = outputs.split_at(plan.logits() * vocab_len);
-                self.hand_out(&plan.spans, logits, hidden);
+                self.hand_out(&plan.spans, logits, hidden, threads.as_deref());
             }
             Err(error) => self.compute_apart(plan, &watching.indices(), error, runner),
         }
@@ -70,7 +72,7 @@ impl Scheduler {
                 Err(error) => self.results.fail_later(job, error),
             }
         }
-        self.hand_out(&done, &logits, &hidden);
+        self.hand_out(&done, &logits, &hidden, None);
         for id in restarts {
             if let Some(sequence) = self.running.take(id) {
                 self.preempt(sequence);
@@ -80,13 +82,15 @@ impl Scheduler {
 
     /// Hands out the results of `spans`; `logits` has shape `[rows with logits, vocab]`, `hidden`
     /// `[rows with hidden states, d_model]`.
-    fn hand_out(&mut self, spans: &[Span], logits: &[f32], mut hidden: &[f32]) {
+    fn hand_out(&mut self, spans: &[Span], logits: &[f32], mut hidden: &[f32], threads: Option<&Pool>) {
         self.results.counters.steps += 1;
         let wanted: usize = spans.iter().map(|span| span.logits).sum();
-        let mut rows = logits.chunks_exact((logits.len() / wanted.max(1)).max(1));
+        let vocab_len = (logits.len() / wanted.max(1)).max(1);
+        let said = self.say(spans, logits, vocab_len, threads);
+        let mut rows = logits.chunks_exact(vocab_len);
         let states: usize = spans.iter().map(|span| span.hidden).sum();
         let d_model = hidden.len() / states.max(1);
-        for span in spans {
+        for (span, said) in spans.iter().zip(said) {
             if span.kind == Kind::Repeat {
                 self.note_repeated(span);
                 continue;
@@ -97,9 +101,10 @@ impl Scheduler {
                 let states = hidden.split_off(..span.hidden * d_model).unwrap_or_default();
                 self.running[span.index].pooled.add(states, span.hidden);
             }
-            let mut rows = rows.by_ref().take(span.logits);
-            if let Some(row) = rows.next().filter(|_| pinned.is_ok()) {
-                self.emit(span.index, row);
+            let mut said = said.into_iter();
+            let mut rows = rows.by_ref().take(span.logits).map(|row| (row, said.next()));
+            if let Some((row, said)) = rows.next().filter(|_| pinned.is_ok()) {
+                self.emit(span.index, row, said);
                 if !span.draft.tokens.is_empty() {
                     self.verify(span, &mut rows);
                 }
@@ -110,12 +115,37 @@ impl Scheduler {
         self.end_stored();
     }
 
-    /// Samples the next token of a sequence and emits it. With the prompt's logits, all choices begin.
-    pub(super) fn emit(&mut self, index: usize, logits: &[f32]) {
+    /// What the sequences of `spans` say to their `logits`, `[rows with logits, vocab]`. Nothing where an answer has not
+    /// begun: its choices begin with it.
+    fn say(
+        &mut self,
+        spans: &[Span],
+        mut logits: &[f32],
+        vocab_len: usize,
+        threads: Option<&Pool>,
+    ) -> Vec<Vec<Said>> {
+        let mut said: Vec<Vec<Said>> = spans.iter().map(|_| Vec::new()).collect();
+        let mut sequences = self.running.iter_mut().enumerate();
+        let mut turns = Vec::new();
+        for (span, said) in spans.iter().zip(&mut said) {
+            let own = logits.split_off(..span.logits * vocab_len).unwrap_or_default();
+            let sequence = sequences.find(|(index, _)| *index == span.index).map(|(_, sequence)| sequence);
+            if let Some(sequence) = sequence.filter(|sequence| !own.is_empty() && sequence.has_begun()) {
+                let (answer, draft) = (&mut sequence.answer, &span.draft.tokens[..]);
+                turns.push(Turn { answer, logits: own, draft, said });
+            }
+        }
+        self.results.voice.take_turns(&mut turns, vocab_len, threads);
+        said
+    }
+
+    /// Emits the next token of a sequence: what it has `said` already, or what is sampled now. With the prompt's
+    /// logits, all choices begin.
+    pub(super) fn emit(&mut self, index: usize, logits: &[f32], said: Option<Said>) {
         let now = self.now();
         let sequence = &mut self.running[index];
         let (id, job) = (sequence.id, sequence.job);
-        match self.results.emit(sequence, logits, now) {
+        match self.results.emit(sequence, logits, said, now) {
             Ok(siblings) => siblings.into_iter().for_each(|child| self.running.fork(id, child)),
             Err(error) => self.results.fail_later(job, error),
         }

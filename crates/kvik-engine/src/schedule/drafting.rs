@@ -6,6 +6,7 @@ use super::Scheduler;
 use super::draft::{DRAFT_MAX, Draft, DraftModel, DraftSetup, WantedDraft, expected};
 use super::plan::Span;
 use super::sequence::{Sequence, Sharing};
+use super::voice::Said;
 use crate::panics::contain;
 use crate::stats::DraftSource;
 
@@ -123,8 +124,13 @@ impl Scheduler {
         self.draft_model.as_ref().map(DraftModel::cache)
     }
 
-    /// Goes on through the draft of `span` as long as its tokens are those that are drawn; `rows` are their logits.
-    pub(super) fn verify<'a>(&mut self, span: &Span, rows: &mut impl Iterator<Item = &'a [f32]>) {
+    /// Goes on through the draft of `span` as long as its tokens are those that are drawn; `rows` are their logits, and
+    /// what was said already.
+    pub(super) fn verify<'a>(
+        &mut self,
+        span: &Span,
+        rows: &mut impl Iterator<Item = (&'a [f32], Option<Said>)>,
+    ) {
         let Draft { tokens, source, .. } = &span.draft;
         self.results.drafted(self.running[span.index].job, &span.draft);
         let mut drawn = 0;
@@ -132,11 +138,11 @@ impl Scheduler {
             if !self.is_drawn(span.index, token) {
                 break;
             }
-            let Some(row) = rows.next() else { break };
+            let Some((row, said)) = rows.next() else { break };
             drawn += 1;
             self.results.accepted(self.running[span.index].job, *source);
             self.store(span.index, 1);
-            self.emit(span.index, row);
+            self.emit(span.index, row, said);
         }
         if *source == DraftSource::Model {
             self.drafting.note_model(tokens.len(), drawn);

@@ -12,12 +12,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::answer::Step;
 use super::draft::Draft;
 use super::job::{Job, JobId};
 use super::sequence::Sequence;
+use super::voice::{Said, Voice};
 use crate::api::{EventSink, RequestError, Wants};
 use crate::panics::contain;
-use crate::sampler::Scratch;
 use crate::stats::{Counters, DraftSource};
 use crate::text::stream::Vocabulary;
 
@@ -34,13 +35,7 @@ pub(super) struct Results {
     /// Mean time from admission to the end of a request, of those that somebody waited for.
     service: Option<Duration>,
     pub(super) counters: Counters,
-    sampling: SamplingContext,
-}
-
-/// What sampling uses besides logits.
-struct SamplingContext {
-    vocabulary: Arc<Vocabulary>,
-    scratch: Scratch,
+    pub(super) voice: Voice,
 }
 
 impl Results {
@@ -54,12 +49,12 @@ impl Results {
             background: 0,
             service: None,
             counters: Counters::default(),
-            sampling: SamplingContext { vocabulary, scratch: Scratch::default() },
+            voice: Voice::new(vocabulary),
         }
     }
 
     pub(super) fn vocabulary(&self) -> &Vocabulary {
-        &self.sampling.vocabulary
+        self.voice.vocabulary()
     }
 
     /// Adds a request.
@@ -202,25 +197,24 @@ impl Results {
         self.service
     }
 
-    /// Samples the next token of a sequence from `logits`, shape `[vocab]`, and emits it. With the prompt's
-    /// logits all choices begin: gives the others, as far as they go on. A panic is an error of the request.
+    /// Emits the next token of a sequence: what it has `said` already, or what is sampled from `logits`, shape
+    /// `[vocab]`. With the prompt's logits all choices begin: gives the others, as far as they go on. A panic is an
+    /// error of the request.
     pub(super) fn emit(
         &mut self,
         sequence: &mut Sequence,
         logits: &[f32],
+        said: Option<Said>,
         now: Duration,
     ) -> Result<Vec<Sequence>, RequestError> {
-        let emitted = contain(|| self.emit_choices(sequence, logits, now));
-        if emitted.is_err() {
-            self.sampling.scratch = Scratch::default();
-        }
-        emitted.flatten()
+        contain(|| self.emit_choices(sequence, logits, said, now)).flatten()
     }
 
     fn emit_choices(
         &mut self,
         sequence: &mut Sequence,
         logits: &[f32],
+        mut said: Option<Said>,
         now: Duration,
     ) -> Result<Vec<Sequence>, RequestError> {
         let job = self.open.get_mut(&sequence.job).expect("a sequence has a job");
@@ -234,35 +228,25 @@ impl Results {
         let siblings = if first { 1..job.choices } else { 0..0 };
         let mut siblings: Vec<Sequence> = siblings.map(|choice| sequence.sibling(choice)).collect();
         for sequence in std::iter::once(sequence).chain(&mut siblings) {
-            if self.sampling.emit(sequence, job, logits, now)? {
-                self.counters.generated_tokens += 1;
-            }
+            let step = said.take().unwrap_or_else(|| self.voice.say(&mut sequence.answer, logits))?;
+            self.counters.generated_tokens += u64::from(step.token.is_some());
+            emit_step(sequence, job, step, now);
         }
         siblings.retain(|sibling| sibling.ended.is_none());
         Ok(siblings)
     }
 }
 
-impl SamplingContext {
-    /// Adds the next token to a sequence and sends it to its client; whether there is one.
-    fn emit(
-        &mut self,
-        sequence: &mut Sequence,
-        job: &mut Job,
-        logits: &[f32],
-        now: Duration,
-    ) -> Result<bool, RequestError> {
-        let step = sequence.answer.advance(logits, &self.vocabulary, &mut self.scratch)?;
-        if let Some(token) = step.token {
-            sequence.tokens.push(token);
-            job.token(now);
-        }
-        job.text(sequence.choice, step.text, step.tokens);
-        if let Some(reason) = step.end {
-            job.finished(sequence.choice, reason);
-            sequence.ended = Some(reason);
-        }
-        Ok(step.token.is_some())
+/// Adds the next token to a sequence, if there is one, and sends it to its client.
+fn emit_step(sequence: &mut Sequence, job: &mut Job, step: Step, now: Duration) {
+    if let Some(token) = step.token {
+        sequence.tokens.push(token);
+        job.token(now);
+    }
+    job.text(sequence.choice, step.text, step.tokens);
+    if let Some(reason) = step.end {
+        job.finished(sequence.choice, reason);
+        sequence.ended = Some(reason);
     }
 }
 

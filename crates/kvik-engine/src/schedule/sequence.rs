@@ -155,6 +155,11 @@ impl Sequence {
         self.forgetting = self.forgetting.take().map(|forgetting| Box::new(forgetting.anew()));
     }
 
+    /// Whether it has said anything, and will say more.
+    pub(super) fn has_begun(&self) -> bool {
+        self.tokens.len() > self.prompt_len && self.ended.is_none()
+    }
+
     /// Tokens still to be computed.
     pub(super) fn missing(&self) -> usize {
         self.tokens.len() - self.stored

@@ -1,0 +1,90 @@
+//! What the answers of a step say next, chosen on all threads at the same time.
+//!
+//! A row of logits is as long as the vocabulary, and a constraint looks at every token of it: with many sequences that
+//! takes longer than all else outside the model. Each answer goes on from its own logits and knows nothing of the others,
+//! so who chooses when changes nothing.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use kvik_cache::Token;
+use kvik_kernels::Pool;
+
+use super::answer::{Answer, Step};
+use crate::api::RequestError;
+use crate::panics::contain;
+use crate::sampler::Scratch;
+use crate::text::stream::Vocabulary;
+
+/// Logits of a step below which other threads cost more than they save, where no constraint is asked about them.
+const PARALLEL_MIN: usize = 128 * 1024;
+
+/// What an answer said to one row of logits.
+pub(super) type Said = Result<Step, RequestError>;
+
+/// What answers need beside logits; threads use it together.
+pub(super) struct Voice {
+    vocabulary: Arc<Vocabulary>,
+    /// Those that no thread uses.
+    scratches: Mutex<Vec<Scratch>>,
+}
+
+/// An answer that goes on in this step.
+pub(super) struct Turn<'a> {
+    pub(super) answer: &'a mut Answer,
+    /// `[1 + draft, vocab]`
+    pub(super) logits: &'a [f32],
+    pub(super) draft: &'a [Token],
+    /// What it says: to the first row, and to those behind it as far as it says what was drafted.
+    pub(super) said: &'a mut Vec<Said>,
+}
+
+impl Voice {
+    pub(super) fn new(vocabulary: Arc<Vocabulary>) -> Voice {
+        Voice { vocabulary, scratches: Mutex::default() }
+    }
+
+    pub(super) fn vocabulary(&self) -> &Vocabulary {
+        &self.vocabulary
+    }
+
+    /// What `answer` says to `logits`, shape `[vocab]`. A scratch that a panic has left in disorder is not used again.
+    pub(super) fn say(&self, answer: &mut Answer, logits: &[f32]) -> Said {
+        let mut scratch = self.scratches().pop().unwrap_or_default();
+        let said = answer.advance(logits, &self.vocabulary, &mut scratch);
+        self.scratches().push(scratch);
+        said
+    }
+
+    /// All answers go on.
+    pub(super) fn take_turns(&self, turns: &mut [Turn<'_>], vocab_len: usize, threads: Option<&Pool>) {
+        let take = |turns: &mut [Turn<'_>]| turns.iter_mut().for_each(|turn| turn.take(vocab_len, self));
+        let logits: usize = turns.iter().map(|turn| turn.logits.len()).sum();
+        let is_long = logits >= PARALLEL_MIN || turns.iter().any(|turn| turn.answer.is_guided());
+        match threads.filter(|_| is_long) {
+            Some(threads) => threads.run_chunks(turns, 1, |_, turns| take(turns)),
+            None => take(turns),
+        }
+    }
+
+    fn scratches(&self) -> MutexGuard<'_, Vec<Scratch>> {
+        // Nothing panics under the lock.
+        self.scratches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Turn<'_> {
+    /// A panic is an error of the request.
+    fn take(&mut self, vocab_len: usize, voice: &Voice) {
+        for (index, row) in self.logits.chunks_exact(vocab_len).enumerate() {
+            let said = contain(|| voice.say(self.answer, row)).flatten();
+            let drafted = self.draft.get(index).copied();
+            let goes_on = said
+                .as_ref()
+                .is_ok_and(|step| step.end.is_none() && step.token.is_some() && step.token == drafted);
+            self.said.push(said);
+            if !goes_on {
+                return;
+            }
+        }
+    }
+}
