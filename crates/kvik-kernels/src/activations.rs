@@ -121,10 +121,12 @@ pub(crate) fn widest_codes(isa: Isa, rows: usize) -> usize {
     if isa == Isa::Amx && rows >= TALL_FROM { TALL } else { WIDE }
 }
 
-/// Columns of a row of codes that stand together in a panel: a row of a register of matrix units has 64 bytes, but
-/// a product may not span two blocks.
-pub(crate) const fn piece(block_len: usize, width: usize) -> usize {
-    if width == TALL && block_len >= 64 { 64 } else { CHUNK }
+/// Where column `col` of a row is among the codes of a panel of that width. In a tall one as many columns stand
+/// together as a row of a register of matrix units has bytes, but a product may not span two blocks.
+#[inline(always)]
+pub(crate) const fn code_index(block_len: usize, width: usize, row: usize, col: usize) -> usize {
+    let piece = if width == TALL && block_len >= 64 { 64 } else { CHUNK };
+    (col / piece * width + row) * piece + col % piece
 }
 
 impl Activations {

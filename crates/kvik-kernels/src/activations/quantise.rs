@@ -3,7 +3,7 @@
 //! `scale = max |x| / 127` over a block; codes round half to even. Written as plain loops that the
 //! compiler turns into vectors; every step is exact or rounds one way only, so all variants agree.
 
-use super::{HALF, piece};
+use super::{HALF, code_index};
 use crate::Isa;
 use crate::matrix::CHUNK;
 
@@ -72,9 +72,7 @@ fn quantise_chunk<const BLOCK: usize>(
     for i in 0..CHUNK {
         codes[i] = code_of(x[i] * inverse);
     }
-    let (piece, col) = (piece(BLOCK, panel.width), chunk * CHUNK);
-    let at = (col / piece * panel.width + r) * piece + col % piece;
-    panel.codes[at..][..CHUNK].copy_from_slice(&codes);
+    panel.codes[code_index(BLOCK, panel.width, r, chunk * CHUNK)..][..CHUNK].copy_from_slice(&codes);
     let (first, second) = (sum(&codes[..HALF]), sum(&codes[HALF..]));
     panel.sums[chunk * panel.width + r] = first + second;
     if BLOCK == 256 {

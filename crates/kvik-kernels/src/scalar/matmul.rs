@@ -17,7 +17,7 @@
 //! Nothing else enters the order: not the number of rows, their panels, the tiles or the threads.
 
 use crate::activations::pairs::{PIECE_PAIRS, pair_index, row_pairs};
-use crate::activations::{Activations, Panel, piece};
+use crate::activations::{Activations, Panel, code_index};
 use crate::matrix::{Matrix, TILE_ROWS, TileRef, float_index, lane_cols};
 use crate::quant::{Block, Codes, WeightType, dequantize};
 
@@ -107,7 +107,6 @@ fn dot_codes(
     let x = x.quantised(codes.block_len);
     let x_codes = &x.codes[panel.start * cols..];
     let x_scales = &x.scales[panel.start * cols / codes.block_len..];
-    let piece = piece(codes.block_len, panel.width);
     let mut block = Block::default();
     let mut acc = 0.0f32;
     for number in 0..cols / codes.block_len {
@@ -115,7 +114,7 @@ fn dot_codes(
         let (mut dot, mut sum) = (0i32, 0i32);
         for index in 0..codes.block_len {
             let (sub, col) = (index / codes.sub_len, number * codes.block_len + index);
-            let code = i32::from(x_codes[(col / piece * panel.width + r) * piece + col % piece]);
+            let code = i32::from(x_codes[code_index(codes.block_len, panel.width, r, col)]);
             dot += i32::from(block.scales[sub]) * codes.level(block.codes[index]) * code;
             sum += i32::from(block.mins[sub]) * code;
         }

@@ -10,7 +10,6 @@ use crate::lines::Line;
 use crate::matrix::{TILE_ROWS, VECTOR};
 use crate::x86::amx::Tiles;
 
-/// Pieces of 32 columns in a span: 32 KiB of two tiles.
 /// Lines of a piece, of weights or of a panel, and of the sums of a panel and a tile.
 const PIECE: usize = 16;
 /// Panels at a time.
@@ -119,18 +118,16 @@ unsafe fn outputs<T: Tiles>(
     sums: &mut [Line],
 ) {
     let [Some(one), other] = targets else { return };
-    // A panel that is not there is multiplied nowhere.
-    let inputs = [one, other.unwrap_or(one)].map(inputs);
+    let (x, others) = (inputs(one), other.map(inputs));
     // SAFETY: as the caller promises.
     unsafe {
         begin(units);
         for piece in 0..pieces {
-            let x = inputs.map(|x| x.wrapping_add(piece * PIECE * VECTOR));
-            let w = [weights.piece(0, piece), weights.piece(1, piece)];
+            let at = piece * PIECE * VECTOR;
             ahead.fetch(piece);
-            match other.is_some() {
-                true => multiply_two(units, x, w),
-                false => multiply_one(units, x[0], w),
+            multiply(units, x.wrapping_add(at), [weights.piece(0, piece), weights.piece(1, piece)]);
+            if let Some(x) = others {
+                multiply_again(units, x.wrapping_add(at));
             }
         }
         store_sums::<T, { SUMS[0] }>(units, one, 0, sums);
@@ -164,27 +161,12 @@ unsafe fn begin<T: Tiles>(units: &mut T) {
     }
 }
 
+/// Multiplies a piece of the first panel with one of each tile.
+///
 /// # Safety
-/// As [`outputs`]; `x` and `w` are a piece of each panel and tile.
+/// As [`outputs`]; `x` and `w` are such pieces.
 #[inline(always)]
-unsafe fn multiply_two<T: Tiles>(units: &mut T, x: [*const u8; PANELS], w: [*const u8; TILES]) {
-    // SAFETY: as the caller promises.
-    unsafe {
-        units.load::<{ W[0] }>(w[0], VECTOR);
-        units.load::<{ X[0] }>(x[0], VECTOR);
-        units.dot_bf16::<{ SUMS[0] }, { X[0] }, { W[0] }>();
-        units.load::<{ W[1] }>(w[1], VECTOR);
-        units.dot_bf16::<{ SUMS[1] }, { X[0] }, { W[1] }>();
-        units.load::<{ X[1] }>(x[1], VECTOR);
-        units.dot_bf16::<{ SUMS[2] }, { X[1] }, { W[0] }>();
-        units.dot_bf16::<{ SUMS[3] }, { X[1] }, { W[1] }>();
-    }
-}
-
-/// # Safety
-/// As [`multiply_two`].
-#[inline(always)]
-unsafe fn multiply_one<T: Tiles>(units: &mut T, x: *const u8, w: [*const u8; TILES]) {
+unsafe fn multiply<T: Tiles>(units: &mut T, x: *const u8, w: [*const u8; TILES]) {
     // SAFETY: as the caller promises.
     unsafe {
         units.load::<{ X[0] }>(x, VECTOR);
@@ -192,6 +174,20 @@ unsafe fn multiply_one<T: Tiles>(units: &mut T, x: *const u8, w: [*const u8; TIL
         units.dot_bf16::<{ SUMS[0] }, { X[0] }, { W[0] }>();
         units.load::<{ W[1] }>(w[1], VECTOR);
         units.dot_bf16::<{ SUMS[1] }, { X[0] }, { W[1] }>();
+    }
+}
+
+/// Multiplies a piece of the second panel with those that [`multiply`] has loaded.
+///
+/// # Safety
+/// As [`multiply`], which was called before.
+#[inline(always)]
+unsafe fn multiply_again<T: Tiles>(units: &mut T, x: *const u8) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        units.load::<{ X[1] }>(x, VECTOR);
+        units.dot_bf16::<{ SUMS[2] }, { X[1] }, { W[0] }>();
+        units.dot_bf16::<{ SUMS[3] }, { X[1] }, { W[1] }>();
     }
 }
 
