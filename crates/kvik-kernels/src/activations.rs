@@ -10,6 +10,7 @@
 //!   pairs  [pairs of columns][panel width][2] bfloats; for matrix units [pieces of 32 columns][16 rows][32] bfloats
 //!   codes  [pieces of 32 columns][panel width][32] i8;  tall, with blocks of 256: pieces of 64 columns
 //!   scales [blocks][panel width] f32
+//!   shorts [pairs of columns][panel width][2] i16, scales [chunks][panel width] f32
 //!   sums   [chunks][panel width] i32,  half_sums [halves of 16 columns][panel width] i32
 //! ```
 //!
@@ -17,6 +18,7 @@
 
 pub(crate) mod pairs;
 mod quantise;
+mod shorts;
 
 use std::ops::Range;
 
@@ -25,6 +27,7 @@ use crate::matrix::{CHUNK, Matrix};
 use crate::threads::Disjoint;
 use crate::{Isa, Pool, WeightType};
 use quantise::PanelMut;
+use shorts::Shorts;
 
 /// Rows of the widest panel in vector registers.
 pub(crate) const WIDE: usize = 8;
@@ -44,6 +47,7 @@ pub struct Activations {
     cols: usize,
     floats: Option<Lines<f32>>,
     pairs: Option<Lines<u32>>,
+    shorts: Option<Shorts>,
     per_32: Option<Quantised>,
     per_256: Option<Quantised>,
     /// Room of the widest panel of codes, `WIDE` or `TALL`.
@@ -59,6 +63,7 @@ pub struct Activations {
 struct Spare {
     floats: Lines<f32>,
     pairs: Lines<u32>,
+    shorts: Shorts,
     per_32: Quantised,
     per_256: Quantised,
 }
@@ -78,16 +83,19 @@ pub(crate) struct Quantised {
 pub(crate) enum Form {
     Floats,
     Pairs,
+    /// 14 bits with a scale for 32 columns.
+    Shorts,
     /// Bytes with a scale for so many columns.
     Codes(usize),
 }
 
 impl Form {
     pub(crate) fn of(ty: WeightType) -> Form {
-        match ty.codes() {
-            Some(codes) => Form::Codes(codes.block_len),
-            None if ty == WeightType::Bf16 => Form::Pairs,
-            None => Form::Floats,
+        match (ty, ty.codes()) {
+            (_, Some(codes)) => Form::Codes(codes.block_len),
+            (WeightType::Bf16, _) => Form::Pairs,
+            (WeightType::Q14_0, _) => Form::Shorts,
+            (_, None) => Form::Floats,
         }
     }
 }
@@ -153,6 +161,7 @@ impl Activations {
         self.widest_pairs = if isa == Isa::Amx { TALL } else { WIDE };
         select(&mut self.floats, &mut self.spare.floats, wants(Form::Floats));
         select(&mut self.pairs, &mut self.spare.pairs, wants(Form::Pairs));
+        select(&mut self.shorts, &mut self.spare.shorts, wants(Form::Shorts));
         select(&mut self.per_32, &mut self.spare.per_32, wants(Form::Codes(32)));
         select(&mut self.per_256, &mut self.spare.per_256, wants(Form::Codes(256)));
         if let Some(floats) = &mut self.floats {
@@ -160,6 +169,9 @@ impl Activations {
         }
         if let Some(pairs) = &mut self.pairs {
             pairs::set(pool, x, cols, self.widest_pairs, pairs);
+        }
+        if let Some(shorts) = &mut self.shorts {
+            shorts.set(pool, x, cols);
         }
         if let Some(codes) = &mut self.per_32 {
             codes.set::<32>(pool, x, cols, self.widest);
@@ -192,7 +204,7 @@ impl Activations {
         rows: Range<usize>,
     ) -> impl Iterator<Item = Panel> + Clone + use<> {
         let widest = match Form::of(ty) {
-            Form::Floats => WIDE,
+            Form::Floats | Form::Shorts => WIDE,
             Form::Pairs => self.widest_pairs,
             Form::Codes(_) => self.widest,
         };
@@ -212,6 +224,11 @@ impl Activations {
     /// The interleaved pairs of bfloats, the even column in the lower half; as `floats`.
     pub(crate) fn pairs(&self) -> &[u32] {
         self.pairs.as_deref().expect("the activations were set without a user of bfloats")
+    }
+
+    /// The codes of 14 bits; as `floats`.
+    pub(crate) fn shorts(&self) -> &Shorts {
+        self.shorts.as_ref().expect("the activations were set without a user of 14-bit codes")
     }
 
     /// The codes with one scale per `block_len`, for a user that `set` was told about.

@@ -107,7 +107,6 @@ pub(crate) unsafe trait Lanes: Copy {
     }
 
     /// `a` plus the products of both signed 16-bit halves of `b` with those of `c`.
-    #[cfg(target_arch = "x86_64")]
     fn dot_shorts(self, a: Self::Int, b: Self::Int, c: Self::Int) -> Self::Int;
 
     /// A run of dot products that will be added to `acc`.

@@ -2,6 +2,7 @@
 
 use half::f16;
 
+use crate::quant::SHORT_MAX;
 use crate::{Isa, WeightType};
 
 #[path = "../../skipped.rs"]
@@ -69,10 +70,20 @@ pub(crate) fn random_blocks(ty: WeightType, len: usize, seed: u64) -> Vec<u8> {
         match ty {
             WeightType::F32 => block.copy_from_slice(&random.float().to_le_bytes()),
             WeightType::Bf16 => block.copy_from_slice(&half::bf16::from_f32(random.float()).to_le_bytes()),
+            WeightType::Q14_0 => limit_codes(block),
             _ => {}
         }
     }
     raw
+}
+
+/// Random shorts as codes of 14 bits, one in eight of the largest magnitude.
+fn limit_codes(block: &mut [u8]) {
+    for code in block[2..].as_chunks_mut::<2>().0 {
+        let random = i32::from(i16::from_le_bytes(*code));
+        let limited = if random % 8 == 0 { random.signum() * SHORT_MAX } else { random % (SHORT_MAX + 1) };
+        *code = (limited as i16).to_le_bytes();
+    }
 }
 
 /// Where the half floats of a block are.

@@ -11,8 +11,14 @@ use crate::files::TensorView;
 const ROWS_PER_TASK: usize = 16;
 
 /// The types that weights can be converted to.
-pub const CONVERT_TARGETS: [WeightType; 5] =
-    [WeightType::F32, WeightType::F16, WeightType::Bf16, WeightType::Q8_0, WeightType::Q4_0];
+pub const CONVERT_TARGETS: [WeightType; 6] = [
+    WeightType::F32,
+    WeightType::F16,
+    WeightType::Bf16,
+    WeightType::Q8_0,
+    WeightType::Q4_0,
+    WeightType::Q14_0,
+];
 
 /// Rewrites a tensor in another type, row by row on the pool.
 pub fn convert(view: &TensorView<'_>, target: WeightType, pool: &Pool) -> Result<Vec<u8>, ModelError> {

@@ -86,7 +86,7 @@ fn round_panel(x: &[f32], cols: usize, width: usize, out: &mut [u32]) {
 
 /// Puts the pairs of a piece of row `r` where they stand in a panel; those behind its last are left out.
 #[inline(always)]
-fn place(pairs: [u32; PIECE_PAIRS], width: usize, r: usize, piece: usize, out: &mut [u32]) {
+pub(super) fn place(pairs: [u32; PIECE_PAIRS], width: usize, r: usize, piece: usize, out: &mut [u32]) {
     let to = &mut out[pair_index(width, r, piece * PIECE_PAIRS)..];
     match width {
         TALL => to[..PIECE_PAIRS].copy_from_slice(&pairs),

@@ -10,6 +10,9 @@ use crate::matrix::CHUNK;
 /// Adding and subtracting this rounds a float of small magnitude to an integer, half to even.
 const ROUNDER: f32 = 12_582_912.0;
 
+/// The largest code of a byte: without -128 all signs are alike.
+const BYTE_MAX: f32 = 127.0;
+
 /// One panel being written; see `activations` for the shapes.
 pub(super) struct PanelMut<'a> {
     /// Rows that it has room for.
@@ -51,7 +54,7 @@ fn quantise_avx2<const BLOCK: usize>(panel: &mut PanelMut, x: &[f32], cols: usiz
 fn quantise<const BLOCK: usize>(panel: &mut PanelMut, x: &[f32], cols: usize) {
     for (r, row) in x.chunks_exact(cols).enumerate() {
         for (block, x) in row.chunks_exact(BLOCK).enumerate() {
-            let (scale, inverse) = scale_of(largest(x));
+            let (scale, inverse) = scale_of(largest(x), BYTE_MAX);
             panel.scales[block * panel.width + r] = scale;
             for (part, x) in x.as_chunks::<CHUNK>().0.iter().enumerate() {
                 quantise_chunk::<BLOCK>(panel, block * (BLOCK / CHUNK) + part, r, x, inverse);
@@ -70,7 +73,7 @@ fn quantise_chunk<const BLOCK: usize>(
 ) {
     let mut codes = [0i8; CHUNK];
     for i in 0..CHUNK {
-        codes[i] = code_of(x[i] * inverse);
+        codes[i] = code_of(x[i] * inverse, BYTE_MAX) as i8;
     }
     panel.codes[code_index(BLOCK, panel.width, r, chunk * CHUNK)..][..CHUNK].copy_from_slice(&codes);
     let (first, second) = (sum(&codes[..HALF]), sum(&codes[HALF..]));
@@ -85,7 +88,7 @@ fn quantise_chunk<const BLOCK: usize>(
 ///
 /// Compared as integers, which order magnitudes alike, because a maximum of floats is not vectorised.
 #[inline(always)]
-fn largest(x: &[f32]) -> f32 {
+pub(super) fn largest(x: &[f32]) -> f32 {
     f32::from_bits(x.iter().fold(0, |largest, x| largest.max(x.abs().to_bits())))
 }
 
@@ -94,11 +97,11 @@ fn sum(codes: &[i8]) -> i32 {
     codes.iter().map(|code| i32::from(*code)).sum()
 }
 
-/// The scale of a block and its inverse. A block of (nearly) nothing is zero; infinity and what is not a
+/// The scale of a block whose codes go up to `max`, and its inverse. A block of (nearly) nothing is zero; infinity and what is not a
 /// number stay what they are.
 #[inline(always)]
-fn scale_of(largest: f32) -> (f32, f32) {
-    let scale = largest / 127.0;
+pub(super) fn scale_of(largest: f32, max: f32) -> (f32, f32) {
+    let scale = largest / max;
     match scale.is_normal() {
         true => (scale, 1.0 / scale),
         false if scale.is_finite() => (0.0, 0.0),
@@ -106,12 +109,12 @@ fn scale_of(largest: f32) -> (f32, f32) {
     }
 }
 
-/// `x` rounded half to even and limited to a byte without -128; what is not a number becomes -127.
+/// `x` rounded half to even and limited to `max`; what is not a number becomes `-max`.
 #[inline(always)]
-fn code_of(x: f32) -> i8 {
-    let above = if x > -127.0 { x } else { -127.0 };
-    let limited = if above < 127.0 { above } else { 127.0 };
-    (limited + ROUNDER).to_bits() as i8
+pub(super) fn code_of(x: f32, max: f32) -> i16 {
+    let above = if x > -max { x } else { -max };
+    let limited = if above < max { above } else { max };
+    (limited + ROUNDER).to_bits() as i16
 }
 
 #[cfg(test)]
@@ -163,7 +166,7 @@ mod tests {
 
     #[test]
     fn codes_round_half_to_even_within_a_byte() {
-        let check = |x: f32, expect: i8| assert_eq!(code_of(x), expect, "{x}");
+        let check = |x: f32, expect: i16| assert_eq!(code_of(x, BYTE_MAX), expect, "{x}");
         check(0.0, 0);
         check(0.5, 0);
         check(1.5, 2);
@@ -177,11 +180,11 @@ mod tests {
 
     #[test]
     fn scales_of_extreme_blocks_are_defined() {
-        assert_eq!(scale_of(127.0), (1.0, 1.0));
-        assert_eq!(scale_of(0.0), (0.0, 0.0));
-        assert_eq!(scale_of(1e-44), (0.0, 0.0));
-        assert_eq!(scale_of(f32::INFINITY), (f32::INFINITY, 0.0));
-        assert!(scale_of(largest(&[1.0, f32::NAN, 2.0])).0.is_nan());
+        assert_eq!(scale_of(127.0, BYTE_MAX), (1.0, 1.0));
+        assert_eq!(scale_of(0.0, BYTE_MAX), (0.0, 0.0));
+        assert_eq!(scale_of(1e-44, BYTE_MAX), (0.0, 0.0));
+        assert_eq!(scale_of(f32::INFINITY, BYTE_MAX), (f32::INFINITY, 0.0));
+        assert!(scale_of(largest(&[1.0, f32::NAN, 2.0]), BYTE_MAX).0.is_nan());
         assert_eq!(largest(&[-3.0; 32]), 3.0);
     }
 }

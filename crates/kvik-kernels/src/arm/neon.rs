@@ -163,6 +163,15 @@ unsafe impl<const DOT: bool, const MATRIX: bool> Lanes for Neon<DOT, MATRIX> {
     }
 
     #[inline(always)]
+    fn dot_shorts(self, a: Int, b: Int, c: Int) -> Int {
+        quarters!(i => {
+            let (b, c) = (vreinterpretq_s16_s32(b[i]), vreinterpretq_s16_s32(c[i]));
+            let (low, high) = (vmull_s16(vget_low_s16(b), vget_low_s16(c)), vmull_high_s16(b, c));
+            vaddq_s32(a[i], vpaddq_s32(low, high))
+        })
+    }
+
+    #[inline(always)]
     fn begin(self, acc: Int) -> Int {
         acc
     }

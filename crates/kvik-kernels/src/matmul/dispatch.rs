@@ -42,6 +42,7 @@ fn of<K: Family>(ty: WeightType) -> Kernel {
         WeightType::F32 => K::run::<F32>,
         WeightType::F16 => K::run::<F16>,
         WeightType::Bf16 => K::run::<Bf16>,
+        WeightType::Q14_0 => K::run::<Q14_0>,
         _ => coded::<K>(ty),
     }
 }
@@ -49,7 +50,9 @@ fn of<K: Family>(ty: WeightType) -> Kernel {
 /// The kernel of a family for `ty`, which is quantised.
 pub(super) fn coded<K: CodedFamily>(ty: WeightType) -> Kernel {
     match ty {
-        WeightType::F32 | WeightType::F16 | WeightType::Bf16 => unreachable!("float types have no codes"),
+        WeightType::F32 | WeightType::F16 | WeightType::Bf16 | WeightType::Q14_0 => {
+            unreachable!("these have no codes of bytes")
+        }
         WeightType::Q8_0 => K::run_codes::<Q8_0>,
         WeightType::Q4_0 => K::run_codes::<Q4_0>,
         WeightType::Q4_1 => K::run_codes::<Q4_1>,

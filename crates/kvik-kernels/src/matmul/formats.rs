@@ -1,6 +1,6 @@
 //! The weight types as types, so that a kernel is compiled for each.
 
-use super::kernel::{Target, code_rows, float_rows, pair_rows};
+use super::kernel::{Target, code_rows, float_rows, pair_rows, short_rows};
 use crate::lanes::Lanes;
 use crate::matrix::{CHUNK, GROUPS};
 use crate::quant::{Codes, Scales, WeightType};
@@ -12,7 +12,7 @@ pub(crate) trait Format {
     /// Computes `R` rows of a target.
     ///
     /// # Safety
-    /// As [`float_rows`], [`pair_rows`] or [`code_rows`], whichever the type is computed by.
+    /// As [`float_rows`], [`pair_rows`], [`short_rows`] or [`code_rows`], whichever the type is computed by.
     unsafe fn rows<L: Lanes, const R: usize>(lanes: L, target: &Target);
 }
 
@@ -61,4 +61,5 @@ macro_rules! coded {
 
 formats!(float_rows: F32 F16);
 formats!(pair_rows: Bf16);
+formats!(short_rows: Q14_0);
 coded!(Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q2K Q3K Q4K Q5K Q6K Iq4Nl);

@@ -3,7 +3,7 @@ use proptest::sample::select;
 
 use super::*;
 use crate::testing::{Random, half_floats, random_blocks, skipped};
-use crate::{WeightType, dequantize};
+use crate::{WeightType, dequantize, quantize};
 
 fn inputs(n: usize, cols: usize, seed: u64) -> Vec<f32> {
     let mut random = Random(seed);
@@ -47,6 +47,41 @@ fn products_are_those_of_the_dequantised_weights() {
             assert!(error < 2e-3, "{} output {i}: {out} for {exact}", ty.name());
         }
     }
+}
+
+/// The root of the mean square of what a product of half floats read as `ty` is off, in parts of what rounding the
+/// weights to half floats has cost.
+fn error_beside_rounding_to_halves(ty: WeightType) -> f64 {
+    let (rows, cols, n) = (64, 1024, 8);
+    let mut random = Random(12);
+    let mut normal = || (0..12).map(|_| random.float()).sum::<f32>() / 100.0;
+    let weights: Vec<f32> = (0..rows * cols).map(|_| normal()).collect();
+    let x: Vec<f32> = (0..n * cols).map(|_| normal()).collect();
+    let halves: Vec<f32> = weights.iter().map(|w| half::f16::from_f32(*w).to_f32()).collect();
+    let mut raw = vec![0; ty.row_bytes(rows * cols).unwrap()];
+    quantize(ty, &halves, &mut raw);
+    let packed = Matrix::pack(ty, rows, cols, &raw, &Pool::new(1)).unwrap();
+    let out = product(Isa::current(), 1, &packed, &x);
+    let exact = |weights: &[f32], i: usize| -> f64 {
+        let (w, x) = (&weights[i % rows * cols..][..cols], &x[i / rows * cols..][..cols]);
+        w.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum()
+    };
+    let (mut rounding, mut product) = (0.0, 0.0);
+    for (i, out) in out.iter().enumerate() {
+        rounding += (exact(&halves, i) - exact(&weights, i)).powi(2);
+        product += (f64::from(*out) - exact(&halves, i)).powi(2);
+    }
+    (product / rounding).sqrt()
+}
+
+#[test]
+fn fourteen_bits_lose_less_than_half_floats_have_lost() {
+    let ratio = error_beside_rounding_to_halves(WeightType::Q14_0);
+    println!("14 bits: {ratio:.2} of what rounding to half floats costs");
+    assert!((0.1..0.7).contains(&ratio), "{ratio}");
+    let bfloats = error_beside_rounding_to_halves(WeightType::Bf16);
+    println!("bfloats: {bfloats:.1} of it");
+    assert!(bfloats > 5.0, "{bfloats}");
 }
 
 #[test]

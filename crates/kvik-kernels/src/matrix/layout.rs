@@ -12,7 +12,8 @@
 //! ```
 //!
 //! Float types have one plane, `[cols][16 rows]` elements. Bfloats stand in pairs, as their dot product
-//! takes them: `[pairs of columns][16 rows][2]`, an odd last column beside a zero.
+//! takes them: `[pairs of columns][16 rows][2]`, an odd last column beside a zero. So do codes of 14 bits, with a
+//! plane `d` before them.
 
 use crate::quant::{Block, Codes, Scales, WeightType};
 
@@ -48,9 +49,15 @@ impl TileLayout {
             Some(start)
         };
         let Some(codes) = ty.codes() else {
+            let halves = if ty == WeightType::Q14_0 {
+                cols.div_ceil(CHUNK).checked_mul(2 * TILE_ROWS)
+            } else {
+                Some(0)
+            };
+            plane(halves)?;
             let padded = cols.checked_next_multiple_of(lane_cols(ty))?;
-            plane(padded.checked_mul(ty.block_bytes() * TILE_ROWS))?;
-            return Some(TileLayout { d: 0, m: 0, scales: 0, mins: 0, high: 0, low: 0, bytes: next });
+            let low = plane(padded.checked_mul(element_bytes(ty) * TILE_ROWS))?;
+            return Some(TileLayout { d: 0, m: 0, scales: 0, mins: 0, high: 0, low, bytes: next });
         };
         let (blocks, subs, chunks) = (cols / codes.block_len, cols / codes.sub_len, cols / CHUNK);
         let halves = blocks.checked_mul(2 * TILE_ROWS);
@@ -69,17 +76,25 @@ impl TileLayout {
     }
 }
 
-/// Columns of a float type that share a lane: two bfloats, one of the others.
+/// Bytes of an element of a type that is not stored in parts of bytes.
+const fn element_bytes(ty: WeightType) -> usize {
+    match ty {
+        WeightType::F32 => 4,
+        _ => 2,
+    }
+}
+
+/// Columns that share a lane: two bfloats or codes of 14 bits, one of other floats.
 pub(crate) const fn lane_cols(ty: WeightType) -> usize {
     match ty {
-        WeightType::Bf16 => 2,
+        WeightType::Bf16 | WeightType::Q14_0 => 2,
         _ => 1,
     }
 }
 
-/// Where column `col` of `row` is among the elements of a tile of floats.
+/// Where column `col` of `row` is among the elements of a tile.
 #[inline(always)]
-pub(crate) const fn float_index(lane_cols: usize, row: usize, col: usize) -> usize {
+pub(crate) const fn element_index(lane_cols: usize, row: usize, col: usize) -> usize {
     (col / lane_cols * TILE_ROWS + row) * lane_cols + col % lane_cols
 }
 

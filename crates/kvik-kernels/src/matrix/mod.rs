@@ -10,11 +10,11 @@ mod tests;
 use std::ops::Range;
 
 use layout::TileMut;
-pub(crate) use layout::{CHUNK, GROUPS, TILE_ROWS, TileLayout, TileRef, VECTOR, float_index, lane_cols};
+pub(crate) use layout::{CHUNK, GROUPS, TILE_ROWS, TileLayout, TileRef, VECTOR, element_index, lane_cols};
 
 use crate::Pool;
 use crate::memory::Memory;
-use crate::quant::{Block, Codes, WeightType, dequantize};
+use crate::quant::{Block, Codes, ShortBlock, WeightType, dequantize};
 use crate::threads::Disjoint;
 
 /// A `[rows, cols]` matrix of weights, packed for the kernels.
@@ -125,6 +125,7 @@ impl Matrix {
         assert!(row < self.rows && out.len() == self.cols, "row {row} of {} into {}", self.rows, out.len());
         match self.ty.codes() {
             Some(codes) => self.code_row(&codes, row, out),
+            None if self.ty == WeightType::Q14_0 => self.short_row(row, out),
             None => self.float_row(row, out),
         }
     }
@@ -156,10 +157,28 @@ impl Matrix {
         }
     }
 
+    fn short_row(&self, row: usize, out: &mut [f32]) {
+        for (number, out) in out.chunks_exact_mut(ShortBlock::LEN).enumerate() {
+            let block = self.short_block(row, number);
+            out.iter_mut().enumerate().for_each(|(index, out)| *out = block.value(index));
+        }
+    }
+
+    /// Block number `number` of a row of 14-bit codes.
+    pub(crate) fn short_block(&self, row: usize, number: usize) -> ShortBlock {
+        let (tile, row) = (self.tile(row / TILE_ROWS), row % TILE_ROWS);
+        let half = |at: usize| [tile[at], tile[at + 1]];
+        let code = |i| self.layout.low + 2 * element_index(2, row, number * ShortBlock::LEN + i);
+        ShortBlock {
+            d: half::f16::from_le_bytes(half(self.layout.d + 2 * (number * TILE_ROWS + row))),
+            codes: std::array::from_fn(|i| i16::from_le_bytes(half(code(i)))),
+        }
+    }
+
     fn float_row(&self, row: usize, out: &mut [f32]) {
         let (tile, width) = (self.tile(row / TILE_ROWS), self.ty.block_bytes());
         for (k, out) in out.iter_mut().enumerate() {
-            let at = float_index(lane_cols(self.ty), row % TILE_ROWS, k) * width;
+            let at = element_index(lane_cols(self.ty), row % TILE_ROWS, k) * width;
             dequantize(self.ty, &tile[at..at + width], std::slice::from_mut(out));
         }
     }
@@ -177,6 +196,7 @@ impl Matrix {
                 WeightType::F32 => fill_floats::<4, { lane_cols(WeightType::F32) }>(rows, cols, bytes),
                 WeightType::F16 => fill_floats::<2, { lane_cols(WeightType::F16) }>(rows, cols, bytes),
                 WeightType::Bf16 => fill_floats::<2, { lane_cols(WeightType::Bf16) }>(rows, cols, bytes),
+                WeightType::Q14_0 => fill_shorts(rows, row_bytes, &layout, bytes),
                 _ => fill_codes(ty, rows, row_bytes, &layout, bytes),
             }
         });
@@ -185,13 +205,27 @@ impl Matrix {
 
 /// `rows`: up to sixteen file rows, one after another.
 fn fill_codes(ty: WeightType, rows: &[u8], row_bytes: usize, layout: &TileLayout, bytes: &mut [u8]) {
-    let codes = &ty.codes().expect("float types are filled elsewhere");
+    let codes = &ty.codes().expect("other types are filled elsewhere");
     let mut tile = TileMut { codes, layout, bytes };
     let mut block = Block::default();
     for (row, blocks) in rows.chunks_exact(row_bytes).enumerate() {
         for (number, bytes) in blocks.chunks_exact(ty.block_bytes()).enumerate() {
             block.read(ty, bytes);
             tile.write(row, number, &block);
+        }
+    }
+}
+
+/// As [`fill_codes`], for codes of 14 bits.
+fn fill_shorts(rows: &[u8], row_bytes: usize, layout: &TileLayout, bytes: &mut [u8]) {
+    let mut put = |at: usize, half: [u8; 2]| bytes[at..at + 2].copy_from_slice(&half);
+    for (row, blocks) in rows.chunks_exact(row_bytes).enumerate() {
+        for (number, bytes) in blocks.chunks_exact(ShortBlock::BYTES).enumerate() {
+            let block = ShortBlock::read(bytes);
+            put(layout.d + 2 * (number * TILE_ROWS + row), block.d.to_le_bytes());
+            for (i, code) in block.codes.iter().enumerate() {
+                put(layout.low + 2 * element_index(2, row, number * ShortBlock::LEN + i), code.to_le_bytes());
+            }
         }
     }
 }
@@ -204,7 +238,7 @@ fn fill_floats<const N: usize, const LANE: usize>(rows: &[u8], cols: usize, byte
     for start in (0..cols).step_by(CHUNK) {
         for (row, values) in from.chunks_exact(cols).enumerate() {
             for k in start..cols.min(start + CHUNK) {
-                to[float_index(LANE, row, k)] = values[k];
+                to[element_index(LANE, row, k)] = values[k];
             }
         }
     }

@@ -28,8 +28,8 @@ impl Block {
     pub(crate) fn read(&mut self, ty: WeightType, bytes: &[u8]) {
         assert_eq!(bytes.len(), ty.block_bytes());
         match ty {
-            WeightType::F32 | WeightType::F16 | WeightType::Bf16 => {
-                unreachable!("float types have no blocks")
+            WeightType::F32 | WeightType::F16 | WeightType::Bf16 | WeightType::Q14_0 => {
+                unreachable!("only types of `codes` have such blocks")
             }
             WeightType::Q8_0 => self.read_q8_0(bytes),
             WeightType::Q4_0 | WeightType::Iq4Nl => self.read_nibbles(bytes, 2, None),

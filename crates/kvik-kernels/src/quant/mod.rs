@@ -6,6 +6,7 @@
 
 mod block;
 mod quantize;
+mod short;
 #[cfg(test)]
 mod tests;
 
@@ -13,10 +14,11 @@ use half::{bf16, f16};
 
 pub(crate) use block::Block;
 pub use quantize::quantize;
+pub(crate) use short::{SHORT_MAX, ShortBlock};
 
-/// The element type of a weight tensor, as GGUF names it.
+/// The element type of a weight tensor: those of GGUF by its names, and one that only conversions make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "the names are GGUF's own")]
+#[expect(missing_docs, reason = "the other names are GGUF's own")]
 pub enum WeightType {
     F32,
     F16,
@@ -32,6 +34,8 @@ pub enum WeightType {
     Q5K,
     Q6K,
     Iq4Nl,
+    /// A half float and 32 codes of 14 bits, in no file.
+    Q14_0,
 }
 
 /// What distinguishes the quantised types, for packing and for kernels.
@@ -75,7 +79,7 @@ const IQ4_NL_LEVELS: [u8; 16] = [1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153,
 
 impl WeightType {
     /// All types, in the order of the enumeration.
-    pub const ALL: [WeightType; 14] = [
+    pub const ALL: [WeightType; 15] = [
         WeightType::F32,
         WeightType::F16,
         WeightType::Bf16,
@@ -90,16 +94,17 @@ impl WeightType {
         WeightType::Q5K,
         WeightType::Q6K,
         WeightType::Iq4Nl,
+        WeightType::Q14_0,
     ];
 
     /// The type with this number in GGUF files.
     pub fn from_ggml(id: u32) -> Option<WeightType> {
-        WeightType::ALL.into_iter().find(|ty| ty.ggml() == id)
+        WeightType::ALL.into_iter().find(|ty| ty.ggml() == Some(id))
     }
 
-    /// The number of this type in GGUF files.
-    pub fn ggml(self) -> u32 {
-        match self {
+    /// The number of this type in GGUF files, if it occurs there.
+    pub fn ggml(self) -> Option<u32> {
+        Some(match self {
             WeightType::F32 => 0,
             WeightType::F16 => 1,
             WeightType::Q4_0 => 2,
@@ -114,7 +119,8 @@ impl WeightType {
             WeightType::Q6K => 14,
             WeightType::Iq4Nl => 20,
             WeightType::Bf16 => 30,
-        }
+            WeightType::Q14_0 => return None,
+        })
     }
 
     /// The name as llama.cpp prints it.
@@ -134,14 +140,16 @@ impl WeightType {
             WeightType::Q5K => "Q5_K",
             WeightType::Q6K => "Q6_K",
             WeightType::Iq4Nl => "IQ4_NL",
+            WeightType::Q14_0 => "Q14_0",
         }
     }
 
     /// Values in one block of the file.
     pub const fn block_len(self) -> usize {
-        match self.codes() {
-            Some(codes) => codes.block_len,
-            None => 1,
+        match (self, self.codes()) {
+            (WeightType::Q14_0, _) => ShortBlock::LEN,
+            (_, Some(codes)) => codes.block_len,
+            (_, None) => 1,
         }
     }
 
@@ -160,6 +168,7 @@ impl WeightType {
             WeightType::Q4K => 144,
             WeightType::Q5K => 176,
             WeightType::Q6K => 210,
+            WeightType::Q14_0 => ShortBlock::BYTES,
         }
     }
 
@@ -169,7 +178,7 @@ impl WeightType {
         whole.then(|| (cols / self.block_len()).checked_mul(self.block_bytes())).flatten()
     }
 
-    /// How the type stores its codes; `None` for F32, F16 and BF16.
+    /// How the type stores its codes; `None` if not as bytes or parts of them.
     pub(crate) const fn codes(self) -> Option<Codes> {
         let plain = Codes {
             block_len: 32,
@@ -184,7 +193,7 @@ impl WeightType {
         let k_signed = Codes { block_len: 256, sub_len: 16, scales: Scales::Signed, ..plain };
         let k_min = Codes { block_len: 256, scales: Scales::WithMins, has_min: true, ..plain };
         Some(match self {
-            WeightType::F32 | WeightType::F16 | WeightType::Bf16 => return None,
+            WeightType::F32 | WeightType::F16 | WeightType::Bf16 | WeightType::Q14_0 => return None,
             WeightType::Q8_0 => Codes { low_bits: 8, offset: 128, ..plain },
             WeightType::Q4_0 => Codes { offset: 8, ..plain },
             WeightType::Q4_1 => Codes { has_min: true, ..plain },
@@ -229,6 +238,7 @@ pub fn dequantize(ty: WeightType, raw: &[u8], out: &mut [f32]) {
         WeightType::F32 => each(raw, out, f32::from_le_bytes),
         WeightType::F16 => each(raw, out, |bytes| f16::from_le_bytes(bytes).to_f32()),
         WeightType::Bf16 => each(raw, out, |bytes| bf16::from_le_bytes(bytes).to_f32()),
+        WeightType::Q14_0 => short::dequantize(raw, out),
         _ => dequantize_blocks(ty, raw, out),
     }
 }
@@ -239,7 +249,7 @@ fn each<const N: usize>(raw: &[u8], out: &mut [f32], value: impl Fn([u8; N]) -> 
 }
 
 fn dequantize_blocks(ty: WeightType, raw: &[u8], out: &mut [f32]) {
-    let codes = ty.codes().expect("the float types are handled by the caller");
+    let codes = ty.codes().expect("other types are handled by the caller");
     let mut block = Block::default();
     for (bytes, out) in raw.chunks_exact(ty.block_bytes()).zip(out.chunks_exact_mut(codes.block_len)) {
         block.read(ty, bytes);

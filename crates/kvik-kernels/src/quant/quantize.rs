@@ -2,12 +2,12 @@
 
 use half::{bf16, f16};
 
-use super::WeightType;
+use super::{ShortBlock, WeightType};
 
 /// Quantises whole blocks of `x` into the layout of `ty`.
 ///
 /// # Panics
-/// If `ty` is none of F32, F16, BF16, Q8_0 and Q4_0, or `out` is not as long as `x` needs.
+/// If `ty` is none of F32, F16, BF16, Q8_0, Q4_0 and Q14_0, or `out` is not as long as `x` needs.
 pub fn quantize(ty: WeightType, x: &[f32], out: &mut [u8]) {
     assert_eq!(Some(out.len()), ty.row_bytes(x.len()), "{} blocks for {} values", ty.name(), x.len());
     let blocks = x.chunks_exact(ty.block_len()).zip(out.chunks_exact_mut(ty.block_bytes()));
@@ -21,6 +21,7 @@ pub fn quantize(ty: WeightType, x: &[f32], out: &mut [u8]) {
         }
         WeightType::Q8_0 => blocks.for_each(|(x, out)| quantize_q8_0(x, out)),
         WeightType::Q4_0 => blocks.for_each(|(x, out)| quantize_q4_0(x, out)),
+        WeightType::Q14_0 => blocks.for_each(|(x, out)| ShortBlock::quantize(x).write(out)),
         other => panic!("kvik reads {} but does not write it", other.name()),
     }
 }

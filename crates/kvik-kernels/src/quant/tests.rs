@@ -64,10 +64,33 @@ fn float_types_read_back_what_was_written() {
 }
 
 #[test]
+fn codes_of_14_bits_stay_within_their_range_and_half_a_step() {
+    let mut x = floats(golden!("x.values"));
+    x.extend([0.0, -0.0, 1e-7, -6e-8, 65_504.0, -65_504.0, 1.0, -1.0].repeat(8));
+    x.iter_mut().for_each(|x| *x = x.clamp(-65_504.0, 65_504.0));
+    let mut raw = vec![0; WeightType::Q14_0.row_bytes(x.len()).unwrap()];
+    let mut back = vec![0.0; x.len()];
+    quantize(WeightType::Q14_0, &x, &mut raw);
+    dequantize(WeightType::Q14_0, &raw, &mut back);
+    let blocks = raw.chunks(ShortBlock::BYTES).map(ShortBlock::read);
+    for ((x, back), block) in x.chunks(32).zip(back.chunks(32)).zip(blocks) {
+        let largest = x.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
+        assert!(block.d.to_f32() >= largest && block.d.to_f32() <= largest * 1.001 + 6e-8, "{block:?}");
+        assert!(block.codes.iter().all(|code| i32::from(*code).abs() <= SHORT_MAX), "{block:?}");
+        let step = block.d.to_f32() / SHORT_MAX as f32;
+        assert!(x.iter().zip(back).all(|(x, back)| (x - back).abs() <= step * 0.501), "{x:?} as {back:?}");
+    }
+    assert!(32 * SHORT_MAX * SHORT_MAX > 0 && 32i32.checked_mul((SHORT_MAX + 1).pow(2)).is_none());
+}
+
+#[test]
 fn numbers_and_sizes_are_ggml_s() {
-    let ids = WeightType::ALL.map(WeightType::ggml);
+    let ids: Vec<u32> = WeightType::ALL.into_iter().filter_map(WeightType::ggml).collect();
     assert_eq!(ids, [0, 1, 30, 8, 2, 3, 6, 7, 10, 11, 12, 13, 14, 20]);
-    assert!(WeightType::ALL.iter().all(|ty| WeightType::from_ggml(ty.ggml()) == Some(*ty)));
+    assert!(
+        WeightType::ALL.iter().all(|ty| ty.ggml().is_none_or(|id| WeightType::from_ggml(id) == Some(*ty)))
+    );
+    assert_eq!(WeightType::Q14_0.ggml(), None);
     assert_eq!(WeightType::from_ggml(9), None, "Q8_1 is no weight type");
     assert_eq!(WeightType::Q4K.row_bytes(512), Some(288));
     assert_eq!(WeightType::Q4K.row_bytes(500), None);

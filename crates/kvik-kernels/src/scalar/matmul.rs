@@ -10,6 +10,8 @@
 //!   On matrix units, for every 32 columns, `even` and `odd` run over their columns from zero, as `fma(w, x, even)`,
 //!   and `acc = acc + (even + odd)`. This is `tdpbf16ps` as a Xeon 6 computes it (12 million random sums), for all
 //!   rows of that instruction set;
+//! - codes of 14 bits: for every 32 columns, with the exact integer `dot = Σ w · x`, `acc = fma(d · dx, dot, acc)`,
+//!   where `dx` is the input's scale in parts of the largest code, squared;
 //! - codes: for every block of the weights, with exact integers `dot = Σ scale · Σ level · code` and
 //!   `sum = Σ min · Σ code` over its sub-blocks, `acc = fma(d · dx, dot, acc)` and, if the type has
 //!   mins, `acc = fma(m · dx, sum, acc)`, where `dx` is the scale of the input's block.
@@ -18,8 +20,8 @@
 
 use crate::activations::pairs::{PIECE_PAIRS, pair_index, row_pairs};
 use crate::activations::{Activations, Panel, code_index};
-use crate::matrix::{Matrix, TILE_ROWS, TileRef, float_index, lane_cols};
-use crate::quant::{Block, Codes, WeightType, dequantize};
+use crate::matrix::{Matrix, TILE_ROWS, TileRef, element_index, lane_cols};
+use crate::quant::{Block, Codes, ShortBlock, WeightType, dequantize};
 
 /// Computes the outputs of tile `tile` for every row of `panel`; `out` is `[n, rows]`, all of it.
 ///
@@ -36,6 +38,9 @@ pub(crate) unsafe fn tile(weights: &Matrix, tile: usize, x: &Activations, panel:
                 None if weights.weight_type() == WeightType::Bf16 => {
                     dot_pairs(weights, tile, row, x, panel, r)
                 }
+                None if weights.weight_type() == WeightType::Q14_0 => {
+                    dot_shorts(weights, tile, row, x, panel, r)
+                }
                 None => dot_floats(weights, tile, row, x, panel, r),
             };
             // SAFETY: both numbers are below those of `out`.
@@ -47,14 +52,14 @@ pub(crate) unsafe fn tile(weights: &Matrix, tile: usize, x: &Activations, panel:
 fn dot_floats(weights: &Matrix, tile: usize, row: usize, x: &Activations, panel: Panel, r: usize) -> f32 {
     let (ty, tile) = (weights.weight_type(), weights.tile(tile));
     let x = &x.floats()[panel.start * weights.cols()..];
-    let w = |k| element(ty, tile, float_index(lane_cols(ty), row, k));
+    let w = |k| element(ty, tile, element_index(lane_cols(ty), row, k));
     (0..weights.cols()).fold(0.0f32, |acc, k| w(k).mul_add(x[k * panel.width + r], acc))
 }
 
 fn dot_pairs(weights: &Matrix, tile: usize, row: usize, x: &Activations, panel: Panel, r: usize) -> f32 {
     let (ty, tile, pairs) = (weights.weight_type(), weights.tile(tile), weights.cols().div_ceil(2));
     let x = &x.pairs()[panel.start * pairs..];
-    let w = |k| flush(element(ty, tile, float_index(lane_cols(ty), row, k)));
+    let w = |k| flush(element(ty, tile, element_index(lane_cols(ty), row, k)));
     (0..pairs).fold(0.0f32, |acc, pair| {
         let x = x[pair * panel.width + r];
         let (even, odd) = (f32::from_bits(x << 16), f32::from_bits(x & 0xffff_0000));
@@ -68,7 +73,7 @@ fn dot_pieces(weights: &Matrix, tile: usize, row: usize, x: &Activations, panel:
     let pairs = row_pairs(cols, panel.width);
     let x = &x.pairs()[panel.start * pairs..];
     let w = |k| match k < cols {
-        true => flush(element(WeightType::Bf16, tile, float_index(lane_cols(WeightType::Bf16), row, k))),
+        true => flush(element(WeightType::Bf16, tile, element_index(lane_cols(WeightType::Bf16), row, k))),
         false => 0.0,
     };
     (0..pairs).step_by(PIECE_PAIRS).fold(0.0f32, |acc, first| {
@@ -78,6 +83,23 @@ fn dot_pieces(weights: &Matrix, tile: usize, row: usize, x: &Activations, panel:
             std::array::from_fn(|i| flush(w(pair * 2 + i).mul_add(x[i], sums[i])))
         });
         flush(acc + flush(even + odd))
+    })
+}
+
+fn dot_shorts(weights: &Matrix, tile: usize, row: usize, x: &Activations, panel: Panel, r: usize) -> f32 {
+    let cols = weights.cols();
+    let (x, start) = (x.shorts(), panel.start * cols);
+    (0..cols / ShortBlock::LEN).fold(0.0f32, |acc, number| {
+        let block = weights.short_block(tile * TILE_ROWS + row, number);
+        let dot: i32 = (0..ShortBlock::LEN)
+            .map(|i| {
+                let (pair, half) = ((number * ShortBlock::LEN + i) / 2, i % 2);
+                let code = (x.pairs[start / 2 + pair * panel.width + r] >> (16 * half)) as i16;
+                i32::from(block.codes[i]) * i32::from(code)
+            })
+            .sum();
+        let dx = x.scales[start / ShortBlock::LEN + number * panel.width + r];
+        (block.d.to_f32() * dx).mul_add(dot as f32, acc)
     })
 }
 

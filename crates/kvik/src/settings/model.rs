@@ -93,6 +93,9 @@ pub(crate) enum WeightsArg {
     /// 4 bits in blocks of 32
     #[value(name = "q4_0")]
     Q4,
+    /// 14 bits in blocks of 32: for half floats, multiplied almost twice as fast, and off by less than a half is
+    #[value(name = "q14_0")]
+    Q14,
     /// bfloat16
     Bf16,
     /// 32-bit floats
@@ -104,6 +107,7 @@ impl From<WeightsArg> for WeightType {
         match arg {
             WeightsArg::Q8 => WeightType::Q8_0,
             WeightsArg::Q4 => WeightType::Q4_0,
+            WeightsArg::Q14 => WeightType::Q14_0,
             WeightsArg::Bf16 => WeightType::Bf16,
             WeightsArg::F32 => WeightType::F32,
         }

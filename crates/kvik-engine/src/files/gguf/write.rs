@@ -85,13 +85,16 @@ impl GgufWriter {
     }
 
     /// Adds a tensor. `shape` is `[rows, cols]`, outermost first; `data` is its blocks.
+    ///
+    /// # Panics
+    /// If GGUF has no such type.
     pub fn tensor(&mut self, name: &str, ty: WeightType, shape: &[usize], data: &[u8]) -> &mut GgufWriter {
         put_string(&mut self.tensors, name.as_bytes());
         self.tensors.extend((shape.len() as u32).to_le_bytes());
         for &dim in shape.iter().rev() {
             self.tensors.extend((dim as u64).to_le_bytes());
         }
-        self.tensors.extend(ty.ggml().to_le_bytes());
+        self.tensors.extend(ty.ggml().expect("a type of GGUF").to_le_bytes());
         self.tensors.extend((self.data.len() as u64).to_le_bytes());
         self.tensor_count += 1;
         self.data.extend(data);

@@ -44,9 +44,9 @@ macro_rules! emulated_equals_the_specification {
             }
             proptest!(ProptestConfig::with_cases(200), |(case in cases(), width in 1..6usize)| {
                 let kernel: Kernel = match case.ty {
-                    WeightType::F32 | WeightType::F16 => return Ok(()),
                     WeightType::Bf16 => <$family>::run_bf16,
-                    _ => coded::<$family>(case.ty),
+                    ty if ty.codes().is_some() => coded::<$family>(ty),
+                    _ => return Ok(()),
                 };
                 assert_same(&by_kernel(kernel, &case, width), &specified(Isa::Amx, &case.weights(), &case.inputs()));
             });

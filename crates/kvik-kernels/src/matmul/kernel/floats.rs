@@ -1,0 +1,134 @@
+//! Tiles of floats and of pairs of bfloats against a panel.
+
+#![allow(clippy::needless_range_loop, reason = "indices name the tile and the row of a register block")]
+
+use super::{TILES, Target, store};
+use crate::lanes::Lanes;
+use crate::matmul::formats::Format;
+use crate::matrix::{TILE_ROWS, VECTOR};
+use crate::quant::WeightType;
+
+/// Computes `R` rows of a target of float weights.
+///
+/// # Safety
+/// The tiles and rows of `target` exist and nobody else uses their outputs, the weights are of type
+/// `F`, and `x` holds as many columns as floats.
+#[inline(always)]
+pub(crate) unsafe fn float_rows<L: Lanes, F: Format, const R: usize>(lanes: L, target: &Target) {
+    let cols = target.weights.cols();
+    // SAFETY: `Activations::set` filled every row of the panel; the rest is the caller's promise.
+    unsafe {
+        let x = target.x.floats().as_ptr().add(target.panel.start * cols + target.first);
+        by_tiles!(1, floats::<L, F, R>(lanes, target, x));
+    }
+}
+
+/// Computes `R` rows of a target of bfloats.
+///
+/// # Safety
+/// As [`float_rows`], but `x` holds the panel in pairs.
+#[inline(always)]
+pub(crate) unsafe fn pair_rows<L: Lanes, F: Format, const R: usize>(lanes: L, target: &Target) {
+    let pairs = target.weights.cols().div_ceil(2);
+    // SAFETY: `Activations::set` filled every row of the panel; the rest is the caller's promise.
+    unsafe {
+        let x = target.x.pairs().as_ptr().add(target.panel.start * pairs + target.first);
+        by_tiles!(1, pair_sums::<L, R>(lanes, target, x, pairs));
+    }
+}
+
+/// # Safety
+/// As [`float_rows`]; `x` is the first value of ours in the panel.
+#[inline(always)]
+unsafe fn floats<L: Lanes, F: Format, const R: usize, const T: usize>(
+    lanes: L,
+    target: &Target,
+    tiles: [*const u8; T],
+    next: Option<[*const u8; T]>,
+    x: *const f32,
+) -> [[L::Float; R]; T] {
+    let (panel, bytes) = (target.panel.width, F::TYPE.block_bytes() * TILE_ROWS);
+    let mut acc = [[lanes.splat_f32(0.0); R]; T];
+    for k in 0..target.weights.cols() {
+        // SAFETY: `k` is below the columns of the tiles and of the panel.
+        unsafe {
+            let mut w = [lanes.splat_f32(0.0); T];
+            for t in 0..T {
+                let from = tiles[t].add(k * bytes);
+                if let Some(next) = next {
+                    lanes.prefetch(next[t].wrapping_add(k * bytes));
+                }
+                w[t] = match F::TYPE {
+                    WeightType::F32 => lanes.load_f32(from),
+                    _ => lanes.load_f16(from),
+                };
+            }
+            for r in 0..R {
+                let x = lanes.splat_f32(*x.add(k * panel + r));
+                for t in 0..T {
+                    acc[t][r] = lanes.fma(w[t], x, acc[t][r]);
+                }
+            }
+        }
+    }
+    acc
+}
+
+/// Writes `tiles` of half floats to `to` as tiles of floats, one behind the other; asks for `next` meanwhile.
+///
+/// # Safety
+/// The tiles have `cols` columns, and `to` has room for as many floats.
+#[inline(always)]
+pub(crate) unsafe fn widen_tiles<L: Lanes>(
+    lanes: L,
+    tiles: [*const u8; TILES],
+    next: [*const u8; TILES],
+    cols: usize,
+    to: *mut f32,
+) -> [*const u8; TILES] {
+    let mut starts = tiles;
+    for t in 0..TILES {
+        let to = to.wrapping_add(t * cols * TILE_ROWS);
+        starts[t] = to.cast();
+        for k in 0..cols {
+            lanes.prefetch(next[t].wrapping_add(k * VECTOR / 2));
+            // SAFETY: `k` is a column of the tiles.
+            unsafe { lanes.store(lanes.load_f16(tiles[t].add(k * VECTOR / 2)), to.add(k * TILE_ROWS)) };
+        }
+    }
+    starts
+}
+
+/// # Safety
+/// As [`pair_rows`]; `x` is the first pair of ours in the panel.
+#[inline(always)]
+unsafe fn pair_sums<L: Lanes, const R: usize, const T: usize>(
+    lanes: L,
+    target: &Target,
+    tiles: [*const u8; T],
+    next: Option<[*const u8; T]>,
+    x: *const u32,
+    pairs: usize,
+) -> [[L::Float; R]; T] {
+    let panel = target.panel.width;
+    let mut acc = [[lanes.splat_f32(0.0); R]; T];
+    for pair in 0..pairs {
+        // SAFETY: `pair` is below the pairs of the tiles and of the panel.
+        unsafe {
+            let mut w = [lanes.splat(0); T];
+            for t in 0..T {
+                if let Some(next) = next {
+                    lanes.prefetch(next[t].wrapping_add(pair * VECTOR));
+                }
+                w[t] = lanes.load(tiles[t].add(pair * VECTOR));
+            }
+            for r in 0..R {
+                let x = lanes.splat(*x.add(pair * panel + r) as i32);
+                for t in 0..T {
+                    acc[t][r] = lanes.dot_bf16(acc[t][r], w[t], x);
+                }
+            }
+        }
+    }
+    acc
+}

@@ -1,0 +1,67 @@
+//! Blocks of 32 codes of 14 bits and a common half float, for half floats that are to be multiplied as integers.
+//!
+//! A product of two such codes has 26 bits and the sum of a block 31, so integers of 32 bits hold it exactly. A code
+//! is off by at most `max / 16,382` of its block, a half float by up to `|x| / 2,048` of itself.
+
+use half::f16;
+
+/// The largest code: `32 * SHORT_MAX * SHORT_MAX` fits an `i32`.
+pub(crate) const SHORT_MAX: i32 = (1 << 13) - 1;
+
+/// A block: a value is `d * code / SHORT_MAX`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ShortBlock {
+    /// No magnitude is larger.
+    pub(crate) d: f16,
+    pub(crate) codes: [i16; ShortBlock::LEN],
+}
+
+impl ShortBlock {
+    /// Values of a block.
+    pub(crate) const LEN: usize = 32;
+    /// Bytes of a block: `d, codes`.
+    pub(crate) const BYTES: usize = 2 + 2 * ShortBlock::LEN;
+
+    /// The block that `x`, `LEN` values, is nearest to.
+    pub(super) fn quantize(x: &[f32]) -> ShortBlock {
+        let largest = x.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
+        let d = at_least(largest);
+        let inverse = if d == f16::ZERO { 0.0 } else { SHORT_MAX as f32 / d.to_f32() };
+        ShortBlock { d, codes: std::array::from_fn(|i| (x[i] * inverse).round_ties_even() as i16) }
+    }
+
+    /// The block that `bytes`, `BYTES` of them, hold.
+    pub(crate) fn read(bytes: &[u8]) -> ShortBlock {
+        let (halves, _) = bytes.as_chunks::<2>();
+        ShortBlock {
+            d: f16::from_le_bytes(halves[0]),
+            codes: std::array::from_fn(|i| i16::from_le_bytes(halves[1 + i])),
+        }
+    }
+
+    /// Writes what `read` reads.
+    pub(super) fn write(&self, bytes: &mut [u8]) {
+        let (halves, _) = bytes.as_chunks_mut::<2>();
+        halves[0] = self.d.to_le_bytes();
+        halves[1..].iter_mut().zip(self.codes).for_each(|(half, code)| *half = code.to_le_bytes());
+    }
+
+    /// The value at `index`.
+    pub(crate) fn value(&self, index: usize) -> f32 {
+        self.d.to_f32() * f32::from(self.codes[index]) / SHORT_MAX as f32
+    }
+}
+
+/// The smallest half float that is not below `x`, which is not negative.
+fn at_least(x: f32) -> f16 {
+    let near = f16::from_f32(x);
+    if near.to_f32() < x { f16::from_bits(near.to_bits() + 1) } else { near }
+}
+
+/// Turns whole blocks into numbers.
+pub(super) fn dequantize(raw: &[u8], out: &mut [f32]) {
+    for (bytes, out) in raw.chunks_exact(ShortBlock::BYTES).zip(out.chunks_exact_mut(ShortBlock::LEN)) {
+        let block = ShortBlock::read(bytes);
+        out.iter_mut().enumerate().for_each(|(index, out)| *out = block.value(index));
+    }
+}
