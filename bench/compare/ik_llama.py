@@ -36,9 +36,17 @@ def single(programs, model, case, works, samples, flash, repacked):
     swept = [work for work in works if work.kind == PREFILL and case.depth > 0]
     benched = [work for work in works if work not in swept]
     speeds = bench(programs, model, case, benched, samples, flash, repacked) if benched else {}
-    for work in swept:
+    for work in filter(reached, swept):
         speeds[work] = [sweep(programs, model, work, flash, repacked) for _ in range(samples)]
-    return {work: speeds[work] for work in works}
+    return {work: speeds[work] for work in works if work in speeds}
+
+
+def reached(work):
+    """Whether llama-sweep-bench comes past the depth: it fills its context by one prefill after another. Says so if not."""
+    depth, tokens = work.case.depth, work.tokens
+    if depth % tokens:
+        print(f"{work.name} | {NAME}: left out, {depth} is no multiple of {tokens}", file=sys.stderr)
+    return depth % tokens == 0
 
 
 def bench(programs, model, case, works, samples, flash, repacked):
@@ -67,8 +75,6 @@ def answered_sizes(work):
 def sweep(programs, model, work, flash, repacked):
     """One sample of llama-sweep-bench. It fills the context by one prefill after another; the one that starts at the depth counts."""
     depth, tokens, kv = work.case.depth, work.tokens, kv_name(work.case.kv)
-    if depth % tokens:
-        sys.exit(f"llama-sweep-bench reaches a depth in steps of the prefill: {depth} is no multiple of {tokens}")
     # Its last prefill must fit. It also decodes before every prefill, at least one token, and forgets it.
     context = round_up(depth + tokens, math.lcm(tokens, CONTEXT_STEP))
     command = [programs.peer / "llama-sweep-bench", "-m", model, "-t", programs.threads, "-c", context, "-ub", tokens, "-n", 1]

@@ -148,6 +148,7 @@ def test_the_table_has_every_row_with_a_figure_and_a_ratio(compare):
         ("f16", "prefill 512", 0, "f16"),
         ("bf16", "prefill 512", 0, "f16"),
         ("f16 as bf16", "prefill 512", 0, "f16"),
+        ("f16 as q14_0", "prefill 512", 0, "f16"),
         ("q8_0", "prefill 32", 190, "f16"),
         ("q8_0", "prefill 512", 4096, "f16"),
         ("q8_0", "prefill 512", 4096, "q8"),
@@ -155,6 +156,7 @@ def test_the_table_has_every_row_with_a_figure_and_a_ratio(compare):
         ("q4_0", "decode 64", 0, "f16"),
         ("q4_k_m", "decode 64", 0, "f16"),
         ("f16", "decode 64", 0, "f16"),
+        ("f16 as q14_0", "decode 64", 0, "f16"),
         ("q8_0", "decode 64", 4096, "f16"),
         ("q8_0", "decode 64", 4096, "q8"),
         ("q8_0", "decode 64", 4096, "q4"),
@@ -165,18 +167,18 @@ def test_the_table_has_every_row_with_a_figure_and_a_ratio(compare):
     ]
     assert all(len(speeds) == 3 for r in out["results"] for speeds in r["samples"].values())
     assert all(r["ratio"] == round(r["kvik_ts"] / r["beside_ts"], 3) for r in out["results"])
-    assert [r["beside"] == "kvik, own prompts" for r in out["results"]] == [False] * 19 + [True]
+    assert [r["beside"] == "kvik, own prompts" for r in out["results"]] == [False] * 21 + [True]
     assert out["versions"] == {"kvik": "kvik 1.2", "peer": "llama.cpp, llama-bench 1.2"}
-    assert len(stdout.splitlines()) == 2 + 20
+    assert len(stdout.splitlines()) == 2 + 22
     measured = sum(len(r["samples"]) * (1 if r["in_one_process"] else 3) for r in out["results"])
     assert len(stderr.splitlines()) == measured
 
 
 def test_prefill_and_decode_share_a_process_and_a_filling_of_the_depth():
     cases = by_case(published())
-    assert sum(len(works) for works in cases.values()) == 20
-    shared = [(case.weights, case.depth, case.kv) for case, works in cases.items() if len(works) == 2]
-    assert shared == [("q8_0", 0, "f16"), ("q4_0", 0, "f16"), ("q4_k_m", 0, "f16"), ("f16", 0, "f16"), ("q8_0", 4096, "f16"), ("q8_0", 4096, "q8")]
+    assert sum(len(works) for works in cases.values()) == 22
+    shared = [(case.shown_weights, case.depth, case.kv) for case, works in cases.items() if len(works) == 2]
+    assert shared == [("q8_0", 0, "f16"), ("q4_0", 0, "f16"), ("q4_k_m", 0, "f16"), ("f16", 0, "f16"), ("f16 as q14_0", 0, "f16"), ("q8_0", 4096, "f16"), ("q8_0", 4096, "q8")]
 
 
 def test_engines_take_turns_and_the_best_median_of_the_peer_counts(compare):
@@ -254,8 +256,11 @@ def test_ik_takes_sequences_in_one_buffer_and_answers_in_markdown(compare_ik):
 
 
 def test_a_depth_that_ik_cannot_reach_is_said(compare_ik):
-    _, stderr, _, _ = compare_ik(*compare_ik.peer, "--depth", "1000", status=1)
-    assert "1000 is no multiple of 512" in stderr
+    _, stderr, out, _ = compare_ik(*compare_ik.peer, "--depth", "1000")
+    assert "left out, 1000 is no multiple of 512" in stderr
+    prefill, decode = out["results"]
+    assert list(prefill["samples"]) == ["kvik"] and prefill["ratio"] is None
+    assert "ik, fa on" in decode["samples"]
 
 
 def test_ik_leaves_no_log_behind(compare_ik, tmp_path, monkeypatch):
