@@ -72,12 +72,16 @@ impl<K: Family> CodedFamily for K {
 
 /// Which of `numbers`, powers of two and the largest first, to compute next of `left` rows: the smallest that is
 /// enough, or the largest. A panel has room for the next power of two of its rows, so also for those.
-const fn at_a_time(numbers: &[usize], left: usize) -> usize {
+///
+/// Where weights are multiplied no faster than they arrive, two rows that nobody wants cost more than a second pass
+/// over weights that are in cache by then: five rows are four and one.
+const fn at_a_time(numbers: &[usize], left: usize, arrive_late: bool) -> usize {
     let mut at = 0;
     while at + 1 < numbers.len() && numbers[at + 1] >= left {
         at += 1;
     }
-    numbers[at]
+    let wasteful = !arrive_late && numbers[at] > left + 1;
+    numbers[if wasteful { at + 1 } else { at }]
 }
 
 /// Compiles a family for one instruction set, for the given numbers of input rows at a time: powers of
@@ -130,7 +134,7 @@ macro_rules! family {
                     let left = target.panel.rows - target.first;
                     // SAFETY: as the caller promises; the panel has room for so many more rows, see `at_a_time`.
                     target.first += unsafe {
-                        match at_a_time(&[$($rows),*], left) {
+                        match at_a_time(&[$($rows),*], left, F::ARRIVE_LATE) {
                             $($rows => Self::run_rows::<F, $rows>(&target),)*
                             _ => unreachable!("one of these"),
                         }

@@ -8,6 +8,9 @@ use crate::quant::{Codes, Scales, WeightType};
 /// A weight type at compile time.
 pub(crate) trait Format {
     const TYPE: WeightType;
+    /// Whether eight rows are multiplied by weights before as many more have come from memory, by vectors of 512 bits.
+    const ARRIVE_LATE: bool =
+        Self::TYPE.block_bytes() >= Self::TYPE.block_len() && !matches!(Self::TYPE, WeightType::F16);
 
     /// Computes `R` rows of a target.
     ///
