@@ -51,9 +51,9 @@ mod codes;
 mod floats;
 mod shorts;
 
-pub(super) use codes::{
-    Inputs, code_rows, group_codes, inputs, load_min, load_scale, min_sums, prefetch_chunk,
-};
+pub(super) use codes::code_rows;
+#[cfg(target_arch = "x86_64")]
+pub(super) use codes::{Inputs, group_codes, inputs, load_min, load_scale, min_sums, prefetch_chunk};
 pub(super) use floats::{float_rows, pair_rows, widen_tiles};
 pub(super) use shorts::short_rows;
 

@@ -12,7 +12,7 @@ use crate::quant::Scales;
 /// Computes `R` rows of a target of codes.
 ///
 /// # Safety
-/// As [`float_rows`], but `x` holds the panel with one scale per block of `F`.
+/// As [`float_rows`](super::float_rows), but `x` holds the panel with one scale per block of `F`.
 #[inline(always)]
 pub(crate) unsafe fn code_rows<L: Lanes, F: Coded, const R: usize>(lanes: L, target: &Target) {
     // SAFETY: as the caller promises.
