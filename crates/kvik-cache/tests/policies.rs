@@ -97,6 +97,15 @@ fn traffic_that_changes() {
     check("changes", &requests, 600, 0.75);
 }
 
+/// The documents of the first phase are asked about again in the last, after more blocks than the cache has held.
+#[test]
+fn what_was_popular_before_other_traffic_is_kept_when_there_is_room() {
+    let requests = traffic::phases(SEEDS[1], 300_000);
+    let [lfu, auto] = [Policy::Lfu, Policy::Auto].map(|policy| rate(&requests, 30_000, policy));
+    println!("phases: lfu {lfu:.4}, auto {auto:.4}");
+    assert!(auto >= 0.99 * lfu, "lfu {lfu}, auto {auto}");
+}
+
 #[test]
 fn the_recorded_trace() {
     let Some(data) = skipped::outside_data() else { return };

@@ -40,6 +40,10 @@ const PRIOR_BLOCKS: f64 = 5.0;
 /// The hazard rate of an age is expected to be at least this part of that of the age before. As ages are parts of
 /// octaves, this is a power law, which the times between uses mostly follow.
 const TAIL: f64 = 0.95;
+/// Of blocks that were reused, the weight of the ages before in what is expected of the next: the last five octaves
+/// have most of it. Such blocks pause and come back together, as the traffic changes, so that many of them pass an
+/// age unused says little of later ages.
+const EARLIER: f64 = 0.95;
 
 /// The index by class and age, and the counts it comes from.
 #[derive(Debug)]
@@ -143,27 +147,52 @@ impl Gittins {
 
     /// Few blocks are in the higher classes, so what is not known of one is expected to be as in the class below.
     fn compute_indices(&mut self, unused: &ByClassAndAge) {
-        let mut rates = [0.0; AGES];
+        let (mut rates, mut earlier) = ([0.0; AGES], 0.0);
         for ((indices, again), unused) in self.indices.iter_mut().zip(&self.again).zip(unused) {
-            rates = hazard_rates(again, unused, &rates);
+            rates = hazard_rates(again, unused, &rates, earlier);
             *indices = gittins_indices(&rates);
+            // Only the first class has blocks that were never reused, most of which never are.
+            earlier = EARLIER;
         }
     }
 }
 
 /// The hazard rate of every age, from how many blocks were used `again` at each and how many ended there `unused`:
-/// the chance of a block that reaches an age to be used at it. `below` has the rates of blocks reused less often.
-fn hazard_rates(again: &ByAge, unused: &ByAge, below: &ByAge) -> ByAge {
+/// the chance of a block that reaches an age to be used at it. `below` has the rates of blocks reused less often;
+/// `earlier` is the weight of the ages before in what is expected of the next.
+fn hazard_rates(again: &ByAge, unused: &ByAge, below: &ByAge, earlier: f64) -> ByAge {
     let mut alive: f64 = again.iter().chain(unused).sum();
-    let (mut rates, mut tail) = ([0.0; AGES], 0.0_f64);
+    let (mut rates, mut tail) = ([0.0; AGES], Tail { earlier, ..Tail::default() });
     for age in 0..AGES {
-        let expected = PRIOR_BLOCKS * below[age].max(tail);
+        let expected = PRIOR_BLOCKS * below[age].max(tail.rate);
         rates[age] = (again[age] + expected) / (alive + PRIOR_BLOCKS);
-        tail = TAIL * rates[age];
+        tail.note(rates[age], again[age], alive);
         // Rounding must not leave fewer than none.
         alive = (alive - again[age] - unused[age]).max(0.0);
     }
     rates
+}
+
+/// The hazard rate to expect of an age from those before it: the tail of that of the last one or, when it is
+/// higher, of all together. From the last one alone the rate falls to a part at each age that many blocks pass
+/// unused, and to nothing within an octave.
+#[derive(Debug, Default)]
+struct Tail {
+    rate: f64,
+    earlier: f64,
+    /// The blocks used again at any age so far, and those that reached it: an age ago by `earlier` less.
+    again: f64,
+    alive: f64,
+}
+
+impl Tail {
+    /// Notes the rate of an age that `alive` blocks reached, `again` of which were used at it.
+    fn note(&mut self, rate: f64, again: f64, alive: f64) {
+        self.again = self.again * self.earlier + again;
+        self.alive = self.alive * self.earlier + alive;
+        let together = (self.again + PRIOR_BLOCKS * self.rate) / (self.alive + PRIOR_BLOCKS);
+        self.rate = TAIL * rate.max(together);
+    }
 }
 
 /// The index of every age, from the hazard rates.
@@ -223,7 +252,7 @@ mod tests {
         // Half are used again at the age of 1,000, the others never.
         again[age_of(1000)] = 500.0;
         unused[age_of(100_000)] = 500.0;
-        let indices = gittins_indices(&hazard_rates(&again, &unused, &[0.0; AGES]));
+        let indices = gittins_indices(&hazard_rates(&again, &unused, &[0.0; AGES], 0.0));
         let of = |blocks| indices[age_of(blocks)];
         assert!(of(900) > of(500) && of(500) > of(1), "the nearer the use, the better");
         assert!((of(1) / (0.5 / 1000.0) - 1.0).abs() < 0.3, "half a hit for 1,000: {}", of(1));
@@ -234,13 +263,23 @@ mod tests {
     fn what_was_not_seen_is_expected_as_it_is_of_fewer_reuses() {
         let mut again = [0.0; AGES];
         again[age_of(1000)] = 500.0;
-        let below = hazard_rates(&again, &[0.0; AGES], &[0.0; AGES]);
+        let below = hazard_rates(&again, &[0.0; AGES], &[0.0; AGES], 0.0);
         assert!(below[age_of(1000)] > 0.9);
-        let unknown = hazard_rates(&[0.0; AGES], &[0.0; AGES], &below);
+        let unknown = hazard_rates(&[0.0; AGES], &[0.0; AGES], &below, EARLIER);
         assert!(unknown.iter().zip(&below).all(|(unknown, below)| (unknown - below).abs() < 1e-9));
         // Ages that no block has reached follow those before them, which falls off by half in 14 ages.
         let [at, later] = [1000, 20_000].map(|blocks| below[age_of(blocks)]);
         assert!(later < at / 2.0 && later > at / 4.0, "{at} and {later}");
+    }
+
+    #[test]
+    fn what_was_reused_is_not_given_up_when_a_pause_is_longer_than_those_before() {
+        let (mut again, mut unused) = ([0.0; AGES], [0.0; AGES]);
+        again[age_of(1000)] = 500.0;
+        unused[age_of(100_000)] = 500.0;
+        let rate = |earlier| hazard_rates(&again, &unused, &[0.0; AGES], earlier)[age_of(20_000)];
+        assert!(rate(EARLIER) > 1e-4, "{}", rate(EARLIER));
+        assert!(rate(0.0) < 1e-9, "most that were never reused never are: {}", rate(0.0));
     }
 
     #[test]
