@@ -97,8 +97,8 @@ fn sum(codes: &[i8]) -> i32 {
     codes.iter().map(|code| i32::from(*code)).sum()
 }
 
-/// The scale of a block whose codes go up to `max`, and its inverse. A block of (nearly) nothing is zero; infinity and what is not a
-/// number stay what they are.
+/// The scale of a block whose codes go up to `max`, and its inverse. A block of (nearly) nothing is zero; infinity
+/// and what is not a number stay what they are.
 #[inline(always)]
 pub(super) fn scale_of(largest: f32, max: f32) -> (f32, f32) {
     let scale = largest / max;

@@ -37,7 +37,10 @@ impl Shorts {
                 // SAFETY: every panel has its own ranges, and the pool hands each `wide` out once.
                 let (pairs, scales) = unsafe { (pairs.range(p, ps), scales.range(s, ss)) };
                 let x = &x[panel.start * cols..][..panel.rows * cols];
-                vectorised(|| quantise(x, cols, panel.width, pairs, scales));
+                vectorised(
+                    #[inline(always)]
+                    || quantise(x, cols, panel.width, pairs, scales),
+                );
             }
         });
     }

@@ -76,6 +76,19 @@ impl TileLayout {
     }
 }
 
+/// Tiles of 14-bit codes.
+impl TileLayout {
+    /// Where the half float of block number `block` of `row` is.
+    pub(crate) fn short_scale(&self, row: usize, block: usize) -> usize {
+        self.d + 2 * (block * TILE_ROWS + row)
+    }
+
+    /// Where the code of column `col` of `row` is.
+    pub(crate) fn short_code(&self, row: usize, col: usize) -> usize {
+        self.low + 2 * element_index(lane_cols(WeightType::Q14_0), row, col)
+    }
+}
+
 /// Bytes of an element of a type that is not stored in parts of bytes.
 const fn element_bytes(ty: WeightType) -> usize {
     match ty {

@@ -168,10 +168,10 @@ impl Matrix {
     pub(crate) fn short_block(&self, row: usize, number: usize) -> ShortBlock {
         let (tile, row) = (self.tile(row / TILE_ROWS), row % TILE_ROWS);
         let half = |at: usize| [tile[at], tile[at + 1]];
-        let code = |i| self.layout.low + 2 * element_index(2, row, number * ShortBlock::LEN + i);
+        let code = |i| half(self.layout.short_code(row, number * ShortBlock::LEN + i));
         ShortBlock {
-            d: half::f16::from_le_bytes(half(self.layout.d + 2 * (number * TILE_ROWS + row))),
-            codes: std::array::from_fn(|i| i16::from_le_bytes(half(code(i)))),
+            d: half::f16::from_le_bytes(half(self.layout.short_scale(row, number))),
+            codes: std::array::from_fn(|i| i16::from_le_bytes(code(i))),
         }
     }
 
@@ -222,9 +222,9 @@ fn fill_shorts(rows: &[u8], row_bytes: usize, layout: &TileLayout, bytes: &mut [
     for (row, blocks) in rows.chunks_exact(row_bytes).enumerate() {
         for (number, bytes) in blocks.chunks_exact(ShortBlock::BYTES).enumerate() {
             let block = ShortBlock::read(bytes);
-            put(layout.d + 2 * (number * TILE_ROWS + row), block.d.to_le_bytes());
+            put(layout.short_scale(row, number), block.d.to_le_bytes());
             for (i, code) in block.codes.iter().enumerate() {
-                put(layout.low + 2 * element_index(2, row, number * ShortBlock::LEN + i), code.to_le_bytes());
+                put(layout.short_code(row, number * ShortBlock::LEN + i), code.to_le_bytes());
             }
         }
     }
