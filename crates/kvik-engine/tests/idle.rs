@@ -6,8 +6,8 @@
 mod fake;
 
 use fake::*;
-use kvik_cache::{StopReason, Token};
-use kvik_engine::api::Request;
+use kvik_cache::{StopReason, TenantId, Token};
+use kvik_engine::api::{KeptPrompt, Request};
 use kvik_engine::config::EngineConfig;
 use kvik_engine::retain::repeat::RepeatPrompt;
 use kvik_engine::schedule::Pause;
@@ -71,6 +71,28 @@ fn four_times_as_many_conversations_stay_within_a_budget() {
     };
     assert!((3..=4).contains(&found(None)), "{}", found(None));
     assert_eq!(found(Some("keydiff:0.125")), 16);
+}
+
+/// What takes the place of a prefix is recognised when it is made, whatever its policy says of when.
+#[test]
+fn a_part_takes_the_place_of_its_prefix_whatever_it_says_of_when() {
+    for when in ["points", "either"] {
+        let mut world = world(100, &format!("keydiff:0.25,when={when}"));
+        let old = turn(1, 512);
+        ask(&mut world, exact(old.clone()));
+        ask(&mut world, exact(turn(2, 700)));
+        rest(&mut world);
+        let cached = |retention: Option<&str>| KeptPrompt {
+            tokens: old.clone(),
+            adapters: None,
+            salt: [0; 16],
+            tenant: TenantId(0),
+            retention: retention.map(|text| text.parse().unwrap()),
+        };
+        let (exact, part) = (cached(None), cached(Some("keydiff:0.25")));
+        let found = [exact, part].map(|prompt| world.scheduler.cached(&prompt).ram);
+        assert_eq!(found, [0, 512], "{when}");
+    }
 }
 
 #[test]

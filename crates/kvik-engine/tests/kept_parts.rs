@@ -170,3 +170,22 @@ fn clearing_a_tenants_cache_clears_its_parts() {
     world.scheduler.clear(Some([1; 16]));
     assert_eq!(kept.map(|kept| world.scheduler.cached(&kept).ram), [0, 160]);
 }
+
+/// A part forgets once, at the end of its prefix, whatever its policy says of when: it has one name.
+#[test]
+fn a_part_is_found_and_released_whatever_it_says_of_when() {
+    for when in ["either", "pressure"] {
+        let mut world = World::new(config(), 200);
+        let kept = part(0, &prompt(1, 165), &format!("{RETENTION},when={when}"));
+        ask(&mut world, kept.request());
+        let whole = Cached { tokens: 160, ram: 160, disk: 0, pinned: true };
+        assert_eq!(world.scheduler.cached(&kept), whole, "{when}");
+        let plain = part(0, &kept.tokens, RETENTION);
+        assert_eq!(world.scheduler.cached(&plain), whole, "the same part");
+        let again = ask(&mut world, kept.request()).report;
+        assert_eq!((again.computed_tokens, pinned(&world)), (0, 4));
+        world.scheduler.release_part(&kept, &kept.retention.unwrap());
+        assert_eq!((world.scheduler.cached(&kept).ram, pinned(&world)), (0, 0), "{when}");
+        world.check_idle();
+    }
+}

@@ -150,6 +150,11 @@ impl Retention {
         Retention { when, ..self }
     }
 
+    /// The same for a prefix of which a part is kept: it forgets once, at its end, whatever else is asked for.
+    pub fn of_prefix(self) -> Retention {
+        Retention { when: When::Points, ..self }
+    }
+
     /// Whether it must know its points before it comes to them.
     pub(super) fn knows_its_points(&self) -> bool {
         matches!(self.watch(), Watch::Repeat | Watch::Attention { rows: WatchedRows::Last(_), .. })

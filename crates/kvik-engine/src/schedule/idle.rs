@@ -98,8 +98,7 @@ impl Scheduler {
     /// From now on parts are kept in idle time as `retention` says; or no longer.
     pub fn set_retain_idle(&mut self, retention: Option<Retention>) {
         self.drop_idle_job();
-        let retention =
-            retention.map(|retention| retention.resolve(self.config.block_bytes / BLOCK_POSITIONS));
+        let retention = retention.map(|retention| self.of_prefix(&retention));
         self.idle = Idle { retention, submitted: self.idle.submitted, ..Idle::default() };
     }
 

@@ -224,7 +224,7 @@ impl Scheduler {
     /// Unpins and drops what is kept of a prompt, in RAM and on disk; how many blocks of RAM that is.
     pub fn release_part(&mut self, prompt: &KeptPrompt, retention: &Retention) -> usize {
         let name = self.name_of_prompt(prompt, retention);
-        let (prefix, retention) = (whole_blocks(&prompt.tokens), self.resolved(retention));
+        let (prefix, retention) = (whole_blocks(&prompt.tokens), self.of_prefix(retention));
         self.withdraw_pins(prompt.salt, |sequence| {
             let same = sequence.forgetting.as_ref().is_some_and(|it| it.retention == retention);
             same && sequence.kept_prefix() == Some(prefix.len()) && sequence.tokens.starts_with(prefix)
@@ -246,12 +246,13 @@ impl Scheduler {
     fn name_of_prompt(&mut self, prompt: &KeptPrompt, retention: &Retention) -> KeptName {
         let owner = (prompt.tenant, Sharers::of_kept(prompt));
         let prefix = whole_blocks(&prompt.tokens);
-        let retention = self.resolved(retention);
+        let retention = self.of_prefix(retention);
         name(owner, prefix, &retention, &mut self.tenants, &mut self.ram, &mut self.disk)
     }
 
-    /// The same in tokens, where it keeps so many bytes.
-    fn resolved(&self, retention: &Retention) -> Retention {
-        retention.resolve(self.config.block_bytes / BLOCK_POSITIONS)
+    /// What `retention` comes to for a prefix, in tokens where it keeps so many bytes. A part is named by this, so
+    /// whoever makes or looks for one asks here.
+    pub(super) fn of_prefix(&self, retention: &Retention) -> Retention {
+        retention.resolve(self.config.block_bytes / BLOCK_POSITIONS).of_prefix()
     }
 }

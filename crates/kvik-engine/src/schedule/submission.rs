@@ -48,10 +48,13 @@ impl Scheduler {
         let rules = Rules::new(request, tokens_max, self.results.vocabulary());
         let answer = Answer::new(&rules, 0, &prompt, guide);
         let forgetting = retention.map(|retention| {
-            let retention = retention.resolve(self.config.block_bytes / BLOCK_POSITIONS);
+            let token_bytes = self.config.block_bytes / BLOCK_POSITIONS;
             Box::new(match kept_prefix {
-                Some(prefix) => Forgetting::of_prefix(retention, prefix),
-                None => Forgetting::new(retention, prompt.len(), self.config.context_tokens),
+                Some(prefix) => Forgetting::of_prefix(self.of_prefix(&retention), prefix),
+                None => {
+                    let (retention, context) = (retention.resolve(token_bytes), self.config.context_tokens);
+                    Forgetting::new(retention, prompt.len(), context)
+                }
             })
         });
         self.queue.insert(Sequence { forgetting, ..Sequence::new(job, sharing, answer, prompt) });

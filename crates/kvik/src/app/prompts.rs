@@ -70,7 +70,8 @@ impl RetainedRecord {
 impl PromptRecord {
     /// What is kept of it; `None` where that is all.
     pub(crate) fn retention(&self) -> Option<Retention> {
-        self.retained.as_ref()?.retention.parse().ok()
+        let retention: Retention = self.retained.as_ref()?.retention.parse().ok()?;
+        Some(retention.of_prefix())
     }
 
     /// The same with its numbers.

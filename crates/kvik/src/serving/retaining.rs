@@ -110,15 +110,16 @@ impl Retaining {
         reach: Reach,
         asked: RetainChoice,
     ) -> Result<Option<Retention>, RetainRefusal> {
-        match asked {
-            RetainChoice::Everything => Ok(None),
-            RetainChoice::Chosen(retention) => self.check(retention, reach).map(Some),
+        let chosen = match asked {
+            RetainChoice::Everything => return Ok(None),
+            RetainChoice::Chosen(retention) => self.check(retention, reach)?,
             RetainChoice::Auto { loss_max } => {
                 let best = self.best(self.loss_max.map_or(loss_max, |max| max.min(loss_max)), reach)?;
-                // What is kept of a prefix depends on nothing but the prefix.
-                Ok(Some(if reach == Reach::Sequence { best.under_pressure_too() } else { best }))
+                best.under_pressure_too()
             }
-        }
+        };
+        // What is kept of a prefix depends on nothing but the prefix.
+        Ok(Some(if reach == Reach::Sequence { chosen } else { chosen.of_prefix() }))
     }
 
     /// What a retention was measured to lose, if it was. With the question unseen no policy loses less than with

@@ -15,7 +15,7 @@ mod watching;
 use std::fmt;
 use std::ops::Range;
 
-use kvik_cache::retain::{Decision, Points, PolicyState, Retention, Watch, WatchedRows, When};
+use kvik_cache::retain::{Decision, Points, PolicyState, Retention, Watch, WatchedRows};
 use kvik_cache::{SeqId, Token, blocks_for};
 
 use crate::model::observation::Observation;
@@ -52,7 +52,7 @@ impl Forgetting {
 
     /// A sequence that forgets when it has `prefix` tokens, and keeps all that follows.
     pub(super) fn of_prefix(retention: Retention, prefix: usize) -> Forgetting {
-        let retention = Retention { when: When::Points, ..retention };
+        debug_assert_eq!(retention, retention.of_prefix(), "else its part would have another name");
         Forgetting::at(retention, retention.point_at(prefix), Some(prefix))
     }
 

@@ -217,3 +217,23 @@ async fn shown_positions_are_those_that_are_counted() {
         }
     }
 }
+
+/// When a sequence forgets is nothing to a prefix: what is written so is recognised, shared and released.
+#[tokio::test]
+async fn a_part_is_kept_and_released_whatever_it_says_of_when() {
+    let server = Server::new("");
+    let prompt = tokens(1, 165);
+    let body = json!({"prompt": prompt, "retain": "knorm:0.3,order=large,when=either"});
+    server.done("", "PUT", "/v1/prompts/m", body.clone()).await;
+    let shown = server.done("", "GET", "/v1/prompts/m", Value::Null).await;
+    assert_eq!((&shown["cached"], &shown["pinned"]), (&json!(true), &json!(true)), "{shown}");
+    let again = server.done("", "PUT", "/v1/prompts/m", body).await;
+    assert_eq!(again["built"], false, "{again}");
+    let plain = json!({"prompt": prompt, "retain": "knorm:0.3,order=large"});
+    assert_eq!(server.done("", "PUT", "/v1/prompts/n", plain).await["built"], false, "the same part");
+    server.done("", "DELETE", "/v1/prompts/m", Value::Null).await;
+    let shown = server.done("", "GET", "/v1/prompts/n", Value::Null).await;
+    assert_eq!(shown["pinned"], true, "another name keeps it: {shown}");
+    server.done("", "DELETE", "/v1/prompts/n", Value::Null).await;
+    server.has_pinned(0).await;
+}
