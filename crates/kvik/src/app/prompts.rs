@@ -14,6 +14,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::accounts::ledger::{Records, RecordsError, Table};
+use crate::serving::lora::WrittenUse;
 
 /// Prompts of one tenant at most: each is pinned.
 pub(crate) const PROMPTS_MAX: usize = 256;
@@ -35,6 +36,9 @@ pub(crate) struct PromptRecord {
     /// What is kept of its whole blocks, where that is not all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) retained: Option<RetainedRecord>,
+    /// The adapters that it was computed with; the model alone where there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) lora: Vec<WrittenUse>,
 }
 
 /// What is kept of a prompt, of all heads of all layers, as it is written down.
@@ -204,7 +208,8 @@ impl PromptKey {
     }
 }
 
-/// The hash by which a change is noticed: of the model, of the prompt's tokens and of what is kept of them.
+/// The hash by which a change is noticed: of the model with its adapters, of the prompt's tokens and of what is kept of
+/// them.
 pub(crate) fn sha256(model: &[u8; 32], prompt: &KeptPrompt) -> String {
     let mut hasher = Sha256::new();
     hasher.update(model);
@@ -213,6 +218,10 @@ pub(crate) fn sha256(model: &[u8; 32], prompt: &KeptPrompt) -> String {
         // No token is this large.
         hasher.update(u32::MAX.to_le_bytes());
         hasher.update(retention.to_string());
+    }
+    if let Some(adapters) = &prompt.adapters {
+        hasher.update((u32::MAX - 1).to_le_bytes());
+        hasher.update(adapters.digest());
     }
     hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -224,6 +233,7 @@ pub(crate) fn common(a: &[u32], b: &[u32]) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use kvik_engine::api::{AdapterId, AdapterMix, AdapterUse};
     use serde_json::json;
 
     use super::*;
@@ -237,6 +247,7 @@ mod tests {
             tokens,
             builds: 1,
             retained: None,
+            lora: Vec::new(),
         }
     }
 
@@ -293,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_is_of_tokens_and_model_and_what_is_kept() {
+    fn the_hash_is_of_tokens_and_model_and_adapters_and_what_is_kept() {
         let prompt = |tokens: &[u32]| KeptPrompt {
             tokens: tokens.to_vec(),
             adapters: None,
@@ -309,5 +320,10 @@ mod tests {
         let part = |text: &str| KeptPrompt { retention: Some(text.parse().unwrap()), ..prompt(&[1, 2]) };
         let parts = ["keydiff:0.5", "keydiff:0.25"].map(|text| sha256(&[0; 32], &part(text)));
         assert!(parts[0] != parts[1] && !parts.contains(&base));
+        let with = |scale: f32| {
+            let used = AdapterUse { adapter: AdapterId(0), scale };
+            sha256(&[0; 32], &KeptPrompt { adapters: AdapterMix::new([(used, [7; 32])]), ..prompt(&[1, 2]) })
+        };
+        assert!(with(1.0) != with(0.5) && with(1.0) != base && with(0.0) == base);
     }
 }

@@ -10,6 +10,7 @@ use kvik_engine::api::{AdapterId, AdapterMix, AdapterUse};
 use kvik_engine::load::LoadedAdapter;
 use kvik_engine::model::{ADAPTERS_MAX, Adapter, Adapters, Model};
 use kvik_kernels::Pool;
+use serde::{Deserialize, Serialize};
 
 use crate::settings::lora::{LoraArgs, ScaledFile};
 
@@ -36,6 +37,14 @@ pub(crate) struct LoraCard {
     /// Text with which its prompts begin.
     pub(crate) prompt_prefix: String,
     pub(crate) digest: [u8; 32],
+}
+
+/// An adapter with its scale, as it is written down.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct WrittenUse {
+    /// Of its weights, in hexadecimal.
+    digest: String,
+    scale: f32,
 }
 
 impl LoraAdapters {
@@ -110,6 +119,26 @@ impl LoraAdapters {
         self.mix(&self.cards.iter().enumerate().map(scale).collect::<Vec<f32>>())
     }
 
+    /// By digest and scale what a prompt was computed with, whatever the numbers of adapters are when it is read.
+    pub(crate) fn written(&self, mix: Option<&AdapterMix>) -> Vec<WrittenUse> {
+        let uses = mix.map_or(&[][..], AdapterMix::uses).iter();
+        let written = uses.filter_map(|used| {
+            let card = self.cards.get(used.adapter.0 as usize)?;
+            Some(WrittenUse { digest: hex(&card.digest), scale: used.scale })
+        });
+        written.collect()
+    }
+
+    /// What was written down. Of an adapter that is not loaded any more it names what was computed, and computes
+    /// nothing: it has no number.
+    pub(crate) fn read(&self, written: &[WrittenUse]) -> Option<AdapterMix> {
+        AdapterMix::new(written.iter().filter_map(|WrittenUse { digest, scale }| {
+            let number = self.cards.iter().position(|card| hex(&card.digest) == *digest);
+            let adapter = AdapterId(number.map_or(u32::MAX, |number| number as u32));
+            Some((AdapterUse { adapter, scale: *scale }, bytes(digest)?))
+        }))
+    }
+
     /// The adapters with these scales, by number.
     pub(crate) fn mix(&self, scales: &[f32]) -> Option<AdapterMix> {
         let uses = (0..).zip(scales);
@@ -130,4 +159,14 @@ impl LoraCard {
             digest,
         }
     }
+}
+
+fn hex(digest: &[u8; 32]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn bytes(hex: &str) -> Option<[u8; 32]> {
+    let byte = |index: usize| u8::from_str_radix(hex.get(2 * index..2 * index + 2)?, 16).ok();
+    let bytes: Option<Vec<u8>> = (0..32).map(byte).collect();
+    bytes?.try_into().ok()
 }

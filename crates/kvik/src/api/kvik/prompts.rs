@@ -9,8 +9,8 @@ use axum::{
     Extension, Json,
     extract::{Path, State},
 };
-use kvik_cache::{BLOCK_POSITIONS, Token, retain::Retention, whole_blocks};
-use kvik_engine::api::{Cached, Evicted, KeptPrompt, Report, RequestError, Retained};
+use kvik_cache::{BLOCK_POSITIONS, TenantId, Token, retain::Retention, whole_blocks};
+use kvik_engine::api::{AdapterMix, Cached, Evicted, KeptPrompt, Report, RequestError, Retained};
 use kvik_engine::engine::Engine;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -133,10 +133,11 @@ pub(crate) async fn check(
     Path(name): Path<String>,
     body: JsonBody,
 ) -> Result<Json<Value>> {
+    let caller = body.caller.clone();
     let asked = asked(&app, name, body).await?;
     blocking(move || {
         let record = app.registry.get(&asked.key).ok_or_else(|| unknown(&asked.key.name))?;
-        let mut state = state(&app, &asked.key.name, &record, &asked.prompt)?;
+        let mut state = state(&app, &asked.key.name, &record, &caller.tenant)?;
         let sha256 = match asked.says_retain {
             true => asked.sha256,
             // Then the prompts alone are compared.
@@ -164,8 +165,7 @@ pub(crate) async fn list(
 ) -> Result<Json<Value>> {
     blocking(move || {
         let all = app.registry.of(&caller.tenant.name);
-        let of = kept(&app, Vec::new(), &caller.tenant);
-        let states = all.iter().map(|(name, record)| state(&app, name, record, &of));
+        let states = all.iter().map(|(name, record)| state(&app, name, record, &caller.tenant));
         Ok(Json(json!({"object": "list", "data": states.collect::<Result<Vec<Value>>>()?})))
     })
     .await
@@ -179,7 +179,7 @@ pub(crate) async fn get(
 ) -> Result<Json<Value>> {
     blocking(move || {
         let record = app.registry.get(&key(&caller.tenant, &name)).ok_or_else(|| unknown(&name))?;
-        state(&app, &name, &record, &kept(&app, Vec::new(), &caller.tenant)).map(Json)
+        state(&app, &name, &record, &caller.tenant).map(Json)
     })
     .await
 }
@@ -196,7 +196,7 @@ pub(crate) async fn delete(
         let record = app.registry.remove(&key).map_err(|error| ApiError::internal(error.to_string()))?;
         let record = record.ok_or_else(|| unknown(&name))?;
         publish(&app)?;
-        release(&app, &key, &of_record(&record, &kept(&app, Vec::new(), &caller.tenant)))?;
+        release(&app, &key, &of_record(&app, &record, &caller.tenant))?;
         Ok(Json(json!({"object": "prompt.deleted", "name": name, "deleted": true})))
     })
     .await
@@ -264,7 +264,7 @@ impl Asked {
                 Ok(if is_kept { Step::Kept } else { Step::Compute { builds } })
             }
             Change::Replaces(old) => {
-                release(app, &self.key, &of_record(&old, &self.prompt))?;
+                release(app, &self.key, &self.before(app, &old))?;
                 Ok(Step::Compute { builds: old.builds })
             }
         }
@@ -292,14 +292,22 @@ impl Asked {
         let retained =
             self.prompt.retention.zip(retained).map(|(retention, it)| RetainedRecord::of(&retention, &it));
         let tokens = self.prompt.tokens.clone();
-        let record = PromptRecord { body, public, sha256, tokens, builds, retained };
+        let lora = app.serving.lora.written(self.prompt.adapters.as_ref());
+        let record = PromptRecord { body, public, sha256, tokens, builds, retained, lora };
         let before = app.registry.keep(&self.key, record);
         let before = before.map_err(|error| ApiError::internal(error.to_string()))?;
         publish(app)?;
-        match before.filter(|before| before.sha256 != self.sha256) {
-            Some(before) => release(app, &self.key, &of_record(&before, &self.prompt)),
-            None => Ok(()),
+        let before = before.filter(|before| before.sha256 != self.sha256);
+        match before.map(|before| self.before(app, &before)) {
+            Some(before) if !is_same(&before, &self.prompt) => release(app, &self.key, &before),
+            _ => Ok(()),
         }
+    }
+
+    /// What its tenant kept under its name before.
+    fn before(&self, app: &App, record: &PromptRecord) -> KeptPrompt {
+        let KeptPrompt { salt, tenant, .. } = self.prompt;
+        prompt_of(app, record, salt, tenant)
     }
 
     /// What is kept of it: as it was reported, or as it was before.
@@ -387,9 +395,8 @@ fn release(app: &App, key: &PromptKey, prompt: &KeptPrompt) -> Result<()> {
     let shares =
         |tenant: &str| keys.tenants().named(tenant).is_some_and(|tenant| tenant.salt() == prompt.salt);
     let held = app.registry.any(|other, record| {
-        let same = whole_blocks(&record.tokens) == whole_blocks(&prompt.tokens)
-            && record.retention() == prompt.retention;
-        other != key && same && shares(&other.tenant)
+        let same = || is_same(&prompt_of(app, record, prompt.salt, prompt.tenant), prompt);
+        other != key && same() && shares(&other.tenant)
     });
     if !held {
         engine(app)?.invalidate(prompt)?;
@@ -403,13 +410,13 @@ fn publish(app: &App) -> Result<()> {
     let admins = |tenant: &str| tenant == DEFAULT_NAME || !keys.tenants().are_named();
     let public = app.registry.all().into_iter().filter(|(key, record)| record.public && admins(&key.tenant));
     let kept = public
-        .filter_map(|(key, record)| Some(kept(app, record.tokens, &*keys.tenants().named(&key.tenant)?)));
+        .filter_map(|(key, record)| Some(of_record(app, &record, &*keys.tenants().named(&key.tenant)?)));
     Ok(engine(app)?.set_public_prompts(kept.collect())?)
 }
 
-/// What is kept under a name, and how much of it is there for the tenant `of`.
-fn state(app: &App, name: &str, record: &PromptRecord, of: &KeptPrompt) -> Result<Value> {
-    let cached: Cached = engine(app)?.is_cached(&of_record(record, of))?;
+/// What is kept under a name of a tenant, and how much of it is there.
+fn state(app: &App, name: &str, record: &PromptRecord, tenant: &Tenant) -> Result<Value> {
+    let cached: Cached = engine(app)?.is_cached(&of_record(app, record, tenant))?;
     let mut state = json!({
         "object": "prompt",
         "name": name,
@@ -428,9 +435,22 @@ fn state(app: &App, name: &str, record: &PromptRecord, of: &KeptPrompt) -> Resul
     Ok(state)
 }
 
-/// What is kept under a record, for the tenant of `like`.
-fn of_record(record: &PromptRecord, like: &KeptPrompt) -> KeptPrompt {
-    KeptPrompt { tokens: record.tokens.clone(), retention: record.retention(), ..like.clone() }
+/// What is kept under a record of a tenant, with the adapters that it was computed with: others may apply by now.
+fn of_record(app: &App, record: &PromptRecord, tenant: &Tenant) -> KeptPrompt {
+    prompt_of(app, record, tenant.salt(), tenant.id)
+}
+
+fn prompt_of(app: &App, record: &PromptRecord, salt: [u8; 16], tenant: TenantId) -> KeptPrompt {
+    let adapters = app.serving.lora.read(&record.lora);
+    KeptPrompt { tokens: record.tokens.clone(), adapters, salt, tenant, retention: record.retention() }
+}
+
+/// Whether to release one is to release the other. An exact prompt is released whatever it was computed with.
+fn is_same(one: &KeptPrompt, other: &KeptPrompt) -> bool {
+    let digest = |prompt: &KeptPrompt| prompt.adapters.as_ref().map(AdapterMix::digest);
+    whole_blocks(&one.tokens) == whole_blocks(&other.tokens)
+        && one.retention == other.retention
+        && (one.retention.is_none() || digest(one) == digest(other))
 }
 
 /// A prompt of a tenant, computed as requests are that say nothing of adapters.

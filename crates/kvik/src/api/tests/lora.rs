@@ -150,6 +150,31 @@ async fn kept_prompts_are_computed_with_what_applies_to_all() {
     server.settles(0, None).await;
 }
 
+/// What a prompt was computed with is written beside it, so that it is found and released when other adapters apply.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kept_prompt_is_found_and_released_with_the_adapters_it_was_computed_with() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = server(dir.path(), "");
+    let usual = async |scale: f32| {
+        server.done("", "POST", "/lora-adapters", json!([{"id": 0, "scale": scale}])).await;
+    };
+    for retain in [json!("none"), json!("keydiff:0.25")] {
+        let body = json!({"prompt": prompt(4, 64), "retain": retain});
+        usual(0.3).await;
+        server.done("", "PUT", "/v1/prompts/x", body.clone()).await;
+        let pinned = server.app.serving.engine.stats().cache.pinned;
+        usual(0.7).await;
+        let kept = server.done("", "GET", "/v1/prompts/x", Value::Null).await;
+        assert_eq!((&kept["cached"], &kept["pinned"]), (&json!(true), &json!(true)), "{retain}: {kept}");
+        let again = server.done("", "PUT", "/v1/prompts/x", body).await;
+        assert_eq!(again["built"], true, "what applies to all has changed: {again}");
+        server.has_pinned(pinned).await;
+        usual(0.1).await;
+        server.done("", "DELETE", "/v1/prompts/x", Value::Null).await;
+        server.has_pinned(0).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn adapters_are_models_with_a_parent() {
     let dir = tempfile::tempdir().unwrap();
