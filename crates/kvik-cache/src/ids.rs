@@ -18,7 +18,8 @@ pub struct StateId(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SeqId(pub u64);
 
-/// An interned [`Namespace`](crate::Namespace); valid in the cache that gave it out.
+/// An interned [`Namespace`](crate::Namespace); valid in the cache that gave it out, until it is dropped there, and never
+/// given out again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NamespaceId(pub(crate) u32);
 
@@ -47,12 +48,6 @@ pub(crate) struct NodeId(pub(crate) u32);
 impl BlockId {
     /// The block's index in arrays with one entry per block.
     pub fn index(self) -> usize {
-        self.0 as usize
-    }
-}
-
-impl NamespaceId {
-    pub(crate) fn index(self) -> usize {
         self.0 as usize
     }
 }

@@ -81,7 +81,7 @@ impl Cache {
     fn check_tree(&self) -> Result<(), Violation> {
         let mut reached = 0;
         let mut tokens = 0;
-        let mut open = self.roots.clone();
+        let mut open: Vec<NodeId> = self.roots.values().copied().collect();
         while let Some(id) = open.pop() {
             let node = &self.radix.arena[id];
             tokens += self.check_node(id, node)?;
@@ -96,7 +96,10 @@ impl Cache {
 
     /// Only a root is empty, only a leaf ends in a partial block. Returns the node's tokens.
     fn check_node(&self, id: NodeId, node: &Node) -> Result<usize, Violation> {
-        ensure!(node.is_root() == self.roots.contains(&id), "{id:?} is a root or is not");
+        ensure!(
+            node.is_root() == (self.roots.get(&node.namespace) == Some(&id)),
+            "{id:?} is a root or is not"
+        );
         ensure!(node.is_root() == node.seed.is_some(), "{id:?} has a seed or lacks one");
         let depth = node.parent.map_or(0, |parent| self.radix.arena[parent].end_depth());
         ensure!(node.depth == depth, "{id:?} is at depth {depth} and counts as {}", node.depth);
@@ -137,7 +140,7 @@ impl Cache {
     fn check_locks(&self) -> Result<(), Violation> {
         let mut locks: FxHashMap<NodeId, u32> = FxHashMap::default();
         let leases = self.sequences.values().map(|table| table.lease());
-        let bases = self.roots.iter().filter_map(|&root| self.radix.arena[root].parent);
+        let bases = self.roots.values().filter_map(|&root| self.radix.arena[root].parent);
         for lease in leases.chain(self.pins.nodes()).chain(bases) {
             let mut next = Some(lease);
             while let Some(id) = next {
@@ -157,7 +160,7 @@ impl Cache {
         let mut pins: FxHashMap<NodeId, u32> = FxHashMap::default();
         for end in self.pins.nodes() {
             let namespace = self.radix.arena[end].namespace;
-            let root = self.roots[namespace.index()];
+            let root = self.roots[&namespace];
             self.radix.own_path(end).chain([root]).for_each(|id| *pins.entry(id).or_default() += 1);
         }
         let mut pinned: FxHashMap<TenantId, usize> = FxHashMap::default();

@@ -43,10 +43,21 @@ impl Cache {
         Some(derived)
     }
 
+    /// The namespace that [`derive_namespace`](Cache::derive_namespace) would give, if it is there.
+    pub fn known_derived(
+        &self,
+        base: NamespaceId,
+        tokens: &[Token],
+        over: &Namespace,
+    ) -> Option<NamespaceId> {
+        let identity = Identity::chain(over, whole_blocks(tokens)).last()?;
+        self.derived.get(&(base, identity)).copied()
+    }
+
     /// Drops a derived namespace with all its blocks, pinned or not, and detaches it from its base: nobody can
     /// reach it any more. False, and nothing is done, when it is none, or some of it is in use.
     pub fn drop_derived(&mut self, derived: NamespaceId) -> bool {
-        let root = self.roots[derived.index()];
+        let root = self.roots[&derived];
         let node = &self.radix.arena[root];
         if node.locks > node.pins || !self.derived.values().any(|&known| known == derived) {
             return false;
@@ -63,14 +74,14 @@ impl Cache {
 
     /// Whether a prompt can run in a namespace: in a derived one it must begin with the base, and continue.
     pub fn continues(&self, namespace: NamespaceId, prompt: &[Token]) -> bool {
-        let base = self.radix.base(self.roots[namespace.index()]);
+        let base = self.radix.base(self.roots[&namespace]);
         prompt.len() > base.len() && prompt.starts_with(&base) || base.is_empty()
     }
 
     /// Whether the whole blocks of `tokens`, and there are some, are no more than the base of a derived namespace.
     pub(super) fn is_in_base(&self, namespace: NamespaceId, tokens: &[Token]) -> bool {
         let whole = whole_blocks(tokens);
-        !whole.is_empty() && self.radix.base(self.roots[namespace.index()]).starts_with(whole)
+        !whole.is_empty() && self.radix.base(self.roots[&namespace]).starts_with(whole)
     }
 
     fn whole_tokens(&self, node: NodeId, blocks: usize) -> usize {

@@ -156,8 +156,8 @@ impl Cache {
     /// blocks were freed. It is as if they had never been.
     pub fn clear(&mut self, namespace: Option<NamespaceId>) -> usize {
         let roots = match namespace {
-            Some(namespace) => vec![self.roots[namespace.index()]],
-            None => self.roots.clone(),
+            Some(namespace) => vec![self.roots[&namespace]],
+            None => self.roots.values().copied().collect(),
         };
         roots.into_iter().map(|root| self.drop_from(root)).sum()
     }

@@ -9,6 +9,7 @@
 //! needs blocks first asks whether all of them can be had, changes nothing if not, and cannot fail afterwards.
 //! The other commands are in the files beside this one; it imports none of them.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rustc_hash::FxHashMap;
@@ -21,7 +22,6 @@ use crate::ids::{
     BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, SeqId, TenantId, Token, blocks_for, whole_blocks,
 };
 use crate::lifetime::Lifetime;
-use crate::namespace::Namespace;
 use crate::pins::Pins;
 use crate::pool::Pool;
 use crate::stats::{CacheStats, Totals};
@@ -63,7 +63,9 @@ pub struct Cache {
     pub(super) radix: Radix,
     pub(super) sequences: FxHashMap<SeqId, Table>,
     /// Root node of each namespace.
-    pub(super) roots: Vec<NodeId>,
+    pub(super) roots: BTreeMap<NamespaceId, NodeId>,
+    /// The id that was given out last.
+    pub(super) last_namespace: Option<NamespaceId>,
     pub(super) pins: Pins,
     pub(super) pinned_max: usize,
     pub(super) namespaces: FxHashMap<Identity, NamespaceId>,
@@ -86,7 +88,8 @@ impl Cache {
             pool: Pool::new(blocks),
             radix: Radix::new(blocks, config.policy, config.ghosts),
             sequences: FxHashMap::default(),
-            roots: Vec::new(),
+            roots: BTreeMap::new(),
+            last_namespace: None,
             pins: Pins::default(),
             pinned_max: config.pinned_max,
             namespaces: FxHashMap::default(),
@@ -97,26 +100,6 @@ impl Cache {
         })
     }
 
-    /// The id of a namespace, the same for equal ones.
-    pub fn namespace(&mut self, namespace: &Namespace) -> NamespaceId {
-        let identity = Identity::root(namespace);
-        if let Some(&known) = self.namespaces.get(&identity) {
-            return known;
-        }
-        let root = self.new_root(Fingerprint::root(&identity));
-        let id = self.radix.arena[root].namespace;
-        self.namespaces.insert(identity, id);
-        id
-    }
-
-    /// Adds the root of a new namespace.
-    pub(super) fn new_root(&mut self, seed: Fingerprint) -> NodeId {
-        let id = NamespaceId(u32::try_from(self.roots.len()).expect("fewer namespaces than nodes"));
-        let root = self.radix.add_root(id, seed);
-        self.roots.push(root);
-        root
-    }
-
     /// Sets the caller's clock, which never goes back here. Drops every prefix that has outlived its time to live.
     pub fn set_now(&mut self, now: Duration) {
         self.radix.now = self.radix.now.max(now);
@@ -125,7 +108,7 @@ impl Cache {
 
     /// How much of `prompt` is known, and why not more. Changes nothing, not even recency.
     pub fn lookup(&self, namespace: NamespaceId, prompt: &[Token]) -> Match {
-        let root = self.roots[namespace.index()];
+        let root = self.roots[&namespace];
         let walk = self.radix.continuable(self.radix.walk(root, prompt));
         if walk.tokens == 0 && !prompt.is_empty() && self.radix.arena[root].depth > 0 {
             return Match { tokens: 0, stop: StopReason::FirstSeen, evicted: None };
@@ -140,7 +123,7 @@ impl Cache {
         let Admission { seq, namespace, prompt, reuse_max, positions, lifetime } = admission;
         assert!(!self.sequences.contains_key(&seq), "{seq:?} is running already");
         assert!(self.continues(namespace, prompt), "a prompt in a derived namespace begins with its base");
-        let root = self.roots[namespace.index()];
+        let root = self.roots[&namespace];
         let reuse_max = reuse_max.max(self.radix.arena[root].depth as usize * BLOCK_POSITIONS);
         let known = self.radix.continuable(self.radix.walk(root, prompt));
         let (stop, evicted) = self.stop_reason(&known, prompt);
@@ -161,7 +144,7 @@ impl Cache {
     pub fn lease(&mut self, seq: SeqId, namespace: NamespaceId, tokens: &[Token]) -> usize {
         assert!(!self.sequences.contains_key(&seq), "{seq:?} is running already");
         let whole = whole_blocks(tokens);
-        let walk = self.radix.walk(self.roots[namespace.index()], whole);
+        let walk = self.radix.walk(self.roots[&namespace], whole);
         let shared = self.radix.blocks_of(&walk);
         let held = shared.len() * BLOCK_POSITIONS;
         let lease = self.radix.cut(walk.node, walk.blocks);
@@ -271,7 +254,7 @@ impl Cache {
     /// how many of its blocks.
     pub(super) fn whole_prefix(&self, namespace: NamespaceId, tokens: &[Token]) -> Option<(NodeId, usize)> {
         let whole = whole_blocks(tokens);
-        let walk = self.radix.walk(self.roots[namespace.index()], whole);
+        let walk = self.radix.walk(self.roots[&namespace], whole);
         (walk.tokens == whole.len() && walk.blocks > 0).then_some((walk.node, walk.blocks))
     }
 
@@ -308,14 +291,26 @@ impl Cache {
         if walk.tokens == prompt.len() {
             return (StopReason::Complete, None);
         }
-        match self.radix.ghosts.lost(before, next, walk.tokens % BLOCK_POSITIONS) {
-            Some(ghost) => match ghost.cause {
-                Cause::Evicted(policy) => (StopReason::Evicted, Some(Eviction { at: ghost.at(), policy })),
-                Cause::Expired => (StopReason::Expired, None),
-            },
+        match self.lost_after(before, next, walk.tokens % BLOCK_POSITIONS) {
+            Some(reason) => reason,
             None if walk.tokens > 0 && self.radix.continues(walk) => (StopReason::Diverged, None),
             None => (StopReason::FirstSeen, None),
         }
+    }
+
+    /// What is remembered of a block that was lost: the one after `before` that begins with `next`, of which so many
+    /// tokens are known.
+    pub(super) fn lost_after(
+        &self,
+        before: Fingerprint,
+        next: &[Token],
+        known: usize,
+    ) -> Option<(StopReason, Option<Eviction>)> {
+        let ghost = self.radix.ghosts.lost(before, next, known)?;
+        Some(match ghost.cause {
+            Cause::Evicted(policy) => (StopReason::Evicted, Some(Eviction { at: ghost.at(), policy })),
+            Cause::Expired => (StopReason::Expired, None),
+        })
     }
 
     /// Leases the blocks of `walk` and allocates the rest, which is known to fit.

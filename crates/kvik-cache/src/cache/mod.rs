@@ -9,6 +9,7 @@ mod life;
 mod model_test;
 #[cfg(test)]
 mod naive;
+mod namespaces;
 mod outline;
 mod pinning;
 mod space;

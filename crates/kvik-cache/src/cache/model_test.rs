@@ -23,7 +23,7 @@ use crate::evict::{Policy, Share};
 use crate::explain::{Eviction, StopReason};
 use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, NodeName, PinId, SeqId, TenantId, Token};
 use crate::lifetime::Lifetime;
-use crate::namespace::Namespaces;
+use crate::namespace::{Namespace, Namespaces};
 
 const SEEDS: u64 = 200;
 const STEPS_PER_SEED: u64 = 5_000;
@@ -130,10 +130,7 @@ impl World {
         let pinned_max = 2 + random.below(blocks / 5);
         let mut cache = Cache::new(CacheConfig { blocks, policy, ghosts, pinned_max }).unwrap();
         cache.index_followers();
-        let namespaces = [0, 1, 2].map(|salt| {
-            let namespaces = Namespaces { model: [3; 32], kv_format: "f32/f32", adapter: None };
-            cache.namespace(&namespaces.shared([salt; 16]))
-        });
+        let namespaces = [0, 1, 2].map(|salt| cache.namespace(&shared(salt)));
         World {
             sets_lifetimes: random.below(2) == 0,
             divides: random.below(2) == 0,
@@ -180,6 +177,7 @@ impl World {
             (10, _) => self.drop_prefix(),
             (11, _) => self.derive_or_drop(),
             (12, _) => self.followers(),
+            (13, _) => self.drop_namespace(),
             (0..20, _) => self.lookup(),
             (20..100, None) => self.admit(),
             (20..45, Some(_)) if self.running.len() < RUNNING_MAX => self.admit(),
@@ -280,6 +278,9 @@ impl World {
             let ended = self.cache.drop_derived(derived);
             self.tell();
             assert_eq!(ended, self.naive.drop_derived(derived));
+            let dropped = self.cache.drop_namespaces(|id| id == derived) == [derived];
+            assert_eq!((dropped, self.naive.drop_namespace(derived)), (ended, ended));
+            self.pins.retain(|(of, _)| !dropped || *of != derived);
             self.seen.note("dropped", u64::from(ended));
             self.derived.take_if(|_| ended);
             return;
@@ -292,10 +293,35 @@ impl World {
         assert_eq!(derived.is_some(), whole > 0 && known >= whole);
         if let Some(derived) = derived {
             assert_eq!(self.cache.derive_namespace(base, &prompt, &over), Some(derived));
+            assert_eq!(self.cache.known_derived(base, &prompt, &over), Some(derived));
             self.naive.derive_namespace(derived, base, &prompt);
             self.derived = Some((derived, prompt[..whole].to_vec()));
             self.derivations = self.derivations.wrapping_add(1);
             self.seen.note("derived", 1);
+        }
+    }
+
+    /// Drops a namespace as far as it is empty, most often after what it holds; then it is made again.
+    fn drop_namespace(&mut self) {
+        let index = [0, 1, 1, 2][self.random.below(4)];
+        let before = self.namespaces[index];
+        if self.random.below(4) > 0 {
+            assert_eq!(self.cache.clear(Some(before)), self.naive.clear(before));
+        }
+        let dropped = self.cache.drop_namespaces(|id| id == before) == [before];
+        assert_eq!(dropped, self.naive.drop_namespace(before));
+        self.seen.note("namespaces dropped", u64::from(dropped));
+        self.seen.note("namespaces not dropped", u64::from(!dropped));
+        if dropped {
+            assert_eq!(self.cache.known_namespace(&shared(index as u8)), None);
+            let prompt = self.some_prompt();
+            let absent = self.cache.lookup_absent(&shared(index as u8), &prompt);
+            let namespace = self.cache.namespace(&shared(index as u8));
+            assert!(namespace > before, "an id is given out once");
+            self.naive.renew_namespace(before, namespace);
+            assert_eq!(absent, self.cache.lookup(namespace, &prompt), "made anew it knows no more");
+            self.namespaces[index] = namespace;
+            self.pins.retain(|(of, _)| *of != before);
         }
     }
 
@@ -388,7 +414,8 @@ impl World {
             run.tokens.push(self.random.below(2) as Token);
         }
         let table = self.cache.table(seq);
-        let content = if run.namespace.index() < 3 { run.namespace } else { self.namespaces[0] };
+        let content =
+            if self.namespaces.contains(&run.namespace) { run.namespace } else { self.namespaces[0] };
         for (position, mark) in marks(content, &run.tokens[..end]).enumerate().skip(run.computed) {
             let block = table[position / BLOCK_POSITIONS];
             self.memory[block.index()][position % BLOCK_POSITIONS] = mark;
@@ -487,7 +514,10 @@ impl World {
             assert_eq!(node.weight, self.naive.weight(namespace, &tokens, node.start, tenant), "{tokens:?}");
             assert_eq!((node.folded_nodes, node.folded_tokens), (0, 0));
             self.compare_pins_through(node.name, &tokens, namespace);
-            assert!(node.parent.is_some() || node.start == 0 || namespace.index() >= 3, "{node:?}");
+            assert!(
+                node.parent.is_some() || node.start == 0 || !self.namespaces.contains(&namespace),
+                "{node:?}"
+            );
         }
         // That of the base has that of what continues it.
         let everything = self.namespaces.iter().map(|&id| self.naive.weight(id, &[], 0, tenant));
@@ -577,7 +607,7 @@ impl World {
 
     fn assert_memory(&self, namespace: NamespaceId, tokens: &[Token], blocks: &[BlockId]) {
         // What a derived holds is computed after blocks of the first namespace.
-        let content = if namespace.index() < 3 { namespace } else { self.namespaces[0] };
+        let content = if self.namespaces.contains(&namespace) { namespace } else { self.namespaces[0] };
         for (position, mark) in marks(content, tokens).enumerate() {
             let block = blocks[position / BLOCK_POSITIONS];
             let held = self.memory[block.index()][position % BLOCK_POSITIONS];
@@ -682,6 +712,10 @@ impl World {
             self.seen.note(what, times);
         }
     }
+}
+
+fn shared(salt: u8) -> Namespace {
+    Namespaces { model: [3; 32], kv_format: "f32/f32", adapter: None }.shared([salt; 16])
 }
 
 /// For each position, a mark that stands for all tokens up to it.

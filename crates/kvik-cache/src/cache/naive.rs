@@ -431,6 +431,23 @@ impl Naive {
         true
     }
 
+    pub(crate) fn drop_namespace(&mut self, namespace: NamespaceId) -> bool {
+        let holds = self.entries_of(namespace).next().is_some();
+        let runs = self.running.values().any(|running| running.namespace == namespace);
+        let is_free = !holds && !runs && !self.derived.contains_key(&namespace);
+        if is_free {
+            self.shares.remove(&namespace);
+        }
+        is_free
+    }
+
+    /// A namespace that was dropped is there again: what was lost of it is still explained.
+    pub(crate) fn renew_namespace(&mut self, before: NamespaceId, namespace: NamespaceId) {
+        let lost = std::mem::take(&mut self.lost).into_iter();
+        let renew = |((of, tokens), why)| ((if of == before { namespace } else { of }, tokens), why);
+        self.lost = lost.map(renew).collect();
+    }
+
     pub(crate) fn set_share(&mut self, namespace: NamespaceId, share: Share) {
         self.shares
             .values_mut()

@@ -125,7 +125,7 @@ impl Cache {
     /// the root, when these are no more than its base.
     fn pinned_top(&self, namespace: NamespaceId, tokens: &[Token]) -> Option<NodeId> {
         match self.is_in_base(namespace, tokens) {
-            true => Some(self.roots[namespace.index()]),
+            true => Some(self.roots[&namespace]),
             false => self.whole_prefix(namespace, tokens).map(|(node, _)| node),
         }
     }

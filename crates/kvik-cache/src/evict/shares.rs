@@ -12,6 +12,8 @@
 use std::cmp::Ordering;
 use std::time::Duration;
 
+use rustc_hash::FxHashMap;
+
 use crate::ids::{NamespaceId, TenantId};
 
 /// A tenant that has admitted nothing for this long has no demand.
@@ -59,7 +61,7 @@ pub struct TenantStats {
 #[derive(Debug)]
 pub(crate) struct Shares {
     /// Index of the tenant of each namespace.
-    owners: Vec<usize>,
+    owners: FxHashMap<NamespaceId, usize>,
     tenants: Vec<TenantStats>,
     /// Part of its share that a tenant without demand keeps, 0 to 1.
     floor: f64,
@@ -68,7 +70,7 @@ pub(crate) struct Shares {
 impl Shares {
     /// No namespace yet; each will belong to tenant 0 until [`set`](Shares::set) gives it to another.
     pub(crate) fn new() -> Shares {
-        Shares { owners: Vec::new(), tenants: Vec::new(), floor: 0.5 }
+        Shares { owners: FxHashMap::default(), tenants: Vec::new(), floor: 0.5 }
     }
 
     pub(crate) fn set_floor(&mut self, floor: f64) {
@@ -76,16 +78,21 @@ impl Shares {
     }
 
     /// Adds a namespace, which belongs to tenant 0.
-    pub(crate) fn add_namespace(&mut self) {
+    pub(crate) fn add_namespace(&mut self, namespace: NamespaceId) {
         let owner =
             self.index_of(Share { tenant: TenantId(0), weight: 1.0, quota_blocks: None, pinned_max: None });
-        self.owners.push(owner);
+        self.owners.insert(namespace, owner);
+    }
+
+    /// Forgets a namespace that has no blocks; what its tenant did counts on.
+    pub(crate) fn remove_namespace(&mut self, namespace: NamespaceId) {
+        self.owners.remove(&namespace);
     }
 
     /// Gives a namespace, with its `blocks` in the tree and the `pinned` ones of them, to a tenant.
     pub(crate) fn set(&mut self, namespace: NamespaceId, share: Share, blocks: usize, pinned: usize) {
-        let (from, to) = (self.owners[namespace.index()], self.index_of(share));
-        self.owners[namespace.index()] = to;
+        let (from, to) = (self.owners[&namespace], self.index_of(share));
+        self.owners.insert(namespace, to);
         self.tenants[to].share = share;
         self.tenants[from].blocks -= blocks;
         self.tenants[to].blocks += blocks;
@@ -112,11 +119,11 @@ impl Shares {
     }
 
     pub(crate) fn of(&self, namespace: NamespaceId) -> &TenantStats {
-        &self.tenants[self.owners[namespace.index()]]
+        &self.tenants[self.owners[&namespace]]
     }
 
     pub(crate) fn of_mut(&mut self, namespace: NamespaceId) -> &mut TenantStats {
-        &mut self.tenants[self.owners[namespace.index()]]
+        &mut self.tenants[self.owners[&namespace]]
     }
 
     pub(crate) fn all(&self) -> &[TenantStats] {
@@ -201,7 +208,7 @@ mod tests {
         let mut shares = Shares::new();
         for (index, &(weight, blocks)) in blocks.iter().enumerate() {
             let namespace = NamespaceId(index as u32);
-            shares.add_namespace();
+            shares.add_namespace(namespace);
             shares.of_mut(namespace).blocks += blocks;
             let tenant = TenantId(index as u32 + 1);
             shares.set(namespace, Share { tenant, weight, quota_blocks: None, pinned_max: None }, blocks, 0);

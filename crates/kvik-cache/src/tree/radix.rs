@@ -70,8 +70,15 @@ impl Radix {
     }
 
     pub(crate) fn add_root(&mut self, namespace: NamespaceId, seed: Fingerprint) -> NodeId {
-        self.shares.add_namespace();
+        self.shares.add_namespace(namespace);
         self.arena.insert(Node::root(namespace, seed))
+    }
+
+    /// Removes the root of a namespace that nothing hangs on.
+    pub(crate) fn remove_root(&mut self, root: NodeId) {
+        let node = self.arena.remove(root);
+        assert!(node.is_root() && node.locks == 0 && node.children.is_empty(), "an empty root is removed");
+        self.shares.remove_namespace(node.namespace);
     }
 
     /// Attaches a new root to `end`, the end of a whole block, which it locks from now on.
