@@ -215,3 +215,55 @@ fn an_adapter_that_is_not_there_is_refused() {
     world.submit(with(2));
     world.settle();
 }
+
+/// A request with a scale that nobody has had before.
+fn scaled(scale: f32, tokens: Vec<Token>) -> Request {
+    Request { adapters: adapters(&[(0, scale)]), salt: [1; 16], tenant: TenantId(1), ..request(tokens, 1) }
+}
+
+#[test]
+fn who_only_asks_what_is_known_makes_no_namespace() {
+    let mut world = World::new(config(), 60);
+    world.scheduler.set_tenants(&[part(1), part(2)]);
+    let before = world.scheduler.cache().namespaces();
+    for index in 1..=50 {
+        let scale = index as f32 / 100.0;
+        assert_eq!(world.scheduler.probe(&scaled(scale, prompt(1, 40))).stop, StopReason::FirstSeen);
+        let kept = KeptPrompt { adapters: adapters(&[(0, scale)]), ..kept(0, &prompt(1, 40)) };
+        assert_eq!(world.scheduler.cached(&kept).ram, 0);
+        let retention = Some("keydiff:0.5".parse().unwrap());
+        assert_eq!(world.scheduler.cached(&KeptPrompt { retention, ..kept.clone() }).ram, 0);
+    }
+    assert_eq!(world.scheduler.cache().namespaces(), before);
+}
+
+/// A client writes the scales, so there is no end of them: what holds nothing any more is dropped, and what is cached,
+/// pinned or on disk is found and released as before.
+#[test]
+fn namespaces_of_scales_that_hold_nothing_are_dropped() {
+    for on_disk in [false, true] {
+        let disk = MemoryDisk::default();
+        let mut world = if on_disk { disk.life(config(), 60, 0) } else { World::new(config(), 60) };
+        let pinned = Request {
+            lifetime: Lifetime { pin: true, ..Lifetime::default() },
+            ..scaled(1000.0, prompt(1, 40))
+        };
+        world.submit(pinned.clone());
+        world.run_until_idle();
+        for index in 1..=3000 {
+            let client = world.submit(scaled(index as f32 / 100.0, prompt(2, 40)));
+            world.run_until_idle();
+            assert!(client.answer().is_some());
+        }
+        world.scheduler.cache().check().unwrap();
+        let most = 256 + 4 * (60 + disk.state().blocks.len());
+        let namespaces = world.scheduler.cache().namespaces();
+        assert!(namespaces < most, "{namespaces} of {most}");
+        assert_eq!(world.scheduler.probe(&pinned).known_tokens, 32);
+        assert_eq!(world.scheduler.evict(&prompt(1, 40), [1; 16]).pins, 1);
+        world.scheduler.evict(&prompt(2, 40), [1; 16]);
+        // What is being written stays on disk until it is.
+        (0..5).for_each(|_| world.step());
+        assert!(disk.state().blocks.is_empty(), "what is on disk is found with all scales");
+    }
+}

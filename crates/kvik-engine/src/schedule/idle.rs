@@ -72,6 +72,12 @@ impl Idle {
         self.making = None;
     }
 
+    /// The namespaces that must stay.
+    pub(super) fn namespaces(&self) -> impl Iterator<Item = NamespaceId> {
+        let making = self.making.iter().map(|making| &making.seen);
+        self.seen.iter().chain(making).flat_map(|seen| [seen.namespace, seen.part.namespace])
+    }
+
     fn push(&mut self, seen: Seen) {
         self.seen.retain(|other| other.part != seen.part);
         self.seen.push(seen);

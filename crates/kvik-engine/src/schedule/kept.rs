@@ -22,18 +22,16 @@ impl Scheduler {
     }
 
     /// How much of a prompt a request of its tenant would find in RAM, and how much more on disk.
-    pub fn cached(&mut self, prompt: &KeptPrompt) -> Cached {
+    pub fn cached(&self, prompt: &KeptPrompt) -> Cached {
         if let Some(retention) = &prompt.retention {
             return self.cached_part(prompt, retention);
         }
         let tokens = &prompt.tokens;
-        let cache = &mut self.ram.cache;
-        let namespace =
-            self.tenants.shared_namespace((prompt.tenant, Sharers::of_kept(prompt)), tokens, cache);
-        let ram = cache.lookup(namespace, tokens).tokens;
-        let pinned = cache.is_pinned(namespace, tokens);
-        let roots = self.tenants.namespaces.roots(namespace);
-        let disk = self.disk.tokens_after(roots, tokens, ram, self.now());
+        let cache = &self.ram.cache;
+        let place = self.tenants.shared_place((prompt.tenant, Sharers::of_kept(prompt)), tokens, cache);
+        let ram = place.lookup(tokens, cache).tokens;
+        let pinned = place.id.is_some_and(|id| cache.is_pinned(id, tokens));
+        let disk = self.disk.tokens_after(&place.roots, tokens, ram, self.now());
         Cached { tokens: tokens.len(), ram, disk, pinned }
     }
 
@@ -45,7 +43,7 @@ impl Scheduler {
         self.withdraw_pins(salt, |sequence| {
             sequence.kept_prefix().is_none() && whole_blocks(sequence.prompt()) == whole
         });
-        let namespaces = self.tenants.namespaces.all_of(salt, &mut self.ram.cache);
+        let namespaces = self.tenants.namespaces.all_of(salt);
         self.disk.give_up(&mut self.ram, |namespace, copied| {
             namespaces.contains(&namespace) && whole.starts_with(copied)
         });
@@ -64,7 +62,7 @@ impl Scheduler {
 
     /// Open requests no longer pin these prompts: a pin that was removed must not return.
     pub(super) fn withdraw_pins(&mut self, salt: [u8; 16], withdraws: impl Fn(&Sequence) -> bool) {
-        let namespaces = self.tenants.namespaces.all_of(salt, &mut self.ram.cache);
+        let namespaces = self.tenants.namespaces.all_of(salt);
         for sequence in self.queue.sequences_mut().chain(self.running.iter_mut()) {
             let theirs = matches!(sequence.sharing, Sharing::Namespace(id) if namespaces.contains(&id));
             sequence.lifetime.pin &= !(theirs && withdraws(sequence));
@@ -77,7 +75,7 @@ impl Scheduler {
         let mut evicted = Evicted { blocks: 0, pins: 0 };
         let whole = whole_blocks(tokens);
         self.withdraw_pins(salt, |sequence| !whole.is_empty() && sequence.prompt().starts_with(whole));
-        let namespaces = self.tenants.namespaces.all_of(salt, &mut self.ram.cache);
+        let namespaces = self.tenants.namespaces.all_of(salt);
         self.disk.give_up(&mut self.ram, |namespace, copied| {
             namespaces.contains(&namespace) && !whole.is_empty() && copied.starts_with(whole)
         });
@@ -122,10 +120,11 @@ impl Scheduler {
     }
 
     /// The roots of all that requests with this salt have run with, each once.
-    fn all_roots(&mut self, salt: [u8; 16]) -> Vec<Roots> {
-        let namespaces = self.tenants.namespaces.all_of(salt, &mut self.ram.cache);
-        let mut roots: Vec<Roots> =
-            namespaces.into_iter().map(|id| *self.tenants.namespaces.roots(id)).collect();
+    fn all_roots(&self, salt: [u8; 16]) -> Vec<Roots> {
+        let table = &self.tenants.namespaces;
+        let mut roots: Vec<Roots> = table.all_of(salt).into_iter().map(|id| *table.roots(id)).collect();
+        // On disk there may be what was computed before the start.
+        roots.push(table.place(Sharers::plain(salt), &self.ram.cache).roots);
         roots.sort_unstable_by_key(|roots| roots.identity);
         roots.dedup_by_key(|roots| roots.identity);
         roots
@@ -134,7 +133,7 @@ impl Scheduler {
     /// Drops all that is neither in use nor pinned, of one tenant or of all; blocks of RAM and of the disk.
     pub fn clear(&mut self, salt: Option<[u8; 16]>) -> (usize, usize) {
         let disk = self.disk.clear(salt.map(disk_owner), self.now());
-        let (namespaces, cache) = (&mut self.tenants.namespaces, &mut self.ram.cache);
+        let namespaces = &self.tenants.namespaces;
         let Some(salt) = salt else {
             self.disk.give_up(&mut self.ram, |_, _| true);
             if let Some(model) = &mut self.draft_model {
@@ -142,8 +141,8 @@ impl Scheduler {
             }
             return (self.ram.cache.clear(None), disk);
         };
-        let mut mine = namespaces.all_of(salt, cache);
-        mine.extend(namespaces.all_kept(salt, cache));
+        let mut mine = namespaces.all_of(salt);
+        mine.extend(namespaces.all_kept(salt));
         self.disk.give_up(&mut self.ram, |namespace, _| mine.contains(&namespace));
         if let Some(model) = &mut self.draft_model {
             mine.iter().for_each(|&namespace| model.clear(Some(namespace)));

@@ -76,6 +76,11 @@ impl KeptParts {
         self.parts.get(identity).map_or(&[], Vec::as_slice)
     }
 
+    /// The namespaces of the parts.
+    pub(super) fn namespaces(&self) -> impl Iterator<Item = NamespaceId> {
+        self.parts.values().flatten().map(|part| part.name.namespace)
+    }
+
     pub(super) fn remove(&mut self, name: &KeptName) {
         let Some(parts) = self.parts.get_mut(&name.identity) else { return };
         let before = parts.len();

@@ -205,9 +205,11 @@ impl Scheduler {
     }
 
     /// How much of what is kept of a prompt is there: all of it or nothing.
-    pub(super) fn cached_part(&mut self, prompt: &KeptPrompt, retention: &Retention) -> Cached {
-        let name = self.name_of_prompt(prompt, retention);
-        let tokens = name.tokens;
+    pub(super) fn cached_part(&self, prompt: &KeptPrompt, retention: &Retention) -> Cached {
+        let tokens = whole_blocks(&prompt.tokens).len();
+        let Some(name) = self.known_name(prompt, retention) else {
+            return Cached { tokens, ram: 0, disk: 0, pinned: false };
+        };
         let key = name.key(self.kept_parts.blocks(&name).unwrap_or(0));
         if key.is_empty() {
             return Cached { tokens, ram: 0, disk: 0, pinned: false };
@@ -223,12 +225,14 @@ impl Scheduler {
 
     /// Unpins and drops what is kept of a prompt, in RAM and on disk; how many blocks of RAM that is.
     pub fn release_part(&mut self, prompt: &KeptPrompt, retention: &Retention) -> usize {
-        let name = self.name_of_prompt(prompt, retention);
+        let name = self.known_name(prompt, retention);
         let (prefix, retention) = (whole_blocks(&prompt.tokens), self.of_prefix(retention));
         self.withdraw_pins(prompt.salt, |sequence| {
             let same = sequence.forgetting.as_ref().is_some_and(|it| it.retention == retention);
             same && sequence.kept_prefix() == Some(prefix.len()) && sequence.tokens.starts_with(prefix)
         });
+        // What is not listed is on disk at most.
+        let name = name.unwrap_or_else(|| self.name_of_prompt(prompt, &retention));
         self.drop_part(&name).blocks
     }
 
@@ -241,6 +245,15 @@ impl Scheduler {
         let roots = *self.tenants.namespaces.roots(name.namespace);
         self.disk.forget(&roots, &first);
         Evicted { blocks: self.ram.cache.evict_prefix(name.namespace, &first), pins }
+    }
+
+    /// The same, if its namespace is there.
+    fn known_name(&self, prompt: &KeptPrompt, retention: &Retention) -> Option<KeptName> {
+        let (table, cache) = (&self.tenants.namespaces, &self.ram.cache);
+        let (sharers, prefix) = (Sharers::of_kept(prompt), whole_blocks(&prompt.tokens));
+        let namespace = table.known_kept(sharers, &self.of_prefix(retention), cache)?;
+        let identity = table.place(sharers, cache).roots.identity_after(prefix);
+        Some(KeptName { namespace, identity, tokens: prefix.len() })
     }
 
     fn name_of_prompt(&mut self, prompt: &KeptPrompt, retention: &Retention) -> KeptName {

@@ -12,7 +12,7 @@
 //! ```text
 //!                     Scheduler          owns the parts; a step plans, computes and publishes
 //!                         │
-//!   submission  admission  growth  pressure  forgetting  compute  tiers  end  kept  idle  probe     steps across parts
+//!   submission  admission  growth  pressure  forgetting  compute  tiers  end  kept  idle  probe  unused     steps across parts
 //!                         │
 //!   queue     running     turns      results     tenants     disk     ram      kept_parts     parts, with their state
 //!   waiting   have        virtual    requests,   parts,      slots,   cache,   what is kept
@@ -57,6 +57,7 @@ mod submission;
 mod tenants;
 mod tiers;
 mod turns;
+mod unused;
 mod voice;
 
 use std::sync::Arc;
@@ -79,6 +80,7 @@ use results::Results;
 use running::Running;
 use tenants::Tenants;
 use turns::Turns;
+use unused::Unused;
 
 pub use draft::DraftSetup;
 pub use limits::{RequestLimits, Submission};
@@ -105,6 +107,7 @@ pub struct Scheduler {
     /// What is kept of prefixes.
     kept_parts: KeptParts,
     idle: Idle,
+    unused: Unused,
     /// The disk tier; it has no slots when there is none.
     disk: Disk,
     drafting: Drafting,
@@ -139,6 +142,7 @@ impl Scheduler {
             tenants: Tenants::new(&config),
             ram: Ram::new(cache_config, config.drafts_from(DraftSource::Tree))?,
             kept_parts: KeptParts::default(),
+            unused: Unused::default(),
             idle: Idle::default(),
             disk: Disk::new(DiskSetup::none()),
             drafting: Drafting::default(),

@@ -1,7 +1,9 @@
 //! Namespaces in use: which requests share blocks in RAM, and what names those blocks on disk.
 
 use kvik_cache::retain::{Budget, Retention};
-use kvik_cache::{BLOCK_POSITIONS, Cache, Identity, Namespace, NamespaceId, Namespaces, Token};
+use kvik_cache::{
+    BLOCK_POSITIONS, Cache, Identity, Match, Namespace, NamespaceId, Namespaces, StopReason, Token,
+};
 use rustc_hash::FxHashMap;
 
 use crate::api::{AdapterMix, KeptPrompt, Request};
@@ -57,6 +59,35 @@ pub(super) struct Roots {
     pub(super) is_part: bool,
 }
 
+/// Where requests share, which need not be there: whoever only looks makes nothing.
+#[derive(Debug)]
+pub(super) struct Place {
+    /// Its id, if it is there.
+    pub(super) id: Option<NamespaceId>,
+    pub(super) roots: Roots,
+    namespace: Namespace,
+    /// Tokens of a public prompt with which it would begin, where it is not there.
+    public: usize,
+}
+
+impl Place {
+    /// The same derived from a public prompt of so many tokens that are cached.
+    fn behind(self, id: Option<NamespaceId>, public: usize) -> Place {
+        Place { id, public, ..self }
+    }
+
+    /// How much of a prompt the cache has there.
+    pub(super) fn lookup(&self, prompt: &[Token], cache: &Cache) -> Match {
+        match self.id {
+            Some(id) => cache.lookup(id, prompt),
+            None if self.public > 0 => {
+                Match { tokens: self.public, stop: StopReason::FirstSeen, evicted: None }
+            }
+            None => cache.lookup_absent(&self.namespace, prompt),
+        }
+    }
+}
+
 impl NamespaceTable {
     pub(super) fn new(config: &EngineConfig) -> NamespaceTable {
         let Namespaces { model, kv_format, .. } = config.namespaces();
@@ -76,6 +107,12 @@ impl NamespaceTable {
         id
     }
 
+    /// Where these requests share, without making it.
+    pub(super) fn place(&self, sharers: Sharers, cache: &Cache) -> Place {
+        let namespace = self.of(sharers).shared(sharers.salt);
+        Place { id: cache.known_namespace(&namespace), roots: Roots::of(&namespace), namespace, public: 0 }
+    }
+
     /// The namespace of those of these requests that share with nobody. Nothing is published in it.
     pub(super) fn private(&self, sharers: Sharers, cache: &mut Cache) -> NamespaceId {
         cache.namespace(&self.of(sharers).private(sharers.salt))
@@ -83,15 +120,44 @@ impl NamespaceTable {
 
     /// The namespace of what a policy keeps of the prefixes of these requests.
     pub(super) fn kept(&mut self, sharers: Sharers, retention: &Retention, cache: &mut Cache) -> NamespaceId {
+        let namespace = self.kept_namespace(sharers, retention);
+        let id = cache.namespace(&namespace);
+        self.roots.entry(id).or_insert_with(|| Roots { is_part: true, ..Roots::of(&namespace) });
+        id
+    }
+
+    /// The same if it is there.
+    pub(super) fn known_kept(
+        &self,
+        sharers: Sharers,
+        retention: &Retention,
+        cache: &Cache,
+    ) -> Option<NamespaceId> {
+        cache.known_namespace(&self.kept_namespace(sharers, retention))
+    }
+
+    fn kept_namespace(&self, sharers: Sharers, retention: &Retention) -> Namespace {
         let mut policy = retention.to_string();
         if retention.budget == Budget::Calibrated {
             // What such a budget keeps depends on what was measured of the heads.
             policy.push_str(&self.calibration);
         }
-        let namespace = self.of(sharers).kept(sharers.salt, &policy);
-        let id = cache.namespace(&namespace);
-        self.roots.entry(id).or_insert_with(|| Roots { is_part: true, ..Roots::of(&namespace) });
-        id
+        self.of(sharers).kept(sharers.salt, &policy)
+    }
+
+    /// The namespace that [`derived`](NamespaceTable::derived) would give, without making it; none when not all of
+    /// `tokens` is in `base`.
+    pub(super) fn derived_place(
+        &self,
+        base: NamespaceId,
+        tokens: &[Token],
+        sharers: Sharers,
+        cache: &Cache,
+    ) -> Option<Place> {
+        let place = self.place(sharers, cache);
+        let known = cache.known_derived(base, tokens, &place.namespace);
+        let is_there = known.is_some() || cache.lookup(base, tokens).tokens == tokens.len();
+        is_there.then(|| place.behind(known, tokens.len()))
     }
 
     /// A namespace of these requests that begins with the blocks of `tokens` in `base`. On disk its blocks have the
@@ -110,10 +176,9 @@ impl NamespaceTable {
     }
 
     /// The namespaces that requests with this salt have run in: their own, with each mix of adapters, and those
-    /// derived from public prompts. The one of the model alone is always among them.
-    pub(super) fn all_of(&mut self, salt: [u8; 16], cache: &mut Cache) -> Vec<NamespaceId> {
-        let own = self.shared(Sharers::plain(salt), cache);
-        let owner = self.roots(own).owner;
+    /// derived from public prompts.
+    pub(super) fn all_of(&self, salt: [u8; 16]) -> Vec<NamespaceId> {
+        let owner = disk_owner(salt);
         let same = self.roots.iter().filter(|(_, roots)| roots.owner == owner && !roots.is_part);
         let mut namespaces: Vec<NamespaceId> = same.map(|(&id, _)| id).collect();
         namespaces.sort_unstable();
@@ -121,9 +186,8 @@ impl NamespaceTable {
     }
 
     /// The namespaces of what policies keep of prefixes with this salt.
-    pub(super) fn all_kept(&mut self, salt: [u8; 16], cache: &mut Cache) -> Vec<NamespaceId> {
-        let own = self.shared(Sharers::plain(salt), cache);
-        let owner = self.roots(own).owner;
+    pub(super) fn all_kept(&self, salt: [u8; 16]) -> Vec<NamespaceId> {
+        let owner = disk_owner(salt);
         let kept = self.roots.iter().filter(|(_, roots)| roots.owner == owner && roots.is_part);
         kept.map(|(&id, _)| id).collect()
     }
@@ -131,6 +195,21 @@ impl NamespaceTable {
     /// The identities of a namespace that is not private.
     pub(super) fn roots(&self, id: NamespaceId) -> &Roots {
         &self.roots[&id]
+    }
+
+    /// Their ids with the roots of their blocks.
+    pub(super) fn ids(&self) -> impl Iterator<Item = (NamespaceId, Identity)> {
+        self.roots.iter().map(|(&id, roots)| (id, roots.identity))
+    }
+
+    /// Whether this one is there.
+    pub(super) fn has(&self, id: NamespaceId) -> bool {
+        self.roots.contains_key(&id)
+    }
+
+    /// Forgets one that was dropped.
+    pub(super) fn remove(&mut self, id: NamespaceId) {
+        self.roots.remove(&id);
     }
 
     /// Forgets all: their ids are names in a cache that is gone.

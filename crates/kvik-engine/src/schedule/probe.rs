@@ -1,16 +1,16 @@
 //! What a request would find, without running it.
 
-use kvik_cache::{Match, NamespaceId, StopReason, Token};
+use kvik_cache::{Match, StopReason, Token};
 
 use super::Scheduler;
-use super::namespaces::Sharers;
+use super::namespaces::{Place, Sharers};
 use super::prefix::common_prefix;
 use super::sequence::{Sequence, Sharing};
 use crate::api::{KeptPrompt, Probe, Request, Wants};
 
 impl Scheduler {
-    /// What `request` would find if it were admitted now. The only changes: its namespace is registered, when no
-    /// request has run in it before, and what has outlived its time is evicted, as at every step.
+    /// What `request` would find if it were admitted now. The only change: what has outlived its time is evicted, as at
+    /// every step.
     pub fn probe(&mut self, request: &Request) -> Probe {
         self.ram.cache.set_now(self.now());
         let prompt = &request.prompt;
@@ -24,8 +24,8 @@ impl Scheduler {
             false => (Match { tokens: 0, stop: StopReason::Private, evicted: None }, 0),
             true => {
                 let tenant = (request.tenant, Sharers::of(request));
-                let namespace = self.tenants.shared_namespace(tenant, prompt, &mut self.ram.cache);
-                self.lookup_disk(namespace, prompt, self.lookup_ram(namespace, prompt))
+                let place = self.tenants.shared_place(tenant, prompt, &self.ram.cache);
+                self.lookup_disk(&place, prompt, self.lookup_ram(&place, prompt))
             }
         };
         let known_tokens = known.tokens.min(reuse_max);
@@ -59,16 +59,17 @@ impl Scheduler {
     }
 
     /// What RAM has of a prompt: the cache, and the sequences that run.
-    fn lookup_ram(&self, namespace: NamespaceId, prompt: &[Token]) -> Match {
-        let sharers = self.running.iter().filter(|running| running.sharing == Sharing::Namespace(namespace));
-        lookup_running(sharers, prompt, self.ram.cache.lookup(namespace, prompt))
+    fn lookup_ram(&self, place: &Place, prompt: &[Token]) -> Match {
+        let shares = |running: &&Sequence| Some(running.sharing) == place.id.map(Sharing::Namespace);
+        let sharers = self.running.iter().filter(shares);
+        lookup_running(sharers, prompt, place.lookup(prompt, &self.ram.cache))
     }
 
     /// What RAM and disk have of a prompt, and how many tokens of that the disk adds.
-    fn lookup_disk(&self, namespace: NamespaceId, prompt: &[Token], ram: Match) -> (Match, usize) {
+    fn lookup_disk(&self, place: &Place, prompt: &[Token], ram: Match) -> (Match, usize) {
         match ram.stop {
             StopReason::Complete | StopReason::StillComputing => (ram, 0),
-            _ => self.disk.lookup(self.tenants.namespaces.roots(namespace), prompt, ram, self.now()),
+            _ => self.disk.lookup(&place.roots, prompt, ram, self.now()),
         }
     }
 }

@@ -38,6 +38,7 @@ impl Scheduler {
         guide: Option<Guide>,
         limits: &RequestLimits,
     ) {
+        self.drop_unused_namespaces();
         let tokens_max = limits.answer_tokens(&request);
         let prompt = std::mem::take(&mut request.prompt);
         let sharing = self.sharing(&request, &prompt);

@@ -32,6 +32,7 @@ mod spill;
 use std::time::Duration;
 
 use kvik_cache::tier::{self, CostModel, DiskShare, Relation, Tier};
+use kvik_cache::{Identity, NamespaceId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::namespaces::NamespaceTable;
@@ -123,6 +124,18 @@ impl Disk {
             load_rate: self.cost.load_rate(block_bytes),
             compute_rate: self.cost.compute_rate(),
         })
+    }
+
+    /// The namespaces of what is being read and written, and of what is to be.
+    pub(super) fn namespaces(&self) -> impl Iterator<Item = NamespaceId> {
+        let loads = self.loads.iter().map(|load| load.namespace);
+        let unfinished = self.unfinished.iter().map(|copy| copy.namespace);
+        loads.chain(unfinished).chain(self.candidates.iter().map(|candidate| candidate.namespace))
+    }
+
+    /// What stored blocks continue: blocks, and the roots of the namespaces that have any.
+    pub(super) fn continued(&self) -> FxHashSet<Identity> {
+        self.tier.used().map(|(_, record)| record.parent).collect()
     }
 
     /// What a tenant may take of it.

@@ -21,7 +21,7 @@ const IDLE_COST: f64 = 0.1;
 /// A prefix that may be prefetched.
 #[derive(Debug)]
 pub(super) struct Candidate {
-    namespace: NamespaceId,
+    pub(super) namespace: NamespaceId,
     chain: Chain,
 }
 

@@ -101,7 +101,7 @@ struct Source<'a> {
 #[derive(Debug)]
 pub(super) struct Unfinished {
     seq: SeqId,
-    namespace: NamespaceId,
+    pub(super) namespace: NamespaceId,
     tokens: Vec<Token>,
     /// Tokens of its prompt, which may be more.
     prompt_len: usize,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use kvik_cache::{
     Admission, Cache, CacheConfig, CacheError, Lifetime, NamespaceId, Namespaces, SeqId, Token,
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::model::batch::{Batch, Output, Row, Runner, SequenceKv};
 use crate::panics::contain;
@@ -48,6 +48,8 @@ pub(in crate::schedule) struct DraftModel {
     vocab_len: usize,
     /// Namespaces of the large model's cache, and those that stand for them here.
     namespaces: FxHashMap<Option<NamespaceId>, NamespaceId>,
+    /// How many were made.
+    namespaces_made: u128,
     followers: FxHashMap<SeqId, Follower>,
     next_seq: u64,
 }
@@ -72,6 +74,7 @@ impl DraftModel {
             config,
             vocab_len,
             namespaces: FxHashMap::default(),
+            namespaces_made: 0,
             followers: FxHashMap::default(),
             next_seq: 0,
         })
@@ -200,15 +203,26 @@ impl DraftModel {
         }
     }
 
+    /// The namespaces of the large model's cache that are not `there` any more are of no use here.
+    pub(in crate::schedule) fn keep_namespaces(&mut self, there: impl Fn(NamespaceId) -> bool) {
+        let ended = self.namespaces.iter().filter(|(large, _)| large.is_some_and(|large| !there(large)));
+        let ended: FxHashSet<NamespaceId> = ended.map(|(_, &own)| own).collect();
+        for &own in &ended {
+            self.cache.clear(Some(own));
+        }
+        let dropped = self.cache.drop_namespaces(|own| ended.contains(&own));
+        self.namespaces.retain(|_, own| !dropped.contains(own));
+    }
+
     fn own_namespace(&mut self, namespace: Option<NamespaceId>) -> NamespaceId {
         let cache = &mut self.cache;
-        let count = self.namespaces.len() as u128 + 1;
+        let made = &mut self.namespaces_made;
         // Its cache is of one model alone: a namespace is told from others by its number.
         let names = Namespaces { model: [0; 32], kv_format: "draft", adapter: None };
-        *self
-            .namespaces
-            .entry(namespace)
-            .or_insert_with(|| cache.namespace(&names.shared(count.to_le_bytes())))
+        *self.namespaces.entry(namespace).or_insert_with(|| {
+            *made += 1;
+            cache.namespace(&names.shared(made.to_le_bytes()))
+        })
     }
 
     /// Rows that a sequence with this draft needs before the next token is known.

@@ -14,7 +14,7 @@ use kvik_cache::tier::DiskShare;
 use kvik_cache::{Cache, NamespaceId, Share, TenantId, Token};
 
 use super::disk::Disk;
-use super::namespaces::{NamespaceTable, Sharers, disk_owner};
+use super::namespaces::{NamespaceTable, Place, Sharers, disk_owner};
 use super::ram::Ram;
 use crate::api::KeptPrompt;
 use crate::config::EngineConfig;
@@ -133,6 +133,33 @@ impl Tenants {
         let public = self.public.namespace(own, sharers, prompt, &mut self.namespaces, cache);
         let known = |namespace| cache.lookup(namespace, prompt).tokens;
         public.filter(|&public| known(public) >= known(own)).unwrap_or(own)
+    }
+
+    /// The place that [`shared_namespace`](Tenants::shared_namespace) would give, without making it.
+    pub(super) fn shared_place(
+        &self,
+        (tenant, sharers): (TenantId, Sharers),
+        prompt: &[Token],
+        cache: &Cache,
+    ) -> Place {
+        let own = self.namespaces.place(sharers, cache);
+        if !self.parts.get(&tenant).is_some_and(|part| part.public) {
+            return own;
+        }
+        let public = self.public.place(own.id, sharers, prompt, &self.namespaces, cache);
+        let known = |place: &Place| place.lookup(prompt, cache).tokens;
+        public.filter(|public| known(public) >= known(&own)).unwrap_or(own)
+    }
+
+    /// The namespaces of public prompts.
+    pub(super) fn public_namespaces(&self) -> impl Iterator<Item = NamespaceId> {
+        self.public.in_use()
+    }
+
+    /// Forgets a namespace that the cache has dropped.
+    pub(super) fn forget(&mut self, namespace: NamespaceId) {
+        self.namespaces.remove(namespace);
+        self.registered.remove(&namespace);
     }
 
     /// From now on these prompts are public.

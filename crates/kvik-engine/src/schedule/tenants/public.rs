@@ -4,7 +4,7 @@
 use kvik_cache::{BLOCK_POSITIONS, Cache, NamespaceId, Token};
 
 use crate::api::KeptPrompt;
-use crate::schedule::namespaces::{NamespaceTable, Sharers};
+use crate::schedule::namespaces::{NamespaceTable, Place, Sharers};
 
 /// The public prompts.
 #[derive(Debug, Default)]
@@ -69,12 +69,7 @@ impl PublicPrompts {
         namespaces: &mut NamespaceTable,
         cache: &mut Cache,
     ) -> Option<NamespaceId> {
-        let fits = |public: &&mut PublicPrompt| {
-            public.base != own
-                && public.sharers.adapter == sharers.adapter
-                && prompt.len() > public.tokens.len()
-                && prompt.starts_with(&public.tokens)
-        };
+        let fits = |public: &&mut PublicPrompt| public.fits(Some(own), sharers, prompt);
         let longest = self.prompts.iter_mut().filter(fits).max_by_key(|public| public.tokens.len())?;
         let derived = namespaces.derived(longest.base, &longest.tokens, sharers, cache)?;
         if !longest.derived.contains(&derived) {
@@ -83,5 +78,35 @@ impl PublicPrompts {
         // It may be one that has not ended since the prompt was public before.
         self.retired.retain(|&retired| retired != derived);
         cache.continues(derived, prompt).then_some(derived)
+    }
+
+    /// The same without making it.
+    pub(super) fn place(
+        &self,
+        own: Option<NamespaceId>,
+        sharers: Sharers,
+        prompt: &[Token],
+        namespaces: &NamespaceTable,
+        cache: &Cache,
+    ) -> Option<Place> {
+        let fits = self.prompts.iter().filter(|public| public.fits(own, sharers, prompt));
+        let longest = fits.max_by_key(|public| public.tokens.len())?;
+        namespaces.derived_place(longest.base, &longest.tokens, sharers, cache)
+    }
+
+    /// The namespaces that must stay.
+    pub(super) fn in_use(&self) -> impl Iterator<Item = NamespaceId> {
+        let prompts = self.prompts.iter().flat_map(|public| public.derived.iter().chain([&public.base]));
+        prompts.chain(&self.retired).copied()
+    }
+}
+
+impl PublicPrompt {
+    /// Whether a prompt of these sharers, whose own namespace is `own`, goes on from it.
+    fn fits(&self, own: Option<NamespaceId>, sharers: Sharers, prompt: &[Token]) -> bool {
+        Some(self.base) != own
+            && self.sharers.adapter == sharers.adapter
+            && prompt.len() > self.tokens.len()
+            && prompt.starts_with(&self.tokens)
     }
 }
