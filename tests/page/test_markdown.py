@@ -160,3 +160,25 @@ def test_texts_made_to_be_slow_are_not(page):
             .filter(([ms]) => ms > 3000);
     }""")
     assert slow == []
+
+
+def test_a_text_with_carriage_returns_grows_to_what_it_is(page):
+    live, whole = page.evaluate("""async () => {
+        const { createLiveMarkdown } = await import("/page/markdown/live.js");
+        const { renderMarkdown } = await import("/page/markdown/render.js");
+        const text = "One.\\r\\n\\r\\n- a\\r\\n- b\\r\\n- c\\r\\n- d\\r\\n- e\\r\\n- f\\r\\n- g\\r\\n- h\\r\\n\\r\\n# Three words here\\r\\n\\r\\nThe end.";
+        const [live, whole] = [document.createElement("div"), document.createElement("div")];
+        const markdown = createLiveMarkdown(live);
+        for (let end = 1; end <= text.length; end += 1) markdown.update(text.slice(0, end));
+        whole.append(...renderMarkdown(text));
+        return [live.innerHTML, whole.innerHTML];
+    }""")
+    assert live == whole
+
+
+def test_a_conversation_may_begin_with_calls_of_nothing(open_page, conversation):
+    messages = [{"role": "user", "content": "Call."}, {"role": "assistant", "content": "Called.", "tool_calls": [{}]}]
+    page = open_page(f"#/chat/{conversation(messages, 'Calls')}")
+    wait_for_answers(page, 1)
+    expect(answers(page)).to_contain_text("Called.")
+    expect(page.locator(".message.assistant summary")).to_have_text("Calls no tool")

@@ -53,9 +53,9 @@ export function foldedText(title, text) {
   return h("details", { class: "folded" }, h("summary", {}, title), h("pre", { class: "plain", tabindex: 0, "aria-label": title }, text));
 }
 
-/** Calls of tools, as they were asked for. */
+/** Calls of tools, as they were asked for: a conversation may have begun with calls of which nothing is said. */
 export function callElements(calls) {
-  return calls.map(({ function: { name, arguments: given } }) => foldedText(`Calls ${name}`, readable(given)));
+  return calls.map((call) => foldedText(`Calls ${call?.function?.name ?? "no tool"}`, readable(call?.function?.arguments ?? "")));
 }
 
 function readable(given) {

@@ -7,7 +7,9 @@ export function createLiveMarkdown(element) {
   let settled = 0; // where the last block begins
   let last = null; // {block, node}
   return {
-    update(text) {
+    update(raw) {
+      // Blocks count without the CR of a CRLF. A CR at the end, whose LF has not come yet, takes the place of both.
+      const text = raw.replaceAll("\r\n", "\n");
       const blocks = parseBlocks(text.slice(settled));
       if (blocks.length === 0) return;
       const final = blocks.pop();
