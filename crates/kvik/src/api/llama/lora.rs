@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::{Json, extract::State};
+use axum::{Extension, Json, extract::State};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -11,24 +11,28 @@ use crate::{
     api::request::parts::FromBody,
     app::{
         body::JsonBody,
+        keys::Caller,
         lora::{LoraUse, scales},
         state::App,
     },
     http::{error::ApiError, json::Body},
+    serving::lora::LoraCard,
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
 
 /// `GET /lora-adapters`
-pub(super) async fn list(State(app): State<Arc<App>>) -> Json<Value> {
+pub(super) async fn list(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Json<Value> {
     let adapters = &app.serving.lora;
+    // Clients of llama-server read a path; where the files of the server lie is nothing to its tenants.
+    let path = |card: &LoraCard| if caller.admin { card.path.clone() } else { card.name.clone() };
     let cards = adapters.cards().iter().zip(adapters.usual_scales()).enumerate();
     let listed = cards
         .map(|(id, (card, scale))| {
             json!({
                 "id": id,
                 "name": card.name,
-                "path": card.path,
+                "path": path(card),
                 "scale": scale,
                 "task_name": card.task_name,
                 "prompt_prefix": card.prompt_prefix,

@@ -237,4 +237,7 @@ async fn only_the_admin_sets_what_applies_to_all_tenants() {
     server.done("root", "POST", "/lora-adapters", scales).await;
     let list = server.done("acme", "GET", "/lora-adapters", Value::Null).await;
     assert_eq!(list[0]["scale"], 1.0);
+    assert_eq!((&list[0]["path"], &list[1]["path"]), (&json!("one"), &json!("two")), "not where files lie");
+    let list = server.done("root", "GET", "/lora-adapters", Value::Null).await;
+    assert!(list[0]["path"].as_str().unwrap().starts_with(dir.path().to_str().unwrap()), "{list}");
 }
