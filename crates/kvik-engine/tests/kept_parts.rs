@@ -189,3 +189,47 @@ fn a_part_is_found_and_released_whatever_it_says_of_when() {
         world.check_idle();
     }
 }
+
+/// An eviction by the beginning of a prompt reaches what is kept of longer ones, in RAM and, after a restart too, on disk.
+#[test]
+fn evicting_a_prompt_evicts_the_parts_of_those_that_begin_with_it() {
+    let disk = MemoryDisk::default();
+    let (kept, other) = (part(1, &prompt(1, 165), RETENTION), part(1, &prompt(2, 165), RETENTION));
+    let stranger = part(2, &kept.tokens, RETENTION);
+    let all = [&kept, &other, &stranger];
+    let mut world = disk.life(config(), 200, 0);
+    all.iter().for_each(|kept| drop(ask(&mut world, kept.request())));
+    let found = |world: &World| all.map(|kept| world.scheduler.cached(kept).ram);
+    assert_eq!(found(&world), [160, 160, 160]);
+    assert_eq!(
+        world.scheduler.evict(&kept.tokens[..10], kept.salt).pins,
+        0,
+        "less than a block names nothing"
+    );
+    assert_eq!(world.scheduler.evict(&kept.tokens[..48], kept.salt).pins, 1);
+    assert_eq!(found(&world), [0, 160, 160]);
+    assert_eq!(world.scheduler.cached(&kept).disk, 0);
+    (0..5).for_each(|_| world.step());
+
+    ask(&mut world, reading(&kept, &[9, 9]));
+    (0..5).for_each(|_| world.step());
+    drop(world);
+    let mut world = disk.life(config(), 200, 0);
+    let is_mine =
+        |owner: u64| disk.state().blocks.values().filter(|(record, _)| record.owner == owner).count();
+    let owners: std::collections::BTreeSet<u64> =
+        disk.state().blocks.values().map(|(record, _)| record.owner).collect();
+    let before: Vec<usize> = owners.iter().map(|&owner| is_mine(owner)).collect();
+    ask(&mut world, other.request());
+    world.scheduler.evict(&kept.tokens[..48], kept.salt);
+    (0..5).for_each(|_| world.step());
+    let after: Vec<usize> = owners.iter().map(|&owner| is_mine(owner)).collect();
+    assert!(
+        before.iter().zip(&after).filter(|(before, after)| before != after).count() == 1,
+        "{before:?} {after:?}"
+    );
+    assert_eq!(ask(&mut world, stranger.request()).report.disk_tokens, 160, "another tenant's stays");
+    assert_eq!(found(&world)[1], 160, "so does what is known to be of another prompt");
+    let again = ask(&mut world, reading(&kept, &[9, 9])).report;
+    assert_eq!((again.cached_tokens, again.disk_tokens), (0, 0), "{again:?}");
+}

@@ -247,6 +247,6 @@ impl Scheduler {
         let parts = longer.iter().rev().flat_map(|identity| self.kept_parts.of(identity));
         // Heads end within a tile each: a part that is hardly shorter may need more room than the prefix.
         let shorter = |part: &&KeptPart| (part.blocks + 2) * BLOCK_POSITIONS < part.name.tokens;
-        parts.filter(shorter).find(|part| self.is_kept(&part.name)).copied()
+        parts.filter(shorter).find(|part| self.is_kept(&part.name)).cloned()
     }
 }

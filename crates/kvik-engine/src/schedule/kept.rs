@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use kvik_cache::{PinInfo, PrefixInfo, PrefixScan, TenantId, Token, Unpinned, whole_blocks};
+use kvik_cache::{
+    BLOCK_POSITIONS, Identity, PinInfo, PrefixInfo, PrefixScan, TenantId, Token, Unpinned, whole_blocks,
+};
 
 use super::Scheduler;
 use super::namespaces::{Roots, Sharers, disk_owner};
@@ -89,10 +91,16 @@ impl Scheduler {
         }
         for roots in self.all_roots(salt) {
             self.disk.forget(&roots, tokens);
-            for part in self.kept_parts.of(&roots.identity_after(tokens)).to_vec() {
-                let Evicted { blocks, pins } = self.drop_part(&part.name);
+            let begun = roots.identity_after(tokens);
+            for part in self.kept_parts.beginning_with(&begun, whole.len() / BLOCK_POSITIONS) {
+                let Evicted { blocks, pins } = self.drop_part(&part);
                 evicted = Evicted { blocks: evicted.blocks + blocks, pins: evicted.pins + pins };
             }
+        }
+        if !whole.is_empty() {
+            // A part on disk that this process has not used says nothing of how its prompt begins: it may be this one.
+            let is_listed = |prefix: &Identity| !self.kept_parts.of(prefix).is_empty();
+            self.disk.forget_parts(disk_owner(salt), is_listed);
         }
         evicted
     }

@@ -1,14 +1,19 @@
 //! What is kept of prefixes, as far as this process has made or read it: a list, so that it is found again without
 //! reading what lies in the cache. Bounded; what it does not list any more is found as after a restart.
 
+use std::sync::Arc;
+
 use kvik_cache::retain::Retention;
 use kvik_cache::{Identity, NamespaceId, Token};
 use rustc_hash::FxHashMap;
 
 use super::forget::kept;
+use super::namespaces::content_key;
 
 /// Entries at most: some hundred bytes each.
 const PARTS_MAX: usize = 4096;
+/// Blocks of all their prefixes at most: 8 bytes each.
+const CHAINS_MAX: usize = 1 << 21;
 
 /// What names the part of a prefix that a policy keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -27,17 +32,21 @@ pub(super) struct KeptParts {
     /// By the identity of their prefix: one for each policy.
     parts: FxHashMap<Identity, Vec<KeptPart>>,
     count: usize,
+    /// Blocks of their prefixes.
+    chained: usize,
     /// Uses so far.
     uses: u64,
 }
 
 /// A part that is known.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct KeptPart {
     pub(super) name: KeptName,
     pub(super) retention: Retention,
     /// Blocks in the cache, those included that say what is kept.
     pub(super) blocks: usize,
+    /// The beginning of the identity of each block of the prefix: what the prefix begins with.
+    chain: Arc<[u64]>,
     /// The number of its last use.
     used: u64,
 }
@@ -50,20 +59,32 @@ impl KeptName {
 }
 
 impl KeptParts {
-    /// Notes that what `retention` keeps lies in so many blocks, and that it was used. When there are too many parts,
-    /// the one that was not used for longest is no longer listed.
-    pub(super) fn note(&mut self, name: KeptName, retention: Retention, blocks: usize) {
+    /// Notes that what `retention` keeps of the prefix with these blocks lies in so many blocks, and that it was used.
+    /// When there are too many parts, those that were not used for longest are no longer listed.
+    pub(super) fn note(&mut self, name: KeptName, retention: Retention, blocks: usize, chain: Arc<[u64]>) {
         self.remove(&name);
         self.uses += 1;
-        let part = KeptPart { name, retention, blocks, used: self.uses };
+        self.chained += chain.len();
+        let part = KeptPart { name, retention, blocks, chain, used: self.uses };
         self.parts.entry(name.identity).or_default().push(part);
         self.count += 1;
-        let oldest = || self.parts.values().flatten().min_by_key(|part| part.used).map(|part| part.name);
-        if self.count > PARTS_MAX
-            && let Some(oldest) = oldest()
-        {
+        while self.count > PARTS_MAX || self.chained > CHAINS_MAX {
+            let oldest = self.parts.values().flatten().min_by_key(|part| part.used).map(|part| part.name);
+            let Some(oldest) = oldest else { return };
             self.remove(&oldest);
         }
+    }
+
+    /// The beginnings of the identities of a prefix's blocks.
+    pub(super) fn chain(identities: impl Iterator<Item = Identity>) -> Arc<[u64]> {
+        identities.map(|identity| content_key(&identity)).collect()
+    }
+
+    /// The parts of prefixes that begin with `blocks` blocks of which this is the last.
+    pub(super) fn beginning_with(&self, identity: &Identity, blocks: usize) -> Vec<KeptName> {
+        let Some(last) = blocks.checked_sub(1) else { return Vec::new() };
+        let begins = |part: &&KeptPart| part.chain.get(last) == Some(&content_key(identity));
+        self.parts.values().flatten().filter(begins).map(|part| part.name).collect()
     }
 
     /// Blocks of a part.
@@ -84,8 +105,11 @@ impl KeptParts {
     pub(super) fn remove(&mut self, name: &KeptName) {
         let Some(parts) = self.parts.get_mut(&name.identity) else { return };
         let before = parts.len();
+        let removed: usize =
+            parts.iter().filter(|part| part.name == *name).map(|part| part.chain.len()).sum();
         parts.retain(|part| part.name != *name);
         self.count -= before - parts.len();
+        self.chained -= removed;
         if parts.is_empty() {
             self.parts.remove(&name.identity);
         }
@@ -93,7 +117,7 @@ impl KeptParts {
 
     /// Forgets all: names hold in one cache only.
     pub(super) fn clear(&mut self) {
-        (self.parts, self.count) = Default::default();
+        (self.parts, self.count, self.chained) = Default::default();
     }
 }
 
@@ -111,11 +135,15 @@ mod tests {
         let name = |index: usize| KeptName { namespace, identity: Identity([0; 32]), tokens: 16 * index };
         let mut parts = KeptParts::default();
         let retention = "keydiff:0.5".parse().unwrap();
-        (1..=PARTS_MAX).for_each(|index| parts.note(name(index), retention, index));
-        parts.note(name(1), retention, 7);
-        parts.note(name(PARTS_MAX + 1), retention, 9);
+        (1..=PARTS_MAX).for_each(|index| parts.note(name(index), retention, index, [].into()));
+        parts.note(name(1), retention, 7, [].into());
+        parts.note(name(PARTS_MAX + 1), retention, 9, [].into());
         let known = [1, 2, 3, PARTS_MAX + 1].map(|index| parts.blocks(&name(index)));
         assert_eq!(known, [Some(7), None, Some(3), Some(9)]);
         assert_eq!(parts.of(&Identity([0; 32])).len(), PARTS_MAX);
+        parts.note(name(2), retention, 1, vec![0; CHAINS_MAX].into());
+        assert_eq!(parts.of(&Identity([0; 32])).len(), PARTS_MAX, "those without blocks take no room");
+        parts.note(name(3), retention, 1, [0].into());
+        assert_eq!((parts.blocks(&name(2)), parts.chained, parts.count), (None, 1, 1));
     }
 }

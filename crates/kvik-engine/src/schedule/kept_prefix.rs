@@ -4,6 +4,8 @@
 //! name of its own; those that follow find it in RAM or on disk and begin behind it. Both read the same
 //! bytes, so both answer the same.
 
+use std::sync::Arc;
+
 use kvik_cache::retain::Retention;
 use kvik_cache::{BLOCK_POSITIONS, SeqId, StopReason, TenantId, Token, whole_blocks};
 
@@ -13,7 +15,7 @@ use super::disk::{Disk, Spilled, Stored, Wanted};
 use super::forget::kept;
 use super::growth::extend;
 use super::job::JobId;
-use super::kept_parts::KeptName;
+use super::kept_parts::{KeptName, KeptParts};
 use super::namespaces::Sharers;
 use super::prefix::Reused;
 use super::queue::{Candidate, Waiting};
@@ -102,6 +104,7 @@ impl Scheduler {
     /// Starts a sequence behind what is kept of its prefix, which lies in `blocks` blocks.
     fn start_behind(&mut self, waiting: Waiting, id: SeqId, name: &KeptName, blocks: usize) {
         let (job, pins) = (waiting.sequence.job, waiting.sequence.lifetime.pin);
+        let chain = self.chain_of(&waiting.sequence, name);
         let retention = waiting.sequence.forgetting.as_ref().map(|forgetting| forgetting.retention);
         self.start(waiting, id, Reused { tokens: name.tokens, stop: StopReason::Retained, evicted: None });
         self.results.note_retained(self.running.find(id).expect("it has just started"));
@@ -111,11 +114,18 @@ impl Scheduler {
             report.disk_tokens = report.cached_tokens;
         }
         if let Some(retention) = retention {
-            self.kept_parts.note(*name, retention, blocks);
+            self.kept_parts.note(*name, retention, blocks, chain);
         }
         if pins {
             self.pin_kept(job, name, blocks);
         }
+    }
+
+    /// With what the prefix of a part begins, block by block.
+    fn chain_of(&self, sequence: &Sequence, name: &KeptName) -> Arc<[u64]> {
+        let sharers = Sharers::of(sequence.answer.request());
+        let roots = self.tenants.namespaces.place(sharers, &self.ram.cache).roots;
+        KeptParts::chain(roots.identity.blocks(&sequence.tokens[..name.tokens]))
     }
 
     /// Whether the sequence at `index` of the queue waits for the disk, which has what is kept of its prefix.
@@ -164,6 +174,7 @@ impl Scheduler {
         let retention = sequence.forgetting.as_ref().map(|forgetting| forgetting.retention);
         let name = name_of_kept(sequence, &mut self.tenants, &mut self.ram, &mut self.disk);
         let Some(name @ KeptName { namespace, tokens, .. }) = name else { return storage };
+        let chain = self.chain_of(self.running.find(id).expect("its pass is under way"), &name);
         let layout = retainer.layout().clone();
         let (header, cache) = (kept::encode(&layout, tokens, &storage.kept()), &mut self.ram.cache);
         for (&block, bytes) in cache.table(to).iter().zip(header.chunks(layout.block_bytes())) {
@@ -174,7 +185,7 @@ impl Scheduler {
         cache.set_lifetime(to, lifetime);
         cache.publish(to, &key);
         if let Some(retention) = retention {
-            self.kept_parts.note(name, retention, count);
+            self.kept_parts.note(name, retention, count, chain);
         }
         if lifetime.pin {
             self.pin_kept(job, &name, count);
@@ -241,6 +252,9 @@ impl Scheduler {
         self.kept_parts.remove(name);
         // Its first block says of what prefix it is: nothing else begins so.
         let first = name.key(1);
+        self.disk.give_up(&mut self.ram, |namespace, copied| {
+            namespace == name.namespace && copied.starts_with(&first)
+        });
         let pins = self.ram.cache.unpin_under(name.namespace, &first);
         let roots = *self.tenants.namespaces.roots(name.namespace);
         self.disk.forget(&roots, &first);

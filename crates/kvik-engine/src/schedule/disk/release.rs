@@ -6,6 +6,7 @@ use kvik_cache::tier::Record;
 use kvik_cache::{Identity, Token};
 
 use super::Disk;
+use crate::schedule::forget::kept;
 use crate::schedule::namespaces::Roots;
 
 /// Blocks looked at in one step to find those that have outlived their time.
@@ -44,12 +45,29 @@ impl Disk {
     pub(crate) fn forget(&mut self, roots: &Roots, tokens: &[Token]) {
         let end = roots.identity_after(tokens);
         // A prompt without a whole block names nothing, least of all everything.
-        let under = if end == roots.identity { Vec::new() } else { self.tier.under(&end) };
-        for identity in under.iter().rev() {
+        if end != roots.identity {
+            self.forget_from(&end);
+        }
+        self.drop_chain(roots, tokens);
+    }
+
+    /// Unpins and drops what is kept of a tenant's prefixes, except of those that are `listed`.
+    pub(crate) fn forget_parts(&mut self, owner: u64, listed: impl Fn(&Identity) -> bool) {
+        let is_unlisted = |record: &&Record| {
+            record.owner == owner
+                && kept::named(record.tokens.as_slice()).is_some_and(|prefix| !listed(&prefix))
+        };
+        let used = self.tier.used().map(|(_, record)| record);
+        let parts: Vec<Identity> = used.filter(is_unlisted).map(|record| record.identity).collect();
+        parts.iter().for_each(|first| self.forget_from(first));
+    }
+
+    /// Unpins and drops a block and all that comes after it.
+    fn forget_from(&mut self, block: &Identity) {
+        for identity in self.tier.under(block).iter().rev() {
             self.pin(identity, false);
             self.drop_leaf(identity);
         }
-        self.drop_chain(roots, tokens);
     }
 
     /// Unpins all of one tenant, or of all.

@@ -26,6 +26,20 @@ pub(in crate::schedule) fn key(identity: &Identity, blocks: usize) -> Vec<Token>
     padded.chain(0..).take(blocks * BLOCK_POSITIONS).collect()
 }
 
+/// What tokens name that are the first block of a part; `None` for those of a prompt, which are below the length of a
+/// vocabulary: no vocabulary is that long.
+pub(in crate::schedule) fn named(tokens: &[Token]) -> Option<Identity> {
+    let (words, padding) = tokens.split_at_checked(8)?;
+    let is_name = padding.len() == BLOCK_POSITIONS - 8
+        && padding.iter().all(|&token| token == 0)
+        && words.iter().any(|&word| word >= 1 << 24);
+    let mut bytes = [0; 32];
+    for (bytes, word) in bytes.chunks_mut(4).zip(words) {
+        bytes.copy_from_slice(&word.to_le_bytes());
+    }
+    is_name.then_some(Identity(bytes))
+}
+
 /// Blocks that say which positions of `tokens` are kept.
 pub(in crate::schedule) fn header_blocks(layout: &KvLayout, tokens: usize) -> usize {
     let heads: usize = layout.layers().iter().map(|layer| layer.kv_heads).sum();
