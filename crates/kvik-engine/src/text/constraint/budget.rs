@@ -40,6 +40,13 @@ impl MemoryBudget {
     }
 }
 
+impl MemoryCharge {
+    /// As many bytes again for the same tenant, if they are left.
+    pub(super) fn once_more(&self) -> Option<MemoryCharge> {
+        self.budget.take(self.tenant, self.bytes)
+    }
+}
+
 impl Drop for MemoryCharge {
     fn drop(&mut self) {
         let mut held = self.budget.lock();

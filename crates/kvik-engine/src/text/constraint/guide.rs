@@ -38,7 +38,12 @@ enum Ahead {
     /// Nobody has asked for it yet.
     Unasked,
     /// It stands where the answer is, once it has read these tokens too.
-    Behind(Box<Matcher>, Vec<TokenId>),
+    Behind {
+        matcher: Box<Matcher>,
+        unread: Vec<TokenId>,
+        /// It is as large as the grammar, and counts as one more.
+        _charge: Option<MemoryCharge>,
+    },
     Failed,
 }
 
@@ -86,7 +91,7 @@ impl Guide {
         let _watched = matcher.cancellation_handle().map(|handle| watch.over(handle));
         matcher.consume_token(token).map_err(|error| describe(matcher, &error.to_string()))?;
         let is_complete = matcher.is_stopped();
-        if let Ahead::Behind(_, unread) = &mut self.ahead {
+        if let Ahead::Behind { unread, .. } = &mut self.ahead {
             unread.push(token);
         }
         Ok(is_complete)
@@ -96,10 +101,9 @@ impl Guide {
     /// tokens.
     pub fn forced(&mut self, most: usize) -> Vec<kvik_cache::Token> {
         if let Ahead::Unasked = self.ahead {
-            let matcher = self.matcher.as_ref().map_or_else(|| self.grammar.fork(), Matcher::deep_clone);
-            self.ahead = Ahead::Behind(Box::new(matcher), Vec::new());
+            self.ahead = self.look_ahead();
         }
-        let Ahead::Behind(matcher, unread) = &mut self.ahead else { return Vec::new() };
+        let Ahead::Behind { matcher, unread, .. } = &mut self.ahead else { return Vec::new() };
         let _watched = matcher.cancellation_handle().map(|handle| self.grammar.watch.over(handle));
         let read = matcher.consume_tokens(unread);
         unread.clear();
@@ -113,10 +117,28 @@ impl Guide {
         tokens
     }
 
+    /// The second parser; none where the memory of constraints does not suffice for it.
+    fn look_ahead(&self) -> Ahead {
+        let shared = self.grammar.charge.lock().unwrap_or_else(PoisonError::into_inner);
+        let charge = shared.as_ref().map(MemoryCharge::once_more);
+        drop(shared);
+        if let Some(None) = charge {
+            return Ahead::Failed;
+        }
+        let matcher = self.matcher.as_ref().map_or_else(|| self.grammar.fork(), Matcher::deep_clone);
+        Ahead::Behind { matcher: Box::new(matcher), unread: Vec::new(), _charge: charge.flatten() }
+    }
+
     /// A copy with its own lexer caches, for another choice.
     pub fn fork(&self) -> Guide {
         let matcher = self.matcher.as_ref().map(Matcher::deep_clone);
         Guide { grammar: self.grammar.clone(), matcher, ahead: Ahead::Unasked }
+    }
+
+    /// Charges its grammar to a budget, as the pool does.
+    #[cfg(test)]
+    pub(super) fn charge(&self, charge: MemoryCharge) {
+        self.grammar.charge.lock().unwrap().replace(charge);
     }
 
     /// Whether both share one compiled grammar.

@@ -273,6 +273,25 @@ b: "b"*"#
         }
     }
 
+    /// What looks ahead counts as well, and where there is no room for it nothing is drafted and the answer is the same.
+    #[test]
+    fn who_looks_ahead_takes_its_memory_from_the_budget() {
+        let constraint = Constraint::Regex("x\\{\"true\":(1|2)\\}".into());
+        let budget = budget::MemoryBudget::default();
+        let mebibytes = |count: usize| budget.take(kvik_cache::TenantId(1), count << 20);
+        let guide = |held: usize| {
+            let guide = compiler().compile(&constraint).unwrap();
+            guide.charge(mebibytes(held).unwrap());
+            guide
+        };
+        let (mut fits, mut crowded) = (guide(40), guide(30));
+        assert!(!fits.forced(20).is_empty());
+        assert!(crowded.forced(20).is_empty() && crowded.allowed().is_ok(), "140 of 128 MiB");
+        assert!(mebibytes(19).is_none() && mebibytes(18).is_some());
+        drop(fits);
+        assert!(mebibytes(98).is_some(), "both are returned");
+    }
+
     #[test]
     fn what_must_come_is_known_ahead_and_changes_nothing() {
         let constraint = Constraint::Regex("x\\{\"true\":(1|2)\\}".into());
