@@ -18,7 +18,7 @@ use crate::http::error::ApiError;
 /// A conversation that is to be compacted as a whole.
 pub(crate) struct CompactJob {
     key: SummaryKey,
-    rebuild: Rebuild,
+    rebuild: Arc<Rebuild>,
     /// System messages, and the opening exchange where that is never let go.
     prefix: Vec<Value>,
     chain: [u8; 32],
@@ -39,7 +39,7 @@ impl Memory {
         let mut known = self.book.of(&conversation.tenant, &conversation.chain);
         known.extend(asked.before.map(Compaction::base));
         let view = conversation.view(&known)?;
-        let rebuild = Rebuild::of(&conversation, &view, covers);
+        let rebuild = Arc::new(Rebuild::of(&conversation, &view, covers));
         let ChainId(chain) = conversation.chain[covers - 1];
         let prefix = asked.messages[..conversation.prefix].to_vec();
         Ok(CompactJob { key: conversation.key(covers), rebuild, prefix, chain })
@@ -56,7 +56,7 @@ impl Memory {
         job: CompactJob,
     ) -> Result<(Value, Report), ApiError> {
         let CompactJob { key, rebuild, prefix, chain } = job;
-        let making = Making::new(app, caller, &key, &rebuild).waited_for();
+        let making = Making::new(app, caller, &key, rebuild.clone()).waited_for();
         let summary = making.summary().await?;
         if let (Some(why), true) = (&summary.failed, summary.text.is_empty()) {
             return Err(ApiError::internal(format!("the conversation was not compacted: {why}")));

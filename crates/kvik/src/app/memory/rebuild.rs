@@ -3,15 +3,16 @@
 //! All of it is work of nobody who waits. It is paid by the tenant whose conversation it is.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use kvik_engine::conversation::ChainId;
 use serde_json::Value;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 
 use super::book::{Book, Summary, SummaryKey};
 use super::summary::{Making, compute};
-use super::turn::Render;
+use super::turn::{Purpose, Render};
 use super::view::{LongConversation, View};
 use super::words::Words;
 use crate::app::{keys::Caller, metrics::memory::SummaryOutcome, state::App};
@@ -47,7 +48,7 @@ impl Pending {
 /// What is to be done.
 pub(crate) enum MemoryTask {
     /// A summary is made, and the conversation is computed as it goes on behind it, which [`Latest`] says.
-    Rebuild { key: SummaryKey, rebuild: Box<Rebuild> },
+    Rebuild { key: SummaryKey, rebuild: Arc<Rebuild> },
     /// These messages are computed.
     Ahead { messages: Vec<Value>, render: Render },
 }
@@ -148,7 +149,7 @@ pub(crate) async fn make_summaries(app: Arc<App>) {
                 if let Ok(slot) = ahead_slots.clone().try_acquire_owned() {
                     tokio::spawn(async move {
                         let _held = (slot, pending);
-                        compute(&app, &caller, &render, &messages).await
+                        compute(&app, &caller, move |app| render(app, &messages, Purpose::Ahead)).await
                     });
                 }
                 continue;
@@ -156,14 +157,20 @@ pub(crate) async fn make_summaries(app: Arc<App>) {
         };
         tokio::spawn(async move {
             let _held = (slots.acquire().await, pending);
-            let making = Making::new(&app, &caller, &key, &rebuild);
-            if let Err(error) = making.run().await {
+            let Some(forgotten) = app.memory.latest.forgotten(&key) else { return };
+            let making = Making::new(&app, &caller, &key, rebuild);
+            let made = tokio::select! {
+                made = making.run() => made,
+                // What the engine computes for it ends with it.
+                () = forgotten.notified() => return,
+            };
+            if let Err(error) = made {
                 tracing::warn!(
                     "a conversation goes on without a new summary for now: {}",
                     error.body()["error"]["message"]
                 );
                 app.metrics.memory.summary(SummaryOutcome::Failed);
-                app.memory.latest.forget(&key);
+                app.memory.latest.give_up(&key);
             }
         });
     }
@@ -171,55 +178,138 @@ pub(crate) async fn make_summaries(app: Arc<App>) {
 
 /// How the conversations whose summaries are being made have gone on meanwhile.
 #[derive(Default)]
-pub(crate) struct Latest(Mutex<BTreeMap<SummaryKey, (u64, Ahead)>>);
+pub(crate) struct Latest(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    making: BTreeMap<SummaryKey, Going>,
+    /// Turns that are being answered.
+    turns: Vec<Weak<Begun>>,
+}
+
+/// A conversation whose summary is being made.
+struct Going {
+    /// Turns that have been noted since that began.
+    turns: u64,
+    ahead: Ahead,
+    /// Told when the conversation is forgotten.
+    forgotten: Arc<Notify>,
+}
+
+/// A turn that is being answered, of a conversation that may be forgotten meanwhile.
+pub(super) struct Begun {
+    tenant: String,
+    chain: Vec<ChainId>,
+    forgotten: AtomicBool,
+}
+
+impl Begun {
+    /// Whether its conversation was forgotten since it began: nothing is to be made of it then.
+    pub(super) fn is_forgotten(&self) -> bool {
+        self.forgotten.load(Ordering::Acquire)
+    }
+}
 
 impl Latest {
+    /// A turn begins; it knows until its end whether its conversation was forgotten.
+    pub(super) fn begin(&self, tenant: &str, chain: &[ChainId]) -> Arc<Begun> {
+        let forgotten = AtomicBool::new(false);
+        let begun = Arc::new(Begun { tenant: tenant.to_owned(), chain: chain.to_vec(), forgotten });
+        let mut state = self.lock();
+        state.turns.retain(|turn| turn.strong_count() > 0);
+        state.turns.push(Arc::downgrade(&begun));
+        begun
+    }
+
     /// Notes how a conversation goes on, behind the summary `key` and all others that are being made of it: until that
-    /// is computed they are not ready. Whether nobody is at `key` yet.
-    pub(super) fn note(&self, key: &SummaryKey, said: &Said, book: &Book) -> bool {
-        let mut latest = self.lock();
-        let of_tenant = latest.keys().filter(|other| other.tenant == key.tenant).count();
-        let has_room = latest.len() < PENDING_MAX && of_tenant < OF_TENANT_MAX;
-        let begins = !latest.contains_key(key) && has_room;
+    /// is computed they are not ready. Whether nobody is at `key` yet and it is to be made.
+    pub(super) fn note(&self, key: &SummaryKey, said: &Said, begun: &Begun, book: &Book) -> bool {
+        let mut state = self.lock();
+        if begun.is_forgotten() {
+            return false;
+        }
+        let making = &mut state.making;
+        let of_tenant = making.keys().filter(|other| other.tenant == key.tenant).count();
+        let has_room = making.len() < PENDING_MAX && of_tenant < OF_TENANT_MAX;
+        let begins = !making.contains_key(key) && has_room;
         let mut behind: Vec<SummaryKey> =
-            latest.keys().filter(|key| said.covered_by(key).is_some()).cloned().collect();
+            making.keys().filter(|key| said.covered_by(key).is_some()).cloned().collect();
         behind.extend(begins.then(|| key.clone()));
         for key in behind {
             let Some(covers) = said.covered_by(&key) else { continue };
-            let turns = latest.get(&key).map_or(0, |(turns, _)| turns + 1);
             book.set_ready(&key, false);
-            latest.insert(key, (turns, said.ahead(covers)));
+            let ahead = said.ahead(covers);
+            match making.get_mut(&key) {
+                Some(going) => (going.turns, going.ahead) = (going.turns + 1, ahead),
+                None => drop(making.insert(key, Going { turns: 0, ahead, forgotten: Arc::default() })),
+            }
         }
         begins
     }
 
     /// Whether a summary of some beginning of a conversation is being made, or what follows it computed.
     pub(super) fn is_at(&self, tenant: &str, chain: &[ChainId]) -> bool {
-        self.lock().keys().any(|key| key.tenant == tenant && chain.contains(&key.chain))
+        self.lock().making.keys().any(|key| key.tenant == tenant && chain.contains(&key.chain))
     }
 
     /// How it goes on, and how many turns have been noted.
     pub(super) fn get(&self, key: &SummaryKey) -> Option<(u64, Ahead)> {
-        self.lock().get(key).cloned()
+        self.lock().making.get(key).map(|going| (going.turns, going.ahead.clone()))
+    }
+
+    /// Tells when the conversation whose summary is being made is forgotten; `None` where it is already.
+    fn forgotten(&self, key: &SummaryKey) -> Option<Arc<Notify>> {
+        self.lock().making.get(key).map(|going| going.forgotten.clone())
+    }
+
+    /// Writes down the summary that was made, unless its conversation was forgotten meanwhile. Whether it was.
+    pub(super) fn keep(&self, key: &SummaryKey, summary: &Summary, book: &Book) -> bool {
+        let state = self.lock();
+        let is_wanted = state.making.contains_key(key);
+        if is_wanted {
+            book.keep(key, summary.clone());
+        }
+        is_wanted
     }
 
     /// Takes it out, its summary being ready, if nothing has happened since `turns`.
     pub(super) fn ends(&self, key: &SummaryKey, turns: u64, book: &Book) -> bool {
-        let mut latest = self.lock();
-        let ends = latest.get(key).is_none_or(|(now, _)| *now == turns);
+        let mut state = self.lock();
+        let ends = state.making.get(key).is_none_or(|going| going.turns == turns);
         if ends {
-            latest.remove(key);
+            state.making.remove(key);
             book.set_ready(key, true);
         }
         ends
     }
 
-    fn forget(&self, key: &SummaryKey) {
-        self.lock().remove(key);
+    /// Forgets a conversation with its summaries: those that are known, those that are being made, and those that its
+    /// running turns would have made.
+    pub(super) fn forget_conversation(&self, tenant: &str, chain: &[ChainId], book: &Book) {
+        let mut state = self.lock();
+        if let Some(last) = chain.last() {
+            let turns = state.turns.iter().filter_map(Weak::upgrade);
+            turns
+                .filter(|turn| turn.tenant == tenant && turn.chain.contains(last))
+                .for_each(|turn| turn.forgotten.store(true, Ordering::Release));
+        }
+        state.making.retain(|key, going| {
+            let is_kept = key.tenant != tenant || !chain.contains(&key.chain);
+            if !is_kept {
+                going.forgotten.notify_one();
+            }
+            is_kept
+        });
+        book.forget(tenant, chain);
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<SummaryKey, (u64, Ahead)>> {
-        // Every change of the map is one call, so it is whole whatever panicked.
+    /// Nobody makes the summary any more; the next turn may try again.
+    fn give_up(&self, key: &SummaryKey) {
+        self.lock().making.remove(key);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Every change of the maps is one call, so they are whole whatever panicked.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -243,9 +333,13 @@ mod tests {
     #[test]
     fn how_a_conversation_goes_on_is_noted_behind_all_its_summaries() {
         let (latest, book) = (Latest::default(), Book::open(None));
-        assert!(latest.note(&key("a", 2), &said("a", &[1, 2, 3]), &book));
-        assert!(latest.note(&key("a", 4), &said("a", &[1, 2, 3, 4, 5]), &book));
-        assert!(!latest.note(&key("a", 4), &said("b", &[1, 2]), &book), "another tenant's changes nothing");
+        let note = |id, said: Said| {
+            let begun = latest.begin(&said.tenant, &said.chain);
+            latest.note(&key("a", id), &said, &begun, &book)
+        };
+        assert!(note(2, said("a", &[1, 2, 3])));
+        assert!(note(4, said("a", &[1, 2, 3, 4, 5])));
+        assert!(!note(4, said("b", &[1, 2])), "another tenant's changes nothing");
         let recent = |chain| latest.get(&key("a", chain)).map(|(turns, ahead)| (turns, ahead.recent));
         assert_eq!(recent(2), Some((1, vec![json!(3), json!(4), json!(5)])));
         assert_eq!(recent(4), Some((0, vec![json!(5)])));
@@ -257,12 +351,64 @@ mod tests {
     fn a_tenant_waits_for_a_bounded_number_of_summaries() {
         let (latest, book) = (Latest::default(), Book::open(None));
         let begun = |tenant: &str| {
-            (0..100).filter(|&id| latest.note(&key(tenant, id), &said(tenant, &[id]), &book)).count()
+            let note = |id: &u8| {
+                let begun = latest.begin(tenant, &[]);
+                latest.note(&key(tenant, *id), &said(tenant, &[*id]), &begun, &book)
+            };
+            (0..100).filter(note).count()
         };
         assert_eq!(begun("a"), OF_TENANT_MAX);
         assert_eq!(
             (0..9).map(|tenant| begun(&tenant.to_string())).sum::<usize>(),
             PENDING_MAX - OF_TENANT_MAX
         );
+    }
+
+    /// A summary is asked for, made, kept and computed behind: whenever the conversation is deleted, nothing is left.
+    #[test]
+    fn nothing_is_made_of_a_conversation_that_was_forgotten() {
+        let (latest, book) = (Latest::default(), Book::open(None));
+        let (conversation, other) = (said("a", &[1, 2, 3, 4]), said("a", &[1, 9]));
+        let chain = &conversation.chain[..3];
+        let summary = || Summary {
+            text: "what was said".to_owned(),
+            covers: 2,
+            updates: 1,
+            made: 1,
+            used: 1,
+            ready: false,
+            failed: None,
+            corrected: false,
+            read: false,
+        };
+        let known = || book.get(&key("a", 2)).is_some();
+        let begun = latest.begin("a", &conversation.chain);
+        let another = latest.begin("a", &other.chain);
+
+        // While it is made, and what follows it computed.
+        for is_kept in [false, true] {
+            let begun = latest.begin("a", &conversation.chain);
+            assert!(latest.note(&key("a", 2), &conversation, &begun, &book));
+            let told = latest.forgotten(&key("a", 2)).unwrap();
+            assert!(!is_kept || latest.keep(&key("a", 2), &summary(), &book));
+            latest.forget_conversation("b", chain, &book);
+            assert_eq!(known(), is_kept, "another tenant's changes nothing");
+            latest.forget_conversation("a", chain, &book);
+            let is_told = told.notified();
+            assert!(is_ready(is_told), "whoever makes it stops");
+            assert!(!latest.keep(&key("a", 2), &summary(), &book) && !known());
+            assert!(latest.get(&key("a", 2)).is_none() && latest.forgotten(&key("a", 2)).is_none());
+        }
+        // While the turn is answered that would have it made.
+        assert!(begun.is_forgotten() && !latest.note(&key("a", 2), &conversation, &begun, &book));
+        assert!(!another.is_forgotten() && latest.note(&key("a", 1), &other, &another, &book));
+        // One that begins later and says the same is another conversation.
+        let again = latest.begin("a", &conversation.chain);
+        assert!(latest.note(&key("a", 2), &conversation, &again, &book));
+    }
+
+    fn is_ready(future: impl Future<Output = ()>) -> bool {
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        std::pin::pin!(future).poll(&mut context).is_ready()
     }
 }

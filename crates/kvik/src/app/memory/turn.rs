@@ -9,7 +9,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::Memory;
 use super::book::Book;
 use super::compaction::Compaction;
-use super::rebuild::{Latest, MemoryJob, MemoryTask, Rebuild, Said};
+use super::rebuild::{Begun, Latest, MemoryJob, MemoryTask, Rebuild, Said};
 use super::report;
 use super::view::{LongConversation, View};
 use crate::app::{keys::Caller, state::App};
@@ -61,6 +61,8 @@ pub(crate) struct RememberedTurn {
 /// What is to be done behind the answer.
 struct After {
     work: MemoryJob,
+    /// Whether the conversation was forgotten meanwhile.
+    begun: Arc<Begun>,
     /// How the conversation has gone, where a summary is to be made.
     said: Option<Said>,
     read_answer: Option<ReadAnswer>,
@@ -94,6 +96,7 @@ impl Memory {
         let messages = conversation.messages(&view);
         let after = self.task(&conversation, &view, due).map(|kind| After {
             work: MemoryJob { caller: asked.caller.clone(), kind, pending: self.pending.clone() },
+            begun: self.latest.begin(&conversation.tenant, &conversation.chain),
             said: due.map(|_| Said::of(&conversation)),
             read_answer: None,
             queue: self.work.clone(),
@@ -124,7 +127,7 @@ impl Memory {
             let (messages, render) = (conversation.unquoted(view), conversation.asked.render.clone());
             return (!view.quotes.is_empty()).then_some(MemoryTask::Ahead { messages, render });
         };
-        let rebuild = Box::new(Rebuild::of(conversation, view, covers));
+        let rebuild = Arc::new(Rebuild::of(conversation, view, covers));
         Some(MemoryTask::Rebuild { key: conversation.key(covers), rebuild })
     }
 }
@@ -152,18 +155,19 @@ impl RememberedTurn {
         if let Some(words) = report::in_words(&self.report) {
             tracing::info!("{words}");
         }
-        let Some(After { mut work, said, read_answer, queue, latest, book }) = self.after.take() else {
+        let Some(After { mut work, begun, said, read_answer, queue, latest, book }) = self.after.take()
+        else {
             return;
         };
         let answer = read_answer.map(|read| read(text));
         let begins = match &mut work.kind {
             MemoryTask::Rebuild { key, .. } => said.is_some_and(|mut said| {
                 said.messages.extend(answer);
-                latest.note(key, &said, &book)
+                latest.note(key, &said, &begun, &book)
             }),
             MemoryTask::Ahead { messages, .. } => {
                 messages.extend(answer);
-                true
+                !begun.is_forgotten()
             }
         };
         if begins {
