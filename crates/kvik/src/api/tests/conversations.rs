@@ -420,6 +420,32 @@ async fn what_is_deleted_is_remembered_no_more() {
     assert_eq!(memory["summary"], Value::Null);
 }
 
+/// Histories wait behind their answers, which wait in the queue: as many as there is memory for.
+#[tokio::test]
+async fn a_turn_whose_history_finds_no_memory_is_answered_and_the_next_one_is_summarised() {
+    let server = remembering_later();
+    let room = &server.app.memory.room;
+    let all = room.take(usize::MAX);
+    let says = async |number: usize| {
+        let text = format!("The bus number {number} was late again. I had noodles for lunch.");
+        let answer = done(&server, "acme", "POST", CHAT, turn("trip", json!([said("user", &text)]))).await;
+        answer["kvik"]["memory"]["rebuilding"].clone()
+    };
+    for number in 0..100 {
+        assert_eq!(says(number).await, false, "{number}");
+    }
+    assert_eq!(server.app.memory.pending.count(), 0);
+    drop(all);
+    assert_eq!(says(100).await, true);
+    let held = room.held();
+    assert!(held > 2 * 100 * 60, "the history counts while its summary waits: {held}");
+    tokio::spawn(make_summaries(server.app.clone()));
+    while server.app.memory.pending.count() > 0 {
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+    assert_eq!(server.app.memory.room.held(), 0);
+}
+
 /// Its summary is made behind the answer: whoever deletes the conversation before that is not remembered either.
 #[tokio::test]
 async fn what_is_deleted_before_its_summary_is_made_is_remembered_no_more() {

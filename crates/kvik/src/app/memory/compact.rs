@@ -19,8 +19,6 @@ use crate::http::error::ApiError;
 pub(crate) struct CompactJob {
     key: SummaryKey,
     rebuild: Arc<Rebuild>,
-    /// System messages, and the opening exchange where that is never let go.
-    prefix: Vec<Value>,
     chain: [u8; 32],
 }
 
@@ -41,8 +39,7 @@ impl Memory {
         let view = conversation.view(&known)?;
         let rebuild = Arc::new(Rebuild::of(&conversation, &view, covers));
         let ChainId(chain) = conversation.chain[covers - 1];
-        let prefix = asked.messages[..conversation.prefix].to_vec();
-        Ok(CompactJob { key: conversation.key(covers), rebuild, prefix, chain })
+        Ok(CompactJob { key: conversation.key(covers), rebuild, chain })
     }
 
     /// Makes the summary, and the item of it; and what that has cost.
@@ -55,14 +52,15 @@ impl Memory {
         caller: &Caller,
         job: CompactJob,
     ) -> Result<(Value, Report), ApiError> {
-        let CompactJob { key, rebuild, prefix, chain } = job;
+        let CompactJob { key, rebuild, chain } = job;
         let making = Making::new(app, caller, &key, rebuild.clone()).waited_for();
         let summary = making.summary().await?;
         if let (Some(why), true) = (&summary.failed, summary.text.is_empty()) {
             return Err(ApiError::internal(format!("the conversation was not compacted: {why}")));
         }
         self.book.keep(&key, summary.clone());
-        let (systems, opening) = prefix.split_at(rebuild.systems);
+        // What is never let go: system messages, and the opening exchange where that is protected.
+        let (systems, opening) = rebuild.said.prefix().split_at(rebuild.said.systems);
         let compaction = Compaction {
             systems: systems.to_vec(),
             opening: opening.to_vec(),

@@ -17,6 +17,7 @@ mod identity;
 mod measure;
 pub(crate) mod rebuild;
 mod report;
+pub(crate) mod room;
 mod summary;
 pub(crate) mod systems;
 pub(crate) mod turn;
@@ -35,6 +36,7 @@ use crate::serving::Serving;
 use book::Book;
 use compaction::{Compaction, ForeignItem, Seal};
 use rebuild::{Latest, MemoryJob, Pending};
+use room::Room;
 use systems::Systems;
 use words::Words;
 
@@ -90,6 +92,8 @@ pub(crate) struct Memory {
     work: UnboundedSender<MemoryJob>,
     /// What is to be done behind answers.
     pub(crate) pending: Pending,
+    /// Memory for the histories of that.
+    pub(crate) room: Room,
     /// Where they arrive; taken by whoever makes them.
     arriving: Mutex<Option<UnboundedReceiver<MemoryJob>>>,
 }
@@ -109,6 +113,7 @@ impl Memory {
             systems: Systems::default(),
             work,
             pending: Pending::default(),
+            room: Room::default(),
             arriving: Mutex::new(Some(arriving)),
         }
     }

@@ -11,6 +11,7 @@ use serde_json::Value;
 use tokio::sync::{Notify, Semaphore};
 
 use super::book::{Book, Summary, SummaryKey};
+use super::room::Taken;
 use super::summary::{Making, compute};
 use super::turn::{Purpose, Render};
 use super::view::{LongConversation, View};
@@ -32,6 +33,8 @@ pub(crate) struct MemoryJob {
     pub(super) caller: Caller,
     pub(super) kind: MemoryTask,
     pub(super) pending: Pending,
+    /// The memory of its messages.
+    pub(super) taken: Taken,
 }
 
 /// What is to be done behind answers: as many as there are clones.
@@ -55,14 +58,10 @@ pub(crate) enum MemoryTask {
 
 /// What a summary is made of.
 pub(crate) struct Rebuild {
-    /// What is never let go.
-    pub(super) prefix: Vec<Value>,
-    /// System messages of the prefix.
-    pub(super) systems: usize,
+    /// The conversation.
+    pub(super) said: Said,
     /// The summary before it.
     pub(super) before: Option<Summary>,
-    /// Messages that it covers beyond that.
-    pub(super) let_go: Vec<Value>,
     /// Messages that it covers in all.
     pub(super) covers: usize,
     /// Its tokens at most.
@@ -76,12 +75,9 @@ pub(crate) struct Rebuild {
 impl Rebuild {
     /// The summary of the first `covers` messages, of which `view` reads some.
     pub(super) fn of(conversation: &LongConversation<'_>, view: &View, covers: usize) -> Rebuild {
-        let (prefix, messages) = conversation.asked.messages.split_at(conversation.prefix);
         Rebuild {
-            prefix: prefix.to_vec(),
-            systems: conversation.systems,
+            said: Said::of(conversation),
             before: view.summary.clone(),
-            let_go: messages[view.covered()..covers].to_vec(),
             covers,
             summary_max: conversation.settings.summary_max,
             chunk_max: conversation.settings.recent_max,
@@ -91,29 +87,42 @@ impl Rebuild {
     }
 }
 
-/// A conversation as far as it has gone.
+/// A conversation as far as it has gone; a clone shares its messages.
+#[derive(Clone)]
 pub(crate) struct Said {
     pub(super) tenant: String,
-    /// What is never let go.
-    pub(super) prefix: Vec<Value>,
+    /// Messages of it that are never let go.
+    prefix: usize,
     /// System messages of the prefix.
     pub(super) systems: usize,
-    /// What follows.
-    pub(super) messages: Vec<Value>,
-    /// Identities of those that the request sent.
-    pub(super) chain: Vec<ChainId>,
+    /// What the request sent.
+    messages: Arc<[Value]>,
+    /// What was answered.
+    pub(super) answer: Option<Value>,
+    /// Identities of the messages behind the prefix.
+    chain: Arc<[ChainId]>,
 }
 
 impl Said {
     pub(super) fn of(conversation: &LongConversation<'_>) -> Said {
-        let (prefix, messages) = conversation.asked.messages.split_at(conversation.prefix);
         Said {
             tenant: conversation.tenant.clone(),
-            prefix: prefix.to_vec(),
+            prefix: conversation.prefix,
             systems: conversation.systems,
-            messages: messages.to_vec(),
-            chain: conversation.chain.clone(),
+            messages: conversation.asked.messages.into(),
+            answer: None,
+            chain: conversation.chain.as_slice().into(),
         }
+    }
+
+    /// What is never let go.
+    pub(super) fn prefix(&self) -> &[Value] {
+        &self.messages[..self.prefix]
+    }
+
+    /// What the request sent behind the prefix.
+    pub(super) fn messages(&self) -> &[Value] {
+        &self.messages[self.prefix..]
     }
 
     /// Messages that a summary covers of it; `None` where it is of another conversation.
@@ -123,8 +132,8 @@ impl Said {
     }
 
     fn ahead(&self, covers: usize) -> Ahead {
-        let (prefix, recent) = (self.prefix.clone(), self.messages[covers..].to_vec());
-        Ahead { prefix, systems: self.systems, recent }
+        let recent = self.messages()[covers..].iter().chain(&self.answer).cloned().collect();
+        Ahead { prefix: self.prefix().to_vec(), systems: self.systems, recent }
     }
 }
 
@@ -141,14 +150,14 @@ pub(crate) async fn make_summaries(app: Arc<App>) {
     let Some(mut arriving) = app.memory.arriving() else { return };
     let (slots, ahead_slots) = (Arc::new(Semaphore::new(AT_ONCE)), Arc::new(Semaphore::new(AHEAD_MAX)));
     while let Some(work) = arriving.recv().await {
-        let MemoryJob { caller, kind, pending } = work;
+        let MemoryJob { caller, kind, pending, taken } = work;
         let (app, slots) = (app.clone(), slots.clone());
         let (key, rebuild) = match kind {
             MemoryTask::Rebuild { key, rebuild } => (key, rebuild),
             MemoryTask::Ahead { messages, render } => {
                 if let Ok(slot) = ahead_slots.clone().try_acquire_owned() {
                     tokio::spawn(async move {
-                        let _held = (slot, pending);
+                        let _held = (slot, pending, taken);
                         compute(&app, &caller, move |app| render(app, &messages, Purpose::Ahead)).await
                     });
                 }
@@ -156,7 +165,7 @@ pub(crate) async fn make_summaries(app: Arc<App>) {
             }
         };
         tokio::spawn(async move {
-            let _held = (slots.acquire().await, pending);
+            let _held = (slots.acquire().await, pending, taken);
             let Some(forgotten) = app.memory.latest.forgotten(&key) else { return };
             let making = Making::new(&app, &caller, &key, rebuild);
             let made = tokio::select! {
@@ -323,7 +332,8 @@ mod tests {
     fn said(tenant: &str, chain: &[u8]) -> Said {
         let chain: Vec<ChainId> = chain.iter().map(|&id| ChainId([id; 32])).collect();
         let messages = chain.iter().map(|id| json!(id.0[0])).collect();
-        Said { tenant: tenant.to_owned(), prefix: Vec::new(), systems: 0, messages, chain }
+        let (tenant, chain) = (tenant.to_owned(), chain.into());
+        Said { tenant, prefix: 0, systems: 0, messages, answer: None, chain }
     }
 
     fn key(tenant: &str, chain: u8) -> SummaryKey {

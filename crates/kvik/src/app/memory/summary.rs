@@ -180,7 +180,7 @@ impl Rebuild {
     /// The prompt that asks for the summary at the end of what it covers; `None` where that cannot be asked: a template
     /// may refuse another question there, and a history may be longer than the context.
     fn asked_in_place(&self, app: &App) -> Option<Vec<Token>> {
-        let told = self.words.told(self.old(), &self.prefix, self.systems, &self.let_go);
+        let told = self.words.told(self.old(), self.said.prefix(), self.said.systems, self.let_go());
         let prompt = (self.render)(app, &self.words.ask_in_place(told)?, Purpose::InPlace).ok()?;
         (prompt.len() + self.summary_max <= app.serving.model.context).then_some(prompt)
     }
@@ -190,9 +190,15 @@ impl Rebuild {
         self.before.as_ref().map_or("", |summary| &summary.text)
     }
 
+    /// The messages that it covers beyond the summary before it.
+    fn let_go(&self) -> &[Value] {
+        let covered = self.before.as_ref().map_or(0, |summary| summary.covers);
+        &self.said.messages()[covered..self.covers]
+    }
+
     /// The messages that are let go, in pieces that the context has room for.
     fn pieces(&self, app: &App) -> Vec<Vec<Value>> {
-        let mut messages = self.let_go.clone();
+        let mut messages = self.let_go().to_vec();
         lighten(&mut messages, &Lighten { tool_chars: TOOL_CHARS });
         let mut pieces: Vec<(usize, Vec<Value>)> = Vec::new();
         for exchange in exchanges(&messages) {
