@@ -34,6 +34,7 @@ impl Room {
     }
 
     /// Bytes that are held.
+    #[cfg(test)]
     pub(crate) fn held(&self) -> usize {
         self.0.load(Ordering::Acquire)
     }
