@@ -14,6 +14,7 @@ pub mod files;
 pub mod load;
 pub mod model;
 mod panics;
+pub mod pulse;
 pub mod retain;
 pub mod sampler;
 pub mod schedule;

@@ -11,6 +11,7 @@ use fake::*;
 use kvik_engine::api::{CallForm, CallStart, Calls, Constraint, Event, Request, RequestError};
 use kvik_engine::config::EngineConfig;
 use kvik_engine::engine::{Attached, Engine};
+use kvik_engine::pulse::Phase;
 
 fn engine(config: EngineConfig, blocks: usize) -> Engine {
     let runner = FakeRunner::new(blocks, config.batch_rows_max());
@@ -249,7 +250,7 @@ fn wakes_of_the_disk_take_no_slot_in_the_queue() {
         vocabulary(),
         cache_config(300),
         config,
-        Attached { disk: Some(disk), draft: None },
+        Attached { disk: Some(disk), ..Attached::default() },
     )
     .unwrap();
     let running = Client::default();
@@ -263,6 +264,34 @@ fn wakes_of_the_disk_take_no_slot_in_the_queue() {
     }
     drop(permits);
     wait_for("all answers", || clients.iter().all(|client| client.answer().is_some()));
+}
+
+/// The age of the engine's last word grows while it is held up, in whatever phase, and is zero when nobody asks.
+#[test]
+fn a_thread_that_is_held_up_says_where_it_stands_and_since_when() {
+    let ((permits, gate), (go, hold)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel::<()>());
+    let mut runner = FakeRunner::new(300, config().batch_rows_max());
+    runner.permits = Some(gate);
+    let before_step = Box::new(move || {
+        // The sender is gone once the test lets it go.
+        let _ = hold.recv();
+    });
+    let attached = Attached { before_step: Some(before_step), ..Attached::default() };
+    let engine = Engine::start_with(runner, vocabulary(), cache_config(300), config(), attached).unwrap();
+    let held_up = Duration::from_millis(60);
+    let stands = |phase: Phase| engine.life().phase == phase && engine.life().age >= held_up;
+    std::thread::sleep(held_up);
+    assert_eq!((engine.life().phase, engine.life().age), (Phase::Idle, Duration::ZERO), "idle is not stuck");
+    let client = Client::default();
+    engine.submit(endless(1, 20), Box::new(client.clone())).unwrap();
+    wait_for("the hold before a step", || stands(Phase::Call));
+    drop(go);
+    wait_for("the hold in the model", || stands(Phase::Compute));
+    drop(permits);
+    wait_for("the answer", || client.answer().is_some());
+    wait_for("idleness", || engine.life().phase == Phase::Idle && engine.life().age == Duration::ZERO);
+    engine.shutdown(Duration::ZERO);
+    assert_eq!(engine.life().phase, Phase::Ended);
 }
 
 #[test]

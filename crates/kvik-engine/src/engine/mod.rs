@@ -21,6 +21,7 @@ use crate::api::{
 };
 use crate::model::batch::Runner;
 use crate::panics::contain;
+use crate::pulse::{Life, Pulse};
 use crate::schedule::disk::DiskSetup;
 use crate::schedule::{DraftSetup, RequestLimits, Scheduler, Submission, TenantPart};
 use crate::stats::EngineStats;
@@ -48,6 +49,8 @@ struct Shared {
     limits: RequestLimits,
     /// Compiles constraints.
     compilers: CompilerPool,
+    /// Where the worker stands.
+    pulse: Arc<Pulse>,
     waiting_max: usize,
     parallel_max: usize,
     worker: Mutex<Option<JoinHandle<()>>>,
@@ -89,6 +92,8 @@ pub struct Attached {
     pub disk: Option<DiskSetup>,
     /// A smaller model that drafts.
     pub draft: Option<DraftSetup>,
+    /// What the engine's thread calls before each step: tests hold it up there.
+    pub before_step: Option<Box<dyn FnMut() + Send>>,
 }
 
 /// The engine cannot be started.
@@ -125,13 +130,13 @@ impl Engine {
 
     /// As [`Engine::start`], with what is attached to it.
     pub fn start_with(
-        runner: impl Runner + Send + 'static,
+        mut runner: impl Runner + Send + 'static,
         vocabulary: impl Into<Vocabulary>,
         cache: CacheConfig,
         config: EngineConfig,
         attached: Attached,
     ) -> Result<Engine, StartError> {
-        let Attached { disk, draft } = attached;
+        let Attached { disk, draft, before_step } = attached;
         check(&config)?;
         let vocabulary = Arc::new(vocabulary.into());
         let vocab_len = runner.vocab_len();
@@ -149,6 +154,8 @@ impl Engine {
         if let Some(draft) = draft {
             scheduler.attach_draft(draft)?;
         }
+        let pulse = scheduler.pulse().clone();
+        runner.set_pulse(pulse.clone());
         let (commands, receiver) = channel();
         let (board, woken) = (Board::new(&scheduler, block_bytes), Arc::<AtomicBool>::default());
         let worker = Worker {
@@ -159,11 +166,14 @@ impl Engine {
             board: board.clone(),
             woken: woken.clone(),
             deadline: None,
+            pulse: pulse.clone(),
+            before_step,
         };
         let thread = std::thread::Builder::new().name("kvik-engine".to_owned());
         let worker = Mutex::new(Some(thread.spawn(move || worker.run())?));
         let compilers = CompilerPool::new(Compiler::new(vocabulary, vocab_len));
-        let shared = Shared { commands, board, woken, limits, compilers, waiting_max, parallel_max, worker };
+        let shared =
+            Shared { commands, board, woken, limits, compilers, pulse, waiting_max, parallel_max, worker };
         let shared = Arc::new(shared);
         if let Some(waker) = waker {
             let shared = Arc::downgrade(&shared);
@@ -201,6 +211,12 @@ impl Engine {
     pub fn stats(&self) -> EngineStats {
         let board = &self.shared.board;
         EngineStats { waiting: board.waiting(), ..board.snapshot().stats }
+    }
+
+    /// Where the engine's thread stands, and since when. Waits for nothing: it is how one learns that the engine is
+    /// stuck.
+    pub fn life(&self) -> Life {
+        self.shared.pulse.life()
     }
 
     /// What `request` would find in the cache if it were admitted now, and why not more. Computes

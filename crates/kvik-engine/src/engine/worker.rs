@@ -14,6 +14,7 @@ use super::board::Board;
 use crate::api::{Event, RequestError};
 use crate::model::batch::Runner;
 use crate::panics::contain;
+use crate::pulse::{Phase, Pulse};
 use crate::schedule::{Pause, RequestLimits, Scheduler, Submission};
 
 /// A command to the worker.
@@ -62,16 +63,31 @@ pub(crate) struct Worker {
     pub(crate) woken: Arc<AtomicBool>,
     /// When running requests fail; set when the engine is stopping.
     pub(crate) deadline: Option<Instant>,
+    pub(crate) pulse: Arc<Pulse>,
+    /// See [`Attached::before_step`](super::Attached::before_step).
+    pub(crate) before_step: Option<Box<dyn FnMut() + Send>>,
+}
+
+/// Says that the thread has ended, however it did.
+struct SaysEnd(Arc<Pulse>);
+
+impl Drop for SaysEnd {
+    fn drop(&mut self) {
+        self.0.enter(Phase::Ended);
+    }
 }
 
 impl Worker {
     /// Serves until a shutdown is complete or every sender of commands has been dropped.
     pub(crate) fn run(mut self) {
+        let _end = SaysEnd(self.pulse.clone());
         while self.receive_commands().is_continue() {
             self.step();
             self.board.publish(&self.scheduler);
+            self.pulse.enter(Phase::Notify);
             self.scheduler.notify_finished();
         }
+        self.pulse.enter(Phase::Notify);
         self.scheduler.fail_all(&RequestError::Stopping);
         self.board.publish(&self.scheduler);
         // Dropping the channel drops the commands left in it, which notifies their senders.
@@ -79,9 +95,12 @@ impl Worker {
 
     /// Executes all queued commands; waits for one while the scheduler has nothing to do.
     fn receive_commands(&mut self) -> ControlFlow<()> {
+        self.pulse.enter(Phase::Receive);
         let mut pause = self.scheduler.next_pause();
         loop {
-            match self.next_command(pause) {
+            let command = self.next_command(pause);
+            self.pulse.enter(Phase::Receive);
+            match command {
                 Ok(command) => self.execute(command),
                 Err(RecvTimeoutError::Disconnected) if self.scheduler.is_idle() => {
                     return ControlFlow::Break(());
@@ -100,9 +119,13 @@ impl Worker {
         match pause {
             Pause::Forever if left.is_none() => {
                 self.verify();
+                self.pulse.enter(Phase::Idle);
                 self.commands.recv().map_err(|_| RecvTimeoutError::Disconnected)
             }
-            Pause::For(time) => self.commands.recv_timeout(left.map_or(time, |left| left.min(time))),
+            Pause::For(time) => {
+                self.pulse.enter(Phase::Idle);
+                self.commands.recv_timeout(left.map_or(time, |left| left.min(time)))
+            }
             _ => self.commands.try_recv().map_err(|error| match error {
                 TryRecvError::Empty => RecvTimeoutError::Timeout,
                 TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
@@ -118,7 +141,10 @@ impl Worker {
                     self.scheduler.submit(*submission, &self.limits);
                 }
             }
-            Command::Call(call) => call(&mut self.scheduler),
+            Command::Call(call) => {
+                self.pulse.enter(Phase::Call);
+                call(&mut self.scheduler);
+            }
             Command::Wake => self.woken.store(false, Ordering::Release),
             Command::Shutdown { grace } => {
                 // Caps a grace that would overflow the clock.
@@ -131,6 +157,10 @@ impl Worker {
 
     /// One step. A panic that cannot be attributed to a request fails the running requests, not the engine.
     fn step(&mut self) {
+        if let Some(before_step) = &mut self.before_step {
+            self.pulse.enter(Phase::Call);
+            before_step();
+        }
         let (scheduler, runner) = (&mut self.scheduler, self.runner.as_mut());
         if let Err(error) = contain(|| scheduler.step(runner)) {
             tracing::error!("a step panicked: {error}");
@@ -265,7 +295,21 @@ mod tests {
         sender.send(Command::Submit(Pending::new(submission))).unwrap();
         let board = Board::new(&scheduler, 1024);
         let runner = Box::new(ConstantRunner(Some(sender)));
-        Worker { scheduler, runner, limits, commands, board, woken: Arc::default(), deadline: None }.run();
+        let pulse = scheduler.pulse().clone();
+        let woken = Arc::default();
+        let worker = Worker {
+            scheduler,
+            runner,
+            limits,
+            commands,
+            board,
+            woken,
+            deadline: None,
+            pulse: pulse.clone(),
+            before_step: None,
+        };
+        worker.run();
+        assert_eq!(pulse.life().phase, Phase::Ended);
         assert_eq!(*first.lock().unwrap(), Some(RequestError::Stopping));
         assert_eq!(
             *last.lock().unwrap(),

@@ -7,6 +7,7 @@ use kvik_cache::{BlockId, Token};
 use kvik_kernels::{HeadTail, KvLayout, Pool, SeqKv};
 
 use crate::api::AdapterMix;
+use crate::pulse::Pulse;
 
 use super::observation::{LayerObservation, Watched};
 
@@ -117,6 +118,9 @@ pub trait Runner {
     fn threads(&self) -> Option<Arc<Pool>> {
         None
     }
+
+    /// Whom it tells, from now on, that a batch goes on; one batch of a large model takes long.
+    fn set_pulse(&mut self, _: Arc<Pulse>) {}
 
     /// Copies the first `positions` positions of block `from` to block `to`, all layers and heads.
     fn copy_partial(&mut self, from: BlockId, to: BlockId, positions: usize);

@@ -17,6 +17,7 @@ use super::batch::{Batch, Output, Row, SequenceKv};
 use super::observation::Watched;
 use super::weights::{Layer, Linear};
 use super::{Model, feed_forward};
+use crate::pulse::Pulse;
 
 /// Everything a forward pass reads besides the batch.
 pub(super) struct Context<'a> {
@@ -24,6 +25,8 @@ pub(super) struct Context<'a> {
     pub(super) pool: &'a Pool,
     pub(super) rope: &'a RopeTable,
     pub(super) adapters: &'a Adapters,
+    /// Told twice a layer that the pass goes on.
+    pub(super) pulse: &'a Pulse,
 }
 
 impl<'a> Context<'a> {
@@ -86,6 +89,7 @@ pub(super) fn forward(
     embed(context, scratch, batch.rows);
     let weighs = watched.iter().any(Watched::weighs);
     for (index, layer) in layers.iter().enumerate() {
+        context.pulse.beat();
         let seqs = stored.of_layer(index);
         project_qkv(context, scratch, (index, layer), watched);
         store(context, arena, scratch, index, &seqs);
@@ -97,9 +101,11 @@ pub(super) fn forward(
         if is_last && weighs && keep_wanted(scratch, batch.rows) == 0 {
             return scratch.outputs.clear();
         }
+        context.pulse.beat();
         add_attention(context, scratch, (index, layer));
         feed_forward(context, scratch, (index, layer));
     }
+    context.pulse.beat();
     give_outputs(context, scratch);
 }
 

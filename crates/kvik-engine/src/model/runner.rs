@@ -14,6 +14,7 @@ use super::facts::FactsContext;
 use super::observation::Watched;
 use super::rope::frequencies;
 use super::{Adapters, KvMap, KvMapError, Model, ModelConfig};
+use crate::pulse::Pulse;
 
 /// Runs batches of one model against KV blocks that it owns.
 pub struct ModelRunner {
@@ -23,6 +24,7 @@ pub struct ModelRunner {
     rope: RopeTable,
     scratch: Scratch,
     adapters: Adapters,
+    pulse: Arc<Pulse>,
 }
 
 impl ModelRunner {
@@ -45,6 +47,7 @@ impl ModelRunner {
             rope,
             scratch: Scratch::default(),
             adapters: Adapters::default(),
+            pulse: Arc::default(),
         })
     }
 
@@ -118,10 +121,19 @@ impl Runner for ModelRunner {
     }
 
     fn forward(&mut self, batch: &Batch<'_>, watched: &mut [Watched<'_>]) -> &[f32] {
-        let context =
-            Context { model: &self.model, pool: &self.pool, rope: &self.rope, adapters: &self.adapters };
+        let context = Context {
+            model: &self.model,
+            pool: &self.pool,
+            rope: &self.rope,
+            adapters: &self.adapters,
+            pulse: &self.pulse,
+        };
         forward(&context, &mut self.arena, &mut self.scratch, batch, watched);
         &self.scratch.outputs
+    }
+
+    fn set_pulse(&mut self, pulse: Arc<Pulse>) {
+        self.pulse = pulse;
     }
 
     fn retainer(&mut self) -> Option<&mut dyn Retainer> {
@@ -135,6 +147,7 @@ impl Retainer for ModelRunner {
     }
 
     fn facts(&mut self, stored: &StoredLayer<'_>, needs: Needs) -> LayerFacts {
+        self.pulse.beat();
         let shape = self.model.config().layer(stored.layer);
         let context = FactsContext {
             arena: &self.arena,

@@ -15,7 +15,8 @@ const READ_MAX: usize = 16;
 
 impl Scheduler {
     /// From now on a smaller model drafts as well.
-    pub fn attach_draft(&mut self, setup: DraftSetup) -> Result<(), CacheError> {
+    pub fn attach_draft(&mut self, mut setup: DraftSetup) -> Result<(), CacheError> {
+        setup.runner.set_pulse(self.pulse.clone());
         self.draft_model = Some(DraftModel::new(setup)?);
         Ok(())
     }

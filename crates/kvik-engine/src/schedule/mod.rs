@@ -67,6 +67,7 @@ use kvik_cache::{Cache, CacheConfig, CacheError};
 
 use crate::config::EngineConfig;
 use crate::model::batch::Runner;
+use crate::pulse::{Phase, Pulse};
 use crate::stats::{Counters, DiskStats, DraftSource};
 use crate::text::stream::Vocabulary;
 use disk::{Disk, DiskSetup, Fetch};
@@ -113,6 +114,8 @@ pub struct Scheduler {
     drafting: Drafting,
     /// A smaller model that drafts, if there is one.
     draft_model: Option<DraftModel>,
+    /// Where a step stands, for those who watch the engine.
+    pulse: Arc<Pulse>,
 }
 
 /// How long a scheduler may be left alone.
@@ -147,6 +150,7 @@ impl Scheduler {
             disk: Disk::new(DiskSetup::none()),
             drafting: Drafting::default(),
             draft_model: None,
+            pulse: Arc::default(),
             config,
             clock,
         })
@@ -155,10 +159,13 @@ impl Scheduler {
     /// One round: decides which rows to compute, computes them, and publishes what has ended.
     pub fn step(&mut self, runner: &mut dyn Runner) {
         let started = self.now();
+        self.pulse.enter(Phase::Plan);
         let plan = self.plan(runner);
         let computes = !plan.is_empty();
         plan.note_overtaken(&mut self.running);
+        self.pulse.enter(Phase::Compute);
         self.compute(plan, runner);
+        self.pulse.enter(Phase::Publish);
         self.publish(runner);
         if computes {
             self.results.counters.step_time += self.now().saturating_sub(started);
@@ -211,6 +218,11 @@ impl Scheduler {
     /// Whether nobody asks for anything, not even in the background.
     pub fn is_idle(&self) -> bool {
         self.results.jobs().all(|(id, _)| self.idle.is_job(id))
+    }
+
+    /// Where its steps stand; the thread that takes them says the rest.
+    pub fn pulse(&self) -> &Arc<Pulse> {
+        &self.pulse
     }
 
     /// The cache, to look at.
