@@ -135,7 +135,7 @@ impl Results {
             self.service = Some(self.service.map_or(took, |mean| (mean * 7 + took) / 8));
         }
         self.counters.completed += 1;
-        tracing::info!("request {}: {}", id.0, job.summary(now));
+        tracing::debug!("request {}: {}", id.0, job.summary(now));
         self.finished.push(job);
     }
 
@@ -149,7 +149,7 @@ impl Results {
     /// A request ends because nobody listens to it.
     pub(super) fn cancel(&mut self, id: JobId, job: Job, now: Duration) {
         self.counters.cancelled += 1;
-        tracing::info!("request {} cancelled: {}", id.0, job.summary(now));
+        tracing::debug!("request {} cancelled: {}", id.0, job.summary(now));
         job.cancelled();
     }
 

@@ -165,7 +165,7 @@ impl RememberedTurn {
     /// The answer is complete: what is to be done behind it begins.
     pub(crate) fn answered(&mut self, text: &str) {
         if let Some(words) = report::in_words(&self.report) {
-            tracing::info!("{words}");
+            tracing::debug!("{words}");
         }
         let Some(After { mut work, begun, said, read_answer, queue, latest, book }) = self.after.take()
         else {
