@@ -26,11 +26,10 @@ use std::process::ExitCode;
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     settings::file_limit::fail_writes_beyond_it();
-    match command::run() {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    let code = command::run().unwrap_or_else(|error| {
+        settings::logging::say(&format!("error: {error:#}"));
+        ExitCode::FAILURE
+    });
+    settings::logging::finish();
+    code
 }

@@ -27,12 +27,12 @@ use clap::{CommandFactory, FromArgMatches};
 
 pub(crate) use cli::{Cli, Task};
 
-use crate::settings::{config, llama_flags};
+use crate::settings::{config, llama_flags, logging};
 
 /// Runs the command named by the arguments of this process.
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
     let (args, notes) = llama_flags::expand(std::env::args_os().collect::<Vec<OsString>>());
-    notes.iter().for_each(|note| eprintln!("note: {note}"));
+    notes.iter().for_each(|note| logging::say(&format!("note: {note}")));
     let matches = config::configure(Cli::command(), &args)?.get_matches_from(args);
     match Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).task {
         Task::Serve(args) => serve::run(&args),

@@ -134,6 +134,7 @@ struct Port {
 /// Runs the command.
 pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     logging::start(args.log, "info");
+    logging::log_panics();
     check_clock(SystemTime::now())?;
     let clients = args.clients()?;
     let runtime = tokio::runtime::Runtime::new().context("the server's threads cannot be started")?;
@@ -186,8 +187,7 @@ async fn serve(args: &ServeArgs, mut clients: Clients, loaded: Loaded, port: Por
     }
     let stopping = tokio::spawn(stop_on_signal(app.clone(), handle, args.grace(), port.stop));
     port.front.replace(api::router(app.clone()));
-    // A closed standard output does not stop the server.
-    let _ = writeln!(std::io::stdout(), "{banner}");
+    print(banner)?;
     let cut_off = port.connections.await?;
     if cut_off > 0 {
         tracing::warn!("{cut_off} connections did not end in time and were cut off");
@@ -200,6 +200,15 @@ async fn serve(args: &ServeArgs, mut clients: Clients, loaded: Loaded, port: Por
     }
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Prints on a thread of its own: neither a closed standard output stops the server, nor one that nobody reads.
+fn print(banner: String) -> std::io::Result<()> {
+    let thread = std::thread::Builder::new().name("kvik-banner".to_owned());
+    let print = move || {
+        let _ = writeln!(std::io::stdout(), "{banner}");
+    };
+    thread.spawn(print).map(drop)
 }
 
 /// The state shared by the routes of a server that listens at this address.

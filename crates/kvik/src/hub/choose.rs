@@ -1,5 +1,6 @@
 //! Chooses the files of a repository that form a model.
 
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use super::{HubError, HubSpec, RemoteFile};
@@ -44,7 +45,9 @@ pub(super) fn choose<'a>(spec: &HubSpec, files: &'a [RemoteFile]) -> Result<Mode
     let ggufs: Vec<&RemoteFile> = files.iter().filter(|file| is_model(&file.path)).collect();
     if let Some(file) = best(&ggufs) {
         if ggufs.len() > 1 {
-            eprintln!(
+            // Who cannot be told is not.
+            let _ = writeln!(
+                io::stderr(),
                 "hf:{spec} has {} GGUF files; taking {} (to choose: -m hf:{spec}:FILE, one of {})",
                 ggufs.len(),
                 file.path,

@@ -110,7 +110,8 @@ impl PartFile {
             .open(&path)
             .map_err(failed)?;
         if file.try_lock().is_err() {
-            eprintln!("another kvik is downloading {}; waiting for it", remote.path);
+            // Who cannot be told is not.
+            let _ = writeln!(io::stderr(), "another kvik is downloading {}; waiting for it", remote.path);
             file.lock().map_err(failed)?;
         }
         let size = remote.lfs.as_ref().and_then(|lfs| lfs.size).or(remote.size);

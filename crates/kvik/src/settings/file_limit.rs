@@ -10,7 +10,7 @@ pub(crate) fn fail_writes_beyond_it() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
     let caught = runtime.and_then(|runtime| runtime.block_on(async { signal(exceeded).map(drop) }));
     if let Err(error) = caught {
-        eprintln!("warning: a limit on the size of files will end this process: {error}");
+        super::logging::say(&format!("warning: a limit on the size of files will end this process: {error}"));
     }
 }
 
