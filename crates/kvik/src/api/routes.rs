@@ -14,6 +14,7 @@ use axum::{
     middleware::{self, Next},
     response::{IntoResponse, Response},
 };
+use kvik_engine::pulse::Life;
 use serde_json::{Value, json};
 
 use super::{
@@ -21,8 +22,9 @@ use super::{
     route::{Answer, Dialect, ErrorBody, Operation, at, gives},
 };
 use crate::{
-    app::{guard, state::App},
+    app::{guard, life, state::App},
     http::{error::ApiError, origins},
+    settings::logging,
 };
 
 /// All of them. A new dialect is a line here.
@@ -47,7 +49,9 @@ fn operation() -> Dialect {
         ..gives(Value::default, "Metrics, as Prometheus reads them")
     };
     let routes = vec![
-        at(&guard::HEALTH).get(health, gives(health_schema, "Whether the server answers requests")),
+        at(&guard::HEALTH).get(health, gives(|| status_schema("ok"), "Whether the server answers requests")),
+        at(&guard::READY)
+            .get(ready, gives(|| status_schema("ready"), "Whether the server is to be sent requests")),
         // It shows what concerns all tenants.
         at(&["/metrics"])
             .get(metrics_text, metrics)
@@ -111,14 +115,41 @@ async fn wrong_method(request: Request) -> ApiError {
 }
 
 async fn health(State(app): State<Arc<App>>) -> Response {
+    status(&app, "ok")
+}
+
+/// `GET /ready`
+async fn ready(State(app): State<Arc<App>>) -> Response {
+    status(&app, "ready")
+}
+
+/// The word, unless the server is stopping or its engine is stuck. While the model loads, other routes answer.
+fn status(app: &App, word: &str) -> Response {
     if app.is_stopping() {
         return ApiError::stopping().into_response();
     }
-    Json(json!({"status": "ok"})).into_response()
+    let life = app.serving.engine.life();
+    match life::is_stuck(life) {
+        true => stuck(life).into_response(),
+        false => Json(json!({"status": word})).into_response(),
+    }
 }
 
-fn health_schema() -> Value {
-    json!({"type": "object", "properties": {"status": {"const": "ok"}}})
+/// Says since when, for those who do not read the message.
+fn stuck(life: Life) -> (StatusCode, Json<Value>) {
+    let (seconds, phase) = (life.age.as_secs_f64(), life.phase.name());
+    let message =
+        format!("the engine has work and has not gone on for {seconds:.1} s; it stands in `{phase}`");
+    let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Some("engine_stuck"), message);
+    let mut body = error.body();
+    body["status"] = json!("stuck");
+    body["seconds"] = json!((seconds * 10.0).round() / 10.0);
+    body["phase"] = json!(phase);
+    (error.status(), Json(body))
+}
+
+fn status_schema(word: &str) -> Value {
+    json!({"type": "object", "properties": {"status": {"const": word}}})
 }
 
 /// `GET /openapi.json`
@@ -129,6 +160,7 @@ async fn document() -> Json<&'static Value> {
 
 /// `GET /metrics`
 async fn metrics_text(State(app): State<Arc<App>>) -> Response {
+    app.metrics.life.set(app.serving.engine.life(), logging::dropped());
     app.metrics.memory.set_pending(app.memory.pending.count());
     match app.metrics.text(&app.serving.engine.stats()) {
         Ok(text) => {

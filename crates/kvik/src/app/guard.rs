@@ -16,6 +16,8 @@ use crate::{http::error::ApiError, page};
 
 /// Whether the server answers; these routes and the page want no key, and no rate limits them.
 pub(crate) const HEALTH: [&str; 2] = ["/health", "/v1/health"];
+/// Whether it is to be sent requests; likewise.
+pub(crate) const READY: [&str; 2] = ["/ready", "/v1/ready"];
 
 /// The longest text of an error that axum words.
 const WORDED_BYTES: usize = 4 << 10;
@@ -57,7 +59,7 @@ pub(crate) async fn admit(State(app): State<Arc<App>>, mut request: Request, nex
 /// Whether a request wants no key.
 pub(crate) fn is_public(request: &Request) -> bool {
     let path = request.uri().path();
-    HEALTH.contains(&path) || page::has(path)
+    HEALTH.contains(&path) || READY.contains(&path) || page::has(path)
 }
 
 /// Lets only the admin through.

@@ -31,8 +31,10 @@ use crate::{
         loading,
         memory::{MemoryConfig, rebuild::make_summaries},
         spans::Spans,
+        supervisor::Supervisor,
         upkeep,
         usage_account::Clock,
+        watchdog,
     },
     http::{self, ConnectionLimits, Front, Senders},
     serving::{
@@ -187,6 +189,10 @@ async fn serve(args: &ServeArgs, mut clients: Clients, loaded: Loaded, port: Por
     }
     let stopping = tokio::spawn(stop_on_signal(app.clone(), handle, args.grace(), port.stop));
     port.front.replace(api::router(app.clone()));
+    let watched = app.clone();
+    watchdog::start(Supervisor::of_process(), move || {
+        (!watched.is_stopping()).then(|| watched.serving.engine.life())
+    })?;
     print(banner)?;
     let cut_off = port.connections.await?;
     if cut_off > 0 {

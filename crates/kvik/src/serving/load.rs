@@ -1,6 +1,6 @@
 //! Starts an engine from flags: reads the model, divides the memory, starts the worker.
 
-use std::{str::FromStr, sync::Arc, time::Duration};
+use std::{path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 
 use anyhow::{Context, bail};
 use clap::{Args, builder::TypedValueParser, value_parser};
@@ -13,6 +13,7 @@ use kvik_engine::api::{EventSink, Probe, Request, RequestError};
 use kvik_engine::engine::{Attached, Engine, EngineConfig};
 use kvik_engine::load::{Embedding, LoadedModel};
 use kvik_engine::model::{Model, ModelRunner};
+use kvik_engine::pulse::Life;
 use kvik_engine::stats::{DraftSource, DraftSources, EngineStats};
 use kvik_engine::text::template::{ChatTemplate, TemplateError};
 use kvik_engine::text::tokenizer::Tokenizer;
@@ -180,6 +181,10 @@ impl Inference for Engine {
     fn stats(&self) -> EngineStats {
         Engine::stats(self)
     }
+
+    fn life(&self) -> Life {
+        Engine::life(self)
+    }
 }
 
 /// Loads the model and starts the engine.
@@ -226,7 +231,7 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
     let cache = CacheConfig { blocks, policy: cache.evict, ghosts: GHOSTS, pinned_max };
     let (disk, disk_line) = disk.map_or((None, None), |disk| (Some(disk.setup), Some(disk.line)));
     let draft = draft.map(|draft| draft.setup(pool, CacheConfig { pinned_max: 0, ..cache }, context));
-    let attached = Attached { disk, draft: draft.transpose()? };
+    let attached = Attached { disk, draft: draft.transpose()?, before_step: stall() };
     let engine = Engine::start_with(runner, &tokenizer, cache, config, attached)?;
     engine.set_retain_idle(idle)?;
     let handle = Handle(engine.clone());
@@ -235,6 +240,17 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
     let (retaining, lora) = (Arc::new(retaining), Arc::new(lora));
     let serving = Serving { engine, cache, tokenizer, template, model: card, embedder, retaining, lora };
     Ok(Loaded { serving, budget, disk: disk_line, draft: draft_name, handle })
+}
+
+/// For tests: while the file that KVIK_TEST_STALL names is there, the engine takes no step.
+fn stall() -> Option<Box<dyn FnMut() + Send>> {
+    let file = PathBuf::from(std::env::var_os("KVIK_TEST_STALL")?);
+    let wait = move || {
+        while file.exists() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    Some(Box::new(wait))
 }
 
 /// What `kvik eval` kept of a model that retention goes by.

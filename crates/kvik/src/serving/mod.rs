@@ -19,6 +19,7 @@ use std::sync::Arc;
 use kvik_cache::Token;
 use kvik_engine::api::{EventSink, Probe, Request, RequestError};
 use kvik_engine::engine::Engine;
+use kvik_engine::pulse::Life;
 use kvik_engine::stats::EngineStats;
 use kvik_engine::text::template::{ChatTemplate, Prompt};
 use kvik_engine::text::tokenizer::Tokenizer;
@@ -39,6 +40,9 @@ pub(crate) trait Inference: Send + Sync {
 
     /// The engine's gauges and counters.
     fn stats(&self) -> EngineStats;
+
+    /// Where the engine stands; waits for nothing.
+    fn life(&self) -> Life;
 }
 
 /// A loaded model with its engine.

@@ -162,6 +162,7 @@ async fn llama_servers_other_names_lead_to_the_same_and_the_404_lists_all() {
         ("GET", "/v1/models", "/models"),
         ("GET", "/v1/models/tiny", "/models/tiny"),
         ("GET", "/health", "/v1/health"),
+        ("GET", "/ready", "/v1/ready"),
     ] {
         let expect = shape(method, path).await;
         assert_eq!(expect.0, 200, "{path}");
@@ -211,7 +212,7 @@ async fn a_server_that_loads_says_so_in_llama_servers_words() {
         let request = Request::get(path).header("host", host).body(axum::body::Body::empty()).unwrap();
         router.clone().oneshot(request).await.unwrap()
     };
-    for path in ["/health", "/v1/models", "/nowhere"] {
+    for path in ["/health", "/ready", "/v1/models", "/nowhere"] {
         let response = loading(path, "localhost").await;
         assert_eq!(response.headers()["retry-after"], "1");
         let (status, answer) = json_of(response).await;

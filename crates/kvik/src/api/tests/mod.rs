@@ -40,6 +40,7 @@ use kvik_engine::api::{
     TokenLogprob,
 };
 use kvik_engine::load::{LoadedModel, Ranking};
+use kvik_engine::pulse::Life;
 use kvik_engine::stats::EngineStats;
 use kvik_engine::text::template::ChatTemplate;
 use serde_json::{Value, json};
@@ -64,6 +65,8 @@ type Script = Box<dyn Fn(&Request) -> Result<Vec<Event>, RequestError> + Send + 
 pub(crate) struct Scripted {
     script: Script,
     pub(crate) asked: Mutex<Vec<Request>>,
+    /// Where it stands.
+    pub(crate) life: Mutex<Life>,
     /// Sinks of all requests: an engine may hold on to one whose request has ended.
     pub(crate) open: Mutex<Vec<Box<dyn EventSink>>>,
 }
@@ -84,6 +87,10 @@ impl Inference for Scripted {
 
     fn explain(&self, request: Request) -> Result<Probe, RequestError> {
         unreachable!("no script explains {request:?}")
+    }
+
+    fn life(&self) -> Life {
+        *self.life.lock().unwrap()
     }
 
     fn stats(&self) -> EngineStats {
@@ -184,8 +191,12 @@ impl Server {
         config: AppConfig,
         template: Option<&str>,
     ) -> Server {
-        let engine =
-            Arc::new(Scripted { script: Box::new(script), asked: Mutex::default(), open: Mutex::default() });
+        let engine = Arc::new(Scripted {
+            script: Box::new(script),
+            asked: Mutex::default(),
+            life: Mutex::default(),
+            open: Mutex::default(),
+        });
         let loaded: LoadedModel = ModelArgs::embedded().load().unwrap();
         let source = template.or(loaded.chat_template.as_deref()).unwrap();
         let template = ChatTemplate::new(source, "", "<|im_end|>").unwrap();

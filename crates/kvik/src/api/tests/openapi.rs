@@ -147,6 +147,7 @@ async fn answers_have_the_shape_that_is_described() {
         "/v1/models",
         "/props",
         "/health",
+        "/ready",
         "/v1/prompts",
         "/v1/conversations",
         "/v1/usage",

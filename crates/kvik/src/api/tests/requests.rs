@@ -214,10 +214,47 @@ async fn models_health_props_and_unknown_routes() {
 }
 
 #[tokio::test]
+async fn a_stuck_engine_is_neither_healthy_nor_ready_and_its_metric_says_since_when() {
+    use kvik_engine::pulse::{Life, Phase};
+    let server = Server::with(
+        |request| Ok(say(request, "Hi!", FinishReason::Eos)),
+        Keys::new(["sesame"]),
+        ByteSize(1 << 20),
+    );
+    let paths = ["/health", "/v1/health", "/ready", "/v1/ready"];
+    let stand = |phase, seconds| {
+        *server.engine.life.lock().unwrap() = Life { phase, age: Duration::from_secs_f64(seconds) };
+    };
+    for round in 0..2 {
+        stand(Phase::Compute, 2.0);
+        for (path, word) in paths.into_iter().zip(["ok", "ok", "ready", "ready"]) {
+            let (status, answer) = server.get(path).await;
+            assert_eq!((status.as_u16(), answer), (200, json!({"status": word})), "{path}, round {round}");
+        }
+        stand(Phase::Publish, 7.26);
+        for path in paths {
+            let (status, answer) = server.get(path).await;
+            assert_eq!(status, 503, "{path}");
+            assert_eq!(answer["error"]["code"], "engine_stuck");
+            assert!(answer["error"]["message"].as_str().unwrap().contains("7.3 s"), "{answer}");
+            let said = (&answer["status"], &answer["seconds"], &answer["phase"]);
+            assert_eq!(said, (&json!("stuck"), &json!(7.3), &json!("publish")));
+        }
+        let key = [("authorization", "Bearer sesame")];
+        let metrics = server.send_with("GET", "/metrics", "", &key).await;
+        let metrics = to_bytes(metrics.into_body(), usize::MAX).await.unwrap();
+        let metrics = String::from_utf8_lossy(&metrics);
+        assert!(metrics.contains("\nkvik_engine_last_step_seconds 7.26\n"), "{metrics}");
+        assert!(metrics.contains("\nkvik_log_lines_dropped_total 0\n"), "{metrics}");
+    }
+}
+
+#[tokio::test]
 async fn a_stopping_server_refuses_and_says_so() {
     let server = Server::saying("Hi!");
     server.app.stop();
     assert_eq!(server.get("/health").await.0, 503);
+    assert_eq!(server.get("/ready").await.0, 503);
     let (status, answer) = server.post("/v1/chat/completions", hello()).await;
     assert_eq!((status.as_u16(), answer["error"]["code"].as_str()), (503, Some("stopping")));
 }

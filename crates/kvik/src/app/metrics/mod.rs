@@ -1,6 +1,7 @@
 //! Prometheus metrics: an explicit registry, no global.
 
 mod disk;
+mod life;
 pub(crate) mod memory;
 mod register;
 mod retain;
@@ -20,6 +21,7 @@ use prometheus_client::{
 };
 
 use disk::DiskMetrics;
+use life::LifeMetrics;
 use memory::MemoryMetrics;
 use register::add;
 use retain::RetainMetrics;
@@ -66,6 +68,7 @@ pub(crate) struct Metrics {
     first_token: Histogram,
     retain: RetainMetrics,
     pub(crate) memory: MemoryMetrics,
+    pub(crate) life: LifeMetrics,
     tenants: TenantCounters,
     gauges: Gauges,
 }
@@ -141,6 +144,7 @@ impl Metrics {
             first_token,
             retain: RetainMetrics::new(r),
             memory: MemoryMetrics::new(r),
+            life: LifeMetrics::new(r),
             tenants: TenantCounters::new(r),
             gauges,
             registry,

@@ -1,0 +1,36 @@
+//! Metrics of what keeps a server from answering: an engine that stands still, a log that nobody reads.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use kvik_engine::pulse::Life;
+use prometheus_client::{
+    metrics::{counter::Counter, gauge::Gauge},
+    registry::Registry,
+};
+
+use super::register::add;
+
+/// Set when they are asked for.
+pub(crate) struct LifeMetrics {
+    last_step: Gauge<f64, AtomicU64>,
+    log_dropped: Counter,
+}
+
+impl LifeMetrics {
+    pub(super) fn new(r: &mut Registry) -> LifeMetrics {
+        LifeMetrics {
+            last_step: add(
+                r,
+                "engine_last_step_seconds",
+                "Time since the engine's thread last said that it goes on; 0 while there is no work",
+            ),
+            log_dropped: add(r, "log_lines_dropped", "Lines of the log that nobody read in time"),
+        }
+    }
+
+    /// Where the engine stands, and how many lines of the log were dropped since the start.
+    pub(crate) fn set(&self, life: Life, log_dropped: u64) {
+        self.last_step.set(life.age.as_secs_f64());
+        self.log_dropped.inner().store(log_dropped, Ordering::Relaxed);
+    }
+}

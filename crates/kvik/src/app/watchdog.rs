@@ -1,0 +1,132 @@
+//! A thread that looks after the engine: the log says once where a stuck engine stands, and when it goes on; the
+//! supervisor hears that the process lives as long as its engine does.
+
+use std::{
+    io, thread,
+    time::{Duration, Instant},
+};
+
+use kvik_engine::pulse::Life;
+
+use super::{
+    life::{STUCK_AFTER, is_stuck},
+    supervisor::Supervisor,
+};
+
+/// How often it looks.
+const LOOK_TIME: Duration = Duration::from_secs(1);
+
+/// The engine's thread, by the name that it gave itself.
+const ENGINE_THREAD: &str = "kvik-engine";
+
+/// Starts the thread. `look` says where the engine stands; with `None` the server stops, and nobody looks any more.
+pub(crate) fn start(
+    supervisor: Supervisor,
+    look: impl Fn() -> Option<Life> + Send + 'static,
+) -> io::Result<()> {
+    let thread = thread::Builder::new().name("kvik-watchdog".to_owned());
+    thread.spawn(move || watch(&supervisor, look)).map(drop)
+}
+
+fn watch(supervisor: &Supervisor, look: impl Fn() -> Option<Life>) {
+    supervisor.ready();
+    let interval = supervisor.watchdog_interval();
+    let pause = interval.map_or(LOOK_TIME, |interval| interval.min(LOOK_TIME));
+    let (mut watch, mut looked, mut fed) = (Watch::default(), Instant::now(), None::<Instant>);
+    while let Some(life) = look() {
+        // A process that was itself stopped for a while learns nothing from the age that it finds.
+        let was_awake = looked.elapsed() < pause + STUCK_AFTER / 2;
+        looked = Instant::now();
+        if let Some(words) = watch.see(life).filter(|_| was_awake) {
+            tracing::warn!("{words}");
+        }
+        // The next look is a pause away: what would be due by then is done now.
+        let is_due = |interval| fed.is_none_or(|fed| fed.elapsed() + pause > interval);
+        if interval.is_some_and(is_due) && !is_stuck(life) {
+            supervisor.alive();
+            fed = Some(looked);
+        }
+        thread::sleep(pause);
+    }
+    supervisor.stopping();
+}
+
+/// What was seen of the engine last.
+#[derive(Default)]
+struct Watch {
+    /// Since when it is stuck.
+    stuck: Option<Instant>,
+}
+
+impl Watch {
+    /// What the log has to say of it, once an episode.
+    fn see(&mut self, life: Life) -> Option<String> {
+        match (self.stuck, is_stuck(life)) {
+            (None, true) => {
+                self.stuck = Instant::now().checked_sub(life.age);
+                self.stuck.get_or_insert_with(Instant::now);
+                Some(format!(
+                    "the engine is stuck: it has work and has not gone on for {:.1} s; it stands in `{}`{}",
+                    life.age.as_secs_f64(),
+                    life.phase.name(),
+                    kernel_view()
+                ))
+            }
+            (Some(since), false) => {
+                self.stuck = None;
+                Some(format!("the engine goes on after {:.1} s", since.elapsed().as_secs_f64()))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Where the kernel sees the engine's thread, as far as it says so: for what it waits, in which system call.
+fn kernel_view() -> String {
+    let read = |path: std::path::PathBuf| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let Some(task) = tasks.map(|task| task.path()).find(|task| read(task.join("comm")) == ENGINE_THREAD)
+    else {
+        return String::new();
+    };
+    let facts = ["wchan", "syscall", "stack"].map(|name| (name, read(task.join(name)).replace('\n', " ")));
+    let known = facts.iter().filter(|(_, fact)| !fact.is_empty());
+    known.map(|(name, fact)| format!("; {name} {fact}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use kvik_engine::pulse::Phase;
+
+    use super::*;
+
+    #[test]
+    fn an_episode_is_told_once_and_so_is_its_end() {
+        let mut watch = Watch::default();
+        let at = |seconds| Life { phase: Phase::Compute, age: Duration::from_secs(seconds) };
+        assert_eq!(watch.see(at(1)), None);
+        let told = watch.see(at(6)).unwrap();
+        assert!(told.contains("not gone on for 6.0 s; it stands in `compute`"), "{told}");
+        assert_eq!(watch.see(at(7)), None);
+        let told = watch.see(at(0)).unwrap();
+        assert!(told.starts_with("the engine goes on after 6."), "{told}");
+        assert_eq!(watch.see(at(0)), None);
+        assert!(watch.see(at(9)).is_some(), "the next episode");
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn the_kernel_says_where_a_thread_stands() {
+        let (go, hold) = std::sync::mpsc::channel::<()>();
+        let thread =
+            thread::Builder::new().name(ENGINE_THREAD.to_owned()).spawn(move || hold.recv()).unwrap();
+        let started = Instant::now();
+        while !kernel_view().contains("syscall") && started.elapsed() < Duration::from_secs(5) {
+            thread::yield_now();
+        }
+        let view = kernel_view();
+        drop(go);
+        let _ = thread.join();
+        assert!(view.contains("; syscall "), "{view:?}");
+    }
+}
