@@ -70,7 +70,7 @@ const WRITE_TIME: Duration = Duration::from_secs(60);
   kvik serve --tenants tenants.toml --admin-key K  for clients isolated from each other
 
 Each of these flags is also an environment variable (--cache-ram: KVIK_CACHE_RAM) and a key of
-config.toml (cache-ram = \"4GiB\"). KVIK_LOG=debug says more.
+config.toml (cache-ram = \"4GiB\"). KVIK_LOG=debug says more; --log is KVIK_LOG_FORMAT.
 llama-server's flags are read as well: -c, -np, -n, -a, -ctk, -ctv, -hf and their long names.")]
 pub(crate) struct ServeArgs {
     #[command(flatten)]
@@ -189,11 +189,11 @@ async fn serve(args: &ServeArgs, mut clients: Clients, loaded: Loaded, port: Por
     }
     let stopping = tokio::spawn(stop_on_signal(app.clone(), handle, args.grace(), port.stop));
     port.front.replace(api::router(app.clone()));
+    print(banner)?;
     let watched = app.clone();
     watchdog::start(Supervisor::of_process(), move || {
         (!watched.is_stopping()).then(|| watched.serving.engine.life())
     })?;
-    print(banner)?;
     let cut_off = port.connections.await?;
     if cut_off > 0 {
         tracing::warn!("{cut_off} connections did not end in time and were cut off");

@@ -46,7 +46,12 @@ fn setting_of(arg: &Arg, settings: &[String]) -> Option<String> {
 }
 
 fn with_defaults(arg: Arg, setting: &str, table: &Table) -> Arg {
-    let arg = arg.env(format!("KVIK_{}", setting.to_uppercase().replace('-', "_")));
+    let name = match setting {
+        // KVIK_LOG is the level.
+        "log" => "log-format",
+        _ => setting,
+    };
+    let arg = arg.env(format!("KVIK_{}", name.to_uppercase().replace('-', "_")));
     match table.get(setting).map(words) {
         Some(values) => arg.default_values(values),
         None => arg,
@@ -156,6 +161,7 @@ mod tests {
         assert_eq!(env("port"), "KVIK_PORT");
         assert_eq!(env("cache-ram"), "KVIK_CACHE_RAM");
         assert_eq!(env("api-key"), "KVIK_API_KEY");
+        assert_eq!(env("log"), "KVIK_LOG_FORMAT", "KVIK_LOG=debug is a level");
     }
 
     #[test]
