@@ -2,7 +2,9 @@
 //! supervisor hears that the process lives as long as its engine does.
 
 use std::{
-    io, thread,
+    io,
+    sync::Arc,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -21,7 +23,7 @@ const ENGINE_THREAD: &str = "kvik-engine";
 
 /// Starts the thread. `look` says where the engine stands; with `None` the server stops, and nobody looks any more.
 pub(crate) fn start(
-    supervisor: Supervisor,
+    supervisor: Arc<Supervisor>,
     look: impl Fn() -> Option<Life> + Send + 'static,
 ) -> io::Result<()> {
     let thread = thread::Builder::new().name("kvik-watchdog".to_owned());
@@ -29,7 +31,6 @@ pub(crate) fn start(
 }
 
 fn watch(supervisor: &Supervisor, look: impl Fn() -> Option<Life>) {
-    supervisor.ready();
     let interval = supervisor.watchdog_interval();
     let pause = interval.map_or(LOOK_TIME, |interval| interval.min(LOOK_TIME));
     let (mut watch, mut looked, mut fed) = (Watch::default(), Instant::now(), None::<Instant>);
@@ -48,7 +49,6 @@ fn watch(supervisor: &Supervisor, look: impl Fn() -> Option<Life>) {
         }
         thread::sleep(pause);
     }
-    supervisor.stopping();
 }
 
 /// What was seen of the engine last.

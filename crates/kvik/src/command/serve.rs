@@ -187,13 +187,14 @@ async fn serve(args: &ServeArgs, mut clients: Clients, loaded: Loaded, port: Por
     if let Some(source) = source {
         tokio::spawn(upkeep::follow_tenants(app.clone(), source, handle.clone()));
     }
-    let stopping = tokio::spawn(stop_on_signal(app.clone(), handle, args.grace(), port.stop));
+    let supervisor = Arc::new(Supervisor::of_process());
+    let stopping =
+        tokio::spawn(stop_on_signal(app.clone(), handle, args.grace(), port.stop, supervisor.clone()));
     port.front.replace(api::router(app.clone()));
     print(banner)?;
     let watched = app.clone();
-    watchdog::start(Supervisor::of_process(), move || {
-        (!watched.is_stopping()).then(|| watched.serving.engine.life())
-    })?;
+    supervisor.ready();
+    watchdog::start(supervisor, move || (!watched.is_stopping()).then(|| watched.serving.engine.life()))?;
     let cut_off = port.connections.await?;
     if cut_off > 0 {
         tracing::warn!("{cut_off} connections did not end in time and were cut off");
@@ -270,8 +271,15 @@ fn connections_max() -> usize {
 }
 
 /// The first signal gives running answers up to `grace` to finish, the second ends the process.
-async fn stop_on_signal(app: Arc<App>, handle: Handle, grace: Duration, stop: watch::Sender<bool>) {
+async fn stop_on_signal(
+    app: Arc<App>,
+    handle: Handle,
+    grace: Duration,
+    stop: watch::Sender<bool>,
+    supervisor: Arc<Supervisor>,
+) {
     signal().await;
+    supervisor.stopping();
     tracing::info!(
         "stopping: running answers finish, new requests are refused; a second signal stops at once"
     );
