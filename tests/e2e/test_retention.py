@@ -75,7 +75,7 @@ def test_what_cannot_be_done_names_its_field(client, model, retain, field):
 
 
 def test_a_server_forgets_where_a_request_does_not_say_otherwise():
-    with Server("--threads", "2", "--retain", "keydiff:0.5") as server:
+    with Server("--threads", "2", "--retain", "keydiff:0.5", env={"KVIK_LOG": "debug"}) as server:
         body = {"messages": QUESTION, "max_tokens": 8, "temperature": 0}
         assert server.post("/v1/chat/completions", body).json["kvik"]["retain"]["policy"] == "keydiff:0.5"
         exact = server.post("/v1/chat/completions", body | {"kvik": {"retain": "none"}}).json
@@ -180,7 +180,7 @@ def test_who_may_forgets_before_anybody_is_preempted():
         return server.post("/v1/completions", body)
 
     def together(retain):
-        with Server("--threads", "2", "--cache-ram", "4MiB") as server:
+        with Server("--threads", "2", "--cache-ram", "4MiB", env={"KVIK_LOG": "debug"}) as server:
             with concurrent.futures.ThreadPoolExecutor(4) as pool:
                 answers = list(pool.map(lambda number: complete(server, number, retain), range(4)))
             assert [answer.status for answer in answers] == [200] * 4

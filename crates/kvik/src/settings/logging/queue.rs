@@ -40,7 +40,7 @@ pub(super) struct Queue {
     /// Lines dropped since the start.
     dropped: AtomicU64,
     /// Of these, lines of which the log has not told yet.
-    untold: AtomicU64,
+    unreported: AtomicU64,
 }
 
 impl Queue {
@@ -86,7 +86,7 @@ impl Queue {
 
     fn drop_lines(&self, lines: u64) {
         self.dropped.fetch_add(lines, Ordering::Relaxed);
-        self.untold.fetch_add(lines, Ordering::AcqRel);
+        self.unreported.fetch_add(lines, Ordering::AcqRel);
     }
 }
 
@@ -124,7 +124,7 @@ impl Writer {
     /// Says how many lines were dropped, in the form that all lines have.
     fn tell(&mut self) {
         let is_early = self.told.is_some_and(|told| told.elapsed() < NOTICE_TIME);
-        let lines = if is_early { 0 } else { self.queue.untold.swap(0, Ordering::AcqRel) };
+        let lines = if is_early { 0 } else { self.queue.unreported.swap(0, Ordering::AcqRel) };
         if lines == 0 {
             return;
         }
@@ -132,7 +132,7 @@ impl Writer {
         WRITES.set(Some(Notice::Awaited));
         tracing::warn!("{lines} lines of the log were dropped: nobody read it, or it could not be written");
         if WRITES.take() == Some(Notice::Failed) {
-            self.queue.untold.fetch_add(lines, Ordering::AcqRel);
+            self.queue.unreported.fetch_add(lines, Ordering::AcqRel);
         }
     }
 }
