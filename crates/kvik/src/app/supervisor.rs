@@ -92,8 +92,8 @@ mod tests {
 
     fn heard(socket: &UnixDatagram) -> String {
         let mut words = [0; 64];
-        let length = socket.recv(&mut words).unwrap();
-        String::from_utf8(words[..length].to_vec()).unwrap()
+        let length = socket.recv(&mut words).expect("it has a time out");
+        String::from_utf8(words[..length].to_vec()).expect("a word comes")
     }
 
     #[test]
