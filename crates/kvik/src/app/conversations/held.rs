@@ -6,15 +6,16 @@ use kvik_engine::conversation::leading_systems;
 use serde_json::Value;
 
 use super::error::ConversationError;
+use super::limits::{BYTES_MAX, MESSAGES_MAX, TENANT_BYTES_MAX};
 use super::record::{ConversationHead, ConversationKey, Record};
-use super::store::{BYTES_MAX, Conversations, MESSAGES_MAX, TENANT_BYTES_MAX};
+use super::shelf::Shelf;
 use crate::clock::unix_seconds;
 
 type Result<T> = std::result::Result<T, ConversationError>;
 
 /// A conversation that somebody changes; free again when this is dropped.
 pub(crate) struct Held {
-    pub(super) store: Arc<Conversations>,
+    pub(super) shelf: Arc<Shelf>,
     pub(super) key: ConversationKey,
     pub(super) head: ConversationHead,
 }
@@ -30,7 +31,7 @@ impl Held {
 
     /// What was said in it.
     pub(crate) fn messages(&self) -> Result<Vec<Value>> {
-        let messages = self.store.said(&self.key)?;
+        let messages = self.shelf.said(&self.key)?;
         match messages.len() == self.head.messages {
             true => Ok(messages),
             false => Err(ConversationError::Damaged(self.key.id.clone())),
@@ -48,7 +49,7 @@ impl Held {
         limit("the conversation would have too many messages", count, MESSAGES_MAX as u64, elsewhere)?;
         let more: u64 = messages.iter().map(|message| message.to_string().len() as u64).sum();
         limit("the conversation would have too many bytes", self.head.bytes + more, BYTES_MAX, elsewhere)?;
-        let all = self.store.lock().bytes(&self.key.tenant) + more;
+        let all = self.shelf.heads().bytes(&self.key.tenant) + more;
         let remedy = "delete some first: DELETE /v1/conversations/{id}";
         limit("all conversations together would have too many bytes", all, TENANT_BYTES_MAX, remedy)
     }
@@ -94,9 +95,9 @@ impl Held {
     /// Gives it another name.
     pub(crate) fn rename(&mut self, name: &str) -> Result<()> {
         {
-            let mut shelf = self.store.lock();
-            shelf.check_name(&self.key, name)?;
-            shelf.claim(&self.key, Some(name));
+            let mut heads = self.shelf.heads();
+            heads.check_name(&self.key, name)?;
+            heads.claim(&self.key, Some(name));
         }
         let head = ConversationHead { name: Some(name.to_owned()), ..self.head.clone() };
         self.commit(Vec::new(), head)
@@ -106,20 +107,20 @@ impl Held {
     pub(crate) fn delete(self) -> Result<()> {
         let said = (0..self.head.messages - self.head.systems).map(|index| self.key.message(index));
         let keys: Vec<String> = said.chain([self.key.systems(), self.key.head()]).collect();
-        self.store.table.change(keys.iter().map(String::as_str), |_, _| None)?;
-        self.store.lock().heads.remove(&self.key);
+        self.shelf.table.change(keys.iter().map(String::as_str), |_, _| None)?;
+        self.shelf.heads().all.remove(&self.key);
         Ok(())
     }
 
     /// Writes records and the head in one. The head counts their bytes.
     fn commit(&mut self, records: Vec<(String, Option<Record>)>, mut head: ConversationHead) -> Result<()> {
         head.updated = unix_seconds();
-        head.order = self.store.lock().next_order();
+        head.order = self.shelf.heads().next_order();
         let head_key = self.key.head();
         let (keys, records): (Vec<String>, Vec<Option<Record>>) = records.into_iter().unzip();
         let mut records = records.into_iter();
         let keys = keys.iter().map(String::as_str).chain([head_key.as_str()]);
-        self.store.table.change(keys, |key, before| {
+        self.shelf.table.change(keys, |key, before| {
             if key == head_key {
                 return Some(Record::Head(head.clone()));
             }
@@ -128,7 +129,7 @@ impl Held {
             head.bytes = (head.bytes + bytes(&record)).saturating_sub(bytes(&before));
             record
         })?;
-        self.store.lock().heads.insert(self.key.clone(), head.clone());
+        self.shelf.heads().all.insert(self.key.clone(), head.clone());
         self.head = head;
         Ok(())
     }
@@ -136,6 +137,6 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.store.lock().release(&self.key);
+        self.shelf.heads().release(&self.key);
     }
 }

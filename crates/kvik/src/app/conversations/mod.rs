@@ -10,8 +10,10 @@
 
 mod error;
 mod held;
+mod limits;
 mod record;
 mod search;
+mod shelf;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -19,7 +21,8 @@ mod turn;
 
 pub(crate) use error::ConversationError;
 pub(crate) use held::Held;
+pub(crate) use limits::MESSAGES_MAX;
 pub(crate) use record::{ConversationHead, ConversationKey};
 pub(crate) use search::{Findings, FoundConversation, SEARCHED_MAX, Search, first_behind};
-pub(crate) use store::{Conversations, MESSAGES_MAX};
+pub(crate) use store::Conversations;
 pub(crate) use turn::{ConversationTurn, Writing, written};

@@ -119,7 +119,7 @@ impl Conversations {
         head: &ConversationHead,
         search: &Search,
     ) -> Result<Option<Option<FoundPlace>>, ConversationError> {
-        let messages = match self.said(key) {
+        let messages = match self.shelf.said(key) {
             Err(ConversationError::Damaged(_)) => Vec::new(),
             said => said?,
         };

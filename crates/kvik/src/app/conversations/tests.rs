@@ -6,7 +6,7 @@ use kvik_engine::conversation::leading_systems;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::store::CONVERSATIONS_MAX;
+use super::limits::CONVERSATIONS_MAX;
 use super::*;
 use crate::accounts::ledger::Records;
 
@@ -233,11 +233,11 @@ fn a_tenant_has_a_bounded_number_and_bounded_bytes() {
     assert!(short.make_room(&vec![hello.clone(); MESSAGES_MAX - 1]).is_ok());
     assert!(refusal(short.make_room(&vec![hello; MESSAGES_MAX])).to_string().contains("too many messages"));
     {
-        let mut shelf = store.lock();
+        let mut shelf = store.shelf.heads();
         let head = ConversationHead { bytes: 1 << 20, ..ConversationHead::default() };
         for i in 1..CONVERSATIONS_MAX {
             let key = ConversationKey { tenant: "a".to_owned(), id: format!("conv_{i}") };
-            shelf.heads.insert(key, head.clone());
+            shelf.all.insert(key, head.clone());
         }
     }
     let error = refusal(store.begin("a", None));
