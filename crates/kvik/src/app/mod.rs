@@ -5,6 +5,7 @@ pub(crate) mod body;
 pub(crate) mod conversations;
 pub(crate) mod generation;
 pub(crate) mod guard;
+pub(crate) mod kept_answer;
 pub(crate) mod kept_prefix;
 pub(crate) mod keys;
 pub(crate) mod life;

@@ -4,6 +4,9 @@
 //! full a body waits, and those that come slowly are given up; a slow body harms nobody otherwise.
 //! Where no body is complete the oldest may go on, into a part that is kept for it, so that they
 //! cannot all wait for each other. Tenants leave as much free as they have.
+//!
+//! Long answers are in it as well, until their clients have read them. They never wait and leave half of it to bodies:
+//! one for which there is no room is refused. One goes through however long it is, where no other is in memory.
 
 use std::{
     collections::BTreeMap,
@@ -21,6 +24,8 @@ use tokio::{
 pub(crate) const SMALL_BYTES: u64 = 64 << 10;
 /// All bodies together, in units of the largest one.
 const BODIES: u64 = 4;
+/// All answers together, likewise.
+const ANSWERS: u64 = 2;
 /// Bytes per second that a body brings while others wait for its memory.
 const WANTED_RATE: u64 = 256 << 10;
 /// By how much it may be late.
@@ -65,6 +70,8 @@ enum Progress {
     Complete,
     /// It was too slow while others waited.
     GivenUp,
+    /// It is an answer, and its client reads it.
+    Answer,
 }
 
 /// One body's part of the memory, free again when dropped.
@@ -93,6 +100,29 @@ impl BodyMemory {
         state.bodies.insert(id, Taken { tenant, arrived: 0, progress, given_up: given_up.clone() });
         drop(state);
         BodyShare { memory: self.clone(), id, given_up }
+    }
+
+    /// Takes `bytes` for an answer of this tenant, if there is memory.
+    pub(crate) fn hold(self: &Arc<Self>, tenant: TenantId, bytes: u64) -> Option<BodyShare> {
+        let given_up: Arc<Notify> = Arc::default();
+        let mut state = self.lock();
+        let all = self.body_bytes.saturating_mul(ANSWERS);
+        // One that is longer than all may be must not keep bodies out for as long as its client likes.
+        let bytes = bytes.min(all.saturating_add(SMALL_BYTES));
+        let (more, answers) = (counted(bytes), state.of_answers());
+        let taken = state.taken + more;
+        let fits =
+            answers + more <= all && taken <= self.common_bytes() && self.is_fair(&state, tenant, more);
+        if more > 0 && answers > 0 && !fits {
+            return None;
+        }
+        state.taken = taken;
+        let id = state.next;
+        state.next += 1;
+        let progress = Progress::Answer;
+        state.bodies.insert(id, Taken { tenant, arrived: bytes, progress, given_up: given_up.clone() });
+        drop(state);
+        Some(BodyShare { memory: self.clone(), id, given_up })
     }
 
     /// Counts `bytes` more of a body, if there is memory; else looks for one to give up.
@@ -128,9 +158,13 @@ impl BodyMemory {
         if state.oldest_incomplete() == Some(id) && !state.has_complete() {
             return taken <= all;
         }
-        let more = taken - state.taken;
-        let is_fair = !self.is_divided || state.of_tenant(tenant) + more <= all.saturating_sub(taken);
-        taken <= self.common_bytes() && is_fair
+        taken <= self.common_bytes() && self.is_fair(state, tenant, taken - state.taken)
+    }
+
+    /// Whether a tenant that takes so much more leaves as much free as it has.
+    fn is_fair(&self, state: &State, tenant: TenantId, more: u64) -> bool {
+        let free = self.body_bytes.saturating_mul(BODIES).saturating_sub(state.taken + more);
+        !self.is_divided || state.of_tenant(tenant) + more <= free
     }
 
     /// What is there for all but the oldest.
@@ -152,6 +186,11 @@ impl State {
 
     fn has_complete(&self) -> bool {
         self.bodies.values().any(|body| body.progress == Progress::Complete)
+    }
+
+    fn of_answers(&self) -> u64 {
+        let answers = self.bodies.values().filter(|body| body.progress == Progress::Answer);
+        answers.map(|body| counted(body.arrived)).sum()
     }
 
     fn of_tenant(&self, tenant: TenantId) -> u64 {
@@ -313,6 +352,26 @@ mod tests {
         for body in whole.collect::<Vec<_>>() {
             body.await.unwrap().unwrap();
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_leave_half_of_it_to_bodies_and_one_goes_through_alone() {
+        let memory = BodyMemory::new(LARGEST, false);
+        let mut answers = Vec::new();
+        while let Some(answer) = memory.hold(ACME, LARGEST / 2) {
+            answers.push(answer);
+        }
+        assert_eq!(answers.len(), 4, "with what is not counted of each");
+        assert!(memory.hold(ACME, SMALL_BYTES).is_some(), "a small one is not counted");
+        assert_eq!(send(&memory.begin(ACME), LARGEST).await, Ok(Duration::ZERO));
+        answers.clear();
+        assert_eq!(memory.lock().taken, 0);
+        let large = memory.hold(ACME, 9 * LARGEST).expect("it is alone");
+        assert!(memory.hold(ACME, LARGEST / 2).is_none());
+        drop(large);
+        let divided = BodyMemory::new(LARGEST, true);
+        let flood: Vec<BodyShare> = std::iter::from_fn(|| divided.hold(ACME, LARGEST / 2)).collect();
+        assert!((2..=4).contains(&flood.len()), "{}", flood.len());
     }
 
     #[tokio::test(start_paused = true)]

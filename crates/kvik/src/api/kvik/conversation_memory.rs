@@ -11,7 +11,6 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::prompts::blocking;
 use crate::{
     api::request::parts::{FromBody, Part},
     app::{
@@ -22,7 +21,7 @@ use crate::{
         state::App,
     },
     clock::unix_seconds,
-    http::error::ApiError,
+    http::{body_memory::SMALL_BYTES, error::ApiError, readers::Reader},
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
@@ -42,10 +41,12 @@ pub(crate) async fn show(
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>> {
-    blocking(move || {
-        let tenant = &caller.tenant.name;
-        let (key, _, messages) = app.conversations.read(tenant, &id)?;
-        Ok(Json(memory_json(&key, app.memory.remembered(tenant, &messages))))
+    let (key, head) = app.conversations.find(&caller.tenant.name, &id)?;
+    let reader = Reader { tenant: caller.tenant.id, large: head.bytes > SMALL_BYTES };
+    app.in_turn(reader, move |app, client| {
+        client.check()?;
+        let (key, _, messages) = app.conversations.read(&key.tenant, &key.id)?;
+        Ok(Json(memory_json(&key, app.memory.remembered(&key.tenant, &messages))))
     })
     .await
 }

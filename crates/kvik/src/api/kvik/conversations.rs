@@ -7,14 +7,13 @@ use std::sync::Arc;
 use axum::{
     Extension, Json,
     extract::{Path, Query as Parameters, State},
-    http::header,
-    response::{IntoResponse, Response},
+    response::Response,
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{markdown::markdown, prompts::blocking};
+use super::markdown::markdown;
 use crate::{
     api::request::{
         messages::{self, checked},
@@ -27,10 +26,11 @@ use crate::{
             ConversationError, ConversationHead, ConversationKey, Conversations, Findings, FoundConversation,
             Held, SEARCHED_MAX, Search, first_behind,
         },
+        kept_answer::Kept,
         keys::Caller,
         state::App,
     },
-    http::{error::ApiError, json::Json as Any, readers::Reader},
+    http::{body_memory::SMALL_BYTES, error::ApiError, json::Json as Any, readers::Reader},
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
@@ -200,12 +200,26 @@ pub(crate) async fn get(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
-) -> Result<Json<Value>> {
-    blocking(move || {
-        let (key, head, messages) = app.conversations.read(&caller.tenant.name, &id)?;
-        let mut shown = head_json(&key, &head);
+) -> Result<Response> {
+    answer(&app, caller, &id, |key, head, messages| {
+        let mut shown = head_json(key, head);
         shown["messages"] = Value::Array(messages);
-        Ok(Json(shown))
+        Kept::Json(shown)
+    })
+    .await
+}
+
+/// Answers with a conversation of a caller as `word` words it.
+async fn answer(
+    app: &Arc<App>,
+    caller: Caller,
+    id: &str,
+    word: impl FnOnce(&ConversationKey, &ConversationHead, Vec<Value>) -> Kept + Send + 'static,
+) -> Result<Response> {
+    let (key, head) = app.conversations.find(&caller.tenant.name, id)?;
+    app.answer_kept(&caller, head.bytes, move |app| {
+        let (key, head, messages) = app.conversations.read(&key.tenant, &key.id)?;
+        Ok(word(&key, &head, messages))
     })
     .await
 }
@@ -270,25 +284,26 @@ pub(crate) async fn export(
         Some("markdown") => true,
         Some(_) => return Err(ApiError::field("format", "`format` is `json` or `markdown`")),
     };
-    blocking(move || {
-        let (key, head, messages) = app.conversations.read(&caller.tenant.name, &id)?;
-        if as_markdown {
-            let kind = [(header::CONTENT_TYPE, "text/markdown; charset=utf-8")];
-            return Ok((kind, markdown(head.name.as_ref().unwrap_or(&key.id), &messages)).into_response());
+    answer(&app, caller, &id, move |key, head, messages| match as_markdown {
+        true => {
+            let name = head.name.as_ref().unwrap_or(&key.id);
+            Kept::Text("text/markdown; charset=utf-8", markdown(name, &messages))
         }
-        Ok(Json(json!({"name": head.name, "messages": messages})).into_response())
+        false => Kept::Json(json!({"name": head.name, "messages": messages})),
     })
     .await
 }
 
-/// Changes a conversation of a caller on a thread that may wait for the disk.
+/// Changes a conversation of a caller in the tenant's turn: all that was said may have to be read for it.
 async fn held<T: Send + 'static>(
     app: Arc<App>,
     caller: Caller,
     id: String,
     change: impl FnOnce(Held) -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    blocking(move || change(app.conversations.hold(&caller.tenant.name, &id)?)).await
+    let (_, head) = app.conversations.find(&caller.tenant.name, &id)?;
+    let reader = Reader { tenant: caller.tenant.id, large: head.bytes > SMALL_BYTES };
+    app.in_turn(reader, move |app, _| change(app.conversations.hold(&caller.tenant.name, &id)?)).await
 }
 
 fn head_json(key: &ConversationKey, head: &ConversationHead) -> Value {

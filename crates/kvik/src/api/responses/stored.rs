@@ -5,13 +5,14 @@ use std::sync::Arc;
 use axum::{
     Extension, Json,
     extract::{Path, Query, State},
+    response::Response,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::{
-    app::{keys::Caller, state::App},
-    http::error::ApiError,
+    app::{kept_answer::Kept, keys::Caller, responses::StoredResponse, state::App},
+    http::{error::ApiError, readers::Reader},
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
@@ -38,8 +39,8 @@ pub(super) async fn get(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
-) -> Result<Json<Value>> {
-    Ok(Json(app.responses.get(&caller.tenant.name, &id)?.response))
+) -> Result<Response> {
+    answer(&app, caller, id, |stored| stored.response).await
 }
 
 /// `DELETE /v1/responses/{id}`
@@ -48,8 +49,12 @@ pub(super) async fn delete(
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>> {
-    app.responses.delete(&caller.tenant.name, &id)?;
-    Ok(Json(json!({"id": id, "object": "response", "deleted": true})))
+    let reader = Reader { tenant: caller.tenant.id, large: false };
+    app.in_turn(reader, move |app, _| {
+        app.responses.delete(&caller.tenant.name, &id)?;
+        Ok(Json(json!({"id": id, "object": "response", "deleted": true})))
+    })
+    .await
 }
 
 /// `GET /v1/responses/{id}/input_items`
@@ -58,19 +63,37 @@ pub(super) async fn items(
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     Query(page): Query<ListedItems>,
-) -> Result<Json<Value>> {
-    let mut items = app.responses.get(&caller.tenant.name, &id)?.input;
-    if page.order.as_deref() != Some("asc") {
-        items.reverse();
+) -> Result<Response> {
+    answer(&app, caller, id, move |stored| page.of(stored.input)).await
+}
+
+/// Answers with what a stored response of a caller shows.
+async fn answer(
+    app: &Arc<App>,
+    caller: Caller,
+    id: String,
+    show: impl FnOnce(StoredResponse) -> Value + Send + 'static,
+) -> Result<Response> {
+    let tenant = caller.tenant.name.clone();
+    let bytes = app.responses.bytes(&tenant, &id)?;
+    app.answer_kept(&caller, bytes, move |app| Ok(Kept::Json(show(app.responses.get(&tenant, &id)?)))).await
+}
+
+impl ListedItems {
+    /// The part of these items that is asked for.
+    fn of(&self, mut items: Vec<Value>) -> Value {
+        if self.order.as_deref() != Some("asc") {
+            items.reverse();
+        }
+        let limit = self.limit.unwrap_or(20).clamp(1, LISTED_MAX);
+        let has_more = items.len() > limit;
+        items.truncate(limit);
+        json!({
+            "object": "list",
+            "data": items,
+            "first_id": items.first().map(|item| item["id"].clone()),
+            "last_id": items.last().map(|item| item["id"].clone()),
+            "has_more": has_more,
+        })
     }
-    let limit = page.limit.unwrap_or(20).clamp(1, LISTED_MAX);
-    let has_more = items.len() > limit;
-    items.truncate(limit);
-    Ok(Json(json!({
-        "object": "list",
-        "data": items,
-        "first_id": items.first().map(|item| item["id"].clone()),
-        "last_id": items.last().map(|item| item["id"].clone()),
-        "has_more": has_more,
-    })))
 }

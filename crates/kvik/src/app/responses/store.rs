@@ -58,6 +58,12 @@ impl Responses {
         Arc::new(Responses { table, heads: Mutex::new(heads) })
     }
 
+    /// Bytes of one answer of a tenant, which is not read for that.
+    pub(crate) fn bytes(&self, tenant: &str, id: &str) -> Result<u64> {
+        let key = (tenant.to_owned(), id.to_owned());
+        self.lock().get(&key).map(|head| head.bytes).ok_or_else(|| not_found(id))
+    }
+
     /// One answer of a tenant.
     pub(crate) fn get(&self, tenant: &str, id: &str) -> Result<StoredResponse> {
         let key = (tenant.to_owned(), id.to_owned());

@@ -1,0 +1,82 @@
+//! Answers that are as long as what is kept of a tenant: conversations and stored responses.
+//!
+//! They are read in the tenant's turn, among those who read bodies, and take of the memory for bodies until the client has
+//! them, however slowly it reads.
+
+use std::sync::Arc;
+
+use axum::{
+    body::{Body, Bytes},
+    http::header,
+    response::{IntoResponse, Response},
+};
+use serde_json::Value;
+
+use super::{keys::Caller, state::App};
+use crate::http::{
+    body_memory::{BodyShare, SMALL_BYTES},
+    error::ApiError,
+    readers::Reader,
+};
+
+/// When a client should come back for whose answer there is no memory.
+const RETRY_AFTER_S: u64 = 1;
+
+/// What is sent of something that is kept.
+pub(crate) enum Kept {
+    Json(Value),
+    /// With its content type.
+    Text(&'static str, String),
+}
+
+/// The text of an answer, and its share of the memory, which is free when the last byte was sent or given up.
+struct Charged {
+    text: Vec<u8>,
+    _share: BodyShare,
+}
+
+impl AsRef<[u8]> for Charged {
+    fn as_ref(&self) -> &[u8] {
+        &self.text
+    }
+}
+
+impl App {
+    /// Answers with what `read` finds in the records, where that has so many bytes.
+    ///
+    /// # Errors
+    /// If other answers that nobody has read yet leave no memory for it.
+    pub(crate) async fn answer_kept(
+        self: &Arc<Self>,
+        caller: &Caller,
+        bytes: u64,
+        read: impl FnOnce(&App) -> Result<Kept, ApiError> + Send + 'static,
+    ) -> Result<Response, ApiError> {
+        let tenant = caller.tenant.id;
+        let share = self.bodies.hold(tenant, bytes).ok_or_else(no_memory)?;
+        self.in_turn(Reader { tenant, large: bytes > SMALL_BYTES }, move |app, client| {
+            client.check()?;
+            let (kind, text) = read(app)?.written();
+            let body = Bytes::from_owner(Charged { text, _share: share });
+            Ok(([(header::CONTENT_TYPE, kind)], Body::from(body)).into_response())
+        })
+        .await
+    }
+}
+
+impl Kept {
+    /// Its content type, and what is sent.
+    fn written(self) -> (&'static str, Vec<u8>) {
+        match self {
+            Kept::Json(value) => ("application/json", value.to_string().into_bytes()),
+            Kept::Text(kind, text) => (kind, text.into_bytes()),
+        }
+    }
+}
+
+fn no_memory() -> ApiError {
+    let message = format!(
+        "answers that their clients have not read yet take the memory for this one; read them, or try again in {RETRY_AFTER_S} s"
+    );
+    ApiError::busy(message, RETRY_AFTER_S)
+}
