@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::accounts::ledger::{Records, RecordsError, Table};
+use crate::accounts::ledger::{FileTurns, Records, RecordsError, Table};
 use crate::serving::lora::WrittenUse;
 
 /// Prompts of one tenant at most: each is pinned.
@@ -107,6 +107,8 @@ pub(crate) struct PromptKey {
 pub(crate) struct Registry {
     /// Absent where nothing can be written: prompts then last as long as the process.
     table: Option<Table<PromptRecord>>,
+    /// For one at a time, so that the records say what `prompts` does. Who only reads does not wait for the file.
+    changing: FileTurns,
     prompts: Mutex<BTreeMap<PromptKey, PromptRecord>>,
 }
 
@@ -132,7 +134,7 @@ impl Registry {
         });
         let prompts = kept.map(|found| found.records).unwrap_or_default().into_iter();
         let prompts = prompts.filter_map(|(key, record)| Some((PromptKey::parse(&key)?, record))).collect();
-        Registry { table, prompts: Mutex::new(prompts) }
+        Registry { table, changing: FileTurns::new(1), prompts: Mutex::new(prompts) }
     }
 
     /// The prompts of a tenant.
@@ -171,23 +173,23 @@ impl Registry {
         key: &PromptKey,
         record: PromptRecord,
     ) -> Result<Option<PromptRecord>, RecordsError> {
-        let mut prompts = self.lock();
-        if prompts.get(key) == Some(&record) {
+        let _changing = self.changing.enter()?;
+        if self.lock().get(key) == Some(&record) {
             return Ok(Some(record));
         }
         if let Some(table) = &self.table {
             table.change([key.text().as_str()], |_, _| Some(record.clone()))?;
         }
-        Ok(prompts.insert(key.clone(), record))
+        Ok(self.lock().insert(key.clone(), record))
     }
 
     /// Takes a prompt out and returns it.
     pub(crate) fn remove(&self, key: &PromptKey) -> Result<Option<PromptRecord>, RecordsError> {
-        let mut prompts = self.lock();
+        let _changing = self.changing.enter()?;
         if let Some(table) = &self.table {
             table.change([key.text().as_str()], |_, _| None)?;
         }
-        Ok(prompts.remove(key))
+        Ok(self.lock().remove(key))
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<PromptKey, PromptRecord>> {

@@ -59,10 +59,7 @@ impl App {
         let presence = Presence::default();
         let _client = presence.client();
         let app = self.clone();
-        let work = move || {
-            let _permit = permit;
-            work(&app, presence)
-        };
+        let work = move || permit.read(|| work(&app, presence));
         match tokio::task::spawn_blocking(work).await {
             Ok(result) => result,
             // Only this request is lost: the panic ended its own closure and held no lock.

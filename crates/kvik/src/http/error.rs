@@ -70,6 +70,16 @@ impl ApiError {
         ApiError { retry_after_s: Some(retry_after_s), ..error }
     }
 
+    /// What the request needs does not answer; others are answered.
+    pub(crate) fn unavailable(
+        code: &'static str,
+        message: impl Into<String>,
+        retry_after_s: u64,
+    ) -> ApiError {
+        let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Some(code), message);
+        ApiError { retry_after_s: Some(retry_after_s), ..error }
+    }
+
     /// The same without numbers about other clients.
     pub(crate) fn impersonal(mut self) -> ApiError {
         if let (Some("queue_full"), Some(seconds)) = (self.code, self.retry_after_s) {
@@ -206,10 +216,7 @@ impl From<RequestError> for ApiError {
             RequestError::BadChoices { .. } => ApiError::field("n", message),
             RequestError::QueueFull { retry_after_s, .. }
             | RequestError::ConstraintsBusy { retry_after_s } => ApiError::busy(message, retry_after_s),
-            RequestError::Stopping => {
-                let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Some("stopping"), message);
-                ApiError { retry_after_s: Some(5), ..error }
-            }
+            RequestError::Stopping => ApiError::unavailable("stopping", message, 5),
             RequestError::Internal(_) => ApiError::internal(message),
             _ => ApiError::bad_request(message),
         }

@@ -4,8 +4,11 @@
 //! Large bodies never hold all permits, so a small one waits for small ones only. Among those that wait
 //! the tenant goes first whose last turn is longest ago, and where there are several tenants none holds
 //! all permits. One tenant's bodies go in the order in which they came.
+//!
+//! Who has to wait for something outside, a file, gives the permit up meanwhile: see [`aside`].
 
 use std::{
+    cell::RefCell,
     collections::{BTreeMap, VecDeque},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -142,6 +145,52 @@ impl Drop for Permit {
     }
 }
 
+thread_local! {
+    /// The permit by which this thread reads.
+    static PERMIT: RefCell<Option<Permit>> = const { RefCell::new(None) };
+}
+
+impl Permit {
+    /// Reads on this thread, and gives the permit back.
+    pub(crate) fn read<T>(self, read: impl FnOnce() -> T) -> T {
+        /// Takes the permit off the thread also when reading panics.
+        struct Reading;
+        impl Drop for Reading {
+            fn drop(&mut self) {
+                drop(PERMIT.take());
+            }
+        }
+        PERMIT.set(Some(self));
+        let _reading = Reading;
+        read()
+    }
+
+    /// Lets somebody else read.
+    fn stand_up(&self) {
+        self.readers.iter().for_each(|readers| readers.leave(self.reader));
+    }
+
+    /// Goes on reading at once, beside those who read now: who waited for a permit here could hold a lock that they want.
+    fn sit_down(&self) {
+        self.readers.iter().for_each(|readers| readers.lock().reading.push(self.reader));
+    }
+}
+
+/// Waits for something outside, as a file. Whoever reads by a permit on this thread does not have it meanwhile, so that
+/// others read.
+pub(crate) fn aside<T>(wait: impl FnOnce() -> T) -> T {
+    /// Takes the permit back also when the wait panics.
+    struct Away(Option<Permit>);
+    impl Drop for Away {
+        fn drop(&mut self) {
+            let permit = self.0.take().inspect(Permit::sit_down);
+            PERMIT.set(permit);
+        }
+    }
+    let _away = Away(PERMIT.take().inspect(Permit::stand_up));
+    wait()
+}
+
 /// Tells the thread that reads a body whether its client is still there.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Presence(Arc<AtomicBool>);
@@ -239,6 +288,26 @@ mod tests {
         assert!(second.is_in() && !third.is_in());
         flood.remove(0);
         assert!(third.is_in(), "before the flood's next");
+    }
+
+    #[test]
+    fn who_waits_for_something_outside_gives_up_the_place_meanwhile() {
+        let readers = Readers::new(false);
+        let permit = |readers: &Arc<Readers>| ask(readers, 0, LARGE).1.take().unwrap();
+        permit(&readers).read(|| {
+            assert!(!ask(&readers, 0, LARGE).is_in());
+            let beside = aside(|| {
+                aside(|| ());
+                permit(&readers)
+            });
+            assert!(!ask(&readers, 0, SMALL).is_in(), "both read now");
+            drop(beside);
+            assert!(!ask(&readers, 0, LARGE).is_in() && ask(&readers, 0, SMALL).is_in());
+        });
+        assert!(readers.lock().reading.is_empty());
+        let panics = || permit(&readers).read(|| aside(|| panic!("as a file may")));
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
+        assert!(readers.lock().reading.is_empty() && PERMIT.take().is_none());
     }
 
     #[test]

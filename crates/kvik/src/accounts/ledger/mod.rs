@@ -9,6 +9,9 @@
 //! Days come from the wall clock: a clock that is set back adds to an earlier day.
 
 mod day;
+mod file_turns;
+#[cfg(test)]
+pub(crate) mod hanging;
 mod records;
 mod totals;
 
@@ -23,6 +26,7 @@ use kvik_engine::api::Report;
 use super::prices::{Cost, Prices};
 
 pub(crate) use day::Day;
+pub(crate) use file_turns::FileTurns;
 pub(crate) use records::{LOCK_WAIT, Records, RecordsError, Table};
 pub(crate) use totals::{LedgerRow, Totals};
 
@@ -38,9 +42,10 @@ pub(crate) type WallClock = fn() -> SystemTime;
 pub(crate) struct Ledger {
     model: String,
     wall: WallClock,
-    /// Locked while sums move from `state` to the records, so that a reader sees each sum exactly
-    /// once. The engine's thread takes only the lock of `state`, and never waits for a disk.
-    records: Option<Mutex<Table<Totals>>>,
+    records: Option<Table<Totals>>,
+    /// For one at a time: while sums move from `state` to the records nobody reads either, who would see some twice or
+    /// not at all. The engine's thread takes only the lock of `state`, and never waits for a disk.
+    moving: FileTurns,
     state: Mutex<LedgerState>,
 }
 
@@ -79,8 +84,9 @@ pub(crate) struct Bill {
 impl Ledger {
     /// The ledger of a server that runs `model`; without records its sums end with the process.
     pub(crate) fn new(model: &str, records: Option<&Records>, wall: WallClock) -> Ledger {
-        let records = records.map(|records| Mutex::new(records.table(TABLE)));
-        Ledger { model: model.to_owned(), wall, records, state: Mutex::default() }
+        let records = records.map(|records| records.table(TABLE));
+        let (moving, state) = (FileTurns::new(1), Mutex::default());
+        Ledger { model: model.to_owned(), wall, records, moving, state }
     }
 
     /// Adds a tenant's request to its row; returns the request's own totals.
@@ -97,7 +103,8 @@ impl Ledger {
 
     /// Writes the pending sums into the records; on an error they stay pending.
     pub(crate) fn write(&self) -> Result<(), RecordsError> {
-        let Some(records) = self.records.as_ref().map(lock) else { return Ok(()) };
+        let Some(records) = &self.records else { return Ok(()) };
+        let _moving = self.moving.enter()?;
         let pending = std::mem::take(&mut lock(&self.state).pending);
         if pending.is_empty() {
             return Ok(());
@@ -124,9 +131,10 @@ impl Ledger {
 
     /// The sums selected by `query`, in the order of days, tenants and models.
     pub(crate) fn rows(&self, query: &Query) -> Result<Bill, RecordsError> {
-        let records = self.records.as_ref().map(lock);
+        let _moving = self.records.as_ref().map(|_| self.moving.enter()).transpose()?;
         let pending = lock(&self.state).pending.clone();
-        let mut bill = records.map_or_else(|| Ok(Bill::default()), |records| stored(&records, query))?;
+        let records = self.records.as_ref();
+        let mut bill = records.map_or_else(|| Ok(Bill::default()), |records| stored(records, query))?;
         for (row, totals) in pending.into_iter().filter(|(row, _)| query.selects(row)) {
             *bill.rows.entry(row).or_default() += &totals;
         }

@@ -5,6 +5,9 @@
 //! file aside and starts a new one: a bad file must not keep the server from starting. A record that
 //! cannot be read is kept, under its own key, beside its replacement.
 //!
+//! A thread that reads or writes takes a turn at the file and gives up its place among the readers of bodies meanwhile:
+//! a file system that hangs holds few threads and nothing else.
+//!
 //! One process at a time writes. A reader copies the file and locks it only while copying; a writer
 //! waits for that.
 
@@ -12,17 +15,21 @@ use std::{
     fs::{self, File, OpenOptions, TryLockError},
     io::{ErrorKind, Read},
     marker::PhantomData,
+    ops::Bound,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
 
 use redb::{
-    Database, DatabaseError, ReadableDatabase, ReadableTable, StorageBackend, StorageError, TableDefinition,
-    TableError, WriteTransaction,
+    Database, DatabaseError, ReadTransaction, ReadableDatabase, ReadableTable, StorageBackend, StorageError,
+    TableDefinition, TableError, WriteTransaction,
     backends::{FileBackend, InMemoryBackend},
 };
 use serde::{Serialize, de::DeserializeOwned};
+
+use super::file_turns::{FileSilent, FileTurns};
+use crate::http::{error::ApiError, readers};
 
 /// Name of the file in the state directory.
 pub(crate) const FILE_NAME: &str = "records.redb";
@@ -30,6 +37,10 @@ pub(crate) const FILE_NAME: &str = "records.redb";
 const CACHE_BYTES: usize = 1 << 20;
 /// How long a server waits for another process that has the file locked: a reader, or a server that stops.
 pub(crate) const LOCK_WAIT: Duration = Duration::from_secs(5);
+/// Threads that read or write the file at a time: a hung one takes as many.
+const FILE_PLACES: usize = 8;
+/// When a client that was refused for a silent file should come back.
+const RETRY_AFTER_S: u64 = 10;
 /// Pause between two attempts to lock the file.
 const LOCK_RETRY: Duration = Duration::from_millis(10);
 /// Name of the table of unreadable records that newer ones have replaced.
@@ -37,12 +48,17 @@ const SET_ASIDE: &str = "unreadable";
 
 /// The open file; a clone is another handle to it.
 #[derive(Clone)]
-pub(crate) struct Records(Arc<Database>);
+pub(crate) struct Records(Arc<RecordsFile>);
+
+struct RecordsFile {
+    database: Database,
+    turns: FileTurns,
+}
 
 /// Records of one kind, by key.
 #[derive(Clone)]
 pub(crate) struct Table<T> {
-    database: Arc<Database>,
+    file: Arc<RecordsFile>,
     name: &'static str,
     kind: PhantomData<fn() -> T>,
 }
@@ -66,6 +82,35 @@ pub(crate) enum RecordsError {
     /// Reading or writing failed.
     #[error("the records cannot be read or written: {0}")]
     Access(#[from] Box<redb::Error>),
+    /// The file system does not answer.
+    #[error(transparent)]
+    Silent(#[from] FileSilent),
+}
+
+impl From<RecordsError> for ApiError {
+    fn from(error: RecordsError) -> ApiError {
+        let message = error.to_string();
+        match error {
+            RecordsError::Silent(FileSilent) => {
+                ApiError::unavailable("storage_unavailable", message, RETRY_AFTER_S)
+            }
+            _ => ApiError::internal(message),
+        }
+    }
+}
+
+impl RecordsFile {
+    fn new(database: Database) -> Arc<RecordsFile> {
+        Arc::new(RecordsFile { database, turns: FileTurns::new(FILE_PLACES) })
+    }
+
+    /// Does what may take as long as the file system likes.
+    fn visit<R>(&self, visit: impl FnOnce(&Database) -> Result<R, RecordsError>) -> Result<R, RecordsError> {
+        readers::aside(|| {
+            let _turn = self.turns.enter()?;
+            visit(&self.database)
+        })
+    }
 }
 
 impl Records {
@@ -86,7 +131,7 @@ impl Records {
             opened = database(&path);
         }
         match opened {
-            Ok(database) => Ok(Records(Arc::new(database))),
+            Ok(database) => Ok(Records(RecordsFile::new(database))),
             Err(DatabaseError::DatabaseAlreadyOpen) => Err(RecordsError::InUse(path)),
             Err(error) => Err(unopened(&path, error)),
         }
@@ -111,18 +156,24 @@ impl Records {
         drop(file);
         let memory = in_memory(&bytes).map_err(|error| unopened(&path, error))?;
         let database = builder().create_with_backend(memory).map_err(|error| unopened(&path, error))?;
-        Ok(Some(Records(Arc::new(database))))
+        Ok(Some(Records(RecordsFile::new(database))))
     }
 
     /// Records that end with the process.
     pub(crate) fn in_memory() -> Records {
         let database = builder().create_with_backend(InMemoryBackend::new());
-        Records(Arc::new(database.expect("a new database in memory has nothing that could fail")))
+        Records(RecordsFile::new(database.expect("a new database in memory has nothing that could fail")))
+    }
+
+    /// Records in what a test makes of a file.
+    #[cfg(test)]
+    pub(crate) fn over(backend: impl StorageBackend) -> Records {
+        Records(RecordsFile::new(builder().create_with_backend(backend).unwrap()))
     }
 
     /// The table `name`; tables of different types must have different names.
     pub(crate) fn table<T: Serialize + DeserializeOwned>(&self, name: &'static str) -> Table<T> {
-        Table { database: self.0.clone(), name, kind: PhantomData }
+        Table { file: self.0.clone(), name, kind: PhantomData }
     }
 }
 
@@ -197,40 +248,61 @@ fn set_aside(path: &Path, error: &DatabaseError) -> std::io::Result<()> {
 impl<T: Serialize + DeserializeOwned> Table<T> {
     /// All records whose key is at least `from`, in the order of their keys.
     pub(crate) fn all_from(&self, from: &str) -> Result<FoundRecords<T>, RecordsError> {
-        let read = self.database.begin_read().map_err(access)?;
+        let (stored, unreadable) = self.file.visit(|database| {
+            let read = database.begin_read().map_err(access)?;
+            let stored = self.stored(&read, (Bound::Included(from), Bound::Unbounded))?;
+            Ok((stored, self.set_aside_from(&read, from)?))
+        })?;
         let mut found = FoundRecords { records: Vec::new(), unreadable: Vec::new() };
-        if let Some(table) = absent_as_none(read.open_table(self.definition()))? {
-            for entry in table.range(from..).map_err(access)? {
-                let (key, value) = entry.map_err(access)?;
-                match self.decode(key.value(), value.value()) {
-                    Some(record) => found.records.push((key.value().to_owned(), record)),
-                    None => found.unreadable.push(key.value().to_owned()),
-                }
+        for (key, bytes) in stored {
+            match self.decode(&key, &bytes) {
+                Some(record) => found.records.push((key, record)),
+                None => found.unreadable.push(key),
             }
         }
-        if let Some(aside) = absent_as_none(read.open_table(aside()))? {
-            for entry in aside.range(self.aside_key(from, 0).as_str()..).map_err(access)? {
-                let (key, _) = entry.map_err(access)?;
-                let Some(key) = self.parse_aside(key.value()) else { break };
-                found.unreadable.push(key.to_owned());
-            }
-        }
+        found.unreadable.extend(unreadable);
         Ok(found)
     }
 
     /// The records whose keys are at least `from` and less than `until`, in the order of their keys; without those that
     /// cannot be read.
     pub(crate) fn between(&self, from: &str, until: &str) -> Result<Vec<(String, T)>, RecordsError> {
-        let read = self.database.begin_read().map_err(access)?;
-        let mut records = Vec::new();
-        if let Some(table) = absent_as_none(read.open_table(self.definition()))? {
-            for entry in table.range(from..until).map_err(access)? {
+        let stored = self.file.visit(|database| {
+            let read = database.begin_read().map_err(access)?;
+            self.stored(&read, (Bound::Included(from), Bound::Excluded(until)))
+        })?;
+        // Reading what they say takes a processor, so it is done where the caller has a place for that.
+        let records = stored.into_iter().filter_map(|(key, bytes)| Some((self.decode(&key, &bytes)?, key)));
+        Ok(records.map(|(record, key)| (key, record)).collect())
+    }
+
+    /// Records as they are written in the file.
+    fn stored(
+        &self,
+        read: &ReadTransaction,
+        keys: (Bound<&str>, Bound<&str>),
+    ) -> Result<Vec<(String, Vec<u8>)>, RecordsError> {
+        let Some(table) = absent_as_none(read.open_table(self.definition()))? else { return Ok(Vec::new()) };
+        let entries = table.range::<&str>(keys).map_err(access)?;
+        entries
+            .map(|entry| {
                 let (key, value) = entry.map_err(access)?;
-                let record = self.decode(key.value(), value.value());
-                records.extend(record.map(|record| (key.value().to_owned(), record)));
+                Ok((key.value().to_owned(), value.value().to_vec()))
+            })
+            .collect()
+    }
+
+    /// The keys at least `from` of unreadable records that newer ones have replaced.
+    fn set_aside_from(&self, read: &ReadTransaction, from: &str) -> Result<Vec<String>, RecordsError> {
+        let mut unreadable = Vec::new();
+        if let Some(aside) = absent_as_none(read.open_table(aside()))? {
+            for entry in aside.range(self.aside_key(from, 0).as_str()..).map_err(access)? {
+                let (key, _) = entry.map_err(access)?;
+                let Some(key) = self.parse_aside(key.value()) else { break };
+                unreadable.push(key.to_owned());
             }
         }
-        Ok(records)
+        Ok(unreadable)
     }
 
     /// Replaces each record of `keys` by the result of `change`; `None` removes it or leaves it absent.
@@ -239,9 +311,18 @@ impl<T: Serialize + DeserializeOwned> Table<T> {
     pub(crate) fn change<'a>(
         &self,
         keys: impl IntoIterator<Item = &'a str>,
+        change: impl FnMut(&str, Option<T>) -> Option<T>,
+    ) -> Result<(), RecordsError> {
+        self.file.visit(|database| self.write(database, keys, change))
+    }
+
+    fn write<'a>(
+        &self,
+        database: &Database,
+        keys: impl IntoIterator<Item = &'a str>,
         mut change: impl FnMut(&str, Option<T>) -> Option<T>,
     ) -> Result<(), RecordsError> {
-        let write = self.database.begin_write().map_err(access)?;
+        let write = database.begin_write().map_err(access)?;
         {
             let mut table = write.open_table(self.definition()).map_err(access)?;
             for key in keys {

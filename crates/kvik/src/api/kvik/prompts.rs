@@ -15,6 +15,7 @@ use kvik_engine::engine::Engine;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
 use super::named::Named;
 use crate::{
@@ -92,9 +93,10 @@ pub(crate) async fn put(
 }
 
 /// Keeps a prompt for a caller, as the route above does.
-pub(crate) async fn keep(app: &Arc<App>, caller: &Caller, name: String, body: &Value) -> Result<Value> {
+pub(crate) async fn keep(app: &Arc<App>, caller: &Caller, name: String, body: Value) -> Result<Value> {
     rate_limits::check_tokens(&caller.tenant, app.now())?;
-    let asked = Asked::read(app, &caller.tenant, name, &Body::of(body)?)?;
+    let (of, tenant) = (app.clone(), caller.tenant.clone());
+    let asked = blocking(move || Asked::read(&of, &tenant, name, &Body::of(&body)?)).await?;
     compute(app, caller, asked).await
 }
 
@@ -193,7 +195,7 @@ pub(crate) async fn delete(
     blocking(move || {
         let key = key(&caller.tenant, &name);
         may_publish(&app, &caller, &key, false)?;
-        let record = app.registry.remove(&key).map_err(|error| ApiError::internal(error.to_string()))?;
+        let record = app.registry.remove(&key)?;
         let record = record.ok_or_else(|| unknown(&name))?;
         publish(&app)?;
         release(&app, &key, &of_record(&app, &record, &caller.tenant))?;
@@ -294,8 +296,7 @@ impl Asked {
         let tokens = self.prompt.tokens.clone();
         let lora = app.serving.lora.written(self.prompt.adapters.as_ref());
         let record = PromptRecord { body, public, sha256, tokens, builds, retained, lora };
-        let before = app.registry.keep(&self.key, record);
-        let before = before.map_err(|error| ApiError::internal(error.to_string()))?;
+        let before = app.registry.keep(&self.key, record)?;
         publish(app)?;
         let before = before.filter(|before| before.sha256 != self.sha256);
         match before.map(|before| self.before(app, &before)) {
@@ -483,10 +484,20 @@ pub(crate) fn engine(app: &App) -> Result<&Engine> {
     app.serving.cache.as_ref().ok_or_else(|| ApiError::internal("this server has no cache"))
 }
 
+/// Threads that wait for the engine at most; others wait for them without a thread. Those that compute for requests have
+/// the rest.
+static WAITERS: Semaphore = Semaphore::const_new(64);
+
 /// Runs what waits for the engine on a thread that may wait.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
+    let waiter = WAITERS.acquire().await.map_err(|_| ApiError::stopping())?;
+    let work = move || {
+        // Free when the work has ended, not when the client has left.
+        let _waiter = waiter;
+        work()
+    };
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
         Err(panic) => Err(ApiError::internal(format!("the request failed: {panic}"))),

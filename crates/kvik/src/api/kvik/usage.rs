@@ -43,7 +43,7 @@ pub(crate) async fn route(
     let lines = tokio::task::spawn_blocking(move || app.ledger.rows(&query)).await;
     match lines {
         Ok(Ok(bill)) => Ok(Json(listing(&bill))),
-        Ok(Err(error)) => Err(ApiError::internal(error.to_string())),
+        Ok(Err(error)) => Err(error.into()),
         Err(panic) => Err(ApiError::internal(format!("reading the accounts failed: {panic}"))),
     }
 }

@@ -116,7 +116,7 @@ fn kept_name(filename: &str) -> String {
 
 async fn save(app: Arc<App>, key: SlotKey, caller: &Caller, filename: String) -> Result<Json<Value>> {
     let tokens = app.slots.get(key).ok_or_else(|| nothing_computed(key))?;
-    prompts::keep(&app, caller, kept_name(&filename), &json!({"prompt": &*tokens})).await?;
+    prompts::keep(&app, caller, kept_name(&filename), json!({"prompt": &*tokens})).await?;
     Ok(Json(json!({"id_slot": key.1, "filename": filename, "n_saved": tokens.len()})))
 }
 

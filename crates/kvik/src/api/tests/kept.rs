@@ -51,7 +51,8 @@ impl Server {
             load::open(&ModelArgs::embedded(), &cache, Capacity { parallel: 2, queue: 8, ..Capacity::ONE })
                 .unwrap();
         loaded.handle.set_tenants(keys.tenants());
-        let ledger = Ledger::new(&loaded.serving.model.name, None, std::time::SystemTime::now);
+        let records = config.records.as_ref();
+        let ledger = Ledger::new(&loaded.serving.model.name, records, std::time::SystemTime::now);
         let app = App::new(loaded.serving, keys, Arc::new(ledger), config);
         Server { router: router(app.clone()), app, handle: loaded.handle }
     }
@@ -62,6 +63,24 @@ impl Server {
         let request = request.header("content-type", "application/json").header("host", "127.0.0.1");
         let body = if body.is_null() { Body::empty() } else { Body::from(body.to_string()) };
         json_of(self.router.clone().oneshot(request.body(body).unwrap()).await.unwrap()).await
+    }
+
+    /// What is answered, whatever its type.
+    pub(super) async fn send_text_of(
+        &self,
+        key: &str,
+        method: &str,
+        path: &str,
+        body: Value,
+    ) -> (StatusCode, String) {
+        let request = HttpRequest::builder().method(method).uri(path);
+        let request = request.header("authorization", format!("Bearer {key}"));
+        let request = request.header("content-type", "application/json").header("host", "127.0.0.1");
+        let body = if body.is_null() { Body::empty() } else { Body::from(body.to_string()) };
+        let response = self.router.clone().oneshot(request.body(body).unwrap()).await.unwrap();
+        let status = response.status();
+        let bytes = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        (status, String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// A body that is not JSON.

@@ -16,6 +16,7 @@ mod memory;
 mod memory_worlds;
 mod ollama;
 mod openapi;
+mod outside;
 mod page;
 mod requests;
 mod responses;
@@ -227,7 +228,8 @@ impl Server {
             },
             lora: Default::default(),
         };
-        let ledger = Ledger::new(&serving.model.name, None, || std::time::SystemTime::UNIX_EPOCH);
+        let records = config.records.as_ref();
+        let ledger = Ledger::new(&serving.model.name, records, || std::time::SystemTime::UNIX_EPOCH);
         let app = App::new(serving, keys, Arc::new(ledger), config);
         Server { engine, router: router(app.clone()), app }
     }

@@ -48,9 +48,8 @@ impl From<ConversationError> for ApiError {
             ConversationError::Limit { .. } => (StatusCode::BAD_REQUEST, Some("conversation_limit")),
             ConversationError::BadName => (StatusCode::BAD_REQUEST, None),
             ConversationError::BeyondItsEnd { field, .. } => return ApiError::field(field, message),
-            ConversationError::Damaged(_) | ConversationError::Records(_) => {
-                return ApiError::internal(message);
-            }
+            ConversationError::Damaged(_) => return ApiError::internal(message),
+            ConversationError::Records(error) => return error.into(),
         };
         ApiError::new(status, code, message)
     }

@@ -28,7 +28,7 @@ impl From<ResponseError> for ApiError {
                 ApiError::new(StatusCode::NOT_FOUND, Some("response_not_found"), message)
             }
             ResponseError::TooLarge { .. } => ApiError::field("store", message),
-            ResponseError::Records(_) => ApiError::internal(message),
+            ResponseError::Records(error) => error.into(),
         }
     }
 }
