@@ -318,6 +318,58 @@ impl BlockStore for Slow {
     }
 }
 
+/// A disk that takes what it is given and never answers.
+struct Hung {
+    store: Store,
+    taken: Vec<Buffer>,
+}
+
+impl BlockStore for Hung {
+    fn buffer(&mut self) -> Option<Buffer> {
+        self.store.buffer()
+    }
+    fn write(&mut self, _slot: SlotId, _record: &Record, payload: Buffer) {
+        self.taken.push(payload);
+    }
+    fn read(&mut self, _ticket: u64, _slot: SlotId, _identity: Identity, into: Buffer) {
+        self.taken.push(into);
+    }
+    fn touch(&mut self, _slot: SlotId, _use: Use) {}
+    fn pin(&mut self, _slot: SlotId, _pinned: bool) {}
+    fn erase(&mut self, _slot: SlotId) {}
+    fn completed(&mut self) -> Option<Completed> {
+        None
+    }
+}
+
+#[test]
+fn answers_go_on_while_the_disk_hangs() {
+    let dir = tempfile::tempdir().unwrap();
+    let requests: Vec<Request> = (0..40).map(|seed| request(prompt(seed, 120), 4)).collect();
+    let mut world = life(dir.path(), 0);
+    ask(&mut world, &requests[0]);
+    ask(&mut world, &requests[1]);
+    settle(&mut world);
+    drop(world);
+    let hung = |store: Store| Box::new(Hung { store, taken: Vec::new() }) as Box<dyn BlockStore>;
+    let mut world = life_on(dir.path(), 0, 192, EPOCH_S, hung);
+    // The first two are on disk and are to be read; the others are to be written.
+    let mut loads = 0;
+    for _ in 0..2 {
+        let clients: Vec<Client> = requests.iter().map(|request| world.submit(request.clone())).collect();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !clients.iter().all(|client| client.answer().is_some()) {
+            world.step();
+            loads = loads.max(world.scheduler.disk_stats().unwrap().loads);
+            assert!(Instant::now() < deadline, "answers wait for the disk");
+        }
+        for (client, request) in clients.iter().zip(&requests) {
+            assert_eq!(client.answer().unwrap().choices, solo(request).choices);
+        }
+    }
+    assert!(loads > 0, "somebody waited for a read");
+}
+
 #[test]
 fn many_prompts_load_at_the_same_time() {
     let dir = tempfile::tempdir().unwrap();

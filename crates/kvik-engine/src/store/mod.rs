@@ -11,12 +11,15 @@
 //!    completed ◄──────────────────┼─────────────┘         (docs/format.md)
 //! ```
 //!
-//! No call on the left waits for the disk. [`Buffer`]s bound both queues and their memory.
+//! No call on the left waits for the disk, also where that never answers. [`Buffer`]s bound both queues and their memory:
+//! each slot is written at most as often as there are buffers, erased at most once between two writes, and pinned by the
+//! last of all pins alone.
 
 mod buffers;
 mod directory;
 mod format;
 mod neighbours;
+mod pins;
 mod recover;
 mod slab;
 #[cfg(test)]
@@ -41,6 +44,7 @@ pub use waker::Waker;
 
 use directory::Directory;
 use neighbours::{DiskBudget, store_bytes};
+use pins::Pins;
 use recover::{Geometry, Recovered};
 use slab::slot_bytes;
 use threads::{Backoff, Change, ReadRequest, Shared, Writer};
@@ -186,6 +190,7 @@ impl Store {
             completed: sender,
             wake: Box::new(wake),
             touches: AtomicUsize::new(0),
+            pins: Pins::default(),
             abandoned: AtomicBool::new(false),
         });
         let (changes, changes_waiting) = channel();
@@ -218,6 +223,7 @@ impl Store {
     /// Writes a block into a slot, replacing its content. `record.identity` must be the child of
     /// `record.parent` with its tokens. Completes with [`Completed::Written`].
     pub fn write(&mut self, slot: SlotId, record: &Record, payload: Buffer) {
+        self.shared.pins.forget(slot);
         let change = Change::Write { slot, record: *record, payload };
         if !self.send(change) {
             self.shared.complete(Completed::Written { slot, result: Err(IoFault::Failed) });
@@ -244,13 +250,16 @@ impl Store {
 
     /// Pins or unpins a slot's block on disk, for the next start. Has no completion.
     pub fn pin(&mut self, slot: SlotId, pinned: bool) {
-        // If the writer has ended, it has logged why.
-        self.send(Change::Pin { slot, pinned });
+        if let Some(number) = self.shared.pins.want(slot, pinned) {
+            // If the writer has ended, it has logged why.
+            self.send(Change::Pin { slot, number });
+        }
     }
 
     /// Erases the block of a slot. Has no completion; on a failing disk the next start may find the block
     /// again.
     pub fn erase(&mut self, slot: SlotId) {
+        self.shared.pins.forget(slot);
         self.send(Change::Erase { slot });
     }
 

@@ -15,6 +15,7 @@ use kvik_cache::tier::{IoFault, Record, SlotId, Use};
 use super::buffers::Buffer;
 use super::directory::{Directory, Lock};
 use super::neighbours::{DiskBudget, store_bytes};
+use super::pins::Pins;
 use super::recover::{Geometry, open};
 use super::slab::{Slab, fault, slot_bytes};
 use super::{Completed, StoreError};
@@ -31,8 +32,8 @@ pub(super) enum Change {
     Write { slot: SlotId, record: Record, payload: Buffer },
     /// Record the use of a slot's block.
     Touch { slot: SlotId, use_: Use },
-    /// Pin or unpin a slot's block.
-    Pin { slot: SlotId, pinned: bool },
+    /// Pin or unpin a slot's block, as the change with this number is to do.
+    Pin { slot: SlotId, number: u64 },
     /// Erase a slot's block.
     Erase { slot: SlotId },
 }
@@ -53,6 +54,7 @@ pub(super) struct Shared {
     pub(super) wake: Box<dyn Fn() + Send + Sync>,
     /// Touches in the queue; beyond a limit they are dropped, because they are hints.
     pub(super) touches: AtomicUsize,
+    pub(super) pins: Pins,
     /// Set when the dropped store no longer waits for the threads.
     pub(super) abandoned: AtomicBool,
 }
@@ -122,7 +124,8 @@ impl Writer {
                 // A hint: if it fails, the block only looks less used than it is.
                 let _ = self.change_header(slot, |slab| slab.touch(slot, &use_));
             }
-            Change::Pin { slot, pinned } => {
+            Change::Pin { slot, number } => {
+                let Some(pinned) = self.shared.pins.take(slot, number) else { return };
                 if let Err(error) = self.change_header(slot, |slab| slab.pin(slot, pinned)) {
                     tracing::warn!(
                         "disk cache: slot {} is pinned as before after a restart: {error}",

@@ -2,6 +2,7 @@
 
 mod damage;
 mod faults;
+mod hang;
 mod kill;
 mod life;
 mod neighbours;
