@@ -98,8 +98,7 @@ fn history<'a>(
 ) -> History<'a> {
     let context = app.serving.model.context;
     let wanted = options.map_or(0, |options| options.max_tokens(context / 8, context));
-    // Without its messages: it lives as long as what is done behind the answer.
-    let template = conversation.with_messages(&[], Purpose::Answer);
+    let template = conversation.clone();
     let render = Arc::new(move |app: &App, messages: &[Value], purpose| {
         let prompt = template.with_messages(messages, purpose).render(app)?;
         Ok(app.serving.encode_rendered(&prompt))

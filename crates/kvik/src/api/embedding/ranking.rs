@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(controls([bad, bad, bad]), usual);
     }
 
-    /// 130 KB of body came to 250 MB of tokens where nobody counts.
+    /// 20 KB of body come to 250 MB of tokens where nobody counts.
     #[test]
     fn a_query_that_is_repeated_too_often_is_refused_before_it_is_all_read() {
         let app = Server::saying("x").app;

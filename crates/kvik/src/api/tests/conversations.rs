@@ -337,13 +337,6 @@ async fn conversations_last_as_long_as_what_they_are_written_in() {
 
 /// A server whose model says the same to everything, also to a request for a summary.
 fn remembering() -> Server {
-    let server = remembering_later();
-    tokio::spawn(make_summaries(server.app.clone()));
-    server
-}
-
-/// The same, whose summaries are not made yet.
-fn remembering_later() -> Server {
     let memory = MemoryConfig {
         recent_max: Some(300),
         summary_max: Some(64),
@@ -352,7 +345,9 @@ fn remembering_later() -> Server {
         ..MemoryConfig::default()
     };
     let script = |request: &kvik_engine::api::Request| Ok(say(request, "Hi!", FinishReason::Eos));
-    Server::build(script, keys(TENANTS), AppConfig { memory, ..config() })
+    let server = Server::build(script, keys(TENANTS), AppConfig { memory, ..config() });
+    tokio::spawn(make_summaries(server.app.clone()));
+    server
 }
 
 /// Small talk until a summary is read that was made of as many others.
@@ -415,59 +410,6 @@ async fn what_is_deleted_is_remembered_no_more() {
     let path = &format!("{ALL}/trip");
     let exported = done(&server, "acme", "GET", &format!("{path}/export"), Value::Null).await;
     done(&server, "acme", "DELETE", path, Value::Null).await;
-    done(&server, "acme", "POST", ALL, exported).await;
-    let memory = done(&server, "acme", "GET", &format!("{path}/memory"), Value::Null).await;
-    assert_eq!(memory["summary"], Value::Null);
-}
-
-/// Histories wait behind their answers, which wait in the queue: as many as there is memory for.
-#[tokio::test]
-async fn a_turn_whose_history_finds_no_memory_is_answered_and_the_next_one_is_summarised() {
-    let server = remembering_later();
-    let room = &server.app.memory.room;
-    let all = room.take(usize::MAX);
-    let says = async |number: usize| {
-        let text = format!("The bus number {number} was late again. I had noodles for lunch.");
-        let answer = done(&server, "acme", "POST", CHAT, turn("trip", json!([said("user", &text)]))).await;
-        answer["kvik"]["memory"]["rebuilding"].clone()
-    };
-    for number in 0..100 {
-        assert_eq!(says(number).await, false, "{number}");
-    }
-    assert_eq!(server.app.memory.pending.count(), 0);
-    drop(all);
-    assert_eq!(says(100).await, true);
-    let held = room.held();
-    assert!(held > 2 * 100 * 60, "the history counts while its summary waits: {held}");
-    tokio::spawn(make_summaries(server.app.clone()));
-    while server.app.memory.pending.count() > 0 {
-        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-    }
-    assert_eq!(server.app.memory.room.held(), 0);
-}
-
-/// Its summary is made behind the answer: whoever deletes the conversation before that is not remembered either.
-#[tokio::test]
-async fn what_is_deleted_before_its_summary_is_made_is_remembered_no_more() {
-    let server = remembering_later();
-    for number in 0.. {
-        let text = format!("The bus number {number} was late again. I had noodles for lunch.");
-        let answer = done(&server, "acme", "POST", CHAT, turn("trip", json!([said("user", &text)]))).await;
-        if answer["kvik"]["memory"]["rebuilding"] == true {
-            break;
-        }
-        assert!(number < 1000, "no summary is due in a thousand turns");
-    }
-    let path = &format!("{ALL}/trip");
-    let exported = done(&server, "acme", "GET", &format!("{path}/export"), Value::Null).await;
-    assert!(server.app.memory.pending.count() > 0, "the summary waits to be made");
-    done(&server, "acme", "DELETE", path, Value::Null).await;
-    let asked = server.engine.asked.lock().unwrap().len();
-    tokio::spawn(make_summaries(server.app.clone()));
-    while server.app.memory.pending.count() > 0 {
-        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-    }
-    assert_eq!(server.engine.asked.lock().unwrap().len(), asked, "nothing is computed of it");
     done(&server, "acme", "POST", ALL, exported).await;
     let memory = done(&server, "acme", "GET", &format!("{path}/memory"), Value::Null).await;
     assert_eq!(memory["summary"], Value::Null);

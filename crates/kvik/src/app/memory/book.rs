@@ -9,7 +9,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use kvik_engine::conversation::ChainId;
 use serde::{Deserialize, Serialize};
 
-use super::write_behind::{Changes, WriteBehind};
 use crate::accounts::ledger::{Records, Table};
 
 /// Summaries of one tenant at most; the one that was not used for longest goes first.
@@ -58,7 +57,7 @@ pub(crate) struct SummaryKey {
 /// All summaries.
 pub(crate) struct Book {
     /// Absent where nothing can be written: summaries then last as long as the process.
-    records: Option<WriteBehind<Summary>>,
+    table: Option<Table<Summary>>,
     summaries: Mutex<BTreeMap<SummaryKey, Summary>>,
 }
 
@@ -74,7 +73,7 @@ impl Book {
         let known = known.map(|found| found.records).unwrap_or_default().into_iter();
         let summaries =
             known.filter_map(|(key, summary)| Some((SummaryKey::parse(&key)?, summary))).collect();
-        Book { records: table.and_then(written_behind), summaries: Mutex::new(summaries) }
+        Book { table, summaries: Mutex::new(summaries) }
     }
 
     /// The summaries of the beginnings of a conversation, those that cover most first. How many messages they cover is
@@ -107,30 +106,34 @@ impl Book {
         self.lock().get(key).cloned()
     }
 
-    /// Writes a summary down, behind the caller.
+    /// Writes a summary down.
     pub(crate) fn keep(&self, key: &SummaryKey, summary: Summary) {
         let mut summaries = self.lock();
         let surplus = surplus(&summaries, &key.tenant);
         summaries.insert(key.clone(), summary.clone());
         let surplus: Vec<SummaryKey> = surplus.into_iter().filter(|old| old != key).collect();
         surplus.iter().for_each(|old| drop(summaries.remove(old)));
-        let removed = surplus.iter().map(|old| (old.text(), None));
-        self.write(removed.chain([(key.text(), Some(summary))]));
+        let mine = key.text();
+        self.write(surplus.iter().chain([key]), |text| (text == mine).then(|| summary.clone()));
     }
 
     /// Forgets the summaries of all beginnings of a conversation.
     pub(crate) fn forget(&self, tenant: &str, chain: &[ChainId]) {
         let mut summaries = self.lock();
         let keys = chain.iter().map(|&chain| SummaryKey { tenant: tenant.to_owned(), chain });
-        let known = keys.filter(|key| summaries.remove(key).is_some());
-        self.write(known.map(|key| (key.text(), None)));
+        let known: Vec<SummaryKey> = keys.filter(|key| summaries.remove(key).is_some()).collect();
+        self.write(known.iter(), |_| None);
     }
 
-    fn write(&self, changes: impl Iterator<Item = (String, Option<Summary>)>) {
-        match &self.records {
-            Some(records) => records.put(changes),
-            // They are what changes the summaries, too.
-            None => changes.for_each(drop),
+    fn write<'a>(
+        &self,
+        keys: impl Iterator<Item = &'a SummaryKey>,
+        summary: impl Fn(&str) -> Option<Summary>,
+    ) {
+        let Some(table) = &self.table else { return };
+        let texts: Vec<String> = keys.map(SummaryKey::text).collect();
+        if let Err(error) = table.change(texts.iter().map(String::as_str), |text, _| summary(text)) {
+            tracing::warn!("what is known of summaries lasts only as long as this process: {error}");
         }
     }
 
@@ -138,19 +141,6 @@ impl Book {
         // Every change of the map is one call, so it is whole whatever panicked.
         self.summaries.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// A thread that writes the summaries into their table; with none they last as long as the process.
-fn written_behind(table: Table<Summary>) -> Option<WriteBehind<Summary>> {
-    let write = move |mut changes: Changes<Summary>| {
-        let keys: Vec<String> = changes.keys().cloned().collect();
-        let change = |key: &str, _| changes.remove(key).flatten();
-        if let Err(error) = table.change(keys.iter().map(String::as_str), change) {
-            tracing::warn!("what is known of summaries lasts only as long as this process: {error}");
-        }
-    };
-    let started = WriteBehind::start(write);
-    started.inspect_err(|error| tracing::warn!("summaries last only as long as this process: {error}")).ok()
 }
 
 /// What a tenant has too many of when another one comes.

@@ -18,7 +18,9 @@ use crate::http::error::ApiError;
 /// A conversation that is to be compacted as a whole.
 pub(crate) struct CompactJob {
     key: SummaryKey,
-    rebuild: Arc<Rebuild>,
+    rebuild: Rebuild,
+    /// System messages, and the opening exchange where that is never let go.
+    prefix: Vec<Value>,
     chain: [u8; 32],
 }
 
@@ -37,9 +39,10 @@ impl Memory {
         let mut known = self.book.of(&conversation.tenant, &conversation.chain);
         known.extend(asked.before.map(Compaction::base));
         let view = conversation.view(&known)?;
-        let rebuild = Arc::new(Rebuild::of(&conversation, &view, covers));
+        let rebuild = Rebuild::of(&conversation, &view, covers);
         let ChainId(chain) = conversation.chain[covers - 1];
-        Ok(CompactJob { key: conversation.key(covers), rebuild, chain })
+        let prefix = asked.messages[..conversation.prefix].to_vec();
+        Ok(CompactJob { key: conversation.key(covers), rebuild, prefix, chain })
     }
 
     /// Makes the summary, and the item of it; and what that has cost.
@@ -52,15 +55,14 @@ impl Memory {
         caller: &Caller,
         job: CompactJob,
     ) -> Result<(Value, Report), ApiError> {
-        let CompactJob { key, rebuild, chain } = job;
-        let making = Making::new(app, caller, &key, rebuild.clone()).waited_for();
+        let CompactJob { key, rebuild, prefix, chain } = job;
+        let making = Making::new(app, caller, &key, &rebuild).waited_for();
         let summary = making.summary().await?;
         if let (Some(why), true) = (&summary.failed, summary.text.is_empty()) {
             return Err(ApiError::internal(format!("the conversation was not compacted: {why}")));
         }
         self.book.keep(&key, summary.clone());
-        // What is never let go: system messages, and the opening exchange where that is protected.
-        let (systems, opening) = rebuild.said.prefix().split_at(rebuild.said.systems);
+        let (systems, opening) = prefix.split_at(rebuild.systems);
         let compaction = Compaction {
             systems: systems.to_vec(),
             opening: opening.to_vec(),

@@ -46,12 +46,10 @@ impl Memory {
         Some(Remembered { summary, messages })
     }
 
-    /// Forgets what is remembered of a conversation, and ends what is being made of it. One that begins as it does and
-    /// goes on makes its summaries anew.
+    /// Forgets what is remembered of a conversation. One that begins as it does and goes on makes its summaries anew.
     pub(crate) fn forget(&self, tenant: &str, messages: &[Value]) {
         if let Ok(settings) = &self.settings {
-            let chain = Identity::of(tenant, messages, None, settings).chain;
-            self.latest.forget_conversation(tenant, &chain, &self.book);
+            self.book.forget(tenant, &Identity::of(tenant, messages, None, settings).chain);
         }
     }
 

@@ -17,13 +17,11 @@ mod identity;
 mod measure;
 pub(crate) mod rebuild;
 mod report;
-pub(crate) mod room;
 mod summary;
 pub(crate) mod systems;
 pub(crate) mod turn;
 mod view;
 pub(crate) mod words;
-mod write_behind;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -36,7 +34,6 @@ use crate::serving::Serving;
 use book::Book;
 use compaction::{Compaction, ForeignItem, Seal};
 use rebuild::{Latest, MemoryJob, Pending};
-use room::Room;
 use systems::Systems;
 use words::Words;
 
@@ -92,8 +89,6 @@ pub(crate) struct Memory {
     work: UnboundedSender<MemoryJob>,
     /// What is to be done behind answers.
     pub(crate) pending: Pending,
-    /// Memory for the histories of that.
-    pub(crate) room: Room,
     /// Where they arrive; taken by whoever makes them.
     arriving: Mutex<Option<UnboundedReceiver<MemoryJob>>>,
 }
@@ -113,7 +108,6 @@ impl Memory {
             systems: Systems::default(),
             work,
             pending: Pending::default(),
-            room: Room::default(),
             arriving: Mutex::new(Some(arriving)),
         }
     }

@@ -15,10 +15,10 @@ use serde_json::Value;
 use super::book::{Summary, SummaryKey};
 use super::measure;
 use super::rebuild::{Ahead, Rebuild};
-use super::turn::Purpose;
+use super::turn::{Purpose, Render};
 use crate::app::{keys::Caller, metrics::memory::SummaryOutcome, report::usage, state::App};
 use crate::clock::unix_seconds;
-use crate::http::{error::ApiError, readers::Reader};
+use crate::http::error::ApiError;
 
 /// Pieces of a history that are summarised one after the other; of a longer one, a sample is read.
 const PIECES_MAX: usize = 8;
@@ -30,7 +30,7 @@ pub(super) struct Making<'a> {
     app: &'a Arc<App>,
     caller: &'a Caller,
     key: &'a SummaryKey,
-    rebuild: Arc<Rebuild>,
+    rebuild: &'a Rebuild,
     /// Somebody waits for it.
     is_waited_for: bool,
     /// What it has cost so far.
@@ -43,7 +43,7 @@ impl<'a> Making<'a> {
         app: &'a Arc<App>,
         caller: &'a Caller,
         key: &'a SummaryKey,
-        rebuild: Arc<Rebuild>,
+        rebuild: &'a Rebuild,
     ) -> Making<'a> {
         Making { app, caller, key, rebuild, is_waited_for: false, spent: Mutex::default() }
     }
@@ -69,20 +69,14 @@ impl Making<'_> {
     pub(super) async fn run(&self) -> Result<(), ApiError> {
         let book = &self.app.memory.book;
         // A turn that began before the summary was there ends after it: only what it said is computed then.
-        let known = book.get(self.key);
-        let summary = match known {
+        let summary = match book.get(self.key) {
             Some(summary) => summary,
-            None => {
-                let summary = self.summary().await?;
-                if !self.app.memory.latest.keep(self.key, &summary, book) {
-                    return Ok(());
-                }
-                summary
-            }
+            None => self.summary().await?,
         };
+        book.keep(self.key, summary.clone());
         // Turns that were answered meanwhile are computed as well, so that the next one finds all of it.
         while let Some((turns, ahead)) = self.app.memory.latest.get(self.key) {
-            self.compute(&summary, ahead).await?;
+            self.compute(&summary, &ahead).await?;
             if self.app.memory.latest.ends(self.key, turns, book) {
                 break;
             }
@@ -117,9 +111,13 @@ impl Making<'_> {
     /// What the model says at the end of the messages that are let go. They are the beginning of what the last turns read,
     /// so that no more than the question is computed. `None` where that cannot be asked, or nothing was said.
     async fn said_in_place(&self) -> Result<Option<String>, ApiError> {
-        let rebuild = self.rebuild.clone();
-        let prompt = in_turn(self.app, self.caller, move |app| Ok(rebuild.asked_in_place(app))).await?;
-        match prompt {
+        let Rebuild { words, prefix, systems, let_go, summary_max, .. } = self.rebuild;
+        let told = words.told(self.old(), prefix, *systems, let_go);
+        let asked = words.ask_in_place(told);
+        // A template may refuse another question there; then pieces are asked about.
+        let prompt = asked.and_then(|asked| (self.rebuild.render)(self.app, &asked, Purpose::InPlace).ok());
+        let context = self.app.serving.model.context;
+        match prompt.filter(|prompt| prompt.len() + summary_max <= context) {
             Some(prompt) => Ok(Some(self.say(prompt).await?).filter(|said| !said.is_empty())),
             None => Ok(None),
         }
@@ -127,21 +125,44 @@ impl Making<'_> {
 
     /// What it says of piece after piece, and why that is not of all of them.
     async fn said_of_pieces(&self) -> Result<(String, Option<String>), ApiError> {
-        let (mut text, mut failed) = (self.rebuild.old().to_owned(), None);
-        let rebuild = self.rebuild.clone();
-        for piece in in_turn(self.app, self.caller, move |app| Ok(rebuild.pieces(app))).await? {
-            let (rebuild, so_far) = (self.rebuild.clone(), text.clone());
-            let asked = move |app: &App| {
-                let question = rebuild.words.ask(&so_far, &piece);
-                (rebuild.render)(app, &question, Purpose::Summary)
-            };
-            let prompt = in_turn(self.app, self.caller, asked).await?;
+        let (mut text, mut failed) = (self.old().to_owned(), None);
+        for piece in self.pieces() {
+            let question = self.rebuild.words.ask(&text, &piece);
+            let prompt = (self.rebuild.render)(self.app, &question, Purpose::Summary)?;
             match self.say(prompt).await? {
                 said if said.is_empty() => failed = Some("the model gave no summary".to_owned()),
                 said => text = said,
             }
         }
         Ok((text, failed))
+    }
+
+    /// The summary so far.
+    fn old(&self) -> &str {
+        self.rebuild.before.as_ref().map_or("", |summary| &summary.text)
+    }
+
+    /// The messages that are let go, in pieces that the context has room for.
+    fn pieces(&self) -> Vec<Vec<Value>> {
+        let mut messages = self.rebuild.let_go.clone();
+        lighten(&mut messages, &Lighten { tool_chars: TOOL_CHARS });
+        let mut pieces: Vec<(usize, Vec<Value>)> = Vec::new();
+        for exchange in exchanges(&messages) {
+            let exchange = &messages[exchange];
+            let tokens: usize = exchange.iter().map(|message| measure::message(self.app, message)).sum();
+            // What is longer than all that may be read at a time is not read at all.
+            if tokens > self.rebuild.chunk_max {
+                continue;
+            }
+            match pieces.last_mut() {
+                Some((all, piece)) if *all + tokens <= self.rebuild.chunk_max => {
+                    *all += tokens;
+                    piece.extend_from_slice(exchange);
+                }
+                _ => pieces.push((tokens, exchange.to_vec())),
+            }
+        }
+        sample(pieces.into_iter().map(|(_, piece)| piece).collect())
     }
 
     /// What the model says to a prompt that asks for a summary, without thoughts.
@@ -166,78 +187,21 @@ impl Making<'_> {
     }
 
     /// Computes the conversation as it goes on behind `summary`.
-    async fn compute(&self, summary: &Summary, ahead: Ahead) -> Result<(), ApiError> {
-        let (rebuild, text) = (self.rebuild.clone(), summary.text.clone());
-        let prompt = move |app: &App| {
-            let messages = rebuild.words.told(&text, &ahead.prefix, ahead.systems, &ahead.recent);
-            (rebuild.render)(app, &messages, Purpose::Ahead)
-        };
-        compute(self.app, self.caller, prompt).await
+    async fn compute(&self, summary: &Summary, ahead: &Ahead) -> Result<(), ApiError> {
+        let words = &self.rebuild.words;
+        let messages = words.told(&summary.text, &ahead.prefix, ahead.systems, &ahead.recent);
+        compute(self.app, self.caller, &self.rebuild.render, &messages).await
     }
 }
 
-impl Rebuild {
-    /// The prompt that asks for the summary at the end of what it covers; `None` where that cannot be asked: a template
-    /// may refuse another question there, and a history may be longer than the context.
-    fn asked_in_place(&self, app: &App) -> Option<Vec<Token>> {
-        let told = self.words.told(self.old(), self.said.prefix(), self.said.systems, self.let_go());
-        let prompt = (self.render)(app, &self.words.ask_in_place(told)?, Purpose::InPlace).ok()?;
-        (prompt.len() + self.summary_max <= app.serving.model.context).then_some(prompt)
-    }
-
-    /// The summary so far.
-    fn old(&self) -> &str {
-        self.before.as_ref().map_or("", |summary| &summary.text)
-    }
-
-    /// The messages that it covers beyond the summary before it.
-    fn let_go(&self) -> &[Value] {
-        let covered = self.before.as_ref().map_or(0, |summary| summary.covers);
-        &self.said.messages()[covered..self.covers]
-    }
-
-    /// The messages that are let go, in pieces that the context has room for.
-    fn pieces(&self, app: &App) -> Vec<Vec<Value>> {
-        let mut messages = self.let_go().to_vec();
-        lighten(&mut messages, &Lighten { tool_chars: TOOL_CHARS });
-        let mut pieces: Vec<(usize, Vec<Value>)> = Vec::new();
-        for exchange in exchanges(&messages) {
-            let exchange = &messages[exchange];
-            let tokens: usize = exchange.iter().map(|message| measure::message(app, message)).sum();
-            // What is longer than all that may be read at a time is not read at all.
-            if tokens > self.chunk_max {
-                continue;
-            }
-            match pieces.last_mut() {
-                Some((all, piece)) if *all + tokens <= self.chunk_max => {
-                    *all += tokens;
-                    piece.extend_from_slice(exchange);
-                }
-                _ => pieces.push((tokens, exchange.to_vec())),
-            }
-        }
-        sample(pieces.into_iter().map(|(_, piece)| piece).collect())
-    }
-}
-
-/// Runs what may take its time beside the async threads, when it is the turn of the tenant for large bodies: nobody
-/// waits for it, so small ones and other tenants come first.
-async fn in_turn<T: Send + 'static>(
-    app: &Arc<App>,
-    caller: &Caller,
-    work: impl FnOnce(&App) -> Result<T, ApiError> + Send + 'static,
-) -> Result<T, ApiError> {
-    let reader = Reader { tenant: caller.tenant.id, large: true };
-    app.in_turn(reader, move |app, _| work(app)).await
-}
-
-/// Computes what a conversation is rendered to, for what it leaves in the cache.
+/// Computes a conversation for what it leaves in the cache.
 pub(super) async fn compute(
-    app: &Arc<App>,
+    app: &App,
     caller: &Caller,
-    prompt: impl FnOnce(&App) -> Result<Vec<Token>, ApiError> + Send + 'static,
+    render: &Render,
+    messages: &[Value],
 ) -> Result<(), ApiError> {
-    let prompt = in_turn(app, caller, prompt).await?;
+    let prompt = render(app, messages, Purpose::Ahead)?;
     if prompt.len() > app.serving.model.context {
         return Ok(());
     }

@@ -9,9 +9,8 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::Memory;
 use super::book::Book;
 use super::compaction::Compaction;
-use super::rebuild::{Begun, Latest, MemoryJob, MemoryTask, Rebuild, Said};
+use super::rebuild::{Latest, MemoryJob, MemoryTask, Rebuild, Said};
 use super::report;
-use super::room;
 use super::view::{LongConversation, View};
 use crate::app::{keys::Caller, state::App};
 use crate::clock::unix_seconds;
@@ -62,8 +61,6 @@ pub(crate) struct RememberedTurn {
 /// What is to be done behind the answer.
 struct After {
     work: MemoryJob,
-    /// Whether the conversation was forgotten meanwhile.
-    begun: Arc<Begun>,
     /// How the conversation has gone, where a summary is to be made.
     said: Option<Said>,
     read_answer: Option<ReadAnswer>,
@@ -89,31 +86,19 @@ impl Memory {
         }
         app.metrics.memory.turn(view.summary.is_some(), view.forced.is_some(), view.quotes.len());
         let due = self.due(&conversation, &view);
-        // What is to be done shares the history and holds how it goes on behind the summary.
-        let wanted = due.is_some() || !view.quotes.is_empty();
-        let taken = wanted.then(|| self.room.take(2 * room::bytes_of(asked.messages))).flatten();
-        let due = due.filter(|_| taken.is_some());
         let mut report = report::of(&conversation, &view, due.is_some());
         let systems = &asked.messages[..conversation.systems];
         if let Some(advice) = self.systems.note(&conversation.chain, systems) {
             report["advice"] = json!(advice);
         }
         let messages = conversation.messages(&view);
-        let after = taken.and_then(|taken| {
-            let kind = self.task(&conversation, &view, due)?;
-            let said = match &kind {
-                MemoryTask::Rebuild { rebuild, .. } => Some(rebuild.said.clone()),
-                MemoryTask::Ahead { .. } => None,
-            };
-            Some(After {
-                work: MemoryJob { caller: asked.caller.clone(), kind, pending: self.pending.clone(), taken },
-                begun: self.latest.begin(&conversation.tenant, &conversation.chain),
-                said,
-                read_answer: None,
-                queue: self.work.clone(),
-                latest: self.latest.clone(),
-                book: self.book.clone(),
-            })
+        let after = self.task(&conversation, &view, due).map(|kind| After {
+            work: MemoryJob { caller: asked.caller.clone(), kind, pending: self.pending.clone() },
+            said: due.map(|_| Said::of(&conversation)),
+            read_answer: None,
+            queue: self.work.clone(),
+            latest: self.latest.clone(),
+            book: self.book.clone(),
         });
         let compacted = asked.compacting.and_then(|_| conversation.compacted(&view));
         let compaction = compacted.and_then(|compacted| self.seal.item(&conversation.tenant, &compacted));
@@ -139,7 +124,7 @@ impl Memory {
             let (messages, render) = (conversation.unquoted(view), conversation.asked.render.clone());
             return (!view.quotes.is_empty()).then_some(MemoryTask::Ahead { messages, render });
         };
-        let rebuild = Arc::new(Rebuild::of(conversation, view, covers));
+        let rebuild = Box::new(Rebuild::of(conversation, view, covers));
         Some(MemoryTask::Rebuild { key: conversation.key(covers), rebuild })
     }
 }
@@ -167,19 +152,18 @@ impl RememberedTurn {
         if let Some(words) = report::in_words(&self.report) {
             tracing::debug!("{words}");
         }
-        let Some(After { mut work, begun, said, read_answer, queue, latest, book }) = self.after.take()
-        else {
+        let Some(After { mut work, said, read_answer, queue, latest, book }) = self.after.take() else {
             return;
         };
         let answer = read_answer.map(|read| read(text));
         let begins = match &mut work.kind {
             MemoryTask::Rebuild { key, .. } => said.is_some_and(|mut said| {
-                said.answer = answer;
-                latest.note(key, &said, &begun, &book)
+                said.messages.extend(answer);
+                latest.note(key, &said, &book)
             }),
             MemoryTask::Ahead { messages, .. } => {
                 messages.extend(answer);
-                !begun.is_forgotten()
+                true
             }
         };
         if begins {
