@@ -12,6 +12,7 @@ mod command;
 mod eval;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+mod hex;
 mod http;
 mod hub;
 mod measured;

@@ -12,7 +12,7 @@ use axum::{
 };
 use rust_embed::RustEmbed;
 
-use crate::http::error::ApiError;
+use crate::{hex, http::error::ApiError};
 
 /// Where the page begins.
 pub(crate) const ROOT: &str = "/";
@@ -92,7 +92,7 @@ fn find(path: &str) -> Option<File> {
     let (_, ending) = path.rsplit_once('.')?;
     let (_, kind) = KINDS.into_iter().find(|(known, _)| *known == ending)?;
     let (bytes, hash) = read(path)?;
-    let tag: String = hash[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+    let tag = hex::written(&hash[..16]);
     Some(File { kind, bytes, tag: HeaderValue::try_from(format!("\"{tag}\"")).ok()? })
 }
 

@@ -13,7 +13,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use super::record_map::{self, RecordKey};
 use crate::accounts::ledger::{FileTurns, Records, RecordsError, Table};
+use crate::hex;
 use crate::serving::lora::WrittenUse;
 
 /// Prompts of one tenant at most: each is pinned.
@@ -126,14 +128,7 @@ pub(crate) enum Change {
 impl Registry {
     /// The prompts that were kept when the records were closed.
     pub(crate) fn open(records: Option<&Records>) -> Registry {
-        let table = records.map(|records| records.table("prompts"));
-        let kept = table.as_ref().map(|table| table.all_from(""));
-        let kept = kept.transpose().unwrap_or_else(|error| {
-            tracing::warn!("the kept prompts cannot be read: {error}");
-            None
-        });
-        let prompts = kept.map(|found| found.records).unwrap_or_default().into_iter();
-        let prompts = prompts.filter_map(|(key, record)| Some((PromptKey::parse(&key)?, record))).collect();
+        let (table, prompts) = record_map::open(records, "prompts");
         Registry { table, changing: FileTurns::new(1), prompts: Mutex::new(prompts) }
     }
 
@@ -198,14 +193,12 @@ impl Registry {
     }
 }
 
-impl PromptKey {
-    /// As the key of a record; names hold no control characters.
-    fn text(&self) -> String {
-        format!("{}\0{}", self.tenant, self.name)
+impl RecordKey for PromptKey {
+    fn parts(&self) -> (&str, String) {
+        (&self.tenant, self.name.clone())
     }
 
-    fn parse(text: &str) -> Option<PromptKey> {
-        let (tenant, name) = text.split_once('\0')?;
+    fn of_parts(tenant: &str, name: &str) -> Option<PromptKey> {
         Some(PromptKey { tenant: tenant.to_owned(), name: name.to_owned() })
     }
 }
@@ -225,7 +218,7 @@ pub(crate) fn sha256(model: &[u8; 32], prompt: &KeptPrompt) -> String {
         hasher.update((u32::MAX - 1).to_le_bytes());
         hasher.update(adapters.digest());
     }
-    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::written(hasher.finalize())
 }
 
 /// Leading tokens that two lists share.

@@ -202,6 +202,8 @@ async fn serve(args: &ServeArgs, mut clients: Clients, loaded: Loaded, port: Por
     stopping.await?;
     accounts.abort();
     upkeep::write_accounts(app.clone()).await;
+    let remembering = app.clone();
+    let _ = tokio::task::spawn_blocking(move || remembering.memory.close()).await;
     if let Some(spans) = app.config.spans.clone() {
         let _ = tokio::task::spawn_blocking(move || spans.finish()).await;
     }

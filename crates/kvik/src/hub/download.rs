@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use ureq::http::{Response, StatusCode, header};
 
 use super::{Hub, HubError, HubSpec, RemoteFile, safe_path};
+use crate::hex;
 
 /// Connections for one file at most; a connection that brings no bytes is the last.
 const ATTEMPTS_MAX: usize = 8;
@@ -158,7 +159,7 @@ impl PartFile {
     /// Checks the whole file and renames it.
     fn finish(self, target: &Path) -> Result<(), HubError> {
         self.progress.finish_and_clear();
-        let found: String = self.digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        let found = hex::written(self.digest.finalize());
         let failed = |source| HubError::Io { path: self.path.clone(), source };
         if let Some(expected) = self.checksum.filter(|expected| *expected != found) {
             fs::remove_file(&self.path).map_err(failed)?;

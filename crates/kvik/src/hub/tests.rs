@@ -102,7 +102,7 @@ const SHA256: &str = "f8a9dcfcd1d7ce2dcac9c0abb7c3f45f0d5bbac1fb18d1a91bb93a41a2
 
 fn sha256() -> String {
     use sha2::{Digest, Sha256};
-    Sha256::digest(CONTENT).iter().map(|byte| format!("{byte:02x}")).collect()
+    crate::hex::written(Sha256::digest(CONTENT))
 }
 
 fn listing(checksum: &str) -> Answer {

@@ -25,7 +25,7 @@ pub(crate) use heads::MeasuredHeads;
 pub(crate) use losses::{Loss, MeasuredLosses, SettingLosses, TaskLoss};
 pub(crate) use sensitivity::MeasuredSensitivity;
 
-use crate::settings::dirs;
+use crate::{hex, settings::dirs};
 
 /// Bytes of a file at most.
 const FILE_BYTES_MAX: u64 = 64 << 20;
@@ -65,7 +65,7 @@ struct Kept<T> {
 
 impl Header {
     fn of<T: Measurement>(model: &[u8; 32]) -> Header {
-        let model = model.iter().map(|byte| format!("{byte:02x}")).collect();
+        let model = hex::written(model);
         Header { kind: T::KIND.to_owned(), version: T::VERSION, model, layout: KV_LAYOUT_VERSION }
     }
 }

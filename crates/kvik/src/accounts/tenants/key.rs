@@ -8,6 +8,8 @@ use std::{fmt, str::FromStr};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
+use crate::hex;
+
 /// Prefix of every generated key, by which people and secret scanners recognise it.
 const KEY_PREFIX: &str = "kvik-";
 /// Prefix of a digest in the tenants file.
@@ -36,16 +38,8 @@ impl FromStr for KeyDigest {
     fn from_str(text: &str) -> Result<KeyDigest, String> {
         let bad =
             || format!("`{text}` is not `sha256:` and 64 hexadecimal digits; `kvik tenant key` prints one");
-        let hex = text.strip_prefix(DIGEST_PREFIX).ok_or_else(bad)?;
-        let mut digest = [0; 32];
-        if hex.len() != 2 * digest.len() || !hex.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return Err(bad());
-        }
-        for (byte, digits) in digest.iter_mut().zip(hex.as_bytes().chunks_exact(2)) {
-            let digits = std::str::from_utf8(digits).map_err(|_| bad())?;
-            *byte = u8::from_str_radix(digits, 16).map_err(|_| bad())?;
-        }
-        Ok(KeyDigest(digest))
+        let digits = text.strip_prefix(DIGEST_PREFIX).ok_or_else(bad)?;
+        hex::read(digits).map(KeyDigest).ok_or_else(bad)
     }
 }
 
@@ -59,7 +53,7 @@ impl TryFrom<String> for KeyDigest {
 
 impl fmt::Display for KeyDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{DIGEST_PREFIX}{}", hex(&self.0))
+        write!(f, "{DIGEST_PREFIX}{}", hex::written(self.0))
     }
 }
 
@@ -73,11 +67,7 @@ impl fmt::Debug for KeyDigest {
 pub(crate) fn new_key(name: &str) -> Result<String, getrandom::Error> {
     let mut bits = [0; 32];
     getrandom::fill(&mut bits)?;
-    Ok(format!("{KEY_PREFIX}{name}-{}", hex(&bits)))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    Ok(format!("{KEY_PREFIX}{name}-{}", hex::written(bits)))
 }
 
 #[cfg(test)]

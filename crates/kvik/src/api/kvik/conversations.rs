@@ -251,8 +251,10 @@ pub(crate) async fn delete(
         let ConversationKey { tenant, id } = held.key().clone();
         // One that cannot be read can be deleted all the same.
         let messages = held.messages().unwrap_or_default();
+        // What is remembered goes first: it is found by the messages alone.
+        let forgotten = remembering.memory.forget(&tenant, &messages);
+        forgotten.map_err(|error| ApiError::internal(error.to_string()))?;
         held.delete()?;
-        remembering.memory.forget(&tenant, &messages);
         Ok(Json(json!({"id": id, "object": "conversation.deleted", "deleted": true})))
     })
     .await

@@ -3,13 +3,16 @@
 //! A summary is a function of messages that its tenant has sent: who sends the same beginning again finds it, whatever
 //! comes after. Records outlive the process.
 
-use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvik_engine::conversation::ChainId;
 use serde::{Deserialize, Serialize};
 
-use crate::accounts::ledger::{Records, Table};
+use super::write_behind::{CLOSING_TIME, WriteBehind};
+use crate::accounts::ledger::{Records, RecordsError, Table};
+use crate::app::record_map::{self, RecordKey};
+use crate::hex;
 
 /// Summaries of one tenant at most; the one that was not used for longest goes first.
 const SUMMARIES_MAX: usize = 1024;
@@ -54,37 +57,48 @@ pub(crate) struct SummaryKey {
     pub(crate) chain: ChainId,
 }
 
-/// All summaries.
+/// All summaries. What is in memory counts; the records follow it, so that no turn waits for a disk.
 pub(crate) struct Book {
+    summaries: Arc<Summaries>,
     /// Absent where nothing can be written: summaries then last as long as the process.
-    table: Option<Table<Summary>>,
-    summaries: Mutex<BTreeMap<SummaryKey, Summary>>,
+    records: Option<WriteBehind<SummaryKey>>,
 }
+
+#[derive(Default)]
+struct Summaries(Mutex<BTreeMap<SummaryKey, Summary>>);
+
+/// What was forgotten is still on the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "what is remembered of the conversation could not be deleted from the disk; see what is wrong with it, and delete the conversation again"
+)]
+pub(crate) struct NotDeleted;
 
 impl Book {
     /// The summaries that were known when the records were closed.
     pub(crate) fn open(records: Option<&Records>) -> Book {
-        let table = records.map(|records| records.table("summaries"));
-        let known = table.as_ref().map(|table: &Table<Summary>| table.all_from(""));
-        let known = known.transpose().unwrap_or_else(|error| {
-            tracing::warn!("the summaries of conversations cannot be read: {error}");
-            None
+        let (table, known) = record_map::open(records, "summaries");
+        let summaries = Arc::new(Summaries(Mutex::new(known)));
+        let records = table.and_then(|table| {
+            let summaries = summaries.clone();
+            WriteBehind::start(move |keys| summaries.write(keys, &table))
         });
-        let known = known.map(|found| found.records).unwrap_or_default().into_iter();
-        let summaries =
-            known.filter_map(|(key, summary)| Some((SummaryKey::parse(&key)?, summary))).collect();
-        Book { table, summaries: Mutex::new(summaries) }
+        Book { summaries, records }
     }
 
     /// The summaries of the beginnings of a conversation, those that cover most first. How many messages they cover is
     /// counted along this chain: with other settings of the server it may have been another number.
     pub(crate) fn of(&self, tenant: &str, chain: &[ChainId]) -> Vec<Summary> {
+        // A history may have a million messages, and others want the lock.
+        let known: BTreeSet<ChainId> = of(&self.lock(), tenant).map(|key| key.chain).collect();
+        let found = chain.iter().enumerate().rev().filter(|(_, chain)| known.contains(chain));
+        let found: Vec<(usize, ChainId)> = found.map(|(index, &chain)| (index, chain)).collect();
         let summaries = self.lock();
-        let known = chain.iter().enumerate().rev().filter_map(|(index, &chain)| {
+        let found = found.into_iter().filter_map(|(index, chain)| {
             let summary = summaries.get(&SummaryKey { tenant: tenant.to_owned(), chain })?;
             Some(Summary { covers: index + 1, ..summary.clone() })
         });
-        known.collect()
+        found.collect()
     }
 
     /// Notes that a summary is read at this time.
@@ -113,34 +127,72 @@ impl Book {
         summaries.insert(key.clone(), summary.clone());
         let surplus: Vec<SummaryKey> = surplus.into_iter().filter(|old| old != key).collect();
         surplus.iter().for_each(|old| drop(summaries.remove(old)));
-        let mine = key.text();
-        self.write(surplus.iter().chain([key]), |text| (text == mine).then(|| summary.clone()));
+        drop(summaries);
+        if let Some(records) = &self.records {
+            records.queue(surplus.into_iter().chain([key.clone()]));
+        }
     }
 
-    /// Forgets the summaries of all beginnings of a conversation.
-    pub(crate) fn forget(&self, tenant: &str, chain: &[ChainId]) {
+    /// Forgets the summaries of all beginnings of a conversation. They are gone from the disk when
+    /// [`is_deleted`](Book::is_deleted) says so.
+    pub(crate) fn forget(&self, tenant: &str, chain: &BTreeSet<ChainId>) {
         let mut summaries = self.lock();
-        let keys = chain.iter().map(|&chain| SummaryKey { tenant: tenant.to_owned(), chain });
-        let known: Vec<SummaryKey> = keys.filter(|key| summaries.remove(key).is_some()).collect();
-        self.write(known.iter(), |_| None);
+        let known = of(&summaries, tenant).filter(|key| chain.contains(&key.chain));
+        let known: Vec<SummaryKey> = known.cloned().collect();
+        known.iter().for_each(|key| drop(summaries.remove(key)));
+        drop(summaries);
+        if let Some(records) = &self.records {
+            records.queue_deleted(known);
+        }
     }
 
-    fn write<'a>(
-        &self,
-        keys: impl Iterator<Item = &'a SummaryKey>,
-        summary: impl Fn(&str) -> Option<Summary>,
-    ) {
-        let Some(table) = &self.table else { return };
-        let texts: Vec<String> = keys.map(SummaryKey::text).collect();
-        if let Err(error) = table.change(texts.iter().map(String::as_str), |text, _| summary(text)) {
-            tracing::warn!("what is known of summaries lasts only as long as this process: {error}");
+    /// Waits until nothing of these messages is on the disk that is not in memory.
+    ///
+    /// # Errors
+    /// If the disk fails, or does nothing.
+    pub(crate) fn is_deleted(&self, tenant: &str, chain: &BTreeSet<ChainId>) -> Result<(), NotDeleted> {
+        let Some(records) = &self.records else { return Ok(()) };
+        let is_meant = |key: &SummaryKey| key.tenant == tenant && chain.contains(&key.chain);
+        if records.is_written(is_meant, CLOSING_TIME) { Ok(()) } else { Err(NotDeleted) }
+    }
+
+    /// Waits until all is on the disk, not for ever.
+    pub(crate) fn close(&self) {
+        let is_written =
+            self.records.as_ref().is_none_or(|records| records.is_written(|_| true, CLOSING_TIME));
+        if !is_written {
+            tracing::warn!("the last summaries of conversations are not written down");
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<SummaryKey, Summary>> {
-        // Every change of the map is one call, so it is whole whatever panicked.
-        self.summaries.lock().unwrap_or_else(PoisonError::into_inner)
+        self.summaries.lock()
     }
+}
+
+impl Summaries {
+    /// Writes down what is known now of these.
+    fn write(&self, keys: &BTreeSet<SummaryKey>, table: &Table<Summary>) -> Result<(), RecordsError> {
+        let now: BTreeMap<String, Option<Summary>> = {
+            let summaries = self.lock();
+            keys.iter().map(|key| (key.text(), summaries.get(key).cloned())).collect()
+        };
+        table.change(now.keys().map(String::as_str), |key, _| now.get(key).cloned().flatten())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<SummaryKey, Summary>> {
+        // Every change of the map is one call, so it is whole whatever panicked.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The summaries of a tenant.
+fn of<'a>(
+    summaries: &'a BTreeMap<SummaryKey, Summary>,
+    tenant: &'a str,
+) -> impl Iterator<Item = &'a SummaryKey> {
+    let first = SummaryKey { tenant: tenant.to_owned(), chain: ChainId([0; 32]) };
+    summaries.range(first..).map(|(key, _)| key).take_while(move |key| key.tenant == tenant)
 }
 
 /// What a tenant has too many of when another one comes.
@@ -156,23 +208,13 @@ fn surplus(summaries: &BTreeMap<SummaryKey, Summary>, tenant: &str) -> Vec<Summa
     own.into_iter().map(|(_, key)| key.clone()).collect()
 }
 
-impl SummaryKey {
-    /// As the key of a record; names hold no control characters.
-    fn text(&self) -> String {
-        let chain: String = self.chain.0.iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("{}\0{chain}", self.tenant)
+impl RecordKey for SummaryKey {
+    fn parts(&self) -> (&str, String) {
+        (&self.tenant, hex::written(self.chain.0))
     }
 
-    fn parse(text: &str) -> Option<SummaryKey> {
-        let (tenant, hex) = text.split_once('\0')?;
-        let mut chain = [0; 32];
-        if hex.len() != 2 * chain.len() {
-            return None;
-        }
-        for (i, byte) in chain.iter_mut().enumerate() {
-            *byte = u8::from_str_radix(hex.get(2 * i..2 * i + 2)?, 16).ok()?;
-        }
-        Some(SummaryKey { tenant: tenant.to_owned(), chain: ChainId(chain) })
+    fn of_parts(tenant: &str, chain: &str) -> Option<SummaryKey> {
+        Some(SummaryKey { tenant: tenant.to_owned(), chain: ChainId(hex::read(chain)?) })
     }
 }
 
@@ -217,8 +259,10 @@ mod tests {
         assert!(book.of("b", &chain).is_empty(), "another tenant's");
         assert_eq!(book.of("a", &chain[1..3])[0].covers, 1, "counted along this chain");
         assert!(book.get(&key("a", 2)).is_some() && book.get(&key("b", 2)).is_none());
-        book.forget("b", &chain);
-        book.forget("a", &chain[..3]);
+        let messages = |chain: &[ChainId]| chain.iter().copied().collect::<BTreeSet<_>>();
+        book.forget("b", &messages(&chain));
+        book.forget("a", &messages(&chain[..3]));
+        assert_eq!(book.is_deleted("a", &messages(&chain)), Ok(()));
         drop(book);
         assert_eq!(Book::open(Some(&records())).of("a", &chain).len(), 1, "what covers more is another's");
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use serde_json::Value;
 
 use super::Memory;
-use super::book::{Summary, SummaryKey};
+use super::book::{NotDeleted, Summary, SummaryKey};
 use super::identity::Identity;
 use super::measure;
 use crate::app::state::App;
@@ -46,11 +46,21 @@ impl Memory {
         Some(Remembered { summary, messages })
     }
 
-    /// Forgets what is remembered of a conversation. One that begins as it does and goes on makes its summaries anew.
-    pub(crate) fn forget(&self, tenant: &str, messages: &[Value]) {
-        if let Ok(settings) = &self.settings {
-            self.book.forget(tenant, &Identity::of(tenant, messages, None, settings).chain);
-        }
+    /// Forgets what is remembered of a conversation, and waits for the disk. One that begins as it does and goes on makes
+    /// its summaries anew.
+    ///
+    /// # Errors
+    /// If it may still be on the disk.
+    pub(crate) fn forget(&self, tenant: &str, messages: &[Value]) -> Result<(), NotDeleted> {
+        let Ok(settings) = &self.settings else { return Ok(()) };
+        let chain = Identity::of(tenant, messages, None, settings).chain.into_iter().collect();
+        self.book.forget(tenant, &chain);
+        self.book.is_deleted(tenant, &chain)
+    }
+
+    /// Waits until all summaries are on the disk, not for ever.
+    pub(crate) fn close(&self) {
+        self.book.close();
     }
 
     /// From now on the newest summary of a conversation says this, which its next turn is told.

@@ -22,6 +22,7 @@ pub(crate) mod systems;
 pub(crate) mod turn;
 mod view;
 pub(crate) mod words;
+mod write_behind;
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -28,6 +28,7 @@ use crate::{
         table,
         tasks::{self, EvalTask},
     },
+    hex,
     serving::{kv, load, load::Opened, repeat::repeat_prompt},
 };
 
@@ -95,7 +96,7 @@ fn report(args: &EvalArgs, run: &EvalRun<'_>, digest: &[u8; 32], rows: Vec<Resul
     EvalReport {
         kvik: env!("CARGO_PKG_VERSION").to_owned(),
         model: args.model.source().to_owned(),
-        digest: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
+        digest: hex::written(digest),
         command: std::env::args().collect::<Vec<_>>().join(" "),
         date: unix_seconds(),
         seed: args.seed,
