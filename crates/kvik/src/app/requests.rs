@@ -11,7 +11,9 @@ use super::{
     generation::{Answer, Generation},
     kept_prefix,
     keys::Caller,
-    lora, rate_limits,
+    lora,
+    memory::{Memory, host::Host},
+    rate_limits,
     report::trailer::{Origin, Trailer},
     state::App,
     usage_account::UsageAccount,
@@ -55,16 +57,8 @@ impl App {
         reader: Reader,
         work: impl FnOnce(&App, Presence) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let permit = self.readers.enter(reader).await?;
-        let presence = Presence::default();
-        let _client = presence.client();
         let app = self.clone();
-        let work = move || permit.read(|| work(&app, presence));
-        match tokio::task::spawn_blocking(work).await {
-            Ok(result) => result,
-            // Only this request is lost: the panic ended its own closure and held no lock.
-            Err(panic) => Err(ApiError::internal(format!("reading the request failed: {panic}"))),
-        }
+        self.readers.in_turn(reader, move |presence| work(&app, presence)).await
     }
 
     /// Reads a request, runs it and answers.
@@ -107,11 +101,7 @@ impl App {
 
     /// What the model says to a request of the background. The tenant pays for it; its place among those who wait is
     /// nobody's, so it takes none of the tenant's.
-    pub(crate) async fn say(
-        &self,
-        caller: &Caller,
-        mut request: Request,
-    ) -> Result<(String, Report), ApiError> {
+    async fn say(&self, caller: &Caller, mut request: Request) -> Result<(String, Report), ApiError> {
         let permit = caller.tenant.meter.enter(&TenantLimits::NONE, None, 0)?;
         request.adapters = self.serving.lora.usual();
         caller.tenant.sign(&mut request);
@@ -119,11 +109,7 @@ impl App {
     }
 
     /// What the model says to a request of a caller who waits.
-    pub(crate) async fn answer(
-        &self,
-        caller: &Caller,
-        mut request: Request,
-    ) -> Result<(String, Report), ApiError> {
+    async fn answer(&self, caller: &Caller, mut request: Request) -> Result<(String, Report), ApiError> {
         rate_limits::check_tokens(&caller.tenant, self.now())?;
         let permit = self.admit(caller, 1)?;
         request.adapters = self.serving.lora.usual();
@@ -159,5 +145,20 @@ impl App {
             ledger: self.ledger.clone(),
             clock: self.config.clock.clone(),
         }
+    }
+}
+
+impl Host for App {
+    fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
+    async fn said(
+        &self,
+        caller: &Caller,
+        request: Request,
+        is_waited_for: bool,
+    ) -> Result<(String, Report), ApiError> {
+        if is_waited_for { self.answer(caller, request).await } else { self.say(caller, request).await }
     }
 }

@@ -15,7 +15,7 @@ use kvik_engine::api::RequestError;
 use super::{
     conversations::Conversations,
     keys::Keys,
-    memory::{Memory, MemoryConfig},
+    memory::{Memory, MemoryConfig, Surroundings},
     metrics::Metrics,
     node_ids::NodeIds,
     prompts::Registry,
@@ -37,10 +37,8 @@ use crate::{
     settings::{sampling::SamplingArgs, size::ByteSize},
 };
 
-/// Bytes of text that are tokenized for every token of the context. Texts have three to five bytes per
-/// token: one that is a few times too long is counted exactly, so that the error can say by how much
-/// to shorten it, and one beyond this cannot fit and costs nothing.
-const TOKENIZED_BYTES_PER_TOKEN: usize = 32;
+/// Memory for histories that are needed behind answers, in units of the largest body.
+const HISTORIES: u64 = 4;
 
 /// How the server treats its clients.
 pub(crate) struct AppConfig {
@@ -72,7 +70,7 @@ pub(crate) struct AppConfig {
 
 /// The state behind the routes.
 pub(crate) struct App {
-    pub(crate) serving: Serving,
+    pub(crate) serving: Arc<Serving>,
     pub(crate) config: AppConfig,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) tally: Arc<Tally>,
@@ -87,7 +85,7 @@ pub(crate) struct App {
     /// Answers that clients go on from by their id.
     pub(crate) responses: Arc<Responses>,
     /// What is remembered of conversations.
-    pub(crate) memory: Memory,
+    pub(crate) memory: Arc<Memory>,
     /// Who may come in; replaced when the tenants file is read again.
     keys: RwLock<Arc<Keys>>,
     /// What was computed under the names that llama-server has for places to run in.
@@ -96,7 +94,7 @@ pub(crate) struct App {
     pub(super) admission: Option<Arc<AdmissionSlots>>,
     /// Memory for bodies.
     pub(crate) bodies: Arc<BodyMemory>,
-    pub(super) readers: Arc<Readers>,
+    pub(crate) readers: Arc<Readers>,
     stopping: AtomicBool,
 }
 
@@ -107,7 +105,16 @@ impl App {
         let bodies = BodyMemory::new(config.body_limit.0, shared);
         let admission = shared.then(|| AdmissionSlots::new(config.admission_slots));
         let readers = Readers::new(shared);
-        let memory = Memory::new(&config.memory, &serving, config.records.as_ref());
+        let (serving, metrics) = (Arc::new(serving), Arc::new(Metrics::new()));
+        let around = Surroundings {
+            serving: serving.clone(),
+            readers: readers.clone(),
+            metrics: metrics.clone(),
+            records: config.records.as_ref(),
+            history_bytes: config.body_limit.0.saturating_mul(HISTORIES),
+            is_shared: shared,
+        };
+        let memory = Memory::new(&config.memory, around);
         Arc::new(App {
             serving,
             registry: Registry::open(config.records.as_ref()),
@@ -119,7 +126,7 @@ impl App {
             keys: RwLock::new(Arc::new(keys)),
             slots: Arc::default(),
             admission,
-            metrics: Arc::new(Metrics::new()),
+            metrics,
             tally: Arc::new(Tally::new()),
             node_ids: NodeIds::new(),
             answered: Arc::default(),
@@ -156,20 +163,12 @@ impl App {
 
     /// Refuses a text that cannot fit the context, before seconds and memory are spent on its tokens.
     pub(crate) fn check_length(&self, text: &str) -> Result<(), ApiError> {
-        if text.len() <= self.text_bytes_max() {
-            return Ok(());
-        }
-        let context = self.serving.model.context;
-        let least = self.serving.tokenizer.tokens_at_least(text.len()).max(context + 1);
-        let error =
-            ApiError::from(RequestError::PromptTooLong { prompt_tokens: least, context_tokens: context });
-        let message = error.to_string().replace("the prompt has", "the prompt has at least");
-        Err(error.because(message))
+        self.serving.check_length(text)
     }
 
     /// Longest text that is tokenized as part of a prompt.
     pub(crate) fn text_bytes_max(&self) -> usize {
-        TOKENIZED_BYTES_PER_TOKEN.saturating_mul(self.serving.model.context)
+        self.serving.text_bytes_max()
     }
 
     /// Refuses a prompt that does not fit the context, before anything else is made of it.

@@ -37,6 +37,10 @@ struct State {
     reading: Vec<Reader>,
     /// In the order in which they came.
     waiting: VecDeque<Waiter>,
+    /// Work of nobody who waits: one at a time, beside the readers, and begun only where a permit is free that nobody
+    /// wants. So requests get every permit when they would get it without.
+    background: VecDeque<oneshot::Sender<BackgroundPermit>>,
+    is_background_on: bool,
     /// When each tenant had its last turn, counted in turns.
     turns: BTreeMap<TenantId, u64>,
     turn: u64,
@@ -64,6 +68,10 @@ pub(crate) struct Permit {
     reader: Reader,
 }
 
+/// The right to do such work; given back when dropped.
+#[derive(Debug)]
+struct BackgroundPermit(Option<Arc<Readers>>);
+
 impl Readers {
     /// `shared` where several tenants are served.
     pub(crate) fn new(shared: bool) -> Arc<Readers> {
@@ -74,6 +82,38 @@ impl Readers {
     /// Waits for a permit. Dropping the future gives up the turn.
     pub(crate) async fn enter(self: &Arc<Self>, reader: Reader) -> Result<Permit, ApiError> {
         self.line_up(reader).await.map_err(|_| ApiError::stopping())
+    }
+
+    /// Runs what takes its time on a thread for that, when it is the reader's turn. When whoever waits for it leaves, the
+    /// work is told; the permit is free only when it has ended.
+    pub(crate) async fn in_turn<T: Send + 'static>(
+        self: &Arc<Self>,
+        reader: Reader,
+        work: impl FnOnce(Presence) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let permit = self.enter(reader).await?;
+        apart(move |presence| permit.read(|| work(presence))).await
+    }
+
+    /// The same of work of the background.
+    pub(crate) async fn in_background<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(Presence) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let permit = self.enter_background().await.map_err(|_| ApiError::stopping())?;
+        apart(move |presence| {
+            let _permit = permit;
+            work(presence)
+        })
+        .await
+    }
+
+    fn enter_background(self: &Arc<Self>) -> oneshot::Receiver<BackgroundPermit> {
+        let (go, turn) = oneshot::channel();
+        let mut state = self.lock();
+        state.background.push_back(go);
+        self.fill(&mut state);
+        turn
     }
 
     fn line_up(self: &Arc<Self>, reader: Reader) -> oneshot::Receiver<Permit> {
@@ -94,6 +134,13 @@ impl Readers {
                 Ok(()) => state.seat(reader),
                 // The client has left in this moment; nobody was seated.
                 Err(mut permit) => permit.readers = None,
+            }
+        }
+        while !state.is_background_on && state.waiting.is_empty() && state.reading.len() < READERS {
+            let Some(go) = state.background.pop_front() else { return };
+            match go.send(BackgroundPermit(Some(self.clone()))) {
+                Ok(()) => state.is_background_on = true,
+                Err(mut permit) => permit.0 = None,
             }
         }
     }
@@ -142,6 +189,29 @@ impl Drop for Permit {
         if let Some(readers) = self.readers.take() {
             readers.leave(self.reader);
         }
+    }
+}
+
+impl Drop for BackgroundPermit {
+    fn drop(&mut self) {
+        if let Some(readers) = self.0.take() {
+            let mut state = readers.lock();
+            state.is_background_on = false;
+            readers.fill(&mut state);
+        }
+    }
+}
+
+/// Runs work on a thread that may take its time, and tells it when nobody waits for it any more.
+async fn apart<T: Send + 'static>(
+    work: impl FnOnce(Presence) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let presence = Presence::default();
+    let _client = presence.client();
+    match tokio::task::spawn_blocking(move || work(presence)).await {
+        Ok(result) => result,
+        // Only this request is lost: the panic ended its own closure and held no lock.
+        Err(panic) => Err(ApiError::internal(format!("reading the request failed: {panic}"))),
     }
 }
 
@@ -265,6 +335,56 @@ mod tests {
         large.remove(0);
         assert!(large[0].is_in(), "the next large one");
         assert!(ask(&readers, 0, SMALL).is_in());
+    }
+
+    /// Whatever requests do, they get their permits as if there were no background.
+    #[test]
+    fn the_background_takes_no_turn_of_a_request() {
+        for shared in [false, true] {
+            let (readers, twin) = (Readers::new(shared), Readers::new(shared));
+            let mut background: Vec<_> = (0..40).map(|_| readers.enter_background()).collect();
+            let (mut asked, mut draw) = (Vec::new(), 7u64);
+            let mut ended = 0;
+            for _ in 0..2000 {
+                draw = draw.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                let number = (draw >> 33) as usize;
+                match number % 5 {
+                    0 | 1 if asked.len() < 6 => {
+                        let (tenant, large) = ((number / 5 % 3) as u32, number.is_multiple_of(2));
+                        asked.push([&readers, &twin].map(|readers| ask(readers, tenant, large)));
+                    }
+                    2 => background.retain_mut(|turn| match turn.try_recv() {
+                        Ok(permit) => {
+                            drop(permit);
+                            ended += 1;
+                            false
+                        }
+                        Err(_) => true,
+                    }),
+                    _ if !asked.is_empty() => drop(asked.remove(number / 5 % asked.len())),
+                    _ => {}
+                }
+                for [with, without] in &mut asked {
+                    assert_eq!(with.is_in(), without.is_in());
+                }
+            }
+            assert_eq!(ended, 40, "it has its turns");
+        }
+    }
+
+    #[test]
+    fn one_piece_of_the_background_runs_at_a_time_and_none_where_requests_wait() {
+        let readers = Readers::new(false);
+        let mut reading: Vec<Asked> = (0..3).map(|_| ask(&readers, 0, SMALL)).collect();
+        let mut turns = [readers.enter_background(), readers.enter_background()];
+        assert!(turns[0].try_recv().is_err());
+        drop(reading.remove(0));
+        assert!(reading[1].is_in() && turns[0].try_recv().is_err());
+        drop(reading.remove(0));
+        let permit = turns[0].try_recv().unwrap();
+        assert!(turns[1].try_recv().is_err());
+        drop(permit);
+        assert!(turns[1].try_recv().is_ok());
     }
 
     #[test]

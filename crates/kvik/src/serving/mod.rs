@@ -24,6 +24,7 @@ use kvik_engine::stats::EngineStats;
 use kvik_engine::text::template::{ChatTemplate, Prompt};
 use kvik_engine::text::tokenizer::Tokenizer;
 
+use crate::http::error::ApiError;
 use embedding::Embedder;
 use lora::LoraAdapters;
 use retaining::Retaining;
@@ -94,7 +95,30 @@ impl ModelCard {
     }
 }
 
+/// Bytes of text that are tokenized for every token of the context. Texts have three to five bytes per
+/// token: one that is a few times too long is counted exactly, so that the error can say by how much
+/// to shorten it, and one beyond this cannot fit and costs nothing.
+const TOKENIZED_BYTES_PER_TOKEN: usize = 32;
+
 impl Serving {
+    /// Refuses a text that cannot fit the context, before seconds and memory are spent on its tokens.
+    pub(crate) fn check_length(&self, text: &str) -> Result<(), ApiError> {
+        if text.len() <= self.text_bytes_max() {
+            return Ok(());
+        }
+        let context = self.model.context;
+        let least = self.tokenizer.tokens_at_least(text.len()).max(context + 1);
+        let error =
+            ApiError::from(RequestError::PromptTooLong { prompt_tokens: least, context_tokens: context });
+        let message = error.to_string().replace("the prompt has", "the prompt has at least");
+        Err(error.because(message))
+    }
+
+    /// Longest text that is tokenized as part of a prompt.
+    pub(crate) fn text_bytes_max(&self) -> usize {
+        TOKENIZED_BYTES_PER_TOKEN.saturating_mul(self.model.context)
+    }
+
     /// Tokens of a rendered chat.
     pub(crate) fn encode_rendered(&self, prompt: &Prompt) -> Vec<Token> {
         encode_rendered(&self.tokenizer, prompt)

@@ -24,7 +24,7 @@ pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result
             refuse_unknown::<Fields>(body)?;
             app.accept_model(&tell.model)?;
             let (conversation, ..) = tell.told(&|item| app.memory.open(&tenant, item))?;
-            Ok(app.serving.encode_rendered(&conversation.render(app)?).len())
+            Ok(app.serving.encode_rendered(&conversation.render(&app.serving)?).len())
         })
         .await?;
     Ok(Json(json!({"input_tokens": tokens})))

@@ -12,7 +12,8 @@ use crate::{
         memory::{
             compact::CompactJob,
             compaction::Compaction,
-            turn::{History, Purpose, RememberedTurn},
+            render::Purpose,
+            turn::{History, RememberedTurn},
         },
         state::App,
     },
@@ -52,58 +53,61 @@ pub(crate) struct Compacted {
     pub(crate) compacting: Option<Compacting>,
 }
 
-/// What is read of a conversation that is remembered beyond the context.
+/// What is read of a conversation, and the turn where it is remembered beyond the context.
 pub(super) fn remembered(
     app: &App,
     caller: &Caller,
-    conversation: &Conversation,
+    conversation: Conversation,
     options: &Options,
     compacted: &Compacted,
-) -> Result<Option<RememberedTurn>> {
+) -> Result<(Conversation, Option<RememberedTurn>)> {
     let kept = options.conversation.is_some() && app.memory.is_possible();
     let is_compacted = compacted.before.is_some() || compacted.compacting.is_some();
-    let other = is_compacted.then(|| not_beside_compaction(conversation, options)).flatten();
+    let other = is_compacted.then(|| not_beside_compaction(&conversation, options)).flatten();
     if let Some(other) = other {
         let message = format!("a conversation is not compacted beside {other}; leave one of them out");
         return Err(ApiError::field("context_management", message));
     }
     let on = is_compacted || options.memory.unwrap_or((app.memory.on || kept) && options.reuse);
     if !on || conversation.continues() {
-        return Ok(None);
+        return Ok((conversation, None));
     }
+    let (settings, messages) = conversation.apart();
+    let settings = Arc::new(settings);
     let history = History {
         compacting: compacted.compacting.map(|compacting| compacting.threshold),
-        ..history(app, caller, conversation, compacted.before.as_ref(), Some(options))
+        ..history(app, caller, (settings.clone(), messages), compacted.before.as_ref(), Some(options))
     };
-    app.memory.turn(app, &history).map(Some)
+    let turn = app.memory.turn(history)?;
+    Ok((settings.with_messages(&turn.messages, Purpose::Answer), Some(turn)))
 }
 
 /// What is to be done to compact a conversation as a whole.
 pub(crate) fn to_compact(
     app: &App,
     caller: &Caller,
-    conversation: &Conversation,
+    conversation: Conversation,
     before: Option<&Compaction>,
 ) -> Result<CompactJob> {
-    app.memory.to_compact(app, &history(app, caller, conversation, before, None))
+    let (settings, messages) = conversation.apart();
+    app.memory.to_compact(history(app, caller, (Arc::new(settings), messages), before, None))
 }
 
-/// A conversation as it is asked, and how it is rendered.
+/// A conversation as it is asked, and how it is rendered: with the settings alone, so that what is said is held once.
 fn history<'a>(
     app: &App,
     caller: &'a Caller,
-    conversation: &'a Conversation,
+    (settings, messages): (Arc<Conversation>, Vec<Value>),
     before: Option<&'a Compaction>,
     options: Option<&Options>,
 ) -> History<'a> {
     let context = app.serving.model.context;
     let wanted = options.map_or(0, |options| options.max_tokens(context / 8, context));
-    let template = conversation.clone();
-    let render = Arc::new(move |app: &App, messages: &[Value], purpose| {
-        let prompt = template.with_messages(messages, purpose).render(app)?;
-        Ok(app.serving.encode_rendered(&prompt))
+    let serving = app.serving.clone();
+    let render = Arc::new(move |messages: &[Value], purpose| {
+        let prompt = settings.with_messages(messages, purpose).render(&serving)?;
+        Ok(serving.encode_rendered(&prompt))
     });
-    let messages = conversation.messages();
     History { caller, messages, before, compacting: None, room: wanted.min(context / 4), render }
 }
 

@@ -22,7 +22,7 @@ use crate::{
     app::{
         generation::Answer,
         keys::Caller,
-        memory::turn::{Purpose, RememberedTurn},
+        memory::turn::RememberedTurn,
         report::{comparison::Comparable, trailer::Origin},
         requests::Prepared,
         state::App,
@@ -67,11 +67,7 @@ impl ChatTurn {
         let ChatTurn { conversation, options, logprobs, compacted, id, compared_with, stream } = self;
         let (choices, kept_prefix) = (options.choices, options.kept_prefix.clone());
         let (conversation, kept) = continued(app, caller, conversation, &options)?;
-        let mut memory = remembered(app, caller, &conversation, &options, &compacted)?;
-        let conversation = match &memory {
-            Some(turn) => conversation.with_messages(&turn.messages, Purpose::Answer),
-            None => conversation,
-        };
+        let (conversation, mut memory) = remembered(app, caller, conversation, &options, &compacted)?;
         let chat = conversation.request(app, options, logprobs, body)?;
         if let Some(turn) = memory.as_mut().filter(|_| choices == 1) {
             let reading = chat.reading.clone();

@@ -209,7 +209,7 @@ fn names(app: &App, body: &Body) -> Result<Vec<Vec<Token>>> {
         Named::Conversation(conversation) => conversation.conversation()?,
         prompt => return Ok(vec![prompt.tokens(app)?]),
     };
-    let asked = app.serving.encode_rendered(&conversation.render(app)?);
+    let asked = app.serving.encode_rendered(&conversation.render(&app.serving)?);
     let goes_on = shared_tokens(app, &conversation)?;
     let both = asked[..common(&asked, &goes_on)].to_vec();
     // Less than a block names nothing.

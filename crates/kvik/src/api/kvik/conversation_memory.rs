@@ -62,7 +62,7 @@ pub(crate) async fn correct(
         let CorrectFields { summary } = CorrectFields::from_body(body)?;
         // A turn that runs makes the next summary of what this one said when it began.
         let held = app.conversations.hold(&tenant, &id)?;
-        let corrected = app.memory.correct(app, &tenant, &held.messages()?, &summary);
+        let corrected = app.memory.correct(&tenant, &held.messages()?, &summary);
         Ok(Json(memory_json(held.key(), Some(corrected.map_err(refused)?))))
     })
     .await

@@ -61,8 +61,8 @@ impl Named {
 /// What all conversations that begin so have in common.
 pub(super) fn shared_tokens(app: &App, conversation: &Conversation) -> Result<Vec<u32>> {
     let [one, other] = QUESTIONS.map(|question| conversation.and_asked(question));
-    let one = app.serving.encode_rendered(&one.render(app)?);
-    let other = app.serving.encode_rendered(&other.render(app)?);
+    let one = app.serving.encode_rendered(&one.render(&app.serving)?);
+    let other = app.serving.encode_rendered(&other.render(&app.serving)?);
     let shared = common(&one, &other);
     if shared == 0 {
         return Err(ApiError::field("messages", "requests with these messages have no token in common"));

@@ -118,7 +118,7 @@ pub(super) async fn detokenize(State(app): State<Arc<App>>, body: JsonBody) -> R
 /// `POST /apply-template`: a chat request to `{"prompt": text}`, without running it.
 pub(super) async fn apply_template(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Value>> {
     app.read(body, |app, body| {
-        let prompt = ConversationFields::from_body(body)?.conversation()?.render(app)?;
+        let prompt = ConversationFields::from_body(body)?.conversation()?.render(&app.serving)?;
         Ok(Json(json!({"prompt": prompt.text})))
     })
     .await

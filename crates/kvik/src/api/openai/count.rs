@@ -20,7 +20,7 @@ pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result
     app.read(body, |app, body| {
         let (head, conversation) = Fields::from_body(body)?;
         app.accept_model(&head.model)?;
-        let prompt = conversation.conversation()?.render(app)?;
+        let prompt = conversation.conversation()?.render(&app.serving)?;
         let tokens = app.serving.encode_rendered(&prompt).len();
         Ok(Json(json!({"object": "response.input_tokens", "input_tokens": tokens})))
     })

@@ -25,7 +25,7 @@ use crate::{
     app::{
         memory::{
             compaction::{Compaction, ForeignItem},
-            turn::Purpose,
+            render::Purpose,
         },
         report::comparison::{Answered, Parts},
         state::App,
@@ -34,6 +34,7 @@ use crate::{
         error::ApiError,
         json::{Body, Json, wrong},
     },
+    serving::Serving,
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
@@ -148,9 +149,23 @@ impl Conversation {
         self.continues
     }
 
+    /// Its settings without what is said, and that.
+    pub(crate) fn apart(self) -> (Conversation, Vec<Value>) {
+        let messages = match self.messages {
+            Value::Array(messages) => messages,
+            _ => Vec::new(),
+        };
+        (Conversation { messages: Value::Null, ..self }, messages)
+    }
+
     /// Other messages with the same settings; without the tools where they are only to be summarised.
     pub(crate) fn with_messages(&self, messages: &[Value], purpose: Purpose) -> Conversation {
-        let mut other = Conversation { messages: Value::Array(messages.to_vec()), ..self.clone() };
+        let mut other = Conversation {
+            messages: Value::Array(messages.to_vec()),
+            tools: self.tools.clone(),
+            kwargs: self.kwargs.clone(),
+            ..*self
+        };
         other.add_generation_prompt = purpose != Purpose::Ahead && self.add_generation_prompt;
         if purpose == Purpose::Summary {
             other.tools = Tools::none();
@@ -222,7 +237,7 @@ impl Conversation {
     ) -> Result<ChatRequest> {
         self.make_room_for_a_call(&options)?;
         body.still_wanted()?;
-        let prompt = self.render(app)?;
+        let prompt = self.render(&app.serving)?;
         body.still_wanted()?;
         let (reading, show) = self.reading(app, &prompt, &mut options);
         let parts = self.parts(&app.answered, &app.serving.model.name);
@@ -282,13 +297,13 @@ impl Conversation {
     }
 
     /// The prompt, and what of it the request wrote.
-    pub(crate) fn render(&self, app: &App) -> Result<Prompt> {
-        let Some(template) = &app.serving.template else {
+    pub(crate) fn render(&self, serving: &Serving) -> Result<Prompt> {
+        let Some(template) = &serving.template else {
             let message = "this model has no chat template; use /v1/completions, or start kvik with --chat-template FILE";
             return Err(ApiError::field("messages", message));
         };
         let prompt = self.text(template, SystemTime::now())?;
-        app.check_length(&prompt.text)?;
+        serving.check_length(&prompt.text)?;
         Ok(prompt)
     }
 

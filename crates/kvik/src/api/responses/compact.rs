@@ -40,7 +40,7 @@ pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result
                 return Err(ApiError::field("kvik.cache", message));
             }
             let said = tell.said(app, &reader)?;
-            to_compact(app, &reader, &said.conversation, said.before.as_ref())
+            to_compact(app, &reader, said.conversation, said.before.as_ref())
         })
         .await?;
     let (item, report) = app.memory.compact(&app, &caller, job).await?;

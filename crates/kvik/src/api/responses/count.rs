@@ -24,7 +24,7 @@ pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result
             refuse_unknown::<Fields>(body)?;
             app.accept_model(&tell.model)?;
             let said = tell.said(app, &caller)?;
-            Ok(app.serving.encode_rendered(&said.conversation.render(app)?).len())
+            Ok(app.serving.encode_rendered(&said.conversation.render(&app.serving)?).len())
         })
         .await?;
     Ok(Json(json!({"object": "response.input_tokens", "input_tokens": tokens})))

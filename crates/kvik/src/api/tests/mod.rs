@@ -13,6 +13,7 @@ mod kept_parts;
 mod llama;
 mod lora;
 mod memory;
+mod memory_bounds;
 mod memory_worlds;
 mod ollama;
 mod openapi;

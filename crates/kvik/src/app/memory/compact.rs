@@ -8,30 +8,32 @@ use serde_json::Value;
 use super::Memory;
 use super::book::SummaryKey;
 use super::compaction::Compaction;
-use super::rebuild::Rebuild;
+use super::held::HeldHistory;
+use super::host::Host;
+use super::job::Rebuild;
 use super::summary::Making;
-use super::turn::History;
-use super::view::LongConversation;
-use crate::app::{keys::Caller, state::App};
+use super::view::{History, LongConversation};
+use crate::app::keys::Caller;
 use crate::http::error::ApiError;
+
+/// When to try again where there was no memory.
+const RETRY_AFTER_S: u64 = 5;
 
 /// A conversation that is to be compacted as a whole.
 pub(crate) struct CompactJob {
     key: SummaryKey,
-    rebuild: Rebuild,
-    /// System messages, and the opening exchange where that is never let go.
-    prefix: Vec<Value>,
-    chain: [u8; 32],
+    rebuild: Arc<Rebuild>,
 }
 
 impl Memory {
     /// What is to be done for a conversation.
     ///
     /// # Errors
-    /// If the server's bounds do not fit its context, a template refuses the messages, or nothing was said.
-    pub(crate) fn to_compact(&self, app: &App, asked: &History<'_>) -> Result<CompactJob, ApiError> {
+    /// If the server's bounds do not fit its context, a template refuses the messages, nothing was said, or as many
+    /// conversations are compacted as there is memory for.
+    pub(crate) fn to_compact(&self, asked: History<'_>) -> Result<CompactJob, ApiError> {
         let settings = *self.settings()?;
-        let mut conversation = LongConversation::new(app, asked, settings, self.words.as_ref());
+        let mut conversation = LongConversation::new(&self.measure, &asked, settings, self.words.as_ref());
         let covers = conversation.chain.len();
         if covers == 0 {
             return Err(ApiError::field("input", "`input` says nothing that could be compacted"));
@@ -39,30 +41,47 @@ impl Memory {
         let mut known = self.book.of(&conversation.tenant, &conversation.chain);
         known.extend(asked.before.map(Compaction::base));
         let view = conversation.view(&known)?;
-        let rebuild = Rebuild::of(&conversation, &view, covers);
-        let ChainId(chain) = conversation.chain[covers - 1];
-        let prefix = asked.messages[..conversation.prefix].to_vec();
-        Ok(CompactJob { key: conversation.key(covers), rebuild, prefix, chain })
+        let share = self.share(&conversation, &view).ok_or_else(|| {
+            let message = "as many long conversations are summarised as there is memory for; send it again";
+            ApiError::busy(message, RETRY_AFTER_S)
+        })?;
+        let key = conversation.key(covers);
+        let outline = conversation.outline();
+        let counts = outline.counts(view.summary.as_ref());
+        let rebuild = Arc::new(Rebuild {
+            history: Arc::new(HeldHistory::new(asked.messages, counts, share)),
+            before: view.summary,
+            covers,
+            summary_max: settings.summary_max,
+            chunk_max: settings.recent_max,
+            words: outline.words,
+            render: asked.render,
+        });
+        Ok(CompactJob { key, rebuild })
     }
 
     /// Makes the summary, and the item of it; and what that has cost.
     ///
     /// # Errors
     /// If the engine refuses the summary, or the model gave none.
-    pub(crate) async fn compact(
+    pub(crate) async fn compact<H: Host>(
         &self,
-        app: &Arc<App>,
+        host: &Arc<H>,
         caller: &Caller,
         job: CompactJob,
     ) -> Result<(Value, Report), ApiError> {
-        let CompactJob { key, rebuild, prefix, chain } = job;
-        let making = Making::new(app, caller, &key, &rebuild).waited_for();
+        let CompactJob { key, rebuild } = job;
+        let wanted = self.latest.watch(&key);
+        let making = Making::new(host.clone(), caller.clone(), rebuild.clone(), wanted).waited_for();
         let summary = making.summary().await?;
         if let (Some(why), true) = (&summary.failed, summary.text.is_empty()) {
             return Err(ApiError::internal(format!("the conversation was not compacted: {why}")));
         }
-        self.book.keep(&key, summary.clone());
-        let (systems, opening) = prefix.split_at(rebuild.systems);
+        // Who has deleted it meanwhile has the item alone.
+        making.wanted.keep(summary.clone(), &self.book);
+        let history = &rebuild.history;
+        let (systems, opening) = history.prefix().split_at(history.systems);
+        let ChainId(chain) = key.chain;
         let compaction = Compaction {
             systems: systems.to_vec(),
             opening: opening.to_vec(),

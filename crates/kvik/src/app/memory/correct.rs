@@ -7,8 +7,6 @@ use serde_json::Value;
 use super::Memory;
 use super::book::{NotDeleted, Summary, SummaryKey};
 use super::identity::Identity;
-use super::measure;
-use crate::app::state::App;
 
 /// The newest summary of a conversation.
 pub(crate) struct Remembered {
@@ -46,7 +44,7 @@ impl Memory {
         Some(Remembered { summary, messages })
     }
 
-    /// Forgets what is remembered of a conversation, and waits for the disk. One that begins as it does and goes on makes
+    /// Forgets what is remembered of a conversation, ends what is being made of it, and waits for the disk. One that begins as it does and goes on makes
     /// its summaries anew.
     ///
     /// # Errors
@@ -54,7 +52,7 @@ impl Memory {
     pub(crate) fn forget(&self, tenant: &str, messages: &[Value]) -> Result<(), NotDeleted> {
         let Ok(settings) = &self.settings else { return Ok(()) };
         let chain = Identity::of(tenant, messages, None, settings).chain.into_iter().collect();
-        self.book.forget(tenant, &chain);
+        self.latest.forget(tenant, &chain, &self.book);
         self.book.is_deleted(tenant, &chain)
     }
 
@@ -69,13 +67,12 @@ impl Memory {
     /// If there is none, or it is not to be changed now, or not to this.
     pub(crate) fn correct(
         &self,
-        app: &App,
         tenant: &str,
         messages: &[Value],
         text: &str,
     ) -> Result<Remembered, CorrectionError> {
         let settings = self.settings.as_ref().map_err(|_| CorrectionError::NoSummary)?;
-        let (tokens, max) = (measure::text(app, text), settings.summary_max);
+        let (tokens, max) = (self.measure.text(text), settings.summary_max);
         if tokens > max {
             return Err(CorrectionError::TooLong { tokens, max });
         }

@@ -1,5 +1,6 @@
 //! How long messages are, in tokens.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use kvik_engine::conversation::chain::text_of;
@@ -7,14 +8,13 @@ use kvik_engine::text::template::{ChatTemplate, RenderInput};
 use kvik_engine::text::tokenizer::Tokenizer;
 use serde_json::{Map, Value, json};
 
-use crate::app::state::App;
-use crate::serving::encode_rendered;
+use crate::serving::{Serving, encode_rendered};
 
 /// Tokens around a message where no template says, at most with the usual ones.
 const AROUND_MESSAGE: usize = 8;
 
 /// Tokens that the model's template writes around a message, about: by how much an exchange more makes a prompt longer.
-pub(super) fn around_message(tokenizer: &Tokenizer, template: Option<&ChatTemplate>) -> usize {
+fn around_message(tokenizer: &Tokenizer, template: Option<&ChatTemplate>) -> usize {
     const TEXT: &str = "word";
     let rendered = |exchanges: usize| {
         let exchange = ["user", "assistant"].map(|role| json!({"role": role, "content": TEXT}));
@@ -35,17 +35,53 @@ pub(super) fn around_message(tokenizer: &Tokenizer, template: Option<&ChatTempla
     long.saturating_sub(short).div_ceil(2).saturating_sub(text)
 }
 
-/// Tokens of a message, about.
-pub(super) fn message(app: &App, message: &Value) -> usize {
-    let calls = message.get("tool_calls").map_or_else(String::new, Value::to_string);
-    text(app, &text_of(message)) + text(app, &calls) + app.memory.around_message
+/// Measures messages by the tokenizer of the model.
+pub(super) struct Measure {
+    serving: Arc<Serving>,
+    /// Tokens that the template writes around a message, about.
+    pub(super) around_message: usize,
 }
 
-/// Tokens of a text; of one that is too long to be looked at, at least a whole context.
-pub(super) fn text(app: &App, text: &str) -> usize {
-    match text.len() <= app.text_bytes_max() {
-        true => app.serving.tokenizer.encode(text, false, false).len(),
-        false => app.serving.tokenizer.tokens_at_least(text.len()).max(app.serving.model.context),
+impl Measure {
+    pub(super) fn new(serving: Arc<Serving>) -> Measure {
+        let around_message = around_message(&serving.tokenizer, serving.template.as_ref());
+        Measure { serving, around_message }
+    }
+
+    /// Tokens of the model's context.
+    pub(super) fn context(&self) -> usize {
+        self.serving.model.context
+    }
+
+    /// The model's own name.
+    pub(super) fn model(&self) -> &str {
+        &self.serving.model.own_name
+    }
+
+    /// Tokens of a message, about.
+    pub(super) fn message(&self, message: &Value) -> usize {
+        let calls = message.get("tool_calls").map_or_else(String::new, Value::to_string);
+        self.text(&text_of(message)) + self.text(&calls) + self.around_message
+    }
+
+    /// Tokens of a text; of one that is too long to be looked at, at least a whole context.
+    pub(super) fn text(&self, text: &str) -> usize {
+        match text.len() <= self.serving.text_bytes_max() {
+            true => self.serving.tokenizer.encode(text, false, false).len(),
+            false => self.serving.tokenizer.tokens_at_least(text.len()).max(self.context()),
+        }
+    }
+
+    /// Whether messages may fit the context, before anything is made of them.
+    pub(super) fn may_fit(&self, messages: &[Value]) -> bool {
+        let mut left = self.serving.text_bytes_max();
+        messages.iter().all(|message| match left.checked_sub(text_of(message).len()) {
+            Some(rest) => {
+                left = rest;
+                true
+            }
+            None => false,
+        })
     }
 }
 

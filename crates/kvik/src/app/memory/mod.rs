@@ -13,9 +13,14 @@ pub(crate) mod book;
 pub(crate) mod compact;
 pub(crate) mod compaction;
 pub(crate) mod correct;
+mod held;
+pub(crate) mod host;
 mod identity;
+mod job;
+mod latest;
 mod measure;
 pub(crate) mod rebuild;
+pub(crate) mod render;
 mod report;
 mod summary;
 pub(crate) mod systems;
@@ -30,11 +35,15 @@ use kvik_engine::conversation::{MemorySettings, MemorySettingsError};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::accounts::{ledger::Records, tenants::Secret};
-use crate::http::error::ApiError;
+use crate::app::metrics::Metrics;
+use crate::http::{error::ApiError, readers::Readers};
 use crate::serving::Serving;
 use book::Book;
 use compaction::{Compaction, ForeignItem, Seal};
-use rebuild::{Latest, MemoryJob, Pending};
+use held::HeldHistories;
+use job::{MemoryJob, Pending};
+use latest::Latest;
+use measure::Measure;
 use systems::Systems;
 use words::Words;
 
@@ -74,12 +83,26 @@ impl MemoryConfig {
     }
 }
 
+/// What memory is made with.
+pub(crate) struct Surroundings<'a> {
+    pub(crate) serving: Arc<Serving>,
+    pub(crate) readers: Arc<Readers>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) records: Option<&'a Records>,
+    /// Bytes of histories that are held behind answers, and whether several tenants share them.
+    pub(crate) history_bytes: u64,
+    pub(crate) is_shared: bool,
+}
+
 /// What the server remembers of conversations.
 pub(crate) struct Memory {
     pub(crate) on: bool,
     settings: Result<MemorySettings, MemorySettingsError>,
-    /// Tokens that a template writes around a message, about.
-    around_message: usize,
+    measure: Measure,
+    readers: Arc<Readers>,
+    metrics: Arc<Metrics>,
+    /// Room for the histories of turns that are being answered.
+    histories: Arc<HeldHistories>,
     words: Option<Words>,
     book: Arc<Book>,
     seal: Seal,
@@ -96,12 +119,16 @@ pub(crate) struct Memory {
 
 impl Memory {
     /// With what was known when the records were closed.
-    pub(crate) fn new(config: &MemoryConfig, serving: &Serving, records: Option<&Records>) -> Memory {
+    pub(crate) fn new(config: &MemoryConfig, around: Surroundings<'_>) -> Arc<Memory> {
+        let Surroundings { serving, readers, metrics, records, history_bytes, is_shared } = around;
         let (work, arriving) = unbounded_channel();
-        Memory {
+        Arc::new(Memory {
             on: config.on,
             settings: config.settings(serving.model.context),
-            around_message: measure::around_message(&serving.tokenizer, serving.template.as_ref()),
+            measure: Measure::new(serving),
+            readers,
+            metrics,
+            histories: HeldHistories::new(history_bytes, is_shared),
             words: config.words.clone(),
             book: Arc::new(Book::open(records)),
             seal: Seal::new(config.secret.clone().unwrap_or_else(Secret::of_this_process)),
@@ -110,7 +137,7 @@ impl Memory {
             work,
             pending: Pending::default(),
             arriving: Mutex::new(Some(arriving)),
-        }
+        })
     }
 
     /// What a compaction item of a tenant stands for.
@@ -129,6 +156,12 @@ impl Memory {
         self.settings.as_ref().map_err(|error| {
             ApiError::field("kvik.memory", format!("`kvik.memory` cannot be on with this server: {error}"))
         })
+    }
+
+    /// Bytes of the histories that are held behind answers.
+    #[cfg(test)]
+    pub(crate) fn history_bytes(&self) -> u64 {
+        self.histories.bytes()
     }
 
     /// The summaries to make, once.

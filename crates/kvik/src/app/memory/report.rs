@@ -2,7 +2,6 @@
 
 use serde_json::{Value, json};
 
-use super::measure;
 use super::view::{LongConversation, View};
 use crate::clock::unix_seconds;
 
@@ -20,7 +19,7 @@ pub(super) fn of(conversation: &LongConversation<'_>, view: &View, rebuilding: b
         },
         "tokens": {
             "prefix": conversation.prefix_tokens(),
-            "summary": summary.map_or(0, |summary| measure::text(conversation.app, &summary.text)),
+            "summary": summary.map_or(0, |summary| conversation.measure.text(&summary.text)),
             "recent": conversation.recent_tokens(view),
             "discarded_since": view.segments.discarded(&conversation.settings),
         },

@@ -12,13 +12,18 @@ use kvik_engine::conversation::{
 use kvik_engine::text::answer::{AnswerDelta, AnswerParser};
 use serde_json::Value;
 
-use super::book::{Summary, SummaryKey};
-use super::measure;
-use super::rebuild::{Ahead, Rebuild};
-use super::turn::{Purpose, Render};
-use crate::app::{keys::Caller, metrics::memory::SummaryOutcome, report::usage, state::App};
+use super::Memory;
+use super::book::Summary;
+use super::host::Host;
+use super::job::Rebuild;
+use super::latest::{Ahead, Wanted};
+use super::render::{Purpose, Render};
+use crate::app::{keys::Caller, metrics::memory::SummaryOutcome, report::usage};
 use crate::clock::unix_seconds;
-use crate::http::error::ApiError;
+use crate::http::{
+    error::ApiError,
+    readers::{Presence, Reader},
+};
 
 /// Pieces of a history that are summarised one after the other; of a longer one, a sample is read.
 const PIECES_MAX: usize = 8;
@@ -26,31 +31,32 @@ const PIECES_MAX: usize = 8;
 const TOOL_CHARS: usize = 1024;
 
 /// One summary that is being made.
-pub(super) struct Making<'a> {
-    app: &'a Arc<App>,
-    caller: &'a Caller,
-    key: &'a SummaryKey,
-    rebuild: &'a Rebuild,
-    /// Somebody waits for it.
-    is_waited_for: bool,
+pub(super) struct Making<H> {
+    host: Arc<H>,
+    caller: Caller,
+    rebuild: Arc<Rebuild>,
+    pub(super) wanted: Wanted,
+    /// Somebody waits for it, and reads in this turn.
+    reader: Option<Reader>,
     /// What it has cost so far.
     spent: Mutex<Report>,
 }
 
-impl<'a> Making<'a> {
-    /// The summary `key`, for nobody who waits.
-    pub(super) fn new(
-        app: &'a Arc<App>,
-        caller: &'a Caller,
-        key: &'a SummaryKey,
-        rebuild: &'a Rebuild,
-    ) -> Making<'a> {
-        Making { app, caller, key, rebuild, is_waited_for: false, spent: Mutex::default() }
+impl<H: Host> Making<H> {
+    /// The summary of what is wanted, for nobody who waits.
+    pub(super) fn new(host: Arc<H>, caller: Caller, rebuild: Arc<Rebuild>, wanted: Wanted) -> Making<H> {
+        Making { host, caller, rebuild, wanted, reader: None, spent: Mutex::default() }
     }
 
     /// The same for somebody who does.
-    pub(super) fn waited_for(self) -> Making<'a> {
-        Making { is_waited_for: true, ..self }
+    pub(super) fn waited_for(self) -> Making<H> {
+        let reader = Reader { tenant: self.caller.tenant.id, large: true };
+        Making { reader: Some(reader), ..self }
+    }
+
+    /// What is remembered.
+    pub(super) fn memory(&self) -> &Memory {
+        self.host.memory()
     }
 
     /// What it has cost so far.
@@ -62,22 +68,38 @@ impl<'a> Making<'a> {
         // Sums are whole whatever panicked.
         self.spent.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Does what takes its time on a thread for that.
+    async fn apart<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Memory, &Rebuild, &Presence) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let (memory, rebuild) = (self.host.memory().clone(), self.rebuild.clone());
+        let readers = memory.readers.clone();
+        let work = move |presence: Presence| work(&memory, &rebuild, &presence);
+        match self.reader {
+            Some(reader) => readers.in_turn(reader, work).await,
+            None => readers.in_background(work).await,
+        }
+    }
 }
 
-impl Making<'_> {
+impl<H: Host> Making<H> {
     /// Makes it, and computes the conversation as it goes on from it.
     pub(super) async fn run(&self) -> Result<(), ApiError> {
-        let book = &self.app.memory.book;
+        let book = &self.memory().book;
         // A turn that began before the summary was there ends after it: only what it said is computed then.
-        let summary = match book.get(self.key) {
+        let summary = match book.get(self.wanted.key()) {
             Some(summary) => summary,
             None => self.summary().await?,
         };
-        book.keep(self.key, summary.clone());
+        if !self.wanted.keep(summary.clone(), book) {
+            return Ok(());
+        }
         // Turns that were answered meanwhile are computed as well, so that the next one finds all of it.
-        while let Some((turns, ahead)) = self.app.memory.latest.get(self.key) {
-            self.compute(&summary, &ahead).await?;
-            if self.app.memory.latest.ends(self.key, turns, book) {
+        while let Some((turns, ahead)) = self.wanted.ahead() {
+            self.compute(&summary, ahead).await?;
+            if self.wanted.ends(turns, book) {
                 break;
             }
         }
@@ -92,7 +114,7 @@ impl Making<'_> {
             None => self.said_of_pieces().await?,
         };
         let outcome = failed.as_ref().map_or(SummaryOutcome::Made, |_| SummaryOutcome::Empty);
-        self.app.metrics.memory.summary(outcome);
+        self.memory().metrics.memory.summary(outcome);
         let updates = before.map_or(0, |summary| summary.updates) + 1;
         let made = unix_seconds();
         Ok(Summary {
@@ -111,13 +133,7 @@ impl Making<'_> {
     /// What the model says at the end of the messages that are let go. They are the beginning of what the last turns read,
     /// so that no more than the question is computed. `None` where that cannot be asked, or nothing was said.
     async fn said_in_place(&self) -> Result<Option<String>, ApiError> {
-        let Rebuild { words, prefix, systems, let_go, summary_max, .. } = self.rebuild;
-        let told = words.told(self.old(), prefix, *systems, let_go);
-        let asked = words.ask_in_place(told);
-        // A template may refuse another question there; then pieces are asked about.
-        let prompt = asked.and_then(|asked| (self.rebuild.render)(self.app, &asked, Purpose::InPlace).ok());
-        let context = self.app.serving.model.context;
-        match prompt.filter(|prompt| prompt.len() + summary_max <= context) {
+        match self.apart(|memory, rebuild, _| Ok(asked_in_place(memory, rebuild))).await? {
             Some(prompt) => Ok(Some(self.say(prompt).await?).filter(|said| !said.is_empty())),
             None => Ok(None),
         }
@@ -125,11 +141,13 @@ impl Making<'_> {
 
     /// What it says of piece after piece, and why that is not of all of them.
     async fn said_of_pieces(&self) -> Result<(String, Option<String>), ApiError> {
-        let (mut text, mut failed) = (self.old().to_owned(), None);
-        for piece in self.pieces() {
-            let question = self.rebuild.words.ask(&text, &piece);
-            let prompt = (self.rebuild.render)(self.app, &question, Purpose::Summary)?;
-            match self.say(prompt).await? {
+        let (mut text, mut failed) = (self.rebuild.old().to_owned(), None);
+        for piece in self.apart(pieces).await? {
+            let so_far = text.clone();
+            let asked = self.apart(move |_, rebuild, _| {
+                (rebuild.render)(&rebuild.words.ask(&so_far, &piece), Purpose::Summary)
+            });
+            match self.say(asked.await?).await? {
                 said if said.is_empty() => failed = Some("the model gave no summary".to_owned()),
                 said => text = said,
             }
@@ -137,43 +155,16 @@ impl Making<'_> {
         Ok((text, failed))
     }
 
-    /// The summary so far.
-    fn old(&self) -> &str {
-        self.rebuild.before.as_ref().map_or("", |summary| &summary.text)
-    }
-
-    /// The messages that are let go, in pieces that the context has room for.
-    fn pieces(&self) -> Vec<Vec<Value>> {
-        let mut messages = self.rebuild.let_go.clone();
-        lighten(&mut messages, &Lighten { tool_chars: TOOL_CHARS });
-        let mut pieces: Vec<(usize, Vec<Value>)> = Vec::new();
-        for exchange in exchanges(&messages) {
-            let exchange = &messages[exchange];
-            let tokens: usize = exchange.iter().map(|message| measure::message(self.app, message)).sum();
-            // What is longer than all that may be read at a time is not read at all.
-            if tokens > self.rebuild.chunk_max {
-                continue;
-            }
-            match pieces.last_mut() {
-                Some((all, piece)) if *all + tokens <= self.rebuild.chunk_max => {
-                    *all += tokens;
-                    piece.extend_from_slice(exchange);
-                }
-                _ => pieces.push((tokens, exchange.to_vec())),
-            }
-        }
-        sample(pieces.into_iter().map(|(_, piece)| piece).collect())
-    }
-
     /// What the model says to a prompt that asks for a summary, without thoughts.
     async fn say(&self, prompt: Vec<Token>) -> Result<String, ApiError> {
-        let request = Request { max_tokens: self.rebuild.summary_max, ignore_eos: false, ..request(prompt) };
-        let (text, report) = if self.is_waited_for {
-            let request = Request { background: false, ..request };
-            self.app.answer(self.caller, request).await?
-        } else {
-            self.app.say(self.caller, request).await?
+        let is_waited_for = self.reader.is_some();
+        let request = Request {
+            max_tokens: self.rebuild.summary_max,
+            ignore_eos: false,
+            background: !is_waited_for,
+            ..request(prompt)
         };
+        let (text, report) = self.host.said(&self.caller, request, is_waited_for).await?;
         usage::add(&mut self.lock(), &report);
         let mut parser = AnswerParser::new(false, None);
         let deltas = parser.push(&text).into_iter().chain(parser.finish());
@@ -187,25 +178,66 @@ impl Making<'_> {
     }
 
     /// Computes the conversation as it goes on behind `summary`.
-    async fn compute(&self, summary: &Summary, ahead: &Ahead) -> Result<(), ApiError> {
-        let words = &self.rebuild.words;
-        let messages = words.told(&summary.text, &ahead.prefix, ahead.systems, &ahead.recent);
-        compute(self.app, self.caller, &self.rebuild.render, &messages).await
+    async fn compute(&self, summary: &Summary, ahead: Ahead) -> Result<(), ApiError> {
+        let (words, text) = (self.rebuild.words.clone(), summary.text.clone());
+        let messages = move || {
+            let history = &ahead.history;
+            words.told(&text, history.prefix(), history.systems, &ahead.recent())
+        };
+        compute(&*self.host, &self.caller, &self.rebuild.render, messages).await
     }
 }
 
 /// Computes a conversation for what it leaves in the cache.
-pub(super) async fn compute(
-    app: &App,
+pub(super) async fn compute<H: Host>(
+    host: &H,
     caller: &Caller,
     render: &Render,
-    messages: &[Value],
+    messages: impl FnOnce() -> Vec<Value> + Send + 'static,
 ) -> Result<(), ApiError> {
-    let prompt = render(app, messages, Purpose::Ahead)?;
-    if prompt.len() > app.serving.model.context {
+    let render = render.clone();
+    let prompt = host.memory().readers.in_background(move |_| render(&messages(), Purpose::Ahead)).await?;
+    if prompt.len() > host.memory().measure.context() {
         return Ok(());
     }
-    app.say(caller, request(prompt)).await.map(drop)
+    host.said(caller, request(prompt), false).await.map(drop)
+}
+
+/// The prompt that asks for a summary where the conversation stands; `None` where there is no room for it.
+fn asked_in_place(memory: &Memory, rebuild: &Rebuild) -> Option<Vec<Token>> {
+    let Rebuild { history, words, summary_max, .. } = rebuild;
+    if !memory.measure.may_fit(rebuild.let_go()) {
+        return None;
+    }
+    let asked =
+        words.ask_in_place(words.told(rebuild.old(), history.prefix(), history.systems, rebuild.let_go()))?;
+    // A template may refuse another question there; then pieces are asked about.
+    let prompt = (rebuild.render)(&asked, Purpose::InPlace).ok()?;
+    (prompt.len() + summary_max <= memory.measure.context()).then_some(prompt)
+}
+
+/// The messages that are let go, in pieces that the context has room for.
+fn pieces(memory: &Memory, rebuild: &Rebuild, presence: &Presence) -> Result<Vec<Vec<Value>>, ApiError> {
+    let mut messages = rebuild.let_go().to_vec();
+    lighten(&mut messages, &Lighten { tool_chars: TOOL_CHARS });
+    let mut pieces: Vec<(usize, Vec<Value>)> = Vec::new();
+    for exchange in exchanges(&messages) {
+        presence.check()?;
+        let exchange = &messages[exchange];
+        let tokens: usize = exchange.iter().map(|message| memory.measure.message(message)).sum();
+        // What is longer than all that may be read at a time is not read at all.
+        if tokens > rebuild.chunk_max {
+            continue;
+        }
+        match pieces.last_mut() {
+            Some((all, piece)) if *all + tokens <= rebuild.chunk_max => {
+                *all += tokens;
+                piece.extend_from_slice(exchange);
+            }
+            _ => pieces.push((tokens, exchange.to_vec())),
+        }
+    }
+    Ok(sample(pieces.into_iter().map(|(_, piece)| piece).collect()))
 }
 
 /// A request of nobody who waits, which computes a prompt.

@@ -2,51 +2,24 @@
 
 use std::sync::Arc;
 
-use kvik_cache::Token;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::Memory;
-use super::book::Book;
+use super::book::{Book, Summary, SummaryKey};
 use super::compaction::Compaction;
-use super::rebuild::{Latest, MemoryJob, MemoryTask, Rebuild, Said};
+use super::held::{self, HeldHistory, HistoryShare};
+use super::job::{MemoryJob, MemoryTask, Pending, Rebuild};
+use super::latest::{Latest, Said};
 use super::report;
-use super::view::{LongConversation, View};
-use crate::app::{keys::Caller, state::App};
+pub(crate) use super::view::History;
+use super::view::{LongConversation, Outline, View};
+use crate::app::keys::Caller;
 use crate::clock::unix_seconds;
 use crate::http::error::ApiError;
 
-/// What messages are rendered for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Purpose {
-    /// To be answered.
-    Answer,
-    /// To be computed ahead: nobody is asked anything.
-    Ahead,
-    /// To be summarised where it stands: as it is answered, without thoughts.
-    InPlace,
-    /// To be summarised as a text: without the tools and the settings of the conversation.
-    Summary,
-}
-
-/// Makes tokens of messages, as the request's template and settings have it.
-pub(crate) type Render = Arc<dyn Fn(&App, &[Value], Purpose) -> Result<Vec<Token>, ApiError> + Send + Sync>;
-
 /// The message that an answer will be when the client sends it back.
 pub(crate) type ReadAnswer = Box<dyn Fn(&str) -> Value + Send>;
-
-/// A conversation as it is asked.
-pub(crate) struct History<'a> {
-    pub(crate) caller: &'a Caller,
-    pub(crate) messages: &'a [Value],
-    /// What stands before them.
-    pub(crate) before: Option<&'a Compaction>,
-    /// It is to be compacted, at so many tokens where it says so, and the item be given to the client.
-    pub(crate) compacting: Option<Option<usize>>,
-    /// Tokens to leave for the answer.
-    pub(crate) room: usize,
-    pub(crate) render: Render,
-}
 
 /// What a turn reads.
 pub(crate) struct RememberedTurn {
@@ -60,13 +33,24 @@ pub(crate) struct RememberedTurn {
 
 /// What is to be done behind the answer.
 struct After {
-    work: MemoryJob,
+    caller: Caller,
+    task: MemoryTask,
+    /// The summary to make, or the end of what is computed.
+    key: SummaryKey,
     /// How the conversation has gone, where a summary is to be made.
     said: Option<Said>,
     read_answer: Option<ReadAnswer>,
     queue: UnboundedSender<MemoryJob>,
+    pending: Pending,
     latest: Arc<Latest>,
     book: Arc<Book>,
+}
+
+/// A summary that is to be made, and room for what it is made of.
+struct Due {
+    /// Messages that it covers.
+    covers: usize,
+    share: HistoryShare,
 }
 
 impl Memory {
@@ -74,17 +58,17 @@ impl Memory {
     ///
     /// # Errors
     /// If the server's bounds do not fit its context, or a template refuses the messages.
-    pub(crate) fn turn(&self, app: &App, asked: &History<'_>) -> Result<RememberedTurn, ApiError> {
+    pub(crate) fn turn(&self, asked: History<'_>) -> Result<RememberedTurn, ApiError> {
         let settings = self.settings()?;
         let settings = asked.compacting.flatten().map_or(*settings, |threshold| settings.due_at(threshold));
-        let mut conversation = LongConversation::new(app, asked, settings, self.words.as_ref());
+        let mut conversation = LongConversation::new(&self.measure, &asked, settings, self.words.as_ref());
         let mut known = self.book.of(&conversation.tenant, &conversation.chain);
         known.extend(asked.before.map(Compaction::base));
         let view = conversation.view(&known)?;
         if view.covered() > 0 {
             self.book.note_read(&conversation.key(view.covered()), unix_seconds());
         }
-        app.metrics.memory.turn(view.summary.is_some(), view.forced.is_some(), view.quotes.len());
+        self.metrics.memory.turn(view.summary.is_some(), view.forced.is_some(), view.quotes.len());
         let due = self.due(&conversation, &view);
         let mut report = report::of(&conversation, &view, due.is_some());
         let systems = &asked.messages[..conversation.systems];
@@ -92,40 +76,78 @@ impl Memory {
             report["advice"] = json!(advice);
         }
         let messages = conversation.messages(&view);
-        let after = self.task(&conversation, &view, due).map(|kind| After {
-            work: MemoryJob { caller: asked.caller.clone(), kind, pending: self.pending.clone() },
-            said: due.map(|_| Said::of(&conversation)),
-            read_answer: None,
-            queue: self.work.clone(),
-            latest: self.latest.clone(),
-            book: self.book.clone(),
-        });
         let compacted = asked.compacting.and_then(|_| conversation.compacted(&view));
         let compaction = compacted.and_then(|compacted| self.seal.item(&conversation.tenant, &compacted));
+        let after = match due {
+            Some(due) => {
+                let outline = conversation.outline();
+                Some(self.after(outline, view.summary, due, asked))
+            }
+            None if view.quotes.is_empty() => None,
+            None => Some(self.ahead(&conversation, &view)),
+        };
         Ok(RememberedTurn { messages, report, compaction, after })
     }
 
-    /// Messages that the next summary covers, where one is due and not ready.
-    fn due(&self, conversation: &LongConversation<'_>, view: &View) -> Option<usize> {
+    /// The next summary, where one is due and not ready, and there is room for what it is made of.
+    fn due(&self, conversation: &LongConversation<'_>, view: &View) -> Option<Due> {
         let covers = view.covered() + view.segments.due(&conversation.settings)?.messages;
         let made = self.book.get(&conversation.key(covers));
-        (!made.is_some_and(|summary| summary.ready)).then_some(covers)
+        if made.is_some_and(|summary| summary.ready) {
+            return None;
+        }
+        let share = self.share(conversation, view)?;
+        Some(Due { covers, share })
     }
 
-    /// What is to be done behind the answer: the summary that is due, or, where something was quoted, the conversation
-    /// as the next turn reads it.
-    fn task(
-        &self,
-        conversation: &LongConversation<'_>,
-        view: &View,
-        due: Option<usize>,
-    ) -> Option<MemoryTask> {
-        let Some(covers) = due else {
-            let (messages, render) = (conversation.unquoted(view), conversation.asked.render.clone());
-            return (!view.quotes.is_empty()).then_some(MemoryTask::Ahead { messages, render });
+    /// Room for what is needed of a conversation behind the summary that is read.
+    pub(super) fn share(&self, conversation: &LongConversation<'_>, view: &View) -> Option<HistoryShare> {
+        let (prefix, behind) = conversation.asked.messages.split_at(conversation.prefix);
+        let messages = held::bytes(prefix.iter().chain(&behind[view.covered()..]));
+        let bytes = messages + size_of_val(&conversation.chain[..]) as u64;
+        self.histories.take(&conversation.tenant, bytes)
+    }
+
+    /// Behind the answer the summary that is due is made.
+    fn after(&self, outline: Outline, before: Option<Summary>, due: Due, asked: History<'_>) -> After {
+        let key = SummaryKey { tenant: outline.tenant.clone(), chain: outline.chain[due.covers - 1] };
+        let caller = asked.caller.clone();
+        let Due { covers, share } = due;
+        let counts = outline.counts(before.as_ref());
+        let history = Arc::new(HeldHistory::new(asked.messages, counts, share));
+        let rebuild = Rebuild {
+            history: history.clone(),
+            before,
+            covers,
+            summary_max: outline.settings.summary_max,
+            chunk_max: outline.settings.recent_max,
+            words: outline.words,
+            render: asked.render,
         };
-        let rebuild = Box::new(Rebuild::of(conversation, view, covers));
-        Some(MemoryTask::Rebuild { key: conversation.key(covers), rebuild })
+        let said = Said { tenant: outline.tenant, history, answer: None, chain: outline.chain };
+        self.doing(caller, key, MemoryTask::Rebuild(Arc::new(rebuild)), Some(said))
+    }
+
+    /// Behind the answer the conversation is computed as the next turn reads it, where something was quoted.
+    fn ahead(&self, conversation: &LongConversation<'_>, view: &View) -> After {
+        let key = conversation.key(conversation.chain.len());
+        let (messages, asked) = (conversation.unquoted(view), conversation.asked);
+        let task = MemoryTask::Ahead { messages, render: asked.render.clone() };
+        self.doing(asked.caller.clone(), key, task, None)
+    }
+
+    fn doing(&self, caller: Caller, key: SummaryKey, task: MemoryTask, said: Option<Said>) -> After {
+        After {
+            caller,
+            task,
+            key,
+            said,
+            read_answer: None,
+            queue: self.work.clone(),
+            pending: self.pending.clone(),
+            latest: self.latest.clone(),
+            book: self.book.clone(),
+        }
     }
 }
 
@@ -152,23 +174,21 @@ impl RememberedTurn {
         if let Some(words) = report::in_words(&self.report) {
             tracing::debug!("{words}");
         }
-        let Some(After { mut work, said, read_answer, queue, latest, book }) = self.after.take() else {
-            return;
-        };
+        let Some(after) = self.after.take() else { return };
+        let After { caller, mut task, key, said, read_answer, queue, pending, latest, book } = after;
         let answer = read_answer.map(|read| read(text));
-        let begins = match &mut work.kind {
-            MemoryTask::Rebuild { key, .. } => said.is_some_and(|mut said| {
-                said.messages.extend(answer);
-                latest.note(key, &said, &book)
-            }),
+        let wanted = match &mut task {
+            MemoryTask::Rebuild(_) => {
+                said.and_then(|said| latest.note(&key, &Said { answer, ..said }, &book))
+            }
             MemoryTask::Ahead { messages, .. } => {
                 messages.extend(answer);
-                true
+                Some(latest.watch(&key))
             }
         };
-        if begins {
+        if let Some(wanted) = wanted {
             // Nobody receives it where the server stops.
-            let _ = queue.send(work);
+            let _ = queue.send(MemoryJob { caller, task, wanted, pending });
         }
     }
 }

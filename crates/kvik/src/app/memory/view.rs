@@ -8,10 +8,10 @@ use serde_json::Value;
 use super::book::{Summary, SummaryKey};
 use super::compaction::Compaction;
 use super::identity::Identity;
-use super::measure;
-use super::turn::{History, Purpose};
+use super::measure::Measure;
+use super::render::{Purpose, Render};
 use super::words::Words;
-use crate::app::state::App;
+use crate::app::keys::Caller;
 use crate::http::error::ApiError;
 
 /// Attempts to make a prompt fit whose messages were estimated too small.
@@ -19,9 +19,22 @@ const ATTEMPTS: usize = 4;
 /// Exchanges that are quoted at a question at most.
 const QUOTES_MAX: usize = 6;
 
+/// A conversation as it is asked.
+pub(crate) struct History<'a> {
+    pub(crate) caller: &'a Caller,
+    pub(crate) messages: Vec<Value>,
+    /// What stands before them.
+    pub(crate) before: Option<&'a Compaction>,
+    /// It is to be compacted, at so many tokens where it says so, and the item be given to the client.
+    pub(crate) compacting: Option<Option<usize>>,
+    /// Tokens to leave for the answer.
+    pub(crate) room: usize,
+    pub(crate) render: Render,
+}
+
 /// A conversation that may be longer than the context, and the facts by which its segments are chosen.
 pub(super) struct LongConversation<'a> {
-    pub(super) app: &'a App,
+    pub(super) measure: &'a Measure,
     pub(super) asked: &'a History<'a>,
     pub(super) settings: MemorySettings,
     pub(super) words: Words,
@@ -34,6 +47,23 @@ pub(super) struct LongConversation<'a> {
     pub(super) chain: Vec<ChainId>,
     /// Tokens of all messages, estimated; 0 for those that no view reads.
     sizes: Vec<usize>,
+}
+
+/// Which conversation it is, and how it is remembered: what is left of it without its messages.
+pub(super) struct Outline {
+    pub(super) settings: MemorySettings,
+    pub(super) words: Words,
+    pub(super) tenant: String,
+    prefix: usize,
+    systems: usize,
+    pub(super) chain: Vec<ChainId>,
+}
+
+impl Outline {
+    /// System messages, messages that are never let go, and those behind them that the summary covers that was read.
+    pub(super) fn counts(&self, read: Option<&Summary>) -> [usize; 3] {
+        [self.systems, self.prefix, read.map_or(0, |summary| summary.covers)]
+    }
 }
 
 /// What would be read with one summary.
@@ -60,17 +90,17 @@ impl View {
 
 impl<'a> LongConversation<'a> {
     pub(super) fn new(
-        app: &'a App,
+        measure: &'a Measure,
         asked: &'a History<'a>,
         settings: MemorySettings,
         words: Option<&Words>,
     ) -> Self {
-        let messages = asked.messages;
-        let words = words.cloned().unwrap_or_else(|| Words::of(&app.serving.model.own_name, messages));
+        let messages = &asked.messages[..];
+        let words = words.cloned().unwrap_or_else(|| Words::of(measure.model(), messages));
         let tenant = asked.caller.tenant.name.clone();
         let Identity { systems, prefix, chain } = Identity::of(&tenant, messages, asked.before, &settings);
         let sizes = vec![0; messages.len()];
-        LongConversation { app, asked, settings, words, tenant, prefix, systems, chain, sizes }
+        LongConversation { measure, asked, settings, words, tenant, prefix, systems, chain, sizes }
     }
 
     /// What is read of it, given the summaries of its beginnings, those that cover most first.
@@ -81,7 +111,7 @@ impl<'a> LongConversation<'a> {
     /// If a template refuses the messages.
     pub(super) fn view(&mut self, known: &[Summary]) -> Result<View, ApiError> {
         let ready = known.iter().find(|summary| summary.ready);
-        self.measure(ready.map_or(0, |summary| summary.covers));
+        self.measure_behind(ready.map_or(0, |summary| summary.covers));
         let view = self.behind(ready.cloned());
         let view = match known.first() {
             Some(newest) if view.forced.is_some() => self.behind(Some(newest.clone())),
@@ -91,9 +121,9 @@ impl<'a> LongConversation<'a> {
     }
 
     /// Measures what is read behind a summary of so many messages. A long history is mostly covered by it.
-    fn measure(&mut self, covered: usize) {
+    fn measure_behind(&mut self, covered: usize) {
         let read = (0..self.prefix).chain(self.prefix + covered..self.asked.messages.len());
-        read.for_each(|index| self.sizes[index] = measure::message(self.app, &self.asked.messages[index]));
+        read.for_each(|index| self.sizes[index] = self.measure.message(&self.asked.messages[index]));
     }
 
     /// What is read behind a summary, nothing being quoted.
@@ -106,18 +136,18 @@ impl<'a> LongConversation<'a> {
 
     /// Tokens that recent messages may take.
     fn room(&self, summary: Option<&Summary>) -> usize {
-        let told = summary
-            .map_or(0, |summary| measure::text(self.app, &summary.text) + self.app.memory.around_message);
+        let told =
+            summary.map_or(0, |summary| self.measure.text(&summary.text) + self.measure.around_message);
         let prefix: usize = self.sizes[..self.prefix].iter().sum();
-        self.app.serving.model.context.saturating_sub(prefix + told + self.asked.room)
+        self.measure.context().saturating_sub(prefix + told + self.asked.room)
     }
 
     /// The same with quotes, and with more let go where sizes were estimated too small.
     fn fitting(&self, mut view: View) -> Result<View, ApiError> {
-        let most = self.app.serving.model.context.saturating_sub(self.asked.room);
+        let most = self.measure.context().saturating_sub(self.asked.room);
         view.quotes = self.quotes(view.unread());
         for _ in 0..ATTEMPTS {
-            let tokens = (self.asked.render)(self.app, &self.messages(&view), Purpose::Answer)?.len();
+            let tokens = (self.asked.render)(&self.messages(&view), Purpose::Answer)?.len();
             let left = view.segments.tokens() - view.forced.map_or(0, |forced| forced.tokens);
             let Some(beyond) = tokens.checked_sub(most).filter(|&beyond| beyond > 0) else { break };
             let more = view.segments.forced(left.saturating_sub(beyond), &self.settings);
@@ -158,7 +188,7 @@ impl<'a> LongConversation<'a> {
         let mut quotes: Vec<Range<usize>> = Vec::new();
         for quote in found {
             let said = &messages[quote.messages.clone()];
-            let tokens = said.iter().map(|message| measure::message(self.app, message)).sum();
+            let tokens = said.iter().map(|message| self.measure.message(message)).sum();
             if let Some(rest) = left.checked_sub(tokens) {
                 left = rest;
                 quotes.push(quote.messages);
@@ -166,6 +196,12 @@ impl<'a> LongConversation<'a> {
         }
         quotes.sort_by_key(|quote| quote.start);
         quotes
+    }
+
+    /// What is left of it without its messages.
+    pub(super) fn outline(self) -> Outline {
+        let LongConversation { settings, words, tenant, prefix, systems, chain, .. } = self;
+        Outline { settings, words, tenant, prefix, systems, chain }
     }
 
     /// Where the summary of the first `covers` messages behind the prefix is.
