@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use clap::{Args, builder::FalseyValueParser};
-use tokio::{sync::watch, task::JoinHandle};
+use tokio::{sync::watch, task::JoinHandle, time::timeout};
 
 use super::example;
 use super::flags::{
@@ -58,6 +58,9 @@ const FILES_RESERVED: u64 = 128;
 const HEAD_TIME: Duration = Duration::from_secs(75);
 /// Timeout of a write to a client that reads nothing.
 const WRITE_TIME: Duration = Duration::from_secs(60);
+
+/// How long a server that stops waits for a file.
+const LAST_TIME: Duration = Duration::from_secs(5);
 
 /// Serves OpenAI's API and llama-server's over HTTP
 #[derive(Debug, Args)]
@@ -146,7 +149,10 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
         loaded.serving.model.name.clone_from(alias);
     }
     args.embedding.apply(&mut loaded.serving.embedder);
-    runtime.block_on(serve(args, clients, loaded, port))
+    let served = runtime.block_on(serve(args, clients, loaded, port));
+    // What a file that hangs still holds is left behind.
+    runtime.shutdown_timeout(LAST_TIME);
+    served
 }
 
 /// Refuses a clock that HTTP cannot represent: the `Date` of an answer has four digits for the year.
@@ -201,7 +207,9 @@ async fn serve(args: &ServeArgs, mut clients: Clients, loaded: Loaded, port: Por
     }
     stopping.await?;
     accounts.abort();
-    upkeep::write_accounts(app.clone()).await;
+    if timeout(LAST_TIME, upkeep::write_accounts(app.clone())).await.is_err() {
+        tracing::warn!("the accounts of the last seconds were not written: their file does not answer");
+    }
     let remembering = app.clone();
     let _ = tokio::task::spawn_blocking(move || remembering.memory.close()).await;
     if let Some(spans) = app.config.spans.clone() {
