@@ -23,7 +23,7 @@ use crate::http::{
 const RETRY_AFTER_S: u64 = 1;
 
 /// What is sent of something that is kept.
-pub(crate) enum Kept {
+pub(crate) enum KeptAnswer {
     Json(Value),
     /// With its content type.
     Text(&'static str, String),
@@ -50,7 +50,7 @@ impl App {
         self: &Arc<Self>,
         caller: &Caller,
         bytes: u64,
-        read: impl FnOnce(&App) -> Result<Kept, ApiError> + Send + 'static,
+        read: impl FnOnce(&App) -> Result<KeptAnswer, ApiError> + Send + 'static,
     ) -> Result<Response, ApiError> {
         let tenant = caller.tenant.id;
         let share = self.bodies.hold(tenant, bytes).ok_or_else(no_memory)?;
@@ -64,12 +64,12 @@ impl App {
     }
 }
 
-impl Kept {
+impl KeptAnswer {
     /// Its content type, and what is sent.
     fn written(self) -> (&'static str, Vec<u8>) {
         match self {
-            Kept::Json(value) => ("application/json", value.to_string().into_bytes()),
-            Kept::Text(kind, text) => (kind, text.into_bytes()),
+            KeptAnswer::Json(value) => ("application/json", value.to_string().into_bytes()),
+            KeptAnswer::Text(kind, text) => (kind, text.into_bytes()),
         }
     }
 }

@@ -224,14 +224,14 @@ impl Permit {
     /// Reads on this thread, and gives the permit back.
     pub(crate) fn read<T>(self, read: impl FnOnce() -> T) -> T {
         /// Takes the permit off the thread also when reading panics.
-        struct Reading;
-        impl Drop for Reading {
+        struct OnThread;
+        impl Drop for OnThread {
             fn drop(&mut self) {
                 drop(PERMIT.take());
             }
         }
         PERMIT.set(Some(self));
-        let _reading = Reading;
+        let _on_thread = OnThread;
         read()
     }
 

@@ -26,7 +26,7 @@ use crate::{
             ConversationError, ConversationHead, ConversationKey, Conversations, Findings, FoundConversation,
             Held, SEARCHED_MAX, Search, first_behind,
         },
-        kept_answer::Kept,
+        kept_answer::KeptAnswer,
         keys::Caller,
         state::App,
     },
@@ -204,7 +204,7 @@ pub(crate) async fn get(
     answer(&app, caller, &id, |key, head, messages| {
         let mut shown = head_json(key, head);
         shown["messages"] = Value::Array(messages);
-        Kept::Json(shown)
+        KeptAnswer::Json(shown)
     })
     .await
 }
@@ -214,7 +214,7 @@ async fn answer(
     app: &Arc<App>,
     caller: Caller,
     id: &str,
-    word: impl FnOnce(&ConversationKey, &ConversationHead, Vec<Value>) -> Kept + Send + 'static,
+    word: impl FnOnce(&ConversationKey, &ConversationHead, Vec<Value>) -> KeptAnswer + Send + 'static,
 ) -> Result<Response> {
     let (key, head) = app.conversations.find(&caller.tenant.name, id)?;
     app.answer_kept(&caller, head.bytes, move |app| {
@@ -289,9 +289,9 @@ pub(crate) async fn export(
     answer(&app, caller, &id, move |key, head, messages| match as_markdown {
         true => {
             let name = head.name.as_ref().unwrap_or(&key.id);
-            Kept::Text("text/markdown; charset=utf-8", markdown(name, &messages))
+            KeptAnswer::Text("text/markdown; charset=utf-8", markdown(name, &messages))
         }
-        false => Kept::Json(json!({"name": head.name, "messages": messages})),
+        false => KeptAnswer::Json(json!({"name": head.name, "messages": messages})),
     })
     .await
 }

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::{
-    app::{kept_answer::Kept, keys::Caller, responses::StoredResponse, state::App},
+    app::{kept_answer::KeptAnswer, keys::Caller, responses::StoredResponse, state::App},
     http::{error::ApiError, readers::Reader},
 };
 
@@ -76,7 +76,8 @@ async fn answer(
 ) -> Result<Response> {
     let tenant = caller.tenant.name.clone();
     let bytes = app.responses.bytes(&tenant, &id)?;
-    app.answer_kept(&caller, bytes, move |app| Ok(Kept::Json(show(app.responses.get(&tenant, &id)?)))).await
+    app.answer_kept(&caller, bytes, move |app| Ok(KeptAnswer::Json(show(app.responses.get(&tenant, &id)?))))
+        .await
 }
 
 impl ListedItems {
