@@ -92,19 +92,11 @@ impl BodyMemory {
 
     /// Begins a body of this tenant.
     pub(crate) fn begin(self: &Arc<Self>, tenant: TenantId) -> BodyShare {
-        let given_up: Arc<Notify> = Arc::default();
-        let mut state = self.lock();
-        let id = state.next;
-        state.next += 1;
-        let progress = Progress::Due(Instant::now() + PATIENCE);
-        state.bodies.insert(id, Taken { tenant, arrived: 0, progress, given_up: given_up.clone() });
-        drop(state);
-        BodyShare { memory: self.clone(), id, given_up }
+        self.share(&mut self.lock(), tenant, 0, Progress::Due(Instant::now() + PATIENCE))
     }
 
     /// Takes `bytes` for an answer of this tenant, if there is memory.
     pub(crate) fn hold(self: &Arc<Self>, tenant: TenantId, bytes: u64) -> Option<BodyShare> {
-        let given_up: Arc<Notify> = Arc::default();
         let mut state = self.lock();
         let all = self.body_bytes.saturating_mul(ANSWERS);
         // One that is longer than all may be must not keep bodies out for as long as its client likes.
@@ -117,12 +109,21 @@ impl BodyMemory {
             return None;
         }
         state.taken = taken;
-        let id = state.next;
+        Some(self.share(&mut state, tenant, bytes, Progress::Answer))
+    }
+
+    /// Adds a body of which so many bytes have arrived.
+    fn share(
+        self: &Arc<Self>,
+        state: &mut State,
+        tenant: TenantId,
+        arrived: u64,
+        progress: Progress,
+    ) -> BodyShare {
+        let (id, given_up) = (state.next, Arc::<Notify>::default());
         state.next += 1;
-        let progress = Progress::Answer;
-        state.bodies.insert(id, Taken { tenant, arrived: bytes, progress, given_up: given_up.clone() });
-        drop(state);
-        Some(BodyShare { memory: self.clone(), id, given_up })
+        state.bodies.insert(id, Taken { tenant, arrived, progress, given_up: given_up.clone() });
+        BodyShare { memory: self.clone(), id, given_up }
     }
 
     /// Counts `bytes` more of a body, if there is memory; else looks for one to give up.

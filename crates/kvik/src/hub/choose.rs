@@ -1,9 +1,9 @@
 //! Chooses the files of a repository that form a model.
 
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use super::{HubError, HubSpec, RemoteFile};
+use crate::settings::logging::say;
 
 /// Quantisations in the order of preference: near lossless first, then common compromises.
 const PREFERRED: [&str; 6] = ["q8_0", "q4_k_m", "q5_k_m", "q6_k", "q4_0", "q4_k_s"];
@@ -45,14 +45,12 @@ pub(super) fn choose<'a>(spec: &HubSpec, files: &'a [RemoteFile]) -> Result<Mode
     let ggufs: Vec<&RemoteFile> = files.iter().filter(|file| is_model(&file.path)).collect();
     if let Some(file) = best(&ggufs) {
         if ggufs.len() > 1 {
-            // Who cannot be told is not.
-            let _ = writeln!(
-                io::stderr(),
+            say(&format!(
                 "hf:{spec} has {} GGUF files; taking {} (to choose: -m hf:{spec}:FILE, one of {})",
                 ggufs.len(),
                 file.path,
                 list(ggufs.iter().map(|file| file.path.as_str())),
-            );
+            ));
         }
         return Ok(one(file));
     }

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use ureq::http::{Response, StatusCode, header};
 
 use super::{Hub, HubError, HubSpec, RemoteFile, safe_path};
-use crate::hex;
+use crate::{hex, settings::logging::say};
 
 /// Connections for one file at most; a connection that brings no bytes is the last.
 const ATTEMPTS_MAX: usize = 8;
@@ -111,8 +111,7 @@ impl PartFile {
             .open(&path)
             .map_err(failed)?;
         if file.try_lock().is_err() {
-            // Who cannot be told is not.
-            let _ = writeln!(io::stderr(), "another kvik is downloading {}; waiting for it", remote.path);
+            say(&format!("another kvik is downloading {}; waiting for it", remote.path));
             file.lock().map_err(failed)?;
         }
         let size = remote.lfs.as_ref().and_then(|lfs| lfs.size).or(remote.size);

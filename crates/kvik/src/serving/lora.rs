@@ -12,7 +12,10 @@ use kvik_engine::model::{ADAPTERS_MAX, Adapter, Adapters, Model};
 use kvik_kernels::Pool;
 use serde::{Deserialize, Serialize};
 
-use crate::settings::lora::{LoraArgs, ScaledFile};
+use crate::{
+    hex,
+    settings::lora::{LoraArgs, ScaledFile},
+};
 
 /// The adapters of a server.
 #[derive(Default)]
@@ -124,7 +127,7 @@ impl LoraAdapters {
         let uses = mix.map_or(&[][..], AdapterMix::uses).iter();
         let written = uses.filter_map(|used| {
             let card = self.cards.get(used.adapter.0 as usize)?;
-            Some(WrittenUse { digest: hex(&card.digest), scale: used.scale })
+            Some(WrittenUse { digest: hex::written(card.digest), scale: used.scale })
         });
         written.collect()
     }
@@ -133,9 +136,9 @@ impl LoraAdapters {
     /// nothing: it has no number.
     pub(crate) fn read(&self, written: &[WrittenUse]) -> Option<AdapterMix> {
         AdapterMix::new(written.iter().filter_map(|WrittenUse { digest, scale }| {
-            let number = self.cards.iter().position(|card| hex(&card.digest) == *digest);
+            let number = self.cards.iter().position(|card| hex::written(card.digest) == *digest);
             let adapter = AdapterId(number.map_or(u32::MAX, |number| number as u32));
-            Some((AdapterUse { adapter, scale: *scale }, bytes(digest)?))
+            Some((AdapterUse { adapter, scale: *scale }, hex::read(digest)?))
         }))
     }
 
@@ -159,14 +162,4 @@ impl LoraCard {
             digest,
         }
     }
-}
-
-fn hex(digest: &[u8; 32]) -> String {
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn bytes(hex: &str) -> Option<[u8; 32]> {
-    let byte = |index: usize| u8::from_str_radix(hex.get(2 * index..2 * index + 2)?, 16).ok();
-    let bytes: Option<Vec<u8>> = (0..32).map(byte).collect();
-    bytes?.try_into().ok()
 }

@@ -90,7 +90,7 @@ impl Book {
     /// counted along this chain: with other settings of the server it may have been another number.
     pub(crate) fn of(&self, tenant: &str, chain: &[ChainId]) -> Vec<Summary> {
         // A history may have a million messages, and others want the lock.
-        let known: BTreeSet<ChainId> = of(&self.lock(), tenant).map(|key| key.chain).collect();
+        let known: BTreeSet<ChainId> = of(&self.lock(), tenant).map(|(key, _)| key.chain).collect();
         let found = chain.iter().enumerate().rev().filter(|(_, chain)| known.contains(chain));
         let found: Vec<(usize, ChainId)> = found.map(|(index, &chain)| (index, chain)).collect();
         let summaries = self.lock();
@@ -137,7 +137,7 @@ impl Book {
     /// [`is_deleted`](Book::is_deleted) says so.
     pub(crate) fn forget(&self, tenant: &str, chain: &BTreeSet<ChainId>) {
         let mut summaries = self.lock();
-        let known = of(&summaries, tenant).filter(|key| chain.contains(&key.chain));
+        let known = of(&summaries, tenant).map(|(key, _)| key).filter(|key| chain.contains(&key.chain));
         let known: Vec<SummaryKey> = known.cloned().collect();
         known.iter().for_each(|key| drop(summaries.remove(key)));
         drop(summaries);
@@ -190,14 +190,14 @@ impl Summaries {
 fn of<'a>(
     summaries: &'a BTreeMap<SummaryKey, Summary>,
     tenant: &'a str,
-) -> impl Iterator<Item = &'a SummaryKey> {
+) -> impl Iterator<Item = (&'a SummaryKey, &'a Summary)> {
     let first = SummaryKey { tenant: tenant.to_owned(), chain: ChainId([0; 32]) };
-    summaries.range(first..).map(|(key, _)| key).take_while(move |key| key.tenant == tenant)
+    summaries.range(first..).take_while(move |(key, _)| key.tenant == tenant)
 }
 
 /// What a tenant has too many of when another one comes.
 fn surplus(summaries: &BTreeMap<SummaryKey, Summary>, tenant: &str) -> Vec<SummaryKey> {
-    let own = summaries.iter().filter(|(key, _)| key.tenant == tenant);
+    let own = of(summaries, tenant);
     let mut own: Vec<(u64, &SummaryKey)> =
         own.map(|(key, summary)| (summary.used.max(summary.made), key)).collect();
     if own.len() < SUMMARIES_MAX {

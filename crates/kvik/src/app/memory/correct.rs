@@ -44,8 +44,8 @@ impl Memory {
         Some(Remembered { summary, messages })
     }
 
-    /// Forgets what is remembered of a conversation, ends what is being made of it, and waits for the disk. One that begins as it does and goes on makes
-    /// its summaries anew.
+    /// Forgets what is remembered of a conversation, ends what is being made of it, and waits for the disk. One that
+    /// begins as it does and goes on makes its summaries anew.
     ///
     /// # Errors
     /// If it may still be on the disk.
