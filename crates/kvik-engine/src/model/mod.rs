@@ -93,10 +93,6 @@ impl Model {
     pub fn classifier(&self) -> Option<&[f32]> {
         self.weights.classifier.as_deref()
     }
-
-    fn rope_divisors(&self) -> Option<&[f32]> {
-        self.weights.rope_divisors.as_deref()
-    }
 }
 
 /// Why a model cannot be loaded.

@@ -5,20 +5,51 @@
 //! They are rounded to f32 in the end, because that is what models were trained with.
 
 use std::f64::consts::PI;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kvik_kernels::RopeTable;
 
 use super::{RopeConfig, RopeScaling};
 
-/// Frequencies of every pair and the factor on cos and sin.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct RopeFrequencies {
-    /// Radians per position, shape `[dims / 2]`.
-    pub(crate) radians: Vec<f32>,
-    /// Multiplies cos and sin (YaRN's attention factor; 1 otherwise).
-    pub(crate) attention_factor: f32,
+/// A way in which a model rotates, with one table for all that run the model.
+pub(super) struct Rotation {
+    frequencies: RopeFrequencies,
+    table: Mutex<Option<Arc<RopeTable>>>,
 }
 
-/// Computes the frequencies of `rope`; `divisors` is the tensor `rope_freqs.weight`, shape `[dims / 2]`.
-pub(crate) fn frequencies(rope: &RopeConfig, divisors: Option<&[f32]>) -> RopeFrequencies {
+impl Rotation {
+    /// The rotation of `rope`; `divisors` is the tensor `rope_freqs.weight`, shape `[dims / 2]`.
+    pub(super) fn new(rope: &RopeConfig, divisors: Option<&[f32]>) -> Rotation {
+        Rotation { frequencies: frequencies(rope, divisors), table: Mutex::default() }
+    }
+
+    /// The table, of at least the first `positions`. It is made when it is first asked for, and anew only for
+    /// more positions than it has: a context may be much shorter than what the model was trained for.
+    pub(super) fn table(&self, positions: usize) -> Arc<RopeTable> {
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*table {
+            Some(table) if table.positions() >= positions => table.clone(),
+            _ => table.insert(Arc::new(self.frequencies.table(positions))).clone(),
+        }
+    }
+}
+
+/// Frequencies of every pair and the factor on cos and sin.
+#[derive(Debug, Clone, PartialEq)]
+struct RopeFrequencies {
+    /// Radians per position, shape `[dims / 2]`.
+    radians: Vec<f32>,
+    /// Multiplies cos and sin (YaRN's attention factor; 1 otherwise).
+    attention_factor: f32,
+}
+
+impl RopeFrequencies {
+    fn table(&self, positions: usize) -> RopeTable {
+        RopeTable::new(&self.radians, positions, self.attention_factor)
+    }
+}
+
+fn frequencies(rope: &RopeConfig, divisors: Option<&[f32]>) -> RopeFrequencies {
     let base = |pair: usize| f64::from(rope.theta).powf(-2.0 * pair as f64 / rope.dims as f64);
     let radians = (0..rope.dims / 2)
         .map(|pair| {
@@ -113,6 +144,17 @@ mod tests {
             assert!((plain[31] / stretched[31] - 8.0).abs() < 1e-5);
             assert!(stretched.iter().zip(&plain).all(|(s, p)| *s <= p * (1.0 + 1e-6) && *s >= p / 8.0001));
         }
+    }
+
+    #[test]
+    fn a_table_is_made_again_only_for_more_positions() {
+        let rotation = Rotation::new(&rope(RopeScaling::None), None);
+        let first = rotation.table(100);
+        assert_eq!((first.dims(), first.positions()), (64, 100));
+        assert!([0, 7, 100].iter().all(|&fewer| Arc::ptr_eq(&first, &rotation.table(fewer))));
+        let longer = rotation.table(101);
+        assert_eq!(longer.positions(), 101);
+        assert!(Arc::ptr_eq(&longer, &rotation.table(100)));
     }
 
     #[test]

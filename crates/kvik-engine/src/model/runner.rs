@@ -12,7 +12,6 @@ use super::batch::{Batch, Retainer, Runner, SequenceKv, StoredLayer};
 use super::decoder::{Context, Scratch, forward};
 use super::facts::FactsContext;
 use super::observation::Watched;
-use super::rope::frequencies;
 use super::{Adapters, KvMap, KvMapError, Model, ModelConfig};
 use crate::pulse::Pulse;
 
@@ -21,15 +20,15 @@ pub struct ModelRunner {
     model: Arc<Model>,
     pool: Arc<Pool>,
     arena: KvArena,
-    rope: RopeTable,
+    rope: Arc<RopeTable>,
     scratch: Scratch,
     adapters: Adapters,
     pulse: Arc<Pulse>,
 }
 
 impl ModelRunner {
-    /// Reserves `blocks` KV blocks (memory is touched as they are used) and the rotations of
-    /// `context` positions. Two models may share a pool.
+    /// Reserves `blocks` KV blocks (memory is touched as they are used). All runners of a model share the
+    /// rotations of its positions, of which `context` are at hand. Two models may share a pool.
     pub fn new(
         model: Arc<Model>,
         pool: impl Into<Arc<Pool>>,
@@ -37,8 +36,7 @@ impl ModelRunner {
         blocks: usize,
         context: usize,
     ) -> io::Result<Self> {
-        let frequencies = frequencies(&model.config().rope, model.rope_divisors());
-        let rope = RopeTable::new(&frequencies.radians, context, frequencies.attention_factor);
+        let rope = model.weights.rotation.table(context);
         let arena = KvArena::new(layout, blocks)?;
         Ok(ModelRunner {
             model,
@@ -197,5 +195,27 @@ impl Retainer for ModelRunner {
                 self.arena.write_key(layer, head, &kv.layer(layer, &blocks), index, key);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use kvik_kernels::KvFormat;
+
+    use super::*;
+    use crate::load::LoadedModel;
+
+    #[test]
+    fn runners_of_a_model_share_its_rotations() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/tiny/kvik-tiny-q8_0.gguf");
+        let LoadedModel { config, tensors, .. } = LoadedModel::open(&path).unwrap();
+        let pool = Arc::new(Pool::new(1));
+        let layout = ModelRunner::uniform_layout(&config, KvFormat::F16);
+        let model = Arc::new(Model::load(config, tensors, None, &pool, &|_, _| {}).unwrap());
+        let runner = |context| ModelRunner::new(model.clone(), pool.clone(), layout.clone(), 1, context);
+        let [first, second] = [64, 32].map(|context| runner(context).unwrap());
+        assert!(Arc::ptr_eq(&first.rope, &second.rope));
     }
 }

@@ -11,6 +11,7 @@ use super::arch::LayerShape;
 use super::convert::convert;
 use super::expected::CLASSIFIER;
 use super::feed_forward::FeedForward;
+use super::rope::Rotation;
 use super::{ModelConfig, ModelError};
 use crate::files::{TensorSource, TensorView};
 
@@ -52,8 +53,8 @@ pub(crate) struct Weights {
     pub(crate) output_norm: Vec<f32>,
     /// `[vocab, d_model]`; the embedding where the model ties them.
     pub(crate) output: Matrix,
-    /// Divisors of the rotary frequencies, `[rope_dims / 2]`.
-    pub(crate) rope_divisors: Option<Vec<f32>>,
+    /// How positions are rotated, in every layer.
+    pub(super) rotation: Rotation,
     /// What a reranker multiplies its hidden state by, `[2, d_model]`: yes, no.
     pub(crate) classifier: Option<Vec<f32>>,
 }
@@ -93,7 +94,8 @@ impl<'a> Loader<'a> {
     pub(crate) fn load(mut self) -> Result<Weights, ModelError> {
         let layers = (0..self.config.layers).map(|i| self.layer(i)).collect::<Result<_, _>>()?;
         let output_norm = self.vector("output_norm.weight")?;
-        let rope_divisors = self.optional_vector("rope_freqs.weight")?;
+        let divisors = self.optional_vector("rope_freqs.weight")?;
+        let rotation = Rotation::new(&self.config.rope, divisors.as_deref());
         let classifier = self.optional_vector(CLASSIFIER)?;
         let output = match self.left.contains("output.weight") {
             // Rows of the embedding are read from the source at every step, so it is not packed.
@@ -104,7 +106,7 @@ impl<'a> Loader<'a> {
             false => self.matrix("token_embd.weight")?,
         };
         debug_assert!(self.left.is_empty(), "expected and never read: {:?}", self.left);
-        Ok(Weights { layers, output_norm, output, rope_divisors, classifier })
+        Ok(Weights { layers, output_norm, output, rotation, classifier })
     }
 
     fn layer(&mut self, index: usize) -> Result<Layer, ModelError> {
