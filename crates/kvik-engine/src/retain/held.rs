@@ -78,8 +78,9 @@ impl Held<'_> {
         let shared = to.shared() * BLOCK_POSITIONS;
         let kept: Vec<&[u32]> = decision.kept[layer].iter().map(|kept| &kept[shared..]).collect();
         self.with_kv(|from| retainer.move_positions(layer, from, &kept, &to.tiles(layer)));
-        if let Some(sinks) = sinks {
-            sinks.rotate(retainer, layer, &Held { blocks: &[], storage: Some(to), tokens: self.tokens });
-        }
+        let Some(sinks) = sinks else { return };
+        let Some(window) = to.position(layer, sinks.count(), self.tokens) else { return };
+        let kept = Held { blocks: &[], storage: Some(to), tokens: self.tokens };
+        kept.with_kv(|kv| sinks.rotate(retainer, layer, kv, window));
     }
 }

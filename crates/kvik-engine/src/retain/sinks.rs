@@ -4,7 +4,6 @@
 //! the window would grow with it, so at each point the sinks are rotated anew, to the positions just before
 //! the window: always from copies of what they were before any rotation, so that no error adds up.
 
-use super::held::Held;
 use crate::model::batch::{Retainer, SequenceKv};
 
 /// Copies of the first keys before rotation.
@@ -23,12 +22,14 @@ impl Sinks {
         Sinks { keys: keys.collect(), count }
     }
 
-    /// Rotates the sinks of a layer of what was `kept` to the positions before the window. All heads store the same
-    /// positions.
-    pub fn rotate(&self, retainer: &mut dyn Retainer, layer: usize, kept: &Held<'_>) {
-        let Some(storage) = kept.storage else { return };
-        let Some(window) = storage.position(layer, self.count, kept.tokens) else { return };
-        let position = window - self.count as u32;
-        kept.with_kv(|kv| retainer.replace_first_keys(layer, kv, &self.keys[layer], position));
+    /// How many keys it has of each head.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Rotates the sinks of a layer of what was `kept` to the positions before `window`, that of the first key behind
+    /// them. All heads store the same positions.
+    pub fn rotate(&self, retainer: &mut dyn Retainer, layer: usize, kept: &SequenceKv<'_>, window: u32) {
+        retainer.replace_first_keys(layer, kept, &self.keys[layer], window - self.count as u32);
     }
 }
