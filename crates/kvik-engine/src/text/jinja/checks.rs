@@ -4,61 +4,11 @@ use std::rc::Rc;
 
 use super::arguments::Args;
 use super::ast::Comparison;
-use super::eval::{Interpreter, contains, equal, holds};
-use super::filters;
+use super::eval::Interpreter;
 use super::limits::{Result, failed};
+use super::names;
+use super::operators::{contains, equal, holds};
 use super::value::Value;
-
-/// Names of all tests.
-const NAMES: [&str; 42] = [
-    "!=",
-    "<",
-    "<=",
-    "==",
-    ">",
-    ">=",
-    "boolean",
-    "callable",
-    "containing",
-    "defined",
-    "divisibleby",
-    "endingwith",
-    "eq",
-    "equalto",
-    "escaped",
-    "even",
-    "false",
-    "filter",
-    "float",
-    "ge",
-    "greaterthan",
-    "gt",
-    "in",
-    "integer",
-    "iterable",
-    "le",
-    "lessthan",
-    "lower",
-    "lt",
-    "mapping",
-    "ne",
-    "none",
-    "number",
-    "odd",
-    "sameas",
-    "sequence",
-    "startingwith",
-    "string",
-    "test",
-    "true",
-    "undefined",
-    "upper",
-];
-
-/// Whether there is such a test.
-pub(super) fn exists(name: &str) -> bool {
-    NAMES.contains(&name)
-}
 
 /// `value is name(args)`
 pub(super) fn check(
@@ -100,8 +50,8 @@ pub(super) fn check(
         "startingwith" => text(value)?.starts_with(args.required_text("prefix")?.as_str()),
         "endingwith" => text(value)?.ends_with(args.required_text("suffix")?.as_str()),
         "eq" | "equalto" | "==" => equal(value, &args.required("other")?, &meter)?,
-        "filter" => value.as_str().is_some_and(filters::exists),
-        "test" => value.as_str().is_some_and(exists),
+        "filter" => value.as_str().is_some_and(names::is_filter),
+        "test" => value.as_str().is_some_and(names::is_test),
         _ => match comparison(name) {
             Some(comparison) => holds(comparison, value, &args.required("other")?, &meter)?,
             None => return Err(failed(format!("there is no test {name:?}"))),

@@ -1,8 +1,9 @@
 //! Values as text: Python's `str` and `repr`.
 
 use std::fmt::Write;
+use std::rc::Rc;
 
-use super::limits::Result;
+use super::limits::{Meter, Result};
 use super::text::{Builder, Text};
 use super::value::{List, Map, Value};
 
@@ -12,6 +13,18 @@ pub(super) fn write_value(value: &Value, out: &mut Builder) -> Result<()> {
         Value::Undefined => Ok(()),
         Value::Text(text) => out.push_text(text),
         other => write_repr(other, out),
+    }
+}
+
+/// The value as printed text.
+pub(super) fn text_of(value: &Value, meter: &Rc<Meter>) -> Result<Text> {
+    match value {
+        Value::Text(text) => Ok(text.clone()),
+        other => {
+            let mut out = Builder::new(meter)?;
+            write_value(other, &mut out)?;
+            Ok(out.finish())
+        }
     }
 }
 

@@ -3,70 +3,13 @@
 use std::rc::Rc;
 
 use super::arguments::Args;
-use super::display::write_value;
+use super::display::text_of;
 use super::eval::Interpreter;
 use super::format::printf;
 use super::limits::{Meter, Result, failed};
 use super::text::{Builder, Text};
 use super::value::Value;
 use super::{json, methods, sequences};
-
-/// Names of all filters.
-const NAMES: [&str; 48] = [
-    "abs",
-    "attr",
-    "batch",
-    "bool",
-    "capitalize",
-    "center",
-    "count",
-    "d",
-    "default",
-    "dictsort",
-    "e",
-    "escape",
-    "first",
-    "float",
-    "forceescape",
-    "format",
-    "groupby",
-    "indent",
-    "int",
-    "items",
-    "join",
-    "last",
-    "length",
-    "list",
-    "lower",
-    "map",
-    "max",
-    "min",
-    "reject",
-    "rejectattr",
-    "replace",
-    "reverse",
-    "round",
-    "safe",
-    "select",
-    "selectattr",
-    "slice",
-    "sort",
-    "split",
-    "string",
-    "sum",
-    "title",
-    "tojson",
-    "trim",
-    "unique",
-    "upper",
-    "urlencode",
-    "wordcount",
-];
-
-/// Whether a filter of this name exists.
-pub(super) fn exists(name: &str) -> bool {
-    NAMES.contains(&name)
-}
 
 /// `value | name(args)`
 pub(super) fn apply(
@@ -144,18 +87,6 @@ fn of_text(name: &str, text: &Text, args: &mut Args, meter: &Rc<Meter>) -> Resul
         "escape" | "e" | "forceescape" => escape(text, meter),
         "urlencode" => url_encode(text, meter),
         _ => Err(failed(format!("there is no filter {name:?}"))),
-    }
-}
-
-/// The value as printed text.
-pub(super) fn text_of(value: &Value, meter: &Rc<Meter>) -> Result<Text> {
-    match value {
-        Value::Text(text) => Ok(text.clone()),
-        other => {
-            let mut out = Builder::new(meter)?;
-            write_value(other, &mut out)?;
-            Ok(out.finish())
-        }
     }
 }
 

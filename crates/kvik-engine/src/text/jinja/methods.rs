@@ -5,9 +5,9 @@ use std::rc::Rc;
 
 use super::arguments::Args;
 use super::display::write_value;
-use super::eval::{equal, iterate};
 use super::format::str_format;
 use super::limits::{Fault, Meter, Result, failed};
+use super::operators::{equal, iterate};
 use super::text::{Builder, Text};
 use super::value::{List, Map, Value};
 

@@ -20,6 +20,8 @@ mod json;
 mod lexer;
 mod limits;
 mod methods;
+mod names;
+mod operators;
 mod parser;
 mod sequences;
 mod strftime;

@@ -4,11 +4,13 @@ use std::cmp::Ordering;
 use std::rc::Rc;
 
 use super::arguments::Args;
-use super::eval::{Interpreter, compare, equal, iterate, reserve};
+use super::display::text_of;
+use super::eval::Interpreter;
 use super::limits::{Meter, Result, failed};
+use super::operators::{add, compare, equal, iterate, reserve};
 use super::text::Text;
 use super::value::{List, Value};
-use super::{checks, filters, methods};
+use super::{checks, methods};
 
 /// `value | name(args)`; `None` if no filter of sequences has this name.
 pub(super) fn apply(
@@ -35,7 +37,7 @@ pub(super) fn apply(
         "batch" => batch(value, args, &meter)?,
         "slice" => slices(value, args, &meter)?,
         "split" => {
-            let text = filters::text_of(value, &meter)?;
+            let text = text_of(value, &meter)?;
             let args = std::mem::replace(args, Args::new(Vec::new(), Vec::new()));
             methods::of_text(&text, "split", args, &meter)?
         }
@@ -60,7 +62,7 @@ fn end(name: &str, value: &Value, meter: &Rc<Meter>) -> Result<Value> {
 fn join(interpreter: &Interpreter, value: &Value, args: &mut Args) -> Result<Value> {
     let meter = &interpreter.meter;
     let separator = match args.next("d") {
-        Some(separator) => filters::text_of(&separator, meter)?,
+        Some(separator) => text_of(&separator, meter)?,
         None => Text::constant(&"".into()),
     };
     let items = match args.text("attribute")? {
@@ -227,7 +229,7 @@ fn sum(interpreter: &Interpreter, value: &Value, args: &mut Args) -> Result<Valu
             Some(path) => attribute(interpreter, item, path.as_str())?,
             None => item.clone(),
         };
-        total = interpreter.sum(&total, &item)?;
+        total = add(&total, &item, &interpreter.meter)?;
     }
     Ok(total)
 }
@@ -243,7 +245,7 @@ fn map(interpreter: &mut Interpreter, value: &Value, args: &mut Args) -> Result<
     let list = iterate_if_true(value, &meter)?;
     let mut mapped = Vec::new();
     if let Some(path) = args.named("attribute") {
-        let (path, default) = (filters::text_of(&path, &meter)?, args.named("default"));
+        let (path, default) = (text_of(&path, &meter)?, args.named("default"));
         for item in &list.items {
             let value = attribute(interpreter, item, path.as_str())?;
             let default = default.as_ref().filter(|_| matches!(value, Value::Undefined)).cloned();

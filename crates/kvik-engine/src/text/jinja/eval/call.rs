@@ -5,10 +5,10 @@ use std::rc::Rc;
 use super::super::arguments::Args;
 use super::super::limits::{Fault, Result, failed};
 use super::super::methods;
+use super::super::operators::reserve;
 use super::super::strftime;
 use super::super::text::Text;
 use super::super::value::{Closure, Function, Value};
-use super::operators::reserve;
 use super::{Interpreter, write_value};
 
 /// Maximum numbers of one `range`, as in Jinja's sandbox.

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use super::super::arguments::Args;
 use super::super::ast::{Arguments, Conditional, Expr, Step};
 use super::super::limits::{Result, failed};
+use super::super::operators::{binary, holds, item, negative, slice};
 use super::super::text::Text;
 use super::super::value::{LoopValue, Value};
 use super::super::{checks, filters};
 use super::Interpreter;
-use super::operators::{binary, holds, item, negative, slice};
 
 impl Interpreter {
     pub(super) fn evaluate(&mut self, expression: &Expr) -> Result<Value> {

@@ -2,7 +2,6 @@
 
 mod call;
 mod expression;
-mod operators;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,10 +11,9 @@ use super::arguments::Args;
 use super::ast::{Body, For, Statement, StatementKind, Step, Target};
 use super::display::write_value;
 use super::limits::{Charge, Fault, Meter, RenderLimits, Result, failed};
+use super::operators::iterate;
 use super::text::{Builder, Text};
 use super::value::{Closure, List, LoopValue, Value};
-
-pub(super) use operators::{compare, contains, equal, holds, iterate, reserve};
 
 /// Maximum nesting of running statements, expressions and macros.
 const DEPTH_MAX: usize = 3000;

@@ -3,13 +3,12 @@
 use std::cmp::Ordering;
 use std::rc::Rc;
 
-use super::super::ast::{Comparison, Operator};
-use super::super::display::write_value;
-use super::super::format::printf;
-use super::super::limits::{Charge, Fault, Meter, Result, failed};
-use super::super::text::{Builder, Text};
-use super::super::value::{List, Value};
-use super::Interpreter;
+use super::ast::{Comparison, Operator};
+use super::display::write_value;
+use super::format::printf;
+use super::limits::{Charge, Fault, Meter, Result, failed};
+use super::text::{Builder, Text};
+use super::value::{List, Value};
 
 pub(super) fn binary(operator: Operator, a: &Value, b: &Value, meter: &Rc<Meter>) -> Result<Value> {
     match operator {
@@ -29,7 +28,8 @@ pub(super) fn binary(operator: Operator, a: &Value, b: &Value, meter: &Rc<Meter>
     }
 }
 
-fn add(a: &Value, b: &Value, meter: &Rc<Meter>) -> Result<Value> {
+/// `a + b`
+pub(super) fn add(a: &Value, b: &Value, meter: &Rc<Meter>) -> Result<Value> {
     match (a, b) {
         (Value::Text(a), Value::Text(b)) => {
             let mut sum = Builder::new(meter)?;
@@ -65,7 +65,7 @@ fn multiply(a: &Value, b: &Value, meter: &Rc<Meter>) -> Result<Value> {
 }
 
 /// Checks that a list of this many items fits into memory before it is created.
-pub(in crate::text::jinja) fn reserve(items: usize, meter: &Rc<Meter>) -> Result<()> {
+pub(super) fn reserve(items: usize, meter: &Rc<Meter>) -> Result<()> {
     Charge::new(meter, items.saturating_mul(size_of::<Value>())).map(drop)
 }
 
@@ -135,12 +135,7 @@ fn real(operator: Operator, a: f64, b: f64) -> Result<f64> {
     })
 }
 
-pub(in crate::text::jinja) fn holds(
-    comparison: Comparison,
-    a: &Value,
-    b: &Value,
-    meter: &Rc<Meter>,
-) -> Result<bool> {
+pub(super) fn holds(comparison: Comparison, a: &Value, b: &Value, meter: &Rc<Meter>) -> Result<bool> {
     Ok(match comparison {
         Comparison::Equal => equal(a, b, meter)?,
         Comparison::NotEqual => !equal(a, b, meter)?,
@@ -154,7 +149,7 @@ pub(in crate::text::jinja) fn holds(
 }
 
 /// Deep equality of two values.
-pub(in crate::text::jinja) fn equal(a: &Value, b: &Value, meter: &Rc<Meter>) -> Result<bool> {
+pub(super) fn equal(a: &Value, b: &Value, meter: &Rc<Meter>) -> Result<bool> {
     meter.spend_bytes(a.as_str().map_or(0, str::len))?;
     match (a, b) {
         (Value::List(a), Value::List(b)) => {
@@ -186,7 +181,7 @@ pub(in crate::text::jinja) fn equal(a: &Value, b: &Value, meter: &Rc<Meter>) -> 
 }
 
 /// The order of two values; `None` if one of them is NaN.
-pub(in crate::text::jinja) fn compare(a: &Value, b: &Value, meter: &Rc<Meter>) -> Result<Option<Ordering>> {
+pub(super) fn compare(a: &Value, b: &Value, meter: &Rc<Meter>) -> Result<Option<Ordering>> {
     meter.spend_bytes(a.as_str().map_or(0, str::len))?;
     if let (Some(a), Some(b)) = (a.as_int(), b.as_int()) {
         return Ok(Some(a.cmp(&b)));
@@ -210,7 +205,7 @@ pub(in crate::text::jinja) fn compare(a: &Value, b: &Value, meter: &Rc<Meter>) -
 }
 
 /// Whether `part` is in `whole`.
-pub(in crate::text::jinja) fn contains(whole: &Value, part: &Value, meter: &Rc<Meter>) -> Result<bool> {
+pub(super) fn contains(whole: &Value, part: &Value, meter: &Rc<Meter>) -> Result<bool> {
     match (whole, part) {
         (Value::Text(whole), Value::Text(part)) => {
             meter.spend_bytes(whole.as_str().len() + part.as_str().len())?;
@@ -234,7 +229,7 @@ pub(in crate::text::jinja) fn contains(whole: &Value, part: &Value, meter: &Rc<M
 }
 
 /// The items of a list, the keys of a mapping, the characters of a string.
-pub(in crate::text::jinja) fn iterate(value: &Value, meter: &Rc<Meter>) -> Result<Rc<List>> {
+pub(super) fn iterate(value: &Value, meter: &Rc<Meter>) -> Result<Rc<List>> {
     let items = match value {
         Value::List(list) => return Ok(list.clone()),
         Value::Map(map) => map.entries.iter().map(|(key, _)| key.clone()).collect(),
@@ -368,11 +363,4 @@ fn indices(bounds: &[Value; 3], length: usize) -> Result<Indices> {
     let distance = if step > 0 { stop - start } else { start - stop };
     let count = if distance <= 0 { 0 } else { (distance - 1) / step.abs() + 1 };
     Ok(Indices { first: start.max(0) as usize, count: count as usize, step })
-}
-
-impl Interpreter {
-    /// `a + b`
-    pub(in crate::text::jinja) fn sum(&self, a: &Value, b: &Value) -> Result<Value> {
-        add(a, b, &self.meter)
-    }
 }
