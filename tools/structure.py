@@ -72,7 +72,9 @@ def imported(module, code, rooms):
     uses = [leaf for tree in USE.findall(code) for leaf in leaves(tree)]
     paths = [tuple(leaf.split("::")) for leaf in uses + PATH.findall(code)]
     found = {room_of(absolute(path, module), rooms) for path in paths}
-    return found - {None, module}
+    # A room within another one knows where it is: that is no arrow.
+    around = {module[:depth] for depth in range(len(module))}
+    return found - {None, module} - around
 
 
 def leaves(tree):
