@@ -191,7 +191,7 @@ impl Generation {
             let (prompt, event) = event.inspect_err(|error| trailer.fail(error.code()))?;
             trailer.note(prompt, &event);
             answer.take(prompt, event, &trailer, &mut Vec::new());
-            if let Some(writing) = trailer.write(&answer) {
+            if let Some(writing) = write(&answer, &mut trailer) {
                 written(writing.await)?;
             }
         }
@@ -232,6 +232,13 @@ pub(crate) trait Answer: Send + Unpin + 'static {
 
     /// How a stream is sent.
     const WIRE: Wire;
+}
+
+/// Writes down what was said, once all prompts have ended with this answer: the client hears of the end behind that.
+fn write(answer: &impl Answer, trailer: &mut Trailer) -> Option<Writing> {
+    let unwritten = trailer.take_unwritten()?;
+    let message = answer.message()?;
+    Some(unwritten.write(message, answer.stored(trailer)))
 }
 
 /// The body of a streamed answer.
@@ -277,7 +284,7 @@ impl<A: Answer> Stream for Frames<A> {
                     trailer.note(prompt, &event);
                     answer.take(prompt, event, trailer, &mut frames);
                     frames.iter_mut().for_each(|frame| generation.account.write_cost(frame));
-                    let writing = trailer.write(answer);
+                    let writing = write(answer, trailer);
                     self.ready.extend(frames.into_iter().map(Frame::Json));
                     self.writing = writing;
                 }

@@ -11,7 +11,7 @@ use super::results::ResultRow;
 use super::run::EvalRun;
 use super::setting::{Setting, Sight, retentions, settings};
 use super::tasks::{EvalCase, EvalTask, Work};
-use crate::serving::{load, load::Opened, repeat::repeat_prompt};
+use crate::serving::{open, open::Opened, repeat::repeat_prompt};
 use crate::settings::model::ModelArgs;
 
 /// Generated cases of the embedded model that it answers.
@@ -29,7 +29,7 @@ fn cases(opened: &Opened, task: &str, count: usize) -> EvalTask {
 /// Runs the embedded model with 32-bit keys and values.
 fn with_run(tasks: &[(&str, usize)], settings: Vec<Setting>, check: impl FnOnce(&EvalRun<'_>)) {
     let args = ModelArgs::embedded();
-    let opened = load::model(&args, &args.pool()).unwrap();
+    let opened = open::model(&args, &args.pool()).unwrap();
     let tasks: Vec<EvalTask> = tasks.iter().map(|(name, count)| cases(&opened, name, *count)).collect();
     let layout = ModelRunner::layout(opened.model.config(), &KvFormat::F32.into()).unwrap();
     let Opened { model, tokenizer, template, .. } = opened;

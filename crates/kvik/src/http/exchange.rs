@@ -31,7 +31,7 @@ use tokio::time::timeout;
 
 use super::{
     connections::{Open, Phase},
-    listen::Front,
+    front::Front,
 };
 
 /// What is left of a body is read up to this length, to keep the connection.

@@ -7,12 +7,11 @@ use std::{
     future::{Future, poll_fn},
     io,
     pin::Pin,
-    sync::{Arc, PoisonError, RwLock, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     task::{Context, Poll},
     time::Duration,
 };
 
-use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
@@ -26,6 +25,7 @@ use tokio::{
 use super::{
     connections::{Connections, Open},
     exchange::Exchange,
+    front::Front,
     half_open::HalfOpen,
 };
 
@@ -44,25 +44,6 @@ pub(crate) struct ConnectionLimits {
     pub(crate) write_time: Duration,
     /// Running answers have this long to end once the server is stopping.
     pub(crate) drain_time: Duration,
-}
-
-/// What answers: one router until the model is loaded, another afterwards.
-pub(crate) struct Front(RwLock<Router>);
-
-impl Front {
-    pub(crate) fn new(router: Router) -> Arc<Front> {
-        Arc::new(Front(RwLock::new(router)))
-    }
-
-    /// From now on `router` answers, also on connections that are open.
-    pub(crate) fn replace(&self, router: Router) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = router;
-    }
-
-    pub(super) fn router(&self) -> Router {
-        // A router is whole whatever panicked.
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
 }
 
 /// Serves until `stop` turns true, then lets running answers end.

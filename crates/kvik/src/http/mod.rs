@@ -6,11 +6,13 @@ pub(crate) mod body_memory;
 mod connections;
 pub(crate) mod error;
 mod exchange;
+mod front;
 mod half_open;
 pub(crate) mod json;
 mod listen;
 pub(crate) mod origins;
 pub(crate) mod readers;
 
-pub(crate) use listen::{ConnectionLimits, Front, serve};
+pub(crate) use front::Front;
+pub(crate) use listen::{ConnectionLimits, serve};
 pub(crate) use origins::{AllowedHost, AllowedOrigin, Hosts, Senders};

@@ -9,7 +9,7 @@ use kvik_engine::schedule::DraftSetup;
 use kvik_engine::text::{stream::Vocabulary, tokenizer::Tokenizer};
 use kvik_kernels::{KvFormat, KvLayout, Pool};
 
-use super::load::{self, Opened};
+use super::open::{self, Opened};
 use crate::settings::model::ModelArgs;
 
 /// A loaded draft model.
@@ -27,7 +27,7 @@ impl DraftFile {
         tokenizer: &Tokenizer,
         pool: &Pool,
     ) -> anyhow::Result<DraftFile> {
-        let opened = load::model(&args.of(name), pool).with_context(|| format!("--draft {name}"))?;
+        let opened = open::model(&args.of(name), pool).with_context(|| format!("--draft {name}"))?;
         let Opened { model, tokenizer: own, .. } = opened;
         let (own, large) = (Vocabulary::from(&own), Vocabulary::from(tokenizer));
         check(&large, &own).with_context(|| format!("--draft {name}"))?;

@@ -4,29 +4,24 @@ use std::{path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 
 use anyhow::{Context, bail};
 use clap::{Args, builder::TypedValueParser, value_parser};
-use indicatif::{ProgressBar, ProgressStyle};
 use kvik_cache::{
     BLOCK_POSITIONS, CacheConfig,
     retain::{HeadImportance, Retention},
 };
 use kvik_engine::api::{EventSink, Probe, Request, RequestError};
 use kvik_engine::engine::{Attached, Engine, EngineConfig};
-use kvik_engine::load::{Embedding, LoadedModel};
 use kvik_engine::model::{Model, ModelRunner};
 use kvik_engine::pulse::Life;
 use kvik_engine::stats::{DraftSource, DraftSources, EngineStats};
-use kvik_engine::text::template::{ChatTemplate, TemplateError};
-use kvik_engine::text::tokenizer::Tokenizer;
-use kvik_kernels::Pool;
 
 use super::{
     budget::KvBudget,
     disk,
     draft::DraftFile,
-    embedding::Embedder,
     kv,
     lora::LoraAdapters,
     memory,
+    open::{self, Opened},
     repeat::repeat_prompt,
     retaining::{Reach, Retaining},
 };
@@ -106,41 +101,6 @@ impl Capacity {
         Capacity { parallel: 1, queue: 1, speculate: Speculate(DraftSources::ALL) };
 }
 
-/// A model with packed weights, its tokenizer and chat template.
-pub(crate) struct Opened {
-    pub(crate) model: Model,
-    pub(crate) tokenizer: Tokenizer,
-    /// `None` when the model has none and uses no known format.
-    pub(crate) template: Option<ChatTemplate>,
-    pub(crate) embedder: Embedder,
-}
-
-/// Reads a model and packs its weights on `pool`.
-pub(crate) fn model(args: &ModelArgs, pool: &Pool) -> anyhow::Result<Opened> {
-    let loaded = args.load()?;
-    let template = match loaded.template(None) {
-        Ok(template) => Some(template),
-        Err(TemplateError::Missing) => None,
-        Err(error) => return Err(error.into()),
-    };
-    let LoadedModel { config, tensors, tokenizer, embedding: Embedding { pooling, ranking }, .. } = loaded;
-    let bar = progress(args.source(), tensors.total_bytes());
-    let target = args.weights.map(Into::into);
-    let model = Model::load(config, tensors, target, pool, &|done, _| bar.set_position(done))
-        .with_context(|| format!("the model {} cannot be loaded", args.source()))?;
-    bar.finish_and_clear();
-    let classifier = model.classifier().map(Into::into);
-    let embedder = Embedder { pooling, ranking, width: model.config().d_model, classifier };
-    Ok(Opened { model, tokenizer, template, embedder })
-}
-
-/// A progress bar; indicatif hides it where standard error is not a terminal.
-fn progress(name: &str, bytes: u64) -> ProgressBar {
-    let style = ProgressStyle::with_template("loading {msg} {wide_bar} {bytes}/{total_bytes}");
-    let bar = ProgressBar::new(bytes).with_message(name.to_owned());
-    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-}
-
 /// A running engine with its model, and the division of its memory.
 pub(crate) struct Loaded {
     pub(crate) serving: Serving,
@@ -191,7 +151,7 @@ impl Inference for Engine {
 pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> anyhow::Result<Loaded> {
     let pool = Arc::new(args.pool());
     let threads = pool.threads();
-    let Opened { model, tokenizer, template, embedder } = model(args, &pool)?;
+    let Opened { model, tokenizer, template, embedder } = open::model(args, &pool)?;
     let draft =
         cache.draft.as_ref().map(|name| DraftFile::open(name, args, &tokenizer, &pool)).transpose()?;
     let lora = LoraAdapters::open(&cache.lora, &model, &pool)?;

@@ -10,7 +10,7 @@ pub(crate) mod kv;
 pub(crate) mod load;
 pub(crate) mod lora;
 mod memory;
-mod open;
+pub(crate) mod open;
 pub(crate) mod repeat;
 pub(crate) mod retaining;
 

@@ -1,11 +1,21 @@
-//! Finds the model of the flags: embedded, on disk, or downloaded first.
+//! Finds the model of the flags, embedded, on disk, or downloaded first, and packs its weights.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use kvik_engine::{files::bytes::FileBytes, load::LoadedModel};
-use kvik_kernels::Isa;
+use indicatif::{ProgressBar, ProgressStyle};
+use kvik_engine::{
+    files::bytes::FileBytes,
+    load::{Embedding, LoadedModel},
+    model::Model,
+    text::{
+        template::{ChatTemplate, TemplateError},
+        tokenizer::Tokenizer,
+    },
+};
+use kvik_kernels::{Isa, Pool};
 
+use super::embedding::Embedder;
 use crate::{
     hub::{Hub, HubSpec},
     settings::model::ModelArgs,
@@ -17,6 +27,34 @@ const EMBEDDED: Option<&[u8]> =
     Some(include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/tiny/kvik-tiny-q8_0.gguf")));
 #[cfg(not(feature = "embedded-model"))]
 const EMBEDDED: Option<&[u8]> = None;
+
+/// A model with packed weights, its tokenizer and chat template.
+pub(crate) struct Opened {
+    pub(crate) model: Model,
+    pub(crate) tokenizer: Tokenizer,
+    /// `None` when the model has none and uses no known format.
+    pub(crate) template: Option<ChatTemplate>,
+    pub(crate) embedder: Embedder,
+}
+
+/// Reads a model and packs its weights on `pool`.
+pub(crate) fn model(args: &ModelArgs, pool: &Pool) -> anyhow::Result<Opened> {
+    let loaded = args.load()?;
+    let template = match loaded.template(None) {
+        Ok(template) => Some(template),
+        Err(TemplateError::Missing) => None,
+        Err(error) => return Err(error.into()),
+    };
+    let LoadedModel { config, tensors, tokenizer, embedding: Embedding { pooling, ranking }, .. } = loaded;
+    let bar = progress(args.source(), tensors.total_bytes());
+    let target = args.weights.map(Into::into);
+    let model = Model::load(config, tensors, target, pool, &|done, _| bar.set_position(done))
+        .with_context(|| format!("the model {} cannot be loaded", args.source()))?;
+    bar.finish_and_clear();
+    let classifier = model.classifier().map(Into::into);
+    let embedder = Embedder { pooling, ranking, width: model.config().d_model, classifier };
+    Ok(Opened { model, tokenizer, template, embedder })
+}
 
 impl ModelArgs {
     /// Finds the model, downloads it if need be, and reads its headers and vocabulary.
@@ -37,6 +75,13 @@ impl ModelArgs {
         }
         Ok(loaded)
     }
+}
+
+/// A progress bar; indicatif hides it where standard error is not a terminal.
+fn progress(name: &str, bytes: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("loading {msg} {wide_bar} {bytes}/{total_bytes}");
+    let bar = ProgressBar::new(bytes).with_message(name.to_owned());
+    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
 fn embedded() -> anyhow::Result<LoadedModel> {

@@ -14,7 +14,6 @@ use super::{
 use crate::{
     app::{
         conversations::{ConversationTurn, Writing},
-        generation::Answer,
         kept_prefix::KeptPrefix,
         memory::turn::RememberedTurn,
         responses::ResponseTurn,
@@ -70,12 +69,35 @@ pub(crate) struct Trailer {
     memory: Option<Remembering>,
     /// The object `kvik.conversation`.
     conversation: Option<Value>,
-    /// What is to be written down when all prompts have ended.
-    unwritten: Option<ConversationTurn>,
-    /// The same of an answer that is to be stored.
-    unstored: Option<ResponseTurn>,
+    /// Until all prompts have ended.
+    unwritten: Option<Unwritten>,
     /// For who watches the server.
     span: Option<AnswerSpan>,
+}
+
+/// What is to be written down of an answer.
+pub(crate) struct Unwritten {
+    conversation: Option<ConversationTurn>,
+    response: Option<ResponseTurn>,
+}
+
+impl Unwritten {
+    fn take(origin: &mut Origin) -> Option<Unwritten> {
+        let unwritten =
+            Unwritten { conversation: origin.conversation.take(), response: origin.response.take() };
+        (unwritten.conversation.is_some() || unwritten.response.is_some()).then_some(unwritten)
+    }
+
+    /// Writes down the answer as a message, and as it is stored where clients may read it again.
+    pub(crate) fn write(self, message: Value, stored: Option<Value>) -> Writing {
+        let Unwritten { conversation, response } = self;
+        tokio::task::spawn_blocking(move || {
+            if let Some((response, stored)) = response.zip(stored) {
+                response.write(message.clone(), stored)?;
+            }
+            conversation.map_or(Ok(()), |turn| turn.write(message))
+        })
+    }
 }
 
 /// A turn of a conversation that is remembered, and its answer so far.
@@ -104,9 +126,8 @@ impl Trailer {
         let given = requests.iter().map(Given::to).collect();
         let retaining = app.serving.retaining.clone();
         let memory = origin.memory.take().map(|turn| Remembering { turn, answer: String::new() });
-        let unwritten = origin.conversation.take();
-        let conversation = unwritten.as_ref().map(ConversationTurn::report);
-        let unstored = origin.response.take();
+        let conversation = origin.conversation.as_ref().map(ConversationTurn::report);
+        let unwritten = Unwritten::take(&mut origin);
         let asked = origin.asked(app, requests);
         Trailer {
             asked,
@@ -118,7 +139,6 @@ impl Trailer {
             memory,
             conversation,
             unwritten,
-            unstored,
             span,
         }
     }
@@ -142,25 +162,14 @@ impl Trailer {
         }
     }
 
-    /// Writes down what was said, once all prompts have ended with this answer: the client hears of the end behind that.
-    pub(crate) fn write(&mut self, answer: &impl Answer) -> Option<Writing> {
-        if !self.is_complete() || (self.unwritten.is_none() && self.unstored.is_none()) {
-            return None;
-        }
-        let (turn, response) = (self.unwritten.take(), self.unstored.take());
-        let message = answer.message()?;
-        let stored = response.zip(answer.stored(self));
-        Some(tokio::task::spawn_blocking(move || {
-            if let Some((response, stored)) = stored {
-                response.write(message.clone(), stored)?;
-            }
-            turn.map_or(Ok(()), |turn| turn.write(message))
-        }))
+    /// What is to be written down, once all prompts have ended.
+    pub(crate) fn take_unwritten(&mut self) -> Option<Unwritten> {
+        if self.is_complete() { self.unwritten.take() } else { None }
     }
 
     /// There will be no answer: nothing is written of it, and the next may come.
     pub(crate) fn fail(&mut self, error: &str) {
-        (self.unwritten, self.unstored) = (None, None);
+        self.unwritten = None;
         self.span.iter_mut().for_each(|span| span.fail(error));
     }
 

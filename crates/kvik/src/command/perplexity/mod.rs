@@ -22,7 +22,7 @@ use kvik_kernels::KvLayout;
 use serde_json::json;
 
 use crate::{
-    serving::{kv, load},
+    serving::{kv, open},
     settings::model::ModelArgs,
 };
 
@@ -105,7 +105,7 @@ impl PerplexityArgs {
     /// Loads the model with the KV blocks of one window, and cuts the text.
     fn open(&self, text: &str) -> anyhow::Result<Opened> {
         let pool = self.model.pool();
-        let loaded = load::model(&self.model, &pool)?;
+        let loaded = open::model(&self.model, &pool)?;
         let (model, window) = (loaded.model, self.window as usize);
         if window > model.config().context {
             tracing::warn!(
