@@ -5,8 +5,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-#[path = "../../skipped.rs"]
-mod skipped;
 #[path = "traffic/mod.rs"]
 mod traffic;
 
@@ -108,7 +106,7 @@ fn what_was_popular_before_other_traffic_is_kept_when_there_is_room() {
 
 #[test]
 fn the_recorded_trace() {
-    let Some(data) = skipped::outside_data() else { return };
+    let Some(data) = kvik_testing::outside_data() else { return };
     let text = std::fs::read_to_string(data.join("mooncake_conversation_trace.jsonl")).unwrap();
     let requests = traffic::recorded(&text);
     // 1.79 and 1.53 times what LRU has at 1,000 and 5,000 blocks.
@@ -120,7 +118,7 @@ fn the_recorded_trace() {
 /// Also when it is cut, thinned out or put into another order.
 #[test]
 fn the_recorded_trace_as_the_best_policy_would() {
-    let Some(data) = skipped::outside_data() else { return };
+    let Some(data) = kvik_testing::outside_data() else { return };
     let text = std::fs::read_to_string(data.join("mooncake_conversation_trace.jsonl")).unwrap();
     let traces = traffic::variants(traffic::recorded(&text));
     for (place, (name, requests)) in traces.iter().enumerate() {

@@ -2,9 +2,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-#[path = "../../skipped.rs"]
-mod skipped;
-
 use std::time::Duration;
 
 use kvik_cache::Policy;
@@ -17,7 +14,7 @@ struct Line {
 
 #[test]
 fn hit_rates_of_the_mooncake_conversation_trace() {
-    let Some(data) = skipped::outside_data() else { return };
+    let Some(data) = kvik_testing::outside_data() else { return };
     let text = std::fs::read_to_string(data.join("mooncake_conversation_trace.jsonl")).unwrap();
     let line = |line| serde_json::from_str::<Line>(line).unwrap().hash_ids;
     let requests: Vec<TraceRequest> = text.lines().map(line).collect();

@@ -18,9 +18,6 @@ pub mod pulse;
 pub mod retain;
 pub mod sampler;
 pub mod schedule;
-#[cfg(test)]
-#[path = "../../skipped.rs"]
-mod skipped;
 pub mod stats;
 pub mod store;
 pub mod text;

@@ -2,13 +2,12 @@
 
 #![allow(clippy::unwrap_used)] // a test may fail where it stands
 
-use std::path::Path;
-
 use kvik_engine::load::LoadedModel;
 use kvik_kernels::{WeightType, dequantize, quantize};
+use kvik_testing::golden;
 
 fn open(file: &str) -> LoadedModel {
-    LoadedModel::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(file)).unwrap()
+    LoadedModel::open(&golden(file)).unwrap()
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 mod fake;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -16,6 +16,7 @@ use kvik_engine::load::LoadedModel;
 use kvik_engine::model::batch::{Batch, Output, Row, Runner, SequenceKv};
 use kvik_engine::model::{Model, ModelRunner};
 use kvik_kernels::{KvFormat, Pool};
+use kvik_testing::{golden, tiny_model};
 
 /// SplitMix64 (Steele, Lea, Flood 2014), so that histories are the same on every machine.
 struct Random(u64);
@@ -278,13 +279,9 @@ fn check_model(path: &Path, seed: u64) {
     assert!(answers.iter().any(|answer| answer.report.cached_tokens > 0));
 }
 
-fn golden(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
-}
-
 #[test]
 fn every_architecture_gives_the_same_vectors() {
-    let embedded = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/tiny/kvik-tiny-q8_0.gguf");
+    let embedded = tiny_model();
     check_model(&embedded, 1);
     for (name, seed) in [("arch-llama-gqa", 2), ("arch-qwen2", 3), ("arch-qwen3", 4), ("arch-qwen3-tied", 5)]
     {

@@ -11,7 +11,7 @@
 mod random_adapter;
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use kvik_cache::{
@@ -22,6 +22,7 @@ use kvik_engine::load::{LoadedAdapter, LoadedModel};
 use kvik_engine::model::batch::{Batch, Output, Row, Runner, SequenceKv};
 use kvik_engine::model::{Adapter, Adapters, KvMap, Model, ModelRunner};
 use kvik_kernels::{KvFormat, KvFormats, Pool};
+use kvik_testing::{golden, tiny_model};
 use random_adapter::RandomAdapter;
 
 /// The size of a history.
@@ -335,13 +336,9 @@ fn check_subject(subject: &Subject, map: &KvMap, scale: Scale, histories: u64) -
     total
 }
 
-fn golden(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
-}
-
 #[test]
 fn the_embedded_model_is_exact() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/tiny/kvik-tiny-q8_0.gguf");
+    let path = tiny_model();
     check(&path, KvFormat::F16, SHORT, 2);
 }
 

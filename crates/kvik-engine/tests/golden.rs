@@ -5,10 +5,6 @@
 
 #![allow(clippy::unwrap_used)] // a test may fail where it stands
 
-#[path = "../../skipped.rs"]
-mod skipped;
-
-use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,6 +15,7 @@ use kvik_engine::model::batch::{Batch, Output, Row, Runner, SequenceKv};
 use kvik_engine::model::{Model, ModelRunner};
 use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_kernels::{KvFormat, Pool};
+use kvik_testing::{golden, outside_data, tiny_file, tiny_model};
 use serde_json::Value;
 
 /// Largest difference of a logit in an F32 model, relative to the largest logit of its row.
@@ -65,7 +62,7 @@ fn every_architecture_agrees_in_f32() {
 
 #[test]
 fn a_trained_model_agrees_in_f32() {
-    let Some(data) = skipped::outside_data() else { return };
+    let Some(data) = outside_data() else { return };
     let complaints = equal_continuation("stories260K", &data.join("stories260K.gguf"));
     assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
 }
@@ -274,7 +271,7 @@ fn argmax(logits: &[f32]) -> Token {
 
 /// The prompt of a held-out case, in the model's chat template.
 fn held_out_prompt(answer: &Value) -> String {
-    let file = repository().join(format!("models/tiny/eval-{}.jsonl", answer["eval"].as_str().unwrap()));
+    let file = tiny_file(&format!("eval-{}.jsonl", answer["eval"].as_str().unwrap()));
     let line = answer["line"].as_u64().unwrap() as usize;
     let case: Value =
         serde_json::from_str(fs::read_to_string(file).unwrap().lines().nth(line).unwrap()).unwrap();
@@ -290,18 +287,6 @@ fn tokens(list: &Value) -> Vec<Token> {
     list.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as Token).collect()
 }
 
-fn golden(file: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(file)
-}
-
 fn golden_model(name: &str) -> PathBuf {
     golden(&format!("{name}.gguf"))
-}
-
-fn tiny_model() -> PathBuf {
-    repository().join("models/tiny/kvik-tiny-q8_0.gguf")
-}
-
-fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }

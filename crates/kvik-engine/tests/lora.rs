@@ -4,7 +4,6 @@
 
 mod random_adapter;
 
-use std::path::Path;
 use std::sync::Arc;
 
 use kvik_cache::{BlockId, Token};
@@ -17,10 +16,11 @@ use kvik_engine::load::{LoadedAdapter, LoadedModel};
 use kvik_engine::model::batch::{Batch, Output, Row, Runner, SequenceKv};
 use kvik_engine::model::{Adapter, AdapterError, Adapters, Model, ModelConfig, ModelRunner};
 use kvik_kernels::{KvFormat, Pool, WeightType, dequantize};
-use random_adapter::{RandomAdapter, bytes, head, mix};
+use kvik_testing::mix;
+use random_adapter::{RandomAdapter, bytes, head};
 
 fn golden(name: &str) -> LoadedModel {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/{name}.gguf"));
+    let path = kvik_testing::golden(&format!("{name}.gguf"));
     LoadedModel::open(&path).unwrap()
 }
 

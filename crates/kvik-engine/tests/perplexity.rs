@@ -9,18 +9,15 @@
 
 #![allow(clippy::unwrap_used)] // a test may fail where it stands
 
-#[path = "../../skipped.rs"]
-mod skipped;
-
-use std::env;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use kvik_engine::engine::perplexity::{Perplexity, Windows};
 use kvik_engine::load::LoadedModel;
 use kvik_engine::model::{Model, ModelRunner};
 use kvik_kernels::{KvFormat, Pool};
+use kvik_testing::{outside_data, tiny_file, tiny_model};
 
 /// Largest relative difference of two perplexities that count as equal.
 const DIFFERENCE_MAX: f64 = 1e-3;
@@ -36,10 +33,9 @@ struct Case {
 impl Case {
     /// The embedded model and its held-out text: models/tiny/kvik-tiny-q8_0.gguf on all of eval-text.txt.
     fn tiny() -> Case {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/tiny");
         Case {
-            model: folder.join("kvik-tiny-q8_0.gguf"),
-            text: folder.join("eval-text.txt"),
+            model: tiny_model(),
+            text: tiny_file("eval-text.txt"),
             window_tokens: 512,
             windows_max: usize::MAX,
         }
@@ -47,7 +43,7 @@ impl Case {
 
     /// A model whose windows begin with a begin-of-text token: stories260K on WikiText-2.
     fn stories() -> Option<Case> {
-        let data = skipped::outside_data()?;
+        let data = outside_data()?;
         let (model, text) = (data.join("stories260K.gguf"), data.join("wikitext-2-raw.test.txt"));
         Some(Case { model, text, window_tokens: 256, windows_max: 100 })
     }

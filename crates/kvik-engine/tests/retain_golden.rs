@@ -8,7 +8,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::env;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use kvik_cache::Token;
@@ -18,6 +18,7 @@ use kvik_engine::model::{Model, ModelRunner};
 use kvik_engine::retain::lab::Lab;
 use kvik_engine::retain::repeat::RepeatPrompt;
 use kvik_kernels::{KvFormat, Pool, WeightType};
+use kvik_testing::repository;
 use serde_json::Value;
 
 /// The smallest share of the kept positions that are the same.
@@ -255,8 +256,4 @@ fn runs(value: &Value) -> HashSet<u32> {
 
 fn tokens(list: &Value) -> Vec<Token> {
     list.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as Token).collect()
-}
-
-fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }

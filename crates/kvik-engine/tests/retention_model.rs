@@ -3,7 +3,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
-use std::path::Path;
 use std::sync::Arc;
 
 use kvik_cache::retain::Retention;
@@ -19,6 +18,7 @@ use kvik_engine::retain::stream::Stream;
 use kvik_engine::text::stream::Vocabulary;
 use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_kernels::{KvFormat, KvLayout, Pool};
+use kvik_testing::tiny_model;
 
 const CONTEXT: usize = 1024;
 
@@ -45,7 +45,7 @@ struct Tiny {
 }
 
 fn tiny(format: KvFormat) -> Tiny {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/tiny/kvik-tiny-q8_0.gguf");
+    let path = tiny_model();
     let LoadedModel { config, tensors, tokenizer, .. } = LoadedModel::open(&path).unwrap();
     let model = Arc::new(Model::load(config, tensors, None, &Pool::new(2), &|_, _| {}).unwrap());
     let layout = ModelRunner::uniform_layout(model.config(), format);

@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used)] // a test may fail where it stands
 
-use std::path::Path;
 use std::sync::Arc;
 
 use kvik_engine::engine::perplexity::Windows;
@@ -12,14 +11,14 @@ use kvik_engine::eval::sensitivity::Sensitivity;
 use kvik_engine::load::LoadedModel;
 use kvik_engine::model::{KvMap, Model, ModelConfig, ModelRunner};
 use kvik_kernels::{KvFormat, Pool};
+use kvik_testing::{tiny_file, tiny_model};
 
 const WINDOW_TOKENS: usize = 256;
 
 /// The embedded model, and the first windows of its held-out stories.
 fn open() -> (ModelRunner, Windows) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/tiny");
-    let loaded = LoadedModel::open(&folder.join("kvik-tiny-q8_0.gguf")).unwrap();
-    let text = std::fs::read_to_string(folder.join("eval-text.txt")).unwrap();
+    let loaded = LoadedModel::open(&tiny_model()).unwrap();
+    let text = std::fs::read_to_string(tiny_file("eval-text.txt")).unwrap();
     let windows = Windows::new(&loaded.tokenizer, &text, WINDOW_TOKENS, 2).unwrap();
     let LoadedModel { config, tensors, .. } = loaded;
     let pool = Pool::new(2);

@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::path::Path;
 use std::sync::Arc;
 
 use kvik_cache::{CacheConfig, Policy};
@@ -12,12 +11,13 @@ use kvik_engine::load::LoadedModel;
 use kvik_engine::model::{Model, ModelRunner};
 use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_kernels::{KvFormat, Pool};
+use kvik_testing::tiny_model;
 
 const CONTEXT: usize = 512;
 
 /// An engine that computes on so many threads, and whose cache holds `blocks` blocks.
 fn engine(threads: usize, blocks: usize) -> (Engine, Tokenizer) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/tiny/kvik-tiny-q8_0.gguf");
+    let path = tiny_model();
     let LoadedModel { config, tensors, tokenizer, .. } = LoadedModel::open(&path).unwrap();
     let pool = Pool::new(threads);
     let model = Arc::new(Model::load(config, tensors, None, &pool, &|_, _| {}).unwrap());

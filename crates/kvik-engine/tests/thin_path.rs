@@ -2,9 +2,6 @@
 
 #![allow(clippy::unwrap_used)] // a test may fail where it stands
 
-#[path = "../../skipped.rs"]
-mod skipped;
-
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,6 +12,7 @@ use kvik_engine::model::batch::{Batch, Output, Row, Runner, SequenceKv};
 use kvik_engine::model::{Model, ModelError, ModelRunner};
 use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_kernels::{KvFormat, Pool};
+use kvik_testing::{golden, outside_data, tiny_model};
 
 /// Opens a model with `positions` of KV.
 fn open(path: &Path, positions: usize) -> (ModelRunner, Tokenizer) {
@@ -52,7 +50,7 @@ fn greedy(runner: &mut ModelRunner, tokens: &mut Vec<Token>, count: usize, stop:
 
 #[test]
 fn the_first_tokens_of_stories_match_the_reference() {
-    let Some(data) = skipped::outside_data() else { return };
+    let Some(data) = outside_data() else { return };
     let (mut runner, tokenizer) = open(&data.join("stories260K.gguf"), 64);
     let mut tokens = vec![tokenizer.bos().unwrap()];
     greedy(&mut runner, &mut tokens, 19, |_| false);
@@ -63,7 +61,7 @@ fn the_first_tokens_of_stories_match_the_reference() {
 
 #[test]
 fn the_embedded_model_triages_a_notification() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/tiny/kvik-tiny-q8_0.gguf");
+    let path = tiny_model();
     let (mut runner, tokenizer) = open(&path, 1024);
     let prompt = "<|im_start|>system\nYou are a notification assistant. Choose one folder and one priority.\n\n\
         Folders:\n- parcels and couriers: Deliveries\n- chats with friends: Social\n\nPriority:\n\
@@ -80,7 +78,7 @@ fn the_embedded_model_triages_a_notification() {
 /// The embedding is read at every step, so a model without one must be refused when it is loaded.
 #[test]
 fn a_model_without_an_embedding_is_refused() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/arch-llama-gqa.gguf");
+    let path = golden("arch-llama-gqa.gguf");
     let config = LoadedModel::open(&path).unwrap().config;
     let header = b"{}";
     let nothing = [&(header.len() as u64).to_le_bytes()[..], header].concat();

@@ -2,12 +2,11 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
-use std::path::Path;
-
 use kvik_engine::files::bytes::FileBytes;
 use kvik_engine::files::gguf::Gguf;
 use kvik_engine::files::gguf::write::GgufWriter;
 use kvik_engine::text::tokenizer::{Tokenizer, TokenizerHints};
+use kvik_testing::{tiny_file, tiny_model};
 
 const TEXT_BYTES: usize = 16 << 20;
 
@@ -31,18 +30,14 @@ fn tokens_take_a_small_multiple_of_the_text() {
     }
 }
 
-fn tiny() -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/tiny")
-}
-
 fn bytes() -> Tokenizer {
-    Tokenizer::from_gguf(&Gguf::open(&tiny().join("kvik-tiny-q8_0.gguf")).unwrap()).unwrap()
+    Tokenizer::from_gguf(&Gguf::open(&tiny_model()).unwrap()).unwrap()
 }
 
 /// Text is composed first.
 fn composed() -> Tokenizer {
     let mut json: serde_json::Value =
-        serde_json::from_slice(&std::fs::read(tiny().join("tokenizer.json")).unwrap()).unwrap();
+        serde_json::from_slice(&std::fs::read(tiny_file("tokenizer.json")).unwrap()).unwrap();
     json["normalizer"] = serde_json::json!({"type": "NFC"});
     Tokenizer::from_json(json.to_string().as_bytes(), &TokenizerHints::default()).unwrap()
 }

@@ -5,9 +5,6 @@ use half::f16;
 use crate::quant::SHORT_MAX;
 use crate::{Isa, WeightType};
 
-#[path = "../../skipped.rs"]
-pub(crate) mod skipped;
-
 /// The families that this machine executes, slowest first; says which ones a test does without.
 pub(crate) fn isas() -> Vec<Isa> {
     let available = Isa::available();

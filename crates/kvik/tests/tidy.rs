@@ -11,8 +11,9 @@ const FILE_LINES_MAX: usize = 800;
 /// A function above this does more than one thing.
 const FUNCTION_LINES_MAX: usize = 70;
 
-/// Which crates of the workspace each crate may use.
-const ARROWS: [(&str, &[&str]); 4] = [
+/// Which crates of the workspace each crate may use; the tests of all may use `kvik-testing`.
+const ARROWS: [(&str, &[&str]); 5] = [
+    ("kvik-testing", &[]),
     ("kvik-kernels", &[]),
     ("kvik-cache", &[]),
     ("kvik-engine", &["kvik-kernels", "kvik-cache"]),
@@ -110,11 +111,14 @@ fn assert_none(complaints: &[String]) {
 fn arrows_between_crates_point_down() {
     for (name, allowed) in ARROWS {
         let manifest = fs::read_to_string(workspace().join("crates").join(name).join("Cargo.toml")).unwrap();
-        let uses = manifest.lines().filter_map(|line| line.split(['.', ' ']).next());
-        let wrong: Vec<&str> = uses
-            .filter(|dependency| dependency.starts_with("kvik") && !allowed.contains(dependency))
-            .collect();
-        assert!(wrong.is_empty(), "{name} must not use {wrong:?}");
+        let (shipped, tests) = manifest.split_once("[dev-dependencies]").unwrap_or((&manifest, ""));
+        let wrong = |section: &str, allowed: &[&str]| -> Vec<String> {
+            let uses = section.lines().filter_map(|line| line.split(['.', ' ']).next());
+            let uses = uses.filter(|dependency| dependency.starts_with("kvik"));
+            uses.filter(|dependency| !allowed.contains(dependency)).map(str::to_owned).collect()
+        };
+        assert_eq!(wrong(shipped, allowed), [""; 0], "{name} must not use these");
+        assert_eq!(wrong(tests, &[allowed, &["kvik-testing"]].concat()), [""; 0], "tests of {name} must not");
     }
 }
 

@@ -1,18 +1,13 @@
-use std::path::PathBuf;
-
 use kvik_kernels::WeightType;
+use kvik_testing::tiny_model;
 
 use super::*;
 use crate::files::gguf::write::GgufWriter;
 use crate::model::{Arch, RopeScaling, RopeStyle};
 
-fn tiny_path() -> PathBuf {
-    concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/tiny/kvik-tiny-q8_0.gguf").into()
-}
-
 #[test]
 fn kvik_tiny_is_read() {
-    let model = LoadedModel::open(&tiny_path()).unwrap();
+    let model = LoadedModel::open(&tiny_model()).unwrap();
     let config = &model.config;
     assert_eq!((config.arch, config.layers, config.d_model, config.d_ff), (Arch::Qwen3, 6, 256, 768));
     assert_eq!((config.heads, config.kv_heads, config.head_dim), (4, 2, 64));
@@ -29,11 +24,11 @@ fn kvik_tiny_is_read() {
 
 #[test]
 fn mapped_and_embedded_bytes_are_the_same_model() {
-    let bytes = std::fs::read(tiny_path()).unwrap();
+    let bytes = std::fs::read(tiny_model()).unwrap();
     // One byte of shift: nothing may depend on the alignment of the file's bytes.
     let shifted: &'static [u8] = [&[0u8][..], &bytes].concat().leak();
     let embedded = LoadedModel::from_bytes(FileBytes::Static(&shifted[1..])).unwrap();
-    let mapped = LoadedModel::open(&tiny_path()).unwrap();
+    let mapped = LoadedModel::open(&tiny_model()).unwrap();
     assert_eq!(embedded.config, mapped.config);
     for name in mapped.tensors.names() {
         assert_eq!(mapped.tensors.get(name).unwrap().data, embedded.tensors.get(name).unwrap().data);

@@ -112,15 +112,14 @@ pub(super) fn bits(x: f32) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use kvik_testing::tiny_model;
 
     use super::*;
     use crate::load::LoadedModel;
     use crate::model::Arch;
 
     fn tiny() -> LoadedModel {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/tiny/kvik-tiny-q8_0.gguf");
-        LoadedModel::open(&path).unwrap()
+        LoadedModel::open(&tiny_model()).unwrap()
     }
 
     #[test]

@@ -152,9 +152,8 @@ fn why_unused(config: &ModelConfig, name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use kvik_kernels::{Pool, WeightType};
+    use kvik_testing::golden;
 
     use super::*;
     use crate::files::bytes::FileBytes;
@@ -165,8 +164,7 @@ mod tests {
 
     /// A golden file with further tensors.
     fn with(file: &str, extra: &[&str]) -> (ModelConfig, TensorSource) {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(file);
-        let loaded = LoadedModel::open(&path).unwrap();
+        let loaded = LoadedModel::open(&golden(file)).unwrap();
         let mut writer = GgufWriter::new();
         for name in loaded.tensors.names() {
             let view = loaded.tensors.get(name).unwrap();

@@ -200,17 +200,15 @@ impl Retainer for ModelRunner {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use kvik_kernels::KvFormat;
+    use kvik_testing::tiny_model;
 
     use super::*;
     use crate::load::LoadedModel;
 
     #[test]
     fn runners_of_a_model_share_its_rotations() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/tiny/kvik-tiny-q8_0.gguf");
-        let LoadedModel { config, tensors, .. } = LoadedModel::open(&path).unwrap();
+        let LoadedModel { config, tensors, .. } = LoadedModel::open(&tiny_model()).unwrap();
         let pool = Arc::new(Pool::new(1));
         let layout = ModelRunner::uniform_layout(&config, KvFormat::F16);
         let model = Arc::new(Model::load(config, tensors, None, &pool, &|_, _| {}).unwrap());

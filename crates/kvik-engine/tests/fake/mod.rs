@@ -29,6 +29,7 @@ use kvik_engine::model::observation::Watched;
 use kvik_engine::schedule::{RequestLimits, Scheduler, Submission};
 use kvik_engine::text::stream::{TokenKind, Vocabulary};
 use kvik_kernels::KvLayout;
+pub use kvik_testing::mix;
 use ragged::{Cell, Cells};
 
 pub const VOCAB: usize = 40;
@@ -322,13 +323,6 @@ fn check_batch(batch: &Batch<'_>, rows_max: usize) {
         let (block, _) = ragged::cell(kv, ragged::index(kv, row));
         assert_eq!(users[&block], 1, "block {block} is written and belongs to several sequences");
     }
-}
-
-pub fn mix(x: u64) -> u64 {
-    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }
 
 /// Letters, pairs of letters, a control token, the two halves of a character, and an end.

@@ -5,6 +5,7 @@
 use kvik_engine::files::gguf::write::GgufWriter;
 use kvik_engine::model::ModelConfig;
 use kvik_kernels::{WeightType, quantize};
+use kvik_testing::mix;
 
 /// What an adapter of random numbers is like.
 #[derive(Debug, Clone, Copy)]
@@ -82,12 +83,4 @@ pub fn bytes(ty: WeightType, values: &[f32]) -> Vec<u8> {
     let mut bytes = vec![0; ty.row_bytes(values.len()).expect("whole blocks")];
     quantize(ty, values, &mut bytes);
     bytes
-}
-
-/// SplitMix64's output function.
-pub fn mix(x: u64) -> u64 {
-    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }

@@ -224,7 +224,7 @@ mod tests {
     use super::*;
     use crate::attention::variants;
     use crate::kv::{KvFormat, KvLayer};
-    use crate::testing::{Random, skipped};
+    use crate::testing::Random;
     use crate::x86::amx::Emulated;
     use crate::{Isa, attention::kernel::AttentionKernels};
 
@@ -314,7 +314,7 @@ mod tests {
     fn matrix_units_beside_avx512_score_as_the_specification_does() {
         match Isa::available().contains(&Isa::Avx512) {
             true => check(emulated_avx512),
-            false => skipped::skip("this machine has no avx512"),
+            false => kvik_testing::skip("this machine has no avx512"),
         }
     }
 }

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
-use crate::testing::{Random, half_floats, random_blocks, skipped};
+use crate::testing::{Random, half_floats, random_blocks};
 use crate::{WeightType, dequantize, quantize};
 
 fn inputs(n: usize, cols: usize, seed: u64) -> Vec<f32> {
@@ -210,7 +210,7 @@ macro_rules! variants_equal_the_specification {
         #[test]
         fn $name() {
             if !Isa::available().contains(&$isa) {
-                return skipped::skip(&format!("this machine has no {}", $isa.name()));
+                return kvik_testing::skip(&format!("this machine has no {}", $isa.name()));
             }
             proptest!(ProptestConfig::with_cases(300), |(case in cases())| {
                 prop_assume!(!case.extreme || case.ty != WeightType::Bf16 || matches!($isa, Isa::Avx512Bf16 | Isa::Amx));

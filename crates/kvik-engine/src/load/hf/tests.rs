@@ -2,6 +2,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use kvik_kernels::{Pool, WeightType};
+use kvik_testing::tiny_file;
 use safetensors::{Dtype, tensor::TensorView as Stored};
 use serde_json::{Value, json};
 
@@ -100,8 +101,7 @@ fn directory(config: &Value, files: &[(&str, &[Tensor<'_>])]) -> tempfile::TempD
     let directory = tempfile::tempdir().unwrap();
     let write = |name: &str, bytes: &[u8]| std::fs::write(directory.path().join(name), bytes).unwrap();
     write("config.json", config.to_string().as_bytes());
-    let tokenizer = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/tiny/tokenizer.json");
-    std::fs::copy(tokenizer, directory.path().join("tokenizer.json")).unwrap();
+    std::fs::copy(tiny_file("tokenizer.json"), directory.path().join("tokenizer.json")).unwrap();
     let mut map = HashMap::new();
     for (file, tensors) in files {
         let data: Vec<Vec<u8>> = tensors

@@ -31,7 +31,7 @@ fn golden_source(name: &str) -> Option<String> {
         "llama3" => include_str!("golden/llama3.jinja").into(),
         "python" => include_str!("golden/python.jinja").into(),
         _ => {
-            let path = crate::skipped::outside_data()?.join("templates/Qwen-Qwen3-0.6B.jinja");
+            let path = kvik_testing::outside_data()?.join("templates/Qwen-Qwen3-0.6B.jinja");
             std::fs::read_to_string(path).unwrap()
         }
     })

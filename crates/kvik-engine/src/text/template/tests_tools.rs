@@ -139,7 +139,7 @@ fn learned_forms_are_those_of_the_templates() {
     check("glm", "<tool_call>", "", "<tool_call>");
     assert_eq!(named("llama3").tool_form().middle, "\", \"parameters\": ");
     assert!(matches!(named("coder").tool_form().arguments, ArgumentsForm::Parameters { .. }));
-    let Some(qwen) = crate::skipped::outside_data() else { return };
+    let Some(qwen) = kvik_testing::outside_data() else { return };
     let qwen = std::fs::read_to_string(qwen.join("templates/Qwen-Qwen3-0.6B.jinja")).unwrap();
     assert_eq!(template(&qwen).tool_form(), ToolForm::tagged());
 }

@@ -1,19 +1,17 @@
+use kvik_testing::{outside_data, tiny_file, tiny_model};
 use proptest::prelude::*;
 
 use super::*;
 use crate::files::bytes::FileBytes;
 use crate::files::gguf::Gguf;
 
-const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/tiny/");
-
 fn tiny() -> Tokenizer {
-    let path = format!("{TINY}kvik-tiny-q8_0.gguf");
-    Tokenizer::from_gguf(&Gguf::open(path.as_ref()).unwrap()).unwrap()
+    Tokenizer::from_gguf(&Gguf::open(&tiny_model()).unwrap()).unwrap()
 }
 
 /// The same vocabulary from tokenizer.json, loaded by kvik and by the library that defines the format.
 fn tiny_json() -> (Tokenizer, tokenizers::Tokenizer) {
-    let bytes = std::fs::read(format!("{TINY}tokenizer.json")).unwrap();
+    let bytes = std::fs::read(tiny_file("tokenizer.json")).unwrap();
     let ours = Tokenizer::from_json(&bytes, &TokenizerHints::default()).unwrap();
     (ours, tokenizers::Tokenizer::from_bytes(&bytes).unwrap())
 }
@@ -22,7 +20,7 @@ type Case = (String, Vec<Token>);
 
 /// Test cases and their ids, as published by llama.cpp.
 fn vectors(name: &str) -> Option<(Tokenizer, Vec<Case>)> {
-    let base = crate::skipped::outside_data()?.join("tokenizers");
+    let base = outside_data()?.join("tokenizers");
     let file = Gguf::open(&base.join(format!("ggml-vocab-{name}.gguf"))).unwrap();
     let read = |ext| std::fs::read_to_string(base.join(format!("ggml-vocab-{name}.gguf.{ext}"))).unwrap();
     let (inputs, outputs) = (read("inp"), read("out"));
@@ -221,7 +219,7 @@ fn naive_sentence_piece(pieces: &[&str], scores: &[f32], text: &str) -> Vec<Toke
 
 #[test]
 fn sentence_piece_equals_the_naive_loop() {
-    let Some(data) = crate::skipped::outside_data() else { return };
+    let Some(data) = outside_data() else { return };
     let file = Gguf::open(&data.join("stories260K.gguf")).unwrap();
     let tokenizer = Tokenizer::from_gguf(&file).unwrap();
     let pieces = file.strings("tokenizer.ggml.tokens").unwrap().unwrap();
@@ -276,7 +274,7 @@ fn sentence_piece_json(file: &Gguf, normalizer: &str, pre_tokenizer: &str) -> Ve
 
 #[test]
 fn sentence_piece_from_json_equals_the_library() {
-    let Some(data) = crate::skipped::outside_data() else { return };
+    let Some(data) = outside_data() else { return };
     let file = Gguf::open(&data.join("stories260K.gguf")).unwrap();
     let replace = r#"{"type":"Replace","pattern":{"String":" "},"content":"▁"}"#;
     let prepend =
@@ -303,7 +301,7 @@ fn sentence_piece_from_json_equals_the_library() {
 #[test]
 fn special_tokens_can_strip_adjacent_white_space() {
     let mut json: serde_json::Value =
-        serde_json::from_slice(&std::fs::read(format!("{TINY}tokenizer.json")).unwrap()).unwrap();
+        serde_json::from_slice(&std::fs::read(tiny_file("tokenizer.json")).unwrap()).unwrap();
     json["added_tokens"][1]["rstrip"] = true.into();
     json["added_tokens"][2]["lstrip"] = true.into();
     json["normalizer"] = serde_json::json!({"type": "NFC"});
@@ -318,7 +316,7 @@ fn special_tokens_can_strip_adjacent_white_space() {
 
 #[test]
 fn errors_name_unsupported_pipelines() {
-    let bytes = std::fs::read(format!("{TINY}tokenizer.json")).unwrap();
+    let bytes = std::fs::read(tiny_file("tokenizer.json")).unwrap();
     let check = |change: &dyn Fn(&mut serde_json::Value), expect: &str| {
         let mut json: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
         change(&mut json);
@@ -361,7 +359,7 @@ fn hostile_vocabularies_are_loaded_or_refused_quickly() {
         assert_eq!(of_kind(&nested(200), kind).unwrap().vocab_len(), 200);
     }
     let mut json: serde_json::Value =
-        serde_json::from_slice(&std::fs::read(format!("{TINY}tokenizer.json")).unwrap()).unwrap();
+        serde_json::from_slice(&std::fs::read(tiny_file("tokenizer.json")).unwrap()).unwrap();
     let step = serde_json::json!({"type": "Digits", "individual_digits": true});
     let steps = json["pre_tokenizer"]["pretokenizers"].as_array_mut().unwrap();
     steps.extend(vec![step; 5000]);

@@ -4,7 +4,6 @@ use super::*;
 use crate::matmul::dispatch::coded;
 use crate::matmul::family::{Avx2, Kernel};
 use crate::matmul::tests::{Case, assert_same, cases, specified};
-use crate::testing::skipped;
 use crate::x86::amx::Emulated;
 use crate::{Isa, Pool, WeightType};
 
@@ -40,7 +39,7 @@ macro_rules! emulated_equals_the_specification {
         #[test]
         fn $name() {
             if !Isa::available().contains(&$isa) {
-                return skipped::skip(&format!("this machine has no {}", $isa.name()));
+                return kvik_testing::skip(&format!("this machine has no {}", $isa.name()));
             }
             proptest!(ProptestConfig::with_cases(200), |(case in cases(), width in 1..6usize)| {
                 let kernel: Kernel = match case.ty {

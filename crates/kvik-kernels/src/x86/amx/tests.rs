@@ -1,5 +1,5 @@
 use super::*;
-use crate::testing::{Random, skipped};
+use crate::testing::Random;
 
 /// Bytes that a register may touch.
 const BYTES: usize = ROWS * ROW_BYTES;
@@ -47,7 +47,7 @@ fn states<T: Tiles>(config: &Config, stride: usize, seed: u64) -> Vec<[u8; BYTES
 #[test]
 fn instructions_do_what_their_description_says() {
     if !usable() {
-        return skipped::skip("this machine has no amx");
+        return kvik_testing::skip("this machine has no amx");
     }
     let mut random = Random(7);
     for seed in 0..2000 {
@@ -137,7 +137,7 @@ fn sums_of_bfloats<T: Tiles>(pairs: usize, seed: u64) -> Vec<f32> {
 #[test]
 fn bfloats_are_summed_as_described() {
     if !usable() {
-        return skipped::skip("this machine has no amx");
+        return kvik_testing::skip("this machine has no amx");
     }
     let mut numbers = 0;
     for seed in 0..2000 {

@@ -2,6 +2,7 @@
 
 use std::{collections::HashMap, path::Path};
 
+use kvik_testing::mix;
 use serde_json::{Value, json};
 
 use super::kept::Server;
@@ -14,7 +15,7 @@ use crate::settings::{
 #[path = "../../../../kvik-engine/tests/random_adapter/mod.rs"]
 mod random_adapter;
 
-use random_adapter::{RandomAdapter, mix};
+use random_adapter::RandomAdapter;
 
 /// A server with the adapters `one` and `two`, which only apply where they are asked for.
 fn server(dir: &Path, tenants: &str) -> Server {

@@ -1,0 +1,17 @@
+//! What tests of several crates share: what the checkout holds, chance, and what a test says that cannot run.
+//!
+//! It uses no crate, so that tests of all of them can use it.
+
+mod checkout;
+mod skipped;
+
+pub use checkout::{golden, repository, tiny_file, tiny_model};
+pub use skipped::{outside_data, skip};
+
+/// A bijection of 64 bits that looks like chance (SplitMix64: Steele, Lea, Flood 2014).
+pub fn mix(bits: u64) -> u64 {
+    let bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
