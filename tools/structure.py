@@ -5,7 +5,8 @@
     tools/structure.py OTHER THIS       two checkouts side by side
 
 A room is a file of `src` without its tests. Imports are read as text (`use` trees and paths in the code);
-a circle is a set of files, or of folders, that import one another.
+a circle is a set of files, or of folders, that import one another. What a file names of the folder it lies in is
+no import of it.
 """
 
 import argparse
