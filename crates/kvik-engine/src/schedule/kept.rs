@@ -54,6 +54,9 @@ impl Scheduler {
             cache.unpin(namespace, tokens);
             if !cache.is_pinned_under(namespace, tokens) {
                 blocks += cache.evict_prefix(namespace, tokens);
+                if let Some(model) = &mut self.draft_model {
+                    model.evict(namespace, tokens);
+                }
             }
         }
         for roots in self.all_roots(salt) {
