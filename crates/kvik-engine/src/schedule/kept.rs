@@ -59,7 +59,7 @@ impl Scheduler {
                 }
             }
         }
-        for roots in self.all_roots(salt) {
+        for roots in self.all_roots(salt, tokens) {
             self.disk.release(&roots, tokens);
         }
         blocks
@@ -92,7 +92,7 @@ impl Scheduler {
                 model.evict(namespace, tokens);
             }
         }
-        for roots in self.all_roots(salt) {
+        for roots in self.all_roots(salt, tokens) {
             self.disk.forget(&roots, tokens);
             let begun = roots.identity_after(tokens);
             for part in self.kept_parts.beginning_with(&begun, whole.len() / BLOCK_POSITIONS) {
@@ -130,12 +130,15 @@ impl Scheduler {
         self.ram.cache.pins(tenant.map(|tenant| self.tenants.owner(tenant)), limit)
     }
 
-    /// The roots of all that requests with this salt have run with, each once.
-    fn all_roots(&self, salt: [u8; 16]) -> Vec<Roots> {
+    /// The roots of all that requests with this salt have run with, and of what is on disk of this prompt, each once.
+    fn all_roots(&self, salt: [u8; 16], tokens: &[Token]) -> Vec<Roots> {
         let table = &self.tenants.namespaces;
         let mut roots: Vec<Roots> = table.all_of(salt).into_iter().map(|id| *table.roots(id)).collect();
-        // On disk there may be what was computed before the start.
-        roots.push(table.place(Sharers::plain(salt), &self.ram.cache).roots);
+        // On disk there may be what was computed before the start, also with adapters that nobody has named since.
+        let plain = table.place(Sharers::plain(salt), &self.ram.cache).roots;
+        let stored = self.disk.roots_of(&plain, tokens).into_iter();
+        roots.extend(stored.map(|identity| Roots { identity, ..plain }));
+        roots.push(plain);
         roots.sort_unstable_by_key(|roots| roots.identity);
         roots.dedup_by_key(|roots| roots.identity);
         roots

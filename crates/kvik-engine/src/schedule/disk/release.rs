@@ -34,6 +34,14 @@ impl Disk {
         slots.len()
     }
 
+    /// The roots of what is stored of a prompt with this salt, whatever it was computed with.
+    pub(crate) fn roots_of(&self, roots: &Roots, tokens: &[Token]) -> Vec<Identity> {
+        let first = roots.first_content_key(tokens);
+        let used = self.tier.used().map(|(_, record)| record);
+        let begins = used.filter(|record| record.owner == roots.owner && record.content_key == first);
+        begins.map(|record| record.parent).collect()
+    }
+
     /// Unpins exactly this prompt, and drops the blocks of it that nothing else continues.
     pub(crate) fn release(&mut self, roots: &Roots, tokens: &[Token]) {
         self.pin(&roots.identity_after(tokens), false);
