@@ -1,9 +1,10 @@
 //! The whole engine below HTTP: scheduler, cache, disk tier, tenants, pins, times to live, public prompts,
-//! choices, private requests, sequences that forget, requests of the background, cancellations, a model that panics, a disk that is slow, full, or loses and tears
-//! writes, a clock, and restarts, driven together by one seed, next to a naive twin.
+//! choices, private requests, sequences that forget, answers under a grammar, drafts of all sources, requests of the
+//! background, cancellations, a model that panics, a disk that is slow, full, or loses and tears writes, a clock, and
+//! restarts, driven together by one seed, next to a naive twin.
 //!
 //! For any history: every answer equals, token for token, the answer of the model without a cache, which forgets
-//! over a plain list what the request says; nothing that was computed behind a drop is found by anybody; the reused
+//! over a plain list what the request says and looks through a language for what may come next; nothing that was computed behind a drop is found by anybody; the reused
 //! tokens and the reason for a miss are those of the naive twin (exactly if everything fits, within its bounds
 //! otherwise); no request starves; nothing is leaked; no budget is exceeded; computed blocks are on disk.
 //!
@@ -22,6 +23,7 @@ mod disk;
 #[path = "../fake/mod.rs"]
 mod fake;
 mod forgetting;
+mod grammar;
 mod memory;
 mod regime;
 mod runner;

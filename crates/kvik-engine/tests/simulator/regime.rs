@@ -35,6 +35,7 @@ pub(crate) struct Regime {
     pub(crate) restarts: bool,
     pub(crate) retention: bool,
     pub(crate) background: bool,
+    pub(crate) grammars: bool,
     /// Time of a piece of a pass of a sequence that forgets: a step has room for one piece or for all.
     pub(crate) piece_time: Duration,
     pub(crate) step_time: StepTime,
@@ -91,6 +92,7 @@ impl Regime {
             },
             crowd: dice.pick(&[1, 1, 2, 5, 12]),
             draft: dice.pick(&[None, Some((200, 0)), Some((12, 0)), Some((60, 77))]),
+            grammars: dice.once_in(2),
         }
     }
 

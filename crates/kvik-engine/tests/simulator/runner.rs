@@ -22,6 +22,7 @@ use kvik_kernels::KvLayout;
 use crate::fake::ragged::{self, Cell, Cells};
 use crate::fake::twin::{Arithmetic, Thinned, Twin};
 use crate::fake::{EOS, VOCAB, mix};
+use crate::grammar::Said;
 use crate::time::Time;
 
 /// Bytes of a block.
@@ -341,6 +342,7 @@ pub(crate) fn forgetful_answers(
 fn answer(request: &Request, choice: u32, tokens_max: usize, model: &mut impl Model) -> Answer {
     let mut sampler = Sampler::new(&request.sampling, choice, &request.prompt);
     let (mut answer, mut logits, mut scratch) = (Vec::new(), Vec::new(), Scratch::default());
+    let mut said = Said::nothing(request);
     while answer.len() < tokens_max {
         // The last token of an answer is never computed.
         if let Some(&last) = answer.last() {
@@ -348,12 +350,18 @@ fn answer(request: &Request, choice: u32, tokens_max: usize, model: &mut impl Mo
         }
         logits.clear();
         push_logits(&mut logits, model.seen());
+        if let Some(said) = &said {
+            said.mask(&mut logits);
+        }
         let token = sampler.sample(&logits, None, &mut scratch).unwrap();
         sampler.accept(token);
         if token == EOS && !request.ignore_eos {
             return (answer, FinishReason::Eos);
         }
         answer.push(token);
+        if let Some(reason) = said.as_mut().and_then(|said| said.say(token)) {
+            return (answer, reason);
+        }
     }
     (answer, FinishReason::Length)
 }

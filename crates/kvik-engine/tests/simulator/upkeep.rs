@@ -322,6 +322,7 @@ impl World {
         self.coverage.drafted += counters.drafted_tokens.iter().sum::<u64>();
         self.coverage.accepted += counters.accepted_tokens.iter().sum::<u64>();
         self.coverage.from_model += counters.accepted_tokens[DraftSource::Model as usize];
+        self.coverage.from_grammar += counters.accepted_tokens[DraftSource::Grammar as usize];
         self.coverage.from_tree += counters.accepted_tokens[DraftSource::Tree as usize];
         self.coverage.evicted += self.scheduler.cache().stats().totals.evicted;
     }

@@ -16,6 +16,7 @@ use crate::disk::{Platter, common};
 use crate::fake::VOCAB;
 use crate::fake::twin::Thinned;
 use crate::forgetting::KeptPart;
+use crate::grammar;
 use crate::memory::{Expected, Known, Memory, Reading, View};
 use crate::regime::{Regime, SALTS};
 use crate::runner::{self, Answer, Broken, POISON, SECRET, SimRunner};
@@ -39,6 +40,10 @@ pub(crate) struct Coverage {
     pub(crate) from_tree: u64,
     /// Of these, tokens that were drafted by a draft model.
     pub(crate) from_model: u64,
+    /// Of these, tokens that a grammar left as the only way to go on.
+    pub(crate) from_grammar: u64,
+    /// Answers under a grammar.
+    pub(crate) constrained: u64,
     pub(crate) evicted: u64,
     pub(crate) restarts: u64,
     pub(crate) from_disk: u64,
@@ -268,6 +273,9 @@ impl World {
         if self.regime.ttl && self.dice.once_in(2) {
             request.lifetime.ttl = Some(Duration::from_secs(self.dice.pick(&[1, 10, 60, 600])));
         }
+        if self.regime.grammars && self.dice.once_in(2) {
+            request.constraint = Some(grammar::pick(&mut self.dice));
+        }
         self.let_forget(&mut request);
         request
     }
@@ -314,7 +322,11 @@ impl World {
         self.active.iter_mut().for_each(|active| active.alone = false);
         let outstanding: u64 = self.active.iter().map(Active::rows).sum();
         let client = Client::new(request.choices);
-        let submission = Submission { request: request.clone(), guide: None, sink: Box::new(client.clone()) };
+        let submission = Submission {
+            guide: grammar::guide(&request),
+            sink: Box::new(client.clone()),
+            request: request.clone(),
+        };
         self.scheduler.submit(submission, &self.limits);
         let active = Active {
             client,
@@ -443,6 +455,7 @@ impl World {
         }
         self.coverage.finished += 1;
         self.coverage.background += u64::from(active.request.background);
+        self.coverage.constrained += u64::from(active.request.constraint.is_some());
     }
 
     fn check_error(&mut self, active: &Active, error: &RequestError) {
@@ -577,7 +590,7 @@ impl World {
             known.pinned &= report.is_some();
             let (generated, reason) = &active.answers[number % active.answers.len()];
             // The last generated token is never computed.
-            let uncomputed = usize::from(*reason == FinishReason::Length && !generated.is_empty());
+            let uncomputed = usize::from(*reason != FinishReason::Eos && !generated.is_empty());
             // What others may find of one that was told to forget, it computed as if it had not been.
             let computed = if any_time { known.tokens.len() } else { known.tokens.len() - uncomputed };
             let stored = computed.min(exact);
@@ -630,11 +643,12 @@ pub(crate) fn summary(request: &Request) -> String {
         retention,
         kept_prefix,
         background,
+        constraint,
         ..
     } = request;
     let (salt, warm, seed) = (salt[0], sampling.temperature, sampling.seed);
     format!(
-        "[{} tokens {prompt:?}, salt {salt}, {choices} x {max_tokens}, reuse {reuse}, {warm} by {seed}, {lifetime:?}, {} {kept_prefix:?}, background {background}]",
+        "[{} tokens {prompt:?}, salt {salt}, {choices} x {max_tokens}, reuse {reuse}, {warm} by {seed}, {lifetime:?}, {} {kept_prefix:?}, background {background}, {constraint:?}]",
         prompt.len(),
         retention.map_or_else(String::new, |retention| retention.to_string()),
     )
@@ -670,7 +684,7 @@ impl Coverage {
         }
     }
 
-    fn fields(&self) -> [(&'static str, u64); 24] {
+    fn fields(&self) -> [(&'static str, u64); 26] {
         [
             ("finished", self.finished),
             ("cancelled", self.cancelled),
@@ -681,6 +695,8 @@ impl Coverage {
             ("drafted and drawn", self.accepted),
             ("drafted from the tree and drawn", self.from_tree),
             ("drafted by a model and drawn", self.from_model),
+            ("drafted by a grammar and drawn", self.from_grammar),
+            ("under a grammar", self.constrained),
             ("evicted", self.evicted),
             ("restarted", self.restarts),
             ("from disk", self.from_disk),
@@ -699,7 +715,7 @@ impl Coverage {
         ]
     }
 
-    fn fields_mut(&mut self) -> [&mut u64; 24] {
+    fn fields_mut(&mut self) -> [&mut u64; 26] {
         [
             &mut self.finished,
             &mut self.cancelled,
@@ -710,6 +726,8 @@ impl Coverage {
             &mut self.accepted,
             &mut self.from_tree,
             &mut self.from_model,
+            &mut self.from_grammar,
+            &mut self.constrained,
             &mut self.evicted,
             &mut self.restarts,
             &mut self.from_disk,

@@ -37,8 +37,9 @@ pub(crate) use pool::{CompilerPool, Waiter};
 /// White space between the parts of JSON: a space, or a new line with its indentation. Without a limit a
 /// weak model may write white space until it reaches its maximum of tokens.
 const JSON_WHITE_SPACE: &str = r"( |\n[ \t]{0,32})?";
+
 /// Compiles constraints for one vocabulary.
-pub(crate) struct Compiler {
+pub struct Compiler {
     vocabulary: Arc<Vocabulary>,
     /// Length of a row of logits, and bits of a mask.
     vocab_len: usize,
@@ -49,8 +50,16 @@ pub(crate) struct Compiler {
 
 impl Compiler {
     /// A compiler for `vocabulary` and a model with `vocab_len` logits.
-    pub(crate) fn new(vocabulary: Arc<Vocabulary>, vocab_len: usize) -> Compiler {
+    pub fn new(vocabulary: Arc<Vocabulary>, vocab_len: usize) -> Compiler {
         Compiler { vocabulary, vocab_len, factory: OnceLock::new(), watch: Watch::default() }
+    }
+
+    /// Compiles a constraint on the calling thread. A server has a pool for that, which has a limit.
+    ///
+    /// # Errors
+    /// If the constraint is none, or no answer can satisfy it.
+    pub fn compile(&self, constraint: &Constraint) -> Result<Guide, RequestError> {
+        Ok(Guide::new(Arc::new(self.compile_grammar(constraint)?)))
     }
 
     /// Compiles a constraint, and checks that some answer can satisfy it.
@@ -164,12 +173,6 @@ mod tests {
             for text in ["{  \"a\":1}", "{\"a\":\n\n1}"] {
                 assert!(!accepts(&constraint, text), "{text:?}");
             }
-        }
-    }
-
-    impl Compiler {
-        pub(super) fn compile(&self, constraint: &Constraint) -> Result<Guide, RequestError> {
-            Ok(Guide::new(Arc::new(self.compile_grammar(constraint)?)))
         }
     }
 
