@@ -264,13 +264,17 @@ pub(super) fn turn(app: &App, caller: &Caller, fields: Fields, body: &Body) -> R
     let Said { conversation, before, new } = tell.said(app, caller)?;
     let id = format!("resp_{:016x}{:016x}", random(), random());
     let mut keeping = cache.keep()?;
+    let own_conversation = keep.conversation()?;
+    if !keeping.reuse {
+        keep.refuse_kept(own_conversation.is_some())?;
+    }
     if keep.truncation == Some(Truncation::Auto) {
         keeping.memory = keeping.memory.or(Some(true));
     }
     if keep.prompt_cache_retention == Some(PromptRetention::Day) && keeping.lifetime == Default::default() {
         keeping.lifetime.priority = PRIORITY_DAY;
     }
-    keeping.conversation = keep.conversation()?.or(keeping.conversation);
+    keeping.conversation = own_conversation.or(keeping.conversation);
     // What the server keeps already is not kept twice, and what is to leave nothing behind not at all.
     let stores = keep.store.unwrap_or(true) && keeping.reuse && keeping.conversation.is_none();
     let mut schema_notes = Vec::new();
@@ -355,6 +359,21 @@ impl AnswerFields {
 }
 
 impl KeepFields {
+    /// Refuses what leaves something behind, for a request that is to leave nothing.
+    fn refuse_kept(&self, in_conversation: bool) -> Result<()> {
+        let refused = |field: &str, does: &str| {
+            let message = format!(
+                "`{field}` {does}, and this request is to leave nothing behind; leave one of them out"
+            );
+            Err(ApiError::field(field, message))
+        };
+        match self.truncation {
+            _ if in_conversation => refused("conversation", "is written down"),
+            Some(Truncation::Auto) => refused("truncation", "keeps a summary of the conversation"),
+            _ => Ok(()),
+        }
+    }
+
     /// An id or a name, or an object with it.
     fn conversation(&self) -> Result<Option<String>> {
         let Some(Json(value)) = &self.conversation else { return Ok(None) };
