@@ -260,14 +260,19 @@ pub(crate) async fn delete(
     .await
 }
 
-/// `DELETE /v1/conversations/{id}/messages?from=N`
+/// `DELETE /v1/conversations/{id}/messages?from=N`: with what is remembered of them.
 pub(crate) async fn take_back(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     Parameters(TakenBack { from }): Parameters<TakenBack>,
 ) -> Result<Json<Value>> {
+    let remembering = app.clone();
     held(app, caller, id, move |mut held| {
+        // Once they are taken back nothing leads to their summaries any more.
+        let messages = held.messages().unwrap_or_default();
+        let forgotten = remembering.memory.forget_from(&held.key().tenant, &messages, from);
+        forgotten.map_err(|error| ApiError::internal(error.to_string()))?;
         held.take_back(from)?;
         Ok(Json(head_json(held.key(), held.head())))
     })

@@ -50,8 +50,22 @@ impl Memory {
     /// # Errors
     /// If it may still be on the disk.
     pub(crate) fn forget(&self, tenant: &str, messages: &[Value]) -> Result<(), NotDeleted> {
+        self.forget_from(tenant, messages, 0)
+    }
+
+    /// The same of what is remembered of the messages from this index on, with what stands before them.
+    ///
+    /// # Errors
+    /// If it may still be on the disk.
+    pub(crate) fn forget_from(
+        &self,
+        tenant: &str,
+        messages: &[Value],
+        from: usize,
+    ) -> Result<(), NotDeleted> {
         let Ok(settings) = &self.settings else { return Ok(()) };
-        let chain = Identity::of(tenant, messages, None, settings).chain.into_iter().collect();
+        let Identity { prefix, chain, .. } = Identity::of(tenant, messages, None, settings);
+        let chain = chain.into_iter().skip(from.saturating_sub(prefix)).collect();
         self.latest.forget(tenant, &chain, &self.book);
         self.book.is_deleted(tenant, &chain)
     }
