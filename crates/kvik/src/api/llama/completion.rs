@@ -138,11 +138,16 @@ impl Asked {
 }
 
 impl CompletionFields {
-    /// The slot that a request names, which holds one prompt and its answer.
+    /// The slot that a request names, which holds one prompt and its answer; nothing of one that is to leave nothing
+    /// behind.
     fn slot(&self, app: &App, caller: &Caller, requests: &[Request], choices: usize) -> Option<SlotUse> {
         let slot = self.id_slot.and_then(Whole::count)?;
         let [request] = requests else { return None };
         let (slots, key) = (app.slots.clone(), (caller.tenant.id, slot));
+        if !request.reuse {
+            slots.clear(key);
+            return None;
+        }
         (choices == 1).then(|| SlotUse { slots, key, prompt: request.prompt.clone() })
     }
 
