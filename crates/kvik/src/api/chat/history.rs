@@ -8,6 +8,7 @@ use crate::{
     api::request::{compaction::Compacting, conversation::Conversation, generation::Options},
     app::{
         conversations::ConversationTurn,
+        kept_prefix::KeptPrefix,
         keys::Caller,
         memory::{
             compact::CompactJob,
@@ -68,7 +69,13 @@ pub(super) fn remembered(
         let message = format!("a conversation is not compacted beside {other}; leave one of them out");
         return Err(ApiError::field("context_management", message));
     }
-    let on = is_compacted || options.memory.unwrap_or((app.memory.on || kept) && options.reuse);
+    let reads_part = matches!(options.kept_prefix, Some(KeptPrefix::Named(_)));
+    if reads_part && options.memory == Some(true) {
+        let message = "`kvik.kept_prefix` names a prompt with which every turn begins, and a summary changes how it begins; leave out either this or `kvik.memory`";
+        return Err(ApiError::field("kvik.kept_prefix", message));
+    }
+    let remembers = (app.memory.on || kept) && options.reuse && !reads_part;
+    let on = is_compacted || options.memory.unwrap_or(remembers);
     if !on || conversation.continues() {
         return Ok((conversation, None));
     }
@@ -116,6 +123,9 @@ fn not_beside_compaction(conversation: &Conversation, options: &Options) -> Opti
     match () {
         () if options.memory == Some(false) => Some("`kvik.memory` false"),
         () if !options.reuse => Some("a private cache"),
+        () if matches!(options.kept_prefix, Some(KeptPrefix::Named(_))) => {
+            Some("`kvik.kept_prefix`, with which every turn begins")
+        }
         () if options.conversation.is_some() => {
             Some("`kvik.conversation`, which the server keeps as a whole")
         }
