@@ -12,7 +12,7 @@ use std::{
 };
 
 use kvik_cache::{BLOCK_POSITIONS, Token};
-use kvik_engine::api::{Report, Request};
+use kvik_engine::api::{AdapterMix, Report, Request};
 use serde_json::{Value, json};
 
 /// Answers remembered.
@@ -25,6 +25,7 @@ const OPENING_TOKENS: usize = 2 * BLOCK_POSITIONS;
 /// What a prompt was made from, as hashes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Parts {
+    /// With its adapters, once they are known.
     pub(crate) model: u64,
     pub(crate) tools: u64,
     /// The system messages before every other.
@@ -189,6 +190,8 @@ impl Comparison {
             let diagnosis = with.map(|_| Diagnosis::Several);
             return Comparison { answered, key: ([0; 16], id), fingerprint: None, diagnosis };
         };
+        let adapters = request.adapters.as_ref().map(AdapterMix::digest);
+        let parts = Parts { model: answered.hash((parts.model, adapters)), ..parts };
         let fingerprint = answered.fingerprint(parts, &request.prompt);
         let diagnose = |with| match answered.find(&(request.salt, with)) {
             None => Diagnosis::NotFound,
@@ -213,6 +216,8 @@ impl Comparison {
 
 fn diagnose(earlier: &Fingerprint, fingerprint: &Fingerprint, common: usize) -> Diagnosis {
     let reusable = earlier.tokens.min(fingerprint.tokens);
+    // What was computed otherwise is not reused, whatever the tokens are.
+    let common = if earlier.parts.model == fingerprint.parts.model { common } else { 0 };
     // The last token of a prompt is always computed.
     let goes_on = Diagnosis::GoesOn { reusable: common.min(fingerprint.tokens.saturating_sub(1)) };
     match first_change(&earlier.parts, &fingerprint.parts) {
@@ -270,7 +275,8 @@ mod tests {
         let base = || parts(&[1, 2]);
         let check = |now: Parts, part| {
             let found = diagnosis((base(), &long), (now, &other));
-            assert_eq!(found, Diagnosis::Changed { part, common: 32, reusable: 100 });
+            let common = if part == Part::Model { 0 } else { 32 };
+            assert_eq!(found, Diagnosis::Changed { part, common, reusable: 100 });
         };
         check(Parts { model: 9, tools: 9, ..base() }, Part::Model);
         check(Parts { tools: 9, system: 9, ..base() }, Part::Tools);
