@@ -22,10 +22,10 @@ use crate::{
             sampling::unsaid,
         },
     },
-    app::{keys::Caller, responses::ResponseTurn, state::App},
+    app::{conversations::MESSAGES_MAX, keys::Caller, responses::ResponseTurn, state::App},
     http::{
         error::ApiError,
-        json::{Body, Json},
+        json::{Body, Json, VALUES_BYTES_MAX, fit_in_a_body},
     },
     random::random,
 };
@@ -213,6 +213,7 @@ impl TellFields {
             ));
         }
         let before = compaction::expand(&mut messages, |item| app.memory.open(tenant, item))?;
+        check_length(&messages)?;
         let json = |field: &Option<Json>| field.as_ref().map(|Json(value)| value.clone());
         let (offered, choice) = (json(&self.tools), json(&self.tool_choice));
         let tools = tools::tools(offered.as_ref(), choice.as_ref(), self.parallel_tool_calls)?;
@@ -221,6 +222,18 @@ impl TellFields {
         let conversation = Conversation::told(Value::Array(messages), tools, thinking, Map::new());
         Ok(Said { conversation, before, new })
     }
+}
+
+/// Refuses more than could be sent in one body: what earlier answers say comes before what is said now.
+fn check_length(messages: &[Value]) -> Result<()> {
+    if messages.len() <= MESSAGES_MAX && fit_in_a_body(messages) {
+        return Ok(());
+    }
+    let message = format!(
+        "`input`: with what was said before the conversation has more than {MESSAGES_MAX} messages, or values than fit in {} MiB; begin another one",
+        VALUES_BYTES_MAX >> 20
+    );
+    Err(ApiError::field("input", message))
 }
 
 /// What the answer is worded with.

@@ -28,6 +28,11 @@ pub(crate) enum ConversationError {
     /// A bound is reached.
     #[error("{what}, {have} of them, and {max} is the limit; {remedy}")]
     Limit { what: &'static str, have: u64, max: u64, remedy: &'static str },
+    /// Its messages are of many small values.
+    #[error(
+        "the conversation would hold more values than fit in {mebibytes} MiB of memory; go on in another conversation"
+    )]
+    Heavy { mebibytes: usize },
     /// Messages are asked for that were never said.
     #[error("`{field}` is {asked}, and the conversation has {messages} messages")]
     BeyondItsEnd { field: &'static str, asked: usize, messages: usize },
@@ -45,7 +50,9 @@ impl From<ConversationError> for ApiError {
             ConversationError::NotFound(_) => (StatusCode::NOT_FOUND, Some("conversation_not_found")),
             ConversationError::Busy(_) => (StatusCode::CONFLICT, Some("conversation_busy")),
             ConversationError::NameTaken(_) => (StatusCode::CONFLICT, Some("conversation_exists")),
-            ConversationError::Limit { .. } => (StatusCode::BAD_REQUEST, Some("conversation_limit")),
+            ConversationError::Limit { .. } | ConversationError::Heavy { .. } => {
+                (StatusCode::BAD_REQUEST, Some("conversation_limit"))
+            }
             ConversationError::BadName => (StatusCode::BAD_REQUEST, None),
             ConversationError::BeyondItsEnd { field, .. } => return ApiError::field(field, message),
             ConversationError::Damaged(_) => return ApiError::internal(message),

@@ -9,7 +9,10 @@ use tokio::task::{JoinError, JoinHandle};
 use super::error::ConversationError;
 use super::held::Held;
 use super::store::Conversations;
-use crate::http::error::ApiError;
+use crate::http::{
+    error::ApiError,
+    json::{VALUES_BYTES_MAX, fit_in_a_body},
+};
 
 /// What is being written down.
 pub(crate) type Writing = JoinHandle<Result<(), ApiError>>;
@@ -32,6 +35,7 @@ impl ConversationTurn {
         let held = store.hold_or_begin(tenant, reference)?;
         held.make_room(new)?;
         let messages = joined(&held.messages()?, new);
+        check_values(&messages)?;
         Ok((ConversationTurn { held, new: new.to_vec() }, messages))
     }
 
@@ -58,6 +62,15 @@ pub(crate) fn written(ended: Result<Result<(), ApiError>, JoinError>) -> Result<
     ended.unwrap_or_else(|panic| {
         Err(ApiError::internal(format!("the conversation was not written down: {panic}")))
     })
+}
+
+/// Refuses a conversation whose values no body could hold: each turn builds them all, and what is exported can be sent
+/// again.
+fn check_values(messages: &[Value]) -> Result<(), ConversationError> {
+    match fit_in_a_body(messages) {
+        true => Ok(()),
+        false => Err(ConversationError::Heavy { mebibytes: VALUES_BYTES_MAX >> 20 }),
+    }
 }
 
 /// A conversation with new messages. Its system messages stay unless the new ones begin with others.

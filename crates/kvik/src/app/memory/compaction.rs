@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::book::Summary;
 use crate::accounts::tenants::Secret;
+use crate::http::json::fit_in_a_body;
 
 /// Context of the derivation of a tenant's key; another one makes all items foreign.
 const KEY_CONTEXT: &str = "kvik 2026-11-22 compaction item v1";
@@ -62,8 +63,13 @@ impl Seal {
         UnboundKey::new(&CHACHA20_POLY1305, &key).ok().map(LessSafeKey::new)
     }
 
-    /// The item as clients are given it; `None` where the system gives no random numbers.
+    /// The item as clients are given it; `None` where the system gives no random numbers, and where what it stands for
+    /// could not be sent in a body: an item is read without being weighed.
     pub(crate) fn item(&self, tenant: &str, compaction: &Compaction) -> Option<Value> {
+        let Compaction { systems, opening, recent, .. } = compaction;
+        if ![systems, opening, recent].into_iter().all(|messages| fit_in_a_body(messages)) {
+            return None;
+        }
         let mut nonce = [0; NONCE_LEN];
         getrandom::fill(&mut nonce).ok()?;
         let mut sealed = serde_json::to_vec(compaction).ok()?;
@@ -118,6 +124,16 @@ mod tests {
 
     fn content(item: &Value) -> String {
         item["encrypted_content"].as_str().unwrap().to_owned()
+    }
+
+    /// Each turn may add as much again as one body may hold.
+    #[test]
+    fn no_item_is_made_of_more_values_than_a_body_may_hold() {
+        let seal = Seal::new(Secret::of_this_process());
+        let heavy = json!({"role": "user", "content": "x", "more": vec![json!([1]); 120_000]});
+        let of = |count: usize| Compaction { recent: vec![heavy.clone(); count], ..compaction("x") };
+        assert!(seal.item("acme", &of(1)).is_some());
+        assert_eq!(seal.item("acme", &of(2)), None);
     }
 
     proptest! {

@@ -32,6 +32,14 @@ type Result<T> = std::result::Result<T, ApiError>;
 /// Fields of one body at most, known and unknown.
 const FIELDS_MAX: usize = 1024;
 
+/// Memory that the values of one body may take, beside their strings.
+pub(crate) const VALUES_BYTES_MAX: usize = weigh::BYTES_MAX;
+
+/// Whether values take no more memory than those of one body may.
+pub(crate) fn fit_in_a_body(values: &[Value]) -> bool {
+    Budget::default().charge_items(values).is_ok()
+}
+
 /// Why a text was not read.
 #[derive(Debug, Clone, PartialEq)]
 enum JsonError {

@@ -48,6 +48,25 @@ impl Budget {
         read.map_err(|error| if over { JsonError::OverBudget } else { syntax(error) })
     }
 
+    /// Charges values that were built before, as items of an array.
+    pub(super) fn charge_items(&self, items: &[Value]) -> Result<(), JsonError> {
+        items.iter().enumerate().try_for_each(|(index, item)| {
+            self.charge_place(index, ITEM_BYTES)?;
+            self.charge_built(item)
+        })
+    }
+
+    fn charge_built(&self, value: &Value) -> Result<(), JsonError> {
+        match value {
+            Value::Array(items) => self.charge_items(items),
+            Value::Object(entries) => entries.values().enumerate().try_for_each(|(index, value)| {
+                self.charge_place(index, ENTRY_BYTES)?;
+                self.charge_built(value)
+            }),
+            _ => Ok(()),
+        }
+    }
+
     /// Charges the item with this index in an array of a type: `text` is its own.
     pub(super) fn charge_item(&self, index: usize, text: &[u8]) -> Result<(), JsonError> {
         let is_number = matches!(text.first(), Some(b'-' | b'0'..=b'9'));
@@ -156,8 +175,13 @@ mod tests {
     #[test]
     fn values_are_weighed_as_serde_json_reads_them() {
         let check = |text: &str| {
-            let known = serde_json::from_str::<Value>(text).map(drop).map_err(syntax);
-            assert_eq!(Budget::default().charge_all(text.as_bytes()), known, "{text}");
+            let (written, built) = (Budget::default(), Budget::default());
+            let known = serde_json::from_str::<Value>(text).map_err(syntax);
+            assert_eq!(written.charge_all(text.as_bytes()), known.clone().map(drop), "{text}");
+            if let Ok(value) = known {
+                assert_eq!(built.charge_built(&value), Ok(()));
+                assert_eq!(built.bytes_left, written.bytes_left, "{text}");
+            }
         };
         let deep = "[".repeat(200);
         let texts = [r#"{"a": [null, true, -1, 1.5, "\u00e9"], "b": {"c": [[], {}]}}"#, "", "[1", "1 2"];
