@@ -312,6 +312,52 @@ fn words_mean_something() {
     assert_none(&complaints);
 }
 
+/// The tests that documents name, as `` `path::name` ``, are there: a path is the end of a file's.
+#[test]
+fn tests_that_documents_name_are_there() {
+    let files: Vec<(PathBuf, String)> = sources().into_iter().chain(python_tests()).collect();
+    let mut named = 0;
+    let mut complaints = Vec::new();
+    for (document, text) in documents() {
+        for (path, name) in tests_named(&text) {
+            named += 1;
+            let of_path = files.iter().filter(|(file, _)| file.ends_with(path));
+            let functions = ["fn", "def"].map(|word| format!("{word} {name}("));
+            let has = |text: &&String| functions.iter().any(|function| text.contains(function));
+            match of_path.map(|(_, text)| text).collect::<Vec<&String>>()[..] {
+                [text] if has(&text) => {}
+                [] => complaints.push(format!("{}: there is no file {path}", document.display())),
+                [_] => complaints.push(format!("{}: {path} has no test {name}", document.display())),
+                _ => complaints.push(format!("{}: several files are called {path}", document.display())),
+            }
+        }
+    }
+    assert!(named > 40, "{named} tests are named: the documents are read as they are written");
+    assert_none(&complaints);
+}
+
+/// Every Python file of the tests, with its text.
+fn python_tests() -> Vec<(PathBuf, String)> {
+    let folders = fs::read_dir(workspace().join("tests")).unwrap().map(|entry| entry.unwrap().path());
+    let files = folders.filter(|path| path.is_dir()).flat_map(|folder| fs::read_dir(folder).unwrap());
+    let paths =
+        files.map(|entry| entry.unwrap().path()).filter(|path| path.extension().is_some_and(|e| e == "py"));
+    paths.map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect()
+}
+
+/// The paths and names of the tests that a document names.
+fn tests_named(text: &str) -> Vec<(&str, &str)> {
+    let spans = text.lines().flat_map(|line| line.split('`').skip(1).step_by(2));
+    let tests = spans.filter_map(|span| span.split_once("::"));
+    tests.filter(|(path, _)| path.ends_with(".rs") || path.ends_with(".py")).collect()
+}
+
+#[test]
+fn named_tests_are_found() {
+    let text = "| a | `x` holds | `api/tests/x.rs::a_b`, `std::fs`, `tests/e2e/test_y.py::test_c` |";
+    assert_eq!(tests_named(text), [("api/tests/x.rs", "a_b"), ("tests/e2e/test_y.py", "test_c")]);
+}
+
 #[test]
 fn long_functions_are_found() {
     let body = "    let x = 1;\n".repeat(FUNCTION_LINES_MAX + 1);

@@ -5,11 +5,14 @@ use std::{collections::HashMap, path::Path};
 use kvik_testing::mix;
 use serde_json::{Value, json};
 
-use super::kept::Server;
-use crate::settings::{
-    lora::{LoraArgs, ScaledFile},
-    model::{CacheArgs, ModelArgs},
-    size::ByteSize,
+use super::{config, kept::Server};
+use crate::{
+    app::AppConfig,
+    settings::{
+        lora::{LoraArgs, ScaledFile},
+        model::{CacheArgs, ModelArgs},
+        size::ByteSize,
+    },
 };
 
 #[path = "../../../../kvik-engine/tests/random_adapter/mod.rs"]
@@ -19,10 +22,15 @@ use random_adapter::RandomAdapter;
 
 /// A server with the adapters `one` and `two`, which only apply where they are asked for.
 fn server(dir: &Path, tenants: &str) -> Server {
-    let config = ModelArgs::embedded().load().unwrap().config;
+    configured(dir, tenants, config())
+}
+
+/// The same that treats its clients so.
+pub(super) fn configured(dir: &Path, tenants: &str, config: AppConfig) -> Server {
+    let model = ModelArgs::embedded().load().unwrap().config;
     let write = |name: &str, seed, rank| {
         let path = dir.join(format!("{name}.gguf"));
-        std::fs::write(&path, RandomAdapter::new(seed, rank).file(&config)).unwrap();
+        std::fs::write(&path, RandomAdapter::new(seed, rank).file(&model)).unwrap();
         path
     };
     let lora = LoraArgs {
@@ -30,7 +38,8 @@ fn server(dir: &Path, tenants: &str) -> Server {
         lora_scaled: vec![ScaledFile { path: write("two", 2, 8), scale: 0.5 }],
         lora_init_without_apply: true,
     };
-    Server::with(tenants, CacheArgs { lora, ..CacheArgs::in_ram(512, ByteSize(16 << 20)) })
+    let cache = CacheArgs { lora, ..CacheArgs::in_ram(512, ByteSize(16 << 20)) };
+    Server::configured(tenants, cache, config)
 }
 
 /// The answer to `prompt` as text and log-probabilities, and how many of its tokens were cached.

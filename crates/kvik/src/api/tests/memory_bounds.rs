@@ -30,13 +30,13 @@ const ALL: &str = "/v1/conversations";
 const NONE: usize = usize::MAX;
 
 /// A server whose engine answers all but what it is asked in the background at `held`, counted from 0.
-struct Held {
-    server: Server,
+pub(super) struct Held {
+    pub(super) server: Server,
     held: Arc<AtomicUsize>,
 }
 
 impl Held {
-    fn new(held: usize, more: AppConfig) -> Held {
+    pub(super) fn new(held: usize, more: AppConfig) -> Held {
         let memory = MemoryConfig {
             on: true,
             recent_max: Some(300),
@@ -57,14 +57,14 @@ impl Held {
         Held { server: Server::build(script, Keys::new([]), AppConfig { memory, ..more }), held }
     }
 
-    async fn done(&self, method: &str, path: &str, body: Value) -> Value {
+    pub(super) async fn done(&self, method: &str, path: &str, body: Value) -> Value {
         let (status, answer) = json_of(ask(&self.server, "", method, path, body).await).await;
         assert_eq!(status, 200, "{method} {path}: {answer}");
         answer
     }
 
     /// Small talk in the conversation `trip`, until a summary is due; all that was said.
-    async fn talks(&self) -> Value {
+    pub(super) async fn talks(&self) -> Value {
         for number in 0..200 {
             let text = format!("The bus number {number} was late again. I had noodles for lunch.");
             let turn = json!({
@@ -79,11 +79,11 @@ impl Held {
     }
 
     /// What the engine was asked in the background.
-    fn asked(&self) -> usize {
+    pub(super) fn asked(&self) -> usize {
         self.server.engine.asked.lock().unwrap().iter().filter(|request| request.background).count()
     }
 
-    async fn until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
+    pub(super) async fn until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
         let start = Instant::now();
         while !is_so() {
             assert!(start.elapsed() < Duration::from_secs(20), "{what} does not happen");
@@ -91,7 +91,7 @@ impl Held {
         }
     }
 
-    async fn rests(&self) {
+    pub(super) async fn rests(&self) {
         self.until("the end", || self.server.app.memory.pending.count() == 0).await;
     }
 }

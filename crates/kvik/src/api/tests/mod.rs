@@ -19,6 +19,7 @@ mod ollama;
 mod openapi;
 mod outside;
 mod page;
+mod pairs;
 mod requests;
 mod responses;
 mod retain;
