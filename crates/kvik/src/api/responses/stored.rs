@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::{
     app::{kept_answer::KeptAnswer, keys::Caller, responses::StoredResponse, state::App},
-    http::{error::ApiError, readers::Reader},
+    http::{body_memory::SMALL_BYTES, error::ApiError, readers::Reader},
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
@@ -43,18 +43,29 @@ pub(super) async fn get(
     answer(&app, caller, id, |stored| stored.response).await
 }
 
-/// `DELETE /v1/responses/{id}`
+/// `DELETE /v1/responses/{id}`: with what is remembered of it.
 pub(super) async fn delete(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>> {
-    let reader = Reader { tenant: caller.tenant.id, large: false };
-    app.in_turn(reader, move |app, _| {
-        app.responses.delete(&caller.tenant.name, &id)?;
+    let tenant = caller.tenant.name.clone();
+    let large = app.responses.bytes(&tenant, &id)? > SMALL_BYTES;
+    app.in_turn(Reader { tenant: caller.tenant.id, large }, move |app, _| {
+        forget(app, &tenant, &id)?;
+        app.responses.delete(&tenant, &id)?;
         Ok(Json(json!({"id": id, "object": "response", "deleted": true})))
     })
     .await
+}
+
+/// Forgets the summaries that say what was said in a stored response, as long as what came before it is there: they are
+/// found by that.
+fn forget(app: &App, tenant: &str, id: &str) -> Result<()> {
+    let said = app.responses.said_up_to(tenant, id).unwrap_or_default();
+    let own = app.responses.get(tenant, id).map_or(0, |stored| stored.said.len());
+    let forgotten = app.memory.forget_from(tenant, &said, said.len().saturating_sub(own));
+    forgotten.map_err(|error| ApiError::internal(error.to_string()))
 }
 
 /// `GET /v1/responses/{id}/input_items`
