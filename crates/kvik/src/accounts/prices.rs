@@ -8,7 +8,6 @@ use std::{fmt, iter::Sum, num::NonZeroU32, ops::AddAssign, str::FromStr};
 
 use kvik_engine::api::Report;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use serde_json::Value;
 
 /// Decimals of a cost, which is counted in 10⁻¹².
 const DECIMALS: u32 = 12;
@@ -85,10 +84,9 @@ impl<'de> Deserialize<'de> for Prices {
 }
 
 impl Cost {
-    /// The cost as a JSON number: the nearest double, which prints all digits of the exact cost up to 15.
-    pub(crate) fn json(self) -> Value {
-        let nearest: f64 = self.to_string().parse().unwrap_or(f64::MAX);
-        Value::from(nearest)
+    /// The cost as answers have it: the nearest double, which prints all digits of the exact cost up to 15.
+    pub(crate) fn nearest(self) -> f64 {
+        self.to_string().parse().unwrap_or(f64::MAX)
     }
 
     /// The cost as a double, for metrics.
@@ -207,7 +205,7 @@ mod tests {
         let check = |list: &str, (computed, cached, generated), text: &str| {
             let cost = prices(list).unwrap().cost(&report(computed, cached, generated));
             assert_eq!(cost.to_string(), text, "{list}");
-            assert_eq!(cost.json().as_f64(), text.parse().ok(), "{list}");
+            assert_eq!(Some(cost.nearest()), text.parse().ok(), "{list}");
         };
         let multipliers = "input = 2.5\ncached = 0.1\noutput = 5";
         check(multipliers, (40, 160, 10), "166");

@@ -1,25 +1,42 @@
 //! Log-probabilities as OpenAI writes them, and dialects that do the same.
 
 use kvik_engine::api::{GeneratedToken, TokenLogprob};
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
-/// The entry of one generated token with the likeliest ones beside it, when the engine was asked for them.
-pub(crate) fn logprob(token: &GeneratedToken) -> Option<Value> {
-    let (chosen, likeliest) = token.logprob.as_ref()?;
-    let mut entry = token_logprob(chosen);
-    entry["top_logprobs"] = likeliest.iter().map(token_logprob).collect();
-    Some(entry)
+/// A generated token, with the likeliest ones beside it.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub(crate) struct Logprob {
+    #[serde(flatten)]
+    chosen: TokenEntry,
+    top_logprobs: Vec<TokenEntry>,
 }
 
-fn token_logprob(token: &TokenLogprob) -> Value {
-    json!({
-        "token": String::from_utf8_lossy(&token.bytes),
-        "logprob": finite(token.logprob),
-        "bytes": token.bytes,
-    })
+/// A token and how likely it was.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(rename = "TokenLogprob")]
+struct TokenEntry {
+    token: String,
+    /// -9999 of one that is forbidden.
+    logprob: f64,
+    bytes: Vec<u8>,
+}
+
+/// The entry of one generated token with the likeliest ones beside it, when the engine was asked for them.
+pub(crate) fn logprob(token: &GeneratedToken) -> Option<Logprob> {
+    let (chosen, likeliest) = token.logprob.as_ref()?;
+    Some(Logprob { chosen: entry(chosen), top_logprobs: likeliest.iter().map(entry).collect() })
+}
+
+fn entry(token: &TokenLogprob) -> TokenEntry {
+    TokenEntry {
+        token: String::from_utf8_lossy(&token.bytes).into_owned(),
+        logprob: finite(token.logprob),
+        bytes: token.bytes.clone(),
+    }
 }
 
 /// JSON has no infinity; a forbidden token gets OpenAI's -9999.
-pub(crate) fn finite(logprob: f32) -> f32 {
-    if logprob.is_finite() { logprob } else { -9999.0 }
+pub(crate) fn finite(logprob: f32) -> f64 {
+    if logprob.is_finite() { f64::from(logprob) } else { -9999.0 }
 }

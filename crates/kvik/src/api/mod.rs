@@ -20,7 +20,6 @@ mod request;
 mod responses;
 mod route;
 mod routes;
-mod shapes;
 #[cfg(test)]
 mod tests;
 

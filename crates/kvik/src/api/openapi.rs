@@ -1,9 +1,15 @@
-//! The document of all routes in OpenAPI 3.1, made from the table of routes and the types of their bodies.
+//! The document of all routes in OpenAPI 3.1, made from the table of routes and the types of their bodies and answers.
 
 use schemars::{SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
-use super::route::{Answer, Dialect, Operation, Route};
+use super::route::{Answer, Dialect, Errors, Frames, Operation, Route};
+
+/// Makes the schemas: a type is described as it is read or as it is sent.
+struct Schemas {
+    read: SchemaGenerator,
+    sent: SchemaGenerator,
+}
 
 /// The document.
 pub(super) fn document(dialects: &[Dialect]) -> Value {
@@ -11,15 +17,18 @@ pub(super) fn document(dialects: &[Dialect]) -> Value {
         settings.definitions_path = "/components/schemas".into();
         settings.meta_schema = None;
     });
-    let mut generator = settings.into_generator();
+    let sent = settings.clone().for_serialize().into_generator();
+    let mut schemas = Schemas { read: settings.into_generator(), sent };
     let mut paths = Map::new();
     for dialect in dialects {
         for route in &dialect.routes {
             for path in route.paths {
-                paths.insert(path.replace("{*", "{"), operations(&mut generator, dialect.name, route, path));
+                paths.insert(path.replace("{*", "{"), operations(&mut schemas, dialect, route, path));
             }
         }
     }
+    let mut named = schemas.read.take_definitions(true);
+    named.extend(schemas.sent.take_definitions(true));
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -30,8 +39,7 @@ pub(super) fn document(dialects: &[Dialect]) -> Value {
         },
         "paths": paths,
         "components": {
-            "schemas": generator.take_definitions(true),
-            "responses": {"Error": error()},
+            "schemas": named,
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -42,14 +50,14 @@ pub(super) fn document(dialects: &[Dialect]) -> Value {
     })
 }
 
-fn operations(generator: &mut SchemaGenerator, dialect: &str, route: &Route, path: &str) -> Value {
+fn operations(schemas: &mut Schemas, dialect: &Dialect, route: &Route, path: &str) -> Value {
     let mut operations = Map::new();
     if let Some(name) = parameter(path) {
         let parameter = json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}});
         operations.insert("parameters".to_owned(), json!([parameter]));
     }
     for operation in &route.operations {
-        operations.insert(operation.method.to_owned(), described(generator, dialect, operation));
+        operations.insert(operation.method.to_owned(), described(schemas, dialect, operation));
     }
     Value::Object(operations)
 }
@@ -60,17 +68,14 @@ fn parameter(path: &str) -> Option<&str> {
     rest.split_once('}').map(|(name, _)| name.trim_start_matches('*'))
 }
 
-fn described(generator: &mut SchemaGenerator, dialect: &str, operation: &Operation) -> Value {
+fn described(schemas: &mut Schemas, dialect: &Dialect, operation: &Operation) -> Value {
     let mut described = json!({
-        "tags": [dialect],
+        "tags": [dialect.name],
         "summary": operation.summary,
-        "responses": {
-            "200": {"description": operation.summary, "content": content(operation)},
-            "default": {"$ref": "#/components/responses/Error"},
-        },
+        "responses": responses(schemas, dialect.errors, operation),
     });
     if let Some(body) = operation.body {
-        let content = json!({"application/json": {"schema": body(generator)}});
+        let content = json!({"application/json": {"schema": body(&mut schemas.read)}});
         described["requestBody"] = json!({"required": true, "content": content});
     }
     if !operation.query.is_empty() {
@@ -80,32 +85,49 @@ fn described(generator: &mut SchemaGenerator, dialect: &str, operation: &Operati
     described
 }
 
-fn content(operation: &Operation) -> Value {
-    let mut content = match operation.answer {
-        Answer::Json(schema) => json!({"application/json": {"schema": schema()}}),
-        Answer::Text(kinds) => {
-            let string = |kind: &&str| ((*kind).to_owned(), json!({"schema": {"type": "string"}}));
-            Value::Object(kinds.iter().map(string).collect())
-        }
-    };
-    if operation.streams {
-        let description = "Events whose data is JSON, one for each piece of the answer";
-        content["text/event-stream"] = json!({"schema": {"type": "string", "description": description}});
+/// What is answered, by status; every status that is not named is an error.
+fn responses(schemas: &mut Schemas, errors: Errors, operation: &Operation) -> Value {
+    let mut responses = Map::new();
+    let content = content(schemas, errors, operation);
+    if !content.is_empty() {
+        responses.insert("200".to_owned(), json!({"description": operation.summary, "content": content}));
     }
-    content
+    let usual = Value::from((errors.schema)(&mut schemas.sent));
+    for (status, schema) in operation.others {
+        let either = json!({"anyOf": [schema(&mut schemas.sent), usual]});
+        responses
+            .insert((*status).to_owned(), refusal("What is wrong, or what else there is to say", &either));
+    }
+    let description = "What is wrong, at which field, and under which code";
+    responses.insert("default".to_owned(), refusal(description, &usual));
+    Value::Object(responses)
 }
 
-fn error() -> Value {
-    let fields = json!({
-        "message": {"type": "string"},
-        "type": {"type": "string"},
-        "param": {"type": ["string", "null"], "description": "Path of the field, as `messages[2].role`"},
-        "code": {"type": ["string", "integer", "null"]},
-    });
-    let error = json!({"type": "object", "properties": fields, "required": ["message", "type"]});
-    let schema = json!({"type": "object", "properties": {"error": error}, "required": ["error"]});
-    json!({
-        "description": "What is wrong, at which field, and under which code",
-        "content": {"application/json": {"schema": schema}},
-    })
+fn refusal(description: &str, schema: &Value) -> Value {
+    json!({"description": description, "content": {"application/json": {"schema": schema}}})
+}
+
+/// The bodies of an answer, by media type; of a stream the data of one event or a line.
+fn content(schemas: &mut Schemas, errors: Errors, operation: &Operation) -> Map<String, Value> {
+    let mut content = Map::new();
+    let mut is = |kind: &str, schema: Value| drop(content.insert(kind.to_owned(), json!({"schema": schema})));
+    let string = || json!({"type": "string"});
+    match operation.answer {
+        Answer::Json(schema) => is("application/json", schema(&mut schemas.sent).into()),
+        Answer::Text(kinds) => kinds.iter().for_each(|kind| is(kind, string())),
+        Answer::JsonOrText(schema, kind) => {
+            is("application/json", schema(&mut schemas.sent).into());
+            is(kind, string());
+        }
+        Answer::Refusal => {}
+    }
+    if let Some(Frames { media_type, schema, ends_with_error }) = operation.stream {
+        let frame = schema(&mut schemas.sent);
+        let schema = match ends_with_error {
+            true => json!({"anyOf": [frame, (errors.schema)(&mut schemas.sent)]}),
+            false => frame.into(),
+        };
+        is(media_type, schema);
+    }
+    content
 }

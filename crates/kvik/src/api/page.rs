@@ -1,19 +1,27 @@
 //! The routes of the page for browsers; they want no key.
 
-use super::route::{Answer, Dialect, Operation, at, gives};
-use crate::{http::error::ApiError, page};
+use super::route::{Answer, Dialect, Errors, Operation, answers, at};
+use crate::{http::error::ErrorBody, page};
 
 /// The routes of this dialect, whose answers are files.
 pub(super) fn dialect() -> Dialect {
     let index = file(&["text/html"], "The page for people: chat, and what the cache does");
     let rest = file(
-        &["text/javascript", "text/css", "application/json", "image/svg+xml", "image/png", "image/x-icon"],
+        &[
+            "text/html",
+            "text/javascript",
+            "text/css",
+            "application/json",
+            "image/svg+xml",
+            "image/png",
+            "image/x-icon",
+        ],
         "What the page loads",
     );
     let routes = vec![at(&[page::ROOT]).get(page::index, index), at(&[page::FILES]).get(page::file, rest)];
-    Dialect { name: "page", error: ApiError::body, routes }
+    Dialect { name: "page", errors: Errors::of::<ErrorBody>(), routes }
 }
 
 fn file(kinds: &'static [&'static str], summary: &'static str) -> Operation {
-    Operation { answer: Answer::Text(kinds), ..gives(Default::default, summary) }
+    answers(Answer::Text(kinds), summary)
 }

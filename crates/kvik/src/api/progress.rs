@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 /// Tokens of a prompt: those from the cache, those stored so far (these included), and all.
 #[derive(Debug, Clone, Copy)]
@@ -12,14 +13,23 @@ pub(crate) struct Progress {
     pub(crate) total: usize,
 }
 
+/// How far a prompt is computed.
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
+pub(crate) struct PromptProgress {
+    total: usize,
+    cache: usize,
+    processed: usize,
+    time_ms: u64,
+}
+
 impl Progress {
     /// `prompt_progress`, of a request that came at `since`.
-    pub(crate) fn json(self, since: Instant) -> Value {
-        json!({
-            "total": self.total,
-            "cache": self.cached,
-            "processed": self.done,
-            "time_ms": since.elapsed().as_millis() as u64,
-        })
+    pub(crate) fn since(self, since: Instant) -> PromptProgress {
+        PromptProgress {
+            total: self.total,
+            cache: self.cached,
+            processed: self.done,
+            time_ms: since.elapsed().as_millis() as u64,
+        }
     }
 }

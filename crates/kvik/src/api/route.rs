@@ -3,23 +3,44 @@
 use std::{convert::Infallible, sync::Arc};
 
 use axum::{handler::Handler, routing::MethodRouter};
-use schemars::{Schema, SchemaGenerator};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::Serialize;
 use serde_json::Value;
 
 use super::request::parts::{self, FromBody};
-use crate::{app::App, http::error::ApiError};
+use crate::{
+    app::App,
+    http::{answer::value, error::ApiError},
+};
 
 /// One API that programs speak.
 pub(super) struct Dialect {
     /// Its name in the document of all routes.
     pub(super) name: &'static str,
-    /// The body of an error in its shape.
-    pub(super) error: ErrorBody,
+    pub(super) errors: Errors,
     pub(super) routes: Vec<Route>,
 }
 
-/// Words an error.
-pub(super) type ErrorBody = fn(&ApiError) -> Value;
+/// The schema of what is sent, made from the type that is serialised.
+pub(super) type Described = fn(&mut SchemaGenerator) -> Schema;
+
+/// How a dialect words an error.
+#[derive(Clone, Copy)]
+pub(super) struct Errors {
+    /// The body of an error in its shape.
+    pub(super) word: fn(&ApiError) -> Value,
+    pub(super) schema: Described,
+}
+
+impl Errors {
+    /// Errors whose body is a `T`.
+    pub(super) fn of<T>() -> Errors
+    where
+        T: for<'a> From<&'a ApiError> + Serialize + JsonSchema,
+    {
+        Errors { word: |error| value(&T::from(error)), schema: schema_of::<T> }
+    }
+}
 
 /// Paths that lead to the same, what answers there, and what is said about it.
 pub(super) struct Route {
@@ -37,17 +58,33 @@ pub(super) struct Operation {
     /// Parameters of the query, each with what it means.
     pub(super) query: &'static [(&'static str, &'static str)],
     pub(super) answer: Answer,
-    /// The answer may be a stream of events.
-    pub(super) streams: bool,
+    /// Where the body may ask for a stream.
+    pub(super) stream: Option<Frames>,
+    /// Statuses whose body has a shape of its own.
+    pub(super) others: &'static [(&'static str, Described)],
+}
+
+/// What a stream is made of.
+#[derive(Clone, Copy)]
+pub(super) struct Frames {
+    pub(super) media_type: &'static str,
+    /// The data of an event, or a line.
+    pub(super) schema: Described,
+    /// A stream that fails ends with the error as the dialect words it; else one of the frames says it.
+    pub(super) ends_with_error: bool,
 }
 
 /// What a route answers with.
 #[derive(Clone, Copy)]
 pub(super) enum Answer {
     /// JSON of this schema.
-    Json(fn() -> Value),
+    Json(Described),
     /// Bytes of one of these media types.
     Text(&'static [&'static str]),
+    /// Either: JSON of this schema, or a text of this media type.
+    JsonOrText(Described, &'static str),
+    /// Nothing but errors.
+    Refusal,
 }
 
 /// One route under all its names.
@@ -55,9 +92,19 @@ pub(super) fn at(paths: &'static [&'static str]) -> Route {
     Route { paths, methods: MethodRouter::new(), operations: Vec::new() }
 }
 
-/// An operation that answers with JSON.
-pub(super) fn gives(answer: fn() -> Value, summary: &'static str) -> Operation {
-    Operation { method: "", summary, body: None, query: &[], answer: Answer::Json(answer), streams: false }
+/// An operation that answers with JSON of this type.
+pub(super) fn gives<T: JsonSchema>(summary: &'static str) -> Operation {
+    answers(Answer::Json(schema_of::<T>), summary)
+}
+
+/// An operation that answers so.
+pub(super) fn answers(answer: Answer, summary: &'static str) -> Operation {
+    Operation { method: "", summary, body: None, query: &[], answer, stream: None, others: &[] }
+}
+
+/// The schema of a type as it is sent.
+pub(super) fn schema_of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    generator.subschema_for::<T>()
 }
 
 impl Operation {
@@ -71,9 +118,24 @@ impl Operation {
         Operation { query, ..self }
     }
 
-    /// Answers with a stream where the body asks for it.
-    pub(super) fn streams(self) -> Operation {
-        Operation { streams: true, ..self }
+    /// Answers with a stream where the body asks for it: of events with this data, the error of one that fails too.
+    pub(super) fn streams<T: JsonSchema>(self) -> Operation {
+        self.sends::<T>("text/event-stream", true)
+    }
+
+    /// The same, of events that also say what went wrong.
+    pub(super) fn streams_all<T: JsonSchema>(self) -> Operation {
+        self.sends::<T>("text/event-stream", false)
+    }
+
+    /// The same, of lines.
+    pub(super) fn streams_lines<T: JsonSchema>(self) -> Operation {
+        self.sends::<T>("application/x-ndjson", true)
+    }
+
+    fn sends<T: JsonSchema>(self, media_type: &'static str, ends_with_error: bool) -> Operation {
+        let frames = Frames { media_type, schema: schema_of::<T>, ends_with_error };
+        Operation { stream: Some(frames), ..self }
     }
 }
 

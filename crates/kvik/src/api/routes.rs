@@ -15,15 +15,21 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use kvik_engine::pulse::Life;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value};
 
 use super::{
     anthropic, embedding, kvik, llama, ollama, openai, openapi, page, responses,
-    route::{Answer, Dialect, ErrorBody, Operation, at, gives},
+    route::{Answer, Dialect, Errors, Operation, answers, at, gives, schema_of},
 };
 use crate::{
     app::{guard, life, state::App},
-    http::{error::ApiError, origins},
+    http::{
+        answer::words,
+        error::{ApiError, ErrorBody},
+        origins,
+    },
     settings::logging,
 };
 
@@ -44,39 +50,41 @@ pub(super) fn dialects() -> Vec<Dialect> {
 
 /// What whoever runs the server asks for.
 fn operation() -> Dialect {
-    let metrics = Operation {
-        answer: Answer::Text(&["application/openmetrics-text"]),
-        ..gives(Value::default, "Metrics, as Prometheus reads them")
-    };
+    let metrics =
+        answers(Answer::Text(&["application/openmetrics-text"]), "Metrics, as Prometheus reads them");
+    let lives = |operation| Operation { others: &[("503", schema_of::<Stuck>)], ..operation };
     let routes = vec![
-        at(&guard::HEALTH).get(health, gives(|| status_schema("ok"), "Whether the server answers requests")),
+        at(&guard::HEALTH).get(health, lives(gives::<Health<OkWord>>("Whether the server answers requests"))),
         at(&guard::READY)
-            .get(ready, gives(|| status_schema("ready"), "Whether the server is to be sent requests")),
+            .get(ready, lives(gives::<Health<ReadyWord>>("Whether the server is to be sent requests"))),
         // It shows what concerns all tenants.
         at(&["/metrics"])
             .get(metrics_text, metrics)
             .through(|methods| methods.route_layer(middleware::from_fn(guard::admins_only))),
-        at(&["/openapi.json"]).get(document, gives(|| json!({"type": "object"}), "This document")),
+        at(&["/openapi.json"]).get(document, gives::<Map<String, Value>>("This document")),
     ];
-    Dialect { name: "operation", error: ApiError::body, routes }
+    Dialect { name: "operation", errors: Errors::of::<ErrorBody>(), routes }
 }
+
+/// Words an error.
+type WordError = fn(&ApiError) -> Value;
 
 /// All routes over one application.
 pub(crate) fn router(app: Arc<App>) -> Router {
     let mut router = Router::new();
     let mut known: Vec<&str> = Vec::new();
     let mut errors = HashMap::new();
-    for Dialect { error, routes, .. } in dialects() {
-        for route in routes {
+    for dialect in dialects() {
+        for route in dialect.routes {
             for path in route.paths {
                 router = router.route(path, route.methods.clone());
-                errors.insert(*path, error);
+                errors.insert(*path, dialect.errors.word);
             }
             known.extend(route.paths);
         }
     }
     let known: Arc<str> = known.join(", ").into();
-    router
+    let router = router
         .fallback(move |request| unknown_route(known.clone(), request))
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(app.clone(), guard::admit))
@@ -85,12 +93,15 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .layer(middleware::from_fn(guard::word_in_json))
         .layer(middleware::from_fn_with_state(Arc::new(errors), word_in_dialect))
         .layer(middleware::from_fn_with_state(app.clone(), guard::count))
-        .with_state(app)
+        .with_state(app);
+    #[cfg(test)]
+    let router = router.layer(middleware::from_fn(super::tests::described::check));
+    router
 }
 
 /// Words an error as the dialect of its route does.
 async fn word_in_dialect(
-    State(errors): State<Arc<HashMap<&'static str, ErrorBody>>>,
+    State(errors): State<Arc<HashMap<&'static str, WordError>>>,
     request: Request,
     next: Next,
 ) -> Response {
@@ -115,41 +126,59 @@ async fn wrong_method(request: Request) -> ApiError {
 }
 
 async fn health(State(app): State<Arc<App>>) -> Response {
-    status(&app, "ok")
+    status(&app, OkWord)
 }
 
 /// `GET /ready`
 async fn ready(State(app): State<Arc<App>>) -> Response {
-    status(&app, "ready")
+    status(&app, ReadyWord)
+}
+
+words! {
+    OkWord = "ok";
+    ReadyWord = "ready";
+    StuckWord = "stuck";
+}
+
+/// How the server is.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Health<T> {
+    status: T,
+}
+
+/// An engine that has work and does not go on.
+#[derive(Serialize, JsonSchema)]
+struct Stuck {
+    #[serde(flatten)]
+    error: ErrorBody,
+    status: StuckWord,
+    /// Since when.
+    seconds: f64,
+    /// Where it stands.
+    phase: &'static str,
 }
 
 /// The word, unless the server is stopping or its engine is stuck. While the model loads, other routes answer.
-fn status(app: &App, word: &str) -> Response {
+fn status(app: &App, word: impl Serialize) -> Response {
     if app.is_stopping() {
         return ApiError::stopping().into_response();
     }
     let life = app.serving.engine.life();
     match life::is_stuck(life) {
         true => stuck(life).into_response(),
-        false => Json(json!({"status": word})).into_response(),
+        false => Json(Health { status: word }).into_response(),
     }
 }
 
 /// Says since when, for those who do not read the message.
-fn stuck(life: Life) -> (StatusCode, Json<Value>) {
+fn stuck(life: Life) -> (StatusCode, Json<Stuck>) {
     let (seconds, phase) = (life.age.as_secs_f64(), life.phase.name());
     let message =
         format!("the engine has work and has not gone on for {seconds:.1} s; it stands in `{phase}`");
     let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Some("engine_stuck"), message);
-    let mut body = error.body();
-    body["status"] = json!("stuck");
-    body["seconds"] = json!((seconds * 10.0).round() / 10.0);
-    body["phase"] = json!(phase);
-    (error.status(), Json(body))
-}
-
-fn status_schema(word: &str) -> Value {
-    json!({"type": "object", "properties": {"status": {"const": word}}})
+    let seconds = (seconds * 10.0).round() / 10.0;
+    (error.status(), Json(Stuck { error: (&error).into(), status: StuckWord, seconds, phase }))
 }
 
 /// `GET /openapi.json`
@@ -174,13 +203,14 @@ async fn metrics_text(State(app): State<Arc<App>>) -> Response {
 #[cfg(test)]
 mod tests {
     use axum::{body::to_bytes, routing::get};
+    use serde_json::json;
     use tower::ServiceExt;
 
     use super::*;
 
     #[tokio::test]
     async fn a_dialect_words_errors_in_its_own_shape() {
-        let word: ErrorBody = |error| json!({"type": "error", "text": error.to_string()});
+        let word: WordError = |error| json!({"type": "error", "text": error.to_string()});
         let errors = Arc::new(HashMap::from([("/own/{name}", word)]));
         let fail = || get(|| async { ApiError::field("x", "`x` is missing") });
         let router: Router = Router::new().route("/own/{name}", fail()).route("/usual", fail());

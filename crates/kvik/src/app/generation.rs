@@ -19,13 +19,13 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use kvik_engine::api::{Event, EventSink, Report, Request};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_stream::Stream;
 
 use super::{
     conversations::{Writing, written},
-    report::{trailer::Trailer, usage::usage},
+    report::{trailer::Trailer, usage::Usage},
     tally::Counts,
     usage_account::UsageAccount,
     wire::{Frame, KEEP_ALIVE, Wire},
@@ -147,12 +147,11 @@ impl Generation {
 
     /// Waits for the end of one prompt that wants no tokens: what was computed, and `usage` as an answer
     /// has it. Whoever stops waiting cancels.
-    pub(crate) async fn report(mut self) -> Result<(Report, Value), ApiError> {
+    pub(crate) async fn report(mut self) -> Result<(Report, Usage), ApiError> {
         while let Some(event) = poll_fn(|cx| self.poll_event(cx)).await {
             if let (_, Event::Done(report)) = event? {
-                let mut answer = json!({"usage": usage(&report)});
-                self.account.write_cost(&mut answer);
-                return Ok((report, answer["usage"].take()));
+                let usage = Usage::of(&report, self.account.prices.as_ref());
+                return Ok((report, usage));
             }
         }
         Err(ApiError::internal("the engine has stopped"))
@@ -195,9 +194,7 @@ impl Generation {
                 written(writing.await)?;
             }
         }
-        let mut whole = answer.whole(&trailer);
-        self.account.write_cost(&mut whole);
-        Ok(Json(whole).into_response())
+        Ok(Json(answer.whole(&trailer)).into_response())
     }
 }
 
@@ -280,10 +277,9 @@ impl<A: Answer> Stream for Frames<A> {
             match ready!(self.generation.poll_event(cx)) {
                 Some(Ok((prompt, event))) => {
                     let mut frames = Vec::new();
-                    let Frames { answer, trailer, generation, .. } = &mut *self;
+                    let Frames { answer, trailer, .. } = &mut *self;
                     trailer.note(prompt, &event);
                     answer.take(prompt, event, trailer, &mut frames);
-                    frames.iter_mut().for_each(|frame| generation.account.write_cost(frame));
                     let writing = write(answer, trailer);
                     self.ready.extend(frames.into_iter().map(Frame::Json));
                     self.writing = writing;

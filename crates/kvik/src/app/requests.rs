@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use axum::response::Response;
 use kvik_engine::api::{Report, Request};
-use serde_json::Value;
 
 use super::{
     body::JsonBody,
@@ -14,12 +13,18 @@ use super::{
     lora,
     memory::{Memory, host::Host},
     rate_limits,
-    report::trailer::{Origin, Trailer},
+    report::{
+        trailer::{Origin, Trailer},
+        usage::Usage,
+    },
     state::App,
     usage_account::UsageAccount,
 };
 use crate::{
-    accounts::tenants::{AdmissionPermit, TenantLimits},
+    accounts::{
+        prices::Prices,
+        tenants::{AdmissionPermit, TenantLimits},
+    },
     http::{
         error::ApiError,
         json::Body,
@@ -79,7 +84,7 @@ impl App {
             requests.iter_mut().for_each(|request| request.adapters.clone_from(&adapters));
             let permit = app.admit(&caller, requests.len())?;
             requests.iter_mut().for_each(|request| caller.tenant.sign(request));
-            let trailer = Trailer::new(app, origin, came, &requests);
+            let trailer = Trailer::new(app, origin, came, &requests, app.prices(&caller));
             Ok((app.submit(&caller, permit, requests)?, answer, trailer, stream))
         };
         let (generation, answer, trailer, stream) = self.read(body, start).await?;
@@ -92,7 +97,7 @@ impl App {
         &self,
         caller: &Caller,
         mut request: Request,
-    ) -> Result<(Report, Value), ApiError> {
+    ) -> Result<(Report, Usage), ApiError> {
         let permit = self.admit(caller, 1)?;
         request.adapters = self.serving.lora.usual();
         caller.tenant.sign(&mut request);
@@ -135,11 +140,15 @@ impl App {
         Ok(tenant.meter.enter(&tenant.limits, self.admission.as_ref(), prompts)?)
     }
 
+    /// The tenant's prices, or the server's.
+    pub(crate) fn prices(&self, caller: &Caller) -> Option<Prices> {
+        caller.tenant.prices.or(self.config.prices)
+    }
+
     pub(super) fn account(&self, caller: &Caller) -> UsageAccount {
-        let tenant = caller.tenant.clone();
         UsageAccount {
-            prices: tenant.prices.or(self.config.prices),
-            tenant,
+            prices: self.prices(caller),
+            tenant: caller.tenant.clone(),
             metrics: self.metrics.clone(),
             tally: self.tally.clone(),
             ledger: self.ledger.clone(),

@@ -6,7 +6,6 @@
 use std::{future::poll_fn, sync::Arc};
 
 use kvik_engine::api::{Event, Report, Request, RequestError};
-use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::{generation::Sink, keys::Caller, rate_limits, state::App, usage_account::UsageAccount};
@@ -60,11 +59,6 @@ impl App {
         let ended = flow.run(window).await;
         // How many wait is the other tenants' business.
         ended.map_err(|error| if self.admission.is_some() { error.impersonal() } else { error })
-    }
-
-    /// Writes what it costs into an answer's `usage`.
-    pub(crate) fn write_cost(&self, caller: &Caller, answer: &mut Value) {
-        self.account(caller).write_cost(answer);
     }
 
     /// Lets as many of `prompts` prompts into the engine at a time as keep it busy, or as the tenant may have.

@@ -11,6 +11,7 @@ use super::remote::{ServerArgs, escaped};
 use crate::{
     accounts::ledger::{self, Bill, Day, Records, RecordsError},
     command::flags::accounts::StateArgs,
+    http::answer::value,
 };
 
 /// Shows requests, tokens, hit rates and costs
@@ -98,7 +99,7 @@ impl UsageArgs {
             }
             Err(error) => return Err(error.into()),
         };
-        Ok(crate::api::usage_listing(&bill))
+        Ok(value(&crate::api::usage_listing(&bill)))
     }
 
     fn ask(&self, server: &ServerArgs) -> anyhow::Result<Value> {

@@ -11,7 +11,11 @@ use axum::{
 };
 use kvik_cache::retain::RetentionError;
 use kvik_engine::api::RequestError;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::answer::value;
 
 /// A refused or failed request.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,6 +33,45 @@ pub(crate) struct ApiError {
 pub(crate) struct Overflow {
     pub(crate) prompt_tokens: usize,
     pub(crate) context_tokens: usize,
+}
+
+/// What is wrong, at which field, and under which code.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Error")]
+pub(crate) struct ErrorBody {
+    pub(crate) error: ErrorFields,
+}
+
+/// OpenAI's error object.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(crate) struct ErrorFields {
+    pub(crate) message: String,
+    pub(crate) r#type: &'static str,
+    /// Path of the field, as `messages[2].role`.
+    pub(crate) param: Option<String>,
+    pub(crate) code: Option<&'static str>,
+    /// Of a prompt that is longer than the context.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    n_prompt_tokens: Option<usize>,
+    /// Likewise: what it would have to fit into.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    n_ctx: Option<usize>,
+}
+
+impl From<&ApiError> for ErrorBody {
+    fn from(error: &ApiError) -> ErrorBody {
+        ErrorBody {
+            error: ErrorFields {
+                message: error.message.clone(),
+                r#type: error.kind(),
+                param: error.param.clone(),
+                code: error.code,
+                n_prompt_tokens: error.overflow.map(|overflow| overflow.prompt_tokens),
+                n_ctx: error.overflow.map(|overflow| overflow.context_tokens),
+            },
+        }
+    }
 }
 
 impl ApiError {
@@ -137,17 +180,7 @@ impl ApiError {
 
     /// OpenAI's error object; also what a stream that fails half-way sends as its last frame.
     pub(crate) fn body(&self) -> Value {
-        let mut error = json!({
-            "message": self.message,
-            "type": self.kind(),
-            "param": self.param,
-            "code": self.code,
-        });
-        if let Some(Overflow { prompt_tokens, context_tokens }) = self.overflow {
-            error["n_prompt_tokens"] = json!(prompt_tokens);
-            error["n_ctx"] = json!(context_tokens);
-        }
-        json!({"error": error})
+        value(&ErrorBody::from(self))
     }
 
     fn kind(&self) -> &'static str {
@@ -226,6 +259,8 @@ impl From<RequestError> for ApiError {
 #[cfg(test)]
 mod tests {
     use kvik_cache::{PinLimit, PinScope};
+
+    use serde_json::json;
 
     use super::*;
 

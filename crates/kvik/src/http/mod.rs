@@ -2,6 +2,7 @@
 //!
 //! It knows neither model nor tenants.
 
+pub(crate) mod answer;
 pub(crate) mod body_memory;
 mod connections;
 pub(crate) mod error;

@@ -28,7 +28,7 @@ use super::prices::{Cost, Prices};
 pub(crate) use day::Day;
 pub(crate) use file_turns::FileTurns;
 pub(crate) use records::{LOCK_WAIT, Records, RecordsError, Table};
-pub(crate) use totals::{LedgerRow, Totals};
+pub(crate) use totals::{LedgerRow, Totals, UsageRow};
 
 /// Name of the table.
 const TABLE: &str = "usage";

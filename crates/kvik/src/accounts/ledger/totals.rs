@@ -3,8 +3,8 @@
 use std::{fmt, ops::AddAssign, str::FromStr, time::Duration};
 
 use kvik_engine::api::Report;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 
 use super::Day;
 use crate::accounts::prices::Cost;
@@ -39,6 +39,31 @@ pub(crate) struct Totals {
     pub(crate) saved_us: u64,
 }
 
+/// A row as `/v1/usage` and `kvik usage --json` give it.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct UsageRow {
+    day: String,
+    tenant: String,
+    model: String,
+    requests: u64,
+    prompt_tokens: u64,
+    cached_tokens: CachedTokens,
+    computed_tokens: u64,
+    generated_tokens: u64,
+    hit_rate: f64,
+    /// In the server's currency, all digits.
+    cost: String,
+    saved_seconds: f64,
+}
+
+/// From RAM and from disk.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct CachedTokens {
+    ram: u64,
+    disk: u64,
+}
+
 impl Totals {
     /// The totals of one request.
     pub(crate) fn of(report: &Report, cost: Cost, saved: Duration) -> Totals {
@@ -64,23 +89,23 @@ impl Totals {
     }
 
     /// The row as JSON; the cost is text, so that it stays exact.
-    pub(crate) fn json(&self, row: &LedgerRow) -> Value {
-        json!({
-            "day": row.day.to_string(),
-            "tenant": row.tenant,
-            "model": row.model,
-            "requests": self.requests,
-            "prompt_tokens": self.prompt_tokens,
-            "cached_tokens": {
-                "ram": self.cached_tokens.saturating_sub(self.disk_tokens),
-                "disk": self.disk_tokens,
+    pub(crate) fn shown(&self, row: &LedgerRow) -> UsageRow {
+        UsageRow {
+            day: row.day.to_string(),
+            tenant: row.tenant.clone(),
+            model: row.model.clone(),
+            requests: self.requests,
+            prompt_tokens: self.prompt_tokens,
+            cached_tokens: CachedTokens {
+                ram: self.cached_tokens.saturating_sub(self.disk_tokens),
+                disk: self.disk_tokens,
             },
-            "computed_tokens": self.computed_tokens,
-            "generated_tokens": self.generated_tokens,
-            "hit_rate": self.hit_rate(),
-            "cost": self.cost.to_string(),
-            "saved_seconds": self.saved_seconds(),
-        })
+            computed_tokens: self.computed_tokens,
+            generated_tokens: self.generated_tokens,
+            hit_rate: self.hit_rate(),
+            cost: self.cost.to_string(),
+            saved_seconds: self.saved_seconds(),
+        }
     }
 }
 

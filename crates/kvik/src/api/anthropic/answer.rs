@@ -2,11 +2,18 @@
 
 use kvik_engine::api::{Event, FinishReason, Report};
 use kvik_engine::text::answer::AnswerDelta;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::{body::Wanted, error};
+use super::{
+    body::Wanted,
+    error::ErrorBody,
+    event::{
+        Block, CacheCreation, ContextManagement, Delta, Diagnostics, Message, MessageTrailer, MessageUsage,
+        MessageWord, MissReason, StandardTier, Stop, StopReason, StreamEvent, ThinkingTokens,
+    },
+};
 use crate::{
-    api::chat::{Reply, Worded},
+    api::chat::{Assistant, Reply, Worded},
     app::{
         generation::Answer,
         report::{
@@ -15,7 +22,7 @@ use crate::{
         },
         wire::Wire,
     },
-    http::error::ApiError,
+    http::{answer::value, error::ApiError},
 };
 
 /// What the answer repeats of the request.
@@ -37,7 +44,7 @@ pub(crate) struct MessageAnswer {
     spoken: Spoken,
     reply: Reply,
     /// Complete blocks, and the last one as far as it is known.
-    blocks: Vec<Value>,
+    blocks: Vec<Block>,
     /// The last block goes on.
     open: bool,
     /// Of the call that it is.
@@ -61,7 +68,7 @@ impl MessageAnswer {
             finish: None,
         };
         if let Some(item) = worded.item {
-            answer.blocks.push(json!({"type": "compaction", "content": item["encrypted_content"]}));
+            answer.blocks.push(Block::compaction(Some(item.encrypted_content)));
         }
         answer
     }
@@ -71,66 +78,65 @@ impl MessageAnswer {
         if std::mem::replace(&mut self.started, true) {
             return;
         }
-        let mut message = self.message_with(&[], report);
-        message["stop_reason"] = Value::Null;
-        frames.push(json!({"type": "message_start", "message": message}));
-        if let Some(block) = self.blocks.first() {
-            let delta = json!({"type": "compaction_delta", "content": block["content"]});
-            frames.push(json!({"type": "content_block_start", "index": 0, "content_block": {"type": "compaction", "content": null}}));
-            frames.push(json!({"type": "content_block_delta", "index": 0, "delta": delta}));
-            frames.push(json!({"type": "content_block_stop", "index": 0}));
+        let stop = Stop { stop_reason: None, ..self.stop(report) };
+        let message = Message { stop, ..self.message_with(Vec::new(), report) };
+        frames.push(value(&StreamEvent::MessageStart { message }));
+        if let Some(Block::Compaction { content, .. }) = self.blocks.first() {
+            let content_block = Block::compaction(None);
+            frames.push(value(&StreamEvent::ContentBlockStart { index: 0, content_block }));
+            frames.push(delta(0, Delta::CompactionDelta { content: content.clone() }));
+            frames.push(value(&StreamEvent::ContentBlockStop { index: 0 }));
         }
     }
 
     fn deltas(&mut self, deltas: Vec<AnswerDelta>, frames: &mut Vec<Value>) {
         for delta in deltas {
             match delta {
-                AnswerDelta::Content(text) => self.grow("text", "text", "text_delta", &text, frames),
-                AnswerDelta::Reasoning(text) => {
-                    self.grow("thinking", "thinking", "thinking_delta", &text, frames);
-                }
+                AnswerDelta::Content(text) => self.grow_text(text, frames),
+                AnswerDelta::Reasoning(text) => self.grow_thought(text, frames),
                 AnswerDelta::ToolCall { id, name, arguments, .. } => {
-                    self.open_block(json!({"type": "tool_use", "id": id, "name": name, "input": {}}), frames);
-                    self.grow_call(&arguments, frames);
+                    self.open_block(Block::tool_use(id, name), frames);
+                    self.grow_call(arguments, frames);
                 }
-                AnswerDelta::Arguments { text, .. } => self.grow_call(&text, frames),
+                AnswerDelta::Arguments { text, .. } => self.grow_call(text, frames),
             }
         }
     }
 
-    /// Adds text to the last block, or begins one of this kind.
-    fn grow(&mut self, kind: &str, field: &str, delta: &str, text: &str, frames: &mut Vec<Value>) {
-        let goes_on = self.open && self.blocks.last().is_some_and(|block| block["type"] == kind);
-        if !goes_on {
-            let mut block = json!({"type": kind, field: ""});
-            if kind == "thinking" {
-                block["signature"] = json!("");
-            }
-            self.open_block(block, frames);
+    /// Adds text to the last block, or begins one.
+    fn grow_text(&mut self, more: String, frames: &mut Vec<Value>) {
+        if !(self.open && matches!(self.blocks.last(), Some(Block::Text { .. }))) {
+            self.open_block(Block::text(), frames);
         }
-        let index = self.blocks.len() - 1;
-        if let Some(Value::String(all)) = self.blocks[index].get_mut(field) {
-            all.push_str(text);
+        if let Some(Block::Text { text, .. }) = self.blocks.last_mut() {
+            text.push_str(&more);
         }
-        frames.push(
-            json!({"type": "content_block_delta", "index": index, "delta": {"type": delta, field: text}}),
-        );
+        frames.push(delta(self.blocks.len() - 1, Delta::TextDelta { text: more }));
+    }
+
+    /// The same of a thought.
+    fn grow_thought(&mut self, more: String, frames: &mut Vec<Value>) {
+        if !(self.open && matches!(self.blocks.last(), Some(Block::Thinking { .. }))) {
+            self.open_block(Block::thinking(), frames);
+        }
+        if let Some(Block::Thinking { thinking, .. }) = self.blocks.last_mut() {
+            thinking.push_str(&more);
+        }
+        frames.push(delta(self.blocks.len() - 1, Delta::ThinkingDelta { thinking: more }));
     }
 
     /// More arguments of the call that is the last block.
-    fn grow_call(&mut self, text: &str, frames: &mut Vec<Value>) {
-        let index = self.blocks.len() - 1;
-        self.arguments.push_str(text);
+    fn grow_call(&mut self, text: String, frames: &mut Vec<Value>) {
+        self.arguments.push_str(&text);
         if !text.is_empty() {
-            let delta = json!({"type": "input_json_delta", "partial_json": text});
-            frames.push(json!({"type": "content_block_delta", "index": index, "delta": delta}));
+            frames.push(delta(self.blocks.len() - 1, Delta::InputJsonDelta { partial_json: text }));
         }
     }
 
-    fn open_block(&mut self, block: Value, frames: &mut Vec<Value>) {
+    fn open_block(&mut self, block: Block, frames: &mut Vec<Value>) {
         self.close(frames);
-        let index = self.blocks.len();
-        frames.push(json!({"type": "content_block_start", "index": index, "content_block": block}));
+        let (index, content_block) = (self.blocks.len(), block.clone());
+        frames.push(value(&StreamEvent::ContentBlockStart { index, content_block }));
         self.blocks.push(block);
         self.open = true;
     }
@@ -140,86 +146,83 @@ impl MessageAnswer {
             return;
         }
         let index = self.blocks.len() - 1;
-        if let Some(signature) = self.blocks[index].get_mut("signature") {
-            *signature = json!(SIGNATURE);
-            let delta = json!({"type": "signature_delta", "signature": SIGNATURE});
-            frames.push(json!({"type": "content_block_delta", "index": index, "delta": delta}));
+        match &mut self.blocks[index] {
+            Block::Thinking { signature, .. } => {
+                *signature = SIGNATURE;
+                frames.push(delta(index, Delta::SignatureDelta { signature: SIGNATURE }));
+            }
+            Block::ToolUse { input, .. } => {
+                // Arguments that were cut off are no object, and clients want one.
+                *input = serde_json::from_str(&std::mem::take(&mut self.arguments)).unwrap_or_default();
+            }
+            Block::Compaction { .. } | Block::Text { .. } => {}
         }
-        if let Some(input) = self.blocks[index].get_mut("input") {
-            // Arguments that were cut off are no object, and clients want one.
-            let whole = serde_json::from_str(&std::mem::take(&mut self.arguments)).ok();
-            *input = whole.filter(Value::is_object).unwrap_or_else(|| json!({}));
-        }
-        frames.push(json!({"type": "content_block_stop", "index": index}));
+        frames.push(value(&StreamEvent::ContentBlockStop { index }));
     }
 
     /// The last frames: why it ends, what it cost, what the cache did.
     fn done(&mut self, trailer: &Trailer, frames: &mut Vec<Value>) {
         let report = trailer.total();
         self.begin(&report, frames);
-        let (reason, sequence) = self.stop_reason(&report);
-        let mut last = json!({
-            "type": "message_delta",
-            "delta": {"stop_reason": reason, "stop_sequence": sequence},
-            "usage": self.usage(&report),
-        });
-        self.add_trailer(&mut last, trailer);
-        frames.push(last);
-        frames.push(json!({"type": "message_stop"}));
+        let (delta, usage, trailer) = (self.stop(&report), self.usage(&report), self.trailer(trailer));
+        frames.push(value(&StreamEvent::MessageDelta { delta, usage, trailer }));
+        frames.push(value(&StreamEvent::MessageStop));
     }
 
-    fn message_with(&self, blocks: &[Value], report: &Report) -> Value {
-        let (reason, sequence) = self.stop_reason(report);
-        json!({
-            "id": self.spoken.id,
-            "type": "message",
-            "role": "assistant",
-            "model": self.spoken.model,
-            "content": blocks,
-            "stop_reason": reason,
-            "stop_sequence": sequence,
-            "usage": self.usage(report),
-        })
+    fn message_with(&self, content: Vec<Block>, report: &Report) -> Message {
+        Message {
+            id: self.spoken.id.clone(),
+            r#type: MessageWord,
+            role: Assistant,
+            model: self.spoken.model.clone(),
+            content,
+            stop: self.stop(report),
+            usage: self.usage(report),
+            trailer: None,
+        }
     }
 
-    fn add_trailer(&self, answer: &mut Value, trailer: &Trailer) {
-        if self.spoken.wanted.context_management {
-            answer["context_management"] = json!({"applied_edits": []});
+    fn trailer(&self, trailer: &Trailer) -> MessageTrailer {
+        let wanted = &self.spoken.wanted;
+        MessageTrailer {
+            context_management: wanted.context_management.then_some(ContextManagement { applied_edits: [] }),
+            diagnostics: wanted.diagnostics.then(|| diagnostics(trailer.diagnosis(), &trailer.total())),
+            kvik: trailer.kvik(0),
         }
-        if self.spoken.wanted.diagnostics {
-            answer["diagnostics"] = diagnostics(trailer.diagnosis(), &trailer.total());
-        }
-        answer["kvik"] = trailer.kvik(0);
     }
 
     /// Why it has ended, and the sequence that ended it.
-    fn stop_reason(&self, report: &Report) -> (Option<&'static str>, Option<&str>) {
-        let Some(finish) = self.finish else { return (None, None) };
+    fn stop(&self, report: &Report) -> Stop {
+        let because = |reason| Stop { stop_reason: Some(reason), stop_sequence: None };
+        let Some(finish) = self.finish else { return Stop { stop_reason: None, stop_sequence: None } };
         let is_full = report.prompt_tokens + report.generated_tokens >= self.spoken.context;
         match finish {
-            FinishReason::Length if is_full => (Some("model_context_window_exceeded"), None),
-            FinishReason::Length => (Some("max_tokens"), None),
-            _ if !self.reply.calls.is_empty() => (Some("tool_use"), None),
+            FinishReason::Length if is_full => because(StopReason::ModelContextWindowExceeded),
+            FinishReason::Length => because(StopReason::MaxTokens),
+            _ if !self.reply.calls.is_empty() => because(StopReason::ToolUse),
             FinishReason::StopString(i) => {
-                (Some("stop_sequence"), self.spoken.stop.get(i).map(String::as_str))
+                let stop_sequence = self.spoken.stop.get(i).cloned();
+                Stop { stop_sequence, ..because(StopReason::StopSequence) }
             }
-            FinishReason::Eos | FinishReason::ConstraintDone => (Some("end_turn"), None),
+            FinishReason::Eos | FinishReason::ConstraintDone => because(StopReason::EndTurn),
         }
     }
 
-    /// Every token of the prompt once: read from the cache, computed and left there, or computed and not.
-    fn usage(&self, report: &Report) -> Value {
+    fn usage(&self, report: &Report) -> MessageUsage {
         let computed = report.prompt_tokens - report.cached_tokens.min(report.prompt_tokens);
         let (created, not_left) = if self.spoken.leaves { (computed, 0) } else { (0, computed) };
-        json!({
-            "input_tokens": not_left,
-            "cache_creation_input_tokens": created,
-            "cache_read_input_tokens": report.cached_tokens,
-            "cache_creation": {"ephemeral_5m_input_tokens": created, "ephemeral_1h_input_tokens": 0},
-            "output_tokens": report.generated_tokens,
-            "output_tokens_details": {"thinking_tokens": self.reply.reasoning_tokens},
-            "service_tier": "standard",
-        })
+        MessageUsage {
+            input_tokens: not_left,
+            cache_creation_input_tokens: created,
+            cache_read_input_tokens: report.cached_tokens,
+            cache_creation: CacheCreation {
+                ephemeral_5m_input_tokens: created,
+                ephemeral_1h_input_tokens: 0,
+            },
+            output_tokens: report.generated_tokens,
+            output_tokens_details: ThinkingTokens { thinking_tokens: self.reply.reasoning_tokens },
+            service_tier: StandardTier,
+        }
     }
 }
 
@@ -251,35 +254,40 @@ impl Answer for MessageAnswer {
         Some(self.reply.message())
     }
 
-    fn whole(self, trailer: &Trailer) -> Value {
-        let mut message = self.message_with(&self.blocks, &trailer.total());
-        self.add_trailer(&mut message, trailer);
-        message
+    fn whole(mut self, trailer: &Trailer) -> Value {
+        let blocks = std::mem::take(&mut self.blocks);
+        let message = self.message_with(blocks, &trailer.total());
+        value(&Message { trailer: Some(self.trailer(trailer)), ..message })
     }
 
     fn failed(&self, error: &ApiError) -> Value {
-        error::body(error)
+        value(&ErrorBody::from(error))
     }
 }
 
+/// What is new of the block with this index.
+fn delta(index: usize, delta: Delta) -> Value {
+    value(&StreamEvent::ContentBlockDelta { index, delta })
+}
+
 /// What has changed since the earlier answer, and what that cost.
-fn diagnostics(found: Option<Diagnosis>, report: &Report) -> Value {
-    let reason = match found {
-        None => Value::Null,
-        Some(Diagnosis::NotFound) => json!({"type": "previous_message_not_found"}),
-        Some(Diagnosis::Several) => json!({"type": "unavailable"}),
-        Some(Diagnosis::GoesOn { reusable }) if report.cached_tokens >= reusable => Value::Null,
+fn diagnostics(found: Option<Diagnosis>, report: &Report) -> Diagnostics {
+    let cache_miss_reason = match found {
+        None => None,
+        Some(Diagnosis::NotFound) => Some(MissReason::PreviousMessageNotFound),
+        Some(Diagnosis::Several) => Some(MissReason::Unavailable),
+        Some(Diagnosis::GoesOn { reusable }) if report.cached_tokens >= reusable => None,
         // The request is not to blame; `kvik.cache.reason` says what is.
-        Some(Diagnosis::GoesOn { .. }) => json!({"type": "unavailable"}),
-        Some(Diagnosis::Changed { part, common, reusable }) => json!({
-            "type": match part {
-                Part::Model => "model_changed",
-                Part::Tools => "tools_changed",
-                Part::System => "system_changed",
-                Part::Settings | Part::Messages => "messages_changed",
-            },
-            "cache_missed_input_tokens": reusable - common,
-        }),
+        Some(Diagnosis::GoesOn { .. }) => Some(MissReason::Unavailable),
+        Some(Diagnosis::Changed { part, common, reusable }) => {
+            let cache_missed_input_tokens = reusable - common;
+            Some(match part {
+                Part::Model => MissReason::ModelChanged { cache_missed_input_tokens },
+                Part::Tools => MissReason::ToolsChanged { cache_missed_input_tokens },
+                Part::System => MissReason::SystemChanged { cache_missed_input_tokens },
+                Part::Settings | Part::Messages => MissReason::MessagesChanged { cache_missed_input_tokens },
+            })
+        }
     };
-    json!({"cache_miss_reason": reason})
+    Diagnostics { cache_miss_reason }
 }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use axum::{Json, extract::State};
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::body::{ManageFields, TellFields};
 use crate::{
@@ -12,13 +13,22 @@ use crate::{
     http::error::ApiError,
 };
 
+/// How many tokens a prompt has.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct MessageTokens {
+    input_tokens: usize,
+}
+
 /// Those of a message that decide its prompt.
 pub(super) type Fields = (TellFields, ManageFields);
 
 /// Counts the tokens of the prompt that the same conversation would have.
-pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Value>, ApiError> {
+pub(super) async fn route(
+    State(app): State<Arc<App>>,
+    body: JsonBody,
+) -> Result<Json<MessageTokens>, ApiError> {
     let tenant = body.caller.tenant.name.clone();
-    let tokens = app
+    let input_tokens = app
         .read(body, move |app, body| {
             let (tell, _) = Fields::from_body(body)?;
             refuse_unknown::<Fields>(body)?;
@@ -27,5 +37,5 @@ pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result
             Ok(app.serving.encode_rendered(&conversation.render(&app.serving)?).len())
         })
         .await?;
-    Ok(Json(json!({"input_tokens": tokens})))
+    Ok(Json(MessageTokens { input_tokens }))
 }

@@ -1,25 +1,54 @@
 //! Errors as Anthropic words them: `{"type": "error", "error": {"type", "message"}, "request_id"}`.
 
 use axum::http::StatusCode;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
-use crate::{http::error::ApiError, random::random};
+use crate::{
+    http::{answer::words, error::ApiError},
+    random::random,
+};
+
+words! {
+    ErrorWord = "error";
+}
 
 /// The body of an error; also the data of the event `error` in a stream.
-pub(super) fn body(error: &ApiError) -> Value {
-    let message = match error.overflow() {
-        // Agents look for this beginning, and compact.
-        Some(over) => format!(
-            "prompt is too long: {} tokens > {} maximum; {error}",
-            over.prompt_tokens, over.context_tokens
-        ),
-        None => error.to_string(),
-    };
-    json!({
-        "type": "error",
-        "error": {"type": kind(error.status()), "message": message, "param": error.param()},
-        "request_id": format!("req_{:016x}", random()),
-    })
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "AnthropicError")]
+pub(super) struct ErrorBody {
+    r#type: ErrorWord,
+    error: Fault,
+    request_id: String,
+}
+
+/// What is wrong, and at which field.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Fault {
+    r#type: &'static str,
+    message: String,
+    /// Path of the field.
+    param: Option<String>,
+}
+
+impl From<&ApiError> for ErrorBody {
+    fn from(error: &ApiError) -> ErrorBody {
+        let message = match error.overflow() {
+            // Agents look for this beginning, and compact.
+            Some(over) => format!(
+                "prompt is too long: {} tokens > {} maximum; {error}",
+                over.prompt_tokens, over.context_tokens
+            ),
+            None => error.to_string(),
+        };
+        let param = error.param().map(str::to_owned);
+        ErrorBody {
+            r#type: ErrorWord,
+            error: Fault { r#type: kind(error.status()), message, param },
+            request_id: format!("req_{:016x}", random()),
+        }
+    }
 }
 
 fn kind(status: StatusCode) -> &'static str {
@@ -40,7 +69,14 @@ fn kind(status: StatusCode) -> &'static str {
 mod tests {
     use kvik_engine::api::RequestError;
 
+    use serde_json::{Value, json};
+
     use super::*;
+    use crate::http::answer::value;
+
+    fn body(error: &ApiError) -> Value {
+        value(&ErrorBody::from(error))
+    }
 
     #[test]
     fn every_status_has_its_kind() {

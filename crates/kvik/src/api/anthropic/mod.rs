@@ -4,25 +4,27 @@ mod answer;
 mod body;
 mod count;
 mod error;
+mod event;
 mod messages;
 mod route;
-mod shapes;
 mod tools;
 mod version;
 
 use axum::middleware;
 
-use super::route::{Dialect, at, gives};
+use super::route::{Dialect, Errors, at, gives};
 
 /// The routes of this dialect.
 pub(super) fn dialect() -> Dialect {
-    let message = gives(shapes::message, "Answers a conversation").takes::<body::Fields>().streams();
-    let count = gives(shapes::count, "Counts the tokens of a conversation").takes::<count::Fields>();
+    let message = gives::<event::Message>("Answers a conversation")
+        .takes::<body::Fields>()
+        .streams::<event::StreamEvent>();
+    let count = gives::<count::MessageTokens>("Counts the tokens of a conversation").takes::<count::Fields>();
     let routes = [
         at(&["/v1/messages"]).post(route::route, message),
         at(&["/v1/messages/count_tokens"]).post(count::route, count),
     ];
     let versioned =
         routes.map(|route| route.through(|methods| methods.route_layer(middleware::from_fn(version::check))));
-    Dialect { name: "anthropic", error: error::body, routes: versioned.into() }
+    Dialect { name: "anthropic", errors: Errors::of::<error::ErrorBody>(), routes: versioned.into() }
 }

@@ -3,15 +3,15 @@
 
 mod arguments;
 mod history;
+mod item;
 mod reply;
 
 pub(crate) use self::{
     arguments::arguments_text,
     history::{Compacted, to_compact},
-    reply::Reply,
+    item::{CompactionItem, CompactionWord},
+    reply::{Assistant, AssistantMessage, Function, Reply, ToolCall},
 };
-
-use serde_json::Value;
 
 use self::history::{continued, remembered};
 use super::{
@@ -49,7 +49,7 @@ pub(crate) struct Worded {
     /// How the text of each choice is read.
     pub(crate) reading: Reading,
     /// What stands for all that was said before, for clients that want it.
-    pub(crate) item: Option<Value>,
+    pub(crate) item: Option<CompactionItem>,
     /// The engine says log-probabilities.
     pub(crate) logprobs: bool,
     pub(crate) choices: u32,
@@ -74,6 +74,7 @@ impl ChatTurn {
             turn.reads_answer(Box::new(move |text| Reply::whole(&reading, text).message()));
         }
         let item = memory.as_mut().and_then(RememberedTurn::take_compaction);
+        let item = item.as_ref().map(CompactionItem::of);
         let answer = word(Worded { reading: chat.reading, item, logprobs: logprobs.is_some(), choices });
         let origin = Origin {
             messages: Some(chat.messages),

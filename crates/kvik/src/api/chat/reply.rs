@@ -1,9 +1,48 @@
 //! What is said in one choice of an answer, as far as it is known.
 
 use kvik_engine::text::answer::AnswerDelta;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
 
-use crate::api::reading::{Reader, Reading};
+use crate::{
+    api::reading::{Reader, Reading},
+    http::answer::{value, words},
+};
+
+words! {
+    Assistant = "assistant";
+    Function = "function";
+}
+
+/// What the model said, as conversations keep it.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub(crate) struct AssistantMessage {
+    role: Assistant,
+    /// Null of one that is nothing but calls.
+    content: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<ToolCall>,
+}
+
+/// A call of a tool.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub(crate) struct ToolCall {
+    pub(crate) id: String,
+    r#type: Function,
+    pub(crate) function: CalledFunction,
+}
+
+/// Which tool is called, and with what.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(crate) struct CalledFunction {
+    pub(crate) name: String,
+    /// JSON, as the model wrote it.
+    pub(crate) arguments: String,
+}
 
 /// The text of a choice, read as it comes, and what it has come to.
 #[derive(Debug)]
@@ -11,8 +50,8 @@ pub(crate) struct Reply {
     reader: Reader,
     pub(crate) content: String,
     pub(crate) reasoning: String,
-    /// Calls of tools, as messages have them: `{"id", "type": "function", "function": {"name", "arguments"}}`.
-    pub(crate) calls: Vec<Value>,
+    /// Calls of tools.
+    pub(crate) calls: Vec<ToolCall>,
     /// Tokens of thoughts, to the nearest piece of text.
     pub(crate) reasoning_tokens: usize,
     thinking: bool,
@@ -74,31 +113,30 @@ impl Reply {
             AnswerDelta::Content(text) => self.content.push_str(text),
             AnswerDelta::Reasoning(text) => self.reasoning.push_str(text),
             AnswerDelta::ToolCall { id, name, arguments, .. } => {
-                let function = json!({"name": name, "arguments": arguments});
-                self.calls.push(json!({"id": id, "type": "function", "function": function}));
+                let function = CalledFunction { name: name.clone(), arguments: arguments.clone() };
+                self.calls.push(ToolCall { id: id.clone(), r#type: Function, function });
             }
             AnswerDelta::Arguments { index, text } => {
-                let call = self.calls.get_mut(*index);
-                if let Some(Value::String(all)) =
-                    call.and_then(|call| call.pointer_mut("/function/arguments"))
-                {
-                    all.push_str(text);
+                if let Some(call) = self.calls.get_mut(*index) {
+                    call.function.arguments.push_str(text);
                 }
             }
         }
     }
 
-    /// The message that it is, as conversations keep it.
-    pub(crate) fn message(&self) -> Value {
+    /// The message that it is.
+    pub(crate) fn said(&self) -> AssistantMessage {
         let only_calls = self.content.is_empty() && !self.calls.is_empty();
-        let content = if only_calls { Value::Null } else { json!(self.content) };
-        let mut message = json!({"role": "assistant", "content": content});
-        if !self.reasoning.is_empty() {
-            message["reasoning_content"] = json!(self.reasoning);
+        AssistantMessage {
+            role: Assistant,
+            content: (!only_calls).then(|| self.content.clone()),
+            reasoning_content: (!self.reasoning.is_empty()).then(|| self.reasoning.clone()),
+            tool_calls: self.calls.clone(),
         }
-        if !self.calls.is_empty() {
-            message["tool_calls"] = json!(self.calls);
-        }
-        message
+    }
+
+    /// The same, as conversations keep it.
+    pub(crate) fn message(&self) -> Value {
+        value(&self.said())
     }
 }

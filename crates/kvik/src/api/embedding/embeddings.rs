@@ -11,7 +11,6 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use kvik_engine::api::{Request, Wants};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::{
     input::{INPUTS_MAX, Treatment, encode},
@@ -26,10 +25,15 @@ use crate::{
         prompt::Prompts,
     },
     app::{body::JsonBody, state::App},
-    http::{error::ApiError, json::Body},
+    http::{answer::words, error::ApiError, json::Body},
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
+
+words! {
+    List = "list";
+    EmbeddingWord = "embedding";
+}
 
 /// All fields of a body.
 pub(super) type Fields = (InputFields, CacheFields);
@@ -75,11 +79,11 @@ pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result
     let Asked { requests, format, dimensions } = app.read(body, read).await?;
     let only = only_prompt(&requests);
     let computed = app.vectors(&caller, requests).await?;
-    let Ending { usage, timings, kvik } = Ending::new(&app, &caller, &computed, only);
+    let ending = Ending::new(&app, &caller, &computed, only);
     let vectors = computed.into_iter().map(|computed| computed.vector);
     let data = (0..).zip(vectors).map(|(index, vector)| Embedding::new(index, vector, format, dimensions));
     let (data, model) = (data.collect(), app.serving.model.name.clone());
-    Ok(Json(Answer { object: "list", data, model, usage, timings, kvik }).into_response())
+    Ok(Json(Embeddings { object: List, data, model, ending }).into_response())
 }
 
 fn read(app: &App, body: &Body) -> Result<Asked> {
@@ -100,27 +104,28 @@ fn read(app: &App, body: &Body) -> Result<Asked> {
 }
 
 /// The answer, written as text at once: a tree of JSON values would take ten times the memory of its numbers.
-#[derive(Serialize)]
-struct Answer {
-    object: &'static str,
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Embeddings {
+    object: List,
     data: Vec<Embedding>,
     model: String,
-    usage: Value,
-    timings: Value,
-    kvik: Value,
+    #[serde(flatten)]
+    ending: Ending,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Embedding {
-    object: &'static str,
+    object: EmbeddingWord,
     index: usize,
     embedding: Written,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 #[serde(untagged)]
+#[schemars(inline)]
 enum Written {
     Floats(Vec<f32>),
+    /// The bytes of the numbers, 32-bit floats, least significant byte first.
     Base64(String),
 }
 
@@ -135,6 +140,6 @@ impl Embedding {
                 Written::Base64(STANDARD.encode(bytes))
             }
         };
-        Embedding { object: "embedding", index, embedding }
+        Embedding { object: EmbeddingWord, index, embedding }
     }
 }

@@ -58,8 +58,9 @@ pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result
 }
 
 /// One prompt may have several vectors in llama-server; here it has one.
-#[derive(Serialize)]
-struct Embedding {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "LlamaEmbedding")]
+pub(super) struct Embedding {
     index: usize,
     embedding: [Vec<f32>; 1],
 }

@@ -6,12 +6,13 @@ use axum::{Json, extract::State};
 use kvik_engine::api::Request;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
-    Deserialize, Deserializer,
+    Deserialize, Deserializer, Serialize,
     de::{self, IgnoredAny, MapAccess},
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{
+    embeddings::List,
     input::{INPUTS_MAX, Treatment},
     ranking::{INSTRUCTION, Question, Scoring},
     usage::{Ending, only_prompt},
@@ -113,32 +114,52 @@ struct Asked {
     documents: Option<Vec<String>>,
 }
 
+/// Documents in the order in which they fit.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Reranked {
+    object: List,
+    model: String,
+    results: Vec<Ranked>,
+    #[serde(flatten)]
+    ending: Ending,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct Ranked {
+    index: usize,
+    relevance_score: f64,
+    /// Where it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    document: Option<ShownDocument>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct ShownDocument {
+    text: String,
+}
+
 /// Orders documents.
-pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Value>> {
+pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Reranked>> {
     let caller = body.caller.clone();
     let Asked { requests, scoring, count, documents } = app.read(body, read).await?;
     let only = only_prompt(&requests);
     let computed = app.vectors(&caller, requests).await?;
-    let Ending { usage, timings, kvik } = Ending::new(&app, &caller, &computed, only);
+    let ending = Ending::new(&app, &caller, &computed, only);
     let mut scores: Vec<(usize, f64)> = scoring.scores(&computed).into_iter().enumerate().collect();
     // Stable: of those that fit alike the first comes first.
     scores.sort_by(|(_, a), (_, b)| b.total_cmp(a));
-    let result = |&(index, score): &(usize, f64)| {
-        let mut result = json!({"index": index, "relevance_score": score});
-        if let Some(text) = documents.as_ref().and_then(|documents| documents.get(index)) {
-            result["document"] = json!({"text": text});
-        }
-        result
+    let document = |index: usize| {
+        let text = documents.as_ref()?.get(index)?.clone();
+        Some(ShownDocument { text })
     };
-    let results: Vec<Value> = scores.iter().take(count).map(result).collect();
-    Ok(Json(json!({
-        "object": "list",
-        "model": app.serving.model.name,
-        "results": results,
-        "usage": usage,
-        "timings": timings,
-        "kvik": kvik,
-    })))
+    let result = |&(index, relevance_score): &(usize, f64)| Ranked {
+        index,
+        relevance_score,
+        document: document(index),
+    };
+    let results = scores.iter().take(count).map(result).collect();
+    Ok(Json(Reranked { object: List, model: app.serving.model.name.clone(), results, ending }))
 }
 
 fn read(app: &App, body: &Body) -> Result<Asked> {

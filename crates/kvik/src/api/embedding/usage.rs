@@ -4,23 +4,64 @@ use std::collections::BTreeMap;
 
 use kvik_cache::{StopReason, Token};
 use kvik_engine::api::{Report, Request};
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::app::{
     keys::Caller,
-    report::{cache::Asked, usage},
+    report::{
+        cache::{Asked, ByTier, CacheReport},
+        usage::{self, PromptTokens, Timings},
+    },
     state::App,
     vectors::Computed,
 };
 
 /// What is said of the prompts of a request when all have ended.
+#[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct Ending {
-    /// OpenAI's `usage`: nothing is generated.
-    pub(super) usage: Value,
-    /// llama-server's `timings`.
-    pub(super) timings: Value,
-    /// The object `kvik`.
-    pub(super) kvik: Value,
+    usage: PromptUsage,
+    timings: Timings,
+    kvik: CacheOnly,
+}
+
+/// OpenAI's `usage`: nothing is generated.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct PromptUsage {
+    prompt_tokens: usize,
+    total_tokens: usize,
+    prompt_tokens_details: PromptTokens,
+    /// In the server's currency, where it has prices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost: Option<f64>,
+}
+
+/// The object `kvik`.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct CacheOnly {
+    cache: Cache,
+}
+
+/// Of a single prompt as in every other answer, of many all together.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(inline)]
+enum Cache {
+    Only(CacheReport),
+    Together(Together),
+}
+
+/// `kvik.cache` of many prompts: a report for each would be longer than the vectors.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Together {
+    prompts: usize,
+    prompt_tokens: usize,
+    cached_tokens: usize,
+    by_tier: ByTier,
+    /// How many stopped for which reason.
+    reasons: BTreeMap<&'static str, usize>,
 }
 
 /// The tokens of a request's prompt, where it has one only: then the answer says where reuse stopped in it.
@@ -33,39 +74,43 @@ impl Ending {
     pub(super) fn new(app: &App, caller: &Caller, computed: &[Computed], only: Option<Vec<Token>>) -> Ending {
         let mut total = Report::default();
         computed.iter().for_each(|computed| usage::add(&mut total, &computed.report));
-        let mut answer = json!({"usage": {
-            "prompt_tokens": total.prompt_tokens,
-            "total_tokens": total.prompt_tokens,
-            "prompt_tokens_details": {"cached_tokens": total.cached_tokens},
-        }});
-        app.write_cost(caller, &mut answer);
         let tokenizer = app.serving.tokenizer.clone();
         let cache = match only {
-            Some(tokens) => Asked { tokenizer, tokens, messages: None }.cache_report((&total).into()),
-            None => together(computed, &total),
+            Some(tokens) => {
+                Cache::Only(Asked { tokenizer, tokens, messages: None }.cache_report((&total).into()))
+            }
+            None => Cache::Together(Together::of(computed, &total)),
         };
         Ending {
-            usage: answer["usage"].take(),
-            timings: usage::timings(&total),
-            kvik: json!({"cache": cache}),
+            usage: PromptUsage {
+                prompt_tokens: total.prompt_tokens,
+                total_tokens: total.prompt_tokens,
+                prompt_tokens_details: PromptTokens { cached_tokens: total.cached_tokens },
+                cost: app
+                    .prices(caller)
+                    .map(|prices| usage::cost(&Report { generated_tokens: 0, ..total.clone() }, &prices)),
+            },
+            timings: Timings::of(&total),
+            kvik: CacheOnly { cache },
         }
     }
 }
 
-/// `kvik.cache` of many prompts: a report for each would be longer than the vectors.
-fn together(computed: &[Computed], total: &Report) -> Value {
-    let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
-    for stop in computed.iter().filter_map(|computed| computed.report.cache) {
-        *reasons.entry(StopReason::name(stop)).or_default() += 1;
+impl Together {
+    fn of(computed: &[Computed], total: &Report) -> Together {
+        let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
+        for stop in computed.iter().filter_map(|computed| computed.report.cache) {
+            *reasons.entry(StopReason::name(stop)).or_default() += 1;
+        }
+        Together {
+            prompts: computed.len(),
+            prompt_tokens: total.prompt_tokens,
+            cached_tokens: total.cached_tokens,
+            by_tier: ByTier {
+                ram: total.cached_tokens.saturating_sub(total.disk_tokens),
+                disk: total.disk_tokens,
+            },
+            reasons,
+        }
     }
-    json!({
-        "prompts": computed.len(),
-        "prompt_tokens": total.prompt_tokens,
-        "cached_tokens": total.cached_tokens,
-        "by_tier": {
-            "ram": total.cached_tokens.saturating_sub(total.disk_tokens),
-            "disk": total.disk_tokens,
-        },
-        "reasons": reasons,
-    })
 }

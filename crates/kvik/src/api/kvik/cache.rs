@@ -12,8 +12,8 @@ use axum::{
 use kvik_cache::{BLOCK_POSITIONS, PinId, PinInfo, PrefixInfo, PrefixOrder, TenantId, Token};
 use kvik_engine::api::Unpin;
 use kvik_engine::stats::{DiskStats, EngineStats};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::{
     named::{Named, shared_tokens},
@@ -22,8 +22,15 @@ use super::{
 use crate::{
     accounts::tenants::Share,
     api::request::parts::FromBody,
-    app::{body::JsonBody, keys::Caller, prompts::common, rate_limits, state::App},
-    http::{error::ApiError, json::Body},
+    app::{
+        body::JsonBody,
+        keys::Caller,
+        prompts::common,
+        rate_limits,
+        report::{cache::ByTier, usage::Usage},
+        state::App,
+    },
+    http::{answer::words, error::ApiError, json::Body},
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
@@ -31,6 +38,147 @@ type Result<T> = std::result::Result<T, ApiError>;
 /// Prefixes that are listed where nothing is asked for, and at most.
 const LISTED: usize = 20;
 const LISTED_MAX: usize = 1000;
+
+words! {
+    CacheWord = "cache";
+    EvictedWord = "cache.evicted";
+    PinnedWord = "cache.pinned";
+    ClearedWord = "cache.cleared";
+    UnpinnedWord = "cache.unpinned";
+    List = "list";
+}
+
+/// A summary of the cache, and its top prefixes.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct CacheList {
+    object: CacheWord,
+    prefixes: Vec<Prefix>,
+    /// For the admin.
+    #[serde(flatten)]
+    tiers: Option<Tiers>,
+}
+
+/// What the tiers hold of all tenants.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Tiers {
+    ram: Ram,
+    /// Null without a disk.
+    disk: Option<Disk>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "RamTier")]
+struct Ram {
+    bytes: usize,
+    used_bytes: usize,
+    blocks: usize,
+    cached_blocks: usize,
+    tokens: usize,
+    pinned_blocks: usize,
+    pinned_blocks_limit: usize,
+    evicted_blocks: u64,
+    hit_rate: f64,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "DiskTier")]
+struct Disk {
+    bytes: usize,
+    used_bytes: usize,
+    blocks: usize,
+    used_blocks: usize,
+    found_at_start: u64,
+    written_blocks: u64,
+    read_blocks: u64,
+    faults: u64,
+    evicted_blocks: u64,
+    bytes_per_second: Option<f64>,
+    prefill_tokens_per_second: Option<f64>,
+}
+
+/// A prefix of the cache.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Prefix {
+    /// How it begins; null where a tenant must not see it.
+    text: Option<String>,
+    tokens: usize,
+    blocks: usize,
+    bytes: usize,
+    hits: u32,
+    tenant: String,
+    in_use: bool,
+    /// Null of one that is in use.
+    idle_s: Option<f64>,
+    pinned: bool,
+    priority: i8,
+    expires_in_s: Option<f64>,
+}
+
+/// What was dropped.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "CacheEvicted")]
+pub(crate) struct Evicted {
+    object: EvictedWord,
+    tokens: usize,
+    blocks: usize,
+    pins: usize,
+    /// Names of the kept prompts that begin so.
+    prompts: Vec<String>,
+}
+
+/// What was pinned.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "CachePinned")]
+pub(crate) struct Pinned {
+    object: PinnedWord,
+    tokens: usize,
+    computed_tokens: usize,
+    usage: Usage,
+}
+
+/// What is pinned.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Pins {
+    object: List,
+    data: Vec<Pin>,
+    /// For the admin.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    blocks: Option<PinnedBlocks>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct Pin {
+    id: u64,
+    /// How it begins; null where a tenant must not see it.
+    text: Option<String>,
+    tokens: usize,
+    blocks: usize,
+    bytes: usize,
+    tenant: String,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct PinnedBlocks {
+    pinned: usize,
+    limit: usize,
+}
+
+/// How many pins were taken back.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "CacheUnpinned")]
+pub(crate) struct Unpinned {
+    object: UnpinnedWord,
+    pins: usize,
+}
+
+/// How much was dropped.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "CacheCleared")]
+pub(crate) struct Cleared {
+    object: ClearedWord,
+    blocks: ByTier,
+}
 
 /// The parameters of the list.
 #[derive(Debug, Default, Deserialize)]
@@ -50,7 +198,7 @@ pub(crate) async fn list(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Parameters(wanted): Parameters<Wanted>,
-) -> Result<Json<Value>> {
+) -> Result<Json<CacheList>> {
     let order = match wanted.order.as_deref() {
         None | Some("blocks") => PrefixOrder::Blocks,
         Some("hits") => PrefixOrder::Reuses,
@@ -60,20 +208,16 @@ pub(crate) async fn list(
     blocking(move || {
         let (prefixes, now) = engine(&app)?.prefixes(order, mine(&caller), limit)?;
         let stats = app.serving.engine.stats();
-        let data = prefixes.iter().map(|prefix| prefix_json(&app, &caller, &stats, prefix, now));
-        let mut answer = json!({"object": "cache", "prefixes": data.collect::<Vec<Value>>()});
-        if caller.admin {
-            answer["ram"] = ram(&stats);
-            answer["disk"] = stats.disk.as_ref().map_or(Value::Null, |disk| disk_json(disk, &stats));
-        }
-        Ok(Json(answer))
+        let shown = prefixes.iter().map(|prefix| shown_prefix(&app, &caller, &stats, prefix, now)).collect();
+        let tiers = || Tiers { ram: ram(&stats), disk: stats.disk.as_ref().map(|it| disk(it, &stats)) };
+        Ok(Json(CacheList { object: CacheWord, prefixes: shown, tiers: caller.admin.then(tiers) }))
     })
     .await
 }
 
 /// `POST /v1/cache/evict`: drops what is known of a prompt and of all that begins with it, pinned or not, in
 /// RAM and on disk. Kept prompts that begin so keep their names and are computed again at the next start.
-pub(crate) async fn evict(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Value>> {
+pub(crate) async fn evict(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Evicted>> {
     let caller = body.caller.clone();
     let names = app.read(body, names).await?;
     blocking(move || {
@@ -87,19 +231,13 @@ pub(crate) async fn evict(State(app): State<Arc<App>>, body: JsonBody) -> Result
         let prompts: Vec<String> =
             of_tenant.filter(|(_, record)| begins(&record.tokens)).map(|(name, _)| name).collect();
         let tokens = names.last().map_or(0, Vec::len);
-        Ok(Json(json!({
-            "object": "cache.evicted",
-            "tokens": tokens,
-            "blocks": blocks,
-            "pins": pins,
-            "prompts": prompts,
-        })))
+        Ok(Json(Evicted { object: EvictedWord, tokens, blocks, pins, prompts }))
     })
     .await
 }
 
 /// `POST /v1/cache/pin`: computes a prompt and keeps it until it is evicted or unpinned by hand.
-pub(crate) async fn pin(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Value>> {
+pub(crate) async fn pin(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Pinned>> {
     let caller = body.caller.clone();
     rate_limits::check_tokens(&caller.tenant, app.now())?;
     let tenant = caller.tenant.clone();
@@ -107,28 +245,20 @@ pub(crate) async fn pin(State(app): State<Arc<App>>, body: JsonBody) -> Result<J
         app.read(body, move |app, body| Ok(kept(app, Named::from_body(body)?.tokens(app)?, &tenant))).await?;
     let (report, usage) = app.compute(&caller, prompt.request()).await?;
     let (tokens, computed) = (prompt.tokens.len(), report.computed_tokens);
-    Ok(Json(json!({
-        "object": "cache.pinned",
-        "tokens": tokens,
-        "computed_tokens": computed,
-        "usage": usage,
-    })))
+    Ok(Json(Pinned { object: PinnedWord, tokens, computed_tokens: computed, usage }))
 }
 
 /// `GET /v1/cache/pins`: what is pinned and by whom, oldest first, and how much may be.
 pub(crate) async fn pins(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
-) -> Result<Json<Value>> {
+) -> Result<Json<Pins>> {
     blocking(move || {
         let pins = engine(&app)?.pins(mine(&caller), LISTED_MAX)?;
         let stats = app.serving.engine.stats();
-        let data: Vec<Value> = pins.iter().map(|pin| pin_json(&app, &caller, &stats, pin)).collect();
-        let mut answer = json!({"object": "list", "data": data});
-        if caller.admin {
-            answer["blocks"] = json!({"pinned": stats.cache.pinned, "limit": stats.cache.pinned_max});
-        }
-        Ok(Json(answer))
+        let data = pins.iter().map(|pin| shown_pin(&app, &caller, &stats, pin)).collect();
+        let blocks = PinnedBlocks { pinned: stats.cache.pinned, limit: stats.cache.pinned_max };
+        Ok(Json(Pins { object: List, data, blocks: caller.admin.then_some(blocks) }))
     })
     .await
 }
@@ -138,7 +268,7 @@ pub(crate) async fn unpin(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
-) -> Result<Json<Value>> {
+) -> Result<Json<Unpinned>> {
     let pin = id.parse().map(|id| Unpin::One(PinId(id)));
     let pin = pin.map_err(|_| ApiError::field("id", format!("`{id}` is not the number of a pin")))?;
     let tenant = mine(&caller);
@@ -166,7 +296,7 @@ pub(crate) async fn unpin_all(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Parameters(whose): Parameters<Whose>,
-) -> Result<Json<Value>> {
+) -> Result<Json<Unpinned>> {
     let tenant = match (whose.tenant, caller.admin) {
         (None, _) => mine(&caller),
         (Some(name), false) if name == caller.tenant.name => mine(&caller),
@@ -180,19 +310,19 @@ pub(crate) async fn unpin_all(
     blocking(move || Ok(unpinned(engine(&app)?.unpin(Unpin::All, tenant)?))).await
 }
 
-fn unpinned(count: usize) -> Json<Value> {
-    Json(json!({"object": "cache.unpinned", "pins": count}))
+fn unpinned(count: usize) -> Json<Unpinned> {
+    Json(Unpinned { object: UnpinnedWord, pins: count })
 }
 
 /// `DELETE /v1/cache`: drops all that is neither in use nor pinned, of a tenant or, for the admin, of all.
 pub(crate) async fn clear(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
-) -> Result<Json<Value>> {
+) -> Result<Json<Cleared>> {
     blocking(move || {
         let salt = (!caller.admin).then(|| caller.tenant.salt());
         let (ram, disk) = engine(&app)?.clear_cache(salt)?;
-        Ok(Json(json!({"object": "cache.cleared", "blocks": {"ram": ram, "disk": disk}})))
+        Ok(Json(Cleared { object: ClearedWord, blocks: ByTier { ram, disk } }))
     })
     .await
 }
@@ -217,69 +347,74 @@ fn names(app: &App, body: &Body) -> Result<Vec<Vec<Token>>> {
     Ok(both.into_iter().chain([asked, goes_on]).collect())
 }
 
-fn ram(stats: &EngineStats) -> Value {
-    let totals = &stats.cache.totals;
-    json!({
-        "bytes": stats.kv_bytes,
-        "used_bytes": stats.kv_owned_bytes + stats.kv_shared_bytes,
-        "blocks": stats.cache.blocks,
-        "cached_blocks": stats.cache.shared,
-        "tokens": stats.cache.tokens,
-        "pinned_blocks": stats.cache.pinned,
-        "pinned_blocks_limit": stats.cache.pinned_max,
-        "evicted_blocks": totals.evicted,
-        "hit_rate": rate(stats.counters.reused_tokens, stats.counters.prompt_tokens),
-    })
+fn ram(stats: &EngineStats) -> Ram {
+    Ram {
+        bytes: stats.kv_bytes,
+        used_bytes: stats.kv_owned_bytes + stats.kv_shared_bytes,
+        blocks: stats.cache.blocks,
+        cached_blocks: stats.cache.shared,
+        tokens: stats.cache.tokens,
+        pinned_blocks: stats.cache.pinned,
+        pinned_blocks_limit: stats.cache.pinned_max,
+        evicted_blocks: stats.cache.totals.evicted,
+        hit_rate: rate(stats.counters.reused_tokens, stats.counters.prompt_tokens),
+    }
 }
 
-fn disk_json(disk: &DiskStats, stats: &EngineStats) -> Value {
+fn disk(disk: &DiskStats, stats: &EngineStats) -> Disk {
     let block_bytes = block_bytes(stats);
     let totals = &disk.tier.totals;
-    json!({
-        "bytes": disk.tier.slots * block_bytes,
-        "used_bytes": disk.tier.used * block_bytes,
-        "blocks": disk.tier.slots,
-        "used_blocks": disk.tier.used,
-        "found_at_start": totals.adopted,
-        "written_blocks": totals.written,
-        "read_blocks": totals.read,
-        "faults": totals.write_faults + totals.read_faults,
-        "evicted_blocks": totals.evicted,
-        "bytes_per_second": disk.load_rate,
-        "prefill_tokens_per_second": disk.compute_rate,
-    })
+    Disk {
+        bytes: disk.tier.slots * block_bytes,
+        used_bytes: disk.tier.used * block_bytes,
+        blocks: disk.tier.slots,
+        used_blocks: disk.tier.used,
+        found_at_start: totals.adopted,
+        written_blocks: totals.written,
+        read_blocks: totals.read,
+        faults: totals.write_faults + totals.read_faults,
+        evicted_blocks: totals.evicted,
+        bytes_per_second: disk.load_rate,
+        prefill_tokens_per_second: disk.compute_rate,
+    }
 }
 
 fn rate(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
-fn prefix_json(app: &App, caller: &Caller, stats: &EngineStats, prefix: &PrefixInfo, now: Duration) -> Value {
+fn shown_prefix(
+    app: &App,
+    caller: &Caller,
+    stats: &EngineStats,
+    prefix: &PrefixInfo,
+    now: Duration,
+) -> Prefix {
     let ago = |then: Duration| now.saturating_sub(then).as_secs_f64();
-    json!({
-        "text": text(app, caller, &prefix.first_tokens),
-        "tokens": prefix.tokens,
-        "blocks": prefix.blocks,
-        "bytes": prefix.blocks * block_bytes(stats),
-        "hits": prefix.reuses,
-        "tenant": app.keys().tenants().name_of(prefix.tenant),
-        "in_use": prefix.last_use.is_none() && !prefix.pinned,
-        "idle_s": prefix.last_use.map(ago),
-        "pinned": prefix.pinned,
-        "priority": prefix.priority,
-        "expires_in_s": prefix.expires.map(|at| at.saturating_sub(now).as_secs_f64()),
-    })
+    Prefix {
+        text: text(app, caller, &prefix.first_tokens),
+        tokens: prefix.tokens,
+        blocks: prefix.blocks,
+        bytes: prefix.blocks * block_bytes(stats),
+        hits: prefix.reuses,
+        tenant: app.keys().tenants().name_of(prefix.tenant).into(),
+        in_use: prefix.last_use.is_none() && !prefix.pinned,
+        idle_s: prefix.last_use.map(ago),
+        pinned: prefix.pinned,
+        priority: prefix.priority,
+        expires_in_s: prefix.expires.map(|at| at.saturating_sub(now).as_secs_f64()),
+    }
 }
 
-fn pin_json(app: &App, caller: &Caller, stats: &EngineStats, pin: &PinInfo) -> Value {
-    json!({
-        "id": pin.id.0,
-        "text": text(app, caller, &pin.first_tokens),
-        "tokens": pin.tokens,
-        "blocks": pin.blocks,
-        "bytes": pin.blocks * block_bytes(stats),
-        "tenant": app.keys().tenants().name_of(pin.tenant),
-    })
+fn shown_pin(app: &App, caller: &Caller, stats: &EngineStats, pin: &PinInfo) -> Pin {
+    Pin {
+        id: pin.id.0,
+        text: text(app, caller, &pin.first_tokens),
+        tokens: pin.tokens,
+        blocks: pin.blocks,
+        bytes: pin.blocks * block_bytes(stats),
+        tenant: app.keys().tenants().name_of(pin.tenant).into(),
+    }
 }
 
 pub(super) fn block_bytes(stats: &EngineStats) -> usize {

@@ -8,8 +8,7 @@ use axum::{
     http::StatusCode,
 };
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 
 use crate::{
     api::request::parts::{FromBody, Part},
@@ -21,10 +20,37 @@ use crate::{
         state::App,
     },
     clock::unix_seconds,
-    http::{body_memory::SMALL_BYTES, error::ApiError, readers::Reader},
+    http::{answer::words, body_memory::SMALL_BYTES, error::ApiError, readers::Reader},
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
+
+words! {
+    MemoryWord = "conversation.memory";
+}
+
+/// What is remembered of a conversation.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ConversationMemory {
+    object: MemoryWord,
+    id: String,
+    /// Null where there is none.
+    summary: Option<ShownSummary>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct ShownSummary {
+    text: String,
+    covers: usize,
+    /// The first message that it covers, and the one behind the last.
+    messages: [usize; 2],
+    age_s: u64,
+    updates: u64,
+    corrected: bool,
+    /// Why no newer one was made.
+    failed: Option<String>,
+}
 
 /// What a summary is to say.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -40,13 +66,13 @@ pub(crate) async fn show(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
-) -> Result<Json<Value>> {
+) -> Result<Json<ConversationMemory>> {
     let (key, head) = app.conversations.find(&caller.tenant.name, &id)?;
     let reader = Reader { tenant: caller.tenant.id, large: head.bytes > SMALL_BYTES };
     app.in_turn(reader, move |app, client| {
         client.check()?;
         let (key, _, messages) = app.conversations.read(&key.tenant, &key.id)?;
-        Ok(Json(memory_json(&key, app.memory.remembered(&key.tenant, &messages))))
+        Ok(Json(shown(&key, app.memory.remembered(&key.tenant, &messages))))
     })
     .await
 }
@@ -56,31 +82,29 @@ pub(crate) async fn correct(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
     body: JsonBody,
-) -> Result<Json<Value>> {
+) -> Result<Json<ConversationMemory>> {
     let tenant = body.caller.tenant.name.clone();
     app.read(body, move |app, body| {
         let CorrectFields { summary } = CorrectFields::from_body(body)?;
         // A turn that runs makes the next summary of what this one said when it began.
         let held = app.conversations.hold(&tenant, &id)?;
         let corrected = app.memory.correct(&tenant, &held.messages()?, &summary);
-        Ok(Json(memory_json(held.key(), Some(corrected.map_err(refused)?))))
+        Ok(Json(shown(held.key(), Some(corrected.map_err(refused)?))))
     })
     .await
 }
 
-fn memory_json(key: &ConversationKey, remembered: Option<Remembered>) -> Value {
-    let summary = remembered.map(|Remembered { summary, messages }| {
-        json!({
-            "text": summary.text,
-            "covers": summary.covers,
-            "messages": [messages.start, messages.end],
-            "age_s": unix_seconds().saturating_sub(summary.made),
-            "updates": summary.updates,
-            "corrected": summary.corrected,
-            "failed": summary.failed,
-        })
+fn shown(key: &ConversationKey, remembered: Option<Remembered>) -> ConversationMemory {
+    let summary = remembered.map(|Remembered { summary, messages }| ShownSummary {
+        text: summary.text,
+        covers: summary.covers,
+        messages: [messages.start, messages.end],
+        age_s: unix_seconds().saturating_sub(summary.made),
+        updates: summary.updates,
+        corrected: summary.corrected,
+        failed: summary.failed,
     });
-    json!({"object": "conversation.memory", "id": key.id, "summary": summary})
+    ConversationMemory { object: MemoryWord, id: key.id.clone(), summary }
 }
 
 fn refused(error: CorrectionError) -> ApiError {

@@ -2,16 +2,16 @@
 //!
 //! `{id}` is an id or a name. What another tenant has does not exist.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use axum::{
     Extension, Json,
     extract::{Path, Query as Parameters, State},
     response::Response,
 };
-use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::markdown::markdown;
 use crate::{
@@ -30,7 +30,13 @@ use crate::{
         keys::Caller,
         state::App,
     },
-    http::{body_memory::SMALL_BYTES, error::ApiError, json::Json as Any, readers::Reader},
+    http::{
+        answer::{value, words},
+        body_memory::SMALL_BYTES,
+        error::ApiError,
+        json::Json as Any,
+        readers::Reader,
+    },
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
@@ -38,6 +44,84 @@ type Result<T> = std::result::Result<T, ApiError>;
 /// Conversations that are listed where nothing is asked for, and at most.
 const LISTED: usize = 20;
 const LISTED_MAX: usize = 1000;
+
+words! {
+    ConversationWord = "conversation";
+    DeletedWord = "conversation.deleted";
+    List = "list";
+}
+
+/// A conversation, without what was said in it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "{M}")]
+pub(crate) struct ShownConversation<M = Count> {
+    id: String,
+    object: ConversationWord,
+    name: Option<String>,
+    /// Unix time, seconds.
+    created: u64,
+    updated: u64,
+    messages: M,
+    bytes: u64,
+}
+
+/// How many messages it has.
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
+pub(crate) struct Count(usize);
+
+/// What was said in it, in OpenAI's shape.
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
+pub(crate) struct Said(Vec<Value>);
+
+/// Of a list.
+#[derive(Debug, Serialize, JsonSchema)]
+struct ListedConversation {
+    #[serde(flatten)]
+    conversation: ShownConversation,
+    /// Of a search: where the text was said last; null where the name alone has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    found: Option<Option<FoundText>>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct FoundText {
+    /// Index of the message.
+    message: usize,
+    before: String,
+    text: String,
+    after: String,
+}
+
+/// Conversations, those that were changed last first.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Conversations")]
+pub(crate) struct ListedConversations {
+    object: List,
+    data: Vec<ListedConversation>,
+    has_more: bool,
+    /// Of a search: what `after` is to be for more of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<Option<String>>,
+}
+
+/// A conversation that was deleted.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct DeletedConversation {
+    id: String,
+    object: DeletedWord,
+    deleted: bool,
+}
+
+/// A conversation as `POST /v1/conversations` takes it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ExportedConversation")]
+pub(crate) struct Export {
+    name: Option<String>,
+    messages: Said,
+}
 
 /// How a new conversation begins.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -103,7 +187,7 @@ pub(super) const EXPORT_PARAMETERS: [(&str, &str); 1] =
     [("format", "`json`, which `POST /v1/conversations` takes, or `markdown`")];
 
 /// `POST /v1/conversations`
-pub(crate) async fn begin(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Value>> {
+pub(crate) async fn begin(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<ShownConversation>> {
     let tenant = body.caller.tenant.name.clone();
     app.read(body, move |app, body| {
         let fields = BeginFields::from_body(body)?;
@@ -111,7 +195,7 @@ pub(crate) async fn begin(State(app): State<Arc<App>>, body: JsonBody) -> Result
         let mut held = app.conversations.begin(&tenant, fields.name.as_deref()).map_err(at_name)?;
         held.make_room(&messages)?;
         held.append(&messages)?;
-        Ok(Json(head_json(held.key(), held.head())))
+        Ok(Json(head_of(held.key(), held.head())))
     })
     .await
 }
@@ -154,16 +238,18 @@ pub(crate) async fn list(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Parameters(page): Parameters<Page>,
-) -> Result<Json<Value>> {
+) -> Result<Json<ListedConversations>> {
     let limit = page.limit.unwrap_or(LISTED).clamp(1, LISTED_MAX);
     if let Some(text) = page.search {
         return search(app, caller, &text, page.after, limit).await;
     }
     let all = app.conversations.of(&caller.tenant.name);
     let first = first_behind(&all, page.after.as_deref())?;
-    let data: Vec<Value> = all[first..].iter().take(limit).map(|(key, head)| head_json(key, head)).collect();
+    let listed = |conversation| ListedConversation { conversation, found: None };
+    let shown = all[first..].iter().take(limit).map(|(key, head)| listed(head_of(key, head)));
+    let data: Vec<ListedConversation> = shown.collect();
     let has_more = first + data.len() < all.len();
-    Ok(Json(json!({"object": "list", "data": data, "has_more": has_more})))
+    Ok(Json(ListedConversations { object: List, data, has_more, next: None }))
 }
 
 /// `GET /v1/conversations?search=`: those that have a text, as far as one request looks.
@@ -173,7 +259,7 @@ async fn search(
     text: &str,
     after: Option<String>,
     limit: usize,
-) -> Result<Json<Value>> {
+) -> Result<Json<ListedConversations>> {
     let bad =
         || ApiError::field("search", format!("a text that is looked for has 1 to {SEARCHED_MAX} bytes"));
     let search = Search::new(text, after, limit).ok_or_else(bad)?;
@@ -181,18 +267,20 @@ async fn search(
     let reader = Reader { tenant: caller.tenant.id, large: true };
     app.in_turn(reader, move |app, client| {
         let Findings { found, next } = app.conversations.search(&caller.tenant.name, &search, &client)?;
-        let data: Vec<Value> = found.iter().map(found_json).collect();
-        Ok(Json(json!({"object": "list", "data": data, "has_more": next.is_some(), "next": next})))
+        let data = found.into_iter().map(found_in).collect();
+        Ok(Json(ListedConversations { object: List, data, has_more: next.is_some(), next: Some(next) }))
     })
     .await
 }
 
-fn found_json(FoundConversation { key, head, place }: &FoundConversation) -> Value {
-    let mut shown = head_json(key, head);
-    shown["found"] = place.as_ref().map_or(Value::Null, |place| {
-        json!({"message": place.message, "before": place.before, "text": place.text, "after": place.after})
+fn found_in(FoundConversation { key, head, place }: FoundConversation) -> ListedConversation {
+    let found = place.map(|place| FoundText {
+        message: place.message,
+        before: place.before,
+        text: place.text,
+        after: place.after,
     });
-    shown
+    ListedConversation { conversation: head_of(&key, &head), found: Some(found) }
 }
 
 /// `GET /v1/conversations/{id}`: the head, and what was said instead of how much.
@@ -202,9 +290,7 @@ pub(crate) async fn get(
     Path(id): Path<String>,
 ) -> Result<Response> {
     answer(&app, caller, &id, |key, head, messages| {
-        let mut shown = head_json(key, head);
-        shown["messages"] = Value::Array(messages);
-        KeptAnswer::Json(shown)
+        KeptAnswer::Json(value(&with_messages(key, head, Said(messages))))
     })
     .await
 }
@@ -229,13 +315,13 @@ pub(crate) async fn rename(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
     body: JsonBody,
-) -> Result<Json<Value>> {
+) -> Result<Json<ShownConversation>> {
     let tenant = body.caller.tenant.name.clone();
     app.read(body, move |app, body| {
         let RenameFields { name } = RenameFields::from_body(body)?;
         let mut held = app.conversations.hold(&tenant, &id)?;
         held.rename(&name).map_err(at_name)?;
-        Ok(Json(head_json(held.key(), held.head())))
+        Ok(Json(head_of(held.key(), held.head())))
     })
     .await
 }
@@ -245,7 +331,7 @@ pub(crate) async fn delete(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
-) -> Result<Json<Value>> {
+) -> Result<Json<DeletedConversation>> {
     let remembering = app.clone();
     held(app, caller, id, move |held| {
         let ConversationKey { tenant, id } = held.key().clone();
@@ -255,7 +341,7 @@ pub(crate) async fn delete(
         let forgotten = remembering.memory.forget(&tenant, &messages);
         forgotten.map_err(|error| ApiError::internal(error.to_string()))?;
         held.delete()?;
-        Ok(Json(json!({"id": id, "object": "conversation.deleted", "deleted": true})))
+        Ok(Json(DeletedConversation { id, object: DeletedWord, deleted: true }))
     })
     .await
 }
@@ -266,7 +352,7 @@ pub(crate) async fn take_back(
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     Parameters(TakenBack { from }): Parameters<TakenBack>,
-) -> Result<Json<Value>> {
+) -> Result<Json<ShownConversation>> {
     let remembering = app.clone();
     held(app, caller, id, move |mut held| {
         // Once they are taken back nothing leads to their summaries any more.
@@ -274,7 +360,7 @@ pub(crate) async fn take_back(
         let forgotten = remembering.memory.forget_from(&held.key().tenant, &messages, from);
         forgotten.map_err(|error| ApiError::internal(error.to_string()))?;
         held.take_back(from)?;
-        Ok(Json(head_json(held.key(), held.head())))
+        Ok(Json(head_of(held.key(), held.head())))
     })
     .await
 }
@@ -296,7 +382,7 @@ pub(crate) async fn export(
             let name = head.name.as_ref().unwrap_or(&key.id);
             KeptAnswer::Text("text/markdown; charset=utf-8", markdown(name, &messages))
         }
-        false => KeptAnswer::Json(json!({"name": head.name, "messages": messages})),
+        false => KeptAnswer::Json(value(&Export { name: head.name.clone(), messages: Said(messages) })),
     })
     .await
 }
@@ -313,16 +399,20 @@ async fn held<T: Send + 'static>(
     app.in_turn(reader, move |app, _| change(app.conversations.hold(&caller.tenant.name, &id)?)).await
 }
 
-fn head_json(key: &ConversationKey, head: &ConversationHead) -> Value {
-    json!({
-        "id": key.id,
-        "object": "conversation",
-        "name": head.name,
-        "created": head.created,
-        "updated": head.updated,
-        "messages": head.messages,
-        "bytes": head.bytes,
-    })
+fn head_of(key: &ConversationKey, head: &ConversationHead) -> ShownConversation {
+    with_messages(key, head, Count(head.messages))
+}
+
+fn with_messages<M>(key: &ConversationKey, head: &ConversationHead, messages: M) -> ShownConversation<M> {
+    ShownConversation {
+        id: key.id.clone(),
+        object: ConversationWord,
+        name: head.name.clone(),
+        created: head.created,
+        updated: head.updated,
+        messages,
+        bytes: head.bytes,
+    }
 }
 
 /// What is wrong with a name is wrong at its field.
@@ -330,4 +420,32 @@ fn at_name(error: ConversationError) -> ApiError {
     let is_names = matches!(error, ConversationError::BadName | ConversationError::NameTaken(_));
     let error = ApiError::from(error);
     if is_names { error.at("name") } else { error }
+}
+
+impl JsonSchema for Count {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Conversation".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        usize::json_schema(generator)
+    }
+}
+
+impl JsonSchema for Said {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "ReadConversation".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        Vec::<Map<String, Value>>::json_schema(generator)
+    }
 }

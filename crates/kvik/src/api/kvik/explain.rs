@@ -5,8 +5,7 @@ use std::sync::Arc;
 use axum::{Json, extract::State};
 use kvik_engine::api::Request;
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 
 use super::named::Named;
 use crate::{
@@ -21,12 +20,12 @@ use crate::{
         body::JsonBody,
         kept_prefix, lora,
         report::{
-            cache::Asked,
-            trailer::{Origin, one_or_all},
+            cache::{Asked, CacheReport},
+            trailer::Origin,
         },
         state::App,
     },
-    http::{error::ApiError, json::Body},
+    http::{answer::OneOrAll, error::ApiError, json::Body},
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
@@ -44,13 +43,26 @@ pub(super) struct ModelField {
 
 impl Part for ModelField {}
 
+/// What would be found.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Explained {
+    kvik: Would,
+}
+
+/// One object for a single prompt, an array for several.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Would {
+    cache: OneOrAll<CacheReport>,
+}
+
 /// Answers with the object `kvik` that the answer to the same body would carry now.
-pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Value>> {
+pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Explained>> {
     let tenant = body.caller.tenant.clone();
     app.read(body, move |app, body| explain(app, &tenant, body)).await
 }
 
-fn explain(app: &App, tenant: &Tenant, body: &Body) -> Result<Json<Value>> {
+fn explain(app: &App, tenant: &Tenant, body: &Body) -> Result<Json<Explained>> {
     let (mut requests, origin) = requests(app, body)?;
     if let Some(prefix) = &origin.kept_prefix {
         kept_prefix::read(app, tenant, prefix, &mut requests)?;
@@ -63,8 +75,8 @@ fn explain(app: &App, tenant: &Tenant, body: &Body) -> Result<Json<Value>> {
         let probe = app.serving.engine.explain(request)?;
         Ok(asked.cache_report(probe.into()))
     };
-    let caches = asked.iter().zip(requests).map(cache).collect::<Result<_>>()?;
-    Ok(Json(json!({"kvik": {"cache": one_or_all(caches)}})))
+    let caches: Vec<CacheReport> = asked.iter().zip(requests).map(cache).collect::<Result<_>>()?;
+    Ok(Json(Explained { kvik: Would { cache: caches.into() } }))
 }
 
 /// What the engine would be asked.

@@ -6,65 +6,70 @@ pub(crate) mod conversations;
 pub(super) mod explain;
 mod markdown;
 mod named;
+mod prompt_answers;
 pub(crate) mod prompts;
 mod retention;
-mod shapes;
 mod stats;
 mod tree;
 pub(crate) mod usage;
 
 use self::{named::Named, prompts::Fields as KeptFields};
-use super::route::{Dialect, Route, at, gives};
-use crate::http::error::ApiError;
+use super::route::{Answer, Dialect, Errors, Route, answers, at, gives, schema_of};
+use crate::http::error::ErrorBody;
 
 /// The routes of this dialect.
 pub(super) fn dialect() -> Dialect {
     let mut routes = cache_routes();
     routes.extend(prompt_routes());
     routes.extend(conversation_routes());
-    let usage = gives(shapes::usage, "Shows what a tenant has used, by day and model");
+    let usage = gives::<usage::UsageList>("Shows what a tenant has used, by day and model");
     routes.push(at(&["/v1/usage"]).get(usage::route, usage.asks(&usage::PARAMETERS)));
     let stats =
-        gives(shapes::stats, "Counts what was asked and reused since the start, and what the cache holds");
-    let retention =
-        gives(shapes::retention, "Lists what retention policies were measured to lose on this model");
+        gives::<stats::Stats>("Counts what was asked and reused since the start, and what the cache holds");
+    let retention = gives::<retention::RetentionList>(
+        "Lists what retention policies were measured to lose on this model",
+    );
     routes.push(at(&["/v1/retention"]).get(retention::route, retention));
     routes.push(at(&["/v1/stats"]).get(stats::route, stats));
-    Dialect { name: "kvik", error: ApiError::body, routes }
+    Dialect { name: "kvik", errors: Errors::of::<ErrorBody>(), routes }
 }
 
 fn cache_routes() -> Vec<Route> {
-    let cache = gives(shapes::cache, "Lists the top prefixes of the cache").asks(&cache::LIST_PARAMETERS);
-    let clear = gives(shapes::cleared, "Drops all that is neither in use nor pinned");
-    let explain = gives(shapes::explained, "Says what a request would find in the cache, without running it");
-    let evict = gives(shapes::evicted, "Drops a prompt and all that begins with it").takes::<Named>();
-    let pin = gives(shapes::pinned, "Computes a prompt and pins it").takes::<Named>();
+    let cache =
+        gives::<cache::CacheList>("Lists the top prefixes of the cache").asks(&cache::LIST_PARAMETERS);
+    let clear = gives::<cache::Cleared>("Drops all that is neither in use nor pinned");
+    let explain =
+        gives::<explain::Explained>("Says what a request would find in the cache, without running it");
+    let evict = gives::<cache::Evicted>("Drops a prompt and all that begins with it").takes::<Named>();
+    let pin = gives::<cache::Pinned>("Computes a prompt and pins it").takes::<Named>();
     let tree =
-        gives(shapes::tree, "Shows the heaviest nodes of the prefix tree, the others folded into them");
-    let unpin_all = gives(shapes::unpinned, "Takes back all pins").asks(&cache::UNPIN_PARAMETERS);
+        gives::<tree::Tree>("Shows the heaviest nodes of the prefix tree, the others folded into them");
+    let unpin_all = gives::<cache::Unpinned>("Takes back all pins").asks(&cache::UNPIN_PARAMETERS);
     vec![
         at(&["/v1/cache"]).get(cache::list, cache).delete(cache::clear, clear),
         at(&["/v1/cache/explain"]).post(explain::route, explain.takes::<explain::Fields>()),
         at(&["/v1/cache/evict"]).post(cache::evict, evict),
         at(&["/v1/cache/pin"]).post(cache::pin, pin),
         at(&["/v1/cache/pins"])
-            .get(cache::pins, gives(shapes::pins, "Lists what is pinned"))
+            .get(cache::pins, gives::<cache::Pins>("Lists what is pinned"))
             .delete(cache::unpin_all, unpin_all),
-        at(&["/v1/cache/pins/{id}"]).delete(cache::unpin, gives(shapes::unpinned, "Takes back one pin")),
+        at(&["/v1/cache/pins/{id}"]).delete(cache::unpin, gives::<cache::Unpinned>("Takes back one pin")),
         at(&["/v1/cache/tree"]).get(tree::tree, tree.asks(&tree::PARAMETERS)),
         at(&["/v1/cache/tree/{id}"])
-            .get(tree::node, gives(shapes::node, "Shows one node of the prefix tree")),
+            .get(tree::node, gives::<tree::ShownNode>("Shows one node of the prefix tree")),
     ]
 }
 
 fn conversation_routes() -> Vec<Route> {
-    let begin = gives(shapes::conversation, "Begins a conversation that the server keeps");
-    let list = gives(shapes::conversations, "Lists the conversations that the server keeps");
-    let rename = gives(shapes::conversation, "Gives a conversation another name");
-    let take_back = gives(shapes::conversation, "Takes back the last messages of a conversation");
-    let correct = gives(shapes::conversation_memory, "Corrects what is remembered of a conversation");
-    let export =
-        gives(shapes::exported_conversation, "Gives a conversation as `POST /v1/conversations` takes it");
+    let begin = gives::<conversations::ShownConversation>("Begins a conversation that the server keeps");
+    let list = gives::<conversations::ListedConversations>("Lists the conversations that the server keeps");
+    let rename = gives::<conversations::ShownConversation>("Gives a conversation another name");
+    let take_back =
+        gives::<conversations::ShownConversation>("Takes back the last messages of a conversation");
+    let correct =
+        gives::<conversation_memory::ConversationMemory>("Corrects what is remembered of a conversation");
+    let export = "Gives a conversation as `POST /v1/conversations` takes it, or as a text in Markdown";
+    let export = answers(Answer::JsonOrText(schema_of::<conversations::Export>, "text/markdown"), export);
     vec![
         at(&["/v1/conversations"])
             .get(conversations::list, list.asks(&conversations::PAGE_PARAMETERS))
@@ -72,16 +77,23 @@ fn conversation_routes() -> Vec<Route> {
         at(&["/v1/conversations/{id}"])
             .get(
                 conversations::get,
-                gives(shapes::read_conversation, "Shows a conversation and what was said in it"),
+                gives::<conversations::ShownConversation<conversations::Said>>(
+                    "Shows a conversation and what was said in it",
+                ),
             )
             .post(conversations::rename, rename.takes::<conversations::RenameFields>())
-            .delete(conversations::delete, gives(shapes::deleted_conversation, "Deletes a conversation")),
+            .delete(
+                conversations::delete,
+                gives::<conversations::DeletedConversation>("Deletes a conversation"),
+            ),
         at(&["/v1/conversations/{id}/messages"])
             .delete(conversations::take_back, take_back.asks(&conversations::TAKEN_BACK_PARAMETERS)),
         at(&["/v1/conversations/{id}/memory"])
             .get(
                 conversation_memory::show,
-                gives(shapes::conversation_memory, "Shows what is remembered of a conversation"),
+                gives::<conversation_memory::ConversationMemory>(
+                    "Shows what is remembered of a conversation",
+                ),
             )
             .post(conversation_memory::correct, correct.takes::<conversation_memory::CorrectFields>()),
         at(&["/v1/conversations/{id}/export"])
@@ -90,14 +102,16 @@ fn conversation_routes() -> Vec<Route> {
 }
 
 fn prompt_routes() -> Vec<Route> {
-    let put = gives(shapes::kept, "Computes a prompt and keeps it").takes::<KeptFields>();
-    let check = gives(shapes::prompt, "Compares a prompt with the one that is kept").takes::<KeptFields>();
+    let put = gives::<prompt_answers::PromptKept>("Computes a prompt and keeps it").takes::<KeptFields>();
+    let check = gives::<prompt_answers::PromptState>("Compares a prompt with the one that is kept")
+        .takes::<KeptFields>();
     vec![
-        at(&["/v1/prompts"]).get(prompts::list, gives(shapes::prompts, "Lists the prompts that are kept")),
+        at(&["/v1/prompts"])
+            .get(prompts::list, gives::<prompt_answers::PromptList>("Lists the prompts that are kept")),
         at(&["/v1/prompts/{name}"])
-            .get(prompts::get, gives(shapes::prompt, "Shows a prompt that is kept"))
+            .get(prompts::get, gives::<prompt_answers::PromptState>("Shows a prompt that is kept"))
             .put(prompts::put, put)
-            .delete(prompts::delete, gives(shapes::deleted, "Stops keeping a prompt")),
+            .delete(prompts::delete, gives::<prompt_answers::PromptDeleted>("Stops keeping a prompt")),
         at(&["/v1/prompts/{name}/check"]).post(prompts::check, check),
     ]
 }

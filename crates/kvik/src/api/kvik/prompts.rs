@@ -14,10 +14,13 @@ use kvik_engine::api::{AdapterMix, Cached, Evicted, KeptPrompt, Report, RequestE
 use kvik_engine::engine::Engine;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::Semaphore;
 
-use super::named::Named;
+use super::{
+    named::Named,
+    prompt_answers::{DeletedWord, List, PromptDeleted, PromptKept, PromptList, PromptState, PromptWord},
+};
 use crate::{
     accounts::tenants::{DEFAULT_NAME, Tenant},
     api::request::{
@@ -29,7 +32,10 @@ use crate::{
         keys::Caller,
         prompts::{Change, PROMPTS_MAX, PromptKey, PromptRecord, RetainedRecord, sha256},
         rate_limits,
-        report::retain,
+        report::{
+            retain::{self, RetainReport},
+            usage::Usage,
+        },
         state::App,
     },
     http::{error::ApiError, json::Body},
@@ -85,7 +91,7 @@ pub(crate) async fn put(
     State(app): State<Arc<App>>,
     Path(name): Path<String>,
     body: JsonBody,
-) -> Result<Json<Value>> {
+) -> Result<Json<PromptKept>> {
     let caller = body.caller.clone();
     rate_limits::check_tokens(&caller.tenant, app.now())?;
     let asked = asked(&app, name, body).await?;
@@ -93,7 +99,7 @@ pub(crate) async fn put(
 }
 
 /// Keeps a prompt for a caller, as the route above does.
-pub(crate) async fn keep(app: &Arc<App>, caller: &Caller, name: String, body: Value) -> Result<Value> {
+pub(crate) async fn keep(app: &Arc<App>, caller: &Caller, name: String, body: Value) -> Result<PromptKept> {
     rate_limits::check_tokens(&caller.tenant, app.now())?;
     let (of, tenant) = (app.clone(), caller.tenant.clone());
     let asked = blocking(move || Asked::read(&of, &tenant, name, &Body::of(&body)?)).await?;
@@ -112,19 +118,22 @@ pub(crate) async fn evict(app: Arc<App>, caller: &Caller, tokens: Vec<Token>) ->
 }
 
 /// Computes a prompt where need be, and writes it down.
-async fn compute(app: &Arc<App>, caller: &Caller, asked: Asked) -> Result<Value> {
+async fn compute(app: &Arc<App>, caller: &Caller, asked: Asked) -> Result<PromptKept> {
     let asked = Arc::new(asked);
     may_publish(app, caller, &asked.key, asked.public)?;
     let (of, work) = (app.clone(), asked.clone());
     let step = blocking(move || work.begin(&of)).await?;
     let (report, usage) = match step {
-        Step::Kept => (Report { cached_tokens: asked.prompt.tokens.len(), ..Report::default() }, Value::Null),
-        Step::Compute { .. } => app.compute(caller, asked.prompt.request()).await?,
+        Step::Kept => (Report { cached_tokens: asked.prompt.tokens.len(), ..Report::default() }, None),
+        Step::Compute { .. } => {
+            let (report, usage) = app.compute(caller, asked.prompt.request()).await?;
+            (report, Some(usage))
+        }
     };
     let app = app.clone();
     blocking(move || {
         asked.write_down(&app, &step, &report)?;
-        Ok(asked.json(&app, &report, &usage))
+        Ok(asked.shown(&app, &report, usage))
     })
     .await
 }
@@ -134,7 +143,7 @@ pub(crate) async fn check(
     State(app): State<Arc<App>>,
     Path(name): Path<String>,
     body: JsonBody,
-) -> Result<Json<Value>> {
+) -> Result<Json<PromptState>> {
     let caller = body.caller.clone();
     let asked = asked(&app, name, body).await?;
     blocking(move || {
@@ -148,7 +157,7 @@ pub(crate) async fn check(
                 sha256(&app.serving.model.digest, &KeptPrompt { retention, ..asked.prompt })
             }
         };
-        state["changed"] = json!(record.sha256 != sha256);
+        state.changed = Some(record.sha256 != sha256);
         Ok(Json(state))
     })
     .await
@@ -164,11 +173,11 @@ async fn asked(app: &Arc<App>, name: String, body: JsonBody) -> Result<Asked> {
 pub(crate) async fn list(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
-) -> Result<Json<Value>> {
+) -> Result<Json<PromptList>> {
     blocking(move || {
         let all = app.registry.of(&caller.tenant.name);
         let states = all.iter().map(|(name, record)| state(&app, name, record, &caller.tenant));
-        Ok(Json(json!({"object": "list", "data": states.collect::<Result<Vec<Value>>>()?})))
+        Ok(Json(PromptList { object: List, data: states.collect::<Result<_>>()? }))
     })
     .await
 }
@@ -178,7 +187,7 @@ pub(crate) async fn get(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
-) -> Result<Json<Value>> {
+) -> Result<Json<PromptState>> {
     blocking(move || {
         let record = app.registry.get(&key(&caller.tenant, &name)).ok_or_else(|| unknown(&name))?;
         state(&app, &name, &record, &caller.tenant).map(Json)
@@ -191,7 +200,7 @@ pub(crate) async fn delete(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
-) -> Result<Json<Value>> {
+) -> Result<Json<PromptDeleted>> {
     blocking(move || {
         let key = key(&caller.tenant, &name);
         may_publish(&app, &caller, &key, false)?;
@@ -199,7 +208,7 @@ pub(crate) async fn delete(
         let record = record.ok_or_else(|| unknown(&name))?;
         publish(&app)?;
         release(&app, &key, &of_record(&app, &record, &caller.tenant))?;
-        Ok(Json(json!({"object": "prompt.deleted", "name": name, "deleted": true})))
+        Ok(Json(PromptDeleted { object: DeletedWord, name, deleted: true }))
     })
     .await
 }
@@ -326,22 +335,20 @@ impl Asked {
         )))
     }
 
-    fn json(&self, app: &App, report: &Report, usage: &Value) -> Value {
-        let mut kept = json!({
-            "object": "prompt",
-            "name": self.key.name,
-            "tokens": self.prompt.tokens.len(),
-            "sha256": self.sha256,
-            "public": self.public,
-            "built": report.computed_tokens > 0,
-            "computed_tokens": report.computed_tokens,
-            "cached_tokens": report.cached_tokens,
-            "usage": usage,
-        });
-        if let Some(retention) = self.prompt.retention {
-            kept[RETAIN] = retain_json(app, retention, self.retained(app, report));
+    fn shown(&self, app: &App, report: &Report, usage: Option<Usage>) -> PromptKept {
+        let retention = self.prompt.retention;
+        PromptKept {
+            object: PromptWord,
+            name: self.key.name.clone(),
+            tokens: self.prompt.tokens.len(),
+            sha256: self.sha256.clone(),
+            public: self.public,
+            built: report.computed_tokens > 0,
+            computed_tokens: report.computed_tokens,
+            cached_tokens: report.cached_tokens,
+            usage,
+            retain: retention.map(|retention| retain_of(app, retention, self.retained(app, report))),
         }
-        kept
     }
 }
 
@@ -375,7 +382,7 @@ fn check_part(app: &App, prompt: &KeptPrompt, public: bool) -> Result<()> {
 }
 
 /// The object `retain` of a prompt, as answers that read it have it.
-fn retain_json(app: &App, retention: Retention, retained: Option<Retained>) -> Value {
+fn retain_of(app: &App, retention: Retention, retained: Option<Retained>) -> RetainReport {
     retain::report(&retention, Reach::Prefix, retained.as_ref(), &app.serving.retaining)
 }
 
@@ -416,24 +423,23 @@ fn publish(app: &App) -> Result<()> {
 }
 
 /// What is kept under a name of a tenant, and how much of it is there.
-fn state(app: &App, name: &str, record: &PromptRecord, tenant: &Tenant) -> Result<Value> {
+fn state(app: &App, name: &str, record: &PromptRecord, tenant: &Tenant) -> Result<PromptState> {
     let cached: Cached = engine(app)?.is_cached(&of_record(app, record, tenant))?;
-    let mut state = json!({
-        "object": "prompt",
-        "name": name,
-        "tokens": record.tokens.len(),
-        "sha256": record.sha256,
-        "public": record.public,
-        "builds": record.builds,
-        "cached": cached.is_whole(),
-        "pinned": cached.pinned,
-        "ram": cached.ram,
-        "disk": cached.disk,
-    });
-    if let Some(retention) = record.retention() {
-        state[RETAIN] = retain_json(app, retention, record.retained());
-    }
-    Ok(state)
+    let retention = record.retention();
+    Ok(PromptState {
+        object: PromptWord,
+        name: name.to_owned(),
+        tokens: record.tokens.len(),
+        sha256: record.sha256.clone(),
+        public: record.public,
+        builds: record.builds,
+        cached: cached.is_whole(),
+        pinned: cached.pinned,
+        ram: cached.ram,
+        disk: cached.disk,
+        retain: retention.map(|retention| retain_of(app, retention, record.retained())),
+        changed: None,
+    })
 }
 
 /// What is kept under a record of a tenant, with the adapters that it was computed with: others may apply by now.

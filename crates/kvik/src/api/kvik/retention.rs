@@ -3,47 +3,75 @@
 use std::sync::Arc;
 
 use axum::{Json, extract::State};
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::{
     app::state::App,
+    http::answer::words,
     measured::{Loss, MeasuredLosses, SettingLosses},
 };
 
+words! {
+    RetentionWord = "retention";
+}
+
+/// What was measured.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct RetentionList {
+    object: RetentionWord,
+    measured: Vec<Measured>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "MeasuredRetention")]
+struct Measured {
+    policy: String,
+    kv: String,
+    question_seen: bool,
+    share_kept: f64,
+    mean_percent: f64,
+    worst_percent: f64,
+    worst_task: String,
+    cases: usize,
+}
+
 /// Lists what was measured until the server started, those that keep least first.
-pub(crate) async fn route(State(app): State<Arc<App>>) -> Json<Value> {
+pub(crate) async fn route(State(app): State<Arc<App>>) -> Json<RetentionList> {
     Json(listing(app.serving.retaining.losses()))
 }
 
-fn listing(losses: &MeasuredLosses) -> Value {
+fn listing(losses: &MeasuredLosses) -> RetentionList {
     let all = losses.all().into_iter();
-    let measured: Vec<Value> = all.map(|(setting, loss)| measured(setting, &loss)).collect();
-    json!({"object": "retention", "measured": measured})
+    let measured = all.map(|(setting, loss)| measured(setting, loss)).collect();
+    RetentionList { object: RetentionWord, measured }
 }
 
-fn measured(setting: &SettingLosses, loss: &Loss) -> Value {
+fn measured(setting: &SettingLosses, loss: Loss) -> Measured {
     let Loss { mean, worst, worst_task, cases } = loss;
-    json!({
-        "policy": setting.retain,
-        "kv": setting.kv,
-        "question_seen": setting.question_seen,
-        "share_kept": setting.kept,
-        "mean_percent": mean,
-        "worst_percent": worst,
-        "worst_task": worst_task,
-        "cases": cases,
-    })
+    Measured {
+        policy: setting.retain.clone(),
+        kv: setting.kv.clone(),
+        question_seen: setting.question_seen,
+        share_kept: setting.kept,
+        mean_percent: mean,
+        worst_percent: worst,
+        worst_task,
+        cases,
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
-    use crate::measured::TaskLoss;
+    use crate::{http::answer::value, measured::TaskLoss};
 
     #[test]
     fn what_keeps_least_comes_first_with_the_task_that_loses_most() {
         let mut losses = MeasuredLosses::default();
-        assert_eq!(listing(&losses), json!({"object": "retention", "measured": []}));
+        assert_eq!(value(&listing(&losses)), json!({"object": "retention", "measured": []}));
         for (retain, kept, percent) in [("snapkv:0.5", 0.5, 1.0), ("h2o:0.25", 0.25, 8.0)] {
             let task = |percent| TaskLoss { percent, cases: 20, predicts: false };
             let tasks =
@@ -58,6 +86,6 @@ mod tests {
             })
         };
         let expect = [row("h2o:0.25", 0.25, 16.0, 24.0), row("snapkv:0.5", 0.5, 2.0, 3.0)];
-        assert_eq!(listing(&losses)["measured"], json!(expect));
+        assert_eq!(value(&listing(&losses))["measured"], json!(expect));
     }
 }

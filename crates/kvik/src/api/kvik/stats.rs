@@ -9,53 +9,137 @@ use std::{
 
 use axum::{Extension, Json, extract::State};
 use kvik_engine::stats::{DiskStats, EngineStats};
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::cache::block_bytes;
-use crate::app::{keys::Caller, state::App, tally::Counts};
+use crate::{
+    app::{keys::Caller, report::cache::ByTier, state::App, tally::Counts},
+    http::answer::words,
+};
+
+words! {
+    StatsWord = "stats";
+}
+
+/// Totals since the start, and what the cache holds.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Stats {
+    object: StatsWord,
+    /// Unix time, seconds.
+    time: f64,
+    started: f64,
+    scope: Scope,
+    tokens: Tokens,
+    requests: Requests,
+    /// For the admin.
+    queue: Option<Queue>,
+    /// For the admin.
+    kv: Option<Kv>,
+}
+
+/// Whose numbers these are.
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+enum Scope {
+    Server,
+    Tenant,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Tokens {
+    prompt: u64,
+    cached: u64,
+    by_tier: ByTier<u64>,
+    generated: u64,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Requests {
+    answered: u64,
+    failed: u64,
+    refused: u64,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Queue {
+    running: usize,
+    waiting: usize,
+    parallel: usize,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Kv {
+    ram: KvRam,
+    /// Null without a disk.
+    disk: Option<KvDisk>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct KvRam {
+    bytes: usize,
+    capacity_bytes: usize,
+    pinned_bytes: usize,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct KvDisk {
+    bytes: usize,
+    capacity_bytes: usize,
+}
 
 /// Answers with totals. A tenant sees its own; the queue and the cache would tell it of others.
-pub(crate) async fn route(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Json<Value> {
+pub(crate) async fn route(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Json<Stats> {
     let engine = caller.admin.then(|| app.serving.engine.stats());
     let counts = app.tally.of((!caller.admin).then_some(&caller.tenant.name));
-    Json(json!({
-        "object": "stats",
-        "time": seconds(SystemTime::now()),
-        "started": seconds(app.tally.started),
-        "scope": if caller.admin { "server" } else { "tenant" },
-        "tokens": tokens(&counts, engine.as_ref()),
-        "requests": {"answered": counts.answered, "failed": counts.failed, "refused": counts.refused},
-        "queue": engine.as_ref().map(|engine| queue(engine, app.serving.model.parallel)),
-        "kv": engine.as_ref().map(kv),
-    }))
+    Json(Stats {
+        object: StatsWord,
+        time: seconds(SystemTime::now()),
+        started: seconds(app.tally.started),
+        scope: if caller.admin { Scope::Server } else { Scope::Tenant },
+        tokens: tokens(&counts, engine.as_ref()),
+        requests: Requests { answered: counts.answered, failed: counts.failed, refused: counts.refused },
+        queue: engine.as_ref().map(|engine| queue(engine, app.serving.model.parallel)),
+        kv: engine.as_ref().map(kv),
+    })
 }
 
 /// Prompts count when their answer ends. What is generated counts at once where the engine says it.
-fn tokens(counts: &Counts, engine: Option<&EngineStats>) -> Value {
+fn tokens(counts: &Counts, engine: Option<&EngineStats>) -> Tokens {
     let Counts { prompt_tokens, cached_tokens, disk_tokens, generated_tokens, .. } = *counts;
-    json!({
-        "prompt": prompt_tokens,
-        "cached": cached_tokens,
-        "by_tier": {"ram": cached_tokens.saturating_sub(disk_tokens), "disk": disk_tokens},
-        "generated": engine.map_or(generated_tokens, |engine| engine.counters.generated_tokens),
-    })
+    Tokens {
+        prompt: prompt_tokens,
+        cached: cached_tokens,
+        by_tier: ByTier { ram: cached_tokens.saturating_sub(disk_tokens), disk: disk_tokens },
+        generated: engine.map_or(generated_tokens, |engine| engine.counters.generated_tokens),
+    }
 }
 
-fn queue(engine: &EngineStats, parallel: usize) -> Value {
-    json!({"running": engine.running, "waiting": engine.waiting, "parallel": parallel})
+fn queue(engine: &EngineStats, parallel: usize) -> Queue {
+    Queue { running: engine.running, waiting: engine.waiting, parallel }
 }
 
-fn kv(engine: &EngineStats) -> Value {
+fn kv(engine: &EngineStats) -> Kv {
     let block_bytes = block_bytes(engine);
-    let disk = |disk: &DiskStats| json!({"bytes": disk.tier.used * block_bytes, "capacity_bytes": disk.tier.slots * block_bytes});
-    json!({
-        "ram": {
-            "bytes": engine.kv_owned_bytes + engine.kv_shared_bytes,
-            "capacity_bytes": engine.kv_bytes,
-            "pinned_bytes": engine.cache.pinned * block_bytes,
+    let disk = |disk: &DiskStats| KvDisk {
+        bytes: disk.tier.used * block_bytes,
+        capacity_bytes: disk.tier.slots * block_bytes,
+    };
+    Kv {
+        ram: KvRam {
+            bytes: engine.kv_owned_bytes + engine.kv_shared_bytes,
+            capacity_bytes: engine.kv_bytes,
+            pinned_bytes: engine.cache.pinned * block_bytes,
         },
-        "disk": engine.disk.as_ref().map(disk),
-    })
+        disk: engine.disk.as_ref().map(disk),
+    }
 }
 
 /// Unix time.

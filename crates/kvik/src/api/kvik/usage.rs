@@ -6,14 +6,29 @@ use axum::{
     Extension, Json,
     extract::{Query as Parameters, State, rejection::QueryRejection},
 };
-use serde::Deserialize;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::{
-    accounts::ledger::{Bill, Day, Query},
+    accounts::ledger::{Bill, Day, Query, UsageRow},
     app::{keys::Caller, state::App},
-    http::error::ApiError,
+    http::{answer::words, error::ApiError},
 };
+
+words! {
+    List = "list";
+}
+
+/// The bill as this route and `kvik usage --json` give it.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct UsageList {
+    object: List,
+    /// One row per day, tenant and model.
+    data: Vec<UsageRow>,
+    /// Rows of the records that could not be read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unreadable: Vec<String>,
+}
 
 /// The parameters `tenant`, `since` and `until`; days as 2026-11-21.
 #[derive(Debug, Default, Deserialize)]
@@ -36,7 +51,7 @@ pub(crate) async fn route(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     wanted: Result<Parameters<Wanted>, QueryRejection>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<UsageList>, ApiError> {
     let Parameters(wanted) = wanted.map_err(|error| ApiError::bad_request(error.body_text()))?;
     let query = wanted.query(&caller)?;
     // Reads the disk.
@@ -48,14 +63,10 @@ pub(crate) async fn route(
     }
 }
 
-/// The bill as this route and `kvik usage --json` give it.
-pub(crate) fn listing(bill: &Bill) -> Value {
-    let data: Vec<Value> = bill.rows.iter().map(|(row, totals)| totals.json(row)).collect();
-    let mut listing = json!({"object": "list", "data": data});
-    if !bill.unreadable.is_empty() {
-        listing["unreadable"] = json!(bill.unreadable);
-    }
-    listing
+/// The bill as this route gives it.
+pub(crate) fn listing(bill: &Bill) -> UsageList {
+    let data = bill.rows.iter().map(|(row, totals)| totals.shown(row)).collect();
+    UsageList { object: List, data, unreadable: bill.unreadable.clone() }
 }
 
 impl Wanted {

@@ -3,24 +3,135 @@
 use std::{sync::Arc, time::Instant};
 
 use kvik_engine::api::{Event, FinishReason, GeneratedToken, TokenLogprob};
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value};
 
+use super::completion::Settings;
 use crate::{
-    api::{logprobs::finite, progress::Progress},
+    api::{
+        logprobs::finite,
+        progress::{Progress, PromptProgress},
+    },
     app::{
         generation::Answer,
-        report::{trailer::Trailer, usage},
+        report::{
+            trailer::{KvikReport, Trailer},
+            usage::{Timings, Usage},
+        },
         slots::SlotUse,
         wire::Wire,
     },
+    http::answer::value,
 };
+
+/// An answer. Where the request names fields, those alone are there, under their paths.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "LlamaCompletion")]
+pub(super) struct Completion {
+    index: usize,
+    content: String,
+    tokens: Vec<u32>,
+    id_slot: i64,
+    stop: bool,
+    model: String,
+    tokens_predicted: usize,
+    tokens_evaluated: usize,
+    tokens_cached: usize,
+    generation_settings: Settings,
+    prompt: String,
+    has_new_line: bool,
+    truncated: bool,
+    stop_type: StopType,
+    stopping_word: String,
+    usage: Usage,
+    timings: Timings,
+    kvik: KvikReport,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    completion_probabilities: Option<Vec<Probability>>,
+}
+
+/// The fields of an answer that `response_fields` names, by their paths.
+#[derive(JsonSchema)]
+#[schemars(rename = "LlamaChosen")]
+#[allow(dead_code, reason = "a description: `chosen` picks from an answer")]
+pub(super) struct Chosen(Map<String, Value>);
+
+/// What is answered.
+#[derive(JsonSchema)]
+#[schemars(inline, untagged)]
+#[allow(dead_code, clippy::large_enum_variant, reason = "a description: `whole` is one of these")]
+pub(super) enum Whole {
+    One(Completion),
+    Several(Vec<Completion>),
+    Chosen(Chosen),
+    SeveralChosen(Vec<Chosen>),
+}
+
+/// The data of an event: more of an answer, or its end.
+#[derive(JsonSchema)]
+#[schemars(inline, untagged)]
+#[allow(dead_code, clippy::large_enum_variant, reason = "a description: each is sent by itself")]
+pub(super) enum Sent {
+    More(Frame),
+    End(Completion),
+    Chosen(Chosen),
+}
+
+/// Why an answer ends.
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+enum StopType {
+    Word,
+    Limit,
+    Eos,
+    None,
+}
+
+/// What is new of an answer, or how far its prompt is computed.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "LlamaFrame")]
+pub(super) struct Frame {
+    index: usize,
+    content: String,
+    tokens: Vec<u32>,
+    stop: bool,
+    id_slot: i64,
+    tokens_predicted: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens_evaluated: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_progress: Option<PromptProgress>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    completion_probabilities: Vec<Probability>,
+}
+
+/// A generated token, with the likeliest ones beside it.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(rename = "LlamaProbability")]
+struct Probability {
+    #[serde(flatten)]
+    chosen: TokenEntry,
+    top_logprobs: Vec<TokenEntry>,
+}
+
+/// A token and how likely it was.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(rename = "LlamaToken")]
+struct TokenEntry {
+    id: u32,
+    token: String,
+    bytes: Vec<u8>,
+    /// -9999 of one that is forbidden.
+    logprob: f64,
+}
 
 /// What the request said that the answer repeats.
 #[derive(Debug, Clone)]
 pub(crate) struct Echo {
     pub(crate) model: String,
-    /// `generation_settings`.
-    pub(crate) settings: Value,
+    pub(super) settings: Settings,
     pub(crate) stop: Vec<String>,
     /// The slot that the client named.
     pub(crate) slot: Option<SlotUse>,
@@ -52,7 +163,7 @@ pub(crate) struct LlamaAnswer {
 struct Choice {
     content: String,
     tokens: Vec<u32>,
-    probabilities: Vec<Value>,
+    probabilities: Vec<Probability>,
     finish: Option<FinishReason>,
 }
 
@@ -73,22 +184,21 @@ impl LlamaAnswer {
         let slot = self.slot();
         let Some(result) = self.results.get_mut(index) else { return };
         let ids: Vec<u32> = tokens.iter().map(|token| token.token).collect();
-        let probabilities: Vec<Value> = tokens.iter().filter_map(probability).collect();
+        let completion_probabilities: Vec<Probability> = tokens.iter().filter_map(probability).collect();
         result.content.push_str(text);
         result.tokens.extend_from_slice(&ids);
-        result.probabilities.extend_from_slice(&probabilities);
-        let mut frame = json!({
-            "index": index,
-            "content": text,
-            "tokens": ids,
-            "stop": false,
-            "id_slot": slot,
-            "tokens_predicted": result.tokens.len(),
-        });
-        if !probabilities.is_empty() {
-            frame["completion_probabilities"] = Value::Array(probabilities);
-        }
-        frames.push(frame);
+        result.probabilities.extend_from_slice(&completion_probabilities);
+        frames.push(value(&Frame {
+            index,
+            content: text.to_owned(),
+            tokens: ids,
+            stop: false,
+            id_slot: slot,
+            tokens_predicted: result.tokens.len(),
+            tokens_evaluated: None,
+            prompt_progress: None,
+            completion_probabilities,
+        }));
     }
 
     /// As llama-server numbers it; -1 where the client named none.
@@ -100,26 +210,28 @@ impl LlamaAnswer {
     fn done(&self, prompt: usize, trailer: &Trailer, frames: &mut Vec<Value>) {
         let first = prompt * self.choices_per_prompt;
         for index in first..first + self.choices_per_prompt {
-            let mut last = self.result(index, trailer);
             // The content has been streamed already.
-            last["content"] = json!("");
-            last["tokens"] = json!([]);
-            if let Value::Object(last) = &mut last {
-                last.remove("completion_probabilities");
-            }
-            frames.push(self.chosen(last));
+            let last = Completion {
+                content: String::new(),
+                tokens: Vec::new(),
+                completion_probabilities: None,
+                ..self.result(index, trailer)
+            };
+            frames.push(self.chosen(value(&last)));
         }
     }
 
-    fn result(&self, index: usize, trailer: &Trailer) -> Value {
+    fn result(&self, index: usize, trailer: &Trailer) -> Completion {
         let result = &self.results[index];
         let prompt = index / self.choices_per_prompt;
         let report = trailer.report(prompt);
         let (stop_type, stopping_word) = match result.finish {
-            Some(FinishReason::StopString(i)) => ("word", self.echo.stop.get(i).map_or("", String::as_str)),
-            Some(FinishReason::Length) => ("limit", ""),
-            Some(FinishReason::Eos | FinishReason::ConstraintDone) => ("eos", ""),
-            None => ("none", ""),
+            Some(FinishReason::StopString(i)) => {
+                (StopType::Word, self.echo.stop.get(i).cloned().unwrap_or_default())
+            }
+            Some(FinishReason::Length) => (StopType::Limit, String::new()),
+            Some(FinishReason::Eos | FinishReason::ConstraintDone) => (StopType::Eos, String::new()),
+            None => (StopType::None, String::new()),
         };
         let predicted = match self.choices_per_prompt {
             1 => report.generated_tokens,
@@ -128,44 +240,42 @@ impl LlamaAnswer {
         // The context was full before the answer was as long as it might be.
         let ran_out =
             predicted < self.echo.max_tokens || report.prompt_tokens + predicted > self.echo.context;
-        let mut json = json!({
-            "index": index,
-            "content": result.content,
-            "tokens": if self.echo.return_tokens { result.tokens.as_slice() } else { &[] },
-            "id_slot": self.slot(),
-            "stop": true,
-            "model": self.echo.model,
-            "tokens_predicted": predicted,
-            "tokens_evaluated": report.prompt_tokens,
-            "tokens_cached": report.cached_tokens,
-            "generation_settings": self.echo.settings,
-            "prompt": &*self.echo.prompts[prompt],
-            "has_new_line": result.content.contains('\n'),
-            "truncated": result.finish == Some(FinishReason::Length) && ran_out,
-            "stop_type": stop_type,
-            "stopping_word": stopping_word,
-            "usage": usage::usage(&report),
-            "timings": usage::timings(&report),
-            "kvik": trailer.kvik(prompt),
-        });
-        if self.echo.probabilities {
-            json["completion_probabilities"] = Value::Array(result.probabilities.clone());
+        Completion {
+            index,
+            content: result.content.clone(),
+            tokens: if self.echo.return_tokens { result.tokens.clone() } else { Vec::new() },
+            id_slot: self.slot(),
+            stop: true,
+            model: self.echo.model.clone(),
+            tokens_predicted: predicted,
+            tokens_evaluated: report.prompt_tokens,
+            tokens_cached: report.cached_tokens,
+            generation_settings: self.echo.settings.clone(),
+            prompt: self.echo.prompts[prompt].to_string(),
+            has_new_line: result.content.contains('\n'),
+            truncated: result.finish == Some(FinishReason::Length) && ran_out,
+            stop_type,
+            stopping_word,
+            usage: trailer.usage_of(&report),
+            timings: Timings::of(&report),
+            kvik: trailer.kvik(prompt),
+            completion_probabilities: self.echo.probabilities.then(|| result.probabilities.clone()),
         }
-        json
     }
 
     /// How far a prompt is computed.
     fn progress(&self, prompt: usize, progress: Progress, frames: &mut Vec<Value>) {
         let Some(since) = self.echo.progress else { return };
-        frames.push(json!({
-            "index": prompt * self.choices_per_prompt,
-            "content": "",
-            "tokens": [],
-            "stop": false,
-            "id_slot": self.slot(),
-            "tokens_predicted": 0,
-            "tokens_evaluated": progress.total,
-            "prompt_progress": progress.json(since),
+        frames.push(value(&Frame {
+            index: prompt * self.choices_per_prompt,
+            content: String::new(),
+            tokens: Vec::new(),
+            stop: false,
+            id_slot: self.slot(),
+            tokens_predicted: 0,
+            tokens_evaluated: Some(progress.total),
+            prompt_progress: Some(progress.since(since)),
+            completion_probabilities: Vec::new(),
         }));
     }
 
@@ -207,23 +317,21 @@ impl Answer for LlamaAnswer {
     /// One object, or an array of them where there are several.
     fn whole(self, trailer: &Trailer) -> Value {
         let mut results: Vec<Value> =
-            (0..self.results.len()).map(|i| self.chosen(self.result(i, trailer))).collect();
+            (0..self.results.len()).map(|i| self.chosen(value(&self.result(i, trailer)))).collect();
         if results.len() == 1 { results.remove(0) } else { Value::Array(results) }
     }
 }
 
-fn probability(token: &GeneratedToken) -> Option<Value> {
+fn probability(token: &GeneratedToken) -> Option<Probability> {
     let (chosen, likeliest) = token.logprob.as_ref()?;
-    let mut entry = entry(chosen);
-    entry["top_logprobs"] = likeliest.iter().map(self::entry).collect();
-    Some(entry)
+    Some(Probability { chosen: entry(chosen), top_logprobs: likeliest.iter().map(entry).collect() })
 }
 
-fn entry(token: &TokenLogprob) -> Value {
-    json!({
-        "id": token.token,
-        "token": String::from_utf8_lossy(&token.bytes),
-        "bytes": token.bytes,
-        "logprob": finite(token.logprob),
-    })
+fn entry(token: &TokenLogprob) -> TokenEntry {
+    TokenEntry {
+        id: token.token,
+        token: String::from_utf8_lossy(&token.bytes).into_owned(),
+        bytes: token.bytes.clone(),
+        logprob: finite(token.logprob),
+    }
 }

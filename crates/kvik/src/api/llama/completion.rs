@@ -6,8 +6,7 @@ use axum::{extract::State, response::Response};
 use kvik_cache::Token;
 use kvik_engine::{api::Request, text::tokenizer::Tokenizer};
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 
 use super::answer::{Echo, LlamaAnswer};
 use crate::{
@@ -119,7 +118,7 @@ impl Asked {
         let requests = Prompt::requests(prompts, app, &options, (max_tokens, wanted), body)?;
         let echo = Echo {
             model: app.serving.model.name.clone(),
-            settings: settings(&options, max_tokens, probabilities, fields.stream, tokenizer),
+            settings: Settings::of(&options, max_tokens, probabilities, fields.stream, tokenizer),
             slot: fields.slot(app, caller, &requests, choices),
             stop: options.stop.clone(),
             prompts: Prompt::texts(prompts, tokenizer, choices, "n")?,
@@ -165,40 +164,71 @@ impl CompletionFields {
 }
 
 /// `generation_settings`: what was really used.
-pub(super) fn settings(
-    options: &Options,
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(rename = "GenerationSettings")]
+pub(super) struct Settings {
+    seed: u64,
+    temperature: f64,
+    top_k: usize,
+    top_p: f64,
+    min_p: f64,
+    repeat_last_n: usize,
+    repeat_penalty: f64,
+    presence_penalty: f64,
+    frequency_penalty: f64,
+    stop: Vec<String>,
     max_tokens: usize,
-    n_probs: usize,
+    n_predict: usize,
+    ignore_eos: bool,
     stream: bool,
-    tokenizer: &Tokenizer,
-) -> Value {
-    let sampling = &options.sampling;
-    // What ends an answer is forbidden where it is ignored.
-    let ends = if options.ignore_eos { tokenizer.eog() } else { &[] };
-    let forbidden = ends.iter().map(|&token| (token, f32::NEG_INFINITY));
-    let biases: Vec<Value> = forbidden.chain(sampling.logit_bias.iter().copied()).map(bias).collect();
-    json!({
-        "seed": sampling.seed,
-        "temperature": sampling.temperature,
-        "top_k": sampling.top_k,
-        "top_p": sampling.top_p,
-        "min_p": sampling.min_p,
-        "repeat_last_n": sampling.penalty_last_n,
-        "repeat_penalty": sampling.repetition_penalty,
-        "presence_penalty": sampling.presence_penalty,
-        "frequency_penalty": sampling.frequency_penalty,
-        "stop": options.stop,
-        "max_tokens": max_tokens,
-        "n_predict": max_tokens,
-        "ignore_eos": options.ignore_eos,
-        "stream": stream,
-        "n_probs": n_probs,
-        "cache_prompt": options.reuse,
-        "logit_bias": biases,
-    })
+    n_probs: usize,
+    cache_prompt: bool,
+    logit_bias: Vec<Bias>,
 }
 
-/// A bias as llama-server writes it; one that forbids a token is null.
-fn bias((token, bias): (Token, f32)) -> Value {
-    json!({"token": token, "bias": Some(bias).filter(|bias| bias.is_finite())})
+/// What is added to a token's logit; null of one that is forbidden.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Bias {
+    token: Token,
+    bias: Option<f64>,
+}
+
+impl Settings {
+    pub(super) fn of(
+        options: &Options,
+        max_tokens: usize,
+        n_probs: usize,
+        stream: bool,
+        tokenizer: &Tokenizer,
+    ) -> Settings {
+        let sampling = &options.sampling;
+        // What ends an answer is forbidden where it is ignored.
+        let ends = if options.ignore_eos { tokenizer.eog() } else { &[] };
+        let forbidden = ends.iter().map(|&token| (token, f32::NEG_INFINITY));
+        let biases = forbidden.chain(sampling.logit_bias.iter().copied());
+        Settings {
+            seed: sampling.seed,
+            temperature: f64::from(sampling.temperature),
+            top_k: sampling.top_k,
+            top_p: f64::from(sampling.top_p),
+            min_p: f64::from(sampling.min_p),
+            repeat_last_n: sampling.penalty_last_n,
+            repeat_penalty: f64::from(sampling.repetition_penalty),
+            presence_penalty: f64::from(sampling.presence_penalty),
+            frequency_penalty: f64::from(sampling.frequency_penalty),
+            stop: options.stop.clone(),
+            max_tokens,
+            n_predict: max_tokens,
+            ignore_eos: options.ignore_eos,
+            stream,
+            n_probs,
+            cache_prompt: options.reuse,
+            logit_bias: biases.map(bias).collect(),
+        }
+    }
+}
+
+fn bias((token, bias): (Token, f32)) -> Bias {
+    Bias { token, bias: Some(f64::from(bias)).filter(|bias| bias.is_finite()) }
 }

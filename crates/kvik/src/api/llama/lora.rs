@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::{Extension, Json, extract::State};
 use schemars::{JsonSchema, SchemaGenerator};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -21,22 +21,40 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
+/// An adapter that is loaded.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Adapter {
+    id: usize,
+    name: String,
+    path: String,
+    scale: f64,
+    task_name: String,
+    prompt_prefix: String,
+}
+
+/// What was asked for was done.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Success {
+    success: bool,
+}
+
 /// `GET /lora-adapters`
-pub(super) async fn list(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Json<Value> {
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+) -> Json<Vec<Adapter>> {
     let adapters = &app.serving.lora;
     // Clients of llama-server read a path; where the files of the server lie is nothing to its tenants.
     let path = |card: &LoraCard| if caller.admin { card.path.clone() } else { card.name.clone() };
     let cards = adapters.cards().iter().zip(adapters.usual_scales()).enumerate();
     let listed = cards
-        .map(|(id, (card, scale))| {
-            json!({
-                "id": id,
-                "name": card.name,
-                "path": path(card),
-                "scale": scale,
-                "task_name": card.task_name,
-                "prompt_prefix": card.prompt_prefix,
-            })
+        .map(|(id, (card, scale))| Adapter {
+            id,
+            name: card.name.clone(),
+            path: path(card),
+            scale: f64::from(scale),
+            task_name: card.task_name.clone(),
+            prompt_prefix: card.prompt_prefix.clone(),
         })
         .collect();
     Json(listed)
@@ -61,12 +79,12 @@ impl FromBody for UsualList {
 
 /// `POST /lora-adapters`: which adapters apply from now on where a request does not say, each with its scale. Those that
 /// are not listed do not.
-pub(super) async fn set(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Value>> {
+pub(super) async fn set(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Success>> {
     if !body.caller.admin {
         return Err(ApiError::admins_only());
     }
     let uses = UsualList::from_body(&body.parse_as("body")?)?.body;
     let adapters = &app.serving.lora;
     adapters.set_usual(scales("body", &uses, adapters)?);
-    Ok(Json(json!({"success": true})))
+    Ok(Json(Success { success: true }))
 }

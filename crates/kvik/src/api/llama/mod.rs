@@ -5,29 +5,36 @@ mod completion;
 mod infill;
 mod lora;
 mod props;
-mod shapes;
 mod slots;
 mod tokens;
 
 use axum::middleware;
 
+use self::answer::{Sent, Whole};
 use super::{
     request::conversation::ConversationFields,
-    route::{Dialect, at, gives},
+    route::{Answer, Dialect, Errors, answers, at, gives},
 };
-use crate::{app::guard, http::error::ApiError};
+use crate::{app::guard, http::error::ErrorBody};
 
 /// The routes of this dialect.
 pub(super) fn dialect() -> Dialect {
-    let text = gives(shapes::completion, "Continues prompts").takes::<completion::Fields>().streams();
-    let tokenize = gives(shapes::tokens, "Turns a text into tokens").takes::<tokens::TextFields>();
-    let detokenize = gives(shapes::content, "Turns tokens into their text").takes::<tokens::TokenFields>();
-    let template = gives(shapes::prompt, "Writes the prompt of a conversation").takes::<ConversationFields>();
-    let infill =
-        gives(shapes::completion, "Fills in the middle of a text").takes::<infill::Fields>().streams();
-    let slots = gives(shapes::slots, "Shows how many requests run")
+    let continues = |summary| gives::<Whole>(summary).streams::<Sent>();
+    let text = continues("Continues prompts").takes::<completion::Fields>();
+    let infill = continues("Fills in the middle of a text").takes::<infill::Fields>();
+    let tokenize =
+        gives::<tokens::Tokenized<'static>>("Turns a text into tokens").takes::<tokens::TextFields>();
+    let detokenize =
+        gives::<tokens::Detokenized>("Turns tokens into their text").takes::<tokens::TokenFields>();
+    let template =
+        gives::<tokens::WrittenPrompt>("Writes the prompt of a conversation").takes::<ConversationFields>();
+    let adapters = gives::<Vec<lora::Adapter>>("Lists the adapters and the scales that apply to all");
+    let set_adapters = gives::<lora::Success>("Sets the scales that apply to all").takes::<lora::UsualList>();
+    let props = gives::<props::Props>("Shows the model and the defaults");
+    let change = answers(Answer::Refusal, "Refused: properties are set by flags").takes::<slots::Unread>();
+    let slots = gives::<Vec<slots::Slot>>("Shows how many requests run")
         .asks(&[("fail_on_no_slot", "Answer 503 where none is free.")]);
-    let slot = gives(shapes::slot_changed, "Saves, restores or erases what a slot has computed")
+    let slot = gives::<slots::Changed>("Saves, restores or erases what a slot has computed")
         .takes::<slots::ActionFields>()
         .asks(&[("action", "save, restore or erase.")]);
     let routes = vec![
@@ -36,22 +43,14 @@ pub(super) fn dialect() -> Dialect {
         at(&["/tokenize"]).post(tokens::tokenize, tokenize),
         at(&["/detokenize"]).post(tokens::detokenize, detokenize),
         at(&["/apply-template"]).post(tokens::apply_template, template),
-        at(&["/lora-adapters"])
-            .get(lora::list, gives(shapes::adapters, "Lists the adapters and the scales that apply to all"))
-            .post(
-                lora::set,
-                gives(shapes::success, "Sets the scales that apply to all").takes::<lora::UsualList>(),
-            ),
+        at(&["/lora-adapters"]).get(lora::list, adapters).post(lora::set, set_adapters),
         at(&["/infill"]).post(infill::route, infill),
-        at(&["/props"]).get(props::route, gives(shapes::props, "Shows the model and the defaults")).post(
-            props::change,
-            gives(shapes::nothing, "Refused: properties are set by flags").takes::<slots::Unread>(),
-        ),
+        at(&["/props"]).get(props::route, props).post(props::change, change),
         // What runs concerns all tenants.
         at(&["/slots"])
             .get(slots::list, slots)
             .through(|methods| methods.route_layer(middleware::from_fn(guard::admins_only))),
         at(&["/slots/{id}"]).post(slots::change, slot),
     ];
-    Dialect { name: "llama-server", error: ApiError::body, routes }
+    Dialect { name: "llama-server", errors: Errors::of::<ErrorBody>(), routes }
 }

@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use axum::{Json, extract::State};
 use kvik_cache::Token;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::json;
 
-use super::completion::{LlamaServer, settings};
+use super::completion::{LlamaServer, Settings};
 use crate::{
     api::request::{generation::GenerationFields, parts::FromBody},
     app::state::App,
@@ -15,8 +17,36 @@ use crate::{
 
 type Result<T> = std::result::Result<T, ApiError>;
 
+/// The model and the defaults.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Props {
+    default_generation_settings: DefaultSettings,
+    total_slots: usize,
+    model_path: String,
+    model_alias: String,
+    modalities: Modalities,
+    chat_template: Option<String>,
+    bos_token: Option<String>,
+    eos_token: Option<String>,
+    build_info: &'static str,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct DefaultSettings {
+    n_ctx: usize,
+    params: Settings,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Modalities {
+    vision: bool,
+    audio: bool,
+}
+
 /// `GET /props`: what llama-server's clients ask at their start.
-pub(super) async fn route(State(app): State<Arc<App>>) -> Result<Json<Value>> {
+pub(super) async fn route(State(app): State<Arc<App>>) -> Result<Json<Props>> {
     let model = &app.serving.model;
     let tokenizer = &app.serving.tokenizer;
     let text = |token: Option<Token>| {
@@ -24,20 +54,21 @@ pub(super) async fn route(State(app): State<Arc<App>>) -> Result<Json<Value>> {
     };
     let nothing_said = GenerationFields::<LlamaServer>::from_body(&Body::of(&json!({}))?)?;
     let options = nothing_said.or(&app.config.sampling).options(&|_| Vec::new(), &app.serving.retaining)?;
-    Ok(Json(json!({
-        "default_generation_settings": {
-            "n_ctx": model.context,
-            "params": settings(&options, options.max_tokens(model.context, model.context), 0, false, &app.serving.tokenizer),
+    let max_tokens = options.max_tokens(model.context, model.context);
+    Ok(Json(Props {
+        default_generation_settings: DefaultSettings {
+            n_ctx: model.context,
+            params: Settings::of(&options, max_tokens, 0, false, tokenizer),
         },
-        "total_slots": model.parallel,
-        "model_path": model.source,
-        "model_alias": model.name,
-        "modalities": {"vision": false, "audio": false},
-        "chat_template": app.serving.template.as_ref().map(|template| template.source()),
-        "bos_token": text(tokenizer.bos()),
-        "eos_token": text(tokenizer.eos()),
-        "build_info": concat!("kvik ", env!("CARGO_PKG_VERSION")),
-    })))
+        total_slots: model.parallel,
+        model_path: model.source.clone(),
+        model_alias: model.name.clone(),
+        modalities: Modalities { vision: false, audio: false },
+        chat_template: app.serving.template.as_ref().map(|template| template.source().to_owned()),
+        bos_token: text(tokenizer.bos()),
+        eos_token: text(tokenizer.eos()),
+        build_info: concat!("kvik ", env!("CARGO_PKG_VERSION")),
+    }))
 }
 
 /// `POST /props`: refused, as by a llama-server without `--props`.

@@ -11,8 +11,8 @@ use axum::{
 };
 use kvik_cache::Token;
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::{
     api::{kvik::prompts, request::parts::Part},
@@ -28,6 +28,25 @@ pub(super) struct Unread {}
 
 impl Part for Unread {}
 
+/// A request that may run.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Slot {
+    id: usize,
+    n_ctx: usize,
+    speculative: bool,
+    is_processing: bool,
+}
+
+/// What was done with what a slot has computed.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(rename = "SlotChanged")]
+pub(super) enum Changed {
+    Saved { id_slot: usize, filename: String, n_saved: usize },
+    Restored { id_slot: usize, filename: String, n_restored: usize },
+    Erased { id_slot: usize, n_erased: usize },
+}
+
 /// The query of `GET /slots`.
 #[derive(Debug, Deserialize)]
 pub(super) struct SlotsQuery {
@@ -39,7 +58,7 @@ pub(super) struct SlotsQuery {
 pub(super) async fn list(
     State(app): State<Arc<App>>,
     Query(query): Query<SlotsQuery>,
-) -> Result<Json<Value>> {
+) -> Result<Json<Vec<Slot>>> {
     if !app.config.shows_slots {
         return Err(ApiError::not_supported(
             "/slots is not shown: the server was started with --no-slots; leave that out",
@@ -50,8 +69,7 @@ pub(super) async fn list(
     if query.fail_on_no_slot.is_some() && running >= slots {
         return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, Some("no_slot"), "no slot available"));
     }
-    let slot =
-        |id: usize| json!({"id": id, "n_ctx": context, "speculative": false, "is_processing": id < running});
+    let slot = |id: usize| Slot { id, n_ctx: context, speculative: false, is_processing: id < running };
     Ok(Json((0..slots).map(slot).collect()))
 }
 
@@ -88,7 +106,7 @@ pub(super) async fn change(
     Query(ActionQuery { action }): Query<ActionQuery>,
     Extension(caller): Extension<Caller>,
     body: Result<JsonBody>,
-) -> Result<Json<Value>> {
+) -> Result<Json<Changed>> {
     let Some(id) = id.parse::<usize>().ok().filter(|&id| id < app.serving.model.parallel) else {
         return Err(ApiError::field("id_slot", format!("there is no slot {id}")));
     };
@@ -114,26 +132,26 @@ fn kept_name(filename: &str) -> String {
     format!("slot:{filename}")
 }
 
-async fn save(app: Arc<App>, key: SlotKey, caller: &Caller, filename: String) -> Result<Json<Value>> {
+async fn save(app: Arc<App>, key: SlotKey, caller: &Caller, filename: String) -> Result<Json<Changed>> {
     let tokens = app.slots.get(key).ok_or_else(|| nothing_computed(key))?;
     prompts::keep(&app, caller, kept_name(&filename), json!({"prompt": &*tokens})).await?;
-    Ok(Json(json!({"id_slot": key.1, "filename": filename, "n_saved": tokens.len()})))
+    Ok(Json(Changed::Saved { id_slot: key.1, filename, n_saved: tokens.len() }))
 }
 
-fn restore(app: &App, key: SlotKey, caller: &Caller, filename: &str) -> Result<Json<Value>> {
+fn restore(app: &App, key: SlotKey, caller: &Caller, filename: &str) -> Result<Json<Changed>> {
     let Some(tokens) = prompts::kept_tokens(app, caller, &kept_name(filename)) else {
         let message = format!("nothing was saved as `{filename}`; POST /slots/{}?action=save saves", key.1);
         return Err(ApiError::field("filename", message));
     };
     app.slots.set(key, &tokens);
-    Ok(Json(json!({"id_slot": key.1, "filename": filename, "n_restored": tokens.len()})))
+    Ok(Json(Changed::Restored { id_slot: key.1, filename: filename.to_owned(), n_restored: tokens.len() }))
 }
 
-async fn erase(app: Arc<App>, key: SlotKey, caller: &Caller) -> Result<Json<Value>> {
+async fn erase(app: Arc<App>, key: SlotKey, caller: &Caller) -> Result<Json<Changed>> {
     let tokens: Vec<Token> = app.slots.clear(key).map(|tokens| tokens.to_vec()).unwrap_or_default();
     let erased = tokens.len();
     prompts::evict(app, caller, tokens).await?;
-    Ok(Json(json!({"id_slot": key.1, "n_erased": erased})))
+    Ok(Json(Changed::Erased { id_slot: key.1, n_erased: erased }))
 }
 
 fn nothing_computed((_, slot): SlotKey) -> ApiError {

@@ -10,7 +10,6 @@ use axum::{
 use kvik_cache::Token;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 
 use crate::{
     api::request::{
@@ -54,24 +53,36 @@ pub(super) async fn tokenize(State(app): State<Arc<App>>, body: JsonBody) -> Res
             return Err(ApiError::field("content", message));
         }
         let tokens = app.serving.tokenizer.encode(&content, add_special, parse_special.unwrap_or(true));
-        if with_pieces {
-            return written(tokens.iter().map(|&id| TokenPiece { id, piece: piece(app, id) }).collect());
-        }
-        written(tokens)
+        let piece = |&id| TokenPiece { id, piece: piece(app, id) };
+        // Written as text at once: a tree of JSON values would take fifty times the memory.
+        Ok(Json(match with_pieces {
+            true => Tokenized::Pieces { tokens: tokens.iter().map(piece).collect() },
+            false => Tokenized::Ids { tokens },
+        })
+        .into_response())
     })
     .await
 }
 
+/// The tokens of a text.
+#[derive(Serialize, JsonSchema)]
+#[serde(untagged)]
+pub(super) enum Tokenized<'a> {
+    Ids { tokens: Vec<Token> },
+    Pieces { tokens: Vec<TokenPiece<'a>> },
+}
+
 /// A token with its text.
-#[derive(Serialize)]
-struct TokenPiece<'a> {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct TokenPiece<'a> {
     id: Token,
     piece: Piece<'a>,
 }
 
 /// The text of a token, or its bytes where they are not text by themselves.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 #[serde(untagged)]
+#[schemars(inline)]
 enum Piece<'a> {
     Text(&'a str),
     Bytes(&'a [u8]),
@@ -82,13 +93,16 @@ fn piece(app: &App, token: Token) -> Piece<'_> {
     std::str::from_utf8(bytes).map_or(Piece::Bytes(bytes), Piece::Text)
 }
 
-/// The answer as text at once: a tree of JSON values would take fifty times the memory.
-fn written<T: Serialize>(tokens: Vec<T>) -> Result<Response> {
-    #[derive(Serialize)]
-    struct Tokens<T> {
-        tokens: Vec<T>,
-    }
-    Ok(Json(Tokens { tokens }).into_response())
+/// The text of tokens.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Detokenized {
+    content: String,
+}
+
+/// A prompt that is not run.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct WrittenPrompt {
+    prompt: String,
 }
 
 /// The body of `/detokenize`.
@@ -100,7 +114,7 @@ pub(super) struct TokenFields {
 impl Part for TokenFields {}
 
 /// `POST /detokenize`: `{"tokens": [...]}` to `{"content": text}`.
-pub(super) async fn detokenize(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Value>> {
+pub(super) async fn detokenize(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Detokenized>> {
     app.read(body, |app, body| {
         let TokenFields { tokens } = body.read()?;
         let vocab = app.serving.tokenizer.vocab_len();
@@ -110,16 +124,19 @@ pub(super) async fn detokenize(State(app): State<Arc<App>>, body: JsonBody) -> R
             if (id as usize) < vocab { Ok(id) } else { Err(ApiError::field(path, message)) }
         };
         let tokens = tokens.into_iter().enumerate().map(known).collect::<Result<Vec<Token>>>()?;
-        Ok(Json(json!({"content": app.serving.tokenizer.decode(&tokens)})))
+        Ok(Json(Detokenized { content: app.serving.tokenizer.decode(&tokens) }))
     })
     .await
 }
 
 /// `POST /apply-template`: a chat request to `{"prompt": text}`, without running it.
-pub(super) async fn apply_template(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Value>> {
+pub(super) async fn apply_template(
+    State(app): State<Arc<App>>,
+    body: JsonBody,
+) -> Result<Json<WrittenPrompt>> {
     app.read(body, |app, body| {
         let prompt = ConversationFields::from_body(body)?.conversation()?.render(&app.serving)?;
-        Ok(Json(json!({"prompt": prompt.text})))
+        Ok(Json(WrittenPrompt { prompt: prompt.text }))
     })
     .await
 }

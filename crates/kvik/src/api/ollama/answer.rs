@@ -3,18 +3,122 @@
 use kvik_cache::Token;
 use kvik_engine::api::{Event, FinishReason, GeneratedToken, Report};
 use kvik_engine::text::answer::AnswerDelta;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value};
 
-use super::error;
+use super::ErrorLine;
 use crate::{
     api::{
-        chat::{Reply, Worded},
-        logprobs::logprob,
+        chat::{Assistant, Reply, ToolCall, Worded},
+        logprobs::{Logprob, logprob},
     },
-    app::{generation::Answer, report::trailer::Trailer, wire::Wire},
+    app::{
+        generation::Answer,
+        report::trailer::{KvikReport, Trailer},
+        wire::Wire,
+    },
     clock::now_rfc3339,
-    http::error::ApiError,
+    http::{answer::value, error::ApiError},
 };
+
+/// An answer of `/api/chat`, or a line of one.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "OllamaChat")]
+pub(super) struct ChatLine {
+    model: String,
+    created_at: String,
+    message: ChatMessage,
+    #[serde(flatten)]
+    end: LineEnd,
+}
+
+/// What is said, or what is new of it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct ChatMessage {
+    role: Assistant,
+    content: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    thinking: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<Call>,
+}
+
+/// An answer of `/api/generate`, or a line of one.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "OllamaGenerated")]
+pub(super) struct GenerateLine {
+    model: String,
+    created_at: String,
+    response: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    thinking: Option<String>,
+    #[serde(flatten)]
+    end: LineEnd,
+}
+
+/// A call as Ollama has it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "OllamaCall")]
+struct Call {
+    id: String,
+    function: CalledFunction,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct CalledFunction {
+    index: usize,
+    name: String,
+    /// What the tool is called with.
+    arguments: Map<String, Value>,
+}
+
+/// What every line ends with; the last one says more.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+struct LineEnd {
+    done: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    done_reason: Option<DoneReason>,
+    /// Tokens of prompt and answer, to go on from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    context: Option<Vec<Token>>,
+    #[serde(flatten)]
+    times: Option<Times>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kvik: Option<KvikReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logprobs: Option<Vec<Logprob>>,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+enum DoneReason {
+    Load,
+    Length,
+    Stop,
+}
+
+/// Counts of tokens, and times in nanoseconds.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Times {
+    total_duration: u64,
+    load_duration: u64,
+    prompt_eval_count: usize,
+    prompt_eval_duration: u64,
+    eval_count: usize,
+    eval_duration: u64,
+}
+
+/// A line of either endpoint.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(super) enum Line {
+    Chat(ChatLine),
+    Generate(GenerateLine),
+}
 
 /// Where the text of an answer stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,13 +129,21 @@ pub(super) enum Form {
     Generate,
 }
 
+/// What a line says.
+#[derive(Debug, Default)]
+struct Said {
+    content: String,
+    thinking: Option<String>,
+    calls: Vec<Call>,
+}
+
 /// The answer as far as it is known.
 #[derive(Debug)]
 pub(crate) struct OllamaAnswer {
     form: Form,
     model: String,
     reply: Reply,
-    logprobs: Option<Vec<Value>>,
+    logprobs: Option<Vec<Logprob>>,
     /// Tokens of prompt and answer, where the client is given them to go on from.
     context: Option<Vec<Token>>,
     finish: Option<FinishReason>,
@@ -41,37 +153,24 @@ pub(crate) struct OllamaAnswer {
 
 impl Form {
     /// What is answered where nothing was asked.
-    pub(super) fn loaded(self, model: &str) -> Value {
-        let mut line = self.line(model, &json!({}));
-        line["done_reason"] = json!("load");
-        line["done"] = json!(true);
-        line
+    pub(super) fn loaded(self, model: &str) -> Line {
+        let end = LineEnd { done: true, done_reason: Some(DoneReason::Load), ..LineEnd::default() };
+        self.line(model, Said::default(), end)
     }
 
     /// A line that says this much more.
-    fn line(self, model: &str, delta: &Value) -> Value {
-        let text = |name: &str| delta.get(name).cloned();
-        let content = text("content").unwrap_or_else(|| json!(""));
-        let mut line = json!({"model": model, "created_at": now_rfc3339()});
+    fn line(self, model: &str, said: Said, end: LineEnd) -> Line {
+        let (model, created_at) = (model.to_owned(), now_rfc3339());
+        let Said { content, thinking, calls } = said;
         match self {
             Form::Chat => {
-                let mut message = json!({"role": "assistant", "content": content});
-                for name in ["thinking", "tool_calls"] {
-                    if let Some(value) = text(name) {
-                        message[name] = value;
-                    }
-                }
-                line["message"] = message;
+                let message = ChatMessage { role: Assistant, content, thinking, tool_calls: calls };
+                Line::Chat(ChatLine { model, created_at, message, end })
             }
             Form::Generate => {
-                line["response"] = content;
-                if let Some(thinking) = text("thinking") {
-                    line["thinking"] = thinking;
-                }
+                Line::Generate(GenerateLine { model, created_at, response: content, thinking, end })
             }
         }
-        line["done"] = json!(false);
-        line
     }
 }
 
@@ -97,63 +196,65 @@ impl OllamaAnswer {
         if let Some(context) = &mut self.context {
             context.extend(tokens.iter().map(|token| token.token));
         }
-        let entries: Option<Vec<Value>> =
+        let entries: Option<Vec<Logprob>> =
             self.logprobs.is_some().then(|| tokens.iter().filter_map(logprob).collect());
         if let (Some(all), Some(entries)) = (&mut self.logprobs, &entries) {
             all.extend_from_slice(entries);
         }
-        let mut lines = self.lines(|reply| reply.push(text));
+        let mut said = self.said(|reply| reply.push(text));
         // Tokens may arrive before the text they are part of; their log-probabilities are not kept back.
-        if lines.is_empty() && entries.as_ref().is_some_and(|entries| !entries.is_empty()) {
-            lines.push(self.form.line(&self.model, &json!({})));
+        if said.is_empty() && entries.as_ref().is_some_and(|entries| !entries.is_empty()) {
+            said.push(Said::default());
         }
-        if let (Some(entries), Some(line)) = (entries, lines.first_mut()) {
-            line["logprobs"] = Value::Array(entries);
-        }
-        frames.extend(lines);
+        self.lines(said, entries, frames);
     }
 
-    fn lines(&mut self, read: impl FnOnce(&mut Reply) -> Vec<AnswerDelta>) -> Vec<Value> {
+    /// A line each; the first has the log-probabilities.
+    fn lines(&self, said: Vec<Said>, mut logprobs: Option<Vec<Logprob>>, frames: &mut Vec<Value>) {
+        for said in said {
+            let end = LineEnd { logprobs: logprobs.take(), ..LineEnd::default() };
+            frames.push(value(&self.form.line(&self.model, said, end)));
+        }
+    }
+
+    fn said(&mut self, read: impl FnOnce(&mut Reply) -> Vec<AnswerDelta>) -> Vec<Said> {
         let deltas = read(&mut self.reply);
         deltas.into_iter().flat_map(|delta| self.worded(delta)).collect()
     }
 
     /// The lines that a delta makes: a call is told as a whole, when it is known that no more of it comes.
-    fn worded(&mut self, delta: AnswerDelta) -> Vec<Value> {
-        let text = match delta {
-            AnswerDelta::Content(text) => json!({"content": text}),
-            AnswerDelta::Reasoning(text) => json!({"thinking": text}),
+    fn worded(&mut self, delta: AnswerDelta) -> Vec<Said> {
+        let said = match delta {
+            AnswerDelta::Content(content) => Said { content, ..Said::default() },
+            AnswerDelta::Reasoning(text) => Said { thinking: Some(text), ..Said::default() },
             AnswerDelta::ToolCall { index, .. } => return self.calls(index),
             AnswerDelta::Arguments { .. } => return Vec::new(),
         };
-        let mut lines = self.calls(self.reply.calls.len());
-        lines.push(self.form.line(&self.model, &text));
-        lines
+        let mut all = self.calls(self.reply.calls.len());
+        all.push(said);
+        all
     }
 
-    /// Lines of the calls before this one that were not told yet.
-    fn calls(&mut self, until: usize) -> Vec<Value> {
+    /// The calls before this one that were not told yet, one a line.
+    fn calls(&mut self, until: usize) -> Vec<Said> {
         let from = self.told_calls.min(until);
         self.told_calls = self.told_calls.max(until);
         let calls = self.reply.calls[from..until].iter().enumerate();
-        let line =
-            |(at, call)| self.form.line(&self.model, &json!({"tool_calls": [tool_call(from + at, call)]}));
-        calls.map(line).collect()
+        calls.map(|(at, call)| Said { calls: vec![Call::of(from + at, call)], ..Said::default() }).collect()
     }
 
     /// The last line: why it ends, what it cost, what the cache did.
-    fn end(&self, trailer: &Trailer, delta: &Value) -> Value {
-        let report = trailer.total();
-        let mut line = self.form.line(&self.model, delta);
-        line["done"] = json!(true);
-        line["done_reason"] =
-            json!(if self.finish == Some(FinishReason::Length) { "length" } else { "stop" });
-        if let (Form::Generate, Some(context)) = (self.form, &self.context) {
-            line["context"] = json!(context);
-        }
-        add_times(&mut line, &report);
-        line["kvik"] = trailer.kvik(0);
-        line
+    fn end(&self, trailer: &Trailer, said: Said, logprobs: Option<Vec<Logprob>>) -> Value {
+        let is_full = self.finish == Some(FinishReason::Length);
+        let end = LineEnd {
+            done: true,
+            done_reason: Some(if is_full { DoneReason::Length } else { DoneReason::Stop }),
+            context: self.context.clone().filter(|_| self.form == Form::Generate),
+            times: Some(Times::of(&trailer.total())),
+            kvik: Some(trailer.kvik(0)),
+            logprobs,
+        };
+        value(&self.form.line(&self.model, said, end))
     }
 }
 
@@ -165,12 +266,11 @@ impl Answer for OllamaAnswer {
             Event::Text { text, tokens, .. } => self.text(&text, &tokens, frames),
             Event::Finished { reason, .. } => {
                 self.finish = Some(reason);
-                let rest = self.lines(Reply::finish);
-                frames.extend(rest);
-                let calls = self.calls(self.reply.calls.len());
-                frames.extend(calls);
+                let mut rest = self.said(Reply::finish);
+                rest.extend(self.calls(self.reply.calls.len()));
+                self.lines(rest, None, frames);
             }
-            Event::Done(_) => frames.push(self.end(trailer, &json!({}))),
+            Event::Done(_) => frames.push(self.end(trailer, Said::default(), None)),
             Event::Prefill { .. } | Event::Vector(_) | Event::Failed(_) => {}
         }
     }
@@ -180,45 +280,39 @@ impl Answer for OllamaAnswer {
     }
 
     fn whole(self, trailer: &Trailer) -> Value {
-        let mut delta = json!({"content": self.reply.content});
-        if !self.reply.reasoning.is_empty() {
-            delta["thinking"] = json!(self.reply.reasoning);
-        }
-        if !self.reply.calls.is_empty() {
-            let calls = self.reply.calls.iter().enumerate();
-            delta["tool_calls"] = calls.map(|(i, call)| tool_call(i, call)).collect();
-        }
-        let mut line = self.end(trailer, &delta);
-        if let Some(logprobs) = self.logprobs {
-            line["logprobs"] = Value::Array(logprobs);
-        }
-        line
+        let reply = &self.reply;
+        let said = Said {
+            content: reply.content.clone(),
+            thinking: (!reply.reasoning.is_empty()).then(|| reply.reasoning.clone()),
+            calls: reply.calls.iter().enumerate().map(|(i, call)| Call::of(i, call)).collect(),
+        };
+        self.end(trailer, said, self.logprobs.clone())
     }
 
     fn failed(&self, failure: &ApiError) -> Value {
-        error(failure)
+        value(&ErrorLine::from(failure))
     }
 }
 
-/// A call as Ollama has it: its arguments are an object.
-fn tool_call(index: usize, call: &Value) -> Value {
-    let function = &call["function"];
-    let arguments = function["arguments"].as_str().and_then(|text| serde_json::from_str::<Value>(text).ok());
-    let arguments = arguments.filter(Value::is_object).unwrap_or_else(|| json!({}));
-    json!({
-        "id": call["id"],
-        "function": {"index": index, "name": function["name"], "arguments": arguments},
-    })
+impl Call {
+    /// Its arguments are an object, whatever the model wrote.
+    fn of(index: usize, call: &ToolCall) -> Call {
+        let arguments = serde_json::from_str(&call.function.arguments).unwrap_or_default();
+        let function = CalledFunction { index, name: call.function.name.clone(), arguments };
+        Call { id: call.id.clone(), function }
+    }
 }
 
-/// Counts of tokens, and times in nanoseconds.
-fn add_times(line: &mut Value, report: &Report) {
-    let total = report.queued + report.prefill + report.decode;
-    let nanos = |time: std::time::Duration| json!(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-    line["total_duration"] = nanos(total);
-    line["load_duration"] = json!(0);
-    line["prompt_eval_count"] = json!(report.prompt_tokens);
-    line["prompt_eval_duration"] = nanos(report.prefill);
-    line["eval_count"] = json!(report.generated_tokens);
-    line["eval_duration"] = nanos(report.decode);
+impl Times {
+    fn of(report: &Report) -> Times {
+        let nanos = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        Times {
+            total_duration: nanos(report.queued + report.prefill + report.decode),
+            load_duration: 0,
+            prompt_eval_count: report.prompt_tokens,
+            prompt_eval_duration: nanos(report.prefill),
+            eval_count: report.generated_tokens,
+            eval_duration: nanos(report.decode),
+        }
+    }
 }

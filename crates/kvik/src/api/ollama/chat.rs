@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::{
-    answer::{Form, OllamaAnswer},
+    answer::{Form, Line, OllamaAnswer},
     fields::HeadFields,
     messages,
 };
@@ -60,7 +60,7 @@ pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result
 }
 
 /// What is answered to a conversation in which nothing was said.
-fn loads(app: &App, body: &JsonBody) -> Result<Option<Value>> {
+fn loads(app: &App, body: &JsonBody) -> Result<Option<Line>> {
     // A body that says something is longer than that.
     if body.is_large() {
         return Ok(None);

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Instant};
 use axum::{Json as Answered, extract::State};
 use kvik_engine::api::{Request, Wants};
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::{
     api::{
@@ -53,8 +53,29 @@ pub(super) struct EmbedFields {
 
 impl Part for EmbedFields {}
 
+/// The embeddings of texts.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Embedded {
+    model: String,
+    embeddings: Vec<Vec<f64>>,
+    total_duration: u64,
+    load_duration: u64,
+    prompt_eval_count: usize,
+}
+
+/// The embedding of one text.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct EmbeddedOne {
+    embedding: Option<Vec<f64>>,
+}
+
+/// Ollama's clients read the digits of the doubles that these numbers are.
+fn doubles(vector: Vec<f32>) -> Vec<f64> {
+    vector.into_iter().map(f64::from).collect()
+}
+
 /// Embeds texts.
-pub(super) async fn embed(State(app): State<Arc<App>>, body: JsonBody) -> Result<Answered<Value>> {
+pub(super) async fn embed(State(app): State<Arc<App>>, body: JsonBody) -> Result<Answered<Embedded>> {
     let (began, width) = (Instant::now(), app.serving.embedder.width);
     let (computed, dimensions) = run(&app, body, "input").await?;
     let dimensions = dimensions.unwrap_or(width);
@@ -67,21 +88,22 @@ pub(super) async fn embed(State(app): State<Arc<App>>, body: JsonBody) -> Result
     let scaled = |Computed { mut vector, .. }: Computed| {
         vector.truncate(dimensions);
         Scale::EUCLIDEAN.apply(&mut vector);
-        vector
+        doubles(vector)
     };
-    Ok(Answered(json!({
-        "model": app.serving.model.name,
-        "embeddings": computed.into_iter().map(scaled).collect::<Vec<Vec<f32>>>(),
-        "total_duration": u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX),
-        "load_duration": 0,
-        "prompt_eval_count": tokens,
-    })))
+    Ok(Answered(Embedded {
+        model: app.serving.model.name.clone(),
+        embeddings: computed.into_iter().map(scaled).collect(),
+        total_duration: u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX),
+        load_duration: 0,
+        prompt_eval_count: tokens,
+    }))
 }
 
 /// Embeds one text, unscaled.
-pub(super) async fn embeddings(State(app): State<Arc<App>>, body: JsonBody) -> Result<Answered<Value>> {
+pub(super) async fn embeddings(State(app): State<Arc<App>>, body: JsonBody) -> Result<Answered<EmbeddedOne>> {
     let (computed, _) = run(&app, body, "prompt").await?;
-    Ok(Answered(json!({"embedding": computed.into_iter().next().map(|computed| computed.vector)})))
+    let embedding = computed.into_iter().next().map(|computed| doubles(computed.vector));
+    Ok(Answered(EmbeddedOne { embedding }))
 }
 
 /// The vectors of the texts in this field, and the dimensions that were asked for.

@@ -8,37 +8,41 @@ mod generate;
 mod messages;
 mod models;
 mod refused;
-mod shapes;
 
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
-use super::route::{Dialect, Route, at, gives};
+use self::answer::{ChatLine, GenerateLine};
+use super::route::{Answer, Dialect, Errors, Route, answers, at, gives};
 use crate::http::error::ApiError;
 
 /// The routes of this dialect.
 pub(super) fn dialect() -> Dialect {
-    let chat = gives(shapes::chat, "Answers a conversation").takes::<chat::Fields>().streams();
-    let generate = gives(shapes::generated, "Continues a prompt").takes::<generate::Fields>().streams();
-    let embeds = |answer, summary| gives(answer, summary).takes::<embed::Fields>();
-    let show = gives(shapes::shown, "Shows the model").takes::<models::ShowFields>();
+    let chat =
+        gives::<ChatLine>("Answers a conversation").takes::<chat::Fields>().streams_lines::<ChatLine>();
+    let generate = gives::<GenerateLine>("Continues a prompt")
+        .takes::<generate::Fields>()
+        .streams_lines::<GenerateLine>();
+    let embed = gives::<embed::Embedded>("Embeds texts").takes::<embed::Fields>();
+    let embed_one = gives::<embed::EmbeddedOne>("Embeds one text, unscaled").takes::<embed::Fields>();
+    let show = gives::<models::Shown>("Shows the model").takes::<models::ShowFields>();
     let mut routes = vec![
         at(&["/api/chat"]).post(chat::route, chat),
         at(&["/api/generate"]).post(generate::route, generate),
-        at(&["/api/embed"]).post(embed::embed, embeds(shapes::embedded, "Embeds texts")),
-        at(&["/api/embeddings"])
-            .post(embed::embeddings, embeds(shapes::embedding, "Embeds one text, unscaled")),
-        at(&["/api/tags"]).get(models::tags, gives(shapes::models, "Lists the one model")),
-        at(&["/api/ps"]).get(models::running, gives(shapes::models, "Lists the model that runs")),
+        at(&["/api/embed"]).post(embed::embed, embed),
+        at(&["/api/embeddings"]).post(embed::embeddings, embed_one),
+        at(&["/api/tags"]).get(models::tags, gives::<models::Listed>("Lists the one model")),
+        at(&["/api/ps"]).get(models::running, gives::<models::Listed>("Lists the model that runs")),
         at(&["/api/show"]).post(models::show, show),
-        at(&["/api/version"]).get(models::version, gives(shapes::version, "Says which version is spoken")),
+        at(&["/api/version"]).get(models::version, gives::<models::Version>("Says which version is spoken")),
     ];
     routes.extend(refusals());
-    Dialect { name: "ollama", error, routes }
+    Dialect { name: "ollama", errors: Errors::of::<ErrorLine>(), routes }
 }
 
 /// What concerns many models, of which there is one.
 fn refusals() -> [Route; 5] {
-    let takes_none = |summary| gives(shapes::refused, summary);
+    let takes_none = |summary| answers(Answer::Refusal, summary);
     let says = |summary| takes_none(summary).takes::<models::ShowFields>();
     [
         at(&["/api/pull"]).post(refused::pull, says("Refused: a model is loaded at the start")),
@@ -50,6 +54,14 @@ fn refusals() -> [Route; 5] {
 }
 
 /// Errors as Ollama words them.
-fn error(error: &ApiError) -> Value {
-    json!({"error": error.to_string()})
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "OllamaError")]
+struct ErrorLine {
+    error: String,
+}
+
+impl From<&ApiError> for ErrorLine {
+    fn from(error: &ApiError) -> ErrorLine {
+        ErrorLine { error: error.to_string() }
+    }
 }

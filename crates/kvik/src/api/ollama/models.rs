@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use axum::{Json, extract::State};
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 
 use crate::{
     api::request::parts::Part,
@@ -18,24 +18,85 @@ use crate::{
 /// The version of Ollama's API that is spoken; clients ask for a least one.
 const SPOKEN: &str = "0.13.0";
 
+/// Which version is spoken.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Version {
+    version: &'static str,
+    kvik: &'static str,
+}
+
+/// The one model, in a list.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "OllamaModels")]
+pub(super) struct Listed {
+    models: [Model; 1],
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "OllamaModel")]
+struct Model {
+    name: String,
+    model: String,
+    modified_at: String,
+    size: u64,
+    digest: String,
+    details: Details,
+    #[serde(flatten)]
+    running: Option<Running>,
+}
+
+/// Of a model that runs.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Running {
+    expires_at: &'static str,
+    size_vram: u64,
+    context_length: usize,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Details {
+    parent_model: &'static str,
+    format: &'static str,
+    family: String,
+    families: [String; 1],
+    parameter_size: &'static str,
+    quantization_level: &'static str,
+}
+
+/// The model.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "OllamaShown")]
+pub(super) struct Shown {
+    modelfile: String,
+    parameters: &'static str,
+    template: String,
+    details: Details,
+    /// Numbers and names of its file; one is named by its architecture.
+    model_info: Map<String, Value>,
+    capabilities: Vec<&'static str>,
+    modified_at: String,
+}
+
 /// `GET /api/version`
-pub(super) async fn version() -> Json<Value> {
-    Json(json!({"version": SPOKEN, "kvik": env!("CARGO_PKG_VERSION")}))
+pub(super) async fn version() -> Json<Version> {
+    Json(Version { version: SPOKEN, kvik: env!("CARGO_PKG_VERSION") })
 }
 
 /// `GET /api/tags`
-pub(super) async fn tags(State(app): State<Arc<App>>) -> Json<Value> {
-    Json(json!({"models": [listed(&app.serving.model)]}))
+pub(super) async fn tags(State(app): State<Arc<App>>) -> Json<Listed> {
+    Json(Listed { models: [listed(&app.serving.model, None)] })
 }
 
 /// `GET /api/ps`
-pub(super) async fn running(State(app): State<Arc<App>>) -> Json<Value> {
-    let mut model = listed(&app.serving.model);
-    // It stays for as long as the server does.
-    model["expires_at"] = json!("9999-12-31T23:59:59Z");
-    model["size_vram"] = json!(0);
-    model["context_length"] = json!(app.serving.model.context);
-    Json(json!({"models": [model]}))
+pub(super) async fn running(State(app): State<Arc<App>>) -> Json<Listed> {
+    let running = Running {
+        // It stays for as long as the server does.
+        expires_at: "9999-12-31T23:59:59Z",
+        size_vram: 0,
+        context_length: app.serving.model.context,
+    };
+    Json(Listed { models: [listed(&app.serving.model, Some(running))] })
 }
 
 /// The body of `/api/show`.
@@ -52,51 +113,56 @@ pub(super) struct ShowFields {
 impl Part for ShowFields {}
 
 /// `POST /api/show`
-pub(super) async fn show(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Value>, ApiError> {
+pub(super) async fn show(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Shown>, ApiError> {
     let fields: ShowFields = app.read(body, |_, body| body.read()).await?;
     app.accept_model(if fields.model.is_empty() { &fields.name } else { &fields.model })?;
     let model = &app.serving.model;
     let template = app.serving.template.as_ref();
-    let source = template.map(|template| template.source()).unwrap_or_default();
+    let source = template.map(|template| template.source().to_owned()).unwrap_or_default();
     let mut capabilities = vec!["completion"];
     // Templates that know tools and thoughts name them.
     capabilities.extend(source.contains("tools").then_some("tools"));
     capabilities.extend(source.contains("enable_thinking").then_some("thinking"));
-    let family = &model.family;
-    Ok(Json(json!({
-        "modelfile": format!("FROM {}\n", model.source),
-        "parameters": "",
-        "template": source,
-        "details": details(model),
-        "model_info": {
-            "general.architecture": family,
-            "general.basename": model.own_name,
-            (format!("{family}.context_length")): model.context,
-            "tokenizer.ggml.vocab_size": app.serving.tokenizer.vocab_len(),
-        },
-        "capabilities": capabilities,
-        "modified_at": rfc3339(model.loaded, 0),
-    })))
+    Ok(Json(Shown {
+        modelfile: format!("FROM {}\n", model.source),
+        parameters: "",
+        template: source,
+        details: details(model),
+        model_info: model_info(&app),
+        capabilities,
+        modified_at: rfc3339(model.loaded, 0),
+    }))
 }
 
-fn listed(model: &ModelCard) -> Value {
-    json!({
-        "name": model.name,
-        "model": model.name,
-        "modified_at": rfc3339(model.loaded, 0),
-        "size": model.bytes,
-        "digest": blake3::Hash::from_bytes(model.digest).to_hex().as_str(),
-        "details": details(model),
-    })
+fn model_info(app: &App) -> Map<String, Value> {
+    let model = &app.serving.model;
+    Map::from_iter([
+        ("general.architecture".to_owned(), json!(model.family)),
+        ("general.basename".to_owned(), json!(model.own_name)),
+        (format!("{}.context_length", model.family), json!(model.context)),
+        ("tokenizer.ggml.vocab_size".to_owned(), json!(app.serving.tokenizer.vocab_len())),
+    ])
 }
 
-fn details(model: &ModelCard) -> Value {
-    json!({
-        "parent_model": "",
-        "format": "gguf",
-        "family": model.family,
-        "families": [model.family],
-        "parameter_size": "",
-        "quantization_level": "",
-    })
+fn listed(model: &ModelCard, running: Option<Running>) -> Model {
+    Model {
+        name: model.name.clone(),
+        model: model.name.clone(),
+        modified_at: rfc3339(model.loaded, 0),
+        size: model.bytes,
+        digest: blake3::Hash::from_bytes(model.digest).to_hex().to_string(),
+        details: details(model),
+        running,
+    }
+}
+
+fn details(model: &ModelCard) -> Details {
+    Details {
+        parent_model: "",
+        format: "gguf",
+        family: model.family.clone(),
+        families: [model.family.clone()],
+        parameter_size: "",
+        quantization_level: "",
+    }
 }

@@ -4,18 +4,119 @@ use std::time::Instant;
 
 use kvik_engine::api::{Event, FinishReason, GeneratedToken};
 use kvik_engine::text::answer::AnswerDelta;
-use serde_json::{Map, Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
 
-use super::head::{Head, frame};
+use super::head::{Completion, FrameEnd, Head, WholeEnd};
 use crate::{
     api::{
-        chat::{Reply, Worded},
-        logprobs::logprob,
+        chat::{Assistant, AssistantMessage, CompactionItem, Function, Reply, Worded},
+        logprobs::{Logprob, logprob},
         progress::Progress,
         reading::Reading,
     },
-    app::{generation::Answer, report::trailer::Trailer, wire::Wire},
+    app::{
+        generation::Answer,
+        report::{trailer::Trailer, usage::Usage},
+        wire::Wire,
+    },
+    http::answer::{value, words},
 };
+
+words! {
+    ChatCompletion = "chat.completion";
+    ChatCompletionChunk = "chat.completion.chunk";
+}
+
+/// A whole answer.
+pub(super) type WholeChat = Completion<ChatCompletion, ChatChoice, WholeEnd>;
+/// The data of an event.
+pub(super) type ChatFrame = Completion<ChatCompletionChunk, DeltaChoice, FrameEnd>;
+
+/// One of the answers.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct ChatChoice {
+    index: usize,
+    message: AnswerMessage,
+    logprobs: Option<Logprobs>,
+    finish_reason: Option<ChatFinish>,
+}
+
+/// A message as an answer has it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct AnswerMessage {
+    #[serde(flatten)]
+    message: AssistantMessage,
+    refusal: (),
+    /// Where the conversation was compacted for this answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compaction: Option<CompactionItem>,
+}
+
+/// What is new of one of the answers.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct DeltaChoice {
+    index: u32,
+    delta: Delta,
+    logprobs: Option<Logprobs>,
+    finish_reason: Option<ChatFinish>,
+}
+
+/// What is new of a message.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Delta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<Assistant>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<CallDelta>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compaction: Option<CompactionItem>,
+}
+
+/// A call that begins, or more of its arguments.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct CallDelta {
+    index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    r#type: Option<Function>,
+    function: FunctionDelta,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct FunctionDelta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    arguments: String,
+}
+
+/// The log-probabilities of tokens.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Logprobs {
+    content: Vec<Logprob>,
+    refusal: (),
+}
+
+/// Why an answer ends.
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+enum ChatFinish {
+    Stop,
+    Length,
+    ToolCalls,
+}
 
 /// The answer as far as it is known.
 #[derive(Debug)]
@@ -24,10 +125,10 @@ pub(crate) struct ChatAnswer {
     shows: Shows,
     logprobs: bool,
     /// What stands for all that was said before, for clients that want it.
-    item: Option<Value>,
+    item: Option<CompactionItem>,
     choices: Vec<Choice>,
     /// The frame that ends the last choice; it waits for the trailer, which it may carry.
-    last: Option<Value>,
+    last: Option<ChatFrame>,
 }
 
 /// What a stream shows beside the answer.
@@ -43,8 +144,8 @@ pub(super) struct Shows {
 struct Choice {
     reply: Reply,
     started: bool,
-    logprobs: Vec<Value>,
-    finish: Option<&'static str>,
+    logprobs: Vec<Logprob>,
+    finish: Option<ChatFinish>,
 }
 
 impl ChatAnswer {
@@ -55,32 +156,29 @@ impl ChatAnswer {
     }
 
     fn text(&mut self, choice: u32, text: &str, tokens: &[GeneratedToken], frames: &mut Vec<Value>) {
-        let logprobs: Vec<Value> =
+        let logprobs: Vec<Logprob> =
             if self.logprobs { tokens.iter().filter_map(logprob).collect() } else { Vec::new() };
         let Some(state) = self.choices.get_mut(choice as usize) else { return };
         state.logprobs.extend_from_slice(&logprobs);
         let mut deltas = worded(state.reply.push_tokens(text, tokens.len()));
         // Tokens may arrive before the text they are part of; their log-probabilities are not kept back.
         if deltas.is_empty() && !logprobs.is_empty() {
-            deltas.push(json!({"content": ""}));
+            deltas.push(Delta::content(String::new()));
         }
         self.deltas(choice, deltas, logprobs, frames);
     }
 
     /// Frames for these deltas; the first carries the log-probabilities of the tokens behind them.
-    fn deltas(&mut self, choice: u32, deltas: Vec<Value>, logprobs: Vec<Value>, frames: &mut Vec<Value>) {
-        let mut logprobs =
-            if self.logprobs { json!({"content": logprobs, "refusal": null}) } else { Value::Null };
+    fn deltas(&mut self, choice: u32, deltas: Vec<Delta>, logprobs: Vec<Logprob>, frames: &mut Vec<Value>) {
+        let mut logprobs = self.logprobs.then_some(Logprobs { content: logprobs, refusal: () });
         for delta in deltas {
             let state = &mut self.choices[choice as usize];
             if !std::mem::replace(&mut state.started, true) {
-                let mut first = json!({"role": "assistant", "content": ""});
-                if let Some(item) = &self.item {
-                    first["compaction"] = item.clone();
-                }
-                frames.push(self.chunk(choice, first, Value::Null, None));
+                let compaction = self.item.clone();
+                let first = Delta { role: Some(Assistant), compaction, ..Delta::content(String::new()) };
+                frames.push(value(&self.chunk(choice, first, None, None)));
             }
-            frames.push(self.chunk(choice, delta, logprobs.take(), None));
+            frames.push(value(&self.chunk(choice, delta, logprobs.take(), None)));
         }
     }
 
@@ -88,64 +186,58 @@ impl ChatAnswer {
         let Some(state) = self.choices.get_mut(choice as usize) else { return };
         let mut rest = worded(state.reply.finish());
         let reason = match reason {
-            FinishReason::Length => "length",
-            _ if !state.reply.calls.is_empty() => "tool_calls",
-            _ => "stop",
+            FinishReason::Length => ChatFinish::Length,
+            _ if !state.reply.calls.is_empty() => ChatFinish::ToolCalls,
+            _ => ChatFinish::Stop,
         };
         state.finish = Some(reason);
         if !state.started && rest.is_empty() {
-            rest.push(json!({"content": ""}));
+            rest.push(Delta::content(String::new()));
         }
         self.deltas(choice, rest, Vec::new(), frames);
-        let end = self.chunk(choice, json!({}), Value::Null, Some(reason));
+        let end = self.chunk(choice, Delta::default(), None, Some(reason));
         if self.choices.iter().all(|choice| choice.finish.is_some()) {
             self.last = Some(end);
         } else {
-            frames.push(end);
+            frames.push(value(&end));
         }
     }
 
     /// The last frame carries the trailer: the end of the last choice, or the usage after it.
     fn done(&mut self, trailer: &Trailer, frames: &mut Vec<Value>) {
-        frames.extend(self.last.take());
+        let mut last = self.last.take();
         if self.shows.usage {
-            let mut chunk = self.frame("chat.completion.chunk", Vec::new());
-            chunk.insert("usage".to_owned(), self.usage(trailer));
-            frames.push(Value::Object(chunk));
+            frames.extend(last.as_ref().map(value));
+            last = Some(self.head.completion(Vec::new(), FrameEnd::usage(self.usage(trailer))));
         }
-        if let Some(Value::Object(last)) = frames.last_mut() {
-            trailer.add_to(last);
+        if let Some(last) = &mut last {
+            last.end.ending = Some(trailer.ending());
         }
+        frames.extend(last.as_ref().map(value));
     }
 
-    fn chunk(&self, index: u32, delta: Value, logprobs: Value, finish_reason: Option<&str>) -> Value {
-        let choice =
-            json!({"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason});
-        let mut chunk = self.frame("chat.completion.chunk", vec![choice]);
-        if self.shows.usage {
-            chunk.insert("usage".to_owned(), Value::Null);
-        }
-        Value::Object(chunk)
+    fn chunk(
+        &self,
+        index: u32,
+        delta: Delta,
+        logprobs: Option<Logprobs>,
+        finish_reason: Option<ChatFinish>,
+    ) -> ChatFrame {
+        let choice = DeltaChoice { index, delta, logprobs, finish_reason };
+        self.head.completion(vec![choice], FrameEnd::open(self.shows.usage))
     }
 
     /// How far the prompt is computed, where the client asked for it.
     fn progress(&self, progress: Progress) -> Option<Value> {
-        let since = self.shows.progress?;
-        let mut chunk = self.frame("chat.completion.chunk", Vec::new());
-        chunk.insert("prompt_progress".to_owned(), progress.json(since));
-        Some(Value::Object(chunk))
+        let prompt_progress = Some(progress.since(self.shows.progress?));
+        let end = FrameEnd { prompt_progress, ..FrameEnd::default() };
+        let frame: ChatFrame = self.head.completion(Vec::new(), end);
+        Some(value(&frame))
     }
 
     /// What it cost, and how much of that were thoughts.
-    fn usage(&self, trailer: &Trailer) -> Value {
-        let thoughts: usize = self.choices.iter().map(|choice| choice.reply.reasoning_tokens).sum();
-        let mut usage = trailer.usage();
-        usage["completion_tokens_details"] = json!({"reasoning_tokens": thoughts});
-        usage
-    }
-
-    fn frame(&self, object: &str, choices: Vec<Value>) -> Map<String, Value> {
-        frame(&self.head, object, choices)
+    fn usage(&self, trailer: &Trailer) -> Usage {
+        trailer.usage().with_thoughts(self.choices.iter().map(|choice| choice.reply.reasoning_tokens).sum())
     }
 }
 
@@ -170,16 +262,12 @@ impl Answer for ChatAnswer {
     }
 
     fn whole(self, trailer: &Trailer) -> Value {
-        let (logprobs, usage) = (self.logprobs, self.usage(trailer));
-        let mut choices: Vec<Value> =
-            self.choices.into_iter().enumerate().map(|(i, choice)| choice.whole(i, logprobs)).collect();
-        if let Some(item) = self.item {
-            choices.iter_mut().for_each(|choice| choice["message"]["compaction"] = item.clone());
-        }
-        let mut answer = frame(&self.head, "chat.completion", choices);
-        answer.insert("usage".to_owned(), usage);
-        trailer.add_to(&mut answer);
-        Value::Object(answer)
+        let end = WholeEnd { usage: self.usage(trailer), ending: trailer.ending() };
+        let (logprobs, item) = (self.logprobs, self.item);
+        let choices = self.choices.into_iter().enumerate();
+        let choices = choices.map(|(i, choice)| choice.whole(i, logprobs, item.clone())).collect();
+        let whole: WholeChat = self.head.completion(choices, end);
+        value(&whole)
     }
 }
 
@@ -188,30 +276,42 @@ impl Choice {
         Choice { reply: Reply::new(reading), started: false, logprobs: Vec::new(), finish: None }
     }
 
-    fn whole(self, index: usize, logprobs: bool) -> Value {
-        let mut message = self.reply.message();
-        message["refusal"] = Value::Null;
-        let logprobs =
-            if logprobs { json!({"content": self.logprobs, "refusal": null}) } else { Value::Null };
-        json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": self.finish})
+    fn whole(self, index: usize, logprobs: bool, compaction: Option<CompactionItem>) -> ChatChoice {
+        ChatChoice {
+            index,
+            message: AnswerMessage { message: self.reply.said(), refusal: (), compaction },
+            logprobs: logprobs.then_some(Logprobs { content: self.logprobs, refusal: () }),
+            finish_reason: self.finish,
+        }
     }
 }
 
-fn worded(deltas: Vec<AnswerDelta>) -> Vec<Value> {
+impl Delta {
+    fn content(text: String) -> Delta {
+        Delta { content: Some(text), ..Delta::default() }
+    }
+
+    fn call(call: CallDelta) -> Delta {
+        Delta { tool_calls: vec![call], ..Delta::default() }
+    }
+}
+
+fn worded(deltas: Vec<AnswerDelta>) -> Vec<Delta> {
     deltas.into_iter().map(delta).collect()
 }
 
 /// What a frame says of it.
-fn delta(delta: AnswerDelta) -> Value {
+fn delta(delta: AnswerDelta) -> Delta {
     match delta {
-        AnswerDelta::Content(text) => json!({"content": text}),
-        AnswerDelta::Reasoning(text) => json!({"reasoning_content": text}),
+        AnswerDelta::Content(text) => Delta::content(text),
+        AnswerDelta::Reasoning(text) => Delta { reasoning_content: Some(text), ..Delta::default() },
         AnswerDelta::ToolCall { index, id, name, arguments } => {
-            let function = json!({"name": name, "arguments": arguments});
-            json!({"tool_calls": [{"index": index, "id": id, "type": "function", "function": function}]})
+            let function = FunctionDelta { name: Some(name), arguments };
+            Delta::call(CallDelta { index, id: Some(id), r#type: Some(Function), function })
         }
         AnswerDelta::Arguments { index, text } => {
-            json!({"tool_calls": [{"index": index, "function": {"arguments": text}}]})
+            let function = FunctionDelta { name: None, arguments: text };
+            Delta::call(CallDelta { index, id: None, r#type: None, function })
         }
     }
 }

@@ -1,11 +1,17 @@
 //! What both completion endpoints have in common: fields of the body, and of every frame of the answer.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde::{Deserialize, Serialize};
 
 use crate::{
-    api::request::parts::Part, app::state::App, clock::unix_seconds, http::error::ApiError, random::random,
+    api::{progress::PromptProgress, request::parts::Part},
+    app::{
+        report::{trailer::Ending, usage::Usage},
+        state::App,
+    },
+    clock::unix_seconds,
+    http::error::ApiError,
+    random::random,
 };
 
 /// The fields that say which model is to answer and how the answer is sent.
@@ -79,16 +85,68 @@ impl Head {
     }
 }
 
-/// The fields that every frame of both of OpenAI's completion endpoints has.
-pub(super) fn frame(head: &Head, object: &str, choices: Vec<Value>) -> Map<String, Value> {
-    let frame = json!({
-        "id": head.id,
-        "object": object,
-        "created": head.created,
-        "model": head.model,
-        "system_fingerprint": concat!("kvik-", env!("CARGO_PKG_VERSION")),
-        "choices": choices,
-    });
-    let Value::Object(frame) = frame else { unreachable!("json! of braces is an object") };
-    frame
+/// An answer, or a frame of one, of both of OpenAI's completion endpoints.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "{O}{E}")]
+pub(super) struct Completion<O, C, E> {
+    id: String,
+    object: O,
+    /// Unix time of the request, seconds.
+    created: u64,
+    model: String,
+    system_fingerprint: &'static str,
+    pub(super) choices: Vec<C>,
+    #[serde(flatten)]
+    pub(super) end: E,
+}
+
+/// What a whole answer ends with.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Answer")]
+pub(super) struct WholeEnd {
+    pub(super) usage: Usage,
+    #[serde(flatten)]
+    pub(super) ending: Ending,
+}
+
+/// What a frame of a stream ends with.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+#[schemars(rename = "Frame")]
+pub(super) struct FrameEnd {
+    /// Where it was asked for: null in all frames but the last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) usage: Option<Option<Usage>>,
+    /// Where it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) prompt_progress: Option<PromptProgress>,
+    /// In the last frame.
+    #[serde(flatten)]
+    pub(super) ending: Option<Ending>,
+}
+
+impl FrameEnd {
+    /// Of a frame that is not the last one.
+    pub(super) fn open(includes_usage: bool) -> FrameEnd {
+        FrameEnd { usage: includes_usage.then_some(None), ..FrameEnd::default() }
+    }
+
+    /// Of the frame with the usage.
+    pub(super) fn usage(usage: Usage) -> FrameEnd {
+        FrameEnd { usage: Some(Some(usage)), ..FrameEnd::default() }
+    }
+}
+
+impl Head {
+    /// What the head has in common, with these choices.
+    pub(super) fn completion<O: Default, C, E>(&self, choices: Vec<C>, end: E) -> Completion<O, C, E> {
+        Completion {
+            id: self.id.clone(),
+            object: O::default(),
+            created: self.created,
+            model: self.model.clone(),
+            system_fingerprint: concat!("kvik-", env!("CARGO_PKG_VERSION")),
+            choices,
+            end,
+        }
+    }
 }

@@ -1,15 +1,57 @@
 //! The answer of `/v1/completions`: plain text, for one prompt or several.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use kvik_engine::api::{Event, FinishReason, GeneratedToken};
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::head::{Head, frame};
+use super::head::{Completion, FrameEnd, Head, WholeEnd};
 use crate::{
     api::logprobs::finite,
     app::{generation::Answer, report::trailer::Trailer, wire::Wire},
+    http::answer::{value, words},
 };
+
+words! {
+    TextCompletion = "text_completion";
+}
+
+/// A whole answer.
+pub(super) type WholeText = Completion<TextCompletion, TextChoice, WholeEnd>;
+/// The data of an event.
+pub(super) type TextFrame = Completion<TextCompletion, TextChoice, FrameEnd>;
+
+/// One of the answers, or what is new of it.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct TextChoice {
+    index: usize,
+    text: String,
+    logprobs: Option<Columns>,
+    finish_reason: Option<TextFinish>,
+}
+
+/// OpenAI's columns of log-probabilities.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Columns {
+    tokens: Vec<String>,
+    token_logprobs: Vec<f64>,
+    /// Tokens by their text.
+    #[schemars(with = "Vec<BTreeMap<String, f64>>")]
+    top_logprobs: Vec<Map<String, Value>>,
+    text_offset: Vec<usize>,
+}
+
+/// Why an answer ends.
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+enum TextFinish {
+    Stop,
+    Length,
+}
 
 /// The answer as far as it is known. Choice `c` of prompt `p` has index `p * n + c`.
 #[derive(Debug)]
@@ -21,7 +63,7 @@ pub(crate) struct TextAnswer {
     choices_per_prompt: usize,
     choices: Vec<Choice>,
     /// The frame that ends the last choice; it waits for the trailer, which it may carry.
-    last: Option<Value>,
+    last: Option<TextFrame>,
 }
 
 #[derive(Debug)]
@@ -30,15 +72,15 @@ struct Choice {
     echo: Arc<str>,
     text: String,
     logprobs: Logprobs,
-    finish: Option<&'static str>,
+    finish: Option<TextFinish>,
 }
 
-/// OpenAI's columns of log-probabilities.
+/// The columns as far as they are known.
 #[derive(Debug, Default)]
 struct Logprobs {
-    tokens: Vec<Value>,
-    token_logprobs: Vec<Value>,
-    top_logprobs: Vec<Value>,
+    tokens: Vec<String>,
+    token_logprobs: Vec<f64>,
+    top_logprobs: Vec<Map<String, Value>>,
     text_offset: Vec<usize>,
     /// Characters of the text before the next token.
     offset: usize,
@@ -71,26 +113,26 @@ impl TextAnswer {
     fn text(&mut self, index: usize, text: &str, tokens: &[GeneratedToken], frames: &mut Vec<Value>) {
         let Some(choice) = self.choices.get_mut(index) else { return };
         choice.text.push_str(text);
-        let mut logprobs = Value::Null;
+        let mut logprobs = None;
         if self.logprobs {
             let before = choice.logprobs.tokens.len();
             choice.logprobs.extend(tokens);
-            logprobs = choice.logprobs.json(before);
+            logprobs = Some(choice.logprobs.columns(before));
         }
         if !text.is_empty() || (self.logprobs && !tokens.is_empty()) {
-            frames.push(self.chunk(index, text, logprobs, None));
+            frames.push(value(&self.chunk(index, text, logprobs, None)));
         }
     }
 
     fn finished(&mut self, index: usize, reason: FinishReason, frames: &mut Vec<Value>) {
         let Some(choice) = self.choices.get_mut(index) else { return };
-        let reason = if reason == FinishReason::Length { "length" } else { "stop" };
+        let reason = if reason == FinishReason::Length { TextFinish::Length } else { TextFinish::Stop };
         choice.finish = Some(reason);
-        let end = self.chunk(index, "", Value::Null, Some(reason));
+        let end = self.chunk(index, "", None, Some(reason));
         if self.choices.iter().all(|choice| choice.finish.is_some()) {
             self.last = Some(end);
         } else {
-            frames.push(end);
+            frames.push(value(&end));
         }
     }
 
@@ -99,25 +141,26 @@ impl TextAnswer {
         if !trailer.is_complete() {
             return;
         }
-        frames.extend(self.last.take());
+        let mut last = self.last.take();
         if self.include_usage {
-            let mut chunk = frame(&self.head, "text_completion", Vec::new());
-            chunk.insert("usage".to_owned(), trailer.usage());
-            frames.push(Value::Object(chunk));
+            frames.extend(last.as_ref().map(value));
+            last = Some(self.head.completion(Vec::new(), FrameEnd::usage(trailer.usage())));
         }
-        if let Some(Value::Object(last)) = frames.last_mut() {
-            trailer.add_to(last);
+        if let Some(last) = &mut last {
+            last.end.ending = Some(trailer.ending());
         }
+        frames.extend(last.as_ref().map(value));
     }
 
-    fn chunk(&self, index: usize, text: &str, logprobs: Value, finish_reason: Option<&str>) -> Value {
-        let choice =
-            json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason});
-        let mut chunk: Map<String, Value> = frame(&self.head, "text_completion", vec![choice]);
-        if self.include_usage {
-            chunk.insert("usage".to_owned(), Value::Null);
-        }
-        Value::Object(chunk)
+    fn chunk(
+        &self,
+        index: usize,
+        text: &str,
+        logprobs: Option<Columns>,
+        finish_reason: Option<TextFinish>,
+    ) -> TextFrame {
+        let choice = TextChoice { index, text: text.to_owned(), logprobs, finish_reason };
+        self.head.completion(vec![choice], FrameEnd::open(self.include_usage))
     }
 }
 
@@ -127,7 +170,7 @@ impl Answer for TextAnswer {
     /// With `echo`, a stream begins by repeating the prompts.
     fn start(&mut self, frames: &mut Vec<Value>) {
         let echoed = self.choices.iter().enumerate().filter(|(_, choice)| !choice.echo.is_empty());
-        frames.extend(echoed.map(|(i, choice)| self.chunk(i, &choice.echo, Value::Null, None)));
+        frames.extend(echoed.map(|(i, choice)| value(&self.chunk(i, &choice.echo, None, None))));
     }
 
     fn take(&mut self, prompt: usize, event: Event, trailer: &Trailer, frames: &mut Vec<Value>) {
@@ -144,15 +187,14 @@ impl Answer for TextAnswer {
     fn whole(self, trailer: &Trailer) -> Value {
         let logprobs = self.logprobs;
         let choice = |(index, choice): (usize, Choice)| {
-            let logprobs = if logprobs { choice.logprobs.json(0) } else { Value::Null };
             let text = choice.echo.to_string() + &choice.text;
-            json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": choice.finish})
+            let logprobs = logprobs.then(|| choice.logprobs.columns(0));
+            TextChoice { index, text, logprobs, finish_reason: choice.finish }
         };
         let choices = self.choices.into_iter().enumerate().map(choice).collect();
-        let mut answer = frame(&self.head, "text_completion", choices);
-        answer.insert("usage".to_owned(), trailer.usage());
-        trailer.add_to(&mut answer);
-        Value::Object(answer)
+        let end = WholeEnd { usage: trailer.usage(), ending: trailer.ending() };
+        let whole: WholeText = self.head.completion(choices, end);
+        value(&whole)
     }
 }
 
@@ -170,22 +212,22 @@ impl Logprobs {
             let text = String::from_utf8_lossy(&chosen.bytes);
             self.text_offset.push(self.offset);
             self.offset += text.chars().count();
-            self.tokens.push(json!(text));
-            self.token_logprobs.push(json!(finite(chosen.logprob)));
+            self.tokens.push(text.into_owned());
+            self.token_logprobs.push(finite(chosen.logprob));
             let top = likeliest.iter().map(|token| {
                 (String::from_utf8_lossy(&token.bytes).into_owned(), json!(finite(token.logprob)))
             });
-            self.top_logprobs.push(Value::Object(top.collect()));
+            self.top_logprobs.push(top.collect());
         }
     }
 
     /// The columns from row `from` on.
-    fn json(&self, from: usize) -> Value {
-        json!({
-            "tokens": self.tokens[from..],
-            "token_logprobs": self.token_logprobs[from..],
-            "top_logprobs": self.top_logprobs[from..],
-            "text_offset": self.text_offset[from..],
-        })
+    fn columns(&self, from: usize) -> Columns {
+        Columns {
+            tokens: self.tokens[from..].to_vec(),
+            token_logprobs: self.token_logprobs[from..].to_vec(),
+            top_logprobs: self.top_logprobs[from..].to_vec(),
+            text_offset: self.text_offset[from..].to_vec(),
+        }
     }
 }

@@ -2,16 +2,27 @@
 
 use kvik_engine::api::{Event, FinishReason, GeneratedToken};
 use kvik_engine::text::answer::AnswerDelta;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::output::{self, Output, Status};
+use super::{
+    event::{
+        ArgumentsDelta, ArgumentsDeltaSaid, ArgumentsDone, ArgumentsSaid, DeltaKind, DeltaSaid, ErrorWord,
+        Failed, InItem, InPart, ItemKind, ItemSaid, PartKind, PartSaid, ResponseKind, ResponseSaid, Said,
+        StreamEvent, TextKind, TextSaid,
+    },
+    item::{Item, Part},
+    output::{Output, Response, Status},
+};
 use crate::{
     api::{
         chat::{Reply, Worded},
-        logprobs::logprob,
+        logprobs::{Logprob, logprob},
     },
     app::{generation::Answer, report::trailer::Trailer, wire::Wire},
-    http::error::ApiError,
+    http::{
+        answer::value,
+        error::{ApiError, ErrorBody},
+    },
 };
 
 /// The answer as far as it is known.
@@ -23,7 +34,7 @@ pub(crate) struct ResponseAnswer {
     sealed_thoughts: bool,
     logprobs: bool,
     /// Of tokens whose text has not come yet.
-    pending: Vec<Value>,
+    pending: Vec<Logprob>,
     /// The kind of the last item, which goes on.
     open: Option<Kind>,
     status: Status,
@@ -39,27 +50,9 @@ enum Kind {
     Call,
 }
 
-impl Kind {
-    /// Events of its text begin so.
-    fn events(self) -> &'static str {
-        match self {
-            Kind::Message => "response.output_text",
-            Kind::Reasoning => "response.reasoning_text",
-            Kind::Call => "response.function_call_arguments",
-        }
-    }
-
-    fn part(self) -> Value {
-        match self {
-            Kind::Reasoning => output::reasoning_part(""),
-            Kind::Message | Kind::Call => output::text_part(""),
-        }
-    }
-}
-
 impl ResponseAnswer {
     pub(super) fn new(mut output: Output, worded: Worded, sealed_thoughts: bool) -> ResponseAnswer {
-        output.items.extend(worded.item);
+        output.items.extend(worded.item.map(Item::Compaction));
         ResponseAnswer {
             output,
             reply: Reply::new(&worded.reading),
@@ -72,31 +65,34 @@ impl ResponseAnswer {
         }
     }
 
-    fn event(&mut self, kind: &str, mut fields: Value, frames: &mut Vec<Value>) {
-        fields["type"] = json!(kind);
-        fields["sequence_number"] = json!(self.sequence);
+    fn event(&mut self, said: Said, frames: &mut Vec<Value>) {
+        frames.push(value(&StreamEvent { said, sequence_number: self.sequence }));
         self.sequence += 1;
-        frames.push(fields);
     }
 
-    /// An event of the last item.
-    fn item_event(&mut self, kind: &str, mut fields: Value, frames: &mut Vec<Value>) {
-        let index = self.output.items.len() - 1;
-        fields["output_index"] = json!(index);
-        if fields.get("item").is_none() {
-            fields["item_id"] = self.output.items[index]["id"].clone();
+    /// The last item begins, or is complete.
+    fn item_event(&mut self, r#type: ItemKind, frames: &mut Vec<Value>) {
+        let output_index = self.output.items.len() - 1;
+        let item = self.output.items[output_index].clone();
+        self.event(Said::Item(ItemSaid { item, output_index, r#type }), frames);
+    }
+
+    /// In the last item.
+    fn in_item(&self) -> InItem {
+        let output_index = self.output.items.len() - 1;
+        InItem { output_index, item_id: self.output.items[output_index].id().to_owned() }
+    }
+
+    /// In the only part of the last item.
+    fn in_part(&self) -> InPart {
+        InPart { content_index: 0, item: self.in_item() }
+    }
+
+    /// The only part of the last item begins, or is complete.
+    fn part_event(&mut self, r#type: PartKind, frames: &mut Vec<Value>) {
+        if let Some(part) = self.output.items.last().and_then(Item::part) {
+            self.event(Said::Part(PartSaid { part, at: self.in_part(), r#type }), frames);
         }
-        self.event(kind, fields, frames);
-    }
-
-    /// An event of the text of the last item.
-    fn text_event(&mut self, kind: &str, mut fields: Value, frames: &mut Vec<Value>) {
-        fields["content_index"] = json!(0);
-        self.item_event(kind, fields, frames);
-    }
-
-    fn last(&self) -> Value {
-        self.output.items.last().cloned().unwrap_or_default()
     }
 
     fn deltas(&mut self, deltas: Vec<AnswerDelta>, frames: &mut Vec<Value>) {
@@ -119,33 +115,29 @@ impl ResponseAnswer {
             self.begin(kind, frames);
         }
         let logprobs = std::mem::take(&mut self.pending);
-        if let Some(part) = self.output.items.last_mut().and_then(|item| item.pointer_mut("/content/0")) {
-            if let Some(Value::String(all)) = part.get_mut("text") {
-                all.push_str(text);
-            }
-            if let Some(Value::Array(all)) = part.get_mut("logprobs") {
-                all.extend_from_slice(&logprobs);
-            }
+        if let Some(item) = self.output.items.last_mut() {
+            item.grow(text, &logprobs);
         }
-        let mut delta = json!({"delta": text});
-        if kind == Kind::Message {
-            delta["logprobs"] = Value::Array(logprobs);
-        }
-        self.text_event(&format!("{}.delta", kind.events()), delta, frames);
+        let (r#type, logprobs) = match kind {
+            Kind::Reasoning => (DeltaKind::Reasoning, None),
+            Kind::Message | Kind::Call => (DeltaKind::Text, Some(logprobs)),
+        };
+        let delta = text.to_owned();
+        self.event(Said::Delta(DeltaSaid { delta, logprobs, at: self.in_part(), r#type }), frames);
     }
 
     fn begin(&mut self, kind: Kind, frames: &mut Vec<Value>) {
         self.close(frames);
         let item = match kind {
-            Kind::Reasoning => output::reasoning(),
-            Kind::Message | Kind::Call => output::message(),
+            Kind::Reasoning => Item::reasoning(),
+            Kind::Message | Kind::Call => Item::message(),
         };
         self.output.items.push(item);
-        self.item_event("response.output_item.added", json!({"item": self.last()}), frames);
-        self.text_event("response.content_part.added", json!({"part": kind.part()}), frames);
+        self.item_event(ItemKind::Added, frames);
         if let Some(item) = self.output.items.last_mut() {
-            item["content"] = json!([kind.part()]);
+            item.begin_part();
         }
+        self.part_event(PartKind::Added, frames);
         self.open = Some(kind);
     }
 
@@ -154,51 +146,50 @@ impl ResponseAnswer {
         let Some(kind) = self.open.take() else { return };
         match kind {
             Kind::Call => self.close_call(frames),
-            Kind::Message | Kind::Reasoning => self.close_text(kind, frames),
+            Kind::Message | Kind::Reasoning => self.close_text(frames),
         }
         if let Some(item) = self.output.items.last_mut() {
-            item["status"] = json!("completed");
-            if kind == Kind::Reasoning && self.sealed_thoughts {
-                output::seal(item);
-            }
+            item.complete(self.sealed_thoughts);
         }
-        self.item_event("response.output_item.done", json!({"item": self.last()}), frames);
+        self.item_event(ItemKind::Done, frames);
     }
 
     fn begin_call(&mut self, id: &str, name: &str, frames: &mut Vec<Value>) {
         self.close(frames);
-        self.output.items.push(output::call(id, name));
-        self.item_event("response.output_item.added", json!({"item": self.last()}), frames);
+        self.output.items.push(Item::call(id, name));
+        self.item_event(ItemKind::Added, frames);
         self.open = Some(Kind::Call);
     }
 
     /// More arguments of the call that is the last item.
     fn grow_call(&mut self, text: &str, frames: &mut Vec<Value>) {
-        let item = self.output.items.last_mut();
-        if let Some(Value::String(all)) = item.and_then(|item| item.get_mut("arguments")) {
-            all.push_str(text);
+        if let Some(item) = self.output.items.last_mut() {
+            item.grow(text, &[]);
         }
         if !text.is_empty() {
-            self.item_event("response.function_call_arguments.delta", json!({"delta": text}), frames);
+            let (delta, at) = (text.to_owned(), self.in_item());
+            let said = ArgumentsDeltaSaid { delta, at, r#type: ArgumentsDelta };
+            self.event(Said::ArgumentsDelta(said), frames);
         }
     }
 
     /// The last call is complete.
     fn close_call(&mut self, frames: &mut Vec<Value>) {
-        let call = self.last();
-        let done = json!({"arguments": call["arguments"], "name": call["name"]});
-        self.item_event("response.function_call_arguments.done", done, frames);
+        let Some(Item::Call(call)) = self.output.items.last() else { return };
+        let (arguments, name) = (call.arguments.clone(), call.name.clone());
+        let said = ArgumentsSaid { arguments, name, at: self.in_item(), r#type: ArgumentsDone };
+        self.event(Said::Arguments(said), frames);
     }
 
     /// The last text is complete.
-    fn close_text(&mut self, kind: Kind, frames: &mut Vec<Value>) {
-        let part = self.last()["content"][0].clone();
-        let mut done = json!({"text": part["text"]});
-        if kind == Kind::Message {
-            done["logprobs"] = part["logprobs"].clone();
-        }
-        self.text_event(&format!("{}.done", kind.events()), done, frames);
-        self.text_event("response.content_part.done", json!({"part": part}), frames);
+    fn close_text(&mut self, frames: &mut Vec<Value>) {
+        let Some(part) = self.output.items.last().and_then(Item::part) else { return };
+        let (text, logprobs, r#type) = match part {
+            Part::Text(part) => (part.text, Some(part.logprobs), TextKind::Text),
+            Part::Reasoning(part) => (part.text, None, TextKind::Reasoning),
+        };
+        self.event(Said::Text(TextSaid { text, logprobs, at: self.in_part(), r#type }), frames);
+        self.part_event(PartKind::Done, frames);
     }
 
     fn text(&mut self, text: &str, tokens: &[GeneratedToken], frames: &mut Vec<Value>) {
@@ -220,7 +211,7 @@ impl ResponseAnswer {
         self.status = if reason == FinishReason::Length { Status::Incomplete } else { Status::Completed };
     }
 
-    fn ended(&self, trailer: &Trailer) -> Value {
+    fn ended(&self, trailer: &Trailer) -> Response {
         self.output.ended(self.status, self.reply.reasoning_tokens, trailer)
     }
 }
@@ -230,15 +221,14 @@ impl Answer for ResponseAnswer {
 
     fn start(&mut self, frames: &mut Vec<Value>) {
         let items = std::mem::take(&mut self.output.items);
-        for kind in ["response.created", "response.in_progress"] {
-            let response = self.output.json(Status::InProgress);
-            self.event(kind, json!({"response": response}), frames);
+        for r#type in [ResponseKind::Created, ResponseKind::InProgress] {
+            let response = self.output.response(Status::InProgress);
+            self.event(Said::Response(ResponseSaid { response, r#type }), frames);
         }
         for item in items {
             self.output.items.push(item);
-            for kind in ["response.output_item.added", "response.output_item.done"] {
-                self.item_event(kind, json!({"item": self.last()}), frames);
-            }
+            self.item_event(ItemKind::Added, frames);
+            self.item_event(ItemKind::Done, frames);
         }
     }
 
@@ -247,9 +237,13 @@ impl Answer for ResponseAnswer {
             Event::Text { text, tokens, .. } => self.text(&text, &tokens, frames),
             Event::Finished { reason, .. } => self.finished(reason, frames),
             Event::Done(_) => {
-                let kind = format!("response.{}", self.status.name());
+                let r#type = match self.status {
+                    Status::InProgress => ResponseKind::InProgress,
+                    Status::Completed => ResponseKind::Completed,
+                    Status::Incomplete => ResponseKind::Incomplete,
+                };
                 let response = self.ended(trailer);
-                self.event(&kind, json!({"response": response}), frames);
+                self.event(Said::Response(ResponseSaid { response, r#type }), frames);
             }
             Event::Prefill { .. } | Event::Vector(_) | Event::Failed(_) => {}
         }
@@ -260,21 +254,21 @@ impl Answer for ResponseAnswer {
     }
 
     fn stored(&self, trailer: &Trailer) -> Option<Value> {
-        Some(self.ended(trailer))
+        Some(value(&self.ended(trailer)))
     }
 
     fn whole(self, trailer: &Trailer) -> Value {
-        self.ended(trailer)
+        value(&self.ended(trailer))
     }
 
     fn failed(&self, error: &ApiError) -> Value {
-        let body = error.body();
-        json!({
-            "type": "error",
-            "code": body["error"]["code"],
-            "message": body["error"]["message"],
-            "param": body["error"]["param"],
-            "sequence_number": self.sequence,
-        })
+        let error = ErrorBody::from(error).error;
+        let said = Said::Failed(Failed {
+            r#type: ErrorWord,
+            code: error.code,
+            message: error.message,
+            param: error.param,
+        });
+        value(&StreamEvent { said, sequence_number: self.sequence })
     }
 }

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use axum::{Json, extract::State};
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::{
     body::{KeepFields, TellFields},
-    output,
+    output::ResponseUsage,
 };
 use crate::{
     api::{
-        chat::to_compact,
+        chat::{CompactionItem, to_compact},
         request::{
             cache::CacheFields,
             parts::{FromBody, refuse_unknown},
@@ -19,15 +20,32 @@ use crate::{
     },
     app::{body::JsonBody, state::App},
     clock::unix_seconds,
-    http::error::ApiError,
+    http::{answer::words, error::ApiError},
     random::random,
 };
+
+words! {
+    Compaction = "response.compaction";
+}
+
+/// What stands for all that was said.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct CompactedResponse {
+    id: String,
+    object: Compaction,
+    created_at: u64,
+    output: [CompactionItem; 1],
+    usage: ResponseUsage,
+}
 
 /// Those of a response that decide its prompt.
 pub(super) type Fields = (TellFields, KeepFields, CacheFields);
 
 /// Summarises what was said, and answers with the item in its place.
-pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Value>, ApiError> {
+pub(super) async fn route(
+    State(app): State<Arc<App>>,
+    body: JsonBody,
+) -> Result<Json<CompactedResponse>, ApiError> {
     let caller = body.caller.clone();
     let reader = caller.clone();
     let job = app
@@ -44,11 +62,11 @@ pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result
         })
         .await?;
     let (item, report) = app.memory.compact(&app, &caller, job).await?;
-    Ok(Json(json!({
-        "id": format!("resp_{:016x}{:016x}", random(), random()),
-        "object": "response.compaction",
-        "created_at": unix_seconds(),
-        "output": [item],
-        "usage": output::usage(&report, 0),
-    })))
+    Ok(Json(CompactedResponse {
+        id: format!("resp_{:016x}{:016x}", random(), random()),
+        object: Compaction,
+        created_at: unix_seconds(),
+        output: [CompactionItem::of(&item)],
+        usage: ResponseUsage::of(&report, 0),
+    }))
 }

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use axum::{Json, extract::State};
-use serde_json::{Value, json};
 
 use super::body::{KeepFields, TellFields};
 use crate::{
-    api::request::parts::{FromBody, refuse_unknown},
+    api::{
+        openai::count::CountedTokens,
+        request::parts::{FromBody, refuse_unknown},
+    },
     app::{body::JsonBody, state::App},
     http::error::ApiError,
 };
@@ -16,7 +18,10 @@ use crate::{
 pub(super) type Fields = (TellFields, KeepFields);
 
 /// Counts the tokens of the prompt that the same input would have.
-pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result<Json<Value>, ApiError> {
+pub(super) async fn route(
+    State(app): State<Arc<App>>,
+    body: JsonBody,
+) -> Result<Json<CountedTokens>, ApiError> {
     let caller = body.caller.clone();
     let tokens = app
         .read(body, move |app, body| {
@@ -27,5 +32,5 @@ pub(super) async fn route(State(app): State<Arc<App>>, body: JsonBody) -> Result
             Ok(app.serving.encode_rendered(&said.conversation.render(&app.serving)?).len())
         })
         .await?;
-    Ok(Json(json!({"object": "response.input_tokens", "input_tokens": tokens})))
+    Ok(Json(CountedTokens::new(tokens)))
 }

@@ -4,24 +4,29 @@ mod answer;
 mod body;
 mod compact;
 mod count;
+mod event;
 mod input;
+mod item;
 mod output;
 mod route;
-mod shapes;
 mod stored;
 mod tools;
 
-use super::route::{Dialect, at, gives};
-use crate::http::error::ApiError;
+use self::{event::StreamEvent, output::Response};
+use super::{
+    openai::count::CountedTokens,
+    route::{Dialect, Errors, at, gives},
+};
+use crate::http::error::ErrorBody;
 
 /// The routes of this dialect.
 pub(super) fn dialect() -> Dialect {
-    let create = gives(shapes::response, "Answers").takes::<body::Fields>().streams();
-    let compact = gives(shapes::compaction, "Makes a compaction item").takes::<compact::Fields>();
-    let count = gives(shapes::count, "Counts the tokens of an input").takes::<count::Fields>();
-    let get = gives(shapes::response, "Shows an answer that is stored");
-    let delete = gives(shapes::deleted, "Forgets an answer");
-    let items = gives(shapes::items, "Lists what an answer was given").asks(&stored::ITEM_PARAMETERS);
+    let create = gives::<Response>("Answers").takes::<body::Fields>().streams_all::<StreamEvent>();
+    let compact = gives::<compact::CompactedResponse>("Makes a compaction item").takes::<compact::Fields>();
+    let count = gives::<CountedTokens>("Counts the tokens of an input").takes::<count::Fields>();
+    let get = gives::<Response>("Shows an answer that is stored");
+    let delete = gives::<stored::DeletedResponse>("Forgets an answer");
+    let items = gives::<stored::InputItems>("Lists what an answer was given").asks(&stored::ITEM_PARAMETERS);
     let routes = vec![
         at(&["/v1/responses", "/responses"]).post(route::route, create),
         at(&["/v1/responses/compact"]).post(compact::route, compact),
@@ -29,5 +34,5 @@ pub(super) fn dialect() -> Dialect {
         at(&["/v1/responses/{id}"]).get(stored::get, get).delete(stored::delete, delete),
         at(&["/v1/responses/{id}/input_items"]).get(stored::items, items),
     ];
-    Dialect { name: "responses", error: ApiError::body, routes }
+    Dialect { name: "responses", errors: Errors::of::<ErrorBody>(), routes }
 }

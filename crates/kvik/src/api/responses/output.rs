@@ -1,26 +1,119 @@
 //! The response object: what the request said, and the items of the answer as far as they are known.
 
 use kvik_engine::api::Report;
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::input::sealed;
+use super::item::Item;
 use crate::{
-    app::{report::trailer::Trailer, state::App},
+    app::{
+        report::{
+            trailer::{Ending, Trailer},
+            usage::{PromptTokens, ReasoningTokens},
+        },
+        state::App,
+    },
     clock::unix_seconds,
-    random::random,
+    http::answer::words,
 };
 
-/// A response as far as it is known.
-#[derive(Debug)]
-pub(super) struct Output {
-    /// Fields that do not change.
-    base: Map<String, Value>,
-    /// Complete items, and the last one as far as it is known.
-    pub(super) items: Vec<Value>,
+words! {
+    ResponseWord = "response";
+    MaxOutputTokens = "max_output_tokens";
+}
+
+/// An answer, complete or not.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Response {
+    #[serde(flatten)]
+    base: Base,
+    status: Status,
+    incomplete_details: Option<IncompleteDetails>,
+    output: Vec<Item>,
+    /// Null while it is in progress.
+    usage: Option<ResponseUsage>,
+    /// When it has ended.
+    #[serde(flatten)]
+    ending: Option<Ending>,
+}
+
+/// Fields that do not change.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+struct Base {
+    id: String,
+    object: ResponseWord,
+    created_at: u64,
+    model: String,
+    background: bool,
+    error: (),
+    #[serde(flatten)]
+    echo: Echo,
+    store: bool,
+}
+
+/// What the request said, as it said it, or what holds where it said nothing.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+struct Echo {
+    #[schemars(with = "Option<String>")]
+    instructions: Value,
+    #[schemars(with = "Option<u64>")]
+    max_output_tokens: Value,
+    #[schemars(with = "Option<u64>")]
+    max_tool_calls: Value,
+    metadata: Value,
+    #[schemars(with = "bool")]
+    parallel_tool_calls: Value,
+    #[schemars(with = "Option<String>")]
+    previous_response_id: Value,
+    #[schemars(with = "Option<String>")]
+    prompt_cache_key: Value,
+    #[schemars(with = "Option<String>")]
+    prompt_cache_retention: Value,
+    #[schemars(with = "Map<String, Value>")]
+    reasoning: Value,
+    #[schemars(with = "Option<String>")]
+    safety_identifier: Value,
+    #[schemars(with = "String")]
+    service_tier: Value,
+    #[schemars(with = "f64")]
+    temperature: Value,
+    #[schemars(with = "Map<String, Value>")]
+    text: Value,
+    tool_choice: Value,
+    #[schemars(with = "Vec<Map<String, Value>>")]
+    tools: Value,
+    #[schemars(with = "u64")]
+    top_logprobs: Value,
+    #[schemars(with = "f64")]
+    top_p: Value,
+    #[schemars(with = "String")]
+    truncation: Value,
+    #[schemars(with = "Option<String>")]
+    user: Value,
+}
+
+/// Why an answer is not complete.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct IncompleteDetails {
+    reason: MaxOutputTokens,
+}
+
+/// What an answer cost.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct ResponseUsage {
+    input_tokens: usize,
+    input_tokens_details: PromptTokens,
+    output_tokens: usize,
+    output_tokens_details: ReasoningTokens,
+    total_tokens: usize,
 }
 
 /// How a response stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
 pub(super) enum Status {
     InProgress,
     Completed,
@@ -28,127 +121,89 @@ pub(super) enum Status {
     Incomplete,
 }
 
-impl Status {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Status::InProgress => "in_progress",
-            Status::Completed => "completed",
-            Status::Incomplete => "incomplete",
-        }
-    }
+/// A response as far as it is known.
+#[derive(Debug)]
+pub(super) struct Output {
+    base: Base,
+    /// Complete items, and the last one as far as it is known.
+    pub(super) items: Vec<Item>,
 }
 
 impl Output {
     /// The response `id` to a request that said `echo`.
     pub(super) fn new(app: &App, id: &str, echo: &Value, stored: bool) -> Output {
-        let mut base = Map::new();
-        let mut set = |name: &str, value: Value| drop(base.insert(name.to_owned(), value));
-        set("id", json!(id));
-        set("object", json!("response"));
-        set("created_at", json!(unix_seconds()));
-        set("model", json!(app.serving.model.name));
-        set("background", json!(false));
-        set("error", Value::Null);
-        for (name, usual) in [
-            ("instructions", Value::Null),
-            ("max_output_tokens", Value::Null),
-            ("max_tool_calls", Value::Null),
-            ("metadata", json!({})),
-            ("parallel_tool_calls", json!(true)),
-            ("previous_response_id", Value::Null),
-            ("prompt_cache_key", Value::Null),
-            ("prompt_cache_retention", Value::Null),
-            ("reasoning", json!({"effort": null, "summary": null})),
-            ("safety_identifier", Value::Null),
-            ("service_tier", json!("default")),
-            ("temperature", json!(1.0)),
-            ("text", json!({"format": {"type": "text"}})),
-            ("tool_choice", json!("auto")),
-            ("tools", json!([])),
-            ("top_logprobs", json!(0)),
-            ("top_p", json!(1.0)),
-            ("truncation", json!("disabled")),
-            ("user", Value::Null),
-        ] {
-            let said = echo.get(name).filter(|value| !value.is_null()).cloned();
-            set(name, said.unwrap_or(usual));
-        }
-        set("store", json!(stored));
+        let base = Base {
+            id: id.to_owned(),
+            object: ResponseWord,
+            created_at: unix_seconds(),
+            model: app.serving.model.name.clone(),
+            background: false,
+            error: (),
+            echo: Echo::of(echo),
+            store: stored,
+        };
         Output { base, items: Vec::new() }
     }
 
     /// The object as it stands, without what only the end says.
-    pub(super) fn json(&self, status: Status) -> Value {
-        let mut response = self.base.clone();
-        response.insert("status".to_owned(), json!(status.name()));
-        let details = (status == Status::Incomplete).then(|| json!({"reason": "max_output_tokens"}));
-        response.insert("incomplete_details".to_owned(), details.unwrap_or(Value::Null));
-        response.insert("output".to_owned(), Value::Array(self.items.clone()));
-        response.insert("usage".to_owned(), Value::Null);
-        Value::Object(response)
+    pub(super) fn response(&self, status: Status) -> Response {
+        let is_incomplete = status == Status::Incomplete;
+        Response {
+            base: self.base.clone(),
+            status,
+            incomplete_details: is_incomplete.then_some(IncompleteDetails { reason: MaxOutputTokens }),
+            output: self.items.clone(),
+            usage: None,
+            ending: None,
+        }
     }
 
     /// The object at its end: what it cost, and what the cache did.
-    pub(super) fn ended(&self, status: Status, reasoning_tokens: usize, trailer: &Trailer) -> Value {
-        let mut response = self.json(status);
-        response["usage"] = usage(&trailer.total(), reasoning_tokens);
-        if let Value::Object(response) = &mut response {
-            trailer.add_to(response);
-        }
-        response
+    pub(super) fn ended(&self, status: Status, reasoning_tokens: usize, trailer: &Trailer) -> Response {
+        let usage = Some(ResponseUsage::of(&trailer.total(), reasoning_tokens));
+        Response { usage, ending: Some(trailer.ending()), ..self.response(status) }
     }
 }
 
-/// What it cost.
-pub(super) fn usage(report: &Report, reasoning_tokens: usize) -> Value {
-    json!({
-        "input_tokens": report.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": report.cached_tokens},
-        "output_tokens": report.generated_tokens,
-        "output_tokens_details": {"reasoning_tokens": reasoning_tokens},
-        "total_tokens": report.prompt_tokens + report.generated_tokens,
-    })
+impl Echo {
+    fn of(echo: &Value) -> Echo {
+        let said = |name: &str, usual: Value| {
+            let said = echo.get(name).filter(|value| !value.is_null()).cloned();
+            said.unwrap_or(usual)
+        };
+        let if_said = |name| said(name, Value::Null);
+        Echo {
+            instructions: if_said("instructions"),
+            max_output_tokens: if_said("max_output_tokens"),
+            max_tool_calls: if_said("max_tool_calls"),
+            metadata: said("metadata", json!({})),
+            parallel_tool_calls: said("parallel_tool_calls", json!(true)),
+            previous_response_id: if_said("previous_response_id"),
+            prompt_cache_key: if_said("prompt_cache_key"),
+            prompt_cache_retention: if_said("prompt_cache_retention"),
+            reasoning: said("reasoning", json!({"effort": null, "summary": null})),
+            safety_identifier: if_said("safety_identifier"),
+            service_tier: said("service_tier", json!("default")),
+            temperature: said("temperature", json!(1.0)),
+            text: said("text", json!({"format": {"type": "text"}})),
+            tool_choice: said("tool_choice", json!("auto")),
+            tools: said("tools", json!([])),
+            top_logprobs: said("top_logprobs", json!(0)),
+            top_p: said("top_p", json!(1.0)),
+            truncation: said("truncation", json!("disabled")),
+            user: if_said("user"),
+        }
+    }
 }
 
-/// An id of an item.
-fn id(kind: &str) -> String {
-    format!("{kind}_{:016x}", random())
-}
-
-/// A message that says nothing yet.
-pub(super) fn message() -> Value {
-    json!({"id": id("msg"), "type": "message", "status": "in_progress", "role": "assistant", "content": []})
-}
-
-/// A part of a message that says this.
-pub(super) fn text_part(text: &str) -> Value {
-    json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
-}
-
-/// Thoughts that say nothing yet.
-pub(super) fn reasoning() -> Value {
-    json!({"id": id("rs"), "type": "reasoning", "status": "in_progress", "summary": [], "content": []})
-}
-
-/// A part of thoughts.
-pub(super) fn reasoning_part(text: &str) -> Value {
-    json!({"type": "reasoning_text", "text": text})
-}
-
-/// Thoughts with what stands for them.
-pub(super) fn seal(item: &mut Value) {
-    let text = item.pointer("/content/0/text").and_then(Value::as_str).map(sealed);
-    item["encrypted_content"] = json!(text);
-}
-
-/// A call without its arguments.
-pub(super) fn call(call_id: &str, name: &str) -> Value {
-    json!({
-        "id": id("fc"),
-        "type": "function_call",
-        "status": "in_progress",
-        "call_id": call_id,
-        "name": name,
-        "arguments": "",
-    })
+impl ResponseUsage {
+    pub(super) fn of(report: &Report, reasoning_tokens: usize) -> ResponseUsage {
+        ResponseUsage {
+            input_tokens: report.prompt_tokens,
+            input_tokens_details: PromptTokens { cached_tokens: report.cached_tokens },
+            output_tokens: report.generated_tokens,
+            output_tokens_details: ReasoningTokens { reasoning_tokens },
+            total_tokens: report.prompt_tokens + report.generated_tokens,
+        }
+    }
 }

@@ -7,15 +7,48 @@ use axum::{
     extract::{Path, Query, State},
     response::Response,
 };
-use serde::Deserialize;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
+use super::output::ResponseWord;
 use crate::{
     app::{kept_answer::KeptAnswer, keys::Caller, responses::StoredResponse, state::App},
-    http::{body_memory::SMALL_BYTES, error::ApiError, readers::Reader},
+    http::{
+        answer::{value, words},
+        body_memory::SMALL_BYTES,
+        error::ApiError,
+        readers::Reader,
+    },
 };
 
 type Result<T> = std::result::Result<T, ApiError>;
+
+words! {
+    List = "list";
+}
+
+/// A response that was deleted.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct DeletedResponse {
+    id: String,
+    object: ResponseWord,
+    deleted: bool,
+}
+
+/// What a response was given.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct InputItems {
+    object: List,
+    /// As the request brought them.
+    #[schemars(with = "Vec<Map<String, Value>>")]
+    data: Vec<Value>,
+    #[schemars(with = "Option<String>")]
+    first_id: Value,
+    #[schemars(with = "Option<String>")]
+    last_id: Value,
+    has_more: bool,
+}
 
 /// Items that are listed at most.
 const LISTED_MAX: usize = 100;
@@ -48,13 +81,13 @@ pub(super) async fn delete(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
-) -> Result<Json<Value>> {
+) -> Result<Json<DeletedResponse>> {
     let tenant = caller.tenant.name.clone();
     let large = app.responses.bytes(&tenant, &id)? > SMALL_BYTES;
     app.in_turn(Reader { tenant: caller.tenant.id, large }, move |app, _| {
         forget(app, &tenant, &id)?;
         app.responses.delete(&tenant, &id)?;
-        Ok(Json(json!({"id": id, "object": "response", "deleted": true})))
+        Ok(Json(DeletedResponse { id, object: ResponseWord, deleted: true }))
     })
     .await
 }
@@ -100,12 +133,8 @@ impl ListedItems {
         let limit = self.limit.unwrap_or(20).clamp(1, LISTED_MAX);
         let has_more = items.len() > limit;
         items.truncate(limit);
-        json!({
-            "object": "list",
-            "data": items,
-            "first_id": items.first().map(|item| item["id"].clone()),
-            "last_id": items.last().map(|item| item["id"].clone()),
-            "has_more": has_more,
-        })
+        let id = |item: Option<&Value>| item.map_or(Value::Null, |item| item["id"].clone());
+        let (first_id, last_id) = (id(items.first()), id(items.last()));
+        value(&InputItems { object: List, data: items, first_id, last_id, has_more })
     }
 }

@@ -76,6 +76,7 @@ impl Server {
         let request = HttpRequest::builder().method(method).uri(path);
         let request = request.header("authorization", format!("Bearer {key}"));
         let request = request.header("content-type", "application/json").header("host", "127.0.0.1");
+        let request = request.header("anthropic-version", "2023-06-01");
         let body = if body.is_null() { Body::empty() } else { Body::from(body.to_string()) };
         let response = self.router.clone().oneshot(request.body(body).unwrap()).await.unwrap();
         let status = response.status();

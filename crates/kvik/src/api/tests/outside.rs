@@ -80,13 +80,16 @@ async fn server(gate: &Gate) -> (Arc<kept::Server>, String) {
     let long = json!({"name": "long", "messages": said(&"x".repeat(LONG))});
     server.done("", "POST", "/v1/conversations", long).await;
     let id = "resp_long".to_owned();
-    stored(&server.app.responses, &id, LONG);
+    let asked = json!({"input": "Hello.", "max_output_tokens": 1, "store": false});
+    let mut answer = server.done("", "POST", "/v1/responses", asked).await;
+    answer["id"] = json!(id);
+    stored(&server.app.responses, &id, LONG, answer);
     server.done("", "PUT", "/v1/prompts/kept", json!({"prompt": tokens(999, 20)})).await;
     (server, id)
 }
 
-/// Stores an answer of so many bytes.
-fn stored(store: &Arc<crate::app::responses::Responses>, id: &str, bytes: usize) {
+/// Stores an answer to so many bytes.
+fn stored(store: &Arc<crate::app::responses::Responses>, id: &str, bytes: usize, answer: Value) {
     let turn = ResponseTurn {
         store: store.clone(),
         tenant: crate::accounts::tenants::DEFAULT_NAME.to_owned(),
@@ -95,7 +98,7 @@ fn stored(store: &Arc<crate::app::responses::Responses>, id: &str, bytes: usize)
         input: vec![json!({"id": "item", "text": "x".repeat(bytes)})],
         new: Vec::new(),
     };
-    turn.write(json!({}), json!({"id": id})).unwrap();
+    turn.write(json!({}), answer).unwrap();
 }
 
 /// What needs no file is answered.
@@ -178,7 +181,7 @@ async fn clients_that_do_not_read_hold_no_more_than_the_memory_for_answers() {
     let (status, answer) =
         server.post("/v1/conversations", json!({"name": "long", "messages": said(&"x".repeat(LONG))})).await;
     assert_eq!(status, 200, "{answer}");
-    stored(&server.app.responses, "resp_long", LONG);
+    stored(&server.app.responses, "resp_long", LONG, json!({}));
     for path in [
         "/v1/conversations/long",
         "/v1/conversations/long/export",

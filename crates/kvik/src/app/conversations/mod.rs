@@ -25,4 +25,4 @@ pub(crate) use limits::MESSAGES_MAX;
 pub(crate) use record::{ConversationHead, ConversationKey};
 pub(crate) use search::{Findings, FoundConversation, SEARCHED_MAX, Search, first_behind};
 pub(crate) use store::Conversations;
-pub(crate) use turn::{ConversationTurn, Writing, written};
+pub(crate) use turn::{ConversationReport, ConversationTurn, Writing, written};

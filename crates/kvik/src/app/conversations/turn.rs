@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use kvik_engine::conversation::leading_systems;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
 use tokio::task::{JoinError, JoinHandle};
 
 use super::error::ConversationError;
@@ -24,6 +26,15 @@ pub(crate) struct ConversationTurn {
     new: Vec<Value>,
 }
 
+/// Which conversation of the server an answer belongs to, and how long it is with it.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(crate) struct ConversationReport {
+    id: String,
+    name: Option<String>,
+    messages: usize,
+}
+
 impl ConversationTurn {
     /// A turn that brings `new` messages, and all messages of the conversation with them.
     pub(crate) fn begin(
@@ -40,14 +51,14 @@ impl ConversationTurn {
     }
 
     /// The object `kvik.conversation`, of a turn with which the conversation has so many messages.
-    pub(crate) fn report(&self) -> Value {
+    pub(crate) fn report(&self) -> ConversationReport {
         let (own, head) = (leading_systems(&self.new), self.held.head());
         let before = if own > 0 { head.messages - head.systems } else { head.messages };
-        json!({
-            "id": self.held.key().id,
-            "name": head.name,
-            "messages": before + self.new.len() + 1,
-        })
+        ConversationReport {
+            id: self.held.key().id.clone(),
+            name: head.name.clone(),
+            messages: before + self.new.len() + 1,
+        }
     }
 
     /// Writes down what was said, the answer included; then the next turn may come.

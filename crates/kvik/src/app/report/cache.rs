@@ -5,12 +5,55 @@ use std::{ops::Range, sync::Arc, time::Duration};
 use kvik_cache::{Eviction, StopReason, Token};
 use kvik_engine::api::{Probe, Report};
 use kvik_engine::text::tokenizer::Tokenizer;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
 
 use super::spans::{message_spans, messages};
 
 /// Characters of text shown on each side of the place where reuse stopped.
 const AROUND_CHARS: usize = 60;
+
+/// How much of a prompt came, or would come, from the cache, and why no more.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub(crate) struct CacheReport {
+    prompt_tokens: usize,
+    cached_tokens: usize,
+    by_tier: ByTier,
+    /// Where in the prompt reuse ended; null where it did not, or where that is not known.
+    stopped_at: Option<StoppedAt>,
+    reason: Option<&'static str>,
+    /// How what comes next was lost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    evicted: Option<Evicted>,
+}
+
+/// What comes from RAM, and what from disk.
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(crate) struct ByTier<T = usize> {
+    pub(crate) ram: T,
+    pub(crate) disk: T,
+}
+
+/// A place in a prompt.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct StoppedAt {
+    token: usize,
+    /// Index of the message that it stands in.
+    message: Option<usize>,
+    role: Option<String>,
+    before: String,
+    after: String,
+}
+
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Evicted {
+    seconds_ago: f64,
+    policy: &'static str,
+}
 
 /// A prompt as it was asked, to say where in it a token stands.
 pub(crate) struct Asked {
@@ -61,36 +104,34 @@ impl From<Probe> for Found {
 
 impl Asked {
     /// The object `kvik.cache`.
-    pub(crate) fn cache_report(&self, found: Found) -> Value {
+    pub(crate) fn cache_report(&self, found: Found) -> CacheReport {
         let ended = !matches!(found.stop, None | Some(StopReason::Complete));
-        let stopped_at = if ended { self.stopped_at(found.cached_tokens) } else { Value::Null };
-        let mut report = json!({
-            "prompt_tokens": self.tokens.len(),
-            "cached_tokens": found.cached_tokens,
-            "by_tier": {
-                "ram": found.cached_tokens.saturating_sub(found.disk_tokens),
-                "disk": found.disk_tokens,
+        let evicted = |Eviction { at, policy }| Evicted {
+            seconds_ago: found.now.saturating_sub(at).as_millis() as f64 / 1e3,
+            policy: policy.name(),
+        };
+        CacheReport {
+            prompt_tokens: self.tokens.len(),
+            cached_tokens: found.cached_tokens,
+            by_tier: ByTier {
+                ram: found.cached_tokens.saturating_sub(found.disk_tokens),
+                disk: found.disk_tokens,
             },
-            "stopped_at": stopped_at,
-            "reason": found.stop.map(StopReason::name),
-        });
-        if let Some(Eviction { at, policy }) = found.evicted {
-            let ago = found.now.saturating_sub(at).as_millis() as f64 / 1e3;
-            report["evicted"] = json!({"seconds_ago": ago, "policy": policy.name()});
+            stopped_at: if ended { self.stopped_at(found.cached_tokens) } else { None },
+            reason: found.stop.map(StopReason::name),
+            evicted: found.evicted.map(evicted),
         }
-        report
     }
 
-    /// Where the token with index `token` stands; null at the end of the prompt.
-    fn stopped_at(&self, token: usize) -> Value {
-        let Some(&stopped) = self.tokens.get(token) else { return Value::Null };
+    /// Where the token with index `token` stands; nowhere at the end of the prompt.
+    fn stopped_at(&self, token: usize) -> Option<StoppedAt> {
+        let stopped = *self.tokens.get(token)?;
         let bytes = |token: &Token| self.tokenizer.token_bytes(*token);
         let text: Vec<u8> = self.tokens.iter().flat_map(bytes).copied().collect();
         let start = self.tokens[..token].iter().map(|token| bytes(token).len()).sum();
         let (before, after) = around(&text, start);
-        let message = self.message_at(&text, start..start + bytes(&stopped).len());
-        let (message, role) = message.unzip();
-        json!({"token": token, "message": message, "role": role, "before": before, "after": after})
+        let (message, role) = self.message_at(&text, start..start + bytes(&stopped).len()).unzip();
+        Some(StoppedAt { token, message, role, before, after })
     }
 
     /// Index and role of the message that a piece of the prompt is part of.
@@ -126,8 +167,10 @@ fn is_start(text: &[u8], at: usize) -> bool {
 mod tests {
     use kvik_cache::Policy;
 
+    use serde_json::json;
+
     use super::*;
-    use crate::settings::model::ModelArgs;
+    use crate::{http::answer::value, settings::model::ModelArgs};
 
     fn asked(text: &str, messages: Option<Value>) -> Asked {
         let tokenizer = Arc::new(ModelArgs::embedded().load().unwrap().tokenizer);
@@ -168,7 +211,7 @@ mod tests {
             piece.start < start + text.len() && start < piece.end
         };
         for token in 0..asked.tokens.len() {
-            let report = asked.cache_report(stopped(token, StopReason::Diverged));
+            let report = value(&asked.cache_report(stopped(token, StopReason::Diverged)));
             let end = |tokens| asked.tokenizer.decode(&asked.tokens[..tokens]).len();
             let piece = end(token)..end(token + 1);
             let expect = match piece {
@@ -189,9 +232,9 @@ mod tests {
         let asked = asked("Once upon a time", None);
         for stop in [Some(StopReason::Complete), None] {
             let found = Found { stop, ..stopped(3, StopReason::Complete) };
-            assert_eq!(asked.cache_report(found)["stopped_at"], Value::Null);
+            assert_eq!(value(&asked.cache_report(found))["stopped_at"], Value::Null);
         }
-        let past_the_end = asked.cache_report(stopped(asked.tokens.len(), StopReason::Diverged));
+        let past_the_end = value(&asked.cache_report(stopped(asked.tokens.len(), StopReason::Diverged)));
         assert_eq!(past_the_end["stopped_at"], Value::Null);
     }
 
@@ -200,16 +243,16 @@ mod tests {
         let asked = asked("Once upon a time", None);
         let evicted = Some(Eviction { at: Duration::from_millis(2500), policy: Policy::Lru });
         let found = Found { evicted, now: Duration::from_secs(4), ..stopped(1, StopReason::Evicted) };
-        let report = asked.cache_report(found);
+        let report = value(&asked.cache_report(found));
         assert_eq!(report["reason"], "evicted");
         assert_eq!(report["evicted"], json!({"seconds_ago": 1.5, "policy": "lru"}));
-        assert!(asked.cache_report(stopped(1, StopReason::Diverged)).get("evicted").is_none());
+        assert!(value(&asked.cache_report(stopped(1, StopReason::Diverged))).get("evicted").is_none());
     }
 
     #[test]
     fn tiers_add_up() {
         let asked = asked("Once upon a time", None);
         let found = Found { disk_tokens: 2, ..stopped(3, StopReason::LoadFailed) };
-        assert_eq!(asked.cache_report(found)["by_tier"], json!({"ram": 1, "disk": 2}));
+        assert_eq!(value(&asked.cache_report(found))["by_tier"], json!({"ram": 1, "disk": 2}));
     }
 }

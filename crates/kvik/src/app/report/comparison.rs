@@ -13,7 +13,8 @@ use std::{
 
 use kvik_cache::{BLOCK_POSITIONS, Token};
 use kvik_engine::api::{AdapterMix, Report, Request};
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 /// Answers remembered.
 const ANSWERS_MAX: usize = 4096;
@@ -62,26 +63,43 @@ pub(crate) enum Diagnosis {
 
 impl Diagnosis {
     /// OpenAI's `prompt_cache_diagnostics`, given what was really reused.
-    pub(crate) fn openai(self, report: &Report) -> Value {
+    pub(crate) fn openai(self, report: &Report) -> CacheDiagnostics {
         match self {
-            Diagnosis::NotFound => json!({"type": "comparison_response_not_found"}),
-            Diagnosis::Changed { part, common, reusable } => json!({
-                "type": "cache_miss",
-                "reason": match part {
-                    Part::Model => "model_changed",
-                    Part::Tools => "tools_changed",
-                    Part::System | Part::Settings | Part::Messages => "input_changed",
+            Diagnosis::NotFound => CacheDiagnostics::ComparisonResponseNotFound,
+            Diagnosis::Changed { part, common, reusable } => CacheDiagnostics::CacheMiss {
+                reason: match part {
+                    Part::Model => MissReason::ModelChanged,
+                    Part::Tools => MissReason::ToolsChanged,
+                    Part::System | Part::Settings | Part::Messages => MissReason::InputChanged,
                 },
-                "cache_missed_tokens": reusable - common,
-                "comparison_reusable_tokens": reusable,
-            }),
-            Diagnosis::GoesOn { reusable } if report.cached_tokens >= reusable => {
-                json!({"type": "cache_hit"})
-            }
+                cache_missed_tokens: reusable - common,
+                comparison_reusable_tokens: reusable,
+            },
+            Diagnosis::GoesOn { reusable } if report.cached_tokens >= reusable => CacheDiagnostics::CacheHit,
             // The request is not to blame; `kvik.cache.reason` says what is.
-            Diagnosis::GoesOn { .. } | Diagnosis::Several => json!({"type": "unavailable"}),
+            Diagnosis::GoesOn { .. } | Diagnosis::Several => CacheDiagnostics::Unavailable,
         }
     }
+}
+
+/// OpenAI's `prompt_cache_diagnostics`.
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum CacheDiagnostics {
+    ComparisonResponseNotFound,
+    CacheMiss { reason: MissReason, cache_missed_tokens: usize, comparison_reusable_tokens: usize },
+    CacheHit,
+    Unavailable,
+}
+
+/// What has changed.
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub(crate) enum MissReason {
+    ModelChanged,
+    ToolsChanged,
+    InputChanged,
 }
 
 /// The fingerprint of an answered prompt: what is remembered of it.
@@ -243,7 +261,10 @@ fn first_change(earlier: &Parts, now: &Parts) -> Option<Part> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
+    use crate::http::answer::value;
 
     fn parts(messages: &[u64]) -> Parts {
         Parts { messages: messages.to_vec(), ..Parts::default() }
@@ -300,8 +321,9 @@ mod tests {
     #[test]
     fn openais_words() {
         let report = |cached_tokens| Report { cached_tokens, ..Report::default() };
-        let check =
-            |found: Diagnosis, cached, expect: Value| assert_eq!(found.openai(&report(cached)), expect);
+        let check = |found: Diagnosis, cached, expect: Value| {
+            assert_eq!(value(&found.openai(&report(cached))), expect)
+        };
         check(Diagnosis::NotFound, 0, json!({"type": "comparison_response_not_found"}));
         check(Diagnosis::Several, 0, json!({"type": "unavailable"}));
         check(Diagnosis::GoesOn { reusable: 96 }, 97, json!({"type": "cache_hit"}));

@@ -4,9 +4,58 @@ use std::ops::Range;
 
 use kvik_cache::retain::Retention;
 use kvik_engine::api::{Request, Retained};
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::serving::retaining::{Reach, Retaining};
+
+/// What was kept of the tokens of a prompt with a retention.
+#[derive(Debug, Clone, Default, Serialize, JsonSchema)]
+pub(crate) struct RetainReport {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    positions_kept: Option<u64>,
+    positions_dropped: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    share_kept: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    smallest_head: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    largest_head: Option<usize>,
+    /// How often memory was short and it forgot for that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tightened: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    positions: Option<KeptPositions>,
+    policy: String,
+    /// False where nobody has measured what this loses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    measured: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    loss: Option<MeasuredLoss>,
+}
+
+/// Which positions were kept.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct KeptPositions {
+    layers: usize,
+    heads: usize,
+    tokens: usize,
+    /// `[layers * heads][ranges]`, each its start and its end.
+    kept: Vec<Vec<[u32; 2]>>,
+}
+
+/// What a policy was measured to lose.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct MeasuredLoss {
+    mean_percent: f64,
+    worst_percent: f64,
+    worst_task: String,
+    cases: usize,
+}
 
 /// What a request was given to keep.
 pub(super) struct Given {
@@ -22,7 +71,7 @@ impl Given {
     }
 
     /// The object `kvik.retain`, when this was kept; `None` where nothing was to be forgotten.
-    pub(super) fn report(&self, retained: Option<&Retained>, retaining: &Retaining) -> Option<Value> {
+    pub(super) fn report(&self, retained: Option<&Retained>, retaining: &Retaining) -> Option<RetainReport> {
         let retention = self.retention.or(retained.map(|retained| retained.retention))?;
         Some(report(&retention, self.reach, retained, retaining))
     }
@@ -34,49 +83,41 @@ pub(crate) fn report(
     reach: Reach,
     retained: Option<&Retained>,
     retaining: &Retaining,
-) -> Value {
-    let mut retain = retained.map_or_else(|| json!({"positions_dropped": 0}), kept);
-    retain["policy"] = json!(retention.to_string());
-    match retaining.loss(retention, reach) {
-        None => retain["measured"] = json!(false),
-        Some(loss) => {
-            retain["loss"] = json!({
-                "mean_percent": loss.mean,
-                "worst_percent": loss.worst,
-                "worst_task": loss.worst_task,
-                "cases": loss.cases,
-            });
-        }
-    }
-    retain
+) -> RetainReport {
+    let loss = retaining.loss(retention, reach).map(|loss| MeasuredLoss {
+        mean_percent: loss.mean,
+        worst_percent: loss.worst,
+        worst_task: loss.worst_task,
+        cases: loss.cases,
+    });
+    let measured = loss.is_none().then_some(false);
+    let kept = retained.map(kept).unwrap_or_default();
+    RetainReport { policy: retention.to_string(), measured, loss, ..kept }
 }
 
 /// What it kept when it forgot last.
-fn kept(retained: &Retained) -> Value {
+fn kept(retained: &Retained) -> RetainReport {
     let all = retained.kept + retained.dropped;
-    let mut said = json!({
-        "tokens": retained.tokens,
-        "positions_kept": retained.kept,
-        "positions_dropped": retained.dropped,
-        "share_kept": if all > 0 { retained.kept as f64 / all as f64 } else { 1.0 },
-        "smallest_head": retained.smallest_head,
-        "largest_head": retained.largest_head,
-        "tightened": retained.tightened.len(),
-    });
-    if let Some(positions) = &retained.positions {
-        said["positions"] = shown(positions, retained.tokens);
+    RetainReport {
+        tokens: Some(retained.tokens),
+        positions_kept: Some(retained.kept),
+        positions_dropped: retained.dropped,
+        share_kept: Some(if all > 0 { retained.kept as f64 / all as f64 } else { 1.0 }),
+        smallest_head: Some(retained.smallest_head),
+        largest_head: Some(retained.largest_head),
+        tightened: Some(retained.tightened.len()),
+        positions: retained.positions.as_ref().map(|positions| shown(positions, retained.tokens)),
+        ..RetainReport::default()
     }
-    said
 }
 
 /// Which positions were kept, `[layers][kv_heads]`, as one list of heads.
-fn shown(positions: &[Vec<Vec<Range<u32>>>], tokens: usize) -> Value {
-    let ranges =
-        |head: &Vec<Range<u32>>| json!(head.iter().map(|range| [range.start, range.end]).collect::<Vec<_>>());
-    json!({
-        "layers": positions.len(),
-        "heads": positions.first().map_or(0, Vec::len),
-        "tokens": tokens,
-        "kept": positions.iter().flatten().map(ranges).collect::<Vec<Value>>(),
-    })
+fn shown(positions: &[Vec<Vec<Range<u32>>>], tokens: usize) -> KeptPositions {
+    let ranges = |head: &Vec<Range<u32>>| head.iter().map(|range| [range.start, range.end]).collect();
+    KeptPositions {
+        layers: positions.len(),
+        heads: positions.first().map_or(0, Vec::len),
+        tokens,
+        kept: positions.iter().flatten().map(ranges).collect(),
+    }
 }

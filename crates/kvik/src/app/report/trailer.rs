@@ -3,25 +3,58 @@
 use std::sync::Arc;
 
 use kvik_engine::api::{Event, Report, Request};
-use serde_json::{Map, Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
 
 use super::{
-    cache::Asked,
-    comparison::{Comparable, Comparison, Diagnosis},
-    retain::Given,
-    usage,
+    cache::{Asked, CacheReport},
+    comparison::{CacheDiagnostics, Comparable, Comparison, Diagnosis},
+    memory::MemoryReport,
+    retain::{Given, RetainReport},
+    usage::{self, Timings, Usage},
 };
 use crate::{
+    accounts::prices::Prices,
     app::{
-        conversations::{ConversationTurn, Writing},
+        conversations::{ConversationReport, ConversationTurn, Writing},
         kept_prefix::KeptPrefix,
         memory::turn::RememberedTurn,
         responses::ResponseTurn,
         spans::{AnswerSpan, Came},
         state::App,
     },
+    http::answer::OneOrAll,
     serving::retaining::Retaining,
 };
+
+/// What the cache did, and what else kvik says of an answer.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(rename = "Kvik")]
+pub(crate) struct KvikReport {
+    /// One object for a single prompt, an array for several; null while the prompt has not ended.
+    cache: Option<OneOrAll<CacheReport>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retain: Option<OneOrAll<RetainReport>>,
+    /// What was read of a conversation that is remembered beyond the context.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<MemoryReport>")]
+    memory: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    conversation: Option<ConversationReport>,
+    /// What of a schema is not enforced.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    schema_notes: Vec<String>,
+}
+
+/// What an answer in OpenAI's shape has behind its usage.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub(crate) struct Ending {
+    timings: Timings,
+    kvik: KvikReport,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_cache_diagnostics: Option<CacheDiagnostics>,
+}
 
 /// What the prompts of a request were made from.
 #[derive(Default)]
@@ -67,8 +100,9 @@ pub(crate) struct Trailer {
     comparison: Option<Comparison>,
     schema_notes: Vec<String>,
     memory: Option<Remembering>,
-    /// The object `kvik.conversation`.
-    conversation: Option<Value>,
+    conversation: Option<ConversationReport>,
+    /// With none an answer names no cost.
+    prices: Option<Prices>,
     /// Until all prompts have ended.
     unwritten: Option<Unwritten>,
     /// For who watches the server.
@@ -108,15 +142,20 @@ struct Remembering {
 
 struct Ended {
     report: Report,
-    /// The object `kvik.cache`.
-    cache: Value,
-    /// The object `kvik.retain`, where the prompt has a retention.
-    retain: Option<Value>,
+    cache: CacheReport,
+    /// Where the prompt has a retention.
+    retain: Option<RetainReport>,
 }
 
 impl Trailer {
     /// The trailer of an answer to `requests`, one per prompt, which were made from `origin`.
-    pub(crate) fn new(app: &App, mut origin: Origin, came: Came, requests: &[Request]) -> Trailer {
+    pub(crate) fn new(
+        app: &App,
+        mut origin: Origin,
+        came: Came,
+        requests: &[Request],
+        prices: Option<Prices>,
+    ) -> Trailer {
         let ended = requests.iter().map(|_| None).collect();
         let comparable = origin.comparable.take();
         let id = comparable.as_ref().map(|comparable| comparable.id.as_str());
@@ -138,6 +177,7 @@ impl Trailer {
             schema_notes,
             memory,
             conversation,
+            prices,
             unwritten,
             span,
         }
@@ -179,24 +219,26 @@ impl Trailer {
     }
 
     /// OpenAI's `usage`, of all prompts together.
-    pub(crate) fn usage(&self) -> Value {
-        usage::usage(&self.total())
+    pub(crate) fn usage(&self) -> Usage {
+        self.usage_of(&self.total())
     }
 
-    /// Adds what all prompts together cost in time, what the cache did for each and what each kept (an object
+    /// The same of what was reported.
+    pub(crate) fn usage_of(&self, report: &Report) -> Usage {
+        Usage::of(report, self.prices.as_ref())
+    }
+
+    /// What all prompts together cost in time, what the cache did for each and what each kept (an object
     /// for a single prompt, an array for several), and the comparison that was asked for.
-    pub(crate) fn add_to(&self, answer: &mut Map<String, Value>) {
-        let caches = self.ended.iter().flatten().map(|ended| ended.cache.clone()).collect();
-        let mut kvik = json!({"cache": one_or_all(caches)});
-        let retains: Vec<Value> =
-            self.ended.iter().flatten().filter_map(|ended| ended.retain.clone()).collect();
-        if !retains.is_empty() {
-            kvik["retain"] = one_or_all(retains);
-        }
-        answer.insert("timings".to_owned(), usage::timings(&self.total()));
-        answer.insert("kvik".to_owned(), self.with_notes(kvik));
-        if let Some(diagnosis) = self.diagnosis() {
-            answer.insert("prompt_cache_diagnostics".to_owned(), diagnosis.openai(&self.total()));
+    pub(crate) fn ending(&self) -> Ending {
+        let ended = || self.ended.iter().flatten();
+        let caches: Vec<CacheReport> = ended().map(|ended| ended.cache.clone()).collect();
+        let retains: Vec<RetainReport> = ended().filter_map(|ended| ended.retain.clone()).collect();
+        let retain = (!retains.is_empty()).then(|| retains.into());
+        Ending {
+            timings: Timings::of(&self.total()),
+            kvik: self.kvik_of(Some(caches.into()), retain),
+            prompt_cache_diagnostics: self.diagnosis().map(|diagnosis| diagnosis.openai(&self.total())),
         }
     }
 
@@ -206,27 +248,25 @@ impl Trailer {
     }
 
     /// The object `kvik` of one prompt.
-    pub(crate) fn kvik(&self, prompt: usize) -> Value {
+    pub(crate) fn kvik(&self, prompt: usize) -> KvikReport {
         let ended = self.ended[prompt].as_ref();
-        let mut kvik = json!({"cache": ended.map(|ended| &ended.cache)});
-        if let Some(retain) = ended.and_then(|ended| ended.retain.as_ref()) {
-            kvik["retain"] = retain.clone();
-        }
-        self.with_notes(kvik)
+        let cache = ended.map(|ended| OneOrAll::One(ended.cache.clone()));
+        self.kvik_of(cache, ended.and_then(|ended| ended.retain.clone()).map(OneOrAll::One))
     }
 
     /// The object `kvik` with the conversation and what is remembered of it, and what of the schema was not enforced.
-    fn with_notes(&self, mut kvik: Value) -> Value {
-        if let Some(memory) = &self.memory {
-            kvik["memory"] = memory.turn.report().clone();
+    fn kvik_of(
+        &self,
+        cache: Option<OneOrAll<CacheReport>>,
+        retain: Option<OneOrAll<RetainReport>>,
+    ) -> KvikReport {
+        KvikReport {
+            cache,
+            retain,
+            memory: self.memory.as_ref().map(|memory| memory.turn.report().clone()),
+            conversation: self.conversation.clone(),
+            schema_notes: self.schema_notes.clone(),
         }
-        if let Some(conversation) = &self.conversation {
-            kvik["conversation"] = conversation.clone();
-        }
-        if !self.schema_notes.is_empty() {
-            kvik["schema_notes"] = json!(self.schema_notes);
-        }
-        kvik
     }
 
     /// What the comparison that was asked for has found.
@@ -240,9 +280,4 @@ impl Trailer {
         self.ended.iter().flatten().for_each(|ended| usage::add(&mut total, &ended.report));
         total
     }
-}
-
-/// A single one as it is, several as an array.
-pub(crate) fn one_or_all(mut caches: Vec<Value>) -> Value {
-    if caches.len() == 1 { caches.remove(0) } else { Value::Array(caches) }
 }

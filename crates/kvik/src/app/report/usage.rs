@@ -5,35 +5,104 @@
 use std::time::Duration;
 
 use kvik_engine::api::Report;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
-/// OpenAI's `usage` object.
-pub(crate) fn usage(report: &Report) -> Value {
-    json!({
-        "prompt_tokens": report.prompt_tokens,
-        "completion_tokens": report.generated_tokens,
-        "total_tokens": report.prompt_tokens + report.generated_tokens,
-        "prompt_tokens_details": {"cached_tokens": report.cached_tokens},
-    })
+use crate::accounts::prices::Prices;
+
+/// OpenAI's `usage`.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub(crate) struct Usage {
+    prompt_tokens: usize,
+    completion_tokens: usize,
+    total_tokens: usize,
+    prompt_tokens_details: PromptTokens,
+    /// Of a chat.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    completion_tokens_details: Option<ReasoningTokens>,
+    /// In the server's currency, where it has prices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost: Option<f64>,
 }
 
-/// llama-server's `timings` object; times in milliseconds.
-pub(crate) fn timings(report: &Report) -> Value {
-    let (prompt_ms, predicted_ms) = (ms(report.prefill), ms(report.decode));
-    let (prompt_n, predicted_n) = (report.computed_tokens, report.generated_tokens);
-    json!({
-        "cache_n": report.cached_tokens,
-        "prompt_n": prompt_n,
-        "prompt_ms": prompt_ms,
-        "prompt_per_token_ms": ratio(prompt_ms, prompt_n as f64),
-        "prompt_per_second": ratio(1e3 * prompt_n as f64, prompt_ms),
-        "predicted_n": predicted_n,
-        "predicted_ms": predicted_ms,
-        "predicted_per_token_ms": ratio(predicted_ms, predicted_n as f64),
-        "predicted_per_second": ratio(1e3 * predicted_n as f64, predicted_ms),
-        "draft_n": report.drafted_tokens,
-        "draft_n_accepted": report.accepted_tokens,
-    })
+/// Of the tokens of a prompt those that came from the cache.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(crate) struct PromptTokens {
+    pub(crate) cached_tokens: usize,
+}
+
+/// Of the tokens of an answer those of thoughts.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(crate) struct ReasoningTokens {
+    pub(crate) reasoning_tokens: usize,
+}
+
+impl Usage {
+    /// What a prompt and its answer took.
+    pub(crate) fn of(report: &Report, prices: Option<&Prices>) -> Usage {
+        Usage {
+            prompt_tokens: report.prompt_tokens,
+            completion_tokens: report.generated_tokens,
+            total_tokens: report.prompt_tokens + report.generated_tokens,
+            prompt_tokens_details: PromptTokens { cached_tokens: report.cached_tokens },
+            completion_tokens_details: None,
+            cost: prices.map(|prices| cost(report, prices)),
+        }
+    }
+
+    /// The same, with how much of the answer were thoughts.
+    pub(crate) fn with_thoughts(self, reasoning_tokens: usize) -> Usage {
+        Usage { completion_tokens_details: Some(ReasoningTokens { reasoning_tokens }), ..self }
+    }
+}
+
+/// The cost of the numbers that stand in an answer, so that the two cannot disagree.
+pub(crate) fn cost(report: &Report, prices: &Prices) -> f64 {
+    let shown = Report {
+        computed_tokens: report.prompt_tokens.saturating_sub(report.cached_tokens),
+        cached_tokens: report.cached_tokens,
+        generated_tokens: report.generated_tokens,
+        ..Report::default()
+    };
+    prices.cost(&shown).nearest()
+}
+
+/// llama-server's `timings`; times in milliseconds.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub(crate) struct Timings {
+    cache_n: usize,
+    prompt_n: usize,
+    prompt_ms: f64,
+    prompt_per_token_ms: f64,
+    prompt_per_second: f64,
+    predicted_n: usize,
+    predicted_ms: f64,
+    predicted_per_token_ms: f64,
+    predicted_per_second: f64,
+    draft_n: usize,
+    draft_n_accepted: usize,
+}
+
+impl Timings {
+    pub(crate) fn of(report: &Report) -> Timings {
+        let (prompt_ms, predicted_ms) = (ms(report.prefill), ms(report.decode));
+        let (prompt_n, predicted_n) = (report.computed_tokens, report.generated_tokens);
+        Timings {
+            cache_n: report.cached_tokens,
+            prompt_n,
+            prompt_ms,
+            prompt_per_token_ms: ratio(prompt_ms, prompt_n as f64),
+            prompt_per_second: ratio(1e3 * prompt_n as f64, prompt_ms),
+            predicted_n,
+            predicted_ms,
+            predicted_per_token_ms: ratio(predicted_ms, predicted_n as f64),
+            predicted_per_second: ratio(1e3 * predicted_n as f64, predicted_ms),
+            draft_n: report.drafted_tokens,
+            draft_n_accepted: report.accepted_tokens,
+        }
+    }
 }
 
 /// Adds the report of another prompt of the same HTTP request.
@@ -65,7 +134,10 @@ fn ratio(a: f64, b: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::http::answer::value;
 
     fn report() -> Report {
         Report {
@@ -95,7 +167,7 @@ mod tests {
             "predicted_n": 10, "predicted_ms": 500.0, "predicted_per_token_ms": 50.0,
             "predicted_per_second": 20.0, "draft_n": 6, "draft_n_accepted": 4,
         });
-        assert_eq!(timings(&report()), expect);
+        assert_eq!(value(&Timings::of(&report())), expect);
     }
 
     #[test]
@@ -104,12 +176,12 @@ mod tests {
             "prompt_tokens": 200, "completion_tokens": 10, "total_tokens": 210,
             "prompt_tokens_details": {"cached_tokens": 160},
         });
-        assert_eq!(usage(&report()), expect);
+        assert_eq!(value(&Usage::of(&report(), None)), expect);
     }
 
     #[test]
     fn nothing_computed_divides_by_nothing() {
-        let timings = timings(&Report::default());
+        let timings = value(&Timings::of(&Report::default()));
         assert_eq!(timings["prompt_per_second"], 0.0);
         assert_eq!(timings["predicted_per_token_ms"], 0.0);
     }
@@ -119,7 +191,7 @@ mod tests {
         let mut total = Report::default();
         add(&mut total, &report());
         add(&mut total, &report());
-        assert_eq!(usage(&total)["total_tokens"], 420);
-        assert_eq!(timings(&total)["prompt_ms"], 160.0);
+        assert_eq!(value(&Usage::of(&total, None))["total_tokens"], 420);
+        assert_eq!(value(&Timings::of(&total))["prompt_ms"], 160.0);
     }
 }

@@ -1,0 +1,193 @@
+//! The items of an answer: messages, thoughts, calls, and what stands for all that was said before.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::input::sealed;
+use crate::{
+    api::{
+        chat::{Assistant, CompactionItem},
+        logprobs::Logprob,
+    },
+    http::answer::words,
+    random::random,
+};
+
+words! {
+    MessageWord = "message";
+    ReasoningWord = "reasoning";
+    FunctionCall = "function_call";
+    OutputText = "output_text";
+    ReasoningText = "reasoning_text";
+}
+
+/// An item of an answer.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(rename = "OutputItem")]
+pub(super) enum Item {
+    Compaction(CompactionItem),
+    Message(MessageItem),
+    Reasoning(ReasoningItem),
+    Call(CallItem),
+}
+
+/// How an item stands.
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub(super) enum ItemStatus {
+    InProgress,
+    Completed,
+}
+
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub(super) struct MessageItem {
+    id: String,
+    r#type: MessageWord,
+    pub(super) status: ItemStatus,
+    role: Assistant,
+    pub(super) content: Vec<TextPart>,
+}
+
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub(super) struct ReasoningItem {
+    id: String,
+    r#type: ReasoningWord,
+    pub(super) status: ItemStatus,
+    summary: [(); 0],
+    pub(super) content: Vec<ReasoningPart>,
+    /// The thoughts in a form that clients send back, where they ask for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    encrypted_content: Option<String>,
+}
+
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub(super) struct CallItem {
+    id: String,
+    r#type: FunctionCall,
+    pub(super) status: ItemStatus,
+    call_id: String,
+    pub(super) name: String,
+    pub(super) arguments: String,
+}
+
+/// A part of a message.
+#[derive(Debug, Clone, Default, Serialize, JsonSchema)]
+pub(super) struct TextPart {
+    r#type: OutputText,
+    pub(super) text: String,
+    annotations: [(); 0],
+    pub(super) logprobs: Vec<Logprob>,
+}
+
+/// A part of thoughts.
+#[derive(Debug, Clone, Default, Serialize, JsonSchema)]
+pub(super) struct ReasoningPart {
+    r#type: ReasoningText,
+    pub(super) text: String,
+}
+
+/// A part of either.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(inline)]
+pub(super) enum Part {
+    Text(TextPart),
+    Reasoning(ReasoningPart),
+}
+
+/// An id of an item.
+fn id(kind: &str) -> String {
+    format!("{kind}_{:016x}", random())
+}
+
+impl Item {
+    /// A message that says nothing yet.
+    pub(super) fn message() -> Item {
+        let status = ItemStatus::InProgress;
+        let (id, role) = (id("msg"), Assistant);
+        Item::Message(MessageItem { id, r#type: MessageWord, status, role, content: Vec::new() })
+    }
+
+    /// Thoughts that say nothing yet.
+    pub(super) fn reasoning() -> Item {
+        Item::Reasoning(ReasoningItem {
+            id: id("rs"),
+            r#type: ReasoningWord,
+            status: ItemStatus::InProgress,
+            summary: [],
+            content: Vec::new(),
+            encrypted_content: None,
+        })
+    }
+
+    /// A call without its arguments.
+    pub(super) fn call(call_id: &str, name: &str) -> Item {
+        Item::Call(CallItem {
+            id: id("fc"),
+            r#type: FunctionCall,
+            status: ItemStatus::InProgress,
+            call_id: call_id.to_owned(),
+            name: name.to_owned(),
+            arguments: String::new(),
+        })
+    }
+
+    pub(super) fn id(&self) -> &str {
+        match self {
+            Item::Compaction(item) => &item.id,
+            Item::Message(item) => &item.id,
+            Item::Reasoning(item) => &item.id,
+            Item::Call(item) => &item.id,
+        }
+    }
+
+    /// Begins its only part.
+    pub(super) fn begin_part(&mut self) {
+        match self {
+            Item::Message(item) => item.content = vec![TextPart::default()],
+            Item::Reasoning(item) => item.content = vec![ReasoningPart::default()],
+            Item::Compaction(_) | Item::Call(_) => {}
+        }
+    }
+
+    /// Its only part.
+    pub(super) fn part(&self) -> Option<Part> {
+        match self {
+            Item::Message(item) => item.content.first().cloned().map(Part::Text),
+            Item::Reasoning(item) => item.content.first().cloned().map(Part::Reasoning),
+            Item::Compaction(_) | Item::Call(_) => None,
+        }
+    }
+
+    /// Adds text to its part, or arguments of the call that it is.
+    pub(super) fn grow(&mut self, text: &str, logprobs: &[Logprob]) {
+        match self {
+            Item::Message(item) => {
+                for part in &mut item.content {
+                    part.text.push_str(text);
+                    part.logprobs.extend_from_slice(logprobs);
+                }
+            }
+            Item::Reasoning(item) => item.content.iter_mut().for_each(|part| part.text.push_str(text)),
+            Item::Call(item) => item.arguments.push_str(text),
+            Item::Compaction(_) => {}
+        }
+    }
+
+    /// It is complete; with what stands for it, of thoughts that clients keep.
+    pub(super) fn complete(&mut self, seals_thoughts: bool) {
+        let done = ItemStatus::Completed;
+        match self {
+            Item::Message(item) => item.status = done,
+            Item::Call(item) => item.status = done,
+            Item::Reasoning(item) => {
+                item.status = done;
+                let text = item.content.first().filter(|_| seals_thoughts);
+                item.encrypted_content = text.map(|part| sealed(&part.text));
+            }
+            Item::Compaction(_) => {}
+        }
+    }
+}

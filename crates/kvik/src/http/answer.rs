@@ -1,0 +1,56 @@
+//! What answers are made of: types, so that what is sent and what the document of all routes says of it are one thing.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
+
+/// An answer as a value, where something is still chosen from it or it is one of several frames.
+pub(crate) fn value(answer: &impl Serialize) -> Value {
+    serde_json::to_value(answer).expect("the names of an answer's fields are text")
+}
+
+/// A single one as it is, several as an array.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(inline)]
+pub(crate) enum OneOrAll<T> {
+    One(T),
+    All(Vec<T>),
+}
+
+impl<T> From<Vec<T>> for OneOrAll<T> {
+    fn from(mut all: Vec<T>) -> OneOrAll<T> {
+        if all.len() == 1 { OneOrAll::One(all.remove(0)) } else { OneOrAll::All(all) }
+    }
+}
+
+/// Types that have one value, a word, as dialects write it into `object`, `type` and `role`.
+macro_rules! words {
+    ($($(#[$attribute:meta])* $name:ident = $word:literal;)*) => {$(
+        $(#[$attribute])*
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        pub(crate) struct $name;
+
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+                serializer.serialize_str($word)
+            }
+        }
+
+        impl schemars::JsonSchema for $name {
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                schemars::json_schema!({"type": "string", "const": $word})
+            }
+        }
+    )*};
+}
+
+pub(crate) use words;
