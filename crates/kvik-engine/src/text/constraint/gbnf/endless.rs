@@ -2,26 +2,29 @@
 //!
 //! An answer that took such a way could not be finished, so they are taken out before anything is made of the rules.
 
-use super::Term;
 use super::parse::Grammar;
+use super::steps::Steps;
+use super::{GbnfError, Term};
 
 /// The grammar without the ways that never end. Where none ends, nothing is taken out: it is refused later.
-pub(super) fn without_endless(grammar: Grammar) -> Grammar {
-    let ends = rules_that_end(&grammar.rules);
-    Grammar { rules: grammar.rules.into_iter().map(|term| prune(term, &ends)).collect() }
+pub(super) fn without_endless(grammar: Grammar, steps: &Steps) -> Result<Grammar, GbnfError> {
+    let ends = rules_that_end(&grammar.rules, steps)?;
+    Ok(Grammar { rules: grammar.rules.into_iter().map(|term| prune(term, &ends)).collect() })
 }
 
 /// Which rules stand for some text, maybe an empty one.
-fn rules_that_end(rules: &[Term]) -> Vec<bool> {
+fn rules_that_end(rules: &[Term], steps: &Steps) -> Result<Vec<bool>, GbnfError> {
+    let size: usize = rules.iter().map(Term::size).sum();
     let mut ends = vec![false; rules.len()];
     loop {
+        steps.take(2 * size)?;
         let before = ends.iter().filter(|&&ends| ends).count();
         // Both ways, since rules are often written in one order or the other.
         for rule in (0..rules.len()).chain((0..rules.len()).rev()) {
             ends[rule] = ends[rule] || term_ends(&rules[rule], &ends);
         }
         if ends.iter().filter(|&&ends| ends).count() == before {
-            return ends;
+            return Ok(ends);
         }
     }
 }

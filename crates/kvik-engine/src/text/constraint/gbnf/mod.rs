@@ -12,6 +12,7 @@ mod overlap;
 mod parse;
 mod productions;
 mod regular;
+mod steps;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -19,6 +20,7 @@ mod write;
 use chars::CharSet;
 use overlap::Overlap;
 use productions::{Cut, lower};
+use steps::{STEPS_MAX, Steps};
 
 /// Times that lexemes are cut before all are cut into characters.
 const ROUNDS_MAX: usize = 12;
@@ -54,22 +56,27 @@ pub enum GbnfError {
 
 /// The grammar in Lark that accepts what `gbnf` accepts.
 pub fn to_lark(gbnf: &str) -> Result<String, GbnfError> {
-    let rules = regular::Rules::of(endless::without_endless(parse::parse(gbnf)?));
+    to_lark_within(gbnf, &Steps::at_most(STEPS_MAX))
+}
+
+fn to_lark_within(gbnf: &str, steps: &Steps) -> Result<String, GbnfError> {
+    let grammar = endless::without_endless(parse::parse(gbnf)?, steps)?;
+    let rules = regular::Rules::of(grammar, steps)?;
     let mut cut = Cut::default();
-    let mut lowered = lower(&rules, &cut)?;
+    let mut lowered = lower(&rules, &cut, steps)?;
     if rules.is_regular(&Term::Rule(regular::Rules::ROOT)) {
         // Nothing follows its one lexeme.
         return Ok(write::grammar(&rules, &lowered));
     }
     for _ in 0..ROUNDS_MAX {
-        match overlap::find(&rules, &lowered) {
+        match overlap::find(&rules, &lowered, steps)? {
             Overlap::Nothing => return Ok(write::grammar(&rules, &lowered)),
             Overlap::Lexemes(wrong) => cut.add(wrong),
             Overlap::Unknown => break,
         }
-        lowered = lower(&rules, &cut)?;
+        lowered = lower(&rules, &cut, steps)?;
     }
-    Ok(write::grammar(&rules, &lower(&rules, &Cut::Everything)?))
+    Ok(write::grammar(&rules, &lower(&rules, &Cut::Everything, steps)?))
 }
 
 /// A part of a rule.
@@ -99,6 +106,11 @@ impl Term {
             Term::Repeat(term, ..) => std::slice::from_ref(term),
             Term::Text(_) | Term::Class(_) | Term::Rule(_) | Term::Token(_) => &[],
         }
+    }
+
+    /// Terms in it, itself among them.
+    fn size(&self) -> usize {
+        1 + self.parts().iter().map(Term::size).sum::<usize>()
     }
 
     /// Whether some term in it, itself among them, is such a one.

@@ -7,10 +7,11 @@
 
 use std::collections::HashSet;
 
-use super::Term;
 use super::chars::{ByteSet, CharSet};
 use super::productions::{Lowered, Production, Symbol};
 use super::regular::Rules;
+use super::steps::Steps;
+use super::{GbnfError, Term};
 
 /// Maximum steps of one search; beyond it everything is cut.
 const STEPS_MAX: usize = 4_000_000;
@@ -32,13 +33,15 @@ pub(super) enum Overlap {
 }
 
 /// Searches the lexemes of a grammar.
-pub(super) fn find(rules: &Rules, lowered: &Lowered) -> Overlap {
+pub(super) fn find(rules: &Rules, lowered: &Lowered, steps: &Steps) -> Result<Overlap, GbnfError> {
     let mut search = Search { rules, places: Vec::new(), depth: 0, steps: 0 };
-    let Some(wrong) = search.wrong(lowered) else { return Overlap::Unknown };
+    let wrong = search.wrong(lowered);
+    steps.take(search.steps)?;
+    let Some(wrong) = wrong else { return Ok(Overlap::Unknown) };
     let lexemes = wrong.into_iter().map(|lexeme| &lowered.lexemes[lexeme]);
     let lexemes = lexemes.filter(|lexeme| !is_single(&lexeme.term)).map(|lexeme| lexeme.expression.clone());
     let lexemes: Vec<String> = lexemes.collect();
-    if lexemes.is_empty() { Overlap::Nothing } else { Overlap::Lexemes(lexemes) }
+    Ok(if lexemes.is_empty() { Overlap::Nothing } else { Overlap::Lexemes(lexemes) })
 }
 
 /// Whether a lexeme is one character, or a token.
@@ -94,8 +97,9 @@ impl<'a> Search<'a> {
         for lexeme in &lowered.lexemes {
             spans.push(self.span(&lexeme.term)?);
         }
-        let follow =
-            Follow::of(lowered, &|span: usize| self.first_bytes(&spans[span], &lowered.lexemes[span].term));
+        let first = spans.iter().zip(&lowered.lexemes);
+        let first = first.map(|(span, lexeme)| self.first_bytes(span, &lexeme.term)).collect();
+        let follow = Follow::of(lowered, first, &mut |symbols| self.step(symbols))?;
         let mut wrong = HashSet::new();
         for (one, ended) in spans.iter().enumerate() {
             for (two, going) in spans.iter().enumerate() {
@@ -168,6 +172,7 @@ impl<'a> Search<'a> {
 
     /// Lays out the places of a term.
     fn span(&mut self, term: &'a Term) -> Option<Span> {
+        self.step(1)?;
         match term {
             Term::Text(text) => {
                 let spans = text
@@ -251,9 +256,14 @@ struct Follow {
 }
 
 impl Follow {
-    /// Of a grammar whose lexemes have these first bytes.
-    fn of(lowered: &Lowered, first: &dyn Fn(usize) -> ByteSet) -> Follow {
-        let lexemes: Vec<ByteSet> = (0..lowered.lexemes.len()).map(first).collect();
+    /// Of a grammar whose `lexemes` have these first bytes; nothing where `step` allows no more of them.
+    fn of(
+        lowered: &Lowered,
+        lexemes: Vec<ByteSet>,
+        step: &mut dyn FnMut(usize) -> Option<()>,
+    ) -> Option<Follow> {
+        let symbols = lowered.symbols();
+        step(symbols)?;
         let mut begin = Begin {
             lexemes,
             productions: vec![ByteSet::default(); lowered.productions.len()],
@@ -265,7 +275,10 @@ impl Follow {
             .enumerate()
             .rev()
             .fold(false, |new, (i, body)| begin.add(i, body) || new)
-        {}
+        {
+            step(symbols)?;
+        }
+        step(symbols)?;
         let mut after = After {
             lexemes: vec![ByteSet::default(); lowered.lexemes.len()],
             productions: vec![ByteSet::default(); lowered.productions.len()],
@@ -275,8 +288,10 @@ impl Follow {
             .iter()
             .enumerate()
             .fold(false, |new, (i, body)| after.add(&begin, i, body) || new)
-        {}
-        Follow { lexemes: after.lexemes }
+        {
+            step(symbols)?;
+        }
+        Some(Follow { lexemes: after.lexemes })
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::expression::expression;
 use super::regular::Rules;
+use super::steps::Steps;
 use super::{CharSet, GbnfError, Term};
 
 /// Maximum symbols of all productions.
@@ -47,6 +48,17 @@ pub(super) struct Lowered {
     pub(super) lexemes: Vec<Lexeme>,
 }
 
+impl Lowered {
+    /// Symbols of all productions, these among them.
+    pub(super) fn symbols(&self) -> usize {
+        let of = |production: &Production| match production {
+            Production::Choice(choices) => 1 + choices.iter().map(|symbols| 1 + symbols.len()).sum::<usize>(),
+            Production::Repeat(..) => 2,
+        };
+        self.productions.iter().map(of).sum()
+    }
+}
+
 /// What a symbol stands for.
 #[derive(Debug)]
 pub(super) enum Production {
@@ -73,8 +85,8 @@ pub(super) struct Lexeme {
 }
 
 /// Writes the rules over lexemes, those in `cut` over smaller ones.
-pub(super) fn lower(rules: &Rules, cut: &Cut) -> Result<Lowered, GbnfError> {
-    let mut lowering = Lowering::new(rules, cut);
+pub(super) fn lower(rules: &Rules, cut: &Cut, steps: &Steps) -> Result<Lowered, GbnfError> {
+    let mut lowering = Lowering::new(rules, cut, steps);
     lowering.lowered.productions.push(Production::Choice(Vec::new()));
     let start = lowering.sequence(&Term::Rule(Rules::ROOT))?;
     lowering.lowered.productions[0] = Production::Choice(vec![start]);
@@ -96,10 +108,11 @@ struct Lowering<'a> {
     open: Vec<usize>,
     of_expression: HashMap<String, usize>,
     symbols: usize,
+    steps: &'a Steps,
 }
 
 impl<'a> Lowering<'a> {
-    fn new(rules: &'a Rules, cut: &'a Cut) -> Lowering<'a> {
+    fn new(rules: &'a Rules, cut: &'a Cut, steps: &'a Steps) -> Lowering<'a> {
         Lowering {
             rules,
             cut,
@@ -108,6 +121,7 @@ impl<'a> Lowering<'a> {
             open: Vec::new(),
             of_expression: HashMap::new(),
             symbols: 0,
+            steps,
         }
     }
 
@@ -155,6 +169,7 @@ impl<'a> Lowering<'a> {
 
     /// The lexeme of a regular term that is not cut.
     fn lexeme(&mut self, term: &Term) -> Result<Option<Vec<Symbol>>, GbnfError> {
+        self.steps.take(term.size())?;
         if !self.rules.is_regular(term) {
             return Ok(None);
         }

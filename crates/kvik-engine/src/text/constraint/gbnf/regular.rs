@@ -1,7 +1,8 @@
 //! Which rules are regular: those that refer to regular rules, and to themselves at their end only.
 
-use super::Term;
 use super::parse::Grammar;
+use super::steps::Steps;
+use super::{GbnfError, Term};
 
 /// Maximum terms inside each other in one rule: llguidance reads 30 pairs of parentheses inside each other.
 const NESTED_MAX: usize = 20;
@@ -19,15 +20,15 @@ pub(super) struct Rules {
 
 impl Rules {
     /// Reads what is to be known from the rules.
-    pub(super) fn of(grammar: Grammar) -> Rules {
+    pub(super) fn of(grammar: Grammar, steps: &Steps) -> Result<Rules, GbnfError> {
         let count = grammar.rules.len();
         let (nullable, productive) = (Vec::new(), Vec::new());
         let mut rules = Rules { terms: grammar.rules, regular: vec![false; count], nullable, productive };
-        rules.find_regular();
+        rules.find_regular(steps)?;
         rules.flatten();
-        rules.find_nullable();
-        rules.find_productive();
-        rules
+        rules.find_nullable(steps)?;
+        rules.find_productive(steps)?;
+        Ok(rules)
     }
 
     /// The rule that the whole answer follows.
@@ -74,7 +75,7 @@ impl Rules {
     }
 
     /// Rules become regular when the last rule that they refer to has.
-    fn find_regular(&mut self) {
+    fn find_regular(&mut self, steps: &Steps) -> Result<(), GbnfError> {
         let mut users: Vec<Vec<usize>> = vec![Vec::new(); self.count()];
         let mut missing = vec![0usize; self.count()];
         for (rule, term) in self.terms.iter().enumerate() {
@@ -89,7 +90,7 @@ impl Rules {
         }
         let mut ready: Vec<usize> = (0..self.count()).filter(|&rule| missing[rule] == 0).collect();
         while let Some(rule) = ready.pop() {
-            if !self.become_regular(rule) {
+            if !self.become_regular(rule, steps)? {
                 continue;
             }
             for &user in &users[rule] {
@@ -99,20 +100,21 @@ impl Rules {
                 }
             }
         }
+        Ok(())
     }
 
     /// Takes a rule whose other references are regular for regular, if it is.
-    fn become_regular(&mut self, rule: usize) -> bool {
+    fn become_regular(&mut self, rule: usize, steps: &Steps) -> Result<bool, GbnfError> {
         if self.terms[rule].any(&|part| matches!(part, Term::Token(_))) {
-            return false;
+            return Ok(false);
         }
         if refers(&self.terms[rule], rule) {
-            let Some(ends) = ends(&self.terms[rule], rule) else { return false };
-            let Some(term) = ends.repeated() else { return false };
+            let ends = ends(&self.terms[rule], rule, steps)?;
+            let Some(term) = ends.and_then(Ends::repeated) else { return Ok(false) };
             self.terms[rule] = term;
         }
         self.regular[rule] = true;
-        true
+        Ok(true)
     }
 
     /// Moves what is nested deeply into rules of its own.
@@ -139,26 +141,37 @@ impl Rules {
         }
     }
 
-    fn find_nullable(&mut self) {
+    fn find_nullable(&mut self, steps: &Steps) -> Result<(), GbnfError> {
         self.nullable = vec![false; self.count()];
+        let size = self.size();
         while let Some(rule) =
             self.first(|rules, rule| !rules.nullable[rule] && rules.is_nullable(&rules.terms[rule]))
         {
+            steps.take(2 * size)?;
             for rule in (0..=rule).rev().chain(rule..self.count()) {
                 self.nullable[rule] |= self.is_nullable(&self.terms[rule]);
             }
         }
+        Ok(())
     }
 
-    fn find_productive(&mut self) {
+    fn find_productive(&mut self, steps: &Steps) -> Result<(), GbnfError> {
         self.productive = vec![false; self.count()];
+        let size = self.size();
         while let Some(rule) =
             self.first(|rules, rule| !rules.productive[rule] && !rules.is_empty(&rules.terms[rule]))
         {
+            steps.take(2 * size)?;
             for rule in (0..=rule).rev().chain(rule..self.count()) {
                 self.productive[rule] |= !self.is_empty(&self.terms[rule]);
             }
         }
+        Ok(())
+    }
+
+    /// Terms in all rules.
+    fn size(&self) -> usize {
+        self.terms.iter().map(Term::size).sum()
     }
 
     /// The first rule that is such a one.
@@ -195,27 +208,28 @@ impl Ends {
 }
 
 /// The ways through a term of `rule`; nothing where the rule stands elsewhere than at their end.
-fn ends(term: &Term, rule: usize) -> Option<Ends> {
+fn ends(term: &Term, rule: usize, steps: &Steps) -> Result<Option<Ends>, GbnfError> {
+    steps.take(term.size())?;
     if !refers(term, rule) {
-        return Some(Ends { again: Vec::new(), last: vec![term.clone()] });
+        return Ok(Some(Ends { again: Vec::new(), last: vec![term.clone()] }));
     }
-    match term {
+    Ok(match term {
         Term::Rule(_) => Some(Ends { again: vec![Term::Sequence(Vec::new())], last: Vec::new() }),
         Term::Choice(terms) => {
             let mut all = Ends { again: Vec::new(), last: Vec::new() };
             for term in terms {
-                let ends = ends(term, rule)?;
+                let Some(ends) = ends(term, rule, steps)? else { return Ok(None) };
                 all.again.extend(ends.again);
                 all.last.extend(ends.last);
             }
             Some(all)
         }
         Term::Sequence(terms) => {
-            let (end, before) = terms.split_last()?;
+            let Some((end, before)) = terms.split_last() else { return Ok(None) };
             if before.iter().any(|term| refers(term, rule)) {
-                return None;
+                return Ok(None);
             }
-            let ends = ends(end, rule)?;
+            let Some(ends) = ends(end, rule, steps)? else { return Ok(None) };
             let after = |ways: Vec<Term>| match ways.is_empty() {
                 true => Vec::new(),
                 false => vec![Term::Sequence([before, &[Term::Choice(ways)]].concat())],
@@ -223,10 +237,10 @@ fn ends(term: &Term, rule: usize) -> Option<Ends> {
             Some(Ends { again: after(ends.again), last: after(ends.last) })
         }
         Term::Repeat(term, 0, Some(1)) => {
-            let mut ends = ends(term, rule)?;
+            let Some(mut ends) = ends(term, rule, steps)? else { return Ok(None) };
             ends.last.push(Term::Sequence(Vec::new()));
             Some(ends)
         }
         _ => None,
-    }
+    })
 }
