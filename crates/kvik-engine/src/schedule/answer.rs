@@ -96,6 +96,13 @@ impl Answer {
         (!forced.is_empty()).then_some(forced)
     }
 
+    /// Looks for such tokens, if somebody has asked for them before.
+    pub(super) fn look_ahead(&mut self) {
+        if let Some(guide) = &mut self.guide {
+            guide.look_ahead();
+        }
+    }
+
     /// Chooses the next token from `logits`, shape `[vocab]`.
     pub(super) fn advance(
         &mut self,

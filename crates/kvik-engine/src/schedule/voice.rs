@@ -83,8 +83,14 @@ impl Turn<'_> {
                 .is_ok_and(|step| step.end.is_none() && step.token.is_some() && step.token == drafted);
             self.said.push(said);
             if !goes_on {
-                return;
+                break;
             }
+        }
+        let goes_on = |said: &&mut Said| matches!(said, Ok(step) if step.end.is_none());
+        if let Some(last) = self.said.last_mut().filter(goes_on)
+            && let Err(error) = contain(|| self.answer.look_ahead())
+        {
+            *last = Err(error);
         }
     }
 }

@@ -41,6 +41,8 @@ enum Ahead {
     Behind {
         matcher: Box<Matcher>,
         unread: Vec<TokenId>,
+        /// The text that must come after them, in tokens, once it has looked.
+        forced: Option<Vec<TokenId>>,
         /// It is as large as the grammar, and counts as one more.
         _charge: Option<MemoryCharge>,
     },
@@ -91,8 +93,9 @@ impl Guide {
         let _watched = matcher.cancellation_handle().map(|handle| watch.over(handle));
         matcher.consume_token(token).map_err(|error| describe(matcher, &error.to_string()))?;
         let is_complete = matcher.is_stopped();
-        if let Ahead::Behind { unread, .. } = &mut self.ahead {
+        if let Ahead::Behind { unread, forced, .. } = &mut self.ahead {
             unread.push(token);
+            *forced = None;
         }
         Ok(is_complete)
     }
@@ -101,24 +104,34 @@ impl Guide {
     /// tokens.
     pub fn forced(&mut self, most: usize) -> Vec<kvik_cache::Token> {
         if let Ahead::Unasked = self.ahead {
-            self.ahead = self.look_ahead();
+            self.ahead = self.second_parser();
         }
-        let Ahead::Behind { matcher, unread, .. } = &mut self.ahead else { return Vec::new() };
+        self.look_ahead();
+        let Ahead::Behind { forced: Some(tokens), .. } = &self.ahead else { return Vec::new() };
+        tokens[..most.min(tokens.len())].to_vec()
+    }
+
+    /// Looks for text that must come next, if anybody has asked for it before: whoever chose a token does that for who
+    /// will ask, beside the other answers.
+    pub fn look_ahead(&mut self) {
+        let Ahead::Behind { matcher, unread, forced, .. } = &mut self.ahead else { return };
+        if forced.is_some() {
+            return;
+        }
         let _watched = matcher.cancellation_handle().map(|handle| self.grammar.watch.over(handle));
         let read = matcher.consume_tokens(unread);
         unread.clear();
         let text = matcher.compute_ff_bytes();
         if read.is_err() || matcher.is_error() {
             self.ahead = Ahead::Failed;
-            return Vec::new();
+            return;
         }
-        let (mut tokens, _) = self.grammar.tokens.tokenize_bytes_marker(&text);
-        tokens.truncate(most);
-        tokens
+        let (tokens, _) = self.grammar.tokens.tokenize_bytes_marker(&text);
+        *forced = Some(tokens);
     }
 
     /// The second parser; none where the memory of constraints does not suffice for it.
-    fn look_ahead(&self) -> Ahead {
+    fn second_parser(&self) -> Ahead {
         let shared = self.grammar.charge.lock().unwrap_or_else(PoisonError::into_inner);
         let charge = shared.as_ref().map(MemoryCharge::once_more);
         drop(shared);
@@ -126,7 +139,12 @@ impl Guide {
             return Ahead::Failed;
         }
         let matcher = self.matcher.as_ref().map_or_else(|| self.grammar.fork(), Matcher::deep_clone);
-        Ahead::Behind { matcher: Box::new(matcher), unread: Vec::new(), _charge: charge.flatten() }
+        Ahead::Behind {
+            matcher: Box::new(matcher),
+            unread: Vec::new(),
+            forced: None,
+            _charge: charge.flatten(),
+        }
     }
 
     /// A copy with its own lexer caches, for another choice.
@@ -139,6 +157,12 @@ impl Guide {
     #[cfg(test)]
     pub(super) fn charge(&self, charge: MemoryCharge) {
         self.grammar.charge.lock().unwrap().replace(charge);
+    }
+
+    /// Whether it has looked for what must come next since the last token.
+    #[cfg(test)]
+    pub(super) fn has_looked_ahead(&self) -> bool {
+        matches!(self.ahead, Ahead::Behind { forced: Some(_), .. })
     }
 
     /// Whether both share one compiled grammar.

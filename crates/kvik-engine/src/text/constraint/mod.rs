@@ -322,6 +322,24 @@ b: "b"*"#
         }
     }
 
+    /// Whoever chooses tokens looks ahead for who asks, once somebody has.
+    #[test]
+    fn the_answer_to_what_must_come_is_there_before_the_question() {
+        let constraint = Constraint::Regex("x\\{\"true\":(1|2)\\}".into());
+        let (mut asked, mut unasked) =
+            (compiler().compile(&constraint).unwrap(), compiler().compile(&constraint).unwrap());
+        asked.forced(20);
+        for byte in *b"x{\"true\":1}" {
+            for guide in [&mut asked, &mut unasked] {
+                guide.accept(Token::from(byte)).unwrap();
+                assert!(!guide.has_looked_ahead());
+                guide.look_ahead();
+            }
+            assert!(asked.has_looked_ahead() && !unasked.has_looked_ahead());
+            assert_eq!(asked.forced(20), unasked.fork().forced(20));
+        }
+    }
+
     #[test]
     fn a_fork_is_independent() {
         let mut one = compiler().compile(&Constraint::Regex("ab|cd".into())).unwrap();
