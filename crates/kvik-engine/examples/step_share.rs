@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let threads: usize = args.next().map_or(Ok(performance_cores()), |text| text.parse())?;
     let bench = Bench::open(&PathBuf::from(path), tokens, threads)?;
     for sequences in counts {
-        println!("\n{sequences} sequences            model       outside   longest   share");
+        println!("\n{sequences} sequences                 model       outside   longest   share");
         for case in cases().iter().filter(|case| case.name.contains(&only)) {
             bench.measure(sequences, case)?.print(case.name);
         }
@@ -77,6 +77,12 @@ fn cases() -> Vec<Case> {
         sure: false,
     };
     let letters = Constraint::Regex("[a-z ]{400}".to_owned());
+    let object = serde_json::json!({"type": "object", "properties": {"text": {"type": "string", "minLength": 400}}, "required": ["text"]});
+    let constrained = |name, sampling, constraint: &Constraint| Case {
+        constraint: Some(constraint.clone()),
+        ..case(name, sampling)
+    };
+    let object = Constraint::JsonSchema(object);
     vec![
         case("greedy", &greedy),
         Case { drafts: true, ..case("greedy, drafts", &greedy) },
@@ -84,7 +90,11 @@ fn cases() -> Vec<Case> {
         case("top-p 0.95", &top_p),
         Case { sure: true, ..case("top-p 0.95, sure", &top_p) },
         case("top-k 40, top-p 0.95", &top_k),
-        Case { constraint: Some(letters), ..case("greedy, constraint", &greedy) },
+        constrained("greedy, constraint", &greedy, &letters),
+        Case { drafts: true, ..constrained("greedy, constraint, drafts", &greedy, &letters) },
+        constrained("warm, constraint", &warm, &letters),
+        constrained("greedy, schema", &greedy, &object),
+        Case { drafts: true, ..constrained("greedy, schema, drafts", &greedy, &object) },
     ]
 }
 
@@ -275,7 +285,7 @@ impl Share {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         let share = 100.0 * ms(self.outside) / (ms(self.outside) + ms(self.model)).max(f64::MIN_POSITIVE);
         println!(
-            "  {name:<21} {:8.2} ms {:8.3} ms {:6.2} ms {share:6.2}%   of {} steps",
+            "  {name:<26} {:8.2} ms {:8.3} ms {:6.2} ms {share:6.2}%   of {} steps",
             ms(self.model) / steps,
             ms(self.outside) / steps,
             ms(self.longest),
