@@ -55,12 +55,21 @@ impl EngineConfig {
         Namespaces { model: self.model_digest, kv_format: &self.kv_format, adapter: None }
     }
 
-    /// Maximum rows of a batch: a decode row for each sequence, prefill, and what the background gets
-    /// beside them.
+    /// Maximum rows of a batch: a decode row for each sequence, prefill, drafts of those that decode beside it, and what
+    /// the background gets beside them.
     pub fn batch_rows_max(&self) -> usize {
-        let others = self.parallel_max
-            + self.prefill_rows_max.max(self.prefill_rows_mixed_max).max(self.draft_rows_max);
+        let mixed = self.prefill_rows_mixed_max + self.draft_rows_max;
+        let others = self.parallel_max + self.prefill_rows_max.max(mixed);
         others + background_rows_max(others)
+    }
+
+    /// Maximum rows that drafts add to a step of `rows` rows, `decoding` of which decode. Beside prompts of others they get
+    /// what the background gets beside others: a sixteenth, and what fills the step's last group.
+    pub(crate) fn draft_rows_beside(&self, rows: usize, decoding: usize) -> usize {
+        match rows > decoding {
+            true => self.draft_rows_max.min(background_rows(rows)),
+            false => self.draft_rows_max,
+        }
     }
 }
 

@@ -52,6 +52,40 @@ fn an_answer_is_drafted_from_what_was_answered_before_and_only_to_whom_it_belong
     assert_eq!(ask(&mut world, &asked), (plain, 0), "what is dropped is not remembered");
 }
 
+/// Steps that an answer takes which was given before, while prompts of others are read; after each step how many of those
+/// are; and the most rows of a step with both. With so many rows of drafts at most.
+fn beside_prompts(draft_rows_max: usize) -> (usize, Vec<usize>, usize) {
+    let mut world = World::new(EngineConfig { draft_rows_max, ..config() }, 2000);
+    let asked = Request { ignore_eos: true, ..request(prompt(1, 40), 100) };
+    ask(&mut world, &asked);
+    let stream = world.submit(asked.clone());
+    world.step();
+    let prompts: Vec<Client> = (2..6).map(|seed| world.submit(request(prompt(seed, 1000), 1))).collect();
+    let (mut steps, mut read, mut rows_max) = (0, Vec::new(), 0);
+    while !prompts.iter().all(Client::has_ended) {
+        let (both, rows) = (!stream.has_ended(), world.rows());
+        world.step();
+        if both {
+            steps += 1;
+            rows_max = rows_max.max(world.rows() - rows);
+        }
+        read.push(prompts.iter().filter(|client| client.has_ended()).count());
+    }
+    assert_eq!(stream.answer().unwrap().choices, solo(&asked).choices);
+    (steps, read, rows_max)
+}
+
+#[test]
+fn drafts_go_on_beside_prompts_of_others_within_their_share() {
+    let (plain, plain_read, plain_rows) = beside_prompts(0);
+    let (drafted, read, rows) = beside_prompts(16);
+    assert!(drafted * 2 < plain, "{drafted} steps instead of {plain}");
+    assert!(read.len() <= plain_read.len(), "no prompt waits a step for them");
+    assert!(read.iter().zip(&plain_read).all(|(with, without)| with >= without), "{read:?} {plain_read:?}");
+    let share = plain_rows / 16 + 4;
+    assert!((plain_rows + 1..=plain_rows + share).contains(&rows), "{rows} rows instead of {plain_rows}");
+}
+
 #[test]
 fn nothing_is_indexed_where_nothing_is_drafted() {
     let mut world = World::new(EngineConfig { draft_rows_max: 0, ..config() }, 200);

@@ -21,24 +21,28 @@ impl Scheduler {
         Ok(())
     }
 
-    /// What sequences may go on with, `[running]`, when none of them reads a prompt. Blocks for it are there. The background
-    /// changes nothing for others: nothing is drafted for it beside them, and it may read.
-    pub(super) fn draft(&mut self) -> Vec<Draft> {
-        let mut drafts = vec![Draft::default(); self.running.len()];
+    /// What sequences may go on with, `[running]`, beside these `rows` of each. Blocks for it are there. Beside a prompt of
+    /// somebody else drafts get a small share of the step, and the draft model is not asked: the prompt would wait for
+    /// its passes. The background changes nothing for others: nothing is drafted for it beside them, and it may read.
+    pub(super) fn draft(&mut self, rows: &[usize]) -> Vec<Draft> {
+        let mut drafts = vec![Draft::default(); rows.len()];
         let among = if self.running.foreground() > 0 { self.running.foreground() } else { drafts.len() };
-        let decodes = self.running.iter().take(among).all(|sequence| sequence.due() <= 1);
-        if self.config.draft_rows_max == 0 || !decodes {
+        let decoding = self.running.iter().take(among).filter(|sequence| sequence.due() == 1).count();
+        if self.config.draft_rows_max == 0 || decoding == 0 {
             return drafts;
         }
-        let rows = self.running.iter().take(among).filter(|sequence| sequence.due() == 1).count();
         for (index, draft) in drafts.iter_mut().enumerate().take(among) {
             let most = self.running[index].draft_max().min(DRAFT_MAX);
             if most > 0 {
                 *draft = self.find_draft(index, most);
             }
         }
-        self.ask_model(rows, &mut drafts[..among]);
-        let lengths = self.drafting.lengths(rows, &drafts, self.config.draft_rows_max);
+        let rows: usize = rows[..among].iter().sum();
+        if rows == decoding {
+            self.ask_model(rows, &mut drafts[..among]);
+        }
+        let rows_max = self.config.draft_rows_beside(rows, decoding);
+        let lengths = self.drafting.lengths(rows, decoding, &drafts, rows_max);
         for (index, (draft, len)) in drafts.iter_mut().zip(lengths).enumerate() {
             let Sequence { id, ref tokens, .. } = self.running[index];
             let has_room = len > 0 && self.ram.cache.reserve(id, tokens.len() + len).is_ok();

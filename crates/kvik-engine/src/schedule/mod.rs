@@ -74,7 +74,7 @@ use disk::{Disk, DiskSetup, Fetch};
 use draft::{DraftModel, Drafting};
 use idle::Idle;
 use kept_parts::KeptParts;
-use plan::Plan;
+use plan::{Plan, divide_rows};
 use queue::Queue;
 use ram::Ram;
 use results::Results;
@@ -183,8 +183,9 @@ impl Scheduler {
         self.forget(runner);
         self.grow_and_admit(runner);
         self.end_stored();
-        let drafts = self.draft();
-        Plan::new(&self.running, &self.turns, &self.config, drafts)
+        let rows = divide_rows(&self.running, &self.turns, &self.config);
+        let drafts = self.draft(&rows);
+        Plan::new(&self.running, &rows, drafts)
     }
 
     /// Hands what was computed to the disk, and ends the sequences and the requests that are done.

@@ -56,11 +56,10 @@ pub(super) enum Kind {
 }
 
 impl Plan {
-    /// The rows that the running sequences get in one step, and behind those of each what is drafted for it.
-    pub(super) fn new(running: &Running, turns: &Turns, config: &EngineConfig, drafts: Vec<Draft>) -> Plan {
+    /// `rows` of each running sequence, and behind them what is drafted for it.
+    pub(super) fn new(running: &Running, rows: &[usize], drafts: Vec<Draft>) -> Plan {
         let mut plan = Plan::default();
-        let rows = divide_rows(running, turns, config).into_iter().zip(drafts);
-        for (index, (rows, draft)) in rows.enumerate() {
+        for (index, (&rows, draft)) in rows.iter().zip(drafts).enumerate() {
             if rows > 0 {
                 plan.add(index, rows, &running[index]);
                 plan.add_draft(draft);
@@ -168,8 +167,8 @@ impl Plan {
     }
 }
 
-/// Rows for each running sequence.
-fn divide_rows(running: &Running, turns: &Turns, config: &EngineConfig) -> Vec<usize> {
+/// Rows for each running sequence, without those of drafts.
+pub(super) fn divide_rows(running: &Running, turns: &Turns, config: &EngineConfig) -> Vec<usize> {
     let missing: Vec<usize> = running.iter().map(Sequence::due).collect();
     let foreground = running.foreground();
     if missing[..foreground].iter().all(|&missing| missing == 0) {
@@ -263,7 +262,8 @@ mod tests {
             kv_heads: vec![1],
             calibration: None,
         };
-        let plan = Plan::new(&running, &turns, &config, vec![Draft::default(); running.len()]);
+        let divided = divide_rows(&running, &turns, &config);
+        let plan = Plan::new(&running, &divided, vec![Draft::default(); running.len()]);
         assert_eq!(plan.rows.len(), plan.spans.iter().map(|span| span.rows).sum::<usize>());
         let mut rows = vec![0; missing.len()];
         plan.spans.iter().for_each(|span| rows[span.index] = span.rows);

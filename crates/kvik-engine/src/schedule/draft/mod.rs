@@ -165,8 +165,15 @@ impl Drafting {
         best.unwrap_or_else(|| usize::from(len.is_multiple_of(TRY_AGAIN)))
     }
 
-    /// How many tokens of each draft to compute beside `rows` others, `drafts_max` in all: of each so many.
-    pub(super) fn lengths(&self, rows: usize, drafts: &[Draft], drafts_max: usize) -> Vec<usize> {
+    /// How many tokens of each draft to compute beside `rows` others, `drafts_max` in all: of each so many. `decoding` of
+    /// the rows are the next tokens of sequences, which is what drafts make more of; the others are of prompts.
+    pub(super) fn lengths(
+        &self,
+        rows: usize,
+        decoding: usize,
+        drafts: &[Draft],
+        drafts_max: usize,
+    ) -> Vec<usize> {
         let mut tokens: Vec<(f64, usize)> = Vec::new();
         for (index, Draft { tokens: drafted, likely, .. }) in drafts.iter().enumerate() {
             tokens.extend((1..=drafted.len()).map(|position| (likely.powi(position as i32), index)));
@@ -174,8 +181,8 @@ impl Drafting {
         // A token is never likelier than the one before it, and stands behind it where they are the same.
         tokens.sort_by(|a, b| b.0.total_cmp(&a.0));
         tokens.truncate(drafts_max);
-        let plain = rows as f64 / self.cost.of(rows);
-        let (mut best, mut best_len, mut expected) = (plain * GAIN_MIN, 0, rows as f64);
+        let plain = decoding as f64 / self.cost.of(rows);
+        let (mut best, mut best_len, mut expected) = (plain * GAIN_MIN, 0, decoding as f64);
         for (count, (likely, _)) in (1..).zip(&tokens) {
             expected += likely;
             let fills = (rows + count).is_multiple_of(ROWS_AT_A_TIME) || count == tokens.len();
@@ -197,7 +204,7 @@ mod tests {
     /// What becomes of drafts of so many tokens that are so likely.
     fn lengths(drafting: &Drafting, rows: usize, drafts: &[(usize, f64)], drafts_max: usize) -> Vec<usize> {
         let draft = |&(len, likely)| Draft { tokens: vec![7; len], likely, ..Draft::default() };
-        drafting.lengths(rows, &drafts.iter().map(draft).collect::<Vec<_>>(), drafts_max)
+        drafting.lengths(rows, rows, &drafts.iter().map(draft).collect::<Vec<_>>(), drafts_max)
     }
 
     #[test]
@@ -215,6 +222,16 @@ mod tests {
         slow.note(4, Duration::from_millis(40));
         slow.note(16, Duration::from_millis(160));
         assert_eq!(lengths(&slow, 1, &[(15, 0.9)], 32), [0], "rows that cost as much as steps");
+    }
+
+    /// A step of 65 rows, 64 of them of a prompt: drafts are worth it for the one sequence that decodes.
+    #[test]
+    fn beside_prompts_drafts_are_weighed_by_those_that_decode() {
+        let lengths = |likely| {
+            let draft = Draft { tokens: vec![7; 15], likely, ..Draft::default() };
+            Drafting::default().lengths(65, 1, &[draft], 7)
+        };
+        assert_eq!([0.95, 0.3, 0.02].map(lengths), [[7], [3], [0]], "3 fill a group that is computed anyway");
     }
 
     #[test]
