@@ -2,11 +2,12 @@
 """What drafts are worth: the same answers with and without them, in turns.
 
     bench/speculation.py --model MODEL.gguf [--rounds 5] [--parallel 1] [--columns "none lookup lookup,tree"]
-        [--llama-server PATH --columns "none lookup llama:none llama:ngram-simple"]
+        [--llama-server PATH --columns "none lookup llama:none llama:ngram-simple"] [--reading 1000 --answer-tokens 96]
 
 A model that was never trained says nothing that could be drafted. So answers are forced: a grammar names the tokens of a
 text one by one, and a drafted token counts where it is the text's. What a step costs is the model's, what is drawn is the
-text's. What the grammar itself drafts would be all of it, so that source stays off. Texts are made of this repository's own, always the same: edits of code, records as JSON, calls of tools, summaries,
+text's. What the grammar itself drafts would be all of it, so that source stays off. With `--reading` another client has
+long prompts read all the time, and what one of them takes is printed too. Texts are made of this repository's own, always the same: edits of code, records as JSON, calls of tools, summaries,
 and talk that repeats nothing. Prints tokens a second and tokens a step, medians over the rounds; answers are compared
 token by token.
 """
@@ -19,13 +20,12 @@ import random
 import re
 import statistics
 import sys
+import threading
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 from server import Server  # noqa: E402
-
-ANSWER_TOKENS = 256
-
 
 def read(path, start, length):
     return "".join((ROOT / path).read_text().splitlines(keepends=True)[start:start + length])
@@ -83,18 +83,44 @@ def ask(server, prompt, forced):
     return answer.json
 
 
-def run(server, kind, args):
-    """Tokens a second and tokens a step of some requests at a time."""
+class Reader:
+    """Another client, which has prompts of so many tokens read one after the other while this is open. None is known."""
+
+    def __init__(self, server, tokens, dice):
+        self.server, self.tokens, self.dice = server, tokens, dice
+        self.seconds, self.stops = [], threading.Event()
+        self.thread = threading.Thread(target=self.read)
+
+    def read(self):
+        while self.tokens and not self.stops.is_set():
+            prompt = [self.dice.randrange(1000, 30_000) for _ in range(self.tokens)]
+            started = time.perf_counter()
+            answer = self.server.post("/completion", {"prompt": prompt, "n_predict": 1, "cache_prompt": False})
+            assert answer.status == 200, answer.text
+            if not self.stops.is_set():
+                self.seconds.append(time.perf_counter() - started)
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stops.set()
+        self.thread.join()
+
+
+def run(server, kind, args, dice):
+    """What some requests at a time said, their tokens a second and a step, and the seconds of each prompt read beside."""
     pairs = [KINDS[kind](random.Random(seed)) for seed in range(args.parallel)]
-    forced = [tokens(server, answer)[:ANSWER_TOKENS] for _, answer in pairs]
-    with concurrent.futures.ThreadPoolExecutor(args.parallel) as pool:
+    forced = [tokens(server, answer)[:args.answer_tokens] for _, answer in pairs]
+    with Reader(server, args.reading, dice) as reader, concurrent.futures.ThreadPoolExecutor(args.parallel) as pool:
         answers = list(pool.map(lambda pair: ask(server, *pair), [(prompt, ids) for (prompt, _), ids in zip(pairs, forced)]))
     said = [answer["tokens"] for answer in answers]
     timings = [answer["timings"] for answer in answers]
     drawn = sum(timing["predicted_n"] - 1 for timing in timings)
     steps = drawn - sum(timing.get("draft_n_accepted", 0) for timing in timings)
     seconds = max(timing["predicted_ms"] for timing in timings) / 1e3
-    return said, drawn / seconds, drawn / max(steps, 1)
+    return said, drawn / seconds, drawn / max(steps, 1), reader.seconds
 
 
 class LlamaServer(Server):
@@ -121,6 +147,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--parallel", type=int, default=1, help="requests at a time")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--answer-tokens", type=int, default=256)
+    parser.add_argument("--reading", type=int, default=0, help="tokens of the prompts that another client has read meanwhile")
     parser.add_argument("--columns", default="none lookup", help="what takes turns: values of --speculate, or of llama-server's"
                         " --spec-type as llama:ngram-mod. A tree, or a pool of n-grams, knows each answer from the round before")
     parser.add_argument("--kinds", default=",".join(KINDS), help="of answers, as \"code edit,chat\"")
@@ -135,16 +163,21 @@ def main():
 
 
 def compare(servers, kind, args):
-    rates, said, per_step = {column: [] for column in servers}, {}, {}
+    rates, reads = {column: [] for column in servers}, {column: [] for column in servers}
+    said, per_step, dice = {}, {}, random.Random(kind)
     for round_ in range(args.rounds + 1):
         for column, server in servers.items():
-            said[column], rate, per_step[column] = run(server, kind, args)
+            said[column], rate, per_step[column], seconds = run(server, kind, args, dice)
             if round_:  # The first one computes the prompts.
                 rates[column].append(rate)
+                reads[column] += seconds
     assert len({str(answers) for answers in said.values()}) == 1, f"{kind}: the answers differ"
     medians = {column: statistics.median(rates[column]) for column in servers}
     cells = (f"{medians[column]:15.1f}{per_step[column]:7.2f}" for column in servers)
     print(f"{kind:18}" + "".join(cells), flush=True)
+    if args.reading:
+        cells = (f"{statistics.median(reads[column]):22.2f}" for column in servers)
+        print(f"{'  s for a prompt':18}" + "".join(cells), flush=True)
 
 
 if __name__ == "__main__":
