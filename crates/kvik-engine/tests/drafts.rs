@@ -52,6 +52,48 @@ fn an_answer_is_drafted_from_what_was_answered_before_and_only_to_whom_it_belong
     assert_eq!(ask(&mut world, &asked), (plain, 0), "what is dropped is not remembered");
 }
 
+/// A scheduler that finds what the ones before it have stored on a disk, and for which a row costs no time.
+fn life(disk: &MemoryDisk, blocks: usize) -> World {
+    let mut world = disk.life(config(), blocks, 0);
+    world.runner.millis = None;
+    world
+}
+
+#[test]
+fn after_a_restart_an_answer_is_drafted_from_the_disk_and_only_to_whom_it_belongs() {
+    let disk = MemoryDisk::default();
+    let asked = Request { ignore_eos: true, ..request(prompt(1, 40), 100) };
+    let (plain, _) = ask(&mut life(&disk, 200), &asked);
+    let theirs = Request { salt: [2; 16], tenant: TenantId(2), ..asked.clone() };
+    let mut world = life(&disk, 200);
+    assert_eq!(ask(&mut world, &theirs).1, 0, "nobody else's");
+    let private = Request { reuse: false, ..asked.clone() };
+    assert_eq!(ask(&mut world, &private).1, 0, "nobody's");
+    let (again, from_disk) = ask(&mut world, &asked);
+    assert!(again * 3 < plain && from_disk > 60, "{again} steps instead of {plain}, {from_disk} tokens");
+    let read = world.scheduler.disk_stats().unwrap().tier.totals.read;
+    assert!(read <= 3, "{read} blocks were read, which are those of the prompt");
+    // What is dropped is not remembered by the disk either, nor by the next one that reads it.
+    world.scheduler.evict(&asked.prompt[..32], asked.salt);
+    assert_eq!(ask(&mut world, &private).1, 0);
+    drop(world);
+    assert_eq!(ask(&mut life(&disk, 200), &asked).1, 0);
+}
+
+#[test]
+fn an_answer_that_ram_has_evicted_is_drafted_from_the_disk() {
+    let mut world = life(&MemoryDisk::default(), 16);
+    let asked = Request { ignore_eos: true, ..request(prompt(1, 40), 100) };
+    ask(&mut world, &asked);
+    for seed in 2..5 {
+        ask(&mut world, &Request { ignore_eos: true, ..request(prompt(seed, 150), 40) });
+    }
+    let evicted = world.scheduler.cache().stats().totals.evicted;
+    assert!(evicted > 8, "{evicted} blocks are evicted: RAM holds nothing of it");
+    let (steps, from_disk) = ask(&mut world, &asked);
+    assert!(steps < 40 && from_disk > 60, "{steps} steps, {from_disk} tokens");
+}
+
 /// Steps that an answer takes which was given before, while prompts of others are read; after each step how many of those
 /// are; and the most rows of a step with both. With so many rows of drafts at most.
 fn beside_prompts(draft_rows_max: usize) -> (usize, Vec<usize>, usize) {

@@ -6,7 +6,7 @@ use crate::tree::{FollowerIndex, Followers};
 
 impl Cache {
     /// From now on what is published can be found by the tokens before it, which takes 8 bytes for each position of the
-    /// pool and 12 for each block. Nothing may have been published yet.
+    /// pool and 24 for each block. Nothing may have been published yet.
     pub fn index_followers(&mut self) {
         assert_eq!(self.pool.shared(), 0, "the index would not know what is there already");
         let blocks = u32::try_from(self.pool.len()).expect("blocks have ids");

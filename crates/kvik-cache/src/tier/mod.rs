@@ -3,8 +3,8 @@
 //! ```text
 //!   find, place, pin, touch  ──►  residency  ──► slots to write, read, erase
 //!   written, unpinned        ──►      │          (whoever has a disk carries them out)
-//!                            ┌────────┼────────┐
-//!                          index     rank     cost
+//!                    ┌────────┬────┴───┬────────┐
+//!                  index  followers    rank     cost
 //! ```
 //!
 //! | module      | cares about                                        |
@@ -12,11 +12,13 @@
 //! | `record`    | what stands beside a block's bytes, as data        |
 //! | `residency` | which block is in which slot, and in which state   |
 //! | `index`     | finding a block by what it is and what is before it |
+//! | `followers` | what followed the same tokens in stored blocks     |
 //! | `rank`      | the victim when the tier is full                   |
 //! | `lifetime`  | uses, and blocks that have outlived their time     |
 //! | `cost`      | whether loading is faster than computing           |
 
 mod cost;
+mod followers;
 mod index;
 mod lifetime;
 mod rank;

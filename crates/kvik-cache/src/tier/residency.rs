@@ -20,6 +20,7 @@ use super::rank::{DiskShare, Ranks};
 use super::record::{Record, SlotId, Use};
 use crate::hash::Identity;
 use crate::ids::{BLOCK_POSITIONS, Token};
+use crate::tree::FollowerIndex;
 
 /// Seconds after which a use counts half.
 const HALF_LIFE_S: f64 = 24.0 * 3600.0;
@@ -31,6 +32,8 @@ pub struct Tier {
     /// Slots without a record, the next one to be used last.
     free: Vec<SlotId>,
     pub(super) index: Index,
+    /// What followed which tokens, when somebody asks for that.
+    pub(super) followers: Option<FollowerIndex<Identity>>,
     pub(super) ranks: Ranks,
     /// When times to live end, the first to do so first.
     pub(super) expiries: BTreeSet<(u64, SlotId)>,
@@ -137,6 +140,7 @@ impl Tier {
             slots: vec![Slot::default(); slots as usize],
             free: (0..slots).rev().map(SlotId).collect(),
             index: Index::default(),
+            followers: None,
             ranks: Ranks::default(),
             expiries: BTreeSet::new(),
             swept: FxHashSet::default(),
@@ -457,6 +461,7 @@ impl Tier {
     fn hold(&mut self, slot: SlotId, record: Record, state: State) {
         self.slots[slot.index()] = Slot { record: Some(record), state };
         self.index.insert(&record, slot);
+        self.follow(slot);
         self.ranks.add_slot(record.owner);
     }
 
@@ -471,6 +476,7 @@ impl Tier {
     fn forget(&mut self, slot: SlotId) -> bool {
         self.unrank(slot);
         let Some(record) = self.slots[slot.index()].record else { return false };
+        self.unfollow(slot);
         self.slots[slot.index()] = Slot::default();
         self.index.remove(&record);
         self.ranks.remove_slot(record.owner);
@@ -552,7 +558,7 @@ impl Tier {
         if used + dropped + self.free.len() != self.slots.len() {
             return Err(format!("{used} slots in use and {} free ones are not all", self.free.len()));
         }
-        Ok(())
+        self.check_followers()
     }
 }
 

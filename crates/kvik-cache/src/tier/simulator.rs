@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::tests::{Dice, prompt, records, root};
+use super::tests::{Dice, is_over, prompt, records, root};
 use super::*;
 use crate::hash::Identity;
 use crate::ids::Token;
@@ -193,6 +193,8 @@ const IN_FLIGHT_MAX: usize = 6;
 /// The engine, as far as the tier is concerned.
 struct World {
     dice: Dice,
+    /// What is only looked at: it changes no history.
+    looks: Dice,
     tier: Tier,
     disk: Disk,
     now_s: u64,
@@ -200,6 +202,8 @@ struct World {
     seen: VecDeque<(u64, Vec<Token>)>,
     reads: u64,
     kills: u64,
+    /// Times that followers were found.
+    followed: u64,
 }
 
 impl World {
@@ -207,8 +211,10 @@ impl World {
         let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         let slots = 3 + dice.below(30) as usize;
         let room = if dice.below(3) == 0 { 1 + dice.below(slots as u64) as usize } else { slots };
-        let (tier, disk) = (Tier::new(slots as u32), Disk::new(slots, room, faults));
-        World { dice, tier, disk, now_s: 0, seen: VecDeque::new(), reads: 0, kills: 0 }
+        let (mut tier, disk) = (Tier::new(slots as u32), Disk::new(slots, room, faults));
+        tier.index_followers();
+        let (looks, seen) = (Dice(seed), VecDeque::new());
+        World { dice, looks, tier, disk, now_s: 0, seen, reads: 0, kills: 0, followed: 0 }
     }
 
     /// A step of the engine, and some of the disk.
@@ -226,6 +232,7 @@ impl World {
         }
         self.settle();
         self.tier.check().unwrap();
+        self.follow();
     }
 
     /// A prompt comes, new or seen before: what is stored of it is read, the rest is written.
@@ -268,6 +275,33 @@ impl World {
         news.extend(self.tier.touch(&identity, ttl_s, self.now_s));
         let touches = news.into_iter().map(|(slot, use_)| Change::Touch { slot, use_ });
         self.disk.changes.extend(touches);
+    }
+
+    /// What is said to follow tokens stands behind them in a prefix of the same owner that has not outlived its time.
+    fn follow(&mut self) {
+        let known = self.looks.below(self.seen.len() as u64 + 1) as usize;
+        let (owner, mut prompt) = self.seen.get(known).cloned().unwrap_or((0, prompt(&mut self.looks)));
+        prompt.truncate(self.looks.below(prompt.len() as u64 + 1) as usize);
+        let most = 1 + self.looks.below(20) as usize;
+        let Some(found) = self.tier.followers(&root(owner as u8), &prompt, most, self.now_s) else { return };
+        let said = [&prompt[prompt.len() - found.same..], &found.tokens].concat();
+        let holds = |prefix: &Vec<Token>| prefix.windows(said.len()).any(|window| window == said);
+        assert!(self.prefixes(owner).iter().any(holds), "{said:?} is nowhere");
+        assert!(found.tokens.len() <= most);
+        self.followed += 1;
+    }
+
+    /// The tokens up to the end of each block of an owner that has not outlived its time, as far back as they are there.
+    fn prefixes(&self, owner: u64) -> Vec<Vec<Token>> {
+        let own = |(_, record): &(SlotId, &Record)| record.owner == owner && !is_over(record, self.now_s);
+        let blocks = || self.tier.used().filter(own).map(|(_, record)| record);
+        let before = |record: &&Record| blocks().find(|other| other.identity == record.parent);
+        let prefix = |record| {
+            let mut blocks: Vec<&Record> = std::iter::successors(Some(record), before).collect();
+            blocks.reverse();
+            blocks.iter().flat_map(|record| record.tokens.as_slice()).copied().collect()
+        };
+        blocks().map(prefix).collect()
     }
 
     fn erase(&mut self, picked: impl Fn(&Record) -> bool) {
@@ -326,6 +360,7 @@ impl World {
         let (slots, found) = (self.disk.cells.len() as u32, self.disk.kill());
         let (tier, surplus) = Tier::with(slots, found);
         self.tier = tier;
+        self.tier.index_followers();
         for slot in surplus {
             self.disk.changes.push_back(Change::Erase { slot });
         }
@@ -336,7 +371,7 @@ impl World {
     }
 
     /// Lets the disk finish, then takes everything out: every slot is there to be taken.
-    fn end(mut self) -> (u64, u64) {
+    fn end(mut self) -> [u64; 3] {
         for _ in 0..100_000 {
             self.disk.step(&mut self.dice);
             self.settle();
@@ -351,20 +386,21 @@ impl World {
         taken.sort_unstable();
         taken.dedup();
         assert_eq!((taken.len(), self.tier.stats().used), (used, 0), "a slot is kept for nobody");
-        (self.reads, self.kills)
+        [self.reads, self.kills, self.followed]
     }
 }
 
 /// Runs worlds with these faults; returns blocks read back and kills survived.
 fn run(faults: Faults) -> (u64, u64) {
-    let mut sums = (0, 0);
+    let mut sums = [0; 3];
     for seed in 1..=80 {
         let mut world = World::new(seed, faults);
         (0..400).for_each(|_| world.step());
-        let (reads, kills) = world.end();
-        sums = (sums.0 + reads, sums.1 + kills);
+        sums.iter_mut().zip(world.end()).for_each(|(sum, count)| *sum += count);
     }
-    sums
+    let [reads, kills, followed] = sums;
+    assert!(followed > 5_000, "followers were found {followed} times");
+    (reads, kills)
 }
 
 #[test]

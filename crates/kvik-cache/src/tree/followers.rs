@@ -1,4 +1,4 @@
-//! What followed the same tokens in the tree: every position by the tokens before it.
+//! What followed the same tokens in a tier: every position by the tokens before it.
 //!
 //! ```text
 //!   … d e f │ g h i …     a place: after a position of a block; the four tokens up to it are its gram
@@ -7,11 +7,15 @@
 //!   earlier[place]                        the one before it
 //! ```
 //!
-//! Flat arrays that are never cleared: 8 bytes for each position and 12 for each block. What is found is compared with
-//! the labels, so an entry whose block has left the tree, or holds something else by now, finds nothing; and a
+//! Flat arrays that are never cleared: 8 bytes for each position, and a link for each block. What is found is compared with
+//! the tokens that blocks hold now, so an entry whose block has left, or holds something else by now, finds nothing; and a
 //! namespace finds its own blocks only.
+//!
+//! The prefix tree has one, whose namespaces are ids, and the tier below RAM another, whose namespaces are the identities
+//! of their roots and whose blocks are numbered by their slots.
 
 use super::labels::Labels;
+use crate::hash::Identity;
 use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, Token};
 
 /// Tokens that must be the same for a place to be found.
@@ -30,30 +34,61 @@ pub struct Followers {
     pub same: usize,
 }
 
-/// The index of the tree's tokens.
+/// Whose blocks are.
+pub(crate) trait Owner: Copy + Eq {
+    /// Spreads the grams of different owners over the index.
+    fn seed(self) -> u32;
+}
+
+impl Owner for NamespaceId {
+    fn seed(self) -> u32 {
+        self.0
+    }
+}
+
+impl Owner for Identity {
+    fn seed(self) -> u32 {
+        let [a, b, c, d, ..] = self.0;
+        u32::from_le_bytes([a, b, c, d])
+    }
+}
+
+/// What blocks hold.
+pub(crate) trait BlockText {
+    /// The tokens of a block; none of one from which nothing is to be found.
+    fn tokens(&self, block: BlockId) -> &[Token];
+}
+
+impl BlockText for Labels {
+    fn tokens(&self, block: BlockId) -> &[Token] {
+        Labels::tokens(self, block)
+    }
+}
+
+/// The index of the tokens of blocks.
 #[derive(Debug)]
-pub(crate) struct FollowerIndex {
+pub(crate) struct FollowerIndex<N> {
     /// Places by the hash of namespace and gram; 0 is none. A power of two of them.
     latest: Vec<u32>,
     /// The place that each took the entry from, shape `[blocks × 16]`.
     earlier: Vec<u32>,
-    /// Shape `[blocks]`.
-    links: Vec<Link>,
+    /// Of the blocks up to the last one that was ever linked.
+    links: Vec<Link<N>>,
 }
 
 /// Where a block stands.
-#[derive(Debug, Clone, Copy)]
-struct Link {
-    /// Whose it is; none when it is not in the tree.
-    namespace: Option<NamespaceId>,
-    /// The block before it, of the same namespace. It is in the tree as long as this one is.
-    before: Option<BlockId>,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Link<N> {
+    /// Whose it is; none when it is not found.
+    pub(crate) namespace: Option<N>,
+    /// The block before it, of the same namespace. It is there as long as this one is.
+    pub(crate) before: Option<BlockId>,
     /// The block that was published last behind it; it may have left since.
     next: Option<BlockId>,
 }
 
-impl Link {
-    const NONE: Link = Link { namespace: None, before: None, next: None };
+impl<N> Link<N> {
+    pub(crate) const NONE: Link<N> = Link { namespace: None, before: None, next: None };
 }
 
 /// After how many positions of which block.
@@ -76,120 +111,144 @@ impl Place {
     }
 }
 
-impl FollowerIndex {
-    /// An index of a pool of so many blocks; none when its positions cannot be numbered.
-    pub(crate) fn new(blocks: u32) -> Option<FollowerIndex> {
+impl<N: Owner> FollowerIndex<N> {
+    /// An index of so many blocks; none when their positions cannot be numbered. Memory is touched as blocks are used.
+    pub(crate) fn new(blocks: u32) -> Option<FollowerIndex<N>> {
         let positions = blocks.checked_mul(BLOCK_POSITIONS as u32)? as usize;
         Some(FollowerIndex {
             latest: vec![0; positions.next_power_of_two()],
             earlier: vec![0; positions],
-            links: vec![Link::NONE; blocks as usize],
+            links: Vec::with_capacity(blocks as usize),
         })
     }
 
     /// Notes blocks that were published behind `before`, if anything of their namespace is before them.
     pub(crate) fn publish(
         &mut self,
-        namespace: NamespaceId,
+        namespace: N,
         mut before: Option<BlockId>,
         blocks: &[BlockId],
-        labels: &Labels,
+        text: &impl BlockText,
     ) {
         for &block in blocks {
-            self.links[block.index()] = Link { namespace: Some(namespace), before, next: None };
-            if let Some(before) = before {
-                self.links[before.index()].next = Some(block);
-            }
-            for positions in 1..=labels.count(block) {
-                self.note(Place { block, positions }, namespace, labels);
-            }
+            self.link(namespace, before, block);
+            self.note(block, text);
             before = Some(block);
         }
     }
 
-    fn note(&mut self, place: Place, namespace: NamespaceId, labels: &Labels) {
-        let Some(gram) = self.gram_before(place, labels) else { return };
-        let slot = self.slot(namespace, &gram);
-        let earlier = std::mem::replace(&mut self.latest[slot], place.entry());
-        self.earlier[place.entry() as usize - 1] = earlier;
+    /// Notes where a block stands: it is not found by its tokens before they are [noted](FollowerIndex::note).
+    pub(crate) fn link(&mut self, namespace: N, before: Option<BlockId>, block: BlockId) {
+        if self.links.len() <= block.index() {
+            self.links.resize(block.index() + 1, Link::NONE);
+        }
+        self.links[block.index()] = Link { namespace: Some(namespace), before, next: None };
+        if let Some(before) = before {
+            self.links[before.index()].next = Some(block);
+        }
     }
 
-    fn gram_before(&self, place: Place, labels: &Labels) -> Option<[Token; GRAM]> {
-        let (mut gram, mut before) = ([0; GRAM], self.tokens_before(place, labels));
+    /// Notes the tokens of a block that is linked, and all before it.
+    pub(crate) fn note(&mut self, block: BlockId, text: &impl BlockText) {
+        let Some(namespace) = self.get(block).namespace else { return };
+        for positions in 1..=text.tokens(block).len() {
+            let place = Place { block, positions };
+            let Some(gram) = self.gram_before(place, text) else { continue };
+            let slot = self.slot(namespace, &gram);
+            let earlier = std::mem::replace(&mut self.latest[slot], place.entry());
+            if earlier != place.entry() {
+                self.earlier[place.entry() as usize - 1] = earlier;
+            }
+        }
+    }
+
+    fn gram_before(&self, place: Place, text: &impl BlockText) -> Option<[Token; GRAM]> {
+        let (mut gram, mut before) = ([0; GRAM], self.tokens_before(place, text));
         for token in gram.iter_mut().rev() {
             *token = before.next()?;
         }
         Some(gram)
     }
 
-    /// Notes that blocks have left the tree.
-    pub(crate) fn remove(&mut self, blocks: &[BlockId]) {
-        blocks.iter().for_each(|block| self.links[block.index()] = Link::NONE);
+    /// Notes that blocks have left.
+    pub(crate) fn remove(&mut self, blocks: impl IntoIterator<Item = BlockId>) {
+        for block in blocks {
+            if let Some(link) = self.links.get_mut(block.index()) {
+                *link = Link::NONE;
+            }
+        }
+    }
+
+    /// Where a block stands.
+    pub(crate) fn get(&self, block: BlockId) -> Link<N> {
+        self.links.get(block.index()).copied().unwrap_or(Link::NONE)
     }
 
     /// What followed the last of `tokens` in a namespace: at most `most` tokens behind that place of the latest ones
     /// before which most tokens are the same.
     pub(crate) fn find(
         &self,
-        namespace: NamespaceId,
+        namespace: N,
         tokens: &[Token],
         most: usize,
-        labels: &Labels,
+        text: &impl BlockText,
     ) -> Option<Followers> {
         let gram = tokens.last_chunk::<GRAM>()?;
         let mut best: Option<(usize, Place)> = None;
         let mut entry = self.latest[self.slot(namespace, gram)];
         for _ in 0..LOOKS_MAX {
             let Some(place) = Place::of(entry) else { break };
-            let same = self.same_before(place, namespace, tokens, labels);
+            let same = self.same_before(place, namespace, tokens, text);
             let is_better = same >= GRAM && best.is_none_or(|(most, _)| same > most);
-            if is_better && self.tokens_after(place, labels).next().is_some() {
+            if is_better && self.tokens_after(place, text).next().is_some() {
                 best = Some((same, place));
             }
             entry = self.earlier[entry as usize - 1];
         }
         let (same, place) = best?;
-        Some(Followers { tokens: self.tokens_after(place, labels).take(most).collect(), same })
+        Some(Followers { tokens: self.tokens_after(place, text).take(most).collect(), same })
     }
 
     /// Tokens before a place that are the same as the last of `tokens`; none when it is not there any more.
-    fn same_before(&self, place: Place, namespace: NamespaceId, tokens: &[Token], labels: &Labels) -> usize {
-        let is_there = self.links[place.block.index()].namespace == Some(namespace);
-        if !is_there || place.positions > labels.count(place.block) {
+    fn same_before(&self, place: Place, namespace: N, tokens: &[Token], text: &impl BlockText) -> usize {
+        let is_there = self.get(place.block).namespace == Some(namespace);
+        if !is_there || place.positions > text.tokens(place.block).len() {
             return 0;
         }
-        let pairs = self.tokens_before(place, labels).zip(tokens.iter().rev());
+        let pairs = self.tokens_before(place, text).zip(tokens.iter().rev());
         pairs.take(SAME_MAX).take_while(|(held, token)| held == *token).count()
     }
 
     /// The tokens before a place, the last one first.
-    fn tokens_before(&self, place: Place, labels: &Labels) -> impl Iterator<Item = Token> {
+    fn tokens_before(&self, place: Place, text: &impl BlockText) -> impl Iterator<Item = Token> {
         let first = (place.block, place.positions);
         let runs = std::iter::successors(Some(first), |&(block, _)| {
-            let before = self.links[block.index()].before?;
-            Some((before, labels.count(before)))
+            let before = self.get(block).before?;
+            let count = text.tokens(before).len();
+            (count > 0).then_some((before, count))
         });
-        runs.flat_map(|(block, count)| labels.tokens(block)[..count].iter().rev().copied())
+        runs.flat_map(|(block, count)| text.tokens(block)[..count].iter().rev().copied())
     }
 
     /// The tokens behind a place, as they were published last.
-    fn tokens_after(&self, place: Place, labels: &Labels) -> impl Iterator<Item = Token> {
+    fn tokens_after(&self, place: Place, text: &impl BlockText) -> impl Iterator<Item = Token> {
         let runs = std::iter::successors(Some((place.block, place.positions)), |&(block, _)| {
-            Some((self.next(block)?, 0))
+            let next = self.next(block)?;
+            (!text.tokens(next).is_empty()).then_some((next, 0))
         });
-        runs.flat_map(|(block, first)| labels.tokens(block)[first..].iter().copied())
+        runs.flat_map(|(block, first)| text.tokens(block)[first..].iter().copied())
     }
 
     /// The block that was published last behind one, while it is there.
     fn next(&self, block: BlockId) -> Option<BlockId> {
-        let next = self.links[block.index()].next?;
-        let link = &self.links[next.index()];
+        let next = self.get(block).next?;
+        let link = self.get(next);
         (link.namespace.is_some() && link.before == Some(block)).then_some(next)
     }
 
-    fn slot(&self, namespace: NamespaceId, gram: &[Token; GRAM]) -> usize {
+    fn slot(&self, namespace: N, gram: &[Token; GRAM]) -> usize {
         let mix = |hash: u64, part: u32| (hash.rotate_left(5) ^ u64::from(part)).wrapping_mul(MIX);
-        let hash = gram.iter().copied().fold(mix(0, namespace.0), mix);
+        let hash = gram.iter().copied().fold(mix(0, namespace.seed()), mix);
         (hash >> 32) as usize & (self.latest.len() - 1)
     }
 }
@@ -206,7 +265,7 @@ mod tests {
 
     /// Publishes tokens in these blocks, behind nothing.
     fn publish(
-        index: &mut FollowerIndex,
+        index: &mut FollowerIndex<NamespaceId>,
         labels: &mut Labels,
         owner: NamespaceId,
         first: u32,
@@ -240,9 +299,9 @@ mod tests {
         let tokens: Vec<Token> = (0..40).collect();
         publish(&mut index, &mut labels, OURS, 0, &tokens);
         assert_eq!(index.find(THEIRS, &tokens[..20], 9, &labels), None);
-        index.remove(&[BlockId(2)]);
+        index.remove([BlockId(2)]);
         assert_eq!(index.find(OURS, &tokens[..20], 30, &labels).unwrap().tokens, tokens[20..32]);
-        index.remove(&[BlockId(1), BlockId(0)]);
+        index.remove([BlockId(1), BlockId(0)]);
         assert_eq!(index.find(OURS, &tokens[..10], 9, &labels), None);
         // The same tokens in the same blocks, of another namespace: the old entries lead there.
         publish(&mut index, &mut labels, THEIRS, 0, &tokens);

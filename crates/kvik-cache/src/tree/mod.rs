@@ -7,8 +7,8 @@ mod node;
 mod radix;
 mod walk;
 
-pub(crate) use followers::FollowerIndex;
 pub use followers::Followers;
+pub(crate) use followers::{BlockText, FollowerIndex, Link};
 pub(crate) use node::Node;
 pub(crate) use radix::Radix;
 pub(crate) use walk::{PartialMatch, Walk};

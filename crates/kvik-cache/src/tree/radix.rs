@@ -35,7 +35,7 @@ pub(crate) struct Radix {
     pub(crate) shares: Shares,
     pub(crate) labels: Labels,
     /// What followed which tokens, when somebody asks for that.
-    pub(crate) followers: Option<FollowerIndex>,
+    pub(crate) followers: Option<FollowerIndex<NamespaceId>>,
     /// What the layers of the model need to continue a prefix.
     pub(super) needs: Needs,
     /// The caller's clock.
@@ -391,7 +391,7 @@ impl Radix {
         };
         self.evictable -= count;
         if let Some(followers) = &mut self.followers {
-            followers.remove(dropped.blocks());
+            followers.remove(dropped.blocks().iter().copied());
         }
         self.tokens -= dropped.blocks().iter().map(|&block| self.labels.count(block)).sum::<usize>();
         dropped

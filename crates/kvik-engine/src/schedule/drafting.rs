@@ -53,14 +53,19 @@ impl Scheduler {
 
     /// What promises most of all that may follow a sequence, at most `most` tokens.
     fn find_draft(&mut self, index: usize, most: usize) -> Draft {
-        let (sources, sequence) = (self.config.draft_sources, &mut self.running[index]);
+        let (sources, now) = (self.config.draft_sources, self.now());
+        let sequence = &mut self.running[index];
         let len = sequence.tokens.len();
         sequence.drafter.learn(&sequence.tokens);
         if sources.has(DraftSource::Lookup) {
             sequence.drafter.look_up(&sequence.tokens, most);
         }
         if let Some(namespace) = sequence.publishes_in().filter(|_| sources.has(DraftSource::Tree)) {
-            let found = self.ram.cache.followers(namespace, &sequence.tokens, most);
+            let in_ram = self.ram.cache.followers(namespace, &sequence.tokens, most);
+            let roots = self.tenants.namespaces.roots(namespace);
+            let on_disk = self.disk.followers(roots, &sequence.tokens, most, now);
+            let both = on_disk.into_iter().chain(in_ram);
+            let found = both.max_by_key(|found| (found.same, found.tokens.len()));
             sequence.drafter.offer(DraftSource::Tree, found, len);
         }
         if sources.has(DraftSource::Grammar) {

@@ -9,11 +9,15 @@ use super::queue::Queue;
 use super::sequence::{Sequence, Sharing};
 use super::tenants::TenantPart;
 use crate::model::batch::Runner;
+use crate::stats::DraftSource;
 
 impl Scheduler {
     /// Gives the scheduler its disk, with what it is to prefetch where there are no tenants; theirs is known
     /// when they are.
-    pub fn attach(&mut self, setup: DiskSetup) {
+    pub fn attach(&mut self, mut setup: DiskSetup) {
+        if self.config.drafts_from(DraftSource::Tree) {
+            setup.tier.index_followers();
+        }
         self.disk = Disk::new(setup);
         let namespace = self.tenants.namespaces.shared(Sharers::plain([0; 16]), &mut self.ram.cache);
         self.disk.add_candidates(&[namespace], &self.tenants.namespaces);

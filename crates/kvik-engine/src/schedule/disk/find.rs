@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kvik_cache::tier::{Found, Relation, SlotId};
-use kvik_cache::{BLOCK_POSITIONS, Identity, Match, StopReason, Token};
+use kvik_cache::{BLOCK_POSITIONS, Followers, Identity, Match, StopReason, Token};
 
 use super::Disk;
 use crate::schedule::namespaces::Roots;
@@ -20,6 +20,17 @@ impl Disk {
         }
         let (whole, rest) = tokens.split_at(known - known % BLOCK_POSITIONS);
         self.tier.find(&roots.identity_after(whole), rest, self.wall_s(now))
+    }
+
+    /// What followed the last of `tokens` in stored blocks of a namespace, at most `most` tokens.
+    pub(crate) fn followers(
+        &self,
+        roots: &Roots,
+        tokens: &[Token],
+        most: usize,
+        now: Duration,
+    ) -> Option<Followers> {
+        self.tier.followers(&roots.identity, tokens, most, self.wall_s(now))
     }
 
     /// Whether a block is stored or being written.
