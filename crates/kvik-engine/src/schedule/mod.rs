@@ -18,7 +18,7 @@
 //!   waiting   have        virtual    requests,   parts,      slots,   cache,   what is kept
 //!   sequences blocks      times      counters    namespaces  loads    names    of prefixes
 //!                         │
-//!   sequence   forget   answer   voice   pooled   job   prefix   limits   namespaces    data
+//!   sequence   forget   answer   voice   pooled   job   prefix   limits   namespaces   cost    data
 //! ```
 //!
 //! A part imports what stands further down and never the scheduler. Decisions are functions of facts: `plan` (how the rows of a step are divided), `reuse` (what of a sequence is known
@@ -27,6 +27,7 @@
 mod admission;
 mod answer;
 mod compute;
+mod cost;
 pub mod disk;
 mod draft;
 mod drafting;

@@ -15,12 +15,10 @@
 //! | `lookup` | what followed the last tokens in the same sequence       |
 //! | `model`  | what a smaller model says next                           |
 //! | `record` | how often what a source found was drawn                  |
-//! | `cost`   | what more rows cost                                      |
 //!
 //! What is drafted is a matter of time alone: as many tokens as make most of a step, by what was drawn of earlier drafts
 //! and by what steps have taken.
 
-mod cost;
 mod lookup;
 mod model;
 mod record;
@@ -29,9 +27,9 @@ use std::time::Duration;
 
 use kvik_cache::{Followers, Token};
 
-use self::cost::Cost;
 use self::lookup::Lookup;
 use self::record::{MODEL_LIKELY, Record};
+use super::cost::Cost;
 use crate::config::ROWS_AT_A_TIME;
 use crate::stats::DraftSource;
 
