@@ -131,7 +131,7 @@ def ask_server(args):
     model = args.model or client.models.list().data[0].id
 
     def ask(messages):
-        answer = dict(text="", ttft_ms=None, refusal=None, memory=None, prompt_tokens=None, cached_tokens=None)
+        answer = dict(text="", ttft_ms=None, turn_ms=None, refusal=None, memory=None, prompt_tokens=None, cached_tokens=None)
         try:
             stream = client.chat.completions.create(
                 model=model, messages=messages, max_tokens=args.max_tokens, temperature=0,
@@ -140,6 +140,7 @@ def ask_server(args):
             with contextlib.closing(stream):
                 for chunk in stream:
                     read_chunk(chunk, answer, lambda: (time.perf_counter() - started) * 1000)
+            answer["turn_ms"] = (time.perf_counter() - started) * 1000
         except openai.APIError as error:
             answer["refusal"] = str(error)
         return answer

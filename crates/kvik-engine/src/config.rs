@@ -10,6 +10,8 @@ use crate::stats::{DraftSource, DraftSources};
 pub(crate) const ROWS_AT_A_TIME: usize = 4;
 /// The background gets one row beside so many of others.
 const BACKGROUND_PART: usize = 16;
+/// Groups of rows that it gets besides where they hardly cost time, at most.
+pub(crate) const BACKGROUND_GROUPS: usize = 3;
 
 /// Settings of an engine, without those of its cache.
 #[derive(Debug, Clone, PartialEq)]
@@ -73,7 +75,7 @@ impl EngineConfig {
     }
 }
 
-/// Rows of the background beside so many of others, which are not none.
+/// Rows of the background beside so many of others, which are not none, whatever they cost.
 pub(crate) fn background_rows(others: usize) -> usize {
     let part = (others / BACKGROUND_PART).max(1);
     (others + part).next_multiple_of(ROWS_AT_A_TIME) - others
@@ -81,5 +83,5 @@ pub(crate) fn background_rows(others: usize) -> usize {
 
 /// The most of them beside at most so many of others.
 pub(crate) fn background_rows_max(others: usize) -> usize {
-    others / BACKGROUND_PART + ROWS_AT_A_TIME
+    others / BACKGROUND_PART + ROWS_AT_A_TIME * (1 + BACKGROUND_GROUPS)
 }

@@ -25,6 +25,11 @@ impl Cost {
         }
     }
 
+    /// The time of steps with so many rows, where any was measured.
+    pub(super) fn measured(&self, rows: usize) -> Option<f64> {
+        self.0.get(group(rows)).copied().flatten()
+    }
+
     /// Whether anything was measured.
     pub(super) fn is_measured(&self) -> bool {
         self.0.iter().any(Option::is_some)

@@ -23,7 +23,8 @@ impl Scheduler {
 
     /// What sequences may go on with, `[running]`, beside these `rows` of each. Blocks for it are there. Beside a prompt of
     /// somebody else drafts get a small share of the step, and the draft model is not asked: the prompt would wait for
-    /// its passes. The background changes nothing for others: nothing is drafted for it beside them, and it may read.
+    /// its passes. The background changes nothing for others: beside them it gets [drafts](Scheduler::fill) when theirs
+    /// are known, and it may read.
     pub(super) fn draft(&mut self, rows: &[usize]) -> Vec<Draft> {
         let mut drafts = vec![Draft::default(); rows.len()];
         let among = if self.running.foreground() > 0 { self.running.foreground() } else { drafts.len() };
@@ -52,7 +53,7 @@ impl Scheduler {
     }
 
     /// What promises most of all that may follow a sequence, at most `most` tokens.
-    fn find_draft(&mut self, index: usize, most: usize) -> Draft {
+    pub(super) fn find_draft(&mut self, index: usize, most: usize) -> Draft {
         let (sources, now) = (self.config.draft_sources, self.now());
         let sequence = &mut self.running[index];
         let len = sequence.tokens.len();

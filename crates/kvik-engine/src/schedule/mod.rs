@@ -12,7 +12,7 @@
 //! ```text
 //!                     Scheduler          owns the parts; a step plans, computes and publishes
 //!                         │
-//!   submission  admission  growth  pressure  forgetting  compute  tiers  end  kept  idle  probe  unused     steps across parts
+//!   submission  admission  growth  pressure  forgetting  beside  compute  tiers  end  kept  idle  probe  unused     steps across parts
 //!                         │
 //!   queue     running     turns      results     tenants     disk     ram      kept_parts     parts, with their state
 //!   waiting   have        virtual    requests,   parts,      slots,   cache,   what is kept
@@ -26,6 +26,7 @@
 
 mod admission;
 mod answer;
+mod beside;
 mod compute;
 mod cost;
 pub mod disk;
@@ -71,6 +72,7 @@ use crate::model::batch::Runner;
 use crate::pulse::{Phase, Pulse};
 use crate::stats::{Counters, DiskStats, DraftSource};
 use crate::text::stream::Vocabulary;
+use beside::Beside;
 use disk::{Disk, DiskSetup, Fetch};
 use draft::{DraftModel, Drafting};
 use idle::Idle;
@@ -113,6 +115,8 @@ pub struct Scheduler {
     /// The disk tier; it has no slots when there is none.
     disk: Disk,
     drafting: Drafting,
+    /// What the background gets of a step.
+    beside: Beside,
     /// A smaller model that drafts, if there is one.
     draft_model: Option<DraftModel>,
     /// Where a step stands, for those who watch the engine.
@@ -150,6 +154,7 @@ impl Scheduler {
             idle: Idle::default(),
             disk: Disk::new(DiskSetup::none()),
             drafting: Drafting::default(),
+            beside: Beside::default(),
             draft_model: None,
             pulse: Arc::default(),
             config,
@@ -184,8 +189,10 @@ impl Scheduler {
         self.forget(runner);
         self.grow_and_admit(runner);
         self.end_stored();
-        let rows = divide_rows(&self.running, &self.turns, &self.config);
-        let drafts = self.draft(&rows);
+        let alone = self.beside.alone(self.config.prefill_rows_mixed_max);
+        let mut rows = divide_rows(&self.running, &self.turns, &self.config, alone);
+        let mut drafts = self.draft(&rows);
+        self.fill(&mut rows, &mut drafts);
         Plan::new(&self.running, &rows, drafts)
     }
 

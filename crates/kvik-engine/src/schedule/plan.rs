@@ -6,9 +6,9 @@
 //! whose turn it is gets an eighth at least, and half as soon as others have got as many rows as it still needs, or when
 //! there are other tenants.
 //!
-//! Sequences of the background take no part in that. Beside others they get together what fills the step's last group of
-//! rows, which hardly makes it longer, and beside a long prompt a sixteenth: so they end however long others keep coming.
-//! When they are left alone they share a step that is short, because somebody may come while it is computed.
+//! Sequences of the background take no part in that: [`beside`](super::beside) says what they get. So they end however
+//! long others keep coming. When they are left alone they share a step that is short, because somebody may come while it
+//! is computed.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ use super::draft::Draft;
 use super::running::Running;
 use super::sequence::Sequence;
 use super::turns::Turns;
-use crate::config::{EngineConfig, background_rows};
+use crate::config::EngineConfig;
 use crate::model::batch::{Batch, LayerTails, Output, Row, SequenceKv};
 use crate::retain::{Ragged, TailViews};
 
@@ -167,25 +167,25 @@ impl Plan {
     }
 }
 
-/// Rows for each running sequence, without those of drafts.
-pub(super) fn divide_rows(running: &Running, turns: &Turns, config: &EngineConfig) -> Vec<usize> {
+/// Rows for each running sequence, without those of drafts. The background gets `alone` rows where nobody else is due, and
+/// [its rows beside others](super::beside) when theirs are known.
+pub(super) fn divide_rows(
+    running: &Running,
+    turns: &Turns,
+    config: &EngineConfig,
+    alone: usize,
+) -> Vec<usize> {
     let missing: Vec<usize> = running.iter().map(Sequence::due).collect();
     let foreground = running.foreground();
     if missing[..foreground].iter().all(|&missing| missing == 0) {
-        return share(&missing, foreground..missing.len(), config.prefill_rows_mixed_max, running, turns);
+        return share(&missing, foreground..missing.len(), alone, running, turns);
     }
     let somebody_decodes = running.iter().take(foreground).any(|sequence| !sequence.in_prefill());
     let budget = match somebody_decodes {
         true => config.prefill_rows_mixed_max,
         false => config.prefill_rows_max,
     };
-    let mut rows = share(&missing, 0..foreground, budget, running, turns);
-    let mut beside = background_rows(rows.iter().sum());
-    for index in foreground..missing.len() {
-        rows[index] = missing[index].min(beside);
-        beside -= rows[index];
-    }
-    rows
+    share(&missing, 0..foreground, budget, running, turns)
 }
 
 /// Rows for those `among` the running sequences, `budget` of them for prefill; none for the others.
@@ -224,6 +224,7 @@ mod tests {
 
     use super::*;
     use crate::config::{ROWS_AT_A_TIME, background_rows_max};
+    use crate::schedule::beside::Beside;
     use crate::schedule::job::JobId;
 
     /// Rows of sequences that miss so many tokens, each of a tenant of its own, with budgets of 16 and of 8.
@@ -262,7 +263,8 @@ mod tests {
             kv_heads: vec![1],
             calibration: None,
         };
-        let divided = divide_rows(&running, &turns, &config);
+        let mut divided = divide_rows(&running, &turns, &config, config.prefill_rows_mixed_max);
+        Beside::default().share(&running, &mut divided, 0);
         let plan = Plan::new(&running, &divided, vec![Draft::default(); running.len()]);
         assert_eq!(plan.rows.len(), plan.spans.iter().map(|span| span.rows).sum::<usize>());
         let mut rows = vec![0; missing.len()];

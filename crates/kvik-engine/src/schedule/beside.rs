@@ -1,0 +1,203 @@
+//! What the background gets of a step: beside others as many rows as hardly make it longer, alone as many as are short.
+//!
+//! ```text
+//!   rows of others │ what fills their last group │ further groups, while a step with them is measured
+//!                  │ and a sixteenth             │ to take less than a tenth longer
+//! ```
+//!
+//! Memory gives the weights of a few more rows in the time in which it gives those of one, so on most machines a group or
+//! two cost little; where they do not, steps say so. A row is a token of a prompt, the next one of an answer, or of what
+//! may follow that: nobody else could have used it.
+
+use std::time::Duration;
+
+use super::Scheduler;
+use super::cost::Cost;
+use super::draft::{DRAFT_MAX, Draft};
+use super::plan::{Kind, Plan};
+use super::running::Running;
+use crate::config::{BACKGROUND_GROUPS, ROWS_AT_A_TIME, background_rows};
+
+/// Further groups must make a step less than so much longer.
+const LONGER: f64 = 1.1;
+/// A step without further groups is measured every so many steps, and in between one with a group more.
+const COMPARED: usize = 16;
+/// A group that has made steps too long is tried again after so many.
+const TRY_AGAIN: usize = 128;
+/// A step of the background alone takes about so long, which somebody who comes then waits at most.
+const ALONE: Duration = Duration::from_millis(100);
+/// It has so many rows at the least: with fewer it would hardly be shorter.
+const ALONE_ROWS_MIN: usize = 2 * ROWS_AT_A_TIME;
+
+/// What steps with rows of the background took.
+#[derive(Debug, Default)]
+pub(super) struct Beside {
+    /// Of steps in which others decode.
+    cost: Cost,
+    /// Steps in which others decode beside the background.
+    steps: usize,
+    /// Seconds of a row, where it is alone.
+    alone: Option<f64>,
+}
+
+impl Beside {
+    /// Gives the background its rows beside `rows` of others and `drafted` tokens that may follow them; how many it leaves.
+    pub(super) fn share(&mut self, running: &Running, rows: &mut [usize], drafted: usize) -> usize {
+        let foreground = running.foreground();
+        let own: usize = rows[..foreground].iter().sum();
+        if own == 0 || foreground == rows.len() {
+            return 0;
+        }
+        let all_decode = rows[..foreground].iter().all(|&rows| rows <= 1);
+        let mut left = self.rows(own + drafted, all_decode);
+        for (index, rows) in rows.iter_mut().enumerate().skip(foreground) {
+            *rows = running[index].due().min(left);
+            left -= *rows;
+        }
+        left
+    }
+
+    /// Rows beside so many of others, which are not none; `all_decode` where none of them is of a prompt.
+    fn rows(&mut self, others: usize, all_decode: bool) -> usize {
+        let least = background_rows(others);
+        if !all_decode {
+            return least;
+        }
+        self.steps += 1;
+        least + ROWS_AT_A_TIME * self.groups(others + least)
+    }
+
+    /// Further groups beside so many rows.
+    fn groups(&self, plain: usize) -> usize {
+        let most = self.groups_max(plain);
+        let more = plain + ROWS_AT_A_TIME * (most + 1);
+        let is_due = self.steps % TRY_AGAIN == COMPARED / 2 || self.cost.measured(more).is_none();
+        match self.steps % COMPARED {
+            0 => 0,
+            at if at == COMPARED / 2 && is_due => (most + 1).min(BACKGROUND_GROUPS),
+            _ => most,
+        }
+    }
+
+    /// As many as are measured to cost hardly anything.
+    fn groups_max(&self, plain: usize) -> usize {
+        let Some(time) = self.cost.measured(plain) else { return 0 };
+        let costs_little = |groups: &usize| {
+            let longer = self.cost.measured(plain + ROWS_AT_A_TIME * groups);
+            longer.is_some_and(|longer| longer < LONGER * time)
+        };
+        (1..=BACKGROUND_GROUPS).take_while(costs_little).last().unwrap_or(0)
+    }
+
+    /// Rows of a step of the background alone, `most` at most.
+    pub(super) fn alone(&self, most: usize) -> usize {
+        let Some(row) = self.alone else { return most };
+        let rows = (ALONE.as_secs_f64() / row) as usize;
+        let whole = rows - rows % ROWS_AT_A_TIME;
+        whole.max(ALONE_ROWS_MIN).min(most)
+    }
+
+    /// Notes how long a step took whose first `foreground` running sequences are those that somebody waits for.
+    pub(super) fn note(&mut self, plan: &Plan, foreground: usize, elapsed: Duration) {
+        let (rows, time) = (plan.rows.len(), elapsed.as_secs_f64());
+        let mut others = plan.spans.iter().take_while(|span| span.index < foreground).peekable();
+        if others.peek().is_none() {
+            let row = time / rows as f64;
+            if rows >= ALONE_ROWS_MIN && time > 0.0 {
+                self.alone = Some(self.alone.map_or(row, |mean| (mean + row) / 2.0));
+            }
+        } else if others.all(|span| span.rows - span.draft.tokens.len() == 1 && span.kind == Kind::Tokens) {
+            self.cost.note(rows, elapsed);
+        }
+    }
+}
+
+impl Scheduler {
+    /// Gives the background its rows beside those of others, and what is left of these to drafts for it. Blocks for the
+    /// drafts are there.
+    pub(super) fn fill(&mut self, rows: &mut [usize], drafts: &mut [Draft]) {
+        let foreground = self.running.foreground();
+        let drafted = drafts[..foreground].iter().map(|draft| draft.tokens.len()).sum();
+        let mut left = self.beside.share(&self.running, rows, drafted);
+        for index in foreground..rows.len() {
+            let most = self.running[index].draft_max().min(DRAFT_MAX).min(left);
+            if self.config.draft_rows_max > 0 && most > 0 && rows[index] == 1 {
+                drafts[index] = self.draft_background(index, most);
+                left -= drafts[index].tokens.len();
+            }
+        }
+    }
+
+    /// A draft for the sequence at `index`; none where there are no blocks for it.
+    fn draft_background(&mut self, index: usize, most: usize) -> Draft {
+        let mut draft = self.find_draft(index, most);
+        draft.tokens.truncate(most);
+        let (id, len) = (self.running[index].id, self.running[index].tokens.len());
+        match self.ram.cache.reserve(id, len + draft.tokens.len()) {
+            Ok(()) => draft,
+            Err(_) => Draft::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The rows that the background gets beside one of others, step by step, where a step of so many rows takes so long.
+    fn steps(beside: &mut Beside, count: usize, millis: impl Fn(usize) -> u64) -> Vec<usize> {
+        let step = |_| {
+            let rows = beside.rows(1, true);
+            beside.cost.note(1 + rows, Duration::from_millis(millis(1 + rows)));
+            rows
+        };
+        (0..count).map(step).collect()
+    }
+
+    #[test]
+    fn groups_that_cost_nothing_are_filled() {
+        let mut beside = Beside::default();
+        let rows = steps(&mut beside, 100, |_| 40);
+        assert_eq!((rows[0], rows[90]), (3, 3 + 4 * BACKGROUND_GROUPS));
+        assert!(
+            rows.windows(2).all(|pair| pair[1] <= pair[0] + 4 || pair[0] == 3),
+            "one more at a time: {rows:?}"
+        );
+        let wide: Vec<usize> = steps(&mut Beside::default(), 400, |rows| if rows <= 8 { 40 } else { 80 });
+        let tried = wide.iter().filter(|&&rows| rows > 7).count();
+        assert!((1..=4).contains(&tried), "a larger group is tried seldom: {tried} times");
+        assert_eq!(
+            wide.iter().filter(|&&rows| rows == 7).count(),
+            400 - tried - wide.iter().filter(|&&rows| rows == 3).count()
+        );
+    }
+
+    #[test]
+    fn groups_that_cost_time_are_left_out_and_found_again_when_they_do_not() {
+        let mut beside = Beside::default();
+        let rows = steps(&mut beside, 400, |rows| 30 + 10 * rows.div_ceil(4) as u64);
+        assert!(rows.iter().filter(|&&rows| rows > 3).count() <= 4, "{rows:?}");
+        let rows = steps(&mut beside, 4000, |_| 40);
+        assert_eq!(rows[3900], 3 + 4 * BACKGROUND_GROUPS);
+        let rows = steps(&mut beside, 400, |rows| 30 + 10 * rows.div_ceil(4) as u64);
+        assert_eq!(rows[390], 3, "and left out again");
+        assert_eq!(beside.rows(64, false), 4, "beside a prompt it gets its part alone");
+    }
+
+    #[test]
+    fn alone_it_takes_steps_that_are_short() {
+        let mut beside = Beside::default();
+        assert_eq!(beside.alone(64), 64);
+        let mut rows = 64;
+        for _ in 0..30 {
+            let row = (0.030 + 0.005 * rows as f64) / rows as f64;
+            beside.alone = Some(beside.alone.map_or(row, |mean| (mean + row) / 2.0));
+            rows = beside.alone(64);
+        }
+        assert!((12..=16).contains(&rows), "{rows}");
+        beside.alone = Some(10.0);
+        assert_eq!(beside.alone(64), ALONE_ROWS_MIN);
+        beside.alone = Some(1e-6);
+        assert_eq!((beside.alone(64), beside.alone(4)), (64, 4));
+    }
+}
