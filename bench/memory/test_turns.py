@@ -6,7 +6,7 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
-from turns import CONTROL, DISTANCES, TELLING_TURNS, contains, converse, script, table, truncated  # noqa: E402
+from turns import CONTROL, DISTANCES, TELLING_TURNS, beside_neighbours, contains, converse, script, table, truncated  # noqa: E402
 
 
 def stand_in(answer):
@@ -55,6 +55,14 @@ def test_truncation_drops_the_oldest_exchanges(tokens):
     kept = truncated(messages, tokens)
     assert kept == messages[-len(kept):] and kept[0]["role"] == "user"
     assert len(kept) == 1 or len(kept) * 10 <= tokens
+
+
+def test_a_turn_is_compared_with_those_around_it():
+    rows = [dict(turn=turn, turn_ms=100.0 + turn) for turn in range(1, 41)]
+    assert " 0 of 40," in beside_neighbours(rows)[0]
+    rows[19]["turn_ms"] = 240.0
+    assert "1 of 40, the worst 2.00 (turn 20)" in beside_neighbours(rows)[0]
+    assert beside_neighbours([dict(turn=1, turn_ms=None), dict(turn=2, turn_ms=3.0)]) == []
 
 
 def test_a_value_is_a_whole_word():

@@ -4,7 +4,7 @@
 The user tells facts in turns 1 to 50 and asks for each once: at once (the control), or 100, 300 or 500 turns later.
 The other turns are small talk. Facts and small talk are of kvik-tiny's kind, with names it was not trained on.
 Writes a JSON line a turn, and prints recall by distance, times to first token (from the moment when the request is
-sent), the largest prompt, refusals, and of kvik the bytes of keys and values in use.
+sent), whole turns beside their neighbours, the largest prompt, refusals, and of kvik the bytes of keys and values in use.
 The conversation ends when the last fact has been asked for, so it is up to 50 turns longer than --turns.
 
     bench/memory/turns.py --base-url http://127.0.0.1:8080/v1 --out turns.jsonl
@@ -14,6 +14,7 @@ import contextlib
 import json
 import pathlib
 import re
+import statistics
 import sys
 import time
 import urllib.parse
@@ -30,6 +31,8 @@ DISTANCES = (100, 300, 500)
 CONTROL = 1
 CHARS_PER_TOKEN = 4
 KV_EVERY = 50
+# A turn is compared with so many before it and behind it.
+NEIGHBOURS = 5
 
 
 def main():
@@ -182,6 +185,7 @@ def table(rows):
     for name, wanted in (("after a rebuild", True), ("other", False)):
         times = sorted(row["ttft_ms"] for row in rows if row["ttft_ms"] is not None and rebuilt(row) == wanted)
         lines.append(f"| {name} | {len(times)} | {percentile(times, 50)} | {percentile(times, 99)} |")
+    lines += [""] + beside_neighbours(rows)
     prompts = [row for row in rows if row["prompt_tokens"] is not None]
     computed = sum(row["prompt_tokens"] - (row["cached_tokens"] or 0) for row in prompts)
     refusals = [row for row in rows if row["refusal"] is not None]
@@ -191,6 +195,22 @@ def table(rows):
     lines += [f"bytes of keys and values: {', '.join(used)}"] if used else []
     lines += [f"first refusal: turn {row['turn']}: {row['refusal']}" for row in refusals[:1]]
     return lines
+
+
+def beside_neighbours(rows):
+    """How many turns took more than 1.5 times the median of those around them, and which was the worst."""
+    times = [(row["turn"], row["turn_ms"]) for row in rows if row.get("turn_ms") is not None]
+    around = lambda i: times[max(0, i - NEIGHBOURS) : i] + times[i + 1 : i + 1 + NEIGHBOURS]
+    ratios = [
+        (time / statistics.median(other for _, other in around(i)), turn)
+        for i, (turn, time) in enumerate(times)
+        if around(i)
+    ]
+    if not ratios:
+        return []
+    worst, turn = max(ratios)
+    above = sum(ratio > 1.5 for ratio, _ in ratios)
+    return [f"turns above 1.5 times the median of their neighbours: {above} of {len(ratios)}, the worst {worst:.2f} (turn {turn})"]
 
 
 def percentile(ordered, percent):
