@@ -40,8 +40,10 @@ impl Scheduler {
     }
 
     fn admit(&mut self, runner: &mut dyn Runner) {
-        if self.admit_foreground(runner) == Waits::None {
-            self.admit_background(runner);
+        match self.admit_foreground(runner) {
+            Waits::None => self.admit_background(runner),
+            // What it evicted now might be what they will reuse.
+            Waits::ForRoom => while self.make_way() {},
         }
     }
 
@@ -52,9 +54,10 @@ impl Scheduler {
         }
         let mut passed = Vec::new();
         let mut candidates = self.with_facts(Queue::candidates);
-        while self.running.foreground() < self.config.parallel_max
-            && let Some(candidate) = candidates.next(|tenant| self.time(tenant))
-        {
+        while let Some(candidate) = candidates.next(|tenant| self.time(tenant)) {
+            if self.is_full() {
+                return Waits::ForRoom;
+            }
             match self.try_admit(&candidate, &passed, runner) {
                 Outcome::NoRoom if !candidate.may_be_overtaken() => return Waits::ForRoom,
                 Outcome::NoRoom => passed.push(candidate),
@@ -65,8 +68,8 @@ impl Scheduler {
     }
 
     fn admit_background(&mut self, runner: &mut dyn Runner) {
-        let places = BACKGROUND_MAX.saturating_sub(self.running.background());
-        if places == 0 || self.is_full() {
+        let places = self.background_places();
+        if places == 0 {
             return;
         }
         for candidate in self.with_facts(|queue, facts| queue.background_candidates(places, facts)) {
@@ -76,13 +79,25 @@ impl Scheduler {
         }
     }
 
+    /// Whether as many run as may that somebody waits for.
     pub(super) fn is_full(&self) -> bool {
-        self.running.len() >= self.config.parallel_max
+        self.running.foreground() >= self.config.parallel_max
     }
 
-    /// Whether one more sequence like this may run.
+    /// Whether one more sequence like this may run. The background has a place of its own beside those of all others, so
+    /// that it goes on where these are taken all the time.
     pub(super) fn has_place(&self, sequence: &Sequence) -> bool {
-        !self.is_full() && (!sequence.is_background() || self.running.background() < BACKGROUND_MAX)
+        let is_left = self.running.len() <= self.config.parallel_max;
+        match sequence.is_background() {
+            true => self.background_places() > 0,
+            false => is_left && !self.is_full(),
+        }
+    }
+
+    /// Sequences of the background that may run besides those that do.
+    fn background_places(&self) -> usize {
+        let left = (self.config.parallel_max + 1).saturating_sub(self.running.len());
+        BACKGROUND_MAX.saturating_sub(self.running.background()).min(left)
     }
 
     fn with_facts<T>(&self, decide: impl FnOnce(&Queue, &Facts<'_>) -> T) -> T {

@@ -25,7 +25,7 @@ const COMPARED: usize = 16;
 /// A group that has made steps too long is tried again after so many.
 const TRY_AGAIN: usize = 128;
 /// A step of the background alone takes about so long, which somebody who comes then waits at most.
-const ALONE: Duration = Duration::from_millis(100);
+const ALONE: Duration = Duration::from_millis(150);
 /// It has so many rows at the least: with fewer it would hardly be shorter.
 const ALONE_ROWS_MIN: usize = 2 * ROWS_AT_A_TIME;
 
@@ -194,7 +194,7 @@ mod tests {
             beside.alone = Some(beside.alone.map_or(row, |mean| (mean + row) / 2.0));
             rows = beside.alone(64);
         }
-        assert!((12..=16).contains(&rows), "{rows}");
+        assert!((20..=24).contains(&rows), "{rows}");
         beside.alone = Some(10.0);
         assert_eq!(beside.alone(64), ALONE_ROWS_MIN);
         beside.alone = Some(1e-6);
