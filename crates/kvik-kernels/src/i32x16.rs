@@ -1,7 +1,7 @@
 //! Sixteen sums of products of 16-bit pairs: the words in which attention reads quantised keys and values.
 //!
 //! Integer sums are exact, so any order and any register width give the same bits. Quantised values have
-//! at most 8 bits, what they meet has 16, and a sum has at most 256 products: `127 * 32767 * 256 < 2^31`.
+//! at most 8 bits, what they meet has 16, and a sum has at most 512 products: `127 * 32767 * 512 < 2^31`.
 
 use crate::f32x16::F32x16;
 

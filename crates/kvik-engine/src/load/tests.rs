@@ -91,8 +91,8 @@ fn impossible_shapes_are_named() {
     };
     check(base().u32("llama.attention.head_count_kv", 3), "divisor of the 4 heads");
     check(base().u32("llama.attention.head_count_kv", 0), "number of key/value heads");
-    for length in [0, 2, 6, 15, 258, 1024, u32::MAX] {
-        check(base().u32("llama.attention.key_length", length), "an even number from 8 to 256");
+    for length in [0, 2, 6, 15, 578, 1024, u32::MAX] {
+        check(base().u32("llama.attention.key_length", length), "an even number from 8 to 576");
     }
     check(base().u32("llama.rope.dimension_count", 18), "rotary dimensions");
     check(base().f32("llama.rope.freq_base", f32::NAN), "rotary base");

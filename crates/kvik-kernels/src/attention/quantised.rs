@@ -25,7 +25,7 @@ use crate::i32x16::I32x16;
 use crate::kv::quantised::{Quantised, groups, scales_at};
 use crate::kv::rotate::rotate;
 use crate::kv::tile::with_tile;
-use crate::kv::{BLOCK_POSITIONS, HEAD_DIM_MAX, KvFormat, factor_to, max_magnitude};
+use crate::kv::{BLOCK_POSITIONS, HEAD_DIM_MAX, HeadRoom, KvFormat, factor_to, max_magnitude};
 
 /// What the maximum magnitude of 16-bit numbers becomes.
 const MAGNITUDE_MAX: f32 = 32767.0;
@@ -62,12 +62,16 @@ impl Query {
     /// Writes `q` to `to`, which has [`query_len`] elements.
     #[inline(always)]
     pub(crate) fn write<C: Quantised>(q: &[f32], to: &mut [f32]) {
-        let mut buffer = [0.0; HEAD_DIM_MAX];
-        buffer[..q.len()].copy_from_slice(q);
-        rotate(&mut buffer[..q.len()]);
-        let max = max_magnitude(&buffer);
+        let mut room = HeadRoom::new();
+        let rotated = room.copy(q);
+        rotate(rotated);
+        let max = max_magnitude(rotated);
         let factor = factor_to(MAGNITUDE_MAX, max);
-        let numbers = buffer.map(|x| round(x * factor));
+        // Whole words have numbers behind the last one: zeros.
+        let mut numbers = [0; HEAD_DIM_MAX];
+        for (number, x) in numbers.iter_mut().zip(rotated.iter()) {
+            *number = round(x * factor);
+        }
         let (head, packed) = to.split_at_mut(1 + groups::<C>(q.len()));
         head[0] = max / MAGNITUDE_MAX;
         for (sum, group) in head[1..].iter_mut().zip(numbers[..q.len()].chunks(C::GROUP)) {

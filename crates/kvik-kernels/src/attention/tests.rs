@@ -148,6 +148,9 @@ fn agrees_with_the_textbook() {
         (1, 1, 24, 24),
         (4, 2, 96, 64),
         (2, 1, 40, 72),
+        (2, 1, 192, 128),
+        (1, 1, 512, 512),
+        (3, 1, 576, 512),
     ];
     for format in KvFormat::ALL {
         for (heads, kv_heads, key_dim, value_dim) in shapes {

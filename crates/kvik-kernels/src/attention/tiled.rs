@@ -16,7 +16,7 @@ use super::quantised::{Query, add_group, scores_from};
 use crate::f32x16::F32x16;
 use crate::i32x16::I32x16;
 use crate::kv::BLOCK_POSITIONS;
-use crate::kv::quantised::{Q8, scales_at};
+use crate::kv::quantised::{Q8, groups, scales_at};
 use crate::kv::tile::Tile;
 use crate::lines::Line;
 use crate::x86::amx::{Config, Tiles};
@@ -61,7 +61,9 @@ thread_local! {
 /// As [`quantised::scores`](super::quantised::scores), for keys in q8, and the machine has these units.
 #[inline(always)]
 pub(super) unsafe fn scores<I: I32x16, T: Tiles>(call: &ScoreCall<'_>) {
-    let full = if call.q.len() < ROWS_FROM { 0 } else { call.q.len() / QUERY_ROWS * QUERY_ROWS };
+    // Longer heads have several scales, which a product over all dimensions does not tell apart.
+    let fits = call.q.len() >= ROWS_FROM && groups::<Q8>(call.head_dim) == 1;
+    let full = if fits { call.q.len() / QUERY_ROWS * QUERY_ROWS } else { 0 };
     // SAFETY: as the caller promises.
     unsafe {
         if full > 0 {
@@ -241,10 +243,11 @@ mod tests {
         fn new(head_dim: usize, tiles: usize, query_rows: usize, seed: u64) -> Case {
             let mut random = Random(seed);
             let values = head_dim.div_ceil(2) * BLOCK_POSITIONS * 2 / 4;
+            let scales = groups::<Q8>(head_dim) * BLOCK_POSITIONS;
             let mut tile = || -> Vec<f32> {
                 let value = |_| f32::from_bits(random.bits() as u32);
                 let values: Vec<f32> = (0..values).map(value).collect();
-                values.into_iter().chain((0..BLOCK_POSITIONS).map(|_| random.float())).collect()
+                values.into_iter().chain((0..scales).map(|_| random.float())).collect()
             };
             let tiles: Vec<Vec<f32>> = (0..tiles).map(|_| tile()).collect();
             let positions = (tiles.len() * BLOCK_POSITIONS) as u64;
@@ -298,7 +301,8 @@ mod tests {
     }
 
     fn check(scores: unsafe fn(&ScoreCall<'_>)) {
-        let shapes = (1..=256_usize, 1..=16_usize, 1..=120_usize, any::<u64>());
+        let shapes =
+            (prop_oneof![1..=256_usize, Just(512), Just(576)], 1..=16_usize, 1..=120_usize, any::<u64>());
         proptest!(ProptestConfig::with_cases(100), |((head_dim, tiles, query_rows, seed) in shapes)| {
             let case = Case::new(head_dim, tiles, query_rows, seed);
             prop_assert_eq!(case.scores(scores), case.scores(kernels(Isa::Scalar).scores));

@@ -7,7 +7,7 @@ use super::plan::{Member, Plan, SplitRow, Unit, UnitKind};
 use super::weights::Watch;
 use super::{Attention, SPLIT, SPLIT_BLOCKS};
 use crate::Pool;
-use crate::kv::{BLOCK_POSITIONS, HEAD_DIM_MAX, KvLayer, SeqRow};
+use crate::kv::{BLOCK_POSITIONS, KvLayer, SeqRow};
 use crate::threads::Disjoint;
 
 /// The units of a call, with its operands and where their results go.
@@ -35,15 +35,15 @@ impl Units<'_> {
     pub(super) fn run(&self, pool: &Pool, workspaces: &mut [Workspace]) {
         let kv_heads = self.shape.kv_heads;
         let workspaces = Disjoint::new(workspaces);
+        // SAFETY: a worker is one thread and does one task at a time.
+        let workspace = |worker: usize| unsafe { &mut workspaces.range(worker, 1)[0] };
         pool.run_by_worker(self.plan.units.len() * kv_heads, &|worker, task| {
-            // SAFETY: a worker is one thread and does one task at a time.
-            let workspace = unsafe { &mut workspaces.range(worker, 1)[0] };
-            self.run_unit(self.plan.units[task / kv_heads], task % kv_heads, workspace);
+            self.run_unit(self.plan.units[task / kv_heads], task % kv_heads, workspace(worker));
         });
-        pool.run(self.plan.split_rows.len() * kv_heads, &|task| {
+        pool.run_by_worker(self.plan.split_rows.len() * kv_heads, &|worker, task| {
             let row = self.plan.split_rows[task / kv_heads];
-            let first_head = task % kv_heads * self.group;
-            (first_head..first_head + self.group).for_each(|head| self.fold_row(row, head));
+            let (first_head, out) = (task % kv_heads * self.group, &mut workspace(worker).out);
+            (first_head..first_head + self.group).for_each(|head| self.fold_row(row, head, out));
         });
     }
 
@@ -175,9 +175,9 @@ impl Units<'_> {
     }
 
     /// Folds the partial results of one row and head, in ascending order of splits.
-    fn fold_row(&self, row: SplitRow, head: usize) {
-        let mut buffer = [0.0; HEAD_DIM_MAX];
-        let out = &mut buffer[..self.value_lanes];
+    fn fold_row(&self, row: SplitRow, head: usize, out: &mut [f32]) {
+        let out = &mut out[..self.value_lanes];
+        out.fill(0.0);
         let mut state = Softmax::EMPTY;
         for split in row.first_partial..row.first_partial + row.splits {
             let from = split * self.operands.heads + head;

@@ -9,7 +9,7 @@ use crate::threads::Disjoint;
 use crate::{Isa, Pool};
 
 /// Numbers of a packed piece of rows: half of a first-level cache.
-const PIECE: usize = 32 * HEAD_DIM_MAX;
+const PIECE: usize = 32 * 256;
 
 /// The sum and the second moments of a layer's queries before rotation, head by head.
 ///

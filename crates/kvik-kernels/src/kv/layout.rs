@@ -264,10 +264,12 @@ mod tests {
     fn tiles_follow_one_another_and_fill_the_block() {
         let formats = KvFormat::ALL.into_iter().flat_map(|k| KvFormat::ALL.map(|v| (k, v)));
         let mut mixed = Vec::new();
-        for ((k, v), head_dim) in formats.flat_map(|kv| [8, 24, 64, 100, 128, 256].map(|dim| (kv, dim))) {
+        for ((k, v), head_dim) in
+            formats.flat_map(|kv| [8, 24, 64, 100, 128, 192, 256, 512, 576].map(|dim| (kv, dim)))
+        {
             let layer = KvLayer::full(2, head_dim, k, v);
             check_tiles(&KvLayout::uniform(3, layer));
-            mixed.push(KvLayer { kv_heads: 1 + mixed.len() % 3, value_dim: 264 - head_dim, ..layer });
+            mixed.push(KvLayer { kv_heads: 1 + mixed.len() % 3, value_dim: 584 - head_dim, ..layer });
         }
         check_tiles(&KvLayout::new(mixed));
     }
@@ -325,8 +327,8 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "head dimension 512")]
+    #[should_panic(expected = "head dimension 577")]
     fn a_vector_that_is_too_long_is_refused() {
-        KvLayout::uniform(1, KvLayer::full(1, 512, KvFormat::F16, KvFormat::F16));
+        KvLayout::uniform(1, KvLayer::full(1, 577, KvFormat::F16, KvFormat::F16));
     }
 }

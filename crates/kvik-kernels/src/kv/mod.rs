@@ -1,6 +1,8 @@
 //! Stored keys and values: formats, what layers store in a block, the arena of blocks, and what a sequence
 //! stores where.
 
+use std::mem::MaybeUninit;
+
 mod arena;
 mod compact;
 mod format;
@@ -22,7 +24,23 @@ pub use sequence::{HeadTail, SeqKv, SeqRow};
 pub const BLOCK_POSITIONS: usize = 16;
 
 /// The longest head vector that a layout allows.
-pub(crate) const HEAD_DIM_MAX: usize = 256;
+pub(crate) const HEAD_DIM_MAX: usize = 576;
+
+/// Room for a head vector. What is not copied is not filled either, for most are much shorter than the longest.
+pub(crate) struct HeadRoom([MaybeUninit<f32>; HEAD_DIM_MAX]);
+
+impl HeadRoom {
+    #[inline(always)]
+    pub(crate) fn new() -> HeadRoom {
+        HeadRoom([const { MaybeUninit::uninit() }; HEAD_DIM_MAX])
+    }
+
+    /// A copy of `x`, which is at most as long as the longest head vector.
+    #[inline(always)]
+    pub(crate) fn copy(&mut self, x: &[f32]) -> &mut [f32] {
+        self.0[..x.len()].write_copy_of_slice(x)
+    }
+}
 
 /// The maximum magnitude of `x`, which is NaN if one is.
 #[inline(always)]

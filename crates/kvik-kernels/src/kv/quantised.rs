@@ -11,9 +11,9 @@
 //! K tile   rows = head_dim, 16 columns, then   [groups of dimensions] scales
 //! V tile   16 rows, columns = dims, then       [groups of dimensions] scales
 //!
-//! scales of Q8   [16 positions] f32                         one group: the head vector
+//! scales of Q8   [16 positions] f32                         groups of 512 dimensions: most head vectors are one
 //! scales of Q4   [16 positions] scale, [16] minimum: bf16   groups of 32 dimensions
-//! scales of Q4S  [16 positions] bf16                        one group: the head vector
+//! scales of Q4S  [16 positions] bf16                        groups of 512 dimensions
 //! ```
 //!
 //! Vectors are stored [rotated](super::rotate). A number is `value * scale`, in Q4 `value * scale + minimum`.
@@ -192,7 +192,7 @@ unsafe fn copy_all_scales<C: Quantised>(
     }
 }
 
-/// Symmetric 8-bit numbers; the maximum magnitude of a head vector becomes 127.
+/// Symmetric 8-bit numbers; the maximum magnitude of a group becomes 127.
 pub(crate) struct Q8;
 
 quantised_tile!(Q8, words of u16, values of 0xff);
@@ -200,8 +200,8 @@ quantised_tile!(Q8, words of u16, values of 0xff);
 impl Quantised for Q8 {
     const ROWS: usize = 2;
     const WORD: usize = 2;
-    /// More than a head vector has.
-    const GROUP: usize = 1 << 16;
+    /// As many as [`I32x16`] can sum: all dimensions of most heads.
+    const GROUP: usize = 512;
     const HAS_MIN: bool = false;
     const SCALES: usize = 4 * BLOCK_POSITIONS;
     type Words<I: I32x16> = I::Pairs;

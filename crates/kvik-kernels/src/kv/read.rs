@@ -3,6 +3,7 @@
 //! A float is widened. A quantised value times its scale, plus the minimum by FMA if the format has one, is a number of a rotated
 //! vector, which is then rotated back.
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::quantised::{Quantised, scales_at};
@@ -171,16 +172,17 @@ unsafe fn float_values<L: F32x16, T: FloatTile>(
 #[inline(always)]
 unsafe fn quantised_keys<I: I32x16, C: Quantised>(tile: *const u8, dim: usize, to: &mut Vectors) {
     let scales = scales_at::<C>(tile, dim, BLOCK_POSITIONS);
-    let mut rows = [[0.0; LANES]; HEAD_DIM_MAX];
+    let mut rows = [const { MaybeUninit::<[f32; LANES]>::uninit() }; HEAD_DIM_MAX];
     let rows = &mut rows[..dim];
-    // SAFETY: the words that hold row `d` of 16 columns, and the scales of its group.
+    // SAFETY: the words that hold row `d` of 16 columns, and the scales of its group; every row is written.
     unsafe {
         for (d, row) in rows.iter_mut().enumerate() {
             let scales = scales.wrapping_add(d / C::GROUP * C::SCALES);
             let word = tile.wrapping_add(d / C::ROWS * BLOCK_POSITIONS * C::WORD);
             let values: I::Floats = quantised_row::<I, C>(word, d % C::ROWS);
-            values.mul_add(C::scale(scales), C::min(scales)).store(row.as_mut_ptr());
+            values.mul_add(C::scale(scales), C::min(scales)).store(row.as_mut_ptr().cast());
         }
+        let rows = rows.assume_init_mut();
         rotate_columns::<I::Floats>(rows);
         turn(dim, to, |d| I::Floats::load(rows[d].as_ptr()));
     }

@@ -2,7 +2,7 @@
 
 use super::rotate::rotate;
 use super::tile::Tile;
-use super::{HEAD_DIM_MAX, KvLayer};
+use super::{HeadRoom, KvLayer};
 use crate::Isa;
 
 /// Where a position of a head is stored, and what.
@@ -32,10 +32,9 @@ impl Position<'_> {
     /// lengths of the tiles.
     #[inline(always)]
     pub(crate) unsafe fn write<K: Tile, V: Tile>(&self) {
-        let mut buffers = [[0.0; HEAD_DIM_MAX]; 2];
-        let [k_rotated, v_rotated] = &mut buffers;
-        let k = if K::QUANTISED { rotated(self.k, k_rotated) } else { self.k };
-        let v = if V::QUANTISED { rotated(self.v, v_rotated) } else { self.v };
+        let [mut k_rotated, mut v_rotated] = [HeadRoom::new(), HeadRoom::new()];
+        let k = if K::QUANTISED { rotated(self.k, &mut k_rotated) } else { self.k };
+        let v = if V::QUANTISED { rotated(self.v, &mut v_rotated) } else { self.v };
         // SAFETY: the caller's promise.
         unsafe {
             K::write_key(self.key_tile, self.offset, k);
@@ -50,17 +49,16 @@ impl Position<'_> {
 /// `tile` is a writable K tile of the format `K` for keys of this length, and `offset < 16`.
 #[inline(always)]
 pub(crate) unsafe fn write_key<K: Tile>(tile: *mut u8, offset: usize, key: &[f32]) {
-    let mut buffer = [0.0; HEAD_DIM_MAX];
-    let key = if K::QUANTISED { rotated(key, &mut buffer) } else { key };
+    let mut room = HeadRoom::new();
+    let key = if K::QUANTISED { rotated(key, &mut room) } else { key };
     // SAFETY: the caller's promise.
     unsafe { K::write_key(tile, offset, key) };
 }
 
-/// `x` rotated, in `buffer`.
+/// `x` rotated, in `room`.
 #[inline(always)]
-fn rotated<'a>(x: &[f32], buffer: &'a mut [f32; HEAD_DIM_MAX]) -> &'a [f32] {
-    let rotated = &mut buffer[..x.len()];
-    rotated.copy_from_slice(x);
+fn rotated<'a>(x: &[f32], room: &'a mut HeadRoom) -> &'a [f32] {
+    let rotated = room.copy(x);
     rotate(rotated);
     rotated
 }
