@@ -18,6 +18,9 @@ const KV_HEADS: usize = 8;
 const HEAD_DIM: usize = 128;
 const DEPTH: usize = 4096;
 const PROMPT: usize = 512;
+/// Depth and window of layers that see only the last positions.
+const WINDOW_DEPTH: usize = 16384;
+const WINDOW: usize = 1024;
 /// Calls of each kind.
 const CALLS: usize = 40;
 
@@ -32,13 +35,14 @@ fn main() {
         for format in KvFormat::ALL.into_iter().filter(|format| wanted.is_empty() || wanted.contains(format))
         {
             report(&pool, format);
+            report_window(&pool, format);
         }
     }
 }
 
 fn report(pool: &Pool, format: KvFormat) {
     let layout = KvLayout::uniform(LAYERS, KvLayer::full(KV_HEADS, HEAD_DIM, format, format));
-    let tables = Tables::new(16);
+    let tables = Tables::new(16, DEPTH);
     let bytes = layout.token_bytes() * DEPTH / LAYERS;
     let mut arena = KvArena::new(layout, tables.blocks).expect("memory for the arena");
     fill(pool, &mut arena, &tables);
@@ -63,6 +67,27 @@ fn report(pool: &Pool, format: KvFormat) {
     );
 }
 
+/// What a window costs beside a sequence of its length, and behind a long one.
+fn report_window(pool: &Pool, format: KvFormat) {
+    let layer = KvLayer::windowed(KV_HEADS, HEAD_DIM, format, format, WINDOW as u32);
+    let tables = Tables::new(1, WINDOW_DEPTH);
+    let mut arena =
+        KvArena::new(KvLayout::uniform(LAYERS, layer), tables.blocks).expect("memory for the arena");
+    fill(pool, &mut arena, &tables);
+    let decode_ms = |depth: usize| 1e3 * time(pool, &arena, &tables, &[SeqRow { seq: 0, len: depth as u32 }]);
+    let prompt: Vec<_> = (1..=PROMPT).map(|i| SeqRow { seq: 0, len: (WINDOW_DEPTH + i) as u32 }).collect();
+    let flops = PROMPT * WINDOW * HEADS * HEAD_DIM * 4;
+    println!(
+        "  {format:6} window {WINDOW}: decode 1@{WINDOW} {:.2} ms, 1@{WINDOW_DEPTH} {:.2} ms, \
+         1@{} {:.2} ms; prefill {PROMPT}@{WINDOW_DEPTH} {:.0} GFLOPS",
+        decode_ms(WINDOW),
+        decode_ms(WINDOW_DEPTH),
+        WINDOW_DEPTH + 100,
+        decode_ms(WINDOW_DEPTH + 100),
+        flops as f64 / time(pool, &arena, &tables, &prompt) / 1e9
+    );
+}
+
 /// Block tables of sequences that share all but their last blocks.
 struct Tables {
     tables: Vec<Vec<u32>>,
@@ -70,8 +95,8 @@ struct Tables {
 }
 
 impl Tables {
-    fn new(sequences: u32) -> Tables {
-        let shared = (DEPTH / BLOCK_POSITIONS) as u32;
+    fn new(sequences: u32, depth: usize) -> Tables {
+        let shared = (depth / BLOCK_POSITIONS) as u32;
         let own = (PROMPT / BLOCK_POSITIONS) as u32;
         let table = |seq: u32| (0..shared).chain(shared + seq * own..shared + (seq + 1) * own).collect();
         let blocks = (shared + sequences * own) as usize;

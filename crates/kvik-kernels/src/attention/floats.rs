@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use super::SPLIT;
-use super::kernel::{ScoreCall, TILES, ValueCall};
+use super::kernel::{ScoreCall, Seen, TILES, ValueCall};
 use crate::f32x16::{F32x16, LANES};
 use crate::kv::BLOCK_POSITIONS;
 use crate::kv::tile::FloatTile;
@@ -45,9 +45,8 @@ unsafe fn score_query_rows<L: F32x16, T: FloatTile, const M: usize, const N: usi
     query_row: usize,
     tiles: Range<usize>,
 ) -> usize {
-    let count = call.counts[query_row..query_row + M].iter().max().copied().unwrap_or(0) as usize;
-    let end = tiles.end.min(count.div_ceil(BLOCK_POSITIONS));
-    let mut tile = tiles.start;
+    let seen = Seen::by_any(&call.seen[query_row..query_row + M]).blocks();
+    let (mut tile, end) = (tiles.start.max(seen.start), tiles.end.min(seen.end));
     // SAFETY: `query_row + M` query rows exist, and `end` tiles.
     unsafe {
         if L::WIDE && tile + TILES <= end {
@@ -124,13 +123,13 @@ unsafe fn add_dimension<L: F32x16, T: FloatTile, const M: usize, const N: usize>
 pub(crate) unsafe fn values<L: F32x16, T: FloatTile>(call: &ValueCall<'_>) {
     // SAFETY: the groups are inside the query rows of the call, whose results have `dims` numbers each.
     unsafe {
-        std::slice::from_raw_parts_mut(call.out, call.counts.len() * call.dims).fill(0.0);
+        std::slice::from_raw_parts_mut(call.out, call.seen.len() * call.dims).fill(0.0);
         for start in (0..call.tiles.len() * BLOCK_POSITIONS).step_by(TILES * BLOCK_POSITIONS) {
             let positions = start..start + TILES * BLOCK_POSITIONS;
             let mut query_row = 0;
-            while query_row < call.counts.len() {
+            while query_row < call.seen.len() {
                 let positions = positions.clone();
-                query_row += match call.counts.len() - query_row {
+                query_row += match call.seen.len() - query_row {
                     6.. => value_query_rows::<L, T, 6, 4, 1>(call, query_row, positions),
                     4.. => value_query_rows::<L, T, 4, 4, 1>(call, query_row, positions),
                     2.. => value_query_rows::<L, T, 2, 8, 2>(call, query_row, positions),
@@ -178,20 +177,37 @@ unsafe fn value_vectors<L: F32x16, T: FloatTile, const M: usize, const N: usize>
     vector: usize,
     positions: Range<usize>,
 ) {
-    let counts = &call.counts[query_row..query_row + M];
-    let Range { start, end } = positions;
-    let common = counts.iter().min().map_or(start, |&count| (count as usize).clamp(start, end));
+    let seen = &call.seen[query_row..query_row + M];
+    let common = seen_by_all(seen, &positions);
     // SAFETY: the shapes of the call.
     unsafe {
-        gather::<L, T, M, N>(call, query_row, vector, start..common);
-        // Beyond the positions that all query rows see, each goes its own way.
-        for (m, &count) in counts.iter().enumerate() {
-            let rest = common..(count as usize).min(end);
+        // Before the positions that all query rows see, and beyond them, each goes its own way.
+        for (m, seen) in seen.iter().enumerate() {
+            let rest = positions.start.max(seen.start as usize)..common.start.min(seen.end as usize);
+            if !rest.is_empty() {
+                gather::<L, T, 1, N>(call, query_row + m, vector, rest);
+            }
+        }
+        gather::<L, T, M, N>(call, query_row, vector, common.clone());
+        for (m, seen) in seen.iter().enumerate() {
+            let rest = common.end.max(seen.start as usize)..positions.end.min(seen.end as usize);
             if !rest.is_empty() {
                 gather::<L, T, 1, N>(call, query_row + m, vector, rest);
             }
         }
     }
+}
+
+/// Those of `positions` that all query rows see; an empty range inside of `positions` if there are none.
+#[inline(always)]
+fn seen_by_all(seen: &[Seen], positions: &Range<usize>) -> Range<usize> {
+    let Range { mut start, mut end } = *positions;
+    for seen in seen {
+        start = start.max(seen.start as usize);
+        end = end.min(seen.end as usize);
+    }
+    let start = start.min(positions.end);
+    start..end.max(start)
 }
 
 /// Adds the values of `positions` to the sums in `out`, for `M` query rows that see them all.

@@ -10,11 +10,14 @@
 //! 4. splits fold in ascending order: m' = max(m, ms), a = exp(m - m'), b = exp(ms - m'),
 //!    l' = fma(l, a, ls b), out' = fma(out, a, outs b); at the end out / l.
 //!
-//! Positions at or beyond a query row's count are replaced in the scores and weigh nothing.
+//! Splits are at multiples of SPLIT stored positions, whatever a query row sees. Splits in which it sees nothing
+//! are not folded. In the others, positions that it does not see, before those that it sees or behind them, are
+//! replaced in the scores and weigh nothing: so it does not matter whether blocks that it does not see are read.
 
 use std::ops::Range;
 
 use crate::f32x16::{F32x16, LANES};
+use crate::kv::BLOCK_POSITIONS;
 use crate::kv::rotate::rotate;
 use crate::kv::tile::Tile;
 
@@ -25,17 +28,49 @@ pub(super) const TILES: usize = 4;
 pub(crate) struct ScoreCall<'a> {
     /// `[query_rows]`: each a query vector of `head_dim`, or for quantised keys what [`AttentionKernels::query`] made of it.
     pub q: &'a [*const f32],
-    /// Positions that each query row attends to in this split, `[query_rows]`.
-    pub counts: &'a [u32],
-    /// K tiles of the split's blocks, enough for the largest count.
+    /// What each query row sees, `[query_rows]`.
+    pub seen: &'a [Seen],
+    /// K tiles of consecutive blocks of the split, with all that a query row sees.
     pub tiles: &'a [*const u8],
     /// V tiles of the same blocks, which are read next.
     pub value_tiles: &'a [*const u8],
     /// Where in a V tile its scales are: they are read before everything else of it.
     pub value_scales: Range<usize>,
     pub head_dim: usize,
-    /// `[query_rows][SPLIT]`: written for the blocks that a query row's count touches.
+    /// `[query_rows][SPLIT]`: written for the blocks that a query row sees something of.
     pub scores: *mut f32,
+}
+
+/// The positions that a query row sees, counted from the first of a call's tiles; `0..0` if it sees none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub start: u32,
+    pub end: u32,
+}
+
+impl Seen {
+    pub(crate) const NOTHING: Seen = Seen { start: 0, end: 0 };
+
+    #[inline(always)]
+    pub(crate) fn positions(self) -> Range<usize> {
+        self.start as usize..self.end as usize
+    }
+
+    /// The blocks that it sees something of.
+    #[inline(always)]
+    pub(crate) fn blocks(self) -> Range<usize> {
+        self.start as usize / BLOCK_POSITIONS..(self.end as usize).div_ceil(BLOCK_POSITIONS)
+    }
+
+    /// From the first position that one of the query rows sees to the last.
+    #[inline(always)]
+    pub(crate) fn by_any(rows: &[Seen]) -> Seen {
+        let mut any = rows.first().copied().unwrap_or(Seen::NOTHING);
+        for row in rows {
+            any = Seen { start: any.start.min(row.start), end: any.end.max(row.end) };
+        }
+        any
+    }
 }
 
 impl ScoreCall<'_> {
@@ -79,8 +114,9 @@ const CACHE_LINE: usize = 64;
 pub(crate) struct ValueCall<'a> {
     /// `[query_rows][SPLIT]`
     pub p: *const f32,
-    pub counts: &'a [u32],
-    /// V tiles of the split's blocks.
+    /// As in the [`ScoreCall`].
+    pub seen: &'a [Seen],
+    /// V tiles of the same blocks.
     pub tiles: &'a [*const u8],
     /// Length of a row of a V tile.
     pub dims: usize,
@@ -112,8 +148,9 @@ pub(crate) struct AttentionKernels {
     /// Converts a query vector to what `scores` reads, where keys are quantised: see [`quantised::Query`](super::quantised::Query).
     pub query: unsafe fn(q: &[f32], to: &mut [f32]),
     pub scores: unsafe fn(&ScoreCall<'_>),
-    /// Converts the first `count` scores of a query row to probabilities that still lack their common divisor.
-    pub softmax: unsafe fn(scores: *mut f32, count: usize, scale: f32) -> Softmax,
+    /// Converts the scores of a query row that sees something to probabilities that still lack their common divisor;
+    /// those of other positions in its blocks become 0.
+    pub softmax: unsafe fn(scores: *mut f32, seen: Seen, scale: f32) -> Softmax,
     pub values: unsafe fn(&ValueCall<'_>),
     /// Folds a split's `[dims]` into those gathered so far.
     pub fold: unsafe fn(state: &mut Softmax, out: &mut [f32], split: Softmax, split_out: &[f32]),
@@ -129,7 +166,9 @@ macro_rules! attention_kernels {
             k: $crate::kv::KvFormat,
             v: $crate::kv::KvFormat,
         ) -> $crate::attention::kernel::AttentionKernels {
-            use $crate::attention::kernel::{self, AttentionKernels, ScoreCall, Softmax, ValueCall};
+            use $crate::attention::kernel::{
+                self, AttentionKernels, ScoreCall, Seen, Softmax, ValueCall,
+            };
             use $crate::attention::{floats, quantised};
             use $crate::kv::quantised::Quantised;
             use $crate::kv::tile::{FloatTile, Tile, with_tile};
@@ -150,9 +189,9 @@ macro_rules! attention_kernels {
                 unsafe { quantised::scores::<$sums, C>(call) }
             }
             $(#[target_feature(enable = $features)])?
-            unsafe fn softmax(scores: *mut f32, count: usize, scale: f32) -> Softmax {
+            unsafe fn softmax(scores: *mut f32, seen: Seen, scale: f32) -> Softmax {
                 // SAFETY: as above.
-                unsafe { kernel::softmax::<$floats>(scores, count, scale) }
+                unsafe { kernel::softmax::<$floats>(scores, seen, scale) }
             }
             $(#[target_feature(enable = $features)])?
             unsafe fn float_values<T: FloatTile>(call: &ValueCall<'_>) {
@@ -192,26 +231,36 @@ pub(crate) use attention_kernels;
 /// # Safety
 /// See [`AttentionKernels`]; inlined into a function with the features of `L`.
 #[inline(always)]
-pub(crate) unsafe fn softmax<L: F32x16>(scores: *mut f32, count: usize, scale: f32) -> Softmax {
-    // SAFETY: all blocks touched by `count` were written.
+pub(crate) unsafe fn softmax<L: F32x16>(scores: *mut f32, seen: Seen, scale: f32) -> Softmax {
+    let (blocks, seen) = (seen.blocks(), seen.positions());
+    // SAFETY: all blocks that are seen were written.
     unsafe {
         let nothing = L::splat(f32::NEG_INFINITY);
         let mut max = nothing;
-        for start in (0..count).step_by(LANES) {
-            let scaled = L::load(scores.add(start)).mul(L::splat(scale));
-            let valid = scaled.first(count - start, nothing);
-            valid.store(scores.add(start));
+        for block in blocks.clone().map(|block| block * LANES) {
+            let valid = between(block, &seen, L::load(scores.add(block)).mul(L::splat(scale)), nothing);
+            valid.store(scores.add(block));
             max = max.max(valid);
         }
         let m = max.maximum();
         let mut sums = L::splat(0.0);
-        for start in (0..count).step_by(LANES) {
-            let p = L::load(scores.add(start)).sub(L::splat(m)).exp();
-            p.store(scores.add(start));
+        for block in blocks.map(|block| block * LANES) {
+            let p = L::load(scores.add(block)).sub(L::splat(m)).exp();
+            p.store(scores.add(block));
             sums = sums.add(p);
         }
         Softmax { m, l: sums.sum() }
     }
+}
+
+/// `yes` in the lanes of the 16 positions from `block` on that are in `range`, else `no`.
+#[inline(always)]
+pub(super) fn between<L: F32x16>(block: usize, range: &Range<usize>, yes: L, no: L) -> L {
+    if range.start <= block && block + LANES <= range.end {
+        return yes;
+    }
+    let before_end = yes.first((range.end - block).min(LANES), no);
+    no.first(range.start.saturating_sub(block), before_end)
 }
 
 /// Step 4.

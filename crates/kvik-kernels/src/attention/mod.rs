@@ -65,7 +65,8 @@ impl AttnScratch {
     }
 }
 
-/// Attention of `n` rows in one layer: `softmax(scale q K) V`, head by head.
+/// Attention of `n` rows in one layer: `softmax(scale q K) V`, head by head, of the positions that the layer's
+/// [`KvKind`](crate::KvKind) lets a row see.
 #[derive(Debug, Clone, Copy)]
 pub struct Attention<'a> {
     /// Where keys and values are stored.
@@ -88,8 +89,9 @@ impl Attention<'_> {
     /// Writes the results to `out`, `[n, heads, value_dim]`.
     ///
     /// # Panics
-    /// When a shape does not fit, or a row attends to no position, to an unknown sequence, to positions that
-    /// its sequence's blocks and tails do not hold, or where a head has dropped all it could see.
+    /// When a shape does not fit, or a row attends to no position, to an
+    /// unknown sequence, to positions that its sequence's blocks and tails do not hold, or where a head has dropped
+    /// all it could see, or anything in a layer with a window.
     pub fn run(&self, pool: &Pool, scratch: &mut AttnScratch, out: &mut [f32]) {
         self.check(out);
         self.run_with(Isa::current(), pool, scratch, out, None);
@@ -140,9 +142,9 @@ impl Attention<'_> {
     }
 
     fn limits(&self, pool: &Pool) -> PlanLimits {
-        let kv_heads = self.shape().kv_heads;
+        let KvLayer { kv_heads, kind, .. } = *self.shape();
         let unit_rows_max = (UNIT_QUERY_ROWS / (self.heads / kv_heads)).max(1);
-        PlanLimits { unit_rows_max, whole_units_min: (2 * pool.threads()).div_ceil(kv_heads) }
+        PlanLimits { kind, unit_rows_max, whole_units_min: (2 * pool.threads()).div_ceil(kv_heads) }
     }
 
     /// Everything that could make a kernel read or write outside its operands.

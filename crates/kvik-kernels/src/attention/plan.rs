@@ -5,8 +5,10 @@
 //! of whatever sequence: decode, long contexts spread over threads, shared prefixes read once.
 //! Which kind a row belongs to changes the work, never the result.
 
+use std::ops::Range;
+
 use super::{SPLIT, SPLIT_BLOCKS};
-use crate::kv::{BLOCK_POSITIONS, SeqKv, SeqRow};
+use crate::kv::{BLOCK_POSITIONS, KvKind, SeqKv, SeqRow};
 
 /// Rows of a sequence from which a tile is worth folding in place.
 const WHOLE_ROWS_MIN: usize = 8;
@@ -42,11 +44,23 @@ pub(super) struct Member {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SplitRow {
     pub row: u32,
-    /// Index of its first split's partial result; the others follow.
-    pub first_partial: usize,
-    /// The number of its splits, and how many of them have a unit.
-    pub splits: usize,
+    /// Index of its first visible split's partial result; the others follow.
+    first_partial: usize,
+    /// The first split that it sees something of, and the end of those; the ones before `planned` have a unit.
+    splits: (usize, usize),
     planned: usize,
+}
+
+impl SplitRow {
+    /// The indices of its partial results, in the order of splits.
+    pub(super) fn partials(&self) -> Range<usize> {
+        self.first_partial..self.first_partial + self.splits.1 - self.splits.0
+    }
+
+    /// Whether `split` is the next one that needs a unit.
+    fn pending(&self, split: usize) -> bool {
+        self.planned == split && split < self.splits.1
+    }
 }
 
 /// The units of one call, and the split rows' place among the partial results.
@@ -64,6 +78,8 @@ pub(super) struct Plan {
 /// What the plan depends on besides the rows.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PlanLimits {
+    /// Which positions the layer lets a row see.
+    pub kind: KvKind,
     /// Most rows of a unit.
     pub unit_rows_max: usize,
     /// Whole units below which they would leave threads idle.
@@ -84,11 +100,11 @@ impl Plan {
         let enough = tiles().filter(|tile| tile.len() >= WHOLE_ROWS_MIN).count() >= limits.whole_units_min;
         let mut first = 0;
         for tile in tiles() {
-            let one_split = tile.iter().all(|row| stored(row, seqs) <= SPLIT);
+            let one_split = tile.iter().all(|row| splits(row, seqs, limits.kind).len() == 1);
             if one_split || (enough && tile.len() >= WHOLE_ROWS_MIN) {
                 self.push_whole(first, tile);
             } else {
-                self.push_split_rows(first, tile, seqs);
+                self.push_split_rows(first, tile, seqs, limits.kind);
             }
             first += tile.len() as u32;
         }
@@ -103,39 +119,41 @@ impl Plan {
         self.units.push(Unit { start, rows: tile.len(), seq: tile[0].seq, kind: UnitKind::Whole });
     }
 
-    fn push_split_rows(&mut self, first: u32, tile: &[SeqRow], seqs: &[SeqKv<'_>]) {
+    fn push_split_rows(&mut self, first: u32, tile: &[SeqRow], seqs: &[SeqKv<'_>], kind: KvKind) {
         for (attn_row, row) in tile.iter().zip(first..) {
-            let splits = stored(attn_row, seqs).div_ceil(SPLIT);
-            self.split_rows.push(SplitRow { row, first_partial: self.partials, splits, planned: 0 });
-            self.partials += splits;
+            let Range { start, end } = splits(attn_row, seqs, kind);
+            let (first_partial, splits) = (self.partials, (start, end));
+            self.split_rows.push(SplitRow { row, first_partial, splits, planned: start });
+            self.partials += end - start;
         }
     }
 
     /// Puts rows that read the same blocks in a split into one unit of that split.
     fn group_splits(&mut self, rows: &[SeqRow], seqs: &[SeqKv<'_>], limits: PlanLimits) {
-        let splits = self.split_rows.iter().map(|row| row.splits).max().unwrap_or(0);
-        for split in 0..splits {
+        let start = self.split_rows.iter().map(|row| row.splits.0).min().unwrap_or(0);
+        let end = self.split_rows.iter().map(|row| row.splits.1).max().unwrap_or(0);
+        for split in start..end {
             for i in 0..self.split_rows.len() {
-                let row = self.split_rows[i];
-                if split < row.splits && row.planned == split {
+                if self.split_rows[i].pending(split) {
                     self.gather(i, split, rows, seqs, limits);
                 }
             }
         }
     }
 
-    /// A unit of the split row at `i` and of those after it that read the same blocks, as far as they read.
+    /// A unit of the split row at `i` and of those after it that read the same blocks, as far as they read; which
+    /// of the positions there each sees does not matter.
     fn gather(&mut self, i: usize, split: usize, rows: &[SeqRow], seqs: &[SeqKv<'_>], limits: PlanLimits) {
         let start = self.members.len();
         let mut reader = SplitReads::default();
         for split_row in &mut self.split_rows[i..] {
             let row = rows[split_row.row as usize];
-            let pending = split < split_row.splits && split_row.planned == split;
-            if !pending || !reader.join(SplitReads::of(row, seqs, split)) {
+            if !split_row.pending(split) || !reader.join(SplitReads::of(row, seqs, split)) {
                 continue;
             }
             split_row.planned += 1;
-            self.members.push(Member { row: split_row.row, partial: split_row.first_partial + split });
+            let partial = split_row.first_partial + split - split_row.splits.0;
+            self.members.push(Member { row: split_row.row, partial });
             if self.members.len() - start == limits.unit_rows_max {
                 break;
             }
@@ -150,7 +168,13 @@ fn stored(row: &SeqRow, seqs: &[SeqKv<'_>]) -> usize {
     seqs[row.seq as usize].stored_max(row.len)
 }
 
-/// What rows read in a split.
+/// The splits in which a row sees something that a head stores.
+fn splits(row: &SeqRow, seqs: &[SeqKv<'_>], kind: KvKind) -> Range<usize> {
+    kind.first_visible(row.len) as usize / SPLIT..stored(row, seqs).div_ceil(SPLIT)
+}
+
+/// What rows read in a split, up to the last position that they see there. Blocks before a window are compared as if
+/// they were read: sequences that share a block share those before it.
 #[derive(Debug, Default, Clone, Copy)]
 struct SplitReads<'a> {
     /// The sequence with the largest number of blocks among them.

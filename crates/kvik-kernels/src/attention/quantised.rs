@@ -19,7 +19,7 @@
 use std::ops::Range;
 
 use super::SPLIT;
-use super::kernel::{ScoreCall, TILES, ValueCall, fetch};
+use super::kernel::{ScoreCall, Seen, TILES, ValueCall, between, fetch};
 use crate::f32x16::{F32x16, LANES, ROUND};
 use crate::i32x16::I32x16;
 use crate::kv::quantised::{Quantised, groups, scales_at};
@@ -141,9 +141,8 @@ unsafe fn score_query_rows<I: I32x16, C: Quantised, const M: usize, const N: usi
     query_row: usize,
     tiles: Range<usize>,
 ) -> usize {
-    let count = call.counts[query_row..query_row + M].iter().max().copied().unwrap_or(0) as usize;
-    let end = tiles.end.min(count.div_ceil(BLOCK_POSITIONS));
-    let mut tile = tiles.start;
+    let seen = Seen::by_any(&call.seen[query_row..query_row + M]).blocks();
+    let (mut tile, end) = (tiles.start.max(seen.start), tiles.end.min(seen.end));
     // SAFETY: `query_row + M` query rows exist, and `end` tiles.
     unsafe {
         if I::Floats::WIDE && tile + TILES <= end {
@@ -328,7 +327,7 @@ impl Weights {
 /// See [`AttentionKernels`](super::kernel::AttentionKernels); inlined into a function with the features of `I`.
 #[inline(always)]
 pub(crate) unsafe fn values<I: I32x16, C: Quantised>(call: &ValueCall<'_>) {
-    let query_rows = call.counts.len();
+    let query_rows = call.seen.len();
     // SAFETY: the groups are inside the query rows of the call, whose results have `dims` numbers each.
     unsafe {
         for query_row in 0..query_rows {
@@ -363,23 +362,21 @@ pub(crate) unsafe fn values<I: I32x16, C: Quantised>(call: &ValueCall<'_>) {
 /// The weights of a query row for group `g`, 0 for positions that it does not see.
 #[inline(always)]
 unsafe fn weigh<I: I32x16, C: Quantised>(call: &ValueCall<'_>, query_row: usize, g: usize) {
-    let (count, weights) = (call.counts[query_row] as usize, Weights::of::<C>(call, query_row));
+    let (seen, weights) = (call.seen[query_row], Weights::of::<C>(call, query_row));
+    let (blocks, seen) = (seen.blocks(), seen.positions());
     let mut weighted = [0.0; SPLIT];
     // SAFETY: a query row has a row of SPLIT, each of its blocks a tile, and the tile scales for the group.
     unsafe {
         let nothing = I::Floats::splat(0.0);
         let (mut max, mut min) = (nothing, nothing);
-        for start in (0..count).step_by(LANES) {
-            let tile = call.tiles[start / BLOCK_POSITIONS];
+        for block in blocks {
+            let (tile, start) = (call.tiles[block], block * LANES);
             let scales = scales_at::<C>(tile, BLOCK_POSITIONS, call.dims).add(g * C::SCALES);
             let p = I::Floats::load(call.p.add(query_row * SPLIT + start));
-            let mut weight = p.mul(C::scale(scales));
-            let mut offset = if C::HAS_MIN { p.mul(C::min(scales)) } else { nothing };
-            if count - start < LANES {
-                // Scales behind the last position may be anything.
-                weight = weight.first(count - start, nothing);
-                offset = offset.first(count - start, nothing);
-            }
+            // Scales of positions that are not seen may be anything.
+            let weight = between(start, &seen, p.mul(C::scale(scales)), nothing);
+            let offset = if C::HAS_MIN { p.mul(C::min(scales)) } else { nothing };
+            let offset = between(start, &seen, offset, nothing);
             weight.store(weighted.as_mut_ptr().add(start));
             max = weight.max(max);
             min = offset.add(min);
@@ -402,8 +399,8 @@ unsafe fn value_query_rows<I: I32x16, C: Quantised, const M: usize, const N: usi
     query_row: usize,
     tiles: Range<usize>,
 ) -> usize {
-    let count = call.counts[query_row..query_row + M].iter().max().copied().unwrap_or(0) as usize;
-    let tiles = tiles.start..tiles.end.min(count.div_ceil(BLOCK_POSITIONS));
+    let seen = Seen::by_any(&call.seen[query_row..query_row + M]).blocks();
+    let tiles = tiles.start.max(seen.start)..tiles.end.min(seen.end);
     let vectors = call.dims / LANES;
     let mut vector = 0;
     // Vectors that are taken together meet the same weights.

@@ -9,9 +9,10 @@
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
+use std::ops::Range;
 
 use super::SPLIT;
-use super::kernel::{ScoreCall, TILES, fetch};
+use super::kernel::{ScoreCall, Seen, TILES, fetch};
 use super::quantised::{Query, add_group, scores_from};
 use crate::f32x16::F32x16;
 use crate::i32x16::I32x16;
@@ -150,11 +151,10 @@ unsafe fn split_query(call: &ScoreCall<'_>, query_row: usize, row: usize, to: &m
 #[inline(always)]
 unsafe fn score_group<I: I32x16, T: Tiles>(call: &ScoreCall<'_>, first: usize, room: &Room, units: &mut T) {
     let steps = call.head_dim.div_ceil(STEP);
-    let count = call.counts[first..first + QUERY_ROWS].iter().max().copied().unwrap_or(0) as usize;
-    let end = count.div_ceil(BLOCK_POSITIONS);
+    let Range { start, end } = Seen::by_any(&call.seen[first..first + QUERY_ROWS]).blocks();
     let mut sums = [const { MaybeUninit::<Sums>::uninit() }; TILES];
-    for start in (0..end).step_by(TILES) {
-        // SAFETY: the call has tiles for its largest count; their sums are written before they are read.
+    for start in (start..end).step_by(TILES) {
+        // SAFETY: the call has tiles for all that is seen; their sums are written before they are read.
         unsafe {
             for tile in start..end.min(start + TILES) {
                 let keys = room.keys.as_ptr().add(tile * steps * FOURS);
@@ -236,7 +236,7 @@ mod tests {
         /// `[tiles]`, of f32 so that scales are aligned as in the arena.
         tiles: Vec<Vec<f32>>,
         queries: Vec<Vec<f32>>,
-        counts: Vec<u32>,
+        seen: Vec<Seen>,
     }
 
     impl Case {
@@ -251,7 +251,13 @@ mod tests {
             };
             let tiles: Vec<Vec<f32>> = (0..tiles).map(|_| tile()).collect();
             let positions = (tiles.len() * BLOCK_POSITIONS) as u64;
-            let counts = (0..query_rows).map(|_| (random.bits() % (positions + 1)) as u32).collect();
+            let mut seen = || {
+                let [a, b] = [0, 1].map(|_| (random.bits() % (positions + 1)) as u32);
+                let (start, end) =
+                    if random.bits().is_multiple_of(2) { (0, b) } else { (a.min(b), a.max(b)) };
+                if start < end { Seen { start, end } } else { Seen::NOTHING }
+            };
+            let seen = (0..query_rows).map(|_| seen()).collect();
             let mut query = || -> Vec<f32> {
                 let q: Vec<f32> = (0..head_dim).map(|_| random.float()).collect();
                 let mut to = vec![0.0; super::super::quantised::query_len(KvFormat::Q8, head_dim)];
@@ -260,7 +266,7 @@ mod tests {
                 to
             };
             let queries = (0..query_rows).map(|_| query()).collect();
-            Case { head_dim, tiles, queries, counts }
+            Case { head_dim, tiles, queries, seen }
         }
 
         /// The bits of all scores that query rows touch.
@@ -270,7 +276,7 @@ mod tests {
             let mut out = vec![f32::NAN; q.len() * SPLIT];
             let call = ScoreCall {
                 q: &q,
-                counts: &self.counts,
+                seen: &self.seen,
                 tiles: &tiles,
                 value_tiles: &tiles,
                 value_scales: 0..0,
@@ -279,8 +285,11 @@ mod tests {
             };
             // SAFETY: all shapes are those of the call, and the machine has the instructions.
             unsafe { scores(&call) };
-            let rows = out.chunks_exact(SPLIT).zip(&self.counts);
-            let touched = |(row, count): (&[f32], &u32)| row[..count.next_multiple_of(16) as usize].to_vec();
+            let rows = out.chunks_exact(SPLIT).zip(&self.seen);
+            let touched = |(row, seen): (&[f32], &Seen)| {
+                let blocks = seen.blocks();
+                row[blocks.start * BLOCK_POSITIONS..blocks.end * BLOCK_POSITIONS].to_vec()
+            };
             rows.flat_map(touched).map(f32::to_bits).collect()
         }
     }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::kernel::{AttentionKernels, ScoreCall, Softmax, ValueCall};
+use super::kernel::{AttentionKernels, ScoreCall, Seen, Softmax, ValueCall};
 use super::plan::{Member, Plan, SplitRow, Unit, UnitKind};
 use super::weights::Watch;
 use super::{Attention, SPLIT, SPLIT_BLOCKS};
@@ -69,12 +69,13 @@ impl Units<'_> {
     /// All splits of a tile of rows, folded as they come.
     fn run_whole(&self, unit: Unit, members: &[Member], kv_head: usize, work: &mut Workspace) {
         let (query_rows, lanes) = (members.len() * self.group, self.value_lanes);
-        let longest = members.iter().map(|member| self.stored(member.row, kv_head)).max();
+        let visible = members.iter().map(|member| self.visible(member.row, kv_head));
+        let visible = visible.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0);
         work.sums[..query_rows].fill(Softmax::EMPTY);
         work.out[..query_rows * lanes].fill(0.0);
-        for split in 0..longest.unwrap_or(0).div_ceil(SPLIT) {
+        for split in visible.start / SPLIT..visible.end.div_ceil(SPLIT) {
             self.run_split(unit.seq, split, members, kv_head, work);
-            for query_row in (0..query_rows).filter(|&query_row| work.counts[query_row] > 0) {
+            for query_row in (0..query_rows).filter(|&query_row| work.seen[query_row] != Seen::NOTHING) {
                 let out = &mut work.out[query_row * lanes..][..lanes];
                 let split_out = &work.split_out[query_row * lanes..][..lanes];
                 // SAFETY: both are `[value_lanes]`, whole lanes.
@@ -89,68 +90,94 @@ impl Units<'_> {
         }
     }
 
-    /// Positions that a KV head stores of those that a row attends to.
-    fn stored(&self, row: u32, kv_head: usize) -> usize {
+    /// The positions that a KV head stores of those that a row attends to.
+    fn visible(&self, row: u32, kv_head: usize) -> Range<usize> {
         let SeqRow { seq, len } = self.operands.rows[row as usize];
-        self.operands.seqs[seq as usize].stored(kv_head, len)
+        let stored = self.operands.seqs[seq as usize].stored(kv_head, len);
+        self.shape.kind.first_visible(len) as usize..stored
     }
 
     /// One split for the queries in `work.q`: leaves `split_out` and `split_sums`.
     fn run_split(&self, seq: u32, split: usize, members: &[Member], kv_head: usize, work: &mut Workspace) {
-        work.counts.clear();
-        for member in members {
-            let stored = self.stored(member.row, kv_head);
-            let count = stored.saturating_sub(split * SPLIT).min(SPLIT) as u32;
-            work.counts.extend(std::iter::repeat_n(count, self.group));
-        }
-        let count_max = work.counts.iter().max().copied().unwrap_or(0) as usize;
-        self.find_tiles(seq, split * SPLIT_BLOCKS, count_max.div_ceil(BLOCK_POSITIONS), kv_head, work);
-        let Workspace { q, counts, tiles, value_tiles, scores, .. } = &mut *work;
+        let blocks = self.find_seen(split, members, kv_head, work);
+        let first_block = blocks.start;
+        self.find_tiles(seq, blocks, kv_head, work);
+        let Workspace { q, seen, tiles, value_tiles, scores, .. } = &mut *work;
         let head_dim = self.shape.key_dim;
         let (value_scales, scores) = (self.value_scales.clone(), scores.as_mut_ptr());
-        let scores = ScoreCall { q, counts, tiles, value_tiles, value_scales, head_dim, scores };
+        let scores = ScoreCall { q, seen, tiles, value_tiles, value_scales, head_dim, scores };
         // SAFETY: the workspace has room for the query rows, the queries are those of the format, the tiles those
-        // of the layer, and each count lies within them.
+        // of the layer, and all that is seen lies within them.
         unsafe { (self.kernels.scores)(&scores) };
 
-        for (query_row, &count) in work.counts.iter().enumerate() {
+        for (query_row, &seen) in work.seen.iter().enumerate() {
             let scores = &mut work.scores[query_row * SPLIT..][..SPLIT];
-            work.split_sums[query_row] = match count {
-                0 => Softmax::EMPTY,
-                // SAFETY: a row of SPLIT, written up to the block that holds the last position.
-                _ => unsafe {
-                    (self.kernels.softmax)(scores.as_mut_ptr(), count as usize, self.operands.scale)
-                },
+            work.split_sums[query_row] = match seen {
+                Seen::NOTHING => Softmax::EMPTY,
+                // SAFETY: a row of SPLIT, written in all blocks that are seen.
+                _ => unsafe { (self.kernels.softmax)(scores.as_mut_ptr(), seen, self.operands.scale) },
             };
         }
-        self.keep_weights(split, members, kv_head, work);
+        self.keep_weights(first_block, members, kv_head, work);
 
-        let Workspace { counts, value_tiles: tiles, scores, weights, split_out, .. } = work;
+        let Workspace { seen, value_tiles: tiles, scores, weights, split_out, .. } = work;
         let (p, weights) = (scores.as_ptr(), weights.as_mut_ptr().cast());
         let values =
-            ValueCall { p, counts, tiles, dims: self.value_lanes, weights, out: split_out.as_mut_ptr() };
+            ValueCall { p, seen, tiles, dims: self.value_lanes, weights, out: split_out.as_mut_ptr() };
         // SAFETY: as for the scores.
         unsafe { (self.kernels.values)(&values) };
     }
 
-    /// Keeps what watched rows attend to in a split.
-    fn keep_weights(&self, split: usize, members: &[Member], kv_head: usize, work: &Workspace) {
+    /// Finds out what each query row sees of a split; returns the blocks of the sequence that one of them sees
+    /// something of.
+    fn find_seen(
+        &self,
+        split: usize,
+        members: &[Member],
+        kv_head: usize,
+        work: &mut Workspace,
+    ) -> Range<usize> {
+        let in_split = |position: usize| position.saturating_sub(split * SPLIT).min(SPLIT) as u32;
+        let seen_by = |member: &Member| {
+            let visible = self.visible(member.row, kv_head);
+            Seen { start: in_split(visible.start), end: in_split(visible.end) }
+        };
+        let seen = || members.iter().map(seen_by).filter(|seen| seen.start < seen.end);
+        let start = seen().map(|seen| seen.blocks().start).min().unwrap_or(0);
+        let end = seen().map(|seen| seen.blocks().end).max().unwrap_or(0);
+        work.seen.clear();
+        for seen in members.iter().map(seen_by) {
+            let before = (start * BLOCK_POSITIONS) as u32;
+            let seen = match seen.start < seen.end {
+                true => Seen { start: seen.start - before, end: seen.end - before },
+                false => Seen::NOTHING,
+            };
+            work.seen.extend(std::iter::repeat_n(seen, self.group));
+        }
+        split * SPLIT_BLOCKS + start..split * SPLIT_BLOCKS + end
+    }
+
+    /// Keeps what watched rows attend to in a split, the first tile of which is that of `first_block`.
+    fn keep_weights(&self, first_block: usize, members: &[Member], kv_head: usize, work: &Workspace) {
         let Some(watch) = &self.watch else { return };
-        for (query_row, &count) in work.counts.iter().enumerate() {
+        for (query_row, &seen) in work.seen.iter().enumerate().filter(|(_, seen)| **seen != Seen::NOTHING) {
             let row = members[query_row / self.group].row;
             let head = kv_head * self.group + query_row % self.group;
-            let p = &work.scores[query_row * SPLIT..][..SPLIT];
+            let blocks = seen.blocks();
+            let p = blocks.start * BLOCK_POSITIONS..blocks.end * BLOCK_POSITIONS;
+            let p = &work.scores[query_row * SPLIT..][p];
+            let first = (first_block + blocks.start) * BLOCK_POSITIONS;
             // SAFETY: a row, split and head belong to one unit.
-            unsafe { watch.keep(row, head, split, p, count as usize, work.split_sums[query_row].m) };
+            unsafe { watch.keep(row, head, first, p, work.split_sums[query_row].m) };
         }
     }
 
-    /// The tiles of `count` blocks from block `first` on that a sequence stores for a KV head.
-    fn find_tiles(&self, seq: u32, first: usize, count: usize, kv_head: usize, work: &mut Workspace) {
+    /// The tiles of `blocks` that a sequence stores for a KV head.
+    fn find_tiles(&self, seq: u32, blocks: Range<usize>, kv_head: usize, work: &mut Workspace) {
         let Attention { arena, layer, seqs, .. } = self.operands;
         work.tiles.clear();
         work.value_tiles.clear();
-        for index in first..first + count {
+        for index in blocks {
             let [key_tile, value_tile] =
                 arena.tiles(seqs[seq as usize].tile(arena, layer, kv_head, index), layer);
             work.tiles.push(key_tile);
@@ -179,7 +206,7 @@ impl Units<'_> {
         let out = &mut out[..self.value_lanes];
         out.fill(0.0);
         let mut state = Softmax::EMPTY;
-        for split in row.first_partial..row.first_partial + row.splits {
+        for split in row.partials() {
             let from = split * self.operands.heads + head;
             // SAFETY: all units have ended, and this task alone folds this row and head.
             // Both slices are `[value_lanes]`, whole lanes.
@@ -202,7 +229,7 @@ impl Units<'_> {
         // SAFETY: whole lanes; and a row and head are finished once, by one task, after all their splits.
         let out = unsafe {
             if let Some(watch) = &self.watch {
-                watch.finish(row, head, self.stored(row, head / self.group), sum);
+                watch.finish(row, head, self.visible(row, head / self.group).end, sum);
             }
             (self.kernels.finish)(gathered, sum.l, value_dim);
             self.out.range(start, value_dim)
@@ -215,7 +242,7 @@ impl Units<'_> {
 #[derive(Debug, Default)]
 pub(super) struct Workspace {
     q: Vec<*const f32>,
-    counts: Vec<u32>,
+    seen: Vec<Seen>,
     tiles: Vec<*const u8>,
     value_tiles: Vec<*const u8>,
     /// `[query_rows, SPLIT]`
@@ -246,7 +273,7 @@ impl Workspace {
         self.split_sums.resize(larger(self.split_sums.len(), query_rows), Softmax::EMPTY);
         self.sums.resize(larger(self.sums.len(), query_rows), Softmax::EMPTY);
         self.q.reserve(query_rows);
-        self.counts.reserve(query_rows);
+        self.seen.reserve(query_rows);
         self.tiles.reserve(SPLIT_BLOCKS);
         self.value_tiles.reserve(SPLIT_BLOCKS);
     }

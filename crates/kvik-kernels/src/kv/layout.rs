@@ -12,14 +12,37 @@ use crate::f32x16::LANES;
 /// order of any sum that keys and values come from.
 pub const KV_LAYOUT_VERSION: u32 = 1;
 
-/// Which positions of a sequence a layer keeps.
+/// Which positions of a sequence a layer attends to.
 ///
-/// A sliding window (the last positions) and a recurrent state (no positions: one state a sequence, which no
-/// block holds) become variants here; `KvLayer::format_name` and `sequence::check` ask for their share.
+/// A recurrent state (no positions: one state a sequence, which no block holds) becomes a variant here;
+/// `KvLayer::format_name` and `sequence::check` ask for its share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvKind {
     /// All of them: full attention.
     Full,
+    /// A sliding window: a row attends to the last positions, its own among them.
+    ///
+    /// Blocks store all positions, also those that no window will reach again; attention does not read them.
+    Window {
+        /// Positions that a row attends to at most.
+        positions: u32,
+    },
+    /// Chunks of positions: a row attends to those of its own chunk up to itself. Stored as for a window.
+    Chunk {
+        /// Positions of a chunk.
+        positions: u32,
+    },
+}
+
+impl KvKind {
+    /// The first position that the last of `len` positions attends to.
+    pub fn first_visible(self, len: u32) -> u32 {
+        match self {
+            KvKind::Full => 0,
+            KvKind::Window { positions } => len.saturating_sub(positions),
+            KvKind::Chunk { positions } => len.saturating_sub(1) / positions * positions,
+        }
+    }
 }
 
 /// What one layer stores for a position.
@@ -45,11 +68,20 @@ impl KvLayer {
         KvLayer { kind: KvKind::Full, kv_heads, key_dim: head_dim, value_dim: head_dim, k, v }
     }
 
-    /// Its kind and formats as text: `f16`, or `q8/q4` where keys and values differ.
+    /// A layer whose rows attend to the last `positions` positions.
+    pub fn windowed(kv_heads: usize, head_dim: usize, k: KvFormat, v: KvFormat, positions: u32) -> KvLayer {
+        KvLayer { kind: KvKind::Window { positions }, ..KvLayer::full(kv_heads, head_dim, k, v) }
+    }
+
+    /// Its formats as text: `f16`, or `q8/q4` where keys and values differ.
     fn format_name(&self) -> String {
         let KvLayer { kind, k, v, .. } = self;
         match kind {
-            KvKind::Full => KvFormats { k: *k, v: *v }.to_string(),
+            // Windows and chunks belong to the model, whose digest stands beside the name, and a block stores
+            // the same with them and without.
+            KvKind::Full | KvKind::Window { .. } | KvKind::Chunk { .. } => {
+                KvFormats { k: *k, v: *v }.to_string()
+            }
         }
     }
 
@@ -109,7 +141,8 @@ impl KvLayout {
     /// A block of `layers`, the first one first.
     ///
     /// # Panics
-    /// When there is no layer, a layer has no heads, or a length is not in [`KvLayout::HEAD_DIMS`].
+    /// When there is no layer, a layer has no heads, attends to no position, or a length is not in
+    /// [`KvLayout::HEAD_DIMS`].
     pub fn new(layers: Vec<KvLayer>) -> KvLayout {
         assert!(!layers.is_empty(), "a layout without layers");
         let (mut first_heads, mut heads, mut block_bytes) = (Vec::new(), Vec::new(), 0);
@@ -225,6 +258,10 @@ fn text_of(mut layers: Vec<String>) -> String {
 
 fn check(layer: &KvLayer) {
     assert!(layer.kv_heads > 0, "a layer without KV heads");
+    let (KvKind::Full | KvKind::Window { positions: 1.. } | KvKind::Chunk { positions: 1.. }) = layer.kind
+    else {
+        panic!("a layer that attends to no position: {:?}", layer.kind)
+    };
     for dim in [layer.key_dim, layer.value_dim] {
         let dims = KvLayout::HEAD_DIMS;
         assert!(dims.contains(&dim), "head dimension {dim} is not in {dims:?}");
@@ -330,5 +367,36 @@ mod tests {
     #[should_panic(expected = "head dimension 577")]
     fn a_vector_that_is_too_long_is_refused() {
         KvLayout::uniform(1, KvLayer::full(1, 577, KvFormat::F16, KvFormat::F16));
+    }
+
+    #[test]
+    fn the_first_visible_position_is_that_of_the_kind() {
+        let check = |kind: KvKind, expect: [u32; 6]| {
+            assert_eq!([1, 2, 15, 16, 17, 33].map(|len| kind.first_visible(len)), expect, "{kind:?}");
+        };
+        check(KvKind::Full, [0; 6]);
+        check(KvKind::Window { positions: 1 }, [0, 1, 14, 15, 16, 32]);
+        check(KvKind::Window { positions: 16 }, [0, 0, 0, 0, 1, 17]);
+        check(KvKind::Window { positions: u32::MAX }, [0; 6]);
+        check(KvKind::Chunk { positions: 1 }, [0, 1, 14, 15, 16, 32]);
+        check(KvKind::Chunk { positions: 16 }, [0, 0, 0, 0, 16, 32]);
+        check(KvKind::Chunk { positions: u32::MAX }, [0; 6]);
+    }
+
+    /// The name stands in the identity of caches; which positions are visible is the model's.
+    #[test]
+    fn windows_have_no_name_and_tiles_like_any_other() {
+        let full = KvLayer::full(2, 64, KvFormat::F16, KvFormat::Q8);
+        let windowed = KvLayer::windowed(2, 64, KvFormat::F16, KvFormat::Q8, 1024);
+        assert_eq!(windowed.kind, KvKind::Window { positions: 1024 });
+        let layout = KvLayout::new(vec![full, windowed]);
+        assert_eq!(layout.format_name(), KvLayout::uniform(2, full).format_name());
+        assert_eq!(layout.tile_class(1), 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "attends to no position")]
+    fn an_empty_window_is_refused() {
+        KvLayout::uniform(1, KvLayer::windowed(1, 64, KvFormat::F16, KvFormat::F16, 0));
     }
 }

@@ -29,7 +29,8 @@ pub struct HeadTail<'a> {
 pub struct SeqRow {
     /// The sequence it belongs to.
     pub seq: u32,
-    /// It attends to positions `0..len` of that sequence, as far as they are stored, and is the last of them.
+    /// It is the last of positions `0..len` of that sequence, and attends to those of them that are stored and that
+    /// [`KvKind`] lets it see.
     pub len: u32,
 }
 
@@ -69,15 +70,23 @@ impl SeqKv<'_> {
 ///
 /// # Panics
 /// When a sequence has tails of some heads only, or a row belongs to an unknown sequence, to positions that
-/// its blocks and tails have no room for, or to none that a head stores.
+/// its blocks and tails have no room for, or to none that a head stores; or when a head has dropped positions where
+/// rows do not attend to all.
 pub(crate) fn check(layer: &KvLayer, rows: &[SeqRow], seqs: &[SeqKv<'_>]) {
     // Another kind stores other positions: a new kind says here and in `SeqKv` which.
-    let KvKind::Full = layer.kind;
+    let (KvKind::Full | KvKind::Window { .. } | KvKind::Chunk { .. }) = layer.kind;
     seqs.iter().for_each(|kv| check_tails(layer, kv));
     for &SeqRow { seq, len } in rows {
         let kv = &seqs[seq as usize];
         for head in 0..kv.tails.len().max(1) {
             let (capacity, dropped) = (kv.capacity(head), kv.dropped(head));
+            // Stored positions then are not those of the sequence, so nobody knows which a window reaches.
+            let countable = dropped == 0 || layer.kind == KvKind::Full;
+            assert!(
+                countable,
+                "{dropped} positions dropped of sequence {seq} in a layer of {:?}",
+                layer.kind
+            );
             let fits = len > dropped && (len - dropped) as usize <= capacity;
             assert!(fits, "{len} positions, {dropped} dropped, of {capacity} in sequence {seq}");
         }

@@ -15,9 +15,7 @@ struct Call<'a> {
 
 impl Call<'_> {
     fn attention(&self) -> Attention<'_> {
-        let Call { store, heads, rows, seqs, q } = *self;
-        let scale = 1.0 / (store.layer().key_dim as f32).sqrt();
-        Attention { arena: &store.arena, layer: LAYER, q, heads, rows, seqs, scale }
+        self.store.attention(self.heads, self.rows, self.q, self.seqs)
     }
 
     fn watched(
@@ -35,15 +33,9 @@ impl Call<'_> {
 
     /// The textbook in f64, on the keys before they were stored.
     fn naive(&self, row: usize, head: usize) -> Vec<f64> {
-        let KvLayer { kv_heads, key_dim, .. } = self.store.layer();
-        let (SeqRow { seq, len }, kv_head) = (self.rows[row], head * kv_heads / self.heads);
+        let key_dim = self.store.layer().key_dim;
         let q = &self.q[(row * self.heads + head) * key_dim..][..key_dim];
-        let key = |p: usize| &self.store.k[seq as usize][(p * kv_heads + kv_head) * key_dim..][..key_dim];
-        let dot = |k: &[f32]| -> f64 { q.iter().zip(k).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum() };
-        let scores: Vec<f64> = (0..len as usize).map(|p| dot(key(p)) / (key_dim as f64).sqrt()).collect();
-        let m = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let l: f64 = scores.iter().map(|s| (s - m).exp()).sum();
-        scores.iter().map(|s| (s - m).exp() / l).collect()
+        self.store.naive_weights((self.heads, head), self.rows[row], q)
     }
 }
 
@@ -71,9 +63,10 @@ proptest! {
     #[test]
     fn watching_changes_no_result_and_weights_are_those_of_the_textbook(
         (layer, heads, lens, shared, rows, seed) in case(),
+        kind in layers::kinds(),
         watched in prop::array::uniform3(any::<prop::sample::Index>()),
     ) {
-        let store = Store::new(layer, &lens, shared, seed);
+        let store = Store::new(KvLayer { kind, ..layer }, &lens, shared, seed);
         let q = vector(&mut Random(seed ^ 1), rows.len() * heads * layer.key_dim);
         let seqs: Vec<SeqKv<'_>> = store.tables.iter().map(|blocks| SeqKv { blocks, tails: &[] }).collect();
         let call = Call { store: &store, heads, rows: &rows, seqs: &seqs, q: &q };
@@ -94,9 +87,11 @@ proptest! {
             for head in 0..heads {
                 let found = row(&weights, index, head);
                 prop_assert_eq!(found.len(), rows[index].len as usize);
+                let naive = call.naive(index, head);
                 let sum: f64 = found.iter().map(|&w| f64::from(w)).sum();
                 prop_assert!((sum - 1.0).abs() < 1e-5, "{}", sum);
-                let naive = call.naive(index, head);
+                let unseen = store.layer().kind.first_visible(rows[index].len) as usize;
+                prop_assert!(found[..unseen].iter().all(|&w| w == 0.0));
                 let worst = found.iter().zip(&naive).map(|(&w, n)| (f64::from(w) - n).abs()).fold(0.0, f64::max);
                 prop_assert!(worst < bound, "{:?} {}", layer.k, worst);
             }
@@ -120,11 +115,14 @@ fn naive_reduce(
     reduce: WeightReduce,
     among: &[Range<usize>],
     heads: Range<usize>,
+    kind: KvKind,
 ) -> Vec<f32> {
     let mut into: Vec<f32> = Vec::new();
     for index in rows {
         let of_heads: Vec<Vec<f32>> = heads.clone().map(|head| row(weights, index, head)).collect();
         let seen = of_heads[0].len();
+        // Where a layer has a window, nothing was dropped.
+        let visible = seen - kind.first_visible(seen as u32) as usize;
         let takes_part = |p: usize| among.is_empty() || among.iter().any(|range| range.contains(&p));
         let divisors: Vec<f32> = of_heads
             .iter()
@@ -149,7 +147,7 @@ fn naive_reduce(
             into[p] = match reduce {
                 WeightReduce::Sum => into[p] + mean,
                 WeightReduce::Decayed(decay) => into[p].mul_add(decay, mean),
-                WeightReduce::Above => into[p] + f32::from(u8::from(mean > 1.0 / seen as f32)),
+                WeightReduce::Above => into[p] + f32::from(u8::from(mean > 1.0 / visible as f32)),
                 WeightReduce::Max => shares.iter().copied().fold(into[p], f32::max),
             };
         }
@@ -191,16 +189,12 @@ fn reduced() -> impl Strategy<Value = Reduced> {
             });
             let layer = KvLayer::full(kv_heads, 16, format, format);
             let heads = kv_heads * group;
-            (dropped, cuts, ranges).prop_map(move |(dropped, cuts, among)| Reduced {
-                layer,
-                heads,
-                len,
-                rows,
-                shared,
-                dropped,
-                cuts,
-                among,
-                seed,
+            (dropped, cuts, ranges, layers::kinds()).prop_map(move |(mut dropped, cuts, among, kind)| {
+                if kind != KvKind::Full {
+                    dropped.iter_mut().flatten().for_each(|dropped| *dropped = false);
+                }
+                let layer = KvLayer { kind, ..layer };
+                Reduced { layer, heads, len, rows, shared, dropped, cuts, among, seed }
             })
         },
     )
@@ -243,7 +237,7 @@ proptest! {
                 }
                 for kv_head in 0..layer.kv_heads {
                     let expect =
-                        naive_reduce(&weights, 0..count, reduce, &among, kv_head * group..(kv_head + 1) * group);
+                        naive_reduce(&weights, 0..count, reduce, &among, kv_head * group..(kv_head + 1) * group, layer.kind);
                     prop_assert_eq!(bits(&at_once[kv_head]), bits(&expect), "{:?} {:?}", reduce, isa);
                     prop_assert_eq!(bits(&in_calls[kv_head]), bits(&expect), "{:?} {:?} cut", reduce, isa);
                 }
@@ -267,8 +261,14 @@ fn reductions_of_long_sequences_do_not_depend_on_threads() {
             let mut into = vec![vec![]; 2];
             weights.reduce(&Pool::new(3), 0..rows.len(), reduce, &among, &mut into);
             for (kv_head, into) in into.iter().enumerate() {
-                let expect =
-                    naive_reduce(&weights, 0..rows.len(), reduce, &among, 2 * kv_head..2 * kv_head + 2);
+                let expect = naive_reduce(
+                    &weights,
+                    0..rows.len(),
+                    reduce,
+                    &among,
+                    2 * kv_head..2 * kv_head + 2,
+                    layer.kind,
+                );
                 assert_eq!(bits(into), bits(&expect), "{reduce:?}");
             }
         }

@@ -3,7 +3,7 @@
 //! A weight is p times the factor of its split, exp(m of the split - m of the row) / l. Positions are taken in
 //! ascending blocks of 16 stored positions, whichever of them count; heads and rows one after the other.
 
-use crate::attention::kernel::Softmax;
+use crate::attention::kernel::{Softmax, between};
 use crate::attention::{SPLIT, WeightReduce};
 use crate::f32x16::{F32x16, LANES, load_first, store_first};
 
@@ -16,6 +16,8 @@ pub(crate) struct RowWeights<'a> {
     /// `[group][splits]`
     pub factors: &'a [f32],
     pub splits: usize,
+    /// The stored positions that the row sees end here; the weights before the first are 0.
+    pub end: usize,
     /// Stored positions that the row sees.
     pub count: usize,
 }
@@ -101,7 +103,7 @@ pub(crate) unsafe fn sum<L: F32x16>(
         let mut lanes = L::load(sums.as_ptr());
         for block in (start / LANES * LANES..end).step_by(LANES) {
             let nothing = L::splat(0.0);
-            let weights = between(block, start, end, row.block::<L>(head, block), nothing);
+            let weights = between(block, &(start..end), row.block::<L>(head, block), nothing);
             lanes = lanes.add(weights);
         }
         lanes.store(sums.as_mut_ptr());
@@ -184,7 +186,7 @@ unsafe fn update<L: F32x16>(
             }
             let before: L =
                 if count == LANES { L::load(acc.as_ptr()) } else { load_first(acc.as_ptr(), count) };
-            let after = between(block, call.start, call.end, update(before, weights), before);
+            let after = between(block, &(call.start..call.end), update(before, weights), before);
             if count == LANES {
                 after.store(acc.as_mut_ptr());
             } else {
@@ -203,14 +205,4 @@ impl RowWeights<'_> {
         // SAFETY: 16 elements.
         unsafe { L::load(p.as_ptr()).mul(L::splat(factor)) }
     }
-}
-
-/// `yes` in the lanes of the 16 positions from `block` on that are in `start..end`, else `no`.
-#[inline(always)]
-fn between<L: F32x16>(block: usize, start: usize, end: usize, yes: L, no: L) -> L {
-    if start <= block && block + LANES <= end {
-        return yes;
-    }
-    let before_end = yes.first((end - block).min(LANES), no);
-    no.first(start.saturating_sub(block), before_end)
 }

@@ -1,15 +1,15 @@
 //! The attention weights of watched rows, and what they come to for each stored position.
 //!
 //! A call of attention computes p and the maximum of each split anyway; of a watched row it keeps them, and when
-//! the row's last split is folded, the maxima become factors: a weight is p times the factor of its split. What is
-//! asked of the weights is reduced over rows in their order, so it does not depend on how rows were cut into calls.
+//! the row's last split is folded, the maxima become factors: a weight is p times the factor of its split, and 0
+//! at positions that the row does not see. What is asked of the weights is reduced over rows in their order, so it does not depend on how rows were cut into calls.
 
 use std::ops::Range;
 
 use super::kernel::Softmax;
 use super::{Attention, SPLIT};
 use crate::f32x16::LANES;
-use crate::kv::SeqRow;
+use crate::kv::{KvLayer, SeqRow};
 use crate::threads::Disjoint;
 use crate::{Isa, Pool};
 use kernel::{RowWeights, WeightKernels};
@@ -32,8 +32,8 @@ pub struct AttnWeights {
     p: Vec<f32>,
     /// `[rows][heads][splits of the row]`
     factors: Vec<f32>,
-    /// Stored positions that a row sees, `[rows, kv_heads]`.
-    counts: Vec<usize>,
+    /// Stored positions up to the row's own, `[rows, kv_heads]`.
+    stored: Vec<usize>,
 }
 
 /// A watched row, and where its numbers begin.
@@ -47,6 +47,8 @@ struct WatchedRow {
     stride: usize,
     factors: usize,
     splits: usize,
+    /// The first stored position that it sees.
+    first: usize,
 }
 
 impl AttnWeights {
@@ -56,7 +58,7 @@ impl AttnWeights {
     }
 
     /// Replaces `weights` by the attention weights of a watched row for a query head: `[stored positions]` of its
-    /// KV head, as far as the row sees them.
+    /// KV head up to the row's own, 0 for those outside of the layer's window.
     ///
     /// # Panics
     /// When the row was not watched, or the head does not exist.
@@ -67,7 +69,7 @@ impl AttnWeights {
         let (p, factors) = (of_group.p.chunks(of_group.stride), of_group.factors.chunks(of_group.splits));
         weights.clear();
         for (p, factors) in p.zip(factors).skip(head % group).take(1) {
-            weights.extend(p[..of_group.count].iter().enumerate().map(|(i, p)| p * factors[i / SPLIT]));
+            weights.extend(p[..of_group.end].iter().enumerate().map(|(i, p)| p * factors[i / SPLIT]));
         }
     }
 
@@ -78,10 +80,10 @@ impl AttnWeights {
         isa: Isa,
         watched: impl Iterator<Item = usize>,
     ) -> Watch<'_> {
-        let kv_heads = call.shape().kv_heads;
+        let KvLayer { kv_heads, kind, .. } = *call.shape();
         (self.heads, self.kv_heads) = (call.heads, kv_heads);
         self.rows.clear();
-        self.counts.clear();
+        self.stored.clear();
         let (mut p, mut factors) = (0, 0);
         for row in watched {
             let ascending = self.rows.last().is_none_or(|last| last.row < row);
@@ -90,18 +92,32 @@ impl AttnWeights {
             let kv = &call.seqs[seq as usize];
             let stored = kv.stored_max(len);
             let (stride, splits) = (stored.next_multiple_of(LANES), stored.div_ceil(SPLIT));
-            self.rows.push(WatchedRow { row, seq, p, stride, factors, splits });
-            self.counts.extend((0..kv_heads).map(|head| kv.stored(head, len)));
+            let first = kind.first_visible(len) as usize;
+            self.rows.push(WatchedRow { row, seq, p, stride, factors, splits, first });
+            self.stored.extend((0..kv_heads).map(|head| kv.stored(head, len)));
             p += call.heads * stride;
             factors += call.heads * splits;
         }
         self.p.resize(p.max(self.p.len()), 0.0);
         self.factors.resize(factors.max(self.factors.len()), 0.0);
+        self.clear_unseen();
         Watch {
             kernels: super::variants::weight_kernels(isa),
             rows: &self.rows,
             p: Disjoint::new(&mut self.p),
             factors: Disjoint::new(&mut self.factors),
+        }
+    }
+
+    /// What lies before the first block that a row sees, which nobody will keep: no probability, and a maximum that
+    /// becomes the factor 0.
+    fn clear_unseen(&mut self) {
+        for &WatchedRow { p, stride, factors, splits, first, .. } in &self.rows {
+            let (blocks, unseen) = (first / LANES * LANES, first / SPLIT);
+            for head in 0..self.heads {
+                self.p[p + head * stride..][..blocks].fill(0.0);
+                self.factors[factors + head * splits..][..unseen].fill(f32::NEG_INFINITY);
+            }
         }
     }
 
@@ -119,14 +135,15 @@ impl AttnWeights {
 
     /// The weights of a watched row for the query heads of a KV head.
     fn of(&self, index: usize, kv_head: usize) -> RowWeights<'_> {
-        let WatchedRow { p, stride, factors, splits, .. } = self.rows[index];
-        let group = self.heads / self.kv_heads;
+        let WatchedRow { p, stride, factors, splits, first, .. } = self.rows[index];
+        let (group, end) = (self.heads / self.kv_heads, self.stored[index * self.kv_heads + kv_head]);
         RowWeights {
             p: &self.p[p + kv_head * group * stride..][..group * stride],
             stride,
             factors: &self.factors[factors + kv_head * group * splits..][..group * splits],
             splits,
-            count: self.counts[index * self.kv_heads + kv_head],
+            end,
+            count: end - first,
         }
     }
 }
@@ -174,32 +191,27 @@ pub(super) struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// Keeps what a row attends to in one split: the first `count` of `p`, and its maximum.
+    /// Keeps what a row attends to in one split: `p` of the blocks that it sees something of, the first of which
+    /// begins with stored position `first`, and the split's maximum.
     ///
     /// # Safety
     /// Nobody else keeps or finishes this row and head at the time.
-    pub(super) unsafe fn keep(&self, row: u32, head: usize, split: usize, p: &[f32], count: usize, m: f32) {
+    pub(super) unsafe fn keep(&self, row: u32, head: usize, first: usize, p: &[f32], m: f32) {
         let Some(watched) = self.find(row) else { return };
-        if count > 0 {
-            // What a split leaves behind the last position, up to a whole block, is 0.
-            let len = count.next_multiple_of(LANES);
-            // SAFETY: ranges of different rows, heads and splits do not overlap, and the caller has this one.
-            let (to, factor) = unsafe {
-                let factor = watched.factors + head * watched.splits + split;
-                (
-                    self.p.range(watched.p + head * watched.stride + split * SPLIT, len),
-                    self.factors.range(factor, 1),
-                )
-            };
-            to.copy_from_slice(&p[..len]);
-            factor[0] = m;
-        }
+        // SAFETY: ranges of different rows, heads and splits do not overlap, and the caller has this one.
+        let (to, factor) = unsafe {
+            let factor = watched.factors + head * watched.splits + first / SPLIT;
+            let to = watched.p + head * watched.stride + first;
+            (self.p.range(to, p.len()), self.factors.range(factor, 1))
+        };
+        to.copy_from_slice(p);
+        factor[0] = m;
     }
 
     /// Makes factors of the maxima of all splits of a row and head that stores `count` positions.
     ///
     /// # Safety
-    /// As [`Watch::keep`], which was called for all of them.
+    /// As [`Watch::keep`], which was called for all that the row sees something of.
     pub(super) unsafe fn finish(&self, row: u32, head: usize, count: usize, sum: Softmax) {
         let Some(watched) = self.find(row) else { return };
         let first = watched.factors + head * watched.splits;

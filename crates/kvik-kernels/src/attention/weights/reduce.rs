@@ -89,7 +89,7 @@ impl AttnWeights {
     fn grow(&self, rows: Range<usize>, into: &mut [Vec<f32>]) -> usize {
         let mut longest = 0;
         for (kv_head, into) in into.iter_mut().enumerate() {
-            let seen = rows.clone().map(|row| self.counts[row * self.kv_heads + kv_head]).max().unwrap_or(0);
+            let seen = rows.clone().map(|row| self.stored[row * self.kv_heads + kv_head]).max().unwrap_or(0);
             into.resize(into.len().max(seen), 0.0);
             longest = longest.max(seen);
         }
@@ -114,10 +114,10 @@ impl AttnWeights {
         let sum_of = |index: usize, head: usize| {
             let row = self.of(rows.start + index, head / group);
             let mut sums = [0.0; LANES];
-            for range in among.iter().filter(|range| range.start < row.count) {
+            for range in among.iter().filter(|range| range.start < row.end) {
                 // SAFETY: the kernels are those of the machine.
                 unsafe {
-                    (kernels.sum)(row, head % group, range.start, range.end.min(row.count), &mut sums);
+                    (kernels.sum)(row, head % group, range.start, range.end.min(row.end), &mut sums);
                 }
             }
             // SAFETY: plain numbers, which every machine has.
@@ -164,7 +164,7 @@ impl Reduction<'_> {
         let group = self.weights.heads / self.weights.kv_heads;
         for (index, row) in self.rows.clone().enumerate() {
             let row = self.weights.of(row, kv_head);
-            let last = row.count.min(first + TASK_POSITIONS);
+            let last = row.end.min(first + TASK_POSITIONS);
             if last <= first {
                 continue;
             }
