@@ -130,7 +130,17 @@ fn time(pool: &Pool, arena: &KvArena, tables: &Tables, rows: &[SeqRow]) -> f64 {
     let mut scratch = AttnScratch::new();
     let scale = 1.0 / (HEAD_DIM as f32).sqrt();
     fastest(|i| {
-        let attention = Attention { arena, layer: i % LAYERS, q: &q, heads: HEADS, rows, seqs: &seqs, scale };
+        let attention = Attention {
+            arena,
+            layer: i % LAYERS,
+            q: &q,
+            heads: HEADS,
+            rows,
+            seqs: &seqs,
+            scale,
+            softcap: None,
+            sinks: None,
+        };
         attention.run(pool, &mut scratch, black_box(&mut out));
     })
 }

@@ -126,8 +126,17 @@ impl<'a> Watching<'a> {
         fastest(|| {
             for (layer, mass) in mass.iter_mut().enumerate() {
                 let seqs = [store.seq()];
-                let attention =
-                    Attention { arena, layer, q, heads: HEADS, rows: &seq_rows, seqs: &seqs, scale };
+                let attention = Attention {
+                    arena,
+                    layer,
+                    q,
+                    heads: HEADS,
+                    rows: &seq_rows,
+                    seqs: &seqs,
+                    scale,
+                    softcap: None,
+                    sinks: None,
+                };
                 if watched.is_empty() {
                     attention.run(pool, scratch, black_box(out));
                 } else {

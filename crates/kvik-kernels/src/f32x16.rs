@@ -110,6 +110,27 @@ pub(crate) trait F32x16: Copy {
         let y = self.select_less(splat(EXP_MIN), splat(0.0), y);
         splat(EXP_MAX).select_less(self, splat(f32::INFINITY), y)
     }
+
+    /// tanh x, to 3 units in the last place where x is normal; what is not a number stays so.
+    #[inline(always)]
+    fn tanh(self) -> Self {
+        // SAFETY: `self` exists, so the machine has these lanes.
+        let splat = |x: f32| unsafe { Self::splat(x) };
+        let zero = splat(0.0);
+        let magnitude = self.max(zero.sub(self));
+        // Large: 1 - 2 / (e^2x + 1), which would lose the digits of a small result.
+        let e = magnitude.add(magnitude).exp();
+        let large = splat(1.0).sub(splat(2.0).div(e.add(splat(1.0))));
+        let large = self.select_less(zero, zero.sub(large), large);
+        let z = self.mul(self);
+        let mut p = splat(TANH[0]);
+        p = p.mul_add(z, splat(TANH[1]));
+        p = p.mul_add(z, splat(TANH[2]));
+        p = p.mul_add(z, splat(TANH[3]));
+        p = p.mul_add(z, splat(TANH[4]));
+        let small = p.mul(z).mul_add(self, self);
+        magnitude.select_less(splat(TANH_SMALL), small, large)
+    }
 }
 
 /// Added to a small number, it rounds it to an integer, which stands in the low bits.
@@ -123,6 +144,11 @@ const EXP: [f32; 6] = [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6
 const EXP_MIN: f32 = -87.336_54;
 /// Above, n would be 128.
 const EXP_MAX: f32 = 88.37;
+
+/// tanh x = x + x^3 (...), a polynomial of x^2 for |x| below [`TANH_SMALL`]: that of Cephes' `tanhf`, highest power
+/// first.
+const TANH: [f32; 5] = [-5.704_988_7e-3, 2.063_908_8e-2, -5.373_971_4e-2, 1.333_144_2e-1, -3.333_328e-1];
+const TANH_SMALL: f32 = 0.625;
 
 /// Reads the first `count` lanes at `from`; the others are 0.
 ///
@@ -172,6 +198,60 @@ mod tests {
         let mut vectors = std::array::from_fn(|j| unsafe { L::load(row(j).as_ptr()) });
         L::transpose(&mut vectors);
         vectors.map(L::to_array)
+    }
+
+    /// Every 1021st float of both signs and all magnitudes, and what is no ordinary number.
+    fn tanh_operands() -> Vec<[f32; LANES]> {
+        let magnitudes = (f32::MIN_POSITIVE.to_bits()..f32::INFINITY.to_bits()).step_by(1021);
+        let ordinary = magnitudes.flat_map(|bits| [f32::from_bits(bits), -f32::from_bits(bits)]);
+        let xs: Vec<f32> =
+            ordinary.chain([0.0, -0.0, 1e-45, f32::INFINITY, f32::NEG_INFINITY, f32::NAN]).collect();
+        xs.chunks(LANES).map(|x| std::array::from_fn(|i| x.get(i).copied().unwrap_or(0.0))).collect()
+    }
+
+    fn tanh<L: F32x16>() -> Vec<[f32; LANES]> {
+        // SAFETY: the caller has seen that the machine has the lanes.
+        tanh_operands().iter().map(|x| unsafe { L::load(x.as_ptr()) }.tanh().to_array()).collect()
+    }
+
+    #[test]
+    fn tanh_is_within_three_units_in_the_last_place() {
+        let (xs, ys) = (tanh_operands(), tanh::<crate::scalar::f32x16::Scalar>());
+        let mut worst = 0.0_f64;
+        for (&x, &y) in xs.as_flattened().iter().zip(ys.as_flattened()).filter(|(x, _)| x.is_normal()) {
+            let expect = f64::from(x).tanh();
+            let ulp = f64::from((expect as f32).abs().next_up()) - f64::from((expect as f32).abs());
+            worst = worst.max((f64::from(y) - expect).abs() / ulp);
+            assert!(y.abs() <= 1.0, "tanh {x} is {y}");
+        }
+        assert!(worst <= 3.0, "{worst} units in the last place");
+        let ends: Vec<f32> = xs
+            .as_flattened()
+            .iter()
+            .zip(ys.as_flattened())
+            .filter(|(x, _)| !x.is_finite())
+            .map(|(_, y)| *y)
+            .collect();
+        assert!(ends[..2] == [1.0, -1.0] && ends[2].is_nan(), "{ends:?}");
+    }
+
+    #[test]
+    fn tanh_has_the_same_bits_in_any_registers() {
+        let bits = |lanes: Vec<[f32; LANES]>| -> Vec<u32> {
+            let marked = |x: &f32| if x.is_nan() { u32::MAX } else { x.to_bits() };
+            lanes.as_flattened().iter().map(marked).collect()
+        };
+        let expect = bits(tanh::<crate::scalar::f32x16::Scalar>());
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
+            assert!(bits(tanh::<crate::x86::f32x16_avx2::Avx2>()) == expect);
+        }
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("avx512f") {
+            assert!(bits(tanh::<crate::x86::f32x16_avx512::Avx512>()) == expect);
+        }
+        #[cfg(target_arch = "aarch64")]
+        assert!(bits(tanh::<crate::arm::f32x16_neon::Neon>()) == expect);
     }
 
     #[test]

@@ -219,7 +219,8 @@ fn attend(
         let values = piece.start * width..piece.end * width;
         let (q, out) = (&q[values.clone()], &mut attended[values]);
         let rows = &rows.stored[piece.clone()];
-        let operands = Attention { arena, layer: index, q, heads, rows, seqs, scale };
+        let (softcap, sinks) = (None, None);
+        let operands = Attention { arena, layer: index, q, heads, rows, seqs, scale, softcap, sinks };
         let weighed = piece.clone().filter(|&row| is_weighed(row, watched)).map(|row| row - piece.start);
         operands.run_watched(context.pool, attention, out, weighed, weights);
         for watched in watched.iter_mut().filter(|watched| watched.weighs()) {

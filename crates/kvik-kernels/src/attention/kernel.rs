@@ -4,11 +4,12 @@
 //! Per query row, whatever query rows stand beside it:
 //!
 //! 1. scores, by [`floats`](super::floats) or [`quantised`](super::quantised);
-//! 2. scores times `scale`; the maximum `m`; p = exp(s - m); the sum of p per lane over ascending
-//!    blocks, then the tree of [`F32x16::sum`];
+//! 2. scores times `scale`, or with a soft cap `cap tanh(score (scale / cap))`; the maximum `m`; p = exp(s - m);
+//!    the sum of p per lane over ascending blocks, then the tree of [`F32x16::sum`];
 //! 3. values weighted by p, by [`floats`](super::floats) or [`quantised`](super::quantised);
-//! 4. splits fold in ascending order: m' = max(m, ms), a = exp(m - m'), b = exp(ms - m'),
-//!    l' = fma(l, a, ls b), out' = fma(out, a, outs b); at the end out / l.
+//! 4. splits fold in ascending order, from m = -inf, l = 0, or from m = sink, l = 1, and out = 0:
+//!    m' = max(m, ms), a = exp(m - m'), b = exp(ms - m'), l' = fma(l, a, ls b), out' = fma(out, a, outs b);
+//!    at the end out / l.
 //!
 //! Splits are at multiples of SPLIT stored positions, whatever a query row sees. Splits in which it sees nothing
 //! are not folded. In the others, positions that it does not see, before those that it sees or behind them, are
@@ -138,6 +139,18 @@ pub(crate) struct Softmax {
 impl Softmax {
     /// Of no positions.
     pub(crate) const EMPTY: Softmax = Softmax { m: f32::NEG_INFINITY, l: 0.0 };
+
+    /// Of a sink, which has a score and no value.
+    pub(crate) fn of_sink(score: f32) -> Softmax {
+        Softmax { m: score, l: 1.0 }
+    }
+}
+
+/// What becomes of a score before the softmax.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Scoring {
+    pub scale: f32,
+    pub softcap: Option<f32>,
 }
 
 /// The functions of one instruction set for one pair of formats.
@@ -150,7 +163,7 @@ pub(crate) struct AttentionKernels {
     pub scores: unsafe fn(&ScoreCall<'_>),
     /// Converts the scores of a query row that sees something to probabilities that still lack their common divisor;
     /// those of other positions in its blocks become 0.
-    pub softmax: unsafe fn(scores: *mut f32, seen: Seen, scale: f32) -> Softmax,
+    pub softmax: unsafe fn(scores: *mut f32, seen: Seen, scoring: Scoring) -> Softmax,
     pub values: unsafe fn(&ValueCall<'_>),
     /// Folds a split's `[dims]` into those gathered so far.
     pub fold: unsafe fn(state: &mut Softmax, out: &mut [f32], split: Softmax, split_out: &[f32]),
@@ -167,7 +180,7 @@ macro_rules! attention_kernels {
             v: $crate::kv::KvFormat,
         ) -> $crate::attention::kernel::AttentionKernels {
             use $crate::attention::kernel::{
-                self, AttentionKernels, ScoreCall, Seen, Softmax, ValueCall,
+                self, AttentionKernels, ScoreCall, Scoring, Seen, Softmax, ValueCall,
             };
             use $crate::attention::{floats, quantised};
             use $crate::kv::quantised::Quantised;
@@ -189,9 +202,9 @@ macro_rules! attention_kernels {
                 unsafe { quantised::scores::<$sums, C>(call) }
             }
             $(#[target_feature(enable = $features)])?
-            unsafe fn softmax(scores: *mut f32, seen: Seen, scale: f32) -> Softmax {
+            unsafe fn softmax(scores: *mut f32, seen: Seen, scoring: Scoring) -> Softmax {
                 // SAFETY: as above.
-                unsafe { kernel::softmax::<$floats>(scores, seen, scale) }
+                unsafe { kernel::softmax::<$floats>(scores, seen, scoring) }
             }
             $(#[target_feature(enable = $features)])?
             unsafe fn float_values<T: FloatTile>(call: &ValueCall<'_>) {
@@ -231,14 +244,42 @@ pub(crate) use attention_kernels;
 /// # Safety
 /// See [`AttentionKernels`]; inlined into a function with the features of `L`.
 #[inline(always)]
-pub(crate) unsafe fn softmax<L: F32x16>(scores: *mut f32, seen: Seen, scale: f32) -> Softmax {
+pub(crate) unsafe fn softmax<L: F32x16>(scores: *mut f32, seen: Seen, scoring: Scoring) -> Softmax {
+    // SAFETY: all blocks that are seen were written.
+    unsafe {
+        match scoring.softcap {
+            None => {
+                let scale = L::splat(scoring.scale);
+                softmax_of(
+                    scores,
+                    seen,
+                    #[inline(always)]
+                    |score: L| score.mul(scale),
+                )
+            }
+            Some(cap) => {
+                let (scale, cap) = (L::splat(scoring.scale / cap), L::splat(cap));
+                softmax_of(
+                    scores,
+                    seen,
+                    #[inline(always)]
+                    |score: L| score.mul(scale).tanh().mul(cap),
+                )
+            }
+        }
+    }
+}
+
+/// [`softmax`] of what `scored` makes of each score.
+#[inline(always)]
+unsafe fn softmax_of<L: F32x16>(scores: *mut f32, seen: Seen, scored: impl Fn(L) -> L) -> Softmax {
     let (blocks, seen) = (seen.blocks(), seen.positions());
     // SAFETY: all blocks that are seen were written.
     unsafe {
         let nothing = L::splat(f32::NEG_INFINITY);
         let mut max = nothing;
         for block in blocks.clone().map(|block| block * LANES) {
-            let valid = between(block, &seen, L::load(scores.add(block)).mul(L::splat(scale)), nothing);
+            let valid = between(block, &seen, scored(L::load(scores.add(block))), nothing);
             valid.store(scores.add(block));
             max = max.max(valid);
         }

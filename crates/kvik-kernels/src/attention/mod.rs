@@ -83,13 +83,18 @@ pub struct Attention<'a> {
     pub seqs: &'a [SeqKv<'a>],
     /// Multiplies every score.
     pub scale: f32,
+    /// Bounds every score smoothly: it becomes `cap tanh(score scale / cap)`.
+    pub softcap: Option<f32>,
+    /// `[heads]` scores of positions that have no value: they take part in the softmax and add nothing. They are
+    /// neither scaled nor capped; one of -inf changes nothing.
+    pub sinks: Option<&'a [f32]>,
 }
 
 impl Attention<'_> {
     /// Writes the results to `out`, `[n, heads, value_dim]`.
     ///
     /// # Panics
-    /// When a shape does not fit, or a row attends to no position, to an
+    /// When a shape does not fit, the soft cap is not positive and finite, or a row attends to no position, to an
     /// unknown sequence, to positions that its sequence's blocks and tails do not hold, or where a head has dropped
     /// all it could see, or anything in a layer with a window.
     pub fn run(&self, pool: &Pool, scratch: &mut AttnScratch, out: &mut [f32]) {
@@ -149,7 +154,7 @@ impl Attention<'_> {
 
     /// Everything that could make a kernel read or write outside its operands.
     fn check(&self, out: &[f32]) {
-        let Attention { arena, layer, q, heads, rows, seqs, .. } = *self;
+        let Attention { arena, layer, q, heads, rows, seqs, softcap, sinks, .. } = *self;
         let layers = arena.layout().layers();
         assert!(layer < layers.len(), "layer {layer} of {}", layers.len());
         let shape = &layers[layer];
@@ -157,6 +162,11 @@ impl Attention<'_> {
         assert!(grouped, "{heads} heads share {} KV heads", shape.kv_heads);
         assert!(q.len() == rows.len() * heads * shape.key_dim, "q is [n, heads, key_dim]");
         assert!(out.len() == rows.len() * heads * shape.value_dim, "out is [n, heads, value_dim]");
+        if let Some(cap) = softcap {
+            assert!(cap > 0.0 && cap.is_finite(), "a soft cap of {cap}");
+        }
+        let of_heads = sinks.is_none_or(|sinks| sinks.len() == heads);
+        assert!(of_heads, "sinks are [{heads}]");
         check_rows(shape, rows, seqs);
     }
 }

@@ -22,6 +22,9 @@ struct Store {
     /// `[sequences][len, kv_heads, head_dim]`
     k: Vec<Vec<f32>>,
     v: Vec<Vec<f32>>,
+    /// What calls have besides: a soft cap, and sinks of their query heads.
+    softcap: Option<f32>,
+    sinks: Option<Vec<f32>>,
 }
 
 /// The layer under test, between two that store something else.
@@ -46,7 +49,7 @@ impl Store {
         let mut free: Vec<u32> = (0..blocks as u32).collect();
         let mut take = |random: &mut Random| free.swap_remove(random.bits() as usize % free.len());
         let (tables, k, v) = (Vec::new(), Vec::new(), Vec::new());
-        let mut store = Store { arena, tables, k, v };
+        let mut store = Store { arena, tables, k, v, softcap: None, sinks: None };
         for &len in lens {
             let own = len.div_ceil(BLOCK_POSITIONS);
             let mut table: Vec<u32> = store.tables.first().map_or(vec![], |first| first[..shared].to_vec());
@@ -107,7 +110,8 @@ impl Store {
         seqs: &'a [SeqKv<'a>],
     ) -> Attention<'a> {
         let scale = 1.0 / (self.layer().key_dim as f32).sqrt();
-        Attention { arena: &self.arena, layer: LAYER, q, heads, rows, seqs, scale }
+        let (softcap, sinks) = (self.softcap, self.sinks.as_deref());
+        Attention { arena: &self.arena, layer: LAYER, q, heads, rows, seqs, scale, softcap, sinks }
     }
 
     /// The textbook, in f64, on the keys and values before they were stored.
@@ -135,7 +139,8 @@ impl Store {
         };
         let score = |position: usize| {
             let dot: f64 = q.iter().zip(key(position)).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum();
-            dot / (key_dim as f64).sqrt()
+            let score = dot / (key_dim as f64).sqrt();
+            self.softcap.map(f64::from).map_or(score, |cap| cap * (score / cap).tanh())
         };
         let own = row.len as usize - 1;
         let sees = |position: usize| match kind {
@@ -145,8 +150,9 @@ impl Store {
         };
         let scores: Vec<f64> =
             (0..=own).map(|p| if sees(p) { score(p) } else { f64::NEG_INFINITY }).collect();
-        let m = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let l: f64 = scores.iter().map(|s| (s - m).exp()).sum::<f64>();
+        let sink = self.sinks.as_ref().map_or(f64::NEG_INFINITY, |sinks| f64::from(sinks[head]));
+        let m = scores.iter().copied().fold(sink, f64::max);
+        let l: f64 = (sink - m).exp() + scores.iter().map(|s| (s - m).exp()).sum::<f64>();
         scores.iter().map(|s| (s - m).exp() / l).collect()
     }
 }
@@ -287,9 +293,9 @@ proptest! {
     #[test]
     fn a_row_depends_on_nothing_but_itself(
         (layer, heads, lens, shared, rows, seed) in case(),
-        kind in layers::kinds(),
+        extras in layers::extras(),
     ) {
-        let store = Store::new(KvLayer { kind, ..layer }, &lens, shared, seed);
+        let store = extras.store(layer, heads, &lens, shared, seed);
         let len = heads * layer.key_dim;
         let q = vector(&mut Random(seed ^ 1), rows.len() * len);
         let best = *Isa::available().last().unwrap();

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::kernel::{AttentionKernels, ScoreCall, Seen, Softmax, ValueCall};
+use super::kernel::{AttentionKernels, ScoreCall, Scoring, Seen, Softmax, ValueCall};
 use super::plan::{Member, Plan, SplitRow, Unit, UnitKind};
 use super::weights::Watch;
 use super::{Attention, SPLIT, SPLIT_BLOCKS};
@@ -71,7 +71,9 @@ impl Units<'_> {
         let (query_rows, lanes) = (members.len() * self.group, self.value_lanes);
         let visible = members.iter().map(|member| self.visible(member.row, kv_head));
         let visible = visible.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0);
-        work.sums[..query_rows].fill(Softmax::EMPTY);
+        for (query_row, sum) in work.sums[..query_rows].iter_mut().enumerate() {
+            *sum = self.begin(kv_head * self.group + query_row % self.group);
+        }
         work.out[..query_rows * lanes].fill(0.0);
         for split in visible.start / SPLIT..visible.end.div_ceil(SPLIT) {
             self.run_split(unit.seq, split, members, kv_head, work);
@@ -97,6 +99,11 @@ impl Units<'_> {
         self.shape.kind.first_visible(len) as usize..stored
     }
 
+    /// What a query head has gathered before the first split.
+    fn begin(&self, head: usize) -> Softmax {
+        self.operands.sinks.map_or(Softmax::EMPTY, |sinks| Softmax::of_sink(sinks[head]))
+    }
+
     /// One split for the queries in `work.q`: leaves `split_out` and `split_sums`.
     fn run_split(&self, seq: u32, split: usize, members: &[Member], kv_head: usize, work: &mut Workspace) {
         let blocks = self.find_seen(split, members, kv_head, work);
@@ -110,12 +117,13 @@ impl Units<'_> {
         // of the layer, and all that is seen lies within them.
         unsafe { (self.kernels.scores)(&scores) };
 
+        let scoring = Scoring { scale: self.operands.scale, softcap: self.operands.softcap };
         for (query_row, &seen) in work.seen.iter().enumerate() {
             let scores = &mut work.scores[query_row * SPLIT..][..SPLIT];
             work.split_sums[query_row] = match seen {
                 Seen::NOTHING => Softmax::EMPTY,
                 // SAFETY: a row of SPLIT, written in all blocks that are seen.
-                _ => unsafe { (self.kernels.softmax)(scores.as_mut_ptr(), seen, self.operands.scale) },
+                _ => unsafe { (self.kernels.softmax)(scores.as_mut_ptr(), seen, scoring) },
             };
         }
         self.keep_weights(first_block, members, kv_head, work);
@@ -205,7 +213,7 @@ impl Units<'_> {
     fn fold_row(&self, row: SplitRow, head: usize, out: &mut [f32]) {
         let out = &mut out[..self.value_lanes];
         out.fill(0.0);
-        let mut state = Softmax::EMPTY;
+        let mut state = self.begin(head);
         for split in row.partials() {
             let from = split * self.operands.heads + head;
             // SAFETY: all units have ended, and this task alone folds this row and head.

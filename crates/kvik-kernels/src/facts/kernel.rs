@@ -6,7 +6,7 @@
 
 #![expect(clippy::needless_range_loop, reason = "register blocks are written as the matrices they are")]
 
-use crate::attention::kernel::{Seen, Softmax, softmax as softmax_of};
+use crate::attention::kernel::{Scoring, Seen, Softmax, softmax as softmax_of};
 use crate::f32x16::{F32x16, LANES, load_first, store_first};
 
 /// Keys whose logits are computed at a time: with wide registers, 8 rows of the matrix for all of them.
@@ -131,7 +131,7 @@ pub(crate) unsafe fn softmax<L: F32x16>(scores: &mut [f32], count: usize) -> Sof
     assert!(count.next_multiple_of(LANES) <= scores.len());
     let seen = Seen { start: 0, end: count as u32 };
     // SAFETY: whole blocks of scores.
-    unsafe { softmax_of::<L>(scores.as_mut_ptr(), seen, 1.0) }
+    unsafe { softmax_of::<L>(scores.as_mut_ptr(), seen, Scoring { scale: 1.0, softcap: None }) }
 }
 
 /// Rows count one after the other in every number, so that it does not matter how they come in calls.

@@ -51,7 +51,7 @@ proptest! {
         let (seqs, rows) = ([SeqKv { blocks: &[], tails: &tails }], [SeqRow { seq: 0, len: len as u32 }]);
         let q = vector(&mut Random(seed ^ 1), heads * layer.key_dim);
         let attention =
-            Attention { arena: &store.arena, layer: LAYER, q: &q, heads, rows: &rows, seqs: &seqs, scale: 0.2 };
+            Attention { arena: &store.arena, layer: LAYER, q: &q, heads, rows: &rows, seqs: &seqs, scale: 0.2, softcap: None, sinks: None };
         let (out, weights) = attend_and_watch(attention, layer.value_dim);
 
         let group = heads / layer.kv_heads;

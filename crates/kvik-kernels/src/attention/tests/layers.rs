@@ -1,4 +1,4 @@
-//! Layers of which a row does not see all that is stored: windows and chunks.
+//! What layers may have besides: windows and chunks, a soft cap, sinks.
 
 use super::*;
 
@@ -14,23 +14,70 @@ pub(super) fn kinds() -> impl Strategy<Value = KvKind> {
     ]
 }
 
+/// What a layer and its calls have besides formats and lengths.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Extras {
+    kind: KvKind,
+    softcap: Option<f32>,
+    sinks: bool,
+}
+
+pub(super) fn extras() -> impl Strategy<Value = Extras> {
+    let softcap = prop::option::of(prop::sample::select(vec![0.5_f32, 20.0, 50.0]));
+    (kinds(), softcap, any::<bool>()).prop_map(|(kind, softcap, sinks)| Extras { kind, softcap, sinks })
+}
+
+impl Extras {
+    /// [`Store::new`] for calls of `heads` query heads.
+    pub(super) fn store(
+        self,
+        layer: KvLayer,
+        heads: usize,
+        lens: &[usize],
+        shared: usize,
+        seed: u64,
+    ) -> Store {
+        let mut store = Store::new(KvLayer { kind: self.kind, ..layer }, lens, shared, seed);
+        store.softcap = self.softcap;
+        let mut random = Random(seed ^ 2);
+        let mut sink = |_| match random.bits() % 8 {
+            0 => f32::NEG_INFINITY,
+            1 => -1e30,
+            2 => f32::MAX,
+            _ => 3.0 * random.float(),
+        };
+        store.sinks = self.sinks.then(|| (0..heads).map(&mut sink).collect());
+        store
+    }
+}
+
 #[test]
-fn windows_agree_with_the_textbook() {
-    let windows = POSITIONS.map(|positions| KvKind::Window { positions });
-    let kinds = windows.into_iter().chain(POSITIONS.map(|positions| KvKind::Chunk { positions }));
+fn windows_caps_and_sinks_agree_with_the_textbook() {
+    let mut extras: Vec<(KvKind, Option<f32>, Option<[f32; 2]>)> = Vec::new();
+    for positions in POSITIONS {
+        extras.push((KvKind::Window { positions }, None, None));
+        extras.push((KvKind::Chunk { positions }, Some(2.0), Some([0.5, -1.0])));
+    }
+    extras.push((KvKind::Full, Some(1.0), None));
+    extras.push((KvKind::Full, None, Some([f32::NEG_INFINITY, 3.0])));
+    extras.push((KvKind::Full, Some(50.0), Some([f32::MAX, -1e30])));
     let (heads, rows) = (2, [(0, 600), (0, 1), (1, 17), (1, 16), (0, 513), (0, 256), (0, 257)]);
     let rows = rows.map(|(seq, len)| SeqRow { seq, len });
     for format in KvFormat::ALL {
-        for kind in kinds.clone() {
+        for (kind, softcap, sinks) in extras.iter().copied() {
             let layer = KvLayer { kind, value_dim: 24, ..KvLayer::full(1, 40, format, format) };
-            let store = Store::new(layer, &[600, 17], 0, 7);
+            let mut store = Store::new(layer, &[600, 17], 0, 7);
+            (store.softcap, store.sinks) = (softcap, sinks.map(Vec::from));
             let q = vector(&mut Random(3), rows.len() * heads * layer.key_dim);
             let expect = store.naive(heads, &rows, &q);
             for isa in crate::testing::isas() {
                 let out = store.attend(isa, 2, heads, &rows, &q);
                 let worst = out.iter().zip(&expect).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
                 // A window of one position has all the error of one stored value.
-                assert!(worst < 1.5 * tolerance(format), "{format} {kind:?} {isa:?}: {worst}");
+                assert!(
+                    worst < 1.5 * tolerance(format),
+                    "{format} {kind:?} {softcap:?} {sinks:?} {isa:?}: {worst}"
+                );
                 assert!(out.iter().all(|x| x.is_finite()));
             }
         }
@@ -38,13 +85,13 @@ fn windows_agree_with_the_textbook() {
 }
 
 /// A run of rows at the end of one sequence, of a layer that does not see all of it.
-fn run_of_rows() -> impl Strategy<Value = (KvLayer, usize, usize, u64)> {
+fn run_of_rows() -> impl Strategy<Value = (KvLayer, Extras, usize, usize, u64)> {
     let formats = || prop::sample::select(KvFormat::ALL.to_vec());
     let lens = prop_oneof![1..900_usize, prop::sample::select(vec![256, 257, 511, 512, 513, 768])];
-    (formats(), formats(), kinds(), lens, 1..40_usize, any::<u64>()).prop_map(
-        |(k, v, kind, len, rows, seed)| {
-            let layer = KvLayer { kind, value_dim: 24, ..KvLayer::full(2, 40, k, v) };
-            (layer, len, rows.min(len), seed)
+    (formats(), formats(), extras(), lens, 1..40_usize, any::<u64>()).prop_map(
+        |(k, v, extras, len, rows, seed)| {
+            let layer = KvLayer { value_dim: 24, ..KvLayer::full(2, 40, k, v) };
+            (layer, extras, len, rows.min(len), seed)
         },
     )
 }
@@ -54,16 +101,16 @@ proptest! {
 
     /// In the blocks that it sees something of, and in all others, which need not even exist.
     #[test]
-    fn what_a_row_does_not_see_does_not_matter((layer, len, count, seed) in run_of_rows()) {
+    fn what_a_row_does_not_see_does_not_matter((layer, extras, len, count, seed) in run_of_rows()) {
         let heads = 4;
-        let mut store = Store::new(layer, &[len], 0, seed);
+        let mut store = extras.store(layer, heads, &[len], 0, seed);
         let rows: Vec<SeqRow> = (len - count + 1..=len).map(|len| SeqRow { seq: 0, len: len as u32 }).collect();
         let q = vector(&mut Random(seed ^ 1), rows.len() * heads * layer.key_dim);
         let best = *Isa::available().last().unwrap();
         let expect = bits(&store.attend(best, 2, heads, &rows, &q));
 
         // Numbers that no product survives.
-        let first = layer.kind.first_visible(rows[0].len);
+        let first = extras.kind.first_visible(rows[0].len);
         let unseen: Vec<SeqRow> = (1..=first).map(|len| SeqRow { seq: 0, len }).collect();
         let wrong = |dim: usize| vec![f32::INFINITY; unseen.len() * layer.kv_heads * dim];
         let (k, v) = (wrong(layer.key_dim), wrong(layer.value_dim));
@@ -80,12 +127,12 @@ proptest! {
     /// Splits are where they are: a window that begins with one is a sequence that begins there.
     #[test]
     fn a_window_of_whole_splits_is_a_shorter_sequence(
-        (layer, len, _, seed) in run_of_rows(), skipped in 0..3_usize
+        (layer, extras, len, _, seed) in run_of_rows(), skipped in 0..3_usize
     ) {
         let (heads, skipped) = (4, skipped.min((len - 1) / SPLIT));
         let kind = KvKind::Window { positions: (len - skipped * SPLIT) as u32 };
-        let windowed = Store::new(KvLayer { kind, ..layer }, &[len], 0, seed);
-        let full = Store::new(KvLayer { kind: KvKind::Full, ..layer }, &[len], 0, seed);
+        let windowed = Extras { kind, ..extras }.store(layer, heads, &[len], 0, seed);
+        let full = Extras { kind: KvKind::Full, ..extras }.store(layer, heads, &[len], 0, seed);
         let q = vector(&mut Random(seed ^ 1), heads * layer.key_dim);
         let best = *Isa::available().last().unwrap();
         let out = windowed.attend(best, 2, heads, &[SeqRow { seq: 0, len: len as u32 }], &q);
@@ -93,12 +140,57 @@ proptest! {
         let rows = [SeqRow { seq: 0, len: (len - skipped * SPLIT) as u32 }];
         prop_assert_eq!(bits(&out), bits(&full.attend_to(best, 2, heads, &rows, &q, &seqs)));
     }
+
+    #[test]
+    fn a_sink_of_minus_infinity_is_none((layer, extras, len, count, seed) in run_of_rows()) {
+        let heads = 2;
+        let mut store = Extras { sinks: false, ..extras }.store(layer, heads, &[len], 0, seed);
+        let rows: Vec<SeqRow> = (len - count + 1..=len).map(|len| SeqRow { seq: 0, len: len as u32 }).collect();
+        let q = vector(&mut Random(seed ^ 1), rows.len() * heads * layer.key_dim);
+        let best = *Isa::available().last().unwrap();
+        let expect = store.attend(best, 2, heads, &rows, &q);
+        store.sinks = Some(vec![f32::NEG_INFINITY; heads]);
+        prop_assert_eq!(bits(&store.attend(best, 2, heads, &rows, &q)), bits(&expect));
+        store.sinks = Some(vec![f32::MAX; heads]);
+        prop_assert!(store.attend(best, 2, heads, &rows, &q).iter().all(|&x| x == 0.0));
+    }
+}
+
+/// Sums of products of the largest quantised values reach the end of what 32 bits hold, and no further.
+#[test]
+fn the_longest_heads_of_the_largest_numbers_do_not_overflow() {
+    for (key_dim, value_dim) in [(512, 512), (576, 576), (576, 512)] {
+        for format in [KvFormat::Q8, KvFormat::Q4, KvFormat::Q4S] {
+            let layer = KvLayer { value_dim, ..KvLayer::full(1, key_dim, format, format) };
+            let mut store = Store::new(layer, &[300], 0, 1);
+            // The rotation makes the same number of all dimensions of a piece.
+            let spikes = |dim: usize| {
+                let piece = 1 << dim.trailing_zeros();
+                (0..dim).map(|d| if d % piece == 0 { 8.0 } else { 0.0 }).collect::<Vec<f32>>()
+            };
+            let (k, v) = (spikes(key_dim).repeat(300), spikes(value_dim).repeat(300));
+            let rows: Vec<SeqRow> = (1..=300).map(|len| SeqRow { seq: 0, len }).collect();
+            let seqs = [SeqKv { blocks: &store.tables[0], tails: &[] }];
+            store.arena.write(&Pool::new(1), LAYER, &rows, &seqs, [&k, &v]);
+            // A score of the wrong sign would leave most of the weight to the sink.
+            (store.softcap, store.sinks) = (Some(1.0), Some(vec![5.0]));
+            (store.k, store.v) = (vec![k], vec![v]);
+            let (rows, q) = ([SeqRow { seq: 0, len: 300 }], spikes(key_dim));
+            let expect = store.naive(1, &rows, &q);
+            for isa in crate::testing::isas() {
+                let out = store.attend(isa, 1, 1, &rows, &q);
+                let worst = out.iter().zip(&expect).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                assert!(worst < 0.05, "{format} {key_dim} {isa:?}: {worst}");
+            }
+        }
+    }
 }
 
 /// A call of one query head whose layer sees a window.
-fn attend_with(dropped: u32) {
+fn attend_with(softcap: Option<f32>, sinks: Option<Vec<f32>>, dropped: u32) {
     let layer = KvLayer::windowed(1, 8, KvFormat::F16, KvFormat::F16, 4);
-    let store = Store::new(layer, &[16], 0, 1);
+    let mut store = Store::new(layer, &[16], 0, 1);
+    (store.softcap, store.sinks) = (softcap, sinks);
     let tails = [HeadTail { tiles: &[], dropped }];
     let seq = SeqKv { blocks: &store.tables[0], tails: &tails };
     store.attend_to(Isa::Scalar, 1, 1, &[SeqRow { seq: 0, len: 16 }], &[0.0; 8], &[seq]);
@@ -106,11 +198,23 @@ fn attend_with(dropped: u32) {
 
 #[test]
 fn tails_without_dropped_positions_may_have_a_window() {
-    attend_with(0);
+    attend_with(None, None, 0);
 }
 
 #[test]
 #[should_panic(expected = "5 positions dropped")]
 fn dropped_positions_of_a_layer_with_a_window_are_refused() {
-    attend_with(5);
+    attend_with(None, None, 5);
+}
+
+#[test]
+#[should_panic(expected = "a soft cap of 0")]
+fn a_cap_that_leaves_nothing_is_refused() {
+    attend_with(Some(0.0), None, 0);
+}
+
+#[test]
+#[should_panic(expected = "sinks are [1]")]
+fn sinks_of_other_heads_are_refused() {
+    attend_with(None, Some(vec![0.0; 2]), 0);
 }

@@ -58,7 +58,8 @@ impl AttnWeights {
     }
 
     /// Replaces `weights` by the attention weights of a watched row for a query head: `[stored positions]` of its
-    /// KV head up to the row's own, 0 for those outside of the layer's window.
+    /// KV head up to the row's own, 0 for those outside of the layer's window. What a sink takes is missing from
+    /// their sum.
     ///
     /// # Panics
     /// When the row was not watched, or the head does not exist.
