@@ -67,6 +67,7 @@ pub(crate) fn random_blocks(ty: WeightType, len: usize, seed: u64) -> Vec<u8> {
         match ty {
             WeightType::F32 => block.copy_from_slice(&random.float().to_le_bytes()),
             WeightType::Bf16 => block.copy_from_slice(&half::bf16::from_f32(random.float()).to_le_bytes()),
+            WeightType::Mxfp4 => block[0] = 112 + block[0] % 12,
             WeightType::Q14_0 => limit_codes(block),
             _ => {}
         }
@@ -86,7 +87,7 @@ fn limit_codes(block: &mut [u8]) {
 /// Where the half floats of a block are.
 pub(crate) fn half_floats(ty: WeightType) -> &'static [usize] {
     match ty {
-        WeightType::F32 => &[],
+        WeightType::F32 | WeightType::Mxfp4 => &[],
         WeightType::Q4_1 | WeightType::Q5_1 | WeightType::Q4K | WeightType::Q5K => &[0, 2],
         WeightType::Q2K => &[80, 82],
         WeightType::Q3K => &[108],

@@ -64,6 +64,7 @@ pub(super) fn coded<K: CodedFamily>(ty: WeightType) -> Kernel {
         WeightType::Q5K => K::run_codes::<Q5K>,
         WeightType::Q6K => K::run_codes::<Q6K>,
         WeightType::Iq4Nl => K::run_codes::<Iq4Nl>,
+        WeightType::Mxfp4 => K::run_codes::<Mxfp4>,
     }
 }
 

@@ -65,4 +65,4 @@ macro_rules! coded {
 formats!(float_rows: F32 F16);
 formats!(pair_rows: Bf16);
 formats!(short_rows: Q14_0);
-coded!(Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q2K Q3K Q4K Q5K Q6K Iq4Nl);
+coded!(Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q2K Q3K Q4K Q5K Q6K Iq4Nl Mxfp4);

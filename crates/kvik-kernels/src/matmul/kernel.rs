@@ -7,7 +7,9 @@
 #![allow(clippy::needless_range_loop, reason = "indices name the tile and the row of a register block")]
 use crate::activations::{Activations, Panel};
 use crate::lanes::Lanes;
+use crate::matmul::formats::Coded;
 use crate::matrix::{Matrix, TILE_ROWS};
+use crate::quant::Unit;
 
 /// Tiles that a kernel computes together.
 pub(crate) const TILES: usize = 2;
@@ -88,6 +90,45 @@ pub(super) unsafe fn store<L: Lanes, const R: usize, const T: usize>(
             }
         }
     }
+}
+
+/// What the values of a block are multiples of.
+///
+/// # Safety
+/// The tiles are of type `F` and have the block; their plane of units begins at `plane`.
+#[inline(always)]
+pub(super) unsafe fn load_units<L: Lanes, F: Coded, const T: usize>(
+    lanes: L,
+    tiles: [*const u8; T],
+    plane: usize,
+    block: usize,
+) -> [L::Float; T] {
+    let at = plane + F::CODES.unit_at(block);
+    if F::CODES.unit == Unit::Half {
+        // SAFETY: as the caller promises.
+        return unsafe { load_halves(lanes, tiles, at) };
+    }
+    let mut units = [lanes.splat_f32(0.0); T];
+    for t in 0..T {
+        // SAFETY: as the caller promises.
+        units[t] = unsafe { load_half_powers(lanes, tiles[t].add(at)) };
+    }
+    units
+}
+
+/// `2^(exponent - 128)` for sixteen bytes: two powers of two of half the exponent each, so that both are normal
+/// whatever it is; their product is exact.
+///
+/// # Safety
+/// `from` is readable for them.
+#[inline(always)]
+unsafe fn load_half_powers<L: Lanes>(lanes: L, from: *const u8) -> L::Float {
+    // SAFETY: as the caller promises.
+    let exponents = unsafe { lanes.load_u8(from) };
+    let lower = lanes.shift_right(exponents, 1);
+    let upper = lanes.shift_right(lanes.add(exponents, lanes.splat(1)), 1);
+    let power = |half, bias: i32| lanes.as_float(lanes.shift_left(lanes.add(half, lanes.splat(bias)), 23));
+    lanes.mul_f32(power(lower, 63), power(upper, 63))
 }
 
 /// # Safety

@@ -167,6 +167,8 @@ pub(super) fn cases() -> impl Strategy<Value = Case> {
 const EXTREME_HALVES: [u16; 6] = [0, 0x8000, 1, 0x83ff, 0x7bff, 0xfbff];
 /// The same for bfloats.
 const EXTREME_BFLOATS: [u16; 8] = [0, 0x8000, 1, 0x807f, 0x80, 0x8080, 0x7f7f, 0xff7f];
+/// Exponents at the ends of theirs, and of products that are.
+const EXTREME_EXPONENTS: [u8; 6] = [0, 1, 2, 100, 254, 255];
 const EXTREME_INPUTS: [f32; 8] = [0.0, -0.0, 1e-45, -1e-38, 3e38, -3e38, f32::INFINITY, 127.5];
 
 impl Case {
@@ -180,6 +182,9 @@ impl Case {
                     if self.ty == WeightType::Bf16 { &EXTREME_BFLOATS } else { &EXTREME_HALVES };
                 let half = halves[random.bits() as usize % halves.len()];
                 block[*at..at + 2].copy_from_slice(&half.to_le_bytes());
+            }
+            if self.ty == WeightType::Mxfp4 {
+                block[0] = EXTREME_EXPONENTS[random.bits() as usize % EXTREME_EXPONENTS.len()];
             }
         }
         Matrix::pack(self.ty, self.rows, cols, &raw, &Pool::new(1)).unwrap()

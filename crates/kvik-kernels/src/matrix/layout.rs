@@ -6,7 +6,7 @@
 //! two-bit codes, the first in the low bits:
 //!
 //! ```text
-//!   d     [blocks][16 rows] f16          high  [chunks][high_bits][64 bytes]
+//!   d     [blocks][16 rows] f16 or u8    high  [chunks][high_bits][64 bytes]
 //!   m     [blocks][16 rows] f16          low   [chunks][low_bits][64 bytes]
 //!   scales, mins [sub-blocks][16 rows] bytes
 //! ```
@@ -15,7 +15,7 @@
 //! takes them: `[pairs of columns][16 rows][2]`, an odd last column beside a zero. So do codes of 14 bits, with a
 //! plane `d` before them.
 
-use crate::quant::{Block, Codes, Scales, WeightType};
+use crate::quant::{Block, Codes, Scales, Unit, WeightType};
 
 /// Rows of a tile: the lanes of a 512-bit vector of 32-bit numbers.
 pub(crate) const TILE_ROWS: usize = 16;
@@ -61,11 +61,12 @@ impl TileLayout {
         };
         let (blocks, subs, chunks) = (cols / codes.block_len, cols / codes.sub_len, cols / CHUNK);
         let halves = blocks.checked_mul(2 * TILE_ROWS);
+        let units = blocks.checked_mul(codes.unit_bytes() * TILE_ROWS);
         let bytes = subs.checked_mul(TILE_ROWS);
         let bits = |bits: usize| chunks.checked_mul(VECTOR * bits);
         let absent = Some(0);
         Some(TileLayout {
-            d: plane(halves)?,
+            d: plane(units)?,
             m: plane(if codes.has_min { halves } else { absent })?,
             scales: plane(if codes.scales == Scales::None { absent } else { bytes })?,
             mins: plane(if codes.scales == Scales::WithMins { bytes } else { absent })?,
@@ -112,15 +113,28 @@ pub(crate) const fn element_index(lane_cols: usize, row: usize, col: usize) -> u
 }
 
 impl Codes {
+    /// Bytes of `d`.
+    const fn unit_bytes(&self) -> usize {
+        match self.unit {
+            Unit::Half => 2,
+            Unit::Exponent => 1,
+        }
+    }
+
+    /// Where `d` of block number `block` is in a tile's plane of them, for its first row.
+    pub(crate) const fn unit_at(&self, block: usize) -> usize {
+        block * TILE_ROWS * self.unit_bytes()
+    }
+
     /// Bytes that a block of columns takes in a tile, over all planes.
     pub(crate) const fn tile_block_bytes(&self) -> usize {
-        let halves = if self.has_min { 4 } else { 2 };
+        let floats = self.unit_bytes() + if self.has_min { 2 } else { 0 };
         let per_sub = match self.scales {
             Scales::None => 0,
             Scales::Signed | Scales::Nibbles => 1,
             Scales::WithMins => 2,
         };
-        let small = TILE_ROWS * (halves + per_sub * (self.block_len / self.sub_len));
+        let small = TILE_ROWS * (floats + per_sub * (self.block_len / self.sub_len));
         small + self.block_len / CHUNK * VECTOR * (self.low_bits + self.high_bits)
     }
 }
@@ -137,7 +151,10 @@ impl TileRef<'_> {
     /// Block number `block` of `row`, as it was in the file.
     pub(crate) fn read(&self, row: usize, block: usize, out: &mut Block) {
         let codes = self.codes;
-        out.d = self.half(self.layout.d, block, row);
+        match codes.unit {
+            Unit::Half => out.d = self.half(self.layout.d, block, row),
+            Unit::Exponent => out.exponent = self.bytes[self.layout.d + codes.unit_at(block) + row],
+        }
         if codes.has_min {
             out.m = self.half(self.layout.m, block, row);
         }
@@ -206,7 +223,10 @@ impl TileMut<'_> {
     pub(crate) fn write(&mut self, row: usize, block: usize, from: &Block) {
         let (codes, layout) = (self.codes, self.layout);
         let half_at = (block * TILE_ROWS + row) * 2;
-        self.put(layout.d + half_at, from.d.to_le_bytes());
+        match codes.unit {
+            Unit::Half => self.put(layout.d + half_at, from.d.to_le_bytes()),
+            Unit::Exponent => self.put(layout.d + codes.unit_at(block) + row, [from.exponent]),
+        }
         if codes.has_min {
             self.put(layout.m + half_at, from.m.to_le_bytes());
         }

@@ -14,11 +14,13 @@ pub(crate) struct Block {
     pub(crate) mins: [u8; 16],
     pub(crate) d: f16,
     pub(crate) m: f16,
+    /// In the place of `d` where the type has exponents.
+    pub(crate) exponent: u8,
 }
 
 impl Default for Block {
     fn default() -> Block {
-        Block { codes: [0; 256], scales: [1; 16], mins: [1; 16], d: f16::ZERO, m: f16::ZERO }
+        Block { codes: [0; 256], scales: [1; 16], mins: [1; 16], d: f16::ZERO, m: f16::ZERO, exponent: 0 }
     }
 }
 
@@ -33,6 +35,7 @@ impl Block {
             }
             WeightType::Q8_0 => self.read_q8_0(bytes),
             WeightType::Q4_0 | WeightType::Iq4Nl => self.read_nibbles(bytes, 2, None),
+            WeightType::Mxfp4 => self.read_mxfp4(bytes),
             WeightType::Q4_1 => self.read_nibbles(bytes, 4, None),
             WeightType::Q5_0 => self.read_nibbles(bytes, 6, Some(2)),
             WeightType::Q5_1 => self.read_nibbles(bytes, 8, Some(4)),
@@ -56,17 +59,28 @@ impl Block {
         if high.unwrap_or(nibbles) == 4 {
             self.m = half_at(bytes, 2);
         }
-        let (low_half, high_half) = self.codes[..32].split_at_mut(16);
-        for (j, byte) in bytes[nibbles..nibbles + 16].iter().enumerate() {
-            low_half[j] = byte & 15;
-            high_half[j] = byte >> 4;
-        }
+        self.read_halves(&bytes[nibbles..nibbles + 16]);
         if let Some(at) = high {
             let bits = u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
             self.codes[..32]
                 .iter_mut()
                 .enumerate()
                 .for_each(|(j, code)| *code |= ((bits >> j & 1) as u8) << 4);
+        }
+    }
+
+    /// `exponent, nibbles[16]`.
+    fn read_mxfp4(&mut self, bytes: &[u8]) {
+        self.exponent = bytes[0];
+        self.read_halves(&bytes[1..17]);
+    }
+
+    /// 32 nibbles: byte j carries values j and j + 16.
+    fn read_halves(&mut self, bytes: &[u8]) {
+        let (low_half, high_half) = self.codes[..32].split_at_mut(16);
+        for (j, byte) in bytes.iter().enumerate() {
+            low_half[j] = byte & 15;
+            high_half[j] = byte >> 4;
         }
     }
 

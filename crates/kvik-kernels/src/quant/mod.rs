@@ -34,13 +34,15 @@ pub enum WeightType {
     Q5K,
     Q6K,
     Iq4Nl,
+    Mxfp4,
     /// A half float and 32 codes of 14 bits, in no file.
     Q14_0,
 }
 
 /// What distinguishes the quantised types, for packing and for kernels.
 ///
-/// A value is `d * scale * (level(code) - offset) + m * min`, where `level` is the identity or a table.
+/// A value is `d * scale * (level(code) - offset) + m * min`, where `level` is the identity or a table and `d` a half
+/// float or a power of two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Codes {
     /// Values that share `d` and `m`: 32 or 256.
@@ -59,6 +61,17 @@ pub(crate) struct Codes {
     pub(crate) scales: Scales,
     /// Whether `m` exists.
     pub(crate) has_min: bool,
+    /// What `d` is.
+    pub(crate) unit: Unit,
+}
+
+/// How the float that a block's values are multiples of is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// A half float.
+    Half,
+    /// The exponent of a power of two, a byte (E8M0): half of `2^(byte - 127)`, since levels count in halves.
+    Exponent,
 }
 
 /// How integer scales are stored in a packed tile, one per row and sub-block.
@@ -77,9 +90,13 @@ pub(crate) enum Scales {
 /// The sixteen levels of IQ4_NL, plus 128.
 const IQ4_NL_LEVELS: [u8; 16] = [1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241];
 
+/// Twice the sixteen numbers of E2M1 (sign, two bits of exponent, one of mantissa), plus 128.
+const E2M1_LEVELS: [u8; 16] =
+    [128, 129, 130, 131, 132, 134, 136, 140, 128, 127, 126, 125, 124, 122, 120, 116];
+
 impl WeightType {
     /// All types, in the order of the enumeration.
-    pub const ALL: [WeightType; 15] = [
+    pub const ALL: [WeightType; 16] = [
         WeightType::F32,
         WeightType::F16,
         WeightType::Bf16,
@@ -94,6 +111,7 @@ impl WeightType {
         WeightType::Q5K,
         WeightType::Q6K,
         WeightType::Iq4Nl,
+        WeightType::Mxfp4,
         WeightType::Q14_0,
     ];
 
@@ -119,6 +137,7 @@ impl WeightType {
             WeightType::Q6K => 14,
             WeightType::Iq4Nl => 20,
             WeightType::Bf16 => 30,
+            WeightType::Mxfp4 => 39,
             WeightType::Q14_0 => return None,
         })
     }
@@ -140,6 +159,7 @@ impl WeightType {
             WeightType::Q5K => "Q5_K",
             WeightType::Q6K => "Q6_K",
             WeightType::Iq4Nl => "IQ4_NL",
+            WeightType::Mxfp4 => "MXFP4",
             WeightType::Q14_0 => "Q14_0",
         }
     }
@@ -160,6 +180,7 @@ impl WeightType {
             WeightType::F16 | WeightType::Bf16 => 2,
             WeightType::Q8_0 => 34,
             WeightType::Q4_0 | WeightType::Iq4Nl => 18,
+            WeightType::Mxfp4 => 17,
             WeightType::Q4_1 => 20,
             WeightType::Q5_0 => 22,
             WeightType::Q5_1 => 24,
@@ -189,6 +210,7 @@ impl WeightType {
             levels: None,
             scales: Scales::None,
             has_min: false,
+            unit: Unit::Half,
         };
         let k_signed = Codes { block_len: 256, sub_len: 16, scales: Scales::Signed, ..plain };
         let k_min = Codes { block_len: 256, scales: Scales::WithMins, has_min: true, ..plain };
@@ -200,6 +222,9 @@ impl WeightType {
             WeightType::Q5_0 => Codes { high_bits: 1, offset: 16, ..plain },
             WeightType::Q5_1 => Codes { high_bits: 1, has_min: true, ..plain },
             WeightType::Iq4Nl => Codes { offset: 128, levels: Some(&IQ4_NL_LEVELS), ..plain },
+            WeightType::Mxfp4 => {
+                Codes { offset: 128, levels: Some(&E2M1_LEVELS), unit: Unit::Exponent, ..plain }
+            }
             WeightType::Q2K => Codes { low_bits: 2, sub_len: 16, scales: Scales::Nibbles, ..k_min },
             WeightType::Q3K => Codes { low_bits: 2, high_bits: 1, offset: 4, ..k_signed },
             WeightType::Q4K => k_min,
@@ -214,10 +239,18 @@ impl Codes {
     pub(crate) fn value(&self, block: &Block, index: usize) -> f32 {
         let sub = index / self.sub_len;
         let level = self.level(block.codes[index]);
-        let scaled = block.d.to_f32() * f32::from(block.scales[sub]) * level as f32;
+        let scaled = self.unit(block) * f32::from(block.scales[sub]) * level as f32;
         match self.has_min {
             true => scaled + block.m.to_f32() * f32::from(block.mins[sub]),
             false => scaled,
+        }
+    }
+
+    /// What the values of a block are multiples of.
+    pub(crate) fn unit(&self, block: &Block) -> f32 {
+        match self.unit {
+            Unit::Half => block.d.to_f32(),
+            Unit::Exponent => half_power(block.exponent),
         }
     }
 
@@ -226,6 +259,15 @@ impl Codes {
         let level = self.levels.map_or(code, |levels| levels[usize::from(code)]);
         i32::from(level) - self.offset
     }
+}
+
+/// `2^(exponent - 128)`, also where that is too small to be normal.
+fn half_power(exponent: u8) -> f32 {
+    let bits = match u32::from(exponent) {
+        exponent @ 0..2 => 0x0020_0000 << exponent,
+        exponent => (exponent - 1) << 23,
+    };
+    f32::from_bits(bits)
 }
 
 /// Turns whole blocks of a file into numbers: the meaning of each type.

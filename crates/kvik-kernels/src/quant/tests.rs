@@ -31,6 +31,7 @@ fn blocks_mean_what_the_reference_says() {
     check(WeightType::Q5K, golden!("q5_k.blocks"), golden!("q5_k.values"));
     check(WeightType::Q6K, golden!("q6_k.blocks"), golden!("q6_k.values"));
     check(WeightType::Iq4Nl, golden!("iq4_nl.blocks"), golden!("iq4_nl.values"));
+    check(WeightType::Mxfp4, golden!("mxfp4.blocks"), golden!("mxfp4.values"));
 }
 
 #[test]
@@ -84,9 +85,21 @@ fn codes_of_14_bits_stay_within_their_range_and_half_a_step() {
 }
 
 #[test]
+fn every_exponent_of_mxfp4_is_a_power_of_two() {
+    for exponent in 0..=255u8 {
+        // The code of 0.5, which counts as one.
+        let block: Vec<u8> = [exponent].into_iter().chain([0x11; 16]).collect();
+        let mut values = [0.0; 32];
+        dequantize(WeightType::Mxfp4, &block, &mut values);
+        let expect = 2.0_f64.powi(i32::from(exponent) - 128);
+        assert!(values.iter().all(|value| f64::from(*value) == expect), "2^({exponent} - 128): {values:?}");
+    }
+}
+
+#[test]
 fn numbers_and_sizes_are_ggml_s() {
     let ids: Vec<u32> = WeightType::ALL.into_iter().filter_map(WeightType::ggml).collect();
-    assert_eq!(ids, [0, 1, 30, 8, 2, 3, 6, 7, 10, 11, 12, 13, 14, 20]);
+    assert_eq!(ids, [0, 1, 30, 8, 2, 3, 6, 7, 10, 11, 12, 13, 14, 20, 39]);
     assert!(
         WeightType::ALL.iter().all(|ty| ty.ggml().is_none_or(|id| WeightType::from_ggml(id) == Some(*ty)))
     );

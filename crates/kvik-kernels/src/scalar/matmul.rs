@@ -141,7 +141,7 @@ fn dot_codes(
             sum += i32::from(block.mins[sub]) * code;
         }
         let dx = x_scales[number * panel.width + r];
-        acc = (block.d.to_f32() * dx).mul_add(dot as f32, acc);
+        acc = (codes.unit(&block) * dx).mul_add(dot as f32, acc);
         if codes.has_min {
             acc = (block.m.to_f32() * dx).mul_add(sum as f32, acc);
         }

@@ -40,3 +40,9 @@ x[160:192] = -x[128:160]
 save("x.values", x)
 for ty in [T.Q8_0, T.Q4_0, T.BF16, T.F16]:
     save(f"{ty.name.lower()}.quantised", quants.quantize(x, ty))
+
+blocks = rng.integers(0, 256, (16, 17), dtype=np.uint8)
+blocks[:, 0] = rng.integers(112, 124, 16)
+blocks[:3, 0] = [0, 1, 254]
+save("mxfp4.blocks", blocks)
+save("mxfp4.values", quants.dequantize(blocks, T.MXFP4).astype(np.float32))

@@ -2,7 +2,7 @@
 
 #![allow(clippy::needless_range_loop, reason = "indices name the tile and the row of a register block")]
 
-use super::{TILES, Target, accumulate, load_halves, store};
+use super::{TILES, Target, accumulate, load_halves, load_units, store};
 use crate::activations::HALF;
 use crate::lanes::Lanes;
 use crate::matmul::formats::Coded;
@@ -69,7 +69,7 @@ unsafe fn codes<L: Lanes, F: Coded, const R: usize, const T: usize>(
         // SAFETY: `block` is one of the row's, so every offset lies inside its plane.
         unsafe {
             let dots = dots::<L, F, R, T>(lanes, layout, tiles, next, x, block);
-            let d = load_halves(lanes, tiles, layout.d + block * TILE_ROWS * 2);
+            let d = load_units::<L, F, T>(lanes, tiles, layout.d, block);
             accumulate(lanes, &mut acc, d, dots, x.scales.add(block * x.panel));
             if F::CODES.has_min {
                 let sums = min_sums::<L, F, R, T>(lanes, tiles, layout, x, block);

@@ -10,7 +10,9 @@
 use std::ops::Range;
 
 use super::super::formats::Coded;
-use super::super::kernel::{Inputs, TILES, Target, accumulate, inputs, load_halves, min_sums, store};
+use super::super::kernel::{
+    Inputs, TILES, Target, accumulate, inputs, load_halves, load_units, min_sums, store,
+};
 use super::{Dots, Room, SUMS, W, X, unpack};
 use crate::activations::TALL;
 use crate::lanes::Lanes;
@@ -165,7 +167,7 @@ unsafe fn scale<L: Lanes, F: Coded>(
         // SAFETY: as the caller promises; the block is one of the row's, so every offset lies inside its plane.
         unsafe {
             let dots = dots.add(block % Room::LEN).cast::<u8>();
-            let [d] = load_halves(lanes, [tile], layout.d + block * TILE_ROWS * 2);
+            let [d] = load_units::<L, F, 1>(lanes, [tile], layout.d, block);
             let scales = x.scales.add(block * TALL);
             for r in 0..TALL {
                 // Row by row, so that sums go from memory into their operation.
