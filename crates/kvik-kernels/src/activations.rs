@@ -16,6 +16,7 @@
 //!
 //! A row is quantised by itself, so its codes do not depend on the panel it is in.
 
+mod grouped;
 pub(crate) mod pairs;
 mod quantise;
 mod shorts;
@@ -26,6 +27,7 @@ use crate::lines::Lines;
 use crate::matrix::{CHUNK, Matrix};
 use crate::threads::Disjoint;
 use crate::{Isa, Pool, WeightType};
+pub use grouped::{Group, Groups};
 use quantise::PanelMut;
 use shorts::Shorts;
 
@@ -109,9 +111,8 @@ pub(crate) struct Panel {
     pub(crate) width: usize,
 }
 
-/// The panels of `rows`, whose start is a multiple of `widest`.
+/// The panels of `rows`, whose start begins one.
 fn panels(rows: Range<usize>, widest: usize) -> impl Iterator<Item = Panel> + Clone {
-    debug_assert_eq!(rows.start % widest, 0);
     rows.clone().step_by(widest).map(move |start| {
         let rows = (rows.end - start).min(widest);
         let width = if widest == TALL { TALL } else { rows.next_power_of_two() };
@@ -122,6 +123,38 @@ fn panels(rows: Range<usize>, widest: usize) -> impl Iterator<Item = Panel> + Cl
 /// Rows that the panels of `rows` rows have room for.
 fn room(rows: usize, widest: usize) -> usize {
     panels(0..rows, widest).last().map_or(0, |panel| panel.start + panel.width)
+}
+
+/// Rows whose panels are filled, cut for the tasks of a pool: all of a batch, or groups with panels of their own.
+#[derive(Clone, Copy)]
+enum Spans<'a> {
+    Whole(usize),
+    Groups(&'a [Group]),
+}
+
+impl Spans<'_> {
+    fn len(self, widest: usize) -> usize {
+        match self {
+            Spans::Whole(rows) => rows.div_ceil(widest),
+            Spans::Groups(groups) => groups.len(),
+        }
+    }
+
+    fn get(self, index: usize, widest: usize) -> Range<usize> {
+        match self {
+            Spans::Whole(rows) => index * widest..rows.min((index + 1) * widest),
+            Spans::Groups(groups) => groups[index].rows.clone(),
+        }
+    }
+
+    /// Rows that the panels have room for.
+    fn room(self, widest: usize) -> usize {
+        match self {
+            Spans::Whole(rows) => room(rows, widest),
+            Spans::Groups([.., last]) => last.rows.start + room(last.rows.len(), widest),
+            Spans::Groups([]) => 0,
+        }
+    }
 }
 
 /// Room of the widest panel of codes, for `rows` rows on `isa`.
@@ -155,29 +188,39 @@ impl Activations {
     pub(crate) fn set_for(&mut self, isa: Isa, pool: &Pool, x: &[f32], cols: usize, users: &[&Matrix]) {
         assert!(cols > 0 && x.len().is_multiple_of(cols), "{} values are not rows of {cols}", x.len());
         assert!(users.iter().all(|user| user.cols() == cols), "every user has {cols} columns");
+        self.prepare(isa, [x.len() / cols, cols], widest_codes(isa, x.len() / cols), users);
+        self.fill(pool, x, Spans::Whole(self.rows));
+    }
+
+    /// Chooses the forms that `users` need.
+    fn prepare(&mut self, isa: Isa, [rows, cols]: [usize; 2], widest: usize, users: &[&Matrix]) {
         let wants = |form| users.iter().any(|user| Form::of(user.weight_type()) == form);
-        (self.rows, self.cols) = (x.len() / cols, cols);
-        self.widest = widest_codes(isa, self.rows);
+        (self.rows, self.cols, self.widest) = (rows, cols, widest);
         self.widest_pairs = if isa == Isa::Amx { TALL } else { WIDE };
         select(&mut self.floats, &mut self.spare.floats, wants(Form::Floats));
         select(&mut self.pairs, &mut self.spare.pairs, wants(Form::Pairs));
         select(&mut self.shorts, &mut self.spare.shorts, wants(Form::Shorts));
         select(&mut self.per_32, &mut self.spare.per_32, wants(Form::Codes(32)));
         select(&mut self.per_256, &mut self.spare.per_256, wants(Form::Codes(256)));
+    }
+
+    /// Takes the rows of `x`, `[rows, cols]`, that `spans` names, in the forms that were chosen.
+    fn fill(&mut self, pool: &Pool, x: &[f32], spans: Spans<'_>) {
+        let cols = self.cols;
         if let Some(floats) = &mut self.floats {
-            interleave(pool, x, cols, floats);
+            interleave(pool, x, cols, spans, floats);
         }
         if let Some(pairs) = &mut self.pairs {
-            pairs::set(pool, x, cols, self.widest_pairs, pairs);
+            pairs::set(pool, x, cols, (spans, self.widest_pairs), pairs);
         }
         if let Some(shorts) = &mut self.shorts {
-            shorts.set(pool, x, cols);
+            shorts.set(pool, x, cols, spans);
         }
         if let Some(codes) = &mut self.per_32 {
-            codes.set::<32>(pool, x, cols, self.widest);
+            codes.set::<32>(pool, x, cols, (spans, self.widest));
         }
         if let Some(codes) = &mut self.per_256 {
-            codes.set::<256>(pool, x, cols, self.widest);
+            codes.set::<256>(pool, x, cols, (spans, self.widest));
         }
     }
 
@@ -197,7 +240,7 @@ impl Activations {
         self.widest_pairs == TALL
     }
 
-    /// The panels of `rows`, whose start is a multiple of `TALL`, in the form that weights of type `ty` take.
+    /// The panels of `rows`, whose start begins a panel of any form, in the form that weights of type `ty` take.
     pub(crate) fn panels(
         &self,
         ty: WeightType,
@@ -248,13 +291,12 @@ fn select<T: Default>(form: &mut Option<T>, spare: &mut T, wanted: bool) {
 }
 
 /// `x` is `[n, cols]`, `out` panels of `[cols][panel width]`.
-fn interleave(pool: &Pool, x: &[f32], cols: usize, out: &mut Lines<f32>) {
-    let rows = x.len() / cols;
-    out.resize(room(rows, WIDE) * cols);
+fn interleave(pool: &Pool, x: &[f32], cols: usize, spans: Spans<'_>, out: &mut Lines<f32>) {
+    out.resize(spans.room(WIDE) * cols);
     let out = Disjoint::new(out);
-    pool.run(rows.div_ceil(WIDE), &|wide| {
-        for panel in panels(wide * WIDE..rows.min((wide + 1) * WIDE), WIDE) {
-            // SAFETY: every panel has its own range, and the pool hands each `wide` out once.
+    pool.run(spans.len(WIDE), &|span| {
+        for panel in panels(spans.get(span, WIDE), WIDE) {
+            // SAFETY: every panel has its own range, and the pool hands each `span` out once.
             let out = unsafe { out.range(panel.start * cols, panel.width * cols) };
             let x = &x[panel.start * cols..][..panel.rows * cols];
             match panel.width {
@@ -278,22 +320,30 @@ fn interleave_rows<const R: usize>(x: &[f32], out: &mut [f32]) {
 }
 
 impl Quantised {
-    fn set<const BLOCK: usize>(&mut self, pool: &Pool, x: &[f32], cols: usize, widest: usize) {
-        let rows = x.len() / cols;
-        let values = room(rows, widest) * cols;
-        let halves = if BLOCK == 256 { values / HALF } else { 0 };
+    /// Makes room for so many values in blocks of `block_len`.
+    fn resize(&mut self, values: usize, block_len: usize) {
         self.codes.resize(values);
-        self.scales.resize(values / BLOCK);
+        self.scales.resize(values / block_len);
         self.sums.resize(values / CHUNK);
-        self.half_sums.resize(halves);
+        self.half_sums.resize(if block_len == 256 { values / HALF } else { 0 });
+    }
+
+    fn set<const BLOCK: usize>(
+        &mut self,
+        pool: &Pool,
+        x: &[f32],
+        cols: usize,
+        (spans, widest): (Spans<'_>, usize),
+    ) {
+        self.resize(spans.room(widest) * cols, BLOCK);
         let (codes, scales) = (Disjoint::new(&mut self.codes), Disjoint::new(&mut self.scales));
         let (sums, half_sums) = (Disjoint::new(&mut self.sums), Disjoint::new(&mut self.half_sums));
-        pool.run(rows.div_ceil(widest), &|wide| {
-            for panel in panels(wide * widest..rows.min((wide + 1) * widest), widest) {
+        pool.run(spans.len(widest), &|span| {
+            for panel in panels(spans.get(span, widest), widest) {
                 let range = |per: usize| (panel.start * cols / per, panel.width * cols / per);
                 let ((c, cs), (s, ss), (u, us)) = (range(1), range(BLOCK), range(CHUNK));
                 let (h, hs) = if BLOCK == 256 { range(HALF) } else { (0, 0) };
-                // SAFETY: every panel has its own ranges, and the pool hands each `wide` out once.
+                // SAFETY: every panel has its own ranges, and the pool hands each `span` out once.
                 let mut out = unsafe {
                     PanelMut {
                         width: panel.width,

@@ -27,7 +27,7 @@ mod vectorised;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-pub use activations::Activations;
+pub use activations::{Activations, Group, Groups};
 pub use attention::{Attention, AttnScratch, AttnWeights, WeightReduce};
 pub use facts::{QueryMoments, Rows, expected_attention, likeness, redundancy, row_norms};
 pub use isa::{Isa, UnknownIsa};
@@ -35,7 +35,7 @@ pub use kv::{
     BLOCK_POSITIONS, HeadTail, KV_LAYOUT_VERSION, KvArena, KvFormat, KvFormats, KvKind, KvLayer, KvLayout,
     SeqKv, SeqRow, StoredVectors, UnknownKvFormat, in_runs,
 };
-pub use matmul::{matmul, matmul_many};
+pub use matmul::{matmul, matmul_grouped, matmul_many};
 pub use matrix::{Matrix, MatrixError};
 pub use ops::{RopeStyle, RopeTable, add, add_bias, rms_norm, rms_norm_in_place, rope, rope_back, silu_mul};
 pub use quant::{WeightType, dequantize, quantize};

@@ -6,6 +6,7 @@
 mod dispatch;
 mod family;
 mod formats;
+mod grouped;
 mod kernel;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ use std::ops::Range;
 use crate::activations::{Activations, TALL};
 use crate::matrix::Matrix;
 use crate::{Isa, Pool};
+pub use grouped::matmul_grouped;
 use kernel::TILES;
 
 /// Inputs of one task when there are many rows: as codes they stay in the second-level cache, and floats, which
@@ -70,7 +72,7 @@ pub(crate) fn matmul_with(isa: Isa, pool: &Pool, jobs: &mut [(&Matrix, &mut [f32
 /// The machine has `isa`, and the outputs have room for their jobs and no other user.
 unsafe fn run_round(isa: Isa, pool: &Pool, jobs: &Round, x: &Activations) {
     let tiles: usize = jobs.iter().flatten().map(|job| job.weights.tiles()).sum();
-    let part_rows = part_rows(x);
+    let part_rows = part_rows(x.rows(), x.cols());
     let row_parts = x.rows().div_ceil(part_rows);
     let tile_parts = (pool.threads() * TASKS_PER_THREAD).div_ceil(row_parts).min(tiles.div_ceil(TILES));
     let bound = |part| part_start(tiles, part, tile_parts);
@@ -96,10 +98,10 @@ fn part_start(tiles: usize, part: usize, parts: usize) -> usize {
     }
 }
 
-/// Rows of the inputs that a task takes: equal parts of whole panels.
-fn part_rows(x: &Activations) -> usize {
-    let parts = x.rows().div_ceil((TASK_VALUES / x.cols()).max(TALL));
-    x.rows().div_ceil(parts).next_multiple_of(TALL)
+/// Rows that a task takes of so many inputs: equal parts of whole panels.
+fn part_rows(rows: usize, cols: usize) -> usize {
+    let parts = rows.div_ceil((TASK_VALUES / cols).max(TALL));
+    rows.div_ceil(parts).next_multiple_of(TALL)
 }
 
 /// The products of one round.

@@ -2,7 +2,7 @@
 //!
 //! Plain loops that the compiler turns into vectors, in whole numbers, so all variants agree.
 
-use super::{TALL, panels, room};
+use super::{Spans, TALL, panels};
 use crate::lines::Lines;
 use crate::threads::Disjoint;
 use crate::{Isa, Pool};
@@ -31,13 +31,19 @@ pub(crate) const fn pair_index(width: usize, row: usize, pair: usize) -> usize {
 }
 
 /// `x` is `[n, cols]`, `out` panels; an odd last column has a zero beside it.
-pub(super) fn set(pool: &Pool, x: &[f32], cols: usize, widest: usize, out: &mut Lines<u32>) {
-    let (rows, pairs) = (x.len() / cols, row_pairs(cols, widest));
-    out.resize(room(rows, widest) * pairs);
+pub(super) fn set(
+    pool: &Pool,
+    x: &[f32],
+    cols: usize,
+    (spans, widest): (Spans<'_>, usize),
+    out: &mut Lines<u32>,
+) {
+    let pairs = row_pairs(cols, widest);
+    out.resize(spans.room(widest) * pairs);
     let out = Disjoint::new(out);
-    pool.run(rows.div_ceil(widest), &|wide| {
-        for panel in panels(wide * widest..rows.min((wide + 1) * widest), widest) {
-            // SAFETY: every panel has its own range, and the pool hands each `wide` out once.
+    pool.run(spans.len(widest), &|span| {
+        for panel in panels(spans.get(span, widest), widest) {
+            // SAFETY: every panel has its own range, and the pool hands each `span` out once.
             let out = unsafe { out.range(panel.start * pairs, panel.width * pairs) };
             round(Isa::current(), &x[panel.start * cols..][..panel.rows * cols], cols, panel.width, out);
         }

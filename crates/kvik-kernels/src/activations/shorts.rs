@@ -4,7 +4,7 @@
 
 use super::pairs::{PIECE_PAIRS, place};
 use super::quantise::{code_of, largest, scale_of};
-use super::{WIDE, panels, room};
+use super::{Spans, WIDE, panels};
 use crate::Pool;
 use crate::lines::Lines;
 use crate::matrix::CHUNK;
@@ -24,17 +24,21 @@ pub(crate) struct Shorts {
 }
 
 impl Shorts {
+    /// Makes room for so many values.
+    pub(super) fn resize(&mut self, values: usize) {
+        self.pairs.resize(values / 2);
+        self.scales.resize(values / CHUNK);
+    }
+
     /// Takes `x`, `[n, cols]`, of whole chunks.
-    pub(super) fn set(&mut self, pool: &Pool, x: &[f32], cols: usize) {
-        let rows = x.len() / cols;
-        self.pairs.resize(room(rows, WIDE) * cols / 2);
-        self.scales.resize(room(rows, WIDE) * cols / CHUNK);
+    pub(super) fn set(&mut self, pool: &Pool, x: &[f32], cols: usize, spans: Spans<'_>) {
+        self.resize(spans.room(WIDE) * cols);
         let (pairs, scales) = (Disjoint::new(&mut self.pairs), Disjoint::new(&mut self.scales));
-        pool.run(rows.div_ceil(WIDE), &|wide| {
-            for panel in panels(wide * WIDE..rows.min((wide + 1) * WIDE), WIDE) {
+        pool.run(spans.len(WIDE), &|span| {
+            for panel in panels(spans.get(span, WIDE), WIDE) {
                 let range = |per: usize| (panel.start * cols / per, panel.width * cols / per);
                 let ((p, ps), (s, ss)) = (range(2), range(CHUNK));
-                // SAFETY: every panel has its own ranges, and the pool hands each `wide` out once.
+                // SAFETY: every panel has its own ranges, and the pool hands each `span` out once.
                 let (pairs, scales) = unsafe { (pairs.range(p, ps), scales.range(s, ss)) };
                 let x = &x[panel.start * cols..][..panel.rows * cols];
                 vectorised(
