@@ -37,7 +37,10 @@ pub use kv::{
 };
 pub use matmul::{matmul, matmul_grouped, matmul_many};
 pub use matrix::{Matrix, MatrixError};
-pub use ops::{RopeStyle, RopeTable, add, add_bias, rms_norm, rms_norm_in_place, rope, rope_back, silu_mul};
+pub use ops::{
+    Activation, RopeStyle, RopeTable, activate, add, add_bias, rms_norm, rms_norm_in_place, rope, rope_back,
+    sigmoid, softmax,
+};
 pub use quant::{WeightType, dequantize, quantize};
 pub use threads::{Pool, performance_cores};
 pub use vectorised::vectorised;

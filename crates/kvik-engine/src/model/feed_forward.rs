@@ -2,7 +2,7 @@
 //!
 //! A new kind (GeGLU, a mixture of experts) is a variant of both enums and a function here.
 
-use kvik_kernels::{Activations, Matrix, Pool, matmul, matmul_many, silu_mul};
+use kvik_kernels::{Activation, Activations, Matrix, Pool, activate, matmul, matmul_many};
 
 use super::ModelError;
 
@@ -109,7 +109,7 @@ fn swi_glu(
     matmul_many(pool, &mut [(gate, &mut gated[..]), (up, &mut projected[..])], inputs);
     adapt("ffn_gate.weight", h, gated);
     adapt("ffn_up.weight", h, projected);
-    silu_mul(pool, gated, projected);
+    activate(pool, Activation::SwiGlu, gated, projected);
     inputs.set(pool, gated, down.cols(), &[down]);
     matmul(pool, down, inputs, h);
     adapt("ffn_down.weight", gated, h);

@@ -3,6 +3,7 @@
 //! Elementwise operations do the same to every element wherever it stands; the tail of a slice that
 //! does not fill the lanes is computed in lanes whose rest is ignored.
 
+use super::activation::Activation;
 use crate::f32x16::{F32x16, LANES, load_first, store_first};
 
 /// The functions of one instruction set, which the machine must have.
@@ -12,8 +13,12 @@ pub(crate) struct OpsKernels {
     pub sum_squares: unsafe fn(x: &[f32]) -> f32,
     /// `x = x * factor * weight`
     pub scale: unsafe fn(x: &mut [f32], factor: f32, weight: &[f32]),
-    /// `gate = gate / (1 + exp(-gate)) * up`
-    pub silu_mul: unsafe fn(gate: &mut [f32], up: &[f32]),
+    /// See [`Activation`]; `up` is as long as `x` where it is gated.
+    pub activate: unsafe fn(activation: Activation, x: &mut [f32], up: &[f32]),
+    /// `x = exp(x - max x)`, over the sum of all; `x` is not empty.
+    pub softmax: unsafe fn(x: &mut [f32]),
+    /// `x = 1 / (1 + exp(-x))`
+    pub sigmoid: unsafe fn(x: &mut [f32]),
     /// `x = x + y`
     pub add: unsafe fn(x: &mut [f32], y: &[f32]),
     /// `x = exp(x)`
@@ -30,6 +35,8 @@ macro_rules! ops_kernels {
     ($lanes:ty $(, $features:literal)?) => {
         /// The small operations in these lanes.
         pub(super) const KERNELS: $crate::ops::kernel::OpsKernels = {
+            use $crate::ops::activation::{self, Activation};
+            use $crate::ops::gating;
             use $crate::ops::kernel::{self, OpsKernels};
 
             $(#[target_feature(enable = $features)])?
@@ -43,9 +50,19 @@ macro_rules! ops_kernels {
                 unsafe { kernel::scale::<$lanes>(x, factor, weight) }
             }
             $(#[target_feature(enable = $features)])?
-            unsafe fn silu_mul(gate: &mut [f32], up: &[f32]) {
+            unsafe fn activate(activation: Activation, x: &mut [f32], up: &[f32]) {
                 // SAFETY: as above.
-                unsafe { kernel::silu_mul::<$lanes>(gate, up) }
+                unsafe { activation::run::<$lanes>(activation, x, up) }
+            }
+            $(#[target_feature(enable = $features)])?
+            unsafe fn softmax(x: &mut [f32]) {
+                // SAFETY: as above.
+                unsafe { gating::softmax_row::<$lanes>(x) }
+            }
+            $(#[target_feature(enable = $features)])?
+            unsafe fn sigmoid(x: &mut [f32]) {
+                // SAFETY: as above.
+                unsafe { gating::sigmoid_each::<$lanes>(x) }
             }
             $(#[target_feature(enable = $features)])?
             unsafe fn add(x: &mut [f32], y: &[f32]) {
@@ -62,7 +79,7 @@ macro_rules! ops_kernels {
                 // SAFETY: as above.
                 unsafe { kernel::rotate::<$lanes>(low, high, cos, sin) }
             }
-            OpsKernels { sum_squares, scale, silu_mul, add, exp, rotate }
+            OpsKernels { sum_squares, scale, activate, softmax, sigmoid, add, exp, rotate }
         };
     };
 }
@@ -104,22 +121,6 @@ pub(crate) unsafe fn scale<L: F32x16>(x: &mut [f32], factor: f32, weight: &[f32]
 /// # Safety
 /// Inlined into a function with the features of `L`.
 #[inline(always)]
-pub(crate) unsafe fn silu_mul<L: F32x16>(gate: &mut [f32], up: &[f32]) {
-    // SAFETY: as the caller's.
-    unsafe {
-        let (zero, one) = (L::splat(0.0), L::splat(1.0));
-        update(
-            gate,
-            up,
-            #[inline(always)]
-            |gate: L, up| gate.div(one.add(zero.sub(gate).exp())).mul(up),
-        );
-    }
-}
-
-/// # Safety
-/// Inlined into a function with the features of `L`.
-#[inline(always)]
 pub(crate) unsafe fn add<L: F32x16>(x: &mut [f32], y: &[f32]) {
     // SAFETY: as the caller's.
     unsafe {
@@ -136,20 +137,33 @@ pub(crate) unsafe fn add<L: F32x16>(x: &mut [f32], y: &[f32]) {
 /// Inlined into a function with the features of `L`.
 #[inline(always)]
 pub(crate) unsafe fn exp<L: F32x16>(x: &mut [f32]) {
+    // SAFETY: as the caller's.
+    unsafe { each(x, L::exp) };
+}
+
+/// `x = f(x)`, element by element.
+///
+/// # Safety
+/// Inlined into a function with the features of `L`.
+#[inline(always)]
+pub(super) unsafe fn each<L: F32x16>(x: &mut [f32], f: impl Fn(L) -> L) {
     let (whole, tail) = x.as_chunks_mut::<LANES>();
     // SAFETY: 16 elements, or those of the tail.
     unsafe {
         for x in whole {
-            L::load(x.as_ptr()).exp().store(x.as_mut_ptr());
+            f(L::load(x.as_ptr())).store(x.as_mut_ptr());
         }
         let x: L = load_first(tail.as_ptr(), tail.len());
-        store_first(x.exp(), tail.as_mut_ptr(), tail.len());
+        store_first(f(x), tail.as_mut_ptr(), tail.len());
     }
 }
 
 /// `x = f(x, y)`, element by element.
+///
+/// # Safety
+/// Inlined into a function with the features of `L`.
 #[inline(always)]
-unsafe fn update<L: F32x16>(x: &mut [f32], y: &[f32], f: impl Fn(L, L) -> L) {
+pub(super) unsafe fn update<L: F32x16>(x: &mut [f32], y: &[f32], f: impl Fn(L, L) -> L) {
     assert_eq!(x.len(), y.len());
     let (x, x_tail) = x.as_chunks_mut::<LANES>();
     let (y, y_tail) = y.as_chunks::<LANES>();
@@ -184,9 +198,12 @@ pub(crate) unsafe fn rotate<L: F32x16>(low: &mut [f32], high: &mut [f32], cos: &
     }
 }
 
-/// Elements `start..start + count` of `x`.
+/// Elements `start..start + count` of `x`; the other lanes are 0.
+///
+/// # Safety
+/// They exist, 16 at most, and the machine has the lanes.
 #[inline(always)]
-unsafe fn part<L: F32x16>(x: &[f32], start: usize, count: usize) -> L {
+pub(super) unsafe fn part<L: F32x16>(x: &[f32], start: usize, count: usize) -> L {
     debug_assert!(start + count <= x.len());
     // SAFETY: the caller keeps the part inside the slice.
     unsafe {

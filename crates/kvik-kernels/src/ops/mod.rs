@@ -1,4 +1,4 @@
-//! The small operations between matrix products: norms, rotation, activation, sums.
+//! The small operations between matrix products: norms, rotation, activation, probabilities, sums.
 //!
 //! They run for every layer of every token: nothing is allocated, and the pool is asked only when
 //! there is more work than waking it costs. Results of a row depend on that row alone.
@@ -7,10 +7,14 @@ use crate::{Isa, Pool};
 use kernel::OpsKernels;
 use variants::kernels_of;
 
+pub(crate) mod activation;
+pub(crate) mod gating;
 pub(crate) mod kernel;
 mod rope;
 mod variants;
 
+pub use activation::{Activation, activate};
+pub use gating::{sigmoid, softmax};
 pub use rope::{RopeStyle, RopeTable, rope, rope_back};
 
 /// Elements below which waking other threads costs more than it saves.
@@ -56,19 +60,6 @@ fn rms_norm_with(kernels: OpsKernels, pool: &Pool, x: &mut [f32], weight: &[f32]
                 (kernels.scale)(row, 1.0 / (mean + eps).sqrt(), weight);
             }
         }
-    });
-}
-
-/// Gated activation: `gate = silu(gate) * up`, silu(x) = x / (1 + exp(-x)).
-///
-/// # Panics
-/// When the lengths differ.
-pub fn silu_mul(pool: &Pool, gate: &mut [f32], up: &[f32]) {
-    assert_eq!(gate.len(), up.len());
-    let kernels = kernels();
-    by_rows(pool, gate, 1, |start, gate| {
-        // SAFETY: the kernels are those of the machine.
-        unsafe { (kernels.silu_mul)(gate, &up[start..start + gate.len()]) };
     });
 }
 

@@ -62,14 +62,91 @@ fn rms_norm_agrees_with_f64() {
     }
 }
 
+const ACTIVATIONS: [Activation; 5] =
+    [Activation::SwiGlu, Activation::GeGlu, Activation::SwiGluOai, Activation::Gelu, Activation::ReluSquared];
+
+/// An activation of one element as its definition says, in f64.
+fn exact(activation: Activation, x: f64, up: f64) -> f64 {
+    let gelu = |x: f64| {
+        let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+        // 1 + tanh, without what it loses to cancellation where it is near zero.
+        x * 0.5 * if inner < 0.0 { 2.0 / (1.0 + (-2.0 * inner).exp()) } else { 1.0 + inner.tanh() }
+    };
+    match activation {
+        Activation::SwiGlu => x / (1.0 + (-x).exp()) * up,
+        Activation::GeGlu => gelu(x) * up,
+        Activation::SwiGluOai => {
+            let (gate, up) = (x.min(7.0), up.clamp(-7.0, 7.0));
+            gate / (1.0 + (-1.702 * gate).exp()) * (up + 1.0)
+        }
+        Activation::Gelu => gelu(x),
+        Activation::ReluSquared => x.max(0.0).powi(2),
+    }
+}
+
 #[test]
-fn silu_mul_agrees_with_f64() {
-    let (mut gate, up) = (vector(1, 70_001, 20.0), vector(2, 70_001, 2.0));
-    let before = gate.clone();
-    silu_mul(&Pool::new(2), &mut gate, &up);
-    for ((x, up), y) in before.iter().zip(&up).zip(&gate) {
-        let expect = f64::from(*x) / (1.0 + f64::from(-*x).exp()) * f64::from(*up);
-        assert!((f64::from(*y) - expect).abs() <= 1e-6 * expect.abs().max(1e-6), "{x} {up}: {y}");
+fn activations_agree_with_f64() {
+    for activation in ACTIVATIONS {
+        let (mut x, up) = (vector(1, 70_001, 20.0), vector(2, 70_001, 9.0));
+        let before = x.clone();
+        activate(&Pool::new(2), activation, &mut x, if activation.is_gated() { &up } else { &[] });
+        for ((before, up), x) in before.iter().zip(&up).zip(&x) {
+            let expect = exact(activation, f64::from(*before), f64::from(*up));
+            // The argument of the exponential grows with the cube of gelu's, and with it what rounding costs.
+            let close = (f64::from(*x) - expect).abs() <= 2e-5 * expect.abs() + 1e-12;
+            assert!(close, "{activation:?} {before} {up}: {x} for {expect}");
+            let tight = before.abs() > 4.0 || (f64::from(*x) - expect).abs() <= 2e-6 * expect.abs() + 1e-12;
+            assert!(tight, "{activation:?} {before} {up}: {x} for {expect}");
+        }
+    }
+}
+
+#[test]
+fn activations_at_their_ends() {
+    let x = [0.0, -0.0, 1e4, -1e4, 3e38, -3e38, f32::INFINITY];
+    let check = |activation: Activation, up: f32, expect: [f32; 7]| {
+        for isa in crate::testing::isas() {
+            let mut found = x;
+            let up = [up; 7];
+            // SAFETY: the instruction set is available.
+            unsafe { (kernels_of(isa).activate)(activation, &mut found, &up) };
+            assert_eq!(found, expect, "{activation:?} {isa:?}");
+        }
+    };
+    check(Activation::SwiGlu, 1.0, [0.0, 0.0, 1e4, 0.0, 3e38, 0.0, f32::INFINITY]);
+    check(Activation::GeGlu, 1.0, [0.0, 0.0, 1e4, 0.0, 3e38, 0.0, f32::INFINITY]);
+    // Both halves are limited: the gate above, the other on either side.
+    let seven = 7.0 / (1.0 + (-1.702_f32 * 7.0).exp());
+    check(Activation::SwiGluOai, 100.0, [0.0, 0.0, seven, 0.0, seven, 0.0, seven].map(|x| x * 8.0));
+    check(Activation::SwiGluOai, -100.0, [0.0, 0.0, seven, 0.0, seven, 0.0, seven].map(|x| x * -6.0));
+    for isa in crate::testing::isas() {
+        let mut squared = [2.0, -2.0, f32::NAN, f32::INFINITY];
+        // SAFETY: the instruction set is available.
+        unsafe { (kernels_of(isa).activate)(Activation::ReluSquared, &mut squared, &[]) };
+        assert_eq!(squared, [4.0, 0.0, 0.0, f32::INFINITY], "{isa:?}");
+    }
+}
+
+#[test]
+fn probabilities_agree_with_f64() {
+    for d in [1, 5, 16, 33, 128, 1000] {
+        let logits = vector(7, 70 * d, 30.0);
+        let (mut soft, mut each) = (logits.clone(), logits.clone());
+        softmax(&Pool::new(2), &mut soft, d);
+        sigmoid(&Pool::new(2), &mut each);
+        for (row, (logits, soft)) in logits.chunks(d).zip(soft.chunks(d)).enumerate() {
+            let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let powers: Vec<f64> =
+                logits.iter().map(|x| (f64::from(*x) - f64::from(largest)).exp()).collect();
+            let sum: f64 = powers.iter().sum();
+            for (found, power) in soft.iter().zip(&powers) {
+                assert!((f64::from(*found) - power / sum).abs() <= 4e-6 * power / sum, "row {row} of {d}");
+            }
+        }
+        for (x, found) in logits.iter().zip(&each) {
+            let expect = 1.0 / (1.0 + (-f64::from(*x)).exp());
+            assert!((f64::from(*found) - expect).abs() <= 1e-6 * expect, "{x}: {found} for {expect}");
+        }
     }
 }
 
@@ -192,12 +269,20 @@ proptest! {
             let kernels = kernels_of(isa);
             let mut normed = x.clone();
             rms_norm_with(kernels, &pool, &mut normed, &y[..d], 1e-5);
-            let (mut gated, mut sum) = (x.clone(), x.clone());
+            let mut sum = x.clone();
+            let (mut soft, mut each) = (x.clone(), x.clone());
             // SAFETY: the instruction set is available.
             unsafe {
-                (kernels.silu_mul)(&mut gated, &y);
                 (kernels.add)(&mut sum, &y);
+                (kernels.softmax)(&mut soft);
+                (kernels.sigmoid)(&mut each);
             }
+            let activated = ACTIVATIONS.map(|activation| {
+                let mut activated = x.clone();
+                // SAFETY: as above.
+                unsafe { (kernels.activate)(activation, &mut activated, &y) };
+                bits(&activated)
+            });
             let rotated = [RopeStyle::Interleaved, RopeStyle::HalfSplit].map(|style| {
                 let mut rotated = x.clone();
                 let rotation = Rotation { table: &table, style, way: Way::Forth };
@@ -206,7 +291,7 @@ proptest! {
                 Rotation { way: Way::Back, ..rotation }.run(kernels, &pool, &mut rotated, d, &positions);
                 (forth, bits(&rotated))
             });
-            (bits(&normed), bits(&gated), bits(&sum), bits(&exp(kernels, &x)), rotated)
+            (bits(&normed), activated, bits(&sum), bits(&exp(kernels, &x)), rotated, bits(&soft), bits(&each))
         };
         for isa in crate::testing::isas() {
             prop_assert_eq!(all(isa), all(Isa::Scalar), "{:?}", isa);
