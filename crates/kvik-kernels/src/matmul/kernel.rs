@@ -9,7 +9,7 @@ use crate::activations::{Activations, Panel};
 use crate::lanes::Lanes;
 use crate::matmul::formats::Coded;
 use crate::matrix::{Matrix, TILE_ROWS};
-use crate::quant::Unit;
+use crate::quant::BlockUnit;
 
 /// Tiles that a kernel computes together.
 pub(crate) const TILES: usize = 2;
@@ -104,7 +104,7 @@ pub(super) unsafe fn load_units<L: Lanes, F: Coded, const T: usize>(
     block: usize,
 ) -> [L::Float; T] {
     let at = plane + F::CODES.unit_at(block);
-    if F::CODES.unit == Unit::Half {
+    if F::CODES.unit == BlockUnit::Half {
         // SAFETY: as the caller promises.
         return unsafe { load_halves(lanes, tiles, at) };
     }

@@ -15,7 +15,7 @@
 //! takes them: `[pairs of columns][16 rows][2]`, an odd last column beside a zero. So do codes of 14 bits, with a
 //! plane `d` before them.
 
-use crate::quant::{Block, Codes, Scales, Unit, WeightType};
+use crate::quant::{Block, BlockUnit, Codes, Scales, WeightType};
 
 /// Rows of a tile: the lanes of a 512-bit vector of 32-bit numbers.
 pub(crate) const TILE_ROWS: usize = 16;
@@ -116,8 +116,8 @@ impl Codes {
     /// Bytes of `d`.
     const fn unit_bytes(&self) -> usize {
         match self.unit {
-            Unit::Half => 2,
-            Unit::Exponent => 1,
+            BlockUnit::Half => 2,
+            BlockUnit::Exponent => 1,
         }
     }
 
@@ -152,8 +152,8 @@ impl TileRef<'_> {
     pub(crate) fn read(&self, row: usize, block: usize, out: &mut Block) {
         let codes = self.codes;
         match codes.unit {
-            Unit::Half => out.d = self.half(self.layout.d, block, row),
-            Unit::Exponent => out.exponent = self.bytes[self.layout.d + codes.unit_at(block) + row],
+            BlockUnit::Half => out.d = self.half(self.layout.d, block, row),
+            BlockUnit::Exponent => out.exponent = self.bytes[self.layout.d + codes.unit_at(block) + row],
         }
         if codes.has_min {
             out.m = self.half(self.layout.m, block, row);
@@ -224,8 +224,8 @@ impl TileMut<'_> {
         let (codes, layout) = (self.codes, self.layout);
         let half_at = (block * TILE_ROWS + row) * 2;
         match codes.unit {
-            Unit::Half => self.put(layout.d + half_at, from.d.to_le_bytes()),
-            Unit::Exponent => self.put(layout.d + codes.unit_at(block) + row, [from.exponent]),
+            BlockUnit::Half => self.put(layout.d + half_at, from.d.to_le_bytes()),
+            BlockUnit::Exponent => self.put(layout.d + codes.unit_at(block) + row, [from.exponent]),
         }
         if codes.has_min {
             self.put(layout.m + half_at, from.m.to_le_bytes());

@@ -62,12 +62,12 @@ pub(crate) struct Codes {
     /// Whether `m` exists.
     pub(crate) has_min: bool,
     /// What `d` is.
-    pub(crate) unit: Unit,
+    pub(crate) unit: BlockUnit,
 }
 
 /// How the float that a block's values are multiples of is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unit {
+pub(crate) enum BlockUnit {
     /// A half float.
     Half,
     /// The exponent of a power of two, a byte (E8M0): half of `2^(byte - 127)`, since levels count in halves.
@@ -210,7 +210,7 @@ impl WeightType {
             levels: None,
             scales: Scales::None,
             has_min: false,
-            unit: Unit::Half,
+            unit: BlockUnit::Half,
         };
         let k_signed = Codes { block_len: 256, sub_len: 16, scales: Scales::Signed, ..plain };
         let k_min = Codes { block_len: 256, scales: Scales::WithMins, has_min: true, ..plain };
@@ -223,7 +223,7 @@ impl WeightType {
             WeightType::Q5_1 => Codes { high_bits: 1, has_min: true, ..plain },
             WeightType::Iq4Nl => Codes { offset: 128, levels: Some(&IQ4_NL_LEVELS), ..plain },
             WeightType::Mxfp4 => {
-                Codes { offset: 128, levels: Some(&E2M1_LEVELS), unit: Unit::Exponent, ..plain }
+                Codes { offset: 128, levels: Some(&E2M1_LEVELS), unit: BlockUnit::Exponent, ..plain }
             }
             WeightType::Q2K => Codes { low_bits: 2, sub_len: 16, scales: Scales::Nibbles, ..k_min },
             WeightType::Q3K => Codes { low_bits: 2, high_bits: 1, offset: 4, ..k_signed },
@@ -249,8 +249,8 @@ impl Codes {
     /// What the values of a block are multiples of.
     pub(crate) fn unit(&self, block: &Block) -> f32 {
         match self.unit {
-            Unit::Half => block.d.to_f32(),
-            Unit::Exponent => half_power(block.exponent),
+            BlockUnit::Half => block.d.to_f32(),
+            BlockUnit::Exponent => half_power(block.exponent),
         }
     }
 
