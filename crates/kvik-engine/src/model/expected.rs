@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 
 use super::arch::Presence;
+use super::feed_forward::is_stack;
 use super::{ModelConfig, ModelError};
 use crate::files::{TensorSource, TensorView};
 
@@ -70,18 +71,19 @@ fn expected(config: &ModelConfig) -> Vec<Expected> {
         list.linear("attn_k", kv, d, shape.qkv_bias);
         list.linear("attn_v", kv, d, shape.qkv_bias);
         list.linear("attn_output", d, q, shape.output_bias);
-        for (name, rows, cols) in shape.feed_forward.tensors(d) {
-            list.add(name, rows, cols, Presence::Required);
+        for (name, rows, cols, presence) in shape.feed_forward.tensors(d) {
+            list.add(name, rows, cols, presence);
         }
     }
     list.tensors
 }
 
-/// The matrices that the forward pass multiplies by: name, rows, columns. The output matrix is among them, also where
-/// a file leaves it out.
+/// The matrices that the forward pass multiplies all rows by: name, rows, columns. The output matrix is among them,
+/// also where a file leaves it out; those of experts, which meet some rows, are not.
 pub(super) fn matrices(config: &ModelConfig) -> Vec<(String, usize, usize)> {
     let is_matrix = |name: &str| {
-        name.ends_with(".weight") && !name.ends_with("norm.weight") && !LOOKED_UP.contains(&name)
+        let looked_up = name.ends_with("norm.weight") || LOOKED_UP.contains(&name);
+        name.ends_with(".weight") && !looked_up && !is_stack(name)
     };
     let all = expected(config).into_iter().filter(|tensor| is_matrix(&tensor.name));
     all.map(|Expected { name, rows, cols, .. }| (name, rows, cols)).collect()

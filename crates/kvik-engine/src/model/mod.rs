@@ -130,6 +130,24 @@ pub enum ModelError {
         /// How many there are.
         count: usize,
     },
+    /// Weights that the file has twice: which of them the model means is unknown.
+    #[error("the file has the same weights as `{tensor}` and as `{other}`; one of them is needed")]
+    StoredTwice {
+        /// Canonical name.
+        tensor: String,
+        /// Canonical name of the other.
+        other: String,
+    },
+    /// Numbers of a mixture of experts that contradict each other.
+    #[error("the model's {field} is {found}, and {expected} is needed")]
+    BadExperts {
+        /// The number's name.
+        field: &'static str,
+        /// What the model has.
+        found: String,
+        /// What would do.
+        expected: String,
+    },
     /// A tensor cannot be packed.
     #[error("tensor `{tensor}`: {source}")]
     Matrix {

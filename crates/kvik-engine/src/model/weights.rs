@@ -123,7 +123,7 @@ impl<'a> Loader<'a> {
             qk_norm: q_norm.zip(k_norm),
             output: self.linear(&name("attn_output"))?,
             ffn_norm: self.vector(&name("ffn_norm.weight"))?,
-            feed_forward: shape.feed_forward.load(|part| self.matrix(&name(part)))?,
+            feed_forward: shape.feed_forward.load(&mut LayerLoader { loader: self, layer: index })?,
         })
     }
 
@@ -136,15 +136,26 @@ impl<'a> Loader<'a> {
 
     fn matrix(&mut self, name: &str) -> Result<Matrix, ModelError> {
         let view = self.take(name)?;
+        let packed = self.pack(name, &view, self.target);
+        self.tensors.release(name);
+        packed
+    }
+
+    /// Packs what a tensor, or a part of it, holds, as `target` if its rows are whole blocks of that.
+    fn pack(
+        &mut self,
+        name: &str,
+        view: &TensorView<'_>,
+        target: Option<WeightType>,
+    ) -> Result<Matrix, ModelError> {
         let (rows, cols) = (view.rows, view.cols);
-        let packed = match self.target {
+        let packed = match target {
             Some(target) if target != view.ty && cols.is_multiple_of(target.block_len()) => {
-                let converted = convert(&view, target, self.pool)?;
+                let converted = convert(view, target, self.pool)?;
                 Matrix::pack(target, rows, cols, &converted, self.pool)
             }
             _ => Matrix::pack(view.ty, rows, cols, view.data, self.pool),
         };
-        self.tensors.release(name);
         self.report(view.data.len());
         packed.map_err(|source| ModelError::Matrix { tensor: name.to_owned(), source })
     }
@@ -170,5 +181,56 @@ impl<'a> Loader<'a> {
     fn report(&mut self, bytes: usize) {
         self.done_bytes += bytes as u64;
         (self.progress)(self.done_bytes, self.total_bytes);
+    }
+}
+
+/// Loads what a part of a layer is made of, by the names in the layer.
+pub(crate) struct LayerLoader<'l, 'a> {
+    pub(crate) loader: &'l mut Loader<'a>,
+    pub(crate) layer: usize,
+}
+
+impl LayerLoader<'_, '_> {
+    /// Whether the file has a tensor that is still to be taken.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.loader.left.contains(&self.name(name))
+    }
+
+    /// A matrix, converted where the model is.
+    pub(crate) fn matrix(&mut self, name: &str) -> Result<Matrix, ModelError> {
+        self.loader.matrix(&self.name(name))
+    }
+
+    /// A matrix in the type that the file has: what decides on other weights is not converted.
+    pub(crate) fn stored_matrix(&mut self, name: &str) -> Result<Matrix, ModelError> {
+        let name = self.name(name);
+        let view = self.loader.take(&name)?;
+        self.loader.pack(&name, &view, None)
+    }
+
+    /// A tensor of `count` matrices of equal shape, one below the other; it may be one of two that would do.
+    pub(crate) fn stack(&mut self, name: &str, count: usize) -> Result<Vec<Matrix>, ModelError> {
+        if !self.has(name) {
+            return Err(ModelError::MissingTensor { tensor: self.name(name) });
+        }
+        let name = self.name(name);
+        let TensorView { ty, rows, cols, data } = self.loader.take(&name)?;
+        debug_assert!(rows.is_multiple_of(count), "checked with the shapes of all tensors");
+        let target = self.loader.target;
+        let matrices = data
+            .chunks_exact(data.len() / count)
+            .map(|data| self.loader.pack(&name, &TensorView { ty, rows: rows / count, cols, data }, target));
+        let matrices = matrices.collect();
+        self.loader.tensors.release(&name);
+        matrices
+    }
+
+    /// All values of a tensor that may be absent.
+    pub(crate) fn optional_vector(&mut self, name: &str) -> Result<Option<Vec<f32>>, ModelError> {
+        self.loader.optional_vector(&self.name(name))
+    }
+
+    fn name(&self, part: &str) -> String {
+        format!("blk.{}.{part}", self.layer)
     }
 }

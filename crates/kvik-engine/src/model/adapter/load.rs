@@ -9,6 +9,7 @@ use crate::files::{TensorSource, TensorView};
 use crate::model::convert::convert;
 use crate::model::digest::{bits, update_with_tensors};
 use crate::model::expected::matrices;
+use crate::model::feed_forward::is_stack;
 use crate::model::{Arch, Model, ModelError};
 
 /// The domain of an adapter's digest.
@@ -70,6 +71,15 @@ pub enum AdapterError {
         /// Its name in the adapter.
         tensor: String,
     },
+    /// A tensor that belongs to the matrices of experts.
+    #[error(
+        "the adapter's tensor `{tensor}` is for the matrices of experts, which kvik does not adapt; it would be left \
+         out, so the adapter is refused: merge it into the model, or use one trained without the experts"
+    )]
+    ExpertTensor {
+        /// Its name in the adapter.
+        tensor: String,
+    },
     /// One of the two tensors of a pair is missing.
     #[error("the adapter has no tensor `{tensor}`; the file is incomplete")]
     MissingTensor {
@@ -126,9 +136,18 @@ impl Adapter {
             parts[place.layer.unwrap_or(layers)].push(loader.part(base, &place)?);
         }
         match left.first() {
-            Some(&tensor) => Err(AdapterError::UnknownTensor { tensor: tensor.to_owned() }),
+            Some(&tensor) => Err(refusal(tensor)),
             None => Ok(Adapter { parts, digest: digest(file, pool) }),
         }
+    }
+}
+
+/// Why a tensor that no part has taken is refused.
+fn refusal(tensor: &str) -> AdapterError {
+    let base = tensor.strip_suffix(A).or_else(|| tensor.strip_suffix(B)).unwrap_or(tensor);
+    match is_stack(base) {
+        true => AdapterError::ExpertTensor { tensor: tensor.to_owned() },
+        false => AdapterError::UnknownTensor { tensor: tensor.to_owned() },
     }
 }
 

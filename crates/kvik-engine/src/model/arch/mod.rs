@@ -71,7 +71,7 @@ impl Arch {
 }
 
 /// The shape of one layer, and which optional parts it has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct LayerShape {
     /// Which positions its attention keeps.
     pub(crate) kind: KvKind,
@@ -102,7 +102,7 @@ impl LayerShape {
             qkv_bias: Presence::Absent,
             output_bias: Presence::Absent,
             qk_norm: Presence::Absent,
-            feed_forward: FeedForwardShape::SwiGlu { d_ff: config.d_ff },
+            feed_forward: FeedForwardShape::swi_glu(config.d_ff),
         }
     }
 }

@@ -1,0 +1,148 @@
+//! One gate, one up and one down for all rows; also the shared expert beside a mixture.
+
+use kvik_kernels::{Activation, Activations, Matrix, Pool, activate, add_bias, matmul, matmul_many};
+
+use super::{Adapt, LayerTensor};
+use crate::model::ModelError;
+use crate::model::arch::Presence;
+use crate::model::weights::{LayerLoader, Linear};
+
+/// The shape of a dense layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DenseShape {
+    /// Rows of gate and up.
+    pub(crate) d_ff: usize,
+    /// Says also whether there is a gate.
+    pub(crate) activation: Activation,
+    /// Biases of all matrices.
+    pub(crate) biases: Presence,
+}
+
+/// What the tensors are called in the layer: weight and bias of each matrix.
+pub(super) struct Names {
+    gate: [&'static str; 2],
+    up: [&'static str; 2],
+    down: [&'static str; 2],
+}
+
+/// Names where the layer is dense.
+pub(super) const LAYER: Names = Names {
+    gate: ["ffn_gate.weight", "ffn_gate.bias"],
+    up: ["ffn_up.weight", "ffn_up.bias"],
+    down: ["ffn_down.weight", "ffn_down.bias"],
+};
+
+/// Names of the shared expert.
+pub(super) const SHARED: Names = Names {
+    gate: ["ffn_gate_shexp.weight", "ffn_gate_shexp.bias"],
+    up: ["ffn_up_shexp.weight", "ffn_up_shexp.bias"],
+    down: ["ffn_down_shexp.weight", "ffn_down_shexp.bias"],
+};
+
+impl DenseShape {
+    pub(super) fn tensors(self, names: &Names, d_model: usize) -> Vec<LayerTensor> {
+        let gate = if self.activation.is_gated() { Presence::Required } else { Presence::Absent };
+        let gate_bias = if self.activation.is_gated() { self.biases } else { Presence::Absent };
+        vec![
+            (names.gate[0], self.d_ff, d_model, gate),
+            (names.up[0], self.d_ff, d_model, Presence::Required),
+            (names.down[0], d_model, self.d_ff, Presence::Required),
+            (names.gate[1], 1, self.d_ff, gate_bias),
+            (names.up[1], 1, self.d_ff, self.biases),
+            (names.down[1], 1, d_model, self.biases),
+        ]
+    }
+}
+
+/// The weights of a dense layer.
+pub(crate) struct Dense {
+    names: &'static Names,
+    activation: Activation,
+    /// `[d_ff, d_model]`, of a gated activation
+    gate: Option<Linear>,
+    /// `[d_ff, d_model]`
+    up: Linear,
+    /// `[d_model, d_ff]`
+    down: Linear,
+}
+
+/// Buffers of a dense layer.
+#[derive(Default)]
+pub(super) struct Buffers {
+    /// `[n, d_ff]` each.
+    gate: Vec<f32>,
+    up: Vec<f32>,
+    /// What the activation made of them.
+    hidden: Activations,
+}
+
+impl Dense {
+    pub(super) fn load(
+        shape: DenseShape,
+        names: &'static Names,
+        layer: &mut LayerLoader<'_, '_>,
+    ) -> Result<Dense, ModelError> {
+        let mut linear = |[weight, bias]: [&str; 2]| -> Result<Linear, ModelError> {
+            Ok(Linear { matrix: layer.matrix(weight)?, bias: layer.optional_vector(bias)? })
+        };
+        let gate = shape.activation.is_gated().then(|| linear(names.gate)).transpose()?;
+        let (up, down) = (linear(names.up)?, linear(names.down)?);
+        Ok(Dense { names, activation: shape.activation, gate, up, down })
+    }
+
+    pub(super) fn d_model(&self) -> usize {
+        self.up.matrix.cols()
+    }
+
+    /// The matrices that take the input.
+    pub(super) fn takers(&self) -> Vec<&Matrix> {
+        self.gate.iter().chain([&self.up]).map(|linear| &linear.matrix).collect()
+    }
+
+    pub(super) fn matrices(&self) -> Vec<&Matrix> {
+        self.gate.iter().chain([&self.up, &self.down]).map(|linear| &linear.matrix).collect()
+    }
+
+    /// From rows `x`, `[n, d_model]`, whose forms are `inputs`, to what the activation makes of them.
+    pub(super) fn project(
+        &self,
+        pool: &Pool,
+        x: &[f32],
+        inputs: &Activations,
+        buffers: &mut Buffers,
+        adapt: &mut Adapt<'_>,
+    ) {
+        let Buffers { gate: gated, up: projected, .. } = buffers;
+        let (up, n) = (&self.up, inputs.rows());
+        projected.resize(n * up.matrix.rows(), 0.0);
+        let Some(gate) = &self.gate else {
+            matmul(pool, &up.matrix, inputs, projected);
+            add(pool, up, self.names.up[0], x, projected, adapt);
+            return activate(pool, self.activation, projected, &[]);
+        };
+        gated.resize(n * gate.matrix.rows(), 0.0);
+        let mut jobs = [(&gate.matrix, &mut gated[..]), (&up.matrix, &mut projected[..])];
+        matmul_many(pool, &mut jobs, inputs);
+        add(pool, gate, self.names.gate[0], x, gated, adapt);
+        add(pool, up, self.names.up[0], x, projected, adapt);
+        activate(pool, self.activation, gated, projected);
+    }
+
+    /// From there to the output, `[n, d_model]`.
+    pub(super) fn finish(&self, pool: &Pool, out: &mut [f32], buffers: &mut Buffers, adapt: &mut Adapt<'_>) {
+        let Buffers { gate, up, hidden } = buffers;
+        let activated = if self.gate.is_some() { gate } else { up };
+        let down = &self.down;
+        hidden.set(pool, activated, down.matrix.cols(), &[&down.matrix]);
+        matmul(pool, &down.matrix, hidden, out);
+        add(pool, down, self.names.down[0], activated, out, adapt);
+    }
+}
+
+/// What adapters and the bias add to the product of `x` with a matrix.
+fn add(pool: &Pool, linear: &Linear, name: &'static str, x: &[f32], out: &mut [f32], adapt: &mut Adapt<'_>) {
+    adapt(name, x, out);
+    if let Some(bias) = &linear.bias {
+        add_bias(pool, out, bias);
+    }
+}

@@ -1,0 +1,117 @@
+//! The feed-forward half of a layer: which kinds there are, the tensors of each, and how each computes.
+//!
+//! A new kind is a variant of both enums and a file here. What is added to the stream for a row depends on that row
+//! alone, whoever else is in the batch.
+
+mod dense;
+mod experts;
+#[cfg(test)]
+mod tests;
+
+use kvik_kernels::{Activation, Activations, Matrix, Pool};
+
+use super::ModelError;
+use super::arch::Presence;
+use super::weights::LayerLoader;
+use dense::{Dense, LAYER};
+use experts::Experts;
+
+pub(crate) use dense::DenseShape;
+pub(crate) use experts::ExpertsShape;
+#[cfg_attr(not(test), expect(unused_imports, reason = "no architecture with experts is registered yet"))]
+pub(crate) use experts::{ExpertGroups, Gating, SharedShape, Weighted};
+
+/// The kind of a feed-forward layer, and its widths.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum FeedForwardShape {
+    /// The same matrices for every row.
+    Dense(DenseShape),
+    /// A mixture of experts: each row goes to a few of many.
+    #[cfg_attr(not(test), expect(dead_code, reason = "no architecture with experts is registered yet"))]
+    Experts(ExpertsShape),
+}
+
+/// A tensor of a layer: name in the layer, rows, columns, and whether it must be there. Of a stack of matrices the
+/// rows of all.
+pub(crate) type LayerTensor = (&'static str, usize, usize, Presence);
+
+impl FeedForwardShape {
+    /// `down(silu(gate(h)) * up(h))` without biases.
+    pub(crate) fn swi_glu(d_ff: usize) -> FeedForwardShape {
+        let activation = Activation::SwiGlu;
+        FeedForwardShape::Dense(DenseShape { d_ff, activation, biases: Presence::Absent })
+    }
+
+    /// Its tensors.
+    pub(crate) fn tensors(self, d_model: usize) -> Vec<LayerTensor> {
+        match self {
+            FeedForwardShape::Dense(shape) => shape.tensors(&LAYER, d_model),
+            FeedForwardShape::Experts(shape) => shape.tensors(d_model),
+        }
+    }
+
+    /// Loads its tensors by their names in the layer.
+    pub(crate) fn load(self, layer: &mut LayerLoader<'_, '_>) -> Result<FeedForward, ModelError> {
+        match self {
+            FeedForwardShape::Dense(shape) => Ok(FeedForward::Dense(Dense::load(shape, &LAYER, layer)?)),
+            FeedForwardShape::Experts(shape) => {
+                Ok(FeedForward::Experts(Box::new(Experts::load(shape, layer)?)))
+            }
+        }
+    }
+}
+
+/// Whether a tensor, by its name, holds the same matrix of every expert. Adapters cannot change those.
+pub(crate) fn is_stack(name: &str) -> bool {
+    name.ends_with("_exps.weight")
+}
+
+/// The weights of a feed-forward layer.
+pub(crate) enum FeedForward {
+    /// [`FeedForwardShape::Dense`]
+    Dense(Dense),
+    /// [`FeedForwardShape::Experts`]
+    Experts(Box<Experts>),
+}
+
+/// Adds what adapters say to a product: the matrix by its name in the layer, its input, its output.
+pub(crate) type Adapt<'a> = dyn FnMut(&'static str, &[f32], &mut [f32]) + 'a;
+
+/// Buffers that the feed-forward layers of a pass share.
+#[derive(Default)]
+pub(crate) struct Buffers {
+    dense: dense::Buffers,
+    experts: experts::Buffers,
+}
+
+impl FeedForward {
+    /// All of its matrices.
+    pub(crate) fn matrices(&self) -> Vec<&Matrix> {
+        match self {
+            FeedForward::Dense(dense) => dense.matrices(),
+            FeedForward::Experts(experts) => experts.matrices(),
+        }
+    }
+
+    /// Replaces normed rows by the layer's output, `h`: `[n, d_model]`.
+    pub(crate) fn forward(
+        &self,
+        pool: &Pool,
+        h: &mut [f32],
+        inputs: &mut Activations,
+        buffers: &mut Buffers,
+        adapt: &mut Adapt<'_>,
+    ) {
+        match self {
+            FeedForward::Dense(dense) => {
+                inputs.set(pool, h, dense.d_model(), &dense.takers());
+                dense.project(pool, h, inputs, &mut buffers.dense, adapt);
+                dense.finish(pool, h, &mut buffers.dense, adapt);
+            }
+            FeedForward::Experts(experts) => {
+                inputs.set(pool, h, experts.d_model(), &experts.takers());
+                experts.forward(pool, h, inputs, buffers, adapt);
+            }
+        }
+    }
+}
