@@ -48,7 +48,7 @@ pub fn activate(pool: &Pool, activation: Activation, x: &mut [f32], up: &[f32]) 
 }
 
 /// `sqrt(8 / pi)`: the argument of gelu's exponential is twice that of its hyperbolic tangent.
-const GELU_SCALE: f32 = 1.595_769_1;
+const GELU_SCALE: f32 = 1.595_769_2;
 const GELU_CUBE: f32 = 0.044_715;
 const OAI_ALPHA: f32 = 1.702;
 const OAI_LIMIT: f32 = 7.0;
