@@ -163,6 +163,7 @@ impl Block {
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[schemars(rename = "ContentBlockDelta")]
+#[allow(clippy::enum_variant_names, reason = "they are sent under these names")]
 pub(super) enum Delta {
     CompactionDelta { content: Option<String> },
     TextDelta { text: String },

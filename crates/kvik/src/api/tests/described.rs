@@ -136,9 +136,9 @@ impl Sent {
             return Err("is not described".to_owned());
         }
         let errors = item.as_object().into_iter().flatten();
-        let errors = errors
+        let mut errors = errors
             .filter_map(|(_, other)| other.pointer("/responses/default/content/application~1json/schema"));
-        Ok(errors.last().unwrap_or(&ERROR))
+        Ok(errors.next_back().unwrap_or(&ERROR))
     }
 
     /// A file of the page, which is sent as it is.

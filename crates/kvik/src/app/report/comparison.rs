@@ -96,6 +96,7 @@ pub(crate) enum CacheDiagnostics {
 #[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
+#[allow(clippy::enum_variant_names, reason = "they are sent under these names")]
 pub(crate) enum MissReason {
     ModelChanged,
     ToolsChanged,
