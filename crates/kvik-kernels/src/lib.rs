@@ -38,8 +38,8 @@ pub use kv::{
 pub use matmul::{matmul, matmul_grouped, matmul_many};
 pub use matrix::{Matrix, MatrixError};
 pub use ops::{
-    Activation, RopeStyle, RopeTable, activate, add, add_bias, rms_norm, rms_norm_in_place, rope, rope_back,
-    sigmoid, softmax,
+    Activation, RopeStyle, RopeTable, activate, add, add_bias, multiply, rms_norm, rms_norm_in_place, rope,
+    rope_back, sigmoid, soft_cap, softmax,
 };
 pub use quant::{WeightType, dequantize, quantize};
 pub use threads::{Pool, performance_cores};

@@ -21,6 +21,8 @@ pub(crate) struct OpsKernels {
     pub sigmoid: unsafe fn(x: &mut [f32]),
     /// `x = x + y`
     pub add: unsafe fn(x: &mut [f32], y: &[f32]),
+    /// `x = cap * tanh(x / cap)`
+    pub soft_cap: unsafe fn(x: &mut [f32], cap: f32),
     /// `x = exp(x)`
     #[cfg_attr(not(test), expect(dead_code, reason = "attention has it inline; here it is tested"))]
     pub exp: unsafe fn(x: &mut [f32]),
@@ -70,6 +72,11 @@ macro_rules! ops_kernels {
                 unsafe { kernel::add::<$lanes>(x, y) }
             }
             $(#[target_feature(enable = $features)])?
+            unsafe fn soft_cap(x: &mut [f32], cap: f32) {
+                // SAFETY: as above.
+                unsafe { kernel::soft_cap::<$lanes>(x, cap) }
+            }
+            $(#[target_feature(enable = $features)])?
             unsafe fn exp(x: &mut [f32]) {
                 // SAFETY: as above.
                 unsafe { kernel::exp::<$lanes>(x) }
@@ -79,7 +86,7 @@ macro_rules! ops_kernels {
                 // SAFETY: as above.
                 unsafe { kernel::rotate::<$lanes>(low, high, cos, sin) }
             }
-            OpsKernels { sum_squares, scale, activate, softmax, sigmoid, add, exp, rotate }
+            OpsKernels { sum_squares, scale, activate, softmax, sigmoid, add, soft_cap, exp, rotate }
         };
     };
 }
@@ -139,6 +146,21 @@ pub(crate) unsafe fn add<L: F32x16>(x: &mut [f32], y: &[f32]) {
 pub(crate) unsafe fn exp<L: F32x16>(x: &mut [f32]) {
     // SAFETY: as the caller's.
     unsafe { each(x, L::exp) };
+}
+
+/// # Safety
+/// Inlined into a function with the features of `L`.
+#[inline(always)]
+pub(crate) unsafe fn soft_cap<L: F32x16>(x: &mut [f32], cap: f32) {
+    // SAFETY: as the caller's.
+    unsafe {
+        let cap = L::splat(cap);
+        each(
+            x,
+            #[inline(always)]
+            |x: L| x.div(cap).tanh().mul(cap),
+        );
+    }
 }
 
 /// `x = f(x)`, element by element.

@@ -76,6 +76,22 @@ pub fn add(pool: &Pool, x: &mut [f32], y: &[f32]) {
     });
 }
 
+/// `x = factor * x`; a factor of 1 costs nothing.
+pub fn multiply(pool: &Pool, x: &mut [f32], factor: f32) {
+    if factor != 1.0 {
+        by_rows(pool, x, 1, |_, x| x.iter_mut().for_each(|x| *x *= factor));
+    }
+}
+
+/// Bounds every element smoothly: `x = cap * tanh(x / cap)`.
+pub fn soft_cap(pool: &Pool, x: &mut [f32], cap: f32) {
+    let kernels = kernels();
+    by_rows(pool, x, 1, |_, x| {
+        // SAFETY: the kernels are those of the machine.
+        unsafe { (kernels.soft_cap)(x, cap) };
+    });
+}
+
 /// Adds `bias` `[d]` to each row of `x` `[n, d]`.
 ///
 /// # Panics

@@ -47,6 +47,29 @@ fn exp_at_its_ends() {
 }
 
 #[test]
+fn soft_caps_agree_with_f64_and_factors_are_products() {
+    let pool = Pool::new(2);
+    for len in [1, 15, 16, 33, 70_000] {
+        let before = vector(5, len, 90.0);
+        let mut capped = before.clone();
+        soft_cap(&pool, &mut capped, 30.0);
+        for (x, capped) in before.iter().zip(&capped) {
+            let expect = 30.0 * (f64::from(*x) / 30.0).tanh();
+            assert!((f64::from(*capped) - expect).abs() <= 1e-6 * expect.abs(), "{x}: {capped} for {expect}");
+        }
+        for isa in crate::testing::isas() {
+            let mut same = before.clone();
+            // SAFETY: the machine has the instructions.
+            unsafe { (kernels_of(isa).soft_cap)(&mut same, 30.0) };
+            assert_eq!(bits(&same), bits(&capped), "{isa:?}");
+        }
+        let mut multiplied = before.clone();
+        multiply(&pool, &mut multiplied, 0.3);
+        assert!(before.iter().zip(&multiplied).all(|(x, y)| x * 0.3 == *y));
+    }
+}
+
+#[test]
 fn rms_norm_agrees_with_f64() {
     for (n, d) in [(1, 1), (3, 8), (2, 100), (1, 1024), (40, 1000), (64, 896)] {
         let (x, weight) = (vector(1, n * d, 3.0), vector(2, d, 1.0));
