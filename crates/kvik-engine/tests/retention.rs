@@ -187,6 +187,16 @@ fn a_prefix_that_is_none_is_refused() {
 
 /// Four conversations that keep everything fill the budget; sixteen run in it that keep a quarter, thinned from the
 /// first token on, and what they drop is given back at once.
+/// A policy would thin what a window drops by itself; who asks for none is served.
+#[test]
+fn a_model_with_windows_refuses_retention() {
+    let config = EngineConfig { windows: true, ..with_repeat(config()) };
+    let world = World::new(config, 100);
+    let refused = world.limits.check(&forgetful(prompt(1, 50), 10, "sinks:40,every=16")).unwrap_err();
+    assert!(refused.to_string().contains("window"), "{refused}");
+    assert!(world.limits.check(&request(prompt(1, 50), 10)).is_ok());
+}
+
 #[test]
 fn sixteen_conversations_at_a_quarter_run_in_the_budget_of_four() {
     let (prompt_len, answer) = (1000, 200);

@@ -62,6 +62,11 @@ pub enum RetentionError {
         "budget: `calibrated` needs the measured importance of every KV head of this model; calibrate it first"
     )]
     NotCalibrated,
+    /// Layers of the model see a window of positions, which a policy cannot thin.
+    #[error(
+        "policy: the model has layers that see a window of positions, and retention is for layers that see all"
+    )]
+    Windows,
     /// A prompt that this policy cannot thin while it is computed.
     #[error(
         "policy: {policy} looks at the whole prompt at once, so it cannot thin one of {prompt} tokens in a context \
@@ -81,7 +86,9 @@ impl RetentionError {
     /// The field that is at fault: `policy`, `keep`, or the name of an option.
     pub fn field(&self) -> &str {
         match self {
-            RetentionError::UnknownPolicy { .. } | RetentionError::PromptLong { .. } => "policy",
+            RetentionError::UnknownPolicy { .. }
+            | RetentionError::PromptLong { .. }
+            | RetentionError::Windows => "policy",
             RetentionError::UnknownOption { option, .. } | RetentionError::NoValue(option) => option,
             RetentionError::Value { field, .. } => field,
             RetentionError::KeepBelowForced { .. } => "keep",

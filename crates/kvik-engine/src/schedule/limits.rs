@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kvik_cache::retain::{HeadImportance, Points, Retention, Watch};
+use kvik_cache::retain::{HeadImportance, Points, Retention, RetentionError, Watch};
 use kvik_cache::{BLOCK_POSITIONS, blocks_for};
 
 use crate::api::{EventSink, Request, RequestError, Wants};
@@ -22,6 +22,8 @@ pub struct RequestLimits {
     token_bytes: usize,
     /// KV heads of each layer.
     kv_heads: Arc<[usize]>,
+    /// Whether layers see a window of positions.
+    windows: bool,
     calibration: Option<Arc<HeadImportance>>,
     repeat: Arc<RepeatPrompt>,
 }
@@ -48,6 +50,7 @@ impl RequestLimits {
             adapters: 0,
             token_bytes: block_bytes / BLOCK_POSITIONS,
             kv_heads: config.kv_heads.as_slice().into(),
+            windows: config.windows,
             calibration: config.calibration.clone().map(Arc::new),
             repeat: Arc::new(config.repeat.clone()),
         }
@@ -92,6 +95,9 @@ impl RequestLimits {
         let prompt_tokens = request.prompt.len();
         let room = self.room(request);
         if let Some(retention) = &room.retention {
+            if self.windows {
+                return Err(RetentionError::Windows.into());
+            }
             retention.check(&self.kv_heads)?;
             check_prefix(request)?;
             retention.check_heads(&self.kv_heads, self.calibration.as_deref())?;

@@ -261,6 +261,7 @@ mod tests {
             kv_format: String::new(),
             repeat: Default::default(),
             kv_heads: vec![1],
+            windows: false,
             calibration: None,
         };
         let mut divided = divide_rows(&running, &turns, &config, config.prefill_rows_mixed_max);

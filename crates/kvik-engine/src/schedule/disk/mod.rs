@@ -172,6 +172,7 @@ mod tests {
             kv_format: "f32/f32".to_owned(),
             repeat: Default::default(),
             kv_heads: vec![1],
+            windows: false,
             calibration: None,
         })
     }
