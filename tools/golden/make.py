@@ -44,8 +44,14 @@ CASES_PER_EVAL = 16
 def main():
     args = argparse.ArgumentParser(description=__doc__)
     args.add_argument("--stories", type=pathlib.Path, help="stories260K.gguf, which is not in the repository")
+    args.add_argument("--only", nargs="+", metavar="NAME", help="these random models alone, as shapes.py names them")
     args = args.parse_args()
     GOLDEN.mkdir(parents=True, exist_ok=True)
+    if args.only:
+        for shape in shapes.ARCHITECTURES:
+            if shape.name in args.only:
+                write_architecture(shape)
+        return
     for shape in shapes.ARCHITECTURES:
         write_architecture(shape)
     with tempfile.TemporaryDirectory() as scratch:

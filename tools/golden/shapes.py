@@ -18,9 +18,26 @@ class Shape:
     head_dim: int = 16
     tied: bool = False
     theta: float = 10000.0
-    rope: str = "none"  # none, linear, yarn, llama3
+    rope: str = "none"  # none, linear, yarn, llama3, long
     spread: float = 3.0  # standard deviation of the logits
     seed: int = 1
+    norms: str = "before"  # before, after, around the halves of a layer
+    qk_norm: str = ""  # "", head, all
+    qkv_bias: bool = False
+    fused: tuple = ()  # of "qkv", "ffn": stored as one tensor
+    o_bias: bool = False
+    sinks: bool = False
+    ffn_norm: str = "ffn_norm"  # what the norm before the feed-forward half is called
+    experts: int = 0
+    experts_used: int = 2
+    experts_d_ff: int = 24
+    experts_bias: bool = False
+    selection_bias: bool = False
+    shared_d_ff: int = 0
+    shared_gate: bool = False
+    dense_layers: int = 0
+    experts_interval: int = 1
+    keys: dict = dataclasses.field(default_factory=dict)  # further metadata, without the architecture's prefix
 
 
 # Widths that divide by no vector length and heads that do not add up to the width find wrong assumptions.
@@ -32,10 +49,52 @@ ARCHITECTURES = [
     Shape("llama-rope-llama3", "llama", rope="llama3", seed=5),
     Shape("llama-rope-linear", "llama", rope="linear", seed=66),
     Shape("llama-rope-yarn", "llama", rope="yarn", seed=7),
-    Shape("qwen2", "qwen2", d_model=64, theta=1e6, seed=8),
-    Shape("qwen2-tied-yarn", "qwen2", d_model=48, heads=3, kv_heads=1, tied=True, rope="yarn", seed=9),
-    Shape("qwen3", "qwen3", theta=1e6, seed=110),
-    Shape("qwen3-tied", "qwen3", tied=True, heads=6, kv_heads=3, seed=11),
+    Shape("qwen2", "qwen2", d_model=64, theta=1e6, qkv_bias=True, seed=8),
+    Shape("qwen2-tied-yarn", "qwen2", d_model=48, heads=3, kv_heads=1, tied=True, rope="yarn", qkv_bias=True, seed=9),
+    Shape("qwen3", "qwen3", theta=1e6, qk_norm="head", seed=110),
+    Shape("qwen3-tied", "qwen3", tied=True, heads=6, kv_heads=3, qk_norm="head", seed=11),
+    Shape("llama-fused", "llama", fused=("qkv",), seed=12),
+    Shape("llama-rope-long", "llama", rope="long", seed=13),
+    Shape(
+        "mistral3", "mistral3", rope="yarn", seed=14,
+        keys={"attention.temperature_scale": 0.3, "rope.scaling.yarn_log_multiplier": 1.0},
+    ),
+    Shape("mistral3-plain", "mistral3", rope="yarn", tied=True, kv_heads=1, seed=15),
+    Shape("smollm3", "smollm3", layers=5, tied=True, seed=16),
+    Shape("olmo2", "olmo2", d_model=64, norms="after", qk_norm="all", seed=17),
+    Shape(
+        "granite", "granite", seed=18,
+        keys={"embedding_scale": 3.0, "residual_scale": 0.4, "attention.scale": 0.2, "logit_scale": 1.5},
+    ),
+    Shape("phi3", "phi3", d_model=64, fused=("qkv", "ffn"), seed=20),
+    Shape("phi3-long", "phi3", d_model=64, rope="long", tied=True, fused=("qkv", "ffn"), seed=41),
+    Shape("gemma2", "gemma2", norms="around", tied=True, layers=3, seed=22, keys={"attention.sliding_window": 24}),
+    Shape(
+        "gemma3", "gemma3", norms="around", tied=True, layers=7, qk_norm="head", theta=1e6, seed=23,
+        keys={"attention.sliding_window": 20, "rope.scaling.factor": 8.0},
+    ),
+    Shape(
+        "gpt-oss", "gpt-oss", rope="yarn", ffn_norm="post_attention_norm", qkv_bias=True, o_bias=True, sinks=True,
+        experts=6, experts_bias=True, d_model=64, experts_d_ff=32, seed=24, keys={"attention.sliding_window": 17},
+    ),
+    Shape("llama-experts", "llama", experts=5, experts_d_ff=56, seed=25),
+    Shape("qwen2moe", "qwen2moe", d_model=64, qkv_bias=True, experts=6, shared_d_ff=40, shared_gate=True, seed=26),
+    Shape("qwen3moe", "qwen3moe", qk_norm="head", experts=8, experts_used=3, seed=27),
+    Shape("granitemoe", "granitemoe", experts=6, experts_d_ff=56, shared_d_ff=40, seed=28, keys={"logit_scale": 1.5}),
+    Shape("olmoe", "olmoe", d_model=64, kv_heads=4, qk_norm="all", experts=6, experts_d_ff=56, seed=29),
+    Shape(
+        "glm4moe", "glm4moe", ffn_norm="post_attention_norm", qkv_bias=True, qk_norm="head", layers=3, experts=6,
+        shared_d_ff=24, selection_bias=True, dense_layers=1, seed=30,
+        keys={"expert_shared_count": 1, "expert_weights_norm": True, "expert_weights_scale": 1.3},
+    ),
+    Shape(
+        "llama4", "llama4", layers=4, experts=6, experts_used=1, shared_d_ff=24, experts_interval=2, seed=31,
+        keys={"interleave_moe_layer_step": 2},
+    ),
+    Shape(
+        "granite-unrotated", "granite", tied=True, kv_heads=4, seed=19,
+        keys={"logit_scale": 0.7, "rope.scaling.finetuned": False},
+    ),
 ]
 
 # Rows of 96 and 160 weights make three and five blocks of 32; K-quants need rows that divide by 256.
@@ -43,7 +102,8 @@ ARCHITECTURES = [
 # of the spread: at 3 it is 1e-3 and more, which would hide what these models are to show.
 NARROW = Shape("narrow", "llama", d_model=96, d_ff=160, layers=1, heads=3, kv_heads=1, head_dim=32, spread=1.5, seed=21)
 WIDE = Shape(
-    "wide", "qwen3", d_model=256, d_ff=256, layers=1, heads=4, kv_heads=1, head_dim=64, tied=True, spread=1.5, seed=22
+    "wide", "qwen3", d_model=256, d_ff=256, layers=1, heads=4, kv_heads=1, head_dim=64, tied=True, spread=1.5, seed=22,
+    qk_norm="head",
 )
 
 TRAINED_CONTEXT = 64
@@ -66,7 +126,8 @@ def write(path, shape):
 
 
 def write_config(w, s):
-    w.add_name(f"random-{s.name}")
+    # llama.cpp looks for special tokens in the vocabulary of a model that is called Phi-3.
+    w.add_name(f"random-{s.name.replace('phi3', 'phi')}")
     w.add_file_type(0)
     w.add_block_count(s.layers)
     w.add_context_length(CONTEXT)
@@ -84,6 +145,31 @@ def write_config(w, s):
         w.add_rope_scaling_type(gguf.RopeScalingType(s.rope))
         w.add_rope_scaling_factor(4.0)
         w.add_rope_scaling_orig_ctx_len(TRAINED_CONTEXT)
+    if s.rope == "long":
+        w.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE)
+        w.add_rope_scaling_orig_ctx_len(TRAINED_CONTEXT)
+        w.add_rope_scaling_attn_factors(1.2)
+    if s.experts:
+        w.add_expert_count(s.experts)
+        w.add_expert_used_count(s.experts_used)
+        w.add_expert_feed_forward_length(s.experts_d_ff)
+        if s.shared_d_ff:
+            w.add_expert_shared_feed_forward_length(s.shared_d_ff)
+        if s.dense_layers:
+            w.add_leading_dense_block_count(s.dense_layers)
+    for key, value in s.keys.items():
+        add_key(w, f"{s.arch}.{key}", value)
+
+
+def add_key(w, key, value):
+    if isinstance(value, bool):
+        w.add_bool(key, value)
+    elif isinstance(value, int):
+        w.add_uint32(key, value)
+    elif isinstance(value, float):
+        w.add_float32(key, value)
+    else:
+        w.add_array(key, value)
 
 
 def write_tokenizer(w):
@@ -104,6 +190,9 @@ def tensors(s):
     norm = lambda n, mean=1.0: (mean + 0.2 * rng.standard_normal(n)).astype(np.float32)
     q, kv, unit = s.heads * s.head_dim, s.kv_heads * s.head_dim, 1 / math.sqrt(s.d_model)
 
+    # Gemma's embeddings are multiplied, so its layers have to add more.
+    after = 8.0 if s.norms == "around" else 1.0
+
     # A tied model whose layers add little repeats its last token for ever, so its embedding is the smaller part.
     yield "token_embd.weight", normal(len(TOKENS), s.d_model, std=s.spread * unit if s.tied else 1.0)
     yield "output_norm.weight", norm(s.d_model)
@@ -111,23 +200,71 @@ def tensors(s):
         yield "output.weight", normal(len(TOKENS), s.d_model, std=s.spread * unit)
     if s.rope == "llama3":
         yield "rope_freqs.weight", llama3_divisors(s)
+    if s.rope == "long":
+        for name, low, high in (("long", 1, 8), ("short", 0.8, 1.2)):
+            yield f"rope_factors_{name}.weight", rng.uniform(low, high, s.head_dim // 2).astype(np.float32)
     for i in range(s.layers):
         b = f"blk.{i}."
-        yield b + "attn_norm.weight", norm(s.d_model)
-        yield b + "attn_q.weight", normal(q, s.d_model, std=1.5 * unit)
-        yield b + "attn_k.weight", normal(kv, s.d_model, std=1.5 * unit)
-        yield b + "attn_v.weight", normal(kv, s.d_model, std=2 * unit)
-        if s.arch == "qwen2":
-            for part, rows in (("q", q), ("k", kv), ("v", kv)):
-                yield f"{b}attn_{part}.bias", normal(rows, std=0.5)
-        if s.arch == "qwen3":
-            yield b + "attn_q_norm.weight", norm(s.head_dim, 1.4)
-            yield b + "attn_k_norm.weight", norm(s.head_dim, 1.4)
+        if s.norms != "after":
+            yield b + "attn_norm.weight", norm(s.d_model)
+        projections = [
+            ("q", normal(q, s.d_model, std=1.5 * unit)),
+            ("k", normal(kv, s.d_model, std=1.5 * unit)),
+            ("v", normal(kv, s.d_model, std=2 * unit)),
+        ]
+        if "qkv" in s.fused:
+            projections = [("qkv", np.concatenate([matrix for _, matrix in projections]))]
+        for part, matrix in projections:
+            yield f"{b}attn_{part}.weight", matrix
+        if s.qkv_bias:
+            for part, matrix in projections:
+                yield f"{b}attn_{part}.bias", normal(len(matrix), std=0.5)
+        if s.qk_norm:
+            yield b + "attn_q_norm.weight", norm(s.head_dim if s.qk_norm == "head" else q, 1.4)
+            yield b + "attn_k_norm.weight", norm(s.head_dim if s.qk_norm == "head" else kv, 1.4)
         yield b + "attn_output.weight", normal(s.d_model, q, std=2 / math.sqrt(q))
-        yield b + "ffn_norm.weight", norm(s.d_model)
-        yield b + "ffn_gate.weight", normal(s.d_ff, s.d_model, std=1.5 * unit)
-        yield b + "ffn_up.weight", normal(s.d_ff, s.d_model, std=1.5 * unit)
+        if s.o_bias:
+            yield b + "attn_output.bias", normal(s.d_model, std=0.5)
+        if s.sinks:
+            yield b + "attn_sinks.weight", normal(s.heads, std=1.5)
+        if s.norms != "before":
+            yield b + "post_attention_norm.weight", norm(s.d_model, after)
+        if s.norms != "after":
+            yield f"{b}{s.ffn_norm}.weight", norm(s.d_model)
+        if s.experts and i >= s.dense_layers and (i + 1) % s.experts_interval == 0:
+            yield from experts(s, b, normal, unit)
+            continue
+        gate, up = normal(s.d_ff, s.d_model, std=1.5 * unit), normal(s.d_ff, s.d_model, std=1.5 * unit)
+        if "ffn" in s.fused:
+            yield b + "ffn_up.weight", np.concatenate([gate, up])
+        else:
+            yield b + "ffn_gate.weight", gate
+            yield b + "ffn_up.weight", up
         yield b + "ffn_down.weight", normal(s.d_model, s.d_ff, std=2 / math.sqrt(s.d_ff))
+        if s.norms != "before":
+            yield b + "post_ffw_norm.weight", norm(s.d_model, after)
+
+
+def experts(s, b, normal, unit):
+    """The tensors of a mixture of experts."""
+    d, d_ff, count = s.d_model, s.experts_d_ff, s.experts
+    yield b + "ffn_gate_inp.weight", normal(count, d, std=2 * unit)
+    yield b + "ffn_gate_exps.weight", normal(count, d_ff, d, std=1.5 * unit)
+    yield b + "ffn_up_exps.weight", normal(count, d_ff, d, std=1.5 * unit)
+    yield b + "ffn_down_exps.weight", normal(count, d, d_ff, std=2 / math.sqrt(d_ff))
+    if s.experts_bias:
+        yield b + "ffn_gate_inp.bias", normal(count, std=0.5)
+        yield b + "ffn_gate_exps.bias", normal(count, d_ff, std=0.5)
+        yield b + "ffn_up_exps.bias", normal(count, d_ff, std=0.5)
+        yield b + "ffn_down_exps.bias", normal(count, d, std=0.5)
+    if s.selection_bias:
+        yield b + "exp_probs_b.bias", normal(count, std=0.3)
+    if s.shared_d_ff:
+        yield b + "ffn_gate_shexp.weight", normal(s.shared_d_ff, d, std=1.5 * unit)
+        yield b + "ffn_up_shexp.weight", normal(s.shared_d_ff, d, std=1.5 * unit)
+        yield b + "ffn_down_shexp.weight", normal(d, s.shared_d_ff, std=2 / math.sqrt(s.shared_d_ff))
+    if s.shared_gate:
+        yield b + "ffn_gate_inp_shexp.weight", normal(d, std=2 * unit)
 
 
 def llama3_divisors(s, factor=8.0, low=1.0, high=4.0):

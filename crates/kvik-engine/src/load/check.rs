@@ -2,47 +2,9 @@
 
 use kvik_kernels::KvLayout;
 
-use crate::files::gguf::GgufError;
-use crate::model::{Arch, LAYERS_MAX, ModelConfig, RopeConfig, RopeScaling};
-
-/// Why the shape of a model was refused.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConfigError {
-    /// An architecture that kvik does not run.
-    #[error("architecture {found:?} is not supported; kvik runs {known}")]
-    UnknownArch {
-        /// The name in the file.
-        found: String,
-        /// The supported ones.
-        known: String,
-    },
-    /// A value outside its range, or one that contradicts another.
-    #[error("the model's {field} is {found}, and {expected} is needed")]
-    BadField {
-        /// The value's name.
-        field: String,
-        /// The value found.
-        found: String,
-        /// The expected value.
-        expected: String,
-    },
-    /// The metadata cannot be read.
-    #[error(transparent)]
-    Gguf(#[from] GgufError),
-}
-
-impl ConfigError {
-    /// Refuses `found`; `name` is what the kind of file calls an architecture.
-    pub(crate) fn unknown_arch(found: &str, name: fn(Arch) -> &'static str) -> ConfigError {
-        let known: Vec<&str> = Arch::ALL.iter().copied().map(name).collect();
-        ConfigError::UnknownArch { found: found.into(), known: known.join(", ") }
-    }
-
-    pub(crate) fn new(field: &str, found: impl ToString, expected: impl Into<String>) -> ConfigError {
-        ConfigError::BadField { field: field.into(), found: found.to_string(), expected: expected.into() }
-    }
-}
+use crate::model::{
+    ConfigError, Extras, LAYERS_MAX, ModelConfig, Multipliers, RopeConfig, RopeScaling, Temperature, Window,
+};
 
 /// Refuses shapes that are contradictory, or so large that arithmetic on them could overflow.
 pub(crate) fn check_config(config: &ModelConfig) -> Result<(), ConfigError> {
@@ -59,7 +21,57 @@ pub(crate) fn check_config(config: &ModelConfig) -> Result<(), ConfigError> {
         return Err(ConfigError::new("number of key/value heads", config.kv_heads, expected));
     }
     real("norm epsilon", config.norm_eps, 0.0, 1.0)?;
-    check_rope(&config.rope, config.head_dim)
+    check_rope(&config.rope, config.head_dim)?;
+    check_extras(config)
+}
+
+fn check_extras(config: &ModelConfig) -> Result<(), ConfigError> {
+    // Without `..`, so that a new one cannot be forgotten here.
+    let Extras {
+        multipliers,
+        attention_scale,
+        temperature,
+        score_cap,
+        logit_cap,
+        window,
+        // What experts come to is checked where they are loaded.
+        experts: _,
+        norm_offset,
+        unrotated,
+    } = &config.extras;
+    real("norm offset", *norm_offset, 0.0, 1.0)?;
+    let Multipliers { embedding, residual, logits } = *multipliers;
+    for (field, factor) in [
+        ("embedding multiplier", Some(embedding)),
+        ("residual multiplier", Some(residual)),
+        ("logit multiplier", Some(logits)),
+        ("attention scale", *attention_scale),
+        ("cap of attention scores", *score_cap),
+        ("cap of logits", *logit_cap),
+    ] {
+        factor.map_or(Ok(()), |factor| real(field, factor, 1e-9, 1e9))?;
+    }
+    if let Some(Temperature { scale, interval, offset }) = *temperature {
+        real("scale of the temperature", scale, 0.0, 1e3)?;
+        within("interval of the temperature", interval, 1 << 27)?;
+        real("offset of the temperature", offset, 0.0, 1e9)?;
+    }
+    if let Some(Window { positions, chunked: _, layers, rope }) = window {
+        within("window", *positions, 1 << 27)?;
+        by_layer("windowed layers", layers, config.layers)?;
+        check_rope(rope, config.head_dim)?;
+    }
+    match unrotated.is_empty() {
+        true => Ok(()),
+        false => by_layer("layers without rotation", unrotated, config.layers),
+    }
+}
+
+fn by_layer(field: &str, values: &[bool], layers: usize) -> Result<(), ConfigError> {
+    match values.len() == layers {
+        true => Ok(()),
+        false => Err(ConfigError::new(field, values.len(), format!("one value for each of {layers} layers"))),
+    }
 }
 
 /// The KV layout bounds the head dimension; it is even because dimensions are rotated in pairs.
@@ -97,7 +109,23 @@ fn check_rope(rope: &RopeConfig, head_dim: usize) -> Result<(), ConfigError> {
             real("yarn beta_slow", beta_slow, 1e-3, 1e6)?;
             attention_factor.map_or(Ok(()), |factor| real("yarn attention factor", factor, 1e-3, 1e3))
         }
+        RopeScaling::Long { factor, ref long, ref short, original_context, attention_factor } => {
+            scaling_factor(factor)?;
+            within("rope original context", original_context, 1 << 27)?;
+            real("rope attention factor", attention_factor, 1e-3, 1e3)?;
+            divisors("rope long factors", long, rope.dims)?;
+            divisors("rope short factors", short, rope.dims)
+        }
     }
+}
+
+/// A divisor for each pair of dimensions.
+fn divisors(field: &str, divisors: &[f32], dims: usize) -> Result<(), ConfigError> {
+    if divisors.len() != dims / 2 {
+        let expected = format!("{} numbers, half of the rotary dimensions", dims / 2);
+        return Err(ConfigError::new(field, format!("{} numbers", divisors.len()), expected));
+    }
+    divisors.iter().try_for_each(|&divisor| real(field, divisor, 1e-6, 1e6))
 }
 
 fn scaling_factor(factor: f32) -> Result<(), ConfigError> {

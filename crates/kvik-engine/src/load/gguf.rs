@@ -1,8 +1,11 @@
 //! Reads the shape of a model from GGUF metadata.
 
+use kvik_kernels::{WeightType, dequantize};
+
 use super::{ConfigError, check_config};
-use crate::files::gguf::{Gguf, GgufError};
-use crate::model::{Arch, ModelConfig, RopeConfig, RopeScaling};
+use crate::files::gguf::{Gguf, GgufError, TensorInfo};
+use crate::model::metadata::{Key, Metadata};
+use crate::model::{Arch, Extras, ModelConfig, RopeConfig, RopeScaling};
 
 /// Reads the shape of a model and checks it against the limits.
 pub fn model_config(file: &Gguf) -> Result<ModelConfig, ConfigError> {
@@ -16,7 +19,7 @@ pub fn model_config(file: &Gguf) -> Result<ModelConfig, ConfigError> {
         None => d_model.checked_div(heads).unwrap_or(0),
     };
     let context = keys.count("context_length")?;
-    let config = ModelConfig {
+    let mut config = ModelConfig {
         arch,
         name: file.text("general.name")?.unwrap_or(arch.name()).to_owned(),
         layers: keys.count("block_count")?,
@@ -31,7 +34,9 @@ pub fn model_config(file: &Gguf) -> Result<ModelConfig, ConfigError> {
             .number("attention.layer_norm_rms_epsilon")?
             .ok_or_else(|| GgufError::MissingKey { key: keys.key("attention.layer_norm_rms_epsilon") })?,
         rope: rope(&keys, head_dim, context)?,
+        extras: Extras::default(),
     };
+    config.extras = arch.extras(&keys, &config)?;
     let value_dim = keys.optional_count("attention.value_length")?.unwrap_or(head_dim);
     if value_dim != head_dim {
         return Err(ConfigError::new("value_length", value_dim, format!("the key length, {head_dim}")));
@@ -88,18 +93,52 @@ fn scaling(keys: &Keys<'_>, context: usize) -> Result<RopeScaling, ConfigError> 
     let factor = keys.number("rope.scaling.factor")?.or(legacy).unwrap_or(1.0);
     let default_kind = if factor == 1.0 { "none" } else { "linear" };
     let kind_key = keys.key("rope.scaling.type");
+    if let Some(long) = long(keys, factor, context)? {
+        return Ok(long);
+    }
     match keys.file.text(&kind_key)?.unwrap_or(default_kind) {
         "none" => Ok(RopeScaling::None),
         "linear" => Ok(RopeScaling::Linear { factor }),
         "yarn" => yarn(keys, factor, context),
-        other => Err(ConfigError::new(&kind_key, other, "none, linear or yarn")),
+        other => Err(ConfigError::new(&kind_key, other, "none, linear, yarn or longrope")),
     }
 }
 
+/// Files of LongRoPE (Phi-3 and later) have two tensors of divisors; not all of them name the kind.
+fn long(keys: &Keys<'_>, factor: f32, context: usize) -> Result<Option<RopeScaling>, ConfigError> {
+    let [long, short] = ["rope_factors_long.weight", "rope_factors_short.weight"]
+        .map(|name| keys.file.tensor(name).map(|info| (name, info)));
+    let (Some(long), Some(short)) = (long, short) else { return Ok(None) };
+    Ok(Some(RopeScaling::Long {
+        factor,
+        long: floats(keys.file, long)?,
+        short: floats(keys.file, short)?,
+        original_context: keys.optional_count("rope.scaling.original_context_length")?.unwrap_or(context),
+        attention_factor: keys.number("rope.scaling.attn_factor")?.unwrap_or(1.0),
+    }))
+}
+
+/// The numbers of a tensor that is a part of the configuration.
+fn floats(file: &Gguf, (name, info): (&str, &TensorInfo)) -> Result<Vec<f32>, ConfigError> {
+    let len = info.rows * info.cols;
+    if info.ty != WeightType::F32 || len > FLOATS_MAX {
+        let found = format!("{len} numbers of {}", info.ty.name());
+        return Err(ConfigError::new(name, found, format!("at most {FLOATS_MAX} of f32")));
+    }
+    let mut values = vec![0.0; len];
+    dequantize(info.ty, file.data(info), &mut values);
+    Ok(values)
+}
+
+/// Divisors of frequencies: far more than a head has.
+const FLOATS_MAX: usize = 1 << 12;
+
 fn yarn(keys: &Keys<'_>, factor: f32, context: usize) -> Result<RopeScaling, ConfigError> {
-    // Both keys multiply the derived factor, as in llama.cpp.
+    // Both keys multiply the derived factor, as in llama.cpp; the logarithmic one divides it again.
+    let log_multiplier = keys.number("rope.scaling.yarn_log_multiplier")?.unwrap_or(0.0);
     let attn = keys.number("rope.scaling.attn_factor")?.unwrap_or(1.0)
-        * keys.number("rope.scaling.yarn_attn_factor")?.unwrap_or(1.0);
+        * keys.number("rope.scaling.yarn_attn_factor")?.unwrap_or(1.0)
+        / if factor > 1.0 { 0.1 * log_multiplier * factor.ln() + 1.0 } else { 1.0 };
     Ok(RopeScaling::Yarn {
         factor,
         original_context: keys.optional_count("rope.scaling.original_context_length")?.unwrap_or(context),
@@ -121,7 +160,11 @@ impl Keys<'_> {
     }
 
     fn optional_count(&self, suffix: &str) -> Result<Option<usize>, GgufError> {
-        let value = self.file.integer(&self.key(suffix))?;
+        let key = self.key(suffix);
+        let value = match self.file.is_array(&key) {
+            true => self.file.same_integer(&key)?,
+            false => self.file.integer(&key)?,
+        };
         // A count beyond usize is as wrong as the largest usize; `check_config` refuses both.
         Ok(value.map(|value| usize::try_from(value).unwrap_or(usize::MAX)))
     }
@@ -132,5 +175,53 @@ impl Keys<'_> {
 
     fn number(&self, suffix: &str) -> Result<Option<f32>, GgufError> {
         Ok(self.file.number(&self.key(suffix))?.map(|value| value as f32))
+    }
+}
+
+impl Metadata for Keys<'_> {
+    fn is_hf(&self) -> bool {
+        false
+    }
+
+    fn count(&self, key: Key) -> Result<Option<usize>, ConfigError> {
+        match key.gguf {
+            Some(suffix) => Ok(self.optional_count(suffix)?),
+            None => Ok(None),
+        }
+    }
+
+    fn number(&self, key: Key) -> Result<Option<f32>, ConfigError> {
+        match key.gguf {
+            Some(suffix) => Ok(Keys::number(self, suffix)?),
+            None => Ok(None),
+        }
+    }
+
+    fn flag(&self, key: Key) -> Result<Option<bool>, ConfigError> {
+        match key.gguf {
+            Some(suffix) => Ok(self.file.boolean(&self.key(suffix))?),
+            None => Ok(None),
+        }
+    }
+
+    fn flags(&self, key: Key) -> Result<Option<Vec<bool>>, ConfigError> {
+        let Some(key) = key.gguf.map(|suffix| self.key(suffix)) else { return Ok(None) };
+        match self.file.is_array(&key) {
+            true => Ok(self.file.flags(&key)?),
+            false => Ok(None),
+        }
+    }
+
+    fn texts(&self, key: Key) -> Result<Option<Vec<String>>, ConfigError> {
+        let Some(key) = key.gguf.map(|suffix| self.key(suffix)) else { return Ok(None) };
+        let owned = |texts: Vec<&str>| texts.into_iter().map(str::to_owned).collect();
+        match self.file.is_array(&key) {
+            true => Ok(self.file.strings(&key)?.map(owned)),
+            false => Ok(self.file.text(&key)?.map(|text| vec![text.to_owned()])),
+        }
+    }
+
+    fn name(&self, key: Key) -> String {
+        key.gguf.map_or_else(|| key.hf.concat(), |suffix| self.key(suffix))
     }
 }

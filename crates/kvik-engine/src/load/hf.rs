@@ -1,11 +1,13 @@
 //! Reads the shape of a model from `config.json`.
 
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use super::{ConfigError, check_config};
-use crate::model::{Arch, ModelConfig, RopeConfig, RopeScaling, RopeStyle};
+use crate::model::metadata::{Key, Metadata};
+use crate::model::{Arch, Extras, ModelConfig, RopeConfig, RopeScaling, RopeStyle};
 
-/// The fields that kvik uses; others are ignored.
+/// The fields that all architectures use; others are left for those that know them.
 #[derive(Debug, Deserialize)]
 pub(crate) struct HfConfig {
     #[serde(default)]
@@ -28,7 +30,9 @@ pub(crate) struct HfConfig {
     #[serde(default)]
     pub(crate) tie_word_embeddings: bool,
     use_sliding_window: Option<bool>,
-    quantization_config: Option<serde_json::Value>,
+    quantization_config: Option<Value>,
+    #[serde(flatten)]
+    others: Map<String, Value>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -43,6 +47,12 @@ struct HfRope {
     beta_fast: Option<f32>,
     beta_slow: Option<f32>,
     attention_factor: Option<f32>,
+    mscale: Option<f32>,
+    mscale_all_dim: Option<f32>,
+    long_factor: Option<Vec<f32>>,
+    short_factor: Option<Vec<f32>>,
+    #[serde(flatten)]
+    others: Map<String, Value>,
 }
 
 /// Reads the shape of a model and checks it against the limits.
@@ -51,9 +61,10 @@ pub(crate) fn model_config(hf: &HfConfig, name: &str) -> Result<ModelConfig, Con
     let heads = hf.num_attention_heads;
     let head_dim = hf.head_dim.unwrap_or(hf.hidden_size.checked_div(heads).unwrap_or(0));
     let rope = hf.rope_parameters.clone().or(hf.rope_scaling.clone()).unwrap_or_default();
-    let scaling = scaling(&rope, hf.max_position_embeddings)?;
-    let config = ModelConfig {
-        arch: arch(&hf.architectures)?,
+    let scaling = scaling(&rope, hf)?;
+    let arch = arch(&hf.architectures)?;
+    let mut config = ModelConfig {
+        arch,
         name: name.to_owned(),
         layers: hf.num_hidden_layers,
         d_model: hf.hidden_size,
@@ -70,21 +81,37 @@ pub(crate) fn model_config(hf: &HfConfig, name: &str) -> Result<ModelConfig, Con
             style: RopeStyle::HalfSplit,
             scaling,
         },
+        extras: Extras::default(),
     };
+    config.extras = arch.extras(&Fields { hf, rope: &rope }, &config)?;
+    check_activation(hf, &config)?;
+    if let Some(experts) = &config.extras.experts {
+        return Err(ConfigError::new("number of experts", experts.count, "none; use a GGUF file"));
+    }
     check_config(&config)?;
     Ok(config)
 }
 
+/// The activation that a file names, by either name, is the one that the architecture computes.
+fn check_activation(hf: &HfConfig, config: &ModelConfig) -> Result<(), ConfigError> {
+    let newer = hf.others.get("hidden_activation").and_then(Value::as_str);
+    let expected = if config.arch.has_gelu() { "gelu_pytorch_tanh" } else { "silu" };
+    // Gemma's first configurations name an approximation that their models do not use.
+    match newer.or(hf.hidden_act.as_deref()) {
+        Some(act) if act != expected && !(config.arch.has_gelu() && act == "gelu") => {
+            Err(ConfigError::new("hidden_act", act, expected))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn arch(architectures: &[String]) -> Result<Arch, ConfigError> {
     let name = architectures.first().map_or("none", String::as_str);
-    let found = Arch::ALL.iter().copied().find(|arch| arch.hf_name() == name);
-    found.ok_or_else(|| ConfigError::unknown_arch(name, Arch::hf_name))
+    let found = Arch::ALL.iter().copied().find(|arch| arch.hf_names().contains(&name));
+    found.ok_or_else(|| ConfigError::unknown_arch(name, |arch| arch.hf_names()[0]))
 }
 
 fn refuse_unsupported(hf: &HfConfig) -> Result<(), ConfigError> {
-    if let Some(act) = hf.hidden_act.as_deref().filter(|act| *act != "silu") {
-        return Err(ConfigError::new("hidden_act", act, "silu"));
-    }
     if hf.use_sliding_window == Some(true) {
         return Err(ConfigError::new("use_sliding_window", true, "false"));
     }
@@ -102,7 +129,8 @@ fn rotary_dims(head_dim: usize, factor: Option<f32>) -> usize {
     }
 }
 
-fn scaling(rope: &HfRope, context: usize) -> Result<RopeScaling, ConfigError> {
+fn scaling(rope: &HfRope, hf: &HfConfig) -> Result<RopeScaling, ConfigError> {
+    let context = hf.max_position_embeddings;
     let original_context = rope.original_max_position_embeddings.unwrap_or(context);
     match rope.rope_type.as_deref().unwrap_or("default") {
         "default" => Ok(RopeScaling::None),
@@ -118,10 +146,38 @@ fn scaling(rope: &HfRope, context: usize) -> Result<RopeScaling, ConfigError> {
             original_context,
             beta_fast: rope.beta_fast.unwrap_or(32.0),
             beta_slow: rope.beta_slow.unwrap_or(1.0),
-            attention_factor: rope.attention_factor,
+            attention_factor: rope.attention_factor.or_else(|| yarn_factor(rope)),
         }),
-        other => Err(ConfigError::new("rope_type", other, "default, linear, llama3 or yarn")),
+        "longrope" => long(rope, hf),
+        other => Err(ConfigError::new("rope_type", other, "default, linear, llama3, yarn or longrope")),
     }
+}
+
+/// The factor on cosines and sines of files that scale all dimensions otherwise than these.
+fn yarn_factor(rope: &HfRope) -> Option<f32> {
+    let (all, factor) = (rope.mscale_all_dim.filter(|&all| all != 0.0)?, rope.factor.filter(|&f| f > 1.0)?);
+    let scale = |multiplier: f32| 0.1 * multiplier * factor.ln() + 1.0;
+    Some(scale(rope.mscale.unwrap_or(1.0)) / scale(all))
+}
+
+/// LongRoPE (arXiv 2402.13753): divisors for prompts within the original context, and for longer ones.
+fn long(rope: &HfRope, hf: &HfConfig) -> Result<RopeScaling, ConfigError> {
+    let divisors = |field: &str, list: &Option<Vec<f32>>| {
+        list.clone()
+            .ok_or_else(|| ConfigError::new(&format!("longrope {field}"), "missing", "an array of numbers"))
+    };
+    // Phi-3 names the original context outside of the scaling.
+    let outside = hf.others.get("original_max_position_embeddings").and_then(Value::as_u64);
+    let original = rope.original_max_position_embeddings.or(outside.map(|original| original as usize));
+    let original = original.unwrap_or(hf.max_position_embeddings).max(2) as f32;
+    let stretch = rope.factor.unwrap_or(hf.max_position_embeddings as f32 / original).max(1.0);
+    Ok(RopeScaling::Long {
+        factor: 1.0,
+        long: divisors("long_factor", &rope.long_factor)?,
+        short: divisors("short_factor", &rope.short_factor)?,
+        original_context: original as usize,
+        attention_factor: rope.attention_factor.unwrap_or((1.0 + stretch.ln() / original.ln()).sqrt()),
+    })
 }
 
 fn needed(field: &str, value: Option<f32>) -> Result<f32, ConfigError> {
@@ -135,6 +191,67 @@ fn context(declared: usize, scaling: &RopeScaling) -> usize {
             declared.max((original_context as f32 * factor) as usize)
         }
         _ => declared,
+    }
+}
+
+/// The settings of an architecture, by the names of `config.json` or of its parameters of the rotation.
+struct Fields<'a> {
+    hf: &'a HfConfig,
+    rope: &'a HfRope,
+}
+
+impl Fields<'_> {
+    fn get<T>(
+        &self,
+        key: Key,
+        expected: &str,
+        read: impl Fn(&Value) -> Option<T>,
+    ) -> Result<Option<T>, ConfigError> {
+        let named = |name: &&str| self.hf.others.get(*name).or(self.rope.others.get(*name));
+        let mut found = key.hf.iter().filter_map(|name| Some((name, named(name)?)));
+        let found = found.find(|(_, value)| !value.is_null());
+        let bad = |(name, value): (&&str, &Value)| ConfigError::new(name, value, expected);
+        found.map(|found| read(found.1).ok_or_else(|| bad(found))).transpose()
+    }
+}
+
+impl Metadata for Fields<'_> {
+    fn is_hf(&self) -> bool {
+        true
+    }
+
+    fn count(&self, key: Key) -> Result<Option<usize>, ConfigError> {
+        self.get(key, "a count", |value| usize::try_from(value.as_u64()?).ok())
+    }
+
+    fn number(&self, key: Key) -> Result<Option<f32>, ConfigError> {
+        self.get(key, "a number", |value| Some(value.as_f64()? as f32))
+    }
+
+    fn flag(&self, key: Key) -> Result<Option<bool>, ConfigError> {
+        self.get(key, "true or false", Value::as_bool)
+    }
+
+    fn flags(&self, key: Key) -> Result<Option<Vec<bool>>, ConfigError> {
+        let truth = |value: &Value| value.as_bool().or(value.as_u64().map(|number| number != 0));
+        let flags = |value: &Value| match value {
+            Value::Array(values) => Some(Some(values.iter().map(truth).collect::<Option<_>>()?)),
+            Value::Number(_) => Some(None),
+            _ => None,
+        };
+        Ok(self.get(key, "a value for each layer", flags)?.flatten())
+    }
+
+    fn texts(&self, key: Key) -> Result<Option<Vec<String>>, ConfigError> {
+        self.get(key, "text", |value| match value {
+            Value::String(text) => Some(vec![text.clone()]),
+            Value::Array(values) => values.iter().map(|value| Some(value.as_str()?.to_owned())).collect(),
+            _ => None,
+        })
+    }
+
+    fn name(&self, key: Key) -> String {
+        key.hf.first().copied().or(key.gguf).unwrap_or_default().to_owned()
     }
 }
 

@@ -10,8 +10,7 @@ mod hf;
 
 use std::path::Path;
 
-pub use crate::model::LoadedAdapter;
-pub use check::ConfigError;
+pub use crate::model::{ConfigError, LoadedAdapter};
 use check::check_config;
 pub use embedding::{Embedding, Ranking};
 pub use gguf::model_config;
@@ -73,7 +72,8 @@ impl LoadedModel {
             let expected = format!("at most the {} embedding rows", config.vocab);
             return Err(ConfigError::new("tokenizer.json", tokenizer.vocab_len(), expected).into());
         }
-        let tensors = TensorSource::from_shards(Shards::open(path, hf_config.tie_word_embeddings)?);
+        let shards = Shards::open(path, hf_config.tie_word_embeddings, config.arch.hf_modules())?;
+        let tensors = TensorSource::from_shards(shards);
         let embedding = Embedding::from_directory(path, &config)?;
         Ok(LoadedModel { config, tensors, tokenizer, chat_template, embedding })
     }
@@ -126,5 +126,7 @@ impl From<HfError> for LoadError {
     }
 }
 
+#[cfg(test)]
+mod extras_tests;
 #[cfg(test)]
 mod tests;

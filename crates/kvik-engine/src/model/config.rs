@@ -1,6 +1,6 @@
 //! The shape of a model, the same whether it came from GGUF or a Hugging Face directory.
 
-use super::Arch;
+use super::{Arch, Extras};
 
 pub use kvik_kernels::RopeStyle;
 
@@ -37,6 +37,20 @@ pub enum RopeScaling {
         beta_slow: f32,
         /// Multiplier on cos and sin; `None` derives it as `0.1 ln(factor) + 1`.
         attention_factor: Option<f32>,
+    },
+    /// LongRoPE (arXiv 2402.13753), as Phi-3 and later ones have it: every pair has divisors of its own, others for
+    /// contexts within the original one than for longer ones.
+    Long {
+        /// Stretch of all pairs, at least 1.
+        factor: f32,
+        /// Divisors of the frequencies in longer contexts, `[dims / 2]`.
+        long: Vec<f32>,
+        /// Divisors of the frequencies within the original context, `[dims / 2]`.
+        short: Vec<f32>,
+        /// Context the model was trained with, in tokens.
+        original_context: usize,
+        /// Multiplier on cos and sin.
+        attention_factor: f32,
     },
 }
 
@@ -82,4 +96,6 @@ pub struct ModelConfig {
     pub norm_eps: f32,
     /// Rotary embedding.
     pub rope: RopeConfig,
+    /// What it has beside a plain transformer.
+    pub extras: Extras,
 }

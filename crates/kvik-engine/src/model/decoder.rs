@@ -5,25 +5,27 @@
 //! so a prompt gives the same bytes however it is cut into batches.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use kvik_kernels::{
     Activations, Attention, AttnScratch, AttnWeights, KvArena, Pool, RopeTable, SeqKv, SeqRow, add, add_bias,
-    dequantize, matmul, matmul_many, rms_norm, rms_norm_in_place, rope,
+    dequantize, matmul, matmul_many, multiply, rms_norm, rms_norm_in_place, rope, soft_cap,
 };
 
 use super::adapter::{self, AdaptedRows, Adapters, Adapting, Place};
-use super::arch::LayerShape;
+use super::arch::{LayerShape, QkNorm};
 use super::batch::{Batch, Output, Row, SequenceKv};
 use super::observation::Watched;
 use super::weights::{Layer, Linear};
-use super::{Model, feed_forward};
+use super::{Model, Temperature, feed_forward};
 use crate::pulse::Pulse;
 
 /// Everything a forward pass reads besides the batch.
 pub(super) struct Context<'a> {
     pub(super) model: &'a Model,
     pub(super) pool: &'a Pool,
-    pub(super) rope: &'a RopeTable,
+    /// As [`ModelConfig::ropes`](super::ModelConfig::ropes) lists them.
+    pub(super) ropes: &'a [Arc<RopeTable>],
     pub(super) adapters: &'a Adapters,
     /// Told twice a layer that the pass goes on.
     pub(super) pulse: &'a Pulse,
@@ -154,6 +156,7 @@ fn embed(context: &Context<'_>, scratch: &mut Scratch, rows: &[Row]) {
         let start = row.token as usize * row_bytes;
         dequantize(table.ty, &table.data[start..start + row_bytes], x);
     }
+    multiply(context.pool, &mut scratch.x, context.model.config.extras.multipliers.embedding);
 }
 
 /// Norms the stream and projects it to rotated queries and keys, and values.
@@ -166,7 +169,7 @@ fn project_qkv(
     let Context { model, pool, .. } = context;
     let (config, shape, n) = (&model.config, &layer.shape, scratch.rows.rotated.len());
     let Scratch { x, h, q, k, v, inputs, rows, adapted, adapter, .. } = scratch;
-    norm(context, x, &layer.attn_norm, h);
+    norm_before(context, x, layer.attn_norms.before.as_deref(), h);
     inputs.set(pool, h, config.d_model, &[&layer.q.matrix, &layer.k.matrix, &layer.v.matrix]);
     q.resize(n * shape.heads * shape.head_dim, 0.0);
     k.resize(n * shape.kv_heads * shape.head_dim, 0.0);
@@ -191,8 +194,28 @@ fn project_qkv(
     for watched in watched {
         watched.note_queries(pool, index, &rows.rotated, q, shape.head_dim);
     }
-    for heads in [q, k] {
-        rope(pool, heads, shape.head_dim, &rows.rotated, context.rope, config.rope.style);
+    if let Some(rotation) = shape.rotation {
+        let table = &context.ropes[rotation];
+        for heads in [&mut *q, k] {
+            rope(pool, heads, shape.head_dim, &rows.rotated, table, config.rope.style);
+        }
+    }
+    if shape.qk_norm == QkNorm::Rotated {
+        let weight = vec![1.0; shape.head_dim];
+        rms_norm_in_place(pool, q, &weight, config.norm_eps);
+        rms_norm_in_place(pool, k, &weight, config.norm_eps);
+    }
+    if let Some(temperature) = config.extras.temperature.as_ref().filter(|_| shape.warmed) {
+        warm(q, &rows.rotated, temperature);
+    }
+}
+
+/// Multiplies the queries of each row, `[n, heads, head_dim]`, by the factor of its position.
+fn warm(q: &mut [f32], positions: &[u32], temperature: &Temperature) {
+    let width = q.len() / positions.len().max(1);
+    for (row, &position) in q.chunks_exact_mut(width.max(1)).zip(positions) {
+        let factor = temperature.factor(position);
+        row.iter_mut().for_each(|x| *x *= factor);
     }
 }
 
@@ -210,8 +233,7 @@ fn attend(
     seqs: &[SeqKv<'_>],
     watched: &mut [Watched<'_>],
 ) {
-    let LayerShape { heads, kv_heads, head_dim, .. } = layer.shape;
-    let scale = 1.0 / (head_dim as f32).sqrt();
+    let LayerShape { heads, kv_heads, head_dim, scale, .. } = layer.shape;
     let Scratch { q, attended, attention, weights, rows, .. } = scratch;
     let width = heads * head_dim;
     attended.resize(q.len(), 0.0);
@@ -219,7 +241,7 @@ fn attend(
         let values = piece.start * width..piece.end * width;
         let (q, out) = (&q[values.clone()], &mut attended[values]);
         let rows = &rows.stored[piece.clone()];
-        let (softcap, sinks) = (None, None);
+        let (softcap, sinks) = (context.model.config.extras.score_cap, layer.sinks.as_deref());
         let operands = Attention { arena, layer: index, q, heads, rows, seqs, scale, softcap, sinks };
         let weighed = piece.clone().filter(|&row| is_weighed(row, watched)).map(|row| row - piece.start);
         operands.run_watched(context.pool, attention, out, weighed, weights);
@@ -264,15 +286,36 @@ fn add_attention(context: &Context<'_>, scratch: &mut Scratch, (index, layer): (
     matmul(context.pool, &linear.matrix, inputs, h);
     context.adapting(adapted, adapter).add(Place::Layer(index, "attn_output.weight"), attended, h);
     bias(context, h, linear);
-    add(context.pool, x, h);
+    add_to_stream(context, x, h, layer.attn_norms.after.as_deref());
 }
 
 fn feed_forward(context: &Context<'_>, scratch: &mut Scratch, (index, layer): (usize, &Layer)) {
     let Scratch { x, h, inputs, feed_forward, adapted, adapter, .. } = scratch;
-    norm(context, x, &layer.ffn_norm, h);
+    norm_before(context, x, layer.ffn_norms.before.as_deref(), h);
     let mut adapting = context.adapting(adapted, adapter);
     let adapt = &mut |name, x: &[f32], out: &mut [f32]| adapting.add(Place::Layer(index, name), x, out);
     layer.feed_forward.forward(context.pool, h, inputs, feed_forward, adapt);
+    add_to_stream(context, x, h, layer.ffn_norms.after.as_deref());
+}
+
+/// What one half of a layer reads: the stream, normed if the half has a norm before it.
+fn norm_before(context: &Context<'_>, x: &[f32], weight: Option<&[f32]>, h: &mut Vec<f32>) {
+    match weight {
+        Some(weight) => norm(context, x, weight, h),
+        None => {
+            h.clear();
+            h.extend_from_slice(x);
+        }
+    }
+}
+
+/// Adds what one half of a layer computed, normed if the half has a norm behind it.
+fn add_to_stream(context: &Context<'_>, x: &mut [f32], h: &mut [f32], weight: Option<&[f32]>) {
+    let config = &context.model.config;
+    if let Some(weight) = weight {
+        rms_norm_in_place(context.pool, h, weight, config.norm_eps);
+    }
+    multiply(context.pool, h, config.extras.multipliers.residual);
     add(context.pool, x, h);
 }
 
@@ -329,6 +372,11 @@ fn give_outputs(context: &Context<'_>, scratch: &mut Scratch) {
         unembed(context, h, inputs, logits);
         adapted.keep(&unembedded);
         context.adapting(adapted, adapter).add(Place::Output, h, logits);
+        let extras = &context.model.config.extras;
+        multiply(context.pool, logits, extras.multipliers.logits);
+        if let Some(cap) = extras.logit_cap {
+            soft_cap(context.pool, logits, cap);
+        }
     }
 }
 

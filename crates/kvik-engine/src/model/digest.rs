@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use kvik_kernels::{Pool, WeightType};
 
-use super::{ModelConfig, RopeConfig, RopeScaling, RopeStyle};
+use super::{Extras, ModelConfig, RopeConfig, RopeScaling, RopeStyle};
 use crate::files::TensorSource;
 
 /// The domain of the hash. Its version is raised with every change of what is hashed or how it is written:
@@ -69,10 +69,16 @@ fn canonical(config: &ModelConfig) -> String {
         context: _,
         norm_eps,
         rope,
+        extras,
     } = config;
+    // A plain transformer has none: its identity is what it was before there were any.
+    let extras = match *extras == Extras::default() {
+        true => String::new(),
+        false => format!("extras {extras:?}\n"),
+    };
     format!(
         "arch {}\nlayers {layers}\nd_model {d_model}\nd_ff {d_ff}\nheads {heads}\nkv_heads {kv_heads}\n\
-         head_dim {head_dim}\nvocab {vocab}\nnorm_eps {}\n{}",
+         head_dim {head_dim}\nvocab {vocab}\nnorm_eps {}\n{}{extras}",
         arch.name(),
         bits(*norm_eps),
         canonical_rope(rope)
@@ -85,7 +91,7 @@ fn canonical_rope(rope: &RopeConfig) -> String {
         RopeStyle::Interleaved => "interleaved",
         RopeStyle::HalfSplit => "half-split",
     };
-    let scaling = match *scaling {
+    let scaling = match scaling.clone() {
         RopeScaling::None => "none".to_owned(),
         RopeScaling::Linear { factor } => format!("linear {}", bits(factor)),
         RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => format!(
@@ -101,6 +107,11 @@ fn canonical_rope(rope: &RopeConfig) -> String {
             bits(beta_slow),
             attention_factor.map_or("derived".to_owned(), bits)
         ),
+        RopeScaling::Long { factor, long, short, original_context, attention_factor } => {
+            let all = |divisors: Vec<f32>| divisors.into_iter().map(bits).collect::<Vec<_>>().join(",");
+            let (factor, attention_factor) = (bits(factor), bits(attention_factor));
+            format!("long {factor} {original_context} {attention_factor} {} {}", all(long), all(short))
+        }
     };
     format!("rope_theta {}\nrope_dims {dims}\nrope_style {style}\nrope_scaling {scaling}\n", bits(*theta))
 }
@@ -148,6 +159,11 @@ mod tests {
             let (factor, beta_slow) = (4.0, 1.0);
             scaling(RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, attention_factor })
         };
+        let long = |original_context, divisor: f32| {
+            let [long, short] = [divisor, 1.0].map(|divisor| vec![divisor; 32]);
+            let (factor, attention_factor) = (1.0, 1.0);
+            scaling(RopeScaling::Long { factor, long, short, original_context, attention_factor })
+        };
         let mut texts = vec![
             canonical(&config),
             change(&|config| config.arch = Arch::Llama),
@@ -171,6 +187,14 @@ mod tests {
             yarn(8192, 32.0, Some(1.0)),
             yarn(8192, 16.0, None),
             yarn(4096, 32.0, None),
+            long(4096, 2.0),
+            long(2048, 2.0),
+            long(4096, 3.0),
+            change(&|config| config.extras.multipliers.residual = 0.5),
+            change(&|config| config.extras.attention_scale = Some(0.5)),
+            change(&|config| config.extras.logit_cap = Some(30.0)),
+            change(&|config| config.extras.score_cap = Some(30.0)),
+            change(&|config| config.extras.unrotated = vec![true; 6]),
         ];
         let count = texts.len();
         texts.sort();

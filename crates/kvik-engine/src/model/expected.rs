@@ -6,9 +6,9 @@
 
 use std::collections::BTreeSet;
 
-use super::arch::Presence;
+use super::arch::{Presence, QkNorm};
 use super::feed_forward::is_stack;
-use super::{ModelConfig, ModelError};
+use super::{ModelConfig, ModelError, RopeScaling};
 use crate::files::{TensorSource, TensorView};
 
 /// The tensor that a reranker answers with: a row for yes, then one for no. As llama.cpp writes it for Qwen3-Reranker.
@@ -31,7 +31,7 @@ struct Expected {
 /// that the file has. Their shapes are those of the configuration, and the file has no others.
 pub(super) fn check(config: &ModelConfig, tensors: &TensorSource) -> Result<BTreeSet<String>, ModelError> {
     let mut names = BTreeSet::new();
-    for expected in expected(config) {
+    for expected in expected(config, Some(tensors)) {
         match tensors.get(&expected.name) {
             Some(view) => check_shape(&expected, &view)?,
             None if expected.presence == Presence::Required => {
@@ -45,8 +45,14 @@ pub(super) fn check(config: &ModelConfig, tensors: &TensorSource) -> Result<BTre
     Ok(names)
 }
 
-/// Every tensor that the forward pass of this configuration can read.
-fn expected(config: &ModelConfig) -> Vec<Expected> {
+/// Divisors of the rotation that are read with the configuration.
+pub(super) const ROPE_FACTORS: [&str; 2] = ["rope_factors_long.weight", "rope_factors_short.weight"];
+
+/// The projections to queries, keys and values in one tensor, row by row, where a file stores them so.
+pub(super) const FUSED_QKV: &str = "attn_qkv";
+
+/// Every tensor that the forward pass of this configuration can read, as those of `tensors` are stored.
+fn expected(config: &ModelConfig, tensors: Option<&TensorSource>) -> Vec<Expected> {
     let mut list = List::default();
     let d = config.d_model;
     list.add("token_embd.weight", config.vocab, d, Presence::Required);
@@ -56,20 +62,33 @@ fn expected(config: &ModelConfig) -> Vec<Expected> {
     // Of a reranker: the rows of the output matrix that say yes and no.
     list.add(CLASSIFIER, CLASSIFIER_ROWS, d, Presence::Optional);
     list.add("rope_freqs.weight", 1, config.rope.dims / 2, Presence::Optional);
+    if let RopeScaling::Long { .. } = config.rope.scaling {
+        // Their numbers are in the configuration.
+        ROPE_FACTORS.iter().for_each(|name| list.add(name, 1, config.rope.dims / 2, Presence::Optional));
+    }
     for layer in 0..config.layers {
         list.prefix = format!("blk.{layer}.");
         let shape = config.layer(layer);
         let dim = shape.head_dim;
         let (q, kv) = (shape.heads * dim, shape.kv_heads * dim);
-        for norm in ["attn_norm.weight", "ffn_norm.weight"] {
+        for norm in shape.norms.names() {
             list.add(norm, 1, d, Presence::Required);
         }
-        for norm in ["attn_q_norm.weight", "attn_k_norm.weight"] {
-            list.add(norm, 1, dim, shape.qk_norm);
+        let (norm, [q_norm, k_norm]) = match shape.qk_norm {
+            QkNorm::Absent | QkNorm::Rotated => (Presence::Absent, [0, 0]),
+            QkNorm::Head(presence) => (presence, [dim, dim]),
+            QkNorm::All(presence) => (presence, [q, kv]),
+        };
+        list.add("attn_sinks.weight", 1, shape.heads, shape.sinks);
+        list.add("attn_q_norm.weight", 1, q_norm, norm);
+        list.add("attn_k_norm.weight", 1, k_norm, norm);
+        if tensors.is_some_and(|tensors| tensors.get(&format!("blk.{layer}.{FUSED_QKV}.weight")).is_some()) {
+            list.linear(FUSED_QKV, q + 2 * kv, d, shape.qkv_bias);
+        } else {
+            list.linear("attn_q", q, d, shape.qkv_bias);
+            list.linear("attn_k", kv, d, shape.qkv_bias);
+            list.linear("attn_v", kv, d, shape.qkv_bias);
         }
-        list.linear("attn_q", q, d, shape.qkv_bias);
-        list.linear("attn_k", kv, d, shape.qkv_bias);
-        list.linear("attn_v", kv, d, shape.qkv_bias);
         list.linear("attn_output", d, q, shape.output_bias);
         for (name, rows, cols, presence) in shape.feed_forward.tensors(d) {
             list.add(name, rows, cols, presence);
@@ -85,12 +104,12 @@ pub(super) fn matrices(config: &ModelConfig) -> Vec<(String, usize, usize)> {
         let looked_up = name.ends_with("norm.weight") || LOOKED_UP.contains(&name);
         name.ends_with(".weight") && !looked_up && !is_stack(name)
     };
-    let all = expected(config).into_iter().filter(|tensor| is_matrix(&tensor.name));
+    let all = expected(config, None).into_iter().filter(|tensor| is_matrix(&tensor.name));
     all.map(|Expected { name, rows, cols, .. }| (name, rows, cols)).collect()
 }
 
 /// Tensors that are no matrices of a product.
-const LOOKED_UP: [&str; 2] = ["token_embd.weight", "rope_freqs.weight"];
+const LOOKED_UP: [&str; 4] = ["token_embd.weight", "rope_freqs.weight", ROPE_FACTORS[0], ROPE_FACTORS[1]];
 
 /// Collects tensors under one prefix.
 #[derive(Default)]

@@ -18,7 +18,8 @@ const FUTURE_POSITIONS: u32 = 512;
 pub(super) struct FactsContext<'a> {
     pub(super) arena: &'a KvArena,
     pub(super) pool: &'a Pool,
-    pub(super) rope: &'a RopeTable,
+    /// How the layer rotates, if it does.
+    pub(super) rope: Option<&'a RopeTable>,
     pub(super) style: RopeStyle,
 }
 
@@ -76,7 +77,8 @@ impl FactsContext<'_> {
         let Some(moments) = &observed.moments else { return expected };
         let skipped = observed.skipped.min(head.stored);
         let keys = self.arena.keys(head.layer, head.head, &head.kv).skip(skipped);
-        let rotation = self.rope.mean_rotation(tokens as u32..tokens as u32 + FUTURE_POSITIONS);
+        let future = tokens as u32..tokens as u32 + FUTURE_POSITIONS;
+        let rotation = self.rope.map(|rope| rope.mean_rotation(future)).unwrap_or_default();
         let out = &mut expected[skipped..];
         if !out.is_empty() {
             expected_attention(self.pool, moments, &rotation, self.style, &keys, queries, out);

@@ -9,10 +9,12 @@ mod adapter;
 mod arch;
 pub mod batch;
 mod config;
+mod config_error;
 mod convert;
 mod decoder;
 mod digest;
 mod expected;
+mod extras;
 mod facts;
 mod feed_forward;
 mod kv_map;
@@ -28,9 +30,12 @@ use weights::{Loader, Weights};
 
 pub use adapter::{ADAPTERS_MAX, Adapter, AdapterError, Adapters, LoadedAdapter};
 pub use arch::Arch;
+pub(crate) use arch::metadata;
 pub use config::{ModelConfig, RopeConfig, RopeScaling, RopeStyle};
+pub use config_error::ConfigError;
 pub use convert::{CONVERT_TARGETS, convert};
 pub use digest::digest;
+pub use extras::{ExpertsConfig, Extras, Multipliers, Temperature, Window};
 pub use kv_map::{KvMap, KvMapError, LAYERS_MAX};
 pub use runner::ModelRunner;
 
@@ -81,6 +86,17 @@ impl Model {
     /// Identity of what the model computes: shape, every weight, and the type it was converted to.
     pub fn digest(&self) -> [u8; 32] {
         self.digest
+    }
+
+    /// [`Model::digest`] in contexts of up to `context` tokens: models may rotate otherwise in longer ones.
+    pub fn digest_within(&self, context: usize) -> [u8; 32] {
+        match self.config.rope.scaling {
+            RopeScaling::Long { original_context, .. } if context <= original_context => {
+                let mut short = blake3::Hasher::new_derive_key("kvik 2026-11-24 within the original context");
+                *short.update(&self.digest).finalize().as_bytes()
+            }
+            _ => self.digest,
+        }
     }
 
     /// Bytes of packed weights in memory.

@@ -13,6 +13,13 @@ use super::{RopeConfig, RopeScaling};
 
 /// A way in which a model rotates, with one table for all that run the model.
 pub(super) struct Rotation {
+    /// Those of contexts within the original one, and how long that is, where others are for longer ones.
+    short: Option<(usize, Turning)>,
+    turning: Turning,
+}
+
+/// Frequencies, with one table for all.
+struct Turning {
     frequencies: RopeFrequencies,
     table: Mutex<Option<Arc<RopeTable>>>,
 }
@@ -20,12 +27,32 @@ pub(super) struct Rotation {
 impl Rotation {
     /// The rotation of `rope`; `divisors` is the tensor `rope_freqs.weight`, shape `[dims / 2]`.
     pub(super) fn new(rope: &RopeConfig, divisors: Option<&[f32]>) -> Rotation {
-        Rotation { frequencies: frequencies(rope, divisors), table: Mutex::default() }
+        let turning = |divisors: Option<&[f32]>| Turning {
+            frequencies: frequencies(rope, divisors),
+            table: Mutex::default(),
+        };
+        match &rope.scaling {
+            RopeScaling::Long { long, short, original_context, .. } => Rotation {
+                short: Some((*original_context, turning(Some(short)))),
+                turning: turning(Some(long)),
+            },
+            _ => Rotation { short: None, turning: turning(divisors) },
+        }
     }
 
+    /// The table for contexts of up to `positions`, of at least that many.
+    pub(super) fn table(&self, positions: usize) -> Arc<RopeTable> {
+        match &self.short {
+            Some((original, short)) if positions <= *original => short.table(positions),
+            _ => self.turning.table(positions),
+        }
+    }
+}
+
+impl Turning {
     /// The table, of at least the first `positions`. It is made when it is first asked for, and anew only for
     /// more positions than it has: a context may be much shorter than what the model was trained for.
-    pub(super) fn table(&self, positions: usize) -> Arc<RopeTable> {
+    fn table(&self, positions: usize) -> Arc<RopeTable> {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         match &*table {
             Some(table) if table.positions() >= positions => table.clone(),
@@ -63,7 +90,7 @@ fn frequencies(rope: &RopeConfig, divisors: Option<&[f32]>) -> RopeFrequencies {
 fn scaled(rope: &RopeConfig, pair: usize, frequency: f64) -> f64 {
     match rope.scaling {
         RopeScaling::None => frequency,
-        RopeScaling::Linear { factor } => frequency / f64::from(factor),
+        RopeScaling::Linear { factor } | RopeScaling::Long { factor, .. } => frequency / f64::from(factor),
         RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
             let turns = original_context as f64 * frequency / (2.0 * PI);
             let (low, high) = (f64::from(low_freq_factor), f64::from(high_freq_factor));
@@ -92,6 +119,7 @@ fn attention_factor(scaling: &RopeScaling) -> f64 {
     match *scaling {
         RopeScaling::Yarn { attention_factor: Some(given), .. } => f64::from(given),
         RopeScaling::Yarn { factor, .. } if factor > 1.0 => 0.1 * f64::from(factor).ln() + 1.0,
+        RopeScaling::Long { attention_factor, .. } => f64::from(attention_factor),
         _ => 1.0,
     }
 }
@@ -155,6 +183,23 @@ mod tests {
         let longer = rotation.table(101);
         assert_eq!(longer.positions(), 101);
         assert!(Arc::ptr_eq(&longer, &rotation.table(100)));
+    }
+
+    #[test]
+    fn long_rope_has_other_frequencies_within_the_original_context() {
+        let long = RopeScaling::Long {
+            factor: 1.0,
+            long: vec![4.0; 32],
+            short: vec![2.0; 32],
+            original_context: 100,
+            attention_factor: 1.0,
+        };
+        let rotation = Rotation::new(&rope(long), None);
+        let plain = frequencies(&rope(RopeScaling::None), None).radians;
+        let mean = |context: usize| rotation.table(context).mean_rotation(1..2);
+        let angle = |divisor: f32| [(plain[0] / divisor).cos(), (plain[0] / divisor).sin()];
+        assert_eq!((mean(1)[0], mean(100)[0]), (angle(2.0), angle(2.0)));
+        assert_eq!((mean(101)[0], mean(5000)[0]), (angle(4.0), angle(4.0)));
     }
 
     #[test]

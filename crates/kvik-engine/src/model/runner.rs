@@ -20,7 +20,8 @@ pub struct ModelRunner {
     model: Arc<Model>,
     pool: Arc<Pool>,
     arena: KvArena,
-    rope: Arc<RopeTable>,
+    /// As [`ModelConfig::ropes`] lists them.
+    ropes: Vec<Arc<RopeTable>>,
     scratch: Scratch,
     adapters: Adapters,
     pulse: Arc<Pulse>,
@@ -36,13 +37,13 @@ impl ModelRunner {
         blocks: usize,
         context: usize,
     ) -> io::Result<Self> {
-        let rope = model.weights.rotation.table(context);
+        let ropes = model.weights.rotations.iter().map(|rotation| rotation.table(context)).collect();
         let arena = KvArena::new(layout, blocks)?;
         Ok(ModelRunner {
             model,
             pool: pool.into(),
             arena,
-            rope,
+            ropes,
             scratch: Scratch::default(),
             adapters: Adapters::default(),
             pulse: Arc::default(),
@@ -76,6 +77,12 @@ impl ModelRunner {
     /// The model.
     pub fn model(&self) -> &Arc<Model> {
         &self.model
+    }
+
+    /// How a layer rotates, if it does.
+    fn rope(&self, layer: usize) -> Option<&RopeTable> {
+        let rotation = self.model.config().layer(layer).rotation?;
+        Some(&self.ropes[rotation])
     }
 
     /// The threads that compute.
@@ -122,7 +129,7 @@ impl Runner for ModelRunner {
         let context = Context {
             model: &self.model,
             pool: &self.pool,
-            rope: &self.rope,
+            ropes: &self.ropes,
             adapters: &self.adapters,
             pulse: &self.pulse,
         };
@@ -150,7 +157,7 @@ impl Retainer for ModelRunner {
         let context = FactsContext {
             arena: &self.arena,
             pool: &self.pool,
-            rope: &self.rope,
+            rope: self.rope(stored.layer),
             style: self.model.config().rope.style,
         };
         context.facts(shape.heads, stored, needs)
@@ -177,7 +184,9 @@ impl Retainer for ModelRunner {
             self.arena.keys(layer, head, &kv.layer(layer, &blocks)).copy(0..count, keys);
             let positions: Vec<u32> = (0..count as u32).collect();
             let style = self.model.config().rope.style;
-            rope_back(&self.pool, keys, shape.key_dim, &positions, &self.rope, style);
+            if let Some(table) = self.rope(layer) {
+                rope_back(&self.pool, keys, shape.key_dim, &positions, table, style);
+            }
         }
         keys
     }
@@ -190,7 +199,9 @@ impl Retainer for ModelRunner {
         let style = self.model.config().rope.style;
         for (head, keys) in keys.chunks_exact(count * shape.key_dim).enumerate() {
             let mut keys = keys.to_vec();
-            rope(&self.pool, &mut keys, shape.key_dim, &positions, &self.rope, style);
+            if let Some(table) = self.rope(layer) {
+                rope(&self.pool, &mut keys, shape.key_dim, &positions, table, style);
+            }
             for (index, key) in keys.chunks_exact(shape.key_dim).enumerate() {
                 self.arena.write_key(layer, head, &kv.layer(layer, &blocks), index, key);
             }
@@ -214,6 +225,6 @@ mod tests {
         let model = Arc::new(Model::load(config, tensors, None, &pool, &|_, _| {}).unwrap());
         let runner = |context| ModelRunner::new(model.clone(), pool.clone(), layout.clone(), 1, context);
         let [first, second] = [64, 32].map(|context| runner(context).unwrap());
-        assert!(Arc::ptr_eq(&first.rope, &second.rope));
+        assert!(Arc::ptr_eq(&first.ropes[0], &second.ropes[0]));
     }
 }

@@ -4,39 +4,48 @@
 //! without checks of its own. Every tensor of the file is taken from its list exactly once.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use kvik_kernels::{Matrix, Pool, WeightType, dequantize};
 
 use super::arch::LayerShape;
 use super::convert::convert;
-use super::expected::CLASSIFIER;
+use super::expected::{CLASSIFIER, FUSED_QKV, ROPE_FACTORS};
 use super::feed_forward::FeedForward;
 use super::rope::Rotation;
-use super::{ModelConfig, ModelError};
+use super::{ModelConfig, ModelError, RopeConfig};
 use crate::files::{TensorSource, TensorView};
 
 /// Weights of one transformer layer.
 pub(crate) struct Layer {
     pub(crate) shape: LayerShape,
-    /// `[d_model]`
-    pub(crate) attn_norm: Vec<f32>,
+    pub(crate) attn_norms: HalfNorms,
     /// `[heads * head_dim, d_model]`
     pub(crate) q: Linear,
     /// `[kv_heads * head_dim, d_model]`
     pub(crate) k: Linear,
     /// `[kv_heads * head_dim, d_model]`
     pub(crate) v: Linear,
-    /// `[head_dim]` of queries and of keys
+    /// `[head_dim]` of queries and of keys; or of all heads
     pub(crate) qk_norm: Option<HeadNorms>,
+    /// `[heads]`
+    pub(crate) sinks: Option<Vec<f32>>,
     /// `[d_model, heads * head_dim]`
     pub(crate) output: Linear,
-    /// `[d_model]`
-    pub(crate) ffn_norm: Vec<f32>,
+    pub(crate) ffn_norms: HalfNorms,
     pub(crate) feed_forward: FeedForward,
 }
 
-/// Weights of the norms on query heads and on key heads.
+/// Weights of the norms on queries and on keys.
 type HeadNorms = (Vec<f32>, Vec<f32>);
+
+/// Weights of the norms of one half of a layer, `[d_model]` each.
+pub(crate) struct HalfNorms {
+    /// Of what it reads.
+    pub(crate) before: Option<Vec<f32>>,
+    /// Of what it adds to the stream.
+    pub(crate) after: Option<Vec<f32>>,
+}
 
 /// A projection with an optional bias.
 pub(crate) struct Linear {
@@ -53,8 +62,8 @@ pub(crate) struct Weights {
     pub(crate) output_norm: Vec<f32>,
     /// `[vocab, d_model]`; the embedding where the model ties them.
     pub(crate) output: Matrix,
-    /// How positions are rotated, in every layer.
-    pub(super) rotation: Rotation,
+    /// How positions are rotated, as [`ModelConfig::ropes`] lists it.
+    pub(super) rotations: Vec<Rotation>,
     /// What a reranker multiplies its hidden state by, `[2, d_model]`: yes, no.
     pub(crate) classifier: Option<Vec<f32>>,
 }
@@ -95,7 +104,10 @@ impl<'a> Loader<'a> {
         let layers = (0..self.config.layers).map(|i| self.layer(i)).collect::<Result<_, _>>()?;
         let output_norm = self.vector("output_norm.weight")?;
         let divisors = self.optional_vector("rope_freqs.weight")?;
-        let rotation = Rotation::new(&self.config.rope, divisors.as_deref());
+        // They are in the configuration.
+        self.left.retain(|name| !ROPE_FACTORS.contains(&name.as_str()));
+        let rotation = |rope: &&RopeConfig| Rotation::new(rope, divisors.as_deref());
+        let rotations = self.config.ropes().iter().map(rotation).collect();
         let classifier = self.optional_vector(CLASSIFIER)?;
         let output = match self.left.contains("output.weight") {
             // Rows of the embedding are read from the source at every step, so it is not packed.
@@ -106,7 +118,7 @@ impl<'a> Loader<'a> {
             false => self.matrix("token_embd.weight")?,
         };
         debug_assert!(self.left.is_empty(), "expected and never read: {:?}", self.left);
-        Ok(Weights { layers, output_norm, output, rotation, classifier })
+        Ok(Weights { layers, output_norm, output, rotations, classifier })
     }
 
     fn layer(&mut self, index: usize) -> Result<Layer, ModelError> {
@@ -114,17 +126,52 @@ impl<'a> Loader<'a> {
         let q_norm = self.optional_vector(&name("attn_q_norm.weight"))?;
         let k_norm = self.optional_vector(&name("attn_k_norm.weight"))?;
         let shape = self.config.layer(index);
+        let [q, k, v] = self.qkv(&shape, &name)?;
         Ok(Layer {
             shape,
-            attn_norm: self.vector(&name("attn_norm.weight"))?,
-            q: self.linear(&name("attn_q"))?,
-            k: self.linear(&name("attn_k"))?,
-            v: self.linear(&name("attn_v"))?,
+            attn_norms: self.norms(&shape, ATTENTION, &name)?,
+            q,
+            k,
+            v,
             qk_norm: q_norm.zip(k_norm),
+            sinks: self.optional_vector(&name("attn_sinks.weight"))?,
             output: self.linear(&name("attn_output"))?,
-            ffn_norm: self.vector(&name("ffn_norm.weight"))?,
+            ffn_norms: self.norms(&shape, FEED_FORWARD, &name)?,
             feed_forward: shape.feed_forward.load(&mut LayerLoader { loader: self, layer: index })?,
         })
+    }
+
+    fn norms(
+        &mut self,
+        shape: &LayerShape,
+        half: usize,
+        name: &dyn Fn(&str) -> String,
+    ) -> Result<HalfNorms, ModelError> {
+        let mut norm =
+            |names: Option<[&str; 2]>| names.map(|names| self.vector(&name(names[half]))).transpose();
+        Ok(HalfNorms { before: norm(shape.norms.before)?, after: norm(shape.norms.after)? })
+    }
+
+    /// The projections to queries, keys and values, which may be stored as one tensor.
+    fn qkv(&mut self, shape: &LayerShape, name: &dyn Fn(&str) -> String) -> Result<[Linear; 3], ModelError> {
+        let fused = name(FUSED_QKV);
+        if !self.left.contains(&format!("{fused}.weight")) {
+            return Ok([
+                self.linear(&name("attn_q"))?,
+                self.linear(&name("attn_k"))?,
+                self.linear(&name("attn_v"))?,
+            ]);
+        }
+        let (q, kv) = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim);
+        let view = self.take(&format!("{fused}.weight"))?;
+        let bias = self.optional_vector(&format!("{fused}.bias"))?;
+        let mut part = |rows: Range<usize>| {
+            let bias = bias.as_ref().map(|bias| bias[rows.clone()].to_vec());
+            Ok(Linear { matrix: self.pack(&fused, &rows_of(&view, rows), self.target)?, bias })
+        };
+        let parts = [part(0..q)?, part(q..q + kv)?, part(q + kv..q + 2 * kv)?];
+        self.tensors.release(&format!("{fused}.weight"));
+        Ok(parts)
     }
 
     fn linear(&mut self, name: &str) -> Result<Linear, ModelError> {
@@ -168,6 +215,9 @@ impl<'a> Loader<'a> {
         let view = self.take(name)?;
         let mut values = vec![0.0; view.rows * view.cols];
         dequantize(view.ty, view.data, &mut values);
+        if name.ends_with("norm.weight") {
+            values.iter_mut().for_each(|weight| *weight += self.config.extras.norm_offset);
+        }
         self.report(view.data.len());
         Ok(values)
     }
@@ -214,12 +264,11 @@ impl LayerLoader<'_, '_> {
             return Err(ModelError::MissingTensor { tensor: self.name(name) });
         }
         let name = self.name(name);
-        let TensorView { ty, rows, cols, data } = self.loader.take(&name)?;
-        debug_assert!(rows.is_multiple_of(count), "checked with the shapes of all tensors");
-        let target = self.loader.target;
-        let matrices = data
-            .chunks_exact(data.len() / count)
-            .map(|data| self.loader.pack(&name, &TensorView { ty, rows: rows / count, cols, data }, target));
+        let view = self.loader.take(&name)?;
+        debug_assert!(view.rows.is_multiple_of(count), "checked with the shapes of all tensors");
+        let (rows, target) = (view.rows / count, self.loader.target);
+        let matrices = (0..count)
+            .map(|index| self.loader.pack(&name, &rows_of(&view, index * rows..(index + 1) * rows), target));
         let matrices = matrices.collect();
         self.loader.tensors.release(&name);
         matrices
@@ -233,4 +282,15 @@ impl LayerLoader<'_, '_> {
     fn name(&self, part: &str) -> String {
         format!("blk.{}.{part}", self.layer)
     }
+}
+
+/// The halves of a layer, as [`Norms`](super::arch::Norms) orders them.
+const ATTENTION: usize = 0;
+const FEED_FORWARD: usize = 1;
+
+/// Some rows of a tensor.
+fn rows_of<'a>(view: &TensorView<'a>, rows: Range<usize>) -> TensorView<'a> {
+    let row_bytes = view.data.len() / view.rows;
+    let data = &view.data[rows.start * row_bytes..rows.end * row_bytes];
+    TensorView { ty: view.ty, rows: rows.len(), cols: view.cols, data }
 }

@@ -221,6 +221,34 @@ impl Gguf {
         })
     }
 
+    /// The one value of an array of integers that are all the same, such as a count for each layer; `None` when the
+    /// key is absent.
+    pub fn same_integer(&self, key: &str) -> Result<Option<u64>, GgufError> {
+        let Some(values) = self.integers(key)? else { return Ok(None) };
+        let first = values.first().copied().filter(|first| values.iter().all(|value| value == first));
+        let one = first.and_then(|first| u64::try_from(first).ok());
+        one.map(Some).ok_or_else(|| GgufError::BadValue {
+            key: key.into(),
+            found: "different values, or none".into(),
+            expected: "one non-negative integer for all layers".into(),
+        })
+    }
+
+    /// An array of truth values, or of integers of which 0 is false; `None` when the key is absent.
+    pub fn flags(&self, key: &str) -> Result<Option<Vec<bool>>, GgufError> {
+        self.scalars(key, "an array of truth values", |value| match value {
+            Value::Bool(value) => Some(value),
+            Value::Signed(value) => Some(value != 0),
+            Value::Unsigned(value) => Some(value != 0),
+            _ => None,
+        })
+    }
+
+    /// Whether the key's value is an array.
+    pub fn is_array(&self, key: &str) -> bool {
+        matches!(self.value(key), Some(Value::Array(_)))
+    }
+
     fn scalars<T>(
         &self,
         key: &str,

@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 
 use super::FileError;
 
+pub(crate) use names::Modules;
 pub(crate) use settings::HfSettings;
 pub use settings::TokenizerHints;
 pub(crate) use shards::Shards;

@@ -8,7 +8,7 @@ use kvik_kernels::WeightType;
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 
-use super::names::{Name, canonical};
+use super::names::{Modules, Name, canonical};
 use super::{HfError, read_json};
 use crate::files::bytes::FileBytes;
 use crate::files::{FileError, TensorView};
@@ -22,6 +22,8 @@ pub(crate) struct Shards {
     files: Vec<FileBytes>,
     tensors: Vec<Entry>,
     index: HashMap<String, usize>,
+    /// Modules that the architecture names otherwise than Llama does.
+    modules: Modules,
 }
 
 #[derive(Debug)]
@@ -44,9 +46,9 @@ struct Index {
 
 impl Shards {
     /// Maps the safetensors files of a directory. `tied` is whether the configuration uses the embedding
-    /// as the output matrix.
-    pub(crate) fn open(directory: &Path, tied: bool) -> Result<Shards, FileError> {
-        let mut shards = Shards::default();
+    /// as the output matrix, `modules` are those that the architecture names otherwise than Llama does.
+    pub(crate) fn open(directory: &Path, tied: bool, modules: Modules) -> Result<Shards, FileError> {
+        let mut shards = Shards { modules, ..Shards::default() };
         for path in shard_paths(directory)? {
             let bytes = FileBytes::map(&path).map_err(|source| FileError::io(&path, source))?;
             shards.add(&path, bytes)?;
@@ -82,7 +84,7 @@ impl Shards {
         let data_start = 8 + header_len;
         for tensor in metadata.offset_keys() {
             let info = metadata.info(&tensor).expect("the key is the metadata's own");
-            let name = match canonical(&tensor) {
+            let name = match canonical(&tensor, self.modules) {
                 Name::Canonical(name) => name,
                 Name::Derived => continue,
                 Name::Unknown => return Err(HfError::UnknownTensor { tensor }),

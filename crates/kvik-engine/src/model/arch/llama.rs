@@ -1,15 +1,24 @@
-//! Llama 1 to 3.x, TinyLlama, SmolLM2: no norms on heads; some fine-tunes carry biases.
+//! Llama 1 to 3.x, TinyLlama, SmolLM2, Mistral 7B: no norms on heads; some fine-tunes carry biases. Mixtral: experts.
 
-use super::{Architecture, LayerShape, Presence};
-use crate::model::RopeStyle;
+use super::metadata::Metadata;
+use super::{Architecture, LayerShape, Presence, experts, windows};
+use crate::model::{ConfigError, Extras, ModelConfig, RopeStyle};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "llama",
-    hf_name: "LlamaForCausalLM",
+    hf_names: &["LlamaForCausalLM", "MistralForCausalLM"],
+    hf_modules: &[],
     gguf_rope: RopeStyle::Interleaved,
-    layer: |config, _| LayerShape {
+    extras,
+    layer: |config, index| LayerShape {
         qkv_bias: Presence::Optional,
         output_bias: Presence::Optional,
-        ..LayerShape::plain(config)
+        ..LayerShape::plain(config, index)
     },
 };
+
+/// Mistral 7B of version 0.1 sees a window in every layer; its files in GGUF do not say so.
+fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
+    let window = if metadata.is_hf() { windows::read(metadata, config, 0)? } else { None };
+    Ok(Extras { window, experts: experts::read(metadata, config, true)?, ..Extras::default() })
+}

@@ -1,14 +1,33 @@
 //! What sets the architectures apart. A new one is a file here with its [`Architecture`] and a line in
 //! `architectures!`; a layer that computes something new is a variant of what [`LayerShape`] is made of.
 
+mod experts;
+mod gemma2;
+mod gemma3;
+mod glm4moe;
+mod gpt_oss;
+mod granite;
+mod granitemoe;
 mod llama;
+mod llama4;
+pub(crate) mod metadata;
+mod mistral3;
+mod olmo2;
+mod olmoe;
+mod phi3;
 mod qwen2;
+mod qwen2moe;
 mod qwen3;
+mod qwen3moe;
+mod smollm3;
+mod windows;
 
 use kvik_kernels::KvKind;
 
 use super::feed_forward::FeedForwardShape;
-use super::{ModelConfig, RopeStyle};
+use super::{ConfigError, Extras, ModelConfig, RopeConfig, RopeStyle};
+use crate::files::hf::Modules;
+use metadata::Metadata;
 
 /// Declares [`Arch`] from names and modules.
 macro_rules! architectures {
@@ -39,16 +58,48 @@ architectures! {
     Qwen2 = qwen2,
     /// Qwen3: a norm on every query and key head.
     Qwen3 = qwen3,
+    /// Ministral 3: Llama with queries that grow with their position.
+    Mistral3 = mistral3,
+    /// SmolLM3: Llama in which every fourth layer does not rotate.
+    SmolLm3 = smollm3,
+    /// OLMo 2 and 3: norms behind the layers.
+    Olmo2 = olmo2,
+    /// Granite 3 and the dense ones of Granite 4: multipliers.
+    Granite = granite,
+    /// Phi-3, Phi-3.5 and Phi-4: fused projections.
+    Phi3 = phi3,
+    /// Gemma 2: caps, norms around the halves of a layer, windows.
+    Gemma2 = gemma2,
+    /// Gemma 3: two bases of rotation, windows.
+    Gemma3 = gemma3,
+    /// gpt-oss: experts, windows, sinks.
+    GptOss = gpt_oss,
+    /// Qwen2-MoE: experts beside a shared one with a gate.
+    Qwen2Moe = qwen2moe,
+    /// Qwen3-MoE: experts.
+    Qwen3Moe = qwen3moe,
+    /// Granite MoE: experts.
+    GraniteMoe = granitemoe,
+    /// OLMoE: experts.
+    OlMoe = olmoe,
+    /// Llama 4: chunks, layers that do not rotate, experts.
+    Llama4 = llama4,
+    /// GLM-4.5: experts beside a shared one.
+    Glm4Moe = glm4moe,
 }
 
 /// An architecture.
 struct Architecture {
     /// The value of `general.architecture` in GGUF.
     name: &'static str,
-    /// The first of `architectures` in Hugging Face's `config.json`.
-    hf_name: &'static str,
+    /// What Hugging Face's `config.json` may name first in `architectures`.
+    hf_names: &'static [&'static str],
+    /// Modules that Hugging Face names otherwise than in Llama, or that Llama lacks: its name, GGUF's.
+    hf_modules: Modules,
     /// How GGUF files of it order the rows of q and k.
     gguf_rope: RopeStyle,
+    /// Reads what the model has beside the shape of a plain transformer, which has been read.
+    extras: fn(&dyn Metadata, &ModelConfig) -> Result<Extras, ConfigError>,
     /// The shape of one layer of a model.
     layer: fn(&ModelConfig, usize) -> LayerShape,
 }
@@ -59,9 +110,24 @@ impl Arch {
         self.architecture().name
     }
 
-    /// The first of `architectures` in Hugging Face's `config.json`.
-    pub(crate) fn hf_name(self) -> &'static str {
-        self.architecture().hf_name
+    /// What Hugging Face's `config.json` may name first in `architectures`.
+    pub(crate) fn hf_names(self) -> &'static [&'static str] {
+        self.architecture().hf_names
+    }
+
+    /// Whether its feed-forward layers have GELU instead of SiLU.
+    pub(crate) fn has_gelu(self) -> bool {
+        matches!(self, Arch::Gemma2 | Arch::Gemma3)
+    }
+
+    /// Modules that Hugging Face names otherwise than in Llama, or that Llama lacks.
+    pub(crate) fn hf_modules(self) -> Modules {
+        self.architecture().hf_modules
+    }
+
+    /// Reads what a model of this architecture has beside the shape in `config`.
+    pub(crate) fn extras(self, metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
+        (self.architecture().extras)(metadata, config)
     }
 
     /// Which elements of a head GGUF files of this architecture rotate together.
@@ -85,25 +151,103 @@ pub(crate) struct LayerShape {
     pub(crate) qkv_bias: Presence,
     /// Bias on the output projection of attention.
     pub(crate) output_bias: Presence,
-    /// RMSNorm on every query and key head, before rotation.
-    pub(crate) qk_norm: Presence,
+    /// RMSNorm on queries and keys.
+    pub(crate) qk_norm: QkNorm,
+    /// How queries and keys are rotated: an index of [`ModelConfig::ropes`]; `None` if they are not.
+    pub(crate) rotation: Option<usize>,
+    /// Multiplies attention scores.
+    pub(crate) scale: f32,
+    /// Whether the model's temperature, if it has one, multiplies queries.
+    pub(crate) warmed: bool,
+    /// Scores of positions without a value that take part in every softmax.
+    pub(crate) sinks: Presence,
+    /// Where the norms of its two halves stand.
+    pub(crate) norms: Norms,
     /// The feed-forward half.
     pub(crate) feed_forward: FeedForwardShape,
 }
 
 impl LayerShape {
     /// A layer with the numbers of the model and without optional parts.
-    fn plain(config: &ModelConfig) -> LayerShape {
+    fn plain(config: &ModelConfig, index: usize) -> LayerShape {
+        let extras = &config.extras;
+        let rotation = if extras.is_windowed(index) { WINDOWED } else { UNWINDOWED };
         LayerShape {
-            kind: KvKind::Full,
+            kind: kind(config, index),
             heads: config.heads,
             kv_heads: config.kv_heads,
             head_dim: config.head_dim,
             qkv_bias: Presence::Absent,
             output_bias: Presence::Absent,
-            qk_norm: Presence::Absent,
-            feed_forward: FeedForwardShape::swi_glu(config.d_ff),
+            qk_norm: QkNorm::Absent,
+            rotation: extras.is_rotated(index).then_some(rotation),
+            scale: extras.attention_scale.unwrap_or(1.0 / (config.head_dim as f32).sqrt()),
+            warmed: true,
+            sinks: Presence::Absent,
+            norms: Norms::BEFORE,
+            feed_forward: feed_forward_of(config, index),
         }
+    }
+}
+
+fn kind(config: &ModelConfig, index: usize) -> KvKind {
+    match &config.extras.window {
+        // A window of more positions than fit the number sees all.
+        Some(window) if config.extras.is_windowed(index) => {
+            let positions = u32::try_from(window.positions).unwrap_or(u32::MAX);
+            if window.chunked { KvKind::Chunk { positions } } else { KvKind::Window { positions } }
+        }
+        _ => KvKind::Full,
+    }
+}
+
+fn feed_forward_of(config: &ModelConfig, index: usize) -> FeedForwardShape {
+    match &config.extras.experts {
+        Some(experts) if experts.has_layer(index) => FeedForwardShape::Experts(experts.shape()),
+        _ => FeedForwardShape::swi_glu(config.d_ff),
+    }
+}
+
+/// The rotation of layers that see all positions, among [`ModelConfig::ropes`].
+const UNWINDOWED: usize = 0;
+/// That of layers that see a window.
+const WINDOWED: usize = 1;
+
+/// RMSNorm on queries and keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum QkNorm {
+    /// None.
+    Absent,
+    /// Head by head, with weights `[head_dim]`.
+    Head(Presence),
+    /// Over all heads of a row, with weights `[heads * head_dim]` and `[kv_heads * head_dim]`.
+    All(Presence),
+    /// Head by head, without weights, once they are rotated.
+    Rotated,
+}
+
+/// The norms of the two halves of a layer, by the names of their tensors: of attention, of the feed-forward half.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Norms {
+    /// Of what each half reads.
+    pub(crate) before: Option<[&'static str; 2]>,
+    /// Of what each half adds to the residual stream.
+    pub(crate) after: Option<[&'static str; 2]>,
+}
+
+impl Norms {
+    /// Before both halves.
+    pub(crate) const BEFORE: Norms =
+        Norms { before: Some(["attn_norm.weight", "ffn_norm.weight"]), after: None };
+    /// Behind both halves.
+    pub(crate) const AFTER: Norms =
+        Norms { before: None, after: Some(["post_attention_norm.weight", "post_ffw_norm.weight"]) };
+    /// Before and behind both halves.
+    pub(crate) const AROUND: Norms = Norms { before: Norms::BEFORE.before, after: Norms::AFTER.after };
+
+    /// The names of all of them.
+    pub(crate) fn names(self) -> impl Iterator<Item = &'static str> {
+        [self.before, self.after].into_iter().flatten().flatten()
     }
 }
 
@@ -122,5 +266,11 @@ impl ModelConfig {
     /// The shape of a layer.
     pub(crate) fn layer(&self, index: usize) -> LayerShape {
         (self.arch.architecture().layer)(self, index)
+    }
+
+    /// The ways in which layers rotate: of those that see all positions; then of those that see a window, if any do.
+    pub(crate) fn ropes(&self) -> Vec<&RopeConfig> {
+        let windowed = self.extras.window.as_ref().map(|window| &window.rope);
+        [Some(&self.rope), windowed].into_iter().flatten().collect()
     }
 }

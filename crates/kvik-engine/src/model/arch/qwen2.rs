@@ -1,11 +1,13 @@
 //! Qwen2 and Qwen2.5: biases on q, k and v.
 
 use super::{Architecture, LayerShape, Presence};
-use crate::model::RopeStyle;
+use crate::model::{Extras, RopeStyle};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "qwen2",
-    hf_name: "Qwen2ForCausalLM",
+    hf_names: &["Qwen2ForCausalLM"],
+    hf_modules: &[],
     gguf_rope: RopeStyle::HalfSplit,
-    layer: |config, _| LayerShape { qkv_bias: Presence::Required, ..LayerShape::plain(config) },
+    extras: |_, _| Ok(Extras::default()),
+    layer: |config, index| LayerShape { qkv_bias: Presence::Required, ..LayerShape::plain(config, index) },
 };

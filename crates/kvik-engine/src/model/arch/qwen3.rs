@@ -1,16 +1,18 @@
 //! Qwen3: a norm on every query and key head; with `attention_bias`, biases on all four projections.
 
-use super::{Architecture, LayerShape, Presence};
-use crate::model::RopeStyle;
+use super::{Architecture, LayerShape, Presence, QkNorm};
+use crate::model::{Extras, RopeStyle};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "qwen3",
-    hf_name: "Qwen3ForCausalLM",
+    hf_names: &["Qwen3ForCausalLM"],
+    hf_modules: &[],
     gguf_rope: RopeStyle::HalfSplit,
-    layer: |config, _| LayerShape {
+    extras: |_, _| Ok(Extras::default()),
+    layer: |config, index| LayerShape {
         qkv_bias: Presence::Optional,
         output_bias: Presence::Optional,
-        qk_norm: Presence::Required,
-        ..LayerShape::plain(config)
+        qk_norm: QkNorm::Head(Presence::Required),
+        ..LayerShape::plain(config, index)
     },
 };

@@ -16,6 +16,8 @@ pub(crate) struct DenseShape {
     pub(crate) activation: Activation,
     /// Biases of all matrices.
     pub(crate) biases: Presence,
+    /// Whether gate and up are one tensor, of which gate is the upper half (Phi-3).
+    pub(crate) fused: bool,
 }
 
 /// What the tensors are called in the layer: weight and bias of each matrix.
@@ -41,6 +43,12 @@ pub(super) const SHARED: Names = Names {
 
 impl DenseShape {
     pub(super) fn tensors(self, names: &Names, d_model: usize) -> Vec<LayerTensor> {
+        if self.fused {
+            return vec![
+                (names.up[0], 2 * self.d_ff, d_model, Presence::Required),
+                (names.down[0], d_model, self.d_ff, Presence::Required),
+            ];
+        }
         let gate = if self.activation.is_gated() { Presence::Required } else { Presence::Absent };
         let gate_bias = if self.activation.is_gated() { self.biases } else { Presence::Absent };
         vec![
@@ -82,11 +90,26 @@ impl Dense {
         names: &'static Names,
         layer: &mut LayerLoader<'_, '_>,
     ) -> Result<Dense, ModelError> {
+        if shape.fused {
+            return Dense::load_fused(shape, names, layer);
+        }
         let mut linear = |[weight, bias]: [&str; 2]| -> Result<Linear, ModelError> {
             Ok(Linear { matrix: layer.matrix(weight)?, bias: layer.optional_vector(bias)? })
         };
         let gate = shape.activation.is_gated().then(|| linear(names.gate)).transpose()?;
         let (up, down) = (linear(names.up)?, linear(names.down)?);
+        Ok(Dense { names, activation: shape.activation, gate, up, down })
+    }
+
+    fn load_fused(
+        shape: DenseShape,
+        names: &'static Names,
+        layer: &mut LayerLoader<'_, '_>,
+    ) -> Result<Dense, ModelError> {
+        let mut linears =
+            layer.stack(names.up[0], 2)?.into_iter().map(|matrix| Linear { matrix, bias: None });
+        let (gate, up) = (linears.next(), linears.next().expect("a stack of two"));
+        let down = Linear { matrix: layer.matrix(names.down[0])?, bias: None };
         Ok(Dense { names, activation: shape.activation, gate, up, down })
     }
 

@@ -18,7 +18,6 @@ use experts::Experts;
 
 pub(crate) use dense::DenseShape;
 pub(crate) use experts::ExpertsShape;
-#[cfg_attr(not(test), expect(unused_imports, reason = "no architecture with experts is registered yet"))]
 pub(crate) use experts::{ExpertGroups, Gating, SharedShape, Weighted};
 
 /// The kind of a feed-forward layer, and its widths.
@@ -27,7 +26,6 @@ pub(crate) enum FeedForwardShape {
     /// The same matrices for every row.
     Dense(DenseShape),
     /// A mixture of experts: each row goes to a few of many.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no architecture with experts is registered yet"))]
     Experts(ExpertsShape),
 }
 
@@ -38,8 +36,22 @@ pub(crate) type LayerTensor = (&'static str, usize, usize, Presence);
 impl FeedForwardShape {
     /// `down(silu(gate(h)) * up(h))` without biases.
     pub(crate) fn swi_glu(d_ff: usize) -> FeedForwardShape {
-        let activation = Activation::SwiGlu;
-        FeedForwardShape::Dense(DenseShape { d_ff, activation, biases: Presence::Absent })
+        FeedForwardShape::gated(d_ff, Activation::SwiGlu)
+    }
+
+    /// The same of a tensor that holds gate and up.
+    pub(crate) fn fused_swi_glu(d_ff: usize) -> FeedForwardShape {
+        let (activation, biases) = (Activation::SwiGlu, Presence::Absent);
+        FeedForwardShape::Dense(DenseShape { d_ff, activation, biases, fused: true })
+    }
+
+    /// `down(gelu(gate(h)) * up(h))` without biases.
+    pub(crate) fn ge_glu(d_ff: usize) -> FeedForwardShape {
+        FeedForwardShape::gated(d_ff, Activation::GeGlu)
+    }
+
+    fn gated(d_ff: usize, activation: Activation) -> FeedForwardShape {
+        FeedForwardShape::Dense(DenseShape { d_ff, activation, biases: Presence::Absent, fused: false })
     }
 
     /// Its tensors.
@@ -53,7 +65,9 @@ impl FeedForwardShape {
     /// Loads its tensors by their names in the layer.
     pub(crate) fn load(self, layer: &mut LayerLoader<'_, '_>) -> Result<FeedForward, ModelError> {
         match self {
-            FeedForwardShape::Dense(shape) => Ok(FeedForward::Dense(Dense::load(shape, &LAYER, layer)?)),
+            FeedForwardShape::Dense(shape) => {
+                Ok(FeedForward::Dense(Box::new(Dense::load(shape, &LAYER, layer)?)))
+            }
             FeedForwardShape::Experts(shape) => {
                 Ok(FeedForward::Experts(Box::new(Experts::load(shape, layer)?)))
             }
@@ -69,7 +83,7 @@ pub(crate) fn is_stack(name: &str) -> bool {
 /// The weights of a feed-forward layer.
 pub(crate) enum FeedForward {
     /// [`FeedForwardShape::Dense`]
-    Dense(Dense),
+    Dense(Box<Dense>),
     /// [`FeedForwardShape::Experts`]
     Experts(Box<Experts>),
 }

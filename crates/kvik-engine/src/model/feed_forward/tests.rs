@@ -258,7 +258,7 @@ const ACTIVATIONS: [Activation; 5] =
 fn dense_layers_are_what_they_are_in_f64() {
     for activation in ACTIVATIONS {
         for biases in [Presence::Absent, Presence::Required] {
-            check(FeedForwardShape::Dense(DenseShape { d_ff: 160, activation, biases }), 3);
+            check(FeedForwardShape::Dense(DenseShape { d_ff: 160, activation, biases, fused: false }), 3);
         }
     }
 }

@@ -1,7 +1,5 @@
 //! The numbers of a mixture of experts, and the tensors that follow from them.
 
-#![cfg_attr(not(test), expect(dead_code, reason = "no architecture with experts is registered yet"))]
-
 use kvik_kernels::Activation;
 
 use crate::model::ModelError;
@@ -119,7 +117,7 @@ impl ExpertsShape {
     }
 
     pub(super) fn shared_shape(&self, shared: SharedShape) -> DenseShape {
-        DenseShape { d_ff: shared.d_ff, activation: self.activation, biases: Presence::Absent }
+        DenseShape { d_ff: shared.d_ff, activation: self.activation, biases: Presence::Absent, fused: false }
     }
 
     /// Refuses numbers that contradict each other.

@@ -1,0 +1,243 @@
+//! What architectures have beside the shape of a plain transformer, as both kinds of files say it.
+
+use kvik_kernels::KvKind;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::files::gguf::write::GgufWriter;
+use crate::model::{Arch, Multipliers, RopeScaling, Temperature};
+
+/// A file of four layers; keys of `add` go without the prefix of the architecture.
+fn gguf(arch: &str, add: impl Fn(&mut Keys<'_>)) -> Result<ModelConfig, String> {
+    let mut writer = GgufWriter::new();
+    writer.text("general.architecture", arch).texts("tokenizer.ggml.tokens", &["a", "b"]);
+    let mut keys = Keys { arch, writer: &mut writer };
+    keys.count("block_count", 4).count("embedding_length", 64).count("feed_forward_length", 96);
+    keys.count("attention.head_count", 4).count("context_length", 128);
+    keys.number("attention.layer_norm_rms_epsilon", 1e-5);
+    add(&mut keys);
+    let file = Gguf::from_bytes(FileBytes::Owned(writer.to_bytes())).unwrap();
+    model_config(&file).map_err(|error| error.to_string())
+}
+
+struct Keys<'a> {
+    arch: &'a str,
+    writer: &'a mut GgufWriter,
+}
+
+impl Keys<'_> {
+    fn count(&mut self, key: &str, value: u32) -> &mut Self {
+        self.writer.u32(&format!("{}.{key}", self.arch), value);
+        self
+    }
+
+    fn number(&mut self, key: &str, value: f32) -> &mut Self {
+        self.writer.f32(&format!("{}.{key}", self.arch), value);
+        self
+    }
+
+    fn text(&mut self, key: &str, value: &str) -> &mut Self {
+        self.writer.text(&format!("{}.{key}", self.arch), value);
+        self
+    }
+}
+
+fn hf(architecture: &str, fields: Value) -> Result<ModelConfig, String> {
+    let mut config = json!({
+        "architectures": [architecture], "num_hidden_layers": 4, "hidden_size": 64, "intermediate_size": 96,
+        "num_attention_heads": 4, "vocab_size": 4096, "max_position_embeddings": 128, "rms_norm_eps": 1e-6,
+    });
+    for (key, value) in fields.as_object().unwrap() {
+        config[key] = value.clone();
+    }
+    config_from_json(config.to_string().as_bytes(), "test").map_err(|error| error.to_string())
+}
+
+/// The windows of all layers.
+fn windows(config: &ModelConfig) -> Vec<Option<u32>> {
+    let window = |layer| match config.layer(layer).kind {
+        KvKind::Full => None,
+        KvKind::Window { positions } | KvKind::Chunk { positions } => Some(positions),
+    };
+    (0..config.layers).map(window).collect()
+}
+
+#[test]
+fn granite_has_multipliers_in_both() {
+    let expect = Multipliers { embedding: 12.0, residual: 0.25, logits: 1.0 / 8.0 };
+    let file = gguf("granite", |keys| {
+        keys.number("embedding_scale", 12.0).number("residual_scale", 0.25);
+        keys.number("attention.scale", 0.5).number("logit_scale", 8.0);
+    });
+    let directory = hf(
+        "GraniteForCausalLM",
+        json!({"embedding_multiplier": 12.0, "residual_multiplier": 0.25, "attention_multiplier": 0.5,
+            "logits_scaling": 8.0}),
+    );
+    for config in [file.unwrap(), directory.unwrap()] {
+        assert_eq!(config.extras.multipliers, expect);
+        assert_eq!(config.layer(3).scale, 0.5);
+        assert_eq!(config.layer(3).rotation, Some(0));
+    }
+    let unrotated =
+        hf("GraniteForCausalLM", json!({"logits_scaling": 8.0, "position_embedding_type": "nope"}));
+    assert_eq!(unrotated.unwrap().layer(0).rotation, None);
+    let missing = gguf("granite", |_| ()).unwrap_err();
+    assert!(missing.contains("granite.logit_scale"), "{missing}");
+    let zero = gguf("granite", |keys| {
+        keys.number("logit_scale", 0.0);
+    })
+    .unwrap_err();
+    assert!(zero.contains("logit_scale"), "{zero}");
+}
+
+#[test]
+fn smollm3_leaves_layers_unrotated() {
+    let rotations = |config: &ModelConfig| -> Vec<bool> {
+        (0..4).map(|layer| config.layer(layer).rotation.is_some()).collect()
+    };
+    assert_eq!(rotations(&gguf("smollm3", |_| ()).unwrap()), [true, true, true, false]);
+    let listed = hf("SmolLM3ForCausalLM", json!({"no_rope_layers": [1, 0, 1, 1]})).unwrap();
+    assert_eq!(rotations(&listed), [true, false, true, true]);
+    let every = hf("SmolLM3ForCausalLM", json!({"no_rope_layer_interval": 2})).unwrap();
+    assert_eq!(rotations(&every), [true, false, true, false]);
+    let short = hf("SmolLM3ForCausalLM", json!({"no_rope_layers": [1, 0]})).unwrap_err();
+    assert!(short.contains("no_rope_layers"), "{short}");
+}
+
+#[test]
+fn windows_are_read_in_every_form() {
+    let gemma = gguf("gemma3", |keys| {
+        keys.count("attention.sliding_window", 24);
+    })
+    .unwrap();
+    assert_eq!(windows(&gemma), [Some(24); 4], "five of six");
+    assert_eq!(gemma.layer(0).rotation, Some(1));
+    assert_eq!(gemma.ropes()[1].theta, 10_000.0);
+    let every = gguf("gemma2", |keys| {
+        keys.count("attention.sliding_window", 24);
+    })
+    .unwrap();
+    assert_eq!(windows(&every), [Some(24), None, Some(24), None]);
+    let default = gguf("gemma2", |_| ()).unwrap();
+    assert_eq!(windows(&default), [Some(4096), None, Some(4096), None]);
+    let by_number = gguf("gpt-oss", |keys| {
+        keys.count("attention.sliding_window", 8).count("attention.sliding_window_pattern", 4);
+        keys.count("expert_count", 4).count("expert_used_count", 2);
+    });
+    assert_eq!(windows(&by_number.unwrap()), [Some(8), Some(8), Some(8), None]);
+    let types = json!({"sliding_window": 16, "query_pre_attn_scalar": 256, "rope_local_base_freq": 500.0,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]});
+    let listed = hf("Gemma3ForCausalLM", types).unwrap();
+    assert_eq!(windows(&listed), [None, Some(16), Some(16), None]);
+    assert_eq!((listed.ropes()[1].theta, listed.layer(0).scale), (500.0, 1.0 / 16.0));
+    let short = json!({"sliding_window": 16, "layer_types": ["full_attention"]});
+    let error = hf("Gemma3ForCausalLM", short).unwrap_err();
+    assert!(error.contains("layer_types") && error.contains("4 layers"), "{error}");
+    let none = gguf("gemma3", |keys| {
+        keys.count("attention.sliding_window", 0);
+    })
+    .unwrap();
+    assert_eq!(windows(&none), [None; 4]);
+    let mistral = hf("MistralForCausalLM", json!({"sliding_window": 32})).unwrap();
+    assert_eq!((mistral.arch, windows(&mistral)), (Arch::Llama, vec![Some(32); 4]));
+    let plain = hf("MistralForCausalLM", json!({"sliding_window": null})).unwrap();
+    assert_eq!(windows(&plain), [None; 4]);
+}
+
+#[test]
+fn a_temperature_needs_an_original_context() {
+    let without = gguf("mistral3", |keys| {
+        keys.number("attention.temperature_scale", 0.1);
+    })
+    .unwrap_err();
+    assert!(without.contains("temperature_scale"), "{without}");
+    let with = gguf("mistral3", |keys| {
+        keys.number("attention.temperature_scale", 0.1).number("rope.scaling.factor", 16.0);
+        keys.text("rope.scaling.type", "yarn").count("rope.scaling.original_context_length", 32);
+        keys.number("rope.scaling.yarn_log_multiplier", 1.0);
+    });
+    let directory = hf(
+        "Ministral3ForCausalLM",
+        json!({"rope_parameters": {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 32,
+            "llama_4_scaling_beta": 0.1, "mscale": 1.0, "mscale_all_dim": 1.0}}),
+    );
+    for config in [with.unwrap(), directory.unwrap()] {
+        let expect = Temperature { scale: 0.1, interval: 32, offset: 0.0 };
+        assert_eq!(config.extras.temperature, Some(expect));
+        let RopeScaling::Yarn { attention_factor: Some(factor), .. } = config.rope.scaling else {
+            panic!("{:?}", config.rope.scaling)
+        };
+        assert!((factor - 1.0).abs() < 1e-6, "{factor}");
+    }
+}
+
+#[test]
+fn long_rope_of_a_directory_has_its_divisors() {
+    let scaling = json!({"type": "longrope", "long_factor": [2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0],
+        "short_factor": [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]});
+    let fields = json!({"rope_scaling": scaling, "original_max_position_embeddings": 32});
+    let config = hf("Phi3ForCausalLM", fields).unwrap();
+    let RopeScaling::Long { long, original_context: 32, attention_factor, .. } = config.rope.scaling else {
+        panic!("{:?}", config.rope.scaling)
+    };
+    assert_eq!(long[7], 9.0);
+    assert!((attention_factor - (1.0_f32 + 4.0_f32.ln() / 32.0_f32.ln()).sqrt()).abs() < 1e-6);
+    let mut short = scaling;
+    short["long_factor"] = json!([2.0]);
+    let error = hf("Phi3ForCausalLM", json!({"rope_scaling": short})).unwrap_err();
+    assert!(error.contains("rope long factors"), "{error}");
+}
+
+#[test]
+fn experts_are_read_and_refused_by_name() {
+    let file = |count: u32, used: Option<u32>| {
+        gguf("qwen3moe", |keys| {
+            keys.count("expert_count", count).count("expert_feed_forward_length", 24);
+            if let Some(used) = used {
+                keys.count("expert_used_count", used);
+            }
+        })
+    };
+    let experts = file(8, Some(2)).unwrap().extras.experts.unwrap();
+    assert_eq!((experts.count, experts.used, experts.d_ff, experts.normalised), (8, 2, 24, true));
+    assert!(file(8, None).unwrap_err().contains("qwen3moe.expert_used_count"));
+    let directory =
+        hf("Qwen3MoeForCausalLM", json!({"num_experts": 8, "num_experts_per_tok": 2})).unwrap_err();
+    assert!(directory.contains("GGUF"), "{directory}");
+}
+
+#[test]
+fn extras_out_of_range_are_named() {
+    let check = |arch: &str, key: &str, value: f32, expect: &str| {
+        let error = gguf(arch, |keys| {
+            keys.number(key, value);
+        })
+        .unwrap_err();
+        assert!(error.contains(expect), "{error:?} does not contain {expect:?}");
+    };
+    for value in [f32::NAN, f32::INFINITY, -1.0, 0.0] {
+        check("gemma2", "attn_logit_softcapping", value, "cap of attention scores");
+        check("gemma2", "final_logit_softcapping", value, "cap of logits");
+    }
+    let error = gguf("gemma3", |keys| {
+        keys.count("attention.sliding_window", 8).number("rope.freq_base_swa", f32::NAN);
+    });
+    assert!(error.unwrap_err().contains("rotary base"));
+}
+
+/// What is cached within the original context is not found beyond it.
+#[test]
+fn long_rope_has_an_identity_for_each_range_of_contexts() {
+    let open = |file: &str| {
+        let LoadedModel { config, tensors, .. } = LoadedModel::open(&kvik_testing::golden(file)).unwrap();
+        crate::model::Model::load(config, tensors, None, &kvik_kernels::Pool::new(1), &|_, _| {}).unwrap()
+    };
+    let long = open("arch-phi3-long.gguf");
+    assert_eq!(long.digest_within(65), long.digest());
+    assert_ne!(long.digest_within(64), long.digest());
+    assert_eq!(long.digest_within(1), long.digest_within(64));
+    let plain = open("arch-phi3.gguf");
+    assert_eq!(plain.digest_within(1), plain.digest());
+}

@@ -1,0 +1,34 @@
+//! Gemma 3 (text): norms on queries and keys, and windows in five of six layers, which rotate by a base of their own.
+
+use super::metadata::Metadata;
+use super::{Architecture, LayerShape, Norms, Presence, QkNorm, gemma2, windows};
+use crate::model::feed_forward::FeedForwardShape;
+use crate::model::{ConfigError, Extras, ModelConfig, RopeScaling, RopeStyle};
+
+/// The base of windowed layers, where a file does not say it.
+const WINDOWED_THETA: f32 = 10_000.0;
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "gemma3",
+    hf_names: &["Gemma3ForCausalLM"],
+    hf_modules: gemma2::HF_MODULES,
+    gguf_rope: RopeStyle::HalfSplit,
+    extras,
+    layer: |config, index| LayerShape {
+        norms: Norms::AROUND,
+        qk_norm: QkNorm::Head(Presence::Required),
+        feed_forward: FeedForwardShape::ge_glu(config.d_ff),
+        ..LayerShape::plain(config, index)
+    },
+};
+
+fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
+    let mut window = windows::read(metadata, config, 6)?;
+    if let Some(window) = &mut window {
+        window.rope.theta = metadata.number(windows::THETA)?.unwrap_or(WINDOWED_THETA);
+        window.rope.scaling = RopeScaling::None;
+    }
+    // 0 stands for none, as in llama.cpp.
+    let logit_cap = metadata.number(gemma2::LOGIT_CAP)?.filter(|&cap| cap != 0.0);
+    Ok(Extras { window, logit_cap, ..gemma2::common(metadata, config, 62)? })
+}

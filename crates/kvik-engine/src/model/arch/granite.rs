@@ -1,0 +1,53 @@
+//! Granite 3 and the dense ones of Granite 4: Llama with multipliers, and rotation or none at all.
+
+use super::metadata::{Key, Metadata};
+use super::{Architecture, LayerShape, Presence};
+use crate::model::{ConfigError, Extras, ModelConfig, Multipliers, RopeStyle};
+
+const EMBEDDING: Key = Key::new("embedding_scale", &["embedding_multiplier"]);
+const RESIDUAL: Key = Key::new("residual_scale", &["residual_multiplier"]);
+const ATTENTION: Key = Key::new("attention.scale", &["attention_multiplier"]);
+/// Logits are divided by it.
+const LOGITS: Key = Key::new("logit_scale", &["logits_scaling"]);
+/// Files in GGUF say by it that a model does not rotate.
+const ROTATED: Key = Key::gguf("rope.scaling.finetuned");
+const POSITIONS: Key = Key::hf(&["position_embedding_type"]);
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "granite",
+    hf_names: &["GraniteForCausalLM"],
+    hf_modules: &[],
+    gguf_rope: RopeStyle::Interleaved,
+    extras,
+    layer: |config, index| LayerShape {
+        qkv_bias: Presence::Optional,
+        output_bias: Presence::Optional,
+        ..LayerShape::plain(config, index)
+    },
+};
+
+/// The multipliers that all Granite models have. A factor of 0 stands for none, as in llama.cpp.
+pub(super) fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
+    let factor = |key| -> Result<Option<f32>, ConfigError> {
+        Ok(metadata.number(key)?.filter(|&factor| factor != 0.0))
+    };
+    let logits = metadata.needed_number(LOGITS)?;
+    if !(logits.is_finite() && logits > 0.0) {
+        return Err(ConfigError::new(&metadata.name(LOGITS), logits, "a positive number"));
+    }
+    Ok(Extras {
+        multipliers: Multipliers {
+            embedding: factor(EMBEDDING)?.unwrap_or(1.0),
+            residual: factor(RESIDUAL)?.unwrap_or(1.0),
+            logits: 1.0 / logits,
+        },
+        attention_scale: factor(ATTENTION)?,
+        unrotated: vec![!is_rotated(metadata)?; config.layers],
+        ..Extras::default()
+    })
+}
+
+fn is_rotated(metadata: &dyn Metadata) -> Result<bool, ConfigError> {
+    let without = metadata.texts(POSITIONS)?.is_some_and(|names| names == ["nope"]);
+    Ok(metadata.flag(ROTATED)?.unwrap_or(true) && !without)
+}

@@ -1,0 +1,58 @@
+//! Which layers see a window, as files say it.
+
+use super::metadata::{Key, Metadata};
+use crate::model::{ConfigError, ModelConfig, Window};
+
+const POSITIONS: Key = Key::new("attention.sliding_window", &["sliding_window"]);
+/// Which layers have a window, `[layers]`; or a number `n`: all but every `n`th.
+const PATTERN: Key = Key::new("attention.sliding_window_pattern", &["sliding_window_pattern"]);
+const LAYER_TYPES: Key = Key::hf(&["layer_types"]);
+/// The base of the rotation of layers with a window.
+pub(super) const THETA: Key = Key::new("rope.freq_base_swa", &["rope_local_base_freq"]);
+
+/// The windows of a file; `None` where it names none. Where it does not say which layers have one, all but every
+/// `interval`th do. They rotate as the others do, but for a base of their own if the file has one.
+pub(super) fn read(
+    metadata: &dyn Metadata,
+    config: &ModelConfig,
+    interval: usize,
+) -> Result<Option<Window>, ConfigError> {
+    read_or(metadata, config, interval, None)
+}
+
+/// The same, with the positions that a row sees where the file does not say it.
+pub(super) fn read_or(
+    metadata: &dyn Metadata,
+    config: &ModelConfig,
+    interval: usize,
+    positions: Option<usize>,
+) -> Result<Option<Window>, ConfigError> {
+    let positions = metadata.count(POSITIONS)?.or(positions).filter(|&positions| positions > 0);
+    let Some(positions) = positions else { return Ok(None) };
+    let mut rope = config.rope.clone();
+    rope.theta = metadata.number(THETA)?.unwrap_or(rope.theta);
+    let layers = layers(metadata, config.layers, interval)?;
+    Ok(Some(Window { positions, chunked: false, layers, rope }))
+}
+
+fn layers(metadata: &dyn Metadata, layers: usize, interval: usize) -> Result<Vec<bool>, ConfigError> {
+    let listed = match metadata.texts(LAYER_TYPES)? {
+        Some(types) => Some((LAYER_TYPES, types.iter().map(|name| name == "sliding_attention").collect())),
+        None => metadata.flags(PATTERN)?.map(|windowed| (PATTERN, windowed)),
+    };
+    match listed {
+        // Files may name further layers, which predict tokens beyond the next one.
+        Some((key, windowed)) if windowed.len() < layers => {
+            let expected = format!("a value for each of {layers} layers");
+            Err(ConfigError::new(&metadata.name(key), format!("{} values", windowed.len()), expected))
+        }
+        Some((_, mut windowed)) => {
+            windowed.truncate(layers);
+            Ok(windowed)
+        }
+        None => {
+            let interval = metadata.count(PATTERN)?.unwrap_or(interval);
+            Ok((0..layers).map(|layer| interval == 0 || layer % interval < interval - 1).collect())
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Why the shape of a model is refused, whatever kind of file it comes from.
+
+use super::Arch;
+use crate::files::gguf::GgufError;
+
+/// Why the shape of a model was refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// An architecture that kvik does not run.
+    #[error("architecture {found:?} is not supported; kvik runs {known}")]
+    UnknownArch {
+        /// The name in the file.
+        found: String,
+        /// The supported ones.
+        known: String,
+    },
+    /// A value outside its range, or one that contradicts another.
+    #[error("the model's {field} is {found}, and {expected} is needed")]
+    BadField {
+        /// The value's name.
+        field: String,
+        /// The value found.
+        found: String,
+        /// The expected value.
+        expected: String,
+    },
+    /// The metadata cannot be read.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+}
+
+impl ConfigError {
+    /// Refuses `found`; `name` is what the kind of file calls an architecture.
+    pub(crate) fn unknown_arch(found: &str, name: fn(Arch) -> &'static str) -> ConfigError {
+        let known: Vec<&str> = Arch::ALL.iter().copied().map(name).collect();
+        ConfigError::UnknownArch { found: found.into(), known: known.join(", ") }
+    }
+
+    pub(crate) fn new(field: &str, found: impl ToString, expected: impl Into<String>) -> ConfigError {
+        ConfigError::BadField { field: field.into(), found: found.to_string(), expected: expected.into() }
+    }
+}
