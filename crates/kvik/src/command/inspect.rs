@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use clap::Args;
-use kvik_engine::model::{ModelRunner, RopeScaling};
+use kvik_engine::model::{ModelConfig, ModelRunner, RopeScaling};
 use kvik_engine::{files::TensorView, load::LoadedModel};
 use kvik_kernels::KvFormat;
 use serde_json::json;
@@ -71,6 +71,8 @@ fn facts(loaded: &LoadedModel) -> Vec<(&'static str, String)> {
             "heads",
             format!("{} of {}, {} for keys and values", config.heads, config.head_dim, config.kv_heads),
         ),
+        ("windows", windows(config)),
+        ("experts", experts(config)),
         ("context", format!("{} tokens", config.context)),
         ("rope", format!("base {}, {} dimensions, {}", config.rope.theta, config.rope.dims, scaling(loaded))),
         ("kv", format!("{} a token in f16", ByteSize(per_token as u64))),
@@ -109,6 +111,20 @@ fn types(loaded: &LoadedModel) -> String {
     counts.iter().map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>().join(", ")
 }
 
+fn windows(config: &ModelConfig) -> String {
+    config.extras.window.as_ref().map_or("none".to_owned(), |window| {
+        let layers = window.layers.iter().filter(|windowed| **windowed).count();
+        format!("{} tokens in {layers} of {} layers", window.positions, config.layers)
+    })
+}
+
+fn experts(config: &ModelConfig) -> String {
+    config.extras.experts.map_or("none".to_owned(), |experts| {
+        let shared = if experts.shared_d_ff > 0 { ", beside a shared one" } else { "" };
+        format!("{} of {} for a token, of width {}{shared}", experts.used, experts.count, experts.d_ff)
+    })
+}
+
 fn scaling(loaded: &LoadedModel) -> String {
     let divisors =
         if loaded.tensors.get("rope_freqs.weight").is_some() { ", divisors in the file" } else { "" };
@@ -117,6 +133,9 @@ fn scaling(loaded: &LoadedModel) -> String {
         RopeScaling::Linear { factor } => format!("stretched {factor} times"),
         RopeScaling::Llama3 { factor, .. } => format!("low frequencies stretched {factor} times (Llama 3)"),
         RopeScaling::Yarn { factor, .. } => format!("stretched {factor} times by YaRN"),
+        RopeScaling::Long { original_context, .. } => {
+            format!("stretched pair by pair, otherwise beyond {original_context} tokens (LongRoPE)")
+        }
     };
     scaling + divisors
 }

@@ -285,7 +285,7 @@ fn row(cells: [&str; 6]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kvik_engine::model::{Arch, ModelConfig, RopeConfig, RopeScaling, RopeStyle};
+    use kvik_engine::model::{Arch, Extras, ModelConfig, RopeConfig, RopeScaling, RopeStyle};
 
     /// Layers, heads, KV heads, head dimension.
     fn config(layers: usize, heads: usize, kv_heads: usize, head_dim: usize) -> ModelConfig {
@@ -307,6 +307,7 @@ mod tests {
                 style: RopeStyle::Interleaved,
                 scaling: RopeScaling::None,
             },
+            extras: Extras::default(),
         }
     }
 

@@ -6,13 +6,14 @@ use anyhow::{Context, bail};
 use clap::{Args, builder::TypedValueParser, value_parser};
 use kvik_cache::{
     BLOCK_POSITIONS, CacheConfig,
-    retain::{HeadImportance, Retention},
+    retain::{HeadImportance, Retention, RetentionError},
 };
 use kvik_engine::api::{EventSink, Probe, Request, RequestError};
 use kvik_engine::engine::{Attached, Engine, EngineConfig};
 use kvik_engine::model::{Model, ModelRunner};
 use kvik_engine::pulse::Life;
 use kvik_engine::stats::{DraftSource, DraftSources, EngineStats};
+use kvik_kernels::KvKind;
 
 use super::{
     budget::KvBudget,
@@ -162,12 +163,14 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
     let budget = KvBudget { blocks, block_bytes, draft_bytes, kv: layout.format_name(), threads };
     let draft_name = draft.as_ref().map(|draft| draft.name().to_owned());
     let kv_heads: Vec<usize> = layout.layers().iter().map(|layer| layer.kv_heads).collect();
+    let windows = layout.layers().iter().any(|layer| layer.kind != KvKind::Full);
     let repeat = repeat_prompt(&tokenizer, template.as_ref());
     let KeptMeasurements { losses, calibration } = KeptMeasurements::of(&model.digest(), &kv_heads);
     let retaining = Retaining::new(&cache.retain, losses, &budget.kv)?;
     let context = context(cache.context, model.config().context, &budget, retaining.usual().is_some())?;
     let card = card(args, &model, context, capacity);
-    let config = EngineConfig { kv_heads, repeat, calibration, ..engine_config(&card, &budget, capacity) };
+    let config =
+        EngineConfig { kv_heads, windows, repeat, calibration, ..engine_config(&card, &budget, capacity) };
     let config = match &draft {
         Some(_) => EngineConfig { draft_rows_max: DRAFT_ROWS, ..config },
         None => config,
@@ -235,6 +238,9 @@ impl KeptMeasurements {
 
 /// Refuses a retention that the model cannot have, before any request meets it.
 fn check_heads(retention: &Retention, config: &EngineConfig) -> anyhow::Result<()> {
+    if config.windows {
+        return Err(RetentionError::Windows.into());
+    }
     retention.check(&config.kv_heads)?;
     Ok(retention.check_heads(&config.kv_heads, config.calibration.as_ref())?)
 }
@@ -250,7 +256,7 @@ fn card(args: &ModelArgs, model: &Model, context: usize, capacity: Capacity) -> 
         parallel: capacity.parallel,
         bytes: model.weight_bytes() as u64,
         loaded: unix_seconds(),
-        digest: model.digest(),
+        digest: model.digest_within(context),
     }
 }
 
@@ -269,6 +275,7 @@ fn engine_config(card: &ModelCard, budget: &KvBudget, capacity: Capacity) -> Eng
         kv_format: budget.kv.clone(),
         repeat: Default::default(),
         kv_heads: Vec::new(),
+        windows: false,
         calibration: None,
     }
 }
