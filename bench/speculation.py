@@ -176,7 +176,8 @@ def compare(servers, kind, args):
     cells = (f"{medians[column]:15.1f}{per_step[column]:7.2f}" for column in servers)
     print(f"{kind:18}" + "".join(cells), flush=True)
     if args.reading:
-        cells = (f"{statistics.median(reads[column]):22.2f}" for column in servers)
+        # None where answers ended before the first prompt did.
+        cells = (f"{statistics.median(reads[column]):22.2f}" if reads[column] else f"{'-':>22}" for column in servers)
         print(f"{'  s for a prompt':18}" + "".join(cells), flush=True)
 
 
