@@ -37,6 +37,8 @@ class Shape:
     shared_gate: bool = False
     dense_layers: int = 0
     experts_interval: int = 1
+    rope_dims: int = 0  # of each head; 0 is all
+    beyond: int = 0  # layers behind the last that predict tokens beyond the next one
     keys: dict = dataclasses.field(default_factory=dict)  # further metadata, without the architecture's prefix
 
 
@@ -82,6 +84,9 @@ ARCHITECTURES = [
     Shape("qwen3moe", "qwen3moe", qk_norm="head", experts=8, experts_used=3, seed=27),
     Shape("granitemoe", "granitemoe", experts=6, experts_d_ff=56, shared_d_ff=40, seed=28, keys={"logit_scale": 1.5}),
     Shape("olmoe", "olmoe", d_model=64, kv_heads=4, qk_norm="all", experts=6, experts_d_ff=56, seed=29),
+    Shape("glm4", "glm4", norms="around", fused=("ffn",), qkv_bias=True, rope_dims=8, seed=32),
+    Shape("deepseek", "deepseek", d_model=64, layers=3, experts=6, shared_d_ff=48, dense_layers=1, seed=33,
+          keys={"expert_shared_count": 2}),
     Shape(
         "glm4moe", "glm4moe", ffn_norm="post_attention_norm", qkv_bias=True, qk_norm="head", layers=3, experts=6,
         shared_d_ff=24, selection_bias=True, dense_layers=1, seed=30,
@@ -129,7 +134,9 @@ def write_config(w, s):
     # llama.cpp looks for special tokens in the vocabulary of a model that is called Phi-3.
     w.add_name(f"random-{s.name.replace('phi3', 'phi')}")
     w.add_file_type(0)
-    w.add_block_count(s.layers)
+    w.add_block_count(s.layers + s.beyond)
+    if s.beyond:
+        w.add_nextn_predict_layers(s.beyond)
     w.add_context_length(CONTEXT)
     w.add_embedding_length(s.d_model)
     w.add_feed_forward_length(s.d_ff)
@@ -137,7 +144,7 @@ def write_config(w, s):
     w.add_head_count_kv(s.kv_heads)
     w.add_key_length(s.head_dim)
     w.add_value_length(s.head_dim)
-    w.add_rope_dimension_count(s.head_dim)
+    w.add_rope_dimension_count(s.rope_dims or s.head_dim)
     w.add_rope_freq_base(s.theta)
     w.add_layer_norm_rms_eps(1e-5)
     w.add_vocab_size(len(TOKENS))

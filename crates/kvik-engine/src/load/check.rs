@@ -37,6 +37,8 @@ fn check_extras(config: &ModelConfig) -> Result<(), ConfigError> {
         // What experts come to is checked where they are loaded.
         experts: _,
         norm_offset,
+        // Fewer than the layers of the file.
+        layers_beyond: _,
         unrotated,
     } = &config.extras;
     real("norm offset", *norm_offset, 0.0, 1.0)?;

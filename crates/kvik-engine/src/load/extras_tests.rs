@@ -241,3 +241,18 @@ fn long_rope_has_an_identity_for_each_range_of_contexts() {
     let plain = open("arch-phi3.gguf");
     assert_eq!(plain.digest_within(1), plain.digest());
 }
+
+#[test]
+fn layers_that_predict_beyond_the_next_token_are_not_computed() {
+    let file = |beyond: u32| {
+        gguf("glm4moe", |keys| {
+            keys.count("expert_count", 4).count("expert_used_count", 2).count("nextn_predict_layers", beyond);
+        })
+    };
+    let config = file(1).unwrap();
+    assert_eq!((config.layers, config.extras.layers_beyond), (3, 1));
+    for beyond in [4, 5, u32::MAX] {
+        let error = file(beyond).unwrap_err();
+        assert!(error.contains("glm4moe.nextn_predict_layers"), "{error}");
+    }
+}

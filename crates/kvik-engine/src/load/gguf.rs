@@ -22,7 +22,7 @@ pub fn model_config(file: &Gguf) -> Result<ModelConfig, ConfigError> {
     let mut config = ModelConfig {
         arch,
         name: file.text("general.name")?.unwrap_or(arch.name()).to_owned(),
-        layers: keys.count("block_count")?,
+        layers: layers(&keys)?,
         d_model,
         d_ff: keys.count("feed_forward_length")?,
         heads,
@@ -37,6 +37,7 @@ pub fn model_config(file: &Gguf) -> Result<ModelConfig, ConfigError> {
         extras: Extras::default(),
     };
     config.extras = arch.extras(&keys, &config)?;
+    config.extras.layers_beyond = keys.optional_count(BEYOND)?.unwrap_or(0);
     let value_dim = keys.optional_count("attention.value_length")?.unwrap_or(head_dim);
     if value_dim != head_dim {
         return Err(ConfigError::new("value_length", value_dim, format!("the key length, {head_dim}")));
@@ -44,6 +45,18 @@ pub fn model_config(file: &Gguf) -> Result<ModelConfig, ConfigError> {
     check_config(&config)?;
     Ok(config)
 }
+
+/// Layers that are computed. Behind them files may have some that predict tokens beyond the next one.
+fn layers(keys: &Keys<'_>) -> Result<usize, ConfigError> {
+    let (all, beyond) = (keys.count("block_count")?, keys.optional_count(BEYOND)?.unwrap_or(0));
+    let expected = || format!("fewer than the {all} layers");
+    all.checked_sub(beyond)
+        .filter(|&layers| layers > 0 || all == 0)
+        .ok_or_else(|| ConfigError::new(&keys.key(BEYOND), beyond, expected()))
+}
+
+/// How many layers predict tokens beyond the next one.
+const BEYOND: &str = "nextn_predict_layers";
 
 fn check_not_split(file: &Gguf) -> Result<(), GgufError> {
     let parts = file.integer("split.count")?.unwrap_or(0);

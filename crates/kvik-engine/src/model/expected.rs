@@ -149,7 +149,10 @@ fn refuse_unused(
     tensors: &TensorSource,
     used: &BTreeSet<String>,
 ) -> Result<(), ModelError> {
-    let unused: Vec<&str> = tensors.names().filter(|name| !used.contains(*name)).collect();
+    let beyond = config.layers..config.layers.saturating_add(config.extras.layers_beyond);
+    let is_beyond = |name: &str| layer_of(name).is_some_and(|layer| beyond.contains(&layer));
+    let unused: Vec<&str> =
+        tensors.names().filter(|name| !used.contains(*name) && !is_beyond(name)).collect();
     if unused.is_empty() {
         return Ok(());
     }
@@ -161,10 +164,14 @@ fn refuse_unused(
     })
 }
 
+/// The layer of a tensor, by its name.
+fn layer_of(name: &str) -> Option<usize> {
+    name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
+}
+
 /// Why no computation reads a tensor.
 fn why_unused(config: &ModelConfig, name: &str) -> String {
-    let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
-    match layer {
+    match layer_of(name) {
         Some(layer) if layer >= config.layers => format!("the configuration has {} layers", config.layers),
         _ if name.ends_with(".bias") => "kvik adds no bias there".to_owned(),
         _ => "not a part of this architecture".to_owned(),

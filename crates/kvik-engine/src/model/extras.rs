@@ -23,6 +23,9 @@ pub struct Extras {
     pub experts: Option<ExpertsConfig>,
     /// Added to the weights of all norms when they are read: 1 where a file stores what they have beside 1.
     pub norm_offset: f32,
+    /// Layers behind the last that predict tokens beyond the next one: they are not computed, and their tensors not
+    /// read.
+    pub layers_beyond: usize,
     /// Layers whose queries and keys are not rotated, `[layers]`; or empty where all are.
     pub unrotated: Vec<bool>,
 }

@@ -1,9 +1,11 @@
 //! What sets the architectures apart. A new one is a file here with its [`Architecture`] and a line in
 //! `architectures!`; a layer that computes something new is a variant of what [`LayerShape`] is made of.
 
+mod deepseek;
 mod experts;
 mod gemma2;
 mod gemma3;
+mod glm4;
 mod glm4moe;
 mod gpt_oss;
 mod granite;
@@ -84,6 +86,10 @@ architectures! {
     OlMoe = olmoe,
     /// Llama 4: chunks, layers that do not rotate, experts.
     Llama4 = llama4,
+    /// GLM-4: norms around the halves of a layer, fused projections.
+    Glm4 = glm4,
+    /// DeepSeek-MoE: experts beside a shared one.
+    DeepSeek = deepseek,
     /// GLM-4.5: experts beside a shared one.
     Glm4Moe = glm4moe,
 }
