@@ -4,41 +4,57 @@ use kvik_cache::Token;
 use rustc_hash::FxHashMap;
 
 use super::byte_level::ByteLevel;
+use super::pre_tokenizer::PreTokenizer;
 use super::sentence_piece::{SentencePiece, SpacePrefix};
-use super::split::Splitter;
+use super::special::Strip;
 use super::vocab::{Kind, Spelling, Vocab};
 use super::{BoundaryTokens, FillTokens, Pieces, Tokenizer, TokenizerError};
 use crate::files::gguf::{Gguf, GgufError};
 
 const MODEL: &str = "tokenizer.ggml.model";
 const TOKENS: &str = "tokenizer.ggml.tokens";
+const MERGES: &str = "tokenizer.ggml.merges";
 
 impl Tokenizer {
     /// Builds the tokenizer that a GGUF file describes.
     pub fn from_gguf(file: &Gguf) -> Result<Tokenizer, TokenizerError> {
         match file.text(MODEL)?.ok_or_else(|| missing(MODEL))? {
             "gpt2" => byte_level(file),
+            "gemma4" => sentence_piece_of_merges(file),
             "llama" => sentence_piece(file),
-            other => Err(TokenizerError::UnknownModel { found: other.into(), known: "gpt2, llama" }),
+            other => Err(TokenizerError::UnknownModel { found: other.into(), known: "gpt2, gemma4, llama" }),
         }
     }
 }
 
 fn byte_level(file: &Gguf) -> Result<Tokenizer, TokenizerError> {
-    const MERGES: &str = "tokenizer.ggml.merges";
     let vocab = vocab(file, Spelling::ByteLevel)?;
+    let pre = PreTokenizer::named(file.text("tokenizer.ggml.pre")?.unwrap_or("default"))?;
     let merges = file.strings(MERGES)?.ok_or_else(|| missing(MERGES))?;
-    // The first character of a part can be a space itself.
-    let pairs = merges.iter().filter_map(|merge| {
+    let pieces = ByteLevel::new(&vocab, pairs(&merges), pre.splitter()?, pre.ignore_merges)?;
+    let ends = boundary_tokens(file, &vocab, pre.add_bos)?;
+    Tokenizer::assemble(vocab, Pieces::ByteLevel(Box::new(pieces)), ends, &FxHashMap::default(), false)
+}
+
+/// The two parts of every merge. The first character of a part can be a space itself.
+fn pairs<'m>(merges: &'m [&str]) -> impl Iterator<Item = (&'m str, &'m str)> {
+    merges.iter().filter_map(|merge| {
         let second = merge.char_indices().nth(1)?.0;
         let space = second + merge[second..].find(' ')?;
         Some((&merge[..space], &merge[space + 1..]))
-    });
-    let pre = file.text("tokenizer.ggml.pre")?.unwrap_or("default");
-    let llama3 = matches!(pre, "llama-bpe" | "llama3" | "llama-v3");
-    let pieces = ByteLevel::new(&vocab, pairs, Splitter::named(pre)?, llama3)?;
-    let ends = boundary_tokens(file, &vocab, llama3)?;
-    Tokenizer::assemble(vocab, Pieces::ByteLevel(Box::new(pieces)), ends, &FxHashMap::default(), false)
+    })
+}
+
+/// Gemma 4: SentencePiece whose merges are listed. Its texts always begin with the begin-of-text token, because
+/// early files say wrongly that they do not.
+fn sentence_piece_of_merges(file: &Gguf) -> Result<Tokenizer, TokenizerError> {
+    let vocab = vocab(file, Spelling::SentencePiece)?;
+    let merges = file.strings(MERGES)?.ok_or_else(|| missing(MERGES))?;
+    let pieces = SentencePiece::from_merges(&vocab, pairs(&merges), None, SpacePrefix::Never)?;
+    let pieces = pieces.by_lines(&vocab);
+    let mut ends = boundary_tokens(file, &vocab, true)?;
+    ends.prefix = ends.bos.into_iter().collect();
+    Tokenizer::assemble(vocab, Pieces::SentencePiece(Box::new(pieces)), ends, &FxHashMap::default(), false)
 }
 
 fn sentence_piece(file: &Gguf) -> Result<Tokenizer, TokenizerError> {
@@ -53,7 +69,21 @@ fn sentence_piece(file: &Gguf) -> Result<Tokenizer, TokenizerError> {
     };
     let pieces = SentencePiece::from_scores(&vocab, &scores[..vocab.len()], unknown, prefix);
     let ends = boundary_tokens(file, &vocab, true)?;
-    Tokenizer::assemble(vocab, Pieces::SentencePiece(Box::new(pieces)), ends, &FxHashMap::default(), false)
+    let strips = strips(file, &vocab)?;
+    Tokenizer::assemble(vocab, Pieces::SentencePiece(Box::new(pieces)), ends, &strips, false)
+}
+
+/// Special tokens that strip the white space after them: those of Phi-3, whose files do not say so, by the
+/// model's name.
+fn strips(file: &Gguf, vocab: &Vocab) -> Result<FxHashMap<Token, Strip>, GgufError> {
+    let name = file.text("general.name")?.unwrap_or_default().to_ascii_lowercase();
+    if !name.contains("phi-3") && !name.contains("phi3") {
+        return Ok(FxHashMap::default());
+    }
+    let keeps = ["<unk>", "<s>", "<|endoftext|>"].map(|text| vocab.id(text));
+    let special = vocab.of_kinds(&[Kind::Control, Kind::UserDefined, Kind::Unknown]);
+    let stripping = special.into_iter().filter(|&id| !keeps.contains(&Some(id)));
+    Ok(stripping.map(|id| (id, Strip { left: false, right: true })).collect())
 }
 
 fn vocab(file: &Gguf, spelling: Spelling) -> Result<Vocab, TokenizerError> {

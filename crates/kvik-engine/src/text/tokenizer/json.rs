@@ -10,9 +10,10 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::byte_level::ByteLevel;
+use super::pre_tokenizer::GPT2;
 use super::sentence_piece::{SentencePiece, SpacePrefix};
 use super::special::Strip;
-use super::split::{GPT2, Splitter};
+use super::split::Splitter;
 use super::vocab::{Kind, Spelling, Vocab};
 use super::{BoundaryTokens, FillTokens, Pieces, Tokenizer, TokenizerError};
 use crate::files::hf::TokenizerHints;
@@ -174,6 +175,8 @@ impl Pipeline {
 
     fn pre_tokenizer(&mut self, step: &Value, replaces_spaces: &mut bool) -> Result<(), TokenizerError> {
         match kind(step) {
+            // Gemma's files cut at spaces, of which none are left.
+            "Split" if *replaces_spaces && step["pattern"]["String"] == " " => {}
             "Split" => self.patterns.push(split_pattern(step)?),
             "Digits" => {
                 let single = step["individual_digits"] == true;

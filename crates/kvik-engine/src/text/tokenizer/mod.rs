@@ -8,6 +8,7 @@ mod fill;
 mod gguf;
 mod json;
 mod merge;
+mod pre_tokenizer;
 mod sentence_piece;
 mod special;
 mod split;
@@ -86,6 +87,8 @@ impl Tokenizer {
         let specials = Specials::new(&vocab, strips)?;
         let named = END_OF_GENERATION.iter().filter_map(|text| vocab.id(text));
         let mut eog: Vec<Token> = named.chain(ends.eos).chain(ends.more_eog.iter().copied()).collect();
+        let ends_part = part_end(&vocab);
+        eog.retain(|&token| Some(token) != ends_part);
         eog.sort_unstable();
         eog.dedup();
         let cache = Mutex::new(TokenCache::new(CACHE_BYTES));
@@ -235,6 +238,14 @@ impl Tokenizer {
     }
 }
 
+/// The token that ends a part of an answer and not the answer: `<|end|>` in vocabularies that have further tokens
+/// for the ends of answers and calls (gpt-oss, Solar Open).
+fn part_end(vocab: &Vocab) -> Option<Token> {
+    let has = |text| vocab.id(text).is_some();
+    let call = has("<|call|>") || has("<|calls|>");
+    vocab.id("<|end|>").filter(|_| call && (has("<|return|>") || has("<|flush|>")))
+}
+
 /// The text in Unicode's composed form. ASCII is composed already.
 ///
 /// The normaliser of the `tokenizers` crate does the same with the same tables, but stores 32 bytes for
@@ -321,3 +332,5 @@ pub enum TokenizerError {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod vectors;

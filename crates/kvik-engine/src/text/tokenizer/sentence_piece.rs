@@ -29,6 +29,8 @@ pub(super) struct SentencePiece {
     /// No token has a space after another character: no merge crosses that boundary, so text can be
     /// cut there without changing the result.
     cut_at_spaces: bool,
+    /// Tokens of newlines only, by their number, if text is cut around runs of newlines.
+    newlines: Option<FxHashMap<usize, Token>>,
 }
 
 /// When a space is added before a stretch of plain text.
@@ -73,12 +75,37 @@ impl SentencePiece {
             unknown,
             prefix,
             cut_at_spaces: tokens().all(|(_, text)| !has_space_inside(text)),
+            newlines: None,
         }
+    }
+
+    /// No merge crosses the boundary of a line, and a run of newlines that is a token stays whole (Gemma 4).
+    pub(super) fn by_lines(mut self, vocab: &Vocab) -> SentencePiece {
+        let tokens = (0..vocab.len() as Token).filter_map(|id| Some((vocab.text(id)?, id)));
+        let newlines = tokens.filter(|(text, _)| text.bytes().all(|byte| byte == b'\n'));
+        self.newlines = Some(newlines.map(|(text, id)| (text.len(), id)).collect());
+        self
     }
 
     /// Appends the tokens of `text`, which contains no special tokens; `first` if it is at the beginning of
     /// the whole text.
     pub(super) fn encode(&self, text: &str, first: bool, out: &mut Vec<Token>) {
+        let Some(newlines) = &self.newlines else { return self.encode_run(text, first, out) };
+        let mut rest = text;
+        while !rest.is_empty() {
+            let is_newlines = rest.starts_with('\n');
+            let end = rest.find(|c| (c == '\n') != is_newlines).unwrap_or(rest.len());
+            let (run, after) = rest.split_at(end);
+            match newlines.get(&end).filter(|_| is_newlines) {
+                Some(&token) => out.push(token),
+                None => self.encode_run(run, first, out),
+            }
+            rest = after;
+        }
+    }
+
+    /// Appends the tokens of `text`, merged as one.
+    fn encode_run(&self, text: &str, first: bool, out: &mut Vec<Token>) {
         let mut merger = Merger::default();
         let mut symbols = Vec::new();
         let mut last = None;

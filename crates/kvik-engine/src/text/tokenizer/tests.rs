@@ -1,6 +1,7 @@
 use kvik_testing::{outside_data, tiny_file, tiny_model};
 use proptest::prelude::*;
 
+use super::vectors::{Case, cases};
 use super::*;
 use crate::files::bytes::FileBytes;
 use crate::files::gguf::Gguf;
@@ -16,19 +17,10 @@ fn tiny_json() -> (Tokenizer, tokenizers::Tokenizer) {
     (ours, tokenizers::Tokenizer::from_bytes(&bytes).unwrap())
 }
 
-type Case = (String, Vec<Token>);
-
 /// Test cases and their ids, as published by llama.cpp.
 fn vectors(name: &str) -> Option<(Tokenizer, Vec<Case>)> {
-    let base = outside_data()?.join("tokenizers");
-    let file = Gguf::open(&base.join(format!("ggml-vocab-{name}.gguf"))).unwrap();
-    let read = |ext| std::fs::read_to_string(base.join(format!("ggml-vocab-{name}.gguf.{ext}"))).unwrap();
-    let (inputs, outputs) = (read("inp"), read("out"));
-    let inputs = inputs.split("\n__ggml_vocab_test__\n");
-    let ids = |line: &str| line.split_whitespace().map(|id| id.parse().unwrap()).collect();
-    let cases: Vec<_> = inputs.map(str::to_owned).zip(outputs.lines().map(ids)).collect();
-    assert_eq!(cases.len(), outputs.lines().count());
-    Some((Tokenizer::from_gguf(&file).unwrap(), cases))
+    let path = outside_data()?.join(format!("tokenizers/ggml-vocab-{name}.gguf"));
+    Some((Tokenizer::from_gguf(&Gguf::open(&path).unwrap()).unwrap(), cases(&path)))
 }
 
 fn check_vectors(name: &str) {
@@ -281,8 +273,10 @@ fn sentence_piece_from_json_equals_the_library() {
         format!(r#"{{"type":"Sequence","normalizers":[{{"type":"Prepend","prepend":"▁"}},{replace}]}}"#);
     let first = r#"{"type":"Metaspace","replacement":"▁","prepend_scheme":"first","split":false}"#;
     let always = r#"{"type":"Metaspace","replacement":"▁","prepend_scheme":"always","split":false}"#;
+    // Gemma's files: after the normalizer there is no space to split at.
+    let split = r#"{"type":"Split","pattern":{"String":" "},"behavior":"MergedWithPrevious","invert":false}"#;
     for (normalizer, pre_tokenizer) in
-        [(&*prepend, "null"), (replace, "null"), ("null", first), ("null", always)]
+        [(&*prepend, "null"), (replace, "null"), (replace, split), ("null", first), ("null", always)]
     {
         let json = sentence_piece_json(&file, normalizer, pre_tokenizer);
         let ours = Tokenizer::from_json(&json, &TokenizerHints::default()).unwrap();
@@ -333,6 +327,55 @@ fn errors_name_unsupported_pipelines() {
     check(&|json| json["added_tokens"][0]["single_word"] = true.into(), "single words");
     check(&|json| json["model"]["merges"] = 3.into(), "cannot be read");
     assert!(Tokenizer::from_json(b"{", &TokenizerHints::default()).is_err());
+}
+
+/// A file of SentencePiece tokens, of the given kinds.
+fn of_tokens(model: &str, name: &str, tokens: &[(&str, i32)], merges: &[&str]) -> Tokenizer {
+    let mut writer = crate::files::gguf::write::GgufWriter::new();
+    let texts: Vec<String> = tokens.iter().map(|(text, _)| (*text).to_owned()).collect();
+    let merges: Vec<String> = merges.iter().map(|&merge| merge.to_owned()).collect();
+    writer
+        .text("general.name", name)
+        .text("tokenizer.ggml.model", model)
+        .texts("tokenizer.ggml.tokens", &texts)
+        .texts("tokenizer.ggml.merges", &merges)
+        .f32s("tokenizer.ggml.scores", &vec![0.0; tokens.len()])
+        .i32s("tokenizer.ggml.token_type", &tokens.iter().map(|(_, kind)| *kind).collect::<Vec<_>>());
+    Tokenizer::from_gguf(&Gguf::from_bytes(FileBytes::Owned(writer.to_bytes())).unwrap()).unwrap()
+}
+
+#[test]
+fn sentence_piece_with_merges_cuts_around_newlines() {
+    let tokens =
+        [("\n", 1), ("\n\n\n", 1), ("▁", 1), ("a", 1), ("a▁", 1), ("a\n", 1), ("<0xC3>", 6), ("<0xA9>", 6)];
+    let tokenizer = of_tokens("gemma4", "", &tokens, &["a ▁", "a \n", "\n \n"]);
+    let encode = |text: &str| tokenizer.encode(text, false, false);
+    // Neither a space in front of the text nor a merge across the end of a line.
+    assert_eq!(encode("a a\na"), [4, 3, 0, 3]);
+    // Three newlines are a token though no merge makes it; two are not one.
+    assert_eq!(encode("a\n\n\na\n\n"), [3, 1, 3, 0, 0]);
+    assert_eq!(encode("é"), [6, 7]);
+    assert_eq!(tokenizer.decode(&encode("a a\n\n\né")), "a a\n\n\né");
+}
+
+#[test]
+fn special_tokens_of_phi_3_strip_the_white_space_after_them() {
+    let tokens = [("<unk>", 2), ("<s>", 3), ("<|user|>", 3), ("▁", 1), ("a", 1), ("▁a", 1)];
+    let encode = |name: &str, text: &str| of_tokens("llama", name, &tokens, &[]).encode(text, false, true);
+    assert_eq!(encode("Phi-3 mini", "<|user|> a<s> a"), [2, 5, 1, 3, 5]);
+    assert_eq!(encode("other", "<|user|> a<s> a"), [2, 3, 5, 1, 3, 5]);
+}
+
+#[test]
+fn the_end_of_a_part_is_not_the_end_of_the_answer() {
+    let ends = |tokens: &[&str]| {
+        let tokens: Vec<(&str, i32)> = tokens.iter().map(|&text| (text, 3)).collect();
+        of_tokens("llama", "", &tokens, &[]).eog().to_vec()
+    };
+    assert_eq!(ends(&["<|end|>", "<|return|>", "<|call|>"]), [1, 2]);
+    assert_eq!(ends(&["<|end|>", "<|flush|>", "<|calls|>"]), [1, 2]);
+    assert_eq!(ends(&["<|end|>", "<|return|>", "a"]), [0, 1]);
+    assert_eq!(ends(&["<|end|>", "<|endoftext|>"]), [0, 1]);
 }
 
 /// A file with these tokens of one kind, SentencePiece without scores that matter.

@@ -153,12 +153,14 @@ fn mark_known_controls(ids: &FxHashMap<Box<str>, Token>, kinds: &mut [Kind]) {
 }
 
 /// Texts of tokens that end an answer, whatever the metadata says (the list of llama.cpp).
-pub(super) const END_OF_GENERATION: [&str; 23] = [
+pub(super) const END_OF_GENERATION: [&str; 28] = [
     "<|eot_id|>",
     "<|im_end|>",
     "<|end|>",
     "<|return|>",
     "<|call|>",
+    "<|flush|>",
+    "<|calls|>",
     "<end_of_turn>",
     "<|endoftext|>",
     "</s>",
@@ -170,7 +172,10 @@ pub(super) const END_OF_GENERATION: [&str; 23] = [
     "<|end_of_text|>",
     "<end_of_utterance>",
     "<eos>",
+    "<turn|>",
+    "<|tool_response>",
     "<｜end▁of▁sentence｜>",
+    "[e~[",
     "<|fim_pad|>",
     "<fim-pad>",
     "<|fim_repo|>",
