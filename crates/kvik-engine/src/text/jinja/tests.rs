@@ -29,6 +29,23 @@ fn rendering_equals_python() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
+/// Their programs use the language as model files do today.
+#[test]
+fn published_templates_are_in_the_language() {
+    let Some(directory) = std::env::var_os("KVIK_VOCABULARIES") else {
+        return kvik_testing::skip("KVIK_VOCABULARIES is not set");
+    };
+    let directory = std::path::Path::new(&directory).join("templates");
+    let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let templates: Vec<_> = entries.filter(|path| path.extension().is_some_and(|e| e == "jinja")).collect();
+    assert!(templates.len() > 60);
+    for path in templates {
+        if let Err(error) = Program::new(&std::fs::read_to_string(&path).unwrap()) {
+            panic!("{}, line {}: {}", path.display(), error.line, error.reason);
+        }
+    }
+}
+
 fn difference(case: &Json, values: &Json) -> Option<String> {
     let source = case["source"].as_str().unwrap();
     let found = written(source, values, &LIMITS);
