@@ -50,6 +50,9 @@ const DEEPSEEK_LLM_LETTERS: &str = concat!(
     r"]+"
 );
 
+/// White space is in none of the ranges for llama.cpp, wherever its code points are.
+const ASIAN: &str = r"[[一-龥ࠀ-一가-퟿]--\s]+";
+
 /// Names that say no more than where words end.
 const fn plain(names: &'static [&'static str], stages: &'static [&'static str]) -> PreTokenizer {
     PreTokenizer { names, stages, ignore_merges: false, add_bos: false }
@@ -132,13 +135,13 @@ static KNOWN: [PreTokenizer; 19] = [
         &[
             r"[\r\n]",
             DEEPSEEK_LLM_LETTERS,
-            r"\s?[!-/:-~！-／：-～‘-‟　-。]+",
+            r"\s?[[!-/:-~！-／：-～‘-‟　-。]--\s]+",
             r"\s+$",
-            r"[一-龥ࠀ-一가-퟿]+",
+            ASIAN,
             r"\p{N}+",
         ],
     ),
-    plain(&["deepseek-coder"], &[r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[一-龥ࠀ-一가-퟿]+", r"\p{N}"]),
+    plain(&["deepseek-coder"], &[r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", ASIAN, r"\p{N}"]),
     plain(
         &["deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"],
         &[r"\p{N}{1,3}", r"[一-龥぀-ゟ゠-ヿ]+", DEEPSEEK_V3],
@@ -211,6 +214,9 @@ mod tests {
         check("dbrx", "12345", &["123", "45"]);
         check("minicpm5", "a 1234567 b", &["a", " ", "123", "456", "7", " b"]);
         check("hunyuan-dense", "(abc 12345", &["(abc", " ", "123", "45"]);
+        check("deepseek-coder", "你\u{3000} 1", &["你", "\u{3000} ", "1"]);
+        check("deepseek-llm", "你\u{3000} 1", &["你", "\u{3000} ", "1"]);
+        check("deepseek-llm", "a\u{3000}。b", &["a", "\u{3000}", "。", "b"]);
         check("deepseek-llm", "Hi 你好 12", &["Hi", " ", "你好", " ", "12"]);
     }
 
