@@ -54,6 +54,11 @@ const MIDDLE: [&str; 8] = [
 const REPOSITORY: [&str; 5] = ["<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"];
 const FILE: [&str; 2] = ["<|file_sep|>", "<file_sep>"];
 
+/// All these names.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    PREFIX.into_iter().chain(SUFFIX).chain(MIDDLE).chain(REPOSITORY).chain(FILE)
+}
+
 impl FillTokens {
     /// These, and by their names those that are missing.
     pub(super) fn or_named(self, vocab: &Vocab) -> FillTokens {

@@ -28,7 +28,7 @@ use byte_level::ByteLevel;
 use sentence_piece::SentencePiece;
 use special::{Controls, Part, Specials, Strip};
 use token_cache::TokenCache;
-use vocab::{END_OF_GENERATION, Kind, Vocab};
+use vocab::{Kind, Vocab};
 
 pub use crate::files::hf::TokenizerHints;
 pub use fill::FillTokens;
@@ -85,8 +85,7 @@ impl Tokenizer {
         nfc: bool,
     ) -> Result<Tokenizer, TokenizerError> {
         let specials = Specials::new(&vocab, strips)?;
-        let named = END_OF_GENERATION.iter().filter_map(|text| vocab.id(text));
-        let mut eog: Vec<Token> = named.chain(ends.eos).chain(ends.more_eog.iter().copied()).collect();
+        let mut eog: Vec<Token> = vocab.ends().chain(ends.eos).chain(ends.more_eog.iter().copied()).collect();
         let ends_part = part_end(&vocab);
         eog.retain(|&token| Some(token) != ends_part);
         eog.sort_unstable();

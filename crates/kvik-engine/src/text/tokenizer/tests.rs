@@ -376,6 +376,19 @@ fn the_end_of_a_part_is_not_the_end_of_the_answer() {
     assert_eq!(ends(&["<|end|>", "<|flush|>", "<|calls|>"]), [1, 2]);
     assert_eq!(ends(&["<|end|>", "<|return|>", "a"]), [0, 1]);
     assert_eq!(ends(&["<|end|>", "<|endoftext|>"]), [0, 1]);
+    // Gemma 4 has tags of HTML.
+    assert_eq!(ends(&["</s>", "<|tool_response>"]), [1]);
+    assert_eq!(ends(&["</s>", "<reponame>"]), [0, 1]);
+}
+
+#[test]
+fn tokens_that_fill_in_the_middle_are_control_tokens_whatever_the_file_says() {
+    let tokens = [("<｜fim▁end｜>", 4), ("<think>", 4), ("<unk>", 2)];
+    let tokenizer = of_tokens("llama", "", &tokens, &[]);
+    assert_eq!([0, 1].map(|token| tokenizer.is_control(token)), [true, false]);
+    assert_eq!(tokenizer.encode("<｜fim▁end｜>", false, true), [0]);
+    assert_ne!(tokenizer.encode("<｜fim▁end｜>", false, false), [0]);
+    assert_eq!(tokenizer.encode("<think>", false, false), [1]);
 }
 
 /// A file with these tokens of one kind, SentencePiece without scores that matter.

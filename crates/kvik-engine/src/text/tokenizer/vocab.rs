@@ -3,7 +3,7 @@
 use kvik_cache::Token;
 use rustc_hash::FxHashMap;
 
-use super::TokenizerError;
+use super::{TokenizerError, fill};
 
 /// The type of a token, as numbered in GGUF's `tokenizer.ggml.token_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,6 +87,11 @@ impl Vocab {
         self.ids.get(text).copied()
     }
 
+    /// Tokens that end an answer by their texts, whatever the metadata says.
+    pub(super) fn ends(&self) -> impl Iterator<Item = Token> {
+        ends(&self.ids)
+    }
+
     /// Whether the token is a plain piece of text.
     pub(super) fn is_normal(&self, token: Token) -> bool {
         self.kind(token) == Some(Kind::Normal)
@@ -145,15 +150,29 @@ fn index(texts: &[Box<str>]) -> FxHashMap<Box<str>, Token> {
 
 /// Marks known control tokens whatever type the file gives them: converters often mark them as text.
 fn mark_known_controls(ids: &FxHashMap<Box<str>, Token>, kinds: &mut [Kind]) {
-    for text in END_OF_GENERATION {
-        if let Some(&id) = ids.get(text) {
-            kinds[id as usize] = Kind::Control;
-        }
+    let fill = fill::names().filter_map(|text| ids.get(text).copied());
+    for id in ends(ids).chain(fill) {
+        kinds[id as usize] = Kind::Control;
+    }
+    if let Some(id) = html_tag(ids) {
+        kinds[id as usize] = Kind::Normal;
     }
 }
 
+/// Tokens that end an answer by their texts.
+fn ends(ids: &FxHashMap<Box<str>, Token>) -> impl Iterator<Item = Token> {
+    let tag = html_tag(ids);
+    let named = END_OF_GENERATION.into_iter().filter_map(move |text| ids.get(text).copied());
+    named.filter(move |&id| Some(id) != tag)
+}
+
+/// `</s>` in a vocabulary of Gemma 4, which has tags of HTML, and other tokens for ends.
+fn html_tag(ids: &FxHashMap<Box<str>, Token>) -> Option<Token> {
+    ids.get("</s>").copied().filter(|_| ids.contains_key("<|tool_response>"))
+}
+
 /// Texts of tokens that end an answer, whatever the metadata says (the list of llama.cpp).
-pub(super) const END_OF_GENERATION: [&str; 28] = [
+const END_OF_GENERATION: [&str; 33] = [
     "<|eot_id|>",
     "<|im_end|>",
     "<|end|>",
@@ -182,6 +201,11 @@ pub(super) const END_OF_GENERATION: [&str; 28] = [
     "<|repo_name|>",
     "<|file_sep|>",
     "<fim_pad>",
+    "<PAD>",
+    "[PAD]",
+    "<fim-repo>",
+    "<REPO>",
+    "<reponame>",
 ];
 
 /// Appends the raw bytes of a token.
