@@ -258,11 +258,11 @@ fn shapes_at_the_limits_are_accepted_or_refused() {
         let error = logits(shape.file(&VALID, WeightType::F32), KvFormat::F16).unwrap_err();
         assert!(error.contains(word), "{error:?} does not contain {word:?}");
     };
-    for dim in [8, 10, 24, 30, 100, 254, 256] {
+    for dim in [8, 10, 24, 30, 100, 254, 256, 258, 512, 576] {
         computes(Shape { head_dim: dim, rope_dims: dim, ..VALID });
         computes(Shape { head_dim: dim, rope_dims: 2, ..VALID });
     }
-    for dim in [0, 2, 6, 9, 257, 258, 1024, 1026] {
+    for dim in [0, 2, 6, 9, 257, 577, 578, 1024, 1026] {
         refused(Shape { head_dim: dim, rope_dims: dim.min(8), ..VALID }, "head dimension");
     }
     computes(Shape { d_model: 1, d_ff: 1, heads: 1, kv_heads: 1, vocab: 1, context: 1, layers: 1, ..VALID });
