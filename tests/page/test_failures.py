@@ -53,12 +53,17 @@ def test_a_key_that_is_not_given_is_said(open_page, locked, watch):
     expect(page.get_by_text("No key", exact=True)).to_be_visible()
 
 
-def test_a_full_queue_gives_the_question_back(open_page, watch):
+def test_a_full_queue_gives_the_question_back(open_page, watch, tmp_path):
     watch.expect("429")
-    with serve("--parallel", "1", "--queue", "2") as server, concurrent.futures.ThreadPoolExecutor() as pool:
+    stall = tmp_path / "stall"
+    with (
+        serve("--parallel", "1", "--queue", "2", env={"KVIK_TEST_STALL": str(stall)}) as server,
+        concurrent.futures.ThreadPoolExecutor() as pool,
+    ):
         page = open_page(port=server.port)
         page.get_by_label("Your question").fill("Is there room?")
-        # One runs and two wait; the others are refused, so that the queue is full whatever the order.
+        # No step is taken, so the queue stays full however slow the browser is; which of these are refused is open.
+        stall.touch()
         busy = [pool.submit(server.open_stream, "/completion", LONG) for _ in range(12)]
         while sum(stream.done() and stream.result()[1].status == 429 for stream in busy) == 0:
             page.wait_for_timeout(20)
@@ -67,6 +72,7 @@ def test_a_full_queue_gives_the_question_back(open_page, watch):
         expect(note).to_contain_text("Too many requests wait at the server")
         expect(note).to_contain_text(re.compile(r"Send again in \d+ s\."))
         expect(page.get_by_label("Your question")).to_have_value("Is there room?")
+        stall.unlink()
         assert kept(server, open_id(page)) == []
         for stream in busy:
             connection, response = stream.result()
