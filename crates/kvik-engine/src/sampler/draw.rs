@@ -1,15 +1,14 @@
 //! Truncation (top-k, top-p, min-p), temperature, and the draw.
-//!
-//! What is drawn is defined by [`draw_in_order`]: sums in one order, and a draw that goes through them. [`draw_quickly`]
-//! finds the same token with sums in a quicker order, where it can be certain of it.
 
 use kvik_cache::Token;
 use kvik_kernels::vectorised;
 
-use super::quick::{Kept, PART};
+use super::nucleus;
 use super::select::{self, Candidate};
-use super::{broad, nucleus};
 use crate::api::Sampling;
+
+/// Weights of the whole vocabulary that are summed together.
+const PART: usize = 1024;
 
 /// Draws a token from `logits`, shape `[vocab]`, with `unit` in `[0, 1)`.
 pub(super) fn draw(
@@ -23,42 +22,6 @@ pub(super) fn draw(
     if !max.is_finite() {
         return select::likeliest(logits);
     }
-    draw_quickly(sampling, logits, max, unit, candidates)
-        .or_else(|| draw_in_order(sampling, logits, max, unit, weights, candidates))
-}
-
-/// What [`draw_in_order`] draws, where sums in another order say it for certain; `max` is finite. Of a few tokens it says
-/// nothing: their sums are short.
-pub(super) fn draw_quickly(
-    sampling: &Sampling,
-    logits: &[f32],
-    max: f32,
-    unit: f64,
-    room: &mut Vec<Candidate>,
-) -> Option<Token> {
-    if is_by_count(sampling, logits) {
-        return None;
-    }
-    let mut kept = match sampling.top_p {
-        p if p < 1.0 => broad::nucleus(logits, max, p, room)?,
-        _ => Kept::all(),
-    };
-    if sampling.min_p > 0.0 {
-        kept.raise(least(sampling, max));
-    }
-    kept.draw(logits, max, sampling.temperature, unit)
-}
-
-/// Draws a token: weights are summed, and passed until the draw is reached, in the order of their tokens; after top-p in
-/// that of [`nucleus`], after top-k from the largest down. `max` is finite.
-pub(super) fn draw_in_order(
-    sampling: &Sampling,
-    logits: &[f32],
-    max: f32,
-    unit: f64,
-    weights: &mut Vec<f32>,
-    candidates: &mut Vec<Candidate>,
-) -> Option<Token> {
     if truncate(sampling, logits, max, candidates) {
         Some(draw_candidate(candidates, max, sampling.temperature, unit, weights))
     } else {
@@ -69,10 +32,10 @@ pub(super) fn draw_in_order(
 /// Fills `candidates` with the tokens that top-k, top-p and min-p keep; `false` if they are all off.
 /// There is always at least one candidate, because `max` is finite.
 fn truncate(sampling: &Sampling, logits: &[f32], max: f32, candidates: &mut Vec<Candidate>) -> bool {
-    let by_count = is_by_count(sampling, logits);
+    let by_count = sampling.top_k > 0 && sampling.top_k < logits.len();
     let by_mass = sampling.top_p < 1.0;
     let by_ratio = sampling.min_p > 0.0;
-    let floor = least(sampling, max);
+    let floor = max + sampling.min_p.min(1.0).ln();
     if by_count {
         select::top(logits, sampling.top_k, candidates);
         if by_mass {
@@ -90,15 +53,6 @@ fn truncate(sampling: &Sampling, logits: &[f32], max: f32, candidates: &mut Vec<
         candidates.retain(|candidate| candidate.logit >= floor);
     }
     by_count || by_mass || by_ratio
-}
-
-fn is_by_count(sampling: &Sampling, logits: &[f32]) -> bool {
-    sampling.top_k > 0 && sampling.top_k < logits.len()
-}
-
-/// The least logit that min-p keeps.
-fn least(sampling: &Sampling, max: f32) -> f32 {
-    max + sampling.min_p.min(1.0).ln()
 }
 
 fn mass(candidates: &[Candidate], max: f32) -> f64 {

@@ -6,12 +6,10 @@
 //! preemption change it. Among equal logits the lowest token id wins.
 //! NaN counts as impossible. Never sorts the vocabulary.
 
-mod broad;
 mod draw;
 mod logprob;
 mod nucleus;
 mod penalty;
-mod quick;
 mod random;
 mod select;
 

@@ -12,26 +12,18 @@ pub(super) struct Candidate {
     pub(super) logit: f32,
 }
 
-/// Logits taken at once; the compiler turns the loops over a lane into SIMD.
-pub(super) const LANE: usize = 16;
-/// Weights that are summed in `f32` before they are summed in `f64`.
-const SUMMED: usize = 4096;
+/// Logits compared at once; the compiler turns the loops over a lane into SIMD.
+const LANE: usize = 16;
 
 /// The largest logit; negative infinity if there is none. Ignores NaN.
 pub(super) fn largest(logits: &[f32]) -> f32 {
+    let mut lane = [f32::NEG_INFINITY; LANE];
     let (chunks, rest) = logits.as_chunks::<LANE>();
-    let lane = vectorised(
-        #[inline(always)]
-        || {
-            let mut lane = [f32::NEG_INFINITY; LANE];
-            for chunk in chunks {
-                for (best, &logit) in lane.iter_mut().zip(chunk) {
-                    *best = if logit > *best { logit } else { *best };
-                }
-            }
-            lane
-        },
-    );
+    for chunk in chunks {
+        for (best, &logit) in lane.iter_mut().zip(chunk) {
+            *best = if logit > *best { logit } else { *best };
+        }
+    }
     lane.iter().chain(rest).fold(f32::NEG_INFINITY, |best, &x| if x > best { x } else { best })
 }
 
@@ -160,33 +152,13 @@ pub(super) fn weigh(
 
 /// Sum of `exp(logit - max)` over `logits`, shape `[vocab]`.
 pub(super) fn exp_sum(logits: &[f32], max: f32) -> f64 {
-    exp_sum_with(
-        logits,
-        max,
-        #[inline(always)]
-        |_, _, _| (),
-    )
-}
-
-/// [`exp_sum`], which shows every whole lane: its first token, its logits and their exponentials.
-#[inline(always)]
-pub(super) fn exp_sum_with(
-    logits: &[f32],
-    max: f32,
-    mut show: impl FnMut(usize, &[f32; LANE], &[f32; LANE]),
-) -> f64 {
     vectorised(
         #[inline(always)]
         || {
             let mut sum = 0.0;
             // Lanes in f32 over a few hundred terms each, then f64: exact to about 1e-6.
-            for (part, first) in logits.chunks(SUMMED).zip((0..).step_by(SUMMED)) {
-                sum += exp_sum_part(
-                    part,
-                    max,
-                    #[inline(always)]
-                    |at, lane, weights| show(first + at, lane, weights),
-                );
+            for part in logits.chunks(4096) {
+                sum += exp_sum_part(part, max);
             }
             sum
         },
@@ -194,19 +166,14 @@ pub(super) fn exp_sum_with(
 }
 
 #[inline(always)]
-fn exp_sum_part(logits: &[f32], max: f32, mut show: impl FnMut(usize, &[f32; LANE], &[f32; LANE])) -> f64 {
-    let mut sums = [0f32; LANE];
-    let (lanes, rest) = logits.as_chunks::<LANE>();
-    for (lane, first) in lanes.iter().zip((0..).step_by(LANE)) {
-        let weights = lane.map(
-            #[inline(always)]
-            |logit| exp(logit - max),
-        );
-        for (sum, weight) in sums.iter_mut().zip(&weights) {
-            *sum += weight;
+fn exp_sum_part(logits: &[f32], max: f32) -> f64 {
+    let mut lane = [0f32; LANE];
+    let (chunks, rest) = logits.as_chunks::<LANE>();
+    for chunk in chunks {
+        for (sum, &logit) in lane.iter_mut().zip(chunk) {
+            *sum += exp(logit - max);
         }
-        show(first, lane, &weights);
     }
     let rest: f64 = rest.iter().map(|&logit| f64::from(exp(logit - max))).sum();
-    sums.iter().map(|&sum| f64::from(sum)).sum::<f64>() + rest
+    lane.iter().map(|&sum| f64::from(sum)).sum::<f64>() + rest
 }
