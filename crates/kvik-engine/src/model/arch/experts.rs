@@ -18,7 +18,7 @@ const SHARED_COUNT: Key = Key::new("expert_shared_count", &["n_shared_experts"])
 const DENSE_LAYERS: Key = Key::new("leading_dense_block_count", &["first_k_dense_replace"]);
 const NORMALISED: Key = Key::new("expert_weights_norm", &["norm_topk_prob"]);
 const SCALE: Key = Key::new("expert_weights_scale", &["routed_scaling_factor"]);
-const GATING: Key = Key::gguf("expert_gating_func");
+pub(super) const GATING: Key = Key::gguf("expert_gating_func");
 const GROUPS: Key = Key::new("expert_group_count", &["n_group"]);
 const GROUPS_USED: Key = Key::new("expert_group_used_count", &["topk_group"]);
 

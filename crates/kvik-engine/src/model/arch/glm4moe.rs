@@ -1,11 +1,9 @@
 //! GLM-4.5: experts chosen by a sigmoid with a bias, beside a shared one; the first layers are dense.
 
-use super::metadata::{Key, Metadata};
+use super::metadata::Metadata;
 use super::{Architecture, LayerShape, Norms, Presence, QkNorm, experts};
 use crate::model::feed_forward::{ExpertsShape, FeedForwardShape, Gating};
 use crate::model::{ConfigError, Extras, ModelConfig, RopeStyle};
-
-const GATING: Key = Key::gguf("expert_gating_func");
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "glm4moe",
@@ -28,7 +26,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
     let mut experts = experts::read(metadata, config, false)?;
     if let Some(experts) = &mut experts {
-        experts.sigmoid |= metadata.count(GATING)?.unwrap_or(0) == 0;
+        experts.sigmoid |= metadata.count(experts::GATING)?.unwrap_or(0) == 0;
     }
     Ok(Extras { experts, ..Extras::default() })
 }
