@@ -14,6 +14,10 @@ pub enum StopReason {
     FirstSeen,
     /// A known prompt continues differently from here.
     Diverged,
+    /// What comes next is known, and what layers with a window need to go on behind it is not there any more.
+    WindowDropped,
+    /// What comes next is known, and no state of the recurrent layers was kept behind it.
+    NoStateKept,
     /// What comes next was known and has been evicted.
     Evicted,
     /// What comes next was known and has outlived its time to live.
@@ -46,6 +50,8 @@ impl StopReason {
             StopReason::Complete => "complete",
             StopReason::FirstSeen => "first_seen",
             StopReason::Diverged => "diverged",
+            StopReason::WindowDropped => "window_dropped",
+            StopReason::NoStateKept => "no_state_kept",
             StopReason::Evicted => "evicted",
             StopReason::Expired => "expired",
             StopReason::OtherModel => "other_model",

@@ -10,7 +10,7 @@ pub const BLOCK_POSITIONS: usize = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockId(pub u32);
 
-/// A checkpoint of a sequence's state at the end of a node; chosen by its keeper.
+/// What recurrent layers know of the tokens before some position; handed out by the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StateId(pub u32);
 

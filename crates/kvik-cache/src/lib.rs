@@ -25,12 +25,15 @@
 //! | `cache`     | what a command needs, before it acts: all or nothing  | commands -> blocks, copies, refusals   |
 //! | `pins`      | where pinned prefixes end                             |                                        |
 //! | `table`     | one sequence's blocks and its lease                   | tokens computed -> blocks published    |
-//! | `tree`      | prefixes: match, cut, lock, grow; what nodes hold     | tokens -> nodes                        |
+//! | `tree`      | prefixes: match, cut, lock, grow; where they go on    | tokens -> nodes                        |
 //! | `pool`      | blocks: free, owned, shared                           | counts -> block ids                    |
 //! | `evict`     | the victim: by tenant, priority and policy            | evictable leaves -> victim             |
 //! | [`tier`]    | the tier below RAM: which block is in which slot      | records -> slots to read and write     |
 //! | [`retain`]  | which tokens of one sequence are kept                 | facts -> positions kept                |
 //! | [`replay`]  | recorded traces                                       | block ids, capacity -> hit rate, times |
+//!
+//! Layers that do not keep the keys and values of all positions in blocks need more to continue a prefix: `beside` says
+//! what, `tree::places` keeps it, `cache::places` decides where.
 //!
 //! Data without behaviour: `ids`, `namespace` (who shares with whom), `hash` (the identity of a block, in this
 //! process and outside), `admission`, `lifetime`, `explain`, `stats`.
@@ -38,8 +41,8 @@
 //! Modules use those below them in the picture, never those above. In `cache`, `life` is the data and the commands
 //! of a sequence; the other files add the commands of one subject each, and `check` the invariants; `naive` is the
 //! twin that is obviously right, and `model_test` steps both. A new eviction policy is a file in `evict/policies`;
-//! a new fact about a block of the tree belongs to `tree::labels`, a new component of a node to
-//! `tree::components`.
+//! a new fact about a block of the tree belongs to `tree::labels`, what layers of another kind need to continue a
+//! prefix to `beside` and `tree::places`.
 //!
 //! # A sequence's life
 //!
@@ -65,6 +68,7 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod beside;
 mod cache;
 mod evict;
 mod explain;
@@ -81,7 +85,8 @@ mod table;
 pub mod tier;
 mod tree;
 
-pub use admission::{Admission, Admitted, CopyPartial, Match, NoSpace};
+pub use admission::{Admission, Admitted, Changes, CopyPart, CopyPartial, CopyState, Forked, Match, NoSpace};
+pub use beside::{Beside, Reach, Windows};
 pub use cache::{
     Cache, CacheConfig, CacheError, NodeInfo, Outline, OutlineNode, OutlineScan, PrefixInfo, PrefixOrder,
     PrefixScan, Violation,

@@ -10,7 +10,10 @@
 //!    +-------------+---------------+   release
 //! ```
 //!
-//! Invariant: free + owned + shared = all, and a block is on the free list exactly when it is free.
+//! What sequences and places hold [beside](crate::beside) blocks takes the room of free ones, which are *withheld* then:
+//! they stay on the free list, and so many of it are not handed out.
+//!
+//! Invariant: free + withheld + owned + shared = all, and a block is on the free list exactly when nobody holds it.
 
 use crate::ids::BlockId;
 
@@ -31,6 +34,10 @@ pub(crate) struct Pool {
     /// so that memory never needed is never touched.
     free: Vec<BlockId>,
     shared: usize,
+    /// How many of the free ones are not to be handed out.
+    withheld: usize,
+    /// Blocks that were released, when somebody asks for them.
+    vacated: Option<Vec<BlockId>>,
 }
 
 impl Pool {
@@ -40,12 +47,38 @@ impl Pool {
             states: vec![BlockState::Free; blocks as usize],
             free: (0..blocks).rev().map(BlockId).collect(),
             shared: 0,
+            withheld: 0,
+            vacated: None,
         }
+    }
+
+    /// From now on the blocks that are released are listed.
+    pub(crate) fn list_vacated(&mut self) {
+        self.vacated = Some(Vec::new());
+    }
+
+    /// The blocks that were released since this was asked last, and that nobody holds.
+    pub(crate) fn take_vacated(&mut self) -> Vec<BlockId> {
+        let mut vacated = self.vacated.as_mut().map(std::mem::take).unwrap_or_default();
+        vacated.retain(|block| self.states[block.index()] == BlockState::Free);
+        vacated
+    }
+
+    /// Keeps the room of `blocks` free ones for what stands beside blocks.
+    pub(crate) fn withhold(&mut self, blocks: usize) {
+        assert!(blocks <= self.free(), "room was made before it is withheld");
+        self.withheld += blocks;
+    }
+
+    /// Gives back what was withheld.
+    pub(crate) fn give_back(&mut self, blocks: usize) {
+        self.withheld = self.withheld.checked_sub(blocks).expect("it was withheld");
     }
 
     /// Hands out a free block to be owned.
     pub(crate) fn take(&mut self) -> BlockId {
-        let block = self.free.pop().expect("room was made before blocks are taken");
+        assert!(self.free() > 0, "room was made before blocks are taken");
+        let block = self.free.pop().expect("it is among the free ones");
         assert_eq!(self.states[block.index()], BlockState::Free, "{block:?} is on the free list");
         self.states[block.index()] = BlockState::Owned;
         block
@@ -67,14 +100,20 @@ impl Pool {
         }
         self.states[block.index()] = BlockState::Free;
         self.free.push(block);
+        self.vacated.iter_mut().for_each(|vacated| vacated.push(block));
     }
 
     pub(crate) fn len(&self) -> usize {
         self.states.len()
     }
 
+    /// Blocks that can be handed out.
     pub(crate) fn free(&self) -> usize {
-        self.free.len()
+        self.free.len() - self.withheld
+    }
+
+    pub(crate) fn withheld(&self) -> usize {
+        self.withheld
     }
 
     pub(crate) fn shared(&self) -> usize {
@@ -82,7 +121,7 @@ impl Pool {
     }
 
     pub(crate) fn owned(&self) -> usize {
-        self.len() - self.free() - self.shared()
+        self.len() - self.free.len() - self.shared()
     }
 
     pub(crate) fn state(&self, block: BlockId) -> BlockState {
@@ -109,5 +148,20 @@ mod tests {
         pool.release(block);
         assert_eq!((pool.free(), pool.owned(), pool.shared()), (2, 0, 0));
         assert_eq!(pool.take(), block, "what was used last is used again first");
+    }
+
+    #[test]
+    fn what_is_withheld_is_not_handed_out() {
+        let mut pool = Pool::new(3);
+        pool.list_vacated();
+        pool.withhold(1);
+        let [first, second] = [pool.take(), pool.take()];
+        assert_eq!((pool.free(), pool.withheld(), pool.owned()), (0, 1, 2));
+        pool.release(first);
+        pool.release(second);
+        assert_eq!(pool.take(), second);
+        assert_eq!((pool.take_vacated(), pool.take_vacated()), (vec![first], vec![]), "one is held again");
+        pool.give_back(1);
+        assert_eq!(pool.free(), 2);
     }
 }

@@ -11,10 +11,17 @@ pub struct CacheStats {
     pub owned: usize,
     /// Blocks in the tree, each counted once, however many sequences use it.
     pub shared: usize,
-    /// Shared blocks that no running sequence uses. With the free ones, all that can be allocated.
+    /// Shared blocks that no running sequence uses. With the free ones and what places can give up, all that can be
+    /// allocated.
     pub evictable: usize,
     /// Shared blocks that pins keep, each counted once.
     pub pinned: usize,
+    /// Blocks' worth of the budget that stands beside blocks: windowed parts and states.
+    pub withheld: usize,
+    /// Of these, what can be given up: places where nobody goes on now.
+    pub places_evictable: usize,
+    /// Places where sequences can go on, of layers with windows or states.
+    pub places: usize,
     /// Blocks that pins may keep.
     pub pinned_max: usize,
     /// Nodes of the prefix tree, roots included.
@@ -48,4 +55,8 @@ pub struct Totals {
     pub duplicates: u64,
     /// Blocks evicted.
     pub evicted: u64,
+    /// Places made.
+    pub places: u64,
+    /// Places evicted, while their blocks stayed.
+    pub places_evicted: u64,
 }

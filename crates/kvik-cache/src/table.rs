@@ -1,4 +1,4 @@
-//! The block table of one running sequence, and its lease on the tree.
+//! The block table of one running sequence, its lease on the tree, and what it holds beside blocks.
 //!
 //! Owns the list of blocks a sequence uses: first those shared with the tree, which its lease
 //! keeps from being evicted, then its own. Never makes room: free blocks are there when it asks.
@@ -7,9 +7,11 @@
 //! table   [ s0 s1 s2 | o3 o4 o5 ]
 //!           shared     owned          block i holds positions 16 i .. 16 i + 16
 //!           lease ^                   the node that ends with s2; the root when none is shared
+//!              [ p1 p2   p3 p4 p5 ]   windowed parts from the first one that its next rows may read
 //! ```
 
-use crate::ids::{BLOCK_POSITIONS, BlockId, NodeId, Token, blocks_for};
+use crate::admission::CopyPart;
+use crate::ids::{BLOCK_POSITIONS, BlockId, NodeId, StateId, Token, blocks_for};
 use crate::lifetime::Lifetime;
 use crate::pool::Pool;
 use crate::tree::Radix;
@@ -22,6 +24,30 @@ pub(crate) struct Table {
     lease: NodeId,
     /// How long what it leaves is to be kept.
     pub(crate) lifetime: Lifetime,
+    /// The first block whose windowed part it uses.
+    parts_from: usize,
+    /// Blocks' worth that was withheld for what it holds beside blocks.
+    units: usize,
+    /// Its state, where layers have one.
+    pub(crate) state: Option<StateId>,
+    /// Blocks, by index, in which places are wanted; ascending.
+    pub(crate) marks: Vec<usize>,
+    /// Copies of its state on the way to places: at the end of which block, by index.
+    pub(crate) saves: Vec<(usize, StateId)>,
+}
+
+/// What a table lacks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Missing {
+    pub(crate) blocks: usize,
+    /// Blocks' worth beside them.
+    pub(crate) units: usize,
+}
+
+impl Missing {
+    pub(crate) fn all(self) -> usize {
+        self.blocks + self.units
+    }
 }
 
 /// What a publication did.
@@ -38,7 +64,18 @@ impl Table {
     pub(crate) fn new(shared: Vec<BlockId>, lease: NodeId, lifetime: Lifetime, radix: &mut Radix) -> Table {
         radix.lock_path(lease);
         radix.count_reuse(lease);
-        Table { shared: shared.len(), blocks: shared, lease, lifetime }
+        let count = shared.len();
+        Table {
+            shared: count,
+            blocks: shared,
+            lease,
+            lifetime,
+            parts_from: count,
+            units: 0,
+            state: None,
+            marks: Vec::new(),
+            saves: Vec::new(),
+        }
     }
 
     pub(crate) fn blocks(&self) -> &[BlockId] {
@@ -59,34 +96,81 @@ impl Table {
         self.lease
     }
 
-    /// Blocks to add so that the table holds `positions`.
-    pub(crate) fn missing(&self, positions: usize) -> usize {
-        blocks_for(positions).saturating_sub(self.blocks.len())
+    /// The first block whose windowed part it uses.
+    pub(crate) fn parts_from(&self) -> usize {
+        self.parts_from
     }
 
-    /// Adds `count` owned blocks.
-    pub(crate) fn extend(&mut self, count: usize, pool: &mut Pool) {
-        self.blocks.extend((0..count).map(|_| pool.take()));
+    pub(crate) fn units(&self) -> usize {
+        self.units
+    }
+
+    /// What to add so that the table holds `positions`.
+    pub(crate) fn missing(&self, positions: usize, radix: &Radix) -> Missing {
+        let blocks = blocks_for(positions).saturating_sub(self.blocks.len());
+        Missing { blocks, units: radix.places.needs().of_running(positions).saturating_sub(self.units) }
+    }
+
+    /// Adds what is missing; a state that it gets is any other's.
+    pub(crate) fn extend(&mut self, missing: Missing, radix: &mut Radix, pool: &mut Pool) {
+        pool.withhold(missing.units);
+        self.units += missing.units;
+        if radix.places.needs().has_state() && self.units > 0 && self.state.is_none() {
+            self.state = Some(radix.places.take_state());
+        }
+        for _ in 0..missing.blocks {
+            let block = pool.take();
+            radix.places.hold(block);
+            self.blocks.push(block);
+        }
+    }
+
+    /// Uses the windowed parts of the shared blocks from `first` on, and of those before them, back to `earliest`, that
+    /// are there without a gap.
+    pub(crate) fn hold_parts(&mut self, first: usize, earliest: usize, radix: &mut Radix) {
+        let places = &mut radix.places;
+        let before = (earliest..first).rev().take_while(|&index| places.is_held(self.blocks[index]));
+        self.parts_from = before.last().unwrap_or(first).min(self.blocks.len());
+        self.blocks[self.parts_from..].iter().for_each(|&block| places.hold(block));
+    }
+
+    /// Does without the windowed parts of the blocks before `first`.
+    pub(crate) fn drop_parts(&mut self, first: usize, radix: &mut Radix) {
+        let first = first.min(self.blocks.len()).max(self.parts_from);
+        self.blocks[self.parts_from..first].iter().for_each(|&block| radix.places.let_go(block));
+        self.parts_from = first;
+    }
+
+    /// Gives back what it holds beside blocks and parts, except its state if that was taken.
+    pub(crate) fn give_back(&mut self, radix: &mut Radix, pool: &mut Pool) {
+        let saves = self.saves.len() * radix.places.needs().units(0, 1);
+        pool.give_back(std::mem::take(&mut self.units) + saves);
+        let saves = self.saves.drain(..).map(|(_, state)| state);
+        self.state.take().into_iter().chain(saves).for_each(|state| radix.places.release_state(state));
     }
 
     /// Moves the blocks that hold `tokens` (from position 0) into the tree, the lease with them.
     ///
     /// A last block that is not full becomes a partial leaf, after which the sequence must end.
     pub(crate) fn publish(&mut self, tokens: &[Token], radix: &mut Radix, pool: &mut Pool) -> Published {
-        assert_eq!(self.missing(tokens.len()), 0, "what is published was reserved");
+        assert!(blocks_for(tokens.len()) <= self.blocks.len(), "what is published was reserved");
         let mut published = Published::default();
         while let Some(rest) = tokens.get(self.shared * BLOCK_POSITIONS..).filter(|rest| !rest.is_empty()) {
             match radix.closest_child(self.lease, rest) {
                 // All the rest is known, maybe as the first tokens of a block.
                 Some((child, common)) if common == rest.len() => {
-                    published.duplicates += self.share_known(child, blocks_for(common), radix, pool);
+                    published.duplicates +=
+                        self.share_known(child, blocks_for(common), tokens.len(), radix, pool);
                 }
                 Some((child, common)) if common >= BLOCK_POSITIONS => {
-                    published.duplicates += self.share_known(child, common / BLOCK_POSITIONS, radix, pool);
+                    published.duplicates +=
+                        self.share_known(child, common / BLOCK_POSITIONS, tokens.len(), radix, pool);
                 }
                 // The next block extends a partial leaf and replaces it; what was asked for the leaf still holds.
                 Some((child, common)) if common == radix.first_block(child).valid().len() => {
                     let asked = radix.arena[child].life.keep;
+                    let partial = radix.arena[child].blocks()[0];
+                    radix.places.move_to(partial, self.blocks[self.shared]);
                     radix.pop(child, 1).release(pool);
                     let next = &rest[..rest.len().min(BLOCK_POSITIONS)];
                     published.blocks += self.publish_new(next, radix, pool);
@@ -98,17 +182,46 @@ impl Table {
         published
     }
 
-    /// Swaps the next `count` owned blocks for the first ones of `child`, which hold the same, and
-    /// returns how many they are.
-    fn share_known(&mut self, child: NodeId, count: usize, radix: &mut Radix, pool: &mut Pool) -> usize {
+    /// Swaps the next `count` owned blocks, of `positions` that are computed, for the first ones of `child`, which hold
+    /// the same, and returns how many they are.
+    fn share_known(
+        &mut self,
+        child: NodeId,
+        count: usize,
+        positions: usize,
+        radix: &mut Radix,
+        pool: &mut Pool,
+    ) -> usize {
         self.lease = radix.cut(child, count);
         radix.lock_reused(self.lease);
-        let tree = radix.arena[self.lease].blocks();
-        for (own, &shared) in self.blocks[self.shared..].iter_mut().zip(tree) {
-            pool.release(std::mem::replace(own, shared));
+        let tree: Vec<BlockId> = radix.arena[self.lease].blocks().to_vec();
+        for (index, shared) in (self.shared..).zip(tree) {
+            let own = std::mem::replace(&mut self.blocks[index], shared);
+            if index >= self.parts_from {
+                self.pass_part(index, CopyPart { from: own, to: shared }, positions, radix);
+            }
+            pool.release(own);
         }
         self.shared += count;
         count
+    }
+
+    /// Uses the windowed part of the shared block at `index` in place of its own, which fills it where it is not there:
+    /// not a block of which the sequence knows the first of `positions` only.
+    fn pass_part(&mut self, index: usize, copy: CopyPart, positions: usize, radix: &mut Radix) {
+        let known = (positions - index * BLOCK_POSITIONS).min(BLOCK_POSITIONS);
+        let places = &mut radix.places;
+        if !places.is_held(copy.to) && known == radix.labels.count(copy.to) {
+            places.copy(copy);
+        } else if !places.is_held(copy.to) {
+            places.let_go(copy.from);
+            // It is the last block: a sequence knows a part of no other.
+            self.blocks[self.parts_from..index].iter().for_each(|&block| places.let_go(block));
+            self.parts_from = index + 1;
+            return;
+        }
+        places.hold(copy.to);
+        places.let_go(copy.from);
     }
 
     /// Moves the blocks that hold `rest` into the tree, and returns how many they are.
@@ -123,7 +236,9 @@ impl Table {
 
     /// Ends the sequence: frees its own blocks and unlocks the shared ones, which are kept from now on at least as it
     /// asked.
-    pub(crate) fn release(self, radix: &mut Radix, pool: &mut Pool) {
+    pub(crate) fn release(mut self, radix: &mut Radix, pool: &mut Pool) {
+        self.drop_parts(usize::MAX, radix);
+        self.give_back(radix, pool);
         self.owned().iter().rev().for_each(|&block| pool.release(block));
         radix.keep(self.lease, self.lifetime);
         radix.note_uses(self.lease);

@@ -119,10 +119,10 @@ fn a_fork_shares_full_blocks_and_copies_the_tail() {
     let (mut cache, namespace) = cache(8);
     let prompt = tokens(0..40);
     admit(&mut cache, namespace, 1, &prompt).unwrap();
-    let copy = cache.fork(SeqId(1), SeqId(2), &prompt).unwrap().unwrap();
+    let copy = cache.fork(SeqId(1), SeqId(2), &prompt).unwrap().copy.unwrap();
     assert_eq!((copy.from, copy.to, copy.positions), (cache.table(SeqId(1))[2], cache.table(SeqId(2))[2], 8));
     assert_eq!(cache.table(SeqId(1))[..2], cache.table(SeqId(2))[..2]);
-    assert_eq!(cache.fork(SeqId(1), SeqId(3), &prompt[..32]).unwrap(), None);
+    assert_eq!(cache.fork(SeqId(1), SeqId(3), &prompt[..32]).unwrap().copy, None);
     cache.check().unwrap();
     assert_eq!((cache.stats().shared, cache.stats().owned), (2, 2));
 }

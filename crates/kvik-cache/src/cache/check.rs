@@ -36,10 +36,11 @@ impl Cache {
         self.check_evictable()?;
         self.check_lives()?;
         self.check_shares()?;
-        self.check_tables()
+        self.check_tables()?;
+        self.check_places()
     }
 
-    /// Free + owned + shared = all, and the free list names the free blocks, each once.
+    /// Free + withheld + owned + shared = all, and the free list names the free blocks, each once.
     fn check_pool(&self) -> Result<(), Violation> {
         let mut counts = [0; 3];
         for index in 0..self.pool.len() as u32 {
@@ -49,7 +50,8 @@ impl Cache {
                 BlockState::Shared => 2,
             }] += 1;
         }
-        let counted = [self.pool.free(), self.pool.owned(), self.pool.shared()];
+        let vacant = self.pool.free() + self.pool.withheld();
+        let counted = [vacant, self.pool.owned(), self.pool.shared()];
         ensure!(counts == counted, "free, owned, shared are {counts:?} and are counted as {counted:?}");
         let mut listed = self.pool.free_list().to_vec();
         listed.sort_unstable();
@@ -245,6 +247,59 @@ impl Cache {
     fn check_tables(&self) -> Result<(), Violation> {
         for (&seq, table) in &self.sequences {
             self.check_table(seq, table.lease(), table.shared())?;
+        }
+        Ok(())
+    }
+
+    /// What stands beside blocks is withheld, and everybody who uses a windowed part or has a state is counted.
+    fn check_places(&self) -> Result<(), Violation> {
+        let places = &self.radix.places;
+        let mut users = vec![0; places.users().len()];
+        let mut states = FxHashSet::default();
+        let mut withheld = 0;
+        for (&seq, table) in &self.sequences {
+            let held = table.blocks()[table.parts_from()..].iter();
+            held.for_each(|block| users.get_mut(block.index()).into_iter().for_each(|users| *users += 1));
+            withheld += table.units() + table.saves.len() * self.needs().units(0, 1);
+            for state in table.state.into_iter().chain(table.saves.iter().map(|&(_, state)| state)) {
+                ensure!(states.insert(state), "{state:?} of {seq:?} is another's");
+            }
+        }
+        let mut evictable = 0;
+        for (id, place) in places.all() {
+            place.parts.iter().for_each(|block| users[block.index()] += 1);
+            withheld += place.units;
+            evictable += if place.keepers == 0 { place.units } else { 0 };
+            ensure!(self.pool.state(id.block) == BlockState::Shared, "{id:?} is not in the tree");
+            let known = self.radix.labels.count(id.block);
+            ensure!(
+                place.state.is_none() || usize::from(id.positions) <= known,
+                "{id:?} stands behind {known}"
+            );
+            let last = place.parts.last().is_none_or(|&last| last == id.block);
+            ensure!(last, "{id:?} keeps parts up to {:?}", place.parts.last());
+            ensure!(place.state.is_none_or(|state| states.insert(state)), "the state of {id:?} is another's");
+        }
+        ensure!(users == places.users(), "the users of windowed parts are counted otherwise");
+        ensure!(states.len() == places.states(), "{} states count as {}", states.len(), places.states());
+        ensure!(evictable == places.evictable(), "{evictable} evictable are counted otherwise");
+        let counted = self.pool.withheld();
+        ensure!(withheld == counted, "{withheld} blocks' worth are withheld as {counted}");
+        self.check_keepers()
+    }
+
+    /// The places at the end of pinned prefixes and bases are kept, and no others.
+    fn check_keepers(&self) -> Result<(), Violation> {
+        let mut keepers: FxHashMap<BlockId, usize> = FxHashMap::default();
+        for (id, node) in self.radix.arena.iter() {
+            if let Some(&last) = node.blocks().last() {
+                keepers.insert(last, self.keepers_at(id));
+            }
+        }
+        for (id, place) in self.radix.places.all() {
+            let is_whole = usize::from(id.positions) == crate::ids::BLOCK_POSITIONS;
+            let expected = keepers.get(&id.block).copied().filter(|_| is_whole).unwrap_or(0);
+            ensure!(place.keepers as usize == expected, "{id:?} is kept {} times", place.keepers);
         }
         Ok(())
     }

@@ -15,10 +15,12 @@ use super::life::Cache;
 use crate::hash::{Fingerprint, Identity};
 use crate::ids::{BLOCK_POSITIONS, NamespaceId, NodeId, Token, whole_blocks};
 use crate::namespace::Namespace;
+use crate::tree::PlaceId;
 
 impl Cache {
     /// A namespace that begins with the whole blocks of `tokens` as `base` has them, the same for equal arguments;
-    /// nobody else sees what follows. None when there is no whole block or not all are known. `over` is the
+    /// nobody else sees what follows. None when there is no whole block, not all are known, or
+    /// nothing is kept that layers need to go on behind them. `over` is the
     /// namespace that the prompts would have without the base: only its salt need differ.
     ///
     /// The prefix is never evicted while the derived namespace exists. Its prompts must begin with it, see
@@ -35,9 +37,13 @@ impl Cache {
         if let Some(&derived) = self.derived.get(&(base, identity)) {
             return Some(derived);
         }
+        if !self.can_go_on_behind(node, blocks) {
+            return None;
+        }
         let end = self.radix.cut(node, blocks);
         let root = self.new_root(Fingerprint::root(&identity));
         self.radix.attach(root, end);
+        self.keep_places(end, true);
         let derived = self.radix.arena[root].namespace;
         self.derived.insert((base, identity), derived);
         Some(derived)
@@ -65,6 +71,8 @@ impl Cache {
         let pins = self.pins_from(root);
         self.remove_pins(&pins);
         self.clear(Some(derived));
+        let end = self.radix.arena[root].parent.expect("the root of a derived namespace is attached");
+        self.keep_places(end, false);
         let base = self.radix.detach(root);
         self.drop_expired();
         self.keep_quota(base, 0);
@@ -82,6 +90,13 @@ impl Cache {
     pub(super) fn is_in_base(&self, namespace: NamespaceId, tokens: &[Token]) -> bool {
         let whole = whole_blocks(tokens);
         !whole.is_empty() && self.radix.base(self.roots[&namespace]).starts_with(whole)
+    }
+
+    /// Whether a place behind the first `blocks` of a node can be kept, or none is needed.
+    fn can_go_on_behind(&self, node: NodeId, blocks: usize) -> bool {
+        let block = self.radix.arena[node].blocks()[blocks - 1];
+        let place = PlaceId { block, positions: BLOCK_POSITIONS as u8 };
+        self.needs().is_nothing() || self.radix.places.get(place).is_some()
     }
 
     fn whole_tokens(&self, node: NodeId, blocks: usize) -> usize {

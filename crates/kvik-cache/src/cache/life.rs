@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
-use crate::admission::{Admission, Admitted, CopyPartial, Match, NoSpace};
+use super::places::{Known, marks};
+use crate::admission::{Admission, Admitted, CopyPartial, CopyState, Forked, Match, NoSpace};
 use crate::evict::{Cause, Policy};
 use crate::explain::{Eviction, StopReason};
 use crate::hash::{Fingerprint, Identity};
@@ -26,7 +27,7 @@ use crate::pins::Pins;
 use crate::pool::Pool;
 use crate::stats::{CacheStats, Totals};
 use crate::table::Table;
-use crate::tree::{PartialMatch, Radix, Walk};
+use crate::tree::{PartialMatch, PlaceId, Radix, Walk};
 
 /// What a cache is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,9 +73,24 @@ pub struct Cache {
     /// Derived namespaces, by the base and the identity of its end under the salt of the derived one.
     pub(super) derived: FxHashMap<(NamespaceId, Identity), NamespaceId>,
     pub(super) totals: Totals,
-    /// What was evicted, in order, for the tests.
+    /// What was decided, in order, for the tests.
     #[cfg(test)]
-    pub(super) evictions: Vec<(NamespaceId, Vec<Token>, Cause)>,
+    pub(super) told: Vec<Told>,
+}
+
+/// A decision that a twin cannot know beforehand.
+#[cfg(test)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Told {
+    /// A block was evicted: all tokens up to its end.
+    Evicted(NamespaceId, Vec<Token>, Cause),
+    /// A place was, which stood in that block.
+    PlaceEvicted(NamespaceId, Vec<Token>, u8),
+    /// Room was found for a place of a sequence, in its block of this index; or for the state that is saved for it.
+    PlaceAdded(SeqId, usize, u8),
+    StateSaved(SeqId, usize),
+    /// A command has decided about all its places.
+    Settled,
 }
 
 impl Cache {
@@ -96,7 +112,7 @@ impl Cache {
             derived: FxHashMap::default(),
             totals: Totals::default(),
             #[cfg(test)]
-            evictions: Vec::new(),
+            told: Vec::new(),
         })
     }
 
@@ -109,11 +125,12 @@ impl Cache {
     /// How much of `prompt` is known, and why not more. Changes nothing, not even recency.
     pub fn lookup(&self, namespace: NamespaceId, prompt: &[Token]) -> Match {
         let root = self.roots[&namespace];
-        let walk = self.radix.continuable(self.radix.walk(root, prompt));
+        let matched = self.radix.walk(root, prompt);
+        let walk = self.radix.continuable(matched);
         if walk.tokens == 0 && !prompt.is_empty() && self.radix.arena[root].depth > 0 {
             return Match { tokens: 0, stop: StopReason::FirstSeen, evicted: None };
         }
-        let (stop, evicted) = self.stop_reason(&walk, prompt);
+        let (stop, evicted) = self.stop_reason(&matched, &walk, prompt);
         Match { tokens: walk.tokens, stop, evicted }
     }
 
@@ -125,18 +142,20 @@ impl Cache {
         assert!(self.continues(namespace, prompt), "a prompt in a derived namespace begins with its base");
         let root = self.roots[&namespace];
         let reuse_max = reuse_max.max(self.radix.arena[root].depth as usize * BLOCK_POSITIONS);
-        let known = self.radix.continuable(self.radix.walk(root, prompt));
-        let (stop, evicted) = self.stop_reason(&known, prompt);
-        let usable = if known.tokens < reuse_max {
-            known
-        } else {
-            self.radix.continuable(self.radix.walk(root, &prompt[..reuse_max.min(prompt.len())]))
-        };
+        let mut matched = self.radix.walk(root, prompt);
+        let mut usable = self.radix.continuable(matched);
+        let (stop, evicted) = self.stop_reason(&matched, &usable, prompt);
+        if matched.tokens >= reuse_max {
+            matched = self.radix.walk(root, &prompt[..reuse_max.min(prompt.len())]);
+            usable = self.radix.continuable(matched);
+        }
         let walk = self.affordable(usable, positions).inspect_err(|_| self.totals.refused += 1)?;
-        let copy = self.start(seq, &walk, positions, lifetime);
+        let Forked { copy, state } = self.start(seq, &walk, positions, lifetime);
+        let known = Known { reused: walk.tokens, matched: matched.tokens, prompt: prompt.len() };
+        self.running_mut(seq).marks = marks(self.radix.places.needs(), known, lifetime);
         self.count_admission(namespace, prompt.len(), walk.tokens);
         self.keep_quota(namespace, 0);
-        Ok(Admitted { reused: walk.tokens, copy, stop, evicted })
+        Ok(Admitted { reused: walk.tokens, copy, state, stop, evicted })
     }
 
     /// Keeps the known whole blocks of `tokens` in the table of a sequence that computes nothing, until it
@@ -155,10 +174,12 @@ impl Cache {
 
     /// Grows a sequence's table to hold `positions`, or changes nothing.
     pub fn reserve(&mut self, seq: SeqId, positions: usize) -> Result<(), NoSpace> {
-        let missing = self.running(seq).missing(positions);
-        self.make_room(missing, self.namespace_of(seq))?;
+        let missing = self.running(seq).missing(positions, &self.radix);
+        self.make_room(missing.all(), self.namespace_of(seq))?;
         let table = self.sequences.get_mut(&seq).expect("it was found a moment ago");
-        table.extend(missing, &mut self.pool);
+        let had_state = table.state.is_some();
+        table.extend(missing, &mut self.radix, &mut self.pool);
+        table.state.filter(|_| !had_state).into_iter().for_each(|state| self.radix.places.set_fresh(state));
         Ok(())
     }
 
@@ -175,28 +196,29 @@ impl Cache {
     /// kept as the parent asked, until [`set_lifetime`](Cache::set_lifetime) says otherwise.
     ///
     /// `tokens` are all those of `parent`, from position 0, whose keys and values are complete.
-    /// Full blocks are published and shared; a last partial one is copied.
-    pub fn fork(
-        &mut self,
-        parent: SeqId,
-        child: SeqId,
-        tokens: &[Token],
-    ) -> Result<Option<CopyPartial>, NoSpace> {
+    /// Full blocks are published and shared; a last partial one is copied, and so is the state. Where layers hold
+    /// something beside blocks, [`can_fork`](Cache::can_fork) must hold.
+    pub fn fork(&mut self, parent: SeqId, child: SeqId, tokens: &[Token]) -> Result<Forked, NoSpace> {
         assert!(!self.sequences.contains_key(&child), "{child:?} is running already");
         self.publish(parent, tokens);
         let positions = tokens.len() % BLOCK_POSITIONS;
-        self.make_room(blocks_for(positions), self.namespace_of(parent))?;
+        let units = self.needs().of_running(tokens.len());
+        self.make_room(blocks_for(positions) + units, self.namespace_of(parent))?;
         let parent = self.running(parent);
         let whole = tokens.len() / BLOCK_POSITIONS;
         assert_eq!(parent.shared().len(), whole, "a fork takes all that is published");
         let (lease, shared, lifetime) = (parent.lease(), parent.shared().to_vec(), parent.lifetime);
         let tail = parent.owned().first().copied();
+        let (parts_from, from) = (parent.parts_from(), parent.state);
         let mut table = Table::new(shared, lease, lifetime, &mut self.radix);
-        table.extend(blocks_for(positions), &mut self.pool);
+        table.hold_parts(parts_from, parts_from, &mut self.radix);
+        let missing = table.missing(tokens.len(), &self.radix);
+        table.extend(missing, &mut self.radix, &mut self.pool);
         let copy = tail.zip(table.owned().first()).map(|(from, &to)| CopyPartial { from, to, positions });
+        let state = table.state.map(|to| CopyState { from, to });
         self.totals.copies += u64::from(copy.is_some());
         self.sequences.insert(child, table);
-        Ok(copy)
+        Ok(Forked { copy, state })
     }
 
     /// Sets how long what a running sequence leaves is to be kept.
@@ -209,6 +231,7 @@ impl Cache {
     /// `tokens` are all those, from position 0, whose keys and values are complete.
     pub fn finish(&mut self, seq: SeqId, tokens: &[Token]) {
         self.publish_exactly(seq, tokens);
+        self.add_last_place(seq, tokens.len());
         self.abandon(seq);
     }
 
@@ -241,6 +264,9 @@ impl Cache {
             owned: self.pool.owned(),
             shared: self.pool.shared(),
             evictable: self.radix.evictable(),
+            withheld: self.pool.withheld(),
+            places_evictable: self.radix.places.evictable(),
+            places: self.radix.places.len(),
             pinned: self.radix.pinned(),
             pinned_max: self.pinned_max,
             nodes: self.radix.nodes(),
@@ -258,8 +284,12 @@ impl Cache {
         (walk.tokens == whole.len() && walk.blocks > 0).then_some((walk.node, walk.blocks))
     }
 
-    fn running(&self, seq: SeqId) -> &Table {
+    pub(super) fn running(&self, seq: SeqId) -> &Table {
         self.sequences.get(&seq).expect("the sequence is running")
+    }
+
+    pub(super) fn running_mut(&mut self, seq: SeqId) -> &mut Table {
+        self.sequences.get_mut(&seq).expect("the sequence is running")
     }
 
     fn publish_exactly(&mut self, seq: SeqId, tokens: &[Token]) {
@@ -284,7 +314,13 @@ impl Cache {
         self.radix.shares.of_mut(namespace).count_admission(prompt, reused, now);
     }
 
-    fn stop_reason(&self, walk: &Walk, prompt: &[Token]) -> (StopReason, Option<Eviction>) {
+    /// Why a sequence can go on no later than after `walk`, of a prompt of which the tree has `matched`.
+    fn stop_reason(&self, matched: &Walk, walk: &Walk, prompt: &[Token]) -> (StopReason, Option<Eviction>) {
+        if walk.tokens < matched.tokens {
+            let needs_state = self.needs().has_state();
+            let stop = if needs_state { StopReason::NoStateKept } else { StopReason::WindowDropped };
+            return (stop, None);
+        }
         let rest = &prompt[walk.whole_blocks() * BLOCK_POSITIONS..];
         let next = &rest[..rest.len().min(BLOCK_POSITIONS)];
         let before = self.radix.fingerprint_at(walk);
@@ -314,21 +350,23 @@ impl Cache {
     }
 
     /// Leases the blocks of `walk` and allocates the rest, which is known to fit.
-    fn start(
-        &mut self,
-        seq: SeqId,
-        walk: &Walk,
-        positions: usize,
-        lifetime: Lifetime,
-    ) -> Option<CopyPartial> {
+    fn start(&mut self, seq: SeqId, walk: &Walk, positions: usize, lifetime: Lifetime) -> Forked {
         let shared = self.radix.blocks_of(walk);
+        let place = self.place_at(walk);
+        place.into_iter().for_each(|place| self.radix.places.keep(place));
+        self.touch_places(walk);
         let lease = self.radix.cut(walk.node, walk.blocks);
         let mut table = Table::new(shared, lease, lifetime, &mut self.radix);
+        let first = self.needs().first_part(walk.tokens);
+        table.hold_parts(first, self.needs().first_part_of_place(walk.whole_blocks()), &mut self.radix);
         let source = walk.partial.map(|partial| self.lock_partial(partial));
-        let missing = table.missing(positions.max(walk.tokens));
+        let missing = table.missing(positions.max(walk.tokens), &self.radix);
         let namespace = self.radix.arena[lease].namespace;
-        self.make_room(missing, namespace).expect("it was found affordable");
-        table.extend(missing, &mut self.pool);
+        self.make_room(missing.all(), namespace).expect("it was found affordable");
+        table.extend(missing, &mut self.radix, &mut self.pool);
+        let from = place.and_then(|place| self.radix.places.get(place)?.state);
+        place.into_iter().for_each(|place| self.radix.places.unkeep(place));
+        let state = table.state.map(|to| CopyState { from, to });
         let copy = source.zip(walk.partial).map(|(node, partial)| {
             self.radix.unlock(node);
             self.totals.copies += 1;
@@ -339,7 +377,22 @@ impl Cache {
             }
         });
         self.sequences.insert(seq, table);
-        copy
+        Forked { copy, state }
+    }
+
+    /// Notes that a sequence goes on behind a walk, where places may be.
+    fn touch_places(&mut self, walk: &Walk) {
+        let last = self.radix.touched_blocks(walk).pop().filter(|_| !self.needs().is_nothing());
+        let places = last.into_iter().flat_map(|block| self.radix.places.of(block));
+        let places: Vec<PlaceId> = places.map(|(id, _)| id).collect();
+        places.into_iter().for_each(|place| self.radix.places.touch(place));
+    }
+
+    /// The place whose state stands at the end of a walk, where layers have one.
+    pub(super) fn place_at(&self, walk: &Walk) -> Option<PlaceId> {
+        let last = walk.tokens.checked_sub(1).filter(|_| self.needs().has_state())?;
+        let block = *self.radix.touched_blocks(walk).last()?;
+        Some(PlaceId { block, positions: (last % BLOCK_POSITIONS + 1) as u8 })
     }
 
     /// Locks the block that is to be copied in part, so that it is not evicted before.

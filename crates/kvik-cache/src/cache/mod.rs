@@ -9,9 +9,12 @@ mod life;
 mod model_test;
 #[cfg(test)]
 mod naive;
+#[cfg(test)]
+mod naive_places;
 mod namespaces;
 mod outline;
 mod pinning;
+mod places;
 mod space;
 mod tenants;
 

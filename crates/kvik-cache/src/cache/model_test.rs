@@ -18,10 +18,13 @@ use std::time::Duration;
 use super::life::{Cache, CacheConfig};
 use super::naive::Naive;
 use super::outline::{Outline, OutlineNode, OutlineScan};
-use crate::admission::{Admission, CopyPartial, NoSpace};
+use crate::admission::{Admission, CopyPartial, CopyState, Forked, NoSpace};
+use crate::beside::{Beside, Reach, Windows};
 use crate::evict::{Policy, Share};
 use crate::explain::{Eviction, StopReason};
-use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, NodeName, PinId, SeqId, TenantId, Token};
+use crate::ids::{
+    BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, NodeName, PinId, SeqId, StateId, TenantId, Token,
+};
 use crate::lifetime::Lifetime;
 use crate::namespace::{Namespace, Namespaces};
 
@@ -111,8 +114,13 @@ struct World {
     pins: Vec<(NamespaceId, Vec<Token>)>,
     running: BTreeMap<SeqId, Run>,
     next_seq: u64,
+    needs: Beside,
     /// What each position of each block holds, shape `[blocks][16]`.
     memory: Vec<[u64; BLOCK_POSITIONS]>,
+    /// The same for the windowed parts.
+    parts: Vec<[u64; BLOCK_POSITIONS]>,
+    /// What each state has seen.
+    states: BTreeMap<StateId, u64>,
     /// Token sequences seen lately, to make prompts that share.
     history: Vec<Vec<Token>>,
     seen: Seen,
@@ -120,16 +128,19 @@ struct World {
 
 impl World {
     fn new(seed: u64) -> World {
-        let mut random = Random(seed);
-        let blocks = 8 + random.below(33);
+        let mut random = Random(seed + 1_000);
+        let needs = some_needs(&mut random);
+        let small = 8 + random.below(33);
+        let blocks = small * if needs.is_nothing() { 1 } else { 2 + random.below(4) };
         let ghosts = [0, 64, GHOSTS_FOR_ALL][random.below(3)];
         let policy = match random.below(2) {
             0 => Policy::Lru,
             _ => Policy::ALL[random.below(Policy::ALL.len())],
         };
-        let pinned_max = 2 + random.below(blocks / 5);
+        let pinned_max = 2 + random.below(small / 5);
         let mut cache = Cache::new(CacheConfig { blocks, policy, ghosts, pinned_max }).unwrap();
         cache.index_followers();
+        cache.hold_beside(needs);
         let namespaces = [0, 1, 2].map(|salt| cache.namespace(&shared(salt)));
         World {
             sets_lifetimes: random.below(2) == 0,
@@ -137,7 +148,7 @@ impl World {
             random,
             cache,
             ghosts,
-            naive: Naive::new(blocks, policy, pinned_max),
+            naive: Naive::new(blocks, policy, pinned_max, needs),
             namespaces,
             derived: None,
             derivations: 0,
@@ -145,7 +156,10 @@ impl World {
             pins: Vec::new(),
             running: BTreeMap::new(),
             next_seq: 0,
+            needs,
             memory: vec![[0; BLOCK_POSITIONS]; blocks],
+            parts: vec![[0; BLOCK_POSITIONS]; blocks],
+            states: BTreeMap::new(),
             history: vec![vec![]],
             seen: Seen::default(),
         }
@@ -154,6 +168,7 @@ impl World {
     fn run(mut self) -> Seen {
         for _ in 0..STEPS_PER_SEED {
             self.step();
+            self.apply_changes();
             self.compare();
             self.cache.check().unwrap();
             if self.seen.steps.is_multiple_of(8) {
@@ -287,10 +302,11 @@ impl World {
         }
         let prompt = self.some_prompt();
         let over = Namespaces { model: [3; 32], kv_format: "", adapter: None }.shared([self.derivations; 16]);
-        let known = self.naive.lookup(base, &prompt).tokens;
+        let known = self.naive.known(base, &prompt);
         let derived = self.cache.derive_namespace(base, &prompt, &over);
         let whole = prompt.len() - prompt.len() % BLOCK_POSITIONS;
-        assert_eq!(derived.is_some(), whole > 0 && known >= whole);
+        let can_go_on = self.needs.is_nothing() || self.naive.has_place(base, &prompt[..whole]);
+        assert_eq!(derived.is_some(), whole > 0 && known >= whole && can_go_on);
         if let Some(derived) = derived {
             assert_eq!(self.cache.derive_namespace(base, &prompt, &over), Some(derived));
             assert_eq!(self.cache.known_derived(base, &prompt, &over), Some(derived));
@@ -362,7 +378,7 @@ impl World {
 
     /// Tells the twin what was evicted.
     fn tell(&mut self) {
-        self.naive.evicted.extend(self.cache.evictions.drain(..));
+        self.naive.told.extend(self.cache.told.drain(..));
     }
 
     fn some_lifetime(&mut self) -> Lifetime {
@@ -399,6 +415,7 @@ impl World {
                 assert_eq!(admitted.copy.map_or(0, |copy| copy.positions), partial);
                 self.seen.note("admitted", 1);
                 self.copy(admitted.copy);
+                self.copy_state(admitted.state);
                 let computed = admitted.reused;
                 self.running.insert(seq, Run { namespace, tokens: prompt, computed });
             }
@@ -413,6 +430,16 @@ impl World {
         while run.tokens.len() < end {
             run.tokens.push(self.random.below(2) as Token);
         }
+        let (from, wants) = (run.computed, self.random.below(end + 1));
+        if self.random.below(8) == 0 {
+            self.cache.mark(seq, wants);
+            self.naive.mark(seq, wants);
+        }
+        self.cache.prepare(seq, from, end);
+        self.naive.told.extend(self.cache.told.drain(..));
+        self.naive.prepare(seq, from, end);
+        self.compute_beside(seq, end);
+        let Some(run) = self.running.get_mut(&seq) else { return };
         let table = self.cache.table(seq);
         let content =
             if self.namespaces.contains(&run.namespace) { run.namespace } else { self.namespaces[0] };
@@ -421,6 +448,71 @@ impl World {
             self.memory[block.index()][position % BLOCK_POSITIONS] = mark;
         }
         run.computed = end;
+        if !self.needs.is_nothing() {
+            self.publish(seq);
+            self.cache.advance(seq, end);
+            self.tell();
+            self.naive.advance(seq, end);
+        }
+    }
+
+    /// Computes what stands beside the blocks, from what is there.
+    fn compute_beside(&mut self, seq: SeqId, end: usize) {
+        let run = &self.running[&seq];
+        let content =
+            if self.namespaces.contains(&run.namespace) { run.namespace } else { self.namespaces[0] };
+        let marks: Vec<u64> = marks(content, &run.tokens[..end]).collect();
+        let table = self.cache.table(seq);
+        let seen = self.needs.first_part(run.computed).saturating_mul(BLOCK_POSITIONS);
+        for position in seen.min(run.computed)..run.computed {
+            let held = self.parts[table[position / BLOCK_POSITIONS].index()][position % BLOCK_POSITIONS];
+            assert_eq!(held, marks[position], "position {position} that {} sees", run.computed);
+        }
+        for (position, &mark) in marks.iter().enumerate().skip(run.computed) {
+            self.parts[table[position / BLOCK_POSITIONS].index()][position % BLOCK_POSITIONS] = mark;
+        }
+        if let Some(live) = self.cache.state(seq) {
+            let before = run.computed.checked_sub(1).map_or(0, |last| marks[last]);
+            assert_eq!(
+                self.states.get(&live).copied().unwrap_or(0),
+                before,
+                "the state before {}",
+                run.computed
+            );
+            self.states.insert(live, end.checked_sub(1).map_or(0, |last| marks[last]));
+            for (positions, state) in self.cache.saves(seq) {
+                self.states.insert(state, marks[positions - 1]);
+                self.seen.note("states saved", 1);
+            }
+        }
+    }
+
+    /// Carries out what changed beside blocks.
+    fn apply_changes(&mut self) {
+        let changes = self.cache.take_changes();
+        changes.fresh.iter().for_each(|state| {
+            self.states.insert(*state, 0);
+        });
+        self.seen.note("parts copied", changes.copies.len() as u64);
+        self.seen.note("parts emptied", changes.parts.len() as u64);
+        for copy in changes.copies {
+            self.parts[copy.to.index()] = self.parts[copy.from.index()];
+        }
+        changes.parts.iter().for_each(|block| self.parts[block.index()] = [u64::MAX; BLOCK_POSITIONS]);
+        for block in changes.blocks {
+            self.memory[block.index()] = [u64::MAX; BLOCK_POSITIONS];
+            self.parts[block.index()] = [u64::MAX; BLOCK_POSITIONS];
+        }
+        changes.states.iter().for_each(|state| {
+            self.states.insert(*state, u64::MAX);
+        });
+    }
+
+    fn copy_state(&mut self, copy: Option<CopyState>) {
+        let Some(CopyState { from, to }) = copy else { return };
+        let seen = from.map_or(0, |from| self.states[&from]);
+        self.states.insert(to, seen);
+        self.seen.note("states copied", u64::from(from.is_some()));
     }
 
     fn reserve(&mut self, seq: SeqId) {
@@ -444,11 +536,12 @@ impl World {
         self.tell();
         let expected: Result<(), NoSpace> = self.naive.fork(parent, child, &run.tokens);
         assert_eq!(result.map(|_| ()), expected);
-        if let Ok(copy) = result {
+        if let Ok(Forked { copy, state }) = result {
             assert_eq!(copy.map_or(0, |copy| copy.positions), run.computed % BLOCK_POSITIONS);
             self.seen.note("forked", 1);
             self.seen.note("forked with a copy", u64::from(copy.is_some()));
             self.copy(copy);
+            self.copy_state(state);
             self.running.insert(child, run);
         }
     }
@@ -457,7 +550,7 @@ impl World {
         let Some(run) = self.running.remove(&seq) else { return };
         let computed = &run.tokens[..run.computed];
         self.cache.finish(seq, computed);
-        self.naive.evicted.extend(self.cache.evictions.drain(..));
+        self.naive.told.extend(self.cache.told.drain(..));
         self.naive.finish(seq, computed);
         self.history.push(run.tokens);
         if self.history.len() > 24 {
@@ -479,6 +572,8 @@ impl World {
             assert_ne!(from, to);
             let source = self.memory[from.index()];
             self.memory[to.index()][..positions].copy_from_slice(&source[..positions]);
+            let source = self.parts[from.index()];
+            self.parts[to.index()][..positions].copy_from_slice(&source[..positions]);
         }
     }
 
@@ -490,12 +585,14 @@ impl World {
         let twin =
             (naive.free(), naive.owned(), naive.shared(), naive.evictable(), naive.tokens(), naive.pinned());
         assert_eq!(real, twin, "free, owned, shared, evictable, tokens, pinned");
+        let twin = (naive.withheld(), naive.places_evictable(), naive.places.len());
+        assert_eq!((stats.withheld, stats.places_evictable, stats.places), twin, "what stands beside blocks");
         for (&seq, run) in &self.running {
             let table = &self.cache.sequences[&seq];
             assert_eq!((table.shared().len(), table.owned().len()), naive.table(seq));
             self.assert_memory(run.namespace, &run.tokens[..run.computed], table.blocks());
         }
-        assert!(naive.evicted.is_empty(), "the twin would not have evicted {:?}", naive.evicted);
+        assert!(naive.told.is_empty(), "the twin would not have decided {:?}", naive.told);
         if self.seen.steps.is_multiple_of(4) {
             assert_eq!(self.oldest_first(), naive.oldest_first());
         }
@@ -626,7 +723,10 @@ impl World {
         if stop == (expected.stop, expected.evicted) {
             self.seen.note("evicted: when", u64::from(stop.1.is_some()));
         } else if stop.0 != expected.stop {
-            assert_ne!(self.ghosts, GHOSTS_FOR_ALL, "there is room to remember every eviction");
+            assert_ne!(
+                self.ghosts, GHOSTS_FOR_ALL,
+                "there is room to remember every eviction: {stop:?} {expected:?}"
+            );
             let was_lost = matches!(expected.stop, StopReason::Evicted | StopReason::Expired);
             assert!(was_lost, "explained by {stop:?}: {prompt:?}");
             self.seen.note("forgotten", 1);
@@ -683,6 +783,8 @@ impl World {
             ("diverged", StopReason::Diverged),
             ("evicted: reason", StopReason::Evicted),
             ("expired: reason", StopReason::Expired),
+            ("window dropped", StopReason::WindowDropped),
+            ("no state kept", StopReason::NoStateKept),
         ];
         all.into_iter().for_each(|(what, reason)| self.seen.note(what, u64::from(stop == reason)));
     }
@@ -698,6 +800,8 @@ impl World {
             ("published", totals.published),
             ("duplicates", totals.duplicates),
             ("evicted", totals.evicted),
+            ("places", totals.places),
+            ("places evicted", totals.places_evicted),
             ("superseded", events.superseded),
             ("tails known", events.tails_known),
             ("tails stored", events.tails_stored),
@@ -711,6 +815,22 @@ impl World {
         ] {
             self.seen.note(what, times);
         }
+    }
+}
+
+/// Half of the seeds have layers that hold nothing beside blocks, the others windows, chunks, a state, or both.
+fn some_needs(random: &mut Random) -> Beside {
+    let kind = random.below(8);
+    let positions = 1 + random.below(60) as u32;
+    let reach = if random.below(3) == 0 { Reach::Chunk(positions) } else { Reach::Last(positions) };
+    let part_bytes = 20 + random.below(300);
+    let windows = Windows { reach, part_bytes, step_positions: 3 * BLOCK_POSITIONS };
+    let state_bytes = 20 + random.below(400);
+    match kind {
+        0..4 => Beside::default(),
+        4 | 5 => Beside { block_bytes: 100, windows: Some(windows), state_bytes: 0 },
+        6 => Beside { block_bytes: 100, windows: None, state_bytes },
+        _ => Beside { block_bytes: 100, windows: Some(windows), state_bytes },
     }
 }
 

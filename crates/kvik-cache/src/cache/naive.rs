@@ -8,7 +8,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use super::life::Told;
 use crate::admission::{Admission, Match, NoSpace};
+use crate::beside::Beside;
 use crate::evict::{Cause, Policy, Share};
 use crate::explain::{Eviction, StopReason};
 use crate::ids::{BLOCK_POSITIONS, NamespaceId, SeqId, TenantId, Token, blocks_for};
@@ -18,23 +20,25 @@ use crate::pins::{PinLimit, PinScope};
 /// All there is.
 #[derive(Debug)]
 pub(crate) struct Naive {
-    blocks: usize,
+    pub(super) blocks: usize,
+    pub(super) needs: Beside,
+    pub(super) places: Vec<super::naive_places::Place>,
     policy: Policy,
-    entries: Vec<Entry>,
-    running: BTreeMap<SeqId, Running>,
+    pub(super) entries: Vec<Entry>,
+    pub(super) running: BTreeMap<SeqId, Running>,
     /// Prefixes that are pinned, whole blocks each.
-    pins: BTreeSet<(NamespaceId, Vec<Token>)>,
+    pub(super) pins: BTreeSet<(NamespaceId, Vec<Token>)>,
     /// Blocks that may be pinned in all.
     pinned_max: usize,
     /// What the derived continue: a namespace, and whole blocks of it.
-    derived: BTreeMap<NamespaceId, (NamespaceId, Vec<Token>)>,
+    pub(super) derived: BTreeMap<NamespaceId, (NamespaceId, Vec<Token>)>,
     /// All blocks ever lost; by expiry when there is no eviction.
     lost: BTreeMap<(NamespaceId, Vec<Token>), Option<Eviction>>,
     /// Whose each namespace is, and when that tenant last admitted something.
     shares: BTreeMap<NamespaceId, Share>,
     asked: BTreeMap<TenantId, Duration>,
-    /// What the real cache has evicted, to be followed where the policy is not LRU.
-    pub(crate) evicted: VecDeque<(NamespaceId, Vec<Token>, Cause)>,
+    /// What the real cache has decided, to be followed where the policy is not LRU, and about places.
+    pub(crate) told: VecDeque<Told>,
     now: Duration,
     /// Counts uses.
     uses: u64,
@@ -58,10 +62,10 @@ pub(crate) struct Events {
 
 /// A cached block.
 #[derive(Debug, Clone)]
-struct Entry {
-    namespace: NamespaceId,
+pub(super) struct Entry {
+    pub(super) namespace: NamespaceId,
     /// All tokens up to the block's last valid one.
-    prefix: Vec<Token>,
+    pub(super) prefix: Vec<Token>,
     /// When its last user left it.
     used: u64,
     /// The same on the caller's clock.
@@ -71,19 +75,22 @@ struct Entry {
 
 /// A running sequence.
 #[derive(Debug, Clone)]
-struct Running {
-    namespace: NamespaceId,
+pub(super) struct Running {
+    pub(super) namespace: NamespaceId,
     /// The whole blocks it shares with the cache, as tokens.
-    leased: Vec<Token>,
+    pub(super) leased: Vec<Token>,
     /// Blocks of its own.
     owned: usize,
     lifetime: Lifetime,
+    pub(super) beside: super::naive_places::Held,
 }
 
 impl Naive {
-    pub(crate) fn new(blocks: usize, policy: Policy, pinned_max: usize) -> Naive {
+    pub(crate) fn new(blocks: usize, policy: Policy, pinned_max: usize, needs: Beside) -> Naive {
         Naive {
             blocks,
+            needs,
+            places: Vec::new(),
             policy,
             entries: Vec::new(),
             running: BTreeMap::new(),
@@ -93,7 +100,7 @@ impl Naive {
             lost: BTreeMap::new(),
             shares: BTreeMap::new(),
             asked: BTreeMap::new(),
-            evicted: VecDeque::new(),
+            told: VecDeque::new(),
             now: Duration::ZERO,
             uses: 0,
             events: Events::default(),
@@ -109,7 +116,7 @@ impl Naive {
     }
 
     pub(crate) fn free(&self) -> usize {
-        self.blocks - self.owned() - self.shared()
+        self.blocks - self.owned() - self.shared() - self.withheld()
     }
 
     pub(crate) fn evictable(&self) -> usize {
@@ -156,8 +163,10 @@ impl Naive {
     }
 
     pub(crate) fn lookup(&self, namespace: NamespaceId, prompt: &[Token]) -> Match {
-        let tokens = self.known(namespace, prompt);
+        let (tokens, matched) = (self.usable(namespace, prompt), self.known(namespace, prompt));
         let (stop, evicted) = match self.losses(namespace, prompt).next() {
+            _ if tokens < matched && self.needs.state_bytes > 0 => (StopReason::NoStateKept, None),
+            _ if tokens < matched => (StopReason::WindowDropped, None),
             Some(Some(eviction)) => (StopReason::Evicted, Some(*eviction)),
             Some(None) => (StopReason::Expired, None),
             None => (self.stop_if_all_is_forgotten(namespace, prompt), None),
@@ -195,18 +204,39 @@ impl Naive {
 
     /// Returns the tokens reused.
     pub(crate) fn admit(&mut self, admission: Admission<'_>) -> Result<usize, NoSpace> {
-        let Admission { seq, namespace, prompt, reuse_max, positions, lifetime } = admission;
+        let Admission { namespace, prompt, reuse_max, .. } = admission;
         let reuse_max = reuse_max.max(self.base(namespace).len());
         let usable = &prompt[..reuse_max.min(prompt.len())];
-        let tokens = self.known(namespace, usable);
+        let tokens = self.usable(namespace, usable);
+        match self.admit_after(admission, usable, tokens) {
+            Err(_) if !self.needs.is_nothing() => {
+                let base = self.base(namespace).len().min(tokens);
+                self.admit_after(admission, usable, base)
+            }
+            admitted => admitted,
+        }
+    }
+
+    /// Admits a sequence that can reuse `tokens`.
+    fn admit_after(
+        &mut self,
+        admission: Admission<'_>,
+        usable: &[Token],
+        tokens: usize,
+    ) -> Result<usize, NoSpace> {
+        let Admission { seq, namespace, prompt, positions, lifetime, .. } = admission;
         let whole = tokens - tokens % BLOCK_POSITIONS;
         let lease = usable[..whole].to_vec();
         let path = |entry: &&Entry| entry.namespace == namespace && lease.starts_with(&entry.prefix);
         let on_path = self.entries.iter().filter(path).filter(|entry| !self.is_locked(entry)).count();
-        let available = self.free() + self.evictable() - on_path;
+        let state = self.state_behind(namespace, usable, tokens);
+        let kept = state.map(|place| &self.places[place]).filter(|place| !self.is_kept(place));
+        let kept = kept.map_or(0, |place| place.units);
+        let available = self.free() + self.evictable() + self.places_evictable() - on_path - kept;
         let fits = |needed: usize| {
             if needed <= available { Ok(()) } else { Err(NoSpace { needed, available }) }
         };
+        let units = |tokens: usize| self.needs.of_running(positions.max(tokens));
         let blocks = |tokens: usize| blocks_for(positions.max(tokens)) - blocks_for(whole);
         let mut reused = tokens;
         let mut source =
@@ -214,17 +244,29 @@ impl Naive {
         if let Some(index) = source {
             let held = usize::from(!self.is_locked(&self.entries[index]));
             self.events.sources_in_use += 1 - held as u64;
-            if fits(blocks(tokens) + held).is_err() {
+            if fits(blocks(tokens) + units(tokens) + held).is_err() {
+                if !self.needs.is_nothing() {
+                    return fits(blocks(tokens) + units(tokens) + held).map(|()| 0);
+                }
                 (reused, source) = (whole, None);
             }
         }
-        fits(blocks(reused))?;
+        fits(blocks(reused) + units(reused))?;
         self.events.copies_given_up += u64::from(reused < tokens);
 
-        self.running.insert(seq, Running { namespace, leased: lease, owned: 0, lifetime });
+        let (blocks, units) = (blocks(reused), units(reused));
+        let matched = self.known(namespace, usable);
+        let marks = super::places::Known { reused, matched, prompt: prompt.len() };
+        let marks = super::places::marks(&self.needs, marks, lifetime);
+        let beside = self.held_from(namespace, &lease, reused);
+        self.running.insert(seq, Running { namespace, leased: lease, owned: 0, lifetime, beside });
         let source = source.map(|index| self.entries[index].prefix.clone());
-        self.make_room(blocks(reused), namespace, source.as_deref());
-        self.running.get_mut(&seq).unwrap().owned = blocks(reused);
+        let state = state.map(|place| self.places[place].name());
+        self.keep_state(state.clone(), true);
+        self.make_room(blocks + units, namespace, source.as_deref());
+        self.keep_state(state, false);
+        let running = self.running.get_mut(&seq).unwrap();
+        (running.owned, running.beside.units, running.beside.marks) = (blocks, units, marks);
         source.into_iter().for_each(|prefix| self.touch(namespace, &prefix));
         self.asked.insert(self.tenant(namespace), self.now);
         self.keep_quota(namespace, 0, None);
@@ -234,9 +276,12 @@ impl Naive {
     pub(crate) fn reserve(&mut self, seq: SeqId, positions: usize) -> Result<(), NoSpace> {
         let (leased, owned) = self.table(seq);
         let needed = blocks_for(positions).saturating_sub(leased + owned);
-        self.check_room(needed)?;
-        self.make_room(needed, self.running[&seq].namespace, None);
-        self.running.get_mut(&seq).unwrap().owned += needed;
+        let units = self.needs.of_running(positions).saturating_sub(self.running[&seq].beside.units);
+        self.check_room(needed + units)?;
+        self.make_room(needed + units, self.running[&seq].namespace, None);
+        let running = self.running.get_mut(&seq).unwrap();
+        running.owned += needed;
+        running.beside.units += units;
         Ok(())
     }
 
@@ -255,9 +300,11 @@ impl Naive {
     pub(crate) fn fork(&mut self, parent: SeqId, child: SeqId, tokens: &[Token]) -> Result<(), NoSpace> {
         self.publish(parent, tokens);
         let needed = blocks_for(tokens.len() % BLOCK_POSITIONS);
-        self.check_room(needed)?;
-        self.make_room(needed, self.running[&parent].namespace, None);
-        let forked = Running { owned: needed, ..self.running[&parent].clone() };
+        let units = self.needs.of_running(tokens.len());
+        self.check_room(needed + units)?;
+        self.make_room(needed + units, self.running[&parent].namespace, None);
+        let beside = self.running[&parent].beside.forked(units);
+        let forked = Running { owned: needed, beside, ..self.running[&parent].clone() };
         self.running.insert(child, forked);
         Ok(())
     }
@@ -270,7 +317,9 @@ impl Naive {
             let closest = self.entries_of(namespace).filter(|entry| entry.prefix.starts_with(tokens));
             let known = if closest.count() > 0 {
                 self.events.tails_known += 1;
-                self.entries[self.closest(namespace, &leased, tail)].prefix.clone()
+                let known = self.entries[self.closest(namespace, &leased, tail)].prefix.clone();
+                self.pass_tail(seq, &known, tokens.len());
+                known
             } else {
                 self.events.tails_stored += 1;
                 self.store(namespace, tokens);
@@ -278,6 +327,10 @@ impl Naive {
             };
             self.keep(namespace, &known, lifetime);
             self.touch(namespace, &known);
+            self.running.get_mut(&seq).unwrap().owned -= 1;
+            self.end_with(seq, tokens.len(), Some(known));
+        } else {
+            self.end_with(seq, tokens.len(), None);
         }
         self.abandon(seq);
     }
@@ -396,6 +449,7 @@ impl Naive {
             entry.namespace == namespace && related
         }) {
             self.entries.remove(index);
+            self.drop_lost_places();
         }
         count - self.entries.len()
     }
@@ -405,6 +459,7 @@ impl Naive {
         let gone = |naive: &Naive, entry: &Entry| entry.namespace == namespace && !naive.is_locked(entry);
         while let Some(index) = self.entries.iter().position(|entry| gone(self, entry)) {
             self.entries.remove(index);
+            self.drop_lost_places();
         }
         count - self.entries.len()
     }
@@ -468,7 +523,7 @@ impl Naive {
     }
 
     /// A block is locked when a running sequence, a pin or a derived shares it.
-    fn is_locked(&self, entry: &Entry) -> bool {
+    pub(super) fn is_locked(&self, entry: &Entry) -> bool {
         let shares = |running: &Running| {
             running.namespace == entry.namespace && running.leased.starts_with(&entry.prefix)
         };
@@ -484,7 +539,7 @@ impl Naive {
     }
 
     /// Leading tokens of a prompt that some cached block and those before it hold.
-    fn known(&self, namespace: NamespaceId, prompt: &[Token]) -> usize {
+    pub(super) fn known(&self, namespace: NamespaceId, prompt: &[Token]) -> usize {
         let base = self.base(namespace);
         if !prompt.starts_with(base) {
             return 0;
@@ -494,18 +549,18 @@ impl Naive {
     }
 
     /// Whether whole blocks are cached, some of them in the namespace itself.
-    fn is_known(&self, namespace: NamespaceId, whole: &[Token]) -> bool {
+    pub(super) fn is_known(&self, namespace: NamespaceId, whole: &[Token]) -> bool {
         whole.len() > self.base(namespace).len() && self.known(namespace, whole) == whole.len()
     }
 
     /// What a derived continues; nothing for other namespaces.
-    fn base(&self, namespace: NamespaceId) -> &[Token] {
+    pub(super) fn base(&self, namespace: NamespaceId) -> &[Token] {
         self.derived.get(&namespace).map_or(&[], |(_, base)| base)
     }
 
     /// The block after `before` that shares the most tokens with `rest`: of equal ones the
     /// smallest that is not less than `rest`, or else the largest.
-    fn closest(&self, namespace: NamespaceId, before: &[Token], rest: &[Token]) -> usize {
+    pub(super) fn closest(&self, namespace: NamespaceId, before: &[Token], rest: &[Token]) -> usize {
         let rest = &rest[..rest.len().min(BLOCK_POSITIONS)];
         let follows = |index: &usize| {
             let entry = &self.entries[*index];
@@ -535,6 +590,7 @@ impl Naive {
         };
         let superseded: Vec<Entry> = self.entries.extract_if(.., superseded).collect();
         self.events.superseded += superseded.len() as u64;
+        superseded.iter().for_each(|entry| self.move_places(namespace, &entry.prefix, prefix));
         // A request for what is replaced asked for what it begins with as well.
         let asked = superseded.iter().fold(Keep::NOTHING, |keep, entry| keep.join(entry.keep));
         for entry in self.entries.iter_mut().filter(|entry| entry.namespace == namespace) {
@@ -564,16 +620,13 @@ impl Naive {
     }
 
     fn entry_mut(&mut self, namespace: NamespaceId, prefix: &[Token]) -> &mut Entry {
-        let home = match self.derived.get(&namespace) {
-            Some((base, whole)) if whole.starts_with(prefix) => *base,
-            _ => namespace,
-        };
+        let home = self.home(namespace, prefix);
         let is_it = |entry: &&mut Entry| entry.namespace == home && entry.prefix == prefix;
         self.entries.iter_mut().find(is_it).unwrap()
     }
 
     fn check_room(&self, needed: usize) -> Result<(), NoSpace> {
-        let available = self.free() + self.evictable();
+        let available = self.free() + self.evictable() + self.places_evictable();
         if needed <= available { Ok(()) } else { Err(NoSpace { needed, available }) }
     }
 
@@ -581,7 +634,15 @@ impl Naive {
     fn make_room(&mut self, needed: usize, namespace: NamespaceId, held: Option<&[Token]>) {
         let held = held.map(|prefix| (namespace, prefix));
         self.keep_quota(namespace, needed, held);
+        self.free_up(needed, held);
+    }
+
+    /// Evicts, as it is told, until `needed` blocks are free.
+    pub(super) fn free_up(&mut self, needed: usize, held: Option<(NamespaceId, &[Token])>) {
         while self.free() < needed {
+            if self.follow_place_eviction() {
+                continue;
+            }
             let tenants = self.tenants_with_leaves(held);
             let most = tenants
                 .iter()
@@ -611,7 +672,10 @@ impl Naive {
         let count = leaves.len();
         leaves.retain(|&index| priority(index) == lowest);
         self.events.spared_by_priority += u64::from(leaves.len() < count);
-        let evicted = self.evicted.pop_front().unwrap();
+        let Some(Told::Evicted(namespace, prefix, cause)) = self.told.pop_front() else {
+            panic!("a block is to be evicted")
+        };
+        let evicted = (namespace, prefix, cause);
         let is_told = |entry: &Entry| entry.namespace == evicted.0 && entry.prefix == evicted.1;
         let chosen = match self.policy {
             Policy::Lru => leaves.into_iter().min_by_key(|&index| self.entries[index].used).unwrap(),
@@ -622,6 +686,7 @@ impl Naive {
         };
         assert!(is_told(&self.entries[chosen]), "{evicted:?} went before {:?}", self.entries[chosen]);
         let Entry { namespace, prefix, .. } = self.entries.remove(chosen);
+        self.drop_lost_places();
         let Cause::Evicted(policy) = evicted.2 else { panic!("{evicted:?} has not expired") };
         assert!(policy == self.policy || self.policy == Policy::Auto, "{policy:?} chose {evicted:?}");
         self.lost.insert((namespace, prefix), Some(Eviction { at: self.now, policy }));
@@ -634,11 +699,10 @@ impl Naive {
         while let Some(index) = self.entries.iter().position(|entry| expired(entry) && !self.is_locked(entry))
         {
             let Entry { namespace, prefix, .. } = self.entries.remove(index);
-            let evicted = self
-                .evicted
-                .iter()
-                .position(|evicted| *evicted == (namespace, prefix.clone(), Cause::Expired));
-            self.evicted.remove(evicted.expect("what has expired is evicted"));
+            self.drop_lost_places();
+            let told = Told::Evicted(namespace, prefix.clone(), Cause::Expired);
+            let told = self.told.iter().position(|other| *other == told);
+            self.told.remove(told.expect("what has expired is evicted"));
             self.lost.insert((namespace, prefix), None);
             self.events.expired += 1;
         }
@@ -686,7 +750,7 @@ impl Naive {
 }
 
 /// Where the last block of a prefix starts.
-fn block_start(prefix: &[Token]) -> usize {
+pub(super) fn block_start(prefix: &[Token]) -> usize {
     (blocks_for(prefix.len()) - 1) * BLOCK_POSITIONS
 }
 

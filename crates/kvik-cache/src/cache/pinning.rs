@@ -27,6 +27,7 @@ impl Cache {
         if self.pins.add(node) {
             self.radix.pin_path(node);
             self.radix.lock_path(node);
+            self.keep_places(node, true);
         }
         Ok(true)
     }
@@ -148,6 +149,7 @@ impl Cache {
     pub(crate) fn remove_pins(&mut self, nodes: &[NodeId]) {
         for &node in nodes {
             if self.pins.remove(node) {
+                self.keep_places(node, false);
                 self.radix.unpin_path(node);
                 self.radix.unlock_path(node);
             }

@@ -21,9 +21,24 @@ impl Cache {
     ///
     /// Blocks that the lease locks can no longer be evicted; neither can the block that is copied in part, until it
     /// is copied. When the space lacks that one block, the sequence does without the copy.
+    ///
+    /// The state with which it goes on cannot be evicted either, until it is copied. Where layers hold something beside
+    /// blocks, a sequence for which the space lacks the one or the other begins from the start.
     pub(super) fn affordable(&self, walk: Walk, positions: usize) -> Result<Walk, NoSpace> {
-        let needed = blocks_for(positions.max(walk.tokens)) - walk.whole_blocks();
-        let available = self.available() - self.radix.unlocked_blocks(&walk);
+        match self.affordable_blocks(walk, positions) {
+            Err(_) if !self.needs().is_nothing() => {
+                self.affordable_blocks(self.radix.shorten(walk, 0), positions)
+            }
+            afforded => afforded,
+        }
+    }
+
+    fn affordable_blocks(&self, walk: Walk, positions: usize) -> Result<Walk, NoSpace> {
+        let beside = self.needs().of_running(positions.max(walk.tokens));
+        let needed = blocks_for(positions.max(walk.tokens)) - walk.whole_blocks() + beside;
+        let place = self.place_at(&walk).and_then(|place| self.radix.places.get(place));
+        let kept = place.filter(|place| place.keepers == 0).map_or(0, |place| place.units);
+        let available = self.available() - self.radix.unlocked_blocks(&walk) - kept;
         let Some(partial) = walk.partial else {
             return fits(needed, available).map(|()| walk);
         };
@@ -32,21 +47,38 @@ impl Cache {
             return Ok(walk);
         }
         let tokens = walk.tokens - partial.positions;
+        if !self.needs().is_nothing() {
+            return Err(NoSpace { needed: needed + held, available });
+        }
         let needed = blocks_for(positions.max(tokens)) - walk.whole_blocks();
         fits(needed, available).map(|()| Walk { partial: None, tokens, ..walk })
     }
 
     /// Blocks that are free or can be made so.
-    fn available(&self) -> usize {
-        self.pool.free() + self.radix.evictable()
+    pub(super) fn available(&self) -> usize {
+        self.pool.free() + self.radix.evictable() + self.radix.places.evictable()
     }
 
     /// Evicts until `needed` blocks are free for a namespace, or changes nothing.
     pub(super) fn make_room(&mut self, needed: usize, namespace: NamespaceId) -> Result<(), NoSpace> {
         fits(needed, self.available()).inspect_err(|_| self.totals.refused += 1)?;
         self.keep_quota(namespace, needed);
-        self.evict(needed.saturating_sub(self.pool.free()));
+        self.free_up(needed);
         Ok(())
+    }
+
+    /// Evicts until `needed` blocks are free, which can be had: blocks first, places when there are no more of them. With
+    /// a block goes the place that stands in it.
+    pub(super) fn free_up(&mut self, needed: usize) {
+        while self.pool.free() < needed {
+            let missing = needed - self.pool.free();
+            match self.radix.evictable().min(missing) {
+                0 => self.evict_place(),
+                count if self.needs().is_nothing() => self.evict(count),
+                // One at a time: its place may free enough.
+                _ => self.evict(1),
+            }
+        }
     }
 
     /// Evicts `count` blocks; at least that many are evictable.
@@ -116,7 +148,7 @@ impl Cache {
         let prefix = self.radix.prefix(leaf, usize::MAX);
         for blocks in (1..=node.end_depth() as usize).rev().take(count) {
             let end = prefix.len().min(blocks * crate::ids::BLOCK_POSITIONS);
-            self.evictions.push((node.namespace, prefix[..end].to_vec(), cause));
+            self.told.push(super::life::Told::Evicted(node.namespace, prefix[..end].to_vec(), cause));
         }
     }
 

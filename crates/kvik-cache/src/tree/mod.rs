@@ -1,14 +1,15 @@
 //! The prefix tree over token ids: nodes, what their blocks hold, and how prompts are matched against them.
 
-mod components;
 mod followers;
 mod labels;
 mod node;
+mod places;
 mod radix;
 mod walk;
 
 pub use followers::Followers;
 pub(crate) use followers::{BlockText, FollowerIndex, Link};
 pub(crate) use node::Node;
+pub(crate) use places::{Place, PlaceId, Places};
 pub(crate) use radix::Radix;
 pub(crate) use walk::{PartialMatch, Walk};

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::ops::{Index, IndexMut};
 use std::time::Duration;
 
-use super::components::Components;
 use super::labels::BlockTokens;
 use crate::hash::Fingerprint;
 use crate::ids::{BlockId, NamespaceId, NodeId, NodeName};
@@ -20,8 +19,8 @@ pub(crate) struct Node {
     pub(crate) seed: Option<Fingerprint>,
     /// Blocks before the first one.
     pub(crate) depth: u32,
-    /// What it holds; nothing for a root.
-    pub(crate) components: Components,
+    /// The physical blocks of its run, in order; empty for a root.
+    pub(super) run: Vec<BlockId>,
     /// Nodes that go on from this one's end, by what their first blocks hold.
     pub(crate) children: BTreeMap<BlockTokens, NodeId>,
     /// Running sequences and pins that use this node.
@@ -53,7 +52,7 @@ impl Node {
             parent: None,
             seed: Some(seed),
             depth: 0,
-            components: Components::default(),
+            run: Vec::new(),
             children: BTreeMap::new(),
             locks: 0,
             pins: 0,
@@ -64,7 +63,7 @@ impl Node {
     /// The physical blocks of its run, in order; empty for a root.
     #[inline]
     pub(crate) fn blocks(&self) -> &[BlockId] {
-        self.components.blocks()
+        &self.run
     }
 
     pub(crate) fn is_root(&self) -> bool {

@@ -16,15 +16,16 @@
 
 use std::time::Duration;
 
-use super::components::{Components, Needs};
 use super::followers::FollowerIndex;
 use super::labels::{BlockTokens, Labels};
 use super::node::{Arena, Life, Node};
+use super::places::Places;
 
 use crate::evict::{Candidate, Cause, Evictor, Facts, Ghost, Ghosts, Lane, Policy, Share, Shares};
 use crate::hash::Fingerprint;
 use crate::ids::{BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, TenantId, Token, blocks_for};
 use crate::lifetime::{Keep, Lifetime};
+use crate::pool::Pool;
 
 /// The prefixes of all namespaces.
 #[derive(Debug)]
@@ -36,8 +37,8 @@ pub(crate) struct Radix {
     pub(crate) labels: Labels,
     /// What followed which tokens, when somebody asks for that.
     pub(crate) followers: Option<FollowerIndex<NamespaceId>>,
-    /// What the layers of the model need to continue a prefix.
-    pub(super) needs: Needs,
+    /// Where prefixes can be continued, if their blocks do not say it alone.
+    pub(crate) places: Places,
     /// The caller's clock.
     pub(crate) now: Duration,
     /// Blocks that users have left so far: the clock by which policies tell the age of a use.
@@ -50,6 +51,23 @@ pub(crate) struct Radix {
     tokens: usize,
 }
 
+/// What eviction took out of the tree.
+#[derive(Debug)]
+#[must_use = "what is dropped is to be released"]
+pub(crate) struct Dropped {
+    blocks: Vec<BlockId>,
+    /// Blocks' worth that their places took.
+    units: usize,
+}
+
+impl Dropped {
+    /// Gives it back, the last block first.
+    pub(crate) fn release(self, pool: &mut Pool) {
+        pool.give_back(self.units);
+        self.blocks.into_iter().rev().for_each(|block| pool.release(block));
+    }
+}
+
 impl Radix {
     /// An empty tree for a pool of `blocks`, with about `ghosts` evicted blocks remembered.
     pub(crate) fn new(blocks: u32, policy: Policy, ghosts: usize) -> Radix {
@@ -60,7 +78,7 @@ impl Radix {
             shares: Shares::new(),
             labels: Labels::new(blocks),
             followers: None,
-            needs: Needs::BLOCKS,
+            places: Places::default(),
             now: Duration::ZERO,
             clock: 0,
             evictable: 0,
@@ -134,13 +152,14 @@ impl Radix {
         self.unrank(node);
         let place = self.first_block(node);
         let whole = &mut self.arena[node];
-        let components = whole.components.cut(blocks);
+        let rest = whole.run.split_off(blocks);
+        let run = std::mem::replace(&mut whole.run, rest);
         let upper = Node {
             namespace: whole.namespace,
             parent: whole.parent,
             seed: None,
             depth: whole.depth,
-            components,
+            run,
             children: [(BlockTokens::first_of(self.labels.tokens(whole.blocks()[0])), node)].into(),
             locks: whole.locks,
             pins: whole.pins,
@@ -303,8 +322,8 @@ impl Radix {
         let node = &mut self.arena[at];
         let alone = !node.is_root() && node.locks == 1 && node.children.is_empty();
         let alone = alone && node.life.keep == Keep::NOTHING;
-        if alone && node.is_new() && node.life.reuses == reuses && node.components.can_grow() {
-            node.components.grow(blocks);
+        if alone && node.is_new() && node.life.reuses == reuses {
+            node.run.extend_from_slice(blocks);
             return at;
         }
         let child = Node {
@@ -312,7 +331,7 @@ impl Radix {
             parent: Some(at),
             seed: None,
             depth: node.end_depth(),
-            components: Components::of(blocks.to_vec()),
+            run: blocks.to_vec(),
             children: Default::default(),
             locks: 1,
             pins: 0,
@@ -367,44 +386,45 @@ impl Radix {
     }
 
     /// Drops the last `count` blocks of an unlocked leaf, and remembers why.
-    pub(crate) fn evict(&mut self, leaf: NodeId, count: usize, cause: Cause) -> Components {
+    pub(crate) fn evict(&mut self, leaf: NodeId, count: usize, cause: Cause) -> Dropped {
         let ghost = Ghost::new(self.now, cause, self.arena[leaf].life.reuses);
         let dropped = self.pop(leaf, count);
-        for &block in dropped.blocks().iter().rev() {
+        for &block in dropped.blocks.iter().rev() {
             self.ghosts.remember(self.labels.fingerprint(block), ghost);
         }
         dropped
     }
 
-    /// Drops the last `count` blocks of an unlocked leaf, and the leaf with its first one.
-    pub(crate) fn pop(&mut self, leaf: NodeId, count: usize) -> Components {
+    /// Drops the last `count` blocks of an unlocked leaf with their places, and the leaf with its first one.
+    pub(crate) fn pop(&mut self, leaf: NodeId, count: usize) -> Dropped {
         let place = self.first_block(leaf);
         let node = &mut self.arena[leaf];
         assert!(node.locks == 0 && node.children.is_empty(), "only an unused leaf loses blocks");
         self.shares.of_mut(node.namespace).blocks -= count;
-        let dropped = if count == node.blocks().len() {
+        let blocks = if count == node.blocks().len() {
             self.remove(leaf, &place)
         } else {
-            let dropped = node.components.evict(count);
+            let dropped = node.run.split_off(node.run.len() - count);
             self.evictor.shrink(leaf, self.lane(leaf), count as u32);
             dropped
         };
         self.evictable -= count;
         if let Some(followers) = &mut self.followers {
-            followers.remove(dropped.blocks().iter().copied());
+            followers.remove(blocks.iter().copied());
         }
-        self.tokens -= dropped.blocks().iter().map(|&block| self.labels.count(block)).sum::<usize>();
-        dropped
+        self.tokens -= blocks.iter().map(|&block| self.labels.count(block)).sum::<usize>();
+        let units = blocks.iter().map(|&block| self.places.remove_of(block)).sum();
+        Dropped { blocks, units }
     }
 
     /// Takes a leaf out of the tree, and returns what it held.
-    fn remove(&mut self, leaf: NodeId, place: &BlockTokens) -> Components {
+    fn remove(&mut self, leaf: NodeId, place: &BlockTokens) -> Vec<BlockId> {
         let parent = self.arena[leaf].parent.expect("a root has no blocks to lose");
         self.unrank(leaf);
         self.arena[parent].children.remove(place);
         let node = self.arena.remove(leaf);
         self.rank(parent);
-        node.components
+        node.run
     }
 
     /// Gives a namespace to a tenant; what it holds competes with that tenant's prefixes then.

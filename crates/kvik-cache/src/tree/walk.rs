@@ -5,9 +5,7 @@
 
 use std::iter::successors;
 
-use super::components::Needs;
 use super::labels::{BlockTokens, common_prefix};
-use super::node::Node;
 use super::radix::Radix;
 use crate::hash::Fingerprint;
 use crate::ids::{BLOCK_POSITIONS, BlockId, NodeId, Token};
@@ -67,20 +65,44 @@ impl Radix {
         walk
     }
 
-    /// The part of a walk after which a sequence can continue: the longest at whose end every component that the
-    /// tree needs is available. It is never shorter than the base of a derived namespace.
+    /// The part of a walk after which a sequence can continue: the longest at whose end all is there that layers
+    /// need beside the blocks. It is never shorter than the base of a derived namespace, whose end is kept.
     pub(crate) fn continuable(&self, walk: Walk) -> Walk {
-        if self.needs == Needs::BLOCKS || walk.tokens == 0 {
+        if self.places.needs().is_nothing() || walk.tokens == 0 {
             return walk;
         }
-        let (mut node, mut blocks) = (walk.node, walk.blocks);
-        let ends_at =
-            |node: &Node, blocks| node.is_root() || node.components.can_continue(blocks, self.needs);
-        while let Some(before) = self.arena[node].parent.filter(|_| !ends_at(&self.arena[node], blocks)) {
-            (node, blocks) = (before, self.arena[before].blocks().len());
+        let usable = self.places.usable(&self.touched_blocks(&walk), walk.tokens);
+        self.shorten(walk, usable)
+    }
+
+    /// The first `tokens` of a walk, or the base of its namespace if that is more.
+    pub(crate) fn shorten(&self, walk: Walk, tokens: usize) -> Walk {
+        let mut path: Vec<NodeId> = self.own_path(walk.node).collect();
+        let deepest = path.first().copied().unwrap_or(walk.node);
+        let root = path
+            .last()
+            .map_or(walk.node, |&first| self.arena[first].parent.expect("only a root has no parent"));
+        let base = self.arena[root].depth as usize * BLOCK_POSITIONS;
+        let tokens = tokens.max(base);
+        if tokens >= walk.tokens {
+            return walk;
         }
-        let tokens = (self.arena[node].depth as usize + blocks) * BLOCK_POSITIONS;
-        Walk { node, blocks, partial: None, tokens }
+        path.insert(0, walk.partial.map_or(deepest, |partial| partial.node));
+        path.push(root);
+        let (whole, positions) = (tokens / BLOCK_POSITIONS, tokens % BLOCK_POSITIONS);
+        let depth = |id: &NodeId| self.arena[*id].depth as usize;
+        let &node = path.iter().find(|id| depth(id) < whole || **id == root).expect("the root is on it");
+        let next = path.iter().find(|id| depth(id) <= whole && **id != root);
+        let partial = next.filter(|_| positions > 0);
+        let partial = partial.map(|id| PartialMatch { node: *id, index: whole - depth(id), positions });
+        Walk { node, blocks: whole - depth(&node), partial, tokens }
+    }
+
+    /// Physical blocks of a walk, the one that matches in part at the end.
+    pub(crate) fn touched_blocks(&self, walk: &Walk) -> Vec<BlockId> {
+        let mut blocks = self.blocks_of(walk);
+        blocks.extend(walk.partial.map(|partial| self.arena[partial.node].blocks()[partial.index]));
+        blocks
     }
 
     /// The tokens before the first block of a namespace; none but for a derived one.

@@ -1,0 +1,309 @@
+//! The twin's view of what stands beside blocks: lists, and a scan for every question.
+
+use super::life::Told;
+use super::naive::Naive;
+use crate::ids::{BLOCK_POSITIONS, NamespaceId, SeqId, Token, blocks_for};
+
+/// What a running sequence holds beside its blocks.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Held {
+    /// The first block whose windowed part it uses.
+    pub(super) parts_from: usize,
+    pub(super) units: usize,
+    pub(super) marks: Vec<usize>,
+    /// Blocks at whose ends its state is saved.
+    pub(super) saves: Vec<usize>,
+}
+
+/// A place, by the tokens of the block that it stands in.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    pub(super) namespace: NamespaceId,
+    pub(super) prefix: Vec<Token>,
+    positions: u8,
+    /// The first block whose windowed part it uses.
+    first: usize,
+    has_state: bool,
+    pub(super) units: usize,
+    /// Whether a sequence is about to copy its state.
+    in_use: bool,
+}
+
+pub(super) type PlaceName = (NamespaceId, Vec<Token>, u8);
+
+impl Held {
+    /// What a copy of the sequence holds.
+    pub(super) fn forked(&self, units: usize) -> Held {
+        Held { parts_from: self.parts_from, units, ..Held::default() }
+    }
+}
+
+impl Place {
+    pub(super) fn name(&self) -> PlaceName {
+        (self.namespace, self.prefix.clone(), self.positions)
+    }
+
+    /// Index of its block.
+    fn index(&self) -> usize {
+        blocks_for(self.prefix.len()) - 1
+    }
+
+    /// Tokens before which it stands.
+    fn end(&self) -> usize {
+        self.index() * BLOCK_POSITIONS + usize::from(self.positions)
+    }
+}
+
+impl Naive {
+    /// Where a block is that a namespace has up to the end of `prefix`.
+    pub(super) fn home(&self, namespace: NamespaceId, prefix: &[Token]) -> NamespaceId {
+        match self.derived.get(&namespace) {
+            Some((base, whole)) if whole.starts_with(prefix) => *base,
+            _ => namespace,
+        }
+    }
+
+    pub(crate) fn withheld(&self) -> usize {
+        let save = self.needs.units(0, 1);
+        let running =
+            self.running.values().map(|running| running.beside.units + running.beside.saves.len() * save);
+        running.sum::<usize>() + self.places.iter().map(|place| place.units).sum::<usize>()
+    }
+
+    pub(crate) fn places_evictable(&self) -> usize {
+        self.places.iter().filter(|place| !self.is_kept(place)).map(|place| place.units).sum()
+    }
+
+    /// Whether a pin or a derived namespace ends where a place stands.
+    pub(super) fn is_kept(&self, place: &Place) -> bool {
+        let ends = |namespace: &NamespaceId, whole: &Vec<Token>| {
+            usize::from(place.positions) == BLOCK_POSITIONS
+                && *namespace == place.namespace
+                && *whole == place.prefix
+        };
+        place.in_use
+            || self.pins.iter().any(|(namespace, whole)| ends(namespace, whole))
+            || self.derived.values().any(|(base, whole)| ends(base, whole))
+    }
+
+    /// Whether the windowed part of a block is used by somebody.
+    fn is_part_held(&self, namespace: NamespaceId, prefix: &[Token]) -> bool {
+        let name = (self.home(namespace, prefix), prefix);
+        let runs = self.running.values().any(|running| {
+            let blocks = running.leased.len() / BLOCK_POSITIONS;
+            (running.beside.parts_from..blocks).any(|index| {
+                let prefix = &running.leased[..(index + 1) * BLOCK_POSITIONS];
+                (self.home(running.namespace, prefix), prefix) == name
+            })
+        });
+        runs || self.places.iter().any(|place| {
+            (place.first..=place.index()).any(|index| {
+                let prefix = &place.prefix[..place.prefix.len().min((index + 1) * BLOCK_POSITIONS)];
+                (self.home(place.namespace, prefix), prefix) == name
+            })
+        })
+    }
+
+    /// The block of this index that a prompt shares, or its first tokens, in full.
+    fn block_of(&self, namespace: NamespaceId, prompt: &[Token], matched: usize, index: usize) -> Vec<Token> {
+        let (start, end) = (index * BLOCK_POSITIONS, (index + 1) * BLOCK_POSITIONS);
+        if end <= matched {
+            return prompt[..end].to_vec();
+        }
+        let closest = self.closest(namespace, &prompt[..start], &prompt[start..]);
+        self.entries[closest].prefix.clone()
+    }
+
+    /// Leading tokens of a prompt after which a sequence can go on.
+    pub(super) fn usable(&self, namespace: NamespaceId, prompt: &[Token]) -> usize {
+        let (matched, base) = (self.known(namespace, prompt), self.base(namespace).len());
+        if self.needs.is_nothing() {
+            return matched;
+        }
+        let can_go_on = |&end: &usize| {
+            let sees = (self.needs.first_part(end)..blocks_for(end))
+                .all(|index| self.is_part_held(namespace, &self.block_of(namespace, prompt, matched, index)));
+            sees && (self.needs.state_bytes == 0 || self.state_behind(namespace, prompt, end).is_some())
+        };
+        (base.min(matched) + 1..=matched).rev().find(can_go_on).unwrap_or(base.min(matched))
+    }
+
+    /// The place whose state stands behind the first `end` tokens of a prompt.
+    pub(super) fn state_behind(&self, namespace: NamespaceId, prompt: &[Token], end: usize) -> Option<usize> {
+        let index = end.checked_sub(1).filter(|_| self.needs.state_bytes > 0)? / BLOCK_POSITIONS;
+        let block = self.block_of(namespace, prompt, self.known(namespace, prompt), index);
+        let name = (self.home(namespace, &block), block);
+        self.places.iter().position(|place| {
+            place.has_state && place.end() == end && (place.namespace, &place.prefix) == (name.0, &name.1)
+        })
+    }
+
+    /// What a sequence holds that goes on after `tokens`, of which it leases the whole blocks.
+    pub(super) fn held_from(&self, namespace: NamespaceId, lease: &[Token], tokens: usize) -> Held {
+        let blocks = lease.len() / BLOCK_POSITIONS;
+        let first = self.needs.first_part(tokens).min(blocks);
+        let earliest = self.needs.first_part_of_place(tokens / BLOCK_POSITIONS);
+        let is_there = |index: &usize| self.is_part_held(namespace, &lease[..(index + 1) * BLOCK_POSITIONS]);
+        let parts_from = (earliest.min(first)..first).rev().take_while(is_there).last().unwrap_or(first);
+        Held { parts_from, ..Held::default() }
+    }
+
+    /// Protects the place whose state is about to be copied, or does so no more.
+    pub(super) fn keep_state(&mut self, name: Option<PlaceName>, keep: bool) {
+        let place = name.and_then(|name| self.places.iter_mut().find(|place| place.name() == name));
+        place.into_iter().for_each(|place| place.in_use = keep);
+    }
+
+    /// Evicts a place if that is what comes next.
+    pub(super) fn follow_place_eviction(&mut self) -> bool {
+        let Some(Told::PlaceEvicted(namespace, prefix, positions)) = self.told.front().cloned() else {
+            return false;
+        };
+        self.told.pop_front();
+        let name = (namespace, prefix, positions);
+        let found = self.places.iter().position(|place| place.name() == name);
+        let place = self.places.remove(found.unwrap_or_else(|| panic!("{name:?} is no place")));
+        assert!(!self.is_kept(&place), "{name:?} is kept");
+        true
+    }
+
+    /// Places whose block is gone are gone.
+    pub(super) fn drop_lost_places(&mut self) {
+        let entries = &self.entries;
+        self.places.retain(|place| {
+            entries.iter().any(|entry| entry.namespace == place.namespace && entry.prefix == place.prefix)
+        });
+    }
+
+    /// A block takes the place of one that it extends.
+    pub(super) fn move_places(&mut self, namespace: NamespaceId, from: &[Token], to: &[Token]) {
+        for place in
+            self.places.iter_mut().filter(|place| place.namespace == namespace && place.prefix == from)
+        {
+            place.prefix = to.to_vec();
+        }
+    }
+
+    /// A sequence ends with the first tokens of a block that is cached: it can pass its windowed part on only when it
+    /// knows all of it.
+    pub(super) fn pass_tail(&mut self, seq: SeqId, known: &[Token], tokens: usize) {
+        let running = &self.running[&seq];
+        let index = blocks_for(tokens) - 1;
+        let lacks = known.len() > tokens && !self.is_part_held(running.namespace, known);
+        if lacks && index >= running.beside.parts_from {
+            self.running.get_mut(&seq).unwrap().beside.parts_from = index + 1;
+        }
+    }
+
+    /// Whether a place stands at the end of these whole blocks.
+    pub(crate) fn has_place(&self, namespace: NamespaceId, whole: &[Token]) -> bool {
+        let name = (namespace, whole.to_vec(), BLOCK_POSITIONS as u8);
+        self.places.iter().any(|place| place.name() == name)
+    }
+
+    pub(crate) fn mark(&mut self, seq: SeqId, positions: usize) {
+        let index = positions.checked_sub(1).filter(|_| !self.needs.is_nothing());
+        let marks = &mut self.running.get_mut(&seq).unwrap().beside.marks;
+        marks.extend(index.map(|last| last / BLOCK_POSITIONS));
+    }
+
+    pub(crate) fn prepare(&mut self, seq: SeqId, from: usize, to: usize) {
+        self.running.get_mut(&seq).unwrap().beside.saves.clear();
+        while let Some(told) = self.told.front().cloned() {
+            let Told::StateSaved(of, index) = told else {
+                self.evict_as_told();
+                continue;
+            };
+            self.told.pop_front();
+            let held = &mut self.running.get_mut(&seq).unwrap().beside;
+            let end = (index + 1) * BLOCK_POSITIONS;
+            assert!(
+                of == seq && held.marks.contains(&index) && from < end && end <= to,
+                "{index} is not due"
+            );
+            held.saves.push(index);
+        }
+    }
+
+    pub(crate) fn advance(&mut self, seq: SeqId, positions: usize) {
+        let published = self.running[&seq].leased.len() / BLOCK_POSITIONS;
+        self.follow_places(seq, published, None);
+        let earliest = self.needs.first_part_of_place(positions / BLOCK_POSITIONS);
+        let (leased, owned) = self.table(seq);
+        let held = &mut self.running.get_mut(&seq).unwrap().beside;
+        held.marks.retain(|&index| index >= published);
+        held.saves.clear();
+        held.parts_from = held.parts_from.max(earliest.min(leased + owned));
+    }
+
+    /// A sequence ends after so many tokens; `tail` is the last block when that is not full.
+    pub(super) fn end_with(&mut self, seq: SeqId, tokens: usize, tail: Option<Vec<Token>>) {
+        if tokens == 0 || self.needs.is_nothing() {
+            return;
+        }
+        let held = &mut self.running.get_mut(&seq).unwrap().beside;
+        held.units = 0;
+        held.saves.clear();
+        self.follow_places(seq, blocks_for(tokens), tail);
+    }
+
+    /// Follows what is told of places and of what was evicted for them, up to the end of the command.
+    fn follow_places(&mut self, seq: SeqId, published: usize, tail: Option<Vec<Token>>) {
+        if self.needs.is_nothing() {
+            return;
+        }
+        loop {
+            match self.told.front().cloned().expect("a command says when it has settled") {
+                Told::Settled => break,
+                Told::PlaceAdded(of, index, positions) => {
+                    assert_eq!(of, seq);
+                    assert!(index < published, "{index} is not published");
+                    self.told.pop_front();
+                    self.add_place(seq, index, positions, tail.clone());
+                }
+                _ => self.evict_as_told(),
+            }
+        }
+        self.told.pop_front();
+    }
+
+    /// A sequence adds a place in its block of this index.
+    fn add_place(&mut self, seq: SeqId, index: usize, positions: u8, tail: Option<Vec<Token>>) {
+        let end = (index + 1) * BLOCK_POSITIONS;
+        let (needs, running) = (self.needs, &self.running[&seq]);
+        let whole = running.leased.get(..end).map(<[Token]>::to_vec);
+        let prefix = whole.or(tail).expect("it stands in a block of the sequence");
+        let has_state = needs.state_bytes > 0;
+        let namespace = self.home(running.namespace, &prefix);
+        let (first, parts) = match needs.windows {
+            None => (index + 1, 0),
+            Some(_) => {
+                let first = running.beside.parts_from.max(needs.first_part_of_place(index)).min(index + 1);
+                assert!(first <= needs.first_part(end), "{seq:?} lacks parts before {index}");
+                (first, index + 1 - first)
+            }
+        };
+        let saved = self.running.get_mut(&seq).unwrap();
+        // Those before it were given up, or are places already.
+        saved.beside.saves.retain(|&save| save > index);
+        let units = needs.units(parts, usize::from(has_state));
+        let place = Place { namespace, prefix, positions, first, has_state, units, in_use: false };
+        assert!(self.places.iter().all(|other| other.name() != place.name()), "{place:?} is there");
+        assert!(
+            self.free() >= units,
+            "there is no room for {place:?} in {}: {:?} of {:?}",
+            self.free(),
+            self.running[&seq].beside,
+            needs
+        );
+        self.places.push(place);
+        assert!(self.places_evictable() <= self.blocks / 2, "places take too much: {:?}", self.places);
+    }
+
+    /// Evicts the block or the place that was evicted, if that may go.
+    fn evict_as_told(&mut self) {
+        let before = self.told.len();
+        self.free_up(self.free() + 1, None);
+        assert!(self.told.len() < before);
+    }
+}

@@ -1,0 +1,338 @@
+//! Commands for what stands beside blocks: places where sequences can go on, and what a sequence does without.
+//!
+//! ```text
+//! admit ── marks: where places are wanted ── prepare: states to save ── (compute, publish) ── advance ── finish
+//!                                                                       places at the marks, and     a place at
+//!                                                                       the parts behind are free    its end
+//! ```
+//!
+//! Places are wanted where others will go on: at the end of a prompt, which is where its answer is retried; where a known
+//! prefix had to be computed again because nothing was kept there, which is where the tree forks; at the end of an answer,
+//! where the next turn begins; and for states, which no later one can stand in for, at doubling distances before the end
+//! of the prompt.
+
+use super::life::Cache;
+use crate::admission::Changes;
+use crate::beside::Beside;
+use crate::ids::{BLOCK_POSITIONS, BlockId, NodeId, SeqId, StateId};
+use crate::lifetime::Lifetime;
+use crate::tree::{Place, PlaceId, Places};
+
+/// The part of the budget that places take at most, as one over this.
+const PLACES_PART: usize = 2;
+/// Tokens at the end of a prompt that the next turn may render otherwise: what begins an answer.
+const OPENING_TOKENS: usize = 8;
+/// Blocks from the end of a prompt to the first of the doubling distances.
+const FIRST_DISTANCE: usize = 8;
+
+/// What is known of a prompt when it is admitted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Known {
+    /// Tokens after which the sequence goes on.
+    pub(super) reused: usize,
+    /// Tokens that the tree has, though nothing was kept to go on behind them.
+    pub(super) matched: usize,
+    pub(super) prompt: usize,
+}
+
+/// Blocks in which places are wanted, ascending.
+pub(super) fn marks(needs: &Beside, known: Known, lifetime: Lifetime) -> Vec<usize> {
+    if needs.is_nothing() {
+        return Vec::new();
+    }
+    let Known { reused, matched, prompt } = known;
+    let mut marks = Vec::new();
+    match needs.has_state() {
+        // A state stands at the end of a block, which must not lie behind what others share.
+        true => {
+            let end = prompt.saturating_sub(OPENING_TOKENS) / BLOCK_POSITIONS;
+            let distances = std::iter::successors(Some(FIRST_DISTANCE), |&blocks| blocks.checked_mul(2));
+            let before = distances.map_while(|distance| end.checked_sub(distance));
+            marks.extend(before.chain([end]).filter_map(|blocks| blocks.checked_sub(1)));
+            marks.extend(
+                (matched > reused).then_some(matched / BLOCK_POSITIONS).and_then(|end| end.checked_sub(1)),
+            );
+            marks.extend(lifetime.pin.then_some(prompt / BLOCK_POSITIONS).and_then(|end| end.checked_sub(1)));
+        }
+        false => {
+            marks.extend(prompt.checked_sub(1).map(|last| last / BLOCK_POSITIONS));
+            marks.extend((matched > reused).then_some(matched / BLOCK_POSITIONS));
+        }
+    }
+    marks.retain(|&index| (index + 1) * BLOCK_POSITIONS > reused);
+    marks.sort_unstable();
+    marks.dedup();
+    marks
+}
+
+impl Cache {
+    /// From now on sequences hold something beside blocks. Nothing may have been published yet.
+    pub fn hold_beside(&mut self, needs: Beside) {
+        assert!(self.pool.shared() + self.pool.owned() == 0, "what is there already would not be counted");
+        self.radix.places = Places::new(needs, self.pool.len());
+        if !needs.is_nothing() {
+            self.pool.list_vacated();
+        }
+    }
+
+    /// States that there may be at the same time, running ones and kept ones.
+    pub fn states_max(&self) -> usize {
+        match self.needs().has_state() {
+            true => self.pool.len() / self.needs().units(0, 1),
+            false => 0,
+        }
+    }
+
+    /// The state of a running sequence, where layers have one and it has room for a position.
+    pub fn state(&self, seq: SeqId) -> Option<StateId> {
+        self.running(seq).state
+    }
+
+    /// The states to be saved in the step that was [prepared](Cache::prepare): behind so many positions, ascending.
+    pub fn saves(&self, seq: SeqId) -> Vec<(usize, StateId)> {
+        let saves = self.running(seq).saves.iter();
+        saves.map(|&(index, state)| ((index + 1) * BLOCK_POSITIONS, state)).collect()
+    }
+
+    /// Wants a place at the end of the block that holds the last of `positions`.
+    pub fn mark(&mut self, seq: SeqId, positions: usize) {
+        let Some(index) = positions.checked_sub(1).map(|last| last / BLOCK_POSITIONS) else { return };
+        if self.needs().is_nothing() {
+            return;
+        }
+        let marks = &mut self.running_mut(seq).marks;
+        if let Err(place) = marks.binary_search(&index) {
+            marks.insert(place, index);
+        }
+    }
+
+    /// Prepares the computation of a sequence's positions from `from` to `to`: takes the states that are to be saved on
+    /// the way, as far as there is room. What was prepared before and not [advanced](Cache::advance) is given back.
+    pub fn prepare(&mut self, seq: SeqId, from: usize, to: usize) {
+        self.drop_saves(seq);
+        if !self.needs().has_state() {
+            return;
+        }
+        let ends = |index: &&usize| ((from + 1)..=to).contains(&((**index + 1) * BLOCK_POSITIONS));
+        let due: Vec<usize> = self.running(seq).marks.iter().filter(ends).copied().collect();
+        for index in due {
+            if !self.withhold_for_place(self.needs().units(0, 1), 0) {
+                return;
+            }
+            let state = self.radix.places.take_state();
+            self.running_mut(seq).saves.push((index, state));
+            #[cfg(test)]
+            self.told.push(super::life::Told::StateSaved(seq, index));
+        }
+    }
+
+    /// Notes that a sequence has stored `positions`, the whole blocks of which are published if it publishes: makes the
+    /// places that are due, and does without the windowed parts that its next rows do not read.
+    pub fn advance(&mut self, seq: SeqId, positions: usize) {
+        if self.needs().is_nothing() {
+            return;
+        }
+        let table = self.running_mut(seq);
+        let published = table.shared().len();
+        let due = table.marks.partition_point(|&index| index < published);
+        let due: Vec<usize> = table.marks.drain(..due).collect();
+        for index in due {
+            let save = self.take_save(seq, index);
+            if save.is_some() || !self.needs().has_state() {
+                self.add_place(seq, index, save.map(|state| (state, BLOCK_POSITIONS)));
+            }
+        }
+        self.drop_saves(seq);
+        let first = self.needs().first_part_of_place(positions / BLOCK_POSITIONS);
+        let table = self.sequences.get_mut(&seq).expect("the sequence is running");
+        table.drop_parts(first, &mut self.radix);
+        #[cfg(test)]
+        self.told.push(super::life::Told::Settled);
+    }
+
+    /// Notes that the windowed parts of the first `blocks` of a running sequence are not there.
+    pub fn lack_parts(&mut self, seq: SeqId, blocks: usize) {
+        if self.needs().windows.is_some() {
+            let table = self.sequences.get_mut(&seq).expect("the sequence is running");
+            table.drop_parts(blocks, &mut self.radix);
+        }
+    }
+
+    /// Notes that the state of a running sequence is not what its positions say, so that no place keeps it.
+    pub fn spoil_state(&mut self, seq: SeqId) {
+        let table = self.sequences.get_mut(&seq).expect("the sequence is running");
+        if let Some(state) = table.state.take() {
+            self.radix.places.release_state(state);
+        }
+    }
+
+    /// Whether the windowed part of a block is there.
+    pub fn has_part(&self, block: BlockId) -> bool {
+        self.radix.places.is_held(block)
+    }
+
+    /// Whether a fork of a running sequence that has stored `stored` positions can begin after `tokens` of them.
+    pub fn can_fork(&self, parent: SeqId, tokens: usize, stored: usize) -> bool {
+        let needs = self.needs();
+        let sees = needs.windows.is_none() || needs.first_part(tokens) >= self.running(parent).parts_from();
+        sees && (!needs.has_state() || tokens == stored)
+    }
+
+    /// What changed beside blocks since this was asked last.
+    pub fn take_changes(&mut self) -> Changes {
+        if self.needs().is_nothing() {
+            return Changes::default();
+        }
+        Changes { blocks: self.pool.take_vacated(), ..self.radix.places.take_changes() }
+    }
+
+    pub(super) fn needs(&self) -> &Beside {
+        self.radix.places.needs()
+    }
+
+    /// A place at the end of a sequence that has ended after `positions`, all of them published.
+    pub(super) fn add_last_place(&mut self, seq: SeqId, positions: usize) {
+        let Some(last) = positions.checked_sub(1).filter(|_| !self.needs().is_nothing()) else { return };
+        let table = self.running_mut(seq);
+        let state = table.state.take();
+        let (index, within) = (last / BLOCK_POSITIONS, last % BLOCK_POSITIONS + 1);
+        let table = self.sequences.get_mut(&seq).expect("the sequence is running");
+        // What it held makes room for the place.
+        table.give_back(&mut self.radix, &mut self.pool);
+        let units = self.needs().units(0, usize::from(state.is_some()));
+        match state {
+            Some(state) if self.withhold_for_place(units, 0) => {
+                self.add_place(seq, index, Some((state, within)));
+            }
+            Some(state) => self.radix.places.release_state(state),
+            None if !self.needs().has_state() => self.add_place(seq, index, None),
+            None => {}
+        }
+        #[cfg(test)]
+        self.told.push(super::life::Told::Settled);
+    }
+
+    /// Adds a place in the block of this index, with a state for which room was withheld.
+    fn add_place(&mut self, seq: SeqId, index: usize, state: Option<(StateId, usize)>) {
+        let positions = state.map_or(BLOCK_POSITIONS, |(_, positions)| positions) as u8;
+        let held = self.needs().units(0, usize::from(state.is_some()));
+        let table = self.running(seq);
+        let id = PlaceId { block: table.blocks()[index], positions };
+        let parts = self.parts_for(seq, index);
+        let is_known = self.radix.places.get(id).is_some();
+        let units =
+            parts.as_ref().map_or(0, |parts| self.needs().units(parts.len(), usize::from(state.is_some())));
+        if is_known || parts.is_none() || !self.withhold_for_place(units, held) {
+            self.pool.give_back(held);
+            state.into_iter().for_each(|(state, _)| self.radix.places.release_state(state));
+            return self.radix.places.touch(id);
+        }
+        let spares = self.tokens_from_place_before(seq, index);
+        let place = Place::new(parts.unwrap_or_default(), state.map(|(state, _)| state), units, spares);
+        self.radix.places.add(id, place);
+        self.totals.places += 1;
+        #[cfg(test)]
+        self.told.push(super::life::Told::PlaceAdded(seq, index, positions));
+        if usize::from(id.positions) == BLOCK_POSITIONS {
+            (0..self.keepers_of(seq, index)).for_each(|_| self.radix.places.keep(id));
+        }
+    }
+
+    /// The blocks whose windowed parts a place in the block of this index keeps; none when the sequence lacks some.
+    fn parts_for(&self, seq: SeqId, index: usize) -> Option<Vec<BlockId>> {
+        if self.needs().windows.is_none() {
+            return Some(Vec::new());
+        }
+        let table = self.running(seq);
+        let first = table.parts_from().max(self.needs().first_part_of_place(index));
+        let needed = self.needs().first_part((index + 1) * BLOCK_POSITIONS);
+        (first <= needed).then(|| table.blocks()[first.min(index + 1)..=index].to_vec())
+    }
+
+    fn tokens_from_place_before(&self, seq: SeqId, index: usize) -> usize {
+        let blocks = &self.running(seq).blocks()[..index];
+        let before = blocks.iter().rposition(|&block| self.radix.places.is_in(block));
+        (index - before.map_or(0, |before| before)) * BLOCK_POSITIONS
+    }
+
+    /// Pins and derived namespaces that end with a sequence's block of this index.
+    fn keepers_of(&self, seq: SeqId, index: usize) -> usize {
+        let lease = self.running(seq).lease();
+        let end =
+            self.radix.path_up(lease).find(|&id| self.radix.arena[id].end_depth() as usize == index + 1);
+        end.map_or(0, |node| self.keepers_at(node))
+    }
+
+    /// Pins and derived namespaces that end with a node.
+    pub(super) fn keepers_at(&self, node: NodeId) -> usize {
+        let bases = self.roots.values().filter(|&&root| self.radix.arena[root].parent == Some(node)).count();
+        bases + usize::from(self.pins.contains(node))
+    }
+
+    /// Keeps the places at the end of a node for a pin or a derived namespace, or does so no more.
+    pub(super) fn keep_places(&mut self, node: NodeId, keep: bool) {
+        let Some(&last) = self.radix.arena[node].blocks().last() else { return };
+        let ids: Vec<PlaceId> = self.radix.places.of(last).map(|(id, _)| id).collect();
+        for id in ids.into_iter().filter(|id| usize::from(id.positions) == BLOCK_POSITIONS) {
+            match keep {
+                true => self.radix.places.keep(id),
+                false => self.radix.places.unkeep(id),
+            }
+        }
+    }
+
+    /// Makes room for a place, of which some is `held` already, and withholds the rest of `units`; false when there is no
+    /// room, or places would take more than their part.
+    fn withhold_for_place(&mut self, units: usize, held: usize) -> bool {
+        let most = self.pool.len() / PLACES_PART;
+        if units > most {
+            return false;
+        }
+        while self.radix.places.evictable() + units > most {
+            self.evict_place();
+        }
+        let units = units.saturating_sub(held);
+        if units > self.available() {
+            return false;
+        }
+        self.free_up(units);
+        self.pool.withhold(units);
+        true
+    }
+
+    /// Evicts the place of the least rank.
+    pub(super) fn evict_place(&mut self) {
+        let (_place, units) = self.radix.places.evict().expect("there is a place to evict");
+        self.pool.give_back(units);
+        self.totals.places_evicted += 1;
+        #[cfg(test)]
+        self.tell_of_place(_place);
+    }
+
+    #[cfg(test)]
+    fn tell_of_place(&mut self, id: PlaceId) {
+        let mut nodes = self.radix.arena.iter();
+        let (node, index) = nodes
+            .find_map(|(node, held)| Some((node, held.blocks().iter().position(|&block| block == id.block)?)))
+            .expect("a place stands in the tree");
+        let end = (self.radix.arena[node].depth as usize + index + 1) * BLOCK_POSITIONS;
+        let mut prefix = self.radix.prefix(node, usize::MAX);
+        prefix.truncate(end);
+        let namespace = self.radix.arena[node].namespace;
+        self.told.push(super::life::Told::PlaceEvicted(namespace, prefix, id.positions));
+    }
+
+    fn take_save(&mut self, seq: SeqId, index: usize) -> Option<StateId> {
+        let saves = &mut self.running_mut(seq).saves;
+        let found = saves.iter().position(|&(at, _)| at == index)?;
+        Some(saves.remove(found).1)
+    }
+
+    fn drop_saves(&mut self, seq: SeqId) {
+        let saves = std::mem::take(&mut self.running_mut(seq).saves);
+        for (_, state) in saves {
+            self.pool.give_back(self.needs().units(0, 1));
+            self.radix.places.release_state(state);
+        }
+    }
+}
