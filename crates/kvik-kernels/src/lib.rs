@@ -19,6 +19,7 @@ mod matrix;
 mod memory;
 mod ops;
 mod quant;
+mod recurrence;
 mod scalar;
 #[cfg(test)]
 mod testing;
@@ -42,5 +43,6 @@ pub use ops::{
     rope_back, sigmoid, soft_cap, softmax,
 };
 pub use quant::{WeightType, dequantize, quantize};
+pub use recurrence::StateArena;
 pub use threads::{Pool, performance_cores};
 pub use vectorised::vectorised;

@@ -4,6 +4,7 @@
 //! the bandwidth goes to page walks.
 
 use std::io;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -97,6 +98,32 @@ impl Memory {
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `bytes`, and `self` is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.start(), self.len) }
+    }
+
+    /// Makes a range zero and gives its pages back to the system until they are written again, where the system takes
+    /// them: the range must be whole pages.
+    ///
+    /// # Panics
+    /// When the range leaves the memory.
+    pub(crate) fn clear(&mut self, range: Range<usize>) {
+        let bytes = &mut self.bytes_mut()[range];
+        if !give_back(bytes) {
+            bytes.fill(0);
+        }
+    }
+}
+
+/// Gives whole pages back, which are zero from then on; `false` where the system does not do that.
+fn give_back(bytes: &mut [u8]) -> bool {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    {
+        // SAFETY: the range is a part of a private anonymous mapping and borrowed exclusively; its bytes become zero.
+        unsafe { mm::madvise(bytes.as_mut_ptr().cast(), bytes.len(), mm::Advice::LinuxDontNeed).is_ok() }
+    }
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    {
+        let _ = bytes;
+        false
     }
 }
 

@@ -109,6 +109,12 @@ pub enum StartError {
         /// Its name.
         setting: &'static str,
     },
+    /// A model keeps a recurrent state, which the scheduler does not manage.
+    #[error("the {role} keeps a recurrent state beside its keys and values, and such models are not served")]
+    RecurrentState {
+        /// The model or the draft model.
+        role: &'static str,
+    },
     /// The operating system refused a thread.
     #[error("the engine's thread cannot be started: {0}")]
     Thread(#[from] std::io::Error),
@@ -138,6 +144,8 @@ impl Engine {
     ) -> Result<Engine, StartError> {
         let Attached { disk, draft, before_step } = attached;
         check(&config)?;
+        refuse_states("model", &runner)?;
+        draft.as_ref().map_or(Ok(()), |draft| refuse_states("draft model", &*draft.runner))?;
         let vocabulary = Arc::new(vocabulary.into());
         let vocab_len = runner.vocab_len();
         let limits =
@@ -434,6 +442,10 @@ impl EventSink for ChannelSink {
         // `generate` holds the receiver until the request has ended.
         false
     }
+}
+
+fn refuse_states(role: &'static str, runner: &dyn Runner) -> Result<(), StartError> {
+    if runner.state_bytes() == 0 { Ok(()) } else { Err(StartError::RecurrentState { role }) }
 }
 
 fn check(config: &EngineConfig) -> Result<(), StartError> {

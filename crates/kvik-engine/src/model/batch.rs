@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvik_cache::retain::{LayerFacts, Needs};
-use kvik_cache::{BlockId, Token};
+use kvik_cache::{BlockId, StateId, Token};
 use kvik_kernels::{HeadTail, KvLayout, Pool, SeqKv};
 
 use crate::api::AdapterMix;
@@ -55,6 +55,20 @@ pub struct SequenceKv<'a> {
     pub tails: &'a [LayerTails<'a>],
     /// The adapters that its rows are computed with.
     pub adapters: Option<&'a AdapterMix>,
+    /// Where the recurrent layers of the model keep what they know of the sequence; `None` for models without.
+    pub state: Option<SequenceState<'a>>,
+}
+
+/// The state of one sequence.
+///
+/// No slot is named twice in a batch, neither as a live one nor as a copy.
+#[derive(Debug, Clone, Copy)]
+pub struct SequenceState<'a> {
+    /// The slot whose state the rows continue; after the batch it stands behind the last of them.
+    pub live: StateId,
+    /// Slots that get a copy on the way, ascending by the positions that are in it: the copy with `p + 1` positions is
+    /// the state behind the row at cache position `p`, which is one of the batch.
+    pub saves: &'a [(u32, StateId)],
 }
 
 /// What the KV heads of one layer store behind the first blocks of their sequence.
@@ -70,7 +84,7 @@ pub struct LayerTails<'a> {
 impl<'a> SequenceKv<'a> {
     /// A sequence that stores everything in blocks, of the model alone.
     pub fn in_blocks(blocks: &'a [BlockId]) -> SequenceKv<'a> {
-        SequenceKv { blocks, tails: &[], adapters: None }
+        SequenceKv { blocks, tails: &[], adapters: None, state: None }
     }
 
     /// What one layer stores, in the form the kernels want; `blocks` are the numbers of the sequence's blocks.
@@ -130,6 +144,23 @@ pub trait Runner {
 
     /// Replaces a block by one that was copied with [`Runner::read_block`].
     fn write_block(&mut self, block: BlockId, bytes: &[u8]);
+
+    /// Bytes of one state, as they are read and written; 0 for models without.
+    fn state_bytes(&self) -> usize {
+        0
+    }
+
+    /// Makes `to` the state of `from`, or the state before the first token.
+    fn set_state(&mut self, _to: StateId, _from: Option<StateId>) {}
+
+    /// Gives the memory of a slot back to the system until it is written again.
+    fn release_state(&mut self, _: StateId) {}
+
+    /// Copies the bytes of a state to `bytes`, which has room for exactly those.
+    fn read_state(&self, _: StateId, _bytes: &mut [u8]) {}
+
+    /// Replaces a state by one that was copied with [`Runner::read_state`].
+    fn write_state(&mut self, _: StateId, _bytes: &[u8]) {}
 
     /// Computes the batch, stores its keys and values, observes the rows that are `watched`, which are in the
     /// order of the batch, and returns the wanted logits, shape `[rows with logits, vocab_len]`, in row order; then

@@ -3,9 +3,9 @@
 use std::io;
 use std::sync::Arc;
 
-use kvik_cache::BlockId;
 use kvik_cache::retain::{LayerFacts, Needs};
-use kvik_kernels::{KvArena, KvFormats, KvLayer, KvLayout, Pool, RopeTable, rope, rope_back};
+use kvik_cache::{BlockId, StateId};
+use kvik_kernels::{KvArena, KvFormats, KvLayer, KvLayout, Pool, RopeTable, StateArena, rope, rope_back};
 
 use super::arch::LayerShape;
 use super::batch::{Batch, Retainer, Runner, SequenceKv, StoredLayer};
@@ -20,6 +20,7 @@ pub struct ModelRunner {
     model: Arc<Model>,
     pool: Arc<Pool>,
     arena: KvArena,
+    states: StateArena,
     /// As [`ModelConfig::ropes`] lists them.
     ropes: Vec<Arc<RopeTable>>,
     scratch: Scratch,
@@ -43,6 +44,7 @@ impl ModelRunner {
             model,
             pool: pool.into(),
             arena,
+            states: StateArena::new(0, 0)?,
             ropes,
             scratch: Scratch::default(),
             adapters: Adapters::default(),
@@ -67,6 +69,11 @@ impl ModelRunner {
     pub fn store_as(&mut self, layout: KvLayout) -> io::Result<()> {
         self.arena = KvArena::new(layout, self.arena.blocks())?;
         Ok(())
+    }
+
+    /// The same with slots for the states of its recurrent layers, whose memory is touched as they are used.
+    pub fn with_states(self, slots: usize) -> io::Result<ModelRunner> {
+        Ok(ModelRunner { states: StateArena::new(0, slots)?, ..self })
     }
 
     /// The same with adapters that were loaded for its model.
@@ -123,6 +130,29 @@ impl Runner for ModelRunner {
 
     fn write_block(&mut self, block: BlockId, bytes: &[u8]) {
         self.arena.block_mut(block.0).copy_from_slice(bytes);
+    }
+
+    fn state_bytes(&self) -> usize {
+        self.states.state_bytes()
+    }
+
+    fn set_state(&mut self, to: StateId, from: Option<StateId>) {
+        match from {
+            Some(from) => self.states.copy(from.0, to.0),
+            None => self.states.release(to.0),
+        }
+    }
+
+    fn release_state(&mut self, state: StateId) {
+        self.states.release(state.0);
+    }
+
+    fn read_state(&self, state: StateId, bytes: &mut [u8]) {
+        bytes.copy_from_slice(self.states.state(state.0));
+    }
+
+    fn write_state(&mut self, state: StateId, bytes: &[u8]) {
+        self.states.state_mut(state.0).copy_from_slice(bytes);
     }
 
     fn forward(&mut self, batch: &Batch<'_>, watched: &mut [Watched<'_>]) -> &[f32] {

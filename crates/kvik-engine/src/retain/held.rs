@@ -24,7 +24,7 @@ impl Held<'_> {
     pub fn with_kv<T>(&self, with: impl FnOnce(&SequenceKv<'_>) -> T) -> T {
         let views: Option<TailViews<'_>> = self.storage.map(Ragged::views);
         let tails: Vec<LayerTails<'_>> = views.as_ref().map_or_else(Vec::new, TailViews::layers);
-        with(&SequenceKv { blocks: self.blocks, tails: &tails, adapters: None })
+        with(&SequenceKv { blocks: self.blocks, tails: &tails, adapters: None, state: None })
     }
 
     /// The positions that the `heads` heads of a layer store.

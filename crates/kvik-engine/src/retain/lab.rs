@@ -274,8 +274,10 @@ impl Lab {
         let feeds: Vec<Feed<'_>> = feeds.collect();
         let views: Vec<_> = feeds.iter().map(|feed| feed.variant.ragged.views()).collect();
         let layers: Vec<_> = views.iter().map(|views| views.layers()).collect();
-        let sequences: Vec<SequenceKv<'_>> =
-            layers.iter().map(|tails| SequenceKv { blocks: &[], tails, adapters: None }).collect();
+        let sequences: Vec<SequenceKv<'_>> = layers
+            .iter()
+            .map(|tails| SequenceKv { blocks: &[], tails, adapters: None, state: None })
+            .collect();
         let rows: Vec<Row> =
             feeds.iter().enumerate().flat_map(|(index, feed)| feed.rows(index as u32)).collect();
         let vocab = self.runner.vocab_len();

@@ -126,6 +126,7 @@ impl Plan {
                 blocks: cache.table(sequence.id),
                 tails,
                 adapters: sequence.answer.request().adapters.as_ref(),
+                state: None,
             })
             .collect();
         compute(&Batch { rows: &self.rows, sequences: &sequences })

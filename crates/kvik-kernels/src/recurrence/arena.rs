@@ -1,0 +1,122 @@
+//! The arena of states: slots of equal size in one mapping.
+
+use std::io;
+
+use crate::memory::Memory;
+
+/// States of sequences, addressed by slot.
+///
+/// The arena knows no owners: who may write which slot is decided elsewhere. A slot that nobody has written is all
+/// zeros, which is the state before the first token. Memory is taken from the system as slots are first written.
+#[derive(Debug)]
+pub struct StateArena {
+    /// Bytes from one slot to the next.
+    stride: usize,
+    slots: usize,
+    memory: Memory,
+}
+
+/// Slots are whole pages of most systems, so that the memory of each can be given back by itself. The number is the
+/// same on all of them, since states are also stored on disk.
+const PAGE: usize = 16 << 10;
+
+impl StateArena {
+    /// Maps `slots` slots for states of `floats` numbers.
+    ///
+    /// # Errors
+    /// When the system has no address space left.
+    pub fn new(floats: usize, slots: usize) -> io::Result<StateArena> {
+        let bytes = floats.checked_mul(size_of::<f32>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let stride = bytes.checked_next_multiple_of(PAGE).ok_or(io::ErrorKind::OutOfMemory)?;
+        let all = stride.checked_mul(slots).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(StateArena { stride, slots, memory: Memory::sparse(all)? })
+    }
+
+    /// Bytes of one state, with what fills its last page.
+    pub fn state_bytes(&self) -> usize {
+        self.stride
+    }
+
+    /// The number of slots.
+    pub fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// The bytes of a slot.
+    ///
+    /// # Panics
+    /// When the slot does not exist.
+    pub fn state(&self, slot: u32) -> &[u8] {
+        let start = self.start(slot);
+        &self.memory.bytes()[start..start + self.stride]
+    }
+
+    /// The bytes of a slot, to be replaced by those of a state that was stored elsewhere.
+    ///
+    /// # Panics
+    /// When the slot does not exist.
+    pub fn state_mut(&mut self, slot: u32) -> &mut [u8] {
+        let start = self.start(slot);
+        let end = start + self.stride;
+        &mut self.memory.bytes_mut()[start..end]
+    }
+
+    /// Makes `to` the state of `from`.
+    ///
+    /// # Panics
+    /// When a slot does not exist.
+    pub fn copy(&mut self, from: u32, to: u32) {
+        let (from, to) = (self.start(from), self.start(to));
+        let stride = self.stride;
+        self.memory.bytes_mut().copy_within(from..from + stride, to);
+    }
+
+    /// Makes a slot the state before the first token, and gives its memory back to the system.
+    ///
+    /// # Panics
+    /// When the slot does not exist.
+    pub fn release(&mut self, slot: u32) {
+        let start = self.start(slot);
+        self.memory.clear(start..start + self.stride);
+    }
+
+    fn start(&self, slot: u32) -> usize {
+        assert!((slot as usize) < self.slots, "state {slot} of {}", self.slots);
+        slot as usize * self.stride
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_apart_and_zero_until_they_are_written() {
+        let mut arena = StateArena::new(5000, 4).unwrap();
+        assert_eq!((arena.state_bytes(), arena.slots()), (2 * PAGE, 4));
+        arena.state_mut(1).fill(7);
+        arena.copy(1, 3);
+        let filled = |arena: &StateArena, slot| {
+            let state = arena.state(slot);
+            assert!(state.iter().all(|&byte| byte == state[0]));
+            state[0]
+        };
+        assert_eq!([0, 1, 2, 3].map(|slot| filled(&arena, slot)), [0, 7, 0, 7]);
+        arena.release(1);
+        assert_eq!([0, 1, 2, 3].map(|slot| filled(&arena, slot)), [0, 0, 0, 7]);
+        arena.state_mut(1).fill(9);
+        assert_eq!(filled(&arena, 1), 9);
+    }
+
+    #[test]
+    fn models_without_states_have_an_empty_arena() {
+        let arena = StateArena::new(0, 0).unwrap();
+        assert_eq!((arena.state_bytes(), arena.slots()), (0, 0));
+    }
+
+    #[test]
+    #[should_panic(expected = "state 2 of 2")]
+    fn a_slot_beyond_the_last_is_refused() {
+        StateArena::new(1, 2).unwrap().release(2);
+    }
+}
