@@ -58,7 +58,7 @@ impl Reach {
     }
 
     /// Positions that a row sees at most.
-    fn positions(self) -> usize {
+    pub fn positions(self) -> usize {
         let (Reach::Last(positions) | Reach::Chunk(positions)) = self;
         positions as usize
     }
@@ -76,7 +76,7 @@ impl Beside {
     }
 
     /// The first block whose windowed part the row at `position` reads.
-    pub(crate) fn first_part(&self, position: usize) -> usize {
+    pub fn first_part(&self, position: usize) -> usize {
         self.windows.map_or(usize::MAX, |windows| windows.reach.first_seen(position) / BLOCK_POSITIONS)
     }
 
@@ -86,12 +86,30 @@ impl Beside {
     }
 
     /// Blocks' worth of what a running sequence with `positions` holds beside its blocks.
-    pub(crate) fn of_running(&self, positions: usize) -> usize {
+    pub fn of_running(&self, positions: usize) -> usize {
         let parts = self.windows.map_or(0, |windows| {
             let seen = windows.reach.positions() + windows.step_positions + SLACK + 2 * BLOCK_POSITIONS;
             blocks_for(positions).min(seen / BLOCK_POSITIONS + 2)
         });
         self.units(parts, usize::from(positions > 0))
+    }
+
+    /// What a sequence with so many positions takes of a pool: its blocks, and what it holds beside them.
+    pub fn needed(&self, positions: usize) -> usize {
+        blocks_for(positions) + self.of_running(positions)
+    }
+
+    /// Positions, in whole blocks, that one sequence can have in a pool of `blocks`.
+    pub fn positions_that_fit(&self, blocks: usize) -> usize {
+        let (mut fits, mut exceeds) = (0, blocks + 1);
+        while exceeds - fits > 1 {
+            let middle = fits.midpoint(exceeds);
+            match self.needed(middle.saturating_mul(BLOCK_POSITIONS)) <= blocks {
+                true => fits = middle,
+                false => exceeds = middle,
+            }
+        }
+        fits.saturating_mul(BLOCK_POSITIONS)
     }
 
     /// Blocks' worth of so many windowed parts and states.
@@ -124,6 +142,10 @@ mod tests {
         assert_eq!(Beside::default().of_running(1 << 20), 0);
         assert_eq!([0, 1, 17, 1 << 20].map(|positions| BESIDE.of_running(positions)), [0, 3, 6, 26]);
         assert_eq!(BESIDE.units(1, 1), 3);
+        let fits = BESIDE.positions_that_fit(40);
+        assert!(BESIDE.needed(fits) <= 40 && BESIDE.needed(fits + 16) > 40, "{fits}");
+        assert_eq!(Beside::default().positions_that_fit(5), 80);
+        assert_eq!(BESIDE.positions_that_fit(2), 0);
         let state = Beside { windows: None, ..BESIDE };
         assert_eq!([0, 1, 1000].map(|positions| state.of_running(positions)), [0, 1, 1]);
     }

@@ -216,7 +216,7 @@ impl Tiny {
             kv_format: "f16".to_owned(),
             repeat: Default::default(),
             kv_heads: layout.layers().iter().map(|layer| layer.kv_heads).collect(),
-            windows: false,
+            beside: kvik_cache::Beside::default(),
             calibration: None,
         };
         let runner = ModelRunner::new(model, pool, layout, BLOCKS, CONTEXT)?;

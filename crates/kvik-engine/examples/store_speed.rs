@@ -65,6 +65,7 @@ fn record(number: u32) -> Record {
         content_key: u64::from(number),
         tokens: BlockTokens::new(&tokens).expect("a block holds 16"),
         pinned: false,
+        lacks_part: false,
         use_: Use::default(),
     }
 }

@@ -1,7 +1,7 @@
 //! Settings of an engine.
 
-use kvik_cache::Namespaces;
 use kvik_cache::retain::HeadImportance;
+use kvik_cache::{Beside, Namespaces};
 
 use crate::retain::repeat::RepeatPrompt;
 use crate::stats::{DraftSource, DraftSources};
@@ -40,8 +40,8 @@ pub struct EngineConfig {
     pub kv_format: String,
     /// KV heads of each layer.
     pub kv_heads: Vec<usize>,
-    /// Whether layers of the model see a window of positions.
-    pub windows: bool,
+    /// What sequences hold beside blocks: nothing where every layer of the model keeps keys and values of all positions.
+    pub beside: Beside,
     /// How the model is asked to repeat a prompt, for policies that observe that.
     pub repeat: RepeatPrompt,
     /// How much each KV head matters, where it was measured.

@@ -75,7 +75,7 @@ impl Tiny {
             kv_format: "f16".to_owned(),
             repeat: self.words.clone(),
             kv_heads: self.layout.layers().iter().map(|layer| layer.kv_heads).collect(),
-            windows: false,
+            beside: kvik_cache::Beside::default(),
             calibration: None,
         };
         let runner =

@@ -36,7 +36,7 @@ fn engine(threads: usize, blocks: usize) -> (Engine, Tokenizer) {
         kv_format: "f16".to_owned(),
         repeat: Default::default(),
         kv_heads: layout.layers().iter().map(|layer| layer.kv_heads).collect(),
-        windows: false,
+        beside: kvik_cache::Beside::default(),
         calibration: None,
     };
     let runner = ModelRunner::new(model, pool, layout, blocks, CONTEXT).unwrap();

@@ -202,7 +202,8 @@ impl Naive {
     }
 
     pub(crate) fn mark(&mut self, seq: SeqId, positions: usize) {
-        let index = positions.checked_sub(1).filter(|_| !self.needs.is_nothing());
+        let rest = if self.needs.state_bytes > 0 { positions % BLOCK_POSITIONS } else { 0 };
+        let index = (positions - rest).checked_sub(1).filter(|_| !self.needs.is_nothing());
         let marks = &mut self.running.get_mut(&seq).unwrap().beside.marks;
         marks.extend(index.map(|last| last / BLOCK_POSITIONS));
     }

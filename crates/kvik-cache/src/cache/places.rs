@@ -52,13 +52,14 @@ pub(super) fn marks(needs: &Beside, known: Known, lifetime: Lifetime) -> Vec<usi
             marks.extend(
                 (matched > reused).then_some(matched / BLOCK_POSITIONS).and_then(|end| end.checked_sub(1)),
             );
-            marks.extend(lifetime.pin.then_some(prompt / BLOCK_POSITIONS).and_then(|end| end.checked_sub(1)));
         }
         false => {
             marks.extend(prompt.checked_sub(1).map(|last| last / BLOCK_POSITIONS));
             marks.extend((matched > reused).then_some(matched / BLOCK_POSITIONS));
         }
     }
+    // What is pinned are whole blocks, and others may go on behind them.
+    marks.extend(lifetime.pin.then_some(prompt / BLOCK_POSITIONS).and_then(|end| end.checked_sub(1)));
     marks.retain(|&index| (index + 1) * BLOCK_POSITIONS > reused);
     marks.sort_unstable();
     marks.dedup();
@@ -94,8 +95,11 @@ impl Cache {
         saves.map(|&(index, state)| ((index + 1) * BLOCK_POSITIONS, state)).collect()
     }
 
-    /// Wants a place at the end of the block that holds the last of `positions`.
+    /// Wants a place where others will go on after so many positions: in their last block, or at the end of the one before
+    /// where layers have a state.
     pub fn mark(&mut self, seq: SeqId, positions: usize) {
+        let rest = if self.needs().has_state() { positions % BLOCK_POSITIONS } else { 0 };
+        let positions = positions - rest;
         let Some(index) = positions.checked_sub(1).map(|last| last / BLOCK_POSITIONS) else { return };
         if self.needs().is_nothing() {
             return;
@@ -164,6 +168,11 @@ impl Cache {
         if let Some(state) = table.state.take() {
             self.radix.places.release_state(state);
         }
+    }
+
+    /// Whether a running sequence uses the windowed part of its block of this index.
+    pub fn needs_part(&self, seq: SeqId, index: usize) -> bool {
+        index >= self.running(seq).parts_from()
     }
 
     /// Whether the windowed part of a block is there.

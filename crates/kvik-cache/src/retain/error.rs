@@ -64,7 +64,8 @@ pub enum RetentionError {
     NotCalibrated,
     /// Layers of the model see a window of positions, which a policy cannot thin.
     #[error(
-        "policy: the model has layers that see a window of positions, and retention is for layers that see all"
+        "policy: the model has layers that see a window of positions or keep a state, and retention is for layers that \
+         see all"
     )]
     Windows,
     /// A prompt that this policy cannot thin while it is computed.

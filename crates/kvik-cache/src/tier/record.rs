@@ -57,6 +57,8 @@ pub struct Record {
     pub tokens: BlockTokens,
     /// Whether it must not be evicted.
     pub pinned: bool,
+    /// Whether it was written without the part that layers with windows see.
+    pub lacks_part: bool,
     /// What changes while the bytes stay.
     pub use_: Use,
 }

@@ -45,6 +45,7 @@ pub(super) fn records(owner: u64, prompt: &[Token], expires_s: u64) -> Vec<Recor
             content_key: 0,
             tokens,
             pinned: false,
+            lacks_part: false,
             use_: Use { expires_s, at_s: expires_s.saturating_sub(TTL_S), ..Use::default() },
         };
         parent = identity;

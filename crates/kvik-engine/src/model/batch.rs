@@ -1,5 +1,6 @@
 //! What one step asks of the model: rows of tokens, and what their sequences store.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use kvik_cache::retain::{LayerFacts, Needs};
@@ -142,8 +143,20 @@ pub trait Runner {
     /// Copies the bytes of a block to `bytes`, which has room for exactly those.
     fn read_block(&self, block: BlockId, bytes: &mut [u8]);
 
-    /// Replaces a block by one that was copied with [`Runner::read_block`].
+    /// Replaces a block by one that was copied with [`Runner::read_block`], or its first bytes by those.
     fn write_block(&mut self, block: BlockId, bytes: &[u8]);
+
+    /// The bytes of a block that layers with windows see, the last ones; empty for models without.
+    fn windowed_part(&self) -> Range<usize> {
+        0..0
+    }
+
+    /// Copies that part of block `from` to block `to`.
+    fn copy_windowed(&mut self, _from: BlockId, _to: BlockId) {}
+
+    /// Gives the memory of a block back to the system until it is written again; with `all` false only that of the
+    /// part that layers with windows see.
+    fn release_block(&mut self, _: BlockId, _all: bool) {}
 
     /// Bytes of one state, as they are read and written; 0 for models without.
     fn state_bytes(&self) -> usize {

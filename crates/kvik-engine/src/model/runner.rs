@@ -1,11 +1,14 @@
 //! A model with the memory it runs in: KV blocks, scratch, threads.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use kvik_cache::retain::{LayerFacts, Needs};
-use kvik_cache::{BlockId, StateId};
-use kvik_kernels::{KvArena, KvFormats, KvLayer, KvLayout, Pool, RopeTable, StateArena, rope, rope_back};
+use kvik_cache::{Beside, BlockId, Reach, StateId, Windows};
+use kvik_kernels::{
+    KvArena, KvFormats, KvKind, KvLayer, KvLayout, Pool, RopeTable, StateArena, rope, rope_back,
+};
 
 use super::arch::LayerShape;
 use super::batch::{Batch, Retainer, Runner, SequenceKv, StoredLayer};
@@ -14,6 +17,9 @@ use super::facts::FactsContext;
 use super::observation::Watched;
 use super::{Adapters, KvMap, KvMapError, Model, ModelConfig};
 use crate::pulse::Pulse;
+
+/// What a block counts as that stores nothing but what windows see.
+const PAGE_BYTES: usize = 4096;
 
 /// Runs batches of one model against KV blocks that it owns.
 pub struct ModelRunner {
@@ -63,6 +69,19 @@ impl ModelRunner {
     /// The KV layout of a model that stores all its layers in the same formats.
     pub fn uniform_layout(config: &ModelConfig, formats: impl Into<KvFormats>) -> KvLayout {
         by_layer(config, &vec![formats.into(); config.layers])
+    }
+
+    /// What sequences hold beside blocks of a layout, where one step stores at most so many positions of one of them.
+    pub fn beside(layout: &KvLayout, state_bytes: usize, step_positions: usize) -> Beside {
+        let part = layout.windowed_part();
+        let reach = layout.layers().iter().filter_map(|layer| match layer.kind {
+            KvKind::Full => None,
+            KvKind::Window { positions } => Some(Reach::Last(positions)),
+            KvKind::Chunk { positions } => Some(Reach::Chunk(positions)),
+        });
+        let reach = reach.max_by_key(|reach| reach.positions());
+        let windows = reach.map(|reach| Windows { reach, part_bytes: part.len(), step_positions });
+        Beside { block_bytes: part.start.max(PAGE_BYTES), windows, state_bytes }
     }
 
     /// Replaces the blocks by as many of another layout, of which nothing is stored.
@@ -129,7 +148,19 @@ impl Runner for ModelRunner {
     }
 
     fn write_block(&mut self, block: BlockId, bytes: &[u8]) {
-        self.arena.block_mut(block.0).copy_from_slice(bytes);
+        self.arena.block_mut(block.0)[..bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn windowed_part(&self) -> Range<usize> {
+        self.arena.layout().windowed_part()
+    }
+
+    fn copy_windowed(&mut self, from: BlockId, to: BlockId) {
+        self.arena.copy_windowed(from.0, to.0);
+    }
+
+    fn release_block(&mut self, block: BlockId, all: bool) {
+        self.arena.release(block.0, all);
     }
 
     fn state_bytes(&self) -> usize {

@@ -153,6 +153,9 @@ impl Scheduler {
         }
         let tokens = candidate.known.tokens;
         let source = shared_prefill(&self.queue[index].sequence, tokens, &self.running);
+        if let Some(source) = source {
+            self.mark_fork(source, index);
+        }
         if self.queue[index].hold(source) || self.fetch(index, tokens) {
             return Outcome::Held;
         }
@@ -163,6 +166,14 @@ impl Scheduler {
         let waiting = self.queue.admit(index, passed);
         self.start(waiting, id, reused);
         Outcome::Admitted
+    }
+
+    /// Has a running sequence leave what the one at `index` of the queue needs to go on where the two part.
+    fn mark_fork(&mut self, source: SeqId, index: usize) {
+        let waiting = &self.queue[index].sequence;
+        let Some(running) = self.running.find(source) else { return };
+        let common = running.common(waiting).min(waiting.reuse_max());
+        self.ram.cache.mark(source, common);
     }
 
     /// Blocks for the sequence at `index` of the queue, with what is known of it.

@@ -1,6 +1,6 @@
 //! Computes a plan and hands out the results: blocks to the cache, tokens to the answers, text to clients.
 
-use kvik_cache::{BLOCK_POSITIONS, PinLimit};
+use kvik_cache::{BLOCK_POSITIONS, PinLimit, SeqId};
 use kvik_kernels::Pool;
 
 use super::Scheduler;
@@ -21,6 +21,8 @@ impl Scheduler {
         }
         let (started, vocab_len, threads) = (self.now(), runner.vocab_len(), runner.threads());
         let mut watching = Watching::take(&plan, &mut self.running);
+        self.prepare(&plan);
+        self.ram.settle(runner);
         let computed = contain(|| {
             let watched = &mut watching.watched();
             plan.with_batch(&self.running, &self.ram.cache, |batch| runner.forward(batch, watched))
@@ -42,6 +44,16 @@ impl Scheduler {
         }
     }
 
+    /// Takes room for the states that are to be kept of this step.
+    fn prepare(&mut self, plan: &Plan) {
+        for span in &plan.spans {
+            let sequence = &self.running[span.index];
+            let certain = span.rows - span.draft.tokens.len();
+            let kept = if sequence.publishes_in().is_some() { certain } else { 0 };
+            self.ram.cache.prepare(sequence.id, sequence.stored, sequence.stored + kept);
+        }
+    }
+
     /// Computes the sequences of `plan` one by one, after a panic of all together: the request of one that
     /// panics alone fails. The others get what they would have got, to the bit: results do not depend on who
     /// is in the batch, and positions that were stored before the panic are stored again. What was observed is
@@ -49,6 +61,9 @@ impl Scheduler {
     fn compute_apart(&mut self, plan: Plan, watched: &[usize], error: RequestError, runner: &mut dyn Runner) {
         let spans = plan.spans.len();
         tracing::error!("a batch of {spans} sequences panicked: {error}");
+        if runner.state_bytes() > 0 {
+            return self.begin_anew(&plan, &error);
+        }
         let (mut done, mut logits, mut hidden, mut restarts) =
             (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let vocab_len = runner.vocab_len();
@@ -79,6 +94,24 @@ impl Scheduler {
                 self.preempt(sequence);
             }
         }
+    }
+
+    /// Has the sequences of `plan` begin anew after a panic: their states stand somewhere between two steps. The request of
+    /// one that was alone fails; of several, each is alone until it is behind the rows of this batch.
+    fn begin_anew(&mut self, plan: &Plan, error: &RequestError) {
+        let ids: Vec<(SeqId, usize)> =
+            plan.spans.iter().map(|span| (self.running[span.index].id, span.rows)).collect();
+        for &(id, rows) in &ids {
+            self.ram.cache.spoil_state(id);
+            if let [_] = ids[..] {
+                let job = self.running[plan.spans[0].index].job;
+                self.results.fail_later(job, error.clone());
+            } else if let Some(mut sequence) = self.running.take(id) {
+                sequence.alone_until = sequence.alone_until.max(sequence.stored + rows);
+                self.preempt(sequence);
+            }
+        }
+        self.hand_out(&[], &[], &[], None);
     }
 
     /// Hands out the results of `spans`; `logits` has shape `[rows with logits, vocab]`, `hidden`

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvik_cache::retain::{HeadImportance, Points, Retention, RetentionError, Watch};
-use kvik_cache::{BLOCK_POSITIONS, blocks_for};
+use kvik_cache::{BLOCK_POSITIONS, Beside, blocks_for};
 
 use crate::api::{EventSink, Request, RequestError, Wants};
 use crate::config::EngineConfig;
@@ -22,8 +22,8 @@ pub struct RequestLimits {
     token_bytes: usize,
     /// KV heads of each layer.
     kv_heads: Arc<[usize]>,
-    /// Whether layers see a window of positions.
-    windows: bool,
+    /// What sequences hold beside blocks.
+    beside: Beside,
     calibration: Option<Arc<HeadImportance>>,
     repeat: Arc<RepeatPrompt>,
 }
@@ -50,7 +50,7 @@ impl RequestLimits {
             adapters: 0,
             token_bytes: block_bytes / BLOCK_POSITIONS,
             kv_heads: config.kv_heads.as_slice().into(),
-            windows: config.windows,
+            beside: config.beside,
             calibration: config.calibration.clone().map(Arc::new),
             repeat: Arc::new(config.repeat.clone()),
         }
@@ -95,7 +95,7 @@ impl RequestLimits {
         let prompt_tokens = request.prompt.len();
         let room = self.room(request);
         if let Some(retention) = &room.retention {
-            if self.windows {
+            if !self.beside.is_nothing() {
                 return Err(RetentionError::Windows.into());
             }
             retention.check(&self.kv_heads)?;
@@ -147,7 +147,15 @@ impl RequestLimits {
         let repeated = points.and_then(|points| points.next(0));
         let repeats = retention.is_some_and(|retention| retention.watch() == Watch::Repeat);
         let repeat_rows = repeated.filter(|_| repeats).map_or(0, |tokens| self.repeat.rows_max(tokens));
-        Room { context_tokens, retention, points, repeat_rows, keeps_prefix: request.kept_prefix.is_some() }
+        let beside = self.beside;
+        Room {
+            beside,
+            context_tokens,
+            retention,
+            points,
+            repeat_rows,
+            keeps_prefix: request.kept_prefix.is_some(),
+        }
     }
 }
 
@@ -176,6 +184,7 @@ fn check_prefix(request: &Request) -> Result<(), RequestError> {
 
 /// What a request takes of context and budget.
 struct Room {
+    beside: Beside,
     /// Positions that its sequences may have.
     context_tokens: usize,
     retention: Option<Retention>,
@@ -190,7 +199,7 @@ impl Room {
     /// Blocks that a sequence of `tokens` needs at some time: what it stores, and at a point what it keeps of it
     /// besides.
     fn blocks(&self, tokens: usize) -> usize {
-        let Some(points) = &self.points else { return blocks_for(tokens) };
+        let Some(points) = &self.points else { return self.beside.needed(tokens) };
         let first = points.next(0);
         let forgets = first.is_some_and(|point| point < tokens || self.keeps_prefix);
         match forgets {

@@ -82,6 +82,7 @@ use queue::Queue;
 use ram::Ram;
 use results::Results;
 use running::Running;
+use sequence::Sequence;
 use tenants::Tenants;
 use turns::Turns;
 use unused::Unused;
@@ -148,11 +149,11 @@ impl Scheduler {
             turns: Turns::default(),
             results: Results::new(vocabulary),
             tenants: Tenants::new(&config),
-            ram: Ram::new(cache_config, config.drafts_from(DraftSource::Tree))?,
+            ram: Ram::new(cache_config, config.beside, config.drafts_from(DraftSource::Tree))?,
             kept_parts: KeptParts::default(),
             unused: Unused::default(),
             idle: Idle::default(),
-            disk: Disk::new(DiskSetup::none()),
+            disk: Disk::new(DiskSetup::none(), config.beside),
             drafting: Drafting::default(),
             beside: Beside::default(),
             draft_model: None,
@@ -192,16 +193,28 @@ impl Scheduler {
         let alone = self.beside.alone(self.config.prefill_rows_mixed_max);
         let mut rows = divide_rows(&self.running, &self.turns, &self.config, alone);
         let mut drafts = self.draft(&rows);
-        self.fill(&mut rows, &mut drafts);
+        if !self.running.iter().any(Sequence::is_suspect) {
+            self.fill(&mut rows, &mut drafts);
+        }
         Plan::new(&self.running, &rows, drafts)
     }
 
     /// Hands what was computed to the disk, and ends the sequences and the requests that are done.
-    fn publish(&mut self, runner: &dyn Runner) {
+    fn publish(&mut self, runner: &mut dyn Runner) {
+        self.ram.settle(runner);
         self.spill(runner);
+        self.leave_behind();
         self.drop_ended();
         self.drop_retired();
         self.leave_ended();
+        self.ram.settle(runner);
+    }
+
+    /// What the running sequences do not need any more beside their blocks is free, once the disk has had it.
+    fn leave_behind(&mut self) {
+        for sequence in self.running.iter_mut() {
+            self.ram.cache.advance(sequence.id, sequence.stored);
+        }
     }
 
     /// How long there is nothing to do unless something happens.

@@ -12,14 +12,14 @@
 
 use std::ops::Range;
 
-use kvik_cache::Cache;
+use kvik_cache::{Cache, StateId};
 
 use super::draft::Draft;
 use super::running::Running;
 use super::sequence::Sequence;
 use super::turns::Turns;
 use crate::config::EngineConfig;
-use crate::model::batch::{Batch, LayerTails, Output, Row, SequenceKv};
+use crate::model::batch::{Batch, LayerTails, Output, Row, SequenceKv, SequenceState};
 use crate::retain::{Ragged, TailViews};
 
 /// The rows of one step.
@@ -120,13 +120,15 @@ impl Plan {
         let views: Vec<Option<TailViews<'_>>> = storage.map(|storage| storage.map(Ragged::views)).collect();
         let tails: Vec<Vec<LayerTails<'_>>> =
             views.iter().map(|views| views.as_ref().map_or_else(Vec::new, TailViews::layers)).collect();
-        let sequences = sequences.zip(&tails);
+        let saves: Vec<Vec<(u32, StateId)>> =
+            sequences.clone().map(|sequence| saves(cache, sequence)).collect();
+        let sequences = sequences.zip(&tails).zip(&saves);
         let sequences: Vec<SequenceKv<'_>> = sequences
-            .map(|(sequence, tails)| SequenceKv {
+            .map(|((sequence, tails), saves)| SequenceKv {
                 blocks: cache.table(sequence.id),
                 tails,
                 adapters: sequence.answer.request().adapters.as_ref(),
-                state: None,
+                state: cache.state(sequence.id).map(|live| SequenceState { live, saves }),
             })
             .collect();
         compute(&Batch { rows: &self.rows, sequences: &sequences })
@@ -168,6 +170,12 @@ impl Plan {
     }
 }
 
+/// The states to be kept of a step, by the positions that they have seen.
+fn saves(cache: &Cache, sequence: &Sequence) -> Vec<(u32, StateId)> {
+    let saves = cache.saves(sequence.id).into_iter();
+    saves.map(|(positions, state)| (positions as u32, state)).collect()
+}
+
 /// Rows for each running sequence, without those of drafts. The background gets `alone` rows where nobody else is due, and
 /// [its rows beside others](super::beside) when theirs are known.
 pub(super) fn divide_rows(
@@ -177,6 +185,11 @@ pub(super) fn divide_rows(
     alone: usize,
 ) -> Vec<usize> {
     let missing: Vec<usize> = running.iter().map(Sequence::due).collect();
+    if let Some(suspect) = running.iter().position(Sequence::is_suspect) {
+        let mut rows = vec![0; missing.len()];
+        rows[suspect] = missing[suspect].min(config.prefill_rows_max);
+        return rows;
+    }
     let foreground = running.foreground();
     if missing[..foreground].iter().all(|&missing| missing == 0) {
         return share(&missing, foreground..missing.len(), alone, running, turns);
@@ -262,7 +275,7 @@ mod tests {
             kv_format: String::new(),
             repeat: Default::default(),
             kv_heads: vec![1],
-            windows: false,
+            beside: kvik_cache::Beside::default(),
             calibration: None,
         };
         let mut divided = divide_rows(&running, &turns, &config, config.prefill_rows_mixed_max);

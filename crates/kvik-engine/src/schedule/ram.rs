@@ -1,7 +1,8 @@
 //! The tier in RAM: the cache, and the names of those who hold blocks in it.
 
 use kvik_cache::{
-    BLOCK_POSITIONS, BlockId, Cache, CacheConfig, CacheError, NamespaceId, SeqId, Token, blocks_for,
+    BLOCK_POSITIONS, Beside, BlockId, Cache, CacheConfig, CacheError, CopyState, Forked, NamespaceId, SeqId,
+    Token,
 };
 
 use crate::api::RequestError;
@@ -12,13 +13,16 @@ use crate::panics::contain;
 pub(super) struct Ram {
     pub(super) cache: Cache,
     pub(super) config: CacheConfig,
+    /// What sequences hold beside blocks.
+    beside: Beside,
     /// Whether drafts are made from it.
     drafts: bool,
     next_seq: u64,
 }
 
-fn cache(config: CacheConfig, drafts: bool) -> Result<Cache, CacheError> {
+fn cache(config: CacheConfig, beside: Beside, drafts: bool) -> Result<Cache, CacheError> {
     let mut cache = Cache::new(config)?;
+    cache.hold_beside(beside);
     if drafts {
         cache.index_followers();
     }
@@ -27,13 +31,13 @@ fn cache(config: CacheConfig, drafts: bool) -> Result<Cache, CacheError> {
 
 impl Ram {
     /// An empty cache, from which drafts can be made if `drafts` says so.
-    pub(super) fn new(config: CacheConfig, drafts: bool) -> Result<Ram, CacheError> {
-        Ok(Ram { cache: cache(config, drafts)?, config, drafts, next_seq: 0 })
+    pub(super) fn new(config: CacheConfig, beside: Beside, drafts: bool) -> Result<Ram, CacheError> {
+        Ok(Ram { cache: cache(config, beside, drafts)?, config, beside, drafts, next_seq: 0 })
     }
 
     /// Begins with an empty cache. The old one may be in disorder.
     pub(super) fn renew(&mut self) {
-        let cache = cache(self.config, self.drafts).expect("the same settings worked before");
+        let cache = cache(self.config, self.beside, self.drafts).expect("the same settings worked before");
         let old = std::mem::replace(&mut self.cache, cache);
         let _ = contain(|| drop(old));
     }
@@ -52,12 +56,39 @@ impl Ram {
     /// Blocks that can be had.
     pub(super) fn room(&self) -> usize {
         let stats = self.cache.stats();
-        stats.free + stats.evictable
+        stats.free + stats.evictable + stats.places_evictable
+    }
+
+    /// What a sequence with so many positions takes: its blocks, and what it holds beside them.
+    pub(super) fn needed(&self, positions: usize) -> usize {
+        self.beside.needed(positions)
+    }
+
+    /// Carries out what the cache has decided since the last time, and the copies that a sequence begins with: these
+    /// before anything that they are made from is given back.
+    pub(super) fn carry_out(&mut self, begin: Forked, runner: &mut dyn Runner) {
+        let changes = self.cache.take_changes();
+        changes.fresh.into_iter().for_each(|state| runner.set_state(state, None));
+        changes.copies.into_iter().for_each(|part| runner.copy_windowed(part.from, part.to));
+        if let Some(copy) = begin.copy {
+            runner.copy_partial(copy.from, copy.to, copy.positions);
+        }
+        if let Some(state) = begin.state {
+            runner.set_state(state.to, state.from);
+        }
+        changes.parts.into_iter().for_each(|block| runner.release_block(block, false));
+        changes.blocks.into_iter().for_each(|block| runner.release_block(block, true));
+        changes.states.into_iter().for_each(|state| runner.release_state(state));
+    }
+
+    /// Carries out what the cache has decided since the last time.
+    pub(super) fn settle(&mut self, runner: &mut dyn Runner) {
+        self.carry_out(Forked::default(), runner);
     }
 
     /// Why so many tokens do not fit though nobody else runs.
     pub(super) fn over_budget(&self, tokens: usize) -> RequestError {
-        let (needed_blocks, budget_blocks) = (blocks_for(tokens), self.config.blocks);
+        let (needed_blocks, budget_blocks) = (self.needed(tokens), self.config.blocks);
         match self.cache.stats().pinned {
             0 => RequestError::OverBudget { needed_blocks, budget_blocks },
             pinned_blocks => RequestError::Pinned { needed_blocks, pinned_blocks, budget_blocks },
@@ -73,10 +104,8 @@ impl Ram {
         tokens: &[Token],
         runner: &mut dyn Runner,
     ) -> bool {
-        let Ok(copy) = self.cache.fork(parent, id, tokens) else { return false };
-        if let Some(copy) = copy {
-            runner.copy_partial(copy.from, copy.to, copy.positions);
-        }
+        let Ok(begin) = self.cache.fork(parent, id, tokens) else { return false };
+        self.carry_out(begin, runner);
         true
     }
 
@@ -84,7 +113,7 @@ impl Ram {
     /// others look. Whether there was room with `running` sequences there.
     pub(super) fn copy(&mut self, copy: PrivateCopy, running: usize, runner: &mut dyn Runner) -> bool {
         let PrivateCopy { parent, id, namespace, positions } = copy;
-        if !self.has_room(blocks_for(positions), running) {
+        if !self.has_room(self.needed(positions), running) {
             return false;
         }
         self.cache.lease(id, namespace, &[]);
@@ -92,6 +121,8 @@ impl Ram {
             self.cache.abandon(id);
             return false;
         }
+        let state = self.cache.state(id).map(|to| CopyState { from: self.cache.state(parent), to });
+        self.carry_out(Forked { copy: None, state }, runner);
         let copies: Vec<(BlockId, BlockId)> =
             self.cache.table(parent).iter().copied().zip(self.cache.table(id).iter().copied()).collect();
         for ((from, to), start) in copies.into_iter().zip((0..positions).step_by(BLOCK_POSITIONS)) {

@@ -4,7 +4,7 @@
 //! sequence, not full yet, is known to that sequence only: a newcomer that shares its tokens
 //! starts as a fork of it. So reuse is exact to the token also among those that run.
 
-use kvik_cache::{Admission, BLOCK_POSITIONS, Cache, SeqId, StopReason, blocks_for};
+use kvik_cache::{Admission, BLOCK_POSITIONS, Cache, Forked, SeqId, StopReason};
 
 use super::prefix::{Known, Reused};
 use super::ram::Ram;
@@ -28,7 +28,8 @@ pub(super) fn known(sequence: &Sequence, cache: &Cache, running: &Running) -> Kn
     });
     let shared = |running: &Sequence| {
         let common = running.common(sequence).min(running.stored).min(sequence.reuse_max());
-        (common, Some(running.id))
+        let can_fork = cache.can_fork(running.id, common, running.stored);
+        (if can_fork { common } else { 0 }, Some(running.id))
     };
     let best = longer.map(shared).max().filter(|&(shared, _)| shared > tokens);
     let (tokens, running) = best.unwrap_or((tokens, None));
@@ -64,15 +65,14 @@ impl Newcomer<'_> {
         running: &Running,
         runner: &mut dyn Runner,
     ) -> Option<Reused> {
-        let needed = blocks_for(self.positions()) - known.tokens / BLOCK_POSITIONS;
+        let needed = ram.needed(self.positions()) - known.tokens / BLOCK_POSITIONS;
         let left_free = running.reserve(Some(self.sequence)).unwrap_or(0);
         if !running.is_empty() && !ram.has_room(needed + left_free, running.len()) {
             return None;
         }
-        let cache = &mut ram.cache;
         match known.running.and_then(|id| running.find(id)) {
-            Some(parent) => self.fork(parent, known.tokens, cache, runner),
-            None => self.lease(cache, runner),
+            Some(parent) => self.fork(parent, known.tokens, ram, runner),
+            None => self.lease(ram, runner),
         }
     }
 
@@ -82,7 +82,7 @@ impl Newcomer<'_> {
     }
 
     /// Takes what the cache has.
-    fn lease(&self, cache: &mut Cache, runner: &mut dyn Runner) -> Option<Reused> {
+    fn lease(&self, ram: &mut Ram, runner: &mut dyn Runner) -> Option<Reused> {
         let (Sharing::Namespace(namespace) | Sharing::Private(namespace)) = self.sequence.sharing;
         let admission = Admission {
             seq: self.id,
@@ -92,10 +92,8 @@ impl Newcomer<'_> {
             positions: self.positions(),
             lifetime: self.sequence.lifetime,
         };
-        let admitted = cache.admit(admission).ok()?;
-        if let Some(copy) = admitted.copy {
-            runner.copy_partial(copy.from, copy.to, copy.positions);
-        }
+        let admitted = ram.cache.admit(admission).ok()?;
+        ram.carry_out(Forked { copy: admitted.copy, state: admitted.state }, runner);
         let stop = match self.sequence.sharing {
             Sharing::Namespace(_) => admitted.stop,
             Sharing::Private(_) => StopReason::Private,
@@ -108,14 +106,13 @@ impl Newcomer<'_> {
         &self,
         parent: &Sequence,
         tokens: usize,
-        cache: &mut Cache,
+        ram: &mut Ram,
         runner: &mut dyn Runner,
     ) -> Option<Reused> {
         let prompt = &self.sequence.tokens;
-        let copy = cache.fork(parent.id, self.id, &prompt[..tokens]).ok()?;
-        if let Some(copy) = copy {
-            runner.copy_partial(copy.from, copy.to, copy.positions);
-        }
+        let begin = ram.cache.fork(parent.id, self.id, &prompt[..tokens]).ok()?;
+        ram.carry_out(begin, runner);
+        let cache = &mut ram.cache;
         cache.set_lifetime(self.id, self.sequence.lifetime);
         if cache.reserve(self.id, self.positions()).is_err() {
             cache.abandon(self.id);

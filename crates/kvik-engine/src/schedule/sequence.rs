@@ -35,6 +35,9 @@ pub(super) struct Sequence {
     pub(super) stored: usize,
     /// The most that `stored` ever was: what it lost of them is computed again after a preemption.
     pub(super) furthest: usize,
+    /// Until so many tokens are stored it is computed alone: a batch that it was in panicked before, and took the states
+    /// of the others with it.
+    pub(super) alone_until: usize,
     pub(super) sharing: Sharing,
     /// How long what it leaves in the cache is to be kept.
     pub(super) lifetime: Lifetime,
@@ -80,6 +83,7 @@ impl Sequence {
             forgetting: None,
             stored: 0,
             furthest: 0,
+            alone_until: 0,
             sharing,
             spilled: Spilled::default(),
             overtaken: 0,
@@ -153,6 +157,11 @@ impl Sequence {
         self.stored = 0;
         self.pooled = Pooled::default();
         self.forgetting = self.forgetting.take().map(|forgetting| Box::new(forgetting.anew()));
+    }
+
+    /// Whether nobody else is to be in a batch with it.
+    pub(super) fn is_suspect(&self) -> bool {
+        self.stored < self.alone_until
     }
 
     /// Whether it has said anything, and will say more.

@@ -18,7 +18,7 @@ impl Scheduler {
         if self.config.drafts_from(DraftSource::Tree) {
             setup.tier.index_followers();
         }
-        self.disk = Disk::new(setup);
+        self.disk = Disk::new(setup, self.config.beside);
         let namespace = self.tenants.namespaces.shared(Sharers::plain([0; 16]), &mut self.ram.cache);
         self.disk.add_candidates(&[namespace], &self.tenants.namespaces);
     }
@@ -51,6 +51,7 @@ impl Scheduler {
     pub(super) fn collect_loads(&mut self, runner: &mut dyn Runner) {
         let (disk, queue, context) = self.loading();
         let now = context.now;
+        context.ram.settle(runner);
         disk.collect(&mut context.ram.cache, runner);
         queue.fetches_mut().for_each(|fetch| disk.end_wait(fetch, now));
         let is_awaited = |load| queue.fetches().any(|fetch| fetch.waits_for(load));

@@ -31,6 +31,7 @@ const VACANT: u32 = u32::from_le_bytes(*b"free");
 /// A header whose slot holds a block.
 const BLOCK: u32 = u32::from_le_bytes(*b"blok");
 const PINNED: u8 = 1;
+const LACKS_PART: u8 = 2;
 /// The block expires as the fixed part of its header says; so does every block not used since it was written.
 const AS_WRITTEN: u32 = 0;
 /// The block never expires, whatever the fixed part says.
@@ -226,7 +227,7 @@ impl RawHeader {
         let mut raw = RawHeader {
             state: BLOCK,
             token_count: tokens.len() as u8,
-            flags: if record.pinned { PINNED } else { 0 },
+            flags: if record.pinned { PINNED } else { 0 } | if record.lacks_part { LACKS_PART } else { 0 },
             owner: record.owner,
             content_key: record.content_key,
             expires_s: record.use_.expires_s,
@@ -255,6 +256,7 @@ impl RawHeader {
             content_key: self.content_key,
             tokens,
             pinned: self.flags & PINNED != 0,
+            lacks_part: self.flags & LACKS_PART != 0,
             use_: self.use_.read(self.expires_s, location).unwrap_or_else(|| unused(self.expires_s)),
         })
     }
@@ -376,7 +378,8 @@ mod tests {
         let identity = parent.child(tokens.as_slice());
         let use_ = Use { stamp: 77, heat: 2.5, at_s: 1_700_000_000, expires_s: 1_800_000_000 };
         let (owner, content_key, pinned) = (11, 22, true);
-        let record = Record { identity, parent, owner, content_key, tokens, pinned, use_ };
+        let lacks_part = false;
+        let record = Record { identity, parent, owner, content_key, tokens, pinned, lacks_part, use_ };
         let payload: Vec<u8> = (0..PAYLOAD_BYTES).map(|index| (index * 31 % 251) as u8).collect();
         let mut sum = PayloadChecksum::new(&identity);
         payload.chunks(999).for_each(|piece| sum.update(piece));

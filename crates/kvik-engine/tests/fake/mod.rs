@@ -353,7 +353,7 @@ pub fn config() -> EngineConfig {
         kv_format: "f32/f32".to_owned(),
         repeat: Default::default(),
         kv_heads: vec![1],
-        windows: false,
+        beside: kvik_cache::Beside::default(),
         calibration: None,
     }
 }

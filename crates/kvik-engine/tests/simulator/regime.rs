@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kvik_cache::{CacheConfig, Policy, TenantId};
+use kvik_cache::{Beside, CacheConfig, Policy, Reach, TenantId, Windows};
 use kvik_engine::config::EngineConfig;
 use kvik_engine::schedule::TenantPart;
 
@@ -58,7 +58,11 @@ pub(crate) struct DiskRegime {
 
 impl Regime {
     pub(crate) fn draw(dice: &mut Dice) -> Regime {
-        let roomy = dice.once_in(2);
+        let beside = draw_beside(dice);
+        // Where layers hold something beside blocks, the twin knows bounds of what is reused.
+        let roomy = beside.is_nothing() && dice.once_in(2);
+        let space = if beside.is_nothing() { 1 } else { dice.pick(&[3, 6, 20]) };
+        let has_state = beside.state_bytes > 0;
         let rows = dice.pick(&[7, 16, 33, 64, 200]);
         let tenants = dice.once_in(2);
         Regime {
@@ -68,14 +72,16 @@ impl Regime {
                 waiting_max: 64,
                 prefill_rows_max: rows,
                 prefill_rows_mixed_max: 1 + dice.roll(rows as u64) as usize,
-                draft_rows_max: dice.pick(&[0, 3, 16, 16]),
+                // A state cannot be cut back.
+                draft_rows_max: if has_state { 0 } else { dice.pick(&[0, 3, 16, 16]) },
                 block_bytes: BLOCK_BYTES,
                 repeat: words(),
+                beside,
                 ..config()
             },
-            blocks: if roomy { ROOMY } else { dice.pick(&[6, 8, 12, 20, 40, 100]) },
+            blocks: if roomy { ROOMY } else { space * dice.pick(&[6, 8, 12, 20, 40, 100]) },
             roomy,
-            disk: (!dice.once_in(4)).then(|| DiskRegime::draw(dice, roomy)),
+            disk: (!dice.once_in(4) && !has_state).then(|| DiskRegime::draw(dice, roomy)),
             tenants,
             ttl: dice.once_in(2),
             pins: dice.once_in(2),
@@ -83,7 +89,7 @@ impl Regime {
             private: dice.once_in(2),
             panics: dice.once_in(3),
             restarts: !dice.once_in(3),
-            retention: dice.once_in(2),
+            retention: dice.once_in(2) && beside.is_nothing(),
             background: dice.once_in(2),
             piece_time: Duration::from_millis(dice.pick(&[0, 0, 11])),
             step_time: match dice.once_in(2) {
@@ -108,6 +114,7 @@ impl Regime {
             self.piece_time,
             time.clone(),
         )
+        .with_beside(self.engine.beside)
     }
 
     /// Maximum pinned blocks.
@@ -131,6 +138,21 @@ impl Regime {
             ..TenantPart::own(TenantId(salt.into()))
         };
         (1..SALTS).map(part).collect()
+    }
+}
+
+/// What layers hold beside blocks: nothing in half of the worlds, else windows, chunks, a state, or both.
+fn draw_beside(dice: &mut Dice) -> Beside {
+    let positions = 1 + dice.roll(60) as u32;
+    let reach = if dice.once_in(3) { Reach::Chunk(positions) } else { Reach::Last(positions) };
+    let windows = Windows { reach, part_bytes: 1 + dice.roll(200) as usize, step_positions: 200 };
+    let state_bytes = 1 + dice.roll(400) as usize;
+    let beside = Beside { block_bytes: 128, windows: Some(windows), state_bytes };
+    match dice.roll(8) {
+        0..4 => Beside::default(),
+        4 | 5 => Beside { state_bytes: 0, ..beside },
+        6 => Beside { windows: None, ..beside },
+        _ => beside,
     }
 }
 

@@ -5,13 +5,15 @@
 //! bytes from the disk, a wrong reuse or a wrong position kept changes the answer. [`Oracle`] is the same
 //! arithmetic over plain tokens, and [`Twin`] for sequences that forget.
 
+use std::collections::HashMap;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kvik_cache::retain::{LayerFacts, Needs};
-use kvik_cache::{BLOCK_POSITIONS, BlockId, Token};
+use kvik_cache::{BLOCK_POSITIONS, Beside, BlockId, StateId, Token};
 use kvik_engine::api::{FinishReason, Request};
 use kvik_engine::model::batch::{Batch, Output, Retainer, Runner, SequenceKv, StoredLayer};
 use kvik_engine::model::observation::Watched;
@@ -25,8 +27,10 @@ use crate::fake::{EOS, VOCAB, mix};
 use crate::grammar::Said;
 use crate::time::Time;
 
+/// Bytes of a block without the part that windows see.
+const WHOLE_BYTES: usize = 8 * BLOCK_POSITIONS;
 /// Bytes of a block.
-pub(crate) const BLOCK_BYTES: usize = 8 * BLOCK_POSITIONS;
+pub(crate) const BLOCK_BYTES: usize = 2 * WHOLE_BYTES;
 /// A prompt with this token makes the model panic; no answer contains it.
 pub(crate) const POISON: Token = 1;
 /// Only private prompts begin with this token.
@@ -63,6 +67,11 @@ pub(crate) struct SimRunner {
     /// Time of such a piece.
     piece_time: Duration,
     layout: KvLayout,
+    beside: Beside,
+    /// The same as the arena as far as windows see it; given back where nobody needs it.
+    parts: Vec<[u64; BLOCK_POSITIONS]>,
+    /// Hash of all tokens that a state has seen.
+    states: HashMap<StateId, u64>,
 }
 
 impl SimRunner {
@@ -87,7 +96,15 @@ impl SimRunner {
             salt: 0,
             piece_time,
             layout: ragged::layout(),
+            beside: Beside::default(),
+            parts: vec![[0; BLOCK_POSITIONS]; blocks],
+            states: HashMap::new(),
         }
+    }
+
+    /// The same model with layers that hold something beside blocks.
+    pub(crate) fn with_beside(self, beside: Beside) -> SimRunner {
+        SimRunner { beside, ..self }
     }
 
     /// A model that takes a quarter of the time, and says the same or something else.
@@ -104,8 +121,38 @@ impl SimRunner {
 
     fn write(&mut self, kv: &SequenceKv<'_>, index: usize, token: Token) {
         let before = index.checked_sub(1).map_or(0, |before| self.read(ragged::cell(kv, before)));
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.check_beside(kv, index, before))) {
+            IN_DISORDER.store(true, Ordering::Relaxed);
+            resume_unwind(panic);
+        }
         let (block, offset) = ragged::cell(kv, index);
-        self.arena[block][offset] = chain(before, token);
+        let stored = chain(before, token);
+        self.arena[block][offset] = stored;
+        self.parts[block][offset] = stored;
+        if let Some(state) = kv.state {
+            self.states.insert(state.live, stored);
+            let saves = state.saves.iter().filter(|(positions, _)| *positions as usize == index + 1);
+            saves.for_each(|&(_, save)| {
+                self.states.insert(save, stored);
+            });
+        }
+    }
+
+    /// Windows see what is stored, and the state has seen what was stored last.
+    fn check_beside(&self, kv: &SequenceKv<'_>, index: usize, before: u64) {
+        if self.beside.windows.is_some() {
+            let first = self.beside.first_part(index) * BLOCK_POSITIONS;
+            for seen in first..index {
+                let (block, offset) = ragged::cell(kv, seen);
+                let (part, stored) = (self.parts[block][offset], self.arena[block][offset]);
+                assert_eq!(part, stored, "position {seen} of block {block} is not what {index} should see");
+            }
+        }
+        assert_eq!(kv.state.is_some(), self.beside.state_bytes > 0, "who has a state");
+        if let Some(state) = kv.state {
+            let seen = self.states.get(&state.live).copied().unwrap_or_default();
+            assert_eq!(seen, before, "the state before position {index}");
+        }
     }
 
     fn push_logits(&mut self, kv: &SequenceKv<'_>, index: usize) {
@@ -154,19 +201,52 @@ impl Runner for SimRunner {
         let target = &mut self.arena[to.index()];
         *target = [0; BLOCK_POSITIONS];
         target[..positions].copy_from_slice(&source[..positions]);
+        let source = self.parts[from.index()];
+        self.parts[to.index()][..positions].copy_from_slice(&source[..positions]);
     }
 
     fn read_block(&self, block: BlockId, bytes: &mut [u8]) {
-        for (bytes, stored) in bytes.chunks_exact_mut(8).zip(self.arena[block.index()]) {
+        let stored = self.arena[block.index()].into_iter().chain(self.parts[block.index()]);
+        for (bytes, stored) in bytes.chunks_exact_mut(8).zip(stored) {
             bytes.copy_from_slice(&stored.to_le_bytes());
         }
     }
 
     fn write_block(&mut self, block: BlockId, bytes: &[u8]) {
-        assert_eq!(bytes.len(), BLOCK_BYTES);
-        for (bytes, stored) in bytes.chunks_exact(8).zip(&mut self.arena[block.index()]) {
+        let part = self.windowed_part();
+        assert!(bytes.len() == BLOCK_BYTES || !part.is_empty() && bytes.len() == part.start);
+        let stored = self.arena[block.index()].iter_mut().chain(&mut self.parts[block.index()]);
+        for (bytes, stored) in bytes.chunks_exact(8).zip(stored) {
             *stored = u64::from_le_bytes(bytes.try_into().unwrap());
         }
+    }
+
+    fn windowed_part(&self) -> Range<usize> {
+        if self.beside.windows.is_some() { WHOLE_BYTES..BLOCK_BYTES } else { 0..0 }
+    }
+
+    fn copy_windowed(&mut self, from: BlockId, to: BlockId) {
+        self.parts[to.index()] = self.parts[from.index()];
+    }
+
+    fn release_block(&mut self, block: BlockId, all: bool) {
+        self.parts[block.index()] = [0; BLOCK_POSITIONS];
+        if all {
+            self.arena[block.index()] = [0; BLOCK_POSITIONS];
+        }
+    }
+
+    fn state_bytes(&self) -> usize {
+        self.beside.state_bytes
+    }
+
+    fn set_state(&mut self, to: StateId, from: Option<StateId>) {
+        let seen = from.map_or(0, |from| self.states[&from]);
+        self.states.insert(to, seen);
+    }
+
+    fn release_state(&mut self, state: StateId) {
+        self.states.insert(state, u64::MAX);
     }
 
     fn forward(&mut self, batch: &Batch<'_>, watched: &mut [Watched<'_>]) -> &[f32] {
@@ -210,6 +290,7 @@ impl Cells for SimRunner {
 
     fn copy(&mut self, from: Cell, to: Cell) {
         self.arena[to.0][to.1] = self.read(from);
+        self.parts[to.0][to.1] = self.arena[to.0][to.1];
     }
 }
 

@@ -226,7 +226,7 @@ impl World {
         }
         self.scheduler.notify_finished();
         let stats = self.scheduler.cache().stats();
-        assert_eq!(stats.free + stats.owned + stats.shared, stats.blocks, "blocks are lost");
+        assert_eq!(stats.free + stats.withheld + stats.owned + stats.shared, stats.blocks, "blocks are lost");
         assert!(stats.pinned <= self.regime.pinned_max(), "more is pinned than may be: {stats:?}");
         self.time.advance(Duration::from_micros(50));
         self.step_disk();
@@ -467,10 +467,12 @@ impl World {
             RequestError::Stopping => {}
             RequestError::OverBudget { .. } | RequestError::Pinned { .. } => {
                 let longest = active.answers.iter().map(|(generated, _)| generated.len()).max().unwrap_or(0);
-                let needed = blocks_for(active.request.prompt.len() + longest + 1);
+                let needed = self.regime.engine.beside.needed(active.request.prompt.len() + longest + 1);
                 // Who forgets holds what it stores and what it keeps, and may repeat its prompt before.
                 let needed = if active.request.retention.is_some() { 3 * needed + 3 } else { needed };
-                let held = self.scheduler.cache().stats().pinned + self.public_blocks();
+                let stats = self.scheduler.cache().stats();
+                // What is pinned keeps a place at its end.
+                let held = stats.pinned + stats.withheld + self.public_blocks();
                 assert!(
                     needed + held > self.regime.blocks,
                     "{needed} blocks would fit beside {held}: {error}"
@@ -540,6 +542,10 @@ impl World {
         if !self.regime.roomy {
             // The copy of a partial block is dropped if only that block is lacking.
             (ram, min) = (ram - ram % BLOCK_POSITIONS, min - min % BLOCK_POSITIONS);
+        }
+        if !self.regime.engine.beside.is_nothing() {
+            // Where a sequence can go on beside its blocks is for the twin of the cache to say.
+            (ram, min) = (0, 0);
         }
         Expected { ram: ram.min(max), min: min.min(max), max: maybe.min(max) }
     }

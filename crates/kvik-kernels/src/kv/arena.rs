@@ -66,6 +66,34 @@ impl KvArena {
         }
     }
 
+    /// Copies the part of block `from` that layers with windows see to block `to`.
+    ///
+    /// # Panics
+    /// When a block does not exist.
+    pub fn copy_windowed(&mut self, from: u32, to: u32) {
+        let part = self.layout.windowed_part();
+        let (source, target) = (self.block_start(from), self.block_start(to));
+        if from != to {
+            // SAFETY: both are the same part of two different blocks of the mapping.
+            unsafe {
+                let (source, target) = (source.add(part.start), target.add(part.start));
+                std::ptr::copy_nonoverlapping(source, target, part.len());
+            }
+        }
+    }
+
+    /// Gives the memory of a block back to the system until it is written again; with `all` false only that of the part
+    /// that layers with windows see. It is zero then.
+    ///
+    /// # Panics
+    /// When the block does not exist.
+    pub fn release(&mut self, block: u32, all: bool) {
+        assert!((block as usize) < self.blocks, "block {block} of {}", self.blocks);
+        let part = if all { 0..self.layout.block_bytes() } else { self.layout.windowed_part() };
+        let start = block as usize * self.layout.block_bytes();
+        self.memory.clear(start + part.start..start + part.end);
+    }
+
     /// Stores the keys and values of `n` rows of a layer, converted to the formats of the layer.
     ///
     /// * `rows`: `[n]` each is stored as the last of the positions that it attends to

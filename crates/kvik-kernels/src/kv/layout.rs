@@ -10,7 +10,7 @@ use crate::f32x16::LANES;
 /// Counts the changes of what the bytes of a block mean: blocks kept by an older kvik are not read by a
 /// newer one. To be raised with every change of a format, of a rotation, of the order of tiles, and of the
 /// order of any sum that keys and values come from.
-pub const KV_LAYOUT_VERSION: u32 = 1;
+pub const KV_LAYOUT_VERSION: u32 = 2;
 
 /// Which positions of a sequence a layer attends to.
 ///
@@ -22,7 +22,8 @@ pub enum KvKind {
     Full,
     /// A sliding window: a row attends to the last positions, its own among them.
     ///
-    /// Blocks store all positions, also those that no window will reach again; attention does not read them.
+    /// Blocks store all positions, also those that no window will reach again, which attention does not read: their memory
+    /// can be given back, see [`KvLayout::windowed_part`].
     Window {
         /// Positions that a row attends to at most.
         positions: u32,
@@ -111,10 +112,11 @@ impl KvLayer {
 /// What a block stores for its 16 positions: keys and values of all layers and KV heads.
 ///
 /// ```text
-/// block = [layers][KV heads of the layer] { K tile, V tile }
+/// block = [layers that see all][KV heads of the layer] { K tile, V tile }
+///         [layers that see some][KV heads of the layer] { K tile, V tile }     from a page's edge on, if there are both
 /// ```
 ///
-/// Heads are counted through all layers, in this order, so that a head of a layer is one number.
+/// Heads are counted through all layers, in the order of these, so that a head of a layer is one number.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KvLayout {
     layers: Vec<KvLayer>,
@@ -122,16 +124,44 @@ pub struct KvLayout {
     first_heads: Vec<usize>,
     /// `[heads of all layers]`
     heads: Vec<HeadTiles>,
+    /// Where the tiles of layers that see some positions begin.
+    windowed_from: usize,
     block_bytes: usize,
 }
 
+/// Where the memory of a part of a block can be given back, it begins and ends at the edge of a page: those of most
+/// systems, and the same on all of them, since blocks are also stored on disk.
+const PAGE: usize = 16 << 10;
+
 /// Where in a block the tiles of one head of one layer lie.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct HeadTiles {
     pub key: Range<usize>,
     pub value: Range<usize>,
     /// The first layer with tiles of the same shape and formats.
     pub tiles_of: usize,
+}
+
+/// A layout in the making.
+struct Tiles {
+    heads: Vec<HeadTiles>,
+    /// Bytes so far.
+    end: usize,
+}
+
+impl Tiles {
+    /// Adds the tiles of the layers that are `chosen`.
+    fn add(&mut self, layers: &[KvLayer], first_heads: &[usize], chosen: impl Fn(&KvLayer) -> bool) {
+        for (layer, &first) in layers.iter().zip(first_heads).filter(|(layer, _)| chosen(layer)) {
+            let tiles_of = layers.iter().take_while(|first| !first.has_tiles_of(layer)).count();
+            for head in &mut self.heads[first..first + layer.kv_heads] {
+                let key = self.end..self.end + key_bytes(layer.k, layer.key_dim);
+                let value = key.end..key.end + value_bytes(layer.v, layer.value_lanes());
+                self.end = value.end;
+                *head = HeadTiles { key, value, tiles_of };
+            }
+        }
+    }
 }
 
 impl KvLayout {
@@ -145,19 +175,20 @@ impl KvLayout {
     /// [`KvLayout::HEAD_DIMS`].
     pub fn new(layers: Vec<KvLayer>) -> KvLayout {
         assert!(!layers.is_empty(), "a layout without layers");
-        let (mut first_heads, mut heads, mut block_bytes) = (Vec::new(), Vec::new(), 0);
+        let (mut first_heads, mut heads) = (Vec::new(), 0);
         for layer in &layers {
             check(layer);
-            first_heads.push(heads.len());
-            let tiles_of = layers.iter().take_while(|first| !first.has_tiles_of(layer)).count();
-            for _ in 0..layer.kv_heads {
-                let key = block_bytes..block_bytes + key_bytes(layer.k, layer.key_dim);
-                let value = key.end..key.end + value_bytes(layer.v, layer.value_lanes());
-                block_bytes = value.end;
-                heads.push(HeadTiles { key, value, tiles_of });
-            }
+            first_heads.push(heads);
+            heads += layer.kv_heads;
         }
-        KvLayout { layers, first_heads, heads, block_bytes }
+        let mut tiles = Tiles { heads: vec![HeadTiles::default(); heads], end: 0 };
+        tiles.add(&layers, &first_heads, |layer| layer.kind == KvKind::Full);
+        let sees_some = layers.iter().any(|layer| layer.kind != KvKind::Full);
+        tiles.end = if sees_some { tiles.end.next_multiple_of(PAGE) } else { tiles.end };
+        let windowed_from = tiles.end;
+        tiles.add(&layers, &first_heads, |layer| layer.kind != KvKind::Full);
+        let block_bytes = if sees_some { tiles.end.next_multiple_of(PAGE) } else { tiles.end };
+        KvLayout { layers, first_heads, heads: tiles.heads, windowed_from, block_bytes }
     }
 
     /// A block of `layers` layers that store the same.
@@ -176,6 +207,11 @@ impl KvLayout {
     /// Bytes of one block.
     pub fn block_bytes(&self) -> usize {
         self.block_bytes
+    }
+
+    /// The bytes of a block that store what layers with windows or chunks see; empty where there are none. Whole pages.
+    pub fn windowed_part(&self) -> Range<usize> {
+        self.windowed_from..self.block_bytes
     }
 
     /// Bytes that one position takes: a sixteenth of a block.
@@ -392,6 +428,25 @@ mod tests {
         let layout = KvLayout::new(vec![full, windowed]);
         assert_eq!(layout.format_name(), KvLayout::uniform(2, full).format_name());
         assert_eq!(layout.tile_class(1), 0);
+    }
+
+    /// The part of layers with windows is whole pages behind all others, so that its memory can be given back.
+    #[test]
+    fn what_windows_see_stands_behind_the_rest() {
+        let full = KvLayer::full(2, 64, KvFormat::F16, KvFormat::Q8);
+        let windowed = KvLayer::windowed(2, 64, KvFormat::F16, KvFormat::Q8, 1024);
+        let layout = KvLayout::new(vec![windowed, full, windowed]);
+        let part = layout.windowed_part();
+        assert_eq!((part.start % PAGE, part.end), (0, layout.block_bytes()));
+        for (layer, is_in) in [(0, true), (1, false), (2, true)] {
+            for head in 0..2 {
+                let HeadTiles { key, value, .. } = layout.tiles(layout.head(layer, head));
+                assert_eq!((key.start >= part.start, value.start >= part.start), (is_in, is_in));
+                assert!(value.end <= part.end && (is_in || value.end <= part.start));
+            }
+        }
+        assert!(KvLayout::uniform(3, full).windowed_part().is_empty());
+        assert_eq!(KvLayout::uniform(3, windowed).windowed_part().start, 0);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use anyhow::bail;
 use clap::Args;
+use kvik_cache::blocks_for;
 use kvik_cache::retain::Retention;
-use kvik_cache::{BLOCK_POSITIONS, blocks_for};
 use kvik_engine::load::LoadedModel;
 use kvik_engine::model::{ModelRunner, digest};
 use kvik_kernels::{KvFormat, KvLayout};
@@ -241,9 +241,10 @@ impl FormatCost {
         weight_bytes: u64,
         ram_bytes: Option<u64>,
     ) -> FormatCost {
-        let block_bytes = layout.block_bytes() as u64;
-        let blocks = |tokens: usize| tokens.div_ceil(BLOCK_POSITIONS) as u64;
-        let bytes_per_context = blocks(context_tokens) * block_bytes;
+        let beside = crate::serving::load::beside(layout);
+        let block_bytes = beside.block_bytes as u64;
+        let blocks = beside.needed(context_tokens) as u64;
+        let bytes_per_context = blocks * block_bytes;
         let bytes_all_users = bytes_per_context * users as u64;
         let blocks_that_fit = ram_bytes.map(|ram| ram.saturating_sub(weight_bytes) / block_bytes);
         FormatCost {
@@ -252,8 +253,9 @@ impl FormatCost {
             bytes_per_context,
             bytes_all_users,
             bytes_with_weights: weight_bytes + bytes_all_users,
-            tokens_that_fit: blocks_that_fit.map(|fitting| fitting * BLOCK_POSITIONS as u64),
-            users_that_fit: blocks_that_fit.map(|fitting| fitting / blocks(context_tokens).max(1)),
+            tokens_that_fit: blocks_that_fit
+                .map(|fitting| beside.positions_that_fit(fitting as usize) as u64),
+            users_that_fit: blocks_that_fit.map(|fitting| fitting / blocks.max(1)),
             retained: None,
         }
     }

@@ -41,14 +41,14 @@ pub(crate) fn open(args: &CacheArgs, budget: &KvBudget, model: [u8; 32]) -> Opti
 
 fn open_in(dir: &Path, size: ByteSize, budget: &KvBudget, model: [u8; 32]) -> anyhow::Result<OpenDisk> {
     let allowed = bytes_allowed(dir).map_or(size.0, |allowed| allowed.min(size.0));
-    let buffers = (BUFFER_BYTES / budget.block_bytes).clamp(*BUFFERS.start(), *BUFFERS.end());
+    let buffers = (BUFFER_BYTES / budget.stored_bytes).clamp(*BUFFERS.start(), *BUFFERS.end());
     let config = StoreConfig {
         dir: dir.to_owned(),
         bytes_max: allowed,
         model,
         // Other instruction sets may round differently, and a loaded block must equal a computed one.
         kv_format: format!("{}, layout {KV_LAYOUT_VERSION}, {}", budget.kv, Isa::current().name()),
-        payload_bytes: budget.block_bytes,
+        payload_bytes: budget.stored_bytes,
         buffers,
     };
     let started = Instant::now();

@@ -5,7 +5,7 @@ use std::{path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 use anyhow::{Context, bail};
 use clap::{Args, builder::TypedValueParser, value_parser};
 use kvik_cache::{
-    BLOCK_POSITIONS, CacheConfig,
+    Beside, CacheConfig,
     retain::{HeadImportance, Retention, RetentionError},
 };
 use kvik_engine::api::{EventSink, Probe, Request, RequestError};
@@ -13,7 +13,7 @@ use kvik_engine::engine::{Attached, Engine, EngineConfig};
 use kvik_engine::model::{Model, ModelRunner};
 use kvik_engine::pulse::Life;
 use kvik_engine::stats::{DraftSource, DraftSources, EngineStats};
-use kvik_kernels::KvKind;
+use kvik_kernels::KvLayout;
 
 use super::{
     budget::KvBudget,
@@ -158,19 +158,19 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
     let lora = LoraAdapters::open(&cache.lora, &model, &pool)?;
     let layout = kv::layout(&args.kv, &model)?;
     let draft_bytes = draft.as_ref().map_or(0, DraftFile::block_bytes);
-    let blocks = blocks(cache.cache_ram, layout.block_bytes() + draft_bytes)?;
-    let block_bytes = layout.block_bytes();
-    let budget = KvBudget { blocks, block_bytes, draft_bytes, kv: layout.format_name(), threads };
+    let beside = beside(&layout);
+    let (block_bytes, stored_bytes) = (beside.block_bytes, layout.block_bytes());
+    let blocks = blocks(cache.cache_ram, block_bytes + draft_bytes)?;
+    let kv = layout.format_name();
+    let budget = KvBudget { blocks, block_bytes, stored_bytes, beside, draft_bytes, kv, threads };
     let draft_name = draft.as_ref().map(|draft| draft.name().to_owned());
     let kv_heads: Vec<usize> = layout.layers().iter().map(|layer| layer.kv_heads).collect();
-    let windows = layout.layers().iter().any(|layer| layer.kind != KvKind::Full);
     let repeat = repeat_prompt(&tokenizer, template.as_ref());
     let KeptMeasurements { losses, calibration } = KeptMeasurements::of(&model.digest(), &kv_heads);
     let retaining = Retaining::new(&cache.retain, losses, &budget.kv)?;
     let context = context(cache.context, model.config().context, &budget, retaining.usual().is_some())?;
     let card = card(args, &model, context, capacity);
-    let config =
-        EngineConfig { kv_heads, windows, repeat, calibration, ..engine_config(&card, &budget, capacity) };
+    let config = EngineConfig { kv_heads, repeat, calibration, ..engine_config(&card, &budget, capacity) };
     let config = match &draft {
         Some(_) => EngineConfig { draft_rows_max: DRAFT_ROWS, ..config },
         None => config,
@@ -238,7 +238,7 @@ impl KeptMeasurements {
 
 /// Refuses a retention that the model cannot have, before any request meets it.
 fn check_heads(retention: &Retention, config: &EngineConfig) -> anyhow::Result<()> {
-    if config.windows {
+    if !config.beside.is_nothing() {
         return Err(RetentionError::Windows.into());
     }
     retention.check(&config.kv_heads)?;
@@ -275,9 +275,14 @@ fn engine_config(card: &ModelCard, budget: &KvBudget, capacity: Capacity) -> Eng
         kv_format: budget.kv.clone(),
         repeat: Default::default(),
         kv_heads: Vec::new(),
-        windows: false,
+        beside: budget.beside,
         calibration: None,
     }
+}
+
+/// What sequences hold beside blocks of a layout, in the steps that a server takes.
+pub(crate) fn beside(layout: &KvLayout) -> Beside {
+    ModelRunner::beside(layout, 0, PREFILL_ROWS + PREFILL_ROWS_MIXED + DRAFT_ROWS)
 }
 
 /// Blocks of the requested budget, or of half of the free memory.
@@ -311,7 +316,7 @@ fn context(asked: Option<usize>, own: usize, budget: &KvBudget, forgets: bool) -
     let fits = budget.tokens();
     match asked {
         Some(asked) if asked > fits && !forgets => {
-            let needed = asked.div_ceil(BLOCK_POSITIONS) as u64 * budget.block_bytes as u64;
+            let needed = budget.beside.needed(asked) as u64 * budget.block_bytes as u64;
             bail!(
                 "a context of {asked} tokens needs {} of KV cache and --cache-ram is {}, which holds {fits} tokens; raise --cache-ram, lower --context, or keep a part of each prompt with --retain",
                 ByteSize(needed),
@@ -340,7 +345,10 @@ mod tests {
     use super::*;
 
     fn budget(blocks: usize) -> KvBudget {
-        KvBudget { blocks, block_bytes: 48 << 10, draft_bytes: 0, kv: "f16".into(), threads: 1 }
+        let beside = Beside::default();
+        let block_bytes = 48 << 10;
+        let stored_bytes = block_bytes;
+        KvBudget { blocks, block_bytes, stored_bytes, beside, draft_bytes: 0, kv: "f16".into(), threads: 1 }
     }
 
     #[test]

@@ -40,7 +40,8 @@ impl Disk {
 
     /// Tokens after the first `known` that could be loaded.
     pub(crate) fn tokens_after(&self, roots: &Roots, tokens: &[Token], known: usize, now: Duration) -> usize {
-        let found = self.find(roots, tokens, known, now);
+        let mut found = self.find(roots, tokens, known, now);
+        self.leave_out_unusable(&mut found, known);
         found.tokens.saturating_sub(known % BLOCK_POSITIONS)
     }
 
@@ -53,6 +54,7 @@ impl Disk {
         now: Duration,
     ) -> (Match, usize) {
         let mut found = self.find(roots, prompt, ram.tokens, now);
+        self.leave_out_unusable(&mut found, ram.tokens);
         let trimmed = self.trim(&mut found);
         let whole = ram.tokens - ram.tokens % BLOCK_POSITIONS;
         let tokens = whole + found.tokens;
@@ -97,6 +99,7 @@ impl Disk {
         now: Duration,
     ) -> (Vec<SlotId>, Option<StopReason>) {
         let mut found = self.find(roots, tokens, known, now);
+        self.leave_out_unusable(&mut found, known);
         let known = known % BLOCK_POSITIONS;
         let expired = (found.expired > known).then_some(StopReason::Expired);
         let trimmed = self.trim(&mut found).then_some(StopReason::RecomputeWasCheaper);
@@ -107,6 +110,21 @@ impl Disk {
             return (Vec::new(), Some(StopReason::RecomputeWasCheaper));
         }
         (found.slots, trimmed)
+    }
+
+    /// Leaves out the last blocks behind which layers with windows could not go on, for lack of the part that they see. What
+    /// they need before the first `known` tokens is in RAM.
+    fn leave_out_unusable(&self, found: &mut Found, known: usize) {
+        let first = known / BLOCK_POSITIONS;
+        while let Some(last) = found.slots.len().checked_sub(1) {
+            let needed = self.beside.first_part(first * BLOCK_POSITIONS + found.tokens).saturating_sub(first);
+            let needed = found.slots.get(needed..).unwrap_or_default();
+            if !needed.iter().any(|&slot| self.tier.record(slot).lacks_part) {
+                return;
+            }
+            found.slots.pop();
+            found.tokens = last * BLOCK_POSITIONS;
+        }
     }
 
     /// Leaves out a last block of which so little is wanted that it is not worth its reading; whether it did.

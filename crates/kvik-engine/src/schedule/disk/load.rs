@@ -123,6 +123,8 @@ impl Disk {
         let ttl = self.ttl_of(*slots.last()?, reason, now);
         let first = blocks_for(tokens.len()) - slots.len();
         let seq = take_blocks(namespace, &tokens, first, ttl, context)?;
+        // Of what layers with windows see, only that is read which the prefix needs at its end.
+        context.ram.cache.advance(seq, tokens.len());
         self.tier.pin_for_reading(&slots);
         let ticket = self.next_ticket;
         self.next_ticket += slots.len() as u64;
@@ -205,7 +207,7 @@ impl Disk {
         }
     }
 
-    fn complete(&mut self, completed: Completed, cache: &Cache, runner: &mut dyn Runner) {
+    fn complete(&mut self, completed: Completed, cache: &mut Cache, runner: &mut dyn Runner) {
         match completed {
             Completed::Written { slot, result } => {
                 self.writing -= 1;
@@ -214,6 +216,7 @@ impl Disk {
                 }
             }
             Completed::Read { ticket, slot, result } => {
+                let lacks_part = self.tier.record(slot).lacks_part;
                 // Bytes that cannot be had now may be had later; bytes that are not what they should be never.
                 let erase = match &result {
                     Err(IoFault::Corrupt) => self.tier.unpin_after_reading(slot, Some(false)),
@@ -223,25 +226,41 @@ impl Disk {
                 if erase {
                     self.store.erase(slot);
                 }
-                self.arrive(ticket, result.ok().map(|(buffer, _)| buffer), cache, runner);
+                let read = result.ok().map(|(buffer, _)| Arrived { buffer, lacks_part });
+                self.arrive(ticket, read, cache, runner);
             }
         }
     }
 
     /// Puts a block that was read where its load wants it, unless that has ended.
-    fn arrive(&mut self, ticket: u64, read: Option<Buffer>, cache: &Cache, runner: &mut dyn Runner) {
+    fn arrive(&mut self, ticket: u64, read: Option<Arrived>, cache: &mut Cache, runner: &mut dyn Runner) {
         let owns = |load: &&mut Load| (load.ticket..load.ticket + load.slots.len() as u64).contains(&ticket);
         let Some(load) = self.loads.iter_mut().find(owns) else { return };
         let index = (ticket - load.ticket) as usize;
         load.open -= 1;
         match read {
-            Some(buffer) => {
-                runner.write_block(cache.table(load.seq)[load.first + index], &buffer);
+            Some(Arrived { buffer, lacks_part }) => {
+                let at = load.first + index;
+                if lacks_part {
+                    cache.lack_parts(load.seq, at + 1);
+                }
+                let part = runner.windowed_part();
+                let needed =
+                    if part.is_empty() || cache.needs_part(load.seq, at) { part.end } else { part.start };
+                let bytes = if part.is_empty() { &buffer[..] } else { &buffer[..needed] };
+                runner.write_block(cache.table(load.seq)[at], bytes);
                 load.arrived[index] = true;
             }
             None => load.failed = true,
         }
     }
+}
+
+/// A block that was read.
+struct Arrived {
+    buffer: Buffer,
+    /// Whether it was written without the part that layers with windows see.
+    lacks_part: bool,
 }
 
 /// Blocks in RAM for a prefix, of which the first `first` are there already; none when there is no room.
@@ -253,7 +272,7 @@ fn take_blocks(
     context: &mut LoadContext<'_>,
 ) -> Option<SeqId> {
     let ram = &mut *context.ram;
-    if !ram.has_room(blocks_for(tokens.len()) - first, context.running) {
+    if !ram.has_room(ram.needed(tokens.len()) - first, context.running) {
         return None;
     }
     let seq = ram.new_seq();

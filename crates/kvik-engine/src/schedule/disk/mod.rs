@@ -32,7 +32,7 @@ mod spill;
 use std::time::Duration;
 
 use kvik_cache::tier::{self, CostModel, DiskShare, Relation, Tier};
-use kvik_cache::{Identity, NamespaceId};
+use kvik_cache::{Beside, Identity, NamespaceId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::namespaces::NamespaceTable;
@@ -49,6 +49,8 @@ pub(super) struct Disk {
     tier: Tier,
     store: Box<dyn BlockStore>,
     cost: CostModel,
+    /// What sequences hold beside blocks.
+    beside: Beside,
     /// Prefixes being read, oldest first.
     loads: Vec<load::Load>,
     /// Copies of sequences that have ended.
@@ -78,13 +80,14 @@ pub(super) struct LoadContext<'a> {
 }
 
 impl Disk {
-    pub(super) fn new(setup: DiskSetup) -> Disk {
+    pub(super) fn new(setup: DiskSetup, beside: Beside) -> Disk {
         let DiskSetup { tier, store, related, epoch_s, writes_max, warm_blocks, .. } = setup;
         Disk {
             found: tier.warmest(warm_blocks, epoch_s),
             tier,
             store,
             cost: CostModel::default(),
+            beside,
             loads: Vec::new(),
             unfinished: Vec::new(),
             candidates: Vec::new(),
@@ -172,7 +175,7 @@ mod tests {
             kv_format: "f32/f32".to_owned(),
             repeat: Default::default(),
             kv_heads: vec![1],
-            windows: false,
+            beside: Beside::default(),
             calibration: None,
         })
     }
@@ -180,10 +183,11 @@ mod tests {
     #[test]
     fn a_tier_that_is_absent_holds_nothing() {
         let config = CacheConfig { blocks: 8, policy: Policy::Lru, ghosts: 0, pinned_max: 0 };
-        let (mut ram, mut table, now) = (Ram::new(config, false).unwrap(), table(), Duration::from_secs(9));
+        let (mut ram, mut table, now) =
+            (Ram::new(config, Beside::default(), false).unwrap(), table(), Duration::from_secs(9));
         let namespace = table.shared(Sharers::plain([0; 16]), &mut ram.cache);
         let (roots, tokens) = (*table.roots(namespace), (0..40).collect::<Vec<Token>>());
-        let mut disk = Disk::new(DiskSetup::none());
+        let mut disk = Disk::new(DiskSetup::none(), Beside::default());
         disk.note_private(&roots, &tokens);
         disk.add_candidates(&[namespace], &table);
         let stored = Stored {

@@ -88,6 +88,7 @@ pub(crate) struct SpillContext<'a> {
 
 /// The stored blocks of a sequence, as the tier sees them.
 struct Source<'a> {
+    cache: &'a Cache,
     roots: Roots,
     tokens: &'a [Token],
     table: &'a [BlockId],
@@ -221,6 +222,7 @@ impl Disk {
         }
         let SpillContext { cache, namespaces, runner, now } = context;
         let source = Source {
+            cache,
             roots: *namespaces.roots(stored.namespace),
             tokens: stored.tokens,
             table: cache.table(stored.seq),
@@ -247,7 +249,7 @@ impl Disk {
             let mut held = Some(link.identity);
             if !self.tier.holds(&link.identity, source.now_s) {
                 let Some(buffer) = self.take_buffer() else { return Handed::Some };
-                let record = source.record(before, link, tokens);
+                let record = source.record(before, link, tokens, block);
                 held = record.and_then(|record| self.write(record, source, block, buffer, runner));
             }
             let Some(identity) = held else {
@@ -338,7 +340,7 @@ fn ttl_s(lifetime: Lifetime) -> Option<u64> {
 }
 
 impl Source<'_> {
-    fn record(&self, before: Link, link: Link, tokens: &[Token]) -> Option<Record> {
+    fn record(&self, before: Link, link: Link, tokens: &[Token], block: BlockId) -> Option<Record> {
         let expires_s = ttl_s(self.lifetime).map_or(0, |ttl_s| self.now_s.saturating_add(ttl_s));
         Some(Record {
             identity: link.identity,
@@ -347,6 +349,7 @@ impl Source<'_> {
             content_key: content_key(&link.content),
             tokens: BlockTokens::new(tokens)?,
             pinned: false,
+            lacks_part: !self.cache.has_part(block),
             use_: Use { at_s: self.now_s, expires_s, ..Use::default() },
         })
     }

@@ -42,6 +42,7 @@ pub(super) fn record(number: u64) -> Record {
         content_key: number.wrapping_mul(0x9E37_79B9_7F4A_7C15),
         tokens: BlockTokens::new(&tokens).unwrap(),
         pinned: number.is_multiple_of(2),
+        lacks_part: number % 4 > 1,
         use_: Use { stamp: number, heat: number as f32 / 4.0, at_s: number + 1, expires_s: number % 5 },
     }
 }

@@ -109,6 +109,9 @@ impl Inference for Scripted {
             counters: Default::default(),
             disk: None,
             cache: kvik_cache::CacheStats {
+                withheld: 0,
+                places_evictable: 0,
+                places: 0,
                 blocks: 8,
                 free: 5,
                 owned: 1,
