@@ -80,6 +80,29 @@ impl StateArena {
         self.memory.clear(start..start + self.stride);
     }
 
+    /// Numbers of a state from `offset` on.
+    ///
+    /// # Panics
+    /// When they leave the slot.
+    ///
+    /// # Safety
+    /// As long as the returned slice is used, nobody writes these numbers.
+    pub(super) unsafe fn numbers(&self, slot: u32, offset: usize, len: usize) -> &[f32] {
+        // SAFETY: `place` is inside the mapping, zeroed or written, with `len` numbers behind it.
+        unsafe { std::slice::from_raw_parts(self.place(slot, offset, len), len) }
+    }
+
+    /// Where the `len` numbers of a state from `offset` on lie.
+    ///
+    /// # Panics
+    /// When they leave the slot.
+    pub(super) fn place(&self, slot: u32, offset: usize, len: usize) -> *mut f32 {
+        let start = self.start(slot);
+        let inside = offset.checked_add(len).is_some_and(|end| end <= self.stride / size_of::<f32>());
+        assert!(inside, "numbers {offset}+{len} leave a state of {} bytes", self.stride);
+        self.memory.start().wrapping_add(start).cast::<f32>().wrapping_add(offset)
+    }
+
     fn start(&self, slot: u32) -> usize {
         assert!((slot as usize) < self.slots, "state {slot} of {}", self.slots);
         slot as usize * self.stride
