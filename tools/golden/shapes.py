@@ -39,6 +39,19 @@ class Shape:
     experts_interval: int = 1
     rope_dims: int = 0  # of each head; 0 is all
     beyond: int = 0  # layers behind the last that predict tokens beyond the next one
+    recurrence: str = ""  # "", short, delta, delta-mixed, delta-legacy, mamba
+    recurrent: tuple = ()  # layers that keep a state
+    ffn_alone: tuple = ()  # layers that are a feed-forward half alone; where there are some, each layer is one half
+    conv_width: int = 4
+    ssm_heads: int = 4
+    ssm_key_heads: int = 2
+    ssm_key_dim: int = 20
+    ssm_inner: int = 80
+    conv_bias: bool = False
+    gated: bool = False  # projections to queries that give gates, too
+    ffn_gate: bool = True
+    ffn_bias: bool = False
+    output_norm: str = "output_norm"
     keys: dict = dataclasses.field(default_factory=dict)  # further metadata, without the architecture's prefix
 
 
@@ -97,6 +110,65 @@ ARCHITECTURES = [
         keys={"interleave_moe_layer_step": 2},
     ),
     Shape(
+        "lfm2", "lfm2", d_model=64, layers=4, qk_norm="head", tied=True, recurrence="short", recurrent=(0, 1, 3),
+        conv_width=3, output_norm="token_embd_norm", theta=1e6, seed=50,
+    ),
+    Shape(
+        "lfm2-window", "lfm2", d_model=64, layers=3, qk_norm="head", tied=True, recurrence="short", recurrent=(1,),
+        conv_width=4, output_norm="token_embd_norm", seed=51, keys={"attention.sliding_window": 19},
+    ),
+    Shape(
+        "lfm2moe", "lfm2moe", d_model=64, layers=4, qk_norm="head", tied=True, recurrence="short", recurrent=(0, 2),
+        conv_width=3, output_norm="token_embd_norm", experts=6, selection_bias=True, dense_layers=1, seed=52,
+        keys={"expert_gating_func": 2},
+    ),
+    Shape(
+        "qwen35", "qwen35", layers=5, qk_norm="head", gated=True, recurrence="delta", recurrent=(0, 1, 2, 4),
+        ffn_norm="post_attention_norm", rope_dims=8, seed=53,
+        keys={"full_attention_interval": 4, "rope.dimension_sections": [2, 1, 1, 0]},
+    ),
+    Shape(
+        "qwen35-short", "qwen35", layers=2, qk_norm="head", gated=True, recurrence="delta", recurrent=(0,), tied=True,
+        ffn_norm="post_attention_norm", ssm_heads=6, ssm_key_dim=16, ssm_inner=96, conv_width=3, rope_dims=12, seed=54,
+        keys={"full_attention_interval": 2, "rope.dimension_sections": [2, 2, 2, 0]},
+    ),
+    Shape(
+        "qwen35moe", "qwen35moe", d_model=64, layers=4, qk_norm="head", gated=True, recurrence="delta",
+        recurrent=(0, 1, 2), ffn_norm="post_attention_norm", rope_dims=8, experts=6, shared_d_ff=40, shared_gate=True,
+        seed=55, keys={"rope.dimension_sections": [2, 1, 1, 0]},
+    ),
+    Shape(
+        "qwen3next", "qwen3next", d_model=64, layers=4, qk_norm="head", gated=True, recurrence="delta-mixed",
+        recurrent=(0, 2, 3), ffn_norm="post_attention_norm", rope_dims=8, experts=6, shared_d_ff=40, shared_gate=True,
+        seed=56, keys={"attention.recurrent_layers": [True, False, True, True]},
+    ),
+    Shape(
+        "qwen3next-legacy", "qwen3next", d_model=64, layers=2, qk_norm="head", gated=True, recurrence="delta-legacy",
+        recurrent=(0,), ffn_norm="post_attention_norm", rope_dims=8, experts=6, shared_d_ff=40, shared_gate=True,
+        ssm_heads=6, ssm_inner=120, seed=57, keys={"full_attention_interval": 2},
+    ),
+    Shape(
+        "granitehybrid", "granitehybrid", layers=4, recurrence="mamba", recurrent=(0, 2, 3), conv_bias=True,
+        ssm_key_dim=24, seed=58,
+        keys={"embedding_scale": 3.0, "residual_scale": 0.4, "attention.scale": 0.2, "logit_scale": 1.5,
+              "rope.scaling.finetuned": False},
+    ),
+    Shape(
+        "granitehybrid-experts", "granitehybrid", d_model=64, layers=3, recurrence="mamba", recurrent=(0, 1),
+        conv_bias=True, ssm_heads=8, ssm_key_heads=1, ssm_key_dim=16, ssm_inner=128, experts=6, experts_d_ff=56, shared_d_ff=40, seed=59,
+        keys={"logit_scale": 1.5},
+    ),
+    Shape(
+        "nemotron_h", "nemotron_h", layers=6, recurrence="mamba", recurrent=(0, 4), ffn_alone=(1, 3, 5), conv_bias=True,
+        ssm_key_dim=18, ffn_gate=False, ffn_bias=True, seed=60, keys={"attention.layer_norm_epsilon": 1e-5},
+    ),
+    Shape(
+        "nemotron_h_moe", "nemotron_h_moe", d_model=64, layers=4, recurrence="mamba", recurrent=(0, 3), ffn_alone=(1,),
+        conv_bias=True, ffn_gate=False, experts=6, shared_d_ff=40, selection_bias=True, seed=61,
+        keys={"attention.layer_norm_epsilon": 1e-5, "expert_weights_norm": True, "expert_weights_scale": 1.3,
+              "expert_shared_count": 1},
+    ),
+    Shape(
         "granite-unrotated", "granite", tied=True, kv_heads=4, seed=19,
         keys={"logit_scale": 0.7, "rope.scaling.finetuned": False},
     ),
@@ -139,9 +211,9 @@ def write_config(w, s):
         w.add_nextn_predict_layers(s.beyond)
     w.add_context_length(CONTEXT)
     w.add_embedding_length(s.d_model)
-    w.add_feed_forward_length(s.d_ff)
+    w.add_feed_forward_length([s.d_ff * (i in s.ffn_alone) for i in range(s.layers)] if s.ffn_alone else s.d_ff)
     w.add_head_count(s.heads)
-    w.add_head_count_kv(s.kv_heads)
+    write_recurrence(w, s)
     w.add_key_length(s.head_dim)
     w.add_value_length(s.head_dim)
     w.add_rope_dimension_count(s.rope_dims or s.head_dim)
@@ -166,6 +238,21 @@ def write_config(w, s):
             w.add_leading_dense_block_count(s.dense_layers)
     for key, value in s.keys.items():
         add_key(w, f"{s.arch}.{key}", value)
+
+
+def write_recurrence(w, s):
+    """Key and value heads, and the numbers of layers that keep a state."""
+    attends = [i not in s.recurrent and i not in s.ffn_alone for i in range(s.layers)]
+    by_layer = s.recurrence in ("short", "mamba")
+    w.add_head_count_kv([s.kv_heads * attend for attend in attends] if by_layer else s.kv_heads)
+    if s.recurrence == "short":
+        w.add_shortconv_l_cache(s.conv_width)
+    elif s.recurrence:
+        w.add_ssm_conv_kernel(s.conv_width)
+        w.add_ssm_inner_size(s.ssm_inner)
+        w.add_ssm_state_size(s.ssm_key_dim)
+        w.add_ssm_time_step_rank(s.ssm_heads)
+        w.add_ssm_group_count(s.ssm_key_heads)
 
 
 def add_key(w, key, value):
@@ -195,14 +282,14 @@ def tensors(s):
     rng = np.random.default_rng(s.seed)
     normal = lambda *dims, std: (rng.standard_normal(dims) * std).astype(np.float32)
     norm = lambda n, mean=1.0: (mean + 0.2 * rng.standard_normal(n)).astype(np.float32)
-    q, kv, unit = s.heads * s.head_dim, s.kv_heads * s.head_dim, 1 / math.sqrt(s.d_model)
+    unit = 1 / math.sqrt(s.d_model)
 
     # Gemma's embeddings are multiplied, so its layers have to add more.
     after = 8.0 if s.norms == "around" else 1.0
 
     # A tied model whose layers add little repeats its last token for ever, so its embedding is the smaller part.
     yield "token_embd.weight", normal(len(TOKENS), s.d_model, std=s.spread * unit if s.tied else 1.0)
-    yield "output_norm.weight", norm(s.d_model)
+    yield f"{s.output_norm}.weight", norm(s.d_model)
     if not s.tied:
         yield "output.weight", normal(len(TOKENS), s.d_model, std=s.spread * unit)
     if s.rope == "llama3":
@@ -214,29 +301,15 @@ def tensors(s):
         b = f"blk.{i}."
         if s.norms != "after":
             yield b + "attn_norm.weight", norm(s.d_model)
-        projections = [
-            ("q", normal(q, s.d_model, std=1.5 * unit)),
-            ("k", normal(kv, s.d_model, std=1.5 * unit)),
-            ("v", normal(kv, s.d_model, std=2 * unit)),
-        ]
-        if "qkv" in s.fused:
-            projections = [("qkv", np.concatenate([matrix for _, matrix in projections]))]
-        for part, matrix in projections:
-            yield f"{b}attn_{part}.weight", matrix
-        if s.qkv_bias:
-            for part, matrix in projections:
-                yield f"{b}attn_{part}.bias", normal(len(matrix), std=0.5)
-        if s.qk_norm:
-            yield b + "attn_q_norm.weight", norm(s.head_dim if s.qk_norm == "head" else q, 1.4)
-            yield b + "attn_k_norm.weight", norm(s.head_dim if s.qk_norm == "head" else kv, 1.4)
-        yield b + "attn_output.weight", normal(s.d_model, q, std=2 / math.sqrt(q))
-        if s.o_bias:
-            yield b + "attn_output.bias", normal(s.d_model, std=0.5)
-        if s.sinks:
-            yield b + "attn_sinks.weight", normal(s.heads, std=1.5)
+        if i in s.recurrent:
+            yield from recurrent(s, b, normal, norm, rng)
+        elif i not in s.ffn_alone:
+            yield from attention(s, b, normal, norm)
+        if s.ffn_alone and i not in s.ffn_alone:
+            continue
         if s.norms != "before":
             yield b + "post_attention_norm.weight", norm(s.d_model, after)
-        if s.norms != "after":
+        if s.norms != "after" and not s.ffn_alone:
             yield f"{b}{s.ffn_norm}.weight", norm(s.d_model)
         if s.experts and i >= s.dense_layers and (i + 1) % s.experts_interval == 0:
             yield from experts(s, b, normal, unit)
@@ -245,18 +318,83 @@ def tensors(s):
         if "ffn" in s.fused:
             yield b + "ffn_up.weight", np.concatenate([gate, up])
         else:
-            yield b + "ffn_gate.weight", gate
+            if s.ffn_gate:
+                yield b + "ffn_gate.weight", gate
             yield b + "ffn_up.weight", up
+        if s.ffn_bias:
+            yield b + "ffn_up.bias", normal(s.d_ff, std=0.5)
+            yield b + "ffn_down.bias", normal(s.d_model, std=0.5)
         yield b + "ffn_down.weight", normal(s.d_model, s.d_ff, std=2 / math.sqrt(s.d_ff))
         if s.norms != "before":
             yield b + "post_ffw_norm.weight", norm(s.d_model, after)
+
+
+def attention(s, b, normal, norm):
+    """The tensors of attention."""
+    q, kv, unit = s.heads * s.head_dim, s.kv_heads * s.head_dim, 1 / math.sqrt(s.d_model)
+    projections = [
+        ("q", normal(2 * q if s.gated else q, s.d_model, std=1.5 * unit)),
+        ("k", normal(kv, s.d_model, std=1.5 * unit)),
+        ("v", normal(kv, s.d_model, std=2 * unit)),
+    ]
+    if "qkv" in s.fused:
+        projections = [("qkv", np.concatenate([matrix for _, matrix in projections]))]
+    for part, matrix in projections:
+        yield f"{b}attn_{part}.weight", matrix
+    if s.qkv_bias:
+        for part, matrix in projections:
+            yield f"{b}attn_{part}.bias", normal(len(matrix), std=0.5)
+    if s.qk_norm:
+        yield b + "attn_q_norm.weight", norm(s.head_dim if s.qk_norm == "head" else q, 1.4)
+        yield b + "attn_k_norm.weight", norm(s.head_dim if s.qk_norm == "head" else kv, 1.4)
+    yield b + "attn_output.weight", normal(s.d_model, q, std=2 / math.sqrt(q))
+    if s.o_bias:
+        yield b + "attn_output.bias", normal(s.d_model, std=0.5)
+    if s.sinks:
+        yield b + "attn_sinks.weight", normal(s.heads, std=1.5)
+
+
+def recurrent(s, b, normal, norm, rng):
+    """The tensors of a layer that keeps a state."""
+    d, heads, inner, unit = s.d_model, s.ssm_heads, s.ssm_inner, 1 / math.sqrt(s.d_model)
+    if s.recurrence == "short":
+        yield b + "shortconv.in_proj.weight", normal(3 * d, d, std=1.5 * unit)
+        yield b + "shortconv.conv.weight", normal(d, s.conv_width, std=1.0)
+        yield b + "shortconv.out_proj.weight", normal(d, d, std=unit)
+        return
+    channels = inner + 2 * s.ssm_key_heads * s.ssm_key_dim
+    mamba = s.recurrence == "mamba"
+    if s.recurrence in ("delta", "delta-mixed"):
+        yield b + "attn_qkv.weight", normal(channels, d, std=1.5 * unit)
+        yield b + "attn_gate.weight", normal(inner, d, std=1.5 * unit)
+    else:
+        yield b + "ssm_in.weight", normal(inner + channels + heads * mamba, d, std=1.5 * unit)
+    if s.recurrence == "delta":
+        yield b + "ssm_beta.weight", normal(heads, d, std=1.5 * unit)
+        yield b + "ssm_alpha.weight", normal(heads, d, std=1.5 * unit)
+    elif not mamba:
+        yield b + "ssm_ba.weight", normal(2 * heads, d, std=1.5 * unit)
+    yield b + "ssm_conv1d.weight", normal(channels, s.conv_width, std=0.7)
+    if s.conv_bias:
+        yield b + "ssm_conv1d.bias", normal(channels, std=0.3)
+    yield b + "ssm_dt.bias", normal(heads, std=0.5)
+    # States that last between one position and a hundred.
+    decay = -np.exp(rng.uniform(math.log(0.01), math.log(2), heads)).astype(np.float32)
+    yield b + "ssm_a", decay[:, None] if mamba else decay
+    if mamba:
+        yield b + "ssm_d", normal(heads, 1, std=1.0)
+        yield b + "ssm_norm.weight", norm(inner).reshape(s.ssm_key_heads, -1)
+    else:
+        yield b + "ssm_norm.weight", norm(s.ssm_key_dim)
+    yield b + "ssm_out.weight", normal(d, inner, std=2 / math.sqrt(inner))
 
 
 def experts(s, b, normal, unit):
     """The tensors of a mixture of experts."""
     d, d_ff, count = s.d_model, s.experts_d_ff, s.experts
     yield b + "ffn_gate_inp.weight", normal(count, d, std=2 * unit)
-    yield b + "ffn_gate_exps.weight", normal(count, d_ff, d, std=1.5 * unit)
+    if s.ffn_gate:
+        yield b + "ffn_gate_exps.weight", normal(count, d_ff, d, std=1.5 * unit)
     yield b + "ffn_up_exps.weight", normal(count, d_ff, d, std=1.5 * unit)
     yield b + "ffn_down_exps.weight", normal(count, d, d_ff, std=2 / math.sqrt(d_ff))
     if s.experts_bias:
@@ -267,7 +405,8 @@ def experts(s, b, normal, unit):
     if s.selection_bias:
         yield b + "exp_probs_b.bias", normal(count, std=0.3)
     if s.shared_d_ff:
-        yield b + "ffn_gate_shexp.weight", normal(s.shared_d_ff, d, std=1.5 * unit)
+        if s.ffn_gate:
+            yield b + "ffn_gate_shexp.weight", normal(s.shared_d_ff, d, std=1.5 * unit)
         yield b + "ffn_up_shexp.weight", normal(s.shared_d_ff, d, std=1.5 * unit)
         yield b + "ffn_down_shexp.weight", normal(d, s.shared_d_ff, std=2 / math.sqrt(s.shared_d_ff))
     if s.shared_gate:

@@ -112,6 +112,11 @@ impl Beside {
         fits.saturating_mul(BLOCK_POSITIONS)
     }
 
+    /// States that there may be at the same time with a pool of `blocks`, running ones and kept ones.
+    pub fn states_max(&self, blocks: usize) -> usize {
+        if self.has_state() { blocks / self.units(0, 1) } else { 0 }
+    }
+
     /// Blocks' worth of so many windowed parts and states.
     pub(crate) fn units(&self, parts: usize, states: usize) -> usize {
         let part_bytes = self.windows.map_or(0, |windows| windows.part_bytes);

@@ -4,26 +4,29 @@
 //! are cut into random chunks, batched with others in random order, cancelled, evicted and reused, on
 //! different numbers of threads. Every row of logits must be byte-identical to the one of the same prompt
 //! computed alone, cold, in one piece, on one thread. Prompts of several adapters and of none share batches; those of
-//! none are compared with a model that has no adapters.
+//! none are compared with a model that has no adapters. Models with recurrent layers go on from copies of states that were
+//! written inside of chunks, and take in rows that were only tried.
 
 #![allow(clippy::unwrap_used)] // a test may fail where it stands
 
 mod random_adapter;
+mod states;
 
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use kvik_cache::{
-    Admission, BlockId, Cache, CacheConfig, Lifetime, NamespaceId, Namespaces, Policy, SeqId, Token,
+    Admission, BlockId, Cache, CacheConfig, Lifetime, NamespaceId, Namespaces, Policy, SeqId, StateId, Token,
 };
 use kvik_engine::api::{AdapterId, AdapterMix, AdapterUse};
 use kvik_engine::load::{LoadedAdapter, LoadedModel};
-use kvik_engine::model::batch::{Batch, Output, Row, Runner, SequenceKv};
+use kvik_engine::model::batch::{Batch, Output, Row, Runner, SequenceKv, SequenceState};
 use kvik_engine::model::{Adapter, Adapters, KvMap, Model, ModelRunner};
 use kvik_kernels::{KvFormat, KvFormats, Pool};
 use kvik_testing::{golden, tiny_model};
 use random_adapter::RandomAdapter;
+use states::States;
 
 /// The size of a history.
 #[derive(Debug, Clone, Copy)]
@@ -66,7 +69,14 @@ fn load(path: &Path, pool: &Pool) -> Arc<Model> {
 
 fn runner(model: &Arc<Model>, map: &KvMap, threads: usize, scale: Scale) -> ModelRunner {
     let layout = ModelRunner::layout(model.config(), map).unwrap();
-    ModelRunner::new(model.clone(), Pool::new(threads), layout, scale.blocks, scale.prompt_max).unwrap()
+    let pool = Pool::new(threads);
+    let runner = ModelRunner::new(model.clone(), pool, layout, scale.blocks, scale.prompt_max).unwrap();
+    runner.with_states(States::SLOTS).unwrap()
+}
+
+/// A live state without copies.
+fn live(slot: StateId) -> SequenceState<'static> {
+    SequenceState { live: slot, saves: &[], tentative: None }
 }
 
 /// An adapter's digest and scale, where there is one, and a prompt.
@@ -88,7 +98,9 @@ impl Solo {
         let all = self.known.entry((mix.map(AdapterMix::digest), prompt.to_vec())).or_insert_with(|| {
             let rows: Vec<Row> = (0..prompt.len()).map(|position| row(0, prompt, position, true)).collect();
             let table: Vec<BlockId> = (0..prompt.len().div_ceil(16) as u32).map(BlockId).collect();
-            let sequence = SequenceKv { adapters: mix, ..SequenceKv::in_blocks(&table) };
+            runner.set_state(StateId(0), None);
+            let state = Some(live(StateId(0)));
+            let sequence = SequenceKv { adapters: mix, state, ..SequenceKv::in_blocks(&table) };
             let logits = runner.forward(&Batch { rows: &rows, sequences: &[sequence] }, &mut []);
             logits.iter().map(|logit| logit.to_bits()).collect()
         });
@@ -116,6 +128,16 @@ struct Running {
     mix: usize,
     /// Positions stored.
     done: usize,
+    state: StateId,
+}
+
+/// A chunk of a prompt as it is computed.
+struct Chunk {
+    end: usize,
+    /// Copies of its state on the way.
+    saves: Vec<(u32, StateId)>,
+    /// The first position that is only tried, and how many positions then turn out to be right.
+    tentative: Option<(u32, usize)>,
 }
 
 /// Counts of events; a history proves something only if all of them occur.
@@ -129,6 +151,9 @@ struct Seen {
     batched: usize,
     /// Batches with rows of different adapters.
     mixed: usize,
+    /// Sequences that went on from the copy of a state, and those whose rows were only tried.
+    resumed: usize,
+    settled: usize,
 }
 
 struct World {
@@ -138,6 +163,7 @@ struct World {
     /// What prompts are computed with, each in its namespace: first the model alone.
     mixes: Vec<(Option<AdapterMix>, NamespaceId)>,
     runner: ModelRunner,
+    states: States,
     solo: Solo,
     /// Texts that prompts are cut from.
     stems: Vec<Vec<Token>>,
@@ -168,6 +194,7 @@ impl World {
             cache,
             runner: adapted([1, 2, 3, 5, 8][random.below(5)]),
             solo: Solo { plain: runner(model, map, 1, scale), adapted: adapted(1), known: HashMap::new() },
+            states: States::new(),
             random,
             stems,
             running: Vec::new(),
@@ -209,22 +236,43 @@ impl World {
         let prompt = self.prompt();
         let mix = self.random.below(self.mixes.len());
         let seq = SeqId(self.next);
-        let admission = Admission {
-            seq,
-            namespace: self.mixes[mix].1,
-            prompt: &prompt,
-            reuse_max: prompt.len() - 1,
-            positions: prompt.len(),
-            lifetime: Lifetime::default(),
-        };
-        let Ok(admitted) = self.cache.admit(admission) else { return };
-        if let Some(copy) = admitted.copy {
-            self.runner.copy_partial(copy.from, copy.to, copy.positions);
-            self.seen.copies += 1;
-        }
+        let Some(reused) = self.admit(seq, mix, &prompt) else { return };
         self.next += 1;
-        self.seen.reused_tokens += admitted.reused;
-        self.running.push(Running { seq, prompt, mix, done: admitted.reused });
+        self.seen.reused_tokens += reused;
+        let from_bytes = self.random.one_in(2);
+        let state = self.states.start(&mut self.runner, mix, &prompt[..reused], from_bytes);
+        self.seen.resumed += usize::from(reused > 0 && self.runner.state_bytes() > 0);
+        self.running.push(Running { seq, prompt, mix, done: reused, state });
+    }
+
+    /// Admits a prompt; a model with states goes on where there is a copy of one.
+    fn admit(&mut self, seq: SeqId, mix: usize, prompt: &[Token]) -> Option<usize> {
+        let mut reuse_max = prompt.len() - 1;
+        loop {
+            if self.runner.state_bytes() > 0 {
+                reuse_max = self.states.longest(mix, prompt, reuse_max);
+            }
+            let admission = Admission {
+                seq,
+                namespace: self.mixes[mix].1,
+                prompt,
+                reuse_max,
+                positions: prompt.len(),
+                lifetime: Lifetime::default(),
+            };
+            let admitted = self.cache.admit(admission).ok()?;
+            if self.runner.state_bytes() > 0 && admitted.reused < reuse_max {
+                // Blocks behind were evicted.
+                self.cache.abandon(seq);
+                reuse_max = admitted.reused;
+                continue;
+            }
+            if let Some(copy) = admitted.copy {
+                self.runner.copy_partial(copy.from, copy.to, copy.positions);
+                self.seen.copies += 1;
+            }
+            return Some(admitted.reused);
+        }
     }
 
     fn cancel(&mut self) {
@@ -232,6 +280,7 @@ impl World {
             return;
         }
         let cancelled = self.running.swap_remove(self.random.below(self.running.len()));
+        self.states.end(&mut self.runner, cancelled.state);
         match self.random.one_in(2) {
             true => self.cache.abandon(cancelled.seq),
             false => self.cache.finish(cancelled.seq, &cancelled.prompt[..cancelled.done]),
@@ -246,26 +295,23 @@ impl World {
             self.running.swap(i, j);
         }
         let taking = if self.running.is_empty() { 0 } else { 1 + self.random.below(self.running.len()) };
+        let chunks: Vec<Chunk> = (0..taking).map(|index| self.chunk(index)).collect();
         let mut rows = Vec::new();
-        for (index, running) in self.running[..taking].iter_mut().enumerate() {
-            let left = running.prompt.len() - running.done;
-            let chunk = 1 + self.random.below(left);
-            let end = running.done + chunk;
-            for position in running.done..end {
-                rows.push(row(
-                    index,
-                    &running.prompt,
-                    position,
-                    position + 1 == end || self.random.one_in(4),
-                ));
+        for (index, (running, chunk)) in self.running.iter().zip(&chunks).enumerate() {
+            for position in running.done..chunk.end {
+                let logits = position + 1 == chunk.end || self.random.one_in(4);
+                rows.push(row(index, &running.prompt, position, logits));
             }
-            running.done = end;
         }
-        let sequence = |running: &Running| {
-            let stored = SequenceKv::in_blocks(self.cache.table(running.seq));
-            SequenceKv { adapters: self.mixes[running.mix].0.as_ref(), ..stored }
-        };
-        let sequences: Vec<SequenceKv<'_>> = self.running[..taking].iter().map(sequence).collect();
+        let mut sequences = Vec::new();
+        for (running, Chunk { saves, tentative, .. }) in self.running.iter().zip(&chunks) {
+            let tentative = tentative.map(|(first, _)| first);
+            sequences.push(SequenceKv {
+                adapters: self.mixes[running.mix].0.as_ref(),
+                state: Some(SequenceState { live: running.state, saves, tentative }),
+                ..SequenceKv::in_blocks(self.cache.table(running.seq))
+            });
+        }
         let logits = self.runner.forward(&Batch { rows: &rows, sequences: &sequences }, &mut []);
         let wanted = rows.iter().filter(|row| row.output == Output::Logits);
         for (row, logits) in wanted.zip(logits.chunks_exact(self.solo.plain.vocab_len())) {
@@ -278,15 +324,52 @@ impl World {
         self.seen.batched += usize::from(taking > 1);
         let mixes = self.running[..taking].iter().map(|running| running.mix);
         self.seen.mixed += usize::from(mixes.clone().min() != mixes.max());
-        for running in &self.running[..taking] {
+        for (running, chunk) in self.running.iter_mut().zip(chunks) {
+            running.done = chunk.end;
+            for (positions, slot) in chunk.saves {
+                let tokens = &running.prompt[..positions as usize];
+                self.states.keep(&self.runner, running.mix, tokens, slot);
+            }
+            if let Some((_, right)) = chunk.tentative {
+                self.runner.settle_state(running.state, right as u32);
+                running.done = right;
+                self.seen.settled += 1;
+            }
             self.cache.publish(running.seq, &running.prompt[..running.done]);
         }
+    }
+
+    /// How far a prompt goes on; of a model with states also where it is copied and which rows are only tried.
+    fn chunk(&mut self, index: usize) -> Chunk {
+        let Running { done, ref prompt, .. } = self.running[index];
+        let (left, end) = (prompt.len() - done, done + 1);
+        let end = end + self.random.below(left);
+        let mut chunk = Chunk { end, saves: Vec::new(), tentative: None };
+        if self.runner.state_bytes() == 0 {
+            return chunk;
+        }
+        let mut certain = end;
+        if self.random.one_in(3) {
+            // At least one row is certain in the end, so that every step goes on.
+            certain = done + self.random.below(end - done + 1);
+            let right = (certain + self.random.below(end - certain + 1)).max(done + 1);
+            chunk.tentative = (certain < end).then_some((certain as u32, right));
+        }
+        for position in done + 1..=certain {
+            let wanted = self.random.one_in(8) || position == certain && self.random.one_in(2);
+            // Each copy of a batch gets another slot.
+            if wanted && chunk.saves.len() < 4 {
+                chunk.saves.push((position as u32, self.states.room()));
+            }
+        }
+        chunk
     }
 
     /// Finishes complete prompts, whose blocks stay in the cache.
     fn leave(&mut self) {
         for running in self.running.extract_if(.., |running| running.done == running.prompt.len()) {
             self.cache.finish(running.seq, &running.prompt);
+            self.states.end(&mut self.runner, running.state);
         }
     }
 }
@@ -305,13 +388,13 @@ struct Subject {
 }
 
 fn check_model(model: Arc<Model>, map: &KvMap, scale: Scale, histories: u64) {
-    let seen = check_subject(
-        &Subject { model, adapters: Adapters::default(), mixes: vec![None] },
-        map,
-        scale,
-        histories,
-    );
+    let seen = check_subject(&alone(model), map, scale, histories);
     assert_eq!(seen.mixed, 0);
+}
+
+/// A model without adapters.
+fn alone(model: Arc<Model>) -> Subject {
+    Subject { model, adapters: Adapters::default(), mixes: vec![None] }
 }
 
 fn check_subject(subject: &Subject, map: &KvMap, scale: Scale, histories: u64) -> Seen {
@@ -327,6 +410,8 @@ fn check_subject(subject: &Subject, map: &KvMap, scale: Scale, histories: u64) -
         total.evicted += seen.evicted;
         total.batched += seen.batched;
         total.mixed += seen.mixed;
+        total.resumed += seen.resumed;
+        total.settled += seen.settled;
     }
     println!("{} {map}: {total:?}", model.config().name);
     let Seen { compared, reused_tokens, copies, cancelled, evicted, batched, .. } = total;
@@ -368,6 +453,28 @@ fn every_architecture_is_exact() {
         "arch-llama4",
     ] {
         check(&golden(&format!("{name}.gguf")), KvFormat::F16, SHORT, 2);
+    }
+}
+
+/// Short convolutions, the gated delta rule, Mamba 2: also from copies of states, and with rows that are only tried.
+#[test]
+fn every_recurrence_is_exact() {
+    for name in [
+        "arch-lfm2",
+        "arch-lfm2-window",
+        "arch-lfm2moe",
+        "arch-qwen35",
+        "arch-qwen35-short",
+        "arch-qwen35moe",
+        "arch-qwen3next",
+        "arch-granitehybrid",
+        "arch-granitehybrid-experts",
+        "arch-nemotron_h",
+        "arch-nemotron_h_moe",
+    ] {
+        let subject = alone(load(&golden(&format!("{name}.gguf")), &Pool::new(1)));
+        let seen = check_subject(&subject, &KvFormat::F16.into(), SHORT, 3);
+        assert!(seen.resumed > 10 && seen.settled > 20, "{name}: {seen:?}");
     }
 }
 

@@ -9,9 +9,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kvik_cache::{BLOCK_POSITIONS, BlockId, Token};
+use kvik_cache::{BLOCK_POSITIONS, BlockId, StateId, Token};
 use kvik_engine::load::LoadedModel;
-use kvik_engine::model::batch::{Batch, Output, Row, Runner, SequenceKv};
+use kvik_engine::model::batch::{Batch, Output, Row, Runner, SequenceKv, SequenceState};
 use kvik_engine::model::{Model, ModelRunner};
 use kvik_engine::text::tokenizer::Tokenizer;
 use kvik_kernels::{KvFormat, Pool};
@@ -42,7 +42,7 @@ const TYPES: [&str; 13] = [
 #[test]
 fn every_architecture_agrees_in_f32() {
     let names = architectures();
-    assert!(names.len() >= 18, "some of the golden files are gone: {names:?}");
+    assert!(names.len() >= 40, "some of the golden files are gone: {names:?}");
     let complaints: Vec<String> =
         names.iter().flat_map(|name| equal_continuation(name, &golden_model(name))).collect();
     assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
@@ -232,6 +232,7 @@ impl Sequence {
         let layout = ModelRunner::uniform_layout(&loaded.config, kv);
         let model = Model::load(loaded.config, loaded.tensors, None, &pool, &|_, _| {}).unwrap();
         let runner = ModelRunner::new(Arc::new(model), pool, layout, blocks, context).unwrap();
+        let runner = runner.with_states(1).unwrap();
         let table = (0..blocks as u32).map(BlockId).collect();
         Sequence { runner, tokenizer: loaded.tokenizer, table, len: 0 }
     }
@@ -246,8 +247,14 @@ impl Sequence {
             output: Output::logits_if(i + 1 == tokens.len()),
         };
         let rows: Vec<Row> = tokens.iter().enumerate().map(row).collect();
+        let live = StateId(0);
+        if self.len == 0 {
+            self.runner.set_state(live, None);
+        }
         self.len += tokens.len();
-        self.runner.forward(&Batch { rows: &rows, sequences: &[SequenceKv::in_blocks(&self.table)] }, &mut [])
+        let state = Some(SequenceState { live, saves: &[], tentative: None });
+        let sequence = SequenceKv { state, ..SequenceKv::in_blocks(&self.table) };
+        self.runner.forward(&Batch { rows: &rows, sequences: &[sequence] }, &mut [])
     }
 
     /// The greedy answer to a prompt, at most `tokens_max` long, without the token that ends it.

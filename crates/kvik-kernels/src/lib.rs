@@ -39,10 +39,13 @@ pub use kv::{
 pub use matmul::{matmul, matmul_grouped, matmul_many};
 pub use matrix::{Matrix, MatrixError};
 pub use ops::{
-    Activation, RopeStyle, RopeTable, activate, add, add_bias, multiply, rms_norm, rms_norm_in_place, rope,
-    rope_back, sigmoid, soft_cap, softmax,
+    Activation, RopeStyle, RopeTable, activate, add, add_bias, multiply, product, rms_norm, rms_norm_groups,
+    rms_norm_in_place, rope, rope_back, sigmoid, soft_cap, softmax,
 };
 pub use quant::{WeightType, dequantize, quantize};
-pub use recurrence::StateArena;
+pub use recurrence::{
+    Columns, ConvWeights, KeySharing, LinearInputs, LinearShape, StateArena, StateRows, StateRule, advance,
+    convolve, decays, softplus, unit_norm,
+};
 pub use threads::{Pool, performance_cores};
 pub use vectorised::vectorised;

@@ -76,14 +76,6 @@ impl Cache {
         }
     }
 
-    /// States that there may be at the same time, running ones and kept ones.
-    pub fn states_max(&self) -> usize {
-        match self.needs().has_state() {
-            true => self.pool.len() / self.needs().units(0, 1),
-            false => 0,
-        }
-    }
-
     /// The state of a running sequence, where layers have one and it has room for a position.
     pub fn state(&self, seq: SeqId) -> Option<StateId> {
         self.running(seq).state

@@ -109,11 +109,16 @@ pub enum StartError {
         /// Its name.
         setting: &'static str,
     },
-    /// A model keeps a recurrent state, which the scheduler does not manage.
-    #[error("the {role} keeps a recurrent state beside its keys and values, and such models are not served")]
-    RecurrentState {
-        /// The model or the draft model.
-        role: &'static str,
+    /// The draft model keeps a recurrent state, which is not managed for drafts.
+    #[error("the draft model keeps a recurrent state, and such models do not draft; choose one without")]
+    RecurrentDraft,
+    /// The settings do not say what the model holds of a sequence.
+    #[error("a state of the model takes {runner} bytes, and the settings say {settings}")]
+    StateBytes {
+        /// Bytes of a state of the model.
+        runner: usize,
+        /// Those of [`EngineConfig::beside`].
+        settings: usize,
     },
     /// The operating system refused a thread.
     #[error("the engine's thread cannot be started: {0}")]
@@ -144,8 +149,7 @@ impl Engine {
     ) -> Result<Engine, StartError> {
         let Attached { disk, draft, before_step } = attached;
         check(&config)?;
-        refuse_states("model", &runner)?;
-        draft.as_ref().map_or(Ok(()), |draft| refuse_states("draft model", &*draft.runner))?;
+        check_states(&runner, &config, draft.as_ref())?;
         let vocabulary = Arc::new(vocabulary.into());
         let vocab_len = runner.vocab_len();
         let limits =
@@ -444,8 +448,18 @@ impl EventSink for ChannelSink {
     }
 }
 
-fn refuse_states(role: &'static str, runner: &dyn Runner) -> Result<(), StartError> {
-    if runner.state_bytes() == 0 { Ok(()) } else { Err(StartError::RecurrentState { role }) }
+/// The settings know of the model's states, and the draft model has none.
+fn check_states(
+    runner: &dyn Runner,
+    config: &EngineConfig,
+    draft: Option<&DraftSetup>,
+) -> Result<(), StartError> {
+    let (bytes, settings) = (runner.state_bytes(), config.beside.state_bytes);
+    match draft {
+        Some(draft) if draft.runner.state_bytes() > 0 => Err(StartError::RecurrentDraft),
+        _ if bytes != settings => Err(StartError::StateBytes { runner: bytes, settings }),
+        _ => Ok(()),
+    }
 }
 
 fn check(config: &EngineConfig) -> Result<(), StartError> {

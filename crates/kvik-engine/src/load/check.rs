@@ -40,6 +40,8 @@ fn check_extras(config: &ModelConfig) -> Result<(), ConfigError> {
         // Fewer than the layers of the file.
         layers_beyond: _,
         unrotated,
+        // Checked where they are read, since the errors name keys.
+        recurrence: _,
     } = &config.extras;
     real("norm offset", *norm_offset, 0.0, 1.0)?;
     let Multipliers { embedding, residual, logits } = *multipliers;

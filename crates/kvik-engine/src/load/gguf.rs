@@ -24,7 +24,7 @@ pub fn model_config(file: &Gguf) -> Result<ModelConfig, ConfigError> {
         name: file.text("general.name")?.unwrap_or(arch.name()).to_owned(),
         layers: layers(&keys)?,
         d_model,
-        d_ff: keys.count("feed_forward_length")?,
+        d_ff: d_ff(&keys)?,
         heads,
         kv_heads: keys.optional_count("attention.head_count_kv")?.unwrap_or(heads),
         head_dim,
@@ -44,6 +44,16 @@ pub fn model_config(file: &Gguf) -> Result<ModelConfig, ConfigError> {
     }
     check_config(&config)?;
     Ok(config)
+}
+
+/// The width of feed-forward layers; models of experts alone may name that of an expert only.
+fn d_ff(keys: &Keys<'_>) -> Result<usize, GgufError> {
+    match keys.optional_count("feed_forward_length")? {
+        Some(d_ff) => Ok(d_ff),
+        None => keys
+            .optional_count("expert_feed_forward_length")?
+            .map_or_else(|| keys.count("feed_forward_length"), Ok),
+    }
 }
 
 /// Layers that are computed. Behind them files may have some that predict tokens beyond the next one.
@@ -73,7 +83,7 @@ pub(super) fn arch(file: &Gguf) -> Result<Arch, ConfigError> {
     const KEY: &str = "general.architecture";
     let name = file.text(KEY)?.ok_or(GgufError::MissingKey { key: KEY.into() })?;
     let found = Arch::ALL.iter().copied().find(|arch| arch.name() == name);
-    found.ok_or_else(|| ConfigError::unknown_arch(name, Arch::name))
+    found.ok_or_else(|| ConfigError::unknown_arch(name, |arch| Some(arch.name())))
 }
 
 /// Rows of the embedding; in a file without tensors, the length of the token list.
@@ -175,7 +185,7 @@ impl Keys<'_> {
     fn optional_count(&self, suffix: &str) -> Result<Option<usize>, GgufError> {
         let key = self.key(suffix);
         let value = match self.file.is_array(&key) {
-            true => self.file.same_integer(&key)?,
+            true => self.file.same_integer(&key, self.arch.is_hybrid())?,
             false => self.file.integer(&key)?,
         };
         // A count beyond usize is as wrong as the largest usize; `check_config` refuses both.
@@ -221,6 +231,19 @@ impl Metadata for Keys<'_> {
         let Some(key) = key.gguf.map(|suffix| self.key(suffix)) else { return Ok(None) };
         match self.file.is_array(&key) {
             true => Ok(self.file.flags(&key)?),
+            false => Ok(None),
+        }
+    }
+
+    fn counts(&self, key: Key) -> Result<Option<Vec<usize>>, ConfigError> {
+        let Some(key) = key.gguf.map(|suffix| self.key(suffix)) else { return Ok(None) };
+        let count = |value: i64| {
+            usize::try_from(value).map_err(|_| ConfigError::new(&key, value, "non-negative integers"))
+        };
+        match self.file.is_array(&key) {
+            true => {
+                self.file.integers(&key)?.map(|values| values.into_iter().map(count).collect()).transpose()
+            }
             false => Ok(None),
         }
     }

@@ -108,7 +108,7 @@ fn check_activation(hf: &HfConfig, config: &ModelConfig) -> Result<(), ConfigErr
 fn arch(architectures: &[String]) -> Result<Arch, ConfigError> {
     let name = architectures.first().map_or("none", String::as_str);
     let found = Arch::ALL.iter().copied().find(|arch| arch.hf_names().contains(&name));
-    found.ok_or_else(|| ConfigError::unknown_arch(name, |arch| arch.hf_names()[0]))
+    found.ok_or_else(|| ConfigError::unknown_arch(name, |arch| arch.hf_names().first().copied()))
 }
 
 fn refuse_unsupported(hf: &HfConfig) -> Result<(), ConfigError> {
@@ -240,6 +240,11 @@ impl Metadata for Fields<'_> {
             _ => None,
         };
         Ok(self.get(key, "a value for each layer", flags)?.flatten())
+    }
+
+    fn counts(&self, key: Key) -> Result<Option<Vec<usize>>, ConfigError> {
+        let count = |value: &Value| usize::try_from(value.as_u64()?).ok();
+        self.get(key, "an array of counts", |value| value.as_array()?.iter().map(count).collect())
     }
 
     fn texts(&self, key: Key) -> Result<Option<Vec<String>>, ConfigError> {

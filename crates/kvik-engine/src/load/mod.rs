@@ -129,4 +129,7 @@ impl From<HfError> for LoadError {
 #[cfg(test)]
 mod extras_tests;
 #[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test may fail where it stands
+mod recurrence_tests;
+#[cfg(test)]
 mod tests;

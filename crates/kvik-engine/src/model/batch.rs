@@ -70,6 +70,9 @@ pub struct SequenceState<'a> {
     /// Slots that get a copy on the way, ascending by the positions that are in it: the copy with `p + 1` positions is
     /// the state behind the row at cache position `p`, which is one of the batch.
     pub saves: &'a [(u32, StateId)],
+    /// The first cache position whose row is not certain, if one is not: from it on rows are only tried. The live slot
+    /// ends before it, until [`Runner::settle_state`] says how many of them are to be in it.
+    pub tentative: Option<u32>,
 }
 
 /// What the KV heads of one layer store behind the first blocks of their sequence.
@@ -103,7 +106,8 @@ impl<'a> SequenceKv<'a> {
 /// The work of one step.
 ///
 /// Rows of one sequence stand in ascending cache positions without gaps, and every cache position
-/// before the first row of a sequence is already stored, unless a head has dropped it.
+/// before the first row of a sequence is already stored, unless a head has dropped it. Rows of a sequence with a state
+/// stand side by side, and its live slot stands behind the position before the first.
 #[derive(Debug, Clone)]
 pub struct Batch<'a> {
     /// Rows to compute, prefill and decode mixed.
@@ -168,6 +172,11 @@ pub trait Runner {
 
     /// Gives the memory of a slot back to the system until it is written again.
     fn release_state(&mut self, _: StateId) {}
+
+    /// Takes rows that were only tried in the last batch into the state that they were tried on, up to `positions`
+    /// positions in all, as if they had been certain; the others are forgotten. So they are by the next batch of the
+    /// state, and where it is set or written.
+    fn settle_state(&mut self, _live: StateId, _positions: u32) {}
 
     /// Copies the bytes of a state to `bytes`, which has room for exactly those.
     fn read_state(&self, _: StateId, _bytes: &mut [u8]) {}

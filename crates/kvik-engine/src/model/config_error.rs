@@ -31,9 +31,9 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// Refuses `found`; `name` is what the kind of file calls an architecture.
-    pub(crate) fn unknown_arch(found: &str, name: fn(Arch) -> &'static str) -> ConfigError {
-        let known: Vec<&str> = Arch::ALL.iter().copied().map(name).collect();
+    /// Refuses `found`; `name` is what the kind of file calls an architecture, if it knows it.
+    pub(crate) fn unknown_arch(found: &str, name: fn(Arch) -> Option<&'static str>) -> ConfigError {
+        let known: Vec<&str> = Arch::ALL.iter().copied().filter_map(name).collect();
         ConfigError::UnknownArch { found: found.into(), known: known.join(", ") }
     }
 

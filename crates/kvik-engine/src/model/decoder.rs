@@ -8,16 +8,18 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use kvik_kernels::{
-    Activations, Attention, AttnScratch, AttnWeights, KvArena, Pool, RopeTable, SeqKv, SeqRow, add, add_bias,
-    dequantize, matmul, matmul_many, multiply, rms_norm, rms_norm_in_place, rope, soft_cap,
+    Activations, Attention, AttnScratch, AttnWeights, KvArena, Pool, RopeTable, SeqKv, SeqRow, StateArena,
+    add, add_bias, dequantize, matmul, matmul_many, multiply, product, rms_norm, rms_norm_in_place, rope,
+    sigmoid, soft_cap,
 };
 
 use super::adapter::{self, AdaptedRows, Adapters, Adapting, Place};
 use super::arch::{LayerShape, QkNorm};
 use super::batch::{Batch, Output, Row, SequenceKv};
 use super::observation::Watched;
-use super::weights::{Layer, Linear};
-use super::{Model, Temperature, feed_forward};
+use super::recurrent::{BatchStates, LayerStates, Means, StateLayout, Tried};
+use super::weights::{AttentionWeights, Layer, Linear, Mixing, RecurrentWeights};
+use super::{Model, Temperature, feed_forward, recurrent};
 use crate::pulse::Pulse;
 
 /// Everything a forward pass reads besides the batch.
@@ -37,6 +39,15 @@ impl<'a> Context<'a> {
     }
 }
 
+/// What is stored of sequences.
+pub(super) struct Stores<'a> {
+    pub(super) kv: &'a mut KvArena,
+    pub(super) states: &'a mut StateArena,
+    pub(super) layout: &'a StateLayout,
+    /// Rows that were only tried.
+    pub(super) tried: &'a mut Tried,
+}
+
 /// Buffers of one forward pass, grown to the largest batch seen.
 #[derive(Default)]
 pub(super) struct Scratch {
@@ -48,8 +59,12 @@ pub(super) struct Scratch {
     q: Vec<f32>,
     k: Vec<f32>,
     v: Vec<f32>,
-    /// Output of attention, `[n, heads, head_dim]`.
+    /// Queries and gates as one matrix projects them, `[n, heads, 2, head_dim]`, and gates, `[n, heads, head_dim]`.
+    q_and_gate: Vec<f32>,
+    gate: Vec<f32>,
+    /// Output of attention, `[n, heads, head_dim]`, or of a recurrent layer, `[n, values]`.
     attended: Vec<f32>,
+    recurrent: recurrent::Buffers,
     feed_forward: feed_forward::Buffers,
     /// Logits `[rows, vocab]`, then hidden states `[rows, d_model]`, of those of the `w` rows that want them.
     pub(super) outputs: Vec<f32>,
@@ -75,36 +90,45 @@ struct RowPositions {
     outputs: Vec<Output>,
 }
 
-/// Computes the batch: stores its keys and values in `arena`, leaves the wanted logits and hidden states in
+/// Computes the batch: stores its keys and values, continues its states, leaves the wanted logits and hidden states in
 /// `scratch`, and what is watched with those who watch.
 pub(super) fn forward(
     context: &Context<'_>,
-    arena: &mut KvArena,
+    mut stores: Stores<'_>,
     scratch: &mut Scratch,
     batch: &Batch<'_>,
     watched: &mut [Watched<'_>],
 ) {
     let layers = &context.model.weights.layers;
-    let stored = StoredKv::new(batch.sequences, layers.len());
+    let stored = StoredKv::new(batch.sequences, stores.kv.layout().layers().len());
+    let states = if stores.layout.floats > 0 { BatchStates::of(batch) } else { BatchStates::default() };
+    states.begin(stores.tried);
     scratch.rows.set(batch.rows);
     scratch.adapted.set(context.adapters, batch);
     embed(context, scratch, batch.rows);
     let weighs = watched.iter().any(Watched::weighs);
     for (index, layer) in layers.iter().enumerate() {
         context.pulse.beat();
-        let seqs = stored.of_layer(index);
-        project_qkv(context, scratch, (index, layer), watched);
-        store(context, arena, scratch, index, &seqs);
         let is_last = index + 1 == layers.len();
-        if is_last && !weighs && keep_wanted(scratch, batch.rows) == 0 {
-            return scratch.outputs.clear();
+        match &layer.mixing {
+            Mixing::Attention(weights) => {
+                let seqs = stored.of_layer(weights.kv);
+                project_qkv(context, scratch, (index, layer, weights), watched);
+                store(context, stores.kv, scratch, weights.kv, &seqs);
+                if is_last && !weighs && keep_wanted(scratch, batch.rows) == 0 {
+                    return scratch.outputs.clear();
+                }
+                attend(context, stores.kv, scratch, (layer, weights), &seqs, watched);
+            }
+            Mixing::Recurrent(weights) => recur(context, &mut stores, scratch, (layer, weights), &states),
+            Mixing::Absent => {}
         }
-        attend(context, arena, scratch, (index, layer), &seqs, watched);
-        if is_last && weighs && keep_wanted(scratch, batch.rows) == 0 {
+        let kept = matches!(layer.mixing, Mixing::Attention(_)) && !weighs;
+        if is_last && !kept && keep_wanted(scratch, batch.rows) == 0 {
             return scratch.outputs.clear();
         }
         context.pulse.beat();
-        add_attention(context, scratch, (index, layer));
+        add_mixing(context, scratch, (index, layer));
         feed_forward(context, scratch, (index, layer));
     }
     context.pulse.beat();
@@ -163,36 +187,43 @@ fn embed(context: &Context<'_>, scratch: &mut Scratch, rows: &[Row]) {
 fn project_qkv(
     context: &Context<'_>,
     scratch: &mut Scratch,
-    (index, layer): (usize, &Layer),
+    (index, layer, weights): (usize, &Layer, &AttentionWeights),
     watched: &mut [Watched<'_>],
 ) {
     let Context { model, pool, .. } = context;
     let (config, shape, n) = (&model.config, &layer.shape, scratch.rows.rotated.len());
-    let Scratch { x, h, q, k, v, inputs, rows, adapted, adapter, .. } = scratch;
-    norm_before(context, x, layer.attn_norms.before.as_deref(), h);
-    inputs.set(pool, h, config.d_model, &[&layer.q.matrix, &layer.k.matrix, &layer.v.matrix]);
-    q.resize(n * shape.heads * shape.head_dim, 0.0);
+    let Scratch { x, h, q, q_and_gate, gate, k, v, inputs, rows, adapted, adapter, .. } = scratch;
+    norm_before(context, x, layer.mixing_norms.before.as_deref(), h);
+    inputs.set(pool, h, config.d_model, &[&weights.q.matrix, &weights.k.matrix, &weights.v.matrix]);
+    let projected = if shape.gated { &mut *q_and_gate } else { &mut *q };
+    projected.resize(n * shape.q_rows(), 0.0);
     k.resize(n * shape.kv_heads * shape.head_dim, 0.0);
     v.resize(n * shape.kv_heads * shape.head_dim, 0.0);
-    let mut jobs =
-        [(&layer.q.matrix, &mut q[..]), (&layer.k.matrix, &mut k[..]), (&layer.v.matrix, &mut v[..])];
+    let mut jobs = [
+        (&weights.q.matrix, &mut projected[..]),
+        (&weights.k.matrix, &mut k[..]),
+        (&weights.v.matrix, &mut v[..]),
+    ];
     matmul_many(pool, &mut jobs, inputs);
     let mut adapting = context.adapting(adapted, adapter);
     for (name, projected, linear) in [
-        ("attn_q.weight", &mut *q, &layer.q),
-        ("attn_k.weight", &mut *k, &layer.k),
-        ("attn_v.weight", &mut *v, &layer.v),
+        ("attn_q.weight", projected, &weights.q),
+        ("attn_k.weight", &mut *k, &weights.k),
+        ("attn_v.weight", &mut *v, &weights.v),
     ] {
         adapting.add(Place::Layer(index, name), h, projected);
         bias(context, projected, linear);
     }
-    if let Some((q_norm, k_norm)) = &layer.qk_norm {
+    if shape.gated {
+        split_gates(q_and_gate, shape.head_dim, q, gate);
+    }
+    if let Some((q_norm, k_norm)) = &weights.qk_norm {
         for (heads, weight) in [(&mut *q, q_norm), (&mut *k, k_norm)] {
             rms_norm_in_place(pool, heads, weight, config.norm_eps);
         }
     }
     for watched in watched {
-        watched.note_queries(pool, index, &rows.rotated, q, shape.head_dim);
+        watched.note_queries(pool, weights.kv, &rows.rotated, q, shape.head_dim);
     }
     if let Some(rotation) = shape.rotation {
         let table = &context.ropes[rotation];
@@ -207,6 +238,16 @@ fn project_qkv(
     }
     if let Some(temperature) = config.extras.temperature.as_ref().filter(|_| shape.warmed) {
         warm(q, &rows.rotated, temperature);
+    }
+}
+
+/// Parts the query of each head from its gate, side by side in `projected`.
+fn split_gates(projected: &[f32], head_dim: usize, q: &mut Vec<f32>, gate: &mut Vec<f32>) {
+    [&mut *q, &mut *gate].into_iter().for_each(Vec::clear);
+    for head in projected.chunks_exact(2 * head_dim) {
+        let (query, of_query) = head.split_at(head_dim);
+        q.extend_from_slice(query);
+        gate.extend_from_slice(of_query);
     }
 }
 
@@ -229,11 +270,12 @@ fn attend(
     context: &Context<'_>,
     arena: &KvArena,
     scratch: &mut Scratch,
-    (index, layer): (usize, &Layer),
+    (layer, weights): (&Layer, &AttentionWeights),
     seqs: &[SeqKv<'_>],
     watched: &mut [Watched<'_>],
 ) {
     let LayerShape { heads, kv_heads, head_dim, scale, .. } = layer.shape;
+    let (kv, sinks) = (weights.kv, weights.sinks.as_deref());
     let Scratch { q, attended, attention, weights, rows, .. } = scratch;
     let width = heads * head_dim;
     attended.resize(q.len(), 0.0);
@@ -241,15 +283,15 @@ fn attend(
         let values = piece.start * width..piece.end * width;
         let (q, out) = (&q[values.clone()], &mut attended[values]);
         let rows = &rows.stored[piece.clone()];
-        let (softcap, sinks) = (context.model.config.extras.score_cap, layer.sinks.as_deref());
-        let operands = Attention { arena, layer: index, q, heads, rows, seqs, scale, softcap, sinks };
+        let softcap = context.model.config.extras.score_cap;
+        let operands = Attention { arena, layer: kv, q, heads, rows, seqs, scale, softcap, sinks };
         let weighed = piece.clone().filter(|&row| is_weighed(row, watched)).map(|row| row - piece.start);
         operands.run_watched(context.pool, attention, out, weighed, weights);
         for watched in watched.iter_mut().filter(|watched| watched.weighs()) {
             let (start, end) = (watched.rows.start.max(piece.start), watched.rows.end.min(piece.end));
             if start < end {
                 let rows = start - piece.start..end - piece.start;
-                watched.weigh(context.pool, (index, kv_heads), weights, rows);
+                watched.weigh(context.pool, (kv, kv_heads), weights, rows);
             }
         }
     }
@@ -278,23 +320,50 @@ fn pieces(rows: &[SeqRow], heads: usize, watched: &[Watched<'_>]) -> Vec<Range<u
     pieces
 }
 
-fn add_attention(context: &Context<'_>, scratch: &mut Scratch, (index, layer): (usize, &Layer)) {
-    let Scratch { x, h, attended, inputs, adapted, adapter, .. } = scratch;
-    let linear = &layer.output;
+/// Norms the stream and takes it into the states of the batch's sequences, row by row.
+fn recur(
+    context: &Context<'_>,
+    stores: &mut Stores<'_>,
+    scratch: &mut Scratch,
+    (layer, weights): (&Layer, &RecurrentWeights),
+    states: &BatchStates,
+) {
+    let Scratch { x, h, attended, inputs, recurrent, .. } = scratch;
+    norm_before(context, x, layer.mixing_norms.before.as_deref(), h);
+    let offset = stores.layout.offsets[weights.number];
+    let mut layer_states = LayerStates { arena: &mut *stores.states, offset, rows: &states.rows() };
+    let means = Means { pool: context.pool, norm_eps: context.model.config.norm_eps };
+    let buffers = (inputs, recurrent);
+    weights.recurrent.forward(means, &mut layer_states, h, buffers, stores.tried, attended);
+}
+
+/// Projects what the layer has mixed back to the stream.
+fn add_mixing(context: &Context<'_>, scratch: &mut Scratch, (index, layer): (usize, &Layer)) {
+    let Scratch { x, h, attended, gate, inputs, adapted, adapter, .. } = scratch;
+    let linear = match &layer.mixing {
+        Mixing::Attention(weights) => &weights.output,
+        Mixing::Recurrent(weights) => &weights.output,
+        Mixing::Absent => return,
+    };
+    if layer.shape.gated && matches!(layer.mixing, Mixing::Attention(_)) {
+        sigmoid(context.pool, gate);
+        product(context.pool, attended, gate);
+    }
     inputs.set(context.pool, attended, linear.matrix.cols(), &[&linear.matrix]);
     h.resize(x.len(), 0.0);
     matmul(context.pool, &linear.matrix, inputs, h);
     context.adapting(adapted, adapter).add(Place::Layer(index, "attn_output.weight"), attended, h);
     bias(context, h, linear);
-    add_to_stream(context, x, h, layer.attn_norms.after.as_deref());
+    add_to_stream(context, x, h, layer.mixing_norms.after.as_deref());
 }
 
 fn feed_forward(context: &Context<'_>, scratch: &mut Scratch, (index, layer): (usize, &Layer)) {
+    let Some(weights) = &layer.feed_forward else { return };
     let Scratch { x, h, inputs, feed_forward, adapted, adapter, .. } = scratch;
     norm_before(context, x, layer.ffn_norms.before.as_deref(), h);
     let mut adapting = context.adapting(adapted, adapter);
     let adapt = &mut |name, x: &[f32], out: &mut [f32]| adapting.add(Place::Layer(index, name), x, out);
-    layer.feed_forward.forward(context.pool, h, inputs, feed_forward, adapt);
+    weights.forward(context.pool, h, inputs, feed_forward, adapt);
     add_to_stream(context, x, h, layer.ffn_norms.after.as_deref());
 }
 
@@ -322,14 +391,14 @@ fn add_to_stream(context: &Context<'_>, x: &mut [f32], h: &mut [f32], weight: Op
 /// In the last layer only rows of which more is wanted go on, once their keys and values are stored: how many.
 /// Queries and what was attended to have the same shape, and each is kept as far as it is there.
 fn keep_wanted(scratch: &mut Scratch, rows: &[Row]) -> usize {
-    let Scratch { x, q, attended, rows: positions, adapted, .. } = scratch;
+    let Scratch { x, q, gate, attended, rows: positions, adapted, .. } = scratch;
     let wanted: Vec<usize> = rows
         .iter()
         .enumerate()
         .filter(|(_, row)| row.output != Output::None)
         .map(|(index, _)| index)
         .collect();
-    for buffer in [x, q, attended] {
+    for buffer in [x, q, gate, attended] {
         let width = buffer.len() / rows.len().max(1);
         for (to, &from) in wanted.iter().enumerate() {
             buffer.copy_within(from * width..(from + 1) * width, to * width);

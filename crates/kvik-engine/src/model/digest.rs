@@ -74,7 +74,8 @@ fn canonical(config: &ModelConfig) -> String {
     // A plain transformer has none: its identity is what it was before there were any.
     let extras = match *extras == Extras::default() {
         true => String::new(),
-        false => format!("extras {extras:?}\n"),
+        // Nor does a model without states name them.
+        false => format!("extras {extras:?}\n").replace(", recurrence: None", ""),
     };
     format!(
         "arch {}\nlayers {layers}\nd_model {d_model}\nd_ff {d_ff}\nheads {heads}\nkv_heads {kv_heads}\n\
@@ -127,7 +128,7 @@ mod tests {
 
     use super::*;
     use crate::load::LoadedModel;
-    use crate::model::Arch;
+    use crate::model::{Arch, Recurrence};
 
     fn tiny() -> LoadedModel {
         LoadedModel::open(&tiny_model()).unwrap()
@@ -164,6 +165,12 @@ mod tests {
             let (factor, attention_factor) = (1.0, 1.0);
             scaling(RopeScaling::Long { factor, long, short, original_context, attention_factor })
         };
+        let recurrence = |conv_width| Recurrence {
+            layers: vec![true; 6],
+            feed_forward_alone: Vec::new(),
+            conv_width,
+            matrices: None,
+        };
         let mut texts = vec![
             canonical(&config),
             change(&|config| config.arch = Arch::Llama),
@@ -195,8 +202,11 @@ mod tests {
             change(&|config| config.extras.logit_cap = Some(30.0)),
             change(&|config| config.extras.score_cap = Some(30.0)),
             change(&|config| config.extras.unrotated = vec![true; 6]),
+            change(&|config| config.extras.recurrence = Some(recurrence(3))),
+            change(&|config| config.extras.recurrence = Some(recurrence(4))),
         ];
         let count = texts.len();
+        assert_eq!(texts.iter().filter(|text| text.contains("recurrence")).count(), 2);
         texts.sort();
         texts.dedup();
         assert_eq!(texts.len(), count);

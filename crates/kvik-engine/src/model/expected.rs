@@ -6,8 +6,9 @@
 
 use std::collections::BTreeSet;
 
-use super::arch::{Presence, QkNorm};
+use super::arch::{LayerShape, MixingShape, Presence, QkNorm};
 use super::feed_forward::is_stack;
+use super::recurrent::is_recurrent;
 use super::{ModelConfig, ModelError, RopeScaling};
 use crate::files::{TensorSource, TensorView};
 
@@ -56,7 +57,7 @@ fn expected(config: &ModelConfig, tensors: Option<&TensorSource>) -> Vec<Expecte
     let mut list = List::default();
     let d = config.d_model;
     list.add("token_embd.weight", config.vocab, d, Presence::Required);
-    list.add("output_norm.weight", 1, d, Presence::Required);
+    list.add(config.arch.output_norm(), 1, d, Presence::Required);
     // Without it the embedding is the output matrix.
     list.add("output.weight", config.vocab, d, Presence::Optional);
     // Of a reranker: the rows of the output matrix that say yes and no.
@@ -69,27 +70,23 @@ fn expected(config: &ModelConfig, tensors: Option<&TensorSource>) -> Vec<Expecte
     for layer in 0..config.layers {
         list.prefix = format!("blk.{layer}.");
         let shape = config.layer(layer);
-        let dim = shape.head_dim;
-        let (q, kv) = (shape.heads * dim, shape.kv_heads * dim);
-        for norm in shape.norms.names() {
+        for norm in shape.norm_names() {
             list.add(norm, 1, d, Presence::Required);
         }
-        let (norm, [q_norm, k_norm]) = match shape.qk_norm {
-            QkNorm::Absent | QkNorm::Rotated => (Presence::Absent, [0, 0]),
-            QkNorm::Head(presence) => (presence, [dim, dim]),
-            QkNorm::All(presence) => (presence, [q, kv]),
-        };
-        list.add("attn_sinks.weight", 1, shape.heads, shape.sinks);
-        list.add("attn_q_norm.weight", 1, q_norm, norm);
-        list.add("attn_k_norm.weight", 1, k_norm, norm);
-        if tensors.is_some_and(|tensors| tensors.get(&format!("blk.{layer}.{FUSED_QKV}.weight")).is_some()) {
-            list.linear(FUSED_QKV, q + 2 * kv, d, shape.qkv_bias);
-        } else {
-            list.linear("attn_q", q, d, shape.qkv_bias);
-            list.linear("attn_k", kv, d, shape.qkv_bias);
-            list.linear("attn_v", kv, d, shape.qkv_bias);
+        match shape.mixing {
+            MixingShape::Attention => {
+                let fused = format!("blk.{layer}.{FUSED_QKV}.weight");
+                list.attention(&shape, d, tensors.is_some_and(|tensors| tensors.get(&fused).is_some()));
+            }
+            MixingShape::Recurrent(recurrent) => {
+                let (output, cols) = recurrent.output(d);
+                list.add(output, d, cols, Presence::Required);
+                for (name, rows, cols, presence) in recurrent.tensors(d) {
+                    list.add(name, rows, cols, presence);
+                }
+            }
+            MixingShape::Absent => {}
         }
-        list.linear("attn_output", d, q, shape.output_bias);
         for (name, rows, cols, presence) in shape.feed_forward.tensors(d) {
             list.add(name, rows, cols, presence);
         }
@@ -102,7 +99,8 @@ fn expected(config: &ModelConfig, tensors: Option<&TensorSource>) -> Vec<Expecte
 pub(super) fn matrices(config: &ModelConfig) -> Vec<(String, usize, usize)> {
     let is_matrix = |name: &str| {
         let looked_up = name.ends_with("norm.weight") || LOOKED_UP.contains(&name);
-        name.ends_with(".weight") && !looked_up && !is_stack(name)
+        let in_layer = name.splitn(3, '.').nth(2).unwrap_or_default();
+        name.ends_with(".weight") && !looked_up && !is_stack(name) && !is_recurrent(in_layer)
     };
     let all = expected(config, None).into_iter().filter(|tensor| is_matrix(&tensor.name));
     all.map(|Expected { name, rows, cols, .. }| (name, rows, cols)).collect()
@@ -124,6 +122,28 @@ impl List {
             let name = format!("{}{name}", self.prefix);
             self.tensors.push(Expected { name, rows, cols, presence });
         }
+    }
+
+    /// Those of attention; `fused` where queries, keys and values are projected by one tensor.
+    fn attention(&mut self, shape: &LayerShape, d: usize, fused: bool) {
+        let dim = shape.head_dim;
+        let (q, kv) = (shape.heads * dim, shape.kv_heads * dim);
+        let (norm, [q_norm, k_norm]) = match shape.qk_norm {
+            QkNorm::Absent | QkNorm::Rotated => (Presence::Absent, [0, 0]),
+            QkNorm::Head(presence) => (presence, [dim, dim]),
+            QkNorm::All(presence) => (presence, [q, kv]),
+        };
+        self.add("attn_sinks.weight", 1, shape.heads, shape.sinks);
+        self.add("attn_q_norm.weight", 1, q_norm, norm);
+        self.add("attn_k_norm.weight", 1, k_norm, norm);
+        if fused {
+            self.linear(FUSED_QKV, shape.q_rows() + 2 * kv, d, shape.qkv_bias);
+        } else {
+            self.linear("attn_q", shape.q_rows(), d, shape.qkv_bias);
+            self.linear("attn_k", kv, d, shape.qkv_bias);
+            self.linear("attn_v", kv, d, shape.qkv_bias);
+        }
+        self.linear("attn_output", d, q, shape.output_bias);
     }
 
     fn linear(&mut self, name: &str, rows: usize, cols: usize, bias: Presence) {

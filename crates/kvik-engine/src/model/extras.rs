@@ -28,6 +28,34 @@ pub struct Extras {
     pub layers_beyond: usize,
     /// Layers whose queries and keys are not rotated, `[layers]`; or empty where all are.
     pub unrotated: Vec<bool>,
+    /// Layers that keep a state.
+    pub recurrence: Option<Recurrence>,
+}
+
+/// Numbers of the layers that keep a state instead of keys and values.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Recurrence {
+    /// Which layers those are, `[layers]`.
+    pub layers: Vec<bool>,
+    /// Layers that are a feed-forward half alone, `[layers]`; or empty where none is.
+    pub feed_forward_alone: Vec<bool>,
+    /// Positions that their convolution looks at, the row's own among them.
+    pub conv_width: usize,
+    /// Their state matrices; `None` where they have none.
+    pub matrices: Option<StateMatrices>,
+}
+
+/// Numbers of state matrices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StateMatrices {
+    /// Values of all heads.
+    pub inner: usize,
+    /// Heads, each with a matrix; divides `inner`.
+    pub heads: usize,
+    /// Heads of keys and queries; divides `heads` and `inner`.
+    pub key_heads: usize,
+    /// Dimensions of keys and queries.
+    pub key_dim: usize,
 }
 
 /// Factors of parts of the computation; 1 in most models.
@@ -109,6 +137,11 @@ impl Extras {
     /// Whether a layer sees a window.
     pub(crate) fn is_windowed(&self, layer: usize) -> bool {
         self.window.as_ref().is_some_and(|window| window.layers.get(layer) == Some(&true))
+    }
+
+    /// Whether a layer keeps a state.
+    pub(crate) fn is_recurrent(&self, layer: usize) -> bool {
+        self.recurrence.as_ref().is_some_and(|recurrence| recurrence.layers.get(layer) == Some(&true))
     }
 
     /// Whether a layer rotates queries and keys.

@@ -7,14 +7,16 @@ use std::sync::Arc;
 use kvik_cache::retain::{LayerFacts, Needs};
 use kvik_cache::{Beside, BlockId, Reach, StateId, Windows};
 use kvik_kernels::{
-    KvArena, KvFormats, KvKind, KvLayer, KvLayout, Pool, RopeTable, StateArena, rope, rope_back,
+    KvArena, KvFormats, KvKind, KvLayer, KvLayout, Pool, RopeTable, StateArena, StateRows, rope, rope_back,
 };
 
 use super::arch::LayerShape;
 use super::batch::{Batch, Retainer, Runner, SequenceKv, StoredLayer};
-use super::decoder::{Context, Scratch, forward};
+use super::decoder::{Context, Scratch, Stores, forward};
 use super::facts::FactsContext;
 use super::observation::Watched;
+use super::recurrent::{LayerStates, Means, StateLayout, Tried, TriedRows};
+use super::weights::Layer;
 use super::{Adapters, KvMap, KvMapError, Model, ModelConfig};
 use crate::pulse::Pulse;
 
@@ -27,6 +29,8 @@ pub struct ModelRunner {
     pool: Arc<Pool>,
     arena: KvArena,
     states: StateArena,
+    state_layout: StateLayout,
+    tried: Tried,
     /// As [`ModelConfig::ropes`] lists them.
     ropes: Vec<Arc<RopeTable>>,
     scratch: Scratch,
@@ -46,11 +50,14 @@ impl ModelRunner {
     ) -> io::Result<Self> {
         let ropes = model.weights.rotations.iter().map(|rotation| rotation.table(context)).collect();
         let arena = KvArena::new(layout, blocks)?;
+        let state_layout = StateLayout::new(model.config());
         Ok(ModelRunner {
             model,
             pool: pool.into(),
             arena,
-            states: StateArena::new(0, 0)?,
+            states: StateArena::new(state_layout.floats, 0)?,
+            state_layout,
+            tried: Tried::default(),
             ropes,
             scratch: Scratch::default(),
             adapters: Adapters::default(),
@@ -71,8 +78,10 @@ impl ModelRunner {
         by_layer(config, &vec![formats.into(); config.layers])
     }
 
-    /// What sequences hold beside blocks of a layout, where one step stores at most so many positions of one of them.
-    pub fn beside(layout: &KvLayout, state_bytes: usize, step_positions: usize) -> Beside {
+    /// What sequences of a model hold beside blocks of a layout, where one step stores at most so many positions of one
+    /// of them.
+    pub fn beside(config: &ModelConfig, layout: &KvLayout, step_positions: usize) -> Beside {
+        let state_bytes = StateArena::state_bytes_of(StateLayout::new(config).floats);
         let part = layout.windowed_part();
         let reach = layout.layers().iter().filter_map(|layer| match layer.kind {
             KvKind::Full => None,
@@ -92,7 +101,7 @@ impl ModelRunner {
 
     /// The same with slots for the states of its recurrent layers, whose memory is touched as they are used.
     pub fn with_states(self, slots: usize) -> io::Result<ModelRunner> {
-        Ok(ModelRunner { states: StateArena::new(0, slots)?, ..self })
+        Ok(ModelRunner { states: StateArena::new(self.state_layout.floats, slots)?, ..self })
     }
 
     /// The same with adapters that were loaded for its model.
@@ -105,10 +114,27 @@ impl ModelRunner {
         &self.model
     }
 
-    /// How a layer rotates, if it does.
+    /// The shape of a layer of the KV layout.
+    fn kv_layer(&self, layer: usize) -> LayerShape {
+        let config = self.model.config();
+        config.layer(config.kv_layers().nth(layer).expect("a layer of the layout is one of the model"))
+    }
+
+    /// How a layer of the KV layout rotates, if it does.
     fn rope(&self, layer: usize) -> Option<&RopeTable> {
-        let rotation = self.model.config().layer(layer).rotation?;
-        Some(&self.ropes[rotation])
+        Some(&self.ropes[self.kv_layer(layer).rotation?])
+    }
+
+    /// Takes the first `count` of rows that were only tried into the state that they were tried on.
+    fn replay(&mut self, tried: &TriedRows, count: usize) {
+        let rows = [StateRows { rows: 0..tried.rows, certain: count, live: tried.live, saves: &[] }];
+        let means = Means { pool: &self.pool, norm_eps: self.model.config().norm_eps };
+        let (mut mixed, mut out) = (Vec::new(), Vec::new());
+        let recurrent = self.model.weights.layers.iter().filter_map(Layer::recurrent);
+        for ((layer, inputs), &offset) in recurrent.zip(&tried.layers).zip(&self.state_layout.offsets) {
+            let mut states = LayerStates { arena: &mut self.states, offset, rows: &rows };
+            layer.recur(means, &mut states, inputs, &mut mixed, &mut out);
+        }
     }
 
     /// The threads that compute.
@@ -117,13 +143,14 @@ impl ModelRunner {
     }
 }
 
-/// `formats`: `[layers]`
+/// The layers that store keys and values, in the formats that are theirs among `formats`, `[layers]`.
 fn by_layer(config: &ModelConfig, formats: &[KvFormats]) -> KvLayout {
-    let layer = |(index, &KvFormats { k, v }): (usize, &KvFormats)| {
+    let layer = |index: usize| {
         let LayerShape { kind, kv_heads, head_dim, .. } = config.layer(index);
+        let KvFormats { k, v } = formats[index];
         KvLayer { kind, ..KvLayer::full(kv_heads, head_dim, k, v) }
     };
-    KvLayout::new(formats.iter().enumerate().map(layer).collect())
+    KvLayout::new(config.kv_layers().map(layer).collect())
 }
 
 impl Runner for ModelRunner {
@@ -168,6 +195,7 @@ impl Runner for ModelRunner {
     }
 
     fn set_state(&mut self, to: StateId, from: Option<StateId>) {
+        self.tried.take(to.0);
         match from {
             Some(from) => self.states.copy(from.0, to.0),
             None => self.states.release(to.0),
@@ -175,7 +203,16 @@ impl Runner for ModelRunner {
     }
 
     fn release_state(&mut self, state: StateId) {
+        self.tried.take(state.0);
         self.states.release(state.0);
+    }
+
+    fn settle_state(&mut self, live: StateId, positions: u32) {
+        if let Some(tried) = self.tried.take(live.0) {
+            let count = positions.saturating_sub(tried.first) as usize;
+            assert!(count <= tried.rows, "{count} of {} tried rows", tried.rows);
+            self.replay(&tried, count);
+        }
     }
 
     fn read_state(&self, state: StateId, bytes: &mut [u8]) {
@@ -183,6 +220,7 @@ impl Runner for ModelRunner {
     }
 
     fn write_state(&mut self, state: StateId, bytes: &[u8]) {
+        self.tried.take(state.0);
         self.states.state_mut(state.0).copy_from_slice(bytes);
     }
 
@@ -194,7 +232,13 @@ impl Runner for ModelRunner {
             adapters: &self.adapters,
             pulse: &self.pulse,
         };
-        forward(&context, &mut self.arena, &mut self.scratch, batch, watched);
+        let stores = Stores {
+            kv: &mut self.arena,
+            states: &mut self.states,
+            layout: &self.state_layout,
+            tried: &mut self.tried,
+        };
+        forward(&context, stores, &mut self.scratch, batch, watched);
         &self.scratch.outputs
     }
 
@@ -214,7 +258,7 @@ impl Retainer for ModelRunner {
 
     fn facts(&mut self, stored: &StoredLayer<'_>, needs: Needs) -> LayerFacts {
         self.pulse.beat();
-        let shape = self.model.config().layer(stored.layer);
+        let shape = self.kv_layer(stored.layer);
         let context = FactsContext {
             arena: &self.arena,
             pool: &self.pool,

@@ -8,19 +8,38 @@ use std::ops::Range;
 
 use kvik_kernels::{Matrix, Pool, WeightType, dequantize};
 
-use super::arch::LayerShape;
+use super::arch::{LayerShape, MixingShape};
 use super::convert::convert;
 use super::expected::{CLASSIFIER, FUSED_QKV, ROPE_FACTORS};
-use super::feed_forward::FeedForward;
+use super::feed_forward::{FeedForward, FeedForwardShape};
+use super::recurrent::Recurrent;
 use super::rope::Rotation;
 use super::{ModelConfig, ModelError, RopeConfig};
 use crate::files::{TensorSource, TensorView};
 
-/// Weights of one transformer layer.
+/// Weights of one layer.
 pub(crate) struct Layer {
     pub(crate) shape: LayerShape,
-    pub(crate) attn_norms: HalfNorms,
-    /// `[heads * head_dim, d_model]`
+    pub(crate) mixing_norms: HalfNorms,
+    pub(crate) mixing: Mixing,
+    pub(crate) ffn_norms: HalfNorms,
+    /// `None` where the layer has no such half.
+    pub(crate) feed_forward: Option<FeedForward>,
+}
+
+/// Weights of what mixes positions.
+pub(crate) enum Mixing {
+    Attention(Box<AttentionWeights>),
+    Recurrent(Box<RecurrentWeights>),
+    /// The layer is a feed-forward half alone.
+    Absent,
+}
+
+/// Weights of attention.
+pub(crate) struct AttentionWeights {
+    /// The layer of the KV layout that keys and values are stored in.
+    pub(crate) kv: usize,
+    /// `[heads * head_dim, d_model]`, with gates twice as many rows
     pub(crate) q: Linear,
     /// `[kv_heads * head_dim, d_model]`
     pub(crate) k: Linear,
@@ -32,8 +51,15 @@ pub(crate) struct Layer {
     pub(crate) sinks: Option<Vec<f32>>,
     /// `[d_model, heads * head_dim]`
     pub(crate) output: Linear,
-    pub(crate) ffn_norms: HalfNorms,
-    pub(crate) feed_forward: FeedForward,
+}
+
+/// Weights of a recurrent layer.
+pub(crate) struct RecurrentWeights {
+    /// Which of the recurrent layers it is.
+    pub(crate) number: usize,
+    pub(crate) recurrent: Recurrent,
+    /// `[d_model, values]`
+    pub(crate) output: Linear,
 }
 
 /// Weights of the norms on queries and on keys.
@@ -45,6 +71,11 @@ pub(crate) struct HalfNorms {
     pub(crate) before: Option<Vec<f32>>,
     /// Of what it adds to the stream.
     pub(crate) after: Option<Vec<f32>>,
+}
+
+impl HalfNorms {
+    /// Those of a half that a layer lacks.
+    const NONE: HalfNorms = HalfNorms { before: None, after: None };
 }
 
 /// A projection with an optional bias.
@@ -77,9 +108,27 @@ impl Weights {
 }
 
 impl Layer {
+    /// What takes rows into a state, if the layer has one.
+    pub(super) fn recurrent(&self) -> Option<&Recurrent> {
+        match &self.mixing {
+            Mixing::Recurrent(weights) => Some(&weights.recurrent),
+            _ => None,
+        }
+    }
+
     fn matrices(&self) -> Vec<&Matrix> {
-        let mut matrices = self.feed_forward.matrices();
-        matrices.extend([&self.q, &self.k, &self.v, &self.output].map(|linear| &linear.matrix));
+        let mut matrices = self.feed_forward.as_ref().map(FeedForward::matrices).unwrap_or_default();
+        match &self.mixing {
+            Mixing::Attention(weights) => {
+                let AttentionWeights { q, k, v, output, .. } = &**weights;
+                matrices.extend([q, k, v, output].map(|linear| &linear.matrix));
+            }
+            Mixing::Recurrent(weights) => {
+                matrices.extend(weights.recurrent.matrices());
+                matrices.push(&weights.output.matrix);
+            }
+            Mixing::Absent => {}
+        }
         matrices
     }
 }
@@ -102,7 +151,7 @@ pub(crate) struct Loader<'a> {
 impl<'a> Loader<'a> {
     pub(crate) fn load(mut self) -> Result<Weights, ModelError> {
         let layers = (0..self.config.layers).map(|i| self.layer(i)).collect::<Result<_, _>>()?;
-        let output_norm = self.vector("output_norm.weight")?;
+        let output_norm = self.vector(self.config.arch.output_norm())?;
         let divisors = self.optional_vector("rope_freqs.weight")?;
         // They are in the configuration.
         self.left.retain(|name| !ROPE_FACTORS.contains(&name.as_str()));
@@ -123,21 +172,63 @@ impl<'a> Loader<'a> {
 
     fn layer(&mut self, index: usize) -> Result<Layer, ModelError> {
         let name = |part: &str| format!("blk.{index}.{part}");
-        let q_norm = self.optional_vector(&name("attn_q_norm.weight"))?;
-        let k_norm = self.optional_vector(&name("attn_k_norm.weight"))?;
         let shape = self.config.layer(index);
-        let [q, k, v] = self.qkv(&shape, &name)?;
         Ok(Layer {
             shape,
-            attn_norms: self.norms(&shape, ATTENTION, &name)?,
+            mixing_norms: match shape.mixing {
+                MixingShape::Absent => HalfNorms::NONE,
+                _ => self.norms(&shape, MIXING, &name)?,
+            },
+            mixing: self.mixing(&shape, index)?,
+            ffn_norms: match shape.feed_forward {
+                FeedForwardShape::Absent => HalfNorms::NONE,
+                _ => self.norms(&shape, FEED_FORWARD, &name)?,
+            },
+            feed_forward: shape.feed_forward.load(&mut LayerLoader { loader: self, layer: index })?,
+        })
+    }
+
+    fn mixing(&mut self, shape: &LayerShape, index: usize) -> Result<Mixing, ModelError> {
+        let before = |is: fn(MixingShape) -> bool| {
+            (0..index).filter(|&layer| is(self.config.layer(layer).mixing)).count()
+        };
+        match shape.mixing {
+            MixingShape::Attention => {
+                let kv = before(|mixing| mixing == MixingShape::Attention);
+                Ok(Mixing::Attention(Box::new(self.attention(shape, index, kv)?)))
+            }
+            MixingShape::Recurrent(recurrent) => {
+                let number = before(|mixing| matches!(mixing, MixingShape::Recurrent(_)));
+                let mut layer = LayerLoader { loader: self, layer: index };
+                let (output, _) = recurrent.output(layer.loader.config.d_model);
+                Ok(Mixing::Recurrent(Box::new(RecurrentWeights {
+                    number,
+                    recurrent: recurrent.load(&mut layer)?,
+                    output: Linear { matrix: layer.matrix(output)?, bias: None },
+                })))
+            }
+            MixingShape::Absent => Ok(Mixing::Absent),
+        }
+    }
+
+    fn attention(
+        &mut self,
+        shape: &LayerShape,
+        index: usize,
+        kv: usize,
+    ) -> Result<AttentionWeights, ModelError> {
+        let name = |part: &str| format!("blk.{index}.{part}");
+        let q_norm = self.optional_vector(&name("attn_q_norm.weight"))?;
+        let k_norm = self.optional_vector(&name("attn_k_norm.weight"))?;
+        let [q, k, v] = self.qkv(shape, &name)?;
+        Ok(AttentionWeights {
+            kv,
             q,
             k,
             v,
             qk_norm: q_norm.zip(k_norm),
             sinks: self.optional_vector(&name("attn_sinks.weight"))?,
             output: self.linear(&name("attn_output"))?,
-            ffn_norms: self.norms(&shape, FEED_FORWARD, &name)?,
-            feed_forward: shape.feed_forward.load(&mut LayerLoader { loader: self, layer: index })?,
         })
     }
 
@@ -162,7 +253,7 @@ impl<'a> Loader<'a> {
                 self.linear(&name("attn_v"))?,
             ]);
         }
-        let (q, kv) = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim);
+        let (q, kv) = (shape.q_rows(), shape.kv_heads * shape.head_dim);
         let view = self.take(&format!("{fused}.weight"))?;
         let bias = self.optional_vector(&format!("{fused}.bias"))?;
         let mut part = |rows: Range<usize>| {
@@ -246,6 +337,11 @@ impl LayerLoader<'_, '_> {
         self.loader.left.contains(&self.name(name))
     }
 
+    /// The file lacks a tensor that it might have had in another form.
+    pub(crate) fn missing(&self, name: &str) -> ModelError {
+        ModelError::MissingTensor { tensor: self.name(name) }
+    }
+
     /// A matrix, converted where the model is.
     pub(crate) fn matrix(&mut self, name: &str) -> Result<Matrix, ModelError> {
         self.loader.matrix(&self.name(name))
@@ -261,7 +357,7 @@ impl LayerLoader<'_, '_> {
     /// A tensor of `count` matrices of equal shape, one below the other; it may be one of two that would do.
     pub(crate) fn stack(&mut self, name: &str, count: usize) -> Result<Vec<Matrix>, ModelError> {
         if !self.has(name) {
-            return Err(ModelError::MissingTensor { tensor: self.name(name) });
+            return Err(self.missing(name));
         }
         let name = self.name(name);
         let view = self.loader.take(&name)?;
@@ -272,6 +368,32 @@ impl LayerLoader<'_, '_> {
         let matrices = matrices.collect();
         self.loader.tensors.release(&name);
         matrices
+    }
+
+    /// Matrices of some rows of a tensor each, converted where the model is.
+    pub(crate) fn split<const PARTS: usize>(
+        &mut self,
+        name: &str,
+        parts: [&[Range<usize>]; PARTS],
+    ) -> Result<[Matrix; PARTS], ModelError> {
+        let name = self.name(name);
+        let (view, target) = (self.loader.take(&name)?, self.loader.target);
+        let row_bytes = view.data.len() / view.rows;
+        let mut matrices = Vec::with_capacity(PARTS);
+        for part in parts {
+            let rows = part.iter().map(|rows| &view.data[rows.start * row_bytes..rows.end * row_bytes]);
+            let data = rows.collect::<Vec<_>>().concat();
+            let view = TensorView { rows: data.len() / row_bytes, data: &data, ..view };
+            matrices.push(self.loader.pack(&name, &view, target)?);
+        }
+        self.loader.tensors.release(&name);
+        Ok(matrices.try_into().unwrap_or_else(|_| unreachable!("one for each part")))
+    }
+
+    /// All values of a tensor.
+    pub(crate) fn vector(&mut self, name: &str) -> Result<Vec<f32>, ModelError> {
+        let name = self.name(name);
+        self.loader.vector(&name)
     }
 
     /// All values of a tensor that may be absent.
@@ -285,7 +407,7 @@ impl LayerLoader<'_, '_> {
 }
 
 /// The halves of a layer, as [`Norms`](super::arch::Norms) orders them.
-const ATTENTION: usize = 0;
+const MIXING: usize = 0;
 const FEED_FORWARD: usize = 1;
 
 /// Some rows of a tensor.

@@ -39,8 +39,19 @@ impl Scheduler {
                 }
                 let (logits, hidden) = outputs.split_at(plan.logits() * vocab_len);
                 self.hand_out(&plan.spans, logits, hidden, threads.as_deref());
+                self.settle_states(&plan.spans, runner);
             }
             Err(error) => self.compute_apart(plan, &watching.indices(), error, runner),
+        }
+    }
+
+    /// Takes what was drawn of drafts into the states of their sequences.
+    fn settle_states(&mut self, spans: &[Span], runner: &mut dyn Runner) {
+        for span in spans.iter().filter(|span| !span.draft.tokens.is_empty()) {
+            let sequence = &self.running[span.index];
+            if let Some(state) = self.ram.cache.state(sequence.id) {
+                runner.settle_state(state, sequence.stored as u32);
+            }
         }
     }
 

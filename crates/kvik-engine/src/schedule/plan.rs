@@ -122,13 +122,17 @@ impl Plan {
             views.iter().map(|views| views.as_ref().map_or_else(Vec::new, TailViews::layers)).collect();
         let saves: Vec<Vec<(u32, StateId)>> =
             sequences.clone().map(|sequence| saves(cache, sequence)).collect();
-        let sequences = sequences.zip(&tails).zip(&saves);
+        let tentative = self.spans.iter().map(|span| {
+            let certain = running[span.index].stored + span.rows - span.draft.tokens.len();
+            (!span.draft.tokens.is_empty()).then_some(certain as u32)
+        });
+        let sequences = sequences.zip(&tails).zip(saves.iter().zip(tentative));
         let sequences: Vec<SequenceKv<'_>> = sequences
-            .map(|((sequence, tails), saves)| SequenceKv {
+            .map(|((sequence, tails), (saves, tentative))| SequenceKv {
                 blocks: cache.table(sequence.id),
                 tails,
                 adapters: sequence.answer.request().adapters.as_ref(),
-                state: cache.state(sequence.id).map(|live| SequenceState { live, saves }),
+                state: cache.state(sequence.id).map(|live| SequenceState { live, saves, tentative }),
             })
             .collect();
         compute(&Batch { rows: &self.rows, sequences: &sequences })

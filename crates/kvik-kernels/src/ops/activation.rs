@@ -81,7 +81,7 @@ pub(super) unsafe fn run<L: F32x16>(activation: Activation, x: &mut [f32], up: &
 
 /// `x / (1 + exp(-x))`
 #[inline(always)]
-fn silu<L: F32x16>(x: L) -> L {
+pub(crate) fn silu<L: F32x16>(x: L) -> L {
     // SAFETY: `x` exists, so the machine has these lanes.
     let zero = unsafe { L::splat(0.0) };
     x.div(one_plus_exp(zero.sub(x)))

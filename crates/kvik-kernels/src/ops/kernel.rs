@@ -225,7 +225,7 @@ pub(crate) unsafe fn rotate<L: F32x16>(low: &mut [f32], high: &mut [f32], cos: &
 /// # Safety
 /// They exist, 16 at most, and the machine has the lanes.
 #[inline(always)]
-pub(super) unsafe fn part<L: F32x16>(x: &[f32], start: usize, count: usize) -> L {
+pub(crate) unsafe fn part<L: F32x16>(x: &[f32], start: usize, count: usize) -> L {
     debug_assert!(start + count <= x.len());
     // SAFETY: the caller keeps the part inside the slice.
     unsafe {

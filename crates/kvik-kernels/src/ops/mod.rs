@@ -46,21 +46,46 @@ pub fn rms_norm(pool: &Pool, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32
 /// # Panics
 /// When a shape does not fit.
 pub fn rms_norm_in_place(pool: &Pool, x: &mut [f32], weight: &[f32], eps: f32) {
-    rms_norm_with(kernels(), pool, x, weight, eps);
+    rms_norm_with(kernels(), pool, x, weight, weight.len(), eps);
 }
 
-fn rms_norm_with(kernels: OpsKernels, pool: &Pool, x: &mut [f32], weight: &[f32], eps: f32) {
+/// [`rms_norm_in_place`] of groups of `group` elements, each by itself: `x` is `[n, d]`, `weight` `[d]`.
+///
+/// # Panics
+/// When a shape does not fit.
+pub fn rms_norm_groups(pool: &Pool, x: &mut [f32], weight: &[f32], group: usize, eps: f32) {
+    rms_norm_with(kernels(), pool, x, weight, group, eps);
+}
+
+fn rms_norm_with(kernels: OpsKernels, pool: &Pool, x: &mut [f32], weight: &[f32], group: usize, eps: f32) {
     let d = weight.len();
     assert!(d > 0 && x.len().is_multiple_of(d), "x is [n, {d}]");
+    assert!(group > 0 && d.is_multiple_of(group), "groups of {group} in {d}");
     by_rows(pool, x, d, |_, rows| {
-        for row in rows.chunks_exact_mut(d) {
+        let groups = rows.chunks_exact_mut(group).zip(weight.chunks_exact(group).cycle());
+        for (x, weight) in groups {
             // SAFETY: the kernels are those of the machine.
             unsafe {
-                let mean = (kernels.sum_squares)(row) / d as f32;
-                (kernels.scale)(row, 1.0 / (mean + eps).sqrt(), weight);
+                let mean = (kernels.sum_squares)(x) / group as f32;
+                (kernels.scale)(x, 1.0 / (mean + eps).sqrt(), weight);
             }
         }
     });
+}
+
+/// The sum of squares.
+pub(crate) fn squares(x: &[f32]) -> f32 {
+    // SAFETY: the kernels are those of the machine.
+    unsafe { (kernels().sum_squares)(x) }
+}
+
+/// `x = x * y`
+///
+/// # Panics
+/// When the lengths differ.
+pub fn product(pool: &Pool, x: &mut [f32], y: &[f32]) {
+    assert_eq!(x.len(), y.len());
+    by_rows(pool, x, 1, |start, x| x.iter_mut().zip(&y[start..]).for_each(|(x, y)| *x *= y));
 }
 
 /// `x = x + y`

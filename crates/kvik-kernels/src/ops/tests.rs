@@ -291,7 +291,7 @@ proptest! {
         let all = |isa: Isa| {
             let kernels = kernels_of(isa);
             let mut normed = x.clone();
-            rms_norm_with(kernels, &pool, &mut normed, &y[..d], 1e-5);
+            rms_norm_with(kernels, &pool, &mut normed, &y[..d], d, 1e-5);
             let mut sum = x.clone();
             let (mut soft, mut each) = (x.clone(), x.clone());
             // SAFETY: the instruction set is available.

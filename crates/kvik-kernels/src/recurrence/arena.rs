@@ -26,10 +26,14 @@ impl StateArena {
     /// # Errors
     /// When the system has no address space left.
     pub fn new(floats: usize, slots: usize) -> io::Result<StateArena> {
-        let bytes = floats.checked_mul(size_of::<f32>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let stride = bytes.checked_next_multiple_of(PAGE).ok_or(io::ErrorKind::OutOfMemory)?;
+        let stride = StateArena::state_bytes_of(floats);
         let all = stride.checked_mul(slots).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(StateArena { stride, slots, memory: Memory::sparse(all)? })
+    }
+
+    /// Bytes that a state of `floats` numbers takes in an arena.
+    pub fn state_bytes_of(floats: usize) -> usize {
+        (floats * size_of::<f32>()).next_multiple_of(PAGE)
     }
 
     /// Bytes of one state, with what fills its last page.
@@ -78,6 +82,29 @@ impl StateArena {
     pub fn release(&mut self, slot: u32) {
         let start = self.start(slot);
         self.memory.clear(start..start + self.stride);
+    }
+
+    /// Numbers of a state from `offset` on.
+    ///
+    /// # Panics
+    /// When they leave the slot.
+    ///
+    /// # Safety
+    /// As long as the returned slice is used, nobody writes these numbers.
+    pub(super) unsafe fn numbers(&self, slot: u32, offset: usize, len: usize) -> &[f32] {
+        // SAFETY: `place` is inside the mapping, zeroed or written, with `len` numbers behind it.
+        unsafe { std::slice::from_raw_parts(self.place(slot, offset, len), len) }
+    }
+
+    /// Where the `len` numbers of a state from `offset` on lie.
+    ///
+    /// # Panics
+    /// When they leave the slot.
+    pub(super) fn place(&self, slot: u32, offset: usize, len: usize) -> *mut f32 {
+        let start = self.start(slot);
+        let inside = offset.checked_add(len).is_some_and(|end| end <= self.stride / size_of::<f32>());
+        assert!(inside, "numbers {offset}+{len} leave a state of {} bytes", self.stride);
+        self.memory.start().wrapping_add(start).cast::<f32>().wrapping_add(offset)
     }
 
     fn start(&self, slot: u32) -> usize {

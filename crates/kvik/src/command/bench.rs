@@ -135,7 +135,7 @@ impl BenchArgs {
     fn open(&self, tests: &[Test]) -> anyhow::Result<(ModelRunner, BenchSetup)> {
         let pool = self.model.pool();
         let threads = pool.threads();
-        let model = open::model(&self.model, &pool)?.model;
+        let model = open::model_without_states(&self.model, &pool)?.model;
         let layout = kv::layout(&self.model.kv, &model)?;
         let blocks = tests.iter().map(blocks_needed).max().unwrap_or(1);
         let positions = tests.iter().map(Test::positions).max().unwrap_or(1);

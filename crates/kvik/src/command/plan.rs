@@ -2,15 +2,15 @@
 
 use anyhow::bail;
 use clap::Args;
-use kvik_cache::blocks_for;
 use kvik_cache::retain::Retention;
+use kvik_cache::{Beside, blocks_for};
 use kvik_engine::load::LoadedModel;
 use kvik_engine::model::{ModelRunner, digest};
 use kvik_kernels::{KvFormat, KvLayout};
 use serde::Serialize;
 
 use crate::{
-    serving::kv,
+    serving::{kv, load::beside},
     settings::{model::ModelArgs, retain::RetainChoice, size::ByteSize},
 };
 
@@ -113,7 +113,8 @@ impl Plan {
         let ram_bytes = args.ram.map(|size| size.0);
         let retention = args.retention()?;
         let cost = |layout: &KvLayout| {
-            let cost = FormatCost::new(layout, context_tokens, args.users, weight_bytes, ram_bytes);
+            let beside = beside(config, layout);
+            let cost = FormatCost::new(layout, beside, context_tokens, args.users, weight_bytes, ram_bytes);
             let blocks = ram_bytes.map(|ram| ram.saturating_sub(weight_bytes) / layout.block_bytes() as u64);
             let retained = |retention| RetainedCost::new(retention, layout, context_tokens, blocks);
             FormatCost { retained: retention.map(retained), ..cost }
@@ -236,12 +237,12 @@ fn layouts(args: &PlanArgs, loaded: &LoadedModel) -> anyhow::Result<Vec<KvLayout
 impl FormatCost {
     fn new(
         layout: &KvLayout,
+        beside: Beside,
         context_tokens: usize,
         users: usize,
         weight_bytes: u64,
         ram_bytes: Option<u64>,
     ) -> FormatCost {
-        let beside = crate::serving::load::beside(layout);
         let block_bytes = beside.block_bytes as u64;
         let blocks = beside.needed(context_tokens) as u64;
         let bytes_per_context = blocks * block_bytes;
@@ -324,7 +325,7 @@ mod tests {
         ];
         for (config, tokens, format, expected) in cases {
             let layout = ModelRunner::uniform_layout(&config, format);
-            let cost = FormatCost::new(&layout, tokens, 1, 0, None);
+            let cost = FormatCost::new(&layout, beside(&config, &layout), tokens, 1, 0, None);
             assert_eq!(cost.bytes_per_token * tokens as u64, expected);
         }
     }
@@ -351,11 +352,11 @@ mod tests {
     fn what_fits_is_counted_in_whole_blocks_beside_the_weights() {
         let model = config(32, 32, 32, 128);
         let layout = ModelRunner::uniform_layout(&model, KvFormat::F16);
-        let (gib, weights) = (1u64 << 30, 3u64 << 30);
-        let cost = FormatCost::new(&layout, 2048, 2, weights, Some(weights + 5 * gib / 2));
+        let (held, gib, weights) = (beside(&model, &layout), 1u64 << 30, 3u64 << 30);
+        let cost = FormatCost::new(&layout, held, 2048, 2, weights, Some(weights + 5 * gib / 2));
         assert_eq!(cost.bytes_with_weights, weights + 2 * gib);
         assert_eq!((cost.users_that_fit, cost.tokens_that_fit), (Some(2), Some(5120)));
-        let none = FormatCost::new(&layout, 2048, 2, weights, Some(gib));
+        let none = FormatCost::new(&layout, held, 2048, 2, weights, Some(gib));
         assert_eq!((none.users_that_fit, none.tokens_that_fit), (Some(0), Some(0)));
     }
 }

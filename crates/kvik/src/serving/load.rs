@@ -10,7 +10,7 @@ use kvik_cache::{
 };
 use kvik_engine::api::{EventSink, Probe, Request, RequestError};
 use kvik_engine::engine::{Attached, Engine, EngineConfig};
-use kvik_engine::model::{Model, ModelRunner};
+use kvik_engine::model::{Model, ModelConfig, ModelRunner};
 use kvik_engine::pulse::Life;
 use kvik_engine::stats::{DraftSource, DraftSources, EngineStats};
 use kvik_kernels::KvLayout;
@@ -158,7 +158,7 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
     let lora = LoraAdapters::open(&cache.lora, &model, &pool)?;
     let layout = kv::layout(&args.kv, &model)?;
     let draft_bytes = draft.as_ref().map_or(0, DraftFile::block_bytes);
-    let beside = beside(&layout);
+    let beside = beside(model.config(), &layout);
     let (block_bytes, stored_bytes) = (beside.block_bytes, layout.block_bytes());
     let blocks = blocks(cache.cache_ram, block_bytes + draft_bytes)?;
     let kv = layout.format_name();
@@ -189,7 +189,8 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
         .with_context(|| {
             format!("no memory for a KV cache of {}; lower --cache-ram", ByteSize(budget.bytes()))
         })?;
-    let runner = runner.with_adapters(lora.adapters());
+    let runner =
+        runner.with_adapters(lora.adapters()).with_states(budget.beside.states_max(budget.blocks))?;
     let pinned_max = pinned_max(cache.cache_pin, &budget);
     let cache = CacheConfig { blocks, policy: cache.evict, ghosts: GHOSTS, pinned_max };
     let (disk, disk_line) = disk.map_or((None, None), |disk| (Some(disk.setup), Some(disk.line)));
@@ -280,9 +281,9 @@ fn engine_config(card: &ModelCard, budget: &KvBudget, capacity: Capacity) -> Eng
     }
 }
 
-/// What sequences hold beside blocks of a layout, in the steps that a server takes.
-pub(crate) fn beside(layout: &KvLayout) -> Beside {
-    ModelRunner::beside(layout, 0, PREFILL_ROWS + PREFILL_ROWS_MIXED + DRAFT_ROWS)
+/// What sequences of a model hold beside blocks of a layout, in the steps that a server takes.
+pub(crate) fn beside(config: &ModelConfig, layout: &KvLayout) -> Beside {
+    ModelRunner::beside(config, layout, PREFILL_ROWS + PREFILL_ROWS_MIXED + DRAFT_ROWS)
 }
 
 /// Blocks of the requested budget, or of half of the free memory.

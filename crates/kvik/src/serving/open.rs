@@ -56,6 +56,18 @@ pub(crate) fn model(args: &ModelArgs, pool: &Pool) -> anyhow::Result<Opened> {
     Ok(Opened { model, tokenizer, template, embedder })
 }
 
+/// The same for commands that compute on blocks of keys and values alone.
+pub(crate) fn model_without_states(args: &ModelArgs, pool: &Pool) -> anyhow::Result<Opened> {
+    let opened = model(args, pool)?;
+    if opened.model.has_states() {
+        bail!(
+            "the model {} keeps a recurrent state of each sequence, which this command does not manage",
+            args.source()
+        );
+    }
+    Ok(opened)
+}
+
 impl ModelArgs {
     /// Finds the model, downloads it if need be, and reads its headers and vocabulary.
     pub(crate) fn load(&self) -> anyhow::Result<LoadedModel> {

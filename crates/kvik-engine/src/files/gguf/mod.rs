@@ -221,10 +221,11 @@ impl Gguf {
         })
     }
 
-    /// The one value of an array of integers that are all the same, such as a count for each layer; `None` when the
-    /// key is absent.
-    pub fn same_integer(&self, key: &str) -> Result<Option<u64>, GgufError> {
-        let Some(values) = self.integers(key)? else { return Ok(None) };
+    /// The one value of an array of integers that are all the same, such as a count for each layer, but for zeros where
+    /// `zeros` says that there may be some; `None` when the key is absent.
+    pub fn same_integer(&self, key: &str, zeros: bool) -> Result<Option<u64>, GgufError> {
+        let Some(mut values) = self.integers(key)? else { return Ok(None) };
+        values.retain(|&value| value != 0 || !zeros);
         let first = values.first().copied().filter(|first| values.iter().all(|value| value == first));
         let one = first.and_then(|first| u64::try_from(first).ok());
         one.map(Some).ok_or_else(|| GgufError::BadValue {

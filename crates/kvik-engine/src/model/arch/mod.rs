@@ -9,24 +9,34 @@ mod glm4;
 mod glm4moe;
 mod gpt_oss;
 mod granite;
+mod granitehybrid;
 mod granitemoe;
+mod lfm2;
+mod lfm2moe;
 mod llama;
 mod llama4;
 pub(crate) mod metadata;
 mod mistral3;
+mod nemotron_h;
+mod nemotron_h_moe;
 mod olmo2;
 mod olmoe;
 mod phi3;
 mod qwen2;
 mod qwen2moe;
 mod qwen3;
+mod qwen35;
+mod qwen35moe;
 mod qwen3moe;
+mod qwen3next;
+mod recurrence;
 mod smollm3;
 mod windows;
 
 use kvik_kernels::KvKind;
 
 use super::feed_forward::FeedForwardShape;
+use super::recurrent::RecurrentShape;
 use super::{ConfigError, Extras, ModelConfig, RopeConfig, RopeStyle};
 use crate::files::hf::Modules;
 use metadata::Metadata;
@@ -92,13 +102,29 @@ architectures! {
     DeepSeek = deepseek,
     /// GLM-4.5: experts beside a shared one.
     Glm4Moe = glm4moe,
+    /// Qwen3-Next: as Qwen3.5 with experts.
+    Qwen3Next = qwen3next,
+    /// Qwen3.5 with experts.
+    Qwen35Moe = qwen35moe,
+    /// Qwen3.5: the gated delta rule, and attention with a gate in every fourth layer.
+    Qwen35 = qwen35,
+    /// Nemotron-H with experts.
+    NemotronHMoe = nemotron_h_moe,
+    /// Nemotron-H: Mamba 2, attention or a feed-forward half in each layer.
+    NemotronH = nemotron_h,
+    /// LFM2 with experts.
+    Lfm2Moe = lfm2moe,
+    /// LFM2: short convolutions with attention in some layers.
+    Lfm2 = lfm2,
+    /// Granite 4: Mamba 2 with attention in some layers, experts or not.
+    GraniteHybrid = granitehybrid,
 }
 
 /// An architecture.
 struct Architecture {
     /// The value of `general.architecture` in GGUF.
     name: &'static str,
-    /// What Hugging Face's `config.json` may name first in `architectures`.
+    /// What Hugging Face's `config.json` may name first in `architectures`; empty where such checkpoints are not read.
     hf_names: &'static [&'static str],
     /// Modules that Hugging Face names otherwise than in Llama, or that Llama lacks: its name, GGUF's.
     hf_modules: Modules,
@@ -131,6 +157,29 @@ impl Arch {
         self.architecture().hf_modules
     }
 
+    /// Whether counts for each layer may be 0 where a layer lacks a part.
+    pub(crate) fn is_hybrid(self) -> bool {
+        matches!(
+            self,
+            Arch::Lfm2
+                | Arch::Lfm2Moe
+                | Arch::Qwen3Next
+                | Arch::Qwen35
+                | Arch::Qwen35Moe
+                | Arch::GraniteHybrid
+                | Arch::NemotronH
+                | Arch::NemotronHMoe
+        )
+    }
+
+    /// What the norm behind the last layer is called.
+    pub(crate) fn output_norm(self) -> &'static str {
+        match self {
+            Arch::Lfm2 | Arch::Lfm2Moe => "token_embd_norm.weight",
+            _ => "output_norm.weight",
+        }
+    }
+
     /// Reads what a model of this architecture has beside the shape in `config`.
     pub(crate) fn extras(self, metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
         (self.architecture().extras)(metadata, config)
@@ -145,6 +194,8 @@ impl Arch {
 /// The shape of one layer, and which optional parts it has.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct LayerShape {
+    /// What mixes positions. What follows of attention counts where that is attention.
+    pub(crate) mixing: MixingShape,
     /// Which positions its attention keeps.
     pub(crate) kind: KvKind,
     /// Query heads.
@@ -165,6 +216,9 @@ pub(crate) struct LayerShape {
     pub(crate) scale: f32,
     /// Whether the model's temperature, if it has one, multiplies queries.
     pub(crate) warmed: bool,
+    /// Whether the projection to queries also gives gates of what is attended to, as long: query and gate of each head
+    /// stand side by side.
+    pub(crate) gated: bool,
     /// Scores of positions without a value that take part in every softmax.
     pub(crate) sinks: Presence,
     /// Where the norms of its two halves stand.
@@ -179,6 +233,7 @@ impl LayerShape {
         let extras = &config.extras;
         let rotation = if extras.is_windowed(index) { WINDOWED } else { UNWINDOWED };
         LayerShape {
+            mixing: MixingShape::Attention,
             kind: kind(config, index),
             heads: config.heads,
             kv_heads: config.kv_heads,
@@ -189,11 +244,40 @@ impl LayerShape {
             rotation: extras.is_rotated(index).then_some(rotation),
             scale: extras.attention_scale.unwrap_or(1.0 / (config.head_dim as f32).sqrt()),
             warmed: true,
+            gated: false,
             sinks: Presence::Absent,
             norms: Norms::BEFORE,
             feed_forward: feed_forward_of(config, index),
         }
     }
+}
+
+impl LayerShape {
+    /// Names of its norms: of the halves that it has.
+    pub(crate) fn norm_names(&self) -> impl Iterator<Item = &'static str> {
+        let halves = [self.mixing != MixingShape::Absent, self.feed_forward != FeedForwardShape::Absent];
+        let norms = [self.norms.before, self.norms.after].into_iter().flatten();
+        norms
+            .flat_map(move |names| names.into_iter().zip(halves))
+            .filter(|(_, there)| *there)
+            .map(|(name, _)| name)
+    }
+
+    /// Rows of the projection to queries.
+    pub(crate) fn q_rows(&self) -> usize {
+        self.heads * self.head_dim * if self.gated { 2 } else { 1 }
+    }
+}
+
+/// What mixes the positions of a layer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum MixingShape {
+    /// Attention.
+    Attention,
+    /// A state.
+    Recurrent(RecurrentShape),
+    /// Nothing: the layer is a feed-forward half alone (Nemotron-H).
+    Absent,
 }
 
 fn kind(config: &ModelConfig, index: usize) -> KvKind {
@@ -250,11 +334,6 @@ impl Norms {
         Norms { before: None, after: Some(["post_attention_norm.weight", "post_ffw_norm.weight"]) };
     /// Before and behind both halves.
     pub(crate) const AROUND: Norms = Norms { before: Norms::BEFORE.before, after: Norms::AFTER.after };
-
-    /// The names of all of them.
-    pub(crate) fn names(self) -> impl Iterator<Item = &'static str> {
-        [self.before, self.after].into_iter().flatten().flatten()
-    }
 }
 
 /// Whether a tensor belongs to a layer.
@@ -272,6 +351,11 @@ impl ModelConfig {
     /// The shape of a layer.
     pub(crate) fn layer(&self, index: usize) -> LayerShape {
         (self.arch.architecture().layer)(self, index)
+    }
+
+    /// The layers that store keys and values: those of the KV layout, in order.
+    pub(crate) fn kv_layers(&self) -> impl Iterator<Item = usize> {
+        (0..self.layers).filter(|&index| self.layer(index).mixing == MixingShape::Attention)
     }
 
     /// The ways in which layers rotate: of those that see all positions; then of those that see a window, if any do.

@@ -32,7 +32,8 @@ fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, Confi
     Ok(Extras { experts, ..Extras::default() })
 }
 
-fn with_gate(shape: FeedForwardShape) -> FeedForwardShape {
+/// A mixture whose shared expert has a gate.
+pub(super) fn with_gate(shape: FeedForwardShape) -> FeedForwardShape {
     match shape {
         FeedForwardShape::Experts(experts) => FeedForwardShape::Experts(ExpertsShape {
             shared: experts.shared.map(|shared| SharedShape { gate: Presence::Required, ..shared }),

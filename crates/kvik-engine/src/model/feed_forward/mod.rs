@@ -27,6 +27,8 @@ pub(crate) enum FeedForwardShape {
     Dense(DenseShape),
     /// A mixture of experts: each row goes to a few of many.
     Experts(ExpertsShape),
+    /// The layer has none (Nemotron-H).
+    Absent,
 }
 
 /// A tensor of a layer: name in the layer, rows, columns, and whether it must be there. Of a stack of matrices the
@@ -59,19 +61,21 @@ impl FeedForwardShape {
         match self {
             FeedForwardShape::Dense(shape) => shape.tensors(&LAYER, d_model),
             FeedForwardShape::Experts(shape) => shape.tensors(d_model),
+            FeedForwardShape::Absent => Vec::new(),
         }
     }
 
-    /// Loads its tensors by their names in the layer.
-    pub(crate) fn load(self, layer: &mut LayerLoader<'_, '_>) -> Result<FeedForward, ModelError> {
-        match self {
+    /// Loads its tensors by their names in the layer, if there is one.
+    pub(crate) fn load(self, layer: &mut LayerLoader<'_, '_>) -> Result<Option<FeedForward>, ModelError> {
+        Ok(match self {
             FeedForwardShape::Dense(shape) => {
-                Ok(FeedForward::Dense(Box::new(Dense::load(shape, &LAYER, layer)?)))
+                Some(FeedForward::Dense(Box::new(Dense::load(shape, &LAYER, layer)?)))
             }
             FeedForwardShape::Experts(shape) => {
-                Ok(FeedForward::Experts(Box::new(Experts::load(shape, layer)?)))
+                Some(FeedForward::Experts(Box::new(Experts::load(shape, layer)?)))
             }
-        }
+            FeedForwardShape::Absent => None,
+        })
     }
 }
 

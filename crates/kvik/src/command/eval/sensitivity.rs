@@ -109,7 +109,7 @@ impl SensitivityArgs {
             (None, None) => anyhow::bail!("--sensitivity needs a text to predict; give one with --text FILE"),
         };
         let pool = args.pool();
-        let loaded = open::model(args, &pool)?;
+        let loaded = open::model_without_states(args, &pool)?;
         let model = Arc::new(loaded.model);
         let window_tokens = match self.window {
             Some(window) => window as usize,

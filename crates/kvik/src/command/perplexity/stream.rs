@@ -33,7 +33,7 @@ struct Piece {
 /// Reads the text as one stream, again from its beginning as often as `--tokens` asks.
 pub(super) fn run(args: &PerplexityArgs, text: &str, retention: Retention) -> anyhow::Result<()> {
     let pool = args.model.pool();
-    let loaded = open::model(&args.model, &pool)?;
+    let loaded = open::model_without_states(&args.model, &pool)?;
     let tokens = loaded.tokenizer.encode(text.strip_suffix('\n').unwrap_or(text), true, false);
     anyhow::ensure!(tokens.len() > 1, "the text {} has no token to predict", args.file.display());
     let layout = kv::layout(&args.model.kv, &loaded.model)?;

@@ -1,0 +1,36 @@
+//! Qwen3.5 with experts beside a shared one with a gate.
+
+use kvik_kernels::KeySharing;
+
+use super::metadata::Metadata;
+use super::qwen2moe::with_gate;
+use super::{Architecture, LayerShape, experts, qwen35};
+use crate::model::recurrent::DeltaProjections;
+use crate::model::{ConfigError, Extras, ModelConfig, RopeStyle};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "qwen35moe",
+    hf_names: &[],
+    hf_modules: &[],
+    gguf_rope: RopeStyle::HalfSplit,
+    extras: |metadata, config| with_experts(metadata, config, qwen35::extras(metadata, config)?),
+    layer: |config, index| {
+        let shape = qwen35::layer(config, index, KeySharing::Tiled, DeltaProjections::Apart);
+        LayerShape { feed_forward: with_gate(shape.feed_forward), ..shape }
+    },
+};
+
+/// What Qwen3-Next has, too: experts whose weights are normalised.
+pub(super) fn with_experts(
+    metadata: &dyn Metadata,
+    config: &ModelConfig,
+    extras: Extras,
+) -> Result<Extras, ConfigError> {
+    let mut experts = experts::read(metadata, config, true)?;
+    if let Some(experts) = &mut experts
+        && experts.shared_d_ff == 0
+    {
+        experts.shared_d_ff = config.d_ff;
+    }
+    Ok(Extras { experts, ..extras })
+}

@@ -1,0 +1,167 @@
+//! The numbers of layers that keep a state, as files say them.
+
+use kvik_kernels::ConvWeights;
+
+use super::metadata::{Key, Metadata};
+use super::{LayerShape, MixingShape};
+use crate::model::recurrent::{GatedDeltaShape, MambaShape, RecurrentShape};
+use crate::model::{ConfigError, ModelConfig, Recurrence, StateMatrices};
+
+/// Key and value heads of each layer; 0 where a layer has no attention.
+const KV_HEADS: Key = Key::gguf("attention.head_count_kv");
+/// Which layers keep a state, `[layers]`.
+const RECURRENT: Key = Key::gguf("attention.recurrent_layers");
+/// Every so many layers have attention, and the others a state.
+const INTERVAL: Key = Key::gguf("full_attention_interval");
+const CONV_WIDTH: Key = Key::gguf("ssm.conv_kernel");
+const INNER: Key = Key::gguf("ssm.inner_size");
+const STATE: Key = Key::gguf("ssm.state_size");
+const HEADS: Key = Key::gguf("ssm.time_step_rank");
+const GROUPS: Key = Key::gguf("ssm.group_count");
+
+/// Largest number of values, of heads, and of dimensions of a key.
+const INNER_MAX: usize = 1 << 20;
+const HEADS_MAX: usize = 1 << 16;
+const KEY_DIM_MAX: usize = 1 << 12;
+
+/// Layers without key and value heads; none where the file has one number for all.
+pub(super) fn without_kv(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Vec<bool>, ConfigError> {
+    match by_layer(metadata, KV_HEADS, config.layers)? {
+        Some(attending) => with_attention(metadata, KV_HEADS, attending.into_iter().map(|x| !x).collect()),
+        None => Ok(vec![false; config.layers]),
+    }
+}
+
+/// Layers that the file lists as recurrent; where it does not, all but every so many.
+pub(super) fn listed(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Vec<bool>, ConfigError> {
+    if let Some(recurrent) = by_layer(metadata, RECURRENT, config.layers)? {
+        return with_attention(metadata, RECURRENT, recurrent);
+    }
+    let interval = metadata.count(INTERVAL)?.unwrap_or(4);
+    if interval == 0 {
+        return Err(ConfigError::new(&metadata.name(INTERVAL), interval, "at least 1"));
+    }
+    with_attention(
+        metadata,
+        INTERVAL,
+        (1..=config.layers).map(|layer| !layer.is_multiple_of(interval)).collect(),
+    )
+}
+
+/// Refuses layers, read from `key`, of which all keep a state: sequences are counted in blocks of keys and values.
+fn with_attention(metadata: &dyn Metadata, key: Key, recurrent: Vec<bool>) -> Result<Vec<bool>, ConfigError> {
+    match recurrent.iter().all(|&recurrent| recurrent) {
+        true => Err(without_attention(metadata, key)),
+        false => Ok(recurrent),
+    }
+}
+
+/// `key` says that no layer has attention.
+pub(super) fn without_attention(metadata: &dyn Metadata, key: Key) -> ConfigError {
+    let found = "that of a model without attention";
+    ConfigError::new(&metadata.name(key), found, "at least one layer with attention")
+}
+
+/// A value for each layer, if the file has an array; further ones are of layers that are not computed.
+pub(super) fn by_layer(
+    metadata: &dyn Metadata,
+    key: Key,
+    layers: usize,
+) -> Result<Option<Vec<bool>>, ConfigError> {
+    let Some(mut values) = metadata.flags(key)? else { return Ok(None) };
+    if values.len() < layers {
+        let expected = format!("a value for each of {layers} layers");
+        return Err(ConfigError::new(&metadata.name(key), format!("{} values", values.len()), expected));
+    }
+    values.truncate(layers);
+    Ok(Some(values))
+}
+
+/// A recurrence of these layers with a convolution alone, whose width is at `key`.
+pub(super) fn convolution(
+    metadata: &dyn Metadata,
+    layers: Vec<bool>,
+    key: Key,
+) -> Result<Recurrence, ConfigError> {
+    let conv_width = within(metadata, key, ConvWeights::WIDTH_MAX)?;
+    Ok(Recurrence { layers, feed_forward_alone: Vec::new(), conv_width, matrices: None })
+}
+
+/// A recurrence of these layers with state matrices.
+pub(super) fn with_matrices(metadata: &dyn Metadata, layers: Vec<bool>) -> Result<Recurrence, ConfigError> {
+    let inner = within(metadata, INNER, INNER_MAX)?;
+    let heads = within(metadata, HEADS, HEADS_MAX)?;
+    let key_heads = within(metadata, GROUPS, HEADS_MAX)?;
+    let key_dim = within(metadata, STATE, KEY_DIM_MAX)?;
+    divides(metadata, HEADS, heads, inner)?;
+    divides(metadata, GROUPS, key_heads, heads)?;
+    let matrices = Some(StateMatrices { inner, heads, key_heads, key_dim });
+    Ok(Recurrence { matrices, ..convolution(metadata, layers, CONV_WIDTH)? })
+}
+
+/// [`with_matrices`] whose keys are as long as values.
+pub(super) fn with_square_matrices(
+    metadata: &dyn Metadata,
+    layers: Vec<bool>,
+) -> Result<Recurrence, ConfigError> {
+    let recurrence = with_matrices(metadata, layers)?;
+    if let Some(StateMatrices { inner, heads, key_dim, .. }) = recurrence.matrices
+        && inner != heads * key_dim
+    {
+        let expected = format!("{heads} heads of {key_dim}");
+        return Err(ConfigError::new(&metadata.name(INNER), inner, expected));
+    }
+    Ok(recurrence)
+}
+
+fn within(metadata: &dyn Metadata, key: Key, most: usize) -> Result<usize, ConfigError> {
+    match metadata.needed_count(key)? {
+        count if (1..=most).contains(&count) => Ok(count),
+        count => Err(ConfigError::new(&metadata.name(key), count, format!("1 to {most}"))),
+    }
+}
+
+fn divides(metadata: &dyn Metadata, key: Key, divisor: usize, of: usize) -> Result<(), ConfigError> {
+    match of.is_multiple_of(divisor) {
+        true => Ok(()),
+        false => Err(ConfigError::new(&metadata.name(key), divisor, format!("a divisor of {of}"))),
+    }
+}
+
+/// A layer of `shape` with what mixes positions in it: `recurrent` where it keeps a state.
+pub(super) fn layer(
+    config: &ModelConfig,
+    index: usize,
+    shape: LayerShape,
+    recurrent: impl Fn(&Recurrence) -> RecurrentShape,
+) -> LayerShape {
+    match &config.extras.recurrence {
+        Some(recurrence) if config.extras.is_recurrent(index) => {
+            LayerShape { mixing: MixingShape::Recurrent(recurrent(recurrence)), ..shape }
+        }
+        _ => shape,
+    }
+}
+
+/// The gated delta rule of a recurrence, but for its projections and the sharing of its keys.
+pub(super) fn gated_delta(recurrence: &Recurrence, like: GatedDeltaShape) -> RecurrentShape {
+    let Some(StateMatrices { heads, key_heads, key_dim, .. }) = recurrence.matrices else {
+        unreachable!("the architecture reads matrices")
+    };
+    let width = recurrence.conv_width;
+    RecurrentShape::GatedDelta(GatedDeltaShape { width, heads, key_heads, dim: key_dim, ..like })
+}
+
+/// Mamba 2 of a recurrence.
+pub(super) fn mamba(recurrence: &Recurrence) -> RecurrentShape {
+    let Some(StateMatrices { inner, heads, key_heads, key_dim }) = recurrence.matrices else {
+        unreachable!("the architecture reads matrices")
+    };
+    RecurrentShape::Mamba(MambaShape {
+        width: recurrence.conv_width,
+        inner,
+        heads,
+        groups: key_heads,
+        key_dim,
+    })
+}

@@ -1,0 +1,223 @@
+//! Layers that mix positions by a state instead of attention: which kinds there are, the tensors of each, and how each
+//! computes.
+//!
+//! A layer first projects its rows to what they say to the state, then takes them into it one after the other, and then
+//! finishes what it has read. Only the middle part knows of sequences; rows that were only tried are taken in later from
+//! what was kept of their projections, by the same operations.
+
+mod gated_delta;
+mod inputs;
+mod mamba;
+mod short_conv;
+mod states;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test may fail where it stands
+mod tests;
+
+use kvik_kernels::{Activations, ConvWeights, Matrix, Pool, StateArena, StateRows};
+
+use super::ModelError;
+use super::arch::Presence;
+use super::feed_forward::LayerTensor;
+use super::weights::LayerLoader;
+
+pub(crate) use gated_delta::{DeltaProjections, GatedDelta, GatedDeltaShape};
+pub(crate) use inputs::{Inputs, Tried, TriedRows};
+pub(crate) use mamba::{Mamba, MambaShape};
+pub(crate) use short_conv::{ShortConv, ShortConvShape};
+pub(crate) use states::{BatchStates, StateLayout};
+
+/// The kind of a recurrent layer, and its numbers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum RecurrentShape {
+    /// A convolution of the last few positions between two gates (LFM2).
+    ShortConv(ShortConvShape),
+    /// The gated delta rule (Qwen3-Next, Qwen3.5).
+    GatedDelta(GatedDeltaShape),
+    /// A selective scan (Mamba 2).
+    Mamba(MambaShape),
+}
+
+impl RecurrentShape {
+    /// Its tensors, but for the projection back to the stream.
+    pub(crate) fn tensors(self, d_model: usize) -> Vec<LayerTensor> {
+        match self {
+            RecurrentShape::ShortConv(shape) => shape.tensors(d_model),
+            RecurrentShape::GatedDelta(shape) => shape.tensors(d_model),
+            RecurrentShape::Mamba(shape) => shape.tensors(d_model),
+        }
+    }
+
+    /// The name of the projection back to the stream, and its columns.
+    pub(crate) fn output(self, d_model: usize) -> (&'static str, usize) {
+        match self {
+            RecurrentShape::ShortConv(_) => (short_conv::OUTPUT, d_model),
+            RecurrentShape::GatedDelta(shape) => (SSM_OUTPUT, shape.values()),
+            RecurrentShape::Mamba(shape) => (SSM_OUTPUT, shape.inner),
+        }
+    }
+
+    /// Numbers of the layer's state.
+    pub(crate) fn state_floats(self, d_model: usize) -> usize {
+        match self {
+            RecurrentShape::ShortConv(shape) => (shape.width - 1) * d_model,
+            RecurrentShape::GatedDelta(shape) => {
+                (shape.width - 1) * shape.channels() + shape.state().state_floats()
+            }
+            RecurrentShape::Mamba(shape) => {
+                (shape.width - 1) * shape.channels() + shape.state().state_floats()
+            }
+        }
+    }
+
+    /// Loads its tensors by their names in the layer.
+    pub(crate) fn load(self, layer: &mut LayerLoader<'_, '_>) -> Result<Recurrent, ModelError> {
+        Ok(match self {
+            RecurrentShape::ShortConv(shape) => Recurrent::ShortConv(ShortConv::load(shape, layer)?),
+            RecurrentShape::GatedDelta(shape) => Recurrent::GatedDelta(GatedDelta::load(shape, layer)?),
+            RecurrentShape::Mamba(shape) => Recurrent::Mamba(Mamba::load(shape, layer)?),
+        })
+    }
+}
+
+/// Whether a tensor, by its name in its layer, is one of recurrent layers. Adapters cannot change those.
+pub(crate) fn is_recurrent(name: &str) -> bool {
+    name.starts_with("ssm_") || name.starts_with("shortconv.") || GATE_AND_INPUTS.contains(&name)
+}
+
+/// Matrices whose names do not say it.
+const GATE_AND_INPUTS: [&str; 2] = [gated_delta::GATE, gated_delta::INPUTS];
+
+/// The weights of a recurrent layer, but for the projection back to the stream.
+pub(crate) enum Recurrent {
+    /// [`RecurrentShape::ShortConv`]
+    ShortConv(ShortConv),
+    /// [`RecurrentShape::GatedDelta`]
+    GatedDelta(GatedDelta),
+    /// [`RecurrentShape::Mamba`]
+    Mamba(Mamba),
+}
+
+/// Buffers that the recurrent layers of a pass share.
+#[derive(Default)]
+pub(crate) struct Buffers {
+    /// What rows say to the state.
+    pub(crate) inputs: Inputs,
+    /// What the convolution made of them, `[n, channels]`.
+    mixed: Vec<f32>,
+    /// What outputs are multiplied by, `[n, values]`.
+    gate: Vec<f32>,
+    /// Projections on their way, `[n, ..]`.
+    spare: Vec<f32>,
+}
+
+/// Where a layer's numbers lie in the states of a batch.
+pub(crate) struct LayerStates<'a> {
+    pub(crate) arena: &'a mut StateArena,
+    /// Where they begin in each state.
+    pub(crate) offset: usize,
+    pub(crate) rows: &'a [StateRows<'a>],
+}
+
+/// What all kinds compute with.
+#[derive(Clone, Copy)]
+pub(crate) struct Means<'a> {
+    pub(crate) pool: &'a Pool,
+    pub(crate) norm_eps: f32,
+}
+
+impl Recurrent {
+    /// All of its matrices.
+    pub(crate) fn matrices(&self) -> Vec<&Matrix> {
+        match self {
+            Recurrent::ShortConv(layer) => layer.matrices(),
+            Recurrent::GatedDelta(layer) => layer.matrices(),
+            Recurrent::Mamba(layer) => layer.matrices(),
+        }
+    }
+
+    /// From normed rows `h`, `[n, d_model]`, to what they say to the state.
+    pub(crate) fn project(
+        &self,
+        means: Means<'_>,
+        h: &[f32],
+        inputs: &mut Activations,
+        buffers: &mut Buffers,
+    ) {
+        let matrices = self.matrices();
+        inputs.set(means.pool, h, matrices[0].cols(), &matrices);
+        match self {
+            Recurrent::ShortConv(layer) => layer.project(means, inputs, buffers),
+            Recurrent::GatedDelta(layer) => layer.project(means, inputs, buffers),
+            Recurrent::Mamba(layer) => layer.project(means, inputs, buffers),
+        }
+    }
+
+    /// Takes rows into the state, in order, and reads it behind each: `out` becomes `[n, values]`.
+    pub(crate) fn recur(
+        &self,
+        means: Means<'_>,
+        states: &mut LayerStates<'_>,
+        inputs: &Inputs,
+        mixed: &mut Vec<f32>,
+        out: &mut Vec<f32>,
+    ) {
+        match self {
+            Recurrent::ShortConv(layer) => layer.recur(means, states, inputs, out),
+            Recurrent::GatedDelta(layer) => layer.recur(means, states, inputs, mixed, out),
+            Recurrent::Mamba(layer) => layer.recur(means, states, inputs, mixed, out),
+        }
+    }
+
+    /// From what was read to what the projection back takes.
+    pub(crate) fn finish(&self, means: Means<'_>, buffers: &mut Buffers, out: &mut Vec<f32>) {
+        match self {
+            Recurrent::ShortConv(layer) => layer.finish(means, buffers, out),
+            Recurrent::GatedDelta(layer) => layer.finish(means, buffers, out),
+            Recurrent::Mamba(layer) => layer.finish(means, buffers, out),
+        }
+    }
+
+    /// All three, from normed rows to what the projection back takes; rows that are only tried are kept in `tried`.
+    pub(crate) fn forward(
+        &self,
+        means: Means<'_>,
+        states: &mut LayerStates<'_>,
+        h: &[f32],
+        (activations, buffers): (&mut Activations, &mut Buffers),
+        tried: &mut Tried,
+        out: &mut Vec<f32>,
+    ) {
+        self.project(means, h, activations, buffers);
+        let Buffers { inputs, mixed, .. } = buffers;
+        tried.keep(states.rows, inputs, h.len() / self.d_model());
+        self.recur(means, states, inputs, mixed, out);
+        self.finish(means, buffers, out);
+    }
+
+    fn d_model(&self) -> usize {
+        self.matrices()[0].cols()
+    }
+}
+
+/// Projection back to the stream of layers with a state matrix.
+const SSM_OUTPUT: &str = "ssm_out.weight";
+/// Their convolution: weights `[channels, width]`, biases `[channels]`.
+const SSM_CONV: [&str; 2] = ["ssm_conv1d.weight", "ssm_conv1d.bias"];
+/// Added to steps of time before they are made positive, `[heads]`.
+const SSM_STEP_BIAS: &str = "ssm_dt.bias";
+/// What steps of time are multiplied by for the decay, `[heads]`.
+const SSM_DECAY: &str = "ssm_a";
+/// Weights of the norm behind the state.
+const SSM_NORM: &str = "ssm_norm.weight";
+
+/// The convolution in front of a state matrix.
+fn load_conv(width: usize, layer: &mut LayerLoader<'_, '_>) -> Result<ConvWeights, ModelError> {
+    let bias = layer.optional_vector(SSM_CONV[1])?;
+    Ok(ConvWeights::new(&layer.vector(SSM_CONV[0])?, width, bias, true))
+}
+
+/// Its tensors.
+fn conv_tensors(channels: usize, width: usize, bias: Presence) -> [LayerTensor; 2] {
+    [(SSM_CONV[0], channels, width, Presence::Required), (SSM_CONV[1], 1, channels, bias)]
+}

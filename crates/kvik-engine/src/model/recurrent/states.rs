@@ -1,0 +1,100 @@
+//! Where the layers of a model lie in a state, and which rows of a batch continue which state.
+
+use std::ops::Range;
+
+use kvik_kernels::StateRows;
+
+use super::Tried;
+use crate::model::ModelConfig;
+use crate::model::arch::MixingShape;
+use crate::model::batch::{Batch, SequenceState};
+
+/// Where the numbers of each recurrent layer begin in a state, in order.
+pub(crate) struct StateLayout {
+    /// `[recurrent layers]`
+    pub(crate) offsets: Vec<usize>,
+    /// Numbers of a state.
+    pub(crate) floats: usize,
+}
+
+impl StateLayout {
+    pub(crate) fn new(config: &ModelConfig) -> StateLayout {
+        let (mut offsets, mut floats) = (Vec::new(), 0);
+        for layer in 0..config.layers {
+            if let MixingShape::Recurrent(shape) = config.layer(layer).mixing {
+                offsets.push(floats);
+                floats += shape.state_floats(config.d_model);
+            }
+        }
+        StateLayout { offsets, floats }
+    }
+}
+
+/// The rows of a batch that continue states.
+#[derive(Default)]
+pub(crate) struct BatchStates {
+    sequences: Vec<Continued>,
+}
+
+/// Rows that continue one state.
+struct Continued {
+    rows: Range<usize>,
+    certain: usize,
+    live: u32,
+    /// The cache position of the first row.
+    first: u32,
+    /// By the number of rows that are in each copy.
+    saves: Vec<(usize, u32)>,
+}
+
+impl BatchStates {
+    /// Those of a batch for a model with states.
+    ///
+    /// # Panics
+    /// When a sequence has no state, or its rows do not stand side by side.
+    pub(crate) fn of(batch: &Batch<'_>) -> BatchStates {
+        let mut sequences: Vec<Continued> = Vec::new();
+        let mut start = 0;
+        for rows in batch.rows.chunk_by(|a, b| a.sequence == b.sequence) {
+            let (sequence, first) = (rows[0].sequence as usize, rows[0].cache_position);
+            let state = batch.sequences[sequence].state.expect("a sequence of a model with states has one");
+            sequences.push(Continued::new(state, start..start + rows.len(), first));
+            start += rows.len();
+        }
+        BatchStates { sequences }
+    }
+
+    /// Forgets what was tried behind the states before, and expects the rows that are only tried now.
+    pub(crate) fn begin(&self, tried: &mut Tried) {
+        for Continued { rows, certain, live, first, .. } in &self.sequences {
+            tried.take(*live);
+            if *certain < rows.len() {
+                tried.expect(*live, rows.len() - certain, first + *certain as u32);
+            }
+        }
+    }
+
+    /// In the form the kernels want.
+    pub(crate) fn rows(&self) -> Vec<StateRows<'_>> {
+        self.sequences.iter().map(Continued::rows).collect()
+    }
+}
+
+impl Continued {
+    fn rows(&self) -> StateRows<'_> {
+        let Continued { rows, certain, live, saves, .. } = self;
+        StateRows { rows: rows.clone(), certain: *certain, live: *live, saves }
+    }
+
+    /// `first` is the cache position of the first row.
+    fn new(state: SequenceState<'_>, rows: Range<usize>, first: u32) -> Continued {
+        let count = |positions: u32| positions.saturating_sub(first) as usize;
+        Continued {
+            certain: state.tentative.map_or(rows.len(), |position| count(position).min(rows.len())),
+            live: state.live.0,
+            first,
+            saves: state.saves.iter().map(|&(positions, slot)| (count(positions), slot.0)).collect(),
+            rows,
+        }
+    }
+}
