@@ -292,6 +292,10 @@ struct Slow {
 }
 
 impl BlockStore for Slow {
+    fn payload_bytes(&self) -> usize {
+        BLOCK_BYTES
+    }
+
     fn buffer(&mut self) -> Option<Buffer> {
         self.store.buffer()
     }
@@ -325,6 +329,10 @@ struct Hung {
 }
 
 impl BlockStore for Hung {
+    fn payload_bytes(&self) -> usize {
+        BLOCK_BYTES
+    }
+
     fn buffer(&mut self) -> Option<Buffer> {
         self.store.buffer()
     }

@@ -20,7 +20,7 @@ use crate::evict::{Cause, Policy};
 use crate::explain::{Eviction, StopReason};
 use crate::hash::{Fingerprint, Identity};
 use crate::ids::{
-    BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, SeqId, TenantId, Token, blocks_for, whole_blocks,
+    BLOCK_POSITIONS, BlockId, NamespaceId, NodeId, SeqId, StateId, TenantId, Token, blocks_for, whole_blocks,
 };
 use crate::lifetime::Lifetime;
 use crate::pins::Pins;
@@ -73,6 +73,8 @@ pub struct Cache {
     /// Derived namespaces, by the base and the identity of its end under the salt of the derived one.
     pub(super) derived: FxHashMap<(NamespaceId, Identity), NamespaceId>,
     pub(super) totals: Totals,
+    /// States that were kept since somebody asked.
+    pub(super) kept_states: Vec<(SeqId, usize, StateId)>,
     /// What was decided, in order, for the tests.
     #[cfg(test)]
     pub(super) told: Vec<Told>,
@@ -111,6 +113,7 @@ impl Cache {
             namespaces: FxHashMap::default(),
             derived: FxHashMap::default(),
             totals: Totals::default(),
+            kept_states: Vec::new(),
             #[cfg(test)]
             told: Vec::new(),
         })

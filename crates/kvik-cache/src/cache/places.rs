@@ -146,6 +146,22 @@ impl Cache {
         self.told.push(super::life::Told::Settled);
     }
 
+    /// Uses the windowed parts of a sequence's shared blocks that a place behind `positions` needs, as far as they are there.
+    pub fn hold_parts_for(&mut self, seq: SeqId, positions: usize) {
+        if self.needs().windows.is_some() {
+            let earliest = self.needs().first_part_of_place(positions / BLOCK_POSITIONS);
+            let table = self.sequences.get_mut(&seq).expect("the sequence is running");
+            let shared = table.shared().len();
+            table.hold_parts(shared, earliest.min(shared), &mut self.radix);
+        }
+    }
+
+    /// The states that places have kept since this was asked last: of which running sequence, and behind how many
+    /// positions.
+    pub fn take_kept_states(&mut self) -> Vec<(SeqId, usize, StateId)> {
+        std::mem::take(&mut self.kept_states)
+    }
+
     /// Notes that the windowed parts of the first `blocks` of a running sequence are not there.
     pub fn lack_parts(&mut self, seq: SeqId, blocks: usize) {
         if self.needs().windows.is_some() {
@@ -232,6 +248,7 @@ impl Cache {
         let place = Place::new(parts.unwrap_or_default(), state.map(|(state, _)| state), units, spares);
         self.radix.places.add(id, place);
         self.totals.places += 1;
+        self.kept_states.extend(state.map(|(state, within)| (seq, index * BLOCK_POSITIONS + within, state)));
         #[cfg(test)]
         self.told.push(super::life::Told::PlaceAdded(seq, index, positions));
         if usize::from(id.positions) == BLOCK_POSITIONS {

@@ -184,6 +184,9 @@ pub trait Runner {
     /// Replaces a state by one that was copied with [`Runner::read_state`].
     fn write_state(&mut self, _: StateId, _bytes: &[u8]) {}
 
+    /// Replaces the bytes of a state from `start` on; what goes beyond its end is left out.
+    fn write_state_piece(&mut self, _: StateId, _start: usize, _bytes: &[u8]) {}
+
     /// Computes the batch, stores its keys and values, observes the rows that are `watched`, which are in the
     /// order of the batch, and returns the wanted logits, shape `[rows with logits, vocab_len]`, in row order; then
     /// the wanted hidden states, `[rows with hidden states, d_model]`, in row order.

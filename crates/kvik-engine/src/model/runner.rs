@@ -224,6 +224,13 @@ impl Runner for ModelRunner {
         self.states.state_mut(state.0).copy_from_slice(bytes);
     }
 
+    fn write_state_piece(&mut self, state: StateId, start: usize, bytes: &[u8]) {
+        self.tried.take(state.0);
+        let rest = self.states.state_mut(state.0).get_mut(start..).unwrap_or_default();
+        let count = rest.len().min(bytes.len());
+        rest[..count].copy_from_slice(&bytes[..count]);
+    }
+
     fn forward(&mut self, batch: &Batch<'_>, watched: &mut [Watched<'_>]) -> &[f32] {
         let context = Context {
             model: &self.model,

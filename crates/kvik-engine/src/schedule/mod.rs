@@ -203,7 +203,7 @@ impl Scheduler {
     fn publish(&mut self, runner: &mut dyn Runner) {
         self.ram.settle(runner);
         self.spill(runner);
-        self.leave_behind();
+        self.leave_behind(runner);
         self.drop_ended();
         self.drop_retired();
         self.leave_ended();
@@ -211,10 +211,11 @@ impl Scheduler {
     }
 
     /// What the running sequences do not need any more beside their blocks is free, once the disk has had it.
-    fn leave_behind(&mut self) {
-        for sequence in self.running.iter_mut() {
+    fn leave_behind(&mut self, runner: &dyn Runner) {
+        for sequence in self.running.iter() {
             self.ram.cache.advance(sequence.id, sequence.stored);
         }
+        self.spill_states(runner);
     }
 
     /// How long there is nothing to do unless something happens.

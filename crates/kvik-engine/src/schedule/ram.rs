@@ -59,6 +59,11 @@ impl Ram {
         stats.free + stats.evictable + stats.places_evictable
     }
 
+    /// Whether sequences hold something beside blocks.
+    pub(super) fn holds_beside(&self) -> bool {
+        !self.beside.is_nothing()
+    }
+
     /// What a sequence with so many positions takes: its blocks, and what it holds beside them.
     pub(super) fn needed(&self, positions: usize) -> usize {
         self.beside.needed(positions)

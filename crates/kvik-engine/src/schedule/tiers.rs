@@ -1,15 +1,18 @@
 //! The tiers at work: what the disk does in a step for the sequences that run and for those that wait.
 
-use kvik_cache::{NamespaceId, SeqId};
+use kvik_cache::{NamespaceId, SeqId, StateId};
 
 use super::Scheduler;
-use super::disk::{Disk, DiskSetup, LoadContext, SpillContext, Wanted};
+use super::disk::{Disk, DiskSetup, LoadContext, SpillContext, StateBehind, Wanted};
 use super::namespaces::Sharers;
 use super::queue::Queue;
 use super::sequence::{Sequence, Sharing};
 use super::tenants::TenantPart;
 use crate::model::batch::Runner;
 use crate::stats::DraftSource;
+
+/// A state is that of a prompt's end which stands so many tokens before it at most.
+const PROMPT_END: usize = 32;
 
 impl Scheduler {
     /// Gives the scheduler its disk, with what it is to prefetch where there are no tenants; theirs is known
@@ -127,6 +130,32 @@ impl Scheduler {
             }
         }
         self.disk.sweep(now);
+    }
+
+    /// Hands states over to the disk: those with which sequences end, and of those that were kept the ones at the end of
+    /// prompts. Others are for forks that come soon.
+    pub(super) fn spill_states(&mut self, runner: &dyn Runner) {
+        let kept = self.ram.cache.take_kept_states();
+        let now = self.now();
+        self.disk.write_states(now);
+        let ended = self.running.iter().filter(|sequence| sequence.ended.is_some());
+        let ended = ended.filter_map(|sequence| {
+            let state = self.ram.cache.state(sequence.id)?;
+            Some((sequence.id, sequence.stored, state))
+        });
+        let states: Vec<(SeqId, usize, StateId)> = kept.into_iter().chain(ended).collect();
+        for (id, positions, state) in states {
+            let Some(sequence) = self.running.find(id).filter(|_| self.disk.takes_states()) else { continue };
+            let Some(namespace) = sequence.publishes_in() else { continue };
+            if positions + PROMPT_END < sequence.prompt_len {
+                continue;
+            }
+            let mut bytes = vec![0; runner.state_bytes()];
+            runner.read_state(state, &mut bytes);
+            let (tokens, lifetime) = (&sequence.tokens[..positions], sequence.lifetime);
+            let behind = StateBehind { namespace, tokens, lifetime };
+            self.disk.spill_state(&behind, bytes, &self.tenants.namespaces, now);
+        }
     }
 
     /// Frees the blocks of a sequence that has ended; the disk holds those that it has not taken yet.

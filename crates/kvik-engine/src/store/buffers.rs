@@ -23,6 +23,11 @@ pub struct Buffers {
 }
 
 impl Buffers {
+    /// Bytes of a buffer.
+    pub fn payload_bytes(&self) -> usize {
+        self.payload_bytes
+    }
+
     /// `count` buffers of `payload_bytes` bytes each.
     pub fn new(count: usize, payload_bytes: usize) -> Buffers {
         Buffers { idle: Arc::default(), payload_bytes, unallocated: count }

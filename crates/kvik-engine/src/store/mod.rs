@@ -214,6 +214,11 @@ impl Store {
         Ok(Opened { store, slots: geometry.slots, records, notes, related })
     }
 
+    /// Bytes of a slot.
+    pub fn payload_bytes(&self) -> usize {
+        self.buffers.payload_bytes()
+    }
+
     /// A buffer for one block, with unspecified bytes. `None` while all are in use, by the queues or by
     /// blocks that were read and not yet dropped.
     pub fn buffer(&mut self) -> Option<Buffer> {

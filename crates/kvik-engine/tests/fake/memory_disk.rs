@@ -103,6 +103,10 @@ impl MemoryDisk {
 }
 
 impl BlockStore for Handle {
+    fn payload_bytes(&self) -> usize {
+        BLOCK_BYTES
+    }
+
     fn buffer(&mut self) -> Option<Buffer> {
         self.buffers.take()
     }

@@ -93,6 +93,10 @@ impl Drive {
 }
 
 impl BlockStore for Drive {
+    fn payload_bytes(&self) -> usize {
+        BLOCK_BYTES
+    }
+
     fn buffer(&mut self) -> Option<Buffer> {
         self.buffers.take()
     }

@@ -62,7 +62,6 @@ impl Regime {
         // Where layers hold something beside blocks, the twin knows bounds of what is reused.
         let roomy = beside.is_nothing() && dice.once_in(2);
         let space = if beside.is_nothing() { 1 } else { dice.pick(&[3, 6, 20]) };
-        let has_state = beside.state_bytes > 0;
         let rows = dice.pick(&[7, 16, 33, 64, 200]);
         let tenants = dice.once_in(2);
         Regime {
@@ -72,8 +71,7 @@ impl Regime {
                 waiting_max: 64,
                 prefill_rows_max: rows,
                 prefill_rows_mixed_max: 1 + dice.roll(rows as u64) as usize,
-                // A state cannot be cut back.
-                draft_rows_max: if has_state { 0 } else { dice.pick(&[0, 3, 16, 16]) },
+                draft_rows_max: dice.pick(&[0, 3, 16, 16]),
                 block_bytes: BLOCK_BYTES,
                 repeat: words(),
                 beside,
@@ -81,7 +79,7 @@ impl Regime {
             },
             blocks: if roomy { ROOMY } else { space * dice.pick(&[6, 8, 12, 20, 40, 100]) },
             roomy,
-            disk: (!dice.once_in(4) && !has_state).then(|| DiskRegime::draw(dice, roomy)),
+            disk: (!dice.once_in(4)).then(|| DiskRegime::draw(dice, roomy)),
             tenants,
             ttl: dice.once_in(2),
             pins: dice.once_in(2),
@@ -146,7 +144,7 @@ fn draw_beside(dice: &mut Dice) -> Beside {
     let positions = 1 + dice.roll(60) as u32;
     let reach = if dice.once_in(3) { Reach::Chunk(positions) } else { Reach::Last(positions) };
     let windows = Windows { reach, part_bytes: 1 + dice.roll(200) as usize, step_positions: 200 };
-    let state_bytes = 1 + dice.roll(400) as usize;
+    let state_bytes = 8 + dice.roll(800) as usize;
     let beside = Beside { block_bytes: 128, windows: Some(windows), state_bytes };
     match dice.roll(8) {
         0..4 => Beside::default(),

@@ -72,6 +72,8 @@ pub(crate) struct SimRunner {
     parts: Vec<[u64; BLOCK_POSITIONS]>,
     /// Hash of all tokens that a state has seen.
     states: HashMap<StateId, u64>,
+    /// What rows that were only tried in the last batch would add to a state, by the positions that it had seen then.
+    tried: HashMap<StateId, Vec<(u32, u64)>>,
 }
 
 impl SimRunner {
@@ -99,6 +101,7 @@ impl SimRunner {
             beside: Beside::default(),
             parts: vec![[0; BLOCK_POSITIONS]; blocks],
             states: HashMap::new(),
+            tried: HashMap::new(),
         }
     }
 
@@ -129,7 +132,10 @@ impl SimRunner {
         let stored = chain(before, token);
         self.arena[block][offset] = stored;
         self.parts[block][offset] = stored;
-        if let Some(state) = kv.state {
+        let Some(state) = kv.state else { return };
+        if state.tentative.is_some_and(|first| index >= first as usize) {
+            self.tried.entry(state.live).or_default().push((index as u32 + 1, stored));
+        } else {
             self.states.insert(state.live, stored);
             let saves = state.saves.iter().filter(|(positions, _)| *positions as usize == index + 1);
             saves.for_each(|&(_, save)| {
@@ -150,7 +156,9 @@ impl SimRunner {
         }
         assert_eq!(kv.state.is_some(), self.beside.state_bytes > 0, "who has a state");
         if let Some(state) = kv.state {
-            let seen = self.states.get(&state.live).copied().unwrap_or_default();
+            let tried = self.tried.get(&state.live).and_then(|tried| tried.last());
+            let seen = tried.map(|&(_, seen)| seen).or_else(|| self.states.get(&state.live).copied());
+            let seen = seen.unwrap_or_default();
             assert_eq!(seen, before, "the state before position {index}");
         }
     }
@@ -242,17 +250,42 @@ impl Runner for SimRunner {
 
     fn set_state(&mut self, to: StateId, from: Option<StateId>) {
         let seen = from.map_or(0, |from| self.states[&from]);
+        self.tried.remove(&to);
         self.states.insert(to, seen);
     }
 
+    fn settle_state(&mut self, live: StateId, positions: u32) {
+        let tried = self.tried.remove(&live).unwrap_or_default();
+        if let Some(&(_, seen)) = tried.iter().find(|&&(seen, _)| seen == positions) {
+            self.states.insert(live, seen);
+        }
+    }
+
     fn release_state(&mut self, state: StateId) {
+        self.tried.remove(&state);
         self.states.insert(state, u64::MAX);
+    }
+
+    fn read_state(&self, state: StateId, bytes: &mut [u8]) {
+        let seen = self.states.get(&state).copied().unwrap_or_default().to_le_bytes();
+        bytes.iter_mut().zip(seen.iter().cycle()).for_each(|(byte, seen)| *byte = *seen);
+    }
+
+    fn write_state_piece(&mut self, state: StateId, start: usize, bytes: &[u8]) {
+        let mut seen = self.states.get(&state).copied().unwrap_or_default().to_le_bytes();
+        // Every piece says all of it, so that a lost or torn one shows.
+        let said = (start..self.beside.state_bytes).zip(bytes);
+        said.for_each(|(at, byte)| seen[at % 8] = *byte);
+        self.states.insert(state, u64::from_le_bytes(seen));
     }
 
     fn forward(&mut self, batch: &Batch<'_>, watched: &mut [Watched<'_>]) -> &[f32] {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.check(batch))) {
             IN_DISORDER.store(true, Ordering::Relaxed);
             resume_unwind(panic);
+        }
+        for state in batch.sequences.iter().filter_map(|sequence| sequence.state) {
+            self.tried.remove(&state.live);
         }
         self.time.advance(self.step_time.step + self.step_time.row * batch.rows.len() as u32);
         // Half of the batch is computed before the panic, as can happen.

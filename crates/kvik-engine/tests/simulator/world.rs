@@ -66,6 +66,9 @@ pub(crate) struct Coverage {
     pub(crate) tightened: u64,
     /// Passes that panicked.
     pub(crate) recovered: u64,
+    /// Tokens reused by models with windows, and with states; and of these, tokens from disk.
+    pub(crate) windows: [u64; 2],
+    pub(crate) states: [u64; 2],
 }
 
 /// A request that has not ended.
@@ -304,7 +307,9 @@ impl World {
             self.coverage.refused += 1;
             return;
         }
-        let positions = self.regime.engine.context_tokens.min(self.regime.blocks * BLOCK_POSITIONS);
+        let beside = self.regime.engine.beside;
+        let fits = |positions: &usize| beside.needed(*positions) <= self.regime.blocks;
+        let positions = (0..=self.regime.engine.context_tokens).rev().find(fits).expect("nothing fits");
         let (answers, retained) = if request.retention.is_some() {
             runner::forgetful_answers(
                 &request,
@@ -501,6 +506,14 @@ impl World {
         assert_eq!(cached + report.computed_tokens, report.prompt_tokens, "{report:?}");
         assert!(report.disk_tokens <= cached && (self.regime.disk.is_some() || report.disk_tokens == 0));
         self.coverage.from_disk += report.disk_tokens as u64;
+        let found = [cached as u64, report.disk_tokens as u64];
+        let beside = &self.regime.engine.beside;
+        let (has_windows, has_state) = (beside.windows.is_some(), beside.state_bytes > 0);
+        let coverage = &mut self.coverage;
+        let kinds = [(has_windows, &mut coverage.windows), (has_state, &mut coverage.states)];
+        for (_, counts) in kinds.into_iter().filter(|(has, _)| *has) {
+            counts.iter_mut().zip(found).for_each(|(count, found)| *count += found);
+        }
         if !request.reuse {
             assert_eq!((cached, reason), (0, StopReason::Private), "{}", summary(request));
             self.coverage.private += 1;
@@ -690,7 +703,7 @@ impl Coverage {
         }
     }
 
-    fn fields(&self) -> [(&'static str, u64); 26] {
+    fn fields(&self) -> [(&'static str, u64); 30] {
         [
             ("finished", self.finished),
             ("cancelled", self.cancelled),
@@ -718,10 +731,16 @@ impl Coverage {
             ("kept prefixes found after a restart", self.kept_after_restart),
             ("tightened", self.tightened),
             ("passes that panicked", self.recovered),
+            ("reused by windows", self.windows[0]),
+            ("reused by windows, from disk", self.windows[1]),
+            ("reused by states", self.states[0]),
+            ("reused by states, from disk", self.states[1]),
         ]
     }
 
-    fn fields_mut(&mut self) -> [&mut u64; 26] {
+    fn fields_mut(&mut self) -> [&mut u64; 30] {
+        let ([windows, windows_from_disk], [states, states_from_disk]) =
+            (&mut self.windows, &mut self.states);
         [
             &mut self.finished,
             &mut self.cancelled,
@@ -749,6 +768,10 @@ impl Coverage {
             &mut self.kept_after_restart,
             &mut self.tightened,
             &mut self.recovered,
+            windows,
+            windows_from_disk,
+            states,
+            states_from_disk,
         ]
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use kvik_cache::tier::CostModel;
 use kvik_cache::{BLOCK_POSITIONS, NamespaceId, SeqId, StopReason, Token};
 
+use super::find::Worth;
 use super::load::{EndedLoad, Load, Prefix, Reason};
 use super::{Disk, LoadContext};
 use crate::schedule::prefix::common_prefix;
@@ -131,7 +132,7 @@ impl Disk {
     fn ask(&mut self, fetch: &mut Fetch, wanted: Wanted<'_>, context: &mut LoadContext<'_>) -> bool {
         let Wanted { namespace, tokens: wanted, known } = wanted;
         let roots = context.namespaces.roots(namespace);
-        let (slots, verdict) = self.worth_loading(roots, wanted, known, context.now);
+        let (Worth { slots, pieces, end }, verdict) = self.worth_loading(roots, wanted, known, context.now);
         let until = fetch.until();
         (fetch.wait, fetch.verdict) = (Wait::Over, verdict);
         if slots.is_empty() {
@@ -139,6 +140,7 @@ impl Disk {
         }
         let mut tokens = wanted[..known - known % BLOCK_POSITIONS].to_vec();
         tokens.extend(slots.iter().flat_map(|&slot| self.tier.record(slot).tokens.as_slice()));
+        tokens.truncate(end.unwrap_or(usize::MAX));
         let promised = common_prefix(wanted, &tokens);
         let deadline = context.now + patience(&self.cost, promised.saturating_sub(known));
         let until = until.unwrap_or(deadline);
@@ -148,7 +150,12 @@ impl Disk {
         let load = match self.covering(namespace, &wanted[..promised]) {
             Some(load) => (!small).then_some(load),
             None if full => None,
-            None => self.start_load(Prefix { namespace, tokens, slots }, deadline, Reason::Wanted, context),
+            None => self.start_load(
+                Prefix { namespace, tokens, slots, pieces },
+                deadline,
+                Reason::Wanted,
+                context,
+            ),
         };
         match load {
             Some(seq) => *fetch = Fetch { wait: Wait::Load { seq, until }, known, promised, ..*fetch },
@@ -170,7 +177,8 @@ impl Disk {
     pub(crate) fn end_wait(&self, fetch: &mut Fetch, now: Duration) {
         let Wait::Load { seq, until } = fetch.wait else { return };
         let Some(load) = self.loads.iter().find(|load| load.seq == seq) else { return };
-        if load.ready_tokens().len() >= fetch.promised {
+        // A state is of use to others when the load has ended.
+        if load.ready_tokens().len() >= fetch.promised && !load.reads_state() {
             fetch.wait = Wait::Over;
         } else if now >= until {
             fetch.give_up();

@@ -6,10 +6,22 @@ use kvik_cache::tier::{Found, Relation, SlotId};
 use kvik_cache::{BLOCK_POSITIONS, Followers, Identity, Match, StopReason, Token};
 
 use super::Disk;
+use super::states::{StoredState, before_pieces};
 use crate::schedule::namespaces::Roots;
 
 /// Private prompts remembered at most.
 const PRIVATE_MAX: usize = 1 << 14;
+
+/// What is worth loading.
+#[derive(Debug, Default)]
+pub(super) struct Worth {
+    /// Blocks.
+    pub(super) slots: Vec<SlotId>,
+    /// The pieces of the state behind them; none where layers have none.
+    pub(super) pieces: Vec<SlotId>,
+    /// Tokens before that state.
+    pub(super) end: Option<usize>,
+}
 
 impl Disk {
     /// What is stored after the whole blocks among the first `known` tokens.
@@ -22,6 +34,26 @@ impl Disk {
         self.tier.find(&roots.identity_after(whole), rest, self.wall_s(now))
     }
 
+    /// The same as far as a sequence can go on behind it, with the state that it goes on from where layers have one.
+    fn find_usable(
+        &self,
+        roots: &Roots,
+        tokens: &[Token],
+        known: usize,
+        now: Duration,
+    ) -> (Found, Option<StoredState>) {
+        let mut found = self.find(roots, tokens, known, now);
+        self.leave_out_unusable(&mut found, known);
+        if self.beside.state_bytes == 0 || found.slots.is_empty() {
+            return (found, None);
+        }
+        let whole = known - known % BLOCK_POSITIONS;
+        let stored = self.find_state(roots, &tokens[..whole + found.tokens], known, now);
+        found.tokens = stored.as_ref().map_or(0, |state| state.tokens - whole);
+        found.slots.truncate(found.tokens.div_ceil(BLOCK_POSITIONS));
+        (found, stored)
+    }
+
     /// What followed the last of `tokens` in stored blocks of a namespace, at most `most` tokens.
     pub(crate) fn followers(
         &self,
@@ -30,7 +62,9 @@ impl Disk {
         most: usize,
         now: Duration,
     ) -> Option<Followers> {
-        self.tier.followers(&roots.identity, tokens, most, self.wall_s(now))
+        let mut found = self.tier.followers(&roots.identity, tokens, most, self.wall_s(now))?;
+        before_pieces(&mut found.tokens);
+        Some(found).filter(|found| !found.tokens.is_empty())
     }
 
     /// Whether a block is stored or being written.
@@ -40,8 +74,7 @@ impl Disk {
 
     /// Tokens after the first `known` that could be loaded.
     pub(crate) fn tokens_after(&self, roots: &Roots, tokens: &[Token], known: usize, now: Duration) -> usize {
-        let mut found = self.find(roots, tokens, known, now);
-        self.leave_out_unusable(&mut found, known);
+        let (found, _) = self.find_usable(roots, tokens, known, now);
         found.tokens.saturating_sub(known % BLOCK_POSITIONS)
     }
 
@@ -53,9 +86,8 @@ impl Disk {
         ram: Match,
         now: Duration,
     ) -> (Match, usize) {
-        let mut found = self.find(roots, prompt, ram.tokens, now);
-        self.leave_out_unusable(&mut found, ram.tokens);
-        let trimmed = self.trim(&mut found);
+        let (mut found, state) = self.find_usable(roots, prompt, ram.tokens, now);
+        let trimmed = state.is_none() && self.trim(&mut found);
         let whole = ram.tokens - ram.tokens % BLOCK_POSITIONS;
         let tokens = whole + found.tokens;
         let because = |stop| (Match { stop, evicted: None, ..ram }, 0);
@@ -97,19 +129,22 @@ impl Disk {
         tokens: &[Token],
         known: usize,
         now: Duration,
-    ) -> (Vec<SlotId>, Option<StopReason>) {
-        let mut found = self.find(roots, tokens, known, now);
-        self.leave_out_unusable(&mut found, known);
+    ) -> (Worth, Option<StopReason>) {
+        let (mut found, state) = self.find_usable(roots, tokens, known, now);
+        let whole = known - known % BLOCK_POSITIONS;
         let known = known % BLOCK_POSITIONS;
         let expired = (found.expired > known).then_some(StopReason::Expired);
-        let trimmed = self.trim(&mut found).then_some(StopReason::RecomputeWasCheaper);
+        let trimmed = state.is_none() && self.trim(&mut found);
+        let trimmed = trimmed.then_some(StopReason::RecomputeWasCheaper);
         if found.tokens <= known {
-            return (Vec::new(), trimmed.or(expired));
+            return (Worth::default(), trimmed.or(expired));
         }
-        if !self.cost.decide(found.slots.len(), found.tokens - known) {
-            return (Vec::new(), Some(StopReason::RecomputeWasCheaper));
+        let pieces = state.map_or_else(Vec::new, |state| state.pieces);
+        if !self.cost.decide(found.slots.len() + pieces.len(), found.tokens - known) {
+            return (Worth::default(), Some(StopReason::RecomputeWasCheaper));
         }
-        (found.slots, trimmed)
+        let end = (!pieces.is_empty()).then_some(whole + found.tokens);
+        (Worth { slots: found.slots, pieces, end }, trimmed)
     }
 
     /// Leaves out the last blocks behind which layers with windows could not go on, for lack of the part that they see. What

@@ -13,6 +13,7 @@ use kvik_cache::{
 
 use super::{Disk, LoadContext};
 use crate::model::batch::Runner;
+use crate::schedule::ram::Ram;
 use crate::store::{Buffer, Completed};
 
 /// Prefixes that are read at the same time.
@@ -28,8 +29,10 @@ pub(super) struct Load {
     pub(super) tokens: Vec<Token>,
     /// Whole blocks that were in RAM already.
     first: usize,
-    /// The blocks after them.
+    /// The blocks after them, then the pieces of the state behind the last token.
     slots: Vec<SlotId>,
+    /// How many of these are blocks.
+    blocks: usize,
     /// How many of them are being read or have been.
     issued: usize,
     /// Which of them have been.
@@ -54,6 +57,8 @@ pub(super) struct Prefix {
     pub(super) tokens: Vec<Token>,
     /// Its last blocks, which are not in RAM.
     pub(super) slots: Vec<SlotId>,
+    /// The pieces of the state behind it; none where layers have none.
+    pub(super) pieces: Vec<SlotId>,
 }
 
 /// A load that has ended.
@@ -118,13 +123,15 @@ impl Disk {
         reason: Reason,
         context: &mut LoadContext<'_>,
     ) -> Option<SeqId> {
-        let Prefix { namespace, tokens, slots } = prefix;
+        let Prefix { namespace, tokens, mut slots, pieces } = prefix;
         let now = context.now;
         let ttl = self.ttl_of(*slots.last()?, reason, now);
         let first = blocks_for(tokens.len()) - slots.len();
         let seq = take_blocks(namespace, &tokens, first, ttl, context)?;
         // Of what layers with windows see, only that is read which the prefix needs at its end.
         context.ram.cache.advance(seq, tokens.len());
+        let blocks = slots.len();
+        slots.extend(pieces);
         self.tier.pin_for_reading(&slots);
         let ticket = self.next_ticket;
         self.next_ticket += slots.len() as u64;
@@ -135,6 +142,7 @@ impl Disk {
             first,
             arrived: vec![false; slots.len()],
             slots,
+            blocks,
             issued: 0,
             open: 0,
             failed: false,
@@ -161,6 +169,9 @@ impl Disk {
             self.tier.unpin_after_reading(slot, None);
         }
         let cache = &mut context.ram.cache;
+        if !load.has_state() {
+            cache.spoil_state(load.seq);
+        }
         cache.set_lifetime(load.seq, Lifetime { ttl: load.ttl, ..Lifetime::default() });
         cache.finish(load.seq, load.ready_tokens());
         self.pin_as_on_disk(load.namespace, load.ready_tokens(), context);
@@ -239,6 +250,12 @@ impl Disk {
         let index = (ticket - load.ticket) as usize;
         load.open -= 1;
         match read {
+            Some(Arrived { buffer, .. }) if index >= load.blocks => {
+                if let Some(state) = cache.state(load.seq) {
+                    runner.write_state_piece(state, (index - load.blocks) * buffer.len(), &buffer);
+                }
+                load.arrived[index] = true;
+            }
             Some(Arrived { buffer, lacks_part }) => {
                 let at = load.first + index;
                 if lacks_part {
@@ -276,6 +293,9 @@ fn take_blocks(
         return None;
     }
     let seq = ram.new_seq();
+    if ram.holds_beside() {
+        return take_beside(seq, namespace, tokens, first, ttl, ram);
+    }
     let admission = Admission {
         seq,
         namespace,
@@ -292,10 +312,45 @@ fn take_blocks(
     Some(seq)
 }
 
+/// The same where sequences hold something beside blocks: nobody has to be able to go on where the blocks in RAM end.
+fn take_beside(
+    seq: SeqId,
+    namespace: NamespaceId,
+    tokens: &[Token],
+    first: usize,
+    ttl: Option<Duration>,
+    ram: &mut Ram,
+) -> Option<SeqId> {
+    let known = first * BLOCK_POSITIONS;
+    let held = ram.cache.lease(seq, namespace, &tokens[..known]);
+    ram.cache.hold_parts_for(seq, tokens.len());
+    if held != known || ram.cache.reserve(seq, tokens.len()).is_err() {
+        ram.cache.abandon(seq);
+        return None;
+    }
+    ram.cache.set_lifetime(seq, Lifetime { ttl, ..Lifetime::default() });
+    Some(seq)
+}
+
 impl Load {
     /// Blocks that have been read, without a gap.
     fn ready(&self) -> usize {
-        self.arrived.iter().take_while(|&&arrived| arrived).count()
+        self.arrived[..self.blocks].iter().take_while(|&&arrived| arrived).count()
+    }
+
+    /// Whether all that it reads is there.
+    fn is_complete(&self) -> bool {
+        self.arrived.iter().all(|&arrived| arrived)
+    }
+
+    /// Whether it reads a state behind its last token.
+    pub(super) fn reads_state(&self) -> bool {
+        self.blocks < self.slots.len()
+    }
+
+    /// Whether that state is there.
+    fn has_state(&self) -> bool {
+        self.reads_state() && self.is_complete()
     }
 
     /// The tokens of the blocks in RAM.
@@ -305,7 +360,7 @@ impl Load {
     }
 
     fn has_ended(&self, now: Duration) -> bool {
-        let done = self.ready() == self.slots.len();
+        let done = self.is_complete();
         done || (self.failed && self.open == 0) || now >= self.deadline
     }
 }

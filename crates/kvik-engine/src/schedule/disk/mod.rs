@@ -28,6 +28,7 @@ mod prefetch;
 mod release;
 mod setup;
 mod spill;
+mod states;
 
 use std::time::Duration;
 
@@ -43,6 +44,7 @@ pub use setup::{BlockStore, DiskSetup};
 
 pub(super) use fetch::{Fetch, Wanted};
 pub(super) use spill::{SpillContext, Spilled, Stored};
+pub(super) use states::StateBehind;
 
 /// The disk tier of one scheduler.
 pub(super) struct Disk {
@@ -55,6 +57,8 @@ pub(super) struct Disk {
     loads: Vec<load::Load>,
     /// Copies of sequences that have ended.
     unfinished: Vec<spill::Unfinished>,
+    /// States being written.
+    states: Vec<states::StateWrite>,
     /// Prefixes that were hot before the start, whose tenants are not registered yet, the best first.
     found: Vec<tier::Chain>,
     /// Prefixes to be loaded while nothing else is to do, the best last.
@@ -83,13 +87,15 @@ impl Disk {
     pub(super) fn new(setup: DiskSetup, beside: Beside) -> Disk {
         let DiskSetup { tier, store, related, epoch_s, writes_max, warm_blocks, .. } = setup;
         Disk {
-            found: tier.warmest(warm_blocks, epoch_s),
+            // Of what was hot before the start, blocks come back without states, which nothing could go on from.
+            found: if beside.state_bytes > 0 { Vec::new() } else { tier.warmest(warm_blocks, epoch_s) },
             tier,
             store,
             cost: CostModel::default(),
             beside,
             loads: Vec::new(),
             unfinished: Vec::new(),
+            states: Vec::new(),
             candidates: Vec::new(),
             related: related.into_iter().map(|(relation, key)| (key, relation)).collect(),
             private: FxHashSet::default(),
@@ -121,7 +127,7 @@ impl Disk {
         let copies = self.unfinished.iter().map(spill::Unfinished::blocks_left).sum::<usize>();
         (!self.is_absent()).then(|| DiskStats {
             tier: self.tier.stats(),
-            writing: self.writing + copies,
+            writing: self.writing + copies + self.states.len(),
             loads: self.loads.len(),
             prefetch_candidates: self.candidates.len(),
             load_rate: self.cost.load_rate(block_bytes),
@@ -133,7 +139,11 @@ impl Disk {
     pub(super) fn namespaces(&self) -> impl Iterator<Item = NamespaceId> {
         let loads = self.loads.iter().map(|load| load.namespace);
         let unfinished = self.unfinished.iter().map(|copy| copy.namespace);
-        loads.chain(unfinished).chain(self.candidates.iter().map(|candidate| candidate.namespace))
+        let states = self.states.iter().map(|state| state.namespace);
+        loads
+            .chain(unfinished)
+            .chain(states)
+            .chain(self.candidates.iter().map(|candidate| candidate.namespace))
     }
 
     /// What stored blocks continue: blocks, and the roots of the namespaces that have any.

@@ -7,6 +7,8 @@ use crate::store::{Buffer, Completed, Store, Waker};
 
 /// Moves bytes of blocks to and from slots, in the background. No call waits for the disk.
 pub trait BlockStore: Send {
+    /// Bytes of a slot.
+    fn payload_bytes(&self) -> usize;
     /// A buffer for a block; `None` while all are in use.
     fn buffer(&mut self) -> Option<Buffer>;
     /// Writes a block that was placed in `slot`.
@@ -24,6 +26,10 @@ pub trait BlockStore: Send {
 }
 
 impl BlockStore for Store {
+    fn payload_bytes(&self) -> usize {
+        Store::payload_bytes(self)
+    }
+
     fn buffer(&mut self) -> Option<Buffer> {
         Store::buffer(self)
     }
@@ -90,6 +96,10 @@ impl DiskSetup {
 struct NoStore;
 
 impl BlockStore for NoStore {
+    fn payload_bytes(&self) -> usize {
+        0
+    }
+
     fn buffer(&mut self) -> Option<Buffer> {
         None
     }

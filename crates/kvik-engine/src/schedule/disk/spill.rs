@@ -60,9 +60,9 @@ impl Spilled {
 
 /// A block in the two chains.
 #[derive(Debug, Clone, Copy)]
-struct Link {
-    identity: Identity,
-    content: Identity,
+pub(super) struct Link {
+    pub(super) identity: Identity,
+    pub(super) content: Identity,
 }
 
 /// Blocks of a sequence that are computed.
@@ -307,7 +307,7 @@ impl Disk {
     }
 
     /// A buffer to write a block from, if that leaves enough for reading.
-    fn take_buffer(&mut self) -> Option<Buffer> {
+    pub(super) fn take_buffer(&mut self) -> Option<Buffer> {
         if self.writing >= self.writes_max {
             return None;
         }
@@ -335,7 +335,7 @@ impl Disk {
 }
 
 /// A time to live in whole seconds; for ever when `None`.
-fn ttl_s(lifetime: Lifetime) -> Option<u64> {
+pub(super) fn ttl_s(lifetime: Lifetime) -> Option<u64> {
     lifetime.ttl.map(|ttl| ttl.as_secs().max(1))
 }
 
@@ -356,7 +356,7 @@ impl Source<'_> {
 }
 
 impl Link {
-    fn child(&self, tokens: &[Token]) -> Link {
+    pub(super) fn child(&self, tokens: &[Token]) -> Link {
         Link { identity: self.identity.child(tokens), content: self.content.child(tokens) }
     }
 }

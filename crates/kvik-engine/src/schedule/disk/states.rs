@@ -1,0 +1,215 @@
+//! States of recurrent layers on disk: in pieces of the size of a block, each a child of the one before.
+//!
+//! ```text
+//! blocks   [b0] ── [b1] ── [b2 b2']                 the tokens of a prompt
+//!                    └─ [-5 t t t t t] ── [-0 1] ── [-0 2]    the state five tokens behind b1, in three pieces
+//! ```
+//!
+//! A piece is a block whose first token no vocabulary has, so the tier keeps, evicts, expires and recovers states like
+//! any block, and no prompt finds them by accident. How many tokens a state stands behind the last whole block is in that
+//! first token, so that no piece begins with all of another.
+
+use std::time::Duration;
+
+use kvik_cache::tier::{BlockTokens, Placement, Record, SlotId, Use};
+use kvik_cache::{BLOCK_POSITIONS, Lifetime, NamespaceId, Token, whole_blocks};
+
+use super::Disk;
+use super::spill::{Link, ttl_s};
+use crate::schedule::namespaces::{NamespaceTable, Roots, content_key};
+
+/// The first token of a piece that stands behind a whole block, or behind another piece.
+const PIECE: Token = Token::MAX;
+/// No vocabulary has a token from here on.
+const RESERVED: Token = PIECE - BLOCK_POSITIONS as Token;
+/// States that are being written at most; what comes besides is not kept on disk.
+const WRITES_MAX: usize = 2;
+
+/// The state behind some tokens.
+pub(crate) struct StateBehind<'a> {
+    pub(crate) namespace: NamespaceId,
+    pub(crate) tokens: &'a [Token],
+    pub(crate) lifetime: Lifetime,
+}
+
+/// A state on its way to disk.
+pub(super) struct StateWrite {
+    pub(super) namespace: NamespaceId,
+    roots: Roots,
+    /// The block or piece that the next piece follows.
+    before: Link,
+    /// What is left of it begins with piece `next`, which stands behind these tokens of a block.
+    bytes: Vec<u8>,
+    next: usize,
+    rest: Vec<Token>,
+    lifetime: Lifetime,
+}
+
+/// A state that is stored.
+#[derive(Debug, Clone)]
+pub(super) struct StoredState {
+    /// Tokens that it has seen, of those that were looked for.
+    pub(super) tokens: usize,
+    pub(super) pieces: Vec<SlotId>,
+}
+
+/// What stands for tokens in a piece.
+fn piece_tokens(index: usize, rest: &[Token]) -> Vec<Token> {
+    match index {
+        0 => [&[PIECE - rest.len() as Token], rest].concat(),
+        _ => vec![PIECE, index as Token],
+    }
+}
+
+/// The tokens before the first that stands for none.
+pub(super) fn before_pieces(tokens: &mut Vec<Token>) {
+    let end = tokens.iter().position(|&token| token >= RESERVED).unwrap_or(tokens.len());
+    tokens.truncate(end);
+}
+
+impl Disk {
+    /// Whether a state may be handed over now.
+    pub(crate) fn takes_states(&self) -> bool {
+        !self.is_absent() && self.states.len() < WRITES_MAX
+    }
+
+    /// Begins to write a state, unless it is stored or what it stands behind is not.
+    pub(crate) fn spill_state(
+        &mut self,
+        behind: &StateBehind<'_>,
+        bytes: Vec<u8>,
+        namespaces: &NamespaceTable,
+        now: Duration,
+    ) {
+        let (roots, whole) = (*namespaces.roots(behind.namespace), whole_blocks(behind.tokens));
+        let rest = behind.tokens[whole.len()..].to_vec();
+        let identity = roots.identity_after(whole);
+        let content =
+            whole.chunks(BLOCK_POSITIONS).fold(roots.content, |content, block| content.child(block));
+        let first = identity.child(&piece_tokens(0, &rest));
+        if self.holds(&first, now) || !(whole.is_empty() || self.holds(&identity, now)) {
+            return;
+        }
+        let before = Link { identity, content };
+        let (namespace, lifetime) = (behind.namespace, behind.lifetime);
+        self.states.push(StateWrite { namespace, roots, before, bytes, next: 0, rest, lifetime });
+        self.write_states(now);
+    }
+
+    /// Goes on writing states, as far as there are buffers.
+    pub(crate) fn write_states(&mut self, now: Duration) {
+        let mut states = std::mem::take(&mut self.states);
+        states.retain_mut(|state| self.write_pieces(state, now));
+        self.states = states;
+    }
+
+    /// Writes pieces of a state; whether some are left.
+    fn write_pieces(&mut self, state: &mut StateWrite, now: Duration) -> bool {
+        while !state.bytes.is_empty() {
+            let Some(mut buffer) = self.take_buffer() else { return true };
+            let tokens = piece_tokens(state.next, &state.rest);
+            let link = state.before.child(&tokens);
+            let record = state.record(link, &tokens, self.wall_s(now));
+            match record.map(|record| self.tier.place(record, &state.roots.identity, self.wall_s(now))) {
+                Some(Placement::Write(slot)) => {
+                    let piece = buffer.len().min(state.bytes.len());
+                    buffer[..piece].copy_from_slice(&state.bytes[..piece]);
+                    buffer[piece..].fill(0);
+                    state.bytes.drain(..piece);
+                    self.store.write(slot, self.tier.record(slot), buffer);
+                    self.writing += 1;
+                }
+                Some(Placement::Held(_)) => {
+                    let piece = buffer.len().min(state.bytes.len());
+                    state.bytes.drain(..piece);
+                }
+                Some(Placement::Unreachable | Placement::Full) | None => return false,
+            }
+            (state.before, state.next) = (link, state.next + 1);
+        }
+        false
+    }
+
+    /// The longest state that is stored of the first `tokens` tokens behind more than `known` of them.
+    pub(super) fn find_state(
+        &self,
+        roots: &Roots,
+        tokens: &[Token],
+        known: usize,
+        now: Duration,
+    ) -> Option<StoredState> {
+        let whole = whole_blocks(tokens);
+        let mut ends = vec![roots.identity];
+        ends.extend(roots.identity.blocks(whole));
+        for (blocks, end) in ends.iter().enumerate().rev() {
+            let start = blocks * BLOCK_POSITIONS;
+            let longest = (tokens.len() - start).min(BLOCK_POSITIONS - 1);
+            for rest in (0..=longest).rev().filter(|rest| start + rest > known) {
+                let pieces = self.find_pieces(end, &tokens[start..start + rest], now);
+                if let Some(pieces) = pieces {
+                    return Some(StoredState { tokens: start + rest, pieces });
+                }
+            }
+            if start + longest <= known {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// All pieces of the state that stands so many tokens behind a block, if they are there.
+    fn find_pieces(&self, end: &kvik_cache::Identity, rest: &[Token], now: Duration) -> Option<Vec<SlotId>> {
+        let payload = self.store.payload_bytes();
+        let (mut at, mut slots) = (*end, Vec::new());
+        for index in 0..self.beside.state_bytes.div_ceil(payload.max(1)) {
+            let tokens = piece_tokens(index, rest);
+            let next = at.child(&tokens);
+            if !self.holds(&next, now) {
+                return None;
+            }
+            let found = self.tier.find(&at, &tokens, self.wall_s(now));
+            let &slot = found.slots.first().filter(|_| found.tokens == tokens.len())?;
+            slots.push(slot);
+            at = next;
+        }
+        Some(slots)
+    }
+}
+
+impl StateWrite {
+    fn record(&self, link: Link, tokens: &[Token], now_s: u64) -> Option<Record> {
+        let expires_s = ttl_s(self.lifetime).map_or(0, |ttl_s| now_s.saturating_add(ttl_s));
+        Some(Record {
+            identity: link.identity,
+            parent: self.before.identity,
+            owner: self.roots.owner,
+            content_key: content_key(&link.content),
+            tokens: BlockTokens::new(tokens)?,
+            pinned: false,
+            lacks_part: false,
+            use_: Use { at_s: now_s, expires_s, ..Use::default() },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_piece_begins_with_all_of_another() {
+        let tokens: Vec<Token> = (1..16).collect();
+        let mut pieces: Vec<Vec<Token>> = (0..16).map(|rest| piece_tokens(0, &tokens[..rest])).collect();
+        pieces.extend((1..40).map(|index| piece_tokens(index, &[])));
+        for (index, piece) in pieces.iter().enumerate() {
+            assert!(piece.len() <= BLOCK_POSITIONS && piece[0] >= RESERVED);
+            let others = pieces.iter().enumerate().filter(|&(other, _)| other != index);
+            // A first piece stands behind a block and the others behind a piece, so only their kind can meet.
+            let meets = |other: usize| (index < 16) == (other < 16);
+            assert!(others.filter(|&(other, _)| meets(other)).all(|(_, other)| !other.starts_with(piece)));
+        }
+        let mut said = vec![5, 6, PIECE, 7];
+        before_pieces(&mut said);
+        assert_eq!(said, [5, 6]);
+    }
+}
