@@ -4,14 +4,19 @@
 
 mod fake;
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use fake::*;
 use kvik_engine::api::{CallForm, CallStart, Calls, Constraint, Event, Request, RequestError};
 use kvik_engine::config::EngineConfig;
-use kvik_engine::engine::{Attached, Engine};
+use kvik_engine::engine::{Attached, Engine, StartError};
+use kvik_engine::load::LoadedModel;
+use kvik_engine::model::{Model, ModelRunner};
 use kvik_engine::pulse::Phase;
+use kvik_kernels::{KvFormat, Pool};
+use kvik_testing::golden;
 
 fn engine(config: EngineConfig, blocks: usize) -> Engine {
     let runner = FakeRunner::new(blocks, config.batch_rows_max());
@@ -53,6 +58,18 @@ fn generates_from_many_threads() {
     assert_eq!(stats.counters.prompt_tokens, stats.counters.reused_tokens + stats.counters.computed_tokens);
     assert_eq!((stats.waiting, stats.kv_owned_bytes), (0, 0));
     engine.shutdown(Duration::ZERO);
+}
+
+/// States that the settings do not know of would not be counted.
+#[test]
+fn a_model_whose_state_the_settings_do_not_know_is_refused() {
+    let LoadedModel { config: shape, tensors, .. } = LoadedModel::open(&golden("arch-lfm2.gguf")).unwrap();
+    let pool = Pool::new(1);
+    let layout = ModelRunner::uniform_layout(&shape, KvFormat::F16);
+    let model = Model::load(shape, tensors, None, &pool, &|_, _| {}).unwrap();
+    let runner = ModelRunner::new(Arc::new(model), pool, layout, 4, 64).unwrap();
+    let refused = Engine::start(runner, vocabulary(), cache_config(4), config());
+    assert!(matches!(refused.err(), Some(StartError::StateBytes { settings: 0, .. })));
 }
 
 #[test]

@@ -107,14 +107,14 @@ impl Memory {
     /// When the range leaves the memory.
     pub(crate) fn clear(&mut self, range: Range<usize>) {
         let bytes = &mut self.bytes_mut()[range];
-        if !give_back(bytes) {
+        if !release_pages(bytes) {
             bytes.fill(0);
         }
     }
 }
 
 /// Gives whole pages back, which are zero from then on; `false` where the system does not do that.
-fn give_back(bytes: &mut [u8]) -> bool {
+fn release_pages(bytes: &mut [u8]) -> bool {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     {
         // SAFETY: the range is a part of a private anonymous mapping and borrowed exclusively; its bytes become zero.

@@ -30,9 +30,7 @@ pub fn model_config(file: &Gguf) -> Result<ModelConfig, ConfigError> {
         head_dim,
         vocab: vocab(file)?,
         context,
-        norm_eps: keys
-            .number("attention.layer_norm_rms_epsilon")?
-            .ok_or_else(|| GgufError::MissingKey { key: keys.key("attention.layer_norm_rms_epsilon") })?,
+        norm_eps: norm_eps(&keys)?,
         rope: rope(&keys, head_dim, context)?,
         extras: Extras::default(),
     };
@@ -44,6 +42,16 @@ pub fn model_config(file: &Gguf) -> Result<ModelConfig, ConfigError> {
     }
     check_config(&config)?;
     Ok(config)
+}
+
+/// The epsilon of RMSNorm; files of Nemotron-H call it that of another norm.
+fn norm_eps(keys: &Keys<'_>) -> Result<f32, GgufError> {
+    const KEY: &str = "attention.layer_norm_rms_epsilon";
+    let other = match keys.arch {
+        Arch::NemotronH | Arch::NemotronHMoe => keys.number("attention.layer_norm_epsilon")?,
+        _ => None,
+    };
+    keys.number(KEY)?.or(other).ok_or_else(|| GgufError::MissingKey { key: keys.key(KEY) })
 }
 
 /// The width of feed-forward layers; models of experts alone may name that of an expert only.

@@ -9,14 +9,15 @@ use crate::model::Recurrence;
 enum Value {
     Count(u32),
     Counts(&'static [i32]),
+    Number(f32),
     Absent,
 }
-use Value::{Absent, Count, Counts};
+use Value::{Absent, Count, Counts, Number};
 
 /// What a file says, without the prefix of the architecture; of equal keys the last counts.
 type Settings = [(&'static str, Value)];
 
-const BASE: [(&str, Value); 8] = [
+const BASE: [(&str, Value); 10] = [
     ("block_count", Count(4)),
     ("embedding_length", Count(64)),
     ("feed_forward_length", Count(96)),
@@ -25,7 +26,11 @@ const BASE: [(&str, Value); 8] = [
     ("context_length", Count(128)),
     ("shortconv.l_cache", Count(3)),
     ("rope.dimension_count", Count(16)),
+    (EPSILON, Number(1e-5)),
+    ("logit_scale", Number(1.0)),
 ];
+
+const EPSILON: &str = "attention.layer_norm_rms_epsilon";
 
 const MATRICES: [(&str, Value); 5] = [
     ("ssm.conv_kernel", Count(4)),
@@ -38,8 +43,6 @@ const MATRICES: [(&str, Value); 5] = [
 fn read(arch: &str, settings: &Settings) -> Result<ModelConfig, String> {
     let mut writer = GgufWriter::new();
     writer.text("general.architecture", arch).texts("tokenizer.ggml.tokens", &["a", "b"]);
-    writer.f32(&format!("{arch}.attention.layer_norm_rms_epsilon"), 1e-5);
-    writer.f32(&format!("{arch}.logit_scale"), 1.0);
     let all: Vec<_> = BASE.iter().chain(&MATRICES).chain(settings).collect();
     for (index, (key, value)) in all.iter().enumerate() {
         let name = format!("{arch}.{key}");
@@ -47,6 +50,7 @@ fn read(arch: &str, settings: &Settings) -> Result<ModelConfig, String> {
             _ if all[index + 1..].iter().any(|(later, _)| later == key) => {}
             Count(value) => drop(writer.u32(&name, *value)),
             Counts(values) => drop(writer.i32s(&name, values)),
+            Number(value) => drop(writer.f32(&name, *value)),
             Absent => {}
         }
     }
@@ -141,4 +145,12 @@ fn sections_of_rotation_are_those_of_all_pairs() {
         let error = sections(wrong).unwrap_err();
         assert!(error.contains("qwen35.rope.dimension_sections"), "{error}");
     }
+}
+
+#[test]
+fn nemotron_h_may_name_its_epsilon_otherwise() {
+    let other = ("attention.layer_norm_epsilon", Number(0.25));
+    let epsilon = |arch| read(arch, &[KV_HEADS, (EPSILON, Absent), other]).map(|config| config.norm_eps);
+    assert_eq!((epsilon("nemotron_h"), epsilon("nemotron_h_moe")), (Ok(0.25), Ok(0.25)));
+    assert!(epsilon("lfm2").unwrap_err().contains(EPSILON));
 }

@@ -370,6 +370,20 @@ impl LayerLoader<'_, '_> {
         matrices
     }
 
+    /// Matrices that stand in a tensor one below the other, of so many rows each.
+    pub(crate) fn cut<const PARTS: usize>(
+        &mut self,
+        name: &str,
+        rows: [usize; PARTS],
+    ) -> Result<[Matrix; PARTS], ModelError> {
+        let mut end = 0;
+        let parts = rows.map(|rows| {
+            end += rows;
+            end - rows..end
+        });
+        self.split(name, std::array::from_fn(|part| std::slice::from_ref(&parts[part])))
+    }
+
     /// Matrices of some rows of a tensor each, converted where the model is.
     pub(crate) fn split<const PARTS: usize>(
         &mut self,

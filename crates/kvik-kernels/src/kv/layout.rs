@@ -12,10 +12,7 @@ use crate::f32x16::LANES;
 /// order of any sum that keys and values come from.
 pub const KV_LAYOUT_VERSION: u32 = 2;
 
-/// Which positions of a sequence a layer attends to.
-///
-/// A recurrent state (no positions: one state a sequence, which no block holds) becomes a variant here;
-/// `KvLayer::format_name` and `sequence::check` ask for its share.
+/// Which positions of a sequence a layer attends to. Layers that attend to none are not in a layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvKind {
     /// All of them: full attention.

@@ -89,10 +89,7 @@ pub(crate) struct Mamba {
 
 impl Mamba {
     pub(super) fn load(shape: MambaShape, layer: &mut LayerLoader<'_, '_>) -> Result<Mamba, ModelError> {
-        let (inner, channels) = (shape.inner, shape.channels());
-        let steps = inner + channels..inner + channels + shape.heads;
-        let [gate, inputs, steps] =
-            layer.split(INPUT, [&[0..inner], &[inner..inner + channels], &[steps]])?;
+        let [gate, inputs, steps] = layer.cut(INPUT, [shape.inner, shape.channels(), shape.heads])?;
         Ok(Mamba {
             shape,
             gate,

@@ -45,8 +45,7 @@ impl ShortConv {
         shape: ShortConvShape,
         layer: &mut LayerLoader<'_, '_>,
     ) -> Result<ShortConv, ModelError> {
-        let d = shape.channels;
-        let [b, c, x] = layer.split(INPUT, [&[0..d], &[d..2 * d], &[2 * d..3 * d]])?;
+        let [b, c, x] = layer.cut(INPUT, [shape.channels; 3])?;
         let conv = ConvWeights::new(&layer.vector(CONV)?, shape.width, None, false);
         Ok(ShortConv { b, c, x, conv })
     }
