@@ -4,6 +4,7 @@
 
 use serde_json::Value;
 
+pub use crate::api::ArgumentsForm;
 use crate::api::{CallForm, CallStart, Calls};
 
 /// Llama 3 and 4 may write these before a call that has no other tag.
@@ -30,29 +31,6 @@ pub struct ToolForm {
     pub several: bool,
     /// Whether the model generates text between name and arguments, such as an identifier of the call.
     pub loose: bool,
-}
-
-/// The form of the arguments of a call.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ArgumentsForm {
-    /// A JSON object.
-    Json,
-    /// One after the other: a key and a value with text around them.
-    Parameters {
-        /// Text before a key, between it and its value, and after the value.
-        key: String,
-        /// See `key`.
-        value: String,
-        /// See `key`.
-        end: String,
-    },
-    /// `(a=1, b='x')`, in Python's notation.
-    Python,
-    /// `{a:1,b:<|"|>x<|"|>}`, in Gemma's.
-    Dict {
-        /// Text around texts.
-        quote: String,
-    },
 }
 
 impl ToolForm {
@@ -142,14 +120,16 @@ impl ToolForm {
         texts
     }
 
-    /// The constraint that enforces this form; `None` if its arguments are not JSON.
+    /// The constraint that enforces this form; `None` if the form has parts that the model chooses, or its arguments are not
+    /// JSON and no call is required.
     pub fn constraint(
         &self,
         tools: &[(String, Value)],
         forced: Option<ForcedCall>,
         max: usize,
     ) -> Option<Calls> {
-        if self.arguments != ArgumentsForm::Json || self.loose {
+        // The grammar of other arguments has an order, which only a call that has to be made is held to.
+        if self.loose || (self.arguments != ArgumentsForm::Json && forced.is_none()) {
             return None;
         }
         // Where the answer is made of messages, every one of them begins as a call does.
@@ -158,6 +138,7 @@ impl ToolForm {
         }
         let tool = |(name, schema): &(String, Value)| CallForm {
             begin: format!("{}{name}{}", self.begin, self.middle),
+            arguments: self.arguments.clone(),
             schema: schema.clone(),
             end: self.end.clone(),
         };

@@ -207,7 +207,7 @@ impl Trial<'_> {
             [&form.begin, &form.middle].iter().any(|part| self.ids.iter().any(|id| part.contains(id)));
         form.loose |= form.opening.len() > AROUND_MAX || form.closing.len() > AROUND_MAX;
         if let Some(parameters) = call.parameters {
-            (form.arguments, form.middle) = (parameters, String::new());
+            form.arguments = parameters;
         }
         Some(form)
     }
