@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use fake::*;
-use kvik_engine::api::{CallForm, CallStart, Calls, Constraint, Event, Request, RequestError};
+use kvik_engine::api::{ArgumentsForm, CallForm, CallStart, Calls, Constraint, Event, Request, RequestError};
 use kvik_engine::config::EngineConfig;
 use kvik_engine::engine::{Attached, Engine, StartError};
 use kvik_engine::load::LoadedModel;
@@ -101,7 +101,12 @@ fn calls_that_cannot_be_enforced_are_unconstrained_unless_they_are_forced() {
     let engine = engine(config(), 200);
     let calls = |start: CallStart| {
         let schema = serde_json::json!({"type": "nonsense"});
-        let tools = vec![CallForm { begin: "<c>".into(), schema, end: String::new() }];
+        let tools = vec![CallForm {
+            begin: "<c>".into(),
+            arguments: ArgumentsForm::Json,
+            schema,
+            end: String::new(),
+        }];
         let (opening, separator, closing) = Default::default();
         let calls = Calls { start, tools, opening, separator, closing, calls_max: 1 };
         Request { constraint: Some(Constraint::Calls(calls)), ..request(prompt(1, 9), 20) }

@@ -7,7 +7,7 @@ use kvik_engine::files::TensorSource;
 use kvik_engine::files::bytes::FileBytes;
 use kvik_engine::files::gguf::Gguf;
 use kvik_engine::load::{LoadedModel, config_from_json};
-use kvik_engine::text::answer::{AnswerDelta, AnswerParser, Offer, ToolForm};
+use kvik_engine::text::answer::{AnswerDelta, AnswerParser, AnswerStart, Offer, ToolForm};
 use kvik_engine::text::template::{ChatTemplate, RenderInput};
 use kvik_engine::text::tokenizer::{Tokenizer, TokenizerHints};
 
@@ -118,7 +118,7 @@ fn parse(
     push: &mut dyn FnMut(&mut AnswerParser) -> Vec<AnswerDelta>,
 ) -> [String; 3] {
     let offer = Offer { form: ToolForm::tagged(), tools: Vec::new(), calls_max: usize::MAX, certain: false };
-    let mut parser = AnswerParser::new(thinking, tools.then(|| Arc::new(offer)));
+    let mut parser = AnswerParser::new(AnswerStart::usual(thinking), tools.then(|| Arc::new(offer)), "");
     let mut deltas = push(&mut parser);
     deltas.extend(parser.finish());
     let mut joined: [String; 3] = Default::default();

@@ -98,12 +98,37 @@ pub struct Calls {
 /// The form of a call of one tool.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CallForm {
-    /// Text before the JSON.
+    /// Text before the arguments.
     pub begin: String,
-    /// Schema of the JSON: the arguments, or a whole call with its name.
+    /// How the arguments are written.
+    pub arguments: ArgumentsForm,
+    /// Schema of the arguments, or, where they are JSON, of a whole call with its name.
     pub schema: serde_json::Value,
-    /// Text after the JSON.
+    /// Text after the arguments.
     pub end: String,
+}
+
+/// The form of the arguments of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ArgumentsForm {
+    /// A JSON object.
+    Json,
+    /// One after the other: a key and a value with text around them.
+    Parameters {
+        /// Text before a key, between it and its value, and after the value.
+        key: String,
+        /// See `key`.
+        value: String,
+        /// See `key`.
+        end: String,
+    },
+    /// `(a=1, b='x')`, in Python's notation.
+    Python,
+    /// `{a:1,b:<|"|>x<|"|>}`, in Gemma's.
+    Dict {
+        /// Text around texts.
+        quote: String,
+    },
 }
 
 /// When an answer becomes a call.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kvik_engine::text::answer::{AnswerDelta, AnswerParser, Offer};
+use kvik_engine::text::answer::{AnswerDelta, AnswerParser, AnswerStart, Offer};
 use serde_json::Value;
 
 use crate::random::random;
@@ -10,10 +10,10 @@ use crate::random::random;
 /// How the text of an answer is read.
 #[derive(Debug, Clone)]
 pub(crate) enum Reading {
-    /// Reasoning, content and tool calls are told apart by their tags.
+    /// Reasoning, content and tool calls are told apart in the form of the model.
     Tagged {
-        /// The prompt has opened the thinking block.
-        starts_in_thinking: bool,
+        /// The form, and where the answer begins in it.
+        start: AnswerStart,
         /// Tools that the request brought.
         offer: Option<Arc<Offer>>,
     },
@@ -37,9 +37,8 @@ impl Reading {
         // Calls of different answers must have different ids: their results name them.
         let salt = format!("{:016x}", random());
         match self {
-            Reading::Tagged { starts_in_thinking, offer } => {
-                let parser = AnswerParser::new(*starts_in_thinking, offer.clone());
-                Reader::Tagged(Box::new(parser.with_salt(&salt)))
+            Reading::Tagged { start, offer } => {
+                Reader::Tagged(Box::new(AnswerParser::new(*start, offer.clone(), &salt)))
             }
             Reading::Plain => Reader::Plain,
             Reading::ForcedCall => Reader::ForcedCall(String::new()),

@@ -10,7 +10,7 @@ use clap::Args;
 use kvik_cache::Token;
 use kvik_engine::api::{Event, EventSink, Report, Request, Sampling, Wants};
 use kvik_engine::text::answer::{AnswerDelta, AnswerParser};
-use kvik_engine::text::template::{RenderInput, ends_in_thinking};
+use kvik_engine::text::template::RenderInput;
 use serde_json::{Map, Value, json};
 
 use crate::serving::Serving;
@@ -126,9 +126,12 @@ impl TalkArgs {
             kwargs: Map::new(),
             now: SystemTime::now(),
         })?;
-        let parser = AnswerParser::new(ends_in_thinking(&prompt.text), None);
-        let request = self.request(serving, serving.encode_rendered(&prompt));
-        answer(serving, request, Some(parser), show)
+        let start = template.answer_after(&prompt.text);
+        let request = Request {
+            show: serving.controls_in(start.form.texts()),
+            ..self.request(serving, serving.encode_rendered(&prompt))
+        };
+        answer(serving, request, Some(AnswerParser::new(start, None, "")), show)
     }
 }
 

@@ -21,6 +21,7 @@ use kvik_engine::api::{EventSink, Probe, Request, RequestError};
 use kvik_engine::engine::Engine;
 use kvik_engine::pulse::Life;
 use kvik_engine::stats::EngineStats;
+use kvik_engine::text::answer::ReasoningForm;
 use kvik_engine::text::template::{ChatTemplate, Prompt};
 use kvik_engine::text::tokenizer::Tokenizer;
 
@@ -122,6 +123,17 @@ impl Serving {
     /// Tokens of a rendered chat.
     pub(crate) fn encode_rendered(&self, prompt: &Prompt) -> Vec<Token> {
         encode_rendered(&self.tokenizer, prompt)
+    }
+
+    /// The form in which the model writes its reasoning.
+    pub(crate) fn reasoning_form(&self) -> ReasoningForm {
+        self.template.as_ref().map(ChatTemplate::reasoning_form).unwrap_or_default()
+    }
+
+    /// The control tokens in texts of a form, which have to be seen in an answer.
+    pub(crate) fn controls_in(&self, texts: Vec<&str>) -> Vec<Token> {
+        let tokens = texts.into_iter().flat_map(|text| self.tokenizer.encode(text, false, true));
+        tokens.filter(|&token| self.tokenizer.is_control(token)).collect()
     }
 }
 

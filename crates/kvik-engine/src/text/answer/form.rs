@@ -1,11 +1,14 @@
 //! The form in which a model writes tool calls: the texts around names and arguments.
 //!
-//! `template::learn` learns the form from the chat template. If that fails, it is one of the known forms; a
-//! new one is a row of [`KNOWN`].
+//! `template::learn` learns the form from the chat template. If that fails, it is one of those in `known`.
 
 use serde_json::Value;
 
+pub use crate::api::ArgumentsForm;
 use crate::api::{CallForm, CallStart, Calls};
+
+/// Llama 3 and 4 may write these before a call that has no other tag.
+const PYTHON_TAGS: [&str; 2] = ["<|python_tag|>", "<|python_start|>"];
 
 /// The texts around the parts of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,65 +33,13 @@ pub struct ToolForm {
     pub loose: bool,
 }
 
-/// The form of the arguments of a call.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ArgumentsForm {
-    /// A JSON object.
-    Json,
-    /// One after the other: a key and a value with text around them.
-    Parameters {
-        /// Text before a key, between it and its value, and after the value.
-        key: String,
-        /// See `key`.
-        value: String,
-        /// See `key`.
-        end: String,
-    },
-}
-
-type Form = fn() -> ToolForm;
-
-/// Forms by a text that a template contains if its model was trained on them.
-const KNOWN: [(&str, Form); 5] = [
-    ("<tool_call>", ToolForm::tagged),
-    ("[TOOL_CALLS]", || ToolForm::objects("[TOOL_CALLS][", ", ", "]", "arguments")),
-    ("<|tool_call|>", || ToolForm::objects("<|tool_call|>[", ", ", "]", "arguments")),
-    ("<|python_tag|>", || ToolForm::objects("", "; ", "", "parameters")),
-    ("<function=", || ToolForm { several: true, ..ToolForm::named("<function=", ">", "</function>") }),
-];
-
 impl ToolForm {
-    /// The form of a template that mentions its tag without rendering calls.
-    pub fn mentioned_in(source: &str) -> Option<ToolForm> {
-        KNOWN.iter().find(|(text, _)| source.contains(text)).map(|(_, form)| form())
-    }
-
-    /// JSON objects in tags, as Hermes and Qwen write them. Models that were trained on no form are asked
-    /// for this one too.
-    pub fn tagged() -> ToolForm {
-        ToolForm {
-            separator: "\n".into(),
-            several: true,
-            ..ToolForm::named("<tool_call>\n{\"name\": \"", "\", \"arguments\": ", "}\n</tool_call>")
-        }
-    }
-
-    fn objects(opening: &str, separator: &str, closing: &str, arguments: &str) -> ToolForm {
-        ToolForm {
-            opening: opening.into(),
-            separator: separator.into(),
-            closing: closing.into(),
-            several: true,
-            ..ToolForm::named("{\"name\": \"", &format!("\", \"{arguments}\": "), "}")
-        }
-    }
-
     /// A form without any text.
     pub(crate) fn empty() -> ToolForm {
         ToolForm::named("", "", "")
     }
 
-    fn named(begin: &str, middle: &str, end: &str) -> ToolForm {
+    pub(super) fn named(begin: &str, middle: &str, end: &str) -> ToolForm {
         ToolForm {
             opening: String::new(),
             separator: String::new(),
@@ -140,25 +91,54 @@ impl ToolForm {
         if from[..end].trim_matches(['[', '{']).is_empty() { "" } else { &from[..end] }
     }
 
-    /// The texts of the form. A control token in one of them is part of the answer.
-    pub fn texts(&self) -> impl Iterator<Item = &str> {
-        let parts = [&self.opening, &self.separator, &self.closing, &self.begin, &self.middle, &self.end];
-        let untagged = self.marker().is_empty().then_some(super::PYTHON_TAG);
-        parts.into_iter().map(String::as_str).chain(untagged)
+    /// The texts that may mark the beginning of a call.
+    pub(super) fn markers(&self) -> Vec<&str> {
+        match self.marker() {
+            "" => PYTHON_TAGS.to_vec(),
+            marker => vec![marker],
+        }
     }
 
-    /// The constraint that enforces this form; `None` if its arguments are not JSON.
+    /// Whether a call after the first one begins with a name, as this text does.
+    pub(super) fn begins_with_name(&self, text: &str) -> bool {
+        let is_name = |c: char| c.is_alphabetic() || c == '_';
+        self.arguments == ArgumentsForm::Python && self.begin.is_empty() && text.starts_with(is_name)
+    }
+
+    /// The texts of the form. A control token in one of them is part of the answer.
+    pub fn texts(&self) -> Vec<&str> {
+        let mut texts =
+            vec![&*self.opening, &*self.separator, &*self.closing, &*self.begin, &*self.middle, &*self.end];
+        match &self.arguments {
+            ArgumentsForm::Parameters { key, value, end } => texts.extend([&**key, &**value, &**end]),
+            ArgumentsForm::Dict { quote } => texts.push(quote),
+            ArgumentsForm::Json | ArgumentsForm::Python => {}
+        }
+        if self.marker().is_empty() {
+            texts.extend(PYTHON_TAGS);
+        }
+        texts
+    }
+
+    /// The constraint that enforces this form; `None` if the form has parts that the model chooses, or its arguments are not
+    /// JSON and no call is required.
     pub fn constraint(
         &self,
         tools: &[(String, Value)],
         forced: Option<ForcedCall>,
         max: usize,
     ) -> Option<Calls> {
-        if self.arguments != ArgumentsForm::Json || self.loose {
+        // The grammar of other arguments has an order, which only a call that has to be made is held to.
+        if self.loose || (self.arguments != ArgumentsForm::Json && forced.is_none()) {
+            return None;
+        }
+        // Where the answer is made of messages, every one of them begins as a call does.
+        if forced.is_none() && *self == ToolForm::channels() {
             return None;
         }
         let tool = |(name, schema): &(String, Value)| CallForm {
             begin: format!("{}{name}{}", self.begin, self.middle),
+            arguments: self.arguments.clone(),
             schema: schema.clone(),
             end: self.end.clone(),
         };

@@ -6,21 +6,33 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 #[derive(Debug, Clone, Default)]
 pub(super) struct Balance {
     depth: usize,
-    in_text: bool,
+    /// The quotation mark of the text that it is in.
+    text: Option<u8>,
     escaped: bool,
+    /// Parentheses are brackets too, and so are apostrophes quotation marks.
+    python: bool,
 }
 
 impl Balance {
+    /// Finds the end of a call of a function in Python's notation.
+    pub(super) fn of_python() -> Balance {
+        Balance { python: true, ..Balance::default() }
+    }
+
     /// Adds bytes; returns how many of them lead up to the end of the object, if it is reached.
     pub(super) fn feed(&mut self, bytes: &[u8]) -> Option<usize> {
         for (at, byte) in bytes.iter().enumerate() {
             match byte {
                 _ if self.escaped => self.escaped = false,
-                b'\\' if self.in_text => self.escaped = true,
-                b'"' => self.in_text = !self.in_text,
-                _ if self.in_text => {}
+                b'\\' if self.text.is_some() => self.escaped = true,
+                _ if self.text == Some(*byte) => self.text = None,
+                _ if self.text.is_some() => {}
+                b'"' => self.text = Some(*byte),
+                b'\'' if self.python => self.text = Some(*byte),
                 b'{' | b'[' => self.depth += 1,
-                b'}' | b']' => {
+                b'(' if self.python => self.depth += 1,
+                b')' if !self.python => {}
+                b'}' | b']' | b')' => {
                     self.depth = self.depth.saturating_sub(1);
                     if self.depth == 0 {
                         return Some(at + 1);

@@ -7,7 +7,8 @@ use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
 use super::form::{ArgumentsForm, ToolForm};
-use super::json::{may_be_call, parse_call, split_value};
+use super::json::{Balance, may_be_call, parse_call, split_value};
+use super::values::{Unread, dict, python_arguments};
 
 /// Tools that an answer may call, and the form of the calls.
 #[derive(Debug, Clone)]
@@ -43,6 +44,8 @@ pub(super) enum WaitFor {
     Any,
     /// The end of the JSON object that begins at this byte.
     Object(usize),
+    /// The end of the call in Python's notation whose arguments begin at this byte.
+    Group(usize),
     /// This text, after this byte.
     Text(String, usize),
 }
@@ -51,7 +54,7 @@ impl Offer {
     /// The tool that a certain call is of, and the byte of `text` at which its arguments begin, once both are there.
     /// `taken` is what was removed before `text` as the beginning of the call.
     pub(super) fn begun(&self, taken: &str, text: &str) -> Option<(&str, usize)> {
-        if !self.certain {
+        if !self.certain || self.form.arguments != ArgumentsForm::Json {
             return None;
         }
         let opening = self.form.opening.strip_prefix(taken).map(|rest| [rest, &self.form.begin].concat());
@@ -81,6 +84,8 @@ impl Offer {
             (ArgumentsForm::Json, Some(_)) => self.read_object(text, start, done),
             (ArgumentsForm::Json, None) => self.read_named(text, start, done),
             (ArgumentsForm::Parameters { .. }, _) => self.read_parameters(text, start, done),
+            (ArgumentsForm::Python, _) => self.read_python(text, start, done),
+            (ArgumentsForm::Dict { quote }, _) => self.read_dict(text, start, quote, done),
         }
     }
 
@@ -99,8 +104,7 @@ impl Offer {
             return CallRead::Incomplete(object_wait(rest, start, untagged));
         };
         let Some((name, arguments)) = parse_call(&rest[..length]) else { return CallRead::NotACall };
-        // Without a tag, JSON is a call only if it names a tool.
-        if untagged && !self.tools.iter().any(|(known, _)| *known == name) {
+        if !self.may_be_called(&name) {
             return CallRead::NotACall;
         }
         self.read_tail(text, start + length, name, arguments, done)
@@ -178,6 +182,48 @@ impl Offer {
         CallRead::Call { name, arguments: Value::Object(arguments).to_string(), end: at }
     }
 
+    /// A name, and arguments in parentheses after it.
+    fn read_python(&self, text: &str, start: usize, done: bool) -> CallRead {
+        let (name, after) = match self.name_at(text, start) {
+            Ok(found) => found,
+            Err(read) => return read,
+        };
+        if !text[after..].starts_with('(') || !self.may_be_called(&name) {
+            return CallRead::NotACall;
+        }
+        let Some(length) = Balance::of_python().feed(&text.as_bytes()[after..]) else {
+            return CallRead::Incomplete(WaitFor::Group(after));
+        };
+        match python_arguments(&text[after..after + length]) {
+            Ok((arguments, read)) if read == length => {
+                self.read_tail(text, after + length, name, arguments, done)
+            }
+            _ => CallRead::NotACall,
+        }
+    }
+
+    /// A name, and an object in Gemma's notation after it.
+    fn read_dict(&self, text: &str, start: usize, quote: &str, done: bool) -> CallRead {
+        let (name, after) = match self.name_at(text, start) {
+            Ok(found) => found,
+            Err(read) => return read,
+        };
+        match dict(&text[after..], quote) {
+            Ok((arguments, read)) => self.read_tail(text, after + read, name, arguments, done),
+            Err(Unread::Incomplete) => {
+                let end = self.form.end.as_str();
+                let searched = text[after..].rfind(end).map_or(after, |at| after + at + end.len());
+                CallRead::Incomplete(WaitFor::Text(end.into(), searched))
+            }
+            Err(Unread::Wrong) => CallRead::NotACall,
+        }
+    }
+
+    /// Whether a call of this tool is one: without a tag it has to name a tool.
+    fn may_be_called(&self, name: &str) -> bool {
+        !self.form.marker().is_empty() || self.tools.iter().any(|(known, _)| known == name)
+    }
+
     /// Reads the text that must follow a call.
     fn read_tail(&self, text: &str, at: usize, name: String, arguments: String, done: bool) -> CallRead {
         match skip_ignoring_space(&text[at..], self.form.tail().trim()) {
@@ -191,7 +237,7 @@ impl Offer {
 }
 
 fn object_length(text: &str) -> Option<usize> {
-    super::json::Balance::default().feed(text.as_bytes())
+    Balance::default().feed(text.as_bytes())
 }
 
 /// Until its first key is known, an object without a tag may turn out to be content.

@@ -4,7 +4,7 @@ use serde_json::json;
 use super::*;
 
 /// Deltas as text: `R(..)`, `C(..)`, `T0:name(arguments)`, neighbours of one kind joined.
-fn show(deltas: &[AnswerDelta]) -> String {
+pub(super) fn show(deltas: &[AnswerDelta]) -> String {
     let mut out: Vec<(char, String)> = Vec::new();
     for delta in deltas {
         let (kind, text) = match delta {
@@ -27,7 +27,7 @@ fn show(deltas: &[AnswerDelta]) -> String {
 }
 
 /// Offers the tools `f` and `g`, whose argument `t` is text.
-fn offer(form: ToolForm) -> Option<Arc<Offer>> {
+pub(super) fn offer(form: ToolForm) -> Option<Arc<Offer>> {
     let schema = json!({"type": "object", "properties": {"t": {"type": "string"}}});
     let tools = ["f", "g"].map(|name| (name.to_owned(), schema.clone())).to_vec();
     Some(Arc::new(Offer { form, tools, calls_max: usize::MAX, certain: false }))
@@ -38,7 +38,12 @@ fn run(pieces: &[&str], thinking: bool, tools: bool) -> String {
 }
 
 fn run_with(pieces: &[&str], thinking: bool, offer: Option<Arc<Offer>>) -> String {
-    let mut parser = AnswerParser::new(thinking, offer);
+    run_after(AnswerStart::usual(thinking), pieces, offer)
+}
+
+/// What is said in an answer that comes in these pieces.
+pub(super) fn run_after(start: AnswerStart, pieces: &[&str], offer: Option<Arc<Offer>>) -> String {
+    let mut parser = AnswerParser::new(start, offer, "");
     let mut deltas: Vec<_> = pieces.iter().flat_map(|piece| parser.push(piece)).collect();
     deltas.extend(parser.finish());
     show(&deltas)
@@ -96,7 +101,7 @@ fn without_tools_their_tags_are_content() {
 
 #[test]
 fn content_streams_immediately() {
-    let mut parser = AnswerParser::new(false, offer(ToolForm::tagged()));
+    let mut parser = AnswerParser::new(AnswerStart::usual(false), offer(ToolForm::tagged()), "");
     assert_eq!(parser.push("Hello"), [AnswerDelta::Content("Hello".into())]);
     assert_eq!(parser.push(" <to"), []);
     assert_eq!(parser.push("p> x"), [AnswerDelta::Content(" <top> x".into())]);
@@ -106,7 +111,8 @@ fn content_streams_immediately() {
 fn call_ids_differ_by_salt_and_index() {
     let text = "<tool_call>{\"name\":\"f\"}</tool_call>".repeat(2);
     let ids = |salt: &str| -> Vec<String> {
-        let deltas = AnswerParser::new(false, offer(ToolForm::tagged())).with_salt(salt).push(&text);
+        let deltas =
+            AnswerParser::new(AnswerStart::usual(false), offer(ToolForm::tagged()), salt).push(&text);
         let id = |delta| match delta {
             AnswerDelta::ToolCall { id, .. } => id,
             other => panic!("{other:?}"),
@@ -291,10 +297,10 @@ fn no_more_calls_are_read_than_the_maximum() {
 
 #[test]
 fn text_before_a_call_streams() {
-    let mut parser = AnswerParser::new(false, offer(listed()));
+    let mut parser = AnswerParser::new(AnswerStart::usual(false), offer(listed()), "");
     assert_eq!(parser.push("I look"), [AnswerDelta::Content("I look".into())]);
     assert_eq!(parser.push(". [TOOL_"), [AnswerDelta::Content(".".into())]);
-    let mut parser = AnswerParser::new(false, offer(bare()));
+    let mut parser = AnswerParser::new(AnswerStart::usual(false), offer(bare()), "");
     assert_eq!(parser.push("{\"na"), []);
     assert_eq!(parser.push("ture\":"), [AnswerDelta::Content("{\"nature\":".into())]);
 }
@@ -404,7 +410,7 @@ proptest! {
 fn arguments_of_a_certain_call_stream_as_they_come() {
     let mut offer = offer(ToolForm::tagged()).unwrap();
     Arc::get_mut(&mut offer).unwrap().certain = true;
-    let mut parser = AnswerParser::new(false, Some(offer));
+    let mut parser = AnswerParser::new(AnswerStart::usual(false), Some(offer), "");
     assert_eq!(parser.push("<tool_call>\n{\"name\": \"f\", \"arguments\": "), []);
     let begun = parser.push("{\"t\"");
     assert!(

@@ -8,9 +8,9 @@ use std::fmt::Write;
 use kvik_cache::Token;
 use serde_json::{Value, json};
 
-use super::checked_schema;
 use super::schema::move_references;
-use crate::api::{CallForm, CallStart, Calls};
+use super::{checked_schema, notations};
+use crate::api::{ArgumentsForm, CallForm, CallStart, Calls};
 use crate::text::stream::{TokenKind, Vocabulary};
 
 /// Maximum calls in one answer, whatever the request sets.
@@ -62,14 +62,14 @@ fn calls_max(calls: &Calls) -> usize {
 }
 
 /// Free text up to a given end.
-struct Lead {
-    rules: String,
-    reference: String,
+pub(super) struct Lead {
+    pub(super) rules: String,
+    pub(super) reference: String,
     /// Bytes of the text that the lead covers.
-    skipped: usize,
+    pub(super) skipped: usize,
 }
 
-fn lead(name: &str, end: &str, controls: &ControlTokens) -> Result<Lead, String> {
+pub(super) fn lead(name: &str, end: &str, controls: &ControlTokens) -> Result<Lead, String> {
     match controls.split(end).first() {
         None => Err("the text that begins a call is empty".to_owned()),
         // A control token ends text by itself.
@@ -99,7 +99,10 @@ fn section(calls: &Calls, skipped: usize, controls: &ControlTokens) -> Result<St
     };
     let (repeat, rule) = more.split_once('\n').unwrap_or((&more, ""));
     let closing = controls.lark(&calls.closing);
-    Ok(format!("section: first{repeat} {closing}\nfirst: {first}\n{rule}\n{}", argument_rules(calls)?))
+    Ok(format!(
+        "section: first{repeat} {closing}\nfirst: {first}\n{rule}\n{}",
+        argument_rules(calls, controls)?
+    ))
 }
 
 /// One call of any tool after `before`, without its first `skipped` bytes.
@@ -108,16 +111,25 @@ fn one_of(calls: &Calls, before: &str, skipped: usize, controls: &ControlTokens)
     for (index, (form, _)) in shapes(calls).iter().enumerate() {
         let head = format!("{before}{}", form.begin);
         let head = head.get(skipped..).ok_or("the trigger is longer than what begins a call")?;
-        options.push(format!("{} json_{index} {}", controls.lark(head), controls.lark(&form.end)));
+        options.push(format!("{} arguments_{index} {}", controls.lark(head), controls.lark(&form.end)));
     }
     Ok(options.join(" | "))
 }
 
-fn argument_rules(calls: &Calls) -> Result<String, String> {
+fn argument_rules(calls: &Calls, controls: &ControlTokens) -> Result<String, String> {
     let mut rules = String::new();
-    for (index, (_, schemas)) in shapes(calls).iter().enumerate() {
-        // Writing to a string cannot fail.
-        let _ = writeln!(rules, "json_{index}: %json {}", checked_schema(&any_of(schemas))?);
+    for (index, (form, schemas)) in shapes(calls).iter().enumerate() {
+        let name = format!("arguments_{index}");
+        match (&form.arguments, &schemas[..]) {
+            // Writing to a string cannot fail.
+            (ArgumentsForm::Json, _) => {
+                let _ = writeln!(rules, "{name}: %json {}", checked_schema(&any_of(schemas))?);
+            }
+            (arguments, [schema, ..]) => {
+                rules.push_str(&notations::rules(&name, arguments, schema, controls)?)
+            }
+            (_, []) => return Err("a call has no schema".to_owned()),
+        }
     }
     Ok(rules)
 }
@@ -170,12 +182,12 @@ fn escaped(letter: char) -> String {
     if letter.is_ascii_alphanumeric() { letter.to_string() } else { format!("\\x{{{:x}}}", letter as u32) }
 }
 
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }
 
 /// The control tokens of a vocabulary by their texts.
-struct ControlTokens<'a> {
+pub(super) struct ControlTokens<'a> {
     controls: Vec<(&'a str, Token)>,
 }
 
@@ -219,7 +231,7 @@ impl<'a> ControlTokens<'a> {
     }
 
     /// The text as a Lark sequence.
-    fn lark(&self, text: &str) -> String {
+    pub(super) fn lark(&self, text: &str) -> String {
         let piece = |piece: Piece<'_>| match piece {
             Piece::Text(text) => quoted(text),
             Piece::Control(token, _) => format!("<[{token}]>"),
@@ -248,6 +260,7 @@ mod tests {
     fn tagged(start: CallStart, calls_max: usize) -> Constraint {
         let form = |name| CallForm {
             begin: "<tool_call>\n".into(),
+            arguments: ArgumentsForm::Json,
             schema: whole(name),
             end: "\n</tool_call>".into(),
         };
@@ -263,7 +276,12 @@ mod tests {
 
     /// Calls as functions with a list around them.
     fn listed(start: CallStart) -> Constraint {
-        let form = |name: &str| CallForm { begin: format!("{name}("), schema: arguments(), end: ")".into() };
+        let form = |name: &str| CallForm {
+            begin: format!("{name}("),
+            arguments: ArgumentsForm::Json,
+            schema: arguments(),
+            end: ")".into(),
+        };
         Constraint::Calls(Calls {
             start,
             tools: vec![form("f"), form("g")],
@@ -324,7 +342,8 @@ mod tests {
     #[test]
     fn a_trigger_at_the_start_counts_only_there() {
         let schema = whole("f");
-        let form = CallForm { begin: String::new(), schema, end: String::new() };
+        let form =
+            CallForm { begin: String::new(), arguments: ArgumentsForm::Json, schema, end: String::new() };
         let calls = Constraint::Calls(Calls {
             start: CallStart::LazyAtStart { trigger: String::new() },
             tools: vec![CallForm { begin: "{".into(), ..form }],
@@ -348,7 +367,12 @@ mod tests {
 
     #[test]
     fn a_control_token_is_required_as_a_token() {
-        let form = CallForm { begin: "f(".into(), schema: arguments(), end: ")".into() };
+        let form = CallForm {
+            begin: "f(".into(),
+            arguments: ArgumentsForm::Json,
+            schema: arguments(),
+            end: ")".into(),
+        };
         let calls = |start| {
             Constraint::Calls(Calls {
                 start,

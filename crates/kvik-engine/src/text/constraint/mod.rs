@@ -12,6 +12,7 @@ mod guide;
 #[cfg(test)]
 mod hostile;
 mod limits;
+mod notations;
 mod pool;
 pub mod schema;
 mod watch;

@@ -3,29 +3,78 @@
 use serde_json::{Value, json};
 
 use super::learn::Learned;
+use crate::text::answer::ToolForm;
 
-/// Adds to the messages what the template would omit: the tools, the calls and their results.
-pub(super) fn explain(messages: &mut Vec<Value>, tools: Option<&Value>, learned: &Learned) {
+/// Adds to the messages what the template would omit: the tools, the calls and their results. Calls have the form of
+/// the model.
+pub(super) fn explain(messages: &mut Vec<Value>, tools: Option<&Value>, learned: &Learned, form: &ToolForm) {
     if !learned.calls {
-        messages.iter_mut().for_each(write_calls);
+        messages.iter_mut().for_each(|message| write_calls(message, form));
     }
     if !learned.results {
-        messages.iter_mut().for_each(write_result);
+        write_results(messages);
+    }
+    if learned.calls && !form.several {
+        *messages = one_call_each(std::mem::take(messages));
     }
     let offered = tools.and_then(Value::as_array).filter(|tools| !tools.is_empty() && !learned.offers);
-    if let Some(tools) = offered {
-        instruct(messages, &instruction(tools), learned.system);
+    match offered {
+        Some(tools) if learned.offers_in_system => offer_in_system(messages, tools),
+        Some(tools) => instruct(messages, &instruction(tools, form), learned.system),
+        None => {}
     }
 }
 
-/// The instruction for a model that was trained on no form of calls; it asks for the most common form.
-fn instruction(tools: &[Value]) -> String {
+/// Divides messages with several calls, each followed by its result, for templates that write one call of a message.
+fn one_call_each(messages: Vec<Value>) -> Vec<Value> {
+    let mut divided = Vec::with_capacity(messages.len());
+    let mut messages = messages.into_iter().peekable();
+    while let Some(mut message) = messages.next() {
+        let calls = message["tool_calls"].as_array().filter(|calls| calls.len() > 1).cloned();
+        let Some(calls) = calls else {
+            divided.push(message);
+            continue;
+        };
+        let mut results = Vec::new();
+        while let Some(result) = messages.next_if(|next| next["role"] == "tool") {
+            results.push(result);
+        }
+        for call in calls {
+            let id = call.get("id").cloned();
+            message["tool_calls"] = json!([call]);
+            divided.push(message);
+            let own = results.iter().position(|result| result.get("tool_call_id") == id.as_ref());
+            divided.extend((!results.is_empty()).then(|| results.remove(own.unwrap_or(0))));
+            // What was said before the calls is said once.
+            message = json!({"role": "assistant", "content": ""});
+        }
+        divided.extend(results);
+    }
+    divided
+}
+
+/// Puts the tools into the system message, as the text that its template expects there.
+fn offer_in_system(messages: &mut Vec<Value>, tools: &[Value]) {
+    if messages.first().is_none_or(|first| first["role"] != "system") {
+        messages.insert(0, json!({"role": "system", "content": ""}));
+    }
+    let functions: Vec<&Value> = tools.iter().map(|tool| tool.get("function").unwrap_or(tool)).collect();
+    messages[0]["tools"] = json!(functions).to_string().into();
+}
+
+/// The instruction for a model whose template describes no tools; it asks for calls in this form.
+fn instruction(tools: &[Value], form: &ToolForm) -> String {
     let lines: Vec<String> = tools.iter().map(Value::to_string).collect();
+    let example = form.write(&[("name of the tool", json!({}))]);
+    let what = match *form == ToolForm::tagged() {
+        true => "with a JSON object of its name and its arguments inside of <tool_call></tool_call>",
+        false => "like this",
+    };
     format!(
         "You can call tools. Each line between <tools> and </tools> describes one, with a JSON schema of its arguments:\n\
          <tools>\n{}\n</tools>\n\n\
-         To call a tool, answer with a JSON object of its name and its arguments inside of <tool_call></tool_call>, and nothing behind it:\n\
-         <tool_call>\n{{\"name\": \"name of the tool\", \"arguments\": {{}}}}\n</tool_call>\n\
+         To call a tool, answer {what}, and nothing behind it:\n\
+         {example}\n\
          What it returns comes back inside of <tool_response></tool_response>. Call a tool only where it helps; otherwise just answer.",
         lines.join("\n")
     )
@@ -44,36 +93,45 @@ fn instruct(messages: &mut Vec<Value>, text: &str, system: bool) {
     }
 }
 
-/// Writes the calls of an earlier answer in the form that the instruction asks for.
-fn write_calls(message: &mut Value) {
+/// Writes the calls of an earlier answer into its content.
+fn write_calls(message: &mut Value, form: &ToolForm) {
     let Some(calls) = message.get("tool_calls").and_then(Value::as_array) else { return };
+    let functions = calls.iter().map(|call| call.get("function").unwrap_or(call));
+    let calls: Vec<(&str, Value)> = functions
+        .map(|function| (function["name"].as_str().unwrap_or_default(), function["arguments"].clone()))
+        .collect();
     let mut text = message["content"].as_str().unwrap_or_default().to_owned();
-    for call in calls {
-        let function = call.get("function").unwrap_or(call);
-        let arguments = match &function["arguments"] {
-            Value::String(text) if !text.trim().is_empty() => text.clone(),
-            Value::Object(arguments) => Value::from(arguments.clone()).to_string(),
-            _ => "{}".to_owned(),
-        };
-        if !text.is_empty() {
-            text.push('\n');
-        }
-        let name = &function["name"];
-        text.push_str(&format!(
-            "<tool_call>\n{{\"name\": {name}, \"arguments\": {arguments}}}\n</tool_call>"
-        ));
+    if !text.is_empty() {
+        text.push('\n');
     }
+    text.push_str(&form.write(&calls));
     message["content"] = text.into();
     if let Some(fields) = message.as_object_mut() {
         fields.remove("tool_calls");
     }
 }
 
-/// Writes the result of a call as a user message.
-fn write_result(message: &mut Value) {
-    if message["role"] == "tool" {
-        let content = message["content"].as_str().unwrap_or_default();
-        *message =
-            json!({"role": "user", "content": format!("<tool_response>\n{content}\n</tool_response>")});
+/// Writes the results of calls as messages of the user: those that follow each other as one, since templates may ask
+/// for roles that alternate.
+fn write_results(messages: &mut Vec<Value>) {
+    let mut written: Vec<Value> = Vec::with_capacity(messages.len());
+    let mut after_result = false;
+    for message in std::mem::take(messages) {
+        let is_result = message["role"] == "tool";
+        if is_result {
+            let content = message["content"].as_str().unwrap_or_default();
+            let text = format!("<tool_response>\n{content}\n</tool_response>");
+            match written.last_mut().filter(|_| after_result) {
+                Some(last) => {
+                    let before = last["content"].as_str().unwrap_or_default();
+                    last["content"] = [before, &text].join("\n").into();
+                }
+                None => written.push(json!({"role": "user", "content": text})),
+            }
+        } else {
+            written.push(message);
+        }
+        after_result = is_result;
     }
+    *messages = written;
 }

@@ -7,13 +7,15 @@ use serde_json::{Value, json};
 
 use super::messages::{Arguments, MessageFormat};
 use super::{ChatTemplate, RenderInput};
-use crate::text::answer::{AnswerDelta, AnswerParser, ArgumentsForm, Offer, ToolForm};
+use crate::text::answer::{AnswerDelta, AnswerParser, AnswerStart, ArgumentsForm, Offer, ToolForm};
 
 /// A template's support for tools.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Learned {
     /// It describes the tools to the model.
     pub(super) offers: bool,
+    /// It does where the system message has them in a field `tools`, as a text.
+    pub(super) offers_in_system: bool,
     /// It renders calls.
     pub(super) calls: bool,
     /// The form of the calls, if it could be learned.
@@ -61,11 +63,19 @@ impl Learned {
         for null_content in [expected.null_content, false] {
             for arguments in [expected.arguments, Arguments::TextOnly] {
                 for ids in IDS {
-                    trials.push(Trial { template, expected: MessageFormat { arguments, null_content }, ids });
+                    trials.push(Trial {
+                        template,
+                        expected: MessageFormat { arguments, null_content, ..expected },
+                        ids,
+                    });
                 }
             }
         }
-        let forms: Vec<_> = trials.iter().filter_map(|trial| Some((trial.form()?, trial))).collect();
+        // A template that writes values in a notation of its own writes JSON too where it is given some.
+        let notation = ToolForm::mentioned_in(template.source()).map(|form| form.arguments);
+        let is_known = matches!(notation, Some(ArgumentsForm::Python | ArgumentsForm::Dict { .. }));
+        let forms = trials.iter().filter(|_| !is_known);
+        let forms: Vec<_> = forms.filter_map(|trial| Some((trial.form()?, trial))).collect();
         // No model was trained on arguments in Python's notation: a JSON form is preferred.
         let best = forms.iter().find(|(form, _)| form.arguments == ArgumentsForm::Json).or(forms.first());
         let (form, trial) = best.map_or((None, &trials[0]), |(form, trial)| (Some(form.clone()), *trial));
@@ -73,16 +83,24 @@ impl Learned {
             trial.render(messages, tools).is_some_and(|prompt| prompt.contains(text))
         };
         let calls = wrote(json!([user(), trial.calls(1)]), true, VALUES[0]);
+        let offers = wrote(json!([user()]), true, TOOL);
+        let asked = if calls { trial.calls(1) } else { trial.answer() };
         let results = || {
-            wrote(json!([user(), trial.calls(1), trial.result()]), false, RESULT)
-                || wrote(json!([user(), trial.calls(1), trial.result(), trial.answer()]), false, RESULT)
+            wrote(json!([user(), asked, trial.result()]), false, RESULT)
+                || wrote(json!([user(), asked, trial.result(), trial.answer()]), false, RESULT)
         };
         // Arguments that the template does not render are kept as the request sent them.
         let arguments = if calls { trial.expected.arguments } else { Arguments::TextOnly };
         Learned {
-            offers: wrote(json!([user()]), true, TOOL),
+            offers,
+            offers_in_system: wrote(
+                json!([{"role": "system", "content": SYSTEM, "tools": TOOL}, user()]),
+                false,
+                TOOL,
+            ),
             calls,
-            results: calls && results(),
+            // A template without tools that writes any role says nothing of results.
+            results: (calls || offers) && results(),
             system: wrote(json!([{"role": "system", "content": SYSTEM}, user()]), false, SYSTEM),
             expected: MessageFormat { arguments, ..trial.expected },
             form,
@@ -189,7 +207,7 @@ impl Trial<'_> {
             [&form.begin, &form.middle].iter().any(|part| self.ids.iter().any(|id| part.contains(id)));
         form.loose |= form.opening.len() > AROUND_MAX || form.closing.len() > AROUND_MAX;
         if let Some(parameters) = call.parameters {
-            (form.arguments, form.middle) = (parameters, String::new());
+            form.arguments = parameters;
         }
         Some(form)
     }
@@ -238,7 +256,7 @@ fn reads_back(form: &ToolForm, text: &str, calls: usize) -> bool {
     let schema = json!({"type": "object", "properties": properties});
     let tools = NAMES.map(|name| (name.to_owned(), schema.clone())).to_vec();
     let offer = Offer { form: form.clone(), tools, calls_max: usize::MAX, certain: false };
-    let mut parser = AnswerParser::new(false, Some(Arc::new(offer)));
+    let mut parser = AnswerParser::new(AnswerStart::usual(false), Some(Arc::new(offer)), "");
     let deltas = [parser.push(text), parser.finish()].concat();
     let wanted = json!({KEYS[0]: VALUES[0], KEYS[1]: VALUES[1]});
     let right = |(i, delta): (usize, &AnswerDelta)| match delta {

@@ -23,6 +23,64 @@ pub(super) struct MessageFormat {
     pub(super) arguments: Arguments,
     /// Whether a message with nothing but calls has null content instead of empty content.
     pub(super) null_content: bool,
+    /// Where a message says how it was reasoned.
+    pub(super) reasoning: ReasoningField,
+}
+
+/// Where a template looks for the reasoning of an earlier answer. Requests have it in `reasoning_content`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReasoningField {
+    /// Where requests have it, or nowhere.
+    Usual,
+    /// In a field of this name.
+    Named(&'static str),
+    /// In `thinking`; with calls there may be no content beside it.
+    ThinkingAlone,
+    /// In a part of the content.
+    Part,
+}
+
+impl ReasoningField {
+    fn guess(source: &str) -> ReasoningField {
+        let reads = |name: &str| {
+            [format!(".{name}"), format!("['{name}']"), format!("[\"{name}\"]"), format!("get('{name}')")]
+                .iter()
+                .any(|access| source.contains(access))
+        };
+        match () {
+            () if source.contains("reasoning_content") => ReasoningField::Usual,
+            () if source.contains("Cannot pass both content and thinking") => ReasoningField::ThinkingAlone,
+            () if source.contains("block['thinking']") => ReasoningField::Part,
+            () if reads("thinking") => ReasoningField::Named("thinking"),
+            () if reads("reasoning") => ReasoningField::Named("reasoning"),
+            () => ReasoningField::Usual,
+        }
+    }
+
+    /// Moves the reasoning of a message to where the template looks for it.
+    fn place(self, message: &mut Map<String, Value>) {
+        let reasoning = message.get("reasoning_content").and_then(Value::as_str);
+        let Some(reasoning) = reasoning.filter(|text| !text.is_empty()).map(str::to_owned) else { return };
+        let content = message.get("content").and_then(Value::as_str).unwrap_or_default().to_owned();
+        match self {
+            ReasoningField::Usual => {}
+            ReasoningField::Named(name) => {
+                message.entry(name).or_insert(reasoning.into());
+            }
+            ReasoningField::ThinkingAlone if message.contains_key("tool_calls") && !content.is_empty() => {
+                message.insert("thinking".into(), [reasoning, content].join("\n").into());
+                message.insert("content".into(), "".into());
+            }
+            ReasoningField::ThinkingAlone => {
+                message.entry("thinking").or_insert(reasoning.into());
+            }
+            ReasoningField::Part => {
+                let mut parts = vec![json!({"type": "thinking", "thinking": reasoning})];
+                parts.extend((!content.is_empty()).then(|| json!({"type": "text", "text": content})));
+                message.insert("content".into(), parts.into());
+            }
+        }
+    }
 }
 
 impl MessageFormat {
@@ -33,7 +91,7 @@ impl MessageFormat {
             false => Arguments::Object,
         };
         // Templates that do not check for none print the content, whatever it is.
-        let source: String = source.split_whitespace().collect();
+        let squeezed: String = source.split_whitespace().collect();
         let asks = [
             "content']isnotnone",
             "content\"]isnotnone",
@@ -41,7 +99,11 @@ impl MessageFormat {
             "content']isnone",
             ".contentisnone",
         ];
-        MessageFormat { arguments, null_content: asks.iter().any(|question| source.contains(question)) }
+        MessageFormat {
+            arguments,
+            null_content: asks.iter().any(|question| squeezed.contains(question)),
+            reasoning: ReasoningField::guess(source),
+        }
     }
 }
 
@@ -65,6 +127,9 @@ fn message(field: &str, entry: &Value, expected: MessageFormat) -> Result<Value,
         }
     } else {
         out.remove("tool_calls");
+    }
+    if out["role"] == "assistant" {
+        expected.reasoning.place(&mut out);
     }
     Ok(Value::Object(out))
 }

@@ -6,6 +6,7 @@
 mod generic;
 mod learn;
 mod messages;
+mod switches;
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -13,11 +14,12 @@ use std::time::SystemTime;
 
 use serde_json::Map;
 
-use super::answer::ToolForm;
+use super::answer::{AnswerStart, ReasoningForm, ToolForm};
 use super::jinja::{Fault, Program, RenderLimits, Rendered, Variable};
 use super::tokenizer::Tokenizer;
 use learn::Learned;
 use messages::MessageFormat;
+use switches::needs_thinking_set;
 
 /// A compiled chat template.
 #[derive(Debug)]
@@ -26,6 +28,8 @@ pub struct ChatTemplate {
     source: String,
     bos_text: String,
     eos_text: String,
+    /// How the model writes its reasoning.
+    reasoning: ReasoningForm,
     /// The template reads `enable_thinking` without checking whether it is set.
     needs_thinking_set: bool,
     /// Its support for tools; learned at the first use.
@@ -52,7 +56,7 @@ pub struct RenderInput {
     /// End the prompt where the assistant's answer begins.
     pub add_generation_prompt: bool,
     /// Switches reasoning on or off, for models that have it; `None` leaves it to the template. `false` closes
-    /// a `<think>` that the template opens regardless.
+    /// reasoning that the template opens regardless.
     pub enable_thinking: Option<bool>,
     /// Further variables; none may have a name of [`RESERVED`].
     pub kwargs: Map<String, serde_json::Value>,
@@ -103,6 +107,7 @@ impl ChatTemplate {
             source: source.into(),
             bos_text: bos_text.into(),
             eos_text: eos_text.into(),
+            reasoning: ReasoningForm::of_template(source),
             needs_thinking_set: needs_thinking_set(source),
             learned: OnceLock::new(),
         })
@@ -124,14 +129,24 @@ impl ChatTemplate {
         &self.source
     }
 
-    /// The form of the model's tool calls: its template's, else the one that the instruction asks for.
+    /// The form of the model's reasoning.
+    pub fn reasoning_form(&self) -> ReasoningForm {
+        self.reasoning
+    }
+
+    /// Where an answer to a prompt begins, and in which form.
+    pub fn answer_after(&self, prompt: &str) -> AnswerStart {
+        AnswerStart::after(self.reasoning, prompt)
+    }
+
+    /// The form of the model's tool calls: that of its messages, the one that its template renders, the one that it
+    /// mentions; else the most common one. Where the template does not describe the tools, an instruction asks for it.
     pub fn tool_form(&self) -> ToolForm {
-        let learned = self.learned();
-        match (&learned.form, learned.offers) {
-            (Some(form), true) => form.clone(),
-            (None, true) => ToolForm::mentioned_in(&self.source).unwrap_or_else(ToolForm::tagged),
-            (_, false) => ToolForm::tagged(),
+        if self.reasoning == ReasoningForm::Channels {
+            return ToolForm::channels();
         }
+        let learned = self.learned().form.clone();
+        learned.or_else(|| ToolForm::mentioned_in(&self.source)).unwrap_or_else(ToolForm::tagged)
     }
 
     fn learned(&self) -> &Learned {
@@ -147,11 +162,13 @@ impl ChatTemplate {
         let expected = learned.map_or_else(|| MessageFormat::guess(&self.source), |learned| learned.expected);
         let mut messages = messages::normalise(&input.messages, expected)?;
         if let Some(learned) = learned {
-            generic::explain(&mut messages, input.tools.as_ref(), learned);
+            generic::explain(&mut messages, input.tools.as_ref(), learned, &self.tool_form());
         }
         let mut prompt = self.write(input, &messages)?;
-        if input.add_generation_prompt && input.enable_thinking == Some(false) {
-            prompt.close_reasoning();
+        // With channels, an answer that begins in its content could call nothing.
+        let may_call = input.tools.is_some() && self.reasoning == ReasoningForm::Channels;
+        if input.add_generation_prompt && input.enable_thinking == Some(false) && !may_call {
+            self.reasoning.close_in(&mut prompt.text);
         }
         Ok(prompt)
     }
@@ -162,7 +179,9 @@ impl ChatTemplate {
     }
 
     fn write(&self, input: &RenderInput, messages: &[serde_json::Value]) -> Result<Prompt, TemplateError> {
-        let variables = self.variables(input, messages);
+        let mut kwargs = input.kwargs.clone();
+        switches::add(&mut kwargs, input.enable_thinking, &self.source, self.reasoning);
+        let variables = self.variables(input, &kwargs, messages);
         let limits = limits(input);
         let written = self.program.render(&variables, &limits, input.now);
         let Rendered { text, inputs } = written.map_err(|fault| TemplateError::of(fault, &limits))?;
@@ -172,6 +191,7 @@ impl ChatTemplate {
     fn variables<'a>(
         &'a self,
         input: &'a RenderInput,
+        kwargs: &'a Map<String, serde_json::Value>,
         messages: &'a [serde_json::Value],
     ) -> Vec<(&'a str, Variable<'a>)> {
         let mut variables = vec![
@@ -187,35 +207,10 @@ impl ChatTemplate {
         let thinking = input.enable_thinking.or(self.needs_thinking_set.then_some(true));
         variables.extend(thinking.map(|on| ("enable_thinking", Variable::Flag(on))));
         // Of these a request may set only `documents`, for retrieval templates.
-        variables.retain(|(name, _)| !input.kwargs.contains_key(*name));
-        variables.extend(input.kwargs.iter().map(|(name, value)| (name.as_str(), Variable::Input(value))));
+        variables.retain(|(name, _)| !kwargs.contains_key(*name));
+        variables.extend(kwargs.iter().map(|(name, value)| (name.as_str(), Variable::Input(value))));
         variables
     }
-}
-
-impl Prompt {
-    /// Closes reasoning that the prompt has opened, as models with optional reasoning do.
-    fn close_reasoning(&mut self) {
-        if ends_in_thinking(&self.text) {
-            self.text.truncate(self.text.trim_end().len());
-            self.text.push_str("\n\n</think>\n\n");
-        }
-    }
-}
-
-/// Whether a template reads `enable_thinking` without checking whether it is set.
-fn needs_thinking_set(source: &str) -> bool {
-    let source: String = source.split_whitespace().collect();
-    let asks = ["isdefined", "isnotdefined", "isundefined", "isnotundefined", "isnone", "isnotnone", "|d"];
-    let mut uses = source.match_indices("enable_thinking").map(|(at, name)| &source[at + name.len()..]);
-    let asked = |rest: &str| asks.iter().any(|question| rest.starts_with(question));
-    let assigned = |rest: &str| rest.starts_with('=') && !rest.starts_with("==");
-    source.contains("enable_thinking") && !uses.any(|rest| asked(rest) || assigned(rest))
-}
-
-/// Whether a prompt ends with open reasoning, so that the answer begins with reasoning.
-pub fn ends_in_thinking(prompt: &str) -> bool {
-    prompt.trim_end().ends_with("<think>")
 }
 
 /// Whether the request has tools, or earlier calls of tools.
@@ -327,5 +322,9 @@ impl TemplateError {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_families;
+#[cfg(test)]
+mod tests_published;
 #[cfg(test)]
 mod tests_tools;

@@ -67,7 +67,7 @@ fn read(form: &ToolForm, text: &str) -> (Vec<(String, Json)>, String) {
         calls_max: usize::MAX,
         certain: false,
     };
-    let mut parser = AnswerParser::new(false, Some(Arc::new(offer)));
+    let mut parser = AnswerParser::new(AnswerStart::usual(false), Some(Arc::new(offer)), "");
     let (mut calls, mut content) = (Vec::new(), String::new());
     for delta in [parser.push(text), parser.finish()].concat() {
         match delta {

@@ -60,7 +60,7 @@ pub(crate) struct Reply {
 impl Reply {
     pub(crate) fn new(reading: &Reading) -> Reply {
         Reply {
-            thinking: matches!(reading, Reading::Tagged { starts_in_thinking: true, .. }),
+            thinking: matches!(reading, Reading::Tagged { start, .. } if start.in_reasoning()),
             reasoning_tokens: 0,
             reader: reading.reader(),
             content: String::new(),

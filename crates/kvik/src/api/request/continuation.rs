@@ -4,7 +4,10 @@
 //! its content, and what comes after the mark is cut off. The prompt is a prefix of the one in which the
 //! message is complete, and is cached like any other.
 
-use kvik_engine::text::template::Prompt;
+use kvik_engine::text::{
+    answer::{AnswerPlace, AnswerStart, ReasoningForm},
+    template::Prompt,
+};
 use serde_json::Value;
 
 use crate::http::error::ApiError;
@@ -62,10 +65,14 @@ pub(crate) fn cut(mut prompt: Prompt) -> Result<Prompt, ApiError> {
     Ok(prompt)
 }
 
-/// Whether the last message ends inside a thought.
-pub(crate) fn ends_in_thought(messages: &Value) -> bool {
-    let text = content_end(messages).unwrap_or_default();
-    text.rfind("<think>").is_some_and(|start| !text[start..].contains("</think>"))
+/// Where an answer to this prompt begins that goes on from the last message.
+pub(crate) fn start(form: ReasoningForm, messages: &Value, prompt: &str) -> AnswerStart {
+    match form.is_open_in(content_end(messages).unwrap_or_default()) {
+        true => AnswerStart { form, place: AnswerPlace::Reasoning },
+        // What the message says may look like the template's own text, where the form is tags.
+        false if form != ReasoningForm::Channels => AnswerStart { form, place: AnswerPlace::Begin },
+        false => AnswerStart::after(form, prompt),
+    }
 }
 
 /// The text that the last message ends with, if it can be continued.
@@ -148,7 +155,8 @@ mod tests {
     fn a_message_may_end_inside_a_thought() {
         let check = |content: &str, expect: bool| {
             let messages = json!([{"role": "assistant", "content": content}]);
-            assert_eq!(ends_in_thought(&messages), expect, "{content}");
+            let start = start(ReasoningForm::default(), &messages, content);
+            assert_eq!(start.in_reasoning(), expect, "{content}");
         };
         check("<think>so", true);
         check("<think>so</think>Once", false);

@@ -5,9 +5,8 @@ use std::time::SystemTime;
 use kvik_cache::Token;
 use kvik_engine::api::{Constraint, Request};
 use kvik_engine::conversation::leading_systems;
-use kvik_engine::text::template::{
-    ChatTemplate, Prompt, RESERVED, RenderInput, TemplateError, ends_in_thinking,
-};
+use kvik_engine::text::answer::{AnswerStart, ReasoningForm};
+use kvik_engine::text::template::{ChatTemplate, Prompt, RESERVED, RenderInput, TemplateError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -237,8 +236,13 @@ impl Conversation {
     ) -> Result<ChatRequest> {
         self.make_room_for_a_call(&options)?;
         body.still_wanted()?;
-        let prompt = self.render(&app.serving)?;
+        let mut prompt = self.render(&app.serving)?;
         body.still_wanted()?;
+        let form = app.serving.reasoning_form();
+        if options.constraint.is_some() && form == ReasoningForm::Channels {
+            // The constraint says all that is written, so that the header of the message is the prompt's.
+            form.close_in(&mut prompt.text);
+        }
         let (reading, show) = self.reading(app, &prompt, &mut options);
         let parts = self.parts(&app.answered, &app.serving.model.name);
         let context = app.serving.model.context;
@@ -267,33 +271,27 @@ impl Conversation {
         Ok(())
     }
 
-    /// How the answer is read, and the control tokens that calls are written with. Where tools are
-    /// offered, the answer is constrained to their form.
+    /// How the answer is read, and the control tokens that reasoning and calls are written with. Where
+    /// tools are offered, the answer is constrained to their form.
     fn reading(&self, app: &App, prompt: &Prompt, options: &mut Options) -> (Reading, Vec<Token>) {
         if options.constraint.is_some() {
             return (Reading::Plain, Vec::new());
         }
-        let starts_in_thinking = self.starts_in_thinking(&prompt.text);
-        let template = app.serving.template.as_ref().filter(|_| self.tools.offered.is_some());
+        let serving = &app.serving;
+        let start = self.start(serving.reasoning_form(), &prompt.text);
+        let show = serving.controls_in(start.form.texts());
+        let template = serving.template.as_ref().filter(|_| self.tools.offered.is_some());
         let Some(form) = template.map(ChatTemplate::tool_form) else {
-            return (Reading::Tagged { starts_in_thinking, offer: None }, Vec::new());
+            return (Reading::Tagged { start, offer: None }, show);
         };
-        let after = starts_in_thinking.then_some("</think>");
+        let after = start.in_reasoning().then(|| start.form.close());
         options.constraint = self.tools.constraint(&form, after);
         if self.tools.forced && options.constraint.is_none() {
             options.constraint = Some(Constraint::JsonSchema(self.tools.one_call()));
             return (Reading::ForcedCall, Vec::new());
         }
-        let tokenizer = &app.serving.tokenizer;
-        let tokens = form.texts().flat_map(|text| tokenizer.encode(text, false, true));
-        let show = tokens.filter(|&token| tokenizer.is_control(token)).collect();
-        (
-            Reading::Tagged {
-                starts_in_thinking,
-                offer: Some(self.tools.offer(form, options.constraint.is_some())),
-            },
-            show,
-        )
+        let show = [show, serving.controls_in(form.texts())].concat();
+        (Reading::Tagged { start, offer: Some(self.tools.offer(form, options.constraint.is_some())) }, show)
     }
 
     /// The prompt, and what of it the request wrote.
@@ -340,9 +338,12 @@ impl Conversation {
         if self.continues { continuation::cut(prompt) } else { Ok(prompt) }
     }
 
-    /// Whether the answer begins inside a thought.
-    fn starts_in_thinking(&self, prompt: &str) -> bool {
-        if self.continues { continuation::ends_in_thought(&self.messages) } else { ends_in_thinking(prompt) }
+    /// Where the answer to this prompt begins.
+    fn start(&self, form: ReasoningForm, prompt: &str) -> AnswerStart {
+        match self.continues {
+            true => continuation::start(form, &self.messages, prompt),
+            false => AnswerStart::after(form, prompt),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a conversation becomes on its way to the model and back: control tokens, variables of the
 //! template, tools.
 
-use kvik_engine::api::{CallStart, Calls, Constraint};
+use kvik_engine::api::{ArgumentsForm, CallStart, Calls, Constraint};
 use serde_json::{Value, json};
 
 use super::Server;
@@ -148,9 +148,54 @@ async fn a_call_in_a_form_without_json_can_be_forced() {
     let (choice, constraint) = asked(&server, offered(json!({}))).await;
     assert_eq!(choice["message"]["tool_calls"][0]["function"]["arguments"], "{\"city\":\"Oslo\"}");
     assert_eq!(constraint, None);
+    let (choice, constraint) = asked(&server, offered(json!({"tool_choice": "required"}))).await;
+    let form = &calls(constraint).tools[0];
+    assert_eq!((&*form.begin, &*form.end), ("<tool_call><function=weather>", "</function></tool_call>"));
+    assert!(matches!(form.arguments, ArgumentsForm::Parameters { .. }), "{form:?}");
+    assert_eq!(choice["message"]["tool_calls"][0]["function"]["arguments"], "{\"city\":\"Oslo\"}");
+}
+
+/// Its calls have identifiers, which only the model can make.
+#[tokio::test]
+async fn a_call_in_a_form_that_cannot_be_forced_is_json() {
+    let numbered = LISTED.replace(
+        "{{ c.function | tojson }}",
+        "{{ c.function.name }}#{{ c.id }}{{ c.function.arguments | tojson }}",
+    );
     let json = "{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}";
-    let server = Server::with_template(PARAMETERS, json);
+    let server = Server::with_template(&numbered, json);
     let (choice, constraint) = asked(&server, offered(json!({"tool_choice": "required"}))).await;
     assert!(matches!(constraint, Some(Constraint::JsonSchema(_))), "{constraint:?}");
     assert_eq!(choice["message"]["tool_calls"][0]["function"]["name"], "weather");
+}
+
+/// A template whose answers are messages in channels.
+const CHANNELS: &str = include_str!("../../../../kvik-engine/src/text/template/golden/tools/channels.jinja");
+
+#[tokio::test]
+async fn messages_in_channels_are_reasoning_content_and_calls() {
+    let said = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary<|message|>I look.<|end|>\
+        <|start|>assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{\"city\": \"Oslo\"}<|call|>";
+    let server = Server::with_template(CHANNELS, said);
+    let (choice, constraint) = asked(&server, offered(json!({"reasoning_effort": "minimal"}))).await;
+    let message = &choice["message"];
+    assert_eq!((&message["reasoning_content"], &message["content"]), (&json!("Hm."), &json!("I look.")));
+    assert_eq!(
+        message["tool_calls"][0]["function"],
+        json!({"name": "weather", "arguments": "{\"city\": \"Oslo\"}"})
+    );
+    assert_eq!(constraint, None);
+    let prompt = server.app.serving.tokenizer.decode(&server.asked().prompt);
+    assert!(prompt.contains("Reasoning: low") && prompt.ends_with("<|start|>assistant"), "{prompt}");
+
+    let (_, constraint) = asked(&server, offered(json!({"tool_choice": "required"}))).await;
+    let begin = "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>";
+    assert_eq!(calls(constraint).tools[0].begin, begin);
+
+    // A constraint says all that is written, and it is the content.
+    let mut body = user("Hi");
+    body["response_format"] = json!({"type": "json_object"});
+    asked(&server, body).await;
+    let prompt = server.app.serving.tokenizer.decode(&server.asked().prompt);
+    assert!(prompt.ends_with("<|start|>assistant<|channel|>final<|message|>"), "{prompt}");
 }

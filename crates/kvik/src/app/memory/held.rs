@@ -74,8 +74,8 @@ pub(super) struct HeldHistory {
     prefix: usize,
     /// System messages of the prefix.
     pub(super) systems: usize,
-    /// Messages behind the prefix that are not here.
-    covered: usize,
+    /// Messages behind the prefix that are not here: the summary that was read covers them.
+    pub(super) covered: usize,
     _share: HistoryShare,
 }
 

@@ -87,19 +87,22 @@ pub(crate) struct Wanted {
 }
 
 impl Latest {
-    /// Notes how a conversation goes on, behind the summary `key` and all others that are being made of it: until that
-    /// is computed they are not ready. Where nobody is at `key` yet and there is room, it begins.
+    /// Notes how a conversation goes on behind each summary that is being made of it: until that is computed they are
+    /// not ready. The summary `key` begins where none is being made of the conversation and there is room.
+    ///
+    /// One at a time: turns without a pause would each begin one that covers a little more than the one before, and all
+    /// would take their time from the first. The turn that finds none being made begins the one that is due then.
     pub(super) fn note(self: &Arc<Self>, key: &SummaryKey, said: &Said, book: &Book) -> Option<Wanted> {
         let mut state = self.lock();
+        state.end_read(said, book);
         for (key, entry) in &mut state.making {
             if let Some(ahead) = said.covered_by(key).and_then(|covers| said.ahead(covers)) {
                 (entry.turns, entry.ahead) = (entry.turns + 1, ahead);
                 book.set_ready(key, false);
             }
         }
-        let of_tenant = state.making.keys().filter(|other| other.tenant == key.tenant).count();
-        let has_room = state.making.len() < PENDING_MAX && of_tenant < OF_TENANT_MAX;
-        if state.making.contains_key(key) || !has_room {
+        let is_made = state.making.keys().any(|other| said.covered_by(other).is_some());
+        if is_made || !state.has_room(&key.tenant) {
             return None;
         }
         let ahead = said.ahead(said.covered_by(key)?)?;
@@ -140,6 +143,20 @@ impl Latest {
 }
 
 impl State {
+    /// Ends what is computed ahead behind the summary that a turn has read: the turn has computed it.
+    fn end_read(&mut self, said: &Said, book: &Book) {
+        let read = self.making.keys().find(|key| said.covered_by(key) == Some(said.history.covered)).cloned();
+        if let Some(key) = read.filter(|key| book.get(key).is_some()) {
+            self.making.remove(&key);
+            book.set_ready(&key, true);
+        }
+    }
+
+    fn has_room(&self, tenant: &str) -> bool {
+        let of_tenant = self.making.keys().filter(|other| other.tenant == tenant).count();
+        self.making.len() < PENDING_MAX && of_tenant < OF_TENANT_MAX
+    }
+
     fn entry(&self, wanted: &Wanted) -> Option<&Entry> {
         self.making.get(&wanted.key).filter(|entry| entry.id == wanted.id)
     }
@@ -208,10 +225,15 @@ mod tests {
     use crate::app::memory::held::HeldHistories;
 
     fn said(tenant: &str, chain: &[u8]) -> Said {
+        said_behind(0, tenant, chain)
+    }
+
+    /// A turn that has read a summary of so many messages.
+    fn said_behind(covered: usize, tenant: &str, chain: &[u8]) -> Said {
         let chain: Vec<ChainId> = chain.iter().map(|&id| ChainId([id; 32])).collect();
         let messages = chain.iter().map(|id| json!(id.0[0])).collect();
         let share = HeldHistories::new(1, false).take(tenant, 1).unwrap();
-        let history = Arc::new(HeldHistory::new(messages, [0, 0, 0], share));
+        let history = Arc::new(HeldHistory::new(messages, [0, 0, covered], share));
         Said { tenant: tenant.to_owned(), history, answer: None, chain }
     }
 
@@ -234,18 +256,48 @@ mod tests {
         }
     }
 
+    fn recent(wanted: &Wanted) -> Option<(u64, Vec<Value>)> {
+        wanted.ahead().map(|(turns, ahead)| (turns, ahead.recent()))
+    }
+
     #[test]
-    fn how_a_conversation_goes_on_is_noted_behind_all_its_summaries() {
+    fn how_a_conversation_goes_on_is_noted_behind_its_summary() {
         let (latest, book) = (Arc::new(Latest::default()), Book::open(None));
         let two = latest.note(&key("a", 2), &said("a", &[1, 2, 3]), &book).unwrap();
-        let four = latest.note(&key("a", 4), &said("a", &[1, 2, 3, 4, 5]), &book).unwrap();
         let of_another = said("b", &[1, 2]);
         assert!(latest.note(&key("a", 4), &of_another, &book).is_none(), "another tenant's changes nothing");
-        let recent = |wanted: &Wanted| wanted.ahead().map(|(turns, ahead)| (turns, ahead.recent()));
+        assert_eq!(recent(&two), Some((0, vec![json!(3)])));
+        assert!(latest.note(&key("a", 2), &said("a", &[1, 2, 3, 4, 5]), &book).is_none());
         assert_eq!(recent(&two), Some((1, vec![json!(3), json!(4), json!(5)])));
-        assert_eq!(recent(&four), Some((0, vec![json!(5)])));
         assert!(!two.ends(0, &book) && two.ends(1, &book));
         assert_eq!(recent(&two), None);
+    }
+
+    #[test]
+    fn one_summary_of_a_conversation_is_made_at_a_time() {
+        let (latest, book) = (Arc::new(Latest::default()), Book::open(None));
+        let longer = said("a", &[1, 2, 3, 4, 5]);
+        let two = latest.note(&key("a", 2), &said("a", &[1, 2, 3]), &book).unwrap();
+        assert!(latest.note(&key("a", 4), &longer, &book).is_none(), "two is being made");
+        assert_eq!(recent(&two), Some((1, vec![json!(3), json!(4), json!(5)])), "and knows what was said");
+        let apart = latest.note(&key("a", 7), &said("a", &[1, 7]), &book);
+        assert!(apart.is_some(), "a conversation that parts before it is another one");
+        assert!(two.keep(summary(), &book) && two.ends(1, &book));
+        let four = latest.note(&key("a", 4), &longer, &book).expect("none is being made");
+        assert_eq!(recent(&four), Some((0, vec![json!(5)])));
+        assert!(book.get(&key("a", 2)).unwrap().ready, "it is read until four is there");
+    }
+
+    /// Turns without a pause: the conversation has always gone on when what was noted is computed.
+    #[test]
+    fn a_summary_that_was_read_keeps_no_other_from_being_made() {
+        let (latest, book) = (Arc::new(Latest::default()), Book::open(None));
+        let two = latest.note(&key("a", 2), &said("a", &[1, 2, 3]), &book).unwrap();
+        let reads = said_behind(2, "a", &[1, 2, 3, 4, 5]);
+        assert!(latest.note(&key("a", 4), &reads, &book).is_none(), "what it read was not made here");
+        assert!(two.keep(summary(), &book) && !book.get(&key("a", 2)).unwrap().ready);
+        assert!(latest.note(&key("a", 4), &reads, &book).is_some());
+        assert!(two.ahead().is_none() && book.get(&key("a", 2)).unwrap().ready, "the turn has computed it");
     }
 
     #[test]

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use kvik_cache::Token;
 use kvik_engine::conversation::chain::text_of;
+use kvik_engine::text::answer::ReasoningForm;
 use kvik_engine::text::template::{ChatTemplate, RenderInput};
 use kvik_engine::text::tokenizer::Tokenizer;
 use serde_json::{Map, Value, json};
@@ -46,6 +48,12 @@ impl Measure {
     pub(super) fn new(serving: Arc<Serving>) -> Measure {
         let around_message = around_message(&serving.tokenizer, serving.template.as_ref());
         Measure { serving, around_message }
+    }
+
+    /// The form of the model's reasoning, and the control tokens that it is written with.
+    pub(super) fn reasoning(&self) -> (ReasoningForm, Vec<Token>) {
+        let form = self.serving.reasoning_form();
+        (form, self.serving.controls_in(form.texts()))
     }
 
     /// Tokens of the model's context.

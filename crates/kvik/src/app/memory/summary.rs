@@ -9,7 +9,7 @@ use kvik_engine::conversation::{
     lighten::{Lighten, lighten},
     segments::exchanges,
 };
-use kvik_engine::text::answer::{AnswerDelta, AnswerParser};
+use kvik_engine::text::answer::{AnswerDelta, AnswerParser, AnswerPlace, AnswerStart};
 use serde_json::Value;
 
 use super::Memory;
@@ -158,7 +158,9 @@ impl<H: Host> Making<H> {
     /// What the model says to a prompt that asks for a summary, without thoughts.
     async fn say(&self, prompt: Vec<Token>) -> Result<String, ApiError> {
         let is_waited_for = self.reader.is_some();
+        let (form, show) = self.memory().measure.reasoning();
         let request = Request {
+            show,
             max_tokens: self.rebuild.summary_max,
             ignore_eos: false,
             background: !is_waited_for,
@@ -166,7 +168,7 @@ impl<H: Host> Making<H> {
         };
         let (text, report) = self.host.said(&self.caller, request, is_waited_for).await?;
         usage::add(&mut self.lock(), &report);
-        let mut parser = AnswerParser::new(false, None);
+        let mut parser = AnswerParser::new(AnswerStart { form, place: AnswerPlace::Begin }, None, "");
         let deltas = parser.push(&text).into_iter().chain(parser.finish());
         let content: String = deltas
             .filter_map(|delta| match delta {

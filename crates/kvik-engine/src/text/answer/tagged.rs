@@ -1,0 +1,472 @@
+//! Answers whose parts stand between tags.
+
+use std::sync::Arc;
+
+use super::json::Balance;
+use super::read::{CallRead, Offer, WaitFor};
+use super::reasoning::ReasoningTags;
+use super::{AnswerDelta, call_id, partial_tag};
+
+/// Parses one answer whose parts stand between tags.
+#[derive(Debug)]
+pub(super) struct Tagged {
+    tags: ReasoningTags,
+    state: State,
+    /// Tools that may be called; without them calls are content.
+    offer: Option<Arc<Offer>>,
+    /// Goes into the ids of tool calls.
+    salt: String,
+    /// Text that is not classified yet.
+    pending: String,
+    /// The last text was a tag, so line breaks that follow are dropped.
+    after_tag: bool,
+    /// Text other than white space has been emitted since the last tag.
+    emitted: bool,
+    /// A tag was seen: white space at the end is format, not text.
+    tagged: bool,
+    /// Reasoning can still begin: it precedes all content.
+    may_reason: bool,
+    /// The model may repeat the opening tag of reasoning that the prompt has opened.
+    may_reopen: bool,
+    /// The text that closes the content, once it was opened.
+    response_end: Option<&'static str>,
+    /// No content has been emitted yet: a call without a tag can begin.
+    at_start: bool,
+    calls: usize,
+}
+
+/// A text that ends the content.
+struct End {
+    text: String,
+    /// It does so only before any other content.
+    first: bool,
+    means: Means,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Means {
+    Call,
+    Reasoning,
+    /// Content that this text closes.
+    Response(&'static str),
+    /// Nothing that is said.
+    Nothing,
+}
+
+#[derive(Debug)]
+enum State {
+    Reasoning,
+    Content,
+    /// In text that may be a call.
+    Calling(Calling),
+    /// After a call, where another one without a tag of its own may follow.
+    Between,
+    /// The maximum number of calls has been read; all text after them is dropped.
+    Over,
+}
+
+/// A possible call that is not complete.
+#[derive(Debug)]
+struct Calling {
+    /// The text removed as its beginning; content again if it is not a call.
+    taken: String,
+    /// Whether it is the first call of its section.
+    first: bool,
+    wait: Waiting,
+    /// What of its arguments has been emitted, once the call is certain.
+    sent: Option<Sent>,
+}
+
+/// How far the arguments of an incomplete call have been emitted.
+#[derive(Debug)]
+struct Sent {
+    /// Byte of the pending text behind what was emitted.
+    until: usize,
+    /// Bytes of the arguments that were emitted.
+    bytes: usize,
+    balance: Balance,
+    /// All of the arguments was.
+    complete: bool,
+}
+
+/// The text that an incomplete call waits for, and how far the pending text has been searched.
+#[derive(Debug)]
+enum Waiting {
+    Any,
+    Object { balance: Balance, searched: usize },
+    Text { text: String, searched: usize },
+}
+
+impl Tagged {
+    /// `starts_in_reasoning` if the prompt ended with open reasoning; `offer` if the request has tools, otherwise calls
+    /// are content.
+    pub(super) fn new(
+        tags: ReasoningTags,
+        starts_in_reasoning: bool,
+        offer: Option<Arc<Offer>>,
+        salt: &str,
+    ) -> Tagged {
+        Tagged {
+            tags,
+            state: if starts_in_reasoning { State::Reasoning } else { State::Content },
+            offer,
+            salt: salt.into(),
+            pending: String::new(),
+            after_tag: starts_in_reasoning,
+            emitted: false,
+            tagged: starts_in_reasoning,
+            may_reason: true,
+            may_reopen: starts_in_reasoning,
+            response_end: None,
+            at_start: true,
+            calls: 0,
+        }
+    }
+
+    /// Adds text; returns the parts that it completes.
+    pub(super) fn push(&mut self, text: &str) -> Vec<AnswerDelta> {
+        self.pending.push_str(text);
+        let mut deltas = Vec::new();
+        while self.step(false, &mut deltas) {}
+        deltas
+    }
+
+    /// Ends the answer; returns the text that was held back.
+    pub(super) fn finish(&mut self) -> Vec<AnswerDelta> {
+        let mut deltas = Vec::new();
+        while self.step(true, &mut deltas) {}
+        let rest = std::mem::take(&mut self.pending);
+        match self.state {
+            State::Reasoning => self.push_reasoning(&rest, &mut deltas),
+            State::Content if self.tagged && !self.emitted && rest.trim().is_empty() => {}
+            State::Content => self.push_content(&rest, &mut deltas),
+            State::Between | State::Over | State::Calling(_) => {}
+        }
+        deltas
+    }
+
+    /// Classifies as much of the pending text as possible; returns whether the state has changed. `done` if
+    /// no more text follows.
+    fn step(&mut self, done: bool, deltas: &mut Vec<AnswerDelta>) -> bool {
+        match &self.state {
+            State::Reasoning => self.step_reasoning(deltas),
+            State::Content => self.step_content(deltas),
+            State::Calling(_) => self.step_calling(done, deltas),
+            State::Between => self.step_between(done),
+            State::Over => {
+                self.pending.clear();
+                false
+            }
+        }
+    }
+
+    fn step_reasoning(&mut self, deltas: &mut Vec<AnswerDelta>) -> bool {
+        if self.may_reopen {
+            let start = self.pending.trim_start();
+            if start.len() < self.tags.open.len() && self.tags.open.starts_with(start) {
+                return false;
+            }
+            if let Some(rest) = start.strip_prefix(self.tags.open) {
+                self.pending = rest.to_owned();
+            }
+            self.may_reopen = false;
+        }
+        match self.pending.find(self.tags.close) {
+            Some(at) => {
+                let rest = self.pending.split_off(at + self.tags.close.len());
+                let thought = std::mem::replace(&mut self.pending, rest);
+                self.push_reasoning(thought[..at].trim_end_matches('\n'), deltas);
+                self.enter(State::Content);
+                self.at_start = true;
+                true
+            }
+            None => {
+                let thought = self.take_decided(&[self.tags.close]);
+                self.push_reasoning(&thought, deltas);
+                false
+            }
+        }
+    }
+
+    fn step_content(&mut self, deltas: &mut Vec<AnswerDelta>) -> bool {
+        if self.begins_with_json() {
+            let white = self.pending.len() - self.pending.trim_start().len();
+            let taken = self.pending.drain(..white).collect();
+            self.begin_call(taken, true);
+            return true;
+        }
+        let ends = self.ends();
+        let found = ends.iter().filter_map(|end| Some((self.pending.find(&*end.text)?, end)));
+        let allowed =
+            found.filter(|(at, end)| !end.first || (!self.emitted && self.pending[..*at].trim().is_empty()));
+        match allowed.min_by_key(|(at, end)| (*at, end.text.clone())) {
+            Some((at, end)) => {
+                let rest = self.pending.split_off(at + end.text.len());
+                let text = std::mem::replace(&mut self.pending, rest);
+                let text = &text[..at];
+                if self.emitted || !text.trim().is_empty() {
+                    self.push_content(text.trim_end_matches('\n'), deltas);
+                }
+                self.pass(end.means, &end.text);
+                true
+            }
+            None => {
+                let texts: Vec<&str> = ends.iter().map(|end| &*end.text).collect();
+                let text = self.take_decided(&texts);
+                self.push_content(&text, deltas);
+                // The content just emitted may have ruled out reasoning, and with it a reason to hold text back.
+                !text.is_empty()
+            }
+        }
+    }
+
+    /// Continues behind a tag in the content.
+    fn pass(&mut self, means: Means, tag: &str) {
+        let was_at_start = self.at_start;
+        match means {
+            Means::Call => self.begin_call(tag.to_owned(), true),
+            Means::Reasoning => self.enter(State::Reasoning),
+            Means::Response(end) => {
+                self.enter(State::Content);
+                (self.response_end, self.at_start) = (Some(end), was_at_start);
+            }
+            Means::Nothing => {
+                self.response_end = None;
+                self.enter(State::Content);
+            }
+        }
+    }
+
+    /// Texts that may end the content.
+    fn ends(&self) -> Vec<End> {
+        let end = |text: &str, first: bool, means: Means| End { text: text.to_owned(), first, means };
+        let ReasoningTags { open, close, response, reserved } = self.tags;
+        let mut ends = Vec::new();
+        if let Some(offer) = &self.offer {
+            ends.extend(offer.form.markers().into_iter().map(|marker| end(marker, false, Means::Call)));
+        }
+        if self.may_reason || reserved {
+            ends.push(end(open, !reserved, Means::Reasoning));
+        }
+        if reserved {
+            ends.push(end(close, false, Means::Nothing));
+        }
+        match (response, self.response_end) {
+            (_, Some(text)) => ends.push(end(text, false, Means::Nothing)),
+            // Without tokens of their own they might be part of what is said.
+            (Some([text, closes]), None) if reserved || self.after_tag => {
+                ends.push(end(text, true, Means::Response(closes)));
+            }
+            _ => {}
+        }
+        ends
+    }
+
+    /// Whether the answer begins with JSON that may be a call.
+    fn begins_with_json(&self) -> bool {
+        let untagged = self.offer.as_ref().is_some_and(|offer| offer.form.marker().is_empty());
+        untagged && self.at_start && self.pending.trim_start().starts_with(['{', '['])
+    }
+
+    /// Continues with a possible call.
+    fn begin_call(&mut self, taken: String, first: bool) {
+        self.enter(State::Calling(Calling { taken, first, wait: Waiting::Any, sent: None }));
+    }
+
+    fn step_calling(&mut self, done: bool, deltas: &mut Vec<AnswerDelta>) -> bool {
+        self.stream_arguments(deltas);
+        let (State::Calling(calling), Some(offer)) = (&mut self.state, &self.offer) else { return false };
+        if !done && !calling.wait.is_over(&self.pending) {
+            return false;
+        }
+        let sent = calling.sent.as_ref().map(|sent| sent.bytes);
+        match offer.read(&self.pending, calling.first, done) {
+            CallRead::Call { name, arguments, end } => {
+                let more_may_follow = !offer.form.opening.is_empty() || offer.form.marker().is_empty();
+                let calls_max = offer.calls_max;
+                self.pending.drain(..end);
+                match sent {
+                    Some(sent) => self.push_arguments(arguments.get(sent..).unwrap_or_default(), deltas),
+                    None => self.push_call(name, arguments, deltas),
+                }
+                self.enter(match (self.calls >= calls_max, more_may_follow) {
+                    (true, _) => State::Over,
+                    (false, true) => State::Between,
+                    (false, false) => State::Content,
+                });
+                true
+            }
+            CallRead::Incomplete(wait) if !done => {
+                calling.wait = Waiting::on(wait, &self.pending);
+                false
+            }
+            // The answer was cut off in the middle of a call, of which the client knows already.
+            CallRead::Incomplete(_) | CallRead::NotACall if sent.is_some() => {
+                self.pending.clear();
+                self.enter(State::Over);
+                false
+            }
+            CallRead::Incomplete(_) | CallRead::NotACall => {
+                let taken = std::mem::take(&mut calling.taken);
+                self.enter(State::Content);
+                self.after_tag = false;
+                self.push_content(&taken, deltas);
+                true
+            }
+        }
+    }
+
+    /// Emits what is new in the arguments of a call that a constraint makes certain.
+    fn stream_arguments(&mut self, deltas: &mut Vec<AnswerDelta>) {
+        let (State::Calling(calling), Some(offer)) = (&mut self.state, &self.offer) else { return };
+        if calling.sent.is_none() {
+            let Some((name, until)) = offer.begun(&calling.taken, &self.pending) else { return };
+            let name = name.to_owned();
+            calling.sent = Some(Sent { until, bytes: 0, balance: Balance::default(), complete: false });
+            self.push_call(name, String::new(), deltas);
+        }
+        let State::Calling(Calling { sent: Some(sent), .. }) = &mut self.state else { return };
+        if sent.complete {
+            return;
+        }
+        let new = &self.pending[sent.until..];
+        let end = sent.balance.feed(new.as_bytes());
+        let new = new[..end.unwrap_or(new.len())].to_owned();
+        sent.complete = end.is_some();
+        sent.until += new.len();
+        sent.bytes += new.len();
+        self.push_arguments(&new, deltas);
+    }
+
+    /// After a call: another one, the end of the section, or content.
+    fn step_between(&mut self, done: bool) -> bool {
+        let Some(offer) = &self.offer else { return false };
+        let is_between = |c: char| c.is_whitespace() || matches!(c, ',' | ';');
+        let rest = self.pending.trim_start_matches(is_between);
+        let (closing, lead) = (offer.form.closing.trim(), offer.form.lead().trim());
+        let lead = if offer.form.object_lead().is_some() && lead.is_empty() { "{" } else { lead };
+        let begins = |text: &str| !text.is_empty() && rest.starts_with(text);
+        let may_begin = |text: &str| text.starts_with(rest);
+        if begins(lead) || offer.form.begins_with_name(rest) {
+            self.pending = rest.to_owned();
+            self.begin_call(String::new(), false);
+        } else if begins(closing) {
+            self.pending = rest[closing.len()..].to_owned();
+            self.enter(State::Content);
+        } else if may_begin(lead) || may_begin(closing) {
+            if done {
+                self.pending.clear();
+            }
+            return false;
+        } else {
+            self.enter(State::Content);
+        }
+        true
+    }
+
+    fn push_call(&mut self, name: String, arguments: String, deltas: &mut Vec<AnswerDelta>) {
+        let index = self.calls;
+        let id = call_id(&self.salt, index, &name);
+        deltas.push(AnswerDelta::ToolCall { index, id, name, arguments });
+        self.calls += 1;
+    }
+
+    /// More arguments of the last call.
+    fn push_arguments(&mut self, text: &str, deltas: &mut Vec<AnswerDelta>) {
+        let index = self.calls.saturating_sub(1);
+        match deltas.last_mut() {
+            _ if text.is_empty() => {}
+            Some(
+                AnswerDelta::Arguments { text: last, .. } | AnswerDelta::ToolCall { arguments: last, .. },
+            ) => {
+                last.push_str(text);
+            }
+            _ => deltas.push(AnswerDelta::Arguments { index, text: text.to_owned() }),
+        }
+    }
+
+    fn enter(&mut self, state: State) {
+        self.may_reason &= !matches!(state, State::Calling(_));
+        self.state = state;
+        self.after_tag = true;
+        self.emitted = false;
+        self.tagged = true;
+        self.at_start = false;
+    }
+
+    fn push_reasoning(&mut self, text: &str, deltas: &mut Vec<AnswerDelta>) {
+        let text = self.without_breaks_after_tag(text);
+        if !text.is_empty() {
+            self.emitted = true;
+            match deltas.last_mut() {
+                Some(AnswerDelta::Reasoning(last)) => last.push_str(text),
+                _ => deltas.push(AnswerDelta::Reasoning(text.into())),
+            }
+        }
+    }
+
+    fn push_content(&mut self, text: &str, deltas: &mut Vec<AnswerDelta>) {
+        let text = self.without_breaks_after_tag(text);
+        if !text.is_empty() {
+            self.emitted = true;
+            self.may_reason = false;
+            self.at_start = false;
+            match deltas.last_mut() {
+                Some(AnswerDelta::Content(last)) => last.push_str(text),
+                _ => deltas.push(AnswerDelta::Content(text.into())),
+            }
+        }
+    }
+
+    fn without_breaks_after_tag<'t>(&mut self, text: &'t str) -> &'t str {
+        if !self.after_tag {
+            return text;
+        }
+        let text = text.trim_start_matches('\n');
+        self.after_tag = text.is_empty();
+        text
+    }
+
+    /// Removes and returns the pending text that cannot belong to a tag. White space before a possible tag stays.
+    fn take_decided(&mut self, tags: &[&str]) -> String {
+        if tags.is_empty() {
+            return std::mem::take(&mut self.pending);
+        }
+        let partial = tags.iter().map(|tag| partial_tag(&self.pending, tag)).max().unwrap_or(0);
+        let decided = self.pending[..self.pending.len() - partial].trim_end().len();
+        let held = self.pending.split_off(decided);
+        std::mem::replace(&mut self.pending, held)
+    }
+}
+
+impl Waiting {
+    fn on(wait: WaitFor, pending: &str) -> Waiting {
+        let mut waiting = match wait {
+            WaitFor::Any => Waiting::Any,
+            WaitFor::Object(searched) => Waiting::Object { balance: Balance::default(), searched },
+            WaitFor::Group(searched) => Waiting::Object { balance: Balance::of_python(), searched },
+            WaitFor::Text(text, searched) => Waiting::Text { text, searched },
+        };
+        let over = waiting.is_over(pending);
+        debug_assert!(!over || matches!(waiting, Waiting::Any), "the awaited text has not arrived yet");
+        waiting
+    }
+
+    /// Whether the call may be complete now. Searches hardly any byte twice.
+    fn is_over(&mut self, pending: &str) -> bool {
+        match self {
+            Waiting::Any => true,
+            Waiting::Object { balance, searched } => {
+                let end = balance.feed(&pending.as_bytes()[*searched..]);
+                *searched = pending.len();
+                end.is_some()
+            }
+            Waiting::Text { text, searched } => {
+                let found = pending[*searched..].contains(text.as_str());
+                let tail = pending.floor_char_boundary(pending.len().saturating_sub(text.len()));
+                *searched = tail.max(*searched);
+                found
+            }
+        }
+    }
+}
