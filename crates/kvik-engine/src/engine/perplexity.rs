@@ -12,9 +12,9 @@
 //!
 //! Tokens after the last whole window are not scored.
 
-use kvik_cache::{BLOCK_POSITIONS, BlockId, Token};
+use kvik_cache::{BLOCK_POSITIONS, BlockId, StateId, Token};
 
-use crate::model::batch::{Batch, Output, Row, Runner, SequenceKv};
+use crate::model::batch::{Batch, Output, Row, Runner, SequenceKv, SequenceState};
 use crate::sampler;
 use crate::text::tokenizer::Tokenizer;
 
@@ -143,6 +143,9 @@ impl Windows {
     }
 }
 
+/// The state of the window that is computed, where layers have one.
+const WINDOW_STATE: SequenceState<'_> = SequenceState { live: StateId(0), saves: &[], tentative: None };
+
 /// Computes `window` from position 0 and scores its second half.
 fn score_window(runner: &mut dyn Runner, table: &[BlockId], window: &[Token], perplexity: &mut Perplexity) {
     let scored = window.len() / 2..window.len() - 1;
@@ -153,12 +156,14 @@ fn score_window(runner: &mut dyn Runner, table: &[BlockId], window: &[Token], pe
         cache_position: position as u32,
         output: Output::logits_if(scored.contains(&position)),
     };
+    let state = (runner.state_bytes() > 0).then_some(WINDOW_STATE);
+    state.into_iter().for_each(|state| runner.set_state(state.live, None));
+    let sequence = SequenceKv { state, ..SequenceKv::in_blocks(table) };
     for start in (0..scored.end).step_by(ROWS_MAX) {
         let end = scored.end.min(start + ROWS_MAX);
         let rows: Vec<Row> = (start..end).map(row).collect();
         let vocab = runner.vocab_len();
-        let logits =
-            runner.forward(&Batch { rows: &rows, sequences: &[SequenceKv::in_blocks(table)] }, &mut []);
+        let logits = runner.forward(&Batch { rows: &rows, sequences: &[sequence] }, &mut []);
         let first = scored.start.max(start);
         for (row, position) in logits.chunks_exact(vocab).zip(first..end) {
             perplexity.score(row, window[position + 1]);

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Args;
-use kvik_cache::{BLOCK_POSITIONS, BlockId, Token};
+use kvik_cache::{BLOCK_POSITIONS, BlockId, StateId, Token};
 use kvik_engine::model::ModelRunner;
-use kvik_engine::model::batch::{Batch, Output, Row, Runner, SequenceKv};
+use kvik_engine::model::batch::{Batch, Output, Row, Runner, SequenceKv, SequenceState};
 use kvik_kernels::KvLayout;
 use serde::Serialize;
 
@@ -135,10 +135,12 @@ impl BenchArgs {
     fn open(&self, tests: &[Test]) -> anyhow::Result<(ModelRunner, BenchSetup)> {
         let pool = self.model.pool();
         let threads = pool.threads();
-        let model = open::model_without_states(&self.model, &pool)?.model;
+        let model = open::model(&self.model, &pool)?.model;
         let layout = kv::layout(&self.model.kv, &model)?;
         let blocks = tests.iter().map(blocks_needed).max().unwrap_or(1);
         let positions = tests.iter().map(Test::positions).max().unwrap_or(1);
+        // One for each sequence, and that at the end of the depth.
+        let states = 1 + tests.iter().map(|test| test.sequences).max().unwrap_or(1);
         let setup = BenchSetup {
             filename: self.model.source().to_owned(),
             name: model.config().name.clone(),
@@ -146,7 +148,8 @@ impl BenchArgs {
             threads,
             kv: layout.clone(),
         };
-        Ok((ModelRunner::new(Arc::new(model), pool, layout, blocks, positions)?, setup))
+        let runner = ModelRunner::new(Arc::new(model), pool, layout, blocks, positions)?;
+        Ok((runner.with_states(states)?, setup))
     }
 
     /// Every size at every depth, prefill first, as llama-bench orders them.
@@ -223,7 +226,11 @@ impl<R: Runner> Bench<R> {
     /// Computes the depth once and copies it into the blocks that a sequence does not share: speed does
     /// not depend on their contents.
     fn compute_depth(&mut self, test: Test) {
+        self.set_states(None);
         self.prefill(test.depth, 0, false);
+        if self.runner.state_bytes() > 0 {
+            self.runner.set_state(self.depth_state(), Some(StateId(0)));
+        }
         for table in &self.tables[1..] {
             for (block, (&from, &to)) in self.tables[0].iter().zip(table).enumerate() {
                 let positions = test.depth.saturating_sub(block * BLOCK_POSITIONS).min(BLOCK_POSITIONS);
@@ -235,6 +242,7 @@ impl<R: Runner> Bench<R> {
     }
 
     fn once(&mut self, test: Test) -> u64 {
+        self.set_states((test.depth > 0).then(|| self.depth_state()));
         let start = Instant::now();
         self.prefill(test.prompt, test.depth, true);
         for position in test.depth..test.depth + test.generate {
@@ -261,9 +269,26 @@ impl<R: Runner> Bench<R> {
         self.forward(&rows);
     }
 
+    /// Where the state at the end of the depth is kept: behind those of all sequences.
+    fn depth_state(&self) -> StateId {
+        StateId(self.tables.len() as u32)
+    }
+
+    /// Has every sequence go on from a state, or begin.
+    fn set_states(&mut self, from: Option<StateId>) {
+        if self.runner.state_bytes() > 0 {
+            (0..self.tables.len() as u32).for_each(|slot| self.runner.set_state(StateId(slot), from));
+        }
+    }
+
     fn forward(&mut self, rows: &[Row]) {
+        let has_states = self.runner.state_bytes() > 0;
+        let sequence = |(slot, blocks)| {
+            let state = SequenceState { live: StateId(slot), saves: &[], tentative: None };
+            SequenceKv { state: has_states.then_some(state), ..SequenceKv::in_blocks(blocks) }
+        };
         let sequences: Vec<SequenceKv<'_>> =
-            self.tables.iter().map(|table| SequenceKv::in_blocks(table)).collect();
+            (0..).zip(self.tables.iter().map(Vec::as_slice)).map(sequence).collect();
         std::hint::black_box(self.runner.forward(&Batch { rows, sequences: &sequences }, &mut []));
     }
 }

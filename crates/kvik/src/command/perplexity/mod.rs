@@ -105,7 +105,7 @@ impl PerplexityArgs {
     /// Loads the model with the KV blocks of one window, and cuts the text.
     fn open(&self, text: &str) -> anyhow::Result<Opened> {
         let pool = self.model.pool();
-        let loaded = open::model_without_states(&self.model, &pool)?;
+        let loaded = open::model(&self.model, &pool)?;
         let (model, window) = (loaded.model, self.window as usize);
         if window > model.config().context {
             tracing::warn!(
@@ -118,6 +118,7 @@ impl PerplexityArgs {
             .with_context(|| format!("the text {} cannot be scored", self.file.display()))?;
         let kv = kv::layout(&self.model.kv, &model)?;
         let runner = ModelRunner::new(Arc::new(model), pool, kv.clone(), windows.blocks(), window)
+            .and_then(|runner| runner.with_states(1))
             .with_context(|| format!("no memory for windows of {window} tokens"))?;
         Ok(Opened { runner, windows, kv })
     }
