@@ -25,6 +25,10 @@ MODELS = {
         "gemma3-1b", "gemma3", d_model=1152, d_ff=6912, layers=26, heads=4, kv_heads=1, head_dim=256, tied=True,
         norms="around", qk_norm="head", theta=1e6, keys={"attention.sliding_window": 512},
     ), 262144, "Q8_0"),
+    "qwen3-0.6b": (Shape(
+        "qwen3-0.6b", "qwen3", d_model=1024, d_ff=3072, layers=28, heads=16, kv_heads=8, head_dim=128, tied=True,
+        qk_norm="head", theta=1e6,
+    ), 151936, "Q8_0"),
     "qwen35-0.8b": (Shape(
         "qwen35-0.8b", "qwen35", d_model=1024, d_ff=3584, layers=24, heads=8, kv_heads=2, head_dim=256, tied=True,
         qk_norm="head", gated=True, recurrence="delta", recurrent=tuple(i for i in range(24) if i % 4 != 3),
