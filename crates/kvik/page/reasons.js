@@ -4,6 +4,8 @@ const SENTENCES = {
   complete: "The whole prompt was in the cache. Only its last token was computed, because the answer begins with it.",
   first_seen: "The rest of the prompt was never seen before.",
   diverged: "From here on the prompt differs from every prompt that is known.",
+  window_dropped: "The rest is in the cache, but not what layers with a window need to go on behind it.",
+  no_state_kept: "The rest is in the cache, but no state of the recurrent layers was kept behind it.",
   evicted: "The rest was in the cache and was evicted to make room.",
   expired: "The rest was in the cache and outlived the time it was to be kept.",
   other_model: "The rest was computed with another model.",

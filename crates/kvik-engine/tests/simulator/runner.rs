@@ -124,10 +124,7 @@ impl SimRunner {
 
     fn write(&mut self, kv: &SequenceKv<'_>, index: usize, token: Token) {
         let before = index.checked_sub(1).map_or(0, |before| self.read(ragged::cell(kv, before)));
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.check_beside(kv, index, before))) {
-            IN_DISORDER.store(true, Ordering::Relaxed);
-            resume_unwind(panic);
-        }
+        self.in_order(|runner| runner.check_state(kv, index, before));
         let (block, offset) = ragged::cell(kv, index);
         let stored = chain(before, token);
         self.arena[block][offset] = stored;
@@ -144,8 +141,16 @@ impl SimRunner {
         }
     }
 
-    /// Windows see what is stored, and the state has seen what was stored last.
-    fn check_beside(&self, kv: &SequenceKv<'_>, index: usize, before: u64) {
+    /// Checks something that holds unless the scheduler or the cache have made a mistake.
+    fn in_order(&self, check: impl FnOnce(&SimRunner)) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| check(self))) {
+            IN_DISORDER.store(true, Ordering::Relaxed);
+            resume_unwind(panic);
+        }
+    }
+
+    /// The row at `index` sees through its window what is stored.
+    fn check_window(&self, kv: &SequenceKv<'_>, index: usize) {
         if self.beside.windows.is_some() {
             let first = self.beside.first_part(index) * BLOCK_POSITIONS;
             for seen in first..index {
@@ -154,6 +159,10 @@ impl SimRunner {
                 assert_eq!(part, stored, "position {seen} of block {block} is not what {index} should see");
             }
         }
+    }
+
+    /// The state has seen what was stored last.
+    fn check_state(&self, kv: &SequenceKv<'_>, index: usize, before: u64) {
         assert_eq!(kv.state.is_some(), self.beside.state_bytes > 0, "who has a state");
         if let Some(state) = kv.state {
             let tried = self.tried.get(&state.live).and_then(|tried| tried.last());
@@ -294,8 +303,13 @@ impl Runner for SimRunner {
         self.stumbled_alone += u32::from(stumbles && !poisoned && batch.sequences.len() == 1);
         let broken = poisoned || stumbles;
         let rows = if broken { &batch.rows[..batch.rows.len() / 2] } else { batch.rows };
+        let mut before = None;
         for row in rows {
             let kv = &batch.sequences[row.sequence as usize];
+            // Behind its first row a sequence sees what it has just stored.
+            if before.replace(row.sequence) != Some(row.sequence) {
+                self.in_order(|runner| runner.check_window(kv, ragged::index(kv, row)));
+            }
             self.write(kv, ragged::index(kv, row), row.token);
         }
         if broken {

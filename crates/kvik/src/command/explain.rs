@@ -85,6 +85,13 @@ fn meaning(reason: &str) -> &'static str {
         }
         "first_seen" => "No earlier prompt begins like this.",
         "diverged" => "A known prompt continues differently from here; `kvik lint` finds what changes.",
+        "window_dropped" => {
+            "It is cached, but what layers with a window need to go on behind it is not there any more; it is kept from now \
+             on."
+        }
+        "no_state_kept" => {
+            "It is cached, but no state of the recurrent layers was kept behind it; one is kept from now on."
+        }
         "evicted" => "It was cached and then evicted; a larger --cache-ram, a priority or a pin keeps it.",
         "expired" => "It was cached and its time to live has expired.",
         "other_model" => "It was computed with another model.",
@@ -112,6 +119,8 @@ mod tests {
             StopReason::Complete,
             StopReason::FirstSeen,
             StopReason::Diverged,
+            StopReason::WindowDropped,
+            StopReason::NoStateKept,
             StopReason::Evicted,
             StopReason::Expired,
             StopReason::OtherModel,
