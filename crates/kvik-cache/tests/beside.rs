@@ -1,0 +1,95 @@
+//! What a long conversation holds where layers have windows, and what of it comes back.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+
+use kvik_cache::{
+    Admission, BLOCK_POSITIONS, Beside, Cache, CacheConfig, Lifetime, NamespaceId, Namespaces, Policy, Reach,
+    SeqId, StopReason, Token, Windows,
+};
+
+/// Of 62 layers, 10 that see all positions and 52 that see the last 1,024, as in Gemma 3 27B; a layer's part of a block is
+/// the unit of bytes.
+const GEMMA: Beside = Beside {
+    block_bytes: 10,
+    windows: Some(Windows { reach: Reach::Last(1024), part_bytes: 52, step_positions: 640 }),
+    state_bytes: 0,
+};
+const LAYERS: usize = 62;
+const TOKENS: usize = 32_768;
+const STEP: usize = 512;
+
+fn cache(beside: Beside, blocks: usize) -> (Cache, NamespaceId) {
+    let config = CacheConfig { blocks, policy: Policy::Lru, ghosts: 64, pinned_max: 0 };
+    let mut cache = Cache::new(config).unwrap();
+    cache.hold_beside(beside);
+    let namespaces = Namespaces { model: [1; 32], kv_format: "f16", adapter: None };
+    let namespace = cache.namespace(&namespaces.shared([0; 16]));
+    (cache, namespace)
+}
+
+/// Computes all of `tokens` as a scheduler does, and returns the tokens reused and the blocks' worth held at most.
+fn compute(cache: &mut Cache, namespace: NamespaceId, seq: u64, tokens: &[Token]) -> (usize, usize) {
+    let seq = SeqId(seq);
+    let (positions, lifetime) = (tokens.len(), Lifetime::default());
+    let reuse_max = tokens.len() - 1;
+    let admission = Admission { seq, namespace, prompt: tokens, reuse_max, positions, lifetime };
+    let reused = cache.admit(admission).unwrap().reused;
+    let (mut stored, mut most) = (reused, 0);
+    while stored < tokens.len() {
+        let end = (stored + STEP).min(tokens.len());
+        cache.prepare(seq, stored, end);
+        cache.publish(seq, &tokens[..end]);
+        cache.advance(seq, end);
+        stored = end;
+        let stats = cache.stats();
+        most = most.max(stats.owned + stats.shared + stats.withheld);
+    }
+    cache.finish(seq, tokens);
+    cache.check().unwrap();
+    (reused, most)
+}
+
+#[test]
+fn a_long_conversation_holds_less_than_a_third_of_a_full_cache() {
+    let full = TOKENS / BLOCK_POSITIONS * LAYERS / GEMMA.block_bytes;
+    let (mut cache, namespace) = cache(GEMMA, full);
+    let tokens: Vec<Token> = (0..TOKENS as Token).collect();
+    let (reused, most) = compute(&mut cache, namespace, 1, &tokens);
+    assert_eq!(reused, 0);
+    let share = most as f64 / full as f64;
+    println!("at most {most} of {full} blocks' worth: {:.1}%", 100.0 * share);
+    assert!(share < 0.3, "{share}");
+
+    // Its next turn goes on at its end, another answer at the end of its prompt.
+    let next: Vec<Token> = tokens.iter().copied().chain(1_000_000..1_000_200).collect();
+    assert_eq!(cache.lookup(namespace, &next).tokens, TOKENS);
+    // A window that nobody kept is said to be what is missing.
+    let forked: Vec<Token> = tokens[..TOKENS / 2].iter().copied().chain([7]).collect();
+    let found = cache.lookup(namespace, &forked);
+    assert_eq!((found.tokens, found.stop), (0, StopReason::WindowDropped));
+    // It is kept where prompts part once this was seen.
+    assert_eq!(compute(&mut cache, namespace, 2, &forked).0, 0);
+    let again: Vec<Token> = tokens[..TOKENS / 2].iter().copied().chain([8, 9]).collect();
+    assert_eq!(cache.lookup(namespace, &again).tokens, TOKENS / 2);
+}
+
+/// A fork in the middle of a run goes on from the nearest state, and the distances between states double.
+#[test]
+fn a_fork_goes_on_from_the_nearest_state() {
+    let beside = Beside { block_bytes: 1, windows: None, state_bytes: 20 };
+    let (mut cache, namespace) = cache(beside, 10_000);
+    let tokens: Vec<Token> = (0..8192).collect();
+    compute(&mut cache, namespace, 1, &tokens);
+    for fork in (64..8192).step_by(333) {
+        let prompt: Vec<Token> = tokens[..fork].iter().copied().chain([9_999]).collect();
+        let found = cache.lookup(namespace, &prompt);
+        let lost = fork - found.tokens;
+        let before_end = 8192 - fork;
+        assert!(
+            lost <= 2 * before_end.max(128),
+            "{lost} tokens are computed again {before_end} before the end"
+        );
+    }
+    let same = cache.lookup(namespace, &tokens);
+    assert_eq!((same.tokens, same.stop), (8192, StopReason::Complete));
+}
