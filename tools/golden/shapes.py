@@ -24,7 +24,7 @@ class Shape:
     norms: str = "before"  # before, after, around the halves of a layer
     qk_norm: str = ""  # "", head, all
     qkv_bias: bool = False
-    fused: tuple = ()  # of "qkv", "ffn": stored as one tensor
+    fused: tuple = ()  # of "qkv", "ffn", "kv_b": stored as one tensor
     o_bias: bool = False
     sinks: bool = False
     ffn_norm: str = "ffn_norm"  # what the norm before the feed-forward half is called
@@ -38,6 +38,9 @@ class Shape:
     dense_layers: int = 0
     experts_interval: int = 1
     rope_dims: int = 0  # of each head; 0 is all
+    kv_rank: int = 0  # of latent attention; heads then have keys of head_dim and values of value_dim
+    q_rank: int = 0  # of latent attention; 0 where queries come from the stream
+    value_dim: int = 0
     beyond: int = 0  # layers behind the last that predict tokens beyond the next one
     keys: dict = dataclasses.field(default_factory=dict)  # further metadata, without the architecture's prefix
 
@@ -96,6 +99,25 @@ ARCHITECTURES = [
         "llama4", "llama4", layers=4, experts=6, experts_used=1, shared_d_ff=24, experts_interval=2, seed=31,
         keys={"interleave_moe_layer_step": 2},
     ),
+    # Latent attention as DeepSeek V2-Lite's old files have it, as V3 has it, and as others do.
+    Shape(
+        "deepseek2-lite", "deepseek2", kv_heads=4, head_dim=24, rope_dims=8, kv_rank=24, value_dim=16, fused=("kv_b",),
+        rope="yarn", layers=3, experts=6, shared_d_ff=48, dense_layers=1, seed=34,
+        keys={"expert_shared_count": 2, "rope.scaling.yarn_log_multiplier": 0.0707, "attention.q_lora_rank": 0,
+              "expert_weights_scale": 1.0},
+    ),
+    Shape(
+        "deepseek2", "deepseek2", d_model=64, head_dim=24, rope_dims=8, kv_rank=56, q_rank=20, value_dim=16, rope="yarn",
+        layers=3, experts=8, experts_used=3, selection_bias=True, shared_d_ff=24, dense_layers=1, seed=35,
+        keys={"expert_shared_count": 1, "expert_gating_func": 2, "expert_group_count": 4, "expert_group_used_count": 2,
+              "expert_weights_norm": True, "expert_weights_scale": 2.5, "rope.scaling.yarn_log_multiplier": 0.1},
+    ),
+    Shape(
+        "deepseek2-dense", "deepseek2", heads=3, head_dim=16, rope_dims=6, kv_rank=20, q_rank=24, value_dim=14,
+        rope="yarn", tied=True, dense_layers=2, seed=36,
+        keys={"expert_shared_count": 0, "expert_feed_forward_length": 56, "attention.temperature_scale": 0.3,
+              "attention.temperature_length": 16, "rope.scaling.attn_factor": 1.1},
+    ),
     Shape(
         "granite-unrotated", "granite", tied=True, kv_heads=4, seed=19,
         keys={"logit_scale": 0.7, "rope.scaling.finetuned": False},
@@ -141,9 +163,12 @@ def write_config(w, s):
     w.add_embedding_length(s.d_model)
     w.add_feed_forward_length(s.d_ff)
     w.add_head_count(s.heads)
-    w.add_head_count_kv(s.kv_heads)
-    w.add_key_length(s.head_dim)
-    w.add_value_length(s.head_dim)
+    if s.kv_rank:
+        write_latent(w, s)
+    else:
+        w.add_head_count_kv(s.kv_heads)
+        w.add_key_length(s.head_dim)
+        w.add_value_length(s.head_dim)
     w.add_rope_dimension_count(s.rope_dims or s.head_dim)
     w.add_rope_freq_base(s.theta)
     w.add_layer_norm_rms_eps(1e-5)
@@ -162,10 +187,26 @@ def write_config(w, s):
         w.add_expert_feed_forward_length(s.experts_d_ff)
         if s.shared_d_ff:
             w.add_expert_shared_feed_forward_length(s.shared_d_ff)
-        if s.dense_layers:
-            w.add_leading_dense_block_count(s.dense_layers)
+    if s.dense_layers:
+        w.add_leading_dense_block_count(s.dense_layers)
     for key, value in s.keys.items():
         add_key(w, f"{s.arch}.{key}", value)
+
+
+def write_latent(w, s):
+    w.add_kv_lora_rank(s.kv_rank)
+    if s.q_rank:
+        w.add_q_lora_rank(s.q_rank)
+    if "kv_b" in s.fused:
+        w.add_head_count_kv(s.heads)
+        w.add_key_length(s.head_dim)
+        w.add_value_length(s.value_dim)
+    else:
+        w.add_head_count_kv(1)
+        w.add_key_length(s.kv_rank + s.rope_dims)
+        w.add_value_length(s.kv_rank)
+        w.add_key_length_mla(s.head_dim)
+        w.add_value_length_mla(s.value_dim)
 
 
 def add_key(w, key, value):
@@ -214,7 +255,10 @@ def tensors(s):
         b = f"blk.{i}."
         if s.norms != "after":
             yield b + "attn_norm.weight", norm(s.d_model)
-        projections = [
+        if s.kv_rank:
+            yield from latent(s, b, normal, norm, unit)
+            q = s.heads * s.value_dim
+        projections = [] if s.kv_rank else [
             ("q", normal(q, s.d_model, std=1.5 * unit)),
             ("k", normal(kv, s.d_model, std=1.5 * unit)),
             ("v", normal(kv, s.d_model, std=2 * unit)),
@@ -250,6 +294,26 @@ def tensors(s):
         yield b + "ffn_down.weight", normal(s.d_model, s.d_ff, std=2 / math.sqrt(s.d_ff))
         if s.norms != "before":
             yield b + "post_ffw_norm.weight", norm(s.d_model, after)
+
+
+def latent(s, b, normal, norm, unit):
+    """What makes queries, keys and values of latent attention."""
+    unrotated, q = s.head_dim - s.rope_dims, s.heads * s.head_dim
+    if s.q_rank:
+        yield b + "attn_q_a.weight", normal(s.q_rank, s.d_model, std=unit)
+        yield b + "attn_q_a_norm.weight", norm(s.q_rank)
+        yield b + "attn_q_b.weight", normal(q, s.q_rank, std=1.5 / math.sqrt(s.q_rank))
+    else:
+        yield b + "attn_q.weight", normal(q, s.d_model, std=1.5 * unit)
+    yield b + "attn_kv_a_mqa.weight", normal(s.kv_rank + s.rope_dims, s.d_model, std=1.5 * unit)
+    yield b + "attn_kv_a_norm.weight", norm(s.kv_rank)
+    keys = normal(s.heads, unrotated, s.kv_rank, std=1.5 / math.sqrt(s.kv_rank))
+    values = normal(s.heads, s.value_dim, s.kv_rank, std=2 / math.sqrt(s.kv_rank))
+    if "kv_b" in s.fused:
+        yield b + "attn_kv_b.weight", np.concatenate([keys, values], axis=1).reshape(-1, s.kv_rank)
+    else:
+        yield b + "attn_k_b.weight", np.ascontiguousarray(keys.transpose(0, 2, 1))
+        yield b + "attn_v_b.weight", values
 
 
 def experts(s, b, normal, unit):

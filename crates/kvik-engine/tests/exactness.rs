@@ -366,6 +366,10 @@ fn every_architecture_is_exact() {
         "arch-qwen3moe",
         "arch-glm4moe",
         "arch-llama4",
+        // Latent attention: of one tensor and of two, with queries of the stream and of a short vector.
+        "arch-deepseek2-lite",
+        "arch-deepseek2",
+        "arch-deepseek2-dense",
     ] {
         check(&golden(&format!("{name}.gguf")), KvFormat::F16, SHORT, 2);
     }
@@ -386,6 +390,7 @@ fn every_kv_format_is_exact() {
     for format in KvFormat::ALL {
         check(&golden("arch-qwen3.gguf"), format, SHORT, 2);
         check(&golden("arch-llama-gqa.gguf"), format, LONG, 1);
+        check(&golden("arch-deepseek2.gguf"), format, LONG, 1);
     }
 }
 

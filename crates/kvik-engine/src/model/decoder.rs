@@ -16,8 +16,8 @@ use super::adapter::{self, AdaptedRows, Adapters, Adapting, Place};
 use super::arch::{LayerShape, QkNorm};
 use super::batch::{Batch, Output, Row, SequenceKv};
 use super::observation::Watched;
-use super::weights::{Layer, Linear};
-use super::{Model, Temperature, feed_forward};
+use super::weights::{Layer, Linear, Projections};
+use super::{Model, Temperature, feed_forward, latent};
 use crate::pulse::Pulse;
 
 /// Everything a forward pass reads besides the batch.
@@ -44,12 +44,13 @@ pub(super) struct Scratch {
     x: Vec<f32>,
     /// Normed rows, and outputs of projections back to the stream, `[n, d_model]`.
     h: Vec<f32>,
-    /// Queries `[n, heads, head_dim]`, keys and values `[n, kv_heads, head_dim]`.
+    /// Queries `[n, heads, head_dim]`, keys and values `[n, kv_heads, head_dim]`; no values where keys hold them.
     q: Vec<f32>,
     k: Vec<f32>,
     v: Vec<f32>,
-    /// Output of attention, `[n, heads, head_dim]`.
+    /// Output of attention, `[n, heads, value_dim]`; then `[n, heads, output_dim]`.
     attended: Vec<f32>,
+    latent: latent::Buffers,
     feed_forward: feed_forward::Buffers,
     /// Logits `[rows, vocab]`, then hidden states `[rows, d_model]`, of those of the `w` rows that want them.
     pub(super) outputs: Vec<f32>,
@@ -166,23 +167,62 @@ fn project_qkv(
     (index, layer): (usize, &Layer),
     watched: &mut [Watched<'_>],
 ) {
+    norm_before(context, &scratch.x, layer.attn_norms.before.as_deref(), &mut scratch.h);
+    match &layer.projections {
+        Projections::Heads(qkv) => project_heads(context, scratch, (index, layer), qkv, watched),
+        Projections::Latent(latent) => project_latent(context, scratch, (index, layer), latent),
+    }
+    let Scratch { q, rows, .. } = scratch;
+    if let Some(temperature) = context.model.config.extras.temperature.as_ref().filter(|_| layer.shape.warmed)
+    {
+        warm(q, &rows.rotated, temperature);
+    }
+}
+
+/// Queries and keys of latent attention, whose keys hold the values.
+fn project_latent(
+    context: &Context<'_>,
+    scratch: &mut Scratch,
+    (index, layer): (usize, &Layer),
+    latent: &latent::Latent,
+) {
+    let config = &context.model.config;
+    let Scratch { h, q, k, v, inputs, rows, latent: buffers, adapted, adapter, .. } = scratch;
+    let rows = latent::Rows {
+        pool: context.pool,
+        norm_eps: config.norm_eps,
+        table: &context.ropes[layer.shape.rotation.expect("keys of latent attention have a rotated part")],
+        style: config.rope.style,
+        positions: &rows.rotated,
+    };
+    let mut adapting = context.adapting(adapted, adapter);
+    let adapt = &mut |name, x: &[f32], out: &mut [f32]| adapting.add(Place::Layer(index, name), x, out);
+    latent.project(&rows, h, inputs, buffers, [q, k], adapt);
+    v.clear();
+}
+
+/// Queries, keys and values by a projection each.
+fn project_heads(
+    context: &Context<'_>,
+    scratch: &mut Scratch,
+    (index, layer): (usize, &Layer),
+    qkv: &[Linear; 3],
+    watched: &mut [Watched<'_>],
+) {
     let Context { model, pool, .. } = context;
     let (config, shape, n) = (&model.config, &layer.shape, scratch.rows.rotated.len());
-    let Scratch { x, h, q, k, v, inputs, rows, adapted, adapter, .. } = scratch;
-    norm_before(context, x, layer.attn_norms.before.as_deref(), h);
-    inputs.set(pool, h, config.d_model, &[&layer.q.matrix, &layer.k.matrix, &layer.v.matrix]);
+    let Scratch { h, q, k, v, inputs, rows, adapted, adapter, .. } = scratch;
+    let [of_q, of_k, of_v] = qkv;
+    inputs.set(pool, h, config.d_model, &[&of_q.matrix, &of_k.matrix, &of_v.matrix]);
     q.resize(n * shape.heads * shape.head_dim, 0.0);
     k.resize(n * shape.kv_heads * shape.head_dim, 0.0);
     v.resize(n * shape.kv_heads * shape.head_dim, 0.0);
-    let mut jobs =
-        [(&layer.q.matrix, &mut q[..]), (&layer.k.matrix, &mut k[..]), (&layer.v.matrix, &mut v[..])];
+    let mut jobs = [(&of_q.matrix, &mut q[..]), (&of_k.matrix, &mut k[..]), (&of_v.matrix, &mut v[..])];
     matmul_many(pool, &mut jobs, inputs);
     let mut adapting = context.adapting(adapted, adapter);
-    for (name, projected, linear) in [
-        ("attn_q.weight", &mut *q, &layer.q),
-        ("attn_k.weight", &mut *k, &layer.k),
-        ("attn_v.weight", &mut *v, &layer.v),
-    ] {
+    for (name, projected, linear) in
+        [("attn_q.weight", &mut *q, of_q), ("attn_k.weight", &mut *k, of_k), ("attn_v.weight", &mut *v, of_v)]
+    {
         adapting.add(Place::Layer(index, name), h, projected);
         bias(context, projected, linear);
     }
@@ -204,9 +244,6 @@ fn project_qkv(
         let weight = vec![1.0; shape.head_dim];
         rms_norm_in_place(pool, q, &weight, config.norm_eps);
         rms_norm_in_place(pool, k, &weight, config.norm_eps);
-    }
-    if let Some(temperature) = config.extras.temperature.as_ref().filter(|_| shape.warmed) {
-        warm(q, &rows.rotated, temperature);
     }
 }
 
@@ -235,11 +272,11 @@ fn attend(
 ) {
     let LayerShape { heads, kv_heads, head_dim, scale, .. } = layer.shape;
     let Scratch { q, attended, attention, weights, rows, .. } = scratch;
-    let width = heads * head_dim;
-    attended.resize(q.len(), 0.0);
+    let (q_width, width) = (heads * head_dim, heads * layer.shape.value_dim());
+    attended.resize(rows.stored.len() * width, 0.0);
     for piece in pieces(&rows.stored, heads, watched) {
-        let values = piece.start * width..piece.end * width;
-        let (q, out) = (&q[values.clone()], &mut attended[values]);
+        let q = &q[piece.start * q_width..piece.end * q_width];
+        let out = &mut attended[piece.start * width..piece.end * width];
         let rows = &rows.stored[piece.clone()];
         let (softcap, sinks) = (context.model.config.extras.score_cap, layer.sinks.as_deref());
         let operands = Attention { arena, layer: index, q, heads, rows, seqs, scale, softcap, sinks };
@@ -279,7 +316,10 @@ fn pieces(rows: &[SeqRow], heads: usize, watched: &[Watched<'_>]) -> Vec<Range<u
 }
 
 fn add_attention(context: &Context<'_>, scratch: &mut Scratch, (index, layer): (usize, &Layer)) {
-    let Scratch { x, h, attended, inputs, adapted, adapter, .. } = scratch;
+    let Scratch { x, h, attended, latent: buffers, inputs, adapted, adapter, .. } = scratch;
+    if let Projections::Latent(latent) = &layer.projections {
+        latent.expand(context.pool, buffers, attended);
+    }
     let linear = &layer.output;
     inputs.set(context.pool, attended, linear.matrix.cols(), &[&linear.matrix]);
     h.resize(x.len(), 0.0);
@@ -320,7 +360,7 @@ fn add_to_stream(context: &Context<'_>, x: &mut [f32], h: &mut [f32], weight: Op
 }
 
 /// In the last layer only rows of which more is wanted go on, once their keys and values are stored: how many.
-/// Queries and what was attended to have the same shape, and each is kept as far as it is there.
+/// Queries and what was attended to are each kept as far as they are there.
 fn keep_wanted(scratch: &mut Scratch, rows: &[Row]) -> usize {
     let Scratch { x, q, attended, rows: positions, adapted, .. } = scratch;
     let wanted: Vec<usize> = rows

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use super::arch::{Presence, QkNorm};
 use super::feed_forward::is_stack;
-use super::{ModelConfig, ModelError, RopeScaling};
+use super::{ModelConfig, ModelError, RopeScaling, latent};
 use crate::files::{TensorSource, TensorView};
 
 /// The tensor that a reranker answers with: a row for yes, then one for no. As llama.cpp writes it for Qwen3-Reranker.
@@ -82,14 +82,20 @@ fn expected(config: &ModelConfig, tensors: Option<&TensorSource>) -> Vec<Expecte
         list.add("attn_sinks.weight", 1, shape.heads, shape.sinks);
         list.add("attn_q_norm.weight", 1, q_norm, norm);
         list.add("attn_k_norm.weight", 1, k_norm, norm);
-        if tensors.is_some_and(|tensors| tensors.get(&format!("blk.{layer}.{FUSED_QKV}.weight")).is_some()) {
+        let has =
+            |name: &str| tensors.is_some_and(|tensors| tensors.get(&format!("blk.{layer}.{name}")).is_some());
+        if let Some(latent) = shape.latent {
+            for (name, rows, cols, presence) in latent.tensors(d, shape.heads, has(latent::FUSED)) {
+                list.add(name, rows, cols, presence);
+            }
+        } else if has(&format!("{FUSED_QKV}.weight")) {
             list.linear(FUSED_QKV, q + 2 * kv, d, shape.qkv_bias);
         } else {
             list.linear("attn_q", q, d, shape.qkv_bias);
             list.linear("attn_k", kv, d, shape.qkv_bias);
             list.linear("attn_v", kv, d, shape.qkv_bias);
         }
-        list.linear("attn_output", d, q, shape.output_bias);
+        list.linear("attn_output", d, shape.heads * shape.output_dim(), shape.output_bias);
         for (name, rows, cols, presence) in shape.feed_forward.tensors(d) {
             list.add(name, rows, cols, presence);
         }
@@ -98,11 +104,12 @@ fn expected(config: &ModelConfig, tensors: Option<&TensorSource>) -> Vec<Expecte
 }
 
 /// The matrices that the forward pass multiplies all rows by: name, rows, columns. The output matrix is among them,
-/// also where a file leaves it out; those of experts, which meet some rows, are not.
+/// also where a file leaves it out; those of experts, which meet some rows, and those that are multiplied into queries and
+/// outputs are not.
 pub(super) fn matrices(config: &ModelConfig) -> Vec<(String, usize, usize)> {
     let is_matrix = |name: &str| {
         let looked_up = name.ends_with("norm.weight") || LOOKED_UP.contains(&name);
-        name.ends_with(".weight") && !looked_up && !is_stack(name)
+        name.ends_with(".weight") && !looked_up && !is_stack(name) && !latent::is_absorbed(name)
     };
     let all = expected(config, None).into_iter().filter(|tensor| is_matrix(&tensor.name));
     all.map(|Expected { name, rows, cols, .. }| (name, rows, cols)).collect()

@@ -94,8 +94,14 @@ impl ModelRunner {
 /// `formats`: `[layers]`
 fn by_layer(config: &ModelConfig, formats: &[KvFormats]) -> KvLayout {
     let layer = |(index, &KvFormats { k, v }): (usize, &KvFormats)| {
-        let LayerShape { kind, kv_heads, head_dim, .. } = config.layer(index);
-        KvLayer { kind, ..KvLayer::full(kv_heads, head_dim, k, v) }
+        let shape = config.layer(index);
+        let LayerShape { kind, kv_heads, head_dim, .. } = shape;
+        let layer = match shape.latent {
+            // Of the formats that of the keys counts: they hold the values.
+            Some(_) => KvLayer::latent(head_dim, shape.value_dim(), k),
+            None => KvLayer::full(kv_heads, head_dim, k, v),
+        };
+        KvLayer { kind, ..layer }
     };
     KvLayout::new(formats.iter().enumerate().map(layer).collect())
 }
