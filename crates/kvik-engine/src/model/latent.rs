@@ -325,7 +325,79 @@ impl HeadProducts {
 
 #[cfg(test)]
 mod tests {
+    use kvik_testing::golden;
+
     use super::*;
+    use crate::files::TensorSource;
+    use crate::files::bytes::FileBytes;
+    use crate::files::gguf::Gguf;
+    use crate::files::gguf::write::GgufWriter;
+    use crate::load::LoadedModel;
+    use crate::model::Model;
+
+    /// Loads a golden file whose tensors `change` names otherwise, or leaves out, or makes of another shape.
+    fn changed(
+        file: &str,
+        target: Option<WeightType>,
+        change: impl Fn(&str, [usize; 2]) -> Option<(String, [usize; 2])>,
+    ) -> Result<Model, String> {
+        let loaded = LoadedModel::open(&golden(file)).unwrap();
+        let mut writer = GgufWriter::new();
+        for name in loaded.tensors.names() {
+            let view = loaded.tensors.get(name).unwrap();
+            if let Some((name, shape)) = change(name, [view.rows, view.cols]) {
+                writer.tensor(&name, view.ty, &shape, view.data);
+            }
+        }
+        let tensors = TensorSource::from_gguf(Gguf::from_bytes(FileBytes::Owned(writer.to_bytes())).unwrap());
+        let model = Model::load(loaded.config, tensors, target, &Pool::new(1), &|_, _| {});
+        model.map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn tensors_that_are_missing_or_do_not_fit_are_named() {
+        for (file, names) in [
+            ("arch-deepseek2-lite.gguf", vec![QUERIES, COMPRESS, NORM]),
+            (
+                "arch-deepseek2.gguf",
+                vec![QUERIES_DOWN, QUERIES_NORM, QUERIES_UP, COMPRESS, NORM, KEYS, VALUES],
+            ),
+        ] {
+            for part in names {
+                let name = format!("blk.1.{part}");
+                let missing =
+                    changed(file, None, |other, shape| (other != name).then(|| (other.to_owned(), shape)));
+                let missing = missing.err().unwrap();
+                assert!(missing.contains(&format!("no tensor `{name}`")), "{missing}");
+                let narrowed = |other: &str, [rows, cols]: [usize; 2]| {
+                    let shape = if other == name { [rows * cols / 4, 4] } else { [rows, cols] };
+                    Some((other.to_owned(), shape))
+                };
+                let wrong = changed(file, None, narrowed).err().unwrap();
+                assert!(wrong.contains(&format!("tensor `{name}` is")), "{wrong}");
+            }
+        }
+        // Neither of the two forms.
+        let neither = changed("arch-deepseek2-lite.gguf", None, |name, shape| {
+            (name != "blk.0.attn_kv_b.weight").then(|| (name.to_owned(), shape))
+        });
+        assert!(neither.err().unwrap().contains("no tensor `blk.0.attn_k_b.weight`"));
+        // Both: which of them the model means is unknown.
+        let both = changed("arch-deepseek2-dense.gguf", None, |name, shape| match name {
+            "blk.1.attn_v_b.weight" => Some(("blk.1.attn_kv_b.weight".to_owned(), shape)),
+            _ => Some((name.to_owned(), shape)),
+        });
+        assert!(both.err().unwrap().contains("attn_kv_b.weight"));
+    }
+
+    #[test]
+    fn matrices_of_heads_are_converted_where_the_model_is() {
+        let unchanged = |name: &str, shape| Some((name.to_owned(), shape));
+        for file in ["arch-deepseek2-lite.gguf", "arch-deepseek2.gguf"] {
+            let bytes = |target| changed(file, target, unchanged).unwrap().weight_bytes();
+            assert!(bytes(Some(WeightType::F16)) < bytes(None), "{file}");
+        }
+    }
 
     #[test]
     fn a_transposed_matrix_has_its_numbers_the_other_way_round() {
