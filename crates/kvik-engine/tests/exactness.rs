@@ -419,6 +419,7 @@ fn adapters_in_one_batch_are_exact() {
         ("../../../../models/tiny/kvik-tiny-q8_0.gguf", KvFormat::F16, SHORT),
         ("arch-qwen3.gguf", KvFormat::ALL[2], SHORT),
         ("arch-llama-gqa.gguf", KvFormat::F32, LONG),
+        ("arch-deepseek2-dense.gguf", KvFormat::F16, SHORT),
     ] {
         let subject = with_adapters(load(&golden(name), &Pool::new(1)));
         let seen = check_subject(&subject, &format.into(), scale, 2);
