@@ -217,6 +217,7 @@ impl Tiny {
             repeat: Default::default(),
             kv_heads: layout.layers().iter().map(|layer| layer.kv_heads).collect(),
             windows: false,
+            latent: false,
             calibration: None,
         };
         let runner = ModelRunner::new(model, pool, layout, BLOCKS, CONTEXT)?;

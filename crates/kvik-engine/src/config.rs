@@ -42,6 +42,8 @@ pub struct EngineConfig {
     pub kv_heads: Vec<usize>,
     /// Whether layers of the model see a window of positions.
     pub windows: bool,
+    /// Whether layers of the model have latent attention.
+    pub latent: bool,
     /// How the model is asked to repeat a prompt, for policies that observe that.
     pub repeat: RepeatPrompt,
     /// How much each KV head matters, where it was measured.

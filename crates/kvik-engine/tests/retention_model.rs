@@ -76,6 +76,7 @@ impl Tiny {
             repeat: self.words.clone(),
             kv_heads: self.layout.layers().iter().map(|layer| layer.kv_heads).collect(),
             windows: false,
+            latent: false,
             calibration: None,
         };
         let runner =

@@ -67,6 +67,12 @@ pub enum RetentionError {
         "policy: the model has layers that see a window of positions, and retention is for layers that see all"
     )]
     Windows,
+    /// Keys of the model are vectors that all heads share (latent attention), which policies do not know.
+    #[error(
+        "policy: the model has latent attention, one vector a position for all heads, and policies judge keys and values \
+         of heads; leave retention out (such a position takes few bytes as it is)"
+    )]
+    Latent,
     /// A prompt that this policy cannot thin while it is computed.
     #[error(
         "policy: {policy} looks at the whole prompt at once, so it cannot thin one of {prompt} tokens in a context \
@@ -88,7 +94,8 @@ impl RetentionError {
         match self {
             RetentionError::UnknownPolicy { .. }
             | RetentionError::PromptLong { .. }
-            | RetentionError::Windows => "policy",
+            | RetentionError::Windows
+            | RetentionError::Latent => "policy",
             RetentionError::UnknownOption { option, .. } | RetentionError::NoValue(option) => option,
             RetentionError::Value { field, .. } => field,
             RetentionError::KeepBelowForced { .. } => "keep",

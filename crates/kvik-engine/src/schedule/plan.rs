@@ -262,6 +262,7 @@ mod tests {
             repeat: Default::default(),
             kv_heads: vec![1],
             windows: false,
+            latent: false,
             calibration: None,
         };
         let mut divided = divide_rows(&running, &turns, &config, config.prefill_rows_mixed_max);

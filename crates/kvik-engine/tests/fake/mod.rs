@@ -354,6 +354,7 @@ pub fn config() -> EngineConfig {
         repeat: Default::default(),
         kv_heads: vec![1],
         windows: false,
+        latent: false,
         calibration: None,
     }
 }

@@ -13,7 +13,7 @@ use kvik_engine::engine::{Attached, Engine, EngineConfig};
 use kvik_engine::model::{Model, ModelRunner};
 use kvik_engine::pulse::Life;
 use kvik_engine::stats::{DraftSource, DraftSources, EngineStats};
-use kvik_kernels::KvKind;
+use kvik_kernels::{KvKind, KvValues};
 
 use super::{
     budget::KvBudget,
@@ -164,13 +164,20 @@ pub(crate) fn open(args: &ModelArgs, cache: &CacheArgs, capacity: Capacity) -> a
     let draft_name = draft.as_ref().map(|draft| draft.name().to_owned());
     let kv_heads: Vec<usize> = layout.layers().iter().map(|layer| layer.kv_heads).collect();
     let windows = layout.layers().iter().any(|layer| layer.kind != KvKind::Full);
+    let latent = layout.layers().iter().any(|layer| layer.values == KvValues::OfKeys);
     let repeat = repeat_prompt(&tokenizer, template.as_ref());
     let KeptMeasurements { losses, calibration } = KeptMeasurements::of(&model.digest(), &kv_heads);
     let retaining = Retaining::new(&cache.retain, losses, &budget.kv)?;
     let context = context(cache.context, model.config().context, &budget, retaining.usual().is_some())?;
     let card = card(args, &model, context, capacity);
-    let config =
-        EngineConfig { kv_heads, windows, repeat, calibration, ..engine_config(&card, &budget, capacity) };
+    let config = EngineConfig {
+        kv_heads,
+        windows,
+        latent,
+        repeat,
+        calibration,
+        ..engine_config(&card, &budget, capacity)
+    };
     let config = match &draft {
         Some(_) => EngineConfig { draft_rows_max: DRAFT_ROWS, ..config },
         None => config,
@@ -241,6 +248,9 @@ fn check_heads(retention: &Retention, config: &EngineConfig) -> anyhow::Result<(
     if config.windows {
         return Err(RetentionError::Windows.into());
     }
+    if config.latent {
+        return Err(RetentionError::Latent.into());
+    }
     retention.check(&config.kv_heads)?;
     Ok(retention.check_heads(&config.kv_heads, config.calibration.as_ref())?)
 }
@@ -276,6 +286,7 @@ fn engine_config(card: &ModelCard, budget: &KvBudget, capacity: Capacity) -> Eng
         repeat: Default::default(),
         kv_heads: Vec::new(),
         windows: false,
+        latent: false,
         calibration: None,
     }
 }

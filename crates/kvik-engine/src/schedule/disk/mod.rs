@@ -173,6 +173,7 @@ mod tests {
             repeat: Default::default(),
             kv_heads: vec![1],
             windows: false,
+            latent: false,
             calibration: None,
         })
     }
