@@ -24,7 +24,7 @@ class Shape:
     norms: str = "before"  # before, after, around the halves of a layer
     qk_norm: str = ""  # "", head, all
     qkv_bias: bool = False
-    fused: tuple = ()  # of "qkv", "ffn": stored as one tensor
+    fused: tuple = ()  # of "qkv", "ffn", "kv_b": stored as one tensor
     o_bias: bool = False
     sinks: bool = False
     ffn_norm: str = "ffn_norm"  # what the norm before the feed-forward half is called
@@ -38,6 +38,9 @@ class Shape:
     dense_layers: int = 0
     experts_interval: int = 1
     rope_dims: int = 0  # of each head; 0 is all
+    kv_rank: int = 0  # of latent attention; heads then have keys of head_dim and values of value_dim
+    q_rank: int = 0  # of latent attention; 0 where queries come from the stream
+    value_dim: int = 0
     beyond: int = 0  # layers behind the last that predict tokens beyond the next one
     recurrence: str = ""  # "", short, delta, delta-mixed, delta-legacy, mamba
     recurrent: tuple = ()  # layers that keep a state
@@ -108,6 +111,25 @@ ARCHITECTURES = [
     Shape(
         "llama4", "llama4", layers=4, experts=6, experts_used=1, shared_d_ff=24, experts_interval=2, seed=31,
         keys={"interleave_moe_layer_step": 2},
+    ),
+    # Latent attention as DeepSeek V2-Lite's old files have it, as V3 has it, and as others do.
+    Shape(
+        "deepseek2-lite", "deepseek2", kv_heads=4, head_dim=24, rope_dims=8, kv_rank=24, value_dim=16, fused=("kv_b",),
+        rope="yarn", layers=3, experts=6, shared_d_ff=48, dense_layers=1, seed=34,
+        keys={"expert_shared_count": 2, "rope.scaling.yarn_log_multiplier": 0.0707, "attention.q_lora_rank": 0,
+              "expert_weights_scale": 1.0},
+    ),
+    Shape(
+        "deepseek2", "deepseek2", d_model=64, head_dim=24, rope_dims=8, kv_rank=56, q_rank=20, value_dim=16, rope="yarn",
+        layers=3, experts=8, experts_used=3, selection_bias=True, shared_d_ff=24, dense_layers=1, seed=35,
+        keys={"expert_shared_count": 1, "expert_gating_func": 2, "expert_group_count": 4, "expert_group_used_count": 2,
+              "expert_weights_norm": True, "expert_weights_scale": 2.5, "rope.scaling.yarn_log_multiplier": 0.1},
+    ),
+    Shape(
+        "deepseek2-dense", "deepseek2", heads=3, head_dim=16, rope_dims=6, kv_rank=20, q_rank=24, value_dim=14,
+        rope="yarn", tied=True, dense_layers=2, seed=36,
+        keys={"expert_shared_count": 0, "expert_feed_forward_length": 56, "attention.temperature_scale": 0.3,
+              "attention.temperature_length": 16, "rope.scaling.attn_factor": 1.1},
     ),
     Shape(
         "lfm2", "lfm2", d_model=64, layers=4, qk_norm="head", tied=True, recurrence="short", recurrent=(0, 1, 3),
@@ -213,9 +235,12 @@ def write_config(w, s):
     w.add_embedding_length(s.d_model)
     w.add_feed_forward_length([s.d_ff * (i in s.ffn_alone) for i in range(s.layers)] if s.ffn_alone else s.d_ff)
     w.add_head_count(s.heads)
-    write_recurrence(w, s)
-    w.add_key_length(s.head_dim)
-    w.add_value_length(s.head_dim)
+    if s.kv_rank:
+        write_latent(w, s)
+    else:
+        write_recurrence(w, s)
+        w.add_key_length(s.head_dim)
+        w.add_value_length(s.head_dim)
     w.add_rope_dimension_count(s.rope_dims or s.head_dim)
     w.add_rope_freq_base(s.theta)
     w.add_layer_norm_rms_eps(1e-5)
@@ -234,8 +259,8 @@ def write_config(w, s):
         w.add_expert_feed_forward_length(s.experts_d_ff)
         if s.shared_d_ff:
             w.add_expert_shared_feed_forward_length(s.shared_d_ff)
-        if s.dense_layers:
-            w.add_leading_dense_block_count(s.dense_layers)
+    if s.dense_layers:
+        w.add_leading_dense_block_count(s.dense_layers)
     for key, value in s.keys.items():
         add_key(w, f"{s.arch}.{key}", value)
 
@@ -253,6 +278,22 @@ def write_recurrence(w, s):
         w.add_ssm_state_size(s.ssm_key_dim)
         w.add_ssm_time_step_rank(s.ssm_heads)
         w.add_ssm_group_count(s.ssm_key_heads)
+
+
+def write_latent(w, s):
+    w.add_kv_lora_rank(s.kv_rank)
+    if s.q_rank:
+        w.add_q_lora_rank(s.q_rank)
+    if "kv_b" in s.fused:
+        w.add_head_count_kv(s.heads)
+        w.add_key_length(s.head_dim)
+        w.add_value_length(s.value_dim)
+    else:
+        w.add_head_count_kv(1)
+        w.add_key_length(s.kv_rank + s.rope_dims)
+        w.add_value_length(s.kv_rank)
+        w.add_key_length_mla(s.head_dim)
+        w.add_value_length_mla(s.value_dim)
 
 
 def add_key(w, key, value):
@@ -303,6 +344,8 @@ def tensors(s):
             yield b + "attn_norm.weight", norm(s.d_model)
         if i in s.recurrent:
             yield from recurrent(s, b, normal, norm, rng)
+        elif s.kv_rank:
+            yield from latent(s, b, normal, norm)
         elif i not in s.ffn_alone:
             yield from attention(s, b, normal, norm)
         if s.ffn_alone and i not in s.ffn_alone:
@@ -387,6 +430,28 @@ def recurrent(s, b, normal, norm, rng):
     else:
         yield b + "ssm_norm.weight", norm(s.ssm_key_dim)
     yield b + "ssm_out.weight", normal(d, inner, std=2 / math.sqrt(inner))
+
+
+def latent(s, b, normal, norm):
+    """The tensors of latent attention."""
+    unrotated, q, unit = s.head_dim - s.rope_dims, s.heads * s.head_dim, 1 / math.sqrt(s.d_model)
+    if s.q_rank:
+        yield b + "attn_q_a.weight", normal(s.q_rank, s.d_model, std=unit)
+        yield b + "attn_q_a_norm.weight", norm(s.q_rank)
+        yield b + "attn_q_b.weight", normal(q, s.q_rank, std=1.5 / math.sqrt(s.q_rank))
+    else:
+        yield b + "attn_q.weight", normal(q, s.d_model, std=1.5 * unit)
+    yield b + "attn_kv_a_mqa.weight", normal(s.kv_rank + s.rope_dims, s.d_model, std=1.5 * unit)
+    yield b + "attn_kv_a_norm.weight", norm(s.kv_rank)
+    keys = normal(s.heads, unrotated, s.kv_rank, std=1.5 / math.sqrt(s.kv_rank))
+    values = normal(s.heads, s.value_dim, s.kv_rank, std=2 / math.sqrt(s.kv_rank))
+    if "kv_b" in s.fused:
+        yield b + "attn_kv_b.weight", np.concatenate([keys, values], axis=1).reshape(-1, s.kv_rank)
+    else:
+        yield b + "attn_k_b.weight", np.ascontiguousarray(keys.transpose(0, 2, 1))
+        yield b + "attn_v_b.weight", values
+    attended = s.heads * s.value_dim
+    yield b + "attn_output.weight", normal(s.d_model, attended, std=2 / math.sqrt(attended))
 
 
 def experts(s, b, normal, unit):

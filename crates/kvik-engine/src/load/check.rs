@@ -34,6 +34,8 @@ fn check_extras(config: &ModelConfig) -> Result<(), ConfigError> {
         score_cap,
         logit_cap,
         window,
+        // Its lengths are checked where they are read.
+        latent: _,
         // What experts come to is checked where they are loaded.
         experts: _,
         norm_offset,

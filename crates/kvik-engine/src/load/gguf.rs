@@ -37,7 +37,8 @@ pub fn model_config(file: &Gguf) -> Result<ModelConfig, ConfigError> {
     config.extras = arch.extras(&keys, &config)?;
     config.extras.layers_beyond = keys.optional_count(BEYOND)?.unwrap_or(0);
     let value_dim = keys.optional_count("attention.value_length")?.unwrap_or(head_dim);
-    if value_dim != head_dim {
+    // Lengths of latent attention are its own.
+    if value_dim != head_dim && config.extras.latent.is_none() {
         return Err(ConfigError::new("value_length", value_dim, format!("the key length, {head_dim}")));
     }
     check_config(&config)?;
@@ -167,6 +168,7 @@ const FLOATS_MAX: usize = 1 << 12;
 fn yarn(keys: &Keys<'_>, factor: f32, context: usize) -> Result<RopeScaling, ConfigError> {
     // Both keys multiply the derived factor, as in llama.cpp; the logarithmic one divides it again.
     let log_multiplier = keys.number("rope.scaling.yarn_log_multiplier")?.unwrap_or(0.0);
+    let log_multiplier = keys.arch.yarn_log_multiplier(log_multiplier);
     let attn = keys.number("rope.scaling.attn_factor")?.unwrap_or(1.0)
         * keys.number("rope.scaling.yarn_attn_factor")?.unwrap_or(1.0)
         / if factor > 1.0 { 0.1 * log_multiplier * factor.ln() + 1.0 } else { 1.0 };

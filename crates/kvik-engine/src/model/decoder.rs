@@ -18,8 +18,8 @@ use super::arch::{LayerShape, QkNorm};
 use super::batch::{Batch, Output, Row, SequenceKv};
 use super::observation::Watched;
 use super::recurrent::{BatchStates, LayerStates, Means, StateLayout, Tried};
-use super::weights::{AttentionWeights, Layer, Linear, Mixing, RecurrentWeights};
-use super::{Model, Temperature, feed_forward, recurrent};
+use super::weights::{AttentionWeights, Layer, Linear, Mixing, Projections, RecurrentWeights};
+use super::{Model, Temperature, feed_forward, latent, recurrent};
 use crate::pulse::Pulse;
 
 /// Everything a forward pass reads besides the batch.
@@ -55,16 +55,17 @@ pub(super) struct Scratch {
     x: Vec<f32>,
     /// Normed rows, and outputs of projections back to the stream, `[n, d_model]`.
     h: Vec<f32>,
-    /// Queries `[n, heads, head_dim]`, keys and values `[n, kv_heads, head_dim]`.
+    /// Queries `[n, heads, head_dim]`, keys and values `[n, kv_heads, head_dim]`; no values where keys hold them.
     q: Vec<f32>,
     k: Vec<f32>,
     v: Vec<f32>,
     /// Queries and gates as one matrix projects them, `[n, heads, 2, head_dim]`, and gates, `[n, heads, head_dim]`.
     q_and_gate: Vec<f32>,
     gate: Vec<f32>,
-    /// Output of attention, `[n, heads, head_dim]`, or of a recurrent layer, `[n, values]`.
+    /// Output of attention, `[n, heads, value_dim]`, then `[n, heads, output_dim]`; or of a recurrent layer, `[n, values]`.
     attended: Vec<f32>,
     recurrent: recurrent::Buffers,
+    latent: latent::Buffers,
     feed_forward: feed_forward::Buffers,
     /// Logits `[rows, vocab]`, then hidden states `[rows, d_model]`, of those of the `w` rows that want them.
     pub(super) outputs: Vec<f32>,
@@ -190,26 +191,65 @@ fn project_qkv(
     (index, layer, weights): (usize, &Layer, &AttentionWeights),
     watched: &mut [Watched<'_>],
 ) {
+    norm_before(context, &scratch.x, layer.mixing_norms.before.as_deref(), &mut scratch.h);
+    match &weights.projections {
+        Projections::Heads(qkv) => project_heads(context, scratch, (index, layer, weights), qkv, watched),
+        Projections::Latent(latent) => project_latent(context, scratch, (index, layer), latent),
+    }
+    let Scratch { q, rows, .. } = scratch;
+    if let Some(temperature) = context.model.config.extras.temperature.as_ref().filter(|_| layer.shape.warmed)
+    {
+        warm(q, &rows.rotated, temperature);
+    }
+}
+
+/// Queries and keys of latent attention, whose keys hold the values.
+fn project_latent(
+    context: &Context<'_>,
+    scratch: &mut Scratch,
+    (index, layer): (usize, &Layer),
+    latent: &latent::Latent,
+) {
+    let config = &context.model.config;
+    let Scratch { h, q, k, v, inputs, rows, latent: buffers, adapted, adapter, .. } = scratch;
+    let rows = latent::Rows {
+        pool: context.pool,
+        norm_eps: config.norm_eps,
+        table: &context.ropes[layer.shape.rotation.expect("keys of latent attention have a rotated part")],
+        style: config.rope.style,
+        positions: &rows.rotated,
+    };
+    let mut adapting = context.adapting(adapted, adapter);
+    let adapt = &mut |name, x: &[f32], out: &mut [f32]| adapting.add(Place::Layer(index, name), x, out);
+    latent.project(&rows, h, inputs, buffers, [q, k], adapt);
+    v.clear();
+}
+
+/// Queries, keys and values by a projection each.
+fn project_heads(
+    context: &Context<'_>,
+    scratch: &mut Scratch,
+    (index, layer, weights): (usize, &Layer, &AttentionWeights),
+    qkv: &[Linear; 3],
+    watched: &mut [Watched<'_>],
+) {
     let Context { model, pool, .. } = context;
     let (config, shape, n) = (&model.config, &layer.shape, scratch.rows.rotated.len());
-    let Scratch { x, h, q, q_and_gate, gate, k, v, inputs, rows, adapted, adapter, .. } = scratch;
-    norm_before(context, x, layer.mixing_norms.before.as_deref(), h);
-    inputs.set(pool, h, config.d_model, &[&weights.q.matrix, &weights.k.matrix, &weights.v.matrix]);
+    let Scratch { h, q, q_and_gate, gate, k, v, inputs, rows, adapted, adapter, .. } = scratch;
+    let [of_q, of_k, of_v] = qkv;
+    inputs.set(pool, h, config.d_model, &[&of_q.matrix, &of_k.matrix, &of_v.matrix]);
     let projected = if shape.gated { &mut *q_and_gate } else { &mut *q };
     projected.resize(n * shape.q_rows(), 0.0);
     k.resize(n * shape.kv_heads * shape.head_dim, 0.0);
     v.resize(n * shape.kv_heads * shape.head_dim, 0.0);
-    let mut jobs = [
-        (&weights.q.matrix, &mut projected[..]),
-        (&weights.k.matrix, &mut k[..]),
-        (&weights.v.matrix, &mut v[..]),
-    ];
+    let mut jobs =
+        [(&of_q.matrix, &mut projected[..]), (&of_k.matrix, &mut k[..]), (&of_v.matrix, &mut v[..])];
     matmul_many(pool, &mut jobs, inputs);
     let mut adapting = context.adapting(adapted, adapter);
     for (name, projected, linear) in [
-        ("attn_q.weight", projected, &weights.q),
-        ("attn_k.weight", &mut *k, &weights.k),
-        ("attn_v.weight", &mut *v, &weights.v),
+        ("attn_q.weight", projected, of_q),
+        ("attn_k.weight", &mut *k, of_k),
+        ("attn_v.weight", &mut *v, of_v),
     ] {
         adapting.add(Place::Layer(index, name), h, projected);
         bias(context, projected, linear);
@@ -235,9 +275,6 @@ fn project_qkv(
         let weight = vec![1.0; shape.head_dim];
         rms_norm_in_place(pool, q, &weight, config.norm_eps);
         rms_norm_in_place(pool, k, &weight, config.norm_eps);
-    }
-    if let Some(temperature) = config.extras.temperature.as_ref().filter(|_| shape.warmed) {
-        warm(q, &rows.rotated, temperature);
     }
 }
 
@@ -277,11 +314,11 @@ fn attend(
     let LayerShape { heads, kv_heads, head_dim, scale, .. } = layer.shape;
     let (kv, sinks) = (weights.kv, weights.sinks.as_deref());
     let Scratch { q, attended, attention, weights, rows, .. } = scratch;
-    let width = heads * head_dim;
-    attended.resize(q.len(), 0.0);
+    let (q_width, width) = (heads * head_dim, heads * layer.shape.value_dim());
+    attended.resize(rows.stored.len() * width, 0.0);
     for piece in pieces(&rows.stored, heads, watched) {
-        let values = piece.start * width..piece.end * width;
-        let (q, out) = (&q[values.clone()], &mut attended[values]);
+        let q = &q[piece.start * q_width..piece.end * q_width];
+        let out = &mut attended[piece.start * width..piece.end * width];
         let rows = &rows.stored[piece.clone()];
         let softcap = context.model.config.extras.score_cap;
         let operands = Attention { arena, layer: kv, q, heads, rows, seqs, scale, softcap, sinks };
@@ -339,12 +376,17 @@ fn recur(
 
 /// Projects what the layer has mixed back to the stream.
 fn add_mixing(context: &Context<'_>, scratch: &mut Scratch, (index, layer): (usize, &Layer)) {
-    let Scratch { x, h, attended, gate, inputs, adapted, adapter, .. } = scratch;
+    let Scratch { x, h, attended, gate, latent: buffers, inputs, adapted, adapter, .. } = scratch;
     let linear = match &layer.mixing {
         Mixing::Attention(weights) => &weights.output,
         Mixing::Recurrent(weights) => &weights.output,
         Mixing::Absent => return,
     };
+    if let Mixing::Attention(weights) = &layer.mixing
+        && let Projections::Latent(latent) = &weights.projections
+    {
+        latent.expand(context.pool, buffers, attended);
+    }
     if layer.shape.gated && matches!(layer.mixing, Mixing::Attention(_)) {
         sigmoid(context.pool, gate);
         product(context.pool, attended, gate);
@@ -389,7 +431,7 @@ fn add_to_stream(context: &Context<'_>, x: &mut [f32], h: &mut [f32], weight: Op
 }
 
 /// In the last layer only rows of which more is wanted go on, once their keys and values are stored: how many.
-/// Queries and what was attended to have the same shape, and each is kept as far as it is there.
+/// Queries and what was attended to are each kept as far as they are there.
 fn keep_wanted(scratch: &mut Scratch, rows: &[Row]) -> usize {
     let Scratch { x, q, gate, attended, rows: positions, adapted, .. } = scratch;
     let wanted: Vec<usize> = rows

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use super::arch::{LayerShape, MixingShape, Presence, QkNorm};
 use super::feed_forward::is_stack;
 use super::recurrent::is_recurrent;
-use super::{ModelConfig, ModelError, RopeScaling};
+use super::{ModelConfig, ModelError, RopeScaling, latent};
 use crate::files::{TensorSource, TensorView};
 
 /// The tensor that a reranker answers with: a row for yes, then one for no. As llama.cpp writes it for Qwen3-Reranker.
@@ -75,8 +75,8 @@ fn expected(config: &ModelConfig, tensors: Option<&TensorSource>) -> Vec<Expecte
         }
         match shape.mixing {
             MixingShape::Attention => {
-                let fused = format!("blk.{layer}.{FUSED_QKV}.weight");
-                list.attention(&shape, d, tensors.is_some_and(|tensors| tensors.get(&fused).is_some()));
+                let has = |name: String| tensors.is_some_and(|tensors| tensors.get(&name).is_some());
+                list.attention(&shape, d, |part| has(format!("blk.{layer}.{part}")));
             }
             MixingShape::Recurrent(recurrent) => {
                 let (output, cols) = recurrent.output(d);
@@ -95,12 +95,14 @@ fn expected(config: &ModelConfig, tensors: Option<&TensorSource>) -> Vec<Expecte
 }
 
 /// The matrices that the forward pass multiplies all rows by: name, rows, columns. The output matrix is among them,
-/// also where a file leaves it out; those of experts, which meet some rows, are not.
+/// also where a file leaves it out; those of experts, which meet some rows, and those that are multiplied into queries and
+/// outputs are not.
 pub(super) fn matrices(config: &ModelConfig) -> Vec<(String, usize, usize)> {
     let is_matrix = |name: &str| {
         let looked_up = name.ends_with("norm.weight") || LOOKED_UP.contains(&name);
         let in_layer = name.splitn(3, '.').nth(2).unwrap_or_default();
-        name.ends_with(".weight") && !looked_up && !is_stack(name) && !is_recurrent(in_layer)
+        let is_other = is_stack(name) || is_recurrent(in_layer) || latent::is_absorbed(name);
+        name.ends_with(".weight") && !looked_up && !is_other
     };
     let all = expected(config, None).into_iter().filter(|tensor| is_matrix(&tensor.name));
     all.map(|Expected { name, rows, cols, .. }| (name, rows, cols)).collect()
@@ -124,8 +126,8 @@ impl List {
         }
     }
 
-    /// Those of attention; `fused` where queries, keys and values are projected by one tensor.
-    fn attention(&mut self, shape: &LayerShape, d: usize, fused: bool) {
+    /// Those of attention; `has` says which of the layer are in the file, some of which hold what else stands in several.
+    fn attention(&mut self, shape: &LayerShape, d: usize, has: impl Fn(&str) -> bool) {
         let dim = shape.head_dim;
         let (q, kv) = (shape.heads * dim, shape.kv_heads * dim);
         let (norm, [q_norm, k_norm]) = match shape.qk_norm {
@@ -136,14 +138,18 @@ impl List {
         self.add("attn_sinks.weight", 1, shape.heads, shape.sinks);
         self.add("attn_q_norm.weight", 1, q_norm, norm);
         self.add("attn_k_norm.weight", 1, k_norm, norm);
-        if fused {
+        if let Some(latent) = shape.latent {
+            for (name, rows, cols, presence) in latent.tensors(d, shape.heads, has(latent::FUSED)) {
+                self.add(name, rows, cols, presence);
+            }
+        } else if has(&format!("{FUSED_QKV}.weight")) {
             self.linear(FUSED_QKV, shape.q_rows() + 2 * kv, d, shape.qkv_bias);
         } else {
             self.linear("attn_q", shape.q_rows(), d, shape.qkv_bias);
             self.linear("attn_k", kv, d, shape.qkv_bias);
             self.linear("attn_v", kv, d, shape.qkv_bias);
         }
-        self.linear("attn_output", d, q, shape.output_bias);
+        self.linear("attn_output", d, shape.heads * shape.output_dim(), shape.output_bias);
     }
 
     fn linear(&mut self, name: &str, rows: usize, cols: usize, bias: Presence) {

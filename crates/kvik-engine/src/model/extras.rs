@@ -19,6 +19,8 @@ pub struct Extras {
     pub logit_cap: Option<f32>,
     /// Layers that see a window.
     pub window: Option<Window>,
+    /// Latent attention in all layers.
+    pub latent: Option<LatentConfig>,
     /// Mixtures of experts in the place of feed-forward layers.
     pub experts: Option<ExpertsConfig>,
     /// Added to the weights of all norms when they are read: 1 where a file stores what they have beside 1.
@@ -92,6 +94,28 @@ impl Temperature {
     pub(crate) fn factor(&self, position: u32) -> f32 {
         let intervals = ((f64::from(position) + f64::from(self.offset)) / self.interval as f64).floor();
         ((intervals + 1.0).ln() * f64::from(self.scale) + 1.0) as f32
+    }
+}
+
+/// Lengths of latent attention (MLA, arXiv 2405.04434): keys and values of all heads come from one vector a position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LatentConfig {
+    /// Length of the vector that queries come from; 0 where they come from the stream itself.
+    pub query_rank: usize,
+    /// Length of the vector that keys and values come from.
+    pub rank: usize,
+    /// Dimensions of a head's queries and keys that do not rotate.
+    pub unrotated: usize,
+    /// Dimensions of queries and keys that rotate; of keys, all heads share them.
+    pub rotated: usize,
+    /// Dimensions of a head's values.
+    pub value: usize,
+}
+
+impl LatentConfig {
+    /// Length of what is stored for a position: the vector and the rotated part.
+    pub fn key_dim(&self) -> usize {
+        self.rank + self.rotated
     }
 }
 

@@ -12,6 +12,7 @@ use super::arch::{LayerShape, MixingShape};
 use super::convert::convert;
 use super::expected::{CLASSIFIER, FUSED_QKV, ROPE_FACTORS};
 use super::feed_forward::{FeedForward, FeedForwardShape};
+use super::latent::Latent;
 use super::recurrent::Recurrent;
 use super::rope::Rotation;
 use super::{ModelConfig, ModelError, RopeConfig};
@@ -39,17 +40,12 @@ pub(crate) enum Mixing {
 pub(crate) struct AttentionWeights {
     /// The layer of the KV layout that keys and values are stored in.
     pub(crate) kv: usize,
-    /// `[heads * head_dim, d_model]`, with gates twice as many rows
-    pub(crate) q: Linear,
-    /// `[kv_heads * head_dim, d_model]`
-    pub(crate) k: Linear,
-    /// `[kv_heads * head_dim, d_model]`
-    pub(crate) v: Linear,
+    pub(crate) projections: Projections,
     /// `[head_dim]` of queries and of keys; or of all heads
     pub(crate) qk_norm: Option<HeadNorms>,
     /// `[heads]`
     pub(crate) sinks: Option<Vec<f32>>,
-    /// `[d_model, heads * head_dim]`
+    /// `[d_model, heads * output_dim]`
     pub(crate) output: Linear,
 }
 
@@ -60,6 +56,14 @@ pub(crate) struct RecurrentWeights {
     pub(crate) recurrent: Recurrent,
     /// `[d_model, values]`
     pub(crate) output: Linear,
+}
+
+/// What makes queries, keys and values of the stream.
+pub(crate) enum Projections {
+    /// `[heads * head_dim, d_model]` of queries, `[kv_heads * head_dim, d_model]` of keys and of values.
+    Heads(Box<[Linear; 3]>),
+    /// [`LayerShape::latent`]
+    Latent(Box<Latent>),
 }
 
 /// Weights of the norms on queries and on keys.
@@ -120,8 +124,11 @@ impl Layer {
         let mut matrices = self.feed_forward.as_ref().map(FeedForward::matrices).unwrap_or_default();
         match &self.mixing {
             Mixing::Attention(weights) => {
-                let AttentionWeights { q, k, v, output, .. } = &**weights;
-                matrices.extend([q, k, v, output].map(|linear| &linear.matrix));
+                match &weights.projections {
+                    Projections::Heads(qkv) => matrices.extend(qkv.iter().map(|linear| &linear.matrix)),
+                    Projections::Latent(latent) => matrices.extend(latent.matrices()),
+                }
+                matrices.push(&weights.output.matrix);
             }
             Mixing::Recurrent(weights) => {
                 matrices.extend(weights.recurrent.matrices());
@@ -220,12 +227,16 @@ impl<'a> Loader<'a> {
         let name = |part: &str| format!("blk.{index}.{part}");
         let q_norm = self.optional_vector(&name("attn_q_norm.weight"))?;
         let k_norm = self.optional_vector(&name("attn_k_norm.weight"))?;
-        let [q, k, v] = self.qkv(shape, &name)?;
+        let projections = match shape.latent {
+            Some(latent) => {
+                let mut layer = LayerLoader { loader: self, layer: index };
+                Projections::Latent(Box::new(Latent::load(latent, shape.heads, &mut layer)?))
+            }
+            None => Projections::Heads(Box::new(self.qkv(shape, &name)?)),
+        };
         Ok(AttentionWeights {
             kv,
-            q,
-            k,
-            v,
+            projections,
             qk_norm: q_norm.zip(k_norm),
             sinks: self.optional_vector(&name("attn_sinks.weight"))?,
             output: self.linear(&name("attn_output"))?,
@@ -280,8 +291,20 @@ impl<'a> Loader<'a> {
     }
 
     /// Packs what a tensor, or a part of it, holds, as `target` if its rows are whole blocks of that.
-    fn pack(
+    pub(crate) fn pack(
         &mut self,
+        name: &str,
+        view: &TensorView<'_>,
+        target: Option<WeightType>,
+    ) -> Result<Matrix, ModelError> {
+        let packed = self.pack_silently(name, view, target);
+        self.report(view.data.len());
+        packed
+    }
+
+    /// [`Loader::pack`] of what is not counted as read.
+    pub(crate) fn pack_silently(
+        &self,
         name: &str,
         view: &TensorView<'_>,
         target: Option<WeightType>,
@@ -294,7 +317,6 @@ impl<'a> Loader<'a> {
             }
             _ => Matrix::pack(view.ty, rows, cols, view.data, self.pool),
         };
-        self.report(view.data.len());
         packed.map_err(|source| ModelError::Matrix { tensor: name.to_owned(), source })
     }
 
@@ -313,13 +335,13 @@ impl<'a> Loader<'a> {
         Ok(values)
     }
 
-    fn take(&mut self, name: &str) -> Result<TensorView<'a>, ModelError> {
+    pub(crate) fn take(&mut self, name: &str) -> Result<TensorView<'a>, ModelError> {
         let listed = self.left.remove(name);
         debug_assert!(listed, "{name} is read and was not expected");
         self.tensors.get(name).ok_or_else(|| ModelError::MissingTensor { tensor: name.to_owned() })
     }
 
-    fn report(&mut self, bytes: usize) {
+    pub(crate) fn report(&mut self, bytes: usize) {
         self.done_bytes += bytes as u64;
         (self.progress)(self.done_bytes, self.total_bytes);
     }
@@ -415,7 +437,8 @@ impl LayerLoader<'_, '_> {
         self.loader.optional_vector(&self.name(name))
     }
 
-    fn name(&self, part: &str) -> String {
+    /// A name in the layer as one of the model.
+    pub(crate) fn name(&self, part: &str) -> String {
         format!("blk.{}.{part}", self.layer)
     }
 }
@@ -425,7 +448,7 @@ const MIXING: usize = 0;
 const FEED_FORWARD: usize = 1;
 
 /// Some rows of a tensor.
-fn rows_of<'a>(view: &TensorView<'a>, rows: Range<usize>) -> TensorView<'a> {
+pub(super) fn rows_of<'a>(view: &TensorView<'a>, rows: Range<usize>) -> TensorView<'a> {
     let row_bytes = view.data.len() / view.rows;
     let data = &view.data[rows.start * row_bytes..rows.end * row_bytes];
     TensorView { ty: view.ty, rows: rows.len(), cols: view.cols, data }

@@ -2,6 +2,7 @@
 //! `architectures!`; a layer that computes something new is a variant of what [`LayerShape`] is made of.
 
 mod deepseek;
+mod deepseek2;
 mod experts;
 mod gemma2;
 mod gemma3;
@@ -37,7 +38,7 @@ use kvik_kernels::KvKind;
 
 use super::feed_forward::FeedForwardShape;
 use super::recurrent::RecurrentShape;
-use super::{ConfigError, Extras, ModelConfig, RopeConfig, RopeStyle};
+use super::{ConfigError, Extras, LatentConfig, ModelConfig, RopeConfig, RopeStyle};
 use crate::files::hf::Modules;
 use metadata::Metadata;
 
@@ -118,6 +119,8 @@ architectures! {
     Lfm2 = lfm2,
     /// Granite 4: Mamba 2 with attention in some layers, experts or not.
     GraniteHybrid = granitehybrid,
+    /// DeepSeek V2 and V3: latent attention, experts in groups beside a shared one.
+    DeepSeek2 = deepseek2,
 }
 
 /// An architecture.
@@ -180,6 +183,15 @@ impl Arch {
         }
     }
 
+    /// What the logarithmic multiplier of YaRN, as a GGUF file of it says it, is on cosines and sines. Those of
+    /// DeepSeek's files scale attention scores alone, and the factor of cosines and sines is cancelled.
+    pub(crate) fn yarn_log_multiplier(self, stored: f32) -> f32 {
+        match self {
+            Arch::DeepSeek2 if stored != 0.0 => 1.0,
+            _ => stored,
+        }
+    }
+
     /// Reads what a model of this architecture has beside the shape in `config`.
     pub(crate) fn extras(self, metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
         (self.architecture().extras)(metadata, config)
@@ -202,8 +214,10 @@ pub(crate) struct LayerShape {
     pub(crate) heads: usize,
     /// Key/value heads; divides `heads`.
     pub(crate) kv_heads: usize,
-    /// Dimensions of one head.
+    /// Dimensions of one head of queries and keys.
     pub(crate) head_dim: usize,
+    /// The lengths of latent attention, where queries and keys come about by that.
+    pub(crate) latent: Option<LatentConfig>,
     /// Biases on the q, k and v projections.
     pub(crate) qkv_bias: Presence,
     /// Bias on the output projection of attention.
@@ -238,6 +252,7 @@ impl LayerShape {
             heads: config.heads,
             kv_heads: config.kv_heads,
             head_dim: config.head_dim,
+            latent: None,
             qkv_bias: Presence::Absent,
             output_bias: Presence::Absent,
             qk_norm: QkNorm::Absent,
@@ -249,6 +264,16 @@ impl LayerShape {
             norms: Norms::BEFORE,
             feed_forward: feed_forward_of(config, index),
         }
+    }
+
+    /// Length of the values that attention gathers.
+    pub(crate) fn value_dim(&self) -> usize {
+        self.latent.map_or(self.head_dim, |latent| latent.rank)
+    }
+
+    /// Length of what a head hands to the output projection.
+    pub(crate) fn output_dim(&self) -> usize {
+        self.latent.map_or(self.head_dim, |latent| latent.value)
     }
 }
 
