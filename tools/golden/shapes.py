@@ -38,6 +38,18 @@ class Shape:
     dense_layers: int = 0
     experts_interval: int = 1
     rope_dims: int = 0  # of each head; 0 is all
+    sharing: int = 0  # layers at the end that read the keys and values of others
+    sharing_stored: bool = False  # whether those have projections to keys and values all the same, which nobody reads
+    full: tuple = ()  # layers without a window, where they differ from the others
+    full_kv_heads: int = 0  # of those layers, which then have no projection to values
+    full_head_dim: int = 0  # of those layers
+    wide: tuple = ()  # layers whose feed-forward half is twice as wide
+    per_layer: int = 0  # width of the embeddings of every layer
+    altup: int = 0  # residual streams
+    laurel: int = 0  # rank of the path beside attention
+    mixed: bool = False  # whether a dense layer stands beside the experts
+    output_scale: bool = False
+    gelu: float = 1.0  # how much parts with GELU add; llama.cpp computes it in half precision
     beyond: int = 0  # layers behind the last that predict tokens beyond the next one
     keys: dict = dataclasses.field(default_factory=dict)  # further metadata, without the architecture's prefix
 
@@ -74,6 +86,45 @@ ARCHITECTURES = [
     Shape(
         "gemma3", "gemma3", norms="around", tied=True, layers=7, qk_norm="head", theta=1e6, seed=23,
         keys={"attention.sliding_window": 20, "rope.scaling.factor": 8.0},
+    ),
+    # What llama.cpp takes for granted: 20 layers that store, four streams, widths of 64 and 256.
+    Shape(
+        "gemma3n", "gemma3n", norms="around", tied=True, layers=23, d_model=24, d_ff=40, heads=2, kv_heads=1, head_dim=8,
+        qk_norm="head", theta=1e6, seed=34, gelu=0.1, sharing=3, sharing_stored=True, per_layer=256, altup=4, laurel=64,
+        full=(4, 9, 14, 19, 21),
+        keys={
+            "attention.sliding_window": 20, "attention.shared_kv_layers": 3, "altup.num_inputs": 4, "altup.active_idx": 0,
+            "embedding_length_per_layer_input": 256,
+            "activation_sparsity_scale": [1.6448533535003662] * 10 + [-math.inf] * 13,
+            "attention.sliding_window_pattern": [i not in (4, 9, 14, 19, 21) for i in range(23)],
+        },
+    ),
+    Shape(
+        "gemma4", "gemma4", norms="around", tied=True, layers=7, qk_norm="head", theta=1e6, seed=35, gelu=0.3, rope_dims=32,
+        full=(2, 5), full_kv_heads=1, full_head_dim=32, output_scale=True,
+        keys={
+            "attention.sliding_window": 20, "attention.shared_kv_layers": 0, "embedding_length_per_layer_input": 0,
+            "final_logit_softcapping": 30.0, "rope.dimension_count_swa": 16, "rope.freq_base_swa": 5000.0,
+            "attention.sliding_window_pattern": [i not in (2, 5) for i in range(7)],
+        },
+    ),
+    Shape(
+        "gemma4-shared", "gemma4", norms="around", tied=True, layers=8, qk_norm="head", theta=1e6, seed=36, gelu=0.3,
+        kv_heads=1, rope_dims=32, full=(2, 4, 7), full_kv_heads=1, full_head_dim=32, sharing=3, wide=(5, 6, 7), per_layer=24,
+        output_scale=True,
+        keys={
+            "attention.sliding_window": 18, "attention.shared_kv_layers": 3, "embedding_length_per_layer_input": 24,
+            "rope.dimension_count_swa": 8, "attention.sliding_window_pattern": [i not in (2, 4, 7) for i in range(8)],
+        },
+    ),
+    Shape(
+        "gemma4-experts", "gemma4", norms="around", tied=True, layers=4, qk_norm="head", theta=1e6, seed=37, gelu=0.3,
+        rope_dims=32, full=(1, 3), full_kv_heads=2, full_head_dim=32, experts=6, experts_used=3, mixed=True,
+        fused=("experts",), output_scale=True,
+        keys={
+            "attention.sliding_window": 19, "embedding_length_per_layer_input": 0, "rope.dimension_count_swa": 16,
+            "attention.sliding_window_pattern": [i not in (1, 3) for i in range(4)],
+        },
     ),
     Shape(
         "gpt-oss", "gpt-oss", rope="yarn", ffn_norm="post_attention_norm", qkv_bias=True, o_bias=True, sinks=True,
@@ -139,11 +190,15 @@ def write_config(w, s):
         w.add_nextn_predict_layers(s.beyond)
     w.add_context_length(CONTEXT)
     w.add_embedding_length(s.d_model)
-    w.add_feed_forward_length(s.d_ff)
+    w.add_feed_forward_length([s.d_ff * 2 if i in s.wide else s.d_ff for i in range(s.layers)] if s.wide else s.d_ff)
     w.add_head_count(s.heads)
-    w.add_head_count_kv(s.kv_heads)
-    w.add_key_length(s.head_dim)
-    w.add_value_length(s.head_dim)
+    by_layer = [heads_of(s, i)[0] for i in range(s.layers)]
+    w.add_head_count_kv(by_layer if len(set(by_layer)) > 1 else s.kv_heads)
+    w.add_key_length(s.full_head_dim or s.head_dim)
+    w.add_value_length(s.full_head_dim or s.head_dim)
+    if s.full_head_dim:
+        w.add_key_length_swa(s.head_dim)
+        w.add_value_length_swa(s.head_dim)
     w.add_rope_dimension_count(s.rope_dims or s.head_dim)
     w.add_rope_freq_base(s.theta)
     w.add_layer_norm_rms_eps(1e-5)
@@ -190,12 +245,18 @@ def write_tokenizer(w):
     w.add_add_bos_token(False)
 
 
+def heads_of(s, layer):
+    """Key/value heads of a layer, and their dimensions."""
+    is_own = layer in s.full
+    return is_own and s.full_kv_heads or s.kv_heads, is_own and s.full_head_dim or s.head_dim
+
+
 def tensors(s):
     """Names and values in file order; every matrix is [rows, cols]."""
     rng = np.random.default_rng(s.seed)
     normal = lambda *dims, std: (rng.standard_normal(dims) * std).astype(np.float32)
     norm = lambda n, mean=1.0: (mean + 0.2 * rng.standard_normal(n)).astype(np.float32)
-    q, kv, unit = s.heads * s.head_dim, s.kv_heads * s.head_dim, 1 / math.sqrt(s.d_model)
+    unit = 1 / math.sqrt(s.d_model)
 
     # Gemma's embeddings are multiplied, so its layers have to add more.
     after = 8.0 if s.norms == "around" else 1.0
@@ -210,8 +271,15 @@ def tensors(s):
     if s.rope == "long":
         for name, low, high in (("long", 1, 8), ("short", 0.8, 1.2)):
             yield f"rope_factors_{name}.weight", rng.uniform(low, high, s.head_dim // 2).astype(np.float32)
+    if s.full_head_dim:
+        # A quarter of the dimensions rotates, as in the models.
+        pairs = s.full_head_dim // 2
+        yield "rope_freqs.weight", np.where(np.arange(pairs) < pairs // 4, 1, 1e30).astype(np.float32)
+    yield from around_layers(s, normal, norm, unit)
     for i in range(s.layers):
         b = f"blk.{i}."
+        kv_heads, head_dim = heads_of(s, i)
+        q, kv = s.heads * head_dim, kv_heads * head_dim
         if s.norms != "after":
             yield b + "attn_norm.weight", norm(s.d_model)
         projections = [
@@ -219,6 +287,10 @@ def tensors(s):
             ("k", normal(kv, s.d_model, std=1.5 * unit)),
             ("v", normal(kv, s.d_model, std=2 * unit)),
         ]
+        if i in s.full and s.full_kv_heads:
+            projections.pop()
+        if i >= s.layers - s.sharing and not s.sharing_stored:
+            projections = projections[:1]
         if "qkv" in s.fused:
             projections = [("qkv", np.concatenate([matrix for _, matrix in projections]))]
         for part, matrix in projections:
@@ -227,8 +299,11 @@ def tensors(s):
             for part, matrix in projections:
                 yield f"{b}attn_{part}.bias", normal(len(matrix), std=0.5)
         if s.qk_norm:
-            yield b + "attn_q_norm.weight", norm(s.head_dim if s.qk_norm == "head" else q, 1.4)
-            yield b + "attn_k_norm.weight", norm(s.head_dim if s.qk_norm == "head" else kv, 1.4)
+            # Where scores are not divided by a root they are kept small here.
+            mean = 0.5 if s.arch in ("gemma3n", "gemma4") else 1.4
+            yield b + "attn_q_norm.weight", norm(head_dim if s.qk_norm == "head" else q, mean)
+            if i < s.layers - s.sharing or s.sharing_stored:
+                yield b + "attn_k_norm.weight", norm(head_dim if s.qk_norm == "head" else kv, mean)
         yield b + "attn_output.weight", normal(s.d_model, q, std=2 / math.sqrt(q))
         if s.o_bias:
             yield b + "attn_output.bias", normal(s.d_model, std=0.5)
@@ -238,26 +313,74 @@ def tensors(s):
             yield b + "post_attention_norm.weight", norm(s.d_model, after)
         if s.norms != "after":
             yield f"{b}{s.ffn_norm}.weight", norm(s.d_model)
-        if s.experts and i >= s.dense_layers and (i + 1) % s.experts_interval == 0:
+        yield from around_layer(s, b, normal, norm, unit, after)
+        if s.mixed:
+            yield b + "post_ffw_norm_1.weight", norm(s.d_model)
+            yield b + "pre_ffw_norm_2.weight", norm(s.d_model)
+            yield b + "post_ffw_norm_2.weight", norm(s.d_model)
+            yield b + "ffn_gate_inp.scale", norm(s.d_model, math.sqrt(s.d_model))
+            yield b + "ffn_down_exps.scale", norm(s.experts)
+            yield from experts(s, b, normal, unit)
+        elif s.experts and i >= s.dense_layers and (i + 1) % s.experts_interval == 0:
             yield from experts(s, b, normal, unit)
             continue
-        gate, up = normal(s.d_ff, s.d_model, std=1.5 * unit), normal(s.d_ff, s.d_model, std=1.5 * unit)
+        d_ff = s.d_ff * 2 if i in s.wide else s.d_ff
+        gate, up = normal(d_ff, s.d_model, std=1.5 * unit), normal(d_ff, s.d_model, std=1.5 * unit)
         if "ffn" in s.fused:
             yield b + "ffn_up.weight", np.concatenate([gate, up])
         else:
             yield b + "ffn_gate.weight", gate
             yield b + "ffn_up.weight", up
-        yield b + "ffn_down.weight", normal(s.d_model, s.d_ff, std=2 / math.sqrt(s.d_ff))
+        yield b + "ffn_down.weight", normal(s.d_model, d_ff, std=2 / math.sqrt(d_ff))
         if s.norms != "before":
-            yield b + "post_ffw_norm.weight", norm(s.d_model, after)
+            yield b + "post_ffw_norm.weight", norm(s.d_model, after) * np.float32(s.gelu)
+
+
+def around_layers(s, normal, norm, unit):
+    """What stands around the residual stream before the first layer and behind the last."""
+    d, all_layers = s.d_model, s.layers * s.per_layer
+    if s.altup:
+        yield "altup_proj.weight", normal(s.altup - 1, d, d, std=unit)
+        yield "altup_unembd_proj.weight", normal(s.altup - 1, d, d, std=unit)
+    if s.per_layer:
+        # Its rows are looked up: quantised, they are the same numbers in every engine.
+        table = normal(len(TOKENS), all_layers, std=1 / math.sqrt(s.per_layer))
+        yield "per_layer_token_embd.weight", table.astype(np.float16)
+        yield "per_layer_model_proj.weight", normal(all_layers, d, std=1.0)
+        yield "per_layer_proj_norm.weight", norm(s.per_layer)
+
+
+def around_layer(s, b, normal, norm, unit, after):
+    """The same in a layer."""
+    d = s.d_model
+    if s.altup:
+        yield b + "altup_correct_coef.weight", normal(s.altup, s.altup, std=0.3)
+        yield b + "altup_correct_scale.weight", norm(d)
+        yield b + "altup_predict_coef.weight", normal(s.altup * s.altup, s.altup, std=0.1)
+        yield b + "altup_router.weight", normal(s.altup, d, std=0.7 * math.sqrt(d))
+        yield b + "altup_router_norm.weight", norm(d)
+    if s.laurel:
+        yield b + "laurel_l.weight", normal(s.laurel, d, std=unit)
+        yield b + "laurel_r.weight", normal(d, s.laurel, std=1 / math.sqrt(s.laurel))
+        yield b + "laurel_post_norm.weight", norm(d, after)
+    if s.per_layer:
+        yield b + "inp_gate.weight", normal(s.per_layer, d, std=unit)
+        yield b + "proj.weight", normal(d, s.per_layer, std=1 / math.sqrt(s.per_layer))
+        yield b + "post_norm.weight", norm(d, after) * np.float32(s.gelu)
+    if s.output_scale:
+        yield b + "layer_output_scale.weight", norm(1, 0.9)
 
 
 def experts(s, b, normal, unit):
     """The tensors of a mixture of experts."""
     d, d_ff, count = s.d_model, s.experts_d_ff, s.experts
     yield b + "ffn_gate_inp.weight", normal(count, d, std=2 * unit)
-    yield b + "ffn_gate_exps.weight", normal(count, d_ff, d, std=1.5 * unit)
-    yield b + "ffn_up_exps.weight", normal(count, d_ff, d, std=1.5 * unit)
+    gate, up = normal(count, d_ff, d, std=1.5 * unit), normal(count, d_ff, d, std=1.5 * unit)
+    if "experts" in s.fused:
+        yield b + "ffn_gate_up_exps.weight", np.concatenate([gate, up], axis=1)
+    else:
+        yield b + "ffn_gate_exps.weight", gate
+        yield b + "ffn_up_exps.weight", up
     yield b + "ffn_down_exps.weight", normal(count, d, d_ff, std=2 / math.sqrt(d_ff))
     if s.experts_bias:
         yield b + "ffn_gate_inp.bias", normal(count, std=0.5)

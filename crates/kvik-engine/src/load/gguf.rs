@@ -5,7 +5,7 @@ use kvik_kernels::{WeightType, dequantize};
 use super::{ConfigError, check_config};
 use crate::files::gguf::{Gguf, GgufError, TensorInfo};
 use crate::model::metadata::{Key, Metadata};
-use crate::model::{Arch, Extras, ModelConfig, RopeConfig, RopeScaling};
+use crate::model::{Arch, ByLayer, Extras, ModelConfig, RopeConfig, RopeScaling};
 
 /// Reads the shape of a model and checks it against the limits.
 pub fn model_config(file: &Gguf) -> Result<ModelConfig, ConfigError> {
@@ -19,14 +19,17 @@ pub fn model_config(file: &Gguf) -> Result<ModelConfig, ConfigError> {
         None => d_model.checked_div(heads).unwrap_or(0),
     };
     let context = keys.count("context_length")?;
+    let layers = layers(&keys)?;
+    let (d_ff, d_ff_by_layer) = keys.by_layer("feed_forward_length", layers)?;
+    let (kv_heads, kv_heads_by_layer) = keys.by_layer("attention.head_count_kv", layers)?;
     let mut config = ModelConfig {
         arch,
         name: file.text("general.name")?.unwrap_or(arch.name()).to_owned(),
-        layers: layers(&keys)?,
+        layers,
         d_model,
-        d_ff: keys.count("feed_forward_length")?,
+        d_ff: d_ff.ok_or_else(|| GgufError::MissingKey { key: keys.key("feed_forward_length") })?,
         heads,
-        kv_heads: keys.optional_count("attention.head_count_kv")?.unwrap_or(heads),
+        kv_heads: kv_heads.unwrap_or(heads),
         head_dim,
         vocab: vocab(file)?,
         context,
@@ -37,6 +40,7 @@ pub fn model_config(file: &Gguf) -> Result<ModelConfig, ConfigError> {
         extras: Extras::default(),
     };
     config.extras = arch.extras(&keys, &config)?;
+    config.extras.by_layer = ByLayer { kv_heads: kv_heads_by_layer, d_ff: d_ff_by_layer };
     config.extras.layers_beyond = keys.optional_count(BEYOND)?.unwrap_or(0);
     let value_dim = keys.optional_count("attention.value_length")?.unwrap_or(head_dim);
     if value_dim != head_dim {
@@ -182,6 +186,28 @@ impl Keys<'_> {
         Ok(value.map(|value| usize::try_from(value).unwrap_or(usize::MAX)))
     }
 
+    /// A count that may differ from layer to layer: the greatest, and, where they differ, that of each layer.
+    fn by_layer(&self, suffix: &str, layers: usize) -> Result<(Option<usize>, Vec<usize>), ConfigError> {
+        let key = self.key(suffix);
+        if !self.file.is_array(&key) {
+            return Ok((self.optional_count(suffix)?, Vec::new()));
+        }
+        let listed = self.file.integers(&key)?.unwrap_or_default();
+        // Files may name further layers, which predict tokens beyond the next one.
+        let Some(listed) = listed.get(..layers) else {
+            let expected = format!("a value for each of {layers} layers");
+            return Err(ConfigError::new(&key, format!("{} values", listed.len()), expected));
+        };
+        let count = |&value: &i64| {
+            let expected = "a non-negative integer for each layer";
+            usize::try_from(value).map_err(|_| ConfigError::new(&key, value, expected))
+        };
+        let counts: Vec<usize> = listed.iter().map(count).collect::<Result<_, _>>()?;
+        let most = counts.iter().copied().max();
+        let same = counts.iter().all(|count| Some(*count) == most);
+        Ok((most, if same { Vec::new() } else { counts }))
+    }
+
     fn count(&self, suffix: &str) -> Result<usize, GgufError> {
         self.optional_count(suffix)?.ok_or_else(|| GgufError::MissingKey { key: self.key(suffix) })
     }
@@ -222,6 +248,13 @@ impl Metadata for Keys<'_> {
         match self.file.is_array(&key) {
             true => Ok(self.file.flags(&key)?),
             false => Ok(None),
+        }
+    }
+
+    fn numbers(&self, key: Key) -> Result<Option<Vec<f32>>, ConfigError> {
+        match key.gguf {
+            Some(suffix) => Ok(self.file.floats(&self.key(suffix))?),
+            None => Ok(None),
         }
     }
 

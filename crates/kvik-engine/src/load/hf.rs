@@ -242,6 +242,12 @@ impl Metadata for Fields<'_> {
         Ok(self.get(key, "a value for each layer", flags)?.flatten())
     }
 
+    fn numbers(&self, key: Key) -> Result<Option<Vec<f32>>, ConfigError> {
+        self.get(key, "an array of numbers", |value| {
+            value.as_array()?.iter().map(|value| Some(value.as_f64()? as f32)).collect()
+        })
+    }
+
     fn texts(&self, key: Key) -> Result<Option<Vec<String>>, ConfigError> {
         self.get(key, "text", |value| match value {
             Value::String(text) => Some(vec![text.clone()]),

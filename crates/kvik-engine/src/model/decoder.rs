@@ -13,9 +13,10 @@ use kvik_kernels::{
 };
 
 use super::adapter::{self, AdaptedRows, Adapters, Adapting, Place};
-use super::arch::{LayerShape, QkNorm};
+use super::arch::{LayerShape, QkNorm, Values};
 use super::batch::{Batch, Output, Row, SequenceKv};
 use super::observation::Watched;
+use super::residual::{self, Workspace};
 use super::weights::{Layer, Linear};
 use super::{Model, Temperature, feed_forward};
 use crate::pulse::Pulse;
@@ -51,6 +52,7 @@ pub(super) struct Scratch {
     /// Output of attention, `[n, heads, head_dim]`.
     attended: Vec<f32>,
     feed_forward: feed_forward::Buffers,
+    residual: residual::Buffers,
     /// Logits `[rows, vocab]`, then hidden states `[rows, d_model]`, of those of the `w` rows that want them.
     pub(super) outputs: Vec<f32>,
     /// Quantised forms of the input of a matrix product.
@@ -85,30 +87,47 @@ pub(super) fn forward(
     watched: &mut [Watched<'_>],
 ) {
     let layers = &context.model.weights.layers;
-    let stored = StoredKv::new(batch.sequences, layers.len());
+    let stored = StoredKv::new(batch.sequences, arena.layout().layers().len());
     scratch.rows.set(batch.rows);
     scratch.adapted.set(context.adapters, batch);
     embed(context, scratch, batch.rows);
     let weighs = watched.iter().any(Watched::weighs);
     for (index, layer) in layers.iter().enumerate() {
         context.pulse.beat();
-        let seqs = stored.of_layer(index);
+        let seqs = stored.of_layer(layer.stored);
+        around(context, scratch, |work, x, _, buffers| layer.residual.start(work, x, buffers));
         project_qkv(context, scratch, (index, layer), watched);
-        store(context, arena, scratch, index, &seqs);
+        around(context, scratch, |work, _, h, buffers| layer.residual.branch(work, h, buffers));
+        if layer.kv.is_some() {
+            store(context, arena, scratch, layer.stored, &seqs);
+        }
         let is_last = index + 1 == layers.len();
         if is_last && !weighs && keep_wanted(scratch, batch.rows) == 0 {
             return scratch.outputs.clear();
         }
-        attend(context, arena, scratch, (index, layer), &seqs, watched);
+        attend(context, arena, scratch, layer, &seqs, watched);
         if is_last && weighs && keep_wanted(scratch, batch.rows) == 0 {
             return scratch.outputs.clear();
         }
         context.pulse.beat();
         add_attention(context, scratch, (index, layer));
         feed_forward(context, scratch, (index, layer));
+        around(context, scratch, |work, x, _, buffers| layer.residual.finish(work, index, x, buffers));
     }
     context.pulse.beat();
+    around(context, scratch, |work, x, _, buffers| context.model.weights.ends.leave(work, x, buffers));
     give_outputs(context, scratch);
+}
+
+/// A step around the residual stream, which is told the stream and the rows that attention reads.
+fn around(
+    context: &Context<'_>,
+    scratch: &mut Scratch,
+    step: impl FnOnce(&mut Workspace<'_>, &mut [f32], &[f32], &mut residual::Buffers),
+) {
+    let Scratch { x, h, inputs, residual, .. } = scratch;
+    let norm_eps = context.model.config.norm_eps;
+    step(&mut Workspace { pool: context.pool, norm_eps, inputs }, x, h, residual);
 }
 
 /// What the sequences of a batch store, in the form the kernels want.
@@ -157,6 +176,10 @@ fn embed(context: &Context<'_>, scratch: &mut Scratch, rows: &[Row]) {
         dequantize(table.ty, &table.data[start..start + row_bytes], x);
     }
     multiply(context.pool, &mut scratch.x, context.model.config.extras.multipliers.embedding);
+    let by_layer = (rows.iter().map(|row| row.token), context.model.tensors.get(residual::TABLE));
+    around(context, scratch, |work, x, _, buffers| {
+        context.model.weights.ends.enter(work, by_layer, x, buffers)
+    });
 }
 
 /// Norms the stream and projects it to rotated queries and keys, and values.
@@ -170,44 +193,52 @@ fn project_qkv(
     let (config, shape, n) = (&model.config, &layer.shape, scratch.rows.rotated.len());
     let Scratch { x, h, q, k, v, inputs, rows, adapted, adapter, .. } = scratch;
     norm_before(context, x, layer.attn_norms.before.as_deref(), h);
-    inputs.set(pool, h, config.d_model, &[&layer.q.matrix, &layer.k.matrix, &layer.v.matrix]);
-    q.resize(n * shape.heads * shape.head_dim, 0.0);
-    k.resize(n * shape.kv_heads * shape.head_dim, 0.0);
-    v.resize(n * shape.kv_heads * shape.head_dim, 0.0);
-    let mut jobs =
-        [(&layer.q.matrix, &mut q[..]), (&layer.k.matrix, &mut k[..]), (&layer.v.matrix, &mut v[..])];
+    let kv =
+        layer.kv.iter().flat_map(|kv| [("attn_k.weight", Some(&kv.k)), ("attn_v.weight", kv.v.as_ref())]);
+    let parts = [("attn_q.weight", Some(&layer.q))].into_iter().chain(kv).zip([&mut *q, &mut *k, &mut *v]);
+    let mut parts: Vec<_> = parts.filter_map(|((name, linear), out)| Some((name, linear?, out))).collect();
+    let matrices: Vec<_> = parts.iter().map(|(_, linear, _)| &linear.matrix).collect();
+    inputs.set(pool, h, config.d_model, &matrices);
+    parts.iter_mut().for_each(|(_, linear, out)| out.resize(n * linear.matrix.rows(), 0.0));
+    let mut jobs: Vec<_> = parts.iter_mut().map(|(_, linear, out)| (&linear.matrix, &mut out[..])).collect();
     matmul_many(pool, &mut jobs, inputs);
     let mut adapting = context.adapting(adapted, adapter);
-    for (name, projected, linear) in [
-        ("attn_q.weight", &mut *q, &layer.q),
-        ("attn_k.weight", &mut *k, &layer.k),
-        ("attn_v.weight", &mut *v, &layer.v),
-    ] {
+    for (name, linear, projected) in parts {
         adapting.add(Place::Layer(index, name), h, projected);
         bias(context, projected, linear);
     }
-    if let Some((q_norm, k_norm)) = &layer.qk_norm {
-        for (heads, weight) in [(&mut *q, q_norm), (&mut *k, k_norm)] {
-            rms_norm_in_place(pool, heads, weight, config.norm_eps);
-        }
+    if let Some(kv) = layer.kv.as_ref().filter(|_| shape.values != Values::Projected) {
+        norm_values(context, shape.head_dim, kv.v.is_none().then_some(&k[..]), v);
+    }
+    let k_norm = layer.kv.as_ref().and_then(|kv| kv.k_norm.as_ref());
+    for (heads, weight) in [(&mut *q, layer.q_norm.as_ref()), (&mut *k, k_norm)] {
+        weight.inspect(|weight| rms_norm_in_place(pool, heads, weight, config.norm_eps));
     }
     for watched in watched {
         watched.note_queries(pool, index, &rows.rotated, q, shape.head_dim);
     }
-    if let Some(rotation) = shape.rotation {
-        let table = &context.ropes[rotation];
-        for heads in [&mut *q, k] {
-            rope(pool, heads, shape.head_dim, &rows.rotated, table, config.rope.style);
+    // A layer that reads the keys of another has queries alone.
+    let turned = if layer.kv.is_some() { vec![&mut *q, k] } else { vec![&mut *q] };
+    for heads in turned {
+        if let Some(rotation) = shape.rotation {
+            rope(pool, heads, shape.head_dim, &rows.rotated, &context.ropes[rotation], config.rope.style);
         }
-    }
-    if shape.qk_norm == QkNorm::Rotated {
-        let weight = vec![1.0; shape.head_dim];
-        rms_norm_in_place(pool, q, &weight, config.norm_eps);
-        rms_norm_in_place(pool, k, &weight, config.norm_eps);
+        if shape.qk_norm == QkNorm::Rotated {
+            rms_norm_in_place(pool, heads, &vec![1.0; shape.head_dim], config.norm_eps);
+        }
     }
     if let Some(temperature) = config.extras.temperature.as_ref().filter(|_| shape.warmed) {
         warm(q, &rows.rotated, temperature);
     }
+}
+
+/// Norms each head of values without weights; they are `keys`, before these are normed, where they have no projection.
+fn norm_values(context: &Context<'_>, head_dim: usize, keys: Option<&[f32]>, v: &mut Vec<f32>) {
+    if let Some(keys) = keys {
+        v.clear();
+        v.extend_from_slice(keys);
+    }
+    rms_norm_in_place(context.pool, v, &vec![1.0; head_dim], context.model.config.norm_eps);
 }
 
 /// Multiplies the queries of each row, `[n, heads, head_dim]`, by the factor of its position.
@@ -229,7 +260,7 @@ fn attend(
     context: &Context<'_>,
     arena: &KvArena,
     scratch: &mut Scratch,
-    (index, layer): (usize, &Layer),
+    layer: &Layer,
     seqs: &[SeqKv<'_>],
     watched: &mut [Watched<'_>],
 ) {
@@ -242,14 +273,14 @@ fn attend(
         let (q, out) = (&q[values.clone()], &mut attended[values]);
         let rows = &rows.stored[piece.clone()];
         let (softcap, sinks) = (context.model.config.extras.score_cap, layer.sinks.as_deref());
-        let operands = Attention { arena, layer: index, q, heads, rows, seqs, scale, softcap, sinks };
+        let operands = Attention { arena, layer: layer.stored, q, heads, rows, seqs, scale, softcap, sinks };
         let weighed = piece.clone().filter(|&row| is_weighed(row, watched)).map(|row| row - piece.start);
         operands.run_watched(context.pool, attention, out, weighed, weights);
         for watched in watched.iter_mut().filter(|watched| watched.weighs()) {
             let (start, end) = (watched.rows.start.max(piece.start), watched.rows.end.min(piece.end));
             if start < end {
                 let rows = start - piece.start..end - piece.start;
-                watched.weigh(context.pool, (index, kv_heads), weights, rows);
+                watched.weigh(context.pool, (layer.stored, kv_heads), weights, rows);
             }
         }
     }
@@ -287,6 +318,7 @@ fn add_attention(context: &Context<'_>, scratch: &mut Scratch, (index, layer): (
     context.adapting(adapted, adapter).add(Place::Layer(index, "attn_output.weight"), attended, h);
     bias(context, h, linear);
     add_to_stream(context, x, h, layer.attn_norms.after.as_deref());
+    around(context, scratch, |work, x, _, buffers| layer.residual.join(work, x, buffers));
 }
 
 fn feed_forward(context: &Context<'_>, scratch: &mut Scratch, (index, layer): (usize, &Layer)) {
@@ -294,7 +326,7 @@ fn feed_forward(context: &Context<'_>, scratch: &mut Scratch, (index, layer): (u
     norm_before(context, x, layer.ffn_norms.before.as_deref(), h);
     let mut adapting = context.adapting(adapted, adapter);
     let adapt = &mut |name, x: &[f32], out: &mut [f32]| adapting.add(Place::Layer(index, name), x, out);
-    layer.feed_forward.forward(context.pool, h, inputs, feed_forward, adapt);
+    layer.feed_forward.forward(context.pool, (x, h), inputs, feed_forward, adapt);
     add_to_stream(context, x, h, layer.ffn_norms.after.as_deref());
 }
 
@@ -322,14 +354,14 @@ fn add_to_stream(context: &Context<'_>, x: &mut [f32], h: &mut [f32], weight: Op
 /// In the last layer only rows of which more is wanted go on, once their keys and values are stored: how many.
 /// Queries and what was attended to have the same shape, and each is kept as far as it is there.
 fn keep_wanted(scratch: &mut Scratch, rows: &[Row]) -> usize {
-    let Scratch { x, q, attended, rows: positions, adapted, .. } = scratch;
+    let Scratch { x, q, attended, rows: positions, adapted, residual, .. } = scratch;
     let wanted: Vec<usize> = rows
         .iter()
         .enumerate()
         .filter(|(_, row)| row.output != Output::None)
         .map(|(index, _)| index)
         .collect();
-    for buffer in [x, q, attended] {
+    for buffer in [x, q, attended].into_iter().chain(residual.of_rows()) {
         let width = buffer.len() / rows.len().max(1);
         for (to, &from) in wanted.iter().enumerate() {
             buffer.copy_within(from * width..(from + 1) * width, to * width);

@@ -6,8 +6,9 @@
 
 use std::collections::BTreeSet;
 
-use super::arch::{Presence, QkNorm};
+use super::arch::{Presence, QkNorm, Values};
 use super::feed_forward::is_stack;
+use super::residual;
 use super::{ModelConfig, ModelError, RopeScaling};
 use crate::files::{TensorSource, TensorView};
 
@@ -51,6 +52,9 @@ pub(super) const ROPE_FACTORS: [&str; 2] = ["rope_factors_long.weight", "rope_fa
 /// The projections to queries, keys and values in one tensor, row by row, where a file stores them so.
 pub(super) const FUSED_QKV: &str = "attn_qkv";
 
+/// What files may have of a layer that reads the keys and values of another, and the forward pass does not read.
+pub(super) const UNREAD: [&str; 3] = ["attn_k.weight", "attn_v.weight", "attn_k_norm.weight"];
+
 /// Every tensor that the forward pass of this configuration can read, as those of `tensors` are stored.
 fn expected(config: &ModelConfig, tensors: Option<&TensorSource>) -> Vec<Expected> {
     let mut list = List::default();
@@ -65,6 +69,9 @@ fn expected(config: &ModelConfig, tensors: Option<&TensorSource>) -> Vec<Expecte
     if let RopeScaling::Long { .. } = config.rope.scaling {
         // Their numbers are in the configuration.
         ROPE_FACTORS.iter().for_each(|name| list.add(name, 1, config.rope.dims / 2, Presence::Optional));
+    }
+    for (name, rows, cols, presence) in config.residual().model_tensors([config.vocab, config.layers, d]) {
+        list.add(name, rows, cols, presence);
     }
     for layer in 0..config.layers {
         list.prefix = format!("blk.{layer}.");
@@ -81,16 +88,23 @@ fn expected(config: &ModelConfig, tensors: Option<&TensorSource>) -> Vec<Expecte
         };
         list.add("attn_sinks.weight", 1, shape.heads, shape.sinks);
         list.add("attn_q_norm.weight", 1, q_norm, norm);
-        list.add("attn_k_norm.weight", 1, k_norm, norm);
+        let own = |presence| if shape.source.is_some() { Presence::Optional } else { presence };
+        list.add("attn_k_norm.weight", 1, k_norm, own(norm));
         if tensors.is_some_and(|tensors| tensors.get(&format!("blk.{layer}.{FUSED_QKV}.weight")).is_some()) {
             list.linear(FUSED_QKV, q + 2 * kv, d, shape.qkv_bias);
         } else {
             list.linear("attn_q", q, d, shape.qkv_bias);
-            list.linear("attn_k", kv, d, shape.qkv_bias);
-            list.linear("attn_v", kv, d, shape.qkv_bias);
+            let value = match shape.values {
+                Values::Projected => Presence::Required,
+                Values::Normed { projection } => projection,
+            };
+            list.part("attn_k", (kv, d), own(Presence::Required), shape.qkv_bias);
+            list.part("attn_v", (kv, d), own(value), shape.qkv_bias);
         }
         list.linear("attn_output", d, q, shape.output_bias);
-        for (name, rows, cols, presence) in shape.feed_forward.tensors(d) {
+        for (name, rows, cols, presence) in
+            shape.feed_forward.tensors(d).into_iter().chain(shape.residual.tensors(d))
+        {
             list.add(name, rows, cols, presence);
         }
     }
@@ -101,8 +115,11 @@ fn expected(config: &ModelConfig, tensors: Option<&TensorSource>) -> Vec<Expecte
 /// also where a file leaves it out; those of experts, which meet some rows, are not.
 pub(super) fn matrices(config: &ModelConfig) -> Vec<(String, usize, usize)> {
     let is_matrix = |name: &str| {
-        let looked_up = name.ends_with("norm.weight") || LOOKED_UP.contains(&name);
-        name.ends_with(".weight") && !looked_up && !is_stack(name)
+        let looked_up = LOOKED_UP.contains(&name);
+        let part =
+            name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')).map_or(name, |(_, part)| part);
+        let is_norm = part.contains("norm");
+        name.ends_with(".weight") && !looked_up && !is_norm && !is_stack(name) && !residual::is_part(part)
     };
     let all = expected(config, None).into_iter().filter(|tensor| is_matrix(&tensor.name));
     all.map(|Expected { name, rows, cols, .. }| (name, rows, cols)).collect()
@@ -127,7 +144,11 @@ impl List {
     }
 
     fn linear(&mut self, name: &str, rows: usize, cols: usize, bias: Presence) {
-        self.add(&format!("{name}.weight"), rows, cols, Presence::Required);
+        self.part(name, (rows, cols), Presence::Required, bias);
+    }
+
+    fn part(&mut self, name: &str, (rows, cols): (usize, usize), presence: Presence, bias: Presence) {
+        self.add(&format!("{name}.weight"), rows, cols, presence);
         self.add(&format!("{name}.bias"), 1, rows, bias);
     }
 }

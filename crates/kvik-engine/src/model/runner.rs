@@ -79,9 +79,14 @@ impl ModelRunner {
         &self.model
     }
 
-    /// How a layer rotates, if it does.
-    fn rope(&self, layer: usize) -> Option<&RopeTable> {
-        let rotation = self.model.config().layer(layer).rotation?;
+    /// The layer of the model that stores what a layer of the KV layout holds.
+    fn model_layer(&self, stored: usize) -> usize {
+        self.model.config().storing_layers()[stored]
+    }
+
+    /// How a layer of the KV layout rotates, if it does.
+    fn rope(&self, stored: usize) -> Option<&RopeTable> {
+        let rotation = self.model.config().layer(self.model_layer(stored)).rotation?;
         Some(&self.ropes[rotation])
     }
 
@@ -91,13 +96,14 @@ impl ModelRunner {
     }
 }
 
-/// `formats`: `[layers]`
+/// `formats`: `[layers]`; those of layers that store nothing say nothing.
 fn by_layer(config: &ModelConfig, formats: &[KvFormats]) -> KvLayout {
-    let layer = |(index, &KvFormats { k, v }): (usize, &KvFormats)| {
+    let layer = |index: usize| {
+        let KvFormats { k, v } = formats[index];
         let LayerShape { kind, kv_heads, head_dim, .. } = config.layer(index);
         KvLayer { kind, ..KvLayer::full(kv_heads, head_dim, k, v) }
     };
-    KvLayout::new(formats.iter().enumerate().map(layer).collect())
+    KvLayout::new(config.storing_layers().into_iter().map(layer).collect())
 }
 
 impl Runner for ModelRunner {
@@ -153,7 +159,8 @@ impl Retainer for ModelRunner {
 
     fn facts(&mut self, stored: &StoredLayer<'_>, needs: Needs) -> LayerFacts {
         self.pulse.beat();
-        let shape = self.model.config().layer(stored.layer);
+        let layer = self.model_layer(stored.layer);
+        let shape = self.model.config().layer(layer);
         let context = FactsContext {
             arena: &self.arena,
             pool: &self.pool,

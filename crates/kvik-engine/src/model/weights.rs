@@ -10,8 +10,9 @@ use kvik_kernels::{Matrix, Pool, WeightType, dequantize};
 
 use super::arch::LayerShape;
 use super::convert::convert;
-use super::expected::{CLASSIFIER, FUSED_QKV, ROPE_FACTORS};
+use super::expected::{CLASSIFIER, FUSED_QKV, ROPE_FACTORS, UNREAD};
 use super::feed_forward::FeedForward;
+use super::residual::{Ends, Residual};
 use super::rope::Rotation;
 use super::{ModelConfig, ModelError, RopeConfig};
 use crate::files::{TensorSource, TensorView};
@@ -22,22 +23,30 @@ pub(crate) struct Layer {
     pub(crate) attn_norms: HalfNorms,
     /// `[heads * head_dim, d_model]`
     pub(crate) q: Linear,
-    /// `[kv_heads * head_dim, d_model]`
-    pub(crate) k: Linear,
-    /// `[kv_heads * head_dim, d_model]`
-    pub(crate) v: Linear,
-    /// `[head_dim]` of queries and of keys; or of all heads
-    pub(crate) qk_norm: Option<HeadNorms>,
+    /// `None` in a layer that reads those of another
+    pub(crate) kv: Option<KeysAndValues>,
+    /// Which layer of the KV layout it reads.
+    pub(crate) stored: usize,
+    /// `[head_dim]`; or of all heads
+    pub(crate) q_norm: Option<Vec<f32>>,
     /// `[heads]`
     pub(crate) sinks: Option<Vec<f32>>,
     /// `[d_model, heads * head_dim]`
     pub(crate) output: Linear,
     pub(crate) ffn_norms: HalfNorms,
     pub(crate) feed_forward: FeedForward,
+    pub(crate) residual: Residual,
 }
 
-/// Weights of the norms on queries and on keys.
-type HeadNorms = (Vec<f32>, Vec<f32>);
+/// What a layer makes the keys and values of that it stores.
+pub(crate) struct KeysAndValues {
+    /// `[kv_heads * head_dim, d_model]`
+    pub(crate) k: Linear,
+    /// `[kv_heads * head_dim, d_model]`; `None` where keys and values are one projection
+    pub(crate) v: Option<Linear>,
+    /// `[head_dim]`; or of all heads
+    pub(crate) k_norm: Option<Vec<f32>>,
+}
 
 /// Weights of the norms of one half of a layer, `[d_model]` each.
 pub(crate) struct HalfNorms {
@@ -62,6 +71,8 @@ pub(crate) struct Weights {
     pub(crate) output_norm: Vec<f32>,
     /// `[vocab, d_model]`; the embedding where the model ties them.
     pub(crate) output: Matrix,
+    /// What stands around the stream before the first layer and behind the last.
+    pub(crate) ends: Ends,
     /// How positions are rotated, as [`ModelConfig::ropes`] lists it.
     pub(super) rotations: Vec<Rotation>,
     /// What a reranker multiplies its hidden state by, `[2, d_model]`: yes, no.
@@ -72,14 +83,16 @@ impl Weights {
     /// Bytes of packed matrices.
     pub(crate) fn bytes(&self) -> usize {
         let layers = self.layers.iter().flat_map(Layer::matrices);
-        layers.chain([&self.output]).map(Matrix::bytes).sum()
+        layers.chain([&self.output]).chain(self.ends.matrices()).map(Matrix::bytes).sum()
     }
 }
 
 impl Layer {
     fn matrices(&self) -> Vec<&Matrix> {
         let mut matrices = self.feed_forward.matrices();
-        matrices.extend([&self.q, &self.k, &self.v, &self.output].map(|linear| &linear.matrix));
+        let kv = self.kv.iter().flat_map(|kv| [&kv.k].into_iter().chain(&kv.v));
+        matrices.extend([&self.q, &self.output].into_iter().chain(kv).map(|linear| &linear.matrix));
+        matrices.extend(self.residual.matrices());
         matrices
     }
 }
@@ -101,13 +114,17 @@ pub(crate) struct Loader<'a> {
 
 impl<'a> Loader<'a> {
     pub(crate) fn load(mut self) -> Result<Weights, ModelError> {
-        let layers = (0..self.config.layers).map(|i| self.layer(i)).collect::<Result<_, _>>()?;
+        let storing = self.config.storing_layers();
+        let layers = (0..self.config.layers).map(|i| self.layer(i, &storing)).collect::<Result<_, _>>()?;
+        let ends = self.config.residual().load_ends(&mut self)?;
         let output_norm = self.vector("output_norm.weight")?;
         let divisors = self.optional_vector("rope_freqs.weight")?;
         // They are in the configuration.
         self.left.retain(|name| !ROPE_FACTORS.contains(&name.as_str()));
-        let rotation = |rope: &&RopeConfig| Rotation::new(rope, divisors.as_deref());
-        let rotations = self.config.ropes().iter().map(rotation).collect();
+        let rotation = |(rope, divided): (&RopeConfig, bool)| {
+            Rotation::new(rope, divisors.as_deref().filter(|_| divided))
+        };
+        let rotations = self.config.ropes().into_iter().map(rotation).collect();
         let classifier = self.optional_vector(CLASSIFIER)?;
         let output = match self.left.contains("output.weight") {
             // Rows of the embedding are read from the source at every step, so it is not packed.
@@ -118,26 +135,27 @@ impl<'a> Loader<'a> {
             false => self.matrix("token_embd.weight")?,
         };
         debug_assert!(self.left.is_empty(), "expected and never read: {:?}", self.left);
-        Ok(Weights { layers, output_norm, output, rotations, classifier })
+        Ok(Weights { layers, output_norm, output, ends, rotations, classifier })
     }
 
-    fn layer(&mut self, index: usize) -> Result<Layer, ModelError> {
+    /// `storing` are the layers of the KV layout.
+    fn layer(&mut self, index: usize, storing: &[usize]) -> Result<Layer, ModelError> {
         let name = |part: &str| format!("blk.{index}.{part}");
-        let q_norm = self.optional_vector(&name("attn_q_norm.weight"))?;
-        let k_norm = self.optional_vector(&name("attn_k_norm.weight"))?;
         let shape = self.config.layer(index);
-        let [q, k, v] = self.qkv(&shape, &name)?;
+        let read = shape.source.unwrap_or(index);
+        let (q, kv) = self.qkv(&shape, &name)?;
         Ok(Layer {
             shape,
             attn_norms: self.norms(&shape, ATTENTION, &name)?,
             q,
-            k,
-            v,
-            qk_norm: q_norm.zip(k_norm),
+            kv,
+            stored: storing.binary_search(&read).expect("a layer that stores keys and values"),
+            q_norm: self.optional_vector(&name("attn_q_norm.weight"))?,
             sinks: self.optional_vector(&name("attn_sinks.weight"))?,
             output: self.linear(&name("attn_output"))?,
             ffn_norms: self.norms(&shape, FEED_FORWARD, &name)?,
             feed_forward: shape.feed_forward.load(&mut LayerLoader { loader: self, layer: index })?,
+            residual: shape.residual.load(&mut LayerLoader { loader: self, layer: index })?,
         })
     }
 
@@ -152,26 +170,48 @@ impl<'a> Loader<'a> {
         Ok(HalfNorms { before: norm(shape.norms.before)?, after: norm(shape.norms.after)? })
     }
 
-    /// The projections to queries, keys and values, which may be stored as one tensor.
-    fn qkv(&mut self, shape: &LayerShape, name: &dyn Fn(&str) -> String) -> Result<[Linear; 3], ModelError> {
-        let fused = name(FUSED_QKV);
-        if !self.left.contains(&format!("{fused}.weight")) {
-            return Ok([
-                self.linear(&name("attn_q"))?,
-                self.linear(&name("attn_k"))?,
-                self.linear(&name("attn_v"))?,
-            ]);
+    /// The projections to queries, keys and values, which may be stored as one tensor. Those to keys and values may be
+    /// in the file of a layer that reads the keys and values of another, and are not read.
+    fn qkv(
+        &mut self,
+        shape: &LayerShape,
+        name: &dyn Fn(&str) -> String,
+    ) -> Result<(Linear, Option<KeysAndValues>), ModelError> {
+        let (q, k, v) = match self.left.contains(&format!("{}.weight", name(FUSED_QKV))) {
+            true => self.fused_qkv(shape, &name(FUSED_QKV))?,
+            false if shape.source.is_some() => (self.linear(&name("attn_q"))?, None, None),
+            false => {
+                let has_v = self.left.contains(&name("attn_v.weight"));
+                let v = has_v.then(|| self.linear(&name("attn_v"))).transpose()?;
+                (self.linear(&name("attn_q"))?, Some(self.linear(&name("attn_k"))?), v)
+            }
+        };
+        if shape.source.is_some() {
+            self.left.retain(|left| !UNREAD.iter().any(|part| *left == name(part)));
         }
+        let k_norm = self.optional_vector(&name("attn_k_norm.weight"))?;
+        Ok((q, k.map(|k| KeysAndValues { k, v, k_norm })))
+    }
+
+    fn fused_qkv(
+        &mut self,
+        shape: &LayerShape,
+        fused: &str,
+    ) -> Result<(Linear, Option<Linear>, Option<Linear>), ModelError> {
         let (q, kv) = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim);
         let view = self.take(&format!("{fused}.weight"))?;
         let bias = self.optional_vector(&format!("{fused}.bias"))?;
         let mut part = |rows: Range<usize>| {
             let bias = bias.as_ref().map(|bias| bias[rows.clone()].to_vec());
-            Ok(Linear { matrix: self.pack(&fused, &rows_of(&view, rows), self.target)?, bias })
+            Ok(Linear { matrix: self.pack(fused, &rows_of(&view, rows), self.target)?, bias })
         };
-        let parts = [part(0..q)?, part(q..q + kv)?, part(q + kv..q + 2 * kv)?];
+        let queries = part(0..q)?;
+        let (k, v) = match shape.source {
+            Some(_) => (None, None),
+            None => (Some(part(q..q + kv)?), Some(part(q + kv..q + 2 * kv)?)),
+        };
         self.tensors.release(&format!("{fused}.weight"));
-        Ok(parts)
+        Ok((queries, k, v))
     }
 
     fn linear(&mut self, name: &str) -> Result<Linear, ModelError> {
@@ -181,7 +221,7 @@ impl<'a> Loader<'a> {
         })
     }
 
-    fn matrix(&mut self, name: &str) -> Result<Matrix, ModelError> {
+    pub(super) fn matrix(&mut self, name: &str) -> Result<Matrix, ModelError> {
         let view = self.take(name)?;
         let packed = self.pack(name, &view, self.target);
         self.tensors.release(name);
@@ -211,7 +251,7 @@ impl<'a> Loader<'a> {
         self.left.contains(name).then(|| self.vector(name)).transpose()
     }
 
-    fn vector(&mut self, name: &str) -> Result<Vec<f32>, ModelError> {
+    pub(super) fn vector(&mut self, name: &str) -> Result<Vec<f32>, ModelError> {
         let view = self.take(name)?;
         let mut values = vec![0.0; view.rows * view.cols];
         dequantize(view.ty, view.data, &mut values);
@@ -222,10 +262,21 @@ impl<'a> Loader<'a> {
         Ok(values)
     }
 
-    fn take(&mut self, name: &str) -> Result<TensorView<'a>, ModelError> {
+    pub(super) fn take(&mut self, name: &str) -> Result<TensorView<'a>, ModelError> {
         let listed = self.left.remove(name);
         debug_assert!(listed, "{name} is read and was not expected");
         self.tensors.get(name).ok_or_else(|| ModelError::MissingTensor { tensor: name.to_owned() })
+    }
+
+    /// A tensor of `count` matrices of equal shape, one below the other.
+    pub(super) fn stack(&mut self, name: &str, count: usize) -> Result<Vec<Matrix>, ModelError> {
+        let view = self.take(name)?;
+        debug_assert!(view.rows.is_multiple_of(count), "checked with the shapes of all tensors");
+        let (rows, target) = (view.rows / count, self.target);
+        let part = |index| self.pack(name, &rows_of(&view, index * rows..(index + 1) * rows), target);
+        let matrices = (0..count).map(part).collect();
+        self.tensors.release(name);
+        matrices
     }
 
     fn report(&mut self, bytes: usize) {
@@ -263,15 +314,12 @@ impl LayerLoader<'_, '_> {
         if !self.has(name) {
             return Err(ModelError::MissingTensor { tensor: self.name(name) });
         }
-        let name = self.name(name);
-        let view = self.loader.take(&name)?;
-        debug_assert!(view.rows.is_multiple_of(count), "checked with the shapes of all tensors");
-        let (rows, target) = (view.rows / count, self.loader.target);
-        let matrices = (0..count)
-            .map(|index| self.loader.pack(&name, &rows_of(&view, index * rows..(index + 1) * rows), target));
-        let matrices = matrices.collect();
-        self.loader.tensors.release(&name);
-        matrices
+        self.loader.stack(&self.name(name), count)
+    }
+
+    /// All values of a tensor.
+    pub(crate) fn vector(&mut self, name: &str) -> Result<Vec<f32>, ModelError> {
+        self.loader.vector(&self.name(name))
     }
 
     /// All values of a tensor that may be absent.

@@ -74,6 +74,7 @@ impl ExpertsConfig {
             normalised: self.normalised,
             scale: self.scale,
             weighted: Weighted::Output,
+            output_scale: Presence::Absent,
             shared: (self.shared_d_ff > 0)
                 .then_some(SharedShape { d_ff: self.shared_d_ff, gate: Presence::Absent }),
         }

@@ -44,6 +44,9 @@ pub(crate) trait Metadata {
     /// An array of truth values, or of numbers of which 0 is false; a single value is none.
     fn flags(&self, key: Key) -> Result<Option<Vec<bool>>, ConfigError>;
 
+    /// An array of numbers.
+    fn numbers(&self, key: Key) -> Result<Option<Vec<f32>>, ConfigError>;
+
     /// A text, or an array of texts.
     fn texts(&self, key: Key) -> Result<Option<Vec<String>>, ConfigError>;
 

@@ -5,6 +5,8 @@ mod deepseek;
 mod experts;
 mod gemma2;
 mod gemma3;
+mod gemma3n;
+mod gemma4;
 mod glm4;
 mod glm4moe;
 mod gpt_oss;
@@ -27,6 +29,7 @@ mod windows;
 use kvik_kernels::KvKind;
 
 use super::feed_forward::FeedForwardShape;
+use super::residual::ResidualShape;
 use super::{ConfigError, Extras, ModelConfig, RopeConfig, RopeStyle};
 use crate::files::hf::Modules;
 use metadata::Metadata;
@@ -74,6 +77,10 @@ architectures! {
     Gemma2 = gemma2,
     /// Gemma 3: two bases of rotation, windows.
     Gemma3 = gemma3,
+    /// Gemma 3n: several streams, embeddings for every layer, layers that share keys and values.
+    Gemma3n = gemma3n,
+    /// Gemma 4: heads of two widths, embeddings for every layer, layers that share keys and values, experts.
+    Gemma4 = gemma4,
     /// gpt-oss: experts, windows, sinks.
     GptOss = gpt_oss,
     /// Qwen2-MoE: experts beside a shared one with a gate.
@@ -123,7 +130,7 @@ impl Arch {
 
     /// Whether its feed-forward layers have GELU instead of SiLU.
     pub(crate) fn has_gelu(self) -> bool {
-        matches!(self, Arch::Gemma2 | Arch::Gemma3)
+        matches!(self, Arch::Gemma2 | Arch::Gemma3 | Arch::Gemma3n | Arch::Gemma4)
     }
 
     /// Modules that Hugging Face names otherwise than in Llama, or that Llama lacks.
@@ -147,6 +154,8 @@ impl Arch {
 pub(crate) struct LayerShape {
     /// Which positions its attention keeps.
     pub(crate) kind: KvKind,
+    /// The layer whose keys and values it attends to, if it stores none of its own.
+    pub(crate) source: Option<usize>,
     /// Query heads.
     pub(crate) heads: usize,
     /// Key/value heads; divides `heads`.
@@ -159,6 +168,8 @@ pub(crate) struct LayerShape {
     pub(crate) output_bias: Presence,
     /// RMSNorm on queries and keys.
     pub(crate) qk_norm: QkNorm,
+    /// How values come about.
+    pub(crate) values: Values,
     /// How queries and keys are rotated: an index of [`ModelConfig::ropes`]; `None` if they are not.
     pub(crate) rotation: Option<usize>,
     /// Multiplies attention scores.
@@ -171,27 +182,34 @@ pub(crate) struct LayerShape {
     pub(crate) norms: Norms,
     /// The feed-forward half.
     pub(crate) feed_forward: FeedForwardShape,
+    /// What stands around the stream.
+    pub(crate) residual: ResidualShape,
 }
 
 impl LayerShape {
     /// A layer with the numbers of the model and without optional parts.
     fn plain(config: &ModelConfig, index: usize) -> LayerShape {
         let extras = &config.extras;
-        let rotation = if extras.is_windowed(index) { WINDOWED } else { UNWINDOWED };
+        let windowed = extras.window.as_ref().filter(|_| extras.is_windowed(index));
+        let rotation = if windowed.is_some() { WINDOWED } else { UNWINDOWED };
+        let head_dim = windowed.map_or(config.head_dim, |window| window.head_dim);
         LayerShape {
             kind: kind(config, index),
+            source: extras.source(index, config.layers),
             heads: config.heads,
-            kv_heads: config.kv_heads,
-            head_dim: config.head_dim,
+            kv_heads: config.kv_heads(index),
+            head_dim,
             qkv_bias: Presence::Absent,
             output_bias: Presence::Absent,
             qk_norm: QkNorm::Absent,
+            values: Values::Projected,
             rotation: extras.is_rotated(index).then_some(rotation),
-            scale: extras.attention_scale.unwrap_or(1.0 / (config.head_dim as f32).sqrt()),
+            scale: extras.attention_scale.unwrap_or(1.0 / (head_dim as f32).sqrt()),
             warmed: true,
             sinks: Presence::Absent,
             norms: Norms::BEFORE,
             feed_forward: feed_forward_of(config, index),
+            residual: ResidualShape::PLAIN,
         }
     }
 }
@@ -210,7 +228,7 @@ fn kind(config: &ModelConfig, index: usize) -> KvKind {
 fn feed_forward_of(config: &ModelConfig, index: usize) -> FeedForwardShape {
     match &config.extras.experts {
         Some(experts) if experts.has_layer(index) => FeedForwardShape::Experts(experts.shape()),
-        _ => FeedForwardShape::swi_glu(config.d_ff),
+        _ => FeedForwardShape::swi_glu(config.d_ff(index)),
     }
 }
 
@@ -230,6 +248,19 @@ pub(crate) enum QkNorm {
     All(Presence),
     /// Head by head, without weights, once they are rotated.
     Rotated,
+}
+
+/// How the values of a layer come about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Values {
+    /// By a projection of their own.
+    Projected,
+    /// By a projection of their own, normed without weights. Where a file has none for a layer, and that is allowed
+    /// there, values come of the projection to keys.
+    Normed {
+        /// Of the projection.
+        projection: Presence,
+    },
 }
 
 /// The norms of the two halves of a layer, by the names of their tensors: of attention, of the feed-forward half.
@@ -274,9 +305,36 @@ impl ModelConfig {
         (self.arch.architecture().layer)(self, index)
     }
 
+    /// Key/value heads of a layer.
+    fn kv_heads(&self, index: usize) -> usize {
+        self.extras.by_layer.kv_heads.get(index).copied().unwrap_or(self.kv_heads)
+    }
+
+    /// Width of the feed-forward half of a layer.
+    fn d_ff(&self, index: usize) -> usize {
+        self.extras.by_layer.d_ff.get(index).copied().unwrap_or(self.d_ff)
+    }
+
+    /// The layers that store keys and values, the first one first: the layers of the KV layout.
+    pub(crate) fn storing_layers(&self) -> Vec<usize> {
+        (0..self.layers).filter(|&index| self.layer(index).source.is_none()).collect()
+    }
+
+    /// What stands around the stream in every layer.
+    pub(crate) fn residual(&self) -> ResidualShape {
+        ResidualShape {
+            altup: self.extras.altup,
+            laurel: self.extras.laurel_rank,
+            per_layer: self.extras.per_layer_width,
+            ..ResidualShape::PLAIN
+        }
+    }
+
     /// The ways in which layers rotate: of those that see all positions; then of those that see a window, if any do.
-    pub(crate) fn ropes(&self) -> Vec<&RopeConfig> {
-        let windowed = self.extras.window.as_ref().map(|window| &window.rope);
-        [Some(&self.rope), windowed].into_iter().flatten().collect()
+    ///
+    /// Beside each stands whether the divisors of frequencies in the file are for it.
+    pub(crate) fn ropes(&self) -> Vec<(&RopeConfig, bool)> {
+        let windowed = self.extras.window.as_ref().map(|window| (&window.rope, window.divided));
+        [Some((&self.rope, true)), windowed].into_iter().flatten().collect()
     }
 }
