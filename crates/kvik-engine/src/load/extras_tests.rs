@@ -235,9 +235,19 @@ fn experts_are_read_and_refused_by_name() {
     let experts = file(8, Some(2)).unwrap().extras.experts.unwrap();
     assert_eq!((experts.count, experts.used, experts.d_ff, experts.normalised), (8, 2, 24, true));
     assert!(file(8, None).unwrap_err().contains("qwen3moe.expert_used_count"));
-    let directory =
-        hf("Qwen3MoeForCausalLM", json!({"num_experts": 8, "num_experts_per_tok": 2})).unwrap_err();
-    assert!(directory.contains("GGUF"), "{directory}");
+    let directory = |fields: Value| {
+        let mut all = json!({"num_experts": 8, "num_experts_per_tok": 2, "mlp_only_layers": []});
+        all.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        hf("Qwen3MoeForCausalLM", all)
+    };
+    let experts = directory(json!({"moe_intermediate_size": 24})).unwrap().extras.experts.unwrap();
+    // The library normalises only where the file says so.
+    assert_eq!((experts.count, experts.used, experts.d_ff, experts.normalised), (8, 2, 24, false));
+    let every_other = directory(json!({"decoder_sparse_step": 2, "norm_topk_prob": true})).unwrap();
+    assert!(every_other.extras.experts.unwrap().normalised);
+    let has_experts = |layer| format!("{:?}", every_other.layer(layer).feed_forward).starts_with("Experts");
+    assert_eq!([0, 1, 2, 3].map(has_experts), [false, true, false, true]);
+    assert!(directory(json!({"mlp_only_layers": [1]})).unwrap_err().contains("mlp_only_layers"));
 }
 
 #[test]

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use super::arch::{Presence, QkNorm, Values};
-use super::feed_forward::is_stack;
+use super::feed_forward::{is_stack, part_of_stack};
 use super::residual;
 use super::{ModelConfig, ModelError, RopeScaling};
 use crate::files::{TensorSource, TensorView};
@@ -105,7 +105,14 @@ fn expected(config: &ModelConfig, tensors: Option<&TensorSource>) -> Vec<Expecte
         for (name, rows, cols, presence) in
             shape.feed_forward.tensors(d).into_iter().chain(shape.residual.tensors(d))
         {
-            list.add(name, rows, cols, presence);
+            let in_parts =
+                |tensors: &&TensorSource| tensors.get(&list.named(&part_of_stack(name, 0))).is_some();
+            match &config.extras.experts {
+                Some(experts) if is_stack(name) && tensors.as_ref().is_some_and(in_parts) => {
+                    list.parts(name, rows, cols, experts.count);
+                }
+                _ => list.add(name, rows, cols, presence),
+            }
         }
     }
     list.tensors
@@ -125,6 +132,9 @@ pub(super) fn matrices(config: &ModelConfig) -> Vec<(String, usize, usize)> {
     all.map(|Expected { name, rows, cols, .. }| (name, rows, cols)).collect()
 }
 
+/// Matrices of a stack that are asked for one by one.
+const PARTS_MAX: usize = 4096;
+
 /// Tensors that are no matrices of a product.
 const LOOKED_UP: [&str; 4] = ["token_embd.weight", "rope_freqs.weight", ROPE_FACTORS[0], ROPE_FACTORS[1]];
 
@@ -136,10 +146,22 @@ struct List {
 }
 
 impl List {
+    fn named(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
     fn add(&mut self, name: &str, rows: usize, cols: usize, presence: Presence) {
         if presence != Presence::Absent {
-            let name = format!("{}{name}", self.prefix);
+            let name = self.named(name);
             self.tensors.push(Expected { name, rows, cols, presence });
+        }
+    }
+
+    /// The matrices of a stack of `rows` in all, one for each expert.
+    fn parts(&mut self, name: &str, rows: usize, cols: usize, count: usize) {
+        // More experts than a model may have are refused when they are loaded.
+        for expert in 0..count.min(PARTS_MAX) {
+            self.add(&part_of_stack(name, expert), rows / count, cols, Presence::Required);
         }
     }
 

@@ -11,7 +11,7 @@ use kvik_kernels::{Matrix, Pool, WeightType, dequantize};
 use super::arch::LayerShape;
 use super::convert::convert;
 use super::expected::{CLASSIFIER, FUSED_QKV, ROPE_FACTORS, UNREAD};
-use super::feed_forward::FeedForward;
+use super::feed_forward::{FeedForward, part_of_stack};
 use super::residual::{Ends, Residual};
 use super::rope::Rotation;
 use super::{ModelConfig, ModelError, RopeConfig};
@@ -309,12 +309,16 @@ impl LayerLoader<'_, '_> {
         self.loader.pack(&name, &view, None)
     }
 
-    /// A tensor of `count` matrices of equal shape, one below the other; it may be one of two that would do.
+    /// `count` matrices of equal shape, in one tensor, one below the other, or each in its own; the tensor may be one
+    /// of two that would do.
     pub(crate) fn stack(&mut self, name: &str, count: usize) -> Result<Vec<Matrix>, ModelError> {
-        if !self.has(name) {
-            return Err(ModelError::MissingTensor { tensor: self.name(name) });
+        if self.has(name) {
+            return self.loader.stack(&self.name(name), count);
         }
-        self.loader.stack(&self.name(name), count)
+        match self.has(&part_of_stack(name, 0)) {
+            true => (0..count).map(|index| self.matrix(&part_of_stack(name, index))).collect(),
+            false => Err(ModelError::MissingTensor { tensor: self.name(name) }),
+        }
     }
 
     /// All values of a tensor.

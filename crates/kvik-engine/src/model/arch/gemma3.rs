@@ -7,7 +7,7 @@ use crate::model::{ConfigError, Extras, ModelConfig, RopeScaling, RopeStyle};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "gemma3",
-    hf_names: &["Gemma3ForCausalLM"],
+    hf_names: &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"],
     hf_modules: gemma2::HF_MODULES,
     gguf_rope: RopeStyle::HalfSplit,
     extras,

@@ -17,24 +17,20 @@ pub(super) const PER_LAYER: Key =
 pub(super) const SHARING: Key = Key::new("attention.shared_kv_layers", &["num_kv_shared_layers"]);
 /// Standard deviations, by layer.
 const SPARSITY: Key = Key::gguf("activation_sparsity_scale");
-/// The part of gates that is left out, by layer.
-const SPARSITY_HF: Key = Key::hf(&["activation_sparsity_pattern"]);
-const LAUREL_RANK: Key = Key::hf(&["laurel_rank"]);
 
 /// What llama.cpp knows of all models and does not ask their files for.
 const STREAMS_DEFAULT: usize = 4;
 const PER_LAYER_DEFAULT: usize = 256;
-const LAUREL_RANK_DEFAULT: usize = 64;
+const LAUREL_RANK: usize = 64;
 const STORING_LAYERS_DEFAULT: usize = 20;
 const SPARSE_LAYERS_DEFAULT: usize = 10;
 /// So many standard deviations are above 95 of 100 numbers.
 const DEVIATIONS: f32 = 1.644_853_6;
-const OMITTED: f32 = 0.95;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "gemma3n",
-    hf_names: &["Gemma3nForCausalLM"],
-    hf_modules: gemma2::HF_MODULES,
+    hf_names: &["Gemma3nForCausalLM", "Gemma3nForConditionalGeneration"],
+    hf_modules: &[],
     gguf_rope: RopeStyle::HalfSplit,
     extras,
     layer: |config, index| LayerShape {
@@ -65,7 +61,7 @@ fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, Confi
         sharing_layers: sharing.unwrap_or(config.layers.saturating_sub(STORING_LAYERS_DEFAULT)),
         sparsity: sparsity(metadata, config.layers)?,
         altup: Some(streams(metadata)?),
-        laurel_rank: Some(metadata.count(LAUREL_RANK)?.unwrap_or(LAUREL_RANK_DEFAULT)),
+        laurel_rank: Some(LAUREL_RANK),
         per_layer_width: Some(metadata.count(PER_LAYER)?.unwrap_or(PER_LAYER_DEFAULT)),
         window: Some(window),
         ..Extras::default()
@@ -79,32 +75,15 @@ fn streams(metadata: &dyn Metadata) -> Result<usize, ConfigError> {
     }
 }
 
-/// A layer whose gates are all left has minus infinity in GGUF, and no part that is left out in `config.json`.
+/// A layer whose gates are all left has minus infinity.
 fn sparsity(metadata: &dyn Metadata, layers: usize) -> Result<Vec<Option<f32>>, ConfigError> {
-    let (key, listed) = match metadata.numbers(SPARSITY)? {
-        Some(scales) => (SPARSITY, scales.into_iter().map(|scale| (scale > 0.0).then_some(scale)).collect()),
-        None => match metadata.numbers(SPARSITY_HF)? {
-            Some(parts) => (SPARSITY_HF, parts.into_iter().map(deviations).collect::<Result<Vec<_>, _>>()?),
-            None => {
-                let is_sparse = |layer: usize| (layer < SPARSE_LAYERS_DEFAULT).then_some(DEVIATIONS);
-                return Ok((0..layers).map(is_sparse).collect());
-            }
-        },
+    let Some(scales) = metadata.numbers(SPARSITY)? else {
+        let is_sparse = |layer: usize| (layer < SPARSE_LAYERS_DEFAULT).then_some(DEVIATIONS);
+        return Ok((0..layers).map(is_sparse).collect());
     };
-    match listed.len() == layers && listed.iter().flatten().all(|scale| scale.is_finite()) {
-        true => Ok(listed),
-        false => {
-            let expected = format!("a number for each of {layers} layers");
-            Err(ConfigError::new(&metadata.name(key), format!("{} values", listed.len()), expected))
-        }
+    if scales.len() != layers || scales.iter().any(|scale| scale.is_nan() || *scale == f32::INFINITY) {
+        let expected = format!("a number for each of {layers} layers");
+        return Err(ConfigError::new(&metadata.name(SPARSITY), format!("{} values", scales.len()), expected));
     }
-}
-
-/// The published models leave out 95 of 100 gates, or none.
-fn deviations(part: f32) -> Result<Option<f32>, ConfigError> {
-    match part {
-        0.0 => Ok(None),
-        OMITTED => Ok(Some(DEVIATIONS)),
-        part => Err(ConfigError::new(SPARSITY_HF.hf[0], part, format!("0 or {OMITTED} for each layer"))),
-    }
+    Ok(scales.into_iter().map(|scale| (scale > 0.0).then_some(scale)).collect())
 }

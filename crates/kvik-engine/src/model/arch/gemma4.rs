@@ -19,8 +19,8 @@ const WINDOWED_DIMS: Key = Key::gguf("rope.dimension_count_swa");
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "gemma4",
-    hf_names: &["Gemma4ForCausalLM"],
-    hf_modules: gemma2::HF_MODULES,
+    hf_names: &["Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"],
+    hf_modules: &[],
     gguf_rope: RopeStyle::HalfSplit,
     extras,
     layer: |config, index| LayerShape {
@@ -34,9 +34,6 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 };
 
 fn extras(metadata: &dyn Metadata, config: &ModelConfig) -> Result<Extras, ConfigError> {
-    if metadata.is_hf() {
-        return Err(ConfigError::new("architectures", "Gemma4ForCausalLM", "another; use a GGUF file"));
-    }
     if metadata.flags(windows::PATTERN)?.is_none() {
         return Err(ConfigError::new(&metadata.name(windows::PATTERN), "missing", "a value for each layer"));
     }

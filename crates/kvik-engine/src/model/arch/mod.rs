@@ -133,6 +133,20 @@ impl Arch {
         matches!(self, Arch::Gemma2 | Arch::Gemma3 | Arch::Gemma3n | Arch::Gemma4)
     }
 
+    /// Which elements of a head Hugging Face's checkpoints of it rotate together. Where GGUF's order differs, files
+    /// were permuted when they were made.
+    pub(crate) fn hf_rope(self) -> RopeStyle {
+        match self {
+            Arch::Glm4 | Arch::Llama4 => RopeStyle::Interleaved,
+            _ => RopeStyle::HalfSplit,
+        }
+    }
+
+    /// The part of each head that rotates where `config.json` does not say it and it is not all.
+    pub(crate) fn hf_rotated(self) -> Option<f32> {
+        matches!(self, Arch::Glm4 | Arch::Glm4Moe).then_some(0.5)
+    }
+
     /// Modules that Hugging Face names otherwise than in Llama, or that Llama lacks.
     pub(crate) fn hf_modules(self) -> Modules {
         self.architecture().hf_modules

@@ -5,7 +5,8 @@ use crate::model::{ConfigError, ModelConfig, Window};
 
 const POSITIONS: Key = Key::new("attention.sliding_window", &["sliding_window"]);
 /// Which layers have a window, `[layers]`; or a number `n`: all but every `n`th.
-pub(super) const PATTERN: Key = Key::new("attention.sliding_window_pattern", &["sliding_window_pattern"]);
+pub(super) const PATTERN: Key =
+    Key::new("attention.sliding_window_pattern", &["sliding_window_pattern", "_sliding_window_pattern"]);
 const LAYER_TYPES: Key = Key::hf(&["layer_types"]);
 /// The base of the rotation of layers with a window.
 pub(super) const THETA: Key = Key::new("rope.freq_base_swa", &["rope_local_base_freq"]);

@@ -86,6 +86,11 @@ pub(crate) fn is_stack(name: &str) -> bool {
     name.ends_with("_exps.weight")
 }
 
+/// The matrix of one expert of a stack, by the name of the stack: where a file has a tensor for each.
+pub(crate) fn part_of_stack(stack: &str, expert: usize) -> String {
+    format!("{}.{expert}.weight", stack.strip_suffix(".weight").unwrap_or(stack))
+}
+
 /// The weights of a feed-forward layer.
 pub(crate) enum FeedForward {
     /// [`FeedForwardShape::Dense`]

@@ -124,7 +124,7 @@ impl PerLayer {
         gate.resize(n * width, 0.0);
         matmul(work.pool, &self.gate, work.inputs, gate);
         input.clear();
-        for row in inputs.chunks_exact(inputs.len() / n) {
+        for row in inputs.chunks_exact(inputs.len().checked_div(n).unwrap_or(width)) {
             input.extend_from_slice(&row[index * width..(index + 1) * width]);
         }
         activate(work.pool, Activation::GeGlu, gate, input);
