@@ -126,6 +126,10 @@ pub(super) fn matrices(config: &ModelConfig) -> Vec<(String, usize, usize)> {
         let part =
             name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')).map_or(name, |(_, part)| part);
         let is_norm = part.contains("norm");
+        let shares = layer_of(name).is_some_and(|layer| config.layer(layer).source.is_some());
+        if shares && UNREAD.contains(&part) {
+            return false;
+        }
         name.ends_with(".weight") && !looked_up && !is_norm && !is_stack(name) && !residual::is_part(part)
     };
     let all = expected(config, None).into_iter().filter(|tensor| is_matrix(&tensor.name));
@@ -276,6 +280,19 @@ mod tests {
         assert!(layers.contains("the configuration has"), "{layers}");
         let many = refused(llama, &["a", "b", "c", "d", "e", "f"]).unwrap();
         assert!(many.contains("6 tensors") && many.contains("`d`") && !many.contains("`e`"), "{many}");
+    }
+
+    /// What an adapter said of them would be left out without a word.
+    #[test]
+    fn a_layer_that_shares_keys_and_values_has_none_to_adapt() {
+        let (config, tensors) = with("arch-gemma3n.gguf", &[]);
+        let all = matrices(&config);
+        let has = |name: &str| all.iter().any(|(other, ..)| other == name);
+        assert!(has("blk.19.attn_k.weight") && has("blk.20.attn_q.weight"));
+        for name in ["blk.20.attn_k.weight", "blk.22.attn_v.weight"] {
+            assert!(tensors.get(name).is_some() && !has(name), "{name}");
+        }
+        assert!(!has("per_layer_token_embd.weight") && !has("blk.0.laurel_l.weight"));
     }
 
     /// Files of Qwen3-Reranker have one.
