@@ -6,9 +6,9 @@
 #![allow(clippy::unwrap_used)] // a test may fail where it stands
 
 mod checkpoints {
-    pub mod families;
-    pub mod packed;
-    pub mod write;
+    pub(crate) mod families;
+    pub(crate) mod packed;
+    pub(crate) mod write;
 }
 
 use std::path::Path;

@@ -322,7 +322,7 @@ fn gemma4_has_heads_of_two_widths_and_counts_by_layer() {
     };
     assert_eq!([0, 1, 3].map(layer), [(4, 16, Some(1)), (2, 32, Some(0)), (2, 32, Some(0))]);
     assert_eq!((config.kv_heads, config.d_ff, config.ropes()[1].0.dims), (4, 192, 8));
-    assert_eq!(config.storing_layers(), [0, 1, 2, 3]);
+    assert_eq!(config.kv_layers().collect::<Vec<_>>(), [0, 1, 2, 3]);
     let refused = |key: &str, expect: &str, add: &dyn Fn(&mut Keys<'_>)| {
         let error = gguf("gemma4", |keys| {
             add(keys);
@@ -373,7 +373,7 @@ fn layers_that_share_keys_and_values_read_those_of_their_kind() {
     let config = file(2, &[4, 2, 4, 2]).unwrap();
     let sources: Vec<Option<usize>> = (0..4).map(|index| config.layer(index).source).collect();
     assert_eq!(sources, [None, None, Some(0), Some(1)]);
-    assert_eq!(config.storing_layers(), [0, 1]);
+    assert_eq!(config.kv_layers().collect::<Vec<_>>(), [0, 1]);
     let layout = crate::model::ModelRunner::uniform_layout(&config, kvik_kernels::KvFormat::F16);
     assert_eq!(layout.token_bytes(), 2 * 2 * (4 * 16 + 2 * 32));
     let refused = |sharing, kv_heads: &[u32], expect: &str| {

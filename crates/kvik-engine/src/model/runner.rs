@@ -79,15 +79,15 @@ impl ModelRunner {
         &self.model
     }
 
-    /// The layer of the model that stores what a layer of the KV layout holds.
-    fn model_layer(&self, stored: usize) -> usize {
-        self.model.config().storing_layers()[stored]
+    /// The shape of a layer of the KV layout.
+    fn kv_layer(&self, layer: usize) -> LayerShape {
+        let config = self.model.config();
+        config.layer(config.kv_layers().nth(layer).expect("a layer of the layout is one of the model"))
     }
 
     /// How a layer of the KV layout rotates, if it does.
-    fn rope(&self, stored: usize) -> Option<&RopeTable> {
-        let rotation = self.model.config().layer(self.model_layer(stored)).rotation?;
-        Some(&self.ropes[rotation])
+    fn rope(&self, layer: usize) -> Option<&RopeTable> {
+        Some(&self.ropes[self.kv_layer(layer).rotation?])
     }
 
     /// The threads that compute.
@@ -96,14 +96,14 @@ impl ModelRunner {
     }
 }
 
-/// `formats`: `[layers]`; those of layers that store nothing say nothing.
+/// The layers that store keys and values, in the formats that are theirs among `formats`, `[layers]`.
 fn by_layer(config: &ModelConfig, formats: &[KvFormats]) -> KvLayout {
     let layer = |index: usize| {
-        let KvFormats { k, v } = formats[index];
         let LayerShape { kind, kv_heads, head_dim, .. } = config.layer(index);
+        let KvFormats { k, v } = formats[index];
         KvLayer { kind, ..KvLayer::full(kv_heads, head_dim, k, v) }
     };
-    KvLayout::new(config.storing_layers().into_iter().map(layer).collect())
+    KvLayout::new(config.kv_layers().map(layer).collect())
 }
 
 impl Runner for ModelRunner {
@@ -159,8 +159,7 @@ impl Retainer for ModelRunner {
 
     fn facts(&mut self, stored: &StoredLayer<'_>, needs: Needs) -> LayerFacts {
         self.pulse.beat();
-        let layer = self.model_layer(stored.layer);
-        let shape = self.model.config().layer(layer);
+        let shape = self.kv_layer(stored.layer);
         let context = FactsContext {
             arena: &self.arena,
             pool: &self.pool,

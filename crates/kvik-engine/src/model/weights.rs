@@ -114,8 +114,8 @@ pub(crate) struct Loader<'a> {
 
 impl<'a> Loader<'a> {
     pub(crate) fn load(mut self) -> Result<Weights, ModelError> {
-        let storing = self.config.storing_layers();
-        let layers = (0..self.config.layers).map(|i| self.layer(i, &storing)).collect::<Result<_, _>>()?;
+        let stored: Vec<usize> = self.config.kv_layers().collect();
+        let layers = (0..self.config.layers).map(|i| self.layer(i, &stored)).collect::<Result<_, _>>()?;
         let ends = self.config.residual().load_ends(&mut self)?;
         let output_norm = self.vector("output_norm.weight")?;
         let divisors = self.optional_vector("rope_freqs.weight")?;
@@ -138,8 +138,8 @@ impl<'a> Loader<'a> {
         Ok(Weights { layers, output_norm, output, ends, rotations, classifier })
     }
 
-    /// `storing` are the layers of the KV layout.
-    fn layer(&mut self, index: usize, storing: &[usize]) -> Result<Layer, ModelError> {
+    /// `stored` are the layers of the KV layout.
+    fn layer(&mut self, index: usize, stored: &[usize]) -> Result<Layer, ModelError> {
         let name = |part: &str| format!("blk.{index}.{part}");
         let shape = self.config.layer(index);
         let read = shape.source.unwrap_or(index);
@@ -149,7 +149,7 @@ impl<'a> Loader<'a> {
             attn_norms: self.norms(&shape, ATTENTION, &name)?,
             q,
             kv,
-            stored: storing.binary_search(&read).expect("a layer that stores keys and values"),
+            stored: stored.binary_search(&read).expect("a layer that stores keys and values"),
             q_norm: self.optional_vector(&name("attn_q_norm.weight"))?,
             sinks: self.optional_vector(&name("attn_sinks.weight"))?,
             output: self.linear(&name("attn_output"))?,

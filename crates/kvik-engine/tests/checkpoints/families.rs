@@ -9,7 +9,7 @@ use super::packed;
 use super::write::{Tensor, of_layer};
 
 /// A family of checkpoints.
-pub struct Family {
+pub(crate) struct Family {
     /// The golden file of the same numbers.
     pub golden: &'static str,
     hf: &'static str,
@@ -52,7 +52,7 @@ const PLAIN: Family = Family {
     experts: QWEN,
 };
 
-pub const FAMILIES: &[Family] = &[
+pub(crate) const FAMILIES: &[Family] = &[
     Family { golden: "arch-llama-gqa", hf: "LlamaForCausalLM", permuted: true, ..PLAIN },
     Family { golden: "arch-qwen2", hf: "Qwen2ForCausalLM", ..PLAIN },
     Family { golden: "arch-qwen3", hf: "Qwen3ForCausalLM", ..PLAIN },
@@ -252,7 +252,7 @@ impl fmt::Display for Family {
 
 impl Family {
     /// The tensors of the golden file; the experts of gpt-oss become random ones in MXFP4.
-    pub fn prepared(&self, mut tensors: Vec<(String, Tensor)>) -> Vec<(String, Tensor)> {
+    pub(crate) fn prepared(&self, mut tensors: Vec<(String, Tensor)>) -> Vec<(String, Tensor)> {
         if self.experts == Experts::Packed {
             let weights = tensors.iter_mut().filter(|(name, _)| name.ends_with("_exps.weight"));
             weights.enumerate().for_each(|(seed, (_, tensor))| *tensor = packed::random(tensor, seed));
@@ -265,7 +265,7 @@ impl Family {
     }
 
     /// `config.json`.
-    pub fn config(&self, config: &ModelConfig) -> Value {
+    pub(crate) fn config(&self, config: &ModelConfig) -> Value {
         let mut text = json!({
             "num_hidden_layers": config.layers, "hidden_size": config.d_model, "intermediate_size": config.d_ff,
             "num_attention_heads": config.heads, "num_key_value_heads": config.kv_heads, "head_dim": config.head_dim,
@@ -286,7 +286,11 @@ impl Family {
     }
 
     /// The tensors of the checkpoint.
-    pub fn checkpoint(&self, config: &ModelConfig, tensors: &[(String, Tensor)]) -> Vec<(String, Tensor)> {
+    pub(crate) fn checkpoint(
+        &self,
+        config: &ModelConfig,
+        tensors: &[(String, Tensor)],
+    ) -> Vec<(String, Tensor)> {
         let mut all = Vec::new();
         for (name, tensor) in tensors {
             let mut tensor = tensor.clone();

@@ -8,7 +8,7 @@ use kvik_kernels::WeightType;
 use super::write::Tensor;
 
 /// Random weights of the same shape, in GGUF's order.
-pub fn random(like: &Tensor, seed: usize) -> Tensor {
+pub(crate) fn random(like: &Tensor, seed: usize) -> Tensor {
     let blocks = like.rows() * like.cols() / 32;
     let mut state = seed as u64 + 1;
     let mut byte = move || {
@@ -23,7 +23,7 @@ pub fn random(like: &Tensor, seed: usize) -> Tensor {
 }
 
 /// Names in the layer and tensors of a checkpoint.
-pub fn checkpoint(
+pub(crate) fn checkpoint(
     [gate, up, down]: [&Tensor; 3],
     [gate_bias, up_bias, down_bias]: [&Tensor; 3],
     count: usize,

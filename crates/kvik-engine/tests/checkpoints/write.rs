@@ -16,10 +16,10 @@ use super::families::Family;
 
 /// Bytes with a shape.
 #[derive(Clone)]
-pub struct Tensor {
-    pub ty: WeightType,
-    pub shape: Vec<usize>,
-    pub data: Vec<u8>,
+pub(crate) struct Tensor {
+    pub(crate) ty: WeightType,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) data: Vec<u8>,
 }
 
 impl Tensor {
@@ -27,16 +27,16 @@ impl Tensor {
         self.data.len() / self.rows()
     }
 
-    pub fn rows(&self) -> usize {
+    pub(crate) fn rows(&self) -> usize {
         if self.shape.len() == 1 { 1 } else { self.shape[..self.shape.len() - 1].iter().product() }
     }
 
-    pub fn cols(&self) -> usize {
+    pub(crate) fn cols(&self) -> usize {
         *self.shape.last().unwrap()
     }
 
     /// Adds to all numbers of a tensor of f32.
-    pub fn add(&mut self, offset: f32) {
+    pub(crate) fn add(&mut self, offset: f32) {
         assert_eq!(self.ty, WeightType::F32);
         for bytes in self.data.chunks_exact_mut(4) {
             let value = f32::from_le_bytes(bytes.try_into().unwrap()) + offset;
@@ -46,7 +46,7 @@ impl Tensor {
 
     /// Brings the rows of each head, of which GGUF has the two of a pair side by side, in the order of checkpoints:
     /// the first of all pairs, then the second of all. A bias has rows of one number.
-    pub fn unpermute(&mut self, heads: usize) {
+    pub(crate) fn unpermute(&mut self, heads: usize) {
         let rows = self.shape[0];
         let (dim, bytes) = (rows / heads, self.data.len() / rows);
         let from = |row: usize| {
@@ -60,24 +60,24 @@ impl Tensor {
     }
 
     /// The matrices of a stack.
-    pub fn split(&self, count: usize) -> Vec<Tensor> {
+    pub(crate) fn split(&self, count: usize) -> Vec<Tensor> {
         let shape = vec![self.rows() / count, self.cols()];
         let parts = self.data.chunks_exact(self.data.len() / count);
         parts.map(|data| Tensor { ty: self.ty, shape: shape.clone(), data: data.to_vec() }).collect()
     }
 
     /// A stack in three dimensions.
-    pub fn in_three(&self, count: usize) -> Tensor {
+    pub(crate) fn in_three(&self, count: usize) -> Tensor {
         Tensor { shape: vec![count, self.rows() / count, self.cols()], ..self.clone() }
     }
 
     /// The same in two dimensions.
-    pub fn in_two(&self) -> Tensor {
+    pub(crate) fn in_two(&self) -> Tensor {
         Tensor { shape: vec![self.rows(), self.cols()], ..self.clone() }
     }
 
     /// Of each of `count` matrices the rows of the first stack, then those of the second.
-    pub fn side_by_side(first: &Tensor, second: &Tensor, count: usize) -> Tensor {
+    pub(crate) fn side_by_side(first: &Tensor, second: &Tensor, count: usize) -> Tensor {
         let parts = first.split(count).into_iter().zip(second.split(count));
         let data = parts.flat_map(|(first, second)| [first.data, second.data].concat()).collect();
         let both = Tensor { ty: first.ty, shape: vec![2 * first.rows(), first.cols()], data };
@@ -85,13 +85,13 @@ impl Tensor {
     }
 
     /// Row number `row`.
-    pub fn row(&self, row: usize) -> &[u8] {
+    pub(crate) fn row(&self, row: usize) -> &[u8] {
         &self.data[row * self.row_bytes()..][..self.row_bytes()]
     }
 }
 
 /// All tensors of a source.
-pub fn tensors_of(source: &TensorSource) -> Vec<(String, Tensor)> {
+pub(crate) fn tensors_of(source: &TensorSource) -> Vec<(String, Tensor)> {
     let tensor = |name: &str| {
         let view = source.get(name).unwrap();
         let shape = if view.rows == 1 { vec![view.cols] } else { vec![view.rows, view.cols] };
@@ -101,7 +101,7 @@ pub fn tensors_of(source: &TensorSource) -> Vec<(String, Tensor)> {
 }
 
 /// Tensors of a GGUF file.
-pub fn gguf(tensors: &[(String, Tensor)]) -> TensorSource {
+pub(crate) fn gguf(tensors: &[(String, Tensor)]) -> TensorSource {
     let mut writer = GgufWriter::new();
     for (name, tensor) in tensors {
         writer.tensor(name, tensor.ty, &tensor.shape, &tensor.data);
@@ -110,13 +110,13 @@ pub fn gguf(tensors: &[(String, Tensor)]) -> TensorSource {
 }
 
 /// The layer and the part in `blk.7.attn_q.weight`.
-pub fn of_layer(name: &str) -> Option<(usize, &str)> {
+pub(crate) fn of_layer(name: &str) -> Option<(usize, &str)> {
     let (layer, part) = name.strip_prefix("blk.")?.split_once('.')?;
     Some((layer.parse().ok()?, part))
 }
 
 /// Writes a checkpoint of a family.
-pub fn write(directory: &Path, family: &Family, config: &ModelConfig, tensors: &[(String, Tensor)]) {
+pub(crate) fn write(directory: &Path, family: &Family, config: &ModelConfig, tensors: &[(String, Tensor)]) {
     let mut json = family.config(config);
     if let Some((_, long)) = tensors.iter().find(|(name, _)| name == "rope_factors_long.weight") {
         let (_, short) = tensors.iter().find(|(name, _)| name == "rope_factors_short.weight").unwrap();
@@ -131,7 +131,7 @@ fn numbers(tensor: &Tensor) -> Vec<f32> {
 }
 
 /// Writes tensors, a configuration and a tokenizer of two tokens.
-pub fn write_tensors(directory: &Path, config: &Value, tensors: &[(String, Tensor)]) {
+pub(crate) fn write_tensors(directory: &Path, config: &Value, tensors: &[(String, Tensor)]) {
     let mut config = config.clone();
     config["tie_word_embeddings"] = json!(!tensors.iter().any(|(name, _)| name == "lm_head.weight"));
     let tokenizer = json!({

@@ -329,9 +329,9 @@ impl ModelConfig {
         self.extras.by_layer.d_ff.get(index).copied().unwrap_or(self.d_ff)
     }
 
-    /// The layers that store keys and values, the first one first: the layers of the KV layout.
-    pub(crate) fn storing_layers(&self) -> Vec<usize> {
-        (0..self.layers).filter(|&index| self.layer(index).source.is_none()).collect()
+    /// The layers that store keys and values: those of the KV layout, in order.
+    pub(crate) fn kv_layers(&self) -> impl Iterator<Item = usize> {
+        (0..self.layers).filter(|&index| self.layer(index).source.is_none())
     }
 
     /// What stands around the stream in every layer.
