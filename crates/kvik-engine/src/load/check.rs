@@ -48,7 +48,7 @@ fn check_extras(config: &ModelConfig) -> Result<(), ConfigError> {
         // Fewer than the layers of the file.
         layers_beyond: _,
         unrotated,
-        by_layer: ByLayer { kv_heads, d_ff },
+        by_layer,
         sharing_layers,
         sparsity,
         altup,
@@ -72,22 +72,8 @@ fn check_extras(config: &ModelConfig) -> Result<(), ConfigError> {
         within("interval of the temperature", interval, 1 << 27)?;
         real("offset of the temperature", offset, 0.0, 1e9)?;
     }
-    for (field, value, most) in [
-        ("residual streams", altup, INPUTS_MAX),
-        ("rank beside attention", laurel_rank, 1 << 16),
-        ("width of per-layer embeddings", per_layer_width, 1 << 16),
-    ] {
-        value.map_or(Ok(()), |value| within(field, value, most))?;
-    }
-    if !sparsity.is_empty() {
-        of_each_layer("sparsity", sparsity, config.layers)?;
-    }
-    for &d_ff in d_ff {
-        within("feed-forward length", d_ff, 1 << 20)?;
-    }
-    for &kv_heads in kv_heads {
-        check_kv_heads(config.heads, kv_heads)?;
-    }
+    check_residual([*altup, *laurel_rank, *per_layer_width])?;
+    check_by_layer(config, by_layer, sparsity)?;
     if let Some(Window { positions, chunked: _, layers, rope, divided: _, head_dim: dim }) = window {
         head_dim(*dim)?;
         within("window", *positions, 1 << 27)?;
@@ -99,6 +85,31 @@ fn check_extras(config: &ModelConfig) -> Result<(), ConfigError> {
         true => Ok(()),
         false => of_each_layer("layers without rotation", unrotated, config.layers),
     }
+}
+
+/// What stands around the residual stream: streams, a rank, a width.
+fn check_residual([altup, laurel_rank, per_layer_width]: [Option<usize>; 3]) -> Result<(), ConfigError> {
+    for (field, value, most) in [
+        ("residual streams", altup, INPUTS_MAX),
+        ("rank beside attention", laurel_rank, 1 << 16),
+        ("width of per-layer embeddings", per_layer_width, 1 << 16),
+    ] {
+        value.map_or(Ok(()), |value| within(field, value, most))?;
+    }
+    Ok(())
+}
+
+/// What differs from layer to layer.
+fn check_by_layer(
+    config: &ModelConfig,
+    ByLayer { kv_heads, d_ff }: &ByLayer,
+    sparsity: &[Option<f32>],
+) -> Result<(), ConfigError> {
+    if !sparsity.is_empty() {
+        of_each_layer("sparsity", sparsity, config.layers)?;
+    }
+    d_ff.iter().try_for_each(|&d_ff| within("feed-forward length", d_ff, 1 << 20))?;
+    kv_heads.iter().try_for_each(|&kv_heads| check_kv_heads(config.heads, kv_heads))
 }
 
 /// A layer that reads the keys and values of another finds some of its own shape.

@@ -114,3 +114,58 @@ fn unsupported(stored: &Stored<'_>) -> HfError {
 fn bad_shape(stored: &Stored<'_>) -> HfError {
     HfError::BadShape { tensor: stored.name.to_owned(), shape: stored.shape.to_vec() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stored<'a>(dtype: Dtype, shape: &'a [usize], data: &'a [u8]) -> Stored<'a> {
+        Stored { name: "x", dtype, shape, data }
+    }
+
+    #[test]
+    fn numbers_of_a_block_change_their_places() {
+        // Number i of the block is i modulo 16.
+        let block: Vec<u8> = (0..16).map(|byte| (2 * byte % 16) | (2 * byte + 1) % 16 << 4).collect();
+        let expect: Vec<u8> = (0..16).map(|byte| byte | byte << 4).collect();
+        assert_eq!(in_order(&block).to_vec(), expect);
+    }
+
+    #[test]
+    fn rows_of_two_parts_alternate() {
+        let blocks: Vec<u8> = (0..4).flat_map(|row| [row; BLOCK_BYTES]).collect();
+        let blocks = stored(Dtype::U8, &[2, 2, 1, BLOCK_BYTES], &blocks);
+        let scales = stored(Dtype::U8, &[2, 2, 1], &[10, 11, 12, 13]);
+        let parts = weights(&["gate", "up"], &blocks, &scales).unwrap();
+        assert_eq!(
+            parts.iter().map(|part| (part.part, part.rows, part.cols)).collect::<Vec<_>>(),
+            [("gate", 2, 32), ("up", 2, 32)]
+        );
+        assert_eq!([0, 17].map(|at| parts[0].data[at]), [10, 12]);
+        assert_eq!([0, 17].map(|at| parts[1].data[at]), [11, 13]);
+        let bias = biases(&["gate", "up"], &stored(Dtype::BF16, &[2, 2], &[0, 1, 2, 3, 4, 5, 6, 7])).unwrap();
+        assert_eq!([&bias[0].data[..], &bias[1].data], [[0, 1, 4, 5], [2, 3, 6, 7]]);
+        assert_eq!((bias[0].rows, bias[0].cols), (2, 1));
+    }
+
+    #[test]
+    fn shapes_that_contradict_each_other_are_refused() {
+        let refused = |blocks: &[usize], scales: &[usize]| {
+            let bytes = vec![0; 4096];
+            let (blocks, scales) = (stored(Dtype::U8, blocks, &bytes), stored(Dtype::U8, scales, &bytes));
+            assert!(matches!(weights(&["gate", "up"], &blocks, &scales), Err(HfError::BadShape { .. })));
+        };
+        refused(&[2, 2, 1, 8], &[2, 2, 1]);
+        refused(&[2, 2, 16], &[2, 2, 1]);
+        refused(&[2, 2, 1, 16], &[2, 1, 2]);
+        refused(&[2, 3, 1, 16], &[2, 3, 1]);
+        refused(&[1 << 40, 1 << 40, 0, 16], &[1 << 40, 1 << 40, 0]);
+        let floats = stored(Dtype::F32, &[1, 2, 1, 16], &[0; 128]);
+        let scales = stored(Dtype::U8, &[1, 2, 1], &[0; 2]);
+        assert!(matches!(weights(&["x"], &floats, &scales), Err(HfError::UnsupportedType { .. })));
+        for shape in [&[4][..], &[2, 3], &[0, 1 << 60]] {
+            let bias = biases(&["gate", "up"], &stored(Dtype::F32, shape, &[0; 64]));
+            assert!(matches!(bias, Err(HfError::BadShape { .. })), "{shape:?}");
+        }
+    }
+}

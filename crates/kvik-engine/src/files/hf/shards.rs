@@ -186,7 +186,7 @@ impl Shards {
     }
 
     /// Puts the experts of gpt-oss in order, once all files are there.
-    fn repack(&mut self) -> Result<(), HfError> {
+    pub(crate) fn repack(&mut self) -> Result<(), HfError> {
         let packed = std::mem::take(&mut self.packed);
         let layers: BTreeSet<u32> = packed.keys().map(|(layer, _)| *layer).collect();
         for layer in layers {
