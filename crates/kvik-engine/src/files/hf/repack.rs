@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn numbers_of_a_block_change_their_places() {
         // Number i of the block is i modulo 16.
-        let block: Vec<u8> = (0..16).map(|byte| (2 * byte % 16) | (2 * byte + 1) % 16 << 4).collect();
+        let block: Vec<u8> = (0..16).map(|byte| (2 * byte % 16) | (((2 * byte + 1) % 16) << 4)).collect();
         let expect: Vec<u8> = (0..16).map(|byte| byte | byte << 4).collect();
         assert_eq!(in_order(&block).to_vec(), expect);
     }
