@@ -446,6 +446,11 @@ fn every_architecture_is_exact() {
         "arch-gemma2",
         "arch-gemma3",
         "arch-gpt-oss",
+        // Several streams, embeddings of every layer, shared keys and values, heads of two widths, experts beside.
+        "arch-gemma3n",
+        "arch-gemma4",
+        "arch-gemma4-shared",
+        "arch-gemma4-experts",
         // Experts: chosen by a softmax, by a sigmoid with a bias, weighed before; shared ones.
         "arch-qwen2moe",
         "arch-qwen3moe",

@@ -1,5 +1,7 @@
 //! What architectures have beside the shape of a plain transformer, as both kinds of files say it.
 
+use std::collections::BTreeSet;
+
 use kvik_kernels::KvKind;
 use serde_json::{Value, json};
 
@@ -7,15 +9,15 @@ use super::*;
 use crate::files::gguf::write::GgufWriter;
 use crate::model::{Arch, ExpertsConfig, LatentConfig, Multipliers, RopeScaling, Temperature};
 
-/// A file of four layers; keys of `add` go without the prefix of the architecture.
+/// A file of four layers; keys of `add` go without the prefix of the architecture, and before those of every file.
 fn gguf(arch: &str, add: impl Fn(&mut Keys<'_>)) -> Result<ModelConfig, String> {
     let mut writer = GgufWriter::new();
     writer.text("general.architecture", arch).texts("tokenizer.ggml.tokens", &["a", "b"]);
-    let mut keys = Keys { arch, writer: &mut writer };
+    let mut keys = Keys { arch, writer: &mut writer, written: BTreeSet::new() };
+    add(&mut keys);
     keys.count("block_count", 4).count("embedding_length", 64).count("feed_forward_length", 96);
     keys.count("attention.head_count", 4).count("context_length", 128);
     keys.number("attention.layer_norm_rms_epsilon", 1e-5);
-    add(&mut keys);
     let file = Gguf::from_bytes(FileBytes::Owned(writer.to_bytes())).unwrap();
     model_config(&file).map_err(|error| error.to_string())
 }
@@ -23,22 +25,52 @@ fn gguf(arch: &str, add: impl Fn(&mut Keys<'_>)) -> Result<ModelConfig, String> 
 struct Keys<'a> {
     arch: &'a str,
     writer: &'a mut GgufWriter,
+    written: BTreeSet<String>,
 }
 
 impl Keys<'_> {
-    fn count(&mut self, key: &str, value: u32) -> &mut Self {
-        self.writer.u32(&format!("{}.{key}", self.arch), value);
+    /// Writes a key, unless it is there.
+    fn put(&mut self, key: &str, write: impl FnOnce(&mut GgufWriter, &str)) -> &mut Self {
+        if self.written.insert(key.to_owned()) {
+            write(self.writer, &format!("{}.{key}", self.arch));
+        }
         self
+    }
+
+    fn count(&mut self, key: &str, value: u32) -> &mut Self {
+        self.put(key, |writer, key| {
+            writer.u32(key, value);
+        })
+    }
+
+    fn counts(&mut self, key: &str, values: &[u32]) -> &mut Self {
+        let values: Vec<i32> = values.iter().map(|&value| value as i32).collect();
+        self.put(key, |writer, key| {
+            writer.i32s(key, &values);
+        })
+    }
+
+    fn flags(&mut self, key: &str, values: &[bool]) -> &mut Self {
+        let values: Vec<u32> = values.iter().map(|&value| u32::from(value)).collect();
+        self.counts(key, &values)
     }
 
     fn number(&mut self, key: &str, value: f32) -> &mut Self {
-        self.writer.f32(&format!("{}.{key}", self.arch), value);
-        self
+        self.put(key, |writer, key| {
+            writer.f32(key, value);
+        })
+    }
+
+    fn numbers(&mut self, key: &str, values: &[f32]) -> &mut Self {
+        self.put(key, |writer, key| {
+            writer.f32s(key, values);
+        })
     }
 
     fn text(&mut self, key: &str, value: &str) -> &mut Self {
-        self.writer.text(&format!("{}.{key}", self.arch), value);
-        self
+        self.put(key, |writer, key| {
+            writer.text(key, value);
+        })
     }
 }
 
@@ -113,7 +145,7 @@ fn windows_are_read_in_every_form() {
     .unwrap();
     assert_eq!(windows(&gemma), [Some(24); 4], "five of six");
     assert_eq!(gemma.layer(0).rotation, Some(1));
-    assert_eq!(gemma.ropes()[1].theta, 10_000.0);
+    assert_eq!(gemma.ropes()[1].0.theta, 10_000.0);
     let every = gguf("gemma2", |keys| {
         keys.count("attention.sliding_window", 24);
     })
@@ -131,7 +163,7 @@ fn windows_are_read_in_every_form() {
         "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]});
     let listed = hf("Gemma3ForCausalLM", types).unwrap();
     assert_eq!(windows(&listed), [None, Some(16), Some(16), None]);
-    assert_eq!((listed.ropes()[1].theta, listed.layer(0).scale), (500.0, 1.0 / 16.0));
+    assert_eq!((listed.ropes()[1].0.theta, listed.layer(0).scale), (500.0, 1.0 / 16.0));
     let short = json!({"sliding_window": 16, "layer_types": ["full_attention"]});
     let error = hf("Gemma3ForCausalLM", short).unwrap_err();
     assert!(error.contains("layer_types") && error.contains("4 layers"), "{error}");
@@ -203,9 +235,19 @@ fn experts_are_read_and_refused_by_name() {
     let experts = file(8, Some(2)).unwrap().extras.experts.unwrap();
     assert_eq!((experts.count, experts.used, experts.d_ff, experts.normalised), (8, 2, 24, true));
     assert!(file(8, None).unwrap_err().contains("qwen3moe.expert_used_count"));
-    let directory =
-        hf("Qwen3MoeForCausalLM", json!({"num_experts": 8, "num_experts_per_tok": 2})).unwrap_err();
-    assert!(directory.contains("GGUF"), "{directory}");
+    let directory = |fields: Value| {
+        let mut all = json!({"num_experts": 8, "num_experts_per_tok": 2, "mlp_only_layers": []});
+        all.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        hf("Qwen3MoeForCausalLM", all)
+    };
+    let experts = directory(json!({"moe_intermediate_size": 24})).unwrap().extras.experts.unwrap();
+    // The library normalises only where the file says so.
+    assert_eq!((experts.count, experts.used, experts.d_ff, experts.normalised), (8, 2, 24, false));
+    let every_other = directory(json!({"decoder_sparse_step": 2, "norm_topk_prob": true})).unwrap();
+    assert!(every_other.extras.experts.unwrap().normalised);
+    let has_experts = |layer| format!("{:?}", every_other.layer(layer).feed_forward).starts_with("Experts");
+    assert_eq!([0, 1, 2, 3].map(has_experts), [false, true, false, true]);
+    assert!(directory(json!({"mlp_only_layers": [1]})).unwrap_err().contains("mlp_only_layers"));
 }
 
 #[test]
@@ -396,4 +438,161 @@ fn experts_of_latent_models_are_chosen_as_files_say() {
 fn a_directory_with_latent_attention_is_refused() {
     let refused = hf("DeepseekV2ForCausalLM", json!({"kv_lora_rank": 512, "q_lora_rank": null})).unwrap_err();
     assert!(refused.contains("kv_lora_rank") && refused.contains("GGUF"), "{refused}");
+}
+
+/// The keys of a Gemma 4 of four layers, the second and the last of which see all positions.
+fn gemma4(keys: &mut Keys<'_>) {
+    keys.count("attention.key_length", 32).count("attention.key_length_swa", 16);
+    keys.count("attention.value_length", 32).count("attention.value_length_swa", 16);
+    keys.count("attention.sliding_window", 8).count("embedding_length_per_layer_input", 0);
+    keys.flags("attention.sliding_window_pattern", &[true, false, true, false]);
+}
+
+#[test]
+fn gemma4_has_heads_of_two_widths_and_counts_by_layer() {
+    let config = gguf("gemma4", |keys| {
+        keys.counts("attention.head_count_kv", &[4, 2, 4, 2])
+            .counts("feed_forward_length", &[96, 96, 192, 192]);
+        keys.count("rope.dimension_count_swa", 8);
+        gemma4(keys);
+    })
+    .unwrap();
+    let layer = |index: usize| {
+        let shape = config.layer(index);
+        (shape.kv_heads, shape.head_dim, shape.rotation)
+    };
+    assert_eq!([0, 1, 3].map(layer), [(4, 16, Some(1)), (2, 32, Some(0)), (2, 32, Some(0))]);
+    assert_eq!((config.kv_heads, config.d_ff, config.ropes()[1].0.dims), (4, 192, 8));
+    assert_eq!(config.kv_layers().collect::<Vec<_>>(), [0, 1, 2, 3]);
+    let refused = |key: &str, expect: &str, add: &dyn Fn(&mut Keys<'_>)| {
+        let error = gguf("gemma4", |keys| {
+            add(keys);
+            gemma4(keys);
+        })
+        .unwrap_err();
+        assert!(
+            error.contains(key) && error.contains(expect),
+            "{error:?} does not contain {key} and {expect}"
+        );
+    };
+    let kv = "attention.head_count_kv";
+    refused("gemma4.attention.head_count_kv", "4 layers", &|keys| {
+        keys.counts(kv, &[4, 2]);
+    });
+    refused("key/value heads", "divisor", &|keys| {
+        keys.counts(kv, &[4, 2, 3, 2]);
+    });
+    refused("key/value heads", "1 to", &|keys| {
+        keys.counts(kv, &[4, 0, 4, 2]);
+    });
+    refused("gemma4.attention.value_length_swa", "the key length, 16", &|keys| {
+        keys.count("attention.value_length_swa", 8);
+    });
+    refused("gemma4.attention.sliding_window", "0", &|keys| {
+        keys.count("attention.sliding_window", 0);
+    });
+    refused("gemma4.attention.sliding_window_pattern", "4 layers", &|keys| {
+        keys.flags("attention.sliding_window_pattern", &[true]);
+    });
+    refused("rotary dimensions", "16", &|keys| {
+        keys.count("rope.dimension_count_swa", 18);
+    });
+    let bare = gguf("gemma4", |keys| {
+        keys.count("attention.sliding_window", 8).count("embedding_length_per_layer_input", 0);
+    });
+    assert!(bare.unwrap_err().contains("gemma4.attention.sliding_window_pattern"));
+}
+
+#[test]
+fn layers_that_share_keys_and_values_read_those_of_their_kind() {
+    let file = |sharing: u32, kv_heads: &[u32]| {
+        gguf("gemma4", |keys| {
+            gemma4(keys);
+            keys.count("attention.shared_kv_layers", sharing).counts("attention.head_count_kv", kv_heads);
+        })
+    };
+    let config = file(2, &[4, 2, 4, 2]).unwrap();
+    let sources: Vec<Option<usize>> = (0..4).map(|index| config.layer(index).source).collect();
+    assert_eq!(sources, [None, None, Some(0), Some(1)]);
+    assert_eq!(config.kv_layers().collect::<Vec<_>>(), [0, 1]);
+    let layout = crate::model::ModelRunner::uniform_layout(&config, kvik_kernels::KvFormat::F16);
+    assert_eq!(layout.token_bytes(), 2 * 2 * (4 * 16 + 2 * 32));
+    let refused = |sharing, kv_heads: &[u32], expect: &str| {
+        let error = file(sharing, kv_heads).unwrap_err();
+        assert!(error.contains("layers that share keys and values") && error.contains(expect), "{error}");
+    };
+    for sharing in [4, 5, u32::MAX] {
+        refused(sharing, &[4, 2, 4, 2], "fewer than the 4 layers");
+    }
+    // Only layer 0 stores, and it sees a window.
+    refused(3, &[4, 2, 4, 2], "as layer 1");
+    refused(2, &[4, 2, 2, 2], "in layer 2, as in layer 0");
+}
+
+#[test]
+fn gemma3n_takes_what_files_do_not_say_from_llama_cpp() {
+    let window = |keys: &mut Keys<'_>| {
+        keys.count("attention.sliding_window", 8);
+    };
+    let plain = gguf("gemma3n", window).unwrap().extras;
+    assert_eq!((plain.altup, plain.laurel_rank, plain.per_layer_width), (Some(4), Some(64), Some(256)));
+    assert_eq!((plain.sharing_layers, plain.sparsity.clone()), (0, vec![Some(1.644_853_6); 4]));
+    let listed = gguf("gemma3n", |keys| {
+        window(keys);
+        keys.numbers("activation_sparsity_scale", &[1.5, f32::NEG_INFINITY, 0.0, 2.0]);
+        keys.count("altup.num_inputs", 2);
+    });
+    assert_eq!(listed.unwrap().extras.sparsity, [Some(1.5), None, None, Some(2.0)]);
+    let refused = |expect: &str, add: &dyn Fn(&mut Keys<'_>)| {
+        let error = gguf("gemma3n", |keys| {
+            window(keys);
+            add(keys);
+        })
+        .unwrap_err();
+        assert!(error.contains(expect), "{error:?} does not contain {expect}");
+    };
+    for streams in [0, 1, 17, u32::MAX] {
+        refused("gemma3n.altup.num_inputs", &|keys| {
+            keys.count("altup.num_inputs", streams);
+        });
+    }
+    refused("gemma3n.altup.active_idx", &|keys| {
+        keys.count("altup.active_idx", 1);
+    });
+    for scales in [&[1.5][..], &[f32::INFINITY; 4], &[1.0, 1.0, 1.0, 1.0, 1.0]] {
+        refused("activation_sparsity_scale", &|keys| {
+            keys.numbers("activation_sparsity_scale", scales);
+        });
+    }
+    refused("per-layer embeddings", &|keys| {
+        keys.count("embedding_length_per_layer_input", 0);
+    });
+    assert!(gguf("gemma3n", |_| ()).unwrap_err().contains("gemma3n.attention.sliding_window"));
+}
+
+#[test]
+fn missing_tensors_of_new_parts_are_named() {
+    for (file, tensor) in [
+        ("arch-gemma3n.gguf", "per_layer_token_embd.weight"),
+        ("arch-gemma3n.gguf", "altup_unembd_proj.weight"),
+        ("arch-gemma3n.gguf", "blk.7.laurel_r.weight"),
+        ("arch-gemma3n.gguf", "blk.21.altup_predict_coef.weight"),
+        ("arch-gemma4-shared.gguf", "per_layer_proj_norm.weight"),
+        ("arch-gemma4-shared.gguf", "blk.7.inp_gate.weight"),
+        ("arch-gemma4-shared.gguf", "blk.4.attn_k.weight"),
+        ("arch-gemma4-experts.gguf", "blk.1.ffn_gate_inp.scale"),
+        ("arch-gemma4-experts.gguf", "blk.1.pre_ffw_norm_2.weight"),
+    ] {
+        let LoadedModel { config, tensors, .. } = LoadedModel::open(&kvik_testing::golden(file)).unwrap();
+        let mut writer = GgufWriter::new();
+        for name in tensors.names().filter(|name| *name != tensor) {
+            let view = tensors.get(name).unwrap();
+            writer.tensor(name, view.ty, &[view.rows, view.cols], view.data);
+        }
+        let file = Gguf::from_bytes(FileBytes::Owned(writer.to_bytes())).unwrap();
+        let tensors = TensorSource::from_gguf(file);
+        let pool = kvik_kernels::Pool::new(1);
+        let error = crate::model::Model::load(config, tensors, None, &pool, &|_, _| {}).err().unwrap();
+        assert!(error.to_string().contains(tensor), "{error}");
+    }
 }

@@ -30,6 +30,19 @@ pub struct Extras {
     pub layers_beyond: usize,
     /// Layers whose queries and keys are not rotated, `[layers]`; or empty where all are.
     pub unrotated: Vec<bool>,
+    /// Counts that differ from layer to layer.
+    pub by_layer: ByLayer,
+    /// The last so many layers store no keys and values: each reads those of the last layer before them that sees the
+    /// same positions.
+    pub sharing_layers: usize,
+    /// Of which standard deviations above the mean the gates of a layer are left, `[layers]`; or empty where all are.
+    pub sparsity: Vec<Option<f32>>,
+    /// Residual streams of which a layer computes the first (AltUp).
+    pub altup: Option<usize>,
+    /// Rank of the path beside attention (LAuReL).
+    pub laurel_rank: Option<usize>,
+    /// Width of the embedding that every layer has of a token.
+    pub per_layer_width: Option<usize>,
     /// Layers that keep a state.
     pub recurrence: Option<Recurrence>,
 }
@@ -58,6 +71,16 @@ pub struct StateMatrices {
     pub key_heads: usize,
     /// Dimensions of keys and queries.
     pub key_dim: usize,
+}
+
+/// Counts that differ from layer to layer, `[layers]`; or empty where all layers have that of the model, which else is
+/// the greatest.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ByLayer {
+    /// Key/value heads.
+    pub kv_heads: Vec<usize>,
+    /// Widths of feed-forward layers.
+    pub d_ff: Vec<usize>,
 }
 
 /// Factors of parts of the computation; 1 in most models.
@@ -155,6 +178,10 @@ pub struct Window {
     pub layers: Vec<bool>,
     /// How these layers rotate.
     pub rope: RopeConfig,
+    /// Whether the divisors of frequencies that a file has are for these layers too.
+    pub divided: bool,
+    /// Dimensions of one head of these layers.
+    pub head_dim: usize,
 }
 
 impl Extras {
@@ -166,6 +193,13 @@ impl Extras {
     /// Whether a layer keeps a state.
     pub(crate) fn is_recurrent(&self, layer: usize) -> bool {
         self.recurrence.as_ref().is_some_and(|recurrence| recurrence.layers.get(layer) == Some(&true))
+    }
+
+    /// The layer whose keys and values one of `layers` reads, if it stores none.
+    pub(crate) fn source(&self, layer: usize, layers: usize) -> Option<usize> {
+        let storing = layers.saturating_sub(self.sharing_layers);
+        let is_alike = |source: &usize| self.is_windowed(*source) == self.is_windowed(layer);
+        (layer >= storing).then(|| (0..storing).rev().find(is_alike)).flatten()
     }
 
     /// Whether a layer rotates queries and keys.
